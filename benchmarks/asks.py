@@ -1,7 +1,9 @@
-"""What asking costs: for valid points only, against the wrapped Optuna sampler's own ask; and late in a long sweep.
+"""What asking costs: for valid points only, against the wrapped Optuna sampler's own ask; and late
+in a long sweep.
 
-Both ask on the same told history, over a space mostly invalid. Aims: no invalid ask; the median within three times the
-wrapped sampler's own; with the default sampler and early stopping ask and tell within 30 ms at 2,000 trials. All are CPU time.
+Both ask on the same told history, over a space mostly invalid. Aims: no invalid ask; the median
+within three times the wrapped sampler's own; with the default sampler and early stopping ask and
+tell within 30 ms at 2,000 trials. All are CPU time.
 """
 
 import argparse
@@ -40,7 +42,11 @@ PLAIN = {"random": optuna.samplers.RandomSampler, "tpe": optuna.samplers.TPESamp
 
 def is_valid(point: Point) -> bool:
     """Whole groups on three processes: 36 % of the combinations."""
-    completions = 3 * int(point["batch.per_device_train_batch_size"]) * int(point["batch.gradient_accumulation_steps"])  # type: ignore[arg-type]  # whole numbers
+    completions = (
+        3
+        * int(point["batch.per_device_train_batch_size"])
+        * int(point["batch.gradient_accumulation_steps"])
+    )  # type: ignore[arg-type]  # whole numbers
     return completions % int(point["batch.num_generations"]) == 0  # type: ignore[arg-type]  # a whole number
 
 
@@ -68,9 +74,13 @@ def timed(act: Callable[[], Answer]) -> tuple[float, Answer]:
 
 
 def measure(name: str, asks: int, history: int) -> None:
-    """One row: a study grows to ``history`` trials, and starts again from nothing until ``asks`` questions have been asked."""
+    """One row: a study grows to ``history`` trials, and starts again from nothing until ``asks``
+    questions have been asked.
+    """
     space, _ = parse_space(ARGUMENTS, {})
-    valid = ValidPoints(is_valid, tuple(point for point in space.finite_points() if is_valid(point)))
+    valid = ValidPoints(
+        is_valid, tuple(point for point in space.finite_points() if is_valid(point))
+    )
     ours, theirs, wrong, done = [], [], 0, 0
     while done < asks:
         study = SweepStudy(space, "maximize")
@@ -86,23 +96,35 @@ def measure(name: str, asks: int, history: int) -> None:
             tell(study, point)
             done += 1
     a, b = statistics.median(ours) * 1e3, statistics.median(theirs) * 1e3
-    print(f"| {name} | {asks:,} | {history} | {wrong} | {a:.2f} | {b:.2f} | {a / b:.2f} |", flush=True)
+    print(
+        f"| {name} | {asks:,} | {history} | {wrong} | {a:.2f} | {b:.2f} | {a / b:.2f} |", flush=True
+    )
 
 
 def build_curve(number: int, point: Point, stream: random.Random) -> Curve:
     """A training that ended, was paused after half, or was paused at once, one in three each."""
     count = (10, 5, 1)[number % 3]
     state = State.FINISHED if count == 10 else State.PAUSED
-    rises = [value(point) * (1 - math.exp(-0.4 * n)) + stream.gauss(0, 0.02) for n in range(1, count + 1)]
+    rises = [
+        value(point) * (1 - math.exp(-0.4 * n)) + stream.gauss(0, 0.02) for n in range(1, count + 1)
+    ]
     return Curve(number, point, state, 10.0, [float(n) for n in range(1, count + 1)], rises, 0.0)
 
 
 def measure_late(name: str, trials: int, rounds: int) -> None:
     """What a free slot and an evaluation cost late in a sweep: median milliseconds of each call."""
     space, _ = parse_space(ARGUMENTS, {})
-    valid = ValidPoints(is_valid, tuple(point for point in space.finite_points() if is_valid(point)))
+    valid = ValidPoints(
+        is_valid, tuple(point for point in space.finite_points() if is_valid(point))
+    )
     stream, way = random.Random(0), build_policy(name, EFFORT)
-    spent: dict[str, list[float]] = {"foresee": [], "ask": [], "tell": [], "judge": [], "promote": []}
+    spent: dict[str, list[float]] = {
+        "foresee": [],
+        "ask": [],
+        "tell": [],
+        "judge": [],
+        "promote": [],
+    }
     study, curves = SweepStudy(space, "maximize"), []
     for number in range(trials):
         point = study.ask(valid, "random", number)
@@ -110,11 +132,14 @@ def measure_late(name: str, trials: int, rounds: int) -> None:
         curves.append(build_curve(study.add(point, {}), point, stream))
         if curves[-1].state == State.FINISHED:
             study.tell(number, curves[-1].held_out[-1])
-    for number in range(trials, trials + 3 * rounds, 3):  # those that finish
+    # those that finish
+    for number in range(trials, trials + 3 * rounds, 3):
         seconds, foreseen = timed(partial(way.predict, curves))
         asked, point = timed(partial(study.ask, valid, "tpe", number, predicted=foreseen))
         assert point is not None
-        curve = replace(build_curve(number - number % 3, point, stream), number=study.add(point, {}))
+        curve = replace(
+            build_curve(number - number % 3, point, stream), number=study.add(point, {})
+        )
         judged, _ = timed(partial(way.decide, replace(curve, state=State.RUNNING), curves, True))
         told, _ = timed(partial(study.tell, curve.number, curve.held_out[-1]))
         curves.append(curve)
@@ -122,7 +147,9 @@ def measure_late(name: str, trials: int, rounds: int) -> None:
         for call, time_ in zip(spent, (seconds, asked, told, judged, promoted), strict=True):
             spent[call].append(time_)
     row = " | ".join(f"{statistics.median(values) * 1e3:.1f}" for values in spent.values())
-    both = statistics.median(a + b + c for a, b, c in zip(spent["foresee"], spent["ask"], spent["tell"], strict=True))
+    both = statistics.median(
+        a + b + c for a, b, c in zip(spent["foresee"], spent["ask"], spent["tell"], strict=True)
+    )
     print(f"| {name} | {trials:,} | {row} | {both * 1e3:.1f} |", flush=True)
 
 
@@ -133,11 +160,17 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=100, help="trials late in a sweep")
     options = parser.parse_args()
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    print("| sampler | asks | trials in the study | invalid asks | ours, median ms | the sampler's own | ratio |")
+    print(
+        "| sampler | asks | trials in the study | invalid asks | ours, median ms | the "
+        "sampler's own | ratio |"
+    )
     print("|---|---|---|---|---|---|---|")
     measure("random", options.asks[0], 500)
     measure("tpe", options.asks[1], 500)
-    print("\n| search.stopping | trials | foresee, ms | ask | tell | judge | promote | ask and tell in all |")
+    print(
+        "\n| search.stopping | trials | foresee, ms | ask | tell | judge | promote | ask and "
+        "tell in all |"
+    )
     print("|---|---|---|---|---|---|---|---|")
     measure_late(DEFAULT, 2000, options.rounds)
 

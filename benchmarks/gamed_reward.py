@@ -1,9 +1,10 @@
 """A reward that can be gamed: which trial plain ranking picks, and what the report says of it.
 
-``python benchmarks/gamed_reward.py`` trains the tiny model on sums with a reward that gives 0.5 for the right answer and, by
-mistake, up to 0.95 for the share of ones in the text: "11" is worth 0.95 for every sum. Learning rates differ. Prints for each
-trial the gamed reward, the share of right answers (which the ranking does not see), how varied its held-out completions are,
-and the warning of the report; then what measuring cost, as a share of the evaluations' time.
+``python benchmarks/gamed_reward.py`` trains the tiny model on sums with a reward that gives 0.5 for
+the right answer and, by mistake, up to 0.95 for the share of ones in the text: "11" is worth 0.95
+for every sum. Learning rates differ. Prints for each trial the gamed reward, the share of right
+answers (which the ranking does not see), how varied its held-out completions are, and the warning
+of the report; then what measuring cost, as a share of the evaluations' time.
 """
 
 import argparse
@@ -33,11 +34,28 @@ def run(folder: Path, steps: int, prompts: int, seed: int) -> SweepView:
     """Train, and return the sweep."""
     (folder / "gamed.py").write_text(REWARD)
     command = [
-        sys.executable, str(PROJECT / "src" / "run.py"), "-m", f"lr={','.join(RATES)}", "name=gamed", f"seed={seed}",
-        f"task.rewards=[{folder / 'gamed.py'}:gamed,exact]", "task.reward_weights=[1.0,0.0]", f"task.eval_prompts={prompts}",
-        "schedule=steps", f"schedule.max_steps={steps}", "schedule.evaluations=4", "search.stopping=none", "search.guards=false",
-    ]  # fmt: skip
-    subprocess.run(command, cwd=folder, check=True, stdout=subprocess.DEVNULL, env={**os.environ, "NO_COLOR": "1"})
+        sys.executable,
+        str(PROJECT / "src" / "run.py"),
+        "-m",
+        f"lr={','.join(RATES)}",
+        "name=gamed",
+        f"seed={seed}",
+        f"task.rewards=[{folder / 'gamed.py'}:gamed,exact]",
+        "task.reward_weights=[1.0,0.0]",
+        f"task.eval_prompts={prompts}",
+        "schedule=steps",
+        f"schedule.max_steps={steps}",
+        "schedule.evaluations=4",
+        "search.stopping=none",
+        "search.guards=false",
+    ]
+    subprocess.run(
+        command,
+        cwd=folder,
+        check=True,
+        stdout=subprocess.DEVNULL,
+        env={**os.environ, "NO_COLOR": "1"},
+    )
     return read_sweep(folder / "outputs" / "gamed")
 
 
@@ -49,18 +67,25 @@ def last(trial: TrialView, name: str) -> float:
 def show(view: SweepView) -> None:
     """Print a row per trial, the winner's warning, and the cost."""
     print(
-        "| lr | gamed reward | right answers | diversity | template share | what the report says |\n|---|---|---|---|---|---|"
+        "| lr | gamed reward | right answers | diversity | template share | what the report "
+        "says |\n|---|---|---|---|---|---|"
     )
     for trial in view.ranked:
-        values = (last(trial, name) for name in ("eval_rewards/exact/mean", "diversity", "template_share"))
+        values = (
+            last(trial, name) for name in ("eval_rewards/exact/mean", "diversity", "template_share")
+        )
         cells = " | ".join(f"{value:.3f}" for value in (trial.objective or 0.0, *values))
         print(f"| {trial.point['lr']} | {cells} | {warning(trial) or 'nothing'} |")
     print("\n" + "\n".join(winner_warning(view.best)))
     shares = [
-        line["time_share/diversity"] for trial in view.trials for line in trial.lines if "time_share/diversity" in line
+        line["time_share/diversity"]
+        for trial in view.trials
+        for line in trial.lines
+        if "time_share/diversity" in line
     ]
     print(
-        f"\nmeasuring and keeping completions took {fmean(shares):.1%} of the evaluations' time (at most {max(shares):.1%})"
+        f"\nmeasuring and keeping completions took {fmean(shares):.1%} of the evaluations' time "
+        f"(at most {max(shares):.1%})"
     )
 
 

@@ -1,7 +1,9 @@
-"""How fast the linter is: its start as a process, valid recipes a second, and real recipes with fixes a second.
+"""How fast the linter is: its start as a process, valid recipes a second, and real recipes with
+fixes a second.
 
     python benchmarks/lint_speed.py
-    GRPOSWEEP_CORPUS=known.jsonl python benchmarks/lint_speed.py    # real recipes too, one JSON object per line
+    GRPOSWEEP_CORPUS=known.jsonl python benchmarks/lint_speed.py    # real recipes too, one JSON
+    object per line
 
 Aims: start under 0.5 s; 5,000 valid recipes a second; 1,000 real recipes a second, fixes included.
 """
@@ -43,7 +45,8 @@ def main() -> None:
         recipe = Path(folder, "recipe.yaml")
         recipe.write_text(RECIPE, encoding="utf-8")
         row(
-            "`lint recipe.yaml`, s", [seconds([*LINT, str(recipe), "--processes", "8"]) for _ in range(REPEATS + 1)][1:]
+            "`lint recipe.yaml`, s",
+            [seconds([*LINT, str(recipe), "--processes", "8"]) for _ in range(REPEATS + 1)][1:],
         )
     rate("valid recipes a second", valid_recipes(20_000))
     corpus = os.environ.get("GRPOSWEEP_CORPUS")
@@ -67,13 +70,18 @@ def seconds(command: list[str]) -> float:
     """The wall time of a process."""
     since = time.perf_counter()
     done = subprocess.run(command, stdout=subprocess.DEVNULL, env=ENVIRONMENT, check=False)
-    assert done.returncode in (0, 1), command  # 1 is an answer: errors found
+    # 1 is an answer: errors found
+    assert done.returncode in (0, 1), command
     return time.perf_counter() - since
 
 
 def row(name: str, values: list[float]) -> None:
     """Median, least and most."""
-    print("| " + " | ".join([name, *(f"{f(values):.4g}" for f in (statistics.median, min, max))]) + " |")
+    print(
+        "| "
+        + " | ".join([name, *(f"{f(values):.4g}" for f in (statistics.median, min, max))])
+        + " |"
+    )
 
 
 def valid_recipes(count: int) -> list[dict[str, Any]]:

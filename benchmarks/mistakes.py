@@ -1,6 +1,8 @@
-"""What 56 mistakes of a user are answered with: what is wrong, where, what to set, and how long that takes.
+"""What 56 mistakes of a user are answered with: what is wrong, where, what to set, and how long
+that takes.
 
-Aims: grade A for each, in a second of CPU time. Each is a whole process in an empty folder, without a network.
+Aims: grade A for each, in a second of CPU time. Each is a whole process in an empty folder, without
+a network.
 """
 
 import os
@@ -20,9 +22,12 @@ PYTHON = shlex.quote(sys.executable)
 RESULT = Path(__file__).with_suffix(".md")
 COMMAND = (sys.executable, "-m", "grposweep")
 INTRODUCTION = (
-    "`benchmarks/mistakes.py` makes this page. Each command is `grposweep ...` as a whole process, without a network.\n"
-    "A: the answer says what is set, where or why it cannot work, and what to do. B: one of these is missing. C: more, or a\n"
-    'traceback. "works" was a mistake in an earlier version. Its two launch commands ask a real script, which imports torch if '
+    "`benchmarks/mistakes.py` makes this page. Each command is `grposweep ...` as a whole "
+    "process, without a network.\n"
+    "A: the answer says what is set, where or why it cannot work, and what to do. B: one of "
+    "these is missing. C: more, or a\n"
+    'traceback. "works" was a mistake in an earlier version. Its two launch commands ask a real '
+    "script, which imports torch if "
     "it has to."
 )
 
@@ -30,7 +35,8 @@ ROWS = '{"prompt": "1+1=", "answer": "2"}\n{"prompt": "1+2=", "answer": "3"}\n' 
     f'{{"prompt": "{first}+4=", "answer": "{first + 4}"}}\n' for first in range(40)
 )
 CHAT = "".join(
-    f'{{"prompt": [{{"role": "user", "content": "{first}+1="}}], "answer": "{first + 1}"}}\n' for first in range(40)
+    f'{{"prompt": [{{"role": "user", "content": "{first}+1="}}], "answer": "{first + 1}"}}\n'
+    for first in range(40)
 )
 REWARDS = """
 def none(completions, **kwargs): return None
@@ -70,7 +76,8 @@ GRPOTrainer(model="tiny", reward_funcs=lambda completions, **kwargs: [0.0], args
 FILES = {
     "rows.jsonl": ROWS,
     "p,comma.jsonl": ROWS,
-    "h2.py": "print('a banner')\n",  # httpx imports the package of this name
+    # httpx imports the package of this name
+    "h2.py": "print('a banner')\n",
     "rows.csv": "prompt,answer\n" + "".join(f"{first}+1=,{first + 1}\n" for first in range(40)),
     "null.jsonl": ROWS + '{"prompt": "5+5=", "answer": null}\n',
     "chat.jsonl": CHAT,
@@ -87,7 +94,8 @@ JSONL = f"run {TINY} task=jsonl task.path=rows.jsonl"
 
 
 class Mistake(NamedTuple):
-    """A mistake: what is typed, and patterns of a good answer: what is set, where or why, and what to do.
+    """A mistake: what is typed, and patterns of a good answer: what is set, where or why, and what
+    to do.
 
     Without patterns it is none any more: the command works.
     """
@@ -101,7 +109,9 @@ class Mistake(NamedTuple):
 
 def reward(name: str, where: str, remedy: str) -> Mistake:
     """Return a mistake of a reward function in r.py."""
-    return Mistake(f"a reward: {name}", f"{JSONL} 'task.rewards=[r.py:{name}]'", f"r.py:{name}", where, remedy)
+    return Mistake(
+        f"a reward: {name}", f"{JSONL} 'task.rewards=[r.py:{name}]'", f"r.py:{name}", where, remedy
+    )
 
 
 FAKE = "run trainer=fake"
@@ -109,7 +119,13 @@ MISTAKES = (
     Mistake("a key of TRL", f"{FAKE} learning_rate=1e-4", "learning_rate", "not a key", r"\blr\b"),
     Mistake("a key misspelt", f"{FAKE} -m lrr=1,2", "lrr", "not a key", r"mean lr\b"),
     Mistake("a group misspelt", f"{FAKE} btach=small", "btach", "not a key", "mean batch"),
-    Mistake("an option misspelt", f"{FAKE} batch=smal", "smal", "batch has no option", "mean batch=small"),
+    Mistake(
+        "an option misspelt",
+        f"{FAKE} batch=smal",
+        "smal",
+        "batch has no option",
+        "mean batch=small",
+    ),
     Mistake(
         "a nested key misspelt",
         f"{FAKE} batch.num_generation=4",
@@ -128,9 +144,19 @@ MISTAKES = (
         "at least 2",
         "Set batch.num_generations=",
     ),
-    Mistake("half a completion", f"{FAKE} batch.num_generations=8.5", "num_generations=8.5", "whole number", "Set one"),
     Mistake(
-        "a number in words", f"{FAKE} batch.num_generations=eight", "num_generations=eight", "whole number", "Set one"
+        "half a completion",
+        f"{FAKE} batch.num_generations=8.5",
+        "num_generations=8.5",
+        "whole number",
+        "Set one",
+    ),
+    Mistake(
+        "a number in words",
+        f"{FAKE} batch.num_generations=eight",
+        "num_generations=eight",
+        "whole number",
+        "Set one",
     ),
     Mistake(
         "no such data file",
@@ -139,7 +165,9 @@ MISTAKES = (
         "no such file",
         "Set task.path",
     ),
-    Mistake("data file not set", f"run {TINY} task=jsonl", "task.path", "is not set", "Set task.path="),
+    Mistake(
+        "data file not set", f"run {TINY} task=jsonl", "task.path", "is not set", "Set task.path="
+    ),
     Mistake(
         "a hub model, no network",
         "run model.path=Qwen/Qwen2.5-0.5B-Instruct",
@@ -148,7 +176,11 @@ MISTAKES = (
         "Set model.path",
     ),
     Mistake(
-        "no such reward in the file", f"{JSONL} 'task.rewards=[r.py:nosuch]'", "nosuch", "r.py has no", "Set one of"
+        "no such reward in the file",
+        f"{JSONL} 'task.rewards=[r.py:nosuch]'",
+        "nosuch",
+        "r.py has no",
+        "Set one of",
     ),
     Mistake(
         "no such reward file",
@@ -164,17 +196,29 @@ MISTAKES = (
         "a list",
         r"'task.rewards=\[r.py",
     ),
-    Mistake("a reward misspelt", f"{JSONL} 'task.rewards=[exactt]'", "exactt", "task.rewards", "mean exact"),
+    Mistake(
+        "a reward misspelt",
+        f"{JSONL} 'task.rewards=[exactt]'",
+        "exactt",
+        "task.rewards",
+        "mean exact",
+    ),
     reward("none", "returned None", "Return one number a completion"),
     reward("nan", "returned nan for row 0", "Return a finite number"),
     reward("infinite", "returned -inf for row 0", "Return a finite number"),
     reward("short", "returned 1 values for 2", "Return one number a completion"),
     reward("single", "returned 1.0, no list", "Return one number a completion"),
     reward("strings", "no list of numbers", "Return one number a completion"),
-    reward("raises", "KeyError: 'label', in r.py, line 8", "It gets prompts, completions, .*answer"),
+    reward(
+        "raises", "KeyError: 'label', in r.py, line 8", "It gets prompts, completions, .*answer"
+    ),
     reward("waits", "async function", "Set a plain function"),
     Mistake(
-        "an interval reversed", f"{FAKE} -m 'lr=interval(1e-3,1e-5)'", "lr=interval", "is empty", "smaller end first"
+        "an interval reversed",
+        f"{FAKE} -m 'lr=interval(1e-3,1e-5)'",
+        "lr=interval",
+        "is empty",
+        "smaller end first",
     ),
     Mistake(
         "a log interval from 0",
@@ -184,7 +228,11 @@ MISTAKES = (
         "Set one, or drop log",
     ),
     Mistake(
-        "an effort in percent", f"{FAKE} -m lr=1e-4,1e-3 search.effort=60", "search.effort=60", "a share", "at most 1"
+        "an effort in percent",
+        f"{FAKE} -m lr=1e-4,1e-3 search.effort=60",
+        "search.effort=60",
+        "a share",
+        "at most 1",
     ),
     Mistake(
         "a metric of nothing",
@@ -194,19 +242,43 @@ MISTAKES = (
         "eval_reward",
     ),
     Mistake(
-        "a study misspelt", f"{FAKE} -m sweeps=lr_bacth", "lr_bacth", "sweeps has no option", "mean sweeps=lr_batch"
+        "a study misspelt",
+        f"{FAKE} -m sweeps=lr_bacth",
+        "lr_bacth",
+        "sweeps has no option",
+        "mean sweeps=lr_batch",
     ),
-    Mistake("kl.beta without KL", f"{FAKE} kl.beta=0.1", "kl.beta", "KL is off", "Set kl.enabled=true"),
     Mistake(
-        "no such script", "run trainer=script trainer.script=nosuch.py", "script=nosuch.py", "no such file", "Name one"
+        "kl.beta without KL", f"{FAKE} kl.beta=0.1", "kl.beta", "KL is off", "Set kl.enabled=true"
     ),
-    Mistake("script not set", "run trainer=script", "trainer.script", "is set", "-- bash launch.sh"),
-    Mistake("a name with a slash", f"{FAKE} name=a/b", "name=a/b", "a folder", "Set one without slashes"),
+    Mistake(
+        "no such script",
+        "run trainer=script trainer.script=nosuch.py",
+        "script=nosuch.py",
+        "no such file",
+        "Name one",
+    ),
+    Mistake(
+        "script not set", "run trainer=script", "trainer.script", "is set", "-- bash launch.sh"
+    ),
+    Mistake(
+        "a name with a slash", f"{FAKE} name=a/b", "name=a/b", "a folder", "Set one without slashes"
+    ),
     Mistake("no such trial", "show 99", "no sweep", "outputs", "grposweep list"),
     Mistake("a command misspelt", "staus", "staus", "No such command", "mean 'status'"),
-    Mistake("no such sweep", "report nosuch", "nosuch is no sweep", "outputs/nosuch", "grposweep list"),
-    Mistake("two values without -m", f"{FAKE} lr=1e-4,1e-3", "lr=1e-4,1e-3", "need a sweep", "Add -m"),
-    Mistake("a key of a YAML misspelt", "lint typo.yaml --processes 1", "max_stps", "typo.yaml:3", "max_steps: 200"),
+    Mistake(
+        "no such sweep", "report nosuch", "nosuch is no sweep", "outputs/nosuch", "grposweep list"
+    ),
+    Mistake(
+        "two values without -m", f"{FAKE} lr=1e-4,1e-3", "lr=1e-4,1e-3", "need a sweep", "Add -m"
+    ),
+    Mistake(
+        "a key of a YAML misspelt",
+        "lint typo.yaml --processes 1",
+        "max_stps",
+        "typo.yaml:3",
+        "max_steps: 200",
+    ),
     Mistake(
         "a comma in a path",
         f"run {TINY} task=jsonl task.path=p,comma.jsonl",
@@ -232,13 +304,25 @@ MISTAKES = (
         "Fill it in",
     ),
     Mistake(
-        "a range with dots", f"{FAKE} lr=1e-4..1e-3", r"lr=1e-4\.\.1e-3", "not a number", r"'lr=interval\(1e-4,1e-3\)'"
+        "a range with dots",
+        f"{FAKE} lr=1e-4..1e-3",
+        r"lr=1e-4\.\.1e-3",
+        "not a number",
+        r"'lr=interval\(1e-4,1e-3\)'",
     ),
     Mistake(
-        "no evaluation prompts", f"{FAKE} task.eval_prompts=0", "eval_prompts=0", "evaluation", "Set task.eval_prompts="
+        "no evaluation prompts",
+        f"{FAKE} task.eval_prompts=0",
+        "eval_prompts=0",
+        "evaluation",
+        "Set task.eval_prompts=",
     ),
     Mistake(
-        "no such model folder", "run model.path=./nofolder", "model.path=./nofolder", "no such folder", "Set the folder"
+        "no such model folder",
+        "run model.path=./nofolder",
+        "model.path=./nofolder",
+        "no such folder",
+        "Set the folder",
     ),
     Mistake(
         "conversations, tiny model",
@@ -252,7 +336,8 @@ MISTAKES = (
         f"run cluster=dry_run search.metric=reward -m lr=1e-4,1e-3 -- {PYTHON} below.py",
     ),
     Mistake(
-        "a script of Hydra's", f"run cluster=dry_run search.metric=reward -m lr=1e-4,1e-3 -- {PYTHON} hydra_train.py"
+        "a script of Hydra's",
+        f"run cluster=dry_run search.metric=reward -m lr=1e-4,1e-3 -- {PYTHON} hydra_train.py",
     ),
     Mistake(
         "a banner at import",
@@ -262,7 +347,13 @@ MISTAKES = (
         "Return one number",
     ),
     Mistake("1e5 for 1e-5", f"{FAKE} lr=1e5", "lr=100000", "weights are about", "Write 1e-5"),
-    Mistake("a range of one value", f"{FAKE} -m 'lr=range(1e-4,1e-3)'", "lr=range", "steps of 1", "Set lr=interval"),
+    Mistake(
+        "a range of one value",
+        f"{FAKE} -m 'lr=range(1e-4,1e-3)'",
+        "lr=range",
+        "steps of 1",
+        "Set lr=interval",
+    ),
 )
 
 
@@ -276,14 +367,23 @@ class Answer(NamedTuple):
 
 def ask(typed: str) -> Answer:
     """Run a command in a folder that holds `FILES`."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "HYDRA"))}
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("PYTHON", "HYDRA"))
+    }
     environment = {**kept, "NO_COLOR": "1", "HF_HUB_OFFLINE": "1", "COLUMNS": "1000"}
     with TemporaryDirectory() as folder:
         for name, content in FILES.items():
             Path(folder, name).write_text(content)
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
         done = subprocess.run(
-            [*COMMAND, *shlex.split(typed)], cwd=folder, env=environment, capture_output=True, text=True, check=False
+            [*COMMAND, *shlex.split(typed)],
+            cwd=folder,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
         )
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
     seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
@@ -291,7 +391,9 @@ def ask(typed: str) -> Answer:
 
 
 def grade(mistake: Mistake, answer: Answer) -> str:
-    """A: what, where and what to do; B: one of them is missing; C: more, or a traceback; works: there is nothing to say."""
+    """A: what, where and what to do; B: one of them is missing; C: more, or a traceback; works:
+    there is nothing to say.
+    """
     if not mistake.what:
         return "works" if answer.code == 0 else "C"
     missing = sum(not re.search(pattern, answer.text) for pattern in mistake[2:])
@@ -308,16 +410,25 @@ def main() -> None:
         grades.append(grade(mistake, answer))
         seconds.append(answer.seconds)
         shown = mistake.typed.replace(f"{PYTHON} ", "python ").replace("|", r"\|")
-        rows.append(f"| {number} | {mistake.name} | `{shown}` | {grades[-1]} | {answer.seconds:.1f} |")
+        rows.append(
+            f"| {number} | {mistake.name} | `{shown}` | {grades[-1]} | {answer.seconds:.1f} |"
+        )
         print(rows[-1], flush=True)
         if grades[-1] not in ("A", "works"):
             print(f"    code {answer.code}: {answer.text[-600:]}", flush=True)
     counts = ", ".join(f"{grades.count(name)} {name}" for name in ("A", "B", "C", "works"))
-    summary = f"{len(MISTAKES)} mistakes: {counts}. CPU seconds: {median(seconds):.1f} in the median, {max(seconds):.1f} at most."
+    summary = (
+        f"{len(MISTAKES)} mistakes: {counts}. CPU seconds: {median(seconds):.1f} in the "
+        f"median, {max(seconds):.1f} at most."
+    )
     table = "\n".join(["| | mistake | command | grade | CPU s |", "|---|---|---|---|---|", *rows])
-    machine = f"{os.cpu_count()} cores ({platform.machine()}), load {load:.0f} to {os.getloadavg()[0]:.0f}, {when}"
+    machine = (
+        f"{os.cpu_count()} cores ({platform.machine()}), load {load:.0f} to "
+        f"{os.getloadavg()[0]:.0f}, {when}"
+    )
     RESULT.write_text(
-        f"# Mistakes and their answers\n\n{INTRODUCTION}\n\nMeasured on {machine}. {summary}\n\n{table}\n"
+        f"# Mistakes and their answers\n\n{INTRODUCTION}\n\nMeasured on {machine}. "
+        f"{summary}\n\n{table}\n"
     )
     print(summary)
 

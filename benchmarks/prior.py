@@ -1,8 +1,10 @@
-"""What search.prior=published gains if it is right, and costs if it is wrong: TPE on a made-up response, paired by seed.
+"""What search.prior=published gains if it is right, and costs if it is wrong: TPE on a made-up
+response, paired by seed.
 
-A sweep of 20 trials searches the learning rate from 1e-8 to 1e-3, a batch and a KL setting. The final value falls with the
-square of the distance (in decades) to the best rate, which is the published one, or one, two or three decades above it. Figures
-are what the best trial is below the optimum after 5, 10 and 20 trials.
+A sweep of 20 trials searches the learning rate from 1e-8 to 1e-3, a batch and a KL setting. The
+final value falls with the square of the distance (in decades) to the best rate, which is the
+published one, or one, two or three decades above it. Figures are what the best trial is below the
+optimum after 5, 10 and 20 trials.
 
 python benchmarks/prior.py [--seeds 40]
 """
@@ -31,13 +33,19 @@ SPACE = Space(
 )
 FINITE = list(SPACE.finite_points())
 TRIALS, NOISE, TOP = 20, 0.01, 0.8
-AFTER = (5, 10, 20)  # trials
+# trials
+AFTER = (5, 10, 20)
 
 
 def truth(point: Point, best: float) -> float:
     """The final value without noise."""
     distance = math.log10(float(point["lr"] or 0) / best)
-    return TOP - 0.1 * distance**2 - 0.02 * (point["batch"] == "small") - 0.01 * (point["kl"] == "none")
+    return (
+        TOP
+        - 0.1 * distance**2
+        - 0.02 * (point["batch"] == "small")
+        - 0.01 * (point["kl"] == "none")
+    )
 
 
 def regrets(seed: int, best: float, first: list[Point]) -> list[float]:
@@ -63,14 +71,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=40)
     seeds = parser.parse_args().seeds
-    print("best rate   below the optimum after so many trials: without, with the prior, difference ± 95 %")
+    print(
+        "best rate   below the optimum after so many trials: without, with the prior, "
+        "difference ± 95 %"
+    )
     for best in (1e-6, 1e-5, 1e-4, 1e-3):
         pairs = [compare(best, seed) for seed in range(seeds)]
         cells = []
         for index, count in enumerate(AFTER):
             without, prior = ([pair[side][index] for pair in pairs] for side in (0, 1))
             paired = estimate([b - a for a, b in zip(without, prior, strict=True)])
-            cells.append(f"{count:2}: {fmean(without):.3f} {fmean(prior):.3f} {paired.mean:+.3f} ± {paired.margin:.3f}")
+            cells.append(
+                f"{count:2}: {fmean(without):.3f} {fmean(prior):.3f} {paired.mean:+.3f} ± "
+                f"{paired.margin:.3f}"
+            )
         print(f"{best:9.0e}   " + "   ".join(cells))
 
 

@@ -1,6 +1,8 @@
-"""How long people wait for a look at a sweep: ``status`` of 1,000 trials, the report of 500, and how large that is.
+"""How long people wait for a look at a sweep: ``status`` of 1,000 trials, the report of 500, and
+how large that is.
 
-The folders are written file by file as a sweep leaves them, with TRL's metrics: a line per step and one more an evaluation.
+The folders are written file by file as a sweep leaves them, with TRL's metrics: a line per step and
+one more an evaluation.
 """
 
 import argparse
@@ -26,9 +28,12 @@ def seconds(here: Path, *arguments: str) -> tuple[float, float]:
     """Of the whole command, from its start to its end: on the clock, and of a CPU."""
     since, before = time.perf_counter(), cpu_seconds()
     subprocess.run(
-        [sys.executable, "-m", "grposweep", *arguments], cwd=here, stdout=subprocess.DEVNULL, check=True,
+        [sys.executable, "-m", "grposweep", *arguments],
+        cwd=here,
+        stdout=subprocess.DEVNULL,
+        check=True,
         env={**os.environ, "PYTHONPATH": str(PROJECT / "src"), "TERM": "dumb"},
-    )  # fmt: skip
+    )
     return time.perf_counter() - since, cpu_seconds() - before
 
 
@@ -38,12 +43,15 @@ def cpu_seconds() -> float:
     return used.ru_utime + used.ru_stime
 
 
-def row(what: str, measure: Callable[[], tuple[float, float]], size: Callable[[], str] = lambda: "") -> None:
+def row(
+    what: str, measure: Callable[[], tuple[float, float]], size: Callable[[], str] = lambda: ""
+) -> None:
     """One line of the table."""
     found = [measure() for _ in range(REPEATS)]
     clock, cpu = sorted(pair[0] for pair in found), statistics.median(pair[1] for pair in found)
     print(
-        f"| {what} | {statistics.median(clock):.2f} | {clock[0]:.2f} | {clock[-1]:.2f} | {cpu:.2f} | {size()} |",
+        f"| {what} | {statistics.median(clock):.2f} | {clock[0]:.2f} | {clock[-1]:.2f} | "
+        f"{cpu:.2f} | {size()} |",
         flush=True,
     )
 
@@ -65,9 +73,10 @@ def main() -> None:
         row("`show 12`, 1,000 trials", lambda: seconds(here, "show", "12", "--sweep", "thousand"))
         row("`list`, 1,500 trials in two sweeps", lambda: seconds(here, "list"))
         row(
-            "`report`, 500 trials", lambda: seconds(here, "report", "five"),
+            "`report`, 500 trials",
+            lambda: seconds(here, "report", "five"),
             lambda: f"{report.stat().st_size / 1e6:.1f} MB",
-        )  # fmt: skip
+        )
 
 
 if __name__ == "__main__":

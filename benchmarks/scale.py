@@ -1,7 +1,9 @@
-"""What a sweep of thousands of trials costs its controller: CPU seconds, memory, and the time of coming back to it.
+"""What a sweep of thousands of trials costs its controller: CPU seconds, memory, and the time of
+coming back to it.
 
-The controller is the whole one, from the command line to the leaderboard; its attempts are staged: a launcher in this
-process writes the files that an attempt of the fake trainer leaves (their cost is counted), and says that it ended.
+The controller is the whole one, from the command line to the leaderboard; its attempts are staged:
+a launcher in this process writes the files that an attempt of the fake trainer leaves (their cost
+is counted), and says that it ended.
 """
 
 import argparse
@@ -26,10 +28,21 @@ from grposweep.storage.results import end_run, start_run
 from grposweep.sweep.resume import open_study
 from grposweep.train.records import HeartbeatFile, MetricsFile
 
-SEARCHED = ["lr=tag(log,interval(1e-6,1e-2))", "kl.beta=interval(0,0.1)", "kl=low", "batch=small,medium"]
+SEARCHED = [
+    "lr=tag(log,interval(1e-6,1e-2))",
+    "kl.beta=interval(0,0.1)",
+    "kl=low",
+    "batch=small,medium",
+]
 SPACES = {
-    "grid": ["lr=" + ",".join(f"{1e-5 * 1.05**i:.4g}" for i in range(100)), "seed=" + ",".join(map(str, range(50)))],
-    "one_factor": ["lr=" + ",".join(f"{1e-5 * 1.007**i:.6g}" for i in range(1000)), "search.seeds=5"],
+    "grid": [
+        "lr=" + ",".join(f"{1e-5 * 1.05**i:.4g}" for i in range(100)),
+        "seed=" + ",".join(map(str, range(50))),
+    ],
+    "one_factor": [
+        "lr=" + ",".join(f"{1e-5 * 1.007**i:.6g}" for i in range(1000)),
+        "search.seeds=5",
+    ],
     **dict.fromkeys(("tpe", "random"), SEARCHED),
 }
 AT_ONCE = 8
@@ -44,16 +57,21 @@ class Staged(Launcher):
     def submit(self, job: Job) -> str:
         """Leave what the fake trainer leaves: two evaluations, a heartbeat, a result."""
         folder, metrics = job.folder, MetricsFile(job.folder, job.attempt)
-        rate = float(
-            json.loads((folder / "trial.json").read_text())["point"].get("lr", 3e-4)
-        )  # one_factor's base has no change
+        # one_factor's base has no change
+        rate = float(json.loads((folder / "trial.json").read_text())["point"].get("lr", 3e-4))
         objective = 0.8 - 0.2 * abs(math.log10(rate / 1e-3))
         start_run(folder, job.attempt, 1)
         for step, reward in ((0, 0.2), (10, objective)):
             metrics.write("eval", step, 8 * step, {"eval_reward": reward, "eval_reward_se": 0.01})
         HeartbeatFile(folder, 10).beat(10, force=True)
         end_run(folder, job.attempt)
-        result = {"status": "finished", "attempt": job.attempt, "objective": objective, "start": 0.2, "step": 10}
+        result = {
+            "status": "finished",
+            "attempt": job.attempt,
+            "objective": objective,
+            "start": 0.2,
+            "step": 10,
+        }
         write_json(folder / "result.json", {**result, "seconds": 0.01, "failure": None})
         return f"staged-{folder.name}"
 
@@ -89,16 +107,26 @@ def command(here: Path, arguments: list[str]) -> dict[str, float]:
     since = time.perf_counter()
     done = subprocess.run(
         [sys.executable, str(Path(__file__).resolve()), "--controller", *arguments],
-        cwd=here, stdout=subprocess.PIPE, text=True, check=True, env={**os.environ, "TERM": "dumb"},
-    )  # fmt: skip
+        cwd=here,
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+        env={**os.environ, "TERM": "dumb"},
+    )
     return {**json.loads(done.stdout.splitlines()[-1]), "seconds": time.perf_counter() - since}
 
 
 def measure(sampler: str, trials: int) -> None:
-    """One row: the sweep, and the same command again, which builds the study from the trial folders."""
+    """One row: the sweep, and the same command again, which builds the study from the trial
+    folders.
+    """
     arguments = [
-        "trainer=fake", "name=s", *SPACES[sampler], f"search.sampler={sampler}", f"search.trials={trials}",
-    ]  # fmt: skip
+        "trainer=fake",
+        "name=s",
+        *SPACES[sampler],
+        f"search.sampler={sampler}",
+        f"search.trials={trials}",
+    ]
     with tempfile.TemporaryDirectory() as scratch:
         here = Path(scratch)
         whole = command(here, arguments)
@@ -110,7 +138,8 @@ def measure(sampler: str, trials: int) -> None:
         seconds = time.process_time() - since
         assert built >= trials
     print(
-        f"| {sampler} | {trials:,} | {whole['cpu'] * 1000 / trials:.1f} | {max(whole['mb'], again['mb']):.0f} "
+        f"| {sampler} | {trials:,} | {whole['cpu'] * 1000 / trials:.1f} | "
+        f"{max(whole['mb'], again['mb']):.0f} "
         f"| {again['seconds']:.1f} | {seconds:.1f} |",
         flush=True,
     )
@@ -125,7 +154,10 @@ def main() -> None:
     parser.add_argument("--trials", type=int, default=5000)
     parser.add_argument("--samplers", nargs="+", choices=SPACES, default=list(SPACES))
     options = parser.parse_args()
-    print("| sampler | trials | CPU s for 1,000 trials | most MB | the command again, s | the study built, CPU s |")
+    print(
+        "| sampler | trials | CPU s for 1,000 trials | most MB | the command again, s | the "
+        "study built, CPU s |"
+    )
     print("|---|---|---|---|---|---|")
     for sampler in options.samplers:
         measure(sampler, options.trials)

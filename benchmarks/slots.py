@@ -1,8 +1,10 @@
-"""How long slots stand idle: the sweep's own controller on a simulated clock, against the batch barrier of hydra-optuna-sweeper.
+"""How long slots stand idle: the sweep's own controller on a simulated clock, against the batch
+barrier of hydra-optuna-sweeper.
 
-16 slots, 160 trials whose lengths follow their settings (generations, iterations, completion length: from a quarter of an hour
-to half a day) and vary by a quarter from trial to trial. Nothing runs: a launcher on a clock of its own writes what attempts
-leave. The barrier starts 16 trials, waits for the last of them, and starts the next 16; same points, same lengths.
+16 slots, 160 trials whose lengths follow their settings (generations, iterations, completion
+length: from a quarter of an hour to half a day) and vary by a quarter from trial to trial. Nothing
+runs: a launcher on a clock of its own writes what attempts leave. The barrier starts 16 trials,
+waits for the last of them, and starts the next 16; same points, same lengths.
 """
 
 import argparse
@@ -23,7 +25,12 @@ from grporecipe.files import append_line, write_json
 from grposweep.launchers.base import End, Job, Launcher
 
 SLOTS, TRIALS = 16, 160
-SPACE = ["lr=1e-6,2e-6,4e-6,8e-6,1.6e-5", "batch.num_generations=4,8,16,32", "batch.num_iterations=1,2,4", "seed=0,1,2"]
+SPACE = [
+    "lr=1e-6,2e-6,4e-6,8e-6,1.6e-5",
+    "batch.num_generations=4,8,16,32",
+    "batch.num_iterations=1,2,4",
+    "seed=0,1,2",
+]
 SHARED = [
     "trainer=fake",
     "batch=auto",
@@ -31,7 +38,8 @@ SHARED = [
     "schedule.budget_completions=null",
     "schedule.max_steps=100",
 ]
-MINUTES, VARIES = 3.75, 0.25  # for one generation of one iteration; the standard deviation of a length's logarithm
+# for one generation of one iteration; the standard deviation of a length's logarithm
+MINUTES, VARIES = 3.75, 0.25
 
 
 class Clock:
@@ -44,7 +52,9 @@ class Clock:
 
 
 def length(point: dict[str, Any], identity: str) -> float:
-    """Seconds that a trial takes: generating costs by completions, training by completions and their reuse."""
+    """Seconds that a trial takes: generating costs by completions, training by completions and
+    their reuse.
+    """
     generations, iterations = point["batch.num_generations"], point["batch.num_iterations"]
     noise = random.Random(identity).lognormvariate(0.0, VARIES)
     return float(60 * MINUTES * generations * (1 + iterations) / 2 * noise)
@@ -66,8 +76,16 @@ class Simulated(Launcher):
         seconds = length(point, repr(sorted(point.items())))
         name, end = job.folder.name, self.clock.now + seconds
         for event, at in (("start", self.clock.now), ("end", end)):
-            append_line(job.folder / "runs.jsonl", {"event": event, "attempt": job.attempt, "time": at, "devices": 1})
-        result = {"status": "finished", "attempt": job.attempt, "objective": random.Random(name).random(), "step": 100}
+            append_line(
+                job.folder / "runs.jsonl",
+                {"event": event, "attempt": job.attempt, "time": at, "devices": 1},
+            )
+        result = {
+            "status": "finished",
+            "attempt": job.attempt,
+            "objective": random.Random(name).random(),
+            "step": 100,
+        }
         write_json(job.folder / "result.json", {**result, "seconds": seconds, "failure": None})
         self.ends[name], self.busy = end, self.busy + seconds
         heapq.heappush(self.queue, end)
@@ -99,8 +117,17 @@ def sweep(sampler: str, here: Path) -> Simulated:
     clock = Clock()
     place = Simulated(clock)
     run.build_launcher = lambda *_: place  # type: ignore[assignment,return-value]
-    work.time = type("Simulated", (), {"sleep": lambda _: place.advance(), "monotonic": clock, "time": clock})  # type: ignore[assignment,misc]
-    arguments = [*SHARED, *SPACE, f"outputs={here}", "name=s", f"search.sampler={sampler}", f"search.trials={TRIALS}"]
+    work.time = type(
+        "Simulated", (), {"sleep": lambda _: place.advance(), "monotonic": clock, "time": clock}
+    )  # type: ignore[assignment,misc]
+    arguments = [
+        *SHARED,
+        *SPACE,
+        f"outputs={here}",
+        "name=s",
+        f"search.sampler={sampler}",
+        f"search.trials={TRIALS}",
+    ]
     with open_session() as session:
         space, fixed = parse_space(list(split_tokens(arguments)), {}, session.loader)
         points = Points(composer(session.loader, "config"), fixed)
@@ -124,9 +151,12 @@ def measure(sampler: str) -> None:
     lengths = [length(point, repr(sorted(point.items()))) for point in points]
     idle, waiting = (1 - sum(lengths) / (SLOTS * whole) for whole in (makespan, barrier(lengths)))
     print(
-        f"| {sampler} | {len(lengths)} | {makespan / 3600:.1f} | {idle:.1%} | {barrier(lengths) / 3600:.1f} | {waiting:.1%} "
-        f"| {barrier(lengths) / makespan:.2f} |", file=sys.__stdout__, flush=True,
-    )  # fmt: skip
+        f"| {sampler} | {len(lengths)} | {makespan / 3600:.1f} | {idle:.1%} | "
+        f"{barrier(lengths) / 3600:.1f} | {waiting:.1%} "
+        f"| {barrier(lengths) / makespan:.2f} |",
+        file=sys.__stdout__,
+        flush=True,
+    )
 
 
 def main() -> None:
@@ -137,7 +167,8 @@ def main() -> None:
     print("| sampler | trials | makespan, h | idle | with the barrier, h | idle | ratio |")
     print("|---|---|---|---|---|---|---|", flush=True)
     for sampler in options.samplers:
-        with redirect_stdout(io.StringIO()):  # what the sweeps themselves say
+        # what the sweeps themselves say
+        with redirect_stdout(io.StringIO()):
             measure(sampler)
 
 

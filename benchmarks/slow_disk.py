@@ -1,7 +1,8 @@
-"""What commands cost on a slow disk with 100 GB of checkpoints: time, memory, calls of the file system, and reads of checkpoints.
+"""What commands cost on a slow disk with 100 GB of checkpoints: time, memory, calls of the file
+system, and reads of checkpoints.
 
-A staged sweep (scale.py) whose trials get two checkpoints of 1 GB each, in sparse files. A library that is preloaded holds up
-each call below outputs/ (tests/faults/slow_disk.c), and counts them.
+A staged sweep (scale.py) whose trials get two checkpoints of 1 GB each, in sparse files. A library
+that is preloaded holds up each call below outputs/ (tests/faults/slow_disk.c), and counts them.
 """
 
 import argparse
@@ -19,7 +20,8 @@ import scale
 
 PROJECT = Path(__file__).resolve().parents[1]
 STEPS = (5, 10)
-LARGE = {"model.safetensors": 300 << 20, "optimizer.pt": 700 << 20}  # bytes
+# bytes
+LARGE = {"model.safetensors": 300 << 20, "optimizer.pt": 700 << 20}
 COMMAND = ["-m", "grposweep"]
 # What an attempt that resumes does with its checkpoints, and what deletes them at its end.
 STORAGE = "from grposweep.storage.checkpoints import *; "
@@ -28,7 +30,9 @@ DROP = STORAGE + "drop_checkpoints(Path({0!r}), 1)"
 
 
 def write_checkpoint(path: Path, step: int) -> None:
-    """Write a checkpoint of a plain training: sparse files, with the end of a zip file where torch.save writes one."""
+    """Write a checkpoint of a plain training: sparse files, with the end of a zip file where
+    torch.save writes one.
+    """
     path.mkdir(parents=True)
     for name in (*LARGE, "scheduler.pt", "rng_state.pth"):
         with (path / name).open("wb") as file:
@@ -45,18 +49,26 @@ def measure(here: Path, library: Path, milliseconds: float, what: str, words: li
     rules.write_text(f"any / {milliseconds / 1000} -1\n")
     log.unlink(missing_ok=True)
     environment = {
-        **os.environ, "PYTHONPATH": str(PROJECT / "src"), "TERM": "dumb", "LD_PRELOAD": str(library), "SLOW_LOG": str(log),
-        "SLOW_BELOW": str(here / "outputs"), "SLOW_RULES": str(rules),
-    }  # fmt: skip
+        **os.environ,
+        "PYTHONPATH": str(PROJECT / "src"),
+        "TERM": "dumb",
+        "LD_PRELOAD": str(library),
+        "SLOW_LOG": str(log),
+        "SLOW_BELOW": str(here / "outputs"),
+        "SLOW_RULES": str(rules),
+    }
     since = time.perf_counter()
-    process = subprocess.Popen([sys.executable, *words], cwd=here, env=environment, stdout=subprocess.DEVNULL)
+    process = subprocess.Popen(
+        [sys.executable, *words], cwd=here, env=environment, stdout=subprocess.DEVNULL
+    )
     _, status, used = os.wait4(process.pid, 0)
     seconds = time.perf_counter() - since
     calls = log.read_text().splitlines()
     reads = sum(call.startswith("read ") and "/checkpoint-" in call for call in calls)
     inside = sum("/checkpoint-" in call for call in calls)
     print(
-        f"| {what} | {os.waitstatus_to_exitcode(status)} | {seconds:.1f} | {used.ru_utime + used.ru_stime:.1f} "
+        f"| {what} | {os.waitstatus_to_exitcode(status)} | {seconds:.1f} | "
+        f"{used.ru_utime + used.ru_stime:.1f} "
         f"| {used.ru_maxrss / 1024:.0f} | {len(calls):,} | {inside:,} | {reads:,} |",
         flush=True,
     )
@@ -66,18 +78,31 @@ def main() -> None:
     """The table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--trials", type=int, default=50)
-    parser.add_argument("--milliseconds", type=float, default=2.0, help="that each call takes longer")
+    parser.add_argument(
+        "--milliseconds", type=float, default=2.0, help="that each call takes longer"
+    )
     options = parser.parse_args()
     print(
-        "| command | exit code | s | CPU s | most MB | calls | inside of checkpoints | reads there |\n|---"
+        (
+            "| command | exit code | s | CPU s | most MB | calls | inside of checkpoints | reads "
+            "there |\n|---"
+        )
         + "|---" * 7
         + "|"
     )
     with tempfile.TemporaryDirectory() as scratch:
         here = Path(scratch)
         library, source = here / "slow.so", PROJECT / "tests" / "faults" / "slow_disk.c"
-        subprocess.run(["cc", "-shared", "-fPIC", "-D_LARGEFILE64_SOURCE", "-o", library, source, "-ldl"], check=True)
-        arguments = ["trainer=fake", "name=s", *scale.SPACES["grid"], f"search.trials={options.trials}"]
+        subprocess.run(
+            ["cc", "-shared", "-fPIC", "-D_LARGEFILE64_SOURCE", "-o", library, source, "-ldl"],
+            check=True,
+        )
+        arguments = [
+            "trainer=fake",
+            "name=s",
+            *scale.SPACES["grid"],
+            f"search.trials={options.trials}",
+        ]
         scale.command(here, arguments)
         trials = sorted((here / "outputs" / "s" / "trials").iterdir())
         for trial in trials:

@@ -2,7 +2,8 @@
 
     python benchmarks/start_up.py [--against CHECKOUT] [--repeats 5]
 
-``--against`` runs another checkout's commands in turn with this one's, with the same packages, and prints its seconds too.
+``--against`` runs another checkout's commands in turn with this one's, with the same packages, and
+prints its seconds too.
 """
 
 import argparse
@@ -57,14 +58,21 @@ def measure(checkout: Path, here: Path, words: tuple[str, ...], code: int) -> tu
     Raises ValueError if its exit code is another.
     """
     shutil.rmtree(here / "outputs" / "again", ignore_errors=True)
-    program = [str(checkout / "src" / RUN), *words[1:]] if words[0] == RUN else ["-m", "grposweep", *words]
+    program = (
+        [str(checkout / "src" / RUN), *words[1:]]
+        if words[0] == RUN
+        else ["-m", "grposweep", *words]
+    )
     # without bytecode a checkout that was never imported would be compiled at each start
     kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     since, before = time.perf_counter(), cpu_seconds()
     done = subprocess.run(
-        [sys.executable, *program], cwd=here, capture_output=True, check=False,
+        [sys.executable, *program],
+        cwd=here,
+        capture_output=True,
+        check=False,
         env={**kept, "PYTHONPATH": str(checkout / "src"), "TERM": "dumb"},
-    )  # fmt: skip
+    )
     if done.returncode != code:
         raise ValueError(f"{' '.join(words)}: exit code {done.returncode}\n{done.stderr.decode()}")
     return time.perf_counter() - since, cpu_seconds() - before
@@ -72,7 +80,9 @@ def measure(checkout: Path, here: Path, words: tuple[str, ...], code: int) -> tu
 
 def main() -> None:
     """Print one row a command."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--against", type=Path, help="another checkout")
     parser.add_argument("--repeats", type=int, default=5)
     options = parser.parse_args()
@@ -90,7 +100,11 @@ def main() -> None:
         for words, code in COMMANDS:
             # the first of each is not counted: it compiles and fills caches
             rounds = [
-                [second for checkout in checkouts for second in measure(checkout, here, words, code)]
+                [
+                    second
+                    for checkout in checkouts
+                    for second in measure(checkout, here, words, code)
+                ]
                 for _ in range(options.repeats + 1)
             ]
             medians = map(statistics.median, zip(*rounds[1:], strict=True))

@@ -1,11 +1,13 @@
-"""Our trainer against a plain TRL script with the same settings: seconds an optimizer step, interleaved in one process.
+"""Our trainer against a plain TRL script with the same settings: seconds an optimizer step,
+interleaved in one process.
 
-``python benchmarks/trainer_overhead.py`` trains the tiny model on the CPU: a pair is one training of each, a step of the one
-and a step of the other in turn, so that other work on the machine affects both. The plain one is TRL's GRPOTrainer with
-TRL's own logging and no callback of ours; ours writes metrics, heartbeats, measures each update and reads control.json. Both
-must train alike: every step's loss, reward and gradient norm is compared, to the last bit. Prints medians over the pairs with
-their 95 % intervals, of the ratio and of the difference, for wall seconds and for seconds of the processor, which other
-processes' load changes least.
+``python benchmarks/trainer_overhead.py`` trains the tiny model on the CPU: a pair is one training
+of each, a step of the one and a step of the other in turn, so that other work on the machine
+affects both. The plain one is TRL's GRPOTrainer with TRL's own logging and no callback of ours;
+ours writes metrics, heartbeats, measures each update and reads control.json. Both must train alike:
+every step's loss, reward and gradient norm is compared, to the last bit. Prints medians over the
+pairs with their 95 % intervals, of the ratio and of the difference, for wall seconds and for
+seconds of the processor, which other processes' load changes least.
 """
 
 import argparse
@@ -37,9 +39,11 @@ from grposweep.train.models import Loaded, find_model_folder, load_model
 from grposweep.train.tasks import Data, load_data
 from grposweep.train.trl_config import build_config
 
-PAIRS, STEPS, WARM_UP = 12, 32, 2  # optimizer steps a training, the first of which are not counted
+# optimizer steps a training, the first of which are not counted
+PAIRS, STEPS, WARM_UP = 12, 32, 2
 RESAMPLES = 10_000
-SAME = ("step", "loss", "reward", "grad_norm", "learning_rate", "entropy")  # of each step, in both trainings
+# of each step, in both trainings
+SAME = ("step", "loss", "reward", "grad_norm", "learning_rate", "entropy")
 CLOCKS = ("wall", "processor")
 
 
@@ -52,7 +56,9 @@ class Block:
 
 
 class Turns:
-    """Two trainings in threads of one process, one step in turn: the one that waits keeps its random numbers."""
+    """Two trainings in threads of one process, one step in turn: the one that waits keeps its
+    random numbers.
+    """
 
     def __init__(self) -> None:
         self._may_go = (threading.Semaphore(1), threading.Semaphore(0))
@@ -80,7 +86,9 @@ class Turns:
 
 
 class Clock(TrainerCallback):  # type: ignore[misc]  # transformers is not typed
-    """Wall and processor seconds of each step, from its start to the start of the next one; then the other trainer's turn."""
+    """Wall and processor seconds of each step, from its start to the start of the next one; then
+    the other trainer's turn.
+    """
 
     def __init__(self, turns: Turns, number: int) -> None:
         self.turns, self.number = turns, number
@@ -90,27 +98,45 @@ class Clock(TrainerCallback):  # type: ignore[misc]  # transformers is not typed
     def on_step_begin(self, *_: Any, **__: Any) -> None:
         """What lies between two steps is the earlier one's: logs, callbacks."""
         if self._began is not None:
-            self.steps.append((time.perf_counter() - self._began[0], time.process_time() - self._began[1]))
+            self.steps.append(
+                (time.perf_counter() - self._began[0], time.process_time() - self._began[1])
+            )
         self.turns.pass_on(self.number)
         self._began = time.perf_counter(), time.process_time()
 
     @property
     def seconds(self) -> tuple[float, float]:
-        """Means a step: by the wall, and of the processor (which other processes' load hardly touches)."""
+        """Means a step: by the wall, and of the processor (which other processes' load hardly
+        touches).
+        """
         wall, processor = zip(*self.steps[WARM_UP:], strict=True)
         return statistics.mean(wall), statistics.mean(processor)
 
 
 def write_trial(folder: Path) -> Path:
-    """A trial folder as the controller makes it: no evaluations, no checkpoints, which the plain script has not either."""
+    """A trial folder as the controller makes it: no evaluations, no checkpoints, which the plain
+    script has not either.
+    """
     config = OmegaConf.from_dotlist(
-        ["lr=1e-4", f"schedule.max_steps={STEPS}", "schedule.evaluations=0",
-         "schedule.eval_at_start=false", "schedule.checkpoints=0", "trainer.keep=none", "batch.num_generations=8",
-         "batch.per_device_train_batch_size=32", "batch.gradient_accumulation_steps=2", "batch.per_device_eval_batch_size=8",
-         "task.max_completion_length=8", "generation.max_completion_length=8"]
-    )  # fmt: skip
+        [
+            "lr=1e-4",
+            f"schedule.max_steps={STEPS}",
+            "schedule.evaluations=0",
+            "schedule.eval_at_start=false",
+            "schedule.checkpoints=0",
+            "trainer.keep=none",
+            "batch.num_generations=8",
+            "batch.per_device_train_batch_size=32",
+            "batch.gradient_accumulation_steps=2",
+            "batch.per_device_eval_batch_size=8",
+            "task.max_completion_length=8",
+            "generation.max_completion_length=8",
+        ]
+    )
     folder.mkdir(parents=True)
-    write_text(folder / "config.yaml", OmegaConf.to_yaml(OmegaConf.structured(to_experiment(config))))
+    write_text(
+        folder / "config.yaml", OmegaConf.to_yaml(OmegaConf.structured(to_experiment(config)))
+    )
     append_line(folder / "attempts.jsonl", {"attempt": 0})
     return folder
 
@@ -123,9 +149,12 @@ def ours(attempt: Attempt, model: Loaded, data: Data) -> Any:
 def plain(attempt: Attempt, model: Loaded, data: Data) -> Any:
     """TRL's, with the same arguments, model, data and rewards."""
     trainer = GRPOTrainer(
-        model.path, list(grpo.load_rewards(attempt.experiment.task.rewards)), build_config(attempt, model), data.train,
+        model.path,
+        list(grpo.load_rewards(attempt.experiment.task.rewards)),
+        build_config(attempt, model),
+        data.train,
         processing_class=model.tokenizer,
-    )  # fmt: skip
+    )
     trainer.remove_callback(PrinterCallback)
     return trainer
 
@@ -149,7 +178,9 @@ def train(build: Callable[[Attempt, Loaded, Data], Any], folder: Path, clock: Cl
 
 
 def run_pair(number: int, root: Path) -> tuple[Block, Block]:
-    """A training of each, step by step in turn; they must have trained alike. Who begins alternates."""
+    """A training of each, step by step in turn; they must have trained alike. Who begins
+    alternates.
+    """
     turns, folder = Turns(), root / str(number)
 
     def start(place: int, build: Callable[[Attempt, Loaded, Data], Any]) -> Block:
@@ -168,7 +199,9 @@ def run_pair(number: int, root: Path) -> tuple[Block, Block]:
 def interval(values: list[float], seed: int = 0) -> tuple[float, float]:
     """The 95 % bootstrap interval of the median."""
     draw = random.Random(seed)
-    medians = sorted(statistics.median(draw.choices(values, k=len(values))) for _ in range(RESAMPLES))
+    medians = sorted(
+        statistics.median(draw.choices(values, k=len(values))) for _ in range(RESAMPLES)
+    )
     return medians[int(RESAMPLES * 0.025)], medians[int(RESAMPLES * 0.975)]
 
 
@@ -185,7 +218,10 @@ def say(pairs: list[tuple[Block, Block]]) -> None:
         ratio = with_interval([mine / theirs for mine, theirs in seconds], 4)
         added = with_interval([(mine - theirs) * 1e6 for mine, theirs in seconds], 0)
         step = statistics.median(theirs for _, theirs in seconds) * 1e3
-        print(f"{clock}: ours / plain TRL {ratio}; {added} us a step more; a plain step takes {step:.1f} ms")
+        print(
+            f"{clock}: ours / plain TRL {ratio}; {added} us a step more; a plain step takes "
+            f"{step:.1f} ms"
+        )
     steps = sum(len(mine.course) for mine, _ in pairs)
     print(f"{len(pairs)} pairs; {', '.join(SAME[1:])} of all {steps} steps are the same in both")
 
@@ -197,11 +233,15 @@ def main() -> None:
     wanted = parser.parse_args().pairs
     pairs = []
     with tempfile.TemporaryDirectory() as name:
-        run_pair(-1, Path(name))  # the first trainings of a process pay for what torch sets up
+        # the first trainings of a process pay for what torch sets up
+        run_pair(-1, Path(name))
         for number in range(wanted):
             mine, theirs = run_pair(number, Path(name))
             pairs.append((mine, theirs))
-            print(json.dumps({"pair": number, "ours": mine.seconds, "plain": theirs.seconds}), flush=True)
+            print(
+                json.dumps({"pair": number, "ours": mine.seconds, "plain": theirs.seconds}),
+                flush=True,
+            )
     say(pairs)
 
 

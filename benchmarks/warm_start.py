@@ -1,6 +1,8 @@
-"""What a warm server saves: time from an attempt's intent to its first optimizer step, and the time of whole sweeps.
+"""What a warm server saves: time from an attempt's intent to its first optimizer step, and the time
+of whole sweeps.
 
-Both ways run in turn, in one run, on the tiny model with real TRL training. Aim: a fifth of the time to the first step.
+Both ways run in turn, in one run, on the tiny model with real TRL training. Aim: a fifth of the
+time to the first step.
 """
 
 import argparse
@@ -23,15 +25,26 @@ COMMON = (
 
 
 def sweep(folder: Path, warm: bool, trials: int, steps: int) -> tuple[float, list[float]]:
-    """Wall seconds of a grid of learning rates, two at once, and each attempt's seconds to its first optimizer step."""
+    """Wall seconds of a grid of learning rates, two at once, and each attempt's seconds to its
+    first optimizer step.
+    """
     rates = ",".join(f"{(index + 1) * 1e-5:.5f}" for index in range(trials))
-    arguments = (*COMMON, f"schedule.max_steps={steps}", f"cluster.warm={str(warm).lower()}", f"outputs={folder}")
+    arguments = (
+        *COMMON,
+        f"schedule.max_steps={steps}",
+        f"cluster.warm={str(warm).lower()}",
+        f"outputs={folder}",
+    )
     since = time.perf_counter()
     subprocess.run(
         [sys.executable, str(RUN), *arguments, "search.parallel=2", "-m", f"lr={rates}"],
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=True,
-    )  # fmt: skip
-    return time.perf_counter() - since, [first_step(trial) for trial in sorted(folder.glob("*/trials/*"))]
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        check=True,
+    )
+    return time.perf_counter() - since, [
+        first_step(trial) for trial in sorted(folder.glob("*/trials/*"))
+    ]
 
 
 def first_step(trial: Path) -> float:
@@ -48,12 +61,18 @@ def main() -> None:
     parser.add_argument("--steps", type=int, nargs="+", default=[20, 100])
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
-        sweep(Path(scratch) / "warm-up", True, 1, 1)  # makes the tiny model, fills the file cache
-        print("| steps | trials | first step, warm s | fresh s | ratio | sweep, warm s | fresh s | ratio |")
+        # makes the tiny model, fills the file cache
+        sweep(Path(scratch) / "warm-up", True, 1, 1)
+        print(
+            "| steps | trials | first step, warm s | fresh s | ratio | sweep, warm s | fresh s "
+            "| ratio |"
+        )
         print("|---|---|---|---|---|---|---|---|")
         for steps in options.steps:
             wall_warm, warm = sweep(Path(scratch) / f"warm-{steps}", True, options.trials, steps)
-            wall_fresh, fresh = sweep(Path(scratch) / f"fresh-{steps}", False, options.trials, steps)
+            wall_fresh, fresh = sweep(
+                Path(scratch) / f"fresh-{steps}", False, options.trials, steps
+            )
             a, b = statistics.median(warm), statistics.median(fresh)
             print(
                 f"| {steps} | {options.trials} | {a:.2f} | {b:.2f} | {a / b:.2f} "

@@ -1,4 +1,5 @@
-"""Write docs/reference/ from the code: commands, files on disk, exit codes, the Python interface (``make docs``).
+"""Write docs/reference/ from the code: commands, files on disk, exit codes, the Python interface
+(``make docs``).
 
 python docs/make_reference.py [FOLDER]
 """
@@ -32,7 +33,9 @@ def commands() -> str:
     index = ", ".join(f"[{name}](#grposweep-{name})" for name, _ in found)
     head = "`python src/run.py` is `grposweep run` from a checkout. Every command has `--help`.\n"
     sections = [section for name, command in found for section in _command(name, command)]
-    return "\n".join(["# Commands\n", MADE.format("the command line"), head, index + "\n", *sections])
+    return "\n".join(
+        ["# Commands\n", MADE.format("the command line"), head, index + "\n", *sections]
+    )
 
 
 def _command(name: str, command: Any) -> Iterator[str]:
@@ -41,7 +44,11 @@ def _command(name: str, command: Any) -> Iterator[str]:
     yield f"## grposweep {name}\n"
     yield inspect.cleandoc(command.help or "").replace("<", "&lt;") + "\n"
     yield f"```text\ngrposweep {name} {' '.join(command.collect_usage_pieces(context))}\n```\n"
-    records = [parameter.get_help_record(context) for parameter in command.params if parameter.name != "help"]
+    records = [
+        parameter.get_help_record(context)
+        for parameter in command.params
+        if parameter.name != "help"
+    ]
     rows = [f"| `{_cell(record[0])}` | {_cell(record[1])} |" for record in records if record]
     if rows:
         yield "\n".join(["| argument or option | meaning |", "|---|---|", *rows]) + "\n"
@@ -76,14 +83,20 @@ def exit_codes() -> str:
     assert isinstance(tree, ast.ClassDef)
     rows = ["| code | name | meaning |", "|---|---|---|"]
     for node, after in zip(tree.body, tree.body[1:], strict=False):
-        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and isinstance(after, ast.Expr):
+        if (
+            isinstance(node, ast.Assign)
+            and isinstance(node.targets[0], ast.Name)
+            and isinstance(after, ast.Expr)
+        ):
             name, text = node.targets[0].id, ast.literal_eval(after.value)
             rows.append(f"| {errors.ExitCode[name].value} | `{name}` | {text} |")
     return "\n".join(["# Exit codes\n", MADE.format("`src/grporecipe/errors.py`"), *rows]) + "\n"
 
 
 def python() -> str:
-    """Return the page of the Python interface: what ``grposweep`` exports, and the classes that this returns."""
+    """Return the page of the Python interface: what ``grposweep`` exports, and the classes that
+    this returns.
+    """
     parts = [
         "# Python interface\n",
         MADE.format("docstrings"),
@@ -91,11 +104,16 @@ def python() -> str:
     ]
     returned: dict[str, type] = {}
     for name in grposweep.__all__:
-        found = getattr(api, name, None) or getattr(grposweep, name)  # grposweep.sweep may be the package of that name
+        # grposweep.sweep may be the package of that name
+        found = getattr(api, name, None) or getattr(grposweep, name)
         parts += _entry(name, found)
         if inspect.isfunction(found):
             kind = inspect.signature(found).return_annotation
-            kind = getattr(sys.modules[found.__module__], kind, None) if isinstance(kind, str) else kind
+            kind = (
+                getattr(sys.modules[found.__module__], kind, None)
+                if isinstance(kind, str)
+                else kind
+            )
             if inspect.isclass(kind) and kind.__module__.startswith("grposweep"):
                 returned[kind.__name__] = kind
     for name, kind in returned.items():
@@ -108,12 +126,18 @@ def _entry(name: str, found: Any) -> Iterator[str]:
     if inspect.isclass(found):
         yield _text(found)
         shown = [
-            (member, value) for member, value in vars(found).items() if not member.startswith("_") and value.__doc__
+            (member, value)
+            for member, value in vars(found).items()
+            if not member.startswith("_") and value.__doc__
         ]
         fields = vars(found).get("__annotations__", {})
         rows = [(n, t) for n, t in fields.items() if not n.startswith("_") and n not in dict(shown)]
-        lines = [f"- `{n}`: `{t if isinstance(t, str) else getattr(t, '__name__', t)}`" for n, t in rows]
-        lines += [f"- `{n}`: {_text(v.fget if isinstance(v, property) else v).strip()}" for n, v in shown]
+        lines = [
+            f"- `{n}`: `{t if isinstance(t, str) else getattr(t, '__name__', t)}`" for n, t in rows
+        ]
+        lines += [
+            f"- `{n}`: {_text(v.fget if isinstance(v, property) else v).strip()}" for n, v in shown
+        ]
         yield "\n".join(lines) + "\n" if lines else ""
     else:
         yield f"```python\n{_signature(name, found)}\n```\n"
@@ -124,7 +148,9 @@ def _signature(name: str, found: Callable[..., Any]) -> str:
     function = ast.parse(inspect.getsource(found)).body[0]
     assert isinstance(function, ast.FunctionDef)
     returns = ast.unparse(function.returns).strip("'") if function.returns else "None"
-    return textwrap.fill(f"{name}({ast.unparse(function.args)}) -> {returns}", 100, subsequent_indent="    ")
+    return textwrap.fill(
+        f"{name}({ast.unparse(function.args)}) -> {returns}", 100, subsequent_indent="    "
+    )
 
 
 def _text(found: Any) -> str:
@@ -146,16 +172,25 @@ def launch_commands() -> str:
     rows = ["| the program | seen in | typed behind `--` | what happens |", "|---|---|---|---|"]
     for path in sorted(COMMANDS.glob("*.yaml")):
         one = yaml.safe_load(path.read_text(encoding="utf-8"))
-        typed, refused = textwrap.shorten(_cell(one["command"]), 90, placeholder=" ..."), one.get("refused")
+        typed, refused = (
+            textwrap.shorten(_cell(one["command"]), 90, placeholder=" ..."),
+            one.get("refused"),
+        )
         what = "swept, with the installed TRL" if one.get("real") else "swept"
         happens = f"refused: `{_cell(refused)}`" if refused else what
         rows.append(f"| {_cell(one['kind'])} | {_cell(one['from'])} | `{typed}` | {happens} |")
     head = (
-        "Each is asked what its trainer gets and swept over two learning rates, unchanged, by `tests/external/test_commands.py`: "
-        "each trial gets its own value, or the command is refused with the words in the table. The programs were written for "
-        "this project and keep the structure of public ones. Those without the installed TRL train with a stub of it.\n"
+        "Each is asked what its trainer gets and swept over two learning rates, unchanged, by "
+        "`tests/external/test_commands.py`: "
+        "each trial gets its own value, or the command is refused with the words in the table. "
+        "The programs were written for "
+        "this project and keep the structure of public ones. Those without the installed TRL "
+        "train with a stub of it.\n"
     )
-    return "\n".join(["# Launch commands\n", MADE.format("`tests/external/commands/`"), head, *rows]) + "\n"
+    return (
+        "\n".join(["# Launch commands\n", MADE.format("`tests/external/commands/`"), head, *rows])
+        + "\n"
+    )
 
 
 PAGES = {

@@ -1,7 +1,8 @@
-"""Make the pictures: docs/lint.svg, a terminal, and screenshots of the demo's report (its sweep takes minutes).
+"""Make the pictures: docs/lint.svg, a terminal, and screenshots of the demo's report (its sweep
+takes minutes).
 
-docs/report.png is the README's, without leaderboard and first commands, so that it shows the curves.
-docs/guides/report-*.png show a wide screen and a phone, light and dark.
+docs/report.png is the README's, without leaderboard and first commands, so that it shows the
+curves. docs/guides/report-*.png show a wide screen and a phone, light and dark.
 
 python docs/pictures.py [SWEEP FOLDER]      (make pictures; with the Python that ran the sweep)
 python docs/pictures.py --recording         (only docs/lint.svg: seconds, without Chromium)
@@ -24,7 +25,8 @@ RECIPE = CHECKOUT / "docs" / "recipe.yaml"
 COLUMNS = 88
 LINT = "grposweep lint recipe.yaml --processes 7 --framework-version 1.16"
 RECORDED = (LINT, f"{LINT} --fix --unsafe-fixes", LINT)
-SIZES = {"1400": (1400, 820), "420": (420, 900)}  # pixels: a wide screen and a phone
+# pixels: a wide screen and a phone
+SIZES = {"1400": (1400, 820), "420": (420, 900)}
 README = CHECKOUT / "docs" / "report.png"
 PICTURES = {README: (960, 1130, "light")} | {
     CHECKOUT / "docs" / "guides" / f"report-{name}-{scheme}.png": (*size, scheme)
@@ -35,14 +37,23 @@ MOST_BYTES = 150_000
 
 
 def record(here: Path) -> str:
-    """Run the recorded commands on a copy of the example recipe, and return the terminal as an SVG."""
+    """Run the recorded commands on a copy of the example recipe, and return the terminal as an
+    SVG.
+    """
     shutil.copy(RECIPE, here / "recipe.yaml")
-    environment = {**os.environ, "PYTHONPATH": str(CHECKOUT / "src"), "FORCE_COLOR": "1", "COLUMNS": str(COLUMNS)}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(CHECKOUT / "src"),
+        "FORCE_COLOR": "1",
+        "COLUMNS": str(COLUMNS),
+    }
     environment.pop("NO_COLOR", None)
     console = Console(record=True, width=COLUMNS, file=StringIO(), force_terminal=True)
     for line in RECORDED:
         arguments = [sys.executable, "-m", *line.split()]
-        done = subprocess.run(arguments, cwd=here, env=environment, capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            arguments, cwd=here, env=environment, capture_output=True, text=True, check=False
+        )
         console.print(f"[bold]$[/] {line}", highlight=False)
         console.print(Text.from_ansi(done.stdout))
     return console.export_svg(title="grposweep lint")
@@ -62,7 +73,11 @@ def report(folder: Path, file: Path) -> None:
     command = [sys.executable, "-m", "grposweep", "report", str(folder), "--output", str(file)]
     subprocess.run(command, env=environment, check=True)
     text = file.read_text(encoding="utf-8")
-    shown = {str(folder.parents[1]): "/home/you/sweeps", sys.executable: "python", str(CHECKOUT): "/home/you/grposweep"}
+    shown = {
+        str(folder.parents[1]): "/home/you/sweeps",
+        sys.executable: "python",
+        str(CHECKOUT): "/home/you/grposweep",
+    }
     for path, instead in shown.items():
         text = text.replace(path, instead)
     file.write_text(text, encoding="utf-8")
@@ -74,17 +89,30 @@ def take(file: Path) -> None:
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
-        arguments = ["--no-sandbox", "--use-angle=swiftshader", "--enable-unsafe-swiftshader", "--hide-scrollbars"]
-        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=arguments)
+        arguments = [
+            "--no-sandbox",
+            "--use-angle=swiftshader",
+            "--enable-unsafe-swiftshader",
+            "--hide-scrollbars",
+        ]
+        browser = playwright.chromium.launch(
+            executable_path=shutil.which("chromium"), args=arguments
+        )
         for picture, (width, height, scheme) in PICTURES.items():
-            page = browser.new_page(viewport={"width": width, "height": height}, color_scheme=scheme)  # type: ignore[arg-type]
-            page.set_default_timeout(180_000)  # WebGL in software, on a busy machine
+            page = browser.new_page(
+                viewport={"width": width, "height": height}, color_scheme=scheme
+            )  # type: ignore[arg-type]
+            # WebGL in software, on a busy machine
+            page.set_default_timeout(180_000)
             page.goto(file.as_uri())
             page.wait_for_selector("#plot-slices :is(.main-svg, p)", state="attached")
             if picture == README:
-                page.add_style_tag(content="#leaderboard, nav, #advice dl:first-of-type { display: none }")
+                page.add_style_tag(
+                    content="#leaderboard, nav, #advice dl:first-of-type { display: none }"
+                )
             page.screenshot(path=picture)
-            Image.open(picture).quantize(192).save(picture, optimize=True)  # a third of the bytes
+            # a third of the bytes
+            Image.open(picture).quantize(192).save(picture, optimize=True)
             page.close()
         browser.close()
 

@@ -1,4 +1,6 @@
-"""Hooks of mkdocs: the order of the four kinds of pages, the pages of rules, links to files outside docs/ lead to GitHub."""
+"""Hooks of mkdocs: the order of the four kinds of pages, the pages of rules, links to files outside
+docs/ lead to GitHub.
+"""
 
 import re
 from pathlib import Path

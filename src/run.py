@@ -1,10 +1,13 @@
-"""The Hydra command: ``python src/run.py [-m] lr=... batch=...`` runs one experiment, or sweeps many."""
+"""The Hydra command: ``python src/run.py [-m] lr=... batch=...`` runs one experiment, or sweeps
+many.
+"""
 
 import sys
 
 from grporecipe.errors import without_traceback
 
-with without_traceback():  # importing takes a second or two
+# importing takes a second or two
+with without_traceback():
     import hydra
     from omegaconf import DictConfig
 
@@ -14,7 +17,8 @@ with without_traceback():  # importing takes a second or two
 @hydra.main(version_base="1.3", config_path="../conf", config_name="config")
 def main(config: DictConfig) -> None:
     """One experiment; with -m Hydra calls the sweeper instead."""
-    from grposweep.cli.composed import run_single  # 0.3 s that --help should not pay
+    # 0.3 s that --help should not pay
+    from grposweep.cli.composed import run_single
 
     sys.exit(run_single(config))
 

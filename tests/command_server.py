@@ -1,9 +1,11 @@
-"""The tests' commands as forks of one process that has imported them: a command costs its work, not seconds of imports.
+"""The tests' commands as forks of one process that has imported them: a command costs its work, not
+seconds of imports.
 
-Each xdist worker has a server of its own, started when first needed. A fork has its own arguments, environment, folder and
-streams, and nothing of the test's process. In the slow tier the server has imported torch and TRL as well, and a sweep's warm
-server is a fork, too. Programs named ``python`` and ``grposweep`` in ``shims()`` hand what a shell starts to the server.
-What has to be a new interpreter is started as one (the fixture ``start``); ``GRPOSWEEP_TEST_SPAWN=1`` starts all so.
+Each xdist worker has a server of its own, started when first needed. A fork has its own arguments,
+environment, folder and streams, and nothing of the test's process. In the slow tier the server has
+imported torch and TRL as well, and a sweep's warm server is a fork, too. Programs named ``python``
+and ``grposweep`` in ``shims()`` hand what a shell starts to the server. What has to be a new
+interpreter is started as one (the fixture ``start``); ``GRPOSWEEP_TEST_SPAWN=1`` starts all so.
 """
 
 import atexit
@@ -19,15 +21,23 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 SOURCE = Path(__file__).resolve().parents[1] / "src"
-ADDRESS = "GRPOSWEEP_TEST_SERVER"  # the variable with the server's address
-TRAINS = "GRPOSWEEP_TEST_TRAINS"  # set: the server imports torch and TRL
+# the variable with the server's address
+ADDRESS = "GRPOSWEEP_TEST_SERVER"
+# set: the server imports torch and TRL
+TRAINS = "GRPOSWEEP_TEST_TRAINS"
 SPAWN = "GRPOSWEEP_TEST_SPAWN"
-MOST = 1 << 20  # bytes of a request
-Files = Sequence[int]  # input, output and error stream
+# bytes of a request
+MOST = 1 << 20
+# input, output and error stream
+Files = Sequence[int]
 
 
-def request(arguments: Sequence[str], folder: str, environment: Mapping[str, str], files: Files) -> socket.socket:
-    """Ask for ``python <arguments>``; the connection first says its pid and then its exit code, a line each."""
+def request(
+    arguments: Sequence[str], folder: str, environment: Mapping[str, str], files: Files
+) -> socket.socket:
+    """Ask for ``python <arguments>``; the connection first says its pid and then its exit code, a
+    line each.
+    """
     connection = socket.socket(socket.AF_UNIX)
     connection.connect("\0" + os.environ[ADDRESS])
     asked = {"arguments": list(arguments), "folder": folder, "environment": dict(environment)}
@@ -36,7 +46,11 @@ def request(arguments: Sequence[str], folder: str, environment: Mapping[str, str
 
 
 def run_forked(
-    arguments: Sequence[str], folder: Path, environment: Mapping[str, str], files: Sequence[Path], timeout: float
+    arguments: Sequence[str],
+    folder: Path,
+    environment: Mapping[str, str],
+    files: Sequence[Path],
+    timeout: float,
 ) -> int:
     """Run ``python <arguments>`` with these files as input, output and error stream; its exit code.
 
@@ -68,7 +82,9 @@ def run_forked(
 
 
 def start_forked(arguments: Sequence[str], environment: Mapping[str, str]) -> Callable[[], int]:
-    """Start ``python <arguments>`` here with this process's output; what waits for its exit code."""
+    """Start ``python <arguments>`` here with this process's output; what waits for its exit
+    code.
+    """
     _start_server()
     with Path(os.devnull).open() as nothing:
         connection = request(arguments, str(Path.cwd()), environment, (nothing.fileno(), 1, 2))
@@ -88,7 +104,9 @@ def shims(folder: Path) -> str:
     _start_server()
     folder.mkdir(exist_ok=True)
     for name, first in (("python", ""), ("grposweep", " -m grposweep")):
-        (folder / name).write_text(f'#!/bin/sh\nexec {sys.executable} -SEI {__file__}{first} "$@"\n')
+        (folder / name).write_text(
+            f'#!/bin/sh\nexec {sys.executable} -SEI {__file__}{first} "$@"\n'
+        )
         (folder / name).chmod(0o755)
     return f"{folder}:{Path(sys.executable).parent}"
 
@@ -104,13 +122,18 @@ def _start_server() -> None:
         return
     os.environ[ADDRESS] = address
     process = subprocess.Popen(
-        [sys.executable, __file__, "serve"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        [sys.executable, __file__, "serve"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
         env=environment(PYTHONPATH=str(SOURCE)),
-    )  # fmt: skip
+    )
     assert process.stdout is not None
-    process.stdout.readline()  # it listens
+    # it listens
+    process.stdout.readline()
     atexit.register(process.wait)
-    atexit.register(process.kill)  # first; a fork of a test may still hold the other end of its input
+    # first; a fork of a test may still hold the other end of its input
+    atexit.register(process.kill)
 
 
 def serve() -> None:
@@ -122,7 +145,8 @@ def serve() -> None:
     listening.bind("\0" + os.environ[ADDRESS])
     listening.listen()
     print("listening", flush=True)
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # no zombies
+    # no zombies
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     while True:
         ready, _, _ = select.select([0, listening], [], [])
         if 0 in ready:
@@ -151,9 +175,11 @@ def _answer(connection: socket.socket) -> NoReturn:
 
 
 def keep_options() -> None:
-    """Let Hydra do once in this process what depends on the files of conf/ and the options chosen, and on no key's value.
+    """Let Hydra do once in this process what depends on the files of conf/ and the options chosen,
+    and on no key's value.
 
-    That is most of a composition: reading the files, the list of those that the options include, and merging them.
+    That is most of a composition: reading the files, the list of those that the options include,
+    and merging them.
     """
     import pickle
 
@@ -172,11 +198,13 @@ def keep_options() -> None:
     def once(key: tuple[str, ...], make: Callable[[], Any]) -> Any:
         if key not in kept:
             kept[key] = pickle.dumps(make())
-        return pickle.loads(kept[key])  # Hydra edits what it gets
+        # Hydra edits what it gets
+        return pickle.loads(kept[key])
 
     def of_conf(repo: Any) -> bool:
         files = {source.path for source in repo.get_sources() if source.scheme() == "file"}
-        return files == {str(CONF)} and "recipe" not in ConfigStore.instance().repo  # an external trainer's own options
+        # an external trainer's own options
+        return files == {str(CONF)} and "recipe" not in ConfigStore.instance().repo
 
     def load(self: ConfigRepository, config_path: str) -> Any:
         source = self._find_object_source(config_path, ObjectType.CONFIG)
@@ -184,7 +212,9 @@ def keep_options() -> None:
             return read(self, config_path)
         return once((source.path, config_path), lambda: read(self, config_path))
 
-    def find_once(repo: Any, config_name: Any, overrides: Any, prepend_hydra: bool, skip_missing: bool) -> Any:
+    def find_once(
+        repo: Any, config_name: Any, overrides: Any, prepend_hydra: bool, skip_missing: bool
+    ) -> Any:
         if not of_conf(repo):
             return find(repo, config_name, overrides, prepend_hydra, skip_missing)
         chosen = (overrides.override_choices, overrides.append_group_defaults, overrides.deletions)
@@ -194,7 +224,9 @@ def keep_options() -> None:
             found = find(repo, config_name, overrides, prepend_hydra, skip_missing)
             return found, {**vars(overrides), "config_overrides": []}
 
-        found, state = once(("list", repr((config_name, chosen, prepend_hydra, skip_missing))), make)
+        found, state = once(
+            ("list", repr((config_name, chosen, prepend_hydra, skip_missing))), make
+        )
         vars(overrides).update(state, config_overrides=keys)
         return found
 
@@ -229,8 +261,10 @@ def _import_all() -> None:
             others = {"train", "ms_swift_plugin", "__main__"}
             if others.isdisjoint(module.name.split(".")):
                 importlib.import_module(module.name)
-    os.environ.setdefault("OMP_NUM_THREADS", "1")  # as in the warm server: torch reads it when it is imported
-    # Newer releases of Typer import the last one, and pydantic with it, when they read arguments: half of a short command.
+    # as in the warm server: torch reads it when it is imported
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    # Newer releases of Typer import the last one, and pydantic with it, when they read arguments:
+    # half of a short command.
     for name in (*TRAINING, *(TRL if TRAINS in os.environ else []), "typer._adapters"):
         if find_spec(name) is not None:
             importlib.import_module(name)
@@ -238,7 +272,8 @@ def _import_all() -> None:
     with open_session() as session:
         for trainer, mode in product(("trainer=fake", "trainer=script"), RunMode):
             session.loader.load_configuration("config", [trainer, "lr=1e-3"], mode)
-    gc.freeze()  # the forks' collector leaves these pages shared
+    # the forks' collector leaves these pages shared
+    gc.freeze()
     gc.set_threshold(50_000, 20, 50)
 
 
@@ -290,7 +325,8 @@ def _exit_code(code: object) -> int:
 
 
 class Spare:
-    """A child of the command that becomes its warm server when it asks for one that this process could be.
+    """A child of the command that becomes its warm server when it asks for one that this process
+    could be.
 
     It is forked before the command has any thread.
     """
@@ -314,7 +350,8 @@ class Spare:
 
         def popen(command: list[str], **options: Any) -> Any:
             mine = (
-                command[1:4] == ["-P", "-m", "grposweep.train.warm_server"] and set(command[4:]) <= sys.modules.keys()
+                command[1:4] == ["-P", "-m", "grposweep.train.warm_server"]
+                and set(command[4:]) <= sys.modules.keys()
             )
             if not mine or taken or options["env"]["PYTHONPATH"].split(":")[0] != str(SOURCE):
                 return subprocess.Popen(command, **options)
@@ -347,7 +384,8 @@ class Spare:
                 channel.close()
                 os.environ.clear()
                 os.environ.update(asked["environment"])
-                os.chdir(asked["folder"])  # where the command is by now
+                # where the command is by now
+                os.chdir(asked["folder"])
                 die_with(os.getppid())
                 serve(asked["preload"])
         except BaseException:  # noqa: BLE001 - the command's stack is not this process's to continue with
@@ -373,7 +411,9 @@ class _Child:
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
-        """Its exit code; raises subprocess.TimeoutExpired when it still runs after ``timeout`` seconds."""
+        """Its exit code; raises subprocess.TimeoutExpired when it still runs after ``timeout``
+        seconds.
+        """
         import subprocess
         import time
 
@@ -404,12 +444,15 @@ class _Served(_Child):
     def _line(self) -> bytes:
         line = b""
         while not line.endswith(b"\n"):
-            line += self._connection.recv(1)  # no more than this line, so that ``select`` sees the next one
+            # no more than this line, so that ``select`` sees the next one
+            line += self._connection.recv(1)
         return line
 
 
 def share_warm_server(monkeypatch: Any) -> None:
-    """Let this test's ``ForkServer`` be a fork of the command server: a quarter of a second of imports less a sweep."""
+    """Let this test's ``ForkServer`` be a fork of the command server: a quarter of a second of
+    imports less a sweep.
+    """
     import subprocess
     from types import SimpleNamespace
 
@@ -418,24 +461,39 @@ def share_warm_server(monkeypatch: Any) -> None:
 
     def popen(command: list[str], **options: Any) -> Any:
         is_ours = command[1:] == ["-P", "-m", "grposweep.train.warm_server", *TRAINING]
-        if not is_ours or SPAWN in os.environ or options["env"]["PYTHONPATH"].split(":")[0] != str(SOURCE):
+        if (
+            not is_ours
+            or SPAWN in os.environ
+            or options["env"]["PYTHONPATH"].split(":")[0] != str(SOURCE)
+        ):
             return subprocess.Popen(command, **options)
         _start_server()
         (its_input, ours), (theirs, its_output) = os.pipe(), os.pipe()
-        connection = request(command[2:], str(Path.cwd()), options["env"], (its_input, its_output, 2))
+        connection = request(
+            command[2:], str(Path.cwd()), options["env"], (its_input, its_output, 2)
+        )
         os.close(its_input)
         os.close(its_output)
         return _Served(connection, ours, theirs)
 
-    monkeypatch.setattr(process, "subprocess", SimpleNamespace(**{**vars(subprocess), "Popen": popen}))
+    monkeypatch.setattr(
+        process, "subprocess", SimpleNamespace(**{**vars(subprocess), "Popen": popen})
+    )
 
 
 def hand_over(arguments: list[str]) -> NoReturn:
-    """Be the shim of a command: the server runs what is grposweep's, a new interpreter everything else."""
-    ours = arguments[:2] == ["-m", "grposweep"] or (arguments and arguments[0].endswith("src/run.py"))
+    """Be the shim of a command: the server runs what is grposweep's, a new interpreter everything
+    else.
+    """
+    ours = arguments[:2] == ["-m", "grposweep"] or (
+        arguments and arguments[0].endswith("src/run.py")
+    )
     if not ours:
         os.execv(sys.executable, [sys.executable, *arguments])
-    with request(arguments, str(Path.cwd()), os.environ, (0, 1, 2)) as connection, connection.makefile() as answer:
+    with (
+        request(arguments, str(Path.cwd()), os.environ, (0, 1, 2)) as connection,
+        connection.makefile() as answer,
+    ):
         answer.readline()
         os._exit(int(answer.readline()) & 0xFF)
 

@@ -1,4 +1,6 @@
-"""The command as a subprocess, from a folder of its own whose name has a space; and Hydra's own composition."""
+"""The command as a subprocess, from a folder of its own whose name has a space; and Hydra's own
+composition.
+"""
 
 import gc
 import os
@@ -24,18 +26,24 @@ from grposweep.process import PROJECT
 from in_process import Sweep, sweeps_in
 from support import RUN, Ended, environment, run_in
 
-# Modules whose tests are all of another tier: pytest would import them, and torch with them, to deselect all of it.
+# Modules whose tests are all of another tier: pytest would import them, and torch with them, to
+# deselect all of it.
 ELSEWHERE = re.compile(r"^pytestmark = \[?pytest\.mark\.(slow|slurm|gpu|gpu_stack)\b", re.MULTILINE)
 
-MOST_SECONDS = 20.0  # of CPU time in the test's own process; on a busy machine a second is two
+# of CPU time in the test's own process; on a busy machine a second is two
+MOST_SECONDS = 20.0
 
-# The same examples at each run, so that a failure can be repeated and is one of the change. `make thorough` draws new ones.
+# The same examples at each run, so that a failure can be repeated and is one of the change. `make
+# thorough` draws new ones.
 settings.register_profile("repeatable", derandomize="GRPOSWEEP_THOROUGH" not in os.environ)
 settings.load_profile("repeatable")
 
-os.environ.pop("COLUMNS", None)  # set in xdist's workers only: what is printed would be of another width there
-os.environ.pop("HYDRA_FULL_ERROR", None)  # a command sets it, and reads it as the user's wish
-os.environ.setdefault("GRPOSWEEP_CACHE", str(Path.home() / ".cache/grposweep/tests"))  # not the user's index of sweeps
+# set in xdist's workers only: what is printed would be of another width there
+os.environ.pop("COLUMNS", None)
+# a command sets it, and reads it as the user's wish
+os.environ.pop("HYDRA_FULL_ERROR", None)
+# not the user's index of sweeps
+os.environ.setdefault("GRPOSWEEP_CACHE", str(Path.home() / ".cache/grposweep/tests"))
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -52,12 +60,16 @@ def pytest_collection_finish() -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
-    """Fail a test of the default tier that takes more of the processor than any should; waiting does not count."""
+    """Fail a test of the default tier that takes more of the processor than any should; waiting
+    does not count.
+    """
     start = time.process_time()
     result = yield
     took = time.process_time() - start
     if took > MOST_SECONDS and "not slow" in item.config.option.markexpr:
-        pytest.fail(f"took {took:.0f} s of CPU time; mark it slow, or make it faster (most take hundredths)")
+        pytest.fail(
+            f"took {took:.0f} s of CPU time; mark it slow, or make it faster (most take hundredths)"
+        )
     return result
 
 
@@ -96,21 +108,30 @@ def sweep_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sweep:
 
 
 def accept_interrupts() -> None:
-    """A process started in the background inherits that Ctrl-C is ignored, and its children with it."""
+    """A process started in the background inherits that Ctrl-C is ignored, and its children with
+    it.
+    """
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 @pytest.fixture
 def start(here: Path) -> Iterator[Callable[..., "subprocess.Popen[str]"]]:
-    """``start(...)`` starts the command, for interrupting and killing; it ends with the test at the latest."""
+    """``start(...)`` starts the command, for interrupting and killing; it ends with the test at the
+    latest.
+    """
     started: list[subprocess.Popen[str]] = []
 
     def call(*arguments: str) -> "subprocess.Popen[str]":
         command = [sys.executable, str(RUN), *arguments]
         process = subprocess.Popen(
-            command, cwd=here, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            command,
+            cwd=here,
+            env=environment(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
             preexec_fn=accept_interrupts,
-        )  # fmt: skip
+        )
         started.append(process)
         return process
 
@@ -121,13 +142,16 @@ def start(here: Path) -> Iterator[Callable[..., "subprocess.Popen[str]"]]:
         process.communicate()
 
 
-register_schema()  # once for all tests
+# once for all tests
+register_schema()
 keep_options()
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown() -> None:
-    """Take back what a command leaves in its process: ``recipe`` options, which external trainers offer to Hydra, and a wish."""
+    """Take back what a command leaves in its process: ``recipe`` options, which external trainers
+    offer to Hydra, and a wish.
+    """
     os.environ.pop("HYDRA_FULL_ERROR", None)
     groups = ConfigStore.instance().repo
     for name, options in list(groups.items()):

@@ -37,9 +37,13 @@ def sweeps_in(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Sweep:
 
 
 class Waits(NoStopping):
-    """Acts on trials of these learning rates at their first evaluation; promotes a paused one when nothing else is left."""
+    """Acts on trials of these learning rates at their first evaluation; promotes a paused one when
+    nothing else is left.
+    """
 
-    def __init__(self, on_promotion: Callable[[int], None], actions: Mapping[float, Action] | None = None) -> None:
+    def __init__(
+        self, on_promotion: Callable[[int], None], actions: Mapping[float, Action] | None = None
+    ) -> None:
         self.on_promotion, self.actions = on_promotion, actions or {2e-3: Action.PAUSE}
         self.asked: set[int] = set()
 

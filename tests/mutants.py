@@ -1,6 +1,8 @@
-"""Mutation testing of a sample: `make mutants`, or `python tests/mutants.py [COUNT [SEED [PART...]]]` with cosmic-ray.
+"""Mutation testing of a sample: `make mutants`, or `python tests/mutants.py [COUNT [SEED
+[PART...]]]` with cosmic-ray.
 
-Each mutant changes one place of a copy of the last commit, and the tests near it are run. What survives is printed as a diff.
+Each mutant changes one place of a copy of the last commit, and the tests near it are run. What
+survives is printed as a diff.
 """
 
 import random
@@ -21,8 +23,10 @@ from cosmic_ray.work_item import MutationSpec, TestOutcome
 
 PROJECT = Path(__file__).resolve().parents[1]
 SOURCE = Path("src")
-SECONDS = 900.0  # for the tests of one mutant; one that hangs is killed by that
-NEAR = {  # what is mutated, and the folders or files whose tests of the default tier are run
+# for the tests of one mutant; one that hangs is killed by that
+SECONDS = 900.0
+# what is mutated, and the folders or files whose tests of the default tier are run
+NEAR = {
     "grporecipe/model/planning.py": (
         "test_planning.py",
         "test_planning_trained.py",
@@ -45,19 +49,46 @@ NEAR = {  # what is mutated, and the folders or files whose tests of the default
     ),
 }
 SWAPS = {
-    "ReplaceBinaryOperator": ("Add_Sub", "Sub_Add", "Mul_Div", "Div_Mul", "FloorDiv_Div", "Mod_Mul"),
-    "ReplaceComparisonOperator": (
-        "Eq_NotEq", "NotEq_Eq", "Lt_LtE", "LtE_Lt", "Gt_GtE", "GtE_Gt", "Lt_Gt", "Gt_Lt", "Is_IsNot", "IsNot_Is"
+    "ReplaceBinaryOperator": (
+        "Add_Sub",
+        "Sub_Add",
+        "Mul_Div",
+        "Div_Mul",
+        "FloorDiv_Div",
+        "Mod_Mul",
     ),
-}  # fmt: skip
+    "ReplaceComparisonOperator": (
+        "Eq_NotEq",
+        "NotEq_Eq",
+        "Lt_LtE",
+        "LtE_Lt",
+        "Gt_GtE",
+        "GtE_Gt",
+        "Lt_Gt",
+        "Gt_Lt",
+        "Is_IsNot",
+        "IsNot_Is",
+    ),
+}
 OPERATORS = [
     *(f"core/{kind}_{swap}" for kind, swaps in SWAPS.items() for swap in swaps),
-    *(f"core/{name}" for name in (
-        "AddNot", "ReplaceUnaryOperator_Delete_Not",
-        "ReplaceTrueWithFalse", "ReplaceFalseWithTrue", "ReplaceAndWithOr", "ReplaceOrWithAnd",
-        "ReplaceBreakWithContinue", "ReplaceContinueWithBreak", "ExceptionReplacer", "NumberReplacer", "ZeroIterationForLoop",
-    )),
-]  # fmt: skip
+    *(
+        f"core/{name}"
+        for name in (
+            "AddNot",
+            "ReplaceUnaryOperator_Delete_Not",
+            "ReplaceTrueWithFalse",
+            "ReplaceFalseWithTrue",
+            "ReplaceAndWithOr",
+            "ReplaceOrWithAnd",
+            "ReplaceBreakWithContinue",
+            "ReplaceContinueWithBreak",
+            "ExceptionReplacer",
+            "NumberReplacer",
+            "ZeroIterationForLoop",
+        )
+    ),
+]
 
 
 def mutants(module: Path) -> Iterator[MutationSpec]:
@@ -70,7 +101,9 @@ def mutants(module: Path) -> Iterator[MutationSpec]:
             yield MutationSpec(module, name, occurrence, start, end)
 
 
-def sample(source: Path, count: int, seed: int, parts: Sequence[str] = tuple(NEAR)) -> list[tuple[str, MutationSpec]]:
+def sample(
+    source: Path, count: int, seed: int, parts: Sequence[str] = tuple(NEAR)
+) -> list[tuple[str, MutationSpec]]:
     """Return as many mutants of each part, no two of one place."""
     chance, found = random.Random(seed), []
     for part in parts:
@@ -90,24 +123,33 @@ def main(count: int = 70, seed: int = 0, parts: Sequence[str] = ()) -> int:
     killed = tried = 0
     with TemporaryDirectory() as folder:
         copy = Path(folder)
-        archive = subprocess.run(["git", "-C", str(PROJECT), "archive", "HEAD"], capture_output=True, check=True)
+        archive = subprocess.run(
+            ["git", "-C", str(PROJECT), "archive", "HEAD"], capture_output=True, check=True
+        )
         with tarfile.open(fileobj=BytesIO(archive.stdout)) as file:
             file.extractall(copy, filter="data")
         is_green: dict[str, bool] = {}
         for part, mutant in sample(copy / SOURCE, count, seed, parts or tuple(NEAR)):
-            if part not in is_green:  # tests that fail anyway would kill everything
+            # tests that fail anyway would kill everything
+            if part not in is_green:
                 outcome, output = run_tests(near_tests(copy, part), SECONDS)
                 is_green[part] = outcome is TestOutcome.SURVIVED
                 print(
-                    f"{part}: its tests {'pass' if is_green[part] else f'FAIL without a mutant: {output[-2000:]}'}",
+                    f"{part}: its tests "
+                    f"{'pass' if is_green[part] else f'FAIL without a mutant: {output[-2000:]}'}",
                     flush=True,
                 )
             if not is_green[part]:
                 continue
-            result = mutate_and_test([mutant], near_tests(copy, part, mutant.module_path.stem), SECONDS)
+            result = mutate_and_test(
+                [mutant], near_tests(copy, part, mutant.module_path.stem), SECONDS
+            )
             tried += 1
             killed += result.test_outcome is TestOutcome.KILLED
-            where = f"{mutant.module_path.relative_to(copy)}:{mutant.start_pos[0]} {mutant.operator_name}"
+            where = (
+                f"{mutant.module_path.relative_to(copy)}:{mutant.start_pos[0]} "
+                f"{mutant.operator_name}"
+            )
             print(f"{killed} of {tried} killed; {result.test_outcome}: {where}", flush=True)
             if result.test_outcome is not TestOutcome.KILLED:
                 print(result.diff or result.output, flush=True)
@@ -116,7 +158,9 @@ def main(count: int = 70, seed: int = 0, parts: Sequence[str] = ()) -> int:
 
 
 def near_tests(copy: Path, part: str, module: str = "") -> str:
-    """Return the command that runs the tests near a part, those that are named like the module first: they kill soonest."""
+    """Return the command that runs the tests near a part, those that are named like the module
+    first: they kill soonest.
+    """
     own = sorted((copy / "tests").rglob(f"test_{module}.py"))
     near = dict.fromkeys(map(str, [*own, *(copy / "tests" / name for name in NEAR[part])]))
     pytest = ["-m", "pytest", "-q", "-x", "-p", "no:xdist", "-p", "no:cacheprovider"]

@@ -1,9 +1,11 @@
-"""The launch commands of ``commands/``: read as data, staged in a folder with the programs that they name, asked and swept.
+"""The launch commands of ``commands/``: read as data, staged in a folder with the programs that
+they name, asked and swept.
 
-A file is one command. ``kind`` says what it shows and ``from`` where such a command was seen; the files are written for this
-project. ``given`` is what its trainer gets, ``unknown`` what depends on data, ``refused`` a part of the message with which it
-is refused (``in_trial``: after it was asked, before the first step), ``real``: it trains with the installed TRL, the others
-with ``tests/stub_trl``.
+A file is one command. ``kind`` says what it shows and ``from`` where such a command was seen; the
+files are written for this project. ``given`` is what its trainer gets, ``unknown`` what depends on
+data, ``refused`` a part of the message with which it is refused (``in_trial``: after it was asked,
+before the first step), ``real``: it trains with the installed TRL, the others with
+``tests/stub_trl``.
 """
 
 import json
@@ -34,15 +36,20 @@ def rows():
     return load_dataset("json", data_files=str(Path(__file__).with_name("train.jsonl")), split="train")
 """
 PYTHON = f'#!/bin/sh\nexec {sys.executable} "$@"\n'
-# As pip installs them, and what a cluster has: each runs the rest of its words, or ends as such a program would.
+# As pip installs them, and what a cluster has: each runs the rest of its words, or ends as such a
+# program would.
 PROGRAMS = {
     "python": PYTHON,
     "python3": PYTHON,
-    "accelerate": "#!/usr/bin/env python\nfrom accelerate.commands.accelerate_cli import main\nmain()\n",
+    "accelerate": (
+        "#!/usr/bin/env python\nfrom accelerate.commands.accelerate_cli import main\nmain()\n"
+    ),
     "torchrun": "#!/usr/bin/env python\nfrom torch.distributed.run import main\nmain()\n",
     "trl": "#!/usr/bin/env python\nfrom trl.cli import main\nmain()\n",
     "papermill": "#!/usr/bin/env python\nfrom papermill.__main__ import papermill\npapermill()\n",
-    "deepspeed": '#!/bin/sh\nshift 2\nRANK=0 LOCAL_RANK=0 WORLD_SIZE=1 exec python -u "$@" --local_rank=0\n',
+    "deepspeed": (
+        '#!/bin/sh\nshift 2\nRANK=0 LOCAL_RANK=0 WORLD_SIZE=1 exec python -u "$@" --local_rank=0\n'
+    ),
     "uv": '#!/bin/sh\nshift 2\nexec "$@"\n',
     "srun": '#!/bin/sh\nexec "$@"\n',
     "conda": "#!/bin/sh\nexit 1\n",
@@ -85,7 +92,9 @@ class OwnCommand:
 
 def read_commands() -> list[OwnCommand]:
     """Return all commands by name."""
-    found = [(path.stem, yaml.safe_load(path.read_text())) for path in sorted(COMMANDS.glob("*.yaml"))]
+    found = [
+        (path.stem, yaml.safe_load(path.read_text())) for path in sorted(COMMANDS.glob("*.yaml"))
+    ]
     return [OwnCommand(name, source=row.pop("from"), **row) for name, row in found]
 
 
@@ -114,7 +123,10 @@ def sweep(one: OwnCommand, folder: Path, variables: Mapping[str, str]) -> Ended:
     stub = (
         ()
         if one.real
-        else (f"+trainer.environment.PYTHONPATH='{STUB}'", "+trainer.environment.GRPOSWEEP_ASK_MODE=real")
+        else (
+            f"+trainer.environment.PYTHONPATH='{STUB}'",
+            "+trainer.environment.GRPOSWEEP_ASK_MODE=real",
+        )
     )
     words = ("name=s", "search.metric=reward", *stub, "-m", *one.sweep)
     return run_in(folder, *words, "--", one.command, **variables)

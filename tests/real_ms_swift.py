@@ -1,4 +1,6 @@
-"""Random recipes for ms-swift, broken in known ways: verdicts of its real argument classes compared with lint's."""
+"""Random recipes for ms-swift, broken in known ways: verdicts of its real argument classes compared
+with lint's.
+"""
 
 import json
 import subprocess
@@ -15,7 +17,12 @@ from grporecipe.model.planning import completions_per_rollout, micro_steps_per_g
 from grporecipe.model.recipe import Recipe
 
 ASK = Path(__file__).parents[1] / "benchmarks" / "frameworks" / "ms_swift_ask.py"
-BASE = {"rlhf_type": "grpo", "model_type": "qwen2", "template": "default", "reward_funcs": ["format"]}
+BASE = {
+    "rlhf_type": "grpo",
+    "model_type": "qwen2",
+    "template": "default",
+    "reward_funcs": ["format"],
+}
 # What the classes say, in the order to look for it, and the rules that say the same.
 WORDS = {
     "integer modulo by zero": {"GB102", "GB103"},
@@ -47,12 +54,14 @@ WORDS = {
     "ValueError": {"GV505"},
     "NotImplementedError": {"GV505"},
 }
+# mutants that the classes accept, and that fail in training
 LATE = (
     "no group",
     "a loss that is refused late",
     "a mask that is refused late",
-)  # mutants that the classes accept, and that fail in training
-CHECKED = frozenset({"GL503"}).union(*WORDS.values())  # rules of which the classes know; others judge what comes later
+)
+# rules of which the classes know; others judge what comes later
+CHECKED = frozenset({"GL503"}).union(*WORDS.values())
 
 
 def draw_recipe(random: Random) -> tuple[int, dict[str, Any]]:
@@ -65,13 +74,25 @@ def draw_recipe(random: Random) -> tuple[int, dict[str, Any]]:
         return draw_recipe(random)
     group = random.choice(groups)
     config: dict[str, Any] = {
-        "per_device_train_batch_size": size, "gradient_accumulation_steps": accumulation, "num_generations": group,
-        "tuner_type": random.choice(["full", "lora"]), "max_completion_length": random.choice([64, 512, 1024]),
-    }  # fmt: skip
+        "per_device_train_batch_size": size,
+        "gradient_accumulation_steps": accumulation,
+        "num_generations": group,
+        "tuner_type": random.choice(["full", "lora"]),
+        "max_completion_length": random.choice([64, 512, 1024]),
+    }
     if steps is not None:
-        config |= random.choice([{"steps_per_generation": steps}, {"generation_batch_size": rollout},
-                                 {"steps_per_generation": steps, "generation_batch_size": rollout}])  # fmt: skip
-    config |= _draw_evaluation(random, processes, group) | _draw_objective(random) | _draw_schedule(random)
+        config |= random.choice(
+            [
+                {"steps_per_generation": steps},
+                {"generation_batch_size": rollout},
+                {"steps_per_generation": steps, "generation_batch_size": rollout},
+            ]
+        )
+    config |= (
+        _draw_evaluation(random, processes, group)
+        | _draw_objective(random)
+        | _draw_schedule(random)
+    )
     return processes, {**BASE, **config}
 
 
@@ -79,7 +100,10 @@ def _draw_evaluation(random: Random, processes: int, group: int) -> dict[str, An
     if random.random() < 0.6:
         return {}
     fits = [n for n in range(1, 65) if n * processes % group == 0]
-    found: dict[str, Any] = {"per_device_eval_batch_size": random.choice(fits or [group]), "split_dataset_ratio": 0.01}
+    found: dict[str, Any] = {
+        "per_device_eval_batch_size": random.choice(fits or [group]),
+        "split_dataset_ratio": 0.01,
+    }
     if random.random() < 0.3:
         found["eval_strategy"] = random.choice(["steps", "epoch"])
     return found
@@ -98,7 +122,9 @@ def _draw_objective(random: Random) -> dict[str, Any]:
         "num_iterations": [1, 2],
         "sync_ref_model": [True, False],
     }
-    return {name: random.choice(values) for name, values in choices.items() if random.random() < 0.25}
+    return {
+        name: random.choice(values) for name, values in choices.items() if random.random() < 0.25
+    }
 
 
 def _draw_schedule(random: Random) -> dict[str, Any]:
@@ -112,7 +138,9 @@ def _draw_schedule(random: Random) -> dict[str, Any]:
         "eval_steps": [50, 100],
         "bf16": [False],
     }
-    return {name: random.choice(values) for name, values in choices.items() if random.random() < 0.25}
+    return {
+        name: random.choice(values) for name, values in choices.items() if random.random() < 0.25
+    }
 
 
 # One way each to break a valid recipe; most of them break every one.
@@ -124,7 +152,11 @@ MUTATIONS: dict[str, dict[str, Any]] = {
     "two sizes that disagree": {"generation_batch_size": 96, "steps_per_generation": 7},
     "no steps a generation": {"steps_per_generation": 0, "generation_batch_size": None},
     "negative steps a generation": {"steps_per_generation": -1, "generation_batch_size": None},
-    "an evaluation batch of broken groups": {"split_dataset_ratio": 0.1, "num_generations_eval": 89, "eval_strategy": "steps"},
+    "an evaluation batch of broken groups": {
+        "split_dataset_ratio": 0.1,
+        "num_generations_eval": 89,
+        "eval_strategy": "steps",
+    },
     "a loss that is refused late": {"loss_type": "real"},
     "a mask that is refused late": {"off_policy_sequence_mask_delta": 1.0},
     "a typo": {"num_generation_per_prompt": 4},
@@ -150,21 +182,32 @@ MUTATIONS: dict[str, dict[str, Any]] = {
     "a reference with an adapter": {"tuner_type": "lora", "ref_model": "somewhere", "beta": 0.1},
     "generating ahead without a server": {"async_generate": True},
     "a reasoning parser": {"vllm_reasoning_parser": "qwen3"},
-    "a plateau that is not watched": {"lr_scheduler_type": "reduce_lr_on_plateau", "eval_strategy": "no"},
+    "a plateau that is not watched": {
+        "lr_scheduler_type": "reduce_lr_on_plateau",
+        "eval_strategy": "no",
+    },
     "no padding without flash attention": {"padding_free": True},
     "words for a flag": {"sync_ref_model": "maybe"},
     "a strategy that is none": {"save_strategy": "often"},
     "an empty list": {"reward_weights": []},
-    "the best of what is not evaluated": {"load_best_model_at_end": True, "eval_strategy": "epoch", "save_strategy": "steps",
-                                          "split_dataset_ratio": 0.1},
-}  # fmt: skip
+    "the best of what is not evaluated": {
+        "load_best_model_at_end": True,
+        "eval_strategy": "epoch",
+        "save_strategy": "steps",
+        "split_dataset_ratio": 0.1,
+    },
+}
 
 
 def mutate(config: dict[str, Any], name: str) -> dict[str, Any]:
     """A recipe broken in a named way."""
     change = MUTATIONS[name]
     kept = {key: value for key, value in config.items() if key not in change}
-    return kept | {key: None if value == "NULL" else value for key, value in change.items() if value is not None}
+    return kept | {
+        key: None if value == "NULL" else value
+        for key, value in change.items()
+        if value is not None
+    }
 
 
 def build_recipe(processes: int, config: dict[str, Any]) -> Recipe:
@@ -183,14 +226,25 @@ def to_argv(config: dict[str, Any]) -> list[str]:
 def ask(
     python: str, model: str, cases: Iterable[tuple[int, dict[str, Any]]]
 ) -> tuple[dict[str, str], list[dict[str, Any]]]:
-    """The versions behind an interpreter, and its answer to each recipe over a model and data in a folder."""
+    """The versions behind an interpreter, and its answer to each recipe over a model and data in a
+    folder.
+    """
     files = ["--model", f"{model}/model", "--dataset", f"{model}/train.jsonl"]
-    lines = [json.dumps({"processes": n, "argv": [*files, *to_argv(config)]}) for n, config in cases]
+    lines = [
+        json.dumps({"processes": n, "argv": [*files, *to_argv(config)]}) for n, config in cases
+    ]
     done = subprocess.run(
-        [python, str(ASK)], input="\n".join(lines), capture_output=True, text=True, timeout=3600, check=False
+        [python, str(ASK)],
+        input="\n".join(lines),
+        capture_output=True,
+        text=True,
+        timeout=3600,
+        check=False,
     )
     assert done.returncode == 0, done.stderr[-2000:]
-    versions, *answers = (json.loads(line) for line in done.stdout.splitlines() if line.startswith("{"))
+    versions, *answers = (
+        json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")
+    )
     return versions, answers
 
 
@@ -203,15 +257,20 @@ class Comparison:
     refused: int = 0
     fixes: int = 0
     derived: int = 0
-    by_mutation: Counter[str] = field(default_factory=Counter)  # refused mutants
+    # refused mutants
+    by_mutation: Counter[str] = field(default_factory=Counter)
     differences: list[str] = field(default_factory=list)
-    verdicts: list[dict[str, Any]] = field(default_factory=list)  # recipes with what the classes said
-    flagged: int = 0  # by lint
+    # recipes with what the classes said
+    verdicts: list[dict[str, Any]] = field(default_factory=list)
+    # by lint
+    flagged: int = 0
     rightly: int = 0
 
     @property
     def precision(self) -> float:
-        """Of the recipes that lint refuses, the share that ms-swift refuses too (or that is known to fail late)."""
+        """Of the recipes that lint refuses, the share that ms-swift refuses too (or that is known
+        to fail late).
+        """
         return self.rightly / self.flagged
 
     @property
@@ -227,7 +286,9 @@ class Comparison:
 
     @property
     def fine(self) -> float:
-        """The share of recipes that work, all of which a linter that always says ok judges rightly."""
+        """The share of recipes that work, all of which a linter that always says ok judges
+        rightly.
+        """
         return 1 - sum(is_broken(line) for line in self.verdicts) / len(self.verdicts)
 
     def kept(self, most: int) -> list[dict[str, Any]]:
@@ -246,7 +307,9 @@ def is_broken(line: dict[str, Any]) -> bool:
 
 
 def compare(python: str, model: str, count: int, seed: int) -> Comparison:
-    """Judge recipes, half of them mutants, by lint and by the real classes; then let these judge the fixes."""
+    """Judge recipes, half of them mutants, by lint and by the real classes; then let these judge
+    the fixes.
+    """
     random, done = Random(seed), Comparison()
     drawn = [draw_recipe(random) for _ in range(count)]
     named = [("", *case) for case in drawn]
@@ -268,7 +331,9 @@ def compare(python: str, model: str, count: int, seed: int) -> Comparison:
 
 def codes_of(verdict: LintResult) -> set[str]:
     """The errors of lint that the argument classes could see."""
-    return {finding.code for finding in verdict.diagnostics if finding.severity == "error"} & CHECKED
+    return {
+        finding.code for finding in verdict.diagnostics if finding.severity == "error"
+    } & CHECKED
 
 
 def agrees(verdict: LintResult, error: str) -> bool:
@@ -283,7 +348,12 @@ def _compare_one(name: str, verdict: LintResult, answer: dict[str, Any], done: C
     done.refused += bool(error)
     if name and error:
         done.by_mutation[name] += 1
-    line = {"mutation": name, "processes": verdict.recipe.processes, "config": verdict.recipe.config, "error": error}
+    line = {
+        "mutation": name,
+        "processes": verdict.recipe.processes,
+        "config": verdict.recipe.config,
+        "error": error,
+    }
     done.verdicts.append(line)
     done.flagged += bool(codes_of(verdict))
     done.rightly += bool(codes_of(verdict)) and is_broken(line)
@@ -316,7 +386,11 @@ def _misread(verdict: LintResult, derived: dict[str, Any]) -> list[str]:
     }
     if s.max_steps is None:
         made["num_train_epochs"] = s.epochs
-    return [f"{name} read as {value}, is {derived[name]}" for name, value in made.items() if value != derived[name]]
+    return [
+        f"{name} read as {value}, is {derived[name]}"
+        for name, value in made.items()
+        if value != derived[name]
+    ]
 
 
 def _repaired(verdict: LintResult) -> list[tuple[int, dict[str, Any]]]:
@@ -327,5 +401,7 @@ def _repaired(verdict: LintResult) -> list[tuple[int, dict[str, Any]]]:
     after = [changed(verdict.recipe, repair.change) for repair in errors[0].fixes]
     # A server would be connected to.
     return [
-        (recipe.processes or 1, dict(recipe.config)) for recipe in after if recipe.config.get("vllm_mode") != "server"
+        (recipe.processes or 1, dict(recipe.config))
+        for recipe in after
+        if recipe.config.get("vllm_mode") != "server"
     ]

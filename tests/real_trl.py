@@ -1,4 +1,6 @@
-"""Verdicts of a real TRL compared with those of the rules, on random settings in their native configuration."""
+"""Verdicts of a real TRL compared with those of the rules, on random settings in their native
+configuration.
+"""
 
 import json
 import subprocess
@@ -14,9 +16,11 @@ from grporecipe.rules.check import check, errors
 from grporecipe.rules.fixes import changed, find_fixes
 
 ASK = Path(__file__).parents[1] / "benchmarks" / "trl_versions" / "ask.py"
-# The rules that TRL applies while it builds its configuration (or, before 0.18, its trainer), and its words for them.
+# The rules that TRL applies while it builds its configuration (or, before 0.18, its trainer), and
+# its words for them.
 WORDS = {
-    "eval batch size": "GE101",  # first: in some releases it continues as GB101 does
+    # first: in some releases it continues as GB101 does
+    "eval batch size": "GE101",
     "must be divisible by num_generations": "GB101",
     "train batch size": "GB101",
     "by zero": "GB102",
@@ -37,7 +41,10 @@ REUSE, ROLLOUTS, OWN_EVAL, HUB, CLIPS = (0, 16), (0, 18), (0, 26), (0, 28), (1, 
 
 def draw_setting(random: Random, version: Version) -> Setting:
     """A setting that is valid about half of the time."""
-    processes, size = random.choice([1, 2, 2, 3, 4, 4, 5, 6, 7, 8, 8, 9]), random.choice([1, 2, 3, 4, 6, 8, 12, 16])
+    processes, size = (
+        random.choice([1, 2, 2, 3, 4, 4, 5, 6, 7, 8, 8, 9]),
+        random.choice([1, 2, 3, 4, 6, 8, 12, 16]),
+    )
     drawn: dict[str, Any] = {
         "num_generations": random.choice([*[2, 3, 4, 4, 6, 8] * 4, 0, 1, 14]),
         "gradient_accumulation_steps": random.choice([1, 1, 2, 3, 4, 6, 8]),
@@ -53,9 +60,17 @@ def draw_setting(random: Random, version: Version) -> Setting:
     drawn |= _draw_seldom(random, version)
     strategy = "steps" if drawn["evaluates"] else "no"
     return Setting(
-        version=version, processes=processes, per_device_train_batch_size=size, max_steps=10, epochs=None, loss_type="grpo",
-        eval_strategy=strategy, eval_steps=5 if drawn["evaluates"] else None, given=frozenset({"max_steps"}), **drawn,
-    )  # fmt: skip
+        version=version,
+        processes=processes,
+        per_device_train_batch_size=size,
+        max_steps=10,
+        epochs=None,
+        loss_type="grpo",
+        eval_strategy=strategy,
+        eval_steps=5 if drawn["evaluates"] else None,
+        given=frozenset({"max_steps"}),
+        **drawn,
+    )
 
 
 def _draw_rollout(random: Random, unit: int, size: int) -> dict[str, Any]:
@@ -71,9 +86,14 @@ def _draw_rollout(random: Random, unit: int, size: int) -> dict[str, Any]:
 
 def _draw_seldom(random: Random, version: Version) -> dict[str, Any]:
     """Keys that are mostly left alone."""
-    drawn: dict[str, Any] = {"lr_scheduler_type": random.choice([*["linear"] * 9, "reduce_lr_on_plateau"])}
+    drawn: dict[str, Any] = {
+        "lr_scheduler_type": random.choice([*["linear"] * 9, "reduce_lr_on_plateau"])
+    }
     if random.random() < 0.06:
-        drawn |= {"load_best_model_at_end": True, "save_strategy": random.choice(["steps", "steps", "epoch"])}
+        drawn |= {
+            "load_best_model_at_end": True,
+            "save_strategy": random.choice(["steps", "steps", "epoch"]),
+        }
         drawn["save_steps"] = random.choice([3, 5, 10])
     if version >= (1, 9):
         drawn["auto_find_batch_size"] = random.random() < 0.05
@@ -93,24 +113,39 @@ def _draw_seldom(random: Random, version: Version) -> dict[str, Any]:
 
 
 def checked(version: Version) -> frozenset[str]:
-    """The rules that a release applies by itself; 0.14 takes groups of one, whose advantage is not a number."""
+    """The rules that a release applies by itself; 0.14 takes groups of one, whose advantage is not
+    a number.
+    """
     return CHECKED if version >= (0, 15) else CHECKED - {"GB102"}
 
 
 def to_native(s: Setting) -> dict[str, Any]:
     """The keyword arguments of TRL's configuration."""
     names = [
-        "num_generations", "per_device_train_batch_size", "gradient_accumulation_steps", "per_device_eval_batch_size",
-        "do_eval", "eval_strategy", "lr_scheduler_type", "load_best_model_at_end",
-    ]  # fmt: skip
+        "num_generations",
+        "per_device_train_batch_size",
+        "gradient_accumulation_steps",
+        "per_device_eval_batch_size",
+        "do_eval",
+        "eval_strategy",
+        "lr_scheduler_type",
+        "load_best_model_at_end",
+    ]
     names += ["num_iterations"] if s.version >= REUSE else []
     names += ["generation_batch_size", "steps_per_generation"] if s.version >= ROLLOUTS else []
     names += ["num_generations_eval"] if s.version >= OWN_EVAL else []
     names += ["auto_find_batch_size"] if s.version >= (1, 9) else []
     names += ["log_completions", "log_completions_hub_repo"] if s.version >= HUB else []
     if s.version >= CLIPS:
-        names += [f"vllm_importance_sampling_{name}" for name in ("mode", "clip_min", "clip_max", "correction")]
-    names += [name for name in ("eval_steps", "save_steps", "save_strategy") if getattr(s, name) is not None]
+        names += [
+            f"vllm_importance_sampling_{name}"
+            for name in ("mode", "clip_min", "clip_max", "correction")
+        ]
+    names += [
+        name
+        for name in ("eval_steps", "save_steps", "save_strategy")
+        if getattr(s, name) is not None
+    ]
     return {name: getattr(s, name) for name in names}
 
 
@@ -127,7 +162,9 @@ class Comparison:
 
 
 def compare(python: str, version: Version, count: int, seed: int) -> Comparison:
-    """Judge random settings by the rules and by the TRL of an interpreter, then let it judge the fixes."""
+    """Judge random settings by the rules and by the TRL of an interpreter, then let it judge the
+    fixes.
+    """
     random, done = Random(seed), Comparison()
     settings = [draw_setting(random, version) for _ in range(count)]
     done.versions, answers = ask(python, settings)
@@ -137,7 +174,9 @@ def compare(python: str, version: Version, count: int, seed: int) -> Comparison:
     for s, answer in zip(proposed, ask(python, proposed)[1], strict=True):
         done.fixes += 1
         if answer["error"]:
-            done.differences.append(f"a fix is refused: {to_native(s)} on {s.processes}: {answer['error']}")
+            done.differences.append(
+                f"a fix is refused: {to_native(s)} on {s.processes}: {answer['error']}"
+            )
     return done
 
 
@@ -148,12 +187,15 @@ def _compare_one(s: Setting, answer: dict[str, Any], done: Comparison) -> None:
     if error:
         done.refused += 1
         reason = next((code for words, code in WORDS.items() if words in error), "?")
-        agreed = reason in codes or (reason == "GB101" and "GB102" in codes)  # old releases list the numbers that work
+        # old releases list the numbers that work
+        agreed = reason in codes or (reason == "GB101" and "GB102" in codes)
     else:
         done.accepted += 1
         agreed = not codes
     if not agreed:
-        done.differences.append(f"{to_native(s)} on {s.processes}: rules {sorted(codes)}, TRL {error!r}")
+        done.differences.append(
+            f"{to_native(s)} on {s.processes}: rules {sorted(codes)}, TRL {error!r}"
+        )
     derived = answer["derived"]
     if not error and derived.get("steps_per_generation") and not _misread(s):
         made = planning.completions_per_rollout(s), planning.micro_steps_per_generation(s)
@@ -175,15 +217,27 @@ def fixed(s: Setting) -> list[Setting]:
 
 # Values of transformers' own arguments, most of them good.
 ARGUMENTS: dict[str, tuple[Any, ...]] = {
-    "bf16": (False, True), "fp16": (False, True), "bf16_full_eval": (False, True), "fp16_full_eval": (False, True),
-    "logging_steps": (1, 0.1, 10, 0, 1.5), "save_steps": (50, 0.1, 2.5), "eval_steps": (5, 0.5, 1.5),
-    "logging_strategy": ("steps", "epoch", "step"), "eval_strategy": ("no", "steps", "epoch"),
-    "save_strategy": ("steps", "no", "best", "never"), "hub_strategy": ("end", "checkpoint", "never"),
+    "bf16": (False, True),
+    "fp16": (False, True),
+    "bf16_full_eval": (False, True),
+    "fp16_full_eval": (False, True),
+    "logging_steps": (1, 0.1, 10, 0, 1.5),
+    "save_steps": (50, 0.1, 2.5),
+    "eval_steps": (5, 0.5, 1.5),
+    "logging_strategy": ("steps", "epoch", "step"),
+    "eval_strategy": ("no", "steps", "epoch"),
+    "save_strategy": ("steps", "no", "best", "never"),
+    "hub_strategy": ("end", "checkpoint", "never"),
     "lr_scheduler_type": ("linear", "cosine", "reduce_lr_on_plateau", "greedy", "cosin"),
-    "optim": ("adamw_torch", "adafactor", "adam"), "dataloader_num_workers": (0, 2), "dataloader_prefetch_factor": (None, 2),
-    "torch_empty_cache_steps": (None, 1, 0), "debug": ("", "underflow_overflow", "all"), "warmup_steps": (0, 10, 0.1),
-    "accelerator_config": (None, {"split_batches": False}, {"split_batch": True}), "load_best_model_at_end": (False, True),
-}  # fmt: skip
+    "optim": ("adamw_torch", "adafactor", "adam"),
+    "dataloader_num_workers": (0, 2),
+    "dataloader_prefetch_factor": (None, 2),
+    "torch_empty_cache_steps": (None, 1, 0),
+    "debug": ("", "underflow_overflow", "all"),
+    "warmup_steps": (0, 10, 0.1),
+    "accelerator_config": (None, {"split_batches": False}, {"split_batch": True}),
+    "load_best_model_at_end": (False, True),
+}
 
 
 def draw_arguments(random: Random) -> dict[str, Any]:
@@ -194,15 +248,26 @@ def draw_arguments(random: Random) -> dict[str, Any]:
 
 def ask(python: str, settings: Sequence[Setting]) -> tuple[dict[str, str], list[dict[str, Any]]]:
     """The versions behind an interpreter, and its answer to each setting."""
-    return ask_configs(python, [{"processes": s.processes, "config": to_native(s)} for s in settings])
+    return ask_configs(
+        python, [{"processes": s.processes, "config": to_native(s)} for s in settings]
+    )
 
 
-def ask_configs(python: str, requests: Sequence[dict[str, Any]]) -> tuple[dict[str, str], list[dict[str, Any]]]:
+def ask_configs(
+    python: str, requests: Sequence[dict[str, Any]]
+) -> tuple[dict[str, str], list[dict[str, Any]]]:
     """The same for native configurations."""
     lines = [json.dumps(request) for request in requests]
     done = subprocess.run(
-        [python, str(ASK)], input="\n".join(lines), capture_output=True, text=True, timeout=1800, check=False
+        [python, str(ASK)],
+        input="\n".join(lines),
+        capture_output=True,
+        text=True,
+        timeout=1800,
+        check=False,
     )
     assert done.returncode == 0, done.stderr[-2000:]
-    versions, *answers = (json.loads(line) for line in done.stdout.splitlines() if line.startswith("{"))
+    versions, *answers = (
+        json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")
+    )
     return versions, answers

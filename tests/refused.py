@@ -1,4 +1,6 @@
-"""Tables of what is refused, a row a line: what is set, words of the message, and maybe a neighbour that is accepted."""
+"""Tables of what is refused, a row a line: what is set, words of the message, and maybe a neighbour
+that is accepted.
+"""
 
 import re
 from pathlib import Path
@@ -7,7 +9,9 @@ Rows = list[tuple[str, ...]]
 
 
 def read_rows(path: Path) -> dict[str, Rows]:
-    """Return the rows of each section of a table. ``$NAME`` stands for what a line of the table says that it is."""
+    """Return the rows of each section of a table. ``$NAME`` stands for what a line of the table
+    says that it is.
+    """
     meanings: dict[str, str] = {}
     sections: dict[str, Rows] = {}
 
@@ -26,5 +30,7 @@ def read_rows(path: Path) -> dict[str, Rows]:
 
 
 def says(words: str) -> str:
-    """Return the pattern of a message in which these words stand in this order, with any text at " ... "."""
+    """Return the pattern of a message in which these words stand in this order, with any text at "
+    ... ".
+    """
     return ".*".join(map(re.escape, words.split(" ... ")))

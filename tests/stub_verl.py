@@ -1,4 +1,6 @@
-"""A stub of verl's trainer for tests: it connects to Ray as verl does, uses every GPU, and writes down what it sees."""
+"""A stub of verl's trainer for tests: it connects to Ray as verl does, uses every GPU, and writes
+down what it sees.
+"""
 
 from pathlib import Path
 

@@ -26,7 +26,9 @@ RUN = PROJECT / "src" / "run.py"
 
 
 def examples(many: int) -> int:
-    """How many examples of a property to try: a third of ``many``; all of them in ``make thorough``."""
+    """How many examples of a property to try: a third of ``many``; all of them in ``make
+    thorough``.
+    """
     return many if "GRPOSWEEP_THOROUGH" in os.environ else many // 3
 
 
@@ -41,18 +43,26 @@ class Ended:
     @property
     def sweep(self) -> Path:
         """The folder that the command named last."""
-        line = next(line for line in reversed(self.out.splitlines()) if line.startswith("results in "))
+        line = next(
+            line for line in reversed(self.out.splitlines()) if line.startswith("results in ")
+        )
         return Path(line.removeprefix("results in "))
 
 
 def environment(**extra: str) -> dict[str, str]:
     """This environment without what a user's shell may add; no colours, no hub."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "HYDRA", "WANDB"))}
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("PYTHON", "HYDRA", "WANDB"))
+    }
     return {**kept, "HF_HUB_OFFLINE": "1", "NO_COLOR": "1", "TERM": "dumb", **extra}
 
 
 def shellcheck(script: str, *excluded: str) -> str:
-    """What shellcheck finds in a script, apart from some of its codes; required in CI, which installs it."""
+    """What shellcheck finds in a script, apart from some of its codes; required in CI, which
+    installs it.
+    """
     if shutil.which("shellcheck") is None:
         assert "GRPOSWEEP_SHELLCHECK_REQUIRED" not in os.environ, "install shellcheck"
         pytest.skip("needs shellcheck (apt-get install shellcheck)")
@@ -79,7 +89,9 @@ def study(sweep: Path) -> "optuna.Study":
     """A sweep's study as any Optuna user opens it."""
     import optuna
 
-    storage = optuna.storages.JournalStorage(optuna.storages.journal.JournalFileBackend(str(sweep / "study.journal")))
+    storage = optuna.storages.JournalStorage(
+        optuna.storages.journal.JournalFileBackend(str(sweep / "study.journal"))
+    )
     return optuna.load_study(study_name=None, storage=storage)
 
 
@@ -95,11 +107,16 @@ def load_script(name: str) -> ModuleType:
 
 def known_recipes(*frameworks: str) -> list[dict[str, Any]]:
     """The rows of tests/corpus of these frameworks."""
-    return [row for row in lines(PROJECT / "tests" / "corpus" / "known.jsonl") if row["framework"] in frameworks]
+    return [
+        row
+        for row in lines(PROJECT / "tests" / "corpus" / "known.jsonl")
+        if row["framework"] in frameworks
+    ]
 
 
 def executed_lines(work: Callable[[], object], most: int) -> int:
-    """Count the lines of Python that ``work()`` executes. Fail as soon as there are more than ``most``.
+    """Count the lines of Python that ``work()`` executes. Fail as soon as there are more than
+    ``most``.
 
     The count is the same on every machine under any load, and work without end is stopped.
     """
@@ -147,7 +164,9 @@ def grposweep(here: Path, *arguments: str, stdin: str = "", **extra: str) -> End
     return _ended(["-m", "grposweep", *arguments], here, variables, 300, stdin)
 
 
-def _ended(arguments: list[str], here: Path, variables: dict[str, str], timeout: float, stdin: str = "") -> Ended:
+def _ended(
+    arguments: list[str], here: Path, variables: dict[str, str], timeout: float, stdin: str = ""
+) -> Ended:
     with TemporaryDirectory() as folder:
         files = [Path(folder, name) for name in ("in", "out", "err")]
         files[0].write_text(stdin)

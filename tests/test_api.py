@@ -16,7 +16,12 @@ from made import Made, make_sweep
 from refused import says
 from support import PROJECT, environment
 
-GOOD = {"num_generations": 8, "per_device_train_batch_size": 8, "gradient_accumulation_steps": 4, "max_steps": 100}
+GOOD = {
+    "num_generations": 8,
+    "per_device_train_batch_size": 8,
+    "gradient_accumulation_steps": 4,
+    "max_steps": 100,
+}
 BAD = {**GOOD, "num_generations": 7}
 
 
@@ -31,7 +36,9 @@ from grposweep import lint
 assert lint({"num_generations": 8}, processes=8).ok
 assert "hydra" not in sys.modules
 """
-    subprocess.run([sys.executable, "-c", code], check=True, env=environment(PYTHONPATH=str(PROJECT / "src")))
+    subprocess.run(
+        [sys.executable, "-c", code], check=True, env=environment(PYTHONPATH=str(PROJECT / "src"))
+    )
 
 
 def test_an_object_states_what_is_not_its_default() -> None:
@@ -53,13 +60,17 @@ def test_an_object_states_what_is_not_its_default() -> None:
 
     args = Ours(num_generations=7, steps_per_generation=1, generation_batch_size=64, own=3)
     assert api._stated(args) == {"num_generations": 7, "steps_per_generation": 1}
-    assert [problem.code for problem in api.lint(args, processes=8, framework_version="1.16").errors] == ["GB101"]
+    assert [
+        problem.code for problem in api.lint(args, processes=8, framework_version="1.16").errors
+    ] == ["GB101"]
 
 
 def test_lint_takes_files(tmp_path: Path) -> None:
     """Also Python with several configurations."""
     path = tmp_path / "train.py"
-    path.write_text("from trl import GRPOConfig\nGRPOConfig(seed=1)\nGRPOConfig(num_generation=8)\n")
+    path.write_text(
+        "from trl import GRPOConfig\nGRPOConfig(seed=1)\nGRPOConfig(num_generation=8)\n"
+    )
     found = api.lint(path, framework_version="1.16", processes=8, select=["GV"])
     assert (len(found.recipes), found.ok) == (2, False)
     assert [(problem.code, problem.line) for problem in found.errors] == [("GV102", 3)]
@@ -75,8 +86,10 @@ def test_the_examples_of_the_page_run(
     monkeypatch.delenv("WORLD_SIZE", raising=False)
     page = (PROJECT / "docs" / "guides" / "python.md").read_text(encoding="utf-8")
     for example in re.findall(r"```python\n(.*?)```", page, re.DOTALL):
-        if not example.startswith("# "):  # a file, which test_pages.py runs
-            exec(example, {})  # our own page
+        # a file, which test_pages.py runs
+        if not example.startswith("# "):
+            # our own page
+            exec(example, {})
     out = capsys.readouterr().out
     assert "GB101 " in out
     assert "{'processes': 7}" in out
@@ -97,7 +110,10 @@ def test_lint_takes_a_folder_and_skips_what_is_no_recipe(tmp_path: Path) -> None
 def test_fit_estimates_the_memory_of_a_rank() -> None:
     """More for a longer completion."""
     model = {**GOOD, "model_name_or_path": "Qwen/Qwen2.5-1.5B"}
-    short, long = (api.fit({**model, "max_completion_length": size}, gpu="A100", processes=8) for size in (256, 8192))
+    short, long = (
+        api.fit({**model, "max_completion_length": size}, gpu="A100", processes=8)
+        for size in (256, 8192)
+    )
     assert short.low < short.peak < short.high
     assert long.peak > short.peak
 
@@ -107,12 +123,17 @@ REFUSED = [
     (lambda: api.lint("absent.yaml"), "absent.yaml: it cannot be read"),
     (lambda: api.lint({}, framework="llama"), "framework 'llama': grposweep reads easyr1, "),
     (lambda: api.plan(PROJECT / "slurm"), "this folder has no recipe"),
-    (lambda: api.fit({**GOOD, "model_name_or_path": "org/unknown"}, processes=8), "the shape of its model is unknown"),
+    (
+        lambda: api.fit({**GOOD, "model_name_or_path": "org/unknown"}, processes=8),
+        "the shape of its model is unknown",
+    ),
 ]
 
 
 @pytest.mark.parametrize(("call", "words"), REFUSED)
-def test_what_a_call_cannot_do_is_an_exception_with_one_message(call: Callable[[], object], words: str) -> None:
+def test_what_a_call_cannot_do_is_an_exception_with_one_message(
+    call: Callable[[], object], words: str
+) -> None:
     """It says what can be given."""
     with pytest.raises(UserError, match=says(words)):
         call()

@@ -1,4 +1,6 @@
-"""Files that others read while they are written: whole or not at all, and readable after any crash."""
+"""Files that others read while they are written: whole or not at all, and readable after any
+crash.
+"""
 
 import json
 import os
@@ -7,7 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from grporecipe.files import append_line, parse_json, parse_yaml, read_json, read_lines, write_json, write_text
+from grporecipe.files import (
+    append_line,
+    parse_json,
+    parse_yaml,
+    read_json,
+    read_lines,
+    write_json,
+    write_text,
+)
 
 
 class Interrupted(Exception):
@@ -69,7 +79,9 @@ def test_a_line_after_a_torn_tail_starts_on_a_line_of_its_own(tmp_path: Path) ->
     assert len(path.read_text().splitlines()) == 3
 
 
-@pytest.mark.parametrize("damaged", ["", "null", "3", '["v", 1]', '{"st', "\x00\x00\x00", "not json"])
+@pytest.mark.parametrize(
+    "damaged", ["", "null", "3", '["v", 1]', '{"st', "\x00\x00\x00", "not json"]
+)
 def test_a_line_that_is_no_object_is_skipped(tmp_path: Path, damaged: str) -> None:
     """Lines around a damaged one are read."""
     path = tmp_path / "attempts.jsonl"
@@ -96,9 +108,13 @@ def test_only_a_newline_ends_a_line(tmp_path: Path, odd: str) -> None:
 
 DEEP = "[" * 100_000 + "]" * 100_000
 HOSTILE = {
-    "deep": DEEP, "deep objects": '{"a":' * 5_000 + "1" + "}" * 5_000, "open": "[" * 100_000,
-    "a bracket in a string": f'["{{", {DEEP}]', "a number of pages": "9" * 5_000, "no text": "\x00",
-}  # fmt: skip
+    "deep": DEEP,
+    "deep objects": '{"a":' * 5_000 + "1" + "}" * 5_000,
+    "open": "[" * 100_000,
+    "a bracket in a string": f'["{{", {DEEP}]',
+    "a number of pages": "9" * 5_000,
+    "no text": "\x00",
+}
 
 
 @pytest.mark.parametrize("name", HOSTILE)
@@ -111,7 +127,16 @@ def test_hostile_json_is_one_error(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", [DEEP, "a: " + "{b: " * 5_000, "- " * 5_000 + "x", "&a [*a, *b", "2026-13-45", "{[a]: 1}", "? " * 5_000]
+    "text",
+    [
+        DEEP,
+        "a: " + "{b: " * 5_000,
+        "- " * 5_000 + "x",
+        "&a [*a, *b",
+        "2026-13-45",
+        "{[a]: 1}",
+        "? " * 5_000,
+    ],
 )
 def test_hostile_yaml_is_one_error(text: str) -> None:
     """The C reader is not given what ends its process."""
@@ -148,7 +173,9 @@ def make_large(path: Path) -> None:
 
 
 @pytest.mark.parametrize("make", [os.mkdir, os.mkfifo, make_large])
-def test_what_is_no_file_of_ours_reads_as_nothing(make: Callable[[Path], None], tmp_path: Path) -> None:
+def test_what_is_no_file_of_ours_reads_as_nothing(
+    make: Callable[[Path], None], tmp_path: Path
+) -> None:
     """A folder, a pipe that would never end, a terabyte."""
     path = tmp_path / "result.json"
     make(path)

@@ -1,4 +1,6 @@
-"""The plan's formulas: known cases, and a walk through TRL's sampler and epoch loop written down here once more."""
+"""The plan's formulas: known cases, and a walk through TRL's sampler and epoch loop written down
+here once more.
+"""
 
 from dataclasses import replace
 from itertools import product
@@ -40,8 +42,10 @@ class Walk(NamedTuple):
 
     steps: int
     rollouts: int
-    boundaries: list[int]  # optimizer steps after which no generated completion is left to train on
-    dropped: int  # prompts that an epoch never sees
+    # optimizer steps after which no generated completion is left to train on
+    boundaries: list[int]
+    # prompts that an epoch never sees
+    dropped: int
 
 
 def walk(s: Setting, max_steps: int | None = None) -> Walk:
@@ -49,18 +53,29 @@ def walk(s: Setting, max_steps: int | None = None) -> Walk:
     assert s.processes is not None
     assert s.train_prompts is not None
     a_micro_step = s.processes * s.per_device_train_batch_size
-    rollout = s.generation_batch_size or a_micro_step * (s.steps_per_generation or s.gradient_accumulation_steps)
+    rollout = s.generation_batch_size or a_micro_step * (
+        s.steps_per_generation or s.gradient_accumulation_steps
+    )
     per_generation, chunk = rollout // a_micro_step, rollout // s.num_generations
-    chunks = [c for i in range(0, s.train_prompts, chunk) if len(c := range(s.train_prompts)[i : i + chunk]) == chunk]
+    chunks = [
+        c
+        for i in range(0, s.train_prompts, chunk)
+        if len(c := range(s.train_prompts)[i : i + chunk]) == chunk
+    ]
     repeats = range(s.num_iterations * per_generation)
     samples = [p for c in chunks for _ in repeats for p in c for _ in range(s.num_generations)]
-    batches = len(samples) // rollout  # TRL's loader gives a whole rollout for every micro-step
-    updates = max(batches // s.gradient_accumulation_steps + int(batches % s.gradient_accumulation_steps > 0), 1)
+    # TRL's loader gives a whole rollout for every micro-step
+    batches = len(samples) // rollout
+    updates = max(
+        batches // s.gradient_accumulation_steps + int(batches % s.gradient_accumulation_steps > 0),
+        1,
+    )
     total = max_steps if max_steps is not None else -int(-(s.epochs or 0) * updates // 1)
     steps = micro = rollouts = 0
     boundaries = []
     every = per_generation * s.num_iterations
-    while steps < total:  # an epoch
+    # an epoch
+    while steps < total:
         for batch in range(batches):
             rollouts += micro % every == 0
             micro += 1
@@ -96,7 +111,9 @@ def test_a_run_of_steps_generates_what_a_walk_generates(s: Setting, steps: int) 
 @given(s=valid_settings(), budget=st.integers(1, 400))
 def test_a_budget_is_never_overspent_and_the_next_step_would(s: Setting, budget: int) -> None:
     """The steps of a budget are the most that its whole rollouts pay for (on one long epoch)."""
-    enough = (planning.prompts_per_rollout(s) or 0) * (budget // (planning.completions_per_rollout(s) or 1) + 8)
+    enough = (planning.prompts_per_rollout(s) or 0) * (
+        budget // (planning.completions_per_rollout(s) or 1) + 8
+    )
     s = replace(s, epochs=None, budget_completions=budget, train_prompts=enough)
     rollout, steps = planning.completions_per_rollout(s) or 0, planning.total_steps(s) or 0
     assert steps == 0 or walk(s, steps).rollouts * rollout <= budget
@@ -106,7 +123,9 @@ def test_a_budget_is_never_overspent_and_the_next_step_would(s: Setting, budget:
 @settings(derandomize=True, max_examples=60, deadline=None)
 @given(s=valid_settings())
 def test_boundaries_are_where_no_generated_completion_is_left(s: Setting) -> None:
-    """A checkpoint on any multiple resumes exactly (within an epoch, or where epochs end on whole steps)."""
+    """A checkpoint on any multiple resumes exactly (within an epoch, or where epochs end on whole
+    steps).
+    """
     every = planning.boundary_steps(s)
     rollouts = int(6 * every / planning.steps_per_rollout(s))
     s = replace(s, train_prompts=(planning.prompts_per_rollout(s) or 0) * rollouts)
@@ -129,20 +148,29 @@ def test_a_save_interval_that_a_recipe_names_is_kept() -> None:
     """Another project's recipe is read, not improved; no checkpoints means none."""
     s = Setting(processes=1, max_steps=10, save_steps=7, checkpoints=2)
     assert planning.save_every(s) == 7
-    assert planning.save_every(replace(s, save_steps=0.25)) == 3  # a share of all steps, rounded up, as in transformers
+    # a share of all steps, rounded up, as in transformers
+    assert planning.save_every(replace(s, save_steps=0.25)) == 3
     assert planning.save_every(replace(s, save_steps=None, checkpoints=0)) is None
 
 
 def test_a_budget_gives_a_large_batch_no_more_completions() -> None:
     """6,400 completions: 100 steps of 64, 50 of 128."""
-    s = Setting(processes=1, num_generations=8, per_device_train_batch_size=64, budget_completions=6400)
+    s = Setting(
+        processes=1, num_generations=8, per_device_train_batch_size=64, budget_completions=6400
+    )
     assert planning.total_steps(s) == 100
     assert planning.total_steps(replace(s, gradient_accumulation_steps=2)) == 50
 
 
 def test_data_that_fill_no_rollout_give_no_step() -> None:
     """As in TRL with max_steps: it finishes without one."""
-    s = Setting(processes=1, num_generations=8, per_device_train_batch_size=64, train_prompts=7, max_steps=10)
+    s = Setting(
+        processes=1,
+        num_generations=8,
+        per_device_train_batch_size=64,
+        train_prompts=7,
+        max_steps=10,
+    )
     assert planning.total_steps(s) == 0
     assert planning.rollouts_per_epoch(s) == 0
 
@@ -150,7 +178,13 @@ def test_data_that_fill_no_rollout_give_no_step() -> None:
 def test_what_depends_on_an_unknown_is_unknown() -> None:
     """None is never a default in disguise."""
     made = planning.build_plan(Setting(processes=None, epochs=1.0, train_prompts=100))
-    assert made.completions_per_rollout is made.total_steps is made.prompts_per_step is made.evaluation_batches is None
+    assert (
+        made.completions_per_rollout
+        is made.total_steps
+        is made.prompts_per_step
+        is made.evaluation_batches
+        is None
+    )
     assert planning.total_steps(Setting(processes=1, epochs=1.0)) is None
     assert planning.prompts_per_rollout(Setting(processes=1, num_generations=7)) is None
 
@@ -165,14 +199,18 @@ def test_an_evaluation_takes_the_batches_that_its_completions_fill() -> None:
 
 @settings(derandomize=True, max_examples=200, deadline=None)
 @given(total=st.integers(1, 400), count=st.integers(1, 12), multiple=st.integers(1, 9))
-def test_a_spread_is_even_ends_at_the_end_and_keeps_to_multiples(total: int, count: int, multiple: int) -> None:
+def test_a_spread_is_even_ends_at_the_end_and_keeps_to_multiples(
+    total: int, count: int, multiple: int
+) -> None:
     """No gap differs from the even one by more than the rounding of its two ends."""
     marks = planning.spread(total, count, multiple)
     assert marks[-1] == total
     assert len(marks) <= count
     assert all(mark % multiple == 0 for mark in marks[:-1])
     if total >= count * multiple:
-        assert all(abs(b - a - total / count) <= multiple for a, b in zip((0, *marks), marks, strict=False))
+        assert all(
+            abs(b - a - total / count) <= multiple for a, b in zip((0, *marks), marks, strict=False)
+        )
 
 
 def test_nothing_is_spread_over_nothing() -> None:
@@ -187,16 +225,27 @@ AUTO = frozenset({"per_device_train_batch_size", "gradient_accumulation_steps"})
 
 @settings(derandomize=True, max_examples=150, deadline=None)
 @given(
-    prompts=st.integers(1, 24), generations=st.integers(2, 16), processes=st.integers(1, 8), bound=st.integers(1, 40)
+    prompts=st.integers(1, 24),
+    generations=st.integers(2, 16),
+    processes=st.integers(1, 8),
+    bound=st.integers(1, 40),
 )
 def test_auto_keeps_what_the_algorithm_sees_and_takes_the_largest_size(
     prompts: int, generations: int, processes: int, bound: int
 ) -> None:
-    """Brute force over all sizes: the step stays whole, B is the largest within the bound; otherwise it says so."""
-    asked = Setting(processes=processes, num_generations=generations, prompts_per_step=prompts, auto=AUTO)
+    """Brute force over all sizes: the step stays whole, B is the largest within the bound;
+    otherwise it says so.
+    """
+    asked = Setting(
+        processes=processes, num_generations=generations, prompts_per_step=prompts, auto=AUTO
+    )
     s = planning.realise(replace(asked, max_per_device_train_batch_size=bound))
     wanted = prompts * generations
-    fits = [b for b, a in product(range(1, bound + 1), range(1, wanted + 1)) if b * a * processes == wanted]
+    fits = [
+        b
+        for b, a in product(range(1, bound + 1), range(1, wanted + 1))
+        if b * a * processes == wanted
+    ]
     assert (s.unsolved == frozenset()) == bool(fits)
     if fits:
         assert s.per_device_train_batch_size == max(fits)
@@ -205,12 +254,17 @@ def test_auto_keeps_what_the_algorithm_sees_and_takes_the_largest_size(
 
 @settings(derandomize=True, max_examples=100, deadline=None)
 @given(
-    generations=st.integers(1, 16), processes=st.integers(1, 8), bound=st.integers(1, 64), prompts=st.integers(1, 100)
+    generations=st.integers(1, 16),
+    processes=st.integers(1, 8),
+    bound=st.integers(1, 64),
+    prompts=st.integers(1, 100),
 )
 def test_an_automatic_evaluation_batch_holds_whole_groups(
     generations: int, processes: int, bound: int, prompts: int
 ) -> None:
-    """The largest within the bound; never more than the held-out set needs, unless one group needs it."""
+    """The largest within the bound; never more than the held-out set needs, unless one group needs
+    it.
+    """
     asked = Setting(processes=processes, num_generations=generations, eval_prompts=prompts)
     auto = frozenset({"per_device_eval_batch_size"})
     s = planning.realise(replace(asked, auto=auto, max_per_device_train_batch_size=bound))
@@ -221,7 +275,9 @@ def test_an_automatic_evaluation_batch_holds_whole_groups(
     assert bool(fits) == (size <= bound)
 
 
-@pytest.mark.parametrize("fixed", [{"per_device_train_batch_size": 16}, {"gradient_accumulation_steps": 4}])
+@pytest.mark.parametrize(
+    "fixed", [{"per_device_train_batch_size": 16}, {"gradient_accumulation_steps": 4}]
+)
 def test_one_size_given_the_other_is_solved_for(fixed: dict[str, int]) -> None:
     """Sixty-four completions on one process are 16 x 4, whichever is written down."""
     s = Setting(processes=1, prompts_per_step=8, auto=AUTO - set(fixed), **fixed)  # type: ignore[arg-type]  # one size
@@ -242,7 +298,11 @@ def test_without_auto_or_without_processes_nothing_is_touched() -> None:
 def test_a_step_of_no_prompts_is_left_to_the_rules() -> None:
     """The sizes of a framework that counts prompts are still answered; a rule names the zero."""
     s = Setting(
-        processes=1, num_generations=8, per_device_train_batch_size=4, prompts_per_rollout=8, prompts_per_step=0
+        processes=1,
+        num_generations=8,
+        per_device_train_batch_size=4,
+        prompts_per_rollout=8,
+        prompts_per_step=0,
     )
     resized = planning.resize(s)
     assert (resized.gradient_accumulation_steps, resized.steps_per_generation) == (1, 16)

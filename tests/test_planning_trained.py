@@ -1,4 +1,6 @@
-"""The plan's total against real training: TRL's trainer really runs, and its global_step is the plan's number."""
+"""The plan's total against real training: TRL's trainer really runs, and its global_step is the
+plan's number.
+"""
 
 import os
 import random
@@ -13,7 +15,8 @@ from grporecipe.model.setting import Setting
 from grporecipe.rules.check import check, errors
 
 pytestmark = pytest.mark.slow
-RUNS = int(os.environ.get("GRPOSWEEP_PLANNED_RUNS", "12"))  # `make thorough`: 36
+# `make thorough`: 36
+RUNS = int(os.environ.get("GRPOSWEEP_PLANNED_RUNS", "12"))
 
 
 @dataclass(frozen=True)
@@ -34,16 +37,24 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Tiny:
 
     torch.manual_seed(0)
     config = Qwen2Config(
-        vocab_size=len(VOCABULARY), hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2,
-        num_key_value_heads=2, max_position_embeddings=32, tie_word_embeddings=True,
-    )  # fmt: skip
+        vocab_size=len(VOCABULARY),
+        hidden_size=16,
+        intermediate_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        max_position_embeddings=32,
+        tie_word_embeddings=True,
+    )
     folder = tmp_path_factory.mktemp("model")
     Qwen2ForCausalLM(config).save_pretrained(folder)
     return Tiny(folder, build_tokenizer())
 
 
 def random_setting(choose: random.Random) -> Setting:
-    """A valid setting of one process: short runs of every shape, straddling steps and fractional epochs included."""
+    """A valid setting of one process: short runs of every shape, straddling steps and fractional
+    epochs included.
+    """
     while True:
         setting = Setting(
             processes=1,
@@ -57,7 +68,8 @@ def random_setting(choose: random.Random) -> Setting:
             max_steps=choose.choice([None, None, 1, 5]),
             epochs=choose.choice([1.0, 1.5, 2.0]),
         )
-        blamed = {problem.code for problem in errors(check(setting))} - {"GS101"}  # two lengths: TRL lets max_steps win
+        # two lengths: TRL lets max_steps win
+        blamed = {problem.code for problem in errors(check(setting))} - {"GS101"}
         if not blamed and (planning.total_steps(setting) or 99) <= 24:
             return setting
 
@@ -68,8 +80,14 @@ def train(setting: Setting, tiny: Tiny, folder: Path) -> int:
     from trl import GRPOConfig, GRPOTrainer
 
     config = GRPOConfig(
-        output_dir=str(folder), use_cpu=True, bf16=False, report_to=[], save_strategy="no", disable_tqdm=True,
-        gradient_checkpointing=False, max_completion_length=2,
+        output_dir=str(folder),
+        use_cpu=True,
+        bf16=False,
+        report_to=[],
+        save_strategy="no",
+        disable_tqdm=True,
+        gradient_checkpointing=False,
+        max_completion_length=2,
         num_generations=setting.num_generations,
         per_device_train_batch_size=setting.per_device_train_batch_size,
         gradient_accumulation_steps=setting.gradient_accumulation_steps,
@@ -77,13 +95,15 @@ def train(setting: Setting, tiny: Tiny, folder: Path) -> int:
         num_iterations=setting.num_iterations,
         max_steps=setting.max_steps or -1,
         num_train_epochs=setting.epochs or 0.0,
-    )  # fmt: skip
+    )
     prompts = [f"{10 + n}+{11 + n}=" for n in range(setting.train_prompts or 0)]
     trainer = GRPOTrainer(
-        model=str(tiny.path), args=config, processing_class=tiny.tokenizer,
+        model=str(tiny.path),
+        args=config,
+        processing_class=tiny.tokenizer,
         reward_funcs=lambda completions, **_: [float(len(text)) for text in completions],
         train_dataset=Dataset.from_dict({"prompt": prompts}),
-    )  # fmt: skip
+    )
     trainer.train()
     return int(trainer.state.global_step)
 
@@ -93,6 +113,8 @@ def test_the_total_is_what_trl_really_trains(tiny: Tiny, tmp_path: Path) -> None
     choose = random.Random(20)
     settings = [random_setting(choose) for _ in range(RUNS)]
     planned = [planning.total_steps(setting) for setting in settings]
-    trained = [train(setting, tiny, tmp_path / str(number)) for number, setting in enumerate(settings)]
+    trained = [
+        train(setting, tiny, tmp_path / str(number)) for number, setting in enumerate(settings)
+    ]
     assert trained == planned
     assert len(set(planned)) > 5

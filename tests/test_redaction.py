@@ -17,7 +17,10 @@ SECRETS = {
     "a hub token": (f"401 for {HF} at https://huggingface.co", HF),
     "an OpenAI key": ("key sk-proj-abc123def456ghi789", "abc123def456"),
     "a GitHub token": ("ghp_" + "a1" * 18, "a1a1a1"),
-    "a variable": ("export WANDB_API_KEY=0123456789abcdef0123456789abcdef01234567", "0123456789abcdef"),
+    "a variable": (
+        "export WANDB_API_KEY=0123456789abcdef0123456789abcdef01234567",
+        "0123456789abcdef",
+    ),
     "a variable in YAML": ("MY_SECRET: swordfish", "swordfish"),
     "a variable in JSON": ('{"DB_PASSWORD": "sword fish"}', "sword"),
     "a quoted variable": ("HF_TOKEN='a b c' python", "a b c"),
@@ -72,10 +75,25 @@ def test_what_is_no_secret_is_left_alone(text: str) -> None:
 
 VALUE = "swordfish0123456"
 NAMES = [
-    "API_KEY", "TOKEN", "SECRET_KEY", "DJANGO_SECRET_KEY", "OPENAI_KEY", "WANDB_KEY", "AZURE_STORAGE_KEY", "GITHUB_PAT",
-    "DB_PASS", "MYSQL_PWD", "HF_TOKEN_READ", "OPENAI_API_KEY_2", "API_TOKEN_PROD", "hf_token", "MYPASSWORD",
-    "AWS_SECRET_ACCESS_KEY", "COMET_API_KEY", "SWANLAB_APIKEY",
-]  # fmt: skip
+    "API_KEY",
+    "TOKEN",
+    "SECRET_KEY",
+    "DJANGO_SECRET_KEY",
+    "OPENAI_KEY",
+    "WANDB_KEY",
+    "AZURE_STORAGE_KEY",
+    "GITHUB_PAT",
+    "DB_PASS",
+    "MYSQL_PWD",
+    "HF_TOKEN_READ",
+    "OPENAI_API_KEY_2",
+    "API_TOKEN_PROD",
+    "hf_token",
+    "MYPASSWORD",
+    "AWS_SECRET_ACCESS_KEY",
+    "COMET_API_KEY",
+    "SWANLAB_APIKEY",
+]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -92,18 +110,32 @@ def test_the_names_that_people_give_their_secrets_are_known_everywhere(
 
 
 NO_SECRETS = {
-    "HYDRA_FULL_ERROR": "1", "MONKEY": "see0123456789abc", "KEYBOARD": "us-intl-0123456789",
+    "HYDRA_FULL_ERROR": "1",
+    "MONKEY": "see0123456789abc",
+    "KEYBOARD": "us-intl-0123456789",
     "SSH_AUTH_SOCK": "/tmp/ssh/agent.1234",
-    "num_tokens": "123456789012", "max_tokens": "4096", "pad_token": "<|endoftext|>", "eos_token": "<|im_end|>0123",
-    "tokenizer": "Qwen/Qwen2.5-1.5B", "prompt_key": "prompt_of_2026_v12", "reward_fn_key": "data_source",
+    "num_tokens": "123456789012",
+    "max_tokens": "4096",
+    "pad_token": "<|endoftext|>",
+    "eos_token": "<|im_end|>0123",
+    "tokenizer": "Qwen/Qwen2.5-1.5B",
+    "prompt_key": "prompt_of_2026_v12",
+    "reward_fn_key": "data_source",
     "PWD": "/home/me/project1",
-    "OLDPWD": "/home/me/project1", "HF_TOKEN_PATH": "/home/me/.hf/token1", "AWS_ACCESS_KEY_ID": "identity01234567",
-    "max_token_len_per_gpu": "16384", "use_wandb": "true", "TOKENIZERS_PARALLELISM": "false", "pass_rate": "0.123456789012",
-}  # fmt: skip
+    "OLDPWD": "/home/me/project1",
+    "HF_TOKEN_PATH": "/home/me/.hf/token1",
+    "AWS_ACCESS_KEY_ID": "identity01234567",
+    "max_token_len_per_gpu": "16384",
+    "use_wandb": "true",
+    "TOKENIZERS_PARALLELISM": "false",
+    "pass_rate": "0.123456789012",
+}
 
 
 @pytest.mark.parametrize("name", NO_SECRETS)
-def test_names_that_only_sound_like_a_secret_hide_nothing(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_names_that_only_sound_like_a_secret_hide_nothing(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Neither next to the name, nor at another place."""
     monkeypatch.setenv(name, NO_SECRETS[name])
     for form in ("{}={}", "{}: {}", '"{}": "{}"', "--{} {}"):
@@ -112,7 +144,9 @@ def test_names_that_only_sound_like_a_secret_hide_nothing(name: str, monkeypatch
 
 
 @pytest.mark.parametrize("value", ["1", "true", "training", "12345678", "none"])
-def test_a_secret_that_is_a_common_word_does_not_blank_the_log(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_secret_that_is_a_common_word_does_not_blank_the_log(
+    value: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It is hidden next to its name only."""
     monkeypatch.setenv("DB_PASS", value)
     assert redact(f"step {value} of training") == f"step {value} of training"
@@ -122,7 +156,10 @@ def test_a_secret_that_is_a_common_word_does_not_blank_the_log(value: str, monke
     ("text", "shown"),
     [
         ("Authorization: Token 0123456789abcdef", "Authorization: Token ***"),
-        ("headers={'authorization': 'Basic bWU6c3dvcmRmaXNo'}", "headers={'authorization': 'Basic ***'}"),
+        (
+            "headers={'authorization': 'Basic bWU6c3dvcmRmaXNo'}",
+            "headers={'authorization': 'Basic ***'}",
+        ),
         ("login(password='short1')", "login(password='***')"),
         ("password=abcd, user=me", "password=***, user=me"),
         ("password=getpass(), password: str", "password=getpass(), password: str"),
@@ -140,7 +177,11 @@ def test_a_password_is_known_as_a_url_quotes_it(monkeypatch: pytest.MonkeyPatch)
     assert redact("at correct%2Fhorse%40battery, it says") == f"at {SHOWN}, it says"
 
 
-@given(st.text(LETTERS + LETTERS.upper(), min_size=16, max_size=40), st.text(max_size=20), st.text(max_size=20))
+@given(
+    st.text(LETTERS + LETTERS.upper(), min_size=16, max_size=40),
+    st.text(max_size=20),
+    st.text(max_size=20),
+)
 def test_no_token_survives_in_any_place(token: str, before: str, after: str) -> None:
     """Behind and before anything that is no letter or digit."""
     assert f"hf_{token}" not in redact(f"{before} hf_{token} {after}")
@@ -159,7 +200,9 @@ def test_the_values_of_this_environments_secrets_are_known(monkeypatch: pytest.M
     assert redact("user and correct-horse-battery@host") == f"user and {SHOWN}@host"
 
 
-def test_a_secret_that_is_set_changed_or_removed_later_is_known_from_then_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_secret_that_is_set_changed_or_removed_later_is_known_from_then_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Names of variables are remembered, their values are not."""
     seen = []
     for value in ("correct-horse-battery", "staple-of-a-horse", None):
@@ -169,8 +212,10 @@ def test_a_secret_that_is_set_changed_or_removed_later_is_known_from_then_on(mon
             monkeypatch.setenv("LATER_API_KEY", value)
         seen.append(redact("correct-horse-battery, staple-of-a-horse"))
     assert seen == [
-        f"{SHOWN}, staple-of-a-horse", f"correct-horse-battery, {SHOWN}", "correct-horse-battery, staple-of-a-horse",
-    ]  # fmt: skip
+        f"{SHOWN}, staple-of-a-horse",
+        f"correct-horse-battery, {SHOWN}",
+        "correct-horse-battery, staple-of-a-horse",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -182,32 +227,48 @@ def test_a_secret_that_is_set_changed_or_removed_later_is_known_from_then_on(mon
         {"search": {"storage": "postgresql://me:swordfish@host/db"}},
     ],
 )
-def test_a_configuration_that_holds_a_secret_is_refused_without_showing_it(content: dict[str, object]) -> None:
+def test_a_configuration_that_holds_a_secret_is_refused_without_showing_it(
+    content: dict[str, object],
+) -> None:
     """The key is named, and where the secret belongs."""
     with pytest.raises(UserError, match="environment of the shell") as raised:
         refuse_secrets(content)
-    assert not any(word in str(raised.value) for word in (HF, "0123456789", "anything", "swordfish"))
+    assert not any(
+        word in str(raised.value) for word in (HF, "0123456789", "anything", "swordfish")
+    )
 
 
 def test_a_configuration_that_refers_to_a_secret_is_fine() -> None:
     """Its readers learn nothing."""
     refuse_secrets(
-        {"cluster": {"setup": ["export HF_TOKEN=$(cat ~/.hf_token)"]}, "pad_token": "<|endoftext|>", "hub_token": None}
+        {
+            "cluster": {"setup": ["export HF_TOKEN=$(cat ~/.hf_token)"]},
+            "pad_token": "<|endoftext|>",
+            "hub_token": None,
+        }
     )
-    refuse_secrets({"trainer": {"environment": {"HF_TOKEN": "${HF_TOKEN}", "WANDB_MODE": "offline"}}})
+    refuse_secrets(
+        {"trainer": {"environment": {"HF_TOKEN": "${HF_TOKEN}", "WANDB_MODE": "offline"}}}
+    )
 
 
 def test_what_training_prints_is_guarded() -> None:
     """By prints, by tracebacks, and by loggers that start afterwards."""
     code = (
-        "import logging, os, sys; from grposweep.redaction import guard_output; guard_output(); guard_output()\n"
-        f"print('a {HF} b'); print('correct-horse-battery', file=sys.stderr); logging.warning('correct-horse-battery')\n"
-        "raise RuntimeError(os.environ['MY_TOKEN'])"  # Python 3.13 shows this line
+        "import logging, os, sys; from grposweep.redaction import guard_output; guard_output(); "
+        "guard_output()\n"
+        f"print('a {HF} b'); print('correct-horse-battery', file=sys.stderr); "
+        "logging.warning('correct-horse-battery')\n"
+        # Python 3.13 shows this line
+        "raise RuntimeError(os.environ['MY_TOKEN'])"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=False,
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=False,
         env=environment(PYTHONPATH=str(PROJECT / "src"), MY_TOKEN="correct-horse-battery"),
-    )  # fmt: skip
+    )
     assert done.stdout == f"a {SHOWN} b\n"
     assert done.stderr.count(SHOWN) == 3
     assert "horse" not in done.stderr
@@ -225,7 +286,9 @@ LOG = "{'completions/mean_length': 12.5, 'reward': 0.5}\n"
 
 @pytest.mark.parametrize("prefix", ["", "INFO worker: "])
 def test_a_private_key_that_is_printed_line_by_line_is_redacted(prefix: str) -> None:
-    """Each line is a part of its own, as ``print`` and programs write them; what follows the key stays."""
+    """Each line is a part of its own, as ``print`` and programs write them; what follows the key
+    stays.
+    """
     redactor = StreamRedactor()
     lines = [f"{prefix}{line}" for line in KEY_LINES if line != "Ag==" or not prefix]
     parts = [part for line in [*lines, "step 12 of 100: reward 0.5"] for part in (line, "\n")]
@@ -238,11 +301,17 @@ def test_what_follows_a_key_that_was_cut_off_is_left_alone() -> None:
     """A marker alone hides no log."""
     redactor = StreamRedactor()
     said = "".join(
-        map(redactor, ["-----BEGIN PRIVATE KEY-----\n", "it has no key\n", "checkpoint_of_the_model saved\n"])
+        map(
+            redactor,
+            ["-----BEGIN PRIVATE KEY-----\n", "it has no key\n", "checkpoint_of_the_model saved\n"],
+        )
     )
     assert said == f"{SHOWN}\nit has no key\ncheckpoint_of_the_model saved\n"
     redactor = StreamRedactor()
-    assert "".join(map(redactor, ["-----BEGIN PRIVATE KEY-----\n", LOG, LOG])) == f"{SHOWN}\n{LOG}{LOG}"
+    assert (
+        "".join(map(redactor, ["-----BEGIN PRIVATE KEY-----\n", LOG, LOG]))
+        == f"{SHOWN}\n{LOG}{LOG}"
+    )
 
 
 def test_a_key_with_a_header_is_redacted() -> None:

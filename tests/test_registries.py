@@ -1,4 +1,6 @@
-"""One line registers a tracker, a sampler or an early-stopping policy: checks, choices and construction follow."""
+"""One line registers a tracker, a sampler or an early-stopping policy: checks, choices and
+construction follow.
+"""
 
 import subprocess
 import sys
@@ -17,8 +19,11 @@ from grposweep.schema import AUTO, Tracker
 from grposweep.search.early_stopping import NoStopping
 
 BUILDS: list[Any] = [
-    *POLICIES.values(), *TASKS.values(), *TRACKERS.values(), *(s.build for s in SAMPLERS.values() if s.build),
-]  # fmt: skip
+    *POLICIES.values(),
+    *TASKS.values(),
+    *TRACKERS.values(),
+    *(s.build for s in SAMPLERS.values() if s.build),
+]
 
 
 @pytest.mark.parametrize("build", BUILDS, ids=lambda build: build.target)
@@ -29,13 +34,19 @@ def test_every_registered_target_exists(build: Lazy) -> None:
 
 def test_names_are_read_without_torch_or_optuna() -> None:
     """So --help and the configuration's checks stay fast."""
-    code = "import sys, grposweep.config.validate; print(*{'torch', 'optuna', 'transformers'} & sys.modules.keys())"
-    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    code = (
+        "import sys, grposweep.config.validate; print(*{'torch', 'optuna', 'transformers'} & "
+        "sys.modules.keys())"
+    )
+    answer = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
     assert answer.stdout.strip() == ""
 
 
 @pytest.mark.parametrize(
-    ("key", "registry"), [("search.stopping", POLICIES), ("task.kind", TASKS), ("tracker.kind", TRACKERS)]
+    ("key", "registry"),
+    [("search.stopping", POLICIES), ("task.kind", TASKS), ("tracker.kind", TRACKERS)],
 )
 def test_what_is_registered_is_a_choice_and_nothing_else(
     key: str, registry: dict[str, Callable[..., Any]], monkeypatch: pytest.MonkeyPatch
@@ -76,24 +87,38 @@ def test_an_option_of_a_loss_has_an_effect_with_this_loss_only() -> None:
     """All that a field needs must hold; a fact of one list, which rules and sweeps read."""
     from grporecipe.model.setting import ROWS, Setting, has_effect
 
-    served = Setting(use_vllm=True, vllm_mode="server", vllm_importance_sampling_correction=False, loss_type="sapo")
+    served = Setting(
+        use_vllm=True,
+        vllm_mode="server",
+        vllm_importance_sampling_correction=False,
+        loss_type="sapo",
+    )
     idle = {name for name in ROWS if not has_effect(served, name)}
     assert {"vespo_k_pos", "entropy_target", "lora_rank", "vllm_importance_sampling_mode"} <= idle
-    assert idle.isdisjoint({"sapo_temperature_pos", "vllm_server_host", "vllm_mode", "learning_rate"})
+    assert idle.isdisjoint(
+        {"sapo_temperature_pos", "vllm_server_host", "vllm_mode", "learning_rate"}
+    )
     assert not has_effect(Setting(), "vllm_server_host")
 
 
 def test_search_has_an_option_for_each_sampler() -> None:
-    """So search=NAME and search.sampler=NAME take the same names, and their messages list the same ones."""
+    """So search=NAME and search.sampler=NAME take the same names, and their messages list the same
+    ones.
+    """
     assert options(CONF, "search") == sorted([AUTO, *SAMPLERS])
 
 
 @pytest.mark.parametrize(
     ("key", "value", "instead"),
-    [("search", "median", "set search.stopping=median"), ("search.sampler", "rank", "set search.stopping=rank"),
-     ("search.stopping", "tpe", "set search=tpe")],
-)  # fmt: skip
-def test_a_sampler_is_distinguished_from_a_stopping_policy(key: str, value: str, instead: str) -> None:
+    [
+        ("search", "median", "set search.stopping=median"),
+        ("search.sampler", "rank", "set search.stopping=rank"),
+        ("search.stopping", "tpe", "set search=tpe"),
+    ],
+)
+def test_a_sampler_is_distinguished_from_a_stopping_policy(
+    key: str, value: str, instead: str
+) -> None:
     """A name under the key of the other one is refused with the key that takes it."""
     if key == "search":
         assert instead in unknown_option(key, value, options(CONF, key))

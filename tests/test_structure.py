@@ -1,4 +1,6 @@
-"""The source tree's structure: which package imports which, where torch may be imported, and how large the code is."""
+"""The source tree's structure: which package imports which, where torch may be imported, and how
+large the code is.
+"""
 
 import ast
 import re
@@ -15,10 +17,13 @@ from support import PROJECT
 
 SOURCE = PROJECT / "src"
 RECIPES, SWEEPS = "grporecipe", "grposweep"
-ENTRY_POINTS = ("__init__", "__main__")  # of the packages themselves
-# Runs inside another program, which imports it by path; so it is an entry point, and may import what that program has.
+# of the packages themselves
+ENTRY_POINTS = ("__init__", "__main__")
+# Runs inside another program, which imports it by path; so it is an entry point, and may import
+# what that program has.
 PLUGIN = "grposweep/external/ms_swift_plugin"
-# Nodes of the syntax trees, without expression contexts: no layout changes them. Lower a number, and never raise one.
+# Nodes of the syntax trees, without expression contexts: no layout changes them. Lower a number,
+# and never raise one.
 MOST_NODES = {"src": 299_300, "tests": 225_300}
 # The modules of each room that other rooms import; all others are the room's own.
 INTERFACES = {
@@ -34,7 +39,8 @@ INTERFACES = {
     ),
     "grporecipe/rules": "batch check evaluation fixes helpers keys kl registry rollout_batch",
     "grposweep/config": (
-        "asked base_recipe compose evaluation fields from_setting identity metric_names points precision programs "
+        "asked base_recipe compose evaluation fields from_setting identity metric_names points "
+        "precision programs "
         "search_budget to_setting trial_recipe validate"
     ),
     "grposweep/external": "ask command environment script",
@@ -45,10 +51,13 @@ INTERFACES = {
     ),
     "grposweep/schema": "running",
     "grposweep/search": (
-        "analysis early_stopping early_stopping.rank evaluate listed mirror parse replication sampler sampling "
+        "analysis early_stopping early_stopping.rank evaluate listed mirror parse replication "
+        "sampler sampling "
         "space study validity"
     ),
-    "grposweep/storage": ("checkpoints completions damage folders forks inputs lease paths provenance records results"),
+    "grposweep/storage": (
+        "checkpoints completions damage folders forks inputs lease paths provenance records results"
+    ),
     "grposweep/sweep": "continuation rerun retry run validate",
     "grposweep/train": "hub prompts rewards tasks tasks.arithmetic tasks.conversations",
 }
@@ -57,7 +66,9 @@ HEAVY = {"torch", "transformers", "trl", "wandb", "accelerate", "datasets", "pef
 
 def modules() -> list[Path]:
     """Every Python file of both packages."""
-    return sorted(path for package in (RECIPES, SWEEPS) for path in (SOURCE / package).rglob("*.py"))
+    return sorted(
+        path for package in (RECIPES, SWEEPS) for path in (SOURCE / package).rglob("*.py")
+    )
 
 
 def relative(path: Path) -> str:
@@ -96,18 +107,23 @@ def imports_of(path: Path) -> Iterator[tuple[str, int]]:
             yield from ((alias.name, node.lineno) for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
             for alias in node.names:
-                whole = f"{node.module}.{alias.name}"  # from grposweep import plan
+                # from grposweep import plan
+                whole = f"{node.module}.{alias.name}"
                 yield whole if whole in known else node.module, node.lineno
 
 
 def part_of(module: str) -> str:
-    """The package or root module that holds a module: ``grporecipe/rules``; empty for modules of others."""
+    """The package or root module that holds a module: ``grporecipe/rules``; empty for modules of
+    others.
+    """
     package, _, rest = module.partition(".")
     return f"{package}/{rest.partition('.')[0]}" if package in (RECIPES, SWEEPS) and rest else ""
 
 
 def package_imports() -> dict[str, dict[str, list[str]]]:
-    """For every package and root module the ones that it imports, with the places of the imports."""
+    """For every package and root module the ones that it imports, with the places of the
+    imports.
+    """
     found: dict[str, dict[str, list[str]]] = {}
     for path in modules():
         name = part_of(name_of(path))
@@ -122,7 +138,9 @@ def package_imports() -> dict[str, dict[str, list[str]]]:
 
 
 def levels(imports: dict[str, dict[str, list[str]]]) -> dict[str, int]:
-    """The import level of every package: 1 for those that import none, otherwise one above the highest imported."""
+    """The import level of every package: 1 for those that import none, otherwise one above the
+    highest imported.
+    """
     found: dict[str, int] = {}
     for name in TopologicalSorter(imports).static_order():
         found[name] = 1 + max((found[other] for other in imports.get(name, ())), default=0)
@@ -134,10 +152,15 @@ def test_no_package_imports_in_a_cycle() -> None:
     imports = package_imports()
     try:
         print(
-            *(f"{level:3} {name}" for name, level in sorted(levels(imports).items(), key=lambda e: e[::-1])), sep="\n"
+            *(
+                f"{level:3} {name}"
+                for name, level in sorted(levels(imports).items(), key=lambda e: e[::-1])
+            ),
+            sep="\n",
         )
     except CycleError as error:
-        cycle = error.args[1][::-1]  # each imports the next
+        # each imports the next
+        cycle = error.args[1][::-1]
         lines = [f"{a} -> {b}: {', '.join(imports[a][b])}" for a, b in pairwise(cycle)]
         pytest.fail("\n".join(["packages import each other in a cycle", *lines]))
 
@@ -148,13 +171,17 @@ def test_a_module_with_an_underscore_is_imported_in_its_room_only() -> None:
         f"{relative(path)}:{line} {module}"
         for path in modules()
         for module, line in imported(path)
-        if part_of(module) != part_of(name_of(path)) and re.search(r"\._[a-z]", module) and module in module_names()
+        if part_of(module) != part_of(name_of(path))
+        and re.search(r"\._[a-z]", module)
+        and module in module_names()
     ]
     assert found == []
 
 
 def test_a_room_is_entered_by_the_modules_of_its_table() -> None:
-    """A module that is not in it changes without a look at other rooms; another entrance is a deliberate line."""
+    """A module that is not in it changes without a look at other rooms; another entrance is a
+    deliberate line.
+    """
     entered: dict[str, set[str]] = {}
     for path in modules():
         for module, _ in imported(path):
@@ -169,7 +196,9 @@ def test_no_files_import_each_other_in_a_circle() -> None:
     """Also inside functions, and for annotations only."""
     known = module_names()
     imports = {
-        name_of(path): {module for module, _ in imported(path) if module in known and module != name_of(path)}
+        name_of(path): {
+            module for module, _ in imported(path) if module in known and module != name_of(path)
+        }
         for path in modules()
         if not relative(path).startswith(PLUGIN)
     }
@@ -177,7 +206,9 @@ def test_no_files_import_each_other_in_a_circle() -> None:
 
 
 def layers_of_the_page() -> dict[str, int]:
-    """The layer of every package and root module in docs/explanation/how_it_works.md, in the page's order."""
+    """The layer of every package and root module in docs/explanation/how_it_works.md, in the page's
+    order.
+    """
     page = (PROJECT / "docs" / "explanation" / "how_it_works.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| (\d+) \| `(\w+/\w+)(?:/|\.py)` \|", page, re.MULTILINE)
     assert len(rows) == len({name for _, name in rows}), "a package has two rows"
@@ -186,13 +217,19 @@ def layers_of_the_page() -> dict[str, int]:
 
 def test_recipes_never_import_sweeps() -> None:
     """What reads and judges recipes stands alone, also for those who install nothing else."""
-    found = [f"{relative(path)}:{line}" for path in (SOURCE / RECIPES).rglob("*.py") for module, line in imported(path)
-             if module.partition(".")[0] in (SWEEPS, "hydra", "omegaconf", "optuna", "plotly", "jinja2")]  # fmt: skip
+    found = [
+        f"{relative(path)}:{line}"
+        for path in (SOURCE / RECIPES).rglob("*.py")
+        for module, line in imported(path)
+        if module.partition(".")[0] in (SWEEPS, "hydra", "omegaconf", "optuna", "plotly", "jinja2")
+    ]
     assert found == []
 
 
 def test_the_page_lists_every_package_in_an_order_that_respects_imports() -> None:
-    """A package's layer in docs/explanation/how_it_works.md is above the layers of all that it imports."""
+    """A package's layer in docs/explanation/how_it_works.md is above the layers of all that it
+    imports.
+    """
     imports, layers = package_imports(), layers_of_the_page()
     assert layers.keys() == imports.keys()
     for package in (RECIPES, SWEEPS):
@@ -229,14 +266,20 @@ def test_the_code_stays_within_its_number_of_nodes(folder: str) -> None:
 
 
 def compares_a_kind(node: ast.Compare, names: frozenset[str]) -> bool:
-    """Whether code compares a variable or an attribute ``kind`` with a registered name, or with several."""
+    """Whether code compares a variable or an attribute ``kind`` with a registered name, or with
+    several.
+    """
     sides = [node.left, *node.comparators]
     is_kind = any(getattr(side, "attr", getattr(side, "id", "")) == "kind" for side in sides)
-    return is_kind and not names.isdisjoint(n.value for s in sides for n in ast.walk(s) if isinstance(n, ast.Constant))
+    return is_kind and not names.isdisjoint(
+        n.value for s in sides for n in ast.walk(s) if isinstance(n, ast.Constant)
+    )
 
 
 def test_a_kind_is_compared_with_a_name_only_in_the_registries() -> None:
-    """A trait of the entry says what differs, so a new trainer, launcher, task or tracker is a file and a line."""
+    """A trait of the entry says what differs, so a new trainer, launcher, task or tracker is a file
+    and a line.
+    """
     names = frozenset({*OWN_TRAINERS, *EXTERNAL, *LAUNCHERS, *TASKS, *TRACKERS})
     found = [
         f"{relative(path)}:{node.lineno}"
@@ -253,7 +296,12 @@ def test_a_bare_verb_names_a_function_in_one_room_only() -> None:
     rooms: dict[str, set[str]] = {}
     for path in modules():
         for node in tree_of(path).body:
-            if isinstance(node, ast.FunctionDef) and node.name in {"read", "write", "find", "render"}:
+            if isinstance(node, ast.FunctionDef) and node.name in {
+                "read",
+                "write",
+                "find",
+                "render",
+            }:
                 rooms.setdefault(node.name, set()).add(part_of(name_of(path)))
     assert {name: places for name, places in rooms.items() if len(places) > 1} == {}
 
@@ -265,29 +313,50 @@ def leads_somewhere(name: str) -> bool:
     """Whether a dotted name is a module, or a name at the top of one."""
     *parts, last = name.split(".")
     for folder in (SOURCE.joinpath(*parts, last), SOURCE.joinpath(*parts)):
-        file = next((path for path in (folder.with_suffix(".py"), folder / "__init__.py") if path.is_file()), None)
+        file = next(
+            (
+                path
+                for path in (folder.with_suffix(".py"), folder / "__init__.py")
+                if path.is_file()
+            ),
+            None,
+        )
         if file is not None:
             pattern = rf"^(?:def |class )?{last}\b"
-            return folder.name == last or re.search(pattern, file.read_text(encoding="utf-8"), re.MULTILINE) is not None
+            return (
+                folder.name == last
+                or re.search(pattern, file.read_text(encoding="utf-8"), re.MULTILINE) is not None
+            )
     return False
 
 
 def test_a_dotted_name_in_a_docstring_exists() -> None:
     """A pointer that leads nowhere costs its reader a search."""
-    names = {name: relative(path) for path in modules() for name in POINTER.findall(path.read_text(encoding="utf-8"))}
+    names = {
+        name: relative(path)
+        for path in modules()
+        for name in POINTER.findall(path.read_text(encoding="utf-8"))
+    }
     assert len(names) > 10
     assert {name: place for name, place in names.items() if not leads_somewhere(name)} == {}
 
 
 PARSERS = re.compile(
-    r"json\.loads?\(|JSONDecoder|yaml\.(?:safe_)?load\(|yaml\.(?:compose|parse)\(|OmegaConf\.load|csv\.\w*[rR]eader"
+    r"json\.loads?\(|JSONDecoder|yaml\.(?:safe_)?load\(|yaml\.(?:compose"
+    r"|parse)\(|OmegaConf\.load|csv\.\w*[rR]eader"
 )
 OWN_PARSERS = {
     "grporecipe/files.py": "the one place",
-    "grposweep/process.py": "runs as a script without the package, and reads what the warm server says",
-    "grposweep/train/hook/harm.py": "runs as a script without the package, and reads what the question wrote",
+    "grposweep/process.py": (
+        "runs as a script without the package, and reads what the warm server says"
+    ),
+    "grposweep/train/hook/harm.py": (
+        "runs as a script without the package, and reads what the question wrote"
+    ),
     "grporecipe/model/releases.py": "tables of this package",
-    "grporecipe/linting/apply_fixes.py": "a recipe that parse_yaml has read, and words of letters and digits",
+    "grporecipe/linting/apply_fixes.py": (
+        "a recipe that parse_yaml has read, and words of letters and digits"
+    ),
     "grporecipe/diagnose/readers.py": "CSV has no depth; the reader bounds its lines",
     "grposweep/search/listed.py": "CSV has no depth; the size of its text is bounded",
     "grposweep/train/tasks/readers.py": "CSV has no depth; its values are text",
@@ -296,5 +365,7 @@ OWN_PARSERS = {
 
 def test_every_read_has_the_limits_of_files() -> None:
     """Depth, size and numbers are bounded in files.py; every other parser has a reason."""
-    found = {relative(path) for path in modules() if PARSERS.search(path.read_text(encoding="utf-8"))}
+    found = {
+        relative(path) for path in modules() if PARSERS.search(path.read_text(encoding="utf-8"))
+    }
     assert found == OWN_PARSERS.keys()

@@ -1,4 +1,6 @@
-"""A controller over a launcher of the test's own: attempts do nothing but what the test says, and the clock does not matter."""
+"""A controller over a launcher of the test's own: attempts do nothing but what the test says, and
+the clock does not matter.
+"""
 
 import math
 from functools import cache
@@ -27,8 +29,10 @@ from grposweep.sweep.trial_queue import TrialQueue
 from grposweep.train.records import MetricsFile
 
 CROWDED = (
-    "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.11 GiB of which 1.06 GiB is free. Process "
-    "1218 has 24.00 GiB memory in use. Including non-PyTorch memory, this process has 54.05 GiB memory in use."
+    "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.11 GiB of "
+    "which 1.06 GiB is free. Process "
+    "1218 has 24.00 GiB memory in use. Including non-PyTorch memory, this process has 54.05 GiB "
+    "memory in use."
 )
 
 
@@ -52,7 +56,9 @@ def composed(*arguments: str) -> tuple[Space, Remembered]:
         return space, Remembered(composer(session.loader, "config"), fixed)
 
 
-def open_controller(folder: SweepFolder, place: "Place", stopping: StoppingPolicy, *arguments: str) -> Controller:
+def open_controller(
+    folder: SweepFolder, place: "Place", stopping: StoppingPolicy, *arguments: str
+) -> Controller:
     """A controller of a grid, such as ``lr=1e-3,2e-3``, that knows nothing but the folder."""
     space, points = composed(*arguments)
     search, validator = points.base.search, Validator(space, points)
@@ -63,11 +69,15 @@ def open_controller(folder: SweepFolder, place: "Place", stopping: StoppingPolic
     queue = TrialQueue(study, validator, search, "grid", list(space.finite_points()))
     recorder = OutcomeRecorder(folder, study, validator, search)
     monitor = EarlyStoppingMonitor(folder, study, search, stopping)
-    return Controller(folder, queue, recorder, place, cast(Lease, Free()), [], {}, monitor, spending)
+    return Controller(
+        folder, queue, recorder, place, cast(Lease, Free()), [], {}, monitor, spending
+    )
 
 
 class Place(Launcher):
-    """A launcher whose every attempt takes an hour, and ends as the test says. It outlives controllers."""
+    """A launcher whose every attempt takes an hour, and ends as the test says. It outlives
+    controllers.
+    """
 
     kind = "toy"
     outlives = True
@@ -77,8 +87,10 @@ class Place(Launcher):
         self.jobs: list[Job] = []
         self.ends: dict[str, End] = {}
         self.is_busy = False
-        self.dies = ""  # before or after the next submission
-        self.open = True  # whether anything may be submitted
+        # before or after the next submission
+        self.dies = ""
+        # whether anything may be submitted
+        self.open = True
         self.budget_hours = math.inf
 
     @property
@@ -94,9 +106,13 @@ class Place(Launcher):
     def submit(self, job: Job) -> str:
         assert self.open, "something was started after a request to stop"
         assert self.hours < self.budget_hours, "something was started over the budget"
-        assert all(other.folder != job.folder for other in self.alive.values()), "two jobs of one trial"
+        assert all(other.folder != job.folder for other in self.alive.values()), (
+            "two jobs of one trial"
+        )
         assert not (job.folder / "control.json").exists(), "it is told to end before it begins"
-        assert all((other.folder, other.attempt) != (job.folder, job.attempt) for other in self.jobs)
+        assert all(
+            (other.folder, other.attempt) != (job.folder, job.attempt) for other in self.jobs
+        )
         if self.is_busy:
             raise LauncherBusy("full")
         dies, self.dies = self.dies, ""
@@ -110,7 +126,11 @@ class Place(Launcher):
     def find(self, job: Job, job_id: str | None) -> str | None:
         if job_id is not None:
             return job_id
-        same = [n for n, other in enumerate(self.jobs) if (other.folder, other.attempt) == (job.folder, job.attempt)]
+        same = [
+            n
+            for n, other in enumerate(self.jobs)
+            if (other.folder, other.attempt) == (job.folder, job.attempt)
+        ]
         return f"job-{same[0]}" if same else None
 
     def poll(self, job_id: str) -> End | None:
@@ -128,34 +148,58 @@ class Place(Launcher):
         metrics = MetricsFile(job.folder, job.attempt)
         step = max((line["step"] for line in metrics.lines()), default=0) + 1
         if step < 8:
-            metrics.write("train", step, 64 * step, {"loss": math.nan if broken else 0.1, "reward": value})
+            metrics.write(
+                "train", step, 64 * step, {"loss": math.nan if broken else 0.1, "reward": value}
+            )
             metrics.write("eval", step, 64 * step, {"eval_reward": value})
 
     def finish(self, name: str, how: str, obeys: bool = True) -> None:
-        """End a job, with the files that such an attempt leaves; ``obeys``: it stops if it was asked to."""
+        """End a job, with the files that such an attempt leaves; ``obeys``: it stops if it was
+        asked to.
+        """
         if name in self.ends:
             return
         job = self.jobs[int(name)]
         for event, time in (("start", 0.0), ("end", 3600.0)):
-            append_line(job.folder / "runs.jsonl", {"event": event, "attempt": job.attempt, "time": time, "devices": 1})
+            append_line(
+                job.folder / "runs.jsonl",
+                {"event": event, "attempt": job.attempt, "time": time, "devices": 1},
+            )
         asked = (job.folder / "control.json").exists()
-        self.ends[name] = _leave(job.folder, job.attempt, "stopped" if asked and obeys and how == "finished" else how)
+        self.ends[name] = _leave(
+            job.folder, job.attempt, "stopped" if asked and obeys and how == "finished" else how
+        )
 
 
 def _leave(folder: Path, attempt: int, how: str) -> End:
     """The result of an attempt that ended in a certain way, and what its place says of it."""
-    messages = {"crash": "a bug", "memory": "CUDA out of memory. Tried to allocate 2.00 GiB", "crowded": CROWDED}
+    messages = {
+        "crash": "a bug",
+        "memory": "CUDA out of memory. Tried to allocate 2.00 GiB",
+        "crowded": CROWDED,
+    }
     if how == "unmeasured":
-        failure = {"kind": "unknown_metric", "message": "no evaluation reported it", "last_lines": []}
-        write_json(folder / "result.json", {"status": "failed", "attempt": attempt, "failure": failure})
+        failure = {
+            "kind": "unknown_metric",
+            "message": "no evaluation reported it",
+            "last_lines": [],
+        }
+        write_json(
+            folder / "result.json", {"status": "failed", "attempt": attempt, "failure": failure}
+        )
         return End(ExitCode.BAD_INPUT)
     if how in messages:
         failure = {"kind": "RuntimeError", "message": messages[how], "last_lines": []}
-        write_json(folder / "result.json", {"status": "failed", "attempt": attempt, "failure": failure})
+        write_json(
+            folder / "result.json", {"status": "failed", "attempt": attempt, "failure": failure}
+        )
         return End(ExitCode.FAILED)
     if how in ("finished", "stopped"):
         objective = attempt / 10 + 0.1 if how == "finished" else None
-        write_json(folder / "result.json", {"status": how, "attempt": attempt, "objective": objective, "step": 2})
+        write_json(
+            folder / "result.json",
+            {"status": how, "attempt": attempt, "objective": objective, "step": 2},
+        )
         return End(ExitCode.FINISHED if how == "finished" else ExitCode.STOPPED)
     if how == "taken":
         return End(ExitCode.FAILED, EndState.PREEMPTED, again=True)

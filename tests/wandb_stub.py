@@ -1,4 +1,6 @@
-"""A W&B server as far as ``wandb sync`` needs one: it takes everything, and remembers each run's rows."""
+"""A W&B server as far as ``wandb sync`` needs one: it takes everything, and remembers each run's
+rows.
+"""
 
 import gzip
 import json
@@ -10,7 +12,9 @@ from typing import Any
 
 
 class Server(ThreadingHTTPServer):
-    """What has arrived: by run id the run's own fields, and its rows under the numbers W&B gave them."""
+    """What has arrived: by run id the run's own fields, and its rows under the numbers W&B gave
+    them.
+    """
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
@@ -51,19 +55,30 @@ class Handler(BaseHTTPRequestHandler):
     def _query(self, query: dict[str, Any]) -> dict[str, Any]:
         said = query.get("variables", {})
         if "UpsertBucket" not in query.get("query", ""):
-            return {"viewer": {"entity": "me"}, "createRunFiles": {"runID": "x", "uploadHeaders": [], "files": []}}
+            return {
+                "viewer": {"entity": "me"},
+                "createRunFiles": {"runID": "x", "uploadHeaders": [], "files": []},
+            }
         known = self.server.runs.setdefault(said["name"], {})
         known |= {name: value for name, value in said.items() if value is not None}
         count = len(self.server.rows.get(said["name"], {}))
         project = {"id": "p", "name": known.get("project"), "entity": {"id": "e", "name": "me"}}
-        bucket = {"id": "b", "name": said["name"], "displayName": known.get("displayName"), "config": "{}",
-                  "historyLineCount": count, "project": project}  # fmt: skip
+        bucket = {
+            "id": "b",
+            "name": said["name"],
+            "displayName": known.get("displayName"),
+            "config": "{}",
+            "historyLineCount": count,
+            "project": project,
+        }
         return {"upsertBucket": {"bucket": bucket, "inserted": count == 0}}
 
     def _stream(self, run: str, files: dict[str, Any]) -> None:
         part = files.get("wandb-history.jsonl", {"offset": 0, "content": []})
         rows = self.server.rows.setdefault(run, {})
-        rows |= {part["offset"] + index: json.loads(text) for index, text in enumerate(part["content"])}
+        rows |= {
+            part["offset"] + index: json.loads(text) for index, text in enumerate(part["content"])
+        }
 
     def _answer(self, content: dict[str, Any]) -> None:
         data = json.dumps(content).encode()

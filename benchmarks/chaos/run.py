@@ -1,8 +1,10 @@
-"""A sweep on a real Slurm while everything around it dies: python benchmarks/chaos/run.py [--seconds 240] [--seed 0].
+"""A sweep on a real Slurm while everything around it dies: python benchmarks/chaos/run.py
+[--seconds 240] [--seed 0].
 
-Needs $SLURM_CONF (slurm/dev_cluster.sh) and root (a small tmpfs that can be filled). At random times, from a seed: the
-controller is killed, jobs are requeued, a node is set down, a rank is killed or stopped, the journal is cut while no process
-holds it, the disk is full for a while. Then the sweep is left to end, and held against the same sweep undisturbed.
+Needs $SLURM_CONF (slurm/dev_cluster.sh) and root (a small tmpfs that can be filled). At random
+times, from a seed: the controller is killed, jobs are requeued, a node is set down, a rank is
+killed or stopped, the journal is cut while no process holds it, the disk is full for a while. Then
+the sweep is left to end, and held against the same sweep undisturbed.
 """
 
 import argparse
@@ -25,11 +27,22 @@ from typing import Any
 PROJECT = Path(__file__).resolve().parents[2]
 SEEDS = (0, 1)
 SWEEP = [
-    "trainer=fake", "name=s", "rules.ignore=[disk]", "schedule=steps", "schedule.max_steps=60",
-    "schedule.checkpoints=20", "cluster=slurm", "cluster.gpus_per_node=0", "cluster.max_jobs=4", "cluster.poll_seconds=1",
-    "cluster.stall_min=0.2", "-m", f"seed={','.join(map(str, SEEDS))}",
-]  # fmt: skip
-DISK_BYTES = 2**20  # a trial
+    "trainer=fake",
+    "name=s",
+    "rules.ignore=[disk]",
+    "schedule=steps",
+    "schedule.max_steps=60",
+    "schedule.checkpoints=20",
+    "cluster=slurm",
+    "cluster.gpus_per_node=0",
+    "cluster.max_jobs=4",
+    "cluster.poll_seconds=1",
+    "cluster.stall_min=0.2",
+    "-m",
+    f"seed={','.join(map(str, SEEDS))}",
+]
+# a trial
+DISK_BYTES = 2**20
 
 
 class Chaos:
@@ -50,9 +63,16 @@ class Chaos:
     def work(self, seconds: float) -> int:
         """Disturb it for so long, then let it end; the last exit code."""
         happenings: list[Callable[[], bool]] = [
-            self.kill_controller, self.kill_controller, self.requeue, self.requeue, self.node_down, self.kill_rank,
-            self.stop_rank, self.cut_journal, self.fill_disk,
-        ]  # fmt: skip
+            self.kill_controller,
+            self.kill_controller,
+            self.requeue,
+            self.requeue,
+            self.node_down,
+            self.kill_rank,
+            self.stop_rank,
+            self.cut_journal,
+            self.fill_disk,
+        ]
         until = time.monotonic() + seconds
         while time.monotonic() < until and not self.is_whole():
             self.keep_running()
@@ -62,7 +82,8 @@ class Chaos:
             if happening():
                 self.events[happening.__name__] += 1
         code = 1
-        for _ in range(10):  # a sweep that stopped itself continues at the same command
+        # a sweep that stopped itself continues at the same command
+        for _ in range(10):
             self.keep_running()
             assert self.controller is not None
             code = self.controller.wait()
@@ -77,8 +98,11 @@ class Chaos:
             rates = ",".join(f"{1e-4 * 100 ** (n / count):.4g}" for n in range(count))
             pace = f"trainer.args.step_seconds={self.step_seconds}"
             command = [sys.executable, str(PROJECT / "src" / "run.py"), *SWEEP, pace, f"lr={rates}"]
-            with (self.folder.parent / "output").open("ab") as output:  # not on the disk that is filled
-                self.controller = subprocess.Popen(command, cwd=self.folder, stdout=output, stderr=output)
+            # not on the disk that is filled
+            with (self.folder.parent / "output").open("ab") as output:
+                self.controller = subprocess.Popen(
+                    command, cwd=self.folder, stdout=output, stderr=output
+                )
 
     def measure_memory(self) -> None:
         """Keep the largest resident memory that any controller has had, in MiB."""
@@ -90,11 +114,16 @@ class Chaos:
 
     def results(self) -> list[dict[str, Any]]:
         """Every result there is."""
-        return [json.loads(path.read_text()) for path in sorted(self.sweep.glob("trials/*/result.json"))]
+        return [
+            json.loads(path.read_text()) for path in sorted(self.sweep.glob("trials/*/result.json"))
+        ]
 
     def is_whole(self) -> bool:
         """Whether every trial has ended finally."""
-        return sum(result["status"] in ("finished", "failed") for result in self.results()) == self.trials
+        return (
+            sum(result["status"] in ("finished", "failed") for result in self.results())
+            == self.trials
+        )
 
     def kill_controller(self) -> bool:
         """SIGKILL at any point."""
@@ -145,8 +174,14 @@ class Chaos:
 
     def _signal_rank(self, number: signal.Signals) -> bool:
         marked = f"grposweep.train {self.sweep}"
-        pids = subprocess.run(["pgrep", "-f", marked], capture_output=True, text=True, check=False).stdout.split()
-        ranks = [pid for pid in pids if b"srun" not in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[0]]
+        pids = subprocess.run(
+            ["pgrep", "-f", marked], capture_output=True, text=True, check=False
+        ).stdout.split()
+        ranks = [
+            pid
+            for pid in pids
+            if b"srun" not in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[0]
+        ]
         if not ranks:
             return False
         with contextlib.suppress(ProcessLookupError):
@@ -155,9 +190,15 @@ class Chaos:
 
 
 def losses(chaos: Chaos, undisturbed: dict[str, float]) -> dict[str, int]:
-    """What must be nothing: trials lost, run twice, with a step twice or another value, jobs left, damage."""
+    """What must be nothing: trials lost, run twice, with a step twice or another value, jobs left,
+    damage.
+    """
     trials = sorted(chaos.sweep.glob("trials/*-*"))
-    whole = [trial for trial in trials if (trial / "result.json").exists() and (trial / "trial.json").exists()]
+    whole = [
+        trial
+        for trial in trials
+        if (trial / "result.json").exists() and (trial / "trial.json").exists()
+    ]
     values = {read_point(trial): objective(trial) for trial in whole}
     command = [sys.executable, "-m", "grposweep", "status", str(chaos.sweep), "--json"]
     variables = {**os.environ, "PYTHONPATH": str(PROJECT / "src")}
@@ -167,8 +208,12 @@ def losses(chaos: Chaos, undisturbed: dict[str, float]) -> dict[str, int]:
     return {
         "lost": chaos.trials - len(values),
         "twice": len(trials) - len(values),
-        "unfinished": sum(result["status"] not in ("finished", "failed") for result in chaos.results()),
-        "another value": sum(value is not None and value != undisturbed[point] for point, value in values.items()),
+        "unfinished": sum(
+            result["status"] not in ("finished", "failed") for result in chaos.results()
+        ),
+        "another value": sum(
+            value is not None and value != undisturbed[point] for point, value in values.items()
+        ),
         "a step twice": sum(has_double_step(trial) for trial in whole),
         "jobs left": len(jobs_left()),
         "files damaged": len(damage),
@@ -189,7 +234,8 @@ def objective(trial: Path) -> float | None:
 def has_double_step(trial: Path) -> bool:
     """Whether a training step stands twice in its metrics."""
     path = trial / "metrics.jsonl"
-    text = path.read_text() if path.exists() else ""  # none: it failed before its first step
+    # none: it failed before its first step
+    text = path.read_text() if path.exists() else ""
     steps = [line["step"] for line in map(json.loads, text.splitlines()) if line["kind"] == "train"]
     return len(steps) != len(set(steps))
 
@@ -202,7 +248,10 @@ def slurm(*command: str) -> bool:
 def running_jobs() -> list[str]:
     """Our jobs that run."""
     listing = subprocess.run(
-        ["squeue", "-h", "--states=RUNNING", "-o", "%i %j"], capture_output=True, text=True, check=True
+        ["squeue", "-h", "--states=RUNNING", "-o", "%i %j"],
+        capture_output=True,
+        text=True,
+        check=True,
     )
     return [line.split()[0] for line in listing.stdout.splitlines() if "grposweep:" in line]
 
@@ -239,7 +288,9 @@ def main() -> int:
         (Path(quiet) / "calm").mkdir()
         calm = Chaos(Path(quiet) / "calm", asked.seed, asked.trials, step_seconds=0)
         calm.work(0)
-        undisturbed = {read_point(trial): objective(trial) or 0.0 for trial in calm.sweep.glob("trials/*-*")}
+        undisturbed = {
+            read_point(trial): objective(trial) or 0.0 for trial in calm.sweep.glob("trials/*-*")
+        }
     with small_disk(asked.trials * DISK_BYTES) as folder:
         chaos = Chaos(folder, asked.seed, asked.trials)
         since = time.monotonic()
@@ -252,10 +303,12 @@ def main() -> int:
             kept = shutil.copytree(chaos.sweep, Path(tempfile.mkdtemp()) / "s")
             print(f"the sweep is kept in {kept}")
     print(
-        f"seed {asked.seed}, {time.monotonic() - since:.0f} s, {sum(chaos.events.values())} events: {dict(chaos.events)}"
+        f"seed {asked.seed}, {time.monotonic() - since:.0f} s, {sum(chaos.events.values())} "
+        f"events: {dict(chaos.events)}"
     )
     print(
-        f"{asked.trials} trials, {asked.trials - failed.total()} finished, failed: {dict(failed)}; last exit code {code}"
+        f"{asked.trials} trials, {asked.trials - failed.total()} finished, failed: "
+        f"{dict(failed)}; last exit code {code}"
     )
     print(f"largest memory of a controller: {chaos.peak_mib:.0f} MiB")
     print(f"losses: {lost}")

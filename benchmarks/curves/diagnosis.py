@@ -1,9 +1,11 @@
-"""What ``grposweep diagnose`` says of recorded learning curves: its false alarms, and what it finds of lost trainings.
+"""What ``grposweep diagnose`` says of recorded learning curves: its false alarms, and what it finds
+of lost trainings.
 
     python benchmarks/curves/diagnosis.py [FILE ...]
 
-A training "rose" if its last held-out reward is above the start, and none before it is higher, by more than noise; it "fell" if
-it ends below the start. Noise is three standard errors of the difference of two evaluations.
+A training "rose" if its last held-out reward is above the start, and none before it is higher, by
+more than noise; it "fell" if it ends below the start. Noise is three standard errors of the
+difference of two evaluations.
 """
 
 import json
@@ -18,10 +20,15 @@ from grporecipe.diagnose.checks import Level
 from grporecipe.diagnose.findings import Diagnosis, diagnose
 from grporecipe.diagnose.log import Log
 
-NAMES = {  # TRL's name of a recorded signal
-    "train_reward": "reward", "kl": "kl", "entropy": "entropy", "grad_norm": "grad_norm",
-    "zero_std": "frac_reward_zero_std", "truncated": "completions/clipped_ratio",
-}  # fmt: skip
+# TRL's name of a recorded signal
+NAMES = {
+    "train_reward": "reward",
+    "kl": "kl",
+    "entropy": "entropy",
+    "grad_norm": "grad_norm",
+    "zero_std": "frac_reward_zero_std",
+    "truncated": "completions/clipped_ratio",
+}
 SIGMAS = 3 * math.sqrt(2)
 
 
@@ -31,7 +38,9 @@ def lines(curve: dict[str, Any]) -> Iterator[dict[str, Any]]:
     for i, (step, value, error) in enumerate(
         zip(curve["steps"], curve["held_out"], curve["held_out_se"], strict=False)
     ):
-        signals = {name: curve[ours][i] for ours, name in NAMES.items() if curve[ours][i] is not None}
+        signals = {
+            name: curve[ours][i] for ours, name in NAMES.items() if curve[ours][i] is not None
+        }
         yield {
             "step": step,
             "eval_reward": value,

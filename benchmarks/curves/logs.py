@@ -1,9 +1,11 @@
-"""Real trainings of the tiny model with plain TRL, each logged in four formats at once, and what `grposweep diagnose` says.
+"""Real trainings of the tiny model with plain TRL, each logged in four formats at once, and what
+`grposweep diagnose` says.
 
     python benchmarks/curves/logs.py FOLDER
 
-One training is healthy, one too hot, one has a reward without variance, and one takes steps too small to learn. The fifth
-format is our metrics.jsonl: folders of trials can be named as further arguments.
+One training is healthy, one too hot, one has a reward without variance, and one takes steps too
+small to learn. The fifth format is our metrics.jsonl: folders of trials can be named as further
+arguments.
 """
 
 import json
@@ -18,7 +20,8 @@ from grporecipe.diagnose.findings import diagnose
 from grporecipe.diagnose.readers import find_log, read_log
 
 STEPS = 150
-TRAININGS: dict[str, tuple[float, bool]] = {  # learning rate, and whether answers are right
+# learning rate, and whether answers are right
+TRAININGS: dict[str, tuple[float, bool]] = {
     "healthy": (5e-4, True),
     "hot": (2e-2, True),
     "no variance": (5e-4, False),
@@ -52,8 +55,15 @@ GRPOTrainer(model=str(tiny_folder()), reward_funcs=exact, args=arguments, train_
 def train(folder: Path, rate: float, right: bool) -> None:
     """Run one training in a process of its own; its output is console.log."""
     folder.mkdir(parents=True, exist_ok=True)
-    environment = {**os.environ, "WANDB_MODE": "offline", "WANDB_DIR": str(folder), "OMP_NUM_THREADS": "1",
-                   "WANDB_SILENT": "true", "TENSORBOARD_LOGGING_DIR": str(folder / "runs"), "HF_HUB_OFFLINE": "1"}  # fmt: skip
+    environment = {
+        **os.environ,
+        "WANDB_MODE": "offline",
+        "WANDB_DIR": str(folder),
+        "OMP_NUM_THREADS": "1",
+        "WANDB_SILENT": "true",
+        "TENSORBOARD_LOGGING_DIR": str(folder / "runs"),
+        "HF_HUB_OFFLINE": "1",
+    }
     words = [sys.executable, "-c", CODE, str(folder), str(rate), str(right), str(STEPS)]
     with (folder / "console.log").open("w") as log:
         subprocess.run(words, env=environment, stdout=log, stderr=subprocess.STDOUT, check=True)
@@ -74,7 +84,10 @@ def row(name: str, path: Path) -> list[Any]:
     """Return what is reported of one log."""
     log = read_log(path)
     found = diagnose(log)
-    said = ", ".join(f"{finding.level} {finding.name}" for finding in found.findings) or "no problem found"
+    said = (
+        ", ".join(f"{finding.level} {finding.name}" for finding in found.findings)
+        or "no problem found"
+    )
     return [name, log.format, len(log.steps), said]
 
 

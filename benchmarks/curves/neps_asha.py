@@ -21,7 +21,8 @@ from pool import Place, Pool, Recorded
 
 from grposweep.search.space import Choice, Parameter
 
-ASKS = 6  # per trial at most, promotions included
+# per trial at most, promotions included
+ASKS = 6
 
 
 def dial(item: Parameter) -> Any:
@@ -34,16 +35,21 @@ def dial(item: Parameter) -> Any:
 
 
 def rehearse(pool: Pool, seed: int, trials: int) -> Outcome:
-    """Return one sweep with one slot. It ends when NePS asks for one more point than ``trials``: it promotes first."""
+    """Return one sweep with one slot. It ends when NePS asks for one more point than ``trials``: it
+    promotes first.
+    """
     random.seed(seed)
     numpy.random.seed(seed)
     torch.manual_seed(seed)
     trainings, left, outcome = draw_trainings(pool, seed), list(range(len(pool.places))), Outcome()
     most = max(len(training.held_out) for training in trainings)
     fidelity = neps.HPOInteger(lower=1, upper=most, is_fidelity=True)
-    space = neps.SearchSpace({item.name: dial(item) for item in pool.space.parameters} | {"evaluations": fidelity})
+    space = neps.SearchSpace(
+        {item.name: dial(item) for item in pool.space.parameters} | {"evaluations": fidelity}
+    )
     search = neps.AskAndTell(neps.algorithms.asha(space))
-    places: dict[str, int] = {}  # NePS's name of a point, without its rung -> place
+    # NePS's name of a point, without its rung -> place
+    places: dict[str, int] = {}
     for _ in range(ASKS * trials):
         trial = search.ask()
         name = str(trial.id).rsplit("_", 1)[0]
@@ -67,7 +73,9 @@ def train(recorded: Recorded, place: int, before: int, now: int, outcome: Outcom
     """Train from one evaluation to another, and return what the latter showed."""
     count = len(recorded.held_out)
     before, now = min(before, count), min(now, count)
-    outcome.completions += recorded.completions[now - 1] - (recorded.completions[before - 1] if before else 0.0)
+    outcome.completions += recorded.completions[now - 1] - (
+        recorded.completions[before - 1] if before else 0.0
+    )
     if now == count and now > before:
         outcome.finished.append((outcome.completions, place))
     return recorded.held_out[now - 1]
@@ -77,9 +85,14 @@ def main() -> None:
     """Read the question and print the outcomes."""
     logging.disable()
     question = json.loads(Path(sys.argv[1]).read_text())
-    places = [Place(p["point"], [Recorded(**training) for training in p["trainings"]]) for p in question["places"]]
+    places = [
+        Place(p["point"], [Recorded(**training) for training in p["trainings"]])
+        for p in question["places"]
+    ]
     pool = Pool(question["name"], places)
-    print(json.dumps([asdict(rehearse(pool, seed, question["trials"])) for seed in question["seeds"]]))
+    print(
+        json.dumps([asdict(rehearse(pool, seed, question["trials"])) for seed in question["seeds"]])
+    )
 
 
 if __name__ == "__main__":

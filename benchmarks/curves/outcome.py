@@ -11,19 +11,30 @@ from pool import Pool, Recorded
 class Outcome:
     """What one sweep cost and found. A place is the index of a recorded point."""
 
-    finished: list[tuple[float, int]] = field(default_factory=list)  # completions spent until then, place
-    started: list[int] = field(default_factory=list)  # places
-    completions: float = 0.0  # spent in all
-    full: float = 0.0  # completions of finishing every started trial
-    slot_seconds: float = 0.0  # of all slots until the end
+    # completions spent until then, place
+    finished: list[tuple[float, int]] = field(default_factory=list)
+    # places
+    started: list[int] = field(default_factory=list)
+    # spent in all
+    completions: float = 0.0
+    # completions of finishing every started trial
+    full: float = 0.0
+    # of all slots until the end
+    slot_seconds: float = 0.0
     idle_seconds: float = 0.0
-    resumed: int = 0  # promotions of paused trials
+    # promotions of paused trials
+    resumed: int = 0
 
     def figures(self, pool: Pool) -> dict[str, Any]:
-        """Return the figures that replay.py defines. If nothing finished, the worst point counts as found at the end."""
+        """Return the figures that replay.py defines. If nothing finished, the worst point counts as
+        found at the end.
+        """
         worth = [place.truth for place in pool.places]
         found = max((worth[place] for _, place in self.finished), default=min(worth))
-        arrived = min((spent for spent, place in self.finished if worth[place] == found), default=self.completions)
+        arrived = min(
+            (spent for spent, place in self.finished if worth[place] == found),
+            default=self.completions,
+        )
         return {
             "cost": self.completions / self.full,
             "lost": max(worth[place] for place in self.started) - found > pool.tolerance,
@@ -37,6 +48,8 @@ class Outcome:
 
 
 def draw_trainings(pool: Pool, seed: int) -> list[Recorded]:
-    """Return one training per place, of its seeds: the same for every policy that is given this seed."""
+    """Return one training per place, of its seeds: the same for every policy that is given this
+    seed.
+    """
     draw = Random(f"rehearsal:{seed}")
     return [draw.choice(place.trainings) for place in pool.places]

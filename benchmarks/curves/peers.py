@@ -1,4 +1,6 @@
-"""Other searchers, each in an environment of its own under .venvs, asked in a process of their own."""
+"""Other searchers, each in an environment of its own under .venvs, asked in a process of their
+own.
+"""
 
 import json
 import subprocess
@@ -36,12 +38,25 @@ PEERS = {"neps_asha": Peer("neps_asha.py", "neps")}
 
 
 def rehearse_peer(pool: Pool, peer: Peer, seeds: Sequence[int], trials: int) -> list[Outcome]:
-    """Return all repeats of a peer; its program reads the pool from a file and prints the outcomes."""
+    """Return all repeats of a peer; its program reads the pool from a file and prints the
+    outcomes.
+    """
     with tempfile.TemporaryDirectory() as folder:
         question = Path(folder) / "question.json"
-        places = [{"point": place.point, "trainings": [asdict(t) for t in place.trainings]} for place in pool.places]
-        question.write_text(json.dumps({"name": pool.name, "places": places, "seeds": list(seeds), "trials": trials}))
+        places = [
+            {"point": place.point, "trainings": [asdict(t) for t in place.trainings]}
+            for place in pool.places
+        ]
+        question.write_text(
+            json.dumps(
+                {"name": pool.name, "places": places, "seeds": list(seeds), "trials": trials}
+            )
+        )
         done = subprocess.run(
-            [peer.python, HERE / peer.program, question], stdout=subprocess.PIPE, text=True, check=True, cwd=folder
+            [peer.python, HERE / peer.program, question],
+            stdout=subprocess.PIPE,
+            text=True,
+            check=True,
+            cwd=folder,
         )
     return [Outcome(**outcome) for outcome in json.loads(done.stdout.splitlines()[-1])]

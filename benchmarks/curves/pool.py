@@ -1,4 +1,6 @@
-"""Recorded curves as something to search: the space that their points span, and what training at one of them showed."""
+"""Recorded curves as something to search: the space that their points span, and what training at
+one of them showed.
+"""
 
 import json
 import math
@@ -13,7 +15,8 @@ from grporecipe.errors import UserError
 from grposweep.search.space import Choice, Interval, Label, Parameter, Point, Space, freeze
 
 SIGNALS = ("train_reward", "kl", "entropy", "grad_norm", "zero_std", "truncated", "update_size")
-WIDE = 8.0  # a positive dial over at least this ratio is searched on a logarithmic scale
+# a positive dial over at least this ratio is searched on a logarithmic scale
+WIDE = 8.0
 
 
 @dataclass(frozen=True)
@@ -68,7 +71,9 @@ class Pool:
         return sum(place.truth >= self.best - self.tolerance for place in self.places)
 
     def nearest(self, point: Point, left: Sequence[int]) -> int:
-        """Of the places left, the one nearest to a suggestion (dials on their own scales, each from 0 to 1)."""
+        """Of the places left, the one nearest to a suggestion (dials on their own scales, each from
+        0 to 1).
+        """
         wanted = self._coordinates(point)
         distances = {i: math.dist(*_numbers(wanted, self._known[i])) for i in left}
         return min(left, key=distances.__getitem__)
@@ -93,19 +98,29 @@ def _coordinate(dial: Parameter, label: Label) -> float | Label:
 
 def _numbers(a: list[float | Label], b: list[float | Label]) -> tuple[list[float], list[float]]:
     """Two places as vectors; different labels are one apart."""
-    ones = [float(x != y) if isinstance(x, str) else float(x or 0) for x, y in zip(a, b, strict=True)]
+    ones = [
+        float(x != y) if isinstance(x, str) else float(x or 0) for x, y in zip(a, b, strict=True)
+    ]
     return ones, [0.0 if isinstance(x, str) else float(x or 0) for x in b]
 
 
 def span(points: Sequence[Point]) -> Space:
-    """The space behind points: an interval for numbers, a choice for anything else; what never varies is no dial."""
+    """The space behind points: an interval for numbers, a choice for anything else; what never
+    varies is no dial.
+    """
     names = list(dict.fromkeys(name for point in points for name in point))
-    return Space(tuple(dial for name in names if (dial := _dial(name, [point.get(name) for point in points]))))
+    return Space(
+        tuple(
+            dial for name in names if (dial := _dial(name, [point.get(name) for point in points]))
+        )
+    )
 
 
 def _dial(name: str, labels: list[Label]) -> Parameter | None:
     known = list({freeze({name: label}): label for label in labels}.values())
-    numbers = [label for label in known if isinstance(label, int | float) and not isinstance(label, bool)]
+    numbers = [
+        label for label in known if isinstance(label, int | float) and not isinstance(label, bool)
+    ]
     if len(known) < 2:
         return None
     if len(numbers) < len(known):
@@ -113,7 +128,9 @@ def _dial(name: str, labels: list[Label]) -> Parameter | None:
     low, high = min(numbers), max(numbers)
     whole = all(isinstance(number, int) for number in numbers)
     return (
-        Parameter(name, Interval(low, high, log=low > 0 and high / low >= WIDE, integer=whole)) if low < high else None
+        Parameter(name, Interval(low, high, log=low > 0 and high / low >= WIDE, integer=whole))
+        if low < high
+        else None
     )
 
 
@@ -123,7 +140,8 @@ def read_pool(path: Path) -> Pool:
         lines = path.read_text().splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(
-            f"{path}: cannot be read ({error}). Name a file of recorded curves, one JSON object per line."
+            f"{path}: cannot be read ({error}). Name a file of recorded curves, one JSON object "
+            "per line."
         ) from error
     places: dict[object, Place] = {}
     for number, line in enumerate(lines, 1):
@@ -131,7 +149,10 @@ def read_pool(path: Path) -> Pool:
             point, training = _read_line(f"{path}, line {number}", line)
             places.setdefault(freeze(point), Place(point, [])).trainings.append(training)
     if len(places) < 2:
-        raise UserError(f"{path}: {len(places)} recorded points; a search needs at least two. Record more of them.")
+        raise UserError(
+            f"{path}: {len(places)} recorded points; a search needs at least two. Record more "
+            "of them."
+        )
     return Pool(path.stem, list(places.values()))
 
 
@@ -141,7 +162,12 @@ def _read_line(where: str, line: str) -> tuple[Point, Recorded]:
         held_out = content["held_out"]
         steps = content.get("steps") or list(range(1, len(held_out) + 1))
         per_step = float(content["completions_per_step"])
-        if not held_out or len(steps) != len(held_out) or not dict(content["point"]) or per_step <= 0:
+        if (
+            not held_out
+            or len(steps) != len(held_out)
+            or not dict(content["point"])
+            or per_step <= 0
+        ):
             raise ValueError("held_out and steps need one number an evaluation, point its dials")
         training = Recorded(
             completions=[step * per_step for step in steps],
@@ -153,7 +179,8 @@ def _read_line(where: str, line: str) -> tuple[Point, Recorded]:
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(
-            f"{where}: this is no recorded curve ({type(error).__name__}: {error}). A line needs point, steps, held_out and "
+            f"{where}: this is no recorded curve ({type(error).__name__}: {error}). A line "
+            "needs point, steps, held_out and "
             "completions_per_step, as benchmarks/curves/record.py writes them."
         ) from error
     return dict(content["point"]), training

@@ -1,7 +1,8 @@
 """Replay other people's learning curves: python benchmarks/curves/public.py FOLDER [REPEATS].
 
-Nothing is fetched. The folder holds files of curves as replay.py reads them, with any parameters; other JSON lines are left out.
-One table has as many trials as the file has points, at most 24, and one has a budget of a quarter and a half of the points.
+Nothing is fetched. The folder holds files of curves as replay.py reads them, with any parameters;
+other JSON lines are left out. One table has as many trials as the file has points, at most 24, and
+one has a budget of a quarter and a half of the points.
 """
 
 import sys
@@ -22,7 +23,8 @@ def main(folder: Path, repeats: int = 40) -> int:
     files = {path: pool for path in sorted(folder.glob("*.jsonl")) if (pool := _read(path))}
     if not files:
         raise UserError(
-            f"{folder}: there is no file of recorded curves. Name a folder with JSON lines that replay.py reads."
+            f"{folder}: there is no file of recorded curves. Name a folder with JSON lines that "
+            "replay.py reads."
         )
     for path, pool in files.items():
         points = len(pool.places)

@@ -2,12 +2,13 @@
 
     python benchmarks/curves/record.py [FOLDER] [--only NAME,...] [--draw N]
 
-Runs the sweeps below in FOLDER (default: .recording in this folder) and writes one JSON line a finished trial to NAME.jsonl in
-this folder. Killed at any time, it continues where it was. ``arithmetic`` and ``successor`` are grids with three seeds per point,
-about three CPU hours. ``larger`` and ``copy`` are random points of a wide space with two seeds each, recorded in rounds of
-``ROUND`` points, 9 to 13 CPU seconds per curve; what is finished after each round is added to their files. ``sparse`` and
-``gamed`` are 60 random points of a smaller space, first all with seed 0, then again with seed 1. If the folder is gone,
-``--draw 4`` (5, ...) continues with other points.
+Runs the sweeps below in FOLDER (default: .recording in this folder) and writes one JSON line a
+finished trial to NAME.jsonl in this folder. Killed at any time, it continues where it was.
+``arithmetic`` and ``successor`` are grids with three seeds per point, about three CPU hours.
+``larger`` and ``copy`` are random points of a wide space with two seeds each, recorded in rounds of
+``ROUND`` points, 9 to 13 CPU seconds per curve; what is finished after each round is added to their
+files. ``sparse`` and ``gamed`` are 60 random points of a smaller space, first all with seed 0, then
+again with seed 1. If the folder is gone, ``--draw 4`` (5, ...) continues with other points.
 """
 
 import argparse
@@ -31,9 +32,13 @@ HERE = Path(__file__).resolve().parent
 RUN = HERE.parents[1] / "src" / "run.py"
 REWARDS = HERE / "rewards.py"
 TRAINING = (
-    "batch=auto", "schedule.evaluations=10", "task.eval_prompts=128", "batch.num_generations_eval=4",
-    "trainer.keep=none", "search.parallel=1",
-)  # fmt: skip
+    "batch=auto",
+    "schedule.evaluations=10",
+    "task.eval_prompts=128",
+    "batch.num_generations_eval=4",
+    "trainer.keep=none",
+    "search.parallel=1",
+)
 GRID = (
     *TRAINING,
     "search=grid",
@@ -43,24 +48,37 @@ GRID = (
     "batch.prompts_per_step=8,16",
 )
 RANDOM = (
-    *TRAINING, "search=random", "search.stopping=none", "search.guards=false",
-    "batch.num_generations=4,8,16", "batch.prompts_per_step=8,16", "kl=none,low,high", "loss=dapo,grpo,dr_grpo",
-)  # fmt: skip
+    *TRAINING,
+    "search=random",
+    "search.stopping=none",
+    "search.guards=false",
+    "batch.num_generations=4,8,16",
+    "batch.prompts_per_step=8,16",
+    "kl=none,low,high",
+    "loss=dapo,grpo,dr_grpo",
+)
 WIDE = (
-    *RANDOM, "lr=tag(log,interval(1e-4,1e-2))",
-    "generation.temperature=interval(0.7,1.3)", "optimizer.warmup_steps=0,0.05,0.3", "model.lora.r=4,16",
+    *RANDOM,
+    "lr=tag(log,interval(1e-4,1e-2))",
+    "generation.temperature=interval(0.7,1.3)",
+    "optimizer.warmup_steps=0,0.05,0.3",
+    "model.lora.r=4,16",
     "model.lora.enabled=false,true",
-)  # fmt: skip
+)
 SMALL = (*RANDOM, "lr=tag(log,interval(2e-5,5e-3))")
-SEEDS = (0, 1)  # of a random space
-ROUND = 8  # points
+# of a random space
+SEEDS = (0, 1)
+# points
+ROUND = 8
 WIDE_ROUNDS = tuple((seed, points) for points in range(ROUND, 150 + 1, ROUND) for seed in SEEDS)
 SMALL_ROUNDS = tuple((seed, points) for seed in SEEDS for points in (*range(ROUND, 60, ROUND), 60))
 
 
 @dataclass(frozen=True)
 class Recording:
-    """One task's sweeps. ``rounds`` are the seed and the points so far of each sweep of random points; a grid has none."""
+    """One task's sweeps. ``rounds`` are the seed and the points so far of each sweep of random
+    points; a grid has none.
+    """
 
     name: str
     overrides: tuple[str, ...]
@@ -68,13 +86,23 @@ class Recording:
 
 
 def recordings(folder: Path) -> list[Recording]:
-    """Return the recordings. The tiny model half knows the first task, and hardly ever gives the answers of the others."""
+    """Return the recordings. The tiny model half knows the first task, and hardly ever gives the
+    answers of the others.
+    """
     tasks = {name: jsonl_task(folder, name) for name in ANSWERS}
     return [
-        Recording("arithmetic", (*GRID, "lr=1e-4,3e-4,1e-3,2e-3,4e-3,1e-2", "batch.num_generations=4,8,16")),
+        Recording(
+            "arithmetic",
+            (*GRID, "lr=1e-4,3e-4,1e-3,2e-3,4e-3,1e-2", "batch.num_generations=4,8,16"),
+        ),
         Recording(
             "successor",
-            (*GRID, "lr=1e-4,3e-4,7e-4,1.5e-3,3e-3,6e-3", "batch.num_generations=4,16", *tasks["successor"]),
+            (
+                *GRID,
+                "lr=1e-4,3e-4,7e-4,1.5e-3,3e-3,6e-3",
+                "batch.num_generations=4,16",
+                *tasks["successor"],
+            ),
         ),
         Recording("larger", (*WIDE, *tasks["larger"]), WIDE_ROUNDS),
         Recording("copy", (*WIDE, *tasks["copy"]), WIDE_ROUNDS),
@@ -83,14 +111,21 @@ def recordings(folder: Path) -> list[Recording]:
     ]
 
 
-ANSWERS: dict[str, Callable[[int, int], str]] = {  # of ``12+34=``
-    "successor": lambda a, b: str(a + b + 1),  # 47: old habits to be unlearnt
-    "larger": lambda a, b: f"{max(a, b):02d}",  # 34
-    "copy": lambda a, _b: f"{a:02d}",  # 12: rises late
-    "sparse": lambda a, b: str(a + b + 10),  # 56: hardly any first answer is right, and a wrong one earns nothing
-    "gamed": lambda a, b: str(a + b - 1),  # 45: as rare, but a text of ones is worth half
+# of ``12+34=``
+ANSWERS: dict[str, Callable[[int, int], str]] = {
+    # 47: old habits to be unlearnt
+    "successor": lambda a, b: str(a + b + 1),
+    # 34
+    "larger": lambda a, b: f"{max(a, b):02d}",
+    # 12: rises late
+    "copy": lambda a, _b: f"{a:02d}",
+    # 56: hardly any first answer is right, and a wrong one earns nothing
+    "sparse": lambda a, b: str(a + b + 10),
+    # 45: as rare, but a text of ones is worth half
+    "gamed": lambda a, b: str(a + b - 1),
 }
-REWARD = {"sparse": "exact", "gamed": f"{REWARDS}:ones"}  # of the others: ``places``, partial credit on the way
+# of the others: ``places``, partial credit on the way
+REWARD = {"sparse": "exact", "gamed": f"{REWARDS}:ones"}
 
 
 def jsonl_task(folder: Path, name: str) -> tuple[str, ...]:
@@ -98,15 +133,27 @@ def jsonl_task(folder: Path, name: str) -> tuple[str, ...]:
     path = folder / f"{name}_prompts.jsonl"
     pairs = [(a, b) for a in range(100) for b in range(100)]
     random.Random(7).shuffle(pairs)
-    lines = (json.dumps({"prompt": f"{a:02d}+{b:02d}=", "answer": ANSWERS[name](a, b)}) for a, b in pairs)
+    lines = (
+        json.dumps({"prompt": f"{a:02d}+{b:02d}=", "answer": ANSWERS[name](a, b)}) for a, b in pairs
+    )
     path.write_text("".join(f"{line}\n" for line in lines))
     reward = REWARD.get(name, f"{REWARDS}:places")
-    return "task=jsonl", f"task.path={path}", f"task.rewards=[{reward}]", "task.max_completion_length=4"
+    return (
+        "task=jsonl",
+        f"task.path={path}",
+        f"task.rewards=[{reward}]",
+        "task.max_completion_length=4",
+    )
 
 
 def curve(item: Recording, trial: Path) -> dict[str, Any]:
-    """One finished trial as a line: what was known at each evaluation after the start, as a sweep's controller reads it."""
-    result, config = json.loads((trial / "result.json").read_text()), OmegaConf.load(trial / "config.yaml")
+    """One finished trial as a line: what was known at each evaluation after the start, as a sweep's
+    controller reads it.
+    """
+    result, config = (
+        json.loads((trial / "result.json").read_text()),
+        OmegaConf.load(trial / "config.yaml"),
+    )
     reader = CurveReader(trial / "metrics.jsonl", "eval_reward")
     reader.update()
     return {
@@ -116,7 +163,11 @@ def curve(item: Recording, trial: Path) -> dict[str, Any]:
             "num_generations": config.batch.num_generations,
             "prompts_per_step": config.batch.prompts_per_step,
             "beta": config.kl.beta,
-            **(random_point(config) if item.rounds else {"num_iterations": config.batch.num_iterations}),
+            **(
+                random_point(config)
+                if item.rounds
+                else {"num_iterations": config.batch.num_iterations}
+            ),
         },
         "seed": config.seed,
         "start": None if reader.start is None else round(reader.start, 5),
@@ -135,7 +186,9 @@ def rounded(value: float | None) -> float | None:
 
 
 def random_point(config: Any) -> dict[str, Any]:
-    """Return the parameters that only the random spaces have; all but the loss are constant in the small one."""
+    """Return the parameters that only the random spaces have; all but the loss are constant in the
+    small one.
+    """
     return {
         "temperature": round(config.generation.temperature, 4),
         "loss": config.loss.loss_type,
@@ -149,14 +202,21 @@ def sweeps(item: Recording, draw: int) -> Iterator[tuple[str, list[str]]]:
     if not item.rounds:
         yield item.name, []
     for seed, points in item.rounds:
-        yield f"{item.name}_{draw}_{seed}", [f"seed={seed}", f"search.seed={draw}", f"search.trials={points}"]
+        yield (
+            f"{item.name}_{draw}_{seed}",
+            [f"seed={seed}", f"search.seed={draw}", f"search.trials={points}"],
+        )
 
 
 def write(item: Recording, folder: Path, draw: int) -> None:
     """Write what has finished; curves that the file of random points has already are kept."""
     names = dict.fromkeys(name for name, _ in sweeps(item, draw))
-    trials = sorted(path.parent for name in names for path in (folder / name / "trials").glob("*/result.json"))
-    finished = [t for t in trials if json.loads((t / "result.json").read_text())["status"] == "finished"]
+    trials = sorted(
+        path.parent for name in names for path in (folder / name / "trials").glob("*/result.json")
+    )
+    finished = [
+        t for t in trials if json.loads((t / "result.json").read_text())["status"] == "finished"
+    ]
     file = HERE / f"{item.name}.jsonl"
     known = file.read_text().splitlines() if item.rounds and file.exists() else []
     lines = dict.fromkeys([*known, *(json.dumps(curve(item, trial)) for trial in finished)])
@@ -165,7 +225,9 @@ def write(item: Recording, folder: Path, draw: int) -> None:
 
 
 def main(folder: Path, only: list[str], draw: int) -> int:
-    """Run or finish the sweeps, those of random points in turn; the first exit code that is not a sweep's own."""
+    """Run or finish the sweeps, those of random points in turn; the first exit code that is not a
+    sweep's own.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     wanted = [item for item in recordings(folder) if not only or item.name in only]
     for round_ in zip_longest(*(list(sweeps(item, draw)) for item in wanted)):
@@ -173,7 +235,15 @@ def main(folder: Path, only: list[str], draw: int) -> int:
             if planned is None:
                 continue
             name, further = planned
-            command = [sys.executable, str(RUN), "-m", f"name={name}", f"outputs={folder}", *item.overrides, *further]
+            command = [
+                sys.executable,
+                str(RUN),
+                "-m",
+                f"name={name}",
+                f"outputs={folder}",
+                *item.overrides,
+                *further,
+            ]
             code = subprocess.run(command, cwd=folder, check=False).returncode
             if code not in (0, 1):
                 return code
@@ -182,9 +252,13 @@ def main(folder: Path, only: list[str], draw: int) -> int:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("folder", nargs="?", type=Path, default=HERE / ".recording")
-    parser.add_argument("--only", type=lambda text: text.split(","), default=[], help="names of recordings")
+    parser.add_argument(
+        "--only", type=lambda text: text.split(","), default=[], help="names of recordings"
+    )
     parser.add_argument("--draw", type=int, default=0, help="which points of the random spaces")
     options = parser.parse_args()
     sys.exit(main(options.folder.resolve(), options.only, options.draw))

@@ -1,4 +1,6 @@
-"""One sweep of a fixed number of trials over recorded curves: a real sweep's classes, with a recording for each training."""
+"""One sweep of a fixed number of trials over recorded curves: a real sweep's classes, with a
+recording for each training.
+"""
 
 from dataclasses import dataclass, replace
 from heapq import heappop, heappush
@@ -27,7 +29,8 @@ class HalvingPolicy(_PrunerPolicy):
 class Policy:
     """A sampler and an early-stopping policy, by the names that a sweep's configuration has.
 
-    ``effort`` is None for a policy that takes none. ``batch`` is how many points start before a result is told.
+    ``effort`` is None for a policy that takes none. ``batch`` is how many points start before a
+    result is told.
     """
 
     sampler: str
@@ -50,17 +53,26 @@ class StartedTrial:
 
 
 class Rehearsal:
-    """A sweep of so many trials at most, with some slots, over a pool in which each place has one training."""
+    """A sweep of so many trials at most, with some slots, over a pool in which each place has one
+    training.
+    """
 
     def __init__(
-        self, pool: Pool, policy: Policy, seed: int, trials: int, slots: int = 1, budget: float | None = None
+        self,
+        pool: Pool,
+        policy: Policy,
+        seed: int,
+        trials: int,
+        slots: int = 1,
+        budget: float | None = None,
     ) -> None:
         self.pool, self.policy, self.seed, self.slots = pool, policy, seed, slots
         self.trainings = draw_trainings(pool, seed)
         self.left = list(range(len(pool.places)))
         self.most = min(trials, len(self.left))
         self.study = SweepStudy(pool.space, "maximize")
-        self.budget = budget  # completions; trials that are cut by its end do not count
+        # completions; trials that are cut by its end do not count
+        self.budget = budget
         self.over = False
         self.stopping = (
             HalvingPolicy()
@@ -72,8 +84,10 @@ class Rehearsal:
         self.trials: list[StartedTrial] = []
         self.outcome = Outcome()
         self.now = 0.0
-        self.ends: list[tuple[float, int]] = []  # when each running trial's next evaluation ends, on a simulated clock
-        self.waiting = 0  # points of a batch still to start
+        # when each running trial's next evaluation ends, on a simulated clock
+        self.ends: list[tuple[float, int]] = []
+        # points of a batch still to start
+        self.waiting = 0
         self.untold: list[int] = []
 
     def run(self) -> Outcome:
@@ -93,8 +107,12 @@ class Rehearsal:
     @property
     def more(self) -> bool:
         """Return whether new points may be started."""
-        wanted = self.stopping.trials(self._curves()) if isinstance(self.stopping, RankPolicy) else None
-        return not self.over and len(self.trials) < min(self.most, self.most if wanted is None else wanted)
+        wanted = (
+            self.stopping.trials(self._curves()) if isinstance(self.stopping, RankPolicy) else None
+        )
+        return not self.over and len(self.trials) < min(
+            self.most, self.most if wanted is None else wanted
+        )
 
     def _fill(self) -> bool:
         """Promote or start a trial in a free slot; return whether there was one."""
@@ -103,7 +121,8 @@ class Rehearsal:
             self.outcome.resumed += 1
             self._train(number)
             return True
-        if not self.waiting and not self.ends:  # a batch is told when all of it has ended
+        # a batch is told when all of it has ended
+        if not self.waiting and not self.ends:
             self._tell()
             self.waiting = self.policy.batch
         if not self.more or not self.waiting:
@@ -124,15 +143,21 @@ class Rehearsal:
         place = self.pool.nearest(asked, self.left)
         self.left.remove(place)
         recorded, point = self.trainings[place], self.pool.places[place].point
-        number = self.study.add({dial.name: point[dial.name] for dial in self.pool.space.parameters}, {})
-        curve = Curve(number, point, State.RUNNING, recorded.completions[-1], (), (), recorded.start)
+        number = self.study.add(
+            {dial.name: point[dial.name] for dial in self.pool.space.parameters}, {}
+        )
+        curve = Curve(
+            number, point, State.RUNNING, recorded.completions[-1], (), (), recorded.start
+        )
         self.trials.append(StartedTrial(place, recorded, curve))
         self.outcome.started.append(place)
         self.outcome.full += curve.total
         return number
 
     def _train(self, number: int) -> None:
-        """Begin the training until a trial's next evaluation. Its completions are counted at once."""
+        """Begin the training until a trial's next evaluation. Its completions are counted at
+        once.
+        """
         trial = self.trials[number]
         trial.set_state(State.RUNNING)
         done = trial.curve.completions

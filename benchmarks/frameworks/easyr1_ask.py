@@ -1,9 +1,10 @@
-"""What EasyR1's own classes and checks say to overrides; run by an interpreter with its imports, JSON lines in and out.
+"""What EasyR1's own classes and checks say to overrides; run by an interpreter with its imports,
+JSON lines in and out.
 
-EASYR1_SRC names a checkout. In: ``{"overrides": [...], "prompts": 1000}``. First out: versions. Then, a line each,
-``{"error": ""}`` or the error, of: the configuration classes under OmegaConf, ``RayPPOTrainer.__init__``, the workers'
-``_init_dist_mesh``, and ``DataProto.chunk`` and ``split`` on what a rollout would be. Ray, vLLM and process groups are
-stand-ins.
+EASYR1_SRC names a checkout. In: ``{"overrides": [...], "prompts": 1000}``. First out: versions.
+Then, a line each, ``{"error": ""}`` or the error, of: the configuration classes under OmegaConf,
+``RayPPOTrainer.__init__``, the workers' ``_init_dist_mesh``, and ``DataProto.chunk`` and ``split``
+on what a rollout would be. Ray, vLLM and process groups are stand-ins.
 """
 
 import contextlib
@@ -62,11 +63,15 @@ def judge(overrides: list[str], prompts: int) -> dict[str, str]:
 
 def _run(overrides: list[str], prompts: int) -> None:
     """verl/trainer/main.py, then what its workers do first."""
-    config = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(PPOConfig()), OmegaConf.from_dotlist(overrides)))
+    config = OmegaConf.to_object(
+        OmegaConf.merge(OmegaConf.structured(PPOConfig()), OmegaConf.from_dotlist(overrides))
+    )
     config.deep_post_init()
     fetched = config.data.mini_rollout_batch_size or config.data.rollout_batch_size
-    batches = prompts // fetched  # drop_last
-    assert batches >= 1  # data_loader.py
+    # drop_last
+    batches = prompts // fetched
+    # data_loader.py
+    assert batches >= 1
     loader = mock.MagicMock(__len__=lambda _: batches)
     RayPPOTrainer(config, None, None, loader, loader, {}, None)
     world = config.trainer.nnodes * config.trainer.n_gpus_per_node
@@ -76,7 +81,9 @@ def _run(overrides: list[str], prompts: int) -> None:
 
 
 def _workers(config: Any, world: int) -> None:
-    """FSDPWorker._init_dist_mesh and the checks of _build_rollout, in a world of so many processes."""
+    """FSDPWorker._init_dist_mesh and the checks of _build_rollout, in a world of so many
+    processes.
+    """
 
     def mesh(_device: str, mesh_shape: tuple[int, ...], **_: Any) -> None:
         size = 1
@@ -89,12 +96,19 @@ def _workers(config: Any, world: int) -> None:
     with mock.patch.multiple(fsdp_workers, FSDPUlyssesShardingManager=mock.MagicMock(), **patches):
         fsdp_workers.FSDPWorker._init_dist_mesh(worker, config.worker.actor, "actor")
     size, rollout = config.worker.rollout.tensor_parallel_size, config.worker.rollout
-    if world % size != 0:  # fsdp_workers.py _build_rollout, whose other half needs vLLM
+    # fsdp_workers.py _build_rollout, whose other half needs vLLM
+    if world % size != 0:
         raise ValueError(f"rollout world size {world} is not divisible by tp size {size}.")
-    if rollout.max_num_batched_tokens < rollout.prompt_length + rollout.response_length:  # vllm_rollout_spmd.py
-        raise ValueError("max_num_batched_tokens should be greater than prompt_length + response_length.")
-    if config.worker.actor.optim.lr_scheduler_type not in ("constant", "cosine"):  # fsdp_workers.py:366
-        raise NotImplementedError(f"LR scheduler type {config.worker.actor.optim.lr_scheduler_type} is not supported")
+    # vllm_rollout_spmd.py
+    if rollout.max_num_batched_tokens < rollout.prompt_length + rollout.response_length:
+        raise ValueError(
+            "max_num_batched_tokens should be greater than prompt_length + response_length."
+        )
+    # fsdp_workers.py:366
+    if config.worker.actor.optim.lr_scheduler_type not in ("constant", "cosine"):
+        raise NotImplementedError(
+            f"LR scheduler type {config.worker.actor.optim.lr_scheduler_type} is not supported"
+        )
 
 
 def _rollout(config: Any, world: int, fetched: int) -> None:
@@ -113,11 +127,23 @@ def _objective(config: Any) -> None:
     """One loss on four tokens, with the words that are set."""
     actor, mask = config.worker.actor, torch.ones(2, 4)
     compute_policy_loss(
-        torch.zeros(2, 4), torch.zeros(2, 4), torch.ones(2, 4), mask, actor.clip_ratio_low, actor.clip_ratio_high,
-        actor.clip_ratio_dual, actor.tau_positive, actor.tau_negative, actor.loss_type, actor.loss_avg_mode,
-    )  # fmt: skip
+        torch.zeros(2, 4),
+        torch.zeros(2, 4),
+        torch.ones(2, 4),
+        mask,
+        actor.clip_ratio_low,
+        actor.clip_ratio_high,
+        actor.clip_ratio_dual,
+        actor.tau_positive,
+        actor.tau_negative,
+        actor.loss_type,
+        actor.loss_avg_mode,
+    )
     if not config.algorithm.disable_kl:
-        assert compute_kl(torch.zeros(2, 4), torch.ones(2, 4), config.algorithm.kl_penalty).shape == mask.shape
+        assert (
+            compute_kl(torch.zeros(2, 4), torch.ones(2, 4), config.algorithm.kl_penalty).shape
+            == mask.shape
+        )
 
 
 def main() -> None:
@@ -125,8 +151,12 @@ def main() -> None:
     warnings.simplefilter("ignore")
     from verl import __version__
 
-    print(json.dumps({"EasyR1": __version__, "omegaconf": _version("omegaconf"), "torch": torch.__version__}),
-          flush=True)  # fmt: skip
+    print(
+        json.dumps(
+            {"EasyR1": __version__, "omegaconf": _version("omegaconf"), "torch": torch.__version__}
+        ),
+        flush=True,
+    )
     for line in sys.stdin:
         asked = json.loads(line)
         print(json.dumps(judge(asked["overrides"], asked["prompts"])), flush=True)

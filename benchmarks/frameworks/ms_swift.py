@@ -1,8 +1,9 @@
-"""The rules compared with ms-swift's own argument classes: python benchmarks/frameworks/ms_swift.py (make ms-swift).
+"""The rules compared with ms-swift's own argument classes: python benchmarks/frameworks/ms_swift.py
+(make ms-swift).
 
-Draws recipes, breaks each in a known way, and lets lint and the real classes judge them, in ms-swift's own environment; then
-the fixes. Writes its section of RESULTS.md, and the recipes with the real verdicts for the tests. Exit code 1 where
-anything differs.
+Draws recipes, breaks each in a known way, and lets lint and the real classes judge them, in
+ms-swift's own environment; then the fixes. Writes its section of RESULTS.md, and the recipes with
+the real verdicts for the tests. Exit code 1 where anything differs.
 """
 
 import json
@@ -24,7 +25,8 @@ PYTHON = PROJECT / ".venvs" / "ms-swift" / "bin" / "python"
 TINY = PROJECT / "outputs" / "ms-swift-tiny"
 VERDICTS = PROJECT / "tests" / "frameworks" / "ms_swift_verdicts.jsonl"
 COUNT, SEED = 500, 1
-KEPT = 8  # drawn recipes and mutants of each kind that the tests keep
+# drawn recipes and mutants of each kind that the tests keep
+KEPT = 8
 
 BODY = """`make ms-swift`, {date}: ms-swift {ms-swift}, trl {trl}, transformers {transformers}, torch {torch}. {count} recipes
 drawn at random (seed {seed}), and each of them broken in one of {kinds} ways; ms-swift's parser and its `RLHFArguments` judge
@@ -57,12 +59,28 @@ def main() -> int:
 
 
 def _body(done: Comparison, seconds: float) -> str:
-    counts = {"count": COUNT, "seed": SEED, "kinds": len(MUTATIONS), "recipes": done.accepted + done.refused}
+    counts = {
+        "count": COUNT,
+        "seed": SEED,
+        "kinds": len(MUTATIONS),
+        "recipes": done.accepted + done.refused,
+    }
     return BODY.format(
-        date=datetime.now(UTC).date(), seconds=seconds, late=", ".join(LATE), differences=len(done.differences),
-        accepted=done.accepted, refused=done.refused, derived=done.derived, fixes=done.fixes,
-        right=done.right, fine=done.fine, precision=done.precision, recall=done.recall, **counts, **done.versions,
-    )  # fmt: skip
+        date=datetime.now(UTC).date(),
+        seconds=seconds,
+        late=", ".join(LATE),
+        differences=len(done.differences),
+        accepted=done.accepted,
+        refused=done.refused,
+        derived=done.derived,
+        fixes=done.fixes,
+        right=done.right,
+        fine=done.fine,
+        precision=done.precision,
+        recall=done.recall,
+        **counts,
+        **done.versions,
+    )
 
 
 if __name__ == "__main__":

@@ -1,7 +1,9 @@
-"""What ms-swift's own argument classes say to command lines; run by its environment's interpreter, JSON lines in and out.
+"""What ms-swift's own argument classes say to command lines; run by its environment's interpreter,
+JSON lines in and out.
 
-In: ``{"processes": 8, "argv": ["--rlhf_type", "grpo", ...]}``. First out: versions. Then, a line each, ``{"error": ""}``
-with what ms-swift derived, or the error. Everything is real but the number of processes, which no process group stands behind.
+In: ``{"processes": 8, "argv": ["--rlhf_type", "grpo", ...]}``. First out: versions. Then, a line
+each, ``{"error": ""}`` with what ms-swift derived, or the error. Everything is real but the number
+of processes, which no process group stands behind.
 """
 
 import contextlib
@@ -18,9 +20,25 @@ from swift.arguments import RLHFArguments
 from swift.utils.utils import parse_args
 
 PACKAGES = ("ms-swift", "trl", "transformers", "torch")
-DERIVED = ("generation_batch_size", "steps_per_generation", "gradient_accumulation_steps", "learning_rate", "beta", "loss_type",
-           "scale_rewards", "eval_strategy", "eval_steps", "temperature", "lr_scheduler_type", "warmup_steps",
-           "max_completion_length", "dataloader_drop_last", "num_train_epochs", "max_steps", "kl_in_reward")  # fmt: skip
+DERIVED = (
+    "generation_batch_size",
+    "steps_per_generation",
+    "gradient_accumulation_steps",
+    "learning_rate",
+    "beta",
+    "loss_type",
+    "scale_rewards",
+    "eval_strategy",
+    "eval_steps",
+    "temperature",
+    "lr_scheduler_type",
+    "warmup_steps",
+    "max_completion_length",
+    "dataloader_drop_last",
+    "num_train_epochs",
+    "max_steps",
+    "kl_in_reward",
+)
 
 processes = 1
 # TrainingArguments ask torch.distributed; a batch check needs the number only.
@@ -34,7 +52,8 @@ def judge(argv: list[str]) -> dict[str, Any]:
         with contextlib.redirect_stderr(said), contextlib.redirect_stdout(io.StringIO()):
             arguments, rest = parse_args(RLHFArguments, argv)
         if rest and not arguments.ignore_args_error:
-            return {"error": f"ValueError: remaining_argv: {rest}"}  # pipelines/base.py
+            # pipelines/base.py
+            return {"error": f"ValueError: remaining_argv: {rest}"}
     except SystemExit:
         return {"error": said.getvalue().strip().splitlines()[-1]}
     except Exception as error:  # noqa: BLE001 - any error of the classes is the answer
@@ -57,7 +76,12 @@ def main() -> None:
         for line in sys.stdin:
             asked = json.loads(line)
             processes = asked["processes"]
-            print(json.dumps(judge([*asked["argv"], "--output_dir", folder, "--add_version", "false"])), flush=True)
+            print(
+                json.dumps(
+                    judge([*asked["argv"], "--output_dir", folder, "--add_version", "false"])
+                ),
+                flush=True,
+            )
 
 
 if __name__ == "__main__":

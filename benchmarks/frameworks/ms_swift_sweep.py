@@ -1,6 +1,8 @@
-"""A sweep that ms-swift trains on a CPU, and its record in RESULTS.md: python benchmarks/frameworks/ms_swift_sweep.py.
+"""A sweep that ms-swift trains on a CPU, and its record in RESULTS.md: python
+benchmarks/frameworks/ms_swift_sweep.py.
 
-Twelve points over the embedded tiny model, a third of them invalid: 12 generations divide no rollout of 32 completions.
+Twelve points over the embedded tiny model, a third of them invalid: 12 generations divide no
+rollout of 32 completions.
 """
 
 import json
@@ -37,15 +39,33 @@ def main() -> int:
     subprocess.run([sys.executable, str(HERE / "tiny" / "prepare.py"), str(TINY)], check=True)
     shutil.rmtree(PROJECT / "outputs" / NAME, ignore_errors=True)
     start = time.monotonic()
-    words = [f"trainer.recipe={HERE / 'tiny' / 'grpo.yaml'}", f"trainer.python={PYTHON}", f"trainer.workdir={TINY}"]
-    command = [sys.executable, "src/run.py", "-m", "trainer=ms-swift", *words, f"name={NAME}", *DIALS]
+    words = [
+        f"trainer.recipe={HERE / 'tiny' / 'grpo.yaml'}",
+        f"trainer.python={PYTHON}",
+        f"trainer.workdir={TINY}",
+    ]
+    command = [
+        sys.executable,
+        "src/run.py",
+        "-m",
+        "trainer=ms-swift",
+        *words,
+        f"name={NAME}",
+        *DIALS,
+    ]
     code = subprocess.run(command, cwd=PROJECT, check=False).returncode
     folder = PROJECT / "outputs" / NAME
     invalid = len((folder / "invalid.jsonl").read_text().splitlines())
     rows = [_row(trial) for trial in sorted((folder / "trials").iterdir())]
     minutes = (time.monotonic() - start) / 60
-    body = BODY.format(date=datetime.now(UTC).date(), dials=" ".join(DIALS), trials=len(rows), minutes=minutes,
-                       invalid=invalid, rows="\n".join(rows))  # fmt: skip
+    body = BODY.format(
+        date=datetime.now(UTC).date(),
+        dials=" ".join(DIALS),
+        trials=len(rows),
+        minutes=minutes,
+        invalid=invalid,
+        rows="\n".join(rows),
+    )
     write_section("ms-swift: a sweep that it trains", body)
     return code
 

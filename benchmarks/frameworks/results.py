@@ -16,5 +16,9 @@ def write_section(title: str, body: str) -> None:
     text = PATH.read_text(encoding="utf-8") if PATH.exists() else HEAD
     section = f"## {title}\n\n{body.strip()}\n"
     found = re.search(rf"^## {re.escape(title)}\n.*?(?=^## |\Z)", text, re.DOTALL | re.MULTILINE)
-    text = text[: found.start()] + section + "\n" + text[found.end() :] if found else f"{text.rstrip()}\n\n{section}"
+    text = (
+        text[: found.start()] + section + "\n" + text[found.end() :]
+        if found
+        else f"{text.rstrip()}\n\n{section}"
+    )
     PATH.write_text(text.rstrip() + "\n", encoding="utf-8")

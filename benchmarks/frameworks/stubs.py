@@ -1,6 +1,8 @@
-"""Stand-ins for packages that only a GPU needs, so that a framework's own configuration and checks can be imported and run.
+"""Stand-ins for packages that only a GPU needs, so that a framework's own configuration and checks
+can be imported and run.
 
-A missing package is any attribute of it, and any call of those: nothing that is judged goes through one.
+A missing package is any attribute of it, and any call of those: nothing that is judged goes through
+one.
 """
 
 import importlib.abc
@@ -19,7 +21,9 @@ class _Stub(types.ModuleType):
             return "99.0.0"
         if name.startswith("__"):
             raise AttributeError(name)
-        value = type(name, (), {}) if name[:1].isupper() else MagicMock(name=f"{self.__name__}.{name}")
+        value = (
+            type(name, (), {}) if name[:1].isupper() else MagicMock(name=f"{self.__name__}.{name}")
+        )
         setattr(self, name, value)
         return value
 

@@ -1,8 +1,10 @@
-"""What verl's own configuration says to overrides; run by its environment's interpreter, JSON lines in and out.
+"""What verl's own configuration says to overrides; run by its environment's interpreter, JSON lines
+in and out.
 
-In: ``{"overrides": ["data.train_batch_size=64", ...]}``. First out: versions. Then, a line each, ``{"error": ""}`` or the
-error of Hydra, of the configuration classes, or of ``validate_config``, as main_ppo meets them; and ``late``, the first
-assertion that the workers and the trainer would meet after minutes, whose conditions are copied here.
+In: ``{"overrides": ["data.train_batch_size=64", ...]}``. First out: versions. Then, a line each,
+``{"error": ""}`` or the error of Hydra, of the configuration classes, or of ``validate_config``, as
+main_ppo meets them; and ``late``, the first assertion that the workers and the trainer would meet
+after minutes, whose conditions are copied here.
 """
 
 import contextlib
@@ -17,7 +19,17 @@ from typing import Any
 
 from stubs import stub
 
-stub("ray", "vllm", "transfer_queue", "pylatexenc", "liger_kernel", "sglang", "torchdata", "PIL", "zmq")
+stub(
+    "ray",
+    "vllm",
+    "transfer_queue",
+    "pylatexenc",
+    "liger_kernel",
+    "sglang",
+    "torchdata",
+    "PIL",
+    "zmq",
+)
 
 from hydra import compose, initialize_config_module  # noqa: E402  # behind the stand-ins
 from verl.trainer.ppo.core_algos import get_kl_controller, kl_penalty  # noqa: E402
@@ -29,7 +41,11 @@ PACKAGES = ("verl", "hydra-core", "omegaconf", "torch")
 
 def judge(overrides: list[str]) -> dict[str, str]:
     """The errors that these overrides meet at start, and later."""
-    base = "ppo_megatron_trainer" if any("strategy=megatron" in word for word in overrides) else "ppo_trainer"
+    base = (
+        "ppo_megatron_trainer"
+        if any("strategy=megatron" in word for word in overrides)
+        else "ppo_trainer"
+    )
     try:
         with contextlib.redirect_stdout(io.StringIO()):
             config = compose(base, overrides=overrides)
@@ -44,10 +60,16 @@ def judge(overrides: list[str]) -> dict[str, str]:
 
 
 def late(config: Any) -> str:
-    """The first assertion of the workers or the trainer that fails, in verl's words; those on KL are its own functions."""
+    """The first assertion of the workers or the trainer that fails, in verl's words; those on KL
+    are its own functions.
+    """
     actor, rollout = config.actor_rollout_ref.actor, config.actor_rollout_ref.rollout
     world = config.trainer.nnodes * config.trainer.n_gpus_per_node
-    engine = rollout.tensor_model_parallel_size * rollout.data_parallel_size * rollout.pipeline_model_parallel_size
+    engine = (
+        rollout.tensor_model_parallel_size
+        * rollout.data_parallel_size
+        * rollout.pipeline_model_parallel_size
+    )
     if actor.use_dynamic_bsz != rollout.log_prob_use_dynamic_bsz:
         return "engine_workers.py:616 AssertionError"
     if not actor.use_dynamic_bsz and None in (
@@ -68,22 +90,34 @@ def late(config: Any) -> str:
 
 def _shared(actor: Any) -> int:
     if actor.strategy == "megatron":
-        sizes = (actor.megatron.tensor_model_parallel_size, actor.megatron.pipeline_model_parallel_size)
+        sizes = (
+            actor.megatron.tensor_model_parallel_size,
+            actor.megatron.pipeline_model_parallel_size,
+        )
         return int(sizes[0] * sizes[1] * actor.megatron.context_parallel_size)
     old = actor.get("ulysses_sequence_parallel_size", 1)
     return int(old if old > 1 else actor.fsdp_config.ulysses_sequence_parallel_size)
 
 
 def _update(config: Any, ranks: int) -> str:
-    """engine_workers.py:267 and workers/engine/utils.py:125, on the batch as _balance_batch pads it."""
+    """engine_workers.py:267 and workers/engine/utils.py:125, on the batch as _balance_batch pads
+    it.
+    """
     actor, rollout, ref = (config.actor_rollout_ref[name] for name in ("actor", "rollout", "ref"))
     step = actor.ppo_mini_batch_size * rollout.n
     if step % ranks:
         return f"Got mini_batch_size={step} and self.engine.get_data_parallel_size()={ranks}"
     if actor.use_dynamic_bsz:
         return ""
-    whole = ceil(config.data.train_batch_size * rollout.n / lcm(step, ranks)) * lcm(step, ranks) // ranks
-    sizes = [(whole, rollout.log_prob_micro_batch_size_per_gpu), (step // ranks, actor.ppo_micro_batch_size_per_gpu)]
+    whole = (
+        ceil(config.data.train_batch_size * rollout.n / lcm(step, ranks))
+        * lcm(step, ranks)
+        // ranks
+    )
+    sizes = [
+        (whole, rollout.log_prob_micro_batch_size_per_gpu),
+        (step // ranks, actor.ppo_micro_batch_size_per_gpu),
+    ]
     if need_reference_policy(config):
         sizes.append((whole, ref.log_prob_micro_batch_size_per_gpu))
     if any(size is None or data % size for data, size in sizes):

@@ -2,8 +2,9 @@
 
     python benchmarks/gpu/gpu_report.py [FOLDER ...]
 
-Each FOLDER (default: build/gpu) holds results.jsonl and grid.jsonl. Their lines are added to those of this folder, so tables of
-several cards and days stand together. Curves go to benchmarks/curves/sums.jsonl, and those of the first card to docs/curves.svg.
+Each FOLDER (default: build/gpu) holds results.jsonl and grid.jsonl. Their lines are added to those
+of this folder, so tables of several cards and days stand together. Curves go to
+benchmarks/curves/sums.jsonl, and those of the first card to docs/curves.svg.
 """
 
 import json
@@ -22,8 +23,10 @@ from curves_chart import PICTURE, draw_recorded  # noqa: E402  # it is in this f
 from gpu_grid import CONTEXT, GIB, HEAD, TOLERANCE, Outcome, read_outcomes, row  # noqa: E402  # it is in this folder
 
 RESULTS, GRID = HERE / "results.jsonl", BENCHMARKS / "memory" / "grid.jsonl"
-RUN_KEYS = ("part", "card", "trial", "mps")  # of a curve's line; the others are the curve
-SIZES = {"NVIDIA H100 80GB HBM3": 79.2, "NVIDIA H200": 139.8}  # GiB that torch can have
+# of a curve's line; the others are the curve
+RUN_KEYS = ("part", "card", "trial", "mps")
+# GiB that torch can have
+SIZES = {"NVIDIA H100 80GB HBM3": 79.2, "NVIDIA H200": 139.8}
 TITLE = """# On GPUs
 
 `make gpu` measures this and `make gpu-report` writes it; sums.py is the task, with SmolLM2-135M-Instruct. Float32 weights under
@@ -38,14 +41,18 @@ def read(path: Path) -> list[str]:
 
 def add(source: Path, target: Path) -> None:
     """Add the lines of a file that another lacks."""
-    target.write_text("".join(f"{line}\n" for line in dict.fromkeys([*read(target), *read(source)])))
+    target.write_text(
+        "".join(f"{line}\n" for line in dict.fromkeys([*read(target), *read(source)]))
+    )
 
 
 def write_tests(lines: list[dict[str, Any]]) -> Iterator[str]:
     """Yield one line for each test, with its last outcome."""
     last = {line["test"]: line for line in lines}
     counts = Counter(line["outcome"] for line in last.values())
-    yield f"{counts['passed']} passed, {counts['failed']} failed, {counts['skipped']} were skipped.\n"
+    yield (
+        f"{counts['passed']} passed, {counts['failed']} failed, {counts['skipped']} were skipped.\n"
+    )
     yield "| test | outcome | seconds |\n|---|---|---|"
     for name, line in last.items():
         why = f": {' '.join(line['why'].split())}" if line["outcome"] != "passed" else ""
@@ -54,22 +61,32 @@ def write_tests(lines: list[dict[str, Any]]) -> Iterator[str]:
 
 def write_packing(lines: list[dict[str, Any]]) -> Iterator[str]:
     """Yield the seconds of a step by how trials share the card."""
-    yield "| trials at once | NVIDIA's MPS | seconds a step | seconds a step of one trial's share |\n|---|---|---|---|"
+    yield (
+        "| trials at once | NVIDIA's MPS | seconds a step | seconds a step of one trial's "
+        "share |\n|---|---|---|---|"
+    )
     for line in lines:
         mps = "yes" if line["mps"] else "no"
-        yield f"| {line['trials']} | {mps} | {line['step_seconds']:.2f} | {line['seconds_a_trial_step']:.2f} |"
+        yield (
+            f"| {line['trials']} | {mps} | {line['step_seconds']:.2f} | "
+            f"{line['seconds_a_trial_step']:.2f} |"
+        )
 
 
 def write_curves(lines: list[dict[str, Any]]) -> Iterator[str]:
     """Yield the curves by learning rate."""
     steps = max((line["steps"] for line in lines), key=len)
     names = " | ".join(f"step {step}" for step in steps)
-    yield f"| lr | num_generations | beta | start | {names} | GPU seconds |\n|---|---|---|---|{'---|' * (len(steps) + 1)}"
+    yield (
+        f"| lr | num_generations | beta | start | {names} | GPU seconds "
+        f"|\n|---|---|---|---|{'---|' * (len(steps) + 1)}"
+    )
     for line in sorted(lines, key=lambda line: line["point"]["lr"]):
         point, values = line["point"], " | ".join(f"{value:.3f}" for value in line["held_out"])
         start = f"{line['start']:.3f}"
         yield (
-            f"| {point['lr']:.2g} | {point['num_generations']} | {point['beta']:g} | {start} | {values} | {line['seconds']:.0f} |"
+            f"| {point['lr']:.2g} | {point['num_generations']} | {point['beta']:g} | {start} | "
+            f"{values} | {line['seconds']:.0f} |"
         )
 
 
@@ -78,9 +95,13 @@ def write_search(lines: list[dict[str, Any]]) -> Iterator[str]:
     for line in lines:
         results = line["results"]
         finished = sum(result["status"] == "finished" for result in results)
-        best = max((result["objective"] for result in results if result["objective"] is not None), default=math.nan)
+        best = max(
+            (result["objective"] for result in results if result["objective"] is not None),
+            default=math.nan,
+        )
         yield (
-            f"{len(results)} trials started and {finished} finished before time was over; {line['share']:.0%} of all steps "
+            f"{len(results)} trials started and {finished} finished before time was over; "
+            f"{line['share']:.0%} of all steps "
             f"trained; the best value so far: {best:.3f}."
         )
 
@@ -93,12 +114,19 @@ def write_memory(card: str, outcomes: list[Outcome]) -> Iterator[str]:
     ran_out = [outcome for outcome in outcomes if outcome.ran_out]
     safe = sum(outcome.was_called_safe(SIZES.get(card, 0.0)) for outcome in ran_out)
     yield (
-        f"\n{sum(map(Outcome.is_close, kept))} of {len(kept)} estimates are within {TOLERANCE:.0%} of what was reserved, "
-        f"without CUDA's context ({CONTEXT / GIB:.1f} GiB). {len(ran_out)} points ran out of memory, {safe} of them called safe."
+        f"\n{sum(map(Outcome.is_close, kept))} of {len(kept)} estimates are within "
+        f"{TOLERANCE:.0%} of what was reserved, "
+        f"without CUDA's context ({CONTEXT / GIB:.1f} GiB). {len(ran_out)} points ran out of "
+        f"memory, {safe} of them called safe."
     )
 
 
-WRITERS = {"tests": write_tests, "packing": write_packing, "curves": write_curves, "search": write_search}
+WRITERS = {
+    "tests": write_tests,
+    "packing": write_packing,
+    "curves": write_curves,
+    "search": write_search,
+}
 
 
 def render(results: Path, grid: Path) -> str:
@@ -124,7 +152,9 @@ def main(folders: list[Path]) -> None:
     (HERE / "RESULTS.md").write_text(render(RESULTS, GRID))
     curves = [json.loads(line) for line in read(RESULTS) if '"part": "curves"' in line]
     kept = ({key: value for key, value in line.items() if key not in RUN_KEYS} for line in curves)
-    (BENCHMARKS / "curves" / "sums.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in kept))
+    (BENCHMARKS / "curves" / "sums.jsonl").write_text(
+        "".join(f"{json.dumps(line)}\n" for line in kept)
+    )
     PICTURE.write_text(draw_recorded(RESULTS))
 
 

@@ -13,7 +13,9 @@ def write_prompts(path: Path) -> None:
     random.Random(7).shuffle(pairs)
     rows = (
         {
-            "prompt": [{"role": "user", "content": f"What is {a} + {b}? Reply with the number only."}],
+            "prompt": [
+                {"role": "user", "content": f"What is {a} + {b}? Reply with the number only."}
+            ],
             "answer": str(a + b),
         }
         for a, b in pairs[:1200]
@@ -25,4 +27,7 @@ def last_number(completions: list[Any], answer: list[str], **_: Any) -> list[flo
     """Return 1 for each completion whose last number is the answer."""
     texts = [text if isinstance(text, str) else text[-1]["content"] for text in completions]
     numbers = [re.findall(r"\d+", text) for text in texts]
-    return [float(bool(found) and found[-1] == wanted) for found, wanted in zip(numbers, answer, strict=True)]
+    return [
+        float(bool(found) and found[-1] == wanted)
+        for found, wanted in zip(numbers, answer, strict=True)
+    ]

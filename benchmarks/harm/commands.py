@@ -1,8 +1,10 @@
-"""Print what `grposweep check` and a sweep change among the user's files, for each command of tests/external/destructive.yaml.
+"""Print what `grposweep check` and a sweep change among the user's files, for each command of
+tests/external/destructive.yaml.
 
     python benchmarks/harm/commands.py > table.md
 
-The trainer is the stub of the tests. A sweep that is not refused runs the command, which may then change what it always changes.
+The trainer is the stub of the tests. A sweep that is not refused runs the command, which may then
+change what it always changes.
 """
 
 import shlex
@@ -20,8 +22,14 @@ from support import Ended, grposweep, run_in  # noqa: E402
 
 
 def changed(folder: Path, before: dict[str, str]) -> str:
-    """Return the user's files that are not as before, without what a sweep writes into its own folder."""
-    after = {name: digest for name, digest in contents(folder).items() if not name.startswith(("outputs/s", "model"))}
+    """Return the user's files that are not as before, without what a sweep writes into its own
+    folder.
+    """
+    after = {
+        name: digest
+        for name, digest in contents(folder).items()
+        if not name.startswith(("outputs/s", "model"))
+    }
     lost = [name for name in before if after.get(name) != before[name]]
     return ", ".join(lost) or "none"
 
@@ -33,7 +41,9 @@ def ask_and_sweep(row: dict[str, Any]) -> list[str]:
         with tempfile.TemporaryDirectory() as made:
             here = Path(made, "a folder")
             here.mkdir()
-            variables = {name: value for name, value in staged(row, here).items() if name != "PYTHONPATH"}
+            variables = {
+                name: value for name, value in staged(row, here).items() if name != "PYTHONPATH"
+            }
             (here / "outputs" / "earlier").mkdir(parents=True)
             (here / "outputs" / "earlier" / "sweep.yaml").write_text("name: earlier\n")
             before = contents(here)
@@ -41,7 +51,14 @@ def ask_and_sweep(row: dict[str, Any]) -> list[str]:
             ended: Ended
             if is_sweep:
                 stub = f"+trainer.environment.PYTHONPATH='{STUB}'"
-                words = ("name=s", "search.metric=reward", "schedule=steps", stub, "-m", "lr=1e-4,3e-4")
+                words = (
+                    "name=s",
+                    "search.metric=reward",
+                    "schedule=steps",
+                    stub,
+                    "-m",
+                    "lr=1e-4,3e-4",
+                )
                 ended = run_in(here, *words, "--", command, **variables)
             else:
                 asked = f"PYTHONPATH={shlex.quote(str(STUB))} {command}"

@@ -1,8 +1,10 @@
-"""The memory estimator against torch, without a GPU and without weights: architectures of real models on fake tensors.
+"""The memory estimator against torch, without a GPU and without weights: architectures of real
+models on fake tensors.
 
-Counts what torch itself would allocate: parameters, AdamW's states, what autograd saves in a forward pass (with and without
-gradient checkpointing), and the peak of a forward and backward pass (of four layers).
-``python benchmarks/memory/architectures.py``; shapes are those of the published config.json files. Needs some minutes and 2 GiB.
+Counts what torch itself would allocate: parameters, AdamW's states, what autograd saves in a
+forward pass (with and without gradient checkpointing), and the peak of a forward and backward pass
+(of four layers). ``python benchmarks/memory/architectures.py``; shapes are those of the published
+config.json files. Needs some minutes and 2 GiB.
 """
 
 import warnings
@@ -22,11 +24,13 @@ from grporecipe.memory.parts import FLOAT, Need, find_states
 from grporecipe.model.architecture import Architecture
 
 BATCH, PROMPT, COMPLETION = 4, 128, 384
-WIDTH = 2  # bytes: bfloat16
+# bytes: bfloat16
+WIDTH = 2
 PEAK_LAYERS = 4
 
 
-# layers, hidden, intermediate, heads, key-value heads, head dimension, vocabulary, tied, model_type, published parameters
+# layers, hidden, intermediate, heads, key-value heads, head dimension, vocabulary, tied,
+# model_type, published parameters
 SHAPES: dict[str, tuple[Any, ...]] = {
     "Qwen2.5-0.5B": (24, 896, 4864, 14, 2, 64, 151_936, True, "qwen2", 494_032_768),
     "Qwen2.5-1.5B": (28, 1536, 8960, 12, 2, 128, 151_936, True, "qwen2", 1_543_714_304),
@@ -59,7 +63,8 @@ class Counted:
     parameters: int
     optimizer: int
     saved: int
-    peak: int  # of a forward and backward pass of few layers, with the gradients and states of an earlier one
+    # of a forward and backward pass of few layers, with the gradients and states of an earlier one
+    peak: int
 
 
 def architecture(name: str) -> Architecture:
@@ -71,21 +76,34 @@ def build_config(a: Architecture) -> Any:
     """Its configuration in transformers."""
     window = {} if a.model_type == "gemma3_text" else {"sliding_window": None}
     return CONFIGS[a.model_type](
-        num_hidden_layers=a.layers, hidden_size=a.hidden, intermediate_size=a.intermediate,
-        num_attention_heads=a.heads, num_key_value_heads=a.kv_heads, head_dim=a.head_dim,
-        vocab_size=a.vocabulary, tie_word_embeddings=a.tied_embeddings, **window,
-    )  # fmt: skip
+        num_hidden_layers=a.layers,
+        hidden_size=a.hidden,
+        intermediate_size=a.intermediate,
+        num_attention_heads=a.heads,
+        num_key_value_heads=a.kv_heads,
+        head_dim=a.head_dim,
+        vocab_size=a.vocabulary,
+        tie_word_embeddings=a.tied_embeddings,
+        **window,
+    )
 
 
 def count(a: Architecture, checkpoints: bool, batch: int = BATCH) -> Counted:
-    """One decoder counted by torch on tensors that have shapes and no storage; its peak with a few of its layers."""
+    """One decoder counted by torch on tensors that have shapes and no storage; its peak with a few
+    of its layers.
+    """
     with FakeTensorMode(allow_non_fake_inputs=True):
         model = build_model(a, checkpoints)
         with _watch(model) as seen:
             run(model, batch)
         parameters = sum(parameter.numel() for parameter in model.parameters())
         optimizer = step_once(model)
-        states = [tensor for kept in optimizer.state.values() for tensor in kept.values() if tensor.dim() > 0]
+        states = [
+            tensor
+            for kept in optimizer.state.values()
+            for tensor in kept.values()
+            if tensor.dim() > 0
+        ]
         peak = count_peak(few_layers(a), checkpoints, batch)
         return Counted(parameters, sum(map(_bytes, states)), sum(seen.values()), peak)
 
@@ -112,14 +130,23 @@ def count_saved_under_autocast(a: Architecture) -> int:
         return sum(seen.values())
 
 
-def count_saved_by_adapters(a: Architecture, targets: tuple[str, ...], width: int, batch: int = BATCH) -> int:
-    """The same of adapters on frozen weights of so many bytes, on real tensors: peft moves weights about."""
+def count_saved_by_adapters(
+    a: Architecture, targets: tuple[str, ...], width: int, batch: int = BATCH
+) -> int:
+    """The same of adapters on frozen weights of so many bytes, on real tensors: peft moves weights
+    about.
+    """
     from peft import LoraConfig, get_peft_model
 
     modules = "all-linear" if targets == ("all-linear",) else list(targets)
-    model = build_model(a, checkpoints=False, dtype=torch.float32 if width == FLOAT else torch.bfloat16)
-    adapted = get_peft_model(model, LoraConfig(task_type="CAUSAL_LM", r=16, lora_alpha=32, target_modules=modules))
-    adapted.enable_input_require_grads()  # else the first layer, here one of two, saves less
+    model = build_model(
+        a, checkpoints=False, dtype=torch.float32 if width == FLOAT else torch.bfloat16
+    )
+    adapted = get_peft_model(
+        model, LoraConfig(task_type="CAUSAL_LM", r=16, lora_alpha=32, target_modules=modules)
+    )
+    # else the first layer, here one of two, saves less
+    adapted.enable_input_require_grads()
     with _watch(adapted) as seen, torch.autocast("cpu", dtype=torch.bfloat16):
         run(adapted.base_model.model, batch)
     return sum(seen.values())
@@ -127,7 +154,9 @@ def count_saved_by_adapters(a: Architecture, targets: tuple[str, ...], width: in
 
 def build_model(a: Architecture, checkpoints: bool, dtype: torch.dtype = torch.bfloat16) -> Any:
     """The model of transformers, its attention as TRL runs it."""
-    model = transformers.AutoModelForCausalLM.from_config(build_config(a), dtype=dtype, attn_implementation="sdpa")
+    model = transformers.AutoModelForCausalLM.from_config(
+        build_config(a), dtype=dtype, attn_implementation="sdpa"
+    )
     model.train()
     if checkpoints:
         model.gradient_checkpointing_enable()
@@ -137,7 +166,9 @@ def build_model(a: Architecture, checkpoints: bool, dtype: torch.dtype = torch.b
 def run(model: Any, batch: int) -> torch.Tensor:
     """The decoder's forward pass, without a head: TRL has a kernel of its own for that."""
     ids, mask = (torch.ones(batch, PROMPT + COMPLETION, dtype=torch.long) for _ in range(2))
-    hidden: torch.Tensor = model.model(input_ids=ids, attention_mask=mask, use_cache=False).last_hidden_state
+    hidden: torch.Tensor = model.model(
+        input_ids=ids, attention_mask=mask, use_cache=False
+    ).last_hidden_state
     return hidden
 
 
@@ -147,7 +178,9 @@ def few_layers(a: Architecture) -> Architecture:
 
 
 def count_peak(a: Architecture, checkpoints: bool, batch: int) -> int:
-    """Bytes at the peak of a forward and backward pass, in addition to the gradients and AdamW's states of an earlier one."""
+    """Bytes at the peak of a forward and backward pass, in addition to the gradients and AdamW's
+    states of an earlier one.
+    """
     model = build_model(a, checkpoints)
     optimizer = step_once(model)
     tracker = MemTracker()
@@ -174,19 +207,42 @@ def _watch(model: torch.nn.Module) -> Iterator[dict[StorageWeakRef, int]]:
 
 
 def build_need(a: Architecture, checkpoints: bool, batch: int = BATCH) -> Need:
-    """The same micro-batch for the estimator: one rank, all weights trained, gradients from an earlier micro-batch."""
+    """The same micro-batch for the estimator: one rank, all weights trained, gradients from an
+    earlier micro-batch.
+    """
     return Need(
-        model=a, width=WIDTH, compute=WIDTH, batch=batch, rollout=0, scored=batch, prompt=PROMPT, completion=COMPLETION,
-        processes=1, accumulates=True, checkpoints=checkpoints, has_reference=False, optim="adamw_torch", sharding="none",
-        lora=None, uses_vllm=False, engine_share=0.0, gpu_gib=None, engine_sleeps=False, is_filtered=False, is_nucleus=False,
-    )  # fmt: skip
+        model=a,
+        width=WIDTH,
+        compute=WIDTH,
+        batch=batch,
+        rollout=0,
+        scored=batch,
+        prompt=PROMPT,
+        completion=COMPLETION,
+        processes=1,
+        accumulates=True,
+        checkpoints=checkpoints,
+        has_reference=False,
+        optim="adamw_torch",
+        sharding="none",
+        lora=None,
+        uses_vllm=False,
+        engine_share=0.0,
+        gpu_gib=None,
+        engine_sleeps=False,
+        is_filtered=False,
+        is_nucleus=False,
+    )
 
 
 def predict(a: Architecture, checkpoints: bool, batch: int = BATCH) -> Counted:
     """What the estimator says to the same questions."""
     need = build_need(replace(a, parameters=0), checkpoints, batch)
     return Counted(
-        a.count(), int(find_states(need).optimizer), int(find_activations(need)[0]), predict_peak(a, checkpoints, batch)
+        a.count(),
+        int(find_states(need).optimizer),
+        int(find_activations(need)[0]),
+        predict_peak(a, checkpoints, batch),
     )
 
 
@@ -194,7 +250,8 @@ def predict_peak(a: Architecture, checkpoints: bool, batch: int) -> int:
     """The estimator's peak, of few layers as well."""
     need = build_need(few_layers(a), checkpoints, batch)
     states = find_states(need)
-    dense = a.head_parameters * WIDTH  # the embedding's gradient, before it joins the others at the very end
+    # the embedding's gradient, before it joins the others at the very end
+    dense = a.head_parameters * WIDTH
     stays = states.weights + states.gradients + states.optimizer
     return int(stays + max(sum(find_activations(need)), dense))
 
@@ -204,7 +261,8 @@ def main() -> None:
     warnings.filterwarnings("ignore")
     transformers.logging.set_verbosity_error()
     print(
-        f"{BATCH} sequences of {PROMPT + COMPLETION} tokens, bfloat16, AdamW; GiB counted by torch (error of the estimate)\n"
+        f"{BATCH} sequences of {PROMPT + COMPLETION} tokens, bfloat16, AdamW; GiB counted by "
+        "torch (error of the estimate)\n"
     )
     print("| model | parameters | AdamW | saved | checkpointed | peak, 4 layers | checkpointed |")
     print("|---|---|---|---|---|---|---|")
@@ -213,14 +271,26 @@ def main() -> None:
         a = architecture(name)
         (plain, wanted), (spared, less) = ((count(a, on), predict(a, on)) for on in (False, True))
         cells = [
-            (plain.optimizer, wanted.optimizer), (plain.saved, wanted.saved), (spared.saved, less.saved),
-            (plain.peak, wanted.peak), (spared.peak, less.peak),
-        ]  # fmt: skip
-        assert plain.parameters == wanted.parameters == a.parameters, (name, plain.parameters, wanted.parameters)
+            (plain.optimizer, wanted.optimizer),
+            (plain.saved, wanted.saved),
+            (spared.saved, less.saved),
+            (plain.peak, wanted.peak),
+            (spared.peak, less.peak),
+        ]
+        assert plain.parameters == wanted.parameters == a.parameters, (
+            name,
+            plain.parameters,
+            wanted.parameters,
+        )
         worst = max(worst, *(abs(ours / theirs - 1) for theirs, ours in cells))
-        shown = " | ".join(f"{theirs / GIB:.3f} ({ours / theirs - 1:+.1%})" for theirs, ours in cells)
+        shown = " | ".join(
+            f"{theirs / GIB:.3f} ({ours / theirs - 1:+.1%})" for theirs, ours in cells
+        )
         print(f"| {name} | {plain.parameters:,} (exact) | {shown} |", flush=True)
-    print(f"\nlargest error {worst:.1%}; torch {torch.__version__}, transformers {transformers.__version__}")
+    print(
+        f"\nlargest error {worst:.1%}; torch {torch.__version__}, transformers "
+        f"{transformers.__version__}"
+    )
 
 
 if __name__ == "__main__":

@@ -1,10 +1,13 @@
-"""The memory estimator against a GPU: real GRPO steps of TRL over a grid of points, some of which run out of memory.
+"""The memory estimator against a GPU: real GRPO steps of TRL over a grid of points, some of which
+run out of memory.
 
-``python benchmarks/memory/gpu_grid.py`` on a machine with one GPU of at least 24 GiB; nothing is downloaded: weights are
-random, of the real shape. Each point runs in a process of its own (gpu_point.py), and its line goes to grid.jsonl next to this
-file as soon as it is known: ``torch.cuda.max_memory_reserved`` next to the estimate. Points that have their line are not run
-again, so with ``--seconds 180`` the grid is done in pieces; each prints the whole comparison so far. Most points train on random
-rollouts, which takes seconds; a few generate theirs. ``--list`` shows the points with their estimates, which needs no GPU.
+``python benchmarks/memory/gpu_grid.py`` on a machine with one GPU of at least 24 GiB; nothing is
+downloaded: weights are random, of the real shape. Each point runs in a process of its own
+(gpu_point.py), and its line goes to grid.jsonl next to this file as soon as it is known:
+``torch.cuda.max_memory_reserved`` next to the estimate. Points that have their line are not run
+again, so with ``--seconds 180`` the grid is done in pieces; each prints the whole comparison so
+far. Most points train on random rollouts, which takes seconds; a few generate theirs. ``--list``
+shows the points with their estimates, which needs no GPU.
 """
 
 import argparse
@@ -26,19 +29,26 @@ from gpu_point import STEPS, Point  # noqa: E402  # it is in this folder
 from grporecipe.memory.catalog import GPUS  # noqa: E402
 from grporecipe.memory.estimate import CONTEXT, GIB, estimate  # noqa: E402
 
-TOLERANCE = 0.15  # of what was reserved
-AHEAD = 4  # processes that import while another one measures
-LONGEST = 200  # seconds for one point
-MEMORY = Path("/dev/shm")  # weights of 7 billion parameters are written and read in seconds there
+# of what was reserved
+TOLERANCE = 0.15
+# processes that import while another one measures
+AHEAD = 4
+# seconds for one point
+LONGEST = 200
+# weights of 7 billion parameters are written and read in seconds there
+MEMORY = Path("/dev/shm")
 HEAD = (
-    "| model | micro-batch | completion | with | estimate GiB | reserved GiB | allocated GiB | error |\n"
+    "| model | micro-batch | completion | with | estimate GiB | reserved GiB | allocated GiB | "
+    "error |\n"
     "|---|---|---|---|---|---|---|---|"
 )
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a GPU said: GiB reserved at most, or that it ran out of memory; anything else is an error of the run."""
+    """What a GPU said: GiB reserved at most, or that it ran out of memory; anything else is an
+    error of the run.
+    """
 
     point: Point
     reserved_gib: float | None
@@ -47,27 +57,45 @@ class Outcome:
     allocated_gib: float | None = None
 
     def is_close(self) -> bool:
-        """Whether the estimate is within the tolerance; of a run that ran out there is nothing to compare."""
-        return self.reserved_gib is None or abs(estimate_gib(self.point) / self.reserved_gib - 1) <= TOLERANCE
+        """Whether the estimate is within the tolerance; of a run that ran out there is nothing to
+        compare.
+        """
+        return (
+            self.reserved_gib is None
+            or abs(estimate_gib(self.point) / self.reserved_gib - 1) <= TOLERANCE
+        )
 
     def was_called_safe(self, gpu_gib: float) -> bool:
-        """Whether the estimator would have let a point start that ran out of memory: there must be none."""
+        """Whether the estimator would have let a point start that ran out of memory: there must be
+        none.
+        """
         return self.ran_out and estimate_gib(self.point) + CONTEXT / GIB <= gpu_gib
 
 
 def estimate_gib(point: Point) -> float:
-    """What it needs, without CUDA's context, which torch does not count; without the generation of rollouts that are given."""
+    """What it needs, without CUDA's context, which torch does not count; without the generation of
+    rollouts that are given.
+    """
     memory = estimate(point.setting)
-    assert memory is not None  # the model is known
+    # the model is known
+    assert memory is not None
     return (
-        max(size for phase, size in memory.phases.items() if point.generates or phase != "generation") - CONTEXT
+        max(
+            size
+            for phase, size in memory.phases.items()
+            if point.generates or phase != "generation"
+        )
+        - CONTEXT
     ) / GIB
 
 
 def grid(gpu_gib: float) -> list[Point]:
-    """The points: each switch on its own and together, seven models, and some that this GPU just holds, or does not."""
+    """The points: each switch on its own and together, seven models, and some that this GPU just
+    holds, or does not.
+    """
     return sorted(
-        {*_small(), *_medium(), *_large(), *_edge(gpu_gib)}, key=lambda point: (point.model, estimate_gib(point))
+        {*_small(), *_medium(), *_large(), *_edge(gpu_gib)},
+        key=lambda point: (point.model, estimate_gib(point)),
     )
 
 
@@ -85,7 +113,12 @@ def _small() -> Iterator[Point]:
 
 
 def _medium() -> Iterator[Point]:
-    for checkpoints, lora, kl in ((False, False, False), (True, False, True), (True, True, True), (False, True, False)):
+    for checkpoints, lora, kl in (
+        (False, False, False),
+        (True, False, True),
+        (True, True, True),
+        (False, True, False),
+    ):
         yield Point("qwen2.5-1.5b", 8, 512, checkpoints, lora, kl)
         yield Point("qwen3-0.6b", 16, 256, checkpoints, lora, kl)
     yield Point("llama-3.2-1b", 8, 1024, True, False, False)
@@ -95,13 +128,21 @@ def _large() -> Iterator[Point]:
     yield Point("llama-3.2-3b", 8, 512, True, True, False)
     yield Point("qwen3-4b", 8, 512, True, True, True)
     yield Point("qwen2.5-7b", 8, 256, True, True, False)
-    yield Point("qwen2.5-7b", 8, 512, True, False, False)  # full fine-tuning: 57 GiB before the first activation
+    # full fine-tuning: 57 GiB before the first activation
+    yield Point("qwen2.5-7b", 8, 512, True, False, False)
 
 
 def _edge(gpu_gib: float) -> Iterator[Point]:
-    """Micro-batches that the estimator puts around the GPU's memory: below nine tenths, and above it."""
+    """Micro-batches that the estimator puts around the GPU's memory: below nine tenths, and above
+    it.
+    """
     small, medium, large = "qwen2.5-0.5b", "qwen2.5-1.5b", "qwen3-4b"
-    full = ((small, False, 0.85), (small, False, 1.15), (medium, False, 0.85), (medium, False, 1.25))
+    full = (
+        (small, False, 0.85),
+        (small, False, 1.15),
+        (medium, False, 0.85),
+        (medium, False, 1.25),
+    )
     for model, lora, share in (*full, (small, True, 1.4), (large, True, 1.15)):
         points = (Point(model, batch, 512, False, lora, False) for batch in range(8, 4096, 8))
         yield next(point for point in points if estimate_gib(point) >= share * gpu_gib)
@@ -113,8 +154,11 @@ class Worker:
     def __init__(self) -> None:
         self._process = subprocess.Popen(
             [sys.executable, str(HERE / "gpu_point.py")],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        )  # fmt: skip
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
 
     def run(self, point: Point, weights: Path) -> Outcome:
         """What became of the point."""
@@ -139,11 +183,15 @@ def read_outcome(point: Point, out: str, log: str) -> Outcome:
         return Outcome(point, **json.loads(lines[-1]))
     except (IndexError, ValueError, TypeError):
         ran_out = "out of memory" in log.lower()
-        return Outcome(point, None, ran_out, "" if ran_out else (log.strip().splitlines() or ["no output"])[-1])
+        return Outcome(
+            point, None, ran_out, "" if ran_out else (log.strip().splitlines() or ["no output"])[-1]
+        )
 
 
 def run_points(points: list[Point], seconds: float) -> Iterator[Outcome]:
-    """One after the other, as many as there is time for; one model's weights lie in memory or on the disk at a time."""
+    """One after the other, as many as there is time for; one model's weights lie in memory or on
+    the disk at a time.
+    """
     end = time.monotonic() + seconds
     waiting, made_for = [Worker() for _ in range(AHEAD)], ""
     with tempfile.TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None) as name:
@@ -170,14 +218,24 @@ def read_outcomes(path: Path, gpu: str) -> list[Outcome]:
     """What an earlier call has measured on such a GPU; errors are to be tried again."""
     lines = [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else []
     return [
-        Outcome(Point(**line["point"]), line["reserved_gib"], line["ran_out"], allocated_gib=line.get("allocated_gib"))
+        Outcome(
+            Point(**line["point"]),
+            line["reserved_gib"],
+            line["ran_out"],
+            allocated_gib=line.get("allocated_gib"),
+        )
         for line in lines
         if line["gpu"] == gpu and not line["error"]
     ]
 
 
 def _switches(point: Point) -> tuple[tuple[str, bool], ...]:
-    return ("checkpointing", point.checkpoints), ("LoRA", point.lora), ("KL", point.kl), ("generated", point.generates)
+    return (
+        ("checkpointing", point.checkpoints),
+        ("LoRA", point.lora),
+        ("KL", point.kl),
+        ("generated", point.generates),
+    )
 
 
 def row(outcome: Outcome, gpu_gib: float) -> str:
@@ -191,7 +249,10 @@ def row(outcome: Outcome, gpu_gib: float) -> str:
     else:
         allocated = "" if outcome.allocated_gib is None else f"{outcome.allocated_gib:.2f}"
         seen = f"{outcome.reserved_gib:.2f} | {allocated} | {guess / outcome.reserved_gib - 1:+.1%}"
-    return f"| {point.model} | {point.batch} | {point.completion} | {ways or 'none'} | {guess:.2f} | {seen} |"
+    return (
+        f"| {point.model} | {point.batch} | {point.completion} | {ways or 'none'} | "
+        f"{guess:.2f} | {seen} |"
+    )
 
 
 def compare(outcomes: list[Outcome], wanted: int, gpu: str, gpu_gib: float) -> int:
@@ -200,17 +261,26 @@ def compare(outcomes: list[Outcome], wanted: int, gpu: str, gpu_gib: float) -> i
     measured = [outcome for outcome in outcomes if not outcome.error]
     ran_out = sum(outcome.ran_out for outcome in measured)
     kept = [outcome for outcome in measured if outcome.reserved_gib is not None]
-    close, unsafe = sum(outcome.is_close() for outcome in kept), sum(o.was_called_safe(gpu_gib) for o in measured)
+    close, unsafe = (
+        sum(outcome.is_close() for outcome in kept),
+        sum(o.was_called_safe(gpu_gib) for o in measured),
+    )
     print(
-        f"\n{gpu}, {gpu_gib:.1f} GiB: {len(measured)} of {wanted} points measured; {close} of {len(kept)} estimates within "
+        f"\n{gpu}, {gpu_gib:.1f} GiB: {len(measured)} of {wanted} points measured; {close} of "
+        f"{len(kept)} estimates within "
         f"{TOLERANCE:.0%}; {ran_out} ran out of memory, {unsafe} of them called safe"
     )
     return int(len(measured) < wanted or close < len(kept) or unsafe > 0)
 
 
 def find_gpu() -> tuple[str, float] | None:
-    """Its name and GiB, asked for in another process: CUDA's context would take memory from the points."""
-    code = "import torch; p = torch.cuda.get_device_properties(0); print(p.name); print(p.total_memory)"
+    """Its name and GiB, asked for in another process: CUDA's context would take memory from the
+    points.
+    """
+    code = (
+        "import torch; p = torch.cuda.get_device_properties(0); print(p.name); "
+        "print(p.total_memory)"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     if done.returncode:
         return None
@@ -221,14 +291,26 @@ def find_gpu() -> tuple[str, float] | None:
 def main() -> int:
     """The whole grid, or the part of it that there is time for."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--list", action="store_true", help="only the points and their estimates, for an H200")
-    parser.add_argument("--seconds", type=float, default=float("inf"), help="stop in time; the next call continues")
-    parser.add_argument("--to", type=Path, default=HERE / "grid.jsonl", help="the lines, earlier calls' among them")
+    parser.add_argument(
+        "--list", action="store_true", help="only the points and their estimates, for an H200"
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=float("inf"), help="stop in time; the next call continues"
+    )
+    parser.add_argument(
+        "--to", type=Path, default=HERE / "grid.jsonl", help="the lines, earlier calls' among them"
+    )
     asked = parser.parse_args()
     if asked.list:
         points = grid(GPUS["H200"])
-        print("\n".join((HEAD, *(row(Outcome(point, None, error="not run"), 0.0) for point in points))))
-        print(f"\n{len(points)} points, about {sum(map(expected_seconds, points)) / 60:.0f} minutes")
+        print(
+            "\n".join(
+                (HEAD, *(row(Outcome(point, None, error="not run"), 0.0) for point in points))
+            )
+        )
+        print(
+            f"\n{len(points)} points, about {sum(map(expected_seconds, points)) / 60:.0f} minutes"
+        )
         return 0
     found = find_gpu()
     if found is None:
@@ -240,7 +322,11 @@ def main() -> int:
     with asked.to.open("a") as file:
         for outcome in run_points([point for point in points if point not in done], asked.seconds):
             outcomes.append(outcome)
-            line: dict[str, Any] = {"gpu": gpu, "estimate_gib": estimate_gib(outcome.point), **asdict(outcome)}
+            line: dict[str, Any] = {
+                "gpu": gpu,
+                "estimate_gib": estimate_gib(outcome.point),
+                **asdict(outcome),
+            }
             file.write(json.dumps(line) + "\n")
             file.flush()
             print(row(outcome, gpu_gib), file=sys.stderr, flush=True)

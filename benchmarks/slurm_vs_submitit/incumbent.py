@@ -1,4 +1,6 @@
-"""The same trials as our fake trainer's, for hydra-optuna-sweeper and hydra-submitit-launcher: a sleep and a number."""
+"""The same trials as our fake trainer's, for hydra-optuna-sweeper and hydra-submitit-launcher: a
+sleep and a number.
+"""
 
 import time
 
@@ -6,7 +8,8 @@ import hydra
 from omegaconf import DictConfig
 
 STEPS, GENERATIONS = 10, 8
-COMPLETIONS = {"small": 32, "open_r1_medium": 2}  # of a rollout, on one process
+# of a rollout, on one process
+COMPLETIONS = {"small": 32, "open_r1_medium": 2}
 
 
 @hydra.main(version_base="1.3", config_path=".", config_name="incumbent")

@@ -1,4 +1,6 @@
-"""Tiny real GRPO for hydra-optuna-sweeper and hydra-submitit-launcher: each job runs one training of ours, fresh."""
+"""Tiny real GRPO for hydra-optuna-sweeper and hydra-submitit-launcher: each job runs one training
+of ours, fresh.
+"""
 
 import json
 import subprocess
@@ -11,7 +13,9 @@ from omegaconf import DictConfig
 
 @hydra.main(version_base="1.3", config_path=".", config_name="incumbent_grpo")
 def main(config: DictConfig) -> float:
-    """The objective of one run; what run.py refuses, in a second and before torch, is an invalid point."""
+    """The objective of one run; what run.py refuses, in a second and before torch, is an invalid
+    point.
+    """
     name = f"job-{HydraConfig.get().job.num}"
     run = [
         config.python,
@@ -23,7 +27,9 @@ def main(config: DictConfig) -> float:
     ]
     done = subprocess.run(run, cwd=config.folder, capture_output=True, text=True, check=False)
     if done.returncode == 2:
-        raise ValueError(f"the rollout must be divisible by the number of generations: {done.stderr}")
+        raise ValueError(
+            f"the rollout must be divisible by the number of generations: {done.stderr}"
+        )
     (result,) = Path(config.folder).glob(f"outputs/{name}/trials/*/result.json")
     return float(json.loads(result.read_text())["objective"])
 

@@ -1,7 +1,8 @@
-"""Read an EasyR1 release into frameworks/easyr1/keys.json, from its git history: EASYR1_SRC names a checkout.
+"""Read an EasyR1 release into frameworks/easyr1/keys.json, from its git history: EASYR1_SRC names a
+checkout.
 
-The configuration classes of a release are imported from a folder that holds nothing else, so that neither torch nor ray is
-needed. A release is the tag ``v<version>``, or EASYR1_COMMIT.
+The configuration classes of a release are imported from a folder that holds nothing else, so that
+neither torch nor ray is needed. A release is the tag ``v<version>``, or EASYR1_COMMIT.
 """
 
 import json
@@ -23,19 +24,32 @@ if TYPE_CHECKING:
 
 PACKAGE, NAME = "easyr1", "EasyR1"
 TARGET = FRAMEWORKS / "easyr1" / "keys.json"
-EXAMPLE = "examples/config.yaml"  # that its scripts build on
+# that its scripts build on
+EXAMPLE = "examples/config.yaml"
 CHECKS = re.compile(
-    r"verl/(trainer/(config|main|core_algos|ray_trainer)|workers/(\w+/)?(config|fsdp_workers|dp_actor))\.py"
+    r"verl/(trainer/(config|main|core_algos|ray_trainer)|workers/(\w+/)?(config|fsdp_workers"
+    r"|dp_actor))\.py"
 )
 RESTS = (
     ("verl/trainer/core_algos.py", "AdvantageEstimator", "frameworks/easyr1/recipes.py: CHOICES"),
-    ("verl/trainer/core_algos.py", "compute_policy_loss", "frameworks/easyr1/recipes.py: CHOICES, LOSSES"),
+    (
+        "verl/trainer/core_algos.py",
+        "compute_policy_loss",
+        "frameworks/easyr1/recipes.py: CHOICES, LOSSES",
+    ),
     ("verl/trainer/core_algos.py", "compute_kl", "frameworks/easyr1/recipes.py: KNOWN_ESTIMATORS"),
     ("verl/workers/fsdp_workers.py", "FSDPWorker", "frameworks/easyr1/rules.py: sizes"),
 )
 TESTS = (("make", "easyr1"),)
 BY_HAND = ("frameworks/easyr1/rules.py: SUCCESSORS, for keys that went",)
-MODULES = ("trainer", "workers", "workers/actor", "workers/critic", "workers/reward", "workers/rollout")
+MODULES = (
+    "trainer",
+    "workers",
+    "workers/actor",
+    "workers/critic",
+    "workers/reward",
+    "workers/rollout",
+)
 STUBS = {
     "utils/__init__.py": "",
     "utils/py_functional.py": "def get_abs_path(path, prompt=''):\n    return path\n",
@@ -56,8 +70,15 @@ def walk(obj, prefix=""):
 
 print(json.dumps([list(item) for item in walk(PPOConfig())]))
 """
-KINDS = {"<class 'int'>": "int", "<class 'float'>": "float", "<class 'bool'>": "bool", "<class 'str'>": "str",
-         "typing.Optional[int]": "int?", "typing.Optional[float]": "float?", "typing.Optional[str]": "str?"}  # fmt: skip
+KINDS = {
+    "<class 'int'>": "int",
+    "<class 'float'>": "float",
+    "<class 'bool'>": "bool",
+    "<class 'str'>": "str",
+    "typing.Optional[int]": "int?",
+    "typing.Optional[float]": "float?",
+    "typing.Optional[str]": "str?",
+}
 
 
 def git(*arguments: str) -> str:
@@ -90,7 +111,9 @@ def package(version: str) -> Checkout:
 
 
 def read_keys(release: Checkout) -> dict[str, list[Any]]:
-    """Every key of a commit: its type (``auto`` before it where the class overwrites it) and its default."""
+    """Every key of a commit: its type (``auto`` before it where the class overwrites it) and its
+    default.
+    """
     listed = set(release.names)
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder) / "verl"
@@ -105,7 +128,9 @@ def read_keys(release: Checkout) -> dict[str, list[Any]]:
             (root / name).parent.mkdir(exist_ok=True)
             (root / name).write_text(text)
         (root / "__init__.py").touch()
-        done = subprocess.run([sys.executable, "-c", READ], cwd=folder, check=True, capture_output=True, text=True)
+        done = subprocess.run(
+            [sys.executable, "-c", READ], cwd=folder, check=True, capture_output=True, text=True
+        )
     return {
         name: [("" if init else "auto ") + KINDS.get(kind, "any"), default]
         for name, kind, default, init in json.loads(done.stdout)

@@ -1,9 +1,12 @@
-"""Read an ms-swift release into frameworks/ms_swift/keys.json: what `swift rlhf` takes, as its own parser tells.
+"""Read an ms-swift release into frameworks/ms_swift/keys.json: what `swift rlhf` takes, as its own
+parser tells.
 
-    .venvs/ms-swift/bin/python benchmarks/tools/ms_swift_keys.py        # prints the keys of the installed release
+    .venvs/ms-swift/bin/python benchmarks/tools/ms_swift_keys.py        # prints the keys of the
+    installed release
 
-Of the newest release a key is its type, its default where that is a plain value, and its choices where the parser names them.
-"earlier" has the history of each key that was not always as it is now, from 3.1.1, the first release with GRPO.
+Of the newest release a key is its type, its default where that is a plain value, and its choices
+where the parser names them. "earlier" has the history of each key that was not always as it is now,
+from 3.1.1, the first release with GRPO.
 """
 
 import json
@@ -18,22 +21,41 @@ if TYPE_CHECKING:
 
 PACKAGE, NAME = "ms-swift", "ms-swift"
 TARGET = FRAMEWORKS / "ms_swift" / "keys.json"
-PINNED = "benchmarks/frameworks/ms-swift.txt"  # the environment of `make ms-swift`
+# the environment of `make ms-swift`
+PINNED = "benchmarks/frameworks/ms-swift.txt"
 PYTHON = PROJECT / ".venvs" / "ms-swift" / "bin" / "python"
-CHECKS = re.compile(r"swift/(arguments/\w+|rlhf_trainers/(arguments|args_mixin|grpo_trainer|rollout_mixin))\.py")
+CHECKS = re.compile(
+    r"swift/(arguments/\w+|rlhf_trainers/(arguments|args_mixin|grpo_trainer|rollout_mixin))\.py"
+)
 RESTS = (
     (
         "swift/rlhf_trainers/grpo_trainer.py",
         "_compute_loss_and_metrics",
         "frameworks/ms_swift/rules.py: LOSSES, LEVELS",
     ),
-    ("swift/rlhf_trainers/grpo_trainer.py", "_compute_advantages", "frameworks/ms_swift/rules.py: SCALES"),
-    ("swift/rlhf_trainers/rollout_mixin.py", "_setup_teacher", "frameworks/ms_swift/keys.py: TAKES_ALL_FOR_TAUGHT"),
+    (
+        "swift/rlhf_trainers/grpo_trainer.py",
+        "_compute_advantages",
+        "frameworks/ms_swift/rules.py: SCALES",
+    ),
+    (
+        "swift/rlhf_trainers/rollout_mixin.py",
+        "_setup_teacher",
+        "frameworks/ms_swift/keys.py: TAKES_ALL_FOR_TAUGHT",
+    ),
     ("swift/cli/main.py", "parse_yaml_args", "frameworks/ms_swift/keys.py: read_value"),
 )
 TESTS = (
     ("make", "ms-swift"),
-    ("{python}", "-m", "pytest", "-q", "-p", "no:xdist", "tests/frameworks/test_against_ms_swift.py"),
+    (
+        "{python}",
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:xdist",
+        "tests/frameworks/test_against_ms_swift.py",
+    ),
 )
 BY_HAND = ("frameworks/ms_swift/recipe_rules.py: SAME_VALUE and the successors of keys that went",)
 
@@ -51,18 +73,25 @@ def parsed() -> dict[str, Any]:
 
     def entry(action: Any) -> list[Any]:
         """Type (with ? where None is its default), default, choices."""
-        kind = kinds.get(action.type, "str")  # a choice is a function of its own
+        # a choice is a function of its own
+        kind = kinds.get(action.type, "str")
         if action.nargs in ("+", "*"):
             kind = "list"
         default = action.default if isinstance(action.default, (int, float, str)) else None
         optional = "?" if action.default is None else ""
         choices = [str(choice) for choice in action.choices] if action.choices else []
-        return [kind + optional, getattr(default, "value", default), *([choices] if choices else [])]
+        return [
+            kind + optional,
+            getattr(default, "value", default),
+            *([choices] if choices else []),
+        ]
 
     with _patch_get_type_hints():
         parser = HfArgumentParser([RLHFArguments])
     # A flag that is on by default has a second action, --no_<flag>, for the same key.
-    keys = {action.dest: entry(action) for action in reversed(parser._actions) if action.dest != "help"}
+    keys = {
+        action.dest: entry(action) for action in reversed(parser._actions) if action.dest != "help"
+    }
     return {"version": version("ms-swift"), "transformers": version("transformers"), "keys": keys}
 
 
@@ -89,18 +118,23 @@ def drop(table: Table, release: str) -> None:
             if changes and len(changes[-1]) > 1:
                 table["keys"][name] = changes[-1][1:]
             if not changes or (len(changes) == 1 and changes[0][0] == table["releases"][0]):
-                del table["earlier"][name]  # it always was as it is
+                # it always was as it is
+                del table["earlier"][name]
 
 
 def add(table: Table, release: "Release") -> None:
     """Add a release to the table, in an environment of its own."""
-    subprocess.run(["make", str(PYTHON.parents[1].relative_to(PROJECT) / "ready")], cwd=PROJECT, check=True)
+    subprocess.run(
+        ["make", str(PYTHON.parents[1].relative_to(PROJECT) / "ready")], cwd=PROJECT, check=True
+    )
     printed = subprocess.run([PYTHON, __file__], capture_output=True, text=True, check=True).stdout
     now, first = json.loads(printed.splitlines()[-1]), table["releases"][0]
     for name in sorted(table["keys"].keys() | now["keys"].keys()):
         before, entry = table["keys"].get(name), now["keys"].get(name)
         if before != entry:
-            changes = table["earlier"].setdefault(name, [[first, *before]] if before is not None else [])
+            changes = table["earlier"].setdefault(
+                name, [[first, *before]] if before is not None else []
+            )
             changes.append([release.version, *(entry or ())])
     table["releases"].append(release.version)
     table |= now
@@ -108,9 +142,13 @@ def add(table: Table, release: "Release") -> None:
 
 def text(table: Table) -> str:
     """The file, a key a line."""
-    parts = [f' "{name}": {json.dumps(table[name])}' for name in ("version", "transformers", "releases")]
+    parts = [
+        f' "{name}": {json.dumps(table[name])}' for name in ("version", "transformers", "releases")
+    ]
     for part in ("keys", "earlier"):
-        lines = ",\n".join(f"  {json.dumps(name)}: {json.dumps(table[part][name])}" for name in sorted(table[part]))
+        lines = ",\n".join(
+            f"  {json.dumps(name)}: {json.dumps(table[part][name])}" for name in sorted(table[part])
+        )
         parts.append(f' "{part}": {{\n{lines}\n }}')
     return "{\n" + ",\n".join(parts) + "\n}\n"
 

@@ -1,8 +1,10 @@
-"""Take in a new release of a framework: python benchmarks/tools/release.py FRAMEWORK VERSION (`make trl-release VERSION=1.17.0`).
+"""Take in a new release of a framework: python benchmarks/tools/release.py FRAMEWORK VERSION (`make
+trl-release VERSION=1.17.0`).
 
-Reads the release's package into the framework's keys.json, makes it the newest one (``NEWEST`` in registries.py, and where
-pages and lists of requirements name it), prints what changed and what is left to judge by hand, and compares the rules with
-the release's own code. VERSION=all reads all known releases again: the same packages give the same bytes.
+Reads the release's package into the framework's keys.json, makes it the newest one (``NEWEST`` in
+registries.py, and where pages and lists of requirements name it), prints what changed and what is
+left to judge by hand, and compares the rules with the release's own code. VERSION=all reads all
+known releases again: the same packages give the same bytes.
 """
 
 import ast
@@ -21,11 +23,14 @@ from typing import Any
 from tables import PROJECT, History, Package, Table, checks, current, fetch, parsed
 
 sys.path.insert(0, str(PROJECT / "tests"))
-from versions import build  # found through the line above
+# found through the line above
+from versions import build
 
 REGISTRY = PROJECT / "src" / "grporecipe" / "registries.py"
-SPANS = ("README.md", "README.zh.md", "docs/explanation/limits.md")  # pages that say from which to which release
-WRITTEN = "docs/reference/frameworks.md"  # and the one that names the release that is written
+# pages that say from which to which release
+SPANS = ("README.md", "README.zh.md", "docs/explanation/limits.md")
+# and the one that names the release that is written
+WRITTEN = "docs/reference/frameworks.md"
 
 
 class Release:
@@ -36,7 +41,9 @@ class Release:
 
     @cached_property
     def environment(self) -> Path:
-        """The interpreter of an environment with this project and the release: this one if it has it, or one of its own."""
+        """The interpreter of an environment with this project and the release: this one if it has
+        it, or one of its own.
+        """
         if installed(self.tool.PACKAGE) == self.version:
             return Path(sys.executable)
         return build(f"{self.tool.PACKAGE}=={self.version}", sys.executable)
@@ -105,13 +112,20 @@ def pin(file: Path, package: str, version: str) -> None:
         file.write_text(pinned, encoding="utf-8")
 
 
-def changed_names(before: dict[str, dict[str, History]], after: dict[str, dict[str, History]]) -> Iterator[str]:
+def changed_names(
+    before: dict[str, dict[str, History]], after: dict[str, dict[str, History]]
+) -> Iterator[str]:
     """Yield what is new, gone, probably renamed and changed in each part of a table."""
     for part, histories in after.items():
         old, new = current(before.get(part, {})), current(histories)
-        gone, come = [name for name in old if name not in new], [name for name in new if name not in old]
+        gone, come = (
+            [name for name in old if name not in new],
+            [name for name in new if name not in old],
+        )
         for name in gone:
-            near = [other for other in get_close_matches(name, come, 1, 0.7) if new[other] == old[name]]
+            near = [
+                other for other in get_close_matches(name, come, 1, 0.7) if new[other] == old[name]
+            ]
             yield f"{part}: {name} is gone" + (f"; renamed to {near[0]}?" if near else "")
         yield from (f"{part}: {name} is new: {_shown(new[name])}" for name in come)
         for name in old.keys() & new.keys():
@@ -138,32 +152,62 @@ def changed_checks(tool: Any, old: Package, new: Package) -> Iterator[str]:
 
 
 def by_hand(
-    tool: Any, old: Package, new: Package, before: dict[str, dict[str, History]], after: dict[str, dict[str, History]]
+    tool: Any,
+    old: Package,
+    new: Package,
+    before: dict[str, dict[str, History]],
+    after: dict[str, dict[str, History]],
 ) -> Iterator[str]:
-    """Yield what is left to judge: code that rules rest on and that changed, and what no table holds."""
+    """Yield what is left to judge: code that rules rest on and that changed, and what no table
+    holds.
+    """
     yield "to judge by hand:"
     for file, name, what in tool.RESTS:
         if code(old, file, name) != code(new, file, name):
             yield f"  {file} {name} changed: {what}"
     parts = [part for part in before if part != "choices"]
-    gone = [name for part in parts for name in current(before[part]) if name not in current(after.get(part, {}))]
+    gone = [
+        name
+        for part in parts
+        for name in current(before[part])
+        if name not in current(after.get(part, {}))
+    ]
     if gone:
-        yield f"  {', '.join(gone)}: is there a successor? (RENAMES, DROPPED and the like in the framework's folder)"
+        yield (
+            f"  {', '.join(gone)}: is there a successor? (RENAMES, DROPPED and the like in "
+            "the framework's folder)"
+        )
     yield from (f"  {line}" for line in tool.BY_HAND)
 
 
 def code(package: Package, file: str, name: str) -> str:
-    """The code of the functions and classes of a name in a file, of what is assigned to it, or the uses of a ``@decorator``."""
+    """The code of the functions and classes of a name in a file, of what is assigned to it, or the
+    uses of a ``@decorator``.
+    """
     if name.startswith("@"):
-        decorated = (node for node in ast.walk(package.tree(file)) for node in getattr(node, "decorator_list", ()))
-        return "\n".join(sorted(text for node in decorated if (text := ast.unparse(node)).startswith(name[1:])))
-    found = (node for node in ast.walk(package.tree(file)) if name in (getattr(node, "name", ""), _target(node)))
+        decorated = (
+            node
+            for node in ast.walk(package.tree(file))
+            for node in getattr(node, "decorator_list", ())
+        )
+        return "\n".join(
+            sorted(text for node in decorated if (text := ast.unparse(node)).startswith(name[1:]))
+        )
+    found = (
+        node
+        for node in ast.walk(package.tree(file))
+        if name in (getattr(node, "name", ""), _target(node))
+    )
     return "\n".join(ast.unparse(node) for node in found)
 
 
 def _target(node: ast.AST) -> str:
     target = (
-        node.target if isinstance(node, ast.AnnAssign) else node.targets[0] if isinstance(node, ast.Assign) else None
+        node.target
+        if isinstance(node, ast.AnnAssign)
+        else node.targets[0]
+        if isinstance(node, ast.Assign)
+        else None
     )
     return target.id if isinstance(target, ast.Name) else ""
 
@@ -172,7 +216,9 @@ def renumber(framework: str, tool: Any, last: str, newest: str) -> Iterator[str]
     """Make a release the newest one in the registry and on the pages that name it; yield these."""
     number = ", ".join(map(str, parsed(newest)))
     text = REGISTRY.read_text(encoding="utf-8")
-    REGISTRY.write_text(re.sub(rf'("{framework}": )\(\d+, \d+, \d+\)', rf"\1({number})", text), encoding="utf-8")
+    REGISTRY.write_text(
+        re.sub(rf'("{framework}": )\(\d+, \d+, \d+\)', rf"\1({number})", text), encoding="utf-8"
+    )
     for page in (*SPANS, WRITTEN) if last != newest else ():
         path = PROJECT / page
         text = path.read_text(encoding="utf-8")
@@ -183,7 +229,9 @@ def renumber(framework: str, tool: Any, last: str, newest: str) -> Iterator[str]
 
 
 def _renumbered(page: str, name: str, last: str, newest: str, is_span: bool) -> str:
-    """A page with another newest release of a framework: ``TRL 0.14 to 1.16``, ``| TRL | 0.14 to 1.16``, or ``TRL 1.16.0``."""
+    """A page with another newest release of a framework: ``TRL 0.14 to 1.16``, ``| TRL | 0.14 to
+    1.16``, or ``TRL 1.16.0``.
+    """
     old, new = (last.removesuffix(".0"), newest.removesuffix(".0")) if is_span else (last, newest)
     before = rf"\b{name}(?: \|)? [\d.]+ (?:to|至) " if is_span else rf"\b{name} "
     return re.sub(rf"({before}){re.escape(old)}(?!\d|\.\d)", rf"\g<1>{new}", page)

@@ -1,8 +1,10 @@
-"""Read a TRL release into frameworks/trl/keys.json: keys, defaults, choices, and what can be imported from it.
+"""Read a TRL release into frameworks/trl/keys.json: keys, defaults, choices, and what can be
+imported from it.
 
-A recipe for TRL's script is read into four dataclasses: GRPOScriptArguments, GRPOConfig (with transformers'
-TrainingArguments under it), ModelConfig and DatasetMixtureConfig. Each release is read with the transformers that its
-environment resolved to, which the table keeps. Packages are parsed, never imported.
+A recipe for TRL's script is read into four dataclasses: GRPOScriptArguments, GRPOConfig (with
+transformers' TrainingArguments under it), ModelConfig and DatasetMixtureConfig. Each release is
+read with the transformers that its environment resolved to, which the table keeps. Packages are
+parsed, never imported.
 """
 
 import ast
@@ -38,20 +40,37 @@ UNDER = (
     "transformers/integrations/integration_utils.py",
 )
 ENUMS = {
-    "eval_strategy": "IntervalStrategy", "logging_strategy": "IntervalStrategy", "save_strategy": "SaveStrategy",
-    "hub_strategy": "HubStrategy", "lr_scheduler_type": "SchedulerType", "optim": "OptimizerNames", "fsdp": "FSDPOption",
-}  # fmt: skip
-KEYS = ("loss_type", "scale_rewards", "importance_sampling_level", "multi_objective_aggregation", "vllm_mode",
-        "vllm_importance_sampling_mode")  # fmt: skip
-COMPARED = {  # attributes that code compares with words, and their keys
+    "eval_strategy": "IntervalStrategy",
+    "logging_strategy": "IntervalStrategy",
+    "save_strategy": "SaveStrategy",
+    "hub_strategy": "HubStrategy",
+    "lr_scheduler_type": "SchedulerType",
+    "optim": "OptimizerNames",
+    "fsdp": "FSDPOption",
+}
+KEYS = (
+    "loss_type",
+    "scale_rewards",
+    "importance_sampling_level",
+    "multi_objective_aggregation",
+    "vllm_mode",
+    "vllm_importance_sampling_mode",
+)
+# attributes that code compares with words, and their keys
+COMPARED = {
     "trl/trainer/grpo_trainer.py": {key: key for key in KEYS},
     "trl/generation/vllm_generation.py": {"mode": "vllm_mode"},
 }
 CHECKS = re.compile(
-    r"trl/(trainer/(grpo_config|grpo_trainer|model_config)|scripts/(grpo|utils)|generation/vllm_generation)\.py"
+    r"trl/(trainer/(grpo_config|grpo_trainer|model_config)|scripts/(grpo|utils)"
+    r"|generation/vllm_generation)\.py"
 )
 RESTS = (
-    ("trl/generation/vllm_generation.py", "_iter_named_params", "GT107: rules/topology.py UNMERGES_EARLY"),
+    (
+        "trl/generation/vllm_generation.py",
+        "_iter_named_params",
+        "GT107: rules/topology.py UNMERGES_EARLY",
+    ),
     (
         "trl/trainer/grpo_trainer.py",
         "_compute_loss",
@@ -61,24 +80,54 @@ RESTS = (
     ("trl/trainer/grpo_trainer.py", "_get_train_sampler", "planning.py: batches and steps"),
     ("trl/trainer/utils.py", "RepeatSampler", "planning.py: batches and steps"),
     ("trl/trainer/callbacks.py", "SyncRefModelCallback", "rules/kl.py"),
-    ("trl/scripts/utils.py", "parse_args_and_config", "frameworks/trl/recipe_rules.py: fate() of an unknown key"),
-    ("trl/scripts/grpo.py", "make_parser", "frameworks/trl/recipe_rules.py: fate() of an unknown key"),
+    (
+        "trl/scripts/utils.py",
+        "parse_args_and_config",
+        "frameworks/trl/recipe_rules.py: fate() of an unknown key",
+    ),
+    (
+        "trl/scripts/grpo.py",
+        "make_parser",
+        "frameworks/trl/recipe_rules.py: fate() of an unknown key",
+    ),
 )
 TESTS = (
-    ("{environment}", "-m", "pytest", "-q", "-p", "no:xdist", "-m", "slow", "tests/rules/test_rules_against_trl.py",
-     "tests/frameworks/test_against_trl_parser.py", "tests/linting/test_keys_and_versions.py"),
-)  # fmt: skip
-BY_HAND = ("constraints.txt: the release that this project trains with, if `make slow` passes with it",)
+    (
+        "{environment}",
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:xdist",
+        "-m",
+        "slow",
+        "tests/rules/test_rules_against_trl.py",
+        "tests/frameworks/test_against_trl_parser.py",
+        "tests/linting/test_keys_and_versions.py",
+    ),
+)
+BY_HAND = (
+    "constraints.txt: the release that this project trains with, if `make slow` passes with it",
+)
 
 
 def classes_of(*packages: Package) -> dict[str, ast.ClassDef]:
-    """The classes in the files that matter; those of later packages replace those of earlier ones."""
+    """The classes in the files that matter; those of later packages replace those of earlier
+    ones.
+    """
     trees = [package.tree(name) for package in packages for name in (*UNDER, *SOURCES)]
-    return {node.name: node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}
+    return {
+        node.name: node
+        for tree in trees
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef)
+    }
 
 
 def fields(classes: dict[str, ast.ClassDef], name: str) -> Iterator[tuple[str, str, Any]]:
-    """The init fields of a dataclass, those of its bases first, with a simple type and a literal default."""
+    """The init fields of a dataclass, those of its bases first, with a simple type and a literal
+    default.
+    """
     node = classes.get(name)
     if node is None:
         return
@@ -91,11 +140,17 @@ def fields(classes: dict[str, ast.ClassDef], name: str) -> Iterator[tuple[str, s
 
 def declared(node: ast.ClassDef) -> Iterator[ast.AnnAssign]:
     """The fields that a class declares itself."""
-    return (item for item in node.body if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name))
+    return (
+        item
+        for item in node.body
+        if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name)
+    )
 
 
 def simple_type(annotation: ast.expr) -> str:
-    """int, float, bool, str or list where the field is nothing else, with ? where it may be None; any otherwise."""
+    """int, float, bool, str or list where the field is nothing else, with ? where it may be None;
+    any otherwise.
+    """
     text = annotation.value if isinstance(annotation, ast.Constant) else ast.unparse(annotation)
     text = str(text)
     optional = "?" if "Optional[" in text or "None" in text else ""
@@ -103,7 +158,11 @@ def simple_type(annotation: ast.expr) -> str:
     parts = {part.strip() for part in text.split(",")} - {"None"}
     if any(part.lower().startswith("list") for part in parts):
         return f"list{optional}"
-    return f"{next(iter(parts))}{optional}" if len(parts) == 1 and parts <= {"int", "float", "bool", "str"} else "any"
+    return (
+        f"{next(iter(parts))}{optional}"
+        if len(parts) == 1 and parts <= {"int", "float", "bool", "str"}
+        else "any"
+    )
 
 
 def default(value: ast.expr | None) -> Any:
@@ -118,15 +177,28 @@ def default(value: ast.expr | None) -> Any:
 
 
 def choices(classes: dict[str, ast.ClassDef], trl: Package, under: Package) -> dict[str, list[str]]:
-    """The words that a key takes: of enumerations, of declared choices, and those that the trainer compares it with."""
-    found = {key: list(_constants(*classes[name].body)) for key, name in ENUMS.items() if name in classes}
+    """The words that a key takes: of enumerations, of declared choices, and those that the trainer
+    compares it with.
+    """
+    found = {
+        key: list(_constants(*classes[name].body)) for key, name in ENUMS.items() if name in classes
+    }
     for item in declared(classes["ModelConfig"]) if "ModelConfig" in classes else ():
-        given = {word.value: value for node in ast.walk(item) if isinstance(node, ast.Dict)
-                 for word, value in zip(node.keys, node.values, strict=True) if isinstance(word, ast.Constant)}  # fmt: skip
+        given = {
+            word.value: value
+            for node in ast.walk(item)
+            if isinstance(node, ast.Dict)
+            for word, value in zip(node.keys, node.values, strict=True)
+            if isinstance(word, ast.Constant)
+        }
         if "choices" in given and ast.unparse(item.target) in ("dtype", "torch_dtype"):
             found[ast.unparse(item.target)] = ast.literal_eval(given["choices"])
-    trackers = (node.value for node in ast.walk(under.tree(UNDER[3])) if isinstance(node, ast.Assign)
-                and ast.unparse(node.targets[0]) == "INTEGRATION_TO_CALLBACK")  # fmt: skip
+    trackers = (
+        node.value
+        for node in ast.walk(under.tree(UNDER[3]))
+        if isinstance(node, ast.Assign)
+        and ast.unparse(node.targets[0]) == "INTEGRATION_TO_CALLBACK"
+    )
     found["report_to"] = ["none", "all", *(key.value for node in trackers for key in node.keys)]  # type: ignore[attr-defined]
     found["accelerator_config"] = [name for name, _, _ in fields(classes, "AcceleratorConfig")]
     for file, names in COMPARED.items():
@@ -138,16 +210,25 @@ def choices(classes: dict[str, ast.ClassDef], trl: Package, under: Package) -> d
 
 def _constants(*nodes: ast.AST) -> Iterator[str]:
     """The strings in some nodes that are one word: not a docstring."""
-    every = (inner.value for node in nodes for inner in ast.walk(node) if isinstance(inner, ast.Constant))
+    every = (
+        inner.value for node in nodes for inner in ast.walk(node) if isinstance(inner, ast.Constant)
+    )
     return (value for value in every if isinstance(value, str) and re.fullmatch(r"\w+", value))
 
 
 def imports(trl: Package) -> dict[str, list[Any]]:
     """What a script can import: the names in the package itself, and its modules (with a dot)."""
-    modules = {name.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
-               for name in trl.names if name.startswith("trl/") and name.endswith(".py")}  # fmt: skip
-    exported = {alias.asname or alias.name for node in ast.walk(trl.tree("trl/__init__.py"))
-                if isinstance(node, ast.ImportFrom) and node.level for alias in node.names}  # fmt: skip
+    modules = {
+        name.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+        for name in trl.names
+        if name.startswith("trl/") and name.endswith(".py")
+    }
+    exported = {
+        alias.asname or alias.name
+        for node in ast.walk(trl.tree("trl/__init__.py"))
+        if isinstance(node, ast.ImportFrom) and node.level
+        for alias in node.names
+    }
     return {name: [True] for name in sorted(modules - {"trl"} | exported)}
 
 
@@ -175,13 +256,18 @@ def drop(table: Table, release: str) -> None:
 
 def add(table: Table, release: "Release") -> None:
     """Add a release to the table."""
-    trl, version = fetch(PACKAGE, release.version), release.known.get("transformers", {}).get(release.version)
+    trl, version = (
+        fetch(PACKAGE, release.version),
+        release.known.get("transformers", {}).get(release.version),
+    )
     table["transformers"][release.version] = version = version or release.resolved("transformers")
     under = fetch("transformers", version)
     classes = classes_of(under, trl)
     roots = ROOTS if "GRPOScriptArguments" in classes else {**ROOTS, "ScriptArguments": "script"}
     groups = {name: group for root, group in roots.items() for name, _, _ in fields(classes, root)}
-    keys: dict[str, list[Any]] = {name: [kind, value] for root in roots for name, kind, value in fields(classes, root)}
+    keys: dict[str, list[Any]] = {
+        name: [kind, value] for root in roots for name, kind, value in fields(classes, root)
+    }
     for name, group in groups.items():
         table["keys"].setdefault(name, {"in": group, "history": []})
     found = histories(table)

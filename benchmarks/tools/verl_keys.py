@@ -1,8 +1,9 @@
 """Read verl's releases into frameworks/verl/keys.json: keys and defaults, by engine.
 
-The configuration in each release's wheel is composed by Hydra, once for each engine. All releases are read again each time.
-A key has a history: ``[release, default]`` for each change, ``[release]`` where it left. Keys stand by their section, a
-section a line. An engine other than FSDP (``dp``) has the keys whose history is another one.
+The configuration in each release's wheel is composed by Hydra, once for each engine. All releases
+are read again each time. A key has a history: ``[release, default]`` for each change, ``[release]``
+where it left. Keys stand by their section, a section a line. An engine other than FSDP (``dp``) has
+the keys whose history is another one.
 """
 
 import json
@@ -25,10 +26,12 @@ if TYPE_CHECKING:
 
 PACKAGE, NAME = "verl", "verl"
 TARGET = FRAMEWORKS / "verl" / "keys.json"
-PINNED = "benchmarks/frameworks/verl_alone.txt"  # the environment of `make verl`
+# the environment of `make verl`
+PINNED = "benchmarks/frameworks/verl_alone.txt"
 CORE = "verl/trainer/ppo/core_algos.py"
 CHECKS = re.compile(
-    r"verl/(utils/(config|seqlen_balancing)|trainer/(main_ppo|ppo/(core_algos|ray_trainer|utils))|trainer/config/\w+"
+    r"verl/(utils/(config|seqlen_balancing)|trainer/(main_ppo|ppo/(core_algos|ray_trainer"
+    r"|utils))|trainer/config/\w+"
     r"|workers/config/\w+|workers/engine_workers|workers/(actor|critic|rollout)/\w+)\.py"
 )
 RESTS = (
@@ -37,12 +40,17 @@ RESTS = (
     (CORE, "AdvantageEstimator", "frameworks/verl/keys.py: SINCE, the estimators"),
     (CORE, "agg_loss", "frameworks/verl/recipes.py: AVERAGES"),
     (CORE, "kl_penalty_forward", "frameworks/verl/keys.py: KL"),
-    ("verl/workers/rollout/base.py", "_ROLLOUT_REGISTRY", "frameworks/verl/keys.py: SINCE, the engines of rollouts"),
+    (
+        "verl/workers/rollout/base.py",
+        "_ROLLOUT_REGISTRY",
+        "frameworks/verl/keys.py: SINCE, the engines of rollouts",
+    ),
     ("verl/utils/config.py", "validate_config", "frameworks/verl/rules.py: sizes"),
 )
 TESTS = (("make", "verl"), ("make", "verl-releases"))
 BY_HAND = (
-    "frameworks/verl/recipes.py: FIELDS, with before= for a renamed key; keys.py: unread(), for one that nothing reads any more",
+    "frameworks/verl/recipes.py: FIELDS, with before= for a renamed key; keys.py: unread(), for "
+    "one that nothing reads any more",
     "frameworks/verl/source.py: where its source keeps keys, if the configuration moved",
 )
 CONFIG = "verl/trainer/config/"
@@ -51,7 +59,9 @@ Histories = dict[str, History]
 
 
 def composed(folder: Path, engine: str) -> dict[str, Any] | None:
-    """Return every dotted key of a configuration with its default; None where the release has no such engine."""
+    """Return every dotted key of a configuration with its default; None where the release has no
+    such engine.
+    """
     group = (folder / "model_engine" / f"{engine}.yaml").is_file()
     own = folder / f"ppo_{engine}_trainer.yaml"
     if engine != "dp" and not group and not own.is_file():
@@ -67,16 +77,27 @@ def composed(folder: Path, engine: str) -> dict[str, Any] | None:
 def configurations(wheel: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield the engines of a release with their configurations."""
     with TemporaryDirectory() as scratch, ZipFile(wheel) as archive:
-        archive.extractall(scratch, [name for name in archive.namelist() if name.startswith(CONFIG)])
+        archive.extractall(
+            scratch, [name for name in archive.namelist() if name.startswith(CONFIG)]
+        )
         for engine in ENGINES:
             if (found := composed(Path(scratch) / CONFIG, engine)) is not None:
                 yield engine, found
 
 
 def overlay(engine: Histories, dp: Histories, since: str) -> Histories:
-    """Return what an engine that came with a release has otherwise than FSDP; a key that it lacks leaves at once."""
-    other = {name: changes for name, changes in engine.items() if _from(dp.get(name, []), since) != changes}
-    return {**other, **{name: [[since]] for name in dp.keys() - engine.keys() if _from(dp[name], since)}}
+    """Return what an engine that came with a release has otherwise than FSDP; a key that it lacks
+    leaves at once.
+    """
+    other = {
+        name: changes
+        for name, changes in engine.items()
+        if _from(dp.get(name, []), since) != changes
+    }
+    return {
+        **other,
+        **{name: [[since]] for name in dp.keys() - engine.keys() if _from(dp[name], since)},
+    }
 
 
 def _from(changes: History, since: str) -> History:
@@ -94,15 +115,23 @@ def lines(table: Histories) -> str:
         section, _, key = name.rpartition(".")
         sections.setdefault(section, {})[key] = changes
     rows = (
-        f"  {json.dumps(name)}: {json.dumps(keys, separators=(',', ':'))}" for name, keys in sorted(sections.items())
+        f"  {json.dumps(name)}: {json.dumps(keys, separators=(',', ':'))}"
+        for name, keys in sorted(sections.items())
     )
     return "{\n" + ",\n".join(rows) + "\n }"
 
 
 def histories(table: dict[str, Any]) -> dict[str, Histories]:
     """The keys of each engine."""
-    return {engine: {f"{section}.{key}".strip("."): changes for section, keys in table[engine].items()
-                     for key, changes in keys.items()} for engine in ENGINES if engine in table}  # fmt: skip
+    return {
+        engine: {
+            f"{section}.{key}".strip("."): changes
+            for section, keys in table[engine].items()
+            for key, changes in keys.items()
+        }
+        for engine in ENGINES
+        if engine in table
+    }
 
 
 def releases(table: dict[str, Any]) -> list[str]:
@@ -127,10 +156,17 @@ def text(table: dict[str, Any]) -> str:
     spans: dict[str, list[str]] = {}
     for release in table["releases"]:
         for engine, config in configurations(fetch(PACKAGE, release).path):
-            extend(found.setdefault(engine, {}), release, {name: [default] for name, default in config.items()})
+            extend(
+                found.setdefault(engine, {}),
+                release,
+                {name: [default] for name, default in config.items()},
+            )
             spans.setdefault(engine, []).append(release)
     dp = found.pop("dp")
-    written = {"dp": dp, **{engine: overlay(own, dp, spans[engine][0]) for engine, own in found.items()}}
+    written = {
+        "dp": dp,
+        **{engine: overlay(own, dp, spans[engine][0]) for engine, own in found.items()},
+    }
     sections = [f' "{engine}": {lines(own)}' for engine, own in written.items()]
     head = f' "releases": {json.dumps(table["releases"])},\n "engines": {json.dumps(spans)},\n'
     return "{\n" + head + ",\n".join(sections) + "\n}\n"

@@ -1,8 +1,10 @@
-"""What the installed TRL says to configurations: JSON lines in, JSON lines out. Runs under any interpreter that has TRL.
+"""What the installed TRL says to configurations: JSON lines in, JSON lines out. Runs under any
+interpreter that has TRL.
 
-In: {"processes": 7, "config": {...}}, out: {"error": "ValueError: ...", "derived": {...}}. Nothing of grposweep is imported.
-Only the number of processes is not real: it is what accelerate's state reports. Before 0.18 the checks are made by the
-trainer, so there a real trainer is built, on a model of a few hundred weights.
+In: {"processes": 7, "config": {...}}, out: {"error": "ValueError: ...", "derived": {...}}. Nothing
+of grposweep is imported. Only the number of processes is not real: it is what accelerate's state
+reports. Before 0.18 the checks are made by the trainer, so there a real trainer is built, on a
+model of a few hundred weights.
 """
 
 import json
@@ -23,14 +25,22 @@ def main() -> None:
     import trl
 
     transformers.logging.set_verbosity_error()
-    names = {module.__name__: module.__version__ for module in (trl, transformers, accelerate, torch)}
+    names = {
+        module.__name__: module.__version__ for module in (trl, transformers, accelerate, torch)
+    }
     print(json.dumps(names), flush=True)
     config_checks = tuple(int(part) for part in trl.__version__.split(".")[:2]) >= (0, 18)
     answer = _ask_config if config_checks else _Trainers().ask
     with tempfile.TemporaryDirectory() as folder:
         for line in sys.stdin:
             request = json.loads(line)
-            shared = {"output_dir": folder, "use_cpu": True, "bf16": False, "report_to": "none", "max_steps": 10}
+            shared = {
+                "output_dir": folder,
+                "use_cpu": True,
+                "bf16": False,
+                "report_to": "none",
+                "max_steps": 10,
+            }
             print(json.dumps(_answered(answer, request["processes"], shared | request["config"])))
 
 
@@ -65,8 +75,15 @@ class _Trainers:
 
         words = Tokenizer(models.WordLevel({"<pad>": 0, "<eos>": 1, "a": 2}, unk_token="a"))
         words.pre_tokenizer = pre_tokenizers.Whitespace()
-        self._tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, pad_token="<pad>", eos_token="<eos>")
-        shape = {"hidden_size": 4, "intermediate_size": 4, "num_hidden_layers": 1, "num_attention_heads": 1}
+        self._tokenizer = PreTrainedTokenizerFast(
+            tokenizer_object=words, pad_token="<pad>", eos_token="<eos>"
+        )
+        shape = {
+            "hidden_size": 4,
+            "intermediate_size": 4,
+            "num_hidden_layers": 1,
+            "num_attention_heads": 1,
+        }
         self._model = Qwen2ForCausalLM(Qwen2Config(vocab_size=3, num_key_value_heads=1, **shape))
         self._prompts = Dataset.from_list([{"prompt": "a"}] * 8)
 

@@ -2,9 +2,10 @@
 
     python benchmarks/trl_versions/parsers.py REPOSITORY
 
-REPOSITORY is TRL's git directory. Of each tagged release the real ``TrlParser`` is run, cut out of trl/scripts/utils.py, on a
-YAML and on a flag with an unknown key: as a script calls it that passes no options, and as trl/scripts/grpo.py calls it. The
-answers go to tests/frameworks/trl_parser_verdicts.jsonl. It runs under any interpreter that has transformers.
+REPOSITORY is TRL's git directory. Of each tagged release the real ``TrlParser`` is run, cut out of
+trl/scripts/utils.py, on a YAML and on a flag with an unknown key: as a script calls it that passes
+no options, and as trl/scripts/grpo.py calls it. The answers go to
+tests/frameworks/trl_parser_verdicts.jsonl. It runs under any interpreter that has transformers.
 """
 
 import argparse
@@ -21,7 +22,9 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
-VERDICTS = Path(__file__).resolve().parents[2] / "tests" / "frameworks" / "trl_parser_verdicts.jsonl"
+VERDICTS = (
+    Path(__file__).resolve().parents[2] / "tests" / "frameworks" / "trl_parser_verdicts.jsonl"
+)
 
 
 @dataclass
@@ -33,7 +36,9 @@ class Arguments:
 
 def git(source: str, *words: str) -> str:
     """What a git command prints."""
-    return subprocess.run(["git", "--git-dir", source, *words], capture_output=True, check=True, text=True).stdout
+    return subprocess.run(
+        ["git", "--git-dir", source, *words], capture_output=True, check=True, text=True
+    ).stdout
 
 
 def releases(source: str) -> list[tuple[int, ...]]:
@@ -44,7 +49,9 @@ def releases(source: str) -> list[tuple[int, ...]]:
 
 
 def parser_of(text: str) -> Any:
-    """The class TrlParser of a file, with the names that it uses from the standard library and transformers."""
+    """The class TrlParser of a file, with the names that it uses from the standard library and
+    transformers.
+    """
     import inspect
     import os
 
@@ -52,12 +59,28 @@ def parser_of(text: str) -> Any:
     from transformers import HfArgumentParser
     from transformers.hf_argparser import DataClass, DataClassType
 
-    names = {"HfArgumentParser": HfArgumentParser, "DataClass": DataClass, "DataClassType": DataClassType, "yaml": yaml,
-             "os": os, "sys": sys, "inspect": inspect, "argparse": argparse, "Any": Any, "Iterable": Iterable,
-             "Callable": Callable, "dataclass": dataclass}  # fmt: skip
-    node = next(node for node in ast.parse(text).body if isinstance(node, ast.ClassDef) and node.name == "TrlParser")
+    names = {
+        "HfArgumentParser": HfArgumentParser,
+        "DataClass": DataClass,
+        "DataClassType": DataClassType,
+        "yaml": yaml,
+        "os": os,
+        "sys": sys,
+        "inspect": inspect,
+        "argparse": argparse,
+        "Any": Any,
+        "Iterable": Iterable,
+        "Callable": Callable,
+        "dataclass": dataclass,
+    }
+    node = next(
+        node
+        for node in ast.parse(text).body
+        if isinstance(node, ast.ClassDef) and node.name == "TrlParser"
+    )
     code = "from __future__ import annotations\n" + ast.unparse(node)
-    exec(compile(code, "TrlParser", "exec"), names)  # the release itself, which its owner checked out
+    # the release itself, which its owner checked out
+    exec(compile(code, "TrlParser", "exec"), names)
     return names["TrlParser"]
 
 
@@ -69,11 +92,14 @@ def options_of(text: str) -> dict[str, Any]:
 
 
 def verdict(parser: Any, words: list[str], options: dict[str, Any]) -> str:
-    """Return "dropped" where training would continue without the key, "stops" where it would not."""
+    """Return "dropped" where training would continue without the key, "stops" where it would
+    not.
+    """
     try:
         with redirect_stderr(StringIO()):
             parser(Arguments).parse_args_and_config(words, **options)
-    except (ValueError, SystemExit):  # argparse exits
+    except (ValueError, SystemExit):
+        # argparse exits
         return "stops"
     return "dropped"
 
@@ -88,12 +114,21 @@ def main(source: str) -> None:
         for version in releases(source):
             tag = "v" + ".".join(map(str, version))
             names = git(source, "ls-tree", "-r", "--name-only", tag).split()
-            texts = (git(source, "show", f"{tag}:{name}") for name in ("trl/scripts/utils.py", "trl/scripts/_hf_argparser.py")
-                     if name in names)  # fmt: skip
+            texts = (
+                git(source, "show", f"{tag}:{name}")
+                for name in ("trl/scripts/utils.py", "trl/scripts/_hf_argparser.py")
+                if name in names
+            )
             parser = parser_of(next(text for text in texts if "class TrlParser" in text))
-            ways = {"own": {}, "script": options_of(git(source, "show", f"{tag}:trl/scripts/grpo.py"))}
-            found = {f"{way}_{kind}": verdict(parser, words, options) for way, options in ways.items()
-                     for kind, words in asked.items()}  # fmt: skip
+            ways = {
+                "own": {},
+                "script": options_of(git(source, "show", f"{tag}:trl/scripts/grpo.py")),
+            }
+            found = {
+                f"{way}_{kind}": verdict(parser, words, options)
+                for way, options in ways.items()
+                for kind, words in asked.items()
+            }
             lines.append(json.dumps({"version": tag[1:], **found}))
     VERDICTS.write_text("\n".join(lines) + "\n", encoding="utf-8")
     print(f"{len(lines)} releases: {VERDICTS}")

@@ -1,7 +1,8 @@
-"""The rules compared with older TRL releases, each really installed: python benchmarks/trl_versions/run.py [versions ...].
+"""The rules compared with older TRL releases, each really installed: python
+benchmarks/trl_versions/run.py [versions ...].
 
-Makes an environment for each line of requirements.txt under .venvs, draws random settings, lets the real class judge them
-and the fixes, and writes RESULTS.md. Exit code 1 where anything differs.
+Makes an environment for each line of requirements.txt under .venvs, draws random settings, lets the
+real class judge them and the fixes, and writes RESULTS.md. Exit code 1 where anything differs.
 """
 
 import subprocess
@@ -12,13 +13,15 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 PROJECT = HERE.parents[1]
-sys.path[:0] = [str(PROJECT / "src"), str(PROJECT / "tests")]  # the suite's own comparison, with other interpreters
+# the suite's own comparison, with other interpreters
+sys.path[:0] = [str(PROJECT / "src"), str(PROJECT / "tests")]
 
 from grporecipe.model.setting import Version  # noqa: E402  # same
 from real_trl import Comparison, compare  # noqa: E402  # found through the line above
 
 COUNT, SEED = 1000, 1
-TORCH = "torch==2.13.0"  # the one CPU build that every environment takes
+# the one CPU build that every environment takes
+TORCH = "torch==2.13.0"
 
 HEAD = """# The rules compared with older TRL releases
 
@@ -33,7 +36,11 @@ not real. Every fix of a setting with a single problem is judged by the same cla
 
 def main(wanted: list[str]) -> int:
     """Run every release of requirements.txt, or those named."""
-    lines = [line for line in (HERE / "requirements.txt").read_text().splitlines() if line and not line.startswith("#")]
+    lines = [
+        line
+        for line in (HERE / "requirements.txt").read_text().splitlines()
+        if line and not line.startswith("#")
+    ]
     rows, differing = [], 0
     for version, *pins in map(str.split, lines):
         if wanted and version not in wanted:
@@ -69,7 +76,11 @@ def _triple(version: str) -> Version:
 def _row(done: Comparison, seconds: float) -> str:
     names = ("trl", "transformers", "accelerate", "torch")
     counts = (done.asked, done.accepted, done.refused, done.fixes, len(done.differences))
-    cells = [*(done.versions[name] for name in names), *(f"{count:,}" for count in counts), f"{seconds:.0f}"]
+    cells = [
+        *(done.versions[name] for name in names),
+        *(f"{count:,}" for count in counts),
+        f"{seconds:.0f}",
+    ]
     return f"| {' | '.join(cells)} |"
 
 

@@ -1,9 +1,11 @@
-"""Real Hydra against the linter on scripts of verl: whether the configuration in their own repository takes the overrides.
+"""Real Hydra against the linter on scripts of verl: whether the configuration in their own
+repository takes the overrides.
 
     python benchmarks/wild/compose_verl.py REPOSITORY... [--show]
 
-Each script's overrides are composed by Hydra over the configuration that its program names, found in the repository. Nothing of
-a repository is run. Printed: scripts that Hydra accepts and refuses, and what the linter's rules on keys say of them.
+Each script's overrides are composed by Hydra over the configuration that its program names, found
+in the repository. Nothing of a repository is run. Printed: scripts that Hydra accepts and refuses,
+and what the linter's rules on keys say of them.
 """
 
 import argparse
@@ -31,10 +33,18 @@ KEY_RULES = ("GV401", "GV402", "GV407")
 
 
 def package_of(script: Path, root: Path) -> Path | None:
-    """Return the folder that holds verl's package: the nearest one above a script, or one below the root."""
-    places = [place for above in script.absolute().parents for place in (above, above / "verl", above / "src")]
+    """Return the folder that holds verl's package: the nearest one above a script, or one below the
+    root.
+    """
+    places = [
+        place
+        for above in script.absolute().parents
+        for place in (above, above / "verl", above / "src")
+    ]
     found = (
-        place for place in places if (place / CONFIG / "ppo_trainer.yaml").is_file() and place.is_relative_to(root)
+        place
+        for place in places
+        if (place / CONFIG / "ppo_trainer.yaml").is_file() and place.is_relative_to(root)
     )
     return next(found, None)
 
@@ -47,14 +57,17 @@ def overrides_of(script: Path) -> list[str]:
         if name in FILE_OPTIONS:
             _ = None if equals else next(words, None)
         elif "$(" in word.text or "`" in word.text:
-            continue  # what a command prints is not known
+            # what a command prints is not known
+            continue
         elif not word.text.startswith(("$", "-")) and (equals or name.startswith("~")):
             found.append(word.text)
     return found
 
 
 def ask_hydra(folder: Path, recipe: Recipe, overrides: list[str]) -> str | None:
-    """Return Hydra's refusal, empty where it accepts; None where there is no configuration to ask about."""
+    """Return Hydra's refusal, empty where it accepts; None where there is no configuration to ask
+    about.
+    """
     main = find_main(folder, recipe)
     if main is None or not (main.folder / f"{main.name}.yaml").is_file():
         return None
@@ -78,16 +91,28 @@ def answers(root: Path) -> Iterator[tuple[Path, str, list[str]]]:
                 continue
             keys, version = read_source(folder, recipe)
             source = VersionSource("vendored", str(folder))
-            recipe = replace(recipe, version=version or recipe.version, version_source=source, vendored=keys)
+            recipe = replace(
+                recipe, version=version or recipe.version, version_source=source, vendored=keys
+            )
             refusal = ask_hydra(folder, recipe, overrides_of(script))
             if refusal is not None:
-                found = [problem for problem in lint_recipe(recipe).diagnostics if problem.severity == "error"]
-                yield script, refusal, [f"{it.code} {it.message}" for it in found if it.code in KEY_RULES]
+                found = [
+                    problem
+                    for problem in lint_recipe(recipe).diagnostics
+                    if problem.severity == "error"
+                ]
+                yield (
+                    script,
+                    refusal,
+                    [f"{it.code} {it.message}" for it in found if it.code in KEY_RULES],
+                )
 
 
 def main() -> None:
     """Print a line a repository: agreement where Hydra accepts, and where it refuses."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("repositories", type=Path, nargs="+")
     parser.add_argument("--show", action="store_true", help="print each disagreement")
     asked = parser.parse_args()
@@ -99,7 +124,8 @@ def main() -> None:
             if asked.show and bool(refusal) != bool(ours):
                 print(f"  {script.relative_to(root.resolve())}: {refusal[:160] or ours[0][:200]}")
         print(
-            f"{root.name}: accepted {counts[False, False]} alike, {counts[False, True]} false alarms; "
+            f"{root.name}: accepted {counts[False, False]} alike, {counts[False, True]} false "
+            "alarms; "
             f"refused {counts[True, True]} alike, {counts[True, False]} missed"
         )
 

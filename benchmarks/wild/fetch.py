@@ -1,4 +1,5 @@
-"""Fetch the repositories of ``wild.jsonl`` at their commits, for `run.py`: their text files only, none of it is run.
+"""Fetch the repositories of ``wild.jsonl`` at their commits, for `run.py`: their text files only,
+none of it is run.
 
 python benchmarks/wild/fetch.py FOLDER [--verdicts wild.jsonl]
 """
@@ -11,7 +12,9 @@ from pathlib import Path
 
 def main() -> None:
     """Clone each repository without its history, as OWNER+NAME."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("folder", type=Path)
     parser.add_argument("--verdicts", type=Path, default=Path(__file__).with_name("wild.jsonl"))
     asked = parser.parse_args()

@@ -1,9 +1,12 @@
-"""The linter on real files of public repositories whose verdicts are known: false alarms, errors found, files read.
+"""The linter on real files of public repositories whose verdicts are known: false alarms, errors
+found, files read.
 
-    python benchmarks/wild/run.py --repositories FOLDER [--verdicts wild.jsonl] [--show false-alarms|missed|unread] [--to FILE]
+    python benchmarks/wild/run.py --repositories FOLDER [--verdicts wild.jsonl] [--show
+    false-alarms|missed|unread] [--to FILE]
 
-FOLDER holds each repository as OWNER+NAME, checked out at the commit in ``wild.jsonl`` (`fetch.py` makes it). Nothing of a
-repository is run. Each file is linted as a user would: by its path, from the root of its repository.
+FOLDER holds each repository as OWNER+NAME, checked out at the commit in ``wild.jsonl`` (`fetch.py`
+makes it). Nothing of a repository is run. Each file is linted as a user would: by its path, from
+the root of its repository.
 """
 
 import argparse
@@ -18,16 +21,21 @@ from grporecipe.errors import UserError
 from grporecipe.linting.linter import lint_recipe
 from grporecipe.reading.load import Options, load_recipes
 
-RUNS = ("no_error", "false_alarm")  # verdicts of files that their own code accepts
+# verdicts of files that their own code accepts
+RUNS = ("no_error", "false_alarm")
 BROKEN = ("true_error", "has_other_errors", "miss")
-LAUNCH = "unusable_bad"  # a normal GRPO launch that was not read
-NO_LAUNCH = "unusable_ok"  # no GRPO launch: it should be refused
+# a normal GRPO launch that was not read
+LAUNCH = "unusable_bad"
+# no GRPO launch: it should be refused
+NO_LAUNCH = "unusable_ok"
 
 
 def kind(row: dict[str, Any]) -> str:
-    """Return what a verdict asks of the linter: "runs", "broken", "doubtful", "launch", "other" or "unjudged".
+    """Return what a verdict asks of the linter: "runs", "broken", "doubtful", "launch", "other" or
+    "unjudged".
 
-    Doubtful are files said to have other errors whose own Hydra composes them: what was named were rules of another release.
+    Doubtful are files said to have other errors whose own Hydra composes them: what was named were
+    rules of another release.
     """
     verdict = row["verdict"]
     if verdict == "has_other_errors" and row["verl_own"] == "ok":
@@ -52,7 +60,9 @@ def lint(path: Path) -> tuple[str, Counter[str], float]:
 
 def main() -> None:
     """Print the tables; write each file's answer where asked."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--repositories", type=Path, required=True)
     parser.add_argument("--verdicts", type=Path, default=Path(__file__).with_name("wild.jsonl"))
     parser.add_argument("--only", default="", help="repositories whose name contains this")
@@ -60,14 +70,26 @@ def main() -> None:
     parser.add_argument("--to", type=Path, help="a JSON line per file")
     asked = parser.parse_args()
     rows = [json.loads(line) for line in asked.verdicts.read_text(encoding="utf-8").splitlines()]
-    answers = list(judge([row for row in rows if asked.only in row["repo"]], asked.repositories.resolve()))
+    answers = list(
+        judge([row for row in rows if asked.only in row["repo"]], asked.repositories.resolve())
+    )
     if asked.to:
-        asked.to.write_text("".join(json.dumps(answer) + "\n" for answer in answers), encoding="utf-8")
+        asked.to.write_text(
+            "".join(json.dumps(answer) + "\n" for answer in answers), encoding="utf-8"
+        )
     print_tables(answers)
-    wanted = {"false-alarms": "false alarm", "missed": "missed", "unread": "unread", "crashes": "crash"}.get(asked.show)
+    wanted = {
+        "false-alarms": "false alarm",
+        "missed": "missed",
+        "unread": "unread",
+        "crashes": "crash",
+    }.get(asked.show)
     for answer in answers:
         if answer["outcome"] == wanted:
-            print(f"{answer['repo']} {answer['path']} {answer['codes']} {answer['status']}  {answer['why']}")
+            print(
+                f"{answer['repo']} {answer['path']} {answer['codes']} {answer['status']}  "
+                f"{answer['why']}"
+            )
 
 
 def judge(rows: list[dict[str, Any]], repositories: Path) -> "list[dict[str, Any]]":
@@ -79,7 +101,13 @@ def judge(rows: list[dict[str, Any]], repositories: Path) -> "list[dict[str, Any
             continue
         os.chdir(root)
         status, codes, seconds = lint(Path(row["path"]))
-        answer = {**row, "status": status, "codes": dict(codes), "seconds": seconds, "kind": kind(row)}
+        answer = {
+            **row,
+            "status": status,
+            "codes": dict(codes),
+            "seconds": seconds,
+            "kind": kind(row),
+        }
         answer["outcome"] = outcome(answer)
         found.append(answer)
     return found
@@ -109,7 +137,10 @@ def print_tables(answers: list[dict[str, Any]]) -> None:
         for framework in (answer["framework"] or "not read before", "all"):
             by[framework, answer["kind"]][answer["outcome"]] += 1
     print(
-        "| framework | files that | number | right | false alarm | missed | unread | judged | crash |\n"
+        (
+            "| framework | files that | number | right | false alarm | missed | unread | judged | "
+            "crash |\n"
+        )
         + "|---" * 9
         + "|"
     )
@@ -117,14 +148,24 @@ def print_tables(answers: list[dict[str, Any]]) -> None:
         if what == "unjudged":
             continue
         total = sum(counts.values())
-        cells = [f"{counts[name]} ({counts[name] / total:.0%})" for name in
-                 ("right", "false alarm", "missed", "unread", "judged", "crash")]  # fmt: skip
+        cells = [
+            f"{counts[name]} ({counts[name] / total:.0%})"
+            for name in ("right", "false alarm", "missed", "unread", "judged", "crash")
+        ]
         print(f"| {framework} | {what} | {total} | " + " | ".join(cells) + " |")
-    alarms = Counter(code for answer in answers if answer["outcome"] == "false alarm" for code in answer["codes"])
-    print("\nfalse alarms, files by code: " + ", ".join(f"{code} {count}" for code, count in alarms.most_common()))
+    alarms = Counter(
+        code for answer in answers if answer["outcome"] == "false alarm" for code in answer["codes"]
+    )
+    print(
+        "\nfalse alarms, files by code: "
+        + ", ".join(f"{code} {count}" for code, count in alarms.most_common())
+    )
     seconds = sorted(answer["seconds"] for answer in answers)
     if seconds:
-        print(f"CPU a file: median {seconds[len(seconds) // 2] * 1e3:.0f} ms, longest {seconds[-1]:.2f} s")
+        print(
+            f"CPU a file: median {seconds[len(seconds) // 2] * 1e3:.0f} ms, longest "
+            f"{seconds[-1]:.2f} s"
+        )
 
 
 if __name__ == "__main__":

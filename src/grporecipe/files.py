@@ -1,6 +1,8 @@
-"""Read and write files safely: writes are atomic, lines are appended in one call, content is never trusted.
+"""Read and write files safely: writes are atomic, lines are appended in one call, content is never
+trusted.
 
-`read_text`, `parse_json` and `parse_yaml` enforce limits, so callers can walk and print what they return.
+`read_text`, `parse_json` and `parse_yaml` enforce limits, so callers can walk and print what they
+return.
 """
 
 import errno
@@ -16,19 +18,27 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, BinaryIO
 
-_DRAFT = re.compile(r"\.(?:[\w.-]+)\.(?:[a-z0-9_]{8}|new|stale)")  # of write_text, and of the heartbeat
+# of write_text, and of the heartbeat
+_DRAFT = re.compile(r"\.(?:[\w.-]+)\.(?:[a-z0-9_]{8}|new|stale)")
 
 
-LARGEST = 1 << 28  # bytes of a file that is read as a whole
-WHOLE = 1 << 24  # bytes up to which a file of lines is read as a whole, which is faster
-LARGEST_NUMBER = 1e150  # whose square is finite
-STALE_TRIES = 5  # to read a file that is replaced meanwhile
-DEEPEST = 100  # levels of lists and objects; a walk of 1,000 would end in a RecursionError, and our own files have 8
-MOST_YAML_VALUES = 1_000_000  # counted with aliases expanded: a few lines of nested aliases can stand for 2**40 values
-LONGEST_NUMBER = 4000  # characters of an integer: Python writes no longer ones
-_NO_BRACKET = re.compile(
-    r'"(?:[^"\\]++|\\.)*+"?+|[^][{}"]++', re.DOTALL
-)  # a JSON string, and what stands between brackets
+# bytes of a file that is read as a whole
+LARGEST = 1 << 28
+# bytes up to which a file of lines is read as a whole, which is faster
+WHOLE = 1 << 24
+# whose square is finite
+LARGEST_NUMBER = 1e150
+# to read a file that is replaced meanwhile
+STALE_TRIES = 5
+# levels of lists and objects; a walk of 1,000 would end in a RecursionError, and our own files have
+# 8
+DEEPEST = 100
+# counted with aliases expanded: a few lines of nested aliases can stand for 2**40 values
+MOST_YAML_VALUES = 1_000_000
+# characters of an integer: Python writes no longer ones
+LONGEST_NUMBER = 4000
+# a JSON string, and what stands between brackets
+_NO_BRACKET = re.compile(r'"(?:[^"\\]++|\\.)*+"?+|[^][{}"]++', re.DOTALL)
 _STEPS = {"[": 1, "{": 1, "]": -1, "}": -1}
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
@@ -39,14 +49,17 @@ def open_file(path: Path, buffering: int = -1) -> BinaryIO:
     Raises FileNotFoundError if it does not exist, and ValueError for a folder, a pipe or a device.
     """
     try:
-        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # opening a pipe without a writer would block forever
+        # opening a pipe without a writer would block forever
+        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     except OSError as error:
-        if error.errno in (errno.ENOTDIR, errno.ELOOP, errno.ENXIO):  # below a file, a link to itself, a socket
+        # below a file, a link to itself, a socket
+        if error.errno in (errno.ENOTDIR, errno.ELOOP, errno.ENXIO):
             raise FileNotFoundError(*error.args) from None
         raise
     try:
         is_regular = stat.S_ISREG(os.fstat(handle).st_mode)
-    except OSError:  # replaced meanwhile, see _read
+    except OSError:
+        # replaced meanwhile, see _read
         os.close(handle)
         raise
     if not is_regular:
@@ -56,12 +69,16 @@ def open_file(path: Path, buffering: int = -1) -> BinaryIO:
 
 
 def read_bytes(path: Path) -> bytes:
-    """Return a file's content. Raises as `open_file`, and ValueError for more than LARGEST bytes."""
+    """Return a file's content. Raises as `open_file`, and ValueError for more than LARGEST
+    bytes.
+    """
     return _read(path, None)
 
 
 def file_stamp(path: Path) -> tuple[int, int] | None:
-    """Return the time of the last change (ns) and the size (bytes) of a file; None if there is no such file."""
+    """Return the time of the last change (ns) and the size (bytes) of a file; None if there is no
+    such file.
+    """
     try:
         stat = path.stat()
     except (OSError, ValueError):
@@ -70,7 +87,9 @@ def file_stamp(path: Path) -> tuple[int, int] | None:
 
 
 def read_tail(path: Path, most: int) -> bytes:
-    """Return the last bytes of a file, such as a log of any size; empty if there is no such file."""
+    """Return the last bytes of a file, such as a log of any size; empty if there is no such
+    file.
+    """
     try:
         return _read(path, most)
     except (FileNotFoundError, ValueError):
@@ -78,10 +97,13 @@ def read_tail(path: Path, most: int) -> bytes:
 
 
 def _read(path: Path, most: int | None) -> bytes:
-    """Return the last bytes of a file, or all. On NFS one that is replaced meanwhile is stale, and is opened again."""
+    """Return the last bytes of a file, or all. On NFS one that is replaced meanwhile is stale, and
+    is opened again.
+    """
     for left in reversed(range(STALE_TRIES)):
         try:
-            with open_file(path, buffering=0) as file:  # read as a whole: half the time
+            # read as a whole: half the time
+            with open_file(path, buffering=0) as file:
                 size = os.fstat(file.fileno()).st_size
                 if most is None and size > LARGEST:
                     raise ValueError(f"it has {size:,} bytes, more than {LARGEST:,}")
@@ -105,12 +127,15 @@ def set_aside(path: Path) -> Path:
 
 
 def read_text(path: Path, errors: str = "strict") -> str:
-    """Return a file's text. Raises as `read_bytes`, and ValueError if it is not UTF-8 (``errors`` as in `bytes.decode`)."""
+    """Return a file's text. Raises as `read_bytes`, and ValueError if it is not UTF-8 (``errors``
+    as in `bytes.decode`).
+    """
     return read_bytes(path).decode("utf-8", errors)
 
 
 def parse_json(text: str | bytes) -> Any:
-    """Return the value of a JSON text of at most DEEPEST levels. A lone surrogate becomes "?", because no stream accepts it.
+    """Return the value of a JSON text of at most DEEPEST levels. A lone surrogate becomes "?",
+    because no stream accepts it.
 
     Raises ValueError for anything else.
     """
@@ -127,7 +152,9 @@ def parse_json(text: str | bytes) -> Any:
 
 
 def other_delimiter(header: Sequence[str]) -> str:
-    """Return what separates the columns of a table that was read as one column; empty if it has several, or truly one."""
+    """Return what separates the columns of a table that was read as one column; empty if it has
+    several, or truly one.
+    """
     return next((letter for letter in ";|\t" if len(header) == 1 and letter in header[0]), "")
 
 
@@ -136,7 +163,8 @@ def parse_yaml(text: str) -> Any:
 
     Raises ValueError for anything else.
     """
-    import yaml  # not needed for --help
+    # not needed for --help
+    import yaml
 
     try:
         return yaml.load(bounded_yaml(text), yaml_loader())
@@ -166,7 +194,8 @@ def bounded_yaml(text: str) -> str:
 def is_deep_yaml(text: str) -> bool:
     """Return whether a YAML text has more than DEEPEST levels.
 
-    libyaml's reader recurses at each level, so a text nested 100,000 levels deep would crash the process.
+    libyaml's reader recurses at each level, so a text nested 100,000 levels deep would crash the
+    process.
     """
     import yaml
 
@@ -176,10 +205,13 @@ def is_deep_yaml(text: str) -> bool:
     depth = 0
     try:
         for event in yaml.parse(text, yaml_loader()):
-            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(
+                event, yaml.CollectionEndEvent
+            )
             if depth > DEEPEST:
                 return True
-    except yaml.YAMLError:  # the parser reports the error
+    except yaml.YAMLError:
+        # the parser reports the error
         return False
     return False
 
@@ -192,28 +224,41 @@ def count_yaml_values(node: Any, known: dict[int, int]) -> int:
     import yaml
 
     if node is None or isinstance(node, yaml.ScalarNode):
-        if node is not None and node.tag == "tag:yaml.org,2002:int" and len(node.value) > LONGEST_NUMBER:
+        if (
+            node is not None
+            and node.tag == "tag:yaml.org,2002:int"
+            and len(node.value) > LONGEST_NUMBER
+        ):
             raise ValueError(f"a number of {len(node.value):,} characters")
         return 1
     if id(node) not in known:
-        known[id(node)] = 1  # a node may contain itself
-        below = [part for pair in node.value for part in pair] if isinstance(node, yaml.MappingNode) else node.value
+        # a node may contain itself
+        known[id(node)] = 1
+        below = (
+            [part for pair in node.value for part in pair]
+            if isinstance(node, yaml.MappingNode)
+            else node.value
+        )
         known[id(node)] = 1 + sum(count_yaml_values(part, known) for part in below)
     return known[id(node)]
 
 
 def write_text(path: Path, text: str) -> None:
-    """Replace ``path`` by ``text`` atomically (fsync, then rename): a reader sees the old or the new content."""
+    """Replace ``path`` by ``text`` atomically (fsync, then rename): a reader sees the old or the
+    new content.
+    """
     draft = path.with_name(f".{path.name}.{os.urandom(4).hex()}")
     try:
-        with draft.open("x", encoding="utf-8") as file:  # with the permissions that the user's umask allows
+        # with the permissions that the user's umask allows
+        with draft.open("x", encoding="utf-8") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
         draft.replace(path)
     except BaseException as error:
         if isinstance(error, OSError):
-            error.filename = str(path)  # instead of the draft's name; a failed write names no file
+            # instead of the draft's name; a failed write names no file
+            error.filename = str(path)
         draft.unlink(missing_ok=True)
         raise
 
@@ -244,7 +289,9 @@ def read_json(path: Path) -> dict[str, Any] | None:
 
 
 def no_link(path: str, flags: int) -> int:
-    """Open a file, as the ``opener`` of ``open``. A symbolic link, which a foreign folder may hold, raises OSError."""
+    """Open a file, as the ``opener`` of ``open``. A symbolic link, which a foreign folder may hold,
+    raises OSError.
+    """
     return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0), 0o666)
 
 
@@ -256,14 +303,17 @@ def append_line(path: Path, value: dict[str, Any]) -> None:
         if file.tell() > 0:
             file.seek(-1, os.SEEK_END)
             data = data if file.read(1) == b"\n" else b"\n" + data
-        while data:  # a full disk may take only a part: then the next write raises
+        # a full disk may take only a part: then the next write raises
+        while data:
             data = data[file.write(data) :]
 
 
 def read_lines(path: Path, **shape: "type | UnionType") -> Iterator[dict[str, Any]]:
-    """Return the JSON lines of ``path``. A torn line (its writer was killed) is skipped; a missing file is empty.
+    """Return the JSON lines of ``path``. A torn line (its writer was killed) is skipped; a missing
+    file is empty.
 
-    ``shape`` gives required keys and their types, such as ``step=int``. Lines without them are skipped.
+    ``shape`` gives required keys and their types, such as ``step=int``. Lines without them are
+    skipped.
     """
     for value in objects(_split_lines(path)):
         if all(isinstance(value.get(name), kind) for name, kind in shape.items()):
@@ -271,7 +321,9 @@ def read_lines(path: Path, **shape: "type | UnionType") -> Iterator[dict[str, An
 
 
 def _split_lines(path: Path) -> Iterator[str | bytes]:
-    """Yield the lines of a file; a large one is not held in memory as a whole. A missing file has none."""
+    """Yield the lines of a file; a large one is not held in memory as a whole. A missing file has
+    none.
+    """
     stamp = file_stamp(path)
     try:
         if stamp is None or not WHOLE < stamp[1] <= LARGEST:
@@ -296,7 +348,9 @@ def objects(lines: Iterable[str | bytes]) -> Iterator[dict[str, Any]]:
 
 
 def as_number(value: object) -> float | None:
-    """Return a JSON number as a float; None for anything else, and for numbers that no float can hold."""
+    """Return a JSON number as a float; None for anything else, and for numbers that no float can
+    hold.
+    """
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     try:
@@ -322,14 +376,17 @@ def count_or_none(value: Any) -> int | None:
 
 
 def finite_or_none(value: Any) -> float | None:
-    """Return a JSON number whose square is finite, because statistics square it; None for any other value."""
+    """Return a JSON number whose square is finite, because statistics square it; None for any other
+    value.
+    """
     number = value if type(value) is float else as_number(value)
     return number if number is not None and abs(number) <= LARGEST_NUMBER else None
 
 
 def yaml_loader() -> Any:
     """Return PyYAML's safe loader: the C version if it was built, which is ten times faster."""
-    import yaml  # not needed for --help
+    # not needed for --help
+    import yaml
 
     return getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 

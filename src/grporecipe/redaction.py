@@ -1,4 +1,6 @@
-"""Find secrets in text and in configurations, by the names that they have and by the forms that services give them."""
+"""Find secrets in text and in configurations, by the names that they have and by the forms that
+services give them.
+"""
 
 import os
 import re
@@ -9,36 +11,115 @@ from typing import Any
 from urllib.parse import quote
 
 SHOWN = "***"
-DEEPEST = 20  # levels of a value that are looked at; an alias of YAML may hold itself
-# Values that a log has anyway: shorter ones are hidden only next to their name. With letters and digits, eight are enough.
+# levels of a value that are looked at; an alias of YAML may hold itself
+DEEPEST = 20
+# Values that a log has anyway: shorter ones are hidden only next to their name. With letters and
+# digits, eight are enough.
 SHORTEST, SHORTEST_MIXED = 12, 8
 
-# Words that make a name that of a secret, two of them side by side, and words that make it another thing: a path, a number.
+# Words that make a name that of a secret, two of them side by side, and words that make it another
+# thing: a path, a number.
 _SECRET = frozenset(["PASSPHRASE", "SECRET", "SECRETS", "CREDENTIALS", "APIKEY"])
 _PAIRS = frozenset(
-    ["API_KEY", "ACCESS_KEY", "PRIVATE_KEY", "SECRET_KEY", "HUB_TOKEN", "HF_TOKEN", "AUTH_TOKEN", "ACCESS_TOKEN"]
+    [
+        "API_KEY",
+        "ACCESS_KEY",
+        "PRIVATE_KEY",
+        "SECRET_KEY",
+        "HUB_TOKEN",
+        "HF_TOKEN",
+        "AUTH_TOKEN",
+        "ACCESS_TOKEN",
+    ]
 )
 _OTHER = frozenset(
-    ["PATH", "FILE", "DIR", "URL", "URI", "NAME", "ID", "IDS", "TYPE", "COUNT", "NUM", "LEN", "LENGTH", "MAX", "MIN", "LIMIT",
-     "BUDGET", "LEVEL", "PER", "TTL", "TIMEOUT", "PUBLIC"]
-)  # fmt: skip
+    [
+        "PATH",
+        "FILE",
+        "DIR",
+        "URL",
+        "URI",
+        "NAME",
+        "ID",
+        "IDS",
+        "TYPE",
+        "COUNT",
+        "NUM",
+        "LEN",
+        "LENGTH",
+        "MAX",
+        "MIN",
+        "LIMIT",
+        "BUDGET",
+        "LEVEL",
+        "PER",
+        "TTL",
+        "TIMEOUT",
+        "PUBLIC",
+    ]
+)
 # Tokens that a model reads, and keys of a data row.
 _OF_A_MODEL = frozenset(
-    ["PAD", "EOS", "BOS", "UNK", "MASK", "SEP", "CLS", "STOP", "START", "END", "IMAGE", "VIDEO", "AUDIO", "SPECIAL", "NEW",
-     "THINK", "TOOL", "PROMPT", "INPUT", "OUTPUT", "LABEL", "REWARD", "RESPONSE", "ANSWER", "QUESTION", "SOLUTION", "COLUMN",
-     "CACHE", "SORT", "GROUP", "PRIMARY", "FOREIGN", "METRIC", "INDEX", "DATA", "TEMPLATE", "CHAT", "TEXT"]
-)  # fmt: skip
+    [
+        "PAD",
+        "EOS",
+        "BOS",
+        "UNK",
+        "MASK",
+        "SEP",
+        "CLS",
+        "STOP",
+        "START",
+        "END",
+        "IMAGE",
+        "VIDEO",
+        "AUDIO",
+        "SPECIAL",
+        "NEW",
+        "THINK",
+        "TOOL",
+        "PROMPT",
+        "INPUT",
+        "OUTPUT",
+        "LABEL",
+        "REWARD",
+        "RESPONSE",
+        "ANSWER",
+        "QUESTION",
+        "SOLUTION",
+        "COLUMN",
+        "CACHE",
+        "SORT",
+        "GROUP",
+        "PRIMARY",
+        "FOREIGN",
+        "METRIC",
+        "INDEX",
+        "DATA",
+        "TEMPLATE",
+        "CHAT",
+        "TEXT",
+    ]
+)
 # Ends of an environment variable.
 _ENDS = ("_PASS", "_PWD", "_AUTH", "_LICENSE", "_WEBHOOK", "COOKIE", "COOKIES")
-_WANDB = "USE_WANDB"  # OpenRLHF's --use_wandb takes the key
+# OpenRLHF's --use_wandb takes the key
+_WANDB = "USE_WANDB"
 _NO_SECRETS = frozenset(["null", "none", "true", "false", "str", "bytes", SHOWN])
 
 
-@lru_cache(4096)  # the environment is searched for each text, and the names in it repeat
+# the environment is searched for each text, and the names in it repeat
+@lru_cache(4096)
 def _kind(name: str) -> str:
-    """Return ``sure`` for a name that only secrets have, ``likely`` if the value decides, otherwise an empty text."""
+    """Return ``sure`` for a name that only secrets have, ``likely`` if the value decides, otherwise
+    an empty text.
+    """
     own = name.rpartition(".")[2]
-    words = [word for word in re.split(r"[^A-Z0-9]+", re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).upper()) if word]
+    words = [
+        word
+        for word in re.split(r"[^A-Z0-9]+", re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).upper())
+        if word
+    ]
     if not _OTHER.isdisjoint(words):
         return ""
     if not _SECRET.isdisjoint(words) or not _PAIRS.isdisjoint(map("_".join, pairwise(words))):
@@ -49,19 +130,29 @@ def _kind(name: str) -> str:
         return ""
     if own.isupper() and ("TOKEN" in words or own.endswith(_ENDS)):
         return "sure"
-    has_one = "TOKEN" in words or not {"KEY", "PAT"}.isdisjoint(words[1:]) or "_".join(words[-2:]) == _WANDB
+    has_one = (
+        "TOKEN" in words
+        or not {"KEY", "PAT"}.isdisjoint(words[1:])
+        or "_".join(words[-2:]) == _WANDB
+    )
     return "likely" if has_one else ""
 
 
 def is_secret(name: str, value: str) -> bool:
-    """Return whether a value with this name is a secret. A reference to one ($X, $(cat x)) and code are none."""
+    """Return whether a value with this name is a secret. A reference to one ($X, $(cat x)) and code
+    are none.
+    """
     kind = _kind(name)
     if not kind or value.lower() in _NO_SECRETS or re.search(r"[$`]", value):
         return False
     is_variable = name.rpartition(".")[2].isupper()
     if kind == "sure":
-        return len(value) >= (3 if is_variable else 4) and (is_variable or not re.search(r"[(\[{<]", value))
-    is_key = re.fullmatch(r"[\w+/=.~:-]{8,}" if is_variable else r"[\w+/=.~:-]{12,}", value) is not None
+        return len(value) >= (3 if is_variable else 4) and (
+            is_variable or not re.search(r"[(\[{<]", value)
+        )
+    is_key = (
+        re.fullmatch(r"[\w+/=.~:-]{8,}" if is_variable else r"[\w+/=.~:-]{12,}", value) is not None
+    )
     return is_key and (is_variable or _is_mixed(value))
 
 
@@ -71,7 +162,9 @@ def _is_mixed(value: str) -> bool:
 
 
 def secret_values(environment: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the values of variables whose names denote secrets, also as a URL quotes them, the longest first."""
+    """Return the values of variables whose names denote secrets, also as a URL quotes them, the
+    longest first.
+    """
     secrets: set[str] = set()
     for name in environment:
         if _kind(name.upper()):
@@ -83,7 +176,9 @@ def secret_values(environment: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def secrets_in(key: str, value: Any) -> Iterator[str]:
-    """Yield the secrets in the value of a key, which may be a mapping or a list. An alias of YAML may hold itself."""
+    """Yield the secrets in the value of a key, which may be a mapping or a list. An alias of YAML
+    may hold itself.
+    """
     waiting, seen = [(key, value)], set[int]()
     while waiting:
         name, inner = waiting.pop()
@@ -92,11 +187,17 @@ def secrets_in(key: str, value: Any) -> Iterator[str]:
         if not isinstance(inner, Mapping | list | tuple) or id(inner) in seen:
             continue
         seen.add(id(inner))
-        waiting += [(str(k), v) for k, v in inner.items()] if isinstance(inner, Mapping) else [(name, v) for v in inner]
+        waiting += (
+            [(str(k), v) for k, v in inner.items()]
+            if isinstance(inner, Mapping)
+            else [(name, v) for v in inner]
+        )
 
 
 def masked(key: str, value: Any, depth: int = 0) -> Any:
-    """Return the value of a key with ``***`` in the place of secrets, and of what is nested too deep."""
+    """Return the value of a key with ``***`` in the place of secrets, and of what is nested too
+    deep.
+    """
     if depth > DEEPEST:
         return SHOWN
     if isinstance(value, Mapping):
@@ -110,29 +211,43 @@ def masked(key: str, value: Any, depth: int = 0) -> Any:
 
 # Tokens that the services issue.
 _TOKEN = re.compile(
-    r"(?<![A-Za-z0-9])(?:hf_[A-Za-z0-9]{16,}|sk-(?=[\w-]*\d)[\w-]{16,}|gh[pousr]_[A-Za-z0-9]{20,}|github_pat_\w{20,}"
-    r"|glpat-[\w-]{16,}|xox[abprs]-[\w-]{10,}|AKIA[0-9A-Z]{16}|wandb_v1_\w{20,}|eyJ[\w-]{10,}\.eyJ[\w-]{10,}\.[\w-]{10,})"
+    r"(?<![A-Za-z0-9])(?:hf_[A-Za-z0-9]{16,}|sk-(?=[\w-]*\d)[\w-]{16,}"
+    r"|gh[pousr]_[A-Za-z0-9]{20,}|github_pat_\w{20,}"
+    r"|glpat-[\w-]{16,}|xox[abprs]-[\w-]{10,}|AKIA[0-9A-Z]{16}|wandb_v1_\w{20,}"
+    r"|eyJ[\w-]{10,}\.eyJ[\w-]{10,}\.[\w-]{10,})"
 )
-_URL = re.compile(r"(://[^/\s:@]+:)[^/\s@$]+(?=@)")  # ://user:password@host
+# ://user:password@host
+_URL = re.compile(r"(://[^/\s:@]+:)[^/\s@$]+(?=@)")
 _WEBHOOK = re.compile(
-    r"(https://(?:hooks\.slack\.com/\w+|discord(?:app)?\.com/api/webhooks|[\w.-]+\.webhook\.office\.com|chat\.googleapis\.com/v1/spaces)/)"
+    r"(https://(?:hooks\.slack\.com/\w+|discord(?:app)?\.com/api/webhooks"
+    r"|[\w.-]+\.webhook\.office\.com|chat\.googleapis\.com/v1/spaces)/)"
     r"[\w/@.?=&%-]+"
 )
-_HEADER = re.compile(r"((?i:\bbearer)\s+|(?i:\bauthorization)[\"']?\s*[:=]\s*[\"']?(?i:basic|token)\s+)[\w.~+/=:-]{8,}")
-# Up to the end of the key, or to where it was cut off: lines of base64, prefixed with a sign in a diff.
+_HEADER = re.compile(
+    r"((?i:\bbearer)\s+|(?i:\bauthorization)[\"']?\s*[:=]\s*[\"']?(?i:basic"
+    r"|token)\s+)[\w.~+/=:-]{8,}"
+)
+# Up to the end of the key, or to where it was cut off: lines of base64, prefixed with a sign in a
+# diff.
 _PRIVATE = re.compile(
-    r"-----BEGIN [A-Z ]*PRIVATE KEY-----(?:[\s\S]{0,20000}?-----END [A-Z ]*PRIVATE KEY-----|(?:\s*[-+ ]?[\w+/=]{16,})*)"
+    r"-----BEGIN [A-Z ]*PRIVATE KEY-----(?:[\s\S]{0,20000}?-----END [A-Z ]*PRIVATE KEY-----"
+    r"|(?:\s*[-+ ]?[\w+/=]{16,})*)"
 )
 # NAME=value, "name": "value", --name value
-_HINT = re.compile(r"(?i)key|token|secret|pass|pwd|pat|credentials|use_wandb|auth|cookie|license|webhook")
+_HINT = re.compile(
+    r"(?i)key|token|secret|pass|pwd|pat|credentials|use_wandb|auth|cookie|license|webhook"
+)
 _NAME = re.compile(
-    r"(?<![\w.-])(?:--([A-Za-z][\w.-]{0,80})[ \t]+(?!-)|-{0,2}\+{0,2}([A-Za-z_][\w.-]{0,80})[\"']?[ \t]*[:=][ \t]*)"
+    r"(?<![\w.-])(?:--([A-Za-z][\w.-]{0,80})[ \t]+(?!-)"
+    r"|-{0,2}\+{0,2}([A-Za-z_][\w.-]{0,80})[\"']?[ \t]*[:=][ \t]*)"
 )
 _VALUE = re.compile(r"\"([^\"$`\n]{3,})\"|'([^'$`\n]{3,})'|([^\s\"'$`,;&)}\]]{3,})")
 
 
 def redact(text: str) -> str:
-    """Return the text with everything redacted that looks like a secret or is a secret in this environment."""
+    """Return the text with everything redacted that looks like a secret or is a secret in this
+    environment.
+    """
     text = _PRIVATE.sub(SHOWN, text)
     for value in secret_values(os.environ):
         text = text.replace(value, SHOWN)
@@ -147,7 +262,9 @@ def _redact_named(text: str) -> str:
     parts, end = [], 0
     for match in _NAME.finditer(text):
         value = _VALUE.match(text, match.end()) if match.start() >= end else None
-        if value is not None and is_secret(match[1] or match[2], (inner := value[value.lastindex or 0])):
+        if value is not None and is_secret(
+            match[1] or match[2], (inner := value[value.lastindex or 0])
+        ):
             parts += [text[end : value.start()], value[0].replace(inner, SHOWN)]
             end = value.end()
     return "".join([*parts, text[end:]])

@@ -1,4 +1,6 @@
-"""The registry of frameworks, and entries of registries that are imported when they are first used."""
+"""The registry of frameworks, and entries of registries that are imported when they are first
+used.
+"""
 
 from dataclasses import dataclass
 from importlib import import_module
@@ -25,7 +27,8 @@ def load_entry(entry: Any) -> Any:
     return entry.load() if isinstance(entry, Lazy) else entry
 
 
-FRAMEWORKS = {  # name on command lines: the module whose FRAMEWORK it is; the last that fits a recipe is detected
+# name on command lines: the module whose FRAMEWORK it is; the last that fits a recipe is detected
+FRAMEWORKS = {
     "trl": "grporecipe.frameworks.trl",
     "open-r1": "grporecipe.frameworks.open_r1",
     "unsloth": "grporecipe.frameworks.unsloth",
@@ -33,7 +36,8 @@ FRAMEWORKS = {  # name on command lines: the module whose FRAMEWORK it is; the l
     "easyr1": "grporecipe.frameworks.easyr1",
     "verl": "grporecipe.frameworks.verl",
 }
-# The newest release in each table of keys (keys.json). `make <framework>-release VERSION=...` sets both.
+# The newest release in each table of keys (keys.json). `make <framework>-release VERSION=...` sets
+# both.
 NEWEST = {
     "trl": (1, 16, 0),
     "ms-swift": (4, 6, 0),

@@ -1,4 +1,6 @@
-"""Write for people: short names and counts, control characters escaped, and streams that may be closed, fail or be ASCII."""
+"""Write for people: short names and counts, control characters escaped, and streams that may be
+closed, fail or be ASCII.
+"""
 
 import codecs
 import logging
@@ -10,43 +12,63 @@ from math import inf
 from time import monotonic
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
-if TYPE_CHECKING:  # half of what lint takes to start
+# half of what lint takes to start
+if TYPE_CHECKING:
     from rich.console import Console
 
-logger = logging.getLogger("grposweep.terminal")  # a sweep's log has it too
-_STEERING = {code: repr(chr(code))[1:-1] for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
-# Unicode's own control characters: direction overrides, line and paragraph separators, and surrogates.
-_STEERING |= {code: f"\\u{code:04x}" for code in (*range(0x202A, 0x202F), *range(0x2066, 0x206A), 0x2028, 0x2029)}
+# a sweep's log has it too
+logger = logging.getLogger("grposweep.terminal")
+_STEERING = {
+    code: repr(chr(code))[1:-1]
+    for code in (*range(32), *range(127, 160))
+    if chr(code) not in "\n\t"
+}
+# Unicode's own control characters: direction overrides, line and paragraph separators, and
+# surrogates.
+_STEERING |= {
+    code: f"\\u{code:04x}"
+    for code in (*range(0x202A, 0x202F), *range(0x2066, 0x206A), 0x2028, 0x2029)
+}
 _STEERING |= {code: f"\\u{code:04x}" for code in range(0xD800, 0xE000)}
 
 
-NEAREST = "grposweep-nearest"  # how a stream that is not of Unicode writes a character that it lacks
+# how a stream that is not of Unicode writes a character that it lacks
+NEAREST = "grposweep-nearest"
 _NEAREST = {"±": "+-", "─": "-", "━": "-", "│": "|", "└": "`", "█": "#", "…": "...", "\u2800": " "}
-_NEAREST |= {chr(code): "*" for code in range(0x2801, 0x2900)}  # the dots of a curve
+# the dots of a curve
+_NEAREST |= {chr(code): "*" for code in range(0x2801, 0x2900)}
 
 
 def _nearest(error: UnicodeError) -> tuple[str, int]:
     """Return ASCII for the characters that a stream lacks."""
     assert isinstance(error, UnicodeEncodeError)
     lacked = error.object[error.start : error.end]
-    return "".join(_NEAREST.get(one) or one.encode("ascii", "backslashreplace").decode() for one in lacked), error.end
+    return "".join(
+        _NEAREST.get(one) or one.encode("ascii", "backslashreplace").decode() for one in lacked
+    ), error.end
 
 
 def open_streams() -> None:
     """Give this process three standard streams that take any text.
 
-    A stream that was closed (``>&-``) leads to nothing: the next file to be opened would otherwise take its place.
+    A stream that was closed (``>&-``) leads to nothing: the next file to be opened would otherwise
+    take its place.
     """
     codecs.register_error(NEAREST, _nearest)
     for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
         try:
             os.fstat(number)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # takes the lowest free number, which is this one
+            # takes the lowest free number, which is this one
+            os.open(os.devnull, os.O_RDWR)
         stream = getattr(sys, name)
         if stream is None:
             setattr(sys, name, open(number, mode, encoding="utf-8", closefd=False))  # noqa: SIM115 - a descriptor
-        elif mode == "w" and isinstance(stream, TextIOWrapper) and not stream.encoding.lower().startswith("utf"):
+        elif (
+            mode == "w"
+            and isinstance(stream, TextIOWrapper)
+            and not stream.encoding.lower().startswith("utf")
+        ):
             stream.reconfigure(errors=NEAREST)
 
 
@@ -61,7 +83,9 @@ def one_line(text: str) -> str:
 
 
 def comment(*lines: str) -> str:
-    """Return lines as comments of a file. A line break of a value would end its comment, so it is escaped."""
+    """Return lines as comments of a file. A line break of a value would end its comment, so it is
+    escaped.
+    """
     return "".join(f"# {one_line(line)}\n" for line in lines)
 
 
@@ -76,7 +100,8 @@ def write_data(text: str) -> None:
 
 
 class Screen:
-    """A stream that is given up when it fails: the terminal or reader closed it, or the disk is full.
+    """A stream that is given up when it fails: the terminal or reader closed it, or the disk is
+    full.
 
     Output is not part of the work, so the work continues without it.
     """
@@ -100,19 +125,25 @@ class Screen:
     def _give_up(self, error: OSError) -> None:
         discard(self._stream)
         name = self._stream.name.strip("<>")
-        logger.warning("%s cannot be written (%s): nothing more is shown there", name, error.strerror)
+        logger.warning(
+            "%s cannot be written (%s): nothing more is shown there", name, error.strerror
+        )
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
 
 
 def redraws(console: "Console") -> bool:
-    """Return whether lines can be replaced: on a terminal with a cursor, not in a file that FORCE_COLOR colours."""
+    """Return whether lines can be replaced: on a terminal with a cursor, not in a file that
+    FORCE_COLOR colours.
+    """
     return console.is_terminal and not console.is_dumb_terminal and console.file.isatty()
 
 
 def discard(stream: TextIO) -> None:
-    """Send further output of a stream to nothing: Python flushes it once more at exit, and other streams may share it."""
+    """Send further output of a stream to nothing: Python flushes it once more at exit, and other
+    streams may share it.
+    """
     nothing = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nothing, stream.fileno())
     os.close(nothing)
@@ -132,10 +163,15 @@ def short(point: Mapping[str, Any]) -> str:
 
 
 def short_names(parameters: Iterable[str]) -> dict[str, str]:
-    """Map each parameter to its last word, or to its whole name if two parameters share that word."""
+    """Map each parameter to its last word, or to its whole name if two parameters share that
+    word.
+    """
     names = list(parameters)
     last = [name.rsplit(".", 1)[-1] for name in names]
-    return {name: word if last.count(word) == 1 else name for name, word in zip(names, last, strict=True)}
+    return {
+        name: word if last.count(word) == 1 else name
+        for name, word in zip(names, last, strict=True)
+    }
 
 
 def label_text(label: Any) -> str:
@@ -149,9 +185,12 @@ def count(number: int, noun: str) -> str:
 
 
 class Progress:
-    """A line on a terminal that says how far a long run is. It is on stderr, and cleared before anything else is written."""
+    """A line on a terminal that says how far a long run is. It is on stderr, and cleared before
+    anything else is written.
+    """
 
-    AFTER, EVERY = 2.0, 0.5  # seconds
+    # seconds
+    AFTER, EVERY = 2.0, 0.5
 
     def __init__(self, err: TextIO) -> None:
         self._err, self._files, self._is_shown = err, 0, False
@@ -163,7 +202,8 @@ class Progress:
         if monotonic() >= self._next:
             self._next, self._is_shown = monotonic() + self.EVERY, True
             self._err.write(
-                f"\r\x1b[K{self._files} files: {one_line(str(path)).encode('ascii', 'replace').decode()[:60]}"
+                f"\r\x1b[K{self._files} files: "
+                f"{one_line(str(path)).encode('ascii', 'replace').decode()[:60]}"
             )
             self._err.flush()
 

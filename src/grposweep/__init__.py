@@ -1,6 +1,7 @@
 """Sweep hyperparameters of GRPO: compose with Hydra, validate before training, search with Optuna.
 
-``from grposweep import fit, lint, plan, load_sweep`` gives the Python interface, imported at its first use.
+``from grposweep import fit, lint, plan, load_sweep`` gives the Python interface, imported at its
+first use.
 """
 
 from importlib import import_module

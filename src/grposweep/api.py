@@ -1,4 +1,5 @@
-"""The Python interface: judge a recipe, a file or the arguments of a training script, compute a plan, and estimate memory.
+"""The Python interface: judge a recipe, a file or the arguments of a training script, compute a
+plan, and estimate memory.
 
 ``from grposweep import fit, lint, plan`` is the same.
 """
@@ -13,7 +14,13 @@ from grporecipe.errors import BadSettings, UserError
 from grporecipe.fields.memory import describe
 from grporecipe.fields.recipes import read_recipe
 from grporecipe.linting.command import Target, find_targets
-from grporecipe.linting.linter import Diagnostic, LintResult, RuleSelection, lint_recipe, select_rules
+from grporecipe.linting.linter import (
+    Diagnostic,
+    LintResult,
+    RuleSelection,
+    lint_recipe,
+    select_rules,
+)
 from grporecipe.linting.output import place_of
 from grporecipe.memory.catalog import memory_of
 from grporecipe.memory.estimate import Memory, estimate
@@ -28,7 +35,9 @@ PLAIN = (str, int, float, bool, type(None))
 
 
 class PlanNumbers(TypedDict):
-    """The numbers of a plan. A number is None if its inputs are unknown or if the batch is invalid."""
+    """The numbers of a plan. A number is None if its inputs are unknown or if the batch is
+    invalid.
+    """
 
     completions_per_rollout: int | None
     prompts_per_rollout: int | None
@@ -49,7 +58,8 @@ class Linted:
     def __str__(self) -> str:
         """Return one line for each problem: place, code, severity and message."""
         lines = [
-            f"{result.recipe.file or result.recipe.framework}{place_of(result.recipe, problem.line)}: "
+            f"{result.recipe.file or result.recipe.framework}"
+            f"{place_of(result.recipe, problem.line)}: "
             f"{problem.code} {problem.severity}: {problem.message}"
             for result in self.recipes
             for problem in result.diagnostics
@@ -96,10 +106,13 @@ def lint(
     """Judge a recipe as ``grposweep lint`` does.
 
     Args:
-        source: a file (YAML, shell script, Python, notebook), a folder with such files, a mapping of keys, or an object such as
+        source: a file (YAML, shell script, Python, notebook), a folder with such files, a mapping
+        of keys, or an object such as
             TRL's GRPOConfig.
-        framework: ``trl``, ``open-r1``, ``ms-swift``, ``easyr1``, ``verl``, ...; ``auto`` detects it from keys and paths.
-        framework_version: the release to judge by; otherwise the one that the file's repository states, or the default.
+        framework: ``trl``, ``open-r1``, ``ms-swift``, ``easyr1``, ``verl``, ...; ``auto`` detects
+        it from keys and paths.
+        framework_version: the release to judge by; otherwise the one that the file's repository
+        states, or the default.
         processes: training processes, without those of a vLLM server.
         dataset_size: training prompts.
         gpu: name of a GPU (``A100``), on which memory is judged.
@@ -144,7 +157,8 @@ def fit(
     processes: int | None = None,
     dataset_size: int | None = None,
 ) -> Memory:
-    """Estimate the GPU memory of one rank of a recipe, in bytes: ``low``, ``peak`` and ``high``, and the parts of each phase.
+    """Estimate the GPU memory of one rank of a recipe, in bytes: ``low``, ``peak`` and ``high``,
+    and the parts of each phase.
 
     Arguments are those of `lint`. Of several recipes in a source, the first is used.
 
@@ -153,11 +167,14 @@ def fit(
 
     """
     gib = None if gpu is None else memory_of(gpu, "gpu")
-    recipe = _first(source, Options(framework, None, processes, dataset_size, framework_version, gib, gpu))
+    recipe = _first(
+        source, Options(framework, None, processes, dataset_size, framework_version, gib, gpu)
+    )
     memory = estimate(describe(recipe, read_recipe(recipe).setting))
     if memory is None:
         raise UserError(
-            f"{recipe.file or recipe.framework}: the shape of its model is unknown, so its memory cannot be estimated. Name "
+            f"{recipe.file or recipe.framework}: the shape of its model is unknown, so its "
+            "memory cannot be estimated. Name "
             "a folder with its config.json, or a model that is known (docs/guides/memory.md)."
         )
     return memory
@@ -169,15 +186,22 @@ def _lint(source: Any, options: Options, selection: RuleSelection) -> Linted:
 
 def _recipes(source: Any, options: Options) -> list[Recipe]:
     if options.framework not in ("auto", *FRAMEWORKS):
-        raise UserError(f"framework {options.framework!r}: grposweep reads {', '.join(sorted(FRAMEWORKS))}.")
+        raise UserError(
+            f"framework {options.framework!r}: grposweep reads {', '.join(sorted(FRAMEWORKS))}."
+        )
     if isinstance(source, (str, Path)):
-        return [recipe for target in find_targets([Path(source)]) for recipe in _recipes_of(target, options)]
+        return [
+            recipe
+            for target in find_targets([Path(source)])
+            for recipe in _recipes_of(target, options)
+        ]
     if isinstance(source, Mapping):
         return [build_recipe({str(key): value for key, value in source.items()}, options)]
     if is_dataclass(source) and not isinstance(source, type):
         return [build_recipe(_stated(source), options)]
     raise UserError(
-        f"{type(source).__name__}: this is no recipe. Give a file's path, a mapping of keys, or TRL's GRPOConfig."
+        f"{type(source).__name__}: this is no recipe. Give a file's path, a mapping of keys, or "
+        "TRL's GRPOConfig."
     )
 
 
@@ -199,7 +223,9 @@ def _recipes_of(target: Target, options: Options) -> list[Recipe]:
 
 
 def _stated(args: Any) -> dict[str, Any]:
-    """Return the fields of an object that differ from their defaults, and all fields that a subclass adds."""
+    """Return the fields of an object that differ from their defaults, and all fields that a
+    subclass adds.
+    """
     classes = [one for one in type(args).__mro__ if one.__module__.partition(".")[0] in LIBRARIES]
     known = {field.name for one in classes if is_dataclass(one) for field in fields(one)}
     stated: dict[str, Any] = {}
@@ -216,5 +242,6 @@ def _stated(args: Any) -> dict[str, Any]:
         ):
             stated[field.name] = value
     if classes and stated.get("steps_per_generation") is not None:
-        stated.pop("generation_batch_size", None)  # TRL derives one from the other, and refuses both
+        # TRL derives one from the other, and refuses both
+        stated.pop("generation_batch_size", None)
     return stated

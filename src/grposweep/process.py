@@ -1,12 +1,13 @@
 """Start processes that never outlive their controller, and find groups of processes by a mark.
 
-`ForkServer` forks from a server that has imported what training needs, `SpawnedProcesses` starts new interpreters. Both give
-a process the same arguments, environment, log file and its own session (a Ctrl-C in the terminal reaches the controller
-only), and end it when its parent dies.
+`ForkServer` forks from a server that has imported what training needs, `SpawnedProcesses` starts
+new interpreters. Both give a process the same arguments, environment, log file and its own session
+(a Ctrl-C in the terminal reaches the controller only), and end it when its parent dies.
 
-External programs start processes in new sessions, and Ray's processes leave their parents. So neither process groups nor
-parents reach all of them; a mark in their environment does. Run as a script, this module is their guard. It kills them when the
-process that holds its standard input ends, or (``--of PID``) when a process ends.
+External programs start processes in new sessions, and Ray's processes leave their parents. So
+neither process groups nor parents reach all of them; a mark in their environment does. Run as a
+script, this module is their guard. It kills them when the process that holds its standard input
+ends, or (``--of PID``) when a process ends.
 """
 
 import contextlib
@@ -25,14 +26,23 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
-SOURCE = Path(__file__).resolve().parents[1]  # the folder on sys.path that holds the packages
+# the folder on sys.path that holds the packages
+SOURCE = Path(__file__).resolve().parents[1]
 OWN_PACKAGES = ("grporecipe", "grposweep")
-PROJECT = SOURCE.parent  # of a checkout, with conf/, sweeps/ and src/
-CONF = PROJECT / "conf" if (PROJECT / "conf").is_dir() else Path(__file__).parent / "conf"  # a wheel carries a copy
-CONFIG_DIR, CONFIG_NAME, CONFIG_PATH = (("--config-dir", "-cd"), ("--config-name", "-cn"), ("--config-path", "-cp"))
-CONFIG_FLAGS = (*CONFIG_DIR, *CONFIG_NAME, *CONFIG_PATH)  # of Hydra, each followed by its value
+# of a checkout, with conf/, sweeps/ and src/
+PROJECT = SOURCE.parent
+# a wheel carries a copy
+CONF = PROJECT / "conf" if (PROJECT / "conf").is_dir() else Path(__file__).parent / "conf"
+CONFIG_DIR, CONFIG_NAME, CONFIG_PATH = (
+    ("--config-dir", "-cd"),
+    ("--config-name", "-cn"),
+    ("--config-path", "-cp"),
+)
+# of Hydra, each followed by its value
+CONFIG_FLAGS = (*CONFIG_DIR, *CONFIG_NAME, *CONFIG_PATH)
 logger = logging.getLogger(__name__)
-_PR_SET_PDEATHSIG = 1  # from linux/prctl.h
+# from linux/prctl.h
+_PR_SET_PDEATHSIG = 1
 # A shutdown, systemd and the end of an allocation send them to all processes at once.
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 # Slurm sends them to all processes of a step.
@@ -47,10 +57,13 @@ def run_command() -> list[str]:
 
 
 def die_with(parent: int) -> None:
-    """Have Linux kill this process when ``parent`` dies. On other systems only the end of its input ends it."""
+    """Have Linux kill this process when ``parent`` dies. On other systems only the end of its input
+    ends it.
+    """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # the parent died before the call above
+    # the parent died before the call above
+    if os.getppid() != parent:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -58,10 +71,14 @@ class Processes(Protocol):
     """Starts and watches ``python -m grposweep.train <arguments>``."""
 
     def start(self, arguments: list[str], environment: Mapping[str, str], log: Path | None) -> int:
-        """Start one process and return its pid. Its output goes to ``log`` (None: this terminal)."""
+        """Start one process and return its pid. Its output goes to ``log`` (None: this
+        terminal).
+        """
 
     def poll(self, pid: int, timeout: float = 0.0) -> int | None:
-        """Return the exit code (negative: the signal), or None while it runs; wait up to ``timeout`` seconds."""
+        """Return the exit code (negative: the signal), or None while it runs; wait up to
+        ``timeout`` seconds.
+        """
 
     def lost(self, pid: int) -> bool:
         """Return whether a process ended only because the server that it was forked from died."""
@@ -115,25 +132,32 @@ class SpawnedProcesses:
 
 
 class ForkServer:
-    """A server that has imported torch and trl once and forks for each process: 0.02 s instead of seconds.
+    """A server that has imported torch and trl once and forks for each process: 0.02 s instead of
+    seconds.
 
-    It exchanges JSON lines over standard input and output. When its input ends, it and its children end. What its imports write
-    goes to the log of the first process that it starts.
-    If it was killed, or cannot fork because an import has started CUDA, this class starts a new interpreter for each further
-    process and reports that once.
-    The standard library's forkserver would import run.py into every child and cannot report how each attempt ended.
+    It exchanges JSON lines over standard input and output. When its input ends, it and its children
+    end. What its imports write goes to the log of the first process that it starts. If it was
+    killed, or cannot fork because an import has started CUDA, this class starts a new interpreter
+    for each further process and reports that once. The standard library's forkserver would import
+    run.py into every child and cannot report how each attempt ended.
     """
 
-    def __init__(self, preload: list[str], code: Path = SOURCE, environment: Mapping[str, str] | None = None) -> None:
-        """``preload`` are modules that the server imports before the first fork. It starts at the first use.
+    def __init__(
+        self, preload: list[str], code: Path = SOURCE, environment: Mapping[str, str] | None = None
+    ) -> None:
+        """``preload`` are modules that the server imports before the first fork. It starts at the
+        first use.
 
-        ``code`` is the folder whose grposweep it runs, ``environment`` has further variables for these imports.
+        ``code`` is the folder whose grposweep it runs, ``environment`` has further variables for
+        these imports.
         """
         self._preload, self._code, self._environment = preload, code, environment or {}
-        self._forked: set[int] = set()  # process ids
+        # process ids
+        self._forked: set[int] = set()
         self._ended: dict[int, int] = {}
         self._buffer = b""
-        self._log: Path | None = None  # of what its imports write
+        # of what its imports write
+        self._log: Path | None = None
         self._instead: SpawnedProcesses | None = None
 
     @cached_property
@@ -141,7 +165,13 @@ class ForkServer:
         errors = contextlib.nullcontext() if self._log is None else _open_log(self._log)
         with errors as stream, signals_blocked(*STOP_SIGNALS):
             return subprocess.Popen(
-                [sys.executable, *python_flags(self._code), "-m", "grposweep.train.warm_server", *self._preload],
+                [
+                    sys.executable,
+                    *python_flags(self._code),
+                    "-m",
+                    "grposweep.train.warm_server",
+                    *self._preload,
+                ],
                 env={**inherited(self._code), **self._environment},
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -153,12 +183,19 @@ class ForkServer:
     def start(self, arguments: list[str], environment: Mapping[str, str], log: Path | None) -> int:
         if self._instead is not None:
             pid = self._instead.start(arguments, environment, log)
-            self._forked.discard(pid)  # the system reused the id
+            # the system reused the id
+            self._forked.discard(pid)
             return pid
         self._log = self._log or log
-        request = {"arguments": arguments, "environment": dict(environment), "log": None if log is None else str(log)}
-        assert self._server.stdin is not None  # opened above
-        with contextlib.suppress(BrokenPipeError):  # the end of the server is noticed below
+        request = {
+            "arguments": arguments,
+            "environment": dict(environment),
+            "log": None if log is None else str(log),
+        }
+        # opened above
+        assert self._server.stdin is not None
+        # the end of the server is noticed below
+        with contextlib.suppress(BrokenPipeError):
             self._server.stdin.write((json.dumps(request) + "\n").encode())
             self._server.stdin.flush()
         problem = ""
@@ -176,7 +213,8 @@ class ForkServer:
         self._instead = SpawnedProcesses(self._code)
         print(
             f"cluster.warm: {problem}, so no trial can be forked from a warm process. Each starts "
-            "its own and takes some seconds longer. Set cluster.warm=false to do so without this message.",
+            "its own and takes some seconds longer. Set cluster.warm=false to do so without "
+            "this message.",
             file=sys.stderr,
         )
         return self.start(arguments, environment, log)
@@ -187,7 +225,8 @@ class ForkServer:
         if pid not in self._ended:
             self._events(timeout)
         if pid not in self._ended and self._server.poll() is not None:
-            return -signal.SIGKILL  # its children died with it
+            # its children died with it
+            return -signal.SIGKILL
         return self._ended.get(pid)
 
     def lost(self, pid: int) -> bool:
@@ -198,10 +237,13 @@ class ForkServer:
         if self._instead is not None:
             self._instead.close()
         if "_server" not in self.__dict__:
-            return  # never needed
-        assert self._server.stdin is not None  # both were opened above
+            # never needed
+            return
+        # both were opened above
+        assert self._server.stdin is not None
         assert self._server.stdout is not None
-        with contextlib.suppress(BrokenPipeError):  # the server was killed and still holds the last request
+        # the server was killed and still holds the last request
+        with contextlib.suppress(BrokenPipeError):
             self._server.stdin.close()
         try:
             self._server.wait(timeout=10)
@@ -211,8 +253,11 @@ class ForkServer:
         self._server.stdout.close()
 
     def _events(self, timeout: float) -> list[dict[str, Any]]:
-        """Return the server's events within ``timeout`` seconds. Ends are kept until the system reuses the process id."""
-        assert self._server.stdout is not None  # opened above
+        """Return the server's events within ``timeout`` seconds. Ends are kept until the system
+        reuses the process id.
+        """
+        # opened above
+        assert self._server.stdout is not None
         readable, _, _ = select.select([self._server.stdout], [], [], timeout)
         if readable:
             self._buffer += os.read(self._server.stdout.fileno(), 65536)
@@ -226,12 +271,18 @@ class ForkServer:
         return events
 
     def _read(self, line: bytes) -> list[dict[str, Any]]:
-        """Return the event in a line. Anything else was written by a library before the server took its stream, and is logged."""
+        """Return the event in a line. Anything else was written by a library before the server took
+        its stream, and is logged.
+        """
         with contextlib.suppress(ValueError, RecursionError):
             if isinstance(event := json.loads(line), dict):
                 return [event]
         if line.strip():
-            logger.info("the warm server (process %d) wrote: %s", self._server.pid, line.decode(errors="replace"))
+            logger.info(
+                "the warm server (process %d) wrote: %s",
+                self._server.pid,
+                line.decode(errors="replace"),
+            )
         return []
 
 
@@ -242,36 +293,54 @@ def _open_log(path: Path) -> BinaryIO:
 
 
 def python_flags(code: Path = SOURCE) -> tuple[str, ...]:
-    """Return the flag that keeps the working directory off the import path, where an h2.py would stand in for the package.
+    """Return the flag that keeps the working directory off the import path, where an h2.py would
+    stand in for the package.
 
-    It is a flag, because the user's own programs would inherit PYTHONSAFEPATH. A recorded copy of older code, which does not add
-    the user's folders to the path itself, gets none.
+    It is a flag, because the user's own programs would inherit PYTHONSAFEPATH. A recorded copy of
+    older code, which does not add the user's folders to the path itself, gets none.
     """
     inputs = code / "grposweep" / "storage" / "inputs.py"
-    return ("-P",) if code == SOURCE or (inputs.is_file() and b"def search_path(" in inputs.read_bytes()) else ()
+    return (
+        ("-P",)
+        if code == SOURCE or (inputs.is_file() and b"def search_path(" in inputs.read_bytes())
+        else ()
+    )
 
 
 def inherited(code: Path = SOURCE) -> dict[str, str]:
-    """Return this process's environment with the grposweep in ``code`` importable, and no place in a surrounding job."""
-    from grposweep.variables import is_of_a_job  # this module also runs as a script without the package
+    """Return this process's environment with the grposweep in ``code`` importable, and no place in
+    a surrounding job.
+    """
+    # this module also runs as a script without the package
+    from grposweep.variables import is_of_a_job
 
     # An empty part, as in PYTHONPATH=$PYTHONPATH:more, would be the working directory.
     given = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
     kept = {name: value for name, value in os.environ.items() if not is_of_a_job(name)}
-    return {**kept, "PYTHONPATH": os.pathsep.join((str(code), *given)), "TOKENIZERS_PARALLELISM": "false"}
+    return {
+        **kept,
+        "PYTHONPATH": os.pathsep.join((str(code), *given)),
+        "TOKENIZERS_PARALLELISM": "false",
+    }
 
 
 def kills_for_memory() -> int:
-    """Return how many processes the kernel has killed since its start because memory ran out; 0 if it does not say."""
+    """Return how many processes the kernel has killed since its start because memory ran out; 0 if
+    it does not say.
+    """
     try:
-        counters = dict(line.split() for line in KERNEL_COUNTERS.read_text(encoding="utf-8").splitlines())
+        counters = dict(
+            line.split() for line in KERNEL_COUNTERS.read_text(encoding="utf-8").splitlines()
+        )
         return int(counters.get("oom_kill", 0))
     except (OSError, ValueError):
         return 0
 
 
 def exists(pid: object) -> bool:
-    """Return whether a process with this id exists on this machine, for any user; False if it is not an id."""
+    """Return whether a process with this id exists on this machine, for any user; False if it is
+    not an id.
+    """
     if not isinstance(pid, int) or not 0 < pid < 2**31:
         return False
     try:
@@ -284,14 +353,16 @@ def exists(pid: object) -> bool:
 
 
 def birth(pid: object) -> int | None:
-    """Return when a process of this machine started, in clock ticks since boot (proc(5)); None if it is dead or unknown.
+    """Return when a process of this machine started, in clock ticks since boot (proc(5)); None if
+    it is dead or unknown.
 
     A pid is given to other processes later; pid and birth together are not.
     """
     try:
         state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         return None if state in "ZX" else int(fields[18])
-    except (OSError, ValueError, IndexError):  # no such process, or a system without /proc
+    except (OSError, ValueError, IndexError):
+        # no such process, or a system without /proc
         return None
 
 
@@ -305,12 +376,17 @@ def is_hidden(pid: object) -> bool:
 
 
 def pid_namespace() -> str | None:
-    """Return the name of the space that this process's ids belong to (a container has its own); None without /proc.
+    """Return the name of the space that this process's ids belong to (a container has its own);
+    None without /proc.
 
-    The first one of every machine has the same name, so the machine's boot is part of it: cloned machines share a host name.
+    The first one of every machine has the same name, so the machine's boot is part of it: cloned
+    machines share a host name.
     """
     try:
-        return f"{Path('/proc/sys/kernel/random/boot_id').read_text().strip()} {Path('/proc/self/ns/pid').readlink()}"
+        return (
+            f"{Path('/proc/sys/kernel/random/boot_id').read_text().strip()} "
+            f"{Path('/proc/self/ns/pid').readlink()}"
+        )
     except OSError:
         return None
 
@@ -321,14 +397,17 @@ def end_session(pid: int) -> None:
         os.killpg(pid, signal.SIGKILL)
 
 
-MARK = "GRPOSWEEP_PROGRAM"  # the environment variable; each attempt has its own value
-MARKED_FOLDER = "grposweep-ask-"  # begins the name of a folder whose name ends in a mark
+# the environment variable; each attempt has its own value
+MARK = "GRPOSWEEP_PROGRAM"
+# begins the name of a folder whose name ends in a mark
+MARKED_FOLDER = "grposweep-ask-"
 
 
 def marked(mark: str) -> list[int]:
     """Return this user's running processes whose environment holds the mark, without zombies.
 
-    A program may choose the variables of those that it starts, so a folder on its PATH with the mark in its name counts too.
+    A program may choose the variables of those that it starts, so a folder on its PATH with the
+    mark in its name counts too.
     """
     wanted = (f"{MARK}={mark}\0".encode(), f"{MARKED_FOLDER}{mark}".encode())
     pids = []
@@ -339,13 +418,16 @@ def marked(mark: str) -> list[int]:
             variables = (entry / "environ").read_bytes() + b"\0"
             if any(text in variables for text in wanted):
                 pids.append(int(entry.name))
-        except OSError:  # it has ended, or belongs to another user
+        except OSError:
+            # it has ended, or belongs to another user
             continue
     return pids
 
 
 def kill_group(mark: str, seconds: float = 10.0) -> None:
-    """Kill all processes with the mark until none is left, because one may have been starting another."""
+    """Kill all processes with the mark until none is left, because one may have been starting
+    another.
+    """
     until = time.monotonic() + seconds
     while (left := marked(mark)) and time.monotonic() < until:
         for pid in left:
@@ -357,27 +439,34 @@ def kill_group(mark: str, seconds: float = 10.0) -> None:
 
 
 def start_guard(mark: str, *folders: Path) -> "subprocess.Popen[bytes]":
-    """Start a process that kills all marked ones and removes folders when this process ends or closes its input."""
+    """Start a process that kills all marked ones and removes folders when this process ends or
+    closes its input.
+    """
     return _run_guard([mark, *map(str, folders)], subprocess.PIPE)
 
 
 def end_children_with(pid: int) -> dict[str, str]:
-    """Start a process that kills the marked ones when process ``pid`` ends. Return the variables that mark them.
+    """Start a process that kills the marked ones when process ``pid`` ends. Return the variables
+    that mark them.
 
-    The kernel signals only one process at its parent's death, not its children, such as the engines of a vLLM server.
+    The kernel signals only one process at its parent's death, not its children, such as the engines
+    of a vLLM server.
     """
     if sys.platform != "linux":
         return {}
     mark = os.urandom(16).hex()
     _run_guard(["--of", str(pid), mark], subprocess.DEVNULL)
-    return {MARK: mark, "SPT_NOENV": "1"}  # without it setproctitle, which vLLM uses, overwrites the mark
+    # without it setproctitle, which vLLM uses, overwrites the mark
+    return {MARK: mark, "SPT_NOENV": "1"}
 
 
 def _run_guard(arguments: list[str], stdin: int) -> "subprocess.Popen[bytes]":
     """Run this module as a script."""
     command = [sys.executable, "-I", __file__, *arguments]
     with signals_blocked(*STEP_SIGNALS):
-        return subprocess.Popen(command, stdin=stdin, stdout=subprocess.DEVNULL, start_new_session=True)
+        return subprocess.Popen(
+            command, stdin=stdin, stdout=subprocess.DEVNULL, start_new_session=True
+        )
 
 
 def _wait_for_end(pid: int) -> None:
@@ -386,7 +475,8 @@ def _wait_for_end(pid: int) -> None:
         ended = os.pidfd_open(pid)
     except ProcessLookupError:
         return
-    except OSError:  # an old kernel or a sandbox forbids it; then a zombie counts as running
+    except OSError:
+        # an old kernel or a sandbox forbids it; then a zombie counts as running
         while exists(pid):
             time.sleep(1.0)
         return
@@ -395,9 +485,11 @@ def _wait_for_end(pid: int) -> None:
 
 @contextlib.contextmanager
 def signals_blocked(*numbers: signal.Signals) -> Iterator[None]:
-    """Block signals in the processes that are started in this block. Here they are delivered after it.
+    """Block signals in the processes that are started in this block. Here they are delivered after
+    it.
 
-    Slurm sends a step's signals to all of its processes, and most of them end a process that does not handle them.
+    Slurm sends a step's signals to all of its processes, and most of them end a process that does
+    not handle them.
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
     try:
@@ -412,7 +504,8 @@ if __name__ == "__main__":
         _wait_for_end(int(arguments[1]))
         arguments = arguments[2:]
     else:
-        sys.stdin.buffer.read()  # until the other end is closed
+        # until the other end is closed
+        sys.stdin.buffer.read()
     kill_group(arguments[0])
     for folder in arguments[1:]:
         shutil.rmtree(folder, ignore_errors=True)

@@ -1,7 +1,7 @@
 """Redact secrets in text that is written down, and refuse configurations that contain secrets.
 
-A configuration is copied to config.yaml, job scripts, W&B and provenance, and is shared. Secrets belong in
-the environment, which jobs and trainers inherit and grposweep does not record.
+A configuration is copied to config.yaml, job scripts, W&B and provenance, and is shared. Secrets
+belong in the environment, which jobs and trainers inherit and grposweep does not record.
 """
 
 import os
@@ -17,13 +17,23 @@ from grporecipe.redaction import SHOWN, is_secret, redact
 from grporecipe.terminal import open_streams
 from grposweep.process import STEP_SIGNALS, python_flags, signals_blocked
 
-__all__ = ["SHOWN", "StreamRedactor", "guard_output", "redact", "redact_own_output", "refuse_secrets"]
+__all__ = [
+    "SHOWN",
+    "StreamRedactor",
+    "guard_output",
+    "redact",
+    "redact_own_output",
+    "refuse_secrets",
+]
 
 _BEGIN, _END = (re.compile(rf"-----{word} [A-Z ]*PRIVATE KEY-----") for word in ("BEGIN", "END"))
-_OF_KEY = re.compile(r"[\w+/=]{16,}")  # in a line of a key; a logger may put its own words before
-WHOLE_LINE = 40  # characters; a key's lines have 64, and names in a log are shorter
+# in a line of a key; a logger may put its own words before
+_OF_KEY = re.compile(r"[\w+/=]{16,}")
+# characters; a key's lines have 64, and names in a log are shorter
+WHOLE_LINE = 40
 _KEY_HEADER = re.compile(r"Proc-Type: |DEK-Info: ")
-_LAST_OF_KEY = re.compile(r"(?:[A-Za-z0-9+/=]{4})+")  # its last line may be shorter
+# its last line may be shorter
+_LAST_OF_KEY = re.compile(r"(?:[A-Za-z0-9+/=]{4})+")
 
 
 class StreamRedactor:
@@ -52,17 +62,22 @@ class StreamRedactor:
         longest = max(map(len, _OF_KEY.findall(line)), default=0)
         if longest and longest >= min(WHOLE_LINE, len(line.strip()) / 2):
             return _OF_KEY.sub(SHOWN, line)
-        self._in_key = _KEY_HEADER.match(line) is not None  # otherwise it was cut off
+        # otherwise it was cut off
+        self._in_key = _KEY_HEADER.match(line) is not None
         return line
 
 
 def refuse_secrets(content: Mapping[str, Any], where: str = "") -> None:
-    """Raise UserError if a configuration holds a secret; ``where`` names the file that it is from."""
+    """Raise UserError if a configuration holds a secret; ``where`` names the file that it is
+    from.
+    """
     for key, value in _leaves(content, ""):
         if is_secret(key, value) or redact(value) != value:
             raise UserError(
-                f"{where}{key} holds what looks like a secret, and would be written into every trial's folder. Leave it out "
-                "and set it in the environment of the shell that starts the sweep (jobs inherit it), or refer to a file: "
+                f"{where}{key} holds what looks like a secret, and would be written into every "
+                "trial's folder. Leave it out "
+                "and set it in the environment of the shell that starts the sweep (jobs inherit "
+                "it), or refer to a file: "
                 "export HF_TOKEN=$(cat ~/.hf_token)."
             )
 
@@ -94,14 +109,21 @@ class _Guarded:
 
 
 def guard_output() -> None:
-    """Redact secrets of the environment in everything that Python writes to standard output and standard error from now on."""
+    """Redact secrets of the environment in everything that Python writes to standard output and
+    standard error from now on.
+    """
     open_streams()
     if not isinstance(sys.stdout, _Guarded):
-        sys.stdout, sys.stderr = cast(TextIO, _Guarded(sys.stdout)), cast(TextIO, _Guarded(sys.stderr))
+        sys.stdout, sys.stderr = (
+            cast(TextIO, _Guarded(sys.stdout)),
+            cast(TextIO, _Guarded(sys.stderr)),
+        )
 
 
-CHUNK = 1 << 16  # bytes; a longer line is split
-LAST_WORDS = 5.0  # seconds to wait for the output of an ended program: its children may keep it open
+# bytes; a longer line is split
+CHUNK = 1 << 16
+# seconds to wait for the output of an ended program: its children may keep it open
+LAST_WORDS = 5.0
 
 
 class RedactedProgram(subprocess.Popen[bytes]):
@@ -109,8 +131,11 @@ class RedactedProgram(subprocess.Popen[bytes]):
 
     def __init__(self, command: list[str], output: int, **settings: Any) -> None:
         super().__init__(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, **settings)
-        assert self.stdout is not None  # a pipe
-        self._copier = Thread(target=_copy_redacted, args=(self.stdout, os.dup(output)), daemon=True)
+        # a pipe
+        assert self.stdout is not None
+        self._copier = Thread(
+            target=_copy_redacted, args=(self.stdout, os.dup(output)), daemon=True
+        )
         self._copier.start()
 
     def wait(self, timeout: float | None = None) -> int:
@@ -127,12 +152,14 @@ class RedactedProgram(subprocess.Popen[bytes]):
 def redact_own_output() -> None:
     """Redact what this process writes from now on, and what it writes as another program (exec).
 
-    Another process does it. It ignores the signals of a Slurm step: a program's last lines come after them.
+    Another process does it. It ignores the signals of a Slurm step: a program's last lines come
+    after them.
     """
     with signals_blocked(*STEP_SIGNALS):
         command = [sys.executable, *python_flags(), "-m", "grposweep.redaction"]
         redactor = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
-    assert redactor.stdin is not None  # a pipe
+    # a pipe
+    assert redactor.stdin is not None
     for output in (1, 2):
         os.dup2(redactor.stdin.fileno(), output)
 
@@ -141,7 +168,9 @@ def _copy_redacted(source: IO[bytes], target: int) -> None:
     rest, redactor = b"", StreamRedactor()
     while chunk := os.read(source.fileno(), CHUNK):
         rest += chunk
-        end = max(rest.rfind(b"\n"), rest.rfind(b"\r")) + 1 or (len(rest) if len(rest) >= CHUNK else 0)
+        end = max(rest.rfind(b"\n"), rest.rfind(b"\r")) + 1 or (
+            len(rest) if len(rest) >= CHUNK else 0
+        )
         whole, rest = rest[:end], rest[end:]
         _write_redacted(target, whole, redactor)
     _write_redacted(target, rest, redactor)
@@ -153,7 +182,8 @@ def _write_redacted(target: int, data: bytes, redactor: StreamRedactor) -> None:
     try:
         while data:
             data = data[os.write(target, data) :]
-    except OSError:  # the disk is full: the program continues without these lines
+    except OSError:
+        # the disk is full: the program continues without these lines
         return
 
 

@@ -1,7 +1,9 @@
-"""Registries of everything that is chosen by name: external trainers, tasks, trackers, launchers, samplers, stopping policies.
+"""Registries of everything that is chosen by name: external trainers, tasks, trackers, launchers,
+samplers, stopping policies.
 
-The values are imported when they are first used. So configuration checks and command-line choices read the names without
-importing torch or Optuna, and a lower package may know the names of entries in upper ones.
+The values are imported when they are first used. So configuration checks and command-line choices
+read the names without importing torch or Optuna, and a lower package may know the names of entries
+in upper ones.
 """
 
 from collections.abc import Callable
@@ -14,9 +16,11 @@ from grposweep.external import ExternalTrainer
 
 @dataclass(frozen=True)
 class Sampler:
-    """How the next point is chosen. ``build(seed, common)`` makes the Optuna sampler; None if all points are known beforehand.
+    """How the next point is chosen. ``build(seed, common)`` makes the Optuna sampler; None if all
+    points are known beforehand.
 
-    ``lists_points``: all points are known before the first trial and every trial runs to its end, so nothing stops
+    ``lists_points``: all points are known before the first trial and every trial runs to its end,
+    so nothing stops
     early.
     """
 
@@ -35,7 +39,9 @@ SAMPLERS: dict[str, Sampler] = {
 
 @dataclass(frozen=True)
 class Policy(Lazy):
-    """A class that follows search.early_stopping.StoppingPolicy; with ``follows_effort`` it takes the effort and the budget."""
+    """A class that follows search.early_stopping.StoppingPolicy; with ``follows_effort`` it takes
+    the effort and the budget.
+    """
 
     follows_effort: bool = False
 
@@ -51,23 +57,30 @@ POLICIES: dict[str, Policy] = {
 
 
 def follows_effort(stopping: str) -> bool:
-    """Return whether a ``search.stopping`` spends ``search.effort`` or a budget; ``auto`` chooses a policy that does."""
+    """Return whether a ``search.stopping`` spends ``search.effort`` or a budget; ``auto`` chooses a
+    policy that does.
+    """
     return stopping == "auto" or (stopping in POLICIES and POLICIES[stopping].follows_effort)
 
 
 def suggest_search_key(key: str, value: object) -> str:
-    """Return the sentence that names the key of ``search`` which takes a value that ``key`` does not; empty if none does."""
+    """Return the sentence that names the key of ``search`` which takes a value that ``key`` does
+    not; empty if none does.
+    """
     if key == "search.stopping" and value in SAMPLERS:
         return f" {value} is a sampler: set search={value}."
     is_policy = key in ("search", "search.sampler") and value in POLICIES
-    return f" {value} is an early-stopping policy: set search.stopping={value}." if is_policy else ""
+    return (
+        f" {value} is an early-stopping policy: set search.stopping={value}." if is_policy else ""
+    )
 
 
 @dataclass(frozen=True)
 class TaskLoader(Lazy):
     """A function from schema.Task to training and held-out rows.
 
-    ``path``: whether ``task.path`` is ``needed``, ``optional`` because there is a dataset of the hub, or ``unread``.
+    ``path``: whether ``task.path`` is ``needed``, ``optional`` because there is a dataset of the
+    hub, or ``unread``.
     """
 
     path: str = "needed"
@@ -86,7 +99,8 @@ TASKS: dict[str, TaskLoader] = {
 class TrackerClass(Lazy):
     """A class that takes schema.Tracker and the trial's folder, and follows train.tracker.Tracker.
 
-    It needs one of ``modules``, which ``package`` installs. ``is_trls``: TRL writes it (its ``report_to``).
+    It needs one of ``modules``, which ``package`` installs. ``is_trls``: TRL writes it (its
+    ``report_to``).
     """
 
     modules: tuple[str, ...] = ()
@@ -104,7 +118,8 @@ TRACKERS: dict[str, TrackerClass] = {
     "wandb": TrackerClass("grposweep.train.tracker:WandbTracker", ("wandb",), "wandb"),
     "tensorboard": _report_to("tensorboard", "tensorboard", "tensorboardX"),
     "trackio": _report_to("trackio", "trackio"),
-    "swanlab": _report_to("'swanlab<0.8'", "swanlab"),  # transformers' callback fails with SwanLab 0.10
+    # transformers' callback fails with SwanLab 0.10
+    "swanlab": _report_to("'swanlab<0.8'", "swanlab"),
     "mlflow": _report_to("mlflow", "mlflow"),
 }
 
@@ -113,7 +128,8 @@ TRACKERS: dict[str, TrackerClass] = {
 class OwnTrainer(Lazy):
     """A function that trains an attempt in the rank's own process.
 
-    ``runs_trl``: TRL trains the configured model, so model and data are prepared. ``metrics``: all that it reports; empty if
+    ``runs_trl``: TRL trains the configured model, so model and data are prepared. ``metrics``: all
+    that it reports; empty if
     its source or the rewards decide.
     """
 
@@ -126,7 +142,9 @@ OWN_TRAINERS = {
     "trl": OwnTrainer("grposweep.train.trl:train", runs_trl=True),
     "fake": OwnTrainer(
         "grposweep.train.fake:train",
-        metrics=frozenset({"reward", "learning_rate", "eval_reward", "eval_reward_se", "eval_reward_noise"}),
+        metrics=frozenset(
+            {"reward", "learning_rate", "eval_reward", "eval_reward_se", "eval_reward_noise"}
+        ),
     ),
 }
 
@@ -142,7 +160,9 @@ def is_opaque(kind: str) -> bool:
 
 
 def asks(kind: str) -> bool:
-    """Return whether a ``trainer.kind`` is a command of the user's, whose trainer tells its values when it is asked."""
+    """Return whether a ``trainer.kind`` is a command of the user's, whose trainer tells its values
+    when it is asked.
+    """
     return kind in EXTERNAL and EXTERNAL[kind].asks
 
 
@@ -154,14 +174,24 @@ def runs_trl(kind: str) -> bool:
 # trainer.kind: the programs that train instead
 EXTERNAL = {
     "script": ExternalTrainer("trl", Lazy("grposweep.external.script:build_script"), asks=True),
-    "open-r1": ExternalTrainer("open-r1", Lazy("grposweep.external.script:build_script"), asks=True),
-    "command": ExternalTrainer("trl", Lazy("grposweep.external.command:build_command"), opaque=True),
+    "open-r1": ExternalTrainer(
+        "open-r1", Lazy("grposweep.external.script:build_script"), asks=True
+    ),
+    "command": ExternalTrainer(
+        "trl", Lazy("grposweep.external.command:build_command"), opaque=True
+    ),
     "ms-swift": ExternalTrainer("ms-swift", Lazy("grposweep.external.ms_swift:build_ms_swift")),
     "easyr1": ExternalTrainer(
-        "easyr1", Lazy("grposweep.external.ray:build_easyr1"), output="trainer.save_checkpoint_path", ray_cpus=3
+        "easyr1",
+        Lazy("grposweep.external.ray:build_easyr1"),
+        output="trainer.save_checkpoint_path",
+        ray_cpus=3,
     ),
     "verl": ExternalTrainer(
-        "verl", Lazy("grposweep.external.ray:build_verl"), output="trainer.default_local_dir", ray_cpus=4
+        "verl",
+        Lazy("grposweep.external.ray:build_verl"),
+        output="trainer.default_local_dir",
+        ray_cpus=4,
     ),
 }
 
@@ -174,5 +204,7 @@ LAUNCHERS: dict[str, Any] = {
 
 
 def ranks_follow(kind: str) -> bool:
-    """Return whether ranks follow from ``cluster.nodes``, ``gpus_per_node`` and ``tasks_per_node`` with this ``cluster.kind``."""
+    """Return whether ranks follow from ``cluster.nodes``, ``gpus_per_node`` and ``tasks_per_node``
+    with this ``cluster.kind``.
+    """
     return kind in LAUNCHERS and bool(load_entry(LAUNCHERS[kind]).ranks_follow)

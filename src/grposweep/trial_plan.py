@@ -7,23 +7,34 @@ from grporecipe.model import planning
 from grporecipe.model.setting import Setting
 
 LENGTH = frozenset({"max_steps", "epochs", "budget_completions"})
-SIZES = frozenset(planning.TOTAL_STEPS_READS) - LENGTH - {"version", "ends_with_epochs", "train_prompts"}
+SIZES = (
+    frozenset(planning.TOTAL_STEPS_READS)
+    - LENGTH
+    - {"version", "ends_with_epochs", "train_prompts"}
+)
 
 
 def known_part(s: Setting) -> Setting:
-    """Return a setting whose plan has no number that follows from a field which only the trainer knows.
+    """Return a setting whose plan has no number that follows from a field which only the trainer
+    knows.
 
-    Without the processes no number of completions is known, and without the length no number of steps.
+    Without the processes no number of completions is known, and without the length no number of
+    steps.
     """
     lost = {"processes", "generation_batch_size"} if s.unknown & SIZES else set()
-    lost |= LENGTH if "max_steps" in s.unknown else LENGTH & s.unknown  # which comes before the others
+    # which comes before the others
+    lost |= LENGTH if "max_steps" in s.unknown else LENGTH & s.unknown
     return s.replace(dict.fromkeys(lost))
 
 
 def plan_content(s: Setting) -> dict[str, Any]:
-    """Return the content of a trial's plan.json: its plan and memory, null where only the trainer knows them."""
+    """Return the content of a trial's plan.json: its plan and memory, null where only the trainer
+    knows them.
+    """
     plan = planning.build_plan(known_part(s)).as_dict()
-    follow = {"steps_per_generation", "steps_per_rollout", "save_steps"} if s.unknown & SIZES else set()
+    follow = (
+        {"steps_per_generation", "steps_per_rollout", "save_steps"} if s.unknown & SIZES else set()
+    )
     follow |= {"evaluation_steps"} if "evaluations" in s.unknown else set()
     plan |= dict.fromkeys(plan.keys() & (follow | s.unknown)) | {
         "processes": None if "processes" in s.unknown else s.processes

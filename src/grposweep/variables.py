@@ -1,22 +1,28 @@
-"""Variables of the environment that would change a training, or give a trial a place in a surrounding job.
+"""Variables of the environment that would change a training, or give a trial a place in a
+surrounding job.
 
-One table says which are removed and which are refused. What torch, accelerate and transformers read is in ``os.environ`` of
-accelerate 1.15 (``utils/environment.py``, ``state.py``, ``utils/dataclasses.py``), transformers 5 (``training_args.py``),
-torch 2.13 (``aten/src/ATen/Context.cpp``) and cuBLAS; W&B 0.31 documents its own.
+One table says which are removed and which are refused. What torch, accelerate and transformers read
+is in ``os.environ`` of accelerate 1.15 (``utils/environment.py``, ``state.py``,
+``utils/dataclasses.py``), transformers 5 (``training_args.py``), torch 2.13
+(``aten/src/ATen/Context.cpp``) and cuBLAS; W&B 0.31 documents its own.
 """
 
 import re
 from collections.abc import Iterable, Mapping, MutableMapping
 
 # Set by torchrun and other launchers for torch.distributed. The launcher of a trial sets its own.
-OF_RANKS = frozenset(("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"))
-# Set by torchrun and mpirun, from which accelerate reads a number of processes, and by W&B's agent and a resumed run of the
-# user, with which all trials would be one run.
+OF_RANKS = frozenset(
+    ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+)
+# Set by torchrun and mpirun, from which accelerate reads a number of processes, and by W&B's agent
+# and a resumed run of the user, with which all trials would be one run.
 _OF_JOBS = re.compile(
-    r"(?:TORCHELASTIC|OMPI|PMI|PMIX|MV2|I_MPI|MPI)_\w+|GROUP_RANK|GROUP_WORLD_SIZE|ROLE_(?:RANK|NAME|WORLD_SIZE)"
+    r"(?:TORCHELASTIC|OMPI|PMI|PMIX|MV2|I_MPI|MPI)_\w+|GROUP_RANK|GROUP_WORLD_SIZE|ROLE_(?:RANK"
+    r"|NAME|WORLD_SIZE)"
     r"|WANDB_(?:RUN_ID|SWEEP_ID|SWEEP_PARAM_PATH|RESUME)"
 )
-# Set by "accelerate launch" for the program that it starts. In ours the configuration says all of it.
+# Set by "accelerate launch" for the program that it starts. In ours the configuration says all of
+# it.
 _OF_ACCELERATE = re.compile(r"(?:ACCELERATE|FSDP|PARALLELISM_CONFIG|MEGATRON_LM)_\w+|FORK_LAUNCHED")
 # Set by the user. Each silently trains in another precision than the configuration says.
 _INSTEAD = {
@@ -33,9 +39,11 @@ def is_of_a_job(name: str) -> bool:
 
 
 def leave_job(environment: MutableMapping[str, str], trains_ours: bool) -> None:
-    """Remove what a surrounding job has set, apart from `OF_RANKS`, which by now are this trial's own.
+    """Remove what a surrounding job has set, apart from `OF_RANKS`, which by now are this trial's
+    own.
 
-    ``trains_ours``: our own trainer starts here, and no program that may read accelerate's variables.
+    ``trains_ours``: our own trainer starts here, and no program that may read accelerate's
+    variables.
     """
     for name in list(environment):
         if _OF_JOBS.fullmatch(name) or (trains_ours and _OF_ACCELERATE.fullmatch(name)):
@@ -43,12 +51,14 @@ def leave_job(environment: MutableMapping[str, str], trains_ours: bool) -> None:
 
 
 def refused_variables(environment: Mapping[str, str], given: Iterable[str] = ()) -> list[str]:
-    """Return a sentence for each variable with which a training would not be what its configuration says.
+    """Return a sentence for each variable with which a training would not be what its configuration
+    says.
 
     ``given`` are the names in ``cluster.environment``, which is no part of a trial's identity.
     """
     mistakes = [
-        f"{name}={environment[name]} is set in the environment: trials would train in another precision than their "
+        f"{name}={environment[name]} is set in the environment: trials would train in another "
+        "precision than their "
         f"configuration says. {instead}."
         for name, instead in _INSTEAD.items()
         if environment.get(name)
@@ -56,7 +66,8 @@ def refused_variables(environment: Mapping[str, str], given: Iterable[str] = ())
     for name in given:
         if name in _INSTEAD or is_of_a_job(name) or _OF_ACCELERATE.fullmatch(name):
             mistakes.append(
-                f"cluster.environment.{name}: it changes what is trained, and cluster.environment is no part of a trial's "
+                f"cluster.environment.{name}: it changes what is trained, and "
+                "cluster.environment is no part of a trial's "
                 "identity. Leave it out, and set the key of the configuration instead."
             )
     return mistakes

@@ -1,4 +1,6 @@
-"""What a shell offers on tab: commands, sweeps and trials of ``grposweep``; groups, options and keys of ``run.py``."""
+"""What a shell offers on tab: commands, sweeps and trials of ``grposweep``; groups, options and
+keys of ``run.py``.
+"""
 
 import shlex
 import subprocess
@@ -29,7 +31,11 @@ def sweeps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def offered(line: str) -> list[str]:
     """What bash is offered at the end of a command line."""
     words = line.split(" ")
-    variables = {"_GRPOSWEEP_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": str(len(words) - 1)}
+    variables = {
+        "_GRPOSWEEP_COMPLETE": "complete_bash",
+        "COMP_WORDS": line,
+        "COMP_CWORD": str(len(words) - 1),
+    }
     said = CliRunner().invoke(build_app(), [], env=variables, prog_name="grposweep").stdout
     return [line for line in said.split("\n") if line]
 
@@ -47,7 +53,9 @@ def test_a_shell_offers_the_trials_of_the_named_sweep(sweeps: Path) -> None:
     assert offered("grposweep show kl_grid 1") == ["1", "10"]
 
 
-def test_where_there_is_nothing_a_shell_offers_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_there_is_nothing_a_shell_offers_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """No message, no traceback on the command line."""
     monkeypatch.chdir(tmp_path)
     assert offered("grposweep rerun ") == []
@@ -66,7 +74,9 @@ def test_every_command_has_examples_that_it_takes() -> None:
     """In its help; each parses as it stands there."""
     root = get_command(build_app())
     for name, command in root.commands.items():  # type: ignore[attr-defined]  # typer's root is a group
-        lines = [line.strip() for line in (command.epilog or "").splitlines() if "grposweep " in line]
+        lines = [
+            line.strip() for line in (command.epilog or "").splitlines() if "grposweep " in line
+        ]
         assert lines, name
         for line in lines:
             words = shlex.split(line.split(" > ")[0].split(" | ")[0], comments=True)
@@ -77,7 +87,8 @@ def test_every_command_has_examples_that_it_takes() -> None:
 
 def test_every_commands_help_fits_80_columns() -> None:
     """Examples are not wrapped, so each has to fit as it is."""
-    hydra = {"run"}  # its help is the one of python src/run.py, with all groups and keys
+    # its help is the one of python src/run.py, with all groups and keys
+    hydra = {"run"}
     for name in set(get_command(build_app()).commands) - hydra:  # type: ignore[attr-defined]  # typer's root is a group
         said = CliRunner().invoke(build_app(), [name, "--help"], env={"COLUMNS": "80"}).stdout
         assert "Examples:" in said
@@ -86,15 +97,25 @@ def test_every_commands_help_fits_80_columns() -> None:
 
 def test_the_list_of_commands_has_whole_sentences() -> None:
     """At 80 columns none is cut off with dots."""
-    shown = CliRunner().invoke(build_app(), ["--help"], env={"COLUMNS": "80"}).stdout.partition("Commands:\n")[2]
+    shown = (
+        CliRunner()
+        .invoke(build_app(), ["--help"], env={"COLUMNS": "80"})
+        .stdout.partition("Commands:\n")[2]
+    )
     assert len(shown.splitlines()) >= 20
-    assert [line for line in shown.splitlines() if not line.endswith(".") or line.endswith("..")] == []
+    assert [
+        line for line in shown.splitlines() if not line.endswith(".") or line.endswith("..")
+    ] == []
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("typed", "offers"),
-    [("kl=", "kl=sync_ref"), ("batch.num_g", "batch.num_generations="), ("sweeps=", "sweeps=lr_batch")],
+    [
+        ("kl=", "kl=sync_ref"),
+        ("batch.num_g", "batch.num_generations="),
+        ("sweeps=", "sweeps=lr_batch"),
+    ],
 )
 def test_hydras_completion_works_in_bash(tmp_path: Path, typed: str, offers: str) -> None:
     """Installed as the documentation says."""
@@ -107,7 +128,9 @@ def test_hydras_completion_works_in_bash(tmp_path: Path, typed: str, offers: str
         echo "${{COMPREPLY[@]}}"'''
     path = f"{tmp_path}:/usr/bin:/bin"
     known = environment(PATH=path, PYTHONPATH=":".join(part for part in sys.path if part))
-    done = subprocess.run(["bash", "-c", script], cwd=PROJECT, env=known, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        ["bash", "-c", script], cwd=PROJECT, env=known, capture_output=True, text=True, check=False
+    )
     assert offers in done.stdout.split(), done.stderr
 
 

@@ -21,7 +21,9 @@ FIXTURES = PROJECT / "tests" / "fixtures"
 
 def diagnose(*arguments: str | Path) -> tuple[int, str]:
     """The exit code and the output."""
-    done = CliRunner().invoke(build_app(), ["diagnose", *map(str, arguments)], env={"NO_COLOR": "1", "COLUMNS": "100"})
+    done = CliRunner().invoke(
+        build_app(), ["diagnose", *map(str, arguments)], env={"NO_COLOR": "1", "COLUMNS": "100"}
+    )
     return done.exit_code, done.output
 
 
@@ -50,7 +52,14 @@ def test_a_problem_has_evidence_and_advice(collapsed: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("names", "code"), [("collapse", 1), ("flat,reward_fallen", 1), ("problem", 1), ("flat,kl_drift", 0), ("flatt", 2)]
+    ("names", "code"),
+    [
+        ("collapse", 1),
+        ("flat,reward_fallen", 1),
+        ("problem", 1),
+        ("flat,kl_drift", 0),
+        ("flatt", 2),
+    ],
 )
 def test_fail_on_names_what_fails(names: str, code: int, collapsed: Path) -> None:
     """A finding, a group or a level; an unknown name is bad input."""
@@ -66,7 +75,9 @@ def test_json_is_for_scripts(collapsed: Path) -> None:
         400,
         False,
     )
-    assert {"name", "level", "text", "evidence", "advice", "steps", "numbers"} == said["findings"][0].keys()
+    assert {"name", "level", "text", "evidence", "advice", "steps", "numbers"} == said["findings"][
+        0
+    ].keys()
 
 
 def test_watch_ends_when_what_fails_is_there(collapsed: Path) -> None:
@@ -79,16 +90,27 @@ def test_watch_reads_a_log_again_while_it_grows(tmp_path: Path, collapsed: Path)
     """Ctrl-C ends it without a traceback; a log that has no line yet is waited for."""
     log = tmp_path / "train.log"
     log.write_text("Loading weights\n")
-    command = [sys.executable, "-m", "grposweep", "diagnose", str(log), "--watch", "--interval", "0.1"]
+    command = [
+        sys.executable,
+        "-m",
+        "grposweep",
+        "diagnose",
+        str(log),
+        "--watch",
+        "--interval",
+        "0.1",
+    ]
     with subprocess.Popen(
         command,
         stdout=subprocess.PIPE,
         text=True,
         env=environment(PYTHONPATH=str(SOURCE)),
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a background process inherits deafness
+        # a background process inherits deafness
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     ) as watch:
         assert watch.stdout
-        time.sleep(0.3)  # it looks at the log before there is a line, if it is fast; it works either way
+        # it looks at the log before there is a line, if it is fast; it works either way
+        time.sleep(0.3)
         log.write_text(write(tmp_path, "strings", run()).read_text())
         first = [watch.stdout.readline() for _ in range(3)]
         log.write_text(collapsed.read_text())
@@ -98,7 +120,8 @@ def test_watch_reads_a_log_again_while_it_grows(tmp_path: Path, collapsed: Path)
         try:
             assert watch.wait(20) == 0
         finally:
-            watch.kill()  # else leaving the block waits for it
+            # else leaving the block waits for it
+            watch.kill()
     assert first[2] == "no problem found\n"
 
 

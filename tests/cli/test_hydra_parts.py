@@ -1,4 +1,6 @@
-"""Between the command line and Hydra: parts of Hydra that grposweep replaces, flags in any order, single alternatives."""
+"""Between the command line and Hydra: parts of Hydra that grposweep replaces, flags in any order,
+single alternatives.
+"""
 
 import subprocess
 import sys
@@ -22,8 +24,12 @@ def test_a_sweep_s_configuration_is_shown_with_what_is_searched(
     assert capsys.readouterr().out == "# searched: lr=1e-3,2e-3\n"
 
 
-def test_a_project_s_own_conf_is_the_primary_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Hydra would read the package's own options before those of --config-dir; a folder without config.yaml stays behind."""
+def test_a_project_s_own_conf_is_the_primary_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Hydra would read the package's own options before those of --config-dir; a folder without
+    config.yaml stays behind.
+    """
     conf = copy_conf(tmp_path / "conf").parent.parent
     monkeypatch.setattr(sys, "argv", ["run.py", "lr=1e-3", f"--config-dir={conf}"])
     command(lambda: None)
@@ -49,12 +55,17 @@ def test_a_single_alternative_of_a_sweep_file_is_a_parameter_under_one_factor() 
 def test_the_plugin_costs_an_application_nothing() -> None:
     """Hydra imports it at every start."""
     code = (
-        "import sys, hydra_plugins.grposweep.sweeper; print({'grposweep', 'optuna', 'yaml.cyaml'} & set(sys.modules))"
+        "import sys, hydra_plugins.grposweep.sweeper; print({'grposweep', 'optuna', "
+        "'yaml.cyaml'} & set(sys.modules))"
     )
     env = environment(PYTHONPATH=str(PROJECT / "src"))
-    before = code.replace("hydra_plugins.grposweep.sweeper", "hydra.core.config_store, hydra.plugins.sweeper")
+    before = code.replace(
+        "hydra_plugins.grposweep.sweeper", "hydra.core.config_store, hydra.plugins.sweeper"
+    )
     with_plugin, without = (
-        subprocess.run([sys.executable, "-c", text], env=env, capture_output=True, text=True, check=True).stdout
+        subprocess.run(
+            [sys.executable, "-c", text], env=env, capture_output=True, text=True, check=True
+        ).stdout
         for text in (code, before)
     )
     assert with_plugin == without

@@ -1,4 +1,6 @@
-"""The heavy packages that each command imports: one that a command does not use costs every start of it."""
+"""The heavy packages that each command imports: one that a command does not use costs every start
+of it.
+"""
 
 import contextlib
 import json
@@ -15,9 +17,20 @@ from support import PROJECT, environment
 
 RECIPE = str(PROJECT / "docs" / "recipe.yaml")
 HEAVY = {
-    "hydra", "jinja2", "numpy", "omegaconf", "optuna", "plotly", "pydantic", "rich", "scipy", "torch",
-    "transformers", "trl", "wandb",
-}  # fmt: skip
+    "hydra",
+    "jinja2",
+    "numpy",
+    "omegaconf",
+    "optuna",
+    "plotly",
+    "pydantic",
+    "rich",
+    "scipy",
+    "torch",
+    "transformers",
+    "trl",
+    "wandb",
+}
 HYDRA = {"rich", "hydra", "omegaconf"}
 RUN = "run.py"
 COMMANDS = {
@@ -45,7 +58,11 @@ def imported_by(*words: str) -> None:
     """Run a command, and print the modules that it imported as JSON after all else."""
     from grposweep.cli import main
 
-    with Path(os.devnull).open("w") as null, contextlib.redirect_stdout(null), contextlib.suppress(SystemExit):
+    with (
+        Path(os.devnull).open("w") as null,
+        contextlib.redirect_stdout(null),
+        contextlib.suppress(SystemExit),
+    ):
         if words[0] == RUN:
             sys.argv = [RUN, *words[1:]]
             runpy.run_path(str(PROJECT / "src" / RUN), run_name="__main__")
@@ -61,9 +78,13 @@ def test_a_command_imports_only_what_it_uses(here: Path, command: tuple[str, ...
     """The sweep has one trial; what is not in the table is Python's own, typer's or YAML's."""
     shutil.copytree(PROJECT / "tests" / "fixtures" / "measured", here / "outputs" / "measured")
     done = subprocess.run(
-        [sys.executable, __file__, *command], cwd=here, capture_output=True, text=True, check=True,
+        [sys.executable, __file__, *command],
+        cwd=here,
+        capture_output=True,
+        text=True,
+        check=True,
         env=environment(PYTHONPATH=f"{PROJECT / 'src'}:{PROJECT / 'tests'}"),
-    )  # fmt: skip
+    )
     assert HEAVY & set(json.loads(done.stdout.splitlines()[-1])) == COMMANDS[command]
 
 

@@ -20,9 +20,13 @@ from support import PROJECT, Ended, environment
 from support import grposweep as run_grposweep
 
 MS_SWIFT = [
-    "batch.num_generations=8", "batch.per_device_train_batch_size=8", "batch.gradient_accumulation_steps=2",
-    "batch.num_iterations=2", "cluster.processes=6", "schedule=epochs",
-]  # fmt: skip
+    "batch.num_generations=8",
+    "batch.per_device_train_batch_size=8",
+    "batch.gradient_accumulation_steps=2",
+    "batch.num_iterations=2",
+    "cluster.processes=6",
+    "schedule=epochs",
+]
 Grposweep = Callable[..., Ended]
 
 
@@ -33,7 +37,9 @@ def grposweep(here: Path) -> Grposweep:
 
 
 @pytest.mark.parametrize(("prompts", "steps"), [(7920, 1320), (8000, 1332)])
-def test_the_plan_counts_as_the_trainer_does(grposweep: Grposweep, prompts: int, steps: int) -> None:
+def test_the_plan_counts_as_the_trainer_does(
+    grposweep: Grposweep, prompts: int, steps: int
+) -> None:
     """The ms-swift guide's case, and the same without its lucky divisibility."""
     ended = grposweep("plan", *MS_SWIFT, f"task.train_prompts={prompts}", "--format", "json")
     plan = json.loads(ended.out)["plan"]
@@ -49,10 +55,14 @@ AsyncGRPOTrainer(model="m", args=args, reward_funcs=f, train_dataset=d).train()
 
 
 @pytest.mark.parametrize("command", ["plan", "fit"])
-def test_an_asynchronous_recipe_has_no_plan(grposweep: Grposweep, tmp_path: Path, command: str) -> None:
+def test_an_asynchronous_recipe_has_no_plan(
+    grposweep: Grposweep, tmp_path: Path, command: str
+) -> None:
     """A rollout, and the memory of its generation, would be wrong."""
     (tmp_path / "t.py").write_text(ASYNCHRONOUS)
-    ended = grposweep(command, str(tmp_path / "t.py"), "--processes", "2", "--framework-version", "1.16")
+    ended = grposweep(
+        command, str(tmp_path / "t.py"), "--processes", "2", "--framework-version", "1.16"
+    )
     assert (ended.code, "it has no rollouts and no plan" in ended.err) == (2, True)
 
 
@@ -67,7 +77,9 @@ def test_the_plan_says_where_the_guides_shortcut_is_wrong(grposweep: Grposweep) 
 
 def test_gpus_of_a_vllm_server_are_no_processes(grposweep: Grposweep, here: Path) -> None:
     """8 GPUs with one for vLLM are 7 processes, and 7 completions hold no group of 8."""
-    (here / "recipe.yaml").write_text("per_device_train_batch_size: 1\nnum_generations: 8\nmax_steps: 10\n")
+    (here / "recipe.yaml").write_text(
+        "per_device_train_batch_size: 1\nnum_generations: 8\nmax_steps: 10\n"
+    )
     ended = grposweep("plan", "recipe.yaml", "--gpus", "8", "--vllm-gpus", "1")
     assert ended.code == 1
     assert "GB101" in ended.out
@@ -77,7 +89,9 @@ def test_gpus_of_a_vllm_server_are_no_processes(grposweep: Grposweep, here: Path
 def test_recipes_stand_side_by_side(grposweep: Grposweep, here: Path) -> None:
     """One column a file."""
     for name, size in (("a.yaml", 8), ("b.yaml", 16)):
-        (here / name).write_text(f"per_device_train_batch_size: {size}\nnum_generations: 8\nmax_steps: 10\n")
+        (here / name).write_text(
+            f"per_device_train_batch_size: {size}\nnum_generations: 8\nmax_steps: 10\n"
+        )
     out = grposweep("plan", "a.yaml", "b.yaml", "--processes", "2").out
     row = next(line for line in out.splitlines() if "completions per rollout" in line)
     assert row.split()[3:5] == ["16", "32"]
@@ -124,16 +138,22 @@ def test_a_single_run_is_no_space(grposweep: Grposweep) -> None:
 
 def test_a_package_without_its_groups_says_what_to_install(tmp_path: Path) -> None:
     """conf/ is in the package; a copy by hand may have lost it."""
-    shutil.copytree(PROJECT / "src" / "grposweep", tmp_path / "lib" / "src" / "grposweep", symlinks=True)
+    shutil.copytree(
+        PROJECT / "src" / "grposweep", tmp_path / "lib" / "src" / "grposweep", symlinks=True
+    )
     command = [sys.executable, "-m", "grposweep", "plan", "batch=small"]
     bare = environment(PYTHONPATH=str(tmp_path / "lib" / "src"))
-    done = subprocess.run(command, cwd=tmp_path, env=bare, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command, cwd=tmp_path, env=bare, capture_output=True, text=True, check=False
+    )
     assert (done.returncode, done.stdout) == (2, "")
     assert "Install grposweep again" in done.stderr
     assert "Traceback" not in done.stderr
 
 
-def test_a_project_s_own_copy_of_the_groups_decides(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_project_s_own_copy_of_the_groups_decides(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """grposweep init writes it, --config-dir names it; another folder is refused."""
     copy_conf(tmp_path / "conf")
     option = tmp_path / "conf" / "batch" / "small.yaml"
@@ -152,9 +172,11 @@ def test_a_project_s_own_copy_of_the_groups_decides(tmp_path: Path, capsys: pyte
 
 @pytest.mark.parametrize(
     ("key", "instead"),
-    [("model.lora.r=4,8", "Set model.lora.enabled=true"), ("generation.vllm_gpu_memory_utilization=0.2,0.3", "use_vllm=true"),
+    [
+        ("model.lora.r=4,8", "Set model.lora.enabled=true"),
+        ("generation.vllm_gpu_memory_utilization=0.2,0.3", "use_vllm=true"),
     ],
-)  # fmt: skip
+)
 def test_a_parameter_that_is_switched_off_at_every_point_is_refused(key: str, instead: str) -> None:
     """All its trials would train the same; if the switch is searched too, some point reads it."""
     with pytest.raises(UserError, match="its values would all train the same") as refusal:
@@ -165,9 +187,13 @@ def test_a_parameter_that_is_switched_off_at_every_point_is_refused(key: str, in
 
 @pytest.mark.parametrize(
     "entry",
-    ["model.chat_template_kwargs.enable_thinking=false,true", "+model.chat_template_kwargs.enable_thinking=false,true",
-     "cluster.environment.NCCL_DEBUG=INFO,WARN", "trainer.environment.SEEN=a,b"],
-)  # fmt: skip
+    [
+        "model.chat_template_kwargs.enable_thinking=false,true",
+        "+model.chat_template_kwargs.enable_thinking=false,true",
+        "cluster.environment.NCCL_DEBUG=INFO,WARN",
+        "trainer.environment.SEEN=a,b",
+    ],
+)
 def test_entries_of_mappings_are_searched_with_and_without_a_plus(
     capsys: pytest.CaptureFixture[str], entry: str
 ) -> None:
@@ -180,26 +206,36 @@ def test_space_refuses_what_the_sweep_refuses(grposweep: Grposweep, here: Path) 
     """A parameter that a training script does not read."""
     (here / "train.py").write_text(SCRIPT)
     (here / "recipe.yaml").write_text(RECIPE)
-    words = ("trainer.script=train.py", "trainer.recipe=recipe.yaml", "+trainer.environment.GRPOSWEEP_ASK_MODE=real")
+    words = (
+        "trainer.script=train.py",
+        "trainer.recipe=recipe.yaml",
+        "+trainer.environment.GRPOSWEEP_ASK_MODE=real",
+    )
     ended = grposweep("space", "trainer=script", *words, "model.lora.r=4,8")
     assert ended.code == 2
     assert "trainer=script does not read it" in ended.err
 
 
-@pytest.mark.parametrize(("task", "share"), [("gsm8k", 0.17), ("jsonl", 0.17), ("arithmetic", 0.62)])
+@pytest.mark.parametrize(
+    ("task", "share"), [("gsm8k", 0.17), ("jsonl", 0.17), ("arithmetic", 0.62)]
+)
 def test_by_default_evaluation_takes_a_sixth_of_the_completions(
     capsys: pytest.CaptureFixture[str], task: str, share: float
 ) -> None:
     """The tiny model's task keeps its evaluations: they take no time there."""
     show_plan([f"task={task}", "task.path=prompts.jsonl"], Options(), as_json=True)
-    assert json.loads(capsys.readouterr().out)["plan"]["evaluation_share"] == pytest.approx(share, abs=0.005)
+    assert json.loads(capsys.readouterr().out)["plan"]["evaluation_share"] == pytest.approx(
+        share, abs=0.005
+    )
 
 
 SHORT = "generation.max_completion_length=16"
 
 
 def letter_model(folder: Path) -> Path:
-    """The tokenizer of a model, with one token a letter and a chat template, as transformers writes it."""
+    """The tokenizer of a model, with one token a letter and a chat template, as transformers writes
+    it.
+    """
     from tokenizers import Regex, Tokenizer, models, pre_tokenizers
 
     inner = Tokenizer(models.WordLevel({"<unk>": 0}, unk_token="<unk>"))
@@ -216,8 +252,12 @@ def letter_model(folder: Path) -> Path:
 def test_a_fit_measures_prompts_if_data_and_tokenizer_are_files_here(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Otherwise it says between which sizes the answer lies: 512 tokens were assumed for prompts of 50."""
-    (tmp_path / "rows.jsonl").write_text("".join(f'{{"prompt": "{n}+1=", "answer": "1"}}\n' for n in range(9)))
+    """Otherwise it says between which sizes the answer lies: 512 tokens were assumed for prompts of
+    50.
+    """
+    (tmp_path / "rows.jsonl").write_text(
+        "".join(f'{{"prompt": "{n}+1=", "answer": "1"}}\n' for n in range(9))
+    )
     overrides = [
         "model=smollm2_135m",
         f"model.path={letter_model(tmp_path / 'model')}",
@@ -251,7 +291,9 @@ SERVED = (
 def test_a_fit_says_what_it_assumes_and_which_rule_refuses_the_point(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The number of processes, the length of prompts, vLLM's share; each only while it is not known."""
+    """The number of processes, the length of prompts, vLLM's share; each only while it is not
+    known.
+    """
     (tmp_path / "recipe.yaml").write_text(SERVED)
     recipe, short, all_known = str(tmp_path / "recipe.yaml"), Options(), Options(processes=2)
     assert show_fit([recipe], short, 80.0, as_json=False) == 0

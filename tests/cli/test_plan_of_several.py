@@ -1,4 +1,6 @@
-"""``grposweep plan A.yaml B.sh``: recipes of different frameworks side by side, in the same numbers."""
+"""``grposweep plan A.yaml B.sh``: recipes of different frameworks side by side, in the same
+numbers.
+"""
 
 import json
 import re
@@ -38,7 +40,9 @@ python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo data.train_batch_s
 
 @pytest.fixture
 def recipes(tmp_path: Path) -> list[str]:
-    """The same training three times: 32 prompts of 8 completions per rollout, 16 a step, 40 steps on 8 GPUs."""
+    """The same training three times: 32 prompts of 8 completions per rollout, 16 a step, 40 steps
+    on 8 GPUs.
+    """
     texts = {"trl.yaml": TRL, "easyr1.yaml": EASYR1, "verl.sh": VERL}
     for name, text in texts.items():
         (tmp_path / name).write_text(text)
@@ -52,10 +56,16 @@ def test_one_training_in_three_frameworks_gives_one_plan(
     assert show_plan(recipes, Options(processes=8, train_prompts=1000), as_json=True) == 0
     plans = [json.loads(line)["plan"] for line in capsys.readouterr().out.splitlines()]
     assert plans[0] == plans[1] == plans[2]
-    assert (plans[0]["completions_per_rollout"], plans[0]["prompts_per_step"], plans[0]["total_steps"]) == (256, 16, 40)
+    assert (
+        plans[0]["completions_per_rollout"],
+        plans[0]["prompts_per_step"],
+        plans[0]["total_steps"],
+    ) == (256, 16, 40)
 
 
-def test_side_by_side_plans_show_loss_and_kl(recipes: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_side_by_side_plans_show_loss_and_kl(
+    recipes: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
     """A column each; what EasyR1 and verl call steps is explained."""
     show_plan(recipes, Options(processes=8, train_prompts=1000), as_json=False)
     said = " ".join(capsys.readouterr().out.split())
@@ -68,7 +78,9 @@ def test_side_by_side_plans_show_loss_and_kl(recipes: list[str], capsys: pytest.
 def test_a_plan_prints_no_product_that_is_not_equal(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, micro: int
 ) -> None:
-    """256 prompts are no whole steps of 96, and 16 does not divide the 60 completions of a step on each GPU."""
+    """256 prompts are no whole steps of 96, and 16 does not divide the 60 completions of a step on
+    each GPU.
+    """
     monkeypatch.setenv("COLUMNS", "200")
     script = VERL.replace("batch_size=32", "batch_size=256").replace("rollout.n=8", "rollout.n=5")
     script = script.replace("ppo_mini_batch_size=16", "ppo_mini_batch_size=96")
@@ -81,9 +93,14 @@ def test_a_plan_prints_no_product_that_is_not_equal(
     assert re.search(r"prompts per optimizer step 96 (B W A / G|as set) 480 / 5", said)
     assert "of these on each process 60" in said
     assert "Sizes do not divide" in said
-    noted = re.findall(r"= (\d+) x (\d+) x (\d+) = ([\d,]+) completions per [a-z ]+, where ([\d,]+) are set", said)
+    noted = re.findall(
+        r"= (\d+) x (\d+) x (\d+) = ([\d,]+) completions per [a-z ]+, where ([\d,]+) are set", said
+    )
     assert noted
-    for *factors, product, stated in noted:  # each product that is not what is set, and no other
-        assert prod(map(int, factors)) == int(product.replace(",", "")) != int(stated.replace(",", ""))
+    # each product that is not what is set, and no other
+    for *factors, product, stated in noted:
+        assert (
+            prod(map(int, factors)) == int(product.replace(",", "")) != int(stated.replace(",", ""))
+        )
     made = re.findall(r"([\d,]+) B W \w (\d+) x (\d+) x (\d+)", said)
     assert all(int(total.replace(",", "")) == prod(map(int, factors)) for total, *factors in made)

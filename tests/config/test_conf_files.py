@@ -1,4 +1,6 @@
-"""Every YAML file that ships composes, fits the schema, and stays in one style; every sweep has a valid point."""
+"""Every YAML file that ships composes, fits the schema, and stays in one style; every sweep has a
+valid point.
+"""
 
 from collections.abc import Callable
 from dataclasses import asdict
@@ -19,37 +21,51 @@ from grposweep.search.space import Interval
 from grposweep.search.validity import Validator, check_space
 
 Compose = Callable[[list[str]], DictConfig]
-Composed = tuple[dict[str, str], Experiment]  # group -> option, and what they make
+# group -> option, and what they make
+Composed = tuple[dict[str, str], Experiment]
 
 CONF = PROJECT / "conf"
-OPTIONS = sorted(path.relative_to(CONF) for group in GROUPS for path in (CONF / group).glob("*.yaml"))
+OPTIONS = sorted(
+    path.relative_to(CONF) for group in GROUPS for path in (CONF / group).glob("*.yaml")
+)
 SWEEPS = sorted((PROJECT / "sweeps").glob("*.yaml"))
 
 
 @pytest.fixture(scope="module")
-def composed(compose: Compose, tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path], Composed]:
-    """The composition that holds an option: the n-th option of every group at once, because each takes 0.1 s."""
+def composed(
+    compose: Compose, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[Path], Composed]:
+    """The composition that holds an option: the n-th option of every group at once, because each
+    takes 0.1 s.
+    """
     prompts = tmp_path_factory.mktemp("a folder") / "my prompts.jsonl"
     prompts.write_text('{"prompt": "1+1=", "answer": "2"}\n')
+    # what an option cannot do without
     needs = {
         "jsonl": f"task.path='{prompts}'",
         "command": "trainer.command='train {output}'; trainer.metrics='{output}/log'",
         "vllm_shared": "model.lora.enabled=true",
-    }  # what an option cannot do without
-    by_group = {group: [path.stem for path in OPTIONS if path.parent.name == group] for group in GROUPS}
+    }
+    by_group = {
+        group: [path.stem for path in OPTIONS if path.parent.name == group] for group in GROUPS
+    }
 
     @cache
     def row(index: int, debug: str, generation: str = "transformers") -> Composed:
         fixed = {"debug": debug, "generation": generation}
         choices = {group: names[index % len(names)] for group, names in by_group.items()} | fixed
-        own = [word for name in choices.values() if name in needs for word in needs[name].split("; ")]
+        own = [
+            word for name in choices.values() if name in needs for word in needs[name].split("; ")
+        ]
         config = compose([*(f"{group}={name}" for group, name in choices.items()), *own])
         return dict(config.hydra.runtime.choices), to_experiment(config)
 
     def of(path: Path) -> Composed:
-        if path.parent.name == "debug":  # its options set keys of other groups
+        # its options set keys of other groups
+        if path.parent.name == "debug":
             return row(0, path.stem)
-        if path.parent.name == "generation":  # a program of its own takes no vLLM server of ours
+        # a program of its own takes no vLLM server of ours
+        if path.parent.name == "generation":
             return row(by_group["trainer"].index("trl"), "none", path.stem)
         return row(by_group[path.parent.name].index(path.stem), "none")
 
@@ -60,10 +76,13 @@ def composed(compose: Compose, tmp_path_factory: pytest.TempPathFactory) -> Call
 def test_every_option_of_every_group_composes_and_fits_the_schema(
     path: Path, composed: Callable[[Path], Composed]
 ) -> None:
-    """An option that is never composed breaks for its first user; what it writes is what the experiment holds."""
+    """An option that is never composed breaks for its first user; what it writes is what the
+    experiment holds.
+    """
     (choices, experiment), group = composed(path), path.parent.name
     assert choices[group] == path.stem
-    if not asks(experiment.trainer.kind):  # which needs a command of the user's
+    # which needs a command of the user's
+    if not asks(experiment.trainer.kind):
         check_experiment(experiment)
     made = asdict(experiment)
     written = OmegaConf.to_container(OmegaConf.load(CONF / path))
@@ -72,7 +91,8 @@ def test_every_option_of_every_group_composes_and_fits_the_schema(
         plain = {
             key: value
             for key, value in content.items()
-            if key not in ("defaults", "path", "script", "command", "metrics") and "${" not in str(value)
+            if key not in ("defaults", "path", "script", "command", "metrics")
+            and "${" not in str(value)
         }
         assert plain == {key: made[str(section)][key] for key in plain}
 
@@ -112,7 +132,9 @@ def test_every_sweep_file_composes_and_has_a_valid_point(path: Path, compose: Co
     points = Points(compose, fixed)
     check_space(space, points)
     validator = Validator(space, points)
-    middle = {one.name: one.domain.at(0.5) for one in space.parameters if isinstance(one.domain, Interval)}
+    middle = {
+        one.name: one.domain.at(0.5) for one in space.parameters if isinstance(one.domain, Interval)
+    }
     assert any(validator.is_valid({**point, **middle}) for point in space.finite_points())
 
 

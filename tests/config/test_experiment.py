@@ -1,4 +1,6 @@
-"""From a composed configuration to an experiment: nothing slips in unnoticed, and nothing gets lost on disk."""
+"""From a composed configuration to an experiment: nothing slips in unnoticed, and nothing gets lost
+on disk.
+"""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -45,7 +47,11 @@ def test_a_key_unlike_any_other_points_to_the_list() -> None:
     delta=st.one_of(st.none(), st.floats(0, 10)),
 )
 def test_a_rendered_experiment_loads_as_the_same(
-    lr: float, texts: list[str], size: int | str, delta: float | None, tmp_path_factory: pytest.TempPathFactory
+    lr: float,
+    texts: list[str],
+    size: int | str,
+    delta: float | None,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     """Floats keep every bit, texts every character, auto and null their meaning."""
     experiment = Experiment(lr=lr, name=texts[0])
@@ -68,23 +74,35 @@ def test_a_rendered_experiment_is_what_omegaconf_would_write(compose: Compose) -
 
 
 def test_the_set_of_keys_that_a_user_may_set_changes_only_on_purpose() -> None:
-    """Renaming a key breaks people's sweeps: a change belongs in the changelog, then in knobs.txt."""
+    """Renaming a key breaks people's sweeps: a change belongs in the changelog, then in
+    knobs.txt.
+    """
     now, frozen = sorted(known_keys()), KNOBS.read_text().split()
     show = 'from grposweep.config.compose import *; print(*sorted(known_keys()), sep="\n")'
     accept = f"PYTHONPATH=src python -c '{show}' > {KNOBS}"
-    assert now == frozen, f"new: {set(now) - set(frozen)}, gone: {set(frozen) - set(now)}; to accept: {accept}"
+    assert now == frozen, (
+        f"new: {set(now) - set(frozen)}, gone: {set(frozen) - set(now)}; to accept: {accept}"
+    )
 
 
 @pytest.mark.parametrize("key", [*keys_with("choices"), *REGISTERED])
 def test_every_word_of_a_list_passes_and_another_is_refused(key: str) -> None:
     """The message names the words that would do."""
     lora = "model.lora.enabled=true"
-    needs = {"jsonl": ["task.path=p.jsonl"], "4bit": [lora], "8bit": [lora],
-             "command": ["trainer.command='p {output}'", "trainer.metrics='{output}/log'"],
-             "optimizer": ["trainer.sharding=zero2"], "all": ["trainer.sharding=zero3"],
-             "float16": [lora, "model.mixed_precision=fp16"]}  # fmt: skip
-    for word in set(choices(key)) - {"script", "open-r1"}:  # which need a command of the user's
-        check_experiment(to_experiment(OmegaConf.from_dotlist([f"{key}={word}", *needs.get(word, [])])))
+    needs = {
+        "jsonl": ["task.path=p.jsonl"],
+        "4bit": [lora],
+        "8bit": [lora],
+        "command": ["trainer.command='p {output}'", "trainer.metrics='{output}/log'"],
+        "optimizer": ["trainer.sharding=zero2"],
+        "all": ["trainer.sharding=zero3"],
+        "float16": [lora, "model.mixed_precision=fp16"],
+    }
+    # which need a command of the user's
+    for word in set(choices(key)) - {"script", "open-r1"}:
+        check_experiment(
+            to_experiment(OmegaConf.from_dotlist([f"{key}={word}", *needs.get(word, [])]))
+        )
     with pytest.raises(UserError) as caught:
         check_experiment(to_experiment(OmegaConf.from_dotlist([f"{key}=nonsense"])))
     assert all(word in str(caught.value) for word in (f"{key}=nonsense", *choices(key)))
@@ -115,11 +133,18 @@ def test_an_option_that_does_not_exist_names_the_options_and_the_parameter() -> 
 
 
 @pytest.mark.parametrize("length", ["schedule.max_steps=40", "schedule.epochs=2"])
-def test_another_length_takes_the_place_of_the_default_budget(compose: Compose, length: str) -> None:
+def test_another_length_takes_the_place_of_the_default_budget(
+    compose: Compose, length: str
+) -> None:
     """A budget of the user's own is kept, and then there are two lengths, which GS101 refuses."""
     assert to_experiment(compose([])).schedule.budget_completions == 6_400
     assert to_experiment(compose([length])).schedule.budget_completions is None
-    assert to_experiment(compose([length, "schedule.budget_completions=64"])).schedule.budget_completions == 64
+    assert (
+        to_experiment(
+            compose([length, "schedule.budget_completions=64"])
+        ).schedule.budget_completions
+        == 64
+    )
 
 
 SHAPE = vars(Architecture(2, 64, 128, 4, 4, 16, 1000))
@@ -127,7 +152,14 @@ SHAPE = vars(Architecture(2, 64, 128, 4, 4, 16, 1000))
 
 @pytest.mark.parametrize(
     ("recorded", "known"),
-    [(SHAPE, True), (None, False), ([], False), ({}, False), ({"layers": 2}, False), (SHAPE | {"extra": 1}, False)],
+    [
+        (SHAPE, True),
+        (None, False),
+        ([], False),
+        ({}, False),
+        ({"layers": 2}, False),
+        (SHAPE | {"extra": 1}, False),
+    ],
     ids=["whole", "none", "a list", "empty", "too few", "too many"],
 )
 def test_a_recorded_model_shape_is_taken_only_if_it_is_whole(recorded: object, known: bool) -> None:
@@ -137,7 +169,9 @@ def test_a_recorded_model_shape_is_taken_only_if_it_is_whole(recorded: object, k
 
 
 @pytest.mark.parametrize(("positions", "wanted"), [(1024, 800), (800, 800), (799, None), (0, 800)])
-def test_vllm_keeps_room_for_no_more_than_the_model_reads(positions: int, wanted: int | None) -> None:
+def test_vllm_keeps_room_for_no_more_than_the_model_reads(
+    positions: int, wanted: int | None
+) -> None:
     """Beyond the model's own maximum vLLM does not start; an unknown one (0) is not judged."""
     experiment = Experiment()
     experiment.generation.max_completion_length = 500
@@ -145,7 +179,9 @@ def test_vllm_keeps_room_for_no_more_than_the_model_reads(positions: int, wanted
     assert read_setting(experiment, prepared).vllm_max_model_length == wanted
 
 
-def test_training_without_trl_is_refused_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_training_without_trl_is_refused_with_what_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Before anything starts; the fake trainer needs none of it."""
     monkeypatch.setattr("grposweep.config.validate.find_spec", lambda _: None)
     (problem,) = check_installed(Experiment())

@@ -1,4 +1,6 @@
-"""What ``grposweep best --as trl`` writes: each key of a training is in the recipe, its command or the list of what is left."""
+"""What ``grposweep best --as trl`` writes: each key of a training is in the recipe, its command or
+the list of what is left.
+"""
 
 import re
 from collections.abc import Callable
@@ -17,16 +19,28 @@ from grposweep.schema import value_at
 from support import PROJECT
 
 Compose = Callable[[list[str]], DictConfig]
-BASE = ["model.path=Qwen/Qwen2.5-0.5B", "kl=low", "schedule.max_steps=100", "schedule.budget_completions=null"]
+BASE = [
+    "model.path=Qwen/Qwen2.5-0.5B",
+    "kl=low",
+    "schedule.max_steps=100",
+    "schedule.budget_completions=null",
+]
 SERVER = ("generation.use_vllm=true", "generation.vllm_mode=server")
 ADAPTER = ("model.lora.enabled=true",)
 # What a key needs to have an effect, by how it begins.
 NEEDS = {
-    "generation.vllm_server": SERVER, "generation.vllm_gpus": SERVER, "generation.vllm_shared": SERVER,
-    "generation.vllm_max_loras": SERVER, "generation.vllm_": SERVER[:1], "model.lora.r": ADAPTER,
-    "model.lora.alpha": ADAPTER, "model.lora.dropout": ADAPTER, "model.lora.target": ADAPTER, "model.quantization": ADAPTER,
+    "generation.vllm_server": SERVER,
+    "generation.vllm_gpus": SERVER,
+    "generation.vllm_shared": SERVER,
+    "generation.vllm_max_loras": SERVER,
+    "generation.vllm_": SERVER[:1],
+    "model.lora.r": ADAPTER,
+    "model.lora.alpha": ADAPTER,
+    "model.lora.dropout": ADAPTER,
+    "model.lora.target": ADAPTER,
+    "model.quantization": ADAPTER,
     "kl.ref_": ("kl.sync_ref_model=true",),
-}  # fmt: skip
+}
 # A key's overrides, if its value alone is no other valid setting.
 CHANGES: dict[str, list[str]] = {
     "batch.per_device_eval_batch_size": ["batch.per_device_eval_batch_size=16"],
@@ -50,12 +64,15 @@ CHANGES: dict[str, list[str]] = {
     "trainer.offload": ["trainer.offload=optimizer"],
     "trainer.sharding": ["trainer.sharding=zero3"],
     "task.reward_weights": ["task.reward_weights=[0.5]"],
-}  # fmt: skip
-# Keys of the search, of files and processes, of the tiny model, and of prompts and rewards, which the comment names.
+}
+# Keys of the search, of files and processes, of the tiny model, and of prompts and rewards, which
+# the comment names.
 OURS = re.compile(
-    r"(cluster|search|tracker|rules)(\.|$)|(force|name|outputs|verbose)$|model\.(path|shape)|task\.(?!reward_weights)|"
-    r"trainer\.(fake|kind|keep|fork|recipe|python|workdir|arguments|environment|script|command|metrics|step_key|resume|checkpoints|launch)|batch\.(max_|prompts_)"
-)  # fmt: skip
+    r"(cluster|search|tracker|rules)(\.|$)|(force|name|outputs|verbose)$|model\.(path|shape)"
+    r"|task\.(?!reward_weights)|"
+    r"trainer\.(fake|kind|keep|fork|recipe|python|workdir|arguments|environment|script|command"
+    r"|metrics|step_key|resume|checkpoints|launch)|batch\.(max_|prompts_)"
+)
 
 
 def keys() -> list[str]:
@@ -67,7 +84,9 @@ def keys() -> list[str]:
 
 def other(key: str, value: Any) -> str:
     """Another value of the same type; of a key that is null, a number or a word by its name."""
-    if isinstance(value, bool) or key.rpartition(".")[2].startswith(("use_", "vllm_enable_", "tf32")):
+    if isinstance(value, bool) or key.rpartition(".")[2].startswith(
+        ("use_", "vllm_enable_", "tf32")
+    ):
         return str(not value).lower()
     if isinstance(value, int):
         return str(value + 8)
@@ -75,13 +94,24 @@ def other(key: str, value: Any) -> str:
         return str(value / 2 or 0.25)
     if isinstance(value, list):
         return "[a]"
-    is_word = key.endswith(("_url", "_command", "revision", "implementation", "config", "_mode", "optim"))
+    is_word = key.endswith(
+        ("_url", "_command", "revision", "implementation", "config", "_mode", "optim")
+    )
     return (
         "word"
         if is_word
         else "8"
         if key.endswith(
-            ("_length", "_eval", "_generation", "_batch_size", "_iterations", "_tasks", "_maxsize", "_loras")
+            (
+                "_length",
+                "_eval",
+                "_generation",
+                "_batch_size",
+                "_iterations",
+                "_tasks",
+                "_maxsize",
+                "_loras",
+            )
         )
         else "0.5"
     )
@@ -98,15 +128,21 @@ def test_each_key_of_a_trial_is_written_or_listed(compose: Compose) -> None:
     plain, silent = to_experiment(compose(BASE)), []
     for key in keys():
         needs = next((words for start, words in NEEDS.items() if key.startswith(start)), ())
-        if exported(*needs) == exported(*needs, *CHANGES.get(key, [f"{key}={other(key, value_at(plain, key))}"])):
+        if exported(*needs) == exported(
+            *needs, *CHANGES.get(key, [f"{key}={other(key, value_at(plain, key))}"])
+        ):
             silent.append(key)
     assert silent == []
 
 
 @pytest.mark.parametrize("generation", ["vllm_server", "vllm_shared"])
-def test_a_recipe_for_trl_has_no_key_that_trl_does_not_take(compose: Compose, generation: str) -> None:
+def test_a_recipe_for_trl_has_no_key_that_trl_does_not_take(
+    compose: Compose, generation: str
+) -> None:
     """The GPUs of a server are ours; TRL's command would refuse the file."""
-    experiment = to_experiment(compose([*BASE, f"generation={generation}", "model.lora.enabled=true"]))
+    experiment = to_experiment(
+        compose([*BASE, f"generation={generation}", "model.lora.enabled=true"])
+    )
     recipe, _, left = trl_recipe(experiment, read_setting(experiment))
     assert 1 in (left.get("vllm_gpus"), left.get("vllm_shared_gpus"))
     assert recipe.keys() <= FRAMEWORKS["trl"].takes(TRL).keys()

@@ -36,7 +36,8 @@ def test_an_experiment_and_its_sweep_keep_their_identities(
     Path("recipe.yaml").write_text(RECIPE)
     Path("train.py").write_text("print('hello')\n")
     words = overrides.split()
-    if "trainer=script" in words:  # whose interpreter, which is no part of it, runs a stub in place of a greeting
+    # whose interpreter, which is no part of it, runs a stub in place of a greeting
+    if "trainer=script" in words:
         monkeypatch.setenv("GRPOSWEEP_ASK_MODE", "real")
         Path("stub.py").write_text(SCRIPT)
         Path("python").write_text(f'#!/bin/sh\nshift\nexec {sys.executable} stub.py "$@"\n')
@@ -48,7 +49,9 @@ def test_an_experiment_and_its_sweep_keep_their_identities(
     if os.environ.get("ACCEPT_IDENTITIES"):
         FROZEN[overrides] = found
         GOLDEN.write_text(json.dumps(FROZEN, indent=1) + "\n")
-    assert found == FROZEN[overrides], f"a finished trial would be trained again; to accept it: {ACCEPT}"
+    assert found == FROZEN[overrides], (
+        f"a finished trial would be trained again; to accept it: {ACCEPT}"
+    )
 
 
 @pytest.mark.parametrize(
@@ -57,10 +60,13 @@ def test_an_experiment_and_its_sweep_keep_their_identities(
         "schedule.checkpoint_minutes=5",
         "cluster=slurm +cluster.environment.NCCL_DEBUG=INFO",
         "cluster=slurm cluster.gres_type=a100",
-        "task.eval_generations=2 batch.num_generations_eval=8",  # the batch has it
+        # the batch has it
+        "task.eval_generations=2 batch.num_generations_eval=8",
     ],
 )
-def test_where_and_how_safely_a_trial_runs_is_no_part_of_it(overrides: str, session: Session) -> None:
+def test_where_and_how_safely_a_trial_runs_is_no_part_of_it(
+    overrides: str, session: Session
+) -> None:
     """Neither of its identity nor of what it learns."""
     plain, changed = (Points(session.compose, words.split()).base for words in ("", overrides))
     settings = [read_setting(experiment) for experiment in (plain, changed)]
@@ -72,7 +78,11 @@ def test_where_and_how_safely_a_trial_runs_is_no_part_of_it(overrides: str, sess
 def test_options_of_a_server_are_part_of_a_trial(session: Session) -> None:
     """They may change numbers, as another precision does."""
     plain, changed = (
-        Points(session.compose, ["generation=vllm_server", f"generation.vllm_server_args={args}"]).base
+        Points(
+            session.compose, ["generation=vllm_server", f"generation.vllm_server_args={args}"]
+        ).base
         for args in ("[]", "[--quantization,fp8]")
     )
-    assert experiment_id(plain, read_setting(plain)) != experiment_id(changed, read_setting(changed))
+    assert experiment_id(plain, read_setting(plain)) != experiment_id(
+        changed, read_setting(changed)
+    )

@@ -26,7 +26,9 @@ def conf(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "size").mkdir()
     (folder / "config.yaml").write_text(MAIN)
     for name in ("small", "large"):
-        (folder / "size" / f"{name}.yaml").write_text(f"name: {name}\nlog: ${{hydra.job.override_dirname}}\n")
+        (folder / "size" / f"{name}.yaml").write_text(
+            f"name: {name}\nlog: ${{hydra.job.override_dirname}}\n"
+        )
     return folder
 
 
@@ -39,7 +41,9 @@ def loader(conf: Path) -> Iterator[ConfigLoader]:
 
 
 def ask_for(loader: ConfigLoader, overrides: list[str], mode: str) -> list[str]:
-    """What a command asks of a loader: hydra.mode, the run or sweep, what the points share. YAML, or the refusal."""
+    """What a command asks of a loader: hydra.mode, the run or sweep, what the points share. YAML,
+    or the refusal.
+    """
     shared = [word for word in overrides if "," not in word and not word.startswith("hydra.")]
     asked = [
         (overrides, RunMode.MULTIRUN, False),
@@ -49,7 +53,9 @@ def ask_for(loader: ConfigLoader, overrides: list[str], mode: str) -> list[str]:
     answers = []
     for words, run_mode, is_checked in asked:
         try:
-            config = loader.load_configuration("config", words, run_mode, validate_sweep_overrides=is_checked)
+            config = loader.load_configuration(
+                "config", words, run_mode, validate_sweep_overrides=is_checked
+            )
             answers.append(OmegaConf.to_yaml(config, resolve=False))
         except HydraException as error:
             answers.append(str(error))
@@ -72,21 +78,31 @@ def ask_for(loader: ConfigLoader, overrides: list[str], mode: str) -> list[str]:
         "size=small hydra.verbose=true,false",
     ],
 )
-def test_one_composition_equals_what_hydra_composes(overrides: str, mode: str, loader: ConfigLoader) -> None:
-    """With options left open, sweeps, settings of Hydra's own, and everything that Hydra refuses."""
+def test_one_composition_equals_what_hydra_composes(
+    overrides: str, mode: str, loader: ConfigLoader
+) -> None:
+    """With options left open, sweeps, settings of Hydra's own, and everything that Hydra
+    refuses.
+    """
     assert isinstance(loader, OnceLoader)
     words = overrides.split()
-    assert ask_for(loader, words, mode) == ask_for(ConfigLoaderImpl(loader.get_search_path()), words, mode)
+    assert ask_for(loader, words, mode) == ask_for(
+        ConfigLoaderImpl(loader.get_search_path()), words, mode
+    )
 
 
 @pytest.mark.parametrize("results", [ObjectType.CONFIG, ObjectType.GROUP])
 @pytest.mark.parametrize("folders", ["", "pkg://logging"])
-def test_the_groups_of_the_help_equal_hydras(folders: str, results: ObjectType, loader: ConfigLoader) -> None:
+def test_the_groups_of_the_help_equal_hydras(
+    folders: str, results: ObjectType, loader: ConfigLoader
+) -> None:
     """With further folders on the command line too."""
     own = ConfigLoaderImpl(loader.get_search_path())
     more = ("config", [f"hydra.searchpath=[{folders}]"]) if folders else ()
     for group in ("", "size"):
-        assert loader.get_group_options(group, results, *more) == own.get_group_options(group, results, *more)
+        assert loader.get_group_options(group, results, *more) == own.get_group_options(
+            group, results, *more
+        )
 
 
 def test_a_command_is_composed_once(conf: Path, tmp_path: Path) -> None:

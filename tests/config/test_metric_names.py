@@ -1,4 +1,6 @@
-"""An objective that no evaluation can report is refused before anything is created, if the names are known."""
+"""An objective that no evaluation can report is refused before anything is created, if the names
+are known.
+"""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -24,16 +26,28 @@ def made() -> Iterator[Made]:
 
 @pytest.mark.parametrize(
     ("metric", "reward"),
-    [("eval_reward", "exact"), ("reward", "exact"), ("eval_rewards/exact/mean", "exact"), ("eval_kl", "exact"),
-     ("rewards/right/std", "rewards.py:right"), ("diversity", "exact"), ("eval_loss", "math"), ("loss", "exact")],
-)  # fmt: skip
+    [
+        ("eval_reward", "exact"),
+        ("reward", "exact"),
+        ("eval_rewards/exact/mean", "exact"),
+        ("eval_kl", "exact"),
+        ("rewards/right/std", "rewards.py:right"),
+        ("diversity", "exact"),
+        ("eval_loss", "math"),
+        ("loss", "exact"),
+    ],
+)
 def test_names_that_trl_and_the_evaluation_report_are_known(
     made: Made, metric: str, reward: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Those of rewards are made of the functions' names."""
-    (tmp_path / "rewards.py").write_text("def right(completions, **_): return [1.0 for _ in completions]\n")
+    (tmp_path / "rewards.py").write_text(
+        "def right(completions, **_): return [1.0 for _ in completions]\n"
+    )
     monkeypatch.chdir(tmp_path)
-    check_metrics([made("trainer=trl", f"task.rewards=[{reward}]", f"search.metric={metric}")], compares=True)
+    check_metrics(
+        [made("trainer=trl", f"task.rewards=[{reward}]", f"search.metric={metric}")], compares=True
+    )
 
 
 @pytest.mark.parametrize(
@@ -42,8 +56,12 @@ def test_names_that_trl_and_the_evaluation_report_are_known(
 def test_metrics_that_only_a_program_or_a_reward_knows_are_not_judged(
     made: Made, words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A reward may log its own through TRL's ``log_metric``; another Python may have another TRL."""
-    (tmp_path / "rewards.py").write_text("def right(completions, log_metric, **_): log_metric('accuracy', 1.0)\n")
+    """A reward may log its own through TRL's ``log_metric``; another Python may have another
+    TRL.
+    """
+    (tmp_path / "rewards.py").write_text(
+        "def right(completions, log_metric, **_): log_metric('accuracy', 1.0)\n"
+    )
     monkeypatch.chdir(tmp_path)
     assert known_names(made(*words)) is None
 
@@ -52,10 +70,15 @@ def test_a_name_far_from_all_known_ones_may_be_logged_by_a_library_of_a_users_re
     made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One that looks misspelt is refused, and so is any of them with grposweep's own rewards."""
-    (tmp_path / "rewards.py").write_text("def right(completions, **kwargs): return [1.0 for _ in completions]\n")
+    (tmp_path / "rewards.py").write_text(
+        "def right(completions, **kwargs): return [1.0 for _ in completions]\n"
+    )
     monkeypatch.chdir(tmp_path)
     check_metrics([made("trainer=trl", OWN, "search.metric=eval_passed_checks")], compares=True)
-    for words in ((OWN, "search.metric=eval_rewrad"), ("task.rewards=[exact]", "search.metric=eval_passed_checks")):
+    for words in (
+        (OWN, "search.metric=eval_rewrad"),
+        ("task.rewards=[exact]", "search.metric=eval_passed_checks"),
+    ):
         with pytest.raises(UserError, match="reports no such metric"):
             check_metrics([made("trainer=trl", *words)], compares=True)
 
@@ -68,11 +91,20 @@ def test_several_trials_without_evaluations_are_refused(made: Made) -> None:
     check_metrics([made("schedule.evaluations=0")], compares=False)
 
 
-@pytest.mark.parametrize("key", ["task.rewards=[exact],[exact,format]", "task.reward_weights=[1.0],[2.0]"])
+@pytest.mark.parametrize(
+    "key", ["task.rewards=[exact],[exact,format]", "task.reward_weights=[1.0],[2.0]"]
+)
 def test_searched_rewards_are_not_ranked_by_their_own_sum(made: Made, key: str) -> None:
-    """Doubled weights would double the objective; one reward's mean is the same measure for all points."""
+    """Doubled weights would double the objective; one reward's mean is the same measure for all
+    points.
+    """
     name, _, values = key.partition("=")
     options = [f"{name}={value}" for value in values.replace("],[", "];[").split(";")]
-    with pytest.raises(UserError, match=r"ranked by a measure of its own. Set search.metric=eval_rewards/exact/mean"):
+    with pytest.raises(
+        UserError,
+        match=r"ranked by a measure of its own. Set search.metric=eval_rewards/exact/mean",
+    ):
         check_metrics([made(option) for option in options], compares=True)
-    check_metrics([made(option, "search.metric=eval_rewards/exact/mean") for option in options], compares=True)
+    check_metrics(
+        [made(option, "search.metric=eval_rewards/exact/mean") for option in options], compares=True
+    )

@@ -1,4 +1,6 @@
-"""``trainer.args`` and the options that are left to TRL: checked, judged, part of the identity when they are set."""
+"""``trainer.args`` and the options that are left to TRL: checked, judged, part of the identity when
+they are set.
+"""
 
 import ast
 import json
@@ -44,13 +46,20 @@ def identity(experiment: Experiment) -> str:
 
 @cache
 def grpo_config() -> dict[str, Any]:
-    """Every field of the installed GRPOConfig with its default, read without importing TRL; ``...`` for what is no constant."""
+    """Every field of the installed GRPOConfig with its default, read without importing TRL; ``...``
+    for what is no constant.
+    """
     root = Path(next(iter(find_spec("trl").submodule_search_locations)))  # type: ignore[union-attr,arg-type]  # it is installed
-    files = {"GRPOConfig": root / "trainer/grpo_config.py", "_BaseConfig": root / "trainer/base_config.py",
-             "TrainingArguments": root.parent / "transformers/training_args.py"}  # fmt: skip
+    files = {
+        "GRPOConfig": root / "trainer/grpo_config.py",
+        "_BaseConfig": root / "trainer/base_config.py",
+        "TrainingArguments": root.parent / "transformers/training_args.py",
+    }
     found: dict[str, Any] = {}
     for name, path in files.items():
-        classes = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ClassDef)]
+        classes = [
+            node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ClassDef)
+        ]
         for row in next(node for node in classes if node.name == name).body:
             if isinstance(row, ast.AnnAssign) and isinstance(row.target, ast.Name):
                 found.setdefault(row.target.id, _default(row.value))
@@ -77,7 +86,9 @@ def test_every_option_is_a_field_of_the_real_config_with_trls_default(key: str) 
 
 
 def test_everything_that_we_pass_to_trl_has_a_home() -> None:
-    """So ``trainer.args`` never contradicts another key; read from the source of the mapping, which imports torch."""
+    """So ``trainer.args`` never contradicts another key; read from the source of the mapping, which
+    imports torch.
+    """
     tree = ast.parse((PROJECT / "src/grposweep/train/trl_config.py").read_text())
     copied = set(trl_arguments().values())
     dicts = [node for node in ast.walk(tree) if isinstance(node, ast.Dict)]
@@ -85,15 +96,20 @@ def test_everything_that_we_pass_to_trl_has_a_home() -> None:
     passed = {name for name in copied | computed if name in taken()}
     assert len(passed) > 40
     assert passed <= homes().keys()
-    assert {name for names in keys_with("native").values() for name in names.split()} <= table()["keys"].keys()
+    assert {name for names in keys_with("native").values() for name in names.split()} <= table()[
+        "keys"
+    ].keys()
 
 
-def test_arguments_of_a_trainer_with_other_keys_are_refused(session: Session, tmp_path: Path) -> None:
+def test_arguments_of_a_trainer_with_other_keys_are_refused(
+    session: Session, tmp_path: Path
+) -> None:
     """verl's recipe has its own; a script takes keys of TRL's classes."""
     recipe = tmp_path / "verl.yaml"
     recipe.write_text("actor_rollout_ref: {rollout: {n: 8}}\nalgorithm: {adv_estimator: grpo}\n")
     with pytest.raises(
-        UserError, match=r"trainer.args.tf32=true: trainer=verl has other keys. Set it in trainer.recipe"
+        UserError,
+        match=r"trainer.args.tf32=true: trainer=verl has other keys. Set it in trainer.recipe",
     ):
         base(session, "trainer=verl", f"trainer.recipe={recipe}", "trainer.args.tf32=true")
 
@@ -108,8 +124,12 @@ def test_a_plus_is_taken_too_and_changes_nothing(session: Session) -> None:
 def test_identities_change_only_with_what_is_set(session: Session) -> None:
     """Null is what a key is without an override."""
     plain = base(session)
-    for override in ("trainer.args.disable_dropout=true", "loss.epsilon_high=0.3", "generation.min_p=0.1",
-                     "generation.generation_kwargs.top_k=3"):  # fmt: skip
+    for override in (
+        "trainer.args.disable_dropout=true",
+        "loss.epsilon_high=0.3",
+        "generation.min_p=0.1",
+        "generation.generation_kwargs.top_k=3",
+    ):
         other = base(session, override)
         assert identity(other) != identity(plain)
         assert sweep_identity([], other) != sweep_identity([], plain)
@@ -124,14 +144,21 @@ def test_arguments_are_judged_by_the_rules_of_their_keys(session: Session) -> No
     vllm = ["generation=vllm_colocate", "loss=vespo"]
     assert {problem.code for problem in check(read_setting(base(session, *vllm)))} >= {"GL107"}
     corrected = [*vllm, "trainer.args.vllm_importance_sampling_mode=token_truncate"]
-    assert not {problem.code for problem in check(read_setting(base(session, *corrected)))} & {"GL107"}
+    assert not {problem.code for problem in check(read_setting(base(session, *corrected)))} & {
+        "GL107"
+    }
 
 
 @pytest.mark.parametrize(
     ("override", "code"),
-    [("trainer.args.delta=0.5", "GL202"), ("trainer.args.multi_objective_aggregation=mean", "GL105")],
+    [
+        ("trainer.args.delta=0.5", "GL202"),
+        ("trainer.args.multi_objective_aggregation=mean", "GL105"),
+    ],
 )
-def test_an_option_of_the_loss_is_judged_in_the_arguments(session: Session, override: str, code: str) -> None:
+def test_an_option_of_the_loss_is_judged_in_the_arguments(
+    session: Session, override: str, code: str
+) -> None:
     """As in a recipe, and under the name that was set."""
     (found,) = check(read_setting(base(session, override)))
     assert (found.code, found.broken.what) == (code, override)
@@ -140,7 +167,10 @@ def test_an_option_of_the_loss_is_judged_in_the_arguments(session: Session, over
 def test_no_upper_bound_is_null(session: Session) -> None:
     """As in TRL; without an override the bound is TRL's."""
     bound = "vllm_importance_sampling_clip_max"
-    assert read_setting(base(session, f"trainer.args.{bound}=null")).vllm_importance_sampling_clip_max is None
+    assert (
+        read_setting(base(session, f"trainer.args.{bound}=null")).vllm_importance_sampling_clip_max
+        is None
+    )
     assert read_setting(base(session)).vllm_importance_sampling_clip_max == 3.0
 
 
@@ -157,6 +187,11 @@ def test_arguments_can_be_swept(session: Session) -> None:
     space, _ = parse_space(["trainer.args.use_liger_kernel=true,false"], {})
     check_space(space, points)
     validator = Validator(space, points)
-    settings = [validator.fields.setting({"trainer.args.use_liger_kernel": label}) for label in (True, False)]
+    settings = [
+        validator.fields.setting({"trainer.args.use_liger_kernel": label})
+        for label in (True, False)
+    ]
     assert [setting.use_liger_kernel for setting in settings] == [True, False]
-    assert json.dumps(points.experiment({"trainer.args.tf32": True}).trainer.args) == '{"tf32": true}'
+    assert (
+        json.dumps(points.experiment({"trainer.args.tf32": True}).trainer.args) == '{"tf32": true}'
+    )

@@ -1,4 +1,6 @@
-"""The fast way from a point to its experiment is Hydra's own composition, only faster; identities change with the question."""
+"""The fast way from a point to its experiment is Hydra's own composition, only faster; identities
+change with the question.
+"""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -55,12 +57,18 @@ def written(name: str, value: Any) -> str:
     return f"{name}={value}"
 
 
-@settings(derandomize=True, max_examples=2, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(
+    derandomize=True, max_examples=2, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
 @given(point=st.fixed_dictionaries({}, optional=PARAMETERS))
-@example(point={"task": "gsm8k", "generation": "transformers"})  # the length follows the task's
+# the length follows the task's
+@example(point={"task": "gsm8k", "generation": "transformers"})
 @example(point={"optimizer": "adamw_cosine", "lr": 0.5})
-@example(point={"debug": "smoke", "schedule": "steps", "lr": 0.5})  # sets keys of other groups
-def test_a_point_is_the_experiment_that_hydra_composes(point: dict[str, Any], points: Points, compose: Compose) -> None:
+# sets keys of other groups
+@example(point={"debug": "smoke", "schedule": "steps", "lr": 0.5})
+def test_a_point_is_the_experiment_that_hydra_composes(
+    point: dict[str, Any], points: Points, compose: Compose
+) -> None:
     """Groups, values and both together, with shared overrides and interpolations."""
     slow = compose([*SHARED, *(written(name, value) for name, value in point.items())])
     assert points.experiment(point) == to_experiment(slow)
@@ -80,7 +88,9 @@ def test_one_point_leaves_no_trace_in_the_next(points: Points) -> None:
 
 
 def test_a_shared_override_survives_a_group_parameter(points: Points) -> None:
-    """``kl=none,sync_ref kl.ref_model_sync_steps=32``: the option comes first, the override on top."""
+    """``kl=none,sync_ref kl.ref_model_sync_steps=32``: the option comes first, the override on
+    top.
+    """
     assert points.experiment({"kl": "sync_ref"}).kl.ref_model_sync_steps == 32
     assert points.experiment({"kl": "sync_ref"}).kl.sync_ref_model
 
@@ -99,12 +109,16 @@ def test_an_option_of_the_base_is_not_composed_again(compose: Compose) -> None:
 
 
 def test_options_of_several_groups_share_a_composition(compose: Compose) -> None:
-    """Two options of each of two groups are two compositions; an option that sets a key of another group is alone."""
+    """Two options of each of two groups are two compositions; an option that sets a key of another
+    group is alone.
+    """
     asked: list[list[str]] = []
 
     def composed(words: list[str]) -> DictConfig:
         asked.append(words)
-        return compose([*words, *(["batch.num_generations=2"] if words == ["kl=high", "loss=grpo"] else [])])
+        return compose(
+            [*words, *(["batch.num_generations=2"] if words == ["kl=high", "loss=grpo"] else [])]
+        )
 
     points = Points(composed, [])
     points.compose_options({"batch": ["auto", "large"], "lr": [1.0], "kl": ["low", "sync_ref"]})
@@ -115,7 +129,8 @@ def test_options_of_several_groups_share_a_composition(compose: Compose) -> None
 
 
 @pytest.mark.parametrize(
-    "point", [{"batch.num_generatons": 4}, {"nothing": 1}, {"batch.num_generations": 2.5}, {"lr": "fast"}]
+    "point",
+    [{"batch.num_generatons": 4}, {"nothing": 1}, {"batch.num_generations": 2.5}, {"lr": "fast"}],
 )
 def test_a_parameter_that_fits_no_key_is_bad_input(point: dict[str, Any], points: Points) -> None:
     """The message names the parameter."""
@@ -126,7 +141,9 @@ def test_a_parameter_that_fits_no_key_is_bad_input(point: dict[str, Any], points
 @cache
 def identify(*overrides: str) -> str:
     """The id of an experiment over the defaults of the schema, eight prompts per step."""
-    written = OmegaConf.from_dotlist(["batch.prompts_per_step=8", "schedule.max_steps=10", *overrides])
+    written = OmegaConf.from_dotlist(
+        ["batch.prompts_per_step=8", "schedule.max_steps=10", *overrides]
+    )
     experiment = to_experiment(written)
     return experiment_id(experiment, read_setting(experiment))
 
@@ -136,16 +153,33 @@ def test_auto_and_the_same_sizes_written_out_are_one_experiment() -> None:
     sizes = ["batch.per_device_train_batch_size=64", "batch.gradient_accumulation_steps=1"]
     fixed = identify(*sizes, "batch.per_device_eval_batch_size=64", "batch.prompts_per_step=null")
     assert identify() == fixed == identify("batch.max_per_device_train_batch_size=64")
-    assert identify("batch.max_per_device_train_batch_size=32") != fixed  # two micro-steps of 32
+    # two micro-steps of 32
+    assert identify("batch.max_per_device_train_batch_size=32") != fixed
 
 
 @pytest.mark.parametrize(
     "override",
-    ["seed=1", "lr=0.5", "cluster.processes=2", "cluster.threads=2", "batch.num_generations=4", "batch.num_iterations=2",
-     "task.train_prompts=100", "task.eval_prompts=7", "model.dtype=bfloat16", "model.revision=v2", "schedule.max_steps=11",
-     "schedule.evaluations=2", "trainer.kind=fake", "trainer.args.noise=0.5", "generation.temperature=0.5",
-     "loss.mask_truncated_completions=true", "optimizer.adam_beta2=0.95", "kl.beta=0.1"],
-)  # fmt: skip
+    [
+        "seed=1",
+        "lr=0.5",
+        "cluster.processes=2",
+        "cluster.threads=2",
+        "batch.num_generations=4",
+        "batch.num_iterations=2",
+        "task.train_prompts=100",
+        "task.eval_prompts=7",
+        "model.dtype=bfloat16",
+        "model.revision=v2",
+        "schedule.max_steps=11",
+        "schedule.evaluations=2",
+        "trainer.kind=fake",
+        "trainer.args.noise=0.5",
+        "generation.temperature=0.5",
+        "loss.mask_truncated_completions=true",
+        "optimizer.adam_beta2=0.95",
+        "kl.beta=0.1",
+    ],
+)
 def test_what_can_change_the_numbers_changes_the_experiments_id(override: str) -> None:
     """Two points are one trial only if all of it agrees."""
     assert identify(override) != identify()
@@ -153,10 +187,22 @@ def test_what_can_change_the_numbers_changes_the_experiments_id(override: str) -
 
 @pytest.mark.parametrize(
     "override",
-    ["name=x", "outputs=/elsewhere", "force=true", "tracker.kind=wandb", "tracker.tags=[a]", "cluster.warm=false",
-     "cluster.gpus=2", "search.seed=3", "search.trials=3", "search.parallel=4", "search.last=2", "trainer.keep=all",
-     "rules.ignore=[GD]"],
-)  # fmt: skip
+    [
+        "name=x",
+        "outputs=/elsewhere",
+        "force=true",
+        "tracker.kind=wandb",
+        "tracker.tags=[a]",
+        "cluster.warm=false",
+        "cluster.gpus=2",
+        "search.seed=3",
+        "search.trials=3",
+        "search.parallel=4",
+        "search.last=2",
+        "trainer.keep=all",
+        "rules.ignore=[GD]",
+    ],
+)
 def test_where_and_how_it_is_logged_leaves_the_experiments_id(override: str) -> None:
     """A finished trial is recognised after a move."""
     assert identify(override) == identify()
@@ -171,9 +217,18 @@ def question(*overrides: str, choices: tuple[float, ...] = (1e-4, 1e-3)) -> str:
 
 @pytest.mark.parametrize(
     "override",
-    ["seed=1", "search.metric=eval_loss", "search.direction=minimize", "search.last=2", "cluster.processes=2",
-     "cluster.threads=2", "batch.num_generations=4", "task.eval_prompts=7", "trainer.kind=fake"],
-)  # fmt: skip
+    [
+        "seed=1",
+        "search.metric=eval_loss",
+        "search.direction=minimize",
+        "search.last=2",
+        "cluster.processes=2",
+        "cluster.threads=2",
+        "batch.num_generations=4",
+        "task.eval_prompts=7",
+        "trainer.kind=fake",
+    ],
+)
 def test_another_base_or_objective_is_another_sweep(override: str) -> None:
     """Results of two questions must not be mixed."""
     assert question(override) != question()
@@ -181,9 +236,20 @@ def test_another_base_or_objective_is_another_sweep(override: str) -> None:
 
 @pytest.mark.parametrize(
     "override",
-    ["name=x", "outputs=/elsewhere", "force=true", "search.trials=99", "search.parallel=8", "search.sampler=tpe",
-     "search.seed=5", "cluster.warm=false", "cluster.gpus=2", "tracker.kind=wandb", "trainer.keep=all"],
-)  # fmt: skip
+    [
+        "name=x",
+        "outputs=/elsewhere",
+        "force=true",
+        "search.trials=99",
+        "search.parallel=8",
+        "search.sampler=tpe",
+        "search.seed=5",
+        "cluster.warm=false",
+        "cluster.gpus=2",
+        "tracker.kind=wandb",
+        "trainer.keep=all",
+    ],
+)
 def test_more_trials_on_other_machines_are_the_same_sweep(override: str) -> None:
     """Partition, parallelism, number of trials and tracker are no part of the question."""
     assert question(override) == question()
@@ -214,7 +280,11 @@ def test_what_preparation_counted_wins_over_what_the_configuration_says() -> Non
 @cache
 def fixed_sizes() -> Experiment:
     """An experiment without ``auto``, so that no size follows from another."""
-    names = ("per_device_train_batch_size", "gradient_accumulation_steps", "per_device_eval_batch_size")
+    names = (
+        "per_device_train_batch_size",
+        "gradient_accumulation_steps",
+        "per_device_eval_batch_size",
+    )
     return to_experiment({"batch": dict.fromkeys(names, 6)})
 
 
@@ -231,9 +301,18 @@ def test_a_key_reaches_the_field_that_names_it(field: str, key: str) -> None:
     before = getattr(read_setting(base), field)
     config = typed_sizes().copy()
     unset = "3" if field == "server_command" else 3
-    value = not before if isinstance(before, bool) else unset if before is None else before + type(before)(1)
+    value = (
+        not before
+        if isinstance(before, bool)
+        else unset
+        if before is None
+        else before + type(before)(1)
+    )
     value = {"generation_kwargs": {"k": 3}, "autocast_dtype": "bf16"}.get(field, value)
     OmegaConf.update(config, key, value)
     after = read_setting(resolved(config))
-    assert getattr(after, field) == {"generation_kwargs": '{"k": 3}', "autocast_dtype": "bfloat16"}.get(field, value)
+    assert getattr(after, field) == {
+        "generation_kwargs": '{"k": 3}',
+        "autocast_dtype": "bfloat16",
+    }.get(field, value)
     assert replace(after, **{field: before}) == read_setting(base)

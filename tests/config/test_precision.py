@@ -1,4 +1,6 @@
-"""The types of weights and of matrix products: what a configuration means, what cannot be trained, and what must not be mixed."""
+"""The types of weights and of matrix products: what a configuration means, what cannot be trained,
+and what must not be mixed.
+"""
 
 from typing import Any
 
@@ -39,25 +41,41 @@ def identity(*overrides: str) -> str:
         (["model.dtype=auto", "model.mixed_precision=none"], ("float32", "none")),
     ],
 )
-def test_trained_weights_are_float32_and_frozen_ones_half(overrides: list[str], wanted: tuple[str, str]) -> None:
-    """``auto`` fits the weights to the mixed precision; explicit types mean what they meant before there was a choice."""
+def test_trained_weights_are_float32_and_frozen_ones_half(
+    overrides: list[str], wanted: tuple[str, str]
+) -> None:
+    """``auto`` fits the weights to the mixed precision; explicit types mean what they meant before
+    there was a choice.
+    """
     assert read_precision(build(*overrides).model) == Precision(*wanted)
 
 
 def test_a_setting_holds_both_types() -> None:
     """Rules and the estimate of memory read them."""
-    found = [read_setting(build(*words)) for words in (["model.dtype=auto"], ["model.dtype=bfloat16"])]
-    assert [(s.weights_dtype, s.autocast_dtype) for s in found] == [("float32", "bfloat16"), ("bfloat16", None)]
+    found = [
+        read_setting(build(*words)) for words in (["model.dtype=auto"], ["model.dtype=bfloat16"])
+    ]
+    assert [(s.weights_dtype, s.autocast_dtype) for s in found] == [
+        ("float32", "bfloat16"),
+        ("bfloat16", None),
+    ]
 
 
 def test_types_of_other_trainers_are_their_own() -> None:
     """ms-swift reads its types from its recipe; the fake trainer has none."""
     for kind in ("ms-swift", "verl", "fake"):
-        check_experiment(build(f"trainer.kind={kind}", "model.dtype=float16", "model.quantization=4bit"))
+        check_experiment(
+            build(f"trainer.kind={kind}", "model.dtype=float16", "model.quantization=4bit")
+        )
 
 
 @pytest.mark.parametrize(
-    "overrides", [["model.dtype=auto", "model.mixed_precision=fp16"], [], ["model.dtype=auto", "cluster.gpu=A100"]]
+    "overrides",
+    [
+        ["model.dtype=auto", "model.mixed_precision=fp16"],
+        [],
+        ["model.dtype=auto", "cluster.gpu=A100"],
+    ],
 )
 def test_older_gpus_take_float16(overrides: list[str]) -> None:
     """And float32; newer ones bfloat16."""
@@ -65,11 +83,20 @@ def test_older_gpus_take_float16(overrides: list[str]) -> None:
 
 
 def test_quantized_and_offloaded_states_are_estimated_as_such() -> None:
-    """4 bits a weight, or main memory; only under a DeepSpeed configuration of one's own is nothing known."""
-    shape = ["model.shape.layers=2", "model.shape.hidden=64", "model.shape.intermediate=128", "model.shape.heads=4",
-             "model.shape.vocabulary=1000"]  # fmt: skip
+    """4 bits a weight, or main memory; only under a DeepSpeed configuration of one's own is nothing
+    known.
+    """
+    shape = [
+        "model.shape.layers=2",
+        "model.shape.hidden=64",
+        "model.shape.intermediate=128",
+        "model.shape.heads=4",
+        "model.shape.vocabulary=1000",
+    ]
     assert read_setting(build(*shape, LORA, "model.quantization=4bit")).runtime.weight_bits == 4
-    runtime = read_setting(build(*shape, "trainer.sharding=zero2", "trainer.offload=optimizer")).runtime
+    runtime = read_setting(
+        build(*shape, "trainer.sharding=zero2", "trainer.offload=optimizer")
+    ).runtime
     assert (runtime.offloads, runtime.computes_offloaded) == ({"optimizer"}, True)
     assert read_setting(build(*shape)).architecture is not None
     assert read_setting(build(*shape, "trainer.deepspeed_config=own.json")).architecture is None
@@ -81,7 +108,18 @@ def test_the_same_types_are_the_same_experiment_however_they_are_written() -> No
     assert identity("model.dtype=auto") == mixed != pure
     assert identity("model.dtype=auto", LORA) == identity("model.dtype=bfloat16", LORA)
     assert identity("model.mixed_precision=none") == identity()
-    assert len({pure, mixed, identity(), identity("model.tf32=true"), identity("model.mixed_precision=fp16")}) == 5
+    assert (
+        len(
+            {
+                pure,
+                mixed,
+                identity(),
+                identity("model.tf32=true"),
+                identity("model.mixed_precision=fp16"),
+            }
+        )
+        == 5
+    )
 
 
 def test_a_warm_start_does_not_mix_results_of_different_precision() -> None:
@@ -98,7 +136,8 @@ def test_a_warm_start_does_not_mix_results_of_different_precision() -> None:
 
 
 @pytest.mark.parametrize(
-    "model", ["qwen2_5_0_5b", "qwen2_5_1_5b", "qwen2_5_7b", "qwen3_0_6b", "qwen3_1_7b", "smollm2_135m"]
+    "model",
+    ["qwen2_5_0_5b", "qwen2_5_1_5b", "qwen2_5_7b", "qwen3_0_6b", "qwen3_1_7b", "smollm2_135m"],
 )
 def test_real_models_train_float32_weights_under_autocast(model: str) -> None:
     """As TRL does by default; a small learning rate moves nothing in bfloat16."""

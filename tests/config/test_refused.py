@@ -22,11 +22,14 @@ def check(words: str) -> None:
     check_experiment(to_experiment(OmegaConf.from_dotlist(shlex.split(words))))
 
 
-accept = cache(check)  # once for all rows with the same neighbour
+# once for all rows with the same neighbour
+accept = cache(check)
 
 
 @pytest.mark.parametrize(("bad", "words", "good"), KEYS)
-def test_bad_values_are_refused_and_their_neighbours_are_not(bad: str, words: str, good: str) -> None:
+def test_bad_values_are_refused_and_their_neighbours_are_not(
+    bad: str, words: str, good: str
+) -> None:
     """One sentence, with the key and what to set instead."""
     accept(good)
     with pytest.raises(UserError, match=says(words)) as refused:
@@ -35,7 +38,9 @@ def test_bad_values_are_refused_and_their_neighbours_are_not(bad: str, words: st
 
 
 @pytest.mark.parametrize(("bad", "words", "good"), COMPOSED)
-def test_bad_options_and_forced_keys_are_refused(session: Session, bad: str, words: str, good: str) -> None:
+def test_bad_options_and_forced_keys_are_refused(
+    session: Session, bad: str, words: str, good: str
+) -> None:
     """An option of a group, and a key that Hydra's + and ++ force past the schema."""
     check_experiment(Points(session.compose, good.split()).base)
     with pytest.raises(UserError, match=says(words)):
@@ -44,10 +49,18 @@ def test_bad_options_and_forced_keys_are_refused(session: Session, bad: str, wor
 
 @pytest.mark.parametrize(
     ("content", "words"),
-    [({"zero_optimization": {"stage": 3}}, "has stage 3, and trainer.sharding=zero2 ... Set trainer.sharding=zero3"),
-     ({"bf16": {"enabled": True}}, "is not JSON with zero_optimization"),
-     ({"zero_optimization": {"stage": 2}, "train_batch_size": 64}, "sets train_batch_size, and every trial has its own")],
-)  # fmt: skip
+    [
+        (
+            {"zero_optimization": {"stage": 3}},
+            "has stage 3, and trainer.sharding=zero2 ... Set trainer.sharding=zero3",
+        ),
+        ({"bf16": {"enabled": True}}, "is not JSON with zero_optimization"),
+        (
+            {"zero_optimization": {"stage": 2}, "train_batch_size": 64},
+            "sets train_batch_size, and every trial has its own",
+        ),
+    ],
+)
 def test_a_file_of_deepspeeds_must_fit_the_kind_of_sharding(
     tmp_path: Path, content: dict[str, object], words: str
 ) -> None:

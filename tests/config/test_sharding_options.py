@@ -1,4 +1,6 @@
-"""Options of sharding: what goes together, and that a file enters a trial's identity by its content."""
+"""Options of sharding: what goes together, and that a file enters a trial's identity by its
+content.
+"""
 
 import json
 from pathlib import Path
@@ -36,7 +38,9 @@ def test_a_file_of_deepspeeds_is_part_of_the_identity_by_its_content(tmp_path: P
     here, there = tmp_path / "a.json", tmp_path / "b.json"
     first = identity(write(here, zero_optimization={"stage": 2}))
     assert identity(write(there, zero_optimization={"stage": 2})) == first
-    assert identity(write(there, zero_optimization={"stage": 2}, wall_clock_breakdown=True)) != first
+    assert (
+        identity(write(there, zero_optimization={"stage": 2}, wall_clock_breakdown=True)) != first
+    )
     offloaded = build("trainer.sharding=zero2", "trainer.offload=optimizer")
     assert experiment_id(offloaded, read_setting(offloaded)) != first
 
@@ -47,4 +51,6 @@ def test_a_changed_file_of_deepspeeds_is_named_when_a_sweep_is_resumed(tmp_path:
     experiment = build("trainer.sharding=zero2", write(path, zero_optimization={"stage": 2}))
     before = collect_provenance(find_inputs([experiment]))
     write(path, zero_optimization={"stage": 2, "overlap_comm": False})
-    assert difference(before, collect_provenance(find_inputs([experiment]))) == f"{path} has changed"
+    assert (
+        difference(before, collect_provenance(find_inputs([experiment]))) == f"{path} has changed"
+    )

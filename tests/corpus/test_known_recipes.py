@@ -1,4 +1,6 @@
-"""Recipes of public repositories, each with a verdict of its framework; README.md has their origin and fields."""
+"""Recipes of public repositories, each with a verdict of its framework; README.md has their origin
+and fields.
+"""
 
 from collections import Counter
 from dataclasses import replace
@@ -20,11 +22,13 @@ REASONS = {
     "can not be both configured": "GB107",
     "global eval batch size": "GE101",
 }
-MS_SWIFT = ("GB101", "GB102", "GB103", "GB106", "GB501", "GB503")  # what was read in its source
+# what was read in its source
+MS_SWIFT = ("GB101", "GB102", "GB103", "GB106", "GB501", "GB503")
 # Rows whose verdict differs here, with the reason.
 EXPLAINED = dict.fromkeys(
     ("C0579", "C0623"),
-    "train_batch_size=0 belongs to the fully asynchronous trainer, which also asserts gen_batch_size=1; the row left "
+    "train_batch_size=0 belongs to the fully asynchronous trainer, which also asserts "
+    "gen_batch_size=1; the row left "
     "that key out, and main_ppo would refuse the rest: P=0 is below ppo_mini_batch_size=128",
 )
 
@@ -34,21 +38,32 @@ def recipe(row: dict[str, Any], processes: int | None, version: str = "1.10") ->
     return build_recipe(row["config"], Options("trl", parse_version(version), processes))
 
 
-def trl_errors(row: dict[str, Any], processes: int, *families: str, version: str = "1.10") -> set[str]:
+def trl_errors(
+    row: dict[str, Any], processes: int, *families: str, version: str = "1.10"
+) -> set[str]:
     """The codes of the rules' errors on it."""
     setting = read_recipe(recipe(row, processes, version)).setting
-    return {problem.code for problem in check(setting, select=families) if problem.severity == "error"}
+    return {
+        problem.code for problem in check(setting, select=families) if problem.severity == "error"
+    }
 
 
 def own_errors(row: dict[str, Any], *families: str) -> set[str]:
-    """The codes of the linter's errors on a row as it stands, with the number of processes that it states."""
-    return {finding.code for finding in own_verdict(row, *families).diagnostics if finding.severity == "error"}
+    """The codes of the linter's errors on a row as it stands, with the number of processes that it
+    states.
+    """
+    return {
+        finding.code
+        for finding in own_verdict(row, *families).diagnostics
+        if finding.severity == "error"
+    }
 
 
 def own_verdict(row: dict[str, Any], *families: str) -> LintResult:
     """The linter's verdict on it."""
     return lint_recipe(
-        build_recipe(row["config"], Options(row["framework"], processes=row["processes"])), select_rules(families)
+        build_recipe(row["config"], Options(row["framework"], processes=row["processes"])),
+        select_rules(families),
     )
 
 
@@ -67,34 +82,48 @@ def test_the_rules_agree_with_trl_for_every_number_of_processes() -> None:
 
 
 def test_the_rules_agree_with_the_older_rule_of_trl_0_15() -> None:
-    """TRL 0.15 divides processes x per_device_train_batch_size by num_generations, without accumulation."""
+    """TRL 0.15 divides processes x per_device_train_batch_size by num_generations, without
+    accumulation.
+    """
     for row in TRL:
         refused = [n for n in range(1, 9) if trl_errors(row, n, "GB", version="0.15")]
         assert refused == row["expected"]["trl_0_15_rule_fails_for_processes"], row["id"]
 
 
 def test_without_a_number_of_processes_a_recipe_is_judged_for_all() -> None:
-    """An error if all of 1 to 64 are refused; a warning (GT201) names those that work if some are."""
+    """An error if all of 1 to 64 are refused; a warning (GT201) names those that work if some
+    are.
+    """
     for row in TRL:
         # A recipe may state its number of processes itself.
         unstated = replace(read_recipe(recipe(row, None)).setting, processes=None)
-        works = [n for n in range(1, 65) if not errors(check(replace(unstated, processes=n), select=["GB", "GE"]))]
+        works = [
+            n
+            for n in range(1, 65)
+            if not errors(check(replace(unstated, processes=n), select=["GB", "GE"]))
+        ]
         found = check(unstated, select=["GB", "GE", "GT201"])
         assert bool(errors(found)) == (not works), row["id"]
         assert ("GT201" in {problem.code for problem in found}) == (0 < len(works) < 64), row["id"]
 
 
 def test_a_recipe_is_judged_with_its_fixes_in_a_bounded_number_of_lines() -> None:
-    """Executed lines instead of seconds, which depend on the machine; benchmarks/lint_speed.py measures those."""
+    """Executed lines instead of seconds, which depend on the machine; benchmarks/lint_speed.py
+    measures those.
+    """
     recipes = [recipe(row, row["processes"]) for row in TRL]
-    executed_lines(lambda: [lint_recipe(each) for each in recipes], most=6000 * len(recipes))  # about 3,200 a recipe
+    # about 3,200 a recipe
+    executed_lines(lambda: [lint_recipe(each) for each in recipes], most=6000 * len(recipes))
 
 
 def test_the_batch_verdicts_on_ms_swift_agree_with_its_source() -> None:
     """For every row that states its processes, those of the Megatron back-end among them."""
     rows = [row for row in known_recipes("ms-swift") if row["processes"] is not None]
-    different = {row["path"]: sorted(found) for row in rows if bool(found := own_errors(row, *MS_SWIFT))
-                 != bool(expected(row))}  # fmt: skip
+    different = {
+        row["path"]: sorted(found)
+        for row in rows
+        if bool(found := own_errors(row, *MS_SWIFT)) != bool(expected(row))
+    }
     assert different == {}
     assert (len(rows), sum(bool(expected(row)) for row in rows)) == (31, 1)
 
@@ -102,10 +131,19 @@ def test_the_batch_verdicts_on_ms_swift_agree_with_its_source() -> None:
 def test_the_verdicts_on_easyr1_and_verl_agree_with_their_source() -> None:
     """Sizes and topology: broken or not, for every row that is not explained."""
     rows = known_recipes("easyr1", "verl")
-    different = {row["id"]: expected(row) for row in rows if bool(own_errors(row, "GB,GT")) != bool(expected(row))}
+    different = {
+        row["id"]: expected(row)
+        for row in rows
+        if bool(own_errors(row, "GB,GT")) != bool(expected(row))
+    }
     assert different.keys() == EXPLAINED.keys()
     count = Counter((row["framework"], bool(expected(row))) for row in rows)
-    assert count == {("easyr1", False): 19, ("easyr1", True): 1, ("verl", False): 95, ("verl", True): 2}
+    assert count == {
+        ("easyr1", False): 19,
+        ("easyr1", True): 1,
+        ("verl", False): 95,
+        ("verl", True): 2,
+    }
 
 
 def expected(row: dict[str, Any]) -> str:
@@ -119,8 +157,14 @@ def test_kl_settings_without_effect_are_found() -> None:
     judged = 0
     for row in known_recipes("easyr1", "verl"):
         note = row["expected"].get("kl_notes", "")
-        code = next((code for word, code in codes.items() if word in note and "unset" not in note), None)
-        if code is not None and "=0.001 (dead)" not in note:  # the default says nothing
-            assert code in {finding.code for finding in own_verdict(row).diagnostics}, (row["id"], note)
+        code = next(
+            (code for word, code in codes.items() if word in note and "unset" not in note), None
+        )
+        # the default says nothing
+        if code is not None and "=0.001 (dead)" not in note:
+            assert code in {finding.code for finding in own_verdict(row).diagnostics}, (
+                row["id"],
+                note,
+            )
             judged += 1
     assert judged == 5

@@ -11,7 +11,9 @@ Row = dict[str, float]
 
 
 def run(steps: int = 100, seed: int = 0, **changed: Callable[[int], float]) -> list[Row]:
-    """Return a healthy training under TRL's names. ``changed`` sets other values by step (underscores in names are slashes)."""
+    """Return a healthy training under TRL's names. ``changed`` sets other values by step
+    (underscores in names are slashes).
+    """
     draw = Random(seed)
     rows = []
     for step in range(1, steps + 1):
@@ -33,10 +35,15 @@ def run(steps: int = 100, seed: int = 0, **changed: Callable[[int], float]) -> l
 
 
 VERL = {
-    "loss": "actor/pg_loss", "grad_norm": "actor/grad_norm", "learning_rate": "actor/lr", "reward": "critic/score/mean",
-    "completions/mean_length": "response_length/mean", "completions/clipped_ratio": "response_length/clip_ratio",
-    "kl": "actor/kl_loss", "entropy": "actor/entropy",
-}  # fmt: skip
+    "loss": "actor/pg_loss",
+    "grad_norm": "actor/grad_norm",
+    "learning_rate": "actor/lr",
+    "reward": "critic/score/mean",
+    "completions/mean_length": "response_length/mean",
+    "completions/clipped_ratio": "response_length/clip_ratio",
+    "kl": "actor/kl_loss",
+    "entropy": "actor/entropy",
+}
 
 
 def verl(rows: list[Row]) -> list[Row]:
@@ -46,7 +53,10 @@ def verl(rows: list[Row]) -> list[Row]:
 
 def console(rows: list[Row]) -> str:
     """Return a Slurm log of TRL: other text, progress bars with carriage returns, dicts."""
-    head = "slurmstepd: info\nLoading weights: 100%|##| 427/427 [00:00<00:00, 4122.23it/s]\n  Total optimization steps = 400\n"
+    head = (
+        "slurmstepd: info\nLoading weights: 100%|##| 427/427 [00:00<00:00, 4122.23it/s]\n  "
+        "Total optimization steps = 400\n"
+    )
     bars = (f"\r 1%| | {i}/400 [00:05<3:20:52,  5.02s/it]{row}\n" for i, row in enumerate(rows, 1))
     return head + "".join(bars) + "{'train_runtime': 12.5, 'train_loss': 0.01}\n"
 
@@ -59,19 +69,26 @@ def strings(rows: list[Row]) -> str:
 def state(rows: list[Row]) -> str:
     """A trainer_state.json."""
     return json.dumps(
-        {"max_steps": 400, "log_history": [{**row, "step": i} for i, row in enumerate(rows, 1)]}, indent=2
+        {"max_steps": 400, "log_history": [{**row, "step": i} for i, row in enumerate(rows, 1)]},
+        indent=2,
     )
 
 
 def swift(rows: list[Row]) -> str:
     """ms-swift's logging.jsonl."""
-    lines = ({**row, "global_step/max_steps": f"{i}/400", "elapsed_time": "1m"} for i, row in enumerate(rows, 1))
+    lines = (
+        {**row, "global_step/max_steps": f"{i}/400", "elapsed_time": "1m"}
+        for i, row in enumerate(rows, 1)
+    )
     return "".join(json.dumps(line) + "\n" for line in lines)
 
 
 def verl_console(rows: list[Row]) -> str:
     """verl's console under Ray."""
-    lines = (" - ".join([f"step:{i}", *(f"{k}:{v!r}" for k, v in row.items())]) for i, row in enumerate(verl(rows), 1))
+    lines = (
+        " - ".join([f"step:{i}", *(f"{k}:{v!r}" for k, v in row.items())])
+        for i, row in enumerate(verl(rows), 1)
+    )
     return "".join(f"\x1b[36m(TaskRunner pid=7, ip=10.0.0.1)\x1b[0m {line}\n" for line in lines)
 
 
@@ -83,7 +100,9 @@ def numpy_console(rows: list[Row]) -> str:
 
 def verl_jsonl(rows: list[Row]) -> str:
     """verl's file logger."""
-    return "".join(json.dumps({"step": i, "data": row}) + "\n" for i, row in enumerate(verl(rows), 1))
+    return "".join(
+        json.dumps({"step": i, "data": row}) + "\n" for i, row in enumerate(verl(rows), 1)
+    )
 
 
 def nest(row: Row) -> dict[str, Any]:
@@ -99,14 +118,21 @@ def easyr1_rows(rows: list[Row]) -> list[dict[str, Any]]:
     """The rows as EasyR1 names and nests them."""
     names = {"critic/score/mean": "reward/overall", "actor/entropy": "actor/entropy_loss"}
     return [
-        nest({names.get(name, name).replace("response_length/", "response_length/"): v for name, v in row.items()})
+        nest(
+            {
+                names.get(name, name).replace("response_length/", "response_length/"): v
+                for name, v in row.items()
+            }
+        )
         for row in verl(rows)
     ]
 
 
 def easyr1_jsonl(rows: list[Row]) -> str:
     """EasyR1's experiment_log.jsonl."""
-    return "".join(json.dumps({"step": i, **row}) + "\n" for i, row in enumerate(easyr1_rows(rows), 1))
+    return "".join(
+        json.dumps({"step": i, **row}) + "\n" for i, row in enumerate(easyr1_rows(rows), 1)
+    )
 
 
 def easyr1_console(rows: list[Row]) -> str:
@@ -123,14 +149,26 @@ def table(rows: list[Row]) -> str:
     """A W&B history as CSV."""
     names = list(rows[0])
     head = ",".join(["_step", *(f"train/{name}" for name in names)])
-    return "\n".join([head, *(",".join(map(repr, [i, *row.values()])) for i, row in enumerate(rows, 1))]) + "\n"
+    return (
+        "\n".join(
+            [head, *(",".join(map(repr, [i, *row.values()])) for i, row in enumerate(rows, 1))]
+        )
+        + "\n"
+    )
 
 
 TEXTS: dict[str, Callable[[list[Row]], str]] = {
-    "console": console, "strings": strings, "state": state, "swift": swift, "verl_console": verl_console,
-    "numpy_console": numpy_console, "verl_jsonl": verl_jsonl, "easyr1_jsonl": easyr1_jsonl,
-    "easyr1_console": easyr1_console, "table": table,
-}  # fmt: skip
+    "console": console,
+    "strings": strings,
+    "state": state,
+    "swift": swift,
+    "verl_console": verl_console,
+    "numpy_console": numpy_console,
+    "verl_jsonl": verl_jsonl,
+    "easyr1_jsonl": easyr1_jsonl,
+    "easyr1_console": easyr1_console,
+    "table": table,
+}
 
 
 def varint(value: int) -> bytes:
@@ -152,13 +190,17 @@ def events(rows: Iterable[Row]) -> bytes:
     said = [field(3, b"brain.Event:2")]
     for step, row in enumerate(rows, 1):
         for name, value in row.items():
-            scalar = field(1, f"train/{name}".encode()) + varint(2 << 3 | 5) + struct.pack("<f", value)
+            scalar = (
+                field(1, f"train/{name}".encode()) + varint(2 << 3 | 5) + struct.pack("<f", value)
+            )
             said.append(varint(2 << 3) + varint(step) + field(5, field(1, scalar)))
     return b"".join(struct.pack("<Q", len(event)) + bytes(4) + event + bytes(4) for event in said)
 
 
 def wandb(rows: Iterable[Row]) -> bytes:
-    """An offline run of W&B as transformers logs it: LevelDB's blocks of 32 KiB, checksums left at 0."""
+    """An offline run of W&B as transformers logs it: LevelDB's blocks of 32 KiB, checksums left at
+    0.
+    """
     data = bytearray(b":W&B" + struct.pack("<HB", 0xBEE1, 0))
 
     def put(record: bytes) -> None:
@@ -180,7 +222,8 @@ def wandb(rows: Iterable[Row]) -> bytes:
             "padding": "x" * 900,
         }
         items = (
-            field(1, field(2, name.encode()) + field(16, json.dumps(value).encode())) for name, value in pairs.items()
+            field(1, field(2, name.encode()) + field(16, json.dumps(value).encode()))
+            for name, value in pairs.items()
         )
         put(field(2, b"".join(items)))
     return bytes(data)

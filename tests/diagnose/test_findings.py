@@ -14,7 +14,11 @@ from support import PROJECT, grposweep, lines
 from .made import Row, run, swift
 
 CURVES = PROJECT / "benchmarks" / "curves"
-SIGNALS = {"train_reward": "reward", "zero_std": "frac_reward_zero_std", "truncated": "completions/clipped_ratio"}
+SIGNALS = {
+    "train_reward": "reward",
+    "zero_std": "frac_reward_zero_std",
+    "truncated": "completions/clipped_ratio",
+}
 
 
 def judge(rows: list[Row], total: int | None = None, weights: str | None = None) -> Diagnosis:
@@ -38,7 +42,10 @@ def flat(_step: int) -> float:
 def test_a_healthy_log_has_no_problem(seed: int) -> None:
     """A loss near 0 is only a note."""
     diagnosis = judge(run(120, seed))
-    assert (diagnosis.healthy, [finding.name for finding in diagnosis.findings]) == (True, ["loss_near_zero"])
+    assert (diagnosis.healthy, [finding.name for finding in diagnosis.findings]) == (
+        True,
+        ["loss_near_zero"],
+    )
 
 
 BROKEN: dict[str, dict[str, Callable[[int], float]]] = {
@@ -47,8 +54,15 @@ BROKEN: dict[str, dict[str, Callable[[int], float]]] = {
     "entropy_collapse": {"reward": flat, "entropy": lambda step: 0.5 * 0.8**step},
     "entropy_fall": {"reward": flat, "entropy": lambda step: max(0.49 * 0.94**step, 0.009)},
     "entropy_explosion": {"reward": flat, "entropy": lambda step: 0.5 + step / 20},
-    "no_variance": {"reward": lambda _: 0.0, "frac_reward_zero_std": lambda _: 1.0, "reward_std": lambda _: 0.0},
-    "all_truncated": {"reward": flat, "completions__clipped_ratio": lambda step: min(step / 40, 1.0)},
+    "no_variance": {
+        "reward": lambda _: 0.0,
+        "frac_reward_zero_std": lambda _: 1.0,
+        "reward_std": lambda _: 0.0,
+    },
+    "all_truncated": {
+        "reward": flat,
+        "completions__clipped_ratio": lambda step: min(step / 40, 1.0),
+    },
     "reward_fallen": {"reward": lambda step: 0.6 if step < 50 else 0.05},
     "learning_rate_zero": {"reward": flat, "learning_rate": lambda _: 0.0},
     "no_gradient": {"reward": flat, "grad_norm": lambda _: 0.0},
@@ -82,7 +96,11 @@ def test_each_problem_is_found_with_its_steps(name: str) -> None:
 
 def test_entropy_that_falls_fast_is_no_problem_while_the_reward_stays() -> None:
     """Half of the rates that SmolLM2 learnt with on an H100 did so."""
-    rows = run(100, reward=lambda step: 0.1 + 0.06 * min(step, 10), entropy=lambda step: max(2 * 0.7**step, 0.05))
+    rows = run(
+        100,
+        reward=lambda step: 0.1 + 0.06 * min(step, 10),
+        entropy=lambda step: max(2 * 0.7**step, 0.05),
+    )
     assert "rate_too_high" not in found(judge(rows))
 
 
@@ -90,16 +108,24 @@ def test_entropy_that_falls_fast_is_no_problem_while_the_reward_stays() -> None:
 UNMOVED: dict[str, tuple[int, dict[str, Callable[[int], float]]]] = {
     "the learning rate was 0": (5, {"learning_rate": lambda _: 0.0}),
     "the weights stayed the same": (5, {"update_size": lambda _: 0.0}),
-    "the gradient was 0": (5, {"grad_norm": lambda _: 0.0}),  # as if the B of LoRA stays zero
-    "no group had any variance": (10, {"grad_norm": lambda _: 0.0, "frac_reward_zero_std": lambda _: 1.0}),
+    # as if the B of LoRA stays zero
+    "the gradient was 0": (5, {"grad_norm": lambda _: 0.0}),
+    "no group had any variance": (
+        10,
+        {"grad_norm": lambda _: 0.0, "frac_reward_zero_std": lambda _: 1.0},
+    ),
 }
 
 
 @pytest.mark.parametrize("cause", UNMOVED)
 def test_a_training_that_has_not_moved_is_found_in_its_first_tenth(cause: str) -> None:
-    """Of 100 steps, with the cause; one step before it is too early, and one step that moved is enough against it."""
+    """Of 100 steps, with the cause; one step before it is too early, and one step that moved is
+    enough against it.
+    """
     steps, changed = UNMOVED[cause]
-    (finding,) = [f for f in judge(run(steps, **changed), total=100).findings if f.level == "problem"]
+    (finding,) = [
+        f for f in judge(run(steps, **changed), total=100).findings if f.level == "problem"
+    ]
     assert (finding.name, finding.steps) == ("nothing_moved", (1, steps))
     assert cause in finding.evidence
     assert judge(run(steps - 1, **changed), total=100).healthy
@@ -108,7 +134,9 @@ def test_a_training_that_has_not_moved_is_found_in_its_first_tenth(cause: str) -
 
 def test_a_warm_up_that_begins_at_zero_is_named_with_the_cause() -> None:
     """Each cause with its number of steps."""
-    diagnosis = judge(run(6, learning_rate=lambda step: 1e-6 * (step - 1), update_size=lambda _: 0.0), total=60)
+    diagnosis = judge(
+        run(6, learning_rate=lambda step: 1e-6 * (step - 1), update_size=lambda _: 0.0), total=60
+    )
     (finding,) = [f for f in diagnosis.findings if f.level == "problem"]
     assert "the learning rate was 0 (1 of them)" in finding.evidence
     assert "stayed the same (5 of them)" in finding.evidence
@@ -116,18 +144,24 @@ def test_a_warm_up_that_begins_at_zero_is_named_with_the_cause() -> None:
 
 def test_few_groups_say_that_the_reward_has_not_risen() -> None:
     """They are why, so the flat reward is no finding of its own."""
-    (found,) = (one for one in judge(run(100, **BROKEN["few_groups"])).findings if one.name == "few_groups")
-    assert found.evidence == "90% of the groups had no variance in their rewards, and the training reward has not risen"
+    (found,) = (
+        one for one in judge(run(100, **BROKEN["few_groups"])).findings if one.name == "few_groups"
+    )
+    assert found.evidence == (
+        "90% of the groups had no variance in their rewards, and the training reward has not risen"
+    )
 
 
 def test_a_recipe_after_the_log_names_the_settings_to_change(tmp_path: Path) -> None:
     """With the line that sets each, or that it is the default."""
     (tmp_path / "log.jsonl").write_text(swift(run(100, **BROKEN["kl_drift"])))
-    (tmp_path / "recipe.yaml").write_text("model_name_or_path: m\nnum_generations: 8\nlearning_rate: 1.0e-3\n")
-    ended = grposweep(tmp_path, "diagnose", "log.jsonl", "recipe.yaml")
-    assert "recipe.yaml: learning_rate=0.001 (line 3), beta=0 (default)" in " ".join(ended.out.split()), (
-        ended.out + ended.err
+    (tmp_path / "recipe.yaml").write_text(
+        "model_name_or_path: m\nnum_generations: 8\nlearning_rate: 1.0e-3\n"
     )
+    ended = grposweep(tmp_path, "diagnose", "log.jsonl", "recipe.yaml")
+    assert "recipe.yaml: learning_rate=0.001 (line 3), beta=0 (default)" in " ".join(
+        ended.out.split()
+    ), ended.out + ended.err
     said = json.loads(grposweep(tmp_path, "diagnose", "log.jsonl", "recipe.yaml", "--json").out)
     assert said["findings"][0]["settings"].startswith("recipe.yaml: learning_rate=0.001 (line 3)")
 
@@ -149,7 +183,9 @@ def test_bfloat16_weights_lose_updates_of_a_small_learning_rate() -> None:
 
 
 def test_a_flat_reward_is_not_reported_early_or_in_warm_up() -> None:
-    """100 of 1,000 steps are too few, and a learning rate that still rises explains a flat reward."""
+    """100 of 1,000 steps are too few, and a learning rate that still rises explains a flat
+    reward.
+    """
     assert found(judge(run(100, reward=flat), total=1000)) == set()
     warm = judge(run(100, reward=flat, learning_rate=lambda step: step * 1e-8))
     assert found(warm) == set()
@@ -165,7 +201,10 @@ def test_checks_without_data_are_listed() -> None:
     """Each has the data that it lacks."""
     rows = [{"reward": row["reward"], "loss": row["loss"]} for row in run(100)]
     missing = judge(rows).not_judged
-    assert (missing["kl_drift"], missing["precision"]) == ("kl", "learning_rate, the type of the weights")
+    assert (missing["kl_drift"], missing["precision"]) == (
+        "kl",
+        "learning_rate, the type of the weights",
+    )
 
 
 def test_a_training_that_mostly_generates_is_named() -> None:
@@ -184,7 +223,11 @@ def test_the_best_step_is_named_and_an_evaluation_below_its_start() -> None:
     diagnosis = diagnose(Log.build("log", "made", log))
     assert found(diagnosis) == {"below_start"}
     diagnosis = diagnose(
-        Log.build("log", "made", [*log[:-2], {**log[-2], "eval_reward": 0.6}, {**log[-1], "eval_reward": 0.6}])
+        Log.build(
+            "log",
+            "made",
+            [*log[:-2], {**log[-2], "eval_reward": 0.6}, {**log[-1], "eval_reward": 0.6}],
+        )
     )
     assert [(f.name, f.numbers["best_step"]) for f in diagnosis.findings] == [("best_step", 30)]
 
@@ -194,7 +237,11 @@ def recorded(curve: dict[str, object]) -> Log:
     rows: list[dict[str, object]] = [{"step": 0, "eval_reward": curve["start"]}]
     steps = list(curve["steps"])  # type: ignore[call-overload]  # JSON
     for i, step in enumerate(steps):
-        row = {"step": step, "eval_reward": curve["held_out"][i], "eval_reward_se": curve["held_out_se"][i]}  # type: ignore[index]
+        row = {
+            "step": step,
+            "eval_reward": curve["held_out"][i],
+            "eval_reward_se": curve["held_out_se"][i],
+        }  # type: ignore[index]
         for name in ("train_reward", "kl", "entropy", "grad_norm", "zero_std", "truncated"):
             if (value := curve[name][i]) is not None:  # type: ignore[index]
                 row[SIGNALS.get(name, name)] = value
@@ -212,7 +259,9 @@ def test_recorded_trainings_that_rose_are_healthy_and_collapsed_ones_are_found(t
         end, start, best = curve["held_out"][-1], curve["start"], max(curve["held_out"])
         noise = 4.3 * curve["held_out_se"][-1]
         healthy = diagnose(recorded(curve)).healthy
-        if (end > start + noise and end > best - noise and not healthy) or (end < start / 2 and healthy):
+        if (end > start + noise and end > best - noise and not healthy) or (
+            end < start / 2 and healthy
+        ):
             wrong.append(json.dumps(curve["point"]))
     assert wrong == []
 
@@ -222,7 +271,10 @@ def test_recorded_trainings_that_rose_are_healthy_and_collapsed_ones_are_found(t
 def test_no_number_breaks_a_check(value: float, count: int) -> None:
     """Every metric at once, in logs of every length, with evaluations and without."""
     names = list(run(1)[0])
-    rows = [{"step": i, **dict.fromkeys([*names, "eval_reward", "update_size"], value)} for i in range(count)]
+    rows = [
+        {"step": i, **dict.fromkeys([*names, "eval_reward", "update_size"], value)}
+        for i in range(count)
+    ]
     half = [{**row, **(run(1)[0] if i % 2 else {})} for i, row in enumerate(rows)]
     for made in (rows, half):
         assert diagnose(Log.build("log", "made", made)).log.end == count - 1

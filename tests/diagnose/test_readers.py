@@ -1,4 +1,6 @@
-"""Logs of all formats are read into the same metrics. Damaged ones give the readable metrics, or one message."""
+"""Logs of all formats are read into the same metrics. Damaged ones give the readable metrics, or
+one message.
+"""
 
 import json
 from pathlib import Path
@@ -34,7 +36,9 @@ def test_tensorboard_events_are_read_without_tensorboard(tmp_path: Path) -> None
     (tmp_path / "events.out.tfevents.1.node.2.0").write_bytes(events(ROWS)[:-30])
     log = read_log(tmp_path)
     assert log.format == "TensorBoard events"
-    assert [value for _, value in log.series("reward")] == pytest.approx([row["reward"] for row in ROWS], rel=1e-5)
+    assert [value for _, value in log.series("reward")] == pytest.approx(
+        [row["reward"] for row in ROWS], rel=1e-5
+    )
 
 
 def test_an_offline_run_of_wandb_is_read_without_wandb(tmp_path: Path) -> None:
@@ -56,14 +60,20 @@ def test_lines_of_a_finished_console_are_spread_over_its_steps(tmp_path: Path) -
 
 def test_a_later_line_of_a_step_wins(tmp_path: Path) -> None:
     """An attempt that resumed from a checkpoint logs steps again."""
-    log = Log.build("x", "x", [{"step": 1, "reward": 0.0}, {"step": 2, "reward": 9.0}, {"step": 2, "reward": 1.0}])
+    log = Log.build(
+        "x",
+        "x",
+        [{"step": 1, "reward": 0.0}, {"step": 2, "reward": 9.0}, {"step": 2, "reward": 1.0}],
+    )
     assert log.series("reward") == [(1, 0.0), (2, 1.0)]
 
 
 def test_damaged_lines_are_skipped_and_counted(tmp_path: Path) -> None:
     """Half a last line, bytes that are no text and deep nesting do not hide the other lines."""
     path = write(tmp_path, "swift", ROWS)
-    path.write_bytes(path.read_bytes() + b"\xff\x00\n{" + b'"a":[' * 100_000 + b'\n{"reward": 0.5, "gl')
+    path.write_bytes(
+        path.read_bytes() + b"\xff\x00\n{" + b'"a":[' * 100_000 + b'\n{"reward": 0.5, "gl'
+    )
     log = read_log(path)
     assert (len(log.rows), log.skipped) == (40, 2)
 
@@ -85,8 +95,10 @@ def test_an_incomplete_checkpoint_is_read_up_to_its_end(tmp_path: Path) -> None:
         (json.dumps({"log_history": [{"step": 1, "loss": 2.0}]}), "it has no reward"),
         (":W&B" + "x" * 100, "no line has metrics of a training"),
     ],
-)  # fmt: skip
-def test_a_file_that_is_no_grpo_log_gets_one_message(content: str, said: str, tmp_path: Path) -> None:
+)
+def test_a_file_that_is_no_grpo_log_gets_one_message(
+    content: str, said: str, tmp_path: Path
+) -> None:
     """There is no traceback, and the message lists the supported logs."""
     path = tmp_path / "log"
     path.write_text(content)
@@ -104,5 +116,7 @@ def test_a_folder_without_a_log_and_a_missing_file_get_one_message(tmp_path: Pat
 def test_a_rate_that_verl_rounded_to_zero_is_unknown(tmp_path: Path) -> None:
     """verl's console printed three decimals, too few for a learning rate."""
     path = tmp_path / "log"
-    path.write_text("".join(f"step:{i} - actor/lr:0.000 - critic/score/mean:0.1\n" for i in range(9)))
+    path.write_text(
+        "".join(f"step:{i} - actor/lr:0.000 - critic/score/mean:0.1\n" for i in range(9))
+    )
     assert not read_log(path).has("learning_rate")

@@ -1,4 +1,6 @@
-"""The examples of docs/guides/extending.md: each is written to files, registered by its line, and run."""
+"""The examples of docs/guides/extending.md: each is written to files, registered by its line, and
+run.
+"""
 
 import os
 import re
@@ -33,13 +35,20 @@ from in_process import Sweep
 from support import PROJECT, lines, trials, wait_for
 
 PAGE = (PROJECT / "docs" / "guides" / "extending.md").read_text()
-EXAMPLE = re.compile(r"^`([\w/.]+)`(?:, in `(\w+)`)?:\n\n```\w+\n(.*?)^```$", re.DOTALL | re.MULTILINE)
-REGISTRIES = {"src/grporecipe/registries.py": recipe_registries, "src/grposweep/registries.py": sweep_registries}
+EXAMPLE = re.compile(
+    r"^`([\w/.]+)`(?:, in `(\w+)`)?:\n\n```\w+\n(.*?)^```$", re.DOTALL | re.MULTILINE
+)
+REGISTRIES = {
+    "src/grporecipe/registries.py": recipe_registries,
+    "src/grposweep/registries.py": sweep_registries,
+}
 
 
 @pytest.fixture(autouse=True)
 def examples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Write the page's files where grposweep's packages find them, and add its lines to the registries."""
+    """Write the page's files where grposweep's packages find them, and add its lines to the
+    registries.
+    """
     codes, modules = {*REGISTRY, *RECIPE_RULES}, set()
     for path, registry, text in EXAMPLE.findall(PAGE):
         if path in REGISTRIES:
@@ -57,7 +66,8 @@ def examples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         for code in rules.keys() - codes:
             del rules[code]
     for value in (*vars(registry_of_rules).values(), *vars(fixes).values()):
-        if hasattr(value, "cache_clear"):  # they hold the page's rule
+        # they hold the page's rule
+        if hasattr(value, "cache_clear"):
             value.cache_clear()
     for module in modules:
         sys.modules.pop(module, None)
@@ -106,12 +116,21 @@ def test_the_reward_judges_completions(examples: Path) -> None:
 def test_the_rule_finds_its_problem_and_a_fix(examples: Path) -> None:
     """In a recipe of TRL, and not in a good one."""
     recipe = "per_device_train_batch_size: 8\nnum_generations: {}\nbeta: 0.04\n"
-    assert "GB901" not in {found.code for found in judged(examples, "before.yaml", recipe.format(2)).diagnostics}
+    assert "GB901" not in {
+        found.code for found in judged(examples, "before.yaml", recipe.format(2)).diagnostics
+    }
     import_module("grporecipe.rules.house")
-    found = {finding.code: finding for finding in judged(examples, "small.yaml", recipe.format(2)).diagnostics}
-    assert found["GB901"].message.startswith("num_generations=2: the mean of so few rewards is a noisy baseline.")
+    found = {
+        finding.code: finding
+        for finding in judged(examples, "small.yaml", recipe.format(2)).diagnostics
+    }
+    assert found["GB901"].message.startswith(
+        "num_generations=2: the mean of so few rewards is a noisy baseline."
+    )
     assert found["GB901"].fixes[0].change == {"num_generations": 4}
-    assert "GB901" not in {finding.code for finding in judged(examples, "fine.yaml", recipe.format(4)).diagnostics}
+    assert "GB901" not in {
+        finding.code for finding in judged(examples, "fine.yaml", recipe.format(4)).diagnostics
+    }
 
 
 def test_the_task_yields_rows(examples: Path) -> None:
@@ -119,7 +138,9 @@ def test_the_task_yields_rows(examples: Path) -> None:
     from grposweep.train.tasks import load_data
 
     with initialize_config_dir(config_dir=str(PROJECT / "conf"), version_base="1.3"):
-        composed = compose("config", ["task=reverse", f"hydra.searchpath=['file://{examples}/conf']"])
+        composed = compose(
+            "config", ["task=reverse", f"hydra.searchpath=['file://{examples}/conf']"]
+        )
     task = to_experiment(composed).task
     data = load_data(task)
     assert data.counts() == {"train_prompts": 296, "eval_prompts": 64}
@@ -129,9 +150,16 @@ def test_the_task_yields_rows(examples: Path) -> None:
 def test_the_policy_stops_a_trial_of_a_sweep(sweep_here: Sweep) -> None:
     """The one that gets worse from evaluation to evaluation; the other one finishes."""
     folder = sweep_here(
-        "trainer=fake", "name=s", "schedule=steps", "schedule.max_steps=64", "schedule.evaluations=16",
-        "trainer.args.step_seconds=0.05", "search.guards=false", "search.stopping=patience", "lr=1e-7,1e-3",
-    )  # fmt: skip
+        "trainer=fake",
+        "name=s",
+        "schedule=steps",
+        "schedule.max_steps=64",
+        "schedule.evaluations=16",
+        "trainer.args.step_seconds=0.05",
+        "search.guards=false",
+        "search.stopping=patience",
+        "lr=1e-7,1e-3",
+    )
     results = [read_json(trial / "result.json") or {} for trial in trials(folder)]
     assert [result["status"] for result in results] == ["pruned", "finished"]
     reasons = [(read_json(trial / "control.json") or {}).get("reason") for trial in trials(folder)]
@@ -141,7 +169,9 @@ def test_the_policy_stops_a_trial_of_a_sweep(sweep_here: Sweep) -> None:
 def test_the_framework_is_linted_fixed_and_planned(examples: Path) -> None:
     """A recipe with a mistake in a size, and one with a mistake in a key."""
     import_module("grporecipe.frameworks.toyrl.rules")
-    recipe = "rollout_prompts: 64  # prompts\nstep_prompts: 24\ngroup: 8\niterations: 100\ngpus: 4\n"
+    recipe = (
+        "rollout_prompts: 64  # prompts\nstep_prompts: 24\ngroup: 8\niterations: 100\ngpus: 4\n"
+    )
     verdict = judged(examples, "wrong.yaml", recipe)
     assert [found.code for found in verdict.diagnostics if found.severity == "error"] == ["GB902"]
     typo = judged(examples, "typo.yaml", recipe.replace("24", "32").replace("group", "grup"))
@@ -150,21 +180,38 @@ def test_the_framework_is_linted_fixed_and_planned(examples: Path) -> None:
     s = read_recipe(load_recipe(examples / "wrong.yaml", Options())).setting
     assert s.framework == FRAMEWORKS["toyrl"].traits
     assert (examples / "wrong.yaml").read_text() == recipe.replace("24", str(s.prompts_per_step))
-    sizes = (planning.completions_per_rollout(s), planning.completions_per_step(s), planning.total_steps(s))
+    sizes = (
+        planning.completions_per_rollout(s),
+        planning.completions_per_step(s),
+        planning.total_steps(s),
+    )
     assert sizes in {(512, 128, 400), (512, 256, 200)}
 
 
 def test_the_framework_s_command_line_is_detected_and_read(examples: Path) -> None:
-    """Flat flags, its own command, processes from the environment, rollouts as steps; other keys are others' still."""
+    """Flat flags, its own command, processes from the environment, rollouts as steps; other keys
+    are others' still.
+    """
     (examples / "run.sh").write_text(
-        "#!/bin/bash\nexport NPROC_PER_NODE=4\ntoyrl train --rollout_prompts 64 --step_prompts 32 --group 8 \\\n"
+        "#!/bin/bash\nexport NPROC_PER_NODE=4\ntoyrl train --rollout_prompts 64 --step_prompts "
+        "32 --group 8 \\\n"
         "    --rate 1e-5 --iterations 100\n"
     )
     recipe = load_recipe(examples / "run.sh", Options())
     s = read_recipe(recipe).setting
-    assert (recipe.framework, recipe.processes, s.framework) == ("toyrl", 4, FRAMEWORKS["toyrl"].traits)
-    assert (s.prompts_per_rollout, s.prompts_per_step, s.num_generations, s.learning_rate) == (64, 32, 8, 1e-5)
-    assert (s.max_steps, s.lines["prompts_per_step"]) == (100 * 2, 3)  # two optimizer steps per rollout
+    assert (recipe.framework, recipe.processes, s.framework) == (
+        "toyrl",
+        4,
+        FRAMEWORKS["toyrl"].traits,
+    )
+    assert (s.prompts_per_rollout, s.prompts_per_step, s.num_generations, s.learning_rate) == (
+        64,
+        32,
+        8,
+        1e-5,
+    )
+    # two optimizer steps per rollout
+    assert (s.max_steps, s.lines["prompts_per_step"]) == (100 * 2, 3)
     keys = ("rollout_prompts", "num_generations", "actor_rollout_ref.rollout.n")
     assert [detect_framework({key: 8}) for key in keys] == ["toyrl", "trl", "verl"]
 
@@ -173,9 +220,14 @@ def test_the_launcher_runs_a_sweep_at_the_lowest_priority(sweep_here: Sweep) -> 
     """Each trial finishes; what the launcher cannot do is refused before anything starts."""
     fake = ("trainer=fake", "cluster.kind=nice", "cluster.gpus=0")
     folder = sweep_here(*fake, "name=s", "search.parallel=2", "lr=1e-4,1e-3")
-    assert [(read_json(trial / "result.json") or {})["status"] for trial in trials(folder)] == ["finished"] * 2
+    assert [(read_json(trial / "result.json") or {})["status"] for trial in trials(folder)] == [
+        "finished"
+    ] * 2
     ids = [
-        event["job_id"] for trial in trials(folder) for event in lines(trial / "attempts.jsonl") if "job_id" in event
+        event["job_id"]
+        for trial in trials(folder)
+        for event in lines(trial / "attempts.jsonl")
+        if "job_id" in event
     ]
     assert all(job_id.startswith("local-nice-") for job_id in ids)
     with pytest.raises(UserError, match=r"cluster\.kind=nice runs one process"):

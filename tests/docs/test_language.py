@@ -1,4 +1,6 @@
-"""The language of docs, docstrings, comments and messages: standard words, and sentences that can be read once."""
+"""The language of docs, docstrings, comments and messages: standard words, and sentences that can
+be read once.
+"""
 
 import ast
 import re
@@ -8,40 +10,59 @@ from pathlib import Path
 from grposweep.report.trial_view import State
 from support import PROJECT
 
-# Words that a reader cannot look up, or that have a plain substitute (if, any, each, next to, correct, the user, continue,
-# silently, still, forever, reported, requested).
+# Words that a reader cannot look up, or that have a plain substitute (if, any, each, next to,
+# correct, the user, continue, silently, still, forever, reported, requested).
 BANNED = re.compile(
-    r"\b(nobody|somebody|anybody|whoever|whatever|wherever|anew|census|overseer|mend(?:s|ed|ing)?|beside|heed(?:s|ed)?|in vain|"
-    r"becomes of|the desk|this dial|other dials|for good|on the spot|no more than that|go(?:es)? on|going on|went on|"
+    r"\b(nobody|somebody|anybody|whoever|whatever|wherever|anew|census|overseer|mend(?:s|ed"
+    r"|ing)?|beside|heed(?:s|ed)?|in vain|"
+    r"becomes of|the desk|this dial|other dials|for good|on the spot|no more than that"
+    r"|go(?:es)? on|going on|went on|"
     r"without a word|in silence|all the same|for ever|persons?|scars?|at hand|is said(?! to)|"
     r"(?:is|are|was|were) asked for|foretold)\b",
     re.IGNORECASE,
 )
 # "32 prompts a step", which reads as an article: write "per".
 PER = re.compile(
-    r"\b(prompts|completions|tokens|generations|steps|GiB|bytes|nats|rows|lines|processes|ranks|evaluations) an? "
-    r"(optimizer step|step|rollout|prompt|completion|rank|micro-step|micro-batch|trial|token|line|node|row|parameter|second)\b"
+    r"\b(prompts|completions|tokens|generations|steps|GiB|bytes|nats|rows|lines|processes|ranks"
+    r"|evaluations) an? "
+    r"(optimizer step|step|rollout|prompt|completion|rank|micro-step|micro-batch|trial|token"
+    r"|line|node|row|parameter|second)\b"
 )
-MOST_WORDS = 35  # of a sentence
+# of a sentence
+MOST_WORDS = 35
 PACKAGE = PROJECT / "src" / "grposweep"
-TESTS = [path for path in sorted((PROJECT / "tests").rglob("*.py")) if path.name != "test_language.py"]
+TESTS = [
+    path for path in sorted((PROJECT / "tests").rglob("*.py")) if path.name != "test_language.py"
+]
 SOURCES = sorted((PROJECT / "src").rglob("*.py"))
 PAGES = [PROJECT / "README.md", *sorted((PROJECT / "docs").rglob("*.md"))]
 OTHERS = [PROJECT / name for name in ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "Makefile")]
-REST = [  # scripts, templates, configurations and measurements
+# scripts, templates, configurations and measurements
+REST = [
     path
-    for pattern in ("conf/**/*.yaml", "sweeps/*.yaml", "benchmarks/**/*.md", "benchmarks/**/*.py", "docs/*.py", "docs/*.yaml",
-                    "slurm/*", ".github/**/*.*", "src/**/*.j2")
+    for pattern in (
+        "conf/**/*.yaml",
+        "sweeps/*.yaml",
+        "benchmarks/**/*.md",
+        "benchmarks/**/*.py",
+        "docs/*.py",
+        "docs/*.yaml",
+        "slurm/*",
+        ".github/**/*.*",
+        "src/**/*.j2",
+    )
     for path in sorted(PROJECT.glob(pattern))
-]  # fmt: skip
-ACCOUNT = re.compile(r'NOBODY|"nobody"')  # the name of Unix's account without rights
+]
+# the name of Unix's account without rights
+ACCOUNT = re.compile(r'NOBODY|"nobody"')
+# from text that is checked itself
 GENERATED = (
     "commands.md",
     "configuration.md",
     "files.md",
     "python_api.md",
     "rules.md",
-)  # from text that is checked itself
+)
 GLOSSARY = PROJECT / "docs" / "reference" / "glossary.md"
 OWN_TERMS = (
     "attempt",
@@ -59,7 +80,9 @@ OWN_TERMS = (
 
 
 def sentences(text: str) -> Iterator[str]:
-    """Split a text at full stops, colons and semicolons that end a word, at cells of tables, and at empty lines."""
+    """Split a text at full stops, colons and semicolons that end a word, at cells of tables, and at
+    empty lines.
+    """
     for part in re.split(r"(?<=[.:;!?])[)\"']*\s+|\n\s*\n|\s\|\s|\n\s*[-*|]", text):
         if part:
             yield " ".join(part.split())
@@ -68,7 +91,9 @@ def sentences(text: str) -> Iterator[str]:
 def docstrings(path: Path) -> Iterator[tuple[int, str]]:
     """Yield every docstring with its line."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and (text := ast.get_docstring(node)):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and (
+            text := ast.get_docstring(node)
+        ):
             yield getattr(node, "lineno", 1), text
 
 
@@ -83,19 +108,24 @@ def test_a_word_that_a_reader_would_have_to_guess_is_not_used() -> None:
         f"{path.relative_to(PROJECT)}:{number}: {found[0]}"
         for path in (*SOURCES, *TESTS, *PAGES, *OTHERS, *REST)
         for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
-        if (found := BANNED.search(line.replace("_", " ")) or PER.search(line)) and not ACCOUNT.search(line)
+        if (found := BANNED.search(line.replace("_", " ")) or PER.search(line))
+        and not ACCOUNT.search(line)
     ]
     assert used == []
 
 
 def test_what_users_read_says_invalid_and_stopped_early() -> None:
-    """Not "pruned", which is Optuna's name of a state and the word on disk (in double backquotes)."""
+    """Not "pruned", which is Optuna's name of a state and the word on disk (in double
+    backquotes).
+    """
     used = [
         f"{path.relative_to(PROJECT)}:{number}: {line.strip()[:60]}"
         for package in ("cli", "report", "rules", "linting")
         for path in sorted((PACKAGE / package).rglob("*.py"))
         for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
-        if re.search(r"(?<!``)\bprunes?d?\b(?! = )", line) and '"pruned"' not in line and "pruned_by_rule" not in line
+        if re.search(r"(?<!``)\bprunes?d?\b(?! = )", line)
+        and '"pruned"' not in line
+        and "pruned_by_rule" not in line
     ]
     assert used == []
 

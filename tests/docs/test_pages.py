@@ -1,4 +1,6 @@
-"""The pages of docs/: links lead somewhere, commands exist, and following them gives what they show."""
+"""The pages of docs/: links lead somewhere, commands exist, and following them gives what they
+show.
+"""
 
 import html
 import re
@@ -25,14 +27,17 @@ FOLLOWED = [page for page in PAGES if "```console\n" in page.read_text()]
 SHELL = re.compile(r"^```(?:sh|console)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
 ANCHOR = re.compile(r"\]\((?!\w+://)([^)#\s]*)#([^)\s]+)\)")
-NUMBER = re.compile(r"-?\b[0-9a-f]{6,}\b|[-+]?\d[\d.,]*(?:e[-+]?\d+)?")  # identities among them
+# identities among them
+NUMBER = re.compile(r"-?\b[0-9a-f]{6,}\b|[-+]?\d[\d.,]*(?:e[-+]?\d+)?")
 
+# a tenth of the page's; `make docs` trains it all
 SHORTER = (
     "schedule.budget_completions=640",
     "schedule.evaluations=2",
     "task.eval_prompts=64",
-)  # a tenth of the page's; `make docs` trains it all
-PROMISES = (  # of the tutorial, on any machine
+)
+# of the tutorial, on any machine
+PROMISES = (
     "GB101 batch.num_generations=7",
     "2 of 6 points invalid: they are not started",
     "every number of metrics.jsonl is the same",
@@ -56,8 +61,14 @@ def test_on_the_site_a_link_to_a_file_outside_docs_leads_to_the_repository() -> 
     """With its anchor; links between pages stay."""
     page = SimpleNamespace(file=SimpleNamespace(abs_src_path=str(DOCS / "guides" / "kl.md")))
     config = SimpleNamespace(repo_url="https://host/repo")
-    text = "[a](../../CONTRIBUTING.md#tiers) [b](../../benchmarks) [c](slurm.md#x) [d](https://e.org/f)"
-    wanted = "[a](https://host/repo/blob/main/CONTRIBUTING.md#tiers) [b](https://host/repo/tree/main/benchmarks)"
+    text = (
+        "[a](../../CONTRIBUTING.md#tiers) [b](../../benchmarks) [c](slurm.md#x) "
+        "[d](https://e.org/f)"
+    )
+    wanted = (
+        "[a](https://host/repo/blob/main/CONTRIBUTING.md#tiers) "
+        "[b](https://host/repo/tree/main/benchmarks)"
+    )
     changed = load_script("site_hooks").on_page_markdown(text, page=page, config=config, files=None)
     assert changed == f"{wanted} [c](slurm.md#x) [d](https://e.org/f)"
 
@@ -73,10 +84,13 @@ def anchors(page: Path) -> set[str]:
     """The anchors of a page's headings, as GitHub makes them, and those that it sets itself."""
     text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
     shown = [
-        re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", head) for head in re.findall(r"^#{1,6} +(.+)$", text, re.MULTILINE)
+        re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", head)
+        for head in re.findall(r"^#{1,6} +(.+)$", text, re.MULTILINE)
     ]
     own = re.findall(r'<a id="([^"]+)">', text)
-    return {re.sub(r"\s", "-", re.sub(r"[^\w\s-]", "", head.strip().lower())) for head in shown} | {*own}
+    return {re.sub(r"\s", "-", re.sub(r"[^\w\s-]", "", head.strip().lower())) for head in shown} | {
+        *own
+    }
 
 
 def printed(svg: str) -> list[str]:
@@ -88,7 +102,8 @@ def test_the_recording_shows_what_its_commands_print(tmp_path: Path) -> None:
     """Today; make it again with: python docs/pictures.py --recording."""
     now = load_script("pictures").record(tmp_path)
     assert printed(now) == printed((DOCS / "lint.svg").read_text())
-    assert "animation" not in now  # a preview shows it as it is
+    # a preview shows it as it is
+    assert "animation" not in now
 
 
 def test_the_example_recipe_is_the_one_that_the_guide_lints() -> None:
@@ -100,8 +115,15 @@ def test_the_example_recipe_is_the_one_that_the_guide_lints() -> None:
 @pytest.mark.parametrize("page", [*PAGES, *PROJECT.glob("*.md")], ids=lambda page: page.name)
 def test_every_anchor_of_a_page_is_a_heading(page: Path) -> None:
     """Of the same page, or of the one that the link names."""
-    links = [(page.parent / file if file else page, anchor) for file, anchor in ANCHOR.findall(page.read_text())]
-    assert [(file.name, anchor) for file, anchor in links if file.suffix == ".md" and anchor not in anchors(file)] == []
+    links = [
+        (page.parent / file if file else page, anchor)
+        for file, anchor in ANCHOR.findall(page.read_text())
+    ]
+    assert [
+        (file.name, anchor)
+        for file, anchor in links
+        if file.suffix == ".md" and anchor not in anchors(file)
+    ] == []
 
 
 def test_a_missing_heading_is_found(tmp_path: Path) -> None:
@@ -113,14 +135,17 @@ def test_a_missing_heading_is_found(tmp_path: Path) -> None:
 def test_the_chinese_readme_links_every_guide() -> None:
     """With a title in Chinese."""
     linked = re.findall(
-        r"\[[^\]]*[\u4e00-\u9fff][^\]]*\]\(docs/guides/([\w.]+)\)", (PROJECT / "README.zh.md").read_text()
+        r"\[[^\]]*[\u4e00-\u9fff][^\]]*\]\(docs/guides/([\w.]+)\)",
+        (PROJECT / "README.zh.md").read_text(),
     )
     assert {path.name for path in (DOCS / "guides").glob("*.md")} - set(linked) == set()
 
 
 def figures(page: Path) -> set[str]:
     """The numbers in a page's prose, without code and addresses."""
-    prose = re.sub(r"^```.*?^```|\]\([^)]*\)|`[^`]*`", " ", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+    prose = re.sub(
+        r"^```.*?^```|\]\([^)]*\)|`[^`]*`", " ", page.read_text(), flags=re.DOTALL | re.MULTILINE
+    )
     return {number.rstrip(".,") for number in re.findall(r"\d[\d.,]*", prose)}
 
 
@@ -132,28 +157,36 @@ def test_the_chinese_readme_has_the_figures_of_the_english_one() -> None:
 def test_the_index_leads_to_every_page() -> None:
     """By one click; the index itself is left out."""
     index = {(DOCS / link).resolve() for link in LINK.findall((DOCS / "README.md").read_text())}
-    assert [named(page) for page in PAGES if page.resolve() not in index and page.name != "README.md"] == []
+    assert [
+        named(page) for page in PAGES if page.resolve() not in index and page.name != "README.md"
+    ] == []
 
 
 TEXTS = [*PAGES, *(PROJECT / name for name in ("README.md", "README.zh.md", "CONTRIBUTING.md"))]
 NAMED = re.compile(r"`((?:src|tests|benchmarks|conf|docs|slurm|sweeps)/[\w./-]+)`")
 OF_PACKAGE = re.compile(r"`([a-z_]+/[\w./]*\.py)`")
+# of files to write
 EXAMPLES = set(
     re.findall(r"^`([\w./]+)`:$", (DOCS / "guides" / "extending.md").read_text(), re.MULTILINE)
-)  # of files to write
+)
 
 
 @pytest.mark.parametrize("page", TEXTS, ids=lambda page: page.name)
 def test_every_file_that_a_page_names_exists(page: Path) -> None:
     """From the root of the repository, from src, or (``sweep/run.py``) below a package."""
     text = page.read_text()
-    missing = [name for name in NAMED.findall(text) if not (PROJECT / name).exists() and name not in EXAMPLES]
+    missing = [
+        name
+        for name in NAMED.findall(text)
+        if not (PROJECT / name).exists() and name not in EXAMPLES
+    ]
     missing += [
         name
         for name in OF_PACKAGE.findall(text)
         if name not in EXAMPLES
         and not any(
-            (root / name).exists() for root in (PACKAGE, PROJECT, PROJECT / "src", PROJECT / "src" / "grporecipe")
+            (root / name).exists()
+            for root in (PACKAGE, PROJECT, PROJECT / "src", PROJECT / "src" / "grporecipe")
         )
     ]
     assert missing == []
@@ -179,11 +212,15 @@ def test_a_command_of_the_pages_takes_its_options(arguments: list[str]) -> None:
 
 
 @pytest.mark.parametrize("arguments", commands("python src/run.py"), ids=" ".join)
-def test_a_run_of_the_pages_composes(compose: Callable[[list[str]], DictConfig], arguments: list[str]) -> None:
+def test_a_run_of_the_pages_composes(
+    compose: Callable[[list[str]], DictConfig], arguments: list[str]
+) -> None:
     """Every key and option exists; of a parameter its first value, as good as any."""
     if any(argument.startswith(("--", "-sc")) for argument in arguments):
         return
-    overrides = [first_value(bracket_points(argument)) for argument in arguments if argument != "-m"]
+    overrides = [
+        first_value(bracket_points(argument)) for argument in arguments if argument != "-m"
+    ]
     to_experiment(compose(overrides))
 
 
@@ -196,7 +233,8 @@ def first_value(override: str) -> str:
 
 
 def shape(page: str) -> str:
-    """A page without its numbers and blanks: seconds, rewards and widths of tables differ from machine to machine.
+    """A page without its numbers and blanks: seconds, rewards and widths of tables differ from
+    machine to machine.
 
     Nor with the quotes that a command needs around a checkout with a blank in its name.
     """
@@ -205,11 +243,16 @@ def shape(page: str) -> str:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("page", FOLLOWED, ids=named)
-def test_following_a_page_gives_what_it_shows(page: Path, follow: ModuleType, tmp_path: Path) -> None:
+def test_following_a_page_gives_what_it_shows(
+    page: Path, follow: ModuleType, tmp_path: Path
+) -> None:
     """Its files written and its commands run in order, in a fresh folder."""
     trains = page.name == "tutorial.md"
     now = follow.follow(page, shims(tmp_path / "bin"), *(SHORTER if trains else ()))
-    if trains:  # which trial wins depends on the processor's rounding
+    # which trial wins depends on the processor's rounding
+    if trains:
         assert [said for said in PROMISES if said not in now] == []
         return
-    assert shape(now) == shape(page.read_text()), f"out of date; make it again with: python docs/follow.py {page}"
+    assert shape(now) == shape(page.read_text()), (
+        f"out of date; make it again with: python docs/follow.py {page}"
+    )

@@ -1,4 +1,6 @@
-"""Bad input from the command line: one message with what is set and what to set, code 2, no traceback, nothing harmed."""
+"""Bad input from the command line: one message with what is set and what to set, code 2, no
+traceback, nothing harmed.
+"""
 
 import errno
 import re
@@ -21,7 +23,9 @@ Run = Callable[..., Ended]
 DEFAULT, SLOW = read_rows(Path(__file__).with_name("refused.txt")).values()
 
 
-@pytest.mark.parametrize(("typed", "words"), [*DEFAULT, *(pytest.param(*row, marks=pytest.mark.slow) for row in SLOW)])
+@pytest.mark.parametrize(
+    ("typed", "words"), [*DEFAULT, *(pytest.param(*row, marks=pytest.mark.slow) for row in SLOW)]
+)
 def test_bad_input_is_one_message_and_code_2(here: Path, typed: str, words: str) -> None:
     """Bad input of every kind leaves nothing behind."""
     arguments = shlex.split(typed)
@@ -82,14 +86,23 @@ def test_ctrl_c_before_anything_starts_is_quiet(start: Callable) -> None:
 
 
 @pytest.mark.parametrize(
-    ("command", "module"), [([str(RUN)], "hydra"), (["-m", "grposweep", "lint"], "typer")], ids=["run.py", "grposweep"]
+    ("command", "module"),
+    [([str(RUN)], "hydra"), (["-m", "grposweep", "lint"], "typer")],
+    ids=["run.py", "grposweep"],
 )
-def test_ctrl_c_while_modules_are_imported_is_one_line(tmp_path: Path, command: list[str], module: str) -> None:
+def test_ctrl_c_while_modules_are_imported_is_one_line(
+    tmp_path: Path, command: list[str], module: str
+) -> None:
     """No traceback of imports. The module here raises what Ctrl-C raises while it is imported."""
     (tmp_path / f"{module}.py").write_text("raise KeyboardInterrupt\n")
     variables = environment(PYTHONPATH=f"{tmp_path}:{PROJECT / 'src'}")
     ended = subprocess.run(
-        [sys.executable, *command], cwd=tmp_path, env=variables, capture_output=True, text=True, check=False
+        [sys.executable, *command],
+        cwd=tmp_path,
+        env=variables,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert (ended.returncode, ended.stderr) == (130, "interrupted\n")
 
@@ -100,15 +113,26 @@ def test_without_hydra_recipes_are_judged_and_sweeps_say_what_to_install(tmp_pat
     (tmp_path / "recipe.yaml").write_text("num_generations: 8\nper_device_train_batch_size: 3\n")
     variables = environment(PYTHONPATH=f"{tmp_path}:{PROJECT / 'src'}")
     ended = [
-        subprocess.run([sys.executable, *words], cwd=tmp_path, env=variables, capture_output=True,
-                       text=True, check=False)
-        for words in (["-m", "grposweep", "lint", "recipe.yaml", "--processes", "1"],
-                      ["-m", "grposweep", "space", "lr=1e-3"], [str(RUN), "lr=1e-3"])
-    ]  # fmt: skip
+        subprocess.run(
+            [sys.executable, *words],
+            cwd=tmp_path,
+            env=variables,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        for words in (
+            ["-m", "grposweep", "lint", "recipe.yaml", "--processes", "1"],
+            ["-m", "grposweep", "space", "lr=1e-3"],
+            [str(RUN), "lr=1e-3"],
+        )
+    ]
     assert [done.returncode for done in ended] == [1, 2, 2]
     assert "GB101" in ended[0].stdout
     for done in ended[1:]:
-        assert done.stderr.startswith("error: hydra is not installed, and sweeps need it. Run pip install")
+        assert done.stderr.startswith(
+            "error: hydra is not installed, and sweeps need it. Run pip install"
+        )
 
 
 def test_a_full_disk_is_answered_with_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
@@ -118,5 +142,8 @@ def test_a_full_disk_is_answered_with_what_to_do(capsys: pytest.CaptureFixture[s
         raise OSError(errno.ENOSPC, "No space left on device", "outputs/s/lease.json")
 
     assert answer(write) == ExitCode.BAD_INPUT
-    said = "error: outputs/s/lease.json: No space left on device. Make room, and give the same command again.\n"
+    said = (
+        "error: outputs/s/lease.json: No space left on device. Make room, and give the same "
+        "command again.\n"
+    )
     assert capsys.readouterr().err == said

@@ -1,4 +1,6 @@
-"""The controller's log: each decision with its reason, in the sweep's folder and on request on the terminal."""
+"""The controller's log: each decision with its reason, in the sweep's folder and on request on the
+terminal.
+"""
 
 import logging
 import os
@@ -16,7 +18,8 @@ from support import Ended, trials, wait_for
 Run = Callable[..., Ended]
 FAKE = ("trainer=fake", "name=s")
 LINE = re.compile(
-    r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z (?:INFO|WARNING|ERROR) +trial=(?:\d+|-) attempt=(?:\d+|-) \S.*"
+    r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z (?:INFO|WARNING|ERROR) +trial=(?:\d+"
+    r"|-) attempt=(?:\d+|-) \S.*"
 )
 
 
@@ -42,10 +45,16 @@ def test_each_decision_is_in_the_log_with_its_reason_and_not_on_the_screen(run: 
     found = log_of(ended.sweep)
     assert "trial=0 attempt=- new trial: lr=0.01" in found
     assert any(re.fullmatch(r"trial=0 attempt=0 started as local-\d+", line) for line in found)
-    failed = "trial=0 attempt=0 failed (crashed): trainer.args.crash_above_lr=0.005: this crash is staged; next: fail"
+    failed = (
+        "trial=0 attempt=0 failed (crashed): trainer.args.crash_above_lr=0.005: this crash "
+        "is staged; next: fail"
+    )
     assert failed in found
     assert any(line.startswith("trial=1 attempt=0 finished: eval_reward 0.") for line in found)
-    assert any("trial=2 attempt=0 prune asked at step" in line and "asha at evaluation" in line for line in found)
+    assert any(
+        "trial=2 attempt=0 prune asked at step" in line and "asha at evaluation" in line
+        for line in found
+    )
     assert any(line.startswith("trial=2 attempt=0 stopped early: asha") for line in found)
     assert found[0].startswith("trial=- attempt=- controller ")
     assert found[-1] == "trial=- attempt=- the controller ends: finished, exit code 0"
@@ -65,24 +74,39 @@ def test_the_flag_shows_the_log_on_the_terminal_and_makes_no_other_sweep(run: Ru
 
 
 @pytest.mark.slow
-def test_an_interrupt_and_the_resume_after_it_are_in_the_log(run: Run, start: Callable, here: Path) -> None:
+def test_an_interrupt_and_the_resume_after_it_are_in_the_log(
+    run: Run, start: Callable, here: Path
+) -> None:
     """Ctrl-C, the stop at a boundary, and the second controller."""
-    slow = (*FAKE, "trainer.args.step_seconds=0.02", "schedule=steps", "schedule.max_steps=60", "lr=1e-3")
+    slow = (
+        *FAKE,
+        "trainer.args.step_seconds=0.02",
+        "schedule=steps",
+        "schedule.max_steps=60",
+        "lr=1e-3",
+    )
     process = start(*slow)
     wait_for(lambda: len(list(here.glob("outputs/s/trials/*/heartbeat"))) == 1)
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=300)
     assert run(*slow).code == 0
     found = "\n".join(log_of(here / "outputs" / "s"))
-    order = ("interrupted: 1 attempts", "trial=0 attempt=0 stopped at a rollout boundary", "exit code 130",
-             "takes the lease, resumed", "trial=0 attempt=1 started", "trial=0 attempt=1 finished")  # fmt: skip
+    order = (
+        "interrupted: 1 attempts",
+        "trial=0 attempt=0 stopped at a rollout boundary",
+        "exit code 130",
+        "takes the lease, resumed",
+        "trial=0 attempt=1 started",
+        "trial=0 attempt=1 finished",
+    )
     places = [found.index(text) for text in order]
     assert places == sorted(places)
 
 
 def test_a_secret_is_redacted_in_the_log(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """A node or a message may hold one."""
-    monkeypatch.setenv("HF_TOKEN", "crash_at=2: this crash")  # what the failure's message holds
+    # what the failure's message holds
+    monkeypatch.setenv("HF_TOKEN", "crash_at=2: this crash")
     ended = run(*FAKE, "trainer.args.crash_at=2", "lr=1e-3")
     line = next(line for line in log_of(ended.sweep) if "failed" in line)
     assert "***" in line

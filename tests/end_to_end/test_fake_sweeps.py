@@ -1,4 +1,6 @@
-"""Whole sweeps from the command line, with the fake trainer: search, resume, failure, interruption, in seconds."""
+"""Whole sweeps from the command line, with the fake trainer: search, resume, failure, interruption,
+in seconds.
+"""
 
 import json
 import re
@@ -41,7 +43,12 @@ def test_both_sweep_syntaxes_are_one_sweep(run: Run) -> None:
 @pytest.mark.slow
 def test_an_interval_is_searched_by_tpe_and_invalid_options_are_never_asked(run: Run) -> None:
     """Twelve trials, none at the invalid batch, none recorded as pruned."""
-    space = ("-m", "lr=tag(log,interval(1e-5,3e-3))", "batch=small,open_r1_medium", "search.trials=12")
+    space = (
+        "-m",
+        "lr=tag(log,interval(1e-5,3e-3))",
+        "batch=small,open_r1_medium",
+        "search.trials=12",
+    )
     ended = run(*FAKE, "search.stopping=none", *space)
     found = study(ended.sweep).trials
     assert [trial.state.name for trial in found] == ["COMPLETE"] * 12
@@ -52,20 +59,27 @@ def test_an_interval_is_searched_by_tpe_and_invalid_options_are_never_asked(run:
 def test_the_same_adaptive_sweep_twice_asks_the_same_points(run: Run) -> None:
     """Asks depend on seed, number and history alone."""
     space = ("-m", "lr=tag(log,interval(1e-5,3e-3))", "kl=none,low", "search.trials=12")
-    arguments = ("trainer=fake", "search.stopping=none", *space)  # when a pause takes effect depends on timing
+    # when a pause takes effect depends on timing
+    arguments = ("trainer=fake", "search.stopping=none", *space)
     first, second = run(*arguments, "name=a"), run(*arguments, "name=b")
-    assert [trial.params for trial in study(first.sweep).trials] == [t.params for t in study(second.sweep).trials]
+    assert [trial.params for trial in study(first.sweep).trials] == [
+        t.params for t in study(second.sweep).trials
+    ]
 
 
 @pytest.mark.slow
 def test_a_larger_number_of_trials_extends_a_finished_sweep(run: Run) -> None:
-    """Three, then five: two more, and the first three untouched. With less effort those that are paused may continue."""
+    """Three, then five: two more, and the first three untouched. With less effort those that are
+    paused may continue.
+    """
     arguments = (*FAKE, "search.effort=1", "-m", "lr=tag(log,interval(1e-5,3e-3))")
     before = run(*arguments, "search.trials=3")
     kept = [(folder / "result.json").stat().st_mtime_ns for folder in trials(before.sweep)]
     after = run(*arguments, "search.trials=5")
     assert len(trials(after.sweep)) == 5
-    assert [(folder / "result.json").stat().st_mtime_ns for folder in trials(after.sweep)][:3] == kept
+    assert [(folder / "result.json").stat().st_mtime_ns for folder in trials(after.sweep)][
+        :3
+    ] == kept
 
 
 @pytest.mark.slow
@@ -83,16 +97,27 @@ def test_a_finished_run_shows_its_result_instead_of_running_again(run: Run) -> N
 def test_enqueued_points_are_tried_first(run: Run) -> None:
     """In the order in which they are given."""
     wanted = "search.enqueue=[{lr:1e-4,batch:medium},{lr:2e-4,batch:small}]"
-    ended = run(*FAKE, "-m", "lr=tag(log,interval(1e-5,3e-3))", "batch=small,medium", "search.trials=4", wanted)
+    ended = run(
+        *FAKE,
+        "-m",
+        "lr=tag(log,interval(1e-5,3e-3))",
+        "batch=small,medium",
+        "search.trials=4",
+        wanted,
+    )
     points = [trial.params for trial in study(ended.sweep).trials]
     assert points[:2] == [{"lr": 1e-4, "batch": "medium"}, {"lr": 2e-4, "batch": "small"}]
 
 
 @pytest.mark.slow
-def test_a_sweep_is_not_resumed_on_other_files_unless_the_user_says_so(run: Run, here: Path) -> None:
+def test_a_sweep_is_not_resumed_on_other_files_unless_the_user_says_so(
+    run: Run, here: Path
+) -> None:
     """Its earlier trials were trained on the prompts as they were."""
     prompts = here / "prompts.jsonl"
-    prompts.write_text("".join(json.dumps({"prompt": f"{n}+1=", "answer": str(n + 1)}) + "\n" for n in range(64)))
+    prompts.write_text(
+        "".join(json.dumps({"prompt": f"{n}+1=", "answer": str(n + 1)}) + "\n" for n in range(64))
+    )
     task = ("task=jsonl", "task.path=prompts.jsonl", "task.rewards=[exact]", "task.eval_prompts=8")
     assert run(*FAKE, *task, "-m", "lr=1e-4,1e-3", "search.trials=1").code == 0
     prompts.write_text(prompts.read_text().replace('"1"', '"2"'))
@@ -100,14 +125,19 @@ def test_a_sweep_is_not_resumed_on_other_files_unless_the_user_says_so(run: Run,
     assert refused.code == 2
     assert "prompts.jsonl has changed since 1 trial" in refused.err
     resumed = run(*FAKE, *task, "-m", "lr=1e-4,1e-3", "search.changed_files=accept")
-    assert "resumed (other code, packages or files than at its start: prompts.jsonl has changed)" in resumed.out
+    assert (
+        "resumed (other code, packages or files than at its start: prompts.jsonl has changed)"
+        in resumed.out
+    )
     assert "files: trials with another number read other contents" in " ".join(resumed.out.split())
 
 
 def test_a_killed_controller_leaves_nothing_running_and_its_command_resumes(
     run: Run, start: Callable, here: Path
 ) -> None:
-    """Kill -9 in the middle: the attempts die with it, finished trials are kept, the unfinished one continues."""
+    """Kill -9 in the middle: the attempts die with it, finished trials are kept, the unfinished one
+    continues.
+    """
     arguments = (*SLOW, "schedule.max_steps=50", "-m", "lr=1e-4,3e-4,1e-3")
     process = start(*arguments)
     wait_for(lambda: len(list(here.glob("outputs/s/trials/0001*/heartbeat"))) == 1)
@@ -120,13 +150,21 @@ def test_a_killed_controller_leaves_nothing_running_and_its_command_resumes(
     assert ended.code == 0, ended.err
     assert [trial.state.name for trial in study(ended.sweep).trials] == ["COMPLETE"] * 3
     assert read(trials(ended.sweep)[0] / "result.json") == kept
-    steps = [line["step"] for line in lines(trials(ended.sweep)[1] / "metrics.jsonl") if line["kind"] == "train"]
+    steps = [
+        line["step"]
+        for line in lines(trials(ended.sweep)[1] / "metrics.jsonl")
+        if line["kind"] == "train"
+    ]
     assert steps == list(range(1, 51))
 
 
 @pytest.mark.slow
-def test_ctrl_c_stops_at_a_boundary_and_the_same_command_continues(run: Run, start: Callable, here: Path) -> None:
-    """The stopped trial has a checkpoint, the lease is free, exit code 130, and the resumed one repeats no step."""
+def test_ctrl_c_stops_at_a_boundary_and_the_same_command_continues(
+    run: Run, start: Callable, here: Path
+) -> None:
+    """The stopped trial has a checkpoint, the lease is free, exit code 130, and the resumed one
+    repeats no step.
+    """
     process = start(*SLOW, "lr=1e-3")
     wait_for(lambda: len(list(here.glob("outputs/s/trials/*/heartbeat"))) == 1)
     process.send_signal(signal.SIGINT)
@@ -154,7 +192,9 @@ def test_a_second_ctrl_c_ends_a_hung_trial(start: Callable, here: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_second_controller_is_refused_while_the_first_one_lives(run: Run, start: Callable, here: Path) -> None:
+def test_a_second_controller_is_refused_while_the_first_one_lives(
+    run: Run, start: Callable, here: Path
+) -> None:
     """And the first one is not disturbed: it continues until it is stopped."""
     endless = (*SLOW, "schedule.max_steps=5000", "lr=1e-3")
     process = start(*endless)
@@ -171,11 +211,19 @@ def test_a_second_controller_is_refused_while_the_first_one_lives(run: Run, star
 @pytest.mark.slow
 def test_trials_run_side_by_side_up_to_the_limit(run: Run) -> None:
     """Three at once: their attempts overlap, and no fourth one does."""
-    ended = run(*SLOW, "schedule.max_steps=40", "search.parallel=3", "-m", "lr=1e-4,2e-4,3e-4,4e-4,5e-4,6e-4")
+    ended = run(
+        *SLOW,
+        "schedule.max_steps=40",
+        "search.parallel=3",
+        "-m",
+        "lr=1e-4,2e-4,3e-4,4e-4,5e-4,6e-4",
+    )
     spans = []
     for folder in trials(ended.sweep):
         events = {line["event"]: line for line in lines(folder / "attempts.jsonl")}
-        spans.append((events["started"]["time"], events["started"]["time"] + events["ended"]["seconds"]))
+        spans.append(
+            (events["started"]["time"], events["started"]["time"] + events["ended"]["seconds"])
+        )
     overlaps = [sum(begin <= other_begin < end for begin, end in spans) for other_begin, _ in spans]
     assert max(overlaps) == 3
 
@@ -186,7 +234,12 @@ def test_a_trial_folder_says_how_to_repeat_it(run: Run) -> None:
     ended = run(*FAKE, "-m", "lr=1e-3,1e-4", "kl=low")
     folder = trials(ended.sweep)[1]
     assert yaml.safe_load((folder / "config.yaml").read_text())["kl"]["beta"] == 1e-3
-    assert yaml.safe_load((folder / "overrides.yaml").read_text()) == ["trainer=fake", "name=s", "kl=low", "lr=0.0001"]
+    assert yaml.safe_load((folder / "overrides.yaml").read_text()) == [
+        "trainer=fake",
+        "name=s",
+        "kl=low",
+        "lr=0.0001",
+    ]
     provenance = read(folder / "provenance.json")
     assert provenance["seeds"] == {"seed": 0, "search.seed": 0}
     assert provenance["packages"]["trl"]
@@ -199,7 +252,9 @@ def test_the_objective_may_be_minimised_and_averaged(run: Run) -> None:
     ended = run(*FAKE, "search.direction=minimize", "search.last=2", "-m", "lr=1e-3,1e-5")
     assert study(ended.sweep).best_params == {"lr": 1e-5}
     evaluations = [
-        line["eval_reward"] for line in lines(trials(ended.sweep)[0] / "metrics.jsonl") if line["kind"] == "eval"
+        line["eval_reward"]
+        for line in lines(trials(ended.sweep)[0] / "metrics.jsonl")
+        if line["kind"] == "eval"
     ]
     assert read(trials(ended.sweep)[0] / "result.json")["objective"] == sum(evaluations[-2:]) / 2
 
@@ -221,23 +276,39 @@ def test_a_conditional_parameter_is_asked_only_where_it_counts(run: Run) -> None
     assert all(("kl.beta" in point) == (point["kl"] != "none") for point in points)
 
 
-PUBLISHED = {"loss_clip": 8, "lora_rank": 12, "generations": 8}  # studies of sweeps/, and their trials
+# studies of sweeps/, and their trials
+PUBLISHED = {"loss_clip": 8, "lora_rank": 12, "generations": 8}
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_a_study_with_published_ranges_is_valid_as_it_stands(run: Run, name: str) -> None:
-    """A dry run writes all of its trials into a folder with the name of the study, and no rule warns of a point."""
+    """A dry run writes all of its trials into a folder with the name of the study, and no rule
+    warns of a point.
+    """
     ended = run(f"sweeps={name}", "trainer=fake", "cluster=dry_run")
     assert ended.code == 0, ended.err
-    assert re.fullmatch(rf"{name}-[0-9a-f]{{6}}", ended.sweep.name)  # and the head of the hash of its identity
+    # and the head of the hash of its identity
+    assert re.fullmatch(rf"{name}-[0-9a-f]{{6}}", ended.sweep.name)
     assert "warning" not in ended.out
     assert "invalid" not in ended.out
     assert len(trials(ended.sweep)) == PUBLISHED[name]
-    if name == "loss_clip":  # each loss has its own clip, and only that of DAPO is searched
-        losses = {str(config["loss"]) for trial in trials(ended.sweep)
-                  if (config := yaml.safe_load((trial / "config.yaml").read_text()))}  # fmt: skip
-        clips = {(loss["loss_type"], loss["epsilon"], loss["epsilon_high"]) for loss in map(yaml.safe_load, losses)}
-        assert clips == {("grpo", 3e-4, 4e-4), ("dapo", 0.2, 0.2), ("dapo", 0.2, 0.28), ("cispo", 0.2, 5.0)}
+    # each loss has its own clip, and only that of DAPO is searched
+    if name == "loss_clip":
+        losses = {
+            str(config["loss"])
+            for trial in trials(ended.sweep)
+            if (config := yaml.safe_load((trial / "config.yaml").read_text()))
+        }
+        clips = {
+            (loss["loss_type"], loss["epsilon"], loss["epsilon_high"])
+            for loss in map(yaml.safe_load, losses)
+        }
+        assert clips == {
+            ("grpo", 3e-4, 4e-4),
+            ("dapo", 0.2, 0.2),
+            ("dapo", 0.2, 0.28),
+            ("cispo", 0.2, 5.0),
+        }
 
 
 def test_the_controller_never_imports_torch(here: Path) -> None:
@@ -247,9 +318,15 @@ def test_the_controller_never_imports_torch(here: Path) -> None:
         f"sys.path.insert(0, {str(PROJECT / 'src')!r})\n"
         f"try: runpy.run_path({str(PROJECT / 'src' / 'run.py')!r}, run_name='__main__')\n"
         "except SystemExit as end:\n"
-        "    print(json.dumps([end.code, sorted({'torch', 'transformers', 'trl', 'wandb'} & set(sys.modules))]))"
+        "    print(json.dumps([end.code, sorted({'torch', 'transformers', 'trl', 'wandb'} & "
+        "set(sys.modules))]))"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code], cwd=here, env=environment(), capture_output=True, text=True, check=True
+        [sys.executable, "-c", code],
+        cwd=here,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert json.loads(done.stdout.splitlines()[-1]) == [0, []]

@@ -1,4 +1,6 @@
-"""Sweeps of one factor at a time from the command line: with the fake trainer, and the stalled run for real."""
+"""Sweeps of one factor at a time from the command line: with the fake trainer, and the stalled run
+for real.
+"""
 
 import json
 import os
@@ -25,23 +27,37 @@ FAKE = (
 def verdicts(sweep: Path) -> dict[tuple[str, Any], str]:
     """What effects.json says of each value."""
     found = json.loads((sweep / "effects.json").read_text())
-    return {(effect["parameter"], effect["value"]): effect["verdict"] for effect in found["effects"]}
+    return {
+        (effect["parameter"], effect["value"]): effect["verdict"] for effect in found["effects"]
+    }
 
 
 @pytest.mark.slow
 def test_only_the_learning_rate_has_an_effect_on_the_fake_trainer(run: Run) -> None:
-    """The baseline is 3e-4 without KL, which is not run twice; the best rate is 1e-3; KL does nothing there."""
-    ended = run(*FAKE, "search.seeds=4", "-m", "lr=3e-5,1e-3", "kl=none,low", "batch=choice(open_r1_medium)")
+    """The baseline is 3e-4 without KL, which is not run twice; the best rate is 1e-3; KL does
+    nothing there.
+    """
+    ended = run(
+        *FAKE, "search.seeds=4", "-m", "lr=3e-5,1e-3", "kl=none,low", "batch=choice(open_r1_medium)"
+    )
     assert ended.code == 0, ended.err
     assert "1 of 6 points invalid" in ended.out
-    assert verdicts(ended.sweep) == {("lr", 3e-5): "worse", ("lr", 1e-3): "better", ("kl", "low"): "tied"}
+    assert verdicts(ended.sweep) == {
+        ("lr", 3e-5): "worse",
+        ("lr", 1e-3): "better",
+        ("kl", "low"): "tied",
+    }
     assert len(trials(ended.sweep)) == 4 * 4
-    assert "effect ± 95 %, all" in ended.out  # a long invalid value makes the heading take two lines
+    # a long invalid value makes the heading take two lines
+    assert "effect ± 95 %, all" in ended.out
     assert "invalid" in ended.out
-    assert "first in rank: trial" in ended.out  # a comparison names no best: each value has its own verdict
+    # a comparison names no best: each value has its own verdict
+    assert "first in rank: trial" in ended.out
     told = json.loads(grposweep(ended.sweep.parents[1], "status", "--json").out)["effects"]
     written = json.loads((ended.sweep / "effects.json").read_text())["effects"]
-    assert [(e["trial"], e["effect"]) for e in told] == [(e["trial"], e["effect"]["mean"]) for e in written]
+    assert [(e["trial"], e["effect"]) for e in told] == [
+        (e["trial"], e["effect"]["mean"]) for e in written
+    ]
 
 
 @pytest.mark.slow
@@ -63,7 +79,9 @@ def test_lint_names_the_three_causes_of_the_stalled_run() -> None:
 
 @pytest.mark.slow
 def test_the_stalled_run_stalls_and_its_sweep_finds_the_way_out(run: Run) -> None:
-    """Real training: the baseline gains nothing that its seeds could tell, a higher rate does and is told apart."""
+    """Real training: the baseline gains nothing that its seeds could tell, a higher rate does and
+    is told apart.
+    """
     # The sweep file's other values, and its other batches and KL: `make thorough`.
     less = (
         ()
@@ -80,4 +98,6 @@ def test_the_stalled_run_stalls_and_its_sweep_finds_the_way_out(run: Run) -> Non
     stalled = estimate(gains)
     assert stalled.count == 4
     assert stalled.low <= 0 <= stalled.high
-    assert "better" in {verdict for (parameter, _), verdict in verdicts(ended.sweep).items() if parameter == "lr"}
+    assert "better" in {
+        verdict for (parameter, _), verdict in verdicts(ended.sweep).items() if parameter == "lr"
+    }

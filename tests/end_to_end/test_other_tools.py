@@ -1,4 +1,6 @@
-"""Tools that others wrote open what a sweep leaves: optuna-dashboard its study, TensorBoard TRL's curves."""
+"""Tools that others wrote open what a sweep leaves: optuna-dashboard its study, TensorBoard TRL's
+curves.
+"""
 
 import json
 import socket
@@ -27,7 +29,9 @@ def dashboard(journal: Path) -> Iterator[str]:
         port = probe.getsockname()[1]
     program = Path(sys.executable).parent / "optuna-dashboard"
     command = [program, str(journal), "--port", str(port)]
-    process = subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    process = subprocess.Popen(
+        command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
     try:
         yield f"http://127.0.0.1:{port}"
     finally:
@@ -50,7 +54,9 @@ def get(url: str) -> bytes:
 
 
 def test_optunas_dashboard_opens_the_study_as_it_is(run: Run) -> None:
-    """Its page, and through its own interface every trial with its parameters, value and state; pruned points with reasons."""
+    """Its page, and through its own interface every trial with its parameters, value and state;
+    pruned points with reasons.
+    """
     ended = run("trainer=fake", "name=s", "-m", "lr=1e-4,1e-3", "batch=small,open_r1_medium")
     with dashboard(ended.sweep / "study.journal") as url:
         wait_for(lambda: answers(f"{url}/dashboard"), 120)
@@ -58,14 +64,21 @@ def test_optunas_dashboard_opens_the_study_as_it_is(run: Run) -> None:
         (study,) = json.loads(get(f"{url}/api/studies"))["study_summaries"]
         detail = json.loads(get(f"{url}/api/studies/{study['study_id']}?after=0"))
     assert study["study_name"] == "s"
-    assert sorted(trial["state"] for trial in detail["trials"]) == ["Complete", "Complete", "Pruned", "Pruned"]
+    assert sorted(trial["state"] for trial in detail["trials"]) == [
+        "Complete",
+        "Complete",
+        "Pruned",
+        "Pruned",
+    ]
     done = [trial for trial in detail["trials"] if trial["state"] == "Complete"]
     assert {param["name"] for param in done[0]["params"]} == {"lr", "batch"}
     assert all(trial["values"] for trial in done)
 
 
 def scalars(folder: Path) -> dict[str, dict[int, float]]:
-    """By tag and step what an event file holds: records of a length, its checksum, the event, its checksum."""
+    """By tag and step what an event file holds: records of a length, its checksum, the event, its
+    checksum.
+    """
     from tensorboardX.proto.event_pb2 import Event
 
     found: dict[str, dict[int, float]] = {}
@@ -82,10 +95,19 @@ def scalars(folder: Path) -> dict[str, dict[int, float]]:
 
 def test_tensorboard_gets_trls_own_curves(run: Run) -> None:
     """Under the trial's folder, step by step what metrics.jsonl has."""
-    short = ("schedule=steps", "schedule.max_steps=4", "schedule.evaluations=1", "task.eval_prompts=16")
+    short = (
+        "schedule=steps",
+        "schedule.max_steps=4",
+        "schedule.evaluations=1",
+        "task.eval_prompts=16",
+    )
     (folder,) = trials(run(*short, "tracker=tensorboard", "name=t").sweep)
     curves = scalars(folder / "tensorboard")
-    rewards = {line["step"]: line["reward"] for line in lines(folder / "metrics.jsonl") if line["kind"] == "train"}
+    rewards = {
+        line["step"]: line["reward"]
+        for line in lines(folder / "metrics.jsonl")
+        if line["kind"] == "train"
+    }
     assert curves["train/reward"] == pytest.approx(rewards, rel=1e-6)
     assert len(rewards) == 4
     assert any(tag.startswith("eval/") for tag in curves)
@@ -96,15 +118,23 @@ def test_trls_own_script_trains_from_the_winners_recipe(run: Run, here: Path) ->
     rows = [json.dumps({"prompt": f"{n}+{n}=", "answer": str(2 * n)}) for n in range(10, 50)]
     (here / "sums.jsonl").write_text("\n".join(rows))
     (here / "mine.py").write_text(
-        "def close(completions, answer, **_):\n    return [float(c == a) for c, a in zip(completions, answer)]\n"
+        "def close(completions, answer, **_):\n    return [float(c == a) for c, a in "
+        "zip(completions, answer)]\n"
     )
-    task = ("task=jsonl", "task.path=sums.jsonl", "task.rewards=[mine.py:close,exact]", "task.eval_prompts=8")
+    task = (
+        "task=jsonl",
+        "task.path=sums.jsonl",
+        "task.rewards=[mine.py:close,exact]",
+        "task.eval_prompts=8",
+    )
     swept = run(*task, "name=s", "schedule.max_steps=2")
     assert swept.code == 0, swept.err
     assert grposweep(here, "best", "s", "--export", "r.yaml", "--as", "trl").code == 0
     (model,) = swept.sweep.glob("trials/*/model")
     more = ["--model_name_or_path", str(model), "--output_dir", "out", "--report_to", "none"]
     command = [sys.executable, "-m", "trl.scripts.grpo", "--config", "r.yaml", *more]
-    ended = subprocess.run(command, cwd=here, env=environment(), capture_output=True, text=True, check=False)
+    ended = subprocess.run(
+        command, cwd=here, env=environment(), capture_output=True, text=True, check=False
+    )
     assert ended.returncode == 0, ended.stderr
     assert "eval_rewards/close/mean" in ended.stdout + ended.stderr

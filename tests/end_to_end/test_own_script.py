@@ -1,4 +1,6 @@
-"""docs/guides/own_script.md, as a newcomer would follow it: its files written, its commands run, its promises looked at."""
+"""docs/guides/own_script.md, as a newcomer would follow it: its files written, its commands run,
+its promises looked at.
+"""
 
 import os
 import re
@@ -14,7 +16,8 @@ from support import PROJECT, environment, lines, read, trials
 pytestmark = pytest.mark.slow
 DOCUMENT = PROJECT / "docs" / "guides" / "own_script.md"
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
-PROGRAMS = {  # what pip installs; interpreters of their own, because values enter when Python starts
+# what pip installs; interpreters of their own, because values enter when Python starts
+PROGRAMS = {
     "python": "",
     "grposweep": " -m grposweep",
     "torchrun": " -m torch.distributed.run",
@@ -36,7 +39,12 @@ def followed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for kind, text in BLOCK.findall(DOCUMENT.read_text()):
         if kind == "sh":
             done = subprocess.run(
-                ["sh", "-ec", text], cwd=folder, env=known, capture_output=True, text=True, check=False
+                ["sh", "-ec", text],
+                cwd=folder,
+                env=known,
+                capture_output=True,
+                text=True,
+                check=False,
             )
             assert done.returncode == 0, f"{text}\n{done.stdout}\n{done.stderr}"
         else:
@@ -51,7 +59,9 @@ def sweep(folder: Path, name: str) -> Path:
 
 
 def test_the_unchanged_command_is_swept_and_invalid_points_never_start(followed: Path) -> None:
-    """Two of four points train; each trainer got its own learning rate, and the rest as the recipe has it."""
+    """Two of four points train; each trainer got its own learning rate, and the rest as the recipe
+    has it.
+    """
     done = trials(sweep(followed, "launch-lr"))
     assert [read(folder / "result.json")["status"] for folder in done] == ["finished"] * 2
     got = [read(folder / "trained_with.json")["values"] for folder in done]
@@ -62,21 +72,30 @@ def test_the_unchanged_command_is_swept_and_invalid_points_never_start(followed:
 
 def test_a_trials_objective_is_the_scripts_own_last_evaluation(followed: Path) -> None:
     """Every step is logged once, and the better learning rate learned more."""
-    first, second = (read(folder / "result.json") for folder in trials(sweep(followed, "launch-lr")))
+    first, second = (
+        read(folder / "result.json") for folder in trials(sweep(followed, "launch-lr"))
+    )
     metrics = lines(trials(sweep(followed, "launch-lr"))[0] / "metrics.jsonl")
-    assert first["objective"] == [line["eval_reward"] for line in metrics if line["kind"] == "eval"][-1]
+    assert (
+        first["objective"]
+        == [line["eval_reward"] for line in metrics if line["kind"] == "eval"][-1]
+    )
     assert [line["step"] for line in metrics if line["kind"] == "train"] == list(range(1, 41))
     assert second["objective"] > first["objective"]
 
 
-def test_an_option_of_the_script_is_swept_and_no_paused_trial_repeats_a_step(followed: Path) -> None:
+def test_an_option_of_the_script_is_swept_and_no_paused_trial_repeats_a_step(
+    followed: Path,
+) -> None:
     """Three trials, each on the rows that its option asks for; one may have paused."""
     done = trials(sweep(followed, "search"))
     assert len(done) == 3
     for folder in done:
         last = read(folder / "changed.json")["options"]["last"]
         assert read(folder / "trained_with.json")["train_rows"] == (last - 10) * 20
-        steps = [line["step"] for line in lines(folder / "metrics.jsonl") if line["kind"] == "train"]
+        steps = [
+            line["step"] for line in lines(folder / "metrics.jsonl") if line["kind"] == "train"
+        ]
         assert steps == list(range(1, len(steps) + 1))
     ended = {read(f / "result.json")["status"]: read(f / "callback.json")["step"] for f in done}
     assert ended["finished"] == 20

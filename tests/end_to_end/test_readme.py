@@ -31,7 +31,9 @@ def test_a_command_of_the_readme_runs(run: Callable[..., Ended], command: list[s
 
 def test_the_demo_is_the_study_that_the_readme_shows() -> None:
     """``make demo`` runs the study of the worked example, whose file exists."""
-    asked = subprocess.run(["make", "--dry-run", "demo"], cwd=PROJECT, capture_output=True, text=True, check=True)
+    asked = subprocess.run(
+        ["make", "--dry-run", "demo"], cwd=PROJECT, capture_output=True, text=True, check=True
+    )
     study = asked.stdout.split("sweeps=")[1].split()[0]
     assert f"sweeps/{study}.yaml" in (PROJECT / "README.md").read_text()
     assert (PROJECT / "sweeps" / f"{study}.yaml").exists()

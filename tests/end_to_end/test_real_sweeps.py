@@ -1,4 +1,6 @@
-"""Real TRL training from the command line: the demo's promise, repeating bit for bit, interruption, ranks, W&B."""
+"""Real TRL training from the command line: the demo's promise, repeating bit for bit, interruption,
+ranks, W&B.
+"""
 
 import json
 import math
@@ -32,7 +34,8 @@ SHORT = (
 def metrics(trial: Path) -> list[dict[str, Any]]:
     """A trial's metrics without what may differ between two runs of it."""
     return [
-        {name: value for name, value in line.items() if name not in TIMES} for line in lines(trial / "metrics.jsonl")
+        {name: value for name, value in line.items() if name not in TIMES}
+        for line in lines(trial / "metrics.jsonl")
     ]
 
 
@@ -43,7 +46,9 @@ def only_trial(sweep: Path) -> Path:
 
 
 def test_the_demos_winner_beats_the_untrained_model(run: Run) -> None:
-    """On 256 held-out prompts by 0.05 and by two standard errors; some points were invalid and cost nothing."""
+    """On 256 held-out prompts by 0.05 and by two standard errors; some points were invalid and cost
+    nothing.
+    """
     ended = run("sweeps=lr_batch", timeout=1500)
     assert ended.code == 0, ended.err
     results = [read(folder / "result.json") for folder in trials(ended.sweep)]
@@ -57,26 +62,44 @@ def test_the_demos_winner_beats_the_untrained_model(run: Run) -> None:
     assert "points invalid: they are not started" in ended.out
 
 
-def test_a_trial_repeats_bit_for_bit_warm_or_fresh_and_by_its_own_command(run: Run, here: Path) -> None:
-    """Three ways to run the same numbers: forked from the warm server, in a fresh process, by command.sh."""
+def test_a_trial_repeats_bit_for_bit_warm_or_fresh_and_by_its_own_command(
+    run: Run, here: Path
+) -> None:
+    """Three ways to run the same numbers: forked from the warm server, in a fresh process, by
+    command.sh.
+    """
     warm = only_trial(run(*SHORT, "name=warm", "cluster.warm=true").sweep)
     fresh = only_trial(run(*SHORT, "name=fresh", "cluster.warm=false").sweep)
     shutil.rmtree(here / "outputs" / "again", ignore_errors=True)
     script = (warm / "command.sh").read_text().rstrip() + " name=again\n"
     path = f"{shims(here / 'bin')}:{os.environ['PATH']}"
-    subprocess.run(["sh", "-c", script], env=environment(PATH=path), check=True, capture_output=True)
+    subprocess.run(
+        ["sh", "-c", script], env=environment(PATH=path), check=True, capture_output=True
+    )
     again = only_trial(here / "outputs" / "again")
     assert metrics(warm) == metrics(fresh) == metrics(again)
     assert len(metrics(warm)) == 12 + 3
 
 
-def test_a_killed_sweep_resumes_from_a_checkpoint_with_the_same_metrics(run: Run, start: Callable, here: Path) -> None:
-    """Kill -9 of the controller in the middle of training, then the same command: as if nothing had happened."""
-    longer = ("schedule=steps", "schedule.max_steps=120", "schedule.evaluations=3", "schedule.checkpoints=12")
+def test_a_killed_sweep_resumes_from_a_checkpoint_with_the_same_metrics(
+    run: Run, start: Callable, here: Path
+) -> None:
+    """Kill -9 of the controller in the middle of training, then the same command: as if nothing had
+    happened.
+    """
+    longer = (
+        "schedule=steps",
+        "schedule.max_steps=120",
+        "schedule.evaluations=3",
+        "schedule.checkpoints=12",
+    )
     undisturbed = only_trial(run(*longer, "name=undisturbed").sweep)
     process = start(*longer, "name=killed")
     wait_for(
-        lambda: list(here.glob("outputs/killed/trials/*/checkpoints/checkpoint-*/trainer_state.json")), seconds=120
+        lambda: list(
+            here.glob("outputs/killed/trials/*/checkpoints/checkpoint-*/trainer_state.json")
+        ),
+        seconds=120,
     )
     process.kill()
     process.wait()
@@ -87,24 +110,55 @@ def test_a_killed_sweep_resumes_from_a_checkpoint_with_the_same_metrics(run: Run
 
 
 def test_a_constant_rate_continues_as_the_longer_schedule_would_have(run: Run, here: Path) -> None:
-    """Every number of the log is that of a training of 12 steps, over the end of an epoch, with a rollout of two steps."""
-    words = ("schedule=steps", "optimizer.warmup_steps=2", "task.train_prompts=20", "batch.num_iterations=2")
-    ended = run(*words, "schedule.max_steps=6", "schedule.evaluations=2", "trainer.keep=best_checkpoint", "name=short")
+    """Every number of the log is that of a training of 12 steps, over the end of an epoch, with a
+    rollout of two steps.
+    """
+    words = (
+        "schedule=steps",
+        "optimizer.warmup_steps=2",
+        "task.train_prompts=20",
+        "batch.num_iterations=2",
+    )
+    ended = run(
+        *words,
+        "schedule.max_steps=6",
+        "schedule.evaluations=2",
+        "trainer.keep=best_checkpoint",
+        "name=short",
+    )
     assert "to train it longer: grposweep continue short 0 schedule.max_steps=12" in ended.out
-    whole = only_trial(run(*words, "schedule.max_steps=12", "schedule.evaluations=4", "name=whole").sweep)
+    whole = only_trial(
+        run(*words, "schedule.max_steps=12", "schedule.evaluations=4", "name=whole").sweep
+    )
     longer = grposweep(here, "continue", "short", "0", "schedule.max_steps=12")
     assert longer.code == 0, longer.err
     assert metrics(only_trial(longer.sweep)) == metrics(whole)
     assert len(metrics(whole)) == 12 + 5
 
 
-def test_ctrl_c_stops_two_ranks_together_and_they_continue_together(run: Run, start: Callable, here: Path) -> None:
+def test_ctrl_c_stops_two_ranks_together_and_they_continue_together(
+    run: Run, start: Callable, here: Path
+) -> None:
     """All ranks leave at one boundary; the resumed run equals the undisturbed one."""
-    two = ("cluster=local_ddp", "batch=auto", "schedule=steps", "schedule.max_steps=40", "schedule.evaluations=2")
+    two = (
+        "cluster=local_ddp",
+        "batch=auto",
+        "schedule=steps",
+        "schedule.max_steps=40",
+        "schedule.evaluations=2",
+    )
     undisturbed = only_trial(run(*two, "name=undisturbed").sweep)
     process = start(*two, "name=stopped")
     wait_for(
-        lambda: sum(1 for path in here.glob("outputs/stopped/trials/*/metrics.jsonl") for _ in path.open()) > 5, 120
+        lambda: (
+            sum(
+                1
+                for path in here.glob("outputs/stopped/trials/*/metrics.jsonl")
+                for _ in path.open()
+            )
+            > 5
+        ),
+        120,
     )
     process.send_signal(signal.SIGINT)
     output, _ = process.communicate(timeout=300)
@@ -116,7 +170,9 @@ def test_ctrl_c_stops_two_ranks_together_and_they_continue_together(run: Run, st
 
 
 def test_a_reward_that_crashes_on_some_data_fails_its_trial_only(run: Run, here: Path) -> None:
-    """It passes preparation, fails in the middle of the first trial's training, and the sweep continues."""
+    """It passes preparation, fails in the middle of the first trial's training, and the sweep
+    continues.
+    """
     (here / "moody.py").write_text(
         "import os\n"
         "calls = 0\n"
@@ -149,16 +205,28 @@ def test_wandb_gets_one_offline_run_per_trial_grouped_by_sweep(run: Run) -> None
 
 
 def test_a_users_own_prompts_and_a_local_model_train(run: Run, here: Path) -> None:
-    """task=jsonl over sums, with a model folder that save_pretrained wrote (the tiny one, copied), and LoRA."""
+    """task=jsonl over sums, with a model folder that save_pretrained wrote (the tiny one, copied),
+    and LoRA.
+    """
     from grposweep.train.tiny import tiny_folder
 
     shutil.copytree(tiny_folder(), here / "my model")
-    rows = [{"question": f"{a}+{b}=", "sum": str(a + b)} for a in range(10, 30) for b in range(10, 20)]
+    rows = [
+        {"question": f"{a}+{b}=", "sum": str(a + b)} for a in range(10, 30) for b in range(10, 20)
+    ]
     (here / "sums.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     ended = run(
-        *SHORT, "task=jsonl", "task.path=sums.jsonl", "task.prompt_column=question", "task.answer_column=sum",
-        "task.max_completion_length=4", "model=qwen2_5_0_5b", "model.path=my model", "model.lora.enabled=true", "lr=1e-3",
-    )  # fmt: skip
+        *SHORT,
+        "task=jsonl",
+        "task.path=sums.jsonl",
+        "task.prompt_column=question",
+        "task.answer_column=sum",
+        "task.max_completion_length=4",
+        "model=qwen2_5_0_5b",
+        "model.path=my model",
+        "model.lora.enabled=true",
+        "lr=1e-3",
+    )
     assert ended.code == 0, ended.err
     result = read(only_trial(ended.sweep) / "result.json")
     assert result["status"] == "finished"
@@ -166,11 +234,20 @@ def test_a_users_own_prompts_and_a_local_model_train(run: Run, here: Path) -> No
 
 
 @pytest.mark.skipif(
-    shutil.which("g++") is None or " " in sys.prefix, reason="torch compiles with g++, from a path without blanks"
+    shutil.which("g++") is None or " " in sys.prefix,
+    reason="torch compiles with g++, from a path without blanks",
 )
 def test_a_compiled_model_trains_as_the_plain_one_and_is_saved_as_one(run: Run) -> None:
-    """trainer.compile: the same first loss and reward to rounding, and weights under their own names."""
-    short = ("schedule=steps", "schedule.max_steps=2", "schedule.evaluations=1", "task.eval_prompts=8", "batch=small")
+    """trainer.compile: the same first loss and reward to rounding, and weights under their own
+    names.
+    """
+    short = (
+        "schedule=steps",
+        "schedule.max_steps=2",
+        "schedule.evaluations=1",
+        "task.eval_prompts=8",
+        "batch=small",
+    )
     plain, compiled = (
         only_trial(run(*short, f"name=compile_{on}", f"trainer.compile={on}", timeout=1500).sweep)
         for on in ("false", "true")
@@ -178,5 +255,8 @@ def test_a_compiled_model_trains_as_the_plain_one_and_is_saved_as_one(run: Run) 
     for name in ("loss", "reward"):
         first, second = (metrics(trial)[1][name] for trial in (plain, compiled))
         assert second == pytest.approx(first, abs=1e-4)
-    saved = {trial: safetensors.numpy.load_file(trial / "model" / "model.safetensors") for trial in (plain, compiled)}
+    saved = {
+        trial: safetensors.numpy.load_file(trial / "model" / "model.safetensors")
+        for trial in (plain, compiled)
+    }
     assert saved[plain].keys() == saved[compiled].keys()

@@ -19,14 +19,19 @@ SHORT = ("trainer=fake", "schedule.budget_completions=null", "schedule.max_steps
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The grposweep command of an environment that has the wheel, and our environment's dependencies by a .pth file."""
+    """The grposweep command of an environment that has the wheel, and our environment's
+    dependencies by a .pth file.
+    """
     folder = tmp_path_factory.mktemp("wheel")
     for part in PARTS:
         source, target = PROJECT / part, folder / "source" / part
         target.parent.mkdir(exist_ok=True)
         if source.is_dir():
             shutil.copytree(
-                source, target, symlinks=True, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info", "build")
+                source,
+                target,
+                symlinks=True,
+                ignore=shutil.ignore_patterns("__pycache__", "*.egg-info", "build"),
             )
         else:
             shutil.copyfile(source, target)
@@ -65,15 +70,32 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def call(installed: Path, here: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
     """Run the installed command without anything of the checkout in its environment."""
-    variables = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "HYDRA_FULL_ERROR")}
+    variables = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in ("PYTHONPATH", "HYDRA_FULL_ERROR")
+    }
     variables |= {"HF_HUB_OFFLINE": "1", "NO_COLOR": "1"}
     words = [installed, *arguments]
-    return subprocess.run(words, cwd=here, env=variables, capture_output=True, text=True, timeout=300, check=False)
+    return subprocess.run(
+        words, cwd=here, env=variables, capture_output=True, text=True, timeout=300, check=False
+    )
 
 
-def test_a_wheel_runs_and_sweeps_with_the_configuration_groups_that_it_carries(installed: Path, tmp_path: Path) -> None:
+def test_a_wheel_runs_and_sweeps_with_the_configuration_groups_that_it_carries(
+    installed: Path, tmp_path: Path
+) -> None:
     """And resumes by the same command; retry knows the command."""
-    ended = call(installed, tmp_path, "run", "-m", *SHORT, "name=s", "lr=1e-2,1e-3", "trainer.args.crash_above_lr=5e-3")
+    ended = call(
+        installed,
+        tmp_path,
+        "run",
+        "-m",
+        *SHORT,
+        "name=s",
+        "lr=1e-2,1e-3",
+        "trainer.args.crash_above_lr=5e-3",
+    )
     assert ended.returncode == 0, ended.stderr
     assert len(trials(tmp_path / "outputs" / "s")) == 2
     again = call(installed, tmp_path, "retry", "--sweep", "s")
@@ -92,7 +114,9 @@ def test_a_copy_of_the_groups_is_edited_and_used(installed: Path, tmp_path: Path
     """grposweep init, an option of one's own, and the starter study."""
     assert call(installed, tmp_path, "init").returncode == 0
     assert call(installed, tmp_path, "init").returncode == 2
-    (tmp_path / "conf" / "batch" / "mine.yaml").write_text((tmp_path / "conf" / "batch" / "small.yaml").read_text())
+    (tmp_path / "conf" / "batch" / "mine.yaml").write_text(
+        (tmp_path / "conf" / "batch" / "small.yaml").read_text()
+    )
     own = ("--config-dir", "conf", "sweeps=my_study", "batch=mine")
     ended = call(installed, tmp_path, "run", *own, *SHORT, "name=s", "search.trials=2")
     assert ended.returncode == 0, ended.stderr

@@ -1,4 +1,6 @@
-"""A training script that is none: it builds the configuration and the trainer of a stub of TRL, without importing torch."""
+"""A training script that is none: it builds the configuration and the trainer of a stub of TRL,
+without importing torch.
+"""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -57,12 +59,21 @@ def script(here: Path) -> tuple[str, ...]:
     (here / "train.py").write_text(SCRIPT)
     (here / "recipe.yaml").write_text(RECIPE)
     asked = "+trainer.environment.GRPOSWEEP_ASK_MODE=real"
-    return ("trainer=script", "trainer.script=train.py", "trainer.recipe=recipe.yaml", asked, "name=s")
+    return (
+        "trainer=script",
+        "trainer.script=train.py",
+        "trainer.recipe=recipe.yaml",
+        asked,
+        "name=s",
+    )
 
 
 @pytest.fixture
 def points(
-    compose: Callable[[list[str]], DictConfig], script: tuple[str, ...], here: Path, monkeypatch: pytest.MonkeyPatch
+    compose: Callable[[list[str]], DictConfig],
+    script: tuple[str, ...],
+    here: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> Callable[..., Points]:
     """Points over the script's recipe and further overrides."""
     monkeypatch.chdir(here)

@@ -1,4 +1,6 @@
-"""Sweeps of a program of which only its command is known: where values enter, where metrics are, how it resumes."""
+"""Sweeps of a program of which only its command is known: where values enter, where metrics are,
+how it resumes.
+"""
 
 import re
 import shlex
@@ -69,11 +71,26 @@ def steps(trial: Path) -> list[int]:
     ("form", "words"),
     [
         ("jsonl", (JSON_LINES, REWARD)),
-        ("csv", ("trainer.metrics={output}/*.csv", "trainer.step_key=global_step", "search.metric=reward")),
-        ("print", (r"trainer.metrics=re:step (?P<step>\d+): reward=(?P<reward>[\d.]+)", "search.metric=reward")),
+        (
+            "csv",
+            (
+                "trainer.metrics={output}/*.csv",
+                "trainer.step_key=global_step",
+                "search.metric=reward",
+            ),
+        ),
+        (
+            "print",
+            (
+                r"trainer.metrics=re:step (?P<step>\d+): reward=(?P<reward>[\d.]+)",
+                "search.metric=reward",
+            ),
+        ),
     ],
 )
-def test_its_metrics_are_read_where_it_writes_them(run: Run, form: str, words: tuple[str, ...]) -> None:
+def test_its_metrics_are_read_where_it_writes_them(
+    run: Run, form: str, words: tuple[str, ...]
+) -> None:
     """JSON lines with nested names, CSV with another name of the step, and its output."""
     ended = run("-m", "trainer=command", "lr=0.1,0.2", *words, "name=s", *COMMAND, "--form", form)
     assert ended.code == 0, ended.out + ended.err
@@ -96,9 +113,11 @@ def test_binary_logs_are_read_without_their_libraries(
     assert max(steps(trials(ended.sweep)[0])) >= 19
 
 
-# Programs that log as five trainers do, with the same calls of W&B and TensorBoard. They stop at SIGTERM, as a Ray driver does.
-# Sources: OpenRLHF 0.11.2 utils/logging_utils.py, trainer/ppo_trainer.py; SkyRL 0.3.0 train/utils/tracking.py, trainer.py;
-# slime utils/tensorboard_utils.py, wandb_utils.py; NeMo RL utils/logger.py, utils/checkpoint.py; prime-rl utils/monitor/file.py.
+# Programs that log as five trainers do, with the same calls of W&B and TensorBoard. They stop at
+# SIGTERM, as a Ray driver does.
+# Sources: OpenRLHF 0.11.2 utils/logging_utils.py, trainer/ppo_trainer.py; SkyRL 0.3.0
+# train/utils/tracking.py, trainer.py; slime utils/tensorboard_utils.py, wandb_utils.py; NeMo RL
+# utils/logger.py, utils/checkpoint.py; prime-rl utils/monitor/file.py.
 LIKE = """
 import json, os, sys, time
 from pathlib import Path
@@ -157,64 +176,118 @@ PROGRAMS = {
 def like(kind: str, name: str, *words: str) -> tuple[str, ...]:
     """The words of a sweep of a program that logs as one of them."""
     metrics, step, metric = PROGRAMS[kind]
-    known = (f"trainer.metrics={metrics}", f"trainer.step_key={step}", f"search.metric={metric}", f"name={name}")
-    places = ("trainer.checkpoints=ckpt/step_*", "trainer.resume=resume", "schedule.max_steps=8", "trainer.keep=all")
+    known = (
+        f"trainer.metrics={metrics}",
+        f"trainer.step_key={step}",
+        f"search.metric={metric}",
+        f"name={name}",
+    )
+    places = (
+        "trainer.checkpoints=ckpt/step_*",
+        "trainer.resume=resume",
+        "schedule.max_steps=8",
+        "trainer.keep=all",
+    )
     command = ("--", sys.executable, "like.py", kind, "{lr}", "{output}", "{resume}")
     return ("-m", "trainer=command", *known, *places, *words, *command)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", PROGRAMS)
-def test_programs_that_log_as_known_trainers_are_swept_paused_and_resumed(run: Run, here: Path, kind: str) -> None:
-    """Their metrics by their own names, the leader trained to its end from its checkpoint, and no step twice."""
+def test_programs_that_log_as_known_trainers_are_swept_paused_and_resumed(
+    run: Run, here: Path, kind: str
+) -> None:
+    """Their metrics by their own names, the leader trained to its end from its checkpoint, and no
+    step twice.
+    """
     (here / "like.py").write_text(LIKE)
     whole = run(*like(kind, "whole", "lr=0.1,0.2"))
     assert whole.code == 0, whole.out + whole.err
     assert objectives(whole.sweep) == pytest.approx([0.8, 1.6])
-    if kind == "slime":  # W&B writes in blocks of 32 KiB, so of this little nothing is known before the end
+    # W&B writes in blocks of 32 KiB, so of this little nothing is known before the end
+    if kind == "slime":
         return
-    slow = ("+trainer.environment.WAIT='0.3'", "lr=interval(0.1,1)", "search.trials=4", "search.effort=0.4")
+    slow = (
+        "+trainer.environment.WAIT='0.3'",
+        "lr=interval(0.1,1)",
+        "search.trials=4",
+        "search.effort=0.4",
+    )
     paused = run(*like(kind, "paused", *slow))
     assert paused.code == 0, paused.out + paused.err
     results = [read(trial / "result.json") for trial in trials(paused.sweep)]
     assert {result["status"] for result in results} == {"finished", "stopped"}
     for trial in trials(paused.sweep):
-        seen = [line["step"] for line in lines(trial / "metrics.jsonl") if PROGRAMS[kind][2] in line]
+        seen = [
+            line["step"] for line in lines(trial / "metrics.jsonl") if PROGRAMS[kind][2] in line
+        ]
         assert seen == sorted(set(seen)), seen
 
 
 def test_values_enter_at_their_places_and_other_options_are_appended(run: Run) -> None:
     """A key that is not set keeps the command's default, and values with spaces stay one word."""
     ended = run(
-        "trainer=command", "lr=0.1", JSON_LINES, REWARD, "name=s", "trainer.keep=all", "+trainer.args.more=two words",
-        *COMMAND, "--b", "x={kl.beta:0.5}", "--s", "{seed}",
-    )  # fmt: skip
+        "trainer=command",
+        "lr=0.1",
+        JSON_LINES,
+        REWARD,
+        "name=s",
+        "trainer.keep=all",
+        "+trainer.args.more=two words",
+        *COMMAND,
+        "--b",
+        "x={kl.beta:0.5}",
+        "--s",
+        "{seed}",
+    )
     assert ended.code == 0, ended.out + ended.err
     (trial,) = trials(ended.sweep)
     out = str(trial / "model")
-    assert seen(trial) == [["--lr", "0.1", "--out", out, "--b", "x=0.5", "--s", "42", "--more", "two words"]]
+    assert seen(trial) == [
+        ["--lr", "0.1", "--out", out, "--b", "x=0.5", "--s", "42", "--more", "two words"]
+    ]
     assert "--lr" in (trial / "program.sh").read_text()
 
 
-@pytest.mark.parametrize(("script", "code"), [
-    ("ray job submit --no-wait -- python train.py", 2),
-    ("ray job submit --address=a \\\n  --no-wait -- python train.py", 2),
-    ("ray job submit -- python train.py --no-wait", 0),  # an option of the program
-])  # fmt: skip
-def test_a_command_that_ends_before_its_training_is_refused(run: Run, here: Path, script: str, code: int) -> None:
+@pytest.mark.parametrize(
+    ("script", "code"),
+    [
+        ("ray job submit --no-wait -- python train.py", 2),
+        ("ray job submit --address=a \\\n  --no-wait -- python train.py", 2),
+        # an option of the program
+        ("ray job submit -- python train.py --no-wait", 0),
+    ],
+)
+def test_a_command_that_ends_before_its_training_is_refused(
+    run: Run, here: Path, script: str, code: int
+) -> None:
     """Also if its script submits the job."""
     (here / "run.sh").write_text(script + "\n")
     ended = run(
-        "trainer=command", "cluster=dry_run", "lr=0.1", JSON_LINES, REWARD, "name=s", "--", "bash run.sh {lr} {output}"
+        "trainer=command",
+        "cluster=dry_run",
+        "lr=0.1",
+        JSON_LINES,
+        REWARD,
+        "name=s",
+        "--",
+        "bash run.sh {lr} {output}",
     )
     assert (ended.code, "leave --no-wait out" in ended.err) == (code, bool(code)), ended.err
 
 
-@pytest.mark.parametrize(("words", "said"), [
-    (["search.metric=accuracy"], "train/reward"),  # a metric that it does not write, told with those that it writes
-    ([REWARD, "trainer.step_key=iteration"], "a step called iteration"),  # nothing else is taken for a step
-])  # fmt: skip
-def test_a_log_without_metric_or_step_is_told_with_its_name(run: Run, words: list[str], said: str) -> None:
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        # a metric that it does not write, told with those that it writes
+        (["search.metric=accuracy"], "train/reward"),
+        # nothing else is taken for a step
+        ([REWARD, "trainer.step_key=iteration"], "a step called iteration"),
+    ],
+)
+def test_a_log_without_metric_or_step_is_told_with_its_name(
+    run: Run, words: list[str], said: str
+) -> None:
     """As for every trainer."""
     ended = run("trainer=command", "lr=0.1", JSON_LINES, *words, "name=s", *COMMAND)
     assert ended.code == 1
@@ -222,19 +295,35 @@ def test_a_log_without_metric_or_step_is_told_with_its_name(run: Run, words: lis
 
 
 @pytest.mark.parametrize(("length", "code"), [(12, 0), (13, 0), (20, 1)])
-def test_a_program_that_ends_before_its_stated_length_is_not_ranked(run: Run, length: int, code: int) -> None:
+def test_a_program_that_ends_before_its_stated_length_is_not_ranked(
+    run: Run, length: int, code: int
+) -> None:
     """It logs 12 steps. One more may be the step 0 of a program that counts from there."""
-    ended = run("trainer=command", "lr=0.1", JSON_LINES, REWARD, f"schedule.max_steps={length}", "name=s", *COMMAND)
-    assert (ended.code, "with exit code 0 at step 12" in ended.out + ended.err) == (code, bool(code)), ended.out
+    ended = run(
+        "trainer=command",
+        "lr=0.1",
+        JSON_LINES,
+        REWARD,
+        f"schedule.max_steps={length}",
+        "name=s",
+        *COMMAND,
+    )
+    assert (ended.code, "with exit code 0 at step 12" in ended.out + ended.err) == (
+        code,
+        bool(code),
+    ), ended.out
 
 
 def test_nothing_is_claimed_that_only_the_program_knows(run: Run, here: Path) -> None:
     """No sizes, no completions, and no recipe; all commands that show a sweep work."""
     ended = run("-m", "trainer=command", "lr=0.1,1e9", JSON_LINES, REWARD, "name=s", *COMMAND)
-    assert ended.code == 0, ended.out + ended.err  # no rule refuses a learning rate
+    # no rule refuses a learning rate
+    assert ended.code == 0, ended.out + ended.err
     plan = read(trials(ended.sweep)[0] / "plan.json")
     assert {name for name, value in plan.items() if value is not None} == set()
-    assert {line["completions"] for line in lines(trials(ended.sweep)[0] / "metrics.jsonl")} == {None}
+    assert {line["completions"] for line in lines(trials(ended.sweep)[0] / "metrics.jsonl")} == {
+        None
+    }
     for words in (("compare", "s/0", "s/1"), ("report", "s"), ("best", "s", "--as", "command")):
         assert grposweep(here, *words).code == 0, words
     assert "12 steps" in grposweep(here, "show", "s", "0").out
@@ -242,12 +331,16 @@ def test_nothing_is_claimed_that_only_the_program_knows(run: Run, here: Path) ->
     assert (refused.code, "Set --as command." in refused.err) == (2, True)
 
 
-def interrupted(run: Run, start: Callable[..., "subprocess.Popen[str]"], here: Path, *words: str) -> Path:
+def interrupted(
+    run: Run, start: Callable[..., "subprocess.Popen[str]"], here: Path, *words: str
+) -> Path:
     """The trial of a sweep that was interrupted in its middle and continued."""
     words = ("trainer=command", "lr=0.1", JSON_LINES, REWARD, "name=s", "trainer.keep=all", *words)
     words = (*words, "+trainer.environment.WAIT='0.2'", *COMMAND)
     process, folder = start(*words), here / "outputs" / "s" / "trials"
-    wait_for(lambda: [*folder.glob("*/metrics.jsonl")] and len(steps(trials(folder.parent)[0])) >= 3)
+    wait_for(
+        lambda: [*folder.glob("*/metrics.jsonl")] and len(steps(trials(folder.parent)[0])) >= 3
+    )
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=60)
     assert read(trials(folder.parent)[0] / "result.json")["status"] == "stopped"
@@ -287,13 +380,25 @@ def test_a_program_that_cannot_resume_starts_over(
 def test_trials_pause_and_are_promoted(run: Run) -> None:
     """By steps: the leader trains to its end from where it was paused, the others wait."""
     ended = run(
-        "-m", "trainer=command", "lr=interval(0.1,1)", "search.trials=10", "search.effort=0.4", "schedule.max_steps=12",
-        "trainer.resume=--resume {checkpoint}", "+trainer.environment.WAIT='0.2'", JSON_LINES, REWARD, "name=s", *COMMAND,
-    )  # fmt: skip
+        "-m",
+        "trainer=command",
+        "lr=interval(0.1,1)",
+        "search.trials=10",
+        "search.effort=0.4",
+        "schedule.max_steps=12",
+        "trainer.resume=--resume {checkpoint}",
+        "+trainer.environment.WAIT='0.2'",
+        JSON_LINES,
+        REWARD,
+        "name=s",
+        *COMMAND,
+    )
     assert ended.code == 0, ended.out + ended.err
     results = [read(trial / "result.json") for trial in trials(ended.sweep)]
     assert {result["status"] for result in results} == {"finished", "stopped"}
-    assert all(steps(trial) == list(range(1, len(steps(trial)) + 1)) for trial in trials(ended.sweep))
+    assert all(
+        steps(trial) == list(range(1, len(steps(trial)) + 1)) for trial in trials(ended.sweep)
+    )
 
 
 @pytest.mark.slow

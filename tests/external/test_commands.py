@@ -1,4 +1,6 @@
-"""Launch commands as people write them: each reaches its trainer with the values of every point, or is refused by name."""
+"""Launch commands as people write them: each reaches its trainer with the values of every point, or
+is refused by name.
+"""
 
 from pathlib import Path
 
@@ -12,20 +14,30 @@ from support import lines, read, trials
 
 ALL = read_commands()
 SWEPT = [one for one in ALL if one.in_trial or not one.refused]
-EVERY = 4  # of the commands that train with the stub is in the slow tier; all are in the thorough one
-LEFT = ("submitted", "trained.txt")  # what a command leaves that was run on
+# of the commands that train with the stub is in the slow tier; all are in the thorough one
+EVERY = 4
+# what a command leaves that was run on
+LEFT = ("submitted", "trained.txt")
 
 
 def sampled(commands: list[OwnCommand]) -> list[ParameterSet]:
     """Mark the commands that only the thorough tier tries."""
-    rare = [[] if n % EVERY == 0 and not one.real else [pytest.mark.thorough] for n, one in enumerate(commands)]
-    return [pytest.param(one, id=one.name, marks=marks) for one, marks in zip(commands, rare, strict=True)]
+    rare = [
+        [] if n % EVERY == 0 and not one.real else [pytest.mark.thorough]
+        for n, one in enumerate(commands)
+    ]
+    return [
+        pytest.param(one, id=one.name, marks=marks)
+        for one, marks in zip(commands, rare, strict=True)
+    ]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("one", sampled(ALL))
 def test_an_unchanged_command_is_asked(here: Path, one: OwnCommand) -> None:
-    """Its values are known or unknown as its script says, or a message says why it cannot be swept. Nothing trains meanwhile."""
+    """Its values are known or unknown as its script says, or a message says why it cannot be swept.
+    Nothing trains meanwhile.
+    """
     variables = stage(one, here)
     if one.refused and not one.in_trial:
         with pytest.raises(UserError) as raised:
@@ -41,7 +53,9 @@ def test_an_unchanged_command_is_asked(here: Path, one: OwnCommand) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("one", sampled(SWEPT))
 def test_every_trial_trains_with_its_own_values(here: Path, one: OwnCommand) -> None:
-    """What its trainer got are the point's values, and it trained with them; or it was refused before its first step."""
+    """What its trainer got are the point's values, and it trained with them; or it was refused
+    before its first step.
+    """
     if not one.is_installed:
         pytest.skip(f"needs {one.needs}")
     ended = sweep(one, here, stage(one, here))
@@ -52,6 +66,9 @@ def test_every_trial_trains_with_its_own_values(here: Path, one: OwnCommand) -> 
         return
     assert ended.code == 0, ended.out + ended.err
     done = trials(here / "outputs" / "s")
-    assert tuple(read(folder / "trained_with.json")["values"]["learning_rate"] for folder in done) == RATES
+    assert (
+        tuple(read(folder / "trained_with.json")["values"]["learning_rate"] for folder in done)
+        == RATES
+    )
     rewards = [{line["reward"] for line in lines(folder / "metrics.jsonl")} for folder in done]
     assert one.real or rewards == [{rate} for rate in RATES]

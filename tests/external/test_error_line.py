@@ -16,10 +16,17 @@ ValueError: no such split: tran
 
 def test_the_last_exception_is_shown_with_the_user_s_own_file_and_line() -> None:
     """Not with the library's, and not with the sweep's copy of the file."""
-    assert error_line(LOG.splitlines()) == "ValueError: no such split: tran (/home/me/project/data.py, line 7)"
-    copied = LOG.replace("/home/me/project/", "/work/outputs/s/inputs/0123456789ab/home/me/project/")
+    assert (
+        error_line(LOG.splitlines())
+        == "ValueError: no such split: tran (/home/me/project/data.py, line 7)"
+    )
+    copied = LOG.replace(
+        "/home/me/project/", "/work/outputs/s/inputs/0123456789ab/home/me/project/"
+    )
     assert error_line(copied.splitlines()) == error_line(LOG.splitlines())
-    assert error_line([f"[rank0]: {line}" for line in LOG.splitlines()]) == error_line(LOG.splitlines())
+    assert error_line([f"[rank0]: {line}" for line in LOG.splitlines()]) == error_line(
+        LOG.splitlines()
+    )
 
 
 def test_a_log_without_an_exception_has_no_such_line() -> None:
@@ -29,5 +36,10 @@ def test_a_log_without_an_exception_has_no_such_line() -> None:
 
 def test_without_an_exception_the_last_line_that_speaks_of_an_error_is_the_error() -> None:
     """argparse and shells print one line; the command itself, which is printed first, is none."""
-    lines = ["$ train.py --on-error stop", "usage: train.py [-h]", "train.py: error: unrecognized arguments: --lr", ""]
+    lines = [
+        "$ train.py --on-error stop",
+        "usage: train.py [-h]",
+        "train.py: error: unrecognized arguments: --lr",
+        "",
+    ]
     assert error_line(lines) == "train.py: error: unrecognized arguments: --lr"

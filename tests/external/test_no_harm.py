@@ -1,4 +1,6 @@
-"""Commands that delete, move or overwrite: asking them and sweeping them leaves every file of the user's as it was."""
+"""Commands that delete, move or overwrite: asking them and sweeping them leaves every file of the
+user's as it was.
+"""
 
 import hashlib
 from pathlib import Path
@@ -18,7 +20,12 @@ args = GRPOConfig("my_out", learning_rate=1e-5, max_steps=2, logging_steps=1, sa
 GRPOTrainer("tiny", right, args, train_dataset=rows()).train()
 open("trained.txt", "w").close()
 """
-OWN = {"my_out/weights.bin": "weights", "old.log": "a line", "results.csv": "a table", "data/rows.txt": "rows"}
+OWN = {
+    "my_out/weights.bin": "weights",
+    "old.log": "a line",
+    "results.csv": "a table",
+    "data/rows.txt": "rows",
+}
 ROWS = yaml.safe_load(Path(__file__).with_name("destructive.yaml").read_text())
 
 
@@ -26,7 +33,9 @@ def contents(folder: Path) -> dict[str, str]:
     """The files and folders of a folder, with a hash of each file."""
     found = {}
     for path in sorted(folder.rglob("*")):
-        found[str(path.relative_to(folder))] = hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
+        found[str(path.relative_to(folder))] = (
+            hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
+        )
     return found
 
 
@@ -40,7 +49,10 @@ def staged(row: dict[str, Any], folder: Path) -> dict[str, str]:
 
 def sampled(rows: list[dict[str, Any]], every: int) -> list[ParameterSet]:
     """Mark the rows that only the slow tier tries."""
-    return [pytest.param(row, id=row["kind"], marks=[pytest.mark.slow] * (n % every > 0)) for n, row in enumerate(rows)]
+    return [
+        pytest.param(row, id=row["kind"], marks=[pytest.mark.slow] * (n % every > 0))
+        for n, row in enumerate(rows)
+    ]
 
 
 def answer_of(row: dict[str, Any], folder: Path, variables: dict[str, str]) -> None:
@@ -71,6 +83,7 @@ def test_asking_changes_nothing_without_a_view_of_the_folder(
     """On a system that has none, what Python and ``rm`` would do is still seen."""
     variables = staged(row, here)
     before = contents(here)
-    monkeypatch.setenv("PATH", str(here))  # without unshare
+    # without unshare
+    monkeypatch.setenv("PATH", str(here))
     answer_of(row, here, variables)
     assert contents(here) == before

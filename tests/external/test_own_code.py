@@ -1,4 +1,6 @@
-"""Launches compared with the trainers' own code, where an environment under .venvs has it: verl, TRL 0.18."""
+"""Launches compared with the trainers' own code, where an environment under .venvs has it: verl,
+TRL 0.18.
+"""
 
 import os
 import subprocess
@@ -69,13 +71,22 @@ save_steps: 2
 
 @pytest.mark.skipif(not TRL_018.exists(), reason="needs TRL 0.18.0 (make trl-versions)")
 def test_open_r1s_trl_trains_a_sweep(run: Callable[..., Ended], here: Path) -> None:
-    """A stand-in for its grpo.py, with the parser and the trainer of TRL 0.18.0, on a tiny model made by its own transformers."""
+    """A stand-in for its grpo.py, with the parser and the trainer of TRL 0.18.0, on a tiny model
+    made by its own transformers.
+    """
     (here / "src" / "open_r1").mkdir(parents=True)
     write_text(here / "src" / "open_r1" / "grpo.py", SCRIPT)
     write_text(here / "recipe.yaml", RECIPE)
     known = {**os.environ, "HF_HUB_OFFLINE": "1"}
-    subprocess.run([str(TRL_018), "-c", MODEL], cwd=here, env=known, check=True, capture_output=True)
-    own = ("trainer=open-r1", "trainer.recipe=recipe.yaml", f"trainer.python={TRL_018}", "trainer.launch_arguments=[]")
+    subprocess.run(
+        [str(TRL_018), "-c", MODEL], cwd=here, env=known, check=True, capture_output=True
+    )
+    own = (
+        "trainer=open-r1",
+        "trainer.recipe=recipe.yaml",
+        f"trainer.python={TRL_018}",
+        "trainer.launch_arguments=[]",
+    )
     ended = run(*own, "-m", "lr=1e-3,1e-2", "batch.num_generations=4,6", timeout=400)
     assert ended.code == 0, ended.out + ended.err
     results = [read(folder / "result.json") for folder in trials(ended.sweep)]
@@ -84,17 +95,29 @@ def test_open_r1s_trl_trains_a_sweep(run: Callable[..., Ended], here: Path) -> N
 
 
 @pytest.mark.skipif(not VERL.exists(), reason="needs verl (make verl)")
-def test_verls_own_command_line_takes_a_trials_configuration(run: Callable[..., Ended], here: Path) -> None:
-    """Hydra composes what ``program.sh`` would start, with the point's numbers in it; GPU packages are stand-ins."""
+def test_verls_own_command_line_takes_a_trials_configuration(
+    run: Callable[..., Ended], here: Path
+) -> None:
+    """Hydra composes what ``program.sh`` would start, with the point's numbers in it; GPU packages
+    are stand-ins.
+    """
     from programs.test_on_ray import RECIPES
 
     write_text(here / "own.yaml", RECIPES["verl"])
-    own = ("trainer=verl", "trainer.recipe=own.yaml", "cluster=dry_run", "cluster.gpus_per_node=8", "name=s")
+    own = (
+        "trainer=verl",
+        "trainer.recipe=own.yaml",
+        "cluster=dry_run",
+        "cluster.gpus_per_node=8",
+        "name=s",
+    )
     ended = run(*own, "lr=5e-6", "kl.beta=0.02")
     (trial,) = trials(ended.sweep)
     code = HYDRA.format(stubs=str(PROJECT / "benchmarks" / "frameworks"))
     words = ["--config-dir", str(trial), "--config-name", "recipe", "trainer.logger=[console,file]"]
-    answer = subprocess.run([str(VERL), "-c", code, *words], capture_output=True, text=True, check=False)
+    answer = subprocess.run(
+        [str(VERL), "-c", code, *words], capture_output=True, text=True, check=False
+    )
     assert "kl_loss_coef: 0.02" in answer.stdout, answer.stderr[-2000:]
     assert "lr: 5.0e-06" in answer.stdout
 
@@ -102,7 +125,9 @@ def test_verls_own_command_line_takes_a_trials_configuration(run: Callable[..., 
 def test_a_stop_waits_for_a_rollout_boundary_and_the_same_command_continues(
     run: Callable[..., Ended], start: Callable, here: Path
 ) -> None:
-    """Ctrl-C in the middle of a real TRL training of a user's script: a checkpoint at a boundary, no step twice or never."""
+    """Ctrl-C in the middle of a real TRL training of a user's script: a checkpoint at a boundary,
+    no step twice or never.
+    """
     import signal
 
     from end_to_end.test_own_script import BLOCK, DOCUMENT
@@ -121,7 +146,10 @@ def test_a_stop_waits_for_a_rollout_boundary_and_the_same_command_continues(
         "schedule.max_steps=150",
     )
     process = start(*own)
-    wait_for(lambda: any(path.stat().st_size for path in here.glob("outputs/s/trials/*/metrics.jsonl")), 120)
+    wait_for(
+        lambda: any(path.stat().st_size for path in here.glob("outputs/s/trials/*/metrics.jsonl")),
+        120,
+    )
     process.send_signal(signal.SIGINT)
     assert process.wait(120) == 130
     (trial,) = trials(here / "outputs" / "s")

@@ -1,4 +1,6 @@
-"""The user's own launch command: its values enter where it builds its configuration, and what it got is recorded."""
+"""The user's own launch command: its values enter where it builds its configuration, and what it
+got is recorded.
+"""
 
 import json
 import re
@@ -14,7 +16,8 @@ import yaml
 from support import Ended, grposweep, lines, read, trials, wait_for
 
 Run = Callable[..., Ended]
-ASKED = "+trainer.environment.GRPOSWEEP_ASK_MODE=real"  # the stub of TRL takes no time
+# the stub of TRL takes no time
+ASKED = "+trainer.environment.GRPOSWEEP_ASK_MODE=real"
 LAUNCH = f"""#!/bin/bash
 export MY_FLAG=1
 {sys.executable} train.py --config recipe.yaml "$@"
@@ -51,43 +54,68 @@ def edit(folder: Path, old: str, new: str) -> None:
 
 
 def test_a_command_runs_as_it_is_and_its_exports_survive(run: Run, command: Path) -> None:
-    """What the trainer got is in the trial's folder: the point's values, everything else as the script has it.
+    """What the trainer got is in the trial's folder: the point's values, everything else as the
+    script has it.
 
     Its configuration, which checkpoints hold, is read without these packages.
     """
-    edit(command, "trainer = GRPO", "import pickle; pickle.dump(args, open('args.bin', 'wb'))\ntrainer = GRPO")
+    edit(
+        command,
+        "trainer = GRPO",
+        "import pickle; pickle.dump(args, open('args.bin', 'wb'))\ntrainer = GRPO",
+    )
     ended = run(ASKED, "name=s", "-m", "lr=0.1,0.3", "--", "bash", "launch.sh")
     assert ended.code == 0, ended.out + ended.err
     records = [read(folder / "trained_with.json") for folder in trials(ended.sweep)]
     assert [record["values"]["learning_rate"] for record in records] == [0.1, 0.3]
     assert {record["values"]["weight_decay"] for record in records} == {0.1}
-    assert (records[0]["rewards"], records[0]["train_rows"], records[0]["world_size"]) == (["right"], 1000, 1)
+    assert (records[0]["rewards"], records[0]["train_rows"], records[0]["world_size"]) == (
+        ["right"],
+        1000,
+        1,
+    )
     assert read(command / "seen.json")["environment"]["MY_FLAG"] == "1"
-    assert [read(folder / "result.json")["objective"] for folder in trials(ended.sweep)] == [0.9, 0.7]
+    assert [read(folder / "result.json")["objective"] for folder in trials(ended.sweep)] == [
+        0.9,
+        0.7,
+    ]
     assert b"grposweep." not in (command / "args.bin").read_bytes()
 
 
-def test_a_value_that_the_script_sets_later_ends_the_trial_before_its_first_step(run: Run, command: Path) -> None:
+def test_a_value_that_the_script_sets_later_ends_the_trial_before_its_first_step(
+    run: Run, command: Path
+) -> None:
     """With both values and the line; also an assignment that depends on another value."""
     edit(command, "trainer = GRPO", "args.warmup_steps = int(0.5 * args.max_steps)\ntrainer = GRPO")
     ended = run(ASKED, "name=s", "-m", "optimizer.warmup_steps=0,2", "--", "bash launch.sh")
     assert ended.code == 1
-    assert "warmup_steps=0 is this trial's, but train.py:19 sets warmup_steps=1" in ended.out + ended.err
+    assert (
+        "warmup_steps=0 is this trial's, but train.py:19 sets warmup_steps=1"
+        in ended.out + ended.err
+    )
     assert not (trials(command / "outputs" / "s")[0] / "metrics.jsonl").exists()
 
 
 def test_a_sweep_ends_if_the_script_sets_the_swept_value_itself(run: Run, command: Path) -> None:
-    """After three trials, which did not train. It does not matter that each value is another word."""
+    """After three trials, which did not train. It does not matter that each value is another
+    word.
+    """
     edit(command, "trainer = GRPO", 'args.vllm_mode = "other"\ntrainer = GRPO')
     ended = run(ASKED, "name=s", "-m", "trainer.args.vllm_mode=a,b,c,d,e,f", "--", "bash launch.sh")
     assert ended.code == 1
-    assert "vllm_mode=a is this trial's, but train.py:19 sets vllm_mode=other" in ended.out + ended.err
+    assert (
+        "vllm_mode=a is this trial's, but train.py:19 sets vllm_mode=other" in ended.out + ended.err
+    )
     assert "the last trials all failed alike" in ended.out, ended.out
     assert len(trials(command / "outputs" / "s")) == 3
 
 
-def test_what_the_trainer_got_is_shown_and_not_what_the_sweep_started_from(run: Run, command: Path) -> None:
-    """Sizes that an option of the command changes: in plan.json, show, compare and the report, and before the start nothing."""
+def test_what_the_trainer_got_is_shown_and_not_what_the_sweep_started_from(
+    run: Run, command: Path
+) -> None:
+    """Sizes that an option of the command changes: in plan.json, show, compare and the report, and
+    before the start nothing.
+    """
     edit(command, "args = GRPOConfig(**recipe", f"{ROWS}args = GRPOConfig(**recipe, {FOLLOW}")
     ended = run(ASKED, "name=s", "-m", "trainer.args.rows=32,48,64", "--", "bash launch.sh")
     assert ended.code == 0, ended.out + ended.err
@@ -101,7 +129,10 @@ def test_what_the_trainer_got_is_shown_and_not_what_the_sweep_started_from(run: 
     shown = grposweep(command, "show", "s", "1").out
     assert re.search(r"gradient_accumulation_s\S*\s+3\s+1\s+train.py:20", shown), shown
     assert "1,000 rows, 16 held out, rewards right" in " ".join(shown.split())
-    assert re.search(r"batch.gradient_accumulation_steps\s+2\s+3", grposweep(command, "compare", "s/0", "s/1").out)
+    assert re.search(
+        r"batch.gradient_accumulation_steps\s+2\s+3",
+        grposweep(command, "compare", "s/0", "s/1").out,
+    )
     assert grposweep(command, "report", "s").code == 0
     assert "GRPOTrainer of TRL" in next((command / "outputs" / "s").glob("*.html")).read_text()
 
@@ -109,25 +140,47 @@ def test_what_the_trainer_got_is_shown_and_not_what_the_sweep_started_from(run: 
 def test_a_subclass_with_defaults_of_its_own_is_judged_by_them(run: Run, command: Path) -> None:
     """They count as set: four micro-steps, where TRL's own default is one."""
     own = (
-        "import dataclasses\n@dataclasses.dataclass\nclass Own(GRPOConfig):\n    gradient_accumulation_steps: int = 4\n"
+        "import dataclasses\n@dataclasses.dataclass\nclass Own(GRPOConfig):\n    "
+        "gradient_accumulation_steps: int = 4\n"
     )
-    edit(command, "args = GRPOConfig(**recipe", f'{own}del recipe["generation_batch_size"]\nargs = Own(**recipe')
+    edit(
+        command,
+        "args = GRPOConfig(**recipe",
+        f'{own}del recipe["generation_batch_size"]\nargs = Own(**recipe',
+    )
     ended = run(ASKED, "name=s", "lr=0.1", "--", "bash launch.sh")
     assert "each trial: 3 optimizer steps, 192 completions" in ended.out, ended.out + ended.err
     assert "gradient_accumulation_steps: 4" in grposweep(command, "best", "s", "--as", "trl").out
 
 
-def test_a_trl_that_does_not_say_its_release_is_not_taken_for_the_newest(run: Run, command: Path) -> None:
-    """A copy of its source. Groups of 12 do not divide 32 completions in today's releases, and in none that is unknown."""
-    copied = 'import trl\ndel trl.__version__\nsys.path[:] = [path for path in sys.path if "-packages" not in path]\n'
+def test_a_trl_that_does_not_say_its_release_is_not_taken_for_the_newest(
+    run: Run, command: Path
+) -> None:
+    """A copy of its source. Groups of 12 do not divide 32 completions in today's releases, and in
+    none that is unknown.
+    """
+    copied = (
+        "import trl\ndel trl.__version__\nsys.path[:] = [path for path in sys.path if "
+        '"-packages" not in path]\n'
+    )
     edit(command, "trainer = GRPO", f"{copied}trainer = GRPO")
-    ended = run(ASKED, "name=s", "cluster=dry_run", "-m", "batch.num_generations=12,8", "--", "bash launch.sh")
+    ended = run(
+        ASKED,
+        "name=s",
+        "cluster=dry_run",
+        "-m",
+        "batch.num_generations=12,8",
+        "--",
+        "bash launch.sh",
+    )
     assert ended.code == 0, ended.err
     assert "does not say which release of TRL it imports" in ended.out
     assert "invalid" not in ended.out
 
 
-@pytest.mark.parametrize(("words", "said"), [("trainer.args.note=a,b", True), ("trainer.args.rows=32,64", False)])
+@pytest.mark.parametrize(
+    ("words", "said"), [("trainer.args.note=a,b", True), ("trainer.args.rows=32,64", False)]
+)
 def test_an_option_that_changes_nothing_is_named_before_anything_trains(
     run: Run, command: Path, words: str, said: bool
 ) -> None:
@@ -135,29 +188,48 @@ def test_an_option_that_changes_nothing_is_named_before_anything_trains(
     edit(command, "args = GRPOConfig(**recipe", f"{ROWS}args = GRPOConfig(**recipe, {FOLLOW}")
     ended = run(ASKED, "name=s", "cluster=dry_run", "-m", words, "--", "bash launch.sh")
     assert ended.code == 0, ended.out + ended.err
-    assert ("trainer.args.note: with a and with b the trainer gets the same" in ended.out) == said, ended.out
+    assert (
+        "trainer.args.note: with a and with b the trainer gets the same" in ended.out
+    ) == said, ended.out
 
 
 def test_the_ends_of_an_options_interval_are_asked_once_each(run: Run, command: Path) -> None:
     """The command itself, and both ends: what a trial needs is known then."""
-    edit(command, "args = GRPOConfig(**recipe", "open('../asked', 'a').write('x')\nargs = GRPOConfig(**recipe")
-    words = ("name=s", "cluster=dry_run", "search.trials=3", "-m", "trainer.args.penalty=interval(0.1,0.5)")
+    edit(
+        command,
+        "args = GRPOConfig(**recipe",
+        "open('../asked', 'a').write('x')\nargs = GRPOConfig(**recipe",
+    )
+    words = (
+        "name=s",
+        "cluster=dry_run",
+        "search.trials=3",
+        "-m",
+        "trainer.args.penalty=interval(0.1,0.5)",
+    )
     ended = run(ASKED, *words, "--", "bash launch.sh")
     assert ended.code == 0, ended.out + ended.err
     assert (command.parent / "asked").read_text() == "xxx"
 
 
 ACCELERATE = (
-    "bash -c '%s -m accelerate.commands.launch --num_processes 8 --num_machines $NNODES --machine_rank $NODE_RANK "
+    "bash -c '%s -m accelerate.commands.launch --num_processes 8 --num_machines $NNODES "
+    "--machine_rank $NODE_RANK "
     "--main_process_ip $MASTER_ADDR --main_process_port $MASTER_PORT train.py --config recipe.yaml'"
 )
 TORCHRUN = "%s -m torch.distributed.run --nproc_per_node 4 train.py --config recipe.yaml"
 
 
 @pytest.mark.parametrize("words", [ACCELERATE, TORCHRUN])
-def test_a_command_on_several_nodes_is_asked_with_their_variables(run: Run, command: Path, words: str) -> None:
-    """Its trainer has the processes of all nodes: 16 completions on each of 8 make a rollout of 128."""
-    (command / "recipe.yaml").write_text((command / "recipe.yaml").read_text().replace("generation_batch_size: 32", ""))
+def test_a_command_on_several_nodes_is_asked_with_their_variables(
+    run: Run, command: Path, words: str
+) -> None:
+    """Its trainer has the processes of all nodes: 16 completions on each of 8 make a rollout of
+    128.
+    """
+    (command / "recipe.yaml").write_text(
+        (command / "recipe.yaml").read_text().replace("generation_batch_size: 32", "")
+    )
     job = ("name=s", "cluster=dry_run", "cluster.nodes=2", "cluster.gpus_per_node=4", "lr=0.1")
     ended = run(ASKED, *job, "--", words % sys.executable)
     assert ended.code == 0, ended.err
@@ -166,20 +238,30 @@ def test_a_command_on_several_nodes_is_asked_with_their_variables(run: Run, comm
     assert "export NNODES=2" in (trial / "program.sh").read_text()
 
 
-def test_a_command_that_ignores_the_other_nodes_is_told_what_to_write(run: Run, command: Path) -> None:
+def test_a_command_that_ignores_the_other_nodes_is_told_what_to_write(
+    run: Run, command: Path
+) -> None:
     """It would train on one node, twice."""
     job = ("name=s", "cluster=dry_run", "cluster.nodes=2", "cluster.gpus_per_node=1", "lr=0.1")
     ended = run(ASKED, *job, "--", "bash launch.sh")
     assert (ended.code, "--machine_rank $NODE_RANK" in ended.err) == (2, True), ended.err
 
 
-def test_a_null_of_a_field_that_needs_a_value_is_the_trainer_s_default(run: Run, command: Path) -> None:
+def test_a_null_of_a_field_that_needs_a_value_is_the_trainer_s_default(
+    run: Run, command: Path
+) -> None:
     """``num_train_epochs=None`` would stop the trainer; the steps decide."""
     (command / "recipe.yaml").write_text(
         (command / "recipe.yaml").read_text().replace("max_steps: 3", "num_train_epochs: 2")
     )
     ended = run(
-        ASKED, "name=s", "cluster=dry_run", "schedule.epochs=null", "schedule.max_steps=3", "--", "bash launch.sh"
+        ASKED,
+        "name=s",
+        "cluster=dry_run",
+        "schedule.epochs=null",
+        "schedule.max_steps=3",
+        "--",
+        "bash launch.sh",
     )
     assert ended.code == 0, ended.err
     keys = read(trials(ended.sweep)[0] / "changed.json")["keys"]
@@ -188,7 +270,11 @@ def test_a_null_of_a_field_that_needs_a_value_is_the_trainer_s_default(run: Run,
 
 def test_a_second_training_ends_the_trial(run: Run, command: Path) -> None:
     """Also with GRPOSWEEP_ASK_MODE=real, with which nothing after the first trainer is seen."""
-    edit(command, "trainer.save_model", "trainer = GRPOTrainer('model', right, args)\ntrainer.save_model")
+    edit(
+        command,
+        "trainer.save_model",
+        "trainer = GRPOTrainer('model', right, args)\ntrainer.save_model",
+    )
     ended = run(ASKED, "name=s", "lr=0.1", "--", "bash launch.sh")
     assert ended.code == 1
     said = str(read(trials(command / "outputs" / "s")[0] / "result.json"))
@@ -205,7 +291,9 @@ def test_a_program_that_drops_our_path_is_told_as_that(run: Run, command: Path) 
 
 
 def test_placeholders_and_appended_options_are_swept(run: Run, command: Path) -> None:
-    """``{NAME:default}`` is replaced by its value; an option without a place follows the command."""
+    """``{NAME:default}`` is replaced by its value; an option without a place follows the
+    command.
+    """
     words = ("trainer.args.note=a,b", "trainer.args.penalty=0.5")
     ended = run(ASKED, "name=s", "-m", *words, "--", "bash launch.sh --note {note:mine}")
     assert ended.code == 0, ended.out + ended.err
@@ -215,8 +303,18 @@ def test_placeholders_and_appended_options_are_swept(run: Run, command: Path) ->
 @pytest.mark.parametrize(
     ("old", "new", "words", "said"),
     [
-        (", eval_dataset=list(range(16))", "", ("lr=0.1",), "passes no eval_dataset to its trainer"),
-        ("", "", ("lr=0.1", "cluster.processes=2"), "the command starts 1 processes, and cluster.processes=2"),
+        (
+            ", eval_dataset=list(range(16))",
+            "",
+            ("lr=0.1",),
+            "passes no eval_dataset to its trainer",
+        ),
+        (
+            "",
+            "",
+            ("lr=0.1", "cluster.processes=2"),
+            "the command starts 1 processes, and cluster.processes=2",
+        ),
         ("", "", ("model.lora.r=8",), "Set the option of your command that has it"),
         (
             "trainer = GRPOTrainer",
@@ -225,7 +323,12 @@ def test_placeholders_and_appended_options_are_swept(run: Run, command: Path) ->
             "ended without building a GRPO trainer",
         ),
         ("args = GRPOConfig(**recipe)", "raise ValueError('no room')", ("lr=0.1",), "no room"),
-        ("args = GRPOConfig(**recipe)", "args = GRPOConfig(num_generations=5)", ("lr=0.1",), "must be divisible by"),
+        (
+            "args = GRPOConfig(**recipe)",
+            "args = GRPOConfig(num_generations=5)",
+            ("lr=0.1",),
+            "must be divisible by",
+        ),
     ],
 )
 def test_what_cannot_be_swept_is_refused_before_anything_is_written(
@@ -250,15 +353,27 @@ def test_what_cannot_be_swept_is_refused_before_anything_is_written(
 def test_a_script_that_never_resumes_continues(
     start: Callable, run: Run, command: Path, launch: str, signal: Signals
 ) -> None:
-    """``trainer.train()`` without a checkpoint gets the one of the trial; no step is trained twice, and none runs on."""
+    """``trainer.train()`` without a checkpoint gets the one of the trial; no step is trained twice,
+    and none runs on.
+    """
     (command / "spawned.py").write_text(SPAWNED)
-    words = (ASKED, "+trainer.environment.STEP_SECONDS='0.1'", "name=s", "schedule.max_steps=40", "--", launch)
+    words = (
+        ASKED,
+        "+trainer.environment.STEP_SECONDS='0.1'",
+        "name=s",
+        "schedule.max_steps=40",
+        "--",
+        launch,
+    )
     process = start(*words)
     wait_for(lambda: list(command.glob("outputs/s/trials/*/model/checkpoint-3")), 60)
     process.send_signal(signal)
     process.wait(60)
     again = run(*words)
-    assert (again.code, bool(re.search(r"it continues from its last checkpoint \(step \d+\)", again.out))) == (0, True)
+    assert (
+        again.code,
+        bool(re.search(r"it continues from its last checkpoint \(step \d+\)", again.out)),
+    ) == (0, True)
     (trial,) = trials(command / "outputs" / "s")
     steps = [line["step"] for line in lines(trial / "metrics.jsonl") if line["kind"] == "train"]
     assert steps == list(range(1, 41))
@@ -273,18 +388,26 @@ def test_the_winner_is_written_as_its_trainer_got_it(run: Run, command: Path) ->
     assert run(ASKED, "name=s", "lr=0.1", "--", "bash launch.sh").code == 0
     told = grposweep(command, "best", "s", "--as", "trl").out
     recipe = yaml.safe_load(told)
-    assert (recipe["learning_rate"], recipe["warmup_steps"], recipe["weight_decay"]) == (0.1, 2, 0.1)
+    assert (recipe["learning_rate"], recipe["warmup_steps"], recipe["weight_decay"]) == (
+        0.1,
+        2,
+        0.1,
+    )
     assert "Not in it: model, data and rewards" in told
     assert not any(secret in path.read_text() for path in (command / "outputs").rglob("*.json"))
 
 
 def test_a_written_winner_says_how_to_train_with_it(run: Run, command: Path) -> None:
-    """By the user's command with the file as its recipe, or as a trial if no recipe is in the command."""
+    """By the user's command with the file as its recipe, or as a trial if no recipe is in the
+    command.
+    """
     ended = run(ASKED, "name=s", "lr=0.1", "--", "bash launch.sh")
     assert "/model, with 3 checkpoints: save_total_limit=1 in your script keeps one" in ended.out
     grposweep(command, "best", "s", "--export", "best.yaml")
     _, used, *_ = (command / "best.yaml").read_text().splitlines()
-    subprocess.run(["sh", "-c", used.removeprefix("# with the other keys of recipe.yaml added: ")], check=True)
+    subprocess.run(
+        ["sh", "-c", used.removeprefix("# with the other keys of recipe.yaml added: ")], check=True
+    )
     assert read(command / "seen.json")["arguments"] == ["--config", str(command / "best.yaml")]
     (trial,) = trials(ended.sweep)
     got = read(trial / "trained_with.json")
@@ -297,13 +420,18 @@ def test_an_option_that_a_shell_script_does_not_pass_on_is_refused(run: Run, com
     """All its values would train the same."""
     (command / "launch.sh").write_text(LAUNCH.replace('"$@"', ""))
     ended = run(ASKED, "-m", "trainer.args.penalty=0.1,0.2", "--", "bash launch.sh")
-    assert (ended.code, "--penalty is appended to the command, and does not arrive" in ended.err) == (2, True), (
-        ended.err
-    )
+    assert (
+        ended.code,
+        "--penalty is appended to the command, and does not arrive" in ended.err,
+    ) == (2, True), ended.err
 
 
-def test_sizes_that_follow_from_an_option_are_the_scripts_and_refuse_no_point(run: Run, command: Path) -> None:
-    """48 completions hold whole groups of 12, and 32 do not: the script decides, so the trial does, and not a default."""
+def test_sizes_that_follow_from_an_option_are_the_scripts_and_refuse_no_point(
+    run: Run, command: Path
+) -> None:
+    """48 completions hold whole groups of 12, and 32 do not: the script decides, so the trial does,
+    and not a default.
+    """
     sized = ("batch.num_generations=12", "batch.per_device_eval_batch_size=12")
     edit(command, "args = GRPOConfig(**recipe", f"{ROWS}args = GRPOConfig(**recipe, {FOLLOW}")
     ended = run(ASKED, "name=s", "-m", "trainer.args.rows=32,48", *sized, "--", "bash launch.sh")
@@ -318,7 +446,12 @@ def test_sizes_that_follow_from_an_option_are_the_scripts_and_refuse_no_point(ru
 @pytest.mark.parametrize(
     ("line", "pipe", "code", "said"),
     [
-        ("trainer._save = None\ntrainer.train()", " | tee log.txt", 1, "'NoneType' object is not callable"),
+        (
+            "trainer._save = None\ntrainer.train()",
+            " | tee log.txt",
+            1,
+            "'NoneType' object is not callable",
+        ),
         ("trainer.train()\nsys.exit('no folder to evaluate')", "", 0, "finished"),
         ("trainer.train()\ntrainer.evaluate()", "\npython -c 'print(1)'", 0, "finished"),
     ],
@@ -334,18 +467,27 @@ def test_a_trial_has_ended_if_its_training_has(
     assert said in str(read(trials(command / "outputs" / "s")[0] / "result.json"))
 
 
-def test_an_evaluation_after_the_training_is_no_second_line_of_its_step(run: Run, command: Path) -> None:
+def test_an_evaluation_after_the_training_is_no_second_line_of_its_step(
+    run: Run, command: Path
+) -> None:
     """Each step was evaluated before."""
     edit(command, "trainer.train()", "trainer.train()\ntrainer.evaluate()")
     ended = run(ASKED, "name=s", "lr=0.1", "--", "bash", "launch.sh")
     assert ended.code == 0, ended.out + ended.err
     (trial,) = trials(ended.sweep)
-    assert [line["step"] for line in lines(trial / "metrics.jsonl") if line["kind"] == "eval"] == [1, 2, 3]
+    assert [line["step"] for line in lines(trial / "metrics.jsonl") if line["kind"] == "eval"] == [
+        1,
+        2,
+        3,
+    ]
 
 
 def test_a_training_that_its_own_callback_ends_is_finished(run: Run, command: Path) -> None:
     """As with early stopping of the user's own. Its record has the steps that it made."""
-    early = "trainer.callbacks.append(type('Early', (), {'__getattr__': lambda *_: lambda args, state, control, **_: "
+    early = (
+        "trainer.callbacks.append(type('Early', (), {'__getattr__': lambda *_: lambda args, "
+        "state, control, **_: "
+    )
     early += "setattr(control, 'should_training_stop', state.global_step == 2)})())"
     edit(command, "trainer.train()", f"{early}\ntrainer.train()")
     ended = run(ASKED, "name=s", "lr=0.1", "--", "bash", "launch.sh")
@@ -370,7 +512,11 @@ def test_what_runs_after_a_stop_is_said_to_run_on_an_unfinished_model(
 def test_a_trial_pushes_nothing_and_has_a_port_of_its_own(run: Run, command: Path) -> None:
     """Trials would all push one repository, and two at once would take one port."""
     edit(command, "args = GRPOConfig(**recipe", "args = GRPOConfig(push_to_hub=True, **recipe")
-    edit(command, "trainer.train()", "assert not args.push_to_hub\ntrainer.train()\ntrainer.push_to_hub()")
+    edit(
+        command,
+        "trainer.train()",
+        "assert not args.push_to_hub\ntrainer.train()\ntrainer.push_to_hub()",
+    )
     ended = run(ASKED, "name=s", "lr=0.1", "--", "bash", "launch.sh")
     assert ended.code == 0, ended.out + ended.err
     (log,) = (command / "outputs" / "s").glob("trials/*/logs/rank-0.log")
@@ -380,18 +526,30 @@ def test_a_trial_pushes_nothing_and_has_a_port_of_its_own(run: Run, command: Pat
 
 def test_a_fixed_port_is_named_before_two_trials_run_at_once(run: Run, command: Path) -> None:
     """One of them would fail, and a worse point might win."""
-    sweep = (ASKED, "name=s", "-m", "lr=0.1,0.3", "--", "env", "MASTER_PORT=29566", "bash", "launch.sh")
+    sweep = (
+        ASKED,
+        "name=s",
+        "-m",
+        "lr=0.1,0.3",
+        "--",
+        "env",
+        "MASTER_PORT=29566",
+        "bash",
+        "launch.sh",
+    )
     refused = run("search.parallel=2", *sweep)
     assert refused.code == 2
     assert (
-        "the command has a fixed port (env MASTER_PORT=29566 bash launch.sh), and only one of the 2 trials"
-        in " ".join(refused.err.split())
-    )
+        "the command has a fixed port (env MASTER_PORT=29566 bash launch.sh), and only one of "
+        "the 2 trials"
+    ) in " ".join(refused.err.split())
     assert run("search.parallel=1", *sweep).code == 0
 
 
 def test_a_command_that_clears_the_folder_of_the_sweeps_is_refused(run: Run, command: Path) -> None:
-    """Before the first trial, also if another folder is set, and if files may be deleted otherwise."""
+    """Before the first trial, also if another folder is set, and if files may be deleted
+    otherwise.
+    """
     (command / "launch.sh").write_text(f"rm -rf runs/*\n{LAUNCH}")
     ended = run(ASKED, "name=s", "outputs=runs", "lr=0.1", "--", "bash", "launch.sh")
     assert (ended.code, "launch.sh:1 (rm -rf runs/*)" in ended.err) == (2, True), ended.err
@@ -402,7 +560,11 @@ def test_a_script_that_clears_its_output_folder_resumes(
     run: Run, start: Callable[..., "subprocess.Popen[str]"], command: Path
 ) -> None:
     """From the checkpoint that lay in it."""
-    edit(command, "trainer = GRPO", "import shutil; shutil.rmtree(args.output_dir, ignore_errors=True)\ntrainer = GRPO")
+    edit(
+        command,
+        "trainer = GRPO",
+        "import shutil; shutil.rmtree(args.output_dir, ignore_errors=True)\ntrainer = GRPO",
+    )
     words = (
         ASKED,
         "+trainer.environment.STEP_SECONDS='0.1'",
@@ -418,5 +580,7 @@ def test_a_script_that_clears_its_output_folder_resumes(
     again = run(*words)
     assert again.code == 0, again.out + again.err
     (trial,) = trials(command / "outputs" / "s")
-    assert [line["step"] for line in lines(trial / "metrics.jsonl") if line["kind"] == "train"] == list(range(1, 21))
+    assert [
+        line["step"] for line in lines(trial / "metrics.jsonl") if line["kind"] == "train"
+    ] == list(range(1, 21))
     assert not (trial / "resumed").exists()

@@ -1,4 +1,6 @@
-"""What a search asks of a user's own script in the middle of its training: to wait, or to end. Real TRL, a tiny model."""
+"""What a search asks of a user's own script in the middle of its training: to wait, or to end. Real
+TRL, a tiny model.
+"""
 
 from pathlib import Path
 
@@ -13,15 +15,24 @@ from support import lines, read, trials
 pytestmark = pytest.mark.slow
 STEPS = 60
 ACTIONS = {2e-3: Action.PAUSE, 4e-3: Action.STOP}
+# guards off: at these learning rates some processors' rounding ends in a collapse
 SCRIPT = (
-    "trainer=script", "trainer.script=train.py", "trainer.recipe=recipe.yaml", "name=s", "lr=2e-3,1e-3,4e-3",
-    f"schedule.max_steps={STEPS}", "batch.num_iterations=2", "search.guards=false",
-)  # fmt: skip  # guards off: at these learning rates some processors' rounding ends in a collapse
+    "trainer=script",
+    "trainer.script=train.py",
+    "trainer.recipe=recipe.yaml",
+    "name=s",
+    "lr=2e-3,1e-3,4e-3",
+    f"schedule.max_steps={STEPS}",
+    "batch.num_iterations=2",
+    "search.guards=false",
+)
 
 
 @pytest.fixture(scope="module")
 def swept(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Path], int]:
-    """The trials of the tutorial's script and recipe, and the last step of the paused one when it was promoted."""
+    """The trials of the tutorial's script and recipe, and the last step of the paused one when it
+    was promoted.
+    """
     here, seen = tmp_path_factory.mktemp("pausing"), list[int]()
     for kind, text in BLOCK.findall(DOCUMENT.read_text()):
         if kind != "sh":
@@ -38,17 +49,25 @@ def steps(trial: Path) -> list[int]:
     return [line["step"] for line in lines(trial / "metrics.jsonl") if line["kind"] == "train"]
 
 
-def test_a_script_waits_at_a_rollout_boundary_and_trains_no_step_twice(swept: tuple[list[Path], int]) -> None:
-    """Every rollout is used for two steps; what it had logged when it was promoted stays as it was."""
+def test_a_script_waits_at_a_rollout_boundary_and_trains_no_step_twice(
+    swept: tuple[list[Path], int],
+) -> None:
+    """Every rollout is used for two steps; what it had logged when it was promoted stays as it
+    was.
+    """
     (trial, other, _), seen = swept
     assert [read(t / "result.json")["status"] for t in (trial, other)] == ["finished", "finished"]
     assert seen % 2 == 0
     assert 10 <= seen < STEPS
     assert steps(trial) == list(range(1, STEPS + 1))
-    assert {line["attempt"] for line in lines(trial / "metrics.jsonl") if line["step"] <= seen} == {0}
+    assert {line["attempt"] for line in lines(trial / "metrics.jsonl") if line["step"] <= seen} == {
+        0
+    }
 
 
-def test_a_script_ends_at_a_rollout_boundary_when_it_is_pruned(swept: tuple[list[Path], int]) -> None:
+def test_a_script_ends_at_a_rollout_boundary_when_it_is_pruned(
+    swept: tuple[list[Path], int],
+) -> None:
     """Its reason is in the record, and it is neither failed nor finished."""
     pruned = read(swept[0][2] / "result.json")
     assert pruned["status"] == "pruned"

@@ -1,4 +1,6 @@
-"""Trials of EasyR1 and verl up to the command and the recipe: what a point changes in their words, and their logs."""
+"""Trials of EasyR1 and verl up to the command and the recipe: what a point changes in their words,
+and their logs.
+"""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -60,7 +62,12 @@ def points(
 
     def make(framework: str, *overrides: str) -> Points:
         (here / "own.yaml").write_text(RECIPES[framework])
-        base = [f"trainer={framework}", "trainer.recipe=own.yaml", "cluster=dry_run", "cluster.gpus_per_node=8"]
+        base = [
+            f"trainer={framework}",
+            "trainer.recipe=own.yaml",
+            "cluster=dry_run",
+            "cluster.gpus_per_node=8",
+        ]
         return Points(compose, [*base, *overrides])
 
     return make
@@ -73,14 +80,18 @@ def made(points: Callable[..., Points], here: Path) -> Made:
     def make(framework: str, *overrides: str) -> tuple[dict[str, Any], dict[str, Any]]:
         experiment = points(framework, *overrides).base
         write_program(here, experiment, read_setting(experiment))
-        return yaml.safe_load((here / "recipe.yaml").read_text()), read(here / "changed.json")["keys"]
+        return yaml.safe_load((here / "recipe.yaml").read_text()), read(here / "changed.json")[
+            "keys"
+        ]
 
     return make
 
 
 @pytest.mark.parametrize("framework", RECIPES)
 def test_a_point_that_changes_nothing_has_the_authors_recipe(made: Made, framework: str) -> None:
-    """Nulls and the defaults that Hydra composes stay; only the folder that it writes to is the trial's."""
+    """Nulls and the defaults that Hydra composes stay; only the folder that it writes to is the
+    trial's.
+    """
     recipe, changed = made(framework)
     folder = {"easyr1": "save_checkpoint_path", "verl": "default_local_dir"}[framework]
     assert recipe["trainer"].pop(folder).endswith("/model")
@@ -90,7 +101,9 @@ def test_a_point_that_changes_nothing_has_the_authors_recipe(made: Made, framewo
 
 def test_the_same_parameters_are_easyr1s_own_keys(made: Made) -> None:
     """Batches in prompts, one KL coefficient; the author's batch for log-probabilities stays."""
-    _, changed = made("easyr1", "lr=5e-6", "kl.beta=0.02", "batch=auto", "batch.prompts_per_step=16")
+    _, changed = made(
+        "easyr1", "lr=5e-6", "kl.beta=0.02", "batch=auto", "batch.prompts_per_step=16"
+    )
     assert changed == {
         "algorithm.kl_coef": 0.02,
         "data.rollout_batch_size": 16,
@@ -119,7 +132,9 @@ def test_the_command_is_the_frameworks_own(made: Made, here: Path) -> None:
     made("easyr1", "trainer.arguments=['data.seed=2']")
     command = (here / "program.sh").read_text().splitlines()[-1]
     assert "-m verl.trainer.main 'config=" in command
-    assert command.endswith("trainer.nnodes=1 trainer.n_gpus_per_node=8 'trainer.logger=[console,file]' data.seed=2")
+    assert command.endswith(
+        "trainer.nnodes=1 trainer.n_gpus_per_node=8 'trainer.logger=[console,file]' data.seed=2"
+    )
     made("verl")
     script = (here / "program.sh").read_text()
     assert "-m verl.trainer.main_ppo --config-dir" in script
@@ -127,7 +142,9 @@ def test_the_command_is_the_frameworks_own(made: Made, here: Path) -> None:
 
 
 def test_on_several_nodes_the_job_starts_ray_around_the_command(made: Made, here: Path) -> None:
-    """A dry run shows what each node runs; verl's own number of CPUs would be refused by a Ray that runs already."""
+    """A dry run shows what each node runs; verl's own number of CPUs would be refused by a Ray that
+    runs already.
+    """
     made("verl", "cluster.nodes=2")
     script = (here / "program.sh").read_text()
     assert "#   first node:  " in script
@@ -141,9 +158,15 @@ def test_on_several_nodes_the_job_starts_ray_around_the_command(made: Made, here
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        (("cluster.nodes=2", "cluster.cpus_per_gpu=2"), "reserves up to 4 CPUs a GPU .* Set cluster.cpus_per_gpu=4"),
+        (
+            ("cluster.nodes=2", "cluster.cpus_per_gpu=2"),
+            "reserves up to 4 CPUs a GPU .* Set cluster.cpus_per_gpu=4",
+        ),
         (("cluster.kind=local", "cluster.nodes=2"), "cluster=local: this machine is one node"),
-        (("trainer.arguments=['trainer.nnodes=2']",), "trainer.nnodes=2, and the trial has trainer.nnodes=1"),
+        (
+            ("trainer.arguments=['trainer.nnodes=2']",),
+            "trainer.nnodes=2, and the trial has trainer.nnodes=1",
+        ),
     ],
 )
 def test_a_shape_in_which_the_program_would_wait_forever_is_refused(
@@ -165,13 +188,19 @@ def test_a_job_reads_the_trial_that_was_written_for_it(
 
 
 def test_a_line_of_either_log_becomes_training_and_evaluation_in_optimizer_steps() -> None:
-    """EasyR1 nests its names, verl keeps them below ``data``; a rollout is two optimizer steps here."""
+    """EasyR1 nests its names, verl keeps them below ``data``; a rollout is two optimizer steps
+    here.
+    """
     easyr1 = b'{"step": 3, "actor": {"pg_loss": 0.1}, "val": {"reward_score": 0.5}}'
     verl = b'{"step": 3, "data": {"actor/pg_loss": 0.1, "val-core/gsm8k/reward/mean@1": 0.5}}'
     for line in (easyr1, verl):
         train, evaluation = as_entries(line, 2.0)
         assert (train.kind, train.step, train.values) == ("train", 6, {"actor/pg_loss": 0.1})
-        assert (evaluation.kind, evaluation.step, evaluation.values["eval_reward"]) == ("eval", 6, 0.5)
+        assert (evaluation.kind, evaluation.step, evaluation.values["eval_reward"]) == (
+            "eval",
+            6,
+            0.5,
+        )
 
 
 def test_lines_that_are_no_entries_are_skipped() -> None:

@@ -1,4 +1,6 @@
-"""A job's Ray cluster, with a program in Ray's place: what starts when, why it fails, and that nothing is left."""
+"""A job's Ray cluster, with a program in Ray's place: what starts when, why it fails, and that
+nothing is left.
+"""
 
 import os
 import signal
@@ -18,7 +20,8 @@ from grposweep.train import ray_cluster
 from grposweep.train.ray_cluster import RayNode, StoppedEarly, make_folder, wait_for_head
 from support import read, wait_for
 
-# A Python that knows nothing but what is asked of Ray; $FAKE holds what has happened, and what is to go wrong.
+# A Python that knows nothing but what is asked of Ray; $FAKE holds what has happened, and what is
+# to go wrong.
 PYTHON = """#!/bin/sh
 case "$*" in
 *find_spec*) [ ! -e "$FAKE/no_ray" ] || { echo "ModuleNotFoundError: No module named 'ray'" >&2; exit 1; }; echo False ;;
@@ -47,9 +50,15 @@ class Job:
         """Our process on a node."""
         cluster = SimpleNamespace(ray_timeout=5)
         attempt = SimpleNamespace(
-            folder=self.folder, number=3, rank=rank, is_main=rank == 0, ranks=2, terminated=False, beat=lambda _: None,
+            folder=self.folder,
+            number=3,
+            rank=rank,
+            is_main=rank == 0,
+            ranks=2,
+            terminated=False,
+            beat=lambda _: None,
             experiment=SimpleNamespace(cluster=cluster),
-        )  # fmt: skip
+        )
         attempt.asks_to_stop = lambda _: attempt.terminated
         return attempt
 
@@ -67,7 +76,11 @@ class Job:
 
     def happened(self) -> list[str]:
         """What has been started, in order."""
-        return (self.folder / "happened").read_text().split() if (self.folder / "happened").is_file() else []
+        return (
+            (self.folder / "happened").read_text().split()
+            if (self.folder / "happened").is_file()
+            else []
+        )
 
 
 @pytest.fixture
@@ -84,8 +97,11 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def test_the_program_runs_while_all_nodes_are_there_and_the_others_stay_as_long(job: Job) -> None:
-    """A worker waits for the head's address, and ends when the head says that the program has ended."""
-    (job.folder / "ray.json").write_text('{"attempt": 2, "ended": true}')  # an earlier attempt's
+    """A worker waits for the head's address, and ends when the head says that the program has
+    ended.
+    """
+    # an earlier attempt's
+    (job.folder / "ray.json").write_text('{"attempt": 2, "ended": true}')
     other = threading.Thread(target=lambda: job.node(1).worker(), daemon=True)
     other.start()
     with job.node(0).head() as address:
@@ -107,14 +123,25 @@ def enter(node: RayNode) -> None:
     ("fault", "error", "reason"),
     [
         ("no_ray", UserError, "No module named 'ray'.*Set trainer.python"),
-        ("no_head", ConnectionError, "Ray ended on node 0 of 2 with exit code 3. logs/ray-0.log ends with: no shared memory"),
-        ("alone", ConnectionError, "2 nodes with 2 GPUs and 8 CPUs each .* there are 2 GPUs and 8 CPUs. .*cluster.ray_timeout"),
+        (
+            "no_head",
+            ConnectionError,
+            "Ray ended on node 0 of 2 with exit code 3. logs/ray-0.log ends with: no shared memory",
+        ),
+        (
+            "alone",
+            ConnectionError,
+            "2 nodes with 2 GPUs and 8 CPUs each .* there are 2 GPUs and 8 CPUs. "
+            ".*cluster.ray_timeout",
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_cluster_that_does_not_come_up_has_one_reason(
     job: Job, fault: str, error: type[Exception], reason: str
 ) -> None:
-    """Ray is missing, the head ends, a node does not join; the other nodes learn that there is nothing to wait for."""
+    """Ray is missing, the head ends, a node does not join; the other nodes learn that there is
+    nothing to wait for.
+    """
     (job.folder / fault).touch()
     (job.folder / "ray.token").touch()
     with pytest.raises(error, match=reason):
@@ -128,7 +155,9 @@ def test_a_worker_whose_ray_ends_is_the_reason(job: Job) -> None:
     (job.folder / "no_worker").touch()
     with (
         job.node(0).head(),
-        pytest.raises(ConnectionError, match=r"node 1 of 2 with exit code 4. .*: no route to the head"),
+        pytest.raises(
+            ConnectionError, match=r"node 1 of 2 with exit code 4. .*: no route to the head"
+        ),
     ):
         job.node(1).worker()
 
@@ -142,7 +171,9 @@ def test_a_stop_ends_the_wait(job: Job) -> None:
 
 
 def test_a_worker_gives_the_program_time_to_end(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It was asked to stop as well, and the program may be writing a checkpoint; but not forever."""
+    """It was asked to stop as well, and the program may be writing a checkpoint; but not
+    forever.
+    """
     monkeypatch.setattr(ray_cluster, "LAST_SECONDS", 0.3)
     with job.node(0).head():
         node = job.node(1)
@@ -159,18 +190,24 @@ def test_what_a_killed_process_leaves_is_removed_by_its_guard(tmp_path: Path) ->
     """Its guard kills Ray's processes by their mark, then removes Ray's folder."""
     folder = tmp_path / "ray-1"
     (folder / "session").mkdir(parents=True)
-    left = subprocess.Popen(["sleep", "60"], env={**os.environ, MARK: "a mark"}, start_new_session=True)
+    left = subprocess.Popen(
+        ["sleep", "60"], env={**os.environ, MARK: "a mark"}, start_new_session=True
+    )
     guard = start_guard("a mark", folder)
     assert guard.stdin is not None
-    os.kill(guard.pid, signal.SIGUSR2)  # a job's warning goes to all of its processes
-    guard.stdin.close()  # as the kernel does for a process that was killed
+    # a job's warning goes to all of its processes
+    os.kill(guard.pid, signal.SIGUSR2)
+    # as the kernel does for a process that was killed
+    guard.stdin.close()
     assert left.wait(10) == -signal.SIGKILL
     guard.wait(10)
     assert not folder.exists()
 
 
 @pytest.mark.parametrize("place", ["/tmp", "/scratch/jobs/of/a/rather/long/name/4711"])
-def test_rays_folder_is_short_enough_for_its_sockets(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rays_folder_is_short_enough_for_its_sockets(
+    place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A Unix socket's path has 107 characters, and Ray adds 66."""
     monkeypatch.setattr(ray_cluster.tempfile, "gettempdir", lambda: place)
     folder = make_folder()
@@ -184,7 +221,11 @@ def test_no_port_is_one_that_another_job_on_the_node_may_have() -> None:
     cluster = RayCluster("python", 2, 4, 32)
     head, worker = cluster.start_head("/tmp/ray-1"), cluster.start_worker("10.0.0.1:4321")
     for command in (head, worker):
-        assert {"--min-worker-port=0", "--max-worker-port=0", "--dashboard-agent-listen-port=0"} <= set(command)
+        assert {
+            "--min-worker-port=0",
+            "--max-worker-port=0",
+            "--dashboard-agent-listen-port=0",
+        } <= set(command)
         assert {"--num-gpus=4", "--num-cpus=32", "--block", "--disable-usage-stats"} <= set(command)
     assert "--port=0" in head
     assert "--include-dashboard=false" in head

@@ -1,4 +1,6 @@
-"""Sweeps of a script that the user already has, from the command line: its recipe, its log, its end."""
+"""Sweeps of a script that the user already has, from the command line: its recipe, its log, its
+end.
+"""
 
 import os
 import signal
@@ -31,7 +33,9 @@ def marked_processes(folder: Path) -> list[int]:
     found = []
     for entry in Path("/proc").iterdir():
         try:
-            environment = (entry / "environ").read_bytes().split(b"\0") if entry.name.isdigit() else []
+            environment = (
+                (entry / "environ").read_bytes().split(b"\0") if entry.name.isdigit() else []
+            )
         except OSError:
             continue
         if wanted in environment and any(word.startswith(MARK.encode()) for word in environment):
@@ -46,12 +50,15 @@ def test_a_jobs_warning_does_not_end_the_program(run: Run, script: Script) -> No
 
 
 def test_parameters_override_the_recipe_and_the_rest_of_it_stays(run: Run, script: Script) -> None:
-    """Two learning rates; the better one wins by the script's own evaluations, read from the state that it saves."""
+    """Two learning rates; the better one wins by the script's own evaluations, read from the state
+    that it saves.
+    """
     ended = run(*script, "-m", "lr=0.1,0.3")
     assert ended.code == 0, ended.out + ended.err
     assert [recipe["learning_rate"] for recipe in recipes(ended.sweep)] == [0.1, 0.3]
     assert all(
-        recipe["weight_decay"] == 0.1 and recipe["generation_batch_size"] == 32 for recipe in recipes(ended.sweep)
+        recipe["weight_decay"] == 0.1 and recipe["generation_batch_size"] == 32
+        for recipe in recipes(ended.sweep)
     )
     assert [result["objective"] for result in results(ended.sweep)] == [0.9, 0.7]
     metrics = lines(trials(ended.sweep)[0] / "metrics.jsonl")
@@ -62,8 +69,15 @@ def test_parameters_override_the_recipe_and_the_rest_of_it_stays(run: Run, scrip
 
 @pytest.mark.slow
 def test_options_of_a_script_follow_its_own_arguments(run: Run, script: Script, here: Path) -> None:
-    """``trainer.args`` that its configuration does not have are options of the command; the others enter with the values."""
-    ended = run(*script, "trainer.arguments=[--note,mine]", "trainer.args.penalty=0.5", "trainer.args.lora_like=8")
+    """``trainer.args`` that its configuration does not have are options of the command; the others
+    enter with the values.
+    """
+    ended = run(
+        *script,
+        "trainer.arguments=[--note,mine]",
+        "trainer.args.penalty=0.5",
+        "trainer.args.lora_like=8",
+    )
     assert ended.code == 0, ended.err
     assert read(here / "seen.json")["arguments"][-4:] == ["--note", "mine", "--penalty", "0.5"]
     (trial,) = trials(ended.sweep)
@@ -88,7 +102,9 @@ def test_another_script_is_another_experiment(run: Run, script: Script, here: Pa
 
 
 @pytest.mark.slow
-def test_a_script_that_reports_no_objective_is_told_what_it_reports(run: Run, script: Script) -> None:
+def test_a_script_that_reports_no_objective_is_told_what_it_reports(
+    run: Run, script: Script
+) -> None:
     """The metric, what there is, and what to set."""
     ended = run(*script, "search.metric=eval_accuracy")
     assert "search.metric=eval_accuracy" in ended.out
@@ -96,10 +112,17 @@ def test_a_script_that_reports_no_objective_is_told_what_it_reports(run: Run, sc
 
 
 @pytest.mark.slow
-def test_nothing_is_left_of_a_script_whose_controller_was_killed(start: Callable, script: Script, here: Path) -> None:
+def test_nothing_is_left_of_a_script_whose_controller_was_killed(
+    start: Callable, script: Script, here: Path
+) -> None:
     """Not the script, nor what it started in a session of its own."""
-    sleeps = "import subprocess, time\nsubprocess.Popen(['sleep', '300'], start_new_session=True)\ntime.sleep(300)\n"
-    (here / "train.py").write_text((here / "train.py").read_text().replace("trainer.train()", sleeps))
+    sleeps = (
+        "import subprocess, time\nsubprocess.Popen(['sleep', '300'], "
+        "start_new_session=True)\ntime.sleep(300)\n"
+    )
+    (here / "train.py").write_text(
+        (here / "train.py").read_text().replace("trainer.train()", sleeps)
+    )
     process = start(*script)
     folder = here / "outputs" / "s" / "trials"
     wait_for(lambda: folder.exists() and trials(here / "outputs" / "s"), 60)
@@ -115,7 +138,12 @@ def test_ctrl_c_ends_a_script_and_the_same_command_continues(
     start: Callable, run: Run, script: Script, here: Path
 ) -> None:
     """Without our callback it is a SIGTERM; the trial is stopped, not failed."""
-    slow = (*script, "+trainer.environment.STEP_SECONDS='0.1'", "schedule=steps", "schedule.max_steps=60")
+    slow = (
+        *script,
+        "+trainer.environment.STEP_SECONDS='0.1'",
+        "schedule=steps",
+        "schedule.max_steps=60",
+    )
     process = start(*slow)
     wait_for(lambda: list(here.glob("outputs/s/trials/*/metrics.jsonl")), 60)
     os.kill(process.pid, signal.SIGINT)
@@ -142,9 +170,15 @@ for beat in range(120):
 
 
 @pytest.mark.slow
-def test_a_program_lives_as_long_as_its_callback_beats(run: Run, script: Script, here: Path) -> None:
-    """Twelve seconds of training with six seconds' patience; and one that falls silent after two is ended."""
-    (here / "train.py").write_text((here / "train.py").read_text().replace("trainer.train()", BEATING))
+def test_a_program_lives_as_long_as_its_callback_beats(
+    run: Run, script: Script, here: Path
+) -> None:
+    """Twelve seconds of training with six seconds' patience; and one that falls silent after two is
+    ended.
+    """
+    (here / "train.py").write_text(
+        (here / "train.py").read_text().replace("trainer.train()", BEATING)
+    )
     own = (*script[:-1], "cluster.stall_min=0.1", "cluster.warm=false")
     alive = run(*own, "name=alive", "+trainer.environment.BEATS='120'")
     assert results(alive.sweep)[0]["status"] == "finished", alive.out
@@ -153,8 +187,12 @@ def test_a_program_lives_as_long_as_its_callback_beats(run: Run, script: Script,
 
 
 @pytest.mark.slow
-def test_a_trial_of_a_script_is_rerun_with_its_recipe_and_with_a_change(run: Run, script: Script, here: Path) -> None:
-    """From another folder: script and recipe are found where the sweep was started; a change reaches the recipe."""
+def test_a_trial_of_a_script_is_rerun_with_its_recipe_and_with_a_change(
+    run: Run, script: Script, here: Path
+) -> None:
+    """From another folder: script and recipe are found where the sweep was started; a change
+    reaches the recipe.
+    """
     sweep = run(*script, "-m", "lr=0.1,0.3").sweep
     (here / "elsewhere").mkdir()
     exact = grposweep(here / "elsewhere", "rerun", "1", "--sweep", str(sweep))
@@ -162,11 +200,16 @@ def test_a_trial_of_a_script_is_rerun_with_its_recipe_and_with_a_change(run: Run
     assert "every number of metrics.jsonl is the same" in exact.out
     assert recipes(exact.sweep)[0] | {"output_dir": ""} == recipes(sweep)[1] | {"output_dir": ""}
     changed = grposweep(here / "elsewhere", "rerun", "1", "lr=0.2", "--sweep", str(sweep))
-    assert (recipes(changed.sweep)[0]["learning_rate"], results(changed.sweep)[0]["objective"]) == (0.2, 0.8)
+    assert (recipes(changed.sweep)[0]["learning_rate"], results(changed.sweep)[0]["objective"]) == (
+        0.2,
+        0.8,
+    )
 
 
 @pytest.mark.slow
-def test_a_rerun_says_that_the_script_has_changed_since(run: Run, script: Script, here: Path) -> None:
+def test_a_rerun_says_that_the_script_has_changed_since(
+    run: Run, script: Script, here: Path
+) -> None:
     """What identifies the experiment is not what was recorded."""
     run(*script)
     with (here / "train.py").open("a") as file:
@@ -175,11 +218,18 @@ def test_a_rerun_says_that_the_script_has_changed_since(run: Run, script: Script
 
 
 @pytest.mark.slow
-def test_an_edit_while_trials_wait_reaches_none_of_them(run: Run, script: Script, here: Path) -> None:
-    """What the script imports is edited during the first trial; the sweep is then refused until the user chooses."""
+def test_an_edit_while_trials_wait_reaches_none_of_them(
+    run: Run, script: Script, here: Path
+) -> None:
+    """What the script imports is edited during the first trial; the sweep is then refused until the
+    user chooses.
+    """
     helper = here / "helper.py"
     helper.write_text("VALUE = 1\n")
-    edits = f"open({str(helper)!r}, 'w').write('VALUE = 2\\n')\nopen('had', 'a').write(str(helper.VALUE))\ntrainer.train()\n"
+    edits = (
+        f"open({str(helper)!r}, 'w').write('VALUE = 2\\n')\nopen('had', "
+        "'a').write(str(helper.VALUE))\ntrainer.train()\n"
+    )
     code = "import helper\n" + (here / "train.py").read_text().replace("trainer.train()\n", edits)
     (here / "train.py").write_text(code)
     sweep = run(*script, "-m", "lr=0.1,0.2").sweep
@@ -189,9 +239,15 @@ def test_an_edit_while_trials_wait_reaches_none_of_them(run: Run, script: Script
     assert "helper.py has changed since 2 trials" in again.err
 
 
-def test_a_script_imports_its_neighbours_first_as_python_does(run: Run, script: Script, here: Path) -> None:
-    """Our own processes do without the working directory on their path, and no variable passes that on."""
-    (here / "colorsys.py").write_text("import os\nif 'GRPOSWEEP_TRIAL' in os.environ: raise SystemExit(9)\n")
+def test_a_script_imports_its_neighbours_first_as_python_does(
+    run: Run, script: Script, here: Path
+) -> None:
+    """Our own processes do without the working directory on their path, and no variable passes that
+    on.
+    """
+    (here / "colorsys.py").write_text(
+        "import os\nif 'GRPOSWEEP_TRIAL' in os.environ: raise SystemExit(9)\n"
+    )
     (here / "train.py").write_text("import colorsys\n" + (here / "train.py").read_text())
     ended = run(*script, "lr=0.1")
     assert "exit code 9" in ended.out

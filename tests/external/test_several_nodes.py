@@ -23,9 +23,15 @@ def test_a_second_nodes_process_obeys_the_search_and_leaves_metrics_alone(tmp_pa
     metrics.write_text('{"step": 1}\n')
     (tmp_path / "control.json").write_text(json.dumps({"action": "prune"}))
     attempt = SimpleNamespace(
-        folder=tmp_path, number=0, is_main=False, terminated=False, control=ControlFile(tmp_path),
-        metrics=MetricsFile(tmp_path, 0), log=lambda *_: None, beat=lambda _: None,
-    )  # fmt: skip
+        folder=tmp_path,
+        number=0,
+        is_main=False,
+        terminated=False,
+        control=ControlFile(tmp_path),
+        metrics=MetricsFile(tmp_path, 0),
+        log=lambda *_: None,
+        beat=lambda _: None,
+    )
     child = subprocess.Popen(["sleep", "60"], process_group=0)
     watch = ExternalProgramMonitor(
         attempt, ExternalProgram(("sleep",), lambda: [Entry("train", 1, {"reward": 0.5})]), child
@@ -38,13 +44,21 @@ def test_a_second_nodes_process_obeys_the_search_and_leaves_metrics_alone(tmp_pa
 def test_a_torchrun_command_meets_on_its_nodes_as_it_is(tmp_path: Path) -> None:
     """Two nodes with two processes each: ranks 0 to 3 of 4."""
     script, port = tmp_path / "train.py", 20000 + os.getpid() % 9000
-    script.write_text("import os\nos.write(1, '{RANK} {WORLD_SIZE}\\n'.format(**os.environ).encode())\n")
-    trainer = Trainer(command=f"{sys.executable} -m torch.distributed.run --nproc_per_node 2 {script}")
+    script.write_text(
+        "import os\nos.write(1, '{RANK} {WORLD_SIZE}\\n'.format(**os.environ).encode())\n"
+    )
+    trainer = Trainer(
+        command=f"{sys.executable} -m torch.distributed.run --nproc_per_node 2 {script}"
+    )
     places = [NodeContext(4, node=node, nodes=2, port=port) for node in (0, 1)]
     programs = [build_script(Trial(trainer, tmp_path, {}, place)) for place in places]
     started = [
-        subprocess.Popen(one.command, stdout=subprocess.PIPE, text=True, env={**os.environ, **one.environment})
+        subprocess.Popen(
+            one.command, stdout=subprocess.PIPE, text=True, env={**os.environ, **one.environment}
+        )
         for one in programs
     ]
-    said = sorted(line for child in started for line in child.communicate(timeout=120)[0].splitlines())
+    said = sorted(
+        line for child in started for line in child.communicate(timeout=120)[0].splitlines()
+    )
     assert said == ["0 4", "1 4", "2 4", "3 4"]

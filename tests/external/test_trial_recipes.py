@@ -1,4 +1,6 @@
-"""The recipe that a trial of a program's gets: the author's, with the point's parameters in it and nothing else."""
+"""The recipe that a trial of a program's gets: the author's, with the point's parameters in it and
+nothing else.
+"""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -30,18 +32,26 @@ def recipe_of(points: Callable[..., Points], here: Path) -> Recipe:
     return make
 
 
-def test_a_trial_that_changes_nothing_has_the_recipe_of_its_author(recipe_of: Recipe, here: Path) -> None:
+def test_a_trial_that_changes_nothing_has_the_recipe_of_its_author(
+    recipe_of: Recipe, here: Path
+) -> None:
     """Only the folder that it writes to is the trial's. TRL's defaults need no key."""
     original = yaml.safe_load((here / "recipe.yaml").read_text())
     stated = {name: value for name, value in original.items() if value != getattr(GRPOConfig, name)}
     assert recipe_of() == {**stated, "output_dir": str(here / "trial" / "model")}
 
 
-def test_a_group_option_replaces_the_recipes_group_and_sizes_are_said_once(recipe_of: Recipe) -> None:
+def test_a_group_option_replaces_the_recipes_group_and_sizes_are_said_once(
+    recipe_of: Recipe,
+) -> None:
     """TRL refuses a rollout's size together with its micro-steps."""
     recipe = recipe_of("batch=reuse")
     assert "generation_batch_size" not in recipe
-    assert (recipe["per_device_train_batch_size"], recipe["steps_per_generation"], recipe["num_iterations"]) == (
+    assert (
+        recipe["per_device_train_batch_size"],
+        recipe["steps_per_generation"],
+        recipe["num_iterations"],
+    ) == (
         64,
         2,
         2,
@@ -69,12 +79,24 @@ def test_kl_is_switched_on_with_its_coefficient(recipe_of: Recipe) -> None:
 
 def test_the_planner_solves_sizes_for_a_script_as_well(recipe_of: Recipe) -> None:
     """16 prompts of 8 on two ranks."""
-    recipe = recipe_of("batch=auto", "batch.prompts_per_step=16", "cluster.processes=2", "trainer.launcher=torchrun")
-    assert recipe["per_device_train_batch_size"] * recipe.get("gradient_accumulation_steps", 1) * 2 == 128
+    recipe = recipe_of(
+        "batch=auto",
+        "batch.prompts_per_step=16",
+        "cluster.processes=2",
+        "trainer.launcher=torchrun",
+    )
+    assert (
+        recipe["per_device_train_batch_size"] * recipe.get("gradient_accumulation_steps", 1) * 2
+        == 128
+    )
 
 
-def test_the_validator_reads_what_no_parameter_can_say(points: Callable[..., Points], here: Path) -> None:
-    """The tensor parallelism of vLLM stands in the recipe alone, and two does not divide one process."""
+def test_the_validator_reads_what_no_parameter_can_say(
+    points: Callable[..., Points], here: Path
+) -> None:
+    """The tensor parallelism of vLLM stands in the recipe alone, and two does not divide one
+    process.
+    """
     vllm = "use_vllm: true\nvllm_mode: colocate\nvllm_tensor_parallel_size: 2\n"
     (here / "recipe.yaml").write_text((here / "recipe.yaml").read_text() + vllm)
     verdict = Validator(Space(), points()).validate({})
@@ -98,8 +120,12 @@ def test_several_machines_meet_at_the_first(here: Path) -> None:
 
     place = NodeContext(processes=8, node=1, nodes=2, address="10.0.0.1", port=20100)
     for launcher, words in {
-        "torchrun": "--nproc_per_node 4 --nnodes 2 --node_rank 1 --master_addr 10.0.0.1 --master_port 20100",
-        "accelerate": "--num_processes 8 --num_machines 2 --machine_rank 1 --main_process_ip 10.0.0.1",
+        "torchrun": (
+            "--nproc_per_node 4 --nnodes 2 --node_rank 1 --master_addr 10.0.0.1 --master_port 20100"
+        ),
+        "accelerate": (
+            "--num_processes 8 --num_machines 2 --machine_rank 1 --main_process_ip 10.0.0.1"
+        ),
     }.items():
         trainer = Trainer(kind="script", script="train.py", launcher=launcher)
         assert words in " ".join(build_script(Trial(trainer, here, {}, place)).command)

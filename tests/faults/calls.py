@@ -1,7 +1,8 @@
-"""Every call by which a controller changes the world outside itself, numbered; it can be made to die at any of them.
+"""Every call by which a controller changes the world outside itself, numbered; it can be made to
+die at any of them.
 
-Opens for writing, writes, renames, removals and folders below a sweep, and all requests to its launcher. A write
-counts three times: before it, with half of it on disk, after it.
+Opens for writing, writes, renames, removals and folders below a sweep, and all requests to its
+launcher. A write counts three times: before it, with half of it on disk, after it.
 """
 
 import builtins
@@ -13,8 +14,29 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-CHANGES = ("replace", "rename", "unlink", "remove", "mkdir", "rmdir", "truncate", "chmod", "link", "symlink")
-AUDITED = {"open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate", "os.chmod", "os.link", "os.symlink"}
+CHANGES = (
+    "replace",
+    "rename",
+    "unlink",
+    "remove",
+    "mkdir",
+    "rmdir",
+    "truncate",
+    "chmod",
+    "link",
+    "symlink",
+)
+AUDITED = {
+    "open",
+    "os.rename",
+    "os.remove",
+    "os.mkdir",
+    "os.rmdir",
+    "os.truncate",
+    "os.chmod",
+    "os.link",
+    "os.symlink",
+}
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 
 
@@ -24,8 +46,10 @@ class Calls:
     def __init__(self, below: Path, fatal: int | None = None) -> None:
         self.below, self.fatal = str(below), fatal
         self.made: list[str] = []
-        self._process = os.getpid()  # attempts are forks of this one, and make calls of their own
-        self.audited = 0  # changes of files that Python's own audit saw; as many must have been numbered
+        # attempts are forks of this one, and make calls of their own
+        self._process = os.getpid()
+        # changes of files that Python's own audit saw; as many must have been numbered
+        self.audited = 0
 
     def at(self, what: str) -> None:
         """A moment at which the controller may die."""
@@ -50,13 +74,18 @@ class Calls:
         sys.addaudithook(self._audit)
         for name in CHANGES:
             setattr(os, name, self._changing(name, getattr(os, name)))
-        os.open = self._opening(os.open, lambda _path, flags=0, *_rest, **_named: bool(flags & WRITING))
+        os.open = self._opening(
+            os.open, lambda _path, flags=0, *_rest, **_named: bool(flags & WRITING)
+        )
         io.open = builtins.open = self._opening(io.open, _writes, self._written)  # type: ignore[assignment]
 
     @property
     def numbered(self) -> int:
         """How many changes of files were numbered that an audit sees as well."""
-        return sum(what.startswith("before ") and what.split()[1] in (*CHANGES, "open") for what in self.made)
+        return sum(
+            what.startswith("before ") and what.split()[1] in (*CHANGES, "open")
+            for what in self.made
+        )
 
     def _audit(self, event: str, arguments: tuple[Any, ...]) -> None:
         if event not in AUDITED or os.getpid() != self._process or isinstance(arguments[0], int):
@@ -82,10 +111,17 @@ class Calls:
         return changed
 
     def _opening(
-        self, call: Callable[..., Any], writes: Callable[..., bool], wrap: Callable[[Any, str], Any] | None = None
+        self,
+        call: Callable[..., Any],
+        writes: Callable[..., bool],
+        wrap: Callable[[Any, str], Any] | None = None,
     ) -> Callable[..., Any]:
         def opened(path: Any, *arguments: Any, **named: Any) -> Any:
-            place = self._place(path, named.get("dir_fd")) if writes(path, *arguments, **named) else None
+            place = (
+                self._place(path, named.get("dir_fd"))
+                if writes(path, *arguments, **named)
+                else None
+            )
             if place is None or os.getpid() != self._process:
                 return call(path, *arguments, **named)
             made = call if isinstance(path, int) else self.around(f"open {place}", call)
@@ -104,7 +140,11 @@ class Calls:
         else:
             text = os.fsdecode(path)
             text = str(Path(_opened(folder) if folder is not None else Path.cwd(), text))
-        return text.removeprefix(self.below).lstrip("/") or "." if text.startswith(self.below) else None
+        return (
+            text.removeprefix(self.below).lstrip("/") or "."
+            if text.startswith(self.below)
+            else None
+        )
 
 
 class _Written:

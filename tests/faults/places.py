@@ -1,7 +1,8 @@
-"""Two places where attempts run, both forks of this process: one whose attempts end with it, one where they continue.
+"""Two places where attempts run, both forks of this process: one whose attempts end with it, one
+where they continue.
 
-Each attempt notes in a ledger outside the sweep that it begins and how it ends, and what should never be when it begins:
-that its trial has finished, or that another attempt of it still runs.
+Each attempt notes in a ledger outside the sweep that it begins and how it ends, and what should
+never be when it begins: that its trial has finished, or that another attempt of it still runs.
 """
 
 import json
@@ -25,8 +26,12 @@ def ledger(state: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
-def become_attempt(state: Path, folder: Path, environment: Mapping[str, str], log: Path, deaf: bool = False) -> int:
-    """Run an attempt in this process, from begin to end; its exit code. A ``deaf`` one is stopped before it does anything."""
+def become_attempt(
+    state: Path, folder: Path, environment: Mapping[str, str], log: Path, deaf: bool = False
+) -> int:
+    """Run an attempt in this process, from begin to end; its exit code. A ``deaf`` one is stopped
+    before it does anything.
+    """
     from grposweep.train.run import run_attempt
 
     output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
@@ -35,9 +40,18 @@ def become_attempt(state: Path, folder: Path, environment: Mapping[str, str], lo
     os.environ.update(environment)
     number = int(os.environ["GRPOSWEEP_ATTEMPT"])
     ended = {(line["trial"], line["pid"]) for line in ledger(state) if line["event"] == "end"}
-    others = {line["pid"] for line in ledger(state) if line["trial"] == folder.name} - {pid for _, pid in ended}
+    others = {line["pid"] for line in ledger(state) if line["trial"] == folder.name} - {
+        pid for _, pid in ended
+    }
     done = (read_json(folder / "result.json") or {}).get("status") == "finished"
-    _note(state, folder, "begin", attempt=number, alongside=[pid for pid in others if is_running(pid)], done=done)
+    _note(
+        state,
+        folder,
+        "begin",
+        attempt=number,
+        alongside=[pid for pid in others if is_running(pid)],
+        done=done,
+    )
     if deaf:
         os.kill(os.getpid(), signal.SIGSTOP)
     code = run_attempt(folder)
@@ -118,20 +132,25 @@ class Forks:
 
 
 class Elsewhere(Launcher):
-    """A place as Slurm is one: jobs are found again by their attempt, and continue without their controller.
+    """A place as Slurm is one: jobs are found again by their attempt, and continue without their
+    controller.
 
-    ``taken`` names attempts that it takes away as soon as they run: ``{"0001": 1}`` the first one of trial 1; ``deaf`` those
-    that hang until they are cancelled.
+    ``taken`` names attempts that it takes away as soon as they run: ``{"0001": 1}`` the first one
+    of trial 1; ``deaf`` those that hang until they are cancelled.
     """
 
     kind = "elsewhere"
     outlives = True
 
-    def __init__(self, state: Path, slots: int, taken: Mapping[str, int], deaf: Mapping[str, int]) -> None:
+    def __init__(
+        self, state: Path, slots: int, taken: Mapping[str, int], deaf: Mapping[str, int]
+    ) -> None:
         self.slots, self._state, self._taken, self._deaf = slots, state, taken, deaf
 
     def submit(self, job: Job) -> str:
-        """A grandchild, so that no process waits for it; the job is known once its file is there."""
+        """A grandchild, so that no process waits for it; the job is known once its file is
+        there.
+        """
         job_id = f"job-{len(list(self._state.glob('*.job')))}"
         (job.folder / "logs").mkdir(exist_ok=True)
         waiting, go = os.pipe()
@@ -161,8 +180,14 @@ class Elsewhere(Launcher):
 
     def cancel(self, job_id: str) -> None:
         job = json.loads((self._state / f"{job_id}.job").read_text())
-        (begun,) = (line for line in ledger(self._state) if all(line.get(k) == job[k] for k in ("trial", "attempt")))
-        assert begun["attempt"] < self._deaf.get(begun["trial"].split("-")[0], 0), f"no request for the end of {job_id}"
+        (begun,) = (
+            line
+            for line in ledger(self._state)
+            if all(line.get(k) == job[k] for k in ("trial", "attempt"))
+        )
+        assert begun["attempt"] < self._deaf.get(begun["trial"].split("-")[0], 0), (
+            f"no request for the end of {job_id}"
+        )
         os.kill(begun["pid"], signal.SIGKILL)
         self._end(job_id, {"code": ExitCode.FAILED, "kind": "cancelled"})
 
@@ -178,10 +203,17 @@ class Elsewhere(Launcher):
         if job.attempt < self._taken.get(number, 0):
             self._end(job_id, {"code": ExitCode.FAILED, "kind": "preempted", "again": True})
             return 0
-        environment, deaf = {"GRPOSWEEP_ATTEMPT": str(job.attempt)}, job.attempt < self._deaf.get(number, 0)
+        environment, deaf = (
+            {"GRPOSWEEP_ATTEMPT": str(job.attempt)},
+            job.attempt < self._deaf.get(number, 0),
+        )
         self._end(
             job_id,
-            {"code": become_attempt(self._state, job.folder, environment, job.folder / "logs" / "rank-0.log", deaf)},
+            {
+                "code": become_attempt(
+                    self._state, job.folder, environment, job.folder / "logs" / "rank-0.log", deaf
+                )
+            },
         )
         return 0
 

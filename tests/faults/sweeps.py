@@ -1,6 +1,7 @@
 """A sweep whose controller dies at a chosen moment and is started again; what must hold at its end.
 
-Everything is imported and composed once; each controller is a fork, so that a death costs a fraction of a second.
+Everything is imported and composed once; each controller is a fork, so that a death costs a
+fraction of a second.
 """
 
 import gc
@@ -25,7 +26,15 @@ from grposweep.config.compose import load_experiment, open_session
 from grposweep.config.points import Compose, Points
 from grposweep.launchers.local import Local
 from grposweep.schema import Experiment
-from grposweep.search.early_stopping import CONTINUE, Action, Curve, Decision, NoStopping, State, StoppingPolicy
+from grposweep.search.early_stopping import (
+    CONTINUE,
+    Action,
+    Curve,
+    Decision,
+    NoStopping,
+    State,
+    StoppingPolicy,
+)
 from grposweep.search.evaluate import validate_points
 from grposweep.search.parse import parse_space, split_tokens
 from grposweep.search.space import Space
@@ -42,10 +51,16 @@ from .calls import Calls
 from .places import Elsewhere, Forks, fork, ledger
 
 EASY = (
-    "trainer=fake", "name=s", "schedule.budget_completions=null", "schedule.max_steps=2", "schedule.evaluations=1",
-)  # fmt: skip
-PATIENCE_SECONDS = 30.0  # of an attempt that is not judged, because it has been judged before
-LATE = "late"  # the fatal moment never came: this run made fewer calls
+    "trainer=fake",
+    "name=s",
+    "schedule.budget_completions=null",
+    "schedule.max_steps=2",
+    "schedule.evaluations=1",
+)
+# of an attempt that is not judged, because it has been judged before
+PATIENCE_SECONDS = 30.0
+# the fatal moment never came: this run made fewer calls
+LATE = "late"
 
 
 @dataclass(frozen=True)
@@ -76,7 +91,9 @@ class Stage:
         return self.here / "outputs" / "s"
 
     def controller(self, fatal: int | None = None) -> int:
-        """Run one controller as a process of its own; its exit code, or minus the signal that ended it."""
+        """Run one controller as a process of its own; its exit code, or minus the signal that ended
+        it.
+        """
         return os.waitstatus_to_exitcode(os.waitpid(fork(partial(self._run, fatal)), 0)[1])
 
     def calls(self) -> list[str]:
@@ -94,7 +111,9 @@ class Stage:
         log = os.open("log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         os.dup2(log, 1)
         os.dup2(log, 2)
-        sys.stdout, sys.stderr = (io.TextIOWrapper(io.FileIO(number, "w"), write_through=True) for number in (1, 2))
+        sys.stdout, sys.stderr = (
+            io.TextIOWrapper(io.FileIO(number, "w"), write_through=True) for number in (1, 2)
+        )
         calls = Calls(self.sweep, fatal)
         self._stand_in(calls)
         calls.install()
@@ -118,7 +137,8 @@ class Stage:
             start.build_policy = lambda *_: self.scenario.stopping
             attempt.Attempt.log = _patient(attempt.Attempt.log)  # type: ignore[method-assign]
         run.POLL_SECONDS = 0.002
-        lease.BEAT_SECONDS = 3600.0  # a beat of the clock's is no call of the sweep's
+        # a beat of the clock's is no call of the sweep's
+        lease.BEAT_SECONDS = 3600.0
         optuna.samplers.TPESampler = EarlyTpe  # type: ignore[misc]
 
 
@@ -130,8 +150,9 @@ class EarlyTpe(optuna.samplers.TPESampler):
 
 
 class ByRate(NoStopping):
-    """A way of stopping that decides by the learning rate alone, at the first evaluation: 1e-3 continues, 2e-3 is paused and
-    promoted at the end, 3e-3 is stopped, 4e-3 is paused and never promoted.
+    """A way of stopping that decides by the learning rate alone, at the first evaluation: 1e-3
+    continues, 2e-3 is paused and promoted at the end, 3e-3 is stopped, 4e-3 is paused and never
+    promoted.
     """
 
     def decide(self, curve: Curve, others: Sequence[Curve], more: bool) -> Decision:  # noqa: ARG002 - the contract's arguments
@@ -139,11 +160,19 @@ class ByRate(NoStopping):
         rate = curve.point["lr"]
         if rate == 1e-3 or len(curve.held_out) > 1:
             return CONTINUE
-        return Decision(Action.STOP, "as staged") if rate == 3e-3 else Decision(Action.PAUSE, "as staged")
+        return (
+            Decision(Action.STOP, "as staged")
+            if rate == 3e-3
+            else Decision(Action.PAUSE, "as staged")
+        )
 
     def promote(self, curves: Sequence[Curve], more: bool) -> int | None:
         """When nothing else is left to start."""
-        waiting = [curve.number for curve in curves if curve.state is State.PAUSED and curve.point["lr"] == 2e-3]
+        waiting = [
+            curve.number
+            for curve in curves
+            if curve.state is State.PAUSED and curve.point["lr"] == 2e-3
+        ]
         return waiting[0] if waiting and not more else None
 
     def predict(self, curves: Sequence[Curve]) -> dict[int, float]:  # noqa: ARG002 - the contract's arguments
@@ -152,7 +181,9 @@ class ByRate(NoStopping):
 
 
 def _patient(log: Callable[..., None]) -> Callable[..., None]:
-    """Attempts that wait at their first evaluation for what the controller makes of it, so that its speed is no matter."""
+    """Attempts that wait at their first evaluation for what the controller makes of it, so that its
+    speed is no matter.
+    """
 
     def logged(trial: attempt.Attempt, kind: str, step: int, values: dict[str, Any]) -> None:
         log(trial, kind, step, values)
@@ -190,7 +221,9 @@ def staged(scenario: Scenario, here: Path) -> Iterator[Stage]:
     """The scenario with everything imported."""
     with open_session() as session:
         space, fixed = parse_space(list(split_tokens(scenario.arguments)), {}, session.loader)
-        stage = Stage(scenario, here, space, fixed, Remembered(composer(session.loader, "config"), fixed))
+        stage = Stage(
+            scenario, here, space, fixed, Remembered(composer(session.loader, "config"), fixed)
+        )
         stage.clear()
         yield stage
 
@@ -218,13 +251,23 @@ def wrong(stage: Stage, undisturbed: list[tuple[Any, ...]]) -> list[str]:
         found.append(f"trials ran again that had finished: {notes}")
     if together := [line for line in notes if line.get("alongside")]:
         found.append(f"two attempts of a trial at once: {together}")
-    if still := {line["pid"] for line in notes} - {line["pid"] for line in notes if line["event"] == "end"}:
+    if still := {line["pid"] for line in notes} - {
+        line["pid"] for line in notes if line["event"] == "end"
+    }:
         found += [f"attempt {pid} still runs" for pid in still if is_running(pid)]
     for trial in SweepFolder(sweep).trials():
         # A line that was torn is read past.
         found += [line for line in trial_damage(trial, logs_steps=True) if "torn line" not in line]
-        found += [f"an attempt of {trial.path.name} is open, and nothing runs"] if trial.open_attempt() else []
-    if models := [path.parent.name for path in sweep.glob("trials/*/model") if path.parent.name != _best(stage)]:
+        found += (
+            [f"an attempt of {trial.path.name} is open, and nothing runs"]
+            if trial.open_attempt()
+            else []
+        )
+    if models := [
+        path.parent.name
+        for path in sweep.glob("trials/*/model")
+        if path.parent.name != _best(stage)
+    ]:
         found.append(f"models of losers: {models}")
     return found
 
@@ -279,7 +322,9 @@ def survive_all(
 
         def share(worker: int) -> int:
             own = replace(stage, here=here / str(worker))
-            report = {fatal: survive(own, fatal, undisturbed, code) for fatal in chosen[worker::workers]}
+            report = {
+                fatal: survive(own, fatal, undisturbed, code) for fatal in chosen[worker::workers]
+            }
             (here / f"{worker}.json").write_text(json.dumps(report))
             return 0
 

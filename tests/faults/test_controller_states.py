@@ -25,14 +25,20 @@ ENDS = ("finished", "crash", "memory", "silent", "taken", "cancelled")
 
 
 class Halves(NoStopping):
-    """Pauses what is below the others' median, stops what is near nothing, promotes the best at the end if it is good."""
+    """Pauses what is below the others' median, stops what is near nothing, promotes the best at the
+    end if it is good.
+    """
 
     def decide(self, curve: Curve, others: Sequence[Curve], more: bool) -> Decision:  # noqa: ARG002 - the contract's arguments
         """By the last evaluation alone."""
         last = [other.held_out[-1] for other in others if other.held_out]
         if curve.held_out[-1] < 0.1:
             return Decision(Action.STOP, "next to nothing")
-        return Decision(Action.PAUSE, "below the median") if last and curve.held_out[-1] < median(last) else CONTINUE
+        return (
+            Decision(Action.PAUSE, "below the median")
+            if last and curve.held_out[-1] < median(last)
+            else CONTINUE
+        )
 
     def promote(self, curves: Sequence[Curve], more: bool) -> int | None:
         """The best of the paused ones."""
@@ -77,7 +83,11 @@ class Sweep(RuleBasedStateMachine):
         self.jobs.finish(data.draw(st.sampled_from(sorted(self.jobs.alive))), how)
 
     @precondition(lambda self: self.jobs.alive)
-    @rule(data=st.data(), value=st.sampled_from([0.05, 0.2, 0.4, 0.6]), broken=st.sampled_from([False, False, True]))
+    @rule(
+        data=st.data(),
+        value=st.sampled_from([0.05, 0.2, 0.4, 0.6]),
+        broken=st.sampled_from([False, False, True]),
+    )
     def job_evaluates(self, data: st.DataObject, value: float, broken: bool) -> None:
         """It is better or worse than others, or has collapsed."""
         self.jobs.evaluate(data.draw(st.sampled_from(sorted(self.jobs.alive))), value, broken)
@@ -149,7 +159,9 @@ class Sweep(RuleBasedStateMachine):
         return sum(job.folder == folder.path for job in self.jobs.jobs)
 
     def teardown(self) -> None:
-        """Left alone, every sweep comes to its end: by its target or by its budget. A paused trial may stay paused."""
+        """Left alone, every sweep comes to its end: by its target or by its budget. A paused trial
+        may stay paused.
+        """
         self.jobs.is_busy = False
         for _ in range(4 * TARGET):
             self.come_back()
@@ -170,7 +182,11 @@ class TestSomeInterleavings(Sweep.TestCase):  # type: ignore[name-defined,misc]
     """The same ones each time, in seconds."""
 
     settings = settings(
-        max_examples=4, stateful_step_count=25, deadline=None, derandomize=True, suppress_health_check=QUIET
+        max_examples=4,
+        stateful_step_count=25,
+        deadline=None,
+        derandomize=True,
+        suppress_health_check=QUIET,
     )
 
 
@@ -178,4 +194,9 @@ class TestSomeInterleavings(Sweep.TestCase):  # type: ignore[name-defined,misc]
 class TestManyInterleavings(Sweep.TestCase):  # type: ignore[name-defined,misc]
     """Others each time."""
 
-    settings = settings(max_examples=examples(90), stateful_step_count=50, deadline=None, suppress_health_check=QUIET)
+    settings = settings(
+        max_examples=examples(90),
+        stateful_step_count=50,
+        deadline=None,
+        suppress_health_check=QUIET,
+    )

@@ -1,4 +1,6 @@
-"""An attempt whose files were lost or torn, with its controller: the trial continues, and is worth what it was."""
+"""An attempt whose files were lost or torn, with its controller: the trial continues, and is worth
+what it was.
+"""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -7,7 +9,8 @@ import pytest
 
 from .sweeps import EASY, Scenario, Stage, known, staged
 
-pytestmark = pytest.mark.slow  # 18 sweeps, a second each
+# 18 sweeps, a second each
+pytestmark = pytest.mark.slow
 SCENARIO = Scenario((*EASY, "lr=1e-3,2e-3"))
 
 
@@ -30,18 +33,27 @@ def nothing(path: Path) -> None:
 
 @pytest.mark.parametrize("damage", [half, nothing, Path.unlink])
 @pytest.mark.parametrize(
-    "name", ["result.json", "metrics.jsonl", "attempts.jsonl", "runs.jsonl", "heartbeat", "trial.json"]
+    "name",
+    ["result.json", "metrics.jsonl", "attempts.jsonl", "runs.jsonl", "heartbeat", "trial.json"],
 )
-def test_a_lost_or_torn_file_costs_no_trial(stage: Stage, name: str, damage: Callable[[Path], None]) -> None:
+def test_a_lost_or_torn_file_costs_no_trial(
+    stage: Stage, name: str, damage: Callable[[Path], None]
+) -> None:
     """The controller died before it looked, so only the file said it."""
     stage.clear()
     stage.controller()
     undisturbed, calls = known(stage.sweep), stage.calls()
-    ends = [n for n, call in enumerate(calls) if call.startswith("before write trials/0000") and "attempts" in call]
+    ends = [
+        n
+        for n, call in enumerate(calls)
+        if call.startswith("before write trials/0000") and "attempts" in call
+    ]
     stage.clear()
-    assert stage.controller(ends[2]) == -9  # intent, started, and what would have been the end
+    # intent, started, and what would have been the end
+    assert stage.controller(ends[2]) == -9
     (trial,) = stage.sweep.glob("trials/0000-*")
     damage(trial / name)
     assert stage.controller() == 0, (stage.here / "log").read_text()[-800:]
-    # A trial that has its result keeps it; what its evaluations were, the study only knows from metrics.jsonl.
+    # A trial that has its result keeps it; what its evaluations were, the study only knows from
+    # metrics.jsonl.
     assert [trial[:5] for trial in known(stage.sweep)] == [trial[:5] for trial in undisturbed]

@@ -31,7 +31,9 @@ def shown(here: Path) -> Iterator[Shown]:
 
     def start(**streams: Any) -> "subprocess.Popen[bytes]":
         command = [sys.executable, str(RUN), *FAKE]
-        process = subprocess.Popen(command, cwd=here, env=environment(TERM="xterm"), start_new_session=True, **streams)
+        process = subprocess.Popen(
+            command, cwd=here, env=environment(TERM="xterm"), start_new_session=True, **streams
+        )
         started.append(process)
         return process
 
@@ -70,7 +72,9 @@ def test_a_sweep_continues_when_the_disk_under_its_output_is_full(shown: Shown, 
         process = shown(stdin=subprocess.DEVNULL, stdout=full, stderr=subprocess.PIPE)
         _, errors = process.communicate(timeout=300)
     assert (process.returncode, errors) == (0, b"")
-    assert "stdout cannot be written (No space left on device)" in check_finished(here / "outputs" / "s")
+    assert "stdout cannot be written (No space left on device)" in check_finished(
+        here / "outputs" / "s"
+    )
 
 
 def test_a_stream_that_failed_once_is_silent(tmp_path: Path) -> None:
@@ -100,13 +104,20 @@ class Once(Event):
         return False
 
 
-@pytest.mark.parametrize(("number", "taken", "answers"), [
-    (signal.SIGINT, 0.0, 1), (signal.SIGTERM, 0.0, 1), (signal.SIGINT, math.inf, 0),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("number", "taken", "answers"),
+    [
+        (signal.SIGINT, 0.0, 1),
+        (signal.SIGTERM, 0.0, 1),
+        (signal.SIGINT, math.inf, 0),
+    ],
+)
 def test_a_request_that_the_main_thread_does_not_take_is_answered(
     number: int, taken: float, answers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It waits for a disk, and Python runs handlers between calls only; what it takes, the controller answers."""
+    """It waits for a disk, and Python runs handlers between calls only; what it takes, the
+    controller answers.
+    """
     said: list[str] = []
     monkeypatch.setattr(interrupts, "say", lambda text, _out: said.append(text))
     inner, outer = socket.socketpair()
@@ -122,7 +133,9 @@ def test_control_characters_are_shown_and_not_sent() -> None:
     assert text == "a\\x1b[31mb\\x9b2Jc\\rd\\x07\\u202ee\\ud800\n\tü"
 
 
-def test_interrupts_are_counted_where_no_thread_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupts_are_counted_where_no_thread_can_be_started(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """A login node limits processes and threads."""
     monkeypatch.setattr(interrupts.threading.Thread, "start", _refuse)
     with counting_interrupts() as counted:

@@ -1,4 +1,6 @@
-"""What a machine does to a sweep: clocks that jump, controllers that are suspended, moved folders, limits, disks without room."""
+"""What a machine does to a sweep: clocks that jump, controllers that are suspended, moved folders,
+limits, disks without room.
+"""
 
 import os
 import resource
@@ -15,9 +17,20 @@ import pytest
 from support import RUN, environment, grposweep, lines, read, run_in, trials, wait_for
 
 pytestmark = pytest.mark.slow
-WORDS = ("trainer=fake", "name=s", "schedule=steps", "schedule.max_steps=20", "schedule.evaluations=2", "schedule.checkpoints=4",
-         "search.parallel=1", "trainer.args.step_seconds=0.05", "-m", "lr=1e-3,2e-3")  # fmt: skip
-# libfaketime answers Python's time.sleep with EINVAL where the steady clock is left alone, which real jumps do leave alone.
+WORDS = (
+    "trainer=fake",
+    "name=s",
+    "schedule=steps",
+    "schedule.max_steps=20",
+    "schedule.evaluations=2",
+    "schedule.checkpoints=4",
+    "search.parallel=1",
+    "trainer.args.step_seconds=0.05",
+    "-m",
+    "lr=1e-3,2e-3",
+)
+# libfaketime answers Python's time.sleep with EINVAL where the steady clock is left alone, which
+# real jumps do leave alone.
 CLOCK = r"""
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -51,9 +64,16 @@ def start(here: Path) -> Iterator[Start]:
         used = environment(PYTHONDONTWRITEBYTECODE="1", **(variables or {}))
         started.append(
             subprocess.Popen(
-                command, cwd=here, env=used, stdout=pipe, stderr=pipe, text=True, start_new_session=True, **settings
+                command,
+                cwd=here,
+                env=used,
+                stdout=pipe,
+                stderr=pipe,
+                text=True,
+                start_new_session=True,
+                **settings,
             )
-        )  # fmt: skip
+        )
         return started[-1]
 
     yield call
@@ -65,38 +85,56 @@ def start(here: Path) -> Iterator[Start]:
 
 def is_midway(here: Path, steps: int = 3) -> bool:
     """Whether a trial has logged some steps."""
-    return any(file.read_text().count("\n") > steps for file in here.glob("outputs/s/trials/*/metrics.jsonl"))
+    return any(
+        file.read_text().count("\n") > steps
+        for file in here.glob("outputs/s/trials/*/metrics.jsonl")
+    )
 
 
 def check_finished(sweep: Path) -> None:
     """Both trials have their results, and each step was logged once."""
     assert [read(trial / "result.json")["status"] for trial in trials(sweep)] == ["finished"] * 2
     for trial in trials(sweep):
-        assert [line["step"] for line in lines(trial / "metrics.jsonl") if line["kind"] == "train"] == list(
-            range(1, 21)
-        )
+        assert [
+            line["step"] for line in lines(trial / "metrics.jsonl") if line["kind"] == "train"
+        ] == list(range(1, 21))
 
 
 def compiled(source: Path, library: Path) -> Path:
     """A library to preload."""
     if shutil.which("cc") is None:
         pytest.skip("there is no C compiler")
-    words = ["cc", "-shared", "-fPIC", "-D_LARGEFILE64_SOURCE", "-o", str(library), str(source), "-ldl"]
+    words = [
+        "cc",
+        "-shared",
+        "-fPIC",
+        "-D_LARGEFILE64_SOURCE",
+        "-o",
+        str(library),
+        str(source),
+        "-ldl",
+    ]
     subprocess.run(words, check=True)
     return library
 
 
 @pytest.fixture(scope="module")
 def clock(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A library that adds the seconds in $CLOCK_OFFSET's file to the time of day; the steady clock stays."""
+    """A library that adds the seconds in $CLOCK_OFFSET's file to the time of day; the steady clock
+    stays.
+    """
     folder = tmp_path_factory.mktemp("clock")
     (folder / "clock.c").write_text(CLOCK)
     return compiled(folder / "clock.c", folder / "clock.so")
 
 
 @pytest.mark.parametrize("hours", [5, -5])
-def test_a_clock_that_jumps_by_hours_changes_nothing(start: Start, here: Path, clock: Path, hours: int) -> None:
-    """No trial hangs, none is run twice, and what it costs is what it took; controller and trials see the jump."""
+def test_a_clock_that_jumps_by_hours_changes_nothing(
+    start: Start, here: Path, clock: Path, hours: int
+) -> None:
+    """No trial hangs, none is run twice, and what it costs is what it took; controller and trials
+    see the jump.
+    """
     offset = here / "offset"
     offset.write_text("0")
     process = start(variables={"LD_PRELOAD": str(clock), "CLOCK_OFFSET": str(offset)})
@@ -107,7 +145,8 @@ def test_a_clock_that_jumps_by_hours_changes_nothing(start: Start, here: Path, c
     sweep = here / "outputs" / "s"
     check_finished(sweep)
     times = [line["time"] for trial in trials(sweep) for line in lines(trial / "runs.jsonl")]
-    assert max(times) - min(times) > 4 * 3600  # the jump was seen
+    # the jump was seen
+    assert max(times) - min(times) > 4 * 3600
     assert all(0 < read(trial / "result.json")["seconds"] < 600 for trial in trials(sweep))
     status = grposweep(here, "status", "s", "--json")
     assert status.code == 0, status.err
@@ -149,7 +188,9 @@ def test_few_open_files_are_enough(start: Start, here: Path) -> None:
 
 
 @pytest.mark.parametrize("size", [300, 4000])
-def test_a_limit_on_file_size_is_reported_and_the_sweep_continues_later(start: Start, here: Path, size: int) -> None:
+def test_a_limit_on_file_size_is_reported_and_the_sweep_continues_later(
+    start: Start, here: Path, size: int
+) -> None:
     """A quota on the size of files, in bytes; without it the same command finishes."""
     process = start(preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (size, size)))
     out, err = process.communicate(timeout=300)
@@ -162,15 +203,24 @@ def test_a_limit_on_file_size_is_reported_and_the_sweep_continues_later(start: S
 
 
 @pytest.mark.parametrize("rule", ["fsync trial.json", "stat heartbeat"])
-def test_a_file_system_that_stalls_under_a_controller_loses_nothing(start: Start, here: Path, rule: str) -> None:
-    """One call does not return for as long as the test wants (a process as on a hard NFS mount: only SIGKILL ends it).
+def test_a_file_system_that_stalls_under_a_controller_loses_nothing(
+    start: Start, here: Path, rule: str
+) -> None:
+    """One call does not return for as long as the test wants (a process as on a hard NFS mount:
+    only SIGKILL ends it).
 
-    Ctrl-C is answered, another controller is refused, the sweep can be looked at, and it continues where it was.
+    Ctrl-C is answered, another controller is refused, the sweep can be looked at, and it continues
+    where it was.
     """
     rules = here / "rules"
     rules.write_text(f"{rule} 600 1\n")
-    library = compiled(Path(__file__).with_name("slow_disk.c"), here.parent / "slow.so")  # LD_PRELOAD takes no space
-    slow = {"LD_PRELOAD": str(library), "SLOW_BELOW": str(here / "outputs"), "SLOW_RULES": str(rules)}
+    # LD_PRELOAD takes no space
+    library = compiled(Path(__file__).with_name("slow_disk.c"), here.parent / "slow.so")
+    slow = {
+        "LD_PRELOAD": str(library),
+        "SLOW_BELOW": str(here / "outputs"),
+        "SLOW_RULES": str(rules),
+    }
     process = start(variables=slow)
     wait_for(lambda: (here / "rules.0.0").exists() or process.poll() is not None, 180)
     for words in (("status", "s", "--json"), ("list",)):
@@ -180,7 +230,8 @@ def test_a_file_system_that_stalls_under_a_controller_loses_nothing(start: Start
     assert (other.code, other.err.count("another controller")) == (2, 1), other.out + other.err
     process.send_signal(signal.SIGINT)
     assert process.stderr is not None
-    while "does not return" not in (line := process.stderr.readline()):  # the answer; without it the test never ends
+    # the answer; without it the test never ends
+    while "does not return" not in (line := process.stderr.readline()):
         assert line, "it ended without an answer"
     rules.unlink()
     out, err = process.communicate(timeout=300)
@@ -193,31 +244,57 @@ def test_a_file_system_that_stalls_under_a_controller_loses_nothing(start: Start
 
 def test_a_file_system_that_is_slow_under_trials_changes_nothing(start: Start, here: Path) -> None:
     """Some calls take two seconds, and each one of controller and trials 5 ms."""
-    slow_calls = ("write metrics.jsonl", "rename heartbeat", "rename result.json", "mkdir checkpoint-")
-    (here / "rules").write_text("".join(f"{call} 2 1\n" for call in slow_calls) + "any / 0.005 -1\n")
-    library = compiled(Path(__file__).with_name("slow_disk.c"), here.parent / "slow.so")  # LD_PRELOAD takes no space
-    slow = {"LD_PRELOAD": str(library), "SLOW_BELOW": str(here / "outputs"), "SLOW_RULES": str(here / "rules")}
+    slow_calls = (
+        "write metrics.jsonl",
+        "rename heartbeat",
+        "rename result.json",
+        "mkdir checkpoint-",
+    )
+    (here / "rules").write_text(
+        "".join(f"{call} 2 1\n" for call in slow_calls) + "any / 0.005 -1\n"
+    )
+    # LD_PRELOAD takes no space
+    library = compiled(Path(__file__).with_name("slow_disk.c"), here.parent / "slow.so")
+    slow = {
+        "LD_PRELOAD": str(library),
+        "SLOW_BELOW": str(here / "outputs"),
+        "SLOW_RULES": str(here / "rules"),
+    }
     out, err = start(variables=slow).communicate(timeout=300)
-    assert {path.name for path in here.glob("rules.*")} == {f"rules.{number}.0" for number in range(4)}, out + err
+    assert {path.name for path in here.glob("rules.*")} == {
+        f"rules.{number}.0" for number in range(4)
+    }, out + err
     check_finished(here / "outputs" / "s")
     for trial in trials(here / "outputs" / "s"):
-        assert [line["attempt"] for line in lines(trial / "attempts.jsonl") if line["event"] == "intent"] == [0]
+        assert [
+            line["attempt"] for line in lines(trial / "attempts.jsonl") if line["event"] == "intent"
+        ] == [0]
 
 
 @pytest.mark.parametrize("times", [3, 20])
-def test_a_lease_that_is_stale_for_a_moment_does_not_end_its_sweep(start: Start, here: Path, times: int) -> None:
-    """On NFS a file that is replaced while it is read is stale (ESTALE, 116); the lease is replaced every second."""
-    library = compiled(Path(__file__).with_name("slow_disk.c"), here.parent / "slow.so")  # LD_PRELOAD takes no space
+def test_a_lease_that_is_stale_for_a_moment_does_not_end_its_sweep(
+    start: Start, here: Path, times: int
+) -> None:
+    """On NFS a file that is replaced while it is read is stale (ESTALE, 116); the lease is replaced
+    every second.
+    """
+    # LD_PRELOAD takes no space
+    library = compiled(Path(__file__).with_name("slow_disk.c"), here.parent / "slow.so")
     rules = here / "rules"
     process = start(
-        variables={"LD_PRELOAD": str(library), "SLOW_BELOW": str(here / "outputs"), "SLOW_RULES": str(rules)}
+        variables={
+            "LD_PRELOAD": str(library),
+            "SLOW_BELOW": str(here / "outputs"),
+            "SLOW_RULES": str(rules),
+        }
     )
     wait_for(lambda: is_midway(here) or process.poll() is not None, 180)
     rules.write_text(f"read lease.json -116 {times}\n")
     out, err = process.communicate(timeout=300)
     assert process.returncode == 0, out + err
     assert (here / f"rules.0.{times - 1}").exists()
-    assert ("Stale" in (here / "outputs" / "s" / "controller.log").read_text()) is (times == 20)  # it reads five times
+    # it reads five times
+    assert ("Stale" in (here / "outputs" / "s" / "controller.log").read_text()) is (times == 20)
     check_finished(here / "outputs" / "s")
 
 
@@ -225,11 +302,18 @@ def test_a_lease_that_is_stale_for_a_moment_does_not_end_its_sweep(start: Start,
 def test_a_disk_that_becomes_read_only_ends_a_sweep_that_continues_later(
     start: Start, here: Path, where: str, code: int
 ) -> None:
-    """The whole disk, or trials: one message, and once it can be written nothing is lost. The journal, a copy, ends none."""
-    library = compiled(Path(__file__).with_name("slow_disk.c"), here.parent / "slow.so")  # LD_PRELOAD takes no space
+    """The whole disk, or trials: one message, and once it can be written nothing is lost. The
+    journal, a copy, ends none.
+    """
+    # LD_PRELOAD takes no space
+    library = compiled(Path(__file__).with_name("slow_disk.c"), here.parent / "slow.so")
     below, read_only = here / "outputs", here / "read-only"
     process = start(
-        variables={"LD_PRELOAD": str(library), "SLOW_BELOW": f"{below}{where}", "READ_ONLY": str(read_only)}
+        variables={
+            "LD_PRELOAD": str(library),
+            "SLOW_BELOW": f"{below}{where}",
+            "READ_ONLY": str(read_only),
+        }
     )
     wait_for(lambda: is_midway(here) or process.poll() is not None, 180)
     read_only.touch()
@@ -245,12 +329,18 @@ def test_a_disk_that_becomes_read_only_ends_a_sweep_that_continues_later(
 
 @pytest.fixture
 def disk(here: Path) -> Iterator[Callable[[str], None]]:
-    """Mount a small disk at outputs, and mount it again with other options; skipped where that is not allowed."""
+    """Mount a small disk at outputs, and mount it again with other options; skipped where that is
+    not allowed.
+    """
     (here / "outputs").mkdir()
 
     def mount(options: str) -> None:
         command = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(here / "outputs")]
-        if shutil.which("mount") is None or os.geteuid() != 0 or subprocess.run(command, check=False).returncode:
+        if (
+            shutil.which("mount") is None
+            or os.geteuid() != 0
+            or subprocess.run(command, check=False).returncode
+        ):
             pytest.skip("no disk can be mounted here")
 
     yield mount
@@ -268,7 +358,8 @@ def test_a_full_disk_is_reported_and_the_sweep_continues_later(
     disk("remount,size=20m,nr_inodes=2000")
     again = run_in(here, *WORDS)
     assert again.code in (0, 1), again.out + again.err
-    if again.code:  # trials that failed for the disk are tried again on request
+    # trials that failed for the disk are tried again on request
+    if again.code:
         assert grposweep(here, "retry", "--sweep", "s").code == 0
     check_finished(here / "outputs" / "s")
 

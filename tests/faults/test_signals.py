@@ -1,4 +1,6 @@
-"""Signals at random moments to some or all processes of a sweep: none is a trial's failure, and nothing is lost."""
+"""Signals at random moments to some or all processes of a sweep: none is a trial's failure, and
+nothing is lost.
+"""
 
 import itertools
 import os
@@ -14,7 +16,8 @@ import pytest
 from support import lines, read, trials
 
 pytestmark = pytest.mark.slow
-SIGNALS = int(os.environ.get("GRPOSWEEP_SIGNALS", "12"))  # benchmarks/README.md has the table of 200
+# benchmarks/README.md has the table of 200
+SIGNALS = int(os.environ.get("GRPOSWEEP_SIGNALS", "12"))
 TRIALS = 8
 WORDS = (
     "trainer=fake",
@@ -44,7 +47,13 @@ def processes_of(controller: int) -> dict[str, list[int]]:
     servers = children(controller)
     ranks = [pid for server in servers for pid in children(server)]
     everything = [controller, *servers, *ranks]
-    return {"all": everything, "controller": [controller], "server": servers, "ranks": ranks, "one rank": ranks[:1]}
+    return {
+        "all": everything,
+        "controller": [controller],
+        "server": servers,
+        "ranks": ranks,
+        "one rank": ranks[:1],
+    }
 
 
 def send(pids: list[int], number: signal.Signals) -> None:
@@ -57,7 +66,9 @@ def send(pids: list[int], number: signal.Signals) -> None:
 
 
 def disturb(start: Start, name: str, most: int, chosen: random.Random) -> Counter[str]:
-    """Send up to ``most`` signals to one sweep until it has finished; its command is repeated where it has stopped."""
+    """Send up to ``most`` signals to one sweep until it has finished; its command is repeated where
+    it has stopped.
+    """
     sent: Counter[str] = Counter()
     controller = start(f"name={name}", *WORDS)
     while True:
@@ -76,7 +87,9 @@ def disturb(start: Start, name: str, most: int, chosen: random.Random) -> Counte
         # Before it counts requests they end it, in Python's own start with code 1.
         assert controller.stdout is not None
         printed = controller.stdout.read()
-        assert code in (130, *(-number for number in NUMBERS)) or "KeyboardInterrupt" in printed, printed
+        assert code in (130, *(-number for number in NUMBERS)) or "KeyboardInterrupt" in printed, (
+            printed
+        )
         controller = start(f"name={name}", *WORDS)
 
 
@@ -89,7 +102,9 @@ def test_no_trial_fails_because_of_signals(start: Start, here: Path) -> None:
         folders = trials(here / "outputs" / f"s{number}")
         assert [read(trial / "result.json")["status"] for trial in folders] == ["finished"] * TRIALS
         for trial in folders:
-            steps = [line["step"] for line in lines(trial / "metrics.jsonl") if line["kind"] == "train"]
+            steps = [
+                line["step"] for line in lines(trial / "metrics.jsonl") if line["kind"] == "train"
+            ]
             assert steps == list(range(1, 61))
         if sent.total() >= SIGNALS:
             break

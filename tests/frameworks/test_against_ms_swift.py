@@ -1,6 +1,8 @@
-"""Lint compared with ms-swift's own argument classes: recorded verdicts, and (slow, where its environment is) new ones.
+"""Lint compared with ms-swift's own argument classes: recorded verdicts, and (slow, where its
+environment is) new ones.
 
-Recorded by benchmarks/frameworks/ms_swift.py: drawn recipes, each also broken in one of the known ways.
+Recorded by benchmarks/frameworks/ms_swift.py: drawn recipes, each also broken in one of the known
+ways.
 """
 
 import json
@@ -24,7 +26,9 @@ def recorded() -> list[dict[str, Any]]:
 
 
 def test_lint_agrees_with_every_recorded_verdict() -> None:
-    """Accepted by both, or refused by both for the same reason; what fails late is refused. Most of them are broken."""
+    """Accepted by both, or refused by both for the same reason; what fails late is refused. Most of
+    them are broken.
+    """
     assert {line["mutation"] for line in recorded() if is_broken(line)} >= set(MUTATIONS)
     assert 200 <= sum(map(is_broken, recorded())) <= len(recorded()) - 40
     for line in recorded():
@@ -36,7 +40,10 @@ def test_lint_agrees_with_every_recorded_verdict() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not PYTHON.exists() or not TINY.exists(), reason="make ms-swift makes its environment and a model")
+@pytest.mark.skipif(
+    not PYTHON.exists() or not TINY.exists(),
+    reason="make ms-swift makes its environment and a model",
+)
 def test_lint_agrees_with_the_real_classes_on_new_recipes() -> None:
     """Another seed than that of the record."""
     done = compare(str(PYTHON), str(TINY), 100, seed=2)

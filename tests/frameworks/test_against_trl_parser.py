@@ -1,4 +1,6 @@
-"""Keys and values against TRL's own parser, really installed: what it takes, what it refuses, and where its keys end."""
+"""Keys and values against TRL's own parser, really installed: what it takes, what it refuses, and
+where its keys end.
+"""
 
 import dataclasses
 from pathlib import Path
@@ -14,38 +16,80 @@ from grporecipe.model.setting import TRL
 from grporecipe.reading.load import Options, load_recipe
 from grporecipe.reading.yaml_text import parse_yaml
 
-pytestmark = pytest.mark.slow  # imports torch, transformers and trl
+# imports torch, transformers and trl
+pytestmark = pytest.mark.slow
 
 BASE = {"output_dir": "out", "use_cpu": True, "bf16": False, "report_to": "none"}
 RECIPES: dict[str, dict[str, Any]] = {
     "nothing": {},
-    "usual keys": {"num_generations": 4, "per_device_train_batch_size": 4, "beta": 0.1, "loss_type": "grpo"},
+    "usual keys": {
+        "num_generations": 4,
+        "per_device_train_batch_size": 4,
+        "beta": 0.1,
+        "loss_type": "grpo",
+    },
     "model keys": {"model_name_or_path": "x", "dtype": "bfloat16", "use_peft": True, "lora_r": 8},
-    "script keys": {"dataset_name": "x", "dataset_config": "y", "reward_funcs": ["accuracy_reward"]},
+    "script keys": {
+        "dataset_name": "x",
+        "dataset_config": "y",
+        "reward_funcs": ["accuracy_reward"],
+    },
     "data keys": {"streaming": True, "test_split_size": 0.1},
     "shares": {"warmup_steps": 0.1, "save_steps": 0.1, "eval_steps": 0.2, "logging_steps": 1},
     "nulls": {"epsilon_high": None, "max_completion_length": None, "seed": 1},
-    "numbers in strings": {"learning_rate": "3e-06", "num_generations": "8", "use_vllm": "false", "temperature": "1"},
+    "numbers in strings": {
+        "learning_rate": "3e-06",
+        "num_generations": "8",
+        "use_vllm": "false",
+        "temperature": "1",
+    },
     "integers for floats": {"beta": 0, "num_train_epochs": 1, "max_grad_norm": 1},
     "env": {"env": {"GRPOSWEEP_TEST": "1"}},
     "nested": {"lr_scheduler_kwargs": {"num_cycles": 1}, "model_init_kwargs": {"a": 1}},
     "evaluation": {"eval_strategy": "steps", "eval_steps": 10, "per_device_eval_batch_size": 8},
-    **{f"removed {key}": {key: value} for key, value in {
-        "max_prompt_length": 512, "use_liger_loss": True, "warmup_ratio": 0.1, "torch_dtype": "auto",
-        "overwrite_output_dir": True,
-        "vllm_device": "auto", "evaluation_strategy": "no", "group_by_length": False, "logging_dir": "x", "tp_size": 1,
-        "wandb_log_unique_prompts": True, "vllm_guided_decoding_regex": "x", "vllm_max_model_len": 1, "save_safetensors": True,
-        "no_cuda": True, "per_gpu_train_batch_size": 8, "push_to_hub_token": "x", "split_batches": True, "fp16_backend": "auto",
-    }.items()},
-    **{f"unknown {key}": {key: 1} for key in ("num_generatons", "lr", "system_prompt", "Beta", "benchmarks", "configs")},
-    **{f"words for {key}": {key: value} for key, value in {
-        "num_generations": "eight", "learning_rate": "fast", "use_vllm": "maybe", "max_steps": "1.5",
-        "per_device_train_batch_size": "8.0", "beta": "high",
-    }.items()},
+    **{
+        f"removed {key}": {key: value}
+        for key, value in {
+            "max_prompt_length": 512,
+            "use_liger_loss": True,
+            "warmup_ratio": 0.1,
+            "torch_dtype": "auto",
+            "overwrite_output_dir": True,
+            "vllm_device": "auto",
+            "evaluation_strategy": "no",
+            "group_by_length": False,
+            "logging_dir": "x",
+            "tp_size": 1,
+            "wandb_log_unique_prompts": True,
+            "vllm_guided_decoding_regex": "x",
+            "vllm_max_model_len": 1,
+            "save_safetensors": True,
+            "no_cuda": True,
+            "per_gpu_train_batch_size": 8,
+            "push_to_hub_token": "x",
+            "split_batches": True,
+            "fp16_backend": "auto",
+        }.items()
+    },
+    **{
+        f"unknown {key}": {key: 1}
+        for key in ("num_generatons", "lr", "system_prompt", "Beta", "benchmarks", "configs")
+    },
+    **{
+        f"words for {key}": {key: value}
+        for key, value in {
+            "num_generations": "eight",
+            "learning_rate": "fast",
+            "use_vllm": "maybe",
+            "max_steps": "1.5",
+            "per_device_train_batch_size": "8.0",
+            "beta": "high",
+        }.items()
+    },
     "env in words": {"env": "A=1"},
     "a bare no": {"eval_strategy": False},
     "a strategy that is none": {"eval_strategy": "sometimes"},
-}  # fmt: skip
+}
 
 
 def is_taken(path: Path) -> bool:
@@ -54,7 +98,8 @@ def is_taken(path: Path) -> bool:
 
     try:
         make_parser().parse_args_and_config(["--config", str(path)])
-    except (ValueError, TypeError, SystemExit):  # argparse exits
+    except (ValueError, TypeError, SystemExit):
+        # argparse exits
         return False
     return True
 
@@ -74,10 +119,17 @@ def test_the_table_holds_exactly_the_keys_of_the_installed_release() -> None:
     from trl.scripts.grpo import GRPOScriptArguments
 
     classes = (GRPOScriptArguments, GRPOConfig, ModelConfig, DatasetMixtureConfig)
-    fields = {field.name: field.default for cls in classes for field in dataclasses.fields(cls) if field.init}
+    fields = {
+        field.name: field.default
+        for cls in classes
+        for field in dataclasses.fields(cls)
+        if field.init
+    }
     takes = keys.known(keys.releases()[-1])
     assert takes.keys() == fields.keys()
-    literal = {name: value for name, value in fields.items() if type(value) in (int, float, bool, str)}
+    literal = {
+        name: value for name, value in fields.items() if type(value) in (int, float, bool, str)
+    }
     assert {name: takes[name].default for name in literal if takes[name].default is not None} == {
         name: value for name, value in literal.items() if takes[name].default is not None
     }
@@ -94,7 +146,11 @@ def test_the_table_holds_what_can_be_imported_from_the_installed_release() -> No
     assert {name for name in known if name.startswith("trl.")} == modules
     assert {name for name in known if "." not in name and not name.startswith("_")} == {
         name for name in dir(trl) if not name.startswith("_") and f"trl.{name}" not in modules
-    } | {name for name in known if f"trl.{name}" in modules and "." not in name and not name.startswith("_")}
+    } | {
+        name
+        for name in known
+        if f"trl.{name}" in modules and "." not in name and not name.startswith("_")
+    }
 
 
 def test_values_arrive_as_they_do_in_the_real_class(tmp_path: Path) -> None:
@@ -102,18 +158,39 @@ def test_values_arrive_as_they_do_in_the_real_class(tmp_path: Path) -> None:
     from trl.scripts.grpo import make_parser
 
     path = tmp_path / "recipe.yaml"
-    path.write_text("output_dir: out\nuse_cpu: true\nbf16: false\nlearning_rate: 3e-06\nnum_generations: '4'\nbeta: 1e-3\n"
-                    "warmup_steps: 0.1\nscale_rewards: false\nmax_steps: 7\nuse_vllm: 'no'\nepsilon: 1\n")  # fmt: skip
+    path.write_text(
+        "output_dir: out\nuse_cpu: true\nbf16: false\nlearning_rate: 3e-06\nnum_generations: "
+        "'4'\nbeta: 1e-3\n"
+        "warmup_steps: 0.1\nscale_rewards: false\nmax_steps: 7\nuse_vllm: 'no'\nepsilon: 1\n"
+    )
     real = make_parser().parse_args_and_config(["--config", str(path)])[1]
     ours = read_recipe(load_recipe(path, Options("trl", TRL, processes=1))).setting
-    names = ["learning_rate", "num_generations", "beta", "warmup_steps", "scale_rewards", "max_steps", "use_vllm", "epsilon",
-             "temperature", "max_completion_length", "loss_type", "per_device_train_batch_size", "vllm_mode"]  # fmt: skip
-    assert {name: getattr(ours, name) for name in names} == {name: getattr(real, name) for name in names}
+    names = [
+        "learning_rate",
+        "num_generations",
+        "beta",
+        "warmup_steps",
+        "scale_rewards",
+        "max_steps",
+        "use_vllm",
+        "epsilon",
+        "temperature",
+        "max_completion_length",
+        "loss_type",
+        "per_device_train_batch_size",
+        "vllm_mode",
+    ]
+    assert {name: getattr(ours, name) for name in names} == {
+        name: getattr(real, name) for name in names
+    }
 
 
 def test_yaml_is_read_by_both_alike(tmp_path: Path) -> None:
     """TRL uses PyYAML's safe loader."""
-    text = "a: 3e-06\nb: no\nc: 010\nd: 1:30\ne: 2001-01-01\nf: 0x1F\ng: ~\nh: 'no'\ni: 1_0\nj: .5\nk: 5.\nl: +1\n"
+    text = (
+        "a: 3e-06\nb: no\nc: 010\nd: 1:30\ne: 2001-01-01\nf: 0x1F\ng: ~\nh: 'no'\ni: 1_0\nj: "
+        ".5\nk: 5.\nl: +1\n"
+    )
     path = tmp_path / "x.yaml"
     path.write_text(text, encoding="utf-8")
     assert parse_yaml(text).config == yaml.safe_load(path.read_text(encoding="utf-8"))

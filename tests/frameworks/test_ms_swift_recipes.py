@@ -17,13 +17,17 @@ from grporecipe.reading.load import Options, load_recipe
 
 def read(processes: int | None = 8, train_prompts: int | None = None, **config: Any) -> Setting:
     """The setting behind a recipe."""
-    recipe = Recipe("ms-swift", ms_swift.VERSION, {"rlhf_type": "grpo", **config}, processes, train_prompts)
+    recipe = Recipe(
+        "ms-swift", ms_swift.VERSION, {"rlhf_type": "grpo", **config}, processes, train_prompts
+    )
     return read_recipe(recipe).setting
 
 
 def lint(processes: int = 8, train_prompts: int | None = None, **config: Any) -> dict[str, str]:
     """What lint says, by code."""
-    recipe = Recipe("ms-swift", ms_swift.VERSION, {"rlhf_type": "grpo", **config}, processes, train_prompts)
+    recipe = Recipe(
+        "ms-swift", ms_swift.VERSION, {"rlhf_type": "grpo", **config}, processes, train_prompts
+    )
     return {finding.code: finding.message for finding in lint_recipe(recipe).diagnostics}
 
 
@@ -42,23 +46,40 @@ def test_the_table_of_keys_is_of_the_version_judged_by() -> None:
 def test_an_empty_recipe_has_ms_swifts_defaults_and_not_trls() -> None:
     """arguments/rlhf_args.py, sft_args.py, trainers/arguments.py."""
     s = read()
-    assert (s.per_device_train_batch_size, s.gradient_accumulation_steps, s.num_generations) == (1, 1, 8)
+    assert (s.per_device_train_batch_size, s.gradient_accumulation_steps, s.num_generations) == (
+        1,
+        1,
+        8,
+    )
     assert (s.beta, s.loss_type, s.temperature, s.learning_rate) == (0.04, "grpo", 0.9, 1e-4)
     assert (s.lr_scheduler_type, s.max_completion_length, s.epochs) == ("cosine", 512, 3.0)
-    assert not s.evaluates  # nothing is held out
+    # nothing is held out
+    assert not s.evaluates
 
 
 def test_the_learning_rate_follows_the_tuner() -> None:
     """sft_args.py _init_override."""
-    assert [read(tuner_type=tuner).learning_rate for tuner in ("full", "lora", "adalora")] == [1e-5, 1e-4, 1e-4]
+    assert [read(tuner_type=tuner).learning_rate for tuner in ("full", "lora", "adalora")] == [
+        1e-5,
+        1e-4,
+        1e-4,
+    ]
 
 
 def test_the_guides_case_takes_1320_steps() -> None:
-    """8,000 rows, of which a hundredth is held out, on 6 processes: 7,920 prompts in rollouts of 12."""
+    """8,000 rows, of which a hundredth is held out, on 6 processes: 7,920 prompts in rollouts of
+    12.
+    """
     s = read(
-        6, 8000, per_device_train_batch_size=8, gradient_accumulation_steps=2, num_iterations=2, num_train_epochs=1,
-        split_dataset_ratio=0.01, per_device_eval_batch_size=4,
-    )  # fmt: skip
+        6,
+        8000,
+        per_device_train_batch_size=8,
+        gradient_accumulation_steps=2,
+        num_iterations=2,
+        num_train_epochs=1,
+        split_dataset_ratio=0.01,
+        per_device_eval_batch_size=4,
+    )
     assert (s.train_prompts, s.eval_prompts) == (7920, 80)
     assert (planning.prompts_per_rollout(s), planning.total_steps(s)) == (12, 1320)
 
@@ -76,22 +97,36 @@ def test_the_defaults_fit_eight_processes_and_not_one(processes: int, fits: bool
     assert ("GB101" not in lint(processes)) == fits
 
 
-@pytest.mark.parametrize("config", [
-    {"bf16": True, "fp16": True}, {"bf16": True, "fp16": True, "torch_dtype": "float16"},
-    {"bf16": True, "torch_dtype": "float32"}, {"fp16": True, "torch_dtype": "bfloat16"},
-    {"bf16_full_eval": True, "fp16_full_eval": True},
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"bf16": True, "fp16": True},
+        {"bf16": True, "fp16": True, "torch_dtype": "float16"},
+        {"bf16": True, "torch_dtype": "float32"},
+        {"fp16": True, "torch_dtype": "bfloat16"},
+        {"bf16_full_eval": True, "fp16_full_eval": True},
+    ],
+)
 def test_two_precisions_at_once_are_refused(config: dict[str, Any]) -> None:
-    """Set, or derived from torch_dtype (base_args/model_args.py _init_mixed_precision); one of them as false is fine."""
+    """Set, or derived from torch_dtype (base_args/model_args.py _init_mixed_precision); one of them
+    as false is fine.
+    """
     assert "transformers takes at most one" in lint(**config)["GV505"]
     assert "GV505" not in lint(**{**config, "fp16": False, "fp16_full_eval": False})
 
 
-@pytest.mark.parametrize(("version", "config", "code"), [
-    ((3, 3, 0), {"bf16": True, "fp16": True}, "GV505"),  # torch_dtype alone set the precision, and overwrote both keys
-    ((3, 10, 3), {"use_vllm": True}, "GT502"),  # the mode of vLLM followed from the server's address
-])  # fmt: skip
-def test_an_older_release_does_not_check_it(version: Version, config: dict[str, Any], code: str) -> None:
+@pytest.mark.parametrize(
+    ("version", "config", "code"),
+    [
+        # torch_dtype alone set the precision, and overwrote both keys
+        ((3, 3, 0), {"bf16": True, "fp16": True}, "GV505"),
+        # the mode of vLLM followed from the server's address
+        ((3, 10, 3), {"use_vllm": True}, "GT502"),
+    ],
+)
+def test_an_older_release_does_not_check_it(
+    version: Version, config: dict[str, Any], code: str
+) -> None:
     """Before 3.3.1, and before 3.11.1."""
     recipe = Recipe("ms-swift", version, {"rlhf_type": "grpo", **config}, 8)
     assert code not in {problem.code for problem in lint_recipe(recipe).diagnostics}
@@ -100,7 +135,12 @@ def test_an_older_release_does_not_check_it(version: Version, config: dict[str, 
 def test_kl_in_the_reward_is_no_kl_in_the_loss() -> None:
     """And with the group's deviation its coefficient cancels out."""
     s = read(beta=0.1, kl_in_reward=True)
-    assert (s.kl_placement, s.beta, s.kl_reward_coefficient, s.kl_reward_estimator) == ("reward", 0.0, 0.1, "k1")
+    assert (s.kl_placement, s.beta, s.kl_reward_coefficient, s.kl_reward_estimator) == (
+        "reward",
+        0.0,
+        0.1,
+        "k1",
+    )
     assert "GK503" in lint(beta=0.1, kl_in_reward=True)
     assert read(beta=0.1, advantage_estimator="rloo").kl_placement == "reward"
     assert read(beta=0.1, kl_in_reward=True, scale_rewards="gdpo").kl_placement == "loss"
@@ -120,9 +160,12 @@ def test_ppos_penalty_is_not_grpos() -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "value", "meant"), [("train_type", "full", "tuner_type"), ("num_generation_s", 8, "num_generations")]
+    ("key", "value", "meant"),
+    [("train_type", "full", "tuner_type"), ("num_generation_s", 8, "num_generations")],
 )
-def test_an_unknown_key_is_an_error_with_the_one_that_was_meant(key: str, value: Any, meant: str) -> None:
+def test_an_unknown_key_is_an_error_with_the_one_that_was_meant(
+    key: str, value: Any, meant: str
+) -> None:
     """An older release's word, or a typo: the fix is the key of today."""
     recipe = Recipe("ms-swift", ms_swift.VERSION, {"rlhf_type": "grpo", key: value}, 8)
     found = next(finding for finding in lint_recipe(recipe).diagnostics if finding.code == "GV501")
@@ -132,7 +175,8 @@ def test_an_unknown_key_is_an_error_with_the_one_that_was_meant(key: str, value:
 def test_the_beginning_of_one_key_is_that_key() -> None:
     """As argparse has it; of two it is none."""
     assert read(per_device_train=8).per_device_train_batch_size == 8
-    assert "GV501" in lint(num_generation=8)  # or num_generations_eval
+    # or num_generations_eval
+    assert "GV501" in lint(num_generation=8)
 
 
 def test_null_is_the_word_none_to_ms_swift() -> None:
@@ -148,15 +192,24 @@ def test_text_that_is_a_number_is_one() -> None:
 
 def test_a_script_says_its_processes_in_variables(tmp_path: Path) -> None:
     """On the command itself or exported before; without them there is one process."""
-    command = "swift rlhf --rlhf_type grpo --per_device_train_batch_size 8 --reward_funcs format --dataset a\n"
-    for head, processes in (("NPROC_PER_NODE=4 \\\nNNODES=2 \\\n", 8), ("export NPROC_PER_NODE=6\n", 6), ("", 1)):
+    command = (
+        "swift rlhf --rlhf_type grpo --per_device_train_batch_size 8 --reward_funcs "
+        "format --dataset a\n"
+    )
+    for head, processes in (
+        ("NPROC_PER_NODE=4 \\\nNNODES=2 \\\n", 8),
+        ("export NPROC_PER_NODE=6\n", 6),
+        ("", 1),
+    ):
         assert of_script(tmp_path, f"#!/bin/bash\n{head}{command}").setting.processes == processes
     assert of_script(tmp_path, f"NPROC_PER_NODE=$GPUS \\\n{command}").setting.processes is None
 
 
 def test_a_yaml_behind_a_script_brings_its_environment(tmp_path: Path) -> None:
     """`swift rlhf FILE`: what the shell has set stays, and the command line wins over the file."""
-    (tmp_path / "grpo.yaml").write_text("ENV: {NPROC_PER_NODE: 2}\nrlhf_type: grpo\nnum_generations: 4\nbeta: 0.1\n")
+    (tmp_path / "grpo.yaml").write_text(
+        "ENV: {NPROC_PER_NODE: 2}\nrlhf_type: grpo\nnum_generations: 4\nbeta: 0.1\n"
+    )
     found = of_script(tmp_path, "swift rlhf grpo.yaml --beta 0.2\n").setting
     assert (found.processes, found.num_generations, found.beta) == (2, 4, 0.2)
     assert of_script(tmp_path, "NPROC_PER_NODE=4 swift rlhf grpo.yaml\n").setting.processes == 4
@@ -165,19 +218,28 @@ def test_a_yaml_behind_a_script_brings_its_environment(tmp_path: Path) -> None:
 
 def test_options_behind_a_comment_are_lost(tmp_path: Path) -> None:
     """Bash ends the command there."""
-    text = "swift rlhf --rlhf_type grpo --dataset a --reward_funcs format \\\n# sizes\n--num_generations 4\n"
+    text = (
+        "swift rlhf --rlhf_type grpo --dataset a --reward_funcs format \\\n# "
+        "sizes\n--num_generations 4\n"
+    )
     assert "GV107" in {finding.code for finding in of_script(tmp_path, text).diagnostics}
 
 
 def test_megatrons_steps_a_generation_are_optimizer_steps(tmp_path: Path) -> None:
     """Two steps of 16 completions per rollout; four data ranks of 8 GPUs in micro-batches of 2."""
     text = (
-        "NPROC_PER_NODE=8 megatron rlhf --rlhf_type grpo --micro_batch_size 2 --global_batch_size 16 \\\n"
-        "--steps_per_generation 2 --num_generations 4 --tensor_model_parallel_size 2 --train_iters 100 --lr 1e-6\n"
+        "NPROC_PER_NODE=8 megatron rlhf --rlhf_type grpo --micro_batch_size 2 "
+        "--global_batch_size 16 \\\n"
+        "--steps_per_generation 2 --num_generations 4 --tensor_model_parallel_size 2 "
+        "--train_iters 100 --lr 1e-6\n"
     )
     verdict = of_script(tmp_path, text)
     s = verdict.setting
-    assert (planning.completions_per_rollout(s), planning.completions_per_step(s), planning.steps_per_rollout(s)) == (
+    assert (
+        planning.completions_per_rollout(s),
+        planning.completions_per_step(s),
+        planning.steps_per_rollout(s),
+    ) == (
         32,
         16,
         2,
@@ -205,46 +267,82 @@ def test_another_training_is_no_grpo() -> None:
 def test_held_out_prompts_that_fill_no_batch_are_never_scored() -> None:
     """ms-swift always drops the last evaluation batch."""
     sizes = {"per_device_eval_batch_size": 8, "split_dataset_ratio": 0.01}
-    assert "2 of 10 held-out prompts" in lint(4, 1000, per_device_train_batch_size=8, **sizes)["GE502"]
+    assert (
+        "2 of 10 held-out prompts" in lint(4, 1000, per_device_train_batch_size=8, **sizes)["GE502"]
+    )
     assert "GE501" in lint(4, 100, per_device_train_batch_size=8, **sizes)
 
 
-@pytest.mark.parametrize(("release", "key"), [
-    ((3, 10, 3), "train_type"), ((4, 0, 4), "train_type"), ((4, 0, 0), "tuner_type"), ((3, 3, 1), "num_infer_workers"),
-    ((3, 5, 3), "vllm_device"), ((3, 12, 6), "overwrite_output_dir"), ((3, 10, 0), "kl_in_reward"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("release", "key"),
+    [
+        ((3, 10, 3), "train_type"),
+        ((4, 0, 4), "train_type"),
+        ((4, 0, 0), "tuner_type"),
+        ((3, 3, 1), "num_infer_workers"),
+        ((3, 5, 3), "vllm_device"),
+        ((3, 12, 6), "overwrite_output_dir"),
+        ((3, 10, 0), "kl_in_reward"),
+    ],
+)
 def test_a_release_takes_its_own_words(release: Version, key: str) -> None:
     """As the arguments of that release, whose parser lets no other key pass."""
     assert key in ms_swift.known(release)
     config = {"rlhf_type": "grpo", key: ms_swift.known(release)[key].default or "x"}
-    assert "GV501" not in {found.code for found in lint_recipe(Recipe("ms-swift", release, config, 8)).diagnostics}
+    assert "GV501" not in {
+        found.code for found in lint_recipe(Recipe("ms-swift", release, config, 8)).diagnostics
+    }
 
 
-@pytest.mark.parametrize(("release", "key", "near"), [
-    ((4, 1, 0), "train_type", "tuner_type"), ((3, 10, 3), "tuner_type", "train_type"), ((3, 9, 3), "kl_in_reward", "3.10.0"),
-])  # fmt: skip
-def test_a_word_of_another_release_is_named_with_its_own(release: Version, key: str, near: str) -> None:
+@pytest.mark.parametrize(
+    ("release", "key", "near"),
+    [
+        ((4, 1, 0), "train_type", "tuner_type"),
+        ((3, 10, 3), "tuner_type", "train_type"),
+        ((3, 9, 3), "kl_in_reward", "3.10.0"),
+    ],
+)
+def test_a_word_of_another_release_is_named_with_its_own(
+    release: Version, key: str, near: str
+) -> None:
     """Its successor or predecessor, or the release that it came with."""
-    recipe = Recipe("ms-swift", release, {"rlhf_type": "grpo", key: "full"}, 8,
-                    version_source=VersionSource("asked", "--framework-version", ""))  # fmt: skip
+    recipe = Recipe(
+        "ms-swift",
+        release,
+        {"rlhf_type": "grpo", key: "full"},
+        8,
+        version_source=VersionSource("asked", "--framework-version", ""),
+    )
     (found,) = (found for found in lint_recipe(recipe).diagnostics if found.code == "GV501")
     assert near in found.message or near in found.fixes[0].change
 
 
 def test_the_tuner_of_release_3_is_read() -> None:
     """``train_type: full`` has the learning rate of full training, and no adapter."""
-    s = read_recipe(Recipe("ms-swift", (3, 10, 3), {"rlhf_type": "grpo", "train_type": "full"}, 8)).setting
+    s = read_recipe(
+        Recipe("ms-swift", (3, 10, 3), {"rlhf_type": "grpo", "train_type": "full"}, 8)
+    ).setting
     assert (s.lora, s.learning_rate) == (False, 1e-5)
     assert (
-        read_recipe(Recipe("ms-swift", (3, 8, 0), {"rlhf_type": "grpo", "scale_rewards": False})).setting.scale_rewards
+        read_recipe(
+            Recipe("ms-swift", (3, 8, 0), {"rlhf_type": "grpo", "scale_rewards": False})
+        ).setting.scale_rewards
         == "none"
     )
 
 
-@pytest.mark.parametrize("config", [
-    {"use_vllm": True, "micro_batch_size": 2, "global_batch_size": 16},
-    {"use_vllm": True, "micro_batch_size": 2, "colocate_groups": [["train", "rollout"]], "rollout": {"gpus": 4}},
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"use_vllm": True, "micro_batch_size": 2, "global_batch_size": 16},
+        {
+            "use_vllm": True,
+            "micro_batch_size": 2,
+            "colocate_groups": [["train", "rollout"]],
+            "rollout": {"gpus": 4},
+        },
+    ],
+)
 def test_vllm_needs_no_mode_with_megatron(config: dict[str, Any]) -> None:
     """`megatron rlhf`, with --use_ray too, does not run the check of `swift rlhf`."""
     assert "GT502" in lint(use_vllm=True)
@@ -254,7 +352,9 @@ def test_vllm_needs_no_mode_with_megatron(config: dict[str, Any]) -> None:
 def test_a_recipe_for_megatron_has_no_key_of_another_release(tmp_path: Path) -> None:
     """Its keys are in no table, so they choose no release."""
     path = tmp_path / "grpo.yaml"
-    path.write_text("rlhf_type: grpo\nmicro_batch_size: 2\nglobal_batch_size: 16\nlr: 1e-6\nloss_type: real\n")
+    path.write_text(
+        "rlhf_type: grpo\nmicro_batch_size: 2\nglobal_batch_size: 16\nlr: 1e-6\nloss_type: real\n"
+    )
     found = lint_recipe(load_recipe(path, Options()))
     assert found.recipe.version == ms_swift.VERSION
     assert "GL503" in {finding.code for finding in found.diagnostics}

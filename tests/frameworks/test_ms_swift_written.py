@@ -16,11 +16,30 @@ from grporecipe.model.setting import Setting
 from real_ms_swift import build_recipe, draw_recipe
 
 KEPT = (
-    "num_generations", "per_device_train_batch_size", "gradient_accumulation_steps", "num_iterations", "beta",
-    "kl_placement", "kl_reward_coefficient", "loss_type", "scale_rewards", "epsilon", "epsilon_high", "learning_rate",
-    "lr_scheduler_type", "warmup_steps", "temperature", "max_completion_length", "lora", "importance_sampling_level",
-    "advantage_estimator", "sync_ref_model", "max_steps", "save_steps", "processes",
-)  # fmt: skip
+    "num_generations",
+    "per_device_train_batch_size",
+    "gradient_accumulation_steps",
+    "num_iterations",
+    "beta",
+    "kl_placement",
+    "kl_reward_coefficient",
+    "loss_type",
+    "scale_rewards",
+    "epsilon",
+    "epsilon_high",
+    "learning_rate",
+    "lr_scheduler_type",
+    "warmup_steps",
+    "temperature",
+    "max_completion_length",
+    "lora",
+    "importance_sampling_level",
+    "advantage_estimator",
+    "sync_ref_model",
+    "max_steps",
+    "save_steps",
+    "processes",
+)
 DATA = {"train_prompts": 1000}
 
 
@@ -32,11 +51,15 @@ def written(s: Setting) -> Recipe:
 
 @pytest.mark.parametrize("seed", range(50))
 def test_a_recipe_read_written_and_read_again_trains_the_same(seed: int) -> None:
-    """Sizes, objective, schedule, and every number of the plan; epochs count where steps are not given."""
+    """Sizes, objective, schedule, and every number of the plan; epochs count where steps are not
+    given.
+    """
     processes, config = draw_recipe(Random(seed))
     before = read_recipe(build_recipe(processes, config)).setting
     after = read_recipe(written(before)).setting
-    assert {name: getattr(after, name) for name in KEPT} == {name: getattr(before, name) for name in KEPT}
+    assert {name: getattr(after, name) for name in KEPT} == {
+        name: getattr(before, name) for name in KEPT
+    }
     for formula in (
         planning.completions_per_rollout,
         planning.completions_per_step,
@@ -48,8 +71,12 @@ def test_a_recipe_read_written_and_read_again_trains_the_same(seed: int) -> None
 
 def test_what_is_written_for_ms_swift_is_accepted_by_its_rules() -> None:
     """Our own defaults in its words."""
-    s = Setting(processes=4, max_steps=100, epochs=None, beta=0.04, evaluates=False, loss_type="dapo")
-    assert not [finding for finding in lint_recipe(written(s)).diagnostics if finding.severity == "error"]
+    s = Setting(
+        processes=4, max_steps=100, epochs=None, beta=0.04, evaluates=False, loss_type="dapo"
+    )
+    assert not [
+        finding for finding in lint_recipe(written(s)).diagnostics if finding.severity == "error"
+    ]
 
 
 def test_every_default_that_differs_is_explicit() -> None:

@@ -1,4 +1,6 @@
-"""A new release of a framework: one fact says which is the newest, and its tables grow by one command."""
+"""A new release of a framework: one fact says which is the newest, and its tables grow by one
+command.
+"""
 
 import json
 import re
@@ -21,8 +23,10 @@ from support import PROJECT
 
 WORKERS = "actor_rollout_ref"
 LAUNCH = (
-    f"python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo {WORKERS}.rollout.n=8 {WORKERS}.rollout.name=vllm "
-    f"{WORKERS}.rollout.log_prob_micro_batch_size_per_gpu=8 {WORKERS}.actor.ppo_micro_batch_size_per_gpu=8 "
+    f"python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo {WORKERS}.rollout.n=8 "
+    f"{WORKERS}.rollout.name=vllm "
+    f"{WORKERS}.rollout.log_prob_micro_batch_size_per_gpu=8 "
+    f"{WORKERS}.actor.ppo_micro_batch_size_per_gpu=8 "
     f"{WORKERS}.rollout.tensor_model_parallel_size=1 "
 )
 NEXT = {name: f"{major}.{minor + 1}.0" for name, (major, minor, _) in NEWEST.items()}
@@ -51,7 +55,10 @@ class GRPOConfig(TrainingArguments):
         if self.own_key > 1:
             raise ValueError("own_key is a share")
 """
-TRAINER = "class GRPOTrainer:\n    def _compute_loss(self):\n        return self.loss_type in ['grpo', 'own_loss']\n"
+TRAINER = (
+    "class GRPOTrainer:\n    def _compute_loss(self):\n        return self.loss_type in "
+    "['grpo', 'own_loss']\n"
+)
 
 
 def package(folder: Path, name: str, **files: str) -> Path:
@@ -69,7 +76,9 @@ def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     monkeypatch.syspath_prepend(PROJECT / "benchmarks" / "tools")
     tables = import_module("tables")
     monkeypatch.setattr(tables, "PACKAGES", tmp_path)
-    package(tmp_path, "trl", trl__trainer__grpo_config=GRPO_CONFIG, trl__trainer__grpo_trainer=TRAINER)
+    package(
+        tmp_path, "trl", trl__trainer__grpo_config=GRPO_CONFIG, trl__trainer__grpo_trainer=TRAINER
+    )
     package(
         tmp_path,
         "transformers",
@@ -105,15 +114,21 @@ def test_what_changed_is_printed(tools: ModuleType, tmp_path: Path) -> None:
     assert "choices: loss_type: -bnpo -dr_grpo -dapo -cispo -sapo -luspo -vespo +own_loss" in lines
     assert 'keys: num_generations was "int?", 8, is "int?", 16' in lines
     assert "keys: beta is gone" in lines
-    histories = ({"keys": {"top_n": [["1.0.0", "int", 3]]}}, {"keys": {"top_n": [["1.0.0", "int", 3], ["1.1.0"]],
-                                                                       "top_num": [["1.1.0", "int", 3]]}})  # fmt: skip
+    histories = (
+        {"keys": {"top_n": [["1.0.0", "int", 3]]}},
+        {"keys": {"top_n": [["1.0.0", "int", 3], ["1.1.0"]], "top_num": [["1.1.0", "int", 3]]}},
+    )
     assert next(tools.changed_names(*histories)) == "keys: top_n is gone; renamed to top_num?"
-    old, new = (import_module("tables").Package(package(tmp_path / folder, "trl", trl__trainer__grpo_config=text))
-                for folder, text in (("..", ""), (".", GRPO_CONFIG)))  # fmt: skip
+    old, new = (
+        import_module("tables").Package(
+            package(tmp_path / folder, "trl", trl__trainer__grpo_config=text)
+        )
+        for folder, text in (("..", ""), (".", GRPO_CONFIG))
+    )
     (line,) = tools.changed_checks(import_module("trl_keys"), old, new)
-    assert (
-        line
-        == "check is new: grpo_config.py.GRPOConfig.__post_init__: self.own_key > 1 and raise ValueError('own_key is a share')"
+    assert line == (
+        "check is new: grpo_config.py.GRPOConfig.__post_init__: self.own_key > 1 and raise "
+        "ValueError('own_key is a share')"
     )
 
 
@@ -121,7 +136,8 @@ def test_pages_name_the_newest_releases() -> None:
     """`make trl-release` writes them."""
     names = {"trl": "TRL", "ms-swift": "ms-swift", "easyr1": "EasyR1", "verl": "verl"}
     readme, limits = (
-        (PROJECT / page).read_text(encoding="utf-8") for page in ("README.md", "docs/explanation/limits.md")
+        (PROJECT / page).read_text(encoding="utf-8")
+        for page in ("README.md", "docs/explanation/limits.md")
     )
     for name, spelled in names.items():
         newest = ".".join(map(str, NEWEST[name])).removesuffix(".0")
@@ -131,14 +147,27 @@ def test_pages_name_the_newest_releases() -> None:
 
 def test_words_of_rules_are_those_of_the_table() -> None:
     """Rules on settings cannot read it."""
-    words = {"scale_rewards": SCALES, "importance_sampling_level": LEVELS, "multi_objective_aggregation": AGGREGATIONS,
-             "vllm_importance_sampling_mode": CORRECTIONS}  # fmt: skip
-    assert {key: set(keys.choices(key)) for key in words} == {key: set(values) for key, values in words.items()}
+    words = {
+        "scale_rewards": SCALES,
+        "importance_sampling_level": LEVELS,
+        "multi_objective_aggregation": AGGREGATIONS,
+        "vllm_importance_sampling_mode": CORRECTIONS,
+    }
+    assert {key: set(keys.choices(key)) for key in words} == {
+        key: set(values) for key, values in words.items()
+    }
 
 
-def test_keys_and_words_of_a_release_that_is_newer_than_all_known_are_not_judged(tmp_path: Path) -> None:
-    """An unknown key was an error by an option, and a pin gave a note that nothing states the version."""
-    recipe = "num_generations: 8\nlearning_rate: 1.0e-6\nnew_key: 1\noptim: new_optimizer\nloss_type: new_loss\n"
+def test_keys_and_words_of_a_release_that_is_newer_than_all_known_are_not_judged(
+    tmp_path: Path,
+) -> None:
+    """An unknown key was an error by an option, and a pin gave a note that nothing states the
+    version.
+    """
+    recipe = (
+        "num_generations: 8\nlearning_rate: 1.0e-6\nnew_key: 1\noptim: "
+        "new_optimizer\nloss_type: new_loss\n"
+    )
     (found,) = findings(tmp_path / "a" / "r.yaml", recipe, own_version=NEXT["trl"])
     assert (found.code, found.severity, found.keys) == ("GV110", "note", ("new_key", "optim"))
     assert f"--framework-version states {NEXT['trl']}" in found.message
@@ -153,20 +182,32 @@ def test_keys_and_words_of_a_release_that_is_newer_than_all_known_are_not_judged
 def test_a_mistake_that_no_release_repairs_is_an_error_in_a_newer_one_too(tmp_path: Path) -> None:
     """A removed key, a number that is none; a misspelled key is a warning."""
     found = findings(
-        tmp_path / "r.yaml", "max_prompt_length: 512\nbeta: high\nnum_generatons: 4\n", own_version=NEXT["trl"]
+        tmp_path / "r.yaml",
+        "max_prompt_length: 512\nbeta: high\nnum_generatons: 4\n",
+        own_version=NEXT["trl"],
     )
     assert {one.keys: one.severity for one in found} == {
-        ("max_prompt_length",): "error", ("beta",): "error", ("num_generatons",): "warning",
-    }  # fmt: skip
+        ("max_prompt_length",): "error",
+        ("beta",): "error",
+        ("num_generatons",): "warning",
+    }
 
 
-IMPORTS = "from trl import GRPOConfig, {}\nGRPOConfig(num_generations=8, per_device_train_batch_size=8)\n"
+IMPORTS = (
+    "from trl import GRPOConfig, {}\nGRPOConfig(num_generations=8, per_device_train_batch_size=8)\n"
+)
 
 
-@pytest.mark.parametrize(("version", "name", "why"), [
-    ("1.16.0", "AsyncGRPOConfig", "no release up to"), ("0.14.0", "clone_chat_template", "it came with 0.19.0"),
-    ("1.0.0", "BestOfNSampler", "removed it"), ("1.16.0", "GRPOTrainer", ""), ("0.14.0", "BestOfNSampler", ""),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("version", "name", "why"),
+    [
+        ("1.16.0", "AsyncGRPOConfig", "no release up to"),
+        ("0.14.0", "clone_chat_template", "it came with 0.19.0"),
+        ("1.0.0", "BestOfNSampler", "removed it"),
+        ("1.16.0", "GRPOTrainer", ""),
+        ("0.14.0", "BestOfNSampler", ""),
+    ],
+)
 def test_an_import_that_the_stated_release_does_not_have_is_an_error(
     version: str, name: str, why: str, tmp_path: Path
 ) -> None:
@@ -174,18 +215,27 @@ def test_an_import_that_the_stated_release_does_not_have_is_an_error(
     found = findings(tmp_path / "t.py", IMPORTS.format(name), own_version=version)
     assert [(one.code, one.severity) for one in found] == [("GV117", "error")] * bool(why)
     assert all(
-        f"line 1 of t.py ends with an ImportError in TRL {version}, because" in one.message and why in one.message
+        f"line 1 of t.py ends with an ImportError in TRL {version}, because" in one.message
+        and why in one.message
         for one in found
     )
 
 
-def test_imports_are_judged_only_if_the_release_is_stated_and_the_import_is_certain(tmp_path: Path) -> None:
+def test_imports_are_judged_only_if_the_release_is_stated_and_the_import_is_certain(
+    tmp_path: Path,
+) -> None:
     """A file may try several places, and a guess of the release proves nothing."""
-    guarded = "try:\n    from trl import AsyncGRPOConfig\nexcept ImportError:\n    pass\n" + IMPORTS.format(
-        "GRPOTrainer"
+    guarded = (
+        "try:\n    from trl import AsyncGRPOConfig\nexcept ImportError:\n    pass\n"
+        + IMPORTS.format("GRPOTrainer")
     )
     assert findings(tmp_path / "t.py", guarded, own_version="1.16.0") == []
     assert findings(tmp_path / "t.py", IMPORTS.format("AsyncGRPOConfig")) == []
-    assert findings(tmp_path / "t.py", IMPORTS.format("AsyncGRPOConfig"), own_version=NEXT["trl"]) == []
+    assert (
+        findings(tmp_path / "t.py", IMPORTS.format("AsyncGRPOConfig"), own_version=NEXT["trl"])
+        == []
+    )
     module = "import trl.experimental.nothing\n" + IMPORTS.format("GRPOTrainer")
-    assert [one.code for one in findings(tmp_path / "t.py", module, own_version="1.16.0")] == ["GV117"]
+    assert [one.code for one in findings(tmp_path / "t.py", module, own_version="1.16.0")] == [
+        "GV117"
+    ]

@@ -1,4 +1,6 @@
-"""TRL's and Open-R1's recipes as settings: defaults by release, types as TRL's parser makes them, renamed keys."""
+"""TRL's and Open-R1's recipes as settings: defaults by release, types as TRL's parser makes them,
+renamed keys.
+"""
 
 from typing import Any
 
@@ -15,7 +17,9 @@ from grporecipe.reading.detect import detect_framework
 from grporecipe.reading.yaml_text import parse_yaml
 
 
-def reading(config: dict[str, Any], version: str = "1.16", framework: str = "trl", **more: Any) -> ParsedRecipe:
+def reading(
+    config: dict[str, Any], version: str = "1.16", framework: str = "trl", **more: Any
+) -> ParsedRecipe:
     """A recipe's reading."""
     return read_recipe(Recipe(framework, keys.parse_version(version), config, **more))
 
@@ -25,17 +29,33 @@ def setting(config: dict[str, Any], version: str = "1.16", framework: str = "trl
     return reading(config, version, framework).setting
 
 
-DEFAULTS = {  # as the facts of the releases say: field, release, default
-    ("beta", "0.18", 0.04), ("beta", "0.19", 0.0), ("loss_type", "0.21", "bnpo"), ("loss_type", "0.22", "dapo"),
-    ("temperature", "0.17", 0.9), ("temperature", "0.18", 1.0), ("vllm_mode", "0.29", "server"),
-    ("vllm_mode", "1.0", "colocate"), ("max_completion_length", "1.9", 256), ("max_completion_length", "1.10", 512),
-    ("use_bias_correction_kl", "1.9", False), ("use_bias_correction_kl", "1.10", True),
-    ("use_bias_correction_kl", "0.25", None), ("per_device_train_batch_size", "0.14", 1),
-    ("per_device_train_batch_size", "0.15", 8), ("scale_rewards", "0.16", "group"), ("scale_rewards", "1.16", "group"),
-    ("vllm_importance_sampling_correction", "0.22", False), ("vllm_importance_sampling_correction", "0.23", True),
-    ("vllm_importance_sampling_clip_max", "1.0", 3.0), ("epochs", "1.16", 3.0), ("evaluates", "1.16", False),
-    ("max_steps", "1.16", None), ("num_generations_eval", "1.16", None),
-}  # fmt: skip
+# as the facts of the releases say: field, release, default
+DEFAULTS = {
+    ("beta", "0.18", 0.04),
+    ("beta", "0.19", 0.0),
+    ("loss_type", "0.21", "bnpo"),
+    ("loss_type", "0.22", "dapo"),
+    ("temperature", "0.17", 0.9),
+    ("temperature", "0.18", 1.0),
+    ("vllm_mode", "0.29", "server"),
+    ("vllm_mode", "1.0", "colocate"),
+    ("max_completion_length", "1.9", 256),
+    ("max_completion_length", "1.10", 512),
+    ("use_bias_correction_kl", "1.9", False),
+    ("use_bias_correction_kl", "1.10", True),
+    ("use_bias_correction_kl", "0.25", None),
+    ("per_device_train_batch_size", "0.14", 1),
+    ("per_device_train_batch_size", "0.15", 8),
+    ("scale_rewards", "0.16", "group"),
+    ("scale_rewards", "1.16", "group"),
+    ("vllm_importance_sampling_correction", "0.22", False),
+    ("vllm_importance_sampling_correction", "0.23", True),
+    ("vllm_importance_sampling_clip_max", "1.0", 3.0),
+    ("epochs", "1.16", 3.0),
+    ("evaluates", "1.16", False),
+    ("max_steps", "1.16", None),
+    ("num_generations_eval", "1.16", None),
+}
 
 
 @pytest.mark.parametrize(("field", "version", "default"), sorted(DEFAULTS, key=str))
@@ -58,36 +78,41 @@ def test_open_r1_has_the_defaults_of_the_release_it_pins() -> None:
 
 def test_what_a_user_set_is_given_with_its_line() -> None:
     """Under the names of the setting."""
-    found = reading({"num_train_epochs": 2, "beta": 0.1}, lines={"num_train_epochs": 3, "beta": 4}).setting
+    found = reading(
+        {"num_train_epochs": 2, "beta": 0.1}, lines={"num_train_epochs": 3, "beta": 4}
+    ).setting
     assert found.given == {"framework", "epochs", "beta"}
     assert found.lines == {"epochs": 3, "beta": 4}
     assert found.key("epochs") == "num_train_epochs"
 
 
-@pytest.mark.parametrize(("config", "field", "value"), [
-    ({"evaluation_strategy": "steps"}, "evaluates", True),
-    ({"eval_strategy": False}, "evaluates", False),
-    ({"warmup_ratio": 0.1}, "warmup_steps", 0.1),
-    ({"warmup_ratio": 0.1, "warmup_steps": 5}, "warmup_steps", 5),
-    ({"scale_rewards": False}, "scale_rewards", "none"),
-    ({"scale_rewards": True}, "scale_rewards", "group"),
-    ({"max_steps": -1}, "max_steps", None),
-    ({"max_steps": 0}, "max_steps", 0),
-    ({"max_steps": 10}, "epochs", None),
-    ({"save_strategy": "no"}, "save_steps", None),
-    ({"use_peft": True}, "lora", True),
-    ({"reward_funcs": ["a", "b"]}, "rewards", 2),
-    ({"reward_weights": [1.0]}, "reward_weights", 1),
-    ({"model_name_or_path": "Qwen/Qwen2.5-1.5B-Instruct"}, "parameters", 1_500_000_000),
-    ({"model_name_or_path": "HuggingFaceTB/SmolLM2-135M"}, "parameters", 135_000_000),
-    ({"model_name_or_path": "Qwen/Qwen3-30B-A3B"}, "parameters", 30_000_000_000),
-    ({"model_name_or_path": "/data/my-model"}, "parameters", None),
-    ({"parallelism_config": {"tp_size": 2}}, "tensor_parallel_size", 2),
-    ({"accelerator_config": '{"split_batches": true}'}, "split_batches", True),
-    ({"learning_rate": "3e-06"}, "learning_rate", 3e-6),
-    ({"num_generations": "4"}, "num_generations", 4),
-    ({"num_processes": 4}, "processes", 4),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("config", "field", "value"),
+    [
+        ({"evaluation_strategy": "steps"}, "evaluates", True),
+        ({"eval_strategy": False}, "evaluates", False),
+        ({"warmup_ratio": 0.1}, "warmup_steps", 0.1),
+        ({"warmup_ratio": 0.1, "warmup_steps": 5}, "warmup_steps", 5),
+        ({"scale_rewards": False}, "scale_rewards", "none"),
+        ({"scale_rewards": True}, "scale_rewards", "group"),
+        ({"max_steps": -1}, "max_steps", None),
+        ({"max_steps": 0}, "max_steps", 0),
+        ({"max_steps": 10}, "epochs", None),
+        ({"save_strategy": "no"}, "save_steps", None),
+        ({"use_peft": True}, "lora", True),
+        ({"reward_funcs": ["a", "b"]}, "rewards", 2),
+        ({"reward_weights": [1.0]}, "reward_weights", 1),
+        ({"model_name_or_path": "Qwen/Qwen2.5-1.5B-Instruct"}, "parameters", 1_500_000_000),
+        ({"model_name_or_path": "HuggingFaceTB/SmolLM2-135M"}, "parameters", 135_000_000),
+        ({"model_name_or_path": "Qwen/Qwen3-30B-A3B"}, "parameters", 30_000_000_000),
+        ({"model_name_or_path": "/data/my-model"}, "parameters", None),
+        ({"parallelism_config": {"tp_size": 2}}, "tensor_parallel_size", 2),
+        ({"accelerator_config": '{"split_batches": true}'}, "split_batches", True),
+        ({"learning_rate": "3e-06"}, "learning_rate", 3e-6),
+        ({"num_generations": "4"}, "num_generations", 4),
+        ({"num_processes": 4}, "processes", 4),
+    ],
+)
 def test_keys_become_fields(config: dict[str, Any], field: str, value: Any) -> None:
     """Renamed keys, booleans, lists, nested mappings, numbers in strings."""
     assert getattr(setting(config), field) == value
@@ -95,9 +120,14 @@ def test_keys_become_fields(config: dict[str, Any], field: str, value: Any) -> N
 
 def test_a_value_that_cannot_be_read_is_unknown_and_not_a_default_in_disguise() -> None:
     """Rules that rest on it are not judged."""
-    found = reading({"num_generations": "eight", "beta": [], "epsilon": float("nan"), "max_steps": 10**30})
-    assert found.unknown == {"num_generations", "beta", "epsilon", "max_steps", "epochs"}  # max_steps overrides epochs
-    assert reading({"num_generations": "$G"}, unresolved={"num_generations": "$G"}).unknown == {"num_generations"}
+    found = reading(
+        {"num_generations": "eight", "beta": [], "epsilon": float("nan"), "max_steps": 10**30}
+    )
+    # max_steps overrides epochs
+    assert found.unknown == {"num_generations", "beta", "epsilon", "max_steps", "epochs"}
+    assert reading({"num_generations": "$G"}, unresolved={"num_generations": "$G"}).unknown == {
+        "num_generations"
+    }
 
 
 def test_warmup_shares_are_steps_before_transformers_5() -> None:
@@ -106,13 +136,16 @@ def test_warmup_shares_are_steps_before_transformers_5() -> None:
     assert setting({"warmup_steps": 0.1}).warmup_steps == 0.1
 
 
-@pytest.mark.parametrize(("config", "paths", "framework"), [
-    ({}, (), "trl"),
-    ({"dataset_prompt_column": "q"}, (), "open-r1"),
-    ({}, ("open-r1/recipes/grpo.yaml",), "open-r1"),
-    ({}, ("run.sh", "src/open_r1/grpo.py"), "open-r1"),
-    ({"system_prompt": "hi"}, ("recipes/grpo.yaml",), "trl"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("config", "paths", "framework"),
+    [
+        ({}, (), "trl"),
+        ({"dataset_prompt_column": "q"}, (), "open-r1"),
+        ({}, ("open-r1/recipes/grpo.yaml",), "open-r1"),
+        ({}, ("run.sh", "src/open_r1/grpo.py"), "open-r1"),
+        ({"system_prompt": "hi"}, ("recipes/grpo.yaml",), "trl"),
+    ],
+)
 def test_the_framework_is_detected_by_keys_and_paths(
     config: dict[str, Any], paths: tuple[str, ...], framework: str
 ) -> None:
@@ -124,20 +157,40 @@ def test_fixes_speak_the_recipe_s_own_words() -> None:
     """Fields that have no word in a recipe make no fix."""
     recipe = Recipe("trl", (1, 16, 0), {"parallelism_config": {"tp_size": 2, "cp_size": 1}})
     now = read_recipe(recipe).setting
-    assert spell_keys({"epochs": 2.0, "processes": 8}, recipe, now) == {"num_train_epochs": 2.0, "processes": 8}
-    assert spell_keys({"tensor_parallel_size": 1}, recipe, now) == {"parallelism_config": {"tp_size": 1, "cp_size": 1}}
+    assert spell_keys({"epochs": 2.0, "processes": 8}, recipe, now) == {
+        "num_train_epochs": 2.0,
+        "processes": 8,
+    }
+    assert spell_keys({"tensor_parallel_size": 1}, recipe, now) == {
+        "parallelism_config": {"tp_size": 1, "cp_size": 1}
+    }
     assert spell_keys({"evaluates": False}, recipe, now) == {"eval_strategy": "no"}
     assert spell_keys({"budget_completions": 6400}, recipe, now) is None
     assert spell_keys({"rewards": 2}, recipe, now) is None
 
 
-@pytest.mark.parametrize(("value", "kind", "expected"), [
-    ("3e-06", "float", (3e-6, "string")), ("8", "int", (8, "string")), ("8.0", "int", (None, "type")),
-    (8.0, "int", (8, "type")), (8.5, "int", (8, "type")), (True, "int", (None, "type")), ("no", "bool", (False, "string")),
-    (1, "bool", (True, "")), (2, "bool", (True, "type")), (None, "int", (None, "type")), (None, "int?", (None, "")),
-    (8, "float", (8, "")), ("x", "any", ("x", "")), ([1], "float", (None, "type")),
-])  # fmt: skip
-def test_values_are_what_argparse_makes_of_them(value: Any, kind: str, expected: tuple[Any, str]) -> None:
+@pytest.mark.parametrize(
+    ("value", "kind", "expected"),
+    [
+        ("3e-06", "float", (3e-6, "string")),
+        ("8", "int", (8, "string")),
+        ("8.0", "int", (None, "type")),
+        (8.0, "int", (8, "type")),
+        (8.5, "int", (8, "type")),
+        (True, "int", (None, "type")),
+        ("no", "bool", (False, "string")),
+        (1, "bool", (True, "")),
+        (2, "bool", (True, "type")),
+        (None, "int", (None, "type")),
+        (None, "int?", (None, "")),
+        (8, "float", (8, "")),
+        ("x", "any", ("x", "")),
+        ([1], "float", (None, "type")),
+    ],
+)
+def test_values_are_what_argparse_makes_of_them(
+    value: Any, kind: str, expected: tuple[Any, str]
+) -> None:
     """Strings are converted, the rest is taken as it is."""
     assert tuple(convert(value, kind)) == expected
 
@@ -152,7 +205,15 @@ def test_yaml_is_read_as_trl_reads_it() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["[1]: 2\n", "a: 2001-13-99\n", "? {a: 1}\n: 2\n", "a: !!python/object:os.system x\n", "a: *b\n", "\x00", "a: 'x"],
+    [
+        "[1]: 2\n",
+        "a: 2001-13-99\n",
+        "? {a: 1}\n: 2\n",
+        "a: !!python/object:os.system x\n",
+        "a: *b\n",
+        "\x00",
+        "a: 'x",
+    ],
 )
 def test_broken_yaml_is_bad_input(text: str) -> None:
     """One line, no traceback, nothing run."""
@@ -162,7 +223,12 @@ def test_broken_yaml_is_bad_input(text: str) -> None:
 
 @pytest.mark.parametrize(
     ("text", "version"),
-    [("1.10", (1, 10, 0)), ("v0.18.0", (0, 18, 0)), ("1.10.0.dev0", (1, 10, 0)), ("2.0", (2, 0, 0))],
+    [
+        ("1.10", (1, 10, 0)),
+        ("v0.18.0", (0, 18, 0)),
+        ("1.10.0.dev0", (1, 10, 0)),
+        ("2.0", (2, 0, 0)),
+    ],
 )
 def test_versions_are_read(text: str, version: tuple[int, int, int]) -> None:
     """Newer ones than the table count as its newest."""

@@ -49,8 +49,15 @@ def test_a_python_file_that_imports_it_is_its_recipe(tmp_path: Path) -> None:
     result = lint_recipe(recipe)
     assert (recipe.framework, found(result, "error")) == ("unsloth", set())
     assert "GB701" in found(result, "warning")
-    assert (result.plan["completions_per_rollout"], result.setting.per_device_train_batch_size) == (6, 6)
-    assert (result.setting.beta, result.setting.loss_type, result.setting.warmup_steps) == (0.001, "bnpo", 0.1)
+    assert (result.plan["completions_per_rollout"], result.setting.per_device_train_batch_size) == (
+        6,
+        6,
+    )
+    assert (result.setting.beta, result.setting.loss_type, result.setting.warmup_steps) == (
+        0.001,
+        "bnpo",
+        0.1,
+    )
 
 
 def test_a_size_that_is_not_known_is_not_corrected(tmp_path: Path) -> None:
@@ -65,13 +72,24 @@ def test_a_size_that_is_not_known_is_not_corrected(tmp_path: Path) -> None:
 def test_defaults_are_unsloths() -> None:
     """As the generated configuration has them (rl.py, replacements)."""
     default = release_defaults(FRAMEWORKS["unsloth"], (0, 24, 0))
-    wanted = {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 2, "learning_rate": 5e-5, "optim": "adamw_8bit",
-              "weight_decay": 0.001, "seed": 3407, "beta": 0.001, "loss_type": "bnpo", "vllm_mode": "colocate"}  # fmt: skip
+    wanted = {
+        "per_device_train_batch_size": 4,
+        "gradient_accumulation_steps": 2,
+        "learning_rate": 5e-5,
+        "optim": "adamw_8bit",
+        "weight_decay": 0.001,
+        "seed": 3407,
+        "beta": 0.001,
+        "loss_type": "bnpo",
+        "vllm_mode": "colocate",
+    }
     assert {name: default[name] for name in wanted} == wanted
 
 
 def test_the_batch_is_corrected_if_unsloth_corrects_it() -> None:
-    """rl.py: ``if (ga * world_size * per_device_train_batch_size) % num_generations != 0``, without sizes of a rollout."""
+    """rl.py: ``if (ga * world_size * per_device_train_batch_size) % num_generations != 0``, without
+    sizes of a rollout.
+    """
     for size, accumulation, world, group in product((1, 2, 3, 8), (1, 2, 3), (1, 2), (2, 4, 6)):
         wanted = group if (accumulation * world * size) % group != 0 else size
         config = {
@@ -87,15 +105,18 @@ def test_the_batch_is_corrected_if_unsloth_corrects_it() -> None:
         assert ("GB101" in found(kept, "error")) == ((accumulation * world * size) % group != 0)
 
 
-@pytest.mark.parametrize(("config", "code", "severity"), [
-    ({"temperature": 12.0}, "GL702", "error"),
-    ({"temperature": 0.0}, "GL104", "error"),
-    ({"unsloth_grpo_mini_batch": 64}, "GB702", "error"),
-    ({"loss_type": "dapo", "epsilon_high": 0.3}, "GL701", "warning"),
-    ({"loss_type": "dr_grpo", "scale_rewards": True}, "GL701", "warning"),
-    ({"learnign_rate": 1e-5}, "GV102", "warning"),
-    ({"use_bias_correction_kl": True}, "GV101", "warning"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("config", "code", "severity"),
+    [
+        ({"temperature": 12.0}, "GL702", "error"),
+        ({"temperature": 0.0}, "GL104", "error"),
+        ({"unsloth_grpo_mini_batch": 64}, "GB702", "error"),
+        ({"loss_type": "dapo", "epsilon_high": 0.3}, "GL701", "warning"),
+        ({"loss_type": "dr_grpo", "scale_rewards": True}, "GL701", "warning"),
+        ({"learnign_rate": 1e-5}, "GV102", "warning"),
+        ({"use_bias_correction_kl": True}, "GV101", "warning"),
+    ],
+)
 def test_its_own_checks_are_reported(config: dict[str, Any], code: str, severity: str) -> None:
     """Keys that TRL does not take are dropped with a line of its log."""
     result = linted({"num_generations": 4, **config})
@@ -107,7 +128,8 @@ def test_its_own_keys_are_taken_and_tell_it(tmp_path: Path) -> None:
     """A YAML with one of them is Unsloth's."""
     path = tmp_path / "recipe.yaml"
     path.write_text(
-        "num_generations: 4\nunsloth_num_chunks: -1\nmax_seq_length: 2048\nper_device_train_batch_size: 3\n"
+        "num_generations: 4\nunsloth_num_chunks: -1\nmax_seq_length: "
+        "2048\nper_device_train_batch_size: 3\n"
     )
     result = lint_recipe(load_recipes(path, Options(processes=1))[0])
     assert (result.recipe.framework, found(result, "error")) == ("unsloth", set())
@@ -117,6 +139,8 @@ def test_its_own_keys_are_taken_and_tell_it(tmp_path: Path) -> None:
 
 def test_dapo_and_dr_grpo_are_what_unsloth_makes_of_them() -> None:
     """rl.py, check_dr_grpo."""
-    dapo = read_recipe(build_recipe({"loss_type": "DAPO", "num_generations": 4}, Options("unsloth"))).setting
+    dapo = read_recipe(
+        build_recipe({"loss_type": "DAPO", "num_generations": 4}, Options("unsloth"))
+    ).setting
     assert (dapo.epsilon_high, dapo.mask_truncated_completions) == (0.28, True)
     assert linted({"loss_type": "dr_grpo", "scale_rewards": True}).setting.scale_rewards == "none"

@@ -1,4 +1,5 @@
-"""EasyR1's and verl's own verdicts on recipes that fit, that are broken in known ways, and that are drawn at random.
+"""EasyR1's and verl's own verdicts on recipes that fit, that are broken in known ways, and that are
+drawn at random.
 
 Kept by ``make easyr1`` and ``make verl``, which ask the real code; lint must agree with every line.
 """

@@ -1,4 +1,6 @@
-"""verl by release: its keys as Hydra composes them, what it does with them, and its source in a repository."""
+"""verl by release: its keys as Hydra composes them, what it does with them, and its source in a
+repository.
+"""
 
 import json
 import string
@@ -24,36 +26,65 @@ from grporecipe.model.values import flatten
 from grporecipe.reading.load import Options, load_recipe
 from grporecipe.reading.yaml_text import parse_override
 
-ACTOR, ROLLOUT, REF = "actor_rollout_ref.actor", "actor_rollout_ref.rollout", "actor_rollout_ref.ref"
+ACTOR, ROLLOUT, REF = (
+    "actor_rollout_ref.actor",
+    "actor_rollout_ref.rollout",
+    "actor_rollout_ref.ref",
+)
 RECIPE = {
-    "algorithm.adv_estimator": "grpo", "data.train_batch_size": 64, f"{ROLLOUT}.n": 8, f"{ACTOR}.ppo_mini_batch_size": 32,
-    f"{ACTOR}.ppo_micro_batch_size_per_gpu": 4, f"{ROLLOUT}.log_prob_micro_batch_size_per_gpu": 4,
-    f"{REF}.log_prob_micro_batch_size_per_gpu": 4, "trainer.n_gpus_per_node": 8,
-}  # fmt: skip
+    "algorithm.adv_estimator": "grpo",
+    "data.train_batch_size": 64,
+    f"{ROLLOUT}.n": 8,
+    f"{ACTOR}.ppo_mini_batch_size": 32,
+    f"{ACTOR}.ppo_micro_batch_size_per_gpu": 4,
+    f"{ROLLOUT}.log_prob_micro_batch_size_per_gpu": 4,
+    f"{REF}.log_prob_micro_batch_size_per_gpu": 4,
+    "trainer.n_gpus_per_node": 8,
+}
 MAIN = "verl.trainer.main_ppo"
 
 
-def recipe_of(config: dict[str, Any], version: Version = (0, 9, 1), program: str = MAIN, **more: Any) -> Recipe:
+def recipe_of(
+    config: dict[str, Any], version: Version = (0, 9, 1), program: str = MAIN, **more: Any
+) -> Recipe:
     """Return a recipe of overrides on a script's line 1."""
     stated = VersionSource("asked", "--framework-version", ".".join(map(str, version)))
-    return Recipe("verl", version, config, file="run.sh", lines=dict.fromkeys(config, 1), version_source=stated,
-                  launch=LaunchContext("python", program), **more)  # fmt: skip
+    return Recipe(
+        "verl",
+        version,
+        config,
+        file="run.sh",
+        lines=dict.fromkeys(config, 1),
+        version_source=stated,
+        launch=LaunchContext("python", program),
+        **more,
+    )
 
 
 def judge(
     config: dict[str, Any], version: Version = (0, 9, 1), program: str = MAIN, **more: Any
 ) -> dict[str, Diagnostic]:
     """Return what is found in a recipe, by code."""
-    return {found.code: found for found in lint_recipe(recipe_of(config, version, program, **more)).diagnostics}
+    return {
+        found.code: found
+        for found in lint_recipe(recipe_of(config, version, program, **more)).diagnostics
+    }
 
 
 def rows() -> list[dict[str, Any]]:
-    """Return Hydra's verdicts on overrides, by release and engine (benchmarks/frameworks/verl_overrides.py)."""
-    return [json.loads(line) for line in Path(__file__).with_name("verl_overrides.jsonl").read_text().splitlines()]
+    """Return Hydra's verdicts on overrides, by release and engine
+    (benchmarks/frameworks/verl_overrides.py).
+    """
+    return [
+        json.loads(line)
+        for line in Path(__file__).with_name("verl_overrides.jsonl").read_text().splitlines()
+    ]
 
 
 def test_hydra_takes_what_the_table_of_each_release_takes() -> None:
-    """Drawn from the keys of all releases, 0.1 to 0.9.1, with every sign, below mappings and nulls."""
+    """Drawn from the keys of all releases, 0.1 to 0.9.1, with every sign, below mappings and
+    nulls.
+    """
     seen = set()
     for row in rows():
         known = verl.known(parse_release(row["release"]), row["engine"])
@@ -81,25 +112,51 @@ def test_every_release_and_engine_is_known() -> None:
 
 
 def test_before_0_4_kl_is_in_the_reward_if_it_is_not_in_the_loss() -> None:
-    """``algorithm.use_kl_in_reward`` came with 0.4; before, its coefficient is read and the loss's is not."""
+    """``algorithm.use_kl_in_reward`` came with 0.4; before, its coefficient is read and the loss's
+    is not.
+    """
     config = {**RECIPE, "algorithm.kl_ctrl.kl_coef": 0.001, f"{ACTOR}.kl_loss_coef": 0.01}
     assert read_recipe(recipe_of(config, (0, 3, 0))).setting.kl_placement == "reward"
     assert read_recipe(recipe_of(config, (0, 4, 0))).setting.kl_placement == "none"
     assert judge(config, (0, 3, 0))["GK310"].keys == (f"{ACTOR}.kl_loss_coef",)
-    assert judge(config, (0, 4, 0))["GK310"].keys == (f"{ACTOR}.kl_loss_coef",)  # the other is the default
+    # the other is the default
+    assert judge(config, (0, 4, 0))["GK310"].keys == (f"{ACTOR}.kl_loss_coef",)
 
 
-@pytest.mark.parametrize(("changes", "code", "since"), [
-    ({f"{ACTOR}.ppo_mini_batch_size": 128}, "GB402", (0, 3, 0)),
-    ({f"{ACTOR}.ppo_mini_batch_size": 3, f"{ACTOR}.ppo_micro_batch_size_per_gpu": 1, "data.train_batch_size": 9,
-      f"{ROLLOUT}.n": 8, "trainer.n_gpus_per_node": 9}, "GB403", (0, 8, 0)),
-    ({f"{ROLLOUT}.log_prob_micro_batch_size_per_gpu": 7}, "GB405", (0, 8, 0)),
-    ({f"{ACTOR}.ppo_micro_batch_size": 32, f"{ACTOR}.ppo_micro_batch_size_per_gpu": None, f"{ROLLOUT}.name": "vllm"},
-     "GV406", (0, 8, 0)),
-    ({}, "GV404", (0, 6, 0)),
-])  # fmt: skip
-def test_batches_are_checked_as_the_release_does(changes: dict[str, Any], code: str, since: Version) -> None:
-    """What a release does not check trains there; a rollout had a default engine once, and sizes were for all GPUs."""
+@pytest.mark.parametrize(
+    ("changes", "code", "since"),
+    [
+        ({f"{ACTOR}.ppo_mini_batch_size": 128}, "GB402", (0, 3, 0)),
+        (
+            {
+                f"{ACTOR}.ppo_mini_batch_size": 3,
+                f"{ACTOR}.ppo_micro_batch_size_per_gpu": 1,
+                "data.train_batch_size": 9,
+                f"{ROLLOUT}.n": 8,
+                "trainer.n_gpus_per_node": 9,
+            },
+            "GB403",
+            (0, 8, 0),
+        ),
+        ({f"{ROLLOUT}.log_prob_micro_batch_size_per_gpu": 7}, "GB405", (0, 8, 0)),
+        (
+            {
+                f"{ACTOR}.ppo_micro_batch_size": 32,
+                f"{ACTOR}.ppo_micro_batch_size_per_gpu": None,
+                f"{ROLLOUT}.name": "vllm",
+            },
+            "GV406",
+            (0, 8, 0),
+        ),
+        ({}, "GV404", (0, 6, 0)),
+    ],
+)
+def test_batches_are_checked_as_the_release_does(
+    changes: dict[str, Any], code: str, since: Version
+) -> None:
+    """What a release does not check trains there; a rollout had a default engine once, and sizes
+    were for all GPUs.
+    """
     before = verl.releases()[verl.releases().index(since) - 1]
     assert code not in judge({**RECIPE, **changes}, before)
     assert code in judge({**RECIPE, **changes}, since)
@@ -127,26 +184,41 @@ def test_distillation_without_task_rewards_needs_no_group() -> None:
     """No advantage is computed there."""
     config = {**RECIPE, f"{ROLLOUT}.n": 1, "distillation.enabled": True}
     assert "GB302" in judge(config)
-    assert "GB302" not in judge({**config, "distillation.distillation_loss.use_task_rewards": False})
+    assert "GB302" not in judge(
+        {**config, "distillation.distillation_loss.use_task_rewards": False}
+    )
 
 
 def test_another_trainer_is_judged_by_what_holds_for_any() -> None:
     """DAPO's own fetches more prompts than a rollout holds; its configuration has more keys."""
-    config = {**RECIPE, "data.gen_batch_size": 192, "algorithm.own": 1, "algorithm.adv_estimator": "ours",
-              f"{ACTOR}.ppo_micro_batch_size_per_gpu": 5}  # fmt: skip
+    config = {
+        **RECIPE,
+        "data.gen_batch_size": 192,
+        "algorithm.own": 1,
+        "algorithm.adv_estimator": "ours",
+        f"{ACTOR}.ppo_micro_batch_size_per_gpu": 5,
+    }
     assert {"GB407", "GV401", "GV305"} <= judge(config).keys()
-    assert {code for code in judge(config, program="recipe.dapo.main_dapo") if code != "GB404"} == set()
+    assert {
+        code for code in judge(config, program="recipe.dapo.main_dapo") if code != "GB404"
+    } == set()
     assert "GB404" in judge(config, program="recipe.dapo.main_dapo")
 
 
-@pytest.mark.parametrize(("key", "value", "code", "version"), [
-    ("algorithm.rollout_correction.rollout_is_threshold", "0.5_4.0", "GV303", (0, 9, 1)),
-    ("trainer.test_freq", False, "GV303", (0, 9, 1)),
-    ("+custom_reward_function.path", "reward.py", "GV402", (0, 5, 0)),  # Hydra appends to a null
-    (f"{ROLLOUT}.mode", "sync", "GV305", (0, 6, 1)),
-    (f"{ROLLOUT}.name", "hf", "GV305", (0, 5, 0)),
-])  # fmt: skip
-def test_values_that_the_release_takes_are_taken(key: str, value: Any, code: str, version: Version) -> None:
+@pytest.mark.parametrize(
+    ("key", "value", "code", "version"),
+    [
+        ("algorithm.rollout_correction.rollout_is_threshold", "0.5_4.0", "GV303", (0, 9, 1)),
+        ("trainer.test_freq", False, "GV303", (0, 9, 1)),
+        # Hydra appends to a null
+        ("+custom_reward_function.path", "reward.py", "GV402", (0, 5, 0)),
+        (f"{ROLLOUT}.mode", "sync", "GV305", (0, 6, 1)),
+        (f"{ROLLOUT}.name", "hf", "GV305", (0, 5, 0)),
+    ],
+)
+def test_values_that_the_release_takes_are_taken(
+    key: str, value: Any, code: str, version: Version
+) -> None:
     """A range of thresholds, a switch for a frequency, words of older releases."""
     assert code not in judge({**RECIPE, key: value}, version)
 
@@ -169,23 +241,34 @@ def write(folder: Path, files: dict[str, str]) -> Path:
 
 CONFIG = "verl/trainer/config"
 FORK = {
-    f"{CONFIG}/ppo_trainer.yaml": "defaults:\n  - engine: dp\n  - actor@actor_rollout_ref.actor: ${engine}_actor\n  - _self_\n"
-                                  "trainer: {nnodes: 1, own_switch: false}\nalgorithm: {adv_estimator: gae}\n",
+    f"{CONFIG}/ppo_trainer.yaml": "defaults:\n  - engine: dp\n  - "
+    "actor@actor_rollout_ref.actor: ${engine}_actor\n  - _self_\n"
+    "trainer: {nnodes: 1, own_switch: false}\nalgorithm: {adv_estimator: gae}\n",
     f"{CONFIG}/engine/dp.yaml": "# @package _global_\nengine: dp\n",
     f"{CONFIG}/engine/big.yaml": "# @package _global_\nengine: big\n",
     f"{CONFIG}/actor/actor.yaml": "use_kl_loss: false\nlimits: {}\n",
-    f"{CONFIG}/actor/dp_actor.yaml": "defaults:\n  - ../optim@optim: plain\n  - actor\n  - _self_\nuse_kl_loss: true\n",
+    f"{CONFIG}/actor/dp_actor.yaml": (
+        "defaults:\n  - ../optim@optim: plain\n  - actor\n  - _self_\nuse_kl_loss: true\n"
+    ),
     f"{CONFIG}/actor/big_actor.yaml": "defaults: [actor, _self_]\nbig: {size: 2}\n",
     f"{CONFIG}/optim/plain.yaml": "lr: 1e-6\n",
-    "verl/trainer/main_ppo.py": "@hydra.main(config_path='config', config_name='ppo_trainer')\ndef main(config): ...\n",
-    "recipe/own/main_own.py": "@hydra.main(config_path='config', config_name='own')\ndef main(config): ...\n",
-    "recipe/own/config/own.yaml": "hydra:\n  searchpath: [file://verl/trainer/config]\ndefaults: [ppo_trainer, _self_]\n"
-                                  "data: {own_size: 4}\n",
-}  # fmt: skip
+    "verl/trainer/main_ppo.py": (
+        "@hydra.main(config_path='config', config_name='ppo_trainer')\ndef main(config): ...\n"
+    ),
+    "recipe/own/main_own.py": (
+        "@hydra.main(config_path='config', config_name='own')\ndef main(config): ...\n"
+    ),
+    "recipe/own/config/own.yaml": "hydra:\n  searchpath: "
+    "[file://verl/trainer/config]\ndefaults: [ppo_trainer, "
+    "_self_]\n"
+    "data: {own_size: 4}\n",
+}
 
 
 @pytest.mark.parametrize("overrides", [[], ["engine=big"]])
-def test_a_fork_s_configuration_is_composed_as_hydra_does(tmp_path: Path, overrides: list[str]) -> None:
+def test_a_fork_s_configuration_is_composed_as_hydra_does(
+    tmp_path: Path, overrides: list[str]
+) -> None:
     """Groups in packages, an option that refers to another one, parents, headers."""
     folder = write(tmp_path, FORK) / CONFIG
     with initialize_config_dir(str(folder), version_base=None):
@@ -207,15 +290,25 @@ def test_the_program_s_own_configuration_counts(tmp_path: Path) -> None:
     assert read_source(folder, recipe_of({}, program="recipe.gone.main_gone"))[0] is None
 
 
-@pytest.mark.parametrize("defaults", ["[../../../secret]", "[ppo_trainer]", "[[[[1]]]]", "[{a: b, c: d}]", "[gone]"])
+@pytest.mark.parametrize(
+    "defaults", ["[../../../secret]", "[ppo_trainer]", "[[[[1]]]]", "[{a: b, c: d}]", "[gone]"]
+)
 def test_a_hostile_configuration_has_no_keys(tmp_path: Path, defaults: str) -> None:
     """One that leads out of its folder, includes itself, or is no list of files."""
-    files = {**FORK, f"{CONFIG}/ppo_trainer.yaml": f"defaults: {defaults}\n", "secret.yaml": "a: 1\n"}
+    files = {
+        **FORK,
+        f"{CONFIG}/ppo_trainer.yaml": f"defaults: {defaults}\n",
+        "secret.yaml": "a: 1\n",
+    }
     assert read_source(write(tmp_path, files), recipe_of({}))[0] is None
 
 
-def test_a_file_of_verl_s_keys_may_add_keys_and_leave_the_rest_to_the_command_line(tmp_path: Path) -> None:
-    """An override of the same unknown key stops, and a typo is named; a size without a value is set where the file is used."""
+def test_a_file_of_verl_s_keys_may_add_keys_and_leave_the_rest_to_the_command_line(
+    tmp_path: Path,
+) -> None:
+    """An override of the same unknown key stops, and a typo is named; a size without a value is set
+    where the file is used.
+    """
     path = tmp_path / "mine.yaml"
     path.write_text(
         "algorithm: {adv_estimator: grpo, own_bonus: 0.1, kl_penaltyy: kl}\n"
@@ -229,7 +322,9 @@ def test_a_file_of_verl_s_keys_may_add_keys_and_leave_the_rest_to_the_command_li
     assert "kl_penaltyy" in unknown[0]
     assert "GV305" in {diagnostic.code for diagnostic in found.diagnostics}
     script = tmp_path / "run.sh"
-    script.write_text("python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo algorithm.own_bonus=0.1\n")
+    script.write_text(
+        "python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo algorithm.own_bonus=0.1\n"
+    )
     assert not lint_recipe(load_recipe(script, Options(own_version="0.9.1"))).ok
 
 
@@ -238,7 +333,9 @@ def test_a_character_that_hydra_cannot_parse_is_an_error(sign: str, tmp_path: Pa
     """And no other: asked of Hydra's own parser."""
     script = tmp_path / "run.sh"
     script.write_text(f"python3 -m verl.trainer.main_ppo 'actor_rollout_ref.model.path=a{sign}b'\n")
-    found = {diagnostic.code for diagnostic in lint_recipe(load_recipe(script, Options())).diagnostics}
+    found = {
+        diagnostic.code for diagnostic in lint_recipe(load_recipe(script, Options())).diagnostics
+    }
     try:
         OverridesParser.create().parse_override(f"actor_rollout_ref.model.path=a{sign}b")
     except HydraException:
@@ -248,21 +345,37 @@ def test_a_character_that_hydra_cannot_parse_is_an_error(sign: str, tmp_path: Pa
 
 
 def test_a_file_is_not_blamed_for_a_group_that_it_does_not_size(tmp_path: Path) -> None:
-    """It is merged over another one; a launch that leaves the group out is complete, and has one completion."""
+    """It is merged over another one; a launch that leaves the group out is complete, and has one
+    completion.
+    """
     path = tmp_path / "part.yaml"
-    path.write_text("algorithm:\n  adv_estimator: grpo\nactor_rollout_ref:\n  actor:\n    clip_ratio: 0.2\n")
-    assert "GB302" not in {found.code for found in lint_recipe(load_recipe(path, Options())).diagnostics}
+    path.write_text(
+        "algorithm:\n  adv_estimator: grpo\nactor_rollout_ref:\n  actor:\n    clip_ratio: 0.2\n"
+    )
+    assert "GB302" not in {
+        found.code for found in lint_recipe(load_recipe(path, Options())).diagnostics
+    }
     path.write_text(path.read_text() + "  rollout:\n    n: 1\n")
-    assert "GB302" in {found.code for found in lint_recipe(load_recipe(path, Options())).diagnostics}
+    assert "GB302" in {
+        found.code for found in lint_recipe(load_recipe(path, Options())).diagnostics
+    }
 
 
-def test_groups_that_prime_sizes_by_its_own_key_have_more_than_one_completion(tmp_path: Path) -> None:
+def test_groups_that_prime_sizes_by_its_own_key_have_more_than_one_completion(
+    tmp_path: Path,
+) -> None:
     """``data.n_samples`` of its fork sizes the group, and ``rollout.n`` stays 1."""
     launch = (
-        "python3 -m verl.trainer.main_ppo algorithm.adv_estimator=rloo data.train_batch_size=256 data.n_samples={}\n"
+        "python3 -m verl.trainer.main_ppo algorithm.adv_estimator=rloo "
+        "data.train_batch_size=256 data.n_samples={}\n"
     )
     codes = []
     for count in (1, 4):
         (tmp_path / "run.sh").write_text(launch.format(count))
-        codes.append({found.code for found in lint_recipe(load_recipe(tmp_path / "run.sh", Options())).diagnostics})
+        codes.append(
+            {
+                found.code
+                for found in lint_recipe(load_recipe(tmp_path / "run.sh", Options())).diagnostics
+            }
+        )
     assert ("GB302" in codes[0], "GB302" in codes[1]) == (True, False)

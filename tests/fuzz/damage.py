@@ -1,4 +1,6 @@
-"""Texts that were right once: strategies that damage them, and the two lengths at which a property is tried."""
+"""Texts that were right once: strategies that damage them, and the two lengths at which a property
+is tried.
+"""
 
 import json
 import os
@@ -10,22 +12,78 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-# The default tier and the slow one have always the same examples; `make fuzz` tries others, and many times as many.
+# The default tier and the slow one have always the same examples; `make fuzz` tries others, and
+# many times as many.
 MANY = int(os.environ.get("GRPOSWEEP_FUZZ_EXAMPLES", "150"))
 LENGTHS = pytest.mark.parametrize("examples", [25, pytest.param(MANY, marks=pytest.mark.slow)])
 EACH = timedelta(seconds=2)
 
 SCRAPS = [
-    "", "\n", "\x00", "\ufeff", "\u2028", "\\\n", "'", '"', "`", "$(", "$((", "${A:-", "${", "}", "$A$A", "A=$A$A\n", "<<EOF\n",
-    "&a ", "*a", "<<: *a\n", "[" * 50, "{" * 50, "]", "? ", "!!python/object:os.system ", "!!binary x", "1e999", ".nan", "-.inf",
-    "2026-13-45", "9" * 5000, "NaN", "Infinity", "null", "true", "- ", "\t", ": ", "#", "%YAML 9\n", "---\n", "...\n", "é",
-    "\ud800", "a" * 5000, "|", "-1", "0", "1:2:3", "[1, [2]]", '{"a": {}}', "; rm -rf /tmp/x", "\x1b[31m", "\r",
-    ",", "=", "(", ")",
-]  # fmt: skip
+    "",
+    "\n",
+    "\x00",
+    "\ufeff",
+    "\u2028",
+    "\\\n",
+    "'",
+    '"',
+    "`",
+    "$(",
+    "$((",
+    "${A:-",
+    "${",
+    "}",
+    "$A$A",
+    "A=$A$A\n",
+    "<<EOF\n",
+    "&a ",
+    "*a",
+    "<<: *a\n",
+    "[" * 50,
+    "{" * 50,
+    "]",
+    "? ",
+    "!!python/object:os.system ",
+    "!!binary x",
+    "1e999",
+    ".nan",
+    "-.inf",
+    "2026-13-45",
+    "9" * 5000,
+    "NaN",
+    "Infinity",
+    "null",
+    "true",
+    "- ",
+    "\t",
+    ": ",
+    "#",
+    "%YAML 9\n",
+    "---\n",
+    "...\n",
+    "é",
+    "\ud800",
+    "a" * 5000,
+    "|",
+    "-1",
+    "0",
+    "1:2:3",
+    "[1, [2]]",
+    '{"a": {}}',
+    "; rm -rf /tmp/x",
+    "\x1b[31m",
+    "\r",
+    ",",
+    "=",
+    "(",
+    ")",
+]
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4)
+    ),
     max_leaves=8,
 )
 
@@ -55,7 +113,10 @@ def changed_object(draw: st.DrawFn, seed: dict[str, Any]) -> str:
 def lines(*objects: dict[str, Any]) -> st.SearchStrategy[str]:
     """Files of JSON lines whose objects are changed, and whose text is damaged."""
     rows = st.lists(
-        st.one_of(*(changed_object(row) for row in objects), st.sampled_from(list(map(json.dumps, objects)))),
+        st.one_of(
+            *(changed_object(row) for row in objects),
+            st.sampled_from(list(map(json.dumps, objects))),
+        ),
         max_size=5,
     )
     text = rows.map(lambda found: "".join(row + "\n" for row in found))
@@ -67,11 +128,17 @@ def object_file(seed: dict[str, Any]) -> st.SearchStrategy[str]:
     return changed_object(seed) | damaged(json.dumps(seed)) | json_values.map(json.dumps)
 
 
-def try_all(check: Callable[[str], object], strategy: st.SearchStrategy[str], examples: int) -> None:
+def try_all(
+    check: Callable[[str], object], strategy: st.SearchStrategy[str], examples: int
+) -> None:
     """Run a check on many texts, each within two seconds."""
     few = examples < 1000
     wanted = settings(
-        max_examples=examples, deadline=None if few else EACH, derandomize=few, database=None, print_blob=True,
+        max_examples=examples,
+        deadline=None if few else EACH,
+        derandomize=few,
+        database=None,
+        print_blob=True,
         suppress_health_check=list(HealthCheck),
-    )  # fmt: skip
+    )
     wanted(given(strategy)(check))()

@@ -1,4 +1,6 @@
-"""Whole sweeps of every kind, copies of them with damaged files, and every command on such a copy."""
+"""Whole sweeps of every kind, copies of them with damaged files, and every command on such a
+copy.
+"""
 
 import contextlib
 import io
@@ -35,18 +37,28 @@ from grposweep.train.records import MetricsFile
 RATE = "lr=tag(log,interval(1e-5,1e-2))"
 KINDS = {
     "grid": ("lr=1e-4,1e-3,3e-3",),
-    "tpe with pauses": ("search=tpe", "search.trials=6", "search.stopping=asha", "search.parallel=2", RATE),
+    "tpe with pauses": (
+        "search=tpe",
+        "search.trials=6",
+        "search.stopping=asha",
+        "search.parallel=2",
+        RATE,
+    ),
     "race": ("search.seeds=2", "search.leaders=2", "lr=1e-4,1e-3,2e-3"),
     "one factor": ("search=one_factor", "search.seeds=2", "lr=3e-4,1e-3", "kl=none,low"),
     "warm start": ("search=tpe", "search.trials=4", "search.warm_start=earlier", RATE),
-}  # fmt: skip
+}
 STEPS = 8
-SECONDS = 20  # for a command; the longest takes one
-KEPT = ("result.json", "metrics.jsonl", "trial.json", "config.yaml")  # what a finished trial is
+# for a command; the longest takes one
+SECONDS = 20
+# what a finished trial is
+KEPT = ("result.json", "metrics.jsonl", "trial.json", "config.yaml")
 
 
 class Instant(Launcher):
-    """Runs an attempt between two looks at it: half of its steps at the first, the rest at the second."""
+    """Runs an attempt between two looks at it: half of its steps at the first, the rest at the
+    second.
+    """
 
     kind = "local"
     slots = 2
@@ -58,7 +70,10 @@ class Instant(Launcher):
     def submit(self, job: Job) -> str:
         self.jobs.append(job)
         self.looks.append(0)
-        append_line(job.folder / "runs.jsonl", {"event": "start", "attempt": job.attempt, "time": 1.0, "devices": 1})
+        append_line(
+            job.folder / "runs.jsonl",
+            {"event": "start", "attempt": job.attempt, "time": 1.0, "devices": 1},
+        )
         return f"local-{len(self.jobs) - 1}"
 
     def poll(self, job_id: str) -> End | None:
@@ -75,7 +90,9 @@ class Instant(Launcher):
         rate = json.loads((job.folder / "trial.json").read_text())["point"].get("lr", 5e-6)
         value, step = (None, half) if is_stopped else (1.0 - rate, STEPS)
         TrialResult(status, job.attempt, value, 0.01, step=step).write(job.folder)
-        append_line(job.folder / "runs.jsonl", {"event": "end", "attempt": job.attempt, "time": 2.0})
+        append_line(
+            job.folder / "runs.jsonl", {"event": "end", "attempt": job.attempt, "time": 2.0}
+        )
         return End(ExitCode.STOPPED if is_stopped else ExitCode.FINISHED)
 
     def cancel(self, job_id: str) -> None:
@@ -86,7 +103,10 @@ def _train(job: Job, steps: range) -> None:
     metrics = MetricsFile(job.folder, job.attempt)
     known = {(line["kind"], line["step"]) for line in metrics.lines()}
     for step in steps:
-        for kind, values in (("train", {"reward": 0.1 * step, "loss": 0.5}), ("eval", {"eval_reward": 0.1 * step})):
+        for kind, values in (
+            ("train", {"reward": 0.1 * step, "loss": 0.5}),
+            ("eval", {"eval_reward": 0.1 * step}),
+        ):
             if (kind, step) not in known:
                 metrics.write(kind, step, 8 * step, values)
     write_json(job.folder / "heartbeat", {"step": steps[-1], "total": STEPS, "counter": steps[-1]})
@@ -118,7 +138,13 @@ def run_kind(kind: str, here: Path, name: str = "s", arguments: tuple[str, ...] 
             *(arguments or KINDS[kind]),
         ]
         space, fixed = parse_space(list(split_tokens(words)), {}, session.loader)
-        base = Base(kind, here / "outputs" / name, space, Remembered(composer(session.loader, "config"), fixed), fixed)
+        base = Base(
+            kind,
+            here / "outputs" / name,
+            space,
+            Remembered(composer(session.loader, "config"), fixed),
+            fixed,
+        )
         os.chdir(here)
         assert base.resume() == 0
     return base
@@ -147,19 +173,38 @@ def make_bases(here: Path, kinds: tuple[str, ...] = tuple(KINDS)) -> list[Base]:
 
 DEEP = "[" * 100_000
 VALUES: tuple[Any, ...] = (
-    None, True, -1, 0, 10**30, 1e308, float("nan"), float("inf"), "", "x", "\ud800", "\x1b[31m", [], {}, [[]], {"a": {"b": []}},
-)  # fmt: skip
+    None,
+    True,
+    -1,
+    0,
+    10**30,
+    1e308,
+    float("nan"),
+    float("inf"),
+    "",
+    "x",
+    "\ud800",
+    "\x1b[31m",
+    [],
+    {},
+    [[]],
+    {"a": {"b": []}},
+)
 
 
 def change_value(text: str, rng: random.Random) -> str:
     """Replace one value somewhere in a file of JSON, or in one of its lines."""
     rows = text.split("\n") if "\n{" in text else [text]
     place = rng.randrange(len(rows))
-    with contextlib.suppress(ValueError, RecursionError):  # brackets that an earlier damage left
+    # brackets that an earlier damage left
+    with contextlib.suppress(ValueError, RecursionError):
         found = json.loads(rows[place])
         node, key = found, None
         while isinstance(node, dict | list) and node and (key is None or rng.random() < 0.7):
-            parent, key = node, rng.choice(list(node) if isinstance(node, dict) else range(len(node)))
+            parent, key = (
+                node,
+                rng.choice(list(node) if isinstance(node, dict) else range(len(node))),
+            )
             node = parent[key]
         if key is not None:
             parent[key] = rng.choice(VALUES)
@@ -244,7 +289,11 @@ def _trial_twice(trial: Path) -> None:
     def unfit(folder: str, names: list[str]) -> list[str]:
         """Pipes, and files of a terabyte that would be copied byte by byte."""
         found = {name: Path(folder, name) for name in names}
-        return [n for n, p in found.items() if not p.is_dir() and (not p.is_file() or p.stat().st_size > 1 << 30)]
+        return [
+            n
+            for n, p in found.items()
+            if not p.is_dir() and (not p.is_file() or p.stat().st_size > 1 << 30)
+        ]
 
     shutil.copytree(trial, trial.with_name(trial.name[:5] + "abcdef"), ignore=unfit)
 
@@ -252,10 +301,16 @@ def _trial_twice(trial: Path) -> None:
 def _trial_unfinished(trial: Path) -> None:
     """As a controller leaves it that dies while it runs."""
     (trial / "result.json").unlink(missing_ok=True)
-    if not (trial / "attempts.jsonl").is_file() or (trial / "attempts.jsonl").stat().st_size > 1 << 30:
-        return  # damaged before
+    if (
+        not (trial / "attempts.jsonl").is_file()
+        or (trial / "attempts.jsonl").stat().st_size > 1 << 30
+    ):
+        # damaged before
+        return
     events = (trial / "attempts.jsonl").read_text().splitlines()
-    (trial / "attempts.jsonl").write_text("\n".join(line for line in events if '"ended"' not in line) + "\n")
+    (trial / "attempts.jsonl").write_text(
+        "\n".join(line for line in events if '"ended"' not in line) + "\n"
+    )
 
 
 FOLDERS: dict[str, Callable[[Path], None]] = {
@@ -271,7 +326,11 @@ def damage(sweep: Path, rng: random.Random) -> list[str]:
     said = []
     for _ in range(rng.choice((1, 1, 1, 2, 3))):
         trials = sorted(path for path in (sweep / "trials").iterdir() if path.is_dir())
-        files = sorted(p for p in sweep.rglob("*") if p.is_file() and not p.is_symlink() and p.stat().st_size < 1 << 30)
+        files = sorted(
+            p
+            for p in sweep.rglob("*")
+            if p.is_file() and not p.is_symlink() and p.stat().st_size < 1 << 30
+        )
         if trials and rng.random() < 0.1:
             name, trial = rng.choice(list(FOLDERS)), rng.choice(trials)
             with contextlib.suppress(FileNotFoundError, OSError):
@@ -329,7 +388,8 @@ def try_damaged(base: Base, here: Path, seed: int) -> Outcome:
     found = Outcome(damage(sweep, rng))
     touched = {line.split(": ", 1)[1].split("/")[1] for line in found.damages if "trials/" in line}
     touched |= {line.split(": ", 1)[1] for line in found.damages if line.split(": ")[0] in FOLDERS}
-    numbers = {name[:4] for name in touched}  # a second folder of a damaged trial is no sound one
+    # a second folder of a damaged trial is no sound one
+    numbers = {name[:4] for name in touched}
     sound = {
         p: _content(p)
         for p in sorted((sweep / "trials").iterdir())
@@ -380,7 +440,9 @@ def _give(name: str, work: Callable[[], int | None], found: Outcome) -> None:
     except BaseException as error:  # noqa: BLE001 - the harness reports all that a command lets through
         place = _ours(sys.exc_info()[2])
         where = "/".join(Path(place.filename).parts[-2:])
-        found.wrong.append(f"{name}: {type(error).__name__}: {str(error)[:120]} ({where}:{place.lineno})")
+        found.wrong.append(
+            f"{name}: {type(error).__name__}: {str(error)[:120]} ({where}:{place.lineno})"
+        )
         return
     finally:
         signal.alarm(0)

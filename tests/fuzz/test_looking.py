@@ -1,4 +1,6 @@
-"""Every view of a sweep shows what can be read of it, even if files are damaged: no traceback, and JSON that is JSON."""
+"""Every view of a sweep shows what can be read of it, even if files are damaged: no traceback, and
+JSON that is JSON.
+"""
 
 import io
 import json
@@ -18,9 +20,19 @@ from .damage import damaged, json_values, lines, object_file, try_all
 from .test_sweep_files import ATTEMPTS, METRICS, RECORD, RESULT, RUNS, put, sweep  # noqa: F401 - a fixture among them
 
 pytestmark = pytest.mark.slow
-EXAMPLES = 40  # of each file; an example reads the whole sweep
-OUTLOOK = {"target": 4, "at_once": 2, "sampler": "tpe", "waiting": {"0": "(Priority)"}, "notice": ""}
-INVALID = {"point": {"batch": "small"}, "problems": [{"code": "GB101", "message": "no", "fixes": [{"a.b": 3}]}]}
+# of each file; an example reads the whole sweep
+EXAMPLES = 40
+OUTLOOK = {
+    "target": 4,
+    "at_once": 2,
+    "sampler": "tpe",
+    "waiting": {"0": "(Priority)"},
+    "notice": "",
+}
+INVALID = {
+    "point": {"batch": "small"},
+    "problems": [{"code": "GB101", "message": "no", "fixes": [{"a.b": 3}]}],
+}
 BEAT = {"step": 3, "total": 9, "counter": 3}
 KEPT = {
     "step": 3,
@@ -45,11 +57,16 @@ OF_SWEEP = {
     "lease.json": json_values.map(json.dumps),
 }
 OF_TRIAL = {
-    "result.json": object_file(RESULT), "trial.json": object_file(RECORD), "attempts.jsonl": lines(*ATTEMPTS),
-    "runs.jsonl": lines(*RUNS), "metrics.jsonl": lines(*METRICS, SEEN | {"step": 0}, SEEN), "heartbeat": object_file(BEAT),
+    "result.json": object_file(RESULT),
+    "trial.json": object_file(RECORD),
+    "attempts.jsonl": lines(*ATTEMPTS),
+    "runs.jsonl": lines(*RUNS),
+    "metrics.jsonl": lines(*METRICS, SEEN | {"step": 0}, SEEN),
+    "heartbeat": object_file(BEAT),
     "completions.jsonl": lines(KEPT | {"step": 0}, KEPT),
-    "config.yaml": damaged("lr: 0.001\nbatch: {num_generations: 8}\n"), "command.sh": damaged("#!/bin/sh\npython run.py\n"),
-}  # fmt: skip
+    "config.yaml": damaged("lr: 0.001\nbatch: {num_generations: 8}\n"),
+    "command.sh": damaged("#!/bin/sh\npython run.py\n"),
+}
 
 
 def look(folder: Path) -> None:
@@ -72,7 +89,10 @@ def test_a_trials_damaged_file_hides_nothing_else(name: str, sweep: object) -> N
     """One at a time, among sound ones."""
     folder: Path = sweep.path  # type: ignore[attr-defined]
     trial = next((folder / "trials").iterdir())
-    put(trial / "completions.jsonl", "".join(json.dumps(KEPT | {"step": step}) + "\n" for step in (0, 3)))
+    put(
+        trial / "completions.jsonl",
+        "".join(json.dumps(KEPT | {"step": step}) + "\n" for step in (0, 3)),
+    )
     for other, content in (
         ("metrics.jsonl", [*METRICS, SEEN | {"step": 0}, SEEN]),
         ("attempts.jsonl", ATTEMPTS),

@@ -1,4 +1,6 @@
-"""What squeue, sacct and sbatch might print: jobs where there are jobs, nothing elsewhere, and no traceback."""
+"""What squeue, sacct and sbatch might print: jobs where there are jobs, nothing elsewhere, and no
+traceback.
+"""
 
 import subprocess
 from collections.abc import Callable
@@ -23,7 +25,9 @@ QUEUE = "".join(
         ("14", "FAILED", "256", "NonZeroExitCode", "0004-000000:1:grposweep:s-1a2b3c4d"),
     ]
 )
-ACCOUNTS = "12|COMPLETED|0:0|1:0:grposweep:s\n12|CANCELLED by 1000|0:15|a|b\n13|OUT_OF_MEMORY|0:125|c\n"
+ACCOUNTS = (
+    "12|COMPLETED|0:0|1:0:grposweep:s\n12|CANCELLED by 1000|0:15|a|b\n13|OUT_OF_MEMORY|0:125|c\n"
+)
 Say = Callable[[str, str, int], None]
 
 
@@ -51,7 +55,11 @@ def test_a_damaged_queue_is_read_as_far_as_it_goes(
     def check(text: str) -> None:
         say(text, "", 0)
         for job_id, entry in read().items():
-            assert (job_id.isdecimal(), bool(entry.state), isinstance(entry.code, int)) == (True, True, True)
+            assert (job_id.isdecimal(), bool(entry.state), isinstance(entry.code, int)) == (
+                True,
+                True,
+                True,
+            )
 
     try_all(check, damaged(sound) | st.text(), examples)
 
@@ -68,7 +76,9 @@ def test_every_answer_of_sbatch_is_a_number_a_wait_or_a_refusal(examples: int, s
 
     try_all(
         check,
-        damaged("123;cluster\n", "greetings\n124\n", "\nsbatch: error: invalid partition specified: x\n"),
+        damaged(
+            "123;cluster\n", "greetings\n124\n", "\nsbatch: error: invalid partition specified: x\n"
+        ),
         examples,
     )
 

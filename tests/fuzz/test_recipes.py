@@ -46,7 +46,11 @@ def lint(path: Path, text: str, fix: bool = False) -> None:
         code = lint_files(
             [path],
             LintOptions(
-                Options(processes=8), select_rules(), format="json" if as_json else "text", fix=fix, no_color=True
+                Options(processes=8),
+                select_rules(),
+                format="json" if as_json else "text",
+                fix=fix,
+                no_color=True,
             ),
             out,
             err,
@@ -81,7 +85,9 @@ BOMBS = {
     "aliases.yaml": "b0: &b0 [x, x]\n" + ALIASES,
     "merges.yaml": "b0: &b0 {x: 1}\n" + MERGES,
     "doubling.sh": "A=aa\n" + "A=$A$A\n" * 40 + "accelerate launch train.py --output_dir $A\n",
-    "doubling-arrays.sh": "A=(a a)\n" + 'A=("${A[@]}" "${A[@]}")\n' * 40 + 'accelerate launch train.py "${A[@]}"\n',
+    "doubling-arrays.sh": "A=(a a)\n"
+    + 'A=("${A[@]}" "${A[@]}")\n' * 40
+    + 'accelerate launch train.py "${A[@]}"\n',
     "defaults.sh": "accelerate launch train.py --beta " + "${A:-" * 3000 + "1" + "}" * 3000 + "\n",
     "brackets.sh": "accelerate launch train.py --beta $((" + "(" * 3000 + "1" + ")" * 3000 + "))\n",
     "power.sh": "accelerate launch train.py --beta $((" + "9**" * 50 + "9))\n",
@@ -92,17 +98,20 @@ BOMBS = {
     "variables.sh": "".join(f"V{n}=1\nls\n" for n in range(20_000)),
     "word.sh": "A=" + "aaaa$a$a" * 25_000 + "\n",
     "words.sh": "A=" + "a" * 9_000 + "\ntrain.py " + "$A" * 100_000 + "\n",
-    "known-aliases.yaml": "b0: &b0 [x, x]\n" + ALIASES + "learning_rate: *b40\nnum_generations: *b40\nreward_weights: *b40\n",
+    "known-aliases.yaml": "b0: &b0 [x, x]\n"
+    + ALIASES
+    + "learning_rate: *b40\nnum_generations: *b40\nreward_weights: *b40\n",
     "itself.yaml": "learning_rate: &a [*a, *a]\nreward_weights: &b {x: *b}\n",
     "hexadecimal.yaml": "num_generations: 0x" + "f" * 100_000 + "\n",
     "keys.yaml": "".join(f"key_{n}: {n}\n" for n in range(20_000)),
     "key.yaml": "k" * 1_000_000 + ": 1\n",
     "digits.yaml": "num_generations: " + "9" * 100_000 + "\n",
     "sexagesimal.yaml": "num_generations: " + "1:" * 5_000 + "1\n",
-}  # fmt: skip
+}
 
 
-LARGE = {"variables.sh", "commands.sh", "word.sh", "words.sh"}  # seconds; the others take hundredths
+# seconds; the others take hundredths
+LARGE = {"variables.sh", "commands.sh", "word.sh", "words.sh"}
 
 
 @pytest.mark.parametrize(
@@ -110,6 +119,8 @@ LARGE = {"variables.sh", "commands.sh", "word.sh", "words.sh"}  # seconds; the o
 )
 def test_a_text_that_grows_when_it_is_read_is_answered_in_time(name: str, tmp_path: Path) -> None:
     """A few kilobytes that would be gigabytes, or a walk of 2**40 steps."""
-    start = process_time()  # of this process alone: other work on the machine does not count
+    # of this process alone: other work on the machine does not count
+    start = process_time()
     lint(tmp_path / name, BOMBS[name])
-    assert process_time() - start < 20  # seconds; 2**40 steps would be days
+    # seconds; 2**40 steps would be days
+    assert process_time() - start < 20

@@ -1,4 +1,6 @@
-"""A sweep's own files after a bad disk or a helpful hand: skipped or said, and never a traceback."""
+"""A sweep's own files after a bad disk or a helpful hand: skipped or said, and never a
+traceback.
+"""
 
 import json
 from collections.abc import Iterator
@@ -30,12 +32,28 @@ from .damage import LENGTHS, damaged, lines, object_file, try_all
 
 LR = {"parameter": "lr", "low": 1e-5, "high": 1e-2, "log": True}
 SWEEP = {
-    "name": "s", "identity": "x", "space": [LR],
-    "search": {"sampler": "tpe", "seed": 0, "metric": "eval_reward", "direction": "maximize", "last": 1},
-    "overrides": ["lr=1"], "provenance": {"git_sha": "abc", "packages": {"trl": "1.16.0"}},
-}  # fmt: skip
+    "name": "s",
+    "identity": "x",
+    "space": [LR],
+    "search": {
+        "sampler": "tpe",
+        "seed": 0,
+        "metric": "eval_reward",
+        "direction": "maximize",
+        "last": 1,
+    },
+    "overrides": ["lr=1"],
+    "provenance": {"git_sha": "abc", "packages": {"trl": "1.16.0"}},
+}
 METRICS = [
-    {"attempt": 0, "step": 0, "completions": 0, "kind": "eval", "eval_reward": 0.25, "eval_reward_se": 0.01},
+    {
+        "attempt": 0,
+        "step": 0,
+        "completions": 0,
+        "kind": "eval",
+        "eval_reward": 0.25,
+        "eval_reward_se": 0.01,
+    },
     {"attempt": 0, "step": 1, "completions": 8, "kind": "train", "reward": 0.5, "loss": None},
 ]
 ATTEMPTS = [
@@ -48,10 +66,20 @@ RUNS = [
     {"event": "end", "attempt": 0, "time": 2.5},
 ]
 RESULT = {
-    "status": "finished", "attempt": 0, "objective": 0.5, "objective_se": 0.1, "step": 4, "seconds": 1.5,
+    "status": "finished",
+    "attempt": 0,
+    "objective": 0.5,
+    "objective_se": 0.1,
+    "step": 4,
+    "seconds": 1.5,
     "failure": {"kind": "RuntimeError", "message": "no", "last_lines": ["a"]},
-}  # fmt: skip
-RECORD = {"number": 0, "point": {"lr": 1e-3}, "attributes": {"experiment": "3f9a1c"}, "config_sha256": ""}
+}
+RECORD = {
+    "number": 0,
+    "point": {"lr": 1e-3},
+    "attributes": {"experiment": "3f9a1c"},
+    "config_sha256": "",
+}
 
 
 @pytest.fixture
@@ -79,8 +107,20 @@ def trial_of(sweep: SweepFolder) -> TrialFolder:
 
 def read_everything(trial: TrialFolder) -> Iterator[Any]:
     """All that others ask of a trial's files."""
-    yield from (trial.result, trial.is_done, trial.result.value, trial.failure, trial.record, trial.heartbeat())
-    yield from (trial.next_attempt(), trial.open_attempt(), trial.evaluations("eval_reward"), trial.last_lines())
+    yield from (
+        trial.result,
+        trial.is_done,
+        trial.result.value,
+        trial.failure,
+        trial.record,
+        trial.heartbeat(),
+    )
+    yield from (
+        trial.next_attempt(),
+        trial.open_attempt(),
+        trial.evaluations("eval_reward"),
+        trial.last_lines(),
+    )
     yield sum(run_cost(trial.path))
     yield classify_failure(read_evidence(trial.path, End(1)))
 
@@ -92,13 +132,18 @@ FILES = {
     "result.json": object_file(RESULT),
     "trial.json": object_file(RECORD),
     "heartbeat": object_file({"step": 1, "total": 4, "counter": 7, "best": 0.5}),
-    "logs/rank-0.log": damaged('Traceback:\n  File "a.py", line 1\nRuntimeError: CUDA out of memory.\n') | st.text(),
-}  # fmt: skip
+    "logs/rank-0.log": damaged(
+        'Traceback:\n  File "a.py", line 1\nRuntimeError: CUDA out of memory.\n'
+    )
+    | st.text(),
+}
 
 
 @LENGTHS
 @pytest.mark.parametrize("name", FILES)
-def test_a_trials_damaged_file_is_read_as_far_as_it_goes(examples: int, name: str, sweep: SweepFolder) -> None:
+def test_a_trials_damaged_file_is_read_as_far_as_it_goes(
+    examples: int, name: str, sweep: SweepFolder
+) -> None:
     """By everything that reads it; objectives are finite numbers, evaluations have whole steps."""
     trial = trial_of(sweep)
 
@@ -112,7 +157,9 @@ def test_a_trials_damaged_file_is_read_as_far_as_it_goes(examples: int, name: st
 
 @LENGTHS
 @pytest.mark.parametrize("name", ["metrics.jsonl", "result.json", "trial.json"])
-def test_a_study_is_made_again_from_damaged_files(examples: int, name: str, sweep: SweepFolder) -> None:
+def test_a_study_is_made_again_from_damaged_files(
+    examples: int, name: str, sweep: SweepFolder
+) -> None:
     """One trial, or the place of one."""
     trial = trial_of(sweep)
 
@@ -142,14 +189,18 @@ def test_a_damaged_description_gives_one_message(examples: int, sweep: SweepFold
 
 @LENGTHS
 @pytest.mark.parametrize("name", [*FILES, "control.json"])
-def test_each_line_about_a_damaged_file_names_it(examples: int, name: str, sweep: SweepFolder) -> None:
+def test_each_line_about_a_damaged_file_names_it(
+    examples: int, name: str, sweep: SweepFolder
+) -> None:
     """Every damage of every file."""
     trial = trial_of(sweep)
     strategy = FILES.get(name, object_file({"action": "stop", "until_step": None}))
 
     def check(text: str) -> None:
         put(trial.path / name, text)
-        assert all(line.startswith(trial.path.name) for line in trial_damage(trial, logs_steps=True))
+        assert all(
+            line.startswith(trial.path.name) for line in trial_damage(trial, logs_steps=True)
+        )
 
     try_all(check, strategy, max(examples // 25, 5))
 
@@ -166,7 +217,9 @@ def test_damaged_preparation_is_no_preparation(examples: int, sweep: SweepFolder
 
 
 @LENGTHS
-def test_a_damaged_word_of_the_controller_asks_for_nothing_or_to_stop(examples: int, tmp_path: Path) -> None:
+def test_a_damaged_word_of_the_controller_asks_for_nothing_or_to_stop(
+    examples: int, tmp_path: Path
+) -> None:
     """An attempt in training does not die of it."""
 
     def check(text: str) -> None:
@@ -193,8 +246,12 @@ def test_an_attempt_continues_from_damaged_metrics(examples: int, tmp_path: Path
 
 
 @LENGTHS
-def test_a_damaged_lease_is_free(examples: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its holder, if there is one, writes it again within a second; nothing it may say is taken for a process."""
+def test_a_damaged_lease_is_free(
+    examples: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its holder, if there is one, writes it again within a second; nothing it may say is taken for
+    a process.
+    """
     monkeypatch.setattr(lease_module, "PATIENCE_SECONDS", 0.0)
 
     def check(text: str) -> None:
@@ -202,4 +259,8 @@ def test_a_damaged_lease_is_free(examples: int, tmp_path: Path, monkeypatch: pyt
         with Lease(tmp_path / "lease.json"):
             assert read_json(tmp_path / "lease.json")
 
-    try_all(check, object_file({"owner": "x", "host": "y", "pid": 3, "counter": 1}), max(examples // 25, 5))
+    try_all(
+        check,
+        object_file({"owner": "x", "host": "y", "pid": 3, "counter": 1}),
+        max(examples // 25, 5),
+    )

@@ -1,4 +1,6 @@
-"""What only GPUs can show of a larger model: forks before CUDA, memory in bfloat16, adapters, vLLM, sharding over NCCL."""
+"""What only GPUs can show of a larger model: forks before CUDA, memory in bfloat16, adapters, vLLM,
+sharding over NCCL.
+"""
 
 import os
 from collections.abc import Callable
@@ -11,14 +13,22 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 from grposweep.train.tiny import EOS, PAD, VOCABULARY, build_tokenizer
 from support import Ended, lines, trials
 
-pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU is visible to torch")]
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU is visible to torch"),
+]
 Run = Callable[..., Ended]
 DIFFERENCE = "sampling/sampling_logp_difference/mean"
 STEPS = 12
 SHORT = (
-    "schedule.budget_completions=null", f"schedule.max_steps={STEPS}", "schedule.evaluations=1", "task.eval_prompts=8",
-    "batch=small", "name=s", "model.gradient_checkpointing=true",
-)  # fmt: skip
+    "schedule.budget_completions=null",
+    f"schedule.max_steps={STEPS}",
+    "schedule.evaluations=1",
+    "task.eval_prompts=8",
+    "batch=small",
+    "name=s",
+    "model.gradient_checkpointing=true",
+)
 COLOCATED = ("generation=vllm_colocate", "generation.vllm_max_model_length=32")
 ADAPTERS = ("model.lora.enabled=true", "model.dtype=bfloat16", "lr=1e-4")
 needs_vllm = pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed here")
@@ -27,13 +37,23 @@ needs_two = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two 
 
 @pytest.fixture(scope="session")
 def half_a_billion(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Untrained weights of Qwen2.5-0.5B's shape that read and write two-digit addition. No download."""
+    """Untrained weights of Qwen2.5-0.5B's shape that read and write two-digit addition. No
+    download.
+    """
     folder = tmp_path_factory.mktemp("model")
     config = Qwen2Config(
-        vocab_size=len(VOCABULARY), pad_token_id=PAD, eos_token_id=EOS, bos_token_id=None, hidden_size=896,
-        intermediate_size=4864, num_hidden_layers=24, num_attention_heads=14, num_key_value_heads=2,
-        max_position_embeddings=2048, tie_word_embeddings=True,
-    )  # fmt: skip
+        vocab_size=len(VOCABULARY),
+        pad_token_id=PAD,
+        eos_token_id=EOS,
+        bos_token_id=None,
+        hidden_size=896,
+        intermediate_size=4864,
+        num_hidden_layers=24,
+        num_attention_heads=14,
+        num_key_value_heads=2,
+        max_position_embeddings=2048,
+        tie_word_embeddings=True,
+    )
     Qwen2ForCausalLM(config).to(torch.bfloat16).save_pretrained(folder)
     build_tokenizer().save_pretrained(folder)
     return str(folder)
@@ -42,10 +62,16 @@ def half_a_billion(tmp_path_factory: pytest.TempPathFactory) -> str:
 def train_lines(ended: Ended, number: int = 0) -> list[dict[str, float]]:
     """The optimizer steps of one trial."""
     assert ended.code == 0, ended.out + ended.err
-    return [line for line in lines(trials(ended.sweep)[number] / "metrics.jsonl") if line["kind"] == "train"]
+    return [
+        line
+        for line in lines(trials(ended.sweep)[number] / "metrics.jsonl")
+        if line["kind"] == "train"
+    ]
 
 
-@pytest.mark.parametrize("precision", [("model.dtype=bfloat16",), ("model.dtype=float32",), ADAPTERS], ids=str)
+@pytest.mark.parametrize(
+    "precision", [("model.dtype=bfloat16",), ("model.dtype=float32",), ADAPTERS], ids=str
+)
 def test_half_a_billion_weights_move_and_fit_into_24_gib(
     run: Run, half_a_billion: str, precision: tuple[str, ...]
 ) -> None:
@@ -57,7 +83,9 @@ def test_half_a_billion_weights_move_and_fit_into_24_gib(
 
 def test_trials_fork_from_a_server_that_has_not_started_cuda(run: Run) -> None:
     """Both train on the GPU, and the server did not have to give up forking."""
-    ended = run("-m", *SHORT, "model.dtype=float32", "lr=1e-4,1e-3", "search.parallel=1", timeout=900)
+    ended = run(
+        "-m", *SHORT, "model.dtype=float32", "lr=1e-4,1e-3", "search.parallel=1", timeout=900
+    )
     assert "so no trial can be forked" not in ended.out + ended.err
     assert all(train_lines(ended, number)[-1]["memory/peak"] > 0 for number in (0, 1))
 
@@ -65,7 +93,14 @@ def test_trials_fork_from_a_server_that_has_not_started_cuda(run: Run) -> None:
 @pytest.mark.skipif(find_spec("bitsandbytes") is None, reason="bitsandbytes is not installed here")
 def test_bitsandbytes_starts_cuda_at_import_and_trials_still_train(run: Run) -> None:
     """In new processes, which is reported once."""
-    ended = run("-m", *SHORT, "model.dtype=float32", "lr=1e-4,1e-3", "optimizer.optim=adamw_bnb_8bit", timeout=900)
+    ended = run(
+        "-m",
+        *SHORT,
+        "model.dtype=float32",
+        "lr=1e-4,1e-3",
+        "optimizer.optim=adamw_bnb_8bit",
+        timeout=900,
+    )
     assert (ended.out + ended.err).count("starts CUDA") == 1
     assert len(train_lines(ended, 1)) == STEPS
 
@@ -76,7 +111,9 @@ def test_a_colocated_vllm_samples_from_the_weights_that_are_trained(
     run: Run, half_a_billion: str, options: tuple[str, ...]
 ) -> None:
     """The difference in log-probability stays that of rounding while the weights move."""
-    found = train_lines(run(*SHORT, f"model.path={half_a_billion}", *COLOCATED, *options, timeout=900))
+    found = train_lines(
+        run(*SHORT, f"model.path={half_a_billion}", *COLOCATED, *options, timeout=900)
+    )
     differences = [line[DIFFERENCE] for line in found if DIFFERENCE in line]
     assert len(differences) == STEPS
     assert max(differences) < 0.05

@@ -1,4 +1,6 @@
-"""What only a GPU can show of processes of others: CUDA's message, ids in nvidia-smi, and a sweep that waits for them."""
+"""What only a GPU can show of processes of others: CUDA's message, ids in nvidia-smi, and a sweep
+that waits for them.
+"""
 
 import subprocess
 import sys
@@ -13,8 +15,12 @@ from grposweep.launchers.gpu_memory import read_memory
 from grposweep.sweep.neighbours import find_shortage
 from support import Ended, environment, lines, read, trials, wait_for
 
-pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU is visible to torch")]
-LEFT = 200 * 2**20  # bytes: too few for a CUDA context
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU is visible to torch"),
+]
+# bytes: too few for a CUDA context
+LEFT = 200 * 2**20
 HOLD = """
 import sys, torch
 free, total = torch.cuda.mem_get_info()
@@ -38,13 +44,17 @@ Neighbour = Callable[..., "subprocess.Popen[str]"]
 
 @pytest.fixture
 def neighbour(monkeypatch: pytest.MonkeyPatch) -> Iterator[Neighbour]:
-    """``neighbour(0.7)``: a process that holds so much of the first GPU until its input ends; the sweep is to use it anyway."""
+    """``neighbour(0.7)``: a process that holds so much of the first GPU until its input ends; the
+    sweep is to use it anyway.
+    """
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     started: list[subprocess.Popen[str]] = []
 
     def hold(share: float | str) -> "subprocess.Popen[str]":
         command = [sys.executable, "-c", HOLD, str(share), str(LEFT)]
-        process = subprocess.Popen(command, env=environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        process = subprocess.Popen(
+            command, env=environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
         started.append(process)
         assert process.stdout is not None
         assert process.stdout.readline() == "held\n"
@@ -57,13 +67,19 @@ def neighbour(monkeypatch: pytest.MonkeyPatch) -> Iterator[Neighbour]:
 
 
 def message(*arguments: float) -> str:
-    """CUDA's message for a process that asks for a share of the GPU, of which it may have the second one."""
+    """CUDA's message for a process that asks for a share of the GPU, of which it may have the
+    second one.
+    """
     command = [sys.executable, "-c", FAIL, *map(str, arguments)]
-    return subprocess.run(command, env=environment(), capture_output=True, text=True, check=True, timeout=300).stdout
+    return subprocess.run(
+        command, env=environment(), capture_output=True, text=True, check=True, timeout=300
+    ).stdout
 
 
 def test_the_message_of_cuda_says_who_holds_seventy_percent(neighbour: Neighbour) -> None:
-    """Half of the GPU would be free without it: the process is not at fault. With more than its share it is."""
+    """Half of the GPU would be free without it: the process is not at fault. With more than its
+    share it is.
+    """
     other = neighbour(0.7)
     found = find_shortage([message(0.5)], tuple, lambda _pid: False)
     assert found is not None
@@ -79,10 +95,14 @@ def test_nvidia_smi_counts_what_the_neighbour_holds(neighbour: Neighbour) -> Non
     other = neighbour(0.7)
     (memory,) = read_memory({"0"}).values()
     assert memory.used == pytest.approx(0.7 * memory.total, abs=2)
-    assert memory.held.get(other.pid, 0.7 * memory.total) == pytest.approx(0.7 * memory.total, abs=2)
+    assert memory.held.get(other.pid, 0.7 * memory.total) == pytest.approx(
+        0.7 * memory.total, abs=2
+    )
 
 
-def test_a_trial_that_fits_next_to_a_neighbour_starts(neighbour: Neighbour, run: Callable[..., Ended]) -> None:
+def test_a_trial_that_fits_next_to_a_neighbour_starts(
+    neighbour: Neighbour, run: Callable[..., Ended]
+) -> None:
     """Nothing waits."""
     neighbour(0.7)
     ended = run(*SHORT, timeout=600)

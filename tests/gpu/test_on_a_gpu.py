@@ -1,4 +1,6 @@
-"""What only a GPU can show: real GRPO in bfloat16, a resume from its checkpoint, and how trials share one."""
+"""What only a GPU can show: real GRPO in bfloat16, a resume from its checkpoint, and how trials
+share one.
+"""
 
 import math
 import signal
@@ -17,11 +19,19 @@ from grposweep.config.compose import to_experiment
 from grposweep.launchers.local import Local
 from support import Ended, lines, trials
 
-pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU is visible to torch")]
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU is visible to torch"),
+]
 SHORT = [
-    "model.dtype=bfloat16", "schedule.budget_completions=null", "schedule.max_steps=2", "schedule.evaluations=1",
-    "task.eval_prompts=8", "batch=small", "name=gpu",
-]  # fmt: skip
+    "model.dtype=bfloat16",
+    "schedule.budget_completions=null",
+    "schedule.max_steps=2",
+    "schedule.evaluations=1",
+    "task.eval_prompts=8",
+    "batch=small",
+    "name=gpu",
+]
 
 
 def steps(sweep: Path) -> list[dict[str, Any]]:
@@ -42,11 +52,16 @@ def test_two_real_steps_in_bfloat16(run: Callable[..., Ended], here: Path) -> No
 def test_a_stopped_trial_continues_from_its_checkpoint(
     start: Callable[..., "subprocess.Popen[str]"], run: Callable[..., Ended], here: Path
 ) -> None:
-    """Ctrl-C stops it at a rollout boundary; the same command does the other steps, and none twice."""
+    """Ctrl-C stops it at a rollout boundary; the same command does the other steps, and none
+    twice.
+    """
     long = [*SHORT, "schedule.max_steps=60"]
     stopped = start(*long)
     deadline = time.monotonic() + 300
-    while not list(here.glob("outputs/gpu/trials/*/metrics.jsonl")) or len(steps(here / "outputs" / "gpu")) < 5:
+    while (
+        not list(here.glob("outputs/gpu/trials/*/metrics.jsonl"))
+        or len(steps(here / "outputs" / "gpu")) < 5
+    ):
         assert stopped.poll() is None, stopped.communicate()
         assert time.monotonic() < deadline
         time.sleep(0.2)
@@ -58,13 +73,17 @@ def test_a_stopped_trial_continues_from_its_checkpoint(
     assert {line["attempt"] for line in found} == {0, 1}
 
 
-def test_two_trials_take_turns_on_one_gpu(run: Callable[..., Ended], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_trials_take_turns_on_one_gpu(
+    run: Callable[..., Ended], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """One slot for any number of requested ones; the sweep prints how many run at once."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     ended = run("-m", *SHORT, "lr=1e-4,1e-3", "search.parallel=2", timeout=900)
     assert ended.code == 0
     assert "1 at once" in ended.out
-    times = [[line["time"] for line in lines(trial / "metrics.jsonl")] for trial in trials(ended.sweep)]
+    times = [
+        [line["time"] for line in lines(trial / "metrics.jsonl")] for trial in trials(ended.sweep)
+    ]
     earlier, later = sorted(times)
     assert max(earlier) < min(later)
 

@@ -1,4 +1,6 @@
-"""Sharded sweeps from the command line: Ctrl-C in the middle, and the same command continues from the checkpoint."""
+"""Sharded sweeps from the command line: Ctrl-C in the middle, and the same command continues from
+the checkpoint.
+"""
 
 import json
 import signal
@@ -17,8 +19,15 @@ from support import RUN, environment, lines, read, trials, wait_for
 from .conftest import PATCHES, log_of, wrapped
 
 pytestmark = pytest.mark.gpu_stack
-SECONDS = 400.0  # that one command may take on busy cores
-TWO = ("cluster=local_ddp", "batch=auto", "schedule=steps", "schedule.max_steps=40", "schedule.evaluations=2")
+# that one command may take on busy cores
+SECONDS = 400.0
+TWO = (
+    "cluster=local_ddp",
+    "batch=auto",
+    "schedule=steps",
+    "schedule.max_steps=40",
+    "schedule.evaluations=2",
+)
 SCRIPT = """
 import os
 from datasets import Dataset
@@ -55,8 +64,13 @@ max_steps: 30
 logging_steps: 1
 save_steps: 10
 """
-OWN = ("trainer=script", "trainer.script=train.py", "trainer.recipe=recipe.yaml", "cluster.processes=2",
-       "search.metric=reward")  # fmt: skip
+OWN = (
+    "trainer=script",
+    "trainer.script=train.py",
+    "trainer.recipe=recipe.yaml",
+    "cluster.processes=2",
+    "search.metric=reward",
+)
 
 
 class Commands:
@@ -86,7 +100,9 @@ class Commands:
         return self.trial(arguments)
 
     def interrupt(self, *arguments: str, after: int) -> Path:
-        """Run one and press Ctrl-C after some lines of metrics; return the folder of its only trial."""
+        """Run one and press Ctrl-C after some lines of metrics; return the folder of its only
+        trial.
+        """
         process = self.start(*arguments)
         try:
             wait_for(lambda: process.poll() is not None or self.logged(arguments) > after, SECONDS)
@@ -99,14 +115,19 @@ class Commands:
 
     def trial(self, arguments: tuple[str, ...]) -> Path:
         """The only trial of the sweep that the arguments name."""
-        (found,) = trials(self.here / "outputs" / next(a.removeprefix("name=") for a in arguments if a[:5] == "name="))
+        (found,) = trials(
+            self.here
+            / "outputs"
+            / next(a.removeprefix("name=") for a in arguments if a[:5] == "name=")
+        )
         return found
 
     def logged(self, arguments: tuple[str, ...]) -> int:
         """Lines of metrics so far."""
         name = next(a.removeprefix("name=") for a in arguments if a[:5] == "name=")
         return sum(
-            len(path.read_text().splitlines()) for path in self.here.glob(f"outputs/{name}/trials/*/metrics.jsonl")
+            len(path.read_text().splitlines())
+            for path in self.here.glob(f"outputs/{name}/trials/*/metrics.jsonl")
         )
 
 
@@ -118,17 +139,23 @@ def commands(here: Path) -> Commands:
 
 def metrics(trial: Path) -> list[dict[str, Any]]:
     """A trial's metrics without what may differ between two runs of it."""
-    return [{k: v for k, v in line.items() if k not in TIMES} for line in lines(trial / "metrics.jsonl")]
+    return [
+        {k: v for k, v in line.items() if k not in TIMES} for line in lines(trial / "metrics.jsonl")
+    ]
 
 
 def check_resumed(stopped: Path, straight: Path, step: int) -> None:
-    """The second attempt began after the step of the checkpoint, and all metrics are those of the straight run."""
+    """The second attempt began after the step of the checkpoint, and all metrics are those of the
+    straight run.
+    """
     assert metrics(stopped) == metrics(straight), log_of(stopped)
     steps = {line["step"] for line in lines(stopped / "metrics.jsonl") if line["attempt"] == 1}
     assert min(steps) == step + 1
 
 
-@pytest.mark.parametrize(("sharding", "type_name"), [("zero2", "DeepSpeedEngine"), ("fsdp", "FSDP")])
+@pytest.mark.parametrize(
+    ("sharding", "type_name"), [("zero2", "DeepSpeedEngine"), ("fsdp", "FSDP")]
+)
 def test_an_interrupted_sharded_sweep_continues_from_its_checkpoint(
     commands: Commands, sharding: str, type_name: str
 ) -> None:
@@ -146,7 +173,9 @@ def test_an_interrupted_sharded_sweep_continues_from_its_checkpoint(
 
 
 def test_a_script_under_zero2_continues_from_its_checkpoint(commands: Commands, here: Path) -> None:
-    """Open-R1's default; the program is started again with the checkpoint that it wrote when it was stopped."""
+    """Open-R1's default; the program is started again with the checkpoint that it wrote when it was
+    stopped.
+    """
     (here / "train.py").write_text(SCRIPT)
     (here / "recipe.yaml").write_text(RECIPE)
     (here / "zero2.json").write_text(json.dumps(deepspeed_config(2)))

@@ -1,4 +1,6 @@
-"""Options of sharding change where things are, not what is learned: real DeepSpeed and FSDP on two CPU ranks."""
+"""Options of sharding change where things are, not what is learned: real DeepSpeed and FSDP on two
+CPU ranks.
+"""
 
 import json
 from pathlib import Path
@@ -19,7 +21,9 @@ pytestmark = pytest.mark.gpu_stack
 Lines = list[dict[str, Any]]
 
 
-def train_both(make_trial: MakeTrial, ranks: Ranks, sharding: str, one: str, other: str) -> tuple[Lines, Lines]:
+def train_both(
+    make_trial: MakeTrial, ranks: Ranks, sharding: str, one: str, other: str
+) -> tuple[Lines, Lines]:
     """Train twice with one override each; return the metrics of both."""
     overrides = (*TWO, f"trainer.sharding={sharding}", "schedule.max_steps=3")
     first, second = make_trial(*overrides, one), make_trial(*overrides, other, name="0001-b")
@@ -29,7 +33,9 @@ def train_both(make_trial: MakeTrial, ranks: Ranks, sharding: str, one: str, oth
     return metrics_of(first, timeless=True), metrics_of(second, timeless=True)
 
 
-def test_fsdps_ranks_get_the_weights_that_the_first_one_has_loaded(make_trial: MakeTrial, ranks: Ranks) -> None:
+def test_fsdps_ranks_get_the_weights_that_the_first_one_has_loaded(
+    make_trial: MakeTrial, ranks: Ranks
+) -> None:
     """As if each had loaded them."""
     key = "trainer.fsdp_config.cpu_ram_efficient_loading"
     once, each = train_both(make_trial, ranks, "fsdp", f"{key}=true", f"{key}=false")
@@ -37,18 +43,29 @@ def test_fsdps_ranks_get_the_weights_that_the_first_one_has_loaded(make_trial: M
 
 
 @pytest.mark.parametrize(("sharding", "offload"), [("zero2", "optimizer"), ("zero3", "all")])
-def test_what_is_offloaded_learns_alike(make_trial: MakeTrial, ranks: Ranks, sharding: str, offload: str) -> None:
-    """But for rounding: DeepSpeed adds the norms of offloaded gradients in another order (1e-7 of the norm was seen)."""
-    away, here = train_both(make_trial, ranks, sharding, f"trainer.offload={offload}", "trainer.offload=none")
-    assert len(away) == len(here) == 6  # 3 steps, evaluations before, after the second and at the end
+def test_what_is_offloaded_learns_alike(
+    make_trial: MakeTrial, ranks: Ranks, sharding: str, offload: str
+) -> None:
+    """But for rounding: DeepSpeed adds the norms of offloaded gradients in another order (1e-7 of
+    the norm was seen).
+    """
+    away, here = train_both(
+        make_trial, ranks, sharding, f"trainer.offload={offload}", "trainer.offload=none"
+    )
+    # 3 steps, evaluations before, after the second and at the end
+    assert len(away) == len(here) == 6
     for line, other in zip(away, here, strict=True):
         assert line.pop("kind") == other.pop("kind")
         assert line == pytest.approx(other, rel=1e-5, abs=1e-7)
 
 
-def test_a_file_of_deepspeeds_is_what_trains(make_trial: MakeTrial, ranks: Ranks, tmp_path: Path) -> None:
+def test_a_file_of_deepspeeds_is_what_trains(
+    make_trial: MakeTrial, ranks: Ranks, tmp_path: Path
+) -> None:
     """Our own configuration from a file trains as without it."""
     file = tmp_path / "zero2.json"
     file.write_text(json.dumps(deepspeed_config(2)))
-    named, ours = train_both(make_trial, ranks, "zero2", f"trainer.deepspeed_config={file}", "trainer.offload=none")
+    named, ours = train_both(
+        make_trial, ranks, "zero2", f"trainer.deepspeed_config={file}", "trainer.offload=none"
+    )
     assert named == ours

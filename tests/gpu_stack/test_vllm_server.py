@@ -1,4 +1,6 @@
-"""A real vLLM server (its CPU build) that grposweep starts, and trainers of all kinds that send it their weights."""
+"""A real vLLM server (its CPU build) that grposweep starts, and trainers of all kinds that send it
+their weights.
+"""
 
 import pytest
 
@@ -6,7 +8,17 @@ from grporecipe.errors import ExitCode
 from grposweep.launchers.local import Local
 from train.conftest import MakeTrial, metrics_of, result_of
 
-from .conftest import ROUNDING, SERVED, SERVER_SECONDS, STEPS, Ranks, differences, left_after, log_of, wrapped
+from .conftest import (
+    ROUNDING,
+    SERVED,
+    SERVER_SECONDS,
+    STEPS,
+    Ranks,
+    differences,
+    left_after,
+    log_of,
+    wrapped,
+)
 from .test_sharded_training import ADAPTERS
 
 pytestmark = pytest.mark.gpu_stack
@@ -32,7 +44,8 @@ def test_a_server_samples_from_the_weights_that_are_trained(
     folder = make_trial(*SERVED, f"generation.vllm_server_base_url={server}", *overrides)
     assert ranks.train(folder) == ExitCode.FINISHED, log_of(folder)
     found = differences(folder)
-    print(kind, found)  # pytest shows it with -rP, or where the test fails
+    # pytest shows it with -rP, or where the test fails
+    print(kind, found)
     assert len(found) == STEPS
     assert max(found) < ROUNDING
     assert all(line["update_size"] > 0 for line in metrics_of(folder) if line["kind"] == "train")
@@ -42,9 +55,13 @@ def test_a_server_samples_from_the_weights_that_are_trained(
 def test_trl_alone_sends_a_server_the_weights_of_the_base_model(
     make_trial: MakeTrial, ranks: Ranks, server: str
 ) -> None:
-    """The negative control of LoRA: without our copies TRL unmerges the adapter before its weights are sent."""
+    """The negative control of LoRA: without our copies TRL unmerges the adapter before its weights
+    are sent.
+    """
     learns_quickly = ("lr=1e-2", "schedule.max_steps=40")
-    folder = make_trial(*SERVED, f"generation.vllm_server_base_url={server}", *ADAPTERS, *learns_quickly)
+    folder = make_trial(
+        *SERVED, f"generation.vllm_server_base_url={server}", *ADAPTERS, *learns_quickly
+    )
     assert ranks.train(folder, GPU_STACK_STOCK_LORA="1") == ExitCode.BAD_INPUT, log_of(folder)
     found = differences(folder)
     print(found)
@@ -53,10 +70,16 @@ def test_trl_alone_sends_a_server_the_weights_of_the_base_model(
     assert "the engine's weights are stale" in result_of(folder)["failure"]["message"]
 
 
-def test_a_trial_starts_its_own_server_and_takes_it_down(make_trial: MakeTrial, ranks: Ranks) -> None:
-    """On this machine, on one of two GPUs; these are names, and both train and sample on the CPU."""
+def test_a_trial_starts_its_own_server_and_takes_it_down(
+    make_trial: MakeTrial, ranks: Ranks
+) -> None:
+    """On this machine, on one of two GPUs; these are names, and both train and sample on the
+    CPU.
+    """
     own = Ranks(Local(ranks.launcher.processes, ["0", "1"], slots=1))
-    folder = make_trial(*SERVED, "generation.vllm_gpus=1", f"generation.vllm_server_timeout={SERVER_SECONDS}")
+    folder = make_trial(
+        *SERVED, "generation.vllm_gpus=1", f"generation.vllm_server_timeout={SERVER_SECONDS}"
+    )
     marked = {"GPU_STACK_MARK": str(folder), "VLLM_ENABLE_V1_MULTIPROCESSING": "1"}
     assert own.train(folder, **marked) == ExitCode.FINISHED, log_of(folder)
     found = differences(folder)

@@ -1,8 +1,10 @@
-"""sbatch, squeue, sacct, scancel, scontrol and srun on PATH, speaking the tools' own text; one process per job, no daemons.
+"""sbatch, squeue, sacct, scancel, scontrol and srun on PATH, speaking the tools' own text; one
+process per job, no daemons.
 
-State is a folder, $FAKE_SLURM: ``refuse`` holds what sbatch answers instead of submitting, ``silent`` makes squeue fail,
-``<id>.state`` overrides a job's state, ``<id>.gone`` hides it from the queue, ``accounts`` switches sacct on, ``calls``
-lists the calls. Not covered: resources, limits, requeueing, more than one node; tests/slurm has the real thing.
+State is a folder, $FAKE_SLURM: ``refuse`` holds what sbatch answers instead of submitting,
+``silent`` makes squeue fail, ``<id>.state`` overrides a job's state, ``<id>.gone`` hides it from
+the queue, ``accounts`` switches sacct on, ``calls`` lists the calls. Not covered: resources,
+limits, requeueing, more than one node; tests/slurm has the real thing.
 """
 
 import contextlib
@@ -31,10 +33,17 @@ def sbatch(arguments: list[str]) -> int:
     environment = {**os.environ, "SLURM_JOB_ID": job_id, "SLURM_JOB_NODELIST": "fake"}
     runner = f"bash {json.dumps(str(script))}; echo $? > {STATE}/{job_id}.code"
     process = subprocess.Popen(
-        ["bash", "-c", runner], env=environment, start_new_session=True, stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd="/",
-    )  # fmt: skip
-    (STATE / f"{job_id}.job").write_text(json.dumps({"id": job_id, "name": name[1], "pid": process.pid}))
+        ["bash", "-c", runner],
+        env=environment,
+        start_new_session=True,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        cwd="/",
+    )
+    (STATE / f"{job_id}.job").write_text(
+        json.dumps({"id": job_id, "name": name[1], "pid": process.pid})
+    )
     print(job_id)
     return 0
 
@@ -51,16 +60,31 @@ def jobs() -> list[dict[str, str]]:
             state = "FAILED" if status else "COMPLETED"
         if path.with_suffix(".state").exists():
             state, _, reason = path.with_suffix(".state").read_text().partition(" ")
-        found.append({**job, "state": state, "status": str(status), "reason": reason or "None", "nodes": "n1"})
+        found.append(
+            {
+                **job,
+                "state": state,
+                "status": str(status),
+                "reason": reason or "None",
+                "nodes": "n1",
+            }
+        )
     return found
 
 
 def squeue(arguments: list[str]) -> int:
     """Fixed columns, in the order and widths asked for."""
     if (STATE / "silent").exists():
-        print("slurm_load_jobs error: Unable to contact slurm controller (connect failure)", file=sys.stderr)
+        print(
+            "slurm_load_jobs error: Unable to contact slurm controller (connect failure)",
+            file=sys.stderr,
+        )
         return 1
-    (form,) = [argument.removeprefix("--Format=") for argument in arguments if argument.startswith("--Format=")]
+    (form,) = [
+        argument.removeprefix("--Format=")
+        for argument in arguments
+        if argument.startswith("--Format=")
+    ]
     columns = {
         "JobID": "id",
         "State": "state",
@@ -72,7 +96,12 @@ def squeue(arguments: list[str]) -> int:
     for job in jobs():
         if not (STATE / f"{job['id']}.gone").exists():
             widths = [column.split(":") for column in form.split(",")]
-            print("".join(str(job[columns[name]])[: int(width)].ljust(int(width)) for name, width in widths))
+            print(
+                "".join(
+                    str(job[columns[name]])[: int(width)].ljust(int(width))
+                    for name, width in widths
+                )
+            )
     return 0
 
 
@@ -82,7 +111,9 @@ def sacct(arguments: list[str]) -> int:
         print("Slurm accounting storage is disabled", file=sys.stderr)
         return 1
     for job in jobs():
-        asked = next(word for word in arguments if word.startswith(("--jobs=", "--name="))).split("=", 1)[1]
+        asked = next(word for word in arguments if word.startswith(("--jobs=", "--name="))).split(
+            "=", 1
+        )[1]
         if job["id"] in asked.split(",") or job["name"] == asked:
             state = f"{job['state']} by 0" if job["state"] == "CANCELLED" else job["state"]
             print(f"{job['id']}|{state}|{int(job['status']) // 256}:0|n1|{job['name']}")
@@ -102,7 +133,9 @@ def scancel(arguments: list[str]) -> int:
 
 def srun(arguments: list[str]) -> int:
     """One rank: the command after srun's own options, in the environment of a step of one task."""
-    command = arguments[next(index for index, word in enumerate(arguments) if not word.startswith("-")) :]
+    command = arguments[
+        next(index for index, word in enumerate(arguments) if not word.startswith("-")) :
+    ]
     step = {
         "SLURM_PROCID": "0",
         "SLURM_LOCALID": "0",
@@ -117,7 +150,9 @@ def install(folder: Path) -> None:
     folder.mkdir()
     for tool in ("sbatch", "squeue", "sacct", "scancel", "srun"):
         path = folder / tool
-        path.write_text(f'#!/bin/sh\nexec "{sys.executable}" -S "{Path(__file__).resolve()}" {tool} "$@"\n')
+        path.write_text(
+            f'#!/bin/sh\nexec "{sys.executable}" -S "{Path(__file__).resolve()}" {tool} "$@"\n'
+        )
         path.chmod(0o755)
 
 
@@ -125,4 +160,8 @@ if __name__ == "__main__":
     tool, *rest = sys.argv[1:]
     with (STATE / "calls").open("a") as calls:
         calls.write(f"{time.time()} {tool}\n")
-    sys.exit({"sbatch": sbatch, "squeue": squeue, "sacct": sacct, "scancel": scancel, "srun": srun}[tool](rest))
+    sys.exit(
+        {"sbatch": sbatch, "squeue": squeue, "sacct": sacct, "scancel": scancel, "srun": srun}[
+            tool
+        ](rest)
+    )

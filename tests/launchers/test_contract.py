@@ -1,4 +1,6 @@
-"""What every launcher promises, for each of them; and a sweep over one that this suite registers by a line."""
+"""What every launcher promises, for each of them; and a sweep over one that this suite registers by
+a line.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -40,10 +42,19 @@ class Place:
         """A configuration for it: the fake trainer, 50 steps."""
         experiment = Experiment()
         experiment.trainer.kind = "fake"
-        experiment.batch.per_device_train_batch_size = experiment.batch.gradient_accumulation_steps = 8
+        experiment.batch.per_device_train_batch_size = (
+            experiment.batch.gradient_accumulation_steps
+        ) = 8
         experiment.schedule.max_steps = 50
         experiment.search.parallel = 2
-        cluster = {"kind": self.kind, "poll_seconds": 0.0, "snapshot": False, "warm": False, "gpus": 0, **cluster}
+        cluster = {
+            "kind": self.kind,
+            "poll_seconds": 0.0,
+            "snapshot": False,
+            "warm": False,
+            "gpus": 0,
+            **cluster,
+        }
         for name, value in cluster.items():
             setattr(experiment.cluster, name, value)
         return experiment
@@ -62,14 +73,18 @@ class Place:
         folder.mkdir(parents=True)
         (self.sweep / "sweep.yaml").write_text("v: 1\n")
         text = render_experiment(experiment)
-        (folder / "config.yaml").write_text(text.replace("  processes: 1\n", f"  processes: {processes}\n"))
+        (folder / "config.yaml").write_text(
+            text.replace("  processes: 1\n", f"  processes: {processes}\n")
+        )
         append_line(folder / "attempts.jsonl", {"attempt": 0, "event": "intent"})
         return Job(folder, 0, experiment.cluster)
 
     def start(self, launcher: Launcher, job: Job) -> str:
         """Submit an attempt and note its id, as a controller does; returns when it trains."""
         job_id = launcher.submit(job)
-        append_line(job.folder / "attempts.jsonl", {"attempt": 0, "event": "started", "job_id": job_id})
+        append_line(
+            job.folder / "attempts.jsonl", {"attempt": 0, "event": "started", "job_id": job_id}
+        )
         wait_for((job.folder / "heartbeat").exists)
         return job_id
 
@@ -93,23 +108,43 @@ def end_of(launcher: Launcher, job_id: str) -> End:
 
 
 def test_an_attempt_ends_with_the_code_of_its_worker(place: Place) -> None:
-    """Finished, crashed, stopped when asked, bad input: told apart by code, none of them taken away."""
-    jobs = [place.job(0), place.job(1, crash_at=3), place.job(2, step_seconds=0.02), place.job(3, processes=2)]
+    """Finished, crashed, stopped when asked, bad input: told apart by code, none of them taken
+    away.
+    """
+    jobs = [
+        place.job(0),
+        place.job(1, crash_at=3),
+        place.job(2, step_seconds=0.02),
+        place.job(3, processes=2),
+    ]
     write_json(jobs[2].folder / "control.json", {"action": "stop"})
     launcher = place.controller()
     ends = [end_of(launcher, job_id) for job_id in [launcher.submit(job) for job in jobs]]
-    assert [end.code for end in ends] == [ExitCode.FINISHED, ExitCode.FAILED, ExitCode.STOPPED, ExitCode.BAD_INPUT]
+    assert [end.code for end in ends] == [
+        ExitCode.FINISHED,
+        ExitCode.FAILED,
+        ExitCode.STOPPED,
+        ExitCode.BAD_INPUT,
+    ]
     assert [(end.kind, end.again) for end in ends] == [(EndState.NONE, False)] * 4
     assert [(read_json(job.folder / "result.json") or {}).get("status") for job in jobs] == [
-        "finished", "failed", "stopped", "failed",
-    ]  # fmt: skip
+        "finished",
+        "failed",
+        "stopped",
+        "failed",
+    ]
     assert "staged" in (jobs[1].folder / "logs" / "rank-0.log").read_text()
 
 
 def test_a_cancelled_attempt_ends_alone(place: Place) -> None:
-    """It hangs and is killed; the other one continues to its end, and cancelling what has ended is no error."""
+    """It hangs and is killed; the other one continues to its end, and cancelling what has ended is
+    no error.
+    """
     launcher = place.controller()
-    hanging, other = place.start(launcher, place.job(0, hang_at=2)), place.start(launcher, place.job(1))
+    hanging, other = (
+        place.start(launcher, place.job(0, hang_at=2)),
+        place.start(launcher, place.job(1)),
+    )
     assert launcher.poll(hanging) is None
     assert launcher.waiting(hanging) == ""
     launcher.cancel(hanging)
@@ -121,11 +156,14 @@ def test_a_cancelled_attempt_ends_alone(place: Place) -> None:
 
 
 def test_a_later_controller_finds_what_outlives_the_first(place: Place) -> None:
-    """By its id, or by the attempt alone where the id was never noted; nothing else, and nothing that has ended with it."""
+    """By its id, or by the attempt alone where the id was never noted; nothing else, and nothing
+    that has ended with it.
+    """
     first = place.controller()
     job = place.job(step_seconds=0.02)
     job_id = place.start(first, job)
-    first.close()  # what the death of a controller does
+    # what the death of a controller does
+    first.close()
     later = place.controller()
     if not first.outlives:
         assert later.find(job, job_id) is None
@@ -140,12 +178,17 @@ def test_another_launchers_attempt_is_not_found(place: Place) -> None:
     ids = {"local": "local-12", "slurm": "12", "toy": "toy-12"}
     launcher, job = place.controller(), place.job()
     assert [launcher.find(job, ids[kind]) for kind in ids if kind != place.kind] == [None, None]
-    owners = {kind: [cls.kind for cls in RunningJobs(place.sweep).launchers(job.folder, ids[kind])] for kind in ids}
+    owners = {
+        kind: [cls.kind for cls in RunningJobs(place.sweep).launchers(job.folder, ids[kind])]
+        for kind in ids
+    }
     assert owners == {"local": [], "slurm": ["slurm"], "toy": ["toy"]}
 
 
 def test_cancelling_a_sweep_ends_its_jobs_and_no_others(place: Place) -> None:
-    """Their ends are noted; where nothing outlives its controller, one message says that there are no jobs."""
+    """Their ends are noted; where nothing outlives its controller, one message says that there are
+    no jobs.
+    """
     launcher, other = place.controller(), Place(place.kind, place.outputs / "others")
     job = place.job(hang_at=2)
     job_id = place.start(launcher, job)
@@ -180,7 +223,8 @@ def test_what_cannot_work_is_refused_by_its_launcher(place: Place) -> None:
     words = {"local": "local: a trial", "slurm": "makes 2", "toy": "a toy job has one"}
     check_experiment(place.experiment())
     if place.kind == "local":
-        check_experiment(broken)  # only this machine can tell
+        # only this machine can tell
+        check_experiment(broken)
         return
     with pytest.raises(UserError, match=words[place.kind]):
         check_experiment(broken)
@@ -202,7 +246,9 @@ def test_a_launcher_that_cannot_run_the_controller_says_so(place: Place, state: 
             launcher.submit_controller(["true"])
         return
     assert launcher.submit_controller(["sleep", "60"]).startswith("the controller is Slurm job 1; ")
-    assert launcher.submit_controller(["sleep", "60"]).startswith("the controller is Slurm job 1 already")
+    assert launcher.submit_controller(["sleep", "60"]).startswith(
+        "the controller is Slurm job 1 already"
+    )
     assert cancel_sweep("s", place.outputs).startswith("cancelled 1 job ")
     assert fake_slurm.jobs()[0]["state"] == "CANCELLED"
     assert state.exists()
@@ -221,7 +267,9 @@ def test_models_and_data_are_prepared(place: Place) -> None:
     assert ("Slurm job" in preparer.where) is (place.kind == "slurm")
 
 
-def test_a_dry_run_writes_and_starts_nothing(state: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_dry_run_writes_and_starts_nothing(
+    state: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Its command is printed; no sweep has a job of it."""
     place = Place("dry_run", tmp_path / "outputs")
     launcher, job = place.controller(), place.job()
@@ -245,7 +293,9 @@ def test_an_unknown_launcher_is_refused_with_the_names_of_all(toy: Path) -> None
 
 def test_every_launcher_is_registered_under_its_own_name() -> None:
     """The line and the class agree."""
-    assert {kind: launcher_class(kind).kind for kind in LAUNCHERS} == {kind: kind for kind in LAUNCHERS}
+    assert {kind: launcher_class(kind).kind for kind in LAUNCHERS} == {
+        kind: kind for kind in LAUNCHERS
+    }
 
 
 def test_a_whole_sweep_runs_on_a_launcher_that_one_line_registers(
@@ -261,12 +311,17 @@ def test_a_whole_sweep_runs_on_a_launcher_that_one_line_registers(
 
 def test_keys_of_slurm_do_not_train_here_unless_the_command_names_the_cluster() -> None:
     """A login node is no place to train; a study for Slurm with ``cluster=local`` is meant."""
-    (problem,) = check_place(Cluster(partition="gpu", walltime_min=60), ["cluster.partition", "cluster.walltime_min"])
+    (problem,) = check_place(
+        Cluster(partition="gpu", walltime_min=60), ["cluster.partition", "cluster.walltime_min"]
+    )
     assert problem.startswith("only cluster=slurm reads cluster.walltime_min and cluster.partition")
     assert not [*check_place(Cluster(partition="gpu"), ["cluster", "cluster.partition"])]
-    assert not [*check_place(Cluster(partition="gpu"), ["lr"])]  # from a study's file
+    # from a study's file
+    assert not [*check_place(Cluster(partition="gpu"), ["lr"])]
     assert not [*check_place(Cluster(kind="slurm", partition="gpu"), [])]
     assert not [*check_place(Cluster(processes=2), ["cluster.partition"])]
-    assert [*check_place(Cluster(kind="slurm", gpus=2, max_jobs=4), ["cluster.gpus", "cluster.max_jobs"])] == [
-        "cluster=slurm does not read cluster.gpus. Leave it out."
-    ]
+    assert [
+        *check_place(
+            Cluster(kind="slurm", gpus=2, max_jobs=4), ["cluster.gpus", "cluster.max_jobs"]
+        )
+    ] == ["cluster=slurm does not read cluster.gpus. Leave it out."]

@@ -16,7 +16,15 @@ from grporecipe.errors import ExitCode, UserError
 from grporecipe.files import append_line
 from grposweep.config.compose import load_experiment, render_experiment
 from grposweep.launchers.base import End, EndState, Job, LauncherBusy
-from grposweep.launchers.local import TRAINING, TRL, Local, build_processes, choose_gpus, gpu_order, visible_gpus
+from grposweep.launchers.local import (
+    TRAINING,
+    TRL,
+    Local,
+    build_processes,
+    choose_gpus,
+    gpu_order,
+    visible_gpus,
+)
 from grposweep.process import SOURCE, ForkServer, SpawnedProcesses
 from grposweep.schema import Cluster, Experiment, Generation
 from support import is_running, wait_for
@@ -25,7 +33,9 @@ from support import is_running, wait_for
 @pytest.fixture(params=["warm", "fresh"])
 def local(request: pytest.FixtureRequest) -> Iterator[Local]:
     """A launcher on the CPU."""
-    launcher = Local(ForkServer(TRAINING) if request.param == "warm" else SpawnedProcesses(), [], slots=2)
+    launcher = Local(
+        ForkServer(TRAINING) if request.param == "warm" else SpawnedProcesses(), [], slots=2
+    )
     yield launcher
     launcher.close()
 
@@ -47,12 +57,16 @@ def trial(folder: Path, **fake: object) -> Path:
 def ended(local: Local, job_id: str) -> int:
     """The exit code, once there is one."""
     codes: list[int] = []
-    wait_for(lambda: (end := local.poll(job_id)) is not None and not codes.append(end.code), seconds=30)
+    wait_for(
+        lambda: (end := local.poll(job_id)) is not None and not codes.append(end.code), seconds=30
+    )
     return codes[0]
 
 
 def test_a_copy_of_the_code_without_the_warm_server_starts_fresh_processes(tmp_path: Path) -> None:
-    """A rerun's copy may be of an earlier release; only ``python -m grposweep.train`` is promised forever."""
+    """A rerun's copy may be of an earlier release; only ``python -m grposweep.train`` is promised
+    forever.
+    """
     experiment = Experiment()
     assert isinstance(build_processes(experiment), ForkServer)
     experiment.cluster.code = str(tmp_path)
@@ -96,11 +110,18 @@ os.fork = limited
 
 
 def test_a_warm_server_that_can_start_no_process_now_keeps_those_that_run(tmp_path: Path) -> None:
-    """A login node's limit of processes (ulimit -u), which root does not have. Later the trial starts."""
+    """A login node's limit of processes (ulimit -u), which root does not have. Later the trial
+    starts.
+    """
     full = tmp_path / "full"
     (tmp_path / "sitecustomize.py").write_text(REFUSES.format(full=str(full)))
-    local = Local(ForkServer(TRAINING, environment={"PYTHONPATH": f"{tmp_path}:{SOURCE}"}), [], slots=2)
-    jobs = [Job(trial(tmp_path / "trials" / name, step_seconds=0.02), 0, Cluster()) for name in ("0000-a", "0001-b")]
+    local = Local(
+        ForkServer(TRAINING, environment={"PYTHONPATH": f"{tmp_path}:{SOURCE}"}), [], slots=2
+    )
+    jobs = [
+        Job(trial(tmp_path / "trials" / name, step_seconds=0.02), 0, Cluster())
+        for name in ("0000-a", "0001-b")
+    ]
     first = local.submit(jobs[0])
     full.touch()
     with pytest.raises(LauncherBusy, match="Resource temporarily unavailable; 'ulimit -u'"):
@@ -111,9 +132,14 @@ def test_a_warm_server_that_can_start_no_process_now_keeps_those_that_run(tmp_pa
     local.close()
 
 
-def test_a_trial_whose_process_cannot_start_now_leaves_its_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_trial_whose_process_cannot_start_now_leaves_its_gpu(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It can start later."""
-    local, job = Local(SpawnedProcesses(), ["0"], slots=1), Job(trial(tmp_path / "trials" / "0000-a"), 0, Cluster())
+    local, job = (
+        Local(SpawnedProcesses(), ["0"], slots=1),
+        Job(trial(tmp_path / "trials" / "0000-a"), 0, Cluster()),
+    )
 
     def refuse(*_: object, **__: object) -> None:
         raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
@@ -170,7 +196,9 @@ def test_ranks_have_the_users_variables(tmp_path: Path) -> None:
     """Those of cluster.environment."""
     recorder = Recorder()
     local = Local(recorder, ["0"], slots=1)
-    local.submit(Job(trial(tmp_path / "trials" / "0000-a"), 0, Cluster(environment={"NCCL_DEBUG": "INFO"})))
+    local.submit(
+        Job(trial(tmp_path / "trials" / "0000-a"), 0, Cluster(environment={"NCCL_DEBUG": "INFO"}))
+    )
     local.close()
     assert recorder.environments[0]["NCCL_DEBUG"] == "INFO"
 
@@ -196,7 +224,10 @@ def served(folder: Path, command: str, processes: int = 1) -> Path:
     """A trial folder of the fake trainer, whose server is a shell line."""
     trial(folder, step_seconds=0.02)
     experiment = load_experiment(folder / "config.yaml")
-    experiment.generation, experiment.cluster.processes = replace(SERVED, vllm_server_command=command), processes
+    experiment.generation, experiment.cluster.processes = (
+        replace(SERVED, vllm_server_command=command),
+        processes,
+    )
     (folder / "config.yaml").write_text(render_experiment(experiment))
     return folder
 
@@ -205,7 +236,9 @@ def test_a_trial_has_a_server_on_gpus_of_its_own_that_ends_with_it(tmp_path: Pat
     """Ranks know where it is; its GPUs are given back once it has ended."""
     recorder = Recorder()
     local = Local(recorder, ["0", "1", "2"], slots=1)
-    folder = served(tmp_path / "trials" / "0000-a", "echo on $GRPOSWEEP_VLLM_PORT; sleep 60", processes=2)
+    folder = served(
+        tmp_path / "trials" / "0000-a", "echo on $GRPOSWEEP_VLLM_PORT; sleep 60", processes=2
+    )
     assert ended(local, local.submit(Job(folder, 0, Cluster(processes=2), SERVED))) == 0
     assert recorder.seen == ["2", "0,1", "0,1"]
     port = int((folder / "logs" / "vllm.log").read_text().removeprefix("on "))
@@ -213,7 +246,8 @@ def test_a_trial_has_a_server_on_gpus_of_its_own_that_ends_with_it(tmp_path: Pat
     assert rank["GRPOSWEEP_VLLM_SERVER"] == f"http://127.0.0.1:{port}"
     assert {"localhost", "127.0.0.1"} <= set(rank["no_proxy"].split(","))
     assert port - 1 == int(rank["MASTER_PORT"]) == int(rank["GRPOSWEEP_PORT"])
-    local.submit(Job(trial(tmp_path / "trials" / "0001-b"), 0, Cluster(processes=3)))  # all three GPUs
+    # all three GPUs
+    local.submit(Job(trial(tmp_path / "trials" / "0001-b"), 0, Cluster(processes=3)))
     local.close()
 
 
@@ -251,7 +285,9 @@ def test_the_engines_of_a_server_end_with_a_killed_controller(tmp_path: Path) ->
 
 
 class Staged:
-    """Processes that end when a test says so; ``full`` is how many start before the disk is full."""
+    """Processes that end when a test says so; ``full`` is how many start before the disk is
+    full.
+    """
 
     def __init__(self, full: int = 9) -> None:
         self.full, self.started, self.codes = full, 0, dict[int, int]()
@@ -283,7 +319,8 @@ def test_the_process_that_ended_first_is_the_cause_though_the_others_are_killed(
     """A killed server may be gone before a killed rank, which gives its GPU's memory back."""
     staged = Staged()
     local = Local(staged, ["0", "1", "2"], slots=1)
-    job_id = local.submit(Job(tmp_path, 0, Cluster(processes=2), SERVED))  # the server, then two ranks
+    # the server, then two ranks
+    job_id = local.submit(Job(tmp_path, 0, Cluster(processes=2), SERVED))
     staged.codes[first] = 1
     assert local.poll(job_id) is None
     for killed in (1, 2, 3):
@@ -311,11 +348,14 @@ def test_a_server_without_gpus_is_refused(tmp_path: Path, monkeypatch: pytest.Mo
     experiment = Experiment(generation=SERVED, cluster=Cluster(processes=2))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
     with pytest.raises(
-        UserError, match=r"vllm_gpus=1 for its server, and this machine has 2\. Set cluster\.processes=1"
+        UserError,
+        match=r"vllm_gpus=1 for its server, and this machine has 2\. Set cluster\.processes=1",
     ):
         Local.build(experiment, tmp_path).admit(experiment)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    with pytest.raises(UserError, match=r"none is left for the vLLM server.*generation\.vllm_server_base_url"):
+    with pytest.raises(
+        UserError, match=r"none is left for the vLLM server.*generation\.vllm_server_base_url"
+    ):
         Local.build(experiment, tmp_path).admit(experiment)
 
 
@@ -323,7 +363,8 @@ def test_a_server_without_gpus_is_refused(tmp_path: Path, monkeypatch: pytest.Mo
     ("free", "count", "group"),
     [
         ([0, 1, 2, 3], 2, [0, 1]),
-        ([1, 2, 3], 2, [2, 3]),  # 1 and 2 would split two pairs
+        # 1 and 2 would split two pairs
+        ([1, 2, 3], 2, [2, 3]),
         ([0, 2, 3, 5], 2, [2, 3]),
         ([1, 3, 6], 2, [1, 3]),
         ([3], 1, [3]),
@@ -339,16 +380,25 @@ def test_a_trial_gets_neighbouring_gpus(free: list[int], count: int, group: list
     [("0,1,2,3,4", 2, None, 2), ("0,1,2,3,4", 2, 4, 2), ("0,1,2,3", 1, None, 4), ("", 1, None, 1)],
 )
 def test_all_gpus_are_used_unless_told_otherwise(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, visible: str, processes: int, parallel: int | None, slots: int
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    visible: str,
+    processes: int,
+    parallel: int | None,
+    slots: int,
 ) -> None:
-    """As many trials at once as GPUs suffice for, also if search.parallel is more; one without a GPU."""
+    """As many trials at once as GPUs suffice for, also if search.parallel is more; one without a
+    GPU.
+    """
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     experiment = Experiment()
     experiment.cluster.processes, experiment.search.parallel = processes, parallel
     assert Local.build(experiment, tmp_path).slots == slots
 
 
-@pytest.mark.parametrize(("visible", "found"), [("", []), ("-1", []), ("3", ["3"]), ("0,2", ["0", "2"])])
+@pytest.mark.parametrize(
+    ("visible", "found"), [("", []), ("-1", []), ("3", ["3"]), ("0,2", ["0", "2"])]
+)
 def test_gpus_are_those_that_the_environment_shows(
     monkeypatch: pytest.MonkeyPatch, visible: str, found: list[str]
 ) -> None:
@@ -381,7 +431,9 @@ TWO = ("0, GPU-a, 5, 81559", "1, GPU-b, 5, 81559")
 def test_a_gpu_on_which_another_process_holds_memory_is_left_out(
     machine: Callable[..., None], capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """The message names them and says how to use them anyway; neither our own processes nor desktop programs count."""
+    """The message names them and says how to use them anyway; neither our own processes nor desktop
+    programs count.
+    """
     machine(*TWO, processes=f"GPU-a, 999999, 900\nGPU-b, {os.getppid()}, 900\nGPU-b, 999998, 100")
     assert visible_gpus("auto") == ["1"]
     assert gpu_order() == {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
@@ -390,18 +442,25 @@ def test_a_gpu_on_which_another_process_holds_memory_is_left_out(
     assert "Set CUDA_VISIBLE_DEVICES to use them" in said
 
 
-def test_much_used_memory_counts_where_processes_cannot_be_listed(machine: Callable[..., None]) -> None:
+def test_much_used_memory_counts_where_processes_cannot_be_listed(
+    machine: Callable[..., None],
+) -> None:
     """As in a container; what a display takes does not."""
     machine("0, GPU-a, 1200, 24564", "1, GPU-b, 20000, 24564")
     assert visible_gpus("auto") == ["0"]
-    machine("0, GPU-a, 1200, 24564", "1, GPU-b, 20000, 24564", processes=f"GPU-b, {os.getpid()}, 19000")
-    assert visible_gpus("auto") == ["0", "1"]  # most of it is ours
+    machine(
+        "0, GPU-a, 1200, 24564", "1, GPU-b, 20000, 24564", processes=f"GPU-b, {os.getpid()}, 19000"
+    )
+    # most of it is ours
+    assert visible_gpus("auto") == ["0", "1"]
 
 
 def test_a_machine_whose_gpus_are_all_taken_is_refused(machine: Callable[..., None]) -> None:
     """Training on the CPU instead would be no favour."""
     machine(*TWO, processes="GPU-a, 999998, 900\nGPU-b, 999999, 900")
-    with pytest.raises(UserError, match=r"CUDA_VISIBLE_DEVICES=0,1 to share these GPUs, or cluster\.gpus=0"):
+    with pytest.raises(
+        UserError, match=r"CUDA_VISIBLE_DEVICES=0,1 to share these GPUs, or cluster\.gpus=0"
+    ):
         visible_gpus("auto")
     assert visible_gpus(0) == []
 
@@ -417,11 +476,15 @@ def test_more_free_gpus_than_there_are_cannot_be_had(machine: Callable[..., None
 def test_a_driver_that_fails_is_no_silent_training_on_the_cpu(
     machine: Callable[..., None], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Missing GPUs are an error if they are required, else one line. A driver without GPUs is a machine without."""
+    """Missing GPUs are an error if they are required, else one line. A driver without GPUs is a
+    machine without.
+    """
     machine()
     tool = tmp_path / "tools" / "nvidia-smi"
     tool.write_text("#!/bin/sh\necho 'Driver/library version mismatch'\nexit 18\n")
-    with pytest.raises(UserError, match=r"cluster\.gpus=2: nvidia-smi fails \(Driver/library version mismatch\)"):
+    with pytest.raises(
+        UserError, match=r"cluster\.gpus=2: nvidia-smi fails \(Driver/library version mismatch\)"
+    ):
         visible_gpus(2)
     assert visible_gpus("auto") == []
     assert capfd.readouterr().err.count("Trials run on the CPU") == 1
@@ -453,9 +516,15 @@ sys.stdin.read()
 
 
 def test_a_process_that_gets_the_number_of_an_ended_one_has_not_ended(tmp_path: Path) -> None:
-    """Process numbers come round again in long sweeps. A server of the test's own gives two processes the same one."""
+    """Process numbers come round again in long sweeps. A server of the test's own gives two
+    processes the same one.
+    """
     (tmp_path / "grposweep" / "train").mkdir(parents=True)
-    for name, text in {"__init__.py": "", "train/__init__.py": "", "train/warm_server.py": SERVER}.items():
+    for name, text in {
+        "__init__.py": "",
+        "train/__init__.py": "",
+        "train/warm_server.py": SERVER,
+    }.items():
         (tmp_path / "grposweep" / name).write_text(text)
     warm = ForkServer([], code=tmp_path)
     assert warm.start([], {}, None) == 7
@@ -465,7 +534,8 @@ def test_a_process_that_gets_the_number_of_an_ended_one_has_not_ended(tmp_path: 
     warm.close()
 
 
-# What bitsandbytes 0.50 does when it is imported on a machine with a GPU; torch's own start of CUDA would fail here.
+# What bitsandbytes 0.50 does when it is imported on a machine with a GPU; torch's own start of CUDA
+# would fail here.
 BITSANDBYTES = """
 import torch
 
@@ -478,7 +548,9 @@ torch.cuda._lazy_init()
 def test_a_warm_server_whose_imports_start_cuda_gives_way_to_fresh_processes_and_says_so_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """TRL imports bitsandbytes if it is installed. Here it is a stand-in, and the trials see no CUDA."""
+    """TRL imports bitsandbytes if it is installed. Here it is a stand-in, and the trials see no
+    CUDA.
+    """
     installed = tmp_path / "installed"
     (installed / "bitsandbytes").mkdir(parents=True)
     (installed / "bitsandbytes" / "__init__.py").write_text(BITSANDBYTES)
@@ -502,15 +574,29 @@ print('{"cannot_fork": "CUDA is there"}', flush=True)
 """
 
 
-def test_processes_that_cannot_be_forked_are_started(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """Each with a new interpreter, its log and its exit code; a deaf one ends when the server is closed."""
+def test_processes_that_cannot_be_forked_are_started(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Each with a new interpreter, its log and its exit code; a deaf one ends when the server is
+    closed.
+    """
     (tmp_path / "grposweep" / "train").mkdir(parents=True)
-    main = "import sys, time; print(sys.argv[1], flush=True); time.sleep(float(sys.argv[1])); sys.exit(3)"
-    texts = {"__init__.py": "", "train/__init__.py": "", "train/warm_server.py": SAYS_NO, "train/__main__.py": main}
+    main = (
+        "import sys, time; print(sys.argv[1], flush=True); time.sleep(float(sys.argv[1])); "
+        "sys.exit(3)"
+    )
+    texts = {
+        "__init__.py": "",
+        "train/__init__.py": "",
+        "train/warm_server.py": SAYS_NO,
+        "train/__main__.py": main,
+    }
     for name, text in texts.items():
         (tmp_path / "grposweep" / name).write_text(text)
     warm = ForkServer([], code=tmp_path)
-    short, long = (warm.start([seconds], {}, tmp_path / f"{seconds}.log") for seconds in ("0", "60"))
+    short, long = (
+        warm.start([seconds], {}, tmp_path / f"{seconds}.log") for seconds in ("0", "60")
+    )
     assert warm.poll(short, timeout=10.0) == 3
     assert (tmp_path / "0.log").read_text() == "0\n"
     assert warm.poll(long) is None
@@ -533,7 +619,12 @@ def test_a_warm_server_that_is_killed_gives_way_to_fresh_processes(
 ) -> None:
     """Its processes died with it, further ones start, and the end is clean."""
     (tmp_path / "grposweep" / "train").mkdir(parents=True)
-    texts = {"__init__.py": "", "train/__init__.py": "", "train/warm_server.py": KILLED, "train/__main__.py": "exit(3)"}
+    texts = {
+        "__init__.py": "",
+        "train/__init__.py": "",
+        "train/warm_server.py": KILLED,
+        "train/__main__.py": "exit(3)",
+    }
     for name, text in texts.items():
         (tmp_path / "grposweep" / name).write_text(text)
     warm = ForkServer([], code=tmp_path)
@@ -550,21 +641,32 @@ def test_a_warm_server_that_is_killed_gives_way_to_fresh_processes(
 def test_the_end_of_a_killed_warm_server_is_clean(tmp_path: Path) -> None:
     """What it was asked last is still in the pipe."""
     (tmp_path / "grposweep" / "train").mkdir(parents=True)
-    for name, text in {"__init__.py": "", "train/__init__.py": "", "train/warm_server.py": KILLED}.items():
+    for name, text in {
+        "__init__.py": "",
+        "train/__init__.py": "",
+        "train/warm_server.py": KILLED,
+    }.items():
         (tmp_path / "grposweep" / name).write_text(text)
     warm = ForkServer([], code=tmp_path)
     warm.start([], {}, None)
-    warm._server.kill()  # the test's own death of it
+    # the test's own death of it
+    warm._server.kill()
     warm._server.wait()
     assert warm._server.stdin is not None
     warm._server.stdin.write(b"asked and never sent")
     warm.close()
 
 
-def test_signals_that_ask_for_a_stop_end_ranks_in_order_and_not_their_server(tmp_path: Path) -> None:
-    """A shutdown sends them to all processes at once. The server would take its children with it."""
+def test_signals_that_ask_for_a_stop_end_ranks_in_order_and_not_their_server(
+    tmp_path: Path,
+) -> None:
+    """A shutdown sends them to all processes at once. The server would take its children with
+    it.
+    """
     local = Local(ForkServer(TRAINING), [], slots=2)
-    folders = [trial(tmp_path / "trials" / name, step_seconds=0.05) for name in ("0000-a", "0001-b")]
+    folders = [
+        trial(tmp_path / "trials" / name, step_seconds=0.05) for name in ("0000-a", "0001-b")
+    ]
     jobs = [local.submit(Job(folder, 0, Cluster())) for folder in folders]
     server = local.processes._server  # type: ignore[attr-defined]
     for pid in (server.pid, *(int(job.removeprefix("local-")) for job in jobs)):
@@ -578,12 +680,17 @@ def test_signals_that_ask_for_a_stop_end_ranks_in_order_and_not_their_server(tmp
 def test_the_death_of_the_warm_server_is_no_failure_of_its_trials(tmp_path: Path) -> None:
     """Both die with it. Each gets another attempt, in a process of its own."""
     local = Local(ForkServer(TRAINING), [], slots=2)
-    folders = [trial(tmp_path / "trials" / name, step_seconds=0.05) for name in ("0000-a", "0001-b")]
+    folders = [
+        trial(tmp_path / "trials" / name, step_seconds=0.05) for name in ("0000-a", "0001-b")
+    ]
     jobs = [local.submit(Job(folder, 0, Cluster())) for folder in folders]
     local.processes._server.kill()  # type: ignore[attr-defined]
     ends: list[End] = []
     for job in jobs:
-        wait_for(lambda job=job: (end := local.poll(job)) is not None and not ends.append(end), seconds=30)
+        wait_for(
+            lambda job=job: (end := local.poll(job)) is not None and not ends.append(end),
+            seconds=30,
+        )
     assert [(end.kind, end.again) for end in ends] == [(EndState.FORK_SERVER_DIED, True)] * 2
     again = local.submit(Job(trial(tmp_path / "trials" / "0002-c"), 1, Cluster()))
     assert ended(local, again) == 0
@@ -593,7 +700,9 @@ def test_the_death_of_the_warm_server_is_no_failure_of_its_trials(tmp_path: Path
 def test_a_rank_that_the_kernel_kills_while_memory_is_short_is_out_of_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The kernel counts what it kills for that reason; without such a kill it was a user or a program."""
+    """The kernel counts what it kills for that reason; without such a kill it was a user or a
+    program.
+    """
     counters = tmp_path / "vmstat"
     monkeypatch.setattr("grposweep.process.KERNEL_COUNTERS", counters)
     kinds = []

@@ -44,25 +44,46 @@ class Toy(Launcher):
     @classmethod
     def validate(cls, experiment: Experiment) -> None:
         if experiment.cluster.processes > 1:
-            raise UserError(f"cluster.processes={experiment.cluster.processes}: a toy job has one. Set it to 1.")
+            raise UserError(
+                f"cluster.processes={experiment.cluster.processes}: a toy job has one. Set it to 1."
+            )
 
     def submit(self, job: Job) -> str:
         job_id = f"toy-{len(list(queue().glob('*.job'))) + 1}"
         (job.folder / "logs").mkdir(exist_ok=True)
         files = [str(job.folder / "logs" / "rank-0.log"), str(queue() / f"{job_id}.code")]
         process = subprocess.Popen(
-            ["sh", "-c", RUN, "toy", *files, sys.executable, "-m", "grposweep.train", str(job.folder)],
+            [
+                "sh",
+                "-c",
+                RUN,
+                "toy",
+                *files,
+                sys.executable,
+                "-m",
+                "grposweep.train",
+                str(job.folder),
+            ],
             env={**inherited(), **job.cluster.environment, "GRPOSWEEP_ATTEMPT": str(job.attempt)},
             start_new_session=True,
         )
-        content = {"id": job_id, "pid": process.pid, "folder": str(job.folder), "attempt": job.attempt}
+        content = {
+            "id": job_id,
+            "pid": process.pid,
+            "folder": str(job.folder),
+            "attempt": job.attempt,
+        }
         (queue() / f"{job_id}.job").write_text(json.dumps(content))
         return job_id
 
     def find(self, job: Job, job_id: str | None) -> str | None:
         if job_id is not None:
             return job_id if job_id.startswith("toy-") else None
-        same = (entry for entry in _jobs() if (entry["folder"], entry["attempt"]) == (str(job.folder), job.attempt))
+        same = (
+            entry
+            for entry in _jobs()
+            if (entry["folder"], entry["attempt"]) == (str(job.folder), job.attempt)
+        )
         return next((str(entry["id"]) for entry in same), None)
 
     def poll(self, job_id: str) -> End | None:
@@ -91,7 +112,12 @@ class Toy(Launcher):
     def list_jobs(cls, sweep: Path) -> list[SweepJob]:
         alive = (entry for entry in _jobs() if not (queue() / f"{entry['id']}.code").exists())
         return [
-            SweepJob(entry["id"], folder.name, entry["attempt"], is_of_sweep=folder.is_relative_to(sweep.resolve()))
+            SweepJob(
+                entry["id"],
+                folder.name,
+                entry["attempt"],
+                is_of_sweep=folder.is_relative_to(sweep.resolve()),
+            )
             for entry in alive
             for folder in [Path(entry["folder"]).resolve()]
         ]

@@ -1,4 +1,6 @@
-"""``lint --fix``: only what changes is touched, nothing gets worse, and a second run has nothing to do."""
+"""``lint --fix``: only what changes is touched, nothing gets worse, and a second run has nothing to
+do.
+"""
 
 import json
 from collections.abc import Callable
@@ -54,7 +56,9 @@ reward_funcs:
 
 
 @pytest.mark.parametrize(("mark", "end"), [("", "\n"), ("", "\r\n"), ("\ufeff", "\n")])
-def test_safe_fixes_keep_comments_order_quotes_and_line_ends(mark: str, end: str, lint: Lint, recipe: Write) -> None:
+def test_safe_fixes_keep_comments_order_quotes_and_line_ends(
+    mark: str, end: str, lint: Lint, recipe: Write
+) -> None:
     """Byte for byte, but for the keys that are fixed."""
     path = recipe(start=(mark + OLD).replace("\n", end))
     ended = lint("recipe.yaml", "--processes", "8", "--fix", "--select", "GV", *NEWEST)
@@ -83,15 +87,20 @@ def test_fixes_that_change_training_wait_for_the_other_flag(lint: Lint, recipe: 
     assert path.read_text() == "num_generations: 8\nper_device_train_batch_size: 1 # small\n"
     second = lint("recipe.yaml", "--processes", "7", "--fix", "--unsafe-fixes", "--select", "GB")
     assert second.code == 0
-    assert (
-        path.read_text()
-        == "num_generations: 8\nper_device_train_batch_size: 1 # small\ngradient_accumulation_steps: 8\n"
+    assert path.read_text() == (
+        "num_generations: 8\nper_device_train_batch_size: 1 # "
+        "small\ngradient_accumulation_steps: 8\n"
     )
 
 
 def test_a_warmup_below_zero_is_fixed_where_it_is_set(lint: Lint, recipe: Write) -> None:
     """A share of warmup in the same file does not count then, and keeps its value."""
-    path = recipe(start="warmup_steps: -1\nwarmup_ratio: 0.1\nnum_generations: 8\nper_device_train_batch_size: 8\n")
+    path = recipe(
+        start=(
+            "warmup_steps: -1\nwarmup_ratio: 0.1\nnum_generations: "
+            "8\nper_device_train_batch_size: 8\n"
+        )
+    )
     assert "warmup_steps=-1" in lint("recipe.yaml").out
     assert lint("recipe.yaml", "--fix", "--unsafe-fixes").code == 0
     assert yaml.safe_load(path.read_text())["warmup_ratio"] == 0.1
@@ -132,7 +141,9 @@ def test_links_and_modes_survive(lint: Lint, recipe: Write, here: Path) -> None:
     assert path.stat().st_mode & 0o777 == 0o640
 
 
-def test_a_link_out_of_a_repository_is_left_alone(lint: Lint, recipe: Write, here: Path, tmp_path: Path) -> None:
+def test_a_link_out_of_a_repository_is_left_alone(
+    lint: Lint, recipe: Write, here: Path, tmp_path: Path
+) -> None:
     """A cloned repository must not reach the user's other files."""
     (here / ".git").mkdir()
     own = tmp_path / "own.yaml"
@@ -147,19 +158,44 @@ def test_a_link_out_of_a_repository_is_left_alone(lint: Lint, recipe: Write, her
 def test_json_answers_are_about_the_fixed_file(lint: Lint, recipe: Write) -> None:
     """One object per file, as without --fix."""
     recipe("torch_dtype: auto\n")
-    answer = json.loads(lint("recipe.yaml", "--processes", "8", "--fix", "--format", "json", *NEWEST).out)
+    answer = json.loads(
+        lint("recipe.yaml", "--processes", "8", "--fix", "--format", "json", *NEWEST).out
+    )
     assert answer["ok"] is True
 
 
 LINES = st.lists(
-    st.sampled_from([
-        "num_generations: 8", "num_generations: '8'  # quoted", "per_device_train_batch_size: 3", "torch_dtype: auto # type",
-        "gradient_accumulation_steps: 2", "warmup_ratio: 0.1", "warmup_steps: 5", "learning_rate: 1e-6", "beta: 0.1",
-        "beta: -0.1", "beta: null", "eval_strategy: no", "evaluation_strategy: steps", "per_device_eval_batch_size: 3",
-        "max_prompt_length: 512", "num_generatons: 4", "loss_type: gpro", "sync_ref_model: true", "# a comment", "",
-        "reward_funcs:\n  - a # first\n  - b", "reward_funcs: accuracy", "max_steps: 10.0", "use_vllm: 'no'", "lr: 1e-5",
-    ]), max_size=12,
-)  # fmt: skip
+    st.sampled_from(
+        [
+            "num_generations: 8",
+            "num_generations: '8'  # quoted",
+            "per_device_train_batch_size: 3",
+            "torch_dtype: auto # type",
+            "gradient_accumulation_steps: 2",
+            "warmup_ratio: 0.1",
+            "warmup_steps: 5",
+            "learning_rate: 1e-6",
+            "beta: 0.1",
+            "beta: -0.1",
+            "beta: null",
+            "eval_strategy: no",
+            "evaluation_strategy: steps",
+            "per_device_eval_batch_size: 3",
+            "max_prompt_length: 512",
+            "num_generatons: 4",
+            "loss_type: gpro",
+            "sync_ref_model: true",
+            "# a comment",
+            "",
+            "reward_funcs:\n  - a # first\n  - b",
+            "reward_funcs: accuracy",
+            "max_steps: 10.0",
+            "use_vllm: 'no'",
+            "lr: 1e-5",
+        ]
+    ),
+    max_size=12,
+)
 
 
 @settings(max_examples=examples(150), deadline=None)
@@ -202,19 +238,24 @@ def test_what_cannot_be_edited_cleanly_is_left_alone(name: str) -> None:
     """Rather no fix than another file."""
     text, change = EDITS[name]
     edited = edit(text, change)
-    assert edited is None or yaml.safe_load(edited) == {**{k: v for k, v in yaml.safe_load(text).items() if k not in change},
-                                                        **{k: v for k, v in change.items() if v is not None}}  # fmt: skip
+    assert edited is None or yaml.safe_load(edited) == {
+        **{k: v for k, v in yaml.safe_load(text).items() if k not in change},
+        **{k: v for k, v in change.items() if v is not None},
+    }
 
 
-@pytest.mark.parametrize(("text", "change", "expected"), [
-    ("a: 1 # x\nb: 2", {"b": 3}, "a: 1 # x\nb: 3"),
-    ("a: 1 # x\nb: 2", {"c": 3}, "a: 1 # x\nb: 2\nc: 3\n"),
-    ("a:\nb: 2\n", {"a": 3}, "a: 3\nb: 2\n"),
-    ("a:\n  - 1\n  - 2\n# about b\nb: 2\n", {"a": None}, "# about b\nb: 2\n"),
-    ("a: |\n  text\n  more\nb: 2\n", {"a": None}, "b: 2\n"),
-    ('"a": 1\n', {"a": None, "b": 1}, "b: 1\n"),
-    ("a: 1\nb: 2\n", {"a": None, "b": 5}, "b: 5\n"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("text", "change", "expected"),
+    [
+        ("a: 1 # x\nb: 2", {"b": 3}, "a: 1 # x\nb: 3"),
+        ("a: 1 # x\nb: 2", {"c": 3}, "a: 1 # x\nb: 2\nc: 3\n"),
+        ("a:\nb: 2\n", {"a": 3}, "a: 3\nb: 2\n"),
+        ("a:\n  - 1\n  - 2\n# about b\nb: 2\n", {"a": None}, "# about b\nb: 2\n"),
+        ("a: |\n  text\n  more\nb: 2\n", {"a": None}, "b: 2\n"),
+        ('"a": 1\n', {"a": None, "b": 1}, "b: 1\n"),
+        ("a: 1\nb: 2\n", {"a": None, "b": 5}, "b: 5\n"),
+    ],
+)
 def test_edits_are_where_the_keys_are(text: str, change: dict[str, object], expected: str) -> None:
     """Nothing else moves."""
     assert edit(text, change) == expected
@@ -223,7 +264,11 @@ def test_edits_are_where_the_keys_are(text: str, change: dict[str, object], expe
 @settings(deadline=None)
 @given(
     st.one_of(
-        st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False, allow_infinity=False), st.text(max_size=12)
+        st.none(),
+        st.booleans(),
+        st.integers(),
+        st.floats(allow_nan=False, allow_infinity=False),
+        st.text(max_size=12),
     )
 )
 def test_values_are_read_back_as_they_were_written(value: object) -> None:

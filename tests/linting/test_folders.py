@@ -1,4 +1,6 @@
-"""``grposweep lint FOLDER``: the files that it judges, those that it leaves out, and its messages about them."""
+"""``grposweep lint FOLDER``: the files that it judges, those that it leaves out, and its messages
+about them.
+"""
 
 import io
 import json
@@ -43,23 +45,44 @@ def lint(*paths: Path) -> tuple[int, str, str]:
 
 
 def test_what_git_ignores_is_left_out(put: Write, here: Path) -> None:
-    """By the patterns of its own folder, of those above up to the repository's root, and of those below, which win."""
+    """By the patterns of its own folder, of those above up to the repository's root, and of those
+    below, which win.
+    """
     (here / ".git").mkdir()
     put(".gitignore", "out/\n*.bak.yaml\n/conf/root.yaml\n")
     put("conf/.gitignore", "deep/*\n!deep/kept.yaml\n!kept.bak.yaml\n")
-    for name in ("a.yaml", "a.bak.yaml", "out/a.yaml", "conf/root.yaml", "conf/a.yaml", "conf/kept.bak.yaml",
-                 "conf/deep/a.yaml", "conf/deep/kept.yaml", "conf/out/a.yaml"):  # fmt: skip
+    for name in (
+        "a.yaml",
+        "a.bak.yaml",
+        "out/a.yaml",
+        "conf/root.yaml",
+        "conf/a.yaml",
+        "conf/kept.bak.yaml",
+        "conf/deep/a.yaml",
+        "conf/deep/kept.yaml",
+        "conf/out/a.yaml",
+    ):
         put(name)
     assert found(here) == ["a.yaml", "conf/a.yaml", "conf/kept.bak.yaml", "conf/deep/kept.yaml"]
     assert found(here / "conf") == ["a.yaml", "kept.bak.yaml", "deep/kept.yaml"]
 
 
 def test_hidden_folders_and_environments_are_left_out(put: Write, here: Path) -> None:
-    """Also caches, results of sweeps, other kinds of files, and Python files that never say GRPO."""
+    """Also caches, results of sweeps, other kinds of files, and Python files that never say
+    GRPO.
+    """
     put("env/pyvenv.cfg", "home = /usr/bin\n")
     put("outputs/s/sweep.yaml", "v: 1\n")
     mine = "outputs/s/trials/0000-abc/recipe.yaml"
-    for name in (".hidden/a.yaml", "env/a.yaml", "node_modules/a.yaml", mine, "a.json", "a.txt", "plain.py"):
+    for name in (
+        ".hidden/a.yaml",
+        "env/a.yaml",
+        "node_modules/a.yaml",
+        mine,
+        "a.json",
+        "a.txt",
+        "plain.py",
+    ):
         put(name)
     put("train.py", "from trl import GRPOConfig\n")
     put("run.slurm", "#!/bin/bash\n")
@@ -85,7 +108,9 @@ def test_a_recipe_of_a_folder_that_cannot_be_parsed_is_named(put: Write, here: P
 
 
 def test_files_of_a_folder_that_are_no_recipes_are_counted_only(put: Write, here: Path) -> None:
-    """Only recipes decide the exit code. A file that mentions GRPO and cannot be judged is named."""
+    """Only recipes decide the exit code. A file that mentions GRPO and cannot be judged is
+    named.
+    """
     put("a.yaml")
     put("list.yaml", "- 1\n")
     put("setup.sh", "pip install trl\n")
@@ -110,13 +135,26 @@ def test_a_named_file_that_is_no_recipe_stays_bad_input(put: Write, here: Path) 
 def test_a_folder_without_a_recipe_is_clean_and_says_so(here: Path) -> None:
     """Nothing to judge is no error."""
     (here / "empty").mkdir()
-    assert lint(here / "empty") == (0, "no recipe to judge in these folders\n0 files: 0 errors, 0 warnings\n", "")
+    assert lint(here / "empty") == (
+        0,
+        "no recipe to judge in these folders\n0 files: 0 errors, 0 warnings\n",
+        "",
+    )
 
 
-@pytest.mark.parametrize("settings", [
-    'framework = "llama"\n', "proceses = 8\n", "processes = [\n", 'ignore = ["GB999"]\n', 'framework-version = "new"\n',
-])  # fmt: skip
-def test_wrong_settings_of_a_project_are_one_error_in_a_folder_too(put: Write, here: Path, settings: str) -> None:
+@pytest.mark.parametrize(
+    "settings",
+    [
+        'framework = "llama"\n',
+        "proceses = 8\n",
+        "processes = [\n",
+        'ignore = ["GB999"]\n',
+        'framework-version = "new"\n',
+    ],
+)
+def test_wrong_settings_of_a_project_are_one_error_in_a_folder_too(
+    put: Write, here: Path, settings: str
+) -> None:
     """No file is judged as the project asks, so the check of a repository must not pass."""
     put("a.yaml")
     put("b.yaml")
@@ -146,7 +184,10 @@ def test_json_names_the_files_that_are_skipped_and_why(put: Write, here: Path) -
     rows = [json.loads(line) for line in out.getvalue().splitlines()]
     assert [Path(row["file"]).name for row in rows] == ["a.yaml", "compose.yaml", "launch.sh"]
     assert [row["ok"] for row in rows[1:]] == [None, None]
-    assert ["a Docker Compose file" in rows[1]["skipped"], "lint that script" in rows[2]["skipped"]] == [True, True]
+    assert [
+        "a Docker Compose file" in rows[1]["skipped"],
+        "lint that script" in rows[2]["skipped"],
+    ] == [True, True]
 
 
 def test_a_repository_is_asked_once_which_default_it_means(put: Write, here: Path) -> None:
@@ -160,11 +201,16 @@ def test_a_repository_is_asked_once_which_default_it_means(put: Write, here: Pat
     assert out.getvalue().count('"GK203"') == 1
 
 
-SCRIPT = "accelerate launch -m trl.scripts.grpo --config recipe.yaml --num_generations 8 --run_name {name}\n"
+SCRIPT = (
+    "accelerate launch -m trl.scripts.grpo --config recipe.yaml --num_generations 8 "
+    "--run_name {name}\n"
+)
 
 
 def test_a_recipe_that_several_launches_name_is_told_once(tmp_path: Path) -> None:
-    """Its warnings stand at the first file that has them; errors stand at every launch, because none of them trains."""
+    """Its warnings stand at the first file that has them; errors stand at every launch, because
+    none of them trains.
+    """
     (tmp_path / ".git").mkdir()
     (tmp_path / "recipe.yaml").write_text("max_steps: -1\nreward_funcs: [accuracy]\nmax_steps: 5\n")
     for name in "abc":
@@ -182,7 +228,9 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_a_long_run_says_how_far_it_is_on_a_terminal_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_run_says_how_far_it_is_on_a_terminal_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """From two seconds on, on stderr, and the line is gone at the end."""
     (tmp_path / "a.yaml").write_text("num_generations: 8\n")
     monkeypatch.setattr(Progress, "AFTER", 0.0)
@@ -196,11 +244,13 @@ def test_a_long_run_says_how_far_it_is_on_a_terminal_only(tmp_path: Path, monkey
 
 def test_recipes_of_other_frameworks_are_named_by_their_framework(tmp_path: Path) -> None:
     """So a folder of them does not look empty."""
-    (tmp_path / "run.sh").write_text("python3 train.py --advantage-estimator grpo --rollout-batch-size 32\n")
+    (tmp_path / "run.sh").write_text(
+        "python3 train.py --advantage-estimator grpo --rollout-batch-size 32\n"
+    )
     (tmp_path / "a.yaml").write_text("grpo: {num_prompts_per_step: 32}\npolicy: {model_name: m}\n")
     out = io.StringIO()
     lint_files([tmp_path], LintOptions(Options(), select_rules()), out)
     assert (
-        "2 files skipped (no GRPO recipes; NeMo-RL, which is not read: 1; slime, which is not read: 1)"
-        in out.getvalue()
-    )
+        "2 files skipped (no GRPO recipes; NeMo-RL, which is not read: 1; slime, which is not "
+        "read: 1)"
+    ) in out.getvalue()

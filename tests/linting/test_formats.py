@@ -27,11 +27,14 @@ def test_github_gets_an_annotation_a_problem(
 ) -> None:
     """File from the working directory, line, rule; what would end a property is escaped."""
     monkeypatch.chdir(here)
-    code, out = output(capsys, recipe(start=BAD, name="a,b:c.yaml"), select=["GB101"], format=LintFormat.github)
+    code, out = output(
+        capsys, recipe(start=BAD, name="a,b:c.yaml"), select=["GB101"], format=LintFormat.github
+    )
     (line,) = out.splitlines()
     assert code == 1
     assert line.startswith(
-        "::error title=grposweep (GB101),file=a%2Cb%3Ac.yaml,line=1::a,b:c.yaml:1: GB101 num_generations=7"
+        "::error title=grposweep (GB101),file=a%2Cb%3Ac.yaml,line=1::a,b:c.yaml:1: GB101 "
+        "num_generations=7"
     )
     assert "Fix: " in line
 
@@ -42,9 +45,14 @@ def test_a_note_is_one_line_and_neither_a_warning_nor_a_failure(
     """It says what was not checked: in GitHub's words a notice."""
     monkeypatch.chdir(here)
     path = here / "run.sh"
-    path.write_text("accelerate launch -m trl.scripts.grpo --model_name_or_path m --num_generations $N\n")
+    path.write_text(
+        "accelerate launch -m trl.scripts.grpo --model_name_or_path m --num_generations $N\n"
+    )
     code, out = output(capsys, path, format=LintFormat.github, select=["GV106"])
-    assert (code, out.startswith("::notice title=grposweep (GV106),file=run.sh,line=1::")) == (0, True)
+    assert (code, out.startswith("::notice title=grposweep (GV106),file=run.sh,line=1::")) == (
+        0,
+        True,
+    )
     code, out = output(capsys, path, select=["GV106"])
     assert (code, "0 errors, 0 warnings, 1 note" in out) == (0, True)
     assert "run.sh:1: GV106 note: num_generations: $N" in " ".join(out.split())
@@ -59,9 +67,15 @@ def test_github_gets_an_annotation_for_a_file_that_cannot_be_judged(
     assert out.startswith("::error title=grposweep (not judged),file=")
 
 
-def test_sarif_has_what_its_schema_requires(recipe: Write, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """SARIF 2.1.0: version and runs; tool.driver.name; message, and a rule at ruleIndex; an invocation that says how it ended."""
-    code, out = output(capsys, recipe(start=BAD, name="ü b.yaml"), here / "missing.yaml", format=LintFormat.sarif)
+def test_sarif_has_what_its_schema_requires(
+    recipe: Write, here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """SARIF 2.1.0: version and runs; tool.driver.name; message, and a rule at ruleIndex; an
+    invocation that says how it ended.
+    """
+    code, out = output(
+        capsys, recipe(start=BAD, name="ü b.yaml"), here / "missing.yaml", format=LintFormat.sarif
+    )
     log = json.loads(out)
     assert code == 2
     assert set(log) == {"$schema", "version", "runs"}
@@ -71,7 +85,9 @@ def test_sarif_has_what_its_schema_requires(recipe: Write, here: Path, capsys: p
     assert driver["name"] == "grposweep"
     assert invocation["executionSuccessful"] is False
     assert "No such file" in invocation["toolExecutionNotifications"][0]["message"]["text"]
-    assert all(set(rule) >= {"id", "shortDescription", "fullDescription"} for rule in driver["rules"])
+    assert all(
+        set(rule) >= {"id", "shortDescription", "fullDescription"} for rule in driver["rules"]
+    )
     for result in run["results"]:
         assert driver["rules"][result["ruleIndex"]]["id"] == result["ruleId"]
         assert result["level"] in ("error", "warning")
@@ -82,14 +98,18 @@ def test_sarif_has_what_its_schema_requires(recipe: Write, here: Path, capsys: p
     assert "GB101" in {result["ruleId"] for result in run["results"]}
 
 
-def test_sarif_of_clean_files_is_a_log_too(recipe: Write, capsys: pytest.CaptureFixture[str]) -> None:
+def test_sarif_of_clean_files_is_a_log_too(
+    recipe: Write, capsys: pytest.CaptureFixture[str]
+) -> None:
     """With no results."""
     code, out = output(capsys, recipe(), format=LintFormat.sarif)
     assert (code, json.loads(out)["runs"][0]["results"]) == (0, [])
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n", ""])
-def test_a_diff_is_what_fix_would_write(end: str, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_diff_is_what_fix_would_write(
+    end: str, here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Nothing is written, exit code 1; patch makes the same file of it as --fix."""
     path, other = here / "r.yaml", here / "s.yaml"
     text = OLD.replace("\n", "\r\n") if end == "\r\n" else OLD.removesuffix("\n") + end
@@ -104,8 +124,12 @@ def test_a_diff_is_what_fix_would_write(end: str, here: Path, capsys: pytest.Cap
     assert path.read_bytes() == other.read_bytes() != text.encode()
 
 
-def test_a_diff_of_nothing_to_fix_is_clean(recipe: Write, capsys: pytest.CaptureFixture[str]) -> None:
-    """Exit code 0 as ruff's, though there is a problem that has an unsafe fix only; --unsafe-fixes shows it."""
+def test_a_diff_of_nothing_to_fix_is_clean(
+    recipe: Write, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Exit code 0 as ruff's, though there is a problem that has an unsafe fix only; --unsafe-fixes
+    shows it.
+    """
     path = recipe(start=BAD)
     assert output(capsys, path, select=["GB101"], diff=True) == (0, "")
     code, out = output(capsys, path, select=["GB101"], diff=True, unsafe_fixes=True)
@@ -113,8 +137,12 @@ def test_a_diff_of_nothing_to_fix_is_clean(recipe: Write, capsys: pytest.Capture
     assert "\n-num_generations: 7\n+num_generations: 8\n" in out or "\n+" in out
 
 
-@pytest.mark.parametrize("options", [{"diff": True, "fix": True}, {"diff": True, "format": LintFormat.json}])
-def test_options_that_contradict_each_other_are_bad_input(options: dict[str, Any], recipe: Write) -> None:
+@pytest.mark.parametrize(
+    "options", [{"diff": True, "fix": True}, {"diff": True, "format": LintFormat.json}]
+)
+def test_options_that_contradict_each_other_are_bad_input(
+    options: dict[str, Any], recipe: Write
+) -> None:
     """One message."""
     with pytest.raises(UserError):
         lint([recipe()], **options)

@@ -16,10 +16,19 @@ from support import Ended
 Lint = Callable[..., Ended]
 Write = Callable[..., Path]
 CONFIG: dict[str, Any] = {
-    "model_name_or_path": "Qwen/Qwen2.5-1.5B-Instruct", "dtype": "bfloat16", "num_generations": 8, "optim": "adamw_torch_fused",
-    "per_device_train_batch_size": 1, "gradient_accumulation_steps": 64, "max_completion_length": 2048,
-    "learning_rate": 1e-6, "warmup_steps": 0.05, "max_steps": 500, "save_steps": 100, "gradient_checkpointing": False,
-}  # fmt: skip
+    "model_name_or_path": "Qwen/Qwen2.5-1.5B-Instruct",
+    "dtype": "bfloat16",
+    "num_generations": 8,
+    "optim": "adamw_torch_fused",
+    "per_device_train_batch_size": 1,
+    "gradient_accumulation_steps": 64,
+    "max_completion_length": 2048,
+    "learning_rate": 1e-6,
+    "warmup_steps": 0.05,
+    "max_steps": 500,
+    "save_steps": 100,
+    "gradient_checkpointing": False,
+}
 LARGE = {**CONFIG, "per_device_train_batch_size": 16, "gradient_accumulation_steps": 4}
 
 
@@ -34,7 +43,8 @@ def test_a_recipe_that_does_not_fit_is_fixed_with_its_own_keys(lint: Lint, recip
     """--fix takes the smaller micro-batch, which leaves training as it is; then the recipe fits."""
     path = recipe(start="".join(f"{key}: {json.dumps(value)}\n" for key, value in LARGE.items()))
     gpu = ("recipe.yaml", "--processes", "8", "--gpu", "A100")
-    assert lint("recipe.yaml", "--processes", "8", "--select", "GM").code == 0  # not asked for
+    # not asked for
+    assert lint("recipe.yaml", "--processes", "8", "--select", "GM").code == 0
     ended = lint(*gpu, "--select", "GM")
     assert ended.code == 1
     assert "GM101 error" in ended.out
@@ -45,14 +55,29 @@ def test_a_recipe_that_does_not_fit_is_fixed_with_its_own_keys(lint: Lint, recip
 
 
 def test_lint_and_fit_draw_the_line_at_the_same_batch(lint: Lint, recipe: Write) -> None:
-    """Both have the same verdict on the largest micro-batch that fits by the estimate, of the next one, and of one far beyond."""
+    """Both have the same verdict on the largest micro-batch that fits by the estimate, of the next
+    one, and of one far beyond.
+    """
     recipe(start=json.dumps(CONFIG))
     fitted = json.loads(
-        lint("recipe.yaml", "--gpu", "a100-40gb", "--processes", "8", "--format", "json", command="fit").out
+        lint(
+            "recipe.yaml",
+            "--gpu",
+            "a100-40gb",
+            "--processes",
+            "8",
+            "--format",
+            "json",
+            command="fit",
+        ).out
     )
     sizes = [fitted["batch"], 2 * fitted["batch"]]
     found = [
-        "GM101" in judged({**CONFIG, "per_device_train_batch_size": n, "gradient_accumulation_steps": 64 // n}, gpu)
+        "GM101"
+        in judged(
+            {**CONFIG, "per_device_train_batch_size": n, "gradient_accumulation_steps": 64 // n},
+            gpu,
+        )
         for n in sizes
         for gpu in ("A100-40GB", "40GiB")
     ]
@@ -64,10 +89,16 @@ def test_lint_and_fit_draw_the_line_at_the_same_batch(lint: Lint, recipe: Write)
     [
         ("trl", {"model_name_or_path": "my-org/secret"}, "my-org/secret is not known"),
         ("trl", {}, "no model is named"),
-        ("ms-swift", {"rlhf_type": "grpo", "model": "my-org/secret"}, "model=my-org/secret is not known"),
+        (
+            "ms-swift",
+            {"rlhf_type": "grpo", "model": "my-org/secret"},
+            "model=my-org/secret is not known",
+        ),
     ],
 )
-def test_what_cannot_be_judged_is_reported(framework: str, config: dict[str, str], says: str) -> None:
+def test_what_cannot_be_judged_is_reported(
+    framework: str, config: dict[str, str], says: str
+) -> None:
     """Without a message it would look as if it fits."""
     problem = judged(config, "H100", framework)["GM203"]
     assert problem.severity == "warning"
@@ -75,7 +106,9 @@ def test_what_cannot_be_judged_is_reported(framework: str, config: dict[str, str
 
 
 @pytest.mark.parametrize(("gpu", "warned"), [("T4", True), ("A100", False)])
-def test_bfloat16_is_noticed_on_a_gpu_without_it(lint: Lint, recipe: Write, gpu: str, warned: bool) -> None:
+def test_bfloat16_is_noticed_on_a_gpu_without_it(
+    lint: Lint, recipe: Write, gpu: str, warned: bool
+) -> None:
     """By the GPU's name: its memory alone does not tell."""
     recipe(start=json.dumps(CONFIG))
     out = lint("recipe.yaml", "--processes", "8", "--gpu", gpu).out

@@ -16,5 +16,10 @@ def test_hooks_run_the_command_on_recipes(hook: dict[str, str]) -> None:
     assert hook["entry"].startswith("grposweep lint")
     for name in ("grpo.yaml", "configs/my_GRPO_run.yml", "recipes/Qwen/grpo/config_demo.yaml"):
         assert re.search(hook["files"], name)
-    for name in ("docker-compose.yaml", "recipes/sft/config.yaml", "grpo.py", ".github/workflows/ci.yml"):
+    for name in (
+        "docker-compose.yaml",
+        "recipes/sft/config.yaml",
+        "grpo.py",
+        ".github/workflows/ci.yml",
+    ):
         assert not re.search(hook["files"], name)

@@ -8,18 +8,31 @@ import pytest
 
 from grporecipe.frameworks.trl.keys import choices, parse_version
 from grporecipe.linting.linter import Diagnostic, lint_recipe, select_rules
-from grporecipe.model.recipe import NOT_STATED, Duplicate, KeySpec, LaunchContext, LaunchedCode, Recipe, VersionSource
+from grporecipe.model.recipe import (
+    NOT_STATED,
+    Duplicate,
+    KeySpec,
+    LaunchContext,
+    LaunchedCode,
+    Recipe,
+    VersionSource,
+)
 from grporecipe.reading.load import Options, load_recipe
 
 GV = select_rules(["GV"])
 
 
-def findings(config: dict[str, Any], version: str = "1.16", framework: str = "trl", **more: Any) -> list[Diagnostic]:
+def findings(
+    config: dict[str, Any], version: str = "1.16", framework: str = "trl", **more: Any
+) -> list[Diagnostic]:
     """The family's findings on a recipe."""
-    return list(lint_recipe(Recipe(framework, parse_version(version), config, **more), GV).diagnostics)
+    return list(
+        lint_recipe(Recipe(framework, parse_version(version), config, **more), GV).diagnostics
+    )
 
 
-RENAMED = {  # key: value, what the fix sets, whether it is safe
+# key: value, what the fix sets, whether it is safe
+RENAMED = {
     "evaluation_strategy": ("steps", {"eval_strategy": "steps"}, True),
     "torch_dtype": ("bfloat16", {"dtype": "bfloat16"}, True),
     "warmup_ratio": (0.1, {"warmup_steps": 0.1}, True),
@@ -47,7 +60,11 @@ def test_removed_keys_name_their_successor(key: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "why"), [("max_prompt_length", "TRL no longer truncates prompts"), ("tp_size", "parallelism_config holds")]
+    ("key", "why"),
+    [
+        ("max_prompt_length", "TRL no longer truncates prompts"),
+        ("tp_size", "parallelism_config holds"),
+    ],
 )
 def test_a_key_without_a_successor_has_a_reason(key: str, why: str) -> None:
     """Its fix, a removal, has none."""
@@ -99,25 +116,30 @@ def test_what_happens_to_an_unknown_key_depends_on_the_launch() -> None:
     assert "accelerate launch" in handed_on.message
     own = findings({"betta": 1}, launch=LaunchContext("torchrun", "train.py"))[0]
     assert (own.code, own.severity) == ("GV108", "warning")
-    assert [found.code for found in findings({"system_prompt": "x"}, launch=LaunchContext("torchrun", "train.py"))] == [
-        "GV108"
-    ]
+    assert [
+        found.code
+        for found in findings({"system_prompt": "x"}, launch=LaunchContext("torchrun", "train.py"))
+    ] == ["GV108"]
 
 
-FLAG = {"betta": 4}  # the lines of a key that a script gives as a flag
+# the lines of a key that a script gives as a flag
+FLAG = {"betta": 4}
 OWN = LaunchContext("accelerate", "train.py")
 
 
-@pytest.mark.parametrize(("version", "launcher", "program", "of_yaml", "of_flag"), [
-    ("0.18.2", "accelerate", "open_r1/grpo.py", "warning", "error"),
-    ("0.19", "accelerate", "open_r1/grpo.py", "error", "error"),
-    ("0.18.2", "accelerate", "trl.scripts.grpo", "warning", "error"),
-    ("0.21", "accelerate", "trl.scripts.grpo", "error", "error"),
-    ("0.22", "accelerate", "trl/scripts/grpo.py", "warning", "warning"),
-    ("1.0", "accelerate", "trl.scripts.grpo", "warning", "error"),
-    ("0.28", "trl", "trl.scripts.grpo", "warning", "warning"),
-    ("0.29", "trl", "trl.scripts.grpo", "error", "error"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("version", "launcher", "program", "of_yaml", "of_flag"),
+    [
+        ("0.18.2", "accelerate", "open_r1/grpo.py", "warning", "error"),
+        ("0.19", "accelerate", "open_r1/grpo.py", "error", "error"),
+        ("0.18.2", "accelerate", "trl.scripts.grpo", "warning", "error"),
+        ("0.21", "accelerate", "trl.scripts.grpo", "error", "error"),
+        ("0.22", "accelerate", "trl/scripts/grpo.py", "warning", "warning"),
+        ("1.0", "accelerate", "trl.scripts.grpo", "warning", "error"),
+        ("0.28", "trl", "trl.scripts.grpo", "warning", "warning"),
+        ("0.29", "trl", "trl.scripts.grpo", "error", "error"),
+    ],
+)
 def test_the_parser_of_each_release_drops_a_key_or_stops(
     version: str, launcher: str, program: str, of_yaml: str, of_flag: str
 ) -> None:
@@ -131,26 +153,38 @@ def test_the_parser_of_each_release_drops_a_key_or_stops(
 
 def test_a_recipe_alone_is_judged_by_the_parser_of_its_release() -> None:
     """Before TRL 0.19 nothing stops at a key of a YAML."""
-    assert [found.severity for found in findings({"torch_dtype": "auto", "beta_": 1}, "0.27")] == ["error", "error"]
-    assert [found.severity for found in findings({"dtype": "auto", "beta_": 1}, "0.18")] == ["warning", "warning"]
+    assert [found.severity for found in findings({"torch_dtype": "auto", "beta_": 1}, "0.27")] == [
+        "error",
+        "error",
+    ]
+    assert [found.severity for found in findings({"dtype": "auto", "beta_": 1}, "0.18")] == [
+        "warning",
+        "warning",
+    ]
 
 
 def test_keys_that_the_launched_script_declares_are_known() -> None:
-    """They are its dataclasses' fields or its options. The script also shows what happens to other keys."""
+    """They are its dataclasses' fields or its options. The script also shows what happens to other
+    keys.
+    """
     declares = {"max_pixels": KeySpec("int?", None)}
     code = LaunchedCode("train.py", declares, other_keys="stop")
     assert findings({"max_pixels": "400"}, launch=OWN, lines=FLAG, code=code) == []
     (typo,) = findings({"betta": 1}, launch=OWN, lines=FLAG, code=code)
     assert (typo.code, typo.severity) == ("GV102", "error")
     (lost,) = findings(
-        {"betta": 1}, launch=OWN, lines=FLAG, code=LaunchedCode("train.py", declares, other_keys="dropped")
+        {"betta": 1},
+        launch=OWN,
+        lines=FLAG,
+        code=LaunchedCode("train.py", declares, other_keys="dropped"),
     )
     assert (lost.code, lost.severity) == ("GV102", "warning")
     (unread,) = findings({"betta": 1}, launch=OWN, lines=FLAG, code=LaunchedCode("train.py"))
     assert (unread.code, unread.severity) == ("GV108", "warning")
 
 
-BATCH = {"num_generations": 8, "per_device_train_batch_size": 1, "max_steps": 10}  # on 7 processes no whole groups
+# on 7 processes no whole groups
+BATCH = {"num_generations": 8, "per_device_train_batch_size": 1, "max_steps": 10}
 
 
 def test_batch_rules_of_trl_do_not_judge_another_trainer() -> None:
@@ -158,7 +192,13 @@ def test_batch_rules_of_trl_do_not_judge_another_trainer() -> None:
     plain = lint_recipe(Recipe("trl", (1, 16, 0), BATCH, 7))
     assert "GB101" in {found.code for found in plain.diagnostics if found.severity == "error"}
     own = lint_recipe(
-        Recipe("trl", (1, 16, 0), BATCH, 7, code=LaunchedCode("t.py", trainer="MyTrainer", own_trainer=True))
+        Recipe(
+            "trl",
+            (1, 16, 0),
+            BATCH,
+            7,
+            code=LaunchedCode("t.py", trainer="MyTrainer", own_trainer=True),
+        )
     )
     assert [found.code for found in own.diagnostics] == ["GV112"]
     assert "MyTrainer" in own.diagnostics[0].message
@@ -167,10 +207,14 @@ def test_batch_rules_of_trl_do_not_judge_another_trainer() -> None:
 
 @pytest.mark.parametrize(
     ("config", "code"),
-    [({"max_staleness": 4, "beta": -1, "unknown_key": 1}, None),
-     ({"num_generations": 7}, LaunchedCode("t.py", trainer="AsyncGRPOTrainer"))],
-)  # fmt: skip
-def test_an_asynchronous_trainer_is_named_and_not_judged(config: dict[str, Any], code: LaunchedCode | None) -> None:
+    [
+        ({"max_staleness": 4, "beta": -1, "unknown_key": 1}, None),
+        ({"num_generations": 7}, LaunchedCode("t.py", trainer="AsyncGRPOTrainer")),
+    ],
+)
+def test_an_asynchronous_trainer_is_named_and_not_judged(
+    config: dict[str, Any], code: LaunchedCode | None
+) -> None:
     """By its class, or by keys that only it has: it makes batches its own way."""
     (found,) = findings(config, code=code)
     assert (found.code, found.severity) == ("GV112", "note")
@@ -191,8 +235,12 @@ def test_own_keys_of_own_scripts_are_one_warning() -> None:
 def test_a_key_of_the_recipe_that_a_script_names_says_so(tmp_path: Path) -> None:
     """The line is in another file."""
     (tmp_path / "r.yaml").write_text("torch_dtype: auto\n", encoding="utf-8")
-    (tmp_path / "run.sh").write_text("trl grpo --config r.yaml --num_processes 2\n", encoding="utf-8")
-    (found,) = lint_recipe(load_recipe(tmp_path / "run.sh", Options(own_version="1.16")), GV).diagnostics
+    (tmp_path / "run.sh").write_text(
+        "trl grpo --config r.yaml --num_processes 2\n", encoding="utf-8"
+    )
+    (found,) = lint_recipe(
+        load_recipe(tmp_path / "run.sh", Options(own_version="1.16")), GV
+    ).diagnostics
     assert found.line is None
     assert found.message.endswith("(It is set in r.yaml.)")
 
@@ -215,24 +263,52 @@ def test_numbers_in_strings_are_reported_and_fixed(key: str, value: str, number:
     assert found.fixes[0].safe
 
 
-@pytest.mark.parametrize(("key", "value"), [
-    ("num_generations", "eight"), ("num_generations", 7.5), ("num_generations", None), ("num_generations", True),
-    ("learning_rate", "fast"), ("learning_rate", None), ("beta", [0.1]), ("beta", float("inf")), ("use_vllm", "maybe"),
-    ("use_vllm", 3), ("eval_strategy", False), ("eval_strategy", True), ("eval_strategy", "step"),
-    ("reward_funcs", "accuracy"), ("max_steps", 1e30), ("lr_scheduler_type", "cosin"), ("optim", "adam"),
-    ("hub_strategy", "never"),
-    ("optim", ["adamw_torch"]), ("report_to", "wandbb"), ("report_to", ["wandb", "tensorbord"]), ("logging_strategy", "step"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("num_generations", "eight"),
+        ("num_generations", 7.5),
+        ("num_generations", None),
+        ("num_generations", True),
+        ("learning_rate", "fast"),
+        ("learning_rate", None),
+        ("beta", [0.1]),
+        ("beta", float("inf")),
+        ("use_vllm", "maybe"),
+        ("use_vllm", 3),
+        ("eval_strategy", False),
+        ("eval_strategy", True),
+        ("eval_strategy", "step"),
+        ("reward_funcs", "accuracy"),
+        ("max_steps", 1e30),
+        ("lr_scheduler_type", "cosin"),
+        ("optim", "adam"),
+        ("hub_strategy", "never"),
+        ("optim", ["adamw_torch"]),
+        ("report_to", "wandbb"),
+        ("report_to", ["wandb", "tensorbord"]),
+        ("logging_strategy", "step"),
+    ],
+)
 def test_values_of_the_wrong_type_are_errors(key: str, value: Any) -> None:
     """And nothing else is reported about them."""
     assert [found.code for found in findings({key: value})] == ["GV104"]
 
 
-@pytest.mark.parametrize("config", [
-    {"logging_steps": 0}, {"logging_steps": 1.5}, {"save_steps": 1.5}, {"eval_strategy": "steps", "eval_steps": 2.5},
-    {"dataloader_prefetch_factor": 2}, {"torch_empty_cache_steps": 0}, {"fsdp": "ful_shard"}, {"debug": "all"},
-    {"accelerator_config": {"split_batch": True}},
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"logging_steps": 0},
+        {"logging_steps": 1.5},
+        {"save_steps": 1.5},
+        {"eval_strategy": "steps", "eval_steps": 2.5},
+        {"dataloader_prefetch_factor": 2},
+        {"torch_empty_cache_steps": 0},
+        {"fsdp": "ful_shard"},
+        {"debug": "all"},
+        {"accelerator_config": {"split_batch": True}},
+    ],
+)
 def test_what_transformers_refuses_at_start_is_an_error(config: dict[str, Any]) -> None:
     """Alone or together."""
     assert [found.code for found in findings(config)] == ["GV114"]
@@ -242,39 +318,78 @@ DENSE = {"model_name_or_path": "Qwen/Qwen2.5-1.5B"}
 LIGER = {"fused_linear_cross_entropy": True}
 
 
-@pytest.mark.parametrize(("config", "key"), [
-    ({"use_peft": True, "lora_target_modules": ["q_proj", "lm_head"]}, "use_peft"),
-    ({**DENSE, "router_aux_loss_coef": 0.001}, "router_aux_loss_coef"),
-    ({"use_liger_kernel": True, "liger_kernel_config": LIGER}, "use_liger_kernel"),
-    ({"dataset_streaming": True, "accelerator_config": {"dispatch_batches": True}}, "dataset_streaming"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("config", "key"),
+    [
+        ({"use_peft": True, "lora_target_modules": ["q_proj", "lm_head"]}, "use_peft"),
+        ({**DENSE, "router_aux_loss_coef": 0.001}, "router_aux_loss_coef"),
+        ({"use_liger_kernel": True, "liger_kernel_config": LIGER}, "use_liger_kernel"),
+        (
+            {"dataset_streaming": True, "accelerator_config": {"dispatch_batches": True}},
+            "dataset_streaming",
+        ),
+    ],
+)
 def test_what_trl_refuses_at_start_is_an_error(config: dict[str, Any], key: str) -> None:
-    """Each was tried with TRL 1.16 and a tiny model. Without one of the keys it trains, and so do older releases."""
+    """Each was tried with TRL 1.16 and a tiny model. Without one of the keys it trains, and so do
+    older releases.
+    """
     assert [found.code for found in findings(config)] == ["GV118"]
     assert findings({name: value for name, value in config.items() if name != key}) == []
     assert "GV118" not in {found.code for found in findings(config, "1.8")}
 
 
-@pytest.mark.parametrize(("group", "rewards", "is_told"), [
-    (2, ["accuracy", "format"], True), (3, ["accuracy"], True), (8, ["accuracy"], False), (2, ["accuracy", "length"], False),
-])  # fmt: skip
-def test_groups_of_two_with_rewards_of_0_or_1_are_reported(group: int, rewards: list[str], is_told: bool) -> None:
+@pytest.mark.parametrize(
+    ("group", "rewards", "is_told"),
+    [
+        (2, ["accuracy", "format"], True),
+        (3, ["accuracy"], True),
+        (8, ["accuracy"], False),
+        (2, ["accuracy", "length"], False),
+    ],
+)
+def test_groups_of_two_with_rewards_of_0_or_1_are_reported(
+    group: int, rewards: list[str], is_told: bool
+) -> None:
     """Half of them or more teach nothing."""
     config = {"num_generations": group, "per_device_train_batch_size": 24, "reward_funcs": rewards}
     found = lint_recipe(Recipe("trl", parse_version("1.16"), config)).diagnostics
     assert ("GA209" in {each.code for each in found}) == is_told
 
 
-@pytest.mark.parametrize("config", [
-    {"epsilon_high": None}, {"max_grad_norm": 1}, {"use_vllm": 1}, {"report_to": "wandb"}, {"run_name": 7},
-    {"reward_funcs": ["a"]}, {"scale_rewards": False}, {"scale_rewards": "batch"}, {"eval_strategy": "no"},
-    {"lr_scheduler_kwargs": {"num_cycles": 1}}, {"report_to": ["wandb", "none"]}, {"optim": "adamw_hf"}, {"fp16": True},
-    {"fp16_full_eval": True}, {"deepspeed": "zero.json"}, {"eval_steps": 0.1}, {"bf16": True}, {"pad_to_multiple_of": 8},
-    {"generation_kwargs": '{"a": 1}'}, {"logging_strategy": "epoch", "logging_steps": 0}, {"logging_steps": 0.1},
-    {"save_strategy": "epoch", "save_steps": 1.5}, {"dataloader_prefetch_factor": 2, "dataloader_num_workers": 1},
-    {"torch_empty_cache_steps": 1}, {"eval_steps": 2.5}, {"debug": "underflow_overflow"}, {"vllm_mode": "local"},
-    {"accelerator_config": {"split_batches": False}},
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"epsilon_high": None},
+        {"max_grad_norm": 1},
+        {"use_vllm": 1},
+        {"report_to": "wandb"},
+        {"run_name": 7},
+        {"reward_funcs": ["a"]},
+        {"scale_rewards": False},
+        {"scale_rewards": "batch"},
+        {"eval_strategy": "no"},
+        {"lr_scheduler_kwargs": {"num_cycles": 1}},
+        {"report_to": ["wandb", "none"]},
+        {"optim": "adamw_hf"},
+        {"fp16": True},
+        {"fp16_full_eval": True},
+        {"deepspeed": "zero.json"},
+        {"eval_steps": 0.1},
+        {"bf16": True},
+        {"pad_to_multiple_of": 8},
+        {"generation_kwargs": '{"a": 1}'},
+        {"logging_strategy": "epoch", "logging_steps": 0},
+        {"logging_steps": 0.1},
+        {"save_strategy": "epoch", "save_steps": 1.5},
+        {"dataloader_prefetch_factor": 2, "dataloader_num_workers": 1},
+        {"torch_empty_cache_steps": 1},
+        {"eval_steps": 2.5},
+        {"debug": "underflow_overflow"},
+        {"vllm_mode": "local"},
+        {"accelerator_config": {"split_batches": False}},
+    ],
+)
 def test_values_that_trl_and_transformers_take_are_fine(config: dict[str, Any]) -> None:
     """No false alarm, nor for a value without effect."""
     assert findings(config) == []
@@ -294,10 +409,14 @@ def test_a_mode_of_vllm_that_trl_does_not_have_is_an_error() -> None:
     modes = {"use_vllm": True, "vllm_mode": "local", "vllm_importance_sampling_mode": "token"}
     codes = [found.code for found in findings(modes) if found.severity == "error"]
     assert codes == ["GV104", "GV104"]
-    assert len(findings({**modes, "vllm_importance_sampling_correction": False})) == len(findings(modes)) - 1
+    assert (
+        len(findings({**modes, "vllm_importance_sampling_correction": False}))
+        == len(findings(modes)) - 1
+    )
 
 
-@pytest.mark.slow  # imports torch
+# imports torch
+@pytest.mark.slow
 def test_every_name_that_transformers_takes_is_a_choice() -> None:
     """In the installed release."""
     from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
@@ -318,15 +437,22 @@ def test_a_bare_no_is_fixed_with_quotes() -> None:
 
 def test_duplicates_name_both_lines() -> None:
     """The last one counts."""
-    (found,) = findings({"beta": 0.1}, duplicates=(Duplicate("beta", 3, 9, 0.0),), lines={"beta": 9})
+    (found,) = findings(
+        {"beta": 0.1}, duplicates=(Duplicate("beta", 3, 9, 0.0),), lines={"beta": 9}
+    )
     assert (found.code, found.severity, found.line) == ("GV105", "warning", 9)
     assert "beta is 0 on line 3 and 0.1 on line 9" in found.message
 
 
 def test_rules_that_depend_on_an_unknown_value_report_nothing() -> None:
     """``num_generations: $G`` is neither 8 nor wrong."""
-    recipe = Recipe("trl", (1, 16, 0), {"num_generations": "$G", "per_device_train_batch_size": 1, "beta": -1.0}, 7,
-                    unresolved={"num_generations": "$G"})  # fmt: skip
+    recipe = Recipe(
+        "trl",
+        (1, 16, 0),
+        {"num_generations": "$G", "per_device_train_batch_size": 1, "beta": -1.0},
+        7,
+        unresolved={"num_generations": "$G"},
+    )
     verdict = lint_recipe(recipe)
     codes = {found.code for found in verdict.diagnostics}
     assert "GV106" in codes
@@ -336,35 +462,54 @@ def test_rules_that_depend_on_an_unknown_value_report_nothing() -> None:
 
 
 def test_unknown_values_that_a_rule_reads_are_one_finding() -> None:
-    """Not for the name of a folder, nor for ``$@``; other words that may hold options have one of their own."""
-    unresolved = {"num_generations": "$G", "beta": "$B", "output_dir": "$OUT", "$@": "$@", "$ARGS": "$ARGS"}
-    values, words = sorted(findings({}, unresolved=unresolved), key=lambda found: found.keys, reverse=True)
+    """Not for the name of a folder, nor for ``$@``; other words that may hold options have one of
+    their own.
+    """
+    unresolved = {
+        "num_generations": "$G",
+        "beta": "$B",
+        "output_dir": "$OUT",
+        "$@": "$@",
+        "$ARGS": "$ARGS",
+    }
+    values, words = sorted(
+        findings({}, unresolved=unresolved), key=lambda found: found.keys, reverse=True
+    )
     assert values.keys == ("num_generations", "beta")
-    assert values.message.startswith("num_generations: $G, beta: $B: the file alone does not determine them")
+    assert values.message.startswith(
+        "num_generations: $G, beta: $B: the file alone does not determine them"
+    )
     assert words.keys == ("$ARGS",)
     assert "the rest was checked without them" in words.message
 
 
-@pytest.mark.parametrize(("framework", "version", "key", "is_judged"), [
-    ("verl", (0, 9, 1), "actor_rollout_ref.actor.optim.lr_warmup_steps_ratio", True),
-    ("verl", (0, 9, 1), "algorithm.use_kl_in_reward", True),
-    ("verl", (0, 9, 1), "actor_rollout_ref.rollout.name", False),  # nothing follows from it
-    ("verl", (0, 9, 1), "data.filter_overlong_prompts", False),
-    ("verl", (0, 9, 1), "data.train_files", False),
-    ("easyr1", (0, 2, 0), "worker.actor.kl_loss_coef", True),
-    ("easyr1", (0, 3, 3), "worker.actor.kl_loss_coef", False),  # algorithm.kl_coef replaced it
-    ("easyr1", (0, 3, 3), "algorithm.kl_coef", True),
-    ("ms-swift", (4, 6, 0), "loss_type", True),
-    ("ms-swift", (4, 6, 0), "warmup_ratio", True),
-    ("trl", (1, 16, 0), "accelerator_config", True),
-    ("trl", (1, 16, 0), "run_name", False),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("framework", "version", "key", "is_judged"),
+    [
+        ("verl", (0, 9, 1), "actor_rollout_ref.actor.optim.lr_warmup_steps_ratio", True),
+        ("verl", (0, 9, 1), "algorithm.use_kl_in_reward", True),
+        # nothing follows from it
+        ("verl", (0, 9, 1), "actor_rollout_ref.rollout.name", False),
+        ("verl", (0, 9, 1), "data.filter_overlong_prompts", False),
+        ("verl", (0, 9, 1), "data.train_files", False),
+        ("easyr1", (0, 2, 0), "worker.actor.kl_loss_coef", True),
+        # algorithm.kl_coef replaced it
+        ("easyr1", (0, 3, 3), "worker.actor.kl_loss_coef", False),
+        ("easyr1", (0, 3, 3), "algorithm.kl_coef", True),
+        ("ms-swift", (4, 6, 0), "loss_type", True),
+        ("ms-swift", (4, 6, 0), "warmup_ratio", True),
+        ("trl", (1, 16, 0), "accelerator_config", True),
+        ("trl", (1, 16, 0), "run_name", False),
+    ],
+)
 def test_unresolved_values_are_reported_for_keys_that_the_release_reads(
     framework: str, version: tuple[int, int, int], key: str, is_judged: bool
 ) -> None:
     """A warning about a key that nothing depends on would be noise."""
     config = {key: "$X"} | ({"rlhf_type": "grpo"} if framework == "ms-swift" else {})
-    found = lint_recipe(Recipe(framework, version, config, unresolved={key: "$X"}), select_rules(["GV106"])).diagnostics
+    found = lint_recipe(
+        Recipe(framework, version, config, unresolved={key: "$X"}), select_rules(["GV106"])
+    ).diagnostics
     assert bool(found) is is_judged
 
 
@@ -372,16 +517,25 @@ def test_a_cut_command_is_an_error(tmp_path: Path) -> None:
     """At the line that bash runs as a command of its own."""
     script = tmp_path / "run.sh"
     script.write_text(
-        "python train_grpo.py --beta 0.1 \\\n  # --epsilon 0.2 \\\n  --num_generations 4\n", encoding="utf-8"
+        "python train_grpo.py --beta 0.1 \\\n  # --epsilon 0.2 \\\n  --num_generations 4\n",
+        encoding="utf-8",
     )
     (found,) = lint_recipe(load_recipe(script, Options()), GV).diagnostics
     assert (found.code, found.severity, found.line) == ("GV107", "error", 3)
 
 
-@pytest.mark.parametrize(("mixture", "words"), [
-    ([], "a mapping with a 'datasets' key"), ({"datasets": "x"}, "a list"), ({"datasets": [{"config": "x"}]}, "'id'"),
-    ({"datasets": [{"id": "a", "columns": ["x"]}, {"id": "b", "columns": ["y"]}]}, "the same for all"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("mixture", "words"),
+    [
+        ([], "a mapping with a 'datasets' key"),
+        ({"datasets": "x"}, "a list"),
+        ({"datasets": [{"config": "x"}]}, "'id'"),
+        (
+            {"datasets": [{"id": "a", "columns": ["x"]}, {"id": "b", "columns": ["y"]}]},
+            "the same for all",
+        ),
+    ],
+)
 def test_open_r1_s_own_checks_are_made(mixture: Any, words: str) -> None:
     """As its ScriptArguments makes them."""
     (found,) = findings({"dataset_mixture": mixture}, "0.18", "open-r1")
@@ -391,31 +545,53 @@ def test_open_r1_s_own_checks_are_made(mixture: Any, words: str) -> None:
 
 @pytest.mark.parametrize(
     ("framework", "typo", "severity"),
-    [("trl", "num_generatons", "error"), ("trl", "cast_lm_head_to_fp23", "warning"),
-     ("ms-swift", "num_generatons", "error")],
-)  # fmt: skip
+    [
+        ("trl", "num_generatons", "error"),
+        ("trl", "cast_lm_head_to_fp23", "warning"),
+        ("ms-swift", "num_generatons", "error"),
+    ],
+)
 def test_a_typo_of_a_key_of_all_releases_is_an_error_if_another_key_hides_the_version(
     tmp_path: Path, framework: str, typo: str, severity: str
 ) -> None:
-    """A key that came late may be spelled otherwise in a fork; ``num_generations`` is in every release."""
+    """A key that came late may be spelled otherwise in a fork; ``num_generations`` is in every
+    release.
+    """
     own = {"ms-swift": "rlhf_type: grpo\nmodel: m\n", "trl": "model_name_or_path: m\n"}[framework]
     path = tmp_path / "recipe.yaml"
     path.write_text(f"{own}{typo}: 4\nnothing_is_like_it: 1\n")
     recipe = load_recipe(path, Options(framework))
     assert recipe.version_source == NOT_STATED
-    found = {problem.keys: problem for problem in lint_recipe(recipe, select_rules(["GV102", "GV501"])).diagnostics}
-    assert (found[(typo,)].severity, [fix.safe for fix in found[(typo,)].fixes]) == (severity, [False])
+    found = {
+        problem.keys: problem
+        for problem in lint_recipe(recipe, select_rules(["GV102", "GV501"])).diagnostics
+    }
+    assert (found[(typo,)].severity, [fix.safe for fix in found[(typo,)].fixes]) == (
+        severity,
+        [False],
+    )
     assert ("nothing_is_like_it",) not in found
-    if framework == "trl":  # a fork's own list; TRL's key takes one word
-        path.write_text("model_name_or_path: m\ndataset_configs: [default]\nnothing_is_like_it: 1\n")
-        (fork,) = lint_recipe(load_recipe(path, Options("trl")), select_rules(["GV102"])).diagnostics
+    # a fork's own list; TRL's key takes one word
+    if framework == "trl":
+        path.write_text(
+            "model_name_or_path: m\ndataset_configs: [default]\nnothing_is_like_it: 1\n"
+        )
+        (fork,) = lint_recipe(
+            load_recipe(path, Options("trl")), select_rules(["GV102"])
+        ).diagnostics
         assert fork.severity == "warning"
 
 
 @pytest.mark.parametrize(("kind", "severity"), [("asked", "error"), ("default", "warning")])
-def test_an_error_of_one_release_is_a_warning_if_another_release_may_train(kind: Any, severity: str) -> None:
-    """The loss cispo came with TRL 0.23: under an assumed 0.18 it may be right. Groups of one are wrong in every release."""
-    recipe = Recipe("open-r1", (0, 18, 0), {"loss_type": "cispo"}, 8, version_source=VersionSource(kind))
+def test_an_error_of_one_release_is_a_warning_if_another_release_may_train(
+    kind: Any, severity: str
+) -> None:
+    """The loss cispo came with TRL 0.23: under an assumed 0.18 it may be right. Groups of one are
+    wrong in every release.
+    """
+    recipe = Recipe(
+        "open-r1", (0, 18, 0), {"loss_type": "cispo"}, 8, version_source=VersionSource(kind)
+    )
     (found,) = lint_recipe(recipe, select_rules(["GL101"])).diagnostics
     assert (found.severity, any(fix.safe for fix in found.fixes)) == (severity, False)
     torn = replace(recipe, config={"num_generations": 1, "per_device_train_batch_size": 8})
@@ -426,13 +602,22 @@ def test_an_error_of_one_release_is_a_warning_if_another_release_may_train(kind:
 def test_an_unknown_key_hides_no_choice_that_no_release_has(tmp_path: Path) -> None:
     """The version is unknown then; a misspelt word is wrong with any."""
     path = tmp_path / "run.sh"
-    path.write_text("python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grop actor_rollout_ref.actor.foo=1\n")
+    path.write_text(
+        "python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grop "
+        "actor_rollout_ref.actor.foo=1\n"
+    )
     assert "GV305" in {
-        found.code for found in lint_recipe(load_recipe(path, Options())).diagnostics if found.severity == "error"
+        found.code
+        for found in lint_recipe(load_recipe(path, Options())).diagnostics
+        if found.severity == "error"
     }
     path = tmp_path / "recipe.yaml"
-    path.write_text("num_generations: 8\nfoo_bar: 1\ntorch_dtype: bf16\nlr_scheduler_type: cosine_annealing\n")
-    assert [found.code for found in lint_recipe(load_recipe(path, Options())).diagnostics].count("GV104") == 2
+    path.write_text(
+        "num_generations: 8\nfoo_bar: 1\ntorch_dtype: bf16\nlr_scheduler_type: cosine_annealing\n"
+    )
+    assert [found.code for found in lint_recipe(load_recipe(path, Options())).diagnostics].count(
+        "GV104"
+    ) == 2
 
 
 @pytest.mark.parametrize(
@@ -453,5 +638,9 @@ def test_a_model_that_thinks_has_room_for_its_answer(
 ) -> None:
     """GA208 knows it by its name, and offers a length."""
     config = {"model_name_or_path": model, "max_completion_length": length, **more}
-    found = lint_recipe(Recipe("trl", parse_version("1.16"), config), select_rules(["GA208"])).diagnostics
-    assert [fix.change for one in found for fix in one.fixes] == ([{"max_completion_length": 8192}] if fires else [])
+    found = lint_recipe(
+        Recipe("trl", parse_version("1.16"), config), select_rules(["GA208"])
+    ).diagnostics
+    assert [fix.change for one in found for fix in one.fixes] == (
+        [{"max_completion_length": 8192}] if fires else []
+    )

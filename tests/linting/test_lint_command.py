@@ -1,4 +1,6 @@
-"""``grposweep lint`` from the outside: exit codes, both forms, hostile files, interrupts and closed pipes."""
+"""``grposweep lint`` from the outside: exit codes, both forms, hostile files, interrupts and closed
+pipes.
+"""
 
 import json
 import os
@@ -16,8 +18,16 @@ from support import PROJECT, Ended, environment
 Lint = Callable[..., Ended]
 Write = Callable[..., Path]
 NEWEST = ("--framework-version", "1.16")
-PLAN = ["completions_per_rollout", "prompts_per_rollout", "completions_per_step", "prompts_per_step",
-        "steps_per_rollout", "rollouts_per_epoch", "dropped_prompts", "total_steps"]  # fmt: skip
+PLAN = [
+    "completions_per_rollout",
+    "prompts_per_rollout",
+    "completions_per_step",
+    "prompts_per_step",
+    "steps_per_rollout",
+    "rollouts_per_epoch",
+    "dropped_prompts",
+    "total_steps",
+]
 
 
 def test_a_valid_recipe_is_one_quiet_line(lint: Lint, recipe: Write) -> None:
@@ -28,10 +38,16 @@ def test_a_valid_recipe_is_one_quiet_line(lint: Lint, recipe: Write) -> None:
     assert ended.out == "1 file: 0 errors, 0 warnings\n"
 
 
-def test_a_number_of_processes_that_replaces_the_file_s_own_is_printed(lint: Lint, here: Path) -> None:
+def test_a_number_of_processes_that_replaces_the_file_s_own_is_printed(
+    lint: Lint, here: Path
+) -> None:
     """Not if both are the same."""
-    (here / "run.sh").write_text("accelerate launch --num_processes 8 -m trl.scripts.grpo --num_generations 8\n")
-    assert "run.sh: it is for 8 processes, and judged for 4" in lint("run.sh", "--processes", "4").err
+    (here / "run.sh").write_text(
+        "accelerate launch --num_processes 8 -m trl.scripts.grpo --num_generations 8\n"
+    )
+    assert (
+        "run.sh: it is for 8 processes, and judged for 4" in lint("run.sh", "--processes", "4").err
+    )
     assert lint("run.sh", "--processes", "8").err == ""
 
 
@@ -52,10 +68,15 @@ def test_a_version_that_nothing_states_is_said_to_be_assumed_with_the_reason_and
     """Which release takes all keys is no statement of the recipe."""
     recipe(start="num_generations: 8\nper_device_train_batch_size: 1\n")
     out = " ".join(lint("recipe.yaml", "--processes", "7").out.split())
-    assert "assumed, because the recipe states no version, and it accepts all keys; set --framework-version" in out
+    assert (
+        "assumed, because the recipe states no version, and it accepts all keys; set "
+        "--framework-version"
+    ) in out
     recipe(start="num_generations: 7\nper_device_train_batch_size: 1\nmax_prompt_length: 512\n")
     out = " ".join(lint("recipe.yaml", "--processes", "8").out.split())
-    assert re.search(r"states no version, and 0\.\d+\.\d to \d+\.\d+\.\d accept all keys; set --framework", out)
+    assert re.search(
+        r"states no version, and 0\.\d+\.\d to \d+\.\d+\.\d accept all keys; set --framework", out
+    )
 
 
 def test_an_error_points_at_its_line_and_shows_ways_out(lint: Lint, recipe: Write) -> None:
@@ -64,9 +85,14 @@ def test_an_error_points_at_its_line_and_shows_ways_out(lint: Lint, recipe: Writ
     ended = lint("recipe.yaml", "--processes", "7")
     assert ended.code == 1
     assert "recipe.yaml:1: GB101 error\n       1 | num_generations: 8\n" in ended.out
-    for fix in ("fix: gradient_accumulation_steps: 8", " or: num_generations: 7", " or: launch 8 processes"):
+    for fix in (
+        "fix: gradient_accumulation_steps: 8",
+        " or: num_generations: 7",
+        " or: launch 8 processes",
+    ):
         assert fix in ended.out
-    assert max(map(len, ended.out.splitlines()[:-1])) <= 80  # the closing line is one line, as guides quote it
+    # the closing line is one line, as guides quote it
+    assert max(map(len, ended.out.splitlines()[:-1])) <= 80
 
 
 def test_only_a_fix_that_the_option_alone_writes_is_marked_safe(lint: Lint, recipe: Write) -> None:
@@ -83,12 +109,30 @@ def test_json_has_exactly_the_promised_fields(lint: Lint, recipe: Write) -> None
     recipe(start="num_generations: 8\nper_device_train_batch_size: 1\n")
     answer = json.loads(lint("recipe.yaml", "--processes", "7", "--format", "json").out)
     assert list(answer) == ["file", "framework", "version", "processes", "ok", "plan", "problems"]
-    assert (answer["file"], answer["framework"], answer["processes"], answer["ok"]) == ("recipe.yaml", "trl", 7, False)
+    assert (answer["file"], answer["framework"], answer["processes"], answer["ok"]) == (
+        "recipe.yaml",
+        "trl",
+        7,
+        False,
+    )
     assert list(answer["plan"]) == PLAN
     problem = next(item for item in answer["problems"] if item["code"] == "GB101")
-    assert list(problem) == ["code", "severity", "message", "keys", "line", "fixes", "safe", "sources"]
+    assert list(problem) == [
+        "code",
+        "severity",
+        "message",
+        "keys",
+        "line",
+        "fixes",
+        "safe",
+        "sources",
+    ]
     assert problem["safe"] == [False, False, False]
-    assert problem["fixes"] == [{"gradient_accumulation_steps": 8}, {"num_generations": 7}, {"processes": 8}]
+    assert problem["fixes"] == [
+        {"gradient_accumulation_steps": 8},
+        {"num_generations": 7},
+        {"processes": 8},
+    ]
     assert problem["line"] == 1
     assert "num_generations" in problem["keys"]
 
@@ -96,7 +140,9 @@ def test_json_has_exactly_the_promised_fields(lint: Lint, recipe: Write) -> None
 def test_an_invalid_batch_has_no_nonsense_in_its_plan(lint: Lint, recipe: Write) -> None:
     """7 completions per rollout are known; prompts and steps of them are not."""
     recipe(start="num_generations: 8\nper_device_train_batch_size: 1\n")
-    plan = json.loads(lint("recipe.yaml", "--processes", "7", "--dataset-size", "100", "--format", "json").out)["plan"]
+    plan = json.loads(
+        lint("recipe.yaml", "--processes", "7", "--dataset-size", "100", "--format", "json").out
+    )["plan"]
     assert plan == {**dict.fromkeys(PLAN), "completions_per_rollout": 7, "completions_per_step": 7}
 
 
@@ -104,7 +150,9 @@ def test_a_valid_plan_has_whole_numbers(lint: Lint, recipe: Write) -> None:
     """8 x 8 x 4 = 256 completions, 32 prompts, 31 rollouts of 1,000 prompts, 8 dropped."""
     recipe()
     out = lint("recipe.yaml", "--processes", "8", "--dataset-size", "1000", "--format", "json").out
-    assert json.loads(out)["plan"] == dict(zip(PLAN, [256, 32, 256, 32, 1, 31, 8, 500], strict=True))
+    assert json.loads(out)["plan"] == dict(
+        zip(PLAN, [256, 32, 256, 32, 1, 31, 8, 500], strict=True)
+    )
     assert ".0" not in out.split('"plan"')[1].split("}")[0]
 
 
@@ -112,7 +160,11 @@ def test_unstated_processes_are_null_and_named_once(lint: Lint, recipe: Write) -
     """One warning says which counts work; numbers that depend on them are null."""
     recipe(start="num_generations: 6\nper_device_train_batch_size: 1\nmax_steps: 100\n")
     answer = json.loads(lint("recipe.yaml", "--format", "json", "--select", "GB,GT").out)
-    assert (answer["processes"], answer["ok"], answer["plan"]["completions_per_rollout"]) == (None, True, None)
+    assert (answer["processes"], answer["ok"], answer["plan"]["completions_per_rollout"]) == (
+        None,
+        True,
+        None,
+    )
     assert [item["code"] for item in answer["problems"]] == ["GT201"]
     assert "multiples of 6" in answer["problems"][0]["message"]
 
@@ -123,7 +175,10 @@ UNUSABLE = {
     "not UTF-8": ("num_generations: 8 # größe".encode("latin-1"), "not UTF-8"),
     "not YAML": (b"a: [1, 2\nb: 3\n", "not YAML (line"),
     "tabs": (b"a:\n\tb: 1\n", "not YAML (line 2)"),
-    "a full-width colon": ("# a\uff1ab\na\uff1a1\nb: 3\n".encode(), "Line 2 has a full-width '\uff1a': write ':'"),
+    "a full-width colon": (
+        "# a\uff1ab\na\uff1a1\nb: 3\n".encode(),
+        "Line 2 has a full-width '\uff1a': write ':'",
+    ),
     "a list": (b"- 1\n- 2\n", "a list and not a mapping"),
     "a word": (b"hello\n", "a single value and not a mapping"),
     "empty": (b"", "empty"),
@@ -131,7 +186,10 @@ UNUSABLE = {
     "nested without end": (b"a: " + b"[" * 100_000 + b"]" * 100_000, "nested more than 100 levels"),
     "lists in lists": (b"- " * 100_000, "nested more than 100 levels"),
     "two documents": (b"a: 1\n---\nb: 2\n", "not YAML"),
-    "an accelerate configuration": (b"distributed_type: DEEPSPEED\nnum_processes: 8\n", "accelerate configuration"),
+    "an accelerate configuration": (
+        b"distributed_type: DEEPSPEED\nnum_processes: 8\n",
+        "accelerate configuration",
+    ),
     "a script without a launch": (b"#!/bin/bash\necho hello\n", "no launch command"),
 }
 
@@ -157,7 +215,9 @@ def test_unusable_input_is_one_message_and_the_others_are_answered(
 def test_a_named_pipe_is_refused_and_not_waited_for(lint: Lint, here: Path) -> None:
     """Opening one without a writer waits without end."""
     os.mkfifo(here / "pipe.yaml")
-    assert lint("pipe.yaml").err == "error: pipe.yaml: it cannot be read: it is not a regular file.\n"
+    assert (
+        lint("pipe.yaml").err == "error: pipe.yaml: it cannot be read: it is not a regular file.\n"
+    )
 
 
 def test_unusable_input_is_answered_in_json_too(lint: Lint, recipe: Write) -> None:
@@ -165,13 +225,24 @@ def test_unusable_input_is_answered_in_json_too(lint: Lint, recipe: Write) -> No
     recipe()
     ended = lint("missing.yaml", "recipe.yaml", "--processes", "8", "--format", "json")
     answers = [json.loads(line) for line in ended.out.splitlines()]
-    assert [(answer["file"], answer["ok"]) for answer in answers] == [("missing.yaml", False), ("recipe.yaml", True)]
+    assert [(answer["file"], answer["ok"]) for answer in answers] == [
+        ("missing.yaml", False),
+        ("recipe.yaml", True),
+    ]
     assert "No such file" in answers[0]["error"]
     assert ended.code == 2
 
 
 @pytest.mark.parametrize(
-    "name", ["with space.yaml", 'it\'s "quoted".yaml', "new\nline.yaml", "--format.yaml", "ünï.yaml", "\x1b[31m.yaml"]
+    "name",
+    [
+        "with space.yaml",
+        'it\'s "quoted".yaml',
+        "new\nline.yaml",
+        "--format.yaml",
+        "ünï.yaml",
+        "\x1b[31m.yaml",
+    ],
 )
 def test_hostile_names_are_shown_on_one_line(name: str, lint: Lint, recipe: Write) -> None:
     """Names with blanks, quotes, newlines, escapes and dashes."""
@@ -188,8 +259,13 @@ def test_a_terminal_without_unicode_gets_escapes(recipe: Write) -> None:
     """No UnicodeEncodeError where a log takes ASCII only; nor for a name that is no UTF-8."""
     path = recipe("größe: 1 # ü\n", "ü.yaml")
     command = [sys.executable, "-m", "grposweep", "lint", str(path), b"\xff.yaml"]
-    done = subprocess.run(command, capture_output=True, check=False, text=True,
-                          env=environment(PYTHONPATH=str(PROJECT / "src"), PYTHONIOENCODING="ascii"))  # fmt: skip
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        check=False,
+        text=True,
+        env=environment(PYTHONPATH=str(PROJECT / "src"), PYTHONIOENCODING="ascii"),
+    )
     assert done.returncode == 2
     assert "GV110" in done.stdout
     assert "gr\\xf6\\xdfe" in done.stdout
@@ -197,17 +273,24 @@ def test_a_terminal_without_unicode_gets_escapes(recipe: Write) -> None:
 
 
 @pytest.mark.parametrize(("start", "end"), [("\ufeff", "\n"), ("", "\r\n"), ("\ufeff", "\r\n")])
-def test_byte_order_marks_and_windows_line_ends_are_read(start: str, end: str, lint: Lint, here: Path) -> None:
+def test_byte_order_marks_and_windows_line_ends_are_read(
+    start: str, end: str, lint: Lint, here: Path
+) -> None:
     """Lines still count from 1."""
     (here / "r.yaml").write_bytes(f"{start}num_generations: 8{end}beta_: 1{end}".encode())
-    answer = json.loads(lint("r.yaml", "--processes", "8", "--format", "json", "--select", "GV").out)
+    answer = json.loads(
+        lint("r.yaml", "--processes", "8", "--format", "json", "--select", "GV").out
+    )
     assert [(item["code"], item["line"]) for item in answer["problems"]] == [("GV102", 2)]
 
 
 def test_rules_can_be_selected_and_ignored_visibly(lint: Lint, recipe: Write) -> None:
     """By code or family, together or apart; what is off is reported."""
     recipe("torch_dtype: bfloat16\n", start="num_generations: 8\nper_device_train_batch_size: 1\n")
-    assert lint("recipe.yaml", "--processes", "7", "--select", "GV", *NEWEST).out.count(" error\n") == 1
+    assert (
+        lint("recipe.yaml", "--processes", "7", "--select", "GV", *NEWEST).out.count(" error\n")
+        == 1
+    )
     ended = lint("recipe.yaml", "--processes", "7", "--ignore", "GV101,GB101")
     assert ended.code == 0
     assert "switched off: GB101, GV101" in ended.out
@@ -215,8 +298,16 @@ def test_rules_can_be_selected_and_ignored_visibly(lint: Lint, recipe: Write) ->
     assert (unknown.code, "Families are" in unknown.err) == (2, True)
 
 
-@pytest.mark.parametrize("arguments", [["--processes", "0"], ["--gpu", "0GiB"],
-                                       ["--framework", "rllm"], ["--unsafe-fixes"], ["--fomrat", "json"]])  # fmt: skip
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--processes", "0"],
+        ["--gpu", "0GiB"],
+        ["--framework", "rllm"],
+        ["--unsafe-fixes"],
+        ["--fomrat", "json"],
+    ],
+)
 def test_bad_options_are_one_message(arguments: list[str], lint: Lint, recipe: Write) -> None:
     """Exit code 2, and no traceback."""
     recipe()
@@ -233,8 +324,13 @@ def test_no_file_at_all_is_bad_input(lint: Lint) -> None:
 
 def test_an_older_release_judges_by_its_own_rules(lint: Lint, recipe: Write) -> None:
     """TRL 0.16 knows no accumulation in its divisibility rule, and has a max_prompt_length."""
-    recipe("max_prompt_length: 512\n", start="per_device_train_batch_size: 1\ngradient_accumulation_steps: 8\n")
-    old = lint("recipe.yaml", "--processes", "7", "--framework-version", "0.16", "--select", "GB,GV").out
+    recipe(
+        "max_prompt_length: 512\n",
+        start="per_device_train_batch_size: 1\ngradient_accumulation_steps: 8\n",
+    )
+    old = lint(
+        "recipe.yaml", "--processes", "7", "--framework-version", "0.16", "--select", "GB,GV"
+    ).out
     new = lint("recipe.yaml", "--processes", "7", "--select", "GB,GV", *NEWEST).out
     assert ("GB101" in old, "GV101" in old) == (True, False)
     assert ("GB101" in new, "GV101" in new) == (False, True)
@@ -264,12 +360,17 @@ def test_an_interrupt_is_no_traceback(here: Path) -> None:
     for number in range(3000):
         (here / f"{number}.yaml").write_text("num_generations: 7\n")
     process = subprocess.Popen(
-        [sys.executable, "-m", "grposweep", "lint", ".", "--format", "json"], cwd=here,
-        env=environment(PYTHONPATH=str(PROJECT / "src")), stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a background process inherits deafness
-    )  # fmt: skip
+        [sys.executable, "-m", "grposweep", "lint", ".", "--format", "json"],
+        cwd=here,
+        env=environment(PYTHONPATH=str(PROJECT / "src")),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        # a background process inherits deafness
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
     assert process.stdout is not None
-    assert process.stdout.readline()  # the rest does not fit into the pipe, so it has not ended
+    # the rest does not fit into the pipe, so it has not ended
+    assert process.stdout.readline()
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=60)
     assert (process.returncode, said) == (130, b"")
@@ -278,14 +379,20 @@ def test_an_interrupt_is_no_traceback(here: Path) -> None:
 def test_lint_imports_nothing_heavy(recipe: Write) -> None:
     """Half a second from the keyboard to the answer leaves no room for torch, Hydra or Optuna."""
     code = (
-        "import sys; from grposweep.cli import main; sys.argv[1:] = ['lint', sys.argv[1], '--processes', '8']\n"
+        "import sys; from grposweep.cli import main; sys.argv[1:] = ['lint', sys.argv[1], "
+        "'--processes', '8']\n"
         "try: main()\nexcept SystemExit as end: print(end.code, sorted(HEAVY & set(sys.modules)))"
     ).replace(
         "HEAVY",
         "{'torch','transformers','trl','hydra','omegaconf','optuna','numpy','scipy','rich','pydantic','grposweep.schema'}",
     )
-    done = subprocess.run([sys.executable, "-c", code, str(recipe())], capture_output=True, text=True, check=True,
-                          env=environment(PYTHONPATH=str(PROJECT / "src")))  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(recipe())],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=environment(PYTHONPATH=str(PROJECT / "src")),
+    )
     assert done.stdout.splitlines()[-1] == "0 []"
 
 
@@ -301,9 +408,15 @@ def test_rules_are_listed_and_explained(lint: Lint) -> None:
 
 
 def test_rules_are_found_by_words(lint: Lint) -> None:
-    """In the family's topic, the title, the first line and the fields that a rule reads; all of the words."""
+    """In the family's topic, the title, the first line and the fields that a rule reads; all of the
+    words.
+    """
     found = lint("kl", command="rules").out
-    assert ("GK101" in found, "GK the KL" in " ".join(found.split()), "GB101" in found) == (True, True, False)
+    assert ("GK101" in found, "GK the KL" in " ".join(found.split()), "GB101" in found) == (
+        True,
+        True,
+        False,
+    )
     assert "GS202" in lint("warmup", command="rules").out
     both = lint("learning", "rate", command="rules").out
     assert ("GS206" in both, "GA204" in both, "GK101" in both) == (True, True, False)

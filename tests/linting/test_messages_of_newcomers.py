@@ -1,4 +1,6 @@
-"""Messages that must fit the recipe: numbers that are not finite, placeholders, evaluations, fixes of scripts."""
+"""Messages that must fit the recipe: numbers that are not finite, placeholders, evaluations, fixes
+of scripts.
+"""
 
 from pathlib import Path
 
@@ -39,7 +41,9 @@ def test_a_number_that_is_not_finite_is_called_that(value: str) -> None:
 def test_a_placeholder_is_to_be_replaced_and_not_quoted(value: str) -> None:
     """Quoted, Hydra would take it for the path itself. It is no key either."""
     wrong = [
-        found for found in judge(VERL.format(f"'data.train_files={value}'")).diagnostics if found.severity == "error"
+        found
+        for found in judge(VERL.format(f"'data.train_files={value}'")).diagnostics
+        if found.severity == "error"
     ]
     assert [found.code for found in wrong] == ["GV407"]
     assert "Replace the placeholder" in wrong[0].message
@@ -48,7 +52,10 @@ def test_a_placeholder_is_to_be_replaced_and_not_quoted(value: str) -> None:
 
 def test_no_step_at_all_is_an_evaluation_of_verl() -> None:
     """Scripts that measure a checkpoint set it; TRL would train one step."""
-    assert codes(judge(VERL.format("trainer.total_training_steps=0 trainer.val_before_train=True"))) == []
+    assert (
+        codes(judge(VERL.format("trainer.total_training_steps=0 trainer.val_before_train=True")))
+        == []
+    )
     assert codes(judge("num_generations: 8\nmax_steps: 0\n", "recipe.yaml")) == ["GS102"]
 
 
@@ -57,10 +64,17 @@ def test_a_fix_is_called_safe_only_if_it_can_be_written(here: Path) -> None:
     keys = {"num_generations": "8", "torch_dtype": "bfloat16", "max_steps": "10"}
     (here / "recipe.yaml").write_text("".join(f"{key}: {value}\n" for key, value in keys.items()))
     words = " ".join(f"--{key} {value}" for key, value in keys.items())
-    (here / "run.sh").write_text(f"accelerate launch --num_processes 8 -m trl.scripts.grpo {words}\n")
+    (here / "run.sh").write_text(
+        f"accelerate launch --num_processes 8 -m trl.scripts.grpo {words}\n"
+    )
     options = ("--processes", "8", "--framework-version", "1.16")
-    shown = {name: grposweep(here, "lint", name, *options).out for name in ("recipe.yaml", "run.sh")}
-    assert {name: "(safe)" in out for name, out in shown.items()} == {"recipe.yaml": True, "run.sh": False}
+    shown = {
+        name: grposweep(here, "lint", name, *options).out for name in ("recipe.yaml", "run.sh")
+    }
+    assert {name: "(safe)" in out for name, out in shown.items()} == {
+        "recipe.yaml": True,
+        "run.sh": False,
+    }
     assert "fix: " in shown["run.sh"]
 
 
@@ -79,28 +93,50 @@ def test_a_fork_that_renamed_the_launched_file_may_have_keys_of_its_own(
     (tmp_path / "src" / folder).mkdir(parents=True)
     (tmp_path / "setup.py").write_text("")
     script = tmp_path / "run.sh"
-    script.write_text("torchrun --nproc_per_node=8 src/open_r1/grpo.py --num_generations 8 --max_pixels 2359296\n")
+    script.write_text(
+        "torchrun --nproc_per_node=8 src/open_r1/grpo.py --num_generations 8 --max_pixels 2359296\n"
+    )
     assert codes(lint(script, framework_version="1.10").recipes[0]) == wanted
 
 
 def test_two_sizes_of_log_probabilities_are_fixed_together(tmp_path: Path) -> None:
-    """One alone would leave the other; the message has the product, and nodes have 1, 2, 4 or 8 GPUs."""
-    sizes = {"train_batch_size=64": "train_batch_size=256", "ppo_mini_batch_size=64": "ppo_mini_batch_size=96", "n=8 ": "n=5 ",
-             "log_prob_micro_batch_size_per_gpu=8": "log_prob_micro_batch_size_per_gpu=16",
-             "actor.ppo_micro_batch_size_per_gpu=8": "actor.ppo_micro_batch_size_per_gpu=15"}  # fmt: skip
+    """One alone would leave the other; the message has the product, and nodes have 1, 2, 4 or 8
+    GPUs.
+    """
+    sizes = {
+        "train_batch_size=64": "train_batch_size=256",
+        "ppo_mini_batch_size=64": "ppo_mini_batch_size=96",
+        "n=8 ": "n=5 ",
+        "log_prob_micro_batch_size_per_gpu=8": "log_prob_micro_batch_size_per_gpu=16",
+        "actor.ppo_micro_batch_size_per_gpu=8": "actor.ppo_micro_batch_size_per_gpu=15",
+    }
     text = VERL.format("actor_rollout_ref.actor.use_kl_loss=True")
     for old, new in sizes.items():
         text = text.replace(old, new)
     script = tmp_path / "run.sh"
     script.write_text(text)
-    (found,) = (one for one in lint(script, framework_version="0.9.1").recipes[0].diagnostics if one.code == "GB405")
-    assert "180 completions of a rollout on each data rank (256 prompts, filled to 288, x 5 / 8)" in found.message
-    logged = [f"actor_rollout_ref.{part}.log_prob_micro_batch_size_per_gpu" for part in ("rollout", "ref")]
-    assert [fix.change for fix in found.fixes] == [dict.fromkeys(logged, 15), {"trainer.n_gpus_per_node": 2}]
+    (found,) = (
+        one
+        for one in lint(script, framework_version="0.9.1").recipes[0].diagnostics
+        if one.code == "GB405"
+    )
+    assert (
+        "180 completions of a rollout on each data rank (256 prompts, filled to 288, x 5 / 8)"
+        in found.message
+    )
+    logged = [
+        f"actor_rollout_ref.{part}.log_prob_micro_batch_size_per_gpu" for part in ("rollout", "ref")
+    ]
+    assert [fix.change for fix in found.fixes] == [
+        dict.fromkeys(logged, 15),
+        {"trainer.n_gpus_per_node": 2},
+    ]
 
 
 def test_no_alternative_sets_a_key_that_another_error_still_refuses() -> None:
-    """A file with two errors about one size: steps of 122 prompts fit its micro-batches, not its rollout of 512."""
+    """A file with two errors about one size: steps of 122 prompts fit its micro-batches, not its
+    rollout of 512.
+    """
     easyr1 = """\
 data: {rollout_batch_size: 512}
 algorithm: {adv_estimator: grpo}
@@ -113,9 +149,13 @@ trainer: {nnodes: 1, n_gpus_per_node: 8}
     verl = verl.replace("ppo_mini_batch_size=64", "ppo_mini_batch_size=1024")
     for text, name, code, size in [
         (easyr1, "easy.yaml", "GB306", "worker.actor.global_batch_size"),
-        (verl.replace("ppo_micro_batch_size_per_gpu=8", "ppo_micro_batch_size_per_gpu=7"), "run.sh", "GB404",
-         "actor_rollout_ref.actor.ppo_mini_batch_size"),
-    ]:  # fmt: skip
+        (
+            verl.replace("ppo_micro_batch_size_per_gpu=8", "ppo_micro_batch_size_per_gpu=7"),
+            "run.sh",
+            "GB404",
+            "actor_rollout_ref.actor.ppo_mini_batch_size",
+        ),
+    ]:
         (found,) = (found for found in judge(text, name).diagnostics if found.code == code)
         steps = [fix.change[size] for fix in found.fixes if size in fix.change]
         assert len(found.fixes) > len(steps)
@@ -125,7 +165,10 @@ trainer: {nnodes: 1, n_gpus_per_node: 8}
 @pytest.mark.parametrize(
     ("text", "fix"),
     [
-        ("trl grpo --num_generations 7 --gradient_accumulation_steps 1", "--per_device_train_batch_size 7"),
+        (
+            "trl grpo --num_generations 7 --gradient_accumulation_steps 1",
+            "--per_device_train_batch_size 7",
+        ),
         ("trl grpo --num_generation 16", "num_generation removed, --num_generations 16"),
         ("trl grpo --output_dri 'a b'", "output_dri removed, --output_dir 'a b'"),
         (VERL.format("").replace("rollout.n=8", "rollout.n=1"), "actor_rollout_ref.rollout.n=8"),
@@ -134,15 +177,22 @@ trainer: {nnodes: 1, n_gpus_per_node: 8}
 def test_a_fix_of_a_script_is_written_as_the_script_writes_it(text: str, fix: str) -> None:
     """It can be pasted into the command, which YAML could not."""
     result = judge(text)
-    assert fix in [render_fix(one, result.recipe) for found in result.diagnostics for one in found.fixes]
+    assert fix in [
+        render_fix(one, result.recipe) for found in result.diagnostics for one in found.fixes
+    ]
 
 
 def test_an_unknown_key_has_its_near_name_without_a_version(tmp_path: Path) -> None:
-    """For one key the reason has the hint, for several keys the list has it. Any number of near names is a warning."""
+    """For one key the reason has the hint, for several keys the list has it. Any number of near
+    names is a warning.
+    """
     script = tmp_path / "run.sh"
     script.write_text(VERL.format("actor_rollout_ref.actor.ppo_epoch=1"))
     (found,) = (one for one in lint(script).recipes[0].diagnostics if one.code == "GV110")
-    assert "actor_rollout_ref.actor.ppo_epoch: no verl release has this key (ppo_epochs?)" in found.message
+    assert (
+        "actor_rollout_ref.actor.ppo_epoch: no verl release has this key (ppo_epochs?)"
+        in found.message
+    )
     assert found.severity == "warning"
     script.write_text(VERL.format("actor_rollout_ref.actor.ppo_epoch=1 trainer.nothing_like=2"))
     (found,) = (one for one in lint(script).recipes[0].diagnostics if one.code == "GV110")

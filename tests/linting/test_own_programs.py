@@ -12,15 +12,25 @@ from grporecipe.linting.linter import Diagnostic, lint_recipe
 from grporecipe.reading.load import Options, load_recipe
 
 LAUNCH = "export CUDA_VISIBLE_DEVICES=0,1\npython train.py --num_generations 8 --beta 0.1\n"
-OWN = "import argparse\nimport torch\nfrom training import GRPOTrainer\nargparse.ArgumentParser().parse_args()\n"
-VERL = "python3 -m verl.{} data.train_batch_size=64 actor_rollout_ref.actor.ppo_mini_batch_size=64 {}\n"
+OWN = (
+    "import argparse\nimport torch\nfrom training import "
+    "GRPOTrainer\nargparse.ArgumentParser().parse_args()\n"
+)
+VERL = (
+    "python3 -m verl.{} data.train_batch_size=64 "
+    "actor_rollout_ref.actor.ppo_mini_batch_size=64 {}\n"
+)
 
 
 def write(folder: Path, **files: str) -> Path:
-    """A repository with these files; names have double underscores for slashes. Return its run.sh."""
+    """A repository with these files; names have double underscores for slashes. Return its
+    run.sh.
+    """
     (folder / ".git").mkdir()
     for name, text in files.items():
-        path = folder / name.replace("__", "/").replace("_py", ".py").replace("_yaml", ".yaml").replace("_sh", ".sh")
+        path = folder / name.replace("__", "/").replace("_py", ".py").replace(
+            "_yaml", ".yaml"
+        ).replace("_sh", ".sh")
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     return folder / "run.sh"
@@ -29,14 +39,21 @@ def write(folder: Path, **files: str) -> Path:
 def errors(path: Path, version: str | None = None) -> list[Diagnostic]:
     """The errors of a recipe."""
     return [
-        d for d in lint_recipe(load_recipe(path, Options(own_version=version))).diagnostics if d.severity == "error"
+        d
+        for d in lint_recipe(load_recipe(path, Options(own_version=version))).diagnostics
+        if d.severity == "error"
     ]
 
 
 def test_a_program_with_a_trainer_of_its_own_is_not_judged(tmp_path: Path) -> None:
     """Its imports are followed by name: none is TRL, and torch trains."""
-    run = write(tmp_path, run_sh=LAUNCH, train_py=OWN, training_py="import torch\nclass GRPOTrainer: pass\n")
-    with pytest.raises(NotARecipe, match=r"train.py has a trainer of its own: neither it nor what it imports uses TRL"):
+    run = write(
+        tmp_path, run_sh=LAUNCH, train_py=OWN, training_py="import torch\nclass GRPOTrainer: pass\n"
+    )
+    with pytest.raises(
+        NotARecipe,
+        match=r"train.py has a trainer of its own: neither it nor what it imports uses TRL",
+    ):
         load_recipe(run, Options())
 
 
@@ -50,28 +67,47 @@ def test_a_program_that_may_use_trl_is_judged(tmp_path: Path, inside: str) -> No
 
 
 def test_a_forks_own_trainer_has_the_defaults_of_its_own_configuration(tmp_path: Path) -> None:
-    """Its package is not in the place of verl's, its configuration sets what verl's leaves open, and it has keys of any type."""
-    main = "import hydra\n@hydra.main(config_path='config', config_name='ppo_trainer')\ndef main(config): pass\n"
+    """Its package is not in the place of verl's, its configuration sets what verl's leaves open,
+    and it has keys of any type.
+    """
+    main = (
+        "import hydra\n@hydra.main(config_path='config', config_name='ppo_trainer')\ndef "
+        "main(config): pass\n"
+    )
     micro = "{log_prob_micro_batch_size_per_gpu: 1, n: 8}"
     own = (
-        "data: {train_batch_size: 1024}\nalgorithm: {adv_estimator: grpo, rounds: 1}\nactor_rollout_ref:\n"
-        f"  actor: {{ppo_mini_batch_size: 256, ppo_micro_batch_size_per_gpu: 1}}\n  rollout: {micro}\n  ref: {micro}\n"
+        "data: {train_batch_size: 1024}\nalgorithm: {adv_estimator: grpo, rounds: "
+        "1}\nactor_rollout_ref:\n"
+        "  actor: {ppo_mini_batch_size: 256, ppo_micro_batch_size_per_gpu: 1}\n  rollout: "
+        f"{micro}\n  ref: {micro}\n"
     )
-    run = write(tmp_path, run_sh=VERL.format("agent_trainer.main_ppo", "'algorithm.rounds=[1,2]'"),
-                verl__agent_trainer__main_ppo_py=main, verl__agent_trainer__config__ppo_trainer_yaml=own)  # fmt: skip
+    run = write(
+        tmp_path,
+        run_sh=VERL.format("agent_trainer.main_ppo", "'algorithm.rounds=[1,2]'"),
+        verl__agent_trainer__main_ppo_py=main,
+        verl__agent_trainer__config__ppo_trainer_yaml=own,
+    )
     assert {"GB408", "GV303", "GV401"}.isdisjoint(found.code for found in errors(run))
 
 
 def test_a_configuration_that_only_the_shell_knows_leaves_its_keys_open(tmp_path: Path) -> None:
     """What it sets cannot be missing."""
-    run = write(tmp_path, run_sh='python3 -m verl.trainer.main_ppo --config-name "$NAME" data.train_batch_size=64\n')
+    run = write(
+        tmp_path,
+        run_sh='python3 -m verl.trainer.main_ppo --config-name "$NAME" data.train_batch_size=64\n',
+    )
     assert errors(run, "0.8.0") == []
 
 
 def test_a_profile_for_a_launcher_of_its_own_is_not_judged(tmp_path: Path) -> None:
     """It resembles a configuration of verl, and has sections that verl does not have."""
-    profile = "".join(f"{name}: 1\n" for name in ("profile", "model_path", "turns", "rollout", "actor", "validation"))
-    profile += "data: {train_batch_size: 2}\nactor_rollout_ref: {actor: {ppo_mini_batch_size: 256}}\n"
+    profile = "".join(
+        f"{name}: 1\n"
+        for name in ("profile", "model_path", "turns", "rollout", "actor", "validation")
+    )
+    profile += (
+        "data: {train_batch_size: 2}\nactor_rollout_ref: {actor: {ppo_mini_batch_size: 256}}\n"
+    )
     run = write(tmp_path, run_sh="python launch.py --config profile.yaml\n", profile_yaml=profile)
     for path in (run, tmp_path / "profile.yaml"):
         with pytest.raises(NotARecipe, match="are not those of the framework that it resembles"):
@@ -80,7 +116,10 @@ def test_a_profile_for_a_launcher_of_its_own_is_not_judged(tmp_path: Path) -> No
 
 def test_a_value_from_the_environment_is_not_a_missing_one(tmp_path: Path) -> None:
     """ms-swift's dataset."""
-    run = write(tmp_path, run_sh="swift rlhf --rlhf_type grpo --model m --dataset ${DATA} --reward_funcs accuracy\n")
+    run = write(
+        tmp_path,
+        run_sh="swift rlhf --rlhf_type grpo --model m --dataset ${DATA} --reward_funcs accuracy\n",
+    )
     assert "GV505" not in {found.code for found in errors(run)}
 
 
@@ -88,24 +127,32 @@ def test_an_added_key_that_nothing_reads_is_no_error(tmp_path: Path) -> None:
     """Hydra accepts it; it may be a typo."""
     added = "+actor_rollout_ref.actor.fsdp_config.grad_offload=false"
     found = lint_recipe(
-        load_recipe(write(tmp_path, run_sh=VERL.format("trainer.main_ppo", added)), Options(own_version="0.4.0"))
+        load_recipe(
+            write(tmp_path, run_sh=VERL.format("trainer.main_ppo", added)),
+            Options(own_version="0.4.0"),
+        )
     )
     assert {d.severity for d in found.diagnostics if d.code == "GV401"} <= {"warning"}
 
 
 TRAIN = (
-    "from trl import GRPOConfig, GRPOTrainer, ModelConfig, TrlParser\nargs, _ = TrlParser((GRPOConfig, ModelConfig))"
+    "from trl import GRPOConfig, GRPOTrainer, ModelConfig, TrlParser\nargs, _ = "
+    "TrlParser((GRPOConfig, ModelConfig))"
 )
 TRAIN += ".parse_args_and_config()\nGRPOTrainer(reward_funcs=[len], args=args, train_dataset=1)\n"
 
 
-@pytest.mark.parametrize(("option", "stops"), [
-    ("--num_train_epoch 6", False),
-    ("--per_device_train_b 8", False),
-    ("--num_gen 8", True),
-    ("--lr_sch cosine", True),
-    ("--learning 1e-5", True),  # each key is also an option with dashes
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("option", "stops"),
+    [
+        ("--num_train_epoch 6", False),
+        ("--per_device_train_b 8", False),
+        ("--num_gen 8", True),
+        ("--lr_sch cosine", True),
+        # each key is also an option with dashes
+        ("--learning 1e-5", True),
+    ],
+)
 def test_a_prefix_of_one_option_is_that_option(option: str, stops: bool, tmp_path: Path) -> None:
     """As argparse reads it (checked with TRL's own parser): it stops at a prefix of several."""
     run = write(tmp_path, run_sh=f"torchrun train.py --beta 0.1 {option}\n", train_py=TRAIN)
@@ -116,22 +163,31 @@ def test_a_prefix_of_one_option_is_that_option(option: str, stops: bool, tmp_pat
 
 def test_a_recipe_in_a_variable_is_judged_with_the_program_next_to_it(tmp_path: Path) -> None:
     """Its own keys are known, and its parser decides what happens to others."""
-    own = "from dataclasses import dataclass\n@dataclass\nclass Own:\n    data_id: str = ''\n" + TRAIN.replace(
-        "(GRPOConfig, ModelConfig)", "(Own, GRPOConfig)"
+    own = (
+        "from dataclasses import dataclass\n@dataclass\nclass Own:\n    data_id: str = ''\n"
+        + TRAIN.replace("(GRPOConfig, ModelConfig)", "(Own, GRPOConfig)")
     )
-    yaml = "num_generations: 8\nper_device_train_batch_size: 8\nlearning_rate: 1.0e-6\ndata_id: a\nlab_project: b\n"
+    yaml = (
+        "num_generations: 8\nper_device_train_batch_size: 8\nlearning_rate: 1.0e-6\ndata_id: "
+        "a\nlab_project: b\n"
+    )
     write(tmp_path, run_sh="", train__script__r_yaml=yaml, train__main_py=own)
     recipe = tmp_path / "train/script/r.yaml"
     assert [d.keys for d in errors(recipe, "1.16")] == [("lab_project",)]
-    (tmp_path / "train/main.py").write_text(own.replace("config()", "config(fail_with_unknown_args=False)"))
+    (tmp_path / "train/main.py").write_text(
+        own.replace("config()", "config(fail_with_unknown_args=False)")
+    )
     assert errors(recipe, "1.16") == []
 
 
-def test_a_verl_next_to_the_script_is_not_what_runs_if_it_refuses_a_release_s_keys(tmp_path: Path) -> None:
+def test_a_verl_next_to_the_script_is_not_what_runs_if_it_refuses_a_release_s_keys(
+    tmp_path: Path,
+) -> None:
     """A copy for evaluation; one above the script is what Python imports."""
     line = VERL.format("trainer.main_ppo", "+actor_rollout_ref.rollout.n_val=4")
     config = (
-        "data: {train_batch_size: 1}\nactor_rollout_ref: {rollout: {n: 1, n_val: 8}, actor: {ppo_mini_batch_size: 1}}\n"
+        "data: {train_batch_size: 1}\nactor_rollout_ref: {rollout: {n: 1, n_val: 8}, "
+        "actor: {ppo_mini_batch_size: 1}}\n"
     )
     for place, refuses in (("copy/", False), ("", True)):
         folder = tmp_path / f"repository{refuses}"
@@ -143,7 +199,10 @@ def test_a_verl_next_to_the_script_is_not_what_runs_if_it_refuses_a_release_s_ke
 
 def test_sizes_of_an_evaluation_are_not_judged_where_nothing_checks_them(tmp_path: Path) -> None:
     """verl 0.1 looks at a size only when it is used; since 0.2 it stops at start."""
-    sizes = "data.train_batch_size=16 trainer.n_gpus_per_node=5 actor_rollout_ref.actor.ppo_micro_batch_size=15"
+    sizes = (
+        "data.train_batch_size=16 trainer.n_gpus_per_node=5 "
+        "actor_rollout_ref.actor.ppo_micro_batch_size=15"
+    )
     run = write(tmp_path, run_sh=VERL.format("trainer.main_ppo", f"{sizes} +trainer.val_only=true"))
     assert not {"GB401", "GB402", "GB403"} & {d.code for d in errors(run, "0.1.0")}
     assert {"GB401", "GB402", "GB403"} & {d.code for d in errors(run, "0.4.0")}
@@ -152,10 +211,17 @@ def test_sizes_of_an_evaluation_are_not_judged_where_nothing_checks_them(tmp_pat
 
 
 @pytest.mark.parametrize(
-    "path", ["PYTHONPATH=lib ", "export PYTHONPATH=$PWD/lib:$PYTHONPATH\n", 'PYTHONPATH="$HOME_OF_IT/lib" ']
+    "path",
+    [
+        "PYTHONPATH=lib ",
+        "export PYTHONPATH=$PWD/lib:$PYTHONPATH\n",
+        'PYTHONPATH="$HOME_OF_IT/lib" ',
+    ],
 )
 @pytest.mark.parametrize("inside", ["import torch\n", "from trl import GRPOTrainer\n"])
-def test_programs_and_imports_are_found_by_the_script_s_pythonpath(inside: str, path: str, tmp_path: Path) -> None:
+def test_programs_and_imports_are_found_by_the_script_s_pythonpath(
+    inside: str, path: str, tmp_path: Path
+) -> None:
     """A program with a trainer of its own is not judged; one whose trainer is TRL's is."""
     launch = LAUNCH.replace("python train.py", f"{path}python -m own.train_grpo")
     run = write(tmp_path, run_sh=launch, lib__own__train_grpo_py=OWN, lib__training_py=inside)
@@ -167,55 +233,97 @@ def test_programs_and_imports_are_found_by_the_script_s_pythonpath(inside: str, 
 
 
 LOADER = (
-    "import argparse, yaml\nfrom trl import GRPOConfig, GRPOTrainer\np = argparse.ArgumentParser()\n"
+    "import argparse, yaml\nfrom trl import GRPOConfig, GRPOTrainer\np = "
+    "argparse.ArgumentParser()\n"
     "p.add_argument('--config')\nc = yaml.safe_load(open(p.parse_args().config))\n"
-    "GRPOTrainer(args=GRPOConfig(beta=c['beta']), reward_funcs=[len], train_dataset=c['train_file'])\n"
+    "GRPOTrainer(args=GRPOConfig(beta=c['beta']), reward_funcs=[len], "
+    "train_dataset=c['train_file'])\n"
 )
 
 
 def test_keys_of_a_recipe_that_the_program_loads_itself_are_its_own(tmp_path: Path) -> None:
-    """In the script and in the recipe that the script names. Its argparse stops at other options."""
-    yaml = "num_generations: 8\nbeta: 0.1\nmax_steps: 2\nlearning_rate: 1.0e-6\ntrain_file: a\npatience: 3\n"
-    run = write(tmp_path, run_sh="accelerate launch -m own.train_rl --config conf/r.yaml\n",
-                src__own__train_rl_py=LOADER, conf__r_yaml=yaml)  # fmt: skip
+    """In the script and in the recipe that the script names. Its argparse stops at other
+    options.
+    """
+    yaml = (
+        "num_generations: 8\nbeta: 0.1\nmax_steps: 2\nlearning_rate: 1.0e-6\ntrain_file: "
+        "a\npatience: 3\n"
+    )
+    run = write(
+        tmp_path,
+        run_sh="accelerate launch -m own.train_rl --config conf/r.yaml\n",
+        src__own__train_rl_py=LOADER,
+        conf__r_yaml=yaml,
+    )
     assert errors(run, "1.16") == errors(tmp_path / "conf/r.yaml", "1.16") == []
 
 
-TRAINER = "from verl.trainer.ppo.ray_trainer import RayPPOTrainer\nclass Robot(RayPPOTrainer): pass\n"
+TRAINER = (
+    "from verl.trainer.ppo.ray_trainer import RayPPOTrainer\nclass Robot(RayPPOTrainer): pass\n"
+)
 
 
 @pytest.mark.parametrize("checks", [True, False])
 def test_sizes_are_judged_if_the_program_validates_them(checks: bool, tmp_path: Path) -> None:
-    """Since verl 0.6 the program calls validate_config, and a robot's trainer splits episodes into more samples."""
+    """Since verl 0.6 the program calls validate_config, and a robot's trainer splits episodes into
+    more samples.
+    """
     line = VERL.replace("train_batch_size=64", "train_batch_size=16").format(
         "robot.main_ppo", "trainer.n_gpus_per_node=8"
     )
     program = TRAINER + "from verl.utils.config import validate_config\n" * checks
     run = write(tmp_path, run_sh=line + "", verl__robot__main_ppo_py=program, verl____init___py="")
-    run.write_text(line.replace("\n", " actor_rollout_ref.rollout.n=8 algorithm.adv_estimator=grpo\n"))
+    run.write_text(
+        line.replace("\n", " actor_rollout_ref.rollout.n=8 algorithm.adv_estimator=grpo\n")
+    )
     assert ("GB402" in {found.code for found in errors(run, "0.7.0")}) is checks
 
 
 @pytest.mark.parametrize("count", [5, 1])
-def test_a_base_configuration_is_judged_by_what_its_launches_leave_of_it(count: int, tmp_path: Path) -> None:
+def test_a_base_configuration_is_judged_by_what_its_launches_leave_of_it(
+    count: int, tmp_path: Path
+) -> None:
     """A value that each of them replaces has no effect; one that they repeat has."""
-    base = "data: {rollout_batch_size: 512}\nalgorithm: {adv_estimator: grpo}\nworker:\n  rollout: {n: 1}\n"
-    write(tmp_path, run_sh=f"python3 -m verl.trainer.main config=base.yaml worker.rollout.n={count}\n", base_yaml=base)
-    assert ("GB302" in {found.code for found in errors(tmp_path / "base.yaml", "0.2.0")}) is (count == 1)
-
-
-def test_unset_keys_are_not_judged_for_a_program_with_a_configuration_of_its_own(tmp_path: Path) -> None:
-    """Neither of a default of verl's (GB406: a step of 256 prompts), nor of an estimator by step."""
-    line = (
-        "python3 nb/train.py data.train_batch_size=64 actor_rollout_ref.rollout.n=4 algorithm.step_adv_estimator=grpo "
+    base = (
+        "data: {rollout_batch_size: 512}\nalgorithm: {adv_estimator: grpo}\nworker:\n  "
+        "rollout: {n: 1}\n"
     )
-    run = write(tmp_path, run_sh=line + "actor_rollout_ref.actor.use_dynamic_bsz=True\n", nb__train_py="import verl\n")
-    assert not {"GB406", "GL303"} & {found.code for found in lint_recipe(load_recipe(run, Options())).diagnostics}
+    write(
+        tmp_path,
+        run_sh=f"python3 -m verl.trainer.main config=base.yaml worker.rollout.n={count}\n",
+        base_yaml=base,
+    )
+    assert ("GB302" in {found.code for found in errors(tmp_path / "base.yaml", "0.2.0")}) is (
+        count == 1
+    )
+
+
+def test_unset_keys_are_not_judged_for_a_program_with_a_configuration_of_its_own(
+    tmp_path: Path,
+) -> None:
+    """Neither of a default of verl's (GB406: a step of 256 prompts), nor of an estimator by
+    step.
+    """
+    line = (
+        "python3 nb/train.py data.train_batch_size=64 actor_rollout_ref.rollout.n=4 "
+        "algorithm.step_adv_estimator=grpo "
+    )
+    run = write(
+        tmp_path,
+        run_sh=line + "actor_rollout_ref.actor.use_dynamic_bsz=True\n",
+        nb__train_py="import verl\n",
+    )
+    assert not {"GB406", "GL303"} & {
+        found.code for found in lint_recipe(load_recipe(run, Options())).diagnostics
+    }
 
 
 def test_an_edited_launch_is_read_again_in_the_same_process(tmp_path: Path) -> None:
     """A notebook lints, edits, and lints once more."""
-    base = "data: {rollout_batch_size: 512}\nalgorithm: {adv_estimator: grpo}\nworker:\n  rollout: {n: 1}\n"
+    base = (
+        "data: {rollout_batch_size: 512}\nalgorithm: {adv_estimator: grpo}\nworker:\n  "
+        "rollout: {n: 1}\n"
+    )
     launch = "python3 -m verl.trainer.main config=base.yaml worker.rollout.n={}\n"
     write(tmp_path, run_sh=launch.format(5), base_yaml=base)
     assert "GB302" not in {found.code for found in errors(tmp_path / "base.yaml", "0.2.0")}
@@ -225,17 +333,34 @@ def test_an_edited_launch_is_read_again_in_the_same_process(tmp_path: Path) -> N
 
 def test_a_base_that_builds_on_other_files_may_set_what_a_launch_leaves_out(tmp_path: Path) -> None:
     """A defaults list of Hydra to configurations of the fork."""
-    line = "python3 local_grpo.py --config-path conf --config-name algo/npu data.train_batch_size=8 "
-    run = write(tmp_path, run_sh=line + "actor_rollout_ref.rollout.n=8 algorithm.adv_estimator=grpo\n",
-                conf__algo__npu_yaml="defaults: [base, _self_]\ntrainer: {n_gpus_per_node: 1}\n")  # fmt: skip
+    line = (
+        "python3 local_grpo.py --config-path conf --config-name algo/npu data.train_batch_size=8 "
+    )
+    run = write(
+        tmp_path,
+        run_sh=line + "actor_rollout_ref.rollout.n=8 algorithm.adv_estimator=grpo\n",
+        conf__algo__npu_yaml="defaults: [base, _self_]\ntrainer: {n_gpus_per_node: 1}\n",
+    )
     assert errors(run) == []
 
 
 def test_a_default_of_the_program_s_configuration_class_is_not_that_of_trl(tmp_path: Path) -> None:
     """``beta`` of a class that the program imports from its repository."""
-    own = "import trl\nfrom dataclasses import dataclass\n@dataclass\nclass GRPOConfig(trl.GRPOConfig):\n    beta: float = {}\n"
-    program = "from own.configs import GRPOConfig\n" + TRAIN.replace("GRPOConfig, GRPOTrainer", "GRPOTrainer")
-    run = write(tmp_path, run_sh="torchrun train_grpo.py --num_generations 8 --max_completion_length 64\n",
-                train_grpo_py=program, own__configs_py=own.format("0.0"))  # fmt: skip
-    codes = {found.code for found in lint_recipe(load_recipe(run, Options(own_version="0.18.0"))).diagnostics}
+    own = (
+        "import trl\nfrom dataclasses import dataclass\n@dataclass\nclass "
+        "GRPOConfig(trl.GRPOConfig):\n    beta: float = {}\n"
+    )
+    program = "from own.configs import GRPOConfig\n" + TRAIN.replace(
+        "GRPOConfig, GRPOTrainer", "GRPOTrainer"
+    )
+    run = write(
+        tmp_path,
+        run_sh="torchrun train_grpo.py --num_generations 8 --max_completion_length 64\n",
+        train_grpo_py=program,
+        own__configs_py=own.format("0.0"),
+    )
+    codes = {
+        found.code
+        for found in lint_recipe(load_recipe(run, Options(own_version="0.18.0"))).diagnostics
+    }
     assert "GK203" not in codes

@@ -1,4 +1,6 @@
-"""``select`` and ``ignore`` of a project's settings, for all its files or some; the command line wins."""
+"""``select`` and ``ignore`` of a project's settings, for all its files or some; the command line
+wins.
+"""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -14,11 +16,15 @@ Write = Callable[..., Path]
 BAD = "num_generations: 7\nper_device_train_batch_size: 8\n"
 
 
-def test_a_project_ignores_rules_for_its_files(recipe: Write, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_project_ignores_rules_for_its_files(
+    recipe: Write, here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """All of them, or by a pattern; what is off is reported."""
     path, other = recipe(start=BAD), recipe(start=BAD, name="old.yaml")
     assert lint([path, other], processes=8, select=["GB"]) == 1
-    (here / "pyproject.toml").write_text('[tool.grposweep.per-file-overrides."old*.yaml"]\nignore = ["GB101"]\n')
+    (here / "pyproject.toml").write_text(
+        '[tool.grposweep.per-file-overrides."old*.yaml"]\nignore = ["GB101"]\n'
+    )
     capsys.readouterr()
     assert lint([path, other], processes=8, select=["GB1", "GA"], ignore=["GA201"]) == 1
     assert "recipe.yaml:1: GB101" in capsys.readouterr().out
@@ -28,12 +34,16 @@ def test_a_project_ignores_rules_for_its_files(recipe: Write, here: Path, capsys
 
 
 def test_the_command_line_wins(here: Path) -> None:
-    """--select stands for the project's, and ends its ignore of what it names; --ignore adds to the project's."""
+    """--select stands for the project's, and ends its ignore of what it names; --ignore adds to the
+    project's.
+    """
     (here / ".grposweep.toml").write_text('select = ["GB", "GE"]\nignore = ["GB101", "GB102"]\n')
     path = here / "r.yaml"
     assert select_for(path, select_rules()) == select_rules(["GB", "GE"], ["GB101", "GB102"])
     assert select_for(path, select_rules(["GB101"])) == select_rules(["GB101"], ["GB102"])
-    assert select_for(path, select_rules((), ["GE101"])) == select_rules(["GB", "GE"], ["GB101", "GB102", "GE101"])
+    assert select_for(path, select_rules((), ["GE101"])) == select_rules(
+        ["GB", "GE"], ["GB101", "GB102", "GE101"]
+    )
 
 
 def test_a_rule_that_does_not_exist_is_one_message(here: Path) -> None:
@@ -44,10 +54,21 @@ def test_a_rule_that_does_not_exist_is_one_message(here: Path) -> None:
 
 
 LAUNCHES = {
-    "conf/zero3.yaml": "accelerate launch --config_file {} --num_processes 8 train.py --learning_rate 1e-6 --num_generations 8",
-    "conf/ds.json": "torchrun --nproc_per_node 8 grpo.py --deepspeed {} --num_generations 8 --max_prompt_length 64",
-    "conf/reward.py": "python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo custom_reward_function.path={}",
-    "conf/reward.py:score": "python3 -m verl.trainer.main worker.rollout.n=4 worker.reward.reward_function={}",
+    "conf/zero3.yaml": (
+        "accelerate launch --config_file {} --num_processes 8 train.py "
+        "--learning_rate 1e-6 --num_generations 8"
+    ),
+    "conf/ds.json": (
+        "torchrun --nproc_per_node 8 grpo.py --deepspeed {} --num_generations 8 "
+        "--max_prompt_length 64"
+    ),
+    "conf/reward.py": (
+        "python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo "
+        "custom_reward_function.path={}"
+    ),
+    "conf/reward.py:score": (
+        "python3 -m verl.trainer.main worker.rollout.n=4 worker.reward.reward_function={}"
+    ),
 }
 
 
@@ -71,10 +92,13 @@ def test_a_file_that_the_repository_lacks_is_an_error(here: Path, name: str) -> 
 
 
 @pytest.mark.parametrize(
-    "name", ["/conf/ds.json", "$HOME/ds.json", "../conf/ds.json", "elsewhere/ds.json", "ds.json", "conf"]
+    "name",
+    ["/conf/ds.json", "$HOME/ds.json", "../conf/ds.json", "elsewhere/ds.json", "ds.json", "conf"],
 )
 def test_a_path_that_may_be_elsewhere_is_no_error(here: Path, name: str) -> None:
-    """Absolute, with a variable, above the folder, or in a folder that the repository does not have."""
+    """Absolute, with a variable, above the folder, or in a folder that the repository does not
+    have.
+    """
     for folder in (".git", "conf"):
         (here / folder).mkdir()
     (here / "run.sh").write_text(LAUNCHES["conf/ds.json"].format(name) + "\n")

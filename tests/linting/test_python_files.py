@@ -12,7 +12,10 @@ from grporecipe.linting.linter import EVERYTHING
 from grporecipe.reading.load import Options
 
 VERSION = {"version": (1, 16, 0)}
-CALL = "from trl import GRPOConfig\nc = GRPOConfig(\n    torch_dtype='bfloat16',\n    max_steps=100,\n)\n"
+CALL = (
+    "from trl import GRPOConfig\nc = GRPOConfig(\n    torch_dtype='bfloat16',\n    "
+    "max_steps=100,\n)\n"
+)
 
 
 def write(folder: Path, text: str, name: str = "train.py") -> Path:
@@ -38,7 +41,9 @@ def answer(path: Path, form: str = "text", **more: bool) -> str:
 def test_a_problem_of_a_notebook_names_cell_and_line(tmp_path: Path) -> None:
     """In text and in JSON; the source line is the cell's."""
     path = write(tmp_path, CALL, "train.ipynb")
-    assert "train.ipynb:cell 2:3: GV101 error\n       3 |     torch_dtype='bfloat16',\n" in answer(path)
+    assert "train.ipynb:cell 2:3: GV101 error\n       3 |     torch_dtype='bfloat16',\n" in answer(
+        path
+    )
     problem = next(p for p in json.loads(answer(path, "json"))["problems"] if p["code"] == "GV101")
     assert (problem["cell"], problem["line"]) == (2, 3)
 
@@ -53,7 +58,14 @@ def test_fixes_are_shown_as_a_diff_and_not_written(tmp_path: Path) -> None:
     path = write(tmp_path, CALL)
     diff = answer(path, diff=True)
     assert diff.startswith(f"--- {path}\n+++ {path}\n@@ -1,5 +1,5 @@\n")
-    subprocess.run(["patch", "-p0", path.name], cwd=tmp_path, input=diff, text=True, check=True, capture_output=True)
+    subprocess.run(
+        ["patch", "-p0", path.name],
+        cwd=tmp_path,
+        input=diff,
+        text=True,
+        check=True,
+        capture_output=True,
+    )
     assert path.read_text() == CALL.replace("torch_dtype=", "dtype=")
     notebook = write(tmp_path, CALL, "train.ipynb")
     shown = answer(notebook, diff=True)
@@ -74,12 +86,24 @@ def test_fix_changes_no_python_and_says_so(tmp_path: Path, name: str) -> None:
 
 @pytest.mark.parametrize(
     ("strategy", "more", "found"),
-    [("'steps'", "", True), ("'epoch'", ", eval_dataset=None", True), ("'no'", "", False), ("word", "", False),
-     ("'steps'", ", eval_dataset=held_out", False), ("'steps'", ", **words", False), ("'steps'", ", *words", False)],
-)  # fmt: skip
-def test_evaluation_without_data_is_an_error(tmp_path: Path, strategy: str, more: str, found: bool) -> None:
+    [
+        ("'steps'", "", True),
+        ("'epoch'", ", eval_dataset=None", True),
+        ("'no'", "", False),
+        ("word", "", False),
+        ("'steps'", ", eval_dataset=held_out", False),
+        ("'steps'", ", **words", False),
+        ("'steps'", ", *words", False),
+    ],
+)
+def test_evaluation_without_data_is_an_error(
+    tmp_path: Path, strategy: str, more: str, found: bool
+) -> None:
     """transformers stops at start. No error if the call may get the data in another way."""
-    text = f"from trl import GRPOConfig, GRPOTrainer\nargs = GRPOConfig(\n    eval_strategy={strategy},\n)\n"
+    text = (
+        "from trl import GRPOConfig, GRPOTrainer\nargs = GRPOConfig(\n    "
+        f"eval_strategy={strategy},\n)\n"
+    )
     path = write(tmp_path, f"{text}GRPOTrainer('m'{more}, args=args, train_dataset=data)\n")
     shown = answer(path)
     assert ("train.py:3: GE104 error" in shown) is found
@@ -88,13 +112,22 @@ def test_evaluation_without_data_is_an_error(tmp_path: Path, strategy: str, more
 
 @pytest.mark.parametrize(
     ("more", "found"),
-    [("", True), (", reward_funcs=None", True), (", reward_funcs=reward", False), (", environment_factory=Game", False),
-     (", **words", False), (", *words", False), (", reward", False)],
-)  # fmt: skip
+    [
+        ("", True),
+        (", reward_funcs=None", True),
+        (", reward_funcs=reward", False),
+        (", environment_factory=Game", False),
+        (", **words", False),
+        (", *words", False),
+        (", reward", False),
+    ],
+)
 def test_a_trainer_without_rewards_is_an_error(tmp_path: Path, more: str, found: bool) -> None:
     """TRL stops at start. No error if the call may get them in another way."""
     text = "from trl import GRPOConfig, GRPOTrainer\nargs = GRPOConfig(seed=1)\n"
-    shown = answer(write(tmp_path, f"{text}GRPOTrainer('m'{more}, args=args, train_dataset=data)\n"))
+    shown = answer(
+        write(tmp_path, f"{text}GRPOTrainer('m'{more}, args=args, train_dataset=data)\n")
+    )
     assert ("GV115 error" in shown) is found
 
 
@@ -106,5 +139,9 @@ def test_a_value_that_is_no_literal_is_in_no_diff(tmp_path: Path) -> None:
 
 def test_comments_of_a_cell_switch_rules_off(tmp_path: Path) -> None:
     """By the line of the cell, not of the JSON."""
-    path = write(tmp_path, CALL.replace("'bfloat16',", "'bfloat16',  # grposweep: ignore[GV101]"), "train.ipynb")
+    path = write(
+        tmp_path,
+        CALL.replace("'bfloat16',", "'bfloat16',  # grposweep: ignore[GV101]"),
+        "train.ipynb",
+    )
     assert "GV101" not in answer(path)

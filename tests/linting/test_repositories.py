@@ -1,6 +1,7 @@
 """Small repositories, each with its findings in expect.txt. A bug report is one more folder.
 
-Most reduce a false error on a public repository: the repository's own code differs from what a rule assumes.
+Most reduce a false error on a public repository: the repository's own code differs from what a rule
+assumes.
 """
 
 import shutil
@@ -22,7 +23,11 @@ def findings(run: Path) -> list[str]:
         results = [lint_recipe(recipe) for recipe in load_recipes(run, Options())]
     except UserError as error:
         return [str(error)]
-    return [f"{each.code} {each.severity}: {each.message}" for result in results for each in result.diagnostics]
+    return [
+        f"{each.code} {each.severity}: {each.message}"
+        for result in results
+        for each in result.diagnostics
+    ]
 
 
 @pytest.mark.parametrize("name", sorted(path.name for path in REPOSITORIES.iterdir()))

@@ -19,7 +19,9 @@ PAGE = Path(__file__).parents[2] / "docs" / "reference" / "rules.md"
 
 def test_the_page_in_git_is_current() -> None:
     """It names each family."""
-    assert PAGE.read_text() == document.render_index(), f"out of date; make it again with: {document.COMMAND}"
+    assert PAGE.read_text() == document.render_index(), (
+        f"out of date; make it again with: {document.COMMAND}"
+    )
 
 
 def test_the_pages_of_the_site_explain_every_rule_once(tmp_path: Path) -> None:
@@ -37,24 +39,48 @@ HEADINGS = ("What it checks", "Why it fails", "Example", "Fix")
 
 
 @pytest.mark.parametrize("code", ["GB101", "GD201", "GV107", "GL301"])
-def test_a_rule_is_explained_under_four_headings(code: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_rule_is_explained_under_four_headings(
+    code: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     """In their order, within 80 columns apart from the lines of an example."""
     document.explain_rules([code.lower()], sys.stdout)
     lines = capsys.readouterr().out.splitlines()
     assert [line for line in lines if line in HEADINGS] == list(HEADINGS)
-    assert max(len(line) for line in lines if line.startswith("  ") and not line.startswith("    ")) <= 80
+    assert (
+        max(len(line) for line in lines if line.startswith("  ") and not line.startswith("    "))
+        <= 80
+    )
 
 
 # Formulas of the page, and what grposweep computes for them.
-COMPLETIONS = Setting(processes=6, per_device_train_batch_size=4, gradient_accumulation_steps=3, steps_per_generation=5,
-                      num_generations=8, num_iterations=2, train_prompts=1000, per_device_eval_batch_size=16,
-                      num_generations_eval=4, budget_completions=1000)  # fmt: skip
-PROMPTS = Setting(processes=8, sequence_parallel_size=2, prompts_per_rollout=16, prompts_per_step=3, num_generations=5,
-                  per_device_train_batch_size=3)  # fmt: skip
+COMPLETIONS = Setting(
+    processes=6,
+    per_device_train_batch_size=4,
+    gradient_accumulation_steps=3,
+    steps_per_generation=5,
+    num_generations=8,
+    num_iterations=2,
+    train_prompts=1000,
+    per_device_eval_batch_size=16,
+    num_generations_eval=4,
+    budget_completions=1000,
+)
+PROMPTS = Setting(
+    processes=8,
+    sequence_parallel_size=2,
+    prompts_per_rollout=16,
+    prompts_per_step=3,
+    num_generations=5,
+    per_device_train_batch_size=3,
+)
 FORMULAS: list[tuple[str, str, Callable[[Setting], object]]] = [
     ("GB101", "B W S", planning.completions_per_rollout),
     ("GB106", "B W", planning.completions_per_micro_step),
-    ("GB104", "B W A / G", lambda s: Fraction(planning.completions_per_step(s) or 0, s.num_generations)),
+    (
+        "GB104",
+        "B W A / G",
+        lambda s: Fraction(planning.completions_per_step(s) or 0, s.num_generations),
+    ),
     ("GD201", "P = B W S / G", planning.prompts_per_rollout),
     ("GD201", "D mod P", planning.dropped_prompts),
     ("GD201", "floor(D / P)", planning.rollouts_per_epoch),
@@ -63,16 +89,32 @@ FORMULAS: list[tuple[str, str, Callable[[Setting], object]]] = [
         "steps = floor(budget / (B W S)) mu S / A",
         lambda s: (s.budget_completions or 0) // 120 * Fraction(10, 3),
     ),
-    ("GE501", "B_eval W // G_eval", lambda s: s.per_device_eval_batch_size * (s.processes or 0) // 4),
+    (
+        "GE501",
+        "B_eval W // G_eval",
+        lambda s: s.per_device_eval_batch_size * (s.processes or 0) // 4,
+    ),
     ("GB304", "P G", rollout_batch.rollout_completions),
     ("GB305", "g = floor(p G / R)", rollout_batch.per_rank),
     ("GB306", "g = floor(p G / R)", rollout_batch.per_rank),
-    ("GB309", "P G / R", lambda s: Fraction(rollout_batch.rollout_completions(s), rollout_batch.ranks(s) or 1)),
+    (
+        "GB309",
+        "P G / R",
+        lambda s: Fraction(rollout_batch.rollout_completions(s), rollout_batch.ranks(s) or 1),
+    ),
     ("GB310", "p G", rollout_batch.step_completions),
-    ("GB310", "g = p G / R", lambda s: Fraction(rollout_batch.step_completions(s), rollout_batch.ranks(s) or 1)),
+    (
+        "GB310",
+        "g = p G / R",
+        lambda s: Fraction(rollout_batch.step_completions(s), rollout_batch.ranks(s) or 1),
+    ),
     ("GB401", "P G", rollout_batch.rollout_completions),
     ("GB403", "p G", rollout_batch.step_completions),
-    ("GB404", "p G / R", lambda s: Fraction(rollout_batch.step_completions(s), rollout_batch.ranks(s) or 1)),
+    (
+        "GB404",
+        "p G / R",
+        lambda s: Fraction(rollout_batch.step_completions(s), rollout_batch.ranks(s) or 1),
+    ),
 ]
 
 
@@ -85,11 +127,19 @@ def values(s: Setting) -> dict[str, object]:
             "G": s.num_generations,
             "R": rollout_batch.ranks(s),
         }
-    return {"B": s.per_device_train_batch_size, "W": s.processes, "S": s.steps_per_generation, "G": s.num_generations,
-            "A": s.gradient_accumulation_steps, "mu": s.num_iterations, "D": s.train_prompts,
-            "P": planning.prompts_per_rollout(s),
-            "B_eval": s.per_device_eval_batch_size, "G_eval": s.num_generations_eval,
-            "budget": s.budget_completions}  # fmt: skip
+    return {
+        "B": s.per_device_train_batch_size,
+        "W": s.processes,
+        "S": s.steps_per_generation,
+        "G": s.num_generations,
+        "A": s.gradient_accumulation_steps,
+        "mu": s.num_iterations,
+        "D": s.train_prompts,
+        "P": planning.prompts_per_rollout(s),
+        "B_eval": s.per_device_eval_batch_size,
+        "G_eval": s.num_generations_eval,
+        "budget": s.budget_completions,
+    }
 
 
 def evaluate(formula: str, s: Setting) -> object:
@@ -101,9 +151,15 @@ def evaluate(formula: str, s: Setting) -> object:
 
 
 @pytest.mark.parametrize(("code", "formula", "computed"), FORMULAS)
-def test_a_stated_formula_is_what_is_computed(code: str, formula: str, computed: Callable[[Setting], object]) -> None:
+def test_a_stated_formula_is_what_is_computed(
+    code: str, formula: str, computed: Callable[[Setting], object]
+) -> None:
     """A capital letter in place of a small one gives another number."""
-    s = PROMPTS if code in ("GB304", "GB305", "GB306", "GB309", "GB310", "GB401", "GB403", "GB404") else COMPLETIONS
+    s = (
+        PROMPTS
+        if code in ("GB304", "GB305", "GB306", "GB309", "GB310", "GB401", "GB403", "GB404")
+        else COMPLETIONS
+    )
     text = " ".join(document.RULES[code].explanation.split())
     assert re.search(rf"(?<![A-Zp/] ){re.escape(formula)}(?! ?[/\w(]*[A-Z]\b)", text), text
     assert evaluate(formula, s) == computed(s)
@@ -116,17 +172,21 @@ def plain(text: str) -> str:
 
 @pytest.mark.parametrize("code", sorted(document.RULES))
 def test_symbols_are_those_of_the_legend(code: str) -> None:
-    """No text begins with a symbol, which a formatter may capitalise, and every symbol is defined with its case."""
+    """No text begins with a symbol, which a formatter may capitalise, and every symbol is defined
+    with its case.
+    """
     text = document.RULES[code].explanation
     first = re.match(r"\S+", text)
     assert first is not None
-    symbols = {symbol.lower() for symbol in document.SYMBOLS} - {"a"}  # the article
+    # the article
+    symbols = {symbol.lower() for symbol in document.SYMBOLS} - {"a"}
     assert first[0].strip(",:").lower() not in symbols
+    # articles, "2 x 3"
     letters = set(re.findall(r"(?<![\w.'-])([A-Za-z](?:_eval)?)(?![\w'-]|\.\w)", plain(text))) - {
         "a",
         "A",
         "x",
-    }  # articles, "2 x 3"
+    }
     assert letters <= document.SYMBOLS.keys(), letters
 
 
@@ -134,7 +194,10 @@ def test_symbols_are_those_of_the_legend(code: str) -> None:
 def test_names_are_spelled_as_their_owners_do(code: str) -> None:
     """In titles and texts."""
     rule = document.RULES[code]
-    wrong = r"\b(Verl|VERL|VLLM|Vllm|easyR1|Easyr1|EasyR1s|Trl|MS-Swift|Ms-swift|ms swift|s keys|kl|gpus?)\b"
+    wrong = (
+        r"\b(Verl|VERL|VLLM|Vllm|easyR1|Easyr1|EasyR1s|Trl|MS-Swift|Ms-swift|ms swift|s keys"
+        r"|kl|gpus?)\b"
+    )
     assert not re.search(wrong, plain(f"{rule.title}. {rule.explanation}"))
 
 

@@ -28,7 +28,9 @@ def script(here: Path) -> Callable[..., Path]:
     return write
 
 
-def test_each_recipe_is_judged_and_counted(script: Write, capsys: pytest.CaptureFixture[str]) -> None:
+def test_each_recipe_is_judged_and_counted(
+    script: Write, capsys: pytest.CaptureFixture[str]
+) -> None:
     """The closing line counts recipes, and JSON has an object each with its line."""
     path = script()
     assert lint([path], processes=8, select=["GB101"]) == 1
@@ -53,14 +55,18 @@ def test_the_diff_is_of_the_right_one(script: Write, capsys: pytest.CaptureFixtu
         before = path.read_text()
         lint([path], processes=8, select=["GB101"], diff=True, unsafe_fixes=True)
         changed = [
-            line for line in capsys.readouterr().out.splitlines() if line.startswith("+") and "GRPOConfig" in line
+            line
+            for line in capsys.readouterr().out.splitlines()
+            if line.startswith("+") and "GRPOConfig" in line
         ]
         assert len(changed) == 1
         assert changed[0].startswith("+b = GRPOConfig(")
         assert path.read_text() == before
 
 
-def test_a_notebook_has_cells(script: Write, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_notebook_has_cells(
+    script: Write, here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Cell and line in it; GitHub knows no lines of cells."""
     path = script(name="train.ipynb")
     lint([path], processes=8, select=["GB101"])

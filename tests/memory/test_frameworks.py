@@ -20,21 +20,35 @@ from grposweep.cli.plan import show_fit
 
 ACTOR = "actor_rollout_ref.actor"
 VERL = {
-    "data.train_batch_size": 64, "data.max_prompt_length": 512, "data.max_response_length": 1024,
-    "actor_rollout_ref.model.path": "Qwen/Qwen2.5-7B-Instruct", "actor_rollout_ref.model.use_remove_padding": True,
-    f"{ACTOR}.ppo_mini_batch_size": 64, f"{ACTOR}.ppo_micro_batch_size_per_gpu": 8, f"{ACTOR}.use_kl_loss": True,
-    "actor_rollout_ref.rollout.n": 5, "actor_rollout_ref.rollout.gpu_memory_utilization": 0.6,
-    "actor_rollout_ref.rollout.tensor_model_parallel_size": 2, "trainer.n_gpus_per_node": 8,
-}  # fmt: skip
+    "data.train_batch_size": 64,
+    "data.max_prompt_length": 512,
+    "data.max_response_length": 1024,
+    "actor_rollout_ref.model.path": "Qwen/Qwen2.5-7B-Instruct",
+    "actor_rollout_ref.model.use_remove_padding": True,
+    f"{ACTOR}.ppo_mini_batch_size": 64,
+    f"{ACTOR}.ppo_micro_batch_size_per_gpu": 8,
+    f"{ACTOR}.use_kl_loss": True,
+    "actor_rollout_ref.rollout.n": 5,
+    "actor_rollout_ref.rollout.gpu_memory_utilization": 0.6,
+    "actor_rollout_ref.rollout.tensor_model_parallel_size": 2,
+    "trainer.n_gpus_per_node": 8,
+}
 EASYR1 = {
-    "data.rollout_batch_size": 512, "data.max_prompt_length": 2048, "data.max_response_length": 2048,
-    "worker.actor.model.model_path": "Qwen/Qwen2.5-VL-7B-Instruct", "worker.actor.global_batch_size": 128,
-    "worker.actor.micro_batch_size_per_device_for_update": 1, "worker.rollout.n": 5, "trainer.n_gpus_per_node": 8,
-}  # fmt: skip
+    "data.rollout_batch_size": 512,
+    "data.max_prompt_length": 2048,
+    "data.max_response_length": 2048,
+    "worker.actor.model.model_path": "Qwen/Qwen2.5-VL-7B-Instruct",
+    "worker.actor.global_batch_size": 128,
+    "worker.actor.micro_batch_size_per_device_for_update": 1,
+    "worker.rollout.n": 5,
+    "trainer.n_gpus_per_node": 8,
+}
 TRL = {
-    "model_name_or_path": "Qwen/Qwen3-0.6B", "per_device_train_batch_size": 4, "max_completion_length": 1024,
+    "model_name_or_path": "Qwen/Qwen3-0.6B",
+    "per_device_train_batch_size": 4,
+    "max_completion_length": 1024,
     "gradient_checkpointing": False,
-}  # fmt: skip
+}
 
 
 def setting(tmp_path: Path, config: dict[str, Any], **options: Any) -> Setting:
@@ -53,35 +67,47 @@ def memory(s: Setting) -> Memory:
 
 
 def test_verl_keeps_float32_shards_and_sends_weights_while_vllm_wakes(tmp_path: Path) -> None:
-    """16 bytes per parameter among 8 GPUs in the step, and 4 for its square roots; all logits of a micro-batch."""
+    """16 bytes per parameter among 8 GPUs in the step, and 4 for its square roots; all logits of a
+    micro-batch.
+    """
     s = setting(tmp_path, VERL)
     found = memory(s)
     step = found.parts["step"]
-    assert step["weights"] + step["gradients"] + step["optimizer"] == pytest.approx(20 / 8 * 7.6156e9, rel=0.01)
+    assert step["weights"] + step["gradients"] + step["optimizer"] == pytest.approx(
+        20 / 8 * 7.6156e9, rel=0.01
+    )
     assert found.phases.keys() >= {"generation", "sync", "backward"}
     assert found.parts["backward"]["logits"] == pytest.approx(8 * 1536 * 152_064 * 4, rel=0.2)
 
 
-@pytest.mark.parametrize(("key", "part", "phase"), [
-    ("param_offload", "weights", "generation"), ("optimizer_offload", "optimizer", "backward"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("key", "part", "phase"),
+    [
+        ("param_offload", "weights", "generation"),
+        ("optimizer_offload", "optimizer", "backward"),
+    ],
+)
 def test_parts_that_verl_offloads_are_on_the_gpu_only_while_used(
     tmp_path: Path, key: str, part: str, phase: str
 ) -> None:
-    """Weights come back to be sent and to train, optimizer states for the step; main memory holds them meanwhile."""
+    """Weights come back to be sent and to train, optimizer states for the step; main memory holds
+    them meanwhile.
+    """
     s = setting(tmp_path, {**VERL, f"{ACTOR}.fsdp_config.{key}": True})
     found, host = memory(s), find_host_memory(s)
     assert part not in found.parts[phase]
     assert part in found.parts["step"]
     assert host is not None
-    assert host.offloaded > 25 * GIB  # 4 or 8 bytes per parameter, of all ranks
+    # 4 or 8 bytes per parameter, of all ranks
+    assert host.offloaded > 25 * GIB
 
 
 def test_a_dynamic_micro_batch_is_sized_by_its_tokens(tmp_path: Path) -> None:
     """For every number of sequences."""
     dynamic = {**VERL, f"{ACTOR}.use_dynamic_bsz": True, f"{ACTOR}.ppo_max_token_len_per_gpu": 4096}
     small, large = (
-        memory(setting(tmp_path, dynamic | {f"{ACTOR}.ppo_max_token_len_per_gpu": n})) for n in (4096, 16_384)
+        memory(setting(tmp_path, dynamic | {f"{ACTOR}.ppo_max_token_len_per_gpu": n}))
+        for n in (4096, 16_384)
     )
     assert large.phases["backward"] > small.phases["backward"] + 5 * GIB
 
@@ -96,7 +122,10 @@ def test_easyr1_counts_the_vision_tower(tmp_path: Path) -> None:
 
 def test_older_releases_of_trl_hold_all_logits(tmp_path: Path) -> None:
     """From 1.15 on they are made in tiles; the version is the requested one."""
-    old, new = (memory(setting(tmp_path, TRL, processes=1, own_version=version)) for version in ("0.19", "1.16"))
+    old, new = (
+        memory(setting(tmp_path, TRL, processes=1, own_version=version))
+        for version in ("0.19", "1.16")
+    )
     assert old.phases["backward"] - new.phases["backward"] > 3 * 4 * 1024 * 151_936 * 4 * 0.6
 
 
@@ -106,7 +135,9 @@ def test_a_version_is_refused_for_this_projects_own_trainer() -> None:
         show_fit(["model=qwen2_5_1_5b"], Options(own_version="0.17"), 80.0, as_json=True)
 
 
-def test_fit_names_the_change_that_saves_most(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_fit_names_the_change_that_saves_most(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """With its interval, its phase and the verdict, for programs as well."""
     path = tmp_path / "recipe.yaml"
     path.write_text("".join(f"{key}: {json.dumps(value)}\n" for key, value in TRL.items()))
@@ -114,7 +145,10 @@ def test_fit_names_the_change_that_saves_most(tmp_path: Path, capsys: pytest.Cap
     answer = json.loads(capsys.readouterr().out)
     assert answer["verdict"] in ("may fit", "does not fit")
     assert answer["low"] < answer["peak"] < answer["high"]
-    assert (answer["phase"], next(iter(answer["savings"]))) == ("backward", "gradient checkpointing")
+    assert (answer["phase"], next(iter(answer["savings"]))) == (
+        "backward",
+        "gradient checkpointing",
+    )
     assert {"LoRA", "ZeRO-2", "micro-batch 4 to 2"} <= answer["savings"].keys()
 
 
@@ -143,9 +177,14 @@ def test_experts_count_as_memory_but_few_of_them_compute() -> None:
     assert model.active == pytest.approx(3.3e9, rel=0.02)
 
 
-@pytest.mark.parametrize(("name", "bits"), [
-    ("unsloth/Qwen2.5-7B-Instruct-bnb-4bit", 4), ("Qwen/Qwen2.5-7B-Instruct-GPTQ-Int8", 8), ("Qwen/Qwen2.5-7B", 0),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "bits"),
+    [
+        ("unsloth/Qwen2.5-7B-Instruct-bnb-4bit", 4),
+        ("Qwen/Qwen2.5-7B-Instruct-GPTQ-Int8", 8),
+        ("Qwen/Qwen2.5-7B", 0),
+    ],
+)
 def test_a_name_says_how_weights_are_quantized(name: str, bits: int) -> None:
     """As the makers of quantized models write it."""
     assert find_bits(name) == bits
@@ -154,7 +193,10 @@ def test_a_name_says_how_weights_are_quantized(name: str, bits: int) -> None:
 def test_quantized_weights_take_a_quarter(tmp_path: Path) -> None:
     """4 bits and their scales, but for embedding and head."""
     lora = {**TRL, "model_name_or_path": "Qwen/Qwen2.5-7B", "dtype": "bfloat16", "use_peft": True}
-    half, four = (memory(setting(tmp_path, lora | {"load_in_4bit": on}, processes=1)).weights for on in (False, True))
+    half, four = (
+        memory(setting(tmp_path, lora | {"load_in_4bit": on}, processes=1)).weights
+        for on in (False, True)
+    )
     assert 0.3 < four / half < 0.4
 
 
@@ -163,11 +205,22 @@ def test_fit_knows_whether_vllm_starts(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], share: float, verdict: str
 ) -> None:
     """7B on 40 GB: 12 GiB do not hold weights of 14.2, however small the rest is."""
-    config = {**TRL, "model_name_or_path": "Qwen/Qwen2.5-7B", "dtype": "bfloat16", "use_peft": True, "use_vllm": True,
-              "vllm_mode": "colocate", "vllm_gpu_memory_utilization": share, "per_device_train_batch_size": 1,
-              "gradient_checkpointing": True}  # fmt: skip
+    config = {
+        **TRL,
+        "model_name_or_path": "Qwen/Qwen2.5-7B",
+        "dtype": "bfloat16",
+        "use_peft": True,
+        "use_vllm": True,
+        "vllm_mode": "colocate",
+        "vllm_gpu_memory_utilization": share,
+        "per_device_train_batch_size": 1,
+        "gradient_checkpointing": True,
+    }
     path = tmp_path / "recipe.yaml"
     path.write_text("".join(f"{key}: {json.dumps(value)}\n" for key, value in config.items()))
     show_fit([str(path)], Options(processes=1), 40.0, as_json=True)
     answer = json.loads(capsys.readouterr().out)
-    assert (answer["verdict"], answer["engine_needs"] > answer["engine_share"]) == (verdict, share == 0.3)
+    assert (answer["verdict"], answer["engine_needs"] > answer["engine_share"]) == (
+        verdict,
+        share == 0.3,
+    )

@@ -1,4 +1,6 @@
-"""The GPU grid's parts that need no GPU: its points, its verdicts, and one run of a model so small that a CPU does it."""
+"""The GPU grid's parts that need no GPU: its points, its verdicts, and one run of a model so small
+that a CPU does it.
+"""
 
 import json
 import sys
@@ -11,7 +13,16 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks" / "memory"))
 import gpu_grid
 import gpu_point
-from gpu_grid import Outcome, compare, estimate_gib, expected_seconds, grid, read_outcome, read_outcomes, row
+from gpu_grid import (
+    Outcome,
+    compare,
+    estimate_gib,
+    expected_seconds,
+    grid,
+    read_outcome,
+    read_outcomes,
+    row,
+)
 from gpu_point import Point
 
 from grporecipe.model.architecture import Architecture
@@ -22,7 +33,9 @@ H200 = 140.4
 
 @pytest.mark.parametrize("gpu_gib", [24.0, 80.0, H200])
 def test_the_grid_turns_every_switch_and_has_points_around_the_gpus_memory(gpu_gib: float) -> None:
-    """At least 24 of them, one model's after the other; some run out of memory, by a small margin."""
+    """At least 24 of them, one model's after the other; some run out of memory, by a small
+    margin.
+    """
     points = grid(gpu_gib)
     assert len(set(points)) == len(points) >= 24
     for name in ("checkpoints", "lora", "kl"):
@@ -39,7 +52,9 @@ def test_the_grid_is_done_in_three_pieces_of_ten_minutes() -> None:
     assert sum(map(expected_seconds, grid(H200))) < 25 * 60
 
 
-@pytest.mark.parametrize(("off", "close"), [(1.0, True), (1.14, True), (0.86, True), (1.2, False), (0.8, False)])
+@pytest.mark.parametrize(
+    ("off", "close"), [(1.0, True), (1.14, True), (0.86, True), (1.2, False), (0.8, False)]
+)
 def test_an_estimate_is_close_within_fifteen_per_cent(off: float, close: bool) -> None:
     """Of what was reserved, in both directions."""
     assert Outcome(POINT, estimate_gib(POINT) / off).is_close() == close
@@ -71,9 +86,15 @@ def test_a_process_is_understood_however_it_ended(out: str, log: str, wanted: Ou
 def test_a_later_call_continues_from_what_this_gpu_has_measured(tmp_path: Path) -> None:
     """Neither errors nor another GPU's figures count."""
     found = Outcome(POINT, 3.0)
-    lines = [("H200", found), ("H200", Outcome(POINT, None, error="killed")), ("T4", Outcome(POINT, 5.0))]
+    lines = [
+        ("H200", found),
+        ("H200", Outcome(POINT, None, error="killed")),
+        ("T4", Outcome(POINT, 5.0)),
+    ]
     path = tmp_path / "grid.jsonl"
-    path.write_text("".join(json.dumps({"gpu": gpu, **asdict(outcome)}) + "\n" for gpu, outcome in lines))
+    path.write_text(
+        "".join(json.dumps({"gpu": gpu, **asdict(outcome)}) + "\n" for gpu, outcome in lines)
+    )
     assert read_outcomes(path, "H200") == [found]
     assert read_outcomes(tmp_path / "none.jsonl", "H200") == []
 
@@ -81,7 +102,12 @@ def test_a_later_call_continues_from_what_this_gpu_has_measured(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("outcomes", "wanted", "code", "says"),
     [
-        ([Outcome(POINT, estimate_gib(POINT))], 1, 0, "1 of 1 points measured; 1 of 1 estimates within 15%; 0 ran out"),
+        (
+            [Outcome(POINT, estimate_gib(POINT))],
+            1,
+            0,
+            "1 of 1 points measured; 1 of 1 estimates within 15%; 0 ran out",
+        ),
         ([Outcome(POINT, estimate_gib(POINT))], 2, 1, "1 of 2 points measured"),
         ([Outcome(POINT, 2 * estimate_gib(POINT))], 1, 1, "0 of 1 estimates"),
         ([Outcome(POINT, None, ran_out=True)], 1, 1, "1 ran out of memory, 1 of them called safe"),
@@ -104,9 +130,15 @@ def test_a_process_waits_for_its_point_and_reports_why_it_cannot_measure(tmp_pat
 
 @pytest.mark.slow
 @pytest.mark.parametrize("generates", [False, True])
-def test_a_point_is_measured_by_real_steps(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, generates: bool) -> None:
-    """The code that a GPU runs, on a CPU: a model of two layers, with KL and adapters; torch reserves no GPU memory."""
-    monkeypatch.setitem(gpu_point.known_models(), "two layers", Architecture(2, 32, 64, 4, 2, 8, 64, True, "qwen2"))
+def test_a_point_is_measured_by_real_steps(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, generates: bool
+) -> None:
+    """The code that a GPU runs, on a CPU: a model of two layers, with KL and adapters; torch
+    reserves no GPU memory.
+    """
+    monkeypatch.setitem(
+        gpu_point.known_models(), "two layers", Architecture(2, 32, 64, 4, 2, 8, 64, True, "qwen2")
+    )
     monkeypatch.setattr(gpu_point, "PROMPT", 4)
     for lora in (False, True):
         found = gpu_point.measure(Point("two layers", 8, 4, True, lora, True, generates), tmp_path)

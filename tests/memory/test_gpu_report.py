@@ -1,4 +1,6 @@
-"""What `make gpu` measured: the tables are those of the lines that are kept, and each part says what it lacks."""
+"""What `make gpu` measured: the tables are those of the lines that are kept, and each part says
+what it lacks.
+"""
 
 import json
 import subprocess
@@ -17,7 +19,9 @@ HERE = PROJECT / "benchmarks" / "gpu"
 
 def test_the_results_are_those_of_the_lines_that_are_kept() -> None:
     """A table that was edited, or a line without its table, is noticed."""
-    assert gpu_report.render(gpu_report.RESULTS, gpu_report.GRID) == (HERE / "RESULTS.md").read_text()
+    assert (
+        gpu_report.render(gpu_report.RESULTS, gpu_report.GRID) == (HERE / "RESULTS.md").read_text()
+    )
     assert gpu_report.draw_recorded(gpu_report.RESULTS) == gpu_report.PICTURE.read_text()
 
 
@@ -33,8 +37,22 @@ def test_lines_that_are_reported_twice_are_kept_once(tmp_path: Path) -> None:
 def test_a_card_is_told_its_failed_tests_and_its_fastest_way_to_share(tmp_path: Path) -> None:
     """One heading for each part that was measured."""
     lines = [
-        {"part": "tests", "card": "A", "test": "x", "outcome": "failed", "seconds": 1.0, "why": "two\nlines"},
-        {"part": "packing", "card": "A", "trials": 8, "mps": True, "step_seconds": 0.8, "seconds_a_trial_step": 0.1},
+        {
+            "part": "tests",
+            "card": "A",
+            "test": "x",
+            "outcome": "failed",
+            "seconds": 1.0,
+            "why": "two\nlines",
+        },
+        {
+            "part": "packing",
+            "card": "A",
+            "trials": 8,
+            "mps": True,
+            "step_seconds": 0.8,
+            "seconds_a_trial_step": 0.1,
+        },
     ]
     (tmp_path / "results").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
     text = gpu_report.render(tmp_path / "results", tmp_path / "none")
@@ -48,6 +66,10 @@ def test_a_card_is_told_its_failed_tests_and_its_fastest_way_to_share(tmp_path: 
 def test_without_a_gpu_the_command_says_what_does_not_need_one() -> None:
     """In one message."""
     command = [sys.executable, str(HERE / "run.py"), "model"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env={"CUDA_VISIBLE_DEVICES": ""})
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, env={"CUDA_VISIBLE_DEVICES": ""}
+    )
     assert done.returncode == 2
-    assert "no GPU is visible to torch. --rehearsal does all of it in small on a CPU." in done.stderr
+    assert (
+        "no GPU is visible to torch. --rehearsal does all of it in small on a CPU." in done.stderr
+    )

@@ -1,4 +1,6 @@
-"""The estimate against what others have published: fits, out of memory, GiB (benchmarks/memory/published.jsonl)."""
+"""The estimate against what others have published: fits, out of memory, GiB
+(benchmarks/memory/published.jsonl).
+"""
 
 import sys
 from pathlib import Path
@@ -6,10 +8,12 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks" / "memory"))
-from published import BISECTIONS, compare, largest_batch, read_rows  # it lies there
+# it lies there
+from published import BISECTIONS, compare, largest_batch, read_rows
 
 ROWS = read_rows()
-# ms-swift#4311: 3B with images, ZeRO-3, out of memory on 90 GB; 48 GiB are estimated, and the thread does not say in which phase.
+# ms-swift#4311: 3B with images, ZeRO-3, out of memory on 90 GB; 48 GiB are estimated, and the
+# thread does not say in which phase.
 KNOWN_TO_BE_WRONG = {"swift-4311"}
 
 
@@ -21,8 +25,12 @@ def test_the_largest_batch_of_a_published_bisection_is_met(model: str) -> None:
 
 
 def test_no_published_run_is_judged_wrongly_beyond_the_interval() -> None:
-    """If the source states all sizes, runs that fitted are not refused, and runs that ran out of memory are not called safe."""
-    assert {each.id for each in compare(ROWS) if each.complete and each.is_false} == KNOWN_TO_BE_WRONG
+    """If the source states all sizes, runs that fitted are not refused, and runs that ran out of
+    memory are not called safe.
+    """
+    assert {
+        each.id for each in compare(ROWS) if each.complete and each.is_false
+    } == KNOWN_TO_BE_WRONG
 
 
 def test_a_third_of_the_runs_is_held_back() -> None:

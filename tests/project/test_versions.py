@@ -1,4 +1,6 @@
-"""The version that a recipe is judged by comes from options, settings, requirements, the framework's source, or keys."""
+"""The version that a recipe is judged by comes from options, settings, requirements, the
+framework's source, or keys.
+"""
 
 import json
 from collections.abc import Callable
@@ -16,7 +18,8 @@ from grporecipe.registries import NEWEST
 
 Tree = Callable[..., Path]
 RECIPE = "model_name_or_path: a/b\nnum_generations: 8\nper_device_train_batch_size: 8\n"
-OLD = RECIPE + "max_prompt_length: 512\n"  # until TRL 0.27
+# until TRL 0.27
+OLD = RECIPE + "max_prompt_length: 512\n"
 VERL = """\
 data:
   train_batch_size: 1024
@@ -64,22 +67,41 @@ def linted(name: str = "recipes/r.yaml", **options: str) -> LintResult:
 
 def codes(result: LintResult, severity: str) -> list[str]:
     """The codes of one severity."""
-    return [found.code for found in result.diagnostics if found.severity == severity and found.code.startswith("GV")]
+    return [
+        found.code
+        for found in result.diagnostics
+        if found.severity == severity and found.code.startswith("GV")
+    ]
 
 
 def test_an_option_wins_over_settings_and_these_over_requirements(tree: Tree) -> None:
     """Each says where it comes from."""
     tree(**{"recipes/r.yaml": RECIPE, "setup.py": "setup(install_requires=['trl[vllm]==0.16.0'])"})
-    assert (loaded().version, loaded().version_source) == ((0, 16, 0), ("pinned", "setup.py", "trl[vllm]==0.16.0", ()))
+    assert (loaded().version, loaded().version_source) == (
+        (0, 16, 0),
+        ("pinned", "setup.py", "trl[vllm]==0.16.0", ()),
+    )
     tree(**{".grposweep.toml": 'framework-version = "0.17"\n'})
-    assert (loaded().version, loaded().version_source[:2]) == ((0, 17, 0), ("project", ".grposweep.toml"))
+    assert (loaded().version, loaded().version_source[:2]) == (
+        (0, 17, 0),
+        ("project", ".grposweep.toml"),
+    )
     asked = loaded(own_version="0.18")
-    assert (asked.version, asked.version_source[:2]) == ((0, 18, 0), ("asked", "--framework-version"))
+    assert (asked.version, asked.version_source[:2]) == (
+        (0, 18, 0),
+        ("asked", "--framework-version"),
+    )
 
 
 def test_the_nearest_requirement_counts(tree: Tree) -> None:
     """Of a folder above before that of the repository."""
-    tree(**{"requirements.txt": "trl==0.14.0\n", "recipes/setup.py": "x = ['trl==0.18.0']", "recipes/r.yaml": RECIPE})
+    tree(
+        **{
+            "requirements.txt": "trl==0.14.0\n",
+            "recipes/setup.py": "x = ['trl==0.18.0']",
+            "recipes/r.yaml": RECIPE,
+        }
+    )
     assert loaded().version == (0, 18, 0)
 
 
@@ -89,7 +111,9 @@ REQUIREMENTS = {
     "requirements.txt": "# trl==0.14.0\ntrl==0.18.0  # newest\n",
     "requirements-train.txt": "git+https://github.com/huggingface/trl.git@v0.18.0#egg=trl\n",
     "pyproject.toml": '[project]\ndependencies = ["trl[vllm] == 0.18.0"]\n',
-    "sub/pyproject.toml": '[tool.poetry.dependencies]\ntrl = {version = "0.18.0", extras = ["vllm"]}\n',
+    "sub/pyproject.toml": (
+        '[tool.poetry.dependencies]\ntrl = {version = "0.18.0", extras = ["vllm"]}\n'
+    ),
     "uv.lock": '[[package]]\nname = "trl"\nversion = "0.18.0"\n',
     "Pipfile.lock": json.dumps({"default": {"trl": {"hashes": [], "version": "==0.18.0"}}}),
     "poetry/pyproject.toml": '[tool.poetry.dependencies]\ntrl = "(==0.18.0)"\n',
@@ -112,16 +136,32 @@ def test_a_range_is_a_version_if_all_its_releases_take_the_same_keys(tree: Tree)
 
 
 def test_an_error_of_some_releases_of_a_range_is_a_warning(tree: Tree) -> None:
-    """It names the releases that allow it: the engine of verl has a default before 0.6. An error of all of them stays."""
-    run = "python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo actor_rollout_ref.rollout.n=8 {}\n"
-    tree(**{"run.sh": run.format(""), "bad.sh": run.format("trainer.nnodes=x"), "requirements.txt": "verl>=0.4.0\n"})
+    """It names the releases that allow it: the engine of verl has a default before 0.6. An error of
+    all of them stays.
+    """
+    run = (
+        "python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo "
+        "actor_rollout_ref.rollout.n=8 {}\n"
+    )
+    tree(
+        **{
+            "run.sh": run.format(""),
+            "bad.sh": run.format("trainer.nnodes=x"),
+            "requirements.txt": "verl>=0.4.0\n",
+        }
+    )
     found = {problem.code: problem for problem in linted("run.sh").diagnostics}
-    assert (found["GV404"].severity, "0.5.0 allows it" in found["GV404"].message) == ("warning", True)
+    assert (found["GV404"].severity, "0.5.0 allows it" in found["GV404"].message) == (
+        "warning",
+        True,
+    )
     assert "GV303" in codes(linted("bad.sh"), "error")
 
 
 @pytest.mark.parametrize(("required", "says"), [("trl>=0.14", True), ("trl>=0.19", False)])
-def test_an_error_of_older_releases_of_a_range_is_a_note(required: str, says: bool, tree: Tree) -> None:
+def test_an_error_of_older_releases_of_a_range_is_a_note(
+    required: str, says: bool, tree: Tree
+) -> None:
     """TRL 0.15 and 0.16 do not count accumulated micro-batches."""
     recipe = "num_generations: 8\nper_device_train_batch_size: 4\ngradient_accumulation_steps: 4\n"
     tree(**{"recipes/r.yaml": recipe, "requirements.txt": f"{required}\n"})
@@ -134,14 +174,18 @@ def test_an_error_of_older_releases_of_a_range_is_a_note(required: str, says: bo
 
 
 @pytest.mark.parametrize(("required", "severity"), [("", "note"), ("trl==1.16.0\n", "warning")])
-def test_a_warning_about_a_default_of_a_guessed_release_is_a_note(required: str, severity: str, tree: Tree) -> None:
+def test_a_warning_about_a_default_of_a_guessed_release_is_a_note(
+    required: str, severity: str, tree: Tree
+) -> None:
     """TRL 1.16 is assumed, and its ``use_bias_correction_kl`` came with 1.10."""
     tree(**{"recipes/r.yaml": RECIPE + "beta: 0.1\n", "requirements.txt": required})
     assert {d.code: d.severity for d in linted().diagnostics}["GK204"] == severity
 
 
 def test_a_key_of_other_releases_is_not_called_unknown_to_all(tree: Tree) -> None:
-    """``vllm_max_model_len`` went when ``vllm_max_model_length`` came; its value is known only to the program."""
+    """``vllm_max_model_len`` went when ``vllm_max_model_length`` came; its value is known only to
+    the program.
+    """
     made = "GRPOConfig(vllm_max_model_len=own.length, vllm_max_model_length=2, beta=0.1)"
     tree(**{"train.py": f"from trl import GRPOConfig\nimport own\nargs = {made}\n"})
     assert all("no TRL release has" not in d.message for d in linted("train.py").diagnostics)
@@ -160,7 +204,9 @@ def test_a_commit_is_no_version(tree: Tree) -> None:
     tree(
         **{
             "recipes/r.yaml": OLD,
-            "setup.py": "d = ['trl @ git+https://github.com/huggingface/trl.git@" + "a1" * 20 + "']",
+            "setup.py": "d = ['trl @ git+https://github.com/huggingface/trl.git@"
+            + "a1" * 20
+            + "']",
         }
     )
     assert (loaded().version, loaded().version_source.kind) == ((0, 27, 2), "keys")
@@ -176,10 +222,19 @@ def test_a_recipe_alone_is_judged_by_the_newest_release_with_its_keys(tree: Tree
 
 def test_keys_of_no_common_release_are_one_note_without_fixes(tree: Tree) -> None:
     """Never an error: nothing says which version trains."""
-    tree(**{"recipes/r.yaml": OLD + "dtype: bfloat16\nlog_unique_prompts: true\nactivation_checkpointing: true\n"})
+    tree(
+        **{
+            "recipes/r.yaml": OLD
+            + "dtype: bfloat16\nlog_unique_prompts: true\nactivation_checkpointing: true\n"
+        }
+    )
     result = linted()
     assert not result.recipe.version_source.known
-    assert (codes(result, "error"), codes(result, "warning"), codes(result, "note")) == ([], [], ["GV110"])
+    assert (codes(result, "error"), codes(result, "warning"), codes(result, "note")) == (
+        [],
+        [],
+        ["GV110"],
+    )
     (found,) = (found for found in result.diagnostics if found.code == "GV110")
     assert found.fixes == ()
     assert "max_prompt_length" in found.keys
@@ -188,7 +243,10 @@ def test_keys_of_no_common_release_are_one_note_without_fixes(tree: Tree) -> Non
 def test_a_pin_and_keys_of_another_release_are_one_warning(tree: Tree) -> None:
     """It names the pin, and the releases that take the keys."""
     tree(
-        **{"recipes/r.yaml": RECIPE + "vllm_importance_sampling_mode: token_mask\n", "setup.py": "d = ['trl==0.18.0']"}
+        **{
+            "recipes/r.yaml": RECIPE + "vllm_importance_sampling_mode: token_mask\n",
+            "setup.py": "d = ['trl==0.18.0']",
+        }
     )
     result = linted()
     assert (codes(result, "error"), codes(result, "warning")) == ([], ["GV111"])
@@ -199,28 +257,45 @@ def test_a_pin_and_keys_of_another_release_are_one_warning(tree: Tree) -> None:
 
 def test_the_keys_of_a_verl_in_the_repository_count(tree: Tree) -> None:
     """A switch of the fork's own is known, its defaults are read, and what it lacks is an error."""
-    run = "python3 -m verl.trainer.main_ppo data.own_switch=true actor_rollout_ref.rollout.n_agent=5"
+    run = (
+        "python3 -m verl.trainer.main_ppo data.own_switch=true actor_rollout_ref.rollout.n_agent=5"
+    )
     tree(
-        **{"src/verl/trainer/config/ppo_trainer.yaml": VERL, "run.sh": run + "\n", "bad.sh": run + " data.no_such=1\n"}
+        **{
+            "src/verl/trainer/config/ppo_trainer.yaml": VERL,
+            "run.sh": run + "\n",
+            "bad.sh": run + " data.no_such=1\n",
+        }
     )
     result = linted("run.sh")
     assert result.recipe.version_source == ("vendored", "src/verl/", "its own source", ())
     assert codes(result, "error") == []
-    assert result.setting.per_device_train_batch_size == 8  # 64 of all GPUs, as its file says
+    # 64 of all GPUs, as its file says
+    assert result.setting.per_device_train_batch_size == 8
     assert "GV401" in codes(linted("bad.sh"), "error")
 
 
 def test_the_keys_of_a_trl_in_the_repository_count(tree: Tree) -> None:
-    """Its GRPOConfig with own fields and defaults, in the version that it states; the rest is that release's."""
-    tree(**{
-        "recipes/r.yaml": RECIPE + "own_bonus: 0.5\nevaluation_strategy: steps\nmax_steps: 10\n",
-        "trl/__init__.py": '__version__ = "0.16.0.dev0"\n',
-        "trl/trainer/base.py": "from dataclasses import dataclass\n@dataclass\nclass Base:\n    own_bonus: float = 0.0\n",
-        "trl/trainer/grpo_config.py": (
-            "from dataclasses import dataclass, field\nfrom .base import Base\n@dataclass\nclass GRPOConfig(Base):\n"
-            "    num_generations: int = field(default=6, metadata={'help': ''})\n    beta: float = 0.125\n"
-        ),
-    })  # fmt: skip
+    """Its GRPOConfig with own fields and defaults, in the version that it states; the rest is that
+    release's.
+    """
+    tree(
+        **{
+            "recipes/r.yaml": RECIPE
+            + "own_bonus: 0.5\nevaluation_strategy: steps\nmax_steps: 10\n",
+            "trl/__init__.py": '__version__ = "0.16.0.dev0"\n',
+            "trl/trainer/base.py": (
+                "from dataclasses import dataclass\n@dataclass\nclass "
+                "Base:\n    own_bonus: float = 0.0\n"
+            ),
+            "trl/trainer/grpo_config.py": (
+                "from dataclasses import dataclass, field\nfrom .base import "
+                "Base\n@dataclass\nclass GRPOConfig(Base):\n"
+                "    num_generations: int = field(default=6, metadata={'help': ''})\n    beta: "
+                "float = 0.125\n"
+            ),
+        }
+    )
     found = linted()
     assert found.recipe.version == (0, 16, 0)
     assert found.recipe.version_source[:2] == ("vendored", "trl/")
@@ -260,14 +335,27 @@ class WorkerConfig:
 
 
 def test_the_keys_of_an_easyr1_in_the_repository_count(tree: Tree) -> None:
-    """Its dataclasses over several files, with own fields, defaults and estimators; what they lack is an error."""
-    run = "python3 -m verl.trainer.main worker.rollout.own_bonus=0.5 algorithm.adv_estimator=own_grpo worker.rollout.m=1\n"
-    tree(**{"run.sh": run, "verl/trainer/config.py": PPO, "verl/workers/config/__init__.py": "from .own import WorkerConfig\n",
-            "verl/workers/config/own.py": WORKER})  # fmt: skip
+    """Its dataclasses over several files, with own fields, defaults and estimators; what they lack
+    is an error.
+    """
+    run = (
+        "python3 -m verl.trainer.main worker.rollout.own_bonus=0.5 "
+        "algorithm.adv_estimator=own_grpo worker.rollout.m=1\n"
+    )
+    tree(
+        **{
+            "run.sh": run,
+            "verl/trainer/config.py": PPO,
+            "verl/workers/config/__init__.py": "from .own import WorkerConfig\n",
+            "verl/workers/config/own.py": WORKER,
+        }
+    )
     result = linted("run.sh")
     assert result.recipe.version_source[:2] == ("vendored", "verl/")
     assert (result.setting.num_generations, result.setting.max_batched_tokens) == (8, 16385)
-    messages = [found.message for found in result.diagnostics if found.code in ("GV301", "GV305", "GT303")]
+    messages = [
+        found.message for found in result.diagnostics if found.code in ("GV301", "GV305", "GT303")
+    ]
     assert [message.partition(":")[0] for message in messages] == ["worker.rollout.m=1"]
     tree(**{"verl/workers/config/own.py": WORKER.replace("n: int = 8", "n: int = 16")})
     assert linted("run.sh").setting.num_generations == 16
@@ -289,8 +377,13 @@ def test_lists_of_defaults_are_composed_from_that_folder(tree: Tree) -> None:
     config = "defaults:\n  - actor@actor_rollout_ref.actor: dp_actor\n  - _self_\n" + VERL.replace(
         "    use_kl_loss: false\n", ""
     )
-    tree(**{"verl/trainer/config/ppo_trainer.yaml": config, "verl/trainer/config/actor/dp_actor.yaml": "own_key: 3\n",
-            "run.sh": "python3 -m verl.trainer.main_ppo actor_rollout_ref.actor.own_key=4\n"})  # fmt: skip
+    tree(
+        **{
+            "verl/trainer/config/ppo_trainer.yaml": config,
+            "verl/trainer/config/actor/dp_actor.yaml": "own_key: 3\n",
+            "run.sh": "python3 -m verl.trainer.main_ppo actor_rollout_ref.actor.own_key=4\n",
+        }
+    )
     vendored = loaded("run.sh").vendored
     assert vendored is not None
     assert vendored["actor_rollout_ref.actor.own_key"].default == 3
@@ -300,16 +393,31 @@ def test_lists_of_defaults_are_composed_from_that_folder(tree: Tree) -> None:
 def test_nothing_of_the_repository_is_executed(tree: Tree) -> None:
     """Neither setup.py nor the framework's source."""
     bomb = "raise SystemExit('executed')\n"
-    tree(**{"setup.py": bomb + "d = ['trl==0.18.0']", "trl/__init__.py": bomb, "recipes/r.yaml": RECIPE})
+    tree(
+        **{
+            "setup.py": bomb + "d = ['trl==0.18.0']",
+            "trl/__init__.py": bomb,
+            "recipes/r.yaml": RECIPE,
+        }
+    )
     assert loaded().version == (0, 18, 0)
-    tree(**{"setup.py": "(" * 100_000, "pyproject.toml": "a = " + "[" * 100_000, "recipes/r.yaml": RECIPE})
+    tree(
+        **{
+            "setup.py": "(" * 100_000,
+            "pyproject.toml": "a = " + "[" * 100_000,
+            "recipes/r.yaml": RECIPE,
+        }
+    )
     assert loaded().version_source.kind in ("keys", "pinned")
 
 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ('framwork = "trl"\n', "there is no setting 'framwork'. The settings are framework, framework-version"),
+        (
+            'framwork = "trl"\n',
+            "there is no setting 'framwork'. The settings are framework, framework-version",
+        ),
         ("processes = 0\n", "it must be a whole number of at least 1"),
         ('framework = "rllm"\n', "grposweep reads"),
         ("framework-version = 0.18\n", "framework-version must be text"),
@@ -328,7 +436,10 @@ def test_bad_settings_are_one_message(text: str, said: str, tree: Tree) -> None:
 
 def test_settings_of_a_project_are_found_upward_and_overridden_by_file(tree: Tree) -> None:
     """In pyproject.toml too; a table of versions is by framework."""
-    table = '[tool.grposweep]\nframework = "open-r1"\nprocesses = 4\nframework-version = { open-r1 = "0.17.0", verl = "0.5" }\n'
+    table = (
+        '[tool.grposweep]\nframework = "open-r1"\nprocesses = 4\nframework-version = { '
+        'open-r1 = "0.17.0", verl = "0.5" }\n'
+    )
     more = '[tool.grposweep.per-file-overrides."recipes/*.yaml"]\nprocesses = 2\n'
     tree(**{"a/b/r.yaml": RECIPE, "recipes/r.yaml": RECIPE, "pyproject.toml": table + more})
     recipe = loaded("a/b/r.yaml")
@@ -338,9 +449,16 @@ def test_settings_of_a_project_are_found_upward_and_overridden_by_file(tree: Tre
 
 def test_rules_are_switched_off_by_the_settings_of_a_project(tree: Tree) -> None:
     """As by --ignore."""
-    tree(**{"recipes/r.yaml": RECIPE + "num_generatons: 4\n", ".grposweep.toml": 'ignore = ["GV102"]\n'})
+    tree(
+        **{
+            "recipes/r.yaml": RECIPE + "num_generatons: 4\n",
+            ".grposweep.toml": 'ignore = ["GV102"]\n',
+        }
+    )
     path = Path("recipes/r.yaml")
-    (result,) = judge_text(path, path.read_text(encoding="utf-8"), Options(), select_rules()).results
+    (result,) = judge_text(
+        path, path.read_text(encoding="utf-8"), Options(), select_rules()
+    ).results
     assert codes(result, "error") == []
 
 
@@ -355,11 +473,25 @@ def test_a_version_newer_than_all_that_are_known_says_by_which_it_is_judged(tree
 
 
 def test_the_version_of_verl_s_source_is_used_if_its_configuration_is_missing(tree: Tree) -> None:
-    """A configuration behind a variable was judged by the newest release, which refuses words of older ones."""
-    launch = "python3 -m verl.trainer.main_ppo --config-path=$WHERE --config-name=own algorithm.adv_estimator=grpo \\\n"
-    tree(**{"verl/trainer/config/ppo_trainer.yaml": VERL, "verl/version/version": "0.6.0\n",
-            "run.sh": launch + "    actor_rollout_ref.rollout.n=8 actor_rollout_ref.rollout.mode=sync\n"})  # fmt: skip
-    assert (loaded("run.sh").version, loaded("run.sh").version_source[:2]) == ((0, 6, 0), ("vendored", "verl/"))
+    """A configuration behind a variable was judged by the newest release, which refuses words of
+    older ones.
+    """
+    launch = (
+        "python3 -m verl.trainer.main_ppo --config-path=$WHERE --config-name=own "
+        "algorithm.adv_estimator=grpo \\\n"
+    )
+    tree(
+        **{
+            "verl/trainer/config/ppo_trainer.yaml": VERL,
+            "verl/version/version": "0.6.0\n",
+            "run.sh": launch
+            + "    actor_rollout_ref.rollout.n=8 actor_rollout_ref.rollout.mode=sync\n",
+        }
+    )
+    assert (loaded("run.sh").version, loaded("run.sh").version_source[:2]) == (
+        (0, 6, 0),
+        ("vendored", "verl/"),
+    )
     assert codes(linted("run.sh"), "error") == []
 
 
@@ -374,14 +506,26 @@ def test_a_requirement_that_changes_is_read_again(tree: Tree) -> None:
 def test_a_repository_of_the_home_folder_pins_nothing_for_projects_in_it(
     tree: Tree, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Some users keep their settings there under git. Another project's requirements do not apply to this one."""
-    home = tree(**{".git/HEAD": "", "other/requirements.txt": "trl==0.14.0\n", "mine/r.yaml": RECIPE})
+    """Some users keep their settings there under git. Another project's requirements do not apply
+    to this one.
+    """
+    home = tree(
+        **{".git/HEAD": "", "other/requirements.txt": "trl==0.14.0\n", "mine/r.yaml": RECIPE}
+    )
     monkeypatch.setenv("HOME", str(home))
     assert loaded("mine/r.yaml").version_source.kind == "keys"
 
 
-@pytest.mark.parametrize("text", ["trl==" + "9" * 5000, "trl" + " " * 100_000 + "x", "trl[" * 50_000, "git+" * 50_000,
-                                  "\n" * 100_000 + "trl"])  # fmt: skip
+@pytest.mark.parametrize(
+    "text",
+    [
+        "trl==" + "9" * 5000,
+        "trl" + " " * 100_000 + "x",
+        "trl[" * 50_000,
+        "git+" * 50_000,
+        "\n" * 100_000 + "trl",
+    ],
+)
 def test_hostile_requirements_are_read_in_time(text: str, tmp_path: Path) -> None:
     """They ended in a traceback, or did not end."""
     (tmp_path / "requirements.txt").write_text(text)
@@ -396,9 +540,18 @@ def test_a_hostile_lock_file_is_read_in_time(tmp_path: Path) -> None:
 
 def test_a_configuration_below_the_working_directory_is_found_in_the_repository(tree: Tree) -> None:
     """``$(pwd)`` is its root: so scripts say that they are to be started there."""
-    where = 'HERE="$(pwd)"\npython3 -m verl.trainer.main_ppo --config-path="$HERE/conf" --config-name=own '
-    tree(**{"verl/trainer/config/ppo_trainer.yaml": VERL, "conf/own.yaml": "data:\n  train_batch_size: 96\n",
-            "examples/run.sh": where + "algorithm.adv_estimator=grpo actor_rollout_ref.rollout.n=8\n"})  # fmt: skip
+    where = (
+        'HERE="$(pwd)"\npython3 -m verl.trainer.main_ppo --config-path="$HERE/conf" '
+        "--config-name=own "
+    )
+    tree(
+        **{
+            "verl/trainer/config/ppo_trainer.yaml": VERL,
+            "conf/own.yaml": "data:\n  train_batch_size: 96\n",
+            "examples/run.sh": where
+            + "algorithm.adv_estimator=grpo actor_rollout_ref.rollout.n=8\n",
+        }
+    )
     recipe = loaded("examples/run.sh")
     assert recipe.config["data.train_batch_size"] == 96
     assert not recipe.may_have_more

@@ -1,4 +1,6 @@
-"""EasyR1's and verl's recipes: YAML, command lines and JSON make the same setting, in TRL's words."""
+"""EasyR1's and verl's recipes: YAML, command lines and JSON make the same setting, in TRL's
+words.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -27,14 +29,21 @@ algorithm:
   kl_coef: 1e-2
 """
 DOTTED = {
-    "data.rollout_batch_size": 32, "worker.actor.global_batch_size": 8, "worker.rollout.n": 5, "algorithm.kl_coef": 0.01,
+    "data.rollout_batch_size": 32,
+    "worker.actor.global_batch_size": 8,
+    "worker.rollout.n": 5,
+    "algorithm.kl_coef": 0.01,
     "worker.actor.micro_batch_size_per_device_for_update": 1,
-}  # fmt: skip
+}
 
 
-def setting(config: dict[str, Any], framework: str = "easyr1", version: str | None = None, **options: Any) -> Setting:
+def setting(
+    config: dict[str, Any], framework: str = "easyr1", version: str | None = None, **options: Any
+) -> Setting:
     """The setting behind dotted keys."""
-    return read_recipe(build_recipe(config, Options(framework, own_version=version, **options))).setting
+    return read_recipe(
+        build_recipe(config, Options(framework, own_version=version, **options))
+    ).setting
 
 
 def script(folder: Path, text: str) -> Any:
@@ -51,19 +60,27 @@ def test_a_nested_yaml_is_its_dotted_keys(tmp_path: Path) -> None:
     recipe = load_recipe(path, Options())
     assert recipe.framework == "easyr1"
     assert recipe.config == DOTTED
-    assert (recipe.line("worker.rollout.n"), recipe.line("worker.actor.global_batch_size")) == (6, 4)
+    assert (recipe.line("worker.rollout.n"), recipe.line("worker.actor.global_batch_size")) == (
+        6,
+        4,
+    )
     assert read_recipe(recipe).setting == setting(DOTTED)
 
 
 def test_a_command_line_is_its_overrides_over_the_file_it_names(tmp_path: Path) -> None:
-    """Variables and quotes are bash's; the last of two overrides counts, and both lines are named."""
+    """Variables and quotes are bash's; the last of two overrides counts, and both lines are
+    named.
+    """
     (tmp_path / "base.yaml").write_text(NESTED)
-    recipe = script(tmp_path, """\
+    recipe = script(
+        tmp_path,
+        """\
 N=7
 python3 -m verl.trainer.main config=base.yaml worker.rollout.n=6 \\
     worker.actor.optim.lr=5e-6 \\
     worker.rollout.n=$N trainer.experiment_name="a b"
-""")  # fmt: skip
+""",
+    )
     assert recipe.config == {
         **DOTTED,
         "worker.rollout.n": 7,
@@ -76,28 +93,41 @@ python3 -m verl.trainer.main config=base.yaml worker.rollout.n=6 \\
 
 def test_easyr1_s_own_example_is_known(tmp_path: Path) -> None:
     """Most scripts build on it; other files must be found."""
-    recipe = script(tmp_path, "python3 -m verl.trainer.main config=examples/config.yaml trainer.n_gpus_per_node=4\n")
+    recipe = script(
+        tmp_path,
+        "python3 -m verl.trainer.main config=examples/config.yaml trainer.n_gpus_per_node=4\n",
+    )
     assert read_recipe(recipe).setting.prompts_per_rollout == 512
     with pytest.raises(UserError, match="no such file"):
-        script(tmp_path, "python3 -m verl.trainer.main config=examples/mine.yaml trainer.n_gpus_per_node=4\n")
+        script(
+            tmp_path,
+            "python3 -m verl.trainer.main config=examples/mine.yaml trainer.n_gpus_per_node=4\n",
+        )
 
 
 def test_a_comment_inside_a_command_ends_it(tmp_path: Path) -> None:
     """The overrides behind it are lost, which is reported, and the setting is without them."""
-    recipe = script(tmp_path, f"""\
+    recipe = script(
+        tmp_path,
+        f"""\
 python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo \\
     actor_rollout_ref.rollout.name=vllm {ACTOR}.ppo_micro_batch_size_per_gpu=1 \\
     # eight completions
     actor_rollout_ref.rollout.n=8 \\
     data.train_batch_size=256
-""")  # fmt: skip
+""",
+    )
     assert read_recipe(recipe).setting.num_generations == 1
-    finding = next(finding for finding in lint_recipe(recipe).diagnostics if finding.code == "GV107")
+    finding = next(
+        finding for finding in lint_recipe(recipe).diagnostics if finding.code == "GV107"
+    )
     assert finding.line == 4
 
 
 def test_the_framework_is_detected_by_keys_and_programs() -> None:
-    """EasyR1 and verl are imported by the same name, so the import does not show which one it is."""
+    """EasyR1 and verl are imported by the same name, so the import does not show which one it
+    is.
+    """
     assert detect_framework({"actor_rollout_ref.rollout.n": 8}) == "verl"
     assert detect_framework({"+actor_rollout_ref.x": 8}) == "verl"
     assert detect_framework({"worker": {"rollout": {"n": 5}}}) == "easyr1"
@@ -106,9 +136,15 @@ def test_the_framework_is_detected_by_keys_and_programs() -> None:
 
 
 def test_the_case_of_eight_gpus_is_sixteen_completions_each() -> None:
-    """8 GPUs, 16 prompts per step, 8 completions per prompt; sequences shared by two ranks make it 32."""
-    config = {"data.rollout_batch_size": 32, "worker.actor.global_batch_size": 16, "worker.rollout.n": 8,
-              "worker.actor.micro_batch_size_per_device_for_update": 16}  # fmt: skip
+    """8 GPUs, 16 prompts per step, 8 completions per prompt; sequences shared by two ranks make it
+    32.
+    """
+    config = {
+        "data.rollout_batch_size": 32,
+        "worker.actor.global_batch_size": 16,
+        "worker.rollout.n": 8,
+        "worker.actor.micro_batch_size_per_device_for_update": 16,
+    }
     one, two = setting(config), setting({**config, "worker.actor.ulysses_size": 2})
     each = [s.per_device_train_batch_size * s.gradient_accumulation_steps for s in (one, two)]
     assert each == [16, 32]
@@ -119,48 +155,80 @@ def test_the_case_of_eight_gpus_is_sixteen_completions_each() -> None:
 
 def test_what_easyr1_rounds_down_is_planned_as_it_runs() -> None:
     """Two GPUs, one prompt per step, five completions: five steps of 4 and not four of 5."""
-    s = setting({"data.rollout_batch_size": 4, "worker.actor.global_batch_size": 1, "worker.rollout.n": 5,
-                 "worker.actor.micro_batch_size_per_device_for_update": 1, "trainer.n_gpus_per_node": 2})  # fmt: skip
+    s = setting(
+        {
+            "data.rollout_batch_size": 4,
+            "worker.actor.global_batch_size": 1,
+            "worker.rollout.n": 5,
+            "worker.actor.micro_batch_size_per_device_for_update": 1,
+            "trainer.n_gpus_per_node": 2,
+        }
+    )
     assert planning.completions_per_rollout(s) == 20
     assert (planning.steps_per_rollout(s), planning.completions_per_step(s)) == (5, 4)
 
 
 def test_steps_and_frequencies_are_counted_in_rollouts() -> None:
     """100 rollouts of four steps are 400 optimizer steps; a share of warmup stays one."""
-    s = setting({"data.rollout_batch_size": 512, "worker.actor.global_batch_size": 128, "trainer.max_steps": 100,
-                 "trainer.save_freq": 5, "worker.actor.optim.lr_warmup_ratio": 0.1})  # fmt: skip
+    s = setting(
+        {
+            "data.rollout_batch_size": 512,
+            "worker.actor.global_batch_size": 128,
+            "trainer.max_steps": 100,
+            "trainer.save_freq": 5,
+            "worker.actor.optim.lr_warmup_ratio": 0.1,
+        }
+    )
     assert (s.max_steps, s.save_steps, s.warmup_steps, s.epochs) == (400, 20, 0.1, None)
     assert planning.total_steps(s) == 400
 
 
 def test_verl_pads_a_rollout_and_stops_with_its_epochs() -> None:
-    """160 prompts in steps of 64 are three steps; 100 steps do not fit into 2 epochs of 6 rollouts."""
-    config = {"data.train_batch_size": 160, f"{ACTOR}.ppo_mini_batch_size": 64, "actor_rollout_ref.rollout.n": 8,
-              f"{ACTOR}.ppo_micro_batch_size_per_gpu": 8, "trainer.total_training_steps": 100,
-              "trainer.total_epochs": 2}  # fmt: skip
+    """160 prompts in steps of 64 are three steps; 100 steps do not fit into 2 epochs of 6
+    rollouts.
+    """
+    config = {
+        "data.train_batch_size": 160,
+        f"{ACTOR}.ppo_mini_batch_size": 64,
+        "actor_rollout_ref.rollout.n": 8,
+        f"{ACTOR}.ppo_micro_batch_size_per_gpu": 8,
+        "trainer.total_training_steps": 100,
+        "trainer.total_epochs": 2,
+    }
     s = setting(config, "verl", train_prompts=1000)
     assert (planning.steps_per_rollout(s), s.max_steps, planning.total_steps(s)) == (3, 300, 36)
 
 
 def test_dynamic_micro_batches_are_bounded_by_their_tokens() -> None:
     """16,384 tokens hold four sequences of 4,096: the largest whole part of a step within that."""
-    config = {f"{ACTOR}.use_dynamic_bsz": True, "data.max_prompt_length": 1024, "data.max_response_length": 3072,
-              "data.train_batch_size": 64, f"{ACTOR}.ppo_mini_batch_size": 64, "actor_rollout_ref.rollout.n": 5}  # fmt: skip
+    config = {
+        f"{ACTOR}.use_dynamic_bsz": True,
+        "data.max_prompt_length": 1024,
+        "data.max_response_length": 3072,
+        "data.train_batch_size": 64,
+        f"{ACTOR}.ppo_mini_batch_size": 64,
+        "actor_rollout_ref.rollout.n": 5,
+    }
     s = setting(config, "verl")
     assert (s.per_device_train_batch_size, s.gradient_accumulation_steps) == (4, 10)
 
 
-@pytest.mark.parametrize(("config", "version", "place", "loss", "reward"), [
-    ({"algorithm.kl_coef": 0.1}, None, "reward", 0.0, 0.1),
-    ({"algorithm.kl_coef": 0.1, "algorithm.use_kl_loss": True}, None, "loss", 0.1, 0.0),
-    ({"algorithm.kl_coef": 0.1, "algorithm.disable_kl": True}, None, "none", 0.0, 0.0),
-    ({"algorithm.kl_coef": 0.0, "worker.actor.kl_loss_coef": 0.1}, "0.2", "loss", 0.1, 0.0),
-    ({"algorithm.kl_coef": 0.2, "worker.actor.use_kl_loss": False}, "0.2", "reward", 0.0, 0.2),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("config", "version", "place", "loss", "reward"),
+    [
+        ({"algorithm.kl_coef": 0.1}, None, "reward", 0.0, 0.1),
+        ({"algorithm.kl_coef": 0.1, "algorithm.use_kl_loss": True}, None, "loss", 0.1, 0.0),
+        ({"algorithm.kl_coef": 0.1, "algorithm.disable_kl": True}, None, "none", 0.0, 0.0),
+        ({"algorithm.kl_coef": 0.0, "worker.actor.kl_loss_coef": 0.1}, "0.2", "loss", 0.1, 0.0),
+        ({"algorithm.kl_coef": 0.2, "worker.actor.use_kl_loss": False}, "0.2", "reward", 0.0, 0.2),
+    ],
+)
 def test_easyr1_s_kl_is_in_the_place_of_its_release(
     config: dict[str, Any], version: str | None, place: str, loss: float, reward: float
 ) -> None:
-    """Until 0.2 the actor has a coefficient of its own; since 0.3.0 there is one for either place."""
+    """Until 0.2 the actor has a coefficient of its own; since 0.3.0 there is one for either
+    place.
+    """
     s = setting(config, version=version)
     assert (s.kl_placement, s.beta, s.kl_reward_coefficient) == (place, loss, reward)
 
@@ -176,7 +244,10 @@ def test_megatron_s_data_ranks_are_what_its_models_leave() -> None:
 
 def test_values_known_only_to_a_running_shell_are_not_judged(tmp_path: Path) -> None:
     """The plan has no number that depends on it, and no rule that does is judged."""
-    recipe = script(tmp_path, "python3 -m verl.trainer.main_ppo trainer.nnodes=$NODES actor_rollout_ref.rollout.n=8\n")
+    recipe = script(
+        tmp_path,
+        "python3 -m verl.trainer.main_ppo trainer.nnodes=$NODES actor_rollout_ref.rollout.n=8\n",
+    )
     reading = read_recipe(recipe)
     assert reading.setting.processes is None
     assert "processes" in reading.unknown

@@ -1,4 +1,6 @@
-"""Shell scripts that launch a recipe: the last launch, what it resolves to, and what it honestly does not know."""
+"""Shell scripts that launch a recipe: the last launch, what it resolves to, and what it honestly
+does not know.
+"""
 
 from pathlib import Path
 
@@ -38,7 +40,10 @@ WORDS = {
     "defaults": ("a ${N:-8} ${M-9}", [["a", "8", "9"]]),
     "a default of a variable": ("G=4\na ${N:-$G}", [["a", "4"]]),
     "arithmetic": ("N=8\na $((N * 2 - 1)) $(( $N / 3 ))", [["a", "15", "2"]]),
-    "arrays": ("A=(--x 1\n  --y 'b c')\nA+=(--z)\na \"${A[@]}\"", [["a", "--x", "1", "--y", "b c", "--z"]]),
+    "arrays": (
+        "A=(--x 1\n  --y 'b c')\nA+=(--z)\na \"${A[@]}\"",
+        [["a", "--x", "1", "--y", "b c", "--z"]],
+    ),
     "split values": ('A="--x 1 --y 2"\na $A "$A"', [["a", "--x", "1", "--y", "2", "--x 1 --y 2"]]),
     "redirections": ("a > out.txt 2>&1 < in b", [["a", "b"]]),
     "a here document": ("cat <<EOF\npython no.py\nEOF\na", [["cat"], ["a"]]),
@@ -55,10 +60,21 @@ def test_words_are_bash_s_own(name: str) -> None:
     assert words(script) == expected
 
 
-@pytest.mark.parametrize("script", [
-    "a $N", "a ${N}", "a $(nproc)", "a `nproc`", "a $1", "a $((N * 2))", "for n in $X; do a $n; done",
-    "if x; then N=1; fi\na $N", "N=1\nif x; then N=2; fi\na $N", "N=$(nproc)\na $N",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "script",
+    [
+        "a $N",
+        "a ${N}",
+        "a $(nproc)",
+        "a `nproc`",
+        "a $1",
+        "a $((N * 2))",
+        "for n in $X; do a $n; done",
+        "if x; then N=1; fi\na $N",
+        "N=1\nif x; then N=2; fi\na $N",
+        "N=$(nproc)\na $N",
+    ],
+)
 def test_values_known_only_to_a_running_shell_are_unknown(script: str) -> None:
     """Environment, commands, branches and loops: no guess."""
     last = parse_script(script)[-1]
@@ -67,19 +83,34 @@ def test_values_known_only_to_a_running_shell_are_unknown(script: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "script", ["'", '"', "${", "$(", "((", "`", "\\", "a=(", "<<", "<<<", "$", "a <<'", "for", "for x"]
+    "script",
+    ["'", '"', "${", "$(", "((", "`", "\\", "a=(", "<<", "<<<", "$", "a <<'", "for", "for x"],
 )
 def test_broken_scripts_end(script: str) -> None:
     """No loop, no crash."""
     assert isinstance(parse_script(script), list)
 
 
-@pytest.mark.parametrize(("script", "value"), [
-    ("$((7 / 2))", "3"), ("$(( -7/2 ))", "-3"), ("$((2*(3+4)%5))", "4"),
-    *((unknown, unknown) for unknown in (
-        "$((1/0))", "$((2**99))", "$((x))", "$((1.5))", "$((08))", "$((__import__))", "$((1<<9))"
-    )),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("script", "value"),
+    [
+        ("$((7 / 2))", "3"),
+        ("$(( -7/2 ))", "-3"),
+        ("$((2*(3+4)%5))", "4"),
+        *(
+            (unknown, unknown)
+            for unknown in (
+                "$((1/0))",
+                "$((2**99))",
+                "$((x))",
+                "$((1.5))",
+                "$((08))",
+                "$((__import__))",
+                "$((1<<9))",
+            )
+        ),
+    ],
+)
 def test_arithmetic_is_that_of_whole_numbers(script: str, value: str) -> None:
     """As bash does it; other arithmetic is not run, and stays as it is written."""
     assert words(f"a {script}") == [["a", value]]
@@ -87,23 +118,63 @@ def test_arithmetic_is_that_of_whole_numbers(script: str, value: str) -> None:
 
 LAUNCHES = {
     "accelerate": ("accelerate launch --num_processes 7 train_grpo.py --beta 0.1", 7, "accelerate"),
-    "accelerate, equals": ("accelerate launch --num_processes=7 --config_file z.yaml train_grpo.py --beta=0.1", 7, "accelerate"),
-    "accelerate, a module": ("accelerate launch --num_processes 4 -m trl.scripts.grpo --beta 0.1", 4, "accelerate"),
+    "accelerate, equals": (
+        "accelerate launch --num_processes=7 --config_file z.yaml train_grpo.py --beta=0.1",
+        7,
+        "accelerate",
+    ),
+    "accelerate, a module": (
+        "accelerate launch --num_processes 4 -m trl.scripts.grpo --beta 0.1",
+        4,
+        "accelerate",
+    ),
     "torchrun": ("torchrun --nproc_per_node 4 --nnodes=2 train_grpo.py --beta 0.1", 8, "torchrun"),
-    "torchrun with dashes": ("torchrun --nproc-per-node=\"4\" train_grpo.py --beta 0.1", 4, "torchrun"),
-    "torch.distributed.run": ("python -m torch.distributed.run --nproc_per_node=3 train_grpo.py --beta 0.1", 3, "torchrun"),
+    "torchrun with dashes": (
+        'torchrun --nproc-per-node="4" train_grpo.py --beta 0.1',
+        4,
+        "torchrun",
+    ),
+    "torch.distributed.run": (
+        "python -m torch.distributed.run --nproc_per_node=3 train_grpo.py --beta 0.1",
+        3,
+        "torchrun",
+    ),
     "deepspeed": ("deepspeed --num_gpus 4 train_grpo.py --beta 0.1", 4, "deepspeed"),
     "python": ("CUDA_VISIBLE_DEVICES=0 python train_grpo.py --beta 0.1", 1, "python"),
     "trl": ("trl grpo --beta 0.1 --num_processes 6", 6, "trl"),
     "trl with a shipped configuration": ("trl grpo --beta 0.1 --accelerate_config zero3", 8, "trl"),
-    "wrapped": ("srun --nodes 1 nohup accelerate launch --num_processes 2 train_grpo.py --beta 0.1", 2, "accelerate"),
-    "inside bash -c": ("srun bash -c 'accelerate launch --num_processes 2 train_grpo.py --beta 0.1'", 2, "accelerate"),
+    "wrapped": (
+        "srun --nodes 1 nohup accelerate launch --num_processes 2 train_grpo.py --beta 0.1",
+        2,
+        "accelerate",
+    ),
+    "inside bash -c": (
+        "srun bash -c 'accelerate launch --num_processes 2 train_grpo.py --beta 0.1'",
+        2,
+        "accelerate",
+    ),
     "unstated": ("accelerate launch train_grpo.py --beta 0.1", None, "accelerate"),
-    "from a variable": ("N=5\naccelerate launch --num_processes $N train_grpo.py --beta 0.1", 5, "accelerate"),
-    "per node": ("GPUS=8\nNODES=2\naccelerate launch --num_processes $((GPUS * NODES)) grpo.py --beta 0.1", 16, "accelerate"),
-    "in a full path": ("/opt/v/bin/accelerate launch --num_processes 2 train_grpo.py --beta 0.1", 2, "accelerate"),
-    "in a slurm script": ("#!/bin/bash\n#SBATCH -N 2\n torchrun --nproc_per_node 8 --nnodes 2 grpo.py --beta 1", 16, "torchrun"),
-}  # fmt: skip
+    "from a variable": (
+        "N=5\naccelerate launch --num_processes $N train_grpo.py --beta 0.1",
+        5,
+        "accelerate",
+    ),
+    "per node": (
+        "GPUS=8\nNODES=2\naccelerate launch --num_processes $((GPUS * NODES)) grpo.py --beta 0.1",
+        16,
+        "accelerate",
+    ),
+    "in a full path": (
+        "/opt/v/bin/accelerate launch --num_processes 2 train_grpo.py --beta 0.1",
+        2,
+        "accelerate",
+    ),
+    "in a slurm script": (
+        "#!/bin/bash\n#SBATCH -N 2\n torchrun --nproc_per_node 8 --nnodes 2 grpo.py --beta 1",
+        16,
+        "torchrun",
+    ),
+}
 
 
 @pytest.mark.parametrize("name", LAUNCHES)
@@ -119,19 +190,31 @@ def test_launchers_say_how_many_processes_train(name: str, folder: Path) -> None
 def test_the_last_training_launch_counts(folder: Path) -> None:
     """Not the server before it, nor the evaluation after it."""
     launch = "accelerate launch --num_processes 7 grpo.py --num_generations 7"
-    recipe = load(folder, f"trl vllm-serve --model x &\npython prepare.py\n{launch}\npython evaluate.py --n 3\n")
+    recipe = load(
+        folder,
+        f"trl vllm-serve --model x &\npython prepare.py\n{launch}\npython evaluate.py --n 3\n",
+    )
     assert recipe.processes == 7
     assert recipe.config == {"num_generations": 7}
 
 
 def test_options_have_the_types_that_argparse_gives_them(folder: Path) -> None:
     """Numbers, flags, lists, no_ options, dashes for underscores; each at its line."""
-    recipe = load(folder, "python train_grpo.py --num-generations 4 \\\n --learning_rate 1e-6 --bf16 --no_shuffle_dataset \\\n"
-                          "  --reward_funcs a b --use_vllm False --eval_strategy no\n")  # fmt: skip
+    recipe = load(
+        folder,
+        "python train_grpo.py --num-generations 4 \\\n --learning_rate 1e-6 --bf16 "
+        "--no_shuffle_dataset \\\n"
+        "  --reward_funcs a b --use_vllm False --eval_strategy no\n",
+    )
     assert recipe.config == {
-        "num_generations": 4, "learning_rate": 1e-6, "bf16": True, "shuffle_dataset": False,
-        "reward_funcs": ["a", "b"], "use_vllm": False, "eval_strategy": "no",
-    }  # fmt: skip
+        "num_generations": 4,
+        "learning_rate": 1e-6,
+        "bf16": True,
+        "shuffle_dataset": False,
+        "reward_funcs": ["a", "b"],
+        "use_vllm": False,
+        "eval_strategy": "no",
+    }
     assert recipe.lines["num_generations"] == 1
     assert recipe.lines["reward_funcs"] == 3
 
@@ -140,23 +223,33 @@ def test_the_command_line_wins_over_the_yaml_it_names(folder: Path) -> None:
     """``--config`` is looked for next to the script, and above it."""
     (folder / "recipes").mkdir()
     (folder / "scripts").mkdir()
-    (folder / "recipes" / "grpo.yaml").write_text("num_generations: 16\nbeta: 0.1\n", encoding="utf-8")
+    (folder / "recipes" / "grpo.yaml").write_text(
+        "num_generations: 16\nbeta: 0.1\n", encoding="utf-8"
+    )
     script = (
-        "CONFIG=recipes/grpo.yaml\naccelerate launch --num_processes 2 grpo.py --config $CONFIG --num_generations 4\n"
+        "CONFIG=recipes/grpo.yaml\naccelerate launch --num_processes 2 grpo.py --config "
+        "$CONFIG --num_generations 4\n"
     )
     recipe = load(folder, script, "scripts/run.sh")
     assert recipe.config == {"num_generations": 4, "beta": 0.1}
 
 
-@pytest.mark.parametrize(("nodes", "use_vllm", "processes"), [(2, "true", 8), (2, "false", 16), (1, "true", None)])
+@pytest.mark.parametrize(
+    ("nodes", "use_vllm", "processes"), [(2, "true", 8), (2, "false", 16), (1, "true", None)]
+)
 def test_open_r1_s_slurm_script_gives_its_last_node_to_vllm(
     nodes: int, use_vllm: str, processes: int | None, folder: Path
 ) -> None:
     """By ``sbatch slurm/train.slurm``: 8 GPUs per node, and the recipe by model and suffix."""
     recipes = folder / "recipes" / "Qwen" / "grpo"
     recipes.mkdir(parents=True)
-    (recipes / "config_demo.yaml").write_text(f"use_vllm: {use_vllm}\nnum_generations: 16\n", encoding="utf-8")
-    words = f"--nodes={nodes} slurm/train.slurm --model Qwen --task grpo --config demo --accelerator zero2"
+    (recipes / "config_demo.yaml").write_text(
+        f"use_vllm: {use_vllm}\nnum_generations: 16\n", encoding="utf-8"
+    )
+    words = (
+        f"--nodes={nodes} slurm/train.slurm --model Qwen --task grpo --config demo "
+        "--accelerator zero2"
+    )
     recipe = load(folder, f"sbatch {words} --args '--beta 0.1'\n")
     assert (recipe.framework, recipe.processes) == ("open-r1", processes)
     assert recipe.config == {"use_vllm": use_vllm == "true", "num_generations": 16, "beta": 0.1}
@@ -165,7 +258,9 @@ def test_open_r1_s_slurm_script_gives_its_last_node_to_vllm(
 def test_an_unknown_word_behind_a_value_may_hold_options(folder: Path) -> None:
     """``$FLAGS`` is reported, and is not part of the value before it."""
     recipe = load(
-        folder, 'FLAGS=""\nif x; then FLAGS="--beta 1"; fi\npython grpo.py --loss_type grpo $FLAGS "$@" --seed 1\n'
+        folder,
+        'FLAGS=""\nif x; then FLAGS="--beta 1"; fi\npython grpo.py --loss_type grpo $FLAGS "$@" '
+        "--seed 1\n",
     )
     assert recipe.config == {"loss_type": "grpo", "seed": 1}
     assert recipe.unresolved == {"$FLAGS": "$FLAGS", "$@": "$@"}
@@ -173,37 +268,56 @@ def test_an_unknown_word_behind_a_value_may_hold_options(folder: Path) -> None:
 
 def test_an_accelerate_configuration_says_the_processes(folder: Path) -> None:
     """A missing file is reported with the keys that it would set."""
-    (folder / "zero2.yaml").write_text("distributed_type: DEEPSPEED\nnum_processes: 6\n", encoding="utf-8")
-    assert load(folder, "accelerate launch --config_file zero2.yaml grpo.py --beta 0.1").processes == 6
+    (folder / "zero2.yaml").write_text(
+        "distributed_type: DEEPSPEED\nnum_processes: 6\n", encoding="utf-8"
+    )
+    assert (
+        load(folder, "accelerate launch --config_file zero2.yaml grpo.py --beta 0.1").processes == 6
+    )
     recipe = load(folder, "accelerate launch --config_file zero9.yaml grpo.py --beta 0.1")
     assert recipe.processes is None
     assert "zero9.yaml" in recipe.unresolved["num_processes"]
 
 
-@pytest.mark.parametrize(("script", "why"), [
-    ("python grpo.py --config $1", "--config"), ("python grpo.py --config nowhere.yaml", "--config"),
-    ("echo hello", "no launch command"), ("", "no launch command"),
-    ("CUDA_VISIBLE_DEVICES=3 python src/vllm_serve.py --model x\n", "no GRPO training"),
-    ("python -m verl.experimental.vla.main_sac data.train_batch_size=8\n", "no GRPO training"),
-    ("cd /w\nN=8 bash scripts/train.sh --seed 1\n", r"It runs scripts/train.sh: lint that script\."),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("script", "why"),
+    [
+        ("python grpo.py --config $1", "--config"),
+        ("python grpo.py --config nowhere.yaml", "--config"),
+        ("echo hello", "no launch command"),
+        ("", "no launch command"),
+        ("CUDA_VISIBLE_DEVICES=3 python src/vllm_serve.py --model x\n", "no GRPO training"),
+        ("python -m verl.experimental.vla.main_sac data.train_batch_size=8\n", "no GRPO training"),
+        (
+            "cd /w\nN=8 bash scripts/train.sh --seed 1\n",
+            r"It runs scripts/train.sh: lint that script\.",
+        ),
+    ],
+)
 def test_a_script_that_cannot_be_read_says_why(script: str, why: str, folder: Path) -> None:
-    """Without its YAML nothing could be judged; a script may launch nothing, a server, another training or another script."""
+    """Without its YAML nothing could be judged; a script may launch nothing, a server, another
+    training or another script.
+    """
     with pytest.raises(UserError, match=why):
         load(folder, script)
 
 
 def test_unresolved_values_are_kept_as_they_are_written(folder: Path) -> None:
     """By key, for GV106."""
-    recipe = load(folder, "accelerate launch --num_processes $N grpo.py --num_generations $G --beta 0.1\n")
+    recipe = load(
+        folder, "accelerate launch --num_processes $N grpo.py --num_generations $G --beta 0.1\n"
+    )
     assert recipe.unresolved == {"num_processes": "$N", "num_generations": "$G"}
 
 
-@pytest.mark.parametrize("script", [
-    "python grpo.py --beta 0.1 \\\n  # --epsilon 0.2 \\\n  --num_generations 4\n",
-    "python grpo.py --beta 0.1 \\ \n  --num_generations 4\n",
-    "python grpo.py --beta 0.1 \\\n\n  --num_generations 4\n",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "script",
+    [
+        "python grpo.py --beta 0.1 \\\n  # --epsilon 0.2 \\\n  --num_generations 4\n",
+        "python grpo.py --beta 0.1 \\ \n  --num_generations 4\n",
+        "python grpo.py --beta 0.1 \\\n\n  --num_generations 4\n",
+    ],
+)
 def test_a_command_that_ends_too_early_is_noticed(script: str, folder: Path) -> None:
     """As bash does it: the options after a comment or a blank are another command."""
     recipe = load(folder, script)
@@ -222,20 +336,42 @@ def test_a_comment_at_the_end_cuts_nothing(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "codes"),
     [
-        ("CUDA_VISIBLE_DEVICES=0,1 python train_grpo.py --num_generations 8 --max_steps 9", {"GT105"}),
-        ("export CUDA_VISIBLE_DEVICES=0,1\npython train_grpo.py --num_generations 8 --max_steps 9", {"GT105"}),
-        ("CUDA_VISIBLE_DEVICES=1 python train_grpo.py --num_generations 8 --max_steps 9", set()),
-        ("CUDA_VISIBLE_DEVICES=$MINE python train_grpo.py --num_generations 8 --max_steps 9", set()),
-        ("CUDA_VISIBLE_DEVICES=0,1 torchrun --nproc_per_node 2 train_grpo.py --num_generations 8 --max_steps 9", set()),
-        ("CUDA_VISIBLE_DEVICES=0,1 swift rlhf --rlhf_type grpo --model m --num_generations 8", {"GT504"}),
         (
-            "CUDA_VISIBLE_DEVICES=0,1 swift rlhf --rlhf_type grpo --model m --use_vllm true --vllm_mode colocate",
+            "CUDA_VISIBLE_DEVICES=0,1 python train_grpo.py --num_generations 8 --max_steps 9",
+            {"GT105"},
+        ),
+        (
+            "export CUDA_VISIBLE_DEVICES=0,1\npython train_grpo.py --num_generations 8 "
+            "--max_steps 9",
+            {"GT105"},
+        ),
+        ("CUDA_VISIBLE_DEVICES=1 python train_grpo.py --num_generations 8 --max_steps 9", set()),
+        (
+            "CUDA_VISIBLE_DEVICES=$MINE python train_grpo.py --num_generations 8 --max_steps 9",
+            set(),
+        ),
+        (
+            "CUDA_VISIBLE_DEVICES=0,1 torchrun --nproc_per_node 2 train_grpo.py "
+            "--num_generations 8 --max_steps 9",
+            set(),
+        ),
+        (
+            "CUDA_VISIBLE_DEVICES=0,1 swift rlhf --rlhf_type grpo --model m --num_generations 8",
+            {"GT504"},
+        ),
+        (
+            "CUDA_VISIBLE_DEVICES=0,1 swift rlhf --rlhf_type grpo --model m --use_vllm true "
+            "--vllm_mode colocate",
             {"GT503"},
         ),
     ],
 )
-def test_a_single_process_that_is_shown_several_gpus_is_noticed(tmp_path: Path, text: str, codes: set[str]) -> None:
-    """TRL refuses DataParallel, ms-swift spreads the layers; one GPU, or a process per GPU, is as it should be."""
+def test_a_single_process_that_is_shown_several_gpus_is_noticed(
+    tmp_path: Path, text: str, codes: set[str]
+) -> None:
+    """TRL refuses DataParallel, ms-swift spreads the layers; one GPU, or a process per GPU, is as
+    it should be.
+    """
     path = tmp_path / "train.sh"
     path.write_text(text)
     verdict = lint_recipe(load_recipe(path, Options()))
@@ -246,15 +382,26 @@ def test_a_single_process_that_is_shown_several_gpus_is_noticed(tmp_path: Path, 
 def test_slurm_s_variables_are_those_of_the_sbatch_lines(folder: Path) -> None:
     """A default for runs without Slurm was taken for the job's GPUs."""
     head = "#!/bin/bash\n#SBATCH --nodes=2\n#SBATCH --gres=gpu:a100:4\n"
-    launch = "torchrun --nnodes=$SLURM_NNODES --nproc_per_node=${SLURM_GPUS_ON_NODE:-2} grpo.py --num_generations 8\n"
+    launch = (
+        "torchrun --nnodes=$SLURM_NNODES --nproc_per_node=${SLURM_GPUS_ON_NODE:-2} grpo.py "
+        "--num_generations 8\n"
+    )
     assert load(folder, head + launch).processes == 8
     assert load(folder, "#!/bin/bash\n" + launch.replace("$SLURM_NNODES", "1")).processes == 2
 
 
 def test_deepspeed_counts_the_gpus_that_are_included(folder: Path) -> None:
     """``--include host:0,1@other:2`` names them."""
-    assert load(folder, "deepspeed --include localhost:0,1@b:2 grpo.py --num_generations 8\n").processes == 3
-    assert load(folder, "deepspeed --include localhost grpo.py --num_generations 8\n").processes is None
+    assert (
+        load(
+            folder, "deepspeed --include localhost:0,1@b:2 grpo.py --num_generations 8\n"
+        ).processes
+        == 3
+    )
+    assert (
+        load(folder, "deepspeed --include localhost grpo.py --num_generations 8\n").processes
+        is None
+    )
 
 
 def test_a_program_that_makes_its_configuration_has_sizes_of_its_own(folder: Path) -> None:
@@ -262,10 +409,13 @@ def test_a_program_that_makes_its_configuration_has_sizes_of_its_own(folder: Pat
     (folder / "grpo.py").write_text(
         "import argparse\nfrom trl import GRPOConfig, GRPOTrainer\np = argparse.ArgumentParser()\n"
         "p.add_argument('--num_generations', type=int)\na = p.parse_args()\n"
-        "GRPOTrainer(args=GRPOConfig(per_device_train_batch_size=6, num_generations=a.num_generations))\n"
+        "GRPOTrainer(args=GRPOConfig(per_device_train_batch_size=6, "
+        "num_generations=a.num_generations))\n"
     )
     recipe = load(folder, "python grpo.py --num_generations 6\n")
-    assert [found.code for found in lint_recipe(recipe).diagnostics if found.severity == "error"] == []
+    assert [
+        found.code for found in lint_recipe(recipe).diagnostics if found.severity == "error"
+    ] == []
 
 
 def test_a_pattern_of_many_stars_ends() -> None:

@@ -1,4 +1,6 @@
-"""The Python file that a launch starts, read from its syntax tree: its options, its trainer, and what it never does."""
+"""The Python file that a launch starts, read from its syntax tree: its options, its trainer, and
+what it never does.
+"""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -41,8 +43,14 @@ class PlainTrainer(GRPOTrainer):
 def code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., LaunchedCode | None]:
     """``code(files, launch)`` writes a repository, and returns what the launched file declares."""
 
-    def read(files: dict[str, str], launch: str = "torchrun src/pictures/grpo.py --beta 0.1") -> LaunchedCode | None:
-        for name, text in {**files, "scripts/run.sh": f"#!/bin/bash\n{launch}\n", ".git/HEAD": "x"}.items():
+    def read(
+        files: dict[str, str], launch: str = "torchrun src/pictures/grpo.py --beta 0.1"
+    ) -> LaunchedCode | None:
+        for name, text in {
+            **files,
+            "scripts/run.sh": f"#!/bin/bash\n{launch}\n",
+            ".git/HEAD": "x",
+        }.items():
             path = tmp_path / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")
@@ -55,28 +63,39 @@ def code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Launc
 def test_fields_of_the_script_s_dataclasses_are_declared(code: Callable[..., LaunchedCode]) -> None:
     """With type and default; TRL's own are not among them."""
     found = code({"src/pictures/grpo.py": SCRIPT, "src/pictures/trainer.py": OWN})
-    assert found.declares == {"max_pixels": KeySpec("int?", 401408), "reward_funcs": KeySpec("list", ["accuracy"])}
+    assert found.declares == {
+        "max_pixels": KeySpec("int?", 401408),
+        "reward_funcs": KeySpec("list", ["accuracy"]),
+    }
     assert found.file.endswith("src/pictures/grpo.py")
     assert found.other_keys == "stop"
 
 
-def test_a_trainer_of_the_repository_is_its_own_if_any_branch_is(code: Callable[..., LaunchedCode]) -> None:
+def test_a_trainer_of_the_repository_is_its_own_if_any_branch_is(
+    code: Callable[..., LaunchedCode],
+) -> None:
     """A class without TRL's trainer among its bases makes its batches in its own way."""
     found = code({"src/pictures/grpo.py": SCRIPT, "src/pictures/trainer.py": OWN})
     assert (found.trainer, found.own_trainer) == ("PictureTrainer", True)
 
 
-@pytest.mark.parametrize(("body", "own"), [
-    ("def compute_loss(self): pass", False),
-    ("def __init__(self, *a, **k):\n        super().__init__(*a, **k)", False),
-    ("def __init__(self, *a, **k):\n        self.a = a", True),
-    ("def _get_train_sampler(self): pass", True),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("body", "own"),
+    [
+        ("def compute_loss(self): pass", False),
+        ("def __init__(self, *a, **k):\n        super().__init__(*a, **k)", False),
+        ("def __init__(self, *a, **k):\n        self.a = a", True),
+        ("def _get_train_sampler(self): pass", True),
+    ],
+)
 def test_a_subclass_follows_trl_unless_it_makes_its_own_batches(
     body: str, own: bool, code: Callable[..., LaunchedCode]
 ) -> None:
     """A class of the same file; one of another file is not read, and counts as an own trainer."""
-    text = f"from trl import GRPOTrainer\nclass Ours(GRPOTrainer):\n    {body}\nOurs(reward_funcs=[], args=1)\n"
+    text = (
+        "from trl import GRPOTrainer\nclass Ours(GRPOTrainer):\n    "
+        f"{body}\nOurs(reward_funcs=[], args=1)\n"
+    )
     found = code({"src/pictures/grpo.py": text})
     assert (found.trainer, found.own_trainer) == ("Ours", own)
 
@@ -85,15 +104,21 @@ def test_trl_s_trainer_is_not_an_own_one_even_in_a_repository_with_a_copy_of_trl
     code: Callable[..., LaunchedCode],
 ) -> None:
     """The name decides: a copy in the tree is TRL's."""
-    found = code({
-        "trl/__init__.py": "class GRPOTrainer: pass\n",
-        "src/pictures/grpo.py": "from trl import GRPOTrainer\nGRPOTrainer(args=1, train_dataset=2)\n",
-    })  # fmt: skip
+    found = code(
+        {
+            "trl/__init__.py": "class GRPOTrainer: pass\n",
+            "src/pictures/grpo.py": (
+                "from trl import GRPOTrainer\nGRPOTrainer(args=1, train_dataset=2)\n"
+            ),
+        }
+    )
     assert (found.trainer, found.own_trainer) == ("GRPOTrainer", False)
 
 
 def test_options_of_argparse_are_declared(code: Callable[..., LaunchedCode]) -> None:
-    """Dashes are underscores; a switch is false until it is given; parse_known_args drops what it does not know."""
+    """Dashes are underscores; a switch is false until it is given; parse_known_args drops what it
+    does not know.
+    """
     text = """\
 import argparse
 p = argparse.ArgumentParser()
@@ -104,17 +129,34 @@ args, rest = p.parse_known_args()
 """
     found = code({"src/pictures/grpo.py": text})
     assert found.declares == {
-        "group_size": KeySpec("int", 8), "fast": KeySpec("bool", False), "names": KeySpec("list", None)
-    }  # fmt: skip
+        "group_size": KeySpec("int", 8),
+        "fast": KeySpec("bool", False),
+        "names": KeySpec("list", None),
+    }
     assert found.other_keys == "dropped"
 
 
-@pytest.mark.parametrize(("text", "more"), [
-    ("from pictures.main import main\nmain()\n", True),
-    ("from .arguments import Own\nfrom trl import TrlParser\nTrlParser((Own,)).parse_args_and_config()\n", True),
-    ("from trl import GRPOConfig, TrlParser\nTrlParser((GRPOConfig,)).parse_args_and_config()\n", False),
-    ("import argparse\np = argparse.ArgumentParser()\np.add_argument('--a')\np.parse_args()\n", False),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("text", "more"),
+    [
+        ("from pictures.main import main\nmain()\n", True),
+        (
+            "from .arguments import Own\nfrom trl import "
+            "TrlParser\nTrlParser((Own,)).parse_args_and_config()\n",
+            True,
+        ),
+        (
+            "from trl import GRPOConfig, "
+            "TrlParser\nTrlParser((GRPOConfig,)).parse_args_and_config()\n",
+            False,
+        ),
+        (
+            "import argparse\np = "
+            "argparse.ArgumentParser()\np.add_argument('--a')\np.parse_args()\n",
+            False,
+        ),
+    ],
+)
 def test_other_files_are_not_read_and_may_declare_any_option(
     text: str, more: bool, code: Callable[..., LaunchedCode]
 ) -> None:
@@ -122,20 +164,29 @@ def test_other_files_are_not_read_and_may_declare_any_option(
     assert code({"src/pictures/grpo.py": text}).declares_more is more
 
 
-@pytest.mark.parametrize("launch", [
-    "torchrun src/pictures/grpo.py --beta 0.1",
-    "cd src && torchrun ./pictures/grpo.py --beta 0.1",
-    'torchrun "$HERE"/pictures/grpo.py --beta 0.1',
-    "torchrun /home/me/pictures-repo/src/pictures/grpo.py --beta 0.1",
-    "python -m pictures.grpo --beta 0.1",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "launch",
+    [
+        "torchrun src/pictures/grpo.py --beta 0.1",
+        "cd src && torchrun ./pictures/grpo.py --beta 0.1",
+        'torchrun "$HERE"/pictures/grpo.py --beta 0.1',
+        "torchrun /home/me/pictures-repo/src/pictures/grpo.py --beta 0.1",
+        "python -m pictures.grpo --beta 0.1",
+    ],
+)
 def test_the_launched_file_is_found(launch: str, code: Callable[..., LaunchedCode]) -> None:
     """From the script, the root, a folder that the script enters, or as a module."""
-    assert code({"src/pictures/grpo.py": "import argparse\n"}, launch).file.endswith("src/pictures/grpo.py")
+    assert code({"src/pictures/grpo.py": "import argparse\n"}, launch).file.endswith(
+        "src/pictures/grpo.py"
+    )
 
 
-@pytest.mark.parametrize("text", ["(" * 100_000, "x = 1 +\n", "\0", "-" * 100_000 + "1", "a" + ".b" * 100_000])
-def test_a_file_that_cannot_be_read_declares_nothing(text: str, code: Callable[..., LaunchedCode | None]) -> None:
+@pytest.mark.parametrize(
+    "text", ["(" * 100_000, "x = 1 +\n", "\0", "-" * 100_000 + "1", "a" + ".b" * 100_000]
+)
+def test_a_file_that_cannot_be_read_declares_nothing(
+    text: str, code: Callable[..., LaunchedCode | None]
+) -> None:
     """Broken or hostile: no crash, and nothing is run."""
     found = code({"src/pictures/grpo.py": text})
     assert found is None or found.declares == {}

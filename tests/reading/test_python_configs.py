@@ -1,4 +1,6 @@
-"""``GRPOConfig(...)`` in Python files and notebooks: the values that the text says, and silence about all others."""
+"""``GRPOConfig(...)`` in Python files and notebooks: the values that the text says, and silence
+about all others.
+"""
 
 import json
 from pathlib import Path
@@ -24,31 +26,57 @@ def read(folder: Path, text: str, name: str = "train.py") -> Recipe:
 
 def notebook(folder: Path, *cells: str, name: str = "train.ipynb") -> Path:
     """A notebook of code cells behind one of text, as Jupyter writes it."""
-    code = [{"cell_type": "code", "metadata": {}, "outputs": [], "execution_count": None,
-             "source": cell.splitlines(keepends=True)} for cell in cells]  # fmt: skip
+    code = [
+        {
+            "cell_type": "code",
+            "metadata": {},
+            "outputs": [],
+            "execution_count": None,
+            "source": cell.splitlines(keepends=True),
+        }
+        for cell in cells
+    ]
     text = {"cell_type": "markdown", "metadata": {}, "source": ["# GRPO"]}
     path = folder / name
-    path.write_text(json.dumps({"cells": [text, *code], "nbformat": 4, "metadata": {}}, indent=1), encoding="utf-8")
+    path.write_text(
+        json.dumps({"cells": [text, *code], "nbformat": 4, "metadata": {}}, indent=1),
+        encoding="utf-8",
+    )
     return path
 
 
 VALUES: dict[str, tuple[str, Any]] = {
     "literals": ("GRPOConfig(beta=0.04, temperature=-1)", {"beta": 0.04, "temperature": -1}),
-    "names": ("N = 8\nB = N * 4 // 2\nGRPOConfig(num_generations=N, seed=B)", {"num_generations": 8, "seed": 16}),
+    "names": (
+        "N = 8\nB = N * 4 // 2\nGRPOConfig(num_generations=N, seed=B)",
+        {"num_generations": 8, "seed": 16},
+    ),
     "f-strings": ("m = 'q'\nn = 7\nGRPOConfig(run_name=f'{m}-{n}b')", {"run_name": "q-7b"}),
-    "a dictionary": ("d = dict(beta=1, seed=2)\nGRPOConfig(**d, top_k=5)", {"beta": 1, "seed": 2, "top_k": 5}),
+    "a dictionary": (
+        "d = dict(beta=1, seed=2)\nGRPOConfig(**d, top_k=5)",
+        {"beta": 1, "seed": 2, "top_k": 5},
+    ),
     "the same twice": ("n = 3\nif x:\n    n = 3\nGRPOConfig(seed=n)", {"seed": 3}),
     "paths": ("import os\no = 'out'\nGRPOConfig(os.path.join(o, 'a'))", {"output_dir": "out/a"}),
-    "argparse defaults": ("p.add_argument('--num-generations', type=int, default=8)\nargs = p.parse_args()\n"
-                          "GRPOConfig(num_generations=args.num_generations)", {"num_generations": 8}),
-    "a parameter args": ("p.add_argument('--seed', default=3)\ndef main(args):\n    GRPOConfig(seed=args.seed)", {"seed": 3}),
+    "argparse defaults": (
+        "p.add_argument('--num-generations', type=int, default=8)\nargs = p.parse_args()\n"
+        "GRPOConfig(num_generations=args.num_generations)",
+        {"num_generations": 8},
+    ),
+    "a parameter args": (
+        "p.add_argument('--seed', default=3)\ndef main(args):\n    GRPOConfig(seed=args.seed)",
+        {"seed": 3},
+    ),
     "a literal dictionary": ("GRPOConfig(**{'beta': 0.0})", {"beta": 0.0}),
     "module names": ("import trl\ntrl.GRPOConfig(beta=1)", {"beta": 1}),
     "a function": ("def main():\n    n = 2\n    return GRPOConfig(seed=n)", {"seed": 2}),
     "main": ("if __name__ == '__main__':\n    s = 3\n    GRPOConfig(seed=s)", {"seed": 3}),
-    "a class of its own": ("class C(GRPOConfig):\n    seed: int = 5\n    o: int = 1\nC(beta=1)", {"seed": 5, "o": 1, "beta": 1}),
+    "a class of its own": (
+        "class C(GRPOConfig):\n    seed: int = 5\n    o: int = 1\nC(beta=1)",
+        {"seed": 5, "o": 1, "beta": 1},
+    ),
     "the folder": ("GRPOConfig('out', beta=1)", {"output_dir": "out", "beta": 1}),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", VALUES)
@@ -59,21 +87,35 @@ def test_values_are_those_that_the_text_says(name: str, tmp_path: Path) -> None:
     assert (recipe.config, recipe.unresolved) == (expected, {})
 
 
-@pytest.mark.parametrize("text", [
-    "GRPOConfig(seed=args.seed)", "def f(n):\n    GRPOConfig(seed=n)", "for n in (1, 2):\n    GRPOConfig(seed=n)",
-    "n = 1\nif x:\n    n = 2\nGRPOConfig(seed=n)", "n = 8\nn = 4\nGRPOConfig(seed=n)",
-    "class C:\n    s = 1\nGRPOConfig(seed=C.s)",
-    "p.add_argument('--seed', required=True)\nargs = p.parse_args()\nGRPOConfig(seed=args.seed)",
-    "p.add_argument('--seed', default=1)\nargs = p.parse_args()\nargs.seed = 2\nGRPOConfig(seed=args.seed)",
-    "try:\n    from values import SEED\nexcept E:\n    SEED = 1\nGRPOConfig(seed=SEED)", "*a, b = 1, 2, 3\nGRPOConfig(seed=b)",
-    "p.add_argument('--seed', default=1)\nargs = p.parse_args(['--seed', '3'])\nGRPOConfig(seed=args.seed)",
-    "p.add_argument('--seed', default=1)\np.set_defaults(seed=3)\nargs = p.parse_args()\nGRPOConfig(seed=args.seed)",
-    "class C:\n    n = 1\n    def f(self):\n        GRPOConfig(seed=n)", "GRPOConfig(seed=f'{1:02}')",
-    "n = n + 1\nGRPOConfig(seed=n)",
-    "n = int(input())\nGRPOConfig(seed=n)", "GRPOConfig(seed='a' * 10**9)",
-    "GRPOConfig(seed=9 ** 9 ** 9)",
-    "a = GRPOConfig(seed=1)\nif x:\n    a.seed = 2", "try:\n    n = 1\nexcept E:\n    n = 2\nGRPOConfig(seed=n)",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "text",
+    [
+        "GRPOConfig(seed=args.seed)",
+        "def f(n):\n    GRPOConfig(seed=n)",
+        "for n in (1, 2):\n    GRPOConfig(seed=n)",
+        "n = 1\nif x:\n    n = 2\nGRPOConfig(seed=n)",
+        "n = 8\nn = 4\nGRPOConfig(seed=n)",
+        "class C:\n    s = 1\nGRPOConfig(seed=C.s)",
+        "p.add_argument('--seed', required=True)\nargs = "
+        "p.parse_args()\nGRPOConfig(seed=args.seed)",
+        "p.add_argument('--seed', default=1)\nargs = p.parse_args()\nargs.seed = "
+        "2\nGRPOConfig(seed=args.seed)",
+        "try:\n    from values import SEED\nexcept E:\n    SEED = 1\nGRPOConfig(seed=SEED)",
+        "*a, b = 1, 2, 3\nGRPOConfig(seed=b)",
+        "p.add_argument('--seed', default=1)\nargs = p.parse_args(['--seed', "
+        "'3'])\nGRPOConfig(seed=args.seed)",
+        "p.add_argument('--seed', default=1)\np.set_defaults(seed=3)\nargs = "
+        "p.parse_args()\nGRPOConfig(seed=args.seed)",
+        "class C:\n    n = 1\n    def f(self):\n        GRPOConfig(seed=n)",
+        "GRPOConfig(seed=f'{1:02}')",
+        "n = n + 1\nGRPOConfig(seed=n)",
+        "n = int(input())\nGRPOConfig(seed=n)",
+        "GRPOConfig(seed='a' * 10**9)",
+        "GRPOConfig(seed=9 ** 9 ** 9)",
+        "a = GRPOConfig(seed=1)\nif x:\n    a.seed = 2",
+        "try:\n    n = 1\nexcept E:\n    n = 2\nGRPOConfig(seed=n)",
+    ],
+)
 def test_what_only_a_running_program_knows_is_unresolved(text: str, tmp_path: Path) -> None:
     """Arguments, parameters, loops, branches and calls: no guess."""
     assert read(tmp_path, HEAD + text).unresolved.keys() == {"seed"}
@@ -81,7 +123,9 @@ def test_what_only_a_running_program_knows_is_unresolved(text: str, tmp_path: Pa
 
 def test_unknown_words_may_set_any_key(tmp_path: Path) -> None:
     """So nothing that rests on a default is an error, and they are named once."""
-    recipe = read(tmp_path, HEAD + "GRPOConfig(**load(), num_generations=7, per_device_train_batch_size=8)")
+    recipe = read(
+        tmp_path, HEAD + "GRPOConfig(**load(), num_generations=7, per_device_train_batch_size=8)"
+    )
     found = lint_recipe(recipe).diagnostics
     assert {problem.severity for problem in found} <= {"warning", "note"}
     assert sum(problem.code == "GV106" and "load()" in problem.message for problem in found) == 1
@@ -89,7 +133,9 @@ def test_unknown_words_may_set_any_key(tmp_path: Path) -> None:
 
 def test_each_configuration_of_a_file_is_a_recipe_with_its_lines(tmp_path: Path) -> None:
     """In the order of the file."""
-    (tmp_path / "train.py").write_text(HEAD + "a = GRPOConfig(beta=1,\n  seed=2)\nb = GRPOConfig(seed=3)\n")
+    (tmp_path / "train.py").write_text(
+        HEAD + "a = GRPOConfig(beta=1,\n  seed=2)\nb = GRPOConfig(seed=3)\n"
+    )
     first, second = load_recipes(tmp_path / "train.py", Options())
     assert (first.config, first.lines) == ({"beta": 1, "seed": 2}, {"beta": 2, "seed": 3})
     assert (second.config, second.line("seed")) == ({"seed": 3}, 4)
@@ -98,14 +144,22 @@ def test_each_configuration_of_a_file_is_a_recipe_with_its_lines(tmp_path: Path)
 
 def test_trainer_lora_and_model_are_read_with_the_configuration(tmp_path: Path) -> None:
     """Under the keys that a recipe has for them."""
-    recipe = read(tmp_path, HEAD + """\
+    recipe = read(
+        tmp_path,
+        HEAD
+        + """\
 from peft import LoraConfig
 args = GRPOConfig(beta=0.0)
 GRPOTrainer(model="Qwen/Qwen3-4B", args=args, reward_funcs=[a, b], peft_config=LoraConfig(r=16, lora_alpha=x))
-""")  # fmt: skip
+""",
+    )
     assert recipe.config == {
-        "beta": 0.0, "model_name_or_path": "Qwen/Qwen3-4B", "reward_funcs": ["a", "b"], "use_peft": True, "lora_r": 16
-    }  # fmt: skip
+        "beta": 0.0,
+        "model_name_or_path": "Qwen/Qwen3-4B",
+        "reward_funcs": ["a", "b"],
+        "use_peft": True,
+        "lora_r": 16,
+    }
     assert recipe.processes is None
 
 
@@ -125,25 +179,45 @@ def test_a_notebook_counts_cells_and_is_one_process(tmp_path: Path) -> None:
     assert recipe.place(line) == (5, 6)
 
 
-@pytest.mark.parametrize(("text", "message"), [
-    ("x = 1\n", "no GRPOConfig here"),
-    ("from areal import GRPOConfig\nGRPOConfig(a=1)\n", "no GRPOConfig(...) of TRL"),
-    ("class GRPOConfig:\n    pass\nGRPOConfig()\n", "no GRPOConfig(...) of TRL"),
-    ("from trl import GRPOConfig, TrlParser\nTrlParser((GRPOConfig,)).parse_args()\n", "lint the recipe or the script"),
-    ('from trl import GRPOConfig\nargs = GRPOConfig(f"{name}-GRPO")\n', "no GRPOConfig(...) of TRL"),  # of a trainer's copy
-    ("GRPOConfig(" + "(" * 100_000, "no Python that can be read"),
-    ("GRPOConfig(x=" + "-" * 100_000 + "1)", "no Python that can be read"),
-    ("GRPOConfig(x=", "no Python that can be read (line 1"),
-])  # fmt: skip
-def test_a_file_without_a_configuration_is_refused_in_one_message(text: str, message: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("x = 1\n", "no GRPOConfig here"),
+        ("from areal import GRPOConfig\nGRPOConfig(a=1)\n", "no GRPOConfig(...) of TRL"),
+        ("class GRPOConfig:\n    pass\nGRPOConfig()\n", "no GRPOConfig(...) of TRL"),
+        (
+            "from trl import GRPOConfig, TrlParser\nTrlParser((GRPOConfig,)).parse_args()\n",
+            "lint the recipe or the script",
+        ),
+        # of a trainer's copy
+        (
+            'from trl import GRPOConfig\nargs = GRPOConfig(f"{name}-GRPO")\n',
+            "no GRPOConfig(...) of TRL",
+        ),
+        ("GRPOConfig(" + "(" * 100_000, "no Python that can be read"),
+        ("GRPOConfig(x=" + "-" * 100_000 + "1)", "no Python that can be read"),
+        ("GRPOConfig(x=", "no Python that can be read (line 1"),
+    ],
+)
+def test_a_file_without_a_configuration_is_refused_in_one_message(
+    text: str, message: str, tmp_path: Path
+) -> None:
     """Also what is nested too deeply."""
     (tmp_path / "train.py").write_text(text)
-    with pytest.raises(UserError, match=message.replace("(", r"\(").replace(")", r"\)").replace("...", r"\.\.\.")):
+    with pytest.raises(
+        UserError, match=message.replace("(", r"\(").replace(")", r"\)").replace("...", r"\.\.\.")
+    ):
         load_recipes(tmp_path / "train.py", Options())
 
 
 @pytest.mark.parametrize(
-    "text", ["[" * 100_000 + '"GRPOConfig"', '{"cells": {}, "a": "GRPOConfig"}', "GRPOConfig", '["GRPOConfig"]']
+    "text",
+    [
+        "[" * 100_000 + '"GRPOConfig"',
+        '{"cells": {}, "a": "GRPOConfig"}',
+        "GRPOConfig",
+        '["GRPOConfig"]',
+    ],
 )
 def test_a_broken_notebook_is_refused_in_one_message(text: str, tmp_path: Path) -> None:
     """JSON that is cut, or has no cells."""
@@ -155,7 +229,9 @@ def test_a_broken_notebook_is_refused_in_one_message(text: str, tmp_path: Path) 
 def test_an_unknown_key_is_a_type_error(tmp_path: Path) -> None:
     """No parser reads the call."""
     (problem,) = [
-        p for p in lint_recipe(read(tmp_path, HEAD + "GRPOConfig(num_generation=8)")).diagnostics if p.code == "GV102"
+        p
+        for p in lint_recipe(read(tmp_path, HEAD + "GRPOConfig(num_generation=8)")).diagnostics
+        if p.code == "GV102"
     ]
     assert "TypeError" in problem.message
     assert problem.line == 2
@@ -163,7 +239,9 @@ def test_an_unknown_key_is_a_type_error(tmp_path: Path) -> None:
 
 def test_keys_of_a_class_of_its_own_are_known(tmp_path: Path) -> None:
     """With their defaults."""
-    recipe = read(tmp_path, HEAD + "class Ours(GRPOConfig):\n    margin: float = 0.5\nOurs(beta=0.0)\n")
+    recipe = read(
+        tmp_path, HEAD + "class Ours(GRPOConfig):\n    margin: float = 0.5\nOurs(beta=0.0)\n"
+    )
     assert recipe.config == {"margin": 0.5, "beta": 0.0}
     assert "GV102" not in [problem.code for problem in lint_recipe(recipe).diagnostics]
 
@@ -178,16 +256,23 @@ def test_a_class_of_another_file_is_not_read(tmp_path: Path) -> None:
 def test_the_release_that_a_notebook_installs_counts(tmp_path: Path) -> None:
     """Unless the command names another one."""
     path = notebook(
-        tmp_path, "!pip install --no-deps trl==0.22.2 peft", HEAD + "GRPOConfig(warmup_ratio=0.1, seed=args.seed)"
+        tmp_path,
+        "!pip install --no-deps trl==0.22.2 peft",
+        HEAD + "GRPOConfig(warmup_ratio=0.1, seed=args.seed)",
     )
     recipe = load_recipe(path, Options())
-    assert (recipe.version, recipe.version_source) == ((0, 22, 2), VersionSource("pinned", "cell 2", "trl==0.22.2"))
+    assert (recipe.version, recipe.version_source) == (
+        (0, 22, 2),
+        VersionSource("pinned", "cell 2", "trl==0.22.2"),
+    )
     assert load_recipe(path, Options(own_version="0.18")).version == (0, 18, 0)
 
 
 def test_values_that_are_not_known_do_not_decide_the_release(tmp_path: Path) -> None:
     """They fit any."""
-    assert read(tmp_path, HEAD + "GRPOConfig(seed=args.seed, beta=0.1)").version_source.kind == "keys"
+    assert (
+        read(tmp_path, HEAD + "GRPOConfig(seed=args.seed, beta=0.1)").version_source.kind == "keys"
+    )
 
 
 def test_unsloth_s_notebooks_are_judged_by_its_trainer(tmp_path: Path) -> None:
@@ -205,27 +290,37 @@ GRPOTrainer(model=m, args=c, reward_funcs=[f])
     recipe = load_recipe(notebook(tmp_path, text), Options())
     assert recipe.config["lora_r"] == 8
     assert recipe.config["load_in_4bit"] is True
-    assert [problem.code for problem in lint_recipe(recipe).diagnostics if problem.severity == "error"] == []
+    assert [
+        problem.code for problem in lint_recipe(recipe).diagnostics if problem.severity == "error"
+    ] == []
 
 
 def test_what_stands_next_to_the_call_is_no_key_that_its_release_refuses(tmp_path: Path) -> None:
     """TRL 0.14 has no ``reward_funcs`` in a recipe; its trainer takes them."""
-    (tmp_path / "train.py").write_text(HEAD + "c = GRPOConfig(beta=0.1)\nGRPOTrainer(args=c, reward_funcs=[f])\n")
+    (tmp_path / "train.py").write_text(
+        HEAD + "c = GRPOConfig(beta=0.1)\nGRPOTrainer(args=c, reward_funcs=[f])\n"
+    )
     recipe = load_recipe(tmp_path / "train.py", Options(own_version="0.14.0"))
     assert recipe.config == {"beta": 0.1}
 
 
 @pytest.mark.parametrize(
-    "change", ["d['seed'] = 2", "d.pop('seed')", "del d['seed']", "d.update(seed=2)", "d |= {'seed': 2}"]
+    "change",
+    ["d['seed'] = 2", "d.pop('seed')", "del d['seed']", "d.update(seed=2)", "d |= {'seed': 2}"],
 )
 def test_a_dictionary_that_is_changed_may_set_any_key(change: str, tmp_path: Path) -> None:
     """Nothing is followed: the words are unresolved."""
-    assert "**d" in read(tmp_path, f"{HEAD}d = {{'seed': 1}}\n{change}\nGRPOConfig(**d, beta=1)").unresolved
+    assert (
+        "**d"
+        in read(tmp_path, f"{HEAD}d = {{'seed': 1}}\n{change}\nGRPOConfig(**d, beta=1)").unresolved
+    )
 
 
 def test_a_dictionary_that_holds_itself_is_unknown(tmp_path: Path) -> None:
     """It was followed without end."""
-    recipe = read(tmp_path, HEAD + "d = dict()\nd['a'] = d\nGRPOConfig(seed=1, model_init_kwargs=d)")
+    recipe = read(
+        tmp_path, HEAD + "d = dict()\nd['a'] = d\nGRPOConfig(seed=1, model_init_kwargs=d)"
+    )
     assert recipe.unresolved.keys() == {"model_init_kwargs"}
 
 

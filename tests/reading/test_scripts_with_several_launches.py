@@ -1,4 +1,6 @@
-"""Scripts as repositories have them: several launches, unknown values, wrappers, and the files next to them."""
+"""Scripts as repositories have them: several launches, unknown values, wrappers, and the files next
+to them.
+"""
 
 import json
 from pathlib import Path
@@ -21,27 +23,37 @@ def load(folder: Path, script: str) -> list[Recipe]:
 def test_every_launch_of_a_script_is_judged_once(tmp_path: Path) -> None:
     """By its own line; evaluations are skipped, and what is the same comes once."""
     launch = "python train_grpo.py --num_generations"
-    recipes = load(tmp_path, f"{launch} 4\n{launch} 8\npython evaluate.py --num_generations 8\n{launch} 4\n")
+    recipes = load(
+        tmp_path, f"{launch} 4\n{launch} 8\npython evaluate.py --num_generations 8\n{launch} 4\n"
+    )
     assert [recipe.config for recipe in recipes] == [{"num_generations": 4}, {"num_generations": 8}]
     assert [recipe.launch and recipe.launch.line for recipe in recipes] == [1, 2]
 
 
 def test_a_loop_makes_a_recipe_of_each_value(tmp_path: Path) -> None:
     """Functions and conditions are read as bash runs them."""
-    script = "run() { python train_grpo.py --num_generations $1 --beta ${B:-0.1}; }\nfor g in 4 8; do run $g; done\n"
+    script = (
+        "run() { python train_grpo.py --num_generations $1 --beta ${B:-0.1}; }\nfor g in 4 "
+        "8; do run $g; done\n"
+    )
     assert [recipe.config["num_generations"] for recipe in load(tmp_path, script)] == [4, 8]
 
 
-@pytest.mark.parametrize("launch", [
-    "LAUNCHER='accelerate launch --num_processes 4'\nCMD='src/open_r1/grpo.py --beta 0.1'\nsrun bash -c \"$LAUNCHER $CMD\"",
-    "CMD='torchrun --nproc_per_node 4 grpo.py --beta 0.1'\neval $CMD",
-    "tmux new-session -d -s x\ntmux send-keys -t x 'torchrun --nproc_per_node 4 grpo.py --beta 0.1' C-m",
-    "CMD=(torchrun --nproc_per_node 4 grpo.py)\nCMD+=(--beta 0.1)\n\"${CMD[@]}\" > log 2>&1 &",
-    "sbatch --nodes 1 --wrap='torchrun --nproc_per_node 4 grpo.py --beta 0.1'",
-    "N=4\nsbatch <<EOF\n#!/bin/bash\ntorchrun --nproc_per_node $N grpo.py --beta 0.1\nEOF",
-    "docker run --gpus all image torchrun --nproc_per_node 4 grpo.py --beta 0.1",
-    "$PYTHON -m torch.distributed.run --nproc_per_node 4 grpo.py --beta 0.1",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "launch",
+    [
+        "LAUNCHER='accelerate launch --num_processes 4'\nCMD='src/open_r1/grpo.py --beta "
+        '0.1\'\nsrun bash -c "$LAUNCHER $CMD"',
+        "CMD='torchrun --nproc_per_node 4 grpo.py --beta 0.1'\neval $CMD",
+        "tmux new-session -d -s x\ntmux send-keys -t x 'torchrun --nproc_per_node 4 grpo.py "
+        "--beta 0.1' C-m",
+        'CMD=(torchrun --nproc_per_node 4 grpo.py)\nCMD+=(--beta 0.1)\n"${CMD[@]}" > log 2>&1 &',
+        "sbatch --nodes 1 --wrap='torchrun --nproc_per_node 4 grpo.py --beta 0.1'",
+        "N=4\nsbatch <<EOF\n#!/bin/bash\ntorchrun --nproc_per_node $N grpo.py --beta 0.1\nEOF",
+        "docker run --gpus all image torchrun --nproc_per_node 4 grpo.py --beta 0.1",
+        "$PYTHON -m torch.distributed.run --nproc_per_node 4 grpo.py --beta 0.1",
+    ],
+)
 def test_launches_are_found_behind_other_commands(launch: str, tmp_path: Path) -> None:
     """In strings, arrays, here documents and other shells."""
     (recipe,) = load(tmp_path, launch)
@@ -49,7 +61,8 @@ def test_launches_are_found_behind_other_commands(launch: str, tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    "launch", ["python prepare.py --beta 0.1", "python data/grpo_data.py", "echo python train_grpo.py"]
+    "launch",
+    ["python prepare.py --beta 0.1", "python data/grpo_data.py", "echo python train_grpo.py"],
 )
 def test_a_program_without_a_sign_of_grpo_is_refused(launch: str, tmp_path: Path) -> None:
     """Nothing is invented for a program that trains nothing."""
@@ -64,7 +77,9 @@ def test_the_text_of_a_program_is_a_sign_of_grpo(tmp_path: Path) -> None:
 
 
 def test_one_unknown_word_leaves_the_rest_of_a_string_known(tmp_path: Path) -> None:
-    """Strings are split before a word counts as unknown; nothing is reported of keys that may be set elsewhere."""
+    """Strings are split before a word counts as unknown; nothing is reported of keys that may be
+    set elsewhere.
+    """
     script = 'A="data.train_batch_size=64 data.val_files=${X} $MORE algorithm.adv_estimator=grpo"\n'
     (recipe,) = load(tmp_path, f"{script}python -m verl.trainer.main_ppo $A\n")
     assert recipe.config["data.train_batch_size"] == 64
@@ -90,38 +105,68 @@ def test_variables_of_a_sourced_file_are_known(tmp_path: Path) -> None:
     assert recipe.config == {"num_generations": 12}
 
 
-@pytest.mark.parametrize(("content", "sharding", "processes"), [
-    ("distributed_type: DEEPSPEED\nnum_processes: 6\ndeepspeed_config:\n  zero_stage: 3\n", "zero3", 6),
-    ("distributed_type: DEEPSPEED\nnum_processes: 4\ndeepspeed_config:\n  deepspeed_config_file: ds.json\n", "zero2", 4),
-    ("distributed_type: FSDP\nnum_processes: 2\nfsdp_config:\n  fsdp_sharding_strategy: FULL_SHARD\n", "fsdp", 2),
-    ("distributed_type: MULTI_GPU\nnum_processes: 2\n", "none", 2),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("content", "sharding", "processes"),
+    [
+        (
+            "distributed_type: DEEPSPEED\nnum_processes: 6\ndeepspeed_config:\n  zero_stage: 3\n",
+            "zero3",
+            6,
+        ),
+        (
+            "distributed_type: DEEPSPEED\nnum_processes: 4\ndeepspeed_config:\n  "
+            "deepspeed_config_file: ds.json\n",
+            "zero2",
+            4,
+        ),
+        (
+            "distributed_type: FSDP\nnum_processes: 2\nfsdp_config:\n  fsdp_sharding_strategy: "
+            "FULL_SHARD\n",
+            "fsdp",
+            2,
+        ),
+        ("distributed_type: MULTI_GPU\nnum_processes: 2\n", "none", 2),
+    ],
+)
 def test_an_accelerate_configuration_says_how_the_model_is_divided(
     content: str, sharding: str, processes: int, tmp_path: Path
 ) -> None:
     """ZeRO by its stage or DeepSpeed's file, FSDP by its strategy."""
     (tmp_path / "ds.json").write_text(json.dumps({"zero_optimization": {"stage": 2}}))
     (tmp_path / "a.yaml").write_text(content)
-    (recipe,) = load(tmp_path, "accelerate launch --config_file a.yaml train_grpo.py --num_generations 4\n")
+    (recipe,) = load(
+        tmp_path, "accelerate launch --config_file a.yaml train_grpo.py --num_generations 4\n"
+    )
     assert (read_recipe(recipe).setting.sharding, recipe.processes) == (sharding, processes)
 
 
 def test_a_deepspeed_key_of_a_recipe_is_read(tmp_path: Path) -> None:
     """As a file next to the recipe."""
     (tmp_path / "three.json").write_text(json.dumps({"zero_optimization": {"stage": 3}}))
-    (tmp_path / "grpo.yaml").write_text("num_generations: 8\nreward_funcs: [a]\ndeepspeed: three.json\n")
+    (tmp_path / "grpo.yaml").write_text(
+        "num_generations: 8\nreward_funcs: [a]\ndeepspeed: three.json\n"
+    )
     (recipe,) = load_recipes(tmp_path / "grpo.yaml", Options())
     assert read_recipe(recipe).setting.sharding == "zero3"
 
 
-OVERRIDES = "python3 -m verl.trainer.main_ppo data.train_batch_size=64 actor_rollout_ref.rollout.n=8"
+OVERRIDES = (
+    "python3 -m verl.trainer.main_ppo data.train_batch_size=64 actor_rollout_ref.rollout.n=8"
+)
 
 
-@pytest.mark.parametrize("script", [
-    f'cmd="{OVERRIDES}"\nray job submit --no-wait -- "$cmd"\n',  # a variable that holds the whole launch
-    f'RUN=${{RUN:-0}}\nif [[ "$RUN" == "1" ]]; then\n  {OVERRIDES}\nfi\n',  # switched off by a default
-])  # fmt: skip
-def test_a_launch_in_a_variable_or_switched_off_by_a_default_is_read(script: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "script",
+    [
+        # a variable that holds the whole launch
+        f'cmd="{OVERRIDES}"\nray job submit --no-wait -- "$cmd"\n',
+        # switched off by a default
+        f'RUN=${{RUN:-0}}\nif [[ "$RUN" == "1" ]]; then\n  {OVERRIDES}\nfi\n',
+    ],
+)
+def test_a_launch_in_a_variable_or_switched_off_by_a_default_is_read(
+    script: str, tmp_path: Path
+) -> None:
     """A user switches it on, and then it is what trains."""
     (recipe,) = load(tmp_path, script)
     assert (recipe.framework, recipe.config["data.train_batch_size"]) == ("verl", 64)
@@ -129,6 +174,8 @@ def test_a_launch_in_a_variable_or_switched_off_by_a_default_is_read(script: str
 
 def test_a_launch_that_is_switched_off_is_not_read_if_another_runs(tmp_path: Path) -> None:
     """The one that runs by default is meant."""
-    script = f'if [[ "${{OLD:-0}}" == "1" ]]; then\n  {OVERRIDES}\nfi\n{OVERRIDES} trainer.nnodes=2\n'
+    script = (
+        f'if [[ "${{OLD:-0}}" == "1" ]]; then\n  {OVERRIDES}\nfi\n{OVERRIDES} trainer.nnodes=2\n'
+    )
     (recipe,) = load(tmp_path, script)
     assert recipe.config["trainer.nnodes"] == 2

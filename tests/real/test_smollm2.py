@@ -1,4 +1,6 @@
-"""Whole runs of a real language model, SmolLM2-135M-Instruct: a few steps each, minutes on two cores (``make real-model``)."""
+"""Whole runs of a real language model, SmolLM2-135M-Instruct: a few steps each, minutes on two
+cores (``make real-model``).
+"""
 
 import json
 import math
@@ -16,16 +18,34 @@ import pytest
 from support import PROJECT, Ended, grposweep, lines, read, run_in, trials, wait_for
 
 MODEL = PROJECT / ".models/smollm2_135m"
-pytestmark = [pytest.mark.slow, pytest.mark.real, pytest.mark.skipif(
-    not MODEL.is_dir(), reason="needs the model that `make real-model` makes (93 MB, a minute)")]  # fmt: skip
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.real,
+    pytest.mark.skipif(
+        not MODEL.is_dir(), reason="needs the model that `make real-model` makes (93 MB, a minute)"
+    ),
+]
 
 QUESTION = "What is {} + 5? Reply with the number only."
 SHORT = (
-    "model=smollm2_135m", f"model.path={MODEL}", "task=jsonl", "task.path=rows.jsonl", "task.rewards=[rewards.py:spread]",
-    "task.eval_prompts=2", "batch.num_generations=2", "batch.num_generations_eval=1", "batch.per_device_train_batch_size=4",
-    "batch.gradient_accumulation_steps=1", "generation.max_completion_length=8", "schedule.budget_completions=null",
-    "schedule.max_steps=1", "schedule.evaluations=1", "schedule.eval_at_start=false", "optimizer.warmup_steps=0", "name=s",
-)  # fmt: skip
+    "model=smollm2_135m",
+    f"model.path={MODEL}",
+    "task=jsonl",
+    "task.path=rows.jsonl",
+    "task.rewards=[rewards.py:spread]",
+    "task.eval_prompts=2",
+    "batch.num_generations=2",
+    "batch.num_generations_eval=1",
+    "batch.per_device_train_batch_size=4",
+    "batch.gradient_accumulation_steps=1",
+    "generation.max_completion_length=8",
+    "schedule.budget_completions=null",
+    "schedule.max_steps=1",
+    "schedule.evaluations=1",
+    "schedule.eval_at_start=false",
+    "optimizer.warmup_steps=0",
+    "name=s",
+)
 # Never twice the same in a group, so that every step has a gradient.
 REWARD = """
 def spread(completions, **_):
@@ -60,7 +80,9 @@ def conversations(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Ended
     return ended.sweep, ended
 
 
-def test_conversations_with_a_system_prompt_are_trained_on(conversations: tuple[Path, Ended]) -> None:
+def test_conversations_with_a_system_prompt_are_trained_on(
+    conversations: tuple[Path, Ended],
+) -> None:
     """The tokenizer's template is used, and nothing says that it is missing."""
     sweep, ended = conversations
     assert "GD202" not in ended.out + ended.err
@@ -68,7 +90,10 @@ def test_conversations_with_a_system_prompt_are_trained_on(conversations: tuple[
     assert math.isfinite(step["loss"])
     assert step["grad_norm"] > 0
     (trial,) = trials(sweep)
-    assert all(line["prompt"].startswith("You add numbers.\n") for line in lines(trial / "completions.jsonl"))
+    assert all(
+        line["prompt"].startswith("You add numbers.\n")
+        for line in lines(trial / "completions.jsonl")
+    )
 
 
 def test_a_rollout_of_the_model_is_in_the_report(conversations: tuple[Path, Ended]) -> None:
@@ -81,22 +106,34 @@ def test_a_rollout_of_the_model_is_in_the_report(conversations: tuple[Path, Ende
 
 
 def test_the_winner_is_a_folder_that_transformers_loads(conversations: tuple[Path, Ended]) -> None:
-    """With its tokenizer and template; its weights moved, and it writes tokens of its vocabulary."""
+    """With its tokenizer and template; its weights moved, and it writes tokens of its
+    vocabulary.
+    """
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     sweep, _ = conversations
     folder = trials(sweep)[0] / "model"
-    model, before = (AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32) for path in (folder, MODEL))
+    model, before = (
+        AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32) for path in (folder, MODEL)
+    )
     tokenizer = AutoTokenizer.from_pretrained(folder)
-    assert any(not torch.equal(a, b) for a, b in zip(model.parameters(), before.parameters(), strict=True))
-    ids = tokenizer.apply_chat_template(asked(2), add_generation_prompt=True, return_tensors="pt", return_dict=True)
-    written = model.generate(**ids, max_new_tokens=6, do_sample=False)[0, ids["input_ids"].shape[1] :]
+    assert any(
+        not torch.equal(a, b) for a, b in zip(model.parameters(), before.parameters(), strict=True)
+    )
+    ids = tokenizer.apply_chat_template(
+        asked(2), add_generation_prompt=True, return_tensors="pt", return_dict=True
+    )
+    written = model.generate(**ids, max_new_tokens=6, do_sample=False)[
+        0, ids["input_ids"].shape[1] :
+    ]
     assert tokenizer.decode(written, skip_special_tokens=True).strip()
 
 
 def test_fit_counts_prompts_as_the_preparation_does(conversations: tuple[Path, Ended]) -> None:
-    """Without transformers, by the same files: the template's own system turn, special tokens and all."""
+    """Without transformers, by the same files: the template's own system turn, special tokens and
+    all.
+    """
     from grposweep.config.compose import load_experiment
     from grposweep.train.prompts import count_local
 
@@ -108,7 +145,9 @@ def test_fit_counts_prompts_as_the_preparation_does(conversations: tuple[Path, E
 
 
 def test_text_goes_into_the_template_by_itself(here: Path) -> None:
-    """Two LoRA trials side by side: task.chat is not set, the tokenizer has a template, and both train adapters only."""
+    """Two LoRA trials side by side: task.chat is not set, the tokenizer has a template, and both
+    train adapters only.
+    """
     write_task(here, QUESTION.format)
     ended = run_in(
         here,
@@ -137,7 +176,10 @@ def test_a_stopped_run_continues_from_its_checkpoint(
     write_task(here, asked)
     long = [*SHORT, "schedule.max_steps=3"]
     stopped = start(*long)
-    wait_for(lambda: list(here.glob("outputs/s/trials/*/metrics.jsonl")) and metrics(here / "outputs/s"), 600)
+    wait_for(
+        lambda: list(here.glob("outputs/s/trials/*/metrics.jsonl")) and metrics(here / "outputs/s"),
+        600,
+    )
     stopped.send_signal(signal.SIGINT)
     assert stopped.wait(timeout=300) == 130
     assert 1 <= len(metrics(here / "outputs/s")) < 3
@@ -148,11 +190,18 @@ def test_a_stopped_run_continues_from_its_checkpoint(
 
 def test_one_long_prompt_is_trained_on_and_named(here: Path) -> None:
     """Eight hundred tokens among prompts of forty."""
-    write_task(here, lambda n: [{"role": "user", "content": "one two three four " * (200 if n == 3 else 1) + str(n)}])
+    write_task(
+        here,
+        lambda n: [
+            {"role": "user", "content": "one two three four " * (200 if n == 3 else 1) + str(n)}
+        ],
+    )
     sizes = ["batch.per_device_train_batch_size=2", "schedule.max_steps=4", "task.eval_prompts=1"]
     ended = run_in(here, *SHORT, *sizes, timeout=900)
     assert ended.code == 0, ended.out + ended.err
-    assert re.search(r"the longest prompt has 8\d\d tokens\. All but 1 of 8 prompts", " ".join(ended.out.split()))
+    assert re.search(
+        r"the longest prompt has 8\d\d tokens\. All but 1 of 8 prompts", " ".join(ended.out.split())
+    )
 
 
 SCRIPT = f"""
@@ -181,10 +230,18 @@ LAUNCH = f"""
 def test_a_script_of_the_users_own_trains_it(here: Path) -> None:
     """Launched by a shell script, without an edit."""
     write_task(here, asked)
-    (here / "texts.jsonl").write_text("".join(f'{{"text": "{QUESTION.format(n)}"}}\n' for n in range(8)))
+    (here / "texts.jsonl").write_text(
+        "".join(f'{{"text": "{QUESTION.format(n)}"}}\n' for n in range(8))
+    )
     (here / "train.py").write_text(SCRIPT)
     (here / "launch.sh").write_text(LAUNCH)
-    words = ("trainer=script", "trainer.script=train.py", "trainer.recipe=launch.sh", "search.metric=reward", "name=s")
+    words = (
+        "trainer=script",
+        "trainer.script=train.py",
+        "trainer.recipe=launch.sh",
+        "search.metric=reward",
+        "name=s",
+    )
     ended = run_in(here, *words, "lr=1e-4", timeout=900)
     assert ended.code == 0, ended.out + ended.err
     (step,) = metrics(ended.sweep)

@@ -1,4 +1,6 @@
-"""Debian's Chromium, driven by playwright: pages opened from disk, and the errors that they logged."""
+"""Debian's Chromium, driven by playwright: pages opened from disk, and the errors that they
+logged.
+"""
 
 import os
 import shutil
@@ -12,8 +14,14 @@ import pytest
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
-# A machine without a GPU draws WebGL in software; a container's root cannot make Chromium's sandbox.
-ARGUMENTS = ["--no-sandbox", "--use-angle=swiftshader", "--enable-unsafe-swiftshader", "--hide-scrollbars"]
+# A machine without a GPU draws WebGL in software; a container's root cannot make Chromium's
+# sandbox.
+ARGUMENTS = [
+    "--no-sandbox",
+    "--use-angle=swiftshader",
+    "--enable-unsafe-swiftshader",
+    "--hide-scrollbars",
+]
 FIGURES = ("curves", "progress", "slices", "map", "parallel")
 
 
@@ -40,17 +48,29 @@ def start_browser() -> Iterator["Browser"]:
 
 @contextmanager
 def open_page(
-    browser: "Browser", report: Path, scheme: str = "light", width: int = 1200, figures: Sequence[str] = FIGURES
+    browser: "Browser",
+    report: Path,
+    scheme: str = "light",
+    width: int = 1200,
+    figures: Sequence[str] = FIGURES,
 ) -> Iterator["Page"]:
-    """The report with these figures drawn; afterwards it must have said nothing, and asked only for itself and for plotly.js."""
+    """The report with these figures drawn; afterwards it must have said nothing, and asked only for
+    itself and for plotly.js.
+    """
     context = browser.new_context(color_scheme=scheme, viewport={"width": width, "height": 900})  # type: ignore[arg-type]
     page, said = context.new_page(), []
-    page.set_default_timeout(120_000)  # WebGL in software, on a busy machine
+    # WebGL in software, on a busy machine
+    page.set_default_timeout(120_000)
     page.on("console", lambda message: said.append(f"{message.type}: {message.text}"))
     page.on("pageerror", lambda error: said.append(f"error: {error}"))
-    shared = {path.as_uri() for folder in report.parents[:2] for path in folder.glob("plotly-*.min.js")}
+    shared = {
+        path.as_uri() for folder in report.parents[:2] for path in folder.glob("plotly-*.min.js")
+    }
     page.on(
-        "request", lambda request: said.append(request.url) if request.url not in {report.as_uri(), *shared} else None
+        "request",
+        lambda request: (
+            said.append(request.url) if request.url not in {report.as_uri(), *shared} else None
+        ),
     )
     page.goto(report.as_uri())
     for name in figures:

@@ -1,4 +1,6 @@
-"""``commands("status", ...)`` is the command in this process, from a folder whose sweeps are in outputs/."""
+"""``commands("status", ...)`` is the command in this process, from a folder whose sweeps are in
+outputs/.
+"""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -27,17 +27,32 @@ COMMAND = "python src/run.py sweeps=lr_batch name=s search.trials=4"
 
 
 def make(path: Path, *trials: tuple[float, float], **changes: Any) -> Path:
-    """A finished sweep whose trials have these learning rates and objectives, each with a standard error of 0.01."""
+    """A finished sweep whose trials have these learning rates and objectives, each with a standard
+    error of 0.01.
+    """
     command = {"command": COMMAND, "packages": {}}
-    made = Made(trials=len(trials), parameters={"batch": ["small"]}, settings={"space": SPACE, "provenance": command})
+    made = Made(
+        trials=len(trials),
+        parameters={"batch": ["small"]},
+        settings={"space": SPACE, "provenance": command},
+    )
     sweep = make_sweep(path / "s", made)
     (sweep / "outlook.json").write_text(json.dumps({"target": len(trials), "sampler": "tpe"}))
     for folder, (lr, value) in zip(sorted((sweep / "trials").iterdir()), trials, strict=True):
         trial = json.loads((folder / "trial.json").read_text())
-        (folder / "trial.json").write_text(json.dumps(trial | {"point": {"lr": lr, "batch": "small"}}))
-        result = {"status": "finished", "objective": value, "objective_se": 0.01, "start": 0.3, "attempt": 1}
+        (folder / "trial.json").write_text(
+            json.dumps(trial | {"point": {"lr": lr, "batch": "small"}})
+        )
+        result = {
+            "status": "finished",
+            "objective": value,
+            "objective_se": 0.01,
+            "start": 0.3,
+            "attempt": 1,
+        }
         (folder / "result.json").write_text(json.dumps(result | changes))
-        (folder / "metrics.jsonl").unlink()  # its curve ends elsewhere
+        # its curve ends elsewhere
+        (folder / "metrics.jsonl").unlink()
     return sweep
 
 
@@ -60,11 +75,19 @@ def test_it_opens_with_the_best_point_its_interval_and_its_gain(tmp_path: Path) 
     assert page.index(said) < page.index('id="summary"')
 
 
-def test_points_that_do_not_differ_significantly_are_named_with_their_common_values(tmp_path: Path) -> None:
+def test_points_that_do_not_differ_significantly_are_named_with_their_common_values(
+    tmp_path: Path,
+) -> None:
     """And the command that decides between them, which resumes the sweep."""
     found = advice(make(tmp_path, (3e-4, 0.8), (1e-4, 0.79), (5e-4, 0.785), (1e-3, 0.5)))
-    assert "Trials 0, 1, 2 do not differ significantly on one seed: lr 0.0001 to 0.0005, batch small." in found.limits
-    assert (found.step.text, found.step.command) == ("Decide between them on fresh seeds", f"{COMMAND} search.seeds=5")
+    assert (
+        "Trials 0, 1, 2 do not differ significantly on one seed: lr 0.0001 to 0.0005, batch small."
+        in found.limits
+    )
+    assert (found.step.text, found.step.command) == (
+        "Decide between them on fresh seeds",
+        f"{COMMAND} search.seeds=5",
+    )
 
 
 @pytest.mark.parametrize(("lr", "range"), [(1.2e-5, "1e-06,0.01"), (9e-3, "1e-05,0.1")])
@@ -75,18 +98,26 @@ def test_a_best_value_at_an_edge_of_its_range_is_reported_with_a_wider_range(
     near = [(lr * shift, 0.8 - 0.01 * n) for n, shift in enumerate((1, 1.1, 0.9))]
     far = [(1e-7 / rate, value - 0.2) for rate, value in near]
     found = advice(make(tmp_path, *near, *far))
-    assert any(text.startswith(f"The best value lies at the edge of its range: lr ({lr:g}, ") for text in found.limits)
+    assert any(
+        text.startswith(f"The best value lies at the edge of its range: lr ({lr:g}, ")
+        for text in found.limits
+    )
     assert found.step.text == "Widen the range of lr"
     assert shlex.split(found.step.command)[2:] == [
-        "sweeps=lr_batch", "search.trials=4", f"lr=tag(log,interval({range}))", "search.warm_start=s",
-    ]  # fmt: skip
+        "sweeps=lr_batch",
+        "search.trials=4",
+        f"lr=tag(log,interval({range}))",
+        "search.warm_start=s",
+    ]
 
 
 def test_a_best_value_inside_its_range_needs_no_wider_one(tmp_path: Path) -> None:
     """Nor does a winner that differs from all others have ties."""
     found = advice(make(tmp_path, (3e-4, 0.8), (1e-4, 0.6)))
     assert found.step.text == "Confirm the winner on fresh seeds"
-    assert found.limits == ["This is one seed. Another seed moves results by more than the interval says."]
+    assert found.limits == [
+        "This is one seed. Another seed moves results by more than the interval says."
+    ]
 
 
 def test_a_step_of_an_extended_sweep_has_the_trials_that_it_has(tmp_path: Path) -> None:
@@ -102,27 +133,44 @@ def test_a_command_hides_secrets_and_quotes_paths(tmp_path: Path) -> None:
     sweep = make(tmp_path, (3e-4, 0.8), (1e-4, 0.6))
     text = (sweep / "sweep.yaml").read_text()
     secret = "'search.storage=postgresql://me:hunter2@db/x' 'task.path=/a folder/x'"
-    (sweep / "sweep.yaml").write_text(text.replace("sweeps=lr_batch", f"sweeps=lr_batch {secret}", 1))
+    (sweep / "sweep.yaml").write_text(
+        text.replace("sweeps=lr_batch", f"sweeps=lr_batch {secret}", 1)
+    )
     command = advice(sweep).step.command
     assert "hunter2" not in command
     assert "'task.path=/a folder/x'" in command
 
 
-def test_a_command_works_from_another_folder_and_after_an_edit_of_the_rewards(tmp_path: Path) -> None:
-    """It goes to where the sweep was started, and continues it with the sweep's own copies of the files."""
+def test_a_command_works_from_another_folder_and_after_an_edit_of_the_rewards(
+    tmp_path: Path,
+) -> None:
+    """It goes to where the sweep was started, and continues it with the sweep's own copies of the
+    files.
+    """
     sweep = make(tmp_path, (3e-4, 0.8), (1e-4, 0.6))
     (sweep / "sweep.yaml").write_text(
-        (sweep / "sweep.yaml").read_text().replace("packages:", "working_directory: /a b\n  packages:", 1)
+        (sweep / "sweep.yaml")
+        .read_text()
+        .replace("packages:", "working_directory: /a b\n  packages:", 1)
     )
-    (sweep / "inputs.json").write_text(json.dumps({"files": {"rewards.py": {"digest": "aa", "copied": True}}}))
-    assert advice(sweep).step.command == f"cd '/a b' && {COMMAND} search.changed_files=recorded search.seeds=5"
+    (sweep / "inputs.json").write_text(
+        json.dumps({"files": {"rewards.py": {"digest": "aa", "copied": True}}})
+    )
+    assert (
+        advice(sweep).step.command
+        == f"cd '/a b' && {COMMAND} search.changed_files=recorded search.seeds=5"
+    )
 
 
-def test_a_command_begins_with_grposweep_if_the_shell_finds_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_command_begins_with_grposweep_if_the_shell_finds_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The one of this Python. Another one would run another version."""
     sweep = make(tmp_path / "s", (3e-4, 0.8), (1e-4, 0.6))
     text = (sweep / "sweep.yaml").read_text()
-    (sweep / "sweep.yaml").write_text(text.replace("python src/run.py", "python -m grposweep run", 1))
+    (sweep / "sweep.yaml").write_text(
+        text.replace("python src/run.py", "python -m grposweep run", 1)
+    )
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin/grposweep").touch(0o755)
     begins = {}
@@ -144,7 +192,9 @@ def test_no_advice_before_a_trial_has_finished_or_in_a_comparison(tmp_path: Path
 def test_the_terminal_calls_a_tie_what_the_report_calls_a_tie(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """At the end of a run, in status within 80 columns, and from best; a clear winner has no such sentence."""
+    """At the end of a run, in status within 80 columns, and from best; a clear winner has no such
+    sentence.
+    """
     view = read_sweep(make(tmp_path, (1e-4, 0.80), (3e-4, 0.79), (5e-4, 0.5)))
     tie = "Trials 0, 1 do not differ significantly on one seed: lr 0.0001 or 0.0003, batch small."
     print_results(build_console(80), view, RunEnd())
@@ -157,16 +207,27 @@ def test_the_terminal_calls_a_tie_what_the_report_calls_a_tie(
 
 
 def test_nothing_is_recommended_if_two_seeds_tell_no_point_from_the_start(tmp_path: Path) -> None:
-    """The headline, status, best and the end of a run say why, and the report says what decides it."""
+    """The headline, status, best and the end of a run say why, and the report says what decides
+    it.
+    """
     sweep = make(tmp_path, (1e-4, 0.7), (3e-4, 0.69), objective_se=None)
     content = yaml.safe_load((sweep / "sweep.yaml").read_text())
     content["search"] |= {"seeds": 2, "leaders": 2}
     (sweep / "sweep.yaml").write_text(yaml.safe_dump(content))
-    for number, (of, seed, value) in enumerate([(0, 1000, 0.3), (1, 1000, 0.31), (0, 2000, 0.6), (1, 2000, 0.58)], 2):
+    for number, (of, seed, value) in enumerate(
+        [(0, 1000, 0.3), (1, 1000, 0.31), (0, 2000, 0.6), (1, 2000, 0.58)], 2
+    ):
         original = next((sweep / "trials").glob(f"{of:04d}-*"))
         copy = shutil.copytree(original, sweep / "trials" / f"{number:04d}-{number:06d}")
-        trial, result = (json.loads((copy / name).read_text()) for name in ("trial.json", "result.json"))
-        trial["attributes"] |= {"role": "confirm", "of": of, "seed": seed, "experiment": f"{number:06d}"}
+        trial, result = (
+            json.loads((copy / name).read_text()) for name in ("trial.json", "result.json")
+        )
+        trial["attributes"] |= {
+            "role": "confirm",
+            "of": of,
+            "seed": seed,
+            "experiment": f"{number:06d}",
+        }
         (copy / "trial.json").write_text(json.dumps(trial))
         (copy / "result.json").write_text(json.dumps(result | {"objective": value}))
     found = advice(sweep)
@@ -181,18 +242,24 @@ def test_nothing_is_recommended_if_two_seeds_tell_no_point_from_the_start(tmp_pa
 def test_a_best_point_below_the_model_before_training_is_no_winner(tmp_path: Path) -> None:
     """The sweep made the model worse."""
     said = advice(make(tmp_path, (1e-4, 0.2), (3e-4, 0.1))).sentence
-    assert said.startswith("No winner: the best point (lr=0.0001 batch=small) ended below the model before training.")
+    assert said.startswith(
+        "No winner: the best point (lr=0.0001 batch=small) ended below the model before training."
+    )
 
 
 def with_seeds(sweep: Path) -> Path:
     """Make the seed a parameter of all trials."""
     for folder in (sweep / "trials").iterdir():
         trial = json.loads((folder / "trial.json").read_text())
-        (folder / "trial.json").write_text(json.dumps(trial | {"point": {**trial["point"], "seed": 1}}))
+        (folder / "trial.json").write_text(
+            json.dumps(trial | {"point": {**trial["point"], "seed": 1}})
+        )
     return sweep
 
 
-def test_a_sweep_from_a_checkpoint_is_advised_nothing_that_its_command_refuses(tmp_path: Path) -> None:
+def test_a_sweep_from_a_checkpoint_is_advised_nothing_that_its_command_refuses(
+    tmp_path: Path,
+) -> None:
     """A branch takes no other schedule; another sweep without anything else to try does."""
     sweep = with_seeds(make(tmp_path, (3e-4, 0.8), (1e-4, 0.6)))
     assert advice(sweep).step.text == "Train twice as long"
@@ -205,27 +272,45 @@ def test_a_sweep_from_a_checkpoint_is_advised_nothing_that_its_command_refuses(t
 def test_there_is_always_something_to_try_next(tmp_path: Path) -> None:
     """Also for a clear winner inside its range on several values of the seed."""
     step = advice(with_seeds(make(tmp_path, (3e-4, 0.8), (1e-4, 0.6)))).step
-    assert (step.text, step.command.split()[-1]) == ("Train twice as long", "schedule.budget_completions=12800")
+    assert (step.text, step.command.split()[-1]) == (
+        "Train twice as long",
+        "schedule.budget_completions=12800",
+    )
 
 
 def test_advice_and_provenance_have_the_latest_command(tmp_path: Path) -> None:
-    """The sweep was started with three seeds and continued with five. Of a key that is there twice the last value counts."""
+    """The sweep was started with three seeds and continued with five. Of a key that is there twice
+    the last value counts.
+    """
     sweep = make(tmp_path, (3e-4, 0.8), (1e-4, 0.6))
     for seeds in (3, 5):
         command = f"{COMMAND} name=t schedule.epochs=1 schedule.epochs=2 search.seeds={seeds}"
         with (sweep / "commands.jsonl").open("a") as file:
-            file.write(json.dumps({"command": command, "working_directory": str(Path.cwd())}) + "\n")
+            file.write(
+                json.dumps({"command": command, "working_directory": str(Path.cwd())}) + "\n"
+            )
     page = render_report(read_sweep(sweep))
     assert "search.seeds=5" in page[page.index('id="provenance"') :]
     assert "search.seeds=3" not in page
-    wanted = "python src/run.py sweeps=lr_batch search.trials=4 name=t schedule.epochs=2 search.seeds=5"
+    wanted = (
+        "python src/run.py sweeps=lr_batch search.trials=4 name=t schedule.epochs=2 search.seeds=5"
+    )
     assert advice(sweep).step.command == wanted
 
 
-def test_an_exact_tie_without_intervals_is_a_tie(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_exact_tie_without_intervals_is_a_tie(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Of all points, or of the best ones; without it the earlier trial would be the best."""
     view = read_sweep(make(tmp_path, (1e-4, 0.2625), (3e-4, 0.2625), objective_se=None))
     print_results(build_console(80), view, RunEnd())
-    assert "No winner: the 2 points cannot be told apart" in " ".join(capsys.readouterr().out.split())
-    view = read_sweep(make(tmp_path / "3", (1e-4, 0.6), (3e-4, 0.6), (5e-4, 0.5), objective_se=None))
-    assert tie_sentences(view)[0] == "Trials 0, 1 are tied on one seed: lr 0.0001 or 0.0003, batch small."
+    assert "No winner: the 2 points cannot be told apart" in " ".join(
+        capsys.readouterr().out.split()
+    )
+    view = read_sweep(
+        make(tmp_path / "3", (1e-4, 0.6), (3e-4, 0.6), (5e-4, 0.5), objective_se=None)
+    )
+    assert (
+        tie_sentences(view)[0]
+        == "Trials 0, 1 are tied on one seed: lr 0.0001 or 0.0003, batch small."
+    )

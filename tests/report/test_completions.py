@@ -1,4 +1,6 @@
-"""Kept completions on every screen: a degenerate winner is told, and no text of a model moves the cursor or runs a script."""
+"""Kept completions on every screen: a degenerate winner is told, and no text of a model moves the
+cursor or runs a script.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -15,16 +17,27 @@ from made import Made, make_sweep
 
 from .conftest import Commands
 
-HEALTHY = {"samples": 64, "template_share": 0.05, "distinct_ngrams": 0.9, "similarity_across": 0.1, "marker_share": 0.9}
+HEALTHY = {
+    "samples": 64,
+    "template_share": 0.05,
+    "distinct_ngrams": 0.9,
+    "similarity_across": 0.1,
+    "marker_share": 0.9,
+}
 HOSTILE = "Great!\x1b[31m\x07‮ </script><script>alert(1)</script>"
 
 
 def sampled(sweep: Path, number: int, text: str = HOSTILE, **now: Any) -> Path:
-    """Give a trial the completions and metrics of two evaluations, before training and at its end."""
+    """Give a trial the completions and metrics of two evaluations, before training and at its
+    end.
+    """
     trial = next((sweep / "trials").glob(f"{number:04d}-*"))
     for step, said, values in ((0, "let me think", HEALTHY), (100, text, HEALTHY | now)):
         kept = [
-            KeptCompletion(step, 0, 0.5, n, f"What is {n}?", said, 0.7, {"a": 0.7}, n == 1, step > 0) for n in range(4)
+            KeptCompletion(
+                step, 0, 0.5, n, f"What is {n}?", said, 0.7, {"a": 0.7}, n == 1, step > 0
+            )
+            for n in range(4)
         ]
         keep_completions(trial, kept)
         append_line(trial / "metrics.jsonl", {"kind": "eval", "step": step, **values})
@@ -72,7 +85,9 @@ def test_show_prints_three_completions_with_reward_and_whether_they_were_cut_off
 
 
 def test_the_page_holds_both_evaluations_and_nothing_of_them_as_code(sweep: Path) -> None:
-    """The leaderboard's note and a notice name the sign; the script element ends where it should."""
+    """The leaderboard's note and a notice name the sign; the script element ends where it
+    should.
+    """
     view = read_sweep(sweep)
     data = page_data(view)["completions"]
     assert [[e["step"] for e in trial["evaluations"]] for trial in data] == [[0, 100]]
@@ -101,7 +116,9 @@ def test_a_page_without_completions_has_no_section_of_them(tmp_path: Path) -> No
 
 def test_compare_shows_where_two_trials_answer_differently(commands: Commands, sweep: Path) -> None:
     """The same prompt, both answers."""
-    other = next(trial.number for trial in read_sweep(sweep).ranked if trial.number != best_of(sweep))
+    other = next(
+        trial.number for trial in read_sweep(sweep).ranked if trial.number != best_of(sweep)
+    )
     sampled(sweep, other, text="4")
     text = commands("compare", f"s/{best_of(sweep)}", f"s/{other}").out
     assert "prompt What is 0?" in text
@@ -118,11 +135,16 @@ def test_compare_shows_where_two_trials_answer_differently(commands: Commands, s
         ({"similarity_across": 0.8}, "share 80% of their word triples (10% before training)"),
         ({"foreign_script_share": 0.5}, "32 of 64 samples are in another script"),
         ({"marker_share": 0.1}, "format is lost"),
-        ({"eval_completions/mean_length": 90.0, "eval_completions/clipped_ratio": 1.0}, "9.0 times as long"),
+        (
+            {"eval_completions/mean_length": 90.0, "eval_completions/clipped_ratio": 1.0},
+            "9.0 times as long",
+        ),
         ({"eval_completions/mean_length": 90.0, "eval_completions/clipped_ratio": 0.2}, ""),
     ],
 )
-def test_each_sign_of_a_degenerate_policy_is_measured_against_the_start(now: dict[str, float], said: str) -> None:
+def test_each_sign_of_a_degenerate_policy_is_measured_against_the_start(
+    now: dict[str, float], said: str
+) -> None:
     """And none is found in a healthy policy, or in one that thinks longer."""
     start = HEALTHY | {
         "foreign_script_share": 0.0,

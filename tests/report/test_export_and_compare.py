@@ -1,4 +1,6 @@
-"""``grposweep best``, ``export`` and ``compare``: what a sweep found, for people and for other programs."""
+"""``grposweep best``, ``export`` and ``compare``: what a sweep found, for people and for other
+programs.
+"""
 
 import csv
 import io
@@ -56,7 +58,9 @@ def test_best_names_the_winner_and_what_it_beat(commands: Commands, made: Path) 
     assert f"grposweep rerun {quote(str(view.best.path))}" in ended.out
 
 
-def test_best_states_what_fresh_seeds_say_and_whether_there_is_a_model(commands: Commands, made: Path) -> None:
+def test_best_states_what_fresh_seeds_say_and_whether_there_is_a_model(
+    commands: Commands, made: Path
+) -> None:
     """The value on the search's own seed does not rank points that fresh seeds have confirmed."""
     assert "on 2 fresh seeds: trial " in commands("best", "a").out
     assert "second: trial" not in commands("best", "a").out
@@ -79,25 +83,36 @@ def test_the_command_that_best_shows_bears_a_blank_in_a_path(commands: Commands)
     assert split(shown) == ["grposweep", "rerun", str(best.path)]
 
 
-def test_the_winner_is_a_hydra_configuration_of_the_same_experiment(commands: Commands, made: Path) -> None:
+def test_the_winner_is_a_hydra_configuration_of_the_same_experiment(
+    commands: Commands, made: Path
+) -> None:
     """All its values; what conf/ defines by another key refers to it again."""
     assert commands("best", "a", "--export", "w.yaml").code == 0
     text = Path("w.yaml").read_text()
     best = read_sweep(made).best
     assert best is not None
-    assert text.startswith(f"# python {quote(str(RUN))} --config-dir {quote(str(Path.cwd()))} --config-name w\n")
+    assert text.startswith(
+        f"# python {quote(str(RUN))} --config-dir {quote(str(Path.cwd()))} --config-name w\n"
+    )
     content = OmegaConf.create(text)
     recorded = asdict(load_experiment(best.path / "config.yaml"))
     names = ("model", "task", "batch", "kl", "loss", "schedule", "lr", "seed")
     values = OmegaConf.to_container(OmegaConf.masked_copy(content, list(names)), resolve=True)
     assert values == {name: recorded[name] for name in names}
-    assert OmegaConf.to_container(content)["batch"]["num_generations_eval"] == "${task.eval_generations}"
+    assert (
+        OmegaConf.to_container(content)["batch"]["num_generations_eval"]
+        == "${task.eval_generations}"
+    )
     assert content["defaults"] == ["config", "_self_"]
 
 
 def test_options_replace_the_sections_of_an_exported_configuration(run: Run, here: Path) -> None:
-    """The same option is the same trial, another changes its group alone, and the trial's command repeats it from any folder."""
-    first = trials(run("trainer=fake", "schedule.budget_completions=800", "kl=low", "lr=1e-3", "name=s").sweep)[0]
+    """The same option is the same trial, another changes its group alone, and the trial's command
+    repeats it from any folder.
+    """
+    first = trials(
+        run("trainer=fake", "schedule.budget_completions=800", "kl=low", "lr=1e-3", "name=s").sweep
+    )[0]
     assert run_grposweep(here, "best", "s", "--export", "mine.yaml").code == 0
     mine = ("--config-dir", ".", "--config-name=mine")
     swept = trials(run(*mine, "-m", "kl=low,high").sweep)
@@ -128,7 +143,9 @@ def test_a_file_that_holds_something_else_is_replaced_only_with_force(commands: 
     assert Path("mine.sh").read_text() != "my own\n"
 
 
-def test_the_winner_is_a_recipe_that_reads_back_to_the_same_setting(commands: Commands, made: Path) -> None:
+def test_the_winner_is_a_recipe_that_reads_back_to_the_same_setting(
+    commands: Commands, made: Path
+) -> None:
     """Sizes, steps, learning rate, KL; in TRL's words."""
     assert commands("best", "b", "--export", "r.yaml", "--as", "trl").code == 0
     best = read_sweep(Path("outputs/b")).best
@@ -136,13 +153,22 @@ def test_the_winner_is_a_recipe_that_reads_back_to_the_same_setting(commands: Co
     setting = read_setting(load_experiment(best.path / "config.yaml"))
     assert "# Not in it: the model (here the tiny one" in Path("r.yaml").read_text()
     again = read_recipe(load_recipe(Path("r.yaml"), Options("trl", None, 1))).setting
-    kept = ("num_generations", "learning_rate", "beta", "temperature", "max_completion_length", "num_iterations")
+    kept = (
+        "num_generations",
+        "learning_rate",
+        "beta",
+        "temperature",
+        "max_completion_length",
+        "num_iterations",
+    )
     assert [getattr(again, name) for name in kept] == [getattr(setting, name) for name in kept]
     assert planning.total_steps(again) == planning.total_steps(setting)
 
 
 @pytest.mark.parametrize("kind", ["easyr1", "open-r1"])
-def test_the_winner_of_another_program_is_no_recipe_of_trl(commands: Commands, made: Path, kind: str) -> None:
+def test_the_winner_of_another_program_is_no_recipe_of_trl(
+    commands: Commands, made: Path, kind: str
+) -> None:
     """Its own recipe is what repeats it."""
     best = read_sweep(Path("outputs/b")).best
     assert best is not None
@@ -159,14 +185,22 @@ def test_a_value_of_several_lines_stays_in_its_comment(commands: Commands, made:
     best = read_sweep(made).best
     assert best is not None
     hostile = "note\ntouch X #\r\u2028y"
-    record = {"given": {"beta": 0.1}, "rewards": [hostile], "model": hostile, "world_size": 1, "command": ["a\nb"]}
+    record = {
+        "given": {"beta": 0.1},
+        "rewards": [hostile],
+        "model": hostile,
+        "world_size": 1,
+        "command": ["a\nb"],
+    }
     (best.path / "trained_with.json").write_text(json.dumps(record))
     written = commands("best", "a", "--as", "trl").out
     assert set(OmegaConf.create(written)) == {"beta", "output_dir"}
     assert [line for line in written.splitlines() if line[0] != "#"] == written.splitlines()[-2:]
 
 
-def test_the_recipe_of_another_trainers_winner_is_the_one_that_it_read(commands: Commands, made: Path) -> None:
+def test_the_recipe_of_another_trainers_winner_is_the_one_that_it_read(
+    commands: Commands, made: Path
+) -> None:
     """A yaml file takes it without ``--as``; the line above it names the trial."""
     best = read_sweep(made).best
     assert best is not None
@@ -178,7 +212,9 @@ def test_the_recipe_of_another_trainers_winner_is_the_one_that_it_read(commands:
 
 
 def test_a_recipe_names_the_keys_of_the_task_that_it_lacks(run: Run, here: Path) -> None:
-    """A system prompt changes every prompt, and no key of a recipe holds it; one of several lines stays in its comment."""
+    """A system prompt changes every prompt, and no key of a recipe holds it; one of several lines
+    stays in its comment.
+    """
     run("trainer=fake", "name=s", "task.system_prompt='think\nfirst'", "task.eval_generations=4")
     said = run_grposweep(here, "best", "s", "--as", "trl").out
     assert "task.system_prompt=think\\nfirst" in said
@@ -216,7 +252,9 @@ def test_a_sweep_without_a_result_has_no_best(commands: Commands) -> None:
     assert commands("compare", "c", "c").code == 2
 
 
-def test_the_command_that_tells_how_far_a_sweep_is_bears_a_blank_in_its_name(commands: Commands) -> None:
+def test_the_command_that_tells_how_far_a_sweep_is_bears_a_blank_in_its_name(
+    commands: Commands,
+) -> None:
     """Where there is no best yet."""
     make_sweep(Path("outputs/not yet"), Made(trials=1, running=1))
     assert split(commands("best", "not yet").err)[-3:] == ["grposweep", "status", "not yet"]
@@ -236,7 +274,9 @@ def test_export_has_a_row_a_trial_and_a_column_a_parameter(commands: Commands, m
     assert all(bool(row["objective_se"]) == bool(row["objective"]) for row in table)
 
 
-def test_a_column_that_there_is_not_is_refused_with_the_nearest(commands: Commands, made: Path) -> None:
+def test_a_column_that_there_is_not_is_refused_with_the_nearest(
+    commands: Commands, made: Path
+) -> None:
     """Nothing is written."""
     ended = commands("export", "a", "--columns", "objectiv", "--output", "rows.csv")
     assert ended.code == 2
@@ -264,8 +304,12 @@ def test_seeds_that_agree_are_compared_by_their_evaluations_errors() -> None:
 def test_without_seeds_the_evaluations_errors_count_and_that_is_reported() -> None:
     """0.03 apart with errors of 0.01 and 0.01: 2.1 standard errors, p = 0.034."""
     said = compare_values(Values([0.5], [Sampling(0.01)]), Values([0.53], [Sampling(0.01)]))
-    assert said.startswith("+0.0300 ± 0.0277 (95 %), p = 0.034 (z-test from the evaluations' standard errors")
-    assert "so this may be chance" in compare_values(Values([0.5], [UNKNOWN]), Values([0.53], [Sampling(0.01)]))
+    assert said.startswith(
+        "+0.0300 ± 0.0277 (95 %), p = 0.034 (z-test from the evaluations' standard errors"
+    )
+    assert "so this may be chance" in compare_values(
+        Values([0.5], [UNKNOWN]), Values([0.53], [Sampling(0.01)])
+    )
 
 
 def test_two_trials_on_the_same_prompts_are_compared_by_prompt() -> None:
@@ -292,11 +336,19 @@ def test_two_trials_of_a_sweep_are_named_by_their_numbers(commands: Commands, ma
     assert short.out == commands("compare", "a/0", "a/1").out
 
 
-def test_two_seeds_of_a_point_are_compared_by_their_own_results(commands: Commands, made: Path) -> None:
-    """The mean over the seeds of their point is the same on both sides, so it would say that they are equal."""
+def test_two_seeds_of_a_point_are_compared_by_their_own_results(
+    commands: Commands, made: Path
+) -> None:
+    """The mean over the seeds of their point is the same on both sides, so it would say that they
+    are equal.
+    """
     best = read_sweep(made).best
     assert best is not None
-    other = next(trial for trial in read_sweep(made).ranked if trial.is_replicate and trial.point == best.point)
+    other = next(
+        trial
+        for trial in read_sweep(made).ranked
+        if trial.is_replicate and trial.point == best.point
+    )
     assert other.objective is not None
     assert best.objective is not None
     said = commands("compare", f"a/{best.number}", f"a/{other.number}").out
@@ -325,8 +377,12 @@ def test_other_files_are_those_of_the_compared_trials(commands: Commands) -> Non
     assert "rewards.py has changed" not in commands("compare", "early", "late").out
 
 
-@pytest.mark.parametrize("names", [("a",), ("a", "zz"), ("a", "a/99"), ("a",) * 7, ("a/1", "a/1"), ("a", "a/best")])
-def test_what_cannot_be_compared_is_bad_input(commands: Commands, made: Path, names: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    "names", [("a",), ("a", "zz"), ("a", "a/99"), ("a",) * 7, ("a/1", "a/1"), ("a", "a/best")]
+)
+def test_what_cannot_be_compared_is_bad_input(
+    commands: Commands, made: Path, names: tuple[str, ...]
+) -> None:
     """One message, exit code 2."""
     ended = commands("compare", *names)
     assert ended.code == 2
@@ -337,7 +393,9 @@ def test_curves_share_their_axes_and_meet_in_a_star() -> None:
     """Straight between measurements, nothing outside of them."""
     assert at([(0, 0.0), (10, 1.0)], 5) == 0.5
     assert at([(0, 0.0), (10, 1.0)], 11) is None
-    lines = draw_curves({"A": [(0, 0.0), (100, 1.0)], "B": [(0, 1.0), (100, 0.0)]}, width=21, height=5)
+    lines = draw_curves(
+        {"A": [(0, 0.0), (100, 1.0)], "B": [(0, 1.0), (100, 0.0)]}, width=21, height=5
+    )
     assert lines[0] == "  1.0000 │BBB               AAA"
     assert lines[2].count("*") >= 1
     assert draw_curves({"A": []}) == []
@@ -352,7 +410,16 @@ def test_trls_own_parser_takes_the_exported_recipe(commands: Commands, made: Pat
     best = read_sweep(made).best
     assert best is not None
     experiment = load_experiment(best.path / "config.yaml")
-    arguments = ["--config", "r.yaml", "--output_dir", "out", "--use_cpu", "true", "--bf16", "false"]
+    arguments = [
+        "--config",
+        "r.yaml",
+        "--output_dir",
+        "out",
+        "--use_cpu",
+        "true",
+        "--bf16",
+        "false",
+    ]
     real = make_parser().parse_args_and_config(arguments)[1]
     assert real.learning_rate == experiment.lr
     assert real.num_generations == experiment.batch.num_generations
@@ -360,16 +427,24 @@ def test_trls_own_parser_takes_the_exported_recipe(commands: Commands, made: Pat
 
 
 @pytest.mark.slow
-def test_hydra_composes_the_exported_winner_to_the_same_trial(run: Run, here: Path, commands: Commands) -> None:
-    """The first line of the file is the command; its trial has the winner's identity, and it can be swept."""
-    sweep = run("trainer=fake", "name=s", "-m", "lr=1e-3,3e-3", "batch=small,medium", "kl=low").sweep
+def test_hydra_composes_the_exported_winner_to_the_same_trial(
+    run: Run, here: Path, commands: Commands
+) -> None:
+    """The first line of the file is the command; its trial has the winner's identity, and it can be
+    swept.
+    """
+    sweep = run(
+        "trainer=fake", "name=s", "-m", "lr=1e-3,3e-3", "batch=small,medium", "kl=low"
+    ).sweep
     assert commands("best", str(sweep), "--export", str(here / "w.yaml")).code == 0
     command = (here / "w.yaml").read_text().splitlines()[0].removeprefix("# python ")
     best = read_sweep(sweep).best
     assert best is not None
     for more, count in (("name=one", 1), ("name=two -m lr=1e-4,1e-3", 2)):
         line = f"{quote(sys.executable)} {command} {more}"
-        subprocess.run(["sh", "-c", line], cwd=here, env=environment(), check=True, capture_output=True)
+        subprocess.run(
+            ["sh", "-c", line], cwd=here, env=environment(), check=True, capture_output=True
+        )
         found = trials(here / "outputs" / more.split()[0].removeprefix("name="))
         assert len(found) == count
         assert best.path.name.split("-")[1] in {folder.name.split("-")[1] for folder in found}
@@ -379,13 +454,21 @@ def test_the_recipe_of_a_trial_does_not_write_into_its_folder(commands: Commands
     """A training from it would replace the model that the sweep keeps."""
     sweep = make_sweep(Path("outputs/s"), Made(trials=3))
     best = json.loads(commands("status", "s", "--json").out)["best"]["number"]
-    (trial,) = (path for path in (sweep / "trials").iterdir() if path.name.startswith(f"{best:04}-"))
-    (trial / "recipe.yaml").write_text(f"learning_rate: 1e-6\noutput_dir: {trial.resolve()}/model\n")
+    (trial,) = (
+        path for path in (sweep / "trials").iterdir() if path.name.startswith(f"{best:04}-")
+    )
+    (trial / "recipe.yaml").write_text(
+        f"learning_rate: 1e-6\noutput_dir: {trial.resolve()}/model\n"
+    )
     assert f"output_dir: output-{trial.name}/model" in commands("best", "s", "--as", "recipe").out
 
 
-def test_a_comparison_that_was_chosen_by_its_results_counts_the_others(commands: Commands, made: Path) -> None:
-    """The best of six trials against another of them is one of 15 pairs; two named trials are a comparison of their own."""
+def test_a_comparison_that_was_chosen_by_its_results_counts_the_others(
+    commands: Commands, made: Path
+) -> None:
+    """The best of six trials against another of them is one of 15 pairs; two named trials are a
+    comparison of their own.
+    """
     assert read_sweep(made.with_name("b")).best is not None
     named, chosen = commands("compare", "b/1", "b/2"), commands("compare", "b", "b/2")
     assert "comparisons" not in named.out

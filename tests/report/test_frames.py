@@ -33,7 +33,8 @@ def test_the_history_has_every_logged_number(commands: Commands) -> None:
     history = load_sweep("s").history
     curve = history[(history.trial == 0) & (history.metric == "eval_reward")]
     assert curve.step.is_monotonic_increasing
-    assert len(curve) == 11  # before training, and ten evaluations
+    # before training, and ten evaluations
+    assert len(curve) == 11
     rows = list(csv.DictReader(io.StringIO(commands("export", "--history").out)))
     assert len(rows) == len(history)
     assert list(rows[0]) == list(history.columns)
@@ -43,7 +44,13 @@ def test_the_history_has_metrics_alone(commands: Commands) -> None:
     """The fields that say where a line belongs (version, attempt, time) are none."""
     make_sweep(Path("outputs/s"), Made(trials=1))
     both = {*CLIPS, *LENGTHS, "kl", "loss", "reward", "reward_std"}
-    sizes = {"learning_rate", "epoch", "completions/mean_length", "frac_reward_zero_std", "step_time"}
+    sizes = {
+        "learning_rate",
+        "epoch",
+        "completions/mean_length",
+        "frac_reward_zero_std",
+        "step_time",
+    }
     trained = {"entropy", "grad_norm", *sizes}
     evaluated = {"eval_reward_se", *(f"eval_{name}" for name in both)}
     assert set(load_sweep("s").history.metric) == both | trained | evaluated

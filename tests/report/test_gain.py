@@ -17,13 +17,21 @@ from support import read, trials
 def test_the_gain_after_a_race_is_the_same_in_the_terminal_in_status_and_in_the_report(
     sweep_here: Sweep, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The mean over the fresh seeds, each against its own start; not against the start of the search's seed."""
-    words = ("trainer=fake", "trainer.args.noise=0.05", "schedule.budget_completions=null", "schedule.max_steps=2")
+    """The mean over the fresh seeds, each against its own start; not against the start of the
+    search's seed.
+    """
+    words = (
+        "trainer=fake",
+        "trainer.args.noise=0.05",
+        "schedule.budget_completions=null",
+        "schedule.max_steps=2",
+    )
     folder = sweep_here(*words, "lr=1e-3,1e-1", "name=s", "search.seeds=2", "search.leaders=2")
     said = capsys.readouterr().out
     view = read_sweep(SweepFolder(folder))
     results = [read(trial / "result.json") for trial in trials(folder)[2:]]
-    mine = [result for result in results if result["objective"] > 0.6][:2]  # replicates of the better rate
+    # replicates of the better rate
+    mine = [result for result in results if result["objective"] > 0.6][:2]
     expected = sum(result["objective"] - result["start"] for result in mine) / 2
     assert f"before training: {expected:+.4f} ± " in " ".join(said.split())
     best = status_json(view)["best"]
@@ -33,5 +41,9 @@ def test_the_gain_after_a_race_is_the_same_in_the_terminal_in_status_and_in_the_
         console.print(status_screen(view))
     assert f"{expected:+.4f} from {best['start']:.4f}" in " ".join(shown.get().split())
     page = write_report(view, None).read_text()
-    assert re.search(rf"{re.escape(f'{expected:+.4f}')}.*from {best['start']:.4f} before training", page, re.DOTALL)
+    assert re.search(
+        rf"{re.escape(f'{expected:+.4f}')}.*from {best['start']:.4f} before training",
+        page,
+        re.DOTALL,
+    )
     assert json.dumps(best)

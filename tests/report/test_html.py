@@ -1,4 +1,6 @@
-"""The report's text, without a browser: complete, in one file, and with everything from outside escaped."""
+"""The report's text, without a browser: complete, in one file, and with everything from outside
+escaped.
+"""
 
 import html
 import json
@@ -22,7 +24,9 @@ HOSTILE = "</script><script>alert(1)</script><!-- \"'&"
 @pytest.fixture(scope="module")
 def view(tmp_path_factory: pytest.TempPathFactory) -> SweepView:
     """Twenty trials, the three best on three more seeds each."""
-    return read_sweep(make_sweep(tmp_path_factory.mktemp("page") / "s", Made(trials=20, replicates=3)))
+    return read_sweep(
+        make_sweep(tmp_path_factory.mktemp("page") / "s", Made(trials=20, replicates=3))
+    )
 
 
 def test_the_command_writes_one_file_into_the_sweeps_folder(commands: Commands) -> None:
@@ -33,9 +37,16 @@ def test_the_command_writes_one_file_into_the_sweeps_folder(commands: Commands) 
     text = Path("outputs/s/report.html").read_text()
     headings = re.findall("<h2>(.*?)</h2>", text)
     assert [name for name in headings if name[0].isupper() and name != "GPU hours"] == [
-        "What to use", "Leaderboard", "Learning curves", "What the parameters do", "Invalid points", "Trials stopped early",
-        "Failures", "Cost", "Provenance",
-    ]  # fmt: skip
+        "What to use",
+        "Leaderboard",
+        "Learning curves",
+        "What the parameters do",
+        "Invalid points",
+        "Trials stopped early",
+        "Failures",
+        "Cost",
+        "Provenance",
+    ]
 
 
 def test_the_pages_of_a_folder_share_one_plotly(commands: Commands) -> None:
@@ -54,7 +65,11 @@ def test_the_pages_of_a_folder_share_one_plotly(commands: Commands) -> None:
     shared.unlink()
     shared.mkdir()
     refused = commands("report", "a")
-    assert (refused.code, shared.name in refused.err, "Add --offline" in refused.err) == (2, True, True)
+    assert (refused.code, shared.name in refused.err, "Add --offline" in refused.err) == (
+        2,
+        True,
+        True,
+    )
 
 
 def test_a_foreign_plotly_of_the_same_size_is_replaced(commands: Commands) -> None:
@@ -89,7 +104,10 @@ def test_each_change_of_one_factor_is_a_row_of_the_page(tmp_path: Path) -> None:
     text = render_report(read_sweep(make_comparison(tmp_path / "s", [{"lr": 1e-5}, {"kl": "low"}])))
     rows = re.search("<h2>What each change does</h2>.*?</section>", text, flags=re.S)
     assert rows is not None
-    assert re.findall("</td><td>(lr|kl)</td><td>(.*?)</td>", rows[0]) == [("lr", "1e-05"), ("kl", "low")]
+    assert re.findall("</td><td>(lr|kl)</td><td>(.*?)</td>", rows[0]) == [
+        ("lr", "1e-05"),
+        ("kl", "low"),
+    ]
 
 
 def test_text_from_outside_is_escaped(tmp_path: Path) -> None:
@@ -133,7 +151,9 @@ def test_json_cannot_end_the_element_that_holds_it() -> None:
 
 
 def test_a_confirmed_point_is_worth_its_new_seeds_alone(view: SweepView) -> None:
-    """The search chose it for its luck on the first one; Student's t with two degrees of freedom."""
+    """The search chose it for its luck on the first one; Student's t with two degrees of
+    freedom.
+    """
     place = view.leaderboard[0]
     confirming = [trial.objective or 0.0 for trial in place.trials if trial.role == "confirm"]
     mean = sum(confirming) / 3

@@ -1,4 +1,6 @@
-"""The report as a user meets it: opened from disk in a real browser, sorted, filtered, in the dark, on a phone."""
+"""The report as a user meets it: opened from disk in a real browser, sorted, filtered, in the dark,
+on a phone.
+"""
 
 import re
 from collections.abc import Iterator
@@ -18,7 +20,10 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
 pytestmark = pytest.mark.slow
-HOSTILE = "</script><script>window.taken=1</script><img src=x onerror='window.taken=1'>\"'`{{7*7}}&lt;b&gt;"
+HOSTILE = (
+    "</script><script>window.taken=1</script><img src=x "
+    "onerror='window.taken=1'>\"'`{{7*7}}&lt;b&gt;"
+)
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +72,8 @@ def test_a_click_on_a_heading_sorts_and_another_turns_it_round(page: "Page") -> 
     ended = states.count("finished")
     numbers = [float(text) for text in column(page, "eval_reward")[:ended]]
     assert numbers == sorted(numbers, reverse=True)
-    assert "finished" not in states[ended:]  # what a stopped trial had reached ranks nothing
+    # what a stopped trial had reached ranks nothing
+    assert "finished" not in states[ended:]
 
 
 def test_words_and_a_state_filter_rows(page: "Page") -> None:
@@ -78,7 +84,8 @@ def test_words_and_a_state_filter_rows(page: "Page") -> None:
     page.select_option("#state", "failed")
     assert column(page, "state") == ["failed", "failed"]
     page.select_option("#state", "pruned")
-    assert all(re.fullmatch(r"0\.\d{4}", text) for text in column(page, "eval_reward"))  # their last values
+    # their last values
+    assert all(re.fullmatch(r"0\.\d{4}", text) for text in column(page, "eval_reward"))
     page.select_option("#state", "failed")
     assert page.inner_text("#shown").startswith("2 of ")
 
@@ -108,23 +115,31 @@ def test_curves_of_another_metric_over_steps_can_be_chosen(page: "Page") -> None
     page.select_option("#metric", "kl")
     page.select_option("#over", "steps")
     page.select_option("#across", "2")
-    page.wait_for_function("document.querySelector('#plot-curves .xtitle').textContent === 'optimizer steps'")
+    page.wait_for_function(
+        "document.querySelector('#plot-curves .xtitle').textContent === 'optimizer steps'"
+    )
     assert page.text_content("#plot-curves .ytitle") == "kl"
     assert page.text_content("#plot-map .xtitle") == "num_generations"
 
 
 def test_a_logarithmic_axis_has_ticks_at_1_2_and_5(page: "Page") -> None:
-    """Of the slices by plotly, of parallel coordinates by our own list; over many decades only the powers of ten."""
+    """Of the slices by plotly, of parallel coordinates by our own list; over many decades only the
+    powers of ten.
+    """
     axis = page.evaluate("document.getElementById('plot-slices').layout.xaxis")
     assert (axis["type"], axis["dtick"]) == ("log", "D2")
-    assert axis["range"] == pytest.approx([-5.12, -1.88])  # the searched range with some room
+    # the searched range with some room
+    assert axis["range"] == pytest.approx([-5.12, -1.88])
     assert page.evaluate("ticks125(1e-4, 1e-3)") == pytest.approx([1e-4, 2e-4, 5e-4, 1e-3])
     assert page.evaluate("ticks125(1e-6, 1e-1)") == pytest.approx([10.0**n for n in range(-6, 0)])
 
 
 def test_a_band_wider_than_the_plot_is_named_and_not_drawn(page: "Page") -> None:
     """A standard error of 10 would press all curves into a line."""
-    page.evaluate("DATA.trials.forEach((trial) => { trial.curves[DATA.metric]?.[2]?.fill(10); }); drawCurves()")
+    page.evaluate(
+        "DATA.trials.forEach((trial) => { trial.curves[DATA.metric]?.[2]?.fill(10); }); "
+        "drawCurves()"
+    )
     low, high = page.evaluate("document.getElementById('plot-curves')._fullLayout.yaxis.range")
     values = page.evaluate("DATA.trials.flatMap((trial) => trial.curves[DATA.metric]?.[1] ?? [])")
     traces = "document.getElementById('plot-curves').data"
@@ -134,7 +149,9 @@ def test_a_band_wider_than_the_plot_is_named_and_not_drawn(page: "Page") -> None
     assert any("band wider than the plot" in name for name in names)
 
 
-def test_a_surface_is_drawn_from_20_trials_on_and_dots_before(page: "Page", browser: "Browser", tmp_path: Path) -> None:
+def test_a_surface_is_drawn_from_20_trials_on_and_dots_before(
+    page: "Page", browser: "Browser", tmp_path: Path
+) -> None:
     """And a small sweep has no section, and no link to one, for what it does not have."""
     kinds = "document.getElementById('plot-map').data.map((trace) => trace.type ?? 'scatter')"
     assert set(page.evaluate(kinds)) & {"contour", "heatmap"}
@@ -142,10 +159,16 @@ def test_a_surface_is_drawn_from_20_trials_on_and_dots_before(page: "Page", brow
     (sweep / "invalid.jsonl").unlink()
     with open_page(browser, write_report(read_sweep(sweep)), figures=("map",)) as small:
         assert set(small.evaluate(kinds)) == {"scatter"}
-        links = small.evaluate("[...document.querySelectorAll('nav a')].map((a) => a.getAttribute('href').slice(1))")
-        sections = small.evaluate("[...document.querySelectorAll('section')].map((section) => section.id)")
+        links = small.evaluate(
+            "[...document.querySelectorAll('nav a')].map((a) => a.getAttribute('href').slice(1))"
+        )
+        sections = small.evaluate(
+            "[...document.querySelectorAll('section')].map((section) => section.id)"
+        )
         assert [name for name in sections if name != "summary"] == links
-        assert not {"invalid", "stopped", "failures", "completions", "front", "effects"} & set(links)
+        assert not {"invalid", "stopped", "failures", "completions", "front", "effects"} & set(
+            links
+        )
 
 
 CONTRAST = """(selector) => {
@@ -163,7 +186,9 @@ CONTRAST = """(selector) => {
 
 
 def contrast(page: "Page", selector: str) -> float:
-    """Of an element's text to what is behind it, as WCAG counts it; 4.5 is the least for reading."""
+    """Of an element's text to what is behind it, as WCAG counts it; 4.5 is the least for
+    reading.
+    """
     return float(page.evaluate(CONTRAST, selector))
 
 
@@ -174,7 +199,16 @@ def test_text_can_be_read_in_the_light_and_in_the_dark(
     """Headings, quiet text, states, links."""
     with open_page(browser, report, scheme) as page:
         page.screenshot(path=tmp_path / f"{scheme}.png", full_page=True)
-        read = ("h1", ".quiet", "figcaption", "nav a", ".state.finished", ".state.failed", ".state.pruned", "td.note")
+        read = (
+            "h1",
+            ".quiet",
+            "figcaption",
+            "nav a",
+            ".state.finished",
+            ".state.failed",
+            ".state.pruned",
+            "td.note",
+        )
         assert {place: contrast(page, place) for place in read if contrast(page, place) < 4.5} == {}
 
 
@@ -183,23 +217,39 @@ def test_figures_follow_when_the_colour_scheme_changes(page: "Page") -> None:
     before = page.evaluate("getComputedStyle(document.querySelector('#plot-curves .xtitle')).fill")
     page.emulate_media(color_scheme="dark")
     page.wait_for_function(
-        "before => getComputedStyle(document.querySelector('#plot-curves .xtitle')).fill !== before", arg=before
+        "before => getComputedStyle(document.querySelector('#plot-curves .xtitle')).fill !== "
+        "before",
+        arg=before,
     )
 
 
-def test_a_phone_scrolls_down_and_never_sideways(browser: "Browser", report: Path, tmp_path: Path) -> None:
+def test_a_phone_scrolls_down_and_never_sideways(
+    browser: "Browser", report: Path, tmp_path: Path
+) -> None:
     """Wide tables scroll within themselves."""
     with open_page(browser, report, width=390) as page:
         page.screenshot(path=tmp_path / "phone.png", full_page=True)
         assert page.evaluate("document.documentElement.scrollWidth") <= 390
-        assert page.evaluate("Math.max(...[...document.querySelectorAll('.svg-container')].filter((p) => !p.closest('.wide'))"
-                             ".map((p) => p.getBoundingClientRect().right))") <= 390  # fmt: skip
+        assert (
+            page.evaluate(
+                "Math.max(...[...document.querySelectorAll('.svg-container')].filter((p) => "
+                "!p.closest('.wide'))"
+                ".map((p) => p.getBoundingClientRect().right))"
+            )
+            <= 390
+        )
 
 
 def test_hostile_names_labels_and_messages_stay_text(browser: "Browser", tmp_path: Path) -> None:
     """In tables, data, hover labels and axes: nothing of them runs, all of it can be read."""
     parameters = {f"batch.{HOSTILE}": [HOSTILE, "b", "c"]}
-    made = Made(trials=20, parameters=parameters, message=HOSTILE, metric=HOSTILE, settings={"overrides": [HOSTILE]})
+    made = Made(
+        trials=20,
+        parameters=parameters,
+        message=HOSTILE,
+        metric=HOSTILE,
+        settings={"overrides": [HOSTILE]},
+    )
     sweep = make_sweep(tmp_path / "<img src=x onerror=window.taken=1>", made)
     with open_page(browser, write_report(read_sweep(sweep), tmp_path / "r.html")) as page:
         page.locator("#trials tbody tr").last.click()
@@ -212,7 +262,8 @@ def test_hostile_names_labels_and_messages_stay_text(browser: "Browser", tmp_pat
 def test_a_copy_button_copies_the_file_and_not_the_command_that_writes_it(page: "Page") -> None:
     """The winner's configuration; the buttons of other steps copy their command."""
     page.evaluate(
-        "Object.defineProperty(navigator, 'clipboard', {value: {writeText: async (text) => {window.copied = text}}})"
+        "Object.defineProperty(navigator, 'clipboard', {value: {writeText: async (text) => "
+        "{window.copied = text}}})"
     )
     for name, begins in (
         ("Write it as a configuration", "# python"),
@@ -222,19 +273,28 @@ def test_a_copy_button_copies_the_file_and_not_the_command_that_writes_it(page: 
         page.locator("#advice dt", has_text=name).locator("+ dd button").click()
         page.wait_for_function("window.copied !== undefined")
         assert page.evaluate("window.copied").startswith(begins)
-        assert ("\nlr: " in page.evaluate("window.copied")) == (name == "Write it as a configuration")
+        assert ("\nlr: " in page.evaluate("window.copied")) == (
+            name == "Write it as a configuration"
+        )
         page.evaluate("delete window.copied")
 
 
-def test_one_can_flip_through_a_models_texts_and_none_of_them_runs(browser: "Browser", tmp_path: Path) -> None:
+def test_one_can_flip_through_a_models_texts_and_none_of_them_runs(
+    browser: "Browser", tmp_path: Path
+) -> None:
     """Before training next to an evaluation; on a phone the page is no wider than the screen."""
     sweep = make_sweep(tmp_path / "s", Made(trials=5))
     best = read_sweep(sweep).best
     assert best is not None
     for step in (0, 50, 100):
         said = f"{step} {HOSTILE} {'long' * 200}"
-        keep_completions(best.path, [KeptCompletion(step, 0, 0.5, 1, HOSTILE, said, 1.0, {HOSTILE: 1.0, "b": None})])
-    with open_page(browser, write_report(read_sweep(sweep)), width=420, figures=("curves",)) as page:
+        keep_completions(
+            best.path,
+            [KeptCompletion(step, 0, 0.5, 1, HOSTILE, said, 1.0, {HOSTILE: 1.0, "b": None})],
+        )
+    with open_page(
+        browser, write_report(read_sweep(sweep)), width=420, figures=("curves",)
+    ) as page:
         shown = page.locator("#said .said-block pre")
         assert [text.split()[0] for text in shown.all_inner_texts()] == ["0", "100"]
         page.locator("#said-back").click()
@@ -255,9 +315,13 @@ def test_a_sweep_that_has_only_begun_has_a_page(browser: "Browser", tmp_path: Pa
 def test_every_change_of_one_factor_has_its_interval_and_verdict(
     browser: "Browser", tmp_path: Path, scheme: str
 ) -> None:
-    """In the figure and in the table, by which rates that are far off are worse; all of it can be read."""
+    """In the figure and in the table, by which rates that are far off are worse; all of it can be
+    read.
+    """
     sweep = make_comparison(tmp_path / "s", [{"lr": 1e-5}, {"lr": 1e-2}, {"kl": "low"}])
-    with open_page(browser, write_report(read_sweep(sweep)), scheme, figures=("effects", "curves", "slices")) as page:
+    with open_page(
+        browser, write_report(read_sweep(sweep)), scheme, figures=("effects", "curves", "slices")
+    ) as page:
         assert page.locator("#plot-effects .xerror").count() == 3
         assert page.locator("#effects .verdict").all_inner_texts() == ["worse", "worse", "tied"]
         assert set(column(page, "note")) == {"the baseline", "worse", "tied"}

@@ -1,4 +1,6 @@
-"""What decides in a sweep of few trials, on the page and at the end of a run, and what to change next."""
+"""What decides in a sweep of few trials, on the page and at the end of a run, and what to change
+next.
+"""
 
 import json
 import re
@@ -17,7 +19,8 @@ from grposweep.search.space import Interval
 from grposweep.storage.results import start_run
 from made import Made, make_comparison, make_sweep
 
-Trial = tuple[float, str, float]  # learning rate, batch, objective
+# learning rate, batch, objective
+Trial = tuple[float, str, float]
 CLEAR: tuple[Trial, ...] = (
     (3e-4, "small", 0.80),
     (1e-3, "small", 0.79),
@@ -35,19 +38,32 @@ def make(path: Path, *trials: Trial, paused: int = 0) -> SweepView:
         {"parameter": "batch", "choices": ["small", "medium"]},
     ]
     provenance = {"command": "python src/run.py -m lr=a batch=small,medium name=s", "packages": {}}
-    sweep = make_sweep(path / "s", Made(trials=len(trials), settings={"space": space, "provenance": provenance}))
+    sweep = make_sweep(
+        path / "s", Made(trials=len(trials), settings={"space": space, "provenance": provenance})
+    )
     for number, folder in enumerate(sorted((sweep / "trials").iterdir())):
         lr, batch, value = trials[number]
         record = json.loads((folder / "trial.json").read_text())
-        (folder / "trial.json").write_text(json.dumps(record | {"point": {"lr": lr, "batch": batch}}))
+        (folder / "trial.json").write_text(
+            json.dumps(record | {"point": {"lr": lr, "batch": batch}})
+        )
         is_paused = number >= len(trials) - paused
-        result = {"status": "stopped" if is_paused else "finished", "attempt": 0, "objective": value}
+        result = {
+            "status": "stopped" if is_paused else "finished",
+            "attempt": 0,
+            "objective": value,
+        }
         (folder / "result.json").write_text(json.dumps(result))
         if is_paused:
             (folder / "control.json").write_text('{"action": "pause", "reason": "6th of 6"}')
         (folder / "plan.json").write_text(json.dumps({"total_completions": 6400}))
-        rise = [(step, 0.2 + (value - 0.2) * step / 100) for step in range(0, 101 - 50 * is_paused, 10)]
-        lines = [{"kind": "eval", "step": s, "completions": 64 * s, "eval_reward": value} for s, value in rise]
+        rise = [
+            (step, 0.2 + (value - 0.2) * step / 100) for step in range(0, 101 - 50 * is_paused, 10)
+        ]
+        lines = [
+            {"kind": "eval", "step": s, "completions": 64 * s, "eval_reward": value}
+            for s, value in rise
+        ]
         (folder / "metrics.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
     return read_sweep(sweep)
 
@@ -73,8 +89,15 @@ def test_few_trials_have_effects_with_intervals_on_the_page_and_the_terminal(
 
 
 def test_a_range_is_not_widened_without_evidence(tmp_path: Path) -> None:
-    """The best of four equal trials lies at an edge. The limits name it, and the step is another one."""
-    values = [(9e-3, "small", 0.501), (1e-4, "medium", 0.5), (5e-3, "medium", 0.499), (2e-4, "small", 0.5)]
+    """The best of four equal trials lies at an edge. The limits name it, and the step is another
+    one.
+    """
+    values = [
+        (9e-3, "small", 0.501),
+        (1e-4, "medium", 0.5),
+        (5e-3, "medium", 0.499),
+        (2e-4, "small", 0.5),
+    ]
     found = advise(make(tmp_path, *values))
     assert found is not None
     assert "The best value lies at the edge of its range: lr (0.009, upper edge)." in found.limits
@@ -86,9 +109,16 @@ def test_with_a_paused_trial_all_count_as_they_were_after_its_share_of_the_train
 ) -> None:
     """After half of it the difference of 0.38 at the end was half as large."""
     view = make(tmp_path, *CLEAR, paused=1)
-    assert (view.importance.trials, view.importance.unfinished, view.importance.share) == (6, 1, 0.5)
+    assert (view.importance.trials, view.importance.unfinished, view.importance.share) == (
+        6,
+        1,
+        0.5,
+    )
     said = " ".join(printed(view, capsys).split())
-    assert "6 trials, 1 of them paused or stopped early; all as they were after 50% of the training" in said
+    assert (
+        "6 trials, 1 of them paused or stopped early; all as they were after 50% of the training"
+        in said
+    )
     assert "batch small 3 of 6 +0.1900 ± 0.0253" in said
 
 
@@ -99,21 +129,38 @@ def test_paused_trials_follow_the_finished_ones_by_their_value(
     view = make(tmp_path, *CLEAR, paused=3)
     said = printed(view, capsys)
     assert re.findall(r"paused at (\d\.\d+)", said) == ["0.4200", "0.4100", "0.4000"]
-    assert re.findall(r'class="quiet">(0\.\d+)</td>', render_report(view)) == ["0.4200", "0.4100", "0.4000"]
+    assert re.findall(r'class="quiet">(0\.\d+)</td>', render_report(view)) == [
+        "0.4200",
+        "0.4100",
+        "0.4000",
+    ]
 
 
-def test_rewards_that_never_differ_are_no_collapse(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_rewards_that_never_differ_are_no_collapse(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """A guard has ended both trials, for reasons of their own."""
     view = make(tmp_path, *CLEAR)
     for number, guard in ((0, "no_variance"), (1, "reward_fallen")):
         failure = {"class": "collapse", "kind": "guard", "message": "seen"}
-        content = {"status": "pruned", "attempt": 0, "objective": 0.1, "guard": guard, "failure": failure}
+        content = {
+            "status": "pruned",
+            "attempt": 0,
+            "objective": 0.1,
+            "guard": guard,
+            "failure": failure,
+        }
         (view.trial(number).path / "result.json").write_text(json.dumps(content))
     said = " ".join(printed(read_sweep(view.path), capsys).split())
-    assert "1 of them because its training had collapsed, 1 of them because its rewards never differed" in said
+    assert (
+        "1 of them because its training had collapsed, 1 of them because its rewards never differed"
+        in said
+    )
 
 
-@pytest.mark.parametrize(("gpu", "unit"), [(True, "GPU hours"), (False, "CPU hours"), (None, "GPU hours")])
+@pytest.mark.parametrize(
+    ("gpu", "unit"), [(True, "GPU hours"), (False, "CPU hours"), (None, "GPU hours")]
+)
 def test_hours_without_a_gpu_are_cpu_hours(tmp_path: Path, gpu: bool | None, unit: str) -> None:
     """As the run noted; an older run has no note. A budget is in GPU hours always."""
     view = make(tmp_path, *CLEAR)
@@ -125,17 +172,28 @@ def test_hours_without_a_gpu_are_cpu_hours(tmp_path: Path, gpu: bool | None, uni
     assert replace(view, progress=replace(view.progress, budget_hours=None)).hours_unit == unit
 
 
-def test_a_parameter_without_any_effect_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_parameter_without_any_effect_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Trials that differ in nothing else have the same log; one other digit in it is an effect."""
-    alike = [(lr, batch, 0.8 if lr == 1e-4 else 0.5) for lr in (1e-4, 1e-3) for batch in ("small", "medium")]
+    alike = [
+        (lr, batch, 0.8 if lr == 1e-4 else 0.5)
+        for lr in (1e-4, 1e-3)
+        for batch in ("small", "medium")
+    ]
     said = printed(make(tmp_path / "a", *alike), capsys)
-    assert "batch changed nothing: trials 0, 1 have the same values of everything at every step" in said
+    assert (
+        "batch changed nothing: trials 0, 1 have the same values of everything at every step"
+        in said
+    )
     assert "lr changed nothing" not in said
     for metrics in tmp_path.glob("a/**/metrics.jsonl"):
         rows = [{**json.loads(line), "grad_norm": 0.0} for line in metrics.read_text().splitlines()]
         metrics.write_text("".join(json.dumps(row) + "\n" for row in rows))
     said = printed(read_sweep(next(tmp_path.glob("a/**/sweep.yaml")).parent), capsys)
-    assert "No step had a gradient: the rewards of each group were the same" in " ".join(said.split())
+    assert "No step had a gradient: the rewards of each group were the same" in " ".join(
+        said.split()
+    )
     alike[0] = (1e-4, "small", 0.8001)
     assert "changed nothing" not in printed(make(tmp_path / "b", *alike), capsys)
 
@@ -149,11 +207,16 @@ def test_a_comparison_of_one_factor_has_no_second_table_of_effects(
 
 
 @pytest.mark.parametrize(("high", "lower"), [(16, range(2, 10)), (3, [2])])
-def test_the_halves_of_a_range_of_whole_numbers_share_none(high: int, lower: range | list[int]) -> None:
+def test_the_halves_of_a_range_of_whole_numbers_share_none(
+    high: int, lower: range | list[int]
+) -> None:
     """Each number lies in the half that is offered for it."""
     domain = Interval(2, high, False, True)
     halves = {number: part_of(domain, number) for number in range(2, high + 1)}
-    assert all(isinstance(half, Interval) and half.low <= number <= half.high for number, half in halves.items())
+    assert all(
+        isinstance(half, Interval) and half.low <= number <= half.high
+        for number, half in halves.items()
+    )
     assert [number for number, half in halves.items() if half == halves[2]] == list(lower)
 
 
@@ -164,7 +227,10 @@ def test_a_paused_trial_has_one_value_on_the_terminal_and_on_the_page(
     view = make(tmp_path, *CLEAR[:5], (3e-4, "medium", 0.53), paused=1)
     metrics = tmp_path / "s" / "trials" / view.trial(5).name / "metrics.jsonl"
     values = ((0, 0.2), (10, 0.7), (20, 0.36))
-    lines = [{"kind": "eval", "step": s, "completions": 64 * s, "eval_reward": value} for s, value in values]
+    lines = [
+        {"kind": "eval", "step": s, "completions": 64 * s, "eval_reward": value}
+        for s, value in values
+    ]
     metrics.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
     view = read_sweep(tmp_path / "s")
     assert "paused at 0.5300" in printed(view, capsys)
@@ -176,23 +242,39 @@ def test_a_paused_trial_has_one_value_on_the_terminal_and_on_the_page(
 def test_a_trial_that_fell_after_its_best_evaluation_says_so(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """By more than the errors of its last two evaluations, with the step to keep; a smaller fall is noise."""
+    """By more than the errors of its last two evaluations, with the step to keep; a smaller fall is
+    noise.
+    """
     view = make(tmp_path, *CLEAR)
     metrics = view.trials[0].path / "metrics.jsonl"
     for errors, told in ((0.04, True), (0.2, False)):
         values = ((0, 0.05), (20, 0.67), (40, 0.78), (50, 0.68), (60, 0.7))
-        lines = [{"kind": "eval", "step": s, "eval_reward": v, "eval_reward_se": errors} for s, v in values]
+        lines = [
+            {"kind": "eval", "step": s, "eval_reward": v, "eval_reward_se": errors}
+            for s, v in values
+        ]
         metrics.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
         said = printed(read_sweep(view.path), capsys)
-        assert ("past its peak: 0.7800 at step 40, 0.7000 at step 60" in " ".join(said.split())) == told
+        assert (
+            "past its peak: 0.7800 at step 40, 0.7000 at step 60" in " ".join(said.split())
+        ) == told
 
 
-def test_similar_rewards_of_prompts_that_differ_in_digits_are_told_and_change_no_number(tmp_path: Path) -> None:
-    """16 prompts of four texts. Rewards without such a pattern are no news, and neither are families that the user has named."""
+def test_similar_rewards_of_prompts_that_differ_in_digits_are_told_and_change_no_number(
+    tmp_path: Path,
+) -> None:
+    """16 prompts of four texts. Rewards without such a pattern are no news, and neither are
+    families that the user has named.
+    """
     view = make(tmp_path, *CLEAR)
     result = view.trials[0].path / "result.json"
-    result.write_text(json.dumps(json.loads(result.read_text()) | {"evaluated": [100], "objective_se": 0.01}))
-    steady, groups = [0.1 * (n // 4) + 0.01 * (n % 4) for n in range(16)], [n // 4 for n in range(16)]
+    result.write_text(
+        json.dumps(json.loads(result.read_text()) | {"evaluated": [100], "objective_se": 0.01})
+    )
+    steady, groups = (
+        [0.1 * (n // 4) + 0.01 * (n % 4) for n in range(16)],
+        [n // 4 for n in range(16)],
+    )
     told = {}
     for name, means, families in (
         ("alike", steady, []),

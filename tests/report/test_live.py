@@ -21,7 +21,9 @@ def drawn(sweep: Path, notice: str = "") -> str:
 
 def test_the_display_shows_counts_the_best_and_a_line_a_running_trial(tmp_path: Path) -> None:
     """What runs has its step and reward, what waits the reason."""
-    text = drawn(make_sweep(tmp_path / "s", Made(trials=12, running=2, queued=1)), "the disk is full")
+    text = drawn(
+        make_sweep(tmp_path / "s", Made(trials=12, running=2, queued=1)), "the disk is full"
+    )
     head = text.splitlines()[0]
     assert head.startswith("7/16 done")
     assert "2 running, 1 waiting" in head
@@ -43,7 +45,9 @@ def test_before_a_trial_has_finished_nothing_is_best_and_the_end_unknown(tmp_pat
     assert "time left unknown yet" in text
 
 
-def test_without_a_terminal_only_lasting_lines_are_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_terminal_only_lasting_lines_are_printed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """A log file has no use for a display."""
     with LiveDisplay(build_console(80)) as display:
         assert not display.is_live

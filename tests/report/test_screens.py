@@ -1,4 +1,6 @@
-"""``grposweep status``, ``show`` and ``list``: what a user sees, what a script gets, what is reported of a wrong name."""
+"""``grposweep status``, ``show`` and ``list``: what a user sees, what a script gets, what is
+reported of a wrong name.
+"""
 
 import json
 import os
@@ -17,15 +19,22 @@ from .conftest import Commands
 HERE = Path("outputs")
 
 
-def test_status_shows_how_far_a_sweep_is_what_runs_and_why_others_do_not(commands: Commands) -> None:
+def test_status_shows_how_far_a_sweep_is_what_runs_and_why_others_do_not(
+    commands: Commands,
+) -> None:
     """Everything that matters, 80 columns wide."""
     make_sweep(HERE / "s", Made(trials=20, running=2, queued=1))
     out = commands("status", "s").out
     expected = (
-        "2 running, 1 queued", "17 of 24 trials", "best ", "of 50 GPU hours",
-        "trial 19: (Priority)", "4 of 12 points by 1 rule", "trial 3 at step 30: less than a 5 % chance",
+        "2 running, 1 queued",
+        "17 of 24 trials",
+        "best ",
+        "of 50 GPU hours",
+        "trial 19: (Priority)",
+        "4 of 12 points by 1 rule",
+        "trial 3 at step 30: less than a 5 % chance",
         "trial 5: out of GPU memory: CUDA out of memory. Tried",
-    )  # fmt: skip
+    )
     assert [text for text in expected if text not in out] == []
     assert max(len(line) for line in out.splitlines()) <= 80
 
@@ -44,8 +53,14 @@ def test_status_is_one_json_object_for_scripts(commands: Commands) -> None:
     make_sweep(HERE / "s", Made(trials=20, running=2))
     said = json.loads(commands("status", "--json").out)
     assert said["states"] == {
-        "queued": 0, "running": 2, "paused": 0, "stopped": 0, "finished": 15, "pruned": 2, "failed": 1,
-    }  # fmt: skip
+        "queued": 0,
+        "running": 2,
+        "paused": 0,
+        "stopped": 0,
+        "finished": 15,
+        "pruned": 2,
+        "failed": 1,
+    }
     assert [trial["step"] for trial in said["under_way"]] == [60, 60]
     assert all(0 < trial["reward"] < 1 for trial in said["under_way"])
     assert said["failures"] == {"gpu_memory": 1}
@@ -67,16 +82,35 @@ def test_status_and_show_say_that_a_running_trial_has_not_moved(commands: Comman
     make_sweep(HERE / "s", Made(trials=20, running=2))
     number = json.loads(commands("status", "--json").out)["under_way"][0]["number"]
     (folder,) = HERE.glob(f"s/trials/{number:04}-*")
-    rows = [{"attempt": 0, "step": step, "completions": 8 * step, "kind": "train", "time": step, "grad_norm": 0.0,
-             "loss": 0.0, "learning_rate": 1e-6, "reward": 0.0} for step in range(1, 6)]  # fmt: skip
+    rows = [
+        {
+            "attempt": 0,
+            "step": step,
+            "completions": 8 * step,
+            "kind": "train",
+            "time": step,
+            "grad_norm": 0.0,
+            "loss": 0.0,
+            "learning_rate": 1e-6,
+            "reward": 0.0,
+        }
+        for step in range(1, 6)
+    ]
     (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    warnings = [trial["warning"] for trial in json.loads(commands("status", "--json").out)["under_way"]]
-    assert warnings == ["no weight can have changed in the 5 logged steps to 5: the gradient was 0", None]
+    warnings = [
+        trial["warning"] for trial in json.loads(commands("status", "--json").out)["under_way"]
+    ]
+    assert warnings == [
+        "no weight can have changed in the 5 logged steps to 5: the gradient was 0",
+        None,
+    ]
     for shown in (commands("status", "s").out, commands("show", str(number), "--sweep", "s").out):
         assert "no weight can have changed" in shown
 
 
-def test_a_point_is_invalid_and_a_trial_stopped_early_in_all_that_users_read(commands: Commands) -> None:
+def test_a_point_is_invalid_and_a_trial_stopped_early_in_all_that_users_read(
+    commands: Commands,
+) -> None:
     """The word "pruned" is in files and JSON only, which scripts read."""
     make_sweep(HERE / "s", Made(trials=20))
     status, show = commands("status", "s").out, commands("show", "3", "--sweep", "s").out
@@ -94,14 +128,20 @@ def test_status_tells_what_each_change_of_one_factor_does(commands: Commands) ->
     """Its difference from the base configuration, and whether four seeds tell it."""
     make_comparison(HERE / "s", [{"lr": 1e-5}, {"kl": "low"}])
     out = commands("status", "s").out
-    assert re.search(r"lr=1e-05: -0\.\d{4} ± 0\.\d{4} worse\n  kl=low: [+-]0\.\d{4} ± 0\.\d{4} tied", out)
-    verdicts = [effect["verdict"] for effect in json.loads(commands("status", "s", "--json").out)["effects"]]
+    assert re.search(
+        r"lr=1e-05: -0\.\d{4} ± 0\.\d{4} worse\n  kl=low: [+-]0\.\d{4} ± 0\.\d{4} tied", out
+    )
+    verdicts = [
+        effect["verdict"] for effect in json.loads(commands("status", "s", "--json").out)["effects"]
+    ]
     assert verdicts == ["worse", "tied"]
     assert ", worse (95 %" in commands("show", "1").out
 
 
 def test_every_screen_means_the_same_best_and_prints_the_same_number(commands: Commands) -> None:
-    """The mean on fresh seeds, not what the search had found, in list, show, best, status, report and export."""
+    """The mean on fresh seeds, not what the search had found, in list, show, best, status, report
+    and export.
+    """
     sweep = make_sweep(HERE / "s", Made(trials=12, replicates=2))
     best = json.loads(commands("status", "s", "--json").out)["best"]
     number, value = best["number"], f"{best['objective']:.4f}"
@@ -109,7 +149,11 @@ def test_every_screen_means_the_same_best_and_prints_the_same_number(commands: C
     assert value != f"{own:.4f}"
     commands("report", "s")
     page = (sweep / "report.html").read_text()
-    rows = [row for row in json.loads(commands("export", "s", "--format", "json").out) if row["rank"] == 1]
+    rows = [
+        row
+        for row in json.loads(commands("export", "s", "--format", "json").out)
+        if row["rank"] == 1
+    ]
     assert {f"{row['ranked_by']:.4f}" for row in rows} == {value}
     repeats = [row for row in rows if row["role"] == "confirm"]
     assert {row["of"] for row in repeats} == {number}
@@ -130,7 +174,9 @@ def test_without_fresh_seeds_list_says_that_the_best_is_of_the_search(commands: 
 def test_the_newest_sweep_is_meant_where_none_is_named(commands: Commands) -> None:
     """By its study's last change."""
     for number, name in enumerate(("b", "a")):
-        os.utime(make_sweep(HERE / name, Made(trials=2)) / "sweep.yaml", (1e9 + number, 1e9 + number))
+        os.utime(
+            make_sweep(HERE / name, Made(trials=2)) / "sweep.yaml", (1e9 + number, 1e9 + number)
+        )
     assert commands("status").out.startswith("a: ")
 
 
@@ -148,14 +194,18 @@ def test_where_there_is_no_sweep_one_message_says_what_to_do(
     assert len(ended.err.splitlines()) == 1
 
 
-def test_a_name_that_is_no_sweep_is_answered_with_the_nearest_that_is_one(commands: Commands) -> None:
+def test_a_name_that_is_no_sweep_is_answered_with_the_nearest_that_is_one(
+    commands: Commands,
+) -> None:
     """A typing error."""
     make_sweep(HERE / "lr_batch", Made(trials=1))
     assert "Did you mean lr_batch?" in commands("status", "lr_bach").err
 
 
 def test_show_tells_everything_about_a_trial(commands: Commands) -> None:
-    """Its curve, its rank, what tells it from the best and the baseline, its command on a line of its own."""
+    """Its curve, its rank, what tells it from the best and the baseline, its command on a line of
+    its own.
+    """
     make_sweep(HERE / "s", Made(trials=12))
     out = commands("show", "0").out
     expected = (
@@ -166,7 +216,8 @@ def test_show_tells_everything_about_a_trial(commands: Commands) -> None:
         "1 difference from the baseline",
     )
     assert [text for text in expected if text not in out] == []
-    assert "optimizer" not in out  # what both have in common
+    # what both have in common
+    assert "optimizer" not in out
     assert next(line for line in out.splitlines() if line.startswith("python src/run.py lr="))
 
 
@@ -179,11 +230,18 @@ def test_show_tells_why_a_trial_failed(commands: Commands) -> None:
 
 
 def test_show_tells_that_a_process_ended_without_a_result(commands: Commands) -> None:
-    """Its attempt was local and has begun, no result and no end of it were noted, and no controller is at work."""
-    (attempts,) = make_sweep(HERE / "s", Made(trials=12, running=2)).glob("trials/0010-*/attempts.jsonl")
+    """Its attempt was local and has begun, no result and no end of it were noted, and no controller
+    is at work.
+    """
+    (attempts,) = make_sweep(HERE / "s", Made(trials=12, running=2)).glob(
+        "trials/0010-*/attempts.jsonl"
+    )
     assert "without a result" not in commands("show", "10").out
     attempts.write_text(attempts.read_text().replace('"job_id": "7010"', '"job_id": "local-7010"'))
-    assert "attempt 0  local-7010, its process ended without a result: kill -9," in commands("show", "10").out
+    assert (
+        "attempt 0  local-7010, its process ended without a result: kill -9,"
+        in commands("show", "10").out
+    )
 
 
 def test_an_unknown_trial_is_answered_with_those_there_are(commands: Commands) -> None:
@@ -251,7 +309,9 @@ def test_status_is_watched_until_the_sweep_is_done(tmp_path: Path) -> None:
     assert (os.waitstatus_to_exitcode(status), "2 of 2 trials" in shown) == (0, True)
 
 
-@pytest.mark.parametrize("words", ["mine 3", "mine/3", "outputs/mine 3", "3 --sweep mine", "--outputs outputs mine 3"])
+@pytest.mark.parametrize(
+    "words", ["mine 3", "mine/3", "outputs/mine 3", "3 --sweep mine", "--outputs outputs mine 3"]
+)
 def test_a_sweep_and_its_trial_are_named_in_one_way(commands: Commands, words: str) -> None:
     """Also by SWEEP/TRIAL, and with options before or after."""
     for name in ("mine", "newer"):
@@ -263,7 +323,9 @@ def test_a_sweep_and_its_trial_are_named_in_one_way(commands: Commands, words: s
     assert "B mine, trial 7: " in compared
 
 
-def test_a_sweep_stands_for_its_best_trial_in_show_and_for_its_failed_ones_in_retry(commands: Commands) -> None:
+def test_a_sweep_stands_for_its_best_trial_in_show_and_for_its_failed_ones_in_retry(
+    commands: Commands,
+) -> None:
     """A wrong name is answered with the nearest one."""
     make_sweep(HERE / "mine", Made(trials=4))
     assert commands("show", "mine").out == commands("show", "mine", "best").out

@@ -10,7 +10,12 @@ import pytest
 from grposweep.report.export import show_best
 from grposweep.report.html_page import render_report
 from grposweep.report.leaderboard import effects_table, leaderboard
-from grposweep.report.space_summary import SpaceSummary, disk_report, invalid_table, print_space_summary
+from grposweep.report.space_summary import (
+    SpaceSummary,
+    disk_report,
+    invalid_table,
+    print_space_summary,
+)
 from grposweep.report.tables import build_console, build_table
 from grposweep.report.view import InvalidPoints, read_sweep
 from grposweep.schema import Experiment
@@ -67,14 +72,23 @@ def test_a_value_that_is_invalid_is_in_the_table_of_effects_with_its_reason(
 
 def test_the_disk_line_counts_checkpoints_of_paused_trials(tmp_path: Path) -> None:
     """If they alone are too large, it says how to do without them."""
-    assert "needed (up to 4 KiB for checkpoints of paused trials), " in disk_report(1024, tmp_path, 4096)
-    assert "not enough: set search.effort=1 (no trial is paused)" in disk_report(1024, tmp_path, 2**60)
+    assert "needed (up to 4 KiB for checkpoints of paused trials), " in disk_report(
+        1024, tmp_path, 4096
+    )
+    assert "not enough: set search.effort=1 (no trial is paused)" in disk_report(
+        1024, tmp_path, 2**60
+    )
 
 
 @pytest.mark.parametrize(
     ("there", "left", "said"),
     [
-        (20, 21, "held out: 20 of task.eval_prompts=256 prompts (at most half of the data); 21 prompts to train on"),
+        (
+            20,
+            21,
+            "held out: 20 of task.eval_prompts=256 prompts (at most half of the data); 21 "
+            "prompts to train on",
+        ),
         (256, 344, "held out: 256 prompts (task.eval_prompts); 344 prompts to train on"),
         (256, 512, ""),
     ],
@@ -86,27 +100,39 @@ def test_the_start_says_if_few_prompts_are_held_out_or_left_to_train_on(
     summary = SpaceSummary(1, 0, 0, 1, "", is_local=True)
     prepared = {"one": {"train_prompts": left, "distinct_prompts": left, "eval_prompts": there}}
     print_space_summary(build_console(), summary, Experiment(), [], prepared, tmp_path)
-    (*found,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith("held out"))
+    (*found,) = (
+        line for line in capsys.readouterr().out.splitlines() if line.startswith("held out")
+    )
     assert " ".join(found) == said
 
 
-def test_the_start_of_a_sweep_says_what_to_keep_for_a_fork(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """With its size: two checkpoints of each trial, and two of the running one. Nothing is kept of a single run either way."""
+def test_the_start_of_a_sweep_says_what_to_keep_for_a_fork(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With its size: two checkpoints of each trial, and two of the running one. Nothing is kept of
+    a single run either way.
+    """
     summary = SpaceSummary(4, 0, 0, 1, "grid", is_local=True)
     prepared = {"one": {"model": {"parameters": 100_000_000}}}
     print_space_summary(build_console(), summary, Experiment(), [], prepared, tmp_path)
     assert "keep all: trainer.keep=all (about 11 GiB)" in capsys.readouterr().out
-    print_space_summary(build_console(), replace(summary, sampler=""), Experiment(), [], prepared, tmp_path)
+    print_space_summary(
+        build_console(), replace(summary, sampler=""), Experiment(), [], prepared, tmp_path
+    )
     assert "keep all" not in capsys.readouterr().out
 
 
 def test_the_interval_of_a_trial_is_the_same_on_every_screen(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Leaderboard, best and the page: Student's t over the prompts, which is wider than the normal distribution's."""
+    """Leaderboard, best and the page: Student's t over the prompts, which is wider than the normal
+    distribution's.
+    """
     sweep = make_sweep(tmp_path / "s", Made(trials=1))
     (result,) = sweep.glob("trials/*/result.json")
-    result.write_text(json.dumps(json.loads(result.read_text()) | {"evaluated": [100], "objective_se": 0.01}))
+    result.write_text(
+        json.dumps(json.loads(result.read_text()) | {"evaluated": [100], "objective_se": 0.01})
+    )
     line = {"step": 100, "prompts": "a", "means": [0.5, 0.6, 0.7]}
     (result.parent / "prompt_rewards.jsonl").write_text(json.dumps(line) + "\n")
     view = read_sweep(sweep)

@@ -1,4 +1,6 @@
-"""A sweep read from its folder alone: while it runs, after it died, on another machine, with damaged files."""
+"""A sweep read from its folder alone: while it runs, after it died, on another machine, with
+damaged files.
+"""
 
 import json
 import shutil
@@ -27,11 +29,15 @@ FAKE = ("trainer=fake", "schedule.budget_completions=64", "search.effort=1")
 @pytest.fixture(scope="module")
 def swept(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Every state that a trial can be in."""
-    return make_sweep(tmp_path_factory.mktemp("read") / "s", Made(trials=12, running=2, queued=1, replicates=1))
+    return make_sweep(
+        tmp_path_factory.mktemp("read") / "s", Made(trials=12, running=2, queued=1, replicates=1)
+    )
 
 
 def test_every_trial_has_its_state(swept: Path) -> None:
-    """One failed, one stopped early, two under way, one waits, the rest and three replicates finished."""
+    """One failed, one stopped early, two under way, one waits, the rest and three replicates
+    finished.
+    """
     view = read_sweep(swept)
     counted = {state.value: view.count(state) for state in State if view.count(state)}
     assert counted == {"queued": 1, "running": 2, "finished": 10, "pruned": 1, "failed": 1}
@@ -50,14 +56,20 @@ def test_reading_changes_nothing(swept: Path) -> None:
 def test_the_best_trial_is_the_searchs_own_whose_point_held_on_other_seeds(swept: Path) -> None:
     """Not a replicate on a lucky seed, and not the luckiest trial of the search."""
     view = read_sweep(swept)
-    confirmed = {repr(trial.point): trial.objective or 0.0 for trial in view.trials if trial.role == "confirm"}
+    confirmed = {
+        repr(trial.point): trial.objective or 0.0
+        for trial in view.trials
+        if trial.role == "confirm"
+    }
     assert view.best is not None
     assert view.best.role == "search"
     assert confirmed[repr(view.best.point)] == max(confirmed.values())
 
 
 def test_a_curve_has_a_point_an_evaluation(swept: Path) -> None:
-    """Ten and the one before training, with their standard errors; the training reward at every step."""
+    """Ten and the one before training, with their standard errors; the training reward at every
+    step.
+    """
     trial = read_sweep(swept).trial(0)
     assert [point.step for point in trial.curve("eval_reward")] == list(range(0, 101, 10))
     assert {point.error for point in trial.curve("eval_reward")} == {0.012}
@@ -71,7 +83,9 @@ def test_a_trial_costs_its_seconds_on_all_its_devices(swept: Path) -> None:
     assert trial.gpu_hours == pytest.approx(4 * 300 / 3600)
 
 
-def test_torn_last_lines_and_half_written_results_are_no_obstacle(swept: Path, tmp_path: Path) -> None:
+def test_torn_last_lines_and_half_written_results_are_no_obstacle(
+    swept: Path, tmp_path: Path
+) -> None:
     """It is read while a writer is at work, or after its disk was full."""
     copy = Path(shutil.copytree(swept, tmp_path / "copy"))
     trial = copy / "trials" / swept.joinpath("trials", "0000-000000").name
@@ -87,12 +101,16 @@ def test_torn_last_lines_and_half_written_results_are_no_obstacle(swept: Path, t
     assert (view.progress.target, view.invalid) == (None, [])
 
 
-def test_an_attempt_here_ended_with_its_controller_and_a_job_continues(swept: Path, tmp_path: Path) -> None:
+def test_an_attempt_here_ended_with_its_controller_and_a_job_continues(
+    swept: Path, tmp_path: Path
+) -> None:
     """The lease is free: a local attempt cannot be under way, a Slurm job can."""
     copy = Path(shutil.copytree(swept, tmp_path / "copy"))
     trial = next((copy / "trials").glob("0009-*"))
     text = (trial / "attempts.jsonl").read_text()
-    (trial / "attempts.jsonl").write_text(text.replace('"job_id": "7009"', '"job_id": "local-7009"'))
+    (trial / "attempts.jsonl").write_text(
+        text.replace('"job_id": "7009"', '"job_id": "local-7009"')
+    )
     view = read_sweep(copy)
     assert (view.trial(9).state, view.trial(10).state) == (State.STOPPED, State.RUNNING)
     wide = Console(width=160)
@@ -112,8 +130,12 @@ def test_an_attempt_here_ended_with_its_controller_and_a_job_continues(swept: Pa
     assert "resumes with the sweep" in after.get()
 
 
-def test_the_last_line_of_metrics_may_be_ahead_of_the_heartbeat(swept: Path, tmp_path: Path) -> None:
-    """The heartbeat is written once a second, so that of a killed attempt is older. The step of a resume may be behind it."""
+def test_the_last_line_of_metrics_may_be_ahead_of_the_heartbeat(
+    swept: Path, tmp_path: Path
+) -> None:
+    """The heartbeat is written once a second, so that of a killed attempt is older. The step of a
+    resume may be behind it.
+    """
     copy = Path(shutil.copytree(swept, tmp_path / "copy"))
     trial = next((copy / "trials").glob("0009-*"))
     beat, steps = json.loads((trial / "heartbeat").read_text()), []
@@ -124,13 +146,19 @@ def test_the_last_line_of_metrics_may_be_ahead_of_the_heartbeat(swept: Path, tmp
     assert steps == [beat["step"] + 3, beat["step"]]
 
 
-def test_a_trial_that_the_search_has_paused_is_told_from_one_that_was_stopped(swept: Path, tmp_path: Path) -> None:
+def test_a_trial_that_the_search_has_paused_is_told_from_one_that_was_stopped(
+    swept: Path, tmp_path: Path
+) -> None:
     """Both have a checkpoint; only its control file says who continues with it."""
     copy = Path(shutil.copytree(swept, tmp_path / "copy"))
     for name in ("0000", "0001"):
         trial = next((copy / "trials").glob(f"{name}-*"))
-        (trial / "result.json").write_text(json.dumps({"status": "stopped", "attempt": 0, "step": 40}))
-    next((copy / "trials").glob("0000-*")).joinpath("control.json").write_text('{"action": "pause"}')
+        (trial / "result.json").write_text(
+            json.dumps({"status": "stopped", "attempt": 0, "step": 40})
+        )
+    next((copy / "trials").glob("0000-*")).joinpath("control.json").write_text(
+        '{"action": "pause"}'
+    )
     view = read_sweep(copy)
     assert (view.trial(0).state, view.trial(1).state) == (State.PAUSED, State.STOPPED)
 
@@ -146,7 +174,11 @@ def test_a_trial_is_named_by_number_folder_or_the_head_of_its_id(swept: Path) ->
     """And by nothing else."""
     view = read_sweep(swept)
     name = view.trials[7].name
-    assert {view.trial(7).number, view.trial(name).number, view.trial(view.trials[7].experiment[:8]).number} == {7}
+    assert {
+        view.trial(7).number,
+        view.trial(name).number,
+        view.trial(view.trials[7].experiment[:8]).number,
+    } == {7}
     with pytest.raises(UserError, match=r"no such trial\. Name one by its number .* or best\.$"):
         view.trial("99")
 
@@ -156,16 +188,21 @@ def test_best_names_the_winner_in_every_command(swept: Path, tmp_path: Path) -> 
     view = read_sweep(swept)
     assert view.trial("best") is view.best
     with pytest.raises(
-        UserError, match=r"no finished trial yet, so none is the best\. Name one by its number [^.]*\)\.$"
+        UserError,
+        match=r"no finished trial yet, so none is the best\. Name one by its number [^.]*\)\.$",
     ):
         read_sweep(make_sweep(tmp_path / "young", Made(trials=1, running=1))).trial("best")
 
 
-def test_a_reader_reads_only_trials_whose_files_have_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reader_reads_only_trials_whose_files_have_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """From the third look on. A running trial is read at every look, for its cost grows."""
     sweep = make_sweep(tmp_path / "s", Made(trials=6, running=1, queued=1))
     view = read_sweep(sweep)
-    running, queued = (next(t for t in view.trials if t.state is state) for state in (State.RUNNING, State.QUEUED))
+    running, queued = (
+        next(t for t in view.trials if t.state is state) for state in (State.RUNNING, State.QUEUED)
+    )
     read: list[int] = []
 
     def counted(folder: TrialFolder, controller_lives: bool) -> TrialView:
@@ -181,7 +218,9 @@ def test_a_reader_reads_only_trials_whose_files_have_changed(tmp_path: Path, mon
     TrialResult(TrialStatus.FINISHED, attempt=0, objective=0.9).write(queued.path)
     assert reader.read().trial(queued.number).objective == 0.9
     assert sorted(read[1:]) == sorted([running.number, queued.number])
-    (running.path / "attempts.jsonl").open("a").write(json.dumps({"attempt": 0, "event": "ended", "code": 0}) + "\n")
+    (running.path / "attempts.jsonl").open("a").write(
+        json.dumps({"attempt": 0, "event": "ended", "code": 0}) + "\n"
+    )
     TrialResult(TrialStatus.FINISHED, attempt=0, objective=0.8).write(running.path)
     assert reader.read().count(State.RUNNING) == 0
     read.clear()
@@ -189,12 +228,18 @@ def test_a_reader_reads_only_trials_whose_files_have_changed(tmp_path: Path, mon
     assert read == []
 
 
-def test_a_trial_with_a_row_is_not_read_again(sweep_here: Sweep, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The controller writes the row when the trial has ended; what it tells is what the files tell."""
+def test_a_trial_with_a_row_is_not_read_again(
+    sweep_here: Sweep, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The controller writes the row when the trial has ended; what it tells is what the files
+    tell.
+    """
     folder = sweep_here("name=s", *FAKE, "lr=1e-3,2e-3")
     found = read_sweep(folder).trials
     with monkeypatch.context() as patched:
-        patched.setattr("grposweep.report.view.read_trial", lambda *_: pytest.fail("a trial was read"))
+        patched.setattr(
+            "grposweep.report.view.read_trial", lambda *_: pytest.fail("a trial was read")
+        )
         assert read_sweep(folder).trials == found
     (folder / "summary.jsonl").unlink()
     assert read_sweep(folder).trials == found
@@ -207,7 +252,9 @@ def test_a_row_of_other_files_does_not_count(sweep_here: Sweep) -> None:
     (folder / "summary.jsonl").write_text(rows.replace('"state": "finished"', '"state": "failed"'))
     counts = [read_sweep(folder).count(State.FAILED)]
     for trial, name in zip(
-        trials(folder), ("result.json", "attempts.jsonl", "runs.jsonl", "trial.json", "heartbeat"), strict=True
+        trials(folder),
+        ("result.json", "attempts.jsonl", "runs.jsonl", "trial.json", "heartbeat"),
+        strict=True,
     ):
         shutil.copy2(trial / name, trial / "copy")
         (trial / "copy").replace(trial / name)
@@ -221,7 +268,12 @@ def test_a_controller_that_ends_completes_the_summary(sweep_here: Sweep) -> None
     rows = folder / "summary.jsonl"
     rows.write_text(rows.read_text().splitlines(keepends=True)[0] + '{"trial": "0001-')
     sweep_here("name=s", *FAKE, "lr=1e-3,2e-3")
-    assert len({json.loads(row)["trial"] for row in rows.read_text().splitlines() if row.endswith("}")}) == 2
+    assert (
+        len(
+            {json.loads(row)["trial"] for row in rows.read_text().splitlines() if row.endswith("}")}
+        )
+        == 2
+    )
 
 
 def test_a_reader_finds_trials_that_start_later(tmp_path: Path) -> None:
@@ -229,8 +281,12 @@ def test_a_reader_finds_trials_that_start_later(tmp_path: Path) -> None:
     sweep = make_sweep(tmp_path / "s", Made(trials=3))
     reader = SweepReader(sweep)
     assert len(reader.read().trials) == 3
-    folder = shutil.copytree(sweep / "trials" / reader.read().trials[0].name, sweep / "trials" / "0009-abcdef")
-    assert [trial.name for trial in reader.read().trials] == [trial.name for trial in read_sweep(sweep).trials]
+    folder = shutil.copytree(
+        sweep / "trials" / reader.read().trials[0].name, sweep / "trials" / "0009-abcdef"
+    )
+    assert [trial.name for trial in reader.read().trials] == [
+        trial.name for trial in read_sweep(sweep).trials
+    ]
     assert reader.read().trials[-1].path == folder
 
 
@@ -244,7 +300,9 @@ def test_seeds_that_a_later_command_asked_for_count(tmp_path: Path) -> None:
 
 
 def test_a_dry_run_is_neither_queued_nor_running(sweep_here: Sweep) -> None:
-    """Nothing was launched, and ``status`` and ``list`` say so; the same sweep on another launcher is as any other."""
+    """Nothing was launched, and ``status`` and ``list`` say so; the same sweep on another launcher
+    is as any other.
+    """
     words = ("trainer=fake", "name=s", "schedule.budget_completions=512")
     folder = sweep_here(*words, "lr=1e-3,2e-3", "cluster=dry_run")
     view, console = read_sweep(folder), Console(width=80)
@@ -276,7 +334,9 @@ def test_failures_that_are_alike_are_printed_once_and_shown_whole(
         view.trial("best")
 
 
-def test_a_failed_trial_is_not_counted_as_finished(sweep_here: Sweep, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_failed_trial_is_not_counted_as_finished(
+    sweep_here: Sweep, capsys: pytest.CaptureFixture[str]
+) -> None:
     """The last lines of a run, and ``status``, count the same."""
     words = ("trainer=fake", "name=s", "batch=small", "search.parallel=1")
     folder = sweep_here(
@@ -295,7 +355,10 @@ def test_a_failed_trial_is_not_counted_as_finished(sweep_here: Sweep, capsys: py
 def test_out_of_memory_in_several_trials_is_one_line_with_their_numbers(tmp_path: Path) -> None:
     """On the status screen; amounts may differ."""
     message = "out of GPU memory: 2.3 of its 9.9 GiB in use, 24 GiB held by process 1218, not ours"
-    view, console = read_sweep(make_sweep(tmp_path / "s", Made(trials=60, message=message))), Console(width=200)
+    view, console = (
+        read_sweep(make_sweep(tmp_path / "s", Made(trials=60, message=message))),
+        Console(width=200),
+    )
     failed = [trial for trial in view.trials if trial.state is State.FAILED]
     result = failed[1].result
     assert result.failure is not None
@@ -303,14 +366,18 @@ def test_out_of_memory_in_several_trials_is_one_line_with_their_numbers(tmp_path
     replace(result, failure=other).write(failed[1].path)
     with console.capture() as shown:
         console.print(status_screen(read_sweep(view.path)))
-    assert f"\n  trials {', '.join(str(trial.number) for trial in failed)}: {message} " in shown.get()
+    assert (
+        f"\n  trials {', '.join(str(trial.number) for trial in failed)}: {message} " in shown.get()
+    )
 
 
 def test_a_long_name_of_a_sweep_stays_on_one_line_of_the_list(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """In 80 columns; it is copied from there. The value of the best trial may fold."""
-    view = read_sweep(make_sweep(tmp_path / "tiny-arithmetic-run-28b196", Made(trials=6, running=1)))
+    view = read_sweep(
+        make_sweep(tmp_path / "tiny-arithmetic-run-28b196", Made(trials=6, running=1))
+    )
     build_console(80).print(sweeps_table([view]))
     assert "tiny-arithmetic-run-28b196 " in capsys.readouterr().out
 
@@ -320,13 +387,17 @@ def test_huge_values_of_a_file_are_no_values(tmp_path: Path) -> None:
     path = make_sweep(tmp_path / "s", Made(trials=6, replicates=1))
     for number, folder in enumerate(trials(path)):
         content = json.loads((folder / "result.json").read_text())
-        (folder / "result.json").write_text(json.dumps({**content, "objective": (-1) ** number * 1e308}))
+        (folder / "result.json").write_text(
+            json.dumps({**content, "objective": (-1) ** number * 1e308})
+        )
     view = read_sweep(path)
     assert [trial.value for trial in view.trials] == [None] * len(view.trials)
     build_console().print(status_screen(view))
 
 
-def test_of_very_many_steps_some_are_held_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_very_many_steps_some_are_held_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """All evaluations, evenly spread steps, and the last one, in the file's order."""
     monkeypatch.setattr("grposweep.report.trial_view.MOST_STEPS", 100)
     path = make_sweep(tmp_path / "s", Made(trials=1, steps=1000, evaluations=10))
@@ -337,5 +408,9 @@ def test_of_very_many_steps_some_are_held_in_memory(tmp_path: Path, monkeypatch:
     assert 100 <= len(steps) <= 200
     assert steps[-1] == max(line["step"] for line in all_lines if line["kind"] == "train")
     assert len({later - step for step, later in pairwise(steps[:-1])}) == 1
-    assert [line for line in held if line["kind"] == "eval"] == [line for line in all_lines if line["kind"] == "eval"]
-    assert [all_lines.index(line) for line in held] == sorted(all_lines.index(line) for line in held)
+    assert [line for line in held if line["kind"] == "eval"] == [
+        line for line in all_lines if line["kind"] == "eval"
+    ]
+    assert [all_lines.index(line) for line in held] == sorted(
+        all_lines.index(line) for line in held
+    )

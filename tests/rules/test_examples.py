@@ -1,4 +1,6 @@
-"""The example of each rule: it breaks the rule and no other one, its correction does not, and it is short."""
+"""The example of each rule: it breaks the rule and no other one, its correction does not, and it is
+short.
+"""
 
 import pytest
 
@@ -7,7 +9,8 @@ from grporecipe.rules.check import RECIPE_RULES, REGISTRY
 from grposweep.schema import keys_of
 
 RULES = {**REGISTRY, **RECIPE_RULES}
-LONGEST = 8  # lines
+# lines
+LONGEST = 8
 # Errors that come with an example, because two rules are about the same value.
 ALSO = {"GB410": {"GB404"}, "GL108": {"GV104"}, "GT104": {"GV104"}}
 # Rules whose finding is milder than the rule in the usual case; their docstrings say when.

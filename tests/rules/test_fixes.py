@@ -16,7 +16,9 @@ from grposweep.config.fields import KEYS
 from support import executed_lines
 
 SIZES = frozenset({"per_device_train_batch_size", "gradient_accumulation_steps"})
-BASE = Setting(processes=1, per_device_train_batch_size=8, max_steps=10, keys=KEYS, kl_enabled=False)
+BASE = Setting(
+    processes=1, per_device_train_batch_size=8, max_steps=10, keys=KEYS, kl_enabled=False
+)
 
 BATCHES = {
     "processes": st.integers(1, 9),
@@ -51,7 +53,9 @@ OTHERS = {
 
 def draw_settings(**drawn: st.SearchStrategy[Any]) -> st.SearchStrategy[Setting]:
     """Settings over ``drawn``, their automatic sizes solved."""
-    return st.fixed_dictionaries(drawn).map(lambda fields: planning.realise(replace(BASE, **fields)))
+    return st.fixed_dictionaries(drawn).map(
+        lambda fields: planning.realise(replace(BASE, **fields))
+    )
 
 
 def broken(s: Setting) -> set[str]:
@@ -65,9 +69,13 @@ def verify(s: Setting, problem: Problem, fix: Fix) -> Setting:
     assert {key for key, _ in fix.keys} <= set(KEYS.values()), "not a key of ours"
     assert problem.code not in broken(after)
     assert broken(after) <= broken(s)
-    assert not any({name for name, _ in fix.change} & {*other.broken.fields} for other in errors(check(after)))
+    assert not any(
+        {name for name, _ in fix.change} & {*other.broken.fields} for other in errors(check(after))
+    )
     assert all(getattr(s, name) != value for name, value in fix.change), "repeats what is set"
-    assert all(getattr(after, name) == value for name, value in fix.change), "auto takes the change back"
+    assert all(getattr(after, name) == value for name, value in fix.change), (
+        "auto takes the change back"
+    )
     return after
 
 
@@ -102,9 +110,15 @@ def test_no_smaller_change_of_the_same_kind_would_do(s: Setting) -> None:
     found = [problem for problem in errors(check(s)) if problem.code == "GB101"]
     assume(found)
     proposed = [
-        dict(fix.change)["num_generations"] for fix in find_fixes(s, found[0]) if "num_generations" in dict(fix.change)
+        dict(fix.change)["num_generations"]
+        for fix in find_fixes(s, found[0])
+        if "num_generations" in dict(fix.change)
     ]
-    works = [n for n in range(2, 65) if not broken(replace(s, num_generations=n)) - (broken(s) - {"GB101"})]
+    works = [
+        n
+        for n in range(2, 65)
+        if not broken(replace(s, num_generations=n)) - (broken(s) - {"GB101"})
+    ]
     assert [abs(n - s.num_generations) for n in proposed] == [
         min(abs(n - s.num_generations) for n in works) for _ in proposed
     ]
@@ -121,7 +135,9 @@ def test_fixes_name_the_keys_that_a_user_edits() -> None:
     s = replace(BASE, num_generations=7, num_generations_eval=8)
     fixes = find_fixes(s, problem_of(s, "GB101"))
     assert str(fixes[0]) == "batch.per_device_train_batch_size=7"
-    assert [key for fix in fixes for key, _ in fix.keys] == [KEYS[name] for fix in fixes for name, _ in fix.change]
+    assert [key for fix in fixes for key, _ in fix.keys] == [
+        KEYS[name] for fix in fixes for name, _ in fix.change
+    ]
 
 
 def test_a_warning_has_no_fix_and_a_problem_without_one_has_advice() -> None:
@@ -129,7 +145,9 @@ def test_a_warning_has_no_fix_and_a_problem_without_one_has_advice() -> None:
     s = replace(BASE, steps_per_generation=3, gradient_accumulation_steps=2)
     assert find_fixes(s, problem_of(s, "GS201")) == []
     few = replace(BASE, train_prompts=0)
-    assert render_problem(few, problem_of(few, "GS104")).endswith("Use more prompts, or a smaller batch.")
+    assert render_problem(few, problem_of(few, "GS104")).endswith(
+        "Use more prompts, or a smaller batch."
+    )
 
 
 def test_a_rule_that_is_switched_off_does_not_stand_in_the_way_of_a_fix() -> None:
@@ -145,13 +163,21 @@ def test_a_rule_that_is_switched_off_does_not_stand_in_the_way_of_a_fix() -> Non
 def test_a_size_under_auto_is_no_fix() -> None:
     """The planner would take it back: the fix must change what it says."""
     s = planning.realise(
-        replace(BASE, auto=SIZES, prompts_per_step=3, steps_per_generation=1, max_per_device_train_batch_size=7)
+        replace(
+            BASE,
+            auto=SIZES,
+            prompts_per_step=3,
+            steps_per_generation=1,
+            max_per_device_train_batch_size=7,
+        )
     )
     named = {name for fix in find_fixes(s, problem_of(s, "GB101")) for name, _ in fix.change}
     assert named
     assert named.isdisjoint(SIZES)
     s = planning.realise(
-        replace(BASE, auto=SIZES, prompts_per_step=16, num_generations=1, per_device_eval_batch_size=2)
+        replace(
+            BASE, auto=SIZES, prompts_per_step=16, num_generations=1, per_device_eval_batch_size=2
+        )
     )
     assert [str(fix) for fix in find_fixes(s, problem_of(s, "GB102"))] == [
         "batch.num_generations=2",
@@ -161,7 +187,15 @@ def test_a_size_under_auto_is_no_fix() -> None:
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(None, "null"), (True, "true"), (False, "false"), (8, "8"), (0.04, "0.04"), (1e-6, "1e-06"), ("a", "a")],
+    [
+        (None, "null"),
+        (True, "true"),
+        (False, "false"),
+        (8, "8"),
+        (0.04, "0.04"),
+        (1e-6, "1e-06"),
+        ("a", "a"),
+    ],
 )
 def test_a_fix_is_written_as_hydra_takes_it(value: object, text: str) -> None:
     """Paste it into the command line."""
@@ -170,33 +204,57 @@ def test_a_fix_is_written_as_hydra_takes_it(value: object, text: str) -> None:
 
 PLAIN = Setting(processes=7, per_device_train_batch_size=1, evaluates=False, max_steps=10)
 EVALUATED: dict[str, Any] = {
-    "processes": 8, "evaluates": True, "per_device_eval_batch_size": 3, "gradient_accumulation_steps": 2, "num_generations": 16,
-}  # fmt: skip
+    "processes": 8,
+    "evaluates": True,
+    "per_device_eval_batch_size": 3,
+    "gradient_accumulation_steps": 2,
+    "num_generations": 16,
+}
 
 
 OLD: dict[str, Any] = {"version": (0, 16, 1), "loss_type": "grpo"}
 OLD_EVALUATED: dict[str, Any] = {
-    **OLD, "processes": 8, "evaluates": True, "per_device_eval_batch_size": 3, "num_generations": 16,
+    **OLD,
+    "processes": 8,
+    "evaluates": True,
+    "per_device_eval_batch_size": 3,
+    "num_generations": 16,
     "per_device_train_batch_size": 24,
-}  # fmt: skip
+}
 
 
-@pytest.mark.parametrize(("fields", "code", "wanted"), [
-    ({}, "GB101", ["gradient_accumulation_steps=8", "num_generations=7", "processes=8"]),
-    # Before 0.17 accumulation does not count; before 0.26 evaluation has no groups of its own.
-    (OLD, "GB101", ["per_device_train_batch_size=8", "num_generations=7", "processes=8"]),
-    (OLD_EVALUATED, "GE101", ["per_device_eval_batch_size=2", "num_generations=12", "processes=16"]),
-    # What sizes the rollout alone leaves the step as it is.
-    ({"processes": 4, "generation_batch_size": 12}, "GB101", ["generation_batch_size=8"]),
-    ({"steps_per_generation": 1}, "GB101", ["steps_per_generation=8"]),
-    ({"processes": 4, "per_device_train_batch_size": 3}, "GB101", ["per_device_train_batch_size=2"]),
-    ({"processes": 8, "gradient_accumulation_steps": 4, "train_prompts": 3}, "GS104",
-     ["gradient_accumulation_steps=3", "num_generations=16", "processes=6"]),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("fields", "code", "wanted"),
+    [
+        ({}, "GB101", ["gradient_accumulation_steps=8", "num_generations=7", "processes=8"]),
+        # Before 0.17 accumulation does not count; before 0.26 evaluation has no groups of its own.
+        (OLD, "GB101", ["per_device_train_batch_size=8", "num_generations=7", "processes=8"]),
+        (
+            OLD_EVALUATED,
+            "GE101",
+            ["per_device_eval_batch_size=2", "num_generations=12", "processes=16"],
+        ),
+        # What sizes the rollout alone leaves the step as it is.
+        ({"processes": 4, "generation_batch_size": 12}, "GB101", ["generation_batch_size=8"]),
+        ({"steps_per_generation": 1}, "GB101", ["steps_per_generation=8"]),
+        (
+            {"processes": 4, "per_device_train_batch_size": 3},
+            "GB101",
+            ["per_device_train_batch_size=2"],
+        ),
+        (
+            {"processes": 8, "gradient_accumulation_steps": 4, "train_prompts": 3},
+            "GS104",
+            ["gradient_accumulation_steps=3", "num_generations=16", "processes=6"],
+        ),
+    ],
+)
 def test_kinds_come_in_order_sizes_then_generations_then_processes(
     fields: dict[str, Any], code: str, wanted: list[str]
 ) -> None:
-    """The nearest sizes of each kind, by what the release checks; first the guide's case, 7 processes of one completion."""
+    """The nearest sizes of each kind, by what the release checks; first the guide's case, 7
+    processes of one completion.
+    """
     s = replace(PLAIN, **fields)
     assert [str(fix) for fix in find_fixes(s, problem_of(s, code))][: len(wanted)] == wanted
 
@@ -204,7 +262,11 @@ def test_kinds_come_in_order_sizes_then_generations_then_processes(
 def test_groups_of_two_are_the_smallest_that_a_fix_asks_of_an_evaluation() -> None:
     """Two completions in a batch are one group of two."""
     s = Setting(
-        processes=1, per_device_eval_batch_size=2, gradient_accumulation_steps=8, num_generations=8, max_steps=10
+        processes=1,
+        per_device_eval_batch_size=2,
+        gradient_accumulation_steps=8,
+        num_generations=8,
+        max_steps=10,
     )
     assert "num_generations_eval=2" in map(str, find_fixes(s, problem_of(s, "GE101")))
 
@@ -222,16 +284,28 @@ def test_no_fix_changes_the_processes_of_a_job_whose_nodes_and_gpus_decide_them(
     [
         (EVALUATED, "GE101", [True, False, False]),
         ({}, "GB101", [False, False, False]),
-        ({"processes": 8, "generation_batch_size": 8, "steps_per_generation": 1}, "GB107", [True, True]),
-        ({"processes": 8, "generation_batch_size": 8, "steps_per_generation": 2}, "GB107", [False, False]),
+        (
+            {"processes": 8, "generation_batch_size": 8, "steps_per_generation": 1},
+            "GB107",
+            [True, True],
+        ),
+        (
+            {"processes": 8, "generation_batch_size": 8, "steps_per_generation": 2},
+            "GB107",
+            [False, False],
+        ),
         ({"processes": 8, "sync_ref_model": True}, "GK103", [True, False]),
         ({"processes": 8, "auto_find_batch_size": True}, "GB108", [True]),
         ({"processes": 8, "loss_type": "ppo"}, "GL101", [False]),
         ({"processes": 8, "log_completions_hub_repo": "a/b"}, "GC101", [True, False]),
     ],
-)  # fmt: skip
-def test_a_fix_is_safe_where_training_stays_what_it_was(fields: dict[str, Any], code: str, safe: list[bool]) -> None:
-    """Evaluation sizes, words without effect, equivalent splits: what ``--fix`` may write unasked."""
+)
+def test_a_fix_is_safe_where_training_stays_what_it_was(
+    fields: dict[str, Any], code: str, safe: list[bool]
+) -> None:
+    """Evaluation sizes, words without effect, equivalent splits: what ``--fix`` may write
+    unasked.
+    """
     s = replace(PLAIN, **fields)
     fixes = find_fixes(s, problem_of(s, code))
     assert [fix.safe for fix in fixes][: len(safe)] == safe, [str(fix) for fix in fixes]
@@ -246,32 +320,54 @@ def test_a_safe_fix_keeps_the_step_and_the_rollout(s: Setting) -> None:
             after = changed(s, dict(fix.change))
             if fix.safe:
                 assert planning.completions_per_step(after) == planning.completions_per_step(s)
-                assert planning.completions_per_rollout(after) == planning.completions_per_rollout(s)
+                assert planning.completions_per_rollout(after) == planning.completions_per_rollout(
+                    s
+                )
                 assert after.num_generations == s.num_generations
 
 
 def test_judging_and_fixing_take_a_bounded_number_of_lines() -> None:
-    """Executed lines instead of seconds, which depend on the machine; benchmarks/lint_speed.py measures those."""
+    """Executed lines instead of seconds, which depend on the machine; benchmarks/lint_speed.py
+    measures those.
+    """
     random = Random(0)
     settings = [
-        replace(PLAIN, processes=random.choice([None, *range(1, 9)]), num_generations=random.choice([2, 4, 7, 8, 16]),
-                per_device_train_batch_size=random.randint(1, 16), train_prompts=8000, epochs=1.0, given=frozenset({"epochs"}))
+        replace(
+            PLAIN,
+            processes=random.choice([None, *range(1, 9)]),
+            num_generations=random.choice([2, 4, 7, 8, 16]),
+            per_device_train_batch_size=random.randint(1, 16),
+            train_prompts=8000,
+            epochs=1.0,
+            given=frozenset({"epochs"}),
+        )
         for _ in range(300)
-    ]  # fmt: skip
+    ]
     valid = [s for s in settings if not errors(check(s))]
-    executed_lines(lambda: [check(s) for s in valid], most=1000 * len(valid))  # about 500 a setting
+    # about 500 a setting
+    executed_lines(lambda: [check(s) for s in valid], most=1000 * len(valid))
     found: list[object] = []
 
     def fix_all() -> None:
         found.extend(find_fixes(s, problem) for s in settings for problem in errors(check(s)))
 
-    executed_lines(fix_all, most=3000 * len(settings))  # about 1,500 a setting
+    # about 1,500 a setting
+    executed_lines(fix_all, most=3000 * len(settings))
     assert found
     assert all(found)
 
 
-@pytest.mark.parametrize("name", ["num_generations", "per_device_train_batch_size", "gradient_accumulation_steps",
-                                  "per_device_eval_batch_size", "generation_batch_size", "processes"])  # fmt: skip
+@pytest.mark.parametrize(
+    "name",
+    [
+        "num_generations",
+        "per_device_train_batch_size",
+        "gradient_accumulation_steps",
+        "per_device_eval_batch_size",
+        "generation_batch_size",
+        "processes",
+    ],
+)
 @pytest.mark.parametrize("value", [-(10**12), 10**12 + 1])
 def test_an_absurd_number_is_answered_at_once(name: str, value: int) -> None:
     """A typing error must not hang the linter."""
@@ -288,14 +384,23 @@ def test_an_absurd_number_is_answered_at_once(name: str, value: int) -> None:
         for problem in errors(check(s)) + errors(check(replace(s, processes=None))):
             find_fixes(s, problem)
 
-    executed_lines(answer, most=2_000_000)  # about 400,000 at most
+    # about 400,000 at most
+    executed_lines(answer, most=2_000_000)
 
 
 @pytest.mark.parametrize(("steps", "rollout"), [(3, 48), (5, 48), (3, 50)])
 def test_a_rollout_that_is_sized_twice_needs_two_keys(steps: int, rollout: int) -> None:
-    """7 processes with 1 completion each: neither 7 x 3 completions nor 48 are whole groups of 8 on them."""
-    s = replace(BASE, processes=7, per_device_train_batch_size=1, num_generations=8, steps_per_generation=steps,
-                generation_batch_size=rollout)  # fmt: skip
+    """7 processes with 1 completion each: neither 7 x 3 completions nor 48 are whole groups of 8 on
+    them.
+    """
+    s = replace(
+        BASE,
+        processes=7,
+        per_device_train_batch_size=1,
+        num_generations=8,
+        steps_per_generation=steps,
+        generation_batch_size=rollout,
+    )
     problem = next(problem for problem in errors(check(s)) if problem.code == "GB107")
     fixes = [dict(fix.change) for fix in find_fixes(s, problem)]
     assert {"generation_batch_size": None, "steps_per_generation": 8} in fixes or {

@@ -1,4 +1,6 @@
-"""Points that do not fit a GPU get fixes that fit, cheapest first, and only if GPU and model are known."""
+"""Points that do not fit a GPU get fixes that fit, cheapest first, and only if GPU and model are
+known.
+"""
 
 from dataclasses import replace
 from typing import Any
@@ -13,13 +15,27 @@ from grporecipe.rules.check import Problem, check, errors
 from grporecipe.rules.fixes import find_fixes
 from grposweep.config.fields import KEYS
 
-SMALL = Architecture(24, 896, 4864, 14, 2, 64, 151_936, True, "qwen2", 494_032_768)  # Qwen2.5-0.5B
-LARGE = Architecture(28, 3584, 18_944, 28, 4, 128, 152_064, False, "qwen2", 7_615_616_512)  # Qwen2.5-7B
+# Qwen2.5-0.5B
+SMALL = Architecture(24, 896, 4864, 14, 2, 64, 151_936, True, "qwen2", 494_032_768)
+# Qwen2.5-7B
+LARGE = Architecture(28, 3584, 18_944, 28, 4, 128, 152_064, False, "qwen2", 7_615_616_512)
 POINT = Setting(
-    processes=1, num_generations=8, per_device_train_batch_size=16, gradient_accumulation_steps=4, max_steps=100,
-    per_device_eval_batch_size=8, eval_prompts=64, train_prompts=1000, kl_enabled=False, keys=KEYS,
-    architecture=SMALL, weights_dtype="bfloat16", max_prompt_length=256, max_completion_length=768, gpu_memory_gib=16.0,
-)  # fmt: skip
+    processes=1,
+    num_generations=8,
+    per_device_train_batch_size=16,
+    gradient_accumulation_steps=4,
+    max_steps=100,
+    per_device_eval_batch_size=8,
+    eval_prompts=64,
+    train_prompts=1000,
+    kl_enabled=False,
+    keys=KEYS,
+    architecture=SMALL,
+    weights_dtype="bfloat16",
+    max_prompt_length=256,
+    max_completion_length=768,
+    gpu_memory_gib=16.0,
+)
 
 
 def fixes(**fields: Any) -> list[dict[str, Any]]:
@@ -54,14 +70,19 @@ def test_a_large_share_of_vllm_is_made_smaller() -> None:
         "gradient_checkpointing": True,
     }
     offered = [
-        fix["vllm_gpu_memory_utilization"] for fix in fixes(**engine, per_device_train_batch_size=1) if len(fix) == 1
+        fix["vllm_gpu_memory_utilization"]
+        for fix in fixes(**engine, per_device_train_batch_size=1)
+        if len(fix) == 1
     ]
     assert 0.1 <= offered[0] < 0.9
 
 
 def test_an_automatic_size_is_bounded_instead_of_set() -> None:
     """The planner chooses the size, so it is the planner's bound that a user edits."""
-    auto = {"auto": frozenset({"per_device_train_batch_size", "gradient_accumulation_steps"}), "prompts_per_step": 8}
+    auto = {
+        "auto": frozenset({"per_device_train_batch_size", "gradient_accumulation_steps"}),
+        "prompts_per_step": 8,
+    }
     assert list(fixes(**auto)[0]) == ["max_per_device_train_batch_size"]
 
 
@@ -77,7 +98,10 @@ def test_a_large_model_needs_lora_on_one_gpu_and_may_be_sharded_on_several() -> 
 
 def test_fewer_generations_come_last() -> None:
     """They change what is learnt, and everything else is tried before."""
-    auto = {"auto": frozenset({"per_device_train_batch_size", "gradient_accumulation_steps"}), "prompts_per_step": 4}
+    auto = {
+        "auto": frozenset({"per_device_train_batch_size", "gradient_accumulation_steps"}),
+        "prompts_per_step": 4,
+    }
     point = realise(replace(POINT, **auto, gpu_memory_gib=18.0))
     changes = [set(change) for change in memory_problem(point).broken.suggestions]
     first = changes.index({"num_generations"})
@@ -100,18 +124,33 @@ def test_every_fix_fits(fields: dict[str, Any]) -> None:
 @pytest.mark.parametrize("unknown", [{"architecture": None}, {"gpu_memory_gib": None}])
 def test_nothing_is_reported_if_model_or_gpu_is_unknown(unknown: dict[str, Any]) -> None:
     """Silence is better than a guess."""
-    assert not [problem for problem in check(replace(POINT, **unknown)) if problem.code.startswith("GM")]
+    assert not [
+        problem for problem in check(replace(POINT, **unknown)) if problem.code.startswith("GM")
+    ]
 
 
 def test_unstated_processes_are_judged_by_those_that_fit() -> None:
     """With more ranks a sharded model fits."""
-    problems = check(replace(POINT, processes=None, sharding="zero3", architecture=LARGE, per_device_train_batch_size=1,
-                             gradient_checkpointing=True, gpu_memory_gib=32.0))  # fmt: skip
+    problems = check(
+        replace(
+            POINT,
+            processes=None,
+            sharding="zero3",
+            architecture=LARGE,
+            per_device_train_batch_size=1,
+            gradient_checkpointing=True,
+            gpu_memory_gib=32.0,
+        )
+    )
     assert any("GM101" in problem.broken.why for problem in problems if problem.code == "GT201")
 
 
-@pytest.mark.parametrize(("gib", "code"), [(18.0, "GM101"), (24.0, "GM201"), (31.0, "GM201"), (40.0, None)])
+@pytest.mark.parametrize(
+    ("gib", "code"), [(18.0, "GM101"), (24.0, "GM201"), (31.0, "GM201"), (40.0, None)]
+)
 def test_only_a_gpu_below_the_interval_is_refused(gib: float, code: str | None) -> None:
     """Inside it there is a warning, on both sides of the estimate, and above it nothing."""
     problems = check(replace(POINT, gpu_memory_gib=gib))
-    assert [problem.code for problem in problems if problem.code.startswith("GM")] == ([] if code is None else [code])
+    assert [problem.code for problem in problems if problem.code.startswith("GM")] == (
+        [] if code is None else [code]
+    )

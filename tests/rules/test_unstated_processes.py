@@ -1,4 +1,6 @@
-"""A recipe that states no processes is judged for 1 to 64: a warning names the numbers that work, an error if none does."""
+"""A recipe that states no processes is judged for 1 to 64: a warning names the numbers that work,
+an error if none does.
+"""
 
 from dataclasses import replace
 from typing import Any
@@ -11,7 +13,16 @@ from drawn import draw_settings
 from grporecipe.model.setting import Setting
 from grporecipe.rules.check import REGISTRY, check, errors
 from grporecipe.rules.fixes import find_fixes
-from grporecipe.rules.helpers import ALL_COUNTS, NO_COUNT, describe_counts, divisors, members, multiples, only, up_to
+from grporecipe.rules.helpers import (
+    ALL_COUNTS,
+    NO_COUNT,
+    describe_counts,
+    divisors,
+    members,
+    multiples,
+    only,
+    up_to,
+)
 from grporecipe.rules.registry import by_trial
 
 UNSTATED = Setting(processes=None, num_generations=8, evaluates=False, max_steps=10)
@@ -20,14 +31,20 @@ COUNTING = [rule for _, rule in sorted(REGISTRY.items()) if rule.counts is not N
 
 def warned(**fields: Any) -> str | None:
     """Why GT201 warns."""
-    found = [problem.broken.why for problem in check(replace(UNSTATED, **fields)) if problem.code == "GT201"]
+    found = [
+        problem.broken.why
+        for problem in check(replace(UNSTATED, **fields))
+        if problem.code == "GT201"
+    ]
     return found[0] if found else None
 
 
 @settings(derandomize=True, max_examples=100, deadline=None)
 @given(s=draw_settings())
 def test_the_closed_forms_are_what_64_verdicts_say(s: Setting) -> None:
-    """For every rule whose error depends on the processes; what is broken without them is reported directly."""
+    """For every rule whose error depends on the processes; what is broken without them is reported
+    directly.
+    """
     s = replace(s, processes=None, auto=frozenset(), unsolved=frozenset())
     for rule in COUNTING:
         assert rule.counts is not None
@@ -37,24 +54,35 @@ def test_the_closed_forms_are_what_64_verdicts_say(s: Setting) -> None:
 
 def test_every_error_that_reads_the_processes_says_which_of_them_work() -> None:
     """Otherwise an unstated number would pass unseen."""
-    assert {rule.code for rule in REGISTRY.values() if rule.severity == "error" and "processes" in rule.reads} == {
-        rule.code for rule in COUNTING
-    }
+    assert {
+        rule.code
+        for rule in REGISTRY.values()
+        if rule.severity == "error" and "processes" in rule.reads
+    } == {rule.code for rule in COUNTING}
 
 
 @settings(derandomize=True, max_examples=100, deadline=None)
 @given(
-    size=st.integers(1, 12), accumulation=st.integers(1, 4), group=st.integers(2, 80),
-    eval_size=st.integers(1, 24), evaluates=st.booleans(),
-)  # fmt: skip
+    size=st.integers(1, 12),
+    accumulation=st.integers(1, 4),
+    group=st.integers(2, 80),
+    eval_size=st.integers(1, 24),
+    evaluates=st.booleans(),
+)
 def test_the_verdict_is_that_of_all_numbers_together(
     size: int, accumulation: int, group: int, eval_size: int, evaluates: bool
 ) -> None:
-    """No finding if all work, a warning if some do, and an error with the codes of the broken rules if none does."""
+    """No finding if all work, a warning if some do, and an error with the codes of the broken rules
+    if none does.
+    """
     s = replace(
-        UNSTATED, per_device_train_batch_size=size, gradient_accumulation_steps=accumulation, num_generations=group,
-        per_device_eval_batch_size=eval_size, evaluates=evaluates,
-    )  # fmt: skip
+        UNSTATED,
+        per_device_train_batch_size=size,
+        gradient_accumulation_steps=accumulation,
+        num_generations=group,
+        per_device_eval_batch_size=eval_size,
+        evaluates=evaluates,
+    )
     stated = {n: {p.code for p in errors(check(replace(s, processes=n)))} for n in range(1, 65)}
     works = [n for n, codes in stated.items() if not codes]
     problems = check(s)
@@ -70,11 +98,16 @@ def test_the_verdict_is_that_of_all_numbers_together(
         ({"num_generations": 7}, "multiples of 7 work; others break GB101"),
         ({"generation_batch_size": 56, "num_generations": 7}, "1, 7 work; others break GB106"),
         ({"train_prompts": 12}, "1 to 12 work; others break GS104"),
-        ({"num_generations": 16, "train_prompts": 12}, "multiples of 2 up to 24 work; others break GB101 and GS104"),
+        (
+            {"num_generations": 16, "train_prompts": 12},
+            "multiples of 2 up to 24 work; others break GB101 and GS104",
+        ),
         ({}, None),
     ],
 )
-def test_the_numbers_that_work_are_named_in_few_words(fields: dict[str, Any], words: str | None) -> None:
+def test_the_numbers_that_work_are_named_in_few_words(
+    fields: dict[str, Any], words: str | None
+) -> None:
     """As a user would say it."""
     why = warned(**fields)
     assert why == words or (words and why and why.endswith(words))
@@ -107,7 +140,10 @@ def test_numbers_in_words() -> None:
     assert describe_counts(multiples(3)) == "multiples of 3"
     assert describe_counts(divisors(28)) == "1, 2, 4, 7, 14, 28"
     assert describe_counts(up_to(11) | only(20)) == "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 20"
-    assert describe_counts(up_to(12) | only(20)) == "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12 and 1 more up to 20"
+    assert (
+        describe_counts(up_to(12) | only(20))
+        == "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12 and 1 more up to 20"
+    )
     assert describe_counts(only(5) | only(9)) == "5, 9"
     assert describe_counts(up_to(20) & ~only(7)).endswith("12, 13 and 7 more up to 20")
     assert multiples(65) == only(0) == up_to(-1) == NO_COUNT

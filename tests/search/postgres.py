@@ -1,4 +1,6 @@
-"""A PostgreSQL of a test's own: Debian's programs, a folder of its own, on loopback, gone with the test."""
+"""A PostgreSQL of a test's own: Debian's programs, a folder of its own, on loopback, gone with the
+test.
+"""
 
 import getpass
 import os
@@ -7,7 +9,8 @@ import socket
 import subprocess
 from pathlib import Path
 
-NOBODY = "nobody" if os.geteuid() == 0 else None  # PostgreSQL refuses to be root
+# PostgreSQL refuses to be root
+NOBODY = "nobody" if os.geteuid() == 0 else None
 
 
 def find(program: str) -> str | None:
@@ -24,10 +27,13 @@ class Postgres:
         self.folder.mkdir()
         if NOBODY:
             shutil.chown(self.folder, NOBODY)
-            for parent in self.folder.parents:  # pytest's own folders are for their owner alone
+            # pytest's own folders are for their owner alone
+            for parent in self.folder.parents:
                 if parent.stat().st_uid == os.geteuid() and str(parent).startswith("/tmp/"):
                     parent.chmod(parent.stat().st_mode | 0o011)
-        self._run("initdb", "--pgdata", str(self.folder), "--auth=trust", "--username=team", "--no-sync")
+        self._run(
+            "initdb", "--pgdata", str(self.folder), "--auth=trust", "--username=team", "--no-sync"
+        )
 
     @property
     def url(self) -> str:
@@ -36,9 +42,21 @@ class Postgres:
 
     def start(self) -> None:
         """Until it answers."""
-        options = f"-p {self.port} -c listen_addresses=127.0.0.1 -c unix_socket_directories= -c fsync=off"
+        options = (
+            f"-p {self.port} -c listen_addresses=127.0.0.1 -c unix_socket_directories= -c fsync=off"
+        )
         log = self.folder / "log"
-        self._run("pg_ctl", "--pgdata", str(self.folder), "--wait", "--log", str(log), "--options", options, "start")
+        self._run(
+            "pg_ctl",
+            "--pgdata",
+            str(self.folder),
+            "--wait",
+            "--log",
+            str(log),
+            "--options",
+            options,
+            "start",
+        )
 
     def stop(self) -> None:
         """At once, as a machine that goes away."""
@@ -48,9 +66,15 @@ class Postgres:
         path = find(program)
         assert path is not None, program
         subprocess.run(
-            [path, *arguments], user=NOBODY, cwd="/", check=True, timeout=300, stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL, env={**os.environ, "HOME": "/", "USER": NOBODY or getpass.getuser()},
-        )  # fmt: skip
+            [path, *arguments],
+            user=NOBODY,
+            cwd="/",
+            check=True,
+            timeout=300,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            env={**os.environ, "HOME": "/", "USER": NOBODY or getpass.getuser()},
+        )
 
 
 def free_port() -> int:

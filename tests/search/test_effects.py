@@ -25,20 +25,33 @@ def build_judge(compose: Compose, arguments: list[str], fixed: list[str]) -> Val
 def effects(**means: float) -> dict[str, Effect]:
     """Of values of one parameter, each over five noisy seeds; ``base`` is the baseline."""
     stream = random.Random(0)
-    runners = [Candidate(i, {seed: stream.gauss(m, 0.01) for seed in SEEDS}) for i, m in enumerate(means.values())]
+    runners = [
+        Candidate(i, {seed: stream.gauss(m, 0.01) for seed in SEEDS})
+        for i, m in enumerate(means.values())
+    ]
     points = {i: {} if name == "base" else {"kl": name} for i, name in enumerate(means)}
     return {str(effect.label): effect for effect in compare_effects(points, runners, 1).effects}
 
 
 def test_every_point_turns_one_parameter_away_from_the_baseline(compose: Compose) -> None:
     """Two learning rates and two batches make five points, not nine."""
-    found = validate_one_factor(build_judge(compose, ["lr=1e-4,1e-3", "batch=medium,large"], ["batch=small"]))
-    assert list(found.valid_points()) == [{}, {"lr": 1e-4}, {"lr": 1e-3}, {"batch": "medium"}, {"batch": "large"}]
+    found = validate_one_factor(
+        build_judge(compose, ["lr=1e-4,1e-3", "batch=medium,large"], ["batch=small"])
+    )
+    assert list(found.valid_points()) == [
+        {},
+        {"lr": 1e-4},
+        {"lr": 1e-3},
+        {"batch": "medium"},
+        {"batch": "large"},
+    ]
 
 
 def test_invalid_points_are_counted_by_rule_as_in_a_grid(compose: Compose) -> None:
     """One of four."""
-    found = validate_one_factor(build_judge(compose, ["lr=1e-4,1e-3", "batch=choice(open_r1_medium)"], ["batch=small"]))
+    found = validate_one_factor(
+        build_judge(compose, ["lr=1e-4,1e-3", "batch=choice(open_r1_medium)"], ["batch=small"])
+    )
     assert (found.total, found.valid, found.invalid, found.by_rule()) == (4, 3, 1, {"GB101": 1})
     assert list(found.invalid_points("GB101")) == [{"batch": "open_r1_medium"}]
     assert found.first("GB101").point == {"batch": "open_r1_medium"}
@@ -53,7 +66,9 @@ def test_an_invalid_baseline_is_refused(compose: Compose) -> None:
 
 def test_a_parameter_under_a_condition_is_refused(compose: Compose) -> None:
     """Its condition would have to be turned with it."""
-    space, _ = parse_space([], {"kl": "none,low", "kl.beta": {"when": {"kl": ["low"]}, "space": "0.1,0.2"}})
+    space, _ = parse_space(
+        [], {"kl": "none,low", "kl.beta": {"when": {"kl": ["low"]}, "space": "0.1,0.2"}}
+    )
     with pytest.raises(UserError, match=r"kl\.beta is asked only under kl"):
         validate_one_factor(Validator(space, Points(compose, [])))
 
@@ -61,14 +76,21 @@ def test_a_parameter_under_a_condition_is_refused(compose: Compose) -> None:
 def test_effects_are_called_better_worse_or_tied() -> None:
     """Differences of ten standard deviations, and none."""
     found = effects(base=0.5, up=0.6, down=0.4, same=0.5)
-    assert {name: effect.verdict for name, effect in found.items()} == {"up": "better", "down": "worse", "same": "tied"}
+    assert {name: effect.verdict for name, effect in found.items()} == {
+        "up": "better",
+        "down": "worse",
+        "same": "tied",
+    }
     assert found["up"].effect is not None
     assert found["up"].effect.mean == pytest.approx(0.1, abs=0.03)
 
 
 def test_where_less_is_better_a_decrease_is_better() -> None:
     """Runners count upwards; the effect is told in the objective's own units."""
-    runners = [Candidate(n, {1: v, 2: v}, dict.fromkeys((1, 2), Sampling(0.01))) for n, v in enumerate((-0.5, -0.3))]
+    runners = [
+        Candidate(n, {1: v, 2: v}, dict.fromkeys((1, 2), Sampling(0.01)))
+        for n, v in enumerate((-0.5, -0.3))
+    ]
     (found,) = compare_effects({0: {}, 1: {"lr": 1e-3}}, runners, -1).effects
     assert found.verdict == "better"
     assert found.effect is not None
@@ -76,7 +98,9 @@ def test_where_less_is_better_a_decrease_is_better() -> None:
 
 
 def test_equal_repeats_give_a_verdict_only_beyond_the_error_of_sampling() -> None:
-    """Rewards of 0 and 1 over few prompts agree by chance; without an error there is no verdict at all."""
+    """Rewards of 0 and 1 over few prompts agree by chance; without an error there is no verdict at
+    all.
+    """
     points, changed = {0: {}, 1: {"lr": 1e-3}}, {1: 0.5625, 2: 0.5625}
     for error, verdict in ((0.12, "tied"), (0.01, "better"), (None, "unknown")):
         errors = dict.fromkeys((1, 2), Sampling(error))
@@ -86,7 +110,9 @@ def test_equal_repeats_give_a_verdict_only_beyond_the_error_of_sampling() -> Non
 
 
 def test_no_effect_is_found_where_there_is_none() -> None:
-    """Six parameters that do nothing: any verdict but tied in at most one comparison of twenty, all six together."""
+    """Six parameters that do nothing: any verdict but tied in at most one comparison of twenty, all
+    six together.
+    """
     stream, wrong = random.Random(1), 0
     for _ in range(300):
         runners = [Candidate(i, {seed: stream.gauss(0.5, 0.1) for seed in SEEDS}) for i in range(7)]

@@ -37,7 +37,10 @@ def parameter(argument: str) -> Choice | Interval:
     [
         ("lr=1e-6,5e-6,batch=8,16", ["lr=1e-6,5e-6", "batch=8,16"]),
         ("lr=1e-6,5e-6", ["lr=1e-6,5e-6"]),
-        ("lr=choice(1,2),kl=none,low,kl.beta=0.1", ["lr=choice(1,2)", "kl=none,low", "kl.beta=0.1"]),
+        (
+            "lr=choice(1,2),kl=none,low,kl.beta=0.1",
+            ["lr=choice(1,2)", "kl=none,low", "kl.beta=0.1"],
+        ),
         ("lr=tag(log,interval(1e-5,1e-3)),seed=1", ["lr=tag(log,interval(1e-5,1e-3))", "seed=1"]),
         ("task.system_prompt='a,b=c',lr=1", ["task.system_prompt='a,b=c'", "lr=1"]),
         ('task.system_prompt="it\'s, x=1",lr=1', ['task.system_prompt="it\'s, x=1"', "lr=1"]),
@@ -75,7 +78,9 @@ def test_a_list_of_values_is_a_choice(argument: str, values: tuple[object, ...])
     domain = parameter(argument)
     assert isinstance(domain, Choice)
     assert domain.values == values
-    assert all(label is None or isinstance(label, str | int | float | bool) for label in domain.labels)
+    assert all(
+        label is None or isinstance(label, str | int | float | bool) for label in domain.labels
+    )
     assert tuple(domain.value(label) for label in domain.labels) == values
 
 
@@ -85,8 +90,11 @@ def test_repeated_values_are_one_and_values_of_different_types_are_several() -> 
     domain = parameter("x=1,1.0,true,'1'")
     assert isinstance(domain, Choice)
     assert [(type(v).__name__, v) for v in map(domain.value, domain.labels)] == [
-        ("int", 1), ("float", 1.0), ("bool", True), ("str", "1"),
-    ]  # fmt: skip
+        ("int", 1),
+        ("float", 1.0),
+        ("bool", True),
+        ("str", "1"),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -107,11 +115,21 @@ def test_an_interval_is_continuous_unless_it_is_cast(argument: str, interval: In
 
 @pytest.mark.parametrize(
     ("argument", "words"),
-    [("lr=interval(1,1)", "lr"), ("lr=interval(2,1)", "lr ... interval(2 ... smaller end first"), ("n=range(3,3)", "n"),
-     ("lr=tag(log,interval(0,1))", "lr ... logarithm ... above 0"), ("lr=tag(log,interval(-1,1))", "lr"), ("n=range(5,1)", "n"),
-     ("lr=1e-3,", "lr"), ("lr=(1,2", "lr"), ("lr=interval(1)", "lr"), ("lr=a b,'c", "lr"), ("lr=nope(1,2)", "lr"),
-     ("lr=choice()", "lr=choice()")],
-)  # fmt: skip
+    [
+        ("lr=interval(1,1)", "lr"),
+        ("lr=interval(2,1)", "lr ... interval(2 ... smaller end first"),
+        ("n=range(3,3)", "n"),
+        ("lr=tag(log,interval(0,1))", "lr ... logarithm ... above 0"),
+        ("lr=tag(log,interval(-1,1))", "lr"),
+        ("n=range(5,1)", "n"),
+        ("lr=1e-3,", "lr"),
+        ("lr=(1,2", "lr"),
+        ("lr=interval(1)", "lr"),
+        ("lr=a b,'c", "lr"),
+        ("lr=nope(1,2)", "lr"),
+        ("lr=choice()", "lr=choice()"),
+    ],
+)
 def test_what_spans_nothing_or_parses_as_nothing_is_bad_input(argument: str, words: str) -> None:
     """One message with the argument, no traceback."""
     with pytest.raises(UserError, match=says(words)) as caught:
@@ -130,7 +148,9 @@ def loader() -> Iterator[ConfigLoader]:
 def test_a_glob_is_all_options_that_match(loader: ConfigLoader) -> None:
     """``batch=glob(open_r1_*)`` follows the folder; one that matches nothing is told."""
     space, _ = parse_space(["batch=glob(open_r1_*)", "kl=glob(*,exclude=[high,s*])"], {}, loader)
-    assert space.parameters[0].domain == Choice(*(2 * (("open_r1_large", "open_r1_medium", "open_r1_small"),)))
+    assert space.parameters[0].domain == Choice(
+        *(2 * (("open_r1_large", "open_r1_medium", "open_r1_small"),))
+    )
     assert space.parameters[1].domain == Choice(*(2 * (("low", "none"),)))
     for empty in ("batch=glob(nothing*)", "seed=glob(*)"):
         with pytest.raises(UserError, match="no value is left"):
@@ -150,7 +170,9 @@ def test_a_forced_override_also_wins_over_the_sweep_file(prefix: str) -> None:
     """``++kl.beta=0.1`` is the same parameter, said louder."""
     params = {"kl.beta": "0.001,0.04"}
     assert parse_space([f"{prefix}kl.beta=0.1"], params) == (Space(), [f"{prefix}kl.beta=0.1"])
-    assert [d.name for d in parse_space([f"{prefix}kl.beta=0.1,0.2"], params)[0].parameters] == ["kl.beta"]
+    assert [d.name for d in parse_space([f"{prefix}kl.beta=0.1,0.2"], params)[0].parameters] == [
+        "kl.beta"
+    ]
 
 
 def test_a_parameter_given_twice_takes_its_last_values() -> None:
@@ -163,7 +185,11 @@ def test_a_parameter_given_twice_takes_its_last_values() -> None:
 
 def test_a_sweep_file_holds_plain_values_and_conditions() -> None:
     """A single value is no parameter; a condition names another parameter and its labels."""
-    params = {"kl.beta": {"when": {"kl": ["low"]}, "space": "interval(0.001,0.1)"}, "kl": "none,low", "seed": 7}
+    params = {
+        "kl.beta": {"when": {"kl": ["low"]}, "space": "interval(0.001,0.1)"},
+        "kl": "none,low",
+        "seed": 7,
+    }
     space, fixed = parse_space([], params)
     assert [d.name for d in space.parameters] == ["kl", "kl.beta"]
     assert space.parameters[1].when == {"kl": ("low",)}
@@ -187,24 +213,37 @@ def test_a_malformed_entry_of_a_sweep_file_is_bad_input(content: object) -> None
         parse_space([], {"kl": "none,low", "kl.beta": content})
 
 
-VALUES = st.lists(st.sampled_from(["1", "2.5", "x", "'a b'", "null"]), min_size=2, max_size=4, unique=True)
+VALUES = st.lists(
+    st.sampled_from(["1", "2.5", "x", "'a b'", "null"]), min_size=2, max_size=4, unique=True
+)
 
 
 @settings(derandomize=True, max_examples=40, deadline=None)
-@given(parameters=st.dictionaries(st.sampled_from(["lr", "seed", "kl.beta", "batch"]), VALUES, min_size=1))
+@given(
+    parameters=st.dictionaries(
+        st.sampled_from(["lr", "seed", "kl.beta", "batch"]), VALUES, min_size=1
+    )
+)
 def test_the_grid_goes_in_the_order_of_hydras_own_sweeper(parameters: dict[str, list[str]]) -> None:
     """Who replaces Hydra's grid by ours finds job 3 where it was."""
     arguments = [f"{name}={','.join(values)}" for name, values in parameters.items()]
     parser = OverridesParser.create()
     hydra = BasicSweeper.split_arguments(parser.parse_overrides(arguments), max_batch_size=None)
-    ours = [[f"{name}={label}" for name, label in point.items()] for point in space_of(*arguments).finite_points()]
-    assert ours == [[text.replace("'", "").replace("=null", "=None") for text in job] for job in hydra[0]]
+    ours = [
+        [f"{name}={label}" for name, label in point.items()]
+        for point in space_of(*arguments).finite_points()
+    ]
+    assert ours == [
+        [text.replace("'", "").replace("=null", "=None") for text in job] for job in hydra[0]
+    ]
 
 
 def test_parameters_are_ordered_by_their_conditions() -> None:
     """A parameter comes after those that it depends on, a circle is refused."""
     c = Choice((1, 2), (1, 2))
-    space = build_space([Parameter("c", c, {"b": (1,)}), Parameter("b", c, {"a": (1,)}), Parameter("a", c)])
+    space = build_space(
+        [Parameter("c", c, {"b": (1,)}), Parameter("b", c, {"a": (1,)}), Parameter("a", c)]
+    )
     assert [d.name for d in space.parameters] == ["a", "b", "c"]
     with pytest.raises(ValueError, match="a waits for b"):
         build_space([Parameter("a", c, {"b": (1,)}), Parameter("b", c, {"a": (1,)})])
@@ -231,19 +270,27 @@ TEXTS = [
 
 @pytest.mark.parametrize("text", TEXTS)
 def test_text_arrives_through_hydras_grammar_as_it_is(text: str) -> None:
-    """Backslashes, line ends and letters outside of ASCII among it; also in a list and in a dictionary."""
+    """Backslashes, line ends and letters outside of ASCII among it; also in a list and in a
+    dictionary.
+    """
     for value in (text, [text, text], {"key": text, "other": [text]}):
         assert parse_values([f"p={override_text(value)}"]) == {"p": value}
 
 
 def test_ordinary_text_stays_unquoted() -> None:
     """Commands of trials look as they were typed."""
-    typed = {"Qwen/Qwen3-0.6B": "Qwen/Qwen3-0.6B", "a b": '"a b"', "1e-3": '"1e-3"', 'say "x"': r'"say \"x\""'}
+    typed = {
+        "Qwen/Qwen3-0.6B": "Qwen/Qwen3-0.6B",
+        "a b": '"a b"',
+        "1e-3": '"1e-3"',
+        'say "x"': r'"say \"x\""',
+    }
     assert {text: override_text(text) for text in typed} == typed
 
 
 @pytest.mark.parametrize(
-    "argument", ["lr=1e-4,nan", "kl.beta=inf", "lr=interval(1e-5,inf)", "a=[1.0,-inf]", "lr=choice(nan)"]
+    "argument",
+    ["lr=1e-4,nan", "kl.beta=inf", "lr=interval(1e-5,inf)", "a=[1.0,-inf]", "lr=choice(nan)"],
 )
 def test_a_number_that_is_not_finite_is_refused(argument: str) -> None:
     """In a list, alone, at an end of an interval; before anything starts."""

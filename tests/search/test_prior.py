@@ -30,13 +30,19 @@ def published(point: Point) -> float:
 
 def rates(of_lora: bool, seeds: int = 100, **bounds: float) -> list[float]:
     """The rates that many seeds draw for one kind of training."""
-    space = Space((LORA, Parameter("lr", Interval(**{"low": 1e-7, "high": 1e-3, **bounds}, log=True))))
-    drawn = [point for seed in range(seeds) for point in prior_points(space, FINITE, published, seed)]
+    space = Space(
+        (LORA, Parameter("lr", Interval(**{"low": 1e-7, "high": 1e-3, **bounds}, log=True)))
+    )
+    drawn = [
+        point for seed in range(seeds) for point in prior_points(space, FINITE, published, seed)
+    ]
     return [float(point["lr"] or 0) for point in drawn if is_lora(point) == of_lora]
 
 
 @pytest.mark.parametrize(("of_lora", "usual"), [(False, 1e-6), (True, 3e-5)])
-def test_rates_lie_around_the_published_one_of_their_kind_of_training(of_lora: bool, usual: float) -> None:
+def test_rates_lie_around_the_published_one_of_their_kind_of_training(
+    of_lora: bool, usual: float
+) -> None:
     """Full fine-tuning or LoRA, by the point; nine of ten within a decade."""
     found = [math.log10(rate / usual) for rate in rates(of_lora)]
     assert len(found) > 100
@@ -70,14 +76,22 @@ def test_it_is_refused_where_no_interval_of_the_learning_rate_is_searched(
     space = Space((Parameter("lr", Choice(labels, labels)),))
     check_prior("none", sampler, space)
     check_prior("published", "tpe", Space((LR,)))
-    with pytest.raises(UserError, match=rf"search\.prior=published with search={sampler}: .* Set lr=tag\(log,interval"):
+    with pytest.raises(
+        UserError,
+        match=rf"search\.prior=published with search={sampler}: .* Set lr=tag\(log,interval",
+    ):
         check_prior("published", sampler, space)
 
 
 @pytest.mark.slow
 def test_a_resumed_sweep_has_the_points_of_an_uninterrupted_one(sweep_here: Sweep) -> None:
     """The first four come from the prior, then the sampler proposes as without a prior."""
-    space = ("lr=tag(log,interval(1e-8,1e-2))", "kl=none,low", "search.prior=published", "cluster=dry_run")
+    space = (
+        "lr=tag(log,interval(1e-8,1e-2))",
+        "kl=none,low",
+        "search.prior=published",
+        "cluster=dry_run",
+    )
 
     def points(name: str, *counts: int) -> list[Point]:
         folders = [sweep_here(f"name={name}", f"search.trials={count}", *space) for count in counts]

@@ -1,4 +1,6 @@
-"""A copy of the study in a database: equal at the end even if the server dies meanwhile, and never waited for."""
+"""A copy of the study in a database: equal at the end even if the server dies meanwhile, and never
+waited for.
+"""
 
 import os
 import socket
@@ -32,13 +34,17 @@ def told(url: str) -> list[tuple[str, Any, Any]]:
 
 def own(sweep: Path) -> list[tuple[str, Any, Any]]:
     """The same of the sweep's journal."""
-    study = optuna.load_study(study_name="s", storage=JournalStorage(JournalFileBackend(str(sweep / "study.journal"))))
+    study = optuna.load_study(
+        study_name="s", storage=JournalStorage(JournalFileBackend(str(sweep / "study.journal")))
+    )
     return [(trial.state.name, trial.params, trial.values) for trial in study.trials]
 
 
 @pytest.fixture
 def postgres(tmp_path: Path) -> Iterator[Postgres]:
-    """A server; skipped without PostgreSQL, unless $GRPOSWEEP_POSTGRES_REQUIRED says that it must be there."""
+    """A server; skipped without PostgreSQL, unless $GRPOSWEEP_POSTGRES_REQUIRED says that it must
+    be there.
+    """
     if find("initdb") is None and not os.environ.get("GRPOSWEEP_POSTGRES_REQUIRED"):
         pytest.skip("needs PostgreSQL (apt-get install postgresql)")
     server = Postgres(tmp_path)
@@ -54,14 +60,24 @@ def test_a_trial_that_is_stopped_early_is_pruned_in_the_copy(here: Path) -> None
     mirror.show(study.trials)
     study.tell(numbers[0], 0.2, {10: 0.3, 20: 0.2}, pruned=True)
     mirror.show(study.trials)
-    copy = optuna.load_study(study_name=None, storage=JournalStorage(JournalFileBackend(str(here / "j"))))
-    assert [(trial.state.name, trial.value) for trial in copy.trials] == [("PRUNED", 0.2), ("RUNNING", None)]
+    copy = optuna.load_study(
+        study_name=None, storage=JournalStorage(JournalFileBackend(str(here / "j")))
+    )
+    assert [(trial.state.name, trial.value) for trial in copy.trials] == [
+        ("PRUNED", 0.2),
+        ("RUNNING", None),
+    ]
 
 
 @pytest.mark.slow
 def test_a_database_holds_the_same_study(run: Run, here: Path) -> None:
     """SQLite as the simplest one; the sweep's second run only adds what is new."""
-    sweep = (*FAKE, f"search.storage=sqlite:///{here}/team.db", "-m", "lr=tag(log,interval(1e-4,1e-2))")
+    sweep = (
+        *FAKE,
+        f"search.storage=sqlite:///{here}/team.db",
+        "-m",
+        "lr=tag(log,interval(1e-4,1e-2))",
+    )
     first = run(*sweep, "search.trials=2")
     assert first.code == 0, first.err
     then = run(*sweep, "search.trials=4")
@@ -70,9 +86,13 @@ def test_a_database_holds_the_same_study(run: Run, here: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_server_that_refuses_connections_costs_no_trial(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_refuses_connections_costs_no_trial(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The sweep says that the database lacks it, and how it gets there."""
-    ended = run(*FAKE, f"search.storage=postgresql://team@127.0.0.1:{free_port()}/x", "-m", "lr=1e-4,1e-3")
+    ended = run(
+        *FAKE, f"search.storage=postgresql://team@127.0.0.1:{free_port()}/x", "-m", "lr=1e-4,1e-3"
+    )
     assert ended.code == 0, ended.err
     assert len(trials(ended.sweep)) == 2
     assert "search.storage is behind" in ended.out
@@ -87,12 +107,18 @@ def test_a_server_that_never_answers_is_named_at_the_end() -> None:
         mirror = RdbMirror(url, "s", "maximize", last_seconds=0.05)
         mirror.show([trial])
         assert not mirror.close()
-        assert mirror.problem == "search.storage is behind (the server does not answer); trying again"
+        assert (
+            mirror.problem == "search.storage is behind (the server does not answer); trying again"
+        )
 
 
 @pytest.mark.slow
-def test_a_sweep_outlives_its_database(start: LaunchCommand, here: Path, postgres: Postgres) -> None:
-    """PostgreSQL dies after the first trial and comes back before the last; nothing is missing in the end."""
+def test_a_sweep_outlives_its_database(
+    start: LaunchCommand, here: Path, postgres: Postgres
+) -> None:
+    """PostgreSQL dies after the first trial and comes back before the last; nothing is missing in
+    the end.
+    """
     slow = (
         "trainer.args.step_seconds=0.02",
         "schedule=steps",

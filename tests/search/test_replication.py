@@ -1,4 +1,6 @@
-"""The leaders of a search on fresh seeds: who gets another one, who drops out, who wins, who is tied."""
+"""The leaders of a search on fresh seeds: who gets another one, who drops out, who wins, who is
+tied.
+"""
 
 import math
 import random
@@ -27,19 +29,28 @@ SEEDS = fresh_seeds(0, 6)
 
 
 def run_race(values: Mapping[int, Mapping[int, float | None]]) -> tuple[Ranking, int]:
-    """A whole race, one replicate at a time, as a controller with one slot runs it; and what it cost."""
+    """A whole race, one replicate at a time, as a controller with one slot runs it; and what it
+    cost.
+    """
     results: dict[int, dict[int, float | None]] = {number: {} for number in values}
     spent = 0
-    while (standing := race([Candidate(number, found) for number, found in results.items()], SEEDS)).wanted:
+    while (
+        standing := race([Candidate(number, found) for number, found in results.items()], SEEDS)
+    ).wanted:
         number, seed = standing.wanted[0]
         results[number][seed] = values[number][seed]
         spent += 1
     return standing, spent
 
 
-def drawn(means: Mapping[int, float], spread: float, stream: random.Random) -> dict[int, dict[int, float | None]]:
+def drawn(
+    means: Mapping[int, float], spread: float, stream: random.Random
+) -> dict[int, dict[int, float | None]]:
     """Results around true means."""
-    return {number: {seed: stream.gauss(mean, spread) for seed in SEEDS} for number, mean in means.items()}
+    return {
+        number: {seed: stream.gauss(mean, spread) for seed in SEEDS}
+        for number, mean in means.items()
+    }
 
 
 def test_an_interval_is_that_of_students_t() -> None:
@@ -50,25 +61,35 @@ def test_an_interval_is_that_of_students_t() -> None:
 
 
 def test_one_value_has_no_interval() -> None:
-    """The value alone says nothing about its error over seeds, also if the one over prompts is known."""
+    """The value alone says nothing about its error over seeds, also if the one over prompts is
+    known.
+    """
     assert estimate([0.5]).margin == math.inf
     assert estimate([0.5], sampling=Sampling(0.1)).margin == math.inf
     assert str(estimate([0.5])) == "0.5000"
 
 
 def test_seeds_that_agree_by_chance_have_the_interval_of_their_sampling() -> None:
-    """Two seeds with the same share of 16 prompts are less certain than 0, and not less than their prompts say."""
+    """Two seeds with the same share of 16 prompts are less certain than 0, and not less than their
+    prompts say.
+    """
     sampled = average([Sampling(0.12), Sampling(0.12)])
-    assert estimate([0.5, 0.5], sampling=sampled).margin == pytest.approx(1.96 * 0.12 / math.sqrt(2), rel=1e-3)
+    assert estimate([0.5, 0.5], sampling=sampled).margin == pytest.approx(
+        1.96 * 0.12 / math.sqrt(2), rel=1e-3
+    )
     assert estimate([0.5, 0.5]).margin == math.inf
 
 
 def test_results_on_the_same_prompts_are_compared_by_prompt() -> None:
-    """Hard and easy prompts spread both means; what changed is the same everywhere. Other prompts say nothing of the kind."""
+    """Hard and easy prompts spread both means; what changed is the same everywhere. Other prompts
+    say nothing of the kind.
+    """
     before, after = [0.0, 0.25, 0.5, 0.75], [0.1, 0.37, 0.58, 0.87]
     paired = Sampling(0.16, after, "a").minus(Sampling(0.16, before, "a"))
     assert paired.error == pytest.approx(0.0096, abs=1e-4)
-    assert Sampling(0.16, after, "a").minus(Sampling(0.16, before, "b")).error == pytest.approx(0.16 * math.sqrt(2))
+    assert Sampling(0.16, after, "a").minus(Sampling(0.16, before, "b")).error == pytest.approx(
+        0.16 * math.sqrt(2)
+    )
 
 
 def test_more_seeds_of_the_same_prompts_do_not_make_the_prompts_more() -> None:
@@ -79,7 +100,9 @@ def test_more_seeds_of_the_same_prompts_do_not_make_the_prompts_more() -> None:
 
 
 def test_what_is_certain_makes_the_rest_easier_to_be_certain_of() -> None:
-    """Of three differences the second is certain at 5 % / 2 and not at 5 % / 3; the last one at no level."""
+    """Of three differences the second is certain at 5 % / 2 and not at 5 % / 3; the last one at no
+    level.
+    """
     seeds = [[mean - 0.0001, mean + 0.0001] for mean in (0.5, 0.234, 0.1)]
     found = step_down([partial(estimate, values, sampling=Sampling(0.1)) for values in seeds])
     assert [one.excludes_zero for one in found] == [True, True, False]
@@ -93,7 +116,9 @@ def test_a_share_of_none_or_all_has_an_error(value: float) -> None:
 
 
 def test_what_a_seed_does_to_both_points_cancels() -> None:
-    """Seeds that move results by tenths hide a difference of a hundredth, unless they are paired."""
+    """Seeds that move results by tenths hide a difference of a hundredth, unless they are
+    paired.
+    """
     one, other = {1: 0.50, 2: 0.71, 3: 0.92}, {1: 0.491, 2: 0.70, 3: 0.909}
     assert difference(Candidate(0, one), Candidate(1, other)).low > 0
     assert estimate(list(one.values())).low < 0.7 < estimate(list(one.values())).high
@@ -103,7 +128,9 @@ def test_intervals_cover_the_truth_as_often_as_they_say() -> None:
     """95 % of 2,000 samples of four."""
     stream = random.Random(0)
     samples = (estimate([stream.gauss(1.0, 2.0) for _ in range(4)]) for _ in range(2000))
-    assert sum(found.low <= 1.0 <= found.high for found in samples) / 2000 == pytest.approx(0.95, abs=0.015)
+    assert sum(found.low <= 1.0 <= found.high for found in samples) / 2000 == pytest.approx(
+        0.95, abs=0.015
+    )
 
 
 def test_a_clear_loser_drops_out_and_saves_its_replicates() -> None:
@@ -118,7 +145,8 @@ def test_the_lucky_one_of_the_search_does_not_win() -> None:
     standing, spent = run_race(drawn({0: 0.5, 1: 0.8}, 0.02, random.Random(1)))
     assert standing.winner is not None
     assert standing.winner.number == 1
-    assert spent == 2 * FIRST_LOOK  # more seeds would change nothing
+    # more seeds would change nothing
+    assert spent == 2 * FIRST_LOOK
 
 
 def test_replicates_of_a_point_that_is_no_leader_do_not_count() -> None:
@@ -139,13 +167,20 @@ def test_a_value_at_the_end_of_its_interval_has_a_p_of_five_percent(prompts: int
 
 def test_a_difference_of_equal_seeds_has_the_error_of_both_points() -> None:
     """Standard errors of 0.1 and 0.3 over other prompts, and two seeds."""
-    one, other = (Candidate(n, {1: 0.5, 2: 0.5}, dict.fromkeys((1, 2), Sampling(e))) for n, e in ((0, 0.1), (1, 0.3)))
-    assert difference(one, other).margin == pytest.approx(1.96 * math.hypot(0.1, 0.3) / math.sqrt(2), rel=1e-3)
+    one, other = (
+        Candidate(n, {1: 0.5, 2: 0.5}, dict.fromkeys((1, 2), Sampling(e)))
+        for n, e in ((0, 0.1), (1, 0.3))
+    )
+    assert difference(one, other).margin == pytest.approx(
+        1.96 * math.hypot(0.1, 0.3) / math.sqrt(2), rel=1e-3
+    )
 
 
 @pytest.mark.parametrize(("deviation", "out"), [(0.3, [1]), (0.45, [])])
 def test_of_two_leaders_one_is_worse_at_five_percent(deviation: float, out: list[int]) -> None:
-    """Either could be called worse, so each direction has half of it. With three seeds t is 4.3; here it is 5.8 or 3.8."""
+    """Either could be called worse, so each direction has half of it. With three seeds t is 4.3;
+    here it is 5.8 or 3.8.
+    """
     better = {seed: 1 + deviation * place for seed, place in zip(SEEDS, (-1, 0, 1), strict=False)}
     standing = race([Candidate(0, better), Candidate(1, dict.fromkeys(better, 0.0))], SEEDS[:3])
     assert list(standing.out) == out
@@ -162,7 +197,10 @@ def test_equal_points_are_tied() -> None:
     """They do not differ significantly, and that is reported."""
     swings = {seed: 0.1 * (-1) ** index for index, seed in enumerate(SEEDS)}
     standing, _ = run_race(
-        {n: {seed: 0.5 + sign * swings[seed] for seed in SEEDS} for n, sign in enumerate((1, -1, 0))}
+        {
+            n: {seed: 0.5 + sign * swings[seed] for seed in SEEDS}
+            for n, sign in enumerate((1, -1, 0))
+        }
     )
     assert {runner.number for runner in standing.tied} | {standing.winner.number} == {0, 1, 2}  # type: ignore[union-attr]  # it is over
 
@@ -178,7 +216,9 @@ def test_a_point_that_fails_on_a_fresh_seed_is_no_winner() -> None:
 
 
 def test_the_truly_best_is_hardly_ever_dropped() -> None:
-    """At most one race in twenty, over all its looks and pairs; here the others are nearly as good."""
+    """At most one race in twenty, over all its looks and pairs; here the others are nearly as
+    good.
+    """
     stream, dropped = random.Random(0), 0
     for _ in range(400):
         standing, _ = run_race(drawn({0: 0.51, 1: 0.5, 2: 0.5, 3: 0.5}, 0.05, stream))
@@ -189,7 +229,9 @@ def test_the_truly_best_is_hardly_ever_dropped() -> None:
 @settings(max_examples=20)
 @given(st.data())
 def test_a_race_does_not_depend_on_the_order_in_which_replicates_end(data: st.DataObject) -> None:
-    """In any state: which trial is wanted depends on the results there are, and each of them is wanted once."""
+    """In any state: which trial is wanted depends on the results there are, and each of them is
+    wanted once.
+    """
     values = drawn({0: 0.5, 1: 0.5, 2: 0.4}, 0.1, random.Random(data.draw(st.integers(0, 1000))))
     results: dict[int, dict[int, float | None]] = {number: {} for number in values}
     while (standing := race([Candidate(n, found) for n, found in results.items()], SEEDS)).wanted:

@@ -1,4 +1,6 @@
-"""Samplers ask for valid points only, never twice in a finite space, and the same again after a restart."""
+"""Samplers ask for valid points only, never twice in a finite space, and the same again after a
+restart.
+"""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -6,7 +8,16 @@ from pathlib import Path
 import pytest
 
 from grposweep.search.sampler import ValidPoints, choose_sampler
-from grposweep.search.space import Choice, Interval, Label, Parameter, Point, Space, build_space, freeze
+from grposweep.search.space import (
+    Choice,
+    Interval,
+    Label,
+    Parameter,
+    Point,
+    Space,
+    build_space,
+    freeze,
+)
 from grposweep.search.study import SweepStudy
 
 
@@ -28,7 +39,9 @@ MIXED = build_space(
 
 
 def fits(point: Point) -> bool:
-    """Whole groups, and no small learning rate with many processes: valid depends on finite and continuous parameters."""
+    """Whole groups, and no small learning rate with many processes: valid depends on finite and
+    continuous parameters.
+    """
     processes, generations, lr = point["processes"], point["generations"], point.get("lr", 1e-3)
     assert isinstance(processes, int)
     assert isinstance(generations, int)
@@ -60,11 +73,15 @@ def reopened(study: SweepStudy, folder: Path) -> SweepStudy:
     """A study of the same trials, as the next controller builds it."""
     again = open_study(folder, study.space)
     for trial in study.trials:
-        again.tell(again.add(trial.params, trial.user_attrs), trial.value, trial.intermediate_values)
+        again.tell(
+            again.add(trial.params, trial.user_attrs), trial.value, trial.intermediate_values
+        )
     return again
 
 
-def search(study: SweepStudy, valid: ValidPoints, sampler: str, asks: int, seed: int = 0) -> list[Point]:
+def search(
+    study: SweepStudy, valid: ValidPoints, sampler: str, asks: int, seed: int = 0
+) -> list[Point]:
     """SamplerRequest and tell in turns; the points, up to the first None."""
     points = []
     for _ in range(asks):
@@ -107,13 +124,18 @@ def test_one_valid_point_among_many_is_found(tmp_path: Path) -> None:
     parameters = tuple(Parameter(name, choice(*range(10))) for name in "abc")
     valid = valid_of(Space(parameters), lambda point: list(point.values()) == [7, 7, 7])
     assert open_study(tmp_path, Space(parameters)).ask(valid, "tpe", 0) == {"a": 7, "b": 7, "c": 7}
-    assert open_study(tmp_path, Space(parameters)).ask(ValidPoints(lambda _: False, ()), "tpe", 0) is None
+    assert (
+        open_study(tmp_path, Space(parameters)).ask(ValidPoints(lambda _: False, ()), "tpe", 0)
+        is None
+    )
 
 
 def test_rare_valid_points_are_not_taken_from_the_head_of_the_list(tmp_path: Path) -> None:
     """Where free draws find none, the combination is drawn too."""
     parameters = tuple(Parameter(name, choice(*range(12))) for name in "abc")
-    valid = valid_of(Space(parameters), lambda point: point["a"] == point["b"] == 7 and point["c"] in (1, 5, 9))
+    valid = valid_of(
+        Space(parameters), lambda point: point["a"] == point["b"] == 7 and point["c"] in (1, 5, 9)
+    )
     study = open_study(tmp_path, Space(parameters))
     found = [study.ask(valid, "random", seed) for seed in range(12)]
     assert {point["c"] for point in found if point} == {1, 5, 9}
@@ -124,8 +146,10 @@ def test_the_next_point_is_the_same_for_the_next_controller(sampler: str, tmp_pa
     """An ask is a pure function of seed, number and told history, not of who asked before."""
     study = open_study(tmp_path)
     search(study, MOSTLY_INVALID, sampler, 15)
-    study.add({"lr": 1e-3, "processes": 1, "generations": 8, "kl": "none"}, {})  # still running
-    study.tell(study.add({"lr": 2e-3, "processes": 1, "generations": 8, "kl": "none"}, {}), None)  # failed
+    # still running
+    study.add({"lr": 1e-3, "processes": 1, "generations": 8, "kl": "none"}, {})
+    # failed
+    study.tell(study.add({"lr": 2e-3, "processes": 1, "generations": 8, "kl": "none"}, {}), None)
     following = study.ask(MOSTLY_INVALID, sampler, 0)
     assert following is not None
     assert study.ask(MOSTLY_INVALID, sampler, 0) == following
@@ -134,9 +158,13 @@ def test_the_next_point_is_the_same_for_the_next_controller(sampler: str, tmp_pa
 
 
 def test_invalid_points_in_the_study_do_not_change_what_tpe_asks(tmp_path: Path) -> None:
-    """Adaptive samplers neither ask for invalid points nor see them: it is as if those trials had failed."""
+    """Adaptive samplers neither ask for invalid points nor see them: it is as if those trials had
+    failed.
+    """
     invalid, failed = open_study(tmp_path), open_study(tmp_path)
-    bad: list[Point] = [{"lr": 1e-5, "processes": 8, "generations": 7, "kl": "none"} for _ in range(12)]
+    bad: list[Point] = [
+        {"lr": 1e-5, "processes": 8, "generations": 7, "kl": "none"} for _ in range(12)
+    ]
     for point in bad:
         invalid.add_invalid(point, ["GB101"])
         failed.tell(failed.add(point, {}), None)
@@ -149,7 +177,9 @@ def test_fixed_parameters_keep_their_values(sampler: str, tmp_path: Path) -> Non
     study = open_study(tmp_path)
     fixed: Point = {"processes": 6, "kl": "low", "kl.beta": 0.05}
     points = [study.ask(MOSTLY_INVALID, sampler, seed, fixed) for seed in range(20)]
-    assert all(point is not None and fits(point) and point.items() >= fixed.items() for point in points)
+    assert all(
+        point is not None and fits(point) and point.items() >= fixed.items() for point in points
+    )
     assert len({freeze(point) for point in points if point}) > 1
 
 

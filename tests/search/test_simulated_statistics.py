@@ -16,10 +16,12 @@ from grposweep.search.replication import Candidate, race
 from grposweep.search.sampling import Sampling, share_error, student_quantile
 
 REPEATS = 300
-CHANGES = 6  # parameters that are compared with the baseline
+# parameters that are compared with the baseline
+CHANGES = 6
 KINDS = ("0/1", "five steps", "continuous")
 SAMPLES = (8, 64, 256, 2048)
-SPREAD = 0.02  # standard deviation over seeds of the true value
+# standard deviation over seeds of the true value
+SPREAD = 0.02
 
 
 def draw_reward(kind: str, mean: float, stream: random.Random) -> float:
@@ -31,11 +33,17 @@ def draw_reward(kind: str, mean: float, stream: random.Random) -> float:
     return stream.gauss(mean, 0.3)
 
 
-def evaluate(kind: str, mean: float, samples: int, stream: random.Random) -> tuple[float, float | None]:
-    """An evaluation's mean and standard error, as a trial records them; many samples by their limit distribution."""
+def evaluate(
+    kind: str, mean: float, samples: int, stream: random.Random
+) -> tuple[float, float | None]:
+    """An evaluation's mean and standard error, as a trial records them; many samples by their limit
+    distribution.
+    """
     if samples > 64:
         spread = {"0/1": 1.0, "five steps": 0.5}.get(kind)
-        error = (0.3 if spread is None else spread * math.sqrt(mean * (1 - mean))) / math.sqrt(samples)
+        error = (0.3 if spread is None else spread * math.sqrt(mean * (1 - mean))) / math.sqrt(
+            samples
+        )
         return stream.gauss(mean, error), error
     rewards = [draw_reward(kind, mean, stream) for _ in range(samples)]
     value = fmean(rewards)
@@ -43,29 +51,45 @@ def evaluate(kind: str, mean: float, samples: int, stream: random.Random) -> tup
 
 
 def draw_point(
-    number: int, kind: str, mean: float, samples: int, seeds: int, spread: float, stream: random.Random
+    number: int,
+    kind: str,
+    mean: float,
+    samples: int,
+    seeds: int,
+    spread: float,
+    stream: random.Random,
 ) -> Candidate:
     """A point on several seeds."""
     true = [min(max(stream.gauss(mean, spread), 0.001), 0.999) for _ in range(seeds)]
     found = [evaluate(kind, value, samples, stream) for value in true]
     return Candidate(
-        number, dict(enumerate(v for v, _ in found)), {seed: Sampling(error) for seed, (_, error) in enumerate(found)}
+        number,
+        dict(enumerate(v for v, _ in found)),
+        {seed: Sampling(error) for seed, (_, error) in enumerate(found)},
     )
 
 
-def draw_sweeps(kind: str, samples: int, seeds: int, points: int, best: float = 0.5) -> Iterator[list[Candidate]]:
+def draw_sweeps(
+    kind: str, samples: int, seeds: int, points: int, best: float = 0.5
+) -> Iterator[list[Candidate]]:
     """Simulated sweeps whose last point has a mean of ``best`` and all others 0.5."""
     stream = random.Random(f"{kind} {samples} {seeds} {points} {best}")
     for _ in range(REPEATS):
         means = [0.5] * (points - 1) + [best]
-        yield [draw_point(n, kind, mean, samples, seeds, SPREAD, stream) for n, mean in enumerate(means)]
+        yield [
+            draw_point(n, kind, mean, samples, seeds, SPREAD, stream)
+            for n, mean in enumerate(means)
+        ]
 
 
 def share_of_false_verdicts(kind: str, samples: int, seeds: int) -> float:
     """The share of sweeps in which a parameter without effect is called better or worse."""
     points: Mapping[int, dict[str, int]] = {n: {"lr": n} if n else {} for n in range(CHANGES + 1)}
     return fmean(
-        any(effect.verdict in ("better", "worse") for effect in compare_effects(points, runners, 1).effects)
+        any(
+            effect.verdict in ("better", "worse")
+            for effect in compare_effects(points, runners, 1).effects
+        )
         for runners in draw_sweeps(kind, samples, seeds, CHANGES + 1)
     )
 
@@ -99,7 +123,9 @@ def test_equal_leaders_do_not_lose_a_race(kind: str) -> None:
     """One of four is called worse in at most 5 % of races."""
     for samples in SAMPLES:
         for seeds in (2, 3, 5):
-            ranked = [race(runners, range(seeds)) for runners in draw_sweeps(kind, samples, seeds, 4)]
+            ranked = [
+                race(runners, range(seeds)) for runners in draw_sweeps(kind, samples, seeds, 4)
+            ]
             found = fmean(bool(ranking.out) for ranking in ranked)
             print(kind, samples, seeds, f"races with a false loser {found:.3f}")
             assert found <= 0.075, (samples, seeds)
@@ -108,7 +134,9 @@ def test_equal_leaders_do_not_lose_a_race(kind: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("trials", [4, 12, 48])
 def test_the_interval_of_the_best_of_many_holds_the_truth(trials: int) -> None:
-    """On one seed, from 64 prompts on. Of 8 prompts the error itself is too uncertain, and the page says so."""
+    """On one seed, from 64 prompts on. Of 8 prompts the error itself is too uncertain, and the page
+    says so.
+    """
     for kind in KINDS:
         for samples in SAMPLES:
             stream, held = random.Random(f"{kind} {samples} {trials}"), []
@@ -121,16 +149,26 @@ def test_the_interval_of_the_best_of_many_holds_the_truth(trials: int) -> None:
 
 
 def draw_on_prompts(
-    number: int, mean: float, ease: Sequence[float], each: int, seeds: int, by_prompt: bool, stream: random.Random
+    number: int,
+    mean: float,
+    ease: Sequence[float],
+    each: int,
+    seeds: int,
+    by_prompt: bool,
+    stream: random.Random,
 ) -> Candidate:
-    """A point whose seeds all answer these prompts, each so often; ``ease`` is a prompt's log-odds of a reward of 1."""
+    """A point whose seeds all answer these prompts, each so often; ``ease`` is a prompt's log-odds
+    of a reward of 1.
+    """
     values, samplings = {}, {}
     for seed in range(seeds):
         shift = shift_to(round(min(max(stream.gauss(mean, SPREAD), 0.02), 0.98), 3))
         means = [fmean(stream.random() < share(own + shift) for _ in range(each)) for own in ease]
         values[seed] = fmean(means)
         error = share_error(values[seed], stdev(means) / math.sqrt(len(means)), len(means))
-        samplings[seed] = Sampling(error, means if by_prompt else (), "prompts" if by_prompt else "")
+        samplings[seed] = Sampling(
+            error, means if by_prompt else (), "prompts" if by_prompt else ""
+        )
     return Candidate(number, values, samplings)
 
 
@@ -144,18 +182,24 @@ EASE = [math.log((0.02 + p) / (0.98 - p)) for p in (0.96 * (n + 0.5) / 400 for n
 
 @cache
 def shift_to(mean: float) -> float:
-    """The log-odds by which all prompts together are easier, so that their mean reward is this one."""
+    """The log-odds by which all prompts together are easier, so that their mean reward is this
+    one.
+    """
     low, high = -10.0, 10.0
     for _ in range(40):
         middle = (low + high) / 2
-        low, high = (middle, high) if fmean(share(own + middle) for own in EASE) < mean else (low, middle)
+        low, high = (
+            (middle, high) if fmean(share(own + middle) for own in EASE) < mean else (low, middle)
+        )
     return low
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("prompts", "each"), [(8, 8), (32, 1), (32, 4), (128, 4)])
 def test_intervals_hold_where_all_trials_answer_the_same_prompts(prompts: int, each: int) -> None:
-    """The truth is the mean over all prompts that there are. Pairing by prompt finds smaller differences, and no false ones."""
+    """The truth is the mean over all prompts that there are. Pairing by prompt finds smaller
+    differences, and no false ones.
+    """
     points: dict[int, dict[str, int]] = {n: {"lr": n} if n else {} for n in range(CHANGES + 1)}
     for seeds in (2, 3, 5):
         powers = {}
@@ -164,15 +208,31 @@ def test_intervals_hold_where_all_trials_answer_the_same_prompts(prompts: int, e
             for _ in range(100):
                 ease = stream.choices(EASE, k=prompts)
                 means = {**dict.fromkeys(points, 0.5), CHANGES + 1: 0.6}
-                drawn = [draw_on_prompts(n, mean, ease, each, seeds, by_prompt, stream) for n, mean in means.items()]
+                drawn = [
+                    draw_on_prompts(n, mean, ease, each, seeds, by_prompt, stream)
+                    for n, mean in means.items()
+                ]
                 held.append(drawn[0].overall.low <= 0.5 <= drawn[0].overall.high)
-                false.append(any(e.verdict in ("better", "worse") for e in compare_effects(points, drawn, 1).effects))
+                false.append(
+                    any(
+                        e.verdict in ("better", "worse")
+                        for e in compare_effects(points, drawn, 1).effects
+                    )
+                )
                 pair = compare_effects({0: {}, CHANGES + 1: {"lr": 1}}, drawn, 1).effects
                 found.append(pair[0].verdict == "better")
             powers[by_prompt] = fmean(found)
-            print(prompts, each, seeds, by_prompt, f"{fmean(held):.2f} {fmean(false):.2f} {fmean(found):.2f}")
-        assert fmean(held) >= 0.88  # 95 % less three standard errors of 100 sweeps
-        assert fmean(false) <= 0.11  # 5 % and three of them
+            print(
+                prompts,
+                each,
+                seeds,
+                by_prompt,
+                f"{fmean(held):.2f} {fmean(false):.2f} {fmean(found):.2f}",
+            )
+        # 95 % less three standard errors of 100 sweeps
+        assert fmean(held) >= 0.88
+        # 5 % and three of them
+        assert fmean(false) <= 0.11
         assert powers[True] >= powers[False]
 
 
@@ -219,7 +279,9 @@ def test_the_interval_of_one_point_covers_its_mean_with_heavy_tails_too(
 
 
 def test_few_successes_are_no_heavy_tail() -> None:
-    """Three right answers of 64 prompts: about as wide as Agresti and Coull's interval, and not three times Student's."""
+    """Three right answers of 64 prompts: about as wide as Agresti and Coull's interval, and not
+    three times Student's.
+    """
     means = [1.0] * 3 + [0.0] * 61
     margin = Sampling(stdev(means) / 8, means).margin(0.05)
     assert margin is not None

@@ -17,8 +17,14 @@ def choice(*values: object) -> Choice:
 def test_labels_of_different_types_stand_for_different_values() -> None:
     """1 == 1.0 == True in Python; in a configuration they are not the same."""
     domain = Choice((1, 1.0, True, "1"), ("int", "float", "bool", "text"))
-    assert [domain.value(label) for label in (1, 1.0, True, "1")] == ["int", "float", "bool", "text"]
-    assert Choice((2.0, 4.0), ("two", "four")).value(2) == "two"  # a journal may hand back another number type
+    assert [domain.value(label) for label in (1, 1.0, True, "1")] == [
+        "int",
+        "float",
+        "bool",
+        "text",
+    ]
+    # a journal may hand back another number type
+    assert Choice((2.0, 4.0), ("two", "four")).value(2) == "two"
 
 
 def test_frozen_points_keep_such_labels_apart_and_forget_the_order() -> None:
@@ -42,7 +48,10 @@ def test_a_conditional_parameter_is_not_asked_where_its_condition_fails() -> Non
     points = list(CONDITIONAL.finite_points())
     assert len(points) == 6
     assert all(("kl.beta" in point) == (point["kl"] != "none") for point in points)
-    assert all(("extra" in point) == (point.get("kl.beta") == 0.04 and point["kl"] == "high") for point in points)
+    assert all(
+        ("extra" in point) == (point.get("kl.beta") == 0.04 and point["kl"] == "high")
+        for point in points
+    )
 
 
 def test_a_parameter_depending_on_one_that_is_not_asked_is_not_asked() -> None:
@@ -69,9 +78,15 @@ def test_a_space_is_finite_when_every_parameter_is() -> None:
 def test_values_come_from_labels_and_numbers_from_intervals() -> None:
     """A list is searched under its text, and arrives as a list."""
     space = Space(
-        (Parameter("task.rewards", Choice(("['exact']",), (["exact"],))), Parameter("lr", Interval(0.0, 1.0)))
+        (
+            Parameter("task.rewards", Choice(("['exact']",), (["exact"],))),
+            Parameter("lr", Interval(0.0, 1.0)),
+        )
     )
-    assert space.values({"task.rewards": "['exact']", "lr": 0.5}) == {"task.rewards": ["exact"], "lr": 0.5}
+    assert space.values({"task.rewards": "['exact']", "lr": 0.5}) == {
+        "task.rewards": ["exact"],
+        "lr": 0.5,
+    }
     assert space.values({}) == {}
 
 
@@ -79,7 +94,11 @@ def test_a_description_says_all_that_an_identity_needs() -> None:
     """Choices, ends, scale, integers, conditions."""
     described = {content["parameter"]: content for content in CONDITIONAL.describe()}
     assert described["lr"] == {"parameter": "lr", "low": 1e-5, "high": 1e-3, "log": True}
-    assert described["kl.beta"] == {"parameter": "kl.beta", "choices": [0.001, 0.04], "when": {"kl": ["low", "high"]}}
+    assert described["kl.beta"] == {
+        "parameter": "kl.beta",
+        "choices": [0.001, 0.04],
+        "when": {"kl": ["low", "high"]},
+    }
     assert Parameter("n", Interval(1, 4, integer=True)).describe() == {
         "parameter": "n",
         "low": 1,
@@ -89,8 +108,14 @@ def test_a_description_says_all_that_an_identity_needs() -> None:
 
 
 @settings(derandomize=True, max_examples=100, deadline=None)
-@given(ends=st.tuples(st.floats(1e-9, 1e3), st.floats(1e-9, 1e3)), share=st.floats(0, 1), scale=st.booleans())
-def test_a_share_of_an_interval_lies_on_its_own_scale(ends: tuple[float, float], share: float, scale: bool) -> None:
+@given(
+    ends=st.tuples(st.floats(1e-9, 1e3), st.floats(1e-9, 1e3)),
+    share=st.floats(0, 1),
+    scale=st.booleans(),
+)
+def test_a_share_of_an_interval_lies_on_its_own_scale(
+    ends: tuple[float, float], share: float, scale: bool
+) -> None:
     """The middle of a logarithmic interval is the geometric mean."""
     low, high = min(ends), max(ends) * 2
     value = Interval(low, high, log=scale).at(share)

@@ -10,9 +10,23 @@ import pytest
 from grposweep.process import PROJECT
 
 RUNS = {
-    "pickle.load", "pickle.loads", "pickle.Unpickler", "cPickle.load", "dill.load", "joblib.load", "shelve.open", "marshal.loads",
-    "yaml.unsafe_load", "yaml.full_load", "yaml.load_all", "eval", "exec", "os.system", "torch.load", "numpy.load",
-}  # fmt: skip
+    "pickle.load",
+    "pickle.loads",
+    "pickle.Unpickler",
+    "cPickle.load",
+    "dill.load",
+    "joblib.load",
+    "shelve.open",
+    "marshal.loads",
+    "yaml.unsafe_load",
+    "yaml.full_load",
+    "yaml.load_all",
+    "eval",
+    "exec",
+    "os.system",
+    "torch.load",
+    "numpy.load",
+}
 # Of one module and one value each: bytes that the same process has made, and no file.
 OWN_BYTES = {
     ("src/grposweep/config/compose.py", "pickle.loads(_schema_bytes())"),
@@ -27,11 +41,17 @@ def unsafe_calls(source: str, name_of_file: str = "") -> Iterator[str]:
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Call) and (name := ast.unparse(node.func)) in RUNS:
             given = {
-                (name, word.arg, word.value.value) for word in node.keywords if isinstance(word.value, ast.Constant)
+                (name, word.arg, word.value.value)
+                for word in node.keywords
+                if isinstance(word.value, ast.Constant)
             }
             if not given & SAFE and (name_of_file, ast.unparse(node)) not in OWN_BYTES:
                 yield f"line {node.lineno}: {name}"
-        if isinstance(node, ast.keyword) and node.arg == "shell" and ast.unparse(node.value) != "False":
+        if (
+            isinstance(node, ast.keyword)
+            and node.arg == "shell"
+            and ast.unparse(node.value) != "False"
+        ):
             yield f"line {node.value.lineno}: shell={ast.unparse(node.value)}"
 
 
@@ -52,7 +72,10 @@ def test_such_a_call_is_found() -> None:
         "line 1: torch.load",
         "line 2: torch.load",
     ]
-    assert list(unsafe_calls("torch.load(path, weights_only=True)\nmodel.eval()\nrun(a, shell=False)")) == []
+    assert (
+        list(unsafe_calls("torch.load(path, weights_only=True)\nmodel.eval()\nrun(a, shell=False)"))
+        == []
+    )
 
 
 class Hostile:
@@ -67,7 +90,9 @@ class Hostile:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["optimizer.pt", "scheduler.pt", "rng_state.pth"])
-def test_a_hostile_checkpoint_runs_nothing_when_a_trainer_resumes_from_it(tmp_path: Path, name: str) -> None:
+def test_a_hostile_checkpoint_runs_nothing_when_a_trainer_resumes_from_it(
+    tmp_path: Path, name: str
+) -> None:
     """By the trainer's own functions, as our resume calls them."""
     import torch
     from transformers import Trainer, TrainingArguments
@@ -76,11 +101,17 @@ def test_a_hostile_checkpoint_runs_nothing_when_a_trainer_resumes_from_it(tmp_pa
     arguments = TrainingArguments(output_dir=str(tmp_path / "out"), use_cpu=True, report_to=[])
     trainer = Trainer(model=torch.nn.Linear(1, 1), args=arguments)
     trainer.create_optimizer_and_scheduler(4)
-    if name == "scheduler.pt":  # read after the optimizer
+    # read after the optimizer
+    if name == "scheduler.pt":
         torch.save(trainer.optimizer.state_dict(), tmp_path / "optimizer.pt")
     if name == "optimizer.pt":
         torch.save({}, tmp_path / "scheduler.pt")
-    load = trainer._load_rng_state if name == "rng_state.pth" else trainer._load_optimizer_and_scheduler
+    load = (
+        trainer._load_rng_state
+        if name == "rng_state.pth"
+        else trainer._load_optimizer_and_scheduler
+    )
     with pytest.raises(Exception, match=r"(?i)weights.only"):
-        load(str(tmp_path))  # transformers has no public name for it
+        # transformers has no public name for it
+        load(str(tmp_path))
     assert not (tmp_path / "owned").exists()

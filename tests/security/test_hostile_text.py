@@ -1,4 +1,6 @@
-"""Text from files of others never steers the terminal, and is shown as it is: not as markup, links or emoji."""
+"""Text from files of others never steers the terminal, and is shown as it is: not as markup, links
+or emoji.
+"""
 
 import io
 import json
@@ -16,7 +18,12 @@ from made import Made, make_sweep
 
 HOSTILE = "\x1b]0;own\x07\x1b[2J\x9b31m\u202e[red]x[bold]:bomb:"
 STEERING = ("\x1b]0;", "\x07", "\x1b[2J", "\x9b", "\u202e")
-RECIPE = {"model_name_or_path": f"m{HOSTILE}", "num_generations": 7, f"k{HOSTILE}": HOSTILE, "learning_rate": HOSTILE}
+RECIPE = {
+    "model_name_or_path": f"m{HOSTILE}",
+    "num_generations": 7,
+    f"k{HOSTILE}": HOSTILE,
+    "learning_rate": HOSTILE,
+}
 
 
 class Terminal(io.StringIO):
@@ -40,7 +47,11 @@ def change(path: Path, **kept: Any) -> None:
     text = path.read_text()
     rows = [text] if text.startswith("{\n") else text.splitlines()
     loaded = [json.loads(row) for row in rows]
-    path.write_text("\n".join(json.dumps({**hostile(row), **{k: row[k] for k in kept if k in row}}) for row in loaded))
+    path.write_text(
+        "\n".join(
+            json.dumps({**hostile(row), **{k: row[k] for k in kept if k in row}}) for row in loaded
+        )
+    )
 
 
 @pytest.fixture(scope="module")
@@ -50,20 +61,28 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     parameters = {"batch": ["small", HOSTILE], f"b.{HOSTILE}": [HOSTILE, "v"]}
     for name in ("s", f"t{HOSTILE}"):
         made = Made(
-            trials=10, running=2, queued=1, parameters=parameters, message=HOSTILE, settings={"overrides": [HOSTILE]}
+            trials=10,
+            running=2,
+            queued=1,
+            parameters=parameters,
+            message=HOSTILE,
+            settings={"overrides": [HOSTILE]},
         )
         sweep = make_sweep(here / "outputs" / name, made)
         change(sweep / "invalid.jsonl")
         for trial in (sweep / "trials").iterdir():
             (trial / "logs").mkdir()
             (trial / "logs" / "rank-0.log").write_text(HOSTILE)
-            (trial / "provenance.json").write_text(json.dumps({"git_sha": HOSTILE, "packages": {HOSTILE: HOSTILE}}))
+            (trial / "provenance.json").write_text(
+                json.dumps({"git_sha": HOSTILE, "packages": {HOSTILE: HOSTILE}})
+            )
             change(trial / "attempts.jsonl", event=True)
             if (trial / "result.json").exists():
                 change(trial / "result.json", status=True)
     (here / f"recipe{HOSTILE}.yaml").write_text(yaml.safe_dump(RECIPE))
     (here / "log.txt").write_text(
-        f"{{'loss': 0.0, 'reward': 0.1}}{HOSTILE}\nTraceback (most recent call last):\nValueError: {HOSTILE}\n"
+        f"{{'loss': 0.0, 'reward': 0.1}}{HOSTILE}\nTraceback (most recent call "
+        f"last):\nValueError: {HOSTILE}\n"
     )
     (here / "log.jsonl").write_text(
         "".join(json.dumps({"step": n, "reward": 0.1, HOSTILE: HOSTILE}) + "\n" for n in range(9))
@@ -119,10 +138,14 @@ COMMANDS = {
 }
 
 
+# rerun trains, with the fake trainer
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.slow) if name == "rerun" else name for name in COMMANDS]
-)  # rerun trains, with the fake trainer
-def test_a_command_shows_no_control_character_of_a_file(shown: Callable[..., str], name: str) -> None:
+    "name",
+    [pytest.param(name, marks=pytest.mark.slow) if name == "rerun" else name for name in COMMANDS],
+)
+def test_a_command_shows_no_control_character_of_a_file(
+    shown: Callable[..., str], name: str
+) -> None:
     """Its own colours stay."""
     text = shown(*COMMANDS[name])
     assert text

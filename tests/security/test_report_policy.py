@@ -1,4 +1,6 @@
-"""The report's own policy stops what would get past its escapes: no foreign script runs, and no request leaves."""
+"""The report's own policy stops what would get past its escapes: no foreign script runs, and no
+request leaves.
+"""
 
 from pathlib import Path
 from typing import TYPE_CHECKING

@@ -1,4 +1,6 @@
-"""No secret of the environment, the command line, a diff or another program's output reaches a file of a sweep."""
+"""No secret of the environment, the command line, a diff or another program's output reaches a file
+of a sweep.
+"""
 
 import subprocess
 import sys
@@ -10,7 +12,11 @@ from external.conftest import RECIPE, SCRIPT
 from grposweep.redaction import RedactedProgram, redact
 from support import Ended, grposweep, run_in, wait_for
 
-HF, KEY, PASSWORD = "hf_" + "aB3dE" * 6, "0123456789abcdef" * 2 + "01234567", "correct-horse-battery"
+HF, KEY, PASSWORD = (
+    "hf_" + "aB3dE" * 6,
+    "0123456789abcdef" * 2 + "01234567",
+    "correct-horse-battery",
+)
 SECRET = {"HF_TOKEN": HF, "WANDB_API_KEY": KEY, "MY_PASSWORD": PASSWORD}
 
 
@@ -23,7 +29,11 @@ def found(here: Path) -> list[str]:
     """The files that hold a secret."""
     files = [path for path in here.rglob("*") if path.is_file()]
     assert files
-    return [str(path) for path in files if any(word.encode() in path.read_bytes() for word in SECRET.values())]
+    return [
+        str(path)
+        for path in files
+        if any(word.encode() in path.read_bytes() for word in SECRET.values())
+    ]
 
 
 def test_a_sweep_writes_no_secret_of_its_environment(here: Path) -> None:
@@ -50,7 +60,9 @@ def test_a_tracked_trial_writes_none_either(here: Path) -> None:
         f"model.path=https://me:{PASSWORD}@host/model",
     ],
 )
-def test_a_secret_in_the_configuration_is_refused_before_anything_is_written(here: Path, argument: str) -> None:
+def test_a_secret_in_the_configuration_is_refused_before_anything_is_written(
+    here: Path, argument: str
+) -> None:
     """One message, which does not repeat it."""
     ended = sweep(here, argument, "-m", "lr=1e-3,1e-4")
     assert ended.code == 2
@@ -59,7 +71,9 @@ def test_a_secret_in_the_configuration_is_refused_before_anything_is_written(her
     assert not (here / "outputs").exists()
 
 
-def test_a_secret_on_the_command_line_outside_of_the_configuration_is_not_recorded(here: Path) -> None:
+def test_a_secret_on_the_command_line_outside_of_the_configuration_is_not_recorded(
+    here: Path,
+) -> None:
     """Hydra's own keys are no part of an experiment, and of the recorded command."""
     assert sweep(here, f"+hydra.job.env_set.HF_TOKEN={HF}", "lr=1e-3").code == 0
     assert found(here) == []
@@ -68,13 +82,17 @@ def test_a_secret_on_the_command_line_outside_of_the_configuration_is_not_record
 KEY_LINES = "\n".join(["MIIEowIBAAKCAQEA" + "x1Y" * 16] * 3)
 CANARIES = {
     "a private key": f"-----BEGIN RSA PRIVATE KEY-----\n{KEY_LINES}\n-----END RSA PRIVATE KEY-----",
-    "a private key in a diff": f"+-----BEGIN PRIVATE KEY-----\n+{KEY_LINES.replace(chr(10), chr(10) + '+')}\n",
+    "a private key in a diff": (
+        f"+-----BEGIN PRIVATE KEY-----\n+{KEY_LINES.replace(chr(10), chr(10) + '+')}\n"
+    ),
     "a header": "headers={'Authorization': 'Bearer x1Yx1Yx1Yx1Yx1Y'}",
     "a password in a diff": "+  password: x1Yx1Yx1Yx1Y\n",
     "a query": "GET https://host/v1?user=me&api_key=x1Yx1Yx1Yx1Y&page=1",
     "a keyword": 'login(hub_token="x1Yx1Yx1Yx1Y")',
     "an address": "postgresql://me:x1Yx1Y@host/db",
-    "an address of a webhook": "https://hooks.slack.com/services/T0x1Y/B0x1Y/x1Yx1Yx1Yx1Y posts to a host",
+    "an address of a webhook": (
+        "https://hooks.slack.com/services/T0x1Y/B0x1Y/x1Yx1Yx1Yx1Y posts to a host"
+    ),
     "a cookie": "COOKIE=session-x1Yx1Yx1Yx1Y",
     "a login of npm": "NPM_AUTH=x1Yx1Yx1Yx1Y",
     "a licence": "MY_LICENSE: x1Yx1Yx1Yx1Y",
@@ -83,7 +101,9 @@ CANARIES = {
 
 
 @pytest.mark.parametrize("name", CANARIES)
-def test_a_secret_in_a_diff_or_a_log_is_not_written(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_secret_in_a_diff_or_a_log_is_not_written(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What is around it stays."""
     monkeypatch.setenv("MY_API_KEY", "x1Yx1Yx1Yx1Yx1Yx1Y")
     shown = redact(f"before\n{CANARIES[name]}\nafter")
@@ -111,13 +131,17 @@ def test_the_output_of_another_program_is_written_without_secrets(
     monkeypatch.setenv("MY_API_KEY", "x1Yx1Yx1Yx1Yx1Yx1Y")
     log = tmp_path / "log"
     with log.open("wb") as file:
-        program = RedactedProgram([sys.executable, "-c", PRINTS], file.fileno(), stdin=subprocess.DEVNULL)
+        program = RedactedProgram(
+            [sys.executable, "-c", PRINTS], file.fileno(), stdin=subprocess.DEVNULL
+        )
         assert program.wait(60) == 3
     assert log.read_bytes() == b"begin *** end\n\xff 5%\r *** 6%\rlast ***"
 
 
 def test_a_script_that_prints_its_secrets_leaves_none_behind(here: Path) -> None:
-    """Its log and the report of its failure, and the refusal of a command that ends so when it is asked."""
+    """Its log and the report of its failure, and the refusal of a command that ends so when it is
+    asked.
+    """
     prints = "print(dict(os.environ))\nraise ValueError(os.environ['HF_TOKEN'])\n"
     (here / "recipe.yaml").write_text(RECIPE)
     words = (
@@ -128,8 +152,14 @@ def test_a_script_that_prints_its_secrets_leaves_none_behind(here: Path) -> None
     )
     (here / "train.py").write_text("import os\n" + prints)
     refused = run_in(here, *words, "cluster.gpus=0", **SECRET)
-    assert (refused.code, "ValueError: ***" in refused.err, SECRET["HF_TOKEN"] in refused.err) == (2, True, False)
-    (here / "train.py").write_text(SCRIPT.replace("trainer.train()\n", prints).replace("json.dump(", "print("))
+    assert (refused.code, "ValueError: ***" in refused.err, SECRET["HF_TOKEN"] in refused.err) == (
+        2,
+        True,
+        False,
+    )
+    (here / "train.py").write_text(
+        SCRIPT.replace("trainer.train()\n", prints).replace("json.dump(", "print(")
+    )
     ended = run_in(here, *words, "name=s", "cluster.gpus=0", **SECRET)
     assert ended.code == 1, ended.out + ended.err
     (log,) = here.rglob("rank-0.log")
@@ -142,7 +172,11 @@ def test_a_vllm_server_that_prints_its_secrets_leaves_none_behind(here: Path, is
     """Its log holds the rest of what it and its children say, to the last line."""
     command = f"env; {sys.executable} -c 'import os; print(os.environ)'; echo last; exit 3"
     words = ("use_vllm=true", "vllm_mode=server", "vllm_gpus=1", f'vllm_server_command="{command}"')
-    given = [*(f"generation.{word}" for word in words), f"cluster.warm={is_warm}", "trainer.args.step_seconds=60"]
+    given = [
+        *(f"generation.{word}" for word in words),
+        f"cluster.warm={is_warm}",
+        "trainer.args.step_seconds=60",
+    ]
     ended = run_in(here, "trainer=fake", "name=s", *given, CUDA_VISIBLE_DEVICES="0,1", **SECRET)
     assert "its vLLM server ended" in ended.out + ended.err
     (log,) = here.rglob("vllm.log")
@@ -154,13 +188,27 @@ def test_a_vllm_server_that_prints_its_secrets_leaves_none_behind(here: Path, is
 OF_A_RECIPE = "a1b2c3d4e5f60718a1b2c3d4e5f60718a1b2c3d4"
 COMMON = "num_generations: 8\nper_device_train_batch_size: 8\nlearning_rate: 1.0e-6\n"
 RECIPES = {
-    "recipe.yaml": COMMON + "".join(f"{key}: {OF_A_RECIPE}\n" for key in ("hf_token", "wandb_api_key", "push_to_hub_token")),
+    "recipe.yaml": COMMON
+    + "".join(
+        f"{key}: {OF_A_RECIPE}\n" for key in ("hf_token", "wandb_api_key", "push_to_hub_token")
+    ),
     "twice.yaml": f"{COMMON}hub_token: {OF_A_RECIPE}\nhub_token: other{OF_A_RECIPE}\n",
-    "verl.sh": f"python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo trainer.wandb_key={OF_A_RECIPE} "
+    "verl.sh": "python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo "
+    f"trainer.wandb_key={OF_A_RECIPE} "
     f"+trainer.api_key={OF_A_RECIPE} data.train_batch_size=128 actor_rollout_ref.rollout.n=8\n",
-    "train.py": f"from trl import GRPOConfig\nGRPOConfig(push_to_hub_token='{OF_A_RECIPE}', num_generations=8)\n",
-}  # fmt: skip
-COMMANDS = ["lint", "lint --format json", "lint --format github", "lint --diff", "plan", "plan --format json"]
+    "train.py": (
+        f"from trl import GRPOConfig\nGRPOConfig(push_to_hub_token='{OF_A_RECIPE}', "
+        "num_generations=8)\n"
+    ),
+}
+COMMANDS = [
+    "lint",
+    "lint --format json",
+    "lint --format github",
+    "lint --diff",
+    "plan",
+    "plan --format json",
+]
 
 
 @pytest.mark.parametrize("name", RECIPES)

@@ -1,4 +1,6 @@
-"""What is written as shell, with hostile values, is run by a real bash: each value arrives as it is, and none is a command."""
+"""What is written as shell, with hostile values, is run by a real bash: each value arrives as it
+is, and none is a command.
+"""
 
 import shlex
 import subprocess
@@ -23,19 +25,27 @@ from grposweep.sweep.attempts import write_trial
 from support import Ended, run_in, shellcheck, trials
 
 HOSTILE = 'it\'s "q" $HOME $(touch owned) `touch owned` ; touch owned & \\ * é\t!x\ntouch owned\n#'
-KEPT = ("SC2016",)  # $HOME in single quotes does not expand: that is wanted
-STUB = '#!/bin/sh\nprintf \'%s\\n\' "$NOTE" >"$SEEN"\nfor word; do printf \'%s\\n\' "$word" >>"$SEEN"; done\n'
+# $HOME in single quotes does not expand: that is wanted
+KEPT = ("SC2016",)
+STUB = (
+    '#!/bin/sh\nprintf \'%s\\n\' "$NOTE" >"$SEEN"\nfor word; do printf \'%s\\n\' "$word" '
+    '>>"$SEEN"; done\n'
+)
 
 
 def run_bash(script: Path, here: Path, **extra: str) -> "subprocess.CompletedProcess[str]":
     """Run a script to its end in a folder where it must create no file named owned."""
     variables = {"PATH": f"{here}:/usr/bin:/bin", "HOME": "/nowhere", **extra}
-    ended = subprocess.run(["bash", str(script)], cwd=here, env=variables, capture_output=True, text=True, check=False)
+    ended = subprocess.run(
+        ["bash", str(script)], cwd=here, env=variables, capture_output=True, text=True, check=False
+    )
     assert not list(here.rglob("owned"))
     return ended
 
 
-def test_values_and_folders_reach_a_job_as_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_values_and_folders_reach_a_job_as_they_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The whole script, with srun in place of Slurm's."""
     folder = tmp_path / HOSTILE.replace("/", "") / "trials" / "0000-3f9a1c"
     folder.mkdir(parents=True)
@@ -44,10 +54,14 @@ def test_values_and_folders_reach_a_job_as_they_are(tmp_path: Path, monkeypatch:
         (tmp_path / tool).write_text(STUB)
         (tmp_path / tool).chmod(0o755)
     (folder / "logs").mkdir()
-    cluster = Cluster(kind="slurm", environment={"NOTE": HOSTILE}, python="python", partition="main")
+    cluster = Cluster(
+        kind="slurm", environment={"NOTE": HOSTILE}, python="python", partition="main"
+    )
     script = tmp_path / "job.sbatch"
     script.write_text(render_script(Job(folder, 0, cluster), folder.parent.parent, folder))
-    ended = run_bash(script, tmp_path, SEEN=str(tmp_path / "seen"), SLURM_JOB_ID="7", SLURM_JOB_NODELIST="n1")
+    ended = run_bash(
+        script, tmp_path, SEEN=str(tmp_path / "seen"), SLURM_JOB_ID="7", SLURM_JOB_NODELIST="n1"
+    )
     assert ended.returncode == 0, ended.stderr
     seen = (tmp_path / "seen").read_text()
     assert seen.startswith(HOSTILE + "\n")
@@ -57,14 +71,20 @@ def test_values_and_folders_reach_a_job_as_they_are(tmp_path: Path, monkeypatch:
 def test_shellcheck_finds_nothing_in_the_jobs_of_hostile_values(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of a trial and of a controller: folders, environment, container options, words of the command."""
+    """Of a trial and of a controller: folders, environment, container options, words of the
+    command.
+    """
     folder = tmp_path / HOSTILE.replace("/", "") / "trials" / "0000-3f9a1c"
     folder.mkdir(parents=True)
     monkeypatch.chdir(folder)
     options = [f"--container-image={HOSTILE}", f"--container-mounts={HOSTILE}:/data"]
-    cluster = Cluster(kind="slurm", environment={"NOTE": HOSTILE}, python="python", container=options)
+    cluster = Cluster(
+        kind="slurm", environment={"NOTE": HOSTILE}, python="python", container=options
+    )
     trial = render_script(Job(folder, 0, cluster), folder.parent.parent, folder)
-    controller = write_controller(cluster, folder.parent.parent, ["python", f"x={HOSTILE}"]).read_text()
+    controller = write_controller(
+        cluster, folder.parent.parent, ["python", f"x={HOSTILE}"]
+    ).read_text()
     assert [shellcheck(script, *KEPT) for script in (trial, controller)] == ["", ""]
 
 
@@ -81,12 +101,17 @@ def test_values_of_a_point_are_words_of_the_command_that_repeats_its_trial(
     here.mkdir()
     monkeypatch.chdir(here)
     experiment = to_experiment(compose(["trainer=fake"]))
-    verdict: Any = SimpleNamespace(point={"note": HOSTILE}, experiment=experiment, setting=read_setting(experiment))
-    trial = write_trial(SweepFolder(here / "s"), 0, verdict, [f"shared={HOSTILE}"], {"note": HOSTILE}, {})
+    verdict: Any = SimpleNamespace(
+        point={"note": HOSTILE}, experiment=experiment, setting=read_setting(experiment)
+    )
+    trial = write_trial(
+        SweepFolder(here / "s"), 0, verdict, [f"shared={HOSTILE}"], {"note": HOSTILE}, {}
+    )
     text = (trial.path / "command.sh").read_text()
     assert shlex.quote(sys.executable) in text
     assert shellcheck(text, *KEPT) == ""
-    assert text.endswith(f"\n{read_trial(trial, False).command}\n")  # also a line of a value that begins with #
+    # also a line of a value that begins with #
+    assert text.endswith(f"\n{read_trial(trial, False).command}\n")
     script = tmp_path / "command.sh"
     script.write_text(text.replace(shlex.quote(sys.executable), "printf '<%s>\\n'", 1))
     said = run_bash(script, tmp_path).stdout
@@ -95,7 +120,9 @@ def test_values_of_a_point_are_words_of_the_command_that_repeats_its_trial(
 
 
 def test_a_variable_of_the_shell_in_braces_stays_text(run: Callable[..., Ended]) -> None:
-    r"""``\${HOME}`` is Hydra's way to write it: the job has ``${HOME}``, and so has a repeated trial."""
+    r"""``\${HOME}`` is Hydra's way to write it: the job has ``${HOME}``, and so has a repeated
+    trial.
+    """
     words = ("trainer=fake", "kl=none", "name=s", "lr=1e-3", "cluster=dry_run")
     written = run(*words, r"cluster.setup=['export P=\${HOME}/x']")
     (trial,) = trials(written.sweep)
@@ -108,7 +135,16 @@ def test_a_variable_of_the_shell_in_braces_stays_text(run: Callable[..., Ended])
     assert r"write \${...} for text" in refused.err
 
 
-WORDS = ["account", "partition", "qos", "constraint", "exclude", "service_partition", "service_account", "service_qos"]
+WORDS = [
+    "account",
+    "partition",
+    "qos",
+    "constraint",
+    "exclude",
+    "service_partition",
+    "service_account",
+    "service_qos",
+]
 
 
 PAIRS = [
@@ -118,7 +154,9 @@ PAIRS = [
 
 
 @pytest.mark.parametrize(("name", "value"), PAIRS)
-def test_a_value_of_a_job_script_that_is_not_one_word_is_refused(here: Path, name: str, value: str) -> None:
+def test_a_value_of_a_job_script_that_is_not_one_word_is_refused(
+    here: Path, name: str, value: str
+) -> None:
     """Or its second line would be a command of the script. No script is written."""
     ended = run_in(here, "trainer=fake", "cluster=dry_run", "lr=1e-3", f'cluster.{name}="{value}"')
     assert ended.code == 2, ended.out

@@ -1,4 +1,6 @@
-"""What a sweep writes and deletes stays in its folder, and its files have the permissions that the user's umask leaves."""
+"""What a sweep writes and deletes stays in its folder, and its files have the permissions that the
+user's umask leaves.
+"""
 
 import os
 from collections.abc import Callable, Iterator
@@ -24,23 +26,37 @@ def umask() -> Iterator[Callable[[int], int]]:
 def test_files_have_the_permissions_that_the_umask_leaves(
     tmp_path: Path, umask: Callable[[int], int], mask: int, mode: int
 ) -> None:
-    """A shared folder stays shared, a private one private; also a file that replaces another one."""
+    """A shared folder stays shared, a private one private; also a file that replaces another
+    one.
+    """
     umask(mask)
     for _ in range(2):
         write_text(tmp_path / "whole", "x")
         append_line(tmp_path / "lines", {})
-    assert {path.name: path.stat().st_mode & 0o777 for path in tmp_path.iterdir()} == {"whole": mode, "lines": mode}
+    assert {path.name: path.stat().st_mode & 0o777 for path in tmp_path.iterdir()} == {
+        "whole": mode,
+        "lines": mode,
+    }
 
 
-def test_all_files_of_a_sweep_can_be_read_by_team_mates(here: Path, run: Callable[..., Ended]) -> None:
+def test_all_files_of_a_sweep_can_be_read_by_team_mates(
+    here: Path, run: Callable[..., Ended]
+) -> None:
     """With the usual umask of 022, and written by the user alone."""
     mask = os.umask(0o022)
     os.umask(mask)
-    if mask != 0o022:  # the commands of the tests are forks of one process that began with it
+    # the commands of the tests are forks of one process that began with it
+    if mask != 0o022:
         pytest.skip(f"the umask is {mask:03o}")
     assert run("trainer=fake", "name=s", "-m", "lr=1e-3,1e-4").code == 0
-    modes = {path: path.stat().st_mode & 0o777 for path in (here / "outputs").rglob("*") if not path.is_symlink()}
-    assert {path for path, mode in modes.items() if mode != (0o755 if path.is_dir() else 0o644)} == set()
+    modes = {
+        path: path.stat().st_mode & 0o777
+        for path in (here / "outputs").rglob("*")
+        if not path.is_symlink()
+    }
+    assert {
+        path for path, mode in modes.items() if mode != (0o755 if path.is_dir() else 0o644)
+    } == set()
 
 
 @pytest.fixture
@@ -59,7 +75,12 @@ def kept(elsewhere: Path) -> int:
 
 
 @pytest.mark.parametrize(
-    "link", ["trials/0000-abcdef", *(f"trials/0000-abcdef/{name}" for name in ("checkpoints", "model")), "trials"]
+    "link",
+    [
+        "trials/0000-abcdef",
+        *(f"trials/0000-abcdef/{name}" for name in ("checkpoints", "model")),
+        "trials",
+    ],
 )
 def test_a_link_in_a_sweep_is_not_followed_when_checkpoints_are_deleted(
     tmp_path: Path, elsewhere: Path, link: str
@@ -105,7 +126,9 @@ def test_a_checkpoint_that_is_a_link_is_not_followed(tmp_path: Path, elsewhere: 
 
 
 @pytest.mark.parametrize("name", ["../x", "a/../../b", "/tmp/x", "..", ".", "a/b", "''"])
-def test_a_sweeps_name_cannot_leave_the_outputs(here: Path, run: Callable[..., Ended], name: str) -> None:
+def test_a_sweeps_name_cannot_leave_the_outputs(
+    here: Path, run: Callable[..., Ended], name: str
+) -> None:
     """One message, and nothing is written."""
     ended = run("trainer=fake", f"name={name}")
     assert ended.code == 2

@@ -1,4 +1,6 @@
-"""A real Slurm: the one that $SLURM_CONF names, for which `make slurm` starts slurm/dev_cluster.sh."""
+"""A real Slurm: the one that $SLURM_CONF names, for which `make slurm` starts
+slurm/dev_cluster.sh.
+"""
 
 import os
 import shutil
@@ -11,10 +13,14 @@ from cluster_jobs import ours, slurm
 
 @pytest.fixture(scope="session", autouse=True)
 def cluster() -> None:
-    """Skip without a cluster of two nodes; fail instead where $GRPOSWEEP_SLURM_REQUIRED says that it must be there."""
+    """Skip without a cluster of two nodes; fail instead where $GRPOSWEEP_SLURM_REQUIRED says that
+    it must be there.
+    """
     why = "no sinfo on this machine"
     if shutil.which("sinfo"):
-        nodes = subprocess.run(["sinfo", "-h", "-N", "-o", "%N"], capture_output=True, text=True, check=False)
+        nodes = subprocess.run(
+            ["sinfo", "-h", "-N", "-o", "%N"], capture_output=True, text=True, check=False
+        )
         if len(set(nodes.stdout.split())) >= 2:
             return
         why = nodes.stderr.strip() or "fewer than two nodes"

@@ -1,4 +1,6 @@
-"""A trial of verl on two nodes of a real Slurm, in a Ray cluster that its job starts; only verl itself is a stub."""
+"""A trial of verl on two nodes of a real Slurm, in a Ray cluster that its job starts; only verl
+itself is a stub.
+"""
 
 import os
 import subprocess
@@ -34,7 +36,11 @@ def ray_processes() -> list[str]:
         except OSError:
             continue
         line = b" ".join(words).decode(errors="replace")
-        if line.startswith("ray::") or "/ray/core/src/ray/" in line or "ray.scripts.scripts" in line:
+        if (
+            line.startswith("ray::")
+            or "/ray/core/src/ray/" in line
+            or "ray.scripts.scripts" in line
+        ):
             found.append(line[:200])
     return found
 
@@ -46,7 +52,9 @@ def ray_folders() -> set[Path]:
 
 @pytest.fixture
 def verl(here: Path) -> Iterator[tuple[str, ...]]:
-    """The overrides of a trial on two nodes; afterwards nothing of Ray is left, processes or folders."""
+    """The overrides of a trial on two nodes; afterwards nothing of Ray is left, processes or
+    folders.
+    """
     if not PYTHON.is_file():
         if os.environ.get("GRPOSWEEP_RAY_REQUIRED"):
             pytest.fail(f"no {PYTHON}")
@@ -59,13 +67,18 @@ def verl(here: Path) -> Iterator[tuple[str, ...]]:
 
 
 def test_a_trial_sees_the_gpus_of_both_nodes(run: Run, verl: tuple[str, ...], here: Path) -> None:
-    """Each GPU is used once, workers have the trial's environment on every node, and the command has the job's shape."""
+    """Each GPU is used once, workers have the trial's environment on every node, and the command
+    has the job's shape.
+    """
     ended = run(*verl, timeout=300)
     assert ended.code == 0, ended.out + ended.err
     seen = read(here / "seen.json")
     assert seen["used"] == [["n1", "0", "x"], ["n1", "1", "x"], ["n2", "0", "x"], ["n2", "1", "x"]]
     assert (seen["resources"]["GPU"], seen["resources"]["CPU"]) == (4, 16)
-    assert (seen["arguments"]["trainer.nnodes"], seen["arguments"]["trainer.n_gpus_per_node"]) == ("2", "2")
+    assert (seen["arguments"]["trainer.nnodes"], seen["arguments"]["trainer.n_gpus_per_node"]) == (
+        "2",
+        "2",
+    )
     (trial,) = trials(ended.sweep)
     assert read(trial / "result.json")["objective"] == 0.5
 
@@ -79,18 +92,29 @@ def test_the_programs_exit_code_is_the_attempts(run: Run, verl: tuple[str, ...])
 
 
 def test_two_jobs_share_the_nodes(run: Run, verl: tuple[str, ...]) -> None:
-    """No port and no folder of one Ray is the other's, and the first to end does not end the other."""
+    """No port and no folder of one Ray is the other's, and the first to end does not end the
+    other.
+    """
     ended = run(
-        *verl, "-m", "lr=1e-6,2e-6", "cluster.max_jobs=2", "+trainer.environment.SECONDS_TO_RUN='5'", timeout=1500
+        *verl,
+        "-m",
+        "lr=1e-6,2e-6",
+        "cluster.max_jobs=2",
+        "+trainer.environment.SECONDS_TO_RUN='5'",
+        timeout=1500,
     )
     assert ended.code == 0, ended.out + ended.err
-    assert [read(trial / "result.json")["status"] for trial in trials(ended.sweep)] == ["finished"] * 2
+    assert [read(trial / "result.json")["status"] for trial in trials(ended.sweep)] == [
+        "finished"
+    ] * 2
 
 
 def test_a_warned_job_stops_the_program_and_starts_ray_again(
     start: Callable[..., "subprocess.Popen[str]"], verl: tuple[str, ...], here: Path
 ) -> None:
-    """Slurm's warning before the time limit reaches every node; only the program on the first one is asked to stop."""
+    """Slurm's warning before the time limit reaches every node; only the program on the first one
+    is asked to stop.
+    """
     command = start(*verl, "+trainer.environment.SECONDS_TO_RUN='600'")
     wait_for(lambda: (here / "seen.json").is_file(), seconds=240)
     first = read(here / "seen.json")["address"]
@@ -101,7 +125,9 @@ def test_a_warned_job_stops_the_program_and_starts_ray_again(
     assert [run.restarts for run in read_runs(trial)] == [0, 1]
 
 
-def test_a_cancelled_job_leaves_no_ray(start: Callable[..., object], verl: tuple[str, ...], here: Path) -> None:
+def test_a_cancelled_job_leaves_no_ray(
+    start: Callable[..., object], verl: tuple[str, ...], here: Path
+) -> None:
     """Scancel while the program runs."""
     start(*verl, "+trainer.environment.SECONDS_TO_RUN='600'")
     wait_for(lambda: (here / "seen.json").is_file(), seconds=240)

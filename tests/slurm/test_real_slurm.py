@@ -1,4 +1,6 @@
-"""Sweeps on a real two-node Slurm, from the command line: the same numbers as here, even if jobs and nodes die."""
+"""Sweeps on a real two-node Slurm, from the command line: the same numbers as here, even if jobs
+and nodes die.
+"""
 
 import signal
 import subprocess
@@ -24,7 +26,13 @@ QUICK = ("cluster.poll_seconds=1", "cluster.cpus_per_gpu=1")
 FOUR_RANKS = ("cluster=slurm", "cluster.nodes=2", "cluster.gpus_per_node=2", *QUICK)
 ONE_RANK = ("cluster=slurm", "cluster.gpus_per_node=0", *QUICK)
 FAKE = ("trainer=fake", "name=s", *ONE_RANK)
-SLOW = (*FAKE, "trainer.args.step_seconds=0.05", "schedule=steps", "schedule.max_steps=100", "schedule.checkpoints=10")
+SLOW = (
+    *FAKE,
+    "trainer.args.step_seconds=0.05",
+    "schedule=steps",
+    "schedule.max_steps=100",
+    "schedule.checkpoints=10",
+)
 
 
 LONG = (*SLOW, "trainer.args.step_seconds=0.2")
@@ -32,7 +40,9 @@ LONG = (*SLOW, "trainer.args.step_seconds=0.2")
 
 def metrics(trial: Path) -> list[dict[str, Any]]:
     """A trial's metrics without what may differ between two runs of it."""
-    return [{k: v for k, v in line.items() if k not in TIMES} for line in lines(trial / "metrics.jsonl")]
+    return [
+        {k: v for k, v in line.items() if k not in TIMES} for line in lines(trial / "metrics.jsonl")
+    ]
 
 
 def events(trial: Path, event: str) -> list[dict[str, Any]]:
@@ -61,24 +71,30 @@ def is_at(here: Path, number: int, least: int) -> Callable[[], bool]:
 
 
 def test_a_sweep_of_real_trials_on_two_nodes_equals_the_local_one(run: Run) -> None:
-    """Two nodes with two ranks each and gloo between them: the metrics of four ranks here, bit for bit."""
+    """Two nodes with two ranks each and gloo between them: the metrics of four ranks here, bit for
+    bit.
+    """
     grid = ("batch=auto", "debug=smoke", "schedule.checkpoints=0", "lr=1e-3", "-m", "kl=none,low")
     there = run(*FOUR_RANKS, "cluster.max_jobs=2", "name=there", *grid, timeout=900)
     assert there.code == 0, there.err + there.out
     here = run("cluster=local", "cluster.processes=4", "name=here", *grid, timeout=900)
     assert here.code == 0, here.err
     assert len(trials(there.sweep)) == 2
-    assert [metrics(trial) for trial in trials(there.sweep)] == [metrics(trial) for trial in trials(here.sweep)]
+    assert [metrics(trial) for trial in trials(there.sweep)] == [
+        metrics(trial) for trial in trials(here.sweep)
+    ]
     assert "n[1-2]" in (trials(there.sweep)[0] / "logs" / "job.log").read_text()
 
 
 def test_a_requeued_trial_and_one_over_its_time_limit_equal_an_undisturbed_one(
     run: Run, start: LaunchCommand, here: Path
 ) -> None:
-    """Both are real training on two ranks; the limit's warning stops all ranks at a rollout boundary.
+    """Both are real training on two ranks; the limit's warning stops all ranks at a rollout
+    boundary.
 
-    The limit is raised once it has ended a run: on a busy machine the imports alone would use it up each time.
-    So many steps take more than the half minute after which the limit warns, on a fast machine too.
+    The limit is raised once it has ended a run: on a busy machine the imports alone would use it up
+    each time. So many steps take more than the half minute after which the limit warns, on a fast
+    machine too.
     """
     long = (
         "batch=auto",
@@ -88,27 +104,44 @@ def test_a_requeued_trial_and_one_over_its_time_limit_equal_an_undisturbed_one(
         "schedule.checkpoints=15",
     )
     two = ("cluster=slurm", "cluster.gpus_per_node=1", "cluster.nodes=2", *QUICK)
-    undisturbed = trials(run("cluster=local", "cluster.processes=2", "name=undisturbed", *long, timeout=900).sweep)[0]
+    undisturbed = trials(
+        run("cluster=local", "cluster.processes=2", "name=undisturbed", *long, timeout=900).sweep
+    )[0]
     requeued = start(*two, "name=s", *long)
     wait_for(is_at(here, 0, 60), 600)
     slurm("scontrol", "requeue", *ours())
     output, _ = requeued.communicate(timeout=900)
     assert requeued.returncode == 0, output
-    limited = start(*two, "name=limited", "cluster.walltime_min=1", "cluster.warn_seconds=30", *long)
+    limited = start(
+        *two, "name=limited", "cluster.walltime_min=1", "cluster.warn_seconds=30", *long
+    )
     sweep = here / "outputs" / "limited"
-    wait_for(lambda: any(run.restarts for trial in sweep.glob("trials/*") for run in read_runs(trial)), 900)
+    wait_for(
+        lambda: any(run.restarts for trial in sweep.glob("trials/*") for run in read_runs(trial)),
+        900,
+    )
     slurm("scontrol", "update", f"JobId={''.join(ours())}", "TimeLimit=30")
     output, _ = limited.communicate(timeout=900)
     assert limited.returncode == 0, output
     for folder in (trials(here / "outputs" / "s")[0], trials(sweep)[0]):
         assert metrics(folder) == metrics(undisturbed)
         assert [run for run in read_runs(folder) if run.restarts]
-        assert len(events(folder, "intent")) == 1  # the same job throughout
+        # the same job throughout
+        assert len(events(folder, "intent")) == 1
 
 
-def test_a_sweep_survives_ten_deaths_of_its_controller(run: Run, start: LaunchCommand, here: Path) -> None:
+def test_a_sweep_survives_ten_deaths_of_its_controller(
+    run: Run, start: LaunchCommand, here: Path
+) -> None:
     """Kill -9 at any moment: no trial lost, none twice, no orphan job, and the grid's best."""
-    grid = (*SLOW, "schedule.max_steps=40", "cluster.max_jobs=4", "-m", "lr=1e-5,1e-4,3e-4,1e-3,3e-3,1e-2", "seed=0,1")
+    grid = (
+        *SLOW,
+        "schedule.max_steps=40",
+        "cluster.max_jobs=4",
+        "-m",
+        "lr=1e-5,1e-4,3e-4,1e-3,3e-3,1e-2",
+        "seed=0,1",
+    )
     for delay in (0.6, 1.0, 1.3, 1.5, 1.7, 2.0, 2.3, 2.6, 3.0, 3.5):
         process = start(*grid)
         time.sleep(delay)
@@ -120,8 +153,11 @@ def test_a_sweep_survives_ten_deaths_of_its_controller(run: Run, start: LaunchCo
     assert len(folders) == 12
     assert all(len(events(folder, "intent")) == 1 for folder in folders)
     for folder in folders:
-        assert [line["step"] for line in lines(folder / "metrics.jsonl") if line["kind"] == "train"] == [*range(1, 41)]
-    # a controller that dies right after a submission does not note the job, which may have ended before the next one looks
+        assert [
+            line["step"] for line in lines(folder / "metrics.jsonl") if line["kind"] == "train"
+        ] == [*range(1, 41)]
+    # a controller that dies right after a submission does not note the job, which may have ended
+    # before the next one looks
     jobs = [event["job_id"] for folder in folders for event in events(folder, "started")]
     assert len(set(jobs)) == len(jobs) >= 6
     assert not ours()
@@ -129,7 +165,9 @@ def test_a_sweep_survives_ten_deaths_of_its_controller(run: Run, start: LaunchCo
     assert read_config(folders[best])["lr"] == 1e-3
 
 
-def test_ctrl_c_detaches_and_the_same_command_comes_back(run: Run, start: LaunchCommand, here: Path) -> None:
+def test_ctrl_c_detaches_and_the_same_command_comes_back(
+    run: Run, start: LaunchCommand, here: Path
+) -> None:
     """The job continues meanwhile, and is not submitted again."""
     process = start(*SLOW, "lr=1e-3")
     wait_for(is_at(here, 0, 10))
@@ -169,7 +207,11 @@ def test_a_trial_survives_its_node(start: LaunchCommand, here: Path) -> None:
         output, _ = process.communicate(timeout=900)
     finally:
         # An error where the node has come back by itself, as clusters may be told to allow.
-        subprocess.run(["scontrol", "update", f"NodeName={node}", "State=RESUME"], capture_output=True, check=False)
+        subprocess.run(
+            ["scontrol", "update", f"NodeName={node}", "State=RESUME"],
+            capture_output=True,
+            check=False,
+        )
     assert process.returncode == 0, output
     (folder,) = trials(here / "outputs" / "s")
     train = [line for line in lines(folder / "metrics.jsonl") if line["kind"] == "train"]
@@ -195,28 +237,44 @@ def test_a_job_that_can_never_start_is_refused(run: Run) -> None:
     assert not ours()
 
 
-@pytest.mark.parametrize("name", ['it\'s a "test"', "100% %j %x", "back\\slash", "$HOME `id` ;#", "new\nline"])
+@pytest.mark.parametrize(
+    "name", ['it\'s a "test"', "100% %j %x", "back\\slash", "$HOME `id` ;#", "new\nline"]
+)
 def test_hostile_folder_names_are_only_names(name: str, here: Path) -> None:
     """Quotes, Slurm's own patterns, shell syntax, a line break."""
     folder = here / name
     folder.mkdir()
     process = subprocess.run(
         [sys.executable, str(RUN), *FAKE, "lr=1e-3"],
-        cwd=folder, env=environment(), capture_output=True, text=True, timeout=300, check=False,
-    )  # fmt: skip
+        cwd=folder,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
     assert process.returncode == 0, process.stdout + process.stderr
     assert read(trials(folder / "outputs" / "s")[0] / "result.json")["status"] == "finished"
 
 
 def test_a_preempted_trial_gives_way_and_continues(start: LaunchCommand, here: Path) -> None:
-    """A job of the partition with the higher priority takes all CPUs; ours stops at a boundary and requeues itself."""
-    process = start(*SLOW, "cluster.partition=low", "cluster.extra=[--exclusive]", "cluster.nodes=2", "lr=1e-3")
+    """A job of the partition with the higher priority takes all CPUs; ours stops at a boundary and
+    requeues itself.
+    """
+    process = start(
+        *SLOW, "cluster.partition=low", "cluster.extra=[--exclusive]", "cluster.nodes=2", "lr=1e-3"
+    )
     wait_for(is_at(here, 0, 20))
-    other = slurm("sbatch", "--parsable", "--nodes=2", "--exclusive", "--output=/dev/null", "--wrap=sleep 3").strip()
+    other = slurm(
+        "sbatch", "--parsable", "--nodes=2", "--exclusive", "--output=/dev/null", "--wrap=sleep 3"
+    ).strip()
     output, _ = process.communicate(timeout=900)
     assert process.returncode == 0, output
     (folder,) = trials(here / "outputs" / "s")
-    assert slurm("squeue", "--noheader", "--states=all", f"--job={other}", "--format=%T").strip() == "COMPLETED"
+    assert (
+        slurm("squeue", "--noheader", "--states=all", f"--job={other}", "--format=%T").strip()
+        == "COMPLETED"
+    )
     assert "warned" in (folder / "logs" / "job.log").read_text()
     train = [line for line in lines(folder / "metrics.jsonl") if line["kind"] == "train"]
     assert [line["step"] for line in train] == [*range(1, 101)]
@@ -224,7 +282,9 @@ def test_a_preempted_trial_gives_way_and_continues(start: LaunchCommand, here: P
 
 
 def test_the_controller_may_be_a_job_that_requeues_itself(run: Run, here: Path) -> None:
-    """The command returns at once; its time limit lets the controller continue in another run of the same job."""
+    """The command returns at once; its time limit lets the controller continue in another run of
+    the same job.
+    """
     grid = (*SLOW, "cluster.max_jobs=1", "cluster.controller=job", "-m", "lr=1e-4,3e-4,1e-3,3e-3")
     handed = run(*grid)
     assert handed.code == 0, handed.err
@@ -233,14 +293,22 @@ def test_the_controller_may_be_a_job_that_requeues_itself(run: Run, here: Path) 
     assert "already" in again.out or "another controller" in again.err
     controller = handed.out.split("Slurm job ")[1].split(";")[0]
     wait_for(is_at(here, 1, 5))
-    slurm("scancel", "--batch", "--signal=USR1", controller)  # as its time limit would
-    wait_for(lambda: len(list(here.glob("outputs/s/trials/*/result.json"))) == 4 and not ours(), 180)
-    assert all(read(trial / "result.json")["status"] == "finished" for trial in trials(here / "outputs" / "s"))
+    # as its time limit would
+    slurm("scancel", "--batch", "--signal=USR1", controller)
+    wait_for(
+        lambda: len(list(here.glob("outputs/s/trials/*/result.json"))) == 4 and not ours(), 180
+    )
+    assert all(
+        read(trial / "result.json")["status"] == "finished"
+        for trial in trials(here / "outputs" / "s")
+    )
     assert all(len(events(trial, "intent")) == 1 for trial in trials(here / "outputs" / "s"))
     assert "best: trial" in (here / "outputs" / "s" / "controller.out").read_text()
 
 
-def test_cancel_ends_the_sweeps_jobs_and_only_those(run: Run, start: LaunchCommand, here: Path) -> None:
+def test_cancel_ends_the_sweeps_jobs_and_only_those(
+    run: Run, start: LaunchCommand, here: Path
+) -> None:
     """Another sweep's job lives on, and the cancelled sweep can be resumed."""
     for name in ("s", "other"):
         process = start(*LONG, f"name={name}", "lr=1e-3")
@@ -250,8 +318,12 @@ def test_cancel_ends_the_sweeps_jobs_and_only_those(run: Run, start: LaunchComma
     assert len(ours()) == 2
     done = subprocess.run(
         [sys.executable, "-m", "grposweep", "cancel", "s"],
-        cwd=here, env=environment(PYTHONPATH=str(RUN.parent)), capture_output=True, text=True, check=True,
-    )  # fmt: skip
+        cwd=here,
+        env=environment(PYTHONPATH=str(RUN.parent)),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     assert "cancelled 1 job " in done.stdout
     wait_for(lambda: len(ours()) == 1)
     assert run(*LONG, "lr=1e-3").code == 0
@@ -269,24 +341,34 @@ def test_jobs_run_the_code_of_their_submission(run: Run) -> None:
 
 
 def test_a_full_queue_is_filled_again_as_its_jobs_end(run: Run) -> None:
-    """This quality of service lets a user have three jobs in the queue; the sweep would have six."""
-    ended = run(*FAKE, "cluster.qos=few", "cluster.max_jobs=6", "-m", "lr=1e-4,2e-4,3e-4,1e-3,2e-3,3e-3")
+    """This quality of service lets a user have three jobs in the queue; the sweep would have
+    six.
+    """
+    ended = run(
+        *FAKE, "cluster.qos=few", "cluster.max_jobs=6", "-m", "lr=1e-4,2e-4,3e-4,1e-3,2e-3,3e-3"
+    )
     assert ended.code == 0, ended.err
-    assert [read(trial / "result.json")["status"] for trial in trials(ended.sweep)] == ["finished"] * 6
+    assert [read(trial / "result.json")["status"] for trial in trials(ended.sweep)] == [
+        "finished"
+    ] * 6
     assert all(len(events(trial, "intent")) == 1 for trial in trials(ended.sweep))
 
 
 def test_accounting_says_how_a_job_ended_that_the_queue_has_forgotten(
     run: Run, start: LaunchCommand, here: Path
 ) -> None:
-    """Cancelled without a controller, and gone from squeue: told apart from one that has to be run again."""
+    """Cancelled without a controller, and gone from squeue: told apart from one that has to be run
+    again.
+    """
     process = start(*SLOW, "lr=1e-3")
     wait_for(is_at(here, 0, 10))
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=900)
     (job,) = ours()
     slurm("scancel", job)
-    wait_for(lambda: job not in slurm("squeue", "--noheader", "--states=all", "--format=%i").split(), 120)
+    wait_for(
+        lambda: job not in slurm("squeue", "--noheader", "--states=all", "--format=%i").split(), 120
+    )
     ended = run(*SLOW, "lr=1e-3")
     assert ended.code == 1
     (trial,) = trials(ended.sweep)

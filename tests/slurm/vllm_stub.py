@@ -1,4 +1,5 @@
-"""Stands in for a vLLM server where only a job's steps are tested: says where it is, answers 503 for a while, then 200.
+"""Stands in for a vLLM server where only a job's steps are tested: says where it is, answers 503
+for a while, then 200.
 
 The real server is in tests/gpu_stack/test_vllm_server.py.
 """
@@ -21,5 +22,11 @@ class Answers(http.server.BaseHTTPRequestHandler):
 
 
 if __name__ == "__main__":
-    print("node", os.environ["SLURMD_NODENAME"], "gpus", os.environ["CUDA_VISIBLE_DEVICES"], flush=True)
+    print(
+        "node",
+        os.environ["SLURMD_NODENAME"],
+        "gpus",
+        os.environ["CUDA_VISIBLE_DEVICES"],
+        flush=True,
+    )
     http.server.HTTPServer(("", int(os.environ["GRPOSWEEP_VLLM_PORT"])), Answers).serve_forever()

@@ -10,7 +10,14 @@ from grporecipe.errors import UserError
 from grporecipe.files import write_json
 from grposweep.schema import Experiment, Model, Task
 from grposweep.storage import paths
-from grposweep.storage.inputs import SAMPLED, WHOLE_BYTES, Inputs, TrialInputs, digest_of, find_inputs
+from grposweep.storage.inputs import (
+    SAMPLED,
+    WHOLE_BYTES,
+    Inputs,
+    TrialInputs,
+    digest_of,
+    find_inputs,
+)
 
 
 def write_trial(sweep: Path, inputs: Inputs) -> TrialInputs:
@@ -39,7 +46,9 @@ def test_a_changed_file_of_a_local_model_folder_is_noticed(tmp_path: Path) -> No
 def test_a_large_file_is_hashed_by_samples(tmp_path: Path) -> None:
     """Its size and its first and last bytes count; a sparse file stands for it."""
     digests = []
-    for number, (size, at) in enumerate(((WHOLE_BYTES + 1, 0), (WHOLE_BYTES + 1, WHOLE_BYTES), (WHOLE_BYTES + 2, 0))):
+    for number, (size, at) in enumerate(
+        ((WHOLE_BYTES + 1, 0), (WHOLE_BYTES + 1, WHOLE_BYTES), (WHOLE_BYTES + 2, 0))
+    ):
         large = tmp_path / f"{number}.bin"
         with large.open("wb") as file:
             os.truncate(large, size)

@@ -45,14 +45,18 @@ def test_a_lease_ends_with_its_holder(tmp_path: Path) -> None:
     [(socket.gethostname(), 2**22 + 1), ("another-host", 1), (socket.gethostname(), os.getpid())],
     ids=["no such process", "elsewhere", "a reused pid"],
 )
-def test_a_holder_that_is_dead_or_whose_counter_stands_still_is_followed(tmp_path: Path, host: str, pid: int) -> None:
+def test_a_holder_that_is_dead_or_whose_counter_stands_still_is_followed(
+    tmp_path: Path, host: str, pid: int
+) -> None:
     """Clocks of two machines differ; a counter that does not move says the same everywhere."""
     holder(tmp_path / "lease.json", host, pid)
     with Lease(tmp_path / "lease.json") as lease:
         lease.check()
 
 
-def test_a_pid_that_another_process_got_is_no_holder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pid_that_another_process_got_is_no_holder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """By the time of the process's start; nothing is watched."""
     monkeypatch.setattr(module, "PATIENCE_SECONDS", 3600.0)
     known = {"owner": "other", "host": socket.gethostname(), "pid": os.getpid(), "counter": 3}
@@ -102,7 +106,9 @@ def test_a_wait_for_a_holder_elsewhere_is_explained(
     holder(tmp_path / "lease.json", "another-host", 12)
     with Lease(tmp_path / "lease.json"):
         pass
-    assert capsys.readouterr().err.startswith("process 12 on another-host held this sweep last; watching")
+    assert capsys.readouterr().err.startswith(
+        "process 12 on another-host held this sweep last; watching"
+    )
 
 
 def test_a_controller_that_lost_its_lease_stops_and_does_not_take_it_back(tmp_path: Path) -> None:
@@ -120,7 +126,9 @@ def test_a_folder_that_is_gone_was_not_taken_over(tmp_path: Path) -> None:
     sweep.mkdir()
     with Lease(sweep / "lease.json") as lease:
         sweep.rename(tmp_path / "t")
-        with pytest.raises(LeaseLostError, match="is gone: it was renamed or removed while its sweep ran"):
+        with pytest.raises(
+            LeaseLostError, match="is gone: it was renamed or removed while its sweep ran"
+        ):
             lease.check()
 
 

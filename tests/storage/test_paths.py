@@ -17,8 +17,14 @@ NAMES = {value for name, value in vars(paths).items() if name.isupper()} - COMMO
 
 
 def spelled(path: Path) -> list[str]:
-    """The names of files that a module spells as strings of their own; messages may mention them."""
-    strings = [node.value for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Constant)]
+    """The names of files that a module spells as strings of their own; messages may mention
+    them.
+    """
+    strings = [
+        node.value
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Constant)
+    ]
     return [text for text in strings if isinstance(text, str) and text in NAMES]
 
 
@@ -26,14 +32,24 @@ def test_no_other_module_spells_the_name_of_a_sweeps_file() -> None:
     """To rename a file, change one line."""
     # Logs of trials and sweeps are found by name in grporecipe too, which does not know sweeps.
     others = {Path(paths.__file__), Path(readers.__file__), Path(command.__file__)}
-    assert (readers.METRICS, readers.PLAN, readers.CONFIG) == (paths.METRICS, paths.PLAN, paths.CONFIG)
+    assert (readers.METRICS, readers.PLAN, readers.CONFIG) == (
+        paths.METRICS,
+        paths.PLAN,
+        paths.CONFIG,
+    )
     assert command.SWEEP == paths.SWEEP
     modules = [path for path in (PROJECT / "src").rglob("*.py") if path not in others]
-    assert {str(path.relative_to(PROJECT)): found for path in modules if (found := spelled(path))} == {}
+    assert {
+        str(path.relative_to(PROJECT)): found for path in modules if (found := spelled(path))
+    } == {}
 
 
-def test_sweeps_are_listed_from_any_folder_by_their_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the user has started some; a name alone is refused with the path to give, because another folder may reuse it."""
+def test_sweeps_are_listed_from_any_folder_by_their_paths(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the user has started some; a name alone is refused with the path to give, because
+    another folder may reuse it.
+    """
     monkeypatch.setenv("GRPOSWEEP_CACHE", str(tmp_path / "cache"))
     here, elsewhere = tmp_path / "here", tmp_path / "elsewhere"
     here.mkdir()

@@ -41,9 +41,15 @@ def outputs() -> Iterator[Path]:
 
 @pytest.mark.parametrize(
     ("closed", "look"),
-    [("theirs", lambda outputs: find_sweep("theirs", outputs)), (".", newest_sweep), (".", read_sweeps)],
+    [
+        ("theirs", lambda outputs: find_sweep("theirs", outputs)),
+        (".", newest_sweep),
+        (".", read_sweeps),
+    ],
 )
-def test_a_folder_that_may_not_be_read_is_named(outputs: Path, closed: str, look: Callable[[Path], object]) -> None:
+def test_a_folder_that_may_not_be_read_is_named(
+    outputs: Path, closed: str, look: Callable[[Path], object]
+) -> None:
     """It is not said to hold no sweep."""
     (outputs / closed).chmod(0)
     with as_another_user(), pytest.raises(UserError, match=r"cannot be read .*chmod -R go\+rX"):
@@ -56,4 +62,6 @@ def test_a_file_that_may_not_be_read_hides_no_other_sweep(outputs: Path) -> None
     with as_another_user():
         views, damaged = read_sweeps(outputs)
     assert [view.name for view in views] == ["mine"]
-    assert damaged == [f"{(outputs / 'theirs' / 'sweep.yaml').resolve()} cannot be read (Permission denied)"]
+    assert damaged == [
+        f"{(outputs / 'theirs' / 'sweep.yaml').resolve()} cannot be read (Permission denied)"
+    ]

@@ -35,7 +35,8 @@ def test_every_run_of_a_restarted_job_counts_and_the_wait_between_them_does_not(
     clock[0] += 60
     (tmp_path / "heartbeat").write_text("{}")
     os.utime(tmp_path / "heartbeat", (clock[0], clock[0]))
-    clock[0] += 500  # killed, and waiting in the queue
+    # killed, and waiting in the queue
+    clock[0] += 500
     start_run(tmp_path, attempt=1, devices=2, restarts=1)
     clock[0] += 40
     end_run(tmp_path, attempt=1)
@@ -43,7 +44,9 @@ def test_every_run_of_a_restarted_job_counts_and_the_wait_between_them_does_not(
     assert [run.restarts for run in read_runs(tmp_path)] == [0, 1]
 
 
-def test_a_run_under_way_costs_up_to_now_and_a_dead_one_up_to_its_last_sign(tmp_path: Path, clock: list[float]) -> None:
+def test_a_run_under_way_costs_up_to_now_and_a_dead_one_up_to_its_last_sign(
+    tmp_path: Path, clock: list[float]
+) -> None:
     """This one has never moved its heartbeat."""
     start_run(tmp_path, attempt=0, devices=1)
     clock[0] += 30
@@ -58,7 +61,9 @@ def test_a_trial_that_never_ran_costs_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("jump", [7200, -7200])
 def test_a_clock_that_jumps_costs_nothing(tmp_path: Path, clock: list[float], jump: int) -> None:
-    """By two hours, forward or back: a minute's run is a minute's, under way and when it has ended."""
+    """By two hours, forward or back: a minute's run is a minute's, under way and when it has
+    ended.
+    """
     start_run(tmp_path, attempt=0, devices=8)
     clock[0] += 60 + jump
     assert run_cost(tmp_path, is_running=True, most=60.0)[0] <= 60
@@ -67,7 +72,9 @@ def test_a_clock_that_jumps_costs_nothing(tmp_path: Path, clock: list[float], ju
     assert run_cost(tmp_path) == (60, 480)
 
 
-def test_a_dead_run_is_no_longer_than_its_controller_watched_it(tmp_path: Path, clock: list[float]) -> None:
+def test_a_dead_run_is_no_longer_than_its_controller_watched_it(
+    tmp_path: Path, clock: list[float]
+) -> None:
     """Its last sign of life is dated by the clock that jumped."""
     start_run(tmp_path, attempt=0, devices=1)
     (tmp_path / "heartbeat").write_text("{}")

@@ -1,4 +1,6 @@
-"""Rows of JSON lines as a list with the methods that training scripts call; source: datasets 5.2 arrow_dataset.py."""
+"""Rows of JSON lines as a list with the methods that training scripts call; source: datasets 5.2
+arrow_dataset.py.
+"""
 
 import json
 from collections.abc import Callable

@@ -1,6 +1,8 @@
-"""Unsloth, the part that replaces TRL's classes when it is imported: by generated source in a file of the working directory.
+"""Unsloth, the part that replaces TRL's classes when it is imported: by generated source in a file
+of the working directory.
 
-Source: unsloth models/rl.py (``_patch_trl_rl_trainers``), unsloth_zoo compiler.py (``create_new_function``).
+Source: unsloth models/rl.py (``_patch_trl_rl_trainers``), unsloth_zoo compiler.py
+(``create_new_function``).
 """
 
 import importlib.util

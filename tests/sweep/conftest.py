@@ -9,9 +9,15 @@ from support import run_in
 
 # Invalid points, a crash, labels of several types.
 GRID = (
-    "trainer=fake", "name=s", "trainer.args.crash_above_lr=5e-3", "-m", "lr=1e-2,1e-3", "batch=small,open_r1_medium",
-    "kl.sync_ref_model=true,false", "kl=low",
-)  # fmt: skip
+    "trainer=fake",
+    "name=s",
+    "trainer.args.crash_above_lr=5e-3",
+    "-m",
+    "lr=1e-2,1e-3",
+    "batch=small,open_r1_medium",
+    "kl.sync_ref_model=true,false",
+    "kl=low",
+)
 
 
 @pytest.fixture(scope="session")

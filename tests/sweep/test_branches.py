@@ -1,4 +1,6 @@
-"""``grposweep continue`` with changed keys: children of a checkpoint, one change each, on the same data and random numbers."""
+"""``grposweep continue`` with changed keys: children of a checkpoint, one change each, on the same
+data and random numbers.
+"""
 
 import shutil
 from collections.abc import Callable
@@ -28,12 +30,16 @@ Run = Callable[..., Ended]
 
 @pytest.fixture
 def parent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TrialFolder:
-    """A recorded trial of 8 steps with fake checkpoints at 2 and 4, none of which is ever trained here."""
+    """A recorded trial of 8 steps with fake checkpoints at 2 and 4, none of which is ever trained
+    here.
+    """
     monkeypatch.chdir(tmp_path)
     trial = tmp_path / "outputs" / "s" / "trials" / "0000-abcdef"
     for step in (2, 4):
         (trial / "checkpoints" / f"checkpoint-{step}").mkdir(parents=True)
-        (trial / "checkpoints" / f"checkpoint-{step}" / "fake.json").write_text(f'{{"step": {step}}}')
+        (trial / "checkpoints" / f"checkpoint-{step}" / "fake.json").write_text(
+            f'{{"step": {step}}}'
+        )
     (trial.parents[1] / "sweep.yaml").write_text("name: s\n")
     experiment = Experiment()
     experiment.trainer.kind, experiment.schedule.max_steps = "fake", 8
@@ -44,17 +50,26 @@ def parent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TrialFolder:
 
 @pytest.mark.parametrize(
     ("step", "change", "why"),
-    [(4, "seed=1,2", "search.seeds=N"), (4, "batch.num_generations=4", "the data order would change"),
-     (4, "model=qwen3_0_6b", "the weights of this model"), (4, "optimizer.optim=sgd", "the state of the other optimizer"),
-     (4, "kl.ref_model_sync_steps=3", "the reference model is that of the checkpoint"),
-     (4, "cluster.processes=2 lr=1e-4", "so many ranks"),
-     (4, "lr=interval(1e-5,1e-3)", "List them"), (4, "lr=0.0003", "changes nothing"),
-     (4, "sweeps=kl_grid", "would replace several groups"),
-     (4, "search=grid lr=1e-4", "a branch compares each value with a control"),
-     (7, "lr=1e-4", "has no checkpoint there (it has checkpoints at 2, 4). Set --from 4"),
-     (None, "lr=1e-4", "lr: with another value than its own ... Set --from 4 (it has checkpoints at 2, 4)"),
-     (4, "schedule.max_steps=16 lr=1e-4", "follow a plan of the whole training")],
-)  # fmt: skip
+    [
+        (4, "seed=1,2", "search.seeds=N"),
+        (4, "batch.num_generations=4", "the data order would change"),
+        (4, "model=qwen3_0_6b", "the weights of this model"),
+        (4, "optimizer.optim=sgd", "the state of the other optimizer"),
+        (4, "kl.ref_model_sync_steps=3", "the reference model is that of the checkpoint"),
+        (4, "cluster.processes=2 lr=1e-4", "so many ranks"),
+        (4, "lr=interval(1e-5,1e-3)", "List them"),
+        (4, "lr=0.0003", "changes nothing"),
+        (4, "sweeps=kl_grid", "would replace several groups"),
+        (4, "search=grid lr=1e-4", "a branch compares each value with a control"),
+        (7, "lr=1e-4", "has no checkpoint there (it has checkpoints at 2, 4). Set --from 4"),
+        (
+            None,
+            "lr=1e-4",
+            "lr: with another value than its own ... Set --from 4 (it has checkpoints at 2, 4)",
+        ),
+        (4, "schedule.max_steps=16 lr=1e-4", "follow a plan of the whole training"),
+    ],
+)
 def test_what_a_branch_cannot_do_is_refused_before_anything_starts(
     parent: TrialFolder, step: int | None, change: str, why: str
 ) -> None:
@@ -74,7 +89,9 @@ def test_a_branch_whose_changes_are_all_invalid_is_refused(
     assert [path.name for path in Path("outputs").iterdir()] == ["s"]
 
 
-def test_a_trial_that_kept_no_checkpoint_is_answered_with_the_command_that_keeps_them(parent: TrialFolder) -> None:
+def test_a_trial_that_kept_no_checkpoint_is_answered_with_the_command_that_keeps_them(
+    parent: TrialFolder,
+) -> None:
     """trainer.keep=best deletes them at the end of a training."""
     parent.delete_checkpoints()
     with pytest.raises(UserError, match=r"grposweep rerun .* trainer\.keep=all"):
@@ -89,10 +106,15 @@ def test_a_child_is_another_experiment_than_a_training_from_the_start() -> None:
     assert whole_id != fork_id
 
 
-def test_a_child_starts_with_what_its_parent_had_logged(parent: TrialFolder, tmp_path: Path) -> None:
+def test_a_child_starts_with_what_its_parent_had_logged(
+    parent: TrialFolder, tmp_path: Path
+) -> None:
     """The state lies in the fork's own sweep: the parent may lose its checkpoints."""
     (parent.path / "metrics.jsonl").write_text('{"step": 1}\n')
-    source, child = parent.path / "checkpoints" / "checkpoint-4", tmp_path / "fork" / "trials" / "0000-a"
+    source, child = (
+        parent.path / "checkpoints" / "checkpoint-4",
+        tmp_path / "fork" / "trials" / "0000-a",
+    )
     child.mkdir(parents=True)
     state = ForkState("s", parent.path.name, 4, 0, checkpoint_hash(source))
     state.keep(source, parent.path, tmp_path / "fork")
@@ -120,7 +142,9 @@ def test_a_continuations_page_and_status_say_what_it_started_from(tmp_path: Path
     sweep = tmp_path / "x"
     (sweep / "trials").mkdir(parents=True)
     state = ForkState("/a/lr_batch", "0003-abcdef", 40, 0, "0123456789abcdef")
-    (sweep / "sweep.yaml").write_text(yaml.safe_dump({"identity": "x", "provenance": {"fork_of": asdict(state)}}))
+    (sweep / "sweep.yaml").write_text(
+        yaml.safe_dump({"identity": "x", "provenance": {"fork_of": asdict(state)}})
+    )
     console = Console(width=100)
     with console.capture() as shown:
         console.print(status_screen(read_sweep(SweepFolder(sweep))))
@@ -132,12 +156,26 @@ def test_a_branch_with_accepted_changes_is_another_sweep(sweep_here: Sweep, tmp_
     prompts = tmp_path / "p.jsonl"
     prompts.write_text('{"prompt": "1+0=", "answer": "1"}\n' * 9)
     task = ("task=jsonl", "task.path=p.jsonl", "task.eval_prompts=1")
-    fake = ("trainer=fake", "trainer.keep=all", "schedule=steps", "schedule.max_steps=8", "name=s", "lr=1e-3")
+    fake = (
+        "trainer=fake",
+        "trainer.keep=all",
+        "schedule=steps",
+        "schedule.max_steps=8",
+        "name=s",
+        "lr=1e-3",
+    )
     parent = TrialFolder(trials(sweep_here(*fake, *task))[0])
     prompts.write_text('{"prompt": "1+0=", "answer": "2"}\n' * 9)
     for choice in ("recorded", "accept"):
-        assert continue_trial(parent, ["lr=1e-2", "search.seeds=2", f"search.changed_files={choice}"], 4) == 0
-    read_by = [read(path)["files"] for path in Path("outputs").glob("s-*/trials/0000-*/provenance.json")]
+        assert (
+            continue_trial(
+                parent, ["lr=1e-2", "search.seeds=2", f"search.changed_files={choice}"], 4
+            )
+            == 0
+        )
+    read_by = [
+        read(path)["files"] for path in Path("outputs").glob("s-*/trials/0000-*/provenance.json")
+    ]
     assert len({str(files) for files in read_by}) == 2
 
 
@@ -145,19 +183,35 @@ def test_a_branch_can_be_resumed_from_its_own_copy_after_a_move(
     sweep_here: Sweep, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The parent's checkpoints are gone, and paths in the records name the old folder."""
-    fake = ("trainer=fake", "trainer.keep=all", "schedule=steps", "schedule.max_steps=8", "name=s", "lr=1e-3")
+    fake = (
+        "trainer=fake",
+        "trainer.keep=all",
+        "schedule=steps",
+        "schedule.max_steps=8",
+        "name=s",
+        "lr=1e-3",
+    )
     parent = TrialFolder(trials(sweep_here(*fake))[0])
     change = ["lr=1e-2", "search.seeds=2"]
     assert continue_trial(parent, change, 4) == 0
     parent.delete_checkpoints()
     shutil.move("outputs", "moved")
-    assert continue_trial(TrialFolder(tmp_path / "moved" / "s" / "trials" / parent.path.name), change, 4) == 0
+    assert (
+        continue_trial(
+            TrialFolder(tmp_path / "moved" / "s" / "trials" / parent.path.name), change, 4
+        )
+        == 0
+    )
     assert "4 of them recorded already" in capsys.readouterr().out
 
 
 @pytest.mark.slow
-def test_a_branch_is_a_sweep_that_compares_with_its_parent_and_can_be_resumed(run: Run, here: Path) -> None:
-    """The control repeats the parent; the record names parent, step and hash; the same command continues without the parent."""
+def test_a_branch_is_a_sweep_that_compares_with_its_parent_and_can_be_resumed(
+    run: Run, here: Path
+) -> None:
+    """The control repeats the parent; the record names parent, step and hash; the same command
+    continues without the parent.
+    """
     fake = (
         "trainer=fake",
         "trainer.keep=all",
@@ -174,8 +228,14 @@ def test_a_branch_is_a_sweep_that_compares_with_its_parent_and_can_be_resumed(ru
     assert first.code == ExitCode.FINISHED, first.err
     assert "the control against its parent: every number of metrics.jsonl is the same" in first.out
     said = yaml.safe_load((first.sweep / "sweep.yaml").read_text())["provenance"]["fork_of"]
-    assert (said["sweep"], said["trial"], said["step"]) == (str(original.parents[1]), original.name, step)
-    assert said["sha256"].startswith(load_experiment(trials(first.sweep)[1] / "config.yaml").trainer.fork or "none")
+    assert (said["sweep"], said["trial"], said["step"]) == (
+        str(original.parents[1]),
+        original.name,
+        step,
+    )
+    assert said["sha256"].startswith(
+        load_experiment(trials(first.sweep)[1] / "config.yaml").trainer.fork or "none"
+    )
     (effect,) = read(first.sweep / "effects.json")["effects"]
     assert load_experiment(trials(first.sweep)[0] / "config.yaml").search.at == "best"
     assert (effect["parameter"], effect["verdict"], effect["effect"]["seeds"]) == ("lr", "worse", 2)

@@ -1,4 +1,6 @@
-"""``search.budget=12h`` limits every sweep: what runs stops at a rollout boundary, and a larger budget continues it."""
+"""``search.budget=12h`` limits every sweep: what runs stops at a rollout boundary, and a larger
+budget continues it.
+"""
 
 import sys
 from collections.abc import Callable
@@ -18,8 +20,15 @@ from grposweep.sweep.spending import Spending
 from grposweep.sweep.trial_queue import TrialQueue
 from support import grposweep, lines, read, run_in, trials
 
-PACE = ("trainer=fake", "name=s", "trainer.args.step_seconds=0.02", "schedule=steps", "schedule.max_steps=50")
-SPENT = "search.budget=0.0002h"  # less than the second that a trial takes
+PACE = (
+    "trainer=fake",
+    "name=s",
+    "trainer.args.step_seconds=0.02",
+    "schedule=steps",
+    "schedule.max_steps=50",
+)
+# less than the second that a trial takes
+SPENT = "search.budget=0.0002h"
 
 
 def statuses(here: Path) -> list[str]:
@@ -31,18 +40,30 @@ SWEEPS = {
     "a grid": ("-m", "lr=1e-4,1e-3"),
     "a list of points": ("search.points=[{lr:1e-4},{lr:1e-3}]",),
     "one factor": ("-m", "search=one_factor", "search.seeds=2", "lr=choice(1e-3)"),
-    "an adaptive search": ("-m", "search.trials=2", "search.effort=1", "search=tpe", "lr=interval(1e-4,1e-3)"),
+    "an adaptive search": (
+        "-m",
+        "search.trials=2",
+        "search.effort=1",
+        "search=tpe",
+        "lr=interval(1e-4,1e-3)",
+    ),
 }
 
 
 @pytest.mark.parametrize("name", SWEEPS)
-def test_hours_stop_a_sweep_in_the_middle_and_a_larger_budget_continues_it(tmp_path: Path, name: str) -> None:
+def test_hours_stop_a_sweep_in_the_middle_and_a_larger_budget_continues_it(
+    tmp_path: Path, name: str
+) -> None:
     """Nothing has failed, nothing else starts, and no step is trained twice."""
     words = (*PACE, *SWEEPS[name])
     first = run_in(tmp_path, *words, SPENT)
     said = " ".join(first.out.split())
-    assert first.code == 1, first.err  # no trial has finished
-    assert "search.budget=0.0002h is spent: 1 running trial will stop at the next rollout boundary" in said
+    # no trial has finished
+    assert first.code == 1, first.err
+    assert (
+        "search.budget=0.0002h is spent: 1 running trial will stop at the next rollout boundary"
+        in said
+    )
     assert "to go, of which 1 begun; run the same command with a larger budget to continue" in said
     assert statuses(tmp_path) == ["stopped"]
     assert "failed" not in grposweep(tmp_path, "status", "s").out
@@ -69,15 +90,24 @@ def test_hours_stop_a_command_that_cannot_resume_and_it_starts_over(tmp_path: Pa
         "with open(sys.argv[1] + '/metrics.jsonl', 'w') as file:\n"
         "    for step in range(1, 21):\n"
         "        time.sleep(0.05)\n"
-        "        print(json.dumps({'step': step, 'eval_reward': step / 20}), file=file, flush=True)\n"
+        "        print(json.dumps({'step': step, 'eval_reward': step / 20}), file=file, "
+        "flush=True)\n"
     )
     command = f'trainer.command="{sys.executable} {program} {{output}} {{lr}}"'
     metrics = "trainer.metrics={output}/metrics.jsonl"
-    words = ("trainer=command", "name=s", command, metrics, "cluster.processes=1", "-m", "lr=1e-4,1e-3")
-    first = run_in(tmp_path, *words, "search.budget=0.0001h")
-    assert "search.budget=0.0001h is spent: 1 running trial will stop" in " ".join(first.out.split()), (
-        first.out + first.err
+    words = (
+        "trainer=command",
+        "name=s",
+        command,
+        metrics,
+        "cluster.processes=1",
+        "-m",
+        "lr=1e-4,1e-3",
     )
+    first = run_in(tmp_path, *words, "search.budget=0.0001h")
+    assert "search.budget=0.0001h is spent: 1 running trial will stop" in " ".join(
+        first.out.split()
+    ), first.out + first.err
     assert statuses(tmp_path) == ["stopped"]
     last = run_in(tmp_path, *words, "search.budget=1h")
     assert last.code == 0, last.out + last.err
@@ -112,7 +142,9 @@ def test_a_budget_of_exactly_the_hours_of_the_trials_is_spent(
     assert spent == [False, True, False]
 
 
-def test_a_resumed_sweep_tries_the_points_of_another_list(compose: Callable[[list[str]], DictConfig]) -> None:
+def test_a_resumed_sweep_tries_the_points_of_another_list(
+    compose: Callable[[list[str]], DictConfig],
+) -> None:
     """The first of the new list, too, although the first of the old one was tried."""
     validator = build_validator(compose, "lr=interval(1e-3,1e-2)")
     study, started = SweepStudy(validator.space, "maximize"), []

@@ -1,4 +1,6 @@
-"""``grposweep continue``: a trial continues from its last checkpoint to the end of a longer schedule."""
+"""``grposweep continue``: a trial continues from its last checkpoint to the end of a longer
+schedule.
+"""
 
 import pytest
 
@@ -10,7 +12,14 @@ from in_process import Sweep
 from refused import says
 from support import lines, trials
 
-FAKE = ("trainer=fake", "schedule=steps", "schedule.max_steps=4", "schedule.evaluations=2", "name=s", "lr=1e-3,1e-4")
+FAKE = (
+    "trainer=fake",
+    "schedule=steps",
+    "schedule.max_steps=4",
+    "schedule.evaluations=2",
+    "name=s",
+    "lr=1e-3,1e-4",
+)
 
 
 @pytest.fixture
@@ -19,24 +28,43 @@ def finished(sweep_here: Sweep) -> list[TrialFolder]:
     return list(map(TrialFolder, trials(sweep_here(*FAKE, "trainer.keep=best_checkpoint"))))
 
 
-def test_the_winner_is_trained_longer_and_its_curve_is_one_piece(finished: list[TrialFolder]) -> None:
-    """The loser's checkpoint is gone. Evaluations stay as far apart, and a warmup stays as long as it was."""
-    assert [(trial.path / "checkpoints" / "checkpoint-4").is_dir() for trial in finished] == [True, False]
+def test_the_winner_is_trained_longer_and_its_curve_is_one_piece(
+    finished: list[TrialFolder],
+) -> None:
+    """The loser's checkpoint is gone. Evaluations stay as far apart, and a warmup stays as long as
+    it was.
+    """
+    assert [(trial.path / "checkpoints" / "checkpoint-4").is_dir() for trial in finished] == [
+        True,
+        False,
+    ]
     assert continue_trial(finished[0], ["schedule.max_steps=8"]) == 0
     (longer,) = trials(next(finished[0].sweep.path.parent.glob("s-*")))
-    assert [line["step"] for line in lines(longer / "metrics.jsonl") if line["kind"] == "eval"] == [0, 2, 4, 6, 8]
+    assert [line["step"] for line in lines(longer / "metrics.jsonl") if line["kind"] == "eval"] == [
+        0,
+        2,
+        4,
+        6,
+        8,
+    ]
     experiment = load_experiment(longer / "config.yaml")
     assert (experiment.optimizer.warmup_steps, experiment.schedule.budget_completions) == (1, None)
 
 
 @pytest.mark.parametrize(
     ("trial", "overrides", "why"),
-    [(1, ["schedule.max_steps=8"], "no checkpoint (trainer.keep=best_checkpoint) ... trainer.keep=last"),
-     (0, [], "no length: a trial continues to the end of one longer schedule"),
-     (0, ["schedule.evaluations=3"], "Set one of schedule.max_steps"),
-     (0, ["schedule.max_steps=4"], "has trained 4. Set a longer one"),
-     (0, ["schedule.max_steps=8", "schedule.epochs=1"], "one longer schedule")],
-)  # fmt: skip
+    [
+        (
+            1,
+            ["schedule.max_steps=8"],
+            "no checkpoint (trainer.keep=best_checkpoint) ... trainer.keep=last",
+        ),
+        (0, [], "no length: a trial continues to the end of one longer schedule"),
+        (0, ["schedule.evaluations=3"], "Set one of schedule.max_steps"),
+        (0, ["schedule.max_steps=4"], "has trained 4. Set a longer one"),
+        (0, ["schedule.max_steps=8", "schedule.epochs=1"], "one longer schedule"),
+    ],
+)
 def test_what_cannot_continue_is_refused_with_what_to_set(
     finished: list[TrialFolder], trial: int, overrides: list[str], why: str
 ) -> None:
@@ -46,10 +74,13 @@ def test_what_cannot_continue_is_refused_with_what_to_set(
     assert not list(finished[0].sweep.path.parent.glob("s-*"))
 
 
-def test_a_decaying_rate_is_asked_about(sweep_here: Sweep, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_decaying_rate_is_asked_about(
+    sweep_here: Sweep, capsys: pytest.CaptureFixture[str]
+) -> None:
     """It says what differs, and without a terminal it needs --yes."""
     (trial,) = map(
-        TrialFolder, trials(sweep_here(*FAKE[:-1], "lr=1e-3", "optimizer=adamw_linear", "trainer.keep=last"))
+        TrialFolder,
+        trials(sweep_here(*FAKE[:-1], "lr=1e-3", "optimizer=adamw_linear", "trainer.keep=last")),
     )
     with pytest.raises(UserError, match="Add --yes"):
         continue_trial(trial, ["schedule.max_steps=8"])

@@ -1,4 +1,6 @@
-"""When a controller has nothing left to do, and whom it watches, over a launcher of the test's own."""
+"""When a controller has nothing left to do, and whom it watches, over a launcher of the test's
+own.
+"""
 
 import json
 import shutil
@@ -73,20 +75,31 @@ def test_a_trial_without_gpu_memory_is_tried_again_only_in_smaller_micro_batches
 def test_a_trial_that_others_crowd_out_moves_to_other_nodes_a_limited_number_of_times(
     place: Place, tmp_path: Path
 ) -> None:
-    """A scheduler does not wait for memory. The trial keeps its micro-batch, and its failure says who held how much."""
-    controller = open_controller(SweepFolder(tmp_path), place, NoStopping(), "lr=1e-3", "cluster.requeue_limit=2")
+    """A scheduler does not wait for memory. The trial keeps its micro-batch, and its failure says
+    who held how much.
+    """
+    controller = open_controller(
+        SweepFolder(tmp_path), place, NoStopping(), "lr=1e-3", "cluster.requeue_limit=2"
+    )
     for attempt in range(3):
         controller.tick()
         place.finish(str(attempt), "crowded")
     controller.tick()
-    folder, held = place.jobs[0].folder, "54 of the GPU's 79.1 GiB in use, 24 GiB held by process 1218, not ours"
+    folder, held = (
+        place.jobs[0].folder,
+        "54 of the GPU's 79.1 GiB in use, 24 GiB held by process 1218, not ours",
+    )
     steps = [line["step"] for line in lines(folder / "attempts.jsonl") if line["event"] == "ended"]
     assert steps == ["elsewhere", "elsewhere", "fail"]
-    needs = [line["needs_gib"] for line in lines(folder / "attempts.jsonl") if line["event"] == "ended"]
-    assert needs == [56.05, pytest.approx(61.655), pytest.approx(67.82, abs=0.01)]  # what was free did not suffice
+    needs = [
+        line["needs_gib"] for line in lines(folder / "attempts.jsonl") if line["event"] == "ended"
+    ]
+    # what was free did not suffice
+    assert needs == [56.05, pytest.approx(61.655), pytest.approx(67.82, abs=0.01)]
     assert read(folder / "result.json")["failure"]["message"] == f"out of GPU memory: {held}"
     assert (
-        controller.outcomes.news[0] == f"trial 0: out of GPU memory: {held}; it has no checkpoint yet and starts over"
+        controller.outcomes.news[0]
+        == f"trial 0: out of GPU memory: {held}; it has no checkpoint yet and starts over"
     )
     assert not (folder / "healed.json").exists()
     assert not (tmp_path / "memory.jsonl").exists()
@@ -128,7 +141,9 @@ class Decides(NoStopping):
 def test_a_request_that_comes_after_the_end_of_a_trial_changes_nothing(
     place: Place, tmp_path: Path, action: Action
 ) -> None:
-    """A shared file system may show an evaluation, and the result of the job that has ended a minute later."""
+    """A shared file system may show an evaluation, and the result of the job that has ended a
+    minute later.
+    """
     folder = SweepFolder(tmp_path)
     controller = open_controller(folder, place, Decides(action), "lr=1e-3")
     controller.tick()
@@ -164,7 +179,9 @@ def test_an_objective_that_a_trial_does_not_report_ends_the_sweep_unless_another
     assert len(place.jobs) == (4 if finished else 2)
 
 
-def test_a_sweep_that_is_stopped_does_not_wait_for_a_busy_place(place: Place, tmp_path: Path) -> None:
+def test_a_sweep_that_is_stopped_does_not_wait_for_a_busy_place(
+    place: Place, tmp_path: Path
+) -> None:
     """Nothing is to be submitted any more."""
     controller = open_controller(SweepFolder(tmp_path), place, NoStopping(), RATES)
     place.is_busy = True
@@ -173,7 +190,9 @@ def test_a_sweep_that_is_stopped_does_not_wait_for_a_busy_place(place: Place, tm
     assert controller.tick()
 
 
-def test_a_sweep_that_stopped_itself_does_not_wait_for_a_busy_place(place: Place, tmp_path: Path) -> None:
+def test_a_sweep_that_stopped_itself_does_not_wait_for_a_busy_place(
+    place: Place, tmp_path: Path
+) -> None:
     """Three trials have failed alike while the place takes no fourth."""
     controller = open_controller(SweepFolder(tmp_path), place, NoStopping(), RATES)
     controller.tick()
@@ -188,13 +207,17 @@ def test_a_sweep_that_stopped_itself_does_not_wait_for_a_busy_place(place: Place
 
 
 def test_curves_are_judged_until_the_sweep_is_asked_to_stop(place: Place, tmp_path: Path) -> None:
-    """Afterwards every attempt ends at its next boundary, and continues with the next controller."""
+    """Afterwards every attempt ends at its next boundary, and continues with the next
+    controller.
+    """
     controller = open_controller(SweepFolder(tmp_path), place, Stops(), RATES)
     controller.tick()
     place.evaluate("0", 0.5)
     controller.tick()
     first, second = (
-        json.loads((job.folder / "control.json").read_text()) if (job.folder / "control.json").exists() else {}
+        json.loads((job.folder / "control.json").read_text())
+        if (job.folder / "control.json").exists()
+        else {}
         for job in place.jobs
     )
     assert (first["action"], first["reason"], second) == ("prune", "trial 0 is not needed", {})
@@ -213,26 +236,38 @@ class Warns(Place):
 
 
 @pytest.mark.parametrize(("seconds", "said"), [(60.0, 0), (200.0, 1)])
-def test_a_warning_that_comes_too_late_for_a_rollout_is_printed_once(tmp_path: Path, seconds: float, said: int) -> None:
+def test_a_warning_that_comes_too_late_for_a_rollout_is_printed_once(
+    tmp_path: Path, seconds: float, said: int
+) -> None:
     """As soon as it is known how long one takes; the first one does not count."""
     place = Warns()
     controller = open_controller(SweepFolder(tmp_path), place, NoStopping(), RATES)
     controller.tick()
     for step, each in enumerate((900.0, seconds, seconds), start=1):
         for job in place.alive.values():
-            MetricsFile(job.folder, 0).write("train", step, 64 * step, {"loss": 0.1, "time/step": each})
+            MetricsFile(job.folder, 0).write(
+                "train", step, 64 * step, {"loss": 0.1, "time/step": each}
+            )
             write_json(job.folder / "heartbeat", {"step": step})
         controller.tick()
     found = [line for line in controller.outcomes.news if "cluster.warn_seconds=300" in line]
     assert len(found) == said
 
 
-def test_an_unfinished_trial_continues_with_the_values_that_it_was_recorded_with(place: Place, tmp_path: Path) -> None:
-    """An option of a searched group may stand for other values in another release; more processes are the user's choice."""
+def test_an_unfinished_trial_continues_with_the_values_that_it_was_recorded_with(
+    place: Place, tmp_path: Path
+) -> None:
+    """An option of a searched group may stand for other values in another release; more processes
+    are the user's choice.
+    """
     folder = SweepFolder(tmp_path)
     controller = open_controller(folder, place, NoStopping(), RATES)
     controller.tick()
-    check_recorded(folder, controller.study, Validator(*composed(RATES, "cluster.processes=2", "cluster.warm=false")))
+    check_recorded(
+        folder,
+        controller.study,
+        Validator(*composed(RATES, "cluster.processes=2", "cluster.warm=false")),
+    )
     with pytest.raises(UserError, match=r"trial 0 \(lr=0\.001\) was recorded with other values"):
         check_recorded(folder, controller.study, Validator(*composed(RATES, "model.dtype=auto")))
 
@@ -248,11 +283,15 @@ def test_an_edited_option_does_not_rank_among_trials_that_finished_with_the_old_
         place.finish(name, "finished")
     assert controller.tick()
     check_recorded(folder, controller.study, Validator(*composed(words)))
-    with pytest.raises(UserError, match=r"trial 0 \(kl=low\) was recorded .* \(kl\.beta=0\.001 there, 0\.7 here\)"):
+    with pytest.raises(
+        UserError, match=r"trial 0 \(kl=low\) was recorded .* \(kl\.beta=0\.001 there, 0\.7 here\)"
+    ):
         check_recorded(folder, controller.study, Validator(*composed(words, "kl.beta=0.7")))
 
 
-def test_an_attempt_that_signal_9_ended_says_what_usually_sends_it(place: Place, tmp_path: Path) -> None:
+def test_an_attempt_that_signal_9_ended_says_what_usually_sends_it(
+    place: Place, tmp_path: Path
+) -> None:
     """It leaves no result, and its log has no error."""
     controller = open_controller(SweepFolder(tmp_path), place, NoStopping(), "lr=1e-3")
     controller.tick()
@@ -260,15 +299,20 @@ def test_an_attempt_that_signal_9_ended_says_what_usually_sends_it(place: Place,
     controller.tick()
     failure = read(place.jobs[0].folder / "result.json")["failure"]
     assert (failure["kind"], failure["class"]) == ("signal 9", "killed")
-    assert failure["message"].startswith("killed (signal 9), usually by the kernel when memory ran out")
+    assert failure["message"].startswith(
+        "killed (signal 9), usually by the kernel when memory ran out"
+    )
 
 
 def test_a_trial_whose_folder_is_removed_begins_again(
     place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its attempt is ended, the others continue, and the user is told once."""
-    monkeypatch.setattr(place, "cancel", lambda _: place.ends.update({"0": End(-9)}))  # it leaves no files
-    monkeypatch.setattr(place, "submit", lambda job: place.jobs.append(job) or f"job-{len(place.jobs) - 1}")
+    # it leaves no files
+    monkeypatch.setattr(place, "cancel", lambda _: place.ends.update({"0": End(-9)}))
+    monkeypatch.setattr(
+        place, "submit", lambda job: place.jobs.append(job) or f"job-{len(place.jobs) - 1}"
+    )
     controller = open_controller(SweepFolder(tmp_path), place, NoStopping(), RATES)
     controller.tick()
     folder = controller.running[0].folder
@@ -276,14 +320,22 @@ def test_a_trial_whose_folder_is_removed_begins_again(
     controller.tick()
     controller.tick()
     assert place.alive["2"].folder == folder.path
-    assert sum("was removed; the trial starts from the beginning" in line for line in controller.outcomes.news) == 1
+    assert (
+        sum(
+            "was removed; the trial starts from the beginning" in line
+            for line in controller.outcomes.news
+        )
+        == 1
+    )
     for name in list(place.alive):
         place.finish(name, "finished")
     controller.tick()
     assert folder.result.value is not None
 
 
-def test_a_controller_that_was_replaced_while_it_wrote_a_folder_submits_nothing(place: Place, tmp_path: Path) -> None:
+def test_a_controller_that_was_replaced_while_it_wrote_a_folder_submits_nothing(
+    place: Place, tmp_path: Path
+) -> None:
     """The disk stalled for so long that another controller took over."""
     controller = open_controller(SweepFolder(tmp_path), place, NoStopping(), RATES)
 
@@ -298,8 +350,12 @@ def test_a_controller_that_was_replaced_while_it_wrote_a_folder_submits_nothing(
     assert place.jobs == []
 
 
-def test_silence_counts_only_while_the_controller_watches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Suspended for hours, or held by a file system that stalled for both, it has not seen the attempt be silent."""
+def test_silence_counts_only_while_the_controller_watches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Suspended for hours, or held by a file system that stalled for both, it has not seen the
+    attempt be silent.
+    """
     clock = SimpleNamespace(monotonic=lambda: 0.0)
     monkeypatch.setattr(attempts, "time", clock)
     monitor = HeartbeatMonitor(tmp_path / "heartbeat", looked=0.0)

@@ -1,4 +1,6 @@
-"""Damaged files of a sweep are named by `status` and by the resume, with what follows; nothing is changed."""
+"""Damaged files of a sweep are named by `status` and by the resume, with what follows; nothing is
+changed.
+"""
 
 import json
 import math
@@ -18,7 +20,11 @@ COMMAND = ("trainer=fake", "name=s", "-m", "lr=1e-3,2e-3,3e-3")
 
 def tree(sweep: Path) -> dict[str, bytes]:
     """Every file with its content."""
-    return {str(path.relative_to(sweep)): path.read_bytes() for path in sweep.rglob("*") if path.is_file()}
+    return {
+        str(path.relative_to(sweep)): path.read_bytes()
+        for path in sweep.rglob("*")
+        if path.is_file()
+    }
 
 
 def append(path: Path, text: str) -> None:
@@ -34,13 +40,19 @@ def first(sweep: Path) -> Path:
 
 def finished(sweep: Path) -> Path:
     """The folder of the first trial that finished."""
-    return next(path for path in trials(sweep) if read(path / "result.json")["status"] == "finished")
+    return next(
+        path for path in trials(sweep) if read(path / "result.json")["status"] == "finished"
+    )
 
 
 def lose_number(sweep: Path, number: float | None = None) -> Path:
-    """Give the finished trial a result without a number, as NaN is written or as another program may write it."""
+    """Give the finished trial a result without a number, as NaN is written or as another program
+    may write it.
+    """
     trial = finished(sweep)
-    (trial / "result.json").write_text(json.dumps({**read(trial / "result.json"), "objective": number}))
+    (trial / "result.json").write_text(
+        json.dumps({**read(trial / "result.json"), "objective": number})
+    )
     return trial
 
 
@@ -65,7 +77,9 @@ def make_link(sweep: Path, trial: Path) -> Path:
 
 def write_twice(sweep: Path) -> None:
     """A second folder for a number, never attempted."""
-    shutil.copytree(first(sweep), twin := first(sweep).with_name(first(sweep).name.split("-")[0] + "-000000"))
+    shutil.copytree(
+        first(sweep), twin := first(sweep).with_name(first(sweep).name.split("-")[0] + "-000000")
+    )
     (twin / "attempts.jsonl").unlink()
     (twin / "trial.json").write_text('{"point": {}, "attributes": {"experiment": "000000"}}')
 
@@ -79,7 +93,8 @@ def replace_folder(path: Path) -> None:
 DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "conflicts in a result": (
         lambda s: conflict(first(s) / "result.json"),
-        "/result.json has conflict marks of git in line 2, so it is skipped; the trial is trained again",
+        "/result.json has conflict marks of git in line 2, so it is skipped; the trial is "
+        "trained again",
     ),
     "an empty control": (
         lambda s: (first(s) / "control.json").write_text("[]"),
@@ -90,13 +105,23 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
         "prepared.json holds no JSON object, so it is skipped; the sweep's command prepares again",
     ),
     "two folders": (write_twice, " has 2 folders, so one of them is skipped"),
-    "no record": (lambda s: (first(s) / "trial.json").unlink(), "it is skipped; provenance.json states it"),
+    "no record": (
+        lambda s: (first(s) / "trial.json").unlink(),
+        "it is skipped; provenance.json states it",
+    ),
     "no record and no copy": (
         lambda s: [(first(s) / name).unlink() for name in ("trial.json", "provenance.json")],
-        "/trial.json does not state the trial's point, so the trial is skipped; overrides.yaml has the point",
+        "/trial.json does not state the trial's point, so the trial is skipped; overrides.yaml "
+        "has the point",
     ),
-    "torn attempts": (lambda s: append(first(s) / "attempts.jsonl", '{"atte'), "/attempts.jsonl has 1 torn line (line 4)"),
-    "torn metrics": (lambda s: append(first(s) / "metrics.jsonl", "\x00\x00\n{"), "/metrics.jsonl has 2 torn lines"),
+    "torn attempts": (
+        lambda s: append(first(s) / "attempts.jsonl", '{"atte'),
+        "/attempts.jsonl has 1 torn line (line 4)",
+    ),
+    "torn metrics": (
+        lambda s: append(first(s) / "metrics.jsonl", "\x00\x00\n{"),
+        "/metrics.jsonl has 2 torn lines",
+    ),
     "conflicts in metrics": (
         lambda s: conflict(finished(s) / "metrics.jsonl"),
         "/metrics.jsonl has conflict marks of git in line 2, so that line is skipped",
@@ -106,22 +131,31 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
         "/metrics.jsonl cannot be read (it is not a regular file), so it is skipped",
     ),
     "a step twice": (
-        lambda s: append(finished(s) / "metrics.jsonl", (finished(s) / "metrics.jsonl").read_text().splitlines()[1] + "\n"),
+        lambda s: append(
+            finished(s) / "metrics.jsonl",
+            (finished(s) / "metrics.jsonl").read_text().splitlines()[1] + "\n",
+        ),
         "/metrics.jsonl has step 1 more than once, so its curve shows 1 twice",
     ),
     "no runs": (lambda s: (finished(s) / "runs.jsonl").unlink(), "/runs.jsonl lacks runs of"),
-    "no configuration": (lambda s: (first(s) / "config.yaml").unlink(), "has no config.yaml that can be read"),
+    "no configuration": (
+        lambda s: (first(s) / "config.yaml").unlink(),
+        "has no config.yaml that can be read",
+    ),
     "another configuration": (
         lambda s: append(first(s) / "config.yaml", "seed: 5\n"),
         "/config.yaml was changed after the trial was written; restore it",
     ),
-    "a cut curve": (lambda s: cut(finished(s) / "metrics.jsonl"), "/metrics.jsonl ends at step 0 of"),
+    "a cut curve": (
+        lambda s: cut(finished(s) / "metrics.jsonl"),
+        "/metrics.jsonl ends at step 0 of",
+    ),
     "a linked trial": (lambda s: make_link(s, finished(s)), "is a symbolic link"),
     "attempts twice": (
         lambda s: append(first(s) / "attempts.jsonl", (first(s) / "attempts.jsonl").read_text()),
         "/attempts.jsonl states that attempt 0 was announced after attempt 0",
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", DAMAGE)
@@ -137,7 +171,9 @@ def test_status_names_a_damaged_file_and_what_follows(sweep: Path, name: str) ->
 
 @pytest.fixture(scope="module")
 def damaged(tmp_path_factory: pytest.TempPathFactory) -> tuple[Ended, Ended, Ended, Path]:
-    """`status` of a sweep with a result in conflict and a torn line, its resume, and `status` after it."""
+    """`status` of a sweep with a result in conflict and a torn line, its resume, and `status` after
+    it.
+    """
     here = tmp_path_factory.mktemp("damaged")
     assert run_in(here, *COMMAND).code == 0
     conflict(trials(here / "outputs" / "s")[1] / "result.json")
@@ -146,30 +182,43 @@ def damaged(tmp_path_factory: pytest.TempPathFactory) -> tuple[Ended, Ended, End
     return looked, run_in(here, *COMMAND), grposweep(here, "status", "s"), here / "outputs" / "s"
 
 
-def test_status_and_the_resume_say_the_same_lines(damaged: tuple[Ended, Ended, Ended, Path]) -> None:
+def test_status_and_the_resume_say_the_same_lines(
+    damaged: tuple[Ended, Ended, Ended, Path],
+) -> None:
     """File, damage and consequence."""
     looked, resumed, _, sweep = damaged
     for ended in (looked, resumed):
         said = " ".join(ended.out.split())
-        assert f"{trials(sweep)[1].name}/result.json has conflict marks of git in line 2, so it is skipped" in said
+        assert (
+            f"{trials(sweep)[1].name}/result.json has conflict marks of git in line 2, so it is "
+            "skipped"
+        ) in said
         assert f"{trials(sweep)[2].name}/metrics.jsonl has 1 torn line" in said
 
 
-def test_a_trial_whose_result_is_damaged_was_attempted(damaged: tuple[Ended, Ended, Ended, Path]) -> None:
+def test_a_trial_whose_result_is_damaged_was_attempted(
+    damaged: tuple[Ended, Ended, Ended, Path],
+) -> None:
     """`status` says so, counts nothing as running, and the resume trains it again."""
     looked, _, after, sweep = damaged
     assert "trial 1: attempt 0 ended, and the trial runs again" in looked.out
     assert "not running, with 1 to go" in looked.out
     assert "3 finished" in after.out
     assert "1 file" in after.out
-    assert [line["attempt"] for line in lines(trials(sweep)[1] / "attempts.jsonl") if line["event"] == "intent"] == [
+    assert [
+        line["attempt"]
+        for line in lines(trials(sweep)[1] / "attempts.jsonl")
+        if line["event"] == "intent"
+    ] == [
         0,
         1,
     ]
 
 
 @pytest.mark.parametrize("number", [None, math.nan])
-def test_a_finished_trial_without_a_number_has_one_state_everywhere(tmp_path: Path, number: float | None) -> None:
+def test_a_finished_trial_without_a_number_has_one_state_everywhere(
+    tmp_path: Path, number: float | None
+) -> None:
     """It has failed, with its reason; the sweep's command runs it again."""
     assert run_in(tmp_path, *COMMAND).code == 0
     trial = lose_number(tmp_path / "outputs" / "s", number)
@@ -182,13 +231,17 @@ def test_a_finished_trial_without_a_number_has_one_state_everywhere(tmp_path: Pa
 
 
 def test_a_resume_trains_into_no_link(tmp_path: Path) -> None:
-    """It is refused with the link's name before anything is written; a trial that is over may lie elsewhere."""
+    """It is refused with the link's name before anything is written; a trial that is over may lie
+    elsewhere.
+    """
     command = ("trainer=fake", "name=s", "trainer.args.crash_above_lr=5e-3", "-m", "lr=1e-3,1e-2")
     assert run_in(tmp_path, *command).code == 0
     sweep = tmp_path / "outputs" / "s"
     make_link(sweep, finished(sweep))
     assert run_in(tmp_path, *command).code == 0
-    failed = next(path for path in trials(sweep) if read(path / "result.json")["status"] == "failed")
+    failed = next(
+        path for path in trials(sweep) if read(path / "result.json")["status"] == "failed"
+    )
     failed.rename(tmp_path / "other")
     failed.symlink_to(tmp_path / "other")
     before = tree(tmp_path / "other")
@@ -199,7 +252,9 @@ def test_a_resume_trains_into_no_link(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(sys.platform == "darwin", reason="its file system takes UTF-8 names only")
-def test_a_working_directory_whose_name_is_not_utf8_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+def test_a_working_directory_whose_name_is_not_utf8_is_refused_before_anything_is_written(
+    tmp_path: Path,
+) -> None:
     """In one line that shows the name, and so is such a folder of outputs."""
     here = Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9"))
     here.mkdir()

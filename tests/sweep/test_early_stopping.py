@@ -1,4 +1,6 @@
-"""What a controller makes of learning curves: each evaluation is judged once, and control.json keeps the decision."""
+"""What a controller makes of learning curves: each evaluation is judged once, and control.json
+keeps the decision.
+"""
 
 import json
 from collections.abc import Sequence
@@ -7,14 +9,23 @@ from typing import Any
 
 import pytest
 
-from grposweep.search.early_stopping import Action, Curve, Decision, NoStopping, State, StoppingPolicy
+from grposweep.search.early_stopping import (
+    Action,
+    Curve,
+    Decision,
+    NoStopping,
+    State,
+    StoppingPolicy,
+)
 from grposweep.storage.folders import SweepFolder
 from grposweep.train.records import MetricsFile
 from toy_launcher import Place, open_controller
 
 
 class Pauses(NoStopping):
-    """Pauses each trial at each of its evaluations, and keeps what it was shown; promotes when ``promotes`` is set."""
+    """Pauses each trial at each of its evaluations, and keeps what it was shown; promotes when
+    ``promotes`` is set.
+    """
 
     def __init__(self) -> None:
         self.shown: list[tuple[Curve, Sequence[Curve]]] = []
@@ -88,7 +99,10 @@ def test_a_promoted_trial_is_judged_by_new_evaluations_only(tmp_path: Path) -> N
     policy.promotes = True
     sweep.controller.tick()
     sweep.come_back()
-    assert (sweep.place.jobs[2].folder, sweep.place.jobs[2].attempt) == (sweep.place.jobs[1].folder, 1)
+    assert (sweep.place.jobs[2].folder, sweep.place.jobs[2].attempt) == (
+        sweep.place.jobs[1].folder,
+        1,
+    )
     assert sweep.asked("2")["action"] == "run"
     assert sweep.evaluate("2", 0.6)["action"] == "pause"
     assert [curve.held_out for curve, _ in policy.shown] == [(0.5,), (0.5, 0.6)]
@@ -119,7 +133,9 @@ def test_no_guard_ends_what_all_others_are_compared_with(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(("value", "told"), [(0.05, 0.05), (0.4, 0.1)])
-def test_a_sampler_is_told_the_worst_of_a_collapsed_trial(tmp_path: Path, value: float, told: float) -> None:
+def test_a_sampler_is_told_the_worst_of_a_collapsed_trial(
+    tmp_path: Path, value: float, told: float
+) -> None:
     """Its own last value, or that of the worst finished trial (0.1)."""
     sweep = Sweep(tmp_path, NoStopping())
     MetricsFile(sweep.place.jobs[1].folder, 0).write("eval", 0, 0, {"eval_reward": 0.9})

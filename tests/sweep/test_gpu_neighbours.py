@@ -1,4 +1,6 @@
-"""Sweeps on a GPU that others use as well. A folder stands for the GPU: nvidia-smi and the fake trainer read it."""
+"""Sweeps on a GPU that others use as well. A folder stands for the GPU: nvidia-smi and the fake
+trainer read it.
+"""
 
 import os
 import signal
@@ -69,7 +71,9 @@ def gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Gpu]:
     """The only GPU of this machine, as nvidia-smi and CUDA_VISIBLE_DEVICES name it."""
     found, tools = Gpu(tmp_path / "gpu"), tmp_path / "tools"
     tools.mkdir()
-    (tools / "nvidia-smi").write_text(NVIDIA_SMI.format(python=sys.executable, gpu=str(found.folder)))
+    (tools / "nvidia-smi").write_text(
+        NVIDIA_SMI.format(python=sys.executable, gpu=str(found.folder))
+    )
     (tools / "nvidia-smi").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tools}:{os.environ['PATH']}")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
@@ -86,14 +90,19 @@ def log_of(here: Path) -> str:
 
 def once_it_waits(here: Path, act: Callable[[], object], times: int = 1) -> threading.Thread:
     """Act in another thread once the log says so often that a trial waits."""
-    thread = threading.Thread(target=lambda: (wait_for(lambda: log_of(here).count("waits. ") >= times, 60), act()))
+    thread = threading.Thread(
+        target=lambda: (wait_for(lambda: log_of(here).count("waits. ") >= times, 60), act())
+    )
     thread.start()
     return thread
 
 
 def ends(sweep: Path) -> list[list[tuple[str | None, bool]]]:
     """Of each trial the failures of its attempts, and whether they do not count."""
-    events = [[e for e in lines(trial / "attempts.jsonl") if e["event"] == "ended"] for trial in trials(sweep)]
+    events = [
+        [e for e in lines(trial / "attempts.jsonl") if e["event"] == "ended"]
+        for trial in trials(sweep)
+    ]
     return [[(e.get("failure"), bool(e.get("again"))) for e in each] for each in events]
 
 
@@ -103,7 +112,9 @@ CROWDED, FINE = ("gpu_memory", True), (None, False)
 def test_a_sweep_waits_for_a_neighbour_and_loses_nothing(
     gpu: Gpu, sweep_here: Sweep, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The trial fails, waits and continues: no attempt is spent, no micro-batch is halved, one line says who holds how much."""
+    """The trial fails, waits and continues: no attempt is spent, no micro-batch is halved, one line
+    says who holds how much.
+    """
     gpu.take(56)
     seen: list[str] = []
 
@@ -114,8 +125,14 @@ def test_a_sweep_waits_for_a_neighbour_and_loses_nothing(
     thread = once_it_waits(tmp_path, leave)
     folder = sweep_here(*gpu.words(30), "lr=1e-4,2e-4,3e-4")
     thread.join()
-    said, held = " ".join(capsys.readouterr().out.split()), f"56 GiB held by process {gpu.neighbour.pid}, not ours"
-    assert f"trial 0: out of GPU memory: 15 of the GPU's 80 GiB in use, {held}; it has no checkpoint yet" in said
+    said, held = (
+        " ".join(capsys.readouterr().out.split()),
+        f"56 GiB held by process {gpu.neighbour.pid}, not ours",
+    )
+    assert (
+        f"trial 0: out of GPU memory: 15 of the GPU's 80 GiB in use, {held}; it has no "
+        "checkpoint yet"
+    ) in said
     line = f"GPU 0: {held}; it needs 30 GiB, 24 are free"
     assert said.count(f"trial 0 waits. {line}") == log_of(tmp_path).count("waits. ") == 1
     assert seen == [line]
@@ -130,7 +147,9 @@ def waits(here: Path) -> str | None:
     return found[0]["waits"] if found else None
 
 
-def test_a_sweep_that_waits_can_be_interrupted_and_continued(gpu: Gpu, sweep_here: Sweep, tmp_path: Path) -> None:
+def test_a_sweep_that_waits_can_be_interrupted_and_continued(
+    gpu: Gpu, sweep_here: Sweep, tmp_path: Path
+) -> None:
     """The next controller knows what the trial needs, and waits before it starts it."""
     gpu.take(56)
     words = (*gpu.words(30), "lr=1e-4")
@@ -146,7 +165,9 @@ def test_a_sweep_that_waits_can_be_interrupted_and_continued(gpu: Gpu, sweep_her
 
 
 def test_trials_that_share_a_gpu_with_a_neighbour_all_finish(gpu: Gpu, sweep_here: Sweep) -> None:
-    """Four share a GPU of which the neighbour has half, so only two fit at once. Those that fail wait for the others."""
+    """Four share a GPU of which the neighbour has half, so only two fit at once. Those that fail
+    wait for the others.
+    """
     gpu.take(40)
     share = ("cluster.trials_per_gpu=4", "trainer.args.step_seconds=0.1")
     folder = sweep_here(*gpu.words(18), *share, "lr=1e-4,2e-4,3e-4,4e-4")
@@ -156,7 +177,9 @@ def test_trials_that_share_a_gpu_with_a_neighbour_all_finish(gpu: Gpu, sweep_her
 
 
 def test_a_trial_that_needs_more_than_its_share_is_at_fault(gpu: Gpu, sweep_here: Sweep) -> None:
-    """A neighbour that holds a little is no reason to wait: the micro-batch is halved, as without one."""
+    """A neighbour that holds a little is no reason to wait: the micro-batch is halved, as without
+    one.
+    """
     gpu.take(4)
     folder = sweep_here(*gpu.words(50), "cluster.trials_per_gpu=2", "lr=1e-4")
     assert [end for (end,) in [ends(folder)]] == [[("gpu_memory", False), ("gpu_memory", False)]]
@@ -205,13 +228,18 @@ def job(folder: Path, needs: float | None, crowded: bool = False) -> Job:
     return Job(folder, 0, Cluster(), needs_gib=needs, was_crowded_out=crowded)
 
 
-def test_as_many_trials_start_as_fit_with_the_neighbour(local: Local, gpu: Gpu, tmp_path: Path) -> None:
-    """By what they need, not by what they hold yet; the next one starts when the neighbour has left."""
+def test_as_many_trials_start_as_fit_with_the_neighbour(
+    local: Local, gpu: Gpu, tmp_path: Path
+) -> None:
+    """By what they need, not by what they hold yet; the next one starts when the neighbour has
+    left.
+    """
     gpu.take(40)
     for number in range(2):
         local.submit(job(tmp_path / f"{number}", 18))
     with pytest.raises(
-        GpuBusy, match=rf"40 GiB held by process {gpu.neighbour.pid}, not ours; it needs 18 GiB, 4 are free"
+        GpuBusy,
+        match=rf"40 GiB held by process {gpu.neighbour.pid}, not ours; it needs 18 GiB, 4 are free",
     ):
         local.submit(job(tmp_path / "2", 18))
     gpu.leave()
@@ -229,17 +257,22 @@ def test_without_neighbours_and_without_a_known_need_trials_start_as_ever(
     local.submit(job(tmp_path / "3", None))
 
 
-def test_a_neighbour_whose_processes_cannot_be_listed_is_waited_for(local: Local, gpu: Gpu, tmp_path: Path) -> None:
+def test_a_neighbour_whose_processes_cannot_be_listed_is_waited_for(
+    local: Local, gpu: Gpu, tmp_path: Path
+) -> None:
     """In a container: nothing of ours runs, and memory is used."""
     (gpu.folder / "hidden").write_text("70")
     with pytest.raises(
-        GpuBusy, match="GPU 0: 70 GiB held by processes that cannot be listed here, not ours; it needs 18"
+        GpuBusy,
+        match="GPU 0: 70 GiB held by processes that cannot be listed here, not ours; it needs 18",
     ):
         local.submit(job(tmp_path / "0", 18))
 
 
 def test_a_program_of_the_desktop_is_not_waited_for(local: Local, gpu: Gpu, tmp_path: Path) -> None:
-    """It stays. An estimate that lacks a little of the whole GPU may be too high, and a trial that fails for it is too large."""
+    """It stays. An estimate that lacks a little of the whole GPU may be too high, and a trial that
+    fails for it is too large.
+    """
     gpu.take(2)
     local.submit(job(tmp_path / "0", 20))
     (gpu.folder / "hidden").write_text("3")
@@ -250,12 +283,15 @@ def test_a_program_of_the_desktop_is_not_waited_for(local: Local, gpu: Gpu, tmp_
 def test_a_trial_that_was_crowded_out_waits_for_ours_where_processes_have_other_ids(
     local: Local, gpu: Gpu, tmp_path: Path
 ) -> None:
-    """In a container it is not known who holds what, so the wait may be for the sweep's own trials, which end."""
+    """In a container it is not known who holds what, so the wait may be for the sweep's own trials,
+    which end.
+    """
     first = local.submit(job(tmp_path / "0", 18))
     (gpu.folder / "hidden").write_text("75")
     local.submit(job(tmp_path / "1", 18))
     with pytest.raises(
-        GpuBusy, match="75 GiB in use by this sweep's trials and by processes that cannot be listed here"
+        GpuBusy,
+        match="75 GiB in use by this sweep's trials and by processes that cannot be listed here",
     ):
         local.submit(job(tmp_path / "2", 18, crowded=True))
     assert local.poll(first) is None

@@ -14,7 +14,9 @@ from support import lines, read, trials
 FAKE = ("trainer=fake", "name=s", "schedule.budget_completions=512", "tracker=none")
 
 
-def test_the_number_of_ranks_can_be_searched(sweep_here: Sweep, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_ranks_can_be_searched(
+    sweep_here: Sweep, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Two GPUs: a trial of two ranks waits until both are free."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
     sweep = sweep_here(*FAKE, "cluster.processes=1,2", "lr=1e-4,1e-3", "search.parallel=2")
@@ -43,14 +45,23 @@ def test_as_many_trials_share_a_gpu_as_fit_by_the_estimate(
     """Not more than there are CPU cores, since each trial keeps one busy."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     monkeypatch.setattr(os, "cpu_count", lambda: 2)
-    words = (*FAKE, "cluster.trials_per_gpu=auto", "cluster.gpu_memory_gib=80", "model=qwen2_5_0_5b", "lr=1e-4,1e-3")
+    words = (
+        *FAKE,
+        "cluster.trials_per_gpu=auto",
+        "cluster.gpu_memory_gib=80",
+        "model=qwen2_5_0_5b",
+        "lr=1e-4,1e-3",
+    )
     sweep = sweep_here(*words)
     assert "cluster.trials_per_gpu=auto: 2; the largest trial needs" in capsys.readouterr().out
     assert [lines(folder / "runs.jsonl")[0]["devices"] for folder in trials(sweep)] == [0.5, 0.5]
 
 
 def test_trials_that_take_turns_on_a_gpu_are_told_of_mps(
-    sweep_here: Sweep, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    sweep_here: Sweep,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Where it is installed and does not run, and only if trials share a GPU."""
     control = tmp_path / "nvidia-cuda-mps-control"
@@ -81,9 +92,14 @@ def test_a_shared_server_on_the_only_gpu_needs_a_place_there(
     """The message says how; then one of four places is the server's."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     shared = (*FAKE, "generation=vllm_shared", "model.lora.enabled=true", "lr=1e-4,1e-3")
-    with pytest.raises(UserError, match=r"Set cluster\.trials_per_gpu=4 generation\.vllm_gpu_memory_utilization=0\.25"):
+    with pytest.raises(
+        UserError,
+        match=r"Set cluster\.trials_per_gpu=4 generation\.vllm_gpu_memory_utilization=0\.25",
+    ):
         sweep_here(*shared)
-    experiment = Experiment(generation=Generation(vllm_shared_gpus=1), cluster=Cluster(trials_per_gpu=4))
+    experiment = Experiment(
+        generation=Generation(vllm_shared_gpus=1), cluster=Cluster(trials_per_gpu=4)
+    )
     local = Local.build(experiment, tmp_path)
     local.close()
     assert local.slots == 3

@@ -25,8 +25,12 @@ def train(metrics: MetricsFile, step: int, **values: float) -> None:
     metrics.write("eval", step, 8 * step, {"eval_reward": step / 10, "eval_reward_se": 0.01})
 
 
-def test_an_evaluation_carries_the_means_of_the_training_steps_before_it(metrics: MetricsFile) -> None:
-    """TRL's names become ours; what was not logged is unknown, and so is a mean with a number missing."""
+def test_an_evaluation_carries_the_means_of_the_training_steps_before_it(
+    metrics: MetricsFile,
+) -> None:
+    """TRL's names become ours; what was not logged is unknown, and so is a mean with a number
+    missing.
+    """
     train(metrics, 2, **{"frac_reward_zero_std": 0.5, "kl": math.nan})
     train(metrics, 4)
     reader = CurveReader(metrics.path, "eval_reward")

@@ -1,4 +1,6 @@
-"""``search.on_end`` from outside: once at the end, told how it ended, and without a say in anything else."""
+"""``search.on_end`` from outside: once at the end, told how it ended, and without a say in anything
+else.
+"""
 
 import signal
 from collections.abc import Callable
@@ -12,7 +14,8 @@ pytestmark = pytest.mark.slow
 Run = Callable[..., Ended]
 FAKE = ("trainer=fake", "name=s", "schedule.budget_completions=512")
 TELL = (
-    "search.on_end='echo \"$GRPOSWEEP_STATUS|$GRPOSWEEP_BEST_TRIAL|$GRPOSWEEP_OBJECTIVE|$GRPOSWEEP_SWEEP\" >> told'",
+    "search.on_end='echo "
+    '"$GRPOSWEEP_STATUS|$GRPOSWEEP_BEST_TRIAL|$GRPOSWEEP_OBJECTIVE|$GRPOSWEEP_SWEEP" >> told\'',
 )
 
 
@@ -50,7 +53,13 @@ def test_a_sweep_without_a_result_says_failed(run: Run, here: Path) -> None:
 
 def test_an_interrupted_sweep_does_not_run_it(start: Callable, here: Path) -> None:
     """A terminal is there, and the sweep continues later."""
-    process = start(*FAKE[:2], *TELL, "trainer.args.step_seconds=0.05", "schedule=steps", "schedule.max_steps=400")
+    process = start(
+        *FAKE[:2],
+        *TELL,
+        "trainer.args.step_seconds=0.05",
+        "schedule=steps",
+        "schedule.max_steps=400",
+    )
     wait_for(lambda: list(here.glob("outputs/s/trials/*/heartbeat")))
     process.send_signal(signal.SIGINT)
     assert process.wait(timeout=300) == 130

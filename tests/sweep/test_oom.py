@@ -1,4 +1,6 @@
-"""Peaks that trials report correct the estimate, within bounds, and leave out what would not fit by them."""
+"""Peaks that trials report correct the estimate, within bounds, and leave out what would not fit by
+them.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -15,11 +17,26 @@ from grposweep.storage.records import AttemptEventKind, OomFix
 from grposweep.sweep.oom import corrections, find_needs, known_oom, record_peak
 
 OVERRIDES: dict[str, Any] = {
-    "model": {"dtype": "bfloat16", "gradient_checkpointing": True, "shape": {
-        "parameters": 494_032_768, "layers": 24, "hidden": 896, "intermediate": 4864, "heads": 14, "kv_heads": 2,
-        "vocabulary": 151_936, "model_type": "qwen2"}},
-    "batch": {"per_device_train_batch_size": 8, "gradient_accumulation_steps": 1, "per_device_eval_batch_size": 8},
-}  # fmt: skip
+    "model": {
+        "dtype": "bfloat16",
+        "gradient_checkpointing": True,
+        "shape": {
+            "parameters": 494_032_768,
+            "layers": 24,
+            "hidden": 896,
+            "intermediate": 4864,
+            "heads": 14,
+            "kv_heads": 2,
+            "vocabulary": 151_936,
+            "model_type": "qwen2",
+        },
+    },
+    "batch": {
+        "per_device_train_batch_size": 8,
+        "gradient_accumulation_steps": 1,
+        "per_device_eval_batch_size": 8,
+    },
+}
 
 
 class ValidatedSpace:
@@ -28,7 +45,10 @@ class ValidatedSpace:
     def __init__(self, gpu_memory_gib: float | None, completion: int = 256) -> None:
         from omegaconf import OmegaConf
 
-        where = {"cluster": {"gpu_memory_gib": gpu_memory_gib}, "generation": {"max_completion_length": completion}}
+        where = {
+            "cluster": {"gpu_memory_gib": gpu_memory_gib},
+            "generation": {"max_completion_length": completion},
+        }
         self.experiment = to_experiment(OmegaConf.create({**OVERRIDES, **where}))
         self.setting = read_setting(self.experiment)
 
@@ -73,7 +93,9 @@ def test_the_trial_that_needed_most_for_its_estimate_corrects_it(sweep: SweepFol
 
 @pytest.mark.parametrize(("ratio", "bounded"), [(10.0, LARGEST), (0.1, SMALLEST)])
 def test_a_correction_stays_within_bounds(sweep: SweepFolder, ratio: float, bounded: float) -> None:
-    """A shared GPU, or a model that is not the one of the shape, says nothing about other points."""
+    """A shared GPU, or a model that is not the one of the shape, says nothing about other
+    points.
+    """
     verdict = ValidatedSpace(24.0)
     finish(sweep, verdict, verdict.gib * ratio)
     ((factor, _),) = corrections(sweep).values()
@@ -123,7 +145,9 @@ def test_peaks_are_shared_between_sweeps_only_if_a_file_is_named(
 
 
 def test_a_trial_needs_the_largest_of_what_is_known(sweep: SweepFolder) -> None:
-    """The lower end of the estimate, corrected by finished trials; its own peak; what it needed when others held it."""
+    """The lower end of the estimate, corrected by finished trials; its own peak; what it needed
+    when others held it.
+    """
     trial, verdict = trial_folder(sweep, 9), ValidatedSpace(24.0)
     memory = estimate(verdict.setting)
     assert memory is not None
@@ -136,7 +160,9 @@ def test_a_trial_needs_the_largest_of_what_is_known(sweep: SweepFolder) -> None:
     assert find_needs(trial, verdict) == (33.5, True)  # type: ignore[arg-type]
 
 
-def test_what_a_trial_needs_is_unknown_after_its_micro_batches_were_halved(sweep: SweepFolder) -> None:
+def test_what_a_trial_needs_is_unknown_after_its_micro_batches_were_halved(
+    sweep: SweepFolder,
+) -> None:
     """Until an attempt with the smaller ones has said it."""
     trial, verdict = trial_folder(sweep, 9), ValidatedSpace(24.0)
     append_line(trial.path / "metrics.jsonl", {"step": 1, "attempt": 0, "memory/peak": 30.0})

@@ -17,7 +17,9 @@ from support import Ended, read
 
 
 class Fails:
-    """A launcher whose preparation ends at once with this code, a line in its log, and an explanation if there is one."""
+    """A launcher whose preparation ends at once with this code, a line in its log, and an
+    explanation if there is one.
+    """
 
     where = "here"
 
@@ -42,9 +44,18 @@ class Fails:
 @pytest.mark.parametrize(
     ("launcher", "message"),
     [
-        (Fails(ExitCode.BAD_INPUT, "task.path=x: there is no such file."), r"^task\.path=x: there is no such file\.$"),
-        (Fails(ExitCode.BAD_INPUT), r"\(exit code 2\): a line of the log\. Its whole output is in .*log"),
-        (Fails(ExitCode.FAILED, "half a sen"), r"\(exit code 1\): a line of the log\. Its whole output is in .*log"),
+        (
+            Fails(ExitCode.BAD_INPUT, "task.path=x: there is no such file."),
+            r"^task\.path=x: there is no such file\.$",
+        ),
+        (
+            Fails(ExitCode.BAD_INPUT),
+            r"\(exit code 2\): a line of the log\. Its whole output is in .*log",
+        ),
+        (
+            Fails(ExitCode.FAILED, "half a sen"),
+            r"\(exit code 1\): a line of the log\. Its whole output is in .*log",
+        ),
     ],
     ids=["bad input with its explanation", "bad input without one", "a crash"],
 )
@@ -52,10 +63,14 @@ def test_a_failed_preparation_is_explained(tmp_path: Path, launcher: Any, messag
     """In its own words if the input is bad and it said so, otherwise by the end of its log."""
     console = Console(quiet=True)
     with pytest.raises(UserError, match=message):
-        prepare_sweep(SweepFolder(tmp_path), {"key": Experiment()}, launcher, console, SignalCounter())
+        prepare_sweep(
+            SweepFolder(tmp_path), {"key": Experiment()}, launcher, console, SignalCounter()
+        )
 
 
-def test_a_refused_command_leaves_no_folder(sweep_here: Sweep, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refused_command_leaves_no_folder(
+    sweep_here: Sweep, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """An empty sweep would be the newest one. A sweep that has trials stays."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     words = ("trainer=fake", "name=s", "schedule.budget_completions=512")
@@ -79,6 +94,16 @@ def test_a_reward_finds_its_neighbours_and_the_sweep_keeps_a_copy_of_them(
     (here / "rewards" / "tool.py").write_text("import other\n\nx = other.x\n")
     (here / "other.py").write_text("x = 1.0\n")
     (here / "rewards" / "yaml.py").write_text("raise RuntimeError('not the package')\n")
-    ended = run("trainer=fake", "schedule.max_steps=4", "schedule=steps", "name=s", "task.rewards=[rewards/mine.py:f]")
+    ended = run(
+        "trainer=fake",
+        "schedule.max_steps=4",
+        "schedule=steps",
+        "name=s",
+        "task.rewards=[rewards/mine.py:f]",
+    )
     assert ended.code == 0, ended.out + ended.err
-    assert read(ended.sweep / "inputs.json")["files"].keys() == {"rewards/mine.py", "rewards/tool.py", "other.py"}
+    assert read(ended.sweep / "inputs.json")["files"].keys() == {
+        "rewards/mine.py",
+        "rewards/tool.py",
+        "other.py",
+    }

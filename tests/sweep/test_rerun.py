@@ -1,4 +1,6 @@
-"""``grposweep rerun``: a recorded trial once more, exactly or changed, judged first, and in a sweep of its own."""
+"""``grposweep rerun``: a recorded trial once more, exactly or changed, judged first, and in a sweep
+of its own.
+"""
 
 import shlex
 import shutil
@@ -36,7 +38,12 @@ def test_what_refers_to_another_key_by_conf_does_so_again(session: Session) -> N
     again = changed(recorded, ["task.max_completion_length=99"], session)
     assert again.generation.max_completion_length == 99
     recorded.generation.max_completion_length = 7
-    assert changed(recorded, ["task.max_completion_length=99"], session).generation.max_completion_length == 7
+    assert (
+        changed(
+            recorded, ["task.max_completion_length=99"], session
+        ).generation.max_completion_length
+        == 7
+    )
 
 
 def test_an_option_replaces_its_group_and_a_key_its_value(session: Session) -> None:
@@ -44,10 +51,17 @@ def test_an_option_replaces_its_group_and_a_key_its_value(session: Session) -> N
     recorded = Experiment()
     recorded.kl.enabled, recorded.kl.beta, recorded.seed = True, 0.5, 3
     again = changed(recorded, ["kl=none", "batch.num_generations=4", "model.path='a b'"], session)
-    assert (again.kl.beta, again.seed, again.batch.num_generations, again.model.path) == (0.0, 3, 4, "a b")
+    assert (again.kl.beta, again.seed, again.batch.num_generations, again.model.path) == (
+        0.0,
+        3,
+        4,
+        "a b",
+    )
 
 
-@pytest.mark.parametrize("override", ["lr=1,2", "sweeps=lr_batch", "nothing=1", "kl=lowe", "lr=fast", "lr"])
+@pytest.mark.parametrize(
+    "override", ["lr=1,2", "sweeps=lr_batch", "nothing=1", "kl=lowe", "lr=fast", "lr"]
+)
 def test_what_cannot_be_one_run_is_bad_input(session: Session, override: str) -> None:
     """Before anything starts."""
     with pytest.raises(UserError):
@@ -58,8 +72,13 @@ def test_two_histories_differ_by_numbers_and_never_by_times() -> None:
     """Named with its step; a missing end is a difference as well."""
     one = [{"step": 1, "loss": 0.5, "time": 1.0}, {"step": 2, "loss": 0.25, "time": 2.0}]
     assert first_difference(one, [{**line, "time": 9.0} for line in one]) is None
-    assert first_difference(one, [one[0], {**one[1], "loss": 0.5}]) == "loss 0.25 became 0.5 at step 2"
-    assert first_difference([{"step": 1, "a": 1, "b": 2}], [{"step": 1, "a": 3, "b": 4}]) == "a 1 became 3 at step 1"
+    assert (
+        first_difference(one, [one[0], {**one[1], "loss": 0.5}]) == "loss 0.25 became 0.5 at step 2"
+    )
+    assert (
+        first_difference([{"step": 1, "a": 1, "b": 2}], [{"step": 1, "a": 3, "b": 4}])
+        == "a 1 became 3 at step 1"
+    )
     assert first_difference(one, one[:1]) == "2 lines of metrics became 1"
 
 
@@ -84,7 +103,11 @@ def test_a_rerun_is_a_sweep_of_its_own_that_names_its_origin(run: Run, here: Pat
     ended = grposweep(here, "rerun", "0", "lr=1e-2", "--sweep", "s")
     assert ended.sweep.parent == original.parent
     origin = yaml.safe_load((ended.sweep / "sweep.yaml").read_text())["provenance"]["rerun_of"]
-    assert origin == {"sweep": str(original), "trial": trials(original)[0].name, "overrides": ["lr=1e-2"]}
+    assert origin == {
+        "sweep": str(original),
+        "trial": trials(original)[0].name,
+        "overrides": ["lr=1e-2"],
+    }
     assert load_experiment(trials(ended.sweep)[0] / "config.yaml").lr == 1e-2
     assert {path: path.stat().st_mtime_ns for path in original.rglob("*")} == before
 
@@ -100,7 +123,9 @@ def test_a_change_that_breaks_a_rule_starts_nothing(run: Run, here: Path) -> Non
 
 
 @pytest.mark.slow
-def test_it_runs_where_the_sweep_ran_and_says_what_differs_from_then(run: Run, here: Path, tmp_path: Path) -> None:
+def test_it_runs_where_the_sweep_ran_and_says_what_differs_from_then(
+    run: Run, here: Path, tmp_path: Path
+) -> None:
     """Found by its path from another folder; another version of a package is named."""
     folder = trials(run(*FAKE).sweep)[0]
     text = (folder / "provenance.json").read_text()
@@ -114,7 +139,9 @@ def test_it_runs_where_the_sweep_ran_and_says_what_differs_from_then(run: Run, h
 
 @pytest.mark.slow
 def test_a_trial_runs_the_copy_of_the_code_that_its_job_ran(run: Run, here: Path) -> None:
-    """The last job's script names it; a copy that differs from today's code is used, and that is reported."""
+    """The last job's script names it; a copy that differs from today's code is used, and that is
+    reported.
+    """
     folder = trials(run(*FAKE).sweep)[0]
     copy = folder.parents[1] / "code" / "0123456789ab"
     shutil.copytree(Path(__file__).parents[2] / "src" / "grposweep", copy / "grposweep")
@@ -129,11 +156,24 @@ def test_a_trial_runs_the_copy_of_the_code_that_its_job_ran(run: Run, here: Path
 def test_a_rerun_knows_the_options_of_the_sweep_s_own_conf(run: Run, here: Path) -> None:
     """And says which evaluation counts if that is what was changed."""
     assert grposweep(here, "init", "conf").code == 0
-    (here / "conf" / "batch" / "mine.yaml").write_text((here / "conf" / "batch" / "small.yaml").read_text())
-    run("--config-dir", "conf", "trainer=fake", "name=s", "schedule.budget_completions=512", "-m", "lr=1e-3,2e-3")
+    (here / "conf" / "batch" / "mine.yaml").write_text(
+        (here / "conf" / "batch" / "small.yaml").read_text()
+    )
+    run(
+        "--config-dir",
+        "conf",
+        "trainer=fake",
+        "name=s",
+        "schedule.budget_completions=512",
+        "-m",
+        "lr=1e-3,2e-3",
+    )
     assert grposweep(here, "rerun", "0", "--sweep", "s", "batch=mine").code == 0
     said = grposweep(here, "rerun", "0", "--sweep", "s", "search.last=2", "force=true").out
-    assert "with search.last=2, by which another evaluation of the training counts: every number" in said
+    assert (
+        "with search.last=2, by which another evaluation of the training counts: every number"
+        in said
+    )
 
 
 @pytest.fixture
@@ -141,14 +181,20 @@ def edited(run: Run, here: Path) -> Path:
     """A trial whose data file was edited after the sweep."""
     (here / "prompts.jsonl").write_text('{"prompt": "1+0=", "answer": "1"}\n' * 9)
     task = ("task=jsonl", "task.path=prompts.jsonl", "task.eval_prompts=1")
-    folder = trials(run("trainer=fake", "name=s", "schedule.budget_completions=512", *task, "-m", "lr=1e-3").sweep)[0]
+    folder = trials(
+        run(
+            "trainer=fake", "name=s", "schedule.budget_completions=512", *task, "-m", "lr=1e-3"
+        ).sweep
+    )[0]
     (here / "prompts.jsonl").write_text('{"prompt": "1+0=", "answer": "2"}\n' * 9)
     return folder
 
 
 def data_of(ended: Ended, here: Path) -> str:
     """The prompts that the last trial of a rerun reads."""
-    return Path(TrialInputs.read(trials(ended.sweep)[-1]).path(str(here / "prompts.jsonl"))).read_text()
+    return Path(
+        TrialInputs.read(trials(ended.sweep)[-1]).path(str(here / "prompts.jsonl"))
+    ).read_text()
 
 
 def test_a_rerun_reads_the_sweep_s_copy_of_an_edited_file(edited: Path, here: Path) -> None:
@@ -156,7 +202,10 @@ def test_a_rerun_reads_the_sweep_s_copy_of_an_edited_file(edited: Path, here: Pa
     ended = grposweep(here, "rerun", "0", "--sweep", "s")
     assert ended.code == 0, ended.err
     assert '"answer": "1"' in data_of(ended, here)
-    assert read(trials(ended.sweep)[0] / "provenance.json")["files"] == read(edited / "provenance.json")["files"]
+    assert (
+        read(trials(ended.sweep)[0] / "provenance.json")["files"]
+        == read(edited / "provenance.json")["files"]
+    )
     assert "uses the sweep's own copy of prompts.jsonl" in ended.out
 
 
@@ -185,7 +234,8 @@ def test_a_study_s_trial_is_repeated_by_its_command_with_the_study_s_own_values(
     """``sweeps=smoke`` shortens every trial; so does the trial's command."""
     folder = trials(run("trainer=fake", "sweeps=smoke").sweep)[0]
     command = (folder / "command.sh").read_text().splitlines()[-1]
-    command = shlex.split(command)[2:]  # without the interpreter and run.py
+    # without the interpreter and run.py
+    command = shlex.split(command)[2:]
     again = trials(run(*command).sweep)[0]
     assert read(again / "plan.json") == read(folder / "plan.json")
     assert again.name.split("-")[1] == folder.name.split("-")[1]
@@ -194,7 +244,12 @@ def test_a_study_s_trial_is_repeated_by_its_command_with_the_study_s_own_values(
 @pytest.mark.slow
 def test_a_real_trial_repeats_bit_for_bit(run: Run, here: Path) -> None:
     """TRL on the tiny model: every number of every line."""
-    short = ("schedule=steps", "schedule.max_steps=6", "schedule.evaluations=2", "task.eval_prompts=16")
+    short = (
+        "schedule=steps",
+        "schedule.max_steps=6",
+        "schedule.evaluations=2",
+        "task.eval_prompts=16",
+    )
     original = trials(run(*short, "lr=1e-3", "seed=5").sweep)[0]
     ended = grposweep(here, "rerun", "0")
     again = trials(ended.sweep)[0]

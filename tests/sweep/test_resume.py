@@ -58,9 +58,13 @@ def reopen(sweep: Path, arguments: tuple[str, ...]) -> list[tuple[Any, ...]]:
 
 
 def test_the_study_has_all_that_the_journal_shows(sweep: Path) -> None:
-    """Numbers, params, distributions, values, states, evaluations and attributes; invalid points among them."""
+    """Numbers, params, distributions, values, states, evaluations and attributes; invalid points
+    among them.
+    """
     shown = load(sweep)
-    assert sorted(trial[1].name for trial in shown) == ["COMPLETE"] * 2 + ["FAIL"] * 2 + ["PRUNED"] * 4
+    assert (
+        sorted(trial[1].name for trial in shown) == ["COMPLETE"] * 2 + ["FAIL"] * 2 + ["PRUNED"] * 4
+    )
     (sweep / "study.journal").unlink()
     assert reopen(sweep, GRID) == shown
 
@@ -98,7 +102,8 @@ def test_a_folder_without_a_record_is_no_trial(sweep: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "damaged", ["", "null", "{", '{"a": 1}', '{"point": {"lr": 7.0}, "attributes": {"experiment": "x"}}']
+    "damaged",
+    ["", "null", "{", '{"a": 1}', '{"point": {"lr": 7.0}, "attributes": {"experiment": "x"}}'],
 )
 def test_a_damaged_record_is_read_from_its_copy(sweep: Path, damaged: str) -> None:
     """In provenance.json. Without one the number stays taken, and nothing is guessed."""
@@ -114,7 +119,9 @@ def test_a_trial_that_was_written_twice_comes_back_as_the_attempted_one(sweep: P
     before = load(sweep)
     twin = trials(sweep)[-1].with_name(trials(sweep)[-1].name.split("-")[0] + "-000000")
     twin.mkdir()
-    (twin / "trial.json").write_text('{"point": {"lr": 0.001}, "attributes": {"experiment": "000000"}}')
+    (twin / "trial.json").write_text(
+        '{"point": {"lr": 0.001}, "attributes": {"experiment": "000000"}}'
+    )
     assert reopen(sweep, GRID) == before
 
 
@@ -135,7 +142,10 @@ def test_an_adaptive_sweep_without_its_journal_asks_the_same_points(run: Run) ->
 def test_a_finished_sweeps_command_only_writes_its_journal(run: Run) -> None:
     """No trial runs again."""
     sweep = run(*GRID).sweep
-    before, attempts = load(sweep), [(folder / "attempts.jsonl").read_text() for folder in trials(sweep)]
+    before, attempts = (
+        load(sweep),
+        [(folder / "attempts.jsonl").read_text() for folder in trials(sweep)],
+    )
     (sweep / "study.journal").unlink()
     assert run(*GRID).code == 0
     assert load(sweep) == before

@@ -1,4 +1,6 @@
-"""Failed trials are tried again in place, once what made them fail has changed or if the user asks for it."""
+"""Failed trials are tried again in place, once what made them fail has changed or if the user asks
+for it.
+"""
 
 import shutil
 import subprocess
@@ -19,7 +21,13 @@ from in_process import Sweep, sweeps_in
 from support import RUN, lines, read, trials
 
 REWARDS = "task.rewards=[rewards.py:right]"
-FAKE = ("trainer=fake", "name=s", "schedule.budget_completions=null", "schedule.max_steps=2", REWARDS)
+FAKE = (
+    "trainer=fake",
+    "name=s",
+    "schedule.budget_completions=null",
+    "schedule.max_steps=2",
+    REWARDS,
+)
 CRASH = "trainer.args.crash_above_lr=5e-3"
 GRID = (*FAKE, CRASH, "lr=1e-2,2e-2")
 
@@ -36,7 +44,9 @@ def sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sweep:
 
 def attempts(folder: Path) -> list[int]:
     """How many attempts each trial had."""
-    return [sum(event.event == "started" for event in read_attempts(trial)) for trial in trials(folder)]
+    return [
+        sum(event.event == "started" for event in read_attempts(trial)) for trial in trials(folder)
+    ]
 
 
 def test_a_failed_trial_is_tried_again_once_a_file_that_its_reward_imports_has_changed(
@@ -78,13 +88,21 @@ def test_retry_repeats_the_last_command(
 def test_retry_runs_the_script_that_is_still_where_the_command_had_it(
     sweep: Sweep, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its path counts from where the command was given; one that is gone is refused, and so is a command without words."""
+    """Its path counts from where the command was given; one that is gone is refused, and so is a
+    command without words.
+    """
     folder = sweep(*FAKE, CRASH, "lr=1e-2")
     asked: list[list[str]] = []
-    monkeypatch.setattr(subprocess, "run", lambda words, **_: asked.append(words) or subprocess.CompletedProcess((), 0))
+    monkeypatch.setattr(
+        subprocess,
+        "run",
+        lambda words, **_: asked.append(words) or subprocess.CompletedProcess((), 0),
+    )
     (tmp_path / "there.py").write_text("")
     for command in ("python there.py -m lr=1e-2", "python gone.py there.py", "python"):
-        append_line(folder / "commands.jsonl", {"command": command, "working_directory": str(tmp_path)})
+        append_line(
+            folder / "commands.jsonl", {"command": command, "working_directory": str(tmp_path)}
+        )
         if command.endswith("1e-2"):
             assert retry_trials("s", (), folder.parent) == 0
         else:
@@ -100,7 +118,9 @@ def test_retry_of_a_copied_sweep_leaves_the_original_alone(
     monkeypatch.setattr(sys, "argv", [str(RUN), "-m", *GRID])
     folder = sweep(*GRID)
     shutil.copytree(folder, tmp_path / "copy" / "s")
-    with pytest.raises(UserError, match=f"was moved or copied: its command runs {folder}.*outputs=.*/copy name=s"):
+    with pytest.raises(
+        UserError, match=f"was moved or copied: its command runs {folder}.*outputs=.*/copy name=s"
+    ):
         retry_trials("s", (), tmp_path / "copy")
     assert attempts(folder) == [1, 1]
 
@@ -114,10 +134,15 @@ def test_retry_leaves_trials_as_they_are_if_the_command_is_refused(
     monkeypatch.setattr(sys, "argv", [str(RUN), "-m", *GRID])
     sweep(*GRID)
     monkeypatch.setattr(
-        subprocess, "run", lambda *_, env, **__: asked.append(env) or subprocess.CompletedProcess((), 2)
+        subprocess,
+        "run",
+        lambda *_, env, **__: asked.append(env) or subprocess.CompletedProcess((), 2),
     )
     retry_trials("s", ("1",), folder.parent)
-    assert [read(trial / "result.json")["status"] for trial in trials(folder)] == ["failed", "failed"]
+    assert [read(trial / "result.json")["status"] for trial in trials(folder)] == [
+        "failed",
+        "failed",
+    ]
     monkeypatch.undo()
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("GRPOSWEEP_RETRY", asked[0]["GRPOSWEEP_RETRY"])
@@ -132,8 +157,12 @@ def test_files_that_changed_under_trained_trials_are_refused_until_the_user_choo
     words = (*FAKE, CRASH, "lr=1e-3,1e-2")
     folder = sweep(*words)
     old = read(trials(folder)[0] / "provenance.json")["files"]
-    (tmp_path / "rewards.py").write_text("def right(completions, **_): return [0.5 for _ in completions]\n")
-    with pytest.raises(UserError, match=r"(?s)rewards.py has changed since 1 trial.*name=.*recorded.*accept"):
+    (tmp_path / "rewards.py").write_text(
+        "def right(completions, **_): return [0.5 for _ in completions]\n"
+    )
+    with pytest.raises(
+        UserError, match=r"(?s)rewards.py has changed since 1 trial.*name=.*recorded.*accept"
+    ):
         sweep(*words)
     more = (*FAKE, CRASH, "lr=1e-3,1e-2")
     with pytest.MonkeyPatch.context() as asked:
@@ -144,7 +173,8 @@ def test_files_that_changed_under_trained_trials_are_refused_until_the_user_choo
     first, second = (read(trial / "provenance.json")["files"] for trial in trials(folder))
     assert first == old
     assert second["rewards.py"] != old["rewards.py"]
-    assert attempts(sweep(*more)) == [1, 3]  # the choice has been made
+    # the choice has been made
+    assert attempts(sweep(*more)) == [1, 3]
 
 
 def test_what_was_written_and_not_trained_uses_the_files_of_the_run_that_trains_it(
@@ -156,7 +186,10 @@ def test_what_was_written_and_not_trained_uses_the_files_of_the_run_that_trains_
     sweep(*FAKE, "lr=1e-3")
     (trial,) = trials(folder)
     assert read(trial / "result.json")["status"] == "finished"
-    assert read(trial / "provenance.json")["files"]["helpers.py"] == digest_of(tmp_path / "helpers.py")[:16]
+    assert (
+        read(trial / "provenance.json")["files"]["helpers.py"]
+        == digest_of(tmp_path / "helpers.py")[:16]
+    )
     assert Path(TrialInputs.read(trial).path("helpers.py")).read_text() == "ONE = 2.0\n"
 
 
@@ -171,7 +204,9 @@ def test_every_point_of_a_grid_is_run_once_more_with_force(sweep: Sweep) -> None
 
 
 def test_a_script_runs_as_it_was_when_its_trial_was_written(sweep: Sweep, tmp_path: Path) -> None:
-    """The copy is found by the trial; one that looks for files next to itself runs where it is, and must not have changed."""
+    """The copy is found by the trial; one that looks for files next to itself runs where it is, and
+    must not have changed.
+    """
     from grposweep.schema import Trainer
 
     folder = sweep(*GRID)
@@ -216,8 +251,12 @@ def test_a_refused_command_deletes_only_what_a_sweep_writes(tmp_path: Path) -> N
         raise UserError("refused")
 
 
-def test_a_changed_configuration_is_a_reason_to_try_again(sweep: Sweep, capsys: pytest.CaptureFixture[str]) -> None:
-    """One that leaves the experiment the same, once; keys that decide only what is tried or shown are none."""
+def test_a_changed_configuration_is_a_reason_to_try_again(
+    sweep: Sweep, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One that leaves the experiment the same, once; keys that decide only what is tried or shown
+    are none.
+    """
     folder = sweep(*GRID)
     assert attempts(sweep(*GRID, "search.trials=9", "verbose=true")) == [1, 1]
     capsys.readouterr()

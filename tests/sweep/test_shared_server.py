@@ -1,4 +1,6 @@
-"""The vLLM server that trials share, as the controller sees it; what it does for trials is in tests/gpu_stack."""
+"""The vLLM server that trials share, as the controller sees it; what it does for trials is in
+tests/gpu_stack.
+"""
 
 from pathlib import Path
 
@@ -46,15 +48,22 @@ def answer(sweep: Path) -> None:
     write_json(sweep / "servers/shared/address.json", {"url": "http://n1:8000"})
 
 
-def test_the_server_starts_once_and_before_the_first_trial(controller: Controller, place: Place) -> None:
+def test_the_server_starts_once_and_before_the_first_trial(
+    controller: Controller, place: Place
+) -> None:
     """As a job of one process."""
     controller.tick()
-    assert [job.folder.name for job in place.jobs] == ["shared", *sorted(job.folder.name for job in place.jobs[1:])]
+    assert [job.folder.name for job in place.jobs] == [
+        "shared",
+        *sorted(job.folder.name for job in place.jobs[1:]),
+    ]
     assert len(place.jobs) == 3
     assert place.jobs[0].arguments == ["serve", str(place.jobs[0].folder)]
 
 
-def test_a_server_that_is_lost_starts_again_while_trials_run(controller: Controller, place: Place) -> None:
+def test_a_server_that_is_lost_starts_again_while_trials_run(
+    controller: Controller, place: Place
+) -> None:
     """Three times; then something is wrong with it."""
     for time in range(3):
         answer(controller.folder.path)
@@ -71,11 +80,15 @@ def test_a_server_that_is_lost_starts_again_while_trials_run(controller: Control
 def test_a_server_that_never_answers_ends_the_sweep(controller: Controller, place: Place) -> None:
     """Its trials would wait for it, one after the other."""
     place.ends["0"] = End(1)
-    with pytest.raises(UserError, match=r"ended before it answered; .*servers/shared/logs says why"):
+    with pytest.raises(
+        UserError, match=r"ended before it answered; .*servers/shared/logs says why"
+    ):
         controller.tick()
 
 
-def test_the_next_controller_finds_the_server(controller: Controller, place: Place, tmp_path: Path) -> None:
+def test_the_next_controller_finds_the_server(
+    controller: Controller, place: Place, tmp_path: Path
+) -> None:
     """Slurm jobs continue without a controller, and so does what they sample from."""
     controller.server.close(is_used=True)  # type: ignore[union-attr]
     again = SharedServer.of(tmp_path, [experiment()], {}, place)
@@ -86,7 +99,9 @@ def test_the_next_controller_finds_the_server(controller: Controller, place: Pla
     assert "0" in place.ends
 
 
-def test_one_server_takes_the_highest_rank_and_the_longest_sequences(place: Place, tmp_path: Path) -> None:
+def test_one_server_takes_the_highest_rank_and_the_longest_sequences(
+    place: Place, tmp_path: Path
+) -> None:
     """Of all trials."""
     trials = [experiment(8, vllm_max_model_length=512), experiment(32, vllm_max_model_length=256)]
     server = SharedServer.of(tmp_path, trials, {}, place)
@@ -97,7 +112,9 @@ def test_one_server_takes_the_highest_rank_and_the_longest_sequences(place: Plac
     assert written.generation.vllm_max_loras == place.slots == 2
 
 
-def test_no_more_trials_run_at_once_than_the_server_has_places_for(place: Place, tmp_path: Path) -> None:
+def test_no_more_trials_run_at_once_than_the_server_has_places_for(
+    place: Place, tmp_path: Path
+) -> None:
     """A trial needs one."""
     SharedServer.of(tmp_path, [experiment(vllm_max_loras=1)], {}, place)
     assert place.slots == 1
@@ -130,5 +147,8 @@ def test_a_sweep_of_the_fake_trainer_needs_no_server(sweep_here: Sweep) -> None:
         "tracker=none",
     )
     sweep = sweep_here(*words, "schedule.budget_completions=512")
-    assert [read(trial / "result.json")["status"] for trial in trials(sweep)] == ["finished", "finished"]
+    assert [read(trial / "result.json")["status"] for trial in trials(sweep)] == [
+        "finished",
+        "finished",
+    ]
     assert not (sweep / "servers").exists()

@@ -1,4 +1,6 @@
-"""Whole sweeps whose trials are guarded, paused, promoted and stopped; in this process, with a policy of the test's own."""
+"""Whole sweeps whose trials are guarded, paused, promoted and stopped; in this process, with a
+policy of the test's own.
+"""
 
 import json
 import re
@@ -21,29 +23,38 @@ FAKE = (
     "schedule.max_steps=10",
     "schedule.evaluations=10",
 )
-SLOW = "trainer.args.step_seconds=0.15"  # the controller looks ten times a second
+# the controller looks ten times a second
+SLOW = "trainer.args.step_seconds=0.15"
 
 
 def timeless(trial: Path) -> list[dict[str, Any]]:
     """The metrics without what differs between two runs anyway."""
     left_out = {*TIMES, "attempt", "time"}
-    return [{name: v for name, v in line.items() if name not in left_out} for line in lines(trial / "metrics.jsonl")]
+    return [
+        {name: v for name, v in line.items() if name not in left_out}
+        for line in lines(trial / "metrics.jsonl")
+    ]
 
 
 @pytest.mark.slow
-def test_a_collapsed_trial_is_ended_with_its_evidence(sweep_here: Sweep, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_collapsed_trial_is_ended_with_its_evidence(
+    sweep_here: Sweep, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Its reward falls to nothing; the other one's is far from its best, and continues."""
     folder = sweep_here(*FAKE, SLOW, "lr=1e-3,1", "trainer.args.best_lr=1e3", "trainer.keep=last")
     collapsed, sound = (read(trial / "result.json") for trial in trials(folder))
-    assert (collapsed["status"], collapsed["guard"], sound["status"]) == ("pruned", "reward_fallen", "finished")
+    assert (collapsed["status"], collapsed["guard"], sound["status"]) == (
+        "pruned",
+        "reward_fallen",
+        "finished",
+    )
     assert collapsed["failure"]["class"] == "collapse"
     assert collapsed["reason"].startswith("held-out reward has fallen from 0.2 before training")
     assert collapsed["step"] < 10
     said = capsys.readouterr().out
     assert "trial 0 stopped early at eval_reward" in said
-    assert (
-        f"stopped early at {collapsed['objective']:.4f}  " in said
-    )  # in the leaderboard, where others have their objective
+    # in the leaderboard, where others have their objective
+    assert f"stopped early at {collapsed['objective']:.4f}  " in said
     assert "1 finished, 1 stopped early, 1 of them because" in said
     assert "because its training had collapsed" in said
 
@@ -51,7 +62,9 @@ def test_a_collapsed_trial_is_ended_with_its_evidence(sweep_here: Sweep, capsys:
 @pytest.mark.slow
 def test_without_guards_a_collapsed_trial_runs_to_its_end(sweep_here: Sweep) -> None:
     """search.guards=false."""
-    folder = sweep_here(*FAKE, SLOW, "lr=1e-3,2e-3", "trainer.args.best_lr=1e4", "search.guards=false")
+    folder = sweep_here(
+        *FAKE, SLOW, "lr=1e-3,2e-3", "trainer.args.best_lr=1e4", "search.guards=false"
+    )
     assert {read(trial / "result.json")["status"] for trial in trials(folder)} == {"finished"}
 
 
@@ -60,8 +73,16 @@ def test_a_promoted_trial_of_the_real_trainer_equals_an_undisturbed_one_bit_for_
     sweep_here: Sweep, tmp_path: Path
 ) -> None:
     """It continues from its checkpoint: what it had logged stays, so no step is trained twice."""
-    words = ("batch=auto", "batch.prompts_per_step=4", "batch.num_generations=4", "task.eval_prompts=8", "lr=2e-3,1e-3",
-             "schedule.budget_completions=null", "schedule.max_steps=30", "schedule.evaluations=5")  # fmt: skip
+    words = (
+        "batch=auto",
+        "batch.prompts_per_step=4",
+        "batch.num_generations=4",
+        "task.eval_prompts=8",
+        "lr=2e-3,1e-3",
+        "schedule.budget_completions=null",
+        "schedule.max_steps=30",
+        "schedule.evaluations=5",
+    )
     seen: list[str] = []
 
     def look(_number: int) -> None:
@@ -83,7 +104,9 @@ def test_a_promoted_trial_of_the_real_trainer_equals_an_undisturbed_one_bit_for_
 def test_a_larger_effort_continues_the_trials_that_a_smaller_one_left_paused(
     sweep_here: Sweep, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The end says what was spent and how to continue. Then every trial finishes, and none trains a step twice."""
+    """The end says what was spent and how to continue. Then every trial finishes, and none trains a
+    step twice.
+    """
     space = ("lr=tag(log,interval(1e-5,3e-2))", "search.trials=10", "trainer.keep=none")
     folder = sweep_here(*FAKE, SLOW, *space, "search.effort=0.5")
     states = [read(trial / "result.json")["status"] for trial in trials(folder)]
@@ -91,7 +114,10 @@ def test_a_larger_effort_continues_the_trials_that_a_smaller_one_left_paused(
     assert {"finished", "stopped"} == set(states)
     assert f"{states.count('finished')} finished, {states.count('stopped')} paused: 5" in said
     assert "of 10 after 50% of the training" in said or "of 10 after 10% of the training" in said
-    assert f"finish the {states.count('stopped')} paused trials: run the same command with search.effort=1" in said
+    assert (
+        f"finish the {states.count('stopped')} paused trials: run the same command with "
+        "search.effort=1"
+    ) in said
     reasons = [
         read(trial / "control.json")["reason"]
         for trial, state in zip(trials(folder), states, strict=True)
@@ -116,14 +142,18 @@ def test_grids_and_comparisons_pause_nothing_unless_asked() -> None:
 def test_an_effort_gets_the_evaluations_that_it_needs_and_says_what_is_impossible(
     sweep_here: Sweep, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A sweep that continues keeps its number of evaluations. The last lines say what was spent in each case."""
+    """A sweep that continues keeps its number of evaluations. The last lines say what was spent in
+    each case.
+    """
     options = ("trainer=fake", "batch=small", "lr=1e-3", "seed=0,1,2,3,4,5,6,7,8,9,10,11")
     folder = sweep_here(*options, "search.effort=0.2", "name=low")
     assert {len(read(trial / "plan.json")["evaluation_steps"]) for trial in trials(folder)} == {10}
     assert "of the completions that finishing every trial takes" in capsys.readouterr().out
     sweep_here(*options, "search.effort=0.3", "name=low")
     assert "resumed" in capsys.readouterr().out
-    sweep_here(*options, "search.effort=0.2", "schedule.evaluations=2", "name=few", "cluster=dry_run")
+    sweep_here(
+        *options, "search.effort=0.2", "schedule.evaluations=2", "name=few", "cluster=dry_run"
+    )
     said = " ".join(capsys.readouterr().out.split())
     assert "schedule.evaluations=2 a sweep spends 54% at least" in said
     assert "schedule.evaluations=8 makes 0.2 possible" in said
@@ -132,14 +162,18 @@ def test_an_effort_gets_the_evaluations_that_it_needs_and_says_what_is_impossibl
 def test_a_budget_says_what_it_buys_and_a_list_of_points_has_none(
     sweep_here: Sweep, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Two and a half times as many trials start as it could finish; its last lines name a larger budget."""
+    """Two and a half times as many trials start as it could finish; its last lines name a larger
+    budget.
+    """
     options = ("trainer=fake", "batch=small", "name=budget", "search.budget=2x")
     folder = sweep_here(*options, "lr=tag(log,interval(1e-5,1e-1))")
     said = " ".join(capsys.readouterr().out.split())
     assert "search.budget=2x: about 5 trials start, up to 1 finish" in said
     assert "run the same command with a larger search.budget than 2x" in said
     assert len(trials(folder)) == 5
-    sweep_here(*(option.replace("=2x", "=1x") for option in options), "lr=tag(log,interval(1e-5,1e-1))")
+    sweep_here(
+        *(option.replace("=2x", "=1x") for option in options), "lr=tag(log,interval(1e-5,1e-1))"
+    )
     spent = re.findall(r"a larger search.budget than ([\d.]+)x", capsys.readouterr().out)
     assert float(spent[-1]) > 1.5
     with pytest.raises(UserError, match="every trial finishes, so no"):

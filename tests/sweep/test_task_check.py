@@ -1,4 +1,6 @@
-"""Mistakes in the user's data and rewards: all in one message, before anything is created or torch is imported."""
+"""Mistakes in the user's data and rewards: all in one message, before anything is created or torch
+is imported.
+"""
 
 import json
 from collections.abc import Callable, Sequence
@@ -16,8 +18,12 @@ REWARD = "def close(completions, **_):\n    return [0.0] * len(completions)\n"
 
 
 @pytest.fixture
-def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Start:
-    """``start("task=jsonl", ...)``: the message of a sweep that is refused and leaves nothing behind."""
+def start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Start:
+    """``start("task=jsonl", ...)``: the message of a sweep that is refused and leaves nothing
+    behind.
+    """
     rows = [{"prompt": f"{n}+1=", "answer": str(n + 1)} for n in range(90)]
     (tmp_path / "sums.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (tmp_path / "rewards.py").write_text(REWARD)
@@ -38,11 +44,21 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
     [
         (["task.path=nope.jsonl"], ["task.path=nope.jsonl: there is no such file"]),
         (["task.rewards=[exactt]"], ["no built-in reward", "Did you mean exact?"]),
-        (["task.rewards=[rewards.py:clsoe]"], ["rewards.py has no function clsoe. Did you mean close?"]),
-        (["task.rewards=[other.py:close]"], ["there is no file", "other.py"]),
-        (["task.family_column=topic"], ["task.family_column=topic", "the held-out prompts has no topic"]),
         (
-            ["task.prompt_column=question", "task.answer_column=gold", "task.rewards=[rewards.py:far]"],
+            ["task.rewards=[rewards.py:clsoe]"],
+            ["rewards.py has no function clsoe. Did you mean close?"],
+        ),
+        (["task.rewards=[other.py:close]"], ["there is no file", "other.py"]),
+        (
+            ["task.family_column=topic"],
+            ["task.family_column=topic", "the held-out prompts has no topic"],
+        ),
+        (
+            [
+                "task.prompt_column=question",
+                "task.answer_column=gold",
+                "task.rewards=[rewards.py:far]",
+            ],
             ["3 keys cannot work", "has no question", "has no gold", "has no function far"],
         ),
     ],
@@ -74,12 +90,19 @@ def test_a_sweep_over_the_model_tries_its_rewards_once(start: Start, tmp_path: P
     """Each try is a process."""
     body = "    open('tried', 'a').write('x')\n    return None\n"
     (tmp_path / "rewards.py").write_text(f"def close(completions, **_):\n{body}")
-    words = ("task=jsonl", "task.path=sums.jsonl", "task.rewards=[rewards.py:close]", "task.chat=false")
+    words = (
+        "task=jsonl",
+        "task.path=sums.jsonl",
+        "task.rewards=[rewards.py:close]",
+        "task.chat=false",
+    )
     assert "returned None" in start(*words, "model.lora.enabled=true", "model.lora.r=2,4,8")
     assert (tmp_path / "tried").read_text() == "x"
 
 
-def test_text_that_the_tiny_model_cannot_read_is_refused_with_the_model_that_can(start: Start, tmp_path: Path) -> None:
+def test_text_that_the_tiny_model_cannot_read_is_refused_with_the_model_that_can(
+    start: Start, tmp_path: Path
+) -> None:
     """No download is needed for a first try."""
     (tmp_path / "words.jsonl").write_text(
         '{"prompt": "Tom has 3 apples", "answer": "3"}\n{"prompt": "1+1=", "answer": "2"}\n'
@@ -98,17 +121,24 @@ def test_text_that_the_tiny_model_cannot_read_is_refused_with_the_model_that_can
         ),
     ],
 )
-def test_rows_that_no_training_can_read_are_named(start: Start, tmp_path: Path, data: bytes, said: str) -> None:
+def test_rows_that_no_training_can_read_are_named(
+    start: Start, tmp_path: Path, data: bytes, said: str
+) -> None:
     """Another encoding, and empty prompts: with the line, and without a traceback."""
     (tmp_path / "odd.jsonl").write_bytes(data)
     assert said in start("task=jsonl", "task.path=odd.jsonl", "task.eval_prompts=1")
 
 
-def test_a_reward_that_its_file_makes_while_it_runs_is_not_refused(start: Start, tmp_path: Path) -> None:
+def test_a_reward_that_its_file_makes_while_it_runs_is_not_refused(
+    start: Start, tmp_path: Path
+) -> None:
     """Only running it would tell; here the data are what is wrong."""
-    (tmp_path / "made.py").write_text("globals()['close'] = lambda completions, **_: [0.0] * len(completions)\n")
+    (tmp_path / "made.py").write_text(
+        "globals()['close'] = lambda completions, **_: [0.0] * len(completions)\n"
+    )
     said = start("task=jsonl", "task.path=nope.jsonl", "task.rewards=[made.py:close]")
-    assert said.count("task.") == 2  # the path, and what to set
+    # the path, and what to set
+    assert said.count("task.") == 2
 
 
 def test_a_sweep_that_the_disk_cannot_hold_is_refused_unless_it_is_allowed(tmp_path: Path) -> None:
@@ -132,14 +162,24 @@ def test_files_of_prompts_can_be_searched(tmp_path: Path) -> None:
 
 def test_wrong_rows_of_both_files_are_named_together(start: Start, tmp_path: Path) -> None:
     """No JSON, no prompt, no answer, mixed types: with their numbers, before anything starts."""
-    (tmp_path / "odd.jsonl").write_text('{"prompt": "1", "answer": "1"}\nno\n[1]\n{"prompt": "2", "answer": 2}\n')
-    rows = [{"prompt": " "}, {"prompt": "1", "answer": " "}, {"prompt": "2", "answer": "2", "level": 1}]
+    (tmp_path / "odd.jsonl").write_text(
+        '{"prompt": "1", "answer": "1"}\nno\n[1]\n{"prompt": "2", "answer": 2}\n'
+    )
+    rows = [
+        {"prompt": " "},
+        {"prompt": "1", "answer": " "},
+        {"prompt": "2", "answer": "2", "level": 1},
+    ]
     rows += [{"answer": "3", "level": "hard"}, {"answer": "4"}]
     (tmp_path / "held.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     said = start("task=jsonl", "task.path=odd.jsonl", "task.eval_split=held.jsonl")
     for part in (
-        "line 2 is not JSON", "line 3 is not a JSON object", "rows 4, 5 of held.jsonl have no prompt",
+        "line 2 is not JSON",
+        "line 3 is not a JSON object",
+        "rows 4, 5 of held.jsonl have no prompt",
         "row 1 of held.jsonl has no answer",
-        "1 of 5 rows of held.jsonl have an empty prompt", "Remove row 2, or fill in", "level (int, str)",
-    ):  # fmt: skip
+        "1 of 5 rows of held.jsonl have an empty prompt",
+        "Remove row 2, or fill in",
+        "level (int, str)",
+    ):
         assert part in said, part

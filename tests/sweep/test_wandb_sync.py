@@ -29,7 +29,12 @@ def sync(sweep: Path, url: str) -> None:
     """``wandb sync`` of all offline runs of a sweep, as the guide has it."""
     runs = map(str, sorted(sweep.glob("trials/*/wandb/offline-run-*")))
     login = {"WANDB_BASE_URL": url, "HOME": str(sweep), "WANDB_API_KEY": "a" * 40}
-    subprocess.run([sys.executable, "-m", "wandb", "sync", *runs], cwd=sweep, env={**os.environ, **login}, check=True)
+    subprocess.run(
+        [sys.executable, "-m", "wandb", "sync", *runs],
+        cwd=sweep,
+        env={**os.environ, **login},
+        check=True,
+    )
 
 
 def test_every_trial_becomes_one_run_of_the_sweeps_group(run: Run, server: Server) -> None:
@@ -37,7 +42,9 @@ def test_every_trial_becomes_one_run_of_the_sweeps_group(run: Run, server: Serve
     sweep = run(*TRACKED, "-m", "lr=1e-3,3e-3", "batch=small,medium").sweep
     done = trials(sweep)
     sync(sweep, server.url)
-    assert sorted(run["displayName"] for run in server.runs.values()) == [folder.name for folder in done]
+    assert sorted(run["displayName"] for run in server.runs.values()) == [
+        folder.name for folder in done
+    ]
     assert {run["groupName"] for run in server.runs.values()} == {"s"}
     for name, found in server.runs.items():
         columns = json.loads(found["config"])
@@ -48,11 +55,20 @@ def test_every_trial_becomes_one_run_of_the_sweeps_group(run: Run, server: Serve
         ]
 
 
-def test_the_attempts_of_a_trial_are_one_run(run: Run, start: Callable, here: Path, server: Server) -> None:
+def test_the_attempts_of_a_trial_are_one_run(
+    run: Run, start: Callable, here: Path, server: Server
+) -> None:
     """Stopped in the middle and resumed: every step once."""
-    slow = (*TRACKED[:3], "trainer.args.step_seconds=0.05", "schedule=steps", "schedule.max_steps=60")
+    slow = (
+        *TRACKED[:3],
+        "trainer.args.step_seconds=0.05",
+        "schedule=steps",
+        "schedule.max_steps=60",
+    )
     process = start(*slow)
-    wait_for(lambda: any(len(lines(path)) > 5 for path in here.glob("outputs/s/trials/*/metrics.jsonl")))
+    wait_for(
+        lambda: any(len(lines(path)) > 5 for path in here.glob("outputs/s/trials/*/metrics.jsonl"))
+    )
     process.send_signal(signal.SIGINT)
     assert process.wait(timeout=300) == 130
     sweep = run(*slow).sweep

@@ -21,8 +21,15 @@ EARLIER = (*SHORT, "name=early", "batch.per_device_train_batch_size=32", "-m", "
 # The same 4 prompts x 8 generations per step, in two micro-steps.
 OTHER_SIZES = ("batch.per_device_train_batch_size=16", "batch.gradient_accumulation_steps=2")
 LATER = (
-    *SHORT, *OTHER_SIZES, "name=late", "search=tpe", "search.trials=4", "-m", "lr=tag(log,interval(1e-4,1e-2))", "kl=none,low",
-)  # fmt: skip
+    *SHORT,
+    *OTHER_SIZES,
+    "name=late",
+    "search=tpe",
+    "search.trials=4",
+    "-m",
+    "lr=tag(log,interval(1e-4,1e-2))",
+    "kl=none,low",
+)
 
 
 @pytest.fixture(scope="module")
@@ -35,17 +42,24 @@ def earlier(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.slow
 def test_best_points_come_first_and_results_are_known_on_other_hardware(earlier: Path) -> None:
-    """1e-5 is outside the new interval and left out; what was taken over is on disk, and stays when the source is gone."""
+    """1e-5 is outside the new interval and left out; what was taken over is on disk, and stays when
+    the source is gone.
+    """
     ended = run_in(earlier, *LATER, "search.warm_start=early")
     assert ended.code == 0, ended.err
     taken = read(ended.sweep / "warm_start.json")
     assert taken["first"] == [{"lr": 1e-3, "kl": "none"}, {"lr": 3e-3, "kl": "none"}]
-    assert [(seen["point"]["lr"], seen["trial"]) for seen in taken["observations"]] == [(1e-3, 1), (3e-3, 2)]
+    assert [(seen["point"]["lr"], seen["trial"]) for seen in taken["observations"]] == [
+        (1e-3, 1),
+        (3e-3, 2),
+    ]
     points = [read(folder / "trial.json")["point"] for folder in trials(ended.sweep)]
     assert points[:2] == taken["first"]
     assert all(point["kl"] in ("none", "low") for point in points)
     provenance = yaml.safe_load((ended.sweep / "sweep.yaml").read_text())["provenance"]
-    assert [source["sweep"] for source in provenance["warm_start"]] == [str(earlier / "outputs" / "early")]
+    assert [source["sweep"] for source in provenance["warm_start"]] == [
+        str(earlier / "outputs" / "early")
+    ]
     again = run_in(earlier, *LATER, "search.warm_start=gone")
     assert again.code == 0, again.err
     assert read(again.sweep / "warm_start.json") == taken
@@ -71,7 +85,12 @@ def test_a_sweep_on_other_contents_of_a_reward_is_refused(tmp_path: Path) -> Non
 def test_another_schedule_gives_points_and_no_results(earlier: Path) -> None:
     """After two steps a reward is not what it is after four."""
     ended = run_in(
-        earlier, *LATER, "name=longer", "schedule.max_steps=4", "search.warm_start=[early]", "search.trials=2"
+        earlier,
+        *LATER,
+        "name=longer",
+        "schedule.max_steps=4",
+        "search.warm_start=[early]",
+        "search.trials=2",
     )
     taken = read(ended.sweep / "warm_start.json")
     assert len(taken["first"]) == 2
@@ -82,18 +101,38 @@ def test_an_earlier_trial_is_found_at_any_option_that_learns_the_same(
     earlier: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also if other options of a group come first."""
-    words = (*SHORT, *OTHER_SIZES, "name=other", "search=tpe", "search.trials=1", "search.warm_start=early")
+    words = (
+        *SHORT,
+        *OTHER_SIZES,
+        "name=other",
+        "search=tpe",
+        "search.trials=1",
+        "search.warm_start=early",
+    )
     with without_waiting():
-        sweep = sweeps_in(earlier, monkeypatch)(*words, "lr=tag(log,interval(1e-4,1e-2))", "kl=low,none")
-    assert read(sweep / "warm_start.json")["first"] == [{"lr": 1e-3, "kl": "none"}, {"lr": 3e-3, "kl": "none"}]
+        sweep = sweeps_in(earlier, monkeypatch)(
+            *words, "lr=tag(log,interval(1e-4,1e-2))", "kl=low,none"
+        )
+    assert read(sweep / "warm_start.json")["first"] == [
+        {"lr": 1e-3, "kl": "none"},
+        {"lr": 3e-3, "kl": "none"},
+    ]
 
 
-@pytest.mark.parametrize(("change", "said"), [
-    ("search.metric=reward", "optimised something else (search.metric=eval_reward; here search.metric=reward)"),
-    ("task.eval_prompts=64", "was on another task (task.eval_prompts differ)"),
-    ("search.warm_start=[early,nowhere]", "nowhere is no sweep"),
-])  # fmt: skip
-def test_what_cannot_be_compared_is_refused_in_one_message(earlier: Path, change: str, said: str) -> None:
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (
+            "search.metric=reward",
+            "optimised something else (search.metric=eval_reward; here search.metric=reward)",
+        ),
+        ("task.eval_prompts=64", "was on another task (task.eval_prompts differ)"),
+        ("search.warm_start=[early,nowhere]", "nowhere is no sweep"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused_in_one_message(
+    earlier: Path, change: str, said: str
+) -> None:
     """Before anything is written."""
     wanted = () if change.startswith("search.warm") else ("search.warm_start=early",)
     ended = run_in(earlier, *LATER, "name=refused", *wanted, change)
@@ -102,25 +141,44 @@ def test_what_cannot_be_compared_is_refused_in_one_message(earlier: Path, change
     assert not (earlier / "outputs" / "refused").exists()
 
 
-def test_a_key_of_the_task_that_is_new_since_the_earlier_sweep_is_no_other_task(earlier: Path) -> None:
+def test_a_key_of_the_task_that_is_new_since_the_earlier_sweep_is_no_other_task(
+    earlier: Path,
+) -> None:
     """What that sweep does not record had its default; the message names the change alone."""
-    path = Path(shutil.copytree(earlier / "outputs" / "early", earlier / "outputs" / "older")) / "sweep.yaml"
+    path = (
+        Path(shutil.copytree(earlier / "outputs" / "early", earlier / "outputs" / "older"))
+        / "sweep.yaml"
+    )
     content = yaml.safe_load(path.read_text())
     del content["baseline"]["task"]["eval_generations"]
     path.write_text(yaml.safe_dump(content))
     ended = run_in(
-        earlier, *LATER, "name=refused", "search.warm_start=older", "task.eval_prompts=64", "task.eval_generations=2"
+        earlier,
+        *LATER,
+        "name=refused",
+        "search.warm_start=older",
+        "task.eval_prompts=64",
+        "task.eval_generations=2",
     )
     assert "was on another task (task.eval_prompts differ)" in ended.err
 
 
 def test_sizes_and_seeds_change_no_learning_and_rates_do(earlier: Path) -> None:
     """What hardware sees is apart from what the algorithm sees."""
-    configs = [load_experiment(folder / "config.yaml") for folder in trials(earlier / "outputs" / "early")]
+    configs = [
+        load_experiment(folder / "config.yaml") for folder in trials(earlier / "outputs" / "early")
+    ]
     one, other = configs[:2]
     halved = load_experiment(trials(earlier / "outputs" / "early")[0] / "config.yaml")
-    halved.batch.per_device_train_batch_size, halved.batch.gradient_accumulation_steps, halved.seed = 16, 2, 7
-    told = [json.dumps(learning(found, read_setting(found)), default=str) for found in (one, halved, other)]
+    (
+        halved.batch.per_device_train_batch_size,
+        halved.batch.gradient_accumulation_steps,
+        halved.seed,
+    ) = 16, 2, 7
+    told = [
+        json.dumps(learning(found, read_setting(found)), default=str)
+        for found in (one, halved, other)
+    ]
     assert told[0] == told[1] != told[2]
 
 

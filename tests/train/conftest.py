@@ -1,4 +1,6 @@
-"""Trial folders as the controller writes them, and a tiny model that is barely warm, so that it is there at once."""
+"""Trial folders as the controller writes them, and a tiny model that is barely warm, so that it is
+there at once.
+"""
 
 import json
 from collections.abc import Callable, Iterator
@@ -42,7 +44,10 @@ def make_trial(tmp_path: Path) -> MakeTrial:
     def make(*overrides: str, name: str = "0000-a", sweep: str = "a sweep") -> Path:
         folder = tmp_path / sweep / "trials" / name
         folder.mkdir(parents=True)
-        write_text(folder / "config.yaml", OmegaConf.to_yaml(OmegaConf.structured(build_experiment(*overrides))))
+        write_text(
+            folder / "config.yaml",
+            OmegaConf.to_yaml(OmegaConf.structured(build_experiment(*overrides))),
+        )
         append_line(folder / "attempts.jsonl", {"attempt": 0})
         return folder
 
@@ -57,7 +62,9 @@ def make_fake(make_trial: MakeTrial) -> MakeTrial:
 
 @pytest.fixture(scope="session")
 def cool_tiny(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """For this process: a tiny model of 20 warm-start steps instead of 700. It runs like the real one and knows little."""
+    """For this process: a tiny model of 20 warm-start steps instead of 700. It runs like the real
+    one and knows little.
+    """
     from grposweep.train import tiny
 
     with pytest.MonkeyPatch.context() as patch:
@@ -87,7 +94,10 @@ def metrics_of(folder: Path, timeless: bool = False) -> list[dict[str, Any]]:
     from grposweep.storage.provenance import TIMES
 
     drop = TIMES if timeless else ()
-    return [{k: v for k, v in line.items() if k not in drop} for line in read_lines(folder / "metrics.jsonl")]
+    return [
+        {k: v for k, v in line.items() if k not in drop}
+        for line in read_lines(folder / "metrics.jsonl")
+    ]
 
 
 def control(folder: Path, action: str, **more: Any) -> None:

@@ -1,4 +1,6 @@
-"""A hub of one repository on this machine: what huggingface_hub asks for, with the headers that it reads."""
+"""A hub of one repository on this machine: what huggingface_hub asks for, with the headers that it
+reads.
+"""
 
 import hashlib
 import json
@@ -19,9 +21,11 @@ class Hub:
     """The files of one repository at its newest commit, and the requested paths."""
 
     files: Mapping[str, bytes]
-    kind: str = "models"  # or datasets
+    # or datasets
+    kind: str = "models"
     url: str = ""
-    refusal: int = 0  # a status code, instead of any answer
+    # a status code, instead of any answer
+    refusal: int = 0
     asked: list[str] = field(default_factory=list)
     commit: str = "0123456789abcdef0123456789abcdef01234567"
 
@@ -36,7 +40,13 @@ class Hub:
 
     def details(self, name: str) -> dict[str, Any]:
         """One file as the hub lists it."""
-        return {"rfilename": name, "path": name, "type": "file", "size": len(self.files[name]), "oid": self.etag(name)}
+        return {
+            "rfilename": name,
+            "path": name,
+            "type": "file",
+            "size": len(self.files[name]),
+            "oid": self.etag(name),
+        }
 
     def etag(self, name: str) -> str:
         """The hash of a file's content."""
@@ -49,7 +59,9 @@ def serve(files: Mapping[str, bytes], kind: str = "models") -> Iterator[Hub]:
     hub = Hub(files, kind)
     server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"hub": hub}))
     hub.url = f"http://127.0.0.1:{server.server_port}"
-    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+    threading.Thread(
+        target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True
+    ).start()
     try:
         yield hub
     finally:
@@ -77,21 +89,38 @@ class _Handler(BaseHTTPRequestHandler):
         self.hub.asked.append(f"{self.command} {path}")
         listing = f"/api/{self.hub.kind}/{REPOSITORY}"
         if self.hub.refusal:
-            gated = {"X-Error-Code": "GatedRepo", "X-Error-Message": "Access to this model is restricted."}
+            gated = {
+                "X-Error-Code": "GatedRepo",
+                "X-Error-Message": "Access to this model is restricted.",
+            }
             self._send(self.hub.refusal, b"{}", gated if self.hub.refusal == 403 else {}, with_body)
         elif path in (listing, f"{listing}/revision/main", f"{listing}/revision/{self.hub.commit}"):
             files = [self.hub.details(name) for name in self.hub.files]
-            info = {"id": REPOSITORY, "sha": self.hub.commit, "private": False, "tags": [], "siblings": files}
-            self._send(200, json.dumps(info).encode(), {"Content-Type": "application/json"}, with_body)
+            info = {
+                "id": REPOSITORY,
+                "sha": self.hub.commit,
+                "private": False,
+                "tags": [],
+                "siblings": files,
+            }
+            self._send(
+                200, json.dumps(info).encode(), {"Content-Type": "application/json"}, with_body
+            )
         elif path.startswith(f"{listing}/tree/"):
             files = [self.hub.details(name) for name in self.hub.files]
-            self._send(200, json.dumps(files).encode(), {"Content-Type": "application/json"}, with_body)
-        elif (name := path.removeprefix(f"{self.hub.place}/resolve/").partition("/")[2]) in self.hub.files:
+            self._send(
+                200, json.dumps(files).encode(), {"Content-Type": "application/json"}, with_body
+            )
+        elif (
+            name := path.removeprefix(f"{self.hub.place}/resolve/").partition("/")[2]
+        ) in self.hub.files:
             headers = {"ETag": f'"{self.hub.etag(name)}"', "X-Repo-Commit": self.hub.commit}
             self._send(200, self.hub.files[name], headers, with_body)
         else:
             code = "EntryNotFound" if path.startswith(self.hub.place) else "RepoNotFound"
-            self._send(404, b"{}", {"X-Error-Code": code, "X-Error-Message": "not found"}, with_body)
+            self._send(
+                404, b"{}", {"X-Error-Code": code, "X-Error-Message": "not found"}, with_body
+            )
 
     def _send(self, status: int, body: bytes, headers: Mapping[str, str], with_body: bool) -> None:
         self.send_response(status)

@@ -1,4 +1,6 @@
-"""search.at=best: the objective is the best evaluation, and what its being a maximum gains is taken off."""
+"""search.at=best: the objective is the best evaluation, and what its being a maximum gains is taken
+off.
+"""
 
 import random
 from statistics import fmean
@@ -49,11 +51,17 @@ def test_an_unknown_noise_is_told_as_that() -> None:
 
 @pytest.mark.parametrize(
     ("truth", "share"),
-    [([0.5] * 10, 0.25), ([0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.6, 0.6, 0.6, 0.6], 0.5), ([n / 10 for n in range(10)], 1.5)],
+    [
+        ([0.5] * 10, 0.25),
+        ([0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.6, 0.6, 0.6, 0.6], 0.5),
+        ([n / 10 for n in range(10)], 1.5),
+    ],
     ids=["flat", "plateau", "rising"],
 )
 def test_what_a_maximum_of_noise_gains_is_taken_off(truth: list[float], share: float) -> None:
-    """Over 200 trainings the mean error of the corrected maximum is a small part of that of the maximum itself."""
+    """Over 200 trainings the mean error of the corrected maximum is a small part of that of the
+    maximum itself.
+    """
     chance, error = random.Random(1), 0.03
     raw, corrected = [], []
     for _ in range(200):
@@ -74,10 +82,14 @@ def test_a_resumed_trial_has_the_same_best_step_value_and_model(make_fake: MakeT
     append_line(disturbed / "attempts.jsonl", {"attempt": 1})
     assert run_attempt(disturbed) == run_attempt(straight) == ExitCode.FINISHED
     keys = ("objective", "best_step", "optimism", "model")
-    one, other = ({key: result_of(folder).get(key) for key in keys} for folder in (disturbed, straight))
+    one, other = (
+        {key: result_of(folder).get(key) for key in keys} for folder in (disturbed, straight)
+    )
     assert one == other
     seen = {
-        line["step"]: line["eval_reward"] for line in metrics_of(straight) if line["kind"] == "eval" and line["step"]
+        line["step"]: line["eval_reward"]
+        for line in metrics_of(straight)
+        if line["kind"] == "eval" and line["step"]
     }
     assert one["best_step"] == max(seen, key=lambda step: seen[step])
     assert one["objective"] == pytest.approx(max(seen.values()) - one["optimism"])

@@ -1,4 +1,6 @@
-"""A checkpoint that was being written when its attempt was killed must not be resumed from, and none is lost."""
+"""A checkpoint that was being written when its attempt was killed must not be resumed from, and
+none is lost.
+"""
 
 import json
 import pickle
@@ -10,7 +12,8 @@ import pytest
 
 from grposweep.storage.checkpoints import NOTE, drop_checkpoints, newest_checkpoint, set_aside
 
-Layout = Callable[[int], tuple[list[str], list[str]]]  # for a number of ranks: files of torch.save, other files
+# for a number of ranks: files of torch.save, other files
+Layout = Callable[[int], tuple[list[str], list[str]]]
 
 
 def plain(ranks: int) -> tuple[list[str], list[str]]:
@@ -20,14 +23,21 @@ def plain(ranks: int) -> tuple[list[str], list[str]]:
 
 def zero(ranks: int) -> tuple[list[str], list[str]]:
     """DeepSpeed's ZeRO-1 and ZeRO-2."""
-    optimizer = [f"global_step5/zero_pp_rank_{rank}_mp_rank_00_optim_states.pt" for rank in range(ranks)]
-    return ["scheduler.pt", "global_step5/mp_rank_00_model_states.pt", *optimizer], ["latest", "model.safetensors"]
+    optimizer = [
+        f"global_step5/zero_pp_rank_{rank}_mp_rank_00_optim_states.pt" for rank in range(ranks)
+    ]
+    return ["scheduler.pt", "global_step5/mp_rank_00_model_states.pt", *optimizer], [
+        "latest",
+        "model.safetensors",
+    ]
 
 
 def zero3(ranks: int) -> tuple[list[str], list[str]]:
     """DeepSpeed's ZeRO-3 in bfloat16, which has a prefix for the optimizer's files."""
     ranks_of = range(ranks)
-    optimizer = [f"global_step5/bf16_zero_pp_rank_{rank}_mp_rank_00_optim_states.pt" for rank in ranks_of]
+    optimizer = [
+        f"global_step5/bf16_zero_pp_rank_{rank}_mp_rank_00_optim_states.pt" for rank in ranks_of
+    ]
     model = [f"global_step5/zero_pp_rank_{rank}_mp_rank_00_model_states.pt" for rank in ranks_of]
     return ["scheduler.pt", *optimizer, *model], ["latest", "model.safetensors"]
 
@@ -45,7 +55,8 @@ def fsdp_sharded(ranks: int) -> tuple[list[str], list[str]]:
 
 
 LAYOUTS: list[Layout] = [plain, zero, zero3, fsdp, fsdp_sharded]
-# The weights of a sharded training are in its own files; model.safetensors is there for users of the model.
+# The weights of a sharded training are in its own files; model.safetensors is there for users of
+# the model.
 NOT_READ = {(layout, "model.safetensors") for layout in (zero, zero3, fsdp)}
 
 
@@ -57,7 +68,9 @@ def files_of(layout: Layout, ranks: int) -> list[str]:
     return [name for name in found if (layout, name) not in NOT_READ]
 
 
-def write_checkpoint(folder: Path, step: int, ranks: int = 1, layout: Layout = plain, adapter: bool = False) -> Path:
+def write_checkpoint(
+    folder: Path, step: int, ranks: int = 1, layout: Layout = plain, adapter: bool = False
+) -> Path:
     """A checkpoint with the files that transformers writes, and nothing in them."""
     path = folder / f"checkpoint-{step}"
     saved, others = layout(ranks)
@@ -70,7 +83,9 @@ def write_checkpoint(folder: Path, step: int, ranks: int = 1, layout: Layout = p
         (path / name).parent.mkdir(parents=True, exist_ok=True)
         (path / name).write_bytes(b"weights")
         if name.endswith(".metadata"):
-            shards = {f"tensor{rank}": {"relative_path": f"__{rank}_0.distcp"} for rank in range(ranks)}
+            shards = {
+                f"tensor{rank}": {"relative_path": f"__{rank}_0.distcp"} for rank in range(ranks)
+            }
             (path / name).write_bytes(pickle.dumps({"storage_data": shards}))
         if name == "latest":
             (path / name).write_text("global_step5")
@@ -112,7 +127,8 @@ def test_every_kind_of_whole_checkpoint_is_taken_and_stays(
 
 
 CASES = [(layout, name) for layout in LAYOUTS for name in files_of(layout, 2)]
-# DeepSpeed may schedule the learning rate by itself, and torch.distributed.checkpoint's shards are not zip files.
+# DeepSpeed may schedule the learning rate by itself, and torch.distributed.checkpoint's shards are
+# not zip files.
 OPTIONAL = {("zero", "scheduler.pt"), ("zero3", "scheduler.pt")}
 
 
@@ -124,13 +140,19 @@ def id_of(case: object) -> str:
 @pytest.mark.parametrize(
     ("layout", "name", "is_torn"),
     [(*case, False) for case in CASES if (case[0].__name__, case[1]) not in OPTIONAL]
-    + [(*case, True) for case in CASES if case[1].endswith((".pt", ".pth", ".bin", ".json", ".metadata"))],
+    + [
+        (*case, True)
+        for case in CASES
+        if case[1].endswith((".pt", ".pth", ".bin", ".json", ".metadata"))
+    ],
     ids=id_of,
 )
 def test_a_checkpoint_without_one_of_its_files_or_its_end_is_passed_over_and_renamed(
     tmp_path: Path, layout: Layout, name: str, is_torn: bool
 ) -> None:
-    """Whichever file the kill hit, the older checkpoint is taken, rotation never sees the torn one, and it says why."""
+    """Whichever file the kill hit, the older checkpoint is taken, rotation never sees the torn one,
+    and it says why.
+    """
     write_checkpoint(tmp_path, 5, 2, layout)
     hit = write_checkpoint(tmp_path, 10, 2, layout) / name
     content = hit.read_bytes()[:-10]
@@ -151,12 +173,19 @@ def test_a_checkpoint_without_one_of_its_files_or_its_end_is_passed_over_and_ren
 def test_a_torn_checkpoint_of_another_program_is_renamed_and_one_of_unknown_kind_is_left_to_it(
     tmp_path: Path, is_ours: bool
 ) -> None:
-    """A program may know how to continue from its own files; our trainer's rotation would count them."""
+    """A program may know how to continue from its own files; our trainer's rotation would count
+    them.
+    """
     (write_checkpoint(tmp_path, 5) / "scheduler.pt").unlink()
     write_checkpoint(tmp_path, 10)
-    (tmp_path / "checkpoint-10" / "optimizer.pt").rename(tmp_path / "checkpoint-10" / "own_optimizer")
+    (tmp_path / "checkpoint-10" / "optimizer.pt").rename(
+        tmp_path / "checkpoint-10" / "own_optimizer"
+    )
     set_aside(tmp_path, ranks=1, is_ours=is_ours)
-    assert names(tmp_path) == {"broken-checkpoint-5", "broken-checkpoint-10" if is_ours else "checkpoint-10"}
+    assert names(tmp_path) == {
+        "broken-checkpoint-5",
+        "broken-checkpoint-10" if is_ours else "checkpoint-10",
+    }
     assert newest_checkpoint(tmp_path, ranks=1) is None
 
 
@@ -167,7 +196,10 @@ def test_a_checkpoint_of_another_number_of_ranks_is_no_torn_one(tmp_path: Path) 
     set_aside(tmp_path, ranks=2, is_ours=False)
     assert names(tmp_path) == {"checkpoint-5"}
     set_aside(tmp_path, ranks=2)
-    assert "written by 4 rank(s), and this trial has 2" in (tmp_path / "broken-checkpoint-5" / NOTE).read_text()
+    assert (
+        "written by 4 rank(s), and this trial has 2"
+        in (tmp_path / "broken-checkpoint-5" / NOTE).read_text()
+    )
 
 
 def test_the_second_torn_checkpoint_of_a_step_replaces_none(tmp_path: Path) -> None:
@@ -175,7 +207,11 @@ def test_the_second_torn_checkpoint_of_a_step_replaces_none(tmp_path: Path) -> N
     for _ in range(3):
         (write_checkpoint(tmp_path, 5) / "scheduler.pt").unlink()
         set_aside(tmp_path, ranks=1)
-    assert names(tmp_path) == {"broken-checkpoint-5", "broken-checkpoint-5-2", "broken-checkpoint-5-3"}
+    assert names(tmp_path) == {
+        "broken-checkpoint-5",
+        "broken-checkpoint-5-2",
+        "broken-checkpoint-5-3",
+    }
 
 
 def test_only_whole_checkpoints_are_deleted_at_the_end(tmp_path: Path) -> None:

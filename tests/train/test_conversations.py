@@ -1,4 +1,6 @@
-"""Prompts as conversations, in every form that people have; in seconds, with the tiny model for any text."""
+"""Prompts as conversations, in every form that people have; in seconds, with the tiny model for any
+text.
+"""
 
 import json
 from pathlib import Path
@@ -30,18 +32,27 @@ SHARE = [{"from": "system", "value": "Add."}, {"from": "human", "value": "{}+1="
 def rows_of(*turns: dict[str, Any], count: int = 4) -> list[dict[str, object]]:
     """Rows of one conversation for each number."""
     numbered = json.dumps(turns)
-    return [{"prompt": json.loads(numbered.replace("{}", str(n))), "answer": str(n + 1)} for n in range(count)]
+    return [
+        {"prompt": json.loads(numbered.replace("{}", str(n))), "answer": str(n + 1)}
+        for n in range(count)
+    ]
 
 
-def load(folder: Path, rows: list[dict[str, object]], has_template: bool = True, **keys: Any) -> Data:
+def load(
+    folder: Path, rows: list[dict[str, object]], has_template: bool = True, **keys: Any
+) -> Data:
     """The data of a file of these rows, of which one is held out."""
     path = write_jsonl(folder / "rows.jsonl", rows)
-    return load_data(Task(kind="jsonl", path=path, eval_prompts=1, **keys), has_template=has_template)
+    return load_data(
+        Task(kind="jsonl", path=path, eval_prompts=1, **keys), has_template=has_template
+    )
 
 
 @pytest.mark.parametrize("chat", [None, False, True])
 @pytest.mark.parametrize("turns", [[PLUS], [PLUS, {"role": "assistant", "content": "What?"}, PLUS]])
-def test_a_system_prompt_is_added_to_conversations(tmp_path: Path, chat: bool | None, turns: Turns) -> None:
+def test_a_system_prompt_is_added_to_conversations(
+    tmp_path: Path, chat: bool | None, turns: Turns
+) -> None:
     """For each value of task.chat, which is about prompts that are text."""
     data = load(tmp_path, rows_of(*turns), system_prompt="Add.", chat=chat)
     for prompt in (*data.train["prompt"], *data.held_out["prompt"]):
@@ -70,16 +81,32 @@ def test_sharegpt_becomes_role_and_content(tmp_path: Path) -> None:
     assert prompt[1]["content"].endswith("+1=")
 
 
-REFUSED = [  # the turns of rows 5 and later, keys of the task, words of the message
-    ([{"from": "observation", "value": "{}"}], {},
-     "rows 5, 6, 7, 8 of ... a turn from 'observation', which is none of human"),
-    ([*SHARE, {"from": "gpt", "value": "2"}], {}, "rows 5, 6, 7, 8 of ... ends with the answer of 'gpt'"),
+# the turns of rows 5 and later, keys of the task, words of the message
+REFUSED = [
+    (
+        [{"from": "observation", "value": "{}"}],
+        {},
+        "rows 5, 6, 7, 8 of ... a turn from 'observation', which is none of human",
+    ),
+    (
+        [*SHARE, {"from": "gpt", "value": "2"}],
+        {},
+        "rows 5, 6, 7, 8 of ... ends with the answer of 'gpt'",
+    ),
     ([SHARE[0], PLUS], {}, "a turn without from or value"),
-    ([{"speaker": "me", "text": "{}+1="}], {}, "a turn without role or content: its keys are speaker, text"),
+    (
+        [{"speaker": "me", "text": "{}+1="}],
+        {},
+        "a turn without role or content: its keys are speaker, text",
+    ),
     ([], {}, "a conversation without turns"),
     ([SYSTEM], {}, "only the system says something"),
-    ([SYSTEM, PLUS], {"system_prompt": "Think."}, "4 of 8 prompts begin with a system turn of their own, such as 'Add.'"),
-]  # fmt: skip
+    (
+        [SYSTEM, PLUS],
+        {"system_prompt": "Think."},
+        "4 of 8 prompts begin with a system turn of their own, such as 'Add.'",
+    ),
+]
 
 
 @pytest.mark.parametrize(("turns", "keys", "words"), REFUSED)
@@ -106,9 +133,13 @@ def test_a_table_is_read(tmp_path: Path, suffix: str, mark: str) -> None:
 
 @pytest.mark.parametrize(
     ("text", "words"),
-    [("1,2,3\n", "line 2 has more values than there are columns (prompt, answer)"), ("1+1=\n", "row 1 ... has no answer"),
-     ('"1,2\n', "line 2 is not CSV"), (None, "columns are separated by ';'")],
-)  # fmt: skip
+    [
+        ("1,2,3\n", "line 2 has more values than there are columns (prompt, answer)"),
+        ("1+1=\n", "row 1 ... has no answer"),
+        ('"1,2\n', "line 2 is not CSV"),
+        (None, "columns are separated by ';'"),
+    ],
+)
 def test_a_wrong_table_is_explained_by_line(tmp_path: Path, text: str | None, words: str) -> None:
     """As with JSON lines."""
     content = "prompt;answer\n1+1=;2\n" if text is None else "prompt,answer\n" + text
@@ -122,7 +153,11 @@ def test_a_prompt_with_two_answers_is_named_before_the_first_trial(
 ) -> None:
     """One of its rows is always scored as wrong; whether that is meant, only the user knows."""
     rows = [*sums(*range(9), answer="7"), *sums(3, answer="8"), *sums(4, answer="7")]
-    task = ("trainer.kind=fake", "task.kind=jsonl", f"task.path={write_jsonl(tmp_path / 'rows.jsonl', rows)}")
+    task = (
+        "trainer.kind=fake",
+        "task.kind=jsonl",
+        f"task.path={write_jsonl(tmp_path / 'rows.jsonl', rows)}",
+    )
     write_sweep(tmp_path, *task, "task.eval_prompts=2")
     assert prepare_sweep(tmp_path) == 0
     entries = (read_json(tmp_path / "prepared.json") or {})["entries"]
@@ -152,9 +187,14 @@ def test_prompts_beyond_the_models_positions_are_named(longest: int, is_named: b
     said = beyond_positions(experiment, {"model": {"positions": 256}, "longest_prompt": longest})
     assert bool(said) is is_named
     assert (
-        not is_named or "193 tokens and completions up to 64: more than the 256 positions of model.path=some/m" in said
+        not is_named
+        or "193 tokens and completions up to 64: more than the 256 positions of model.path=some/m"
+        in said
     )
-    assert not is_named or "Remove long prompts, set generation.max_completion_length=63, or set a model" in said
+    assert (
+        not is_named
+        or "Remove long prompts, set generation.max_completion_length=63, or set a model" in said
+    )
 
 
 def test_questions_in_words_are_held_out_by_the_pair() -> None:
@@ -170,7 +210,10 @@ def test_questions_in_words_are_held_out_by_the_pair() -> None:
 def test_gd202_is_about_prompts_that_miss_the_template(chat: bool) -> None:
     """Conversations never do, and task.chat=false with them is no mistake."""
     counted = {"has_chat_template": True, "chat": chat, "longest_prompt": 20}
-    found = {problem.code for problem in check(read_setting(build_experiment("task.chat=false"), counted))}
+    found = {
+        problem.code
+        for problem in check(read_setting(build_experiment("task.chat=false"), counted))
+    }
     assert ("GD202" in found) is not chat
 
 
@@ -203,7 +246,12 @@ def test_a_chat_template_without_room_for_a_turn_is_found_by_the_preparation(
         json.dumps({**config, "tokenizer_class": "PreTrainedTokenizerFast"})
     )
     path = write_jsonl(tmp_path / "rows.jsonl", rows_of(PLUS))
-    task = ("task.kind=jsonl", f"task.path={path}", "task.system_prompt=Add.", "task.eval_prompts=1")
+    task = (
+        "task.kind=jsonl",
+        f"task.path={path}",
+        "task.system_prompt=Add.",
+        "task.eval_prompts=1",
+    )
     write_sweep(tmp_path, f"model.path={tmp_path}/model", *task)
     assert prepare_sweep(tmp_path) == 2
     assert words in capsys.readouterr().err
@@ -212,7 +260,9 @@ def test_a_chat_template_without_room_for_a_turn_is_found_by_the_preparation(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("rows", [rows_of(PLUS), rows_of(SHARE[1]), sums(*range(4))], ids=["role", "from", "text"])
+@pytest.mark.parametrize(
+    "rows", [rows_of(PLUS), rows_of(SHARE[1]), sums(*range(4))], ids=["role", "from", "text"]
+)
 def test_the_tiny_model_for_any_text_trains_on_conversations(
     tmp_path: Path, make_trial: MakeTrial, rows: list[dict[str, object]]
 ) -> None:
@@ -220,12 +270,20 @@ def test_the_tiny_model_for_any_text_trains_on_conversations(
     from grposweep.train.run import run_attempt
 
     path = write_jsonl(tmp_path / "rows.jsonl", rows)
-    task = ("task.kind=jsonl", f"task.path={path}", "task.system_prompt=Add.", "task.eval_prompts=2")
+    task = (
+        "task.kind=jsonl",
+        f"task.path={path}",
+        "task.system_prompt=Add.",
+        "task.eval_prompts=2",
+    )
     overrides = ["model.path=embedded-text", *task, "task.chat=null"]
     folder = make_trial(*overrides, "schedule.max_steps=1", "schedule.evaluations=1")
     write_sweep(folder.parent.parent, *overrides)
     assert prepare_sweep(folder.parent.parent) == 0
     (entry,) = (read_json(folder.parent.parent / "prepared.json") or {})["entries"].values()
-    assert (entry["chat"], entry["longest_prompt"]) == (True, len("system: Add.\nuser: 0+1=\nassistant: "))
+    assert (entry["chat"], entry["longest_prompt"]) == (
+        True,
+        len("system: Add.\nuser: 0+1=\nassistant: "),
+    )
     assert run_attempt(folder) == 0
     assert '"prompt": "Add.\\n' in (folder / "completions.jsonl").read_text()

@@ -26,7 +26,9 @@ def test_a_template_is_found_although_it_copies_parts_of_its_prompt() -> None:
 
 
 def test_right_answers_in_one_format_are_no_template() -> None:
-    """What differs is the answer, which is not in the prompt; and a constant that is right is not counted."""
+    """What differs is the answer, which is not in the prompt; and a constant that is right is not
+    counted.
+    """
     honest = measure(ask("The answer is {sum}.", answer="{sum}")).metrics
     assert (honest["template_share"], honest["diversity"]) == (0.0, 1.0)
     assert measure(ask("yes", answer="yes")).metrics["template_share"] == 0.0
@@ -48,8 +50,14 @@ def test_repetition_shows_in_the_distinct_ngrams(text: str) -> None:
 
 def test_another_script_and_a_format_are_shares() -> None:
     """Letters decide the script; digits have none."""
-    found = measure([*ask("答案是五", each=1), *ask("{sum}", each=1), *ask("<answer>{sum}</answer>", each=2)]).metrics
-    assert (found["foreign_script_share"], found["marker_share"], found["samples"]) == (0.25, 0.5, 32.0)
+    found = measure(
+        [*ask("答案是五", each=1), *ask("{sum}", each=1), *ask("<answer>{sum}</answer>", each=2)]
+    ).metrics
+    assert (found["foreign_script_share"], found["marker_share"], found["samples"]) == (
+        0.25,
+        0.5,
+        32.0,
+    )
 
 
 def test_similarity_is_told_within_and_across_prompts() -> None:

@@ -1,4 +1,6 @@
-"""Real ranks that fail in real ways: what torch and gloo say of it, and the class that comes of it."""
+"""Real ranks that fail in real ways: what torch and gloo say of it, and the class that comes of
+it.
+"""
 
 import json
 import socket
@@ -14,7 +16,8 @@ from grposweep.storage.results import Failure
 from grposweep.sweep.failures import classify_failure, read_evidence
 from support import environment
 
-pytestmark = pytest.mark.slow  # torch
+# torch
+pytestmark = pytest.mark.slow
 
 RANK = """
 import datetime, json, os, sys, time
@@ -54,14 +57,18 @@ FAULTS = {
     "import no_such_module": Failure.BAD_CONFIGURATION,
     "torch.ones(3) @ torch.ones(4)": Failure.CRASH,
     "raise KeyboardInterrupt": Failure.KILLED,
-    "os._exit(1)": Failure.COMMUNICATION,  # it prints nothing, so only its neighbour's message is there
-    "time.sleep(8); os._exit(1)": Failure.COMMUNICATION,  # the neighbour's time-out
+    # it prints nothing, so only its neighbour's message is there
+    "os._exit(1)": Failure.COMMUNICATION,
+    # the neighbour's time-out
+    "time.sleep(8); os._exit(1)": Failure.COMMUNICATION,
 }
 
 
 @pytest.fixture(scope="module")
 def ended(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, int]]:
-    """Each fault's folder and the exit code of rank 0: all ranks are forks of one process that has imported torch."""
+    """Each fault's folder and the exit code of rank 0: all ranks are forks of one process that has
+    imported torch.
+    """
     here = tmp_path_factory.mktemp("ranks")
     (here / "rank.py").write_text(RANK)
     asked = []
@@ -73,14 +80,22 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, int
             asked.append((str(here / str(number)), probe.getsockname()[1], fault))
     command = [sys.executable, str(here / "rank.py")]
     done = subprocess.run(
-        command, input=json.dumps(asked), capture_output=True, text=True, env=environment(), check=True, timeout=300
+        command,
+        input=json.dumps(asked),
+        capture_output=True,
+        text=True,
+        env=environment(),
+        check=True,
+        timeout=300,
     )
     codes = json.loads(done.stdout)
     return {fault: (here / str(number), codes[str(number)]) for number, fault in enumerate(FAULTS)}
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_the_root_cause_is_found_in_what_two_ranks_say(fault: str, ended: dict[str, tuple[Path, int]]) -> None:
+def test_the_root_cause_is_found_in_what_two_ranks_say(
+    fault: str, ended: dict[str, tuple[Path, int]]
+) -> None:
     """Rank 0 always complains about rank 1, which is never the cause."""
     folder, code = ended[fault]
     evidence = read_evidence(folder, End(code))

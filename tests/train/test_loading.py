@@ -1,4 +1,6 @@
-"""What of the model's keys reaches from_pretrained and TRL's GRPOConfig, and which packages they need."""
+"""What of the model's keys reaches from_pretrained and TRL's GRPOConfig, and which packages they
+need.
+"""
 
 from typing import Any
 
@@ -16,10 +18,14 @@ from grposweep.train.trl_config import grpo_arguments
 
 from .conftest import MakeTrial
 
-pytestmark = pytest.mark.slow  # torch and TRL take 8 s to import
+# torch and TRL take 8 s to import
+pytestmark = pytest.mark.slow
 
 OPTIONAL = {
-    "model.chat_template_kwargs.enable_thinking=false": ("chat_template_kwargs", {"enable_thinking": False}),
+    "model.chat_template_kwargs.enable_thinking=false": (
+        "chat_template_kwargs",
+        {"enable_thinking": False},
+    ),
     "model.trust_remote_code=true": ("trust_remote_code", True),
     "trainer.args.ddp_timeout=7200": ("ddp_timeout", 7200),
     "trainer.args.use_liger_kernel=true": ("use_liger_kernel", True),
@@ -32,7 +38,9 @@ OPTIONAL = {
 
 def arguments(make_trial: MakeTrial, *overrides: str) -> dict[str, Any]:
     """What GRPOConfig is told."""
-    return grpo_arguments(load_attempt(make_trial(*overrides)), Loaded("model", None, None, {"dtype": "float32"}))
+    return grpo_arguments(
+        load_attempt(make_trial(*overrides)), Loaded("model", None, None, {"dtype": "float32"})
+    )
 
 
 def test_every_copied_key_is_an_argument_of_grpo_config() -> None:
@@ -51,13 +59,20 @@ def test_an_optional_key_reaches_trl_as_it_is(override: str, make_trial: MakeTri
 
 def test_an_optional_key_that_is_not_set_is_left_to_trl(make_trial: MakeTrial) -> None:
     """Its default is the release's."""
-    assert {name for name, _ in OPTIONAL.values()} & set(arguments(make_trial)) == {"trust_remote_code"}  # false
+    # false
+    assert {name for name, _ in OPTIONAL.values()} & set(arguments(make_trial)) == {
+        "trust_remote_code"
+    }
 
 
 def test_loading_options_reach_from_pretrained(make_trial: MakeTrial) -> None:
     """In addition to the type of the weights; null and false are left out."""
     given = arguments(make_trial, "model.attn_implementation=eager", "model.use_kernels=true")
-    assert given["model_init_kwargs"] == {"dtype": "float32", "attn_implementation": "eager", "use_kernels": True}
+    assert given["model_init_kwargs"] == {
+        "dtype": "float32",
+        "attn_implementation": "eager",
+        "use_kernels": True,
+    }
 
 
 @pytest.mark.parametrize(
@@ -81,11 +96,17 @@ def test_a_package_that_an_option_needs_is_named(
 
 
 def test_four_bits_are_qloras() -> None:
-    """NF4, quantized twice, computed in what the model computes in; bitsandbytes itself reads this."""
+    """NF4, quantized twice, computed in what the model computes in; bitsandbytes itself reads
+    this.
+    """
     model = Model(dtype="auto", quantization="4bit", lora=Lora(enabled=True))
     found = models.build_quantization(model)
     assert found is not None
-    assert (found.load_in_4bit, found.bnb_4bit_quant_type, found.bnb_4bit_use_double_quant) == (True, "nf4", True)
+    assert (found.load_in_4bit, found.bnb_4bit_quant_type, found.bnb_4bit_use_double_quant) == (
+        True,
+        "nf4",
+        True,
+    )
     assert found.bnb_4bit_compute_dtype is torch.bfloat16
     eight = models.build_quantization(Model(quantization="8bit"))
     assert eight is not None
@@ -108,7 +129,8 @@ def test_adapters_on_quantized_weights_can_be_unscaled(mixed: str, wanted: torch
     network = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)).to(torch.bfloat16)
     network[0].requires_grad_(False)
     models.widen_adapters(
-        Model(dtype="auto", mixed_precision=mixed, quantization="4bit", lora=Lora(enabled=True)), network
+        Model(dtype="auto", mixed_precision=mixed, quantization="4bit", lora=Lora(enabled=True)),
+        network,
     )
     assert [part.weight.dtype for part in network] == [torch.bfloat16, wanted]
 
@@ -117,7 +139,9 @@ def test_the_longest_prompt_is_measured_with_the_templates_variables() -> None:
     """A template may add turns that bound vLLM's longest sequence."""
 
     class Tokenizer:
-        def apply_chat_template(self, *_: Any, enable_thinking: bool = True, **__: Any) -> dict[str, list[int]]:
+        def apply_chat_template(
+            self, *_: Any, enable_thinking: bool = True, **__: Any
+        ) -> dict[str, list[int]]:
             return {"input_ids": [0] * (10 if enable_thinking else 14)}
 
     prompts = [[{"role": "user", "content": "2+2?"}]]

@@ -1,4 +1,6 @@
-"""Models of every origin: the tiny one, a local folder, the hub's cache; with and without LoRA, from a chat template."""
+"""Models of every origin: the tiny one, a local folder, the hub's cache; with and without LoRA,
+from a chat template.
+"""
 
 import json
 import os
@@ -15,7 +17,14 @@ from command_server import start_forked
 from grposweep.schema import Lora, Model
 from grposweep.train import models, tiny
 from grposweep.train.hub import OFFLINE
-from grposweep.train.tiny import VOCABULARY, build_text_tokenizer, build_tokenizer, encode_sums, tiny_folder, untrained
+from grposweep.train.tiny import (
+    VOCABULARY,
+    build_text_tokenizer,
+    build_tokenizer,
+    encode_sums,
+    tiny_folder,
+    untrained,
+)
 
 from .conftest import MakeTrial, metrics_of, result_of
 from .hub_server import REPOSITORY, Hub, files_of, serve
@@ -24,7 +33,8 @@ from .test_hub import server  # noqa: F401 - a fixture
 from .test_prepare import write_sweep
 from .test_processes import start_fresh
 
-pytestmark = pytest.mark.slow  # torch and real training: the default tier is for seconds
+# torch and real training: the default tier is for seconds
+pytestmark = pytest.mark.slow
 
 TEMPLATE = "{% for m in messages %}{{ m['content'] }}{% endfor %}"
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -32,7 +42,9 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 @pytest.fixture
 def checkpoint(cool_tiny: None, tmp_path: Path) -> Path:
-    """A checkpoint as people have them: a folder that save_pretrained wrote, with a chat template."""
+    """A checkpoint as people have them: a folder that save_pretrained wrote, with a chat
+    template.
+    """
     folder = tmp_path / "checkpoint"
     shutil.copytree(tiny_folder(), folder)
     tokenizer = build_tokenizer()
@@ -40,7 +52,9 @@ def checkpoint(cool_tiny: None, tmp_path: Path) -> Path:
     tokenizer.save_pretrained(folder)
     # Or AutoTokenizer takes it for Qwen2's, from the model type.
     config = json.loads((folder / "tokenizer_config.json").read_text())
-    (folder / "tokenizer_config.json").write_text(json.dumps({**config, "tokenizer_class": "PreTrainedTokenizerFast"}))
+    (folder / "tokenizer_config.json").write_text(
+        json.dumps({**config, "tokenizer_class": "PreTrainedTokenizerFast"})
+    )
     return folder
 
 
@@ -59,21 +73,26 @@ def test_the_tokenizer_is_one_token_a_character() -> None:
     ids = tokenizer("12+34=")["input_ids"]
     assert [VOCABULARY[token] for token in ids] == list("12+34=")
     assert tokenizer.decode(ids) == "12+34="
-    assert tokenizer.pad(tokenizer(["1=", "12+34="]), return_tensors="pt")["input_ids"][0].tolist()[:4] == [
-        tiny.PAD
-    ] * 4  # fmt: skip
+    assert (
+        tokenizer.pad(tokenizer(["1=", "12+34="]), return_tensors="pt")["input_ids"][0].tolist()[:4]
+        == [tiny.PAD] * 4
+    )
 
 
 def test_sums_are_encoded_as_the_tokenizer_does() -> None:
     """The warm start builds its token ids by arithmetic; GRPO's come from the tokenizer."""
-    ids = encode_sums(torch.tensor([12, 99, 0]), torch.tensor([34, 99, 7]), torch.tensor([46, 198, 7]))
+    ids = encode_sums(
+        torch.tensor([12, 99, 0]), torch.tensor([34, 99, 7]), torch.tensor([46, 198, 7])
+    )
     for row, text in zip(ids.tolist(), ("12+34=46", "99+99=198", "00+07=7"), strict=True):
         expected = [*build_tokenizer()(text)["input_ids"], tiny.EOS]
         assert row == expected + [tiny.PAD] * (len(row) - len(expected))
 
 
 @pytest.mark.usefixtures("cool_tiny")
-def test_the_tiny_model_is_the_same_every_time_it_is_made(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_tiny_model_is_the_same_every_time_it_is_made(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """Byte for byte, and the caller's random numbers are left alone."""
     first = (tiny_folder() / "model.safetensors").read_bytes()
     torch.manual_seed(1234)
@@ -85,7 +104,9 @@ def test_the_tiny_model_is_the_same_every_time_it_is_made(monkeypatch: pytest.Mo
 
 
 @pytest.mark.usefixtures("cool_tiny")
-def test_two_processes_may_make_the_tiny_model_at_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_two_processes_may_make_the_tiny_model_at_once(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """The first one's folder stays, the other's draft goes."""
     made = tiny_folder()
     monkeypatch.setenv("GRPOSWEEP_CACHE", str(tmp_path))
@@ -95,7 +116,8 @@ def test_two_processes_may_make_the_tiny_model_at_once(monkeypatch: pytest.Monke
 
         def save_pretrained(self, draft: Path) -> None:
             shutil.copytree(made, draft, dirs_exist_ok=True)
-            shutil.copytree(made, tiny_folder_of(tmp_path), dirs_exist_ok=True)  # the other process was first
+            # the other process was first
+            shutil.copytree(made, tiny_folder_of(tmp_path), dirs_exist_ok=True)
 
     monkeypatch.setattr(tiny, "warm_start", Slow)
     assert (tiny_folder() / "config.json").is_file()
@@ -132,7 +154,9 @@ def test_lora_is_pefts_own_configuration() -> None:
 def test_a_real_checkpoint_is_trained_by_its_path_or_hub_id(
     checkpoint: Path, make_trial: MakeTrial, tmp_path: Path, origin: str, lora: bool
 ) -> None:
-    """Chat template, KL against a reference loaded again, two weighted rewards, gradient checkpointing."""
+    """Chat template, KL against a reference loaded again, two weighted rewards, gradient
+    checkpointing.
+    """
     path = publish(checkpoint, tmp_path / "hf") if origin == "hub" else str(checkpoint)
     rows = [{"prompt": f"{n}+{n}=", "answer": str(2 * n)} for n in range(30)]
     (tmp_path / "sums.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -149,7 +173,8 @@ def test_a_real_checkpoint_is_trained_by_its_path_or_hub_id(
         "kl.beta=0.1",
     )
     env = {**environment(), "HF_HOME": str(tmp_path / "hf"), "HF_HUB_OFFLINE": "1"}
-    start = start_fresh if origin == "hub" else start_forked  # the hub's client reads HF_HOME when it is imported
+    # the hub's client reads HF_HOME when it is imported
+    start = start_fresh if origin == "hub" else start_forked
     assert start(["-m", "grposweep.train", str(folder)], env)() == 0
     assert "kl" in metrics_of(folder)[-2]
     weights = "adapter_model.safetensors" if lora else "model.safetensors"
@@ -160,7 +185,9 @@ def test_a_real_checkpoint_is_trained_by_its_path_or_hub_id(
 def test_a_hub_model_is_downloaded_once_and_trained_without_a_network(
     checkpoint: Path, make_trial: MakeTrial, tmp_path: Path, lora: bool
 ) -> None:
-    """Preparing again downloads nothing; then the hub is gone, and TRL and the reference load the prepared commit."""
+    """Preparing again downloads nothing; then the hub is gone, and TRL and the reference load the
+    prepared commit.
+    """
     plain = [f"model.path={REPOSITORY}", "model.revision=main", "kl.enabled=true", "kl.beta=0.1"]
     overrides = [*plain, f"model.lora.enabled={lora}", "task.train_prompts=50"]
     folder = make_trial(*overrides)
@@ -185,31 +212,44 @@ def test_data_of_the_hub_is_loaded_by_the_preparation_and_found_without_a_networ
     """At once: the client would ask for half a minute whether there is a newer version."""
     splits = "[{split: train, path: a.jsonl}, {split: test, path: b.jsonl}]"
     card = f"---\nconfigs:\n- config_name: main\n  data_files: {splits}\n---\n"
-    rows = "".join(json.dumps({"question": f"{n}+{n}=", "answer": f"#### {2 * n}"}) + "\n" for n in range(30))
+    rows = "".join(
+        json.dumps({"question": f"{n}+{n}=", "answer": f"#### {2 * n}"}) + "\n" for n in range(30)
+    )
     overrides = ["task.kind=gsm8k", f"task.path={REPOSITORY}", "task.subset=main"]
     folder = make_trial(*overrides)
     write_sweep(folder.parent.parent, *overrides)
     env = online(tmp_path)
-    with serve({"README.md": card.encode(), "a.jsonl": rows.encode(), "b.jsonl": rows.encode()}, "datasets") as hub:
+    with serve(
+        {"README.md": card.encode(), "a.jsonl": rows.encode(), "b.jsonl": rows.encode()}, "datasets"
+    ) as hub:
         run_train("prepare", str(folder.parent.parent), env=env | {"HF_ENDPOINT": hub.url})
         assert hub.downloads("a.jsonl") == 1
     assert "Retrying" not in run_train(str(folder), env=env | {"HF_ENDPOINT": hub.url})
 
 
 def test_a_node_without_the_prepared_copy_downloads_the_same_commit(server: Hub) -> None:  # noqa: F811 - the fixture
-    """Where each node has a cache of its own; the next trial there finds it and stays off the network."""
+    """Where each node has a cache of its own; the next trial there finds it and stays off the
+    network.
+    """
     folder = models.find_model_folder(Model(path=REPOSITORY), server.commit)
     assert (folder.name, folder.parent.name) == (server.commit, "snapshots")
     assert "HF_HUB_OFFLINE" not in os.environ
     server.asked.clear()
     assert models.find_model_folder(Model(path=REPOSITORY), server.commit) == folder
-    assert (os.environ.pop("HF_HUB_OFFLINE"), os.environ.pop("HF_DATASETS_OFFLINE"), server.asked) == ("1", "1", [])
+    assert (
+        os.environ.pop("HF_HUB_OFFLINE"),
+        os.environ.pop("HF_DATASETS_OFFLINE"),
+        server.asked,
+    ) == ("1", "1", [])
 
 
 def test_kernels_of_the_hub_can_still_be_downloaded(server: Hub) -> None:  # noqa: F811 - the fixture
     """Preparation loads no weights, so it does not fetch them."""
     folder = models.find_model_folder(Model(path=REPOSITORY), server.commit)
-    for model in (Model(use_kernels=True), Model(attn_implementation="kernels-community/flash-attn2")):
+    for model in (
+        Model(use_kernels=True),
+        Model(attn_implementation="kernels-community/flash-attn2"),
+    ):
         assert models.find_model_folder(replace(model, path=REPOSITORY), server.commit) == folder
         assert "HF_HUB_OFFLINE" not in os.environ
 
@@ -234,4 +274,7 @@ def test_the_model_for_any_text_reads_bytes_and_ends_where_its_tokenizer_does() 
     tokenizer = build_text_tokenizer()
     assert tokenizer.decode(tokenizer("Tom — 7 Äpfel")["input_ids"]) == "Tom — 7 Äpfel"
     config = untrained(tokenizer).config
-    assert (config.eos_token_id, config.pad_token_id) == (tokenizer.eos_token_id, tokenizer.pad_token_id)
+    assert (config.eos_token_id, config.pad_token_id) == (
+        tokenizer.eos_token_id,
+        tokenizer.pad_token_id,
+    )

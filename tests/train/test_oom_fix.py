@@ -23,7 +23,9 @@ def steps(folder: Path) -> list[dict[str, Any]]:
 
 
 def both(make_trial: MakeTrial, loss: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """The same two steps in one micro-batch of 8 and in two of 4, with completions of different lengths and a KL."""
+    """The same two steps in one micro-batch of 8 and in two of 4, with completions of different
+    lengths and a KL.
+    """
     shared = [
         f"loss.loss_type={loss}",
         "kl.enabled=true",
@@ -38,8 +40,12 @@ def both(make_trial: MakeTrial, loss: str) -> tuple[list[dict[str, Any]], list[d
 def test_two_halves_make_the_same_step(make_trial: MakeTrial, loss: str) -> None:
     """The rollouts are the same ones, and the gradients agree up to rounding."""
     whole, halves = both(make_trial, loss)
-    assert [line["reward"] for line in halves] == pytest.approx([line["reward"] for line in whole], abs=1e-6)
-    assert [line["grad_norm"] for line in halves] == pytest.approx([line["grad_norm"] for line in whole], rel=1e-3)
+    assert [line["reward"] for line in halves] == pytest.approx(
+        [line["reward"] for line in whole], abs=1e-6
+    )
+    assert [line["grad_norm"] for line in halves] == pytest.approx(
+        [line["grad_norm"] for line in whole], rel=1e-3
+    )
     assert all(line["grad_norm"] > 0 for line in whole)
 
 

@@ -1,4 +1,6 @@
-"""What a precision comes to for TRL: the arguments of its own GRPOConfig, and the type that weights are loaded in."""
+"""What a precision comes to for TRL: the arguments of its own GRPOConfig, and the type that weights
+are loaded in.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,8 @@ from grposweep.schema import Lora, Model
 from grposweep.train import trl
 from grposweep.train.trl_config import deepspeed_config, precision_arguments
 
-pytestmark = pytest.mark.slow  # torch and TRL take 8 s to import
+# torch and TRL take 8 s to import
+pytestmark = pytest.mark.slow
 
 
 @pytest.mark.parametrize(
@@ -38,7 +41,10 @@ def test_grpo_config_takes_the_mixed_precision_that_was_meant(
 
 def test_without_a_gpu_all_is_float32() -> None:
     """Half precision is slower and less exact there."""
-    assert precision_arguments(Model(dtype="auto", tf32=True), has_gpu=False) == {"bf16": False, "fp16": False}
+    assert precision_arguments(Model(dtype="auto", tf32=True), has_gpu=False) == {
+        "bf16": False,
+        "fp16": False,
+    }
 
 
 def test_deepspeed_is_told_of_float16() -> None:
@@ -58,7 +64,9 @@ def test_deepspeed_is_told_of_float16() -> None:
 def test_an_older_gpu_says_which_types_it_lacks(
     model: Model, words: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before a model is loaded: torch emulates bfloat16 there, and transformers takes that for support."""
+    """Before a model is loaded: torch emulates bfloat16 there, and transformers takes that for
+    support.
+    """
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (7, 0))
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "Tesla V100")

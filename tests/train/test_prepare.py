@@ -20,9 +20,17 @@ from grposweep.train.prepare import prepare_sweep
 
 from .conftest import build_experiment
 
-REAL = pytest.mark.slow  # prepares a real model: torch and transformers take 6 s to import
+# prepares a real model: torch and transformers take 6 s to import
+REAL = pytest.mark.slow
 
-TINY = {"parameters": 83648, "layers": 2, "hidden": 64, "intermediate": 128, "heads": 4, "kv_heads": 4}
+TINY = {
+    "parameters": 83648,
+    "layers": 2,
+    "hidden": 64,
+    "intermediate": 128,
+    "heads": 4,
+    "kv_heads": 4,
+}
 
 
 def write_sweep(folder: Path, *overrides: str) -> str:
@@ -43,9 +51,16 @@ def test_prepared_json_counts_prompts_and_describes_the_model(tmp_path: Path) ->
     assert prepare_sweep(tmp_path) == 0
     entry = (read_json(tmp_path / "prepared.json") or {})["entries"][key]
     assert (entry["train_prompts"], entry["eval_prompts"]) == (100, 8)
-    known = {"vocabulary": 16, "tied_embeddings": True, "head_dim": 16, "model_type": "qwen2", "positions": 64}
+    known = {
+        "vocabulary": 16,
+        "tied_embeddings": True,
+        "head_dim": 16,
+        "model_type": "qwen2",
+        "positions": 64,
+    }
     assert entry["model"] == {**TINY, **known}
-    assert 3 <= entry["longest_prompt"] <= 8  # such as 12+34=
+    # such as 12+34=
+    assert 3 <= entry["longest_prompt"] <= 8
     assert set(entry["hashes"]) == {"model", "train", "eval"}
     setting = read_setting(build_experiment("task.train_prompts=100"), entry)
     assert (setting.train_prompts, setting.prompt_tokens) == (100, entry["longest_prompt"])
@@ -84,19 +99,31 @@ def test_data_that_was_edited_while_its_preparation_waited_is_counted_as_it_was(
 def test_rows_that_repeat_a_prompt_are_accounted_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """60 rows with 25 prompts: a held-out prompt is used once, all rows of the others are trained on."""
+    """60 rows with 25 prompts: a held-out prompt is used once, all rows of the others are trained
+    on.
+    """
     monkeypatch.setattr(sys, "path", [*sys.path])
     rows = [json.dumps({"prompt": f"{n % 25}+1=", "answer": str(n % 25 + 1)}) for n in range(60)]
     (tmp_path / "rows.jsonl").write_text("\n".join(rows))
-    task = ("trainer.kind=fake", "task.kind=jsonl", f"task.path={tmp_path}/rows.jsonl", "task.eval_prompts=16")
+    task = (
+        "trainer.kind=fake",
+        "task.kind=jsonl",
+        f"task.path={tmp_path}/rows.jsonl",
+        "task.eval_prompts=16",
+    )
     key = write_sweep(tmp_path, *task)
     assert prepare_sweep(tmp_path) == 0
     entries = (read_json(tmp_path / "prepared.json") or {})["entries"]
     summary = SpaceSummary(1, 0, 0, 1, "", is_local=True)
     print_space_summary(build_console(200), summary, build_experiment(*task), [], entries, tmp_path)
-    said = f"{entries[key]['train_prompts']} rows of 13 other prompts to train on. Rows with the same prompt stay on one side"
+    said = (
+        f"{entries[key]['train_prompts']} rows of 13 other prompts to train on. Rows with "
+        "the same prompt stay on one side"
+    )
     shown = " ".join(capsys.readouterr().out.split())
-    assert f"held out: 12 of task.eval_prompts=16 prompts (at most half of the data); {said}" in shown
+    assert (
+        f"held out: 12 of task.eval_prompts=16 prompts (at most half of the data); {said}" in shown
+    )
 
 
 def test_errors_in_data_name_the_users_file(
@@ -115,7 +142,10 @@ def test_errors_in_data_name_the_users_file(
 
 @pytest.mark.parametrize(
     ("body", "message"),
-    [("return [1.0]", "returned 1 values for 2 completions"), ("raise ValueError('no')", "raised ValueError: no")],
+    [
+        ("return [1.0]", "returned 1 values for 2 completions"),
+        ("raise ValueError('no')", "raised ValueError: no"),
+    ],
 )
 def test_a_misbehaving_reward_is_found_before_the_first_trial(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], body: str, message: str
@@ -160,7 +190,9 @@ def test_bad_input_is_one_message_and_exit_code_2(
 
 @REAL
 @pytest.mark.usefixtures("cool_tiny")
-def test_the_tiny_model_says_that_it_reads_sums_only(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_tiny_model_says_that_it_reads_sums_only(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Its tokenizer has sixteen tokens."""
     rows = [{"prompt": f"What is {n}?", "answer": str(n)} for n in range(20)]
     (tmp_path / "mine.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -170,7 +202,9 @@ def test_the_tiny_model_says_that_it_reads_sums_only(tmp_path: Path, capsys: pyt
 
 
 @REAL
-def test_a_model_folder_without_weights_is_found_early(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_model_folder_without_weights_is_found_early(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Both mistakes with local folders."""
     model = tmp_path / "model"
     model.mkdir()
@@ -194,7 +228,9 @@ def test_one_preparation_waits_for_the_other(tmp_path: Path) -> None:
     assert (tmp_path / "prepared.json").exists()
 
 
-def test_a_folder_that_does_not_exist_is_bad_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_that_does_not_exist_is_bad_input(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """No traceback for a mistyped path."""
     assert prepare_sweep(tmp_path / "nowhere") == 2
     assert "cannot be written" in capsys.readouterr().err

@@ -1,4 +1,6 @@
-"""Attempts as launchers start them: fresh processes, several ranks, a fork of a warm one; and what the tiny model learns."""
+"""Attempts as launchers start them: fresh processes, several ranks, a fork of a warm one; and what
+the tiny model learns.
+"""
 
 import os
 import re
@@ -17,7 +19,8 @@ from grposweep.storage.folders import cache_folder
 from .conftest import MakeTrial, metrics_of, result_of
 from .test_fake import environment
 
-pytestmark = pytest.mark.slow  # torch and real training: the default tier is for seconds
+# torch and real training: the default tier is for seconds
+pytestmark = pytest.mark.slow
 
 # What the launcher's warm server does: import everything, fork, train in the child.
 FORK = """
@@ -34,7 +37,9 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 
 @pytest.fixture
 def here(cool_tiny: None) -> dict[str, str]:
-    """An environment whose cache already holds the real recipe's name, so that a process need not warm-start it."""
+    """An environment whose cache already holds the real recipe's name, so that a process need not
+    warm-start it.
+    """
     from grposweep.train import tiny
 
     full = {**tiny.RECIPE, "steps": 700}
@@ -50,18 +55,27 @@ def here(cool_tiny: None) -> dict[str, str]:
 def run(arguments: Sequence[str | Path], env: dict[str, str]) -> subprocess.CompletedProcess[str]:
     """A command of ours in a process of its own."""
     return subprocess.run(
-        [sys.executable, *map(str, arguments)], env=env, capture_output=True, text=True, check=False, timeout=300
+        [sys.executable, *map(str, arguments)],
+        env=env,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
     )
 
 
 def test_a_trial_trains_in_a_process_of_its_own_and_prints_one_line(
     make_trial: MakeTrial, here: dict[str, str]
 ) -> None:
-    """How to look at it if it is silent. Progress is the controller's to show; the logs hold what went wrong."""
+    """How to look at it if it is silent. Progress is the controller's to show; the logs hold what
+    went wrong.
+    """
     folder = make_trial(sweep="spaces and 'quotes'")
     done = run(["-m", "grposweep.train", folder], here)
     assert (done.returncode, done.stdout) == (0, "")
-    assert re.fullmatch(r"rank 0 on \S+ is process (\d+)\. If it is silent: py-spy dump --pid \1\n", done.stderr)
+    assert re.fullmatch(
+        r"rank 0 on \S+ is process (\d+)\. If it is silent: py-spy dump --pid \1\n", done.stderr
+    )
     assert result_of(folder)["status"] == "finished"
 
 
@@ -85,25 +99,34 @@ def test_two_ranks_train_together_and_count_each_held_out_prompt_once(
         "cluster.processes=2",
         "batch.per_device_train_batch_size=4",
         "batch.per_device_eval_batch_size=8",
-        "task.eval_prompts=5",  # the last batch of 4 prompts is filled up
+        # the last batch of 4 prompts is filled up
+        "task.eval_prompts=5",
         "trainer.keep=last",
     )
     assert start_ranks(folder, here) == [0, 0]
     lines = metrics_of(folder)
     assert [line["step"] for line in lines if line["kind"] == "train"] == [1, 2, 3, 4]
     assert lines[-1]["completions"] == 32
-    # 5 prompts of 4 completions: a mean of 20 rewards in steps of 1/40, however the last batch is filled
-    assert lines[-1]["eval_reward"] * 20 * 40 == pytest.approx(round(lines[-1]["eval_reward"] * 20 * 40))
+    # 5 prompts of 4 completions: a mean of 20 rewards in steps of 1/40, however the last batch is
+    # filled
+    assert lines[-1]["eval_reward"] * 20 * 40 == pytest.approx(
+        round(lines[-1]["eval_reward"] * 20 * 40)
+    )
     assert (folder / result_of(folder)["checkpoint"] / "rng_state_1.pth").is_file()
 
 
 @pytest.mark.slow
-def test_two_ranks_stop_at_the_same_step_and_continue_bit_for_bit(make_trial: MakeTrial, here: dict[str, str]) -> None:
-    """Only rank 0 reads the controller's word; all leave the loop together, and rank 0 alone says that it was stopped."""
+def test_two_ranks_stop_at_the_same_step_and_continue_bit_for_bit(
+    make_trial: MakeTrial, here: dict[str, str]
+) -> None:
+    """Only rank 0 reads the controller's word; all leave the loop together, and rank 0 alone says
+    that it was stopped.
+    """
     ranks = ("cluster.processes=2", "batch.per_device_train_batch_size=4")
     stopped, straight = make_trial(*ranks), make_trial(*ranks, name="0001-b")
     (stopped / "control.json").write_text('{"action": "pause", "until_step": 2}')
-    assert start_ranks(stopped, here) == [3, 0]  # srun ends a step at its first exit code that is not 0
+    # srun ends a step at its first exit code that is not 0
+    assert start_ranks(stopped, here) == [3, 0]
     assert result_of(stopped)["step"] == 2
     (stopped / "control.json").unlink()
     again = {**here, "GRPOSWEEP_ATTEMPT": "1"}
@@ -126,21 +149,40 @@ def start_ranks(folder: Path, env: dict[str, str], start: Start = start_forked) 
         port = str(free.getsockname()[1])
     torchrun = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     command = ["-m", "grposweep.train", str(folder)]
-    ranks = [start(command, {**env, **torchrun, "RANK": str(rank), "LOCAL_RANK": str(rank)}) for rank in (0, 1)]
+    ranks = [
+        start(command, {**env, **torchrun, "RANK": str(rank), "LOCAL_RANK": str(rank)})
+        for rank in (0, 1)
+    ]
     return [wait() for wait in ranks]
 
 
 @pytest.mark.slow
-def test_the_tiny_model_learns_and_the_learning_rate_decides_how_much(make_trial: MakeTrial) -> None:
-    """The promise behind the demo; with the user's own cache, for the model takes seconds to make."""
+def test_the_tiny_model_learns_and_the_learning_rate_decides_how_much(
+    make_trial: MakeTrial,
+) -> None:
+    """The promise behind the demo; with the user's own cache, for the model takes seconds to
+    make.
+    """
     rewards = {}
     for number, lr in enumerate(("1e-5", "3e-4", "3e-3")):
         folder = make_trial(
-            *(f"lr={lr}", "task.rewards=[exact]", "task.eval_prompts=256", "batch.num_generations=8"),
-            *("batch.per_device_train_batch_size=64", "schedule.max_steps=100", "schedule.evaluations=1"),
+            *(
+                f"lr={lr}",
+                "task.rewards=[exact]",
+                "task.eval_prompts=256",
+                "batch.num_generations=8",
+            ),
+            *(
+                "batch.per_device_train_batch_size=64",
+                "schedule.max_steps=100",
+                "schedule.evaluations=1",
+            ),
             name=f"000{number}-x",
         )
-        assert start_forked(["-m", "grposweep.train", str(folder)], {**environment(), **own_cache()})() == 0
+        assert (
+            start_forked(["-m", "grposweep.train", str(folder)], {**environment(), **own_cache()})()
+            == 0
+        )
         result = result_of(folder)
         assert 0.25 < result["start"] < 0.4
         rewards[lr] = result["objective"] - result["start"]
@@ -150,7 +192,10 @@ def test_the_tiny_model_learns_and_the_learning_rate_decides_how_much(make_trial
 
 def own_cache() -> dict[str, str]:
     """Not the cool model's cache, which other tests of this session may have set."""
-    return {"GRPOSWEEP_CACHE": os.environ.get("XDG_CACHE_HOME", str(Path.home() / ".cache")) + "/grposweep"}
+    return {
+        "GRPOSWEEP_CACHE": os.environ.get("XDG_CACHE_HOME", str(Path.home() / ".cache"))
+        + "/grposweep"
+    }
 
 
 HANGS = """
@@ -169,7 +214,9 @@ def hangs(prompts, completions, answer):
 def test_two_ranks_that_hang_are_ended_and_each_log_says_how_to_look_at_its_process(
     make_trial: MakeTrial, here: dict[str, str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """A reward sleeps on rank 1; rank 0 waits for its numbers in a collective. The watchdog ends both."""
+    """A reward sleeps on rank 1; rank 0 waits for its numbers in a collective. The watchdog ends
+    both.
+    """
     (tmp_path / "hangs.py").write_text(HANGS)
     (tmp_path / "dense.py").write_text(Path(__file__).with_name("dense.py").read_text())
     folder = make_trial(
@@ -180,6 +227,10 @@ def test_two_ranks_that_hang_are_ended_and_each_log_says_how_to_look_at_its_proc
     )
     assert start_ranks(folder, here, start_fresh) == [1, 1]
     log = capfd.readouterr().err
-    named = re.findall(r"rank (\d) on \S+ is process (\d+)\. If it is silent: py-spy dump --pid \2$", log, re.MULTILINE)
+    named = re.findall(
+        r"rank (\d) on \S+ is process (\d+)\. If it is silent: py-spy dump --pid \2$",
+        log,
+        re.MULTILINE,
+    )
     assert sorted(rank for rank, _ in named) == ["0", "1"]
     assert "hangs.py" in log

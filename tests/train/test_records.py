@@ -1,4 +1,6 @@
-"""The files an attempt writes and reads: rewound metrics, torn lines, the controller's word, the objective."""
+"""The files an attempt writes and reads: rewound metrics, torn lines, the controller's word, the
+objective.
+"""
 
 import math
 import os
@@ -9,7 +11,14 @@ import pytest
 from grporecipe.errors import UserError
 from grporecipe.files import read_json
 from grposweep.schema import Search
-from grposweep.train.records import ControlFile, HeartbeatFile, MetricsFile, Objective, check_objective, find_objective
+from grposweep.train.records import (
+    ControlFile,
+    HeartbeatFile,
+    MetricsFile,
+    Objective,
+    check_objective,
+    find_objective,
+)
 
 from .conftest import control
 
@@ -46,7 +55,9 @@ def test_what_is_no_number_is_null_on_disk(tmp_path: Path) -> None:
         ("stop", 5, 7, True),
     ],
 )
-def test_the_controllers_word(tmp_path: Path, action: str, until: int | None, step: int, stops: bool) -> None:
+def test_the_controllers_word(
+    tmp_path: Path, action: str, until: int | None, step: int, stops: bool
+) -> None:
     """Run lets continue up to its step; the others end from their step on."""
     control(tmp_path, action, until_step=until)
     assert ControlFile(tmp_path).asks_to_stop(step) is stops
@@ -58,7 +69,8 @@ def test_a_changed_word_is_heard_and_no_word_means_continue(tmp_path: Path) -> N
     assert not word.asks_to_stop(1)
     for action, stops in (("stop", True), ("run", False), ("prune", True)):
         control(tmp_path, action)
-        os.utime(tmp_path / "control.json", ns=(0, 0))  # three writes within one tick of the file system's clock
+        # three writes within one tick of the file system's clock
+        os.utime(tmp_path / "control.json", ns=(0, 0))
         assert word.asks_to_stop(1) is stops
 
 
@@ -87,7 +99,10 @@ def test_two_processes_may_beat_at_once(tmp_path: Path) -> None:
 
 def test_the_objective_is_the_mean_of_the_last_evaluations() -> None:
     """Fewer than asked for are taken as they are; none is none."""
-    lines = [{"step": s, "eval_reward": r, "eval_reward_se": 0.1} for s, r in ((0, 0.1), (2, 0.5), (4, 0.7))]
+    lines = [
+        {"step": s, "eval_reward": r, "eval_reward_se": 0.1}
+        for s, r in ((0, 0.1), (2, 0.5), (4, 0.7))
+    ]
     assert find_objective(lines, Search(metric="eval_reward", last=2)) == Objective(
         pytest.approx(0.6), pytest.approx(0.1), 0.1, 0.1, evaluated=[2, 4]
     )
@@ -98,14 +113,21 @@ def test_a_diverged_training_is_no_objective() -> None:
     """It fails by name instead of winning as NaN."""
     lines = [{"step": 4, "eval_reward": None, "eval_reward_se": None}]
     with pytest.raises(FloatingPointError, match="diverged"):
-        check_objective(lines, "eval_reward", find_objective(lines, Search(metric="eval_reward", last=1)))
+        check_objective(
+            lines, "eval_reward", find_objective(lines, Search(metric="eval_reward", last=1))
+        )
 
 
-@pytest.mark.parametrize(("metric", "said"), [
-    ("accuracy", "metrics are eval_reward, loss"),
-    ("eval_rewrd", r"Did you mean eval_reward\? Set search\.metric=eval_reward"),
-])  # fmt: skip
-def test_a_missing_metric_is_answered_with_the_nearest_or_those_there_are(metric: str, said: str) -> None:
+@pytest.mark.parametrize(
+    ("metric", "said"),
+    [
+        ("accuracy", "metrics are eval_reward, loss"),
+        ("eval_rewrd", r"Did you mean eval_reward\? Set search\.metric=eval_reward"),
+    ],
+)
+def test_a_missing_metric_is_answered_with_the_nearest_or_those_there_are(
+    metric: str, said: str
+) -> None:
     """Times are no candidates."""
     lines = [{"step": 4, "time": 1.0, "loss": 0.5, "eval_reward": 0.5}]
     with pytest.raises(UserError, match=said):

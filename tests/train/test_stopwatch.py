@@ -1,4 +1,6 @@
-"""A step's time is shared out between generation, scoring and training, and evaluations cost none."""
+"""A step's time is shared out between generation, scoring and training, and evaluations cost
+none.
+"""
 
 import time
 
@@ -8,7 +10,8 @@ pytest.importorskip("torch")
 from grposweep.train import trl_callbacks as stopwatch
 from grposweep.train.trl_callbacks import Stopwatch
 
-pytestmark = pytest.mark.slow  # torch and TRL take 8 s to import
+# torch and TRL take 8 s to import
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
@@ -39,9 +42,9 @@ def test_generation_lies_within_scoring_and_is_counted_once(clock: Clock) -> Non
             clock.now += 6
     clock.now += 3
     reading = watch.read(tokens=500)
-    assert [reading[f"time_share/{part}"] for part in ("generation", "scoring", "training")] == pytest.approx(
-        [0.6, 0.1, 0.3]
-    )
+    assert [
+        reading[f"time_share/{part}"] for part in ("generation", "scoring", "training")
+    ] == pytest.approx([0.6, 0.1, 0.3])
     assert (reading["time/step"], reading["tokens_per_second"]) == (10.0, 50.0)
 
 
@@ -53,14 +56,19 @@ def test_an_evaluation_costs_a_step_nothing(clock: Clock) -> None:
     with watch.pause(), watch.measure("generation"):
         clock.now += 50
     reading = watch.read(tokens=10)
-    assert (reading["time/step"], reading["time_share/generation"], reading["tokens_per_second"]) == (2.0, 0.0, 5.0)
+    assert (
+        reading["time/step"],
+        reading["time_share/generation"],
+        reading["tokens_per_second"],
+    ) == (2.0, 0.0, 5.0)
 
 
 def test_tokens_before_a_checkpoint_are_not_this_attempts(clock: Clock) -> None:
     """A resumed trial's speed is its own."""
     watch = Stopwatch()
     watch.begin(1000)
-    watch.begin(5000)  # every generation begins; the first counts
+    # every generation begins; the first counts
+    watch.begin(5000)
     clock.now += 10
     assert watch.read(tokens=1200)["tokens_per_second"] == 20.0
 

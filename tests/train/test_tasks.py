@@ -14,7 +14,10 @@ from grposweep.train.tasks import load_data
 from refused import says
 
 GSM8K = [
-    {"question": f"Ann has {n} eggs and buys 1,000 more. How many?", "answer": f"{n}+1000\n#### {n + 1000:,}"}
+    {
+        "question": f"Ann has {n} eggs and buys 1,000 more. How many?",
+        "answer": f"{n}+1000\n#### {n + 1000:,}",
+    }
     for n in range(1, 9)
 ]
 
@@ -56,7 +59,10 @@ def test_arithmetic_answers_are_sums() -> None:
 
 def test_training_prompts_can_be_limited() -> None:
     """After the held-out ones are set aside."""
-    assert load_data(Task(train_prompts=100, eval_prompts=10)).counts() == {"train_prompts": 100, "eval_prompts": 10}
+    assert load_data(Task(train_prompts=100, eval_prompts=10)).counts() == {
+        "train_prompts": 100,
+        "eval_prompts": 10,
+    }
 
 
 @pytest.mark.parametrize("layout", ["hub", "file"])
@@ -69,10 +75,14 @@ def test_gsm8k_reads_local_copies(tmp_path: Path, layout: str) -> None:
         path = str(tmp_path)
     else:
         path = write_jsonl(tmp_path / "eggs.jsonl", list(GSM8K))
-    task = Task(kind="gsm8k", path=path, subset="main", eval_prompts=2, chat=True, system_prompt="Think.")
+    task = Task(
+        kind="gsm8k", path=path, subset="main", eval_prompts=2, chat=True, system_prompt="Think."
+    )
     data = load_data(task)
     assert data.counts() == {"train_prompts": 6, "eval_prompts": 2}
-    assert {row["answer"] for row in (*data.train, *data.held_out)} == {str(n + 1000) for n in range(1, 9)}
+    assert {row["answer"] for row in (*data.train, *data.held_out)} == {
+        str(n + 1000) for n in range(1, 9)
+    }
     assert [turn["role"] for turn in data.train[0]["prompt"]] == ["system", "user"]
 
 
@@ -88,8 +98,12 @@ def test_gsm8k_offline_says_how_to_have_it(monkeypatch: pytest.MonkeyPatch) -> N
         load_data(Task(kind="gsm8k", subset="main"))
 
 
-def test_a_node_with_the_model_and_without_the_dataset_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The trial stays off the network because its model is there; only a cache of the node's own lacks the other."""
+def test_a_node_with_the_model_and_without_the_dataset_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The trial stays off the network because its model is there; only a cache of the node's own
+    lacks the other.
+    """
     for name in (*hub.OFFLINE, hub.WENT_OFFLINE):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
@@ -115,24 +129,42 @@ def test_jsonl_holds_out_the_end_of_a_fixed_shuffle_and_keeps_other_columns(tmp_
 
 def test_jsonl_takes_a_second_file_for_the_held_out_prompts(tmp_path: Path) -> None:
     """task.eval_split as a path."""
-    task = Task(kind="jsonl", eval_prompts=2, path=write_jsonl(tmp_path / "a.jsonl", [{"prompt": "p", "answer": "1"}]))
-    task.eval_split = write_jsonl(tmp_path / "b.jsonl", [{"prompt": f"e{n}", "answer": "1"} for n in range(3)])
+    task = Task(
+        kind="jsonl",
+        eval_prompts=2,
+        path=write_jsonl(tmp_path / "a.jsonl", [{"prompt": "p", "answer": "1"}]),
+    )
+    task.eval_split = write_jsonl(
+        tmp_path / "b.jsonl", [{"prompt": f"e{n}", "answer": "1"} for n in range(3)]
+    )
     assert load_data(task).counts() == {"train_prompts": 1, "eval_prompts": 2}
 
 
 def test_a_prompt_that_is_written_several_times_is_on_one_side(tmp_path: Path) -> None:
     """Also with other white space around it; the held-out prompts are all different."""
     rows = [*sums(*range(9)), *sums(*range(9), prompt=" {}+1=\n"), *sums(*range(9))]
-    data = load_data(Task(kind="jsonl", path=write_jsonl(tmp_path / "rows.jsonl", rows), eval_prompts=4))
-    train, held_out = ({prompt.strip() for prompt in part["prompt"]} for part in (data.train, data.held_out))
+    data = load_data(
+        Task(kind="jsonl", path=write_jsonl(tmp_path / "rows.jsonl", rows), eval_prompts=4)
+    )
+    train, held_out = (
+        {prompt.strip() for prompt in part["prompt"]} for part in (data.train, data.held_out)
+    )
     assert not train & held_out
     assert (len(held_out), data.counts()) == (4, {"train_prompts": 15, "eval_prompts": 4})
 
 
 @pytest.mark.parametrize(("rows", "counts"), [(21, (11, 10)), (2, (1, 1)), (200, (136, 64))])
-def test_few_prompts_are_divided_in_halves(tmp_path: Path, rows: int, counts: tuple[int, int]) -> None:
+def test_few_prompts_are_divided_in_halves(
+    tmp_path: Path, rows: int, counts: tuple[int, int]
+) -> None:
     """With the default number of held-out prompts; no prompt is on both sides."""
-    data = load_data(Task(kind="jsonl", path=write_jsonl(tmp_path / "rows.jsonl", sums(*range(rows))), eval_prompts=64))
+    data = load_data(
+        Task(
+            kind="jsonl",
+            path=write_jsonl(tmp_path / "rows.jsonl", sums(*range(rows))),
+            eval_prompts=64,
+        )
+    )
     assert (len(data.train), len(data.held_out)) == counts
     assert not set(data.train["prompt"]) & set(data.held_out["prompt"])
 
@@ -142,11 +174,14 @@ def test_a_file_from_windows_is_read(tmp_path: Path) -> None:
     path = Path(write_jsonl(tmp_path / "rows.jsonl", sums(*range(4))))
     separated = path.read_text().replace("0+1=", "0\u2028+1=").replace("\n", "\r\n")
     path.write_bytes(b"\xef\xbb\xbf" + separated.encode())
-    assert load_data(Task(kind="jsonl", path=str(path), eval_prompts=1)).counts()["train_prompts"] == 3
+    assert (
+        load_data(Task(kind="jsonl", path=str(path), eval_prompts=1)).counts()["train_prompts"] == 3
+    )
 
 
 ONE = '{"prompt": "p", "answer": "1"}\n'
-REFUSED = [  # its keys, the text or the rows of its file, words of the message
+# its keys, the text or the rows of its file, words of the message
+REFUSED = [
     ({"eval_prompts": 9000}, None, "at most 5000"),
     ({"kind": "poetry"}, None, "task.kind=poetry"),
     ({"system_prompt": "Think."}, None, "task.chat=false"),
@@ -156,14 +191,25 @@ REFUSED = [  # its keys, the text or the rows of its file, words of the message
     ({}, "[1, 2]\n", "line 1 is not a JSON object"),
     ({}, '{"prompt": "p"}\n', "row 1 ... has no answer: its columns are prompt"),
     ({}, ONE, "nothing would be left"),
-    ({}, [*sums(0, 1, 2), *sums(3, 4, answer=float("nan"))], "2 of 5 rows ... have NaN or nothing there, first row 4"),
+    (
+        {},
+        [*sums(0, 1, 2), *sums(3, 4, answer=float("nan"))],
+        "2 of 5 rows ... have NaN or nothing there, first row 4",
+    ),
     ({}, [*sums(0), *sums(1, 2, 3, answer=" ")], "3 of 4 rows"),
     ({}, sums(0), "1 row: with one prompt held out, nothing would be left"),
     ({}, sums(0, 0, 0), "3 rows, 1 of them with different prompts"),
-    ({}, [{**row, "level": n if n < 5 else "hard"} for n, row in enumerate(sums(*range(9)))], "level (int, str)"),
-    ({"eval_prompts": 9, "eval_split": "other.jsonl"}, sums(*range(9)),
-     "3 of 9 held-out prompts are training prompts too ... task.eval_split=null"),
-]  # fmt: skip
+    (
+        {},
+        [{**row, "level": n if n < 5 else "hard"} for n, row in enumerate(sums(*range(9)))],
+        "level (int, str)",
+    ),
+    (
+        {"eval_prompts": 9, "eval_split": "other.jsonl"},
+        sums(*range(9)),
+        "3 of 9 held-out prompts are training prompts too ... task.eval_split=null",
+    ),
+]
 
 
 @pytest.mark.parametrize(("keys", "content", "words"), REFUSED)

@@ -21,7 +21,9 @@ from .conftest import MakeTrial, metrics_of, result_of
 
 
 def test_a_trial_is_a_run_under_its_own_folder_and_id(make_fake: MakeTrial) -> None:
-    """Group, name, tags, configuration, plan, metrics and summary are in what `wandb sync` sends."""
+    """Group, name, tags, configuration, plan, metrics and summary are in what `wandb sync`
+    sends.
+    """
     folder = make_fake("tracker.kind=wandb", "tracker.tags=[first]", "tracker.notes=why")
     assert run_attempt(folder) == ExitCode.FINISHED
     (run,) = (folder / "wandb").glob("offline-run-*")
@@ -51,19 +53,29 @@ def test_two_offline_attempts_are_one_run_with_the_whole_history(
     (folder / "control.json").unlink()
     monkeypatch.setenv("GRPOSWEEP_ATTEMPT", "1")
     written, log = [], tracker.WandbTracker._log
-    monkeypatch.setattr(tracker.WandbTracker, "_log", lambda self, line: (written.append(line), log(self, line)))
+    monkeypatch.setattr(
+        tracker.WandbTracker, "_log", lambda self, line: (written.append(line), log(self, line))
+    )
     assert run_attempt(folder) == ExitCode.FINISHED
     assert len(list((folder / "wandb").glob("offline-run-*"))) == 1
     assert [line["step"] for line in written] == [line["step"] for line in metrics_of(folder)]
     assert {line["attempt"] for line in written} == {0, 1}
 
 
-def test_kept_completions_are_tables_of_the_run_also_those_of_earlier_attempts(make_fake: MakeTrial) -> None:
-    """Read from W&B's own files: a row per completion, with its prompt, rewards and whether it was cut off."""
+def test_kept_completions_are_tables_of_the_run_also_those_of_earlier_attempts(
+    make_fake: MakeTrial,
+) -> None:
+    """Read from W&B's own files: a row per completion, with its prompt, rewards and whether it was
+    cut off.
+    """
     folder = make_fake("tracker.kind=wandb")
     for step in (0, 2):
         attempt = load_attempt(folder)
-        kept = [KeptCompletion(step, 0, 0.5, 1, "1+1=", f"{step}<b>", 0.7, {"exact": 0.7}, truncated=True)]
+        kept = [
+            KeptCompletion(
+                step, 0, 0.5, 1, "1+1=", f"{step}<b>", 0.7, {"exact": 0.7}, truncated=True
+            )
+        ]
         keep_completions(folder, kept)
         attempt.tracker.start(attempt.experiment, attempt.plan)
         attempt.tracker.log_completions(step, kept)
@@ -74,7 +86,14 @@ def test_kept_completions_are_tables_of_the_run_also_those_of_earlier_attempts(m
     assert sorted(row for table in tables for row in table["data"]) == [
         [step, "1+1=", f"{step}<b>", 0.7, 0.7, True] for step in (0, 2)
     ]
-    assert tables[0]["columns"] == ["step", "prompt", "completion", "reward", "rewards/exact", "truncated"]
+    assert tables[0]["columns"] == [
+        "step",
+        "prompt",
+        "completion",
+        "reward",
+        "rewards/exact",
+        "truncated",
+    ]
 
 
 def test_the_run_is_the_same_for_every_attempt_and_another_in_another_sweep(tmp_path: Path) -> None:
@@ -84,7 +103,9 @@ def test_the_run_is_the_same_for_every_attempt_and_another_in_another_sweep(tmp_
     assert tracker.run_id(one) != tracker.run_id(other)
 
 
-def test_a_tracker_that_cannot_start_fails_the_attempt(make_fake: MakeTrial, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tracker_that_cannot_start_fails_the_attempt(
+    make_fake: MakeTrial, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Better now than after a night without curves."""
 
     def refuse(*_: Any) -> None:
@@ -105,7 +126,9 @@ def test_a_tracker_that_fails_later_warns_once(
         def __getattr__(self, name: str) -> Any:
             raise ConnectionError("gone")
 
-    monkeypatch.setattr(tracker.WandbTracker, "start", lambda self, *_: setattr(self, "run", Violation()))
+    monkeypatch.setattr(
+        tracker.WandbTracker, "start", lambda self, *_: setattr(self, "run", Violation())
+    )
     folder = make_fake("tracker.kind=wandb")
     assert run_attempt(folder) == ExitCode.FINISHED
     assert capsys.readouterr().err.count("gone") == 1
@@ -148,19 +171,27 @@ def test_below_an_agent_of_wandb_each_trial_is_a_run_of_its_own(
 
 
 @pytest.mark.parametrize("kind", ["tensorboard", "trackio", "swanlab", "mlflow"])
-def test_trls_own_trackers_are_named_to_it(make_trial: MakeTrial, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+def test_trls_own_trackers_are_named_to_it(
+    make_trial: MakeTrial, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
     """Offline their variables name the trial's folder and no server."""
     monkeypatch.setattr(os, "environ", {**os.environ, "TRACKIO_SPACE_ID": "me/space"})
     attempt = load_attempt(make_trial(f"tracker.kind={kind}"))
     attempt.tracker.start(attempt.experiment, attempt.plan)
     assert attempt.tracker.report_to == (kind,)
-    assert os.environ["MLFLOW_TRACKING_URI"] == os.environ["SWANLAB_LOG_DIR"] == str(attempt.folder / kind)
+    assert (
+        os.environ["MLFLOW_TRACKING_URI"]
+        == os.environ["SWANLAB_LOG_DIR"]
+        == str(attempt.folder / kind)
+    )
     assert os.environ["SWANLAB_MODE"] == "offline"
     assert "TRACKIO_SPACE_ID" not in os.environ
 
 
 @pytest.mark.parametrize("kind", ["trackio", "swanlab", "mlflow", "wandb"])
-def test_a_missing_package_is_one_message_with_the_command(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_is_one_message_with_the_command(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Before anything is trained; another Python of cluster.python may have it."""
     monkeypatch.setattr("grposweep.config.validate.find_spec", lambda _: None)
     experiment = schema.Experiment(tracker=schema.Tracker(kind=kind))
@@ -169,4 +200,6 @@ def test_a_missing_package_is_one_message_with_the_command(kind: str, monkeypatc
     assert f"pip install {package}, or set tracker=none" in problem
     experiment.cluster.python = "apptainer exec image.sif python"
     assert not [*check_tracker(experiment)]
-    assert not [*check_tracker(schema.Experiment(tracker=schema.Tracker(kind=kind, mode="disabled")))]
+    assert not [
+        *check_tracker(schema.Experiment(tracker=schema.Tracker(kind=kind, mode="disabled")))
+    ]

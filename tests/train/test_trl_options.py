@@ -1,4 +1,6 @@
-"""Options that are left to TRL where they are not set, and ``trainer.args``, as the real GRPOConfig takes them."""
+"""Options that are left to TRL where they are not set, and ``trainer.args``, as the real GRPOConfig
+takes them.
+"""
 
 import dataclasses
 from typing import Any
@@ -14,7 +16,8 @@ from grposweep.train.trl_config import build_config, grpo_arguments
 
 from .conftest import MakeTrial
 
-pytestmark = pytest.mark.slow  # torch and TRL take 8 s to import
+# torch and TRL take 8 s to import
+pytestmark = pytest.mark.slow
 
 MODEL = Loaded("model", None, None, {"dtype": "float32"})
 OPTIONS = [KEYS[name] for name in setting.OPTIONS if name in KEYS]
@@ -36,8 +39,14 @@ def test_the_real_config_takes_all_options_and_arguments_at_once(make_trial: Mak
     """What GRPOConfig has afterwards is what was set, and not TRL's default."""
     options = {key: VALUES.get(key.rpartition(".")[2], ("0.125", 0.125)) for key in OPTIONS}
     overrides = [f"{key}={written}" for key, (written, _) in options.items()]
-    folder = make_trial(*overrides, "trainer.args.disable_dropout=true", "trainer.args.ddp_timeout=60")
+    folder = make_trial(
+        *overrides, "trainer.args.disable_dropout=true", "trainer.args.ddp_timeout=60"
+    )
     config = build_config(load_attempt(folder), MODEL)
-    assert {key: getattr(config, key.rpartition(".")[2]) for key in options} == {k: v for k, (_, v) in options.items()}
+    assert {key: getattr(config, key.rpartition(".")[2]) for key in options} == {
+        k: v for k, (_, v) in options.items()
+    }
     assert (config.disable_dropout, config.ddp_timeout) == (True, 60)
-    assert not [key for key, (_, wanted) in options.items() if DEFAULTS[key.rpartition(".")[2]] == wanted]
+    assert not [
+        key for key, (_, wanted) in options.items() if DEFAULTS[key.rpartition(".")[2]] == wanted
+    ]

@@ -37,24 +37,37 @@ def test_functions_that_trl_1_18_moved_are_found_in_both_places(tmp_path: Path, 
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
-    (tmp_path / "trl" / "__init__.py").touch()  # it comes before the installed one
+    # it comes before the installed one
+    (tmp_path / "trl" / "__init__.py").touch()
     variables = environment(PYTHONPATH=f"{tmp_path}:{PROJECT / 'src'}")
-    done = subprocess.run([sys.executable, "-c", ASKS], capture_output=True, text=True, check=False, env=variables)
+    done = subprocess.run(
+        [sys.executable, "-c", ASKS], capture_output=True, text=True, check=False, env=variables
+    )
     assert done.stdout == "--max-lora-rank=16\n", done.stderr
     assert "TRL says: a refusal of TRL's" in done.stderr
 
 
-@pytest.mark.parametrize(("release", "is_newer"), [("1.99.0", True), (".".join(map(str, TRL)), False)])
+@pytest.mark.parametrize(
+    ("release", "is_newer"), [("1.99.0", True), (".".join(map(str, TRL)), False)]
+)
 def test_a_sweep_says_in_one_line_that_the_installed_trl_is_newer_than_tested(
-    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], release: str, is_newer: bool
+    here: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    release: str,
+    is_newer: bool,
 ) -> None:
     """With both releases and what to install; nothing of the kind if it is the tested one."""
     about = here / f"trl-{release}.dist-info"
     about.mkdir()
     (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: trl\nVersion: {release}\n")
     monkeypatch.syspath_prepend(here)
-    sweeps_in(here, monkeypatch)("lr=1e-3", "name=s", "model=tiny", "task=arithmetic", "cluster=dry_run")
+    sweeps_in(here, monkeypatch)(
+        "lr=1e-3", "name=s", "model=tiny", "task=arithmetic", "cluster=dry_run"
+    )
     said = [line for line in capsys.readouterr().out.splitlines() if "was tested with" in line]
     newest = ".".join(map(str, TRL))
-    line = f"TRL {release} is installed, and the newest that grposweep was tested with is {newest}: "
+    line = (
+        f"TRL {release} is installed, and the newest that grposweep was tested with is {newest}: "
+    )
     assert said == [f"{line}if a trial fails in TRL, run pip install trl=={newest}."] * is_newer

@@ -10,7 +10,8 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from grposweep.train.trl_callbacks import Sample
 
-pytestmark = pytest.mark.slow  # torch and TRL take 8 s to import
+# torch and TRL take 8 s to import
+pytestmark = pytest.mark.slow
 
 
 def moved(dtype: torch.dtype, by: float, every: int = 1) -> float | None:

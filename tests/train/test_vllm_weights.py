@@ -1,4 +1,6 @@
-"""What a vLLM server receives while an adapter is trained. vLLM's client is in this process, and copies as late as vLLM does."""
+"""What a vLLM server receives while an adapter is trained. vLLM's client is in this process, and
+copies as late as vLLM does.
+"""
 
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -18,21 +20,35 @@ from .conftest import MakeTrial
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("cool_tiny")]
 
 SERVED = (
-    "generation.use_vllm=true", "generation.vllm_mode=server", "generation.vllm_server_timeout=20",
-    "model.lora.enabled=true", "model.lora.r=4", "model.lora.alpha=8", "model.lora.target_modules=[all-linear]",
-)  # fmt: skip
+    "generation.use_vllm=true",
+    "generation.vllm_mode=server",
+    "generation.vllm_server_timeout=20",
+    "model.lora.enabled=true",
+    "model.lora.r=4",
+    "model.lora.alpha=8",
+    "model.lora.target_modules=[all-linear]",
+)
 
 
 class Recorder:
-    """Packs weights as vLLM 0.31 does (pack_tensors): it keeps views, and copies once the iteration has ended."""
+    """Packs weights as vLLM 0.31 does (pack_tensors): it keeps views, and copies once the iteration
+    has ended.
+    """
 
     def __init__(self) -> None:
         self.received: dict[str, torch.Tensor] = {}
 
-    def update_named_params(self, metadata: list[Any], weights: Iterator[tuple[str, torch.Tensor]]) -> None:
+    def update_named_params(
+        self, metadata: list[Any], weights: Iterator[tuple[str, torch.Tensor]]
+    ) -> None:
         """Receive all weights in one buffer, as of a model below 1 GiB."""
-        views = [(name, weight.contiguous().view(torch.uint8).view(-1), weight) for name, weight in weights]
-        self.received = {name: view.clone().view(weight.dtype).view(weight.shape) for name, view, weight in views}
+        views = [
+            (name, weight.contiguous().view(torch.uint8).view(-1), weight)
+            for name, weight in weights
+        ]
+        self.received = {
+            name: view.clone().view(weight.dtype).view(weight.shape) for name, view, weight in views
+        }
         assert [name for name, _, _ in metadata] == list(self.received)
 
     def reset_prefix_cache(self) -> None:
@@ -64,14 +80,18 @@ def server() -> Iterator[str]:
 @pytest.fixture
 def trainer(make_trial: MakeTrial, server: str, monkeypatch: pytest.MonkeyPatch) -> grpo.Trainer:
     """The trainer of a trial with an adapter that has been trained."""
-    monkeypatch.setattr(VLLMGeneration, "_init_vllm", lambda self: setattr(self, "vllm_client", Recorder()))
+    monkeypatch.setattr(
+        VLLMGeneration, "_init_vllm", lambda self: setattr(self, "vllm_client", Recorder())
+    )
     attempt = load_attempt(make_trial(*SERVED, f"generation.vllm_server_base_url={server}"))
     data, model = (
         grpo.load_data(attempt.experiment.task),
         grpo.load_model(attempt.experiment.model, grpo.locate_model(attempt)),
     )
     grpo.check_counts(attempt, data)
-    trainer = grpo.build_trainer(attempt, model, data, grpo.build_config(attempt, model), resumed_at=0)
+    trainer = grpo.build_trainer(
+        attempt, model, data, grpo.build_config(attempt, model), resumed_at=0
+    )
     for name, weight in trainer.model.named_parameters():
         if "lora_B" in name:
             torch.nn.init.normal_(weight)
@@ -99,7 +119,9 @@ def received(trainer: grpo.Trainer) -> dict[str, torch.Tensor]:
 
 
 def test_a_server_receives_the_merged_weights_of_an_adapter(trainer: grpo.Trainer) -> None:
-    """In both of two updates: the first one also walks over the weights for their names and shapes."""
+    """In both of two updates: the first one also walks over the weights for their names and
+    shapes.
+    """
     for _ in range(2):
         expected = policy(trainer, is_merged=True)
         found = received(trainer)
@@ -108,8 +130,11 @@ def test_a_server_receives_the_merged_weights_of_an_adapter(trainer: grpo.Traine
 
 
 def test_trl_alone_sends_the_weights_of_the_base_model(trainer: grpo.Trainer) -> None:
-    """Where this fails, a release of TRL has become right: our copies and rule GT107 are for those before it."""
-    del trainer.vllm_generation._iter_named_params  # ours, which hides the class's
+    """Where this fails, a release of TRL has become right: our copies and rule GT107 are for those
+    before it.
+    """
+    # ours, which hides the class's
+    del trainer.vllm_generation._iter_named_params
     base, merged = policy(trainer, is_merged=False), policy(trainer, is_merged=True)
     found = received(trainer)
     assert all(torch.allclose(found[name], base[name], atol=1e-5) for name in base)

@@ -1,4 +1,6 @@
-"""A rank that lives is left alone, at next to no cost; tests/end_to_end/test_failures.py shows one that hangs."""
+"""A rank that lives is left alone, at next to no cost; tests/end_to_end/test_failures.py shows one
+that hangs.
+"""
 
 import faulthandler
 import random
@@ -15,11 +17,15 @@ from .conftest import MakeTrial
 
 
 @pytest.mark.parametrize("minutes", [0.02, 30.0])
-def test_signs_of_life_put_the_end_off_with_few_new_threads(monkeypatch: pytest.MonkeyPatch, minutes: float) -> None:
+def test_signs_of_life_put_the_end_off_with_few_new_threads(
+    monkeypatch: pytest.MonkeyPatch, minutes: float
+) -> None:
     """After each of a thousand, at least 19 twentieths of the time are left."""
     now, ends = 1000.0, []
     monkeypatch.setattr(time, "monotonic", lambda: now)
-    monkeypatch.setattr(faulthandler, "dump_traceback_later", lambda seconds, **_: ends.append(now + seconds))
+    monkeypatch.setattr(
+        faulthandler, "dump_traceback_later", lambda seconds, **_: ends.append(now + seconds)
+    )
     draw = random.Random(0)
     for _ in range(1000):
         watchdog.feed(minutes)
@@ -32,7 +38,9 @@ def test_signs_of_life_put_the_end_off_with_few_new_threads(monkeypatch: pytest.
 def test_a_released_rank_is_watched_again_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process may run several attempts; without a time allowed nothing is watched."""
     fed: list[Any] = []
-    monkeypatch.setattr(faulthandler, "dump_traceback_later", lambda seconds, **_: fed.append(seconds))
+    monkeypatch.setattr(
+        faulthandler, "dump_traceback_later", lambda seconds, **_: fed.append(seconds)
+    )
     for minutes in (30.0, None, 30.0):
         watchdog.feed(minutes)
         watchdog.release()
@@ -50,12 +58,16 @@ def test_a_rank_trains_where_no_thread_can_be_started(monkeypatch: pytest.Monkey
     watchdog.release()
 
 
-def test_a_rank_is_watched_from_the_end_of_its_imports(make_fake: MakeTrial, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rank_is_watched_from_the_end_of_its_imports(
+    make_fake: MakeTrial, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """On a busy disk torch may take longer to import than a short ``cluster.stall_min``."""
     imported: list[bool] = []
     monkeypatch.delitem(sys.modules, "grposweep.train.fake", raising=False)
     monkeypatch.setattr(
-        faulthandler, "dump_traceback_later", lambda *_, **__: imported.append("grposweep.train.fake" in sys.modules)
+        faulthandler,
+        "dump_traceback_later",
+        lambda *_, **__: imported.append("grposweep.train.fake" in sys.modules),
     )
     assert run_attempt(make_fake()) == 0
     assert imported[0]

@@ -1,7 +1,9 @@
-"""The tiny model and its sums in files for another trainer: python benchmarks/frameworks/tiny/prepare.py FOLDER.
+"""The tiny model and its sums in files for another trainer: python
+benchmarks/frameworks/tiny/prepare.py FOLDER.
 
-ms-swift wants a tokenizer in which ``a`` is one token (template/base.py finds out with it what a text begins and ends with),
-and that AutoTokenizer reads as the model type's own; so the word for unknown characters is called ``a`` here.
+ms-swift wants a tokenizer in which ``a`` is one token (template/base.py finds out with it what a
+text begins and ends with), and that AutoTokenizer reads as the model type's own; so the word for
+unknown characters is called ``a`` here.
 """
 
 import json
@@ -17,7 +19,8 @@ from grposweep.schema import Task  # noqa: E402  # found through the line above
 from grposweep.train.tasks.arithmetic import load_pairs  # noqa: E402  # same
 from grposweep.train.tiny import tiny_folder  # noqa: E402  # same
 
-HELD_OUT = 64  # prompts
+# prompts
+HELD_OUT = 64
 
 
 def prepare(folder: Path) -> None:
@@ -26,7 +29,10 @@ def prepare(folder: Path) -> None:
     _rename_unknown(folder / "model")
     train, held_out = load_pairs(Task(eval_prompts=HELD_OUT))
     for name, rows in (("train", train), ("held_out", held_out)):
-        lines = [{"messages": [{"role": "user", "content": row["prompt"]}], "answer": row["answer"]} for row in rows]
+        lines = [
+            {"messages": [{"role": "user", "content": row["prompt"]}], "answer": row["answer"]}
+            for row in rows
+        ]
         (folder / f"{name}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     shutil.copy(HERE / "rewards.py", folder)
 
@@ -38,7 +44,9 @@ def _rename_unknown(model: Path) -> None:
     if "<unk>" in vocabulary:
         vocabulary["a"] = vocabulary.pop("<unk>")
     content["model"]["unk_token"] = "a"
-    content["added_tokens"] = [token for token in content["added_tokens"] if token["content"] != "<unk>"]
+    content["added_tokens"] = [
+        token for token in content["added_tokens"] if token["content"] != "<unk>"
+    ]
     path.write_text(json.dumps(content))
     path = model / "tokenizer_config.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "unk_token": "<pad>"}))

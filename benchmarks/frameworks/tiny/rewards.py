@@ -1,4 +1,6 @@
-"""The reward of two-digit addition, as ms-swift finds rewards: a class, registered by name in an external plugin."""
+"""The reward of two-digit addition, as ms-swift finds rewards: a class, registered by name in an
+external plugin.
+"""
 
 from typing import Any
 
@@ -9,7 +11,10 @@ class Exact(ORM):  # type: ignore[misc]  # ms-swift is not installed where types
     """1 where the completion, stripped, is the answer."""
 
     def __call__(self, completions: list[str], answer: list[str], **_: Any) -> list[float]:
-        return [float(completion.strip() == gold.strip()) for completion, gold in zip(completions, answer, strict=True)]
+        return [
+            float(completion.strip() == gold.strip())
+            for completion, gold in zip(completions, answer, strict=True)
+        ]
 
 
 orms["exact"] = Exact

@@ -1,1 +1,3 @@
-"""Diagnose the log of a GRPO training: read it in any framework's format, and report problems with steps and numbers."""
+"""Diagnose the log of a GRPO training: read it in any framework's format, and report problems with
+steps and numbers.
+"""

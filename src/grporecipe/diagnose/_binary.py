@@ -1,7 +1,7 @@
 """Read W&B's offline runs and TensorBoard's event files without either package.
 
-Both are files of framed protocol buffers. Only the few fields that hold metrics are read. Reading stops at the first
-record that is damaged or incomplete.
+Both are files of framed protocol buffers. Only the few fields that hold metrics are read. Reading
+stops at the first record that is damaged or incomplete.
 """
 
 import struct
@@ -11,29 +11,40 @@ from typing import Any
 from grporecipe.files import parse_json
 
 WANDB = b":W&B"
-_BLOCK, _HEADER = 32768, 7  # of LevelDB's log format, which W&B uses
+# of LevelDB's log format, which W&B uses
+_BLOCK, _HEADER = 32768, 7
 _FULL, _FIRST, _LAST = 1, 2, 4
-_MOST_RECORD = 1 << 26  # bytes
+# bytes
+_MOST_RECORD = 1 << 26
 
 
 def is_events(data: bytes) -> bool:
-    """Return whether a file is a TensorBoard event file. Its first record names the format's version."""
+    """Return whether a file is a TensorBoard event file. Its first record names the format's
+    version.
+    """
     return b"brain.Event:" in data[:64]
 
 
 def wandb_lines(data: bytes) -> Iterator[dict[str, Any]]:
-    """Yield the history of a W&B run, one line per call of ``wandb.log`` (wandb_internal.proto, Record.history)."""
+    """Yield the history of a W&B run, one line per call of ``wandb.log`` (wandb_internal.proto,
+    Record.history).
+    """
     for record in _leveldb(data):
         for number, content in _fields(record):
             if number == 2 and isinstance(content, bytes):
-                yield dict(_item(item) for field, item in _fields(content) if field == 1 and isinstance(item, bytes))
+                yield dict(
+                    _item(item)
+                    for field, item in _fields(content)
+                    if field == 1 and isinstance(item, bytes)
+                )
 
 
 def _item(data: bytes) -> tuple[str, Any]:
     """Return the key and the value of a history item."""
     keys, value = [], None
     for number, content in _fields(data):
-        if number in (1, 2) and isinstance(content, bytes):  # the key, or the parts of a nested key
+        # the key, or the parts of a nested key
+        if number in (1, 2) and isinstance(content, bytes):
             keys.append(content.decode(errors="replace"))
         elif number == 16 and isinstance(content, bytes):
             try:
@@ -44,7 +55,9 @@ def _item(data: bytes) -> tuple[str, Any]:
 
 
 def event_lines(data: bytes) -> Iterator[dict[str, Any]]:
-    """Yield the scalars of a TensorBoard event file, one line per value (event.proto, summary.proto; TFRecord frames)."""
+    """Yield the scalars of a TensorBoard event file, one line per value (event.proto,
+    summary.proto; TFRecord frames).
+    """
     position = 0
     while position + 12 <= len(data):
         (length,) = struct.unpack_from("<Q", data, position)
@@ -74,13 +87,17 @@ def _scalar(data: bytes) -> tuple[str, float] | None:
             value = content
         elif number == 8 and isinstance(content, bytes):
             value = next((v for n, v in _fields(content) if n == 5 and isinstance(v, float)), None)
-            packed = next((v for n, v in _fields(content) if n in (4, 5) and isinstance(v, bytes)), b"")
+            packed = next(
+                (v for n, v in _fields(content) if n in (4, 5) and isinstance(v, bytes)), b""
+            )
             value = struct.unpack("<f", packed)[0] if value is None and len(packed) == 4 else value
     return (tag, value) if value is not None else None
 
 
 def _fields(data: bytes) -> Iterator[tuple[int, int | float | bytes]]:
-    """Yield the number and the value of each field of a protocol buffer. Stop at the first invalid byte."""
+    """Yield the number and the value of each field of a protocol buffer. Stop at the first invalid
+    byte.
+    """
     position = 0
     try:
         while position < len(data):
@@ -104,7 +121,9 @@ def _fields(data: bytes) -> Iterator[tuple[int, int | float | bytes]]:
 
 
 def _varint(data: bytes, position: int) -> tuple[int, int]:
-    """Return a variable-length integer and the position after it. Raises IndexError at the end of the data."""
+    """Return a variable-length integer and the position after it. Raises IndexError at the end of
+    the data.
+    """
     value = 0
     for shift in range(0, 70, 7):
         byte = data[position]
@@ -116,9 +135,12 @@ def _varint(data: bytes, position: int) -> tuple[int, int]:
 
 
 def _leveldb(data: bytes) -> Iterator[bytes]:
-    """Yield the records of LevelDB's log format. A record may be split over several blocks of 32 KiB."""
+    """Yield the records of LevelDB's log format. A record may be split over several blocks of 32
+    KiB.
+    """
     parts: list[bytes] = []
-    position = 7  # after W&B's own header, which is part of the first block
+    # after W&B's own header, which is part of the first block
+    position = 7
     while position + _HEADER <= len(data):
         left = _BLOCK - position % _BLOCK
         if left < _HEADER:
@@ -129,7 +151,8 @@ def _leveldb(data: bytes) -> Iterator[bytes]:
         if len(content) < length:
             return
         position += _HEADER + length
-        if kind == 0:  # padding of a block
+        # padding of a block
+        if kind == 0:
             position += _BLOCK - position % _BLOCK
             continue
         if kind in (_FULL, _FIRST):

@@ -1,4 +1,6 @@
-"""Values that checks derive from a log: means over windows of steps, the reward's curve for the guards, and its trend."""
+"""Values that checks derive from a log: means over windows of steps, the reward's curve for the
+guards, and its trend.
+"""
 
 import math
 from collections.abc import Callable, Sequence
@@ -10,16 +12,22 @@ from statistics import fmean, median, stdev
 from grporecipe.diagnose.guards import Curve, State, has_risen
 from grporecipe.diagnose.log import Log
 
-WINDOWS = 10  # of a log without evaluations
-FEWEST_IN_WINDOW = 3  # logged steps
-FEWEST_EVALUATIONS = 3  # after the start; with fewer, the training reward is used
-FEWEST_TREND = 6  # points of a trend
+# of a log without evaluations
+WINDOWS = 10
+# logged steps
+FEWEST_IN_WINDOW = 3
+# after the start; with fewer, the training reward is used
+FEWEST_EVALUATIONS = 3
+# points of a trend
+FEWEST_TREND = 6
 _SIGNALS = ("kl", "entropy", "grad_norm", "zero_std", "truncated", "update_size")
 
 
 @dataclass(frozen=True)
 class Window:
-    """Consecutive logged values of a metric: first and last step, mean, and the mean's standard error."""
+    """Consecutive logged values of a metric: first and last step, mean, and the mean's standard
+    error.
+    """
 
     first: int
     last: int
@@ -29,9 +37,12 @@ class Window:
 
 @dataclass(frozen=True)
 class Trend:
-    """A straight line fitted to the reward: its change from the first to the last point, with the 95 % interval."""
+    """A straight line fitted to the reward: its change from the first to the last point, with the
+    95 % interval.
+    """
 
-    name: str  # of the reward: of evaluations or of training
+    # of the reward: of evaluations or of training
+    name: str
     change: float
     low: float
     high: float
@@ -46,7 +57,9 @@ class Evidence:
     log: Log
 
     def windows(self, name: str) -> list[Window]:
-        """Split a metric into at most ``WINDOWS`` windows with equally many logged values. Empty for fewer than six values."""
+        """Split a metric into at most ``WINDOWS`` windows with equally many logged values. Empty
+        for fewer than six values.
+        """
         values = self.signal(name)
         count = min(WINDOWS, len(values) // FEWEST_IN_WINDOW)
         if count < 2:
@@ -57,7 +70,8 @@ class Evidence:
     def signal(self, name: str) -> list[tuple[int, float]]:
         """Return a metric by step.
 
-        If the share of groups without variance is missing, it is 1 in steps whose rewards are all equal, and 0 in others.
+        If the share of groups without variance is missing, it is 1 in steps whose rewards are all
+        equal, and 0 in others.
         """
         values = self.log.series(name)
         if name != "zero_std" or values:
@@ -65,23 +79,36 @@ class Evidence:
         if spread := self.log.series("reward_std"):
             return [(step, float(value <= 1e-9)) for step, value in spread]
         least = dict(self.log.series("reward_min"))
-        return [(step, float(most == least[step])) for step, most in self.log.series("reward_max") if step in least]
+        return [
+            (step, float(most == least[step]))
+            for step, most in self.log.series("reward_max")
+            if step in least
+        ]
 
     @cached_property
     def evaluations(self) -> list[tuple[int, float]]:
         """Return the evaluations after the start."""
         begun = self.log.steps[0] if self.log.steps else 0
-        return [(step, value) for step, value in self.log.series("eval_reward") if step > 0 and step >= begun]
+        return [
+            (step, value)
+            for step, value in self.log.series("eval_reward")
+            if step > 0 and step >= begun
+        ]
 
     @cached_property
     def start(self) -> float | None:
         """Return the evaluation before training."""
         begun = self.log.steps[0] if self.log.steps else 1
-        return next((value for step, value in self.log.series("eval_reward") if step == 0 or step < begun), None)
+        return next(
+            (value for step, value in self.log.series("eval_reward") if step == 0 or step < begun),
+            None,
+        )
 
     @property
     def held_out(self) -> bool:
-        """Return whether the reward comes from evaluations. Otherwise it is the mean of training steps."""
+        """Return whether the reward comes from evaluations. Otherwise it is the mean of training
+        steps.
+        """
         return len(self.evaluations) >= FEWEST_EVALUATIONS
 
     @property
@@ -91,7 +118,9 @@ class Evidence:
 
     @cached_property
     def curve(self) -> Curve | None:
-        """Return the reward as the curve that the sweep's guards read, or None if the log is too short."""
+        """Return the reward as the curve that the sweep's guards read, or None if the log is too
+        short.
+        """
         if self.held_out:
             steps = [step for step, _ in self.evaluations]
             values = [value for _, value in self.evaluations]
@@ -106,7 +135,17 @@ class Evidence:
             step_errors, start = [part.error for part in parts], parts[0].mean
         signals = {name: self._between(name, steps) for name in _SIGNALS}
         total = float(max(self.log.total or 0, self.log.end, 1))
-        return Curve(0, {}, State.RUNNING, total, [float(s) for s in steps], values, start, step_errors, signals)
+        return Curve(
+            0,
+            {},
+            State.RUNNING,
+            total,
+            [float(s) for s in steps],
+            values,
+            start,
+            step_errors,
+            signals,
+        )
 
     @cached_property
     def stops(self) -> list[int]:
@@ -115,22 +154,29 @@ class Evidence:
 
     @cached_property
     def risen(self) -> bool:
-        """Return whether the reward has risen by more than noise, as the sweep's guards define it."""
+        """Return whether the reward has risen by more than noise, as the sweep's guards define
+        it.
+        """
         return self.curve is not None and has_risen(self.curve)
 
     @cached_property
     def scale(self) -> float | None:
-        """Return the size of a large reward difference: the median standard deviation in a group, or a substitute."""
+        """Return the size of a large reward difference: the median standard deviation in a group,
+        or a substitute.
+        """
         spread = [value for _, value in self.log.series("reward_std") if value > 0]
         if spread:
             return median(spread)
         least = dict(self.log.series("reward_min"))
-        ranges = [most - least[step] for step, most in self.log.series("reward_max") if step in least]
+        ranges = [
+            most - least[step] for step, most in self.log.series("reward_max") if step in least
+        ]
         return median(ranges) / 4 or None if ranges else None
 
     @cached_property
     def trend(self) -> Trend | None:
-        """Fit a line to the evaluations by least squares. With few evaluations, fit windows of the training reward.
+        """Fit a line to the evaluations by least squares. With few evaluations, fit windows of the
+        training reward.
 
         None if there are too few points.
         """
@@ -139,7 +185,8 @@ class Evidence:
             points = [(window.last, window.mean) for window in self.windows("reward")]
         if len(points) < FEWEST_TREND:
             return None
-        from scipy.special import stdtrit  # Student's t; 0.25 s that only a long log costs
+        # Student's t; 0.25 s that only a long log costs
+        from scipy.special import stdtrit
 
         xs, ys = [float(step) for step, _ in points], [value for _, value in points]
         count, x, y = len(xs), fmean(xs), fmean(ys)
@@ -150,11 +197,22 @@ class Evidence:
         half = float(stdtrit(free, 0.975)) * math.sqrt(rest / free / across) * (xs[-1] - xs[0])
         change = slope * (xs[-1] - xs[0])
         if points is self.evaluations:
-            return Trend("held-out reward", change, change - half, change + half, points[0][0], points[-1][0])
-        return Trend("training reward", change, change - half, change + half, self.log.steps[0], points[-1][0])
+            return Trend(
+                "held-out reward", change, change - half, change + half, points[0][0], points[-1][0]
+            )
+        return Trend(
+            "training reward",
+            change,
+            change - half,
+            change + half,
+            self.log.steps[0],
+            points[-1][0],
+        )
 
     def early_gain(self) -> float:
-        """Return the upper end (95 %) of the training reward's gain over its first twentieth; 0 if evaluations are used."""
+        """Return the upper end (95 %) of the training reward's gain over its first twentieth; 0 if
+        evaluations are used.
+        """
         values = self.log.series("reward")
         if len(self.evaluations) >= FEWEST_TREND or len(values) < WINDOWS:
             return 0.0
@@ -180,7 +238,9 @@ class Evidence:
 
     @staticmethod
     def _scatter(values: Sequence[float]) -> float:
-        """Estimate the standard error of an evaluation from the differences of neighbours (von Neumann 1941)."""
+        """Estimate the standard error of an evaluation from the differences of neighbours (von
+        Neumann 1941).
+        """
         steps = [(b - a) ** 2 for a, b in pairwise(values)]
         return math.sqrt(median(steps) / 2) if steps else 0.0
 

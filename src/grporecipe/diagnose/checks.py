@@ -10,31 +10,51 @@ from grporecipe.diagnose import guards
 from grporecipe.diagnose._evidence import Evidence
 from grporecipe.diagnose.log import Log
 
-# Healthy trainings do not reach these thresholds. A threshold that a sweep's guard has too is taken from the guard.
-SOME_ROWS = 10  # logged steps that a check needs
-EARLY = 0.3  # share of a training; a flat reward before it means nothing
-FLAT = 0.25  # of a group's standard deviation: a smaller change over the whole training counts as none
-HIGH = 0.8  # of the highest mean reward of a step: above it there is little left to gain
-DROP = 0.1  # of the reward or of its gain, in addition to noise
-BELOW_ERRORS = 3.0 * math.sqrt(2)  # standard errors of an evaluation: three of the difference of two
-EXPLOSION_TIMES, EXPLOSION_NATS = 3.0, 1.0  # entropy, against the first windows
-VANISHED_SHARE, VANISHED_NATS = 0.1, 0.05  # of the first entropy; healthy policies keep 0.05 nats or more
-FAST_STEPS, FAST_SHARE = 20, 0.2  # logged steps, and the share of the first entropy that is left
-LOST = 1 / 3  # of the reward's gain
-KL_WARN = 1.0  # nats per token, on average: trainings of language models stay below
-SPIKE, SPIKES = 20.0, 3  # times the median; the number of such steps
-NO_VARIANCE = 0.8  # share of groups, on average over the last windows
+# Healthy trainings do not reach these thresholds. A threshold that a sweep's guard has too is taken
+# from the guard. logged steps that a check needs
+SOME_ROWS = 10
+# share of a training; a flat reward before it means nothing
+EARLY = 0.3
+# of a group's standard deviation: a smaller change over the whole training counts as none
+FLAT = 0.25
+# of the highest mean reward of a step: above it there is little left to gain
+HIGH = 0.8
+# of the reward or of its gain, in addition to noise
+DROP = 0.1
+# standard errors of an evaluation: three of the difference of two
+BELOW_ERRORS = 3.0 * math.sqrt(2)
+# entropy, against the first windows
+EXPLOSION_TIMES, EXPLOSION_NATS = 3.0, 1.0
+# of the first entropy; healthy policies keep 0.05 nats or more
+VANISHED_SHARE, VANISHED_NATS = 0.1, 0.05
+# logged steps, and the share of the first entropy that is left
+FAST_STEPS, FAST_SHARE = 20, 0.2
+# of the reward's gain
+LOST = 1 / 3
+# nats per token, on average: trainings of language models stay below
+KL_WARN = 1.0
+# times the median; the number of such steps
+SPIKE, SPIKES = 20.0, 3
+# share of groups, on average over the last windows
+NO_VARIANCE = 0.8
 TRUNCATED = guards.SOME
-LONGER = 1.5  # times the first completions
-BF16_HALF_STEP = 2.0**-9  # of a weight: a smaller update rounds to nothing (8 bits of significand)
-TYPICAL_WEIGHT = 0.02  # the usual initialisation's standard deviation
-GENERATION = 0.85  # of a step
+# times the first completions
+LONGER = 1.5
+# of a weight: a smaller update rounds to nothing (8 bits of significand)
+BF16_HALF_STEP = 2.0**-9
+# the usual initialisation's standard deviation
+TYPICAL_WEIGHT = 0.02
+# of a step
+GENERATION = 0.85
 NEAR_ZERO = 0.01
-CLIPPED = 10.0  # median gradient norm, ten times the usual max_grad_norm
+# median gradient norm, ten times the usual max_grad_norm
+CLIPPED = 10.0
 
 
 class Level(StrEnum):
-    """How bad a finding is. A note only explains: it makes the command fail only if ``--fail-on`` names it."""
+    """How bad a finding is. A note only explains: it makes the command fail only if ``--fail-on``
+    names it.
+    """
 
     PROBLEM = "problem"
     WARNING = "warning"
@@ -42,7 +62,9 @@ class Level(StrEnum):
 
 
 class Sign(NamedTuple):
-    """The result of a check: a sentence of evidence, the range of steps, numbers for scripts, and an unusual level."""
+    """The result of a check: a sentence of evidence, the range of steps, numbers for scripts, and
+    an unusual level.
+    """
 
     evidence: str
     steps: tuple[int, int]
@@ -59,7 +81,11 @@ def guard(guard: Callable[[Any], str]) -> Callable[[Evidence], Sign | None]:
         if not text or curve is None:
             return None
         if not evidence.held_out:
-            words = (("held-out", "training"), ("before training", "at first"), ("evaluations", "tenths of the log"))
+            words = (
+                ("held-out", "training"),
+                ("before training", "at first"),
+                ("evaluations", "tenths of the log"),
+            )
             for old, new in words:
                 text = text.replace(old, new)
         recent = evidence.stops[-min(guards.LONG, len(evidence.stops))]
@@ -74,7 +100,11 @@ def non_finite(evidence: Evidence) -> Sign | None:
         last = list(evidence.log.every(name))[-3:]
         if len(last) == 3 and not any(math.isfinite(value) for _, value in last):
             bad = [step for step, value in evidence.log.every(name) if not math.isfinite(value)]
-            return Sign(f"{name} is {last[-1][1]} in the last {len(last)} logged steps", (bad[0], last[-1][0]), {})
+            return Sign(
+                f"{name} is {last[-1][1]} in the last {len(last)} logged steps",
+                (bad[0], last[-1][0]),
+                {},
+            )
     return None
 
 
@@ -92,29 +122,47 @@ def falling(evidence: Evidence) -> Sign | None:
 
 def _has_fallen(evidence: Evidence) -> bool:
     trend, scale = evidence.trend, evidence.scale
-    return trend is not None and scale is not None and trend.high < 0 and trend.change < -FLAT * scale
+    return (
+        trend is not None and scale is not None and trend.high < 0 and trend.change < -FLAT * scale
+    )
 
 
 def _no_gain(evidence: Evidence, words: str) -> Sign | None:
-    """Return the change of a reward that has not risen. Return None if it has, or if it may still rise."""
+    """Return the change of a reward that has not risen. Return None if it has, or if it may still
+    rise.
+    """
     trend, scale, log = evidence.trend, evidence.scale, evidence.log
-    if trend is None or scale is None or evidence.risen or (log.total and log.end < EARLY * log.total):
+    if (
+        trend is None
+        or scale is None
+        or evidence.risen
+        or (log.total and log.end < EARLY * log.total)
+    ):
         return None
-    if trend.low > 0 or max(trend.high, evidence.early_gain()) >= FLAT * scale or _still_warming(evidence):
+    if (
+        trend.low > 0
+        or max(trend.high, evidence.early_gain()) >= FLAT * scale
+        or _still_warming(evidence)
+    ):
         return None
     return Sign(
         f"the {trend.name} {words}: {trend.change:+.3g} from step {trend.first} to {trend.last} "
-        f"(95 % interval {trend.low:+.3g} to {trend.high:+.3g}; rewards of a group differ by {scale:.2g})",
+        f"(95 % interval {trend.low:+.3g} to {trend.high:+.3g}; rewards of a group differ by "
+        f"{scale:.2g})",
         (trend.first, trend.last),
         {"change": trend.change, "low": trend.low, "high": trend.high},
     )
 
 
 def _is_high(evidence: Evidence) -> bool:
-    """Return whether most prompts are solved: groups have no variance, and the reward is near its highest value."""
+    """Return whether most prompts are solved: groups have no variance, and the reward is near its
+    highest value.
+    """
     values = [value for _, value in evidence.log.series("reward")]
     equal = [share for _, share in evidence.signal("zero_std")]
-    return bool(values and equal) and fmean(equal) >= 0.5 and fmean(values) >= HIGH * max(values) > 0
+    return (
+        bool(values and equal) and fmean(equal) >= 0.5 and fmean(values) >= HIGH * max(values) > 0
+    )
 
 
 def below_start(evidence: Evidence) -> Sign | None:
@@ -127,7 +175,8 @@ def below_start(evidence: Evidence) -> Sign | None:
     if curve.start - now <= max(noise, DROP * abs(curve.start)):
         return None
     return Sign(
-        f"held-out reward was {curve.start:.4g} before training and is {curve.held_out[-1]:.4g} now",
+        f"held-out reward was {curve.start:.4g} before training and is {curve.held_out[-1]:.4g} "
+        "now",
         (0, evidence.log.end),
         {"start": curve.start, "now": curve.held_out[-1]},
     )
@@ -140,15 +189,19 @@ def best_earlier(evidence: Evidence) -> Sign | None:
         return None
     best = max(range(len(curve.held_out)), key=curve.held_out.__getitem__)
     now, top = max(curve.held_out[-guards.TWICE :]), curve.held_out[best]
-    sigmas = BELOW_ERRORS if evidence.held_out else guards.FALLEN_ERRORS * math.sqrt(2)  # batches have other prompts
+    # batches have other prompts
+    sigmas = BELOW_ERRORS if evidence.held_out else guards.FALLEN_ERRORS * math.sqrt(2)
     noise = sigmas * max((error for error in curve.errors if error), default=0.0)
     gain = max(abs(top), abs(top - (curve.start or 0.0)))
     large = DROP * gain if evidence.held_out else FLAT * (evidence.scale or top)
-    if top - now <= max(noise, large) or (curve.start is not None and evidence.held_out and top <= curve.start):
+    if top - now <= max(noise, large) or (
+        curve.start is not None and evidence.held_out and top <= curve.start
+    ):
         return None
     step = evidence.stops[best]
     return Sign(
-        f"{evidence.reward_name} was best at step {step} ({top:.4g}) and is {curve.held_out[-1]:.4g} at {evidence.stops[-1]}",
+        f"{evidence.reward_name} was best at step {step} ({top:.4g}) and is "
+        f"{curve.held_out[-1]:.4g} at {evidence.stops[-1]}",
         (step, evidence.stops[-1]),
         {"best_step": step, "best": top, "now": curve.held_out[-1]},
     )
@@ -160,11 +213,17 @@ def few_groups(evidence: Evidence) -> Sign | None:
     if len(last) < 3 or (share := fmean(window.mean for window in last)) < NO_VARIANCE:
         return None
     level = Level.NOTE if evidence.risen else None
-    stands = "" if evidence.risen or evidence.curve is None else f", and the {evidence.reward_name} has not risen"
+    stands = (
+        ""
+        if evidence.risen or evidence.curve is None
+        else f", and the {evidence.reward_name} has not risen"
+    )
     return Sign(
-        f"{share:.0%} of the groups had no variance in their rewards{stands}", (last[0].first, last[-1].last),
-        {"share": share}, level,
-    )  # fmt: skip
+        f"{share:.0%} of the groups had no variance in their rewards{stands}",
+        (last[0].first, last[-1].last),
+        {"share": share},
+        level,
+    )
 
 
 def entropy_down(evidence: Evidence) -> Sign | None:
@@ -176,16 +235,19 @@ def entropy_down(evidence: Evidence) -> Sign | None:
     if last > min(VANISHED_SHARE * first, VANISHED_NATS):
         return None
     return Sign(
-        f"entropy has fallen from {first:.3g} to {last:.2g} nats per token, and the {evidence.reward_name} has not risen",
+        f"entropy has fallen from {first:.3g} to {last:.2g} nats per token, and the "
+        f"{evidence.reward_name} has not risen",
         (windows[-2].first, windows[-1].last),
         {"first": first, "last": last},
     )
 
 
 def rate_too_high(evidence: Evidence) -> Sign | None:
-    """Look for entropy that vanished within the first steps, and a reward that then lost much of its gain.
+    """Look for entropy that vanished within the first steps, and a reward that then lost much of
+    its gain.
 
-    SmolLM2-135M on an H100 (benchmarks/gpu/RESULTS.md): rates of 2.3e-5 and more did so, and 1.8e-5 and less did not.
+    SmolLM2-135M on an H100 (benchmarks/gpu/RESULTS.md): rates of 2.3e-5 and more did so, and 1.8e-5
+    and less did not.
     """
     curve, values = evidence.curve, evidence.signal("entropy")
     begun = median(value for _, value in values[:3])
@@ -200,7 +262,8 @@ def rate_too_high(evidence: Evidence) -> Sign | None:
         return None
     step, value = fast[0]
     return Sign(
-        f"entropy fell from {begun:.3g} to {value:.2g} nats per token by step {step}, and the {evidence.reward_name} from "
+        f"entropy fell from {begun:.3g} to {value:.2g} nats per token by step {step}, and the "
+        f"{evidence.reward_name} from "
         f"{top:.4g} at step {evidence.stops[best]} to {curve.held_out[-1]:.4g}",
         (step, evidence.log.end),
         {"first": begun, "by_step": step, "best": top, "now": curve.held_out[-1]},
@@ -216,7 +279,8 @@ def entropy_up(evidence: Evidence) -> Sign | None:
     if last < EXPLOSION_TIMES * first or last < first + EXPLOSION_NATS:
         return None
     return Sign(
-        f"entropy has risen from {first:.3g} to {last:.3g} nats per token, and the {evidence.reward_name} has not risen",
+        f"entropy has risen from {first:.3g} to {last:.3g} nats per token, and the "
+        f"{evidence.reward_name} has not risen",
         (windows[-2].first, windows[-1].last),
         {"first": first, "last": last},
     )
@@ -228,7 +292,8 @@ def kl_drift(evidence: Evidence) -> Sign | None:
     if len(windows) < guards.TWICE or min(window.mean for window in windows) < KL_WARN:
         return None
     return Sign(
-        f"KL to the reference is {windows[-1].mean:.3g} nats per token on average; it usually stays below {KL_WARN:g}",
+        f"KL to the reference is {windows[-1].mean:.3g} nats per token on average; it usually "
+        f"stays below {KL_WARN:g}",
         (windows[0].first, windows[-1].last),
         {"kl": windows[-1].mean},
         Level.NOTE if evidence.risen else None,
@@ -246,7 +311,8 @@ def spikes(name: str, least: float) -> Callable[[Evidence], Sign | None]:
             return None
         most = max(value for _, value in values)
         return Sign(
-            f"{len(steps)} of {len(values)} logged steps exceed {SPIKE:g} times the median {usual:.3g}, up to {most:.3g}",
+            f"{len(steps)} of {len(values)} logged steps exceed {SPIKE:g} times the median "
+            f"{usual:.3g}, up to {most:.3g}",
             (steps[0], steps[-1]),
             {"count": len(steps), "highest": most},
         )
@@ -263,7 +329,8 @@ def truncation(evidence: Evidence) -> Sign | None:
     if last < TRUNCATED or last < first - DROP:
         return None
     return Sign(
-        f"{windows[-1].mean:.0%} of the completions run into the length limit ({first:.0%} at first)",
+        f"{windows[-1].mean:.0%} of the completions run into the length limit ({first:.0%} at "
+        "first)",
         (windows[-2].first, windows[-1].last),
         {"first": first, "last": windows[-1].mean},
     )
@@ -278,7 +345,8 @@ def longer(evidence: Evidence) -> Sign | None:
     if min(w.mean - 3 * w.error for w in windows[-2:]) < LONGER * (first.mean + 3 * first.error):
         return None
     return Sign(
-        f"completions have grown from {first.mean:.0f} to {last.mean:.0f} tokens, and the {evidence.reward_name} has not risen",
+        f"completions have grown from {first.mean:.0f} to {last.mean:.0f} tokens, and the "
+        f"{evidence.reward_name} has not risen",
         (first.first, last.last),
         {"first": first.mean, "last": last.mean},
     )
@@ -291,7 +359,11 @@ def no_rate(evidence: Evidence) -> Sign | None:
     idle = next((i for i, (_, rate) in enumerate(reversed(rates)) if rate > 0), len(rates))
     if len(rates) < SOME_ROWS or idle < max(5, 0.2 * len(rates)):
         return None
-    return Sign(f"learning_rate is 0 in the last {idle} logged steps", (zeros[-idle], zeros[-1]), {"steps": idle})
+    return Sign(
+        f"learning_rate is 0 in the last {idle} logged steps",
+        (zeros[-idle], zeros[-1]),
+        {"steps": idle},
+    )
 
 
 def _still_warming(evidence: Evidence) -> bool:
@@ -305,7 +377,8 @@ def warm_up(evidence: Evidence) -> Sign | None:
     if not _still_warming(evidence) or evidence.risen:
         return None
     return Sign(
-        f"learning_rate still rises: {rates[0][1]:.3g} at step {rates[0][0]}, {rates[-1][1]:.3g} at step {rates[-1][0]}",
+        f"learning_rate still rises: {rates[0][1]:.3g} at step {rates[0][0]}, "
+        f"{rates[-1][1]:.3g} at step {rates[-1][0]}",
         (rates[0][0], rates[-1][0]),
         {"learning_rate": rates[-1][1]},
     )
@@ -322,10 +395,18 @@ def unmoved(evidence: Evidence) -> Sign | None:
 def no_update(evidence: Evidence) -> Sign | None:
     """Look for steps that have a gradient but changed no weight."""
     rates, norms = (dict(evidence.log.series(name)) for name in ("learning_rate", "grad_norm"))
-    sizes = [(step, size) for step, size in evidence.log.series("update_size") if rates.get(step) and norms.get(step)]
+    sizes = [
+        (step, size)
+        for step, size in evidence.log.series("update_size")
+        if rates.get(step) and norms.get(step)
+    ]
     if len(sizes) < SOME_ROWS or any(size > 0 for _, size in sizes):
         return None
-    return Sign(f"no weight changed in {len(sizes)} logged steps with a gradient", (sizes[0][0], sizes[-1][0]), {})
+    return Sign(
+        f"no weight changed in {len(sizes)} logged steps with a gradient",
+        (sizes[0][0], sizes[-1][0]),
+        {},
+    )
 
 
 def precision(evidence: Evidence) -> Sign | None:
@@ -336,7 +417,8 @@ def precision(evidence: Evidence) -> Sign | None:
     if evidence.log.weights not in ("bfloat16", "bf16") or not 0 < top < need:
         return None
     return Sign(
-        f"weights are bfloat16 and the learning rate is at most {top:.2g}: AdamW moves a weight by about that, and a weight of "
+        f"weights are bfloat16 and the learning rate is at most {top:.2g}: AdamW moves a weight "
+        "by about that, and a weight of "
         f"{TYPICAL_WEIGHT:g} only changes by {need:.1g} or more",
         (rates[0][0], rates[-1][0]),
         {"learning_rate": top, "needed": need},
@@ -348,7 +430,9 @@ def no_gradient(evidence: Evidence) -> Sign | None:
     last = evidence.log.series("grad_norm")[-2 * SOME_ROWS :]
     if len(last) < 2 * SOME_ROWS or any(norm > 0 for _, norm in last):
         return None
-    return Sign(f"grad_norm is 0 in the last {len(last)} logged steps", (last[0][0], last[-1][0]), {})
+    return Sign(
+        f"grad_norm is 0 in the last {len(last)} logged steps", (last[0][0], last[-1][0]), {}
+    )
 
 
 def clipped_gradient(evidence: Evidence) -> Sign | None:
@@ -359,7 +443,8 @@ def clipped_gradient(evidence: Evidence) -> Sign | None:
         return None
     share = evidence.share("grad_norm", lambda norm: norm > 1)
     return Sign(
-        f"the median gradient norm is {usual:.3g}; with max_grad_norm 1, the default, {share:.0%} of the updates are clipped",
+        f"the median gradient norm is {usual:.3g}; with max_grad_norm 1, the default, "
+        f"{share:.0%} of the updates are clipped",
         (norms[0][0], norms[-1][0]),
         {"median": usual, "share": share},
     )
@@ -367,15 +452,25 @@ def clipped_gradient(evidence: Evidence) -> Sign | None:
 
 def generation(evidence: Evidence) -> Sign | None:
     """Look for steps that spend most of their time on generation."""
-    shares = [value for _, value in evidence.log.series("generation_share")] or list(_measured_shares(evidence.log))
+    shares = [value for _, value in evidence.log.series("generation_share")] or list(
+        _measured_shares(evidence.log)
+    )
     if len(shares) < SOME_ROWS or (share := median(shares)) < GENERATION:
         return None
-    return Sign(f"{share:.0%} of a step is generation", (evidence.log.steps[0], evidence.log.end), {"share": share})
+    return Sign(
+        f"{share:.0%} of a step is generation",
+        (evidence.log.steps[0], evidence.log.end),
+        {"share": share},
+    )
 
 
 def _measured_shares(log: Log) -> Iterator[float]:
     steps = dict(log.series("step_time"))
-    return (value / steps[step] for step, value in log.series("generation_time") if steps.get(step, 0) >= value > 0)
+    return (
+        value / steps[step]
+        for step, value in log.series("generation_time")
+        if steps.get(step, 0) >= value > 0
+    )
 
 
 def loss(evidence: Evidence) -> Sign | None:
@@ -384,4 +479,8 @@ def loss(evidence: Evidence) -> Sign | None:
     if len(values) < 3 or median(values) > NEAR_ZERO:
         return None
     steps = evidence.log.steps
-    return Sign(f"the median of |loss| is {median(values):.2g}", (steps[0], steps[-1]), {"median": median(values)})
+    return Sign(
+        f"the median of |loss| is {median(values):.2g}",
+        (steps[0], steps[-1]),
+        {"median": median(values)},
+    )

@@ -1,4 +1,6 @@
-"""The command ``grposweep diagnose``: print a diagnosis as text or JSON, once or while the log grows."""
+"""The command ``grposweep diagnose``: print a diagnosis as text or JSON, once or while the log
+grows.
+"""
 
 import json
 import time
@@ -31,14 +33,18 @@ def parse_fail_on(text: str | None) -> frozenset[str]:
     names = frozenset(name.strip() for name in (text or "").split(",") if name.strip())
     if unknown := sorted(names - NAMES_TO_FAIL):
         known = ", ".join(sorted(NAMES_TO_FAIL))
-        raise UserError(f"--fail-on {','.join(unknown)}: no finding has that name. Set some of {known}.")
+        raise UserError(
+            f"--fail-on {','.join(unknown)}: no finding has that name. Set some of {known}."
+        )
     return names
 
 
 def diagnose_once(
     path: Path, console: Console, as_json: bool, fail_on: frozenset[str], recipe: Path | None = None
 ) -> ExitCode:
-    """Print the diagnosis of a log, with the settings of its recipe that the advice changes, and return the exit code."""
+    """Print the diagnosis of a log, with the settings of its recipe that the advice changes, and
+    return the exit code.
+    """
     settings = {} if recipe is None else settings_of(recipe)
     diagnosis = diagnose(read_log(path))
     if as_json:
@@ -48,10 +54,14 @@ def diagnose_once(
     return ExitCode.FAILED if diagnosis.fails(fail_on) else ExitCode.FINISHED
 
 
-def watch_log(path: Path, console: Console, as_json: bool, fail_on: frozenset[str], interval: float) -> ExitCode:
-    """Diagnose a log each time it grows, until Ctrl-C, the training's last step, or a finding in ``fail_on``.
+def watch_log(
+    path: Path, console: Console, as_json: bool, fail_on: frozenset[str], interval: float
+) -> ExitCode:
+    """Diagnose a log each time it grows, until Ctrl-C, the training's last step, or a finding in
+    ``fail_on``.
 
-    A terminal shows one screen. Without a terminal, a diagnosis is printed each time its findings change.
+    A terminal shows one screen. Without a terminal, a diagnosis is printed each time its findings
+    change.
     """
     live = Live(console=console, auto_refresh=False) if redraws(console) and not as_json else None
     shown: list[str] | None = None
@@ -71,25 +81,30 @@ def watch_log(path: Path, console: Console, as_json: bool, fail_on: frozenset[st
                 if diagnosis.log.total and diagnosis.log.end >= diagnosis.log.total:
                     break
     except KeyboardInterrupt:
-        pass  # the usual end
+        # the usual end
+        pass
     return ExitCode.FINISHED
 
 
 def _diagnoses(path: Path, interval: float) -> Iterator[Diagnosis]:
-    """Yield a diagnosis each time the log has changed. Wait if it has no metrics yet; a missing log is an error."""
+    """Yield a diagnosis each time the log has changed. Wait if it has no metrics yet; a missing log
+    is an error.
+    """
     seen: tuple[str, int, int] | None = None
     while True:
         file = find_log(path)
         now = (str(file), file.stat().st_size, file.stat().st_mtime_ns) if file.exists() else None
         if now is None or now != seen:
-            with suppress(NoMetricsYet):  # the training has not logged yet
+            # the training has not logged yet
+            with suppress(NoMetricsYet):
                 yield diagnose(read_log(file))
             seen = now
         time.sleep(interval)
 
 
 def settings_of(path: Path) -> dict[str, str]:
-    """Return for each finding where a recipe sets what the advice changes, such as ``recipe.yaml: beta=0 (line 4)``.
+    """Return for each finding where a recipe sets what the advice changes, such as ``recipe.yaml:
+    beta=0 (line 4)``.
 
     Raises UserError if the file cannot be read as a recipe.
     """
@@ -114,7 +129,9 @@ def _shown(value: object) -> str:
 
 
 def show_diagnosis(diagnosis: Diagnosis, settings: Mapping[str, str] | None = None) -> Group:
-    """Return a diagnosis as text for the terminal; ``settings`` are where a recipe sets what a finding's advice changes."""
+    """Return a diagnosis as text for the terminal; ``settings`` are where a recipe sets what a
+    finding's advice changes.
+    """
     log = diagnosis.log
     of = f" of {log.total:,}" if log.total else ""
     numbered = ", lines numbered" if log.counted else ""
@@ -124,7 +141,9 @@ def show_diagnosis(diagnosis: Diagnosis, settings: Mapping[str, str] | None = No
     if diagnosis.healthy:
         parts.append(Text("no problem found", "bold green"))
     parts += [
-        part for finding in diagnosis.findings for part in _paragraph(finding, (settings or {}).get(finding.name))
+        part
+        for finding in diagnosis.findings
+        for part in _paragraph(finding, (settings or {}).get(finding.name))
     ]
     if diagnosis.not_judged:
         parts.append(Text(f"not judged: {_missing(diagnosis)}", "dim"))
@@ -133,8 +152,12 @@ def show_diagnosis(diagnosis: Diagnosis, settings: Mapping[str, str] | None = No
 
 def _paragraph(finding: Finding, settings: str | None) -> Iterator[RenderableType]:
     first, last = finding.steps
-    yield Text.assemble((f"{finding.level}", STYLES[finding.level]), f" {finding.name}: ", (finding.text, "bold"))
-    yield Padding(Text(f"Steps {first:,}-{last:,}: {finding.evidence}."), (0, 0, 0, 2), expand=False)
+    yield Text.assemble(
+        (f"{finding.level}", STYLES[finding.level]), f" {finding.name}: ", (finding.text, "bold")
+    )
+    yield Padding(
+        Text(f"Steps {first:,}-{last:,}: {finding.evidence}."), (0, 0, 0, 2), expand=False
+    )
     yield Padding(Text(finding.advice), (0, 0, 0, 2), expand=False)
     if settings:
         yield Padding(Text(settings, "bold", overflow="fold"), (0, 0, 0, 2), expand=False)
@@ -145,12 +168,17 @@ def _missing(diagnosis: Diagnosis) -> str:
     by_reason: dict[str, list[str]] = {}
     for name, reason in diagnosis.not_judged.items():
         by_reason.setdefault(reason, []).append(name)
-    return "; ".join(f"{', '.join(names)} (missing: {reason})" for reason, names in by_reason.items())
+    return "; ".join(
+        f"{', '.join(names)} (missing: {reason})" for reason, names in by_reason.items()
+    )
 
 
-def diagnosis_json(diagnosis: Diagnosis, settings: Mapping[str, str] | None = None) -> dict[str, Any]:
+def diagnosis_json(
+    diagnosis: Diagnosis, settings: Mapping[str, str] | None = None
+) -> dict[str, Any]:
     """Return a diagnosis as JSON for scripts; ``settings`` as for `show_diagnosis`."""
     log = diagnosis.log
+    # an entry a line reads best
     return {
         "log": log.path,
         "format": log.format,
@@ -159,11 +187,20 @@ def diagnosis_json(diagnosis: Diagnosis, settings: Mapping[str, str] | None = No
         "healthy": diagnosis.healthy,
         "findings": [
             {
-                "name": finding.name, "level": finding.level.value, "text": finding.text, "evidence": finding.evidence,
-                "advice": finding.advice, "steps": list(finding.steps), "numbers": dict(finding.numbers),
-                **({"settings": settings[finding.name]} if settings and settings.get(finding.name) else {}),
+                "name": finding.name,
+                "level": finding.level.value,
+                "text": finding.text,
+                "evidence": finding.evidence,
+                "advice": finding.advice,
+                "steps": list(finding.steps),
+                "numbers": dict(finding.numbers),
+                **(
+                    {"settings": settings[finding.name]}
+                    if settings and settings.get(finding.name)
+                    else {}
+                ),
             }
             for finding in diagnosis.findings
         ],
         "not_judged": diagnosis.not_judged,
-    }  # fmt: skip  # an entry a line reads best
+    }

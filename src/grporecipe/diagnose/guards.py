@@ -1,8 +1,9 @@
 """Learning curves, and guards that end a training that has collapsed, with the evidence in words.
 
-Every threshold is far outside what healthy trainings show, on at least two successive evaluations. No guard ends a trial
-that is still better than the model before training: guards catch what is surely lost, they do not compare trials. On the
-recorded curves of benchmarks/curves no guard ends a trial that a sweep would have wanted.
+Every threshold is far outside what healthy trainings show, on at least two successive evaluations.
+No guard ends a trial that is still better than the model before training: guards catch what is
+surely lost, they do not compare trials. On the recorded curves of benchmarks/curves no guard ends a
+trial that a sweep would have wanted.
 """
 
 import math
@@ -11,39 +12,55 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, NamedTuple
 
-TWICE = 2  # evaluations in a row: one may be an outlier
-LONG = 3  # evaluations in a row where a signal also stands still in trainings that recover,
-LONG_SHARE = 0.3  # which are as much of the whole training
-STANDARD_ERRORS = 3.0  # a reward within these of its start has not risen; noise does so in 1 of 700 evaluations
+# evaluations in a row: one may be an outlier
+TWICE = 2
+# evaluations in a row where a signal also stands still in trainings that recover,
+LONG = 3
+# which are as much of the whole training
+LONG_SHARE = 0.3
+# a reward within these of its start has not risen; noise does so in 1 of 700 evaluations
+STANDARD_ERRORS = 3.0
 
 KL_NATS = (
-    10.0  # a token, TRL's k3 estimate. Trainings of language models stay below 1, and the policy is another one at 10.
+    # a token, TRL's k3 estimate. Trainings of language models stay below 1, and the policy is
+    # another one at 10.
+    10.0
 )
-ENTROPY_NATS = 1e-3  # a token: nothing is sampled any more. Healthy policies have 0.05 to 2; certain, right ones less,
-ENTROPY_SHARE = 0.02  # so it also has to be this share of what it was at the first evaluation.
-ALL = 0.999  # of the groups, or of the completions
-SOME = 0.5  # a model that began with more truncated completions has too short a limit, and has not collapsed
-FALLEN = 0.5  # of the start's reward is gone,
-FALLEN_ERRORS = 5.0  # and more than the noise of two evaluations explains
+# a token: nothing is sampled any more. Healthy policies have 0.05 to 2; certain, right ones less,
+ENTROPY_NATS = 1e-3
+# so it also has to be this share of what it was at the first evaluation.
+ENTROPY_SHARE = 0.02
+# of the groups, or of the completions
+ALL = 0.999
+# a model that began with more truncated completions has too short a limit, and has not collapsed
+SOME = 0.5
+# of the start's reward is gone,
+FALLEN = 0.5
+# and more than the noise of two evaluations explains
+FALLEN_ERRORS = 5.0
 
 
 class State(StrEnum):
     """The state of a trial."""
 
     RUNNING = "running"
-    PAUSED = "paused"  # it has a checkpoint, from which it may be resumed
+    # it has a checkpoint, from which it may be resumed
+    PAUSED = "paused"
     FINISHED = "finished"
-    STOPPED = "stopped"  # finally
+    # finally
+    STOPPED = "stopped"
 
 
 @dataclass(frozen=True)
 class Curve:
-    """A trial's learning curve: its evaluations after the start. All sequences have one entry per evaluation, or are empty.
+    """A trial's learning curve: its evaluations after the start. All sequences have one entry per
+    evaluation, or are empty.
 
-    ``held_out`` is the objective, larger is better (negated if the sweep minimises), and ``errors`` its standard errors.
-    ``completions`` counts what the training generated until each evaluation, ``total`` what a whole training generates.
-    ``signals`` are means over the training steps since the previous evaluation: train_reward, kl, entropy, grad_norm,
-    zero_std (share of groups without reward variance), truncated (share of completions), update_size; None is not a number.
+    ``held_out`` is the objective, larger is better (negated if the sweep minimises), and ``errors``
+    its standard errors. ``completions`` counts what the training generated until each evaluation,
+    ``total`` what a whole training generates. ``signals`` are means over the training steps since
+    the previous evaluation: train_reward, kl, entropy, grad_norm, zero_std (share of groups without
+    reward variance), truncated (share of completions), update_size; None is not a number.
     """
 
     number: int
@@ -55,7 +72,8 @@ class Curve:
     start: float | None = None
     errors: Sequence[float | None] = ()
     signals: Mapping[str, Sequence[float | None]] = field(default_factory=dict)
-    trained: float = 0.0  # completions so far, if they are more than at the last evaluation
+    # completions so far, if they are more than at the last evaluation
+    trained: float = 0.0
 
     @property
     def done(self) -> float:
@@ -71,7 +89,16 @@ class Curve:
         """Return the curve as it was after so many evaluations."""
         signals = {name: values[:seen] for name, values in self.signals.items()}
         values = self.completions[:seen], self.held_out[:seen]
-        return Curve(self.number, self.point, self.state, self.total, *values, self.start, self.errors[:seen], signals)
+        return Curve(
+            self.number,
+            self.point,
+            self.state,
+            self.total,
+            *values,
+            self.start,
+            self.errors[:seen],
+            signals,
+        )
 
 
 class GuardTriggered(NamedTuple):
@@ -84,14 +111,21 @@ class GuardTriggered(NamedTuple):
 def check_curve(curve: Curve, is_reward: bool = True) -> GuardTriggered | None:
     """Return the first guard that finds the training collapsed, or None.
 
-    ``is_reward``: the sweep maximises a reward. For a minimised metric, ``reward_fallen`` does not apply.
+    ``is_reward``: the sweep maximises a reward. For a minimised metric, ``reward_fallen`` does not
+    apply.
     """
-    sentences = ((name, guard(curve)) for name, guard in GUARDS.items() if is_reward or guard is not reward_fallen)
+    sentences = (
+        (name, guard(curve))
+        for name, guard in GUARDS.items()
+        if is_reward or guard is not reward_fallen
+    )
     return next((GuardTriggered(name, evidence) for name, evidence in sentences if evidence), None)
 
 
 def non_finite(curve: Curve) -> str:
-    """No training step since the last evaluation had a finite loss; it never becomes finite again."""
+    """No training step since the last evaluation had a finite loss; it never becomes finite
+    again.
+    """
     if _recent(curve, "broken", 1) != [1.0]:
         return ""
     return "the loss was not a number at any step since the last evaluation"
@@ -102,17 +136,26 @@ def kl_blow_up(curve: Curve) -> str:
     kl = _recent(curve, "kl", TWICE)
     if len(kl) < TWICE or min(kl) < KL_NATS or has_risen(curve):
         return ""
-    return f"KL to the reference is {kl[-1]:.3g} nats per token (more than {KL_NATS:g} twice), {_reward(curve)}"
+    return (
+        f"KL to the reference is {kl[-1]:.3g} nats per token (more than {KL_NATS:g} twice), "
+        f"{_reward(curve)}"
+    )
 
 
 def entropy_collapse(curve: Curve) -> str:
     """Entropy has collapsed while the reward is still low."""
     entropy, first = _recent(curve, "entropy", TWICE), _first(curve, "entropy")
-    if len(entropy) < TWICE or first is None or max(entropy) > min(ENTROPY_NATS, ENTROPY_SHARE * first):
+    if (
+        len(entropy) < TWICE
+        or first is None
+        or max(entropy) > min(ENTROPY_NATS, ENTROPY_SHARE * first)
+    ):
         return ""
     if has_risen(curve):
         return ""
-    return f"entropy has fallen from {first:.3g} to {entropy[-1]:.2g} nats per token, {_reward(curve)}"
+    return (
+        f"entropy has fallen from {first:.3g} to {entropy[-1]:.2g} nats per token, {_reward(curve)}"
+    )
 
 
 def no_variance(curve: Curve) -> str:
@@ -128,7 +171,10 @@ def all_truncated(curve: Curve) -> str:
     shares, first = _recent(curve, "truncated", LONG), _first(curve, "truncated")
     if not _stands_still(curve, shares) or first is None or first > SOME or has_risen(curve):
         return ""
-    return f"all completions have been truncated for {LONG} evaluations ({first:.0%} at first), {_reward(curve)}"
+    return (
+        f"all completions have been truncated for {LONG} evaluations ({first:.0%} at first), "
+        f"{_reward(curve)}"
+    )
 
 
 def reward_fallen(curve: Curve) -> str:
@@ -140,27 +186,37 @@ def reward_fallen(curve: Curve) -> str:
     noise = FALLEN_ERRORS * math.sqrt(2) * max(errors, default=0.0)
     if curve.start - best <= max(FALLEN * abs(curve.start), noise):
         return ""
-    return f"held-out reward has fallen from {curve.start:.4g} before training to {curve.held_out[-1]:.4g}"
+    return (
+        f"held-out reward has fallen from {curve.start:.4g} before training to "
+        f"{curve.held_out[-1]:.4g}"
+    )
 
 
 def one_template(curve: Curve, most: float) -> GuardTriggered | None:
-    """Return the finding that more than a share of the completions are one template; not in `GUARDS`, because it is opt-in."""
+    """Return the finding that more than a share of the completions are one template; not in
+    `GUARDS`, because it is opt-in.
+    """
     shares = _recent(curve, "templates", TWICE)
     if len(shares) < TWICE or min(shares) <= most:
         return None
     limit = f"more than search.max_template_share={most:g} twice"
-    return GuardTriggered("one_template", f"{shares[-1]:.0%} of the held-out completions are one template, {limit}")
+    return GuardTriggered(
+        "one_template", f"{shares[-1]:.0%} of the held-out completions are one template, {limit}"
+    )
 
 
-FEW_STEPS, SOME_STEPS, FIRST = 5, 20, 0.1  # logged steps, and the share of a training by which it should have moved
+# logged steps, and the share of a training by which it should have moved
+FEW_STEPS, SOME_STEPS, FIRST = 5, 20, 0.1
 
 
 def unmoved(rows: Iterable[Mapping[str, Any]], total: int | None = None) -> str:
-    """Return why no logged step could change a weight; empty if one did, or if it is too early to say.
+    """Return why no logged step could change a weight; empty if one did, or if it is too early to
+    say.
 
-    ``rows`` are the logged steps from the first on, with step, learning_rate, grad_norm, update_size and zero_std; a missing
-    metric is unknown. Read until the first step that moved. Groups without variance may come by chance, so they count after
-    20 logged steps or a tenth of the ``total`` steps. Not in `GUARDS`, which end a training.
+    ``rows`` are the logged steps from the first on, with step, learning_rate, grad_norm,
+    update_size and zero_std; a missing metric is unknown. Read until the first step that moved.
+    Groups without variance may come by chance, so they count after 20 logged steps or a tenth of
+    the ``total`` steps. Not in `GUARDS`, which end a training.
     """
     causes: dict[str, int] = {}
     step = 0
@@ -174,7 +230,10 @@ def unmoved(rows: Iterable[Mapping[str, Any]], total: int | None = None) -> str:
     enough = min(SOME_STEPS, max(FIRST * total, FEW_STEPS)) if total else SOME_STEPS
     if count < FEW_STEPS or (NO_SIGNAL in causes and count < SOME_STEPS and step < enough):
         return ""
-    listed = ", ".join(f"{cause} ({number} of them)" if len(causes) > 1 else cause for cause, number in causes.items())
+    listed = ", ".join(
+        f"{cause} ({number} of them)" if len(causes) > 1 else cause
+        for cause, number in causes.items()
+    )
     return f"no weight can have changed in the {count} logged steps to {step:,}: {listed}"
 
 
@@ -187,7 +246,11 @@ def _idle(row: Mapping[str, Any]) -> str:
         return "the learning rate was 0"
     if row.get("grad_norm") == 0 or (row.get("zero_std") == 1 and row.get("grad_norm") is None):
         return NO_SIGNAL if row.get("zero_std") == 1 else "the gradient was 0"
-    return "there was a gradient, and the weights stayed the same" if row.get("update_size") == 0 else ""
+    return (
+        "there was a gradient, and the weights stayed the same"
+        if row.get("update_size") == 0
+        else ""
+    )
 
 
 GUARDS: dict[str, Callable[[Curve], str]] = {
@@ -219,7 +282,9 @@ def _stands_still(curve: Curve, shares: list[float]) -> bool:
 
 
 def has_risen(curve: Curve) -> bool:
-    """Return whether the held-out reward is above its start by more than noise; above its first value if there is no start."""
+    """Return whether the held-out reward is above its start by more than noise; above its first
+    value if there is no start.
+    """
     begun = curve.start if curve.start is not None else curve.held_out[0]
     error = next((error for error in reversed(curve.errors) if error is not None), 0.0)
     return curve.held_out[-1] - begun > STANDARD_ERRORS * error

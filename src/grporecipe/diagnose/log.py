@@ -6,14 +6,22 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-MOST_ROWS = 200_000  # logged lines; only the last ones of a longer log are kept
+# logged lines; only the last ones of a longer log are kept
+MOST_ROWS = 200_000
 MOST_STEPS = 10**12
-_LARGEST = 1e100  # a larger number counts as infinite: its square is no float
+# a larger number counts as infinite: its square is no float
+_LARGEST = 1e100
 
 # This project's name of a metric: the frameworks' names. The first one that a line has is used.
 NAMES: Mapping[str, tuple[str, ...]] = {
     "loss": ("loss", "actor/loss", "actor/pg_loss", "policy_loss"),
-    "reward": ("reward", "critic/score/mean", "reward/overall", "critic/rewards/mean", "rewards/mean"),
+    "reward": (
+        "reward",
+        "critic/score/mean",
+        "reward/overall",
+        "critic/rewards/mean",
+        "rewards/mean",
+    ),
     "reward_std": ("reward_std", "reward/std"),
     "zero_std": ("frac_reward_zero_std",),
     "reward_max": ("critic/score/max", "critic/rewards/max"),
@@ -21,8 +29,18 @@ NAMES: Mapping[str, tuple[str, ...]] = {
     "kl": ("kl", "actor/kl_loss", "actor/kl_penalty", "actor/reward_kl_penalty", "kl/mean"),
     "entropy": ("entropy", "entropy/mean", "actor/entropy", "actor/entropy_loss"),
     "grad_norm": ("grad_norm", "actor/grad_norm", "actor_grad_norm"),
-    "clip_ratio": ("clip_ratio/region_mean", "actor/pg_clipfrac", "clip_ratio", "actor/pg_clipfrac_higher"),
-    "length": ("completions/mean_length", "completion_length", "response_length/mean", "response_length"),
+    "clip_ratio": (
+        "clip_ratio/region_mean",
+        "actor/pg_clipfrac",
+        "clip_ratio",
+        "actor/pg_clipfrac_higher",
+    ),
+    "length": (
+        "completions/mean_length",
+        "completion_length",
+        "response_length/mean",
+        "response_length",
+    ),
     "truncated": ("completions/clipped_ratio", "response_length/clip_ratio"),
     "learning_rate": ("learning_rate", "actor/lr", "lr", "actor_lr"),
     "epoch": ("epoch", "training/epoch"),
@@ -34,16 +52,30 @@ NAMES: Mapping[str, tuple[str, ...]] = {
     "eval_se": ("eval_reward_se",),
     "eval_loss": ("eval_loss",),
 }
-STEPS = ("step", "_step", "global_step", "training/global_step", "Step", "iteration", "global_step/max_steps")
-_VALIDATION = re.compile(r"val-core/.+/mean@\d+|val/test_score/.+")  # verl's, one for each data source
+STEPS = (
+    "step",
+    "_step",
+    "global_step",
+    "training/global_step",
+    "Step",
+    "iteration",
+    "global_step/max_steps",
+)
+# verl's, one for each data source
+_VALIDATION = re.compile(r"val-core/.+/mean@\d+|val/test_score/.+")
 _OURS = {theirs: (ours, rank) for ours, names in NAMES.items() for rank, theirs in enumerate(names)}
-_ROUNDED = re.compile(r"0\.00+")  # verl printed three decimals until 0.2, too few for a learning rate
-_SIGNS = frozenset({"reward", "zero_std", "eval_reward"})  # no supervised training logs these
-_OFTEN_NAN = frozenset({"loss", "grad_norm"})  # this project logs NaN as null
+# verl printed three decimals until 0.2, too few for a learning rate
+_ROUNDED = re.compile(r"0\.00+")
+# no supervised training logs these
+_SIGNS = frozenset({"reward", "zero_std", "eval_reward"})
+# this project logs NaN as null
+_OFTEN_NAN = frozenset({"loss", "grad_norm"})
 
 
 def translate(line: Mapping[str, object]) -> dict[str, float]:
-    """Return a logged line's metrics under this project's names. Unknown names and values that are no numbers are left out."""
+    """Return a logged line's metrics under this project's names. Unknown names and values that are
+    no numbers are left out.
+    """
     ranked: dict[str, tuple[int, float]] = {}
     validation: list[float] = []
     for key, value in line.items():
@@ -64,7 +96,9 @@ def translate(line: Mapping[str, object]) -> dict[str, float]:
 
 
 def step_of(line: Mapping[str, object]) -> tuple[int | None, int | None]:
-    """Return a line's optimizer step and the training's last step (ms-swift logs "5/100"). None for a missing one."""
+    """Return a line's optimizer step and the training's last step (ms-swift logs "5/100"). None for
+    a missing one.
+    """
     for name in ("train/global_step", *STEPS):
         value = line.get(name)
         if isinstance(value, str) and (pair := re.fullmatch(r"(\d{1,12})/(\d{1,12})", value)):
@@ -94,19 +128,29 @@ def _plain(key: str) -> str:
 
 @dataclass
 class Log:
-    """A parsed log. ``rows`` holds metrics under this project's names by optimizer step, in order."""
+    """A parsed log. ``rows`` holds metrics under this project's names by optimizer step, in
+    order.
+    """
 
     path: str
     format: str
     rows: dict[int, dict[str, float]] = field(default_factory=dict)
-    total: int | None = None  # optimizer steps of the whole training, if the log states them
-    counted: bool = False  # the lines state no steps and are numbered
-    weights: str | None = None  # type of the weights in training, such as bfloat16; None is unknown
-    skipped: int = 0  # damaged lines
+    # optimizer steps of the whole training, if the log states them
+    total: int | None = None
+    # the lines state no steps and are numbered
+    counted: bool = False
+    # type of the weights in training, such as bfloat16; None is unknown
+    weights: str | None = None
+    # damaged lines
+    skipped: int = 0
 
     @classmethod
-    def build(cls, path: str, format: str, lines: Iterable[Mapping[str, object]], total: int | None = None) -> "Log":
-        """Merge logged lines by step; later values of the same step override. Lines without a step are numbered."""
+    def build(
+        cls, path: str, format: str, lines: Iterable[Mapping[str, object]], total: int | None = None
+    ) -> "Log":
+        """Merge logged lines by step; later values of the same step override. Lines without a step
+        are numbered.
+        """
         log = cls(path, format, total=total)
         rows: dict[int, dict[str, float]] = {}
         last = 0

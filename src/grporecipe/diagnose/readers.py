@@ -1,4 +1,6 @@
-"""Read a training log of any framework. The content shows the format. Damaged lines are skipped and counted."""
+"""Read a training log of any framework. The content shows the format. Damaged lines are skipped and
+counted.
+"""
 
 import csv
 import re
@@ -11,15 +13,19 @@ from grporecipe.diagnose.log import Log, translate
 from grporecipe.errors import UserError
 from grporecipe.files import parse_json, parse_yaml, read_json, read_text, whole_or_none
 
-METRICS, PLAN, CONFIG = "metrics.jsonl", "plan.json", "config.yaml"  # in the folder of a sweep's trial
+# in the folder of a sweep's trial
+METRICS, PLAN, CONFIG = "metrics.jsonl", "plan.json", "config.yaml"
 MOST_BYTES = 256 << 20
 MOST_LINES = 5_000_000
-LONGEST_LINE = 1 << 20  # characters; longer lines are skipped
-MOST_NESTED = 8  # levels of a JSON object that are flattened
+# characters; longer lines are skipped
+LONGEST_LINE = 1 << 20
+# levels of a JSON object that are flattened
+MOST_NESTED = 8
 
 Line = dict[str, Any]
 _COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
-_RAY = re.compile(r"\s*\(\w[^)]{0,200}\)\s?")  # "(TaskRunner pid=123, ip=10.0.0.1) "
+# "(TaskRunner pid=123, ip=10.0.0.1) "
+_RAY = re.compile(r"\s*\(\w[^)]{0,200}\)\s?")
 _DICT = re.compile(r"\{['\"][^{}]*\}")
 _PAIR = re.compile(r"""['"]([^'"]+)['"]\s*:\s*(?:'([^']*)'|"([^"]*)"|(?:np\.\w+\()?([-+\w.]+))""")
 _PROGRESS = re.compile(r"(\d{1,9})/(\d{1,9}) \[[^\]]{0,80}(?:it/s|s/it)")
@@ -51,24 +57,39 @@ def read_log(path: Path) -> Log:
     if not log.rows:
         raise NoMetricsYet(f"{file}: no line has metrics of a training. Name {_READ}.")
     if not log.is_grpo:
-        raise UserError(f"{file}: it has no reward, so it is not the log of a GRPO training. Name {_READ}.")
-    if file.name == METRICS:  # a trial of this project: its folder has more
+        raise UserError(
+            f"{file}: it has no reward, so it is not the log of a GRPO training. Name {_READ}."
+        )
+    # a trial of this project: its folder has more
+    if file.name == METRICS:
         log.weights = _weights(file)
         plan = file.parent / PLAN
-        log.total = whole_or_none((read_json(plan) or {}).get("total_steps")) if plan.is_file() else None
+        log.total = (
+            whole_or_none((read_json(plan) or {}).get("total_steps")) if plan.is_file() else None
+        )
     return log
 
 
 _READ = (
-    "trainer_state.json, the output of TRL, verl, EasyR1 or ms-swift, logging.jsonl, metrics.jsonl, a W&B run or its CSV, "
+    "trainer_state.json, the output of TRL, verl, EasyR1 or ms-swift, logging.jsonl, "
+    "metrics.jsonl, a W&B run or its CSV, "
     "or a file of TensorBoard events"
 )
 # The first pattern that matches in a folder is used; of several matches, the newest file.
 _FOLDER = (
-    METRICS, "logging.jsonl", "experiment_log.jsonl", "trainer_state.json", "checkpoint-*/trainer_state.json",
-    "*.wandb", "files/*.wandb", "run-*/*.wandb", "offline-run-*/*.wandb", "events.out.tfevents.*",
-    "runs/*/events.out.tfevents.*", "*/logging.jsonl",
-)  # fmt: skip
+    METRICS,
+    "logging.jsonl",
+    "experiment_log.jsonl",
+    "trainer_state.json",
+    "checkpoint-*/trainer_state.json",
+    "*.wandb",
+    "files/*.wandb",
+    "run-*/*.wandb",
+    "offline-run-*/*.wandb",
+    "events.out.tfevents.*",
+    "runs/*/events.out.tfevents.*",
+    "*/logging.jsonl",
+)
 
 
 def find_log(path: Path) -> Path:
@@ -92,7 +113,8 @@ def _bytes(file: Path) -> bytes:
             raise UserError(f"{file}: it is not a file. Name {_READ}.")
         if size > MOST_BYTES:
             raise UserError(
-                f"{file}: {size / 2**20:,.0f} MiB, and at most {MOST_BYTES >> 20} are read. Cut it: tail -c 200M LOG > end.log."
+                f"{file}: {size / 2**20:,.0f} MiB, and at most {MOST_BYTES >> 20} are read. Cut "
+                "it: tail -c 200M LOG > end.log."
             )
         return file.read_bytes()
     except OSError as error:
@@ -104,14 +126,18 @@ def _read_text(file: Path, text: str) -> Log:
     start = text.lstrip()[:1]
     if start in ("{", "[") and (whole := _whole(text)) is not None:
         return _from_json(file, whole)
-    if start == "{" and '"log_history"' in text:  # an incomplete checkpoint: its writer was killed
+    # an incomplete checkpoint: its writer was killed
+    if start == "{" and '"log_history"' in text:
         rest = text.partition('"log_history"')[2]
         histories = (_whole(match[0]) for match in _HISTORY.finditer(rest))
         log = Log.build(str(file), "trainer_state.json", (line for line in histories if line))
         log.skipped = 1
         return log
     if text.count("\n") + text.count("\r") > MOST_LINES:
-        raise UserError(f"{file}: more than {MOST_LINES:,} lines. Cut it: tail -n {MOST_LINES // 2} LOG > end.log.")
+        raise UserError(
+            f"{file}: more than {MOST_LINES:,} lines. Cut it: tail -n {MOST_LINES // 2} LOG > "
+            "end.log."
+        )
     lines = [line for line in text.replace("\r", "\n").split("\n") if 0 < len(line) <= LONGEST_LINE]
     logs = [Log.build(str(file), name, read(lines)) for name, read in TEXT_FORMATS.items()]
     best = max(logs, key=lambda log: (log.is_grpo, sum(map(len, log.rows.values()))))
@@ -141,7 +167,9 @@ def _from_json(file: Path, value: Any) -> Log:
 
 
 def flatten(line: Mapping[str, Any], prefix: str = "", depth: int = MOST_NESTED) -> Line:
-    """Flatten nested objects with keys joined by "/" (EasyR1 nests its metrics; verl puts them into "data")."""
+    """Flatten nested objects with keys joined by "/" (EasyR1 nests its metrics; verl puts them into
+    "data").
+    """
     flat: Line = {}
     for key, value in line.items():
         name = key if not prefix else f"{prefix}/{key}"
@@ -163,9 +191,11 @@ def _json_lines(lines: Iterable[str]) -> Iterator[Line]:
 
 
 def _dicts(lines: Iterable[str]) -> Iterator[Line]:
-    """Read the console of transformers: one dict per logged step, after a progress bar with the step.
+    """Read the console of transformers: one dict per logged step, after a progress bar with the
+    step.
 
-    Progress bars go to another stream and may be late. The dicts of a finished training are then spread evenly over its steps.
+    Progress bars go to another stream and may be late. The dicts of a finished training are then
+    spread evenly over its steps.
     """
     entries: list[tuple[Line, int | None]] = []
     step = total = planned = None
@@ -185,12 +215,18 @@ def _dicts(lines: Iterable[str]) -> Iterator[Line]:
     yield from _numbered(entries, total, planned if finished else None)
 
 
-def _numbered(entries: list[tuple[Line, int | None]], total: int | None, whole: int | None) -> Iterator[Line]:
-    """Number the dicts: by the progress bars if these give each its own step, else evenly over a finished training."""
+def _numbered(
+    entries: list[tuple[Line, int | None]], total: int | None, whole: int | None
+) -> Iterator[Line]:
+    """Number the dicts: by the progress bars if these give each its own step, else evenly over a
+    finished training.
+    """
     steps = [step for pairs, step in entries if "reward" in translate(pairs)]
     known = [step for step in steps if step is not None]
     if total and len(known) == len(steps) and known == sorted(set(known)):
-        yield from ({"global_step/max_steps": f"{step}/{total}", **pairs} for pairs, step in entries)
+        yield from (
+            {"global_step/max_steps": f"{step}/{total}", **pairs} for pairs, step in entries
+        )
     elif whole and steps and whole % len(steps) == 0:
         done = 0
         for pairs, _ in entries:
@@ -200,7 +236,9 @@ def _numbered(entries: list[tuple[Line, int | None]], total: int | None, whole: 
         yield from (pairs for pairs, _ in entries)
 
 
-def _progress(text: str, step: int | None, total: int | None, planned: int | None) -> tuple[int | None, int | None]:
+def _progress(
+    text: str, step: int | None, total: int | None, planned: int | None
+) -> tuple[int | None, int | None]:
     """Return the last step and the length of the training's progress bar in a text.
 
     The bar is the one of the planned length. If none is planned, it is the longest one.
@@ -218,7 +256,10 @@ def _verl(lines: Iterable[str]) -> Iterator[Line]:
     for line in lines:
         if "step:" in line and (start := _VERL.search(plain := _COLOUR.sub("", line))):
             pairs = (part.strip().rpartition(":") for part in plain[start.end() :].split(" - "))
-            yield {"step": int(start[1]), **{name: _NUMPY.sub(r"\1", value) for name, _, value in pairs}}
+            yield {
+                "step": int(start[1]),
+                **{name: _NUMPY.sub(r"\1", value) for name, _, value in pairs},
+            }
 
 
 def _easyr1(lines: Iterable[str]) -> Iterator[Line]:
@@ -247,7 +288,9 @@ def _easyr1(lines: Iterable[str]) -> Iterator[Line]:
 
 
 def _table(lines: Iterable[str]) -> Iterator[Line]:
-    """Read a W&B history as CSV. A chart's export has columns "RUN - METRIC", and bounds, which are left out."""
+    """Read a W&B history as CSV. A chart's export has columns "RUN - METRIC", and bounds, which are
+    left out.
+    """
     for row in _rows(lines):
         named = {name.split(" - ", 1)[-1]: value for name, value in row.items()}
         if not translate(dict.fromkeys(named, "0")):
@@ -265,7 +308,8 @@ def _rows(lines: Iterable[str]) -> Iterator[dict[str, str]]:
 
 
 def own_lines(file: Path, data: bytes) -> Iterator[Line]:
-    """Yield the lines of a log under their own names: a W&B run, TensorBoard events, CSV by the file's name, or JSON lines.
+    """Yield the lines of a log under their own names: a W&B run, TensorBoard events, CSV by the
+    file's name, or JSON lines.
 
     An incomplete last line is left out.
     """

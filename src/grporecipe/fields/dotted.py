@@ -1,6 +1,7 @@
 """Code shared by EasyR1 and verl: estimators and lengths in rollouts.
 
-Both size a rollout and an optimizer step in prompts, and count steps, frequencies and warmup in rollouts.
+Both size a rollout and an optimizer step in prompts, and count steps, frequencies and warmup in
+rollouts.
 """
 
 from collections.abc import Callable, Mapping
@@ -20,33 +21,58 @@ from grporecipe.model.values import convert, resolve
 
 # One name per estimator: Schulman's k1, k2, k3, with a plus if the gradient is that of k2.
 ESTIMATORS = {
-    "kl": "k1", "mse": "k2", "low_var_kl": "k3", "kl+": "k1+", "mse+": "k2", "low_var_kl+": "k3+", "k2+": "k2",
-}  # fmt: skip
+    "kl": "k1",
+    "mse": "k2",
+    "low_var_kl": "k3",
+    "kl+": "k1+",
+    "mse+": "k2",
+    "low_var_kl+": "k3+",
+    "k2+": "k2",
+}
 WORDS = {"k1": "kl", "k2": "mse", "k3": "low_var_kl"}
-NEVER_CLIPPED = 1e6  # a dual clip that has no effect
-NODE = 8  # GPUs
-NODES = (1, 2, 4, 8)  # GPUs of a node that a fix may set
-PROMPT_TOKENS = 2048  # written if a setting has no longest prompt
+# a dual clip that has no effect
+NEVER_CLIPPED = 1e6
+# GPUs
+NODE = 8
+# GPUs of a node that a fix may set
+NODES = (1, 2, 4, 8)
+# written if a setting has no longest prompt
+PROMPT_TOKENS = 2048
 
 
 def frequency(name: str, key: str) -> Field:
     """Return the row of a frequency in rollouts; -1 is never."""
-    return Field(name, key, "int", -1, read=lambda every: every if every > 0 else None, rollouts=True)
+    return Field(
+        name, key, "int", -1, read=lambda every: every if every > 0 else None, rollouts=True
+    )
 
 
 def clip(name: str, key: str, default: float = 0.0) -> Field:
-    """Return the row of the dual clip. Neither framework can switch it off, so one without effect is read as none."""
-    return Field(name, key, "float", default, read=lambda value: None if value >= NEVER_CLIPPED else value)
+    """Return the row of the dual clip. Neither framework can switch it off, so one without effect
+    is read as none.
+    """
+    return Field(
+        name, key, "float", default, read=lambda value: None if value >= NEVER_CLIPPED else value
+    )
 
 
 def unless(name: str, key: str, default: float) -> Field:
     """Return the row of an option that is written if it differs from the frameworks' default."""
-    return Field(name, key, "float", default, write=lambda value: None if value == default else value, judged=False)
+    return Field(
+        name,
+        key,
+        "float",
+        default,
+        write=lambda value: None if value == default else value,
+        judged=False,
+    )
 
 
 def top_k(key: str) -> Field:
     """Return the row of top_k. -1 means all tokens, which is 0 in a setting."""
-    return Field("top_k", key, "int", -1, read=lambda count: max(count, 0), write=lambda count: count or -1)
+    return Field(
+        "top_k", key, "int", -1, read=lambda count: max(count, 0), write=lambda count: count or -1
+    )
 
 
 def estimator_word(name: Any) -> Any:
@@ -64,17 +90,24 @@ def derive_processes(values: Values, fields: Mapping[str, Any]) -> dict[str, Any
 
 def read_betas(rates: Any) -> dict[str, float | None]:
     """Return Adam's two rates by field; None for a value that is no pair of numbers."""
-    known = isinstance(rates, (list, tuple)) and len(rates) == 2 and all(isinstance(r, (int, float)) for r in rates)
+    known = (
+        isinstance(rates, (list, tuple))
+        and len(rates) == 2
+        and all(isinstance(r, (int, float)) for r in rates)
+    )
     first, second = map(float, rates) if known else (None, None)
     return {"adam_beta1": first, "adam_beta2": second}
 
 
 def derive_shared(betas: str) -> Callable[[Values, Mapping[str, Any]], dict[str, Any]]:
-    """Return the function for fields that both frameworks derive alike. ``betas`` is the key of Adam's rates."""
+    """Return the function for fields that both frameworks derive alike. ``betas`` is the key of
+    Adam's rates.
+    """
 
     def derive(values: Values, fields: Mapping[str, Any]) -> dict[str, Any]:
         schedule = fields["lr_scheduler_type"]
-        if schedule == "constant" and fields["warmup_steps"] > 0:  # transformers' constant has no warmup
+        # transformers' constant has no warmup
+        if schedule == "constant" and fields["warmup_steps"] > 0:
             schedule = "constant_with_warmup"
         return {
             **read_betas(resolve(values.values, betas)),
@@ -86,8 +119,12 @@ def derive_shared(betas: str) -> Callable[[Values, Mapping[str, Any]], dict[str,
     return derive
 
 
-def change_gpus(processes: Any, recipe: Recipe, _: Setting, __: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the change of keys for another number of GPUs; None if it is not whole nodes of 1, 2, 4 or 8."""
+def change_gpus(
+    processes: Any, recipe: Recipe, _: Setting, __: Mapping[str, Any]
+) -> dict[str, Any] | None:
+    """Return the change of keys for another number of GPUs; None if it is not whole nodes of 1, 2,
+    4 or 8.
+    """
     if recipe.processes is not None:
         return {"processes": processes}
     nodes = max(values_of(recipe).whole("trainer.nnodes", 1), 1)
@@ -102,7 +139,9 @@ def key_of_gpus(values: Values) -> dict[str, str]:
 
 
 def warmup_change(key: str) -> NativeChange:
-    """Return the change of keys for another warmup: steps as rollouts under ``key``, a share under the recipe's own key."""
+    """Return the change of keys for another warmup: steps as rollouts under ``key``, a share under
+    the recipe's own key.
+    """
 
     def change(value: Any, _: Recipe, s: Setting, __: Mapping[str, Any]) -> dict[str, Any] | None:
         return {key: in_rollouts(s, value)} if value >= 1 else {s.key("warmup_steps"): value}
@@ -111,7 +150,8 @@ def warmup_change(key: str) -> NativeChange:
 
 
 def nearest(key: str, takes: Mapping[str, KeySpec], value: Any = None) -> list[str]:
-    """Return the keys that an unknown key may mean: its last word in another section, or a similar spelling.
+    """Return the keys that an unknown key may mean: its last word in another section, or a similar
+    spelling.
 
     They have the key's sections in their path and can hold its value.
     """
@@ -123,11 +163,13 @@ def nearest(key: str, takes: Mapping[str, KeySpec], value: Any = None) -> list[s
         if wanted.issubset(inside):
             by_word.setdefault(last, []).append(name)
     if same := [name for name in by_word.get(word, ()) if _holds(takes[name], value)]:
-        parts = {*sections, word}  # those with most of the key's own sections come first
+        # those with most of the key's own sections come first
+        parts = {*sections, word}
         return sorted(same, key=lambda name: (-len(parts & set(name.split("."))), len(name)))[:2]
     similar = _spelled_alike(word, tuple(by_word))
     alike = ([name for name in by_word[near] if _holds(takes[name], value)] for near in similar)
-    return [min(reversed(names), key=len) for names in alike if names][:2]  # the shortest path of each
+    # the shortest path of each
+    return [min(reversed(names), key=len) for names in alike if names][:2]
 
 
 def _holds(spec: KeySpec, value: Any) -> bool:
@@ -141,10 +183,12 @@ def _holds(spec: KeySpec, value: Any) -> bool:
     return convert(value, spec.type.removeprefix("auto ")).trouble != "type"
 
 
-@lru_cache(maxsize=1024)  # each candidate fix looks up every unknown key again
+# each candidate fix looks up every unknown key again
+@lru_cache(maxsize=1024)
 def _spelled_alike(word: str, names: tuple[str, ...]) -> tuple[str, ...]:
     """Return the names with a spelling similar to a word, nearest first."""
-    from difflib import get_close_matches  # only a mistake needs it
+    # only a mistake needs it
+    from difflib import get_close_matches
 
     return tuple(get_close_matches(word, names, n=len(names) or 1, cutoff=0.85))
 
@@ -152,7 +196,11 @@ def _spelled_alike(word: str, names: tuple[str, ...]) -> tuple[str, ...]:
 def write_common(s: Setting) -> dict[str, Any]:
     """Return the native values of the fields that both frameworks write alike, by field."""
     _, each = nodes(s.processes or 1)
-    engine = s.vllm_tensor_parallel_size if (s.processes or 1) % max(s.vllm_tensor_parallel_size, 1) == 0 else 1
+    engine = (
+        s.vllm_tensor_parallel_size
+        if (s.processes or 1) % max(s.vllm_tensor_parallel_size, 1) == 0
+        else 1
+    )
     return {
         "processes": each,
         "max_steps": rollouts(s),
@@ -182,16 +230,24 @@ def nodes(processes: int) -> tuple[int, int]:
 
 def rollouts(s: Setting) -> int | None:
     """Return the length in whole rollouts if steps are known or set."""
-    steps = s.max_steps if s.max_steps is not None and not s.ends_with_epochs else planning.total_steps(s)
+    steps = (
+        s.max_steps
+        if s.max_steps is not None and not s.ends_with_epochs
+        else planning.total_steps(s)
+    )
     if steps is None and s.max_steps is not None:
         steps = s.max_steps
-    if steps is None or (s.max_steps is None and s.epochs is not None and s.epochs == int(s.epochs)):
+    if steps is None or (
+        s.max_steps is None and s.epochs is not None and s.epochs == int(s.epochs)
+    ):
         return None
     return ceil(steps / rollout_steps(s))
 
 
 def every(s: Setting, steps: float | None) -> int:
-    """Return a frequency in rollouts, -1 for never, which a share of an unknown number of steps becomes."""
+    """Return a frequency in rollouts, -1 for never, which a share of an unknown number of steps
+    becomes.
+    """
     total = planning.total_steps(s)
     if steps is None or (steps < 1 and total is None):
         return -1
@@ -213,12 +269,16 @@ def scheduler(s: Setting) -> str:
 
 
 def estimator(s: Setting) -> str | None:
-    """Return the estimator of KL in the loss. On-policy, TRL's k3 times the ratio has the gradient of k3+."""
+    """Return the estimator of KL in the loss. On-policy, TRL's k3 times the ratio has the gradient
+    of k3+.
+    """
     if s.kl_estimator is not None:
         return s.kl_estimator
     return "k3+" if s.use_bias_correction_kl else "k3"
 
 
 def fitting(number: int, most: int) -> int:
-    """Return a micro-batch for log-probabilities: the wanted size if it divides the number, else their common divisor."""
+    """Return a micro-batch for log-probabilities: the wanted size if it divides the number, else
+    their common divisor.
+    """
     return most if number % most == 0 else gcd(number, most)

@@ -1,8 +1,9 @@
 """Read and write LoRA and data sets in the frameworks' forms: rank, alpha, modules and names.
 
-Sources: trl trainer/model_config.py; ms-swift arguments/tuner_args.py; verl workers/config/model.py and workers/fsdp_workers.py;
-EasyR1 workers/actor/config.py (LoraConfig); peft tuners/tuners_utils.py
-(check_target_module_exists: a text is an expression for a module's whole name).
+Sources: trl trainer/model_config.py; ms-swift arguments/tuner_args.py; verl workers/config/model.py
+and workers/fsdp_workers.py; EasyR1 workers/actor/config.py (LoraConfig); peft
+tuners/tuners_utils.py (check_target_module_exists: a text is an expression for a module's whole
+name).
 """
 
 import re
@@ -13,10 +14,13 @@ from grporecipe.model.framework import Field
 from grporecipe.model.setting import Setting
 
 # Source: peft utils/constants.py TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING.
-PEFT_TARGETS = ("q_proj", "v_proj")  # PEFT's choice for most models if none are named
+# PEFT's choice for most models if none are named
+PEFT_TARGETS = ("q_proj", "v_proj")
 
 
-def lora_rows(rank: str, alpha: str, targets: str, usual: int, row: Callable[..., Field] = Field) -> tuple[Field, ...]:
+def lora_rows(
+    rank: str, alpha: str, targets: str, usual: int, row: Callable[..., Field] = Field
+) -> tuple[Field, ...]:
     """Return the rows of LoRA, which a rank above 0 switches on. ``usual`` is the default alpha."""
     return (
         row("lora", rank, "int", 0, read=lambda value: value > 0, fixable=False),
@@ -26,11 +30,14 @@ def lora_rows(rank: str, alpha: str, targets: str, usual: int, row: Callable[...
     )
 
 
-_ALTERNATIVES = re.compile(r"\.\*\\\.\(([\w|]{1,500})\)")  # PEFT matches a module's whole name
+# PEFT matches a module's whole name
+_ALTERNATIVES = re.compile(r"\.\*\\\.\(([\w|]{1,500})\)")
 
 
 def as_modules(value: Any) -> tuple[str, ...]:
-    """Return the modules with adapters, from one name, several names, or an expression that lists them."""
+    """Return the modules with adapters, from one name, several names, or an expression that lists
+    them.
+    """
     if isinstance(value, str) and (match := _ALTERNATIVES.fullmatch(value)):
         return tuple(match[1].split("|"))
     return tuple(map(str, value)) if isinstance(value, list) else (str(value),) if value else ()
@@ -52,8 +59,12 @@ def write_lora(s: Setting) -> dict[str, Any]:
     if not s.lora:
         return {"lora": 0, "lora_rank": 0, "lora_alpha": None, "lora_targets": None}
     modules = s.lora_targets or PEFT_TARGETS
-    return {"lora": s.lora_rank, "lora_rank": s.lora_rank, "lora_alpha": as_count(s.lora_alpha),
-            "lora_targets": modules[0] if len(modules) == 1 else list(modules)}  # fmt: skip
+    return {
+        "lora": s.lora_rank,
+        "lora_rank": s.lora_rank,
+        "lora_alpha": as_count(s.lora_alpha),
+        "lora_targets": modules[0] if len(modules) == 1 else list(modules),
+    }
 
 
 def as_count(number: float) -> float:

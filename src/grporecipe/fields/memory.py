@@ -1,7 +1,9 @@
-"""Read the fields for the memory estimate by framework: the model's shape, types, sharding, offload, and logits.
+"""Read the fields for the memory estimate by framework: the model's shape, types, sharding,
+offload, and logits.
 
-Sources: trl 1.16 trainer/model_config.py, base_config.py; verl 0.9 workers/config, workers/actor/dp_actor.py; EasyR1 0.3.3
-verl/workers/config.py, workers/actor/dp_actor.py, fsdp_workers.py; ms-swift 4.6 arguments, rlhf_trainers/grpo_trainer.py.
+Sources: trl 1.16 trainer/model_config.py, base_config.py; verl 0.9 workers/config,
+workers/actor/dp_actor.py; EasyR1 0.3.3 verl/workers/config.py, workers/actor/dp_actor.py,
+fsdp_workers.py; ms-swift 4.6 arguments, rlhf_trainers/grpo_trainer.py.
 """
 
 from collections.abc import Mapping
@@ -17,18 +19,24 @@ from grporecipe.model.setting import Runtime, Setting
 from grporecipe.model.values import read_mapping
 
 HALF = frozenset({"bfloat16", "float16", "bf16", "fp16", "auto", "torch.bfloat16", "torch.float16"})
-TILES = (1, 15, 0)  # TRL's first release that does not hold all logits
-VERL_LORA = (0, 4, 0)  # verl's first release with lora_rank; entropy is no longer computed if its coefficient is 0
+# TRL's first release that does not hold all logits
+TILES = (1, 15, 0)
+# verl's first release with lora_rank; entropy is no longer computed if its coefficient is 0
+VERL_LORA = (0, 4, 0)
 STAGES = ("zero3", "zero2", "zero1")
-PIXELS = 28 * 28  # of one image token of Qwen2-VL and Qwen2.5-VL
+# of one image token of Qwen2-VL and Qwen2.5-VL
+PIXELS = 28 * 28
 
-DTYPES = ("dtype", "torch_dtype")  # the key of TRL and ms-swift for the type of the weights, in some release
+# the key of TRL and ms-swift for the type of the weights, in some release
+DTYPES = ("dtype", "torch_dtype")
 
 Fields = dict[str, Any]
 
 
 def describe(recipe: Recipe, s: Setting) -> Setting:
-    """Return the setting with the fields for the memory estimate, unchanged if model or trainer is unknown."""
+    """Return the setting with the fields for the memory estimate, unchanged if model or trainer is
+    unknown.
+    """
     name = str(s.model_name_or_path or "")
     model, read = find_model(name), FRAMEWORKS[s.framework.name].memory
     if model is None or read is None:
@@ -38,19 +46,28 @@ def describe(recipe: Recipe, s: Setting) -> Setting:
         return s
     if not fields["runtime"].weight_bits and s.lora:
         fields["runtime"] = replace(fields["runtime"], weight_bits=find_bits(name))
-    return s.replace({"architecture": model, "lora_targets": s.lora_targets or PEFT_TARGETS, **fields})
+    return s.replace(
+        {"architecture": model, "lora_targets": s.lora_targets or PEFT_TARGETS, **fields}
+    )
 
 
 def describe_types(recipe: Recipe, s: Setting) -> Setting:
-    """Return the setting with the type of the weights, who steps them, and with adapters the model's shape if it is known.
+    """Return the setting with the type of the weights, who steps them, and with adapters the
+    model's shape if it is known.
 
     Megatron steps float32 copies (its distributed optimizer), also that of ms-swift.
     """
     is_megatron = recipe.launch is not None and "megatron" in recipe.launch.program
     read = None if is_megatron else FRAMEWORKS[s.framework.name].memory
     fields = (read(values_of(recipe), s) if read is not None else None) or {}
-    kept = {name: value for name, value in fields.items() if name in ("weights_dtype", "sharding", "runtime", "keys")}
-    return s.replace({**kept, "architecture": find_model(str(s.model_name_or_path or "")) if s.lora else None})
+    kept = {
+        name: value
+        for name, value in fields.items()
+        if name in ("weights_dtype", "sharding", "runtime", "keys")
+    }
+    return s.replace(
+        {**kept, "architecture": find_model(str(s.model_name_or_path or "")) if s.lora else None}
+    )
 
 
 def read_trl(values: Values, s: Setting, is_unsloth: bool = False) -> Fields:
@@ -61,8 +78,12 @@ def read_trl(values: Values, s: Setting, is_unsloth: bool = False) -> Fields:
     config = values.recipe.config
     stated = {**read_mapping(config.get("model_init_kwargs")), **config}
     is_half = str(next((stated[key] for key in DTYPES if stated.get(key)), "float32")) in HALF
-    computes_in_half = config.get("fp16") is True or config.get("bf16", s.version >= (0, 19, 0)) is not False
-    head: Literal["tiles", "whole"] = "tiles" if s.version >= TILES or s.use_liger_kernel or is_unsloth else "whole"
+    computes_in_half = (
+        config.get("fp16") is True or config.get("bf16", s.version >= (0, 19, 0)) is not False
+    )
+    head: Literal["tiles", "whole"] = (
+        "tiles" if s.version >= TILES or s.use_liger_kernel or is_unsloth else "whole"
+    )
     checkpoints = config.get("gradient_checkpointing", s.version >= (0, 22, 0))
     return {
         "weights_dtype": "bfloat16" if is_half else "float32",
@@ -71,28 +92,43 @@ def read_trl(values: Values, s: Setting, is_unsloth: bool = False) -> Fields:
         "keys": {**s.keys, "weights_dtype": "torch_dtype" if "torch_dtype" in config else "dtype"},
         "sharding": _sharding(config.get("deepspeed"), s),
         "runtime": Runtime(
-            head=head, flash="flash" in str(config.get("attn_implementation")), **_offload(config.get("deepspeed")),
+            head=head,
+            flash="flash" in str(config.get("attn_implementation")),
+            **_offload(config.get("deepspeed")),
             weight_bits=_bits(config, is_unsloth) if s.lora else 0,
         ),
-    }  # fmt: skip
+    }
 
 
 def read_ms_swift(values: Values, s: Setting) -> Fields:
-    """Read ms-swift: the model's own type (bfloat16), LoRA of rank 8 on all linear modules, all logits as in TRL 0.x."""
+    """Read ms-swift: the model's own type (bfloat16), LoRA of rank 8 on all linear modules, all
+    logits as in TRL 0.x.
+    """
     stage = values.word("deepspeed")
     bits = str(values.get("quant_bits") or 0)
     return {
-        "weights_dtype": "float32" if values.word("torch_dtype") in ("float32", "fp32") else "bfloat16",
+        "weights_dtype": "float32"
+        if values.word("torch_dtype") in ("float32", "fp32")
+        else "bfloat16",
         "autocast_dtype": "bfloat16" if values.word("torch_dtype") in ("float32", "fp32") else None,
         "gradient_checkpointing": values.flag("gradient_checkpointing", True),
         "keys": {**s.keys, "weights_dtype": "torch_dtype"},
         "sharding": _sharding(stage, s),
         "runtime": Runtime(
-            head="tiles" if values.flag("use_liger_kernel") else "whole", flash="flash" in values.word("attn_impl"),
-            packs=values.flag("padding_free"), weight_bits=int(bits) if bits in ("4", "8") and s.lora else 0,
-            **(_offload(stage) or {"offloads": _named(values, weights="offload_model", optimizer="offload_optimizer")}),
+            head="tiles" if values.flag("use_liger_kernel") else "whole",
+            flash="flash" in values.word("attn_impl"),
+            packs=values.flag("padding_free"),
+            weight_bits=int(bits) if bits in ("4", "8") and s.lora else 0,
+            **(
+                _offload(stage)
+                or {
+                    "offloads": _named(
+                        values, weights="offload_model", optimizer="offload_optimizer"
+                    )
+                }
+            ),
         ),
-    }  # fmt: skip
+    }
 
 
 def read_verl(values: Values, s: Setting) -> Fields | None:
@@ -108,19 +144,29 @@ def read_verl(values: Values, s: Setting) -> Fields | None:
         "gradient_checkpointing": values.flag(f"{model}.enable_gradient_checkpointing", True),
         "vllm_enable_sleep_mode": values.flag("actor_rollout_ref.rollout.free_cache_engine", True),
         "runtime": Runtime(
-            head="tiles" if is_fused else "packed", flash=True, packs=s.removes_padding, upcasts=False,
-            has_entropy_loss=s.version < VERL_LORA or bool(s.entropy_coef), tokens_per_batch=tokens,
-            saved_hidden=2 if s.lora else 1, wakes_whole=s.version < VERL_LORA,
+            head="tiles" if is_fused else "packed",
+            flash=True,
+            packs=s.removes_padding,
+            upcasts=False,
+            has_entropy_loss=s.version < VERL_LORA or bool(s.entropy_coef),
+            tokens_per_batch=tokens,
+            saved_hidden=2 if s.lora else 1,
+            wakes_whole=s.version < VERL_LORA,
             eager=values.flag("actor_rollout_ref.rollout.enforce_eager"),
-            offloads=_named(values, weights=f"{actor}.fsdp_config.param_offload",
-                            optimizer=f"{actor}.fsdp_config.optimizer_offload",
-                            reference="actor_rollout_ref.ref.fsdp_config.param_offload"),
+            offloads=_named(
+                values,
+                weights=f"{actor}.fsdp_config.param_offload",
+                optimizer=f"{actor}.fsdp_config.optimizer_offload",
+                reference="actor_rollout_ref.ref.fsdp_config.param_offload",
+            ),
         ),
-    }  # fmt: skip
+    }
 
 
 def read_easyr1(values: Values, s: Setting) -> Fields:
-    """Read EasyR1, which is like verl. A dynamic micro-batch is filled up to the maximal tokens of its sequences."""
+    """Read EasyR1, which is like verl. A dynamic micro-batch is filled up to the maximal tokens of
+    its sequences.
+    """
     actor = "worker.actor"
     is_half = values.word(f"{actor}.fsdp.torch_dtype") in HALF
     pixels = values.whole("data.max_pixels")
@@ -129,17 +175,28 @@ def read_easyr1(values: Values, s: Setting) -> Fields:
         "gradient_checkpointing": values.flag(f"{actor}.model.enable_gradient_checkpointing", True),
         "vllm_enable_sleep_mode": True,
         "runtime": Runtime(
-            head="packed", flash=True, packs=values.flag(f"{actor}.padding_free", True), upcasts=False,
-            fills=s.dynamic_batching, saved_hidden=2 if s.lora else 1,
-            image_tokens=pixels // PIXELS, eager=values.flag("worker.rollout.enforce_eager"),
-            offloads=_named(values, weights=f"{actor}.offload.offload_params",
-                            optimizer=f"{actor}.offload.offload_optimizer", reference="worker.ref.fsdp.enable_cpu_offload"),
+            head="packed",
+            flash=True,
+            packs=values.flag(f"{actor}.padding_free", True),
+            upcasts=False,
+            fills=s.dynamic_batching,
+            saved_hidden=2 if s.lora else 1,
+            image_tokens=pixels // PIXELS,
+            eager=values.flag("worker.rollout.enforce_eager"),
+            offloads=_named(
+                values,
+                weights=f"{actor}.offload.offload_params",
+                optimizer=f"{actor}.offload.offload_optimizer",
+                reference="worker.ref.fsdp.enable_cpu_offload",
+            ),
         ),
-    }  # fmt: skip
+    }
 
 
 def _fsdp(s: Setting, dtype: str) -> Fields:
-    """Return the fields of a trainer that shards by FSDP with mixed precision; its shards have the type of the model."""
+    """Return the fields of a trainer that shards by FSDP with mixed precision; its shards have the
+    type of the model.
+    """
     is_half = dtype in HALF
     return {
         "sharding": "fsdp",
@@ -150,13 +207,21 @@ def _fsdp(s: Setting, dtype: str) -> Fields:
 
 
 def _sharding(named: Any, s: Setting) -> str:
-    """Return a recipe's sharding: from accelerate's file, or from the stage in the name of DeepSpeed's file."""
+    """Return a recipe's sharding: from accelerate's file, or from the stage in the name of
+    DeepSpeed's file.
+    """
     word = str(named or "").lower().replace("_", "").replace("stage", "zero")
-    return s.sharding if s.sharding != "none" else next((stage for stage in STAGES if stage in word), "none")
+    return (
+        s.sharding
+        if s.sharding != "none"
+        else next((stage for stage in STAGES if stage in word), "none")
+    )
 
 
 def _offload(deepspeed: Any) -> Fields:
-    """Return the parts that DeepSpeed keeps or steps in main memory, by the name of its configuration."""
+    """Return the parts that DeepSpeed keeps or steps in main memory, by the name of its
+    configuration.
+    """
     if "offload" not in str(deepspeed or ""):
         return {}
     return {"offloads": frozenset({"weights", "optimizer"}), "computes_offloaded": True}

@@ -12,20 +12,27 @@ from grporecipe.model.setting import Setting
 
 
 def read_recipe(recipe: Recipe) -> ParsedRecipe:
-    """Return a recipe's setting and its unreadable fields. With a GPU it has all fields of the memory estimate."""
+    """Return a recipe's setting and its unreadable fields. With a GPU it has all fields of the
+    memory estimate.
+    """
     parsed = read_table(FRAMEWORKS[recipe.framework], recipe)
     if recipe.gpu_gib is None:
         is_unknown = not recipe.unresolved.keys().isdisjoint(DTYPES)
         unknown = parsed.unknown | ({"weights_dtype"} if is_unknown else set())
         return parsed._replace(setting=describe_types(recipe, parsed.setting), unknown=unknown)
 
-    setting = describe(recipe, parsed.setting).replace({"gpu_memory_gib": recipe.gpu_gib, "gpu": recipe.gpu})
+    setting = describe(recipe, parsed.setting).replace(
+        {"gpu_memory_gib": recipe.gpu_gib, "gpu": recipe.gpu}
+    )
     autocast = recipe.launch_fields.get("autocast_dtype")
     if autocast and setting.weights_dtype == "float32" and setting.autocast_dtype is None:
-        setting = setting.replace({"autocast_dtype": autocast})  # accelerate's type, if the recipe does not set it
+        # accelerate's type, if the recipe does not set it
+        setting = setting.replace({"autocast_dtype": autocast})
     return parsed._replace(setting=setting)
 
 
-def spell_keys(change: Mapping[str, Any], recipe: Recipe, setting: Setting) -> dict[str, Any] | None:
+def spell_keys(
+    change: Mapping[str, Any], recipe: Recipe, setting: Setting
+) -> dict[str, Any] | None:
     """Return a change of fields under the recipe's keys; None if the recipe has no key for it."""
     return to_native(FRAMEWORKS[recipe.framework], change, recipe, setting)

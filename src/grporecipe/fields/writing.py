@@ -1,4 +1,5 @@
-"""Write a setting by a framework's table of fields: a recipe, native keys for a fix, and sizes in the framework's unit.
+"""Write a setting by a framework's table of fields: a recipe, native keys for a fix, and sizes in
+the framework's unit.
 
 Sizes are whole micro-batches of completions on every process, or prompts per rollout and per step.
 docs/reference/frameworks.md compares the frameworks' features.
@@ -18,11 +19,15 @@ from grporecipe.model.values import nest
 
 
 def write_rows(framework: Framework, s: Setting) -> dict[str, Any]:
-    """Return the keys of a table in its order; None for those that the framework's own functions write."""
+    """Return the keys of a table in its order; None for those that the framework's own functions
+    write.
+    """
     native: dict[str, Any] = {}
     for row in framework.fields:
         if row.type and (value := getattr(s, row.name)) is not None:
-            native[row.key] = row.native(in_rollouts(s, value) if row.rollouts and value >= 1 else value)
+            native[row.key] = row.native(
+                in_rollouts(s, value) if row.rollouts and value >= 1 else value
+            )
         else:
             native.setdefault(row.key, None)
     return native
@@ -31,39 +36,53 @@ def write_rows(framework: Framework, s: Setting) -> dict[str, Any]:
 def write_release(
     framework: Framework, s: Setting, takes: Mapping[str, KeySpec], default: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the keys of a release that are always written, or whose field is not the default, in the table's order."""
+    """Return the keys of a release that are always written, or whose field is not the default, in
+    the table's order.
+    """
     native_keys: dict[str, Any] = {}
     for row in framework.fields:
         if row.type != RELEASE or not row.plain or row.key not in takes:
             continue
         value, kind = getattr(s, row.name), takes[row.key].type
         if value is None and (default.get(row.name) is None or not kind.endswith("?")):
-            continue  # another framework has no key for it: the release's default
+            # another framework has no key for it: the release's default
+            continue
         if row.always or value != default.get(row.name):
             native = row.native(value)
             if native is None and not kind.endswith("?"):
                 continue
-            native_keys[row.key] = int(native) if isinstance(native, float) and kind.startswith("int") else native
+            native_keys[row.key] = (
+                int(native) if isinstance(native, float) and kind.startswith("int") else native
+            )
     return native_keys
 
 
-def overlay(framework: Framework, s: Setting, fields: Mapping[str, Any], keys: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the keys of a table with other values for some fields and keys. Keys without a value are left out."""
+def overlay(
+    framework: Framework, s: Setting, fields: Mapping[str, Any], keys: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the keys of a table with other values for some fields and keys. Keys without a value
+    are left out.
+    """
     native = write_rows(framework, s)
     native |= {framework.by_name[name].key: value for name, value in fields.items()} | dict(keys)
     return {key: value for key, value in native.items() if value is not None}
 
 
 def render_keys(framework: Framework, keys: Mapping[str, Any]) -> str:
-    """Return native keys as the text of a recipe. Dotted keys are written on top of the framework's defaults."""
+    """Return native keys as the text of a recipe. Dotted keys are written on top of the framework's
+    defaults.
+    """
     if not framework.is_dotted:
         return yaml.safe_dump(dict(keys), sort_keys=False, allow_unicode=True)
     defaults = {"defaults": list(framework.config_defaults)} if framework.config_defaults else {}
     return yaml.safe_dump({**defaults, **nest(keys)}, sort_keys=False, allow_unicode=True)
 
 
-def to_native(framework: Framework, change: Mapping[str, Any], recipe: Recipe, s: Setting) -> dict[str, Any] | None:
-    """Return a change of fields as a change of native keys (None removes one). None if a recipe cannot express it.
+def to_native(
+    framework: Framework, change: Mapping[str, Any], recipe: Recipe, s: Setting
+) -> dict[str, Any] | None:
+    """Return a change of fields as a change of native keys (None removes one). None if a recipe
+    cannot express it.
 
     ``processes`` stands for the count of the command that starts the recipe.
     """
@@ -89,13 +108,18 @@ def to_native(framework: Framework, change: Mapping[str, Any], recipe: Recipe, s
 
 
 def _spelled(key: str, config: Mapping[str, Any], renamed: Mapping[str, str]) -> str:
-    """Return a dotted key in the recipe's form: with the sign of its override, or under an older name."""
+    """Return a dotted key in the recipe's form: with the sign of its override, or under an older
+    name.
+    """
     signed = next((written for written in config if written.lstrip("+") == key), None)
-    return signed or next((old for old, new in renamed.items() if new == key and old in config), key)
+    return signed or next(
+        (old for old, new in renamed.items() if new == key and old in config), key
+    )
 
 
 def in_completions(s: Setting) -> Setting:
-    """Return the setting with B, A and S for all its processes and the same completions per rollout and step.
+    """Return the setting with B, A and S for all its processes and the same completions per rollout
+    and step.
 
     Sizes that are already B, A and S stay. The size of a rollout is replaced by micro-steps.
     """
@@ -104,7 +128,9 @@ def in_completions(s: Setting) -> Setting:
     if s.prompts_per_rollout is None and s.data_processes in (None, s.processes):
         return plain
     # From here on all processes are data ranks, so B counts completions in every version.
-    plain = plain.replace({"prompts_per_rollout": None, "prompts_per_step": None, "data_processes": s.processes})
+    plain = plain.replace(
+        {"prompts_per_rollout": None, "prompts_per_step": None, "data_processes": s.processes}
+    )
     rollout, step = planning.completions_per_rollout(s), planning.completions_per_step(s)
     if not s.processes or not rollout or not step:
         return plain
@@ -126,34 +152,53 @@ def in_completions(s: Setting) -> Setting:
 
 
 def _evaluated(s: Setting) -> Setting:
-    """Return the setting with an evaluation batch of whole groups, because sizes in prompts do not include one."""
+    """Return the setting with an evaluation batch of whole groups, because sizes in prompts do not
+    include one.
+    """
     solved = planning.realise(s.replace({"auto": frozenset({"per_device_eval_batch_size"})}))
     return solved.replace({"auto": frozenset()})
 
 
-GPUS = 8  # assumed if the number of processes is unknown
+# assumed if the number of processes is unknown
+GPUS = 8
 
 
 def in_prompts(s: Setting) -> tuple[Setting, bool]:
-    """Return the setting with P, p and a micro-batch that divides a step on every data rank, and whether no size is rounded."""
+    """Return the setting with P, p and a micro-batch that divides a step on every data rank, and
+    whether no size is rounded.
+    """
     is_exact = s.processes is not None
     if s.processes is None:
         s = s.replace({"processes": GPUS})
     if s.prompts_per_rollout is None or s.prompts_per_step is None:
         s, is_whole = _counted(s)
         is_exact = is_exact and is_whole
-    shared = s.tensor_parallel_size * s.sequence_parallel_size * s.context_parallel_size * s.pipeline_parallel_size
+    shared = (
+        s.tensor_parallel_size
+        * s.sequence_parallel_size
+        * s.context_parallel_size
+        * s.pipeline_parallel_size
+    )
     ranks = max((s.processes or 1) // max(shared, 1), 1)
     each = (s.prompts_per_step or 0) * s.num_generations // ranks
-    size = next((n for n in range(min(s.per_device_train_batch_size, each), 0, -1) if each % n == 0), 1)
+    size = next(
+        (n for n in range(min(s.per_device_train_batch_size, each), 0, -1) if each % n == 0), 1
+    )
     is_divided = (s.prompts_per_step or 0) * s.num_generations % ranks == 0
-    return planning.resize(s.replace({"per_device_train_batch_size": size})), is_exact and is_divided
+    return planning.resize(
+        s.replace({"per_device_train_batch_size": size})
+    ), is_exact and is_divided
 
 
 def _counted(s: Setting) -> tuple[Setting, bool]:
-    """Return sizes in prompts, whole groups per step and whole steps per rollout, and whether none is rounded."""
+    """Return sizes in prompts, whole groups per step and whole steps per rollout, and whether none
+    is rounded.
+    """
     group = max(s.num_generations, 1)
-    rollout, step = planning.completions_per_rollout(s) or group, planning.completions_per_step(s) or group
+    rollout, step = (
+        planning.completions_per_rollout(s) or group,
+        planning.completions_per_step(s) or group,
+    )
     prompts, taken = max(rollout // group, 1), -(-step // group)
     is_whole = step % group == 0
     if taken > prompts or prompts % taken:

@@ -1,1 +1,3 @@
-"""The linter: ``linter`` finds problems with verified fixes; ``command`` reads, ``output`` prints, ``apply_fixes`` writes."""
+"""The linter: ``linter`` finds problems with verified fixes; ``command`` reads, ``output`` prints,
+``apply_fixes`` writes.
+"""

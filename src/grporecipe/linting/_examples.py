@@ -1,4 +1,6 @@
-"""The example of each rule in ``rules/examples.yaml``: what breaks it, what is printed, and the change that corrects it."""
+"""The example of each rule in ``rules/examples.yaml``: what breaks it, what is printed, and the
+change that corrects it.
+"""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -22,14 +24,25 @@ from grporecipe.reading.load import Options, shown_text
 from grporecipe.rules.check import Problem, check
 from grporecipe.rules.fixes import find_fixes
 
-FLAGS = {"processes": "--processes", "framework": "--framework", "own_version": "--framework-version", "gpu": "--gpu",
-         "train_prompts": "--dataset-size"}  # fmt: skip
+FLAGS = {
+    "processes": "--processes",
+    "framework": "--framework",
+    "own_version": "--framework-version",
+    "gpu": "--gpu",
+    "train_prompts": "--dataset-size",
+}
 # Keys of a sweep whose last part is not the name of the setting's field.
-FIELDS = {"generation.vllm_gpus": "server_gpus", "cluster.mem_gb": "host_memory_gib", "kl.enabled": "kl_enabled"}
+FIELDS = {
+    "generation.vllm_gpus": "server_gpus",
+    "cluster.mem_gb": "host_memory_gib",
+    "kl.enabled": "kl_enabled",
+}
 FACTS: Mapping[str, Callable[[Any], object]] = {
-    "auto": frozenset, "unsolved": frozenset, "architecture": find_model,
+    "auto": frozenset,
+    "unsolved": frozenset,
+    "architecture": find_model,
     "runtime": lambda offloads: Runtime(offloads=frozenset(offloads), computes_offloaded=True),
-}  # fmt: skip
+}
 EVERYTHING = RuleSelection()
 Problems = Sequence[Diagnostic] | Sequence[Problem]
 
@@ -37,9 +50,10 @@ Problems = Sequence[Diagnostic] | Sequence[Problem]
 class Example(NamedTuple):
     """An example after it was judged.
 
-    ``about`` is the command that judges it, or a sentence on a sweep. ``source`` is its text and ``language`` what that is
-    written in. ``finding`` is what is printed, and ``reason`` the part that says why. ``change`` has the lines that differ when
-    it is corrected. ``others`` are the codes of errors of other rules. ``is_corrected``: the change ends the problem.
+    ``about`` is the command that judges it, or a sentence on a sweep. ``source`` is its text and
+    ``language`` what that is written in. ``finding`` is what is printed, and ``reason`` the part
+    that says why. ``change`` has the lines that differ when it is corrected. ``others`` are the
+    codes of errors of other rules. ``is_corrected``: the change ends the problem.
     """
 
     about: str
@@ -69,34 +83,49 @@ def build_example(code: str) -> Example | None:
 
 
 def _of_files(code: str, entry: Mapping[str, Any]) -> Example:
-    """Lint the first file in a folder with all of them. Without ``fixed`` or other ``processes``, --fix corrects it."""
+    """Lint the first file in a folder with all of them. Without ``fixed`` or other ``processes``,
+    --fix corrects it.
+    """
     name, text = next((name, content) for name, content in entry.items() if "." in name)
     stated = entry.get("options", {})
     gpu: dict[str, Any] = {"gpu_gib": memory_of(stated["gpu"], "gpu")} if "gpu" in stated else {}
     options = Options(**stated, **gpu)
     with TemporaryDirectory() as folder:
         path = Path(folder) / name
-        (path.parent / ".git").mkdir()  # nothing above it is part of the repository
+        # nothing above it is part of the repository
+        (path.parent / ".git").mkdir()
         for other, content in entry.items():
             if "." in other:
                 (path.parent / other).parent.mkdir(exist_ok=True)
                 (path.parent / other).write_text(content, encoding="utf-8")
         judged = judge_text(path, text, options, EVERYTHING)
-        finding = _show(code, name, judged, shown_text(path, text).split("\n")).replace(f"{folder}/", "")
+        finding = _show(code, name, judged, shown_text(path, text).split("\n")).replace(
+            f"{folder}/", ""
+        )
         if "fixed" in entry:
             corrected = _replace_words(text, entry["fixed"])
         elif "processes" in entry:
             corrected, options = text, replace(options, processes=entry["processes"])
         else:
-            corrected = fix_file(path, options, RuleSelection((code,)), unsafe=True, write=False).judged.text
+            corrected = fix_file(
+                path, options, RuleSelection((code,)), unsafe=True, write=False
+            ).judged.text
         after = judge_text(path, corrected, options, EVERYTHING)
     before, command = _diagnostics(judged), _command(name, stated)
     change = _change(text, corrected)
     if "processes" in entry:
         change = _change(command, _command(name, {**stated, "processes": entry["processes"]}))
     language = {".yaml": "yaml", ".py": "python"}.get(path.suffix, "sh")
-    return Example(f"``{command}``", language, text, finding, _reason(before, code), change, _others(before, code),
-                   _is_corrected(_diagnostics(after), before, code))  # fmt: skip
+    return Example(
+        f"``{command}``",
+        language,
+        text,
+        finding,
+        _reason(before, code),
+        change,
+        _others(before, code),
+        _is_corrected(_diagnostics(after), before, code),
+    )
 
 
 def _diagnostics(judged: JudgedText) -> list[Diagnostic]:
@@ -104,7 +133,9 @@ def _diagnostics(judged: JudgedText) -> list[Diagnostic]:
 
 
 def _command(name: str, options: Mapping[str, Any]) -> str:
-    return " ".join(["grposweep lint", name, *(f"{FLAGS[option]} {value}" for option, value in options.items())])
+    return " ".join(
+        ["grposweep lint", name, *(f"{FLAGS[option]} {value}" for option, value in options.items())]
+    )
 
 
 def _show(code: str, name: str, judged: JudgedText, lines: list[str]) -> str:
@@ -132,25 +163,39 @@ def _reason(diagnostics: list[Diagnostic], code: str) -> str:
 
 
 def _others(problems: Problems, code: str) -> frozenset[str]:
-    return frozenset(each.code for each in problems if each.severity == "error" and each.code != code)
+    return frozenset(
+        each.code for each in problems if each.severity == "error" and each.code != code
+    )
 
 
 def _is_corrected(after: Problems, before: Problems, code: str) -> bool:
     """Return whether the problem of a rule is gone and no error is new."""
-    return all(each.code != code for each in after) and _others(after, code) <= _others(before, code)
+    return all(each.code != code for each in after) and _others(after, code) <= _others(
+        before, code
+    )
 
 
 def _replace_words(text: str, changes: Mapping[str, str]) -> str:
-    """Return a text with words replaced, each of which occurs once. A line that has nothing but removed words goes."""
+    """Return a text with words replaced, each of which occurs once. A line that has nothing but
+    removed words goes.
+    """
     for old, new in changes.items():
         assert text.count(old) == 1, f"{old!r} does not occur once in {text!r}"
-        text = text.replace(old, new) if new else re.sub(rf"(?m)^ *{re.escape(old)}\n|{re.escape(old)}", "", text)
+        text = (
+            text.replace(old, new)
+            if new
+            else re.sub(rf"(?m)^ *{re.escape(old)}\n|{re.escape(old)}", "", text)
+        )
     return text
 
 
 def _change(before: str, after: str) -> str:
     """Return the lines that differ, with ``-`` and ``+``."""
-    return "\n".join(line[0] + line[2:] for line in ndiff(before.splitlines(), after.splitlines()) if line[0] in "+-")
+    return "\n".join(
+        line[0] + line[2:]
+        for line in ndiff(before.splitlines(), after.splitlines())
+        if line[0] in "+-"
+    )
 
 
 def _of_sweep(code: str, entry: Mapping[str, Any]) -> Example:
@@ -171,16 +216,28 @@ def _of_sweep(code: str, entry: Mapping[str, Any]) -> Example:
     after = check(_read_sweep(entry, corrected, entry.get("fixed_facts", facts)))
     about = f"Keys of a sweep; {entry['about']}." if "about" in entry else "Keys of a sweep."
     change = _change(_show_keys(keys), _show_keys(corrected))
-    return Example(about, "sh", _show_keys(keys), finding.getvalue().rstrip(), reason, change, _others(problems, code),
-                   _is_corrected(after, problems, code))  # fmt: skip
+    return Example(
+        about,
+        "sh",
+        _show_keys(keys),
+        finding.getvalue().rstrip(),
+        reason,
+        change,
+        _others(problems, code),
+        _is_corrected(after, problems, code),
+    )
 
 
-def _read_sweep(entry: Mapping[str, Any], keys: Mapping[str, Any], counted: Mapping[str, Any]) -> Setting:
+def _read_sweep(
+    entry: Mapping[str, Any], keys: Mapping[str, Any], counted: Mapping[str, Any]
+) -> Setting:
     names = {FIELDS.get(key, key.rpartition(".")[2]): key for key in keys}
     has_length = any(key.startswith("schedule.") for key in keys)
     fields: dict[str, Any] = {} if has_length else {"max_steps": 500}
     fields |= {name: keys[key] for name, key in names.items()}
-    fields |= {name: FACTS[name](value) if name in FACTS else value for name, value in counted.items()}
+    fields |= {
+        name: FACTS[name](value) if name in FACTS else value for name, value in counted.items()
+    }
     return Setting(framework=FRAMEWORKS[entry.get("framework", "trl")].traits, keys=names, **fields)
 
 

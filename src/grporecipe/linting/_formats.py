@@ -1,6 +1,7 @@
 """Reports for other programs: GitHub annotations, SARIF, and the diff of the fixes.
 
-Sources: GitHub's "Workflow commands" (escapes of ``::error``); SARIF 2.1.0 (OASIS), as GitHub's code scanning takes it.
+Sources: GitHub's "Workflow commands" (escapes of ``::error``); SARIF 2.1.0 (OASIS), as GitHub's
+code scanning takes it.
 """
 
 import json
@@ -13,7 +14,17 @@ from urllib.parse import quote
 from grporecipe import __version__
 from grporecipe.linting.apply_fixes import FixedFile
 from grporecipe.linting.linter import Diagnostic
-from grporecipe.linting.output import BOLD, GREEN, RED, Report, Screen, Total, place_of, render_fix, writable
+from grporecipe.linting.output import (
+    BOLD,
+    GREEN,
+    RED,
+    Report,
+    Screen,
+    Total,
+    place_of,
+    render_fix,
+    writable,
+)
 from grporecipe.model.recipe import Recipe
 from grporecipe.reading.python.source import NOTEBOOK, code_cells
 from grporecipe.redaction import redact
@@ -28,7 +39,9 @@ RULES: dict[str, Rule | RecipeRule] = {**REGISTRY, **RECIPE_RULES}
 
 
 def _relative(path: Path) -> str:
-    """Return a path relative to the working directory if it is below it, as code hosts name files."""
+    """Return a path relative to the working directory if it is below it, as code hosts name
+    files.
+    """
     whole, here = path.absolute(), Path.cwd()
     return (whole.relative_to(here) if whole.is_relative_to(here) else path).as_posix()
 
@@ -45,14 +58,17 @@ class GithubReport(Report):
         for result in fixed.judged.results:
             for problem in result.diagnostics:
                 place = place_of(result.recipe, problem.line)
-                self._say(problem.severity, path, place, problem.code, _in_words(problem, result.recipe))
+                self._say(
+                    problem.severity, path, place, problem.code, _in_words(problem, result.recipe)
+                )
 
     def refuse(self, path: Path, message: str) -> None:
         self._say("error", path, "", "not judged", message)
 
     def _say(self, severity: str, path: Path, place: str, title: str, message: str) -> None:
         name, line = _relative(path), place.removeprefix(":")
-        where = f",line={line}" if line.isdigit() else ""  # GitHub knows no cells
+        # GitHub knows no cells
+        where = f",line={line}" if line.isdigit() else ""
         properties = f"title={_escape(f'grposweep ({title})')},file={_escape(name)}{where}"
         level = "notice" if severity == "note" else severity
         command = f"::{level} {properties}::{_escape(f'{name}{place}: {title} {message}', '')}"
@@ -75,20 +91,34 @@ class SarifReport(Report):
     def add(self, path: Path, fixed: FixedFile) -> None:
         for result in fixed.judged.results:
             self._results += [
-                {"ruleId": problem.code, "level": problem.severity, "message": {"text": _in_words(problem, result.recipe)},
-                 "locations": [_location(path, place_of(result.recipe, problem.line))]}
+                {
+                    "ruleId": problem.code,
+                    "level": problem.severity,
+                    "message": {"text": _in_words(problem, result.recipe)},
+                    "locations": [_location(path, place_of(result.recipe, problem.line))],
+                }
                 for problem in result.diagnostics
-            ]  # fmt: skip
+            ]
 
     def refuse(self, path: Path, message: str) -> None:
-        self._refused.append({"level": "error", "message": {"text": message}, "locations": [_location(path)]})
+        self._refused.append(
+            {"level": "error", "message": {"text": message}, "locations": [_location(path)]}
+        )
 
     def close(self, total: Total) -> None:  # noqa: ARG002 - the log holds everything
         codes = sorted({result["ruleId"] for result in self._results})
         for result in self._results:
             result["ruleIndex"] = codes.index(result["ruleId"])
-        driver = {"name": "grposweep", "version": __version__, "informationUri": HOME, "rules": [*map(_rule, codes)]}
-        ended = {"executionSuccessful": not self._refused, "toolExecutionNotifications": self._refused}
+        driver = {
+            "name": "grposweep",
+            "version": __version__,
+            "informationUri": HOME,
+            "rules": [*map(_rule, codes)],
+        }
+        ended = {
+            "executionSuccessful": not self._refused,
+            "toolExecutionNotifications": self._refused,
+        }
         run = {"tool": {"driver": driver}, "invocations": [ended], "results": self._results}
         log = {"$schema": SARIF_SCHEMA, "version": "2.1.0", "runs": [run]}
         self._out.write(json.dumps(log, indent=2) + "\n")
@@ -106,7 +136,9 @@ def _rule(code: str) -> dict[str, Any]:
 
 
 def _location(path: Path, place: str = "") -> dict[str, Any]:
-    physical: dict[str, Any] = {"artifactLocation": {"uri": quote(_relative(path), errors="surrogateescape")}}
+    physical: dict[str, Any] = {
+        "artifactLocation": {"uri": quote(_relative(path), errors="surrogateescape")}
+    }
     line = place.removeprefix(":")
     if line.isdigit():
         physical["region"] = {"startLine": int(line)}
@@ -130,7 +162,12 @@ class DiffReport(Report):
         old, new = (LINE.findall(text) for text in (before, after))
         out = self._out
         for line in unified_diff(old, new, name, name):
-            text, end = line.removesuffix("\n"), "\n" if line.endswith("\n") else "\n\\ No newline at end of file\n"
-            text = redact(text)  # a line with a secret is no patch, which is safer than to print it
-            shown = one_line(text.expandtabs(4)) if out.isatty() else text  # patch needs the exact text
+            text, end = (
+                line.removesuffix("\n"),
+                "\n" if line.endswith("\n") else "\n\\ No newline at end of file\n",
+            )
+            # a line with a secret is no patch, which is safer than to print it
+            text = redact(text)
+            # patch needs the exact text
+            shown = one_line(text.expandtabs(4)) if out.isatty() else text
             out.write(writable(self._screen.paint(shown, *STYLES.get(line[0], ())), out) + end)

@@ -10,19 +10,29 @@ import yaml
 
 from grporecipe.errors import UserError
 from grporecipe.files import write_text
-from grporecipe.linting.linter import Diagnostic, Fix, JudgedText, LintResult, RuleSelection, judge_text
+from grporecipe.linting.linter import (
+    Diagnostic,
+    Fix,
+    JudgedText,
+    LintResult,
+    RuleSelection,
+    judge_text,
+)
 from grporecipe.project.repository import find_root
 from grporecipe.project.versions import Judged
 from grporecipe.reading.load import PYTHON, SHELLS, Options, load_text
 from grporecipe.reading.yaml_text import parse_nested, parse_yaml
 from grporecipe.redaction import masked
 
-MOST_ROUNDS = 50  # each round fixes one problem
+# each round fixes one problem
+MOST_ROUNDS = 50
 PLAIN = str.maketrans("", "", "_-/.")
-STEP = 2  # spaces of indentation of a new section
+# spaces of indentation of a new section
+STEP = 2
 BOM = "\ufeff"
 
-Entry = tuple[yaml.Node, yaml.Node]  # a key with its value
+# a key with its value
+Entry = tuple[yaml.Node, yaml.Node]
 
 
 @dataclass(frozen=True)
@@ -40,7 +50,9 @@ class FixedFile:
         return self.judged.results[0]
 
 
-def fix_file(path: Path, options: Options, selection: RuleSelection, unsafe: bool, write: bool = True) -> FixedFile:
+def fix_file(
+    path: Path, options: Options, selection: RuleSelection, unsafe: bool, write: bool = True
+) -> FixedFile:
     """Apply all allowed fixes, one at a time, each judged before the next. Write the file once."""
     original = load_text(path)
     judged = judge_text(path, original, options, selection)
@@ -53,11 +65,18 @@ def fix_file(path: Path, options: Options, selection: RuleSelection, unsafe: boo
             else "Python is not rewritten: see --diff, and change"
         )
         return FixedFile(judged, original, note=f"{what} these by hand" if wanted else "")
-    if len(judged.results) == 1:  # an edit must not change the version that judges the next fix
+    # an edit must not change the version that judges the next fix
+    if len(judged.results) == 1:
         recipe = judged.results[0].recipe
         options = replace(
             options,
-            judged=Judged(recipe.version, recipe.version_source, recipe.vendored, recipe.assumed, recipe.unchecked),
+            judged=Judged(
+                recipe.version,
+                recipe.version_source,
+                recipe.vendored,
+                recipe.assumed,
+                recipe.unchecked,
+            ),
         )
     changes: list[str] = []
     for _ in range(MOST_ROUNDS):
@@ -70,7 +89,10 @@ def fix_file(path: Path, options: Options, selection: RuleSelection, unsafe: boo
         target, folder = path.resolve(), (find_root(path) or path.parent).resolve()
         if not target.is_relative_to(folder):
             # A repository of others may hold links to the user's own files.
-            note = f"a link to {target}, outside of {folder}, was left alone. Run lint on {target} to fix that file"
+            note = (
+                f"a link to {target}, outside of {folder}, was left alone. Run lint on "
+                f"{target} to fix that file"
+            )
             return FixedFile(judge_text(path, original, options, selection), original, note=note)
         _write(path, original, judged.text)
     return FixedFile(judged, original, tuple(changes))
@@ -79,7 +101,9 @@ def fix_file(path: Path, options: Options, selection: RuleSelection, unsafe: boo
 def _step(
     path: Path, judged: JudgedText, options: Options, selection: RuleSelection, unsafe: bool
 ) -> tuple[JudgedText, str] | None:
-    """Apply the first fix that removes its problem and adds none. Return the judged text and the change, or None."""
+    """Apply the first fix that removes its problem and adds none. Return the judged text and the
+    change, or None.
+    """
     for number, diagnostic, fix in _all_fixes(judged, unsafe):
         edited = _edit_recipe(path, judged, number, fix.change)
         if edited is None or edited == judged.text:
@@ -99,13 +123,20 @@ def _all_fixes(judged: JudgedText, unsafe: bool) -> Iterator[tuple[int, Diagnost
                     yield number, diagnostic, fix
 
 
-def _edit_recipe(path: Path, judged: JudgedText, number: int, change: Mapping[str, Any]) -> str | None:
-    """Return the text after changing one of its recipes; None if more than these keys would change."""
+def _edit_recipe(
+    path: Path, judged: JudgedText, number: int, change: Mapping[str, Any]
+) -> str | None:
+    """Return the text after changing one of its recipes; None if more than these keys would
+    change.
+    """
     if path.suffix in PYTHON:
-        from grporecipe.reading.python.edit import edit_call  # few files are Python
+        # few files are Python
+        from grporecipe.reading.python.edit import edit_call
 
         return edit_call(path, judged.text, number, change)
-    return edit(judged.text, change, nested=judged.results[number].setting.framework.syntax == "dotted")
+    return edit(
+        judged.text, change, nested=judged.results[number].setting.framework.syntax == "dotted"
+    )
 
 
 def _is_better(before: JudgedText, after: JudgedText, code: str) -> bool:
@@ -114,18 +145,27 @@ def _is_better(before: JudgedText, after: JudgedText, code: str) -> bool:
         Counter(diagnostic.code for result in judged.results for diagnostic in result.diagnostics)
         for judged in (before, after)
     )
-    errors = {problem.code for result in after.results for problem in result.diagnostics if problem.severity == "error"}
+    errors = {
+        problem.code
+        for result in after.results
+        for problem in result.diagnostics
+        if problem.severity == "error"
+    }
     return new[code] < old[code] and all(new[other] <= old[other] for other in errors)
 
 
 def render_change(change: Mapping[str, Any], in_python: bool = False) -> str:
-    """Return a change as the user types it: ``old removed, key: value``, in Python ``key=value``."""
+    """Return a change as the user types it: ``old removed, key: value``, in Python
+    ``key=value``.
+    """
 
     def stated(key: str, value: Any) -> str:
         value = masked(key, value)
         return f"{key}={value!r}" if in_python else f"{key}: {render_value(value)}"
 
-    return ", ".join(f"{key} removed" if value is None else stated(key, value) for key, value in change.items())
+    return ", ".join(
+        f"{key} removed" if value is None else stated(key, value) for key, value in change.items()
+    )
 
 
 def _write(path: Path, original: str, text: str) -> None:
@@ -142,9 +182,11 @@ def _write(path: Path, original: str, text: str) -> None:
 
 
 def edit(text: str, change: Mapping[str, Any], nested: bool = False) -> str | None:
-    """Return the text after changing keys (None removes one); None if more than these keys would change.
+    """Return the text after changing keys (None removes one); None if more than these keys would
+    change.
 
-    Comments, order, quotes and line ends stay. The result is read back and compared. With ``nested``, keys are dotted paths.
+    Comments, order, quotes and line ends stay. The result is read back and compared. With
+    ``nested``, keys are dotted paths.
     """
     read, bom = (parse_nested if nested else parse_yaml), BOM * text.startswith(BOM)
     try:
@@ -159,32 +201,53 @@ def edit(text: str, change: Mapping[str, Any], nested: bool = False) -> str | No
                 is_same = _is_same(read(edited).config, new, value)
                 edited = _set(edited, new.split(".") if nested else [new], value, nested, is_same)
         return bom + edited if edited is not None and read(edited).config == wanted else None
-    except (UserError, RecursionError):  # comparing a mapping that contains itself does not end
+    except (UserError, RecursionError):
+        # comparing a mapping that contains itself does not end
         return None
 
 
-def _moves(before: Mapping[str, Any], change: Mapping[str, Any], nested: bool) -> list[tuple[str, str, Any]]:
-    """Return old key, new key and value. One removed and one added key are a rename in place, which keeps the comment."""
+def _moves(
+    before: Mapping[str, Any], change: Mapping[str, Any], nested: bool
+) -> list[tuple[str, str, Any]]:
+    """Return old key, new key and value. One removed and one added key are a rename in place, which
+    keeps the comment.
+    """
     gone = [key for key, value in change.items() if value is None and key in before]
     new = [key for key, value in change.items() if value is not None and key not in before]
     if len(gone) == len(new) == 1 and not nested:
-        rest = [(key, key, value) for key, value in change.items() if key in before and value is not None]
+        rest = [
+            (key, key, value)
+            for key, value in change.items()
+            if key in before and value is not None
+        ]
         return [(gone[0], new[0], change[new[0]]), *rest]
-    return [(key, key, value) for key, value in change.items() if value is not None or key in before]
+    return [
+        (key, key, value) for key, value in change.items() if value is not None or key in before
+    ]
 
 
 def _is_same(config: Mapping[str, Any], key: str, value: Any) -> bool:
     """Return whether a key already has this value with the same type."""
-    return key in config and value is not None and config[key] == value and type(config[key]) is type(value)
+    return (
+        key in config
+        and value is not None
+        and config[key] == value
+        and type(config[key]) is type(value)
+    )
 
 
 def _root(text: str) -> yaml.MappingNode | None:
-    node = yaml.compose(text, yaml.SafeLoader)  # the slow loader, because its marks count characters
+    # the slow loader, because its marks count characters
+    node = yaml.compose(text, yaml.SafeLoader)
     return node if isinstance(node, yaml.MappingNode) else None
 
 
 def _entries(section: yaml.MappingNode | None, name: str) -> list[Entry]:
-    return [] if section is None else [(key, value) for key, value in section.value if str(key.value) == name]
+    return (
+        []
+        if section is None
+        else [(key, value) for key, value in section.value if str(key.value) == name]
+    )
 
 
 def _rename(text: str, old: str, new: str) -> str | None:
@@ -196,7 +259,9 @@ def _rename(text: str, old: str, new: str) -> str | None:
 
 
 def _set(text: str, path: list[str], value: Any, nested: bool, is_same: bool) -> str | None:
-    """Set one key in place, or add it to the deepest existing section. Duplicates of it in a flat file are removed."""
+    """Set one key in place, or add it to the deepest existing section. Duplicates of it in a flat
+    file are removed.
+    """
     section, rest = _root(text), list(path)
     if section is None or (section.flow_style and not nested):
         return None
@@ -208,7 +273,8 @@ def _set(text: str, path: list[str], value: Any, nested: bool, is_same: bool) ->
     superfluous = [] if nested else entries[:-1]
     if entries and value is None:
         superfluous = entries[-1:] if nested else entries
-    for entry in reversed(superfluous):  # from the end, so that earlier marks stay valid
+    # from the end, so that earlier marks stay valid
+    for entry in reversed(superfluous):
         shorter = _without(text, section, entry)
         if shorter is None:
             return None
@@ -222,12 +288,15 @@ def _set(text: str, path: list[str], value: Any, nested: bool, is_same: bool) ->
     if is_same:
         return text
     old = entries[-1][1]
-    gap = " " if old.start_mark.index == old.end_mark.index else ""  # an empty value
+    # an empty value
+    gap = " " if old.start_mark.index == old.end_mark.index else ""
     return text[: old.start_mark.index] + gap + render_value(value) + text[_end(old) :]
 
 
 def _end(node: yaml.Node) -> int:
-    """Return the position after a value's last character; a block's mark is where the next key starts."""
+    """Return the position after a value's last character; a block's mark is where the next key
+    starts.
+    """
     if isinstance(node, yaml.CollectionNode) and not node.flow_style and node.value:
         last = node.value[-1]
         return _end(last[1] if isinstance(last, tuple) else last)
@@ -239,7 +308,8 @@ def _line_end(text: str, entry: Entry) -> int:
     key, value = entry
     end = max(_end(value), key.end_mark.index)
     while end > key.end_mark.index and text[end - 1] in " \t\r\n":
-        end -= 1  # a block scalar ends where the next key starts
+        # a block scalar ends where the next key starts
+        end -= 1
     newline = text.find("\n", end)
     return len(text) if newline < 0 else newline + 1
 
@@ -248,11 +318,19 @@ def _without(text: str, section: yaml.MappingNode, entry: Entry) -> str | None:
     """Return the text without the lines of one key; None if these lines hold anything else."""
     at = entry[0].start_mark.index
     start, end = text.rfind("\n", 0, at) + 1, _line_end(text, entry)
-    shared = any(start <= key.start_mark.index < end for key, _ in section.value if key is not entry[0])
-    return None if shared or section.flow_style or text[start:at].strip(" \t") else text[:start] + text[end:]
+    shared = any(
+        start <= key.start_mark.index < end for key, _ in section.value if key is not entry[0]
+    )
+    return (
+        None
+        if shared or section.flow_style or text[start:at].strip(" \t")
+        else text[:start] + text[end:]
+    )
 
 
-def _append(text: str, section: yaml.MappingNode, path: list[str], value: Any, nested: bool) -> str | None:
+def _append(
+    text: str, section: yaml.MappingNode, path: list[str], value: Any, nested: bool
+) -> str | None:
     """Add lines after a section's last entry at its indentation; in a flat file at the end."""
     if nested and (section.flow_style or not section.value):
         return None
@@ -265,7 +343,9 @@ def _append(text: str, section: yaml.MappingNode, path: list[str], value: Any, n
 
 
 def render_value(value: Any) -> str:
-    """Return a value as YAML 1.1 reads it back: floats with a dot, quotes around words that would otherwise change meaning."""
+    """Return a value as YAML 1.1 reads it back: floats with a dot, quotes around words that would
+    otherwise change meaning.
+    """
     if value is None or isinstance(value, bool):
         return "null" if value is None else str(value).lower()
     if isinstance(value, float):
@@ -273,10 +353,14 @@ def render_value(value: Any) -> str:
         mantissa, e, exponent = text.partition("e")
         return text if not e or "." in mantissa else f"{mantissa}.0e{exponent}"
     if isinstance(value, str):
-        plain = value.translate(PLAIN).isalnum() and value.isascii() and yaml.safe_load(value) == value
+        plain = (
+            value.translate(PLAIN).isalnum() and value.isascii() and yaml.safe_load(value) == value
+        )
         return value if plain else _dump(value, default_style='"')
     return _dump(value, default_flow_style=True) if isinstance(value, (list, dict)) else str(value)
 
 
 def _dump(value: Any, **style: Any) -> str:
-    return str(yaml.safe_dump(value, width=10**6, allow_unicode=True, sort_keys=False, **style)).strip()
+    return str(
+        yaml.safe_dump(value, width=10**6, allow_unicode=True, sort_keys=False, **style)
+    ).strip()

@@ -27,13 +27,17 @@ if TYPE_CHECKING:
 YAML = (".yaml", ".yml")
 PYTHON = (".py", ".ipynb")
 SUFFIXES = frozenset((*YAML, *SHELLS, *PYTHON))
-SWEEP = "sweep.yaml"  # in the folder of a sweep's results
+# in the folder of a sweep's results
+SWEEP = "sweep.yaml"
 SKIPPED = frozenset({"node_modules", "site-packages", "__pycache__"})
-# The recipes of a project's tests are short and unusual by intention: in folders only their errors are shown.
+# The recipes of a project's tests are short and unusual by intention: in folders only their errors
+# are shown.
 TESTS = frozenset({"tests", "test"})
-# Defaults that changed between releases of TRL: of a repository's recipes, only the first one is asked what it means.
+# Defaults that changed between releases of TRL: of a repository's recipes, only the first one is
+# asked what it means.
 ONCE = frozenset({"GK203", "GK204"})
-MARK = b"GRPO"  # a Python file that trains with GRPO names GRPOConfig or a class of its own
+# a Python file that trains with GRPO names GRPOConfig or a class of its own
+MARK = b"GRPO"
 
 
 class Target(NamedTuple):
@@ -61,19 +65,33 @@ def _walk(top: Path) -> Iterator[Path]:
         folders[:] = sorted(name for name in searched if not _is_ignored(here / name, specs))
         for name in sorted(files):
             path = here / name
-            if path.suffix in SUFFIXES and path.is_file() and _may_train(path) and not _is_ignored(path, specs):
+            if (
+                path.suffix in SUFFIXES
+                and path.is_file()
+                and _may_train(path)
+                and not _is_ignored(path, specs)
+            ):
                 yield path
 
 
 def _is_searched(here: Path, name: str) -> bool:
-    """Return whether a folder may hold recipes: not if hidden, a virtual environment, a cache or the results of a sweep."""
+    """Return whether a folder may hold recipes: not if hidden, a virtual environment, a cache or
+    the results of a sweep.
+    """
     there = here / name
     is_sweep = (there / "trials").is_dir() and (there / SWEEP).exists()
-    return not name.startswith(".") and name not in SKIPPED and not (there / "pyvenv.cfg").exists() and not is_sweep
+    return (
+        not name.startswith(".")
+        and name not in SKIPPED
+        and not (there / "pyvenv.cfg").exists()
+        and not is_sweep
+    )
 
 
 def _may_train(path: Path) -> bool:
-    """Return whether a file is worth reading, because a repository has thousands of Python files."""
+    """Return whether a file is worth reading, because a repository has thousands of Python
+    files.
+    """
     if path.suffix not in PYTHON:
         return True
     try:
@@ -91,7 +109,8 @@ def _ignored_above(top: Path) -> Iterator[tuple[Path, "GitIgnoreSpec"]]:
 
 
 def _ignored_in(folder: Path) -> Iterator[tuple[Path, "GitIgnoreSpec"]]:
-    from pathspec import GitIgnoreSpec  # only a folder needs it
+    # only a folder needs it
+    from pathspec import GitIgnoreSpec
 
     try:
         lines = (folder / ".gitignore").read_text(encoding="utf-8", errors="replace").splitlines()
@@ -105,7 +124,9 @@ def _is_ignored(path: Path, specs: dict[Path, "GitIgnoreSpec"]) -> bool:
     whole, ending = path.absolute(), "/" if path.is_dir() else ""
     for folder in whole.parents:
         if folder in specs:
-            verdict = specs[folder].check_file(whole.relative_to(folder).as_posix() + ending).include
+            verdict = (
+                specs[folder].check_file(whole.relative_to(folder).as_posix() + ending).include
+            )
             if verdict is not None:
                 return verdict
     return False
@@ -127,10 +148,15 @@ class LintOptions:
     no_color: bool = False
 
 
-def lint_files(paths: Iterable[Path], lint_options: LintOptions, out: TextIO, err: TextIO | None = None) -> int:
+def lint_files(
+    paths: Iterable[Path], lint_options: LintOptions, out: TextIO, err: TextIO | None = None
+) -> int:
     """Answer every file, and every recipe in a folder. Return the exit code of the worst answer."""
     err = err or sys.stderr
-    report, total = open_report(lint_options, out), output.Total(off={*lint_options.selection.ignore})
+    report, total = (
+        open_report(lint_options, out),
+        output.Total(off={*lint_options.selection.ignore}),
+    )
     refused, said = set[str](), defaultdict[Path | None, set[str]](set)
     told, progress = set[tuple[Path | None, str, str, str]](), Progress(err)
     for path, in_folder in find_targets(paths):
@@ -144,9 +170,12 @@ def lint_files(paths: Iterable[Path], lint_options: LintOptions, out: TextIO, er
                 _leave_out(total, path, error)
                 continue
             total.unusable += 1
-            if str(error) not in refused:  # settings apply to many files
+            # settings apply to many files
+            if str(error) not in refused:
                 report.refuse(path, str(error))
-                err.write(output.writable(f"error: {one_line(str(path))}: {one_line(str(error))}\n", err))
+                err.write(
+                    output.writable(f"error: {one_line(str(path))}: {one_line(str(error))}\n", err)
+                )
             if isinstance(error, BadSettings):
                 refused.add(str(error))
             continue
@@ -154,8 +183,11 @@ def lint_files(paths: Iterable[Path], lint_options: LintOptions, out: TextIO, er
             fixed = _only(fixed, lambda problem: problem.severity == "error")
         if in_folder:
             root = find_root(path)
-            fixed = _only(fixed, lambda problem, seen=frozenset(said[root]): problem.code not in seen)  # type: ignore[misc]
-            said[root] |= {problem.code for result in fixed.judged.results for problem in result.diagnostics} & ONCE
+            seen = frozenset(said[root])
+            fixed = _only(fixed, lambda problem, seen=seen: problem.code not in seen)  # type: ignore[misc]
+            said[root] |= {
+                problem.code for result in fixed.judged.results for problem in result.diagnostics
+            } & ONCE
             fixed = _told_once(fixed, root, told)
         progress.clear()
         _add(total, path, fixed, err)
@@ -172,7 +204,10 @@ def lint_files(paths: Iterable[Path], lint_options: LintOptions, out: TextIO, er
 def _only(fixed: FixedFile, keeps: Callable[[Diagnostic], bool]) -> FixedFile:
     """Return a judged file with some of its problems."""
     results = tuple(
-        replace(result, diagnostics=tuple(diagnostic for diagnostic in result.diagnostics if keeps(diagnostic)))
+        replace(
+            result,
+            diagnostics=tuple(diagnostic for diagnostic in result.diagnostics if keeps(diagnostic)),
+        )
         for result in fixed.judged.results
     )
     return replace(fixed, judged=replace(fixed.judged, results=results))
@@ -181,14 +216,21 @@ def _only(fixed: FixedFile, keeps: Callable[[Diagnostic], bool]) -> FixedFile:
 SET_IN = " (It is set in "
 
 
-def _told_once(fixed: FixedFile, root: Path | None, told: set[tuple[Path | None, str, str, str]]) -> FixedFile:
-    """Return a judged file without warnings that were told before, at another launch of the same recipe or script."""
+def _told_once(
+    fixed: FixedFile, root: Path | None, told: set[tuple[Path | None, str, str, str]]
+) -> FixedFile:
+    """Return a judged file without warnings that were told before, at another launch of the same
+    recipe or script.
+    """
 
     def is_new(result: LintResult, problem: Diagnostic) -> bool:
         message, _, place = problem.message.partition(SET_IN)
-        named = place.removesuffix(".)") or ("" if result.recipe.launch else result.recipe.file or "")
+        named = place.removesuffix(".)") or (
+            "" if result.recipe.launch else result.recipe.file or ""
+        )
         shown_by = Path(named).name
-        if not named and problem.line is None:  # no line of the script sets it, so each of its launches has it
+        # no line of the script sets it, so each of its launches has it
+        if not named and problem.line is None:
             shown_by = result.recipe.file or ""
         if problem.severity == "error" or not shown_by:
             return True
@@ -198,14 +240,19 @@ def _told_once(fixed: FixedFile, root: Path | None, told: set[tuple[Path | None,
         return not is_known
 
     results = tuple(
-        replace(result, diagnostics=tuple(problem for problem in result.diagnostics if is_new(result, problem)))
+        replace(
+            result,
+            diagnostics=tuple(problem for problem in result.diagnostics if is_new(result, problem)),
+        )
         for result in fixed.judged.results
     )
     return replace(fixed, judged=replace(fixed.judged, results=results))
 
 
 def _leave_out(total: output.Total, path: Path, error: UserError) -> None:
-    """Note a file of a folder that is not judged. One that mentions GRPO, or its keys, is named at the end."""
+    """Note a file of a folder that is not judged. One that mentions GRPO, or its keys, is named at
+    the end.
+    """
     if not isinstance(error, NotARecipe) and _speaks_of_grpo(path):
         total.unjudged.append(str(path))
     total.skipped[str(path)] = str(error)

@@ -1,8 +1,10 @@
-"""Judge a file: its recipes with their settings, every problem with fixes in the recipe's keys, and plans.
+"""Judge a file: its recipes with their settings, every problem with fixes in the recipe's keys, and
+plans.
 
-Comments switch rules off. ``# grposweep: ignore[GB101]`` applies to its line. On a separate line it applies to the next
-one, which in a script may be a command of many lines. ``# grposweep: ignore-file[GB101]`` applies to the whole file. Several
-codes are separated by commas, a family (``GB``) means all of its rules, and without brackets all rules are off.
+Comments switch rules off. ``# grposweep: ignore[GB101]`` applies to its line. On a separate line it
+applies to the next one, which in a script may be a command of many lines. ``# grposweep:
+ignore-file[GB101]`` applies to the whole file. Several codes are separated by commas, a family
+(``GB``) means all of its rules, and without brackets all rules are off.
 """
 
 import re
@@ -25,14 +27,32 @@ from grporecipe.project.settings import settings_for
 from grporecipe.reading.load import Options, parse_recipes, shown_text
 from grporecipe.rules.check import RECIPE_RULES, REGISTRY, Problem, RecipeRule, check, recipe_rules
 from grporecipe.rules.fixes import find_fixes
-from grporecipe.rules.keys import OF_DEFAULTS, accepting_releases, find_violations, older_releases, release_without
+from grporecipe.rules.keys import (
+    OF_DEFAULTS,
+    accepting_releases,
+    find_violations,
+    older_releases,
+    release_without,
+)
 from grporecipe.rules.registry import Change, Severity, Violation
 
-SIZES = {*planning.ROLLOUT_READS, "num_generations", "num_iterations"} - {"version", "processes", "data_processes"}
+SIZES = {*planning.ROLLOUT_READS, "num_generations", "num_iterations"} - {
+    "version",
+    "processes",
+    "data_processes",
+}
 STEP_SIZES = SIZES | {"prompts_per_step", "prompts_per_rollout"}
 LENGTHS = SIZES | {"max_steps", "epochs"}
-PLAN = ("completions_per_rollout", "prompts_per_rollout", "completions_per_step", "prompts_per_step", "steps_per_rollout",
-        "rollouts_per_epoch", "dropped_prompts", "total_steps")  # fmt: skip
+PLAN = (
+    "completions_per_rollout",
+    "prompts_per_rollout",
+    "completions_per_step",
+    "prompts_per_step",
+    "steps_per_rollout",
+    "rollouts_per_epoch",
+    "dropped_prompts",
+    "total_steps",
+)
 
 
 @dataclass(frozen=True)
@@ -56,7 +76,8 @@ class Diagnostic:
     keys: tuple[str, ...] = ()
     line: int | None = None
     fixes: tuple[Fix, ...] = ()
-    sources: Mapping[str, str] = field(default_factory=dict)  # of an error, by native key
+    # of an error, by native key
+    sources: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -70,7 +91,10 @@ class LintResult:
 
     def __repr__(self) -> str:
         """Return framework, file and codes, because setting and plan have a hundred fields."""
-        codes = ", ".join(f"{problem.code} {problem.severity}" for problem in self.diagnostics) or "no problems"
+        codes = (
+            ", ".join(f"{problem.code} {problem.severity}" for problem in self.diagnostics)
+            or "no problems"
+        )
         return f"<LintResult {self.recipe.file or self.recipe.framework}: {codes}>"
 
     @property
@@ -92,18 +116,25 @@ class RuleSelection:
 
 
 def select_rules(select: Iterable[str] = (), ignore: Iterable[str] = ()) -> RuleSelection:
-    """Return rules by codes or families (``GB101``, ``GB``), comma-separated or not. An unknown one raises UserError."""
+    """Return rules by codes or families (``GB101``, ``GB``), comma-separated or not. An unknown one
+    raises UserError.
+    """
     return RuleSelection(_codes(select), _codes(ignore))
 
 
 def _codes(items: Iterable[str]) -> tuple[str, ...]:
     codes = sorted({**REGISTRY, **RECIPE_RULES})
     chosen: list[str] = []
-    for wanted in (part.strip().upper() for item in items for part in item.split(",") if part.strip()):
+    for wanted in (
+        part.strip().upper() for item in items for part in item.split(",") if part.strip()
+    ):
         meant = [code for code in codes if code.startswith(wanted)]
         if not meant:
             families = ", ".join(sorted({code[:2] for code in codes}))
-            raise UserError(f"{wanted}: no rule or family of this name. Families are {families}; see grposweep rules.")
+            raise UserError(
+                f"{wanted}: no rule or family of this name. Families are {families}; see "
+                "grposweep rules."
+            )
         chosen += meant
     return tuple(sorted(set(chosen)))
 
@@ -112,7 +143,9 @@ EVERYTHING = RuleSelection()
 OWN_BATCHES = "GV112"
 
 
-def lint_recipe(recipe: Recipe, selection: RuleSelection = EVERYTHING, with_fixes: bool = True) -> LintResult:
+def lint_recipe(
+    recipe: Recipe, selection: RuleSelection = EVERYTHING, with_fixes: bool = True
+) -> LintResult:
     """Return every problem of a recipe, by line, then code."""
     reading = read_recipe(recipe)
     setting = reading.setting
@@ -129,59 +162,101 @@ def lint_recipe(recipe: Recipe, selection: RuleSelection = EVERYTHING, with_fixe
         if rule.code in recipe.unchecked:
             diagnostics += [_unchecked(recipe, rule.code)] if find_violations(rule, recipe) else []
         elif selection.has(rule.code):
-            broken = [violation for violation in find_violations(rule, recipe) if not _is_of_unset(violation, recipe)]
+            broken = [
+                violation
+                for violation in find_violations(rule, recipe)
+                if not _is_of_unset(violation, recipe)
+            ]
             if rule.severity == "error" and broken:
                 broken = _certain(rule, broken, recipe)
-            diagnostics += [_of_recipe(reading, recipe, rule, violation, with_fixes) for violation in broken]
+            diagnostics += [
+                _of_recipe(reading, recipe, rule, violation, with_fixes) for violation in broken
+            ]
     if recipe.launch is None and recipe.file is not None and FRAMEWORKS[recipe.framework].is_dotted:
-        diagnostics = [each for each in diagnostics if each.code.startswith("GV") or not _is_overridden(each, recipe)]
-    key = FRAMEWORKS[recipe.framework].only_evaluates
-    if key and values_of(recipe).flag(key):  # no optimizer step: advice on training says nothing
         diagnostics = [
-            problem for problem in diagnostics if problem.severity == "error" or problem.code.startswith("GV")
+            each
+            for each in diagnostics
+            if each.code.startswith("GV") or not _is_overridden(each, recipe)
+        ]
+    key = FRAMEWORKS[recipe.framework].only_evaluates
+    # no optimizer step: advice on training says nothing
+    if key and values_of(recipe).flag(key):
+        diagnostics = [
+            problem
+            for problem in diagnostics
+            if problem.severity == "error" or problem.code.startswith("GV")
         ]
     if _holds_defaults(recipe):
         diagnostics = [
-            problem for problem in diagnostics if problem.severity == "error" and problem.code.startswith("GV")
+            problem
+            for problem in diagnostics
+            if problem.severity == "error" and problem.code.startswith("GV")
         ]
     diagnostics = _without_idle_advice(diagnostics, setting)
-    diagnostics = [replace(problem, message=recipe.without_secrets(problem.message)) for problem in diagnostics]
+    diagnostics = [
+        replace(problem, message=recipe.without_secrets(problem.message)) for problem in diagnostics
+    ]
     diagnostics.sort(key=lambda diagnostic: (diagnostic.line or 0, diagnostic.code))
     return LintResult(recipe, setting, tuple(diagnostics), plan_numbers(setting, reading.unknown))
 
 
 def _without_idle_advice(diagnostics: list[Diagnostic], setting: Setting) -> list[Diagnostic]:
-    """Leave out advice (GA) on a quantity that an error is about: its numbers mean nothing until that is corrected."""
+    """Leave out advice (GA) on a quantity that an error is about: its numbers mean nothing until
+    that is corrected.
+    """
     wrong = {key for problem in diagnostics if problem.severity == "error" for key in problem.keys}
 
     def rests_on(problem: Diagnostic) -> set[str]:
         rule = REGISTRY.get(problem.code)
-        return {*problem.keys, *(setting.key(name) for name in (rule.reads & STEP_SIZES if rule is not None else ()))}
+        return {
+            *problem.keys,
+            *(setting.key(name) for name in (rule.reads & STEP_SIZES if rule is not None else ())),
+        }
 
     return [
-        problem for problem in diagnostics if not problem.code.startswith("GA") or wrong.isdisjoint(rests_on(problem))
+        problem
+        for problem in diagnostics
+        if not problem.code.startswith("GA") or wrong.isdisjoint(rests_on(problem))
     ]
 
 
-def _problems(reading: ParsedRecipe, selection: RuleSelection, is_part: bool = False) -> list[Problem]:
+def _problems(
+    reading: ParsedRecipe, selection: RuleSelection, is_part: bool = False
+) -> list[Problem]:
     """Return the problems that rules find, without those that depend on an unreadable field."""
     problems = check(reading.setting, selection.ignore, selection.select)
-    if is_part:  # one of the keys is in another file, or on a command line
-        problems = [problem for problem in problems if {*problem.broken.fields} <= reading.setting.given]
+    # one of the keys is in another file, or on a command line
+    if is_part:
+        problems = [
+            problem for problem in problems if {*problem.broken.fields} <= reading.setting.given
+        ]
     return [problem for problem in problems if not problem.rule.reads & reading.unknown]
 
 
-def _not_judged(recipe: Recipe, reading: ParsedRecipe, selection: RuleSelection) -> Iterator[Diagnostic]:
-    """Yield a note that names the errors which rest on what the trainer's own source changes, and the place that shows it."""
+def _not_judged(
+    recipe: Recipe, reading: ParsedRecipe, selection: RuleSelection
+) -> Iterator[Diagnostic]:
+    """Yield a note that names the errors which rest on what the trainer's own source changes, and
+    the place that shows it.
+    """
     if not (recipe.assumed or recipe.unchecked):
         return
-    errors = [each for each in check(reading.setting, selection.ignore, selection.select) if each.severity == "error"]
+    errors = [
+        each
+        for each in check(reading.setting, selection.ignore, selection.select)
+        if each.severity == "error"
+    ]
     for key, place in recipe.assumed.items():
         fields = fields_behind(FRAMEWORKS[recipe.framework], recipe, {key})
         codes = [each.code for each in errors if each.rule.reads & fields]
         if codes:
             need = "needs" if len(codes) == 1 else "need"
-            yield Diagnostic("GV106", "note", f"not judged: {', '.join(codes)} {need} {key}, but {place}.", (key,))
+            yield Diagnostic(
+                "GV106",
+                "note",
+                f"not judged: {', '.join(codes)} {need} {key}, but {place}.",
+                (key,),
+            )
     yield from (_unchecked(recipe, each.code) for each in errors if each.code in recipe.unchecked)
 
 
@@ -195,7 +270,9 @@ def _is_overridden(problem: Diagnostic, recipe: Recipe) -> bool:
 
 
 def _is_declared(problem: Problem, recipe: Recipe) -> bool:
-    """Return whether a problem is about unset keys for which the launched program has defaults of its own."""
+    """Return whether a problem is about unset keys for which the launched program has defaults of
+    its own.
+    """
     s, fields = problem.setting, problem.broken.fields
     declared = recipe.code.declares if recipe.code is not None else {}
     return s.given.isdisjoint(fields) and any(s.key(name) in declared for name in fields)
@@ -209,21 +286,29 @@ def _of_setting(
     def native(change: Change) -> dict[str, Any] | None:
         return spell_keys(dict(change), recipe, setting)
 
-    solved = find_fixes(setting, problem, selection.ignore, lambda change: bool(native(change))) if with_fixes else ()
+    solved = (
+        find_fixes(setting, problem, selection.ignore, lambda change: bool(native(change)))
+        if with_fixes
+        else ()
+    )
     for fix in solved:
         change = native(dict(fix.change))
         # Two changes of a setting may change the same key of the recipe.
         if change and all(change != known.change for known in fixes):
             fixes.append(Fix(change, fix.safe))
     fields = problem.broken.fields
-    blamed = [name for name in fields if name in setting.given or getattr(setting, name) is not None]
+    blamed = [
+        name for name in fields if name in setting.given or getattr(setting, name) is not None
+    ]
     keys = tuple(dict.fromkeys(setting.key(name) for name in blamed))
     line = next((setting.lines[name] for name in fields if name in setting.lines), None)
     message = _message(problem.broken, bool(fixes)) + _where(recipe, keys, line)
     others = accepting_releases(recipe, problem.rule) if problem.severity != "note" else []
     if not others:
         is_guess = problem.code in OF_DEFAULTS and not recipe.version_source.known
-        sources = sources_of(recipe, setting, problem.rule.reads) if problem.severity == "error" else {}
+        sources = (
+            sources_of(recipe, setting, problem.rule.reads) if problem.severity == "error" else {}
+        )
         shown: Severity = "note" if is_guess else problem.severity
         return Diagnostic(problem.code, shown, message, keys, line, tuple(fixes), sources)
     severity: Severity = "warning" if problem.severity == "error" else "note"
@@ -236,7 +321,9 @@ def _of_recipe(
 ) -> Diagnostic:
     fixes: list[Fix] = []
     for change in broken.suggestions if with_fixes else ():
-        if all(change != known.change for known in fixes) and is_valid_fix(recipe, reading, rule, change):
+        if all(change != known.change for known in fixes) and is_valid_fix(
+            recipe, reading, rule, change
+        ):
             fixes.append(Fix(change, broken.without_effect >= change.keys()))
     line = next((recipe.lines[key] for key in broken.fields if key in recipe.lines), None)
     if rule.code == "GV107" and recipe.launch:
@@ -256,27 +343,44 @@ def _guess(recipe: Recipe, others: Sequence[Version]) -> str:
     return f" ({text(recipe.version)} is assumed; {which} it.)"
 
 
-def _of_older(recipe: Recipe, selection: RuleSelection, known: Collection[str]) -> Iterator[Diagnostic]:
+def _of_older(
+    recipe: Recipe, selection: RuleSelection, known: Collection[str]
+) -> Iterator[Diagnostic]:
     """Yield what older releases of a required range refuse and the judged one takes, as notes."""
     refusing: dict[str, list[tuple[Version, Problem, Setting]]] = {}
     for release in older_releases(recipe):
         reading = read_recipe(replace(recipe, version=release))
         for problem in _problems(reading, selection, _is_part(recipe)):
-            if problem.severity == "error" and problem.code not in known and "version" in problem.rule.reads:
+            if (
+                problem.severity == "error"
+                and problem.code not in known
+                and "version" in problem.rule.reads
+            ):
                 refusing.setdefault(problem.code, []).append((release, problem, reading.setting))
     for cases in refusing.values():
         newest, problem, setting = cases[-1]
-        shown = _of_setting(replace(recipe, version=newest), setting, problem, RuleSelection(), with_fixes=False)
+        shown = _of_setting(
+            replace(recipe, version=newest), setting, problem, RuleSelection(), with_fixes=False
+        )
         span = text(newest) if len(cases) == 1 else f"{text(cases[0][0])} to {text(newest)}"
         trainer = FRAMEWORKS[recipe.framework].traits.display_name
         why = f" (In {trainer} {span} only, which {recipe.version_source.text} allows.)"
-        yield replace(shown, severity="note", message=_message(problem.broken, has_repairs=False) + why)
+        yield replace(
+            shown, severity="note", message=_message(problem.broken, has_repairs=False) + why
+        )
 
 
 def _is_of_unset(broken: Violation, recipe: Recipe) -> bool:
     """Return whether a problem is about keys without a value that a command line may still set."""
-    stated = {*(str(key).lstrip("+~") for key, value in recipe.config.items() if value is not None), *recipe.unresolved}
-    return bool((recipe.may_have_more or _is_part(recipe)) and broken.fields and stated.isdisjoint(broken.fields))
+    stated = {
+        *(str(key).lstrip("+~") for key, value in recipe.config.items() if value is not None),
+        *recipe.unresolved,
+    }
+    return bool(
+        (recipe.may_have_more or _is_part(recipe))
+        and broken.fields
+        and stated.isdisjoint(broken.fields)
+    )
 
 
 def _certain(rule: RecipeRule, broken: Sequence[Violation], recipe: Recipe) -> list[Violation]:
@@ -287,16 +391,24 @@ def _certain(rule: RecipeRule, broken: Sequence[Violation], recipe: Recipe) -> l
 
 
 def _is_part(recipe: Recipe) -> bool:
-    """Return whether a Hydra configuration completes it that is not known: a file, or a launch of a program of its own."""
+    """Return whether a Hydra configuration completes it that is not known: a file, or a launch of a
+    program of its own.
+    """
     framework = FRAMEWORKS[recipe.framework]
     if recipe.launch is not None:
-        is_open = not recipe.base or "defaults" in recipe.config or recipe.config.keys() <= recipe.lines.keys()
+        is_open = (
+            not recipe.base
+            or "defaults" in recipe.config
+            or recipe.config.keys() <= recipe.lines.keys()
+        )
         return is_open and framework.is_composed is not None and not framework.is_composed(recipe)
     return recipe.file is not None and bool(framework.config_defaults)
 
 
 def _holds_defaults(recipe: Recipe) -> bool:
-    """Return whether it is a program's own default configuration. Only its keys are judged: launches set the values."""
+    """Return whether it is a program's own default configuration. Only its keys are judged:
+    launches set the values.
+    """
     pattern = FRAMEWORKS[recipe.framework].own_configs
     if pattern is None or recipe.launch is not None or recipe.file is None:
         return False
@@ -305,16 +417,26 @@ def _holds_defaults(recipe: Recipe) -> bool:
 
 def _message(broken: Violation, has_repairs: bool) -> str:
     """Return the message: the setting, the reason, and advice if no verified change exists."""
-    return f"{broken.what}: {broken.why}." if has_repairs else f"{broken.what}: {broken.why}. {broken.instead}"
+    return (
+        f"{broken.what}: {broken.why}."
+        if has_repairs
+        else f"{broken.what}: {broken.why}. {broken.instead}"
+    )
 
 
 def _where(recipe: Recipe, keys: tuple[str, ...], line: int | None) -> str:
     """Name the file of a key that a script's own recipe sets."""
     named = recipe.launch.config if recipe.launch else ""
-    return f" (It is set in {named}.)" if named and line is None and any(key in recipe.config for key in keys) else ""
+    return (
+        f" (It is set in {named}.)"
+        if named and line is None and any(key in recipe.config for key in keys)
+        else ""
+    )
 
 
-def is_valid_fix(recipe: Recipe, reading: ParsedRecipe, rule: RecipeRule, change: Mapping[str, Any]) -> bool:
+def is_valid_fix(
+    recipe: Recipe, reading: ParsedRecipe, rule: RecipeRule, change: Mapping[str, Any]
+) -> bool:
     """Return whether a change of keys removes its problem and breaks nothing that held before."""
     after = changed(recipe, change)
     touched = set(change)
@@ -322,8 +444,19 @@ def is_valid_fix(recipe: Recipe, reading: ParsedRecipe, rule: RecipeRule, change
         return False
     new = read_recipe(after)
     if new.setting != reading.setting or new.unknown != reading.unknown:
-        before = {problem.code for problem in _problems(reading, EVERYTHING) if problem.severity == "error"}
-        if not {problem.code for problem in _problems(new, EVERYTHING) if problem.severity == "error"} <= before:
+        before = {
+            problem.code
+            for problem in _problems(reading, EVERYTHING)
+            if problem.severity == "error"
+        }
+        if (
+            not {
+                problem.code
+                for problem in _problems(new, EVERYTHING)
+                if problem.severity == "error"
+            }
+            <= before
+        ):
             return False
     refused = _errors_about(after, touched)
     return not refused or refused <= _errors_about(recipe, touched)
@@ -331,37 +464,60 @@ def is_valid_fix(recipe: Recipe, reading: ParsedRecipe, rule: RecipeRule, change
 
 def _errors_about(recipe: Recipe, keys: Collection[str]) -> set[str]:
     """Return the codes of the recipe rules on sizes whose errors name one of these keys."""
-    of_sizes = [rule for rule in recipe_rules(recipe) if rule.code[:2] in ("GB", "GT") and rule.severity == "error"]
-    violations = [(rule.code, broken) for rule in of_sizes for broken in find_violations(rule, recipe)]
+    of_sizes = [
+        rule
+        for rule in recipe_rules(recipe)
+        if rule.code[:2] in ("GB", "GT") and rule.severity == "error"
+    ]
+    violations = [
+        (rule.code, broken) for rule in of_sizes for broken in find_violations(rule, recipe)
+    ]
     return {code for code, broken in violations if not set(broken.fields).isdisjoint(keys)}
 
 
 def changed(recipe: Recipe, change: Mapping[str, Any]) -> Recipe:
     """Return the recipe after a change of keys."""
     config = {key: value for key, value in recipe.config.items() if key not in change}
-    config |= {key: value for key, value in change.items() if value is not None and key != "processes"}
+    config |= {
+        key: value for key, value in change.items() if value is not None and key != "processes"
+    }
     twice = tuple(item for item in recipe.duplicates if item.key not in change)
-    return replace(recipe, config=config, processes=change.get("processes", recipe.processes), duplicates=twice)
+    return replace(
+        recipe, config=config, processes=change.get("processes", recipe.processes), duplicates=twice
+    )
 
 
 def plan_numbers(s: Setting, unknown: frozenset[str] = frozenset()) -> dict[str, Any]:
     """Return the plan's numbers; None if something is unknown or the batch is invalid."""
     plan: dict[str, Any] = dict.fromkeys(PLAN)
-    sizes = (s.per_device_train_batch_size, s.gradient_accumulation_steps, s.num_iterations, s.num_generations)
-    given = [size for size in (s.steps_per_generation, s.generation_batch_size, s.processes) if size is not None]
+    sizes = (
+        s.per_device_train_batch_size,
+        s.gradient_accumulation_steps,
+        s.num_iterations,
+        s.num_generations,
+    )
+    given = [
+        size
+        for size in (s.steps_per_generation, s.generation_batch_size, s.processes)
+        if size is not None
+    ]
     if unknown & SIZES or min(*sizes, *given) < 1:
         return plan
     rollout, prompts = planning.completions_per_rollout(s), planning.prompts_per_rollout(s)
     plan["completions_per_rollout"] = rollout
     plan["completions_per_step"] = planning.stated_completions_per_step(s)
     if (rollout is not None and prompts is None) or planning.micro_steps_per_generation(s) < 1:
-        return plan  # groups are not whole: TRL refuses it, so further numbers are meaningless
+        # groups are not whole: TRL refuses it, so further numbers are meaningless
+        return plan
     plan["prompts_per_rollout"] = prompts
     if s.processes is not None:
         plan["prompts_per_step"] = _plain(plan["completions_per_step"] / s.num_generations)
     if s.processes is not None or s.generation_batch_size is None:
         plan["steps_per_rollout"] = _plain(float(planning.steps_per_rollout(s)))
-    plan["rollouts_per_epoch"], plan["dropped_prompts"] = planning.rollouts_per_epoch(s), planning.dropped_prompts(s)
+    plan["rollouts_per_epoch"], plan["dropped_prompts"] = (
+        planning.rollouts_per_epoch(s),
+        planning.dropped_prompts(s),
+    )
     if not unknown & LENGTHS and (s.max_steps or s.epochs is None or s.epochs > 0):
         plan["total_steps"] = planning.total_steps(s)
     return plan
@@ -374,19 +530,24 @@ def _plain(number: float) -> float:
 
 NAME = "grposweep:"
 COMMENT = re.compile(rf"#\s*{NAME}\s*ignore(-file)?(?![\w-])(?:\s*\[([^\]]*)\])?")
-ALL = ("",)  # a prefix of every code
+# a prefix of every code
+ALL = ("",)
 
 
 @dataclass(frozen=True)
 class Comment:
-    """One comment: the prefixes of the codes that it switches off, and its lines (None: the whole file)."""
+    """One comment: the prefixes of the codes that it switches off, and its lines (None: the whole
+    file).
+    """
 
     line: int
     codes: tuple[str, ...]
     reach: range | None
 
     def covers(self, result: LintResult, diagnostic: Diagnostic) -> bool:
-        """Return whether it switches a problem off, by the line of any key that the problem blames."""
+        """Return whether it switches a problem off, by the line of any key that the problem
+        blames.
+        """
         if not diagnostic.code.startswith(self.codes):
             return False
         if self.reach is None:
@@ -396,7 +557,9 @@ class Comment:
 
 
 def read_comments(text: str, show: Callable[[], str]) -> tuple[Comment, ...]:
-    """Return the comments of a file that switch rules off; ``show`` maps the text to the lines of its recipes."""
+    """Return the comments of a file that switch rules off; ``show`` maps the text to the lines of
+    its recipes.
+    """
     if NAME not in text:
         return ()
     lines = show().replace("\r\n", "\n").split("\n")
@@ -411,7 +574,9 @@ def read_comments(text: str, show: Callable[[], str]) -> tuple[Comment, ...]:
 
 
 def _reach(lines: Sequence[str], number: int, is_alone: bool) -> range:
-    """Return the lines that a comment applies to: the command of its line, or of the first line after the comments."""
+    """Return the lines that a comment applies to: the command of its line, or of the first line
+    after the comments.
+    """
     if is_alone:
         while number < len(lines) and lines[number - 1].lstrip().startswith("#"):
             number += 1
@@ -426,14 +591,20 @@ def _reach(lines: Sequence[str], number: int, is_alone: bool) -> range:
 def unknown_codes(comments: Sequence[Comment]) -> list[tuple[int, str]]:
     """Return line and text of each code that is neither a rule nor a family."""
     known = (*REGISTRY, *RECIPE_RULES)
-    return [(comment.line, code) for comment in comments for code in comment.codes
-            if not any(name.startswith(code) for name in known)]  # fmt: skip
+    return [
+        (comment.line, code)
+        for comment in comments
+        for code in comment.codes
+        if not any(name.startswith(code) for name in known)
+    ]
 
 
 def silence(result: LintResult, comments: Sequence[Comment]) -> LintResult:
     """Return a result without the problems that comments switch off."""
     kept = tuple(
-        problem for problem in result.diagnostics if not any(comment.covers(result, problem) for comment in comments)
+        problem
+        for problem in result.diagnostics
+        if not any(comment.covers(result, problem) for comment in comments)
     )
     return replace(result, diagnostics=kept)
 
@@ -442,8 +613,8 @@ def silence(result: LintResult, comments: Sequence[Comment]) -> LintResult:
 class JudgedText:
     """The recipes of a text with their problems.
 
-    ``silenced`` counts problems that comments switched off. ``unknown`` holds line and code of codes that do not exist.
-    ``off`` are the rules that are ignored.
+    ``silenced`` counts problems that comments switched off. ``unknown`` holds line and code of
+    codes that do not exist. ``off`` are the rules that are ignored.
     """
 
     text: str
@@ -461,15 +632,17 @@ def judge_text(path: Path, text: str, options: Options, selection: RuleSelection
     if not comments:
         return JudgedText(text, tuple(results), off=selection.ignore)
     kept = tuple(silence(result, comments) for result in results)
-    silenced = sum(len(result.diagnostics) for result in results) - sum(len(result.diagnostics) for result in kept)
+    silenced = sum(len(result.diagnostics) for result in results) - sum(
+        len(result.diagnostics) for result in kept
+    )
     return JudgedText(text, kept, silenced, unknown_codes(comments), selection.ignore)
 
 
 def select_for(path: Path, selection: RuleSelection) -> RuleSelection:
     """Return the rules that are on for a file: by the command line, then by its project's settings.
 
-    ``--select`` replaces the settings' selection, and rules that it names are on even if the settings ignore them. ``--ignore``
-    adds to the settings'.
+    ``--select`` replaces the settings' selection, and rules that it names are on even if the
+    settings ignore them. ``--ignore`` adds to the settings'.
     """
     settings = settings_for(path)
     if not settings.select and not settings.ignore:

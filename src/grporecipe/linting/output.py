@@ -22,19 +22,32 @@ from grporecipe.reading.load import shown_text
 from grporecipe.redaction import masked, redact
 from grporecipe.terminal import one_line
 
-RED, YELLOW, GREEN, BOLD, DIM, PLAIN = "\x1b[31m", "\x1b[33m", "\x1b[32m", "\x1b[1m", "\x1b[2m", "\x1b[0m"
+RED, YELLOW, GREEN, BOLD, DIM, PLAIN = (
+    "\x1b[31m",
+    "\x1b[33m",
+    "\x1b[32m",
+    "\x1b[1m",
+    "\x1b[2m",
+    "\x1b[0m",
+)
 INDENT = "    "
 MOST_NAMED = 5
-OTHER = re.compile(r"(?:this is an? |it launches )(\S+)(?: configuration)?, which grposweep does not read")
+OTHER = re.compile(
+    r"(?:this is an? |it launches )(\S+)(?: configuration)?, which grposweep does not read"
+)
 
 
 class Screen:
-    """Where text goes: its width, and whether in colour (on a terminal, or if FORCE_COLOR is set)."""
+    """Where text goes: its width, and whether in colour (on a terminal, or if FORCE_COLOR is
+    set).
+    """
 
     def __init__(self, out: TextIO, no_color: bool = False):
         self.out = out
         self.colours = not no_color and (out.isatty() or bool(os.environ.get("FORCE_COLOR")))
-        self.width = min(max(shutil.get_terminal_size((80, 24)).columns, 40), 120) if out.isatty() else 80
+        self.width = (
+            min(max(shutil.get_terminal_size((80, 24)).columns, 40), 120) if out.isatty() else 80
+        )
 
     def paint(self, text: str, *styles: str) -> str:
         """Return the text styled on a terminal, plain elsewhere."""
@@ -46,13 +59,21 @@ class Screen:
 
     def wrap(self, text: str, head: str = INDENT, *styles: str) -> None:
         """Print a paragraph, with further lines indented under the first."""
-        lines = textwrap.fill(text, self.width, initial_indent=head, subsequent_indent=" " * len(head), break_on_hyphens=False,
-                              break_long_words=False)  # fmt: skip
+        lines = textwrap.fill(
+            text,
+            self.width,
+            initial_indent=head,
+            subsequent_indent=" " * len(head),
+            break_on_hyphens=False,
+            break_long_words=False,
+        )
         self.say(self.paint(lines, *styles) if styles else lines)
 
 
 def show_file(screen: Screen, fixed: FixedFile, lines: Sequence[str]) -> None:
-    """Print one file: what was written into it, then what is left; nothing if there is no problem."""
+    """Print one file: what was written into it, then what is left; nothing if there is no
+    problem.
+    """
     name = one_line(fixed.result.recipe.file or "-")
     for change in fixed.changes:
         screen.say(f"{screen.paint(name, BOLD)}: {screen.paint('fixed', GREEN)} {one_line(change)}")
@@ -70,7 +91,9 @@ def show_file(screen: Screen, fixed: FixedFile, lines: Sequence[str]) -> None:
 
 
 def is_written(recipe: Recipe) -> bool:
-    """Return whether ``--fix`` writes into the recipe's file. It edits neither scripts nor Python."""
+    """Return whether ``--fix`` writes into the recipe's file. It edits neither scripts nor
+    Python.
+    """
     return recipe.launch is None and not recipe.in_python
 
 
@@ -80,21 +103,30 @@ def start_of(recipe: Recipe, fixed: FixedFile) -> int | None:
 
 
 def place_of(recipe: Recipe, line: int | None) -> str:
-    """Return a line as a suffix of a file name: ``:12``, in a notebook ``:cell 3:2``, empty without a line."""
+    """Return a line as a suffix of a file name: ``:12``, in a notebook ``:cell 3:2``, empty without
+    a line.
+    """
     if not line:
         return ""
     cell, inside = recipe.place(line)
     return f":{inside}" if cell is None else f":cell {cell}:{inside}"
 
 
-def show_diagnostic(screen: Screen, place: str, diagnostic: Diagnostic, lines: Sequence[str], recipe: Recipe) -> None:
-    """Print ``recipe.yaml:12: GB101 error``, the line, the reason and the fixes; those that --fix writes are marked safe."""
+def show_diagnostic(
+    screen: Screen, place: str, diagnostic: Diagnostic, lines: Sequence[str], recipe: Recipe
+) -> None:
+    """Print ``recipe.yaml:12: GB101 error``, the line, the reason and the fixes; those that --fix
+    writes are marked safe.
+    """
     if diagnostic.severity == "note":
         screen.wrap(one_line(f"{place} {diagnostic.code} note: {diagnostic.message}"), "", DIM)
         _show_fixes(screen, diagnostic, recipe)
         return
     colour = RED if diagnostic.severity == "error" else YELLOW
-    screen.say(f"{screen.paint(place, BOLD)} {screen.paint(f'{diagnostic.code} {diagnostic.severity}', colour)}")
+    screen.say(
+        f"{screen.paint(place, BOLD)} "
+        f"{screen.paint(f'{diagnostic.code} {diagnostic.severity}', colour)}"
+    )
     if diagnostic.line and diagnostic.line <= len(lines):
         number = f"{place.rstrip(':').rpartition(':')[2]:>4} | "
         source = recipe.without_secrets(redact(one_line(lines[diagnostic.line - 1].expandtabs(4))))
@@ -108,11 +140,15 @@ def show_diagnostic(screen: Screen, place: str, diagnostic: Diagnostic, lines: S
 def _show_fixes(screen: Screen, diagnostic: Diagnostic, recipe: Recipe) -> None:
     for n, fix in enumerate(diagnostic.fixes):
         mark = " (safe)" * (fix.safe and is_written(recipe))
-        screen.wrap(one_line(render_fix(fix, recipe)), f"{INDENT}{'fix' if n == 0 else ' or'}{mark}: ")
+        screen.wrap(
+            one_line(render_fix(fix, recipe)), f"{INDENT}{'fix' if n == 0 else ' or'}{mark}: "
+        )
 
 
 def render_fix(fix: Fix, recipe: Recipe) -> str:
-    """Return a fix as the user types it: in YAML, in Python, or as words of the command in a script."""
+    """Return a fix as the user types it: in YAML, in Python, or as words of the command in a
+    script.
+    """
     if set(fix.change) == {"processes"}:
         return f"launch {fix.change['processes']} processes"
     if recipe.launch is None:
@@ -121,7 +157,9 @@ def render_fix(fix: Fix, recipe: Recipe) -> str:
 
 
 def _as_word(key: str, value: Any, recipe: Recipe) -> str:
-    """Return a change of a script as a flag or an override; of a key in the file that the script names as YAML."""
+    """Return a change of a script as a flag or an override; of a key in the file that the script
+    names as YAML.
+    """
     if value is None:
         return f"{key} removed"
     value = masked(key, value)
@@ -130,7 +168,8 @@ def _as_word(key: str, value: Any, recipe: Recipe) -> str:
     listed = value if isinstance(value, list) else [value]
     words = [one if isinstance(one, str) else render_value(one) for one in listed]
     if FRAMEWORKS[recipe.framework].is_dotted:
-        return f"{key}={shlex.quote('[' + ','.join(words) + ']' if isinstance(value, list) else words[0])}"
+        text = f"[{','.join(words)}]" if isinstance(value, list) else words[0]
+        return f"{key}={shlex.quote(text)}"
     return f"--{key} {' '.join(map(shlex.quote, words))}"
 
 
@@ -138,8 +177,8 @@ def _as_word(key: str, value: Any, recipe: Recipe) -> str:
 class Total:
     """The sums over all files, for the closing line and the exit code.
 
-    ``off`` are rules that some file ignores. ``skipped`` are files of folders that were not judged, and why. ``unjudged`` are
-    those of them that look like recipes.
+    ``off`` are rules that some file ignores. ``skipped`` are files of folders that were not judged,
+    and why. ``unjudged`` are those of them that look like recipes.
     """
 
     results: list[LintResult] = field(default_factory=list)
@@ -159,7 +198,9 @@ class Total:
 
 
 def show_total(screen: Screen, total: Total) -> None:
-    """Print the closing line: files, errors, warnings, what --fix would do, and the rules that were off."""
+    """Print the closing line: files, errors, warnings, what --fix would do, and the rules that were
+    off.
+    """
     counts = Counter(problem.severity for problem in total.diagnostics)
     errors, warnings = counts["error"], counts["warning"]
     notes = f", {_count(counts['note'], 'note')}" if counts["note"] else ""
@@ -174,7 +215,10 @@ def show_total(screen: Screen, total: Total) -> None:
     of_files = (result for result in total.results if is_written(result.recipe))
     safe, unsafe = _fixable(problem for result in of_files for problem in result.diagnostics)
     if safe:
-        parts.append(f"{safe} fixable with --fix" + (f" ({unsafe} more with --unsafe-fixes)" if unsafe else ""))
+        parts.append(
+            f"{safe} fixable with --fix"
+            + (f" ({unsafe} more with --unsafe-fixes)" if unsafe else "")
+        )
     elif unsafe:
         parts.append(f"{unsafe} fixable by --fix --unsafe-fixes (changes training)")
     if total.silenced:
@@ -191,18 +235,31 @@ def show_total(screen: Screen, total: Total) -> None:
         screen.wrap(f"switched off: {', '.join(sorted(total.off))}", "")
     if total.in_folders:
         others = len(total.skipped) - len(total.unjudged)
-        others_by_name = Counter(match[1] for reason in total.skipped.values() if (match := OTHER.search(reason)))
-        read = "".join(f"; {name}, which is not read: {number}" for name, number in others_by_name.most_common())
+        others_by_name = Counter(
+            match[1] for reason in total.skipped.values() if (match := OTHER.search(reason))
+        )
+        read = "".join(
+            f"; {name}, which is not read: {number}"
+            for name, number in others_by_name.most_common()
+        )
         why = f" (no GRPO recipes{read})" if others else ""
-        screen.say(f"{_count(len(total.results), 'recipe')} judged, {_count(others, 'file')} skipped{why}")
+        screen.say(
+            f"{_count(len(total.results), 'recipe')} judged, {_count(others, 'file')} skipped{why}"
+        )
     if total.unjudged:
         named = ", ".join(one_line(name) for name in total.unjudged[:MOST_NAMED])
-        more = f" and {len(total.unjudged) - MOST_NAMED} more" if len(total.unjudged) > MOST_NAMED else ""
+        more = (
+            f" and {len(total.unjudged) - MOST_NAMED} more"
+            if len(total.unjudged) > MOST_NAMED
+            else ""
+        )
         screen.wrap(f"not judged (name one to see why): {named}{more}", "")
 
 
 class Report:
-    """Writes the answers in one format: a file at a time, then the end. Each method of this base class writes nothing."""
+    """Writes the answers in one format: a file at a time, then the end. Each method of this base
+    class writes nothing.
+    """
 
     def __init__(self, screen: Screen) -> None:
         self._screen, self._out = screen, screen.out
@@ -221,7 +278,12 @@ class TextReport(Report):
     """Prints each problem with its line and its fixes, and a closing line."""
 
     def add(self, path: Path, fixed: FixedFile) -> None:
-        lines = shown_text(path, fixed.judged.text).removeprefix("\ufeff").replace("\r\n", "\n").split("\n")
+        lines = (
+            shown_text(path, fixed.judged.text)
+            .removeprefix("\ufeff")
+            .replace("\r\n", "\n")
+            .split("\n")
+        )
         show_file(self._screen, fixed, lines)
 
     def close(self, total: Total) -> None:
@@ -229,7 +291,9 @@ class TextReport(Report):
 
 
 class JsonReport(Report):
-    """Prints one JSON object per line for each recipe, then one for each file of a folder that was skipped."""
+    """Prints one JSON object per line for each recipe, then one for each file of a folder that was
+    skipped.
+    """
 
     def add(self, path: Path, fixed: FixedFile) -> None:  # noqa: ARG002 - the recipe holds it
         for result in fixed.judged.results:
@@ -244,18 +308,28 @@ class JsonReport(Report):
 
 
 def _files_by_version(total: Total) -> dict[str, list[str]]:
-    """Return the files without problems by the version that each was judged by, if something of theirs states it."""
+    """Return the files without problems by the version that each was judged by, if something of
+    theirs states it.
+    """
     by_version: dict[str, list[str]] = {}
     for result in total.results:
         if not result.diagnostics and result.recipe.version_source not in (BY_DEFAULT, BY_CALLER):
-            files, name = by_version.setdefault(describe_version(result.recipe), []), result.recipe.file or "-"
+            files, name = (
+                by_version.setdefault(describe_version(result.recipe), []),
+                result.recipe.file or "-",
+            )
             files += [] if name in files else [name]
     return by_version
 
 
 def _fixable(diagnostics: Iterable[Diagnostic]) -> tuple[int, int]:
-    """Count problems with a fix that may be written into a file: safe ones, and those with unsafe fixes only."""
-    written = [[fix for fix in diagnostic.fixes if "processes" not in fix.change] for diagnostic in diagnostics]
+    """Count problems with a fix that may be written into a file: safe ones, and those with unsafe
+    fixes only.
+    """
+    written = [
+        [fix for fix in diagnostic.fixes if "processes" not in fix.change]
+        for diagnostic in diagnostics
+    ]
     safe = sum(any(fix.safe for fix in fixes) for fixes in written)
     return safe, sum(bool(fixes) for fixes in written) - safe
 
@@ -270,11 +344,15 @@ def writable(text: str, out: TextIO) -> str:
     return text.encode(encoding, "backslashreplace").decode(encoding)
 
 
-_encode = json.JSONEncoder(ensure_ascii=True, allow_nan=False, check_circular=False, default=str).encode
+_encode = json.JSONEncoder(
+    ensure_ascii=True, allow_nan=False, check_circular=False, default=str
+).encode
 
 
 def render_result(result: LintResult, start: int | None = None) -> str:
-    """Return one JSON line: whether it is ok, plan, problems with fixes; ``start`` is its line if the file has several."""
+    """Return one JSON line: whether it is ok, plan, problems with fixes; ``start`` is its line if
+    the file has several.
+    """
     recipe = result.recipe
     return _encode(
         {
@@ -285,10 +363,14 @@ def render_result(result: LintResult, start: int | None = None) -> str:
             "ok": result.ok,
             "plan": result.plan,
             "problems": [
-                {name: getattr(problem, name) for name in ("code", "severity", "message", "keys", "line")}
+                {
+                    name: getattr(problem, name)
+                    for name in ("code", "severity", "message", "keys", "line")
+                }
                 | {
                     "fixes": [
-                        {key: as_json(masked(key, value)) for key, value in fix.change.items()} for fix in problem.fixes
+                        {key: as_json(masked(key, value)) for key, value in fix.change.items()}
+                        for fix in problem.fixes
                     ]
                 }
                 | {"safe": [fix.safe for fix in problem.fixes]}
@@ -308,7 +390,9 @@ def _cell(recipe: Recipe, line: int | None) -> dict[str, int]:
 
 
 def as_json(value: Any) -> Any:
-    """Return a value in JSON types, or its text if JSON has no such value (NaN, a mapping that contains itself)."""
+    """Return a value in JSON types, or its text if JSON has no such value (NaN, a mapping that
+    contains itself).
+    """
     if value is None or isinstance(value, (bool, int, str)):
         return value
     try:

@@ -1,6 +1,8 @@
-"""Render rules as text: for ``grposweep rules``, the pages of the site, and docs/reference/rules.md, which names the families.
+"""Render rules as text: for ``grposweep rules``, the pages of the site, and
+docs/reference/rules.md, which names the families.
 
-``python -m grporecipe.linting.rule_docs`` writes that page; with a folder, the pages of the families into it (``make site``).
+``python -m grporecipe.linting.rule_docs`` writes that page; with a folder, the pages of the
+families into it (``make site``).
 """
 
 import argparse
@@ -49,9 +51,9 @@ grposweep rules GB            # a family
 grposweep rules learning rate # rules with these words
 ```
 
-An **error** is refused by the framework, or trains something other than the recipe says. A **warning** is worth knowing.
-A **note** says what was not checked, and why. `--ignore` and `--select` of `grposweep lint` take codes and families.
-Codes are permanent.
+An **error** is refused by the framework, or trains something other than the recipe says. A
+**warning** is worth knowing. A **note** says what was not checked, and why. `--ignore` and
+`--select` of `grposweep lint` take codes and families. Codes are permanent.
 
 | Family | Rules about |
 |---|---|
@@ -68,7 +70,9 @@ RULES: dict[str, Rule | RecipeRule] = {**REGISTRY, **RECIPE_RULES}
 
 def render_index() -> str:
     """Return the page that names the families, and says how to print a rule."""
-    return PAGE.format(families="\n".join(f"| {family} | {about} |" for family, about in FAMILIES.items()))
+    return PAGE.format(
+        families="\n".join(f"| {family} | {about} |" for family, about in FAMILIES.items())
+    )
 
 
 def render_pages() -> dict[str, str]:
@@ -97,7 +101,10 @@ def _parts(rule: Rule | RecipeRule) -> list[Part]:
     """Return what a rule checks, why that fails, an example and its fix."""
     checks, _, why = rule.explanation.partition("\n\n")
     example = build_example(rule.code)
-    parts = [Part("What it checks", checks), Part("Why it fails", why or (example.reason if example else ""))]
+    parts = [
+        Part("What it checks", checks),
+        Part("Why it fails", why or (example.reason if example else "")),
+    ]
     if example is not None:
         blocks = ((example.language, example.source), ("text", example.finding))
         parts.append(Part("Example", example.about, blocks))
@@ -127,7 +134,8 @@ def _render_rule(rule: Rule | RecipeRule) -> str:
 
 
 def explain_rules(words: Sequence[str], out: TextIO) -> None:
-    """Print one rule in full, or one line each of a family, of the rules with these words, or of all.
+    """Print one rule in full, or one line each of a family, of the rules with these words, or of
+    all.
 
     Raises UserError if there is none.
     """
@@ -135,24 +143,36 @@ def explain_rules(words: Sequence[str], out: TextIO) -> None:
     if (code := wanted.upper()) in RULES:
         _explain_rule(RULES[code], Screen(out))
         return
-    codes = [name for name in RULES if name.startswith(code)] or [name for name in RULES if _has(name, wanted.split())]
+    codes = [name for name in RULES if name.startswith(code)] or [
+        name for name in RULES if _has(name, wanted.split())
+    ]
     if not codes:
         raise UserError(
-            f"{wanted}: no rule or family of this name, and no rule with these words. Families are {', '.join(FAMILIES)}; see "
+            f"{wanted}: no rule or family of this name, and no rule with these words. Families "
+            f"are {', '.join(FAMILIES)}; see "
             "grposweep rules."
         )
     for family, title in FAMILIES.items():
-        members = [rule for name, rule in sorted(RULES.items()) if name in codes and name.startswith(family)]
+        members = [
+            rule
+            for name, rule in sorted(RULES.items())
+            if name in codes and name.startswith(family)
+        ]
         if members:
             out.write(f"{family}  {title}\n")
         for rule in members:
             head = f"  {rule.code}  {rule.severity:<7}  "
             line = _on_terminal(_first_line(rule))
-            out.write(textwrap.fill(line, 80, initial_indent=head, subsequent_indent=" " * len(head)) + "\n")
+            out.write(
+                textwrap.fill(line, 80, initial_indent=head, subsequent_indent=" " * len(head))
+                + "\n"
+            )
 
 
 def _has(code: str, words: Sequence[str]) -> bool:
-    """Return whether a rule's family, title, first line and the names that it reads have a word that begins as each of these."""
+    """Return whether a rule's family, title, first line and the names that it reads have a word
+    that begins as each of these.
+    """
     rule = RULES[code]
     reads = rule.reads if isinstance(rule, Rule) else ()
     text = " ".join([FAMILIES[code[:2]], rule.title, _first_line(rule), *reads])
@@ -173,13 +193,18 @@ def _explain_rule(rule: Rule | RecipeRule, screen: Screen) -> None:
 
 
 def _on_terminal(text: str) -> str:
-    return text.replace("``", "`")  # double backticks are for pages
+    # double backticks are for pages
+    return text.replace("``", "`")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Write the page that names the families, or the pages of the families to the named folder."""
-    parser = argparse.ArgumentParser(description=f"Write {INDEX}, or the pages of all families into a folder.")
-    parser.add_argument("folder", nargs="?", type=Path, help="the folder for the pages of the families")
+    parser = argparse.ArgumentParser(
+        description=f"Write {INDEX}, or the pages of all families into a folder."
+    )
+    parser.add_argument(
+        "folder", nargs="?", type=Path, help="the folder for the pages of the families"
+    )
     folder: Path | None = parser.parse_args(arguments).folder
     if folder is None:
         INDEX.write_text(render_index(), encoding="utf-8")

@@ -1,4 +1,6 @@
-"""Say where the values behind an error come from: the recipe, the code that will run, or a documented default."""
+"""Say where the values behind an error come from: the recipe, the code that will run, or a
+documented default.
+"""
 
 from collections.abc import Iterable
 
@@ -6,22 +8,30 @@ from grporecipe.fields.reading import values_of
 from grporecipe.model.recipe import Recipe
 from grporecipe.model.setting import Setting
 
-OF_CODE = frozenset({"asked", "project", "pinned", "vendored"})  # versions whose code is the one that trains
+# versions whose code is the one that trains
+OF_CODE = frozenset({"asked", "project", "pinned", "vendored"})
 
 
 def sources_of(recipe: Recipe, setting: Setting, fields: Iterable[str]) -> dict[str, str]:
     """Return the source of each native key behind fields.
 
-    ``stated`` with its line, ``read`` (a default of the repository's own source, or of the release that the repository states),
-    or ``documented`` (a stock default). Fields without a key are computed from these. No error rests on an unknown value.
+    ``stated`` with its line, ``read`` (a default of the repository's own source, or of the release
+    that the repository states), or ``documented`` (a stock default). Fields without a key are
+    computed from these. No error rests on an unknown value.
     """
-    return sources_of_keys(recipe, sorted({setting.keys[name] for name in fields if name in setting.keys}))
+    return sources_of_keys(
+        recipe, sorted({setting.keys[name] for name in fields if name in setting.keys})
+    )
 
 
 def sources_of_keys(recipe: Recipe, keys: Iterable[str]) -> dict[str, str]:
     """Return the source of each native key; see `sources_of`."""
     given = values_of(recipe).given
-    default = "read" if recipe.vendored is not None or recipe.version_source.kind in OF_CODE else "documented"
+    default = (
+        "read"
+        if recipe.vendored is not None or recipe.version_source.kind in OF_CODE
+        else "documented"
+    )
     sources = {}
     for key in keys:
         line = recipe.lines.get(key)

@@ -1,7 +1,8 @@
-"""Correct the estimate of a phase by the peaks that trials logged: in one sweep and, with a local file, across sweeps.
+"""Correct the estimate of a phase by the peaks that trials logged: in one sweep and, with a local
+file, across sweeps.
 
-A trial logs one peak. It is attributed to the phase that the estimate takes for the largest. The largest ratio
-is used, not the mean: a point that fails costs more than a point that is left out.
+A trial logs one peak. It is attributed to the phase that the estimate takes for the largest. The
+largest ratio is used, not the mean: a point that fails costs more than a point that is left out.
 """
 
 import os
@@ -14,24 +15,33 @@ from grporecipe.files import append_line, read_lines
 from grporecipe.memory.estimate import GIB, Memory
 from grporecipe.model.setting import Setting
 
-SMALLEST, LARGEST = 0.7, 1.5  # bounds of the correction: beyond them the peak measures something else
-VARIABLE = "GRPOSWEEP_MEMORY_FILE"  # the environment variable with the local file; without it sweeps share nothing
+# bounds of the correction: beyond them the peak measures something else
+SMALLEST, LARGEST = 0.7, 1.5
+# the environment variable with the local file; without it sweeps share nothing
+VARIABLE = "GRPOSWEEP_MEMORY_FILE"
 PACKAGES = ("torch", "transformers", "trl", "vllm")
 SHAPE = {"seen_gib": float, "estimate_gib": float, "phase": str}
 
 
 def find_factors(lines: Iterable[Mapping[str, Any]]) -> dict[str, tuple[float, int]]:
-    """Return for each measured phase the largest ratio of measured to estimated, within bounds, and its trial."""
+    """Return for each measured phase the largest ratio of measured to estimated, within bounds, and
+    its trial.
+    """
     factors: dict[str, tuple[float, int]] = {}
     for line in lines:
         if line["estimate_gib"] > 0:
             ratio = min(max(line["seen_gib"] / line["estimate_gib"], SMALLEST), LARGEST)
-            factors[line["phase"]] = max(factors.get(line["phase"], (0.0, 0)), (ratio, int(line.get("trial", 0))))
+            factors[line["phase"]] = max(
+                factors.get(line["phase"], (0.0, 0)), (ratio, int(line.get("trial", 0)))
+            )
     return factors
 
 
-def find_trial_too_large(memory: Memory, factors: Mapping[str, tuple[float, int]], limit: float) -> int | None:
-    """Return the trial whose peak shows that a point exceeds the limit in bytes; None if the point fits by all peaks.
+def find_trial_too_large(
+    memory: Memory, factors: Mapping[str, tuple[float, int]], limit: float
+) -> int | None:
+    """Return the trial whose peak shows that a point exceeds the limit in bytes; None if the point
+    fits by all peaks.
 
     A phase that was never measured is judged by the estimate alone.
     """
@@ -43,23 +53,33 @@ def find_trial_too_large(memory: Memory, factors: Mapping[str, tuple[float, int]
 
 
 def share(s: Setting, line: Mapping[str, Any]) -> None:
-    """Append a measured peak to the local file, with its GPU and package versions. Without a file, do nothing."""
+    """Append a measured peak to the local file, with its GPU and package versions. Without a file,
+    do nothing.
+    """
     if path := _shared_file():
         append_line(path, {**line, "on": _place(s)})
 
 
 def calibrate(s: Setting) -> Setting:
-    """Correct a setting's estimate by the local file's peaks for the same GPU and package versions."""
+    """Correct a setting's estimate by the local file's peaks for the same GPU and package
+    versions.
+    """
     path = _shared_file()
     if path is None:
         return s
     place = _place(s)
-    factors = find_factors(line for line in read_lines(path, **SHAPE, on=dict) if line["on"] == place)
-    return s.replace({"memory_factors": tuple((phase, ratio) for phase, (ratio, _) in sorted(factors.items()))})
+    factors = find_factors(
+        line for line in read_lines(path, **SHAPE, on=dict) if line["on"] == place
+    )
+    return s.replace(
+        {"memory_factors": tuple((phase, ratio) for phase, (ratio, _) in sorted(factors.items()))}
+    )
 
 
 def peak_line(memory: Memory, seen_gib: float) -> dict[str, Any]:
-    """Return the record of a trial's peak in GiB, with the phase that the estimate takes for the largest."""
+    """Return the record of a trial's peak in GiB, with the phase that the estimate takes for the
+    largest.
+    """
     return {"seen_gib": seen_gib, "estimate_gib": memory.peak / GIB, "phase": memory.peak_phase}
 
 
@@ -69,7 +89,9 @@ def _shared_file() -> Path | None:
 
 
 def _place(s: Setting) -> dict[str, Any]:
-    """Return the conditions of a peak: the framework, the GPU's memory and the installed packages."""
+    """Return the conditions of a peak: the framework, the GPU's memory and the installed
+    packages.
+    """
     packages = {name: _version(name) for name in PACKAGES}
     return {"framework": s.framework.name, "gpu_memory_gib": s.gpu_memory_gib, **packages}
 

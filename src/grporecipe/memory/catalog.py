@@ -1,4 +1,5 @@
-"""GPUs and models by name: memory in GiB as the driver reports it (``nvidia-smi --query-gpu=memory.total``), and shapes.
+"""GPUs and models by name: memory in GiB as the driver reports it (``nvidia-smi
+--query-gpu=memory.total``), and shapes.
 
 ``models.json`` holds sizes of published config.json files and the parameters that the hub counts.
 """
@@ -14,23 +15,48 @@ from grporecipe.files import parse_json, read_json
 from grporecipe.model.architecture import Architecture, read_config
 
 GPUS = {
-    "T4": 15.0, "V100-16GB": 16.0, "V100": 32.0, "L4": 22.5, "A10": 22.5, "A10G": 22.5,
-    "RTX 3090": 24.0, "RTX 4090": 24.0, "RTX 5090": 31.8, "A40": 45.0, "L20": 45.0, "A100-40GB": 40.0, "L40S": 45.0,
-    "A6000": 48.0, "A100": 80.0, "H100": 79.6, "H800": 79.6, "H20": 95.6, "GH200": 95.6, "H200": 140.4, "B200": 179.1,
-    "MI250X": 64.0, "MI300X": 192.0,
-}  # fmt: skip
+    "T4": 15.0,
+    "V100-16GB": 16.0,
+    "V100": 32.0,
+    "L4": 22.5,
+    "A10": 22.5,
+    "A10G": 22.5,
+    "RTX 3090": 24.0,
+    "RTX 4090": 24.0,
+    "RTX 5090": 31.8,
+    "A40": 45.0,
+    "L20": 45.0,
+    "A100-40GB": 40.0,
+    "L40S": 45.0,
+    "A6000": 48.0,
+    "A100": 80.0,
+    "H100": 79.6,
+    "H800": 79.6,
+    "H20": 95.6,
+    "GH200": 95.6,
+    "H200": 140.4,
+    "B200": 179.1,
+    "MI250X": 64.0,
+    "MI300X": 192.0,
+}
 ALIASES = {
-    "a10040": "A100-40GB", "a10080": "A100", "a10080gb": "A100", "h10080gb": "H100", "v10016": "V100-16GB",
+    "a10040": "A100-40GB",
+    "a10080": "A100",
+    "a10080gb": "A100",
+    "h10080gb": "H100",
+    "v10016": "V100-16GB",
     "v10032gb": "V100",
-}  # fmt: skip
+}
 
 
 SIZE = re.compile(r"(\d+(?:\.\d+)?) ?GiB", re.IGNORECASE)
-MOST_GIB = 10_000  # beyond any GPU
+# beyond any GPU
+MOST_GIB = 10_000
 
 
 def memory_of(name: str, key: str) -> float:
-    """Return a GPU's memory in GiB, for any spelling of its name (``rtx4090``, ``4090``, ``a100-40gb``) or as stated (``24GiB``).
+    """Return a GPU's memory in GiB, for any spelling of its name (``rtx4090``, ``4090``,
+    ``a100-40gb``) or as stated (``24GiB``).
 
     Raises UserError for an unknown GPU; ``key`` is the key that names it.
     """
@@ -40,14 +66,16 @@ def memory_of(name: str, key: str) -> float:
     gib = by_name.get(_plain(ALIASES.get(_plain(name), name)))
     if gib is None:
         raise UserError(
-            f"{key}={name}: the memory of this GPU is not known. Name one of {', '.join(GPUS)}, or its memory, such "
+            f"{key}={name}: the memory of this GPU is not known. Name one of {', '.join(GPUS)}, "
+            "or its memory, such "
             "as 24GiB."
         )
     return gib
 
 
 def has_bfloat16(name: str) -> bool:
-    """Return whether a GPU multiplies in bfloat16: NVIDIA's do since Ampere (compute capability 8.0).
+    """Return whether a GPU multiplies in bfloat16: NVIDIA's do since Ampere (compute capability
+    8.0).
 
     Unknown GPUs count as new.
     """
@@ -74,11 +102,18 @@ def known_models() -> dict[str, Architecture]:
 
 
 def find_model(name: str) -> Architecture | None:
-    """Return the architecture from a local folder's config.json, or by hub id or folder name; None if unknown.
+    """Return the architecture from a local folder's config.json, or by hub id or folder name; None
+    if unknown.
 
     The longest known prefix of the hub id's last part is used, because variants share a shape.
     """
-    last = name.rstrip("/").rsplit("/", 1)[-1].lower().removeprefix("meta-").replace("llama-3_", "llama-3.")
+    last = (
+        name.rstrip("/")
+        .rsplit("/", 1)[-1]
+        .lower()
+        .removeprefix("meta-")
+        .replace("llama-3_", "llama-3.")
+    )
     model = _read_folder(Path(name)) if name else None
     return model or _by_name(last)
 
@@ -90,7 +125,8 @@ def _by_name(last: str) -> Architecture | None:
     if not fitting:
         return None
     entry = table[max(fitting, key=len)]
-    if last.startswith("qwen3") and last.endswith("-base"):  # trained on less data
+    # trained on less data
+    if last.startswith("qwen3") and last.endswith("-base"):
         return replace(entry, positions=32_768)
     return entry
 
@@ -105,6 +141,8 @@ def _read_folder(folder: Path) -> Architecture | None:
 
 
 def find_bits(name: str) -> int:
-    """Return the bits of a model's quantized weights by its name; 0 if the name does not state them."""
+    """Return the bits of a model's quantized weights by its name; 0 if the name does not state
+    them.
+    """
     words = WORDS.findall(name.lower())
     return 0 if not words else 8 if any("8" in word for word in words) else 4

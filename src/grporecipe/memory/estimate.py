@@ -1,5 +1,6 @@
-"""Estimate the peak GPU memory of one rank: named parts for each phase, from a setting, with an error interval; and
-vLLM's share of a GPU, with the bytes that this share must hold before vLLM starts.
+"""Estimate the peak GPU memory of one rank: named parts for each phase, from a setting, with an
+error interval; and vLLM's share of a GPU, with the bytes that this share must hold before vLLM
+starts.
 """
 
 from collections.abc import Mapping
@@ -22,54 +23,89 @@ from grporecipe.memory.parts import (
 from grporecipe.model.setting import Setting
 
 GIB = 2**30
-ENGINE = 1.0 * GIB  # vLLM itself (an assumption): activations of 4,096 tokens, a step's logits, CUDA graphs
-DEFAULT_SHARE = 0.3  # trl 0.18 and later
-OWN_LENGTH = (0, 26)  # before, TRL set max_prompt_length + max_completion_length
+# vLLM itself (an assumption): activations of 4,096 tokens, a step's logits, CUDA graphs
+ENGINE = 1.0 * GIB
+# trl 0.18 and later
+DEFAULT_SHARE = 0.3
+# before, TRL set max_prompt_length + max_completion_length
+OWN_LENGTH = (0, 26)
 # Constants that no formula gives, each with its source. `TOLERANCE` holds their errors.
-CONTEXT = (
-    0.6 * GIB
-)  # CUDA's context (0.3-0.5 GiB by driver and GPU) and cuBLAS's workspaces (32 MiB a stream on Hopper)
-COMMUNICATION = 0.4 * GIB  # one NCCL communicator: channels x 4 MiB buffers for each peer (NCCL_BUFFSIZE), and NVLS's
-ASLEEP = 0.76 * GIB  # vLLM asleep: its graphs and workspaces (NVIDIA-NeMo/RL#223: 774 MiB)
-GRAPHS = 0.6 * GIB  # CUDA graphs of vLLM, which it captures beyond its share ("Graph capturing finished ... took")
-ASLEEP_PARALLEL = 4.8 * GIB  # the same with tensor parallelism: 2,440 and 7,392 MiB in the same thread
-FRAGMENTATION = 0.06  # of what is allocated and freed again: split blocks that cannot be reused
-TILE_TOKENS, TILE_WORDS = 4096, 32_768  # trl 1.16 kernels/chunked_logprob.py and trainer/utils.py
+# CUDA's context (0.3-0.5 GiB by driver and GPU) and cuBLAS's workspaces (32 MiB a stream on Hopper)
+CONTEXT = 0.6 * GIB
+# one NCCL communicator: channels x 4 MiB buffers for each peer (NCCL_BUFFSIZE), and NVLS's
+COMMUNICATION = 0.4 * GIB
+# vLLM asleep: its graphs and workspaces (NVIDIA-NeMo/RL#223: 774 MiB)
+ASLEEP = 0.76 * GIB
+# CUDA graphs of vLLM, which it captures beyond its share ("Graph capturing finished ... took")
+GRAPHS = 0.6 * GIB
+# the same with tensor parallelism: 2,440 and 7,392 MiB in the same thread
+ASLEEP_PARALLEL = 4.8 * GIB
+# of what is allocated and freed again: split blocks that cannot be reused
+FRAGMENTATION = 0.06
+# trl 1.16 kernels/chunked_logprob.py and trainer/utils.py
+TILE_TOKENS, TILE_WORDS = 4096, 32_768
 # Bytes per vocabulary entry and token at the start of the backward pass, by how logits are held.
-WHOLE_LOGITS = 3  # elements: the scaled logits, their gradient, and a row's (trl 1.14 utils.py selective_log_softmax)
+# elements: the scaled logits, their gradient, and a row's (trl 1.14 utils.py selective_log_softmax)
+WHOLE_LOGITS = 3
 PACKED_LOGITS = (
-    4  # half precision: logits and their gradient (verl workers/actor/dp_actor.py, flash_attn cross_entropy)
+    # half precision: logits and their gradient (verl workers/actor/dp_actor.py, flash_attn
+    # cross_entropy)
+    4
 )
-ENTROPY_LOGITS = 6  # and the entropy's gradient (verl utils/torch_functional.py entropy_from_logits)
-SCORED_LOGITS = 2  # elements, without gradients: the logits and their scaled copy
-PARTS = ("weights", "gradients", "optimizer", "reference", "activations", "logits", "generation", "peak")
+# and the entropy's gradient (verl utils/torch_functional.py entropy_from_logits)
+ENTROPY_LOGITS = 6
+# elements, without gradients: the logits and their scaled copy
+SCORED_LOGITS = 2
+PARTS = (
+    "weights",
+    "gradients",
+    "optimizer",
+    "reference",
+    "activations",
+    "logits",
+    "generation",
+    "peak",
+)
 # The lower and upper error of a part, as a share of it.
 TOLERANCE = {
-    "weights": (0.01, 0.02),  # exact except for padding and buffers
+    # exact except for padding and buffers
+    "weights": (0.01, 0.02),
     "reference": (0.01, 0.02),
     "optimizer": (0.01, 0.02),
-    "gradients": (0.02, 0.05),  # buckets
-    "activations": (0.15, 0.15),  # within 6 % of torch's own count; GPU kernels save differently
-    "logits": (0.25, 0.25),  # temporaries of a release
-    "gathered": (0.3, 0.5),  # how many layers are fetched ahead
+    # buckets
+    "gradients": (0.02, 0.05),
+    # within 6 % of torch's own count; GPU kernels save differently
+    "activations": (0.15, 0.15),
+    # temporaries of a release
+    "logits": (0.25, 0.25),
+    # how many layers are fetched ahead
+    "gathered": (0.3, 0.5),
     "generation": (0.1, 0.1),
-    "engine": (0.03, 0.05),  # vLLM profiles with random inputs
-    "asleep": (0.5, 0.5),  # the two figures of its source
-    "graphs": (1.0, 3.0),  # none if it is eager; more for large models
-    "context": (0.5, 1.0),  # by driver, GPU and libraries
-    "communication": (0.5, 2.0),  # by channels and algorithms
-    "fragmentation": (1.0, 2.0),  # none, or 18 % of what comes and goes
+    # vLLM profiles with random inputs
+    "engine": (0.03, 0.05),
+    # the two figures of its source
+    "asleep": (0.5, 0.5),
+    # none if it is eager; more for large models
+    "graphs": (1.0, 3.0),
+    # by driver, GPU and libraries
+    "context": (0.5, 1.0),
+    # by channels and algorithms
+    "communication": (0.5, 2.0),
+    # none, or 18 % of what comes and goes
+    "fragmentation": (1.0, 2.0),
 }
-FEWEST_TOKENS = 0.25  # share of the limit of a prompt or a packed sequence, assumed if the data are unknown
+# share of the limit of a prompt or a packed sequence, assumed if the data are unknown
+FEWEST_TOKENS = 0.25
 
 
 @dataclass(frozen=True)
 class Memory:
     """The bytes of one rank: the parts of each phase, and the rank's total states.
 
-    ``parts`` include the context, fragmentation and everything that stays allocated. ``activations`` and ``logits`` are of the
-    backward phase. ``generation`` is the key-value cache with its logits, or vLLM's share. ``factors`` correct phases by
-    measurements. ``shorter`` is the need with the shortest possible sequences, if their length is unknown.
+    ``parts`` include the context, fragmentation and everything that stays allocated.
+    ``activations`` and ``logits`` are of the backward phase. ``generation`` is the key-value cache
+    with its logits, or vLLM's share. ``factors`` correct phases by measurements. ``shorter`` is the
+    need with the shortest possible sequences, if their length is unknown.
     """
 
     weights: float
@@ -86,7 +122,10 @@ class Memory:
     @cached_property
     def phases(self) -> dict[str, float]:
         """Return the bytes of each phase."""
-        return {phase: sum(parts.values()) * self.factors.get(phase, 1.0) for phase, parts in self.parts.items()}
+        return {
+            phase: sum(parts.values()) * self.factors.get(phase, 1.0)
+            for phase, parts in self.parts.items()
+        }
 
     @property
     def peak(self) -> float:
@@ -101,7 +140,11 @@ class Memory:
     @cached_property
     def low(self) -> float:
         """Return the lower end of the peak in bytes: a GPU with less is too small."""
-        return self._bound(0, -1) if self.shorter is None else build_memory(self.shorter, self.factors).low
+        return (
+            self._bound(0, -1)
+            if self.shorter is None
+            else build_memory(self.shorter, self.factors).low
+        )
 
     @cached_property
     def high(self) -> float:
@@ -109,11 +152,15 @@ class Memory:
         return self._bound(1, 1)
 
     def _bound(self, side: int, sign: int) -> float:
-        """Return the largest phase if every part is off by its tolerance. In a measured phase half of the tolerance is used."""
+        """Return the largest phase if every part is off by its tolerance. In a measured phase half
+        of the tolerance is used.
+        """
         highest = 0.0
         for phase, sizes in self.parts.items():
             share = 0.5 if phase in self.factors else 1.0
-            bound = sum(size * (1 + sign * share * TOLERANCE[part][side]) for part, size in sizes.items())
+            bound = sum(
+                size * (1 + sign * share * TOLERANCE[part][side]) for part, size in sizes.items()
+            )
             highest = max(highest, bound * self.factors.get(phase, 1.0))
         return highest
 
@@ -137,12 +184,13 @@ def memory_gib(s: Setting) -> dict[str, float] | None:
 def build_memory(n: Need, factors: Mapping[str, float] | None = None) -> Memory:
     """Compute the memory of a need.
 
-    With accumulation, gradients exist from the first micro-batch on. Otherwise only those of the head exist while activations
-    are at their largest. They are freed before the next rollout (transformers trainer.py). To generate without vLLM, TRL
-    gathers all weights that ZeRO-3 has divided, and FSDP gathers one layer at a time (trl models/utils.py). To vLLM it sends
-    them one parameter at a time, but all at once with adapters, which it merges (trl generation/vllm_generation.py
-    _iter_named_params). verl and EasyR1 bring offloaded weights back to send them, while vLLM is awake (verl
-    workers/sharding_manager/fsdp_vllm.py).
+    With accumulation, gradients exist from the first micro-batch on. Otherwise only those of the
+    head exist while activations are at their largest. They are freed before the next rollout
+    (transformers trainer.py). To generate without vLLM, TRL gathers all weights that ZeRO-3 has
+    divided, and FSDP gathers one layer at a time (trl models/utils.py). To vLLM it sends them one
+    parameter at a time, but all at once with adapters, which it merges (trl
+    generation/vllm_generation.py _iter_named_params). verl and EasyR1 bring offloaded weights back
+    to send them, while vLLM is awake (verl workers/sharding_manager/fsdp_vllm.py).
     """
     states = find_states(n)
     saved, passing = find_activations(n)
@@ -155,8 +203,15 @@ def build_memory(n: Need, factors: Mapping[str, float] | None = None) -> Memory:
     largest = max(head, passing, cached if n.checkpoints else 0)
     moving = {
         "load": {},
-        "generation": {"generation": generation, "gathered": 0.0 if n.uses_vllm else _gathered_whole(n, gathered)},
-        "scoring": {"activations": find_scoring(n) + cached, "logits": _scored_logits(n), "gathered": gathered},
+        "generation": {
+            "generation": generation,
+            "gathered": 0.0 if n.uses_vllm else _gathered_whole(n, gathered),
+        },
+        "scoring": {
+            "activations": find_scoring(n) + cached,
+            "logits": _scored_logits(n),
+            "gathered": gathered,
+        },
         "backward": {
             "gradients": kept,
             "activations": saved + (0.0 if head == largest else largest),
@@ -175,7 +230,9 @@ def build_memory(n: Need, factors: Mapping[str, float] | None = None) -> Memory:
         activations=saved + passing,
         logits=head,
         generation=generation + engine,
-        parts={name: _with_what_stays(n, states, name, sizes, engine) for name, sizes in moving.items()},
+        parts={
+            name: _with_what_stays(n, states, name, sizes, engine) for name, sizes in moving.items()
+        },
         factors=factors or {},
         shorter=_shortened(n),
     )
@@ -184,16 +241,27 @@ def build_memory(n: Need, factors: Mapping[str, float] | None = None) -> Memory:
 def _shortened(n: Need) -> Need | None:
     """Return a need with the shortest possible sequences; None if their length is known.
 
-    Real sequences may be shorter than the limit, because a batch is padded only to its longest sequence.
+    Real sequences may be shorter than the limit, because a batch is padded only to its longest
+    sequence.
     """
     runtime = n.runtime
-    if runtime.packs and not runtime.fills and runtime.mean_tokens is None and runtime.tokens_per_batch is None:
+    if (
+        runtime.packs
+        and not runtime.fills
+        and runtime.mean_tokens is None
+        and runtime.tokens_per_batch is None
+    ):
         tokens = max(int(n.length * FEWEST_TOKENS), 1)
         return replace(n, runtime=replace(runtime, mean_tokens=tokens), is_limit=False)
-    return replace(n, prompt=max(int(n.prompt * FEWEST_TOKENS), 1), is_limit=False) if n.is_limit else None
+    return (
+        replace(n, prompt=max(int(n.prompt * FEWEST_TOKENS), 1), is_limit=False)
+        if n.is_limit
+        else None
+    )
 
 
-USES = {  # the parts that each phase brings back from main memory
+# the parts that each phase brings back from main memory
+USES = {
     "sync": ("weights",),
     "scoring": ("weights", "reference"),
     "backward": ("weights",),
@@ -204,19 +272,33 @@ USES = {  # the parts that each phase brings back from main memory
 def _with_what_stays(
     n: Need, states: States, phase: str, moving: Mapping[str, float], engine: float
 ) -> dict[str, float]:
-    """Add to a phase's parts the states on the GPU, vLLM's share, the context and the memory lost to fragmentation."""
-    stays = {"weights": states.weights, "reference": states.reference, "optimizer": states.optimizer}
+    """Add to a phase's parts the states on the GPU, vLLM's share, the context and the memory lost
+    to fragmentation.
+    """
+    stays = {
+        "weights": states.weights,
+        "reference": states.reference,
+        "optimizer": states.optimizer,
+    }
     used = () if n.runtime.computes_offloaded else USES.get(phase, ())
-    sizes = {name: 0.0 if n.is_offloaded(name) and name not in used else size for name, size in stays.items()}
+    sizes = {
+        name: 0.0 if n.is_offloaded(name) and name not in used else size
+        for name, size in stays.items()
+    }
     if phase == "load":
         sizes |= {"weights": states.weights, "optimizer": 0.0}
     # in other phases they are counted with the gradients
     buckets = states.buckets if phase in ("generation", "scoring", "sync") else 0
     groups = 1 + (n.sequence_ranks > 1) + (n.engine_ranks > 1 and n.engine_share > 0)
     asleep = ASLEEP_PARALLEL if n.engine_ranks > 1 else ASLEEP
-    awake = phase in ("load", "generation") or (phase == "sync" and n.runtime.wakes_whole) or not n.engine_sleeps
+    awake = (
+        phase in ("load", "generation")
+        or (phase == "sync" and n.runtime.wakes_whole)
+        or not n.engine_sleeps
+    )
     if phase == "sync" and not awake:
-        engine = n.model.weights * HALF / n.engine_ranks  # its cache is allocated later
+        # its cache is allocated later
+        engine = n.model.weights * HALF / n.engine_ranks
     captured = engine and awake and not n.runtime.eager and phase != "sync"
     sizes |= {
         **moving,
@@ -232,16 +314,19 @@ def _with_what_stays(
 
 
 def find_activations(n: Need) -> tuple[float, float]:
-    """Return the bytes that a micro-batch's forward pass saves, and what one layer's backward pass needs in addition.
+    """Return the bytes that a micro-batch's forward pass saves, and what one layer's backward pass
+    needs in addition.
 
-    With checkpointing each layer saves its input, and one layer is recomputed. The final norm saves like any other. The
-    embedding's gradient is dense, as is that of the largest matrix before it is added to the others.
+    With checkpointing each layer saves its input, and one layer is recomputed. The final norm saves
+    like any other. The embedding's gradient is dense, as is that of the largest matrix before it is
+    added to the others.
     """
     model, width = n.model, n.width
     flash, packs = n.runtime.flash, n.runtime.packs
     saved = parts.saved_by_layer(model, width, n.length, n.lora, n.compute, flash, casts=not packs)
     layer = n.tokens * saved + (0.0 if packs else _casts(n) / model.layers)
-    kept = model.hidden * width if n.lora is None or n.runtime.head == "tiles" else 0  # for the gradient of the head
+    # for the gradient of the head
+    kept = model.hidden * width if n.lora is None or n.runtime.head == "tiles" else 0
     last = n.tokens * (parts.saved_by_norm(model, model.hidden, width, n.lora) + FLOAT + kept)
     last_and_tower = last + _tower(n)
     matrix = model.hidden * model.intermediate * max(model.experts, 1)
@@ -258,12 +343,14 @@ def find_activations(n: Need) -> tuple[float, float]:
 def find_head(n: Need) -> float:
     """Return the head's working memory in the backward pass, in bytes.
 
-    TRL 1.16 never holds all logits of a micro-batch. It processes tiles of 4,096 completion tokens x 32,768 vocabulary entries.
-    The gradient of a head that is trained is gathered in float32, as large as the vocabulary. Source: trl
-    kernels/chunked_logprob.py backward. Other versions hold all logits with their gradients.
+    TRL 1.16 never holds all logits of a micro-batch. It processes tiles of 4,096 completion tokens
+    x 32,768 vocabulary entries. The gradient of a head that is trained is gathered in float32, as
+    large as the vocabulary. Source: trl kernels/chunked_logprob.py backward. Other versions hold
+    all logits with their gradients.
     """
     if n.runtime.head != "tiles":
-        weight = _head_weight(n)  # the gradient
+        # the gradient
+        weight = _head_weight(n)
         return _head_tokens(n, n.batch) * n.model.vocabulary * _logit_bytes(n) + weight
     hidden = n.batch * n.completion * n.model.hidden * (FLOAT + n.width)
     weight = n.model.head_parameters * (FLOAT + n.width) if n.lora is None else 0
@@ -271,8 +358,12 @@ def find_head(n: Need) -> float:
 
 
 def _logit_width(n: Need) -> int:
-    """Return bytes per logit: accelerate converts outputs to float32, except DeepSpeed's (accelerator.py prepare_model)."""
-    return HALF if n.runtime.head == "packed" or (n.sharding in ZERO and n.compute == HALF) else FLOAT
+    """Return bytes per logit: accelerate converts outputs to float32, except DeepSpeed's
+    (accelerator.py prepare_model).
+    """
+    return (
+        HALF if n.runtime.head == "packed" or (n.sharding in ZERO and n.compute == HALF) else FLOAT
+    )
 
 
 def _logit_bytes(n: Need) -> int:
@@ -282,10 +373,11 @@ def _logit_bytes(n: Need) -> int:
 
 
 def _head_tokens(n: Need, sequences: int) -> int:
-    """Return the tokens whose logits are held: those of completions, or all tokens of packed sequences.
+    """Return the tokens whose logits are held: those of completions, or all tokens of packed
+    sequences.
 
-    Trainers that hold all logits also hold the prompt's if the model reads images: its forward pass takes no
-    ``logits_to_keep`` (VLM-R1 and Video-R1 grpo_trainer.py _get_per_token_logps).
+    Trainers that hold all logits also hold the prompt's if the model reads images: its forward pass
+    takes no ``logits_to_keep`` (VLM-R1 and Video-R1 grpo_trainer.py _get_per_token_logps).
     """
     all_tokens = n.runtime.head == "packed" or n.model.vision_layers > 0
     return n.tokens_of(sequences) if all_tokens else sequences * n.completion
@@ -311,9 +403,11 @@ def _tower(n: Need) -> float:
 
 
 def find_generation(n: Need) -> float:
-    """Return bytes of a rollout's full key-value cache, one layer's copy while it grows, and a step's logits.
+    """Return bytes of a rollout's full key-value cache, one layer's copy while it grows, and a
+    step's logits.
 
-    transformers generates a rank's whole rollout at once and grows the cache by concatenation. Source: cache_utils.py.
+    transformers generates a rank's whole rollout at once and grows the cache by concatenation.
+    Source: cache_utils.py.
     """
     if n.rollout == 0:
         return 0.0
@@ -325,17 +419,21 @@ def find_generation(n: Need) -> float:
 
 
 def sampled_bytes(width: int, is_filtered: bool, is_nucleus: bool) -> int:
-    """Return bytes per vocabulary entry while a token is sampled: the logit, its float32 copy and its probability.
+    """Return bytes per vocabulary entry while a token is sampled: the logit, its float32 copy and
+    its probability.
 
-    A temperature or top_k makes another copy. top_p sorts them (values, int64 indices, probabilities, their sums, and
-    a mask). Source: transformers generation/utils.py _sample, logits_process.py.
+    A temperature or top_k makes another copy. top_p sorts them (values, int64 indices,
+    probabilities, their sums, and a mask). Source: transformers generation/utils.py _sample,
+    logits_process.py.
     """
     return width + 2 * FLOAT + (FLOAT if is_filtered else 0) + (18 if is_nucleus else 0)
 
 
 def _tile(n: Need, completions: int) -> float:
     """Return the bytes of the logits held at once in training and scoring."""
-    return min(completions * n.completion, TILE_TOKENS) * min(TILE_WORDS, n.model.vocabulary) * n.width
+    return (
+        min(completions * n.completion, TILE_TOKENS) * min(TILE_WORDS, n.model.vocabulary) * n.width
+    )
 
 
 def _head_weight(n: Need) -> float:
@@ -349,7 +447,8 @@ def _casts(n: Need) -> float:
 
 
 def find_halves(n: Need) -> float:
-    """Return the bytes of autocast's copies of layer weights for the backward pass. Copies of trained weights stay until it ends.
+    """Return the bytes of autocast's copies of layer weights for the backward pass. Copies of
+    trained weights stay until it ends.
 
     Source: torch ATen/autocast_mode.cpp cached_cast: of float32 leaves that need a gradient.
     """
@@ -360,18 +459,23 @@ def _gathered_whole(n: Need, gathered: float) -> float:
     """Return the bytes of weights gathered to generate, or to send them to vLLM."""
     if n.sharding != "zero3":
         return gathered
-    return (n.model.weights if n.lora is not None or not n.uses_vllm else n.model.head_parameters) * n.width
+    return (
+        n.model.weights if n.lora is not None or not n.uses_vllm else n.model.head_parameters
+    ) * n.width
 
 
 def _gathered(n: Need) -> float:
-    """Return the bytes of weights that sharded passes gather: the head and two layers (one without other ranks).
+    """Return the bytes of weights that sharded passes gather: the head and two layers (one without
+    other ranks).
 
-    FSDP gathers everything outside of the layers together, so the embedding and an untied head are held at once.
+    FSDP gathers everything outside of the layers together, so the embedding and an untied head are
+    held at once.
     """
     if n.sharding not in WEIGHTS_SHARDED:
         return 0
     embeddings = 2 if n.sharding == "fsdp" and not n.model.tied_embeddings else 1
-    layers = 2 if n.processes > 1 else 1  # the next one is fetched ahead
+    # the next one is fetched ahead
+    layers = 2 if n.processes > 1 else 1
     return (embeddings * n.model.head_parameters + layers * n.model.layer_parameters) * n.width
 
 
@@ -394,19 +498,22 @@ class Engine:
 
 
 def find_engine(s: Setting) -> Engine | None:
-    """Return vLLM's share if its GPU and the model are known; None without vLLM, or with a server elsewhere.
+    """Return vLLM's share if its GPU and the model are known; None without vLLM, or with a server
+    elsewhere.
 
-    It splits weights and key-value heads among its tensor parallel ranks, and converts float32 weights to half precision unless
-    the type is set, as for a job's own server. Source: vllm v1/core/kv_cache_utils.py check_enough_kv_cache_memory.
+    It splits weights and key-value heads among its tensor parallel ranks, and converts float32
+    weights to half precision unless the type is set, as for a job's own server. Source: vllm
+    v1/core/kv_cache_utils.py check_enough_kv_cache_memory.
     """
     model, gib, size = s.architecture, s.gpu_memory_gib, max(s.vllm_tensor_parallel_size, 1)
     is_here = s.vllm_mode == "colocate" or s.server_gpus or s.shared_server_gpus
     if not (s.use_vllm and is_here) or model is None or gib is None:
         return None
-    whole = (
-        s.gpu_trials if s.shared_server_gpus else 1
-    )  # the memory is a trial's part of its GPU, and the server's share is not
-    is_float = s.vllm_mode != "colocate" and s.weights_dtype == "float32" and s.autocast_dtype is None
+    # the memory is a trial's part of its GPU, and the server's share is not
+    whole = s.gpu_trials if s.shared_server_gpus else 1
+    is_float = (
+        s.vllm_mode != "colocate" and s.weights_dtype == "float32" and s.autocast_dtype is None
+    )
     width, tokens = FLOAT if is_float else HALF, find_longest_sequence(s)
     layers = -(-model.layers // model.kind.full_every)
     heads = max(model.kv_heads / size, 1)
@@ -419,11 +526,16 @@ def find_engine(s: Setting) -> Engine | None:
 
 
 def find_longest_sequence(s: Setting) -> int:
-    """Return vLLM's longest sequence in tokens: as set, as TRL derives it, or the model's maximum."""
+    """Return vLLM's longest sequence in tokens: as set, as TRL derives it, or the model's
+    maximum.
+    """
     prompt, positions = find_prompt(s), s.architecture.positions if s.architecture else 0
     own = (prompt or ASSUMED_PROMPT_TOKENS) + s.max_completion_length
     if s.vllm_max_model_length is not None:
         return s.vllm_max_model_length
-    # EasyR1 and verl pass prompt and response length to vLLM (workers/rollout/vllm_rollout_spmd.py).
-    is_derived = s.framework.unit == "prompts" or (s.version < OWN_LENGTH and s.max_prompt_length is not None)
+    # EasyR1 and verl pass prompt and response length to vLLM
+    # (workers/rollout/vllm_rollout_spmd.py).
+    is_derived = s.framework.unit == "prompts" or (
+        s.version < OWN_LENGTH and s.max_prompt_length is not None
+    )
     return own if is_derived or not positions else positions

@@ -11,19 +11,24 @@ from grporecipe.memory.parts import find_prompt
 from grporecipe.model.planning import micro_steps_per_generation
 from grporecipe.model.setting import Setting
 
-MOST_COMPLETIONS, MOST_TOKENS, MOST_GENERATIONS = 4096, 1 << 18, 4096  # larger sizes are unrealistic
-PROMPTS = (64, 1024)  # tokens of the longest prompt between which its length is assumed if it is not known
-SMALLEST_SAVING = 0.05  # GiB
+# larger sizes are unrealistic
+MOST_COMPLETIONS, MOST_TOKENS, MOST_GENERATIONS = 4096, 1 << 18, 4096
+# tokens of the longest prompt between which its length is assumed if it is not known
+PROMPTS = (64, 1024)
+# GiB
+SMALLEST_SAVING = 0.05
 VERDICTS = {True: "fits", None: "may fit", False: "does not fit"}
 
 
 @dataclass(frozen=True)
 class Fit:
-    """The fit of one GPU: its memory and the setting's peak in GiB, and the largest value of each size with the others fixed.
+    """The fit of one GPU: its memory and the setting's peak in GiB, and the largest value of each
+    size with the others fixed.
 
-    ``low`` and ``high`` are the interval of the peak in GiB, over `PROMPTS` if their length is unknown. ``phase`` is its phase.
-    ``batch`` are completions per micro-step at the same effective batch, ``completion`` tokens; None if even the smallest does
-    not fit. ``engine_share`` is vLLM's share in GiB, ``engine_needs`` what it must hold for vLLM to start; None without vLLM.
+    ``low`` and ``high`` are the interval of the peak in GiB, over `PROMPTS` if their length is
+    unknown. ``phase`` is its phase. ``batch`` are completions per micro-step at the same effective
+    batch, ``completion`` tokens; None if even the smallest does not fit. ``engine_share`` is vLLM's
+    share in GiB, ``engine_needs`` what it must hold for vLLM to start; None without vLLM.
     """
 
     gib: float
@@ -49,7 +54,9 @@ class Fit:
 
     @property
     def verdict(self) -> str:
-        """Return the verdict of the interval: fits, may fit, or does not fit. If vLLM does not start, it does not fit."""
+        """Return the verdict of the interval: fits, may fit, or does not fit. If vLLM does not
+        start, it does not fit.
+        """
         return VERDICTS[judge(self.low, self.high, self.gib) if self.starts else False]
 
     def as_dict(self) -> dict[str, Any]:
@@ -73,7 +80,9 @@ def fit(s: Setting, gib: float) -> Fit:
         return _memory(s.replace(change)).peak <= gib * GIB
 
     shortest, longest = (
-        (memory, memory) if find_prompt(s) else (_memory(s.replace({"prompt_tokens": n})) for n in PROMPTS)
+        (memory, memory)
+        if find_prompt(s)
+        else (_memory(s.replace({"prompt_tokens": n})) for n in PROMPTS)
     )
     engine = find_engine(s)
     group = max(s.num_generations // gcd(s.num_generations, max(s.processes or 1, 1)), 1)
@@ -85,7 +94,9 @@ def fit(s: Setting, gib: float) -> Fit:
         phase=memory.peak_phase,
         batch=_largest(lambda n: fits(with_batch(s, n)), MOST_COMPLETIONS),
         completion=_largest(lambda n: fits({"max_completion_length": n}), MOST_TOKENS),
-        generations=_largest(lambda n: fits(with_generations(s, n * group)), MOST_GENERATIONS // group, group),
+        generations=_largest(
+            lambda n: fits(with_generations(s, n * group)), MOST_GENERATIONS // group, group
+        ),
         engine_share=None if engine is None else round(engine.share / GIB, 2),
         engine_needs=None if engine is None else round(engine.needed / GIB, 2),
     )
@@ -97,7 +108,9 @@ def fit_gpus(s: Setting) -> list[tuple[str, Fit]]:
 
 
 def with_batch(s: Setting, size: int) -> dict[str, Any]:
-    """Return the setting with micro-batches of this size. Rollout and effective batch stay as near as whole numbers allow."""
+    """Return the setting with micro-batches of this size. Rollout and effective batch stay as near
+    as whole numbers allow.
+    """
     step = s.per_device_train_batch_size * s.gradient_accumulation_steps
     rollout = s.per_device_train_batch_size * micro_steps_per_generation(s)
     return {
@@ -108,10 +121,19 @@ def with_batch(s: Setting, size: int) -> dict[str, Any]:
 
 
 def with_generations(s: Setting, generations: int) -> dict[str, Any]:
-    """Return the setting with this many generations of the same prompts: longer rollouts, more accumulation."""
-    rollout = max(s.per_device_train_batch_size * micro_steps_per_generation(s) // max(s.num_generations, 1), 1)
+    """Return the setting with this many generations of the same prompts: longer rollouts, more
+    accumulation.
+    """
+    rollout = max(
+        s.per_device_train_batch_size * micro_steps_per_generation(s) // max(s.num_generations, 1),
+        1,
+    )
     steps = -(-rollout * generations // s.per_device_train_batch_size)
-    return {"num_generations": generations, "steps_per_generation": steps, "gradient_accumulation_steps": steps}
+    return {
+        "num_generations": generations,
+        "steps_per_generation": steps,
+        "gradient_accumulation_steps": steps,
+    }
 
 
 @dataclass(frozen=True)
@@ -125,8 +147,14 @@ class Saving:
 def find_savings(s: Setting) -> list[Saving]:
     """Return the single changes that lower the peak, largest saving first."""
     before = _memory(s).peak
-    saved = [Saving(label, round((before - _memory(s.replace(change)).peak) / GIB, 1)) for label, change in _changes(s)]
-    return sorted((saving for saving in saved if saving.gib >= SMALLEST_SAVING), key=lambda saving: -saving.gib)
+    saved = [
+        Saving(label, round((before - _memory(s.replace(change)).peak) / GIB, 1))
+        for label, change in _changes(s)
+    ]
+    return sorted(
+        (saving for saving in saved if saving.gib >= SMALLEST_SAVING),
+        key=lambda saving: -saving.gib,
+    )
 
 
 def _changes(s: Setting) -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -136,7 +164,10 @@ def _changes(s: Setting) -> Iterator[tuple[str, Mapping[str, Any]]]:
         yield "gradient checkpointing", {"gradient_checkpointing": True}
     if s.runtime.tokens_per_batch is not None:
         half = s.runtime.tokens_per_batch // 2
-        yield f"micro-batches of {half:,} tokens", {"runtime": replace(s.runtime, tokens_per_batch=half)}
+        yield (
+            f"micro-batches of {half:,} tokens",
+            {"runtime": replace(s.runtime, tokens_per_batch=half)},
+        )
     elif size > 1:
         yield f"micro-batch {size} to {size // 2}", with_batch(s, size // 2)
     if s.max_completion_length > 1:
@@ -147,7 +178,9 @@ def _changes(s: Setting) -> Iterator[tuple[str, Mapping[str, Any]]]:
     elif not s.runtime.weight_bits and not s.use_vllm:
         yield "QLoRA (4 bits)", {"runtime": replace(s.runtime, weight_bits=4)}
     if (s.processes or 1) > 1 and s.framework.unit != "prompts":
-        others = {"none": ("zero2", "zero3"), "zero1": ("zero2", "zero3"), "zero2": ("zero3",)}.get(s.sharding, ())
+        others = {"none": ("zero2", "zero3"), "zero1": ("zero2", "zero3"), "zero2": ("zero3",)}.get(
+            s.sharding, ()
+        )
         yield from ((f"ZeRO-{name[-1]}", {"sharding": name}) for name in others)
     if s.beta and not s.lora and s.loads_reference is None:
         yield f"{s.key('beta')}=0 (no reference)", {"beta": 0.0}
@@ -161,7 +194,10 @@ def _changes(s: Setting) -> Iterator[tuple[str, Mapping[str, Any]]]:
         yield from _engine_changes(s)
     for part in ("weights", "optimizer"):
         if s.runtime.head == "packed" and part not in s.runtime.offloads:
-            yield f"offload of {part}", {"runtime": replace(s.runtime, offloads=s.runtime.offloads | {part})}
+            yield (
+                f"offload of {part}",
+                {"runtime": replace(s.runtime, offloads=s.runtime.offloads | {part})},
+            )
 
 
 def _engine_changes(s: Setting) -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -175,7 +211,8 @@ def _engine_changes(s: Setting) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 def _memory(s: Setting) -> Memory:
     memory = estimate(s)
-    assert memory is not None  # the caller has verified it
+    # the caller has verified it
+    assert memory is not None
     return memory
 
 

@@ -1,25 +1,39 @@
-"""Estimate the main memory of a node: loading models, offloaded states, vLLM asleep, processes and their workers.
+"""Estimate the main memory of a node: loading models, offloaded states, vLLM asleep, processes and
+their workers.
 
-Sources: transformers 5.23 modeling_utils.py (a rank loads a whole model unless it divides it), accelerate 1.15
-utils/fsdp_utils.py (float32 before it is divided), vLLM device_allocator/cumem.py (sleep level 1 copies the
-weights to pinned memory).
+Sources: transformers 5.23 modeling_utils.py (a rank loads a whole model unless it divides it),
+accelerate 1.15 utils/fsdp_utils.py (float32 before it is divided), vLLM device_allocator/cumem.py
+(sleep level 1 copies the weights to pinned memory).
 """
 
 from dataclasses import dataclass
 
 from grporecipe.memory.estimate import GIB
-from grporecipe.memory.parts import FLOAT, HALF, READS, WEIGHTS_SHARDED, Need, find_states, read_need
+from grporecipe.memory.parts import (
+    FLOAT,
+    HALF,
+    READS,
+    WEIGHTS_SHARDED,
+    Need,
+    find_states,
+    read_need,
+)
 from grporecipe.model.setting import Setting
 
-PROCESS = 4.0 * GIB  # a rank with torch and CUDA's libraries, its tokenizer and data: 3-5 GiB resident
-WORKER = 1.0 * GIB  # of a dataloader; Ray's own processes count as one a rank
-SWAP = 4.0 * GIB  # per GPU: vLLM's swap_space until 0.10
+# a rank with torch and CUDA's libraries, its tokenizer and data: 3-5 GiB resident
+PROCESS = 4.0 * GIB
+# of a dataloader; Ray's own processes count as one a rank
+WORKER = 1.0 * GIB
+# per GPU: vLLM's swap_space until 0.10
+SWAP = 4.0 * GIB
 HOST_READS = (*READS, "gpus_per_node", "loads_on_every_rank", "framework", "version")
 
 
 @dataclass(frozen=True)
 class HostMemory:
-    """Bytes of main memory on one node. Loading ends before training begins, so the peak is the larger of the two."""
+    """Bytes of main memory on one node. Loading ends before training begins, so the peak is the
+    larger of the two.
+    """
 
     loading: float
     offloaded: float
@@ -52,7 +66,8 @@ def find_host_memory(s: Setting) -> HostMemory | None:
     states = find_states(need)
     kept = {"weights": states.weights, "optimizer": states.optimizer, "reference": states.reference}
     offloaded = sum(size for part, size in kept.items() if need.is_offloaded(part))
-    if need.runtime.computes_offloaded:  # ZeRO-Offload copies gradients there too
+    # ZeRO-Offload copies gradients there too
+    if need.runtime.computes_offloaded:
         offloaded += states.gradients
     sleeps = need.engine_sleeps and need.engine_share
     asleep = need.model.weights * HALF / need.engine_ranks if sleeps else 0.0
@@ -61,15 +76,19 @@ def find_host_memory(s: Setting) -> HostMemory | None:
         loading=_loading(s, need, ranks),
         offloaded=ranks * offloaded,
         asleep=ranks * asleep,
-        swap=ranks * SWAP if is_colocated and s.framework.follows_trl and s.version < (0, 20, 0) else 0.0,
+        swap=ranks * SWAP
+        if is_colocated and s.framework.follows_trl and s.version < (0, 20, 0)
+        else 0.0,
         processes=ranks * (PROCESS + WORKER),
     )
 
 
 def _loading(s: Setting, n: Need, ranks: int) -> float:
-    """Return bytes while loading: a model for each loading rank, in its type, with FSDP in float32. ZeRO-3 divides as it loads.
+    """Return bytes while loading: a model for each loading rank, in its type, with FSDP in float32.
+    ZeRO-3 divides as it loads.
 
-    verl and EasyR1 load on the first rank only (``sync_module_states``); the others make empty weights.
+    verl and EasyR1 load on the first rank only (``sync_module_states``); the others make empty
+    weights.
     """
     width = FLOAT if n.sharding == "fsdp" else n.stored
     models = 2 if n.has_reference else 1

@@ -1,6 +1,8 @@
-"""The shape of a model, read from its config.json, and the number of parameters that follows from it.
+"""The shape of a model, read from its config.json, and the number of parameters that follows from
+it.
 
-Source: transformers 5.23 models/<model_type>/modeling_<model_type>.py. All these decoders gate their MLP (three matrices).
+Source: transformers 5.23 models/<model_type>/modeling_<model_type>.py. All these decoders gate
+their MLP (three matrices).
 """
 
 from collections.abc import Callable, Mapping
@@ -13,11 +15,16 @@ from typing import Any, Literal
 class Kind:
     """The features of one ``model_type`` of transformers on which memory depends."""
 
-    norms: int = 2  # for each layer, over the hidden width
-    query_key_norms: Literal["", "head", "width"] = ""  # over the head dimension, or over all heads
-    has_bias: bool = False  # of the query, key and value projections
-    keeps_float_norm: bool = False  # the normalised values are multiplied by their weight in float32
-    full_every: int = 1  # one layer in so many attends to all tokens, the others to a window
+    # for each layer, over the hidden width
+    norms: int = 2
+    # over the head dimension, or over all heads
+    query_key_norms: Literal["", "head", "width"] = ""
+    # of the query, key and value projections
+    has_bias: bool = False
+    # the normalised values are multiplied by their weight in float32
+    keeps_float_norm: bool = False
+    # one layer in so many attends to all tokens, the others to a window
+    full_every: int = 1
 
 
 KINDS = {
@@ -47,10 +54,11 @@ LINEAR = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_
 class Architecture:
     """A decoder; widths in elements, ``parameters`` as published (0: counted here).
 
-    ``positions`` are the tokens of the longest sequence (0: unknown). With ``experts`` the MLP of a layer is
-    replaced by that many MLPs of ``intermediate`` width, of which ``active_experts`` compute each token. A vision tower has
-    ``vision_parameters``, its projector included, and ``vision_layers`` of ``vision_hidden`` width; an image patch of
-    ``vision_patch`` pixels a side, and ``vision_merge`` x ``vision_merge`` patches become one token (0: no tower).
+    ``positions`` are the tokens of the longest sequence (0: unknown). With ``experts`` the MLP of a
+    layer is replaced by that many MLPs of ``intermediate`` width, of which ``active_experts``
+    compute each token. A vision tower has ``vision_parameters``, its projector included, and
+    ``vision_layers`` of ``vision_hidden`` width; an image patch of ``vision_patch`` pixels a side,
+    and ``vision_merge`` x ``vision_merge`` patches become one token (0: no tower).
     """
 
     layers: int
@@ -90,7 +98,9 @@ class Architecture:
 
     @property
     def head_parameters(self) -> int:
-        """Return the parameters of the language model head, even if they are tied to the embedding."""
+        """Return the parameters of the language model head, even if they are tied to the
+        embedding.
+        """
         return self.vocabulary * self.hidden
 
     @property
@@ -100,22 +110,35 @@ class Architecture:
 
     @property
     def layer_parameters(self) -> int:
-        """Return the parameters of one decoder layer: four attention matrices, three per MLP, the router, norms and biases."""
+        """Return the parameters of one decoder layer: four attention matrices, three per MLP, the
+        router, norms and biases.
+        """
         return self._layer(max(self.experts, 1))
 
     def _layer(self, experts: int) -> int:
         kind, queries, keys = self.kind, self.query_width, self.kv_width
         sizes = self.linear()
-        attention = sum(wide * narrow for name, (wide, narrow) in sizes.items() if name in LINEAR[:4])
+        attention = sum(
+            wide * narrow for name, (wide, narrow) in sizes.items() if name in LINEAR[:4]
+        )
         mlp = sum(wide * narrow for name, (wide, narrow) in sizes.items() if name in LINEAR[4:])
         inside = {"": 0, "head": 2 * self.head_dim, "width": queries + keys}[kind.query_key_norms]
         biases = queries + 2 * keys if kind.has_bias else 0
-        return attention + experts * mlp + self.experts * self.hidden + kind.norms * self.hidden + inside + biases
+        return (
+            attention
+            + experts * mlp
+            + self.experts * self.hidden
+            + kind.norms * self.hidden
+            + inside
+            + biases
+        )
 
     def linear(self) -> dict[str, tuple[int, int]]:
         """Return inputs and outputs of a layer's linear modules, by name; of one expert."""
         h, m, q, kv = self.hidden, self.intermediate, self.query_width, self.kv_width
-        return dict(zip(LINEAR, ((h, q), (h, kv), (h, kv), (q, h), (h, m), (h, m), (m, h)), strict=True))
+        return dict(
+            zip(LINEAR, ((h, q), (h, kv), (h, kv), (q, h), (h, m), (h, m), (m, h)), strict=True)
+        )
 
     @property
     def embeddings(self) -> int:
@@ -124,14 +147,23 @@ class Architecture:
 
     def count(self) -> int:
         """Count all weights: layers, embedding, final norm, head, vision tower."""
-        return self.layers * self.layer_parameters + self.embeddings + self.hidden + self.vision_parameters
+        return (
+            self.layers * self.layer_parameters
+            + self.embeddings
+            + self.hidden
+            + self.vision_parameters
+        )
 
     @property
     def active(self) -> int:
-        """Return the parameters that compute a token: all except the experts that are not chosen."""
+        """Return the parameters that compute a token: all except the experts that are not
+        chosen.
+        """
         if not self.experts:
             return self.weights
-        return self.weights - self.layers * (self.layer_parameters - self._layer(self.active_experts))
+        return self.weights - self.layers * (
+            self.layer_parameters - self._layer(self.active_experts)
+        )
 
     @property
     def weights(self) -> int:
@@ -154,7 +186,9 @@ class Architecture:
 
 
 def read_config(config: Mapping[str, Any]) -> Architecture | None:
-    """Return the shape that a config.json describes; None for an unknown kind of model or missing sizes."""
+    """Return the shape that a config.json describes; None for an unknown kind of model or missing
+    sizes.
+    """
     inner = config.get("text_config")
     text: Mapping[str, Any] = {**config, **inner} if isinstance(inner, Mapping) else config
     kind = str(config.get("model_type", ""))
@@ -162,23 +196,40 @@ def read_config(config: Mapping[str, Any]) -> Architecture | None:
         return None
     experts = _size(text, "num_experts") or _size(text, "num_local_experts")
     width = _size(text, "moe_intermediate_size") if experts else 0
-    layers, hidden, heads = (_size(text, name) for name in ("num_hidden_layers", "hidden_size", "num_attention_heads"))
+    layers, hidden, heads = (
+        _size(text, name) for name in ("num_hidden_layers", "hidden_size", "num_attention_heads")
+    )
     vocabulary, intermediate = _size(text, "vocab_size"), width or _size(text, "intermediate_size")
     if min(layers, hidden, heads, vocabulary, intermediate) < 1:
         return None
-    is_tied = kind.startswith("gemma") or kind == "smollm3"  # if config.json does not say: configuration_<kind>.py
+    # if config.json does not say: configuration_<kind>.py
+    is_tied = kind.startswith("gemma") or kind == "smollm3"
     return Architecture(
-        layers, hidden, intermediate, heads, _size(text, "num_key_value_heads") or heads,
-        _size(text, "head_dim") or hidden // heads, vocabulary, bool(text.get("tie_word_embeddings", is_tied)), kind,
-        parameters=_size(config, "parameters"), positions=_size(text, "max_position_embeddings"), experts=experts,
-        active_experts=_size(text, "num_experts_per_tok") if experts else 0, **_vision(kind, config, hidden),
-    )  # fmt: skip
+        layers,
+        hidden,
+        intermediate,
+        heads,
+        _size(text, "num_key_value_heads") or heads,
+        _size(text, "head_dim") or hidden // heads,
+        vocabulary,
+        bool(text.get("tie_word_embeddings", is_tied)),
+        kind,
+        parameters=_size(config, "parameters"),
+        positions=_size(text, "max_position_embeddings"),
+        experts=experts,
+        active_experts=_size(text, "num_experts_per_tok") if experts else 0,
+        **_vision(kind, config, hidden),
+    )
 
 
 def _size(config: Mapping[str, Any], name: str) -> int:
     """Return a size from a config.json; 0 if it has none."""
     value = config.get(name)
-    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 40 else 0
+    return (
+        value
+        if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 40
+        else 0
+    )
 
 
 def _vision(kind: str, config: Mapping[str, Any], hidden: int) -> dict[str, int]:
@@ -188,29 +239,48 @@ def _vision(kind: str, config: Mapping[str, Any], hidden: int) -> dict[str, int]
         return {}
     layers = _size(vision, "depth") or _size(vision, "num_hidden_layers")
     width = _size(vision, "embed_dim") or _size(vision, "hidden_size")
-    mlp = _size(vision, "intermediate_size") or 4 * width  # Qwen2-VL: mlp_ratio
-    patch, merge = _size(vision, "patch_size"), _size(vision, "spatial_merge_size") or 4  # Gemma pools 4 x 4
+    # Qwen2-VL: mlp_ratio
+    mlp = _size(vision, "intermediate_size") or 4 * width
+    # Gemma pools 4 x 4
+    patch, merge = _size(vision, "patch_size"), _size(vision, "spatial_merge_size") or 4
     return {
-        "vision_parameters": TOWERS[kind](vision, layers, width, mlp, patch, merge, hidden), "vision_layers": layers,
-        "vision_hidden": width, "vision_intermediate": mlp, "vision_patch": patch, "vision_merge": merge,
-    }  # fmt: skip
+        "vision_parameters": TOWERS[kind](vision, layers, width, mlp, patch, merge, hidden),
+        "vision_layers": layers,
+        "vision_hidden": width,
+        "vision_intermediate": mlp,
+        "vision_patch": patch,
+        "vision_merge": merge,
+    }
 
 
 def _block(width: int, mlp: int, matrices: int, norm: int) -> int:
-    """Return the parameters of one layer of a tower: four attention matrices, its MLP's, all with biases, and two norms."""
+    """Return the parameters of one layer of a tower: four attention matrices, its MLP's, all with
+    biases, and two norms.
+    """
     biases = 4 * width + (matrices - 1) * mlp + width
     return 4 * width * width + matrices * width * mlp + biases + 2 * norm * width
 
 
 def _qwen2(
-    _: Any, layers: int, width: int, mlp: int, patch: int, merge: int, hidden: int, matrices: int = 2, norm: int = 2
+    _: Any,
+    layers: int,
+    width: int,
+    mlp: int,
+    patch: int,
+    merge: int,
+    hidden: int,
+    matrices: int = 2,
+    norm: int = 2,
 ) -> int:
     merged = merge * merge * width
     merger = merged * merged + merged + merged * hidden + hidden + norm * width
-    return layers * _block(width, mlp, matrices, norm) + 6 * patch * patch * width + merger  # 3 colours, 2 frames
+    # 3 colours, 2 frames
+    return layers * _block(width, mlp, matrices, norm) + 6 * patch * patch * width + merger
 
 
-def _qwen3(vision: Any, layers: int, width: int, mlp: int, patch: int, merge: int, hidden: int) -> int:
+def _qwen3(
+    vision: Any, layers: int, width: int, mlp: int, patch: int, merge: int, hidden: int
+) -> int:
     merged, deep = merge * merge * width, len(vision.get("deepstack_visual_indexes", (8, 16, 24)))
     merger = merged * merged + merged + merged * hidden + hidden
     positions = (_size(vision, "num_position_embeddings") or 2304) * width
@@ -226,6 +296,9 @@ def _siglip(vision: Any, layers: int, width: int, mlp: int, patch: int, _: int, 
 
 
 TOWERS: dict[str, Callable[..., int]] = {
-    "qwen2_vl": _qwen2, "qwen2_5_vl": partial(_qwen2, matrices=3, norm=1), "qwen3_vl": _qwen3, "qwen3_vl_moe": _qwen3,
+    "qwen2_vl": _qwen2,
+    "qwen2_5_vl": partial(_qwen2, matrices=3, norm=1),
+    "qwen3_vl": _qwen3,
+    "qwen3_vl_moe": _qwen3,
     "gemma3": _siglip,
-}  # fmt: skip
+}

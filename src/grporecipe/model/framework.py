@@ -1,7 +1,9 @@
-"""Define a framework: its traits, its keys, how a recipe is read and written, and how it is started.
+"""Define a framework: its traits, its keys, how a recipe is read and written, and how it is
+started.
 
 `Framework` is the contract. A framework is one folder that defines ``FRAMEWORK``; the registry is
-``registries.FRAMEWORKS``. Fields in its table (`grporecipe.fields.reading`) need no code of their own.
+``registries.FRAMEWORKS``. Fields in its table (`grporecipe.fields.reading`) need no code of their
+own.
 """
 
 import re
@@ -20,13 +22,18 @@ from grporecipe.model.releases import parse_release
 from grporecipe.model.setting import FrameworkTraits, Setting, Version
 from grporecipe.model.values import Word, convert, resolve
 
-RELEASE = "release"  # as the type of a row: type and default are those of the release's key
-FRAMEWORK_NAMES: dict[str, str] = {}  # how users spell the frameworks that were imported, by their names in identifiers
-ABSENT = object()  # the result of ``derive`` if the recipe does not state the field
+# as the type of a row: type and default are those of the release's key
+RELEASE = "release"
+# how users spell the frameworks that were imported, by their names in identifiers
+FRAMEWORK_NAMES: dict[str, str] = {}
+# the result of ``derive`` if the recipe does not state the field
+ABSENT = object()
 
 
 class ParsedRecipe(NamedTuple):
-    """A setting, and its unknown fields (they hold a default): from unreadable values, and what follows from these."""
+    """A setting, and its unknown fields (they hold a default): from unreadable values, and what
+    follows from these.
+    """
 
     setting: Setting
     unknown: frozenset[str] = frozenset()
@@ -36,8 +43,9 @@ class ParsedRecipe(NamedTuple):
 class Values:
     """The values behind a recipe's keys.
 
-    ``values`` includes the release's defaults. ``stated`` holds only the readable values that the recipe sets. ``given`` are the
-    keys that it sets, ``bad`` those with an unreadable value, and ``lines`` their lines.
+    ``values`` includes the release's defaults. ``stated`` holds only the readable values that the
+    recipe sets. ``given`` are the keys that it sets, ``bad`` those with an unreadable value, and
+    ``lines`` their lines.
     """
 
     recipe: Recipe
@@ -48,9 +56,13 @@ class Values:
     lines: Mapping[str, int] = field(default_factory=dict)
 
     def get(self, key: str, kind: str = "any", default: Any = None) -> Any:
-        """Return a key's value as a type, with references followed. The default replaces a missing or unreadable value."""
+        """Return a key's value as a type, with references followed. The default replaces a missing
+        or unreadable value.
+        """
         converted = convert(resolve(self.values, key), f"{kind}?")
-        return default if converted.value is None or converted.trouble == "type" else converted.value
+        return (
+            default if converted.value is None or converted.trouble == "type" else converted.value
+        )
 
     def whole(self, key: str, default: int = 0) -> int:
         """Return a count."""
@@ -73,15 +85,18 @@ class Values:
 class Field:
     """A row of a framework's table: a field of the setting and its native key.
 
-    A row with a ``type`` (as in `KeySpec`, or ``RELEASE``) is read as this type through ``read``, and written through
-    ``write``. ``default`` is the value if recipe and release have none. A row that needs several keys has a
-    ``derive``, which returns ``ABSENT`` if they do not state the field. If one of ``also`` cannot be read, the field is unknown.
-    A row with neither only names the key: the framework's own functions read and write it. A row without a name reserves
-    the place of a key that they write.
+    A row with a ``type`` (as in `KeySpec`, or ``RELEASE``) is read as this type through ``read``,
+    and written through ``write``. ``default`` is the value if recipe and release have none. A row
+    that needs several keys has a ``derive``, which returns ``ABSENT`` if they do not state the
+    field. If one of ``also`` cannot be read, the field is unknown. A row with neither only names
+    the key: the framework's own functions read and write it. A row without a name reserves the
+    place of a key that they write.
 
-    ``rollouts``: the key counts rollouts, the field optimizer steps. ``before`` maps a release to the key that was used
-    until then. ``fixable``: a fix may set the key. ``judged``: a rule or the plan depends on the key. Of the rows of a
-    release, those with ``always`` are written even with their default value, and those without ``plain`` by functions only.
+    ``rollouts``: the key counts rollouts, the field optimizer steps. ``before`` maps a release to
+    the key that was used
+    until then. ``fixable``: a fix may set the key. ``judged``: a rule or the plan depends on the
+    key. Of the rows of a release, those with ``always`` are written even with their default value,
+    and those without ``plain`` by functions only.
     """
 
     name: str
@@ -101,7 +116,9 @@ class Field:
 
     def key_at(self, version: Version) -> str:
         """Return the native key in a release."""
-        return next((key for until, key in sorted(self.before.items()) if version < until), self.key)
+        return next(
+            (key for until, key in sorted(self.before.items()) if version < until), self.key
+        )
 
     def native(self, value: Any) -> Any:
         """Return a value of the setting in the key's form."""
@@ -112,9 +129,10 @@ class Field:
 class Command:
     """A command of the framework that starts a training: ``swift rlhf``, ``trl grpo``.
 
-    ``word`` follows the command's name, and ``program`` is what it runs. ``takes_file``: the recipe may follow the word
-    without an option. ``counts`` is how the number of processes is stated: by the options of another launcher, or by
-    environment variables ("environment"). ``passes_on``: options of accelerate may be mixed with the recipe's.
+    ``word`` follows the command's name, and ``program`` is what it runs. ``takes_file``: the recipe
+    may follow the word without an option. ``counts`` is how the number of processes is stated: by
+    the options of another launcher, or by environment variables ("environment"). ``passes_on``:
+    options of accelerate may be mixed with the recipe's.
     """
 
     word: str
@@ -127,8 +145,8 @@ class Command:
 class Vendored(NamedTuple):
     """The version and the readable keys and defaults in a framework's own source.
 
-    ``assumed`` are keys that do not mean there what they mean in a release, and ``unchecked`` codes of rules on checks that
-    it does not have; each with the place that shows it.
+    ``assumed`` are keys that do not mean there what they mean in a release, and ``unchecked`` codes
+    of rules on checks that it does not have; each with the place that shows it.
     """
 
     keys: Mapping[str, KeySpec] | None
@@ -141,8 +159,8 @@ class Vendored(NamedTuple):
 class Vendor:
     """How a framework's own source is recognised and read in a repository, without executing it.
 
-    ``marker`` is the path of a file (or a pattern) that only this source has, below the folder that holds the package.
-    ``read`` gets that folder and the recipe, whose version is the default.
+    ``marker`` is the path of a file (or a pattern) that only this source has, below the folder that
+    holds the package. ``read`` gets that folder and the recipe, whose version is the default.
     """
 
     marker: str
@@ -161,34 +179,46 @@ class Framework:
         keys: keys that no other framework has; for dotted keys, their first parts.
         words: by key, words that a recipe outside of any repository has for this framework only.
         programs: matches its programs and paths.
-        program: its training program in a checkout of it, which reads the recipes that no launch names.
-        trainings: matches the programs that are certain to be a GRPO training with dotted overrides.
+        program: its training program in a checkout of it, which reads the recipes that no launch
+        names.
+        trainings: matches the programs that are certain to be a GRPO training with dotted
+        overrides.
         sections: the first words of its dotted keys.
         renamed: older names of keys, read as the present ones.
         commands: its commands by name.
-        expand: returns the launch in a wrapper script, and the number of its GPUs that a vLLM server may take.
+        expand: returns the launch in a wrapper script, and the number of its GPUs that a vLLM
+        server may take.
         parse_version: reads a stated release; by default two or three numbers.
         is_familiar: whether a flat key is one of any release, or a habit of users.
         releases: the releases for ``--framework-version``; None if there is no choice.
         key_table: the keys that a recipe may set, if they depend on more than the release.
-        collect: returns the values of a recipe's keys; by default under present names, with the release's defaults.
+        collect: returns the values of a recipe's keys; by default under present names, with the
+        release's defaults.
         unstated: the fields of an empty recipe for which the release has no key with a default.
         keys_of: the native keys of one recipe, if they depend on its other keys.
-        derived: functions for fields that follow from several keys, in order. Each gets the values and the fields so far.
-        native_keys: returns a setting in completions as keys and values of a release; None if no sweep trains with it.
+        derived: functions for fields that follow from several keys, in order. Each gets the values
+        and the fields so far.
+        native_keys: returns a setting in completions as keys and values of a release; None if no
+        sweep trains with it.
         special: for fixes, fields whose change sets more than their own key.
-        base_config: returns the base configuration of a name if its file is missing; None if it is unknown.
+        base_config: returns the base configuration of a name if its file is missing; None if it is
+        unknown.
         config_defaults: the Hydra defaults list of a written recipe.
         environment_key: the key of a recipe that holds variables of the environment.
-        misfits: returns the keys of a recipe that its release refuses, if the table alone does not show them.
+        misfits: returns the keys of a recipe that its release refuses, if the table alone does not
+        show them.
         passed_on: keys that a recipe may set for its launcher, in addition to those of any release.
         packages: the PyPI packages that a repository pins for it.
         vendor: how its own source is found and read in a repository that contains it.
-        memory: returns the fields for the memory estimate, from a recipe's values and its setting; None if unknown.
-        own_configs: matches the paths of its programs' own default configurations, which are complete only with a launch.
+        memory: returns the fields for the memory estimate, from a recipe's values and its setting;
+        None if unknown.
+        own_configs: matches the paths of its programs' own default configurations, which are
+        complete only with a launch.
         only_evaluates: the key that ends a run after its first validation.
-        is_asynchronous: whether a recipe is for a trainer that generates while it trains; only a note says so.
-        is_composed: whether the configuration below a launch's overrides is known; None if it always is.
+        is_asynchronous: whether a recipe is for a trainer that generates while it trains; only a
+        note says so.
+        is_composed: whether the configuration below a launch's overrides is known; None if it
+        always is.
 
     """
 
@@ -230,7 +260,9 @@ class Framework:
 
     def __post_init__(self) -> None:
         spelled = self.traits.display_name
-        FRAMEWORK_NAMES[self.name.replace("-", "_")] = spelled if spelled.lower() == self.name else self.name
+        FRAMEWORK_NAMES[self.name.replace("-", "_")] = (
+            spelled if spelled.lower() == self.name else self.name
+        )
 
     @property
     def name(self) -> str:
@@ -254,7 +286,9 @@ class Framework:
         return frozenset(row.key for row in self.fields if row.key == row.name) - nullable
 
     def known_keys(self, recipe: Recipe) -> Mapping[str, KeySpec]:
-        """Return the keys that a recipe may set: of the framework's source in the repository, otherwise of its release."""
+        """Return the keys that a recipe may set: of the framework's source in the repository,
+        otherwise of its release.
+        """
         if recipe.vendored is not None:
             return recipe.vendored
         return self.key_table(recipe) if self.key_table else self.takes(recipe.version)
@@ -264,9 +298,15 @@ class Framework:
         return dict(_keys_at(self, version))
 
     def is_judged(self, key: str, version: Version) -> bool:
-        """Return whether a rule or the plan depends on a native key in a release, or on a key inside its mapping."""
+        """Return whether a rule or the plan depends on a native key in a release, or on a key
+        inside its mapping.
+        """
         keys = {row.key_at(version) for row in self.fields if row.judged}
-        inside = set() if self.is_dotted else {name.partition(".")[0] for name in keys} | self.renamed.keys()
+        inside = (
+            set()
+            if self.is_dotted
+            else {name.partition(".")[0] for name in keys} | self.renamed.keys()
+        )
         return key in keys | inside
 
 
@@ -300,7 +340,8 @@ def _keys_at(framework: Framework, version: Version) -> dict[str, str]:
     return {row.name: row.key_at(version) for row in framework.fields if row.name}
 
 
-# Returns the changes of keys for a field's new value, from the value, the recipe, its setting and the changes so far.
+# Returns the changes of keys for a field's new value, from the value, the recipe, its setting and
+# the changes so far.
 NativeChange = Callable[[Any, Recipe, Setting, Mapping[str, Any]], dict[str, Any] | None]
 
 
@@ -315,29 +356,42 @@ def find_framework(name: str) -> Framework:
 
 
 def known_keys(recipe: Recipe) -> Mapping[str, KeySpec]:
-    """Return the keys that a recipe may set: of the framework's source in its repository, otherwise of its release."""
+    """Return the keys that a recipe may set: of the framework's source in its repository, otherwise
+    of its release.
+    """
     return FRAMEWORKS[recipe.framework].known_keys(recipe)
 
 
 def version_of(name: str, wanted: str | None = None) -> Version:
     """Return the requested release of a framework, or its default.
 
-    Raises UserError for text that is not a version, and for releases before the first that can be judged.
+    Raises UserError for text that is not a version, and for releases before the first that can be
+    judged.
     """
     framework = find_framework(name)
     if wanted is None:
         return framework.version
-    return framework.parse_version(wanted) if framework.parse_version else _own_version(wanted, framework)
+    return (
+        framework.parse_version(wanted)
+        if framework.parse_version
+        else _own_version(wanted, framework)
+    )
 
 
 def _own_version(text: str, framework: Framework) -> Version:
-    """Return a release of a framework other than TRL. Raises UserError if it is older than the first known release."""
+    """Return a release of a framework other than TRL. Raises UserError if it is older than the
+    first known release.
+    """
     parts = text.strip().removeprefix("v").split(".")
     if not 2 <= len(parts) <= 4 or not all(part.isdigit() for part in parts[:3]):
-        raise UserError(f"version {text[:40]!r}: a version has two or three numbers. Write it like 0.3.3.")
+        raise UserError(
+            f"version {text[:40]!r}: a version has two or three numbers. Write it like 0.3.3."
+        )
     version = parse_release(".".join((*parts[:3], "0")[:3]))
     known = framework.releases() if framework.releases else (framework.version,)
     if version < known[0]:
         first = ".".join(map(str, known[0]))
-        raise UserError(f"{framework.name} {text}: the first release that can be judged is {first}.")
+        raise UserError(
+            f"{framework.name} {text}: the first release that can be judged is {first}."
+        )
     return version

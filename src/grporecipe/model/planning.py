@@ -1,10 +1,10 @@
 """Compute the plan of a setting, exactly as TRL and transformers compute it.
 
-Every function takes a setting and reads only the fields that its formula names. So a rule that uses it can declare what it
-reads. Symbols: B per_device_train_batch_size, W processes, A gradient_accumulation_steps, S steps_per_generation
-(micro-steps), G num_generations, mu num_iterations, D train_prompts, E epochs.
-Sources: trl 1.16 trainer/utils.py RepeatSampler, grpo_trainer.py get_train_dataloader; transformers 5.23 trainer.py
-set_initial_training_values.
+Every function takes a setting and reads only the fields that its formula names. So a rule that uses
+it can declare what it reads. Symbols: B per_device_train_batch_size, W processes, A
+gradient_accumulation_steps, S steps_per_generation (micro-steps), G num_generations, mu
+num_iterations, D train_prompts, E epochs. Sources: trl 1.16 trainer/utils.py RepeatSampler,
+grpo_trainer.py get_train_dataloader; transformers 5.23 trainer.py set_initial_training_values.
 """
 
 from dataclasses import asdict, dataclass
@@ -16,7 +16,9 @@ from grporecipe.model.setting import Setting
 
 
 def micro_steps_per_generation(s: Setting) -> int:
-    """Return S in micro-steps: as set, or from ``generation_batch_size``, or the accumulation (TRL's default)."""
+    """Return S in micro-steps: as set, or from ``generation_batch_size``, or the accumulation
+    (TRL's default).
+    """
     if s.steps_per_generation is not None:
         return s.steps_per_generation
     if s.generation_batch_size is not None and s.processes is not None:
@@ -25,7 +27,9 @@ def micro_steps_per_generation(s: Setting) -> int:
 
 
 def completions_per_micro_step(s: Setting) -> int | None:
-    """Return B W, in completions. Before TRL 0.15 B counts prompts, so B W G. W counts the ranks that split a batch."""
+    """Return B W, in completions. Before TRL 0.15 B counts prompts, so B W G. W counts the ranks
+    that split a batch.
+    """
     if s.processes is None:
         return None
     if s.data_processes is not None:
@@ -35,10 +39,11 @@ def completions_per_micro_step(s: Setting) -> int | None:
 
 
 def completions_per_rollout(s: Setting) -> int | None:
-    """Return TRL's generation batch in completions: as set, or B W S; None if the processes are unknown.
+    """Return TRL's generation batch in completions: as set, or B W S; None if the processes are
+    unknown.
 
-    Before TRL 0.17 each micro-step generates its own completions. Prompts are still drawn, reused and dropped per accumulation,
-    as with S = A.
+    Before TRL 0.17 each micro-step generates its own completions. Prompts are still drawn, reused
+    and dropped per accumulation, as with S = A.
     """
     if s.generation_batch_size is not None:
         return s.generation_batch_size
@@ -53,7 +58,8 @@ def completions_per_step(s: Setting) -> int | None:
 
 
 def stated_completions_per_step(s: Setting) -> int | None:
-    """Return the completions of a step as a recipe in prompts states them, which B W A may not make; otherwise B W A.
+    """Return the completions of a step as a recipe in prompts states them, which B W A may not
+    make; otherwise B W A.
 
     None if the processes are unknown, as for the other numbers of a plan.
     """
@@ -85,7 +91,9 @@ def rollouts_per_epoch(s: Setting) -> int | None:
 
 
 def dropped_prompts(s: Setting) -> int | None:
-    """Return D mod P: the last prompts of each epoch's permutation, which are not generated in that epoch."""
+    """Return D mod P: the last prompts of each epoch's permutation, which are not generated in that
+    epoch.
+    """
     prompts = prompts_per_rollout(s)
     if s.train_prompts is None or not prompts:
         return None
@@ -99,7 +107,9 @@ def steps_per_epoch(s: Setting) -> int | None:
 
 
 def budget_steps(s: Setting) -> int | None:
-    """Return the optimizer steps that a budget in generated completions buys. Rollouts are not cut."""
+    """Return the optimizer steps that a budget in generated completions buys. Rollouts are not
+    cut.
+    """
     completions = completions_per_rollout(s)
     if s.budget_completions is None or not completions:
         return None
@@ -107,7 +117,9 @@ def budget_steps(s: Setting) -> int | None:
 
 
 def total_steps(s: Setting) -> int | None:
-    """Return max_steps, the budget's steps, or ceil(E U); 0 if an epoch holds no whole rollout, as in TRL."""
+    """Return max_steps, the budget's steps, or ceil(E U); 0 if an epoch holds no whole rollout, as
+    in TRL.
+    """
     if s.max_steps is None and s.budget_completions is not None:
         return budget_steps(s)
     if rollouts_per_epoch(s) == 0:
@@ -120,12 +132,15 @@ def total_steps(s: Setting) -> int | None:
 
 
 def total_completions(s: Setting) -> int | None:
-    """Return the completions of all rollouts that the run's steps begin. An epoch's last step takes what is left of it."""
+    """Return the completions of all rollouts that the run's steps begin. An epoch's last step takes
+    what is left of it.
+    """
     total, rollout = total_steps(s), completions_per_rollout(s)
     if total is None or rollout is None:
         return None
     steps, rollouts = steps_per_epoch(s), rollouts_per_epoch(s)
-    if not steps or not rollouts:  # the data are unknown: count as one long epoch
+    # the data are unknown: count as one long epoch
+    if not steps or not rollouts:
         return ceil(total / steps_per_rollout(s)) * rollout
     epochs, rest = divmod(total, steps)
     return (epochs * rollouts + ceil(rest / steps_per_rollout(s))) * rollout
@@ -141,14 +156,21 @@ def boundary_steps(s: Setting) -> int:
 
 
 def spread(total: int, count: int, multiple: int = 1) -> tuple[int, ...]:
-    """Spread ``count`` steps evenly over ``total`` optimizer steps, each a multiple of ``multiple``, the last at the end."""
+    """Spread ``count`` steps evenly over ``total`` optimizer steps, each a multiple of
+    ``multiple``, the last at the end.
+    """
     marks = {max(round(total * i / count / multiple), 1) * multiple for i in range(1, count)}
-    return tuple(sorted({mark for mark in marks if mark < total} | ({total} if count > 0 and total > 0 else set())))
+    return tuple(
+        sorted(
+            {mark for mark in marks if mark < total}
+            | ({total} if count > 0 and total > 0 else set())
+        )
+    )
 
 
 def save_every(s: Setting) -> int | None:
-    """Return optimizer steps between checkpoints: as set (below 1: a share of all steps), or about total / checkpoints, on a
-    rollout boundary; None for no checkpoints.
+    """Return optimizer steps between checkpoints: as set (below 1: a share of all steps), or about
+    total / checkpoints, on a rollout boundary; None for no checkpoints.
     """
     total = total_steps(s)
     if s.save_steps is not None and s.save_steps >= 1:
@@ -170,10 +192,16 @@ def evaluation_batches(s: Setting) -> int | None:
 
 
 def evaluated_completions(s: Setting) -> int | None:
-    """Return E D_eval G_eval: the completions of all E evaluations, including the one before the first step."""
+    """Return E D_eval G_eval: the completions of all E evaluations, including the one before the
+    first step.
+    """
     if s.eval_prompts is None or not s.evaluates:
         return None
-    return (s.evaluations + s.eval_at_start) * s.eval_prompts * (s.num_generations_eval or s.num_generations)
+    return (
+        (s.evaluations + s.eval_at_start)
+        * s.eval_prompts
+        * (s.num_generations_eval or s.num_generations)
+    )
 
 
 def evaluation_share(s: Setting) -> float | None:
@@ -236,10 +264,11 @@ def build_plan(s: Setting) -> Plan:
 
 
 def realise(s: Setting) -> Setting:
-    """Solve the ``auto`` sizes of a setting for its processes; ``unsolved`` names sizes that no value fits.
+    """Solve the ``auto`` sizes of a setting for its processes; ``unsolved`` names sizes that no
+    value fits.
 
-    prompts_per_step G = B W A is kept exactly; the largest B within the bound wins. The evaluation size is the largest
-    within the bound whose global batch holds whole groups.
+    prompts_per_step G = B W A is kept exactly; the largest B within the bound wins. The evaluation
+    size is the largest within the bound whose global batch holds whole groups.
     """
     if s.processes is None or not s.auto:
         return s
@@ -253,13 +282,24 @@ def realise(s: Setting) -> Setting:
 
 # The fields behind completions_per_rollout() and total_steps(), for the ``reads`` of rules.
 ROLLOUT_READS = (
-    "version", "processes", "per_device_train_batch_size", "gradient_accumulation_steps", "steps_per_generation",
-    "generation_batch_size", "data_processes",
-)  # fmt: skip
+    "version",
+    "processes",
+    "per_device_train_batch_size",
+    "gradient_accumulation_steps",
+    "steps_per_generation",
+    "generation_batch_size",
+    "data_processes",
+)
 TOTAL_STEPS_READS = (
-    *ROLLOUT_READS, "num_generations", "num_iterations", "ends_with_epochs", "train_prompts", "max_steps", "epochs",
+    *ROLLOUT_READS,
+    "num_generations",
+    "num_iterations",
+    "ends_with_epochs",
+    "train_prompts",
+    "max_steps",
+    "epochs",
     "budget_completions",
-)  # fmt: skip
+)
 TRAIN_SIZES = frozenset({"per_device_train_batch_size", "gradient_accumulation_steps"})
 
 
@@ -278,12 +318,19 @@ def _realise_train(s: Setting) -> Setting:
         sizes = [size for size in sizes if size * s.gradient_accumulation_steps == per_rank]
     for size in sizes:
         if size > 0 and per_rank % size == 0:
-            return s.replace({"per_device_train_batch_size": size, "gradient_accumulation_steps": per_rank // size})
+            return s.replace(
+                {
+                    "per_device_train_batch_size": size,
+                    "gradient_accumulation_steps": per_rank // size,
+                }
+            )
     return unsolved
 
 
 def _realise_eval(s: Setting) -> Setting:
-    """Return B_eval: the largest within the bound with whole groups, and no larger than the held-out set needs."""
+    """Return B_eval: the largest within the bound with whole groups, and no larger than the
+    held-out set needs.
+    """
     group = s.num_generations_eval or s.num_generations
     if group < 1 or not s.processes or s.processes < 1:
         return s.replace({"unsolved": s.unsolved | {"per_device_eval_batch_size"}})
@@ -294,21 +341,38 @@ def _realise_eval(s: Setting) -> Setting:
     return s.replace({"per_device_eval_batch_size": max(bound // unit, 1) * unit})
 
 
-RESIZED = frozenset({"gradient_accumulation_steps", "steps_per_generation", "generation_batch_size", "data_processes"})
+RESIZED = frozenset(
+    {
+        "gradient_accumulation_steps",
+        "steps_per_generation",
+        "generation_batch_size",
+        "data_processes",
+    }
+)
 
 
 def resize(s: Setting) -> Setting:
-    """Return A, S, completions of a rollout and data ranks, for a framework that counts prompts instead of micro-steps.
+    """Return A, S, completions of a rollout and data ranks, for a framework that counts prompts
+    instead of micro-steps.
 
-    A data rank takes floor(prompts_per_step G / ranks) completions per step, in micro-batches of B; the last step of a
-    rollout that is not a multiple of a step is padded to one (verl) or refused (EasyR1). Unknown ranks count as one.
-    Sources: EasyR1 verl/workers/fsdp_workers.py _init_dist_mesh, verl workers/engine_workers.py update_actor.
+    A data rank takes floor(prompts_per_step G / ranks) completions per step, in micro-batches of B;
+    the last step of a rollout that is not a multiple of a step is padded to one (verl) or refused
+    (EasyR1). Unknown ranks count as one. Sources: EasyR1 verl/workers/fsdp_workers.py
+    _init_dist_mesh, verl workers/engine_workers.py update_actor.
     """
     if s.prompts_per_rollout is None or s.prompts_per_step is None:
         return s
-    shared = s.tensor_parallel_size * s.sequence_parallel_size * s.context_parallel_size * s.pipeline_parallel_size
+    shared = (
+        s.tensor_parallel_size
+        * s.sequence_parallel_size
+        * s.context_parallel_size
+        * s.pipeline_parallel_size
+    )
     ranks = None if s.processes is None else s.processes // max(shared, 1)
-    completions, size = s.prompts_per_rollout * s.num_generations, max(s.per_device_train_batch_size, 1)
+    completions, size = (
+        s.prompts_per_rollout * s.num_generations,
+        max(s.per_device_train_batch_size, 1),
+    )
     per_step = s.prompts_per_step * s.num_generations // max(ranks or 1, 1)
     accumulation = max(per_step // size, 1)
     if s.prompts_per_step > 0 and s.prompts_per_rollout % s.prompts_per_step:

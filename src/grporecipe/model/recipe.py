@@ -8,7 +8,8 @@ from typing import Any, Literal, NamedTuple
 from grporecipe.model.setting import Version
 from grporecipe.redaction import SHOWN, secrets_in
 
-SHORTENED = 16  # characters that a message shows at least of a long value
+# characters that a message shows at least of a long value
+SHORTENED = 16
 
 
 class KeySpec(NamedTuple):
@@ -21,38 +22,48 @@ class KeySpec(NamedTuple):
 class VersionSource(NamedTuple):
     """The source of the version that a recipe is judged by.
 
-    ``kind`` is one of: an option (``asked``), a project's settings (``project``), the releases that have all keys (``keys``), or
-    nothing (``default``). From the repository itself: one release that it requires (``pinned``), several (``range``), or the
-    framework's own source in it (``vendored``). ``newer``: a release is stated that is newer than all known ones. ``where``
+    ``kind`` is one of: an option (``asked``), a project's settings (``project``), the releases that
+    have all keys (``keys``), or nothing (``default``). From the repository itself: one release that
+    it requires (``pinned``), several (``range``), or the framework's own source in it
+    (``vendored``). ``newer``: a release is stated that is newer than all known ones. ``where``
     names the option or file, ``text`` quotes it.
     """
 
-    kind: Literal["asked", "project", "pinned", "range", "vendored", "keys", "newer", "default"] = "default"
+    kind: Literal["asked", "project", "pinned", "range", "vendored", "keys", "newer", "default"] = (
+        "default"
+    )
     where: str = ""
     text: str = ""
-    conflict: tuple[str, ...] = ()  # keys that another release takes and the required version does not
+    # keys that another release takes and the required version does not
+    conflict: tuple[str, ...] = ()
 
     @property
     def known(self) -> bool:
-        """Return whether the version is stated. If not, key rules only warn, and no fix of a key is safe."""
+        """Return whether the version is stated. If not, key rules only warn, and no fix of a key is
+        safe.
+        """
         return self.kind != "default"
 
 
 NOT_STATED = VersionSource()
-BY_CALLER = VersionSource("asked", "the caller")  # for a recipe that code builds, with the version that it passes
+# for a recipe that code builds, with the version that it passes
+BY_CALLER = VersionSource("asked", "the caller")
 
 
 @dataclass(frozen=True)
 class LaunchedCode:
-    """Options and trainer in the Python file of a training, read from its syntax tree without running it.
+    """Options and trainer in the Python file of a training, read from its syntax tree without
+    running it.
 
-    ``declares`` are the keys of its own dataclasses and argparse options. ``trainer`` is the class that trains, empty if
-    unknown; ``own_trainer`` is true if it is not the framework's class. ``other_keys`` is what happens to a key that
-    neither it nor the framework takes: training stops, the key is dropped, or unknown. ``own_config`` is true if the file
-    builds the trainer's configuration itself, so keys that the command line omits have the file's values. ``no_evaluation``
-    and ``no_rewards`` are the line of the trainer's call if it certainly passes no ``eval_dataset`` or ``reward_funcs``.
-    ``declares_more`` is true if other files may declare further keys. ``parsers`` are the classes that parse its command line,
-    and ``classes`` those of the library whose fields they take. ``imports`` are the names and modules of TRL that it always
+    ``declares`` are the keys of its own dataclasses and argparse options. ``trainer`` is the class
+    that trains, empty if unknown; ``own_trainer`` is true if it is not the framework's class.
+    ``other_keys`` is what happens to a key that neither it nor the framework takes: training stops,
+    the key is dropped, or unknown. ``own_config`` is true if the file builds the trainer's
+    configuration itself, so keys that the command line omits have the file's values.
+    ``no_evaluation`` and ``no_rewards`` are the line of the trainer's call if it certainly passes
+    no ``eval_dataset`` or ``reward_funcs``. ``declares_more`` is true if other files may declare
+    further keys. ``parsers`` are the classes that parse its command line, and ``classes`` those of
+    the library whose fields they take. ``imports`` are the names and modules of TRL that it always
     imports, with their lines.
     """
 
@@ -71,7 +82,9 @@ class LaunchedCode:
 
     @property
     def reads_recipes(self) -> bool:
-        """Whether an argparse option of its own names the recipe, so that only its code knows the keys in it."""
+        """Whether an argparse option of its own names the recipe, so that only its code knows the
+        keys in it.
+        """
         return "config" in self.declares and self.parsers <= {"ArgumentParser"}
 
 
@@ -87,13 +100,15 @@ class Duplicate:
 
 @dataclass(frozen=True)
 class LaunchContext:
-    """How a script launches a recipe: the launcher (trl, accelerate, torchrun, deepspeed, python) and the program.
+    """How a script launches a recipe: the launcher (trl, accelerate, torchrun, deepspeed, python)
+    and the program.
 
-    ``program`` is the script or module. ``cut_line`` is the line from which bash reads the remaining options as another
-    command, because a comment or a blank ended the first. ``config`` is the recipe that it names, whose keys have no line here,
-    ``accelerate`` the configuration of accelerate.
-    ``visible_gpus`` is how many GPUs CUDA_VISIBLE_DEVICES shows, if the script sets it. The command begins on
-    ``line`` of the script. ``raw`` holds the values of dotted overrides as passed to the program, by key.
+    ``program`` is the script or module. ``cut_line`` is the line from which bash reads the
+    remaining options as another command, because a comment or a blank ended the first. ``config``
+    is the recipe that it names, whose keys have no line here, ``accelerate`` the configuration of
+    accelerate. ``visible_gpus`` is how many GPUs CUDA_VISIBLE_DEVICES shows, if the script sets it.
+    The command begins on ``line`` of the script. ``raw`` holds the values of dotted overrides as
+    passed to the program, by key.
     """
 
     launcher: str
@@ -108,18 +123,20 @@ class LaunchContext:
 
 @dataclass(frozen=True)
 class Recipe:
-    """One recipe as a file, a command line or a JSON object states it, before defaults are filled in.
+    """One recipe as a file, a command line or a JSON object states it, before defaults are filled
+    in.
 
-    ``processes`` are training ranks, if the recipe or the caller states them; ``train_prompts`` likewise. ``gpu_gib`` is
-    the memory of the GPU to judge by, and ``gpu`` its name, if the caller gave one.
-    Keys of EasyR1 and verl are dotted (``worker.rollout.n``), with the prefix of an override (``+a.b``).
-    ``unresolved`` are values that only a running shell knows (``$VAR``), by key. ``may_have_more``: a running shell may
-    set further keys, so rules report nothing about keys that are not set. ``launch_fields`` are fields of the
-    setting that files next to the recipe state: accelerate's configuration, DeepSpeed's. ``assumed`` are keys whose meaning
-    the trainer's own source changes, and ``unchecked`` rules on checks that it does not have, each with the place that shows it;
-    what depends on them is not judged. ``vendored`` are the keys and
-    defaults of the framework's source in the repository, used instead of a release's. Lines of a notebook are numbered
-    through all of its code cells; ``cells`` holds the number and the first line of each.
+    ``processes`` are training ranks, if the recipe or the caller states them; ``train_prompts``
+    likewise. ``gpu_gib`` is the memory of the GPU to judge by, and ``gpu`` its name, if the caller
+    gave one. Keys of EasyR1 and verl are dotted (``worker.rollout.n``), with the prefix of an
+    override (``+a.b``). ``unresolved`` are values that only a running shell knows (``$VAR``), by
+    key. ``may_have_more``: a running shell may set further keys, so rules report nothing about keys
+    that are not set. ``launch_fields`` are fields of the setting that files next to the recipe
+    state: accelerate's configuration, DeepSpeed's. ``assumed`` are keys whose meaning the trainer's
+    own source changes, and ``unchecked`` rules on checks that it does not have, each with the place
+    that shows it; what depends on them is not judged. ``vendored`` are the keys and defaults of the
+    framework's source in the repository, used instead of a release's. Lines of a notebook are
+    numbered through all of its code cells; ``cells`` holds the number and the first line of each.
     """
 
     framework: str
@@ -136,19 +153,24 @@ class Recipe:
     may_have_more: bool = False
     launch_fields: Mapping[str, Any] = field(default_factory=dict)
     launch: LaunchContext | None = None
-    base: str = ""  # the configuration that a dotted command line builds on
+    # the configuration that a dotted command line builds on
+    base: str = ""
     version_source: VersionSource = BY_CALLER
     vendored: Mapping[str, KeySpec] | None = None
     assumed: Mapping[str, str] = field(default_factory=dict)
     unchecked: Mapping[str, str] = field(default_factory=dict)
     code: LaunchedCode | None = None
     cells: tuple[tuple[int, int], ...] = ()
-    derived: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)  # computed once
+    # computed once
+    derived: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def without_secrets(self, text: str) -> str:
         """Return a text about this recipe with the values of its keys redacted that are secrets."""
         if "secrets" not in self.derived:
-            values = [*self.config.items(), *((each.key, each.first_value) for each in self.duplicates)]
+            values = [
+                *self.config.items(),
+                *((each.key, each.first_value) for each in self.duplicates),
+            ]
             secrets = {secret for key, value in values for secret in secrets_in(key, value)}
             self.derived["secrets"] = sorted(secrets, key=len, reverse=True)
         for secret in self.derived["secrets"]:
@@ -163,10 +185,16 @@ class Recipe:
 
     @property
     def in_python(self) -> bool:
-        """Return whether it is a call in Python. No parser reads its arguments, so an unknown key raises TypeError."""
+        """Return whether it is a call in Python. No parser reads its arguments, so an unknown key
+        raises TypeError.
+        """
         return self.launch is None and (self.file or "").endswith((".py", ".ipynb"))
 
     def place(self, line: int) -> tuple[int | None, int]:
-        """Return the cell of a line and the line within it. Outside of notebooks: no cell, and the line itself."""
-        number, first = next(((cell, start) for cell, start in reversed(self.cells) if start <= line), (None, 1))
+        """Return the cell of a line and the line within it. Outside of notebooks: no cell, and the
+        line itself.
+        """
+        number, first = next(
+            ((cell, start) for cell, start in reversed(self.cells) if start <= line), (None, 1)
+        )
         return number, line - first + 1

@@ -1,4 +1,6 @@
-"""The keys of a framework by release, read from the ``keys.json`` of its folder, and releases as text."""
+"""The keys of a framework by release, read from the ``keys.json`` of its folder, and releases as
+text.
+"""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,7 +23,9 @@ class KeyTable(dict[str, KeySpec]):
     @cached_property
     def sections(self) -> frozenset[str]:
         """The sections of dotted keys."""
-        return frozenset(name[:at] for name in self for at, letter in enumerate(name) if letter == ".")
+        return frozenset(
+            name[:at] for name in self for at, letter in enumerate(name) if letter == "."
+        )
 
     @cached_property
     def below(self) -> dict[str, list[str]]:
@@ -41,15 +45,17 @@ def load_table(package: str) -> dict[str, Any]:
 
 @cache
 def releases_of(package: str, names: str = "releases") -> tuple[Version, ...]:
-    """Return the releases that a framework's table knows, ascending; ``names`` is the entry that lists them."""
+    """Return the releases that a framework's table knows, ascending; ``names`` is the entry that
+    lists them.
+    """
     return tuple(parse_release(name) for name in load_table(package)[names])
 
 
 def keys_at_release(history: Mapping[str, Sequence[Sequence[Any]]], version: Version) -> KeyTable:
     """Return the keys of the newest release that is not newer than a version.
 
-    ``history`` holds, for each key, the releases that changed it: ``[release, type, default]``, or ``[release]`` alone if
-    that release removed it.
+    ``history`` holds, for each key, the releases that changed it: ``[release, type, default]``, or
+    ``[release]`` alone if that release removed it.
     """
     table = KeyTable()
     for name, changes in history.items():
@@ -60,12 +66,16 @@ def keys_at_release(history: Mapping[str, Sequence[Sequence[Any]]], version: Ver
 
 
 def change_at(changes: Sequence[Sequence[Any]], version: Version) -> Sequence[Any]:
-    """Return the newest entry of a history that is not newer than a version; empty before the first one."""
+    """Return the newest entry of a history that is not newer than a version; empty before the first
+    one.
+    """
     return next((change for change in reversed(changes) if parse_release(change[0]) <= version), ())
 
 
 def is_taken(key: str, takes: Mapping[str, KeySpec]) -> bool:
-    """Return whether a key exists, names a section, or is inside a mapping with free keys (empty by default)."""
+    """Return whether a key exists, names a section, or is inside a mapping with free keys (empty by
+    default).
+    """
     if key in takes or key in (takes if isinstance(takes, KeyTable) else KeyTable(takes)).sections:
         return True
     parts = key.split(".")
@@ -74,7 +84,9 @@ def is_taken(key: str, takes: Mapping[str, KeySpec]) -> bool:
 
 
 def key_span(changes: Sequence[Sequence[Any]] | None) -> tuple[Version, Version | None] | None:
-    """Return the releases in which a key came and left (None: still there); None for a key that never existed."""
+    """Return the releases in which a key came and left (None: still there); None for a key that
+    never existed.
+    """
     if changes is None:
         return None
     last = changes[-1]
@@ -82,9 +94,11 @@ def key_span(changes: Sequence[Sequence[Any]] | None) -> tuple[Version, Version 
 
 
 class ReleaseTable:
-    """The keys of a framework by release, read from the ``keys.json`` of its folder when they are first needed.
+    """The keys of a framework by release, read from the ``keys.json`` of its folder when they are
+    first needed.
 
-    ``data["releases"]`` lists its releases in ascending order. ``data["keys"]`` has the history of each key (`keys_at_release`).
+    ``data["releases"]`` lists its releases in ascending order. ``data["keys"]`` has the history of
+    each key (`keys_at_release`).
     """
 
     def __init__(self, package: str, newest: Version) -> None:
@@ -109,11 +123,15 @@ class ReleaseTable:
 
     def choices(self, version: Version) -> dict[str, tuple[str, ...]]:
         """Return the words of each key of a release that takes only some."""
-        changes = ((name, change_at(history, version)) for name, history in self.data["choices"].items())
+        changes = (
+            (name, change_at(history, version)) for name, history in self.data["choices"].items()
+        )
         return {name: tuple(change[1]) for name, change in changes if len(change) > 1}
 
     def span(self, name: str) -> tuple[Version, Version | None] | None:
-        """Return the releases in which a key came and left (None: still there); None for a key that never existed."""
+        """Return the releases in which a key came and left (None: still there); None for a key that
+        never existed.
+        """
         return key_span(self.data["keys"].get(name))
 
 
@@ -131,7 +149,8 @@ def text(version: Version) -> str:
 
 def closest_keys(name: str, names: Iterable[str]) -> list[str]:
     """Return up to two flat keys similar to a misspelt one, nearest first."""
-    from difflib import get_close_matches  # only a mistake needs it
+    # only a mistake needs it
+    from difflib import get_close_matches
 
     plain = name.replace("-", "_").lower()
     return get_close_matches(plain, list(names), n=2, cutoff=0.8)

@@ -1,7 +1,8 @@
 """Convert single values as the frameworks' parsers do, and nested mappings to dotted keys and back.
 
-Sources: transformers hf_argparser.py string_to_bool; argparse, which converts defaults that are text; omegaconf 2.3 _utils.py
-(its YAML loader takes ``1e-6`` for a number), omegaconf.py from_dotlist.
+Sources: transformers hf_argparser.py string_to_bool; argparse, which converts defaults that are
+text; omegaconf 2.3 _utils.py (its YAML loader takes ``1e-6`` for a number), omegaconf.py
+from_dotlist.
 """
 
 import math
@@ -18,12 +19,15 @@ from grporecipe.files import DEEPEST, parse_json, yaml_loader
 LOADER: Any = yaml_loader()
 TRUE = frozenset({"yes", "true", "t", "y", "1"})
 FALSE = frozenset({"no", "false", "f", "n", "0"})
-LARGEST = 2**53  # a float is no exact whole number above it; no size or step count comes near
+# a float is no exact whole number above it; no size or step count comes near
+LARGEST = 2**53
 PLAIN = {"int": int, "float": float, "bool": bool}
 
 
 class Value(NamedTuple):
-    """A converted value. ``trouble`` is empty, ``string`` (a number given as text) or ``type`` (unusable)."""
+    """A converted value. ``trouble`` is empty, ``string`` (a number given as text) or ``type``
+    (unusable).
+    """
 
     value: Any
     trouble: str = ""
@@ -44,7 +48,8 @@ def convert(value: Any, kind: str) -> Value:
         return Value(None, "type")
     if base == "int":
         return Value(int(value), "" if isinstance(value, int) else "type")
-    return Value(value)  # argparse and TRL keep an int for a float
+    # argparse and TRL keep an int for a float
+    return Value(value)
 
 
 def _string(text: str, base: str) -> Value:
@@ -60,15 +65,21 @@ def _string(text: str, base: str) -> Value:
 
 def _is_usable(number: float) -> bool:
     """Return whether a number is finite and small enough for exact arithmetic."""
-    return abs(number) <= LARGEST if isinstance(number, int) else math.isfinite(number) and abs(number) <= LARGEST
+    return (
+        abs(number) <= LARGEST
+        if isinstance(number, int)
+        else math.isfinite(number) and abs(number) <= LARGEST
+    )
 
 
 _REFERENCE = re.compile(r"\$\{(?:oc\.select:)?([\w.]+)(?:\s*,\s*([^{}]*))?\}")
 _FLOAT = re.compile(
-    r"[-+]?(?:[0-9][0-9_]*)\.[0-9_]*(?:[eE][-+]?[0-9]+)?|[-+]?[0-9][0-9_]*(?:[eE][-+]?[0-9]+)|\.[0-9_]+(?:[eE][-+]?[0-9]+)?"
+    r"[-+]?(?:[0-9][0-9_]*)\.[0-9_]*(?:[eE][-+]?[0-9]+)?|[-+]?[0-9][0-9_]*(?:[eE][-+]?[0-9]+)"
+    r"|\.[0-9_]+(?:[eE][-+]?[0-9]+)?"
     r"|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)"
 )
-MOST_REFERENCES = 10  # longest chain that is followed
+# longest chain that is followed
+MOST_REFERENCES = 10
 
 
 class NestedLoader(LOADER):  # type: ignore[misc]  # PyYAML's, with or without libyaml
@@ -161,7 +172,8 @@ def model_size(name: str) -> int | None:
 class Word:
     """One word after expansion; ``unknown`` if part of it could not be resolved.
 
-    ``marked`` is its text with marks around the unknown parts. ``span`` is the number of its lines minus one.
+    ``marked`` is its text with marks around the unknown parts. ``span`` is the number of its lines
+    minus one.
     """
 
     text: str

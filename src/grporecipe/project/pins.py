@@ -1,7 +1,9 @@
-"""Find which releases of a package a repository asks for: requirements, project files, locks, Dockerfiles and scripts.
+"""Find which releases of a package a repository asks for: requirements, project files, locks,
+Dockerfiles and scripts.
 
-Files are read as text, and Python files such as setup.py by their literals. Nothing is executed. A commit or a branch is no
-version. Sources: PEP 440 and 508; pip's VCS support; poetry's caret and tilde; conda's single ``=``.
+Files are read as text, and Python files such as setup.py by their literals. Nothing is executed. A
+commit or a branch is no version. Sources: PEP 440 and 508; pip's VCS support; poetry's caret and
+tilde; conda's single ``=``.
 """
 
 import re
@@ -13,7 +15,8 @@ from typing import Any, NamedTuple
 from grporecipe.files import file_stamp
 from grporecipe.model.setting import Version
 
-LARGEST = 4 * 2**20  # bytes; lock files have a megabyte
+# bytes; lock files have a megabyte
+LARGEST = 4 * 2**20
 
 LOCKS = ("uv.lock", "poetry.lock", "Pipfile.lock")
 
@@ -26,13 +29,17 @@ _SIGN = r"===|==|~=|>=|<=|!=|<|>|=|\^|~"
 
 _CLAUSE = rf"(?:{_SIGN}){_BLANK}{_VERSION}"
 
-_VARIABLE = re.compile(r"^[ \t]{0,20}(?:ARG|ENV|export)[ \t]{1,20}(\w{1,80})[= ]\"?([\w.+-]+)", re.MULTILINE)
+_VARIABLE = re.compile(
+    r"^[ \t]{0,20}(?:ARG|ENV|export)[ \t]{1,20}(\w{1,80})[= ]\"?([\w.+-]+)", re.MULTILINE
+)
 
 _CLAUSES = rf"{_CLAUSE}(?:{_BLANK},{_BLANK}{_CLAUSE}){{0,9}}"
 
 
 class Pin(NamedTuple):
-    """A requirement in a file: its text and PEP 440 specifier. ``ref`` is a commit, tag or branch instead of a version."""
+    """A requirement in a file: its text and PEP 440 specifier. ``ref`` is a commit, tag or branch
+    instead of a version.
+    """
 
     file: Path
     text: str
@@ -45,7 +52,9 @@ class Pin(NamedTuple):
         if re.fullmatch(r"v?\d{1,9}\.\d{1,9}(\.\d{1,9})?(\.?(dev|rc|post)\d*)?", self.ref):
             return _release(self.ref)
         clauses = self.specifier.split(",")
-        return next((_release(clause[2:]) for clause in clauses if re.fullmatch(r"==[^*]+", clause)), None)
+        return next(
+            (_release(clause[2:]) for clause in clauses if re.fullmatch(r"==[^*]+", clause)), None
+        )
 
     @property
     def is_open(self) -> bool:
@@ -54,7 +63,8 @@ class Pin(NamedTuple):
 
     def allows(self, version: Version) -> bool:
         """Return whether a version satisfies the requirement."""
-        from packaging.specifiers import SpecifierSet  # only a requirement needs it
+        # only a requirement needs it
+        from packaging.specifiers import SpecifierSet
 
         return SpecifierSet(self.specifier).contains(".".join(map(str, version)))
 
@@ -109,13 +119,17 @@ def _read(file: Path, text: str, package: str) -> Iterator[Pin]:
 
 
 def _of_lines(file: Path, lines: Sequence[str], package: str) -> Iterator[Pin]:
-    """Yield the requirements in lines: of requirements files, conda's, shell commands, strings of setup.py."""
+    """Yield the requirements in lines: of requirements files, conda's, shell commands, strings of
+    setup.py.
+    """
     name = _any_spelling(package)
     required = re.compile(
-        rf"(?<![\w./@-]){name}(?:\[[^\[\]]{{0,200}}\])?{_BLANK}\(?{_BLANK}({_CLAUSES})\)?", re.IGNORECASE
+        rf"(?<![\w./@-]){name}(?:\[[^\[\]]{{0,200}}\])?{_BLANK}\(?{_BLANK}({_CLAUSES})\)?",
+        re.IGNORECASE,
     )
     of_git = re.compile(
-        rf"git\+[^\s+]{{0,200}}?/{name}(?:\.git)?/?(?:@([\w./-]{{1,200}}))?(?=[\s\"'#;)\]]|$)", re.IGNORECASE
+        rf"git\+[^\s+]{{0,200}}?/{name}(?:\.git)?/?(?:@([\w./-]{{1,200}}))?(?=[\s\"'#;)\]]|$)",
+        re.IGNORECASE,
     )
     for line in lines:
         for match in of_git.finditer(line):
@@ -125,8 +139,12 @@ def _of_lines(file: Path, lines: Sequence[str], package: str) -> Iterator[Pin]:
 
 
 def _specifier(text: str) -> str:
-    """Return clauses in PEP 440's syntax, which has neither poetry's ``^`` and ``~`` nor conda's ``=``, a prefix."""
-    return ",".join(_clause(sign, version) for sign, version in re.findall(rf"({_SIGN})\s*({_VERSION})", text))
+    """Return clauses in PEP 440's syntax, which has neither poetry's ``^`` and ``~`` nor conda's
+    ``=``, a prefix.
+    """
+    return ",".join(
+        _clause(sign, version) for sign, version in re.findall(rf"({_SIGN})\s*({_VERSION})", text)
+    )
 
 
 def allows(text: str, version: Version) -> bool:
@@ -135,7 +153,9 @@ def allows(text: str, version: Version) -> bool:
 
 
 def _clause(sign: str, version: str) -> str:
-    """Return one clause. Pre- and post-releases count as their release, because tables of keys have releases only."""
+    """Return one clause. Pre- and post-releases count as their release, because tables of keys have
+    releases only.
+    """
     parts, is_prefix = _numbers(version), "*" in version
     plain = ".".join(parts)
     if sign in ("^", "~") or (sign == "~=" and len(parts) == 1):
@@ -151,23 +171,32 @@ def _short(text: str) -> str:
 
 
 def _expanded(text: str) -> list[str]:
-    """Return the lines without comments, and with the variables that a Dockerfile sets by ARG and ENV."""
+    """Return the lines without comments, and with the variables that a Dockerfile sets by ARG and
+    ENV.
+    """
     lines = [line for line in text.splitlines() if not line.lstrip().startswith("#")]
     lines = [re.sub(r"\s#.*", "", line) for line in lines]
     known = dict(_VARIABLE.findall("\n".join(lines)))
     used = [line for line in lines if not re.match(r"\s*(?:ARG|ENV|export)\s", line)]
-    return [re.sub(r"\$\{?(\w+)\}?", lambda match: known.get(match[1], match[0]), line) for line in used]
+    return [
+        re.sub(r"\$\{?(\w+)\}?", lambda match: known.get(match[1], match[0]), line) for line in used
+    ]
 
 
 def _literals(text: str) -> list[str]:
     """Return the strings of Python code, in order; empty if it cannot be parsed."""
-    import ast  # few repositories have a setup.py
+    # few repositories have a setup.py
+    import ast
 
     try:
         tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return []
-    return [node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+    return [
+        node.value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    ]
 
 
 def _of_toml(file: Path, text: str, package: str) -> Iterator[Pin]:
@@ -197,7 +226,9 @@ def _of_toml(file: Path, text: str, package: str) -> Iterator[Pin]:
 
 
 def _of_entry(file: Path, key: str, value: Any) -> Iterator[Pin]:
-    """Yield the requirements in an entry: ``trl = "^0.15"``, ``{version = "0.15.2"}``, ``{git = ..., tag = "v0.14.0"}``."""
+    """Yield the requirements in an entry: ``trl = "^0.15"``, ``{version = "0.15.2"}``, ``{git =
+    ..., tag = "v0.14.0"}``.
+    """
     entry = value if isinstance(value, dict) else {"version": value}
     version, ref = entry.get("version"), entry.get("tag") or entry.get("rev") or entry.get("branch")
     if isinstance(version, str) and re.fullmatch(rf"{_BLANK}\(?{_CLAUSES}\)?{_BLANK}", version):

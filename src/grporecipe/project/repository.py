@@ -1,6 +1,8 @@
-"""Search the repository around a recipe: its root, its folders, its scripts, and its files with requirements.
+"""Search the repository around a recipe: its root, its folders, its scripts, and its files with
+requirements.
 
-A repository is walked once, breadth first, with limits. Links are not followed; hidden folders and environments are skipped.
+A repository is walked once, breadth first, with limits. Links are not followed; hidden folders and
+environments are skipped.
 """
 
 import os
@@ -14,18 +16,48 @@ from itertools import islice
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-MOST_FOLDERS = 3000  # of a repository
-MOST_FILES = 400  # with requirements
-DEEPEST = 7  # folders below the root
-UPWARD = 12  # folders above a file
+# of a repository
+MOST_FOLDERS = 3000
+# with requirements
+MOST_FILES = 400
+# folders below the root
+DEEPEST = 7
+# folders above a file
+UPWARD = 12
 SKIPPED = frozenset(
-    ["node_modules", "venv", "env", "site-packages", "__pycache__", "build", "dist", "wandb", "outputs", "checkpoints",
-     "third_party", "data", "datasets"]
-)  # fmt: skip
+    [
+        "node_modules",
+        "venv",
+        "env",
+        "site-packages",
+        "__pycache__",
+        "build",
+        "dist",
+        "wandb",
+        "outputs",
+        "checkpoints",
+        "third_party",
+        "data",
+        "datasets",
+    ]
+)
 NAMES = frozenset(
-    ["setup.py", "setup.cfg", "pyproject.toml", "uv.lock", "poetry.lock", "Pipfile", "Pipfile.lock", "environment.yml",
-     "environment.yaml", "conda.yml", "conda.yaml", "setup.sh", "install.sh"]
-)  # fmt: skip
+    [
+        "setup.py",
+        "setup.cfg",
+        "pyproject.toml",
+        "uv.lock",
+        "poetry.lock",
+        "Pipfile",
+        "Pipfile.lock",
+        "environment.yml",
+        "environment.yaml",
+        "conda.yml",
+        "conda.yaml",
+        "setup.sh",
+        "install.sh",
+    ]
+)
 MARKERS = NAMES | {"README.md", "LICENSE", "requirements.txt", ".grposweep.toml"}
 
 
@@ -45,9 +77,11 @@ def find_repository(file: Path) -> Repository | None:
 
 
 def find_root(file: Path) -> Path | None:
-    """Return the folder with ``.git`` above a file. Without one, return the outermost folder that looks like a project.
+    """Return the folder with ``.git`` above a file. Without one, return the outermost folder that
+    looks like a project.
 
-    The search ends at the working directory, the home and the temporary directory, because these hold several projects.
+    The search ends at the working directory, the home and the temporary directory, because these
+    hold several projects.
     """
     absolute = file.absolute()
     folders = list(absolute.parents)[:UPWARD]
@@ -67,7 +101,9 @@ def find_root(file: Path) -> Path | None:
 
 
 def _working_folders(script: Path) -> list[Path]:
-    """Return the folders that a script may be started in: the working directory, and those above it in its repository."""
+    """Return the folders that a script may be started in: the working directory, and those above it
+    in its repository.
+    """
     root = find_root(script) or script.absolute().parent
     above = list(script.absolute().parents)
     return [Path.cwd(), *(above[: above.index(root) + 1] if root in above else above[:UPWARD])]
@@ -75,52 +111,73 @@ def _working_folders(script: Path) -> list[Path]:
 
 def find_folders(names: Iterable[str], script: Path) -> tuple[Path, ...]:
     """Return the folders that a script names, such as those of its PYTHONPATH."""
-    return tuple(folder / name for name in names for folder in _working_folders(script) if (folder / name).is_dir())
+    return tuple(
+        folder / name
+        for name in names
+        for folder in _working_folders(script)
+        if (folder / name).is_dir()
+    )
 
 
 def find_program(program: str, script: Path, paths: Sequence[str] = ()) -> Path | None:
-    """Return the file of a program that a script names (``src/train.py``, or a dotted module), if the repository has it.
+    """Return the file of a program that a script names (``src/train.py``, or a dotted module), if
+    the repository has it.
 
-    A script may be for another working directory, so a file is also found by the end of its path; the nearest of several.
-    ``paths`` are the folders of PYTHONPATH.
+    A script may be for another working directory, so a file is also found by the end of its path;
+    the nearest of several. ``paths`` are the folders of PYTHONPATH.
     """
     root, folders = find_root(script) or script.absolute().parent, _working_folders(script)
     if not program.endswith(".py"):
         if not program.replace(".", "_").isidentifier():
             return None
         whole = Path(*program.split("."))
-        starts = [*find_folders(paths, script), *(start for folder in folders for start in (folder, folder / "src"))]
-        return _first_file(start / name for start in starts for name in (f"{whole}.py", whole / "__init__.py"))
+        starts = [
+            *find_folders(paths, script),
+            *(start for folder in folders for start in (folder, folder / "src")),
+        ]
+        return _first_file(
+            start / name for start in starts for name in (f"{whole}.py", whole / "__init__.py")
+        )
     if Path(program).is_absolute() and Path(program).is_file():
         return Path(program)
     parts = [part for part in Path(program).parts if part not in (".", "..", "/")]
     unknown = [n for n, part in enumerate(parts) if "$" in part]
-    parts = parts[unknown[-1] + 1 :] if unknown else parts  # $SCRIPT_DIR/train.py
+    # $SCRIPT_DIR/train.py
+    parts = parts[unknown[-1] + 1 :] if unknown else parts
     wanted = Path(*parts)
     places = (folder / wanted.name for folder in walk(root).folders)
     programs = [place for place in places if place.parts[-len(parts) :] == wanted.parts]
     return (
         _first_file(folder / wanted for folder in folders)
         or (_nearest_file(programs, script, is_bare=len(parts) == 1) if parts else None)
-        or _first_file(folder / Path(*parts[n:]) for n in range(1, len(parts)) for folder in folders)
+        or _first_file(
+            folder / Path(*parts[n:]) for n in range(1, len(parts)) for folder in folders
+        )
     )
 
 
 SCRIPTS = (".sh", ".bash", ".slurm", ".sbatch")
 MOST_SCRIPTS = 1000
-LARGEST_SCRIPT = 2**16  # bytes
+# bytes
+LARGEST_SCRIPT = 2**16
 
 
 def scripts_of(root: Path) -> Iterator[tuple[Path, str]]:
     """Yield the shell scripts of a repository with their present texts."""
     for path in _scripts(root):
-        with suppress(OSError):  # removed since
+        # removed since
+        with suppress(OSError):
             yield path, _text(path, path.stat().st_mtime_ns)
 
 
 @lru_cache(maxsize=32)
 def _scripts(root: Path) -> tuple[Path, ...]:
-    scripts = (path for folder in walk(root).folders for path in sorted(folder.glob("*.*")) if path.suffix in SCRIPTS)
+    scripts = (
+        path
+        for folder in walk(root).folders
+        for path in sorted(folder.glob("*.*"))
+        if path.suffix in SCRIPTS
+    )
     return tuple(islice(scripts, MOST_SCRIPTS))
 
 
@@ -130,9 +187,11 @@ def _text(path: Path, _: int) -> str:
 
 
 def is_overridden(file: Path, values: Mapping[str, Any]) -> bool:
-    """Return whether launches build on a Hydra or EasyR1 configuration, and each gives one of these keys another value.
+    """Return whether launches build on a Hydra or EasyR1 configuration, and each gives one of these
+    keys another value.
 
-    A launch names it (``config=a.yaml``, ``--config-name a``), or starts a program that does (``config_name="a"``).
+    A launch names it (``config=a.yaml``, ``--config-name a``), or starts a program that does
+    (``config_name="a"``).
     """
     root = find_root(file)
     if root is None:
@@ -141,9 +200,21 @@ def is_overridden(file: Path, values: Mapping[str, Any]) -> bool:
     named = re.compile(rf"\bconfig=\S*\b{stem}\.ya?ml|(?:--config-name|-cn)[= ]['\"]?{stem}\b")
     primary = re.compile(rf"config_name\s*=\s*['\"]{stem}(?:\.yaml)?['\"]")
     above = [folder for folder in list(file.absolute().parents)[:3] if folder.is_relative_to(root)]
-    programs = [path.name for folder in above for path in folder.glob("*.py") if primary.search(head_of(path))]
-    texts = [text for _, text in scripts_of(root) if named.search(text) or any(name in text for name in programs)]
-    others = [re.compile(rf"\b{re.escape(key)}=(?!{re.escape(str(value))}(?![\w.]))") for key, value in values.items()]
+    programs = [
+        path.name
+        for folder in above
+        for path in folder.glob("*.py")
+        if primary.search(head_of(path))
+    ]
+    texts = [
+        text
+        for _, text in scripts_of(root)
+        if named.search(text) or any(name in text for name in programs)
+    ]
+    others = [
+        re.compile(rf"\b{re.escape(key)}=(?!{re.escape(str(value))}(?![\w.]))")
+        for key, value in values.items()
+    ]
     return bool(texts) and all(any(other.search(text) for other in others) for text in texts)
 
 
@@ -156,18 +227,23 @@ def head_of(path: Path) -> str:
 
 
 def is_elsewhere(file: Path, folder: str) -> bool:
-    """Return whether a script changes to an absolute folder whose name no folder of its repository has."""
+    """Return whether a script changes to an absolute folder whose name no folder of its repository
+    has.
+    """
     root = find_root(file)
     if root is None or not folder.startswith("/") or Path(folder).is_relative_to(root):
         return False
     return Path(folder).name not in {root.name, *(each.name for each in walk(root).folders)}
 
 
-MOST_MODULES = 3000  # Python files that are searched for a registration
+# Python files that are searched for a registration
+MOST_MODULES = 3000
 
 
 def registers(file: Path, word: str) -> bool:
-    """Return whether Python code of a file's repository registers a word: ``@register("x")``, ``R.register("x")``, an Enum."""
+    """Return whether Python code of a file's repository registers a word: ``@register("x")``,
+    ``R.register("x")``, an Enum.
+    """
     root = find_root(file)
     return root is not None and _registers(root, word)
 
@@ -179,14 +255,17 @@ def _registers(root: Path, word: str) -> bool:
     listed = re.compile(rf"^[ \t]+\w+\s*=\s*{quoted}", re.MULTILINE)
     paths = (path for folder in walk(root).folders for path in folder.glob("*.py"))
     texts = (head_of(path) for path in islice(paths, MOST_MODULES))
-    return any(registered.search(text) or ("Enum)" in text and listed.search(text)) for text in texts)
+    return any(
+        registered.search(text) or ("Enum)" in text and listed.search(text)) for text in texts
+    )
 
 
 SETS = re.compile(r"^[ \t]+(?:config|cfg)\.((?:\w+\.)+\w+)[ \t]*=(?!=)", re.MULTILINE)
 
 
 def set_by_program(file: Path, program: str = "") -> dict[str, str]:
-    """Return the keys that a Hydra program of the repository sets itself, each with the file that does.
+    """Return the keys that a Hydra program of the repository sets itself, each with the file that
+    does.
 
     Without a launch the program is one above a configuration, up to the repository's root.
     """
@@ -200,7 +279,10 @@ def set_by_program(file: Path, program: str = "") -> dict[str, str]:
         paths = [path for folder in above for path in sorted(folder.glob("*.py"))]
     texts = {path.name: head_of(path) for path in paths if path is not None}
     return {
-        key: f"{name} sets it" for name, text in texts.items() if "hydra.main(" in text for key in SETS.findall(text)
+        key: f"{name} sets it"
+        for name, text in texts.items()
+        if "hydra.main(" in text
+        for key in SETS.findall(text)
     }
 
 
@@ -210,8 +292,8 @@ LITERAL = re.compile(r"(?:[\w.+-]+/)+[\w.+-]+\.(?:json|ya?ml|py)")
 def lacks_file(file: Path, name: str) -> bool:
     """Return whether a file names another one of its repository that is certainly missing.
 
-    ``name`` is a literal path. The repository has its folder, below its root or a folder above ``file``, but no file of that
-    name anywhere, and ``file`` does not write it.
+    ``name`` is a literal path. The repository has its folder, below its root or a folder above
+    ``file``, but no file of that name anywhere, and ``file`` does not write it.
     """
     repository = find_repository(file) if LITERAL.fullmatch(name) and ".." not in name else None
     if repository is None or not repository.folders[0].joinpath(".git").exists():
@@ -232,11 +314,17 @@ def _first_file(paths: Iterable[Path]) -> Path | None:
 
 
 def _nearest_file(places: Iterable[Path], script: Path, is_bare: bool) -> Path | None:
-    """Return the file with the longest path in common with a script; None for one of several of the same bare name."""
+    """Return the file with the longest path in common with a script; None for one of several of the
+    same bare name.
+    """
     files, shared = [path for path in places if path.is_file()], script.absolute().parts
     if is_bare and len(files) > 1:
         return None
-    return max(files, key=lambda path: sum(a == b for a, b in zip(path.parts, shared, strict=False)), default=None)
+    return max(
+        files,
+        key=lambda path: sum(a == b for a, b in zip(path.parts, shared, strict=False)),
+        default=None,
+    )
 
 
 @lru_cache(maxsize=32)
@@ -265,9 +353,12 @@ def _list(folder: Path) -> tuple[list[Path], list[Path]]:
                 if entry.is_dir(follow_symlinks=False):
                     if not entry.name.startswith(".") and entry.name.lower() not in SKIPPED:
                         folders.append(folder / entry.name)
-                elif has_requirements(entry.name, folder.name) and entry.is_file(follow_symlinks=False):
+                elif has_requirements(entry.name, folder.name) and entry.is_file(
+                    follow_symlinks=False
+                ):
                     files.append(folder / entry.name)
-    except OSError:  # a folder without permission to read
+    except OSError:
+        # a folder without permission to read
         return [], []
     return folders, files
 

@@ -1,8 +1,10 @@
-"""Read a project's settings: ``.grposweep.toml``, or ``[tool.grposweep]`` in pyproject.toml, in a file's folder or above.
+"""Read a project's settings: ``.grposweep.toml``, or ``[tool.grposweep]`` in pyproject.toml, in a
+file's folder or above.
 
     [tool.grposweep]
     framework = "trl"
-    framework-version = "0.18.0"        # or a table: framework-version = { trl = "0.18.0", verl = "0.5.0" }
+    framework-version = "0.18.0"        # or a table: framework-version = { trl = "0.18.0", verl =
+    "0.5.0" }
     processes = 8
     select = ["GB", "GV"]
     ignore = ["GA201"]
@@ -10,7 +12,8 @@
     [tool.grposweep.per-file-overrides."recipes/old/*.yaml"]
     framework-version = "0.14.0"
 
-Only the nearest file is used. Later overrides win over earlier ones, and all of them win over the general settings.
+Only the nearest file is used. Later overrides win over earlier ones, and all of them win over the
+general settings.
 """
 
 from collections.abc import Mapping
@@ -25,8 +28,10 @@ from grporecipe.files import file_stamp
 from grporecipe.registries import FRAMEWORKS
 
 OWN_FILE, SHARED_FILE = ".grposweep.toml", "pyproject.toml"
-LARGEST = 2**20  # bytes
-MOST_FOLDERS = 40  # upward
+# bytes
+LARGEST = 2**20
+# upward
+MOST_FOLDERS = 40
 OVERRIDES = ("per-file-overrides", "per-file")
 READ = ", ".join(sorted(FRAMEWORKS))
 KEYS = ("framework", "framework-version", "processes", "select", "ignore", *OVERRIDES)
@@ -36,7 +41,8 @@ KEYS = ("framework", "framework-version", "processes", "select", "ignore", *OVER
 class ProjectSettings:
     """A project's settings for its recipes.
 
-    ``versions`` are by framework, ``""`` for any. ``file`` is the file with the settings, None if there are none.
+    ``versions`` are by framework, ``""`` for any. ``file`` is the file with the settings, None if
+    there are none.
     """
 
     file: Path | None = None
@@ -102,7 +108,8 @@ def _read(file: Path, _: int, size: int) -> ProjectSettings | None:
         text = file.read_text(encoding="utf-8")
         if not is_own and "tool.grposweep" not in text:
             return None
-        import tomllib  # few projects have settings
+        # few projects have settings
+        import tomllib
 
         table: Any = tomllib.loads(text)
         if not is_own:
@@ -115,7 +122,8 @@ def _read(file: Path, _: int, size: int) -> ProjectSettings | None:
         return None
     if not isinstance(table, dict):
         raise BadSettings(
-            f"{file}: [tool.grposweep] must be a table of settings. Write them below [tool.grposweep] as key = value."
+            f"{file}: [tool.grposweep] must be a table of settings. Write them below "
+            "[tool.grposweep] as key = value."
         )
     return replace(_parse(table, str(file)), file=file)
 
@@ -124,38 +132,57 @@ def _parse(table: Mapping[str, Any], where: str, is_override: bool = False) -> P
     known = [key for key in KEYS if not (is_override and key in OVERRIDES)]
     for key in table:
         if key not in known:
-            raise BadSettings(f"{where}: there is no setting {str(key)[:60]!r}. The settings are {', '.join(known)}.")
+            raise BadSettings(
+                f"{where}: there is no setting {str(key)[:60]!r}. The settings are "
+                f"{', '.join(known)}."
+            )
     framework, processes = table.get("framework"), table.get("processes")
     if framework is not None and framework not in FRAMEWORKS:
         raise BadSettings(f"{where}: framework = {framework!r}: grposweep reads {READ}.")
-    if processes is not None and (isinstance(processes, bool) or not isinstance(processes, int) or processes < 1):
+    if processes is not None and (
+        isinstance(processes, bool) or not isinstance(processes, int) or processes < 1
+    ):
         raise BadSettings(
-            f"{where}: processes = {processes!r}: it must be a whole number of at least 1. Set processes = 8, for example."
+            f"{where}: processes = {processes!r}: it must be a whole number of at least 1. Set "
+            "processes = 8, for example."
         )
     select, ignore = (_codes(table.get(key, []), key, where) for key in ("select", "ignore"))
     overrides = []
     for name in OVERRIDES:
         entries = table.get(name, {})
-        if not isinstance(entries, dict) or not all(isinstance(entry, dict) for entry in entries.values()):
-            raise BadSettings(f'{where}: {name} must hold a table for each pattern. Write [{name}."old/*.yaml"].')
-        overrides += [(glob, _parse(entry, f"{where}: {glob}", True)) for glob, entry in entries.items()]
+        if not isinstance(entries, dict) or not all(
+            isinstance(entry, dict) for entry in entries.values()
+        ):
+            raise BadSettings(
+                f'{where}: {name} must hold a table for each pattern. Write [{name}."old/*.yaml"].'
+            )
+        overrides += [
+            (glob, _parse(entry, f"{where}: {glob}", True)) for glob, entry in entries.items()
+        ]
     versions = _versions(table.get("framework-version", {}), where)
     return ProjectSettings(None, framework, versions, processes, select, ignore, tuple(overrides))
 
 
 def _codes(value: Any, key: str, where: str) -> tuple[str, ...]:
     if not isinstance(value, list) or not all(isinstance(code, str) for code in value):
-        raise BadSettings(f'{where}: {key} must be a list of rules or families. Write {key} = ["GB101", "GA"].')
+        raise BadSettings(
+            f'{where}: {key} must be a list of rules or families. Write {key} = ["GB101", "GA"].'
+        )
     return tuple(value)
 
 
 def _versions(value: Any, where: str) -> dict[str, str]:
     versions = {"": value} if isinstance(value, str) else value
-    if not isinstance(versions, dict) or not all(isinstance(version, str) for version in versions.values()):
+    if not isinstance(versions, dict) or not all(
+        isinstance(version, str) for version in versions.values()
+    ):
         raise BadSettings(
-            f'{where}: framework-version must be text or a table of texts. Write "0.18.0", or {{ trl = "0.18.0" }}.'
+            f'{where}: framework-version must be text or a table of texts. Write "0.18.0", or '
+            '{ trl = "0.18.0" }.'
         )
     unknown = [name for name in versions if name and name not in FRAMEWORKS]
     if unknown:
-        raise BadSettings(f"{where}: framework-version of {unknown[0][:40]!r}: grposweep reads {READ}.")
+        raise BadSettings(
+            f"{where}: framework-version of {unknown[0][:40]!r}: grposweep reads {READ}."
+        )
     return versions

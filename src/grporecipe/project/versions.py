@@ -1,7 +1,7 @@
 """Find the framework version by which a recipe is judged, and its source.
 
-Sources in this order: an option, the project's settings, the repository's pins, the framework's own source in the repository,
-the releases that take all keys of the recipe, and the default.
+Sources in this order: an option, the project's settings, the repository's pins, the framework's own
+source in the repository, the releases that take all keys of the recipe, and the default.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -29,7 +29,9 @@ BY_DEFAULT = VersionSource("keys", "default", "it accepts all keys")
 
 
 class Judged(NamedTuple):
-    """The version to judge by, its source, and what the framework's own source says if that is used (`Vendored`)."""
+    """The version to judge by, its source, and what the framework's own source says if that is used
+    (`Vendored`).
+    """
 
     version: Version
     source: VersionSource
@@ -49,8 +51,8 @@ def find_version(
 ) -> Judged:
     """Return the version to judge a recipe by. ``folder`` is the launch's working directory.
 
-    The caller may request a version as text (``stated``) or one that was parsed before (``release``). ``more`` holds the
-    recipe's other fields.
+    The caller may request a version as text (``stated``) or one that was parsed before
+    (``release``). ``more`` holds the recipe's other fields.
 
     Raises UserError for a version that cannot be judged.
     """
@@ -60,9 +62,11 @@ def find_version(
     if stated is not None:
         source = VersionSource("asked", "--framework-version", stated)
         return _stated(framework, version_of(framework.name, stated), source)
-    if file is None:  # a caller without a file and a version gets the default
+    # a caller without a file and a version gets the default
+    if file is None:
         return Judged(framework.version, NOT_A_FILE)
-    if folder and is_elsewhere(file, folder):  # what is installed there, only that machine knows
+    # what is installed there, only that machine knows
+    if folder and is_elsewhere(file, folder):
         return _of_project(framework, file) or Judged(framework.version, VersionSource())
     probe = Recipe(name, framework.version, config, file=str(file), **more)
     return (
@@ -82,11 +86,17 @@ def _of_project(framework: Framework, file: Path) -> Judged | None:
         release = version_of(framework.name, version)
     except UserError as error:
         raise BadSettings(f"{settings.file}: {error}") from None
-    return _stated(framework, release, VersionSource("project", settings.file.name, f'framework-version = "{version}"'))
+    return _stated(
+        framework,
+        release,
+        VersionSource("project", settings.file.name, f'framework-version = "{version}"'),
+    )
 
 
 def _stated(framework: Framework, version: Version, source: VersionSource) -> Judged:
-    """Return a stated version. One that is newer than all known releases is judged as the newest of them."""
+    """Return a stated version. One that is newer than all known releases is judged as the newest of
+    them.
+    """
     newest = releases_of(framework)[-1]
     if version > newest:
         source = source._replace(
@@ -105,17 +115,25 @@ def _of_pin(framework: Framework, probe: Recipe, file: Path) -> Judged | None:
     own = next((folder for folder in roots if file.absolute().is_relative_to(folder)), None)
     for pins in _nearest_pins(repository, framework.packages, file):
         if own is not None and all(pin.file.is_relative_to(own) for pin in pins):
-            return None  # the framework's own repository, where requirements have other purposes
-        judged = [verdict for pin in pins if (verdict := _judge_pin(framework, probe, pin, releases, root)) is not None]
+            # the framework's own repository, where requirements have other purposes
+            return None
+        judged = [
+            verdict
+            for pin in pins
+            if (verdict := _judge_pin(framework, probe, pin, releases, root)) is not None
+        ]
         if judged:
             return min(judged, key=lambda verdict: len(verdict.source.conflict))
         if any(pin.is_open for pin in pins):
-            return None  # the version of a commit is unknown
+            # the version of a commit is unknown
+            return None
     return None
 
 
 def _of_source(framework: Framework, probe: Recipe, file: Path) -> Judged | None:
-    """Return the keys of the framework's own source in the repository, of the nearest one if there are several."""
+    """Return the keys of the framework's own source in the repository, of the nearest one if there
+    are several.
+    """
     repository = find_repository(file) if framework.vendor is not None else None
     if framework.vendor is None or repository is None:
         return None
@@ -128,19 +146,28 @@ def _of_source(framework: Framework, probe: Recipe, file: Path) -> Judged | None
         source = VersionSource("vendored", where, "its own source")
         if vendored.keys is not None:
             judged = Judged(
-                vendored.version or framework.version, source, vendored.keys, vendored.assumed, vendored.unchecked
+                vendored.version or framework.version,
+                source,
+                vendored.keys,
+                vendored.assumed,
+                vendored.unchecked,
             )
             is_above = folder.is_relative_to(root)
             return judged if is_above or _runs(framework, probe, judged) else None
-        if stated is None and vendored.version is not None and not misfits(replace(probe, version=vendored.version)):
-            stated = Judged(
-                vendored.version, source, None, vendored.assumed, vendored.unchecked
-            )  # its configuration is missing, but its version is known
+        if (
+            stated is None
+            and vendored.version is not None
+            and not misfits(replace(probe, version=vendored.version))
+        ):
+            # its configuration is missing, but its version is known
+            stated = Judged(vendored.version, source, None, vendored.assumed, vendored.unchecked)
     return stated
 
 
 def _runs(framework: Framework, probe: Recipe, judged: Judged) -> bool:
-    """Return whether a source next to the recipe may be what runs: not if it refuses keys that a release takes."""
+    """Return whether a source next to the recipe may be what runs: not if it refuses keys that a
+    release takes.
+    """
     if not misfits(replace(probe, version=judged.version, vendored=judged.vendored)):
         return True
     return all(_misfits_by_release(probe, releases_of(framework)).values())
@@ -154,8 +181,12 @@ def _vendored_in(root: Path, marker: str) -> tuple[Path, ...]:
     return tuple(parent for parent in parents if any(parent.glob(marker)))
 
 
-def _nearest_pins(repository: Repository, packages: tuple[str, ...], file: Path) -> Iterator[list[Pin]]:
-    """Yield the requirements of a repository by distance from a file: folders above it first, then others."""
+def _nearest_pins(
+    repository: Repository, packages: tuple[str, ...], file: Path
+) -> Iterator[list[Pin]]:
+    """Yield the requirements of a repository by distance from a file: folders above it first, then
+    others.
+    """
     folder = file.absolute().parent
     by_distance: dict[tuple[int, int], list[Path]] = {}
     for path in repository.requirements:
@@ -170,17 +201,24 @@ def _nearest_pins(repository: Repository, packages: tuple[str, ...], file: Path)
 
 def _shared_parts(one: Path, other: Path) -> int:
     pairs = zip(one.parts, other.parts, strict=False)
-    return next((n for n, (a, b) in enumerate(pairs) if a != b), min(len(one.parts), len(other.parts)))
+    return next(
+        (n for n, (a, b) in enumerate(pairs) if a != b), min(len(one.parts), len(other.parts))
+    )
 
 
-def _judge_pin(framework: Framework, probe: Recipe, pin: Pin, releases: Sequence[Version], root: Path) -> Judged | None:
-    """Return the release that a requirement names, or the newest of its range if the whole range takes the same keys."""
+def _judge_pin(
+    framework: Framework, probe: Recipe, pin: Pin, releases: Sequence[Version], root: Path
+) -> Judged | None:
+    """Return the release that a requirement names, or the newest of its range if the whole range
+    takes the same keys.
+    """
     where = pin.file.relative_to(root).as_posix()
     source = VersionSource("pinned", where, pin.text)
     exact = pin.exact
     if exact is not None:
         if exact < releases[0]:
-            return None  # the release has no GRPO, so the requirement has another purpose
+            # the release has no GRPO, so the requirement has another purpose
+            return None
         if exact > releases[-1]:
             return _stated(framework, exact, source)
         return _judge_by_pin(framework, probe, exact, source)
@@ -207,7 +245,9 @@ def allowed_releases(recipe: Recipe) -> list[Version]:
 
 
 def misfits(recipe: Recipe) -> frozenset[str]:
-    """Return the keys of a recipe that its release does not take, or whose value it does not take."""
+    """Return the keys of a recipe that its release does not take, or whose value it does not
+    take.
+    """
     framework = FRAMEWORKS[recipe.framework]
     if framework.misfits is not None:
         return frozenset(framework.misfits(recipe))
@@ -222,23 +262,35 @@ def misfits(recipe: Recipe) -> frozenset[str]:
 
 
 def _fits(value: Any, spec: KeySpec | None) -> bool:
-    """Return whether a release has a key and its parser reads this value. A list may be the words in a script."""
-    return spec is not None and (isinstance(value, list) or convert(value, spec.type).trouble != "type")
+    """Return whether a release has a key and its parser reads this value. A list may be the words
+    in a script.
+    """
+    return spec is not None and (
+        isinstance(value, list) or convert(value, spec.type).trouble != "type"
+    )
 
 
-def _misfits_by_release(recipe: Recipe, releases: Iterable[Version]) -> dict[Version, frozenset[str]]:
+def _misfits_by_release(
+    recipe: Recipe, releases: Iterable[Version]
+) -> dict[Version, frozenset[str]]:
     return {release: misfits(replace(recipe, version=release)) for release in releases}
 
 
 def fitting_releases(recipe: Recipe) -> list[Version]:
-    """Return the releases that take all keys of a recipe. Keys that no release takes are ignored."""
+    """Return the releases that take all keys of a recipe. Keys that no release takes are
+    ignored.
+    """
     by_release = _misfits_by_release(recipe, releases_of(FRAMEWORKS[recipe.framework]))
     never = frozenset.intersection(*by_release.values())
     return [release for release, unknown in by_release.items() if unknown == never]
 
 
-def _judge_by_pin(framework: Framework, probe: Recipe, pinned: Version, source: VersionSource) -> Judged:
-    """Return the pinned release. If it refuses keys of other releases, return the newest release that takes all keys."""
+def _judge_by_pin(
+    framework: Framework, probe: Recipe, pinned: Version, source: VersionSource
+) -> Judged:
+    """Return the pinned release. If it refuses keys of other releases, return the newest release
+    that takes all keys.
+    """
     recipe = replace(probe, version=pinned)
     own = misfits(recipe)
     if not own:
@@ -256,18 +308,25 @@ def _judge_by_pin(framework: Framework, probe: Recipe, pinned: Version, source: 
 
 
 def _by_keys(framework: Framework, probe: Recipe, releases: Sequence[Version]) -> Judged:
-    """Return the default if it accepts all keys, else the newest release that does. Without one, the version is unknown."""
+    """Return the default if it accepts all keys, else the newest release that does. Without one,
+    the version is unknown.
+    """
     if framework.version in releases and not misfits(probe):
         return Judged(framework.version, BY_DEFAULT)
     by_release = _misfits_by_release(probe, releases)
     fewest = min(map(len, by_release.values()))
     best = [release for release, unknown in by_release.items() if len(unknown) == fewest]
     version = framework.version if framework.version in best else best[-1]
-    # A value that no release takes, of a key that this release has, is wrong in any case and says nothing about the version.
+    # A value that no release takes, of a key that this release has, is wrong in any case and says
+    # nothing about the version.
     wrong = frozenset.intersection(*by_release.values()) & framework.takes(version).keys()
     rest = by_release[version] - wrong
     if all(is_typo(key, framework, replace(probe, version=version)) for key in rest):
-        span = f"only {text(best[0])} accepts" if len(best) == 1 else f"{text(best[0])} to {text(best[-1])} accept"
+        span = (
+            f"only {text(best[0])} accepts"
+            if len(best) == 1
+            else f"{text(best[0])} to {text(best[-1])} accept"
+        )
         which = f"all but {count(len(rest), 'key')}" if rest else "all keys"
         return Judged(version, VersionSource("keys", "the keys", f"{span} {which}"))
     return Judged(version, VersionSource())
@@ -281,11 +340,13 @@ def is_typo(key: str, framework: Framework, recipe: Recipe) -> bool:
     return not ever and bool(closest_keys(key, framework.known_keys(recipe)))
 
 
-ASSUMED = ("", "default", "the keys")  # places of a version that nothing states
+# places of a version that nothing states
+ASSUMED = ("", "default", "the keys")
 
 
 def describe_version(recipe: Recipe) -> str:
-    """Return the version that a recipe is judged by, and its source: ``TRL 0.18.0 (setup.py: trl==0.18.0)``.
+    """Return the version that a recipe is judged by, and its source: ``TRL 0.18.0 (setup.py:
+    trl==0.18.0)``.
 
     Without a source: that it is assumed, why it is this one, and how to state it.
     """

@@ -1,4 +1,6 @@
-"""Build a recipe from what a reader found in a file: its version is found, then the recipe is made."""
+"""Build a recipe from what a reader found in a file: its version is found, then the recipe is
+made.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,18 +18,22 @@ from grporecipe.project.settings import settings_for
 from grporecipe.project.versions import Judged, find_version
 from grporecipe.reading.detect import detect_framework, recognise_recipe
 
-LARGEST = 2 * 2**20  # bytes; recipes have kilobytes
-LARGEST_NOTEBOOK = 20 * 2**20  # a notebook may contain pictures
+# bytes; recipes have kilobytes
+LARGEST = 2 * 2**20
+# a notebook may contain pictures
+LARGEST_NOTEBOOK = 20 * 2**20
 FEW_KEYS = 12
-MOST_KEYS = 2000  # verl's longest configuration has about 700
+# verl's longest configuration has about 700
+MOST_KEYS = 2000
 
 
 @dataclass(frozen=True)
 class Options:
     """The options of the command line.
 
-    ``own_version`` is the version as stated (``--framework-version``), ``version`` a parsed release of the named framework.
-    ``judged`` is a version found before, by which an edited text of the same file is judged again.
+    ``own_version`` is the version as stated (``--framework-version``), ``version`` a parsed release
+    of the named framework. ``judged`` is a version found before, by which an edited text of the
+    same file is judged again.
     """
 
     framework: str = "auto"
@@ -35,12 +41,19 @@ class Options:
     processes: int | None = None
     train_prompts: int | None = None
     own_version: str | None = None
-    gpu_gib: float | None = None  # memory of the GPU to judge by
-    gpu: str | None = None  # its name
+    # memory of the GPU to judge by
+    gpu_gib: float | None = None
+    # its name
+    gpu: str | None = None
     judged: Judged | None = None
 
     def find_version(
-        self, framework: str, config: Mapping[str, Any], path: Path | None, folder: str = "", **more: Any
+        self,
+        framework: str,
+        config: Mapping[str, Any],
+        path: Path | None,
+        folder: str = "",
+        **more: Any,
     ) -> Judged:
         """Return the version to judge a recipe by, and its source."""
         if self.judged is not None:
@@ -58,7 +71,8 @@ def load_text(path: Path) -> str:
             data = file.read(largest + 1)
     except OSError as error:
         raise UserError(f"it cannot be read: {error.strerror or error}.") from None
-    except ValueError as error:  # a null byte in the name, or a pipe or device
+    except ValueError as error:
+        # a null byte in the name, or a pipe or device
         raise UserError(f"it cannot be read: {error}.") from None
     if len(data) > largest:
         raise UserError(f"it has more than {largest // 2**20} MiB, so it is not a recipe.")
@@ -70,11 +84,20 @@ def load_text(path: Path) -> str:
         raise UserError(f"it is not UTF-8 (byte {error.start}). Save it as UTF-8.") from None
 
 
-def build_recipe(config: Mapping[str, Any], options: Options, paths: tuple[str, ...] = (), **more: Any) -> Recipe:
-    """Return a recipe with its version, for the given framework or the one detected by keys and paths."""
+def build_recipe(
+    config: Mapping[str, Any], options: Options, paths: tuple[str, ...] = (), **more: Any
+) -> Recipe:
+    """Return a recipe with its version, for the given framework or the one detected by keys and
+    paths.
+    """
     framework = options.framework
-    if framework == "auto":  # a small object made by a program is for TRL unless its keys show another framework
-        framework = detect_framework(config, *paths) if len(config) <= FEW_KEYS else recognise_recipe(config, paths)
+    # a small object made by a program is for TRL unless its keys show another framework
+    if framework == "auto":
+        framework = (
+            detect_framework(config, *paths)
+            if len(config) <= FEW_KEYS
+            else recognise_recipe(config, paths)
+        )
     processes = options.processes if options.processes is not None else more.pop("processes", None)
     more.pop("processes", None)
     if FRAMEWORKS[framework].is_dotted:
@@ -84,22 +107,44 @@ def build_recipe(config: Mapping[str, Any], options: Options, paths: tuple[str, 
     file = more.get("file")
     if processes is None and file is not None:
         processes = settings_for(Path(file)).processes
-    judged = options.find_version(framework, config, None if file is None else Path(file), more.pop("folder", ""),
-                                  base=more.get("base", ""), code=more.get("code"), launch=more.get("launch"))  # fmt: skip
+    judged = options.find_version(
+        framework,
+        config,
+        None if file is None else Path(file),
+        more.pop("folder", ""),
+        base=more.get("base", ""),
+        code=more.get("code"),
+        launch=more.get("launch"),
+    )
     launch, own = more.get("launch"), {}
     if file is not None and FRAMEWORKS[framework].is_dotted:
         own = set_by_program(Path(file), launch.program if launch else "")
-    return Recipe(framework, judged.version, config, processes, options.train_prompts, options.gpu_gib, options.gpu,
-                  version_source=judged.source, vendored=judged.vendored, assumed={**own, **judged.assumed},
-                  unchecked=judged.unchecked, **more)  # fmt: skip
+    return Recipe(
+        framework,
+        judged.version,
+        config,
+        processes,
+        options.train_prompts,
+        options.gpu_gib,
+        options.gpu,
+        version_source=judged.source,
+        vendored=judged.vendored,
+        assumed={**own, **judged.assumed},
+        unchecked=judged.unchecked,
+        **more,
+    )
 
 
 def find_near(name: str, file: Path, folder: str = "") -> Path | None:
-    """Return a file that another file names. Relative paths start at its working directory, its folder or a folder above."""
+    """Return a file that another file names. Relative paths start at its working directory, its
+    folder or a folder above.
+    """
     own, *above = list(file.absolute().parents)[:5]
     places = [Path(folder)] if folder else []
     try:
-        paths = (place / name for place in (*places, own, Path(), *above))  # of an absolute name, the file itself
+        # of an absolute name, the file itself
+        paths = (place / name for place in (*places, own, Path(), *above))
         return next((path for path in paths if path.is_file()), None)
-    except (OSError, ValueError):  # a name that no file can have
+    except (OSError, ValueError):
+        # a name that no file can have
         return None

@@ -8,7 +8,8 @@ from grporecipe.reading import signs
 
 
 def detect_framework(config: Mapping[str, Any], *paths: str) -> str:
-    """Return the framework of a recipe by its keys, its paths and its programs. Dotted keys are matched by their first word.
+    """Return the framework of a recipe by its keys, its paths and its programs. Dotted keys are
+    matched by their first word.
 
     The last framework that matches wins. Without a match it is TRL, whose keys all others share.
 
@@ -20,10 +21,14 @@ def detect_framework(config: Mapping[str, Any], *paths: str) -> str:
     return framework or _by_paths(paths) or next(iter(FRAMEWORKS))
 
 
-def recognise_recipe(config: Mapping[str, Any], paths: Iterable[str] = (), programs: Iterable[str] = ()) -> str:
-    """Return the framework of a file, if its keys or the programs that read them identify a GRPO recipe.
+def recognise_recipe(
+    config: Mapping[str, Any], paths: Iterable[str] = (), programs: Iterable[str] = ()
+) -> str:
+    """Return the framework of a file, if its keys or the programs that read them identify a GRPO
+    recipe.
 
-    ``paths`` name the file: a folder named like a framework selects it, but does not make a file a recipe.
+    ``paths`` name the file: a folder named like a framework selects it, but does not make a file a
+    recipe.
 
     Raises NotARecipe if nothing identifies a recipe.
     """
@@ -32,10 +37,16 @@ def recognise_recipe(config: Mapping[str, Any], paths: Iterable[str] = (), progr
     framework = FRAMEWORKS[name]
     if framework.is_dotted:
         sections = {str(key).lstrip("+~").partition(".")[0] for key in config}
-        if name != _by_keys(config) and name != _by_paths(programs) and len(sections & {*framework.sections}) < 2:
+        if (
+            name != _by_keys(config)
+            and name != _by_paths(programs)
+            and len(sections & {*framework.sections}) < 2
+        ):
             signs.refuse_without_sign(config)
         if "defaults" not in config and not _by_paths(programs):
-            signs.refuse_own_sections(config, {key.partition(".")[0] for key in framework.takes(framework.version)})
+            signs.refuse_own_sections(
+                config, {key.partition(".")[0] for key in framework.takes(framework.version)}
+            )
     elif framework.traits.follows_trl:
         signs.refuse_without_sign(config, programs)
         if not programs and framework.is_familiar:
@@ -50,14 +61,17 @@ def by_words(config: Mapping[str, Any]) -> str:
     def has(framework: Framework) -> bool:
         listed = ((config.get(key), words) for key, words in framework.words.items())
         return any(
-            isinstance(value, list) and bool(value) and words.issuperset(map(str, value)) for value, words in listed
+            isinstance(value, list) and bool(value) and words.issuperset(map(str, value))
+            for value, words in listed
         )
 
     return next((each.name for each in _latest_first() if has(each)), "")
 
 
 def _by_keys(config: Mapping[str, Any]) -> str:
-    words = {str(key).lstrip("+~").split(".", 1)[0] for key in config} | {str(key) for key in config}
+    words = {str(key).lstrip("+~").split(".", 1)[0] for key in config} | {
+        str(key) for key in config
+    }
     return next((each.name for each in _latest_first() if not each.keys.isdisjoint(words)), "")
 
 

@@ -1,9 +1,11 @@
-"""Find the launch in a shell script: the last command that starts a training, its processes, and its options as a recipe.
+"""Find the launch in a shell script: the last command that starts a training, its processes, and
+its options as a recipe.
 
-Sources: accelerate launch's and torchrun's options; transformers hf_argparser.py (``--key value``, ``--key=value``,
-``--flag``, ``--no_flag``, dashes for underscores); trl scripts/utils.py TrlParser (``--config``, command line wins);
-ms-swift cli/main.py (``swift rlhf FILE``, NPROC_PER_NODE); EasyR1 verl/trainer/main.py (OmegaConf.from_cli: ``config=x.yaml
-a.b=c``) and hydra 1.3 main's own options (verl: ``--config-name=x +a.b=c``): in both the last of two overrides wins, but Hydra
+Sources: accelerate launch's and torchrun's options; transformers hf_argparser.py (``--key value``,
+``--key=value``, ``--flag``, ``--no_flag``, dashes for underscores); trl scripts/utils.py TrlParser
+(``--config``, command line wins); ms-swift cli/main.py (``swift rlhf FILE``, NPROC_PER_NODE);
+EasyR1 verl/trainer/main.py (OmegaConf.from_cli: ``config=x.yaml a.b=c``) and hydra 1.3 main's own
+options (verl: ``--config-name=x +a.b=c``): in both the last of two overrides wins, but Hydra
 refuses ``+key`` for a key that exists.
 """
 
@@ -27,38 +29,121 @@ from grporecipe.reading.signs import GROUPS, is_named
 from grporecipe.reading.yaml_text import parse_override
 
 PYTHONS = ("python", "python3")
-LAUNCHERS = {  # command: launcher, and the word that follows
+# command: launcher, and the word that follows
+LAUNCHERS = {
     "accelerate": ("accelerate", "launch"),
     "accelerate-launch": ("accelerate", ""),
     "torchrun": ("torchrun", ""),
     "deepspeed": ("deepspeed", ""),
 }
-MODULES = {"torch.distributed.run": "torchrun", "torch.distributed.launch": "torchrun",
-           "accelerate.commands.launch": "accelerate"}  # fmt: skip
-PROCESSES = {  # launcher: option that counts processes, option that multiplies them
+MODULES = {
+    "torch.distributed.run": "torchrun",
+    "torch.distributed.launch": "torchrun",
+    "accelerate.commands.launch": "accelerate",
+}
+# launcher: option that counts processes, option that multiplies them
+PROCESSES = {
     "accelerate": ("num_processes", ""),
     "torchrun": ("nproc_per_node", "nnodes"),
     "deepspeed": ("num_gpus", "num_nodes"),
 }
-LAUNCHER_OPTIONS = frozenset({"num_processes", "num_machines", "machine_rank", "main_process_ip", "main_process_port",
-                              "accelerate_config", "config_file", "mixed_precision", "gpu_ids"})  # fmt: skip
-LONGEST_PROGRAM = 2**19  # characters of a Python file that are searched
+LAUNCHER_OPTIONS = frozenset(
+    {
+        "num_processes",
+        "num_machines",
+        "machine_rank",
+        "main_process_ip",
+        "main_process_port",
+        "accelerate_config",
+        "config_file",
+        "mixed_precision",
+        "gpu_ids",
+    }
+)
+# characters of a Python file that are searched
+LONGEST_PROGRAM = 2**19
 RECIPES = (".yaml", ".yml", ".json")
 _UNKNOWN = re.compile(rf"{OPEN}[^{CLOSE}]*{CLOSE}/?")
-_WORKING = re.compile(r"\$(?:\(pwd\)|PWD|\{PWD\})/")  # such a script is started in the repository's root
+# such a script is started in the repository's root
+_WORKING = re.compile(r"\$(?:\(pwd\)|PWD|\{PWD\})/")
 NODES = ("NPROC_PER_NODE", "NNODES")
 # Programs next to a GRPO training, by the words of their names.
 RIVALS = frozenset(
-    ["sft", "dpo", "kto", "serve", "server", "eval", "evaluate", "evaluation", "merge", "merger", "prepare", "preprocess", "data",
-     "plot", "convert", "infer", "inference", "generate", "generation", "test", "download", "upload", "benchmark", "demo"]
-)  # fmt: skip
-DOTTED_RIVALS = frozenset({"sft", "sac", "merger", "merge", "generation", "eval", "serve", "server", "preprocess"})
+    [
+        "sft",
+        "dpo",
+        "kto",
+        "serve",
+        "server",
+        "eval",
+        "evaluate",
+        "evaluation",
+        "merge",
+        "merger",
+        "prepare",
+        "preprocess",
+        "data",
+        "plot",
+        "convert",
+        "infer",
+        "inference",
+        "generate",
+        "generation",
+        "test",
+        "download",
+        "upload",
+        "benchmark",
+        "demo",
+    ]
+)
+DOTTED_RIVALS = frozenset(
+    {"sft", "sac", "merger", "merge", "generation", "eval", "serve", "server", "preprocess"}
+)
 # Commands that may name a launch in their words but do not run it.
 NOT_STARTING = frozenset(
-    ["echo", "printf", "cat", "grep", "egrep", "pgrep", "pkill", "killall", "kill", "ls", "cp", "mv", "rm", "mkdir", "sed",
-     "awk", "pip", "pip3", "git", "wget", "curl", "which", "type", "command", "trap", "alias", "sleep", "touch", "chmod",
-     "tail", "head", "find", "tar", "unzip", "huggingface-cli", "hf", "conda-env", "log", "logger", "ps"]
-)  # fmt: skip
+    [
+        "echo",
+        "printf",
+        "cat",
+        "grep",
+        "egrep",
+        "pgrep",
+        "pkill",
+        "killall",
+        "kill",
+        "ls",
+        "cp",
+        "mv",
+        "rm",
+        "mkdir",
+        "sed",
+        "awk",
+        "pip",
+        "pip3",
+        "git",
+        "wget",
+        "curl",
+        "which",
+        "type",
+        "command",
+        "trap",
+        "alias",
+        "sleep",
+        "touch",
+        "chmod",
+        "tail",
+        "head",
+        "find",
+        "tar",
+        "unzip",
+        "huggingface-cli",
+        "hf",
+        "conda-env",
+        "log",
+        "logger",
+        "ps",
+    ]
+)
 RUNNERS = frozenset({"uv", "poetry", "pdm", "pixi", "hatch", "rye", "pipenv"})
 # A script is judged as it runs without arguments, with its defaults (${1:-8}).
 ARGUMENTS = re.compile(r"\$[@*]|\$\{[@*]\W?.*\}")
@@ -83,13 +168,20 @@ class LaunchCommand:
     options: dict[str, Any] = field(default_factory=dict)
     lines: dict[str, int] = field(default_factory=dict)
     unresolved: dict[str, str] = field(default_factory=dict)
-    environment: Values = field(default_factory=dict)  # environment variables at that point of the script
-    own: OwnCommand | None = None  # a framework's own command
-    is_dotted: bool = False  # the options are overrides of dotted keys
-    folder: str = ""  # the working directory, if the script changes it
-    aside: bool = False  # in a function that is not called, or after an exit
-    may_have_more: bool = False  # words known only to a running shell may hold further options
-    server_gpus: int = 0  # of the processes, those for a vLLM server if the recipe uses one
+    # environment variables at that point of the script
+    environment: Values = field(default_factory=dict)
+    # a framework's own command
+    own: OwnCommand | None = None
+    # the options are overrides of dotted keys
+    is_dotted: bool = False
+    # the working directory, if the script changes it
+    folder: str = ""
+    # in a function that is not called, or after an exit
+    aside: bool = False
+    # words known only to a running shell may hold further options
+    may_have_more: bool = False
+    # of the processes, those for a vLLM server if the recipe uses one
+    server_gpus: int = 0
 
 
 class LaunchParser:
@@ -97,13 +189,17 @@ class LaunchParser:
 
     def __init__(self, frameworks: Iterable[Framework]) -> None:
         known = list(frameworks)
-        self.commands = {name: command for framework in known for name, command in framework.commands.items()}
+        self.commands = {
+            name: command for framework in known for name, command in framework.commands.items()
+        }
         self.expanders = [framework.expand for framework in known if framework.expand]
         self.trainings = [framework.trainings for framework in known if framework.trainings]
         sections = dict.fromkeys(name for framework in known for name in framework.sections)
         self.override = re.compile(rf"\+{{0,2}}~?(?:{'|'.join(sections)})\.\S*=")
 
-    def find(self, text: str, path: str | None = None, read: Reader | None = None) -> list[LaunchCommand]:
+    def find(
+        self, text: str, path: str | None = None, read: Reader | None = None
+    ) -> list[LaunchCommand]:
         """Return the launches of a script that may be trainings, in order, with their options.
 
         ``path`` is the script's own path, and ``read`` returns the text of a file that it sources.
@@ -112,12 +208,17 @@ class LaunchParser:
         """
         commands = parse_script(text, slurm_variables(text), path, read)
         # A launch may be switched off by a default: RUN=${RUN:-0}.
-        starts = self._starts(commands) or self._starts(parse_script(text, slurm_variables(text), path, read, True))
+        starts = self._starts(commands) or self._starts(
+            parse_script(text, slurm_variables(text), path, read, True)
+        )
         starts = [start for start in starts if not start.aside] or starts
         if not starts:
             own = ", ".join(f"{name} {command.word}" for name, command in self.commands.items())
             raise UserError(
-                f"no launch command found (accelerate launch, torchrun, {own}, deepspeed or python with a script)."
+                (
+                    f"no launch command found (accelerate launch, torchrun, {own}, deepspeed or "
+                    "python with a script)."
+                )
                 + _handed_on(commands)
             )
         for start in starts:
@@ -133,26 +234,36 @@ class LaunchParser:
         for command, following in zip(commands, [*commands, Command()][1:], strict=True):
             if PurePosixPath(command.words[0].text).name in NOT_STARTING:
                 continue
-            cut = following.words[0].line if following.words and self._is_option(following.words[0].text) else None
-            expanded = next(filter(None, (expand(command.words) for expand in self.expanders)), None)
+            cut = (
+                following.words[0].line
+                if following.words and self._is_option(following.words[0].text)
+                else None
+            )
+            expanded = next(
+                filter(None, (expand(command.words) for expand in self.expanders)), None
+            )
             words, server_gpus = expanded or (command.words, 0)
             if start := self._start(words, cut):
                 start.server_gpus, start.environment = server_gpus, command.environment
                 start.folder, start.aside = command.folder, command.aside
                 start.launch = replace(start.launch, line=min(word.line for word in command.words))
-                start.is_dotted = any(self.override.match(word.text) for word in start.after) or any(
-                    training.search(start.launch.program) for training in self.trainings
-                )
+                start.is_dotted = any(
+                    self.override.match(word.text) for word in start.after
+                ) or any(training.search(start.launch.program) for training in self.trainings)
                 launches.append(start)
         return launches
 
     def _start(self, words: list[Word], cut: int | None) -> LaunchCommand | None:
-        """Return the launch in a command's words. Wrappers such as srun or nohup may come before the launcher."""
+        """Return the launch in a command's words. Wrappers such as srun or nohup may come before
+        the launcher.
+        """
         for n, word in enumerate(words):
             name, rest = PurePosixPath(word.text).name, words[n + 1 :]
             own = self.commands.get(name)
             if own is not None and own.word == _second(words, n):
-                return LaunchCommand(LaunchContext(name, own.program, cut), rest[1:], rest[1:], own=own)
+                return LaunchCommand(
+                    LaunchContext(name, own.program, cut), rest[1:], rest[1:], own=own
+                )
             if name in LAUNCHERS and LAUNCHERS[name][1] in ("", _second(words, n)):
                 launcher, subcommand = LAUNCHERS[name]
                 return _launched(launcher, rest[bool(subcommand) :], cut)
@@ -169,13 +280,19 @@ class LaunchParser:
     def _is_rival(self, start: LaunchCommand) -> bool:
         """Return whether the program's name shows that a launch is no GRPO training."""
         program = start.launch.program.lower()
-        name = PurePosixPath(program).name if "/" in program else program.removesuffix(".py").rpartition(".")[2]
+        name = (
+            PurePosixPath(program).name
+            if "/" in program
+            else program.removesuffix(".py").rpartition(".")[2]
+        )
         if start.own is not None or len(start.options.keys() & GROUP_OPTIONS) > 1:
             return False
         words = set(re.split(r"[^a-z]+", name))
         if start.is_dotted:
             return not words.isdisjoint(DOTTED_RIVALS)
-        return not words.isdisjoint(RIVALS) or (("sft" in name or "dpo" in name) and "grpo" not in name)
+        return not words.isdisjoint(RIVALS) or (
+            ("sft" in name or "dpo" in name) and "grpo" not in name
+        )
 
     def _is_option(self, text: str) -> bool:
         """Return whether a word can only be an option, meant for the command before it."""
@@ -187,17 +304,23 @@ def has_sign_of_grpo(start: LaunchCommand, code: LaunchedCode | None) -> bool:
     program = start.launch.program.lower()
     if start.own is not None or is_named(program, start.options):
         return True
-    if "$" in program:  # open_r1/$TASK.py
+    # open_r1/$TASK.py
+    if "$" in program:
         return any(name in program for name in ("open_r1", "open-r1"))
     return code is not None and _names_grpo(code)
 
 
 def _names_grpo(code: LaunchedCode) -> bool:
-    """Return whether a Python file trains with TRL's GRPO classes, by its trainer's name or by its text."""
+    """Return whether a Python file trains with TRL's GRPO classes, by its trainer's name or by its
+    text.
+    """
     if "GRPO" in code.trainer:
         return True
     with suppress(OSError, ValueError), Path(code.file).open(encoding="utf-8") as file:
-        return re.search(r"\bGRPO(?:Trainer|Config)\b|\bGRPO\w*Trainer\b", file.read(LONGEST_PROGRAM)) is not None
+        return (
+            re.search(r"\bGRPO(?:Trainer|Config)\b|\bGRPO\w*Trainer\b", file.read(LONGEST_PROGRAM))
+            is not None
+        )
     return False
 
 
@@ -206,27 +329,49 @@ def _second(words: list[Word], at: int) -> str:
 
 
 def _with_python(launcher: str, rest: list[Word], cut: int | None) -> LaunchCommand | None:
-    """Return the launch of a python command: a module that is a launcher, another module, or a file."""
-    at = next((n for n, word in enumerate(rest) if word.text in ("-m", "-c") or not word.text.startswith("-")), 0)
+    """Return the launch of a python command: a module that is a launcher, another module, or a
+    file.
+    """
+    at = next(
+        (
+            n
+            for n, word in enumerate(rest)
+            if word.text in ("-m", "-c") or not word.text.startswith("-")
+        ),
+        0,
+    )
     module = _second(rest, at) if rest and rest[at].text == "-m" else ""
     if rest and rest[at].text == "-c":
         return None
-    return _launched(MODULES[module], rest[at + 2 :], cut) if module in MODULES else _launched(launcher, rest, cut)
+    return (
+        _launched(MODULES[module], rest[at + 2 :], cut)
+        if module in MODULES
+        else _launched(launcher, rest, cut)
+    )
 
 
 def _names_launcher(words: list[Word]) -> bool:
     names = [PurePosixPath(word.text).name for word in words]
-    return any(name in LAUNCHERS or name in PYTHONS or name.startswith("python3.") for name in names)
+    return any(
+        name in LAUNCHERS or name in PYTHONS or name.startswith("python3.") for name in names
+    )
 
 
 def _launched(launcher: str, words: list[Word], cut: int | None) -> LaunchCommand | None:
     for n, word in enumerate(words):
         if word.text in ("-m", "--module") and n + 1 < len(words):
-            return LaunchCommand(LaunchContext(launcher, words[n + 1].text, cut), words[:n], words[n + 2 :])
+            return LaunchCommand(
+                LaunchContext(launcher, words[n + 1].text, cut), words[:n], words[n + 2 :]
+            )
         if word.text.endswith(".py"):
             return LaunchCommand(LaunchContext(launcher, word.text, cut), words[:n], words[n + 1 :])
-    for n, word in enumerate(words):  # a program known only to a running shell
-        if word.unknown and not word.text.startswith("-") and not (n and words[n - 1].text.startswith("-")):
+    # a program known only to a running shell
+    for n, word in enumerate(words):
+        if (
+            word.unknown
+            and not word.text.startswith("-")
+            and not (n and words[n - 1].text.startswith("-"))
+        ):
             return LaunchCommand(LaunchContext(launcher, word.text, cut), words[:n], words[n + 1 :])
     return None
 
@@ -237,10 +382,18 @@ def _option(text: str) -> tuple[str, str | None]:
 
 
 def _read_options(start: LaunchCommand) -> None:
-    """Read ``--key value ...`` after the program's name. An option's values end at the next option."""
+    """Read ``--key value ...`` after the program's name. An option's values end at the next
+    option.
+    """
     name = ""
-    if start.own is not None and start.own.takes_file and start.after and start.after[0].text.endswith(RECIPES):
-        start.options["config"] = [start.after[0].text]  # the file takes the place of --config
+    if (
+        start.own is not None
+        and start.own.takes_file
+        and start.after
+        and start.after[0].text.endswith(RECIPES)
+    ):
+        # the file takes the place of --config
+        start.options["config"] = [start.after[0].text]
         if start.after[0].unknown:
             start.unresolved["config"] = start.after[0].text
     for word in start.after:
@@ -250,13 +403,16 @@ def _read_options(start: LaunchCommand) -> None:
             start.lines[name] = word.line
             start.unresolved.pop(name, None)
         elif word.unknown and (not name or start.options[name]):
-            start.unresolved[word.text] = word.text  # "$@" and the like may hold options
+            # "$@" and the like may hold options
+            start.unresolved[word.text] = word.text
             start.may_have_more |= not ARGUMENTS.fullmatch(word.text)
             continue
         elif name:
             start.options[name].append(word.text)
         if word.unknown and name:
-            start.unresolved[name] = word.text.partition("=")[2] if word.text.startswith("--") else word.text
+            start.unresolved[name] = (
+                word.text.partition("=")[2] if word.text.startswith("--") else word.text
+            )
 
 
 def build_config(start: LaunchCommand, takes: Mapping[str, KeySpec]) -> dict[str, Any]:
@@ -266,7 +422,11 @@ def build_config(start: LaunchCommand, takes: Mapping[str, KeySpec]) -> dict[str
     for name, values in start.options.items():
         if name in ("config", "local_rank") or (passes_on and name in LAUNCHER_OPTIONS):
             continue
-        key = name if name in takes or not name.startswith("no_") or name[3:] not in takes else name[3:]
+        key = (
+            name
+            if name in takes or not name.startswith("no_") or name[3:] not in takes
+            else name[3:]
+        )
         if key != name:
             config[key] = False
         else:
@@ -275,12 +435,18 @@ def build_config(start: LaunchCommand, takes: Mapping[str, KeySpec]) -> dict[str
 
 
 def spell_out(start: LaunchCommand, tables: Sequence[Collection[str]], has_dashes: bool) -> None:
-    """Replace options that are a prefix of one key by that key, as argparse does. A prefix of several options stays.
+    """Replace options that are a prefix of one key by that key, as argparse does. A prefix of
+    several options stays.
 
-    ``tables`` hold the keys of the releases; the first one with such a key decides. With ``has_dashes`` each key is also an
-    option with dashes (HfArgumentParser), so ``--learning`` is a prefix of two options and ``--learning_r`` of one.
+    ``tables`` hold the keys of the releases; the first one with such a key decides. With
+    ``has_dashes`` each key is also an option with dashes (HfArgumentParser), so ``--learning`` is a
+    prefix of two options and ``--learning_r`` of one.
     """
-    for name in [name for name in start.options if name != "config" and not any(name in table for table in tables)]:
+    for name in [
+        name
+        for name in start.options
+        if name != "config" and not any(name in table for table in tables)
+    ]:
         matches = ([key for key in table if key.startswith(name)] for table in tables)
         meant = next((keys for keys in matches if keys), [])
         is_one = len(meant) == 1 and not (has_dashes and "_" in meant[0] and "_" not in name)
@@ -296,7 +462,8 @@ def _value(values: list[str], kind: str) -> Any:
     if kind.startswith("list"):
         return values
     if not values:
-        return True  # a flag
+        # a flag
+        return True
     text = " ".join(values)
     converted = convert(text, kind)
     return converted.value if converted.trouble != "type" else text
@@ -324,7 +491,8 @@ def count_processes(start: LaunchCommand) -> tuple[int | None, str]:
     if option not in given and given.get("include"):
         return _included(given["include"] or "")
     if option not in given:
-        return (1, "") if start.launch.launcher == "torchrun" else (None, "")  # torchrun's default
+        # torchrun's default
+        return (1, "") if start.launch.launcher == "torchrun" else (None, "")
     count, factor = given[option] or "", given.get(times, "1") or ""
     if count.isdigit() and factor.isdigit():
         return int(count) * int(factor), ""
@@ -340,7 +508,9 @@ def _included(hosts: str) -> tuple[int | None, str]:
 
 
 def _from_environment(environment: Values) -> tuple[int | None, str]:
-    """Return NPROC_PER_NODE times NNODES. Without either, there is one process, which takes all GPUs."""
+    """Return NPROC_PER_NODE times NNODES. Without either, there is one process, which takes all
+    GPUs.
+    """
     product = 1
     for name in NODES:
         value = environment.get(name, "1")
@@ -351,16 +521,24 @@ def _from_environment(environment: Values) -> tuple[int | None, str]:
 
 
 def count_visible_gpus(environment: Values) -> int | None:
-    """Return the number of GPUs in CUDA_VISIBLE_DEVICES; None if it is not set, or known only to a running shell."""
+    """Return the number of GPUs in CUDA_VISIBLE_DEVICES; None if it is not set, or known only to a
+    running shell.
+    """
     shown = environment.get("CUDA_VISIBLE_DEVICES")
     if not isinstance(shown, str):
         return None
     names = [name.strip() for name in shown.split(",") if name.strip()]
-    return len(names) if all(name.isdigit() or name.startswith(("GPU-", "MIG-")) for name in names) else None
+    return (
+        len(names)
+        if all(name.isdigit() or name.startswith(("GPU-", "MIG-")) for name in names)
+        else None
+    )
 
 
 def python_path(start: LaunchCommand) -> list[str]:
-    """Return the folders of PYTHONPATH, relative to the working directory. What only a running shell knows is left out."""
+    """Return the folders of PYTHONPATH, relative to the working directory. What only a running
+    shell knows is left out.
+    """
     value = start.environment.get("PYTHONPATH")
     names = [_UNKNOWN.sub("", name) for name in value.split(":")] if isinstance(value, str) else []
     return [str(PurePosixPath(start.folder, name)) for name in names if name]
@@ -380,7 +558,9 @@ FILE_OPTIONS = ("--config-name", "-cn", "--config-path", "-cp", "--config-dir", 
 
 @dataclass
 class Overrides:
-    """The overrides of a command line: keys with their signs, lines, and the base configuration (empty: none)."""
+    """The overrides of a command line: keys with their signs, lines, and the base configuration
+    (empty: none).
+    """
 
     config: dict[str, Any] = field(default_factory=dict)
     lines: dict[str, int] = field(default_factory=dict)
@@ -412,13 +592,16 @@ def _take(given: Overrides, word: Word) -> None:
     override = parse_override(word.text)
     if override is None:
         if word.unknown:
-            given.unresolved[word.text] = word.text  # "$@" and the like may hold overrides
+            # "$@" and the like may hold overrides
+            given.unresolved[word.text] = word.text
             given.may_have_more |= not ARGUMENTS.fullmatch(word.text)
         return
     key = override.sign + override.key
     for before in [known for known in given.config if known.lstrip("+") == override.key]:
         if given.config[before] != override.value:
-            given.duplicates += (Duplicate(override.key, given.lines[before], word.line, given.config[before]),)
+            given.duplicates += (
+                Duplicate(override.key, given.lines[before], word.line, given.config[before]),
+            )
         del given.config[before], given.lines[before]
     given.config[key], given.lines[key] = override.value, word.line
     given.raw[key] = word.text.partition("=")[2]
@@ -428,7 +611,9 @@ def _take(given: Overrides, word: Word) -> None:
 
 
 def _named(options: Mapping[str, str]) -> str:
-    """Return the file that Hydra's own options name. With neither path nor name it is verl's own."""
+    """Return the file that Hydra's own options name. With neither path nor name it is verl's
+    own.
+    """
     name = options.get("--config-name") or options.get("-cn") or ""
     folder = options.get("--config-path") or options.get("-cp") or ""
     folder = folder or options.get("--config-dir") or options.get("-cd") or ""

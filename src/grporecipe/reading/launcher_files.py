@@ -1,8 +1,10 @@
-"""Read files next to a recipe that affect its training: accelerate's configuration (``--config_file``) and DeepSpeed's.
+"""Read files next to a recipe that affect its training: accelerate's configuration
+(``--config_file``) and DeepSpeed's.
 
-Sources: accelerate commands/config/config_args.py and utils/dataclasses.py (DeepSpeedPlugin, FullyShardedDataParallelPlugin,
-their YAML keys); deepspeed runtime/zero/config.py (``zero_optimization.stage``); transformers training_args.py (``deepspeed``,
-``fsdp``); ms-swift swift/config/zero*.json (``--deepspeed zero2``).
+Sources: accelerate commands/config/config_args.py and utils/dataclasses.py (DeepSpeedPlugin,
+FullyShardedDataParallelPlugin, their YAML keys); deepspeed runtime/zero/config.py
+(``zero_optimization.stage``); transformers training_args.py (``deepspeed``, ``fsdp``); ms-swift
+swift/config/zero*.json (``--deepspeed zero2``).
 """
 
 import re
@@ -15,14 +17,25 @@ from grporecipe.errors import UserError
 from grporecipe.files import parse_json
 from grporecipe.reading.yaml_text import parse_yaml
 
-LARGEST = 2**18  # bytes; real files have one or two kilobytes
-SHIPPED = {  # accelerate's configurations in TRL by name: processes, and how the model is sharded
-    "fsdp1": (8, "fsdp"), "fsdp2": (8, "fsdp"), "multi_gpu": (8, "none"), "single_gpu": (1, "none"),
-    "zero1": (8, "zero1"), "zero2": (8, "zero2"), "zero3": (8, "zero3"),
-}  # fmt: skip
+# bytes; real files have one or two kilobytes
+LARGEST = 2**18
+# accelerate's configurations in TRL by name: processes, and how the model is sharded
+SHIPPED = {
+    "fsdp1": (8, "fsdp"),
+    "fsdp2": (8, "fsdp"),
+    "multi_gpu": (8, "none"),
+    "single_gpu": (1, "none"),
+    "zero1": (8, "zero1"),
+    "zero2": (8, "zero2"),
+    "zero3": (8, "zero3"),
+}
 STAGES = {"0": "none", "1": "zero1", "2": "zero2", "3": "zero3"}
-WORDS = {**{f"zero{stage}": f"zero{stage}" for stage in (1, 2, 3)}, "zero0": "none", "zero2_offload": "zero2",
-         "zero3_offload": "zero3"}  # fmt: skip
+WORDS = {
+    **{f"zero{stage}": f"zero{stage}" for stage in (1, 2, 3)},
+    "zero0": "none",
+    "zero2_offload": "zero2",
+    "zero3_offload": "zero3",
+}
 FSDP = {"NO_SHARD": "none", "3": "none", "SHARD_GRAD_OP": "zero2", "2": "zero2"}
 DTYPES = {"bf16": "bfloat16", "fp16": "float16"}
 _STAGE = re.compile(r"zero[-_]?([0-3])(?![0-9])")
@@ -30,14 +43,17 @@ _STAGE = re.compile(r"zero[-_]?([0-3])(?![0-9])")
 
 @dataclass
 class LauncherFile:
-    """The training processes and fields of the setting in such a file. ``trouble``: why it has neither."""
+    """The training processes and fields of the setting in such a file. ``trouble``: why it has
+    neither.
+    """
 
     processes: int | None = None
     fields: dict[str, Any] = field(default_factory=dict)
     trouble: str = ""
 
 
-Find = Callable[[str], Path | None]  # returns a file by its name in a script or recipe
+# returns a file by its name in a script or recipe
+Find = Callable[[str], Path | None]
 
 
 def read_accelerate(name: str, find: Find) -> LauncherFile:
@@ -48,11 +64,16 @@ def read_accelerate(name: str, find: Find) -> LauncherFile:
     path = find(name)
     config = _mapping(path)
     if config is None:
-        stage = _STAGE.search(Path(name).name)  # the file is missing, but its name has the stage
+        # the file is missing, but its name has the stage
+        stage = _STAGE.search(Path(name).name)
         fields = {"sharding": STAGES[stage[1]]} if stage else {}
-        return LauncherFile(None, fields, f"{name} (the accelerate configuration was not found, or states none)")
+        return LauncherFile(
+            None, fields, f"{name} (the accelerate configuration was not found, or states none)"
+        )
     count = config.get("num_processes")
-    stated = LauncherFile(count if isinstance(count, int) and not isinstance(count, bool) and count > 0 else None)
+    stated = LauncherFile(
+        count if isinstance(count, int) and not isinstance(count, bool) and count > 0 else None
+    )
     if stated.processes is None:
         stated.trouble = f"{name} (the accelerate configuration was not found, or states none)"
     stated.fields = _fields_of_accelerate(config, find)
@@ -67,11 +88,17 @@ def _fields_of_accelerate(config: Mapping[str, Any], find: Find) -> dict[str, An
         inside = inside if isinstance(inside, Mapping) else {}
         stage = str(inside.get("zero_stage", ""))
         named = inside.get("deepspeed_config_file")
-        fields = {"sharding": STAGES[stage]} if stage in STAGES else read_deepspeed(named, find).fields
+        fields = (
+            {"sharding": STAGES[stage]} if stage in STAGES else read_deepspeed(named, find).fields
+        )
     elif kind == "FSDP":
         inside = config.get("fsdp_config")
         inside = inside if isinstance(inside, Mapping) else {}
-        fields = {"sharding": FSDP.get(str(inside.get("fsdp_sharding_strategy", "FULL_SHARD")).upper(), "fsdp")}
+        fields = {
+            "sharding": FSDP.get(
+                str(inside.get("fsdp_sharding_strategy", "FULL_SHARD")).upper(), "fsdp"
+            )
+        }
     dtype = DTYPES.get(str(config.get("mixed_precision", "no")))
     return fields | ({"autocast_dtype": dtype} if dtype else {})
 
@@ -98,10 +125,18 @@ def read_keys(config: Mapping[str, Any], find: Find) -> dict[str, Any]:
     words = config.get("fsdp")
     if words:
         words = (
-            words if isinstance(words, str) else " ".join(map(str, words)) if isinstance(words, list) else "full_shard"
+            words
+            if isinstance(words, str)
+            else " ".join(map(str, words))
+            if isinstance(words, list)
+            else "full_shard"
         )
         chosen = {"no_shard": "none", "shard_grad_op": "zero2"}
-        return {"sharding": next((chosen[word] for word in str(words).split() if word in chosen), "fsdp")}
+        return {
+            "sharding": next(
+                (chosen[word] for word in str(words).split() if word in chosen), "fsdp"
+            )
+        }
     return {}
 
 

@@ -1,4 +1,6 @@
-"""Read files as recipes: find the kind of file and the files that it names. Other files get a one-sentence error."""
+"""Read files as recipes: find the kind of file and the files that it names. Other files get a
+one-sentence error.
+"""
 
 from dataclasses import replace
 from pathlib import Path
@@ -16,16 +18,27 @@ from grporecipe.reading.signs import refuse_toml
 from grporecipe.reading.yaml_text import FlatConfig, parse_nested, parse_yaml
 
 # Also what callers need with these functions.
-__all__ = ["Options", "build_recipe", "load_recipe", "load_recipes", "load_text", "parse_recipe", "stated_processes"]
+__all__ = [
+    "Options",
+    "build_recipe",
+    "load_recipe",
+    "load_recipes",
+    "load_text",
+    "parse_recipe",
+    "stated_processes",
+]
 PYTHON = (".py", ".ipynb")
-OWN_READERS = ("trl", "open-r1")  # a YAML of theirs may be for a program with keys of its own
+# a YAML of theirs may be for a program with keys of its own
+OWN_READERS = ("trl", "open-r1")
 SHELLS = (".sh", ".bash", ".slurm", ".sbatch", ".zsh")
 
 
 def load_recipe(path: Path, options: Options) -> Recipe:
-    """Return the recipe in a file: a flat YAML (JSON is YAML), or the last launch in a shell script.
+    """Return the recipe in a file: a flat YAML (JSON is YAML), or the last launch in a shell
+    script.
 
-    Raises UserError also if a script's base recipe is missing, because most of the keys are then unknown.
+    Raises UserError also if a script's base recipe is missing, because most of the keys are then
+    unknown.
     """
     recipe = parse_recipe(path, load_text(path), options)
     named = recipe.unresolved.get("config")
@@ -37,7 +50,9 @@ def load_recipe(path: Path, options: Options) -> Recipe:
 
 
 def stated_processes(path: Path) -> int | None:
-    """Return the training processes that a recipe states itself if these are several; None if it cannot be read."""
+    """Return the training processes that a recipe states itself if these are several; None if it
+    cannot be read.
+    """
     try:
         recipe = load_recipe(path, Options())
         setting = read_recipe(recipe).setting
@@ -67,7 +82,9 @@ def parse_recipes(path: Path, text: str, options: Options) -> list[Recipe]:
 
 
 def shown_text(path: Path, text: str) -> str:
-    """Return the text to which a recipe's line numbers refer: for a notebook, the code of its cells."""
+    """Return the text to which a recipe's line numbers refer: for a notebook, the code of its
+    cells.
+    """
     if path.suffix != ".ipynb":
         return text
     from grporecipe.reading.python.source import code_cells
@@ -76,7 +93,9 @@ def shown_text(path: Path, text: str) -> str:
 
 
 def parse_recipe(path: Path, text: str, options: Options) -> Recipe:
-    """Return the recipe in the present or future text of a file: the first in Python, the last launch in a script."""
+    """Return the recipe in the present or future text of a file: the first in Python, the last
+    launch in a script.
+    """
     options = _of_project(path, options)
     if path.suffix in PYTHON:
         return parse_recipes(path, text, options)[0]
@@ -85,8 +104,16 @@ def parse_recipe(path: Path, text: str, options: Options) -> Recipe:
     if path.suffix == ".toml":
         refuse_toml(text)
     flat = parse_yaml(text)
-    framework = recognise_recipe(flat.config, [str(path)]) if options.framework == "auto" else options.framework
-    if options.framework == "auto" and framework == next(iter(FRAMEWORKS)) and find_root(path) is None:
+    framework = (
+        recognise_recipe(flat.config, [str(path)])
+        if options.framework == "auto"
+        else options.framework
+    )
+    if (
+        options.framework == "auto"
+        and framework == next(iter(FRAMEWORKS))
+        and find_root(path) is None
+    ):
         framework = by_words(flat.config) or framework
     flat = parse_nested(text) if FRAMEWORKS[framework].is_dotted else flat
     return _from_yaml(path, flat, replace(options, framework=framework))
@@ -100,16 +127,29 @@ def _of_project(path: Path, options: Options) -> Options:
 
 def _from_yaml(path: Path, flat: FlatConfig, options: Options) -> Recipe:
     if {"distributed_type", "compute_environment"} & flat.config.keys():
-        raise UserError("it is an accelerate configuration, not a recipe. Name the recipe, and --processes.")
+        raise UserError(
+            "it is an accelerate configuration, not a recipe. Name the recipe, and --processes."
+        )
     fields = read_keys(flat.config, lambda name: find_near(name, path))
     code = None
     framework = FRAMEWORKS[options.framework]
-    if framework.name in OWN_READERS and flat.config.keys() - framework.takes(framework.version).keys():
+    if (
+        framework.name in OWN_READERS
+        and flat.config.keys() - framework.takes(framework.version).keys()
+    ):
         from grporecipe.reading.python.launched import read_launched, read_nearest
         from grporecipe.reading.scripts import read_launching
 
         code = read_nearest(path) or read_launching(path)
         if code is None and framework.program:
             code = read_launched(framework.program, path)
-    return build_recipe(flat.config, options, (str(path),), file=str(path), lines=flat.lines, duplicates=flat.duplicates,
-                        launch_fields=fields, code=code)  # fmt: skip
+    return build_recipe(
+        flat.config,
+        options,
+        (str(path),),
+        file=str(path),
+        lines=flat.lines,
+        duplicates=flat.duplicates,
+        launch_fields=fields,
+        code=code,
+    )

@@ -20,17 +20,20 @@ from grporecipe.reading.python.launched import read_launched, uses_trl
 from grporecipe.reading.signs import refuse_launch
 from grporecipe.reading.yaml_text import FlatConfig, parse_nested, parse_yaml
 
-MOST_LAUNCHES = 64  # of one script
+# of one script
+MOST_LAUNCHES = 64
 
 
 def recipes_of_script(path: Path, text: str, options: Options) -> list[Recipe]:
     """Return every launch of a script that trains with GRPO, without duplicates.
 
-    Raises UserError if there is none, with the reason for the first launch. An unsupported framework is named, by its launch
-    or by the script.
+    Raises UserError if there is none, with the reason for the first launch. An unsupported
+    framework is named, by its launch or by the script.
     """
     try:
-        starts = launch.LaunchParser(FRAMEWORKS.values()).find(text, str(path), partial(_sourced, path))
+        starts = launch.LaunchParser(FRAMEWORKS.values()).find(
+            text, str(path), partial(_sourced, path)
+        )
     except UserError:
         refuse_launch(text)
         raise
@@ -39,7 +42,9 @@ def recipes_of_script(path: Path, text: str, options: Options) -> list[Recipe]:
     for start in starts[:MOST_LAUNCHES]:
         try:
             if options.framework == "auto":
-                refuse_launch(" ".join(["-m", start.launch.program, *(word.text for word in start.after)]))
+                refuse_launch(
+                    " ".join(["-m", start.launch.program, *(word.text for word in start.after)])
+                )
             recipe = _from_launch(path, start, text, options)
         except UserError as error:
             refused = refused or error
@@ -52,13 +57,17 @@ def recipes_of_script(path: Path, text: str, options: Options) -> list[Recipe]:
 
 
 def read_launching(recipe: Path) -> LaunchedCode | None:
-    """Return the code of the first program that a script of the repository starts with ``--config`` and this recipe."""
+    """Return the code of the first program that a script of the repository starts with ``--config``
+    and this recipe.
+    """
     root = find_root(recipe)
     for script, text in scripts_of(root) if root is not None else ():
         if recipe.name not in text:
             continue
         with suppress(UserError):
-            for start in launch.LaunchParser(FRAMEWORKS.values()).find(text, str(script), partial(_sourced, script)):
+            for start in launch.LaunchParser(FRAMEWORKS.values()).find(
+                text, str(script), partial(_sourced, script)
+            ):
                 if any(Path(name).name == recipe.name for name in _config_name(start)):
                     return read_launched(start.launch.program, script, launch.python_path(start))
     return None
@@ -66,7 +75,15 @@ def read_launching(recipe: Path) -> LaunchedCode | None:
 
 def _is_same(one: Recipe, other: Recipe) -> bool:
     """Return whether two launches of a script are the same recipe."""
-    names = ("framework", "config", "processes", "unresolved", "may_have_more", "base", "launch_fields")
+    names = (
+        "framework",
+        "config",
+        "processes",
+        "unresolved",
+        "may_have_more",
+        "base",
+        "launch_fields",
+    )
     return all(getattr(one, name) == getattr(other, name) for name in names)
 
 
@@ -82,13 +99,16 @@ def _sourced(script: Path, name: str, folder: str) -> str | None:
         return None
 
 
-def _recognise_launch(config: Mapping[str, Any], path: Path, start: launch.LaunchCommand, text: str) -> str:
+def _recognise_launch(
+    config: Mapping[str, Any], path: Path, start: launch.LaunchCommand, text: str
+) -> str:
     """Return the framework of a launch, by its keys and its program."""
     named = [str(path), *_config_name(start)]
     try:
         return recognise_recipe(config, named, [start.launch.program])
     except NotARecipe:
-        refuse_launch(text)  # its options may be in unknown arrays
+        # its options may be in unknown arrays
+        refuse_launch(text)
         raise
 
 
@@ -101,19 +121,39 @@ def _from_launch(path: Path, start: launch.LaunchCommand, text: str, options: Op
     paths = launch.python_path(start)
     code = read_launched(start.launch.program, path, paths) if start.own is None else None
     if framework == "auto" and launch.has_sign_of_grpo(start, code):
-        framework = detect_framework({**base, **start.options}, start.launch.program, str(path), *_config_name(start))
+        framework = detect_framework(
+            {**base, **start.options}, start.launch.program, str(path), *_config_name(start)
+        )
     elif framework == "auto":
         framework = _recognise_launch({**base, **start.options}, path, start, text)
     if options.framework == "auto" and FRAMEWORKS[framework].is_dotted:
-        recognise_recipe({**base, **start.options}, [str(path)], [start.launch.program])  # maybe a profile
+        # maybe a profile
+        recognise_recipe({**base, **start.options}, [str(path)], [start.launch.program])
     places = find_folders(paths, path)
-    if code is not None and FRAMEWORKS[framework].traits.follows_trl and uses_trl(Path(code.file), places) is False:
-        raise NotARecipe(f"{start.launch.program} has a trainer of its own: neither it nor what it imports uses TRL.")
+    if (
+        code is not None
+        and FRAMEWORKS[framework].traits.follows_trl
+        and uses_trl(Path(code.file), places) is False
+    ):
+        raise NotARecipe(
+            f"{start.launch.program} has a trainer of its own: neither it nor what it imports "
+            "uses TRL."
+        )
     if start.own is None or FRAMEWORKS[framework].traits.follows_trl:
         _spell_out(start, framework, code)
-    judged = options.find_version(framework, {**base, **start.options}, path, start.folder, code=code)
-    config = {**base, **launch.build_config(start, judged.vendored or FRAMEWORKS[framework].takes(judged.version))}
-    start.environment = {**given_environment(base, FRAMEWORKS[framework].environment_key), **start.environment}
+    judged = options.find_version(
+        framework, {**base, **start.options}, path, start.folder, code=code
+    )
+    config = {
+        **base,
+        **launch.build_config(
+            start, judged.vendored or FRAMEWORKS[framework].takes(judged.version)
+        ),
+    }
+    start.environment = {
+        **given_environment(base, FRAMEWORKS[framework].environment_key),
+        **start.environment,
+    }
     processes, trouble, fields = _processes(start, path, config)
     if processes is not None and start.server_gpus and base.get("use_vllm") is True:
         processes = max(processes - start.server_gpus, 0) or None
@@ -151,18 +191,23 @@ def _spell_out(start: launch.LaunchCommand, framework: str, code: LaunchedCode |
     if start.options.keys() <= {*table.takes(table.version), *own, "config"}:
         return
     releases = (table.version, *reversed(releases_of(table)))
-    launch.spell_out(start, [{**table.takes(release), **own} for release in releases], table.traits.follows_trl)
+    launch.spell_out(
+        start, [{**table.takes(release), **own} for release in releases], table.traits.follows_trl
+    )
 
 
 def _from_overrides(path: Path, start: launch.LaunchCommand, text: str, options: Options) -> Recipe:
-    """Return the recipe of a command line: its overrides on top of the configuration that it names, if that is found."""
+    """Return the recipe of a command line: its overrides on top of the configuration that it names,
+    if that is found.
+    """
     given = launch.read_overrides(start)
     framework = options.framework
     if framework == "auto":
         framework = _recognise_launch(given.config, path, start, text)
     base = _base_of(given, framework, path, start.folder, options)
     if options.framework == "auto" and base.config:
-        recognise_recipe({**base.config, **given.config}, [str(path)], [start.launch.program])  # maybe a profile
+        # maybe a profile
+        recognise_recipe({**base.config, **given.config}, [str(path)], [start.launch.program])
     return build_recipe(
         {**base.config, **given.config},
         replace(options, framework=framework),
@@ -177,15 +222,24 @@ def _from_overrides(path: Path, start: launch.LaunchCommand, text: str, options:
     )
 
 
-def _base_of(given: launch.Overrides, framework: str, script: Path, folder: str, options: Options) -> FlatConfig:
-    """Return the YAML that ``config=`` or ``--config-name`` names, or the framework's own base configuration."""
+def _base_of(
+    given: launch.Overrides, framework: str, script: Path, folder: str, options: Options
+) -> FlatConfig:
+    """Return the YAML that ``config=`` or ``--config-name`` names, or the framework's own base
+    configuration.
+    """
     if not given.base:
         return FlatConfig({}, {}, ())
-    if "$" in given.base:  # only a running shell knows it
+    # only a running shell knows it
+    if "$" in given.base:
         given.may_have_more = True
         return FlatConfig({}, {}, ())
     fallback = FRAMEWORKS[framework].base_config
-    own = fallback(given.base, options.find_version(framework, given.config, script).version) if fallback else None
+    own = (
+        fallback(given.base, options.find_version(framework, given.config, script).version)
+        if fallback
+        else None
+    )
     path = find_near(given.base, script, folder)
     if path is not None:
         try:
@@ -199,9 +253,15 @@ def _base_of(given: launch.Overrides, framework: str, script: Path, folder: str,
 
 
 def given_environment(config: Mapping[str, Any], key: str) -> dict[str, str]:
-    """Return the environment variables under a recipe's key. Variables that are set already are kept."""
+    """Return the environment variables under a recipe's key. Variables that are set already are
+    kept.
+    """
     mapping = config.get(key)
-    return {str(name): str(value) for name, value in mapping.items()} if isinstance(mapping, dict) else {}
+    return (
+        {str(name): str(value) for name, value in mapping.items()}
+        if isinstance(mapping, dict)
+        else {}
+    )
 
 
 def _config_name(start: launch.LaunchCommand) -> list[str]:
@@ -209,7 +269,9 @@ def _config_name(start: launch.LaunchCommand) -> list[str]:
 
 
 def _config_of(start: launch.LaunchCommand, script: Path) -> FlatConfig:
-    """Return the YAML that ``--config`` names; empty if it is missing, and then its keys are unknown."""
+    """Return the YAML that ``--config`` names; empty if it is missing, and then its keys are
+    unknown.
+    """
     names = _config_name(start)
     if not names:
         return FlatConfig({}, {}, ())
@@ -227,7 +289,9 @@ def _config_of(start: launch.LaunchCommand, script: Path) -> FlatConfig:
 def _processes(
     start: launch.LaunchCommand, script: Path, config: Mapping[str, Any]
 ) -> tuple[int | None, str, dict[str, Any]]:
-    """Return the processes that the launcher or an accelerate file states, or why they are unknown, and the file's fields."""
+    """Return the processes that the launcher or an accelerate file states, or why they are unknown,
+    and the file's fields.
+    """
     count, trouble = launch.count_processes(start)
     name = launch.accelerate_file(start)
 

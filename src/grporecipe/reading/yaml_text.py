@@ -1,9 +1,10 @@
 """Read YAML texts and overrides as the frameworks' parsers do, with the line of each key.
 
-Flat recipes are read by PyYAML's safe loader (YAML 1.1), because TRL uses it: ``no`` is false there, and ``3e-06`` is text,
-which argparse then converts to the key's type. Nested recipes are read as OmegaConf does, with dotted keys.
-Sources: trl scripts/utils.py TrlParser (a YAML's values become argparse defaults; argparse converts defaults that are
-strings); hydra 1.3 core/override_parser (``+key``, ``++key``, ``~key``, quotes, ``null``).
+Flat recipes are read by PyYAML's safe loader (YAML 1.1), because TRL uses it: ``no`` is false
+there, and ``3e-06`` is text, which argparse then converts to the key's type. Nested recipes are
+read as OmegaConf does, with dotted keys. Sources: trl scripts/utils.py TrlParser (a YAML's values
+become argparse defaults; argparse converts defaults that are strings); hydra 1.3
+core/override_parser (``+key``, ``++key``, ``~key``, quotes, ``null``).
 """
 
 import re
@@ -18,7 +19,8 @@ from grporecipe.files import DEEPEST, count_yaml_values, is_deep_yaml
 from grporecipe.model.recipe import Duplicate
 from grporecipe.model.values import LOADER, NestedLoader, parse_value
 
-MOST_VALUES = 20_000  # keys and values with aliases expanded; the longest recipes have hundreds
+# keys and values with aliases expanded; the longest recipes have hundreds
+MOST_VALUES = 20_000
 
 
 class FlatConfig(NamedTuple):
@@ -35,7 +37,9 @@ def parse_yaml(text: str) -> FlatConfig:
 
 
 def parse_with(text: str, loader_class: Any, read: Callable[[Any, Any], FlatConfig]) -> FlatConfig:
-    """Parse a YAML text that is one mapping with a loader of this class. ``read`` gets the loader and the node."""
+    """Parse a YAML text that is one mapping with a loader of this class. ``read`` gets the loader
+    and the node.
+    """
     text = text.removeprefix("\ufeff")
     loader = loader_class(text)
     try:
@@ -52,7 +56,8 @@ def parse_with(text: str, loader_class: Any, read: Callable[[Any, Any], FlatConf
         return read(loader, node)
     except yaml.YAMLError as error:
         raise UserError(_explain(error, text)) from None
-    except (ValueError, TypeError, RecursionError, AttributeError) as error:  # a date of month 13, a key that is a list
+    except (ValueError, TypeError, RecursionError, AttributeError) as error:
+        # a date of month 13, a key that is a list
         reason = " ".join(str(error).split())[:120] or "nested too deep"
         raise UserError(f"it is not YAML that can be read: {reason}.") from None
     finally:
@@ -78,26 +83,29 @@ def _name(node: Any) -> str:
 
 
 INDENTATION = (
-    "Indent the line with spaces as its neighbours, close its brackets and quotes, and quote a text that holds a colon."
+    "Indent the line with spaces as its neighbours, close its brackets and quotes, "
+    "and quote a text that holds a colon."
 )
 
 
-FULL_WIDTH = re.compile(
-    "[^#'\"]*?([\uff01-\uff5e])"
-)  # an input method's forms of ASCII, outside of comments and quotes
+# an input method's forms of ASCII, outside of comments and quotes
+FULL_WIDTH = re.compile("[^#'\"]*?([\uff01-\uff5e])")
 
 
 def _explain(error: yaml.YAMLError, text: str) -> str:
     """Return the line and the reason of an error, without PyYAML's excerpt."""
     mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
-    reason = getattr(error, "problem", None) or getattr(error, "reason", None) or "it cannot be read"
+    reason = (
+        getattr(error, "problem", None) or getattr(error, "reason", None) or "it cannot be read"
+    )
     if not isinstance(error, yaml.MarkedYAMLError) or mark is None:
         return f"it is not YAML: {' '.join(str(reason).split())[:120]}."
     said = f"it is not YAML (line {mark.line + 1}): {' '.join(str(reason).split())[:120]}."
     for number, line in reversed([*enumerate(text.split("\n")[: mark.line + 1], 1)][-2:]):
         if wide := FULL_WIDTH.match(line):
             return (
-                f"{said} Line {number} has a full-width {wide[1]!r}: write {unicodedata.normalize('NFKC', wide[1])!r}."
+                f"{said} Line {number} has a full-width {wide[1]!r}: write "
+                f"{unicodedata.normalize('NFKC', wide[1])!r}."
             )
     return f"{said} {INDENTATION}"
 
@@ -106,7 +114,9 @@ OVERRIDE = re.compile(r"(\+\+|\+|~)?([A-Za-z_][\w@/-]*(?:\.[\w@/-]+)*)(?:=(.*))?
 
 
 class Override(NamedTuple):
-    """One word of a command line: ``+a.b=1`` has the sign ``+``; without ``=`` there is no value."""
+    """One word of a command line: ``+a.b=1`` has the sign ``+``; without ``=`` there is no
+    value.
+    """
 
     sign: str
     key: str
@@ -140,7 +150,8 @@ def _leaves(loader: Any, node: Any, prefix: str) -> Iterator[tuple[str, int, Any
             yield key, key_node.start_mark.line + 1, loader.construct_object(value_node, deep=True)
 
 
-IN_BRACES = re.compile(r"\{[^{}:,$'\"]+\}")  # a placeholder: YAML reads a key without a value, Hydra refuses it
+# a placeholder: YAML reads a key without a value, Hydra refuses it
+IN_BRACES = re.compile(r"\{[^{}:,$'\"]+\}")
 
 
 def parse_override(word: str) -> Override | None:
@@ -149,4 +160,6 @@ def parse_override(word: str) -> Override | None:
     if match is None or (match[3] is None and match[1] != "~"):
         return None
     is_text = match[3] is not None and IN_BRACES.fullmatch(match[3])
-    return Override(match[1] or "", match[2], match[3] if match[3] is None or is_text else parse_value(match[3]))
+    return Override(
+        match[1] or "", match[2], match[3] if match[3] is None or is_text else parse_value(match[3])
+    )

@@ -1,8 +1,10 @@
-"""GA: settings that are allowed but seldom wise. Opinions with evidence; ``--ignore GA`` switches them off.
+"""GA: settings that are allowed but seldom wise. Opinions with evidence; ``--ignore GA`` switches
+them off.
 
-Sources: a user's report on EasyR1 training that stalled after 30 steps (7 B model, 8 prompts per step, learning rate 1e-6);
-DeepSeekMath and DAPO for settings that were published with results; "LoRA Without Regret" (Thinking Machines, 2025); what
-precision and sharding cost was measured, or read in torch and TRL 1.16.
+Sources: a user's report on EasyR1 training that stalled after 30 steps (7 B model, 8 prompts per
+step, learning rate 1e-6); DeepSeekMath and DAPO for settings that were published with results;
+"LoRA Without Regret" (Thinking Machines, 2025); what precision and sharding cost was measured, or
+read in torch and TRL 1.16.
 """
 
 import re
@@ -19,9 +21,12 @@ from grporecipe.model.setting import EVERY, TRL_FAMILY, TRL_LIKE, Setting
 from grporecipe.rules.batch import LARGE_MODEL, SIZES, judgeable
 from grporecipe.rules.registry import Violation, recipe_rule, rule
 
-VERY_FEW_PROMPTS, FEW_PROMPTS = 2, 8  # per step; 8 is the batch of the stalled run
-TIMID, TIMID_LORA = 2e-7, 2e-6  # a fifth of the usual rate, and ten times that for LoRA
-SMALLEST_REPORTED, LARGEST_REPORTED = 3.5e9, 15e9  # parameters: half and twice those of the report's model
+# per step; 8 is the batch of the stalled run
+VERY_FEW_PROMPTS, FEW_PROMPTS = 2, 8
+# a fifth of the usual rate, and ten times that for LoRA
+TIMID, TIMID_LORA = 2e-7, 2e-6
+# parameters: half and twice those of the report's model
+SMALLEST_REPORTED, LARGEST_REPORTED = 3.5e9, 15e9
 STEP = (*SIZES, "unsolved", "num_generations")
 Facts = dict[str, object]
 
@@ -31,12 +36,22 @@ def _prompts_per_step(s: Setting) -> float | None:
     if s.num_generations < 1 or not judgeable(s):
         return None
     completions = planning.completions_per_step(s)
-    return None if completions is None else min(completions / s.num_generations, s.prompts_per_rollout or completions)
+    return (
+        None
+        if completions is None
+        else min(completions / s.num_generations, s.prompts_per_rollout or completions)
+    )
 
 
 def _is_as_reported(s: Setting) -> bool:
-    """Return whether all weights of a model are trained whose size is about that of the stalled run."""
-    return not s.lora and s.parameters is not None and SMALLEST_REPORTED <= s.parameters <= LARGEST_REPORTED
+    """Return whether all weights of a model are trained whose size is about that of the stalled
+    run.
+    """
+    return (
+        not s.lora
+        and s.parameters is not None
+        and SMALLEST_REPORTED <= s.parameters <= LARGEST_REPORTED
+    )
 
 
 @rule(
@@ -46,11 +61,13 @@ def _is_as_reported(s: Setting) -> bool:
     of=EVERY,
 )
 def a_step_has_several_prompts(s: Setting) -> Violation | None:
-    """An optimizer step over one or two prompts is mostly noise: groups that are all right or all wrong teach nothing.
+    """An optimizer step over one or two prompts is mostly noise: groups that are all right or all
+    wrong teach nothing.
 
-    The EasyR1 report (7 B, full fine-tuning) stalled at 8 prompts per step and advises 32 to 64, so for models of half to twice
-    that size up to 8 are reported. DeepSeekMath takes 16 prompts of 64 completions, DAPO 512 prompts. Agents of smaller
-    models train with 4 to 8 by choice. Only recipes are judged, not grposweep experiments.
+    The EasyR1 report (7 B, full fine-tuning) stalled at 8 prompts per step and advises 32 to 64, so
+    for models of half to twice that size up to 8 are reported. DeepSeekMath takes 16 prompts of 64
+    completions, DAPO 512 prompts. Agents of smaller models train with 4 to 8 by choice. Only
+    recipes are judged, not grposweep experiments.
     """
     prompts = _prompts_per_step(s) if s.given else None
     if prompts is None or prompts > (FEW_PROMPTS if _is_as_reported(s) else VERY_FEW_PROMPTS):
@@ -61,26 +78,49 @@ def a_step_has_several_prompts(s: Setting) -> Violation | None:
     return Violation(
         what=f"{s.key(name)}={getattr(s, name)}",
         why=f"an optimizer step averages over {prompts:g} prompt{'' if prompts == 1 else 's'} only",
-        instead=f"{'Accumulate' if s.prompts_per_rollout is None else 'Take'} more; 32 prompts per step and above are common.",
+        instead=(
+            f"{'Accumulate' if s.prompts_per_rollout is None else 'Take'} more; 32 prompts "
+            "per step and above are common."
+        ),
         fields=(name, "num_generations"),
     )
 
 
-RATED = ("learning_rate", "parameters", "lora", "lora_alpha", "weights_dtype", "sharding", "architecture", "given", "processes",
-         "framework", "runtime")  # fmt: skip
+RATED = (
+    "learning_rate",
+    "parameters",
+    "lora",
+    "lora_alpha",
+    "weights_dtype",
+    "sharding",
+    "architecture",
+    "given",
+    "processes",
+    "framework",
+    "runtime",
+)
 
 
-@rule("GA202", "warning", RATED, of=EVERY, blames=("learning_rate", "lora_alpha"),
-      why="high for {model}: stable GRPO runs are reported up to {most:g}",
-      instead="Try {rate:.1g}, with warmup.")  # fmt: skip
+@rule(
+    "GA202",
+    "warning",
+    RATED,
+    of=EVERY,
+    blames=("learning_rate", "lora_alpha"),
+    why="high for {model}: stable GRPO runs are reported up to {most:g}",
+    instead="Try {rate:.1g}, with warmup.",
+)
 def the_learning_rate_is_not_hot(s: Setting) -> Facts | None:
-    """Full fine-tuning above 2e-5 (bfloat16 weights: 6e-5; LoRA: 5e-4) is beyond what stable GRPO runs report.
+    """Full fine-tuning above 2e-5 (bfloat16 weights: 6e-5; LoRA: 5e-4) is beyond what stable GRPO
+    runs report.
 
-    The EasyR1 report advises 5e-6 to 1e-5 for 7 B; published runs take 1e-6 (DeepSeekMath, DAPO). float32 weights of 1.5 B
-    diverge at 1.7e-5 (AReaL PR #1634), bfloat16 weights are best at 3e-5 and 4e-5 in two public sweeps, because most of an
-    update rounds to nothing (GA206). LoRA takes about ten times the rate of full fine-tuning ("LoRA Without Regret"), less for
-    wide models (tinker-cookbook). Updates are scaled by alpha / rank, and the best rate hardly depends on the rank, so another
-    alpha than 32 divides these limits. Judged only if the model's size is known. One function has all rates: model/rates.py.
+    The EasyR1 report advises 5e-6 to 1e-5 for 7 B; published runs take 1e-6 (DeepSeekMath, DAPO).
+    float32 weights of 1.5 B diverge at 1.7e-5 (AReaL PR #1634), bfloat16 weights are best at 3e-5
+    and 4e-5 in two public sweeps, because most of an update rounds to nothing (GA206). LoRA takes
+    about ten times the rate of full fine-tuning ("LoRA Without Regret"), less for wide models
+    (tinker-cookbook). Updates are scaled by alpha / rank, and the best rate hardly depends on the
+    rank, so another alpha than 32 divides these limits. Judged only if the model's size is known.
+    One function has all rates: model/rates.py.
     """
     rates = rates_for(s)
     if s.parameters is None or s.parameters < LARGE_MODEL or s.learning_rate <= rates.most:
@@ -88,17 +128,30 @@ def the_learning_rate_is_not_hot(s: Setting) -> Facts | None:
     return {"model": _model(s), "most": rates.most, "rate": rates.advised}
 
 
-@rule("GA203", "warning", (*STEP, *RATED, "warmup_steps"), of=EVERY, blames=("learning_rate",),
-      why="conservative for {model}{step}", instead="Try {rate:.1g}{warmup}, or more prompts per step.")  # fmt: skip
+@rule(
+    "GA203",
+    "warning",
+    (*STEP, *RATED, "warmup_steps"),
+    of=EVERY,
+    blames=("learning_rate",),
+    why="conservative for {model}{step}",
+    instead="Try {rate:.1g}{warmup}, or more prompts per step.",
+)
 def the_learning_rate_is_not_timid(s: Setting) -> Facts | None:
-    """Full fine-tuning at 2e-7 or below over 8 prompts per step or fewer, or LoRA at 2e-6 or below, hardly moves the model.
+    """Full fine-tuning at 2e-7 or below over 8 prompts per step or fewer, or LoRA at 2e-6 or below,
+    hardly moves the model.
 
-    The EasyR1 report (7 B, 1e-6, 8 prompts per step) stalled, and advises 5e-6 to 1e-5 with warmup, so for models of half to
-    twice that size 1e-6 is reported too. It is the usual rate of published full fine-tuning (DeepSeekMath, DAPO, nearly every
-    recipe of verl), over at least 16 prompts per step. Judged up to twice the size of the report's model. GA206 speaks of
-    weights in half precision.
+    The EasyR1 report (7 B, 1e-6, 8 prompts per step) stalled, and advises 5e-6 to 1e-5 with warmup,
+    so for models of half to twice that size 1e-6 is reported too. It is the usual rate of published
+    full fine-tuning (DeepSeekMath, DAPO, nearly every recipe of verl), over at least 16 prompts per
+    step. Judged up to twice the size of the report's model. GA206 speaks of weights in half
+    precision.
     """
-    if s.parameters is None or not LARGE_MODEL <= s.parameters <= LARGEST_REPORTED or rounds_updates(s):
+    if (
+        s.parameters is None
+        or not LARGE_MODEL <= s.parameters <= LARGEST_REPORTED
+        or rounds_updates(s)
+    ):
         return None
     rates = rates_for(s)
     most = TIMID_LORA if s.lora else rates.usual if _is_as_reported(s) else TIMID
@@ -107,20 +160,29 @@ def the_learning_rate_is_not_timid(s: Setting) -> Facts | None:
     prompts = _prompts_per_step(s)
     if not s.lora and (prompts is None or prompts > FEW_PROMPTS):
         return None
-    step = "" if prompts is None else f" and {prompts:g} prompt{'' if prompts == 1 else 's'} per step"
+    step = (
+        "" if prompts is None else f" and {prompts:g} prompt{'' if prompts == 1 else 's'} per step"
+    )
     warmup = "" if s.warmup_steps else " with warmup"
     return {"model": _model(s), "step": step, "rate": rates.advised, "warmup": warmup}
 
 
-@rule("GA204", "warning", (*RATED, "warmup_steps", "lr_scheduler_type", "version"), of=EVERY,
-      blames=("warmup_steps", "learning_rate"), what="{warmup_steps}=0",
-      why="{learning_rate=} applies in full from the first step",
-      instead="Warm up over a twentieth of all steps{how}.")  # fmt: skip
+@rule(
+    "GA204",
+    "warning",
+    (*RATED, "warmup_steps", "lr_scheduler_type", "version"),
+    of=EVERY,
+    blames=("warmup_steps", "learning_rate"),
+    what="{warmup_steps}=0",
+    why="{learning_rate=} applies in full from the first step",
+    instead="Warm up over a twentieth of all steps{how}.",
+)
 def a_steep_start_has_warmup(s: Setting) -> Facts | None:
-    """A learning rate of 5e-6 and above (bfloat16 weights three times, LoRA ten times that) from the first step on.
+    """A learning rate of 5e-6 and above (bfloat16 weights three times, LoRA ten times that) from
+    the first step on.
 
-    Adam's moments have not settled then. The EasyR1 report advises these rates together with warmup. Judged only if the model's
-    size is known.
+    Adam's moments have not settled then. The EasyR1 report advises these rates together with
+    warmup. Judged only if the model's size is known.
     """
     is_steep = s.learning_rate >= rates_for(s).advised
     if s.parameters is None or s.parameters < LARGE_MODEL or not is_steep or s.warmup_steps != 0:
@@ -128,42 +190,69 @@ def a_steep_start_has_warmup(s: Setting) -> Facts | None:
     if not s.framework.follows_trl:
         return {"how": ""}
     # transformers before 5, which TRL takes since 1.0, refuses a share as a number of steps.
-    return {"how": f": {s.key('warmup_steps')}=0.05" if s.version >= (1, 0, 0) else ": warmup_ratio=0.05"}
+    return {
+        "how": f": {s.key('warmup_steps')}=0.05"
+        if s.version >= (1, 0, 0)
+        else ": warmup_ratio=0.05"
+    }
 
 
-@rule("GA205", "warning", ("sharding", "use_vllm", "processes"), of=TRL_FAMILY, blames=("sharding", "use_vllm"),
-      why="transformers then generates with sharded weights, and gathers every layer for every token: ten times slower or more",
-      instead="Set {use_vllm}=true, or {sharding}=zero2.")  # fmt: skip
+@rule(
+    "GA205",
+    "warning",
+    ("sharding", "use_vllm", "processes"),
+    of=TRL_FAMILY,
+    blames=("sharding", "use_vllm"),
+    why=(
+        "transformers then generates with sharded weights, and gathers every layer for every "
+        "token: ten times slower or more"
+    ),
+    instead="Set {use_vllm}=true, or {sharding}=zero2.",
+)
 def generation_has_whole_weights(s: Setting) -> bool:
-    """FSDP frees each layer after its forward pass, so generating by transformers sends all weights once a token.
+    """FSDP frees each layer after its forward pass, so generating by transformers sends all weights
+    once a token.
 
-    It works: TRL runs all ranks in step (``synced_gpus``). ZeRO-2 keeps the weights whole, ZeRO-3 gathers them once a
-    rollout (``ds3_gather_for_generation``), and vLLM holds its own. Source: torch distributed/fsdp fully_shard, trl 1.16
-    models/utils.py.
+    It works: TRL runs all ranks in step (``synced_gpus``). ZeRO-2 keeps the weights whole, ZeRO-3
+    gathers them once a rollout (``ds3_gather_for_generation``), and vLLM holds its own. Source:
+    torch distributed/fsdp fully_shard, trl 1.16 models/utils.py.
     """
     return s.sharding == "fsdp" and not s.use_vllm and (s.processes or 1) > 1
 
 
-# The share of AdamW's intended movement that bfloat16 weights make, in 20 steps of torch.optim.AdamW.
+# The share of AdamW's intended movement that bfloat16 weights make, in 20 steps of
+# torch.optim.AdamW.
 MOVED = {1e-6: 0.016, 5e-6: 0.10, 1e-5: 0.19, 1e-4: 0.98}
 
 
-@rule("GA206", "warning", RATED, of=EVERY, blames=("weights_dtype", "learning_rate"),
-      why="{learning_rate=} is too small for weights of 8 significant bits: most of its updates round to nothing (at {rate:g} "
-          "AdamW makes {moved:.1%} of the intended movement)",
-      instead="Set {weights_dtype}=float32 under bfloat16 autocast, shard (ZeRO and FSDP step float32 copies), use LoRA, or take "
-              "a rate of {advised:g} or more.")  # fmt: skip
+@rule(
+    "GA206",
+    "warning",
+    RATED,
+    of=EVERY,
+    blames=("weights_dtype", "learning_rate"),
+    why="{learning_rate=} is too small for weights of 8 significant bits: most of its updates "
+    "round to nothing (at {rate:g} "
+    "AdamW makes {moved:.1%} of the intended movement)",
+    instead="Set {weights_dtype}=float32 under bfloat16 autocast, shard (ZeRO and FSDP step "
+    "float32 copies), use LoRA, or take "
+    "a rate of {advised:g} or more.",
+)
 def small_updates_are_not_rounded_away(s: Setting) -> Facts | None:
-    """AdamW on weights in half precision loses small updates: an update below 1/256 of a weight rounds to nothing.
+    """AdamW on weights in half precision loses small updates: an update below 1/256 of a weight
+    rounds to nothing.
 
-    Measured with torch on weights of deviation 0.02, 20 steps: 1.6 % of the movement of float32 weights at a learning rate of
-    1e-6, 10 % at 5e-6, 19 % at 1e-5, 98 % at 1e-4. So a learning rate found with such weights acts as another one with float32
-    weights. DeepSpeed and FSDP step float32 copies, peft keeps adapters of unquantized weights in float32, and TRL's own
-    default is float32 weights under autocast, so none of these is affected. Adapters of quantized weights (QLoRA) are bfloat16
-    (trl 1.16 grpo_trainer.py). The measurement does not apply to them, so they are not judged: half of them start at zero,
-    near which bfloat16 holds small numbers. A recipe of several processes may be sharded by a file that is not read, so it is
-    not judged. verl's FSDP steps shards of ``model_dtype``. Above the rate that is advised for float32 weights it is silent: two
-    public sweeps with bfloat16 weights end at 0.47 with 5e-6, 0.58 to 0.67 with 1e-5, and are best at 3e-5 and 4e-5.
+    Measured with torch on weights of deviation 0.02, 20 steps: 1.6 % of the movement of float32
+    weights at a learning rate of 1e-6, 10 % at 5e-6, 19 % at 1e-5, 98 % at 1e-4. So a learning rate
+    found with such weights acts as another one with float32 weights. DeepSpeed and FSDP step
+    float32 copies, peft keeps adapters of unquantized weights in float32, and TRL's own default is
+    float32 weights under autocast, so none of these is affected. Adapters of quantized weights
+    (QLoRA) are bfloat16 (trl 1.16 grpo_trainer.py). The measurement does not apply to them, so they
+    are not judged: half of them start at zero, near which bfloat16 holds small numbers. A recipe of
+    several processes may be sharded by a file that is not read, so it is not judged. verl's FSDP
+    steps shards of ``model_dtype``. Above the rate that is advised for float32 weights it is
+    silent: two public sweeps with bfloat16 weights end at 0.47 with 5e-6, 0.58 to 0.67 with 1e-5,
+    and are best at 3e-5 and 4e-5.
     """
     advised, is_toy = rates_for(s).advised, s.parameters is not None and s.parameters < LARGE_MODEL
     if not rounds_updates(s) or is_toy or not 0 < s.learning_rate <= FULL.advised:
@@ -173,36 +262,56 @@ def small_updates_are_not_rounded_away(s: Setting) -> Facts | None:
 
 
 # Models that think before they answer. Qwen3's do so unless its chat template is told not to.
-THINKER = re.compile(r"R1-Distill|QwQ-32B|-Thinking\b|DeepScaleR|DeepSeek-R1|Phi-4-(mini-)?reasoning|Magistral")
+THINKER = re.compile(
+    r"R1-Distill|QwQ-32B|-Thinking\b|DeepScaleR|DeepSeek-R1|Phi-4-(mini-)?reasoning|Magistral"
+)
 HYBRID = re.compile(r"Qwen3(\.5)?-[\d.]+B(-A[\d.]+B)?(-unsloth)?(-bnb-4bit|-FP8|-AWQ)?")
-SHORT, SHORT_OF_HYBRIDS, USUAL = 2048, 1024, 8192  # tokens
+# tokens
+SHORT, SHORT_OF_HYBRIDS, USUAL = 2048, 1024, 8192
 # With one of these the recipe decides how much the model thinks.
 THINKING_KEYS = ("enable_thinking", "no_think", "thinking_budget", "reasoning_effort")
 
 
 @recipe_rule("GA208", "warning", of=EVERY)
 def thoughts_fit_in_a_completion(recipe: Recipe) -> Iterator[Violation]:
-    """A model that thinks before it answers, with completions of fewer than 2,048 tokens (Qwen3, which also thinks less: 1,024).
+    """A model that thinks before it answers, with completions of fewer than 2,048 tokens (Qwen3,
+    which also thinks less: 1,024).
 
-    Its thoughts are cut before the answer, so all rewards of a group are 0: trl#5697 and #5759 (``clipped_ratio`` 1). The makers
-    of Qwen3 and DeepSeek-R1 advise 32,768 tokens, DeepScaleR starts R1-Distill-Qwen-1.5B at 8,192. verl's examples train Qwen3
-    on GSM8K with 1,024. Not judged if the recipe says how much the model thinks, and for Qwen3 in Python, where the file makes
-    the prompts.
+    Its thoughts are cut before the answer, so all rewards of a group are 0: trl#5697 and #5759
+    (``clipped_ratio`` 1). The makers of Qwen3 and DeepSeek-R1 advise 32,768 tokens, DeepScaleR
+    starts R1-Distill-Qwen-1.5B at 8,192. verl's examples train Qwen3 on GSM8K with 1,024. Not
+    judged if the recipe says how much the model thinks, and for Qwen3 in Python, where the file
+    makes the prompts.
     """
     reading = read_recipe(recipe)
     s = reading.setting
     name = (s.model_name_or_path or "").rstrip("/").rsplit("/", 1)[-1]
     is_hybrid = bool(HYBRID.fullmatch(name)) and not recipe.in_python
     short = SHORT_OF_HYBRIDS if is_hybrid else SHORT if THINKER.search(name) else 0
-    if s.max_completion_length >= short or {"max_completion_length", "model_name_or_path"} & reading.unknown:
+    if (
+        s.max_completion_length >= short
+        or {"max_completion_length", "model_name_or_path"} & reading.unknown
+    ):
         return
     if any(word in f"{recipe.config}" for word in THINKING_KEYS):
         return
     key = s.key("max_completion_length")
-    off = ", or switch thinking off in the chat template (enable_thinking: false)" if is_hybrid else ""
-    why = f"{name} thinks before it answers, mostly for longer than this, and a completion that is cut has no answer"
-    yield Violation(f"{key}={s.max_completion_length}", why, f"Set {key}={USUAL}, as DeepScaleR does{off}.",
-                    (key, s.key("model_name_or_path")), ({key: USUAL},))  # fmt: skip
+    off = (
+        ", or switch thinking off in the chat template (enable_thinking: false)"
+        if is_hybrid
+        else ""
+    )
+    why = (
+        f"{name} thinks before it answers, mostly for longer than this, and a completion that "
+        "is cut has no answer"
+    )
+    yield Violation(
+        f"{key}={s.max_completion_length}",
+        why,
+        f"Set {key}={USUAL}, as DeepScaleR does{off}.",
+        (key, s.key("model_name_or_path")),
+        ({key: USUAL},),
+    )
 
 
 # Rewards of 0 or 1 by their names in Open-R1, ms-swift and trl.rewards.
@@ -212,11 +321,14 @@ SMALLEST_GROUP, SMALL_GROUP = 2, 3
 
 @recipe_rule("GA209", "warning", of=TRL_LIKE)
 def groups_tell_right_from_wrong(recipe: Recipe) -> Iterator[Violation]:
-    """Groups of two or three completions with rewards of 0 or 1: most groups are all right or all wrong and teach nothing.
+    """Groups of two or three completions with rewards of 0 or 1: most groups are all right or all
+    wrong and teach nothing.
 
-    A group of G has no signal with probability p^G + (1 - p)^G, p being the share of right answers: for G = 2 half of all groups
-    at best (p = 0.5), 70 % at p = 0.18 (77 % measured in jsboige/CoursIA#10603), for G = 8 20 %. "It Takes Two" (arXiv
-    2510.00977) defends groups of two if there are more prompts per step. Judged if the names of all rewards show that they
+    A group of G has no signal with probability p^G + (1 - p)^G, p being the share of right answers:
+    for G = 2 half of all groups at best (p = 0.5), 70 % at p = 0.18 (77 % measured in
+    jsboige/CoursIA#10603), for G = 8 20 %. "It Takes Two" (arXiv
+    2510.00977) defends groups of two if there are more prompts per step. Judged if the names of all
+    rewards show that they
     are 0 or 1.
     """
     rewards = recipe.config.get("reward_funcs")
@@ -226,13 +338,21 @@ def groups_tell_right_from_wrong(recipe: Recipe) -> Iterator[Violation]:
     key, count = _stated_count(recipe, "num_generations")
     if "reward_funcs" not in recipe.unresolved and SMALLEST_GROUP <= count <= SMALL_GROUP:
         least = 100 * 2 * 0.5**count
-        why = f"with rewards of 0 or 1 at least {least:.0f} % of such groups are all right or all wrong, and teach nothing"
-        yield Violation(f"{key}={count}", why, f"Set {key}=8, or take more prompts per step.", (key,))
+        why = (
+            f"with rewards of 0 or 1 at least {least:.0f} % of such groups are all right or "
+            "all wrong, and teach nothing"
+        )
+        yield Violation(
+            f"{key}={count}", why, f"Set {key}=8, or take more prompts per step.", (key,)
+        )
 
 
 def _stated_count(recipe: Recipe, field: str) -> tuple[str, int]:
     """Return the key of a count and its value; 0 if the recipe does not state it."""
-    key, values = FRAMEWORKS[recipe.framework].keys_at(recipe.version).get(field, ""), values_of(recipe)
+    key, values = (
+        FRAMEWORKS[recipe.framework].keys_at(recipe.version).get(field, ""),
+        values_of(recipe),
+    )
     return key, values.whole(key) if key in values.given and key not in values.bad else 0
 
 
@@ -241,11 +361,13 @@ MANY_PASSES = 8
 
 @recipe_rule("GA210", "warning", of=EVERY)
 def a_rollout_is_used_a_few_times(recipe: Recipe) -> Iterator[Violation]:
-    """Eight passes or more over each rollout: the samples of the last passes are far from the policy that made them.
+    """Eight passes or more over each rollout: the samples of the last passes are far from the
+    policy that made them.
 
-    A public sweep (Qwen2.5-Math-1.5B on MATH, 32 prompts x 8) ends at an accuracy of 0.82 with 2 passes and at 0 with 8 and with
-    16 (ShibukiZero/assignment5-alignment). Published runs take 1 to 4. Not judged for a trainer of the repository, which may
-    train on other parts of the samples in each pass (d1 draws another mask).
+    A public sweep (Qwen2.5-Math-1.5B on MATH, 32 prompts x 8) ends at an accuracy of 0.82 with 2
+    passes and at 0 with 8 and with 16 (ShibukiZero/assignment5-alignment). Published runs take 1 to
+    4. Not judged for a trainer of the repository, which may train on other parts of the samples in
+    each pass (d1 draws another mask).
     """
     key, count = _stated_count(recipe, "num_iterations")
     if count >= MANY_PASSES and not (recipe.code is not None and recipe.code.own_trainer):
@@ -254,22 +376,47 @@ def a_rollout_is_used_a_few_times(recipe: Recipe) -> Iterator[Violation]:
 
 
 ATTENTION = frozenset(
-    ["q_proj", "k_proj", "v_proj", "o_proj", "out_proj", "qkv_proj", "query_key_value", "c_attn", "Wqkv", "q_a_proj", "q_b_proj",
-     "kv_a_proj_with_mqa", "kv_b_proj"]
-)  # fmt: skip
+    [
+        "q_proj",
+        "k_proj",
+        "v_proj",
+        "o_proj",
+        "out_proj",
+        "qkv_proj",
+        "query_key_value",
+        "c_attn",
+        "Wqkv",
+        "q_a_proj",
+        "q_b_proj",
+        "kv_a_proj_with_mqa",
+        "kv_b_proj",
+    ]
+)
 
 
-@rule("GA207", "warning", ("lora", "lora_targets", "launcher"), of=EVERY, blames=("lora_targets",), what="{set}",
-      why="the adapters are in attention alone, which learns less than with the MLP at any rank",
-      instead="Set {lora_targets}=all-linear, as published LoRA runs do.")  # fmt: skip
+@rule(
+    "GA207",
+    "warning",
+    ("lora", "lora_targets", "launcher"),
+    of=EVERY,
+    blames=("lora_targets",),
+    what="{set}",
+    why="the adapters are in attention alone, which learns less than with the MLP at any rank",
+    instead="Set {lora_targets}=all-linear, as published LoRA runs do.",
+)
 def adapters_are_in_the_mlp_too(s: Setting) -> Facts | None:
     """LoRA on attention alone, without the MLP's modules.
 
-    "LoRA Without Regret" (Thinking Machines, 2025): attention-only LoRA does worse even if a higher rank makes up for its
-    parameters; TRL's guide of the same name and the published LoRA runs of verl and Tinker adapt all linear layers. If ``trl
-    grpo`` names no modules, PEFT adapts q_proj and v_proj of most models (peft 0.21 utils/constants.py).
+    "LoRA Without Regret" (Thinking Machines, 2025): attention-only LoRA does worse even if a higher
+    rank makes up for its parameters; TRL's guide of the same name and the published LoRA runs of
+    verl and Tinker adapt all linear layers. If ``trl grpo`` names no modules, PEFT adapts q_proj
+    and v_proj of most models (peft 0.21 utils/constants.py).
     """
-    if not s.lora or not ATTENTION.issuperset(s.lora_targets) or not (s.lora_targets or s.launcher == "trl"):
+    if (
+        not s.lora
+        or not ATTENTION.issuperset(s.lora_targets)
+        or not (s.lora_targets or s.launcher == "trl")
+    ):
         return None
     listed = ", ".join(s.lora_targets) or "null, for which PEFT takes q_proj and v_proj"
     return {"set": f"{s.key('lora_targets')}={listed}"}

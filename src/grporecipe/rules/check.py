@@ -1,7 +1,9 @@
-"""Judge settings and recipes by all rules: the generic ones in ``rules/``, and each framework's own.
+"""Judge settings and recipes by all rules: the generic ones in ``rules/``, and each framework's
+own.
 
-A file of rules registers them when it is imported. This module imports all of them: everything in ``rules/``, and in the
-folder of each framework every module whose name ends in ``rules``. A new file needs no further line.
+A file of rules registers them when it is imported. This module imports all of them: everything in
+``rules/``, and in the folder of each framework every module whose name ends in ``rules``. A new
+file needs no further line.
 """
 
 from collections.abc import Collection, Iterable
@@ -29,15 +31,30 @@ from grporecipe.rules.registry import (
     rule,
 )
 
-__all__ = ["RECIPE_RULES", "REGISTRY", "Problem", "RecipeRule", "Rule", "check", "errors", "recipe_rules"]
+__all__ = [
+    "RECIPE_RULES",
+    "REGISTRY",
+    "Problem",
+    "RecipeRule",
+    "Rule",
+    "check",
+    "errors",
+    "recipe_rules",
+]
 
 
-APPLY = ("check", "fixes")  # modules of this package that apply rules, and define none
+# modules of this package that apply rules, and define none
+APPLY = ("check", "fixes")
 
 
 def _import_rules() -> None:
-    """Import every module of this package, and of each framework those whose names end in ``rules``."""
-    places = [(rules.__name__, "[!_]*.py"), *((module, "*rules.py") for module in sorted(FRAMEWORKS.values()))]
+    """Import every module of this package, and of each framework those whose names end in
+    ``rules``.
+    """
+    places = [
+        (rules.__name__, "[!_]*.py"),
+        *((module, "*rules.py") for module in sorted(FRAMEWORKS.values())),
+    ]
     for package, pattern in places:
         folder = Path(import_module(package).__path__[0])
         for path in sorted(folder.glob(pattern)):
@@ -48,22 +65,29 @@ def _import_rules() -> None:
 _import_rules()
 
 
-def check(setting: Setting, ignore: Collection[str] = (), select: Collection[str] = ()) -> list[Problem]:
+def check(
+    setting: Setting, ignore: Collection[str] = (), select: Collection[str] = ()
+) -> list[Problem]:
     """Return every problem of a setting, by code.
 
-    ``ignore`` switches codes or families (``GB``) off; ``select`` switches all others off, unless it is empty. Without a
-    number of processes, what depends on it is judged for 1 to 64 of them.
+    ``ignore`` switches codes or families (``GB``) off; ``select`` switches all others off, unless
+    it is empty. Without a number of processes, what depends on it is judged for 1 to 64 of them.
     """
     chosen = choose(tuple(ignore), tuple(select), setting.framework)
     if setting.unknown:
         chosen = tuple(rule for rule in chosen if not rule.reads & setting.unknown)
     is_stated = setting.processes is not None
-    asked = chosen if is_stated else [rule for rule in chosen if rule.code != UNSTATED]  # it is judged below
-    stated = [Problem(rule, setting, violation) for rule in asked if (violation := rule.find(setting))]
+    # it is judged below
+    asked = chosen if is_stated else [rule for rule in chosen if rule.code != UNSTATED]
+    stated = [
+        Problem(rule, setting, violation) for rule in asked if (violation := rule.find(setting))
+    ]
     if is_stated:
         return stated
     known = {problem.code for problem in stated}
-    unstated = [problem for problem in _judge_unstated(setting, chosen) if problem.code not in known]
+    unstated = [
+        problem for problem in _judge_unstated(setting, chosen) if problem.code not in known
+    ]
     return sorted(stated + unstated, key=lambda problem: problem.code)
 
 
@@ -77,14 +101,19 @@ def recipe_rules(recipe: Recipe) -> tuple[RecipeRule, ...]:
 UNSTATED = "GT201"
 
 
-@rule(UNSTATED, "note", {"framework", "processes"}.union(*(rule.reads for rule in REGISTRY.values() if rule.counts)),
-      of=EVERY)  # fmt: skip
+@rule(
+    UNSTATED,
+    "note",
+    {"framework", "processes"}.union(*(rule.reads for rule in REGISTRY.values() if rule.counts)),
+    of=EVERY,
+)
 def the_processes_are_stated(s: Setting) -> Violation | None:
-    """Whether a batch fits depends on the number of training processes, which the recipe does not state.
+    """Whether a batch fits depends on the number of training processes, which the recipe does not
+    state.
 
-    The batch is judged for 1 to 64 processes. If all work, nothing is reported. If some do, this note names them. If none
-    works, it is an error of the broken rule, with its fixes. GPUs of a vLLM server are not training processes: 8 GPUs with one
-    for the server are 7.
+    The batch is judged for 1 to 64 processes. If all work, nothing is reported. If some do, this
+    note names them. If none works, it is an error of the broken rule, with its fixes. GPUs of a
+    vLLM server are not training processes: 8 GPUs with one for the server are 7.
     """
     if s.processes is not None:
         return None
@@ -94,18 +123,31 @@ def the_processes_are_stated(s: Setting) -> Violation | None:
 def _judge_unstated(s: Setting, chosen: tuple[Rule, ...]) -> list[Problem]:
     """Judge a setting without a number of processes by the rules that count them."""
     codes, mask = _refusing(s, chosen)
-    if mask == NO_COUNT:  # report what is wrong with one process
+    # report what is wrong with one process
+    if mask == NO_COUNT:
         one = s.replace({"processes": 1})
         note = f"; and no number of processes from 1 to {MOST_PROCESSES} would do"
-        return [Problem(rule, one, violation, note) for rule in chosen if rule.counts and (violation := rule.find(one))]
+        return [
+            Problem(rule, one, violation, note)
+            for rule in chosen
+            if rule.counts and (violation := rule.find(one))
+        ]
     some = _name_those_that_work(codes, mask)
     return [Problem(rule, s, some) for rule in chosen if some is not None and rule.code == UNSTATED]
 
 
 def _refusing(s: Setting, chosen: Iterable[Rule]) -> tuple[list[str], int]:
-    """Return the rules that refuse some number of processes, and a mask of the numbers that all rules accept."""
-    refusing = [(rule.code, mask) for rule in chosen if rule.counts and (mask := rule.counts(s)) != ALL_COUNTS]
-    return [code for code, _ in refusing], reduce(lambda mask, other: mask & other[1], refusing, ALL_COUNTS)
+    """Return the rules that refuse some number of processes, and a mask of the numbers that all
+    rules accept.
+    """
+    refusing = [
+        (rule.code, mask)
+        for rule in chosen
+        if rule.counts and (mask := rule.counts(s)) != ALL_COUNTS
+    ]
+    return [code for code, _ in refusing], reduce(
+        lambda mask, other: mask & other[1], refusing, ALL_COUNTS
+    )
 
 
 def _name_those_that_work(refusing: list[str], mask: int) -> Violation | None:

@@ -1,6 +1,8 @@
-"""GE: the evaluation batch, which keeps the older and stricter rule, and the evaluations that the objective needs.
+"""GE: the evaluation batch, which keeps the older and stricter rule, and the evaluations that the
+objective needs.
 
-Sources: as for GB; the check came with TRL 0.15, was absent in 0.20 and 0.21, and is back since 0.22.
+Sources: as for GB; the check came with TRL 0.15, was absent in 0.20 and 0.21, and is back since
+0.22.
 """
 
 from collections.abc import Callable
@@ -13,17 +15,30 @@ from grporecipe.rules.helpers import ALL_COUNTS, each, multiples, no_field
 from grporecipe.rules.registry import Change, F, rule
 
 READS = (
-    "version", "processes", "per_device_eval_batch_size", "num_generations", "num_generations_eval", "evaluates",
+    "version",
+    "processes",
+    "per_device_eval_batch_size",
+    "num_generations",
+    "num_generations_eval",
+    "evaluates",
     "unsolved",
-)  # fmt: skip
+)
 CHECKED, UNCHECKED, RECHECKED = (0, 15), (0, 20), (0, 22)
-MOST_EVALUATION = 1 / 3  # of all completions
-OWN_GROUPS, OWN_GROUPS_CHECKED = (0, 26), (0, 26, 1)  # num_generations_eval: added, and read by the check
+# of all completions
+MOST_EVALUATION = 1 / 3
+# num_generations_eval: added, and read by the check
+OWN_GROUPS, OWN_GROUPS_CHECKED = (0, 26), (0, 26, 1)
 
 
 def evaluation_group(s: Setting) -> int:
-    """Return completions per held-out prompt. ``num_generations_eval`` counts since TRL 0.26; 0 means unset."""
-    return (s.num_generations_eval or s.num_generations) if s.version >= OWN_GROUPS else s.num_generations
+    """Return completions per held-out prompt. ``num_generations_eval`` counts since TRL 0.26; 0
+    means unset.
+    """
+    return (
+        (s.num_generations_eval or s.num_generations)
+        if s.version >= OWN_GROUPS
+        else s.num_generations
+    )
 
 
 def _checked_group(s: Setting) -> int:
@@ -47,7 +62,9 @@ def _counts(s: Setting, group: int) -> int:
 
 
 def _torn(s: Setting, group: int) -> dict[str, object] | None:
-    """Return the completions of an evaluation batch if they are not whole groups; None if they are, or are unknown."""
+    """Return the completions of an evaluation batch if they are not whole groups; None if they are,
+    or are unknown.
+    """
     size = s.per_device_eval_batch_size
     if group < 1 or s.processes is None or s.processes < 1 or not s.evaluates or size < 1:
         return None
@@ -56,31 +73,50 @@ def _torn(s: Setting, group: int) -> dict[str, object] | None:
     return {"total": size * s.processes, "group": group}
 
 
-def _whole(code: str, group: Callable[[Setting], int], of: frozenset[str], consequence: str = "") -> Callable[[F], F]:
+def _whole(
+    code: str, group: Callable[[Setting], int], of: frozenset[str], consequence: str = ""
+) -> Callable[[F], F]:
     """Register a rule that an evaluation batch holds whole groups of this size."""
-    why = "{s.processes} x {s.per_device_eval_batch_size} = {total} completions are not whole groups of {group}"
-    return rule(code, "error", READS, lambda s: _counts(s, group(s)), of=of,
-                blames=("per_device_eval_batch_size", "num_generations_eval"), why=why + consequence,
-                instead="Choose a size whose product with the processes is a multiple of {group}.")  # fmt: skip
+    why = (
+        "{s.processes} x {s.per_device_eval_batch_size} = {total} completions are not whole "
+        "groups of {group}"
+    )
+    return rule(
+        code,
+        "error",
+        READS,
+        lambda s: _counts(s, group(s)),
+        of=of,
+        blames=("per_device_eval_batch_size", "num_generations_eval"),
+        why=why + consequence,
+        instead="Choose a size whose product with the processes is a multiple of {group}.",
+    )
 
 
 @_whole("GE101", _checked_group, TRL_LIKE)
 def whole_groups_in_evaluation(s: Setting) -> dict[str, object] | None:
     """The global evaluation batch, B_eval W, must be a multiple of the evaluation's generations.
 
-    There is no accumulation in evaluation. ``num_generations_eval`` defaults to ``num_generations`` (also when 0).
-    TRL 1.16: "The global eval batch size (4 * 1) must be divisible by the number of generations used for evaluation (8)."
-    Checked if ``eval_strategy`` is not ``no`` (``do_eval`` follows from it). GE103 covers the versions in between.
+    There is no accumulation in evaluation. ``num_generations_eval`` defaults to ``num_generations``
+    (also when 0). TRL 1.16: "The global eval batch size (4 * 1) must be divisible by the number of
+    generations used for evaluation (8)." Checked if ``eval_strategy`` is not ``no`` (``do_eval``
+    follows from it). GE103 covers the versions in between.
     """
     return _torn(s, _checked_group(s))
 
 
-@_whole("GE103", _missed_group, TRL_FAMILY, "; this TRL does not check it, and the first evaluation fails")
+@_whole(
+    "GE103",
+    _missed_group,
+    TRL_FAMILY,
+    "; this TRL does not check it, and the first evaluation fails",
+)
 def evaluation_does_not_fail_late(s: Setting) -> dict[str, object] | None:
-    """TRL 0.20 and 0.21 do not check the evaluation batch; the first evaluation fails on groups that are not whole.
+    """TRL 0.20 and 0.21 do not check the evaluation batch; the first evaluation fails on groups
+    that are not whole.
 
-    Rewards are viewed as rows of G: "RuntimeError: shape '[-1, 4]' is invalid for input of size 3". The same in 0.26.0
-    for ``num_generations_eval``, which its check does not read.
+    Rewards are viewed as rows of G: "RuntimeError: shape '[-1, 4]' is invalid for input of size 3".
+    The same in 0.26.0 for ``num_generations_eval``, which its check does not read.
     """
     return _torn(s, _missed_group(s))
 
@@ -92,23 +128,47 @@ def _positive(name: str) -> tuple[Change, ...]:
 
 
 def _is_too_small(s: Setting, name: str, value: int) -> bool:
-    return value < 1 and s.evaluates and name not in s.auto and (name, value) != ("num_generations_eval", 0)
+    return (
+        value < 1
+        and s.evaluates
+        and name not in s.auto
+        and (name, value) != ("num_generations_eval", 0)
+    )
 
 
 EVALUATION_SIZES = ("per_device_eval_batch_size", "num_generations_eval", "eval_prompts")
-rule("GE102", "error", (*EVALUATION_SIZES, "evaluates", "auto"), of=TRL_LIKE, title="evaluation sizes are positive",
-     text="""Evaluation needs a batch size, generations and held-out prompts of at least 1 each.
+rule(
+    "GE102",
+    "error",
+    (*EVALUATION_SIZES, "evaluates", "auto"),
+    of=TRL_LIKE,
+    title="evaluation sizes are positive",
+    text="""Evaluation needs a batch size, generations and held-out prompts of at least 1 each.
 
     TRL 1.16 accepts 0 at construction and fails in the data loader (0 generations count as unset).
-    """)(no_field(EVALUATION_SIZES, _is_too_small, "held-out evaluation needs at least 1",
-                  "Set {} to 1 or more, or evaluate nothing.", _positive))  # fmt: skip
+    """,
+)(
+    no_field(
+        EVALUATION_SIZES,
+        _is_too_small,
+        "held-out evaluation needs at least 1",
+        "Set {} to 1 or more, or evaluate nothing.",
+        _positive,
+    )
+)
 
 
-@rule("GE201", "warning", ("evaluates", "dataloader_drop_last", "eval_prompts", *READS), blames=("dataloader_drop_last",),
-      why="{lost} of {s.eval_prompts} held-out prompts are left out of every evaluation",
-      instead="Set {dataloader_drop_last}=false; training does not read it.")  # fmt: skip
+@rule(
+    "GE201",
+    "warning",
+    ("evaluates", "dataloader_drop_last", "eval_prompts", *READS),
+    blames=("dataloader_drop_last",),
+    why="{lost} of {s.eval_prompts} held-out prompts are left out of every evaluation",
+    instead="Set {dataloader_drop_last}=false; training does not read it.",
+)
 def held_out_prompts_are_all_scored(s: Setting) -> dict[str, object] | None:
-    """``dataloader_drop_last`` has no effect on GRPO's training batches, but drops trailing prompts of an evaluation.
+    """``dataloader_drop_last`` has no effect on GRPO's training batches, but drops trailing prompts
+    of an evaluation.
 
     Measured with trl 1.16: of 5 prompts in groups of 4, a batch of 8 completions scores 4.
     """
@@ -120,17 +180,32 @@ def held_out_prompts_are_all_scored(s: Setting) -> dict[str, object] | None:
     return {"lost": -(-left // group)}
 
 
-@rule("GE203", "warning", ("evaluations", "eval_at_start", "eval_prompts", "parameters", "architecture",
-                          *planning.TOTAL_STEPS_READS, *READS),
-      blames=("num_generations_eval", "eval_prompts", "evaluations"),
-      what="{num_generations_eval}={group} with {eval_prompts=}",
-      why="{count} evaluations take {share:.0%} of all completions that are generated",
-      instead="Set {num_generations_eval}=1 (more prompts beat more generations), or fewer {evaluations}.")  # fmt: skip
+@rule(
+    "GE203",
+    "warning",
+    (
+        "evaluations",
+        "eval_at_start",
+        "eval_prompts",
+        "parameters",
+        "architecture",
+        *planning.TOTAL_STEPS_READS,
+        *READS,
+    ),
+    blames=("num_generations_eval", "eval_prompts", "evaluations"),
+    what="{num_generations_eval}={group} with {eval_prompts=}",
+    why="{count} evaluations take {share:.0%} of all completions that are generated",
+    instead=(
+        "Set {num_generations_eval}=1 (more prompts beat more generations), or fewer {evaluations}."
+    ),
+)
 def evaluation_takes_less_than_training(s: Setting) -> dict[str, object] | None:
-    """Evaluations should take at most a third of the completions; the defaults of tasks take about a sixth.
+    """Evaluations should take at most a third of the completions; the defaults of tasks take about
+    a sixth.
 
-    Completions of one prompt resemble each other. So many prompts sampled once have a smaller standard error than fewer prompts
-    sampled several times. Judged only if the model's size is known, because tiny models generate fast.
+    Completions of one prompt resemble each other. So many prompts sampled once have a smaller
+    standard error than fewer prompts sampled several times. Judged only if the model's size is
+    known, because tiny models generate fast.
     """
     parameters = s.parameters or (s.architecture.weights if s.architecture else 0)
     if parameters < LARGE_MODEL or not judgeable(s) or min(s.num_generations, s.num_iterations) < 1:
@@ -141,14 +216,24 @@ def evaluation_takes_less_than_training(s: Setting) -> dict[str, object] | None:
     return {"group": evaluation_group(s), "count": s.evaluations + s.eval_at_start, "share": share}
 
 
-@rule("GE202", "warning", ("do_eval", *READS), blames=("do_eval", "per_device_eval_batch_size"),
-      why="a script that evaluates after training would fail then: {total} completions are not whole groups of {group}",
-      instead="Choose {per_device_eval_batch_size} so that the product is a multiple of {group}, "
-              "or set {do_eval}=false.")  # fmt: skip
+@rule(
+    "GE202",
+    "warning",
+    ("do_eval", *READS),
+    blames=("do_eval", "per_device_eval_batch_size"),
+    why=(
+        "a script that evaluates after training would fail then: {total} completions are not "
+        "whole groups of {group}"
+    ),
+    instead="Choose {per_device_eval_batch_size} so that the product is a multiple of {group}, "
+    "or set {do_eval}=false.",
+)
 def a_last_evaluation_would_work(s: Setting) -> dict[str, object] | None:
-    """With ``do_eval`` and ``eval_strategy=no`` TRL checks no evaluation batch, and a script that evaluates at the end fails.
+    """With ``do_eval`` and ``eval_strategy=no`` TRL checks no evaluation batch, and a script that
+    evaluates at the end fails.
 
-    Open-R1's script does so. Measured with trl 1.16: "RuntimeError: shape '[-1, 4]' is invalid for input of size 3".
+    Open-R1's script does so. Measured with trl 1.16: "RuntimeError: shape '[-1, 4]' is invalid for
+    input of size 3".
     """
     if not s.do_eval or s.evaluates or s.processes is None or s.version < CHECKED:
         return None

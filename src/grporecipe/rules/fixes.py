@@ -1,9 +1,9 @@
 """Find fixes: the nearest valid neighbours of an invalid setting, each verified before it is shown.
 
-Kinds of candidates, in order: suggestions of the rule; hardware sizes with the same generations; other generations;
-other processes. Within a kind, fewer keys come first, then nearer completions per optimizer step. A candidate is a
-fix if it removes the problem, causes no new error, and sets no key that another error still blames. The first of each
-kind is shown.
+Kinds of candidates, in order: suggestions of the rule; hardware sizes with the same generations;
+other generations; other processes. Within a kind, fewer keys come first, then nearer completions
+per optimizer step. A candidate is a fix if it removes the problem, causes no new error, and sets no
+key that another error still blames. The first of each kind is shown.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -23,26 +23,33 @@ from grporecipe.rules.registry import Change, Rule, choose, shown
 MOST_FIXES = 3
 MOST_GENERATIONS = 64
 MOST_PAIRS = 20_000
-FARTHEST = 1024  # the largest distance from a number at which neighbours are searched
+# the largest distance from a number at which neighbours are searched
+FARTHEST = 1024
 TRAIN_BATCH = ("GB101", "GB106", "GB110", "GS104")
 EVAL_BATCH = ("GE101", "GE103")
-SIZED_TWICE = ("GB107", "GB501")  # two keys size the rollout
+# two keys size the rollout
+SIZED_TWICE = ("GB107", "GB501")
 UNKNOWN: tuple[None, ...] = (None, None, None)
 # The hardware sees these fields of a batch; objective and training do not depend on them.
 HARDWARE = frozenset(
-    {"per_device_train_batch_size", "gradient_accumulation_steps", "steps_per_generation", "generation_batch_size"}
+    {
+        "per_device_train_batch_size",
+        "gradient_accumulation_steps",
+        "steps_per_generation",
+        "generation_batch_size",
+    }
 )
 HARMLESS = frozenset({"per_device_eval_batch_size"})
-REALISED = frozenset(
-    {"auto", "unsolved", *planning.TRAIN_SIZES, *HARMLESS}
-)  # the planner may set these besides a change
+# the planner may set these besides a change
+REALISED = frozenset({"auto", "unsolved", *planning.TRAIN_SIZES, *HARMLESS})
 
 
 @dataclass(frozen=True)
 class Fix:
     """A verified change; ``keys`` are the native keys that a user edits.
 
-    ``safe`` means, as in ruff: the change keeps prompts_per_step x num_generations and the objective.
+    ``safe`` means, as in ruff: the change keeps prompts_per_step x num_generations and the
+    objective.
     """
 
     change: tuple[tuple[str, Any], ...]
@@ -51,13 +58,19 @@ class Fix:
 
     def __str__(self) -> str:
         """Return the change as a user types it."""
-        return " ".join(f"{key}={'null' if value is None else shown(value)}" for key, value in self.keys)
+        return " ".join(
+            f"{key}={'null' if value is None else shown(value)}" for key, value in self.keys
+        )
 
 
 def find_fixes(
-    s: Setting, problem: Problem, ignore: Collection[str] = (), has_keys: Callable[[Change], bool] = lambda _: True
+    s: Setting,
+    problem: Problem,
+    ignore: Collection[str] = (),
+    has_keys: Callable[[Change], bool] = lambda _: True,
 ) -> list[Fix]:
-    """Return up to three fixes of different kinds for an error. Each removes it and causes no new error.
+    """Return up to three fixes of different kinds for an error. Each removes it and causes no new
+    error.
 
     ``has_keys`` returns whether a recipe can state a change.
     """
@@ -66,9 +79,14 @@ def find_fixes(
     verifier = _Verifier(s, problem, tuple(ignore))
     fixes: list[Fix] = []
     for kind in candidates(s, problem):
-        known = [set(fix.change) for fix in fixes]  # a fix that contains another one adds nothing
-        fresh = (change for change in kind if not any(less <= set(change.items()) for less in known))
-        change = next((change for change in fresh if verifier.accepts(change) and has_keys(change)), None)
+        # a fix that contains another one adds nothing
+        known = [set(fix.change) for fix in fixes]
+        fresh = (
+            change for change in kind if not any(less <= set(change.items()) for less in known)
+        )
+        change = next(
+            (change for change in fresh if verifier.accepts(change) and has_keys(change)), None
+        )
         if change is not None:
             keys = tuple((s.key(name), value) for name, value in change.items())
             fixes.append(Fix(tuple(change.items()), keys, is_safe(s, change, problem)))
@@ -78,7 +96,9 @@ def find_fixes(
 
 
 def render_problem(s: Setting, problem: Problem, ignore: Collection[str] = ()) -> str:
-    """Return the message: what is set, why it cannot work, what to set instead (verified if there is a fix)."""
+    """Return the message: what is set, why it cannot work, what to set instead (verified if there
+    is a fix).
+    """
     fixes = find_fixes(s, problem, ignore)
     advice = f"Set {', or '.join(str(fix) for fix in fixes)}." if fixes else problem.broken.instead
     return f"{problem.message}. {advice}"
@@ -90,12 +110,15 @@ def render_problem(s: Setting, problem: Problem, ignore: Collection[str] = ()) -
 def candidates(s: Setting, problem: Problem) -> Iterator[Iterable[Change]]:
     """Yield the kinds of neighbours, in the order in which their fixes are shown."""
     if problem.code in TRAIN_BATCH:
-        # Any multiple of G fits, so no single size is further away than one group; too few data need less.
+        # Any multiple of G fits, so no single size is further away than one group; too few data
+        # need less.
         yield _hardware_sizes(s, reach=0 if problem.code == "GS104" else max(s.num_generations, 2))
         yield ({"num_generations": n} for n in _nearest(s.num_generations, MOST_GENERATIONS, 2))
     elif problem.code in EVAL_BATCH:
         size = s.per_device_eval_batch_size
-        yield ({"per_device_eval_batch_size": n} for n in _nearest(size, size + evaluation_group(s), 1))
+        yield (
+            {"per_device_eval_batch_size": n} for n in _nearest(size, size + evaluation_group(s), 1)
+        )
         name = "num_generations_eval" if s.version >= OWN_GROUPS_CHECKED else "num_generations"
         yield ({name: n} for n in _nearest(evaluation_group(s), MOST_GENERATIONS, 2))
     else:
@@ -121,14 +144,19 @@ def _processes(s: Setting, problem: Problem) -> Iterator[Change]:
     accepts = problem.rule.counts
     assert accepts is not None
     now, mask = s.processes or 1, accepts(s)
-    works = [n for n in members(mask) if n != now and mask != ALL_COUNTS]  # if all work, processes are not the problem
+    # if all work, processes are not the problem
+    works = [n for n in members(mask) if n != now and mask != ALL_COUNTS]
     return ({"processes": n} for n in sorted(works, key=lambda n: (abs(n - now), n)))
 
 
 def _hardware_sizes(s: Setting, reach: int) -> Iterator[Change]:
-    """Return hardware sizes (accumulation, per-device, rollout): one key before two, nearest completions per step first."""
+    """Return hardware sizes (accumulation, per-device, rollout): one key before two, nearest
+    completions per step first.
+    """
     yield from _by_distance(s, _single_sizes(s, reach))
-    if (s.gradient_accumulation_steps + reach) * (s.per_device_train_batch_size + reach) <= MOST_PAIRS:
+    if (s.gradient_accumulation_steps + reach) * (
+        s.per_device_train_batch_size + reach
+    ) <= MOST_PAIRS:
         yield from _by_distance(s, _pairs(s, reach))
 
 
@@ -148,12 +176,16 @@ def _rollouts(s: Setting, reach: int) -> Iterator[Change]:
     unit = max(s.per_device_train_batch_size * (s.processes or 1), 1)
     whole = (s.generation_batch_size or 0) // unit
     near = _within(whole, whole + reach, max(whole - reach, 1))
-    yield from ({"generation_batch_size": unit * n} for n in near if unit * n != s.generation_batch_size)
+    yield from (
+        {"generation_batch_size": unit * n} for n in near if unit * n != s.generation_batch_size
+    )
     yield {"generation_batch_size": None}
 
 
 def _sized_once(s: Setting) -> Iterator[Change]:
-    """Return changes that drop one of two keys for the rollout's size and set the other to whole groups."""
+    """Return changes that drop one of two keys for the rollout's size and set the other to whole
+    groups.
+    """
     group, steps = max(s.num_generations, 1), s.steps_per_generation or 0
     unit = s.per_device_train_batch_size * (s.processes or 1)
     whole = (n for n in _nearest(steps, steps + max(group, 2), 1) if n * unit % group == 0)
@@ -171,8 +203,12 @@ def _pairs(s: Setting, reach: int) -> Iterator[Change]:
 
 
 def _nearest(value: int, most: int, least: int) -> list[int]:
-    """Return other values in [least, most], nearest first; of equally near ones the smaller first."""
-    return sorted((n for n in _within(value, most, least) if n != value), key=lambda n: (abs(n - value), n))
+    """Return other values in [least, most], nearest first; of equally near ones the smaller
+    first.
+    """
+    return sorted(
+        (n for n in _within(value, most, least) if n != value), key=lambda n: (abs(n - value), n)
+    )
 
 
 def _within(value: int, most: int, least: int = 1) -> range:
@@ -186,7 +222,11 @@ def _within(value: int, most: int, least: int = 1) -> range:
 
 def _by_distance(s: Setting, changes: Iterable[Change]) -> list[Change]:
     """Sort changes by their distance in completions per optimizer step, then per rollout."""
-    size, accumulation, processes = s.per_device_train_batch_size, s.gradient_accumulation_steps, s.processes or 1
+    size, accumulation, processes = (
+        s.per_device_train_batch_size,
+        s.gradient_accumulation_steps,
+        s.processes or 1,
+    )
     step = size * accumulation * processes
     rollout = s.generation_batch_size or per_process(s) * processes
 
@@ -194,7 +234,10 @@ def _by_distance(s: Setting, changes: Iterable[Change]) -> list[Change]:
         b = change.get("per_device_train_batch_size", size)
         a = change.get("gradient_accumulation_steps", accumulation)
         rows = change.get("generation_batch_size", s.generation_batch_size)
-        rows = rows or b * (change.get("steps_per_generation", s.steps_per_generation) or a) * processes
+        rows = (
+            rows
+            or b * (change.get("steps_per_generation", s.steps_per_generation) or a) * processes
+        )
         return abs(a * b * processes - step), abs(rows - rollout)
 
     return sorted(changes, key=distance)
@@ -215,18 +258,24 @@ class _Verifier:
             self._before = {rule.code for rule in _error_rules(ignore, s.framework) if rule.find(s)}
 
     def accepts(self, change: Change) -> bool:
-        """Return whether a change removes the problem, breaks nothing else, and is not undone by the planner."""
+        """Return whether a change removes the problem, breaks nothing else, and is not undone by
+        the planner.
+        """
         s = self._s
-        if not self._reads & _touched(s, change):  # the change alters nothing that the broken rule reads
+        # the change alters nothing that the broken rule reads
+        if not self._reads & _touched(s, change):
             return False
-        if any(getattr(s, name) == value for name, value in change.items()):  # it would show a key that need not change
+        # it would show a key that need not change
+        if any(getattr(s, name) == value for name, value in change.items()):
             return False
         after = changed(s, change)
         # with ``auto`` the planner may undo a size
         if any(getattr(after, name) != value for name, value in change.items()):
             return False
         return all(
-            other.code in self._before and other.code != self._code and change.keys().isdisjoint(other.broken.fields)
+            other.code in self._before
+            and other.code != self._code
+            and change.keys().isdisjoint(other.broken.fields)
             for other in self._broken(after, change)
         )
 
@@ -253,13 +302,19 @@ def _error_rules(ignore: tuple[str, ...], framework: FrameworkTraits) -> tuple[R
 
 
 @lru_cache(maxsize=1024)
-def _affected(touched: frozenset[str], ignore: tuple[str, ...], framework: FrameworkTraits) -> tuple[Rule, ...]:
-    """Return the rules whose verdict may depend on these fields (a test proves what each rule reads)."""
+def _affected(
+    touched: frozenset[str], ignore: tuple[str, ...], framework: FrameworkTraits
+) -> tuple[Rule, ...]:
+    """Return the rules whose verdict may depend on these fields (a test proves what each rule
+    reads).
+    """
     return tuple(rule for rule in _error_rules(ignore, framework) if rule.reads & touched)
 
 
 def changed(s: Setting, change: Change) -> Setting:
-    """Return the setting after a change, with ``auto`` sizes solved and derived sizes recomputed."""
+    """Return the setting after a change, with ``auto`` sizes solved and derived sizes
+    recomputed.
+    """
     after = s.replace(change)
     if after.prompts_per_rollout is not None:
         return planning.resize(after)
@@ -270,7 +325,9 @@ def changed(s: Setting, change: Change) -> Setting:
 
 
 def is_safe(s: Setting, change: Change, problem: Problem) -> bool:
-    """Return whether a change leaves training unchanged: evaluation sizes, keys without effect, an equivalent split."""
+    """Return whether a change leaves training unchanged: evaluation sizes, keys without effect, an
+    equivalent split.
+    """
     names = change.keys() - HARMLESS - problem.broken.without_effect
     if not names:
         return True
@@ -279,7 +336,13 @@ def is_safe(s: Setting, change: Change, problem: Problem) -> bool:
 
 
 def _seen_by_training(s: Setting) -> tuple[int | Fraction | None, ...]:
-    """Return completions per step and per rollout, and steps per rollout; empty if one of them is unknown."""
+    """Return completions per step and per rollout, and steps per rollout; empty if one of them is
+    unknown.
+    """
     if s.gradient_accumulation_steps < 1 or s.processes is None:
         return UNKNOWN
-    return planning.completions_per_step(s), planning.completions_per_rollout(s), planning.steps_per_rollout(s)
+    return (
+        planning.completions_per_step(s),
+        planning.completions_per_rollout(s),
+        planning.steps_per_rollout(s),
+    )

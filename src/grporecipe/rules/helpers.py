@@ -1,4 +1,6 @@
-"""Shared parts of rules: conditions on one field, suggestions, values in words, sets of process counts."""
+"""Shared parts of rules: conditions on one field, suggestions, values in words, sets of process
+counts.
+"""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -11,28 +13,36 @@ from grporecipe.model.setting import Setting
 from grporecipe.registries import NEWEST
 from grporecipe.rules.registry import MOST_PROCESSES, Change, Find, Violation, Words, shown
 
-FARTHEST = 1024  # largest distance from a number at which neighbours are searched
-MOST = 24  # neighbours that are verified at most
+# largest distance from a number at which neighbours are searched
+FARTHEST = 1024
+# neighbours that are verified at most
+MOST = 24
 
 
 # Conditions: each is a rule's `find`.
 
 
 def one_of(name: str, allowed: Iterable[str] | Callable[[Setting], Iterable[str]]) -> Find:
-    """Build the condition that a field holds one of these words. An empty set of words means that it is not checked."""
+    """Build the condition that a field holds one of these words. An empty set of words means that
+    it is not checked.
+    """
 
     def find(s: Setting) -> Violation | None:
         words = tuple(allowed(s) if callable(allowed) else allowed)
         value = getattr(s, name)
         newest = NEWEST.get("trl" if s.framework.follows_trl else s.framework.name, s.version)
-        if not words or value in words or s.version > newest:  # a newer release may have more
+        # a newer release may have more
+        if not words or value in words or s.version > newest:
             return None
         # Another word means another objective: the probable spelling is suggested first, and alone.
         near = get_close_matches(str(value).lower().replace("-", "_"), words, n=1, cutoff=0.75)
         return Violation(
-            f"{s.key(name)}={value}", f"this {s.trainer} knows {', '.join(words)}", f"Set {s.key(name)} to one of them.",
-            (name,), ({name: (near or words)[0]},),
-        )  # fmt: skip
+            f"{s.key(name)}={value}",
+            f"this {s.trainer} knows {', '.join(words)}",
+            f"Set {s.key(name)} to one of them.",
+            (name,),
+            ({name: (near or words)[0]},),
+        )
 
     return find
 
@@ -44,27 +54,38 @@ def no_field(
     instead: str,
     to: Callable[[str], Iterable[Change]],
 ) -> Find:
-    """Build the condition that no field of a list has a wrong value. The first wrong field is blamed.
+    """Build the condition that no field of a list has a wrong value. The first wrong field is
+    blamed.
 
-    ``is_wrong`` gets the setting, the field and its value. In ``instead``, ``{}`` is the field's key.
+    ``is_wrong`` gets the setting, the field and its value. In ``instead``, ``{}`` is the field's
+    key.
     """
 
     def find(s: Setting) -> Violation | None:
         for name in names:
             value = getattr(s, name)
             if value is not None and is_wrong(s, name, value):
-                return Violation(f"{s.key(name)}={shown(value)}", why, instead.format(s.key(name)), (name,), to(name))
+                return Violation(
+                    f"{s.key(name)}={shown(value)}",
+                    why,
+                    instead.format(s.key(name)),
+                    (name,),
+                    to(name),
+                )
         return None
 
     return find
 
 
 def divides_the_processes(
-    name: str, suggest: Callable[[int, int], Iterable[int]], is_checked: Callable[[Setting], bool] = lambda _: True
+    name: str,
+    suggest: Callable[[int, int], Iterable[int]],
+    is_checked: Callable[[Setting], bool] = lambda _: True,
 ) -> Find:
     """Build the condition that a number of ranks above 1 divides the processes.
 
-    ``suggest`` gets the number and the processes, and returns others to try; those that divide are suggested.
+    ``suggest`` gets the number and the processes, and returns others to try; those that divide are
+    suggested.
     """
 
     def find(s: Setting) -> Violation | None:
@@ -72,9 +93,12 @@ def divides_the_processes(
         if count is None or count < 1 or size < 1 or not is_checked(s) or count % size == 0:
             return None
         return Violation(
-            f"{s.key(name)}={size}", f"it does not divide the {count} training {'process' if count == 1 else 'processes'}",
-            f"Choose a divisor of {count}.", (name, "processes"), each(name, (n for n in suggest(size, count) if count % n == 0)),
-        )  # fmt: skip
+            f"{s.key(name)}={size}",
+            f"it does not divide the {count} training {'process' if count == 1 else 'processes'}",
+            f"Choose a divisor of {count}.",
+            (name, "processes"),
+            each(name, (n for n in suggest(size, count) if count % n == 0)),
+        )
 
     return find
 
@@ -99,7 +123,12 @@ def unread(
         it = "it" if len(unused) == 1 else "them"
         advice = instead(s) if callable(instead) else instead
         words, reason = Words(s, {"it": it}), why(s) if callable(why) else why
-        return Violation(named(s, unused), reason.format_map(words), advice.format_map(words), (*because, *unused))
+        return Violation(
+            named(s, unused),
+            reason.format_map(words),
+            advice.format_map(words),
+            (*because, *unused),
+        )
 
     return find
 
@@ -113,14 +142,18 @@ def each(name: str, values: Iterable[Any]) -> tuple[Change, ...]:
 
 
 def near(value: int, accepts: Callable[[int], bool], least: int = 1) -> list[int]:
-    """Return other numbers that satisfy a condition, nearest first; of equally near ones the smaller first."""
+    """Return other numbers that satisfy a condition, nearest first; of equally near ones the
+    smaller first.
+    """
     outward = (n for far in range(1, FARTHEST) for n in (value - far, value + far))
     return list(islice((n for n in outward if n >= least and accepts(n)), MOST))
 
 
 @dataclass(frozen=True)
 class OtherSizes:
-    """Changes of one size each to the nearest values that a condition accepts; computed when fixes are searched."""
+    """Changes of one size each to the nearest values that a condition accepts; computed when fixes
+    are searched.
+    """
 
     setting: Setting
     names: tuple[str, ...]
@@ -170,14 +203,15 @@ def set_to(config: Any, key: Any) -> str:
     return f"{cut(str(key))}={show(config[key])}"
 
 
-# Sets of process counts as masks: bit n-1 means that n processes work, for n in 1-64. A recipe that does not state its
-# processes is judged for all of these at once. One closed form per rule replaces 64 verdicts, so an unstated count
-# costs no more than a stated one.
+# Sets of process counts as masks: bit n-1 means that n processes work, for n in 1-64. A recipe that
+# does not state its processes is judged for all of these at once. One closed form per rule replaces
+# 64 verdicts, so an unstated count costs no more than a stated one.
 
 NO_COUNT = 0
 ALL_COUNTS = (1 << MOST_PROCESSES) - 1
 _MULTIPLES = [0] + [
-    sum(1 << (n - 1) for n in range(step, MOST_PROCESSES + 1, step)) for step in range(1, MOST_PROCESSES + 1)
+    sum(1 << (n - 1) for n in range(step, MOST_PROCESSES + 1, step))
+    for step in range(1, MOST_PROCESSES + 1)
 ]
 
 

@@ -1,11 +1,13 @@
-"""GV, GM203 and GK for recipes of every framework: duplicate keys, values known only to a shell, truncated commands, memory.
+"""GV, GM203 and GK for recipes of every framework: duplicate keys, values known only to a shell,
+truncated commands, memory.
 
-For dotted keys also types and choices of values, and KL keys without effect. A framework's own version of such a rule is a
-variant of it. Sources: PyYAML (the last of two keys is used), bash; docs/explanation/memory.md.
+For dotted keys also types and choices of values, and KL keys without effect. A framework's own
+version of such a rule is a variant of it. Sources: PyYAML (the last of two keys is used), bash;
+docs/explanation/memory.md.
 
-GV110 and GV111 report that a recipe's version is unknown, or that its keys belong to another version. Findings on keys are
-uncertain if the version is unknown, so they become one finding without a safe fix. Findings that are true for every
-release (`Violation.certain`) stay errors.
+GV110 and GV111 report that a recipe's version is unknown, or that its keys belong to another
+version. Findings on keys are uncertain if the version is unknown, so they become one finding
+without a safe fix. Findings that are true for every release (`Violation.certain`) stay errors.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,30 +24,54 @@ from grporecipe.model.setting import DOTTED, EVERY, Version
 from grporecipe.model.values import convert
 from grporecipe.project.repository import lacks_file, registers
 from grporecipe.rules.helpers import NO_COUNT, cut, show
-from grporecipe.rules.registry import Change, RecipeRule, Rule, Severity, Violation, choose_for_recipes, recipe_rule
+from grporecipe.rules.registry import (
+    Change,
+    RecipeRule,
+    Rule,
+    Severity,
+    Violation,
+    choose_for_recipes,
+    recipe_rule,
+)
 
-CALLED_WITH = ("$@", "$*", "${@}", "${@:1}", "${@:2}")  # the options of a script's own call
+# the options of a script's own call
+CALLED_WITH = ("$@", "$*", "${@}", "${@:1}", "${@:2}")
 
 
 @recipe_rule("GV105", "warning", of=EVERY)
 def keys_are_set_once(recipe: Recipe) -> Iterator[Violation]:
     """A key that a file sets twice, to different values: the last one is used silently."""
     for twice in recipe.duplicates:
-        value = show(twice.first_value) if isinstance(twice.first_value, (str, int, float, bool)) else "another value"
-        what = f"{twice.key} is {value} on line {twice.first_line} and {show(recipe.config.get(twice.key))} on line {twice.line}"
-        yield Violation(what, "the last one is used, and the others are silently ignored", f"Keep line {twice.line}.",
-                        (twice.key,), ({twice.key: recipe.config.get(twice.key)},), frozenset({twice.key}))  # fmt: skip
+        value = (
+            show(twice.first_value)
+            if isinstance(twice.first_value, (str, int, float, bool))
+            else "another value"
+        )
+        what = (
+            f"{twice.key} is {value} on line {twice.first_line} and "
+            f"{show(recipe.config.get(twice.key))} on line {twice.line}"
+        )
+        yield Violation(
+            what,
+            "the last one is used, and the others are silently ignored",
+            f"Keep line {twice.line}.",
+            (twice.key,),
+            ({twice.key: recipe.config.get(twice.key)},),
+            frozenset({twice.key}),
+        )
 
 
 @recipe_rule("GV106", "note", of=EVERY)
 def shell_values_are_known(recipe: Recipe) -> Iterator[Violation]:
-    """Values that only a running program knows: rules that depend on them are not judged, and plan numbers are null.
+    """Values that only a running program knows: rules that depend on them are not judged, and plan
+    numbers are null.
 
-    The same note names errors that were not judged because the framework's own source in the repository differs from a release:
-    another key sizes groups, or a check is not there.
+    The same note names errors that were not judged because the framework's own source in the
+    repository differs from a release: another key sizes groups, or a check is not there.
 
-    One finding names all of them. Words that may add options, such as ``$ARGS``, have one each. ``$@`` has none: many scripts
-    end with it, and it is empty unless the script is called with options.
+    One finding names all of them. Words that may add options, such as ``$ARGS``, have one each.
+    ``$@`` has none: many scripts end with it, and it is empty unless the script is called with
+    options.
     """
     unknown = []
     for key, value in recipe.unresolved.items():
@@ -55,9 +81,12 @@ def shell_values_are_known(recipe: Recipe) -> Iterator[Violation]:
         elif key == value and not _matters(recipe, key):
             if key not in CALLED_WITH:
                 why = (
-                    "the script alone does not determine the options that it adds, so the rest was checked without them"
+                    "the script alone does not determine the options that it adds, so the "
+                    "rest was checked without them"
                 )
-                yield Violation(key, why, "Write them into the command to have them checked.", (key,))
+                yield Violation(
+                    key, why, "Write them into the command to have them checked.", (key,)
+                )
         elif value not in recipe.unresolved and (key == "num_processes" or _matters(recipe, key)):
             unknown.append(key)
     if unknown:
@@ -68,16 +97,26 @@ def shell_values_are_known(recipe: Recipe) -> Iterator[Violation]:
         flag = ", or lint with --processes" if "num_processes" in unknown else ""
         is_trl = FRAMEWORKS[recipe.framework].traits.follows_trl
         ask = " Or ask its trainer: grposweep check -- COMMAND." if is_trl else ""
-        yield Violation(f"{shown}{more}", why, f"Assign {it} in the file{flag}.{ask}", tuple(unknown))
+        yield Violation(
+            f"{shown}{more}", why, f"Assign {it} in the file{flag}.{ask}", tuple(unknown)
+        )
 
 
 MODELS = frozenset(
-    ["model_name_or_path", "model", "pretrain", "actor_rollout_ref.model.path", "worker.actor.model.model_path"]
+    [
+        "model_name_or_path",
+        "model",
+        "pretrain",
+        "actor_rollout_ref.model.path",
+        "worker.actor.model.model_path",
+    ]
 )
 
 
 def _matters(recipe: Recipe, key: str) -> bool:
-    """Return whether a rule or the plan depends on a key. The model matters for the memory of a named GPU only."""
+    """Return whether a rule or the plan depends on a key. The model matters for the memory of a
+    named GPU only.
+    """
     if key.lstrip("+") in MODELS and recipe.gpu_gib is None:
         return False
     return FRAMEWORKS[recipe.framework].is_judged(key.lstrip("+"), recipe.version)
@@ -85,23 +124,32 @@ def _matters(recipe: Recipe, key: str) -> bool:
 
 @recipe_rule("GV107", "error", of=EVERY)
 def the_launch_is_whole(recipe: Recipe) -> Iterator[Violation]:
-    r"""A launch command that ends before its options do: after a comment, a blank line, or a blank behind the backslash.
+    r"""A launch command that ends before its options do: after a comment, a blank line, or a blank
+    behind the backslash.
 
-    bash joins lines at a backslash that is the last character; a comment runs to the end of its line, even after a
-    backslash. The options that follow run as a separate command, and the trainer uses its defaults for them.
+    bash joins lines at a backslash that is the last character; a comment runs to the end of its
+    line, even after a backslash. The options that follow run as a separate command, and the trainer
+    uses its defaults for them.
     """
     if recipe.launch is not None and recipe.launch.cut_line is not None:
-        why = "the command ended before them (a comment, or a blank after the backslash), so they are never passed"
-        instead = "Move the comment above the command, and end each line but the last with a backslash."
+        why = (
+            "the command ended before them (a comment, or a blank after the backslash), so "
+            "they are never passed"
+        )
+        instead = (
+            "Move the comment above the command, and end each line but the last with a backslash."
+        )
         yield Violation(f"the options from line {recipe.launch.cut_line} on", why, instead)
 
 
 @recipe_rule("GM203", "warning", of=EVERY)
 def the_memory_for_a_named_gpu_is_estimated(recipe: Recipe) -> Iterator[Violation]:
-    """If a GPU is named (``--gpu``), no finding would mean "it fits", so recipes that cannot be estimated are reported.
+    """If a GPU is named (``--gpu``), no finding would mean "it fits", so recipes that cannot be
+    estimated are reported.
 
-    Estimates exist for recipes of TRL, Open-R1, Unsloth, ms-swift, EasyR1 and verl with FSDP. Their model must be known by name
-    (docs/explanation/memory.md), or be a local folder with a config.json.
+    Estimates exist for recipes of TRL, Open-R1, Unsloth, ms-swift, EasyR1 and verl with FSDP. Their
+    model must be known by name (docs/explanation/memory.md), or be a local folder with a
+    config.json.
     """
     if recipe.gpu_gib is None:
         return
@@ -115,26 +163,37 @@ def the_memory_for_a_named_gpu_is_estimated(recipe: Recipe) -> Iterator[Violatio
         yield Violation(what, why, instead)
     else:
         why = f"the shape of {key}={name} is not known" if name else "no model is named"
-        instead = "Name a model that is known (docs/explanation/memory.md) or a folder with a config.json, or leave --gpu out."
+        instead = (
+            "Name a model that is known (docs/explanation/memory.md) or a folder with a "
+            "config.json, or leave --gpu out."
+        )
         yield Violation(what, why, instead, (key,) if name else ())
 
 
 # Keys that name a file; EasyR1's has the function behind a colon, ms-swift's holds several.
 FILES = (
-    "deepspeed", "external_plugins", "custom_reward_function.path", "reward.custom_reward_function.path",
+    "deepspeed",
+    "external_plugins",
+    "custom_reward_function.path",
+    "reward.custom_reward_function.path",
     "worker.reward.reward_function",
-)  # fmt: skip
+)
 
 
 @recipe_rule("GV116", "error", of=EVERY)
 def named_files_exist(recipe: Recipe) -> Iterator[Violation]:
-    """A recipe, an accelerate or DeepSpeed configuration or a file of rewards that the repository does not have.
+    """A recipe, an accelerate or DeepSpeed configuration or a file of rewards that the repository
+    does not have.
 
-    The program stops at start (FileNotFoundError). Judged for literal relative paths whose folder is in the repository, if no
-    file of that name is anywhere in it and the script does not write it.
+    The program stops at start (FileNotFoundError). Judged for literal relative paths whose folder
+    is in the repository, if no file of that name is anywhere in it and the script does not write
+    it.
     """
     launch = recipe.launch
-    named = [("config", recipe.unresolved.get("config")), ("config_file", launch.accelerate if launch else None)]
+    named = [
+        ("config", recipe.unresolved.get("config")),
+        ("config_file", launch.accelerate if launch else None),
+    ]
     for key in recipe.config.keys() - recipe.unresolved.keys():
         if key.lstrip("+") in FILES:
             names = recipe.config[key]
@@ -142,8 +201,12 @@ def named_files_exist(recipe: Recipe) -> Iterator[Violation]:
     for key, value in named:
         name = value.partition(":")[0].removeprefix("./") if isinstance(value, str) else ""
         if name and recipe.file and lacks_file(Path(recipe.file), name):
-            yield Violation(f"{key}: {show(name)}", "the repository has this folder, but no file of that name",
-                            "Correct the path.", (key,) if key in recipe.config else ())  # fmt: skip
+            yield Violation(
+                f"{key}: {show(name)}",
+                "the repository has this folder, but no file of that name",
+                "Correct the path.",
+                (key,) if key in recipe.config else (),
+            )
 
 
 WANTED = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "a word"}
@@ -155,19 +218,26 @@ def unknown(recipe: Recipe, key: str, near: list[str], why: str, safe: bool = Fa
     other = near[0] if near else ""
     advice = f"Did you mean {' or '.join(near)}?" if near else "Remove it."
     if other and other in recipe.config:
-        advice = f"{other} replaced it, and is set to {show(recipe.config[other])}. Remove the old key."
+        advice = (
+            f"{other} replaced it, and is set to {show(recipe.config[other])}. Remove the old key."
+        )
         changes: tuple[Change, ...] = ({key: None}, {key: None, other: value})
     else:
         changes = ({key: None, other: value},) if other else ()
     harmless = frozenset(changes[0]) if changes and safe else frozenset()
-    return Violation(f"{cut(key)}={show(value)}", f"unknown key: {why}", advice, (key,), changes, harmless)
+    return Violation(
+        f"{cut(key)}={show(value)}", f"unknown key: {why}", advice, (key,), changes, harmless
+    )
 
 
 def ambiguous(recipe: Recipe, key: str, takes: Mapping[str, KeySpec]) -> Violation | None:
-    """Describe an option that is a prefix of several, at which argparse stops in any release; None for other keys."""
+    """Describe an option that is a prefix of several, at which argparse stops in any release; None
+    for other keys.
+    """
     if recipe.launch is None or key not in recipe.lines:
         return None
-    dashed = FRAMEWORKS[recipe.framework].traits.follows_trl  # HfArgumentParser has both spellings
+    # HfArgumentParser has both spellings
+    dashed = FRAMEWORKS[recipe.framework].traits.follows_trl
     options = dict.fromkeys([*takes, *(name.replace("_", "-") for name in takes if dashed)])
     meant = [name for name in options if name.startswith(key)]
     if len(meant) < 2:
@@ -175,44 +245,64 @@ def ambiguous(recipe: Recipe, key: str, takes: Mapping[str, KeySpec]) -> Violati
     more = " and others" if len(meant) > 3 else ""
     why = f"argparse stops (ambiguous option), because it may mean {', '.join(meant[:3])}{more}"
     value = recipe.config[key]
-    changes = tuple({key: None, name: value} for name in get_close_matches(key, meant, 1, 0.8) if name in takes)
-    return Violation(f"{cut(key)}={show(value)}", why, "Write the whole name.", (key,), changes, certain=True)
+    changes = tuple(
+        {key: None, name: value} for name in get_close_matches(key, meant, 1, 0.8) if name in takes
+    )
+    return Violation(
+        f"{cut(key)}={show(value)}", why, "Write the whole name.", (key,), changes, certain=True
+    )
 
 
 @recipe_rule("GV303", "error", of=DOTTED, by_release=True)
 def dotted_values_have_their_type(recipe: Recipe) -> Iterator[Violation]:
-    """A value that its key cannot hold: text for a number, a fraction for a count, null where a value is required.
+    """A value that its key cannot hold: text for a number, a fraction for a count, null where a
+    value is required.
 
-    EasyR1 stops at start ("Value 'x' of type 'str' could not be converted to Integer"). verl's configuration has no types,
-    so it fails where the number is used.
+    EasyR1 stops at start ("Value 'x' of type 'str' could not be converted to Integer"). verl's
+    configuration has no types, so it fails where the number is used.
     """
     yield from find_mistyped(recipe, known_keys(recipe))
 
 
 def find_mistyped(
-    recipe: Recipe, takes: Mapping[str, KeySpec], adjust: Callable[[str, str], str] = lambda _, kind: kind
+    recipe: Recipe,
+    takes: Mapping[str, KeySpec],
+    adjust: Callable[[str, str], str] = lambda _, kind: kind,
 ) -> Iterator[Violation]:
-    """Find values that are not of their key's type. ``adjust`` returns the effective key and type for those of the table."""
+    """Find values that are not of their key's type. ``adjust`` returns the effective key and type
+    for those of the table.
+    """
     for written, value in recipe.config.items():
         key = written.lstrip("+")
-        if key not in takes or written in recipe.unresolved or (isinstance(value, str) and "${" in value):
+        if (
+            key not in takes
+            or written in recipe.unresolved
+            or (isinstance(value, str) and "${" in value)
+        ):
             continue
         kind = adjust(key, takes[key].type.removeprefix("auto "))
         converted = convert(value, kind)
         if converted.trouble == "type" or (kind == "str" and isinstance(value, (list, dict))):
             changes = ({written: converted.value},) if converted.value is not None else ()
             wanted = WANTED.get(kind.rstrip("?"), "another value")
-            yield Violation(f"{key}: {show(value)}", f"it should be {wanted}", f"Write {wanted}.", (written,), changes)
+            yield Violation(
+                f"{key}: {show(value)}",
+                f"it should be {wanted}",
+                f"Write {wanted}.",
+                (written,),
+                changes,
+            )
 
 
 @recipe_rule("GV305", "error", of=DOTTED, by_release=True)
 def words_are_known(_: Recipe) -> tuple[Violation, ...]:
     """A value that is not among its key's choices: an estimator, a loss, a schedule, an engine.
 
-    Most are found at start or at the first use (NotImplementedError, ValueError); EasyR1 silently treats an unknown ``loss_type``
-    as ``default``.
+    Most are found at start or at the first use (NotImplementedError, ValueError); EasyR1 silently
+    treats an unknown ``loss_type`` as ``default``.
     """
-    return ()  # only variants have lists of choices
+    # only variants have lists of choices
+    return ()
 
 
 def find_unknown_words(recipe: Recipe, words: Mapping[str, tuple[str, ...]]) -> Iterator[Violation]:
@@ -223,66 +313,104 @@ def find_unknown_words(recipe: Recipe, words: Mapping[str, tuple[str, ...]]) -> 
         allowed = words.get(key)
         if allowed is None or value is None or written in recipe.unresolved:
             continue
-        if str(value) in allowed or "${" in str(value) or (recipe.file and registers(Path(recipe.file), str(value))):
+        if (
+            str(value) in allowed
+            or "${" in str(value)
+            or (recipe.file and registers(Path(recipe.file), str(value)))
+        ):
             continue
         near = get_close_matches(str(value).lower(), allowed, n=1, cutoff=0.6)
-        why = f"{trainer} knows {', '.join(allowed[:6])}" + (" and others" if len(allowed) > 6 else "")
-        # A misspelt word is wrong in every release. Another one may be that of a fork, if the version is unknown.
+        why = f"{trainer} knows {', '.join(allowed[:6])}" + (
+            " and others" if len(allowed) > 6 else ""
+        )
+        # A misspelt word is wrong in every release. Another one may be that of a fork, if the
+        # version is unknown.
         is_typo = bool(get_close_matches(str(value).lower(), allowed, n=1, cutoff=0.75))
-        yield Violation(f"{key}={show(value)}", why, f"Set {key} to one of them.", (written,),
-                        ({written: (near or list(allowed))[0]},), certain=is_typo, may_be_new=True)  # fmt: skip
+        yield Violation(
+            f"{key}={show(value)}",
+            why,
+            f"Set {key} to one of them.",
+            (written,),
+            ({written: (near or list(allowed))[0]},),
+            certain=is_typo,
+            may_be_new=True,
+        )
 
 
 @recipe_rule("GK310", "warning", of=DOTTED)
 def kl_keys_are_read(_: Recipe) -> tuple[Violation, ...]:
-    """KL keys that have no effect because KL is elsewhere or off: a coefficient, an estimator or a controller.
+    """KL keys that have no effect because KL is elsewhere or off: a coefficient, an estimator or a
+    controller.
 
-    verl's ``kl_ctrl`` and ``kl_penalty`` belong to the reward, ``kl_loss_coef`` and ``kl_loss_type`` to the loss. So do
-    EasyR1's ``algorithm.kl_coef`` and ``worker.actor.kl_loss_coef`` until 0.2; since 0.3.0 one coefficient serves both,
-    and ``disable_kl`` switches all KL off.
+    verl's ``kl_ctrl`` and ``kl_penalty`` belong to the reward, ``kl_loss_coef`` and
+    ``kl_loss_type`` to the loss. So do EasyR1's ``algorithm.kl_coef`` and
+    ``worker.actor.kl_loss_coef`` until 0.2; since 0.3.0 one coefficient serves both, and
+    ``disable_kl`` switches all KL off.
     """
-    return ()  # only variants have lists of KL keys
+    # only variants have lists of KL keys
+    return ()
 
 
 def find_dead_keys(recipe: Recipe, dead: tuple[str, ...], why: str) -> Iterator[Violation]:
-    """Find keys that have no effect and are set to another value than the default, which says nothing."""
+    """Find keys that have no effect and are set to another value than the default, which says
+    nothing.
+    """
     takes = known_keys(recipe)
-    named = [key for key in dead if key in recipe.config
-             and (key not in takes or recipe.config[key] != takes[key].default)]  # fmt: skip
+    named = [
+        key
+        for key in dead
+        if key in recipe.config and (key not in takes or recipe.config[key] != takes[key].default)
+    ]
     if named:
         words = " and ".join(f"{key}={show(recipe.config[key])}" for key in named)
-        yield Violation(words, f"nothing reads {'it' if len(named) == 1 else 'them'}, because {why}",
-                        "Remove the keys without effect, or switch on their KL term.", tuple(named))  # fmt: skip
+        yield Violation(
+            words,
+            f"nothing reads {'it' if len(named) == 1 else 'them'}, because {why}",
+            "Remove the keys without effect, or switch on their KL term.",
+            tuple(named),
+        )
 
 
-MOST_NAMED = 6  # keys in a message
+# keys in a message
+MOST_NAMED = 6
 
 
 def find_violations(rule: RecipeRule, recipe: Recipe) -> list[Violation]:
-    """Return a rule's findings on a recipe, without those that depend on the version if nothing states the one that trains."""
+    """Return a rule's findings on a recipe, without those that depend on the version if nothing
+    states the one that trains.
+    """
     violations = list(rule.judge(recipe))
     if not violations or not rule.by_release:
         return violations
     source = recipe.version_source
-    is_open = not source.known or bool(source.conflict)  # with a conflict the pinned release is not the one that trains
+    # with a conflict the pinned release is not the one that trains
+    is_open = not source.known or bool(source.conflict)
     violations = [broken for broken in violations if broken.certain or not is_open]
-    return [broken for broken in violations if not (source.kind == "newer" and _may_be_new(broken, recipe))]
+    return [
+        broken
+        for broken in violations
+        if not (source.kind == "newer" and _may_be_new(broken, recipe))
+    ]
 
 
 def _may_be_new(broken: Violation, recipe: Recipe) -> bool:
-    """Return whether a release newer than those known may take what a rule finds: an unknown key, or another word."""
+    """Return whether a release newer than those known may take what a rule finds: an unknown key,
+    or another word.
+    """
     return broken.may_be_new or (len(broken.fields) == 1 and _never_taken(broken.fields[0], recipe))
 
 
-# Warnings about what a release does if a recipe says nothing. If only the keys tell the version, they hold for a guess.
+# Warnings about what a release does if a recipe says nothing. If only the keys tell the version,
+# they hold for a guess.
 OF_DEFAULTS = frozenset({"GK203", "GK204", "GL211", "GT202"})
 
 
 def accepting_releases(recipe: Recipe, rule: Rule) -> list[Version]:
-    """Return the releases that may be the one that trains and for which a rule on settings is satisfied.
+    """Return the releases that may be the one that trains and for which a rule on settings is
+    satisfied.
 
-    None of them if the version is known and takes the recipe's keys. A version that only the keys tell is known, but
-    not for a warning about the defaults of a release.
+    None of them if the version is known and takes the recipe's keys. A version that only the keys
+    tell is known, but not for a warning about the defaults of a release.
     """
     # It loads the frameworks.
     from grporecipe.project.versions import allowed_releases, fitting_releases, releases_of
@@ -297,7 +425,9 @@ def accepting_releases(recipe: Recipe, rule: Rule) -> list[Version]:
         return []
     else:
         possible = fitting_releases(recipe) or releases_of(FRAMEWORKS[recipe.framework])
-    return [release for release in possible if not is_broken(replace(recipe, version=release), rule)]
+    return [
+        release for release in possible if not is_broken(replace(recipe, version=release), rule)
+    ]
 
 
 def is_broken(recipe: Recipe, rule: Rule) -> bool:
@@ -309,16 +439,26 @@ def is_broken(recipe: Recipe, rule: Rule) -> bool:
 
 
 def older_releases(recipe: Recipe) -> list[Version]:
-    """Return the releases of a required range that are older than the judged one and take the recipe's keys."""
-    from grporecipe.project.versions import allowed_releases, misfits  # it loads the frameworks
+    """Return the releases of a required range that are older than the judged one and take the
+    recipe's keys.
+    """
+    # it loads the frameworks
+    from grporecipe.project.versions import allowed_releases, misfits
 
     allowed = allowed_releases(recipe) if recipe.version_source.kind == "range" else []
-    return [older for older in allowed if older < recipe.version and not misfits(replace(recipe, version=older))]
+    return [
+        older
+        for older in allowed
+        if older < recipe.version and not misfits(replace(recipe, version=older))
+    ]
 
 
 def release_without(recipe: Recipe, rule: RecipeRule, broken: Violation) -> Version | None:
-    """Return a release of a required range for which a rule on recipes does not find this, or None."""
-    from grporecipe.project.versions import allowed_releases  # it loads the frameworks
+    """Return a release of a required range for which a rule on recipes does not find this, or
+    None.
+    """
+    # it loads the frameworks
+    from grporecipe.project.versions import allowed_releases
 
     if recipe.version_source.kind != "range":
         return None
@@ -331,83 +471,127 @@ def release_without(recipe: Recipe, rule: RecipeRule, broken: Violation) -> Vers
 
 @recipe_rule("GV110", "note", of=EVERY)
 def the_version_of_the_keys_is_known(recipe: Recipe) -> Iterator[Violation]:
-    """The assumed release does not take some keys of the recipe, and nothing states the version that trains it.
+    """The assumed release does not take some keys of the recipe, and nothing states the version
+    that trains it.
 
-    Sources of the version, in this order: ``--framework-version``; ``framework-version`` in ``.grposweep.toml`` or in
-    ``[tool.grposweep]`` of pyproject.toml; what the repository pins; the framework's own source in the repository; the
-    releases that have all keys. If none of these gives a version, one finding names all such keys, and there is no fix: a
-    note, or a warning if one of them may be misspelled. So are keys and words that no known release takes if the stated version
-    is newer than all of them.
-    A key of TRL or ms-swift that no release takes, and that is spelled almost like one of all releases, is an error with any
-    version. Nested keys (verl, EasyR1) may be those of a fork, so they are an error only if the version is known.
+    Sources of the version, in this order: ``--framework-version``; ``framework-version`` in
+    ``.grposweep.toml`` or in ``[tool.grposweep]`` of pyproject.toml; what the repository pins; the
+    framework's own source in the repository; the releases that have all keys. If none of these
+    gives a version, one finding names all such keys, and there is no fix: a note, or a warning if
+    one of them may be misspelled. So are keys and words that no known release takes if the stated
+    version is newer than all of them. A key of TRL or ms-swift that no release takes, and that is
+    spelled almost like one of all releases, is an error with any version. Nested keys (verl,
+    EasyR1) may be those of a fork, so they are an error only if the version is known.
     """
     source = recipe.version_source
     if source.known and source.kind != "newer":
         return
     traits = FRAMEWORKS[recipe.framework].traits
-    judged = [broken for rule in choose_for_recipes(traits) if rule.by_release for broken in rule.judge(recipe)]
+    judged = [
+        broken
+        for rule in choose_for_recipes(traits)
+        if rule.by_release
+        for broken in rule.judge(recipe)
+    ]
     if source.kind == "newer":
-        yield from _left_to_newer([broken for broken in judged if _may_be_new(broken, recipe)], recipe)
+        yield from _left_to_newer(
+            [broken for broken in judged if _may_be_new(broken, recipe)], recipe
+        )
         return
     # What they find if the assumed version is the one that trains.
     uncertain = [broken for broken in judged if not broken.certain]
     if uncertain:
         keys = tuple(dict.fromkeys(key for broken in uncertain for key in broken.fields))
         label = traits.name_of(text(recipe.version))
-        silent = f"{source.where} states no release ({source.text})" if source.where else "nothing states the version"
+        silent = (
+            f"{source.where} states no release ({source.text})"
+            if source.where
+            else "nothing states the version"
+        )
         why = f"{label} is assumed, because {silent} and no known release takes all keys"
-        instead = "State the version that trains: --framework-version, or framework-version in .grposweep.toml."
+        instead = (
+            "State the version that trains: --framework-version, or framework-version in "
+            ".grposweep.toml."
+        )
         near = _near(uncertain)
         if len(uncertain) == 1 and keys and _never_taken(keys[0], recipe):
-            why = f"no {traits.display_name} release has this key{near.get(keys[0], '')}, and {silent}"
+            why = (
+                f"no {traits.display_name} release has this key{near.get(keys[0], '')}, and "
+                f"{silent}"
+            )
         elif len(uncertain) == 1:
             why = f"{uncertain[0].why}; {why}"
-        severity: Severity | None = "warning" if any(_never_taken(key, recipe) for key in near) else None
-        yield Violation(_named(keys, near) or uncertain[0].what, why, instead, keys, severity=severity)
+        severity: Severity | None = (
+            "warning" if any(_never_taken(key, recipe) for key in near) else None
+        )
+        yield Violation(
+            _named(keys, near) or uncertain[0].what, why, instead, keys, severity=severity
+        )
 
 
 def _left_to_newer(violations: list[Violation], recipe: Recipe) -> Iterator[Violation]:
     """Yield one finding for all that a stated release, newer than those known, may take."""
-    from grporecipe.project.versions import releases_of  # it loads the frameworks
+    # it loads the frameworks
+    from grporecipe.project.versions import releases_of
 
     if violations:
         framework = FRAMEWORKS[recipe.framework]
         keys = tuple(key for broken in violations for key in broken.fields)
         newest, it = text(releases_of(framework)[-1]), "it" if len(violations) == 1 else "them"
         stated = f"{recipe.version_source.where} states {text(recipe.version)}"
-        why = f"no {framework.traits.display_name} up to {newest} takes {it}, but {stated}: not judged"
+        why = (
+            f"no {framework.traits.display_name} up to {newest} takes {it}, but {stated}: not "
+            "judged"
+        )
         is_typo = any(broken.certain and not broken.may_be_new for broken in violations)
-        yield Violation(violations[0].what if len(violations) == 1 else _named(keys), why, f"Look {it} up in that release.", keys,
-                        severity="warning" if is_typo else None)  # fmt: skip
+        yield Violation(
+            violations[0].what if len(violations) == 1 else _named(keys),
+            why,
+            f"Look {it} up in that release.",
+            keys,
+            severity="warning" if is_typo else None,
+        )
 
 
 @recipe_rule("GV111", "warning", of=EVERY)
 def the_pinned_version_takes_the_keys(recipe: Recipe) -> Iterator[Violation]:
-    """A repository pins one release, and a recipe has keys of another release. One of the two is out of date.
+    """A repository pins one release, and a recipe has keys of another release. One of the two is
+    out of date.
 
     The recipe is judged by the newest release that takes all its keys, if there is one.
     """
     source = recipe.version_source
     keys = tuple(key for key in source.conflict if key in recipe.config)
     if keys:
-        pins = f"{source.where} pins {source.text}, which does not take {'it' if len(keys) == 1 else 'them'}"
+        pins = (
+            f"{source.where} pins {source.text}, which does not take "
+            f"{'it' if len(keys) == 1 else 'them'}"
+        )
         if source.kind == "pinned":
-            why, advice = "no known release takes all keys", "Change the keys, or lint with --framework-version."
+            why, advice = (
+                "no known release takes all keys",
+                "Change the keys, or lint with --framework-version.",
+            )
         else:
             now = text(recipe.version)
             why = f"the newest release that takes all keys is {now}"
-            advice = f"Change the pin or the keys. Judged by {now}; --framework-version states another."
+            advice = (
+                f"Change the pin or the keys. Judged by {now}; --framework-version states another."
+            )
         yield Violation(_named(keys), f"{pins}; {why}", advice, keys)
 
 
 def _never_taken(key: str, recipe: Recipe) -> bool:
     """Return whether no release takes a key."""
-    from grporecipe.project.versions import misfits, releases_of  # it loads the frameworks
+    # it loads the frameworks
+    from grporecipe.project.versions import misfits, releases_of
 
     framework = FRAMEWORKS[recipe.framework]
     if not framework.is_dotted:
         return not any(key in framework.takes(release) for release in releases_of(framework))
-    return all(key in misfits(replace(recipe, version=release)) for release in releases_of(framework))
+    return all(
+        key in misfits(replace(recipe, version=release)) for release in releases_of(framework)
+    )
 
 
 def _near(violations: list[Violation]) -> dict[str, str]:
@@ -416,14 +600,21 @@ def _near(violations: list[Violation]) -> dict[str, str]:
     for broken in violations:
         for change in broken.suggestions:
             new = [key for key, value in change.items() if value is not None]
-            if len(new) == 1 and len(broken.fields) == 1 and change.get(broken.fields[0], "") is None:
+            if (
+                len(new) == 1
+                and len(broken.fields) == 1
+                and change.get(broken.fields[0], "") is None
+            ):
                 (old,) = broken.fields
                 section = old.rpartition(".")[0]
-                near.setdefault(old, f" ({new[0].removeprefix(f'{section}.') if section else new[0]}?)")
+                near.setdefault(
+                    old, f" ({new[0].removeprefix(f'{section}.') if section else new[0]}?)"
+                )
     return near
 
 
 def _named(keys: tuple[str, ...], near: Mapping[str, str] | None = None) -> str:
     more = f" and {len(keys) - MOST_NAMED} more" if len(keys) > MOST_NAMED else ""
-    hints = near if near and len(keys) > 1 else {}  # for a single key the reason has the hint
+    # for a single key the reason has the hint
+    hints = near if near and len(keys) > 1 else {}
     return ", ".join(cut(key) + hints.get(key, "") for key in keys[:MOST_NAMED]) + more

@@ -1,4 +1,5 @@
-"""GM: points that do not fit the GPU, with changes that fit, if the GPU's memory and the model's shape are known.
+"""GM: points that do not fit the GPU, with changes that fit, if the GPU's memory and the model's
+shape are known.
 
 Source: grporecipe.memory, whose formulas name theirs (trl 1.16, transformers 5.23, torch 2.13).
 """
@@ -17,30 +18,60 @@ from grporecipe.rules.registry import by_trial, rule
 
 FEWEST_GENERATIONS = 2
 SEARCHED = (*READS, "gpu_trials", "auto", "framework", "num_generations")
-ENGINE_READS = ("version", "framework", "architecture", "gpu_memory_gib", "weights_dtype", "autocast_dtype", "use_vllm",
-                "vllm_mode", "server_gpus", "shared_server_gpus", "gpu_trials", "vllm_tensor_parallel_size",
-                "vllm_gpu_memory_utilization", "vllm_max_model_length", "max_prompt_length", "prompt_tokens",
-                "max_completion_length")  # fmt: skip
+ENGINE_READS = (
+    "version",
+    "framework",
+    "architecture",
+    "gpu_memory_gib",
+    "weights_dtype",
+    "autocast_dtype",
+    "use_vllm",
+    "vllm_mode",
+    "server_gpus",
+    "shared_server_gpus",
+    "gpu_trials",
+    "vllm_tensor_parallel_size",
+    "vllm_gpu_memory_utilization",
+    "vllm_max_model_length",
+    "max_prompt_length",
+    "prompt_tokens",
+    "max_completion_length",
+)
 Facts = dict[str, object]
 BLAMED = ("per_device_train_batch_size", "max_completion_length", "gpu_memory_gib")
 
 
 def _fitting_counts(s: Setting) -> int:
     # More GPUs per node do not help if the trainer is told the GPUs of a node.
-    known = s.architecture is not None and s.gpu_memory_gib is not None and s.framework.unit != "prompts"
+    known = (
+        s.architecture is not None
+        and s.gpu_memory_gib is not None
+        and s.framework.unit != "prompts"
+    )
     return by_trial(s, a_point_fits_the_gpu) if known else ALL_COUNTS
 
 
-@rule("GM101", "error", SEARCHED, _fitting_counts, of=EVERY, blames=BLAMED, what="{what}",
-      why="{needed}, and a GPU has {s.gpu_memory_gib:g} GiB{shared}", to=lambda s: _suggest(s),
-      instead="Take a smaller model, shorter completions, more GPUs with {sharding}, or larger ones.")  # fmt: skip
+@rule(
+    "GM101",
+    "error",
+    SEARCHED,
+    _fitting_counts,
+    of=EVERY,
+    blames=BLAMED,
+    what="{what}",
+    why="{needed}, and a GPU has {s.gpu_memory_gib:g} GiB{shared}",
+    to=lambda s: _suggest(s),
+    instead="Take a smaller model, shorter completions, more GPUs with {sharding}, or larger ones.",
+)
 def a_point_fits_the_gpu(s: Setting) -> Facts | None:
-    """The largest phase of a rank (load, generation, scoring, backward, optimizer step) must fit its GPU.
+    """The largest phase of a rank (load, generation, scoring, backward, optimizer step) must fit
+    its GPU.
 
-    Otherwise torch raises OutOfMemoryError, minutes or hours after the job began. Estimated from the model's shape alone,
-    see docs/explanation/memory.md. It is an error if even the lower end of the estimate's interval is more than the GPU has.
-    The fixes fit by the estimate itself. They come in the order in which they cost least: smaller micro-batches at the same
-    effective batch, a smaller share for vLLM, gradient checkpointing, LoRA, sharding, and fewer generations last.
+    Otherwise torch raises OutOfMemoryError, minutes or hours after the job began. Estimated from
+    the model's shape alone, see docs/explanation/memory.md. It is an error if even the lower end of
+    the estimate's interval is more than the GPU has. The fixes fit by the estimate itself. They
+    come in the order in which they cost least: smaller micro-batches at the same effective batch, a
+    smaller share for vLLM, gradient checkpointing, LoRA, sharding, and fewer generations last.
     """
     memory = _known(s)
     limit = (s.gpu_memory_gib or 0) * GIB
@@ -49,19 +80,31 @@ def a_point_fits_the_gpu(s: Setting) -> Facts | None:
     return {"what": _what(s), "needed": _needs(memory), "shared": _shared(s)}
 
 
-@rule("GM102", "error", ENGINE_READS, blames=("vllm_gpu_memory_utilization", "vllm_max_model_length", "gpu_memory_gib"),
-      why="vLLM's share of a GPU is {share:.1f} of {s.gpu_memory_gib:g} GiB, and it needs {needed:.1f} to start: {weights:.1f} "
-          "of weights, {cache:.1f} of keys and values for one sequence of {tokens:,} tokens, about {own:g} of its own",
-      instead="Set a larger {vllm_gpu_memory_utilization} or {vllm_tensor_parallel_size}, or a smaller {vllm_max_model_length}.",
-      to=lambda s: _suggest_shares(s))  # fmt: skip
+@rule(
+    "GM102",
+    "error",
+    ENGINE_READS,
+    blames=("vllm_gpu_memory_utilization", "vllm_max_model_length", "gpu_memory_gib"),
+    why="vLLM's share of a GPU is {share:.1f} of {s.gpu_memory_gib:g} GiB, and it needs "
+    "{needed:.1f} to start: {weights:.1f} "
+    "of weights, {cache:.1f} of keys and values for one sequence of {tokens:,} tokens, about "
+    "{own:g} of its own",
+    instead=(
+        "Set a larger {vllm_gpu_memory_utilization} or {vllm_tensor_parallel_size}, or a "
+        "smaller {vllm_max_model_length}."
+    ),
+    to=lambda s: _suggest_shares(s),
+)
 def the_share_of_vllm_holds_the_model(s: Setting) -> Facts | None:
-    """vLLM's share of each GPU must hold the weights, keys and values of one longest sequence, and the engine itself.
+    """vLLM's share of each GPU must hold the weights, keys and values of one longest sequence, and
+    the engine itself.
 
-    Weights and keys are divided by ``vllm_tensor_parallel_size``. The longest sequence is ``vllm_max_model_length``, or the
-    model's own maximum: 40,960 tokens for Qwen3. vLLM 0.31 ends at its start: "To serve at least one request with the
-    model's max seq len (40960), 4.38 GiB KV cache is needed", or "No available memory for the cache blocks". A sweep of ours
-    takes the longest prompt and a completion. TRL before 0.26 took ``max_prompt_length`` and a completion. About 1 GiB is
-    assumed for activations, a step's logits and CUDA graphs.
+    Weights and keys are divided by ``vllm_tensor_parallel_size``. The longest sequence is
+    ``vllm_max_model_length``, or the model's own maximum: 40,960 tokens for Qwen3. vLLM 0.31 ends
+    at its start: "To serve at least one request with the model's max seq len (40960), 4.38 GiB KV
+    cache is needed", or "No available memory for the cache blocks". A sweep of ours takes the
+    longest prompt and a completion. TRL before 0.26 took ``max_prompt_length`` and a completion.
+    About 1 GiB is assumed for activations, a step's logits and CUDA graphs.
     """
     engine = find_engine(s)
     if engine is None or engine.needed <= engine.share:
@@ -72,7 +115,9 @@ def the_share_of_vllm_holds_the_model(s: Setting) -> Facts | None:
 
 
 def _suggest_shares(s: Setting) -> Iterator[dict[str, Any]]:
-    """Suggest shorter sequences if the model's own maximum counts, larger shares in steps of 0.05, more tensor parallel ranks."""
+    """Suggest shorter sequences if the model's own maximum counts, larger shares in steps of 0.05,
+    more tensor parallel ranks.
+    """
     engine = find_engine(s)
     if engine is None:
         return
@@ -80,15 +125,29 @@ def _suggest_shares(s: Setting) -> Iterator[dict[str, Any]]:
     if s.vllm_max_model_length is None and s.version >= OWN_LENGTH and own < engine.tokens:
         yield {"vllm_max_model_length": own}
     shares = (n / 20 for n in range(1, 19))
-    yield from ({"vllm_gpu_memory_utilization": n} for n in shares if n * GIB * (s.gpu_memory_gib or 0) > engine.share)
-    yield from ({"vllm_tensor_parallel_size": n} for n in (2, 4, 8) if n > s.vllm_tensor_parallel_size)
+    yield from (
+        {"vllm_gpu_memory_utilization": n}
+        for n in shares
+        if n * GIB * (s.gpu_memory_gib or 0) > engine.share
+    )
+    yield from (
+        {"vllm_tensor_parallel_size": n} for n in (2, 4, 8) if n > s.vllm_tensor_parallel_size
+    )
 
 
-@rule("GM201", "warning", SEARCHED, of=EVERY, blames=BLAMED, what="{what}",
-      why="{needed}, so it may not fit a GPU's {s.gpu_memory_gib:g} GiB{shared}",
-      instead="Smaller micro-batches or gradient checkpointing would make it safe.")  # fmt: skip
+@rule(
+    "GM201",
+    "warning",
+    SEARCHED,
+    of=EVERY,
+    blames=BLAMED,
+    what="{what}",
+    why="{needed}, so it may not fit a GPU's {s.gpu_memory_gib:g} GiB{shared}",
+    instead="Smaller micro-batches or gradient checkpointing would make it safe.",
+)
 def a_point_leaves_some_memory_free(s: Setting) -> Facts | None:
-    """A GPU with a memory inside the estimate's interval may be too small: the estimate is not a measurement.
+    """A GPU with a memory inside the estimate's interval may be too small: the estimate is not a
+    measurement.
 
     The interval adds up the possible error of each part (docs/explanation/memory.md).
     """
@@ -99,31 +158,64 @@ def a_point_leaves_some_memory_free(s: Setting) -> Facts | None:
     return {"what": _what(s), "needed": _needs(memory), "shared": _shared(s)}
 
 
-@rule("GM202", "warning", ("sharding", "processes", "given"), blames=("sharding", "processes"),
-      why="{processes=} has no rank to share with", instead="Set {sharding}=none, or more processes.")  # fmt: skip
+@rule(
+    "GM202",
+    "warning",
+    ("sharding", "processes", "given"),
+    blames=("sharding", "processes"),
+    why="{processes=} has no rank to share with",
+    instead="Set {sharding}=none, or more processes.",
+)
 def what_is_sharded_has_several_ranks(s: Setting) -> bool:
     """Sharding divides states among the ranks of a trial, so a single rank gains nothing from it.
 
-    A launch that only names a file of accelerate is not told: one file serves launches on one GPU and on several.
+    A launch that only names a file of accelerate is not told: one file serves launches on one GPU
+    and on several.
     """
     if s.given and "sharding" not in s.given:
         return False
     return s.sharding != "none" and s.processes is not None and s.processes <= 1
 
 
-@rule("GM204", "warning", ("sharding", "loads_on_every_rank", "processes", "nodes", "gpus_per_node", "server_gpus",
-                          "host_memory_gib", "architecture", "beta", "lora"), blames=("host_memory_gib", "sharding"),
-      why="{ranks} of a node load {models} of {weights:.0f} GiB in float32 before it is divided: {needed:.0f} GiB of main memory",
-      instead="Set {host_memory_gib}={enough:.0f} or more, or {sharding}=zero3, which divides weights as it loads.")  # fmt: skip
+@rule(
+    "GM204",
+    "warning",
+    (
+        "sharding",
+        "loads_on_every_rank",
+        "processes",
+        "nodes",
+        "gpus_per_node",
+        "server_gpus",
+        "host_memory_gib",
+        "architecture",
+        "beta",
+        "lora",
+    ),
+    blames=("host_memory_gib", "sharding"),
+    why=(
+        "{ranks} of a node load {models} of {weights:.0f} GiB in float32 before it is divided: "
+        "{needed:.0f} GiB of main memory"
+    ),
+    instead=(
+        "Set {host_memory_gib}={enough:.0f} or more, or {sharding}=zero3, which divides "
+        "weights as it loads."
+    ),
+)
 def the_model_fits_main_memory(s: Setting) -> Facts | None:
     """FSDP loads the whole model into the main memory of ranks, in float32, before it divides it.
 
-    Every rank of a node does, unless ``cpu_ram_efficient_loading`` leaves it to the first one; a reference model is loaded as
-    well. A 7B model on 8 ranks takes 227 GiB; beyond the job's memory the kernel kills it. ZeRO-3 divides weights as it
-    loads them. Sources: transformers 5.23 training_args.py (fsdp_config), accelerate 1.15 utils/fsdp_utils.py
-    fsdp2_prepare_model.
+    Every rank of a node does, unless ``cpu_ram_efficient_loading`` leaves it to the first one; a
+    reference model is loaded as well. A 7B model on 8 ranks takes 227 GiB; beyond the job's memory
+    the kernel kills it. ZeRO-3 divides weights as it loads them. Sources: transformers 5.23
+    training_args.py (fsdp_config), accelerate 1.15 utils/fsdp_utils.py fsdp2_prepare_model.
     """
-    if s.sharding != "fsdp" or s.host_memory_gib is None or s.architecture is None or s.processes is None:
+    if (
+        s.sharding != "fsdp"
+        or s.host_memory_gib is None
+        or s.architecture is None
+        or s.processes is None
+    ):
         return None
     models = 2 if s.beta != 0 and not s.lora else 1
     ranks = min(s.processes, s.gpus_per_node or s.processes) if loads_on_every_rank(s) else 1
@@ -133,17 +225,33 @@ def the_model_fits_main_memory(s: Setting) -> Facts | None:
         return None
     loading = "one rank" if ranks == 1 else f"{ranks} ranks"
     loaded = "a model" if models == 1 else "a model and its reference"
-    return {"ranks": loading, "models": loaded, "weights": weights, "needed": needed, "enough": needed * 1.2}
+    return {
+        "ranks": loading,
+        "models": loaded,
+        "weights": weights,
+        "needed": needed,
+        "enough": needed * 1.2,
+    }
 
 
-@rule("GM206", "warning", (*HOST_READS, "host_memory_gib"), blames=("host_memory_gib",),
-      why="a node keeps about {needed:.0f} GiB in main memory ({parts}), apart from what its processes need",
-      instead="Set {host_memory_gib}={enough:.0f} or more, or keep less in main memory.")  # fmt: skip
+@rule(
+    "GM206",
+    "warning",
+    (*HOST_READS, "host_memory_gib"),
+    blames=("host_memory_gib",),
+    why=(
+        "a node keeps about {needed:.0f} GiB in main memory ({parts}), apart from what its "
+        "processes need"
+    ),
+    instead="Set {host_memory_gib}={enough:.0f} or more, or keep less in main memory.",
+)
 def what_is_offloaded_fits_main_memory(s: Setting) -> Facts | None:
-    """States that are offloaded, and the weights of a vLLM that sleeps, must fit the main memory of a node.
+    """States that are offloaded, and the weights of a vLLM that sleeps, must fit the main memory of
+    a node.
 
-    ``trainer.offload`` keeps optimizer states (8 bytes per parameter in float32) and weights there. vLLM's sleep mode copies its
-    weights there. Beyond the job's memory the kernel kills it. See docs/explanation/memory.md; loading is GM204's.
+    ``trainer.offload`` keeps optimizer states (8 bytes per parameter in float32) and weights there.
+    vLLM's sleep mode copies its weights there. Beyond the job's memory the kernel kills it. See
+    docs/explanation/memory.md; loading is GM204's.
     """
     if s.host_memory_gib is None:
         return None
@@ -155,17 +263,29 @@ def what_is_offloaded_fits_main_memory(s: Setting) -> Facts | None:
     return {"needed": host.kept / GIB, "parts": parts, "enough": host.peak / GIB * 1.1}
 
 
-@rule("GM205", "warning", ("gpu", "weights_dtype", "autocast_dtype"), blames=("weights_dtype", "gpu"),
-      what="{weights_dtype=}{under}",
-      why="a {s.gpu} has no bfloat16 arithmetic: torch emulates it, many times slower, and vLLM refuses it",
-      instead="Train in float32, or use GPUs from Ampere (A100, A10, RTX 3090) on.")  # fmt: skip
+@rule(
+    "GM205",
+    "warning",
+    ("gpu", "weights_dtype", "autocast_dtype"),
+    blames=("weights_dtype", "gpu"),
+    what="{weights_dtype=}{under}",
+    why=(
+        "a {s.gpu} has no bfloat16 arithmetic: torch emulates it, many times slower, and vLLM "
+        "refuses it"
+    ),
+    instead="Train in float32, or use GPUs from Ampere (A100, A10, RTX 3090) on.",
+)
 def the_gpu_computes_in_bfloat16(s: Setting) -> Facts | None:
     """GPUs before Ampere (V100, T4) have no arithmetic for bfloat16.
 
-    torch.cuda.is_bf16_supported() counts its emulation, so transformers says nothing. vLLM: "Bfloat16 is only supported on
-    GPUs with compute capability of at least 8.0."
+    torch.cuda.is_bf16_supported() counts its emulation, so transformers says nothing. vLLM:
+    "Bfloat16 is only supported on GPUs with compute capability of at least 8.0."
     """
-    if s.gpu is None or has_bfloat16(s.gpu) or "bfloat16" not in (s.weights_dtype, s.autocast_dtype):
+    if (
+        s.gpu is None
+        or has_bfloat16(s.gpu)
+        or "bfloat16" not in (s.weights_dtype, s.autocast_dtype)
+    ):
         return None
     return {"under": "" if s.weights_dtype == "bfloat16" else " under bfloat16 autocast"}
 
@@ -181,12 +301,18 @@ def _what(s: Setting) -> str:
     known = find_prompt(s)
     prompt = f"{ASSUMED_PROMPT_TOKENS} (assumed)" if known is None else str(known)
     size, length = "per_device_train_batch_size", "max_completion_length"
-    return f"{s.key(size)}={getattr(s, size)} with {s.key(length)}={getattr(s, length)} and prompts of {prompt} tokens"
+    return (
+        f"{s.key(size)}={getattr(s, size)} with {s.key(length)}={getattr(s, length)} and "
+        f"prompts of {prompt} tokens"
+    )
 
 
 def _needs(memory: Memory) -> str:
     low, high = memory.low / GIB, memory.high / GIB
-    return f"needs about {memory.peak / GIB:.1f} GiB, between {low:.1f} and {high:.1f} ({memory.peak_phase})"
+    return (
+        f"needs about {memory.peak / GIB:.1f} GiB, between {low:.1f} and {high:.1f} "
+        f"({memory.peak_phase})"
+    )
 
 
 def _shared(s: Setting) -> str:
@@ -203,13 +329,23 @@ def _suggest(s: Setting) -> Iterator[dict[str, Any]]:
 
 
 def _changes(s: Setting) -> Iterator[dict[str, Any]]:
-    """Yield single changes first, then with smaller micro-batches. If a step is sized in prompts, micro-batches alone keep it."""
+    """Yield single changes first, then with smaller micro-batches. If a step is sized in prompts,
+    micro-batches alone keep it.
+    """
     if s.framework.unit == "prompts":
-        smaller = (n for n in range(s.per_device_train_batch_size - 1, 0, -1) if s.per_device_train_batch_size % n == 0)
+        smaller = (
+            n
+            for n in range(s.per_device_train_batch_size - 1, 0, -1)
+            if s.per_device_train_batch_size % n == 0
+        )
         yield from ({"per_device_train_batch_size": n} for n in smaller)
         return
     sizes, shares = list(_smaller(s)), list(_smaller_shares(s))
-    others = [change for change in ({"gradient_checkpointing": True}, {"lora": True}) if not _has(s, change)]
+    others = [
+        change
+        for change in ({"gradient_checkpointing": True}, {"lora": True})
+        if not _has(s, change)
+    ]
     yield from sizes
     yield from shares
     yield from ({**size, **share} for share in shares for size in sizes)
@@ -221,14 +357,22 @@ def _changes(s: Setting) -> Iterator[dict[str, Any]]:
     if s.sharding == "none" and (s.processes or 1) > 1:
         yield from ({"sharding": sharding} for sharding in ("zero2", "fsdp", "zero3"))
         yield from ({**size, "gradient_checkpointing": True, "sharding": "fsdp"} for size in sizes)
-    yield from ({"num_generations": n} for n in range(s.num_generations - 1, FEWEST_GENERATIONS - 1, -1))
+    yield from (
+        {"num_generations": n} for n in range(s.num_generations - 1, FEWEST_GENERATIONS - 1, -1)
+    )
 
 
 def _smaller_shares(s: Setting) -> Iterator[dict[str, Any]]:
-    """Yield smaller shares of a GPU for a vLLM inside training, the largest first, in which it still starts."""
+    """Yield smaller shares of a GPU for a vLLM inside training, the largest first, in which it
+    still starts.
+    """
     if s.vllm_mode == "colocate" and (engine := find_engine(s)) is not None:
         whole, shares = (s.gpu_memory_gib or 0) * GIB, (n / 20 for n in range(18, 0, -1))
-        yield from ({"vllm_gpu_memory_utilization": n} for n in shares if engine.needed <= n * whole < engine.share)
+        yield from (
+            {"vllm_gpu_memory_utilization": n}
+            for n in shares
+            if engine.needed <= n * whole < engine.share
+        )
 
 
 def _has(s: Setting, change: dict[str, Any]) -> bool:
@@ -236,7 +380,9 @@ def _has(s: Setting, change: dict[str, Any]) -> bool:
 
 
 def _smaller(s: Setting) -> Iterator[dict[str, Any]]:
-    """Yield smaller micro-batches, the largest first. More accumulation keeps the effective batch and the rollout."""
+    """Yield smaller micro-batches, the largest first. More accumulation keeps the effective batch
+    and the rollout.
+    """
     size, accumulation = s.per_device_train_batch_size, s.gradient_accumulation_steps
     if "per_device_train_batch_size" in s.auto:
         yield from ({"max_per_device_train_batch_size": n} for n in range(size - 1, 0, -1))
@@ -251,7 +397,17 @@ def _smaller(s: Setting) -> Iterator[dict[str, Any]]:
 
 
 def _shorter_rollouts(s: Setting) -> Iterator[dict[str, Any]]:
-    """Yield several rollouts per optimizer step: fewer completions are generated at once for the same effective batch."""
+    """Yield several rollouts per optimizer step: fewer completions are generated at once for the
+    same effective batch.
+    """
     accumulation = min(s.gradient_accumulation_steps, 1024)
-    if s.num_iterations == 1 and s.steps_per_generation in (None, accumulation) and s.generation_batch_size is None:
-        yield from ({"steps_per_generation": n} for n in range(accumulation - 1, 0, -1) if accumulation % n == 0)
+    if (
+        s.num_iterations == 1
+        and s.steps_per_generation in (None, accumulation)
+        and s.generation_batch_size is None
+    ):
+        yield from (
+            {"steps_per_generation": n}
+            for n in range(accumulation - 1, 0, -1)
+            if accumulation % n == 0
+        )

@@ -1,7 +1,8 @@
-"""Define rules: a permanent code, a severity, the setting fields that the rule reads, a condition, and texts.
+"""Define rules: a permanent code, a severity, the setting fields that the rule reads, a condition,
+and texts.
 
-A rule on settings is a function that says whether the setting breaks it; its messages are templates next to it, and its
-docstring is its documentation:
+A rule on settings is a function that says whether the setting breaks it; its messages are templates
+next to it, and its docstring is its documentation:
 
     @rule("GL104", "error", ("temperature",), of=EVERY, blames=("temperature",),
           why="completions of a group must differ, so sampling needs a temperature above 0",
@@ -10,9 +11,10 @@ docstring is its documentation:
         '''At temperature 0 or below, transformers refuses to sample, ...'''
         return s.temperature <= 0
 
-In a template ``{beta}`` is the native key of a field, ``{beta=}`` key and value, ``{s.beta:g}`` a value, ``{trainer}`` the
-trainer's name. A condition that returns a mapping breaks the rule, and its items are available in the templates. If a message
-depends on more, the function returns a `Violation`.
+In a template ``{beta}`` is the native key of a field, ``{beta=}`` key and value, ``{s.beta:g}`` a
+value, ``{trainer}`` the trainer's name. A condition that returns a mapping breaks the rule, and its
+items are available in the templates. If a message depends on more, the function returns a
+`Violation`.
 """
 
 import re
@@ -26,8 +28,10 @@ from grporecipe.model.framework import FRAMEWORK_NAMES
 from grporecipe.model.recipe import Recipe
 from grporecipe.model.setting import TRL_FAMILY, TRL_FRAMEWORK, FrameworkTraits, Setting
 
-Severity = Literal["error", "warning", "note"]  # a note says what was not checked
-Change = dict[str, Any]  # setting field (of a recipe rule: native key) -> new value; None removes it
+# a note says what was not checked
+Severity = Literal["error", "warning", "note"]
+# setting field (of a recipe rule: native key) -> new value; None removes it
+Change = dict[str, Any]
 
 # Families in the order in which users meet them, with their topics.
 FAMILIES = {
@@ -45,9 +49,17 @@ FAMILIES = {
 }
 # The spelling of titles, which are function names.
 SPELLED = {
-    "kl": "KL", "vllm": "vLLM", "gpu": "GPU", "gpus": "GPUs", "grpo": "GRPO", "megatron": "Megatron",
-    "held_out": "held-out", "micro_": "micro-", "log_probabilities": "log-probabilities", "well_formed": "well-formed",
-}  # fmt: skip
+    "kl": "KL",
+    "vllm": "vLLM",
+    "gpu": "GPU",
+    "gpus": "GPUs",
+    "grpo": "GRPO",
+    "megatron": "Megatron",
+    "held_out": "held-out",
+    "micro_": "micro-",
+    "log_probabilities": "log-probabilities",
+    "well_formed": "well-formed",
+}
 
 
 @dataclass(frozen=True)
@@ -59,7 +71,8 @@ class Violation:
         why: the reason, without a full stop.
         instead: a sentence of advice.
         fields: the setting fields (of a recipe rule: native keys) to blame.
-        suggestions: changes that may repair it, verified before they are shown; iterated only when fixes are searched.
+        suggestions: changes that may repair it, verified before they are shown; iterated only when
+        fixes are searched.
         without_effect: fields whose change leaves training unchanged: a fix of these alone is safe.
         severity: of this finding of a recipe rule, if it differs from the rule's.
         certain: true in every release, so it counts if the version is unknown.
@@ -78,11 +91,14 @@ class Violation:
     may_be_new: bool = False
 
 
-Found = Violation | Mapping[str, object] | bool | None  # falsy: the rule is kept
+# falsy: the rule is kept
+Found = Violation | Mapping[str, object] | bool | None
 Find = Callable[[Setting], Found]
-MOST_PROCESSES = 64  # the largest number for which an unstated count is judged
+# the largest number for which an unstated count is judged
+MOST_PROCESSES = 64
 F = TypeVar("F", bound=Find)
-Counts = Callable[[Setting], int]  # a mask of numbers of processes, see `helpers`
+# a mask of numbers of processes, see `helpers`
+Counts = Callable[[Setting], int]
 Suggestions = Iterable[Change] | Callable[[Setting], Iterable[Change]]
 
 
@@ -121,7 +137,11 @@ class Words(dict[str, object]):
         s = self._s
         if name == "trainer":
             return s.trainer
-        return s.key(name) if not name.endswith("=") else f"{s.key(name[:-1])}={shown(getattr(s, name[:-1]))}"
+        return (
+            s.key(name)
+            if not name.endswith("=")
+            else f"{s.key(name[:-1])}={shown(getattr(s, name[:-1]))}"
+        )
 
 
 def shown(value: object) -> str:
@@ -174,7 +194,8 @@ class Rule(Documented):
     Args:
         reads: the setting fields that its verdict depends on.
         find: the condition: whether a setting breaks it.
-        counts: the numbers of processes that satisfy it, as a mask, for settings that state none. An error whose verdict
+        counts: the numbers of processes that satisfy it, as a mask, for settings that state none.
+        An error whose verdict
             depends on the processes has one.
         texts: templates of its messages; None if `find` returns a `Violation`.
 
@@ -205,7 +226,8 @@ class Problem:
     rule: Rule
     setting: Setting
     answer: Found
-    note: str = ""  # added to the reason
+    # added to the reason
+    note: str = ""
 
     @property
     def code(self) -> str:
@@ -230,12 +252,19 @@ class Problem:
 
 
 def by_trial(setting: Setting, judge: Callable[[Setting], object]) -> int:
-    """Return the counts that a rule accepts, by applying it to each. For rules that seldom apply."""
-    return sum(1 << (n - 1) for n in range(1, MOST_PROCESSES + 1) if not judge(setting.replace({"processes": n})))
+    """Return the counts that a rule accepts, by applying it to each. For rules that seldom
+    apply.
+    """
+    return sum(
+        1 << (n - 1)
+        for n in range(1, MOST_PROCESSES + 1)
+        if not judge(setting.replace({"processes": n}))
+    )
 
 
 REGISTRY: dict[str, Rule] = {}
-VARIANTS: dict[str, list[tuple[frozenset[str], Any]]] = {}  # by code: frameworks that judge a rule in another way
+# by code: frameworks that judge a rule in another way
+VARIANTS: dict[str, list[tuple[frozenset[str], Any]]] = {}
 
 
 def rule(
@@ -256,8 +285,8 @@ def rule(
 ) -> Callable[[F], F]:
     """Register a rule under its permanent code; see the module's docstring.
 
-    Title and text default to the function's name and docstring. ``counts="by trial"`` applies the rule to each
-    number of processes.
+    Title and text default to the function's name and docstring. ``counts="by trial"`` applies the
+    rule to each number of processes.
     """
     texts = Texts(blames, why, instead, what, to, harmless) if why else None
 
@@ -265,9 +294,16 @@ def rule(
         assert code not in REGISTRY, f"{code} is taken"
         masks = partial(by_trial, judge=find) if counts == "by trial" else counts
         REGISTRY[code] = Rule(
-            code=code, severity=severity, of=of, name=title or find.__name__, text=text or find.__doc__ or "",
-            reads=frozenset(reads), find=find, counts=masks, texts=texts,
-        )  # fmt: skip
+            code=code,
+            severity=severity,
+            of=of,
+            name=title or find.__name__,
+            text=text or find.__doc__ or "",
+            reads=frozenset(reads),
+            find=find,
+            counts=masks,
+            texts=texts,
+        )
         choose.cache_clear()
         return find
 
@@ -275,7 +311,8 @@ def rule(
 
 
 def variant(code: str, of: frozenset[str], condition: "Find | RecipeJudge") -> None:
-    """Register another condition of some frameworks for a rule whose code, severity and documentation they share.
+    """Register another condition of some frameworks for a rule whose code, severity and
+    documentation they share.
 
     For a rule on settings, it reads the same fields, and accepts the same numbers of processes.
     """
@@ -286,14 +323,19 @@ def variant(code: str, of: frozenset[str], condition: "Find | RecipeJudge") -> N
 
 def _own_condition(code: str, framework: FrameworkTraits) -> Any:
     """Return a framework's own condition for a rule, or None."""
-    return next((own for of, own in VARIANTS.get(code, ()) if not of.isdisjoint(framework.labels)), None)
+    return next(
+        (own for of, own in VARIANTS.get(code, ()) if not of.isdisjoint(framework.labels)), None
+    )
 
 
 @lru_cache(maxsize=256)
 def choose(
-    ignore: tuple[str, ...] = (), select: tuple[str, ...] = (), framework: FrameworkTraits = TRL_FRAMEWORK
+    ignore: tuple[str, ...] = (),
+    select: tuple[str, ...] = (),
+    framework: FrameworkTraits = TRL_FRAMEWORK,
 ) -> tuple[Rule, ...]:
-    """Return the rules of a framework that are on, by code: those selected (or all), without those ignored.
+    """Return the rules of a framework that are on, by code: those selected (or all), without those
+    ignored.
 
     Both take codes (``GB101``) and families (``GB``).
     """
@@ -314,9 +356,11 @@ RecipeJudge = Callable[[Recipe], Iterable[Violation]]
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class RecipeRule(Documented):
-    """A rule on the recipe itself, for what no setting can express: keys, versions, overwritten values.
+    """A rule on the recipe itself, for what no setting can express: keys, versions, overwritten
+    values.
 
-    ``by_release``: its findings depend on the release. If the version is unknown, GV110 reports them in one warning.
+    ``by_release``: its findings depend on the release. If the version is unknown, GV110 reports
+    them in one warning.
     """
 
     judge: RecipeJudge
@@ -329,7 +373,8 @@ RECIPE_RULES: dict[str, RecipeRule] = {}
 def recipe_rule(
     code: str, severity: Severity, of: frozenset[str] = TRL_FAMILY, *, by_release: bool = False
 ) -> Callable[[RecipeJudge], RecipeJudge]:
-    """Register a rule on recipes under its permanent code; in its findings ``fields`` are native keys.
+    """Register a rule on recipes under its permanent code; in its findings ``fields`` are native
+    keys.
 
     ``by_release`` marks a rule whose findings depend on the framework's release (see `RecipeRule`).
     """
@@ -338,9 +383,14 @@ def recipe_rule(
         assert code not in REGISTRY, f"{code} is taken"
         assert code not in RECIPE_RULES, f"{code} is taken"
         RECIPE_RULES[code] = RecipeRule(
-            code=code, severity=severity, of=of, name=judge.__name__, text=judge.__doc__ or "", judge=judge,
+            code=code,
+            severity=severity,
+            of=of,
+            name=judge.__name__,
+            text=judge.__doc__ or "",
+            judge=judge,
             by_release=by_release,
-        )  # fmt: skip
+        )
         choose_for_recipes.cache_clear()
         return judge
 

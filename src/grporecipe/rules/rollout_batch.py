@@ -1,9 +1,11 @@
-"""GB, GS, GD, GT and GL of frameworks that size a rollout and a step in prompts, and count steps in rollouts.
+"""GB, GS, GD, GT and GL of frameworks that size a rollout and a step in prompts, and count steps in
+rollouts.
 
-Symbols: P prompts per rollout, p prompts per optimizer step, G completions per prompt, W processes, R data ranks; R is W without
-those that share a sequence or a model; m completions per micro-batch, g = floor(p G / R) completions per step and rank.
-Sources: EasyR1 0.3.3 verl/trainer/ray_trainer.py, verl/trainer/data_loader.py, verl/trainer/core_algos.py
-(compute_policy_loss), verl/workers/fsdp_workers.py (_init_dist_mesh, _build_rollout; one scheduler step an update_actor);
+Symbols: P prompts per rollout, p prompts per optimizer step, G completions per prompt, W processes,
+R data ranks; R is W without those that share a sequence or a model; m completions per micro-batch,
+g = floor(p G / R) completions per step and rank. Sources: EasyR1 0.3.3 verl/trainer/ray_trainer.py,
+verl/trainer/data_loader.py, verl/trainer/core_algos.py (compute_policy_loss),
+verl/workers/fsdp_workers.py (_init_dist_mesh, _build_rollout; one scheduler step an update_actor);
 verl 0.9.1 utils/config.py (validate_config), workers/config/actor.py, workers/engine_workers.py,
 trainer/ppo/v1/trainer_base.py, trainer/ppo/core_algos.py.
 """
@@ -16,18 +18,40 @@ from grporecipe.rules.batch import COUNTS_SOMETHING, SIZES, judgeable
 from grporecipe.rules.helpers import ALL_COUNTS, each, multiples, named, near, no_field
 from grporecipe.rules.registry import Change, Violation, rule
 
-SHARED = ("tensor_parallel_size", "sequence_parallel_size", "context_parallel_size", "pipeline_parallel_size")
+SHARED = (
+    "tensor_parallel_size",
+    "sequence_parallel_size",
+    "context_parallel_size",
+    "pipeline_parallel_size",
+)
 SPLIT = ("processes", *SHARED)
-SIZED = ("num_generations", "prompts_per_rollout", "prompts_per_step", "per_device_train_batch_size")
-COUNTED = (*SIZED, "num_iterations", "experience_batch_size", "reference_batch_size", "prompts_per_generation")
-GROUPED = ("grpo", "rloo", "grpo_passk", "grpo_vectorized", "rloo_vectorized", "gdpo")  # these compare within a group
+SIZED = (
+    "num_generations",
+    "prompts_per_rollout",
+    "prompts_per_step",
+    "per_device_train_batch_size",
+)
+COUNTED = (
+    *SIZED,
+    "num_iterations",
+    "experience_batch_size",
+    "reference_batch_size",
+    "prompts_per_generation",
+)
+# these compare within a group
+GROUPED = ("grpo", "rloo", "grpo_passk", "grpo_vectorized", "rloo_vectorized", "gdpo")
 Facts = dict[str, object]
 
 
 def shared(s: Setting) -> int:
     """Return the number of processes that work on one data rank's completions together."""
     product = 1
-    for size in (s.tensor_parallel_size, s.sequence_parallel_size, s.context_parallel_size, s.pipeline_parallel_size):
+    for size in (
+        s.tensor_parallel_size,
+        s.sequence_parallel_size,
+        s.context_parallel_size,
+        s.pipeline_parallel_size,
+    ):
         product *= max(size, 1)
     return product
 
@@ -39,7 +63,12 @@ def ranks(s: Setting) -> int | None:
 
 def is_sized(s: Setting) -> bool:
     """Return whether all sizes are set and at least one. GB301 reports what is not."""
-    sizes = (s.num_generations, s.prompts_per_rollout, s.prompts_per_step, s.per_device_train_batch_size)
+    sizes = (
+        s.num_generations,
+        s.prompts_per_rollout,
+        s.prompts_per_step,
+        s.per_device_train_batch_size,
+    )
     return all(size is not None and size > 0 for size in sizes)
 
 
@@ -65,57 +94,105 @@ def per_rank(s: Setting) -> int:
 
 def on_ranks(s: Setting) -> str:
     """Describe the processes, if some of them share their data."""
-    return f"{s.processes} processes" + (f" / {shared(s)} that share a sequence or a model" if shared(s) > 1 else "")
+    return f"{s.processes} processes" + (
+        f" / {shared(s)} that share a sequence or a model" if shared(s) > 1 else ""
+    )
 
 
-rule("GB301", "error", COUNTED, of=IN_PROMPTS, title="sizes in prompts are positive",
-     text="""Prompts a rollout and a step, completions per prompt and a micro-batch, and passes count something: at least 1.
+rule(
+    "GB301",
+    "error",
+    COUNTED,
+    of=IN_PROMPTS,
+    title="sizes in prompts are positive",
+    text="""Prompts a rollout and a step, completions per prompt and a micro-batch, and passes count
+    something: at least 1.
 
     EasyR1 and verl fail on 0 with a division by zero, or take no step at all.
-    """)(no_field(COUNTED, lambda s, _, value: value < 1 and s.prompts_per_rollout is not None,
-                  COUNTS_SOMETHING, "Set {}=1 or more.",
-                  lambda name: each(name, (1, 2, 4, 8, 16, 32, 64, 128, 256, 512))))  # fmt: skip
+    """,
+)(
+    no_field(
+        COUNTED,
+        lambda s, _, value: value < 1 and s.prompts_per_rollout is not None,
+        COUNTS_SOMETHING,
+        "Set {}=1 or more.",
+        lambda name: each(name, (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)),
+    )
+)
 
 
-@rule("GB302", "error", ("framework", "num_generations", "advantage_estimator"), of=IN_PROMPTS,
-      blames=("num_generations", "advantage_estimator"),
-      why="{s.advantage_estimator} compares completions of the same prompt; with one of them {consequence}",
-      instead="Set {num_generations}=8, a usual size.",
-      to=each("num_generations", (8, 4, 5, 16, 2, 6, 3, 12, 10, 32)))  # fmt: skip
+@rule(
+    "GB302",
+    "error",
+    ("framework", "num_generations", "advantage_estimator"),
+    of=IN_PROMPTS,
+    blames=("num_generations", "advantage_estimator"),
+    why=(
+        "{s.advantage_estimator} compares completions of the same prompt; with one of them "
+        "{consequence}"
+    ),
+    instead="Set {num_generations}=8, a usual size.",
+    to=each("num_generations", (8, 4, 5, 16, 2, 6, 3, 12, 10, 32)),
+)
 def a_group_of_prompts_has_two(s: Setting) -> Facts | None:
     """GRPO and RLOO compare the completions of a prompt, so they need at least two.
 
-    EasyR1 refuses 1: "GRPO and RLOO algorithm need `config.worker.rollout.n > 1`." verl, where 1 is the default, says
-    nothing: a group of one has mean 0 and deviation 1, so the advantage is the reward itself, without a baseline.
+    EasyR1 refuses 1: "GRPO and RLOO algorithm need `config.worker.rollout.n > 1`." verl, where 1 is
+    the default, says nothing: a group of one has mean 0 and deviation 1, so the advantage is the
+    reward itself, without a baseline.
     """
     return find_lone_completion(s, "there is nothing to compare")
 
 
 def find_lone_completion(s: Setting, consequence: str) -> Facts | None:
-    """Find a group of one completion if the estimator compares within groups, and describe the consequence."""
-    return {"consequence": consequence} if s.num_generations == 1 and s.advantage_estimator in GROUPED else None
+    """Find a group of one completion if the estimator compares within groups, and describe the
+    consequence.
+    """
+    return (
+        {"consequence": consequence}
+        if s.num_generations == 1 and s.advantage_estimator in GROUPED
+        else None
+    )
 
 
-@rule("GB312", "error", ("unsolved",), of=IN_PROMPTS, blames=("num_generations",),
-      why="{s.framework.name} counts prompts, and these sizes are no whole prompts per step and whole steps per rollout",
-      instead="Set batch=auto with batch.prompts_per_step, or sizes that are multiples of the generations.")  # fmt: skip
+@rule(
+    "GB312",
+    "error",
+    ("unsolved",),
+    of=IN_PROMPTS,
+    blames=("num_generations",),
+    why=(
+        "{s.framework.name} counts prompts, and these sizes are no whole prompts per step and "
+        "whole steps per rollout"
+    ),
+    instead=(
+        "Set batch=auto with batch.prompts_per_step, or sizes that are multiples of the "
+        "generations."
+    ),
+)
 def the_sizes_can_be_said_in_prompts(s: Setting) -> bool:
     """A step holds whole groups, a rollout whole steps, and a step divides among the data ranks.
 
-    Sizes in completions (``batch=...`` of a sweep) are written in prompts for EasyR1 and verl, which count prompts. Sizes
-    that do not divide evenly would silently become others.
+    Sizes in completions (``batch=...`` of a sweep) are written in prompts for EasyR1 and verl,
+    which count prompts. Sizes that do not divide evenly would silently become others.
     """
     return "prompts_per_rollout" in s.unsolved
 
 
-@rule("GS301", "error", ("framework", "prompts_per_rollout", "prompts_per_generation", "train_prompts"), of=IN_PROMPTS,
-      blames=("prompts_per_rollout", "train_prompts"),
-      why="there are only {s.train_prompts} training prompts, so not one rollout is filled",
-      instead="Choose at most {s.train_prompts} prompts per rollout.")  # fmt: skip
+@rule(
+    "GS301",
+    "error",
+    ("framework", "prompts_per_rollout", "prompts_per_generation", "train_prompts"),
+    of=IN_PROMPTS,
+    blames=("prompts_per_rollout", "train_prompts"),
+    why="there are only {s.train_prompts} training prompts, so not one rollout is filled",
+    instead="Choose at most {s.train_prompts} prompts per rollout.",
+)
 def the_prompts_fill_a_rollout(s: Setting) -> bool:
     """The training prompts must fill at least one rollout (with EasyR1, one portion of it).
 
-    EasyR1 fails with a bare AssertionError, verl with a ZeroDivisionError after its first validation.
+    EasyR1 fails with a bare AssertionError, verl with a ZeroDivisionError after its first
+    validation.
     """
     return is_unfilled(s, s.prompts_per_rollout)
 
@@ -125,58 +202,107 @@ def is_unfilled(s: Setting, needed: int | None) -> bool:
     return s.train_prompts is not None and needed is not None and s.train_prompts < needed
 
 
-@rule("GD301", "warning", ("prompts_per_rollout", "train_prompts"), of=IN_PROMPTS,
-      blames=("prompts_per_rollout", "train_prompts"),
-      why="{lost} of {s.train_prompts} prompts ({share:.0%}) fill no rollout and are left out in each epoch",
-      instead="Choose a number that divides {s.train_prompts} with a smaller rest.")  # fmt: skip
+@rule(
+    "GD301",
+    "warning",
+    ("prompts_per_rollout", "train_prompts"),
+    of=IN_PROMPTS,
+    blames=("prompts_per_rollout", "train_prompts"),
+    why=(
+        "{lost} of {s.train_prompts} prompts ({share:.0%}) fill no rollout and are left out in "
+        "each epoch"
+    ),
+    instead="Choose a number that divides {s.train_prompts} with a smaller rest.",
+)
 def most_prompts_are_used(s: Setting) -> Facts | None:
-    """Every epoch leaves out the D mod P prompts that fill no rollout; reported from a tenth of the data."""
+    """Every epoch leaves out the D mod P prompts that fill no rollout; reported from a tenth of the
+    data.
+    """
     prompts, known = s.prompts_per_rollout, s.train_prompts
-    if prompts is None or known is None or prompts < 1 or known < prompts or known % prompts * 10 < known:
+    if (
+        prompts is None
+        or known is None
+        or prompts < 1
+        or known < prompts
+        or known % prompts * 10 < known
+    ):
         return None
     return {"lost": known % prompts, "share": known % prompts / known}
 
 
-NOTICEABLE = 0.05  # share of a training
+# share of a training
+NOTICEABLE = 0.05
 
 
-@rule("GS302", "warning", (*SIZES, *planning.TOTAL_STEPS_READS, "unsolved", "warmup_steps"), of=IN_PROMPTS,
-      blames=("warmup_steps",), what="{warmup_steps} is set",
-      why="the learning rate changes once per rollout and starts at 0, so {wasted} trained at 0: {share:.0%} of all",
-      instead="Leave the warmup out, or take one rollout more.")  # fmt: skip
+@rule(
+    "GS302",
+    "warning",
+    (*SIZES, *planning.TOTAL_STEPS_READS, "unsolved", "warmup_steps"),
+    of=IN_PROMPTS,
+    blames=("warmup_steps",),
+    what="{warmup_steps} is set",
+    why=(
+        "the learning rate changes once per rollout and starts at 0, so {wasted} trained at 0: "
+        "{share:.0%} of all"
+    ),
+    instead="Leave the warmup out, or take one rollout more.",
+)
 def the_first_rollout_is_learned_from(s: Setting) -> Facts | None:
-    """A warmup starts at a learning rate of 0, and the rate changes once per rollout, so the first rollout is wasted.
+    """A warmup starts at a learning rate of 0, and the rate changes once per rollout, so the first
+    rollout is wasted.
 
-    With U optimizer steps per rollout all U of them are taken at 0, and the warmup is a staircase. Reported if the first
-    rollout is at least a twentieth of all steps, where their number is known.
+    With U optimizer steps per rollout all U of them are taken at 0, and the warmup is a staircase.
+    Reported if the first rollout is at least a twentieth of all steps, where their number is known.
     """
     if s.warmup_steps <= 0 or not judgeable(s) or s.num_iterations < 1:
         return None
     steps, total = float(planning.steps_per_rollout(s)), planning.total_steps(s)
-    if not total or steps / total < NOTICEABLE or total <= 2 * steps:  # so short a training tests the program
+    # so short a training tests the program
+    if not total or steps / total < NOTICEABLE or total <= 2 * steps:
         return None
     return {
         "share": min(steps / total, 1.0),
-        "wasted": f"all {steps:g} optimizer steps of the first rollout are" if steps > 1 else "the first rollout is",
+        "wasted": f"all {steps:g} optimizer steps of the first rollout are"
+        if steps > 1
+        else "the first rollout is",
     }
 
 
 def _engine_counts(s: Setting) -> int:
-    return ALL_COUNTS if s.prompts_per_rollout is None else multiples(max(s.vllm_tensor_parallel_size, 1))
+    return (
+        ALL_COUNTS
+        if s.prompts_per_rollout is None
+        else multiples(max(s.vllm_tensor_parallel_size, 1))
+    )
 
 
-@rule("GT301", "error", ("prompts_per_rollout", "processes", "vllm_tensor_parallel_size"), _engine_counts, of=IN_PROMPTS,
-      blames=("vllm_tensor_parallel_size", "processes"),
-      why="the {s.processes} {count} cannot be cut into engines of {s.vllm_tensor_parallel_size}",
-      instead="Choose a divisor of {s.processes}.", to=lambda s: _divisors(s, "vllm_tensor_parallel_size"))  # fmt: skip
+@rule(
+    "GT301",
+    "error",
+    ("prompts_per_rollout", "processes", "vllm_tensor_parallel_size"),
+    _engine_counts,
+    of=IN_PROMPTS,
+    blames=("vllm_tensor_parallel_size", "processes"),
+    why="the {s.processes} {count} cannot be cut into engines of {s.vllm_tensor_parallel_size}",
+    instead="Choose a divisor of {s.processes}.",
+    to=lambda s: _divisors(s, "vllm_tensor_parallel_size"),
+)
 def engines_share_all_processes(s: Setting) -> Facts | None:
-    """The processes are cut into generation engines of equal size, so their number is a multiple of an engine's GPUs.
+    """The processes are cut into generation engines of equal size, so their number is a multiple of
+    an engine's GPUs.
 
-    EasyR1: "rollout world size {W} is not divisible by tp size {tp}."; verl: "rollout world_size: {W} is not divisible by
-    infer_world_size: {tp x dp x pp}". The default of both is 2, so one GPU needs ``tensor_parallel_size`` 1.
+    EasyR1: "rollout world size {W} is not divisible by tp size {tp}."; verl: "rollout world_size:
+    {W} is not divisible by infer_world_size: {tp x dp x pp}". The default of both is 2, so one GPU
+    needs ``tensor_parallel_size`` 1.
     """
     size = s.vllm_tensor_parallel_size
-    if s.prompts_per_rollout is None or s.processes is None or s.processes < 1 or size < 1 or s.processes % size == 0:
+    if (
+        s.prompts_per_rollout is None
+        or s.processes is None
+        or s.processes < 1
+        or size < 1
+        or s.processes % size == 0
+    ):
         return None
     return {"count": "process" if s.processes == 1 else "processes"}
 
@@ -195,10 +321,15 @@ def _shared_counts(s: Setting) -> int:
 def sequences_share_all_processes(s: Setting) -> Violation | None:
     """Processes that share a sequence (Ulysses) or a model (Megatron) form groups of equal size.
 
-    verl with Megatron at start: "n_gpus (8) must be divisible by model_parallel_size (3) times context_parallel_size (1)";
-    otherwise both fail when they create the device mesh.
+    verl with Megatron at start: "n_gpus (8) must be divisible by model_parallel_size (3) times
+    context_parallel_size (1)"; otherwise both fail when they create the device mesh.
     """
-    if s.prompts_per_rollout is None or s.processes is None or s.processes < 1 or s.processes % shared(s) == 0:
+    if (
+        s.prompts_per_rollout is None
+        or s.processes is None
+        or s.processes < 1
+        or s.processes % shared(s) == 0
+    ):
         return None
     names = [name for name in SHARED if getattr(s, name) > 1]
     return Violation(
@@ -210,13 +341,24 @@ def sequences_share_all_processes(s: Setting) -> Violation | None:
     )
 
 
-@rule("GL301", "error", ("framework", "delta"), of=IN_PROMPTS, blames=("delta",),
-      why="it clips even if policy and old policy agree, so answers with a negative advantage teach nothing",
-      instead="Set {delta}=3.0, the default.", to=({"delta": 3.0},))  # fmt: skip
+@rule(
+    "GL301",
+    "error",
+    ("framework", "delta"),
+    of=IN_PROMPTS,
+    blames=("delta",),
+    why=(
+        "it clips even if policy and old policy agree, so answers with a negative advantage "
+        "teach nothing"
+    ),
+    instead="Set {delta}=3.0, the default.",
+    to=({"delta": 3.0},),
+)
 def the_dual_clip_is_above_one(s: Setting) -> bool:
-    """The dual clip bounds the loss of bad answers at so many times the advantage; at 1 and below they teach nothing.
+    """The dual clip bounds the loss of bad answers at so many times the advantage; at 1 and below
+    they teach nothing.
 
-    verl at the first update: "The lower bound of the clip_ratio_c for dual-clip PPO should be greater than 1.0". EasyR1
-    accepts it. Neither can switch it off; a large value does the same.
+    verl at the first update: "The lower bound of the clip_ratio_c for dual-clip PPO should be
+    greater than 1.0". EasyR1 accepts it. Neither can switch it off; a large value does the same.
     """
     return s.delta is not None and s.delta <= 1

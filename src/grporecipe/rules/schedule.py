@@ -1,7 +1,8 @@
-"""GS, GD and GC: a run has a length and takes steps, no data is lost silently, checkpoints can be resumed.
+"""GS, GD and GC: a run has a length and takes steps, no data is lost silently, checkpoints can be
+resumed.
 
-Sources: transformers 5.23 trainer.py and training_args.py, trl 1.16 trainer/utils.py RepeatSampler and
-trainer/grpo_config.py.
+Sources: transformers 5.23 trainer.py and training_args.py, trl 1.16 trainer/utils.py RepeatSampler
+and trainer/grpo_config.py.
 """
 
 from math import gcd
@@ -14,9 +15,12 @@ from grporecipe.rules.registry import Violation, by_trial, rule
 
 LENGTHS = ("budget_completions", "max_steps", "epochs")
 ROLLOUT = (*SIZES, "unsolved", "num_generations")
-WATCHING = ("reduce_lr_on_plateau", "greedy")  # schedulers that read an evaluated metric
-LEAST_DROPPED = 20  # at least a twentieth of the data: less is lost in every shuffle
-FEW_STEPS = 100  # optimizer steps: the shortest published runs on GSM8K and MATH have 116
+# schedulers that read an evaluated metric
+WATCHING = ("reduce_lr_on_plateau", "greedy")
+# at least a twentieth of the data: less is lost in every shuffle
+LEAST_DROPPED = 20
+# optimizer steps: the shortest published runs on GSM8K and MATH have 116
+FEW_STEPS = 100
 HUB_CHECKED = (0, 28)
 BEST = ("load_best_model_at_end", "save_strategy", "eval_strategy", "save_steps", "eval_steps")
 Facts = dict[str, object]
@@ -26,8 +30,8 @@ Facts = dict[str, object]
 def one_length(s: Setting) -> Violation | None:
     """A schedule has exactly one of a budget in completions, optimizer steps, or epochs.
 
-    In TRL max_steps silently overrides epochs, so grposweep cannot know which of the two was meant. For recipes, in which epochs
-    have a default, see GS203.
+    In TRL max_steps silently overrides epochs, so grposweep cannot know which of the two was meant.
+    For recipes, in which epochs have a default, see GS203.
     """
     if s.given:
         return None
@@ -37,7 +41,10 @@ def one_length(s: Setting) -> Violation | None:
     if not given:
         return Violation(
             what="schedule",
-            why="neither a budget in completions, nor steps, nor epochs are set, so the run has no length",
+            why=(
+                "neither a budget in completions, nor steps, nor epochs are set, so the run has "
+                "no length"
+            ),
             instead="Choose schedule=completions, schedule=steps or schedule=epochs.",
             fields=LENGTHS,
             suggestions=({"budget_completions": 6400},),
@@ -52,26 +59,46 @@ def one_length(s: Setting) -> Violation | None:
     )
 
 
-LARGEST_RATE = 0.01  # a step of AdamW is about the rate, and weights have a deviation of about 0.02
+# a step of AdamW is about the rate, and weights have a deviation of about 0.02
+LARGEST_RATE = 0.01
 IMPOSSIBLE_RATE = 1.0
-RATE_WHY = "each step of AdamW would move a weight by about as much, and weights are about 0.02 large"
+RATE_WHY = (
+    "each step of AdamW would move a weight by about as much, and weights are about 0.02 large"
+)
 
 
-@rule("GS107", "error", ("learning_rate", "optim"), of=EVERY, blames=("learning_rate",), why=RATE_WHY,
-      instead="Write 1e-5 and not 1e5, or choose a rate below {largest}.")  # fmt: skip
+@rule(
+    "GS107",
+    "error",
+    ("learning_rate", "optim"),
+    of=EVERY,
+    blames=("learning_rate",),
+    why=RATE_WHY,
+    instead="Write 1e-5 and not 1e5, or choose a rate below {largest}.",
+)
 def the_learning_rate_keeps_the_model(s: Setting) -> dict[str, object] | None:
     """A learning rate above 1, which destroys the model in its first step; often 1e5 for 1e-5.
 
-    An update of Adam is at most about the rate (Kingma and Ba, 2015, section 2.1). Published GRPO runs take 1e-7 to 1e-3,
-    adapters included. Judged for AdamW, which every framework takes unless another optimizer is set.
+    An update of Adam is at most about the rate (Kingma and Ba, 2015, section 2.1). Published GRPO
+    runs take 1e-7 to 1e-3, adapters included. Judged for AdamW, which every framework takes unless
+    another optimizer is set.
     """
     return {"largest": LARGEST_RATE} if _is_adam(s) and s.learning_rate > IMPOSSIBLE_RATE else None
 
 
-@rule("GS206", "warning", ("learning_rate", "optim"), of=EVERY, blames=("learning_rate",), why=RATE_WHY,
-      instead="Choose a rate below {largest}.")  # fmt: skip
+@rule(
+    "GS206",
+    "warning",
+    ("learning_rate", "optim"),
+    of=EVERY,
+    blames=("learning_rate",),
+    why=RATE_WHY,
+    instead="Choose a rate below {largest}.",
+)
 def the_learning_rate_is_one_of_a_language_model(s: Setting) -> dict[str, object] | None:
-    """A learning rate above 0.01, at which no published GRPO run trains. Models of a few thousand weights may need it."""
+    """A learning rate above 0.01, at which no published GRPO run trains. Models of a few thousand
+    weights may need it.
+    """
     is_high = _is_adam(s) and LARGEST_RATE < s.learning_rate <= IMPOSSIBLE_RATE
     return {"largest": LARGEST_RATE} if is_high else None
 
@@ -82,9 +109,11 @@ def _is_adam(s: Setting) -> bool:
 
 @rule("GS102", "error", (*LENGTHS, "given", "framework"), of=EVERY)
 def the_length_is_positive(s: Setting) -> Violation | None:
-    """Budget, steps and epochs are above 0. TRL takes max_steps=0 as one optimizer step at learning rate 0.
+    """Budget, steps and epochs are above 0. TRL takes max_steps=0 as one optimizer step at learning
+    rate 0.
 
-    In verl and EasyR1 a run without steps is an evaluation: ``trainer.total_training_steps=0`` with ``val_before_train``.
+    In verl and EasyR1 a run without steps is an evaluation: ``trainer.total_training_steps=0`` with
+    ``val_before_train``.
     """
     for name in LENGTHS:
         value = getattr(s, name)
@@ -95,7 +124,9 @@ def the_length_is_positive(s: Setting) -> Violation | None:
                 why="a run without a step trains nothing",
                 instead=f"Set {s.key(name)} above 0.",
                 fields=(name,),
-                suggestions=({name: None}, {name: 1}) if s.given and name == "max_steps" else ({name: 1},),
+                suggestions=({name: None}, {name: 1})
+                if s.given and name == "max_steps"
+                else ({name: 1},),
             )
     return None
 
@@ -104,15 +135,28 @@ def _budget_counts(s: Setting) -> int:
     return ALL_COUNTS if s.budget_completions is None else by_trial(s, the_budget_holds_a_step)
 
 
-@rule("GS103", "error", (*ROLLOUT, "budget_completions", "max_steps", "num_iterations"), _budget_counts, of=EVERY,
-      blames=("budget_completions",), why="the first optimizer step needs {needed} completions ({rollout} per rollout)",
-      instead="Set {budget_completions}={needed} or more.", to=lambda s: ({"budget_completions": _needed(s)},))  # fmt: skip
+@rule(
+    "GS103",
+    "error",
+    (*ROLLOUT, "budget_completions", "max_steps", "num_iterations"),
+    _budget_counts,
+    of=EVERY,
+    blames=("budget_completions",),
+    why="the first optimizer step needs {needed} completions ({rollout} per rollout)",
+    instead="Set {budget_completions}={needed} or more.",
+    to=lambda s: ({"budget_completions": _needed(s)},),
+)
 def the_budget_holds_a_step(s: Setting) -> Facts | None:
     """The budget must pay for at least one whole rollout and one optimizer step.
 
     A grposweep schedule: steps = floor(budget / (B W S)) mu S / A.
     """
-    if not judgeable(s) or s.num_iterations < 1 or s.max_steps is not None or not s.budget_completions:
+    if (
+        not judgeable(s)
+        or s.num_iterations < 1
+        or s.max_steps is not None
+        or not s.budget_completions
+    ):
         return None
     steps, rollout = planning.budget_steps(s), planning.completions_per_rollout(s)
     if s.budget_completions < 0 or steps is None or rollout is None or steps >= 1:
@@ -120,20 +164,36 @@ def the_budget_holds_a_step(s: Setting) -> Facts | None:
     return {"needed": _needed(s), "rollout": rollout}
 
 
-@rule("GS204", "warning", (*ROLLOUT, "budget_completions", "max_steps", "num_iterations", "parameters"), of=EVERY,
-      blames=("budget_completions",), why="that is {steps} optimizer steps; published runs on GSM8K and MATH take 116 and more",
-      instead="Set {budget_completions}={enough} (100 steps) or more.",
-      to=lambda s: ({"budget_completions": _needed(s, FEW_STEPS)},))  # fmt: skip
+@rule(
+    "GS204",
+    "warning",
+    (*ROLLOUT, "budget_completions", "max_steps", "num_iterations", "parameters"),
+    of=EVERY,
+    blames=("budget_completions",),
+    why="that is {steps} optimizer steps; published runs on GSM8K and MATH take 116 and more",
+    instead="Set {budget_completions}={enough} (100 steps) or more.",
+    to=lambda s: ({"budget_completions": _needed(s, FEW_STEPS)},),
+)
 def the_budget_moves_a_real_model(s: Setting) -> Facts | None:
-    """A grposweep schedule of fewer than 100 optimizer steps for a model of 0.1 B parameters and more.
+    """A grposweep schedule of fewer than 100 optimizer steps for a model of 0.1 B parameters and
+    more.
 
-    The default budget is made for the tiny model. verl's published runs of 0.5 B to 72 B models on GSM8K and MATH take 116
-    and 117 optimizer steps.
+    The default budget is made for the tiny model. verl's published runs of 0.5 B to 72 B models on
+    GSM8K and MATH take 116 and 117 optimizer steps.
     """
-    if s.parameters is None or s.parameters < LARGE_MODEL or s.max_steps is not None or not s.budget_completions:
+    if (
+        s.parameters is None
+        or s.parameters < LARGE_MODEL
+        or s.max_steps is not None
+        or not s.budget_completions
+    ):
         return None
     steps = planning.budget_steps(s) if judgeable(s) and s.num_iterations > 0 else None
-    return {"steps": steps, "enough": _needed(s, FEW_STEPS)} if steps is not None and 1 <= steps < FEW_STEPS else None
+    return (
+        {"steps": steps, "enough": _needed(s, FEW_STEPS)}
+        if steps is not None and 1 <= steps < FEW_STEPS
+        else None
+    )
 
 
 def _needed(s: Setting, steps: int = 1) -> int:
@@ -142,27 +202,44 @@ def _needed(s: Setting, steps: int = 1) -> int:
 
 
 def _filled_counts(s: Setting) -> int:
-    """Return the counts with D >= B W S / G if groups are whole; GB101 and others report the rest."""
-    if s.train_prompts is None or s.num_generations < 1 or not judgeable(s.replace({"processes": 1})):
+    """Return the counts with D >= B W S / G if groups are whole; GB101 and others report the
+    rest.
+    """
+    if (
+        s.train_prompts is None
+        or s.num_generations < 1
+        or not judgeable(s.replace({"processes": 1}))
+    ):
         return ALL_COUNTS
     most = s.train_prompts * s.num_generations
     if s.generation_batch_size is not None:
         return by_trial(s, the_data_fill_a_rollout)
     per = s.per_device_train_batch_size * planning.micro_steps_per_generation(s)
     per = per if s.version >= COMPLETIONS else per * s.num_generations
-    torn = ALL_COUNTS & ~multiples(s.num_generations // gcd(s.num_generations, per)) if per > 0 else ALL_COUNTS
+    torn = (
+        ALL_COUNTS & ~multiples(s.num_generations // gcd(s.num_generations, per))
+        if per > 0
+        else ALL_COUNTS
+    )
     return torn | up_to(most // per) if per > 0 else ALL_COUNTS
 
 
-@rule("GS104", "error", ("framework", *ROLLOUT, "train_prompts"), _filled_counts, of=TRL_LIKE, blames=SIZES[1:],
-      what="{s.train_prompts} training prompts",
-      why="one rollout takes {prompts}, so {trainer} would finish without a single step",
-      instead="Use more prompts, or a smaller batch.")  # fmt: skip
+@rule(
+    "GS104",
+    "error",
+    ("framework", *ROLLOUT, "train_prompts"),
+    _filled_counts,
+    of=TRL_LIKE,
+    blames=SIZES[1:],
+    what="{s.train_prompts} training prompts",
+    why="one rollout takes {prompts}, so {trainer} would finish without a single step",
+    instead="Use more prompts, or a smaller batch.",
+)
 def the_data_fill_a_rollout(s: Setting) -> Facts | None:
     """The training prompts must fill one rollout, or no step is taken.
 
-    TRL 1.16 with max_steps: no error and 0 optimizer steps; with epochs: "args.max_steps must be set to a positive
-    value if dataloader does not have a length".
+    TRL 1.16 with max_steps: no error and 0 optimizer steps; with epochs: "args.max_steps must be
+    set to a positive value if dataloader does not have a length".
     """
     if not judgeable(s) or s.train_prompts is None or planning.rollouts_per_epoch(s) != 0:
         return None
@@ -176,8 +253,13 @@ def the_learning_rate_is_positive(s: Setting) -> Violation | None:
     A rate of 0 trains nothing: an error in grposweep experiments, a warning in recipes (GS207).
     """
     if s.learning_rate < 0 or (s.learning_rate == 0 and not s.given):
-        name, value, why = "learning_rate", s.learning_rate, "the optimizer needs a learning rate above 0"
-        meant = -value if 0 < -value < 1 else 1e-6  # a sign too many
+        name, value, why = (
+            "learning_rate",
+            s.learning_rate,
+            "the optimizer needs a learning rate above 0",
+        )
+        # a sign too many
+        meant = -value if 0 < -value < 1 else 1e-6
     elif s.warmup_steps < 0:
         name, value, why, meant = "warmup_steps", s.warmup_steps, "warmup cannot be negative", 0.0
     else:
@@ -186,16 +268,33 @@ def the_learning_rate_is_positive(s: Setting) -> Violation | None:
     return Violation(f"{key}={value:g}", why, f"Set {key}={meant:g}.", (name,), ({name: meant},))
 
 
-@rule("GS207", "warning", ("learning_rate", "given"), of=EVERY, blames=("learning_rate",), what="{learning_rate}=0",
-      why="nothing is trained", instead="Set {learning_rate}=1e-6, unless the run only evaluates.")  # fmt: skip
+@rule(
+    "GS207",
+    "warning",
+    ("learning_rate", "given"),
+    of=EVERY,
+    blames=("learning_rate",),
+    what="{learning_rate}=0",
+    why="nothing is trained",
+    instead="Set {learning_rate}=1e-6, unless the run only evaluates.",
+)
 def the_learning_rate_trains(s: Setting) -> bool:
-    """A learning rate of 0 leaves all weights as they are. Programs use it to evaluate with the trainer."""
+    """A learning rate of 0 leaves all weights as they are. Programs use it to evaluate with the
+    trainer.
+    """
     return bool(s.given) and s.learning_rate == 0
 
 
-@rule("GS106", "error", ("lr_scheduler_type", "evaluates"), of=TRL_LIKE, blames=("lr_scheduler_type", "evaluates"),
-      why="it follows an evaluated metric, and nothing is evaluated",
-      instead="Set {lr_scheduler_type}=linear, or switch evaluation on.", to=({"lr_scheduler_type": "linear"},))  # fmt: skip
+@rule(
+    "GS106",
+    "error",
+    ("lr_scheduler_type", "evaluates"),
+    of=TRL_LIKE,
+    blames=("lr_scheduler_type", "evaluates"),
+    why="it follows an evaluated metric, and nothing is evaluated",
+    instead="Set {lr_scheduler_type}=linear, or switch evaluation on.",
+    to=({"lr_scheduler_type": "linear"},),
+)
 def the_scheduler_sees_a_metric(s: Setting) -> bool:
     """A scheduler that follows an evaluated metric needs evaluations.
 
@@ -204,21 +303,37 @@ def the_scheduler_sees_a_metric(s: Setting) -> bool:
     return s.lr_scheduler_type in WATCHING and not s.evaluates
 
 
-@rule("GS201", "warning", USES, of=TRL_LIKE,
-      blames=("gradient_accumulation_steps", "steps_per_generation"),
-      why="a rollout has {micro} micro-steps, so optimizer steps straddle rollouts",
-      instead="Choose an accumulation that divides them.")  # fmt: skip
+@rule(
+    "GS201",
+    "warning",
+    USES,
+    of=TRL_LIKE,
+    blames=("gradient_accumulation_steps", "steps_per_generation"),
+    why="a rollout has {micro} micro-steps, so optimizer steps straddle rollouts",
+    instead="Choose an accumulation that divides them.",
+)
 def steps_end_on_rollouts(s: Setting) -> Facts | None:
-    """If neither of mu S and A divides the other, optimizer steps straddle rollouts, and the last step of an epoch is short."""
+    """If neither of mu S and A divides the other, optimizer steps straddle rollouts, and the last
+    step of an epoch is short.
+    """
     if not judgeable(s) or s.num_iterations < 1:
         return None
-    micro, accumulation = planning.micro_steps_per_generation(s) * s.num_iterations, s.gradient_accumulation_steps
+    micro, accumulation = (
+        planning.micro_steps_per_generation(s) * s.num_iterations,
+        s.gradient_accumulation_steps,
+    )
     return {"micro": micro} if micro % accumulation and accumulation % micro else None
 
 
-@rule("GS202", "warning", (*ROLLOUT, *planning.TOTAL_STEPS_READS, "warmup_steps"), of=EVERY, blames=("warmup_steps",),
-      why="the run has {total} optimizer steps, so the learning rate never reaches its value",
-      instead="Set {warmup_steps}=0.05 (a share), or fewer steps than {total}.")  # fmt: skip
+@rule(
+    "GS202",
+    "warning",
+    (*ROLLOUT, *planning.TOTAL_STEPS_READS, "warmup_steps"),
+    of=EVERY,
+    blames=("warmup_steps",),
+    why="the run has {total} optimizer steps, so the learning rate never reaches its value",
+    instead="Set {warmup_steps}=0.05 (a share), or fewer steps than {total}.",
+)
 def warmup_ends(s: Setting) -> Facts | None:
     """A warmup of as many steps as the run: the learning rate never reaches its value."""
     if not judgeable(s) or s.num_iterations < 1 or s.warmup_steps < 1:
@@ -227,24 +342,47 @@ def warmup_ends(s: Setting) -> Facts | None:
     return {"total": total} if total and s.warmup_steps >= total else None
 
 
-@rule("GS203", "note", ("given", "max_steps", "epochs"), of=TRL_LIKE, blames=("max_steps", "epochs"),
-      why="it overrides {overridden}, which is not read", instead="Leave {epochs} out, or {max_steps}.")  # fmt: skip
+@rule(
+    "GS203",
+    "note",
+    ("given", "max_steps", "epochs"),
+    of=TRL_LIKE,
+    blames=("max_steps", "epochs"),
+    why="it overrides {overridden}, which is not read",
+    instead="Leave {epochs} out, or {max_steps}.",
+)
 def one_length_counts(s: Setting) -> Facts | None:
-    """With ``max_steps`` above 0 transformers ignores the epochs; a recipe that gives both may mean either."""
-    if not s.given or s.max_steps is None or s.max_steps < 1 or not {"max_steps", "epochs"} <= s.given:
+    """With ``max_steps`` above 0 transformers ignores the epochs; a recipe that gives both may mean
+    either.
+    """
+    if (
+        not s.given
+        or s.max_steps is None
+        or s.max_steps < 1
+        or not {"max_steps", "epochs"} <= s.given
+    ):
         return None
-    return {"overridden": f"{s.key('epochs')}={s.epochs:g}" if s.epochs is not None else s.key("epochs")}
+    return {
+        "overridden": f"{s.key('epochs')}={s.epochs:g}" if s.epochs is not None else s.key("epochs")
+    }
 
 
-@rule("GD201", "warning", (*ROLLOUT, "train_prompts"), of=TRL_LIKE, blames=SIZES[1:],
-      what="{s.train_prompts} training prompts",
-      why="{dropped} of them ({share:.0%}) are dropped every epoch: a rollout takes {prompts}",
-      instead="Choose a rollout size that divides them, or a smaller one.")  # fmt: skip
+@rule(
+    "GD201",
+    "warning",
+    (*ROLLOUT, "train_prompts"),
+    of=TRL_LIKE,
+    blames=SIZES[1:],
+    what="{s.train_prompts} training prompts",
+    why="{dropped} of them ({share:.0%}) are dropped every epoch: a rollout takes {prompts}",
+    instead="Choose a rollout size that divides them, or a smaller one.",
+)
 def few_prompts_are_dropped(s: Setting) -> Facts | None:
-    """Every epoch drops D mod P prompts (different ones each time if shuffled); reported from a twentieth of the data.
+    """Every epoch drops D mod P prompts (different ones each time if shuffled); reported from a
+    twentieth of the data.
 
-    P = B W S / G prompts make a rollout, and an epoch has floor(D / P) of them. ``dataloader_drop_last`` changes nothing.
-    Measured with trl 1.16 on 60 random configurations.
+    P = B W S / G prompts make a rollout, and an epoch has floor(D / P) of them.
+    ``dataloader_drop_last`` changes nothing. Measured with trl 1.16 on 60 random configurations.
     """
     if s.train_prompts is None or s.train_prompts < 1 or not judgeable(s):
         return None
@@ -257,44 +395,73 @@ def few_prompts_are_dropped(s: Setting) -> Facts | None:
     return {"dropped": dropped, "share": dropped / s.train_prompts, "prompts": prompts}
 
 
-@rule("GD202", "warning", ("chat", "has_chat_template"), of=EVERY, blames=("chat",),
-      why="the tokenizer has a chat template, and prompts reach the model without it",
-      instead="Set {chat}=true, unless the model was never tuned on conversations.")  # fmt: skip
+@rule(
+    "GD202",
+    "warning",
+    ("chat", "has_chat_template"),
+    of=EVERY,
+    blames=("chat",),
+    why="the tokenizer has a chat template, and prompts reach the model without it",
+    instead="Set {chat}=true, unless the model was never tuned on conversations.",
+)
 def an_instruct_model_gets_its_chat_template(s: Setting) -> bool:
-    """Without its chat template an instruction-tuned model completes text badly, because it does not see a question.
+    """Without its chat template an instruction-tuned model completes text badly, because it does
+    not see a question.
 
-    Judged after preparation has read the tokenizer. Some base models' tokenizers have a template too.
+    Judged after preparation has read the tokenizer. Some base models' tokenizers have a template
+    too.
     """
     return s.chat is False and s.has_chat_template is True
 
 
-@rule("GC101", "error", ("version", "log_completions", "log_completions_hub_repo"),
-      blames=("log_completions_hub_repo", "log_completions"),
-      why="{log_completions} is false, so there is nothing to upload",
-      instead="Set {log_completions}=true, or leave the repository out.", harmless=("log_completions",),
-      to=({"log_completions": True}, {"log_completions_hub_repo": None}))  # fmt: skip
+@rule(
+    "GC101",
+    "error",
+    ("version", "log_completions", "log_completions_hub_repo"),
+    blames=("log_completions_hub_repo", "log_completions"),
+    why="{log_completions} is false, so there is nothing to upload",
+    instead="Set {log_completions}=true, or leave the repository out.",
+    harmless=("log_completions",),
+    to=({"log_completions": True}, {"log_completions_hub_repo": None}),
+)
 def completions_are_logged_before_upload(s: Setting) -> bool:
     """``log_completions_hub_repo`` uploads what ``log_completions`` writes, and needs it.
 
     TRL since 0.28: "log_completions_hub_repo is set, but log_completions is False."
     """
-    return s.log_completions_hub_repo is not None and not s.log_completions and s.version >= HUB_CHECKED
+    return (
+        s.log_completions_hub_repo is not None
+        and not s.log_completions
+        and s.version >= HUB_CHECKED
+    )
 
 
 @rule("GC102", "error", BEST, of=TRL_LIKE)
 def the_best_checkpoint_was_evaluated(s: Setting) -> Violation | None:
-    """``load_best_model_at_end`` needs an evaluation at every checkpoint: the same strategy, and save steps a multiple.
+    """``load_best_model_at_end`` needs an evaluation at every checkpoint: the same strategy, and
+    save steps a multiple.
 
-    transformers 5.23: "--load_best_model_at_end requires the save and eval strategy to match", "requires the saving steps
-    to be a round multiple of the evaluation steps".
+    transformers 5.23: "--load_best_model_at_end requires the save and eval strategy to match",
+    "requires the saving steps to be a round multiple of the evaluation steps".
     """
     if not s.load_best_model_at_end or s.save_strategy in (None, "best") or s.eval_strategy is None:
         return None
     if s.eval_strategy != s.save_strategy:
-        why = f"checkpoints are kept by {s.save_strategy} and evaluated by {s.eval_strategy}, which must be the same"
+        why = (
+            f"checkpoints are kept by {s.save_strategy} and evaluated by {s.eval_strategy}, "
+            "which must be the same"
+        )
         change: dict[str, object] = {"save_strategy": s.eval_strategy}
-    elif s.eval_strategy == "steps" and s.save_steps and s.eval_steps and _is_off(s.save_steps, s.eval_steps):
-        why = f"{s.key('save_steps')}={s.save_steps:g} is no multiple of {s.key('eval_steps')}={s.eval_steps:g}"
+    elif (
+        s.eval_strategy == "steps"
+        and s.save_steps
+        and s.eval_steps
+        and _is_off(s.save_steps, s.eval_steps)
+    ):
+        why = (
+            f"{s.key('save_steps')}={s.save_steps:g} is no multiple of "
+            f"{s.key('eval_steps')}={s.eval_steps:g}"
+        )
         change = {"save_steps": s.eval_steps}
     else:
         return None
@@ -314,15 +481,25 @@ def _is_off(save: float, evaluate: float) -> bool:
     return round(save * 1e6) % max(round(evaluate * 1e6), 1) != 0
 
 
-@rule("GC201", "warning", (*USES, "save_steps", "save_strategy"), of=TRL_LIKE,
-      blames=("save_steps",),
-      why="rollouts end every {every} optimizer steps, so a run resumed from such a checkpoint repeats part of one",
-      instead="Choose a multiple of {every}.")  # fmt: skip
+@rule(
+    "GC201",
+    "warning",
+    (*USES, "save_steps", "save_strategy"),
+    of=TRL_LIKE,
+    blames=("save_steps",),
+    why=(
+        "rollouts end every {every} optimizer steps, so a run resumed from such a checkpoint "
+        "repeats part of one"
+    ),
+    instead="Choose a multiple of {every}.",
+)
 def checkpoints_end_on_rollouts(s: Setting) -> Facts | None:
-    """A checkpoint inside a rollout cannot be resumed exactly: save_steps A must be a multiple of S mu.
+    """A checkpoint inside a rollout cannot be resumed exactly: save_steps A must be a multiple of S
+    mu.
 
-    TRL's micro-step counter starts at 0 again. Measured with trl 1.16: resumed after 3 of 4 steps of a rollout, it
-    generates and trains the used prompts once more, and the last rollout gets a single micro-step.
+    TRL's micro-step counter starts at 0 again. Measured with trl 1.16: resumed after 3 of 4 steps
+    of a rollout, it generates and trains the used prompts once more, and the last rollout gets a
+    single micro-step.
     """
     if s.save_steps is None or s.save_steps < 1 or s.save_strategy not in (None, "steps"):
         return None

@@ -1,7 +1,7 @@
 """The ``grposweep`` command: one module for each group of commands.
 
-Commands import what they need when they run, because lint has to start in a fraction of a second. This package imports
-nothing by itself: ``src/run.py`` needs ``cli.run`` alone.
+Commands import what they need when they run, because lint has to start in a fraction of a second.
+This package imports nothing by itself: ``src/run.py`` needs ``cli.run`` alone.
 """
 
 from typing import TYPE_CHECKING
@@ -14,18 +14,22 @@ if TYPE_CHECKING:
 
 def build_app() -> "Typer":
     """Return the command with all its subcommands, in the order of ``--help``."""
-    from grposweep.cli import recipes, results, sweeps  # registers the commands
+    # registers the commands
+    from grposweep.cli import recipes, results, sweeps
     from grposweep.cli.app import app
 
     order = [module.__name__ for module in (sweeps, recipes, results)]
-    app.registered_commands.sort(key=lambda command: order.index(getattr(command.callback, "__module__", "")))
+    app.registered_commands.sort(
+        key=lambda command: order.index(getattr(command.callback, "__module__", ""))
+    )
     return app
 
 
 def main() -> None:
     """Run the command."""
     with without_traceback():
-        from grporecipe.terminal import open_streams  # after the import path is in order
+        # after the import path is in order
+        from grporecipe.terminal import open_streams
 
         open_streams()
         build_app()(prog_name="grposweep")

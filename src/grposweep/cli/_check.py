@@ -25,9 +25,15 @@ UNRESOLVED = "GV106"
 
 
 def check_command(
-    words: Sequence[str], processes: int | None, style: str, select: Iterable[str], ignore: Iterable[str]
+    words: Sequence[str],
+    processes: int | None,
+    style: str,
+    select: Iterable[str],
+    ignore: Iterable[str],
 ) -> int:
-    """Ask a command, print what its trainer gets and every problem. Return 1 if there is an error."""
+    """Ask a command, print what its trainer gets and every problem. Return 1 if there is an
+    error.
+    """
     selection = select_rules(select, ignore)
     command = words[0] if len(words) == 1 else shlex.join(words)
     asked = ask(command, Path.cwd(), {}, processes)
@@ -36,19 +42,27 @@ def check_command(
     recipe = recipe_of(asked)
     try:
         text = load_text(Path(recipe.file or ""))
-    except UserError:  # a notebook's cells, a file that is gone
+    except UserError:
+        # a notebook's cells, a file that is gone
         text = ""
     result = lint_recipe(recipe, selection)
-    known = tuple(problem for problem in result.diagnostics if problem.code != UNRESOLVED)  # said above
-    judged = FixedFile(JudgedText(text, (replace(result, diagnostics=known),), off=selection.ignore), text)
-    report = open_report(LintOptions(Options(), selection, style, no_color="NO_COLOR" in os.environ), sys.stdout)
+    # said above
+    known = tuple(problem for problem in result.diagnostics if problem.code != UNRESOLVED)
+    judged = FixedFile(
+        JudgedText(text, (replace(result, diagnostics=known),), off=selection.ignore), text
+    )
+    report = open_report(
+        LintOptions(Options(), selection, style, no_color="NO_COLOR" in os.environ), sys.stdout
+    )
     report.add(Path(recipe.file or ""), judged)
     report.close(output.Total([judged.result], files=1, off={*selection.ignore}))
     return ExitCode.FINISHED if judged.result.ok else ExitCode.FAILED
 
 
 def recipe_of(asked: Asked) -> Recipe:
-    """Return what a trainer gets as a recipe. Values that depend on data are unresolved, so no rule judges them."""
+    """Return what a trainer gets as a recipe. Values that depend on data are unresolved, so no rule
+    judges them.
+    """
     record = asked.record
     file, _ = _place(record["line"])
     stated = version_of(record)
@@ -84,11 +98,19 @@ def _describe(asked: Asked) -> Iterable[str]:
     """Yield what was asked, how, and what is unknown."""
     record: Mapping[str, Any] = asked.record
     count, name = record["world_size"], record["trainer"].rpartition(".")[2]
-    version = FRAMEWORKS["trl"].traits.name_of(record["versions"].get("trl", "of an unknown version"))
+    version = FRAMEWORKS["trl"].traits.name_of(
+        record["versions"].get("trl", "of an unknown version")
+    )
     ranks = f"{count} process" + "es" * (count != 1)
-    yield f"{record['trainer_line']} builds {name} with {ranks}, {version}; asked {_how(asked)} in {asked.seconds:.1f} s"
+    yield (
+        f"{record['trainer_line']} builds {name} with {ranks}, {version}; asked {_how(asked)} "
+        f"in {asked.seconds:.1f} s"
+    )
     if asked.assumed:
-        yield f"nothing states the number of processes, so it is taken to be {count}; --processes sets it"
+        yield (
+            f"nothing states the number of processes, so it is taken to be {count}; "
+            "--processes sets it"
+        )
     if record["unknown"]:
         yield f"not judged, because only a real run knows it: {', '.join(record['unknown'])}"
 

@@ -1,4 +1,6 @@
-"""The root of the ``grposweep`` command: registration, exit codes, and shell completion of sweeps and trials."""
+"""The root of the ``grposweep`` command: registration, exit codes, and shell completion of sweeps
+and trials.
+"""
 
 import contextlib
 import errno
@@ -22,7 +24,8 @@ from grposweep.storage import paths
 app = typer.Typer(
     help="Hyperparameter sweeps and a linter for GRPO fine-tuning recipes.",
     no_args_is_help=True,
-    rich_markup_mode=None,  # rich costs 0.1 s that lint should not pay
+    # rich costs 0.1 s that lint should not pay
+    rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
 
@@ -35,15 +38,19 @@ def _show_version(asked: bool) -> None:
 
 @app.callback()
 def grposweep(
-    version: Annotated[bool, Option("--version", callback=_show_version, is_eager=True, help="Show the version.")] = False,
-) -> None:  # fmt: skip  # an option a line reads best
+    version: Annotated[
+        bool, Option("--version", callback=_show_version, is_eager=True, help="Show the version.")
+    ] = False,
+    # an option a line reads best
+) -> None:
     """Hyperparameter sweeps and a linter for GRPO fine-tuning recipes."""
 
 
 def choices(name: str, *values: str) -> type[StrEnum]:
     """Return the choices of an option whose values come from a registry."""
     members = {value.replace("-", "_"): value for value in values}
-    return cast("type[StrEnum]", StrEnum(name, members))  # mypy takes it for a member's value
+    # mypy takes it for a member's value
+    return cast("type[StrEnum]", StrEnum(name, members))
 
 
 class _Command(TyperCommand):
@@ -60,13 +67,18 @@ class _Command(TyperCommand):
         return super().parse_args(ctx, args)
 
 
-NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # a disk, a quota, a limit on files' sizes
+# a disk, a quota, a limit on files' sizes
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
-def command(*examples: str, **settings: Any) -> Callable[[Callable[..., int | None]], Callable[..., int | None]]:
-    """Register a function as a command. ``examples`` end its help; ``settings`` are those of ``app.command``.
+def command(
+    *examples: str, **settings: Any
+) -> Callable[[Callable[..., int | None]], Callable[..., int | None]]:
+    """Register a function as a command. ``examples`` end its help; ``settings`` are those of
+    ``app.command``.
 
-    The function returns the exit code; None stands for success. Bad input prints one message and exits with code BAD_INPUT.
+    The function returns the exit code; None stands for success. Bad input prints one message and
+    exits with code BAD_INPUT.
     """
     epilog = "\b\nExamples:\n" + "\n".join(f"  {line}" for line in examples)
 
@@ -94,7 +106,8 @@ def answer(work: Callable[[], int | None]) -> int:
     except BrokenPipeError:
         discard(sys.stdout)
         return ExitCode.BROKEN_PIPE
-    except OSError as error:  # no permission, or the disk is full or gone
+    except OSError as error:
+        # no permission, or the disk is full or gone
         named = error.filename or "a file or the output"
         room = " Make room, and give the same command again." if error.errno in NO_ROOM else ""
         print(f"error: {printable(str(named))}: {error.strerror or error}.{room}", file=sys.stderr)
@@ -106,7 +119,9 @@ def answer(work: Callable[[], int | None]) -> int:
     return code
 
 
-ConfigDir = Annotated[Path | None, Option("--config-dir", metavar="DIR", help="Your copy of conf/ (grposweep init).")]
+ConfigDir = Annotated[
+    Path | None, Option("--config-dir", metavar="DIR", help="Your copy of conf/ (grposweep init).")
+]
 OUTPUTS = Path("outputs")
 
 
@@ -127,17 +142,28 @@ def complete_name(context: typer.Context, incomplete: str) -> list[str]:
         sweep, _ = find_names(names, Path(context.params.get("outputs") or OUTPUTS))[-1]
     except UserError:
         return []
-    return [str(trial.number) for trial in sweep.trials() if str(trial.number).startswith(incomplete)]
+    return [
+        str(trial.number) for trial in sweep.trials() if str(trial.number).startswith(incomplete)
+    ]
 
 
 _SWEEP: Any = {"help": "A name under outputs, or a path.", "autocompletion": complete_sweep}
 _NEWEST: Any = {**_SWEEP, "metavar": "SWEEP", "show_default": "the newest"}
 Named = Annotated[str | None, Argument(**_NEWEST)]
 Required = Annotated[str, Argument(**_SWEEP)]
-_TRIALS: Any = {"autocompletion": complete_name,
-                "help": "SWEEP: name or path, by default the newest. TRIAL: number, folder, best. Or SWEEP/TRIAL."}  # fmt: skip
-LOG_HELP = "A log of any trainer, or a folder with one, and its recipe if you like; or a trial, as for show."
-LogOrNames = Annotated[list[str], Argument(metavar="LOG [RECIPE]|[SWEEP] TRIAL", **{**_TRIALS, "help": LOG_HELP})]
+_TRIALS: Any = {
+    "autocompletion": complete_name,
+    "help": (
+        "SWEEP: name or path, by default the newest. TRIAL: number, folder, best. Or SWEEP/TRIAL."
+    ),
+}
+LOG_HELP = (
+    "A log of any trainer, or a folder with one, and its recipe if you like; or a trial, "
+    "as for show."
+)
+LogOrNames = Annotated[
+    list[str], Argument(metavar="LOG [RECIPE]|[SWEEP] TRIAL", **{**_TRIALS, "help": LOG_HELP})
+]
 Names = Annotated[list[str] | None, Argument(metavar="[SWEEP] [TRIAL] ...", **_TRIALS)]
 NamesAndKeys = Annotated[list[str], Argument(metavar="[SWEEP] TRIAL [key=value] ...", **_TRIALS)]
 Outputs = Annotated[Path, Option(help="Folder that holds the sweeps.")]

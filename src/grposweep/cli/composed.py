@@ -1,4 +1,6 @@
-"""Run what Hydra composed: a sweep of one point, or of many. ``--help`` and a misspelt key do not need this module."""
+"""Run what Hydra composed: a sweep of one point, or of many. ``--help`` and a misspelt key do not
+need this module.
+"""
 
 import sys
 from collections.abc import Mapping
@@ -25,36 +27,48 @@ from grposweep.sweep.validate import validate_sweep
 
 
 def run_single(config: DictConfig) -> int:
-    """Run a sweep of one point. It prints its own error messages, because Hydra would add a line before them."""
+    """Run a sweep of one point. It prints its own error messages, because Hydra would add a line
+    before them.
+    """
     hydra = HydraConfig.get()
-    overrides = cast(list[str], OmegaConf.to_container(hydra.overrides.task))  # as typed: an override may hold ${...}
+    # as typed: an override may hold ${...}
+    overrides = cast(list[str], OmegaConf.to_container(hydra.overrides.task))
     compose = composer(GlobalHydra.instance().config_loader(), hydra.job.config_name)
     try:
-        points = Points(lambda wanted: config if wanted == overrides else compose(wanted), overrides)
+        points = Points(
+            lambda wanted: config if wanted == overrides else compose(wanted), overrides
+        )
         return _run(Space(), points, overrides, dict(hydra.runtime.choices))
     except UserError as error:
         print(f"error: {printable(str(error))}", file=sys.stderr)
         return ExitCode.BAD_INPUT
 
 
-def run_multirun(loader: ConfigLoader, config: DictConfig, arguments: list[str], params: Mapping[str, Any]) -> int:
+def run_multirun(
+    loader: ConfigLoader, config: DictConfig, arguments: list[str], params: Mapping[str, Any]
+) -> int:
     """Run a sweep: the parameters of command line and sweep file, over their shared composition."""
     compose = composer(loader, config.hydra.job.config_name)
     space, fixed = parse_space(arguments, params, loader)
     points = Points(compose, fixed)
-    if points.base.search.sampler == ONE_FACTOR:  # a comparison of one alternative with the base configuration
+    # a comparison of one alternative with the base configuration
+    if points.base.search.sampler == ONE_FACTOR:
         space, fixed = parse_space(arguments, params, loader, keeps_single=True)
         points = Points(compose, fixed)
     return _run(space, points, fixed, dict(config.hydra.runtime.choices))
 
 
 def composer(loader: ConfigLoader, name: str | None) -> Compose:
-    """Return a function that composes the primary configuration of this name with other overrides."""
+    """Return a function that composes the primary configuration of this name with other
+    overrides.
+    """
 
     def compose(overrides: list[str]) -> DictConfig:
         check_groups(overrides)
         try:
-            return loader.load_configuration(config_name=name, overrides=overrides, run_mode=RunMode.RUN)
+            return loader.load_configuration(
+                config_name=name, overrides=overrides, run_mode=RunMode.RUN
+            )
         except (HydraException, OmegaConfBaseException) as error:
             raise UserError(message(error)) from error
 
@@ -65,14 +79,21 @@ def _run(space: Space, points: Points, overrides: list[str], choices: Mapping[st
     space = list_points(space, points.base.search)
     searched = {parameter.name for parameter in space.parameters}
     # a trial's exported configuration is the option of both
-    hint = "-".join(dict.fromkeys(str(choices[group]) for group in ("model", "task") if group not in searched))
+    hint = "-".join(
+        dict.fromkeys(str(choices[group]) for group in ("model", "task") if group not in searched)
+    )
     trainer = points.base.trainer
-    if is_external(trainer.kind):  # model and task are the program's
+    # model and task are the program's
+    if is_external(trainer.kind):
         words = (trainer.command or "").split()
-        program = next((word for word in words if word.endswith((".py", ".sh"))), trainer.script or trainer.kind)
+        program = next(
+            (word for word in words if word.endswith((".py", ".sh"))),
+            trainer.script or trainer.kind,
+        )
         hint = "-".join(Path(name).stem for name in (program, trainer.recipe) if name)
     study = Path(str(choices.get("sweeps") or "")).name
     judged = validate_sweep(space, points, overrides)
-    from grposweep.sweep.run import run_sweep  # optuna, numpy and rich: 0.5 s that a refusal should not pay
+    # optuna, numpy and rich: 0.5 s that a refusal should not pay
+    from grposweep.sweep.run import run_sweep
 
     return run_sweep(judged, overrides, hint or "sweep", study=study)

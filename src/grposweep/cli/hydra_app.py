@@ -54,7 +54,9 @@ def copy_conf(folder: Path) -> Path:
     Raises UserError if the folder exists.
     """
     if folder.exists():
-        raise UserError(f"{folder} exists, and its files would be overwritten. Name another folder.")
+        raise UserError(
+            f"{folder} exists, and its files would be overwritten. Name another folder."
+        )
     shutil.copytree(CONF, folder)
     study = folder / "sweeps" / f"{STARTER}.yaml"
     study.write_text(STUDY.format(folder=shlex.quote(str(folder))), encoding="utf-8")

@@ -1,4 +1,6 @@
-"""The work of ``grposweep plan``, ``fit`` and ``space``: numbers and broken rules, without training."""
+"""The work of ``grposweep plan``, ``fit`` and ``space``: numbers and broken rules, without
+training.
+"""
 
 import json
 import sys
@@ -49,7 +51,9 @@ def show_plan(
     gpu_gib: float | None = None,
     config_dir: Path | None = None,
 ) -> int:
-    """Print the plans of recipe files side by side, or of a configuration given by overrides. Return 1 if one has errors."""
+    """Print the plans of recipe files side by side, or of a configuration given by overrides.
+    Return 1 if one has errors.
+    """
     named = _settings(items, options, gpu_gib, config_dir)
     if as_json:
         for name, setting in named:
@@ -59,27 +63,48 @@ def show_plan(
             print(json.dumps({"file": name or None, "plan": shown}))
     else:
         _print_plans(build_console(), named)
-    return int(any(problem.severity == "error" for _, setting in named for problem in check(setting)))
+    return int(
+        any(problem.severity == "error" for _, setting in named for problem in check(setting))
+    )
 
 
 def show_fit(
-    items: Sequence[str], options: Options, gpu_gib: float | None, as_json: bool, config_dir: Path | None = None
+    items: Sequence[str],
+    options: Options,
+    gpu_gib: float | None,
+    as_json: bool,
+    config_dir: Path | None = None,
 ) -> int:
-    """Print how large each size can be on one GPU, or on each known GPU. Return 1 if it fits on none."""
+    """Print how large each size can be on one GPU, or on each known GPU. Return 1 if it fits on
+    none.
+    """
     are_overrides = all("=" in item for item in items)
-    (name, setting), *others = _settings(items if are_overrides else items[:1], options, gpu_gib, config_dir)
+    (name, setting), *others = _settings(
+        items if are_overrides else items[:1], options, gpu_gib, config_dir
+    )
     if others:
-        raise UserError(f"{items[0]}: it has {1 + len(others)} recipes, such as {name}. Give a file with one.")
+        raise UserError(
+            f"{items[0]}: it has {1 + len(others)} recipes, such as {name}. Give a file with one."
+        )
     memory = estimate(setting)
     if memory is None:
         raise UserError(
-            "the model's shape is not known, so its memory cannot be estimated. Name one (model=qwen2_5_1_5b), set "
-            "model.shape, or give a recipe whose model is in docs/explanation/memory.md or a folder with a config.json."
+            "the model's shape is not known, so its memory cannot be estimated. Name one "
+            "(model=qwen2_5_1_5b), set "
+            "model.shape, or give a recipe whose model is in docs/explanation/memory.md or a "
+            "folder with a config.json."
         )
-    fits = fit_gpus(setting) if setting.gpu_memory_gib is None else [("", fit(setting, setting.gpu_memory_gib))]
+    fits = (
+        fit_gpus(setting)
+        if setting.gpu_memory_gib is None
+        else [("", fit(setting, setting.gpu_memory_gib))]
+    )
     savings, host = find_savings(setting), find_host_memory(setting)
     if as_json:
-        more = {"savings": {saving.change: saving.gib for saving in savings}, "host": host and host.as_gib()}
+        more = {
+            "savings": {saving.change: saving.gib for saving in savings},
+            "host": host and host.as_gib(),
+        }
         for name, fitted in fits:
             print(json.dumps({"gpu": name or None, **fitted.as_dict(), **more}))
     else:
@@ -89,7 +114,10 @@ def show_fit(
         if gpu is not None:
             console.print(f"It {gpu.verdict}: {gpu.low:.1f} to {gpu.high:.1f} of {gpu.gib:g} GiB.")
             if not gpu.starts:
-                needs = f"vLLM does not start: its share of {gpu.engine_share:g} GiB must hold {gpu.engine_needs:g}."
+                needs = (
+                    f"vLLM does not start: its share of {gpu.engine_share:g} GiB must hold "
+                    f"{gpu.engine_needs:g}."
+                )
                 console.print(needs)
         # memory problems are part of the estimate above
         for problem in check(setting.replace({"gpu_memory_gib": None})):
@@ -115,7 +143,8 @@ def _settings(
     files = [item for item in items if "=" not in item]
     if files and len(files) < len(items):
         raise UserError(
-            f"{' '.join(items)}: files and overrides cannot be combined. Name recipes, or key=value overrides."
+            f"{' '.join(items)}: files and overrides cannot be combined. Name recipes, or "
+            "key=value overrides."
         )
     named = [pair for name in files for pair in _of_file(name, options)]
     named = named or [("", _of_overrides(items, options, config_dir))]
@@ -125,28 +154,36 @@ def _settings(
 
 
 def training_processes(processes: int | None, gpus: int | None, server_gpus: int) -> int | None:
-    """Return the number of training processes: as stated, or one for each GPU without a vLLM server.
+    """Return the number of training processes: as stated, or one for each GPU without a vLLM
+    server.
 
     Raises UserError if both are stated and differ, or if no GPU is left to train.
     """
     if gpus is None:
         return processes
     if gpus <= server_gpus:
-        raise UserError(f"--gpus {gpus} --vllm-gpus {server_gpus}: no GPU is left to train. Give vLLM fewer.")
+        raise UserError(
+            f"--gpus {gpus} --vllm-gpus {server_gpus}: no GPU is left to train. Give vLLM fewer."
+        )
     ranks = gpus - server_gpus
     if processes not in (None, ranks):
         server = f" --vllm-gpus {server_gpus}" if server_gpus else ""
         raise UserError(
-            f"--processes {processes} --gpus {gpus}{server}: each GPU that trains has one process, so --gpus means {ranks} "
+            f"--processes {processes} --gpus {gpus}{server}: each GPU that trains has one "
+            f"process, so --gpus means {ranks} "
             "processes. Give only one of the two options."
         )
     return ranks
 
 
 def show_space(arguments: Sequence[str], config_dir: Path | None = None) -> int:
-    """Print how many points of a space are valid, which rules make the others invalid, and the valid share of each value."""
+    """Print how many points of a space are valid, which rules make the others invalid, and the
+    valid share of each value.
+    """
     from grposweep.config.compose import open_session, override_name
-    from grposweep.config.points import Points  # Hydra and numpy: 0.3 s that lint and plan FILE should not pay
+
+    # Hydra and numpy: 0.3 s that lint and plan FILE should not pay
+    from grposweep.config.points import Points
     from grposweep.config.programs import check_switches
     from grposweep.report.space_summary import print_invalid
     from grposweep.search.evaluate import validate_points
@@ -154,14 +191,17 @@ def show_space(arguments: Sequence[str], config_dir: Path | None = None) -> int:
     from grposweep.search.parse import parse_space, split_tokens
     from grposweep.search.validity import Validator, check_space
 
-    tokens = split_tokens(argument for argument in arguments if argument not in ("-m", "--multirun"))
+    tokens = split_tokens(
+        argument for argument in arguments if argument not in ("-m", "--multirun")
+    )
     with open_session(config_dir) as session:
         space, fixed = parse_space(tokens, session.sweep_params(tokens), session.loader)
         points = Points(session.compose, fixed)
         space = list_points(space, points.base.search)
         if not space.parameters:
             raise UserError(
-                "nothing is swept. Give a parameter several values (lr=1e-4,3e-4), or a study (sweeps=lr_batch)."
+                "nothing is swept. Give a parameter several values (lr=1e-4,3e-4), or a study "
+                "(sweeps=lr_batch)."
             )
         check_space(space, points, [*map(override_name, fixed)])
         validator = Validator(space, points)
@@ -178,15 +218,21 @@ def show_space(arguments: Sequence[str], config_dir: Path | None = None) -> int:
 
 
 def _of_file(name: str, options: Options) -> list[tuple[str, Setting]]:
-    """Return the settings of a file's recipes. If there are several, each is named with its line."""
+    """Return the settings of a file's recipes. If there are several, each is named with its
+    line.
+    """
     try:
         recipes = load_recipes(Path(name), options)
         if any(FRAMEWORKS[recipe.framework].is_asynchronous(recipe) for recipe in recipes):
             raise UserError(
-                "it is for AsyncGRPOTrainer, which generates while it trains, so it has no rollouts and no plan. Name a recipe "
+                "it is for AsyncGRPOTrainer, which generates while it trains, so it has no "
+                "rollouts and no plan. Name a recipe "
                 "of GRPOTrainer."
             )
-        starts = [min(recipe.lines.values(), default=None) if len(recipes) > 1 else None for recipe in recipes]
+        starts = [
+            min(recipe.lines.values(), default=None) if len(recipes) > 1 else None
+            for recipe in recipes
+        ]
         for version in dict.fromkeys(map(describe_version, recipes)):
             say(f"{name}: read as {version}", sys.stderr)
         return [
@@ -200,11 +246,14 @@ def _of_file(name: str, options: Options) -> list[tuple[str, Setting]]:
 def _of_overrides(overrides: Sequence[str], options: Options, config_dir: Path | None) -> Setting:
     if options.own_version is not None:
         raise UserError(
-            f"--framework-version {options.own_version}: overrides are for grposweep's own trainer, which runs TRL {text(TRL)}. "
+            f"--framework-version {options.own_version}: overrides are for grposweep's own "
+            f"trainer, which runs TRL {text(TRL)}. "
             "Name a recipe, or leave the option out."
         )
     from grposweep.config.compose import open_session
-    from grposweep.config.points import Points  # Hydra: not for recipes
+
+    # Hydra: not for recipes
+    from grposweep.config.points import Points
     from grposweep.config.to_setting import read_setting
     from grposweep.registries import runs_trl
     from grposweep.train.prompts import count_local
@@ -237,10 +286,18 @@ def _print_plans(console: Console, named: Sequence[tuple[str, Setting]]) -> None
 
 
 def _label_table(by_label: Mapping[str, Mapping[Any, tuple[int, int]]]) -> Table:
-    """Return a table of parameter values with their shares of valid points. Values that are never valid are yellow."""
+    """Return a table of parameter values with their shares of valid points. Values that are never
+    valid are yellow.
+    """
     table = build_table("parameter", "value", ("valid points", RIGHT), "")
     for parameter, labels in by_label.items():
         for label, (good, whole) in labels.items():
             note = "" if good else "never valid with the other parameters in this space"
-            table.add_row(parameter, str(label), f"{good:,} of {whole:,}", note, style="" if good else "yellow")
+            table.add_row(
+                parameter,
+                str(label),
+                f"{good:,} of {whole:,}",
+                note,
+                style="" if good else "yellow",
+            )
     return table

@@ -14,7 +14,8 @@ from grporecipe.registries import FRAMEWORKS
 from grporecipe.terminal import say
 from grposweep.cli.app import ConfigDir, choices, command
 
-if TYPE_CHECKING:  # their members are only known when the registry is read
+# their members are only known when the registry is read
+if TYPE_CHECKING:
     Framework: TypeAlias = str
 else:
     Framework = choices("Framework", "auto", *FRAMEWORKS)
@@ -28,7 +29,9 @@ class Format(StrEnum):
 
 
 class LintFormat(StrEnum):
-    """For users, for programs (one object per recipe and line), for GitHub's annotations, and for code scanners."""
+    """For users, for programs (one object per recipe and line), for GitHub's annotations, and for
+    code scanners.
+    """
 
     text = "text"
     json = "json"
@@ -36,19 +39,32 @@ class LintFormat(StrEnum):
     sarif = "sarif"
 
 
-Files = Annotated[list[Path] | None, Argument(help="Recipes, scripts that launch one, or folders of them.")]
-Processes = Annotated[int | None, Option(min=1, help="Training processes, without the GPUs of a vLLM server.")]
+Files = Annotated[
+    list[Path] | None, Argument(help="Recipes, scripts that launch one, or folders of them.")
+]
+Processes = Annotated[
+    int | None, Option(min=1, help="Training processes, without the GPUs of a vLLM server.")
+]
 FrameworkVersion = Annotated[
     str | None,
-    Option(metavar="X.Y[.Z]", help="Framework version whose rules apply.", show_default="what the repository says"),
+    Option(
+        metavar="X.Y[.Z]",
+        help="Framework version whose rules apply.",
+        show_default="what the repository says",
+    ),
 ]
 Ranks = Annotated[int | None, Option(min=1, help="Training processes.")]
 Gpus = Annotated[int | None, Option(min=1, help="Number of GPUs, instead of --processes.")]
-VllmGpus = Annotated[int, Option(min=0, help="Of these, GPUs of a vLLM server, which do not train.")]
-RecipeFramework = Annotated[Framework, Option(help="The recipe's framework; auto detects it from keys and paths.")]
+VllmGpus = Annotated[
+    int, Option(min=0, help="Of these, GPUs of a vLLM server, which do not train.")
+]
+RecipeFramework = Annotated[
+    Framework, Option(help="The recipe's framework; auto detects it from keys and paths.")
+]
 DatasetSize = Annotated[int | None, Option(min=1, help="Training prompts.")]
 Gpu = Annotated[
-    str | None, Option(metavar="GPU", help="Check whether it fits this GPU: A100, H100, RTX 4090, 24GiB, ...")
+    str | None,
+    Option(metavar="GPU", help="Check whether it fits this GPU: A100, H100, RTX 4090, 24GiB, ..."),
 ]
 
 
@@ -67,32 +83,46 @@ def lint(
     dataset_size: DatasetSize = None,
     gpu: Gpu = None,
     format: Annotated[
-        LintFormat, Option(help="json is one object per recipe, one per line; github annotates a pull request.")
+        LintFormat,
+        Option(
+            help="json is one object per recipe, one per line; github annotates a pull request."
+        ),
     ] = LintFormat.text,
-    fix: Annotated[bool, Option("--fix", help="Write the fixes that do not change training into YAML.")] = False,
-    unsafe_fixes: Annotated[
-        bool, Option("--unsafe-fixes", help="With --fix or --diff: also the fixes that change training.")
+    fix: Annotated[
+        bool, Option("--fix", help="Write the fixes that do not change training into YAML.")
     ] = False,
-    diff: Annotated[bool, Option("--diff", help="Write nothing: show what --fix would change.")] = False,
+    unsafe_fixes: Annotated[
+        bool,
+        Option("--unsafe-fixes", help="With --fix or --diff: also the fixes that change training."),
+    ] = False,
+    diff: Annotated[
+        bool, Option("--diff", help="Write nothing: show what --fix would change.")
+    ] = False,
     select: Annotated[list[str] | None, Option(help="Only these rules (GB101, GB).")] = None,
     ignore: Annotated[list[str] | None, Option(help="Rules or families to leave out.")] = None,
 ) -> int:
     """Check GRPO recipes: errors, their lines and fixes.
 
-    A folder is searched for recipes, except files that git ignores. A comment "# grposweep: ignore[GB101]" on or above a line
-    switches a rule off for it.
+    A folder is searched for recipes, except files that git ignores. A comment "# grposweep:
+    ignore[GB101]" on or above a line switches a rule off for it.
 
     Exit code: 0 no errors, 1 errors found (with --diff: something to fix), 2 unusable input.
     """
     from grporecipe.linting.linter import select_rules
     from grporecipe.reading.load import Options
 
-    options = Options(str(framework), None, processes, dataset_size, framework_version, _gpu(gpu), gpu)
+    options = Options(
+        str(framework), None, processes, dataset_size, framework_version, _gpu(gpu), gpu
+    )
     chosen = select_rules(select or (), ignore or ())
     if unsafe_fixes and not (fix or diff):
-        raise UserError("--unsafe-fixes extends --fix and --diff, and does nothing alone. Add --fix or --diff.")
+        raise UserError(
+            "--unsafe-fixes extends --fix and --diff, and does nothing alone. Add --fix or --diff."
+        )
     if diff and (fix or format is not LintFormat.text):
-        raise UserError("--diff writes nothing but a diff: --fix and --format cannot be combined with it.")
+        raise UserError(
+            "--diff writes nothing but a diff: --fix and --format cannot be combined with it."
+        )
     from grporecipe.linting.command import LintOptions, lint_files
 
     if not files:
@@ -104,10 +134,14 @@ def lint(
 
 
 @command(
-    "grposweep check -- bash launch.sh", "grposweep check -- accelerate launch --num_processes 4 train.py --lr 1e-5"
+    "grposweep check -- bash launch.sh",
+    "grposweep check -- accelerate launch --num_processes 4 train.py --lr 1e-5",
 )
 def check(
-    words: Annotated[list[str], Argument(metavar="COMMAND", help="The command that trains, as you run it, after --.")],
+    words: Annotated[
+        list[str],
+        Argument(metavar="COMMAND", help="The command that trains, as you run it, after --."),
+    ],
     processes: Annotated[
         int | None, Option(min=1, help="Training processes, if the command does not state them.")
     ] = None,
@@ -117,8 +151,9 @@ def check(
 ) -> int:
     """Check a launch by the values that its trainer gets.
 
-    Runs the command up to the construction of its GRPO trainer, and ends it there. Training, models and data are replaced by
-    stand-ins; if that does not work, the command runs for real up to there. Its other steps run, such as one that prepares data.
+    Runs the command up to the construction of its GRPO trainer, and ends it there. Training, models
+    and data are replaced by stand-ins; if that does not work, the command runs for real up to
+    there. Its other steps run, such as one that prepares data.
 
     Exit code: 0 no errors, 1 errors found, 2 unusable input.
     """
@@ -129,7 +164,9 @@ def check(
 
 @command("grposweep rules", "grposweep rules GB101", "grposweep rules kl")
 def rules(
-    words: Annotated[list[str] | None, Argument(help="A rule or family (GB101, GB), or words of rules.")] = None,
+    words: Annotated[
+        list[str] | None, Argument(help="A rule or family (GB101, GB), or words of rules.")
+    ] = None,
 ) -> None:
     """List the rules, or explain one."""
     from grporecipe.linting.rule_docs import explain_rules
@@ -144,7 +181,9 @@ def rules(
 )
 def plan(
     items: Annotated[list[str], Argument(help="Recipes, or overrides key=value of grposweep.")],
-    framework: Annotated[Framework, Option(help="The recipes' framework; auto detects it from keys and paths.")] = "auto",
+    framework: Annotated[
+        Framework, Option(help="The recipes' framework; auto detects it from keys and paths.")
+    ] = "auto",
     processes: Ranks = None,
     gpus: Gpus = None,
     vllm_gpus: VllmGpus = 0,
@@ -152,8 +191,11 @@ def plan(
     dataset_size: DatasetSize = None,
     gpu: Gpu = None,
     config_dir: ConfigDir = None,
-    format: Annotated[Format, Option(help="text, or one JSON object per recipe, one per line.")] = Format.text,
-) -> int:  # fmt: skip  # an option a line reads best
+    format: Annotated[
+        Format, Option(help="text, or one JSON object per recipe, one per line.")
+    ] = Format.text,
+    # an option a line reads best
+) -> int:
     """Show batch sizes, steps and epochs of recipes.
 
     Each number has its formula. Several recipes are shown in columns.
@@ -170,7 +212,8 @@ def plan(
 
 
 @command(
-    "grposweep fit recipe.yaml --processes 8", "grposweep fit model=qwen2_5_7b batch=open_r1_medium cluster.processes=8"
+    "grposweep fit recipe.yaml --processes 8",
+    "grposweep fit model=qwen2_5_7b batch=open_r1_medium cluster.processes=8",
 )
 def fit(
     items: Annotated[list[str], Argument(help="A recipe, or overrides key=value of grposweep.")],
@@ -179,12 +222,16 @@ def fit(
     processes: Ranks = None,
     framework_version: FrameworkVersion = None,
     config_dir: ConfigDir = None,
-    format: Annotated[Format, Option(help="text, or one JSON object per GPU, one per line.")] = Format.text,
+    format: Annotated[
+        Format, Option(help="text, or one JSON object per GPU, one per line.")
+    ] = Format.text,
     json: Annotated[bool, Option("--json", help="The same as --format json.")] = False,
-) -> int:  # fmt: skip  # an option a line reads best
+    # an option a line reads best
+) -> int:
     """Estimate whether a recipe fits a GPU.
 
-    Also shows the largest sizes that fit, and what saves most memory. Without --gpu it shows a table of GPUs.
+    Also shows the largest sizes that fit, and what saves most memory. Without --gpu it shows a
+    table of GPUs.
 
     Exit code: 0 it fits or may fit, 1 it fits on none of the GPUs, 2 unusable input.
     """
@@ -203,7 +250,11 @@ def _say_processes(files: Iterable[Path], processes: int | None) -> None:
     for file in files if processes else ():
         stated = stated_processes(file) if file.is_file() else None
         if stated not in (None, processes):
-            say(f"{file}: it is for {stated} processes, and judged for {processes} as the command says", sys.stderr)
+            say(
+                f"{file}: it is for {stated} processes, and judged for {processes} as the "
+                "command says",
+                sys.stderr,
+            )
 
 
 def _gpu(name: str | None) -> float | None:

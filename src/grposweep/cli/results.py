@@ -46,7 +46,10 @@ def init(folder: Annotated[Path, Argument(help="Folder to write.")] = Path("conf
     from grposweep.cli.hydra_app import STARTER, copy_conf
 
     study = copy_conf(folder)
-    say(f"{study} is a study to start from: grposweep run --config-dir {quote(str(folder))} sweeps={STARTER}")
+    say(
+        f"{study} is a study to start from: grposweep run --config-dir {quote(str(folder))} "
+        f"sweeps={STARTER}"
+    )
 
 
 @command(
@@ -59,8 +62,8 @@ def rerun(names: NamesAndKeys, outputs: Outputs = Path("outputs")) -> int:
 
     Configuration and seeds are those of the trial, and so is the code if the sweep kept a copy.
 
-    Results go to a new sweep next to the trial's. Relative paths start where that sweep was started.
-    Exit code: 0 finished, 1 failed, 2 bad input, 130 interrupted.
+    Results go to a new sweep next to the trial's. Relative paths start where that sweep was
+    started. Exit code: 0 finished, 1 failed, 2 bad input, 130 interrupted.
     """
     from grposweep.sweep.rerun import rerun_trial
 
@@ -72,11 +75,16 @@ def _trial_and_overrides(names: list[str], outputs: Path) -> tuple["TrialFolder"
     from grposweep.report.view import find_names, read_sweep
     from grposweep.storage.folders import TrialFolder
 
-    overrides = [word for word in names if ("=" in word or word.startswith("~")) and not Path(word).exists()]
+    overrides = [
+        word for word in names if ("=" in word or word.startswith("~")) and not Path(word).exists()
+    ]
     words = [word for word in names if word not in overrides]
     (folder, trial), *others = find_names(words, outputs, reruns=False)
     if not trial or others:
-        raise UserError(f"{' '.join(words) or 'no name'}: name one trial, such as lr_batch 7, lr_batch/7 or best.")
+        raise UserError(
+            f"{' '.join(words) or 'no name'}: name one trial, such as lr_batch 7, lr_batch/7 or "
+            "best."
+        )
     return TrialFolder(read_sweep(folder).trial(trial).path), overrides
 
 
@@ -90,7 +98,12 @@ def continue_(
     names: NamesAndKeys,
     start: Annotated[
         int | None,
-        Option("--from", metavar="STEP", help="The optimizer step of a checkpoint.", show_default="the last"),
+        Option(
+            "--from",
+            metavar="STEP",
+            help="The optimizer step of a checkpoint.",
+            show_default="the last",
+        ),
     ] = None,
     yes: Annotated[
         bool, Option("--yes", help="Do not ask if the training differs from the longer schedule's.")
@@ -99,14 +112,16 @@ def continue_(
 ) -> int:
     """Train a trial on from a checkpoint: longer, or changed.
 
-    With a longer schedule.* alone the trial trains longer. With a constant learning rate it is exactly the training that the
-    longer schedule would have been. Otherwise the command says what differs, and asks.
+    With a longer schedule.* alone the trial trains longer. With a constant learning rate it is
+    exactly the training that the longer schedule would have been. Otherwise the command says what
+    differs, and asks.
 
-    With other keys it branches, and --from names the checkpoint. Each child changes one parameter, and a control changes
-    nothing. All children of a seed have the same data order and random numbers, so the comparison has paired intervals.
+    With other keys it branches, and --from names the checkpoint. Each child changes one parameter,
+    and a control changes nothing. All children of a seed have the same data order and random
+    numbers, so the comparison has paired intervals.
 
-    Results go to a new sweep next to the trial's; the same command resumes it.
-    Exit code: 0 finished, 1 failed, 2 bad input, 130 interrupted.
+    Results go to a new sweep next to the trial's; the same command resumes it. Exit code: 0
+    finished, 1 failed, 2 bad input, 130 interrupted.
     """
     from grposweep.sweep.continuation import continue_trial
 
@@ -114,7 +129,10 @@ def continue_(
     return continue_trial(trial, overrides, start, yes)
 
 
-@command("grposweep retry           # all failed trials of the newest sweep", "grposweep retry lr_batch 3 7")
+@command(
+    "grposweep retry           # all failed trials of the newest sweep",
+    "grposweep retry lr_batch 3 7",
+)
 def retry(names: Names = None, outputs: Outputs = Path("outputs")) -> int:
     """Retry failed trials and resume their sweep.
 
@@ -129,7 +147,10 @@ def retry(names: Names = None, outputs: Outputs = Path("outputs")) -> int:
     trials = find_names(names or [], outputs)
     folder, _ = trials[0]
     if len({other.path for other, _ in trials}) > 1:
-        raise UserError(f"{' '.join(names or [])}: these are trials of several sweeps. Retry one sweep at a time.")
+        raise UserError(
+            f"{' '.join(names or [])}: these are trials of several sweeps. Retry one sweep at a "
+            "time."
+        )
     return retry_trials(str(folder.path), [trial for _, trial in trials if trial], outputs)
 
 
@@ -150,7 +171,8 @@ class TableFormat(StrEnum):
 
 
 FORM_HELP = (
-    "hydra: a configuration for run.py; command: a script; recipe: the one that its program read; trl: one for TRL."
+    "hydra: a configuration for run.py; command: a script; recipe: the one that its "
+    "program read; trl: one for TRL."
 )
 
 
@@ -163,10 +185,15 @@ FORM_HELP = (
 def best(
     sweep: Named = None,
     export: Annotated[Path | None, Option(metavar="FILE", help="File to write.")] = None,
-    form: Annotated[ExportFormat | None, Option("--as", help=FORM_HELP, show_default="by the file's ending")] = None,
-    force: Annotated[bool, Option("--force", help="Replace a file that holds something else.")] = False,
+    form: Annotated[
+        ExportFormat | None, Option("--as", help=FORM_HELP, show_default="by the file's ending")
+    ] = None,
+    force: Annotated[
+        bool, Option("--force", help="Replace a file that holds something else.")
+    ] = False,
     outputs: Outputs = Path("outputs"),
-) -> None:  # fmt: skip  # an option a line reads best
+    # an option a line reads best
+) -> None:
     """Show a sweep's best trial, or write what repeats it."""
     from grposweep.report.export import show_best
     from grposweep.report.view import open_sweep
@@ -182,14 +209,21 @@ def best(
 def export(
     sweep: Named = None,
     format: Annotated[TableFormat, Option(help="csv, or a JSON list.")] = TableFormat.csv,
-    columns: Annotated[str | None, Option(metavar="NAMES", help="Only these columns.", show_default="all")] = None,
-    history: Annotated[bool, Option("--history", help="Every metric at every step: one row per value.")] = False,
-    output: Annotated[Path | None, Option("--output", "-o", help="A file.", show_default="stdout")] = None,
+    columns: Annotated[
+        str | None, Option(metavar="NAMES", help="Only these columns.", show_default="all")
+    ] = None,
+    history: Annotated[
+        bool, Option("--history", help="Every metric at every step: one row per value.")
+    ] = False,
+    output: Annotated[
+        Path | None, Option("--output", "-o", help="A file.", show_default="stdout")
+    ] = None,
     outputs: Outputs = Path("outputs"),
 ) -> None:
     """Write all trials as a table.
 
-    A row has parameters, objective, cost and the last value of each metric. --history writes every logged value.
+    A row has parameters, objective, cost and the last value of each metric. --history writes every
+    logged value.
     """
     from grporecipe.files import write_text
     from grposweep.report.export import writable
@@ -198,9 +232,13 @@ def export(
 
     chosen = [name.strip() for name in (columns or "").split(",") if name.strip()]
     if history and chosen:
-        raise UserError("--history has columns of its own, and --columns chooses others. Leave out --columns.")
+        raise UserError(
+            "--history has columns of its own, and --columns chooses others. Leave out --columns."
+        )
     view = open_sweep(sweep, outputs)
-    text = render_history(view, format.value) if history else render_rows(view, format.value, chosen)
+    text = (
+        render_history(view, format.value) if history else render_rows(view, format.value, chosen)
+    )
     if output is None:
         write_data(text)
         return
@@ -231,9 +269,12 @@ def compare(names: Names = None, outputs: Outputs = Path("outputs")) -> None:
     context_settings={"ignore_unknown_options": True},
 )
 def space(
-    arguments: Annotated[list[str], Argument(help="A sweep as run.py takes it: -m lr=1e-4,3e-4 ...")],
+    arguments: Annotated[
+        list[str], Argument(help="A sweep as run.py takes it: -m lr=1e-4,3e-4 ...")
+    ],
     config_dir: ConfigDir = None,
-) -> int:  # fmt: skip  # an option a line reads best
+    # an option a line reads best
+) -> int:
     """Count the valid and invalid points of a sweep.
 
     Names the rules that make points invalid, and valid changes.

@@ -1,4 +1,6 @@
-"""The code between ``src/run.py`` and Hydra: both sweep syntaxes, messages for bad input, exit codes."""
+"""The code between ``src/run.py`` and Hydra: both sweep syntaxes, messages for bad input, exit
+codes.
+"""
 
 import errno
 import os
@@ -13,27 +15,41 @@ from omegaconf.errors import OmegaConfBaseException
 
 from grporecipe.errors import ExitCode, LeaseLostError, UserError
 from grporecipe.terminal import keep_screens, printable, say
-from grposweep.config.compose import check_groups, is_conf, message, override_name, override_text, register_schema
+from grposweep.config.compose import (
+    check_groups,
+    is_conf,
+    message,
+    override_name,
+    override_text,
+    register_schema,
+)
 from grposweep.process import CONF, CONFIG_DIR, CONFIG_NAME, CONFIG_PATH
 from grposweep.search.parse import bracket_points, parse_space, split_tokens
 
 MULTIRUN = ("-m", "--multirun")
-COMPLETION = frozenset({"-sc", "--shell-completion"})  # of a shell, whose words are parts of overrides
+# of a shell, whose words are parts of overrides
+COMPLETION = frozenset({"-sc", "--shell-completion"})
+# their braces and commas are text, not Hydra's grammar
 TEXTS = (
     "trainer.metrics",
     "trainer.resume",
     "trainer.checkpoints",
-)  # their braces and commas are text, not Hydra's grammar
-VERBOSE = ("-v", "--verbose")  # these flags show the controller's log on the terminal
-# By error: what the user can change about a file that cannot be written. Other errors are shown in full.
+)
+# these flags show the controller's log on the terminal
+VERBOSE = ("-v", "--verbose")
+# By error: what the user can change about a file that cannot be written. Other errors are shown in
+# full.
 DISK_ERRORS = {
-    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG), "Make room"),  # a disk, a quota, a limit on files' sizes
+    # a disk, a quota, a limit on files' sizes
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG), "Make room"),
     **dict.fromkeys((errno.EROFS, errno.EACCES, errno.EPERM), "Allow writing there"),
     **dict.fromkeys((errno.EISDIR, errno.ENOTDIR, errno.EEXIST), "Move away what stands there"),
 }
-NO_THREAD = "can't start new thread"  # Python's own
+# Python's own
+NO_THREAD = "can't start new thread"
 NO_THREAD_MESSAGE = (
-    "this machine starts no further thread ('ulimit -u' limits processes and threads of a user). End other processes or raise "
+    "this machine starts no further thread ('ulimit -u' limits processes and threads of a "
+    "user). End other processes or raise "
     "the limit, and run the same command again: nothing is lost."
 )
 
@@ -42,13 +58,18 @@ def command(main: Callable[[], None]) -> None:
     """Run a Hydra main so that bad input is one message and exit code 2, never a traceback."""
     keep_screens()
     register_schema()
-    wanted = "HYDRA_FULL_ERROR" in os.environ  # then the user wants the traceback
-    os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then raises instead of printing and exiting with 1
+    # then the user wants the traceback
+    wanted = "HYDRA_FULL_ERROR" in os.environ
+    # Hydra then raises instead of printing and exiting with 1
+    os.environ["HYDRA_FULL_ERROR"] = "1"
     try:
         words, launched = split_command(sys.argv[1:])
         words = [bracket_points(_as_text(word)) for word in words]
-        tokens = ["verbose=true" if token in VERBOSE else token for token in split_tokens(words)] + launched
-        sys.argv[1:] = sorted(_own_conf(_showing_base(tokens)), key=_is_override)  # argparse wants flags first
+        tokens = [
+            "verbose=true" if token in VERBOSE else token for token in split_tokens(words)
+        ] + launched
+        # argparse wants flags first
+        sys.argv[1:] = sorted(_own_conf(_showing_base(tokens)), key=_is_override)
         _refuse_parts_of_hydra(sys.argv[1:])
         _refuse_missing_folder(sys.argv[1:])
         sys.argv[1:] = _with_options(sys.argv[1:])
@@ -60,7 +81,8 @@ def command(main: Callable[[], None]) -> None:
             raise
         print(f"error: {printable(message(error))}", file=sys.stderr)
         sys.exit(ExitCode.BAD_INPUT)
-    except OSError as error:  # before the first trial: a disk without room, a limit on the size of files
+    except OSError as error:
+        # before the first trial: a disk without room, a limit on the size of files
         if wanted or error.filename is None or error.errno not in DISK_ERRORS:
             raise
         do = f"{DISK_ERRORS[error.errno]}, or set outputs=... to another disk."
@@ -80,29 +102,41 @@ def command(main: Callable[[], None]) -> None:
 
 
 def split_command(arguments: list[str]) -> tuple[list[str], list[str]]:
-    """Return the arguments before ``--``, and the overrides that stand for the launch command behind it."""
+    """Return the arguments before ``--``, and the overrides that stand for the launch command
+    behind it.
+    """
     if "--" not in arguments:
         return arguments, []
     at = arguments.index("--")
     before, words = arguments[:at], arguments[at + 1 :]
     if not words:
-        raise UserError("-- is the last word: your own launch command belongs behind it, such as -- bash launch.sh")
+        raise UserError(
+            "-- is the last word: your own launch command belongs behind it, such as -- bash "
+            "launch.sh"
+        )
     kind = [] if any(override_name(word) == "trainer" for word in before) else ["trainer=script"]
     # one word is a whole command line, such as 'CUDA_VISIBLE_DEVICES=0 python train.py'
-    return before, [*kind, f"trainer.command={override_text(words[0] if len(words) == 1 else shlex.join(words))}"]
+    return before, [
+        *kind,
+        f"trainer.command={override_text(words[0] if len(words) == 1 else shlex.join(words))}",
+    ]
 
 
 def _as_text(word: str) -> str:
-    """Return an override with its value quoted if its key takes plain text, so that ``{output}`` needs no quotes of Hydra's."""
+    """Return an override with its value quoted if its key takes plain text, so that ``{output}``
+    needs no quotes of Hydra's.
+    """
     name, _, value = word.partition("=")
     is_plain = name.lstrip("+") in TEXTS and value not in ("", "null") and value[0] not in "'\""
     return f"{name}={override_text(value)}" if is_plain else word
 
 
 def _own_conf(tokens: list[str]) -> list[str]:
-    """Return the tokens with ``--config-dir DIR`` as Hydra's primary folder if DIR is a complete copy of conf/.
+    """Return the tokens with ``--config-dir DIR`` as Hydra's primary folder if DIR is a complete
+    copy of conf/.
 
-    Hydra itself searches such a folder after the package's own, so it would never read a copied option.
+    Hydra itself searches such a folder after the package's own, so it would never read a copied
+    option.
     """
     words: list[str] = []
     for token in tokens:
@@ -117,7 +151,9 @@ def _own_conf(tokens: list[str]) -> list[str]:
 
 
 def _with_options(arguments: list[str]) -> list[str]:
-    """Return the arguments with ``--config-name exported/best`` for best.yaml if its sections became options."""
+    """Return the arguments with ``--config-name exported/best`` for best.yaml if its sections
+    became options.
+    """
     names = [at for at, word in enumerate(arguments) if at and arguments[at - 1] in CONFIG_NAME]
     for at in names:
         from grposweep.config.points import EXPORTED, register_sections
@@ -134,18 +170,23 @@ def _refuse_missing_folder(arguments: list[str]) -> None:
     for word, folder in pairwise(arguments):
         if word in CONFIG_DIR and not Path(folder).is_dir():
             raise UserError(
-                f"{word} {folder}: there is no such folder in {Path.cwd()}. Name your copy of conf/, or make one: "
+                f"{word} {folder}: there is no such folder in {Path.cwd()}. Name your copy of "
+                "conf/, or make one: "
                 f"grposweep init {shlex.quote(folder)}"
             )
 
 
 def _folders(arguments: list[str]) -> list[Path]:
     """Return the folders that hold further options."""
-    return [Path(value) for word, value in pairwise(arguments) if word in (*CONFIG_DIR, *CONFIG_PATH)]
+    return [
+        Path(value) for word, value in pairwise(arguments) if word in (*CONFIG_DIR, *CONFIG_PATH)
+    ]
 
 
 def _showing_base(tokens: list[str]) -> list[str]:
-    """Return the tokens of ``-m --cfg job`` as a single run's: the base configuration, with the searched parameters printed."""
+    """Return the tokens of ``-m --cfg job`` as a single run's: the base configuration, with the
+    searched parameters printed.
+    """
     flags = set(tokens)
     if flags.isdisjoint(MULTIRUN) or flags.isdisjoint(("--cfg", "-c", "--info")):
         return tokens
@@ -165,18 +206,26 @@ def _is_override(token: str) -> bool:
 REPLACED = {
     "hydra/launcher": "Hydra's launchers wait for whole batches, so grposweep does not use them. "
     "Set cluster=local or cluster=slurm instead.",
-    "hydra/sweeper": "another sweeper would start trials without the rules and without a study. Set search=... instead.",
+    "hydra/sweeper": (
+        "another sweeper would start trials without the rules and without a study. "
+        "Set search=... instead."
+    ),
     "hydra.sweep": "grposweep chooses the folders itself. Set outputs=... and name=... instead.",
     "hydra.run": "grposweep chooses the folders itself. Set outputs=... and name=... instead.",
 }
 
 
 def _refuse_parts_of_hydra(arguments: list[str]) -> None:
-    """Raise UserError for an override of a part that would be ignored, or would replace grposweep."""
+    """Raise UserError for an override of a part that would be ignored, or would replace
+    grposweep.
+    """
     for argument in arguments:
         name = override_name(argument)
-        if name in ("hydra.launcher", "hydra.sweeper"):  # Hydra takes any value
+        # Hydra takes any value
+        if name in ("hydra.launcher", "hydra.sweeper"):
             name = name.replace(".", "/", 1)
-        part = next((part for part in REPLACED if name == part or name.startswith(f"{part}.")), None)
+        part = next(
+            (part for part in REPLACED if name == part or name.startswith(f"{part}.")), None
+        )
         if part is not None and argument.lstrip("+") != "hydra/sweeper=grposweep":
             raise UserError(f"{argument}: {REPLACED[part]}")

@@ -1,4 +1,6 @@
-"""Commands that show sweeps and trainings by reading their files: status, show, diagnose, list, report."""
+"""Commands that show sweeps and trainings by reading their files: status, show, diagnose, list,
+report.
+"""
 
 from json import dumps
 from pathlib import Path
@@ -18,7 +20,9 @@ from grposweep.storage import paths
 )
 def status(
     sweep: Named = None,
-    watch: Annotated[bool, Option("--watch", help="Show it live until the sweep is done, or Ctrl-C.")] = False,
+    watch: Annotated[
+        bool, Option("--watch", help="Show it live until the sweep is done, or Ctrl-C.")
+    ] = False,
     json: Annotated[bool, Option("--json", help="Print one JSON object.")] = False,
     outputs: Outputs = Path("outputs"),
 ) -> None:
@@ -40,10 +44,16 @@ def status(
     elif redraws(console):
         watch_status(reader, console)
     else:
-        raise UserError("--watch needs a terminal. Without one, repeat 'grposweep status', or use --json.")
+        raise UserError(
+            "--watch needs a terminal. Without one, repeat 'grposweep status', or use --json."
+        )
 
 
-@command("grposweep show 12", "grposweep show lr_batch 12", "grposweep show lr_batch        # its best trial")
+@command(
+    "grposweep show 12",
+    "grposweep show lr_batch 12",
+    "grposweep show lr_batch        # its best trial",
+)
 def show(names: Names = None, outputs: Outputs = Path("outputs")) -> None:
     """Show one trial: curve, problems and command.
 
@@ -65,22 +75,27 @@ def show(names: Names = None, outputs: Outputs = Path("outputs")) -> None:
 )
 def diagnose(
     names: LogOrNames,
-    watch: Annotated[bool, Option("--watch", help="Read it again until it ends or --fail-on.")] = False,
+    watch: Annotated[
+        bool, Option("--watch", help="Read it again until it ends or --fail-on.")
+    ] = False,
     interval: Annotated[float, Option(min=0.1, metavar="SECONDS", help="Between readings.")] = 10.0,
     json: Annotated[bool, Option("--json", help="Print one JSON object.")] = False,
     fail_on: Annotated[
         str | None,
         Option(
             metavar="NAMES",
-            help="Exit with code 1 on these findings: collapse, problem, flat, ..., separated by commas.",
+            help=(
+                "Exit with code 1 on these findings: collapse, problem, flat, ..., separated "
+                "by commas."
+            ),
         ),
     ] = None,
     outputs: Outputs = Path("outputs"),
 ) -> int:
     """Diagnose a GRPO training from its log.
 
-    It reads trainer_state.json, the output of TRL, ms-swift, verl and EasyR1, their JSON lines, W&B's offline runs and CSV,
-    TensorBoard events, and metrics.jsonl.
+    It reads trainer_state.json, the output of TRL, ms-swift, verl and EasyR1, their JSON lines,
+    W&B's offline runs and CSV, TensorBoard events, and metrics.jsonl.
 
     Exit code: 0 success, 1 if a finding of --fail-on is present, 2 unusable input.
     """
@@ -88,13 +103,20 @@ def diagnose(
     from grposweep.report.tables import LOG_COLUMNS, build_console
 
     wanted = parse_fail_on(fail_on)
-    recipe = Path(names[1]) if len(names) == 2 and Path(names[0]).exists() and Path(names[1]).is_file() else None
+    recipe = (
+        Path(names[1])
+        if len(names) == 2 and Path(names[0]).exists() and Path(names[1]).is_file()
+        else None
+    )
     if len(names) == 2 and Path(names[0]).is_file() and recipe is None:
-        raise UserError(f"{names[1]}: there is no such file. Name the recipe of {names[0]}, or leave it out.")
+        raise UserError(
+            f"{names[1]}: there is no such file. Name the recipe of {names[0]}, or leave it out."
+        )
     path, console = _log(names[:1] if recipe else names, outputs), build_console(LOG_COLUMNS)
     if watch and recipe:
         raise UserError(
-            f"--watch with {recipe}: a log that grows is diagnosed without its recipe. Leave one of them out."
+            f"--watch with {recipe}: a log that grows is diagnosed without its recipe. Leave "
+            "one of them out."
         )
     if watch:
         return watch_log(path, console, json, wanted, interval)
@@ -115,7 +137,10 @@ def _log(names: list[str], outputs: Path) -> Path:
 @command("grposweep list", "grposweep list /shared/experiments", name="list")
 def list_(
     folder: Annotated[
-        Path | None, Argument(help="Folder to search, a few levels deep.", show_default="the configuration's outputs")
+        Path | None,
+        Argument(
+            help="Folder to search, a few levels deep.", show_default="the configuration's outputs"
+        ),
     ] = None,
     config_dir: ConfigDir = None,
 ) -> None:
@@ -136,7 +161,9 @@ def list_(
     for place in dict.fromkeys(view.path.parent if is_elsewhere else here for view in views):
         if is_elsewhere:
             console.print(f"in {place}:", soft_wrap=True)
-        console.print(sweeps_table(view for view in views if not is_elsewhere or view.path.parent == place))
+        console.print(
+            sweeps_table(view for view in views if not is_elsewhere or view.path.parent == place)
+        )
     for why in damaged:
         console.print(why, style="yellow", soft_wrap=True)
 
@@ -156,7 +183,12 @@ def report(
     sweep: Named = None,
     output: Annotated[
         Path | None,
-        Option("--output", "-o", help="A file or folder.", show_default="report.html in the sweep's folder"),
+        Option(
+            "--output",
+            "-o",
+            help="A file or folder.",
+            show_default="report.html in the sweep's folder",
+        ),
     ] = None,
     offline: Annotated[
         bool, Option("--offline", help="Put plotly.js (4.8 MB) into the page: one file to send.")

@@ -1,7 +1,8 @@
-"""The base of a sweep over the user's own command: what the command's trainer would get, asked once before anything trains.
+"""The base of a sweep over the user's own command: what the command's trainer would get, asked once
+before anything trains.
 
-Names in ``trainer.args`` that are fields of the trainer's configuration enter where it is built, as all other keys of a point do.
-The others are options of the command.
+Names in ``trainer.args`` that are fields of the trainer's configuration enter where it is built, as
+all other keys of a point do. The others are options of the command.
 """
 
 import json
@@ -29,26 +30,36 @@ from grposweep.schema import Cluster, Experiment, Trainer
 from grposweep.storage import inputs
 from grposweep.storage.inputs import Inputs
 
-OPTIONS = ("trainer.args.", "trainer.environment.")  # keys of which only the command knows what they change
-FREE_PORT = 29500  # of torchrun; nothing listens, because only the first process of a launch is asked
+# keys of which only the command knows what they change
+OPTIONS = ("trainer.args.", "trainer.environment.")
+# of torchrun; nothing listens, because only the first process of a launch is asked
+FREE_PORT = 29500
 SHELL_FILES = (".sh", ".bash", ".slurm", ".sbatch")
-MOST_ASKED = 8  # commands that differ in their own options only; of further ones is known what all of these have alike
+# commands that differ in their own options only; of further ones is known what all of these have
+# alike
+MOST_ASKED = 8
 _WORD = re.compile(r"[\w./~+-]+")
 
 
 class _Answer(NamedTuple):
-    """The answer to a command, or why there is none, and times and sizes of the files on which it depends."""
+    """The answer to a command, or why there is none, and times and sizes of the files on which it
+    depends.
+    """
 
     asked: Asked | UserError
     stamps: tuple[tuple[int, int] | None, ...]
 
 
 _ANSWERS: dict[tuple[Path, str], dict[str, _Answer]] = {}
-_BETWEEN: dict[tuple[Path, str], frozenset[str]] = {}  # options of which only the ends of an interval are asked
+# options of which only the ends of an interval are asked
+_BETWEEN: dict[tuple[Path, str], frozenset[str]] = {}
 
 
-def ask_base(trainer: Trainer, processes: int | None = None, nodes: int = 1, outputs: str = SWEEPS) -> Asked:
-    """Return what the command's trainer would get with these options; ``outputs`` is the folder of the sweeps.
+def ask_base(
+    trainer: Trainer, processes: int | None = None, nodes: int = 1, outputs: str = SWEEPS
+) -> Asked:
+    """Return what the command's trainer would get with these options; ``outputs`` is the folder of
+    the sweeps.
 
     Raises UserError if it does not build one GRPO trainer.
     """
@@ -59,28 +70,39 @@ def ask_base(trainer: Trainer, processes: int | None = None, nodes: int = 1, out
     if options == placed:
         return plain
     asked = _answer(trainer, place, options, outputs)
-    lost = [name for name in options if name not in placed and f"--{name}" not in (asked.record["command"] or ())]
+    lost = [
+        name
+        for name in options
+        if name not in placed and f"--{name}" not in (asked.record["command"] or ())
+    ]
     if lost and asked.is_exact and options[lost[0]] not in (None, []):
         raise UserError(
-            f"trainer.args.{lost[0]}: --{lost[0]} is appended to the command, and does not arrive at the program that trains, so "
-            f'it would change nothing. End the launch line of its shell script with "$@", or write {{{lost[0]}}} in the command.'
+            f"trainer.args.{lost[0]}: --{lost[0]} is appended to the command, and does not "
+            "arrive at the program that trains, so "
+            'it would change nothing. End the launch line of its shell script with "$@", or '
+            f"write {{{lost[0]}}} in the command."
         )
     return asked
 
 
 def ask_ahead(
-    base: Trainer, trainers: Iterable[Trainer], cluster: Cluster, between: Iterable[str], outputs: str = SWEEPS
+    base: Trainer,
+    trainers: Iterable[Trainer],
+    cluster: Cluster,
+    between: Iterable[str],
+    outputs: str = SWEEPS,
 ) -> None:
-    """Ask commands at the same time, one on each CPU core. Who asks them again finds the answer, or gets the error.
+    """Ask commands at the same time, one on each CPU core. Who asks them again finds the answer, or
+    gets the error.
 
-    Of the options in ``between`` these are the ends. What the commands between them get is what all answers have alike.
+    Of the options in ``between`` these are the ends. What the commands between them get is what all
+    answers have alike.
     """
     _BETWEEN.pop(_key(base), None)
     trainers = iter(trainers)
     for first in islice(trainers, 1):
-        ask_base(
-            first, cluster.processes, cluster.nodes, outputs
-        )  # an option that the command does not know is asked once
+        # an option that the command does not know is asked once
+        ask_base(first, cluster.processes, cluster.nodes, outputs)
     with ThreadPoolExecutor(os.cpu_count()) as workers:
         for trainer in islice(trainers, MOST_ASKED - 2):
             workers.submit(ask_base, trainer, cluster.processes, cluster.nodes, outputs)
@@ -88,9 +110,11 @@ def ask_ahead(
 
 
 def find_unseen(name: str, answers: Mapping[str, Asked]) -> str:
-    """Say if two values of an option give the trainer exactly the same, as far as that is known; empty if not.
+    """Say if two values of an option give the trainer exactly the same, as far as that is known;
+    empty if not.
 
-    ``answers`` are those to the option's values, by their texts. What happens inside a reward function is not seen.
+    ``answers`` are those to the option's values, by their texts. What happens inside a reward
+    function is not seen.
     """
     seen: dict[str, str] = {}
     for value, asked in answers.items():
@@ -98,21 +122,32 @@ def find_unseen(name: str, answers: Mapping[str, Asked]) -> str:
         other = seen.setdefault(json.dumps(content, sort_keys=True, default=str), value)
         if other != value and asked.is_exact:
             return (
-                f"{name}: with {other} and with {value} the trainer gets the same configuration, model, adapter, data and "
-                "rewards. If the program does not use it inside of these, both train the same. Check that it reads the option."
+                f"{name}: with {other} and with {value} the trainer gets the same "
+                "configuration, model, adapter, data and "
+                "rewards. If the program does not use it inside of these, both train the same. "
+                "Check that it reads the option."
             )
     return ""
 
 
 def own_options(trainer: Trainer, asked: Asked) -> dict[str, Any]:
-    """Return those of ``trainer.args`` that are options of the command, not fields of its trainer's configuration."""
+    """Return those of ``trainer.args`` that are options of the command, not fields of its trainer's
+    configuration.
+    """
     placed = placeholders(trainer)
-    return {name: value for name, value in trainer.args.items() if name in placed or name not in asked.record["values"]}
+    return {
+        name: value
+        for name, value in trainer.args.items()
+        if name in placed or name not in asked.record["values"]
+    }
 
 
-def _answer(trainer: Trainer, place: NodeContext, options: Mapping[str, Any], outputs: str) -> Asked:
+def _answer(
+    trainer: Trainer, place: NodeContext, options: Mapping[str, Any], outputs: str
+) -> Asked:
     folder, key = Path(trainer.workdir or ".").resolve(), _key(trainer)
-    known = _ANSWERS.setdefault(key, {})  # all trials have as many processes
+    # all trials have as many processes
+    known = _ANSWERS.setdefault(key, {})
     command = command_line(trainer, options, place)
     for asked, answer in [*known.items()]:
         if answer.stamps != _stamps(asked, folder, answer.asked):
@@ -141,7 +176,9 @@ def _key(trainer: Trainer) -> tuple[Path, str]:
     return Path(trainer.workdir or ".").resolve(), repr(replace(trainer, args={}))
 
 
-def _stamps(command: str, folder: Path, asked: Asked | UserError) -> tuple[tuple[int, int] | None, ...]:
+def _stamps(
+    command: str, folder: Path, asked: Asked | UserError
+) -> tuple[tuple[int, int] | None, ...]:
     """Return times and sizes of the files on which an answer depends."""
     words = (folder / word for word in _WORD.findall(command))
     read = () if isinstance(asked, UserError) else (*asked.files, *asked.modules)
@@ -150,7 +187,9 @@ def _stamps(command: str, folder: Path, asked: Asked | UserError) -> tuple[tuple
 
 
 def find_inputs(experiments: Iterable[Experiment]) -> Inputs:
-    """Find the files that experiments depend on; of a command those that it read and imported when it was asked."""
+    """Find the files that experiments depend on; of a command those that it read and imported when
+    it was asked.
+    """
     return inputs.find_inputs(experiments, _files)
 
 
@@ -158,11 +197,19 @@ def _files(trainer: Trainer) -> list[Path]:
     if not asks(trainer.kind):
         return named_files(trainer) if is_opaque(trainer.kind) else []
     asked, folder = ask_base(trainer), Path(trainer.workdir or ".").absolute()
-    named = [*named_files(trainer), *(folder / name for name in (trainer.script, trainer.recipe) if name)]
-    shell = [path for path in named if path.suffix in SHELL_FILES]  # others that it names may be what it writes
+    named = [
+        *named_files(trainer),
+        *(folder / name for name in (trainer.script, trainer.recipe) if name),
+    ]
+    # others that it names may be what it writes
+    shell = [path for path in named if path.suffix in SHELL_FILES]
     for script in shell[:]:
         words = _WORD.findall(script.read_text(encoding="utf-8", errors="replace"))
-        shell += [folder / word for word in words if word.endswith(SHELL_FILES) and (folder / word).is_file()]
+        shell += [
+            folder / word
+            for word in words
+            if word.endswith(SHELL_FILES) and (folder / word).is_file()
+        ]
     own = [path for path in shell if path.resolve().is_relative_to(folder.resolve())]
     files = (*map(Path, (*asked.files, *asked.modules)), *(path.absolute() for path in own))
     return [path for path in dict.fromkeys(files) if path.exists()]
@@ -189,11 +236,16 @@ def version_of(record: Mapping[str, Any]) -> Version | None:
 
 
 def trained_setting(record: Mapping[str, Any]) -> Setting:
-    """Return the sizes and the length of a training, and all other numbers, as its trainer had them when it began."""
+    """Return the sizes and the length of a training, and all other numbers, as its trainer had them
+    when it began.
+    """
     values = {name: value for name, value in record["values"].items() if value is not None}
     if "generation_batch_size" in values:
-        values.pop("steps_per_generation", None)  # TRL derives each from the other, and takes one of them
-    recipe = Recipe("trl", version_of(record) or TRL, values, record["world_size"], record["train_rows"])
+        # TRL derives each from the other, and takes one of them
+        values.pop("steps_per_generation", None)
+    recipe = Recipe(
+        "trl", version_of(record) or TRL, values, record["world_size"], record["train_rows"]
+    )
     steps = {"max_steps": record["steps"]} if record.get("steps") else {}
     return read_recipe(recipe).setting.replace({**steps, "eval_prompts": record["eval_rows"]})
 

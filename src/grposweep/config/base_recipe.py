@@ -27,11 +27,15 @@ ASKED = "from importlib.metadata import version; print(version('{package}'))"
 
 
 def read_args(trainer: Trainer) -> dict[str, Any]:
-    """Return the setting's fields that ``trainer.args`` sets, as in a TRL recipe with these keys."""
+    """Return the setting's fields that ``trainer.args`` sets, as in a TRL recipe with these
+    keys.
+    """
     if not trainer.args:
         return {}
     framework = FRAMEWORKS["trl"]
-    return read_rows(framework, values_of(Recipe("trl", TRL, dict(trainer.args))), framework.keys_at(TRL))
+    return read_rows(
+        framework, values_of(Recipe("trl", TRL, dict(trainer.args))), framework.keys_at(TRL)
+    )
 
 
 @lru_cache(maxsize=16)
@@ -46,35 +50,45 @@ def _loaded(path: Path, stamp: tuple[int, int] | None, options: Options) -> Reci
     if one is other or (one.traits.follows_trl and other.traits.follows_trl):
         return load_recipe(path, options)
     raise UserError(
-        f"it is a recipe of {one.name}, whose keys {other.name} does not read. Name a recipe of {other.name}, or set the "
+        f"it is a recipe of {one.name}, whose keys {other.name} does not read. Name a recipe of "
+        f"{other.name}, or set the "
         f"trainer whose recipe it is."
     )
 
 
 @lru_cache(maxsize=16)
 def installed_version(python: str, framework: str) -> Version:
-    """Return the TRL that an interpreter would import, for frameworks built on TRL; otherwise the framework's version."""
+    """Return the TRL that an interpreter would import, for frameworks built on TRL; otherwise the
+    framework's version.
+    """
     known = version_of(framework)
     if not FRAMEWORKS[framework].traits.follows_trl:
         return known
     try:
         asked = [python, "-c", ASKED.format(package="trl")]
-        answer = subprocess.run(asked, capture_output=True, text=True, errors="replace", check=False, timeout=60)
+        answer = subprocess.run(
+            asked, capture_output=True, text=True, errors="replace", check=False, timeout=60
+        )
     except subprocess.TimeoutExpired as error:
         raise UserError(
-            f"trainer.python={python}: it gave no answer in 60 s. Name a Python interpreter that starts faster."
+            f"trainer.python={python}: it gave no answer in 60 s. Name a Python interpreter "
+            "that starts faster."
         ) from error
     except OSError as error:
         raise UserError(
-            f"trainer.python={python}: it cannot be started ({error.strerror}). Name a Python interpreter."
+            f"trainer.python={python}: it cannot be started ({error.strerror}). Name a Python "
+            "interpreter."
         ) from error
-    said = answer.stdout.split()  # a sitecustomize of that environment may print before it
+    # a sitecustomize of that environment may print before it
+    said = answer.stdout.split()
     return parse_version(said[-1]) if answer.returncode == 0 and said else known
 
 
 @dataclass(frozen=True)
 class Base:
-    """What the points of an external trainer start from, read once: its recipe, its numbers, and what its command answers."""
+    """What the points of an external trainer start from, read once: its recipe, its numbers, and
+    what its command answers.
+    """
 
     trainer: Trainer
     processes: int
@@ -84,7 +98,12 @@ class Base:
     @classmethod
     def of(cls, experiment: Experiment) -> Self:
         """Return the base of an experiment's trainer."""
-        return cls(experiment.trainer, experiment.cluster.processes, experiment.cluster.nodes, experiment.outputs)
+        return cls(
+            experiment.trainer,
+            experiment.cluster.processes,
+            experiment.cluster.nodes,
+            experiment.outputs,
+        )
 
     @property
     def framework(self) -> Framework:
@@ -118,11 +137,18 @@ class Base:
         path = Path(trainer.recipe)
         try:
             loaded = _loaded(path, file_stamp(path), Options(framework, version, self.processes))
-            return replace(loaded, config={**loaded.config, **trainer.args}) if trainer.args else loaded
+            return (
+                replace(loaded, config={**loaded.config, **trainer.args})
+                if trainer.args
+                else loaded
+            )
         except UserError as error:
             # lint's option is no key of a sweep, whose trainer decides whose recipe it is
             program = self.framework.traits.display_name
-            advice = f"It is read as a recipe of {program}: set a key of GRPO in it, such as num_generations."
+            advice = (
+                f"It is read as a recipe of {program}: set a key of GRPO in it, such as "
+                "num_generations."
+            )
             said = str(error).replace("Name its framework with --framework if it is one.", advice)
             raise UserError(f"trainer.recipe={trainer.recipe}: {said}") from error
 
@@ -130,8 +156,9 @@ class Base:
     def setting(self) -> Setting:
         """The base's numbers with sizes in completions.
 
-        No field counts as set by the user, because a point sets all. What a command's trainer takes from data is unknown. So is
-        everything about a program of which only the command is known, apart from the length that the user states.
+        No field counts as set by the user, because a point sets all. What a command's trainer takes
+        from data is unknown. So is everything about a program of which only the command is known,
+        apart from the length that the user states.
         """
         parsed = read_recipe(self.recipe)
         setting = in_completions(parsed.setting)
@@ -144,5 +171,7 @@ class Base:
         if is_opaque(self.trainer.kind):
             changes |= {"processes": None, "unknown": frozenset(ROWS) - {"max_steps"}}
         elif asks(self.trainer.kind):
-            changes["unknown"] = parsed.unknown | (set() if self.recipe.version_source.known else {"version"})
+            changes["unknown"] = parsed.unknown | (
+                set() if self.recipe.version_source.known else {"version"}
+            )
         return setting.replace(changes)

@@ -1,7 +1,7 @@
 """Convert what Hydra composed into an `Experiment`, and explain misspelled keys and options.
 
-The schema is merged once more, so an unknown key is an error. A `Session` composes outside of run.py, for ``grposweep plan``
-and ``space``.
+The schema is merged once more, so an unknown key is an error. A `Session` composes outside of
+run.py, for ``grposweep plan`` and ``space``.
 """
 
 import pickle
@@ -31,7 +31,9 @@ from hydra.errors import (
     OverrideParseException,
 )
 from omegaconf import DictConfig, OmegaConf
-from omegaconf._utils import OmegaConfDumper  # behind OmegaConf.to_yaml; public nowhere
+
+# behind OmegaConf.to_yaml; public nowhere
+from omegaconf._utils import OmegaConfDumper
 from omegaconf.errors import (
     ConfigAttributeError,
     ConfigKeyError,
@@ -64,7 +66,11 @@ NUMBER_KEYS = {
 def known_keys() -> list[str]:
     """Return every dotted key of the schema, including sections."""
     parts = [path.split(".") for path, _ in keys_of()]
-    return list(dict.fromkeys(".".join(words[:depth]) for words in parts for depth in range(1, len(words) + 1)))
+    return list(
+        dict.fromkeys(
+            ".".join(words[:depth]) for words in parts for depth in range(1, len(words) + 1)
+        )
+    )
 
 
 def unknown_key(key: str) -> str:
@@ -76,7 +82,11 @@ def unknown_key(key: str) -> str:
     natives |= {name: own for own, name in trl_arguments().items()}
     same = [natives[last]] if last in natives else same
     similar = get_close_matches(last, {known.rpartition(".")[2] for known in keys}, n=2, cutoff=0.7)
-    near = same or get_close_matches(key, keys, n=2, cutoff=0.6) or [k for k in keys if k.rpartition(".")[2] in similar]
+    near = (
+        same
+        or get_close_matches(key, keys, n=2, cutoff=0.6)
+        or [k for k in keys if k.rpartition(".")[2] in similar]
+    )
     hint = f"Did you mean {' or '.join(near[:3])}?" if near else "'--cfg job' shows all keys."
     return f"{key} is not a key of grposweep, so nothing would read it. {hint}"
 
@@ -89,17 +99,31 @@ def options(conf: Path, group: str) -> list[str]:
 def unknown_option(group: str, value: str, available: list[str]) -> str:
     """Return the message for ``group=value`` if there is no such option."""
     if group not in (*GROUPS, "sweeps"):
-        return f"{group}={value}: there is no group {group}. The groups are {', '.join(GROUPS)} and sweeps."
+        return (
+            f"{group}={value}: there is no group {group}. The groups are {', '.join(GROUPS)} "
+            "and sweeps."
+        )
     near = get_close_matches(value, available, n=1, cutoff=0.6)
     meant = f" Did you mean {group}={near[0]}?" if near else ""
-    parameter = f" To set a number use {NUMBER_KEYS[group]}." if group in NUMBER_KEYS and not near else ""
-    meant = f" A sweep compares several: -m {group}={value.strip('[]')}." if value.startswith("[") else meant
+    parameter = (
+        f" To set a number use {NUMBER_KEYS[group]}." if group in NUMBER_KEYS and not near else ""
+    )
+    meant = (
+        f" A sweep compares several: -m {group}={value.strip('[]')}."
+        if value.startswith("[")
+        else meant
+    )
     hint = suggest_search_key(group, value) or f"{meant}{parameter}"
-    return f"{group}={value}: {group} has no option {value!r}; its options are {', '.join(available)}.{hint}"
+    return (
+        f"{group}={value}: {group} has no option {value!r}; its options are "
+        f"{', '.join(available)}.{hint}"
+    )
 
 
 # What Hydra's grammar would read as a number, a Boolean or null.
-NO_TEXT = re.compile(r"[-+]?(\d[\d_]*\.?[\d_]*|\.\d[\d_]*)(e[-+]?\d+)?|[-+]?(inf|nan)|true|false|null", re.IGNORECASE)
+NO_TEXT = re.compile(
+    r"[-+]?(\d[\d_]*\.?[\d_]*|\.\d[\d_]*)(e[-+]?\d+)?|[-+]?(inf|nan)|true|false|null", re.IGNORECASE
+)
 
 
 def override_text(value: Any) -> str:
@@ -113,7 +137,13 @@ def override_text(value: Any) -> str:
         if value and plain and not NO_TEXT.fullmatch(value):
             return value
         # in Hydra's grammar a backslash escapes only before a quote, including the closing one
-        return '"' + re.sub(r'(\\*)("|\Z)', lambda match: match[1] * 2 + ('\\"' if match[2] else ""), value) + '"'
+        return (
+            '"'
+            + re.sub(
+                r'(\\*)("|\Z)', lambda match: match[1] * 2 + ('\\"' if match[2] else ""), value
+            )
+            + '"'
+        )
     if isinstance(value, list):
         return "[" + ",".join(override_text(item) for item in value) + "]"
     if isinstance(value, dict):
@@ -122,7 +152,9 @@ def override_text(value: Any) -> str:
 
 
 def quoted(key: str, value: str) -> str:
-    """Return an override of a text for a shell: with Hydra's quotes if it needs them, inside the shell's."""
+    """Return an override of a text for a shell: with Hydra's quotes if it needs them, inside the
+    shell's.
+    """
     return shlex.quote(f"{key}={override_text(value)}")
 
 
@@ -131,22 +163,33 @@ def malformed(argument: str, error: Exception) -> str:
     reason = str(error).strip().splitlines()[0]
     key, is_set, value = argument.partition("=")
     if is_set and takes_text(key):
-        return f"{argument!r}: parts of this text are syntax for Hydra. Quote it twice: {quoted(key, value)}"
+        return (
+            f"{argument!r}: parts of this text are syntax for Hydra. Quote it twice: "
+            f"{quoted(key, value)}"
+        )
     if closed := _closed(argument):
         return f"{argument!r}: a bracket is not closed. Close it: {shlex.quote(closed)}"
     odd = re.sub(r"[\x00-\x7f]", "", argument)
-    plain = unicodedata.normalize("NFKC", argument)  # of an input method's full-width forms
+    # of an input method's full-width forms
+    plain = unicodedata.normalize("NFKC", argument)
     if odd and plain.isascii():
         return f"{argument!r}: {odd[0]!r} is a full-width character. Write {shlex.quote(plain)}."
-    reason = f"it does not expect {(odd or ' ')[0]!r} there" if reason.startswith("LexerNoViable") else reason
+    reason = (
+        f"it does not expect {(odd or ' ')[0]!r} there"
+        if reason.startswith("LexerNoViable")
+        else reason
+    )
     return (
-        f"{argument!r} is not an override that Hydra understands ({reason}). Write key=value, key=a,b,c for a sweep, "
+        f"{argument!r} is not an override that Hydra understands ({reason}). Write key=value, "
+        "key=a,b,c for a sweep, "
         f"'key=tag(log,interval(1e-5,1e-3))' for a range (in quotes, because of the brackets)."
     )
 
 
 def _closed(argument: str) -> str:
-    """Return an override with the brackets at its end that are missing; empty if none is, or one is closed wrongly."""
+    """Return an override with the brackets at its end that are missing; empty if none is, or one is
+    closed wrongly.
+    """
     pairs, missing = dict(zip("([{", ")]}", strict=True)), ""
     for letter in re.sub(r"\"[^\"]*\"|'[^']*'", "", argument):
         if letter in pairs:
@@ -159,9 +202,13 @@ def _closed(argument: str) -> str:
 
 
 MAPPINGS = (
-    "trainer.args", "generation.generation_kwargs", "model.chat_template_kwargs", "trainer.fsdp_config", "trainer.environment",
+    "trainer.args",
+    "generation.generation_kwargs",
+    "model.chat_template_kwargs",
+    "trainer.fsdp_config",
+    "trainer.environment",
     "cluster.environment",
-)  # fmt: skip
+)
 
 
 @cache
@@ -174,23 +221,30 @@ def _text_keys() -> frozenset[str]:
 
 
 def takes_text(key: str) -> bool:
-    """Return whether a key takes any text, so that a value which Hydra cannot parse is meant as one."""
-    return key.lstrip("+") in _text_keys() or key.lstrip("+").startswith(tuple(f"{name}." for name in MAPPINGS))
+    """Return whether a key takes any text, so that a value which Hydra cannot parse is meant as
+    one.
+    """
+    return key.lstrip("+") in _text_keys() or key.lstrip("+").startswith(
+        tuple(f"{name}." for name in MAPPINGS)
+    )
 
 
 def register_schema() -> None:
-    """Register the schema and the sweeper with Hydra; run.py calls this before it composes anything."""
+    """Register the schema and the sweeper with Hydra; run.py calls this before it composes
+    anything.
+    """
     OmegaConf.register_new_resolver("ranks", _ranks, replace=True)
     OmegaConf.register_new_resolver("budget", _budget, replace=True)
     OmegaConf.register_new_resolver("command", _command, replace=True)
     # A release of Hydra that takes its loader from another place composes twice, as before.
     setattr(hydra._internal.hydra, "ConfigLoaderImpl", OnceLoader)  # noqa: B010  # mypy refuses an assignment
     store = ConfigStore.instance()
-    # Hydra copies its sources, and the store with them, for each composition, and 119 times for --help; the store copies what
-    # it gives out.
+    # Hydra copies its sources, and the store with them, for each composition, and 119 times for
+    # --help; the store copies what it gives out.
     setattr(ConfigStore, "__deepcopy__", lambda self, _memo: self)  # noqa: B010  # mypy refuses an assignment
     name = "experiment_schema.yaml"
-    store.repo[name] = ConfigNode(name, _schema(), None, None, "grposweep")  # store.store() copies it first
+    # store.store() copies it first
+    store.repo[name] = ConfigNode(name, _schema(), None, None, "grposweep")
     store.store(
         group="hydra/sweeper",
         name="grposweep",
@@ -200,14 +254,19 @@ def register_schema() -> None:
 
 
 def _ranks(nodes: int, gpus_per_node: int, tasks_per_node: int, server_gpus: int) -> int:
-    """Resolve ``${ranks:nodes,gpus_per_node,tasks_per_node,server_gpus}``: a rank per training GPU, or without GPUs per task."""
-    return max(nodes * (gpus_per_node or tasks_per_node) - server_gpus, 1)  # GT106 reports if no GPU is left
+    """Resolve ``${ranks:nodes,gpus_per_node,tasks_per_node,server_gpus}``: a rank per training GPU,
+    or without GPUs per task.
+    """
+    # GT106 reports if no GPU is left
+    return max(nodes * (gpus_per_node or tasks_per_node) - server_gpus, 1)
 
 
 def _budget(model: str, max_steps: int | None, epochs: float | None) -> int | None:
-    """Resolve ``${budget:...}``: completions of a training by default, 200 steps of 32 or (a real model) of 256.
+    """Resolve ``${budget:...}``: completions of a training by default, 200 steps of 32 or (a real
+    model) of 256.
 
-    None if another length is set. verl's published runs on GSM8K generate 37,120: an epoch, 116 steps of 320.
+    None if another length is set. verl's published runs on GSM8K generate 37,120: an epoch, 116
+    steps of 320.
     """
     if max_steps is not None or epochs is not None:
         return None
@@ -222,7 +281,8 @@ def _command() -> str:
 def to_experiment(config: DictConfig | dict[str, Any]) -> Experiment:
     """Return the typed experiment of a composed configuration, with interpolations resolved.
 
-    Raises UserError for unknown keys (``+`` and ``++`` bypass Hydra's own check), wrong types and missing values.
+    Raises UserError for unknown keys (``+`` and ``++`` bypass Hydra's own check), wrong types and
+    missing values.
     """
     return resolved(typed(config))
 
@@ -248,10 +308,12 @@ def typed(config: DictConfig | dict[str, Any]) -> DictConfig:
     Raises UserError as ``to_experiment`` does.
     """
     plain = config if isinstance(config, dict) else OmegaConf.to_container(config)
-    assert isinstance(plain, dict)  # a composed configuration is never a list
+    # a composed configuration is never a list
+    assert isinstance(plain, dict)
     _refuse_missing(plain)
     try:
-        merged = cast(DictConfig, pickle.loads(_schema_bytes()))  # OmegaConf's own copy takes 6 times as long
+        # OmegaConf's own copy takes 6 times as long
+        merged = cast(DictConfig, pickle.loads(_schema_bytes()))
         merged.merge_with({key: value for key, value in plain.items() if key != "hydra"})
     except OmegaConfBaseException as error:
         raise UserError(explain_error(error)) from error
@@ -264,15 +326,19 @@ def resolved(config: DictConfig) -> Experiment:
     Raises UserError for an interpolation without a target, or with a value of the wrong type.
     """
     try:
-        experiment = OmegaConf.to_object(config)  # after OmegaConf.resolve, an escaped ${...} would be an interpolation
+        # after OmegaConf.resolve, an escaped ${...} would be an interpolation
+        experiment = OmegaConf.to_object(config)
     except OmegaConfBaseException as error:
         raise UserError(explain_error(error)) from error
-    assert isinstance(experiment, Experiment)  # structured() keeps the type
+    # structured() keeps the type
+    assert isinstance(experiment, Experiment)
     return experiment
 
 
 def _refuse_missing(content: Any, key: str = "") -> None:
-    """Raise UserError for a value that was left open (``???``), because merging would replace it by the schema's default."""
+    """Raise UserError for a value that was left open (``???``), because merging would replace it by
+    the schema's default.
+    """
     if isinstance(content, dict):
         for name, value in content.items():
             _refuse_missing(value, f"{key}.{name}" if key else str(name))
@@ -282,7 +348,9 @@ def _refuse_missing(content: Any, key: str = "") -> None:
 
 @cache
 def _schema() -> Any:
-    """Return the schema as a configuration, built once. Its mappings take any key without a ``+``."""
+    """Return the schema as a configuration, built once. Its mappings take any key without a
+    ``+``.
+    """
     config = OmegaConf.structured(Experiment)
     for key in MAPPINGS:
         OmegaConf.set_struct(OmegaConf.select(config, key), False)
@@ -304,7 +372,8 @@ def explain_error(error: OmegaConfBaseException) -> str:
         return f"{key} is not set, and this configuration needs it. Set {key}=..."
     if isinstance(error, InterpolationKeyError | UnsupportedInterpolationType):
         return (
-            f"{key or 'A value'} refers to a key that does not exist: {first}. Correct the name inside ${{...}}, or write "
+            f"{key or 'A value'} refers to a key that does not exist: {first}. Correct the name "
+            "inside ${...}, or write "
             "\\${...} for text such as a variable of the shell."
         )
     for pattern, wanted in WRONG_TYPES:
@@ -319,8 +388,11 @@ def explain_error(error: OmegaConfBaseException) -> str:
 
 
 # Two numbers as people write a range.
-RANGE = re.compile(r"([-+]?[\d.]*\d(?:e[-+]?\d+)?)(?:\.\.+|:| to |-)([-+]?\d[\d.]*(?:e[-+]?\d+)?)", re.IGNORECASE)
-WRONG_TYPES = (  # OmegaConf's messages, and what the key takes
+RANGE = re.compile(
+    r"([-+]?[\d.]*\d(?:e[-+]?\d+)?)(?:\.\.+|:| to |-)([-+]?\d[\d.]*(?:e[-+]?\d+)?)", re.IGNORECASE
+)
+# OmegaConf's messages, and what the key takes
+WRONG_TYPES = (
     (r"^Value '(.*)' of type '\w+' could not be converted to Float", "a number"),
     (r"^Value '(.*)' of type '\w+' could not be converted to Integer", "a whole number"),
     (r"^Value '(.*)' is not a valid bool", "true or false"),
@@ -335,30 +407,45 @@ def load_experiment(path: Path) -> Experiment:
             raise ValueError("it is no mapping")
     except (OSError, ValueError, yaml.YAMLError) as error:
         why = " ".join(str(error).split())[:200]
-        raise UserError(f"{path} is damaged ({why}). Restore it from a copy, or delete the trial's folder.") from error
+        raise UserError(
+            f"{path} is damaged ({why}). Restore it from a copy, or delete the trial's folder."
+        ) from error
     return to_experiment(config)
 
 
 def escape(value: Any) -> Any:
-    """Return resolved values for a new configuration, in which their ``${`` stays text: ``cluster.setup`` may have some."""
+    """Return resolved values for a new configuration, in which their ``${`` stays text:
+    ``cluster.setup`` may have some.
+    """
     if isinstance(value, dict):
         return {name: escape(item) for name, item in value.items()}
     if isinstance(value, list):
         return [escape(item) for item in value]
-    return re.sub(r"(\\*)\$\{", r"\1\1\\${", value) if isinstance(value, str) and "${" in value else value
+    return (
+        re.sub(r"(\\*)\$\{", r"\1\1\\${", value)
+        if isinstance(value, str) and "${" in value
+        else value
+    )
 
 
 def render_experiment(experiment: Experiment) -> str:
-    """Return the YAML that ``load_experiment`` reads, without ``verbose``, which is for the controller only."""
+    """Return the YAML that ``load_experiment`` reads, without ``verbose``, which is for the
+    controller only.
+    """
     content = {name: value for name, value in asdict(experiment).items() if name != "verbose"}
     content = escape(content)
-    # The same as OmegaConf.to_yaml(OmegaConf.structured(experiment)), which checks every type again: 20 ms instead of 1.
-    return yaml.dump(content, default_flow_style=False, allow_unicode=True, sort_keys=False, Dumper=_dumper())
+    # The same as OmegaConf.to_yaml(OmegaConf.structured(experiment)), which checks every type
+    # again: 20 ms instead of 1.
+    return yaml.dump(
+        content, default_flow_style=False, allow_unicode=True, sort_keys=False, Dumper=_dumper()
+    )
 
 
 @cache
 def _dumper() -> type[yaml.Dumper]:
-    """Return PyYAML's fast writer with OmegaConf's quotes around words that would be read back as numbers."""
+    """Return PyYAML's fast writer with OmegaConf's quotes around words that would be read back as
+    numbers.
+    """
 
     class Dumper(getattr(yaml, "CDumper", yaml.Dumper)):  # type: ignore[misc]  # the same text either way, one five times faster
         pass
@@ -367,11 +454,12 @@ def _dumper() -> type[yaml.Dumper]:
     return Dumper
 
 
-LISTS = frozenset(path for path, entry in keys_of() if get_origin(entry.type) is list)  # keys that take a list
-_ONE_WORD = re.compile(r"(?!null$)[\w./:,@-]+")  # a value without brackets, quotes or a reference
-_NO_OPTION = re.compile(
-    r"[-+]?[\d.]+(e[-+]?\d+)?|null|true|false|[\[{].*", re.IGNORECASE
-)  # no name of a group's option
+# keys that take a list
+LISTS = frozenset(path for path, entry in keys_of() if get_origin(entry.type) is list)
+# a value without brackets, quotes or a reference
+_ONE_WORD = re.compile(r"(?!null$)[\w./:,@-]+")
+# no name of a group's option
+_NO_OPTION = re.compile(r"[-+]?[\d.]+(e[-+]?\d+)?|null|true|false|[\[{].*", re.IGNORECASE)
 
 
 def message(error: Exception) -> str:
@@ -380,7 +468,8 @@ def message(error: Exception) -> str:
         return str(error)
     if isinstance(error, OmegaConfBaseException):
         return explain_error(error)
-    if isinstance(error, MissingConfigException):  # nearly always a group's option
+    # nearly always a group's option
+    if isinstance(error, MissingConfigException):
         group, _, value = (error.missing_cfg_file or "").removesuffix(".yaml").rpartition("/")
         first = str(error).strip().splitlines()[0]
         return unknown_option(group, value, list(error.options or [])) if group else first
@@ -389,14 +478,16 @@ def message(error: Exception) -> str:
     if isinstance(error, ConfigCompositionException) and isinstance(cause, OmegaConfBaseException):
         return explain_error(cause)
     unknown = re.search(r"Could not override '([^']+)'", text)
-    if unknown and not text.startswith("In '"):  # "In 'sweeps/x'": a mistake in a file, which Hydra explains well
+    # "In 'sweeps/x'": a mistake in a file, which Hydra explains well
+    if unknown and not text.startswith("In '"):
         key = unknown[1]
         return unknown_option(key, "", options(CONF, key)) if key in GROUPS else unknown_key(key)
     if "Ambiguous value" in text:
         word = text.split("'")[1]
         key, _, value = word.partition("=")
         return (
-            f"{word}: several values need a sweep, and this is a single run. Add -m, or give one value. A comma that belongs to "
+            f"{word}: several values need a sweep, and this is a single run. Add -m, or give "
+            "one value. A comma that belongs to "
             f"the value needs quotes: {quoted(key, value)}."
         )
     if isinstance(error, OverrideParseException):
@@ -410,20 +501,31 @@ def override_name(override: str) -> str:
 
 
 def check_groups(overrides: Iterable[str], folders: Sequence[Path] = ()) -> None:
-    """Raise UserError for ``batch=16`` or ``batch=null`` (ValueError in Hydra), and for lists, of which it takes the last.
+    """Raise UserError for ``batch=16`` or ``batch=null`` (ValueError in Hydra), and for lists, of
+    which it takes the last.
 
-    Also for one word given to a key that takes a list. With the ``folders`` of all options, which are conf/ and those of
+    Also for one word given to a key that takes a list. With the ``folders`` of all options, which
+    are conf/ and those of
     --config-dir, for every misspelt option and key together: Hydra names the first one only.
     """
-    texts = list(dict.fromkeys(text for override in overrides for text in _mistakes(override, folders)))
+    texts = list(
+        dict.fromkeys(text for override in overrides for text in _mistakes(override, folders))
+    )
     if texts:
-        raise UserError(texts[0] if len(texts) == 1 else "\n- ".join([f"{len(texts)} overrides cannot work:", *texts]))
+        raise UserError(
+            texts[0]
+            if len(texts) == 1
+            else "\n- ".join([f"{len(texts)} overrides cannot work:", *texts])
+        )
 
 
 def _mistakes(override: str, folders: Sequence[Path]) -> Iterator[str]:
     key, (name, is_set, value) = override_name(override), override.partition("=")
     if _ONE_WORD.fullmatch(value) and key in LISTS:
-        yield f"{override}: {key} takes a list. Write '{key}=[{value}]' (in quotes, because of the brackets)."
+        yield (
+            f"{override}: {key} takes a list. Write '{key}=[{value}]' (in quotes, because of "
+            "the brackets)."
+        )
     elif name in (*GROUPS, "sweeps") and _NO_OPTION.fullmatch(value):
         yield unknown_option(name, value, options(CONF, name))
     elif folders and name in (*GROUPS, "sweeps") and _ONE_WORD.fullmatch(value):
@@ -431,7 +533,12 @@ def _mistakes(override: str, folders: Sequence[Path]) -> Iterator[str]:
         for word in value.split(","):
             if not any((folder / name / f"{word}.yaml").is_file() for folder in folders):
                 yield unknown_option(name, word, known)
-    elif folders and is_set and re.fullmatch(r"[\w.]+", name) and not name.startswith(("hydra.", *MAPPINGS)):
+    elif (
+        folders
+        and is_set
+        and re.fullmatch(r"[\w.]+", name)
+        and not name.startswith(("hydra.", *MAPPINGS))
+    ):
         # The group of a base recipe is registered later.
         groups = ("recipe", *(path.name for folder in folders for path in folder.glob("*")))
         yield from [] if key in (*groups, *known_keys()) else [unknown_key(key)]
@@ -459,10 +566,15 @@ class Session:
         """Return the parameters of a sweep file, if the overrides name one."""
         shared = [override for override in overrides if override.startswith("sweeps=")]
         params = OmegaConf.to_container(self.compose(shared).hydra.sweeper.params)
-        return {str(name): content for name, content in params.items()} if isinstance(params, dict) else {}
+        return (
+            {str(name): content for name, content in params.items()}
+            if isinstance(params, dict)
+            else {}
+        )
 
 
-PRIMARY = "config"  # the configuration in conf/ that includes all others
+# the configuration in conf/ that includes all others
+PRIMARY = "config"
 
 
 def is_conf(folder: Path) -> bool:
@@ -471,7 +583,8 @@ def is_conf(folder: Path) -> bool:
         return False
     if lost := [group for group in GROUPS if not (folder / group).is_dir()]:
         raise UserError(
-            f"--config-dir {folder}: it has a {PRIMARY}.yaml, but no folder {', '.join(lost)}. A copy of conf/ has all "
+            f"--config-dir {folder}: it has a {PRIMARY}.yaml, but no folder {', '.join(lost)}. "
+            "A copy of conf/ has all "
             "groups: run 'grposweep init FOLDER' and name that folder."
         )
     return True
@@ -486,10 +599,13 @@ def open_session(config_dir: Path | None = None) -> Iterator[Session]:
     register_schema()
     if not CONF.is_dir():
         raise UserError(
-            f"{CONF} does not exist: this installation lacks its configuration groups. Install grposweep again."
+            f"{CONF} does not exist: this installation lacks its configuration groups. Install "
+            "grposweep again."
         )
     folder = CONF if config_dir is None else config_dir.resolve()
     if not is_conf(folder):
-        raise UserError(f"--config-dir {folder}: it has no config.yaml. 'grposweep init' makes such a folder.")
+        raise UserError(
+            f"--config-dir {folder}: it has no config.yaml. 'grposweep init' makes such a folder."
+        )
     with initialize_config_dir(config_dir=str(folder), version_base="1.3"):
         yield Session(GlobalHydra.instance().config_loader(), (folder,))

@@ -1,4 +1,6 @@
-"""Write docs/reference/configuration.md from the schema and conf/: ``python -m grposweep.config.docs [FILE]``."""
+"""Write docs/reference/configuration.md from the schema and conf/: ``python -m
+grposweep.config.docs [FILE]``.
+"""
 
 import argparse
 import ast
@@ -19,15 +21,17 @@ COMMAND = "python -m grposweep.config.docs"
 HEAD = f"""# Configuration
 
 Generated from the schema and `conf/` by `{COMMAND}` (or `make docs`); do not edit. Every key can be
-given on the command line of `run.py` (`batch.num_generations=8`), swept with `-m` (`batch.num_generations=8,16`), and set in a
-file of `sweeps/`. A group's option (`batch=small`) sets several keys at once. An unknown key is an error that names the nearest
-one. `python src/run.py --cfg job` prints the configuration of a command line.
+given on the command line of `run.py` (`batch.num_generations=8`), swept with `-m`
+(`batch.num_generations=8,16`), and set in a file of `sweeps/`. A group's option (`batch=small`)
+sets several keys at once. An unknown key is an error that names the nearest one. `python src/run.py
+--cfg job` prints the configuration of a command line.
 
-A key of TRL's GRPOConfig that is not in this list is set, and swept, under its own name: `trainer.args.disable_dropout=true`,
-`trainer.args.neftune_noise_alpha=null,5`. It is checked against TRL's table of keys and types, judged by the same rules, and
-part of a trial's identity.
+A key of TRL's GRPOConfig that is not in this list is set, and swept, under its own name:
+`trainer.args.disable_dropout=true`, `trainer.args.neftune_noise_alpha=null,5`. It is checked
+against TRL's table of keys and types, judged by the same rules, and part of a trial's identity.
 
-Defaults here are the schema's; an option may set others, and `conf/config.yaml` chooses an option of each group.
+Defaults here are the schema's; an option may set others, and `conf/config.yaml` chooses an option
+of each group.
 """
 
 
@@ -61,18 +65,27 @@ def _section(name: str, schema: Any) -> Iterator[str]:
 def _descriptions(schema: Any) -> dict[str, str]:
     """Return the docstring beneath each key of a section, on one line."""
     sources = [ast.parse(inspect.getsource(part)).body[0] for part in schema.__mro__[:-1]]
-    body = [node for source in sources for node in source.body]  # type: ignore[attr-defined]  # classes
+    # classes
+    body = [node for source in sources for node in source.body]  # type: ignore[attr-defined]
     return {
-        key.target.id: " ".join(ast.literal_eval(below.value).split()).replace("``", "`").replace("|", "\\|")
+        key.target.id: " ".join(ast.literal_eval(below.value).split())
+        .replace("``", "`")
+        .replace("|", "\\|")
         for key, below in pairwise(body)
-        if isinstance(key, ast.AnnAssign) and isinstance(key.target, ast.Name) and isinstance(below, ast.Expr)
+        if isinstance(key, ast.AnnAssign)
+        and isinstance(key.target, ast.Name)
+        and isinstance(below, ast.Expr)
     }
 
 
 def _options(group: str) -> Iterator[str]:
     """Return the group's options with the first comment of each."""
     for path in sorted((CONF / group).glob("*.yaml")) if group else ():
-        comments = [line[1:].strip() for line in path.read_text(encoding="utf-8").splitlines() if line.startswith("#")]
+        comments = [
+            line[1:].strip()
+            for line in path.read_text(encoding="utf-8").splitlines()
+            if line.startswith("#")
+        ]
         about = [line for line in comments if not line.startswith("@package")]
         yield f"- `{group}={path.stem}`" + (f": {about[0]}" if about else "")
 
@@ -101,7 +114,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Write the document to the file named on the command line."""
     parser = argparse.ArgumentParser(description="Write docs/reference/configuration.md.")
     default = Path("docs/reference/configuration.md")
-    parser.add_argument("target", nargs="?", type=Path, default=default, help="the file (default: %(default)s)")
+    parser.add_argument(
+        "target", nargs="?", type=Path, default=default, help="the file (default: %(default)s)"
+    )
     target: Path = parser.parse_args(arguments).target
     target.parent.mkdir(parents=True, exist_ok=True)
     target.write_text(render_keys(), encoding="utf-8")

@@ -1,4 +1,6 @@
-"""The keys that decide how a trial is measured. Tables read them, so this module imports nothing."""
+"""The keys that decide how a trial is measured. Tables read them, so this module imports
+nothing.
+"""
 
 # of generation: how the next token is drawn, and all that decides how completions are sampled
 TOKEN_SAMPLING = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
@@ -6,6 +8,8 @@ SAMPLING = ("max_completion_length", *TOKEN_SAMPLING, "generation_kwargs")
 
 
 def is_of_evaluation(key: str) -> bool:
-    """Return whether a key decides how a trial is measured, and not only how it is trained: prompts, rewards, sampling."""
+    """Return whether a key decides how a trial is measured, and not only how it is trained:
+    prompts, rewards, sampling.
+    """
     name = key.removeprefix("generation.")
     return key == "task" or key.startswith("task.") or (name != key and name in SAMPLING)

@@ -1,7 +1,9 @@
-"""Hashes that identify an experiment, a sweep and a preparation, and experiments as the algorithm sees them.
+"""Hashes that identify an experiment, a sweep and a preparation, and experiments as the algorithm
+sees them.
 
-An identity holds everything that can change the numbers, and nothing else. It names folders on disk. What the algorithm sees
-does not depend on the hardware, so results of one cluster can be used on another.
+An identity holds everything that can change the numbers, and nothing else. It names folders on
+disk. What the algorithm sees does not depend on the hardware, so results of one cluster can be used
+on another.
 """
 
 import hashlib
@@ -22,12 +24,16 @@ from grposweep.schema import AUTO, AUTO_SIZES, Experiment, Trainer, keys_with
 def experiment_id(experiment: Experiment, setting: Setting) -> str:
     """Return the hash of everything that can change a trial's numbers.
 
-    Batch sizes enter with ``auto`` solved, so ``auto`` and the same sizes written out are one experiment.
+    Batch sizes enter with ``auto`` solved, so ``auto`` and the same sizes written out are one
+    experiment.
     """
     content = _content(experiment)
     for name in ("name", "force", "verbose", "outputs", "tracker", "search", "rules"):
         del content[name]
-    content["cluster"] = {"processes": experiment.cluster.processes, "threads": experiment.cluster.threads}
+    content["cluster"] = {
+        "processes": experiment.cluster.processes,
+        "threads": experiment.cluster.threads,
+    }
     content["trainer"] = trainer_content(experiment.trainer)
     _drop_neutral(content)
     for name in AUTO_SIZES:
@@ -38,16 +44,21 @@ def experiment_id(experiment: Experiment, setting: Setting) -> str:
 
 
 def sweep_identity(space: list[dict[str, Any]], base: Experiment) -> str:
-    """Return the hash of a sweep's question: its space, base configuration, objective and processes per trial.
+    """Return the hash of a sweep's question: its space, base configuration, objective and processes
+    per trial.
 
-    It does not include where trials run, how many there are or run at once, and how they are logged.
+    It does not include where trials run, how many there are or run at once, and how they are
+    logged.
     """
     content = _content(base)
     for name in ("name", "force", "verbose", "outputs", "tracker", "rules"):
         del content[name]
     search = base.search
-    content["search"] = {name: getattr(search, name) for name in ("metric", "direction", "last", "at")}
-    if search.sampler == "one_factor":  # the same parameters span other points than in a grid
+    content["search"] = {
+        name: getattr(search, name) for name in ("metric", "direction", "last", "at")
+    }
+    # the same parameters span other points than in a grid
+    if search.sampler == "one_factor":
         content["search"]["sampler"] = search.sampler
     content["cluster"] = {"threads": base.cluster.threads}
     if base.batch.per_device_train_batch_size != AUTO:
@@ -60,7 +71,8 @@ def sweep_identity(space: list[dict[str, Any]], base: Experiment) -> str:
 def prepared_key(experiment: Experiment) -> str:
     """Return the key of ``prepared.json`` for this model and task."""
     content = _content(experiment)
-    content["task"].pop("eval_generations", None)  # it does not affect the choice of prompts
+    # it does not affect the choice of prompts
+    content["task"].pop("eval_generations", None)
     return _digest({"model": content["model"], "task": content["task"]})[:12]
 
 
@@ -72,8 +84,12 @@ def _content(experiment: Experiment) -> dict[str, Any]:
 
 
 def trainer_content(trainer: Trainer) -> dict[str, Any]:
-    """Return the keys of the trainer that can change a trial's numbers. Files of an external trainer enter by content."""
-    content: dict[str, Any] = {name: getattr(trainer, name) for name in ("kind", "sharding", "compile", "args")}
+    """Return the keys of the trainer that can change a trial's numbers. Files of an external
+    trainer enter by content.
+    """
+    content: dict[str, Any] = {
+        name: getattr(trainer, name) for name in ("kind", "sharding", "compile", "args")
+    }
     content |= {"fork": trainer.fork} if trainer.fork else {}
     if not is_external(trainer.kind):
         content |= {"offload": trainer.offload, "fsdp_config": trainer.fsdp_config}
@@ -81,10 +97,22 @@ def trainer_content(trainer: Trainer) -> dict[str, Any]:
             content["deepspeed_config"] = file_digest(Path(trainer.deepspeed_config))
         return content
     script = [Path(trainer.workdir or ".") / trainer.script] if trainer.script else []
-    files = [file_digest(path) for path in (*script, *([Path(trainer.recipe)] if trainer.recipe else []))]
+    files = [
+        file_digest(path) for path in (*script, *([Path(trainer.recipe)] if trainer.recipe else []))
+    ]
     named = [file_digest(Path(word)) for word in trainer.launch_arguments if Path(word).is_file()]
-    words = {name: getattr(trainer, name) for name in ("arguments", "environment", "launcher", "launch_arguments",
-                                                     "command", "metrics", "step_key")}  # fmt: skip
+    words = {
+        name: getattr(trainer, name)
+        for name in (
+            "arguments",
+            "environment",
+            "launcher",
+            "launch_arguments",
+            "command",
+            "metrics",
+            "step_key",
+        )
+    }
     return {**content, **words, "files": files, "named": named}
 
 
@@ -102,16 +130,33 @@ def _digest(content: Any) -> str:
 
 # Sections on search, place and tracking. Sizes enter by the numbers that they result in.
 _ELSEWHERE = (
-    "name", "force", "verbose", "outputs", "tracker", "search", "rules", "cluster", "batch", "trainer", "seed",
-)  # fmt: skip
+    "name",
+    "force",
+    "verbose",
+    "outputs",
+    "tracker",
+    "search",
+    "rules",
+    "cluster",
+    "batch",
+    "trainer",
+    "seed",
+)
 
-# Fields of the setting for the algorithm, without hardware and lengths: if they differ, two settings are different points.
+# Fields of the setting for the algorithm, without hardware and lengths: if they differ, two
+# settings are different points.
 _TOLD = ("cluster.", "batch.", "task.", "model.", "generation.use_vllm", "generation.vllm_", "seed")
-_NUMBERS = tuple(name for name, key in KEYS.items() if not key.startswith(_TOLD) and key not in keys_with("length"))
+_NUMBERS = tuple(
+    name
+    for name, key in KEYS.items()
+    if not key.startswith(_TOLD) and key not in keys_with("length")
+)
 
 
 def sizes(s: Setting) -> dict[str, Any]:
-    """Return the batch as the algorithm sees it: generations per prompt, prompts per step and rollout, uses of each."""
+    """Return the batch as the algorithm sees it: generations per prompt, prompts per step and
+    rollout, uses of each.
+    """
     completions = planning.completions_per_step(s)
     return {
         "num_generations": s.num_generations,
@@ -122,28 +167,44 @@ def sizes(s: Setting) -> dict[str, Any]:
 
 
 def numbers(s: Setting) -> dict[str, Any]:
-    """Return the part of an identity that a setting alone determines. It is cheap, so many points can be compared."""
+    """Return the part of an identity that a setting alone determines. It is cheap, so many points
+    can be compared.
+    """
     return sizes(s) | {name: getattr(s, name) for name in _NUMBERS}
 
 
 def learning(experiment: Experiment, setting: Setting) -> dict[str, Any]:
-    """Return everything that affects learning except chance: without seed, processes, per-device sizes and engines."""
+    """Return everything that affects learning except chance: without seed, processes, per-device
+    sizes and engines.
+    """
     content = {name: part for name, part in _content(experiment).items() if name not in _ELSEWHERE}
-    content["generation"] = {n: v for n, v in content["generation"].items() if n != "use_vllm" and "vllm_" not in n}
-    content["model"] = {name: value for name, value in content["model"].items() if name != "gradient_checkpointing"}
+    content["generation"] = {
+        n: v for n, v in content["generation"].items() if n != "use_vllm" and "vllm_" not in n
+    }
+    content["model"] = {
+        name: value for name, value in content["model"].items() if name != "gradient_checkpointing"
+    }
     _drop_neutral(content)
     evaluated = {"num_generations_eval": experiment.batch.num_generations_eval}
-    return {**content, "batch": {**sizes(setting), **evaluated}, "trainer": trainer_content(experiment.trainer)}
+    return {
+        **content,
+        "batch": {**sizes(setting), **evaluated},
+        "trainer": trainer_content(experiment.trainer),
+    }
 
 
 def is_same_point(one: dict[str, Any], other: dict[str, Any]) -> bool:
-    """Return whether two results of `learning` differ at most in the model and in the length of training."""
+    """Return whether two results of `learning` differ at most in the model and in the length of
+    training.
+    """
     return _without_length(one) == _without_length(other)
 
 
 def _without_length(content: dict[str, Any]) -> dict[str, Any]:
     """Return `learning` without what makes results another kind although the point is the same."""
     schedule = {
-        name: value for name, value in content["schedule"].items() if f"schedule.{name}" not in keys_with("length")
+        name: value
+        for name, value in content["schedule"].items()
+        if f"schedule.{name}" not in keys_with("length")
     }
     return {**content, "schedule": schedule, "model": None}

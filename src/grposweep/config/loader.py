@@ -1,7 +1,7 @@
 """Let Hydra compose the configuration of a command once.
 
-Hydra composes a command twice: to read ``hydra.mode``, and again with the mode added to the overrides. A sweep composes a
-third time, for what its points share.
+Hydra composes a command twice: to read ``hydra.mode``, and again with the mode added to the
+overrides. A sweep composes a third time, for what its points share.
 """
 
 import pickle
@@ -15,7 +15,9 @@ from omegaconf import DictConfig, OmegaConf
 
 
 class OnceLoader(ConfigLoaderImpl):
-    """Hydra's loader, which keeps its last composition. Neither the mode nor the swept overrides change that."""
+    """Hydra's loader, which keeps its last composition. Neither the mode nor the swept overrides
+    change that.
+    """
 
     _key: tuple[str | None, list[str]] | None = None
     _composed = b""
@@ -32,16 +34,28 @@ class OnceLoader(ConfigLoaderImpl):
         parsed = OverridesParser.create().parse_overrides(overrides)
         if validate_sweep_overrides:
             self.validate_sweep_overrides_legal(parsed, run_mode, from_shell)
-        mode = [override for override in parsed[-1:] if str(override.input_line).startswith("hydra.mode=")]
-        shared = [str(one.input_line) for one in parsed if one not in mode and not one.is_sweep_override()]
+        mode = [
+            override
+            for override in parsed[-1:]
+            if str(override.input_line).startswith("hydra.mode=")
+        ]
+        shared = [
+            str(one.input_line) for one in parsed if one not in mode and not one.is_sweep_override()
+        ]
         if self._key != (config_name, shared):
             composed = super().load_configuration(config_name, shared, run_mode, from_shell)
             # a group without an option is skipped for a sweep and refused for a run
-            self._key = None if OmegaConf.missing_keys(composed.hydra.runtime.choices) else (config_name, shared)
+            self._key = (
+                None
+                if OmegaConf.missing_keys(composed.hydra.runtime.choices)
+                else (config_name, shared)
+            )
             self._composed = pickle.dumps(composed)
         config = cast(DictConfig, pickle.loads(self._composed))
         self._apply_overrides_to_config(mode, config)
-        own, others = ([one for one in parsed if one.is_hydra_override() is is_own] for is_own in (True, False))
+        own, others = (
+            [one for one in parsed if one.is_hydra_override() is is_own] for is_own in (True, False)
+        )
         config.hydra.overrides.hydra = [one.input_line for one in own]
         config.hydra.overrides.task = [one.input_line for one in others]
         job = config.hydra.job
@@ -55,7 +69,9 @@ class OnceLoader(ConfigLoaderImpl):
         config_name: str | None = None,
         overrides: list[str] | None = None,
     ) -> list[str]:
-        """Return what Hydra's own loader returns. It copies its sources for each group, which ``--help`` asks for 119 times."""
+        """Return what Hydra's own loader returns. It copies its sources for each group, which
+        ``--help`` asks for 119 times.
+        """
         if config_name or overrides:
             return super().get_group_options(group_name, results_filter, config_name, overrides)
         return self.repository.get_group_options(group_name, results_filter)

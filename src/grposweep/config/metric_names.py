@@ -1,7 +1,8 @@
 """Refuse an objective that no evaluation can report, before anything is created.
 
-The names are known for the fake trainer and for TRL: its trainer's are read from the installed source, without an import.
-A program's own metrics, another Python's TRL and rewards with TRL's ``log_metric`` are checked at the first evaluation.
+The names are known for the fake trainer and for TRL: its trainer's are read from the installed
+source, without an import. A program's own metrics, another Python's TRL and rewards with TRL's
+``log_metric`` are checked at the first evaluation.
 """
 
 import re
@@ -17,25 +18,53 @@ from grposweep.registries import OWN_TRAINERS, is_external, runs_trl
 from grposweep.schema import Experiment, Trainer
 from grposweep.storage.inputs import code_files
 
-TRANSFORMERS = {  # of its training loop
-    "loss", "grad_norm", "learning_rate", "epoch", "num_tokens", "eval_loss", "eval_runtime", "eval_samples_per_second",
-    "eval_steps_per_second", "eval_model_preparation_time",
-}  # fmt: skip
-OURS = {  # of train/trl.py, train/trl_callbacks.py and train/diversity.py
-    "eval_reward_se", "eval_reward_noise", "update_size", "time/step", "time_share/generation", "time_share/scoring",
-    "time_share/training", "time_share/diversity", "tokens_per_second", "memory/peak", "samples", "diversity", "template_share",
-    "distinct_ngrams", "similarity_within", "similarity_across", "foreign_script_share", "marker_share",
-}  # fmt: skip
+# of its training loop
+TRANSFORMERS = {
+    "loss",
+    "grad_norm",
+    "learning_rate",
+    "epoch",
+    "num_tokens",
+    "eval_loss",
+    "eval_runtime",
+    "eval_samples_per_second",
+    "eval_steps_per_second",
+    "eval_model_preparation_time",
+}
+# of train/trl.py, train/trl_callbacks.py and train/diversity.py
+OURS = {
+    "eval_reward_se",
+    "eval_reward_noise",
+    "update_size",
+    "time/step",
+    "time_share/generation",
+    "time_share/scoring",
+    "time_share/training",
+    "time_share/diversity",
+    "tokens_per_second",
+    "memory/peak",
+    "samples",
+    "diversity",
+    "template_share",
+    "distinct_ngrams",
+    "similarity_within",
+    "similarity_across",
+    "foreign_script_share",
+    "marker_share",
+}
 _RECORDED = re.compile(r'_metrics\[[^\]]+\]\[f?"([^"]+)"\]')
 _OF_A_REWARD = re.compile(r"\{\w*reward\w*\}")
 
 
 def check_metrics(experiments: Iterable[Experiment], compares: bool) -> None:
-    """Raise UserError if an objective is no metric of one of these experiments; ``compares``: there are several trials."""
+    """Raise UserError if an objective is no metric of one of these experiments; ``compares``: there
+    are several trials.
+    """
     judged = list(experiments)
     for experiment in judged:
         names, metric = known_names(experiment), experiment.search.metric
-        # A library that a reward calls may log metrics: such a name is refused only if it looks misspelt.
+        # A library that a reward calls may log metrics: such a name is refused only if it looks
+        # misspelt.
         if not (names is None or metric in names) and (
             _near(metric, names) or not any(":" in spec for spec in experiment.task.rewards)
         ):
@@ -47,22 +76,30 @@ def check_metrics(experiments: Iterable[Experiment], compares: bool) -> None:
 
 
 def _check_same_reward(experiments: Sequence[Experiment]) -> None:
-    """Raise UserError if the objective is the sum of rewards that are searched: each point would have a measure of its own."""
+    """Raise UserError if the objective is the sum of rewards that are searched: each point would
+    have a measure of its own.
+    """
     for key in ("rewards", "reward_weights"):
-        values = list(dict.fromkeys(str(getattr(experiment.task, key)) for experiment in experiments))
+        values = list(
+            dict.fromkeys(str(getattr(experiment.task, key)) for experiment in experiments)
+        )
         metric = experiments[0].search.metric
         if len(values) > 1 and metric.removeprefix("eval_") in ("reward", "reward_std"):
             shared = set.intersection(*(set(experiment.task.rewards) for experiment in experiments))
             name = min(shared, default="NAME").rpartition(":")[2]
             raise UserError(
-                f"task.{key} is searched ({', '.join(values)}), and search.metric={metric} is the sum of these rewards: each "
-                f"point would be ranked by a measure of its own. Set search.metric=eval_rewards/{name}/mean, or another that "
+                f"task.{key} is searched ({', '.join(values)}), and search.metric={metric} is "
+                "the sum of these rewards: each "
+                "point would be ranked by a measure of its own. Set "
+                f"search.metric=eval_rewards/{name}/mean, or another that "
                 "is the same for all points."
             )
 
 
 def known_names(experiment: Experiment) -> frozenset[str] | None:
-    """Return all metrics that the experiment's trainer reports, or None if they are not known before it runs."""
+    """Return all metrics that the experiment's trainer reports, or None if they are not known
+    before it runs.
+    """
     trainer, rewards = experiment.trainer, experiment.task.rewards
     if not is_external(trainer.kind) and (metrics := OWN_TRAINERS[trainer.kind].metrics):
         return metrics
@@ -70,24 +107,32 @@ def known_names(experiment: Experiment) -> frozenset[str] | None:
     recorded = _trl_names() if is_known else frozenset()
     if not recorded or not rewards or any(map(_logs_its_own, rewards)):
         return None
-    names = {_OF_A_REWARD.sub(spec.rpartition(":")[2], name) for name in recorded for spec in rewards}
+    names = {
+        _OF_A_REWARD.sub(spec.rpartition(":")[2], name) for name in recorded for spec in rewards
+    }
     return frozenset(TRANSFORMERS | OURS | names | {f"eval_{name}" for name in names})
 
 
 @cache
 def _trl_names() -> frozenset[str]:
-    """Return the names in the source of the installed TRL, with a field for a reward's name; empty without one."""
+    """Return the names in the source of the installed TRL, with a field for a reward's name; empty
+    without one.
+    """
     spec = find_spec("trl")
     source = Path(spec.origin or "").parent / "trainer" / "grpo_trainer.py" if spec else Path()
     return frozenset(_RECORDED.findall(read_text(source))) if source.is_file() else frozenset()
 
 
 def _logs_its_own(spec: str) -> bool:
-    """Return whether a reward function may log metrics of its own: its code names TRL's argument for it, or is not found."""
+    """Return whether a reward function may log metrics of its own: its code names TRL's argument
+    for it, or is not found.
+    """
     if ":" not in spec:
         return False
     files = code_files([spec], Trainer())
-    return not files or any("log_metric" in path.read_text(encoding="utf-8", errors="replace") for path in files)
+    return not files or any(
+        "log_metric" in path.read_text(encoding="utf-8", errors="replace") for path in files
+    )
 
 
 def _near(metric: str, names: frozenset[str]) -> list[str]:
@@ -97,18 +142,26 @@ def _near(metric: str, names: frozenset[str]) -> list[str]:
 
 def _unknown(metric: str, trainer: str, names: frozenset[str]) -> str:
     near = _near(metric, names)
-    what = f"Did you mean {' or '.join(near)}? Set search.metric={near[0]}." if near else (
-        f"It reports {', '.join(sorted(names))}. Set search.metric to one of them."
-    )  # fmt: skip
+    what = (
+        f"Did you mean {' or '.join(near)}? Set search.metric={near[0]}."
+        if near
+        else (f"It reports {', '.join(sorted(names))}. Set search.metric to one of them.")
+    )
     return f"search.metric={metric}: trainer={trainer} reports no such metric. {what}"
 
 
 def _check_evaluated(experiment: Experiment) -> None:
     """Raise UserError if the objective is of evaluations, and there is none after the start."""
     search, schedule = experiment.search, experiment.schedule
-    if is_external(experiment.trainer.kind) or schedule.evaluations or not search.metric.startswith("eval_"):
+    if (
+        is_external(experiment.trainer.kind)
+        or schedule.evaluations
+        or not search.metric.startswith("eval_")
+    ):
         return
     raise UserError(
-        f"schedule.evaluations=0 with search.metric={search.metric}: no trained model is evaluated, so trials would have "
-        "no result but their start. Set schedule.evaluations=2 or more, or search.metric=reward for the rewards of training."
+        f"schedule.evaluations=0 with search.metric={search.metric}: no trained model is "
+        "evaluated, so trials would have "
+        "no result but their start. Set schedule.evaluations=2 or more, or search.metric=reward "
+        "for the rewards of training."
     )

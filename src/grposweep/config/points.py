@@ -1,9 +1,11 @@
-"""Build the experiment of each point without composing it through Hydra: one composition per group option, then patches.
+"""Build the experiment of each point without composing it through Hydra: one composition per group
+option, then patches.
 
-Composing takes 40-190 ms per point. A group option sets only keys of its own group, so a point is the base with a few
-sections exchanged; a test compares this with Hydra's own composition. A user's recipe becomes an option of each group
-(``batch=recipe``, ``kl=recipe``, ...), so every other option still replaces a whole group, and every key a single number. A
-recorded experiment is changed in the same way: a group's option replaces the group, a key its value, the rest stays.
+Composing takes 40-190 ms per point. A group option sets only keys of its own group, so a point is
+the base with a few sections exchanged; a test compares this with Hydra's own composition. A user's
+recipe becomes an option of each group (``batch=recipe``, ``kl=recipe``, ...), so every other option
+still replaces a whole group, and every key a single number. A recorded experiment is changed in the
+same way: a group's option replaces the group, a key its value, the rest stays.
 """
 
 import pickle
@@ -30,11 +32,13 @@ from grposweep.process import CONF
 from grposweep.registries import is_external
 from grposweep.schema import GROUPS, Experiment, Trainer, keys_of
 
-OPTION = "recipe"  # the name of these options, and of the group that chooses all of them
+# the name of these options, and of the group that chooses all of them
+OPTION = "recipe"
 
 
 def recipe_options(composed: DictConfig) -> list[str]:
-    """Register the recipe of a composition as group options. Return the overrides that choose them by default.
+    """Register the recipe of a composition as group options. Return the overrides that choose them
+    by default.
 
     Returns None for grposweep's own trainers.
     """
@@ -42,37 +46,52 @@ def recipe_options(composed: DictConfig) -> list[str]:
     if not is_external(composed.trainer.kind):
         return []
     trainer = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(Trainer), composed.trainer))
-    assert isinstance(trainer, Trainer)  # structured() keeps the type
+    # structured() keeps the type
+    assert isinstance(trainer, Trainer)
     cluster = composed.cluster
-    values = own_values(Base(trainer, int(cluster.processes), int(cluster.nodes), str(composed.outputs)).setting)
+    values = own_values(
+        Base(trainer, int(cluster.processes), int(cluster.nodes), str(composed.outputs)).setting
+    )
     store = ConfigStore.instance()
     for group in NUMBERS:
         store.store(group=group, name=OPTION, node=values.pop(group), provider="grposweep")
-    chosen: dict[str, Any] = {"defaults": [*({f"override /{group}": OPTION} for group in NUMBERS), "_self_"], **values}
+    chosen: dict[str, Any] = {
+        "defaults": [*({f"override /{group}": OPTION} for group in NUMBERS), "_self_"],
+        **values,
+    }
     store.store(group=OPTION, name=OPTION, node=chosen, package="_global_", provider="grposweep")
     return [f"{OPTION}={OPTION}"]
 
 
-EXPORTED = "exported"  # the group of configurations whose sections are options
+# the group of configurations whose sections are options
+EXPORTED = "exported"
 
 
 def register_sections(file: Path) -> bool:
-    """Register a configuration whose complete sections are options of their groups. Return whether it has any.
+    """Register a configuration whose complete sections are options of their groups. Return whether
+    it has any.
 
-    Hydra puts the values of a file over all options, so ``kl=low`` would be ignored where the file sets every key of ``kl``.
-    Raises UserError if a group has an option of the file's name.
+    Hydra puts the values of a file over all options, so ``kl=low`` would be ignored where the file
+    sets every key of ``kl``. Raises UserError if a group has an option of the file's name.
     """
     try:
         content = OmegaConf.to_container(OmegaConf.create(bounded_yaml(read_text(file))))
     except (OSError, ValueError, YAMLError):
-        return False  # Hydra explains it
+        # Hydra explains it
+        return False
     if not isinstance(content, dict) or content.pop("defaults", None) != [PRIMARY, "_self_"]:
         return False
     needed = [path.split(".") for path, _ in keys_of()]
     groups = [group for group in GROUPS if group in content]
-    whole = [group for group in groups if {at[1] for at in needed if at[0] == group} <= content[group].keys()]
+    whole = [
+        group
+        for group in groups
+        if {at[1] for at in needed if at[0] == group} <= content[group].keys()
+    ]
     if taken := [group for group in whole if (CONF / group / file.name).exists()]:
-        raise UserError(f"{file}: {taken[0]} has an option {file.stem} already. Give the file another name.")
+        raise UserError(
+            f"{file}: {taken[0]} has an option {file.stem} already. Give the file another name."
+        )
     store = ConfigStore.instance()
     for group in whole:
         store.store(group=group, name=file.stem, node=content.pop(group), provider="grposweep")
@@ -82,9 +101,11 @@ def register_sections(file: Path) -> bool:
     return bool(whole)
 
 
-MOST_KEPT = 1000  # experiments, about 20 KB each
+# experiments, about 20 KB each
+MOST_KEPT = 1000
 
-Compose = Callable[[list[str]], DictConfig]  # overrides -> what Hydra composes
+# overrides -> what Hydra composes
+Compose = Callable[[list[str]], DictConfig]
 
 
 class Points:
@@ -130,15 +151,20 @@ class Points:
         return experiment_at(self._with_options(groups), keys)
 
     def _with_options(self, groups: Mapping[str, str]) -> DictConfig:
-        """Return the base with these groups' options, under the schema's types unless a value is left open."""
-        if "debug" in groups:  # the only group whose options set keys of others
+        """Return the base with these groups' options, under the schema's types unless a value is
+        left open.
+        """
+        # the only group whose options set keys of others
+        if "debug" in groups:
             composed, _ = self._composed(groups)
             return composed
         try:
-            config = cast(DictConfig, pickle.loads(self._typed))  # OmegaConf's own copy takes 6 times as long
+            # OmegaConf's own copy takes 6 times as long
+            config = cast(DictConfig, pickle.loads(self._typed))
             for name, option in groups.items():
                 config[name] = self._typed_section(name, option)
-        except UserError:  # a point may set an open value; any other error is raised when it is typed
+        except UserError:
+            # a point may set an open value; any other error is raised when it is typed
             config = self._base.copy()
             for name, option in groups.items():
                 config[name] = self._section(name, option)
@@ -146,7 +172,9 @@ class Points:
 
     @cached_property
     def _typed(self) -> bytes:
-        """Return the base under the schema's types, cached because merging takes four times as long as the rest of a point."""
+        """Return the base under the schema's types, cached because merging takes four times as long
+        as the rest of a point.
+        """
         return pickle.dumps(typed(self._base))
 
     def _typed_section(self, group: str, option: str) -> Any:
@@ -157,9 +185,15 @@ class Points:
         return self._typed_sections[key]
 
     def raw_values(self, values: Mapping[str, Sequence[Any]]) -> dict[str, list[Any]]:
-        """Return every key with its values in the base and under each given group option, interpolations unresolved."""
+        """Return every key with its values in the base and under each given group option,
+        interpolations unresolved.
+        """
         self.compose_options(values)
-        sections = [(name, self._section(name, option)) for pairs in _options(values) for name, option in pairs]
+        sections = [
+            (name, self._section(name, option))
+            for pairs in _options(values)
+            for name, option in pairs
+        ]
         raw: dict[str, list[Any]] = {}
         for prefix, config in [("", self._base), *sections]:
             for key, value in _leaves(_plain(config), prefix):
@@ -169,34 +203,49 @@ class Points:
     def compose_options(self, values: Mapping[str, Sequence[Any]]) -> None:
         """Compose the first option of every group together, then the second of each, and so on.
 
-        An option that cannot be composed, or that sets keys of other groups, is left for ``_section``.
+        An option that cannot be composed, or that sets keys of other groups, is left for
+        ``_section``.
         """
         base = _plain(self._base)
         with suppress(UserError):
             for row in zip_longest(*_options(values)):
-                chosen = {pair[0]: pair[1] for pair in row if pair is not None and pair not in self._sections}
+                chosen = {
+                    pair[0]: pair[1]
+                    for pair in row
+                    if pair is not None and pair not in self._sections
+                }
                 if not chosen:
                     continue
                 composed, _ = self._composed(chosen)
                 if _plain(composed) | chosen != base | chosen:
                     return
-                self._sections |= {(name, option): composed[name] for name, option in chosen.items()}
+                self._sections |= {
+                    (name, option): composed[name] for name, option in chosen.items()
+                }
 
     def _section(self, group: str, option: str) -> Any:
-        """Return the section of a group option with the shared overrides applied, interpolations unresolved."""
+        """Return the section of a group option with the shared overrides applied, interpolations
+        unresolved.
+        """
         if (group, option) not in self._sections:
             self._compose_options({group: option})
         return self._sections[group, option]
 
     def _compose_options(self, options: Mapping[str, str]) -> DictConfig:
-        """Compose options, and keep the sections of all groups: none depends on the option of another group."""
+        """Compose options, and keep the sections of all groups: none depends on the option of
+        another group.
+        """
         config, chosen = self._composed(options)
-        self._sections |= {(name, option): config[name] for name, option in chosen.items() if name in config}
+        self._sections |= {
+            (name, option): config[name] for name, option in chosen.items() if name in config
+        }
         return config
 
     def _composed(self, options: Mapping[str, str]) -> tuple[DictConfig, Mapping[str, str]]:
         """Return the configuration with these options, and the options of all groups."""
-        config = self._compose([*self._overrides, *(f"{name}={option}" for name, option in options.items())]).copy()
+        config = self._compose(
+            [*self._overrides, *(f"{name}={option}" for name, option in options.items())]
+        ).copy()
         OmegaConf.set_struct(config, False)
         hydra = config.pop("hydra", None)
         return config, {**(hydra.runtime.choices if hydra else {}), **options}
@@ -208,8 +257,12 @@ def _plain(config: DictConfig) -> dict[str, Any]:
 
 
 def _options(values: Mapping[str, Sequence[Any]]) -> list[list[tuple[str, str]]]:
-    """Return the options of each group in these values, without ``debug``, whose options set keys of other groups."""
-    groups = {name: options for name, options in values.items() if name in GROUPS and name != "debug"}
+    """Return the options of each group in these values, without ``debug``, whose options set keys
+    of other groups.
+    """
+    groups = {
+        name: options for name, options in values.items() if name in GROUPS and name != "debug"
+    }
     return [[(name, str(option)) for option in options] for name, options in groups.items()]
 
 
@@ -222,7 +275,8 @@ def _leaves(content: Any, prefix: str) -> Iterator[tuple[str, Any]]:
         yield from _leaves(value, f"{prefix}.{name}" if prefix else str(name))
 
 
-WHOLE = ("sweeps", "recipe", "debug")  # groups whose options choose options of several groups
+# groups whose options choose options of several groups
+WHOLE = ("sweeps", "recipe", "debug")
 
 
 def apply_values(recorded: Experiment, values: Mapping[str, Any], session: Session) -> Experiment:
@@ -245,11 +299,15 @@ def check_groups_one_by_one(values: Mapping[str, Any]) -> None:
 
 
 def recorded_points(recorded: Experiment, session: Session) -> Points:
-    """Return points around a recorded experiment: the record with other values of some keys and groups."""
+    """Return points around a recorded experiment: the record with other values of some keys and
+    groups.
+    """
     base = follow(OmegaConf.create(escape(asdict(recorded))))
 
     def compose(wanted: list[str]) -> DictConfig:
-        """Return the named options, composed to take their sections; without any, the recorded trial."""
+        """Return the named options, composed to take their sections; without any, the recorded
+        trial.
+        """
         chosen = [text for text in wanted if text.partition("=")[0] in GROUPS]
         return session.compose(chosen) if chosen else base
 
@@ -257,7 +315,9 @@ def recorded_points(recorded: Experiment, session: Session) -> Points:
 
 
 def follow(config: DictConfig) -> DictConfig:
-    """Restore references between values (``${task.eval_generations}``) if conf/ has them and the values are equal."""
+    """Restore references between values (``${task.eval_generations}``) if conf/ has them and the
+    values are equal.
+    """
     followed = config.copy()
     for key, reference in _references():
         trial = followed.copy()
@@ -272,5 +332,9 @@ def _references() -> frozenset[tuple[str, str]]:
     """Return every key of a group's options that refers to others, with the reference."""
     files = ((group, path) for group in GROUPS for path in (CONF / group).glob("*.yaml"))
     contents = ((group, parse_yaml(read_text(path)) or {}) for group, path in files)
-    values = ((f"{group}.{name}", value) for group, content in contents for name, value in content.items())
-    return frozenset((key, value) for key, value in values if isinstance(value, str) and "${" in value)
+    values = (
+        (f"{group}.{name}", value) for group, content in contents for name, value in content.items()
+    )
+    return frozenset(
+        (key, value) for key, value in values if isinstance(value, str) and "${" in value
+    )

@@ -12,12 +12,43 @@ from grposweep.config.fields import KEYS, OF_RECIPES
 from grposweep.external import command as external_command
 from grposweep.external.script import missing_files
 from grposweep.registries import EXTERNAL, LAUNCHERS, asks, is_external, is_opaque
-from grposweep.schema import Cluster, Experiment, ThisMachine, Trainer, default_of, keys_with, trl_arguments, value_at
+from grposweep.schema import (
+    Cluster,
+    Experiment,
+    ThisMachine,
+    Trainer,
+    default_of,
+    keys_with,
+    trl_arguments,
+    value_at,
+)
 
-SHARDING = ("trainer.sharding", "trainer.offload", "trainer.deepspeed_config", "trainer.fsdp_config")
-READ = ("task.train_prompts", *(f"trainer.{name}" for name in (
-    "kind", "keep", "command", "recipe", "python", "workdir", "arguments", "environment", "script", "launcher",
-    "launch_arguments", "args")))  # fmt: skip
+SHARDING = (
+    "trainer.sharding",
+    "trainer.offload",
+    "trainer.deepspeed_config",
+    "trainer.fsdp_config",
+)
+READ = (
+    "task.train_prompts",
+    *(
+        f"trainer.{name}"
+        for name in (
+            "kind",
+            "keep",
+            "command",
+            "recipe",
+            "python",
+            "workdir",
+            "arguments",
+            "environment",
+            "script",
+            "launcher",
+            "launch_arguments",
+            "args",
+        )
+    ),
+)
 
 
 def reaches(key: str) -> bool:
@@ -28,7 +59,10 @@ def reaches(key: str) -> bool:
 def _theirs(key: str) -> str:
     """Return the key of a recipe with the same meaning, under TRL's names."""
     whole = {"model": "model.path", "task": "task.path"}.get(key, key)
-    return trl_arguments().get(whole) or str(keys_with("native").get(whole, whole.rpartition(".")[2])).split()[0]
+    return (
+        trl_arguments().get(whole)
+        or str(keys_with("native").get(whole, whole.rpartition(".")[2])).split()[0]
+    )
 
 
 def check_names(experiment: Experiment, names: Collection[str]) -> Iterator[str]:
@@ -46,18 +80,26 @@ def check_reach(trainer: Trainer, names: Iterable[str]) -> Iterator[str]:
         if reaches(name):
             continue
         if name in SHARDING:
-            advice = "Set trainer.launch_arguments=[--config_file,FILE], an accelerate configuration."
+            advice = (
+                "Set trainer.launch_arguments=[--config_file,FILE], an accelerate configuration."
+            )
         elif name == "task.max_completion_length":
             advice = "Set generation.max_completion_length."
         elif not asks(trainer.kind):
             advice = "Set it in trainer.recipe, or among trainer.arguments."
         else:
-            advice = f"Set the option of your command that has it, such as trainer.args.{_theirs(name)}."
-        yield f"{name}: trainer={trainer.kind} does not read it, so it would change nothing. {advice}"
+            advice = (
+                f"Set the option of your command that has it, such as trainer.args.{_theirs(name)}."
+            )
+        yield (
+            f"{name}: trainer={trainer.kind} does not read it, so it would change nothing. {advice}"
+        )
 
 
 def _switches() -> Iterator[tuple[str, tuple[str, Any]]]:
-    """Yield the key of each field that has no effect unless another is on, or has a value: with that one's key and value."""
+    """Yield the key of each field that has no effect unless another is on, or has a value: with
+    that one's key and value.
+    """
     for name in KEYS:
         other, sign, wanted = ROWS[name].needs.partition("=")
         if other in KEYS and (sign or "bool" in str(Setting.__dataclass_fields__[other].type)):
@@ -72,7 +114,9 @@ SWITCHES: dict[str, tuple[str, Any]] = {
 }
 
 
-def check_switches(names: Iterable[str], distinct: Callable[[str], Sequence[Experiment]]) -> Iterator[str]:
+def check_switches(
+    names: Iterable[str], distinct: Callable[[str], Sequence[Experiment]]
+) -> Iterator[str]:
     """Name searched keys that another key switches off at every point.
 
     ``distinct`` returns the experiments of the space that differ in a section, such as ``model``.
@@ -83,36 +127,48 @@ def check_switches(names: Iterable[str], distinct: Callable[[str], Sequence[Expe
             continue
         key, wanted = switch
         experiments = distinct(key.partition(".")[0])
-        if any(is_external(item.trainer.kind) or value_at(item, key) == wanted for item in experiments):
+        if any(
+            is_external(item.trainer.kind) or value_at(item, key) == wanted for item in experiments
+        ):
             continue
         present = str(value_at(experiments[0], key)).lower()
         yield (
-            f"{name}: nothing reads it while {key} is {present}, so its values would all train the same. "
+            f"{name}: nothing reads it while {key} is {present}, so its values would all train "
+            "the same. "
             f"Set {key.removesuffix('.kind')}={str(wanted).lower()}, or leave it out."
         )
 
 
 def check_ray(trainer: Trainer, cluster: Cluster, cpus: int) -> Iterator[str]:
-    """Say if a program in a Ray cluster would wait forever, or expects another shape than the job's."""
-    shape = {"trainer.nnodes": cluster.nodes, "trainer.n_gpus_per_node": cluster.processes // cluster.nodes}
+    """Say if a program in a Ray cluster would wait forever, or expects another shape than the
+    job's.
+    """
+    shape = {
+        "trainer.nnodes": cluster.nodes,
+        "trainer.n_gpus_per_node": cluster.processes // cluster.nodes,
+    }
     for word in trainer.arguments:
         key, _, value = word.lstrip("+").partition("=")
         if key in shape and value != str(shape[key]):
             yield (
-                f"trainer.arguments has {word}, and the trial has {key}={shape[key]}: the program would wait for nodes or GPUs "
+                f"trainer.arguments has {word}, and the trial has {key}={shape[key]}: the "
+                "program would wait for nodes or GPUs "
                 "that are not there. Leave it out, and set cluster.nodes and cluster.gpus_per_node."
             )
     if cluster.nodes == 1:
         return
     if "cluster.nodes" in load_entry(LAUNCHERS[cluster.kind]).unread_keys():
         yield (
-            f"cluster.nodes={cluster.nodes} with cluster={cluster.kind}: this machine is one node, and the job of several starts "
+            f"cluster.nodes={cluster.nodes} with cluster={cluster.kind}: this machine is one "
+            "node, and the job of several starts "
             "Ray on each. Set cluster=slurm, or cluster.nodes=1."
         )
     if cluster.gpus_per_node and cluster.cpus_per_gpu < cpus:
         yield (
-            f"cluster.cpus_per_gpu={cluster.cpus_per_gpu}: trainer={trainer.kind} reserves up to {cpus} CPUs a GPU in the job's "
-            f"Ray cluster, and would wait for them forever. Set cluster.cpus_per_gpu={cpus} or more."
+            f"cluster.cpus_per_gpu={cluster.cpus_per_gpu}: trainer={trainer.kind} reserves up "
+            f"to {cpus} CPUs a GPU in the job's "
+            f"Ray cluster, and would wait for them forever. Set cluster.cpus_per_gpu={cpus} or "
+            "more."
         )
 
 
@@ -123,12 +179,16 @@ def check_program(experiment: Experiment) -> Iterator[str]:
     if external is not None and external.opaque:
         yield from external_command.check_command(experiment)
     elif trainer.command is not None and not (external and external.asks):
-        yield f"trainer.command with trainer={trainer.kind}: only trainer=script and trainer=command run it. Set one of them."
+        yield (
+            f"trainer.command with trainer={trainer.kind}: only trainer=script and "
+            "trainer=command run it. Set one of them."
+        )
     if external is None:
         return
     if trainer.launcher == "python" and cluster.processes > 1:
         yield (
-            f"trainer.launcher=python starts one process, and cluster.processes={cluster.processes}. "
+            "trainer.launcher=python starts one process, and "
+            f"cluster.processes={cluster.processes}. "
             "Set trainer.launcher=torchrun or accelerate."
         )
     if external.ray_cpus:
@@ -140,11 +200,14 @@ def check_program(experiment: Experiment) -> Iterator[str]:
 
 
 SEVERAL_NODES = (
-    "Each node runs the command once. torchrun needs --nproc_per_node only. For accelerate write in a shell script: "
-    "--num_machines $NNODES --machine_rank $NODE_RANK --main_process_ip $MASTER_ADDR --main_process_port $MASTER_PORT, and in "
+    "Each node runs the command once. torchrun needs --nproc_per_node only. For accelerate "
+    "write in a shell script: "
+    "--num_machines $NNODES --machine_rank $NODE_RANK --main_process_ip $MASTER_ADDR "
+    "--main_process_port $MASTER_PORT, and in "
     "--num_processes those of all nodes."
 )
-PARTS = ("script", "recipe", "launch_arguments", "arguments", "python")  # of a command that grposweep puts together
+# of a command that grposweep puts together
+PARTS = ("script", "recipe", "launch_arguments", "arguments", "python")
 
 
 def check_command(experiment: Experiment) -> Iterator[str]:
@@ -153,12 +216,22 @@ def check_command(experiment: Experiment) -> Iterator[str]:
     Raises UserError if the command builds no GRPO trainer.
     """
     trainer, cluster, metric = experiment.trainer, experiment.cluster, experiment.search.metric
-    unread = [f"trainer.{name}" for name in PARTS if trainer.command is not None and getattr(trainer, name)]
+    unread = [
+        f"trainer.{name}"
+        for name in PARTS
+        if trainer.command is not None and getattr(trainer, name)
+    ]
     if unread:
-        yield f"trainer.command and {', '.join(unread)}: the command holds all of it. Leave {' and '.join(unread)} out."
+        yield (
+            f"trainer.command and {', '.join(unread)}: the command holds all of it. Leave "
+            f"{' and '.join(unread)} out."
+        )
         return
     if trainer.command is not None and re.search(r"\b(?:sbatch|srun)\b", trainer.command):
-        yield "trainer.command submits a job, and each trial is one with cluster=slurm. Give the command that runs in the job."
+        yield (
+            "trainer.command submits a job, and each trial is one with cluster=slurm. Give "
+            "the command that runs in the job."
+        )
         return
     record = Base.of(experiment).asked.record
     if record["world_size"] != cluster.processes:
@@ -166,18 +239,28 @@ def check_command(experiment: Experiment) -> Iterator[str]:
         instead = (
             SEVERAL_NODES
             if several
-            else f"Set cluster.processes={record['world_size']} (on Slurm cluster.nodes and cluster.gpus_per_node)."
+            else (
+                f"Set cluster.processes={record['world_size']} (on Slurm cluster.nodes and "
+                "cluster.gpus_per_node)."
+            )
         )
-        yield f"the command starts {record['world_size']} processes, and cluster.processes={cluster.processes}. {instead}"
-    evaluates = experiment.schedule.evaluations > 0 or record["values"].get("eval_strategy", "no") != "no"
+        yield (
+            f"the command starts {record['world_size']} processes, and "
+            f"cluster.processes={cluster.processes}. {instead}"
+        )
+    evaluates = (
+        experiment.schedule.evaluations > 0 or record["values"].get("eval_strategy", "no") != "no"
+    )
     if metric.startswith("eval_") and not record["evaluates"]:
         yield (
-            f"search.metric={metric}: {record['line']} passes no eval_dataset to its trainer, so there is no such metric. Pass "
+            f"search.metric={metric}: {record['line']} passes no eval_dataset to its trainer, "
+            "so there is no such metric. Pass "
             f"one, or set search.metric={metric.removeprefix('eval_')} for the rewards of training."
         )
     elif metric.startswith("eval_") and not evaluates:
         yield (
-            f"search.metric={metric}: the program's eval_strategy is no, so nothing would be evaluated. Set "
+            f"search.metric={metric}: the program's eval_strategy is no, so nothing would be "
+            "evaluated. Set "
             "schedule.evaluations=4."
         )
 
@@ -185,35 +268,52 @@ def check_command(experiment: Experiment) -> Iterator[str]:
 def check_place(cluster: Cluster, names: Collection[str]) -> Iterator[str]:
     """Say if a command sets keys that the launcher does not read, and chooses no cluster.
 
-    ``names`` are the keys and groups of the command. Keys in a file are no mistake: a study for Slurm may be run with
-    ``cluster=local``, and exported.
+    ``names`` are the keys and groups of the command. Keys in a file are no mistake: a study for
+    Slurm may be run with ``cluster=local``, and exported.
     """
     launcher = load_entry(LAUNCHERS[cluster.kind])
     unread = launcher.unread_keys() if {"cluster", "cluster.kind"}.isdisjoint(names) else ()
-    set_here = [key for key in unread if key in names and value_at(Experiment(cluster=cluster), key) != default_of(key)]
+    set_here = [
+        key
+        for key in unread
+        if key in names and value_at(Experiment(cluster=cluster), key) != default_of(key)
+    ]
     if set_here and launcher.section is not ThisMachine:
         yield f"cluster={cluster.kind} does not read {' and '.join(set_here)}. Leave it out."
     elif set_here:
         yield (
-            f"only cluster=slurm reads {' and '.join(set_here)}, and these trials would train on this machine. "
+            f"only cluster=slurm reads {' and '.join(set_here)}, and these trials would train "
+            "on this machine. "
             "Set cluster=slurm, or cluster=local to train here."
         )
 
 
-SHAPE = frozenset({f"cluster.{name}" for name in ("processes", "nodes", "gpus_per_node", "tasks_per_node")})
+SHAPE = frozenset(
+    {f"cluster.{name}" for name in ("processes", "nodes", "gpus_per_node", "tasks_per_node")}
+)
 
 
 def check_processes(experiment: Experiment, names: Collection[str]) -> Iterator[str]:
-    """Say if a recipe is for several processes, and trials would have one that the command does not ask for."""
+    """Say if a recipe is for several processes, and trials would have one that the command does not
+    ask for.
+    """
     recipe, processes = experiment.trainer.recipe, experiment.cluster.processes
     is_chosen = processes > 1 or not names or not SHAPE.isdisjoint(names)
-    if experiment.trainer.kind not in EXTERNAL or recipe is None or is_chosen or asks(experiment.trainer.kind):
+    if (
+        experiment.trainer.kind not in EXTERNAL
+        or recipe is None
+        or is_chosen
+        or asks(experiment.trainer.kind)
+    ):
         return
-    from grporecipe.reading.load import stated_processes  # only a program's recipe needs it
+    # only a program's recipe needs it
+    from grporecipe.reading.load import stated_processes
 
     if stated := stated_processes(Path(recipe)):
         yield (
-            f"trainer.recipe={recipe} is for {stated} processes, and cluster.processes=1: a trial would train on one, with other "
-            f"batches. Set cluster.processes={stated} (on Slurm cluster.nodes and cluster.gpus_per_node), or "
+            f"trainer.recipe={recipe} is for {stated} processes, and cluster.processes=1: a "
+            "trial would train on one, with other "
+            f"batches. Set cluster.processes={stated} (on Slurm cluster.nodes and "
+            "cluster.gpus_per_node), or "
             "cluster.processes=1 if one is meant."
         )

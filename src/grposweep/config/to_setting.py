@@ -1,4 +1,5 @@
-"""Convert an Experiment to the Setting that plan and rules read, and a setting back to values of grposweep's groups.
+"""Convert an Experiment to the Setting that plan and rules read, and a setting back to values of
+grposweep's groups.
 
 The tables of `grposweep.config.fields` say which key decides which field.
 """
@@ -18,20 +19,31 @@ from grposweep.config.base_recipe import Base, read_args
 from grposweep.config.fields import ARGS, DERIVED, FROM_RECIPE, KEYS, NUMBERS, OF_TASKS, PLAIN
 from grposweep.config.precision import read_precision
 from grposweep.registries import is_external, is_opaque, ranks_follow
-from grposweep.schema import AUTO, AUTO_SIZES, Cluster, Experiment, Shape, Trainer, keys_of, value_at
+from grposweep.schema import (
+    AUTO,
+    AUTO_SIZES,
+    Cluster,
+    Experiment,
+    Shape,
+    Trainer,
+    keys_of,
+    value_at,
+)
 
 
 def read_setting(experiment: Experiment, prepared: Mapping[str, Any] | None = None) -> Setting:
     """Return the setting of an experiment, its ``auto`` sizes resolved if they can be.
 
-    ``prepared`` holds what preparation counted for this model and task: ``train_prompts`` and ``eval_prompts``.
+    ``prepared`` holds what preparation counted for this model and task: ``train_prompts`` and
+    ``eval_prompts``.
     """
     base = base_setting(experiment)
     return resolve_auto(base.replace(read_fields(experiment, prepared, base)))
 
 
 def resolve_auto(s: Setting) -> Setting:
-    """Return the setting with its ``auto`` sizes resolved, in prompts if its framework counts prompts.
+    """Return the setting with its ``auto`` sizes resolved, in prompts if its framework counts
+    prompts.
 
     ``unsolved`` names the sizes that cannot be resolved.
     """
@@ -39,14 +51,24 @@ def resolve_auto(s: Setting) -> Setting:
     if s.framework.unit != "prompts":
         return solved
     counted, is_exact = in_prompts(solved.replace({"data_processes": solved.processes}))
-    return counted if is_exact else counted.replace({"unsolved": counted.unsolved | {"prompts_per_rollout"}})
+    return (
+        counted
+        if is_exact
+        else counted.replace({"unsolved": counted.unsolved | {"prompts_per_rollout"}})
+    )
 
 
 def base_setting(experiment: Experiment) -> Setting:
-    """Return the setting to which an experiment's fields are applied: an external trainer's recipe, otherwise an empty one."""
+    """Return the setting to which an experiment's fields are applied: an external trainer's recipe,
+    otherwise an empty one.
+    """
     if not is_external(experiment.trainer.kind):
         cluster = experiment.cluster
-        return OF_TASKS if ranks_follow(cluster.kind) and cluster.nodes == 1 and not cluster.gpus_per_node else PLAIN
+        return (
+            OF_TASKS
+            if ranks_follow(cluster.kind) and cluster.nodes == 1 and not cluster.gpus_per_node
+            else PLAIN
+        )
     base = Base.of(experiment).setting
     own = {name: key for name, key in KEYS.items() if name not in FROM_RECIPE}
     return base.replace({"keys": {**base.keys, **own}})
@@ -55,9 +77,13 @@ def base_setting(experiment: Experiment) -> Setting:
 def read_fields(
     experiment: Experiment, prepared: Mapping[str, Any] | None = None, base: Setting | None = None
 ) -> dict[str, Any]:
-    """Return the setting's fields as configured; sizes left to ``auto`` are 1 and named in the field ``auto``."""
+    """Return the setting's fields as configured; sizes left to ``auto`` are 1 and named in the
+    field ``auto``.
+    """
     base = base or base_setting(experiment)
-    fields = {name: value_at(experiment, path) for name, path in KEYS.items() if name not in DERIVED}
+    fields = {
+        name: value_at(experiment, path) for name, path in KEYS.items() if name not in DERIVED
+    }
     auto = frozenset(name for name in AUTO_SIZES if fields[name] == AUTO)
     fields |= dict.fromkeys(auto, 1)
     fields |= _optional_fields(experiment, fields, base)
@@ -69,7 +95,8 @@ def read_fields(
     return fields | {
         "auto": auto,
         "evaluates": schedule.evaluations > 0 or schedule.eval_at_start,
-        "eval_strategy": None,  # grposweep places evaluations
+        # grposweep places evaluations
+        "eval_strategy": None,
         "train_prompts": counted.get("train_prompts", task.train_prompts),
         "eval_prompts": counted.get("eval_prompts", task.eval_prompts),
         "chat": counted.get("chat", task.chat),
@@ -91,7 +118,9 @@ def read_fields(
     }
 
 
-def _optional_fields(experiment: Experiment, fields: Mapping[str, Any], base: Setting) -> dict[str, Any]:
+def _optional_fields(
+    experiment: Experiment, fields: Mapping[str, Any], base: Setting
+) -> dict[str, Any]:
     """Return the fields that may be left to the trainer: as set, or their values when unset."""
     args = experiment.trainer.args
     options = {name: getattr(base, name) for name in ARGS}
@@ -100,16 +129,25 @@ def _optional_fields(experiment: Experiment, fields: Mapping[str, Any], base: Se
         options[name] = getattr(base, name) if value in (None, {}) else value
     if isinstance(options["generation_kwargs"], dict):
         options["generation_kwargs"] = json.dumps(options["generation_kwargs"], sort_keys=True)
-    if args and not is_external(experiment.trainer.kind):  # an external trainer's are in the base
-        options |= {name: value for name, value in read_args(experiment.trainer).items() if name in ARGS}
+    # an external trainer's are in the base
+    if args and not is_external(experiment.trainer.kind):
+        options |= {
+            name: value for name, value in read_args(experiment.trainer).items() if name in ARGS
+        }
     return options
 
 
 def _recipe_fields(experiment: Experiment, fields: dict[str, Any], base: Setting) -> dict[str, Any]:
-    """Return an external trainer's fields: model, data and rewards from its recipe, evaluations unless set in grposweep."""
-    fields |= {name: getattr(base, name) for name in (*FROM_RECIPE, *(field for field in DERIVED if field != "auto"))}
+    """Return an external trainer's fields: model, data and rewards from its recipe, evaluations
+    unless set in grposweep.
+    """
+    fields |= {
+        name: getattr(base, name)
+        for name in (*FROM_RECIPE, *(field for field in DERIVED if field != "auto"))
+    }
     if is_opaque(experiment.trainer.kind):
-        fields["processes"] = None  # what the command does with its GPUs is its own
+        # what the command does with its GPUs is its own
+        fields["processes"] = None
     evaluates = experiment.schedule.evaluations > 0
     return fields | {
         "train_prompts": experiment.task.train_prompts,
@@ -121,12 +159,15 @@ def _recipe_fields(experiment: Experiment, fields: dict[str, Any], base: Setting
 def read_model(experiment: Experiment, counted: Mapping[str, Any]) -> Architecture | None:
     """Return the architecture as configured or prepared, or by the model's name or folder.
 
-    None if the memory of what is trained cannot be estimated: with a configuration of DeepSpeed that is a file.
+    None if the memory of what is trained cannot be estimated: with a configuration of DeepSpeed
+    that is a file.
     """
     if experiment.trainer.deepspeed_config is not None:
         return None
     model = experiment.model
-    return read_architecture(model.shape) or prepared_architecture(counted) or find_model(model.path)
+    return (
+        read_architecture(model.shape) or prepared_architecture(counted) or find_model(model.path)
+    )
 
 
 OFFLOADED = {"none": (), "optimizer": ("optimizer",), "all": ("weights", "optimizer")}
@@ -134,9 +175,13 @@ BITS = {"4bit": 4, "8bit": 8}
 
 
 def read_runtime(experiment: Experiment) -> Runtime:
-    """Return the memory use of grposweep's trainer: like TRL, with quantized weights and offloaded states."""
+    """Return the memory use of grposweep's trainer: like TRL, with quantized weights and offloaded
+    states.
+    """
     model, trainer = experiment.model, experiment.trainer
-    offloads = frozenset(OFFLOADED["all" if trainer.fsdp_config.get("cpu_offload") else trainer.offload])
+    offloads = frozenset(
+        OFFLOADED["all" if trainer.fsdp_config.get("cpu_offload") else trainer.offload]
+    )
     bits = BITS.get(model.quantization or "", 0)
     if not offloads and not bits and model.attn_implementation is None:
         return OF_TRL
@@ -149,10 +194,12 @@ def read_runtime(experiment: Experiment) -> Runtime:
 
 
 def loads_once(experiment: Experiment) -> bool:
-    """Return whether FSDP's first rank of a node may load the weights for all, instead of each rank.
+    """Return whether FSDP's first rank of a node may load the weights for all, instead of each
+    rank.
 
-    Not with a reference model: TRL shards it without sending it to the other ranks, which would have arbitrary weights.
-    Sources: accelerate utils/fsdp_utils.py fsdp2_prepare_model; trl 1.16 models/utils.py prepare_fsdp.
+    Not with a reference model: TRL shards it without sending it to the other ranks, which would
+    have arbitrary weights. Sources: accelerate utils/fsdp_utils.py fsdp2_prepare_model; trl 1.16
+    models/utils.py prepare_fsdp.
     """
     default = experiment.kl.beta == 0 or experiment.model.lora.enabled
     return experiment.trainer.sharding == "fsdp" and bool(
@@ -161,7 +208,8 @@ def loads_once(experiment: Experiment) -> bool:
 
 
 def _loads_on_every_rank(trainer: Trainer) -> bool | None:
-    """Return the negation of ``loads_once`` as far as the trainer decides it; None if a reference model does.
+    """Return the negation of ``loads_once`` as far as the trainer decides it; None if a reference
+    model does.
 
     A field that follows from ``kl.beta`` would need an experiment composed for each of its values.
     """
@@ -189,10 +237,11 @@ def prepared_architecture(counted: Mapping[str, Any]) -> Architecture | None:
 
 
 def read_model_length(experiment: Experiment, counted: Mapping[str, Any]) -> int | None:
-    """Return the longest sequence in tokens that vLLM keeps room for: as set, or the longest prompt and a completion.
+    """Return the longest sequence in tokens that vLLM keeps room for: as set, or the longest prompt
+    and a completion.
 
-    None leaves it to vLLM, which then keeps room for the model's maximum. This is so before preparation, and if both together
-    exceed that maximum, with which vLLM does not start.
+    None leaves it to vLLM, which then keeps room for the model's maximum. This is so before
+    preparation, and if both together exceed that maximum, with which vLLM does not start.
     """
     generation, longest = experiment.generation, counted.get("longest_prompt")
     if generation.vllm_max_model_length is not None or longest is None:
@@ -203,22 +252,28 @@ def read_model_length(experiment: Experiment, counted: Mapping[str, Any]) -> int
 
 
 def read_gpu(cluster: Cluster) -> float | None:
-    """Return the memory of one GPU in GiB, as set or from the catalog of GPUs; None if neither is known."""
+    """Return the memory of one GPU in GiB, as set or from the catalog of GPUs; None if neither is
+    known.
+    """
     if cluster.gpu_memory_gib is not None or cluster.gpu is None:
         return cluster.gpu_memory_gib
     return memory_of(cluster.gpu, "cluster.gpu")
 
 
 def gpu_trials(cluster: Cluster) -> int:
-    """Return how many trials share a GPU; 1 for ``auto``, which depends on a trial's need of a whole GPU."""
+    """Return how many trials share a GPU; 1 for ``auto``, which depends on a trial's need of a
+    whole GPU.
+    """
     return 1 if cluster.trials_per_gpu == AUTO else int(cluster.trials_per_gpu)
 
 
-NULLABLE = frozenset(path for path, field in keys_of() if type(None) in get_args(field.type))  # keys that may be null
+# keys that may be null
+NULLABLE = frozenset(path for path, field in keys_of() if type(None) in get_args(field.type))
 
 
 def own_values(s: Setting) -> dict[str, Any]:
-    """Return ``lr``, ``seed`` and one mapping per group of NUMBERS. Values that the setting leaves open keep their defaults.
+    """Return ``lr``, ``seed`` and one mapping per group of NUMBERS. Values that the setting leaves
+    open keep their defaults.
 
     Evaluations and checkpoints are 0, which means as often as the recipe says. Values that a
     program with its own recipe sets itself are left out.
@@ -235,17 +290,26 @@ def own_values(s: Setting) -> dict[str, Any]:
             keys[group][key] = value
     keys["kl"]["enabled"] = s.beta != 0
     keys["batch"] |= _sizes(s)
-    steps = s.max_steps if s.max_steps is not None and s.max_steps > 0 else None  # they override epochs, as in TRL
-    keys["schedule"] |= {"max_steps": steps, "epochs": s.epochs if steps is None else None, "budget_completions": None}
+    # they override epochs, as in TRL
+    steps = s.max_steps if s.max_steps is not None and s.max_steps > 0 else None
+    keys["schedule"] |= {
+        "max_steps": steps,
+        "epochs": s.epochs if steps is None else None,
+        "budget_completions": None,
+    }
     keys["schedule"] |= {"evaluations": 0, "checkpoints": 0, "eval_at_start": False}
     return {name: keys[name] for name in ("lr", "seed", *NUMBERS) if name in keys}
 
 
 def _sizes(s: Setting) -> dict[str, Any]:
-    """Return the sizes; micro-steps only if they differ from the accumulation. A rollout's size follows from them."""
+    """Return the sizes; micro-steps only if they differ from the accumulation. A rollout's size
+    follows from them.
+    """
     micro_steps = micro_steps_per_generation(s)
     return {
-        "steps_per_generation": None if micro_steps == s.gradient_accumulation_steps else micro_steps,
+        "steps_per_generation": None
+        if micro_steps == s.gradient_accumulation_steps
+        else micro_steps,
         "prompts_per_step": None,
         "max_per_device_train_batch_size": max(s.per_device_train_batch_size, 64),
     }

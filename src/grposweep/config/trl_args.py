@@ -1,6 +1,8 @@
-"""``trainer.args``: keys of TRL's GRPOConfig that have no grposweep key, checked against TRL's table.
+"""``trainer.args``: keys of TRL's GRPOConfig that have no grposweep key, checked against TRL's
+table.
 
-Source: trl 1.16 trainer/grpo_config.py with the transformers of its time (frameworks/trl/keys.json).
+Source: trl 1.16 trainer/grpo_config.py with the transformers of its time
+(frameworks/trl/keys.json).
 """
 
 from collections.abc import Iterator, Mapping
@@ -20,22 +22,39 @@ from grposweep.config.programs import reaches
 from grposweep.registries import asks, is_external, is_opaque, runs_trl
 from grposweep.schema import Experiment, Fake, Trainer, keys_with, trl_arguments
 
-ELSEWHERE = ("search", "cluster", "tracker", "rules")  # sections without keys of the trainer
-# Switches that cannot be on in a trial, with the reason. Sources: transformers 5.23 training_args.py, trl 1.16 grpo_trainer.py.
+# sections without keys of the trainer
+ELSEWHERE = ("search", "cluster", "tracker", "rules")
+# Switches that cannot be on in a trial, with the reason. Sources: transformers 5.23
+# training_args.py, trl 1.16 grpo_trainer.py.
 UNFIT = {
-    "ignore_data_skip": "a trial that is resumed would train on other prompts than one that was never stopped",
-    "load_best_model_at_end": "grposweep places checkpoints and evaluations, and transformers refuses that; see trainer.keep",
+    "ignore_data_skip": (
+        "a trial that is resumed would train on other prompts than one that was never stopped"
+    ),
+    "load_best_model_at_end": (
+        "grposweep places checkpoints and evaluations, and transformers "
+        "refuses that; see trainer.keep"
+    ),
     "remove_unused_columns": "rewards would not get the columns that they read, such as the answer",
     "save_only_model": "no trial could be resumed from a checkpoint without the optimizer's states",
 }
-WANTED = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "text", "list": "a list"}
+WANTED = {
+    "int": "a whole number",
+    "float": "a number",
+    "bool": "true or false",
+    "str": "text",
+    "list": "a list",
+}
 
 
 @cache
 def taken() -> Mapping[str, KeySpec]:
     """Return the keys of GRPOConfig in the release that grposweep's trainer runs."""
     places = {name: entry["in"] for name, entry in table()["keys"].items()}
-    return {name: key for name, key in known(TRL).items() if places[name] == "config" or name == "trust_remote_code"}
+    return {
+        name: key
+        for name, key in known(TRL).items()
+        if places[name] == "config" or name == "trust_remote_code"
+    }
 
 
 @cache
@@ -48,13 +67,19 @@ def homes() -> Mapping[str, str]:
 
 
 def check_args(experiment: Experiment) -> Iterator[str]:
-    """Name keys that GRPOConfig lacks, that have a grposweep key, or whose value has a wrong type."""
+    """Name keys that GRPOConfig lacks, that have a grposweep key, or whose value has a wrong
+    type.
+    """
     trainer = experiment.trainer
     if is_opaque(trainer.kind):
         return
     base = Base.of(experiment)
     for name, value in trainer.args.items():
-        problem = _check_own_key(base, name, value) if is_external(trainer.kind) else _check_arg(trainer, name, value)
+        problem = (
+            _check_own_key(base, name, value)
+            if is_external(trainer.kind)
+            else _check_arg(trainer, name, value)
+        )
         if problem:
             yield f"trainer.args.{name}={show(value)}: {problem}"
 
@@ -77,7 +102,8 @@ def _check_arg(trainer: Trainer, name: str, value: Any) -> str:
 
 
 def _check_own_key(base: Base, name: str, value: Any) -> str:
-    """Describe a key of a command's configuration that grposweep sets, or whose value has another type.
+    """Describe a key of a command's configuration that grposweep sets, or whose value has another
+    type.
 
     The options of the command itself are judged by the command when it is asked.
     """

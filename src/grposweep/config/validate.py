@@ -1,4 +1,6 @@
-"""Check an experiment's values beyond their types: choices, ranges, and values that exclude each other."""
+"""Check an experiment's values beyond their types: choices, ranges, and values that exclude each
+other.
+"""
 
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -50,7 +52,15 @@ REGISTERED: dict[str, Callable[[], Iterable[str]]] = {
     "tracker.kind": lambda: TRACKERS,
 }
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_LAUNCHERS_OWN = ("GRPOSWEEP_", "SLURM_", "RANK", "LOCAL_RANK", "WORLD_SIZE", "CUDA_VISIBLE_DEVICES", "PYTHONPATH")
+_LAUNCHERS_OWN = (
+    "GRPOSWEEP_",
+    "SLURM_",
+    "RANK",
+    "LOCAL_RANK",
+    "WORLD_SIZE",
+    "CUDA_VISIBLE_DEVICES",
+    "PYTHONPATH",
+)
 
 
 # Ranges that a key may name: what it takes, and a test of that.
@@ -63,18 +73,30 @@ RANGES: dict[str, tuple[str, Callable[[float], bool]]] = {
 
 
 def find_mistakes(experiment: Experiment) -> list[str]:
-    """Return a message for every mistake of a configuration: what is set, why it cannot work, what to set instead."""
+    """Return a message for every mistake of a configuration: what is set, why it cannot work, what
+    to set instead.
+    """
     if secrets := list(collect_messages(refuse_secrets, asdict(experiment))):
-        return secrets  # another message would print the secret
+        # another message would print the secret
+        return secrets
     wrong = _wrong_values(experiment)
     # A check of several keys has no answer if one of them has no meaning.
-    checks = [check for check, reads in CHECKS.items() if not any(key.startswith(reads) for key in wrong)]
-    return [*wrong.values(), *(message for check in checks for message in collect_messages(check, experiment))]
+    checks = [
+        check for check, reads in CHECKS.items() if not any(key.startswith(reads) for key in wrong)
+    ]
+    return [
+        *wrong.values(),
+        *(message for check in checks for message in collect_messages(check, experiment)),
+    ]
 
 
 def _wrong_values(experiment: Experiment) -> dict[str, str]:
     """Return a message for each key whose value is wrong by itself."""
-    return {key: message for key, _ in keys_of() for message in check_value(key, value_at(experiment, key))}
+    return {
+        key: message
+        for key, _ in keys_of()
+        for message in check_value(key, value_at(experiment, key))
+    }
 
 
 def find_base_mistakes(base: Experiment, names: Collection[str], trains: bool) -> list[str]:
@@ -83,7 +105,9 @@ def find_base_mistakes(base: Experiment, names: Collection[str], trains: bool) -
     ``trains``: its trials start from this machine, so what they import has to be installed.
     """
     problems = find_mistakes(base)
-    is_unknown = any(key.startswith(("cluster", "trainer.kind", "tracker.kind")) for key in _wrong_values(base))
+    is_unknown = any(
+        key.startswith(("cluster", "trainer.kind", "tracker.kind")) for key in _wrong_values(base)
+    )
     if is_unknown or any(collect_messages(refuse_secrets, asdict(base))):
         return problems
     problems += check_names(base, names)
@@ -113,7 +137,10 @@ def check_value(key: str, value: Any) -> Iterator[str]:
             yield f"{key}={value:g}: it takes {wanted}. Set one{unset}."
     elif key in sizes():
         if isinstance(value, str) and value != AUTO:
-            yield f"{key}={value}: this is a size, so it takes a whole number or auto. Set {key}=auto."
+            yield (
+                f"{key}={value}: this is a size, so it takes a whole number or auto. Set "
+                f"{key}=auto."
+            )
     elif choices(key):
         yield from _choice(key, value)
 
@@ -123,20 +150,27 @@ def check_search(experiment: Experiment) -> Iterator[str]:
     search, evaluations = experiment.search, experiment.schedule.evaluations
     if search.seeds == 1 or search.seeds < 0:
         none = "" if search.sampler == "one_factor" else ", or 0 to train no leader again"
-        yield f"search.seeds={search.seeds}: an interval needs at least two seeds. Set search.seeds=5 (2 at least){none}."
+        yield (
+            f"search.seeds={search.seeds}: an interval needs at least two seeds. Set "
+            f"search.seeds=5 (2 at least){none}."
+        )
     if search.last > max(evaluations, 1) and not is_external(experiment.trainer.kind):
         yield (
-            f"search.last={search.last}: the objective averages over that many evaluations, and there are "
+            f"search.last={search.last}: the objective averages over that many evaluations, and "
+            "there are "
             f"{evaluations}. Set schedule.evaluations={search.last}, or a smaller search.last."
         )
 
 
 def check_gpu(experiment: Experiment) -> Iterator[str]:
-    """Say if the memory of a GPU is not above 0. Raise UserError for a GPU that is not in the catalog."""
+    """Say if the memory of a GPU is not above 0. Raise UserError for a GPU that is not in the
+    catalog.
+    """
     size = read_gpu(experiment.cluster)
     if size is not None and not size > 0:
         yield (
-            f"cluster.gpu_memory_gib={size:g}: it must be above 0. Set the memory of one GPU in GiB, or null to skip "
+            f"cluster.gpu_memory_gib={size:g}: it must be above 0. Set the memory of one GPU in "
+            "GiB, or null to skip "
             "the memory rules."
         )
 
@@ -146,18 +180,25 @@ def check_prompts(experiment: Experiment) -> Iterator[str]:
     task = experiment.task
     if TASKS[task.kind].path == "unread" and task.path is not None:
         yield (
-            f"task.path={task.path}: task={task.kind} makes its own prompts, so nothing would read it. "
+            f"task.path={task.path}: task={task.kind} makes its own prompts, so nothing would "
+            "read it. "
             "Set task=jsonl or task=gsm8k as well."
         )
     if TASKS[task.kind].path == "needed" and task.path is None:
-        yield f"task={task.kind}: task.path is not set, so there are no prompts. Set task.path=prompts.jsonl."
+        yield (
+            f"task={task.kind}: task.path is not set, so there are no prompts. Set "
+            "task.path=prompts.jsonl."
+        )
 
 
 def check_name(experiment: Experiment) -> Iterator[str]:
     """Say if the name is not that of a folder."""
     name = experiment.name
     if name is not None and ("/" in name or name.strip(".") == ""):
-        yield f"name={name}: it names a folder under outputs={experiment.outputs}. Set one without slashes."
+        yield (
+            f"name={name}: it names a folder under outputs={experiment.outputs}. Set one "
+            "without slashes."
+        )
 
 
 def check_types(experiment: Experiment) -> Iterator[str]:
@@ -189,7 +230,10 @@ def _choice(key: str, value: Any) -> Iterator[str]:
     if value is not None and value not in choices(key):
         name = key.rpartition(".")[2]
         what = {"kind": key.partition(".")[0]}.get(name, name.replace("_", " "))
-        yield f"{key}={value}: this is not a {what}. Set one of {', '.join(choices(key))}.{suggest_search_key(key, value)}"
+        yield (
+            f"{key}={value}: this is not a {what}. Set one of "
+            f"{', '.join(choices(key))}.{suggest_search_key(key, value)}"
+        )
 
 
 def check_installed(experiment: Experiment) -> Iterator[str]:
@@ -197,23 +241,30 @@ def check_installed(experiment: Experiment) -> Iterator[str]:
     kind = experiment.trainer.kind
     if runs_trl(kind) and find_spec("trl") is None:
         yield (
-            f"trainer={kind}: TRL is not installed here. Run pip install '.[train]' in a checkout of grposweep, "
+            f"trainer={kind}: TRL is not installed here. Run pip install '.[train]' in a "
+            "checkout of grposweep, "
             "or set trainer=fake to try a sweep without training."
         )
 
 
 def check_tracker(experiment: Experiment) -> Iterator[str]:
-    """Say if a tracker is not installed, or if TRL would have to write it and another program trains."""
+    """Say if a tracker is not installed, or if TRL would have to write it and another program
+    trains.
+    """
     kind, tracker = experiment.tracker.kind, TRACKERS[experiment.tracker.kind]
     if experiment.tracker.mode == "disabled" or not tracker.modules:
         return
     if tracker.is_trls and not runs_trl(experiment.trainer.kind):
         yield (
-            f"tracker={kind}: TRL writes it, and trainer={experiment.trainer.kind} is another program. "
+            f"tracker={kind}: TRL writes it, and trainer={experiment.trainer.kind} is another "
+            "program. "
             "Set report_to in its own recipe, or tracker=none."
         )
     if experiment.cluster.python is None and not any(map(find_spec, tracker.modules)):
-        yield f"tracker={kind}: it is not installed here. Run pip install {tracker.package}, or set tracker=none."
+        yield (
+            f"tracker={kind}: it is not installed here. Run pip install {tracker.package}, or "
+            "set tracker=none."
+        )
 
 
 def check_effort(experiment: Experiment) -> Iterator[str]:
@@ -222,26 +273,38 @@ def check_effort(experiment: Experiment) -> Iterator[str]:
     followers = " or ".join(name for name, policy in POLICIES.items() if policy.follows_effort)
     if effort is not None and not 0 < effort <= 1:
         yield (
-            f"search.effort={effort}: it is a share of the cost of finishing every trial. Set a number above 0, at most 1."
+            f"search.effort={effort}: it is a share of the cost of finishing every trial. Set a "
+            "number above 0, at most 1."
         )
     if effort is not None and effort < 1 and not follows_effort(stopping):
         yield (
-            f"search.effort={effort} with search.stopping={stopping}: only the policy {followers} follows an effort. Leave "
+            f"search.effort={effort} with search.stopping={stopping}: only the policy "
+            f"{followers} follows an effort. Leave "
             "one of the two out."
         )
     if (budget := experiment.search.budget) is not None:
-        is_limit = Budget.parse(budget).hours is not None and not (effort is not None and effort < 1)
+        is_limit = Budget.parse(budget).hours is not None and not (
+            effort is not None and effort < 1
+        )
         if not is_limit and (effort is not None or not follows_effort(stopping)):
-            other = f"search.effort={effort}" if effort is not None else f"search.stopping={stopping}"
-            yield f"search.budget={budget} with {other}: the budget decides which trials finish. Leave one of the two out."
+            other = (
+                f"search.effort={effort}" if effort is not None else f"search.stopping={stopping}"
+            )
+            yield (
+                f"search.budget={budget} with {other}: the budget decides which trials "
+                "finish. Leave one of the two out."
+            )
 
 
 def check_environment(experiment: Experiment) -> Iterator[str]:
-    """Name an environment variable of attempts that a shell cannot set, or that the launcher sets."""
+    """Name an environment variable of attempts that a shell cannot set, or that the launcher
+    sets.
+    """
     for name in experiment.cluster.environment:
         if not _VARIABLE.fullmatch(name) or name.startswith(_LAUNCHERS_OWN):
             yield (
-                f"cluster.environment has {name}: no shell can set that, or the launcher sets it itself. Set names of letters, "
+                f"cluster.environment has {name}: no shell can set that, or the launcher sets "
+                "it itself. Set names of letters, "
                 "digits and underscores, such as +cluster.environment.NCCL_DEBUG=INFO."
             )
 
@@ -256,71 +319,115 @@ def check_server(experiment: Experiment) -> Iterator[str]:
             "Set generation=vllm_server, or generation.vllm_gpus=0."
         )
     served = gpus or generation.vllm_shared_gpus
-    if (args := generation.vllm_server_args) and (not served or generation.vllm_server_command is not None):
+    if (args := generation.vllm_server_args) and (
+        not served or generation.vllm_server_command is not None
+    ):
         yield (
-            f"generation.vllm_server_args={args}: only TRL's server in the trial reads them. Set generation.vllm_gpus to how "
+            f"generation.vllm_server_args={args}: only TRL's server in the trial reads them. "
+            "Set generation.vllm_gpus to how "
             "many GPUs it gets and generation.vllm_server_command=null, or leave them out."
         )
     if gpus and url is not None:
         yield (
-            f"generation.vllm_gpus={gpus} and generation.vllm_server_base_url={url}: a server of the job's own, or one "
-            "that runs already. Set generation.vllm_gpus=0, or generation.vllm_server_base_url=null."
+            f"generation.vllm_gpus={gpus} and generation.vllm_server_base_url={url}: a server "
+            "of the job's own, or one "
+            "that runs already. Set generation.vllm_gpus=0, or "
+            "generation.vllm_server_base_url=null."
         )
 
 
-LARGEST_RANK = 512  # vllm 0.31 config/lora.py, max_lora_rank
+# vllm 0.31 config/lora.py, max_lora_rank
+LARGEST_RANK = 512
 
 
 def check_shared_server(experiment: Experiment) -> Iterator[str]:
-    """Say if a trial cannot use the vLLM server that all trials share: it holds one base model, and adapters."""
-    generation, lora, gpus = experiment.generation, experiment.model.lora, experiment.generation.vllm_shared_gpus
+    """Say if a trial cannot use the vLLM server that all trials share: it holds one base model, and
+    adapters.
+    """
+    generation, lora, gpus = (
+        experiment.generation,
+        experiment.model.lora,
+        experiment.generation.vllm_shared_gpus,
+    )
     if not gpus:
         if (most := generation.vllm_max_loras) is not None:
             yield (
-                f"generation.vllm_max_loras={most}: only a shared vLLM server reads it. Set generation=vllm_shared, or "
+                f"generation.vllm_max_loras={most}: only a shared vLLM server reads it. Set "
+                "generation=vllm_shared, or "
                 "leave it out."
             )
         return
     named = f"generation.vllm_shared_gpus={gpus}"
     if not (generation.use_vllm and generation.vllm_mode == "server"):
-        yield f"{named}: these GPUs are for a vLLM server, and none generates. Set generation=vllm_shared, or leave it out."
+        yield (
+            f"{named}: these GPUs are for a vLLM server, and none generates. Set "
+            "generation=vllm_shared, or leave it out."
+        )
     if not lora.enabled:
         yield (
-            f"{named} with model.lora.enabled=false: trials share the server's base weights, which full fine-tuning changes. Set "
-            "model.lora.enabled=true, or generation=vllm_server, which gives each trial a server of its own."
+            f"{named} with model.lora.enabled=false: trials share the server's base weights, "
+            "which full fine-tuning changes. Set "
+            "model.lora.enabled=true, or generation=vllm_server, which gives each trial a "
+            "server of its own."
         )
     if lora.r > LARGEST_RANK:
-        yield f"model.lora.r={lora.r} and {named}: vLLM serves adapters up to rank {LARGEST_RANK}. Set a smaller rank."
-    if layers := [name for name in lora.target_modules if "lm_head" in name or "embed_tokens" in name]:
         yield (
-            f"model.lora.target_modules has {', '.join(layers)}, and {named}: vLLM applies no adapter to the output layer or to "
+            f"model.lora.r={lora.r} and {named}: vLLM serves adapters up to rank "
+            f"{LARGEST_RANK}. Set a smaller rank."
+        )
+    if layers := [
+        name for name in lora.target_modules if "lm_head" in name or "embed_tokens" in name
+    ]:
+        yield (
+            f"model.lora.target_modules has {', '.join(layers)}, and {named}: vLLM applies no "
+            "adapter to the output layer or to "
             "embeddings. Take them out, or set generation=vllm_server, which merges the adapter."
         )
     for name in ("vllm_gpus", "vllm_server_base_url", "vllm_server_command"):
         if value := getattr(generation, name):
-            yield f"{named} and generation.{name}={value}: the sweep's server, or another one. Leave one of them out."
+            yield (
+                f"{named} and generation.{name}={value}: the sweep's server, or another one. "
+                "Leave one of them out."
+            )
     if gpus != (size := generation.vllm_tensor_parallel_size):
         yield (
-            f"{named} and generation.vllm_tensor_parallel_size={size}: a server with several engines would load an adapter into "
+            f"{named} and generation.vllm_tensor_parallel_size={size}: a server with several "
+            "engines would load an adapter into "
             f"one of them only. Set generation.vllm_tensor_parallel_size={gpus}."
         )
     if is_external(kind := experiment.trainer.kind):
-        yield f"{named} with trainer={kind}: that program sends no adapters to it. Set generation=transformers."
+        yield (
+            f"{named} with trainer={kind}: that program sends no adapters to it. Set "
+            "generation=transformers."
+        )
     share, used = experiment.cluster.trials_per_gpu, generation.vllm_gpu_memory_utilization
     if isinstance(share, int) and share > 1 and gpus > 1:
-        yield f"{named} and cluster.trials_per_gpu={share}: a server that shares has one. Set generation.vllm_shared_gpus=1."
+        yield (
+            f"{named} and cluster.trials_per_gpu={share}: a server that shares has one. Set "
+            "generation.vllm_shared_gpus=1."
+        )
     elif isinstance(share, int) and share > 1 and used * share > 1:
         yield (
-            f"generation.vllm_gpu_memory_utilization={used} and cluster.trials_per_gpu={share}: the server takes the place of "
-            f"one of {share} trials on a GPU. Set generation.vllm_gpu_memory_utilization={100 // share / 100}."
+            f"generation.vllm_gpu_memory_utilization={used} and cluster.trials_per_gpu={share}: "
+            "the server takes the place of "
+            f"one of {share} trials on a GPU. Set "
+            f"generation.vllm_gpu_memory_utilization={100 // share / 100}."
         )
 
 
-OFFLOADS = {"optimizer": ("zero1", "zero2", "zero3"), "all": ("zero3", "fsdp")}  # trainer.offload -> kinds of sharding
-FSDP_KEYS = (  # transformers 5.23 training_args.py, fsdp_config
-    "reshard_after_forward", "cpu_offload", "activation_checkpointing", "cpu_ram_efficient_loading", "state_dict_type",
-    "auto_wrap_policy", "transformer_layer_cls_to_wrap", "min_num_params",
-)  # fmt: skip
+# trainer.offload -> kinds of sharding
+OFFLOADS = {"optimizer": ("zero1", "zero2", "zero3"), "all": ("zero3", "fsdp")}
+# transformers 5.23 training_args.py, fsdp_config
+FSDP_KEYS = (
+    "reshard_after_forward",
+    "cpu_offload",
+    "activation_checkpointing",
+    "cpu_ram_efficient_loading",
+    "state_dict_type",
+    "auto_wrap_policy",
+    "transformer_layer_cls_to_wrap",
+    "min_num_params",
+)
 
 
 def check_sharding_options(experiment: Experiment) -> Iterator[str]:
@@ -329,17 +436,20 @@ def check_sharding_options(experiment: Experiment) -> Iterator[str]:
     sharding, offload = trainer.sharding, trainer.offload
     if offload != "none" and sharding not in OFFLOADS[offload]:
         yield (
-            f"trainer.offload={offload} and trainer.sharding={sharding}: it moves sharded states to main memory. Set "
+            f"trainer.offload={offload} and trainer.sharding={sharding}: it moves sharded "
+            "states to main memory. Set "
             f"trainer.sharding to one of {', '.join(OFFLOADS[offload])}, or trainer.offload=none."
         )
     if trainer.fsdp_config and sharding != "fsdp":
         yield (
-            f"trainer.fsdp_config and trainer.sharding={sharding}: nothing would read it. Set trainer.sharding=fsdp, or leave "
+            f"trainer.fsdp_config and trainer.sharding={sharding}: nothing would read it. Set "
+            "trainer.sharding=fsdp, or leave "
             "it out."
         )
     if unknown := sorted(set(trainer.fsdp_config) - set(FSDP_KEYS)):
         yield (
-            f"trainer.fsdp_config has {', '.join(unknown)}: transformers does not know that. Set any of {', '.join(FSDP_KEYS)}."
+            f"trainer.fsdp_config has {', '.join(unknown)}: transformers does not know that. "
+            f"Set any of {', '.join(FSDP_KEYS)}."
         )
     if trainer.deepspeed_config is not None:
         yield from check_deepspeed_file(trainer)
@@ -348,17 +458,21 @@ def check_sharding_options(experiment: Experiment) -> Iterator[str]:
 def check_fsdp_options(experiment: Experiment) -> Iterator[str]:
     """Name FSDP options that contradict those of the model or the reference.
 
-    Sources: to_setting.loads_once; transformers 5.23 trainer.py, create_accelerator_and_postprocess.
+    Sources: to_setting.loads_once; transformers 5.23 trainer.py,
+    create_accelerator_and_postprocess.
     """
     options, model, beta = experiment.trainer.fsdp_config, experiment.model, experiment.kl.beta
     if options.get("cpu_ram_efficient_loading") and beta != 0 and not model.lora.enabled:
         yield (
-            f"trainer.fsdp_config.cpu_ram_efficient_loading=true and kl.beta={beta:g}: only one rank of a node would load the "
-            "reference model, and the others would compare with arbitrary weights. Leave it out, or set kl=none."
+            f"trainer.fsdp_config.cpu_ram_efficient_loading=true and kl.beta={beta:g}: only one "
+            "rank of a node would load the "
+            "reference model, and the others would compare with arbitrary weights. Leave it "
+            "out, or set kl=none."
         )
     if options.get("activation_checkpointing") and model.gradient_checkpointing:
         yield (
-            "trainer.fsdp_config.activation_checkpointing=true and model.gradient_checkpointing=true: transformers takes one of "
+            "trainer.fsdp_config.activation_checkpointing=true and "
+            "model.gradient_checkpointing=true: transformers takes one of "
             "them. Set model.gradient_checkpointing=false."
         )
 
@@ -372,29 +486,45 @@ OF_THE_TRIAL = (
 
 
 def check_deepspeed_file(trainer: Trainer) -> Iterator[str]:
-    """Say if the file is unreadable, has another stage than ``trainer.sharding``, or sets options twice."""
+    """Say if the file is unreadable, has another stage than ``trainer.sharding``, or sets options
+    twice.
+    """
     named = f"trainer.deepspeed_config={trainer.deepspeed_config}"
     if trainer.offload != "none":
-        yield (f"{named} and trainer.offload={trainer.offload}: the file says what is offloaded. Leave one out.")
+        yield (
+            f"{named} and trainer.offload={trainer.offload}: the file says what is offloaded. "
+            "Leave one out."
+        )
     try:
         content = parse_json(read_bytes(Path(str(trainer.deepspeed_config))))
         stage = content["zero_optimization"]["stage"]
     except OSError as error:
-        yield (f"{named}: it cannot be read ({error.strerror}). Name a file of DeepSpeed's configuration.")
+        yield (
+            f"{named}: it cannot be read ({error.strerror}). Name a file of DeepSpeed's "
+            "configuration."
+        )
         return
     except (ValueError, KeyError, TypeError):
-        yield (f"{named}: it is not JSON with zero_optimization.stage. Name a file of DeepSpeed's configuration.")
+        yield (
+            f"{named}: it is not JSON with zero_optimization.stage. Name a file of DeepSpeed's "
+            "configuration."
+        )
         return
     if fixed := [name for name in OF_THE_TRIAL if content.get(name, AUTO) != AUTO]:
-        yield (f"{named} sets {', '.join(fixed)}, and every trial has its own. Write auto for them in the file.")
+        yield (
+            f"{named} sets {', '.join(fixed)}, and every trial has its own. Write auto for them "
+            "in the file."
+        )
     if trainer.sharding != f"zero{stage}":
         yield (
-            f"{named} has stage {stage}, and trainer.sharding={trainer.sharding}: plan and memory would be judged wrongly. "
+            f"{named} has stage {stage}, and trainer.sharding={trainer.sharding}: plan and "
+            "memory would be judged wrongly. "
             f"Set trainer.sharding=zero{stage}."
         )
 
 
-# Checks of several keys, each with the choices and counts that it reads (or the sections that hold them).
+# Checks of several keys, each with the choices and counts that it reads (or the sections that hold
+# them).
 CHECKS: dict[Callable[[Experiment], Iterable[str] | None], tuple[str, ...]] = {
     check_name: (),
     check_environment: (),

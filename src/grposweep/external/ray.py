@@ -1,7 +1,8 @@
 """Start EasyR1 and verl, which run on Ray, and read their logs, which count rollouts.
 
-Sources: EasyR1 verl/trainer/main.py and utils/logger/logger.py (``experiment_log.jsonl`` in the checkpoints' folder,
-nested); verl 0.9.1 trainer/main_ppo.py (Hydra) and utils/tracking.py (FileLogger, ``VERL_FILE_LOGGER_PATH``).
+Sources: EasyR1 verl/trainer/main.py and utils/logger/logger.py (``experiment_log.jsonl`` in the
+checkpoints' folder, nested); verl 0.9.1 trainer/main_ppo.py (Hydra) and utils/tracking.py
+(FileLogger, ``VERL_FILE_LOGGER_PATH``).
 """
 
 from collections.abc import Iterator, Mapping
@@ -20,22 +21,34 @@ MEASURED = ("val/reward_score", "val-core/")
 
 def build_easyr1(trial: Trial) -> ExternalProgram:
     """Return EasyR1's ``verl.trainer.main`` on the trial's recipe."""
-    return build_ray(trial, "verl.trainer.main", [f"config={trial.file}"], trial.output / "experiment_log.jsonl")
+    return build_ray(
+        trial, "verl.trainer.main", [f"config={trial.file}"], trial.output / "experiment_log.jsonl"
+    )
 
 
 def build_verl(trial: Trial) -> ExternalProgram:
-    """Return ``verl.trainer.main_ppo`` on the trial's recipe, a Hydra configuration on top of verl's own."""
+    """Return ``verl.trainer.main_ppo`` on the trial's recipe, a Hydra configuration on top of
+    verl's own.
+    """
     configuration = ["--config-dir", str(trial.folder), "--config-name", Path(RECIPE).stem]
-    if trial.place.nodes > 1:  # ray.init() refuses a number of CPUs if the cluster is already running
+    # ray.init() refuses a number of CPUs if the cluster is already running
+    if trial.place.nodes > 1:
         configuration.append("ray_kwargs.ray_init.num_cpus=null")
     log = trial.output / "log.jsonl"
-    return build_ray(trial, "verl.trainer.main_ppo", configuration, log, {"VERL_FILE_LOGGER_PATH": str(log)})
+    return build_ray(
+        trial, "verl.trainer.main_ppo", configuration, log, {"VERL_FILE_LOGGER_PATH": str(log)}
+    )
 
 
 def build_ray(
-    trial: Trial, module: str, configuration: list[str], log: Path, environment: Mapping[str, str] | None = None
+    trial: Trial,
+    module: str,
+    configuration: list[str],
+    log: Path,
+    environment: Mapping[str, str] | None = None,
 ) -> ExternalProgram:
-    """Return the command of a module on the trial's recipe; it resumes from its last checkpoint by itself.
+    """Return the command of a module on the trial's recipe; it resumes from its last checkpoint by
+    itself.
 
     On one node it starts Ray itself.
     """
@@ -52,11 +65,15 @@ class RayLogTail:
 
     def __init__(self, path: Path, trial: Trial) -> None:
         self.path, self.trial = path, trial
-        self.read = 0  # bytes
-        self.stamp = file_stamp(path)  # of an earlier attempt's file
+        # bytes
+        self.read = 0
+        # of an earlier attempt's file
+        self.stamp = file_stamp(path)
 
     def __call__(self) -> list[Entry]:
-        """Return the complete lines since the last call, once the program has opened the file again."""
+        """Return the complete lines since the last call, once the program has opened the file
+        again.
+        """
         if not self.path.is_file() or (self.read == 0 and file_stamp(self.path) == self.stamp):
             return []
         with self.path.open("rb") as file:
@@ -78,7 +95,8 @@ def as_entries(line: bytes, factor: float) -> Iterator[Entry]:
     content = next(objects([line]), {})
     step = round((finite_or_none(content.pop("step", None)) or 0) * factor)
     data = content.get("data")
-    leaves = flatten(data if isinstance(data, dict) else content, "/")  # EasyR1 nests what it calls val/reward_score
+    # EasyR1 nests what it calls val/reward_score
+    leaves = flatten(data if isinstance(data, dict) else content, "/")
     values = {name: value for name, value in leaves.items() if isinstance(value, int | float)}
     measured = {name: value for name, value in values.items() if name.startswith("val")}
     trained = {name: value for name, value in values.items() if name not in measured}

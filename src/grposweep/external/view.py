@@ -1,7 +1,9 @@
-"""A copy-on-write view of a folder: what a command writes, moves or deletes there is gone when it ends. Linux with overlayfs.
+"""A copy-on-write view of a folder: what a command writes, moves or deletes there is gone when it
+ends. Linux with overlayfs.
 
-A mount namespace holds it, so nothing outside of the command's processes changes. A user namespace gives the rights.
-Sources: kernel Documentation/filesystems/overlayfs.rst (``userxattr``), util-linux unshare(1).
+A mount namespace holds it, so nothing outside of the command's processes changes. A user namespace
+gives the rights. Sources: kernel Documentation/filesystems/overlayfs.rst (``userxattr``),
+util-linux unshare(1).
 """
 
 import os
@@ -13,7 +15,8 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
-KEPT = "kept"  # in a view's own folder: the user's folder as it was
+# in a view's own folder: the user's folder as it was
+KEPT = "kept"
 _UPPER, _WORK = "upper", "work"
 _ENTER = """set -e
 mount --bind "$1" "$2/kept"
@@ -24,7 +27,10 @@ shift 2
 exec "$@"
 """
 # What an overlay needs its marks for: a folder that is deleted and made again is empty.
-_TRIAL = 'rm -r full; mkdir full; test -z "$(ls full)"; test -e "$0/kept/full/file"; test ! -e "$0/upper/full/file"'
+_TRIAL = (
+    'rm -r full; mkdir full; test -z "$(ls full)"; test -e "$0/kept/full/file"; test ! -e '
+    '"$0/upper/full/file"'
+)
 
 
 def make_view(place: Path) -> None:
@@ -34,15 +40,23 @@ def make_view(place: Path) -> None:
 
 
 def view_command(folder: Path, place: Path) -> list[str]:
-    """Return the words in front of a command that runs it in a view of ``folder``, with ``place`` for what it changes."""
+    """Return the words in front of a command that runs it in a view of ``folder``, with ``place``
+    for what it changes.
+    """
     unshare = shutil.which("unshare") or "unshare"
-    own = [] if os.getuid() == 0 else [unshare, "-U", f"--map-user={os.getuid()}", f"--map-group={os.getgid()}"]
+    own = (
+        []
+        if os.getuid() == 0
+        else [unshare, "-U", f"--map-user={os.getuid()}", f"--map-group={os.getgid()}"]
+    )
     return [unshare, "-rm", "/bin/sh", "-c", _ENTER, "sh", str(folder), str(place), *own]
 
 
 @cache
 def can_view(folder: Path) -> bool:
-    """Return whether this system can show a view of a folder. File systems that are mounted below it would not be in it."""
+    """Return whether this system can show a view of a folder. File systems that are mounted below
+    it would not be in it.
+    """
     temporary = Path(tempfile.gettempdir()).resolve()
     if shutil.which("unshare") is None or temporary.is_relative_to(folder) or _has_mounts(folder):
         return False

@@ -1,7 +1,8 @@
 """The contract of a launcher: one class for each place where attempts run.
 
-A new launcher is a subclass of `Launcher` and its line in ``registries.LAUNCHERS``. It must start an attempt's ranks, report
-how they ended and end them on request. The rest has defaults, which suit attempts that end with their controller.
+A new launcher is a subclass of `Launcher` and its line in ``registries.LAUNCHERS``. It must start
+an attempt's ranks, report how they ended and end them on request. The rest has defaults, which suit
+attempts that end with their controller.
 """
 
 import os
@@ -22,15 +23,18 @@ from grposweep.storage.records import AttemptEventKind, read_attempts
 from grposweep.storage.results import read_runs
 
 PREPARATION_POLL_SECONDS = 0.2
-GPU_TRIALS = "GRPOSWEEP_GPU_TRIALS"  # the variable that tells an attempt how many trials share its GPU
-RANKS = "GRPOSWEEP_RANKS"  # names the launcher whose `Launcher.rank_place` a rank must ask for its place
+# the variable that tells an attempt how many trials share its GPU
+GPU_TRIALS = "GRPOSWEEP_GPU_TRIALS"
+# names the launcher whose `Launcher.rank_place` a rank must ask for its place
+RANKS = "GRPOSWEEP_RANKS"
 
 
 @dataclass(frozen=True)
 class Job:
     """One attempt to run: the ranks of a trial folder, in the shape of ``cluster``.
 
-    ``starts_ranks``: an external program starts its ranks itself. Then one process of ours per node gets all of its GPUs.
+    ``starts_ranks``: an external program starts its ranks itself. Then one process of ours per node
+    gets all of its GPUs.
     """
 
     folder: Path
@@ -43,7 +47,9 @@ class Job:
     was_crowded_out: bool = False
     """An earlier attempt ran out of GPU memory because processes of others held it."""
     serves: bool = False
-    """It is the vLLM server that the trials of a sweep share, one process with all of the job's GPUs (``starts_ranks``)."""
+    """It is the vLLM server that the trials of a sweep share, one process with all of the job's
+    GPUs (``starts_ranks``).
+    """
 
     @property
     def arguments(self) -> list[str]:
@@ -52,7 +58,9 @@ class Job:
 
 
 class EndState(StrEnum):
-    """What a launcher knows about an attempt's end beyond the exit code; written to attempts.jsonl."""
+    """What a launcher knows about an attempt's end beyond the exit code; written to
+    attempts.jsonl.
+    """
 
     NONE = ""
     TIMEOUT = "timeout"
@@ -80,14 +88,18 @@ class End:
     kind: EndState = EndState.NONE
     message: str = ""
     again: bool = False
-    """The attempt was preempted or lost its node, and did not fail: a new one continues from its last checkpoint."""
+    """The attempt was preempted or lost its node, and did not fail: a new one continues from its
+    last checkpoint.
+    """
     nodes: str = ""
     """Where it ran, in the launcher's notation for a list of nodes."""
 
 
 @dataclass(frozen=True)
 class SweepJob:
-    """A job that waits or runs. ``trial`` and ``attempt`` are set for an attempt of the sweep in question."""
+    """A job that waits or runs. ``trial`` and ``attempt`` are set for an attempt of the sweep in
+    question.
+    """
 
     job_id: str
     trial: str = ""
@@ -98,11 +110,12 @@ class SweepJob:
 
 @dataclass(frozen=True)
 class RankPlace:
-    """The place of a rank in its job; ``rank``, ``local_rank`` and ``ranks`` as torch.distributed counts them.
+    """The place of a rank in its job; ``rank``, ``local_rank`` and ``ranks`` as torch.distributed
+    counts them.
 
-    ``address`` is that of the first rank's node. ``port`` is the first of three that no other job of a node takes: for the
-    ranks, for a vLLM server, and for the weights sent to it.
-    ``restarts`` is how often the launcher has restarted the job.
+    ``address`` is that of the first rank's node. ``port`` is the first of three that no other job
+    of a node takes: for the ranks, for a vLLM server, and for the weights sent to it. ``restarts``
+    is how often the launcher has restarted the job.
     """
 
     rank: int
@@ -120,14 +133,18 @@ class Interrupted(Protocol):
 
 
 class LauncherBusy(Exception):
-    """The launcher takes no further attempt now: a full queue, a scheduler that does not answer. Try again later."""
+    """The launcher takes no further attempt now: a full queue, a scheduler that does not answer.
+    Try again later.
+    """
 
     seconds = 30.0
     """Until it is asked again."""
 
 
 class GpuBusy(LauncherBusy):
-    """Processes of others hold the GPU memory that an attempt needs. ``holders`` is the same while only amounts change."""
+    """Processes of others hold the GPU memory that an attempt needs. ``holders`` is the same while
+    only amounts change.
+    """
 
     seconds = 5.0
 
@@ -180,8 +197,8 @@ class LocalPreparation:
 class Launcher(ABC):
     """One place where attempts run.
 
-    Class methods read the configuration or a sweep's folder alone, so they work without a running sweep. An instance
-    serves one controller.
+    Class methods read the configuration or a sweep's folder alone, so they work without a running
+    sweep. An instance serves one controller.
     """
 
     kind: ClassVar[str]
@@ -195,7 +212,9 @@ class Launcher(ABC):
     scheduler: ClassVar[str] = "this machine"
     """What decides when jobs run, in messages."""
     ranks_follow: ClassVar[bool] = False
-    """Whether ``cluster.nodes``, ``gpus_per_node`` and ``tasks_per_node`` decide the number of ranks."""
+    """Whether ``cluster.nodes``, ``gpus_per_node`` and ``tasks_per_node`` decide the number of
+    ranks.
+    """
     section: ClassVar[type[Place]] = Cluster
     """The keys of ``cluster`` that it reads; others need another launcher."""
     log_patterns: ClassVar[Sequence[tuple[EndState, str]]] = ()
@@ -214,24 +233,31 @@ class Launcher(ABC):
     def unread_keys(cls) -> list[str]:
         """Return the keys of ``cluster`` that only other launchers read."""
         return [
-            f"cluster.{name}" for name in Cluster.__dataclass_fields__ if name not in cls.section.__dataclass_fields__
+            f"cluster.{name}"
+            for name in Cluster.__dataclass_fields__
+            if name not in cls.section.__dataclass_fields__
         ]
 
     @classmethod  # noqa: B027 - a default: every configuration is fine
     def validate(cls, experiment: Experiment) -> None:
-        """Raise UserError if the configuration cannot work with this launcher; does not look at this machine."""
+        """Raise UserError if the configuration cannot work with this launcher; does not look at
+        this machine.
+        """
 
     @classmethod
     def check_gpu_share(cls, experiment: Experiment) -> None:
         """Raise UserError if several trials are to share a GPU, and cannot."""
         if (share := experiment.cluster.trials_per_gpu) != 1:
             raise UserError(
-                f"cluster.trials_per_gpu={share} with cluster={cls.kind}: a job has its GPUs to itself. "
+                f"cluster.trials_per_gpu={share} with cluster={cls.kind}: a job has its GPUs to "
+                "itself. "
                 "Set cluster.trials_per_gpu=1."
             )
 
     def admit(self, experiment: Experiment) -> None:  # noqa: B027 - a default: every attempt can run
-        """Raise UserError if an attempt of this experiment can never run here; called before the first one starts."""
+        """Raise UserError if an attempt of this experiment can never run here; called before the
+        first one starts.
+        """
 
     @classmethod
     def devices(cls, cluster: Cluster) -> int:
@@ -240,7 +266,9 @@ class Launcher(ABC):
 
     @classmethod
     def warning_seconds(cls, cluster: Cluster) -> int | None:  # noqa: ARG003 - the contract's arguments
-        """Return how long before a job's time limit its attempt is asked to stop; None if there is no such limit."""
+        """Return how long before a job's time limit its attempt is asked to stop; None if there is
+        no such limit.
+        """
         return None
 
     @classmethod
@@ -250,30 +278,43 @@ class Launcher(ABC):
 
     @classmethod
     def script_writer(cls, experiment: Experiment, sweep: Path) -> Callable[[Job], Sequence[str]]:
-        """Return a function that writes an attempt's script and returns the command to submit it; works on every machine."""
+        """Return a function that writes an attempt's script and returns the command to submit it;
+        works on every machine.
+        """
         raise NotImplementedError(f"{cls.__name__} submits no scripts")
 
     @classmethod
-    def controller_writer(cls, experiment: Experiment, sweep: Path) -> Callable[[Sequence[str]], Sequence[str]] | None:  # noqa: ARG003
-        """Return a function that writes a controller's script and returns the command to submit it; None without one."""
+    def controller_writer(
+        cls,
+        experiment: Experiment,  # noqa: ARG003 - the contract's arguments
+        sweep: Path,  # noqa: ARG003
+    ) -> Callable[[Sequence[str]], Sequence[str]] | None:
+        """Return a function that writes a controller's script and returns the command to submit it;
+        None without one.
+        """
         return None
 
     @classmethod  # noqa: B027 - a default: this machine always can
     def check_available(cls) -> None:
-        """Raise UserError if nothing could be submitted from here now. Called before a new sweep's folder is created."""
+        """Raise UserError if nothing could be submitted from here now. Called before a new sweep's
+        folder is created.
+        """
 
     @abstractmethod
     def submit(self, job: Job) -> str:
         """Start an attempt; return an id for `poll` and `cancel`.
 
-        Other launchers must not use the same ids. One that starts with ``local`` is of an attempt that ends with its controller.
-        Raises LauncherBusy, or UserError for a job that can never run.
+        Other launchers must not use the same ids. One that starts with ``local`` is of an attempt
+        that ends with its controller. Raises LauncherBusy, or UserError for a job that can never
+        run.
         """
 
     def find(self, job: Job, job_id: str | None) -> str | None:  # noqa: ARG002 - the contract's arguments
-        """Return the id under which an earlier controller's attempt can be polled, or None if there is no such attempt.
+        """Return the id under which an earlier controller's attempt can be polled, or None if there
+        is no such attempt.
 
-        ``job_id`` is None if that controller died while it submitted. Raises LauncherBusy if it cannot tell.
+        ``job_id`` is None if that controller died while it submitted. Raises LauncherBusy if it
+        cannot tell.
         """
         return None
 
@@ -291,7 +332,9 @@ class Launcher(ABC):
 
     @property
     def sees_memory(self) -> bool:
-        """Whether an attempt starts only if others leave it the GPU memory that it needs (``Job.needs_gib``)."""
+        """Whether an attempt starts only if others leave it the GPU memory that it needs
+        (``Job.needs_gib``).
+        """
         return False
 
     def gpu_memory(self, job_id: str) -> Sequence[GpuMemory]:  # noqa: ARG002 - the contract's arguments
@@ -299,9 +342,11 @@ class Launcher(ABC):
         return ()
 
     def owns(self, pid: int, ended: bool = False) -> bool:  # noqa: ARG002 - the contract's arguments
-        """Return whether a process on an attempt's GPU is one of this sweep's; ``ended``: those that have ended may be.
+        """Return whether a process on an attempt's GPU is one of this sweep's; ``ended``: those
+        that have ended may be.
 
-        By default an attempt has its GPU to itself, and only a process that may have ended is taken for one of its own.
+        By default an attempt has its GPU to itself, and only a process that may have ended is taken
+        for one of its own.
         """
         return ended
 
@@ -320,16 +365,20 @@ class Launcher(ABC):
     def submit_controller(self, command: Sequence[str]) -> str:  # noqa: ARG002 - the contract's arguments
         """Submit the command as a job that controls the sweep; return the message to the user."""
         raise UserError(
-            f"cluster.controller=job: cluster={self.kind} cannot run the controller. Set cluster.controller=here."
+            f"cluster.controller=job: cluster={self.kind} cannot run the controller. Set "
+            "cluster.controller=here."
         )
 
     def detach_message(self, job_ids: Sequence[str]) -> str:  # noqa: ARG002 - the contract's arguments
-        """Return the message for the user when the controller leaves its attempts; empty if none is left."""
+        """Return the message for the user when the controller leaves its attempts; empty if none is
+        left.
+        """
         return ""
 
     @classmethod
     def may_have_started(cls, trial: Path, job_id: str | None) -> bool:  # noqa: ARG003 - the contract's arguments
-        """Return whether an open attempt in this trial folder may be a job of this launcher, by its files alone.
+        """Return whether an open attempt in this trial folder may be a job of this launcher, by its
+        files alone.
 
         ``job_id`` is None if the attempt was announced, and its id was never noted.
         """
@@ -337,7 +386,9 @@ class Launcher(ABC):
 
     @classmethod
     def may_have_jobs(cls, sweep: Path) -> bool:  # noqa: ARG003 - the contract's arguments
-        """Return whether the sweep's controller, preparation or attempts may be jobs of this launcher, by its files alone."""
+        """Return whether the sweep's controller, preparation or attempts may be jobs of this
+        launcher, by its files alone.
+        """
         return False
 
     @classmethod
@@ -356,21 +407,25 @@ class Launcher(ABC):
 
     @classmethod
     def code_of(cls, trial: Path) -> Path | None:  # noqa: ARG003 - the contract's arguments
-        """Return the copy of the code that the trial's last attempt ran, or None if it ran none or the copy is gone."""
+        """Return the copy of the code that the trial's last attempt ran, or None if it ran none or
+        the copy is gone.
+        """
         return None
 
     @classmethod
     def rank_place(cls, environment: Mapping[str, str]) -> RankPlace:
         """Return a rank's place in its job.
 
-        Called in a rank in whose environment ``GRPOSWEEP_RANKS`` names this launcher. Without that variable a rank expects
-        torch's own (RANK, WORLD_SIZE, ...).
+        Called in a rank in whose environment ``GRPOSWEEP_RANKS`` names this launcher. Without that
+        variable a rank expects torch's own (RANK, WORLD_SIZE, ...).
         """
         raise NotImplementedError(f"{cls.__name__} sets torch's variables itself")
 
 
 def limit_requeues(end: End, job: Job) -> End:
-    """Return the end, turned into a failure if the trial was taken away too often (``cluster.requeue_limit``)."""
+    """Return the end, turned into a failure if the trial was taken away too often
+    (``cluster.requeue_limit``).
+    """
     if not end.again:
         return end
     taken = sum(bool(event.again) for event in read_attempts(job.folder))
@@ -380,14 +435,19 @@ def limit_requeues(end: End, job: Job) -> End:
         return end
     message = (
         f"{end.message}; it was taken away {taken + 1} times, and cluster.requeue_limit={limit}. "
-        "Set that higher if it made progress, otherwise a longer cluster.walltime_min or more schedule.checkpoints."
+        "Set that higher if it made progress, otherwise a longer cluster.walltime_min or more "
+        "schedule.checkpoints."
     )
     return End(end.code, end.kind, message)
 
 
 def note_cancelled(trial: TrialFolder, attempt: int) -> None:
-    """Note the end of an attempt whose job grposweep cancelled: a later controller would take it for a failure."""
-    trial.note_attempt(attempt, AttemptEventKind.ENDED, code=-signal.SIGTERM, killed=True, kind=EndState.CANCELLED)
+    """Note the end of an attempt whose job grposweep cancelled: a later controller would take it
+    for a failure.
+    """
+    trial.note_attempt(
+        attempt, AttemptEventKind.ENDED, code=-signal.SIGTERM, killed=True, kind=EndState.CANCELLED
+    )
 
 
 def is_controller_job() -> bool:

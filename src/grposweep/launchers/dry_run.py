@@ -10,7 +10,8 @@ from grposweep.launchers import launcher_class
 from grposweep.launchers.base import End, Job, Launcher
 from grposweep.schema import Experiment, Jobs
 
-ALL = 1_000_000  # slots: nothing runs, so nothing has to wait
+# slots: nothing runs, so nothing has to wait
+ALL = 1_000_000
 
 
 class DryRun(Launcher):
@@ -42,7 +43,11 @@ class DryRun(Launcher):
     def build(cls, experiment: Experiment, sweep: Path) -> Self:
         """Return the dry run of a sweep; works on every machine."""
         rehearsed = cls.rehearsed()
-        return cls(sweep, rehearsed.script_writer(experiment, sweep), rehearsed.controller_writer(experiment, sweep))
+        return cls(
+            sweep,
+            rehearsed.script_writer(experiment, sweep),
+            rehearsed.controller_writer(experiment, sweep),
+        )
 
     @classmethod
     def validate(cls, experiment: Experiment) -> None:
@@ -60,10 +65,19 @@ class DryRun(Launcher):
         return self._write_controller is not None
 
     def submit_controller(self, command: Sequence[str]) -> str:
-        """Write the controller's script; return the command that would submit it, which then submits all others."""
-        assert self._write_controller is not None  # `hands_over` says so
-        real = [f"cluster={self.rehearses}" if word == f"cluster={self.kind}" else word for word in command]
-        return f"the controller's job, which submits the trials' jobs: {shlex.join(self._write_controller(real))}"
+        """Write the controller's script; return the command that would submit it, which then
+        submits all others.
+        """
+        # `hands_over` says so
+        assert self._write_controller is not None
+        real = [
+            f"cluster={self.rehearses}" if word == f"cluster={self.kind}" else word
+            for word in command
+        ]
+        return (
+            "the controller's job, which submits the trials' jobs: "
+            f"{shlex.join(self._write_controller(real))}"
+        )
 
     def poll(self, job_id: str) -> End | None:  # noqa: ARG002 - the contract's arguments
         """Return None: nothing ends."""
@@ -75,5 +89,7 @@ class DryRun(Launcher):
     def detach_message(self, job_ids: Sequence[str]) -> str:
         """Return how many trials are written, and how to submit them."""
         are = "is" if len(job_ids) == 1 else "are"
-        written = f"{count(len(job_ids), 'trial')} {are} written in {self._sweep} and none is submitted"
+        written = (
+            f"{count(len(job_ids), 'trial')} {are} written in {self._sweep} and none is submitted"
+        )
         return f"{written}; the same command with cluster={self.rehearses} submits them"

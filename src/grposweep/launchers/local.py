@@ -1,4 +1,6 @@
-"""Run attempts on this machine: one process for each rank. GPUs are divided among attempts that run at once."""
+"""Run attempts on this machine: one process for each rank. GPUs are divided among attempts that run
+at once.
+"""
 
 import errno
 import os
@@ -53,15 +55,18 @@ from grposweep.registries import runs_trl
 from grposweep.schema import AUTO, Cluster, Experiment, Generation, ThisMachine, starts_own_server
 from grposweep.storage import paths
 
-NO_PROCESS = (errno.EAGAIN, errno.ENOMEM)  # of fork: a limit on processes, or on memory
+# of fork: a limit on processes, or on memory
+NO_PROCESS = (errno.EAGAIN, errno.ENOMEM)
 
 
 def visible_gpus(setting: int | str) -> list[str]:
-    """Return the GPUs that a sweep may use: those in CUDA_VISIBLE_DEVICES, otherwise those of nvidia-smi that are free.
+    """Return the GPUs that a sweep may use: those in CUDA_VISIBLE_DEVICES, otherwise those of
+    nvidia-smi that are free.
 
-    Their names are positions on the PCI bus, which need `gpu_order`: vLLM (0.31) reads no UUIDs in CUDA_VISIBLE_DEVICES.
-    GPUs on which other processes hold memory are left out, which is printed. Raises UserError if ``setting``
-    (``cluster.gpus``) asks for more GPUs than that, or if this machine's GPUs cannot be listed.
+    Their names are positions on the PCI bus, which need `gpu_order`: vLLM (0.31) reads no UUIDs in
+    CUDA_VISIBLE_DEVICES. GPUs on which other processes hold memory are left out, which is printed.
+    Raises UserError if ``setting`` (``cluster.gpus``) asks for more GPUs than that, or if this
+    machine's GPUs cannot be listed.
     """
     if setting == 0:
         return []
@@ -72,17 +77,24 @@ def visible_gpus(setting: int | str) -> list[str]:
         return gpus
     if int(setting) > len(gpus):
         which = "free" if visible is None else "visible"
-        raise UserError(f"cluster.gpus={setting}: only {len(gpus)} are {which}. Set cluster.gpus={len(gpus)} or auto.")
+        raise UserError(
+            f"cluster.gpus={setting}: only {len(gpus)} are {which}. Set "
+            f"cluster.gpus={len(gpus)} or auto."
+        )
     return gpus[: int(setting)]
 
 
 def gpu_order() -> dict[str, str]:
-    """Return the variable by which CUDA counts GPUs as `visible_gpus` does; empty if the user has named them."""
-    return {} if VISIBLE in os.environ else {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}  # CUDA's default: fastest first
+    """Return the variable by which CUDA counts GPUs as `visible_gpus` does; empty if the user has
+    named them.
+    """
+    # CUDA's default: fastest first
+    return {} if VISIBLE in os.environ else {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
 
 
 def choose_gpus(free: Sequence[int], count: int) -> list[int]:
-    """Choose free GPUs for a trial: as close together as possible, starting at a multiple of ``count``.
+    """Choose free GPUs for a trial: as close together as possible, starting at a multiple of
+    ``count``.
 
     GPUs that are neighbours share NVLink pairs, PCIe switches and NUMA nodes.
     """
@@ -92,7 +104,9 @@ def choose_gpus(free: Sequence[int], count: int) -> list[int]:
 
 
 def least_used(gpus: Sequence[str], free: Collection[int]) -> int:
-    """Return a free place on the GPU that the fewest trials share; ``gpus`` names the GPU of each place."""
+    """Return a free place on the GPU that the fewest trials share; ``gpus`` names the GPU of each
+    place.
+    """
     count = Counter(gpus[place] for place in free)
     return min(free, key=lambda place: (-count[gpus[place]], place))
 
@@ -100,14 +114,18 @@ def least_used(gpus: Sequence[str], free: Collection[int]) -> int:
 def _free_gpus(setting: int | str) -> list[str]:
     """Return the GPUs that nvidia-smi lists and no other process uses; empty without nvidia-smi.
 
-    Raises UserError if nvidia-smi fails and the user has asked for GPUs. With ``auto`` the failure is printed.
+    Raises UserError if nvidia-smi fails and the user has asked for GPUs. With ``auto`` the failure
+    is printed.
     """
     if shutil.which("nvidia-smi") is None:
         _refuse_amd(setting)
         return []
     gpus, failure = query("gpu=index,uuid,memory.used,memory.total")
     if failure:
-        text = f"cluster.gpus={setting}: nvidia-smi fails ({failure}), so this machine's GPUs cannot be listed"
+        text = (
+            f"cluster.gpus={setting}: nvidia-smi fails ({failure}), so this machine's GPUs "
+            "cannot be listed"
+        )
         instead = f"set {VISIBLE} to the GPUs to use"
         if setting != AUTO:
             raise UserError(f"{text}. Repair the driver, {instead}, or cluster.gpus=0.")
@@ -120,7 +138,9 @@ def _free_gpus(setting: int | str) -> list[str]:
         elif mib(used) > BUSY_MIB:
             processes[uuid].append(pid)
     busy = {
-        index: f"process {', '.join(processes[uuid])}" if uuid in processes else f"{used} of {total} MiB are used"
+        index: f"process {', '.join(processes[uuid])}"
+        if uuid in processes
+        else f"{used} of {total} MiB are used"
         for index, uuid, used, total in gpus
         if uuid in processes or mib(used) - ours[uuid] > BUSY_SHARE * mib(total) > 0
     }
@@ -130,11 +150,14 @@ def _free_gpus(setting: int | str) -> list[str]:
     shown = "; ".join(f"GPU {index}: {why}" for index, why in busy.items())
     if not free:
         raise UserError(
-            f"cluster.gpus={setting}: other processes hold memory on all of this machine's GPUs ({shown}). Wait for them, "
-            f"set {VISIBLE}={','.join(busy)} to share these GPUs, or cluster.gpus=0 to train on the CPU."
+            f"cluster.gpus={setting}: other processes hold memory on all of this machine's GPUs "
+            f"({shown}). Wait for them, "
+            f"set {VISIBLE}={','.join(busy)} to share these GPUs, or cluster.gpus=0 to train on "
+            "the CPU."
         )
     print(
-        f"cluster.gpus: left out, because other processes hold memory there: {shown}. Set {VISIBLE} to use them.",
+        f"cluster.gpus: left out, because other processes hold memory there: {shown}. Set "
+        f"{VISIBLE} to use them.",
         file=sys.stderr,
     )
     return free
@@ -145,14 +168,24 @@ def _refuse_amd(setting: int | str) -> None:
     tool = next(filter(shutil.which, ("amd-smi", "rocm-smi")), None)
     if tool is not None:
         raise UserError(
-            f"cluster.gpus={setting}: this machine has {tool}, and only NVIDIA's GPUs are found without help. Set "
-            f"{VISIBLE}=0,1,... to the GPUs to use (ROCm reads it as well), or cluster.gpus=0 to train on the CPU."
+            f"cluster.gpus={setting}: this machine has {tool}, and only NVIDIA's GPUs are found "
+            "without help. Set "
+            f"{VISIBLE}=0,1,... to the GPUs to use (ROCm reads it as well), or cluster.gpus=0 "
+            "to train on the CPU."
         )
 
 
 TRAINING = ["grposweep.train.run"]
-TRL = ["torch", "transformers", "datasets", "trl", "trl.trainer.grpo_trainer", "grposweep.train.trl"]
-PORTS = 3  # an attempt's: where its ranks meet, its vLLM server, the weights sent there
+TRL = [
+    "torch",
+    "transformers",
+    "datasets",
+    "trl",
+    "trl.trainer.grpo_trainer",
+    "grposweep.train.trl",
+]
+# an attempt's: where its ranks meet, its vLLM server, the weights sent there
+PORTS = 3
 FIRST_PORT, LAST_PORT = 10_000, 32_000
 
 
@@ -160,21 +193,32 @@ FIRST_PORT, LAST_PORT = 10_000, 32_000
 class _Group:
     """The processes of one attempt: its ranks, and a vLLM server if it has one of its own."""
 
-    gpus: list[int]  # places in the launcher's list
-    needs_gib: float = 0.0  # of each GPU, as far as it is known
-    names: set[str] = field(default_factory=set)  # of its GPUs, also after its end
-    ranks: list[int] = field(default_factory=list)  # process ids
+    # places in the launcher's list
+    gpus: list[int]
+    # of each GPU, as far as it is known
+    needs_gib: float = 0.0
+    # of its GPUs, also after its end
+    names: set[str] = field(default_factory=set)
+    # process ids
+    ranks: list[int] = field(default_factory=list)
     server: int | None = None
-    codes: dict[int, int] = field(default_factory=dict)  # of processes that have ended, in that order
-    lost_server: bool = False  # it ended before the ranks
-    lost_ranks: bool = False  # they ended with the warm server that they were forked from
-    cancelled: bool = False  # what ends from now on was killed
-    kills_before: int = 0  # of the kernel for lack of memory, when the attempt started
+    # of processes that have ended, in that order
+    codes: dict[int, int] = field(default_factory=dict)
+    # it ended before the ranks
+    lost_server: bool = False
+    # they ended with the warm server that they were forked from
+    lost_ranks: bool = False
+    # what ends from now on was killed
+    cancelled: bool = False
+    # of the kernel for lack of memory, when the attempt started
+    kills_before: int = 0
 
     @property
     def running(self) -> list[int]:
         """Return the processes that have not ended."""
-        return [pid for pid in (*self.ranks, self.server) if pid is not None and pid not in self.codes]
+        return [
+            pid for pid in (*self.ranks, self.server) if pid is not None and pid not in self.codes
+        ]
 
 
 class Local(Launcher):
@@ -188,24 +232,33 @@ class Local(Launcher):
         self.slots, self.share = slots, share
         self.processes = processes
         self._gpus = gpus
-        self._free = set(range(len(gpus)))  # places in that list
+        # places in that list
+        self._free = set(range(len(gpus)))
         self._groups: dict[str, _Group] = {}
-        self._started: set[int] = set()  # process ids
+        # process ids
+        self._started: set[int] = set()
 
     @classmethod
     def build(cls, experiment: Experiment, sweep: Path) -> Self:  # noqa: ARG003 - the contract's arguments
-        """Return the launcher for this machine: without ``search.parallel`` as many trials at once as GPUs suffice for.
+        """Return the launcher for this machine: without ``search.parallel`` as many trials at once
+        as GPUs suffice for.
 
         Raises UserError if the GPUs asked for are not there.
         """
         gpus, parallel = visible_gpus(experiment.cluster.gpus), experiment.search.parallel
-        share = 1 if experiment.cluster.trials_per_gpu == AUTO else int(experiment.cluster.trials_per_gpu)
+        share = (
+            1
+            if experiment.cluster.trials_per_gpu == AUTO
+            else int(experiment.cluster.trials_per_gpu)
+        )
         if share > 1 and not gpus:
             raise UserError(
-                f"cluster.trials_per_gpu={share}: this machine has no GPU to share. Set search.parallel={share} to run that many "
+                f"cluster.trials_per_gpu={share}: this machine has no GPU to share. Set "
+                f"search.parallel={share} to run that many "
                 "trials at once on the CPU, and cluster.trials_per_gpu=1."
             )
-        gpus *= share  # a GPU is there once for each of the trials that share it
+        # a GPU is there once for each of the trials that share it
+        gpus *= share
         free = len(gpus) - experiment.generation.vllm_shared_gpus
         most = max(free // _gpus_of(experiment.cluster, experiment.generation), 1)
         slots = parallel or most
@@ -216,21 +269,27 @@ class Local(Launcher):
         share, processes = experiment.cluster.trials_per_gpu, experiment.cluster.processes
         what = f"cluster.trials_per_gpu={share}"
         if share != AUTO and int(share) < 1:
-            raise UserError(f"{what}: a GPU runs one trial or more. Set a number from 1 on, or auto.")
+            raise UserError(
+                f"{what}: a GPU runs one trial or more. Set a number from 1 on, or auto."
+            )
         has_engine = experiment.generation.use_vllm and not experiment.generation.vllm_shared_gpus
         if share != 1 and (processes > 1 or has_engine):
             has = f"cluster.processes={processes}" if processes > 1 else "generation.use_vllm=true"
             raise UserError(
-                f"{what} with {has}: only trials of one rank without a vLLM engine of their own can share a GPU. Set "
+                f"{what} with {has}: only trials of one rank without a vLLM engine of their own "
+                "can share a GPU. Set "
                 "cluster.trials_per_gpu=1."
             )
 
     def admit(self, experiment: Experiment) -> None:
-        """Raise UserError if a trial needs more GPUs than there are, or a server that nothing starts."""
+        """Raise UserError if a trial needs more GPUs than there are, or a server that nothing
+        starts.
+        """
         generation, total = experiment.generation, len(self._gpus)
         if starts_own_server(generation) and not (generation.vllm_gpus and total):
             raise UserError(
-                f"generation.vllm_gpus={generation.vllm_gpus} on a machine with {total} GPUs: none is left for the vLLM server. "
+                f"generation.vllm_gpus={generation.vllm_gpus} on a machine with {total} GPUs: "
+                "none is left for the vLLM server. "
                 "Set how many of the GPUs it gets, or start one yourself (trl vllm-serve) and set "
                 "generation.vllm_server_base_url=http://host:8000 generation.vllm_gpus=0."
             )
@@ -240,18 +299,22 @@ class Local(Launcher):
         check_ports(experiment.trainer, self.slots)
 
     def submit(self, job: Job) -> str:
-        """Start every rank, and a vLLM server if it has GPUs; each writes a log in the trial folder."""
+        """Start every rank, and a vLLM server if it has GPUs; each writes a log in the trial
+        folder.
+        """
         self._check_gpus(job.cluster, job.generation)
         group = _Group(self._take_gpus(job), job.needs_gib or 0.0, kills_before=kills_for_memory())
         group.names = {self._gpus[place] for place in group.gpus}
         try:
             self._start(group, job)
-        except BaseException as error:  # such as a full disk, after which the controller tries again
+        except BaseException as error:
+            # such as a full disk, after which the controller tries again
             self._kill(group)
             self._free.update(group.gpus)
             if isinstance(error, OSError) and error.errno in NO_PROCESS:
                 raise LauncherBusy(
-                    f"this machine starts no further process ({error.strerror}; 'ulimit -u' limits processes); trying again"
+                    f"this machine starts no further process ({error.strerror}; 'ulimit -u' "
+                    "limits processes); trying again"
                 ) from error
             raise
         job_id = f"local-{group.ranks[0]}"
@@ -274,7 +337,8 @@ class Local(Launcher):
             mine = self._show(group.gpus[job.cluster.processes :])
             log = job.folder / paths.LOGS / "vllm.log"
             group.server = self.processes.start(["serve", str(job.folder)], {**shared, **mine}, log)
-        # The whole group for every rank, as torchrun does: NCCL and vLLM look at the GPUs of other ranks.
+        # The whole group for every rank, as torchrun does: NCCL and vLLM look at the GPUs of other
+        # ranks.
         shared |= self._show(group.gpus[: job.cluster.processes])
         processes = 1 if job.starts_ranks else job.cluster.processes
         if processes > 1:
@@ -286,7 +350,9 @@ class Local(Launcher):
             group.ranks.append(self.processes.start(job.arguments, {**shared, **own}, log))
 
     def _check_gpus(self, cluster: Cluster, generation: Generation) -> None:
-        """Raise UserError if an attempt needs more GPUs than there are; a machine without any trains on the CPU."""
+        """Raise UserError if an attempt needs more GPUs than there are; a machine without any
+        trains on the CPU.
+        """
         total, served, shared = len(self._gpus), generation.vllm_gpus, generation.vllm_shared_gpus
         if not total or _gpus_of(cluster, generation) + shared <= total:
             return
@@ -295,21 +361,32 @@ class Local(Launcher):
         if shared:
             server += f", the sweep's server has generation.vllm_shared_gpus={shared}"
             if total == 1:
-                fewer = "cluster.trials_per_gpu=4 generation.vllm_gpu_memory_utilization=0.25 to share it"
+                fewer = (
+                    "cluster.trials_per_gpu=4 generation.vllm_gpu_memory_utilization=0.25 "
+                    "to share it"
+                )
         raise UserError(
-            f"cluster.processes={cluster.processes}: a trial needs a GPU per process{server}, and this machine has {total}. "
+            f"cluster.processes={cluster.processes}: a trial needs a GPU per process{server}, "
+            f"and this machine has {total}. "
             f"Set {fewer}, or cluster.gpus=0 to train on the CPU."
         )
 
     def _take_gpus(self, job: Job) -> list[int]:
-        """Take GPUs for an attempt; none on a machine without. Raises LauncherBusy if too few are free."""
+        """Take GPUs for an attempt; none on a machine without. Raises LauncherBusy if too few are
+        free.
+        """
         if not self._gpus:
             return []
         count = _gpus_of(job.cluster, job.generation)
         if len(self._free) < count:
-            raise LauncherBusy(f"a trial waits for {count} GPUs, and {len(self._free)} of {len(self._gpus)} are free")
+            raise LauncherBusy(
+                f"a trial waits for {count} GPUs, and {len(self._free)} of {len(self._gpus)} "
+                "are free"
+            )
         free = self._free - self._held_by_others(job, count)
-        taken = choose_gpus(sorted(free), count) if self.share == 1 else [least_used(self._gpus, free)]
+        taken = (
+            choose_gpus(sorted(free), count) if self.share == 1 else [least_used(self._gpus, free)]
+        )
         self._free.difference_update(taken)
         return taken
 
@@ -322,9 +399,15 @@ class Local(Launcher):
             return set()
         by_gpu: dict[str, Holders] = {}
         for name, memory in read_memory({self._gpus[place] for place in self._free}).items():
-            running = [group.needs_gib for group in self._groups.values() if group.gpus and name in group.names]
+            running = [
+                group.needs_gib
+                for group in self._groups.values()
+                if group.gpus and name in group.names
+            ]
             needed = min(job.needs_gib, memory.total / self.share)
-            if (holders := find_holders(memory, self.owns, running, needed, job.was_crowded_out)) is not None:
+            if (
+                holders := find_holders(memory, self.owns, running, needed, job.was_crowded_out)
+            ) is not None:
                 by_gpu[name] = holders
         places = {place for place in self._free if self._gpus[place] in by_gpu}
         if len(self._free) - len(places) < count:
@@ -343,7 +426,8 @@ class Local(Launcher):
     def owns(self, pid: int, ended: bool = False) -> bool:
         if not ancestors(pid).isdisjoint(self._started):
             return True
-        try:  # Ray's processes leave their parents
+        try:
+            # Ray's processes leave their parents
             environment = (Path("/proc") / str(pid) / "environ").read_bytes()
         except OSError:
             environment = b""
@@ -351,10 +435,14 @@ class Local(Launcher):
 
     def _show(self, gpus: list[int]) -> dict[str, str]:
         """Return the variables that show a process these GPUs; none on a machine without."""
-        return {VISIBLE: ",".join(self._gpus[place] for place in gpus), **gpu_order()} if gpus else {}
+        return (
+            {VISIBLE: ",".join(self._gpus[place] for place in gpus), **gpu_order()} if gpus else {}
+        )
 
     def poll(self, job_id: str) -> End | None:
-        """Return the worst end of all ranks once all have ended. A rank that crashes ends the others."""
+        """Return the worst end of all ranks once all have ended. A rank that crashes ends the
+        others.
+        """
         group = self._groups[job_id]
         for pid in group.running:
             if (code := self.processes.poll(pid)) is not None:
@@ -376,7 +464,10 @@ class Local(Launcher):
             return End(ExitCode.SERVER_ENDED, EndState.SERVER_ENDED, message)
         if group.lost_ranks:
             return End(
-                -signal.SIGKILL, EndState.FORK_SERVER_DIED, "the process that trials are forked from was killed", True
+                -signal.SIGKILL,
+                EndState.FORK_SERVER_DIED,
+                "the process that trials are forked from was killed",
+                True,
             )
         if first_crash == -signal.SIGKILL and kills_for_memory() > group.kills_before:
             return End(
@@ -412,13 +503,20 @@ def build_processes(experiment: Experiment) -> Processes:
     trains = runs_trl(experiment.trainer.kind)
     if trains and sys.flags.optimize > 1:
         raise UserError(
-            "PYTHONOPTIMIZE=2 removes docstrings, and transformers cannot be imported without them. Set PYTHONOPTIMIZE=1, "
+            "PYTHONOPTIMIZE=2 removes docstrings, and transformers cannot be imported without "
+            "them. Set PYTHONOPTIMIZE=1, "
             "or unset it."
         )
     preload = [*TRAINING, *(TRL if trains else [])]
     code = Path(experiment.cluster.code or SOURCE)
-    is_warm = experiment.cluster.warm and (code / "grposweep" / "train" / "warm_server.py").is_file()
-    return ForkServer(preload, code, experiment.cluster.environment) if is_warm else SpawnedProcesses(code)
+    is_warm = (
+        experiment.cluster.warm and (code / "grposweep" / "train" / "warm_server.py").is_file()
+    )
+    return (
+        ForkServer(preload, code, experiment.cluster.environment)
+        if is_warm
+        else SpawnedProcesses(code)
+    )
 
 
 def _gpus_of(cluster: Cluster, generation: Generation) -> int:
@@ -427,8 +525,12 @@ def _gpus_of(cluster: Cluster, generation: Generation) -> int:
 
 
 def _server_variables(port: int, known: Mapping[str, str]) -> dict[str, str]:
-    """Return variables with the address of an attempt's own vLLM server, by its first port, without a proxy."""
-    direct = ",".join(filter(None, (known.get("no_proxy") or known.get("NO_PROXY"), "localhost", "127.0.0.1")))
+    """Return variables with the address of an attempt's own vLLM server, by its first port, without
+    a proxy.
+    """
+    direct = ",".join(
+        filter(None, (known.get("no_proxy") or known.get("NO_PROXY"), "localhost", "127.0.0.1"))
+    )
     return {
         "GRPOSWEEP_PORT": str(port),
         "GRPOSWEEP_VLLM_PORT": str(port + 1),
@@ -439,7 +541,9 @@ def _server_variables(port: int, known: Mapping[str, str]) -> dict[str, str]:
 
 
 def _free_ports(count: int) -> int:
-    """Return the first of successive ports that are free now, below those that systems give to outgoing connections."""
+    """Return the first of successive ports that are free now, below those that systems give to
+    outgoing connections.
+    """
     while True:
         first = FIRST_PORT + secrets.randbelow(LAST_PORT - FIRST_PORT - count)
         try:

@@ -22,18 +22,25 @@ from grposweep.search.sampling import p_of_groups
 from grposweep.storage.completions import read_prompt_rewards
 from grposweep.storage.records import as_mapping
 
-MOSTLY = 0.5  # share of the variance over prompts in one prompt, above which the advice warns
-EDGE = 0.1  # share of a range, on its own scale, that counts as its edge
-FACTOR = 10  # by which a logarithmic range is widened
-MOST_TIED = 6  # trials that a sentence names
+# share of the variance over prompts in one prompt, above which the advice warns
+MOSTLY = 0.5
+# share of a range, on its own scale, that counts as its edge
+EDGE = 0.1
+# by which a logarithmic range is widened
+FACTOR = 10
+# trials that a sentence names
+MOST_TIED = 6
 LENGTHS = ("budget_completions", "epochs", "max_steps")
-LATE = 0.8  # share of the finished trials after which a best one says that the search has not converged
+# share of the finished trials after which a best one says that the search has not converged
+LATE = 0.8
 ON_FRESH_SEEDS = ("best on fresh seeds", "tied with the best")
 
 
 @dataclass(frozen=True)
 class Step:
-    """One thing to do, and the command that does it. ``form`` names what the command writes: hydra or trl."""
+    """One thing to do, and the command that does it. ``form`` names what the command writes: hydra
+    or trl.
+    """
 
     text: str
     command: str
@@ -42,7 +49,9 @@ class Step:
 
 @dataclass(frozen=True)
 class Advice:
-    """What to use, in a sentence; how sure that is; commands that use it; the one command to try next."""
+    """What to use, in a sentence; how sure that is; commands that use it; the one command to try
+    next.
+    """
 
     sentence: str
     limits: Sequence[str]
@@ -53,7 +62,8 @@ class Advice:
 def advise(view: SweepView) -> Advice | None:
     """Return the advice that a sweep's results support.
 
-    None without a finished trial, or in a comparison of one factor at a time, whose table of effects is the answer.
+    None without a finished trial, or in a comparison of one factor at a time, whose table of
+    effects is the answer.
     """
     if not view.leaderboard or view.compares:
         return None
@@ -67,18 +77,23 @@ def advise(view: SweepView) -> Advice | None:
             return Advice(f"{verdict} {view.metric} {value}.", limits, [], step)
         return Advice(_sentence(view, best), limits, list(_uses(view, best.first)), step)
     sentence = (
-        f"Read its completions before you use {short(best.first.point)}: {view.metric} {best.value:.4f}, but {doubt}."
+        f"Read its completions before you use {short(best.first.point)}: {view.metric} "
+        f"{best.value:.4f}, but {doubt}."
     )
     sound = next((point for point in view.leaderboard if not warning(point.first)), None)
     if sound is None:
         return Advice(sentence, limits, [], step)
     return Advice(
-        f"{sentence} Without such a sign: {_sentence(view, sound)}", limits, list(_uses(view, sound.first)), step
+        f"{sentence} Without such a sign: {_sentence(view, sound)}",
+        limits,
+        list(_uses(view, sound.first)),
+        step,
     )
 
 
 def tie_sentences(view: SweepView) -> list[str]:
-    """Return that there is no winner, or no significant difference on one seed; empty if one is clear.
+    """Return that there is no winner, or no significant difference on one seed; empty if one is
+    clear.
 
     Ties on fresh seeds and effects of single factors have sentences of their own.
     """
@@ -99,33 +114,54 @@ def _is_unclear(view: SweepView, best: RankedPoint) -> bool:
 
 
 def next_sentence(view: SweepView) -> str:
-    """Return the command that decides a tie, or that widens the range of a parameter; empty if there is nothing to decide."""
+    """Return the command that decides a tie, or that widens the range of a parameter; empty if
+    there is nothing to decide.
+    """
     best = view.best_point
-    if best is None or view.compares or not (_is_unclear(view, best) or any(_widen(view, best.first))):
+    if (
+        best is None
+        or view.compares
+        or not (_is_unclear(view, best) or any(_widen(view, best.first)))
+    ):
         return ""
     step = _next_step(view)
     return f"{step.text}: {step.command}"
 
 
 def _changed_nothing(view: SweepView) -> list[str]:
-    """Name parameters without any effect: trials that differ in nothing else have the same log, to the last digit."""
+    """Name parameters without any effect: trials that differ in nothing else have the same log, to
+    the last digit.
+    """
     lines = []
     for name in view.parameters if len(view.ranked) > 1 else ():
         alike: dict[str, list[TrialView]] = {}
         for trial in view.ranked:
             others = {key: label for key, label in trial.point.items() if key != name}
-            alike.setdefault(repr((sorted(others.items()), trial.seed, trial.files)), []).append(trial)
-        groups = [group for group in alike.values() if len({repr(trial.point.get(name)) for trial in group}) > 1]
+            alike.setdefault(repr((sorted(others.items()), trial.seed, trial.files)), []).append(
+                trial
+            )
+        groups = [
+            group
+            for group in alike.values()
+            if len({repr(trial.point.get(name)) for trial in group}) > 1
+        ]
         if name != "seed" and groups and all(map(_is_one_log, groups)):
-            numbers = ", ".join(str(trial.number) for trial in sorted(groups[0], key=lambda trial: trial.number))
+            numbers = ", ".join(
+                str(trial.number) for trial in sorted(groups[0], key=lambda trial: trial.number)
+            )
+            has_no_gradient = _has_no_gradient(groups[0][0])
+            what_to_do = NO_GRADIENT if has_no_gradient else "Check that the training reads it."
             lines.append(
-                f"{name} changed nothing: trials {numbers} have the same values of everything at every step, to the last digit. "
-                f"{NO_GRADIENT if _has_no_gradient(groups[0][0]) else 'Check that the training reads it.'}"
+                f"{name} changed nothing: trials {numbers} have the same values of everything "
+                f"at every step, to the last digit. {what_to_do}"
             )
     return lines
 
 
-NO_GRADIENT = "No step had a gradient: the rewards of each group were the same. Check the rewards and the completions."
+NO_GRADIENT = (
+    "No step had a gradient: the rewards of each group were the same. Check the "
+    "rewards and the completions."
+)
 
 
 def _has_no_gradient(trial: TrialView) -> bool:
@@ -144,26 +180,33 @@ def _is_one_log(group: Sequence[TrialView]) -> bool:
 
 
 def _logged(line: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a training did in a line of its log: rewards, losses and norms, and not times, rates and speeds."""
+    """Return what a training did in a line of its log: rewards, losses and norms, and not times,
+    rates and speeds.
+    """
     kinds = ("reward", "loss", "grad_norm", "kl")
     return {name: value for name, value in line.items() if any(kind in name for kind in kinds)}
 
 
 def _measured_differently(view: SweepView) -> list[str]:
-    """Say that a parameter changes the evaluation as well, if the points had other values before training."""
+    """Say that a parameter changes the evaluation as well, if the points had other values before
+    training.
+    """
     names = [name for name in view.parameters if is_of_evaluation(name)]
     starts = [trial.start for trial in view.ranked if trial.start is not None]
     if not names or len(set(starts)) < 2:
         return []
     plural = "s" * (len(names) == 1)
     return [
-        f"{', '.join(names)} decide{plural} how a point is measured too: before training they had {min(starts):.4f} to "
+        f"{', '.join(names)} decide{plural} how a point is measured too: before training they "
+        f"had {min(starts):.4f} to "
         f"{max(starts):.4f}. Compare the gains, not the values."
     ]
 
 
 def find_no_winner(view: SweepView) -> str:
-    """Return why no point is better than the others, or than the model before training; empty if one is."""
+    """Return why no point is better than the others, or than the model before training; empty if
+    one is.
+    """
     best = view.best_point
     if best is None or view.compares:
         return ""
@@ -175,12 +218,18 @@ def find_no_winner(view: SweepView) -> str:
     if better > half and not all_tied:
         return ""
     name = f"the best point ({short(best.first.point)})" if best.first.point else "the run"
-    verdict = f"the {points} points cannot be told apart" if all_tied else f"{name} cannot be told apart"
+    verdict = (
+        f"the {points} points cannot be told apart" if all_tied else f"{name} cannot be told apart"
+    )
     if better < -half:
         verdict = f"{name} ended below the model before training"
     elif better <= half:
         verdict += f"{', not even' if all_tied else ''} from the model before training"
-    few = " Two seeds are too few for an interval." if best.source == "seeds" and len(best.values) == 2 else ""
+    few = (
+        " Two seeds are too few for an interval."
+        if best.source == "seeds" and len(best.values) == 2
+        else ""
+    )
     return f"{'No winner' if points > 1 else 'No gain'}: {verdict}.{few}"
 
 
@@ -188,10 +237,13 @@ def _uses(view: SweepView, best: TrialView) -> Iterator[Step]:
     name = shlex.quote(view.name)
     if best.command:
         yield Step("Train it again", best.command)
-    if view.best is not best:  # 'grposweep best' writes the leaderboard's first point only
+    # 'grposweep best' writes the leaderboard's first point only
+    if view.best is not best:
         return
     yield Step("Write it as a configuration", f"grposweep best {name} --export best.yaml", "hydra")
-    yield Step("Write it as a TRL recipe", f"grposweep best {name} --export recipe.yaml --as trl", "trl")
+    yield Step(
+        "Write it as a TRL recipe", f"grposweep best {name} --export recipe.yaml --as trl", "trl"
+    )
 
 
 def _sentence(view: SweepView, best: RankedPoint) -> str:
@@ -199,11 +251,17 @@ def _sentence(view: SweepView, best: RankedPoint) -> str:
     if best.half is not None:
         text += f" ± {best.half:.4f} (95 % over {best.over})"
     gain = best.gain
-    return f"{text}." if gain is None else f"{text}, {gain.difference:+.4f} against {gain.start:.4f} before training."
+    return (
+        f"{text}."
+        if gain is None
+        else f"{text}, {gain.difference:+.4f} against {gain.start:.4f} before training."
+    )
 
 
 def _tied(view: SweepView) -> list[RankedPoint]:
-    """Return the points whose results do not differ from the best one's: by their fresh seeds, else by prompts at 95 %."""
+    """Return the points whose results do not differ from the best one's: by their fresh seeds, else
+    by prompts at 95 %.
+    """
     first, *rest = view.leaderboard
     if first.fate:
         return [point for point in rest if point.fate == ON_FRESH_SEEDS[1]]
@@ -229,12 +287,14 @@ def _uncertainty(view: SweepView, tied: Sequence[RankedPoint]) -> Iterator[str]:
         yield "This is one seed. Another seed moves results by more than the interval says."
     if len(best.seeds) == 1 and (share := best.seeds[0].sampling.largest) > MOSTLY:
         yield (
-            f"One held-out prompt makes {share:.0%} of the variance, so the result is about that prompt. Bound the reward, or "
+            f"One held-out prompt makes {share:.0%} of the variance, so the result is about "
+            "that prompt. Bound the reward, or "
             "set a larger task.eval_prompts."
         )
     if len(best.seeds) == 1 and _has_variants(best.first):
         yield (
-            f"Held-out prompts that differ only in digits have similar rewards (permutation test, p < {CHANCE:g}). The interval "
+            "Held-out prompts that differ only in digits have similar rewards (permutation "
+            f"test, p < {CHANCE:g}). The interval "
             "counts each of them. Set task.family_column to a column that names their families."
         )
     if best.half is None:
@@ -242,7 +302,9 @@ def _uncertainty(view: SweepView, tied: Sequence[RankedPoint]) -> Iterator[str]:
 
 
 def _has_variants(trial: TrialView) -> bool:
-    """Return whether prompts that differ only in digits have similar rewards, and are in no families."""
+    """Return whether prompts that differ only in digits have similar rewards, and are in no
+    families.
+    """
     rewards = read_prompt_rewards(trial.path, trial.result.evaluated)
     return not rewards.families and p_of_groups(rewards.means, rewards.alike) < CHANCE
 
@@ -250,7 +312,10 @@ def _has_variants(trial: TrialView) -> bool:
 def _spread(view: SweepView, trials: Sequence[TrialView]) -> str:
     """Return what each parameter is among the trials: a range of numbers, or choices."""
     return ", ".join(
-        f"{name} {_values([trial.point[parameter] for trial in trials if parameter in trial.point])}"
+        (
+            f"{name} "
+            f"{_values([trial.point[parameter] for trial in trials if parameter in trial.point])}"
+        )
         for parameter, name in short_names(view.parameters).items()
         if parameter != "seed"
     )
@@ -258,15 +323,23 @@ def _spread(view: SweepView, trials: Sequence[TrialView]) -> str:
 
 def _values(labels: Sequence[Any]) -> str:
     distinct = list(dict.fromkeys(labels))
-    if len(distinct) > 2 and all(isinstance(label, int | float) and not isinstance(label, bool) for label in distinct):
+    if len(distinct) > 2 and all(
+        isinstance(label, int | float) and not isinstance(label, bool) for label in distinct
+    ):
         return f"{label_text(min(distinct))} to {label_text(max(distinct))}"
     return " or ".join(map(label_text, distinct))
 
 
 def _at_edge(view: SweepView, best: TrialView) -> Iterator[tuple[str, str, bool]]:
-    """Yield each numeric parameter whose best value lies at an edge of its range: name, lower or upper, logarithmic."""
+    """Yield each numeric parameter whose best value lies at an edge of its range: name, lower or
+    upper, logarithmic.
+    """
     for name, entry in view.ranges.items():
-        value, low, high = as_number(best.point.get(name)), float(entry["low"]), float(entry["high"])
+        value, low, high = (
+            as_number(best.point.get(name)),
+            float(entry["low"]),
+            float(entry["high"]),
+        )
         if value is None or not low < high:
             continue
         log = bool(entry.get("log")) and low > 0
@@ -279,33 +352,62 @@ def _at_edge(view: SweepView, best: TrialView) -> Iterator[tuple[str, str, bool]
 
 def _at_edges(view: SweepView, best: TrialView) -> list[str]:
     """Return which best values lie at an edge of their range, in one sentence."""
-    values = [f"{name} ({label_text(best.point[name])}, {end} edge)" for name, end, _ in _at_edge(view, best)]
+    values = [
+        f"{name} ({label_text(best.point[name])}, {end} edge)"
+        for name, end, _ in _at_edge(view, best)
+    ]
     return [f"The best value lies at the edge of its range: {', '.join(values)}."] if values else []
 
 
 def _next_step(view: SweepView) -> Step:
-    """Return the one thing to try next: a wider range, other seeds, more trials, or a longer training."""
+    """Return the one thing to try next: a wider range, other seeds, more trials, or a longer
+    training.
+    """
     best, tied = view.leaderboard[0], _tied(view)
-    steps = [*_widen(view, best.first), *_on_seeds(view, best, tied), *_more_trials(view, best), *_longer(view)]
-    another_seed = Step("Repeat it on another seed", f"grposweep rerun {shlex.quote(view.name)} {BEST} seed=1")
+    steps = [
+        *_widen(view, best.first),
+        *_on_seeds(view, best, tied),
+        *_more_trials(view, best),
+        *_longer(view),
+    ]
+    another_seed = Step(
+        "Repeat it on another seed", f"grposweep rerun {shlex.quote(view.name)} {BEST} seed=1"
+    )
     return next(iter(steps), another_seed)
 
 
 def _widen(view: SweepView, best: TrialView) -> Iterator[Step]:
-    """Yield the same search with a wider range, if the values at its edge are significantly better than the others."""
-    clear = {contrast.parameter: contrast for contrast in view.importance.contrasts if contrast.is_significant}
+    """Yield the same search with a wider range, if the values at its edge are significantly better
+    than the others.
+    """
+    clear = {
+        contrast.parameter: contrast
+        for contrast in view.importance.contrasts
+        if contrast.is_significant
+    }
     for name, end, log in _at_edge(view, best):
         if name in clear and clear[name].holds(best.point[name]):
-            low, high = _wider(float(view.ranges[name]["low"]), float(view.ranges[name]["high"]), end, log)
-            interval = f"tag(log,interval({low:g},{high:g}))" if log else f"interval({low:g},{high:g})"
-            yield Step(f"Widen the range of {name}", _command(view, {name: interval, "search.warm_start": view.name}))
+            low, high = _wider(
+                float(view.ranges[name]["low"]), float(view.ranges[name]["high"]), end, log
+            )
+            interval = (
+                f"tag(log,interval({low:g},{high:g}))" if log else f"interval({low:g},{high:g})"
+            )
+            yield Step(
+                f"Widen the range of {name}",
+                _command(view, {name: interval, "search.warm_start": view.name}),
+            )
 
 
 def _on_seeds(view: SweepView, best: RankedPoint, tied: Sequence[RankedPoint]) -> Iterator[Step]:
-    """Yield the sweep with fresh seeds, or with more of them if those that it has decide nothing."""
+    """Yield the sweep with fresh seeds, or with more of them if those that it has decide
+    nothing.
+    """
     if best.source != "seeds" and "seed" not in view.parameters:
         unclear = tied or find_no_winner(view)
-        why = "Decide between them on fresh seeds" if unclear else "Confirm the winner on fresh seeds"
+        why = (
+            "Decide between them on fresh seeds" if unclear else "Confirm the winner on fresh seeds"
+        )
         why = why if len(view.leaderboard) > 1 else "Repeat it on fresh seeds"
         yield Step(why, _command(view, {"search.seeds": "5"}, keeps_name=True))
     elif find_no_winner(view) and best.is_fresh:
@@ -317,7 +419,12 @@ def _more_trials(view: SweepView, best: RankedPoint) -> Iterator[Step]:
     """Yield the search with twice as many trials, if its best one was among the last."""
     finished = [trial.number for trial in view.searched if trial.objective is not None]
     before = sum(number < best.first.number for number in finished)
-    if best.first.number in finished and before >= LATE * len(finished) and view.ranges and view.is_over:
+    if (
+        best.first.number in finished
+        and before >= LATE * len(finished)
+        and view.ranges
+        and view.is_over
+    ):
         more = _command(view, {"search.trials": str(2 * len(view.searched))}, keeps_name=True)
         yield Step("Continue the search: the best trial was among the last", more)
 
@@ -329,7 +436,9 @@ def _wider(low: float, high: float, end: str, log: bool) -> tuple[float, float]:
 
 
 def _is_from_checkpoint(view: SweepView) -> bool:
-    """Return whether the sweep began with a trial's checkpoint, so that its command takes no other prompts or schedule."""
+    """Return whether the sweep began with a trial's checkpoint, so that its command takes no other
+    prompts or schedule.
+    """
     return "fork_of" in view.provenance
 
 
@@ -344,17 +453,22 @@ def _longer(view: SweepView) -> Iterator[Step]:
 
 
 def _command(view: SweepView, changes: Mapping[str, str], keeps_name: bool = False) -> str:
-    """Return the sweep's command with other overrides; a new sweep gets a name of its own from its space."""
+    """Return the sweep's command with other overrides; a new sweep gets a name of its own from its
+    space.
+    """
     try:
         words = shlex.split(redact(str(view.provenance.get("command") or "")))
-    except ValueError:  # a command that was damaged on disk
+    except ValueError:
+        # a command that was damaged on disk
         words = []
     if keeps_name and (trials := _trials_of_extended(view, words)):
         changes = {"search.trials": trials, **changes}
-    if keeps_name and _is_edited(view):  # which must not stop the command
+    # which must not stop the command
+    if keeps_name and _is_edited(view):
         changes = {"search.changed_files": "recorded", **changes}
     dropped = (*changes, *(() if keeps_name else ("name",)))
-    last = {word.partition("=")[0]: n for n, word in enumerate(words) if "=" in word}  # the one that counts
+    # the one that counts
+    last = {word.partition("=")[0]: n for n, word in enumerate(words) if "=" in word}
     kept = [
         word
         for n, word in enumerate(words or ["python", "src/run.py"])
@@ -362,11 +476,15 @@ def _command(view: SweepView, changes: Mapping[str, str], keeps_name: bool = Fal
     ]
     there = str(view.provenance.get("working_directory") or Path.cwd())
     elsewhere = "" if Path(there) == Path.cwd() else f"cd {shlex.quote(there)} && "
-    return elsewhere + shlex.join([*_shortened(kept), *(f"{name}={value}" for name, value in changes.items())])
+    return elsewhere + shlex.join(
+        [*_shortened(kept), *(f"{name}={value}" for name, value in changes.items())]
+    )
 
 
 def _shortened(words: list[str]) -> list[str]:
-    """Return a command with ``grposweep`` for ``python -m grposweep`` if this shell finds the one of this Python."""
+    """Return a command with ``grposweep`` for ``python -m grposweep`` if this shell finds the one
+    of this Python.
+    """
     program = shutil.which("grposweep") if words[1:3] == ["-m", "grposweep"] else None
     is_ours = program is not None and Path(program).parent == Path(sys.executable).parent
     return ["grposweep", *words[3:]] if is_ours else words
@@ -374,15 +492,24 @@ def _shortened(words: list[str]) -> list[str]:
 
 def _is_edited(view: SweepView) -> bool:
     """Return whether one of the user's files has changed since the sweep copied it."""
-    from grposweep.storage.inputs import Inputs, digest_of  # only for a command on an unfinished search
+    # only for a command on an unfinished search
+    from grposweep.storage.inputs import Inputs, digest_of
 
     there = Path(str(view.provenance.get("working_directory") or ""))
-    recorded = [(there / name, file.digest) for name, file in Inputs.read(view.path).files.items() if file.copied]
-    return any(not path.exists() or digest_of(path)[: len(digest)] != digest for path, digest in recorded)
+    recorded = [
+        (there / name, file.digest)
+        for name, file in Inputs.read(view.path).files.items()
+        if file.copied
+    ]
+    return any(
+        not path.exists() or digest_of(path)[: len(digest)] != digest for path, digest in recorded
+    )
 
 
 def _trials_of_extended(view: SweepView, words: Sequence[str]) -> str:
-    """Return the trials of a sweep that was extended after its recorded command; empty for any other."""
+    """Return the trials of a sweep that was extended after its recorded command; empty for any
+    other.
+    """
     planned = as_mapping(view.baseline.get("search")).get("trials")
     asked = [word.partition("=")[2] for word in words if word.startswith("search.trials=")]
     number = int(asked[-1]) if asked and asked[-1].isdecimal() else as_number(planned)

@@ -1,4 +1,6 @@
-"""Analyze a trial's held-out completions: signs that a policy games its reward, and texts for screens and the report."""
+"""Analyze a trial's held-out completions: signs that a policy games its reward, and texts for
+screens and the report.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,26 +15,45 @@ from grporecipe.terminal import count, one_line
 from grposweep.report.trial_view import TrialView
 from grposweep.storage.completions import Evaluations, KeptCompletion, best_step, read_completions
 
-SHOWN = 3  # completions of one trial on a terminal
-TEXT = 400  # characters of each
-# A sign needs a share of this size, and this much more of it than before training: a base model may have begun with it.
+# completions of one trial on a terminal
+SHOWN = 3
+# characters of each
+TEXT = 400
+# A sign needs a share of this size, and this much more of it than before training: a base model may
+# have begun with it.
 SHARE, MORE, WITHOUT_START = 0.25, 0.15, 0.5
 SIMILAR, MORE_SIMILAR = 0.5, 0.25
-DISTINCT, FEWER = 0.6, 0.6  # of the n-grams, and of what it was
+# of the n-grams, and of what it was
+DISTINCT, FEWER = 0.6, 0.6
 LONGER, TRUNCATED = 2.0, 0.5
 
 
 @dataclass(frozen=True)
 class Signs:
-    """The metrics of an evaluation against those before training, both by name; the latter empty without such a row."""
+    """The metrics of an evaluation against those before training, both by name; the latter empty
+    without such a row.
+    """
 
     now: Mapping[str, Any]
     start: Mapping[str, Any]
 
     @cached_property
     def texts(self) -> list[str]:
-        """Each sign of a degenerate policy, in words; empty for a healthy one, and for trials without such metrics."""
-        return [*filter(None, (self._template(), self._repetition(), self._similar(), self._longer(), *self._drift()))]
+        """Each sign of a degenerate policy, in words; empty for a healthy one, and for trials
+        without such metrics.
+        """
+        return [
+            *filter(
+                None,
+                (
+                    self._template(),
+                    self._repetition(),
+                    self._similar(),
+                    self._longer(),
+                    *self._drift(),
+                ),
+            )
+        ]
 
     def _pair(self, name: str) -> tuple[float | None, float | None]:
         return finite_or_none(self.now.get(name)), finite_or_none(self.start.get(name))
@@ -46,14 +67,24 @@ class Signs:
     def _of(self, name: str) -> str:
         """Return a share as numbers of samples, with that before training."""
         (now, start), (samples, first) = self._pair(name), self._pair("samples")
-        before = "" if start is None or not first else f" ({start * first:.0f} of {first:.0f} before training)"
+        before = (
+            ""
+            if start is None or not first
+            else f" ({start * first:.0f} of {first:.0f} before training)"
+        )
         return f"{(now or 0) * (samples or 0):.0f} of {samples or 0:.0f} samples{{}}{before}"
 
     def _template(self) -> str:
-        return self._of("template_share").format(" are one template") if self._rose("template_share") else ""
+        return (
+            self._of("template_share").format(" are one template")
+            if self._rose("template_share")
+            else ""
+        )
 
     def _similar(self) -> str:
-        if self._rose("template_share") or not self._rose("similarity_across", SIMILAR, MORE_SIMILAR):
+        if self._rose("template_share") or not self._rose(
+            "similarity_across", SIMILAR, MORE_SIMILAR
+        ):
             return ""
         now, start = self._pair("similarity_across")
         before = "" if start is None else f" ({start:.0%} before training)"
@@ -71,20 +102,36 @@ class Signs:
             self._pair("eval_completions/mean_length"),
             self._pair("eval_completions/clipped_ratio"),
         )
-        if now is None or not start or cut is None or now < LONGER * start or cut < max(TRUNCATED, 2 * (first or 0)):
+        if (
+            now is None
+            or not start
+            or cut is None
+            or now < LONGER * start
+            or cut < max(TRUNCATED, 2 * (first or 0))
+        ):
             return ""
-        return f"completions are {now / start:.1f} times as long as before training, and {cut:.0%} are cut off"
+        return (
+            f"completions are {now / start:.1f} times as long as before training, and "
+            f"{cut:.0%} are cut off"
+        )
 
     def _drift(self) -> Iterator[str]:
         if self._rose("foreign_script_share"):
-            yield self._of("foreign_script_share").format(" are in another script than their prompt")
+            yield self._of("foreign_script_share").format(
+                " are in another script than their prompt"
+            )
         now, start = self._pair("marker_share")
         if now is not None and start is not None and start >= SHARE + MORE and now <= start / 4:
-            yield f"the answer's format is lost: {now:.0%} of the samples have its markers ({start:.0%} before training)"
+            yield (
+                f"the answer's format is lost: {now:.0%} of the samples have its markers "
+                f"({start:.0%} before training)"
+            )
 
 
 def signs(trial: TrialView) -> Signs:
-    """Return a trial's metrics at the evaluation that its objective comes from, and before training."""
+    """Return a trial's metrics at the evaluation that its objective comes from, and before
+    training.
+    """
     rows = [line for line in trial.lines if line.get("kind") == "eval" and "samples" in line]
     if not rows:
         return Signs({}, {})
@@ -95,34 +142,48 @@ def signs(trial: TrialView) -> Signs:
 
 
 MEASURES = {
-    "diversity": "diversity", "template_share": "one template", "distinct_ngrams": "distinct triples",
-    "similarity_across": "similar across prompts", "eval_completions/mean_length": "tokens",
+    "diversity": "diversity",
+    "template_share": "one template",
+    "distinct_ngrams": "distinct triples",
+    "similarity_across": "similar across prompts",
+    "eval_completions/mean_length": "tokens",
     "eval_completions/clipped_ratio": "cut off",
-}  # fmt: skip
+}
 
 
 def measures(trial: TrialView) -> str:
-    """Return diversity and length of the completions, with the values before training, and the KL if it was logged."""
+    """Return diversity and length of the completions, with the values before training, and the KL
+    if it was logged.
+    """
     measured = signs(trial)
     texts = []
     for name, label in MEASURES.items():
-        now, start = finite_or_none(measured.now.get(name)), finite_or_none(measured.start.get(name))
+        now, start = (
+            finite_or_none(measured.now.get(name)),
+            finite_or_none(measured.start.get(name)),
+        )
         if now is not None:
             texts.append(f"{label} {now:.3g}" + ("" if start is None else f" ({start:.3g})"))
     step = measured.now.get("step", 0)
     kl = [
-        value for line in trial.lines if line["step"] <= step and (value := finite_or_none(line.get("kl"))) is not None
+        value
+        for line in trial.lines
+        if line["step"] <= step and (value := finite_or_none(line.get("kl"))) is not None
     ]
     return ", ".join([*texts, *([f"KL to the reference {kl[-1]:.3g}"] if texts and kl else [])])
 
 
 def warning(trial: TrialView) -> str:
-    """Return one sentence about a degenerate policy, or one that has not changed; empty without a sign of either."""
+    """Return one sentence about a degenerate policy, or one that has not changed; empty without a
+    sign of either.
+    """
     return "; ".join((*filter(None, [trial.unmoved]), *signs(trial).texts))
 
 
 def winner_warning(trial: TrialView | None) -> list[str]:
-    """Return a warning about a winner with degenerate completions, with one of them and the same prompt's before training."""
+    """Return a warning about a winner with degenerate completions, with one of them and the same
+    prompt's before training.
+    """
     if trial is None or trial.objective is None or not (text := warning(trial)):
         return []
     lines = [f"{trial.objective:.4g}, but {text}"]
@@ -134,21 +195,28 @@ def winner_warning(trial: TrialView | None) -> list[str]:
 
 
 def completions_screen(trial: TrialView) -> Iterator[RenderableType]:
-    """Yield three completions of a trial with those of the same prompts before training, and the signs above them."""
+    """Yield three completions of a trial with those of the same prompts before training, and the
+    signs above them.
+    """
     pairs = _pairs(trial)
     if not pairs:
         return
     step = pairs[0][1].step
     yield Text(f"\nheld-out completions at step {step}", "bold")
-    if text := "; ".join(signs(trial).texts):  # the rest of `warning` is above it on the screen
+    # the rest of `warning` is above it on the screen
+    if text := "; ".join(signs(trial).texts):
         yield Text(text, "yellow")
     if text := measures(trial):
         yield Text(f"{text} (before training in brackets)", "dim")
     for start, now in pairs[:SHOWN]:
         yield Text.assemble(("prompt   ", "dim"), _line(now.prompt))
         if start is not None:
-            yield Text.assemble((f"{'start':8} ", "dim"), _line(start.completion), (_facts(start), "dim"))
-        yield Text.assemble((f"{'step ' + str(step):8} ", "dim"), _line(now.completion), (_facts(now), "dim"))
+            yield Text.assemble(
+                (f"{'start':8} ", "dim"), _line(start.completion), (_facts(start), "dim")
+            )
+        yield Text.assemble(
+            (f"{'step ' + str(step):8} ", "dim"), _line(now.completion), (_facts(now), "dim")
+        )
 
 
 def first_difference(trial: TrialView, other: TrialView) -> Iterator[tuple[str, str, str]]:
@@ -157,11 +225,17 @@ def first_difference(trial: TrialView, other: TrialView) -> Iterator[tuple[str, 
     for _, kept in _pairs(other):
         mine = ours.get(kept.prompt)
         if mine is not None and mine.completion != kept.completion:
-            yield _line(kept.prompt), _line(mine.completion) + _facts(mine), _line(kept.completion) + _facts(kept)
+            yield (
+                _line(kept.prompt),
+                _line(mine.completion) + _facts(mine),
+                _line(kept.completion) + _facts(kept),
+            )
 
 
 def page_evaluations(trial: TrialView, most: int, maximize: bool) -> dict[str, Any] | None:
-    """Return a trial's kept completions for the HTML report, at most ``most`` evaluations; None if there are none."""
+    """Return a trial's kept completions for the HTML report, at most ``most`` evaluations; None if
+    there are none.
+    """
     completions = read_completions(trial.path)
     if not completions:
         return None
@@ -171,17 +245,26 @@ def page_evaluations(trial: TrialView, most: int, maximize: bool) -> dict[str, A
     wanted |= set(others[:: max(1, -(-len(others) // max(most - len(wanted), 1)))])
     return {
         "at": step,
-        "evaluations": [{"step": at, "value": completions[at][0].value,
-                         "said": [_completion_row(kept) for kept in completions[at]]}
-                        for at in sorted(at for at in wanted if at is not None)],
-    }  # fmt: skip
+        "evaluations": [
+            {
+                "step": at,
+                "value": completions[at][0].value,
+                "said": [_completion_row(kept) for kept in completions[at]],
+            }
+            for at in sorted(at for at in wanted if at is not None)
+        ],
+    }
 
 
 def _completion_row(kept: KeptCompletion) -> dict[str, Any]:
     return {
-        "prompt": kept.prompt, "text": kept.completion, "reward": kept.reward, "parts": dict(kept.rewards),
-        "truncated": kept.truncated, "template": kept.template,
-    }  # fmt: skip
+        "prompt": kept.prompt,
+        "text": kept.completion,
+        "reward": kept.reward,
+        "parts": dict(kept.rewards),
+        "truncated": kept.truncated,
+        "template": kept.template,
+    }
 
 
 def _objective_step(trial: TrialView, evaluations: Evaluations) -> int:
@@ -190,7 +273,9 @@ def _objective_step(trial: TrialView, evaluations: Evaluations) -> int:
 
 
 def _pairs(trial: TrialView) -> Sequence[tuple[KeptCompletion | None, KeptCompletion]]:
-    """Return a completion of each prompt at the objective's step, with that before training; the templates first."""
+    """Return a completion of each prompt at the objective's step, with that before training; the
+    templates first.
+    """
     completions = read_completions(trial.path)
     if not completions:
         return []
@@ -206,7 +291,11 @@ def _pairs(trial: TrialView) -> Sequence[tuple[KeptCompletion | None, KeptComple
 
 def _facts(kept: KeptCompletion) -> str:
     """Return reward and parts of a completion, and whether it was cut off, in brackets."""
-    parts = [] if len(kept.rewards) < 2 else [f"{name} {_number(value)}" for name, value in kept.rewards.items()]
+    parts = (
+        []
+        if len(kept.rewards) < 2
+        else [f"{name} {_number(value)}" for name, value in kept.rewards.items()]
+    )
     cut = ["cut off"] if kept.truncated else []
     return f"  [{', '.join([f'reward {_number(kept.reward)}', *parts, *cut])}]"
 
@@ -216,6 +305,8 @@ def _number(value: float | None) -> str:
 
 
 def _line(text: str) -> str:
-    """Return one line of a text that a model wrote: nothing in it moves the cursor or changes a colour."""
+    """Return one line of a text that a model wrote: nothing in it moves the cursor or changes a
+    colour.
+    """
     short = text if len(text) <= TEXT else f"{text[:TEXT]} ... ({count(len(text), 'character')})"
     return one_line(short) or "(nothing)"

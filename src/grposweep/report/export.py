@@ -30,12 +30,15 @@ if TYPE_CHECKING:
     from grporecipe.model.setting import Setting
     from grposweep.schema import Task
 
-ALWAYS_NAMED = ("kind", "rewards")  # keys of the task that the comment of a recipe names even at their default
+# keys of the task that the comment of a recipe names even at their default
+ALWAYS_NAMED = ("kind", "rewards")
 
 
 @contextmanager
 def writable(what: str, instead: str = "Name a file that can.") -> Iterator[None]:
-    """Raise UserError if what this block writes cannot be written: no permission, a full disk, a folder in its place."""
+    """Raise UserError if what this block writes cannot be written: no permission, a full disk, a
+    folder in its place.
+    """
     try:
         yield
     except OSError as error:
@@ -49,14 +52,15 @@ OF_SWEEP = ("name", "force", "verbose", "outputs", "search", "tracker", "rules")
 def show_best(view: SweepView, file: Path | None, form: str | None, force: bool = False) -> None:
     """Print the best trial, and write it to ``file`` in a ``form`` if either is given.
 
-    Raises UserError if no trial has finished, if the form does not match the file, or if the file holds something else and
-    ``force`` is not set.
+    Raises UserError if no trial has finished, if the form does not match the file, or if the file
+    holds something else and ``force`` is not set.
     """
     best, point = view.best, view.best_point
     if best is None or point is None:
         status = shlex.join(["grposweep", "status", view.name])
         raise UserError(
-            f"{view.name} has no finished trial{'' if view.is_over else ' yet'}. See the state of its trials with: {status}"
+            f"{view.name} has no finished trial{'' if view.is_over else ' yet'}. See the state "
+            f"of its trials with: {status}"
         )
     if file is None and form is not None:
         write_data(write_winner(view, best, form, Path("best.yaml")))
@@ -71,14 +75,18 @@ def show_best(view: SweepView, file: Path | None, form: str | None, force: bool 
         with writable(f"--export {file}: it"):
             if not force and file.exists() and file.read_bytes() != text.encode():
                 raise UserError(
-                    f"--export {file}: it exists, and holds something else. Name another file, or add --force."
+                    f"--export {file}: it exists, and holds something else. Name another file, "
+                    "or add --force."
                 )
             write_text(file, text)
-        console.print(f"wrote {file} (--as {form}); its first lines say how to use it", soft_wrap=True)
+        console.print(
+            f"wrote {file} (--as {form}); its first lines say how to use it", soft_wrap=True
+        )
 
 
 def default_form(best: TrialView, file: Path) -> str:
-    """Return the form for a file name: ``.sh`` holds the command, ``.yaml`` Hydra's configuration or a program's recipe.
+    """Return the form for a file name: ``.sh`` holds the command, ``.yaml`` Hydra's configuration
+    or a program's recipe.
 
     Raises UserError for other names.
     """
@@ -103,7 +111,9 @@ def write_winner(view: SweepView, best: TrialView, form: str, file: Path) -> str
 
 def _screen(view: SweepView, point: RankedPoint) -> Text:
     best = point.first
-    screen = Text.assemble((f"trial {best.number}", "bold"), f" of {view.name}: {view.metric} {point.text}\n")
+    screen = Text.assemble(
+        (f"trial {best.number}", "bold"), f" of {view.name}: {view.metric} {point.text}\n"
+    )
     if point.is_fresh:
         screen.append(f"in the search: {format_objective(best)}\n")
     screen.append(f"{short(best.point)}\n")
@@ -111,14 +121,20 @@ def _screen(view: SweepView, point: RankedPoint) -> Text:
     for line in confirmed:
         screen.append(f"{line}\n")
     others = view.leaderboard[1:]
-    if others and not confirmed:  # fresh seeds do not rank by the value above
+    # fresh seeds do not rank by the value above
+    if others and not confirmed:
         second = others[0].own
-        screen.append(f"best of {len(others) + 1} points; second: trial {second.first.number}, {second.text}\n")
+        screen.append(
+            f"best of {len(others) + 1} points; second: trial {second.first.number}, "
+            f"{second.text}\n"
+        )
     for line in filter(None, (*tie_sentences(view), next_sentence(view))):
         screen.append(f"{line}\n")
     if line := model_line(view, best):
         screen.append(f"{line}\n")
-    return screen.append(f"folder: {best.path}\nrepeat it: grposweep rerun {shlex.quote(str(best.path))}")
+    return screen.append(
+        f"folder: {best.path}\nrepeat it: grposweep rerun {shlex.quote(str(best.path))}"
+    )
 
 
 def _own_recipe(best: TrialView, head: str) -> str:
@@ -126,45 +142,71 @@ def _own_recipe(best: TrialView, head: str) -> str:
     path = best.path / RECIPE
     if not path.is_file():
         raise UserError(
-            f"trial {best.number} was trained by grposweep itself and has no recipe. Set --as trl or hydra."
+            f"trial {best.number} was trained by grposweep itself and has no recipe. Set --as "
+            "trl or hydra."
         )
     text = _own_output(best, path.read_text(encoding="utf-8"))
     return comment(f"{head}; {best.path / 'program.sh'} launched it") + text
 
 
 def _how_to_use(view: SweepView, best: TrialView, record: Mapping[str, Any], file: Path) -> str:
-    """Return the user's command with this file as its recipe, or what repeats a trial whose command reads none."""
+    """Return the user's command with this file as its recipe, or what repeats a trial whose command
+    reads none.
+    """
     words = [str(word) for word in record.get("command") or []]
     recipes = [word for word in words if word.endswith((".yaml", ".yml"))]
     if len(recipes) != 1 or record.get("world_size") != 1:
         command = f"grposweep rerun {shlex.quote(str(best.path))}"
-        return f"values for your own command. To train with them: {command}, or write a file that runs with --as hydra"
+        return (
+            f"values for your own command. To train with them: {command}, or write a file "
+            "that runs with --as hydra"
+        )
     there = str(
-        as_mapping(best.config.get("trainer")).get("workdir") or view.provenance.get("working_directory") or "."
+        as_mapping(best.config.get("trainer")).get("workdir")
+        or view.provenance.get("working_directory")
+        or "."
     )
     command = shlex.join([str(file.resolve()) if word == recipes[0] else word for word in words])
     return f"with the other keys of {recipes[0]} added: cd {shlex.quote(there)} && {command}"
 
 
 def _trained_with(best: TrialView, record: Mapping[str, Any], head: Sequence[str]) -> str:
-    """Return what the trainer of the user's command got, as a recipe of TRL. Model, data and rewards are the command's own."""
+    """Return what the trainer of the user's command got, as a recipe of TRL. Model, data and
+    rewards are the command's own.
+    """
     import yaml
 
-    given = {name: value for name, value in as_mapping(record.get("given")).items() if name != "output_dir"}
-    made = [f"TRL {as_mapping(record.get('versions')).get('trl', '')}", f"processes: {record.get('world_size')}"]
+    given = {
+        name: value
+        for name, value in as_mapping(record.get("given")).items()
+        if name != "output_dir"
+    }
+    made = [
+        f"TRL {as_mapping(record.get('versions')).get('trl', '')}",
+        f"processes: {record.get('world_size')}",
+    ]
     omitted = [f"{name} {record.get(name)}" for name in ("model", "rewards") if record.get(name)]
-    lines = [*head, f"what its trainer got ({', '.join(made)}); {best.path / 'program.sh'} launched it",
-             f"Not in it: model, data and rewards, which are the command's own ({'; '.join(omitted)})."]  # fmt: skip
-    return comment(*lines) + yaml.safe_dump({**given, "output_dir": f"output-{best.name}"}, sort_keys=False)
+    lines = [
+        *head,
+        f"what its trainer got ({', '.join(made)}); {best.path / 'program.sh'} launched it",
+        f"Not in it: model, data and rewards, which are the command's own ({'; '.join(omitted)}).",
+    ]
+    return comment(*lines) + yaml.safe_dump(
+        {**given, "output_dir": f"output-{best.name}"}, sort_keys=False
+    )
 
 
 def _own_output(best: TrialView, recipe: str) -> str:
-    """Return the recipe with a folder of its own for what it writes: a training from it must not write over the trial."""
+    """Return the recipe with a folder of its own for what it writes: a training from it must not
+    write over the trial.
+    """
     return recipe.replace(str(best.path.resolve()), f"output-{best.name}")
 
 
 def _hydra(best: TrialView, head: str, file: Path) -> str:
-    """Return every value of the experiment over conf/config.yaml, with the interpolations of that file."""
+    """Return every value of the experiment over conf/config.yaml, with the interpolations of that
+    file.
+    """
     from omegaconf import OmegaConf
 
     from grposweep.config.compose import load_experiment, register_schema
@@ -173,13 +215,19 @@ def _hydra(best: TrialView, head: str, file: Path) -> str:
 
     if file.stem == "config":
         raise UserError(
-            f"--export {file}: conf/config.yaml is what it builds on, so it cannot have that name. Choose another."
+            f"--export {file}: conf/config.yaml is what it builds on, so it cannot have that "
+            "name. Choose another."
         )
     register_schema()
     experiment = load_experiment(best.path / paths.CONFIG)
     content = {name: value for name, value in asdict(experiment).items() if name not in OF_SWEEP}
     search = experiment.search
-    content["search"] = {"metric": search.metric, "direction": search.direction, "last": search.last, "at": search.at}
+    content["search"] = {
+        "metric": search.metric,
+        "direction": search.direction,
+        "last": search.last,
+        "at": search.at,
+    }
     text = OmegaConf.to_yaml(follow(OmegaConf.create(content)))
     folder = str(file.resolve().parent)
     command = ["python", *run_command(), "--config-dir", folder, "--config-name", file.stem]
@@ -188,7 +236,9 @@ def _hydra(best: TrialView, head: str, file: Path) -> str:
 
 
 def winner_texts(view: SweepView) -> dict[str, str]:
-    """Return what ``grposweep best`` writes for the best trial, by form; empty if its folder does not tell."""
+    """Return what ``grposweep best`` writes for the best trial, by form; empty if its folder does
+    not tell.
+    """
     if view.best is None:
         return {}
     texts: dict[str, str] = {}
@@ -212,7 +262,8 @@ def _recipe(view: SweepView, best: TrialView, head: str) -> str:
     if is_external(kind := experiment.trainer.kind):
         form = "recipe" if (best.path / RECIPE).is_file() else "command"
         raise UserError(
-            f"--as trl: trial {best.number} was trained by a program of its own (trainer={kind}), whose keys are not "
+            f"--as trl: trial {best.number} was trained by a program of its own "
+            f"(trainer={kind}), whose keys are not "
             f"TRL's. Set --as {form}."
         )
     setting = read_setting(experiment, view.prepared.get(prepared_key(experiment)))
@@ -231,7 +282,8 @@ def _recipe(view: SweepView, best: TrialView, head: str) -> str:
         lines.append(_omitted(experiment.task))
     if setting.model_name_or_path is None:
         lines.append(
-            "Not in it: the model (here the tiny one that is part of grposweep). Set yours, such as Qwen/Qwen2.5-0.5B."
+            "Not in it: the model (here the tiny one that is part of grposweep). Set yours, "
+            "such as Qwen/Qwen2.5-0.5B."
         )
     text = yaml.safe_dump({**recipe, **data}, sort_keys=False, allow_unicode=True)
     return comment(*lines) + _own_output(best, text)
@@ -240,14 +292,21 @@ def _recipe(view: SweepView, best: TrialView, head: str) -> str:
 def _omitted(task: "Task") -> str:
     from grposweep.schema import Task
 
-    keys = {name: value for name, value in vars(task).items() if name in ALWAYS_NAMED or value != getattr(Task(), name)}
+    keys = {
+        name: value
+        for name, value in vars(task).items()
+        if name in ALWAYS_NAMED or value != getattr(Task(), name)
+    }
     keys |= {"rewards": ",".join(task.rewards)}
-    shown = {name: value if isinstance(value, str) else json.dumps(value) for name, value in keys.items()}
+    shown = {
+        name: value if isinstance(value, str) else json.dumps(value) for name, value in keys.items()
+    }
     source = ", ".join(f"task.{name}={json.dumps(text)[1:-1]}" for name, text in shown.items())
     return f"Not in it: prompts and rewards (here {source})."
 
 
-# Keys of a task that decide what TRL's script would read in another way, unless they have their defaults.
+# Keys of a task that decide what TRL's script would read in another way, unless they have their
+# defaults.
 READ_ELSEWHERE = ("prompt_column", "answer_column", "system_prompt", "train_prompts")
 
 
@@ -261,15 +320,31 @@ def _data_and_rewards(view: SweepView, task: "Task", setting: "Setting") -> dict
     there = Path(str(view.provenance.get("working_directory") or "."))
     data, rewards = there / (task.path or ""), [_dotted(spec, there) for spec in task.rewards]
     is_plain = all(getattr(task, name) == getattr(Task(), name) for name in READ_ELSEWHERE)
-    is_plain = is_plain and not setting.chat  # prompts that go into a template here, and not there
-    if not (is_plain and data.is_file() and data.suffix == ".jsonl" and all(rewards) and setting.train_prompts):
+    # prompts that go into a template here, and not there
+    is_plain = is_plain and not setting.chat
+    if not (
+        is_plain
+        and data.is_file()
+        and data.suffix == ".jsonl"
+        and all(rewards)
+        and setting.train_prompts
+    ):
         return {}
     with suppress(OSError, ValueError, AttributeError), data.open(encoding="utf-8-sig") as rows:
-        if not isinstance(parse_json(rows.readline()).get("answer"), str):  # rewards get text here, and numbers there
+        # rewards get text here, and numbers there
+        if not isinstance(parse_json(rows.readline()).get("answer"), str):
             return {}
     held_out = setting.eval_prompts or 0
-    share = {"test_split_size": round(held_out / (held_out + setting.train_prompts), 4)} if held_out else {}
-    return {"datasets": [{"path": "json", "data_files": str(data)}], **share, "reward_funcs": rewards}
+    share = (
+        {"test_split_size": round(held_out / (held_out + setting.train_prompts), 4)}
+        if held_out
+        else {}
+    )
+    return {
+        "datasets": [{"path": "json", "data_files": str(data)}],
+        **share,
+        "reward_funcs": rewards,
+    }
 
 
 def _dotted(spec: str, there: Path) -> str:
@@ -280,4 +355,8 @@ def _dotted(spec: str, there: Path) -> str:
     if not place.endswith(".py"):
         return f"{place}.{name}"
     path = there / place
-    return ".".join((*path.relative_to(there).with_suffix("").parts, name)) if path.is_relative_to(there) else ""
+    return (
+        ".".join((*path.relative_to(there).with_suffix("").parts, name))
+        if path.is_relative_to(there)
+        else ""
+    )

@@ -22,7 +22,9 @@ class LoadedSweep:
 
     @cached_property
     def trials(self) -> "pandas.DataFrame":
-        """One row per trial, indexed by number: folder, state, parameters, objective, cost, the last value of each metric."""
+        """One row per trial, indexed by number: folder, state, parameters, objective, cost, the
+        last value of each metric.
+        """
         return _frame(trial_rows(self.view), ["trial"]).set_index("trial")
 
     @cached_property
@@ -32,12 +34,16 @@ class LoadedSweep:
 
     @property
     def best(self) -> dict[str, Any] | None:
-        """The best trial's row, as `grposweep export` writes it; None before a trial has finished."""
+        """The best trial's row, as `grposweep export` writes it; None before a trial has
+        finished.
+        """
         best = self.view.best
         return None if best is None else build_row(self.view, best)
 
     def __repr__(self) -> str:
-        return f"<sweep {self.view.name}: {len(self.view.trials)} trials, {self.view.progress_text}>"
+        return (
+            f"<sweep {self.view.name}: {len(self.view.trials)} trials, {self.view.progress_text}>"
+        )
 
 
 def load_sweep(name: str | Path | None = None, outputs: str | Path = "outputs") -> LoadedSweep:
@@ -50,7 +56,10 @@ def load_sweep(name: str | Path | None = None, outputs: str | Path = "outputs") 
 
 def _frame(rows: list[dict[str, Any]], columns: Sequence[str]) -> "pandas.DataFrame":
     try:
-        import pandas  # half a second that only notebooks pay
+        # half a second that only notebooks pay
+        import pandas
     except ImportError as error:
-        raise UserError("Data frames need pandas, which is not installed. Run pip install pandas.") from error
+        raise UserError(
+            "Data frames need pandas, which is not installed. Run pip install pandas."
+        ) from error
     return pandas.DataFrame(rows, columns=None if rows else list(columns))

@@ -1,4 +1,6 @@
-"""Make the HTML report of a sweep: template, style, scripts and data in one file, with plotly.js in it or next to it."""
+"""Make the HTML report of a sweep: template, style, scripts and data in one file, with plotly.js in
+it or next to it.
+"""
 
 import json
 import math
@@ -19,7 +21,13 @@ from grposweep.redaction import redact
 from grposweep.report.advice import advise
 from grposweep.report.completions import page_evaluations, warning
 from grposweep.report.export import winner_texts, writable
-from grposweep.report.leaderboard import basis_text, format_contrast, format_effect, format_estimate, format_part
+from grposweep.report.leaderboard import (
+    basis_text,
+    format_contrast,
+    format_effect,
+    format_estimate,
+    format_part,
+)
 from grposweep.report.status import seconds_left
 from grposweep.report.tables import format_duration
 from grposweep.report.trained_with import trained_text
@@ -32,28 +40,51 @@ from grposweep.storage.results import failure_label
 
 NAME = "report.html"
 SCRIPTS = ("words.js", "curves.js", "maps.js", "verdicts.js", "completions.js", "page.js")
-FORMATS = (basis_text, format_contrast, format_effect, format_estimate, format_part, label_text, short)
-DIFF_LINES = 400  # of uncommitted changes on the page
+FORMATS = (
+    basis_text,
+    format_contrast,
+    format_effect,
+    format_estimate,
+    format_part,
+    label_text,
+    short,
+)
+# of uncommitted changes on the page
+DIFF_LINES = 400
 
 # Metrics with a curve besides the objective, in the order of the page's menu.
 METRICS = (
-    "reward", "kl", "entropy", "grad_norm", "completions/mean_length", "frac_reward_zero_std", "diversity",
-    "template_share", "loss",
-)  # fmt: skip
-MOST_POINTS = 120  # per curve
-ALL_POINTS = 120_000  # of all curves together, about 14 bytes each
-DIGITS = 4  # significant digits
-MOST_TRIALS, MOST_EVALUATIONS = 10, 20  # whose completions are on the page
+    "reward",
+    "kl",
+    "entropy",
+    "grad_norm",
+    "completions/mean_length",
+    "frac_reward_zero_std",
+    "diversity",
+    "template_share",
+    "loss",
+)
+# per curve
+MOST_POINTS = 120
+# of all curves together, about 14 bytes each
+ALL_POINTS = 120_000
+# significant digits
+DIGITS = 4
+# whose completions are on the page
+MOST_TRIALS, MOST_EVALUATIONS = 10, 20
 COMPLETION_BYTES = 3_000_000
-MOST_CATEGORIES = 6  # distinct numbers of a parameter that are shown as categories
-LOG_SPAN = 20  # ratio of the largest to the smallest number from which an axis is logarithmic
+# distinct numbers of a parameter that are shown as categories
+MOST_CATEGORIES = 6
+# ratio of the largest to the smallest number from which an axis is logarithmic
+LOG_SPAN = 20
 
 
 def write_report(view: SweepView, output: Path | None = None, offline: bool = False) -> Path:
     """Write the sweep's report into its folder, or to ``output``, and return its path.
 
-    The reports of all sweeps in a folder share its plotly.js (4.8 MB), one to ``output`` has it in its own folder; ``offline``
-    puts it into the page. Raises UserError if something cannot be written.
+    The reports of all sweeps in a folder share its plotly.js (4.8 MB), one to ``output`` has it in
+    its own folder; ``offline`` puts it into the page. Raises UserError if something cannot be
+    written.
     """
     path = view.path / NAME if output is None else output / NAME if output.is_dir() else output
     shared = (path.parent if output else path.parent.parent) / f"plotly-{version('plotly')}.min.js"
@@ -61,8 +92,8 @@ def write_report(view: SweepView, output: Path | None = None, offline: bool = Fa
     with writable(str(path), "Set --output to a file that can."):
         path.parent.mkdir(parents=True, exist_ok=True)
         write_text(path, text)
-    # Compared by content: in a folder of others it may be another script. A hash in the page is no way to tell, because
-    # browsers refuse "integrity" for files.
+    # Compared by content: in a folder of others it may be another script. A hash in the page is no
+    # way to tell, because browsers refuse "integrity" for files.
     if not offline and file_digest(shared) != file_digest(_plotly()):
         with writable(str(shared), "Add --offline, which puts it into the page."):
             write_text(shared, _plotly().read_text(encoding="utf-8"))
@@ -74,14 +105,18 @@ def _plotly() -> Path:
 
 
 def render_report(view: SweepView, script: str = "") -> str:
-    """Return the page. Everything from outside is escaped, and the nonce keeps foreign scripts from running.
+    """Return the page. Everything from outside is escaped, and the nonce keeps foreign scripts from
+    running.
 
     ``script`` is the place of plotly.js as the page sees it; without one the page holds it.
     """
     environment = Environment(
-        loader=PackageLoader("grposweep.report", "html"), autoescape=True, undefined=StrictUndefined,
-        trim_blocks=True, lstrip_blocks=True,
-    )  # fmt: skip
+        loader=PackageLoader("grposweep.report", "html"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
     content = page_data(view)
     text = environment.get_template("page.html.j2").render(
         **page_content(view),
@@ -94,7 +129,8 @@ def render_report(view: SweepView, script: str = "") -> str:
         scripts=Markup("\n".join(_part(name) for name in SCRIPTS)),
         data=Markup(script_json(content)),
     )
-    return text.encode("utf-8", "replace").decode("utf-8")  # half a character cannot be written
+    # half a character cannot be written
+    return text.encode("utf-8", "replace").decode("utf-8")
 
 
 def script_json(content: Any) -> str:
@@ -138,32 +174,56 @@ def _cards(view: SweepView) -> Iterator[tuple[str, str, str]]:
     if best := view.best_point:
         half = "" if best.half is None else f"± {best.half:.4f} (95 % over {best.over}), "
         at_best = f"; {best.first.at_best}" if best.first.at_best else ""
-        yield "best", f"{best.value:.4f}", f"{half}trial {best.first.number}: {short(best.first.point)}{at_best}"
+        yield (
+            "best",
+            f"{best.value:.4f}",
+            f"{half}trial {best.first.number}: {short(best.first.point)}{at_best}",
+        )
         if gain := best.gain:
             interval = "" if gain.half is None else f"± {gain.half:.4f} (95 % over {gain.source}), "
-            yield "since the start", f"{gain.difference:+.4f}", f"{interval}from {gain.start:.4f} before training"
+            yield (
+                "since the start",
+                f"{gain.difference:+.4f}",
+                f"{interval}from {gain.start:.4f} before training",
+            )
     left = f"{view.planned - view.ended:,} to go" if view.planned > view.ended else "all ended"
     remaining = seconds_left(view)
     more = f", about {format_duration(remaining)}" if remaining else ""
     yield "trials", f"{view.ended:,} of {view.planned:,}", left + more
     budget = view.progress.budget_hours
-    yield view.hours_unit, f"{view.gpu_hours:.3g}", "without a budget" if budget is None else f"of {budget:g}"
+    yield (
+        view.hours_unit,
+        f"{view.gpu_hours:.3g}",
+        "without a budget" if budget is None else f"of {budget:g}",
+    )
     if view.invalid:
-        yield "invalid points", f"{view.invalid_count:,}", f"by {count(len(view.invalid), 'rule')}, at no cost"
+        yield (
+            "invalid points",
+            f"{view.invalid_count:,}",
+            f"by {count(len(view.invalid), 'rule')}, at no cost",
+        )
 
 
 def _rows(view: SweepView) -> Iterator[dict[str, Any]]:
-    """Yield the leaderboard: one row per finished point, then one per trial without an objective."""
+    """Yield the leaderboard: one row per finished point, then one per trial without an
+    objective.
+    """
     verdicts = _verdicts(view)
     for rank, place in enumerate(view.leaderboard, 1):
-        verdict = next((verdicts[trial.number] for trial in place.trials if trial.number in verdicts), "")
+        verdict = next(
+            (verdicts[trial.number] for trial in place.trials if trial.number in verdicts), ""
+        )
         half = place.own.half
         yield {
-            **_cells(view, place.first, sum(trial.gpu_hours for trial in place.trials)), "rank": rank,
-            "worth": f"{place.value:.4f}", "half": "" if half is None else f"{half:.4f}",
-            "source": place.source, "seeds": len(place.values), "key": place.value,
+            **_cells(view, place.first, sum(trial.gpu_hours for trial in place.trials)),
+            "rank": rank,
+            "worth": f"{place.value:.4f}",
+            "half": "" if half is None else f"{half:.4f}",
+            "source": place.source,
+            "seeds": len(place.values),
+            "key": place.value,
             "note": "; ".join(filter(None, (place.fate or verdict, warning(place.first)))),
-        }  # fmt: skip
+        }
     fresh = [trial for trial in view.trials if trial.is_replicate and trial.objective is None]
     for trial in (*view.unfinished, *fresh):
         value = "" if trial.reached is None else f"{trial.reached:.4f}"
@@ -184,7 +244,10 @@ def _cells(view: SweepView, trial: TrialView, hours: float) -> dict[str, Any]:
         "number": trial.number,
         "state": trial.state.value,
         "label": trial.state.label,
-        "labels": [("" if label is None else label_text(label), "" if label is None else label) for label in labels],
+        "labels": [
+            ("" if label is None else label_text(label), "" if label is None else label)
+            for label in labels
+        ],
         "steps": trial.step,
         "seconds": trial.seconds,
         "time": format_duration(trial.seconds),
@@ -205,10 +268,17 @@ def _costs(view: SweepView) -> Iterator[tuple[str, int, float, float]]:
 def _provenance(view: SweepView) -> Iterator[tuple[str, str]]:
     recorded = view.provenance
     names = {
-        "command": "command", "working_directory": "in", "git_sha": "commit", "grposweep": "grposweep",
-        "python": "Python", "platform": "platform", "hostname": "host",
-    }  # fmt: skip
-    yield from ((title, redact(str(recorded[name]))) for name, title in names.items() if recorded.get(name))
+        "command": "command",
+        "working_directory": "in",
+        "git_sha": "commit",
+        "grposweep": "grposweep",
+        "python": "Python",
+        "platform": "platform",
+        "hostname": "host",
+    }
+    yield from (
+        (title, redact(str(recorded[name]))) for name, title in names.items() if recorded.get(name)
+    )
     if state := ForkState.parse(recorded.get("fork_of")):
         yield "continues", f"{state}, checkpoint {state.sha256}"
     yield "search", f"{view.sampler or 'unknown'}, {view.metric} {view.direction}d"
@@ -217,18 +287,29 @@ def _provenance(view: SweepView) -> Iterator[tuple[str, str]]:
 def _diff(view: SweepView) -> str:
     """Return the uncommitted changes at the sweep's start, cut if long."""
     lines = redact(str(view.provenance.get("git_diff") or "")).splitlines()
-    more = [f"... and {len(lines) - DIFF_LINES:,} more lines in sweep.yaml"] if len(lines) > DIFF_LINES else []
+    more = (
+        [f"... and {len(lines) - DIFF_LINES:,} more lines in sweep.yaml"]
+        if len(lines) > DIFF_LINES
+        else []
+    )
     return "\n".join(lines[:DIFF_LINES] + more)
 
 
 def page_data(view: SweepView) -> dict[str, Any]:
     """Return one object for the page. Labels and messages are not escaped: the scripts do that."""
-    rank = {trial.number: place for place, point in enumerate(view.leaderboard) for trial in point.trials}
+    rank = {
+        trial.number: place
+        for place, point in enumerate(view.leaderboard)
+        for trial in point.trials
+    }
     metrics = [view.metric, *(name for name in METRICS if name != view.metric)]
     most = max(min(MOST_POINTS, ALL_POINTS // (len(metrics) * max(len(view.trials), 1))), 8)
-    parameters = [_parameter(view, name, text) for name, text in short_names(view.parameters).items()]
+    parameters = [
+        _parameter(view, name, text) for name, text in short_names(view.parameters).items()
+    ]
     counted = {trial.number for point in view.leaderboard for trial in point.counted}
-    steps: dict[tuple[int, ...], int] = {}  # trials log at the same steps, so each list is in the page once
+    # trials log at the same steps, so each list is in the page once
+    steps: dict[tuple[int, ...], int] = {}
     trials = [
         _trial(trial, parameters, metrics, most, steps)
         | {"rank": rank.get(trial.number), "counts": trial.number in counted}
@@ -239,7 +320,9 @@ def page_data(view: SweepView) -> dict[str, Any]:
         "hours": view.hours_unit,
         "metric": view.metric,
         "maximize": view.direction == "maximize",
-        "effects": [_effect(effect) for effect in view.comparison.effects] if view.comparison else [],
+        "effects": [_effect(effect) for effect in view.comparison.effects]
+        if view.comparison
+        else [],
         "parameters": parameters,
         "metrics": [name for name in metrics if any(name in trial["curves"] for trial in trials)],
         "trials": trials,
@@ -249,7 +332,9 @@ def page_data(view: SweepView) -> dict[str, Any]:
 
 
 def _completions(view: SweepView) -> list[dict[str, Any]]:
-    """Return the kept completions of the first points of the leaderboard, within `COMPLETION_BYTES`."""
+    """Return the kept completions of the first points of the leaderboard, within
+    `COMPLETION_BYTES`.
+    """
     shown: list[dict[str, Any]] = []
     size = 0
     for place in view.leaderboard[:MOST_TRIALS]:
@@ -261,18 +346,29 @@ def _completions(view: SweepView) -> list[dict[str, Any]]:
 
 
 def _parameter(view: SweepView, name: str, text: str) -> dict[str, Any]:
-    """Return how a parameter is drawn: many numbers on an axis (logarithmic if they span decades), others as categories."""
+    """Return how a parameter is drawn: many numbers on an axis (logarithmic if they span decades),
+    others as categories.
+    """
     labels = [trial.point[name] for trial in view.trials if name in trial.point]
-    numbers = [number for label in labels if (number := as_number(label)) is not None and math.isfinite(number)]
+    numbers = [
+        number
+        for label in labels
+        if (number := as_number(label)) is not None and math.isfinite(number)
+    ]
     is_number = len(numbers) == len(labels) and len(set(numbers)) > MOST_CATEGORIES
     is_log = is_number and min(numbers) > 0 and max(numbers) >= LOG_SPAN * min(numbers)
     texts = [] if is_number else _in_order(labels, view.choices.get(name, []))
     bounds = view.ranges.get(name, {})
     ends = [as_number(bounds.get(end)) for end in ("low", "high")] if is_number else [None, None]
     return {
-        "name": name, "short": text, "number": is_number, "log": is_log, "labels": texts, "range": ends,
+        "name": name,
+        "short": text,
+        "number": is_number,
+        "log": is_log,
+        "labels": texts,
+        "range": ends,
         "baseline": _label(_at(view.baseline, name), is_number),
-    }  # fmt: skip
+    }
 
 
 def _at(config: Mapping[str, Any], name: str) -> Any:
@@ -285,11 +381,15 @@ def _at(config: Mapping[str, Any], name: str) -> Any:
 
 def _effect(effect: Effect) -> dict[str, Any]:
     """Return a changed parameter's effect and half of its interval; None without one."""
-    known = {} if effect.effect is None else {"mean": effect.effect.mean, "half": effect.effect.margin}
+    known = (
+        {} if effect.effect is None else {"mean": effect.effect.mean, "half": effect.effect.margin}
+    )
     return {
-        "name": short({effect.parameter: effect.label}), "trial": effect.trial, "verdict": effect.verdict,
+        "name": short({effect.parameter: effect.label}),
+        "trial": effect.trial,
+        "verdict": effect.verdict,
         **{name: _rounded(known.get(name), 6) for name in ("mean", "half")},
-    }  # fmt: skip
+    }
 
 
 def _in_order(labels: Sequence[Any], choices: Sequence[Any]) -> list[str]:
@@ -308,7 +408,9 @@ def _trial(
     most: int,
     steps_at: dict[tuple[int, ...], int],
 ) -> dict[str, Any]:
-    curves = {name: _curve(points, steps_at) for name in metrics if (points := trial.curve(name, most))}
+    curves = {
+        name: _curve(points, steps_at) for name in metrics if (points := trial.curve(name, most))
+    }
     last = max(trial.lines, key=lambda line: line["step"], default={})
     steps, completions = last.get("step", 0), _rounded(as_number(last.get("completions")), DIGITS)
     return {
@@ -316,7 +418,10 @@ def _trial(
         "state": trial.state.value,
         "label": trial.state.label,
         "role": trial.role,
-        "point": [_label(trial.point.get(parameter["name"]), parameter["number"]) for parameter in parameters],
+        "point": [
+            _label(trial.point.get(parameter["name"]), parameter["number"])
+            for parameter in parameters
+        ],
         "value": _rounded(trial.objective, 6),
         "reached": _rounded(trial.reached, 6),
         "half": _rounded(trial.half, DIGITS),
@@ -335,7 +440,9 @@ def _trial(
 def _curve(
     points: Sequence[CurvePoint], steps_at: dict[tuple[int, ...], int]
 ) -> tuple[int, list[float], list[float] | None]:
-    """Return the place of its steps among ``steps_at``, its values, and standard errors (None unless every point has one)."""
+    """Return the place of its steps among ``steps_at``, its values, and standard errors (None
+    unless every point has one).
+    """
     errors = [_round(point.error) for point in points if point.error is not None]
     return (
         steps_at.setdefault(tuple(point.step for point in points), len(steps_at)),

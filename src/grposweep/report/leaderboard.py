@@ -1,4 +1,6 @@
-"""Tables about the trials of a sweep: the leaderboard, effects of single factors, and what decides."""
+"""Tables about the trials of a sweep: the leaderboard, effects of single factors, and what
+decides.
+"""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -15,11 +17,18 @@ from grposweep.search.analysis import Comparison, Contrast, Effect
 from grposweep.search.replication import Estimate, on_fresh_seeds
 from grposweep.search.space import Choice, Interval
 
-STATUS = {State.FINISHED: "failed", State.FAILED: "failed", State.PRUNED: "stopped early", State.PAUSED: "paused"}
+STATUS = {
+    State.FINISHED: "failed",
+    State.FAILED: "failed",
+    State.PRUNED: "stopped early",
+    State.PAUSED: "paused",
+}
 
 
 def format_objective(trial: TrialView) -> str:
-    """Format a finished trial's objective with its 95 % interval over prompts and the value before training."""
+    """Format a finished trial's objective with its 95 % interval over prompts and the value before
+    training.
+    """
     half = "" if trial.half is None else f" ± {trial.half:.4f}"
     start = "" if trial.start is None else f" (start {trial.start:.4f})"
     return f"{trial.objective:.4f}{half}{start}"
@@ -44,24 +53,37 @@ def outcome(trial: TrialView) -> str:
 
 
 def leaderboard(view: SweepView, limit: int = 10) -> Table:
-    """Return the finished trials, best first, then those without an objective; at most ``limit`` of each."""
+    """Return the finished trials, best first, then those without an objective; at most ``limit`` of
+    each.
+    """
     finished = [trial for trial in view.ranked if not trial.is_replicate]
-    places = view.replication.places if view.replication else {}  # of the trials that have run on fresh seeds
+    # of the trials that have run on fresh seeds
+    places = view.replication.places if view.replication else {}
     finished.sort(key=lambda trial: places.get(trial.number, (len(places), ""))[0])
     others = view.unfinished
     starts = {f"{trial.start:.4f}" for trial in view.searched if trial.start is not None}
-    title = f"{view.metric}, {view.direction}d" + (f"; before training {starts.pop()}" if len(starts) == 1 else "")
+    title = f"{view.metric}, {view.direction}d" + (
+        f"; before training {starts.pop()}" if len(starts) == 1 else ""
+    )
     columns = list(_columns(view, finished))
-    table = build_table(*((name, options) for name, options, _ in columns), padding=(0, 1), title=title)
+    table = build_table(
+        *((name, options) for name, options, _ in columns), padding=(0, 1), title=title
+    )
     for trial in [*finished[:limit], *others[:limit]]:
         style = "bold" if trial in finished[:1] else "dim" if trial.objective is None else ""
         table.add_row(*(cell(trial) for _, _, cell in columns), style=style)
-    lines = [f"* trial {trial.number}: {text}" for trial in finished[:limit] if (text := _warning(trial))]
+    lines = [
+        f"* trial {trial.number}: {text}" for trial in finished[:limit] if (text := _warning(trial))
+    ]
     if finished and any(trial.state in (State.PRUNED, State.PAUSED) for trial in others):
-        lines.append("trials that are paused or were stopped early come after the finished ones, without a rank")
+        lines.append(
+            "trials that are paused or were stopped early come after the finished ones, without "
+            "a rank"
+        )
     if len(set(contents_read(view).values())) > 1:
         lines.append(
-            "files: trials with another number read other contents of reward or data files; do not compare them"
+            "files: trials with another number read other contents of reward or data files; do "
+            "not compare them"
         )
     if hidden := [*finished[limit:], *others[limit:]]:
         failed = sum(trial.state is State.FAILED for trial in hidden)
@@ -74,7 +96,9 @@ def leaderboard(view: SweepView, limit: int = 10) -> Table:
 def _columns(
     view: SweepView, finished: Sequence[TrialView]
 ) -> Iterator[tuple[str, Mapping[str, Any], Callable[[TrialView], str]]]:
-    """Yield each column of the leaderboard: its title, its options, and what it shows of a trial."""
+    """Yield each column of the leaderboard: its title, its options, and what it shows of a
+    trial.
+    """
     ranks = {trial.number: str(rank) for rank, trial in enumerate(finished, 1)}
     seeds = {trial.number: _on_fresh_seeds(view, trial.number) for trial in finished}
     yield "", NUMBER, lambda trial: ranks.get(trial.number, "")
@@ -91,12 +115,15 @@ def _columns(
             labels.setdefault(text, {})[trial.number] = label_text(trial.point[name])
     yield from ((name, FOLD, partial(_known, known)) for name, known in labels.items())
     yield "time", NUMBER, lambda trial: format_duration(trial.seconds or None)
-    if any(trial.gpu_seconds > trial.seconds + 1 for trial in view.searched):  # several devices per trial
+    # several devices per trial
+    if any(trial.gpu_seconds > trial.seconds + 1 for trial in view.searched):
         yield "GPU h", NUMBER, lambda trial: f"{trial.gpu_hours:.2f}"
 
 
 def contents_read(view: SweepView) -> dict[int, str]:
-    """Return for each trial the number of the contents of the user's files that it read, in the order of the trials."""
+    """Return for each trial the number of the contents of the user's files that it read, in the
+    order of the trials.
+    """
     order = list(dict.fromkeys(trial.files for trial in view.trials))
     labels = {trial.number: str(1 + order.index(trial.files)) for trial in view.trials}
     read = dict(labels)
@@ -112,7 +139,9 @@ def _known(cells: Mapping[int, str], trial: TrialView) -> str:
 
 
 def _result(trial: TrialView) -> str:
-    """Return a trial's objective with its 95 % interval over prompts, or how it ended and what it had reached."""
+    """Return a trial's objective with its 95 % interval over prompts, or how it ended and what it
+    had reached.
+    """
     if trial.objective is not None:
         half = "" if trial.half is None else f" ± {trial.half:.4f}"
         return f"{trial.objective:.4f}{half}{'*' if _warning(trial) else ''}"
@@ -120,13 +149,16 @@ def _result(trial: TrialView) -> str:
 
 
 def _warning(trial: TrialView) -> str:
-    from grposweep.report.completions import warning  # only for tables of results
+    # only for tables of results
+    from grposweep.report.completions import warning
 
     return warning(trial)
 
 
 def _on_fresh_seeds(view: SweepView, number: int) -> str:
-    """Return a trial's mean on fresh seeds with what followed from it; empty if it has run on none."""
+    """Return a trial's mean on fresh seeds with what followed from it; empty if it has run on
+    none.
+    """
     ranking = view.replication
     if ranking is None or number not in ranking.places:
         return ""
@@ -137,16 +169,32 @@ def _on_fresh_seeds(view: SweepView, number: int) -> str:
 
 
 def effects_table(view: SweepView, comparison: Comparison) -> Table:
-    """Return the baseline, every value of every parameter with its effect, and the values that are invalid, with the reason."""
-    columns = (("trial", RIGHT), "parameter", "value", (f"{view.metric} (seeds)", FOLD),
-               ("effect ± 95 %, all together", FOLD), ("verdict", FOLD))  # fmt: skip
+    """Return the baseline, every value of every parameter with its effect, and the values that are
+    invalid, with the reason.
+    """
+    columns = (
+        ("trial", RIGHT),
+        "parameter",
+        "value",
+        (f"{view.metric} (seeds)", FOLD),
+        ("effect ± 95 %, all together", FOLD),
+        ("verdict", FOLD),
+    )
     title = "one factor at a time, against the base configuration on the same seeds"
     table = build_table(*columns, padding=(0, 1), title=title)
-    table.add_row("", "as configured", "", format_estimate(comparison.estimate), "", "", style="bold")
+    table.add_row(
+        "", "as configured", "", format_estimate(comparison.estimate), "", "", style="bold"
+    )
     for effect in comparison.effects:
         style = "dim" if effect.verdict in ("unfinished", "unknown") else ""
         changed = (str(effect.trial), effect.parameter, label_text(effect.label))
-        table.add_row(*changed, format_estimate(effect.estimate), format_effect(effect), effect.verdict, style=style)
+        table.add_row(
+            *changed,
+            format_estimate(effect.estimate),
+            format_effect(effect),
+            effect.verdict,
+            style=style,
+        )
     reasons: dict[str, str] = {}
     for point, problem in view.invalid_points:
         code = str(problem.get("code"))
@@ -160,21 +208,36 @@ def effects_table(view: SweepView, comparison: Comparison) -> Table:
 def contrasts_table(importance: Importance, metric: str) -> Table:
     """Return the contrasts of single parameters."""
     title = f"effects of single parameters on {metric}, {basis_text(importance)}"
-    columns = ("parameter", ("better", FOLD), ("trials", RIGHT), ("difference ± 95 %", RIGHT), ("", FOLD))
+    columns = (
+        "parameter",
+        ("better", FOLD),
+        ("trials", RIGHT),
+        ("difference ± 95 %", RIGHT),
+        ("", FOLD),
+    )
     table = build_table(*columns, padding=(0, 1), title=title)
     names = short_names(contrast.parameter for contrast in importance.contrasts)
     for contrast in importance.contrasts:
         style = "" if contrast.is_significant else "dim"
         whole = contrast.trials + contrast.others
         name, part = names[contrast.parameter], format_part(contrast.better)
-        table.add_row(name, part, f"{contrast.trials} of {whole}", *format_contrast(contrast), style=style)
-    table.caption, table.caption_justify = "each against its other values; the other parameters vary", "left"
+        table.add_row(
+            name, part, f"{contrast.trials} of {whole}", *format_contrast(contrast), style=style
+        )
+    table.caption, table.caption_justify = (
+        "each against its other values; the other parameters vary",
+        "left",
+    )
     return table
 
 
 def basis_text(importance: Importance) -> str:
     """Return the number of trials that count, and how many of them have not finished."""
-    unfinished = f", {importance.unfinished} of them paused or stopped early" if importance.unfinished else ""
+    unfinished = (
+        f", {importance.unfinished} of them paused or stopped early"
+        if importance.unfinished
+        else ""
+    )
     if importance.share is not None:
         unfinished += f"; all as they were after {importance.share:.0%} of the training"
     return f"{count(importance.trials, 'trial')}{unfinished}"
@@ -188,7 +251,9 @@ def format_part(part: Choice | Interval) -> str:
 
 
 def format_contrast(contrast: Contrast) -> tuple[str, str]:
-    """Return the difference with half of its interval, and what that means; no interval that spans most of what is possible."""
+    """Return the difference with half of its interval, and what that means; no interval that spans
+    most of what is possible.
+    """
     difference = contrast.difference
     if not contrast.is_known:
         return f"{difference.mean:+.4f}", "unknown: too few trials"

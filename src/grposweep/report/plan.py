@@ -1,4 +1,6 @@
-"""Terminal output of ``grposweep plan``: numbers with their formulas, memory bars, and what fits which GPU."""
+"""Terminal output of ``grposweep plan``: numbers with their formulas, memory bars, and what fits
+which GPU.
+"""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -19,7 +21,9 @@ from grposweep.report.tables import FOLD, RIGHT, Column, build_table
 
 @dataclass(frozen=True)
 class Line:
-    """One number of a plan: its name, its formula in symbols, how it follows, and the formula with numbers as a template."""
+    """One number of a plan: its name, its formula in symbols, how it follows, and the formula with
+    numbers as a template.
+    """
 
     name: str
     formula: str
@@ -49,38 +53,88 @@ class _Numbers(dict[str, Any]):
 
 
 NUMBERS_OF: dict[str, Callable[[Setting], Any]] = {
-    "B": lambda s: s.per_device_train_batch_size, "W": _w, "A": lambda s: s.gradient_accumulation_steps,
-    "S": planning.micro_steps_per_generation, "G": lambda s: s.num_generations, "mu": lambda s: s.num_iterations,
-    "D": lambda s: s.train_prompts, "P": planning.prompts_per_rollout, "N": planning.rollouts_per_epoch,
-    "rollout": planning.completions_per_rollout, "step": planning.stated_completions_per_step,
-    "P_step": lambda s: s.prompts_per_step, "total": planning.total_steps, "each": planning.steps_per_rollout,
+    "B": lambda s: s.per_device_train_batch_size,
+    "W": _w,
+    "A": lambda s: s.gradient_accumulation_steps,
+    "S": planning.micro_steps_per_generation,
+    "G": lambda s: s.num_generations,
+    "mu": lambda s: s.num_iterations,
+    "D": lambda s: s.train_prompts,
+    "P": planning.prompts_per_rollout,
+    "N": planning.rollouts_per_epoch,
+    "rollout": planning.completions_per_rollout,
+    "step": planning.stated_completions_per_step,
+    "P_step": lambda s: s.prompts_per_step,
+    "total": planning.total_steps,
+    "each": planning.steps_per_rollout,
     "boundary": planning.boundary_steps,
-    "D_eval": lambda s: s.eval_prompts, "G_eval": lambda s: s.num_generations_eval or s.num_generations,
-    "evaluated": planning.evaluated_completions, "trained": planning.total_completions,
-    "B_eval": lambda s: s.per_device_eval_batch_size, "processes": lambda s: s.processes, "length": lambda s: _length(s),
-}  # fmt: skip
+    "D_eval": lambda s: s.eval_prompts,
+    "G_eval": lambda s: s.num_generations_eval or s.num_generations,
+    "evaluated": planning.evaluated_completions,
+    "trained": planning.total_completions,
+    "B_eval": lambda s: s.per_device_eval_batch_size,
+    "processes": lambda s: s.processes,
+    "length": lambda s: _length(s),
+}
 DATA = Line("processes with data of their own", "W", _w)
 LINES = (
     Line("training processes", "all ranks", lambda s: s.processes),
     DATA,
     Line("completions per rollout", "B W S", planning.completions_per_rollout, "{B} x {W} x {S}"),
     Line("prompts per rollout", "B W S / G", planning.prompts_per_rollout, "{rollout} / {G}"),
-    Line("completions per optimizer step", "B W A", planning.stated_completions_per_step, "{B} x {W} x {A}"),
+    Line(
+        "completions per optimizer step",
+        "B W A",
+        planning.stated_completions_per_step,
+        "{B} x {W} x {A}",
+    ),
     Line("of these on each process", "B A", lambda s: _each(s), "{B} x {A}"),
-    Line("prompts per optimizer step", "B W A / G",
-         lambda s: _divided(planning.stated_completions_per_step(s), s.num_generations), "{step} / {G}"),
+    Line(
+        "prompts per optimizer step",
+        "B W A / G",
+        lambda s: _divided(planning.stated_completions_per_step(s), s.num_generations),
+        "{step} / {G}",
+    ),
     Line("optimizer steps per rollout", "mu S / A", planning.steps_per_rollout, "{mu} x {S} / {A}"),
     Line("rollouts per epoch", "floor(D / P)", planning.rollouts_per_epoch, "floor({D} / {P})"),
     Line("prompts dropped per epoch", "D mod P", planning.dropped_prompts, "{D} mod {P}"),
-    Line("optimizer steps per epoch", "ceil(N mu S / A)", planning.steps_per_epoch, "ceil({N} x {mu} x {S} / {A})"),
-    Line("total optimizer steps", "max_steps, the budget's, or ceil(E U)", planning.total_steps, "{length}"),
-    Line("total rollouts, its own steps", "total steps / steps per rollout", lambda s: _rollouts(s), "{total} / {each}"),
-    Line("evaluation batches", "ceil(D_eval G_eval / (B_eval W))", planning.evaluation_batches,
-         "ceil({D_eval} x {G_eval} / ({B_eval} x {processes}))"),
-    Line("share of evaluations", "evaluated / (evaluated + trained)", _evaluation_share,
-         "{evaluated} / ({evaluated} + {trained})"),
-    Line("steps between checkpoints", "a multiple of the rollout boundary", planning.save_every, "boundary every {boundary}"),
-)  # fmt: skip
+    Line(
+        "optimizer steps per epoch",
+        "ceil(N mu S / A)",
+        planning.steps_per_epoch,
+        "ceil({N} x {mu} x {S} / {A})",
+    ),
+    Line(
+        "total optimizer steps",
+        "max_steps, the budget's, or ceil(E U)",
+        planning.total_steps,
+        "{length}",
+    ),
+    Line(
+        "total rollouts, its own steps",
+        "total steps / steps per rollout",
+        lambda s: _rollouts(s),
+        "{total} / {each}",
+    ),
+    Line(
+        "evaluation batches",
+        "ceil(D_eval G_eval / (B_eval W))",
+        planning.evaluation_batches,
+        "ceil({D_eval} x {G_eval} / ({B_eval} x {processes}))",
+    ),
+    Line(
+        "share of evaluations",
+        "evaluated / (evaluated + trained)",
+        _evaluation_share,
+        "{evaluated} / ({evaluated} + {trained})",
+    ),
+    Line(
+        "steps between checkpoints",
+        "a multiple of the rollout boundary",
+        planning.save_every,
+        "boundary every {boundary}",
+    ),
+)
 
 
 def _kl(s: Setting) -> str:
@@ -93,22 +147,30 @@ def _kl(s: Setting) -> str:
     return " and ".join(f"{place}, {name} x {by:g}" for place, name, by in asked) or "none"
 
 
-COMPARED = (  # what tells recipes apart, apart from their sizes
+# what tells recipes apart, apart from their sizes
+COMPARED = (
     Line("learning rate", "at its peak", lambda s: f"{s.learning_rate:g}"),
     Line("loss", "in TRL's words", lambda s: s.loss_type),
     Line("KL", "place, estimator x coefficient", _kl),
 )
 SYMBOLS = (
-    "B per_device_train_batch_size, W processes (that hold different data), A gradient_accumulation_steps, "
-    "S steps_per_generation (micro-steps), G num_generations, mu num_iterations, D training prompts, P prompts per rollout, "
+    "B per_device_train_batch_size, W processes (that hold different data), A "
+    "gradient_accumulation_steps, "
+    "S steps_per_generation (micro-steps), G num_generations, mu num_iterations, D training "
+    "prompts, P prompts per rollout, "
     "N rollouts per epoch, E epochs, U steps per epoch"
 )
 
 
 def _rollout_differs(s: Setting) -> bool:
     """Return whether B W S is not the stated rollout, because something does not divide."""
-    micro_step, micro_steps = planning.completions_per_micro_step(s), planning.micro_steps_per_generation(s)
-    return micro_step is not None and micro_step * micro_steps != planning.completions_per_rollout(s)
+    micro_step, micro_steps = (
+        planning.completions_per_micro_step(s),
+        planning.micro_steps_per_generation(s),
+    )
+    return micro_step is not None and micro_step * micro_steps != planning.completions_per_rollout(
+        s
+    )
 
 
 def _step_differs(s: Setting) -> bool:
@@ -122,17 +184,21 @@ def _products_that_differ(s: Setting) -> Iterator[str]:
     if _rollout_differs(s):
         product = (planning.completions_per_micro_step(s) or 0) * n["S"]
         yield (
-            f"B W S = {n['B']} x {n['W']} x {n['S']} = {product:,} completions per rollout, where {n['rollout']:,} are set"
+            f"B W S = {n['B']} x {n['W']} x {n['S']} = {product:,} completions per rollout, "
+            f"where {n['rollout']:,} are set"
         )
     if _step_differs(s):
         product = planning.completions_per_step(s) or 0
         yield (
-            f"B W A = {n['B']} x {n['W']} x {n['A']} = {product:,} completions per optimizer step, where {n['step']:,} are set"
+            f"B W A = {n['B']} x {n['W']} x {n['A']} = {product:,} completions per optimizer "
+            f"step, where {n['step']:,} are set"
         )
 
 
 def _lines_as_set(s: Setting) -> dict[str, tuple[str, str]]:
-    """Return formula and numbers of the lines whose usual formula does not make the stated number."""
+    """Return formula and numbers of the lines whose usual formula does not make the stated
+    number.
+    """
     lines, prompts = {}, s.prompts_per_rollout is not None
     if _rollout_differs(s):
         lines["completions per rollout"] = ("as set", "{P} prompts x {G}" if prompts else "")
@@ -141,7 +207,10 @@ def _lines_as_set(s: Setting) -> dict[str, tuple[str, str]]:
         lines["of these on each process"] = ("of a step / W", "{step} / {W}")
         lines["prompts per optimizer step"] = ("as set", "{step} / {G}")
     if lines and prompts:
-        lines["optimizer steps per rollout"] = ("mu x prompts, rounded", "{mu} x {P} / {P_step}, rounded")
+        lines["optimizer steps per rollout"] = (
+            "mu x prompts, rounded",
+            "{mu} x {P} / {P_step}, rounded",
+        )
         lines["optimizer steps per epoch"] = ("N x steps per rollout", "")
     return lines
 
@@ -155,15 +224,22 @@ def _each(s: Setting) -> int | Fraction | None:
 
 def plan_table(items: Sequence[tuple[str, Setting]]) -> Table:
     """Return one column a recipe; for a single one also the formulas with its numbers."""
-    columns: list[Column] = ["", *((name or "value", {**RIGHT, **FOLD}) for name, _ in items), ("formula", FOLD)]
-    table = build_table(*columns, *([("with numbers", {**FOLD, "style": "dim"})] if len(items) == 1 else []))
+    columns: list[Column] = [
+        "",
+        *((name or "value", {**RIGHT, **FOLD}) for name, _ in items),
+        ("formula", FOLD),
+    ]
+    table = build_table(
+        *columns, *([("with numbers", {**FOLD, "style": "dim"})] if len(items) == 1 else [])
+    )
     as_set = _lines_as_set(items[0][1]) if len(items) == 1 else {}
     for line in LINES + COMPARED if len(items) > 1 else LINES:
         values = [_value(line, setting) for _, setting in items]
         if all(value is None for value in values):
             continue
         if line is DATA and all(_w(s) == s.processes for _, s in items):
-            continue  # nothing is shared
+            # nothing is shared
+            continue
         cells = ["?" if value is None else _text(value) for value in values]
         formula, template = as_set.get(line.name, (line.formula, line.numbers))
         numbers = [template.format_map(_Numbers(items[0][1]))] if len(items) == 1 else []
@@ -177,36 +253,55 @@ def notes(s: Setting) -> list[str]:
     short, exact = shortcut(s), planning.total_steps(s)
     if short is not None and exact is not None and short != exact and s.epochs is not None:
         lines.append(
-            f"The shortcut D G / (B W) x mu / A x E gives {float(short):,.1f} steps; in truth there are {exact:,}: whole "
+            f"The shortcut D G / (B W) x mu / A x E gives {float(short):,.1f} steps; in truth "
+            f"there are {exact:,}: whole "
             f"rollouts only, rounded up once an epoch."
         )
     if differ := list(_products_that_differ(s)):
-        lines.append(f"Sizes do not divide: {'; '.join(differ)}. The table has the numbers that are set.")
+        lines.append(
+            f"Sizes do not divide: {'; '.join(differ)}. The table has the numbers that are set."
+        )
     if s.framework.unit == "prompts" and planning.steps_per_rollout(s) > 1:
         lines.append(
-            f"{s.trainer}'s steps are rollouts: {s.key('max_steps')}, {s.key('save_steps')} and the warmup count rollouts of "
+            f"{s.trainer}'s steps are rollouts: {s.key('max_steps')}, {s.key('save_steps')} and "
+            "the warmup count rollouts of "
             f"{planning.steps_per_rollout(s)} optimizer steps each."
         )
     if s.processes is None:
-        lines.append("The number of training processes is unknown, and most numbers depend on it. Set --processes.")
+        lines.append(
+            "The number of training processes is unknown, and most numbers depend on it. Set "
+            "--processes."
+        )
     if s.train_prompts is None and s.epochs is not None and s.max_steps is None:
         lines.append(
-            "The number of training prompts is unknown, so epochs cannot be counted in steps. Set --dataset-size."
+            "The number of training prompts is unknown, so epochs cannot be counted in steps. "
+            "Set --dataset-size."
         )
     return lines
 
 
 def memory_assumptions(s: Setting) -> list[str]:
-    """Return the assumptions of a memory estimate for values that neither the recipe nor the command states."""
+    """Return the assumptions of a memory estimate for values that neither the recipe nor the
+    command states.
+    """
     lines = []
     if s.processes is None:
         lines.append("Assumed: 1 training process. Their number is not stated; set --processes.")
     if find_prompt(s) is None:
-        sizes = [memory.peak / GIB for tokens in PROMPTS if (memory := estimate(s.replace({"prompt_tokens": tokens})))]
+        sizes = [
+            memory.peak / GIB
+            for tokens in PROMPTS
+            if (memory := estimate(s.replace({"prompt_tokens": tokens})))
+        ]
         few, many = PROMPTS
-        ends = f" With {few} tokens the peak is {sizes[0]:.1f} GiB, with {many:,} {sizes[1]:.1f} GiB." if sizes else ""
+        ends = (
+            f" With {few} tokens the peak is {sizes[0]:.1f} GiB, with {many:,} {sizes[1]:.1f} GiB."
+            if sizes
+            else ""
+        )
         lines.append(
-            f"Assumed: prompts of {ASSUMED_PROMPT_TOKENS} tokens. Their length is not known before they are counted.{ends}"
+            f"Assumed: prompts of {ASSUMED_PROMPT_TOKENS} tokens. Their length is not known "
+            f"before they are counted.{ends}"
         )
     if s.use_vllm and s.gpu_memory_gib is None and s.vllm_mode == "colocate":
         lines.append("Not included: vLLM's share of the GPU, because no GPU is named. Set --gpu.")
@@ -214,11 +309,20 @@ def memory_assumptions(s: Setting) -> list[str]:
 
 
 def shortcut(s: Setting) -> Fraction | None:
-    """The steps by the ms-swift guide's formula, which ignores floor, ceil and S != A; None where something is unknown."""
+    """The steps by the ms-swift guide's formula, which ignores floor, ceil and S != A; None where
+    something is unknown.
+    """
     if s.processes is None or s.train_prompts is None or s.epochs is None or _step_differs(s):
         return None
-    per_pass = Fraction(s.train_prompts * s.num_generations, s.per_device_train_batch_size * (_w(s) or s.processes))
-    return per_pass * s.num_iterations / s.gradient_accumulation_steps * Fraction(s.epochs).limit_denominator(10**6)
+    per_pass = Fraction(
+        s.train_prompts * s.num_generations, s.per_device_train_batch_size * (_w(s) or s.processes)
+    )
+    return (
+        per_pass
+        * s.num_iterations
+        / s.gradient_accumulation_steps
+        * Fraction(s.epochs).limit_denominator(10**6)
+    )
 
 
 def _value(line: Line, s: Setting) -> Any:
@@ -232,7 +336,11 @@ def _value(line: Line, s: Setting) -> Any:
 def _rollouts(s: Setting) -> Fraction | None:
     """Return the length as EasyR1 and verl count it; None for others."""
     total, each = planning.total_steps(s), planning.steps_per_rollout(s)
-    return None if s.framework.unit != "prompts" or total is None or not each else Fraction(total) / Fraction(each)
+    return (
+        None
+        if s.framework.unit != "prompts" or total is None or not each
+        else Fraction(total) / Fraction(each)
+    )
 
 
 def _length(s: Setting) -> str:
@@ -253,19 +361,29 @@ def _text(value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 
-PHASES = {"load": "load", "generation": "generation", "sync": "weight sync", "scoring": "scoring", "backward": "backward",
-          "step": "optimizer step"}  # fmt: skip
-NAMES, NUMBERS = 16, 12  # columns
+PHASES = {
+    "load": "load",
+    "generation": "generation",
+    "sync": "weight sync",
+    "scoring": "scoring",
+    "backward": "backward",
+    "step": "optimizer step",
+}
+# columns
+NAMES, NUMBERS = 16, 12
 
 
 def memory_bars(memory: Memory, gpu_gib: float | None, width: int = 80, name: str = "") -> str:
-    """The phases of a rank as bars, on the scale of the GPU if it is known, and the parts of the peak."""
+    """The phases of a rank as bars, on the scale of the GPU if it is known, and the parts of the
+    peak.
+    """
     whole = max(gpu_gib or 0.0, memory.peak / GIB)
     room = max(min(width, 80) - NAMES - NUMBERS, 10)
     head = f"{name}: " if name else ""
     of = f" of {gpu_gib:g}" if gpu_gib else ""
     lines = [
-        f"{head}GPU memory a rank, estimated: {memory.peak / GIB:.1f}{of} GiB at the peak ({PHASES[memory.peak_phase]})",
+        f"{head}GPU memory a rank, estimated: {memory.peak / GIB:.1f}{of} GiB at the peak "
+        f"({PHASES[memory.peak_phase]})",
         f"between {memory.low / GIB:.1f} and {memory.high / GIB:.1f} GiB",
     ]
     for phase, label in PHASES.items():
@@ -274,8 +392,12 @@ def memory_bars(memory: Memory, gpu_gib: float | None, width: int = 80, name: st
         gib = memory.phases[phase] / GIB
         over = " over" if gpu_gib is not None and gib > gpu_gib else ""
         lines.append(f"{label:<{NAMES}}{'█' * round(room * gib / whole):<{room}}{gib:>6.1f}{over}")
-    parts = {name: size for name, size in memory.as_gib().items() if name != "peak" and size >= 0.05}
-    lines += wrap("in GiB: " + ", ".join(f"{name} {size:.1f}" for name, size in parts.items()), min(width, 80))
+    parts = {
+        name: size for name, size in memory.as_gib().items() if name != "peak" and size >= 0.05
+    }
+    lines += wrap(
+        "in GiB: " + ", ".join(f"{name} {size:.1f}" for name, size in parts.items()), min(width, 80)
+    )
     return "\n".join(lines)
 
 
@@ -289,7 +411,11 @@ def host_line(host: HostMemory | None) -> str:
     """Return the main memory of a node and what it is made of; empty if it is not known."""
     if host is None:
         return ""
-    shown = {name.replace("asleep", "sleeping vLLM"): gib for name, gib in host.as_gib().items() if name != "peak"}
+    shown = {
+        name.replace("asleep", "sleeping vLLM"): gib
+        for name, gib in host.as_gib().items()
+        if name != "peak"
+    }
     parts = ", ".join(f"{name} {gib:.0f}" for name, gib in shown.items() if gib >= 0.5)
     return f"Main memory of a node: about {host.peak / GIB:.0f} GiB ({parts})."
 
@@ -312,9 +438,14 @@ def gpu_table(fits: Sequence[tuple[str, Fit]]) -> Table:
     """Every GPU of the table: whether the setting fits, and how far each size can go."""
     text, number = {"no_wrap": True}, {**RIGHT, "no_wrap": True}
     table = build_table(
-        ("GPU", text), ("GiB", number), ("estimate", number), ("verdict", text),
-        ("micro batch", RIGHT), ("tokens", number), ("generations", number),
-    )  # fmt: skip
+        ("GPU", text),
+        ("GiB", number),
+        ("estimate", number),
+        ("verdict", text),
+        ("micro batch", RIGHT),
+        ("tokens", number),
+        ("generations", number),
+    )
     for name, fit in fits:
         sizes = (_text_memory(size) for size in (fit.batch, fit.completion, fit.generations))
         style = "dim" if fit.verdict == "does not fit" else ""

@@ -1,7 +1,7 @@
 """Rank the points of a sweep: first those confirmed on fresh seeds, then the others by value.
 
-And rank its parameters by their contrasts. If some trials are paused or were stopped early, all count as they were after the
-training that all have had.
+And rank its parameters by their contrasts. If some trials are paused or were stopped early, all
+count as they were after the training that all have had.
 """
 
 import math
@@ -19,13 +19,19 @@ from grposweep.search.sampling import Sampling, average
 from grposweep.search.space import Direction, read_space
 from grposweep.storage.completions import read_prompt_rewards
 
-FEWEST = 4  # trials with a value
-FATES = {"best": "best on fresh seeds", "tied": "tied with the best", "unfinished": "still in the race"}
+# trials with a value
+FEWEST = 4
+FATES = {
+    "best": "best on fresh seeds",
+    "tied": "tied with the best",
+    "unfinished": "still in the race",
+}
 
 
 @dataclass(frozen=True)
 class Gain:
-    """What training a point brought: its value against the same model before training, on the same prompts and seeds.
+    """What training a point brought: its value against the same model before training, on the same
+    prompts and seeds.
 
     ``half`` is half of the 95 % interval, None if unknown; ``source`` what it is over.
     """
@@ -43,8 +49,15 @@ class Gain:
     @property
     def text(self) -> str:
         """Return both values and their difference with its interval."""
-        half = " (interval unknown)" if self.half is None else f" ± {self.half:.4f} (95 % over {self.source})"
-        return f"{self.value:.4f} against {self.start:.4f} before training: {self.difference:+.4f}{half}"
+        half = (
+            " (interval unknown)"
+            if self.half is None
+            else f" ± {self.half:.4f} (95 % over {self.source})"
+        )
+        return (
+            f"{self.value:.4f} against {self.start:.4f} before training: "
+            f"{self.difference:+.4f}{half}"
+        )
 
 
 @dataclass(frozen=True)
@@ -57,20 +70,29 @@ class RankedPoint:
     trials: Sequence[TrialView]
     counted: Sequence[TrialView]
     fate: str = ""
-    among: int = 1  # points that the best was chosen from by the values that count
-    sign: int = 1  # makes larger values better
-    is_mixed: bool = False  # other points have read other contents of the user's files
+    # points that the best was chosen from by the values that count
+    among: int = 1
+    # makes larger values better
+    sign: int = 1
+    # other points have read other contents of the user's files
+    is_mixed: bool = False
 
     @property
     def first(self) -> TrialView:
-        """The trial whose model stands for the point: the one that others repeat on fresh seeds, or the best of them."""
+        """The trial whose model stands for the point: the one that others repeat on fresh seeds, or
+        the best of them.
+        """
         if self.fate or any(trial.is_replicate for trial in self.trials):
             return self.trials[0]
-        return min(self.counted, key=lambda trial: (-self.sign * (trial.objective or 0.0), trial.number))
+        return min(
+            self.counted, key=lambda trial: (-self.sign * (trial.objective or 0.0), trial.number)
+        )
 
     @cached_property
     def seeds(self) -> list[TrialView]:
-        """One trial of each seed that counts: the latest, because repeats of one seed are no further evidence."""
+        """One trial of each seed that counts: the latest, because repeats of one seed are no
+        further evidence.
+        """
         return list({trial.seed: trial for trial in self.counted}.values())
 
     @cached_property
@@ -90,7 +112,9 @@ class RankedPoint:
 
     @property
     def own(self) -> "RankedPoint":
-        """The point as a row of a table: its 95 % interval is of this point alone, and no claim that it is the best."""
+        """The point as a row of a table: its 95 % interval is of this point alone, and no claim
+        that it is the best.
+        """
         return replace(self, among=1)
 
     @cached_property
@@ -100,9 +124,15 @@ class RankedPoint:
         return self._half(self.values, average(samplings) if len(samplings) > 1 else samplings[0])
 
     def _half(self, values: Sequence[float], sampling: Sampling) -> float | None:
-        """Return half of the interval that holds for the best of all points together (Bonferroni)."""
+        """Return half of the interval that holds for the best of all points together
+        (Bonferroni).
+        """
         chance = CHANCE / self.among
-        return finite_or_none(estimate(values, chance, sampling).margin) if len(values) > 1 else sampling.margin(chance)
+        return (
+            finite_or_none(estimate(values, chance, sampling).margin)
+            if len(values) > 1
+            else sampling.margin(chance)
+        )
 
     @property
     def over(self) -> str:
@@ -129,33 +159,51 @@ class RankedPoint:
 
     @property
     def text(self) -> str:
-        """The mean with its 95 % interval, what that is over, and the gain over the value before training."""
-        interval = " (interval unknown)" if self.half is None else f" ± {self.half:.4f} (95 % over {self.over})"
-        gain = "" if self.gain is None else f", {self.gain.difference:+.4f} from {self.gain.start:.4f}"
-        mixed = "; other trials read other contents of reward or data files" if self.is_mixed else ""
+        """The mean with its 95 % interval, what that is over, and the gain over the value before
+        training.
+        """
+        interval = (
+            " (interval unknown)"
+            if self.half is None
+            else f" ± {self.half:.4f} (95 % over {self.over})"
+        )
+        gain = (
+            "" if self.gain is None else f", {self.gain.difference:+.4f} from {self.gain.start:.4f}"
+        )
+        mixed = (
+            "; other trials read other contents of reward or data files" if self.is_mixed else ""
+        )
         return f"{self.value:.4f}{interval}{gain}{mixed}"
 
     @property
     def gain(self) -> Gain | None:
-        """The gain of the trials that count, each against its own start; None if one has no start."""
+        """The gain of the trials that count, each against its own start; None if one has no
+        start.
+        """
         starts = [trial.start for trial in self.seeds if trial.start is not None]
         if len(starts) < len(self.seeds):
             return None
         sampled = average([trial.sampling for trial in self.seeds])
         before = average([trial.start_sampling for trial in self.seeds])
-        half = self._half([v - start for v, start in zip(self.values, starts, strict=True)], sampled.minus(before))
+        half = self._half(
+            [v - start for v, start in zip(self.values, starts, strict=True)], sampled.minus(before)
+        )
         return Gain(self.value, math.fsum(starts) / len(starts), half, self.over)
 
 
-def rank_points(trials: Iterable[TrialView], direction: Direction, ranking: Ranking | None = None) -> list[RankedPoint]:
+def rank_points(
+    trials: Iterable[TrialView], direction: Direction, ranking: Ranking | None = None
+) -> list[RankedPoint]:
     """Return all points with a finished trial, best first; of two equal ones the earlier first.
 
-    With a ``ranking`` on fresh seeds only these seeds count, and its points come first in its order.
+    With a ``ranking`` on fresh seeds only these seeds count, and its points come first in its
+    order.
     """
     sign = sign_of(direction)
     points: dict[Hashable, list[TrialView]] = {}
     for trial in trials:
-        if trial.objective is not None:  # repeats with other files are another point; fresh seeds follow their leader
+        # repeats with other files are another point; fresh seeds follow their leader
+        if trial.objective is not None:
             files = "" if ranking else trial.files
             points.setdefault((_without_seed(trial.point), files), []).append(trial)
     places = ranking.places if ranking else {}
@@ -168,19 +216,27 @@ def rank_points(trials: Iterable[TrialView], direction: Direction, ranking: Rank
         fate = places.get(group[0].number, (0, ""))[1]
         ranked.append(RankedPoint(group, counted, FATES.get(fate, fate), among, sign, is_mixed))
     last = len(places)
-    return sorted(ranked, key=lambda p: (places.get(p.first.number, (last, ""))[0], -sign * p.value, p.first.number))
+    return sorted(
+        ranked,
+        key=lambda p: (places.get(p.first.number, (last, ""))[0], -sign * p.value, p.first.number),
+    )
 
 
 def replication_ranking(
     trials: Iterable[TrialView], direction: Direction, replication: Replication | None
 ) -> Ranking | None:
-    """Return the ranking of the search's points on the seeds of their replicates; None without replication."""
+    """Return the ranking of the search's points on the seeds of their replicates; None without
+    replication.
+    """
     if replication is None:
         return None
     sign, ended = sign_of(direction), [trial for trial in trials if trial.state.is_over]
     results = [None if trial.objective is None else sign * trial.objective for trial in ended]
     return replication.ranking(
-        [EndedTrial(t.number, value, t.attributes, t.sampling) for t, value in zip(ended, results, strict=True)]
+        [
+            EndedTrial(t.number, value, t.attributes, t.sampling)
+            for t, value in zip(ended, results, strict=True)
+        ]
     )
 
 
@@ -192,8 +248,8 @@ def _without_seed(point: Mapping[str, Any]) -> Hashable:
 class Importance:
     """The contrasts of the parameters, the clearest first.
 
-    ``trials`` is the number of trials that count, and ``unfinished`` how many of them have not finished. With some, all count as
-    they were after ``share`` of their training.
+    ``trials`` is the number of trials that count, and ``unfinished`` how many of them have not
+    finished. With some, all count as they were after ``share`` of their training.
     """
 
     contrasts: Sequence[Contrast] = ()
@@ -203,18 +259,24 @@ class Importance:
 
 
 def find_importance(
-    trials: Sequence[TrialView], space: Sequence[Mapping[str, Any]], direction: Direction, metric: str
+    trials: Sequence[TrialView],
+    space: Sequence[Mapping[str, Any]],
+    direction: Direction,
+    metric: str,
 ) -> Importance:
     """Return what decides about the objective, by the trials of a search (without replicates)."""
     try:
         parameters = {known.name: known for known in read_space(space).parameters}
-    except (KeyError, TypeError, AttributeError):  # a damaged sweep.yaml
+    except (KeyError, TypeError, AttributeError):
+        # a damaged sweep.yaml
         return Importance()
     inside = [trial for trial in trials if set(trial.point) <= set(parameters)]
     finished = [trial for trial in inside if trial.objective is not None]
     unfinished = [trial for trial in inside if trial.reached is not None]
     # a collapsed training has ended as it is; a paused one had less training than the others
-    shares_reached = [_share_reached(trial, metric) for trial in unfinished if trial.result.failure is None]
+    shares_reached = [
+        _share_reached(trial, metric) for trial in unfinished if trial.result.failure is None
+    ]
     share = min((reached for reached in shares_reached if reached is not None), default=None)
     known = [_measured(trial, metric, share) for trial in (*finished, *unfinished)]
     maximize = direction == "maximize"
@@ -223,7 +285,9 @@ def find_importance(
 
 
 def _share_reached(trial: TrialView, metric: str) -> float | None:
-    """Return the share of its training after which a trial was evaluated last; None if its length is unknown."""
+    """Return the share of its training after which a trial was evaluated last; None if its length
+    is unknown.
+    """
     curve = trial.curve(metric) if trial.total else []
     return min(curve[-1].step / trial.total, 1.0) if curve else None
 
@@ -236,6 +300,8 @@ def _measured(trial: TrialView, metric: str, share: float | None) -> Measured:
         if before:
             rewards = read_prompt_rewards(trial.path, [before[-1].step])
             return Measured(
-                dict(trial.point), before[-1].value, Sampling(before[-1].error, rewards.by_family, rewards.prompts)
+                dict(trial.point),
+                before[-1].value,
+                Sampling(before[-1].error, rewards.by_family, rewards.prompts),
             )
     return Measured(dict(trial.point), trial.value or 0.0, trial.sampling)

@@ -16,22 +16,38 @@ from grposweep.storage.records import read_metrics
 REPEATS = ("role", "seed", "of")
 
 AFTER = (
-    "rank", "ranked_by", "objective_se", "start", "step", "completions", "seconds", "gpu_hours", "files", "failure",
-)  # fmt: skip
+    "rank",
+    "ranked_by",
+    "objective_se",
+    "start",
+    "step",
+    "completions",
+    "seconds",
+    "gpu_hours",
+    "files",
+    "failure",
+)
 
 
 def render_rows(view: SweepView, form: str, chosen: Sequence[str] = ()) -> str:
     """Return all trials as ``csv`` (with a header) or ``json`` (a list of objects).
 
-    ``chosen`` are the columns, a parameter's also by the last part of its name; without them all. Raises UserError for a column
-    that there is not.
+    ``chosen`` are the columns, a parameter's also by the last part of its name; without them all.
+    Raises UserError for a column that there is not.
     """
     rows = trial_rows(view)
-    known = list(rows[0]) if rows else ["trial", "folder", "state", *REPEATS, *view.parameters, "objective", *AFTER]
+    known = (
+        list(rows[0])
+        if rows
+        else ["trial", "folder", "state", *REPEATS, *view.parameters, "objective", *AFTER]
+    )
     chosen = [_whole_name(name, known) for name in chosen]
     if unknown := [name for name in chosen if name not in known]:
         near = get_close_matches(unknown[0], known, n=3) or known[:12]
-        raise UserError(f"--columns {','.join(unknown)}: there is no such column. Set some of {', '.join(near)}.")
+        raise UserError(
+            f"--columns {','.join(unknown)}: there is no such column. Set some of "
+            f"{', '.join(near)}."
+        )
     rows = [{name: row[name] for name in chosen or known} for row in rows]
     return json.dumps(rows, indent=1) + "\n" if form == "json" else _csv(rows, chosen or known)
 
@@ -51,7 +67,8 @@ def _csv(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> str:
 
 
 def trial_rows(view: SweepView) -> list[dict[str, Any]]:
-    """Return one row per trial: its columns, then the last value of each metric that any trial has, by name.
+    """Return one row per trial: its columns, then the last value of each metric that any trial has,
+    by name.
 
     A metric that has the name of a column is left out; it is in the history.
     """
@@ -66,39 +83,59 @@ def trial_rows(view: SweepView) -> list[dict[str, Any]]:
 
 
 def build_row(view: SweepView, trial: TrialView, files: str | None = None) -> dict[str, Any]:
-    """Return one trial's columns; None (empty in CSV) for a missing value, such as an inactive parameter.
+    """Return one trial's columns; None (empty in CSV) for a missing value, such as an inactive
+    parameter.
 
     A trial on a fresh seed repeats the trial ``of``.
 
-    ``files`` numbers the contents of reward and data files that it read; trials with different numbers are not to be compared.
-    ``rank`` and ``ranked_by`` are the place and the value of the trial's point: its mean on fresh seeds if it ran on some.
+    ``files`` numbers the contents of reward and data files that it read; trials with different
+    numbers are not to be compared. ``rank`` and ``ranked_by`` are the place and the value of the
+    trial's point: its mean on fresh seeds if it ran on some.
     """
     rank, point = view.places.get(trial.number, (None, None))
     return {
-        "trial": trial.number, "folder": trial.name, "state": str(trial.state), "role": trial.role,
-        "seed": trial.seed or view.baseline.get("seed"), "of": trial.attributes.get("of"),
+        "trial": trial.number,
+        "folder": trial.name,
+        "state": str(trial.state),
+        "role": trial.role,
+        "seed": trial.seed or view.baseline.get("seed"),
+        "of": trial.attributes.get("of"),
         **{name: trial.point.get(name) for name in view.parameters},
         "objective": trial.objective,
-        "rank": rank, "ranked_by": point and point.value,
-        "objective_se": trial.error, "start": trial.start, "step": trial.step, "completions": trial.result.completions,
-        "seconds": round(trial.seconds, 3), "gpu_hours": round(trial.gpu_hours, 6),
-        "files": files or contents_read(view)[trial.number], "failure": trial.reason or None,
-    }  # fmt: skip
+        "rank": rank,
+        "ranked_by": point and point.value,
+        "objective_se": trial.error,
+        "start": trial.start,
+        "step": trial.step,
+        "completions": trial.result.completions,
+        "seconds": round(trial.seconds, 3),
+        "gpu_hours": round(trial.gpu_hours, 6),
+        "files": files or contents_read(view)[trial.number],
+        "failure": trial.reason or None,
+    }
 
 
 HISTORY = ("trial", "step", "completions", "metric", "value")
 
 
 def history_rows(view: SweepView) -> Iterator[dict[str, Any]]:
-    """Yield every value of every metric of every trial: after ``step`` optimizer steps and ``completions`` generated."""
+    """Yield every value of every metric of every trial: after ``step`` optimizer steps and
+    ``completions`` generated.
+    """
     for trial in view.trials:
         for row in read_metrics(trial.path):
-            place = {"trial": trial.number, "step": row.step, "completions": row.line.get("completions")}
+            place = {
+                "trial": trial.number,
+                "step": row.step,
+                "completions": row.line.get("completions"),
+            }
             for name, value in row.metrics().items():
                 yield {**place, "metric": name, "value": value}
 
 
 def render_history(view: SweepView, form: str) -> str:
-    """Return all metrics of all trials in long format, one row per value, as ``csv`` or ``json``."""
+    """Return all metrics of all trials in long format, one row per value, as ``csv`` or
+    ``json``.
+    """
     rows = list(history_rows(view))
     return json.dumps(rows) + "\n" if form == "json" else _csv(rows, HISTORY)

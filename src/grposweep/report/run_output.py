@@ -1,4 +1,6 @@
-"""Print a running sweep: the live display, a line for each ended trial, and the summary at the end."""
+"""Print a running sweep: the live display, a line for each ended trial, and the summary at the
+end.
+"""
 
 import shlex
 import time
@@ -25,7 +27,8 @@ from grposweep.search.replication import CHANCE, Estimate, on_fresh_seeds
 from grposweep.storage import paths
 
 HOW_TO_RETRY = (
-    "correct the cause and give the same command again: it retries trials whose files, configuration or environment changed; "
+    "correct the cause and give the same command again: it retries trials whose files, "
+    "configuration or environment changed; "
     "'grposweep retry' retries them as they are"
 )
 
@@ -35,7 +38,11 @@ class LiveDisplay:
 
     def __init__(self, console: Console) -> None:
         self._console = console
-        self._live = Live(console=console, refresh_per_second=4, transient=True) if redraws(console) else None
+        self._live = (
+            Live(console=console, refresh_per_second=4, transient=True)
+            if redraws(console)
+            else None
+        )
         self._since = time.monotonic()
 
     def __enter__(self) -> "LiveDisplay":
@@ -68,9 +75,15 @@ def live_screen(view: SweepView, elapsed: float, notice: str = "") -> Group:
     rows = Table.grid(padding=(0, 2))
     for trial in active:
         waits = view.progress.waiting.get(str(trial.number), "")
-        rows.add_row(f"trial {trial.number}", *_progress(trial, waits), Text(short(trial.point), "dim"))
+        rows.add_row(
+            f"trial {trial.number}", *_progress(trial, waits), Text(short(trial.point), "dim")
+        )
     best = view.best_point
-    best_text = "" if best is None else f"{best.brief} (trial {best.first.number}: {short(best.first.point)})"
+    best_text = (
+        ""
+        if best is None
+        else f"{best.brief} (trial {best.first.number}: {short(best.first.point)})"
+    )
     parts: list[RenderableType] = [
         _head(view, active, elapsed),
         Text(f"best so far: {best_text}" if best_text else "no trial has finished yet"),
@@ -96,16 +109,28 @@ def _head(view: SweepView, active: list[TrialView], elapsed: float) -> Table:
 
 
 def _under_way(view: SweepView, active: list[TrialView]) -> Iterator[str]:
-    waiting, paused = sum(str(trial.number) in view.progress.waiting for trial in active), view.count(State.PAUSED)
+    waiting, paused = (
+        sum(str(trial.number) in view.progress.waiting for trial in active),
+        view.count(State.PAUSED),
+    )
     yield f"{len(active) - waiting} running"
-    yield from (f"{number} {state}" for state, number in (("waiting", waiting), ("paused", paused)) if number)
+    yield from (
+        f"{number} {state}"
+        for state, number in (("waiting", waiting), ("paused", paused))
+        if number
+    )
 
 
 def _progress(trial: TrialView, waits: str) -> tuple[RenderableType, str, str]:
-    """Return a bar, its numbers and the last reward. A waiting trial has a step only from an earlier attempt."""
+    """Return a bar, its numbers and the last reward. A waiting trial has a step only from an
+    earlier attempt.
+    """
     if waits:
         return Text(waits, "yellow"), f"{trial.step}/{trial.total}" if trial.step else "", ""
-    bar, reward = ProgressBar(total=max(trial.total, 1), completed=trial.step, width=20), trial.last_value("reward")
+    bar, reward = (
+        ProgressBar(total=max(trial.total, 1), completed=trial.step, width=20),
+        trial.last_value("reward"),
+    )
     return bar, f"{trial.step}/{trial.total}", "" if reward is None else f"reward {reward:.3f}"
 
 
@@ -113,20 +138,28 @@ def _progress(trial: TrialView, waits: str) -> tuple[RenderableType, str, str]:
 class RunEnd:
     """What only the controller knows about the end of its run."""
 
-    halted: str = ""  # why it stopped by itself
-    is_spent: bool = False  # the hours of the budget ended it
-    left_out: int = 0  # points that are too large for a GPU's memory,
-    left_out_by: int = 0  # and a trial that showed it
-    budget: str = ""  # search.budget or what was spent, if that is more; empty without one
-    effort: float = 1.0  # the share of the cost of finishing every trial that may be spent
-    exhausted: bool = False  # no valid point is left
-    reasons: Mapping[str, int] = field(
-        default_factory=dict
-    )  # printed failures (`failure_words`), with the first trial of each
+    # why it stopped by itself
+    halted: str = ""
+    # the hours of the budget ended it
+    is_spent: bool = False
+    # points that are too large for a GPU's memory,
+    left_out: int = 0
+    # and a trial that showed it
+    left_out_by: int = 0
+    # search.budget or what was spent, if that is more; empty without one
+    budget: str = ""
+    # the share of the cost of finishing every trial that may be spent
+    effort: float = 1.0
+    # no valid point is left
+    exhausted: bool = False
+    # printed failures (`failure_words`), with the first trial of each
+    reasons: Mapping[str, int] = field(default_factory=dict)
 
 
 def trial_line(trial: TrialView, metric: str, alike: int | None = None) -> str:
-    """Return one line for a trial that ended. ``alike``: an earlier trial that failed for the same reason."""
+    """Return one line for a trial that ended. ``alike``: an earlier trial that failed for the same
+    reason.
+    """
     names = short_names(trial.point)
     point = " ".join(f"{names[name]}={label_text(label)}" for name, label in trial.point.items())
     if trial.state is State.PRUNED:
@@ -156,13 +189,20 @@ def print_results(console: Console, view: SweepView, end: RunEnd) -> None:
     _print_importance(console, view)
     failed = [trial for trial in view.searched if outcome(trial) == "failed"]
     if failed:
-        console.print(f"{len(failed)} failed: {name_trials([trial.number for trial in failed])}", style="yellow")
+        console.print(
+            f"{len(failed)} failed: {name_trials([trial.number for trial in failed])}",
+            style="yellow",
+        )
+        # not printed above
         for line in group_failures(
             trial for trial in failed if trial.failure_words not in end.reasons
-        ):  # not printed above
+        ):
             console.print(line, soft_wrap=True)
         console.print(HOW_TO_RETRY, soft_wrap=True)
-    notes = [early_stopping_note(view, end.effort), "" if end.is_spent else continue_note(view, end.budget)]
+    notes = [
+        early_stopping_note(view, end.effort),
+        "" if end.is_spent else continue_note(view, end.budget),
+    ]
     for text in filter(None, notes):
         console.print(text, soft_wrap=True)
     console.print(f"spent: {view.spent_text}")
@@ -184,7 +224,8 @@ def _winner(view: SweepView) -> Iterator[str]:
     if point is None:
         return
     best = point.first
-    is_chosen = not (view.compares or find_no_winner(view))  # a comparison gives each value its own verdict
+    # a comparison gives each value its own verdict
+    is_chosen = not (view.compares or find_no_winner(view))
     name = "best" if is_chosen else "first in rank" if len(view.leaderboard) > 1 else "result"
     yield f"{name}: trial {best.number}, {point.gain.text if point.gain else point.brief}"
     if best.at_best:
@@ -194,66 +235,114 @@ def _winner(view: SweepView) -> Iterator[str]:
 
 
 def replication_note(view: SweepView) -> list[str]:
-    """Return the result on fresh seeds in sentences; empty without replicates, and where nothing was chosen."""
+    """Return the result on fresh seeds in sentences; empty without replicates, and where nothing
+    was chosen.
+    """
     ranking = None if view.compares else view.replication
     if ranking is None or not (ranking.alive or ranking.out):
         return []
     if ranking.wanted:
-        return [f"the leaders have not been told apart on fresh seeds yet: {len(ranking.wanted)} replicates to go"]
+        return [
+            f"the leaders have not been told apart on fresh seeds yet: {len(ranking.wanted)} "
+            "replicates to go"
+        ]
     if ranking.winner is None:
-        return ["no leader finished on all fresh seeds, so the best trial of the search is shown unconfirmed"]
+        return [
+            "no leader finished on all fresh seeds, so the best trial of the search is shown "
+            "unconfirmed"
+        ]
     estimate = on_fresh_seeds(ranking.winner)
-    text = f"on {estimate.count} fresh seeds: trial {ranking.winner.number}, {estimate} (95 %)" if estimate else ""
+    text = (
+        f"on {estimate.count} fresh seeds: trial {ranking.winner.number}, {estimate} (95 %)"
+        if estimate
+        else ""
+    )
     tied = ", ".join(str(candidate.number) for candidate in ranking.tied)
     plural = "s" * (len(ranking.tied) > 1)
-    return [text, f"statistically tied with it: trial{plural} {tied}" if tied else "no other is tied with it"]
+    return [
+        text,
+        f"statistically tied with it: trial{plural} {tied}" if tied else "no other is tied with it",
+    ]
 
 
 def early_stopping_note(view: SweepView, effort: float = 1.0) -> str:
-    """Return how many trials finished and what was spent; empty if every trial was to finish, and did or failed."""
+    """Return how many trials finished and what was spent; empty if every trial was to finish, and
+    did or failed.
+    """
     outcomes = Counter(map(outcome, view.searched))
-    if len(view.searched) < 2 or (effort >= 1 and not outcomes["paused"] and not outcomes["stopped early"]):
+    if len(view.searched) < 2 or (
+        effort >= 1 and not outcomes["paused"] and not outcomes["stopped early"]
+    ):
         return ""
     kinds = ("finished", "paused", "stopped early", "failed", "unfinished")
     counts = ", ".join(f"{outcomes[name]} {name}" for name in kinds if outcomes[name])
-    guarded = [trial for trial in view.searched if trial.state is State.PRUNED and trial.result.failure is not None]
+    guarded = [
+        trial
+        for trial in view.searched
+        if trial.state is State.PRUNED and trial.result.failure is not None
+    ]
     flat = sum(trial.result.guard == "no_variance" for trial in guarded)
     broke = "".join(
         f", {number} of them because {'its' if number == 1 else 'their'} {why}"
-        for number, why in ((len(guarded) - flat, "training had collapsed"), (flat, "rewards never differed"))
+        for number, why in (
+            (len(guarded) - flat, "training had collapsed"),
+            (flat, "rewards never differed"),
+        )
         if number
     )
     share = _spent_share(view)
-    spent = "" if share is None else f": {share:.0%} of the completions that finishing every trial takes"
+    spent = (
+        ""
+        if share is None
+        else f": {share:.0%} of the completions that finishing every trial takes"
+    )
     return f"{counts}{broke}{spent}"
 
 
 def continue_note(view: SweepView, budget: str = "") -> str:
-    """Return the command and the cost of continuing the paused trials; empty if none stays paused."""
+    """Return the command and the cost of continuing the paused trials; empty if none stays
+    paused.
+    """
     if not (resting := view.resting):
         return ""
     hours = [t.gpu_hours * (t.total - t.step) / t.step for t in resting if t.step and t.total]
     cost = f"about {sum(hours):.2g} {view.hours_unit} finish" if hours else "to finish"
-    change = f"a larger search.budget than {budget}, which starts further trials too" if budget else "search.effort=1"
+    change = (
+        f"a larger search.budget than {budget}, which starts further trials too"
+        if budget
+        else "search.effort=1"
+    )
     return f"{cost} the {count(len(resting), 'paused trial')}: run the same command with {change}"
 
 
 def model_line(view: SweepView, trial: TrialView | None) -> str:
-    """Return where the winner's model is, or how to train it again if it was deleted; empty if none is kept.
+    """Return where the winner's model is, or how to train it again if it was deleted; empty if none
+    is kept.
 
     Of the fake trainer, which keeps none unless asked to, it says that nothing was trained.
 
-    With ``trainer.keep=best`` a model is deleted once another trial leads. Fresh seeds may then choose the earlier one.
+    With ``trainer.keep=best`` a model is deleted once another trial leads. Fresh seeds may then
+    choose the earlier one.
     """
     if trial is None:
         return ""
-    for known in (trial, *(other for other in view.trials if other.attributes.get("of") == trial.number)):
+    for known in (
+        trial,
+        *(other for other in view.trials if other.attributes.get("of") == trial.number),
+    ):
         if (model := known.path / paths.MODEL).is_dir():
-            kept = len(list(model.glob("checkpoint-*")))  # of a program of the user's own; ours are elsewhere
+            # of a program of the user's own; ours are elsewhere
+            kept = len(list(model.glob("checkpoint-*")))
             more = (
-                f", with {count(kept, 'checkpoint')}: save_total_limit=1 in your script keeps one" if kept > 1 else ""
+                f", with {count(kept, 'checkpoint')}: save_total_limit=1 in your script keeps one"
+                if kept > 1
+                else ""
             )
-            return f"its model is in {model}" + ("" if known is trial else f" (trained on seed {known.seed})") + more
+            return (
+                f"its model is in {model}"
+                + ("" if known is trial else f" (trained on seed {known.seed})")
+                + more
+            )
     if view.is_fake:
         return "fake trainer: these numbers are made up, and nothing was trained"
     from grposweep.registries import runs_trl
@@ -267,11 +356,15 @@ def model_line(view: SweepView, trial: TrialView | None) -> str:
     ):
         return ""
     again = f"grposweep rerun {shlex.quote(str(trial.path))}"
-    return f"its model is gone (trainer.keep=best keeps the leading trial's). Train it again: {again}"
+    return (
+        f"its model is gone (trainer.keep=best keeps the leading trial's). Train it again: {again}"
+    )
 
 
 def longer_line(view: SweepView, trial: TrialView | None) -> str:
-    """Return the command that trains the winner longer, or how to keep the checkpoint that it needs; empty if neither works."""
+    """Return the command that trains the winner longer, or how to keep the checkpoint that it
+    needs; empty if neither works.
+    """
     from grposweep.registries import runs_trl
 
     trainer = view.baseline.get("trainer")
@@ -280,13 +373,23 @@ def longer_line(view: SweepView, trial: TrialView | None) -> str:
     checkpoints = trial.path / paths.CHECKPOINTS
     if trial.total and (checkpoints / f"checkpoint-{trial.total}").is_dir():
         length = f"schedule.max_steps={2 * trial.total}"
-        return f"to train it longer: grposweep continue {shlex.quote(view.name)} {trial.number} {length}"
-    return "it cannot be trained longer, because its last checkpoint is not kept: trainer.keep=best_checkpoint keeps it"
+        return (
+            f"to train it longer: grposweep continue {shlex.quote(view.name)} {trial.number} "
+            f"{length}"
+        )
+    return (
+        "it cannot be trained longer, because its last checkpoint is not kept: "
+        "trainer.keep=best_checkpoint keeps it"
+    )
 
 
 def _spent_share(view: SweepView) -> float | None:
-    """Return the completions generated as a share of those that finishing every started trial of the search takes."""
-    pairs = ((t.result.completions, as_number(t.plan.get("total_completions"))) for t in view.searched)
+    """Return the completions generated as a share of those that finishing every started trial of
+    the search takes.
+    """
+    pairs = (
+        (t.result.completions, as_number(t.plan.get("total_completions"))) for t in view.searched
+    )
     known = [(done or 0.0, total) for done, total in pairs if total]
     whole = sum(total for _, total in known)
     return sum(min(done, total) for done, total in known) / whole if whole else None
@@ -321,14 +424,21 @@ def write_effects(view: SweepView) -> None:
         return
     content = {
         "metric": view.metric,
-        "confidence": 1 - CHANCE,  # of all the effects' intervals together
+        # of all the effects' intervals together
+        "confidence": 1 - CHANCE,
         "baseline": {"trial": comparison.baseline, "worth": _interval(comparison.estimate)},
         "effects": [
-            {"parameter": e.parameter, "value": e.label, "trial": e.trial, "worth": _interval(e.estimate),
-             "effect": _interval(e.effect), "verdict": e.verdict}
+            {
+                "parameter": e.parameter,
+                "value": e.label,
+                "trial": e.trial,
+                "worth": _interval(e.estimate),
+                "effect": _interval(e.effect),
+                "verdict": e.verdict,
+            }
             for e in comparison.effects
         ],
-    }  # fmt: skip
+    }
     write_json(view.path / paths.EFFECTS, content)
 
 

@@ -1,4 +1,6 @@
-"""Print the summary before a sweep starts: invalid points, number of trials, warnings, and disk space."""
+"""Print the summary before a sweep starts: invalid points, number of trials, warnings, and disk
+space.
+"""
 
 import os
 import shutil
@@ -28,8 +30,10 @@ from grposweep.search.evaluate import SpaceValidity
 from grposweep.search.validity import DISK
 from grposweep.trial_plan import known_part
 
-BYTES_TRAINED = 12  # of a checkpointed parameter: float32 weight and AdamW's two moments
-LOG_BYTES = 2_000_000  # metrics, logs and tracker files of a trial, generously
+# of a checkpointed parameter: float32 weight and AdamW's two moments
+BYTES_TRAINED = 12
+# metrics, logs and tracker files of a trial, generously
+LOG_BYTES = 2_000_000
 SHOWN_WARNINGS = 5
 
 
@@ -42,7 +46,10 @@ def print_invalid(console: Console, validity: SpaceValidity) -> None:
 def _invalid_points(validity: SpaceValidity, code: str, number: int) -> InvalidPoints:
     verdict = validity.first(code)
     problem, fixes = next((p, fixes) for p, fixes in verdict.fixes() if p.code == code)
-    point, changes = validity.validator.space.finite_part(verdict.point), [str(fix) for fix in fixes]
+    point, changes = (
+        validity.validator.space.finite_part(verdict.point),
+        [str(fix) for fix in fixes],
+    )
     return InvalidPoints(code, number, point, problem.message, changes or [problem.broken.instead])
 
 
@@ -50,12 +57,18 @@ def invalid_table(rows: Iterable[InvalidPoints], invalid: int, total: int) -> Ta
     """Return the invalid points by rule as a table."""
     wide = {"ratio": 1, **FOLD}
     columns = (("rule", {"no_wrap": True}), ("why (at one point)", wide), ("valid changes", wide))
-    table = build_table(*columns, show_lines=True, title=f"{invalid} of {total} points invalid: they are not started")
+    table = build_table(
+        *columns,
+        show_lines=True,
+        title=f"{invalid} of {total} points invalid: they are not started",
+    )
     for row in rows:
         why = Text(row.message)
         if row.point:
             why.append(f"\n({short(row.point)})", style="dim")
-        table.add_row(f"{row.code}\n{count(row.count, 'point')}", why, Text("\nor ".join(row.fixes)))
+        table.add_row(
+            f"{row.code}\n{count(row.count, 'point')}", why, Text("\nor ".join(row.fixes))
+        )
     return table
 
 
@@ -63,17 +76,25 @@ def invalid_table(rows: Iterable[InvalidPoints], invalid: int, total: int) -> Ta
 class SpaceSummary:
     """The size of a sweep that is about to start."""
 
-    trials: int  # of the search
-    replicates: int  # on fresh seeds, at most
-    recorded: int  # ended under earlier controllers
+    # of the search
+    trials: int
+    # on fresh seeds, at most
+    replicates: int
+    # ended under earlier controllers
+    recorded: int
     at_once: int
-    sampler: str  # empty for a single run
-    is_local: bool  # trials share the CPU cores of this machine
+    # empty for a single run
+    sampler: str
+    # trials share the CPU cores of this machine
+    is_local: bool
     # Trials are launched, for the first time: a sweep that continues waits for a full disk.
     is_new: bool = False
-    plan: str = ""  # what search.budget is for; empty without one
-    effort: float = 1.0  # below 1 trials are paused, with a checkpoint each
-    settings: Sequence[Setting] = ()  # of the first points
+    # what search.budget is for; empty without one
+    plan: str = ""
+    # below 1 trials are paused, with a checkpoint each
+    effort: float = 1.0
+    # of the first points
+    settings: Sequence[Setting] = ()
 
     @property
     def left(self) -> int:
@@ -89,7 +110,8 @@ def print_space_summary(
     prepared: Mapping[str, Any],
     folder: Path,
 ) -> None:
-    """Print the number and length of trials, warnings of the rules (each once), ignored rules, and disk and CPU use.
+    """Print the number and length of trials, warnings of the rules (each once), ignored rules, and
+    disk and CPU use.
 
     Raises UserError if the disk is too small for a new sweep.
     """
@@ -98,7 +120,9 @@ def print_space_summary(
         console.print(f"each trial: {length}")
     if fewer := _held_out(base, prepared):
         console.print(fewer, soft_wrap=True)
-    for note in dict.fromkeys(note for entry in prepared.values() for note in entry.get("notes", ())):
+    for note in dict.fromkeys(
+        note for entry in prepared.values() for note in entry.get("notes", ())
+    ):
         console.print(note, style="yellow", soft_wrap=True, markup=False)
     if summary.plan:
         console.print(summary.plan, soft_wrap=True)
@@ -117,7 +141,8 @@ def print_space_summary(
     parameters = max([*counted, base.model.shape.parameters])
     needed = estimate_bytes(base, parameters, summary.left, summary.at_once)
     paused = 0
-    if summary.effort < 1 and base.trainer.keep in ("none", *KEEPS_MODEL):  # others keep checkpoints anyway
+    # others keep checkpoints anyway
+    if summary.effort < 1 and base.trainer.keep in ("none", *KEEPS_MODEL):
         paused = checkpoint_bytes(base, parameters) * max(summary.left - summary.at_once, 0)
     report = disk_report(needed, folder, paused)
     if summary.is_new and needed > shutil.disk_usage(folder).free and DISK not in base.rules.ignore:
@@ -126,11 +151,19 @@ def print_space_summary(
     if summary.sampler and runs_trl(base.trainer.kind) and base.trainer.keep == "best":
         every = replace(base, trainer=replace(base.trainer, keep="all"))
         size = _gib(estimate_bytes(every, parameters, summary.left, summary.at_once))
-        console.print(f"to continue finished trials from any checkpoint, keep all: trainer.keep=all (about {size})")
+        console.print(
+            "to continue finished trials from any checkpoint, keep all: trainer.keep=all "
+            f"(about {size})"
+        )
     busy = summary.at_once * base.cluster.processes * base.cluster.threads
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = (
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    )
     if summary.is_local and busy > cores:
-        console.print(f"{busy} busy threads on {cores} cores: trials will slow each other down", style="yellow")
+        console.print(
+            f"{busy} busy threads on {cores} cores: trials will slow each other down",
+            style="yellow",
+        )
 
 
 def _size(summary: SpaceSummary, base: Experiment) -> str:
@@ -141,14 +174,21 @@ def _size(summary: SpaceSummary, base: Experiment) -> str:
         what += f", then up to {summary.replicates} on fresh seeds"
     recorded = f", {summary.recorded} of them recorded already" if summary.recorded else ""
     server = ", one vLLM server for all" if base.generation.vllm_shared_gpus else ""
-    return f"{what}{recorded}, {summary.at_once} at once, {count(base.cluster.processes, 'process')} each{server}"
+    return (
+        f"{what}{recorded}, {summary.at_once} at once, "
+        f"{count(base.cluster.processes, 'process')} each{server}"
+    )
 
 
 def _held_out(base: Experiment, prepared: Mapping[str, Any]) -> str:
-    """Return how many prompts are held out if fewer than the task wants, or over a third of the data; empty otherwise."""
+    """Return how many prompts are held out if fewer than the task wants, or over a third of the
+    data; empty otherwise.
+    """
     wanted = base.task.eval_prompts
     counted = [entry for entry in prepared.values() if "eval_prompts" in entry]
-    fewest = min(counted, key=lambda entry: int(entry["eval_prompts"]), default={"eval_prompts": wanted})
+    fewest = min(
+        counted, key=lambda entry: int(entry["eval_prompts"]), default={"eval_prompts": wanted}
+    )
     held_out, trained = fewest["eval_prompts"], fewest.get("train_prompts", 0)
     if (held_out >= wanted and 2 * held_out <= trained) or not trained:
         return ""
@@ -156,17 +196,24 @@ def _held_out(base: Experiment, prepared: Mapping[str, Any]) -> str:
     left = f"{count(trained, 'prompt')} to train on"
     if distinct < trained:
         left = (
-            f"{count(trained, 'row')} of {count(distinct, 'other prompt')} to train on. Rows with the same prompt stay on one "
+            f"{count(trained, 'row')} of {count(distinct, 'other prompt')} to train on. Rows "
+            "with the same prompt stay on one "
             "side, and a held-out prompt is used once"
         )
     if held_out >= wanted:
         return f"held out: {count(held_out, 'prompt')} (task.eval_prompts); {left}"
-    why = "at most half of the data" if base.task.eval_split is None else f"all of {base.task.eval_split}"
+    why = (
+        "at most half of the data"
+        if base.task.eval_split is None
+        else f"all of {base.task.eval_split}"
+    )
     return f"held out: {held_out} of task.eval_prompts={wanted} prompts ({why}); {left}"
 
 
 def _length(settings: Sequence[Setting]) -> str:
-    """Return the optimizer steps, completions and epochs of a trial; ranges where points differ, empty if unknown."""
+    """Return the optimizer steps, completions and epochs of a trial; ranges where points differ,
+    empty if unknown.
+    """
     parts = []
     for unit, digits, count_of in (
         ("optimizer steps", 0, total_steps),
@@ -174,7 +221,11 @@ def _length(settings: Sequence[Setting]) -> str:
         ("epochs", 2, _epochs),
     ):
         values = [value for value in map(count_of, map(known_part, settings)) if value is not None]
-        texts = dict.fromkeys(f"{value:,.{digits}f}" for value in (min(values), max(values))) if values else {}
+        texts = (
+            dict.fromkeys(f"{value:,.{digits}f}" for value in (min(values), max(values)))
+            if values
+            else {}
+        )
         parts += [f"{' to '.join(texts)} {unit}"] if texts else []
     return ", ".join(parts)
 
@@ -185,14 +236,22 @@ def _epochs(s: Setting) -> float | None:
 
 
 def estimate_bytes(experiment: Experiment, parameters: int, trials: int, slots: int) -> int:
-    """Return the peak bytes in the sweep folder: checkpoints of running trials, what ``trainer.keep`` leaves, and logs."""
+    """Return the peak bytes in the sweep folder: checkpoints of running trials, what
+    ``trainer.keep`` leaves, and logs.
+    """
     weight_bytes = 4 if read_precision(experiment.model).weights == "float32" else 2
     checkpoint = checkpoint_bytes(experiment, parameters)
-    at_best = parameters * weight_bytes if experiment.search.at == "best" and experiment.trainer.keep != "none" else 0
-    running = 2 * (checkpoint + at_best) * slots  # the next one is written before the last is deleted
+    at_best = (
+        parameters * weight_bytes
+        if experiment.search.at == "best" and experiment.trainer.keep != "none"
+        else 0
+    )
+    # the next one is written before the last is deleted
+    running = 2 * (checkpoint + at_best) * slots
     kept = {
         "none": 0,
-        "best": 2 * parameters * weight_bytes,  # a new winner is saved before the old one is deleted
+        # a new winner is saved before the old one is deleted
+        "best": 2 * parameters * weight_bytes,
         "best_checkpoint": checkpoint + 2 * parameters * weight_bytes,
         "last": (checkpoint + at_best) * trials,
         "all": (checkpoint * max(experiment.schedule.checkpoints, 1) + at_best) * trials,
@@ -214,9 +273,14 @@ def disk_report(needed: int, folder: Path, paused: int = 0) -> str:
     pausing = f" (up to {_gib(paused)} for checkpoints of paused trials)" if paused else ""
     line = f"disk: about {_gib(needed + paused)} needed{pausing}, {_gib(free)} free"
     if needed > free:
-        line += " - not enough: set trainer.keep=none, fewer schedule.checkpoints, or another outputs=... folder"
+        line += (
+            " - not enough: set trainer.keep=none, fewer schedule.checkpoints, or another "
+            "outputs=... folder"
+        )
     elif needed + paused > free:
-        line += " - not enough: set search.effort=1 (no trial is paused), or another outputs=... folder"
+        line += (
+            " - not enough: set search.effort=1 (no trial is paused), or another outputs=... folder"
+        )
     return line
 
 

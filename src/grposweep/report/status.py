@@ -23,16 +23,37 @@ from grposweep.storage import paths
 from grposweep.storage.records import AttemptEventKind, as_mapping
 from grposweep.storage.results import failure_label
 
-SHOWN = (State.FINISHED, State.RUNNING, State.QUEUED, State.PAUSED, State.STOPPED, State.PRUNED, State.FAILED)
-WORRYING_SECONDS = 120.0  # since the heartbeat moved
+SHOWN = (
+    State.FINISHED,
+    State.RUNNING,
+    State.QUEUED,
+    State.PAUSED,
+    State.STOPPED,
+    State.PRUNED,
+    State.FAILED,
+)
+# since the heartbeat moved
+WORRYING_SECONDS = 120.0
 WATCH_SECONDS = 2.0
-MOST = 8  # running trials on one screen; half as many in any other state
+# running trials on one screen; half as many in any other state
+MOST = 8
 
 
 def status_screen(view: SweepView) -> Group:
     """Return the whole screen, 80 columns wide."""
-    parts = _start_of(view), _progress(view), _best(view), _effects(view), _cost(view), _running(view), *_others(view)
-    return Group(_line(f"{view.name}:", view.progress_text, "bold"), *(part for part in parts if part is not None))
+    parts = (
+        _start_of(view),
+        _progress(view),
+        _best(view),
+        _effects(view),
+        _cost(view),
+        _running(view),
+        *_others(view),
+    )
+    return Group(
+        _line(f"{view.name}:", view.progress_text, "bold"),
+        *(part for part in parts if part is not None),
+    )
 
 
 def _start_of(view: SweepView) -> RenderableType | None:
@@ -59,7 +80,9 @@ def watch_status(reader: SweepReader, console: Console) -> None:
 
 
 def status_json(view: SweepView) -> dict[str, Any]:
-    """Return the same for scripts: counts, best, cost in GPU hours, seconds left, every open trial."""
+    """Return the same for scripts: counts, best, cost in GPU hours, seconds left, every open
+    trial.
+    """
     return {
         "sweep": str(view.path),
         "standing": view.progress_text,
@@ -75,7 +98,9 @@ def status_json(view: SweepView) -> dict[str, Any]:
         "seconds_left": seconds_left(view),
         "under_way": [_under_way(view, trial) for trial in view.trials if not trial.state.is_over],
         "pruned_by_rule": {rule.code: rule.count for rule in view.invalid},
-        "stopped_early": [{**_identity(t), "step": t.step, "reason": t.reason} for t in _in(view, State.PRUNED)],
+        "stopped_early": [
+            {**_identity(t), "step": t.step, "reason": t.reason} for t in _in(view, State.PRUNED)
+        ],
         "failures": dict(view.failures()),
         "damage": view.damage,
         "notice": view.progress.notice or None,
@@ -85,15 +110,23 @@ def status_json(view: SweepView) -> dict[str, Any]:
 def _best_json(best: RankedPoint) -> dict[str, Any]:
     gain = best.gain
     return {
-        **_identity(best.first), "objective": best.value, "half_interval_95": best.half,
-        "interval_over": best.source or None, "seeds": len(best.values), "fresh": best.is_fresh,
-        "warning": warning(best.first) or None, "start": gain and gain.start, "gain": gain and gain.difference,
+        **_identity(best.first),
+        "objective": best.value,
+        "half_interval_95": best.half,
+        "interval_over": best.source or None,
+        "seeds": len(best.values),
+        "fresh": best.is_fresh,
+        "warning": warning(best.first) or None,
+        "start": gain and gain.start,
+        "gain": gain and gain.difference,
         "gain_half_interval_95": gain and gain.half,
-    }  # fmt: skip
+    }
 
 
 def _effects_json(view: SweepView) -> list[dict[str, Any]]:
-    """Return each change of one factor with its difference from the baseline and half of the interval (null: one seed)."""
+    """Return each change of one factor with its difference from the baseline and half of the
+    interval (null: one seed).
+    """
     effects = view.comparison.effects if view.comparison else ()
     return [
         {"trial": e.trial, "parameter": e.parameter, "value": e.label, "verdict": e.verdict}
@@ -111,16 +144,22 @@ def _under_way(view: SweepView, trial: TrialView) -> dict[str, Any]:
     waits = view.progress.waiting.get(str(trial.number))
     progress = {"step": trial.step, "total": trial.total, "reward": trial.last_value("reward")}
     return {
-        **_identity(trial), "state": trial.state.value, **progress, "gpu_hours": trial.gpu_hours, "waits": waits,
+        **_identity(trial),
+        "state": trial.state.value,
+        **progress,
+        "gpu_hours": trial.gpu_hours,
+        "waits": waits,
         "warning": trial.unmoved or None,
-    }  # fmt: skip
+    }
 
 
 def _progress(view: SweepView) -> RenderableType:
     row = Table.grid(padding=(0, 1))
     bar = ProgressBar(total=max(view.planned, 1), completed=view.ended, width=40)
     row.add_row(f"{'ended':8}", bar, f"{view.ended:,} of {count(view.planned, 'trial')}")
-    states = ", ".join(f"{view.count(state):,} {state.label}" for state in SHOWN if view.count(state))
+    states = ", ".join(
+        f"{view.count(state):,} {state.label}" for state in SHOWN if view.count(state)
+    )
     states = f"{len(view.trials):,} written, none launched" if view.is_dry else states
     return Group(row, _line("trials", states or "none has been started yet"))
 
@@ -128,11 +167,14 @@ def _progress(view: SweepView) -> RenderableType:
 def _best(view: SweepView) -> RenderableType:
     best = view.best_point
     if best is None:
-        return _line("best", "no trial has finished" if view.is_over else "no trial has finished yet")
+        return _line(
+            "best", "no trial has finished" if view.is_over else "no trial has finished yet"
+        )
     where = _line("", f"trial {best.first.number}: {short(best.first.point)}")
     at_best = [_line("", best.first.at_best)] if best.first.at_best else []
     doubts = (Text(line, "yellow") for line in winner_warning(best.first))
-    ties = (Padding(Text(line), (0, 0, 0, 9)) for line in tie_sentences(view)[:1])  # the command is in the report
+    # the command is in the report
+    ties = (Padding(Text(line), (0, 0, 0, 9)) for line in tie_sentences(view)[:1])
     return Group(_line("best", best.text, "bold green"), where, *at_best, *ties, *doubts)
 
 
@@ -140,7 +182,10 @@ def _effects(view: SweepView) -> RenderableType | None:
     """Return each change of one factor with its effect."""
     if view.comparison is None or not view.comparison.effects:
         return None
-    texts = [f"{short({e.parameter: e.label})}: {format_effect(e)} {e.verdict}" for e in view.comparison.effects]
+    texts = [
+        f"{short({e.parameter: e.label})}: {format_effect(e)} {e.verdict}"
+        for e in view.comparison.effects
+    ]
     title = f"on {view.metric} against the base configuration, ± 95 % all together"
     return Group(_line("effects", title, "bold"), *(Text(f"  {text}") for text in texts))
 
@@ -159,7 +204,9 @@ def _running(view: SweepView) -> RenderableType | None:
     running = _in(view, State.RUNNING)
     if not running:
         return None
-    head = Text(f"{'running':8} {'step':>13} {'reward':>7} {view.hours_unit[:5]:>7} {'time':>9}", "dim")
+    head = Text(
+        f"{'running':8} {'step':>13} {'reward':>7} {view.hours_unit[:5]:>7} {'time':>9}", "dim"
+    )
     lines = (line for trial in running[:MOST] for line in (_running_line(trial), *_doubts(trial)))
     return Group(head, *lines, *_more(len(running) - MOST))
 
@@ -170,23 +217,43 @@ def _doubts(trial: TrialView) -> list[Text]:
 
 
 def _running_line(trial: TrialView) -> Text:
-    reward, step = trial.last_value("reward"), f"{trial.step:,}/{trial.total:,}" if trial.total else f"{trial.step:,}"
+    reward, step = (
+        trial.last_value("reward"),
+        f"{trial.step:,}/{trial.total:,}" if trial.total else f"{trial.step:,}",
+    )
     shown = "" if reward is None else f"{reward:.3f}"
-    silent = f"silent for {format_duration(trial.silent)}! " if trial.silent > WORRYING_SECONDS else ""
-    head = f"  {trial.number:<6} {step:>13} {shown:>7} {trial.gpu_hours:>7.3g} {format_duration(trial.seconds):>9}  "
-    return Text.assemble(head, (silent, "yellow"), (short(trial.point), "dim"), overflow="ellipsis", no_wrap=True)
+    silent = (
+        f"silent for {format_duration(trial.silent)}! " if trial.silent > WORRYING_SECONDS else ""
+    )
+    head = (
+        f"  {trial.number:<6} {step:>13} {shown:>7} {trial.gpu_hours:>7.3g} "
+        f"{format_duration(trial.seconds):>9}  "
+    )
+    return Text.assemble(
+        head, (silent, "yellow"), (short(trial.point), "dim"), overflow="ellipsis", no_wrap=True
+    )
 
 
 def _others(view: SweepView) -> Iterator[RenderableType]:
-    """Yield the trials that do not run, by state, the invalid points, damaged files, and the controller's notice."""
+    """Yield the trials that do not run, by state, the invalid points, damaged files, and the
+    controller's notice.
+    """
     waits = view.progress.waiting
-    yield from _trials("queued", _in(view, State.QUEUED), lambda t: waits.get(str(t.number)) or _last_end(t))
+    yield from _trials(
+        "queued", _in(view, State.QUEUED), lambda t: waits.get(str(t.number)) or _last_end(t)
+    )
     yield from _trials("paused", _in(view, State.PAUSED), lambda t: f"at step {t.step}: {t.reason}")
     yield from _trials("stopped", _in(view, State.STOPPED), partial(_resumption, view))
     if view.invalid:
         of = f" of {view.progress.points:,}" if view.progress.points else ""
-        rows = [f"{rule.code} {count(rule.count, 'point')}: {rule.message}" for rule in view.invalid]
-        yield _section("invalid", f"{view.invalid_count:,}{of} points by {count(len(rows), 'rule')}, at no cost", rows)
+        rows = [
+            f"{rule.code} {count(rule.count, 'point')}: {rule.message}" for rule in view.invalid
+        ]
+        yield _section(
+            "invalid",
+            f"{view.invalid_count:,}{of} points by {count(len(rows), 'rule')}, at no cost",
+            rows,
+        )
     early = _in(view, State.PRUNED)
     if early:
         rows = [f"trial {trial.number} at step {trial.step}: {trial.reason}" for trial in early]
@@ -194,12 +261,17 @@ def _others(view: SweepView) -> Iterator[RenderableType]:
     failed = _in(view, State.FAILED)
     if failed:
         whole = [" ".join(text.split()) for text in group_failures(failed)]
-        causes = (Padding(Text(text), (0, 0, 0, 2)) for text in whole[:MOST])  # further lines are indented as the first
-        yield Group(_line("failed", count(len(failed), "trial"), "red"), *causes, *_more(len(whole) - MOST))
+        # further lines are indented as the first
+        causes = (Padding(Text(text), (0, 0, 0, 2)) for text in whole[:MOST])
+        yield Group(
+            _line("failed", count(len(failed), "trial"), "red"), *causes, *_more(len(whole) - MOST)
+        )
     if view.damage:
         lines = (Padding(Text(line), (0, 0, 0, 2)) for line in view.damage[:MOST])
         yield Group(
-            _line("damaged", count(len(view.damage), "file"), "yellow"), *lines, *_more(len(view.damage) - MOST)
+            _line("damaged", count(len(view.damage), "file"), "yellow"),
+            *lines,
+            *_more(len(view.damage) - MOST),
         )
     if view.progress.notice:
         yield _line("notice", view.progress.notice, "yellow")
@@ -215,7 +287,9 @@ def _last_end(trial: TrialView) -> str:
 
 
 def _resumption(view: SweepView, trial: TrialView) -> str:
-    """Return where a stopped trial is, and how it resumes. An external program and a continuation have their own checkpoints."""
+    """Return where a stopped trial is, and how it resumes. An external program and a continuation
+    have their own checkpoints.
+    """
     from grposweep.registries import OWN_TRAINERS
 
     trainer = as_mapping(view.baseline.get("trainer"))
@@ -225,19 +299,26 @@ def _resumption(view: SweepView, trial: TrialView) -> str:
     return f"at step {trial.step}; starts over with the sweep, because it has no checkpoint"
 
 
-def _trials(title: str, trials: list[TrialView], say: Callable[[TrialView], str]) -> Iterator[RenderableType]:
+def _trials(
+    title: str, trials: list[TrialView], say: Callable[[TrialView], str]
+) -> Iterator[RenderableType]:
     if trials:
         lines = [f"trial {trial.number}: {say(trial)}  {short(trial.point)}" for trial in trials]
         yield _section(title, count(len(trials), "trial"), lines)
 
 
 def _section(title: str, summary: str, texts: list[str], style: str = "yellow") -> RenderableType:
-    lines = [Text(f"  {' '.join(text.split())}", overflow="ellipsis", no_wrap=True) for text in texts[: MOST // 2]]
+    lines = [
+        Text(f"  {' '.join(text.split())}", overflow="ellipsis", no_wrap=True)
+        for text in texts[: MOST // 2]
+    ]
     return Group(_line(title, summary, style), *lines, *_more(len(texts) - MOST // 2))
 
 
 def _line(title: str, text: str, style: str = "") -> Text:
-    return Text.assemble((f"{title:8}", style or "dim"), " ", text, overflow="ellipsis", no_wrap=True)
+    return Text.assemble(
+        (f"{title:8}", style or "dim"), " ", text, overflow="ellipsis", no_wrap=True
+    )
 
 
 def _more(number: int) -> list[Text]:
@@ -248,13 +329,15 @@ def _in(view: SweepView, state: State) -> list[TrialView]:
     return [trial for trial in view.trials if trial.state is state]
 
 
-LATEST = 20  # ended trials whose mean time is expected of the next ones
+# ended trials whose mean time is expected of the next ones
+LATEST = 20
 
 
 def seconds_left(view: SweepView) -> float | None:
     """Return the expected seconds to the end over parallel slots; None if unknown.
 
-    Open trials times mean time, or with early stopping what is left of the share of all trials' time that may be spent.
+    Open trials times mean time, or with early stopping what is left of the share of all trials'
+    time that may be spent.
     """
     left = view.planned - view.ended
     if not left:
@@ -262,17 +345,27 @@ def seconds_left(view: SweepView) -> float | None:
     each = _seconds_each(view.trials)
     if each is None:
         return None
-    running, share = [trial for trial in view.trials if trial.state is State.RUNNING], view.progress.share
+    running, share = (
+        [trial for trial in view.trials if trial.state is State.RUNNING],
+        view.progress.share,
+    )
     slots = max(min(view.progress.at_once or len(running), left), 1)
     if share < 1:
-        return max(each * view.planned * share - sum(trial.seconds for trial in view.trials), 0.0) / slots
+        return (
+            max(each * view.planned * share - sum(trial.seconds for trial in view.trials), 0.0)
+            / slots
+        )
     behind = sum(min(trial.seconds, each) for trial in running)
     return max(each * left - behind, 0.0) / slots
 
 
 def _seconds_each(trials: Sequence[TrialView]) -> float | None:
-    """Return the mean time of the latest ended trials; before one has ended, the pace of the running ones."""
-    times = [trial.seconds for trial in trials if trial.state in (State.FINISHED, State.PRUNED)][-LATEST:]
+    """Return the mean time of the latest ended trials; before one has ended, the pace of the
+    running ones.
+    """
+    times = [trial.seconds for trial in trials if trial.state in (State.FINISHED, State.PRUNED)][
+        -LATEST:
+    ]
     times = times or [
         trial.seconds * trial.total / trial.step
         for trial in trials

@@ -16,22 +16,28 @@ from grposweep.storage.folders import find_sweeps, last_change
 
 
 def read_sweeps(*folders: Path) -> tuple[list[SweepView], list[str]]:
-    """Read the sweeps in and below folders, the latest first, dry runs and fake ones last; and say for each unreadable one why.
+    """Read the sweeps in and below folders, the latest first, dry runs and fake ones last; and say
+    for each unreadable one why.
 
     Raises UserError if there is none.
     """
     views, damaged = [], []
-    for sweep in sorted(chain.from_iterable(map(find_sweeps, folders)), key=lambda sweep: -last_change(sweep.path)):
+    for sweep in sorted(
+        chain.from_iterable(map(find_sweeps, folders)), key=lambda sweep: -last_change(sweep.path)
+    ):
         try:
             views.append(read_sweep(sweep))
         except UserError as error:
             damaged.append(str(error))
-        except PermissionError as error:  # another user's: it hides no other sweep
+        except PermissionError as error:
+            # another user's: it hides no other sweep
             damaged.append(f"{error.filename} cannot be read ({error.strerror})")
     views.sort(key=lambda view: view.is_dry or view.is_fake)
     if not views and not damaged:
         looked = ", ".join(str(folder.resolve()) for folder in folders)
-        raise UserError(f"no sweep in {looked} or below. Name a folder that has some (outputs by default).")
+        raise UserError(
+            f"no sweep in {looked} or below. Name a folder that has some (outputs by default)."
+        )
     return views, damaged
 
 
@@ -40,9 +46,20 @@ def sweeps_table(views: Iterable[SweepView]) -> Table:
     last = ("last change", {"no_wrap": True})
     table = build_table(("sweep", FOLD), ("trials", NUMBER), ("cost", NUMBER), last)
     for view in views:
-        best = "" if (top := view.best_point) is None else f", best {top.brief}, {short(top.first.point)}"
+        best = (
+            ""
+            if (top := view.best_point) is None
+            else f", best {top.brief}, {short(top.first.point)}"
+        )
         when = datetime.fromtimestamp(last_change(view.path)).strftime("%Y-%m-%d %H:%M")
-        state = ("fake trainer, " if view.is_fake else "") + ("at work" if view.controller else view.progress_text)
+        state = ("fake trainer, " if view.is_fake else "") + (
+            "at work" if view.controller else view.progress_text
+        )
         name = Text.assemble(view.name, "\n", (f"{state}{best}", "dim"))
-        table.add_row(name, f"{view.ended:,}/{view.planned:,}", f"{view.gpu_hours:.3g} {view.hours_unit[:5]}", when)
+        table.add_row(
+            name,
+            f"{view.ended:,}/{view.planned:,}",
+            f"{view.gpu_hours:.3g} {view.hours_unit[:5]}",
+            when,
+        )
     return table

@@ -14,26 +14,36 @@ from rich.text import Text
 
 from grporecipe.terminal import printable
 
-SCREEN_COLUMNS = 80  # of screens about a sweep when they are piped, unless $COLUMNS is set
-LOG_COLUMNS = 100  # of what a sweep or plan prints without a terminal, unless $COLUMNS is set
+# of screens about a sweep when they are piped, unless $COLUMNS is set
+SCREEN_COLUMNS = 80
+# of what a sweep or plan prints without a terminal, unless $COLUMNS is set
+LOG_COLUMNS = 100
 
 
 class SafeConsole(Console):
-    """A console on which text from files cannot steer the terminal: only rich itself sends control characters."""
+    """A console on which text from files cannot steer the terminal: only rich itself sends control
+    characters.
+    """
 
-    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterator[Segment]:
         """Yield the segments of what is shown, their control characters as text."""
         for text, style, control in super().render(renderable, options):
             yield Segment(text if control else printable(text), style, control)
 
 
 def build_console(columns: int | None = None) -> Console:
-    """Return a console for the terminal. Without one it is as wide as $COLUMNS, by default ``columns`` or 100."""
+    """Return a console for the terminal. Without one it is as wide as $COLUMNS, by default
+    ``columns`` or 100.
+    """
     console = SafeConsole(highlight=False, markup=False, emoji=False)
     if console.file.isatty():
-        if console.is_dumb_terminal:  # rich takes 80 columns for granted
+        # rich takes 80 columns for granted
+        if console.is_dumb_terminal:
             console.size = ConsoleDimensions(*shutil.get_terminal_size())
-    elif "COLUMNS" not in os.environ:  # rich reads it
+    elif "COLUMNS" not in os.environ:
+        # rich reads it
         console.width = columns or LOG_COLUMNS
     return console
 
@@ -49,7 +59,8 @@ def format_duration(seconds: float | None) -> str:
     return f"{hours} h {minutes:02d}" if hours else f"{minutes}:{rest:02d}"
 
 
-Column = str | tuple[str, Mapping[str, Any]]  # a title, and options of rich's ``add_column``
+# a title, and options of rich's ``add_column``
+Column = str | tuple[str, Mapping[str, Any]]
 FOLD: Mapping[str, Any] = {"overflow": "fold"}
 RIGHT: Mapping[str, Any] = {"justify": "right"}
 NUMBER: Mapping[str, Any] = {"justify": "right", "no_wrap": True}
@@ -57,7 +68,12 @@ NUMBER: Mapping[str, Any] = {"justify": "right", "no_wrap": True}
 
 def build_table(*columns: Column, **options: Any) -> Table:
     """Return an empty table in the style of all screens."""
-    style: dict[str, Any] = {"box": box.SIMPLE_HEAD, "pad_edge": False, "title_justify": "left", "title_style": "bold"}
+    style: dict[str, Any] = {
+        "box": box.SIMPLE_HEAD,
+        "pad_edge": False,
+        "title_justify": "left",
+        "title_style": "bold",
+    }
     table = Table(**{**style, **options})
     for column in columns:
         title, settings = (column, {}) if isinstance(column, str) else column
@@ -66,45 +82,62 @@ def build_table(*columns: Column, **options: Any) -> Table:
 
 
 BRAILLE = 0x2800
-DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))  # bits of a character, by row and column
-AXIS = 10  # columns before a curve
-SHARED = "*"  # two curves meet
+# bits of a character, by row and column
+DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
+# columns before a curve
+AXIS = 10
+# two curves meet
+SHARED = "*"
 
 Series = Sequence[tuple[float, float]]
 
 
 @dataclass(frozen=True)
 class Fitted:
-    """A drawing as wide as the console allows, up to 60 columns and its axis; ``draw`` gets the width."""
+    """A drawing as wide as the console allows, up to 60 columns and its axis; ``draw`` gets the
+    width.
+    """
 
     draw: Callable[[int], list[str]]
 
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
+    def __rich_console__(
+        self, console: Console, options: ConsoleOptions
+    ) -> Iterator[RenderableType]:
         """Yield the lines."""
         yield Text("\n".join(self.draw(max(min(60, options.max_width - AXIS), 1))))
 
 
-def draw_curve(series: Series, width: int = 60, height: int = 8, axis: str = "completions") -> list[str]:
+def draw_curve(
+    series: Series, width: int = 60, height: int = 8, axis: str = "completions"
+) -> list[str]:
     """Return a curve over ``axis`` in Braille dots as lines of text; none without points."""
     if not series:
         return []
     axes = x, y = _range(point[0] for point in series), _range(point[1] for point in series)
     letters = [[0] * width for _ in range(height)]
-    dots = [(round(_share(a, x) * (2 * width - 1)), round((1 - _share(b, y)) * (4 * height - 1))) for a, b in series]
+    dots = [
+        (round(_share(a, x) * (2 * width - 1)), round((1 - _share(b, y)) * (4 * height - 1)))
+        for a, b in series
+    ]
     for (a, b), (c, d) in zip(dots, dots[1:] or dots, strict=False):
         steps = max(abs(c - a), abs(d - b), 1)
         for step in range(steps + 1):
             column, row = round(a + (c - a) * step / steps), round(b + (d - b) * step / steps)
             letters[row // 4][column // 2] |= DOTS[row % 4][column % 2]
     return _frame(
-        ["".join(chr(BRAILLE + bits) if bits else " " for bits in row) for row in letters], width, *axes, axis
+        ["".join(chr(BRAILLE + bits) if bits else " " for bits in row) for row in letters],
+        width,
+        *axes,
+        axis,
     )
 
 
 def draw_curves(
     curves: Mapping[str, Series], width: int = 60, height: int = 10, axis: str = "completions"
 ) -> list[str]:
-    """Return curves over ``axis`` under their letters, interpolated linearly, as lines of text; none without points."""
+    """Return curves over ``axis`` under their letters, interpolated linearly, as lines of text;
+    none without points.
+    """
     known = {letter: sorted(points) for letter, points in curves.items() if points}
     if not known:
         return []
@@ -128,7 +161,9 @@ def at(points: Series, x: float) -> float | None:
     return None
 
 
-def _frame(rows: Sequence[str], width: int, x: tuple[float, float], y: tuple[float, float], axis: str) -> list[str]:
+def _frame(
+    rows: Sequence[str], width: int, x: tuple[float, float], y: tuple[float, float], axis: str
+) -> list[str]:
     """Return the rows with labelled axes."""
     labels = [f"{y[1]:8.4f}", *[" " * 8] * (len(rows) - 2), f"{y[0]:8.4f}"]
     lines = [f"{label} │{row.rstrip()}" for label, row in zip(labels, rows, strict=True)]

@@ -1,4 +1,6 @@
-"""What the trainer of a user's command got (trained_with.json), as the configuration of its trial and in words."""
+"""What the trainer of a user's command got (trained_with.json), as the configuration of its trial
+and in words.
+"""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -8,22 +10,37 @@ from grporecipe.terminal import count
 from grposweep.config.fields import KEYS, NUMBERS
 from grposweep.storage.records import as_mapping
 
-# Sections of which a command's trainer takes nothing: the values that enter are among those that it got.
+# Sections of which a command's trainer takes nothing: the values that enter are among those that it
+# got.
 OF_THE_BASE = frozenset(["lr", "seed", "model", "task", *NUMBERS])
-OWN = {"model.path": "model", "task.rewards": "rewards", "task.train_prompts": "train_rows",
-       "task.eval_prompts": "eval_rows", "cluster.processes": "world_size"}  # fmt: skip
+OWN = {
+    "model.path": "model",
+    "task.rewards": "rewards",
+    "task.train_prompts": "train_rows",
+    "task.eval_prompts": "eval_rows",
+    "cluster.processes": "world_size",
+}
 
 
-def with_trained(config: Mapping[str, Any], record: Mapping[str, Any], folder: Path) -> Mapping[str, Any]:
-    """Return a trial's configuration with what its trainer got in place of the values that the sweep started from.
+def with_trained(
+    config: Mapping[str, Any], record: Mapping[str, Any], folder: Path
+) -> Mapping[str, Any]:
+    """Return a trial's configuration with what its trainer got in place of the values that the
+    sweep started from.
 
-    A field has grposweep's key, or that of ``trainer.args`` if there is none. Fields that name the trial's folder are left out.
+    A field has grposweep's key, or that of ``trainer.args`` if there is none. Fields that name the
+    trial's folder are left out.
     """
     got, trainer = as_mapping(record.get("values")), as_mapping(config.get("trainer"))
     values = {name: value for name, value in got.items() if str(folder) not in str(value)}
-    options = {name: value for name, value in as_mapping(trainer.get("args")).items() if name not in got}
+    options = {
+        name: value for name, value in as_mapping(trainer.get("args")).items() if name not in got
+    }
     changed = {name: part for name, part in config.items() if name not in OF_THE_BASE}
-    changed["trainer"] = {**trainer, "args": options | {name: values[name] for name in values.keys() - KEYS.keys()}}
+    changed["trainer"] = {
+        **trainer,
+        "args": options | {name: values[name] for name in values.keys() - KEYS.keys()},
+    }
     placed = {KEYS[name]: value for name, value in values.items() if name in KEYS}
     for key, value in {**placed, **{key: record.get(name) for key, name in OWN.items()}}.items():
         section, _, name = key.rpartition(".")
@@ -44,7 +61,8 @@ def trained_text(record: Mapping[str, Any]) -> str:
     parts = [
         f"{str(record.get('trainer')).rpartition('.')[2]} of TRL {version or '(unknown version)'}",
         count(int(record.get("world_size") or 1), "process"),
-        f"model {record.get('model') or '(an object)'}" + (" with an adapter" if record.get("peft") else ""),
+        f"model {record.get('model') or '(an object)'}"
+        + (" with an adapter" if record.get("peft") else ""),
         "an unknown number of rows" if rows is None else count(rows, "row"),
         *([] if held_out is None else [f"{held_out:,} held out"]),
         f"rewards {', '.join(map(str, record.get('rewards') or ['none']))}",

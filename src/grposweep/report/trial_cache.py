@@ -1,7 +1,8 @@
-"""summary.jsonl: what was read of each ended trial, so that `list`, `status` and `best` need not parse its files again.
+"""summary.jsonl: what was read of each ended trial, so that `list`, `status` and `best` need not
+parse its files again.
 
-A row counts only while every file of the trial is the same by inode, size and date. A damaged trial has no row. Without rows the
-trials are read.
+A row counts only while every file of the trial is the same by inode, size and date. A damaged trial
+has no row. Without rows the trials are read.
 """
 
 import os
@@ -18,15 +19,25 @@ from grposweep.storage.results import TrialResult
 
 # provenance.json holds a copy of trial.json
 FILES = (
-    paths.RESULT, paths.ATTEMPTS, paths.RUNS, paths.CONTROL, paths.HEARTBEAT, paths.TRIAL, paths.PROVENANCE, paths.METRICS,
-    paths.CONFIG, paths.PLAN,
-)  # fmt: skip
+    paths.RESULT,
+    paths.ATTEMPTS,
+    paths.RUNS,
+    paths.CONTROL,
+    paths.HEARTBEAT,
+    paths.TRIAL,
+    paths.PROVENANCE,
+    paths.METRICS,
+    paths.CONFIG,
+    paths.PLAN,
+)
 FIELDS = ("experiment", "point", "attributes", "state", "step", "total", "seconds", "gpu_seconds")
 Stamps = Sequence[Sequence[int] | None]
 
 
 def stamp_files(trial: Path) -> Stamps:
-    """Return inode, bytes and date in nanoseconds of each file that is read or checked; None for a missing one."""
+    """Return inode, bytes and date in nanoseconds of each file that is read or checked; None for a
+    missing one.
+    """
     return [_stamp(f"{trial}/{name}") for name in FILES]
 
 
@@ -35,12 +46,16 @@ def _stamp(path: str) -> list[int] | None:
         stat = os.stat(path)  # noqa: PTH116 - ten for each of thousands of trials
     except OSError:
         return None
-    return [stat.st_ino, stat.st_size, stat.st_mtime_ns]  # a replaced file has another inode
+    # a replaced file has another inode
+    return [stat.st_ino, stat.st_size, stat.st_mtime_ns]
 
 
 def read_rows(sweep: Path) -> dict[str, dict[str, Any]]:
     """Return the newest row of each trial by the name of its folder."""
-    return {row["trial"]: row for row in read_lines(sweep / paths.SUMMARY, trial=str, files=list, result=dict)}
+    return {
+        row["trial"]: row
+        for row in read_lines(sweep / paths.SUMMARY, trial=str, files=list, result=dict)
+    }
 
 
 def add_row(sweep: Path, view: TrialView, files: Stamps) -> None:
@@ -48,7 +63,9 @@ def add_row(sweep: Path, view: TrialView, files: Stamps) -> None:
     failure = view.result.failure
     result = {**asdict(view.result), "failure": None if failure is None else failure.as_dict()}
     fields = {name: getattr(view, name) for name in FIELDS}
-    append_line(sweep / paths.SUMMARY, {"trial": view.name, "files": files, **fields, "result": result})
+    append_line(
+        sweep / paths.SUMMARY, {"trial": view.name, "files": files, **fields, "result": result}
+    )
 
 
 def recall(folder: TrialFolder, row: dict[str, Any]) -> TrialView | None:

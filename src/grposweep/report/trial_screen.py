@@ -1,4 +1,6 @@
-"""Everything about one trial: point, objective, cost, curve, problems, and differences from the best and the baseline."""
+"""Everything about one trial: point, objective, cost, curve, problems, and differences from the
+best and the baseline.
+"""
 
 from collections.abc import Iterator, Mapping
 from functools import partial
@@ -30,7 +32,13 @@ LOG_LINES = 8
 
 def trial_screen(view: SweepView, trial: TrialView) -> Group:
     """Return the whole screen."""
-    parts = _facts(view, trial), _curve(view, trial), completions_screen(trial), _problems(view, trial), _trained(trial)
+    parts = (
+        _facts(view, trial),
+        _curve(view, trial),
+        completions_screen(trial),
+        _problems(view, trial),
+        _trained(trial),
+    )
     return Group(*chain.from_iterable(parts), *_compared(view, trial))
 
 
@@ -45,7 +53,9 @@ def print_trial(console: Console, view: SweepView, trial: TrialView) -> None:
 def _facts(view: SweepView, trial: TrialView) -> Iterator[RenderableType]:
     more = "" if trial.role == "search" else f", role {trial.role}"
     more += ", fake trainer" if view.is_fake else ""
-    yield Text.assemble((f"trial {trial.number}", "bold"), f" of {view.name}: {trial.state.label}{more}")
+    yield Text.assemble(
+        (f"trial {trial.number}", "bold"), f" of {view.name}: {trial.state.label}{more}"
+    )
     facts = Table.grid(padding=(0, 2))
     facts.add_column(style="dim")
     facts.add_column(overflow="fold")
@@ -61,11 +71,17 @@ def _facts(view: SweepView, trial: TrialView) -> Iterator[RenderableType]:
         facts.add_row("rank", f"{rank} of {count(len(view.leaderboard), 'point')}")
     for effect in view.comparison.effects if view.comparison else ():
         if effect.trial == trial.number:
-            facts.add_row("effect", f"{format_effect(effect)}, {effect.verdict} (95 % with all other changes)")
+            facts.add_row(
+                "effect", f"{format_effect(effect)}, {effect.verdict} (95 % with all other changes)"
+            )
     if trial.trained:
         facts.add_row("trained with", Text(trained_text(trial.trained)))
     facts.add_row("steps", f"{trial.step:,}" + (f" of {trial.total:,}" if trial.total else ""))
-    facts.add_row("cost", f"{format_duration(trial.seconds) or 'nothing yet'}, {trial.gpu_hours:.3g} {view.hours_unit}")
+    facts.add_row(
+        "cost",
+        f"{format_duration(trial.seconds) or 'nothing yet'}, {trial.gpu_hours:.3g} "
+        f"{view.hours_unit}",
+    )
     for number, text in _attempts(trial):
         facts.add_row(f"attempt {number}", Text(text))
     facts.add_row("folder", Text(str(trial.path), overflow="fold"))
@@ -88,33 +104,48 @@ def _attempts(trial: TrialView) -> Iterator[tuple[int, str]]:
         and trial.state is State.STOPPED
         and trial.result.attempt != last.attempt
     ):
-        texts[last.attempt].append("its process ended without a result: kill -9, no memory left, or a reboot")
+        texts[last.attempt].append(
+            "its process ended without a result: kill -9, no memory left, or a reboot"
+        )
     yield from ((number, ", ".join(words) or "announced") for number, words in texts.items())
 
 
 def _end(event: AttemptEvent) -> str:
     if event.failure is not None:
         return f"ended: {failure_label(event.failure)}, then {event.step or 'nothing'}"
-    known: Mapping[object, str] = {ExitCode.FINISHED: "ended well", ExitCode.STOPPED: "stopped when asked"}
+    known: Mapping[object, str] = {
+        ExitCode.FINISHED: "ended well",
+        ExitCode.STOPPED: "stopped when asked",
+    }
     return known.get(event.code, f"ended with code {event.code}")
 
 
 def _curve(view: SweepView, trial: TrialView) -> Iterator[RenderableType]:
-    """Yield the objective's metric over completions; before it has two values, the training reward."""
+    """Yield the objective's metric over completions; before it has two values, the training
+    reward.
+    """
     for metric in (view.metric, "reward"):
         points = trial.curve(metric)
         if len(points) > 1:
             yield Text(f"\n{metric}", "bold")
             yield Fitted(
-                partial(draw_curve, [(point.completions, point.value) for point in points], axis=axis_of(points))
+                partial(
+                    draw_curve,
+                    [(point.completions, point.value) for point in points],
+                    axis=axis_of(points),
+                )
             )
             return
 
 
 def _problems(view: SweepView, trial: TrialView) -> Iterator[RenderableType]:
-    """Yield why it failed or was stopped, with the end of its log, and the rules' warnings about its configuration."""
+    """Yield why it failed or was stopped, with the end of its log, and the rules' warnings about
+    its configuration.
+    """
     if trial.reason:
-        what = f"{failure_label(trial.failure_class)}: " if trial.failure_class else "stopped early: "
+        what = (
+            f"{failure_label(trial.failure_class)}: " if trial.failure_class else "stopped early: "
+        )
         yield Text(f"\n{what}{trial.reason}", "red")
         lines = trial.failure.last_lines
         yield from (Text(f"  {line}", "dim") for line in lines[-LOG_LINES:])
@@ -126,7 +157,9 @@ def _warnings(view: SweepView, trial: TrialView) -> list[str]:
     """Return the rules' findings on its configuration; none if that cannot be read here."""
     from grporecipe.rules.check import check
     from grporecipe.rules.fixes import render_problem
-    from grposweep.config.compose import load_experiment  # OmegaConf: 0.2 s that status should not pay
+
+    # OmegaConf: 0.2 s that status should not pay
+    from grposweep.config.compose import load_experiment
     from grposweep.config.identity import prepared_key
     from grposweep.config.to_setting import read_setting
     from grposweep.registries import is_external
@@ -134,33 +167,51 @@ def _warnings(view: SweepView, trial: TrialView) -> list[str]:
     try:
         experiment = load_experiment(trial.path / paths.CONFIG)
         if is_external(experiment.trainer.kind):
-            return []  # the rules judged the recipe of its own program
+            # the rules judged the recipe of its own program
+            return []
         setting = read_setting(experiment, view.prepared.get(prepared_key(experiment)))
     except Exception:  # noqa: BLE001 - a damaged configuration, or one of another version, makes OmegaConf raise what it likes
         return []
-    problems = (problem for problem in check(setting) if problem.code not in experiment.rules.ignore)
-    return [f"{problem.severity} {problem.code} {render_problem(setting, problem)}" for problem in problems]
+    problems = (
+        problem for problem in check(setting) if problem.code not in experiment.rules.ignore
+    )
+    return [
+        f"{problem.severity} {problem.code} {render_problem(setting, problem)}"
+        for problem in problems
+    ]
 
 
 def _trained(trial: TrialView) -> Iterator[RenderableType]:
-    """Yield what the trainer of the user's command got: values that differ from TRL's defaults, and those of the point."""
+    """Yield what the trainer of the user's command got: values that differ from TRL's defaults, and
+    those of the point.
+    """
     record, entered = trial.trained, (read_json(trial.path / paths.CHANGED) or {}).get("keys", {})
     given, later = as_mapping(record.get("given")), as_mapping(record.get("assigned"))
     values = {
-        name: value for name, value in as_mapping(record.get("values")).items() if name in given or name in entered
+        name: value
+        for name, value in as_mapping(record.get("values")).items()
+        if name in given or name in entered
     }
     values.pop("output_dir", None)
     if not values:
         return
-    table = build_table(*((column, FOLD) for column in ("what its trainer got", "value", "TRL's default", "set by")))
+    table = build_table(
+        *((column, FOLD) for column in ("what its trainer got", "value", "TRL's default", "set by"))
+    )
     try:
         defaults = known(parse_version(str(as_mapping(record.get("versions")).get("trl"))))
-    except UserError:  # not stated, or of a branch
+    except UserError:
+        # not stated, or of a branch
         defaults = KeyTable()
     for name, value in values.items():
         default = label_text(defaults[name].default) if name in defaults else ""
         line = str(later.get(name, record.get("line")))
-        table.add_row(Text(name), Text(label_text(value)), default, Text("the point" if name in entered else line))
+        table.add_row(
+            Text(name),
+            Text(label_text(value)),
+            default,
+            Text("the point" if name in entered else line),
+        )
     yield Text("")
     yield table
 
@@ -169,7 +220,8 @@ def _compared(view: SweepView, trial: TrialView) -> Iterator[RenderableType]:
     best = view.best
     if best is not None and best.number != trial.number:
         yield from _table(trial, best.config, f"trial {best.number}, the best")
-    if not trial.trained:  # the command's own values, as above, are its baseline
+    # the command's own values, as above, are its baseline
+    if not trial.trained:
         yield from _table(trial, view.baseline, "the baseline")
 
 

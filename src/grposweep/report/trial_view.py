@@ -1,4 +1,6 @@
-"""Read-only view of one trial: its point, state, objective and cost. Curves and configuration are read on first use."""
+"""Read-only view of one trial: its point, state, objective and cost. Curves and configuration are
+read on first use.
+"""
 
 import re
 import time
@@ -39,16 +41,21 @@ from grposweep.storage.results import (
     same_words,
 )
 
-SILENT_SECONDS = 600.0  # a running trial whose heartbeat stands still for so long is not charged until it moves again
+# a running trial whose heartbeat stands still for so long is not charged until it moves again
+SILENT_SECONDS = 600.0
 
 EVAL_PROMPTS = re.compile(r"^task:\n(?:  .*\n)*?  eval_prompts: (\d+)$", re.MULTILINE)
-NAMED = 8  # trials that failed alike
+# trials that failed alike
+NAMED = 8
 
-MOST_STEPS = 20_000  # training lines that are held in memory, at least
+# training lines that are held in memory, at least
+MOST_STEPS = 20_000
 
 
 class State(StrEnum):
-    """State of a trial. ``stopped`` resumes with the sweep's command, ``paused`` when early stopping promotes it."""
+    """State of a trial. ``stopped`` resumes with the sweep's command, ``paused`` when early
+    stopping promotes it.
+    """
 
     QUEUED = "queued"
     RUNNING = "running"
@@ -65,15 +72,19 @@ class State(StrEnum):
 
     @property
     def label(self) -> str:
-        """Return the name for users. The value is the word in files and JSON, where ``pruned`` stays."""
+        """Return the name for users. The value is the word in files and JSON, where ``pruned``
+        stays.
+        """
         return "stopped early" if self is State.PRUNED else self.value
 
 
-LEAST_CURVE = 4  # evaluations, from which a peak is told
+# evaluations, from which a peak is told
+LEAST_CURVE = 4
 
 
 class CurvePoint(NamedTuple):
-    """One measurement with its standard error, after ``step`` optimizer steps and ``completions`` generated.
+    """One measurement with its standard error, after ``step`` optimizer steps and ``completions``
+    generated.
 
     Where completions are not known, they count as steps.
     """
@@ -82,28 +93,37 @@ class CurvePoint(NamedTuple):
     completions: int
     value: float
     error: float | None
-    time: float  # clock time in seconds
+    # clock time in seconds
+    time: float
 
 
 @dataclass(frozen=True)
 class TrialView:
-    """One trial at one moment. ``point`` maps parameters to labels; ``attributes`` are the study's attributes."""
+    """One trial at one moment. ``point`` maps parameters to labels; ``attributes`` are the study's
+    attributes.
+    """
 
     path: Path
     number: int
-    experiment: str  # its id; the head of it where trial.json is missing
+    # its id; the head of it where trial.json is missing
+    experiment: str
     point: Mapping[str, Any]
     attributes: Mapping[str, Any]
     state: State
-    result: TrialResult  # empty before it has ended
-    step: int  # optimizer steps done
-    total: int  # planned optimizer steps; 0: unknown
-    seconds: float  # run time of all attempts
-    gpu_seconds: float  # run time times the devices held; a rank without a GPU counts as one device
-    silent: float = 0.0  # seconds since the heartbeat of a running trial moved
-    is_recalled: bool = field(
-        default=False, compare=False
-    )  # read from summary.jsonl, which has rows of undamaged trials only
+    # empty before it has ended
+    result: TrialResult
+    # optimizer steps done
+    step: int
+    # planned optimizer steps; 0: unknown
+    total: int
+    # run time of all attempts
+    seconds: float
+    # run time times the devices held; a rank without a GPU counts as one device
+    gpu_seconds: float
+    # seconds since the heartbeat of a running trial moved
+    silent: float = 0.0
+    # read from summary.jsonl, which has rows of undamaged trials only
+    is_recalled: bool = field(default=False, compare=False)
 
     @property
     def name(self) -> str:
@@ -127,11 +147,15 @@ class TrialView:
 
     @cached_property
     def files(self) -> str:
-        """A hash of the contents of the user's files that it read: rewards and data. Empty without such files."""
+        """A hash of the contents of the user's files that it read: rewards and data. Empty without
+        such files.
+        """
         if not (self.path.parent.parent / paths.INPUTS).exists():
             return ""
         files = (read_json(self.path / paths.PROVENANCE) or {}).get("files")
-        return text_sha256(str(sorted(files.items())))[:8] if isinstance(files, dict) and files else ""
+        return (
+            text_sha256(str(sorted(files.items())))[:8] if isinstance(files, dict) and files else ""
+        )
 
     @cached_property
     def objective(self) -> float | None:
@@ -156,14 +180,20 @@ class TrialView:
 
     @cached_property
     def _samples(self) -> int | None:
-        """The number of held-out prompts asked for. Searched as text, because a table of thousands of trials may ask each."""
+        """The number of held-out prompts asked for. Searched as text, because a table of thousands
+        of trials may ask each.
+        """
         match = EVAL_PROMPTS.search(self._text(paths.CONFIG))
         return int(match[1]) if match else None
 
     @property
     def reached(self) -> float | None:
         """The objective when the trial was paused or stopped early; None in any other state."""
-        return finite_or_none(self.result.objective) if self.state in (State.PRUNED, State.PAUSED) else None
+        return (
+            finite_or_none(self.result.objective)
+            if self.state in (State.PRUNED, State.PAUSED)
+            else None
+        )
 
     @property
     def value(self) -> float | None:
@@ -172,7 +202,9 @@ class TrialView:
 
     @property
     def at_best(self) -> str:
-        """At which step the objective was taken under ``search.at=best``, or that the last one is past the best; else empty."""
+        """At which step the objective was taken under ``search.at=best``, or that the last one is
+        past the best; else empty.
+        """
         step, optimism = self.result.best_step, self.result.optimism
         if self.objective is None:
             return ""
@@ -185,18 +217,28 @@ class TrialView:
 
     @property
     def past_peak(self) -> str:
-        """That the objective fell after its best evaluation, by more than the errors of both last ones; empty otherwise."""
+        """That the objective fell after its best evaluation, by more than the errors of both last
+        ones; empty otherwise.
+        """
         search = as_mapping(self.config.get("search"))
         sign = sign_of(search.get("direction", ""))
-        points = [point for point in self.curve(str(search.get("metric") or "eval_reward")) if point.step > 0]
+        points = [
+            point
+            for point in self.curve(str(search.get("metric") or "eval_reward"))
+            if point.step > 0
+        ]
         if len(points) < LEAST_CURVE or any(point.error is None for point in points):
             return ""
         best = max(points, key=lambda point: sign * point.value)
-        if not all(sign * (best.value - point.value) > (point.error or 0.0) for point in points[-2:]):
+        if not all(
+            sign * (best.value - point.value) > (point.error or 0.0) for point in points[-2:]
+        ):
             return ""
         return (
-            f"past its peak: {best.value:.4f} at step {best.step:,}, {points[-1].value:.4f} at step {points[-1].step:,}. "
-            "search.at=best with another name keeps the best step's model; less the noise in a maximum, it is a fair value"
+            f"past its peak: {best.value:.4f} at step {best.step:,}, {points[-1].value:.4f} at "
+            f"step {points[-1].step:,}. "
+            "search.at=best with another name keeps the best step's model; less the noise in a "
+            "maximum, it is a fair value"
         )
 
     @property
@@ -256,7 +298,9 @@ class TrialView:
 
     @cached_property
     def lines(self) -> Sequence[Mapping[str, Any]]:
-        """The lines of metrics.jsonl. Of very many training steps they are every second, fourth, ... and the last."""
+        """The lines of metrics.jsonl. Of very many training steps they are every second, fourth,
+        ... and the last.
+        """
         others: list[tuple[int, Mapping[str, Any]]] = []
         steps: list[tuple[int, Mapping[str, Any]]] = []
         every, seen, last = 1, 0, None
@@ -280,7 +324,11 @@ class TrialView:
 
         Of more than ``most`` points these are evenly spread, with the first and the last.
         """
-        lines = [line for line in self.lines if finite_or_none(line.get(metric)) is not None and line["step"] >= 0]
+        lines = [
+            line
+            for line in self.lines
+            if finite_or_none(line.get(metric)) is not None and line["step"] >= 0
+        ]
         if most and len(lines) > most:
             lines = [lines[round(place * (len(lines) - 1) / (most - 1))] for place in range(most)]
         return [_curve_point(line, metric) for line in lines]
@@ -293,26 +341,37 @@ class TrialView:
 
     @cached_property
     def unmoved(self) -> str:
-        """Why no step has changed a weight so far; empty if one has. Reads metrics.jsonl until the first step that has."""
+        """Why no step has changed a weight so far; empty if one has. Reads metrics.jsonl until the
+        first step that has.
+        """
         lines = read_lines(self.path / paths.METRICS, step=int)
-        rows = ({**translate(line), "step": line["step"]} for line in lines if line.get("kind") == "train")
+        rows = (
+            {**translate(line), "step": line["step"]}
+            for line in lines
+            if line.get("kind") == "train"
+        )
         return unmoved(rows, self.total)
 
     @cached_property
     def trained(self) -> Mapping[str, Any]:
-        """What the trainer of the user's command got; empty for other trainers, and before it has begun."""
+        """What the trainer of the user's command got; empty for other trainers, and before it has
+        begun.
+        """
         return read_json(self.path / paths.TRAINED_WITH) or {}
 
     @cached_property
     def config(self) -> Mapping[str, Any]:
-        """The resolved configuration, with the values that the trainer got where it said so; empty if it cannot be read."""
+        """The resolved configuration, with the values that the trainer got where it said so; empty
+        if it cannot be read.
+        """
         try:
             config = as_mapping(parse_yaml(self._text(paths.CONFIG)))
         except ValueError:
             return {}
         if not config or not self.trained:
             return config
-        from grposweep.report.trained_with import with_trained  # the whole schema
+        # the whole schema
+        from grposweep.report.trained_with import with_trained
 
         return with_trained(config, self.trained, self.path)
 
@@ -336,7 +395,9 @@ class TrialView:
 
 
 def group_failures(trials: Iterable[TrialView]) -> list[str]:
-    """Return one line for trials that failed alike: their numbers, the failure class and the reason of the first."""
+    """Return one line for trials that failed alike: their numbers, the failure class and the reason
+    of the first.
+    """
     groups: dict[str, list[TrialView]] = {}
     for trial in trials:
         groups.setdefault(trial.failure_words, []).append(trial)
@@ -344,7 +405,9 @@ def group_failures(trials: Iterable[TrialView]) -> list[str]:
     for first, *others in groups.values():
         label = failure_label(first.failure_class)
         reason = first.reason if first.reason.startswith(label) else f"{label}: {first.reason}"
-        lines.append(f"{name_trials([first.number, *(trial.number for trial in others)])}: {reason}")
+        lines.append(
+            f"{name_trials([first.number, *(trial.number for trial in others)])}: {reason}"
+        )
     return lines
 
 
@@ -364,7 +427,9 @@ def read_trial(folder: TrialFolder, controller_lives: bool) -> TrialView:
     return TrialView(
         path=folder.path,
         number=folder.number,
-        experiment=folder.head if record is None else str(record.attributes.get("experiment", folder.head)),
+        experiment=folder.head
+        if record is None
+        else str(record.attributes.get("experiment", folder.head)),
         point={} if record is None else record.point,
         attributes={} if record is None else record.attributes,
         state=state,
@@ -378,7 +443,9 @@ def read_trial(folder: TrialFolder, controller_lives: bool) -> TrialView:
 
 
 def _silence(folder: Path) -> float:
-    """Return the seconds since the heartbeat moved, by this machine's clock; 0 before the first beat."""
+    """Return the seconds since the heartbeat moved, by this machine's clock; 0 before the first
+    beat.
+    """
     try:
         return max(time.time() - (folder / paths.HEARTBEAT).stat().st_mtime, 0.0)
     except FileNotFoundError:
@@ -392,9 +459,14 @@ def _state(folder: TrialFolder, result: TrialResult, controller_lives: bool) -> 
     begun, reported = folder.open_attempt(), result.attempt
     if begun is not None and (reported is None or reported < begun.number):
         if (begun.job_id or "local").startswith("local") and not controller_lives:
-            return State.STOPPED  # its attempt ended with the controller
+            # its attempt ended with the controller
+            return State.STOPPED
         last = read_runs(folder.path)[-1:]
-        return State.RUNNING if last and last[0].end is None and last[0].attempt >= begun.number else State.QUEUED
+        return (
+            State.RUNNING
+            if last and last[0].end is None and last[0].attempt >= begun.number
+            else State.QUEUED
+        )
     if status is not TrialStatus.STOPPED:
         return State.QUEUED
     return State.PAUSED if folder.control.action == Action.PAUSE else State.STOPPED
@@ -408,5 +480,9 @@ def axis_of(points: Sequence[CurvePoint]) -> str:
 def _curve_point(line: Mapping[str, Any], metric: str) -> CurvePoint:
     error, when = finite_or_none(line.get(f"{metric}_se")), finite_or_none(line.get("time")) or 0.0
     return CurvePoint(
-        line["step"], count_or_none(line.get("completions")) or line["step"], float(line[metric]), error, when
+        line["step"],
+        count_or_none(line.get("completions")) or line["step"],
+        float(line[metric]),
+        error,
+        when,
     )

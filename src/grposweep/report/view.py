@@ -1,8 +1,8 @@
 """Read-only view of a sweep folder. Needs neither Optuna nor a running controller.
 
-Everything that shows a sweep to the user renders a :class:`SweepView`: live display, end-of-run summary, status, show,
-export, best and the HTML report. ``read_sweep`` reads a folder once; a :class:`SweepReader` reads it again and again and
-skips trials whose files have not changed.
+Everything that shows a sweep to the user renders a :class:`SweepView`: live display, end-of-run
+summary, status, show, export, best and the HTML report. ``read_sweep`` reads a folder once; a
+:class:`SweepReader` reads it again and again and skips trials whose files have not changed.
 """
 
 import json
@@ -19,7 +19,13 @@ from typing import Any
 
 from grporecipe.errors import UserError
 from grporecipe.files import as_number, read_json, read_lines, whole_or_none
-from grposweep.report.ranking import Importance, RankedPoint, find_importance, rank_points, replication_ranking
+from grposweep.report.ranking import (
+    Importance,
+    RankedPoint,
+    find_importance,
+    rank_points,
+    replication_ranking,
+)
 from grposweep.report.trial_cache import add_row, read_rows, recall, stamp_files
 from grposweep.report.trial_view import State, TrialView, read_trial
 from grposweep.schema import sign_of
@@ -31,13 +37,17 @@ from grposweep.storage.damage import sweep_damage, trial_damage
 from grposweep.storage.folders import SweepFolder, TrialFolder, find_sweep, is_sweep, newest_sweep
 from grposweep.storage.records import SweepProgress, as_mapping
 
-TRIAL = re.compile(r"best|\d{1,5}|\d{4,}-[0-9a-f]{6}|[0-9a-f]{6,64}")  # what names a trial of a sweep
-BEST = "best"  # names a sweep's best trial on the command line
+# what names a trial of a sweep
+TRIAL = re.compile(r"best|\d{1,5}|\d{4,}-[0-9a-f]{6}|[0-9a-f]{6,64}")
+# names a sweep's best trial on the command line
+BEST = "best"
 
 
 @dataclass(frozen=True)
 class InvalidPoints:
-    """The points that are invalid by one rule: their number, and the first one with its message and fixes."""
+    """The points that are invalid by one rule: their number, and the first one with its message and
+    fixes.
+    """
 
     code: str
     count: int
@@ -48,14 +58,18 @@ class InvalidPoints:
 
 @dataclass(frozen=True)
 class SweepView:
-    """One sweep at one moment. ``trials`` are in the order of their numbers and include replicates on other seeds."""
+    """One sweep at one moment. ``trials`` are in the order of their numbers and include replicates
+    on other seeds.
+    """
 
     path: Path
-    settings: Mapping[str, Any]  # sweep.yaml
+    # sweep.yaml
+    settings: Mapping[str, Any]
     trials: Sequence[TrialView]
     progress: SweepProgress
     prepared: Mapping[str, Any]
-    controller: str  # process and host of the running controller; empty if none runs
+    # process and host of the running controller; empty if none runs
+    controller: str
 
     @property
     def name(self) -> str:
@@ -92,8 +106,14 @@ class SweepView:
     def provenance(self) -> Mapping[str, Any]:
         """Code, packages and machine at the sweep's start, and the latest command that ran it."""
         recorded = as_mapping(self.settings.get("provenance"))
-        *_, latest = [{}, *read_lines(self.path / paths.COMMANDS, command=str, working_directory=str)]
-        return {**recorded, **{name: latest[name] for name in ("command", "working_directory") if name in latest}}
+        *_, latest = [
+            {},
+            *read_lines(self.path / paths.COMMANDS, command=str, working_directory=str),
+        ]
+        return {
+            **recorded,
+            **{name: latest[name] for name in ("command", "working_directory") if name in latest},
+        }
 
     @property
     def baseline(self) -> Mapping[str, Any]:
@@ -104,43 +124,64 @@ class SweepView:
     def space(self) -> list[Mapping[str, Any]]:
         """The description of the space, an entry per parameter."""
         space = self.settings.get("space")
-        return [entry for entry in space if isinstance(entry, dict)] if isinstance(space, list) else []
+        return (
+            [entry for entry in space if isinstance(entry, dict)] if isinstance(space, list) else []
+        )
 
     @cached_property
     def parameters(self) -> list[str]:
         """The names of the searched parameters, in the order of the space."""
         names = dict.fromkeys(name for trial in self.trials for name in trial.point)
         return list(
-            dict.fromkeys([str(name) for entry in self.space if (name := entry.get("parameter"))] + list(names))
+            dict.fromkeys(
+                [str(name) for entry in self.space if (name := entry.get("parameter"))]
+                + list(names)
+            )
         )
 
     @property
     def choices(self) -> dict[str, list[Any]]:
         """The labels of the finite parameters, in the order of the space."""
-        return {str(e.get("parameter")): e["choices"] for e in self.space if isinstance(e.get("choices"), list)}
+        return {
+            str(e.get("parameter")): e["choices"]
+            for e in self.space
+            if isinstance(e.get("choices"), list)
+        }
 
     @property
     def ranges(self) -> dict[str, Mapping[str, Any]]:
-        """The numeric parameters with their bounds: ``low``, ``high``, and whether the scale is ``log``."""
+        """The numeric parameters with their bounds: ``low``, ``high``, and whether the scale is
+        ``log``.
+        """
         numeric = {str(e.get("parameter")): e for e in self.space if "choices" not in e}
         return {
-            name: e for name, e in numeric.items() if all(as_number(e.get(end)) is not None for end in ("low", "high"))
+            name: e
+            for name, e in numeric.items()
+            if all(as_number(e.get(end)) is not None for end in ("low", "high"))
         }
 
     @property
     def planned(self) -> int:
-        """How many trials the sweep runs in all; the number of trials so far if no controller wrote it down."""
+        """How many trials the sweep runs in all; the number of trials so far if no controller wrote
+        it down.
+        """
         return max(self.progress.target or 0, len(self.trials))
 
     @property
     def ended(self) -> int:
-        """Return the number of trials that have ended, or that stay paused because the effort is spent."""
+        """Return the number of trials that have ended, or that stay paused because the effort is
+        spent.
+        """
         return self.count(State.FINISHED, State.PRUNED, State.FAILED) + len(self.resting)
 
     @property
     def resting(self) -> list[TrialView]:
         """The trials that stay paused because the effort is spent; a larger one continues them."""
-        return [trial for trial in self.trials if trial.state is State.PAUSED] if self.progress.rests else []
+        return (
+            [trial for trial in self.trials if trial.state is State.PAUSED]
+            if self.progress.rests
+            else []
+        )
 
     @property
     def is_over(self) -> bool:
@@ -159,9 +200,17 @@ class SweepView:
             return "not started"
         if not left:
             failed = self.count(State.FAILED)
-            return f"done, {f'{failed:,}' if self.leaderboard else 'all'} failed" if failed else "done"
-        moving = sum(trial.is_open for trial in self.trials if trial.state in (State.RUNNING, State.QUEUED))
-        return f"{moving} running without a controller" if moving else f"not running, with {left:,} to go"
+            return (
+                f"done, {f'{failed:,}' if self.leaderboard else 'all'} failed" if failed else "done"
+            )
+        moving = sum(
+            trial.is_open for trial in self.trials if trial.state in (State.RUNNING, State.QUEUED)
+        )
+        return (
+            f"{moving} running without a controller"
+            if moving
+            else f"not running, with {left:,} to go"
+        )
 
     @property
     def is_fake(self) -> bool:
@@ -170,10 +219,13 @@ class SweepView:
 
     @cached_property
     def is_dry(self) -> bool:
-        """Whether the trials were only written: by ``cluster=dry_run``, and no other launcher has started one since."""
+        """Whether the trials were only written: by ``cluster=dry_run``, and no other launcher has
+        started one since.
+        """
         if self.controller or any(trial.attempts for trial in self.trials):
             return False
-        from grposweep.launchers import launcher_class  # only for a sweep that has started nothing
+        # only for a sweep that has started nothing
+        from grposweep.launchers import launcher_class
         from grposweep.registries import LAUNCHERS
 
         kind = as_mapping(self.baseline.get("cluster")).get("kind")
@@ -186,9 +238,13 @@ class SweepView:
 
     @cached_property
     def ranked(self) -> list[TrialView]:
-        """The finished trials with an objective, best first; of two equal ones the earlier first."""
+        """The finished trials with an objective, best first; of two equal ones the earlier
+        first.
+        """
         finished = [trial for trial in self.trials if trial.objective is not None]
-        return sorted(finished, key=lambda trial: (-self.sign * (trial.objective or 0.0), trial.number))
+        return sorted(
+            finished, key=lambda trial: (-self.sign * (trial.objective or 0.0), trial.number)
+        )
 
     @cached_property
     def leaderboard(self) -> list[RankedPoint]:
@@ -197,16 +253,25 @@ class SweepView:
 
     @property
     def compares(self) -> bool:
-        """Whether the sweep varies one factor at a time: every point runs on the same seeds and nothing is chosen."""
+        """Whether the sweep varies one factor at a time: every point runs on the same seeds and
+        nothing is chosen.
+        """
         return self.sampler == "one_factor"
 
     @cached_property
     def replication(self) -> Ranking | None:
         """The ranking of points on several seeds; None if the sweep uses one seed."""
         search = self._search
-        known = (self.progress.seeds, search.get("seeds")), (self.progress.leaders, search.get("leaders"))
-        seeds, leaders = (whole_or_none(asked) or 0 if decided is None else decided for decided, asked in known)
-        replication = build_replication(self.sampler, whole_or_none(self.baseline.get("seed")) or 0, seeds, leaders)
+        known = (
+            (self.progress.seeds, search.get("seeds")),
+            (self.progress.leaders, search.get("leaders")),
+        )
+        seeds, leaders = (
+            whole_or_none(asked) or 0 if decided is None else decided for decided, asked in known
+        )
+        replication = build_replication(
+            self.sampler, whole_or_none(self.baseline.get("seed")) or 0, seeds, leaders
+        )
         return replication_ranking(self.trials, self.direction, replication)
 
     @cached_property
@@ -219,7 +284,9 @@ class SweepView:
 
     @property
     def best_point(self) -> RankedPoint | None:
-        """The best point: by its value on fresh seeds if leaders ran on some, otherwise by that of the search."""
+        """The best point: by its value on fresh seeds if leaders ran on some, otherwise by that of
+        the search.
+        """
         return self.leaderboard[0] if self.leaderboard else None
 
     @property
@@ -230,7 +297,11 @@ class SweepView:
     @cached_property
     def places(self) -> dict[int, tuple[int, RankedPoint]]:
         """The rank (from 1) and the point of each finished trial, by its number."""
-        return {t.number: (rank, point) for rank, point in enumerate(self.leaderboard, 1) for t in point.trials}
+        return {
+            t.number: (rank, point)
+            for rank, point in enumerate(self.leaderboard, 1)
+            for t in point.trials
+        }
 
     @cached_property
     def gpu_hours(self) -> float:
@@ -241,11 +312,15 @@ class SweepView:
     def spent_text(self) -> str:
         """GPU hours so far, and of how many."""
         budget = self.progress.budget_hours
-        return f"{self.gpu_hours:.3g}{'' if budget is None else f' of {budget:g}'} {self.hours_unit}"
+        return (
+            f"{self.gpu_hours:.3g}{'' if budget is None else f' of {budget:g}'} {self.hours_unit}"
+        )
 
     @cached_property
     def hours_unit(self) -> str:
-        """What the hours are of. Processes on CPUs count as GPUs do; a budget is always in GPU hours."""
+        """What the hours are of. Processes on CPUs count as GPUs do; a budget is always in GPU
+        hours.
+        """
         runs = (read_lines(trial.path / paths.RUNS, attempt=int) for trial in self.trials)
         first = next((line for lines in runs for line in lines), {})
         is_cpu = first.get("gpu") is False and self.progress.budget_hours is None
@@ -253,9 +328,13 @@ class SweepView:
 
     @property
     def unfinished(self) -> list[TrialView]:
-        """The trials of the search without an objective: those with the best value so far first, then the others."""
+        """The trials of the search without an objective: those with the best value so far first,
+        then the others.
+        """
         rest = [trial for trial in self.searched if trial.objective is None]
-        return sorted(rest, key=lambda t: (t.reached is None, -self.sign * (t.reached or 0.0), t.number))
+        return sorted(
+            rest, key=lambda t: (t.reached is None, -self.sign * (t.reached or 0.0), t.number)
+        )
 
     def count(self, *states: State) -> int:
         """Return how many trials are in one of these states."""
@@ -266,7 +345,8 @@ class SweepView:
         return Counter(trial.failure_class for trial in self.trials if trial.state is State.FAILED)
 
     def trial(self, wanted: str | int) -> TrialView:
-        """Return a trial by its number, folder name or the head of its experiment id; the best one for ``best``.
+        """Return a trial by its number, folder name or the head of its experiment id; the best one
+        for ``best``.
 
         Raises UserError if no trial or several match.
         """
@@ -274,25 +354,36 @@ class SweepView:
         if text == BEST:
             if self.best is None:
                 raise UserError(
-                    f"{self.name} has no finished trial{'' if self.is_over else ' yet'}, so none is the best. {self._instead()}"
+                    f"{self.name} has no finished trial{'' if self.is_over else ' yet'}, so "
+                    f"none is the best. {self._instead()}"
                 )
             return self.best
         if text.isdecimal() and len(text) < 6:
             trials = [trial for trial in self.trials if trial.number == int(text)]
         else:
             head = text.rsplit("/", 1)[-1]
-            trials = [t for t in self.trials if head and (t.name == head or t.experiment.startswith(head))]
+            trials = [
+                t for t in self.trials if head and (t.name == head or t.experiment.startswith(head))
+            ]
         if len(trials) != 1:
             raise UserError(
-                f"{text}: {self.name} has {'no such trial' if not trials else 'several such trials'}. {self._instead()}"
+                f"{text}: {self.name} has "
+                f"{'no such trial' if not trials else 'several such trials'}. {self._instead()}"
             )
         return trials[0]
 
     @cached_property
     def invalid_points(self) -> list[tuple[Mapping[str, Any], Mapping[str, Any]]]:
-        """Return each invalid point with a problem of it; a point with several problems comes several times."""
+        """Return each invalid point with a problem of it; a point with several problems comes
+        several times.
+        """
         lines = read_lines(self.path / paths.INVALID, point=dict, problems=list)
-        return [(line["point"], problem) for line in lines for problem in line["problems"] if isinstance(problem, dict)]
+        return [
+            (line["point"], problem)
+            for line in lines
+            for problem in line["problems"]
+            if isinstance(problem, dict)
+        ]
 
     @cached_property
     def invalid_count(self) -> int:
@@ -304,7 +395,9 @@ class SweepView:
 
     @cached_property
     def invalid(self) -> list[InvalidPoints]:
-        """Return the invalid points by rule, most first. A point that breaks several rules counts for each."""
+        """Return the invalid points by rule, most first. A point that breaks several rules counts
+        for each.
+        """
         first: dict[str, tuple[Mapping[str, Any], Mapping[str, Any]]] = {}
         counts: Counter[str] = Counter()
         for point, problem in self.invalid_points:
@@ -312,7 +405,13 @@ class SweepView:
             counts[code] += 1
             first.setdefault(code, (point, problem))
         return [
-            InvalidPoints(code, number, first[code][0], str(first[code][1].get("message", "")), _fixes(first[code][1]))
+            InvalidPoints(
+                code,
+                number,
+                first[code][0],
+                str(first[code][1].get("message", "")),
+                _fixes(first[code][1]),
+            )
             for code, number in counts.most_common()
         ]
 
@@ -343,12 +442,18 @@ class SweepView:
             return "It has started none yet."
         first, last = self.trials[0].number, self.trials[-1].number
         ways = [f"its number ({first} to {last})", f"its folder's name ({self.trials[-1].name})"]
-        return f"Name one by {', '.join(ways)} or {BEST}." if self.best else f"Name one by {' or '.join(ways)}."
+        return (
+            f"Name one by {', '.join(ways)} or {BEST}."
+            if self.best
+            else f"Name one by {' or '.join(ways)}."
+        )
 
 
 @dataclass(frozen=True)
 class _Known:
-    """A trial as it was read last. ``files`` is None before its second look; a ``settled`` trial never changes."""
+    """A trial as it was read last. ``files`` is None before its second look; a ``settled`` trial
+    never changes.
+    """
 
     view: TrialView
     files: object = None
@@ -356,14 +461,19 @@ class _Known:
 
 
 class SweepReader:
-    """Read one sweep folder again and again. Trials whose files have not changed are not read again."""
+    """Read one sweep folder again and again. Trials whose files have not changed are not read
+    again.
+    """
 
     def __init__(self, sweep: SweepFolder | Path) -> None:
         """Raises UserError if the folder holds no sweep, or its sweep.yaml is damaged."""
         self._folder = sweep if isinstance(sweep, SweepFolder) else SweepFolder(sweep.resolve())
         settings = self._folder.settings()
         if settings is None:
-            raise UserError(f"{self._folder.path} is no sweep: it has no sweep.yaml. Name a folder under outputs/.")
+            raise UserError(
+                f"{self._folder.path} is no sweep: it has no sweep.yaml. Name a folder under "
+                "outputs/."
+            )
         self._settings = settings
         self._folders: dict[str, TrialFolder] = {}
         self._rows = read_rows(self._folder.path)
@@ -375,10 +485,13 @@ class SweepReader:
         controller = _controller(path / paths.LEASE)
         trials = [self._look(folder, bool(controller)) for folder in self._trials()]
         progress = SweepProgress.read(path) if progress is None else progress
-        return SweepView(path, self._settings, trials, progress, self._folder.prepared(), controller)
+        return SweepView(
+            path, self._settings, trials, progress, self._folder.prepared(), controller
+        )
 
     def trial(self, folder: TrialFolder) -> TrialView:
-        """Return one trial as it is now. For the controller's process, once the study holds the trial's end.
+        """Return one trial as it is now. For the controller's process, once the study holds the
+        trial's end.
 
         The trial gets a row in summary.jsonl.
         """
@@ -386,14 +499,17 @@ class SweepReader:
         view = read_trial(folder, controller_lives=True)
         if view.state.is_over and folder.open_attempt() is None:
             self._known[view.name], self._rows[view.name] = _Known(view, settled=True), {}
-            with suppress(OSError):  # a convenience only
+            # a convenience only
+            with suppress(OSError):
                 if any(trial_damage(folder, logs_steps(self._settings))):
                     return view
                 add_row(self._folder.path, view, files)
         return view
 
     def complete_summary(self) -> None:
-        """Add the ended trials to summary.jsonl that have no row which counts. For the controller's process."""
+        """Add the ended trials to summary.jsonl that have no row which counts. For the controller's
+        process.
+        """
         for name, folder in self._folders.items():
             if name not in self._rows and self._known[name].view.state.is_over:
                 self.trial(folder)
@@ -430,10 +546,14 @@ class SweepReader:
 
 
 def logs_steps(settings: Mapping[str, Any]) -> bool:
-    """Return whether the trainer of a recorded sweep logs every optimizer step; a program of the user's own may not."""
+    """Return whether the trainer of a recorded sweep logs every optimizer step; a program of the
+    user's own may not.
+    """
     from grposweep.registries import is_external
 
-    return not is_external(str(as_mapping(as_mapping(settings.get("baseline")).get("trainer")).get("kind")))
+    return not is_external(
+        str(as_mapping(as_mapping(settings.get("baseline")).get("trainer")).get("kind"))
+    )
 
 
 def read_sweep(sweep: SweepFolder | Path) -> SweepView:
@@ -445,15 +565,20 @@ def read_sweep(sweep: SweepFolder | Path) -> SweepView:
 
 
 def open_sweep(named: str | None, outputs: Path) -> SweepView:
-    """Read the sweep that the user names: a name under ``outputs``, a path, or None for the newest there."""
+    """Read the sweep that the user names: a name under ``outputs``, a path, or None for the newest
+    there.
+    """
     return read_sweep(find_sweep(named, outputs))
 
 
-def find_names(names: Sequence[str], outputs: Path, reruns: bool = True) -> list[tuple[SweepFolder, str]]:
-    """Return what ``[SWEEP] [TRIAL]...`` names: a sweep and a trial's name for each, empty for the whole sweep.
+def find_names(
+    names: Sequence[str], outputs: Path, reruns: bool = True
+) -> list[tuple[SweepFolder, str]]:
+    """Return what ``[SWEEP] [TRIAL]...`` names: a sweep and a trial's name for each, empty for the
+    whole sweep.
 
-    A trial may also be ``SWEEP/TRIAL`` or a path. Trials before any sweep's name are those of the newest, which is also meant
-    without names. Raises UserError for a word that names neither.
+    A trial may also be ``SWEEP/TRIAL`` or a path. Trials before any sweep's name are those of the
+    newest, which is also meant without names. Raises UserError for a word that names neither.
     """
     pairs: list[tuple[SweepFolder, str]] = []
     sweep: SweepFolder | None = None
@@ -486,17 +611,23 @@ def open_trial(names: Sequence[str], outputs: Path) -> tuple[SweepView, TrialVie
     """
     (folder, trial), *others = find_names(names, outputs)
     if others:
-        raise UserError(f"{' '.join(names)}: this names several trials or sweeps. Name one, such as mine 3 or mine/3.")
+        raise UserError(
+            f"{' '.join(names)}: this names several trials or sweeps. Name one, such as mine 3 "
+            "or mine/3."
+        )
     view = read_sweep(folder)
     return view, view.trial(trial or BEST)
 
 
 def _controller(lease: Path) -> str:
-    """Return who holds the lease. A process of this machine is checked; one of another machine is believed."""
+    """Return who holds the lease. A process of this machine is checked; one of another machine is
+    believed.
+    """
     holder = read_json(lease)
     if holder is None:
         return ""
-    import socket  # only for a sweep that a controller runs
+    # only for a sweep that a controller runs
+    import socket
 
     from grposweep.process import exists
 
@@ -509,7 +640,10 @@ def _controller(lease: Path) -> str:
 def _fixes(problem: Mapping[str, Any]) -> list[str]:
     fixes = problem.get("fixes")
     return [
-        " ".join(f"{key}={value if isinstance(value, str) else json.dumps(value)}" for key, value in fix.items())
+        " ".join(
+            f"{key}={value if isinstance(value, str) else json.dumps(value)}"
+            for key, value in fix.items()
+        )
         for fix in (fixes if isinstance(fixes, list) else [])
         if isinstance(fix, dict)
     ]

@@ -1,7 +1,8 @@
 """All configuration keys, with type, unit and default; one dataclass for each Hydra group.
 
-The groups are in `learning` (what a trial learns) and `running` (where and how trials run). The docstring beneath a key is
-its documentation; its metadata (`grposweep.schema.learning.key`) says what it sets elsewhere.
+The groups are in `learning` (what a trial learns) and `running` (where and how trials run). The
+docstring beneath a key is its documentation; its metadata (`grposweep.schema.learning.key`) says
+what it sets elsewhere.
 """
 
 from collections.abc import Iterator
@@ -23,14 +24,49 @@ from grposweep.schema.learning import (
     Task,
     key,
 )
-from grposweep.schema.running import Cluster, Fake, Jobs, Place, Rules, Search, ThisMachine, Tracker, Trainer
+from grposweep.schema.running import (
+    Cluster,
+    Fake,
+    Jobs,
+    Place,
+    Rules,
+    Search,
+    ThisMachine,
+    Tracker,
+    Trainer,
+)
 
-__all__ = ["AUTO", "Batch", "Cluster", "Fake", "Generation", "Jobs", "Kl", "Lora", "Loss", "Model", "Optimizer", "Place", "Rules",
-           "Schedule", "Search", "Shape", "Task", "ThisMachine", "Tracker", "Trainer"]  # fmt: skip
+__all__ = [
+    "AUTO",
+    "Batch",
+    "Cluster",
+    "Fake",
+    "Generation",
+    "Jobs",
+    "Kl",
+    "Lora",
+    "Loss",
+    "Model",
+    "Optimizer",
+    "Place",
+    "Rules",
+    "Schedule",
+    "Search",
+    "Shape",
+    "Task",
+    "ThisMachine",
+    "Tracker",
+    "Trainer",
+]
 
 # Hydra's ConfigStore needs plain (unfrozen) dataclasses: frozen ones fail as schemas in Hydra 1.3.
 
-AUTO_SIZES = ("per_device_train_batch_size", "gradient_accumulation_steps", "per_device_eval_batch_size")  # of Batch
+# of Batch
+AUTO_SIZES = (
+    "per_device_train_batch_size",
+    "gradient_accumulation_steps",
+    "per_device_eval_batch_size",
+)
 
 
 @dataclass
@@ -65,9 +101,20 @@ class Experiment:
 
 
 GROUPS = (
-    "model", "task", "batch", "optimizer", "kl", "loss", "schedule",
-    "generation", "trainer", "cluster", "search", "tracker", "debug",
-)  # fmt: skip
+    "model",
+    "task",
+    "batch",
+    "optimizer",
+    "kl",
+    "loss",
+    "schedule",
+    "generation",
+    "trainer",
+    "cluster",
+    "search",
+    "tracker",
+    "debug",
+)
 
 
 def value_at(experiment: Experiment, key: str) -> Any:
@@ -100,30 +147,49 @@ def keys_of(schema: Any = Experiment, section: str = "") -> Iterator[tuple[str, 
             yield path, entry
 
 
-# Groups whose keys have the names of GRPOConfig's arguments, but for these, which follow from several keys.
+# Groups whose keys have the names of GRPOConfig's arguments, but for these, which follow from
+# several keys.
 NAMED_AS_IN_TRL = ("kl", "loss", "optimizer", "generation")
-COMPUTED = frozenset(["enabled", "vllm_max_model_length", "vllm_gpus", "vllm_shared_gpus", "vllm_max_loras",
-                      "vllm_server_base_url", "vllm_server_command", "vllm_server_args", "vllm_server_timeout"])  # fmt: skip
+COMPUTED = frozenset(
+    [
+        "enabled",
+        "vllm_max_model_length",
+        "vllm_gpus",
+        "vllm_shared_gpus",
+        "vllm_max_loras",
+        "vllm_server_base_url",
+        "vllm_server_command",
+        "vllm_server_args",
+        "vllm_server_timeout",
+    ]
+)
 
 
 @cache
 def trl_arguments() -> dict[str, str]:
-    """Return the keys whose values are passed to TRL as they are, each with the name of GRPOConfig's argument."""
+    """Return the keys whose values are passed to TRL as they are, each with the name of
+    GRPOConfig's argument.
+    """
     return {
         path: entry.metadata.get("trl") or entry.name
         for path, entry in keys_of()
-        if entry.metadata.get("trl") or (path.startswith(NAMED_AS_IN_TRL) and entry.name not in COMPUTED)
+        if entry.metadata.get("trl")
+        or (path.startswith(NAMED_AS_IN_TRL) and entry.name not in COMPUTED)
     }
 
 
 @cache
 def keys_with(name: str) -> dict[str, Any]:
-    """Return the keys that declare this of themselves (`grposweep.schema.learning.key`), each with what they declare."""
+    """Return the keys that declare this of themselves (`grposweep.schema.learning.key`), each with
+    what they declare.
+    """
     return {path: entry.metadata[name] for path, entry in keys_of() if entry.metadata.get(name)}
 
 
 def sign_of(direction: str) -> int:
-    """Return the factor that makes larger values of a metric the better ones, by the direction of its search."""
+    """Return the factor that makes larger values of a metric the better ones, by the direction of
+    its search.
+    """
     return -1 if direction == "minimize" else 1
 
 
@@ -134,6 +200,8 @@ def sizes() -> frozenset[str]:
 
 
 def starts_own_server(generation: Generation) -> bool:
-    """Return whether each trial has a vLLM server of its own, which its job or the local trial starts."""
+    """Return whether each trial has a vLLM server of its own, which its job or the local trial
+    starts.
+    """
     is_served = generation.use_vllm and generation.vllm_mode == "server"
     return is_served and generation.vllm_server_base_url is None and not generation.vllm_shared_gpus

@@ -1,4 +1,5 @@
-"""Configuration groups of what a trial learns: model, task, sizes, optimizer, loss, length and sampling.
+"""Configuration groups of what a trial learns: model, task, sizes, optimizer, loss, length and
+sampling.
 
 Batch keys have TRL's names and count completions, unless the name says prompts.
 """
@@ -17,11 +18,15 @@ def key(default: Any, **metadata: Any) -> Any:
 
     The ``metadata`` says what else it is:
 
-    - ``setting``: the field of the neutral Setting that it sets (the same name in `grposweep.config.fields.NUMBERS`);
-    - ``trl``: the GRPOConfig argument that it is copied to (the same name in `grposweep.schema.NAMED_AS_IN_TRL`);
-    - ``native``: the keys of a TRL recipe that follow from it (and from others); the first one has its meaning;
+    - ``setting``: the field of the neutral Setting that it sets (the same name in
+      `grposweep.config.fields.NUMBERS`);
+    - ``trl``: the GRPOConfig argument that it is copied to (the same name in
+      `grposweep.schema.NAMED_AS_IN_TRL`);
+    - ``native``: the keys of a TRL recipe that follow from it (and from others); the first one has
+      its meaning;
     - ``choices``: its values, if its type alone does not define them;
-    - ``length``: it decides how long a trial trains, and when it is evaluated and saved, not which point it is;
+    - ``length``: it decides how long a trial trains, and when it is evaluated and saved, not which
+      point it is;
     - ``neutral``: it changes no number of a training, so identities omit it;
     - ``range``: its range, by a name in `grposweep.config.validate.RANGES`.
     """
@@ -53,7 +58,9 @@ class Shape:
     head_dim: int = 0
     """Width of an attention head (0: hidden / heads)."""
     model_type: str = "llama"
-    """Transformers' name for how layers are built: llama, mistral, qwen2, qwen3, gemma, gemma3_text."""
+    """Transformers' name for how layers are built: llama, mistral, qwen2, qwen3, gemma,
+    gemma3_text.
+    """
 
 
 @dataclass
@@ -69,7 +76,9 @@ class Lora:
     dropout: float = key(0.0, setting="lora_dropout", native="lora_dropout")
     """Dropout of an adapter's input (0 to 1)."""
     target_modules: list[str] = key(["all-linear"], native="lora_target_modules")
-    """Names of the layers with an adapter, as peft takes them; ``all-linear`` for every linear layer."""
+    """Names of the layers with an adapter, as peft takes them; ``all-linear`` for every linear
+    layer.
+    """
 
 
 @dataclass
@@ -77,15 +86,23 @@ class Model:
     """The trained model, its numeric types and its adapters. Without a GPU all is float32."""
 
     path: str = key("embedded", native="model_name_or_path")
-    """A hub id, a local folder, or a tiny model that grposweep creates: ``embedded`` or ``embedded-text`` (untrained, reads
-    any text)."""
+    """A hub id, a local folder, or a tiny model that grposweep creates: ``embedded`` or
+    ``embedded-text`` (untrained, reads any text).
+    """
     revision: str | None = key(None, native="model_revision")
     """Branch, tag or commit of a model of the hub (null: its main branch)."""
-    dtype: str = key("float32", setting="weights_dtype", native="dtype model_init_kwargs", choices=WEIGHTS)
-    """Type of the weights; float16 with LoRA and fp16 only. ``auto`` is float32 for weights that are trained, the type of the
-    mixed precision for those under an adapter."""
-    mixed_precision: str | None = key(None, setting="autocast_dtype", native="bf16 fp16", choices=MIXED)
-    """``fp16`` is for GPUs older than Ampere. Null is what ``dtype`` implies (bfloat16: bf16, float32: none, auto: bf16)."""
+    dtype: str = key(
+        "float32", setting="weights_dtype", native="dtype model_init_kwargs", choices=WEIGHTS
+    )
+    """Type of the weights; float16 with LoRA and fp16 only. ``auto`` is float32 for weights that
+    are trained, the type of the mixed precision for those under an adapter.
+    """
+    mixed_precision: str | None = key(
+        None, setting="autocast_dtype", native="bf16 fp16", choices=MIXED
+    )
+    """``fp16`` is for GPUs older than Ampere. Null is what ``dtype`` implies (bfloat16: bf16,
+    float32: none, auto: bf16).
+    """
     tf32: bool | None = None
     """Let float32 products use TensorFloat-32 (null: torch's setting)."""
     quantization: str | None = key(None, native="load_in_4bit", choices=("4bit", "8bit"))
@@ -98,7 +115,9 @@ class Model:
     """Argument of from_pretrained: use kernels of the hub."""
     chat_template_kwargs: dict[str, Any] = key({}, trl="chat_template_kwargs")
     """Variables of the tokenizer's chat template."""
-    gradient_checkpointing: bool = key(False, setting="gradient_checkpointing", trl="gradient_checkpointing")
+    gradient_checkpointing: bool = key(
+        False, setting="gradient_checkpointing", trl="gradient_checkpointing"
+    )
     """Compute activations again in the backward pass instead of keeping them."""
     lora: Lora = field(default_factory=Lora)
     shape: Shape = field(default_factory=Shape)
@@ -123,12 +142,15 @@ class Task:
     answer_column: str = "answer"
     """Column with the answer that rewards compare with."""
     family_column: str | None = None
-    """Column that names the family of a held-out prompt: variants of one question. Intervals count a family once (null: only
-    equal prompts are one family)."""
+    """Column that names the family of a held-out prompt: variants of one question. Intervals count
+    a family once (null: only equal prompts are one family).
+    """
     system_prompt: str | None = None
     """Text of a system turn before each prompt (null: none)."""
     chat: bool | None = key(False, setting="chat")
-    """Put prompts that are plain text into the tokenizer's chat template (null: if it has one). Conversations always are."""
+    """Put prompts that are plain text into the tokenizer's chat template (null: if it has one).
+    Conversations always are.
+    """
     rewards: list[str] = key(["exact"], native="reward_funcs")
     """Names of built-in rewards, ``package.module:function`` or ``path/to/file.py:function``."""
     reward_weights: list[float] | None = key(None, trl="reward_weights")
@@ -138,14 +160,18 @@ class Task:
     eval_prompts: int = key(256, setting="eval_prompts")
     """Held-out prompts, never trained on."""
     eval_generations: int = 8
-    """Completions that an evaluation samples for each held-out prompt: options of batch take ``num_generations_eval`` from it."""
+    """Completions that an evaluation samples for each held-out prompt: options of batch take
+    ``num_generations_eval`` from it.
+    """
     max_completion_length: int = 256
     """Tokens of a completion at most, unless ``generation.max_completion_length`` is set."""
 
 
 @dataclass
 class Batch:
-    """TRL's batch fields, in completions. Hardware sizes may be ``auto`` if ``prompts_per_step`` is set."""
+    """TRL's batch fields, in completions. Hardware sizes may be ``auto`` if ``prompts_per_step`` is
+    set.
+    """
 
     num_generations: int = 8
     """Completions of a prompt that are compared with each other."""
@@ -164,8 +190,9 @@ class Batch:
     per_device_eval_batch_size: int | str = AUTO
     """Completions of an evaluation step on one rank."""
     num_generations_eval: int | None = 8
-    """Completions of a held-out prompt. The same for all points, so that objectives are measured in the same way (null: TRL's
-    default, ``num_generations``)."""
+    """Completions of a held-out prompt. The same for all points, so that objectives are measured in
+    the same way (null: TRL's default, ``num_generations``).
+    """
 
 
 @dataclass
@@ -210,14 +237,17 @@ class Optimizer:
 
 @dataclass
 class Loss:
-    """TRL's GRPO loss and its options, under TRL's names. Options with the default null are left to TRL unless set."""
+    """TRL's GRPO loss and its options, under TRL's names. Options with the default null are left to
+    TRL unless set.
+    """
 
     loss_type: str = "dapo"
     """Normalization of the loss."""
     epsilon: float = 0.2
     """Lower clip of the importance ratio: 1 - ``epsilon``."""
     epsilon_high: float | None = None
-    """Upper clip: 1 + ``epsilon_high`` (null: ``epsilon``). The cispo loss clips its weights at it."""
+    """Upper clip: 1 + ``epsilon_high`` (null: ``epsilon``). The cispo loss clips its weights at it.
+    """
     scale_rewards: str = "group"
     """Standard deviation that advantages are divided by."""
     importance_sampling_level: str = "token"
@@ -230,7 +260,9 @@ class Loss:
 
 @dataclass
 class Schedule:
-    """The length of a trial: exactly one of a budget in generated completions, optimizer steps, or epochs."""
+    """The length of a trial: exactly one of a budget in generated completions, optimizer steps, or
+    epochs.
+    """
 
     budget_completions: int | None = key(None, length=True)
     """Completions that a trial generates for its training."""
@@ -239,20 +271,26 @@ class Schedule:
     epochs: float | None = key(None, native="num_train_epochs", length=True)
     """Passes of a trial over the training prompts."""
     evaluations: int = key(4, native="do_eval eval_steps eval_strategy", length=True)
-    """Evaluations of a trial, spread evenly over its optimizer steps. A new sweep takes more if ``search.effort`` needs them and
-    this is not set."""
+    """Evaluations of a trial, spread evenly over its optimizer steps. A new sweep takes more if
+    ``search.effort`` needs them and this is not set.
+    """
     eval_at_start: bool = key(True, native="eval_on_start", length=True)
     """Evaluate before the first optimizer step as well."""
     checkpoints: int = key(2, native="resume_from_checkpoint save_steps save_strategy", length=True)
-    """Checkpoints of a trial, spread evenly and placed on rollout boundaries, where TRL can resume exactly."""
+    """Checkpoints of a trial, spread evenly and placed on rollout boundaries, where TRL can resume
+    exactly.
+    """
     checkpoint_minutes: float | None = key(30.0, length=True, neutral=True)
-    """Write another checkpoint at the first rollout boundary after so many minutes without one (null: never; nor with
-    ``trainer.keep=all``, which keeps every one)."""
+    """Write another checkpoint at the first rollout boundary after so many minutes without one
+    (null: never; nor with ``trainer.keep=all``, which keeps every one).
+    """
 
 
 @dataclass
 class Generation:
-    """How completions are sampled, and by which engine. Options with the default null are left to TRL unless set."""
+    """How completions are sampled, and by which engine. Options with the default null are left to
+    TRL unless set.
+    """
 
     max_completion_length: int = 256
     """Tokens of a completion at most (options of generation take the task's)."""
@@ -277,19 +315,27 @@ class Generation:
     vllm_gpu_memory_utilization: float = 0.3
     """Share of a GPU's memory for a colocated engine (0 to 1)."""
     vllm_max_model_length: int | None = None
-    """Tokens of a sequence at most (null: the longest prompt that preparation found, and a completion)."""
+    """Tokens of a sequence at most (null: the longest prompt that preparation found, and a
+    completion).
+    """
     vllm_enable_sleep_mode: bool | None = None
     """Let a colocated engine free its memory during optimizer steps."""
     vllm_gpus: int = key(0, setting="server_gpus", neutral=True)
-    """GPUs of a Slurm job that run its own server (of several nodes, all of the last one), or on this machine GPUs in addition
-    to the trial's ranks. They are not training ranks."""
+    """GPUs of a Slurm job that run its own server (of several nodes, all of the last one), or on
+    this machine GPUs in addition to the trial's ranks. They are not training ranks.
+    """
     vllm_shared_gpus: int = key(0, setting="shared_server_gpus", neutral=True)
-    """GPUs of one server that all trials of a sweep with LoRA share; each sends its adapters (0: there is none). On a machine
-    without GPUs it runs on the CPU."""
+    """GPUs of one server that all trials of a sweep with LoRA share; each sends its adapters (0:
+    there is none). On a machine without GPUs it runs on the CPU.
+    """
     vllm_max_loras: int | None = key(None, neutral=True)
-    """Adapters that the shared server computes with at once (null: as many as trials run at once)."""
+    """Adapters that the shared server computes with at once (null: as many as trials run at once).
+    """
     vllm_server_base_url: str | None = key(
-        None, setting="", native="vllm_server_base_url vllm_server_host vllm_server_port", neutral=True
+        None,
+        setting="",
+        native="vllm_server_base_url vllm_server_host vllm_server_port",
+        neutral=True,
     )
     """Address of a server that runs already."""
     vllm_server_command: str | None = key(None, setting="server_command")

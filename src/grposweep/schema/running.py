@@ -5,14 +5,18 @@ from typing import Any
 
 from grposweep.schema.learning import AUTO, key
 
-KEEPS_MODEL = ("best", "best_checkpoint")  # of trainer.keep: the winner's model,
-KEEPS_LAST = ("last", "all", "best_checkpoint")  # and the last checkpoint of a finished trial
+# of trainer.keep: the winner's model,
+KEEPS_MODEL = ("best", "best_checkpoint")
+# and the last checkpoint of a finished trial
+KEEPS_LAST = ("last", "all", "best_checkpoint")
 SHARDING = ("none", "zero1", "zero2", "zero3", "fsdp")
 
 
 @dataclass
 class Fake:
-    """What ``trainer=fake`` reads of ``trainer.args``, for tests: a known optimum and staged faults."""
+    """What ``trainer=fake`` reads of ``trainer.args``, for tests: a known optimum and staged
+    faults.
+    """
 
     best_lr: float = 1e-3
     """Learning rate with the best reward."""
@@ -32,35 +36,52 @@ class Fake:
 
 @dataclass
 class Trainer:
-    """The trainer of an attempt, and what it keeps. Keys from ``recipe`` on are for trainers that are external programs."""
+    """The trainer of an attempt, and what it keeps. Keys from ``recipe`` on are for trainers that
+    are external programs.
+    """
 
     kind: str = "trl"
     """The trainer."""
-    keep: str = key("best", native="save_total_limit", choices=("last", "best", "best_checkpoint", "all", "none"))
-    """``last`` keeps every trial's last checkpoint, ``best`` only the winner's model, ``best_checkpoint`` also the winner's last
-    checkpoint (for 'grposweep continue'), ``all`` every checkpoint, ``none`` none. The folder of a winner that your own script
-    trained stays as the script left it, with all checkpoints."""
+    keep: str = key(
+        "best",
+        native="save_total_limit",
+        choices=("last", "best", "best_checkpoint", "all", "none"),
+    )
+    """``last`` keeps every trial's last checkpoint, ``best`` only the winner's model,
+    ``best_checkpoint`` also the winner's last checkpoint (for 'grposweep continue'), ``all`` every
+    checkpoint, ``none`` none. The folder of a winner that your own script trained stays as the
+    script left it, with all checkpoints.
+    """
     log_completions: bool = key(False, trl="log_completions", native="num_completions_to_print")
     """Keep all training completions, as Parquet files in the trial's folder."""
     sharding: str = key("none", setting="sharding", native="deepspeed fsdp", choices=SHARDING)
-    """Divide optimizer states (``zero1``), gradients as well (``zero2``) and weights as well (``zero3`` by DeepSpeed, ``fsdp``
-    by torch) among a trial's ranks."""
+    """Divide optimizer states (``zero1``), gradients as well (``zero2``) and weights as well
+    (``zero3`` by DeepSpeed, ``fsdp`` by torch) among a trial's ranks.
+    """
     compile: bool = key(False, trl="torch_compile")
     """Run the model through torch.compile."""
     fork: str | None = None
-    """Hash of the checkpoint that a trial starts from; 'grposweep continue' sets it (null: the start of a training)."""
+    """Hash of the checkpoint that a trial starts from; 'grposweep continue' sets it (null: the
+    start of a training).
+    """
     args: dict[str, Any] = key({})
-    """Further keys of TRL's GRPOConfig, by name (``trainer.args.disable_dropout=true``): those that have no key here. For the
-    user's own command also its options: ``{NAME}`` in it, or appended as ``--NAME value``."""
+    """Further keys of TRL's GRPOConfig, by name (``trainer.args.disable_dropout=true``): those that
+    have no key here. For the user's own command also its options: ``{NAME}`` in it, or appended as
+    ``--NAME value``.
+    """
     offload: str = key("none", choices=("none", "optimizer", "all"))
-    """Keep optimizer states (``optimizer``, ZeRO) or weights as well (``all``, ZeRO-3 and FSDP) in main memory."""
+    """Keep optimizer states (``optimizer``, ZeRO) or weights as well (``all``, ZeRO-3 and FSDP) in
+    main memory.
+    """
     deepspeed_config: str | None = None
     """A DeepSpeed configuration file (JSON) to use instead of the built-in one."""
     fsdp_config: dict[str, Any] = key({})
     """Options of FSDP under transformers' names, added to the built-in ones."""
     recipe: str | None = None
-    """A native recipe to start from (YAML, or a script that launches one): parameters override its keys, all others stay.
-    ``script``: the file behind ``--config``, or the shell script that is the command."""
+    """A native recipe to start from (YAML, or a script that launches one): parameters override its
+    keys, all others stay.
+    ``script``: the file behind ``--config``, or the shell script that is the command.
+    """
     python: str | None = None
     """Interpreter of the program's environment (null: this one)."""
     workdir: str | None = None
@@ -70,26 +91,39 @@ class Trainer:
     environment: dict[str, str] = key({})
     """Variables added to its environment."""
     command: str | None = None
-    """``script``: the user's own launch command, run as it is written (``bash launch.sh``). A trial's values enter where it
-    builds its GRPOConfig. ``-- COMMAND`` at the end of a command line sets it. ``command``: any program's, with a place such as
-    ``{lr}`` for each value."""
+    """``script``: the user's own launch command, run as it is written (``bash launch.sh``). A
+    trial's
+values enter where it
+    builds its GRPOConfig. ``-- COMMAND`` at the end of a command line sets it. ``command``: any
+    program's, with a place such as ``{lr}`` for each value.
+    """
     metrics: str | None = None
-    """``command``: where the program writes its metrics. A file of JSON lines, CSV, TensorBoard or W&B (``{output}/log.jsonl``;
-    a pattern or folder stands for its newest log), or ``re:`` and an expression for its output, with the groups ``step`` and
-    metrics."""
+    """``command``: where the program writes its metrics. A file of JSON lines, CSV, TensorBoard or
+    W&B
+(``{output}/log.jsonl``;
+    a pattern or folder stands for its newest log), or ``re:`` and an expression for its output,
+    with the groups ``step`` and metrics.
+    """
     step_key: str = "step"
     """``command``: the name of the step in its metrics."""
     resume: str | None = None
-    """``command``: words that make the program resume (``--resume {checkpoint}``), at ``{resume}`` in the command or its end
-    (null: it cannot, and an interrupted trial starts over)."""
+    """``command``: words that make the program resume (``--resume {checkpoint}``), at ``{resume}``
+    in the
+command or its end
+    (null: it cannot, and an interrupted trial starts over).
+    """
     checkpoints: str = "checkpoint-*"
-    """``command``: pattern of its checkpoints below ``{output}``; the last number in a name is the step."""
+    """``command``: pattern of its checkpoints below ``{output}``; the last number in a name is
+    the step.
+    """
     script: str | None = None
-    """Training script, for a command that grposweep writes: the launcher, this script, ``--config`` with ``recipe``, and
-    ``arguments``."""
+    """Training script, for a command that grposweep writes: the launcher, this script, ``--config``
+    with ``recipe``, and ``arguments``.
+    """
     launcher: str = key(AUTO, choices=(AUTO, "accelerate", "torchrun", "python"))
-    """What starts the script. ``auto`` is accelerate with ``launch_arguments``, torchrun for several processes, python
-    for one."""
+    """What starts the script. ``auto`` is accelerate with ``launch_arguments``, torchrun for
+    several processes, python for one.
+    """
     launch_arguments: list[str] = key([])
     """Options of the launcher, such as ``--config_file``."""
 
@@ -111,8 +145,9 @@ class Place:
     mem_gb: int | None = key(None, setting="host_memory_gib", range="count")
     """Main memory of each node in GiB (null: the partition's default)."""
     environment: dict[str, str] = key({})
-    """Variables for attempts and preparation. They must not change what is learned (NCCL_SOCKET_IFNAME, HF_HOME, ...), because
-    they are not part of a trial's identity."""
+    """Variables for attempts and preparation. They must not change what is learned
+    (NCCL_SOCKET_IFNAME, HF_HOME, ...), because they are not part of a trial's identity.
+    """
     requeue_limit: int = 20
     """How often a trial may be preempted or lose its node."""
     controller: str = key("here", choices=("here", "job"))
@@ -120,11 +155,15 @@ class Place:
     prepare: str = key("here", choices=("here", "job"))
     """Where models and data are looked for and downloaded."""
     code: str | None = None
-    """A folder whose grposweep attempts run instead (null: that copy, or on this machine the code as it is)."""
+    """A folder whose grposweep attempts run instead (null: that copy, or on this machine the code
+    as it is).
+    """
     poll_seconds: float = 30.0
     """Seconds between readings of the queue."""
     stall_min: float | None = 30.0
-    """Minutes without a sign of life after which an attempt is ended, and tried once more (null: never)."""
+    """Minutes without a sign of life after which an attempt is ended, and tried once more (null:
+    never).
+    """
 
 
 @dataclass
@@ -134,13 +173,16 @@ class ThisMachine(Place):
     warm: bool = True
     """Keep a process with the imported libraries, from which trials on the CPU start."""
     gpus: int | str = key(AUTO, native="use_cpu")
-    """GPUs of this machine, divided among trials that run at once. ``auto`` takes those in CUDA_VISIBLE_DEVICES, or without that
-    variable those on which no other process holds memory. If nvidia-smi fails, ``auto`` reports it and trains on the CPU; a
-    number is refused."""
+    """GPUs of this machine, divided among trials that run at once. ``auto`` takes those in
+    CUDA_VISIBLE_DEVICES, or without that variable those on which no other process holds memory. If
+    nvidia-smi fails, ``auto`` reports it and trains on the CPU; a number is refused.
+    """
     trials_per_gpu: int | str = 1
-    """Trials of one rank that share a GPU of this machine: a number, or ``auto`` for as many as fit by the memory estimate
-    (``gpu`` or ``gpu_memory_gib`` must be set). Each may use its share of the memory, and is charged its share of GPU hours.
-    Fewer start while processes of others hold the memory."""
+    """Trials of one rank that share a GPU of this machine: a number, or ``auto`` for as many as fit
+    by the memory estimate (``gpu`` or ``gpu_memory_gib`` must be set). Each may use its share of
+    the memory, and is charged its share of GPU hours. Fewer start while processes of others hold
+    the memory.
+    """
 
 
 @dataclass
@@ -176,11 +218,14 @@ class Jobs(Place):
     extra: list[str] = key([])
     """Further options of sbatch."""
     python: str | None = None
-    """Interpreter of the jobs (null: the one that submits; several words start it in a container)."""
+    """Interpreter of the jobs (null: the one that submits; several words start it in a container).
+    """
     gres_type: str | None = None
     """Type of GPU that a job asks for (--gres=gpu:TYPE:N)."""
     service_partition: str | None = None
-    """Partition of jobs that do not train: ``controller=job``, ``prepare=job`` (null: as the trials' jobs)."""
+    """Partition of jobs that do not train: ``controller=job``, ``prepare=job`` (null: as the
+    trials' jobs).
+    """
     service_account: str | None = None
     """Account of jobs that do not train (null: as the trials' jobs)."""
     service_qos: str | None = None
@@ -188,17 +233,23 @@ class Jobs(Place):
     service_mem_gb: int | None = key(None, range="count")
     """Main memory in GiB of jobs that do not train (null: as the trials' jobs)."""
     warn_seconds: int | None = None
-    """Seconds before its end at which a job is asked to stop at a rollout boundary (null: a tenth of ``walltime_min``, 60 to
-    600; 120 without it): a rollout, an optimizer step and a checkpoint must fit."""
+    """Seconds before its end at which a job is asked to stop at a rollout boundary (null: a tenth
+    of ``walltime_min``, 60 to 600; 120 without it): a rollout, an optimizer step and a checkpoint
+    must fit.
+    """
     snapshot: bool = True
     """Keep a copy of the code in the sweep's folder, which the jobs run."""
     ray_timeout: int = key(300, range="count")
-    """Seconds within which the nodes of a job must join its Ray cluster (EasyR1 and verl on several nodes)."""
+    """Seconds within which the nodes of a job must join its Ray cluster (EasyR1 and verl on several
+    nodes).
+    """
 
 
 @dataclass
 class Cluster(Jobs, ThisMachine):
-    """Where attempts run: the keys of every launcher, then those of this machine only, then those of Slurm only."""
+    """Where attempts run: the keys of every launcher, then those of this machine only, then those
+    of Slurm only.
+    """
 
 
 @dataclass
@@ -210,34 +261,44 @@ class Search:
     trials: int | None = key(None, range="count")
     """The most trials that are started (null: what the sampler needs)."""
     budget: str | None = None
-    """What the sweep may cost: ``20x`` (what twenty trainings cost), ``12h`` (GPU hours), or completions. It gives an adaptive
-    search its number of trials, and ``trials`` is then the most that start (null: ``trials`` and ``effort`` decide). Hours limit
-    every sweep: once they are spent, nothing starts and running trials stop at a rollout boundary. A job's GPUs count while its
-    ranks run, those of a vLLM server too; a rank without a GPU counts as one."""
+    """What the sweep may cost: ``20x`` (what twenty trainings cost), ``12h`` (GPU hours), or
+    completions. It gives an adaptive search its number of trials, and ``trials`` is then the most
+    that start (null: ``trials`` and ``effort`` decide). Hours limit every sweep: once they are
+    spent, nothing starts and running trials stop at a rollout boundary. A job's GPUs count while
+    its ranks run, those of a vLLM server too; a rank without a GPU counts as one.
+    """
     parallel: int | None = key(None, range="count")
-    """The most trials that run at once (null: as many as fit this machine's GPUs, one without a GPU; ``cluster.max_jobs`` on
-    Slurm)."""
+    """The most trials that run at once (null: as many as fit this machine's GPUs, one without a
+    GPU; ``cluster.max_jobs`` on Slurm).
+    """
     seed: int = 0
     """Seed of the sampler."""
     seeds: int = 0
-    """Fresh seeds on which the best points are evaluated again (0: none, otherwise two or more). A leader that is clearly worse
-    drops out early, and the winner is chosen on these seeds alone. Under ``one_factor`` every point runs on that many seeds,
-    including the search's own."""
+    """Fresh seeds on which the best points are evaluated again (0: none, otherwise two or more). A
+    leader that is clearly worse drops out early, and the winner is chosen on these seeds alone.
+    Under ``one_factor`` every point runs on that many seeds, including the search's own.
+    """
     leaders: int = key(4, range="count")
     """Best points that are evaluated on fresh seeds."""
     enqueue: list[dict[str, Any]] = key([])
     """Points to try first, each a mapping from parameter to value."""
     points: Any = None
-    """All points of the sweep, instead of parameters with several values: ``{lr:1e-3,batch:small},{lr:1e-4,batch:medium}``, or
-    a CSV file with a header of keys and a point a row. A longer list extends the sweep."""
+    """All points of the sweep, instead of parameters with several values:
+    ``{lr:1e-3,batch:small},{lr:1e-4,batch:medium}``, or a CSV file with a header of keys and a
+    point a row. A longer list extends the sweep.
+    """
     warm_start: Any = None
-    """Earlier sweeps (a name or path, or a list): their best points are tried first, and their results inform the sampler if the
-    space, the objective and the training are the same."""
+    """Earlier sweeps (a name or path, or a list): their best points are tried first, and their
+    results inform the sampler if the space, the objective and the training are the same.
+    """
     prior: str = key("none", choices=("none", "published"))
-    """``published`` draws the learning rate of the first four points from a log-normal around published rates (1e-6, or 3e-5
-    with LoRA), within its interval."""
+    """``published`` draws the learning rate of the first four points from a log-normal around
+    published rates (1e-6, or 3e-5 with LoRA), within its interval.
+    """
     storage: str | None = None
-    """URL of a database (any that Optuna takes) that a copy of the study is kept in, under the sweep's name."""
+    """URL of a database (any that Optuna takes) that a copy of the study is kept in, under the
+    sweep's name.
+    """
     metric: str = "eval_reward"
     """The objective, a metric of the evaluations."""
     direction: str = key("maximize", choices=("maximize", "minimize"))
@@ -245,33 +306,44 @@ class Search:
     last: int = key(1, range="count")
     """Evaluations at the end of a trial whose mean is the objective."""
     at: str = key("last", choices=("last", "best"))
-    """``best`` takes the best such mean of the training instead of the last one, less the bias of a maximum of noisy values, and
-    keeps the model of that step."""
+    """``best`` takes the best such mean of the training instead of the last one, less the bias of a
+    maximum of noisy values, and keeps the model of that step.
+    """
     guards: bool = True
     """End a trial whose training has collapsed."""
     max_template_share: float | None = key(None, range="share")
-    """Another guard (null: off): at two evaluations in a row more than this share of the held-out completions are the same
-    template."""
+    """Another guard (null: off): at two evaluations in a row more than this share of the held-out
+    completions are the same template.
+    """
     effort: float | None = None
-    """Largest share (above 0 to 1) of the cost of finishing every trial that the sweep may spend: trials that are behind pause,
-    and a larger effort continues them (null: 0.6, or 1 for a list of points). One trial always finishes."""
+    """Largest share (above 0 to 1) of the cost of finishing every trial that the sweep may spend:
+    trials that are behind pause, and a larger effort continues them (null: 0.6, or 1 for a list of
+    points). One trial always finishes.
+    """
     stopping: str = AUTO
-    """The early-stopping policy: ``auto`` is ``rank``, by effort; Optuna's pruners (median, asha, hyperband) end trials."""
+    """The early-stopping policy: ``auto`` is ``rank``, by effort; Optuna's pruners (median, asha,
+    hyperband) end trials.
+    """
     on_end: str | None = None
-    """Shell line that runs once when the sweep ends (not on Ctrl-C), with how it ended in its environment: $GRPOSWEEP_SWEEP
-    (folder), $GRPOSWEEP_STATUS (finished, failed, stopped, budget), $GRPOSWEEP_METRIC, $GRPOSWEEP_BEST_TRIAL and
-    $GRPOSWEEP_OBJECTIVE."""
+    """Shell line that runs once when the sweep ends (not on Ctrl-C), with how it ended in its
+    environment: $GRPOSWEEP_SWEEP (folder), $GRPOSWEEP_STATUS (finished, failed, stopped, budget),
+    $GRPOSWEEP_METRIC, $GRPOSWEEP_BEST_TRIAL and $GRPOSWEEP_OBJECTIVE.
+    """
     changed_files: str = key("refuse", choices=("refuse", "recorded", "accept"))
-    """What a resumed sweep does if a file that trainings depend on changed after trials were trained: refuse, continue with the
-    copies in the sweep's folder (``recorded``), or with the files as they are (``accept``)."""
+    """What a resumed sweep does if a file that trainings depend on changed after trials were
+    trained: refuse, continue with the copies in the sweep's folder (``recorded``), or with the
+    files as they are (``accept``).
+    """
 
 
 @dataclass
 class Tracker:
-    """Where runs are logged besides ``metrics.jsonl``. With W&B a trial is one run, its sweep the group.
+    """Where runs are logged besides ``metrics.jsonl``. With W&B a trial is one run, its sweep the
+    group.
 
-    The others get what TRL logs (its ``report_to``), and take ``project`` and ``mode``. Offline all files are in the trial's
-    folder, apart from Trackio's (``TRACKIO_DIR``); ``wandb sync`` sends those of W&B.
+    The others get what TRL logs (its ``report_to``), and take ``project`` and ``mode``. Offline all
+    files are in the trial's folder, apart from Trackio's (``TRACKIO_DIR``); ``wandb sync`` sends
+    those of W&B.
     """
 
     kind: str = key("none", native="logging_steps report_to")

@@ -6,7 +6,15 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from grporecipe.files import as_number
-from grposweep.search.replication import CHANCE, Candidate, Estimate, difference, estimate, margin_of, step_down
+from grposweep.search.replication import (
+    CHANCE,
+    Candidate,
+    Estimate,
+    difference,
+    estimate,
+    margin_of,
+    step_down,
+)
 from grposweep.search.sampling import UNKNOWN, Sampling, average
 from grposweep.search.space import Choice, Interval, Label, Parameter, Point
 
@@ -22,21 +30,27 @@ class Measured:
 
 @dataclass(frozen=True)
 class Contrast:
-    """The better values of a parameter against its other values: the difference between the means of their trials.
+    """The better values of a parameter against its other values: the difference between the means
+    of their trials.
 
-    ``better`` is one value, or one half of a range. ``trials`` have it, and ``others`` have another value.
+    ``better`` is one value, or one half of a range. ``trials`` have it, and ``others`` have another
+    value.
     """
 
     parameter: str
     better: Choice | Interval
     trials: int
     others: int
-    difference: Estimate  # of the metric; larger is better only if it is maximized
-    spread: float = math.inf  # of all results: no difference is larger
+    # of the metric; larger is better only if it is maximized
+    difference: Estimate
+    # of all results: no difference is larger
+    spread: float = math.inf
 
     @property
     def is_known(self) -> bool:
-        """Return whether the interval is narrower than half of all differences that are possible."""
+        """Return whether the interval is narrower than half of all differences that are
+        possible.
+        """
         return math.isfinite(self.difference.margin) and self.difference.margin <= self.spread / 2
 
     @property
@@ -52,28 +66,46 @@ class Contrast:
         return number is not None and self.better.low <= number <= self.better.high
 
 
-def find_contrasts(parameters: Mapping[str, Parameter], trials: Sequence[Measured], maximize: bool) -> list[Contrast]:
+def find_contrasts(
+    parameters: Mapping[str, Parameter], trials: Sequence[Measured], maximize: bool
+) -> list[Contrast]:
     """Return each parameter's contrast, the clearest first.
 
-    A choice's best value is compared with its other values, and the best half of a range with the other one. In a full
-    grid the values are compared at each combination of the other parameters. Elsewhere nothing is adjusted for them, so a search
-    that moved two parameters together shows the effect of one in both. All together are significant by chance in at most 5 % of
-    sweeps (`step_down`), also for the best of more than two values (Bonferroni).
+    A choice's best value is compared with its other values, and the best half of a range with the
+    other one. In a full grid the values are compared at each combination of the other parameters.
+    Elsewhere nothing is adjusted for them, so a search that moved two parameters together shows the
+    effect of one in both. All together are significant by chance in at most 5 % of sweeps
+    (`step_down`), also for the best of more than two values (Bonferroni).
     """
-    split = {name: _split(p, trials, 1 if maximize else -1) for name, p in parameters.items() if name != "seed"}
+    split = {
+        name: _split(p, trials, 1 if maximize else -1)
+        for name, p in parameters.items()
+        if name != "seed"
+    }
     sides = {name: side for name, side in split.items() if side is not None}
-    gains = step_down([partial(_gain, name, ours, rest, values) for name, (_, ours, rest, values) in sides.items()])
+    gains = step_down(
+        [
+            partial(_gain, name, ours, rest, values)
+            for name, (_, ours, rest, values) in sides.items()
+        ]
+    )
     contrasts = []
     for (name, (better, ours, rest, _)), gain in zip(sides.items(), gains, strict=True):
         values = [trial.value for trial in (*ours, *rest)]
         # what the choice of prompts alone does to two of the results may be more than their range
         spread = max(max(values) - min(values), 2 * (_sampled(ours, rest).margin(CHANCE) or 0.0))
         contrasts.append(Contrast(name, better, len(ours), len(rest), gain, spread))
-    return sorted(contrasts, key=lambda contrast: contrast.difference.margin - abs(contrast.difference.mean))
+    return sorted(
+        contrasts, key=lambda contrast: contrast.difference.margin - abs(contrast.difference.mean)
+    )
 
 
-def _gain(name: str, ours: Sequence[Measured], rest: Sequence[Measured], values: int, chance: float) -> Estimate:
-    """Return the difference of the best of so many values from the others, in a grid at each point of the other parameters."""
+def _gain(
+    name: str, ours: Sequence[Measured], rest: Sequence[Measured], values: int, chance: float
+) -> Estimate:
+    """Return the difference of the best of so many values from the others, in a grid at each point
+    of the other parameters.
+    """
     chance /= values if values > 2 else 1
     blocks: dict[str, tuple[list[float], list[float]]] = {}
     for side, trials in enumerate((ours, rest)):
@@ -82,7 +114,9 @@ def _gain(name: str, ours: Sequence[Measured], rest: Sequence[Measured], values:
             blocks.setdefault(others, ([], []))[side].append(trial.value)
     if len(blocks) < 2 or not all(one and other for one, other in blocks.values()):
         return mean_difference(ours, rest, chance)
-    gains = [math.fsum(one) / len(one) - math.fsum(other) / len(other) for one, other in blocks.values()]
+    gains = [
+        math.fsum(one) / len(one) - math.fsum(other) / len(other) for one, other in blocks.values()
+    ]
     return estimate(gains, chance, _sampled(ours, rest))
 
 
@@ -95,7 +129,9 @@ def _sampled(one: Sequence[Measured], other: Sequence[Measured]) -> Sampling:
 def _split(
     parameter: Parameter, trials: Sequence[Measured], sign: int
 ) -> tuple[Choice | Interval, list[Measured], list[Measured], int] | None:
-    """Return the better part of a parameter, its trials, the others, and the number of parts; None for a single part."""
+    """Return the better part of a parameter, its trials, the others, and the number of parts; None
+    for a single part.
+    """
     parts: dict[str, tuple[Choice | Interval, list[Measured]]] = {}
     for trial in trials:
         if (part := part_of(parameter.domain, trial.point.get(parameter.name))) is not None:
@@ -103,11 +139,18 @@ def _split(
     if len(parts) < 2:
         return None
     better, ours = max(parts.values(), key=lambda part: sign * _average(part[1]))
-    return better, ours, [t for part, members in parts.values() if part is not better for t in members], len(parts)
+    return (
+        better,
+        ours,
+        [t for part, members in parts.values() if part is not better for t in members],
+        len(parts),
+    )
 
 
 def part_of(domain: Choice | Interval, label: Label) -> Choice | Interval | None:
-    """Return the value itself, or the half of the range that holds it; None for an inactive parameter."""
+    """Return the value itself, or the half of the range that holds it; None for an inactive
+    parameter.
+    """
     if isinstance(domain, Choice):
         return None if label is None and None not in domain.labels else Choice((label,), (label,))
     number, scale = as_number(label), replace(domain, integer=False)
@@ -123,12 +166,16 @@ def _average(trials: Sequence[Measured]) -> float:
     return math.fsum(trial.value for trial in trials) / len(trials)
 
 
-def mean_difference(one: Sequence[Measured], other: Sequence[Measured], chance: float = CHANCE) -> Estimate:
-    """Return the difference of two means with its two-sided interval, which is infinite if one of them is of a single trial.
+def mean_difference(
+    one: Sequence[Measured], other: Sequence[Measured], chance: float = CHANCE
+) -> Estimate:
+    """Return the difference of two means with its two-sided interval, which is infinite if one of
+    them is of a single trial.
 
-    Student's t with the degrees of freedom of the smaller sample holds for normal values of any two spreads (Mickey and Brown
-    1966, Bounds on the distribution functions of the Behrens-Fisher statistic). Welch's degrees of freedom cover 83 to 91 %
-    instead of 95 % with four to eight trials of which some have collapsed.
+    Student's t with the degrees of freedom of the smaller sample holds for normal values of any two
+    spreads (Mickey and Brown 1966, Bounds on the distribution functions of the Behrens-Fisher
+    statistic). Welch's degrees of freedom cover 83 to 91 % instead of 95 % with four to eight
+    trials of which some have collapsed.
     """
     mean, count = _average(one) - _average(other), len(one) + len(other)
     freedom = min(len(one), len(other)) - 1
@@ -146,40 +193,61 @@ def _squared_error(trials: Sequence[Measured]) -> float:
 
 @dataclass(frozen=True)
 class Effect:
-    """One value of one parameter: its trial, its mean objective, and the difference from the baseline (both None: it failed)."""
+    """One value of one parameter: its trial, its mean objective, and the difference from the
+    baseline (both None: it failed).
+    """
 
     parameter: str
     label: Label
     trial: int
     estimate: Estimate | None
     effect: Estimate | None
-    verdict: str  # better, worse, tied; unfinished on a seed; unknown: one seed tells no spread
+    # better, worse, tied; unfinished on a seed; unknown: one seed tells no spread
+    verdict: str
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """The baseline's trial and its mean objective (None: it failed), and the effect of each change of one parameter."""
+    """The baseline's trial and its mean objective (None: it failed), and the effect of each change
+    of one parameter.
+    """
 
     baseline: int | None
     estimate: Estimate | None
     effects: Sequence[Effect]
 
 
-def compare_effects(points: Mapping[int, Point], candidates: Sequence[Candidate], sign: int) -> Comparison:
+def compare_effects(
+    points: Mapping[int, Point], candidates: Sequence[Candidate], sign: int
+) -> Comparison:
     """Return the effects of all points that change one parameter, in the order of their trials.
 
-    The candidates' results are larger where better; ``sign`` turns them back. Each interval is a paired t-interval. Any of
-    them is better or worse by chance in at most CHANCE of all sweeps (`step_down`; Dunnett's comparisons with a control
-    without assuming equal spreads: a rate that is too high also scatters more). ``tied`` says that this many seeds show no
-    difference, not that there is none.
+    The candidates' results are larger where better; ``sign`` turns them back. Each interval is a
+    paired t-interval. Any of them is better or worse by chance in at most CHANCE of all sweeps
+    (`step_down`; Dunnett's comparisons with a control without assuming equal spreads: a rate that
+    is too high also scatters more). ``tied`` says that this many seeds show no difference, not that
+    there is none.
     """
     by_trial = {candidate.number: candidate for candidate in candidates}
-    baseline = next((by_trial[number] for number, point in points.items() if not point and number in by_trial), None)
-    changed = {number: next(iter(point.items())) for number, point in sorted(points.items()) if point}
-    known = {n: by_trial[n] for n in changed if n in by_trial and by_trial[n].values and not by_trial[n].has_failed}
+    baseline = next(
+        (by_trial[number] for number, point in points.items() if not point and number in by_trial),
+        None,
+    )
+    changed = {
+        number: next(iter(point.items())) for number, point in sorted(points.items()) if point
+    }
+    known = {
+        n: by_trial[n]
+        for n in changed
+        if n in by_trial and by_trial[n].values and not by_trial[n].has_failed
+    }
     base = baseline.values.keys() if baseline else {}
     compared = [candidate for candidate in known.values() if candidate.values.keys() & base]
-    gains = step_down([partial(difference, candidate, baseline) for candidate in compared]) if baseline else []
+    gains = (
+        step_down([partial(difference, candidate, baseline) for candidate in compared])
+        if baseline
+        else []
+    )
     gain_of = {candidate.number: gain for candidate, gain in zip(compared, gains, strict=True)}
 
     def effect(number: int, parameter: str, label: Label) -> Effect:

@@ -1,6 +1,8 @@
-"""Validate the points of a space, one by one: those of a list, of one factor at a time, or of a grid. A larger grid is sampled.
+"""Validate the points of a space, one by one: those of a list, of one factor at a time, or of a
+grid. A larger grid is sampled.
 
-One factor at a time means the base configuration, then every value of every parameter with all others left as they are.
+One factor at a time means the base configuration, then every value of every parameter with all
+others left as they are.
 """
 
 from collections import Counter
@@ -17,10 +19,14 @@ from grposweep.schema import Experiment
 from grposweep.search.space import Choice, Interval, Label, Parameter, Point, Space, freeze
 from grposweep.search.validity import ValidationResult, Validator
 
-MOST_LISTED = 10_000  # points that are judged one by one
-SAMPLED = 2_000  # points of a larger space
-PROBES = (0.5, 0.0, 1.0)  # of a continuous parameter's way from low to high: the middle, both ends
-TRIED = 50  # valid points in which a value of a sampled space is looked for
+# points that are judged one by one
+MOST_LISTED = 10_000
+# points of a larger space
+SAMPLED = 2_000
+# of a continuous parameter's way from low to high: the middle, both ends
+PROBES = (0.5, 0.0, 1.0)
+# valid points in which a value of a sampled space is looked for
+TRIED = 50
 
 
 @dataclass(frozen=True)
@@ -57,14 +63,18 @@ class SpaceValidity:
 
     def invalid_points(self, code: str | None = None) -> Iterator[Point]:
         """Return the invalid ones (of one rule)."""
-        return (point for point, codes in self._judged() if codes and (code is None or code in codes))
+        return (
+            point for point, codes in self._judged() if codes and (code is None or code in codes)
+        )
 
     def by_rule(self) -> dict[str, int]:
         """Return how many points each rule prunes by itself, most first."""
         return dict(Counter(code for codes in self.broken for code in codes).most_common())
 
     def valid_by_label(self) -> dict[str, dict[Label, tuple[int, int]]]:
-        """Return for each finite parameter and label how many of its points are valid, of how many."""
+        """Return for each finite parameter and label how many of its points are valid, of how
+        many.
+        """
         counts: dict[str, dict[Label, tuple[int, int]]] = {}
         for point, codes in self._judged():
             for name, label in self.validator.space.finite_part(point).items():
@@ -82,8 +92,14 @@ class SpaceValidity:
         return self.validator.validate(next(self.invalid_points(code)))
 
     def distinct(self, *sections: str) -> list[Experiment]:
-        """Return one experiment for each combination of the parameters in these sections, among the valid points."""
-        names = [item.name for item in self.validator.space.parameters if item.name.split(".")[0] in sections]
+        """Return one experiment for each combination of the parameters in these sections, among the
+        valid points.
+        """
+        names = [
+            item.name
+            for item in self.validator.space.parameters
+            if item.name.split(".")[0] in sections
+        ]
         points = {
             freeze({name: point[name] for name in names if name in point}): point
             for point in islice(self.valid_points(), None if names else 1)
@@ -96,7 +112,9 @@ class SpaceValidity:
 
 @dataclass(frozen=True)
 class SampledValidity(SpaceValidity):
-    """The results of points that were drawn from a space with too many. All counts are of the drawn ones."""
+    """The results of points that were drawn from a space with too many. All counts are of the drawn
+    ones.
+    """
 
     is_sampled: ClassVar[bool] = True
 
@@ -107,33 +125,56 @@ class SampledValidity(SpaceValidity):
 
     @property
     def share(self) -> float:
-        """Return the estimated share of valid points. A point of a smaller branch is drawn more often, and counts less."""
+        """Return the estimated share of valid points. A point of a smaller branch is drawn more
+        often, and counts less.
+        """
         weights = [self.validator.space.weight(point) for point in self.points]
-        return sum(weight for weight, codes in zip(weights, self.broken, strict=True) if not codes) / sum(weights)
+        return sum(
+            weight for weight, codes in zip(weights, self.broken, strict=True) if not codes
+        ) / sum(weights)
 
     def describe(self) -> str:
         """Return the estimate in words."""
         return f"about {self.share:.0%} of {self.size:,} points valid, from {self.total:,} sampled"
 
     def distinct(self, *sections: str) -> list[Experiment]:
-        """Return one experiment for each combination of the parameters in these sections, also for those not drawn."""
-        names = {item.name for item in self.validator.space.parameters if item.name.split(".")[0] in sections}
+        """Return one experiment for each combination of the parameters in these sections, also for
+        those not drawn.
+        """
+        names = {
+            item.name
+            for item in self.validator.space.parameters
+            if item.name.split(".")[0] in sections
+        }
 
         def labels_of(parameter: Parameter) -> Sequence[Label] | None:
-            return parameter.domain.labels if parameter.name in names and isinstance(parameter.domain, Choice) else None
+            return (
+                parameter.domain.labels
+                if parameter.name in names and isinstance(parameter.domain, Choice)
+                else None
+            )
 
         valid = list(islice(self.valid_points(), TRIED))
-        drawn = {freeze({name: point[name] for name in names & point.keys()}) for point in self.valid_points()}
+        drawn = {
+            freeze({name: point[name] for name in names & point.keys()})
+            for point in self.valid_points()
+        }
         missing = []
         for combination in islice(self.validator.space.combinations(labels_of), MOST_LISTED):
-            changed = ({**point, **combination} for point in valid if combination.keys() <= point.keys())
-            if freeze(combination) not in drawn and (found := next(filter(self.validator.is_valid, changed), None)):
+            changed = (
+                {**point, **combination} for point in valid if combination.keys() <= point.keys()
+            )
+            if freeze(combination) not in drawn and (
+                found := next(filter(self.validator.is_valid, changed), None)
+            ):
                 missing.append(self.validator.validate(found).experiment)
         return super().distinct(*sections) + missing
 
 
 def validate_points(validator: Validator) -> SpaceValidity:
-    """Validate a whole space: the points that it lists, the only one of a single run, its grid, or a sample of it."""
+    """Validate a whole space: the points that it lists, the only one of a single run, its grid, or
+    a sample of it.
+    """
     space = validator.space
     if space.points or not space.parameters or space.size <= MOST_LISTED:
         return _judge(validator, space.finite_points(), SpaceValidity)
@@ -142,8 +183,12 @@ def validate_points(validator: Validator) -> SpaceValidity:
     return _judge(validator, {freeze(point): point for point in drawn}.values(), SampledValidity)
 
 
-def _judge(validator: Validator, finite: Iterable[Point], kind: type[SpaceValidity]) -> SpaceValidity:
-    """Judge finite combinations, each at the first valid probe of the continuous parameters, or in their middle."""
+def _judge(
+    validator: Validator, finite: Iterable[Point], kind: type[SpaceValidity]
+) -> SpaceValidity:
+    """Judge finite combinations, each at the first valid probe of the continuous parameters, or in
+    their middle.
+    """
     points: list[Point] = []
     broken: list[frozenset[str]] = []
     for combination in finite:
@@ -155,7 +200,9 @@ def _judge(validator: Validator, finite: Iterable[Point], kind: type[SpaceValidi
 
 
 def _probes(space: Space, combination: Point) -> Iterator[Point]:
-    """Yield a combination of the finite parameters with every combination of probes of the continuous ones."""
+    """Yield a combination of the finite parameters with every combination of probes of the
+    continuous ones.
+    """
     if space.points or space.is_finite:
         yield combination
         return
@@ -173,7 +220,9 @@ def _codes(result: ValidationResult) -> frozenset[str]:
 
 
 def single_points(space: Space) -> Iterator[Point]:
-    """Yield the baseline, which changes nothing, then one value of one parameter at a time, in the order of the space."""
+    """Yield the baseline, which changes nothing, then one value of one parameter at a time, in the
+    order of the space.
+    """
     yield {}
     for parameter in space.parameters:
         if isinstance(parameter.domain, Choice):
@@ -184,13 +233,14 @@ def single_points(space: Space) -> Iterator[Point]:
 def validate_one_factor(validator: Validator) -> SpaceValidity:
     """Validate the baseline and every point that differs from it in one parameter.
 
-    Raises UserError if the baseline itself is invalid. Raises it also if a parameter has a condition, because only one
-    parameter is changed at a time.
+    Raises UserError if the baseline itself is invalid. Raises it also if a parameter has a
+    condition, because only one parameter is changed at a time.
     """
     for parameter in validator.space.parameters:
         if parameter.when:
             raise UserError(
-                f"{parameter.name} is asked only under {', '.join(parameter.when)}, and search=one_factor turns one parameter "
+                f"{parameter.name} is asked only under {', '.join(parameter.when)}, and "
+                "search=one_factor turns one parameter "
                 "at a time. "
                 "Drop the condition, and set what it needs in the base configuration."
             )
@@ -198,5 +248,8 @@ def validate_one_factor(validator: Validator) -> SpaceValidity:
     baseline = validator.validate(points[0])
     if problems := errors(baseline.problems):
         text = render_problem(baseline.setting, problems[0], validator.ignore)
-        raise UserError(f"search=one_factor compares with the base configuration, which is invalid itself. {text}")
+        raise UserError(
+            "search=one_factor compares with the base configuration, which is invalid itself. "
+            f"{text}"
+        )
     return SpaceValidity(validator, points, [_codes(validator.validate(point)) for point in points])

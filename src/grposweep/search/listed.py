@@ -1,4 +1,6 @@
-"""Read ``search.points``: the points of a sweep, listed in the configuration or as the rows of a CSV file."""
+"""Read ``search.points``: the points of a sweep, listed in the configuration or as the rows of a
+CSV file.
+"""
 
 import csv
 import io
@@ -17,9 +19,11 @@ from grposweep.search.space import Choice, Parameter, Point, Space, freeze
 
 
 def list_points(space: Space, search: Search) -> Space:
-    """Return the space of the points that ``search.points`` lists, or ``space`` unchanged if it lists none.
+    """Return the space of the points that ``search.points`` lists, or ``space`` unchanged if it
+    lists none.
 
-    Raises UserError with all mistakes: no points, a point twice, other parameters or a sampler that chooses points itself.
+    Raises UserError with all mistakes: no points, a point twice, other parameters or a sampler that
+    chooses points itself.
     """
     if search.points is None:
         return space
@@ -28,19 +32,23 @@ def list_points(space: Space, search: Search) -> Space:
     parameters = []
     for name in dict.fromkeys(name for row in rows for name in row):
         values = {freeze({name: label_of(row[name])}): row[name] for row in rows if name in row}
-        parameters.append(Parameter(name, Choice(tuple(map(label_of, values.values())), tuple(values.values()))))
+        parameters.append(
+            Parameter(name, Choice(tuple(map(label_of, values.values())), tuple(values.values())))
+        )
     return Space(tuple(parameters), tuple(map(_point, rows)))
 
 
 def _mistakes(space: Space, search: Search, rows: Sequence[dict[str, Any]]) -> Iterator[str]:
     for parameter in space.parameters:
         yield (
-            f"{parameter.name} has several values next to {POINTS}, which lists whole points. Put {parameter.name} into each "
+            f"{parameter.name} has several values next to {POINTS}, which lists whole points. "
+            f"Put {parameter.name} into each "
             f"point, or leave {POINTS} out."
         )
     if search.sampler not in (AUTO, "grid"):
         yield (
-            f"search={search.sampler} with {POINTS}: all points are listed, so a sampler has none to choose. Leave search out, "
+            f"search={search.sampler} with {POINTS}: all points are listed, so a sampler has "
+            "none to choose. Leave search out, "
             f"or give each parameter its values instead of {POINTS}."
         )
     seen: dict[object, int] = {}
@@ -49,7 +57,10 @@ def _mistakes(space: Space, search: Search, rows: Sequence[dict[str, Any]]) -> I
         if not row:
             yield f"{POINTS}: point {number} sets nothing. Give it a key, or leave it out."
         elif first != number:
-            yield f"{POINTS}: points {first} and {number} are the same ({short(_point(row))}). Leave one out."
+            yield (
+                f"{POINTS}: points {first} and {number} are the same ({short(_point(row))}). "
+                "Leave one out."
+            )
 
 
 def _point(row: dict[str, Any]) -> Point:
@@ -63,36 +74,50 @@ def _read_rows(content: Any) -> list[dict[str, Any]]:
     rows = content if isinstance(content, list) else [content]
     if not rows or not all(isinstance(row, dict) for row in rows):
         raise UserError(
-            f"{POINTS}={content}: each point is a mapping of keys to values. Write {EXAMPLE}, or name a CSV file."
+            f"{POINTS}={content}: each point is a mapping of keys to values. Write {EXAMPLE}, "
+            "or name a CSV file."
         )
     return [{str(name): value for name, value in flatten(row).items()} for row in rows]
 
 
 def _read_csv(path: Path) -> list[dict[str, Any]]:
-    """Return the rows of a CSV file with a header of keys. An empty cell leaves a key as it is configured.
+    """Return the rows of a CSV file with a header of keys. An empty cell leaves a key as it is
+    configured.
 
     Raises UserError for a file that cannot be read, and with all mistakes in it.
     """
     head = f"{POINTS}={path}"
     try:
         text = read_text(path).removeprefix("\ufeff")
-        lines = [row for row in csv.reader(io.StringIO(text), skipinitialspace=True, strict=True) if row]
+        lines = [
+            row for row in csv.reader(io.StringIO(text), skipinitialspace=True, strict=True) if row
+        ]
     except (OSError, ValueError, csv.Error) as error:
         why = error.strerror if isinstance(error, OSError) else error
-        raise UserError(f"{head}: this file cannot be read ({why}). Name a CSV file, or write {EXAMPLE}.") from error
+        raise UserError(
+            f"{head}: this file cannot be read ({why}). Name a CSV file, or write {EXAMPLE}."
+        ) from error
     if len(lines) < 2:
-        raise UserError(f"{head}: the file has no points. Write a header of keys, such as lr,batch, and a point a row.")
+        raise UserError(
+            f"{head}: the file has no points. Write a header of keys, such as lr,batch, and a "
+            "point a row."
+        )
     if other := other_delimiter(lines[0]):
-        raise UserError(f"{head}: its columns are separated by {other!r}. Write the file with commas.")
+        raise UserError(
+            f"{head}: its columns are separated by {other!r}. Write the file with commas."
+        )
     names = [name.strip() for name in lines[0]]
     problems = [
-        f"{head}: two columns are named {name!r}. Leave one out." for name in set(names) if names.count(name) > 1
+        f"{head}: two columns are named {name!r}. Leave one out."
+        for name in set(names)
+        if names.count(name) > 1
     ]
     points = []
     for number, cells in enumerate(lines[1:], 1):
         if len(cells) != len(names):
             problems.append(
-                f"{head}: row {number} has {len(cells)} cells, and the header has {len(names)}. Text with a comma needs quotes."
+                f"{head}: row {number} has {len(cells)} cells, and the header has {len(names)}. "
+                "Text with a comma needs quotes."
             )
         point: dict[str, Any] = {}
         for name, cell in zip(names, cells, strict=False):

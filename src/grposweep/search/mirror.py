@@ -1,6 +1,7 @@
 """Copies of the sweep's study for other programs: its journal, and a database that a team shares.
 
-The sweep works from its trial folders and never reads a copy, so a full disk or a server that is away costs nothing.
+The sweep works from its trial folders and never reads a copy, so a full disk or a server that is
+away costs nothing.
 """
 
 import json
@@ -18,13 +19,17 @@ from grporecipe.errors import UserError
 from grporecipe.files import no_link
 from grposweep.search.space import Direction
 
-PAUSE_SECONDS = 5.0  # between two attempts to reach a server that is away
-LAST_SECONDS = 10.0  # for what is left to tell at the end
+# between two attempts to reach a server that is away
+PAUSE_SECONDS = 5.0
+# for what is left to tell at the end
+LAST_SECONDS = 10.0
 BEHIND = "search.storage is behind ({}); trying again"
 
 
 class StudyCopy:
-    """A copy of the sweep's study in an Optuna storage: trials are added, and ended, in the order of their numbers."""
+    """A copy of the sweep's study in an Optuna storage: trials are added, and ended, in the order
+    of their numbers.
+    """
 
     def __init__(self, open_copy: Callable[[], optuna.Study], name: str) -> None:
         """``open_copy`` opens the storage. It is called again after every failure."""
@@ -32,12 +37,17 @@ class StudyCopy:
         self._study: optuna.Study | None = None
 
     def update(self, trials: Sequence[FrozenTrial]) -> None:
-        """Write what changed. Raises what the storage raises, and ValueError for another sweep's study."""
-        study, self._study = self._study or self._open(), None  # a dead connection is replaced
+        """Write what changed. Raises what the storage raises, and ValueError for another sweep's
+        study.
+        """
+        # a dead connection is replaced
+        study, self._study = self._study or self._open(), None
         there = study.get_trials(deepcopy=False)
         for mine, theirs in zip(trials, there, strict=False):
             if mine.user_attrs.get("experiment") != theirs.user_attrs.get("experiment"):
-                raise ValueError(f"its study {self._name!r} is another sweep's; give this one another name=...")
+                raise ValueError(
+                    f"its study {self._name!r} is another sweep's; give this one another name=..."
+                )
         for mine, theirs in zip(trials, there, strict=False):
             if mine.state.is_finished() and not theirs.state.is_finished():
                 _end(study, theirs, mine)
@@ -47,7 +57,9 @@ class StudyCopy:
 
 
 class _UnsyncedJournal(JournalFileBackend):
-    """A journal without lock and fsync, which take milliseconds per trial: it has one writer, and each start rewrites it."""
+    """A journal without lock and fsync, which take milliseconds per trial: it has one writer, and
+    each start rewrites it.
+    """
 
     def append_logs(self, logs: list[dict[str, Any]]) -> None:
         """Append one line per log."""
@@ -56,16 +68,22 @@ class _UnsyncedJournal(JournalFileBackend):
 
 
 class JournalMirror:
-    """Writes the sweep's study to ``study.journal``, for optuna-dashboard and notebooks. It is never read back."""
+    """Writes the sweep's study to ``study.journal``, for optuna-dashboard and notebooks. It is
+    never read back.
+    """
 
     def __init__(self, path: Path, direction: Direction) -> None:
         self._path, self._direction = path, direction
         self._copy = StudyCopy(self._open, path.parent.name)
-        self._states: list[TrialState] = []  # of the trials that were written
-        self.problem = ""  # why the journal is behind; empty if it is not
+        # of the trials that were written
+        self._states: list[TrialState] = []
+        # why the journal is behind; empty if it is not
+        self.problem = ""
 
     def show(self, trials: Sequence[FrozenTrial]) -> None:
-        """Write what changed in the trials of the sweep. A failure is noted, and the next change writes the whole file."""
+        """Write what changed in the trials of the sweep. A failure is noted, and the next change
+        writes the whole file.
+        """
         states = [trial.state for trial in trials]
         if states == self._states:
             return
@@ -83,29 +101,48 @@ class JournalMirror:
     def _open(self) -> optuna.Study:
         self._path.unlink(missing_ok=True)
         storage = JournalStorage(_UnsyncedJournal(str(self._path)))
-        return optuna.create_study(storage=storage, study_name=self._path.parent.name, direction=self._direction)
+        return optuna.create_study(
+            storage=storage, study_name=self._path.parent.name, direction=self._direction
+        )
 
 
 class RdbMirror:
     """Copies the sweep's study to an Optuna storage whenever it changed and the server answers."""
 
-    def __init__(self, url: str, name: str, direction: Direction, last_seconds: float = LAST_SECONDS) -> None:
+    def __init__(
+        self, url: str, name: str, direction: Direction, last_seconds: float = LAST_SECONDS
+    ) -> None:
         """``url`` is any that Optuna's RDBStorage takes. Raises UserError if it is none."""
         try:
             import sqlalchemy
 
-            sqlalchemy.create_engine(url)  # reads the URL and imports the driver; connects to nothing
-        except Exception as error:  # sqlalchemy raises its own ArgumentError, or ImportError for a missing driver
+            # reads the URL and imports the driver; connects to nothing
+            sqlalchemy.create_engine(url)
+        except Exception as error:
+            # sqlalchemy raises its own ArgumentError, or ImportError for a missing driver
             raise UserError(
-                f"search.storage={url}: this is no database that can be used here ({str(error).splitlines()[0]}). Set an Optuna "
-                "RDB URL such as postgresql://host/database, and install its driver (pip install 'psycopg[binary]')."
+                f"search.storage={url}: this is no database that can be used here "
+                f"({str(error).splitlines()[0]}). Set an Optuna "
+                "RDB URL such as postgresql://host/database, and install its driver (pip "
+                "install 'psycopg[binary]')."
             ) from error
-        self._url, self._name, self._direction, self._last_seconds = url, name, direction, last_seconds
+        self._url, self._name, self._direction, self._last_seconds = (
+            url,
+            name,
+            direction,
+            last_seconds,
+        )
         self._trials: Sequence[FrozenTrial] = ()
-        self._states: list[TrialState] = []  # of these
-        self._news, self._copied, self._ends = threading.Event(), threading.Event(), threading.Event()
+        # of these
+        self._states: list[TrialState] = []
+        self._news, self._copied, self._ends = (
+            threading.Event(),
+            threading.Event(),
+            threading.Event(),
+        )
         self._copy = StudyCopy(self._open, name)
-        self.problem = ""  # why the database is behind; empty if it is not
+        # why the database is behind; empty if it is not
+        self.problem = ""
         self._thread = threading.Thread(target=self._work, daemon=True, name="mirror")
         self._thread.start()
 
@@ -118,7 +155,9 @@ class RdbMirror:
             self._news.set()
 
     def close(self) -> bool:
-        """Wait a while until the rest is copied, and return whether it was; if not, ``problem`` says why."""
+        """Wait a while until the rest is copied, and return whether it was; if not, ``problem``
+        says why.
+        """
         copied = not self._trials or self._copied.wait(self._last_seconds)
         if not copied:
             self.problem = self.problem or BEHIND.format("the server does not answer")
@@ -152,11 +191,14 @@ Mirror = JournalMirror | RdbMirror
 
 
 def _end(study: optuna.Study, theirs: FrozenTrial, mine: FrozenTrial) -> None:
-    live = optuna.trial.Trial(study, theirs._trial_id)  # no public way from a number to a live trial
+    # no public way from a number to a live trial
+    live = optuna.trial.Trial(study, theirs._trial_id)
     for step, value in mine.intermediate_values.items():
         if step not in theirs.intermediate_values:
             live.report(value, step)
-    result: dict[str, Any] = {"values": mine.values} if mine.state == TrialState.COMPLETE else {"state": mine.state}
+    result: dict[str, Any] = (
+        {"values": mine.values} if mine.state == TrialState.COMPLETE else {"state": mine.state}
+    )
     study.tell(theirs.number, **result)
 
 

@@ -1,4 +1,6 @@
-"""Parse Hydra's sweep syntax into parameters: ``a,b``, choice(), range(), interval(), tag(log, ...), glob()."""
+"""Parse Hydra's sweep syntax into parameters: ``a,b``, choice(), range(), interval(), tag(log,
+...), glob().
+"""
 
 import math
 import re
@@ -22,8 +24,10 @@ from grporecipe.errors import UserError, refuse_mistakes
 from grposweep.config.compose import NO_TEXT, known_keys, malformed, takes_text
 from grposweep.search.space import Choice, Interval, Label, Parameter, Space, build_space
 
-ONE_FACTOR = "one_factor"  # the sampler that compares one parameter at a time with the base configuration
-POINTS = "search.points"  # the key that lists points instead of parameters
+# the sampler that compares one parameter at a time with the base configuration
+ONE_FACTOR = "one_factor"
+# the key that lists points instead of parameters
+POINTS = "search.points"
 EXAMPLE = f"'{POINTS}={{lr:1e-3,batch:small}},{{lr:1e-4,batch:medium}}'"
 _NEXT_PARAMETER = re.compile(r",(?=([A-Za-z_][\w./@]*)=)")
 
@@ -47,36 +51,54 @@ def _split(argument: str) -> list[str]:
             depth += 1
         elif letter in ")]}":
             depth -= 1
-        elif depth == 0 and "=" in argument[start:index] and (match := _NEXT_PARAMETER.match(argument, index)):
+        elif (
+            depth == 0
+            and "=" in argument[start:index]
+            and (match := _NEXT_PARAMETER.match(argument, index))
+        ):
             if takes_text(argument[start:].partition("=")[0]) and match[1] not in known_keys():
-                continue  # a sentence
+                # a sentence
+                continue
             parts.append(argument[start:index])
             start = index + 1
     return [*parts, argument[start:]]
 
 
 def bracket_points(argument: str) -> str:
-    """Return ``search.points={...},{...}`` as one list, which is no sweep for Hydra; any other argument unchanged."""
+    """Return ``search.points={...},{...}`` as one list, which is no sweep for Hydra; any other
+    argument unchanged.
+    """
     name, _, value = argument.partition("=")
     return f"{name}=[{value}]" if name == POINTS and value.startswith("{") else argument
 
 
 def parse_space(
-    arguments: list[str], params: Mapping[str, Any], loader: ConfigLoader | None = None, keeps_single: bool = False
+    arguments: list[str],
+    params: Mapping[str, Any],
+    loader: ConfigLoader | None = None,
+    keeps_single: bool = False,
 ) -> tuple[Space, list[str]]:
     """Return the space of command line and sweep file, and the overrides with a single value.
 
-    The command line wins over the file's ``params``: a parameter given there is replaced, or fixed. A single value in the
-    file is no sweep, unless ``keeps_single``: then it is a parameter with one choice.
-    Raises UserError for what Hydra cannot parse, for numbers that are not finite, and for empty parameters.
+    The command line wins over the file's ``params``: a parameter given there is replaced, or fixed.
+    A single value in the file is no sweep, unless ``keeps_single``: then it is a parameter with one
+    choice. Raises UserError for what Hydra cannot parse, for numbers that are not finite, and for
+    empty parameters.
     """
     parser = OverridesParser.create(config_loader=loader)
     given = [_parse(parser, argument) for argument in arguments]
     swept = {_key(override) for override in given if override.is_sweep_override()}
-    last = {_key(override): override for override in given}  # Hydra keeps only the last of each key
-    typed = [override for override in given if _key(override) not in swept or override is last[_key(override)]]
+    # Hydra keeps only the last of each key
+    last = {_key(override): override for override in given}
+    typed = [
+        override
+        for override in given
+        if _key(override) not in swept or override is last[_key(override)]
+    ]
     names = {_key(override) for override in typed}
-    entries = [_entry(parser, name, content) for name, content in params.items() if name not in names]
+    entries = [
+        _entry(parser, name, content) for name, content in params.items() if name not in names
+    ]
     _refuse_infinite([*typed, *(override for override, _ in entries)])
     parameters: list[Parameter] = []
     fixed: list[str] = []
@@ -91,7 +113,8 @@ def parse_space(
         return build_space(parameters), fixed
     except ValueError as error:
         raise UserError(
-            f"{error}, so its condition can never be judged. Add that parameter, or drop the condition."
+            f"{error}, so its condition can never be judged. Add that parameter, or drop the "
+            "condition."
         ) from error
 
 
@@ -103,16 +126,22 @@ def parse_values(arguments: list[str], loader: ConfigLoader | None = None) -> di
     space, fixed = parse_space(split_tokens(arguments), {}, loader)
     if space.parameters:
         raise UserError(
-            f"{space.parameters[0].name} has several values, and a rerun is one run. Give one, or sweep with run.py -m."
+            f"{space.parameters[0].name} has several values, and a rerun is one run. Give one, "
+            "or sweep with run.py -m."
         )
     parser = OverridesParser.create()
-    return {_key(override): _plain(override.value()) for override in (_parse(parser, text) for text in fixed)}
+    return {
+        _key(override): _plain(override.value())
+        for override in (_parse(parser, text) for text in fixed)
+    }
 
 
 def parse_cell(name: str, text: str) -> Any:
-    """Return the value of a cell of a table: a number, Boolean, null, list or mapping in Hydra's grammar, otherwise its text.
+    """Return the value of a cell of a table: a number, Boolean, null, list or mapping in Hydra's
+    grammar, otherwise its text.
 
-    Raises UserError for a number that is not finite, and for a list or mapping that Hydra cannot parse.
+    Raises UserError for a number that is not finite, and for a list or mapping that Hydra cannot
+    parse.
     """
     if not (NO_TEXT.fullmatch(text.strip()) or text.startswith(("[", "{"))):
         return text
@@ -129,7 +158,8 @@ def check_numbers(overrides: Iterable[str]) -> None:
 
 def _refuse_infinite(overrides: Iterable[Override]) -> None:
     refuse_mistakes(
-        f"{override.input_line}: {odd[0]} is no finite number, so nothing could be computed with it. Set a finite number, or "
+        f"{override.input_line}: {odd[0]} is no finite number, so nothing could be computed "
+        "with it. Set a finite number, or "
         "quote it if it is text."
         for override in overrides
         if (odd := [value for value in _numbers(override.value()) if not math.isfinite(value)])
@@ -145,13 +175,16 @@ When = dict[str, tuple[Label, ...]]
 
 
 def _entry(parser: OverridesParser, name: str, content: Any) -> tuple[Override, When]:
-    """Parse one entry of a sweep file: a string in Hydra's syntax, or ``{when: {parameter: [labels]}, space: string}``."""
+    """Parse one entry of a sweep file: a string in Hydra's syntax, or ``{when: {parameter:
+    [labels]}, space: string}``.
+    """
     when: When = {}
     if isinstance(content, Mapping):
         unknown = set(content) - {"when", "space"}
         if unknown or "space" not in content:
             raise UserError(
-                f"{name}: a parameter with a condition has the keys 'when' and 'space', not {', '.join(map(str, content))}. "
+                f"{name}: a parameter with a condition has the keys 'when' and 'space', not "
+                f"{', '.join(map(str, content))}. "
                 f"Write {name}: {{when: {{kl: [low, high]}}, space: 'interval(0.001, 0.1)'}}."
             )
         for other, labels in (content.get("when") or {}).items():
@@ -160,8 +193,12 @@ def _entry(parser: OverridesParser, name: str, content: Any) -> tuple[Override, 
     return _parse(parser, f"{name}={content}"), when
 
 
-def _sort(override: Override, when: When, parameters: list[Parameter], fixed: list[str] | None) -> None:
-    """Sort one entry of a sweep file; ``fixed`` takes single values, and without it they are parameters."""
+def _sort(
+    override: Override, when: When, parameters: list[Parameter], fixed: list[str] | None
+) -> None:
+    """Sort one entry of a sweep file; ``fixed`` takes single values, and without it they are
+    parameters.
+    """
     name = str(override.get_key_element())
     if override.is_sweep_override():
         parameters.append(Parameter(name, _domain(override), when))
@@ -180,9 +217,11 @@ def _parse(parser: OverridesParser, argument: str) -> Override:
         raise UserError(malformed(argument, error)) from error
     if _key(override) == POINTS and override.is_sweep_override():
         raise UserError(
-            f"{argument}: points are mappings, and a shell takes their braces away. Write {EXAMPLE}, in quotes."
+            f"{argument}: points are mappings, and a shell takes their braces away. Write "
+            f"{EXAMPLE}, in quotes."
         )
-    override.config_loader = parser.config_loader  # glob() asks it for a group's options
+    # glob() asks it for a group's options
+    override.config_loader = parser.config_loader
     return override
 
 
@@ -209,29 +248,41 @@ def _domain(override: Override) -> Choice | Interval:
     if isinstance(value, RangeSweep | ChoiceSweep | Glob):
         values = tuple(override.sweep_iterator(transformer=Transformer.identity))
         if not values:
-            raise UserError(f"{override.input_line}: no value is left to search. Give at least one.")
+            raise UserError(
+                f"{override.input_line}: no value is left to search. Give at least one."
+            )
         plain = tuple(_plain(value) for value in values)
         distinct = {(type(v).__name__, str(v)): v for v in plain}
         plain = tuple(distinct.values())
         if isinstance(value, RangeSweep) and len(plain) == 1 and isinstance(plain[0], float):
             raise UserError(
-                f"{override.input_line}: its only value is {plain[0]:g}, because a range goes in steps of {value.step:g}. Set "
-                f"{name}=interval({value.start:g},{value.stop:g}) to search between both, or add a step."
+                f"{override.input_line}: its only value is {plain[0]:g}, because a range goes "
+                f"in steps of {value.step:g}. Set "
+                f"{name}=interval({value.start:g},{value.stop:g}) to search between both, or "
+                "add a step."
             )
         return Choice(tuple(label_of(value) for value in plain), plain)
     raise UserError(
-        f"{override.input_line}: this kind of sweep is not known. Use a,b, choice(), range() or interval()."
+        f"{override.input_line}: this kind of sweep is not known. Use a,b, choice(), range() or "
+        "interval()."
     )
 
 
 def _interval(name: str, sweep: IntervalSweep) -> Interval:
     low, high = sweep.start, sweep.end
     if low is None or high is None or not low < high:
-        raise UserError(f"{name}=interval({low},{high}): the interval is empty. Give the smaller end first.")
+        raise UserError(
+            f"{name}=interval({low},{high}): the interval is empty. Give the smaller end first."
+        )
     log = "log" in sweep.tags
     if log and low <= 0:
-        raise UserError(f"{name}=interval({low},{high}): a logarithm needs a lower end above 0. Set one, or drop log.")
-    return Interval(low, high, log, (isinstance(low, int) and isinstance(high, int)) or "int" in sweep.tags)
+        raise UserError(
+            f"{name}=interval({low},{high}): a logarithm needs a lower end above 0. Set one, or "
+            "drop log."
+        )
+    return Interval(
+        low, high, log, (isinstance(low, int) and isinstance(high, int)) or "int" in sweep.tags
+    )
 
 
 def _plain(value: Any) -> Any:
@@ -246,5 +297,7 @@ def _plain(value: Any) -> Any:
 
 
 def label_of(value: Any) -> Label:
-    """Return the label of a value in tables and the study: the value itself if Optuna can store it."""
+    """Return the label of a value in tables and the study: the value itself if Optuna can store
+    it.
+    """
     return value if value is None or isinstance(value, str | int | float | bool) else str(value)

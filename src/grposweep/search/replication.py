@@ -1,13 +1,16 @@
-"""Replicate the leaders of a search on fresh seeds, and rank them by intervals of Student's t, paired by seed.
+"""Replicate the leaders of a search on fresh seeds, and rank them by intervals of Student's t,
+paired by seed.
 
-A search's best value is partly luck, because the luckiest of many is chosen. So its leaders run again, all on the same seeds
-that the search has not seen, and only these results count. Everything here is a pure function of what is known so far.
+A search's best value is partly luck, because the luckiest of many is chosen. So its leaders run
+again, all on the same seeds that the search has not seen, and only these results count. Everything
+here is a pure function of what is known so far.
 
-Method: a race (Maron and Moore 1994, Hoeffding races; Birattari et al. 2002, F-Race) by paired t-intervals. All leaders get
-the first FIRST_LOOK seeds. From then on, seed by seed, each that is worse than the current leader with confidence is out.
-The leader of a look was chosen by its values, so a look at it and one other errs with a chance of CHANCE / (ordered pairs x
-looks). Then any of several equal leaders is dropped with a chance of at most CHANCE (Bonferroni). A leader that does not
-differ significantly from the winner at the end is tied with it.
+Method: a race (Maron and Moore 1994, Hoeffding races; Birattari et al. 2002, F-Race) by paired
+t-intervals. All leaders get the first FIRST_LOOK seeds. From then on, seed by seed, each that is
+worse than the current leader with confidence is out. The leader of a look was chosen by its values,
+so a look at it and one other errs with a chance of CHANCE / (ordered pairs x looks). Then any of
+several equal leaders is dropped with a chance of at most CHANCE (Bonferroni). A leader that does
+not differ significantly from the winner at the end is tied with it.
 """
 
 import math
@@ -21,12 +24,15 @@ from grposweep.search.sampling import UNKNOWN, Sampling, average, student_quanti
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
 
-CHANCE = 0.05  # of an interval that misses
+# of an interval that misses
+CHANCE = 0.05
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean over ``count`` seeds and half the width of its interval, which is infinite for a single seed."""
+    """A mean over ``count`` seeds and half the width of its interval, which is infinite for a
+    single seed.
+    """
 
     mean: float
     margin: float
@@ -51,12 +57,16 @@ class Estimate:
         return f"{self.mean:.4f}" + (f" ± {self.margin:.4f}" if math.isfinite(self.margin) else "")
 
 
-def estimate(values: Sequence[float], chance: float = CHANCE, sampling: Sampling = UNKNOWN) -> Estimate:
-    """Return the mean of at least one value with its two-sided interval: mean ± t(1 - chance/2; n - 1) s / sqrt(n).
+def estimate(
+    values: Sequence[float], chance: float = CHANCE, sampling: Sampling = UNKNOWN
+) -> Estimate:
+    """Return the mean of at least one value with its two-sided interval: mean ± t(1 - chance/2; n -
+    1) s / sqrt(n).
 
-    The interval is never narrower than the ``sampling`` of this mean makes it, because few rewards of 0 and 1 agree by
-    chance. Equal values of unknown sampling have no interval.
-    Source: Student (1908), The probable error of a mean. It assumes that results over seeds are normally distributed.
+    The interval is never narrower than the ``sampling`` of this mean makes it, because few rewards
+    of 0 and 1 agree by chance. Equal values of unknown sampling have no interval. Source: Student
+    (1908), The probable error of a mean. It assumes that results over seeds are normally
+    distributed.
     """
     count = len(values)
     mean = math.fsum(values) / count
@@ -65,11 +75,12 @@ def estimate(values: Sequence[float], chance: float = CHANCE, sampling: Sampling
 
 
 def step_down(differences: Sequence[Callable[[float], Estimate]]) -> list[Estimate]:
-    """Return differences with intervals that exclude 0 by chance in any of them in at most CHANCE of all cases.
+    """Return differences with intervals that exclude 0 by chance in any of them in at most CHANCE
+    of all cases.
 
-    Each one returns its difference for a chance of error. The intervals that exclude 0 with a chance of CHANCE / number
-    are certain, and those that remain share CHANCE again.
-    Source: Holm (1979), A simple sequentially rejective multiple test procedure.
+    Each one returns its difference for a chance of error. The intervals that exclude 0 with a
+    chance of CHANCE / number are certain, and those that remain share CHANCE again. Source: Holm
+    (1979), A simple sequentially rejective multiple test procedure.
     """
     certain: dict[int, Estimate] = {}
     while len(certain) < len(differences):
@@ -81,40 +92,59 @@ def step_down(differences: Sequence[Callable[[float], Estimate]]) -> list[Estima
 
 
 def margin_of(squared: float, freedom: int, sampling: Sampling, chance: float = CHANCE) -> float:
-    """Return half of an interval from the squared standard error over seeds and the sampling; infinite if unknown."""
+    """Return half of an interval from the squared standard error over seeds and the sampling;
+    infinite if unknown.
+    """
     if freedom < 1 or (squared == 0 and sampling.error is None):
         return math.inf
     over_seeds = student_quantile(freedom, 1 - chance / 2) * math.sqrt(squared) if squared else 0.0
     return max(over_seeds, sampling.margin(chance) or 0.0)
 
 
-def difference(one: "Candidate", other: "Candidate", chance: float = CHANCE, seeds: Iterable[int] = ()) -> Estimate:
-    """Return the difference between two points on these seeds, or on all that they share (at least one).
+def difference(
+    one: "Candidate", other: "Candidate", chance: float = CHANCE, seeds: Iterable[int] = ()
+) -> Estimate:
+    """Return the difference between two points on these seeds, or on all that they share (at least
+    one).
 
-    Both saw the same prompts in the same order and were evaluated with the same random numbers under one seed, so what a
-    seed does to both cancels (common random numbers: Law, Simulation Modeling and Analysis, section 11.2); no spread is
-    taken to be equal to another. What the choice of prompts does to both cancels too, as far as it is known by prompt.
+    Both saw the same prompts in the same order and were evaluated with the same random numbers
+    under one seed, so what a seed does to both cancels (common random numbers: Law, Simulation
+    Modeling and Analysis, section 11.2); no spread is taken to be equal to another. What the choice
+    of prompts does to both cancels too, as far as it is known by prompt.
     """
     shared = list(seeds) or sorted(one.values.keys() & other.values.keys())
-    sampled = [average([point.samplings.get(seed, UNKNOWN) for seed in shared]) for point in (one, other)]
-    return estimate([one.values[seed] - other.values[seed] for seed in shared], chance, sampled[0].minus(sampled[1]))
+    sampled = [
+        average([point.samplings.get(seed, UNKNOWN) for seed in shared]) for point in (one, other)
+    ]
+    return estimate(
+        [one.values[seed] - other.values[seed] for seed in shared],
+        chance,
+        sampled[0].minus(sampled[1]),
+    )
 
 
-FIRST_LOOK = 3  # seeds: two tell hardly anything (t is 38 and more), and every look has its price
-APART = 1000  # two fresh seeds: rank r of a training draws with seed + r, and no two seeds may share a stream
+# seeds: two tell hardly anything (t is 38 and more), and every look has its price
+FIRST_LOOK = 3
+# two fresh seeds: rank r of a training draws with seed + r, and no two seeds may share a stream
+APART = 1000
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A point in the race: its trial in the search, and its results on fresh seeds, larger is better; None: it failed there."""
+    """A point in the race: its trial in the search, and its results on fresh seeds, larger is
+    better; None: it failed there.
+    """
 
     number: int
     results: Mapping[int, float | None] = field(default_factory=dict)
-    samplings: Mapping[int, Sampling] = field(default_factory=dict)  # of the results, by seed
+    # of the results, by seed
+    samplings: Mapping[int, Sampling] = field(default_factory=dict)
 
     @property
     def has_failed(self) -> bool:
-        """Return whether one of its trainings failed: a point that does not always train cannot win."""
+        """Return whether one of its trainings failed: a point that does not always train cannot
+        win.
+        """
         return None in self.results.values()
 
     @cached_property
@@ -135,11 +165,14 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Ranking:
-    """The state of a race: candidates still in it (best first at the end), the others with the reason, and the next runs."""
+    """The state of a race: candidates still in it (best first at the end), the others with the
+    reason, and the next runs.
+    """
 
     alive: tuple[Candidate, ...]
     out: Mapping[int, str] = field(default_factory=dict)
-    wanted: tuple[tuple[int, int], ...] = ()  # number of the trial, seed; in order
+    # number of the trial, seed; in order
+    wanted: tuple[tuple[int, int], ...] = ()
 
     @property
     def winner(self) -> Candidate | None:
@@ -153,10 +186,17 @@ class Ranking:
 
     @property
     def places(self) -> dict[int, tuple[int, str]]:
-        """Return, by trial number, the place from 0 and the result: best, tied, unfinished, or why it is out."""
+        """Return, by trial number, the place from 0 and the result: best, tied, unfinished, or why
+        it is out.
+        """
         first, others = ("best", "tied") if self.winner else ("unfinished", "unfinished")
-        alive = [(runner.number, others if index else first) for index, runner in enumerate(self.alive)]
-        return {number: (place, fate) for place, (number, fate) in enumerate([*alive, *self.out.items()])}
+        alive = [
+            (runner.number, others if index else first) for index, runner in enumerate(self.alive)
+        ]
+        return {
+            number: (place, fate)
+            for place, (number, fate) in enumerate([*alive, *self.out.items()])
+        }
 
 
 def fresh_seeds(own: int, count: int) -> tuple[int, ...]:
@@ -171,29 +211,40 @@ def race(runners: Sequence[Candidate], seeds: Sequence[int]) -> Ranking:
     looks = range(first, len(seeds) + 1)
     chance = CHANCE / max(len(runners) * (len(runners) - 1) * len(looks), 1)
     for count in looks:
-        out |= {runner.number: "not finished on a fresh seed" for runner in alive if runner.has_failed}
+        out |= {
+            runner.number: "not finished on a fresh seed" for runner in alive if runner.has_failed
+        }
         alive = [runner for runner in alive if not runner.has_failed]
         opened = seeds[:count]
         wanted = [(r.number, seed) for seed in opened for r in alive if seed not in r.results]
         if wanted:
             return Ranking(tuple(alive), out, tuple(wanted))
-        alive.sort(key=lambda runner: -runner.mean(opened))  # stable: of two equal ones the search's better
+        # stable: of two equal ones the search's better
+        alive.sort(key=lambda runner: -runner.mean(opened))
         # one-sided: the chance is that of an interval, which errs at both ends
-        beaten = [runner for runner in alive[1:] if difference(alive[0], runner, 2 * chance, opened).low > 0]
+        beaten = [
+            runner
+            for runner in alive[1:]
+            if difference(alive[0], runner, 2 * chance, opened).low > 0
+        ]
         out |= {runner.number: f"worse on {count} fresh seeds" for runner in beaten}
         alive = [runner for runner in alive if runner not in beaten]
         if len(alive) == 1 < len(runners):
-            break  # more seeds would change no decision
+            # more seeds would change no decision
+            break
     return Ranking(tuple(alive), out)
 
 
 def on_fresh_seeds(runner: Candidate) -> Estimate | None:
-    """Return a point's mean on the fresh seeds that it has run; its interval misses with a chance of CHANCE."""
+    """Return a point's mean on the fresh seeds that it has run; its interval misses with a chance
+    of CHANCE.
+    """
     return runner.overall if runner.values else None
 
 
 Own = TypeVar("Own")
-CONFIRM = "confirm"  # a replicate's role
+# a replicate's role
+CONFIRM = "confirm"
 
 
 def is_replicate(trial: "FrozenTrial") -> bool:
@@ -202,7 +253,9 @@ def is_replicate(trial: "FrozenTrial") -> bool:
 
 
 class EndedTrial(NamedTuple):
-    """A trial that has ended: its result, larger is better (None: it failed), and the study's attributes."""
+    """A trial that has ended: its result, larger is better (None: it failed), and the study's
+    attributes.
+    """
 
     number: int
     value: float | None
@@ -212,9 +265,11 @@ class EndedTrial(NamedTuple):
 
 @dataclass(frozen=True)
 class Replication:
-    """The leaders of the search are evaluated again on these fresh seeds; all points (``leaders`` None) without a race.
+    """The leaders of the search are evaluated again on these fresh seeds; all points (``leaders``
+    None) without a race.
 
-    ``own`` is the search's seed, where its results count as well because nothing was chosen by them.
+    ``own`` is the search's seed, where its results count as well because nothing was chosen by
+    them.
     """
 
     seeds: tuple[int, ...]
@@ -231,16 +286,30 @@ class Replication:
         value_of = {trial.number: trial.value for trial in searched if trial.value is not None}
         ranked = sorted(value_of, key=lambda number: (-value_of[number], number))[: self.leaders]
         own = {trial.number: trial.sampling for trial in searched}
-        results: dict[int, dict[int, float | None]] = {number: self._own(value_of[number]) for number in ranked}
+        results: dict[int, dict[int, float | None]] = {
+            number: self._own(value_of[number]) for number in ranked
+        }
         samplings = {number: self._own(own[number]) for number in ranked}
         for _, value, attributes, sampling in ended:
             of, seed = attributes.get("of"), attributes.get("seed")
-            if attributes.get("role") == CONFIRM and isinstance(of, int) and isinstance(seed, int) and of in results:
+            if (
+                attributes.get("role") == CONFIRM
+                and isinstance(of, int)
+                and isinstance(seed, int)
+                and of in results
+            ):
                 results[of][seed], samplings[of][seed] = value, sampling
-        runners = [Candidate(number, values, samplings[number]) for number, values in results.items()]
+        runners = [
+            Candidate(number, values, samplings[number]) for number, values in results.items()
+        ]
         if self.leaders is not None:
             return race(runners, self.seeds)
-        wanted = [(runner.number, seed) for seed in self.seeds for runner in runners if seed not in runner.results]
+        wanted = [
+            (runner.number, seed)
+            for seed in self.seeds
+            for runner in runners
+            if seed not in runner.results
+        ]
         best_first = sorted(runners, key=lambda runner: -runner.mean(runner.values))
         return Ranking(tuple(best_first), wanted=tuple(wanted))
 
@@ -249,7 +318,9 @@ class Replication:
 
 
 def build_replication(sampler: str, seed: int, seeds: int, leaders: int) -> Replication | None:
-    """Return the replication that ``search.seeds`` configures for this base seed; None without replicates."""
+    """Return the replication that ``search.seeds`` configures for this base seed; None without
+    replicates.
+    """
     if sampler == "one_factor":
         return Replication(fresh_seeds(seed, seeds - 1), leaders=None, own=seed)
     return Replication(fresh_seeds(seed, seeds), leaders) if seeds else None

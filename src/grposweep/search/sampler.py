@@ -1,8 +1,10 @@
-"""Ask any Optuna sampler for valid points only, as a pure function of seed, trial number and told history.
+"""Ask any Optuna sampler for valid points only, as a pure function of seed, trial number and told
+history.
 
-Optuna has no sampler for hard constraints. Candidates are drawn from an in-memory copy of the study until one is valid. If
-none is, the sampler fills up combinations of the finite parameters that are known to be valid. A new sampler is a function
-``build_...(seed, common)`` and a line in ``grposweep.registries.SAMPLERS``.
+Optuna has no sampler for hard constraints. Candidates are drawn from an in-memory copy of the study
+until one is valid. If none is, the sampler fills up combinations of the finite parameters that are
+known to be valid. A new sampler is a function ``build_...(seed, common)`` and a line in
+``grposweep.registries.SAMPLERS``.
 """
 
 import math
@@ -19,23 +21,30 @@ from grposweep.registries import SAMPLERS
 from grposweep.schema import AUTO
 from grposweep.search.space import Choice, Interval, Label, Parameter, Point, Space
 
-if TYPE_CHECKING:  # 0.2 s that --help and --cfg should not pay
+# 0.2 s that --help and --cfg should not pay
+if TYPE_CHECKING:
     from optuna import Study
     from optuna.distributions import BaseDistribution
     from optuna.samplers import BaseSampler
     from optuna.trial import FrozenTrial
 
 
-DRAWS = 64  # free candidates that are drawn before valid combinations are listed
-ADAPTIVE = "tpe"  # what auto means for a space without a list of points
-DEFAULT_TRIALS = 20  # of an adaptive search; a grid runs all its valid points
+# free candidates that are drawn before valid combinations are listed
+DRAWS = 64
+# what auto means for a space without a list of points
+ADAPTIVE = "tpe"
+# of an adaptive search; a grid runs all its valid points
+DEFAULT_TRIALS = 20
 
-Common = Mapping[str, "BaseDistribution"]  # the parameters that every trial has
+# the parameters that every trial has
+Common = Mapping[str, "BaseDistribution"]
 
 
 @dataclass(frozen=True)
 class ValidPoints:
-    """What validating a space found: a test of any point, and the valid combinations of its finite parameters."""
+    """What validating a space found: a test of any point, and the valid combinations of its finite
+    parameters.
+    """
 
     is_valid: Callable[[Point], bool]
     finite: tuple[Point, ...]
@@ -61,19 +70,24 @@ def candidates(
     fixed: Mapping[str, Label],
     finite: Collection[Point],
 ) -> Iterator[Point]:
-    """Yield free draws, then every valid finite combination in random order, filled up by the sampler.
+    """Yield free draws, then every valid finite combination in random order, filled up by the
+    sampler.
 
-    ``study`` is a scratch copy: each draw leaves a failed trial in it, which samplers ignore. ``fixed`` labels are in each draw.
+    ``study`` is a scratch copy: each draw leaves a failed trial in it, which samplers ignore.
+    ``fixed`` labels are in each draw.
     """
     distributions = {parameter.name: distribution(parameter) for parameter in space.parameters}
     common = {p.name: distributions[p.name] for p in space.parameters if not p.when}
     seed = random.randrange(2**31)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # conditional parameters are sampled independently, announced at each ask
+        # conditional parameters are sampled independently, announced at each ask
+        warnings.simplefilter("ignore")
         sampler: BaseSampler = (SAMPLERS[sampler_name].build or build_random)(seed, common)
     for _ in range(DRAWS):
         yield _draw(study, space, distributions, sampler, fixed)
-    agreeing = [p for p in finite if all(p[name] == label for name, label in fixed.items() if name in p)]
+    agreeing = [
+        p for p in finite if all(p[name] == label for name, label in fixed.items() if name in p)
+    ]
     random.shuffle(agreeing)
     for point in agreeing:
         yield _draw(study, space, distributions, sampler, {**point, **fixed})
@@ -84,9 +98,15 @@ def build_tpe(seed: int, common: Common) -> "BaseSampler":
     from optuna import samplers
 
     class Tpe(samplers.TPESampler):
-        """Draws the common parameters together; Optuna would search all trials for them, which takes most of an ask."""
+        """Draws the common parameters together; Optuna would search all trials for them, which
+        takes most of an ask.
+        """
 
-        def infer_relative_search_space(self, study: "Study", trial: "FrozenTrial") -> dict[str, "BaseDistribution"]:  # noqa: ARG002
+        def infer_relative_search_space(
+            self,
+            study: "Study",  # noqa: ARG002 - Optuna's arguments
+            trial: "FrozenTrial",  # noqa: ARG002
+        ) -> dict[str, "BaseDistribution"]:
             return {name: kind for name, kind in sorted(common.items()) if not kind.single()}
 
     return Tpe(seed=seed, warn_independent_sampling=False)
@@ -114,14 +134,18 @@ def distribution(parameter: Parameter) -> "BaseDistribution":
 
 @cache
 def _share_labels() -> None:
-    """Let copies of a trial share its lists of labels, and compare them as a whole: there may be thousands in each trial.
+    """Let copies of a trial share its lists of labels, and compare them as a whole: there may be
+    thousands in each trial.
 
-    Optuna never changes one. A class of our own would not do: Optuna compares the class with that of trials from a database.
+    Optuna never changes one. A class of our own would not do: Optuna compares the class with that
+    of trials from a database.
     """
     from optuna.distributions import CategoricalDistribution
 
     def equals(self: CategoricalDistribution, other: object) -> bool:
-        return self is other or (isinstance(other, CategoricalDistribution) and self.choices == other.choices)
+        return self is other or (
+            isinstance(other, CategoricalDistribution) and self.choices == other.choices
+        )
 
     CategoricalDistribution.__deepcopy__ = lambda self, _memo: self  # type: ignore[attr-defined]  # it has none of its own
     CategoricalDistribution.__eq__ = equals  # type: ignore[method-assign]  # its own compares label by label
@@ -134,18 +158,24 @@ def _draw(
     sampler: "BaseSampler",
     fixed: Mapping[str, Label],
 ) -> Point:
-    """Return one candidate by Optuna's own ask and suggest, without parameters whose condition does not hold."""
+    """Return one candidate by Optuna's own ask and suggest, without parameters whose condition does
+    not hold.
+    """
     import optuna
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # PartialFixedSampler and GPSampler say that they are experimental
+        # PartialFixedSampler and GPSampler say that they are experimental
+        warnings.simplefilter("ignore")
         known = {name: label for name, label in fixed.items() if name in distributions}
         study.sampler = optuna.samplers.PartialFixedSampler(known, sampler) if known else sampler
         trial = study.ask()
         point: Point = {}
         for parameter in space.parameters:
-            if parameter.is_active(point):  # _suggest is what stands behind all suggest_* methods
-                point[parameter.name] = trial._suggest(parameter.name, distributions[parameter.name])
+            # _suggest is what stands behind all suggest_* methods
+            if parameter.is_active(point):
+                point[parameter.name] = trial._suggest(
+                    parameter.name, distributions[parameter.name]
+                )
         # study.tell() would copy the whole trial, which costs as much as drawing it
         study._storage.set_trial_state_values(trial._trial_id, optuna.trial.TrialState.FAIL)
     return point
@@ -153,14 +183,20 @@ def _draw(
 
 def continuous(space: Space) -> list[str]:
     """Return the names of the parameters that no grid can list."""
-    return [parameter.name for parameter in space.parameters if isinstance(parameter.domain, Interval)]
+    return [
+        parameter.name for parameter in space.parameters if isinstance(parameter.domain, Interval)
+    ]
 
 
-# A weak prior for the learning rate (search.prior): only these first points are drawn from it. The sampler learns from their
-# results as from any others, so a wrong prior costs a few trials and no more.
+# A weak prior for the learning rate (search.prior): only these first points are drawn from it. The
+# sampler learns from their results as from any others, so a wrong prior costs a few trials and no
+# more.
 RATE = "lr"
-POINTS = 4  # of the ten that TPE draws at random before it models anything
-DECADES = 0.5  # standard deviation of log10(rate): twice that of the recipes (0.26 and 0.27), which resemble each other
+# of the ten that TPE draws at random before it models anything
+POINTS = 4
+# standard deviation of log10(rate): twice that of the recipes (0.26 and 0.27), which resemble each
+# other
+DECADES = 0.5
 
 
 def check_prior(prior: str, sampler: str, space: Space) -> None:
@@ -168,16 +204,20 @@ def check_prior(prior: str, sampler: str, space: Space) -> None:
     if prior == "none" or (_rates(space) and not lists_points(sampler)):
         return
     raise UserError(
-        f"search.prior={prior} with search={sampler}: it draws learning rates, and this sweep searches no interval of {RATE}. "
+        f"search.prior={prior} with search={sampler}: it draws learning rates, and this sweep "
+        f"searches no interval of {RATE}. "
         f"Set {RATE}=tag(log,interval(1e-7,1e-5)) and search=tpe, or leave search.prior out."
     )
 
 
-def prior_points(space: Space, finite: Sequence[Point], published: Callable[[Point], float], seed: int) -> list[Point]:
-    """Return points without their other continuous parameters: a random valid combination and a rate from its prior.
+def prior_points(
+    space: Space, finite: Sequence[Point], published: Callable[[Point], float], seed: int
+) -> list[Point]:
+    """Return points without their other continuous parameters: a random valid combination and a
+    rate from its prior.
 
-    ``published`` is the usual rate of published runs for a point. They are the same for the same space, ``finite`` points and
-    seed.
+    ``published`` is the usual rate of published runs for a point. They are the same for the same
+    space, ``finite`` points and seed.
     """
     parameter = _rates(space)
     points: list[Point] = []
@@ -190,11 +230,15 @@ def prior_points(space: Space, finite: Sequence[Point], published: Callable[[Poi
 
 
 def _rates(space: Space) -> Parameter | None:
-    return next((p for p in space.parameters if p.name == RATE and isinstance(p.domain, Interval)), None)
+    return next(
+        (p for p in space.parameters if p.name == RATE and isinstance(p.domain, Interval)), None
+    )
 
 
 def _draw_rate(domain: Interval, published: float, random: Random) -> float:
-    """Draw from a log-normal around the published rate, or around the bound that is nearest to it, within the bounds."""
+    """Draw from a log-normal around the published rate, or around the bound that is nearest to it,
+    within the bounds.
+    """
     centre = min(max(published, domain.low), domain.high)
     normal = NormalDist(math.log10(centre), DECADES)
     low = normal.cdf(math.log10(domain.low)) if domain.low > 0 else 0.0

@@ -1,4 +1,6 @@
-"""What the choice of held-out prompts and the sampling of completions do to a trial's mean reward."""
+"""What the choice of held-out prompts and the sampling of completions do to a trial's mean
+reward.
+"""
 
 import math
 from collections.abc import Callable, Sequence
@@ -12,20 +14,24 @@ from grporecipe.files import finite_or_none
 from grposweep.storage.completions import read_prompt_rewards
 from grposweep.storage.results import TrialResult
 
-USUAL_SHARE = 0.15  # of the variance over prompts in one prompt, up to which nothing is widened,
+# of the variance over prompts in one prompt, up to which nothing is widened,
+USUAL_SHARE = 0.15
 HEAVY = 12.0
 # Means of rewards of 0 and 1, and their differences, lie from -1 to 1 and are often alike.
-FEW_VALUES = 0.5  # of the prompts
+# of the prompts
+FEW_VALUES = 0.5
 FEW_USUAL, FEW_HEAVY = 0.1, 1.5
-DRAWS = 399  # of a permutation test: a tenth of a second for 256 prompts
+# of a permutation test: a tenth of a second for 256 prompts
+DRAWS = 399
 
 
 @dataclass(frozen=True)
 class Sampling:
-    """What the choice of prompts and completions does to a mean reward: its standard error over prompts, None if unknown.
+    """What the choice of prompts and completions does to a mean reward: its standard error over
+    prompts, None if unknown.
 
-    ``means`` are the mean rewards of the prompts or of their families, in their order (`PromptRewards.by_family`), and
-    ``prompts`` is a hash of the prompts; empty if unknown.
+    ``means`` are the mean rewards of the prompts or of their families, in their order
+    (`PromptRewards.by_family`), and ``prompts`` is a hash of the prompts; empty if unknown.
     """
 
     error: float | None = None
@@ -34,27 +40,38 @@ class Sampling:
 
     @cached_property
     def largest(self) -> float:
-        """The share of the variance over prompts that a single prompt makes, from 0 to 1; 0 if unknown."""
+        """The share of the variance over prompts that a single prompt makes, from 0 to 1; 0 if
+        unknown.
+        """
         mean = math.fsum(self.means) / len(self.means) if self.means else 0.0
         squares = [(value - mean) ** 2 for value in self.means]
         return max(squares) / whole if squares and (whole := math.fsum(squares)) > 0 else 0.0
 
     @property
     def widening(self) -> float:
-        """The factor on the interval for the heavy tail that a dominating prompt shows; 1 without one.
+        """The factor on the interval for the heavy tail that a dominating prompt shows; 1 without
+        one.
 
-        Student's t alone covers 69 to 84 % instead of 95 % for 64 prompts from a Pareto (1.5) or lognormal (1.5) distribution.
-        The constants are simulated, so that those have 93 % or more with 64 to 256 prompts, and normal values the same as before.
-        Rare successes of rewards of 0 or 1 are no heavy tail: 5 % of 64 prompts need 1.3 times the width for 95 %, not 3.
+        Student's t alone covers 69 to 84 % instead of 95 % for 64 prompts from a Pareto (1.5) or
+        lognormal (1.5) distribution. The constants are simulated, so that those have 93 % or more
+        with 64 to 256 prompts, and normal values the same as before. Rare successes of rewards of 0
+        or 1 are no heavy tail: 5 % of 64 prompts need 1.3 times the width for 95 %, not 3.
         """
-        if 0 < len(set(self.means)) <= FEW_VALUES * len(self.means) and max(map(abs, self.means)) <= 1:
+        if (
+            0 < len(set(self.means)) <= FEW_VALUES * len(self.means)
+            and max(map(abs, self.means)) <= 1
+        ):
             return 1 + FEW_HEAVY * max(self.largest - FEW_USUAL, 0.0)
         # The largest of n normal deviations is about the root of 2 ln n.
-        usual = max(USUAL_SHARE, 2 * math.log(len(self.means)) / len(self.means)) if self.means else 1.0
+        usual = (
+            max(USUAL_SHARE, 2 * math.log(len(self.means)) / len(self.means)) if self.means else 1.0
+        )
         return 1 + HEAVY * max(self.largest - usual, 0.0)
 
     def margin(self, chance: float) -> float | None:
-        """Return half of an interval that misses with this chance, by Student's t over the prompts; None if unknown."""
+        """Return half of an interval that misses with this chance, by Student's t over the prompts;
+        None if unknown.
+        """
         if self.error is None:
             return None
         return student_quantile(len(self.means) - 1, 1 - chance / 2) * self.error * self.widening
@@ -69,7 +86,9 @@ class Sampling:
         return 2 * float(ndtr(far) if freedom < 1 else stdtr(freedom, far))
 
     def minus(self, other: "Sampling") -> "Sampling":
-        """Return the sampling of the difference of two results; on the same prompts it is paired by prompt."""
+        """Return the sampling of the difference of two results; on the same prompts it is paired by
+        prompt.
+        """
         errors = [self.error, other.error]
         apart = None if None in errors else math.hypot(*errors)  # type: ignore[arg-type]  # None is excluded
         return _joint([self, other], apart, lambda pair: pair[0] - pair[1])
@@ -77,10 +96,13 @@ class Sampling:
 
 @cache
 def student_quantile(freedom: int, share: float) -> float:
-    """Return the quantile of Student's t with so many degrees of freedom; without any, of the normal distribution."""
+    """Return the quantile of Student's t with so many degrees of freedom; without any, of the
+    normal distribution.
+    """
     if freedom < 1:
         return NormalDist().inv_cdf(share)
-    from scipy.special import stdtrit  # 0.25 s and 17 MB that only intervals over trials should cost
+    # 0.25 s and 17 MB that only intervals over trials should cost
+    from scipy.special import stdtrit
 
     return float(stdtrit(freedom, share))
 
@@ -95,10 +117,14 @@ def average(samplings: Sequence[Sampling]) -> Sampling:
     return _joint(samplings, apart, lambda values: math.fsum(values) / len(samplings))
 
 
-def _joint(parts: Sequence[Sampling], apart: float | None, joined: Callable[[Sequence[float]], float]) -> Sampling:
-    """Return the sampling of a result that is computed from others: prompt by prompt if all asked the same prompts.
+def _joint(
+    parts: Sequence[Sampling], apart: float | None, joined: Callable[[Sequence[float]], float]
+) -> Sampling:
+    """Return the sampling of a result that is computed from others: prompt by prompt if all asked
+    the same prompts.
 
-    ``apart`` is its standard error as if the prompts differed. It counts too where no prompt differs from another.
+    ``apart`` is its standard error as if the prompts differed. It counts too where no prompt
+    differs from another.
     """
     asked = {(part.prompts, len(part.means)) for part in parts}
     if len(asked) > 1 or len(parts[0].means) < 2:
@@ -108,7 +134,8 @@ def _joint(parts: Sequence[Sampling], apart: float | None, joined: Callable[[Seq
 
 
 def p_of_groups(values: Sequence[float], groups: Sequence[int]) -> float:
-    """Return the chance that so much of the variance is between groups if a value's group means nothing; 1 without groups.
+    """Return the chance that so much of the variance is between groups if a value's group means
+    nothing; 1 without groups.
 
     It is a permutation test with `DRAWS` draws, always the same ones.
     """
@@ -121,7 +148,9 @@ def p_of_groups(values: Sequence[float], groups: Sequence[int]) -> float:
     centred = [value - mean for value in values]
 
     def between() -> float:
-        return math.fsum(math.fsum(centred[place] for place in of) ** 2 / len(of) for of in members.values())
+        return math.fsum(
+            math.fsum(centred[place] for place in of) ** 2 / len(of) for of in members.values()
+        )
 
     here, larger = between() * (1 - 1e-9), 0
     for _ in range(DRAWS):
@@ -131,9 +160,11 @@ def p_of_groups(values: Sequence[float], groups: Sequence[int]) -> float:
 
 
 def share_error(value: float | None, error: float | None, samples: int | None) -> float | None:
-    """Return an evaluation's standard error; for rewards that are all 0 or all 1 the one of a share, which is not 0.
+    """Return an evaluation's standard error; for rewards that are all 0 or all 1 the one of a
+    share, which is not 0.
 
-    Source: Agresti and Coull (1998), Approximate is better than "exact" for interval estimation of binomial proportions.
+    Source: Agresti and Coull (1998), Approximate is better than "exact" for interval estimation of
+    binomial proportions.
     """
     if error != 0 or value not in (0.0, 1.0) or not samples:
         return error
@@ -142,13 +173,19 @@ def share_error(value: float | None, error: float | None, samples: int | None) -
 
 
 def read_sampling(trial: Path, result: TrialResult, samples: int | None) -> Sampling:
-    """Return the sampling of a trial's objective, which has so many prompts if they are not recorded."""
+    """Return the sampling of a trial's objective, which has so many prompts if they are not
+    recorded.
+    """
     rewards = read_prompt_rewards(trial, result.evaluated)
-    error = share_error(result.objective, finite_or_none(result.objective_se), len(rewards.by_family) or samples)
+    error = share_error(
+        result.objective, finite_or_none(result.objective_se), len(rewards.by_family) or samples
+    )
     return Sampling(error, rewards.by_family, rewards.prompts)
 
 
 def read_sampling_of_start(trial: Path, result: TrialResult) -> Sampling:
-    """Return the sampling of the metric before training; without a standard error the value counts as exact."""
+    """Return the sampling of the metric before training; without a standard error the value counts
+    as exact.
+    """
     rewards = read_prompt_rewards(trial, [0])
     return Sampling(finite_or_none(result.start_se) or 0.0, rewards.by_family, rewards.prompts)

@@ -1,4 +1,6 @@
-"""What a sweep searches: parameters with their values, and the points that they span. No Hydra, no Optuna."""
+"""What a sweep searches: parameters with their values, and the points that they span. No Hydra, no
+Optuna.
+"""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,18 +11,23 @@ from typing import Any, Literal
 
 Label = str | int | float | bool | None
 Direction = Literal["maximize", "minimize"]
-Point = dict[str, Label]  # parameter -> label, active parameters only
+# parameter -> label, active parameters only
+Point = dict[str, Label]
 
 
 @dataclass(frozen=True)
 class Choice:
-    """A finite parameter. ``labels`` name the values in tables and studies; ``values`` are what the configuration gets."""
+    """A finite parameter. ``labels`` name the values in tables and studies; ``values`` are what the
+    configuration gets.
+    """
 
     labels: tuple[Label, ...]
     values: tuple[Any, ...]
 
     def value(self, label: Label) -> Any:
-        """Return the configuration's value behind a label (1, 1.0 and True are different labels)."""
+        """Return the configuration's value behind a label (1, 1.0 and True are different
+        labels).
+        """
         for known, value in zip(self.labels, self.values, strict=True):
             if known == label and type(known) is type(label):
                 return value
@@ -38,7 +45,11 @@ class Interval:
 
     def at(self, share: float) -> float | int:
         """Return the value at a share of the way from low to high, on the parameter's own scale."""
-        value = self.low * (self.high / self.low) ** share if self.log else self.low + (self.high - self.low) * share
+        value = (
+            self.low * (self.high / self.low) ** share
+            if self.log
+            else self.low + (self.high - self.low) * share
+        )
         return round(value) if self.integer else value
 
 
@@ -52,7 +63,9 @@ class Parameter:
 
     def is_active(self, point: Point) -> bool:
         """Return whether the parameter is active, given the point so far."""
-        return not self.when or all(name in point and point[name] in labels for name, labels in self.when.items())
+        return not self.when or all(
+            name in point and point[name] in labels for name, labels in self.when.items()
+        )
 
     def describe(self) -> dict[str, Any]:
         """Return the parameter as ``sweep.yaml`` and the sweep's identity hold it."""
@@ -63,15 +76,22 @@ class Parameter:
             content = {"parameter": self.name, "low": domain.low, "high": domain.high}
             content |= {"log": True} if domain.log else {}
             content |= {"integer": True} if domain.integer else {}
-        return content | ({"when": {name: list(labels) for name, labels in self.when.items()}} if self.when else {})
+        return content | (
+            {"when": {name: list(labels) for name, labels in self.when.items()}}
+            if self.when
+            else {}
+        )
 
 
 @dataclass(frozen=True)
 class Space:
-    """All parameters: unconditional ones first, each conditional one after those that it depends on."""
+    """All parameters: unconditional ones first, each conditional one after those that it depends
+    on.
+    """
 
     parameters: tuple[Parameter, ...] = ()
-    points: tuple[Point, ...] = ()  # all points, if they are listed; empty if the parameters span them
+    # all points, if they are listed; empty if the parameters span them
+    points: tuple[Point, ...] = ()
 
     @cached_property
     def is_finite(self) -> bool:
@@ -84,7 +104,9 @@ class Space:
         return {p.name: p.domain.values for p in self.parameters if isinstance(p.domain, Choice)}
 
     def finite_points(self) -> Iterator[Point]:
-        """Yield every assignment of the finite parameters in the order of Hydra's own grid (the last one changes fastest)."""
+        """Yield every assignment of the finite parameters in the order of Hydra's own grid (the
+        last one changes fastest).
+        """
         yield from self.points or self.combinations(
             lambda p: None if isinstance(p.domain, Interval) else p.domain.labels
         )
@@ -95,7 +117,9 @@ class Space:
         return len(self.points) or self._size_below({}, 0)
 
     def _size_below(self, point: Point, index: int) -> int:
-        """Return the number of assignments from a parameter on. Only labels that others depend on are tried one by one."""
+        """Return the number of assignments from a parameter on. Only labels that others depend on
+        are tried one by one.
+        """
         if index == len(self.parameters):
             return 1
         parameter = self.parameters[index]
@@ -103,23 +127,33 @@ class Space:
             return self._size_below(point, index + 1)
         if not any(parameter.name in other.when for other in self.parameters):
             return len(parameter.domain.labels) * self._size_below(point, index + 1)
-        return sum(self._size_below({**point, parameter.name: label}, index + 1) for label in parameter.domain.labels)
+        return sum(
+            self._size_below({**point, parameter.name: label}, index + 1)
+            for label in parameter.domain.labels
+        )
 
     def weight(self, point: Point) -> int:
         """Return the inverse of the probability with which the finite part of a point is drawn."""
         return prod(len(self.choices[name]) for name in point if name in self.choices)
 
     def combinations(
-        self, labels_of: Callable[[Parameter], Sequence[Label] | None], point: Point | None = None, index: int = 0
+        self,
+        labels_of: Callable[[Parameter], Sequence[Label] | None],
+        point: Point | None = None,
+        index: int = 0,
     ) -> Iterator[Point]:
-        """Yield every assignment of these labels to the active parameters; a parameter without labels (None) is left out."""
+        """Yield every assignment of these labels to the active parameters; a parameter without
+        labels (None) is left out.
+        """
         point = point or {}
         if index == len(self.parameters):
             yield dict(point)
             return
         parameter = self.parameters[index]
         labels = labels_of(parameter) if parameter.is_active(point) else None
-        for extended in [point] if labels is None else [{**point, parameter.name: label} for label in labels]:
+        for extended in (
+            [point] if labels is None else [{**point, parameter.name: label} for label in labels]
+        ):
             yield from self.combinations(labels_of, extended, index + 1)
 
     def draw(self, random: Random, finite: Sequence[Point] = ()) -> Point:
@@ -151,12 +185,19 @@ class Space:
         return [parameter.describe() for parameter in self.parameters]
 
     def identity(self) -> list[dict[str, Any]]:
-        """Return the space as the sweep's identity holds it: of listed points the keys, so that a longer list extends a sweep."""
-        return [{"parameter": p.name, "listed": True} for p in self.parameters] if self.points else self.describe()
+        """Return the space as the sweep's identity holds it: of listed points the keys, so that a
+        longer list extends a sweep.
+        """
+        return (
+            [{"parameter": p.name, "listed": True} for p in self.parameters]
+            if self.points
+            else self.describe()
+        )
 
 
 def read_space(description: Iterable[Mapping[str, Any]]) -> Space:
-    """Return the space behind ``Space.describe``; labels stand for themselves, since the values are not recorded.
+    """Return the space behind ``Space.describe``; labels stand for themselves, since the values are
+    not recorded.
 
     Raises KeyError or TypeError for a malformed description.
     """
@@ -168,9 +209,13 @@ def _read_parameter(content: Mapping[str, Any]) -> Parameter:
         labels = tuple(content["choices"])
         domain: Choice | Interval = Choice(labels, labels)
     else:
-        domain = Interval(content["low"], content["high"], bool(content.get("log")), bool(content.get("integer")))
+        domain = Interval(
+            content["low"], content["high"], bool(content.get("log")), bool(content.get("integer"))
+        )
     return Parameter(
-        content["parameter"], domain, {name: tuple(labels) for name, labels in content.get("when", {}).items()}
+        content["parameter"],
+        domain,
+        {name: tuple(labels) for name, labels in content.get("when", {}).items()},
     )
 
 
@@ -192,7 +237,8 @@ def build_space(parameters: list[Parameter]) -> Space:
         if not ready:
             parameter = waiting[0]
             raise ValueError(
-                f"{parameter.name} waits for {', '.join(parameter.when)}, which the space does not search before it"
+                f"{parameter.name} waits for {', '.join(parameter.when)}, which the space does "
+                "not search before it"
             )
         done += ready
         waiting = [parameter for parameter in waiting if parameter not in ready]

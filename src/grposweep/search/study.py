@@ -1,4 +1,6 @@
-"""The sweep's study: Optuna's trials in memory, which are built from the trial folders, and the copy that samplers draw from."""
+"""The sweep's study: Optuna's trials in memory, which are built from the trial folders, and the
+copy that samplers draw from.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
@@ -15,14 +17,16 @@ from grposweep.search.sampler import ValidPoints, candidates, distribution
 from grposweep.search.sampling import UNKNOWN, Sampling
 from grposweep.search.space import Direction, Label, Point, Space, freeze
 
-FAILED_DRAWS = 256  # that a copy may hold beyond as many as it has trials
+# that a copy may hold beyond as many as it has trials
+FAILED_DRAWS = 256
 
 
 class SamplerView:
     """An in-memory copy of a study's told and running trials, for samplers to draw from.
 
-    Invalid and failed trials are left out. Running ones are in, and TPE avoids them. A trial that is unfinished, or was
-    stopped early, counts as finished if the early-stopping policy predicts its final value.
+    Invalid and failed trials are left out. Running ones are in, and TPE avoids them. A trial that
+    is unfinished, or was stopped early, counts as finished if the early-stopping policy predicts
+    its final value.
     """
 
     def __init__(self, direction: Direction, prior: Sequence[FrozenTrial] = ()) -> None:
@@ -30,17 +34,28 @@ class SamplerView:
         self._direction, self._prior = direction, prior
         # Trials that may still change: number in the sweep's study -> in this copy.
         self._open: dict[int, int] = {}
-        self._shown: dict[int, tuple[FrozenTrial, float | None]] = {}  # of these, as they were copied
-        self._seen = 0  # trials looked at
+        # of these, as they were copied
+        self._shown: dict[int, tuple[FrozenTrial, float | None]] = {}
+        # trials looked at
+        self._seen = 0
         self._study = self._begun()
 
-    def updated(self, trials: Sequence[FrozenTrial], predicted: Mapping[int, float] | None = None) -> optuna.Study:
-        """Return the copy as of now; rebuilt once failed draws make up most of it, because every request walks past them."""
-        if len(self._study.get_trials(deepcopy=False)) > 2 * (len(trials) + len(self._prior)) + FAILED_DRAWS:
+    def updated(
+        self, trials: Sequence[FrozenTrial], predicted: Mapping[int, float] | None = None
+    ) -> optuna.Study:
+        """Return the copy as of now; rebuilt once failed draws make up most of it, because every
+        request walks past them.
+        """
+        if (
+            len(self._study.get_trials(deepcopy=False))
+            > 2 * (len(trials) + len(self._prior)) + FAILED_DRAWS
+        ):
             self._open, self._shown, self._seen = {}, {}, 0
             self._study = self._begun()
         for trial in trials[self._seen :]:
-            if trial.state != TrialState.FAIL and not (is_replicate(trial) or trial.user_attrs.get("invalid")):
+            if trial.state != TrialState.FAIL and not (
+                is_replicate(trial) or trial.user_attrs.get("invalid")
+            ):
                 self._open[trial.number] = len(self._study.get_trials(deepcopy=False))
                 self._study.add_trial(trial)
         self._seen = len(trials)
@@ -63,7 +78,9 @@ class SamplerView:
 
 
 def _update_copy(copied: FrozenTrial, trial: FrozenTrial, predicted: float | None) -> None:
-    """Update a trial's copy in place as samplers should see it; Optuna lets no finished trial change."""
+    """Update a trial's copy in place as samplers should see it; Optuna lets no finished trial
+    change.
+    """
     if trial.state == TrialState.COMPLETE:
         copied.state, copied.values = TrialState.COMPLETE, trial.values
     elif predicted is not None:
@@ -71,23 +88,33 @@ def _update_copy(copied: FrozenTrial, trial: FrozenTrial, predicted: float | Non
     else:
         known = trial.state == TrialState.RUNNING or bool(trial.intermediate_values)
         copied.state, copied.values = trial.state if known else TrialState.FAIL, trial.values
-        copied.intermediate_values = trial.intermediate_values  # what samplers know a stopped trial by
+        # what samplers know a stopped trial by
+        copied.intermediate_values = trial.intermediate_values
 
 
-RECORDED_INVALID = 1000  # invalid grid points kept in the study; all are in invalid.jsonl
+# invalid grid points kept in the study; all are in invalid.jsonl
+RECORDED_INVALID = 1000
 
 
 class SweepStudy:
-    """One sweep's trials, as Optuna describes them. It is empty until those of a sweep's folder are added."""
+    """One sweep's trials, as Optuna describes them. It is empty until those of a sweep's folder are
+    added.
+    """
 
     def __init__(self, space: Space, direction: Direction) -> None:
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self.space = space
         self.trials: list[FrozenTrial] = []
-        """All trials by number, invalid ones included. One that changes is replaced by another object."""
-        self._distributions = {parameter.name: distribution(parameter) for parameter in space.parameters}
-        self.replication: Replication | None = None  # set where leaders are evaluated again
-        # Returns the standard error of a finished trial's evaluation, by number and experiment: only its folder has it.
+        """All trials by number, invalid ones included. One that changes is replaced by another
+        object.
+        """
+        self._distributions = {
+            parameter.name: distribution(parameter) for parameter in space.parameters
+        }
+        # set where leaders are evaluated again
+        self.replication: Replication | None = None
+        # Returns the standard error of a finished trial's evaluation, by number and experiment:
+        # only its folder has it.
         self.sampling_of: Callable[[int, str], Sampling] = lambda _number, _experiment: UNKNOWN
         self._direction, self._prior = direction, list[FrozenTrial]()
         self._view = SamplerView(direction)
@@ -95,13 +122,20 @@ class SweepStudy:
         self._started, self._searched, self._taken = list[int](), list[int](), set[Any]()
 
     def learn(self, observations: Sequence[tuple[Point, float]]) -> None:
-        """Tell samplers what earlier sweeps found at points of this space; the study itself stays as it is."""
-        self._prior = [self._trial(point, {}, state=TrialState.COMPLETE, value=value) for point, value in observations]
+        """Tell samplers what earlier sweeps found at points of this space; the study itself stays
+        as it is.
+        """
+        self._prior = [
+            self._trial(point, {}, state=TrialState.COMPLETE, value=value)
+            for point, value in observations
+        ]
         self._view = SamplerView(self._direction, self._prior)
 
     @property
     def started(self) -> list[FrozenTrial]:
-        """Return all trials that this or an earlier controller started, without recorded invalid points."""
+        """Return all trials that this or an earlier controller started, without recorded invalid
+        points.
+        """
         return [self.trials[number] for number in self._started]
 
     @property
@@ -119,7 +153,9 @@ class SweepStudy:
         """Return the race of the leaders on fresh seeds, or None if there is none."""
         if self.replication is None:
             return None
-        return self.replication.ranking([self._ended(t) for t in self.started if t.state.is_finished()])
+        return self.replication.ranking(
+            [self._ended(t) for t in self.started if t.state.is_finished()]
+        )
 
     def _ended(self, trial: FrozenTrial) -> EndedTrial:
         """Return an ended trial as the race counts it."""
@@ -130,25 +166,38 @@ class SweepStudy:
 
     @property
     def best(self) -> FrozenTrial | None:
-        """Return the trial whose point won on fresh seeds; before that, or without seeds, the best finished one.
+        """Return the trial whose point won on fresh seeds; before that, or without seeds, the best
+        finished one.
 
         Of two equal ones it is the earlier.
         """
         if (ranking := self.ranking) is not None and ranking.winner is not None:
             return self.trials[ranking.winner.number]
-        finished = [trial for trial in self.searched if trial.state == TrialState.COMPLETE and trial.value is not None]
-        return min(finished, key=lambda trial: (-self.sign * (trial.value or 0.0), trial.number), default=None)
+        finished = [
+            trial
+            for trial in self.searched
+            if trial.state == TrialState.COMPLETE and trial.value is not None
+        ]
+        return min(
+            finished,
+            key=lambda trial: (-self.sign * (trial.value or 0.0), trial.number),
+            default=None,
+        )
 
     @property
     def kept(self) -> set[int]:
-        """Return the trials whose models may still be needed: the best one, and during a race those still in it."""
+        """Return the trials whose models may still be needed: the best one, and during a race those
+        still in it.
+        """
         ranking = self.ranking
         if ranking is not None and ranking.wanted:
             return {runner.number for runner in ranking.alive}
         return set() if self.best is None else {self.best.number}
 
     def add(self, point: Point, attributes: Mapping[str, Any]) -> int:
-        """Start a trial at a point, and return its number. Raises ValueError for a point outside the space."""
+        """Start a trial at a point, and return its number. Raises ValueError for a point outside
+        the space.
+        """
         trial = self._trial(point, attributes, state=TrialState.RUNNING)
         trial.number = trial._trial_id = number = len(self.trials)
         self.trials.append(trial)
@@ -163,9 +212,14 @@ class SweepStudy:
         self.tell(self.add(point, {"invalid": True, "problems": problems}), None, pruned=True)
 
     def tell(
-        self, number: int, value: float | None, evaluations: Mapping[int, float] | None = None, pruned: bool = False
+        self,
+        number: int,
+        value: float | None,
+        evaluations: Mapping[int, float] | None = None,
+        pruned: bool = False,
     ) -> None:
-        """End a running trial: finished with a value, failed without one, or pruned; ``evaluations`` by optimizer step.
+        """End a running trial: finished with a value, failed without one, or pruned;
+        ``evaluations`` by optimizer step.
 
         Optuna takes the last evaluation of a pruned trial as its value.
         """
@@ -175,7 +229,11 @@ class SweepStudy:
         trial.state = TrialState.FAIL if value is None else TrialState.COMPLETE
         if pruned:
             trial.state, value = TrialState.PRUNED, seen[max(seen)] if seen else None
-        trial.value, trial.intermediate_values, trial.datetime_complete = value, seen, datetime.now()
+        trial.value, trial.intermediate_values, trial.datetime_complete = (
+            value,
+            seen,
+            datetime.now(),
+        )
         self.trials[number] = trial
 
     def ask(
@@ -190,11 +248,14 @@ class SweepStudy:
 
         ``predicted`` are values of trials that have none, by number.
         """
-        random = Random(f"{seed}:{len(self.trials)}")  # the same at every request for this trial
+        # the same at every request for this trial
+        random = Random(f"{seed}:{len(self.trials)}")
         history = self._view.updated(self.trials, predicted)
         taken = self._taken if self.space.is_finite else ()
         drawn = candidates(history, self.space, sampler, random, fixed or {}, valid.finite)
-        return next((point for point in drawn if freeze(point) not in taken and valid.is_valid(point)), None)
+        return next(
+            (point for point in drawn if freeze(point) not in taken and valid.is_valid(point)), None
+        )
 
     def _trial(self, point: Point, attributes: Mapping[str, Any], **end: Any) -> FrozenTrial:
         parameters = {name: kind for name, kind in self._distributions.items() if name in point}

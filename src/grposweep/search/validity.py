@@ -1,6 +1,7 @@
 """Validate points: which are valid, which rules the others break, and which fixes there are.
 
-A point's setting comes from tables: a field depends on a few parameters only, so few combinations are ever composed.
+A point's setting comes from tables: a field depends on a few parameters only, so few combinations
+are ever composed.
 """
 
 import math
@@ -27,39 +28,54 @@ from grposweep.schema import GROUPS, Experiment
 from grposweep.search.space import Choice, Interval, Parameter, Point, Space
 
 _PLAIN = re.compile(r"\$\{([A-Za-z_][\w.]*)\}")
-_OURS = re.compile(r"\$\{(ranks|budget):")  # our own resolvers: they depend on what they are given and on nothing else
+# our own resolvers: they depend on what they are given and on nothing else
+_OURS = re.compile(r"\$\{(ranks|budget):")
 
 _VALUES = sorted(Setting.__dataclass_fields__.keys() - {"given", "keys", "lines", "unknown"})
 UNKNOWN_TRL = (
-    "The program does not say which release of TRL it imports, so rules that depend on the release judge no point. Install TRL "
+    "The program does not say which release of TRL it imports, so rules that depend on the "
+    "release judge no point. Install TRL "
     "as a package to have them."
 )
-DISK = "disk"  # in rules.ignore: start although the disk is too small
+# in rules.ignore: start although the disk is too small
+DISK = "disk"
 
 
 class RuleInputs:
-    """The settings of a space's points, equal to composing each point and reading it (shown by a test)."""
+    """The settings of a space's points, equal to composing each point and reading it (shown by a
+    test).
+    """
 
     def __init__(self, space: Space, points: Points, prepared: Mapping[str, Any]) -> None:
         self._space, self._points, self._prepared = space, points, prepared
         self._base = base_setting(points.base)
-        self.notes: list[str] = []  # sentences on what is not known of the user's command
+        # sentences on what is not known of the user's command
+        self.notes: list[str] = []
         if asks(points.base.trainer.kind):
             self._base = self._base.replace({"unknown": self._base.unknown | self._find_varying()})
         raw = points.raw_values(space.choices)
         self._references = {key: set().union(*map(_referred, raws)) for key, raws in raw.items()}
         # keys whose value is always exactly the value of one other key
         alike = {key: raws[0] for key, raws in raw.items() if len(set(map(str, raws))) == 1}
-        self._whole = {k: v[2:-1] for k, v in alike.items() if isinstance(v, str) and _PLAIN.fullmatch(v)}
-        self._continuous = {parameter.name for parameter in space.parameters if isinstance(parameter.domain, Interval)}
+        self._whole = {
+            k: v[2:-1] for k, v in alike.items() if isinstance(v, str) and _PLAIN.fullmatch(v)
+        }
+        self._continuous = {
+            parameter.name
+            for parameter in space.parameters
+            if isinstance(parameter.domain, Interval)
+        }
         self._parameters = {field: self._depends(field) for field in SOURCES}
-        self._direct = {field: name for field in SOURCES if (name := self._carried(field)) is not None}
+        self._direct = {
+            field: name for field in SOURCES if (name := self._carried(field)) is not None
+        }
         self._tables: dict[tuple[str, ...], dict[tuple[Any, ...], dict[str, Any]]] = {}
         for field in SOURCES:
             self._tables.setdefault(self._table_of(field), {})
 
     def _find_varying(self) -> set[str]:
-        """Return the fields that follow from options of the user's command: no point's value is known without asking for it.
+        """Return the fields that follow from options of the user's command: no point's value is
+        known without asking for it.
 
         Note the options that change nothing of what the trainer gets.
         """
@@ -85,30 +101,44 @@ class RuleInputs:
         for field, parameter in self._direct.items():
             if parameter in point:
                 fields[field] = point[parameter]
-        if self._base.unknown:  # what the point sets is known
+        # what the point sets is known
+        if self._base.unknown:
             fields["unknown"] = self._base.unknown - {
                 name for name, of in self._parameters.items() if of & point.keys()
             }
         return resolve_auto(self._base.replace(fields))
 
     def _row(
-        self, parameters: tuple[str, ...], table: dict[tuple[Any, ...], dict[str, Any]], point: Point
+        self,
+        parameters: tuple[str, ...],
+        table: dict[tuple[Any, ...], dict[str, Any]],
+        point: Point,
     ) -> dict[str, Any]:
-        """Return the fields that depend on just these parameters, composed once for each combination of their labels."""
-        key = tuple((point[name], type(point[name])) if name in point else None for name in parameters)
+        """Return the fields that depend on just these parameters, composed once for each
+        combination of their labels.
+        """
+        key = tuple(
+            (point[name], type(point[name])) if name in point else None for name in parameters
+        )
         if key not in table:
             values = self._space.values({name: point[name] for name in parameters if name in point})
             experiment = self._points.experiment(values)
             fields = read_fields(experiment, self._prepared.get(prepared_key(experiment)))
-            table[key] = {field: fields[field] for field in SOURCES if self._table_of(field) == parameters}
+            table[key] = {
+                field: fields[field] for field in SOURCES if self._table_of(field) == parameters
+            }
         return table[key]
 
     def _table_of(self, field: str) -> tuple[str, ...]:
-        """Return the parameters of a field's table; a continuous parameter that is the field's value needs none."""
+        """Return the parameters of a field's table; a continuous parameter that is the field's
+        value needs none.
+        """
         return tuple(sorted(self._parameters[field] - {self._direct.get(field)}))
 
     def _depends(self, field: str) -> frozenset[str]:
-        """Return all parameters that touch a field's keys, by themselves or through interpolations."""
+        """Return all parameters that touch a field's keys, by themselves or through
+        interpolations.
+        """
         return frozenset(
             parameter.name
             for parameter in self._space.parameters
@@ -121,37 +151,59 @@ class RuleInputs:
         if is_inside or parameter == "debug" or key == "*":
             return True
         seen.add(key)
-        inside = [refs for known, refs in self._references.items() if known == key or known.startswith(f"{key}.")]
-        return any(self._touches(parameter, ref, seen) for refs in inside for ref in refs if ref not in seen)
+        inside = [
+            refs
+            for known, refs in self._references.items()
+            if known == key or known.startswith(f"{key}.")
+        ]
+        return any(
+            self._touches(parameter, ref, seen)
+            for refs in inside
+            for ref in refs
+            if ref not in seen
+        )
 
     def _carried(self, field: str) -> str | None:
-        """Return the continuous parameter whose value is the field's: its own key, or the one that its key refers to."""
+        """Return the continuous parameter whose value is the field's: its own key, or the one that
+        its key refers to.
+        """
         keys = SOURCES[field]
         if len(keys) != 1 or keys[0] in GROUPS:
             return None
-        return next((name for name in (keys[0], self._whole.get(keys[0])) if name in self._continuous), None)
+        return next(
+            (name for name in (keys[0], self._whole.get(keys[0])) if name in self._continuous), None
+        )
 
 
 def _referred(value: Any) -> set[str]:
-    """Return the keys that a raw value refers to; ``*`` stands for a reference that is no plain absolute key."""
+    """Return the keys that a raw value refers to; ``*`` stands for a reference that is no plain
+    absolute key.
+    """
     if not isinstance(value, str) or "${" not in value:
         return set()
     plain = set(_PLAIN.findall(value))
-    return plain if len(_PLAIN.findall(value)) == _OURS.sub("", value).count("${") else plain | {"*"}
+    return (
+        plain if len(_PLAIN.findall(value)) == _OURS.sub("", value).count("${") else plain | {"*"}
+    )
 
 
+# groups and keys that the controller reads, or that change no training
 SHARED = (
     "search",
     "tracker",
     "name",
     "outputs",
-)  # groups and keys that the controller reads, or that change no training
+)
 
 
 class Validator:
-    """Validates a space's points; ``learn`` adds what preparation counted for each model and task."""
+    """Validates a space's points; ``learn`` adds what preparation counted for each model and
+    task.
+    """
 
-    def __init__(self, space: Space, points: Points, prepared: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self, space: Space, points: Points, prepared: Mapping[str, Any] | None = None
+    ) -> None:
         self.space, self.points = space, points
         self.ignore = tuple(points.base.rules.ignore)
         self.learn(prepared or {})
@@ -171,7 +223,9 @@ class Validator:
             setting = self.fields.setting(point)
             if seed is not None:
                 setting = setting.replace({"seed": seed})
-            self._last = ValidationResult(point, setting, tuple(check(setting, self.ignore)), self, seed)
+            self._last = ValidationResult(
+                point, setting, tuple(check(setting, self.ignore)), self, seed
+            )
         return self._last
 
     def is_valid(self, point: Point) -> bool:
@@ -179,25 +233,47 @@ class Validator:
         return self.validate(point).is_valid
 
 
-def check_space(space: Space, points: Points, names: Collection[str] = (), trains: bool = False) -> None:
-    """Raise UserError with all mistakes of the base configuration, of every parameter's values and of ignored rules.
+def check_space(
+    space: Space, points: Points, names: Collection[str] = (), trains: bool = False
+) -> None:
+    """Raise UserError with all mistakes of the base configuration, of every parameter's values and
+    of ignored rules.
 
-    ``names`` are the keys and groups of the command, ``trains`` whether trials start from this machine.
+    ``names`` are the keys and groups of the command, ``trains`` whether trials start from this
+    machine.
     """
-    # A file of prompts has no default, so the base is whole only with one of those that are searched.
+    # A file of prompts has no default, so the base is whole only with one of those that are
+    # searched.
     path = {name: values[0] for name, values in space.choices.items() if name == "task.path"}
     base = points.experiment(path) if path else points.base
     problems = find_base_mistakes(base, {*names, *(item.name for item in space.parameters)}, trains)
-    options = [item for item in space.parameters if item.name.startswith(OPTIONS)] if asks(base.trainer.kind) else []
+    options = (
+        [item for item in space.parameters if item.name.startswith(OPTIONS)]
+        if asks(base.trainer.kind)
+        else []
+    )
     if options and not problems:
-        with suppress(UserError):  # of a value, which is named below
-            at = [points.experiment({item.name: value}) for item in options for value in checked_values(item)]
+        # of a value, which is named below
+        with suppress(UserError):
+            at = [
+                points.experiment({item.name: value})
+                for item in options
+                for value in checked_values(item)
+            ]
             between = [item.name for item in options if isinstance(item.domain, Interval)]
-            ask_ahead(base.trainer, [item.trainer for item in at], base.cluster, between, base.outputs)
+            ask_ahead(
+                base.trainer, [item.trainer for item in at], base.cluster, between, base.outputs
+            )
     families = {known[:2] for known in REGISTRY}
-    unknown = [code for code in points.base.rules.ignore if code not in REGISTRY and code not in (*families, DISK)]
+    unknown = [
+        code
+        for code in points.base.rules.ignore
+        if code not in REGISTRY and code not in (*families, DISK)
+    ]
     points.compose_options(space.choices)
-    problems += [f"rules.ignore: there is no rule {code}. 'grposweep rules' lists them." for code in unknown]
+    problems += [
+        f"rules.ignore: there is no rule {code}. 'grposweep rules' lists them." for code in unknown
+    ]
     for parameter in space.parameters:
         if parameter.name.partition(".")[0] in SHARED:
             problems.append(
@@ -210,7 +286,8 @@ def check_space(space: Space, points: Points, names: Collection[str] = (), train
 
 
 def checked_values(parameter: Parameter) -> Sequence[Any]:
-    """Return a list's values, or an interval's ends and one inside: a whole number's key takes no fractions.
+    """Return a list's values, or an interval's ends and one inside: a whole number's key takes no
+    fractions.
 
     Options have no type.
     """
@@ -222,7 +299,9 @@ def checked_values(parameter: Parameter) -> Sequence[Any]:
 
 
 def _mistakes_at(points: Points, parameter: Parameter, is_asked: bool) -> Iterator[str]:
-    """Yield what is wrong at the values of a parameter; ``is_asked``: the user's command is asked about each."""
+    """Yield what is wrong at the values of a parameter; ``is_asked``: the user's command is asked
+    about each.
+    """
     domain = parameter.domain
     for value in checked_values(parameter):
         try:
@@ -231,11 +310,15 @@ def _mistakes_at(points: Points, parameter: Parameter, is_asked: bool) -> Iterat
             problems = [str(error)]
         if isinstance(domain, Interval) and any("Integer" in problem for problem in problems):
             text = f"interval({domain.low:g},{domain.high:g})"
-            yield f"{parameter.name}={text} has fractions, and this key takes whole numbers. Set '{parameter.name}=int({text})'."
+            yield (
+                f"{parameter.name}={text} has fractions, and this key takes whole numbers. "
+                f"Set '{parameter.name}=int({text})'."
+            )
             return
         yield from problems
         if problems and is_asked and isinstance(domain, Choice):
-            return  # an answer may take 20 s
+            # an answer may take 20 s
+            return
 
 
 @dataclass(frozen=True)
@@ -246,7 +329,8 @@ class ValidationResult:
     setting: Setting
     problems: tuple[Problem, ...]
     validator: Validator
-    seed: int | None = None  # a replicate's
+    # a replicate's
+    seed: int | None = None
 
     @property
     def is_valid(self) -> bool:
@@ -261,15 +345,23 @@ class ValidationResult:
     @property
     def values(self) -> dict[str, Any]:
         """Return the configuration values that differ from the base configuration."""
-        return self.validator.space.values(self.point) | ({} if self.seed is None else {"seed": self.seed})
+        return self.validator.space.values(self.point) | (
+            {} if self.seed is None else {"seed": self.seed}
+        )
 
     def reasons(self) -> list[dict[str, Any]]:
         """Return the problems as ``invalid.jsonl`` and the study keep them."""
         return [
-            {"code": problem.code, "message": problem.message, "fixes": [dict(fix.keys) for fix in fixes]}
+            {
+                "code": problem.code,
+                "message": problem.message,
+                "fixes": [dict(fix.keys) for fix in fixes],
+            }
             for problem, fixes in self.fixes()
         ]
 
     def fixes(self) -> list[tuple[Problem, list[Any]]]:
         """Return each error with its verified fixes."""
-        return [(p, find_fixes(self.setting, p, self.validator.ignore)) for p in errors(self.problems)]
+        return [
+            (p, find_fixes(self.setting, p, self.validator.ignore)) for p in errors(self.problems)
+        ]

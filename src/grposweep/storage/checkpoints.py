@@ -1,9 +1,10 @@
 """Find the newest complete checkpoint of a training, and move the others out of the way.
 
-A checkpoint is written in several steps, and each rank writes files of its own. A process that dies while it saves
-leaves an incomplete folder. Which files belong to a checkpoint depends on how the ranks divide the training state.
-Sources: transformers 5.23 trainer.py (`_save_checkpoint`), accelerate 1.15 utils/fsdp_utils.py, DeepSpeed 0.19
-runtime/engine.py (`save_checkpoint`), torch 2.13 distributed/checkpoint/filesystem.py.
+A checkpoint is written in several steps, and each rank writes files of its own. A process that dies
+while it saves leaves an incomplete folder. Which files belong to a checkpoint depends on how the
+ranks divide the training state. Sources: transformers 5.23 trainer.py (`_save_checkpoint`),
+accelerate 1.15 utils/fsdp_utils.py, DeepSpeed 0.19 runtime/engine.py (`save_checkpoint`), torch
+2.13 distributed/checkpoint/filesystem.py.
 """
 
 import contextlib
@@ -22,8 +23,10 @@ from grporecipe.files import parse_json, read_bytes
 # transformers' rotation counts, and deletes, all folders that match `checkpoint-*`.
 BROKEN = "broken-"
 NOTE = "broken.txt"
-FAKE = "fake.json"  # all that a checkpoint of the fake trainer holds
-BEST = "best-"  # and the step: a model, no checkpoint that a training could resume from
+# all that a checkpoint of the fake trainer holds
+FAKE = "fake.json"
+# and the step: a model, no checkpoint that a training could resume from
+BEST = "best-"
 
 
 @dataclass(frozen=True)
@@ -38,8 +41,10 @@ class State(Enum):
     """Whether a resume can read a checkpoint."""
 
     COMPLETE = "complete"
-    TORN = "torn"  # a process died while it wrote it
-    UNKNOWN = "unknown"  # of an unknown kind, or written by another number of ranks
+    # a process died while it wrote it
+    TORN = "torn"
+    # of an unknown kind, or written by another number of ranks
+    UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True)
@@ -52,17 +57,23 @@ class Finding:
 
 def newest_checkpoint(folder: Path, ranks: int) -> Checkpoint | None:
     """Return the complete checkpoint with the highest step, or None to start from the beginning."""
-    return max(complete_checkpoints(folder, ranks), key=lambda checkpoint: checkpoint.step, default=None)
+    return max(
+        complete_checkpoints(folder, ranks), key=lambda checkpoint: checkpoint.step, default=None
+    )
 
 
 def complete_checkpoints(folder: Path, ranks: int) -> list[Checkpoint]:
     """Return the complete checkpoints, by step."""
-    complete = [each for each in _all(folder) if examine_checkpoint(each, ranks).state is State.COMPLETE]
+    complete = [
+        each for each in _all(folder) if examine_checkpoint(each, ranks).state is State.COMPLETE
+    ]
     return sorted(complete, key=lambda each: each.step)
 
 
 def keep_copy(checkpoint: Path, folder: Path) -> Path:
-    """Link a checkpoint's files into another folder, so that they stay when its own one is cleared. Return where they are."""
+    """Link a checkpoint's files into another folder, so that they stay when its own one is cleared.
+    Return where they are.
+    """
     kept = folder / checkpoint.name
     shutil.copytree(checkpoint, kept, copy_function=_link)
     return kept
@@ -71,12 +82,15 @@ def keep_copy(checkpoint: Path, folder: Path) -> Path:
 def _link(source: str, target: str) -> None:
     try:
         os.link(source, target)
-    except OSError:  # a file system without links
+    except OSError:
+        # a file system without links
         shutil.copy2(source, target)
 
 
 def put_back(folder: Path, output: Path) -> None:
-    """Move what `keep_copy` kept back if the output folder has no checkpoint as new, and delete it otherwise."""
+    """Move what `keep_copy` kept back if the output folder has no checkpoint as new, and delete it
+    otherwise.
+    """
     for kept in _all(folder):
         if all(found.step < kept.step for found in _all(output)):
             output.mkdir(exist_ok=True)
@@ -85,10 +99,12 @@ def put_back(folder: Path, output: Path) -> None:
 
 
 def set_aside(folder: Path, ranks: int, is_ours: bool = True) -> None:
-    """Rename checkpoints that cannot be resumed from, with a note that says why. Nothing is deleted.
+    """Rename checkpoints that cannot be resumed from, with a note that says why. Nothing is
+    deleted.
 
-    transformers' rotation would count them and delete a complete one instead. A checkpoint of unknown kind may be one
-    that another program can resume from by itself: it is renamed only if the folder ``is_ours``.
+    transformers' rotation would count them and delete a complete one instead. A checkpoint of
+    unknown kind may be one that another program can resume from by itself: it is renamed only if
+    the folder ``is_ours``.
     """
     for checkpoint in _all(folder):
         finding = examine_checkpoint(checkpoint, ranks)
@@ -97,7 +113,9 @@ def set_aside(folder: Path, ranks: int, is_ours: bool = True) -> None:
 
 
 def drop_checkpoints(folder: Path, ranks: int) -> None:
-    """Delete the complete checkpoints of a finished training. Logged completions stay, and so does what is not complete."""
+    """Delete the complete checkpoints of a finished training. Logged completions stay, and so does
+    what is not complete.
+    """
     set_aside(folder, ranks)
     for checkpoint in _all(folder):
         if not checkpoint.path.is_symlink():
@@ -107,7 +125,9 @@ def drop_checkpoints(folder: Path, ranks: int) -> None:
 
 
 def best_model(folder: Path, step: int) -> Path:
-    """Return where the model of the best evaluation is until the training ends (``search.at=best``)."""
+    """Return where the model of the best evaluation is until the training ends
+    (``search.at=best``).
+    """
     return folder / f"{BEST}{step}"
 
 
@@ -120,29 +140,43 @@ def drop_best_models(folder: Path, keep: Collection[int | None]) -> None:
 
 
 def take_best_model(folder: Path, step: int | None, model: Path) -> None:
-    """Move the best evaluation's model to its final place, and delete the others. Without a best step nothing is moved."""
+    """Move the best evaluation's model to its final place, and delete the others. Without a best
+    step nothing is moved.
+    """
     if step is not None and best_model(folder, step).is_dir():
-        shutil.rmtree(model, ignore_errors=True)  # of an attempt that died after this
+        # of an attempt that died after this
+        shutil.rmtree(model, ignore_errors=True)
         best_model(folder, step).rename(model)
     drop_best_models(folder, keep=())
 
 
 def examine_checkpoint(checkpoint: Checkpoint, ranks: int) -> Finding:
-    """Tell whether everything that a resume with this number of ranks reads is there, to its end."""
+    """Tell whether everything that a resume with this number of ranks reads is there, to its
+    end.
+    """
     path = checkpoint.path
     if (path / FAKE).is_file():
         return Finding(State.COMPLETE)
-    lacks = next((lacks for marks, lacks in KINDS.items() if any(any(path.glob(mark)) for mark in marks)), None)
+    lacks = next(
+        (lacks for marks, lacks in KINDS.items() if any(any(path.glob(mark)) for mark in marks)),
+        None,
+    )
     if lacks is None:
         return Finding(State.UNKNOWN, "it holds no optimizer state of a known kind")
     written = {file.name for file in path.glob("rng_state*.pth")}
     wanted = {"rng_state.pth"} if ranks == 1 else {f"rng_state_{rank}.pth" for rank in range(ranks)}
     if written - wanted:
-        return Finding(State.UNKNOWN, f"it was written by {len(written)} rank(s), and this trial has {ranks}")
+        return Finding(
+            State.UNKNOWN, f"it was written by {len(written)} rank(s), and this trial has {ranks}"
+        )
     lacking = [*lacks(path, ranks), *_torn(path, *sorted(wanted))]
     if _step(path) != checkpoint.step:
         lacking.append("trainer_state.json")
-    return Finding(State.TORN, f"{', '.join(lacking)}: missing or cut off") if lacking else Finding(State.COMPLETE)
+    return (
+        Finding(State.TORN, f"{', '.join(lacking)}: missing or cut off")
+        if lacking
+        else Finding(State.COMPLETE)
+    )
 
 
 def _replicated(path: Path, ranks: int) -> Iterator[str]:  # noqa: ARG001 - every kind takes the number of ranks
@@ -153,7 +187,8 @@ def _replicated(path: Path, ranks: int) -> Iterator[str]:  # noqa: ARG001 - ever
 
 
 def _deepspeed(path: Path, ranks: int) -> Iterator[str]:
-    """ZeRO: a folder that `latest` names once all is written. Each rank writes its optimizer state, under ZeRO-3 its weights too.
+    """ZeRO: a folder that `latest` names once all is written. Each rank writes its optimizer state,
+    under ZeRO-3 its weights too.
 
     scheduler.pt is missing if DeepSpeed schedules the learning rate.
     """
@@ -169,7 +204,9 @@ def _deepspeed(path: Path, ranks: int) -> Iterator[str]:
     yield from _of_each_rank(path, f"{tag}/*_optim_states.pt", ranks)
     own = f"{tag}/zero_pp_rank_*_model_states.pt"
     yield from (
-        _of_each_rank(path, own, ranks) if any(path.glob(own)) else _torn(path, f"{tag}/mp_rank_00_model_states.pt")
+        _of_each_rank(path, own, ranks)
+        if any(path.glob(own))
+        else _torn(path, f"{tag}/mp_rank_00_model_states.pt")
     )
 
 
@@ -179,7 +216,9 @@ def _fsdp_full(path: Path, ranks: int) -> Iterator[str]:  # noqa: ARG001 - every
 
 
 def _fsdp_sharded(path: Path, ranks: int) -> Iterator[str]:  # noqa: ARG001 - every kind takes the number of ranks
-    """FSDP with a sharded state: torch's distributed checkpoints, whose `.metadata` is written last and names the rest."""
+    """FSDP with a sharded state: torch's distributed checkpoints, whose `.metadata` is written last
+    and names the rest.
+    """
     yield from _torn(path, "scheduler.pt")
     for part in ("optimizer_0", "pytorch_model_fsdp_0"):
         shards = _shards(path / part / ".metadata")
@@ -188,8 +227,9 @@ def _fsdp_sharded(path: Path, ranks: int) -> Iterator[str]:  # noqa: ARG001 - ev
         yield from (f"{part}/{name}" for name in shards if not (path / part / name).is_file())
 
 
-# Layouts of the training state: patterns of which one marks a folder, and what names its files that are missing or cut off,
-# for a number of ranks. The first that matches: DeepSpeed's and FSDP's folders hold none of the others' files.
+# Layouts of the training state: patterns of which one marks a folder, and what names its files that
+# are missing or cut off, for a number of ranks. The first that matches: DeepSpeed's and FSDP's
+# folders hold none of the others' files.
 KINDS: dict[tuple[str, ...], Callable[[Path, int], Iterator[str]]] = {
     ("*/*_optim_states.pt",): _deepspeed,
     ("optimizer_0", "pytorch_model_fsdp_0"): _fsdp_sharded,
@@ -208,12 +248,16 @@ def _step(path: Path) -> int | None:
 
 
 def _torn(path: Path, *names: str) -> Iterator[str]:
-    """Name the files that torch.save did not finish: it writes zip files, whose directory is their end."""
+    """Name the files that torch.save did not finish: it writes zip files, whose directory is their
+    end.
+    """
     yield from (name for name in names if not zipfile.is_zipfile(path / name))
 
 
 def _of_each_rank(path: Path, pattern: str, ranks: int) -> Iterator[str]:
-    """Name what is torn among the files of all ranks, or the pattern if there are fewer files than ranks."""
+    """Name what is torn among the files of all ranks, or the pattern if there are fewer files than
+    ranks.
+    """
     files = sorted(str(file.relative_to(path)) for file in path.glob(pattern))
     yield from _torn(path, *files)
     if len(files) < ranks:
@@ -221,23 +265,38 @@ def _of_each_rank(path: Path, pattern: str, ranks: int) -> Iterator[str]:
 
 
 def _shards(metadata: Path) -> list[str]:
-    """Return the names of the shards in a `.metadata` file, which is a pickle: read without running it. Empty if it is torn."""
+    """Return the names of the shards in a `.metadata` file, which is a pickle: read without running
+    it. Empty if it is torn.
+    """
     try:
-        names = {argument for _, argument, _ in pickletools.genops(metadata.read_bytes()) if isinstance(argument, str)}
-    except (OSError, ValueError):  # pickletools raises ValueError for a pickle without its end
+        names = {
+            argument
+            for _, argument, _ in pickletools.genops(metadata.read_bytes())
+            if isinstance(argument, str)
+        }
+    except (OSError, ValueError):
+        # pickletools raises ValueError for a pickle without its end
         return []
     return sorted(name for name in names if name.endswith(".distcp"))
 
 
 def _rename(checkpoint: Checkpoint, why: str) -> None:
-    """Rename a checkpoint so that no program takes it for `checkpoint-N`. Report it in the log and in a file next to it."""
-    names = (f"{BROKEN}{checkpoint.path.name}{again}" for again in ("", *(f"-{count}" for count in range(2, 1000))))
+    """Rename a checkpoint so that no program takes it for `checkpoint-N`. Report it in the log and
+    in a file next to it.
+    """
+    names = (
+        f"{BROKEN}{checkpoint.path.name}{again}"
+        for again in ("", *(f"-{count}" for count in range(2, 1000)))
+    )
     target = next(path for name in names if not (path := checkpoint.path.with_name(name)).exists())
     checkpoint.path.rename(target)
     text = f"{checkpoint.path.name} cannot be resumed from and was renamed to {target.name}: {why}."
     print(text, file=sys.stderr, flush=True)
-    with contextlib.suppress(OSError):  # a full disk may be the reason for the torn checkpoint
-        (target / NOTE).write_text(f"{text}\nDelete the folder if you do not need it.\n", encoding="utf-8")
+    # a full disk may be the reason for the torn checkpoint
+    with contextlib.suppress(OSError):
+        (target / NOTE).write_text(
+            f"{text}\nDelete the folder if you do not need it.\n", encoding="utf-8"
+        )
 
 
 def _all(folder: Path) -> Iterator[Checkpoint]:

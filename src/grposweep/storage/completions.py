@@ -1,9 +1,10 @@
 """completions.jsonl: a few held-out completions of each evaluation, one per line, bounded in size.
 
-The file is replaced as a whole at each evaluation. So a resumed trial writes no completion twice, and evaluations in the
-middle can be dropped when the file would exceed `TRIAL_BYTES`.
+The file is replaced as a whole at each evaluation. So a resumed trial writes no completion twice,
+and evaluations in the middle can be dropped when the file would exceed `TRIAL_BYTES`.
 
-prompt_rewards.jsonl: the mean reward of each held-out prompt at each evaluation, so that trials are compared by prompt.
+prompt_rewards.jsonl: the mean reward of each held-out prompt at each evaluation, so that trials are
+compared by prompt.
 """
 
 import json
@@ -18,18 +19,23 @@ from grporecipe.files import append_line, finite_or_none, read_lines, text_or, w
 from grposweep.storage import paths
 from grposweep.storage.records import as_mapping, read_fields
 
-EVALUATION_BYTES = 32 * 1024  # of one evaluation
-TRIAL_BYTES = 1024 * 1024  # of a trial; the first, the last and the best evaluation are always kept
-LONGEST, SHORTEST = 8_000, 64  # characters of one text
+# of one evaluation
+EVALUATION_BYTES = 32 * 1024
+# of a trial; the first, the last and the best evaluation are always kept
+TRIAL_BYTES = 1024 * 1024
+# characters of one text
+LONGEST, SHORTEST = 8_000, 64
 
 
 @dataclass(frozen=True)
 class KeptCompletion:
-    """One line of completions.jsonl: a completion sampled at the evaluation after ``step`` optimizer steps.
+    """One line of completions.jsonl: a completion sampled at the evaluation after ``step``
+    optimizer steps.
 
-    ``value`` is the objective's metric at that evaluation, ``reward`` the weighted reward of this completion and ``rewards``
-    its parts (None: not judged). ``truncated``: it ran into the length limit. ``template``: it is the evaluation's most
-    frequent text. Long texts are shortened in the middle.
+    ``value`` is the objective's metric at that evaluation, ``reward`` the weighted reward of this
+    completion and ``rewards`` its parts (None: not judged). ``truncated``: it ran into the length
+    limit. ``template``: it is the evaluation's most frequent text. Long texts are shortened in the
+    middle.
     """
 
     step: int
@@ -46,7 +52,13 @@ class KeptCompletion:
     @classmethod
     def parse(cls, line: Mapping[str, Any]) -> Self:
         """Return the completion of a line that has an integer ``step``."""
-        known: dict[str, Any] = {"attempt": 0, "value": None, "prompt_id": 0, "prompt": "", "completion": ""}
+        known: dict[str, Any] = {
+            "attempt": 0,
+            "value": None,
+            "prompt_id": 0,
+            "prompt": "",
+            "completion": "",
+        }
         known |= {**read_fields(cls, line), "step": line["step"]}
         known |= {name: finite_or_none(line.get(name)) for name in ("value", "reward")}
         rewards = {str(k): finite_or_none(v) for k, v in as_mapping(line.get("rewards")).items()}
@@ -54,27 +66,37 @@ class KeptCompletion:
 
     def line(self) -> str:
         """Return the JSON line, with its line end."""
-        content = asdict(self) | {"value": finite_or_none(self.value), "reward": finite_or_none(self.reward)}
+        content = asdict(self) | {
+            "value": finite_or_none(self.value),
+            "reward": finite_or_none(self.reward),
+        }
         content["rewards"] = {name: finite_or_none(value) for name, value in self.rewards.items()}
         return json.dumps(content, allow_nan=False) + "\n"
 
 
-Evaluations = dict[int, list[KeptCompletion]]  # by optimizer step
+# by optimizer step
+Evaluations = dict[int, list[KeptCompletion]]
 
 
 def read_completions(trial: Path) -> Evaluations:
-    """Return a trial's kept completions by step, in order; empty if the file is missing or is not grposweep's."""
+    """Return a trial's kept completions by step, in order; empty if the file is missing or is not
+    grposweep's.
+    """
     path = trial / paths.COMPLETIONS
     try:
         if path.stat().st_size > 4 * TRIAL_BYTES:
             return {}
     except OSError:
         return {}
-    completions = sorted(map(KeptCompletion.parse, read_lines(path, step=int)), key=lambda kept: kept.step)
+    completions = sorted(
+        map(KeptCompletion.parse, read_lines(path, step=int)), key=lambda kept: kept.step
+    )
     return {step: list(kept) for step, kept in groupby(completions, key=lambda kept: kept.step)}
 
 
-def keep_completions(trial: Path, completions: Sequence[KeptCompletion], maximize: bool = True) -> None:
+def keep_completions(
+    trial: Path, completions: Sequence[KeptCompletion], maximize: bool = True
+) -> None:
     """Add one evaluation to the file. It replaces an earlier one of the same step."""
     if completions:
         known = read_completions(trial) | {completions[0].step: fit_texts(completions)}
@@ -85,23 +107,35 @@ def rewind_completions(trial: Path, step: int | None) -> None:
     """Drop evaluations after a checkpoint's step (None: all), because they will run again."""
     if (trial / paths.COMPLETIONS).exists():
         evaluations = {} if step is None else read_completions(trial)
-        _write(trial, {at: kept for at, kept in evaluations.items() if step is not None and at <= step})
+        _write(
+            trial, {at: kept for at, kept in evaluations.items() if step is not None and at <= step}
+        )
     if (trial / paths.PROMPT_REWARDS).exists():
         rewind_lines(trial / paths.PROMPT_REWARDS, step)
 
 
 def rewind_lines(path: Path, step: int | None) -> None:
     """Drop a file's lines after a checkpoint's step (None: all)."""
-    kept = [] if step is None else [line for line in read_lines(path, step=int) if line["step"] <= step]
+    kept = (
+        []
+        if step is None
+        else [line for line in read_lines(path, step=int) if line["step"] <= step]
+    )
     write_text(path, "".join(json.dumps(line) + "\n" for line in kept))
 
 
 def fit_texts(completions: Sequence[KeptCompletion]) -> list[KeptCompletion]:
-    """Return the completions with texts shortened until all lines together have at most `EVALUATION_BYTES`."""
+    """Return the completions with texts shortened until all lines together have at most
+    `EVALUATION_BYTES`.
+    """
     longest = LONGEST
     while True:
         fitted = [
-            replace(kept, prompt=shorten_text(kept.prompt, longest), completion=shorten_text(kept.completion, longest))
+            replace(
+                kept,
+                prompt=shorten_text(kept.prompt, longest),
+                completion=shorten_text(kept.completion, longest),
+            )
             for kept in completions
         ]
         if longest <= SHORTEST or sum(len(kept.line()) for kept in fitted) <= EVALUATION_BYTES:
@@ -110,7 +144,9 @@ def fit_texts(completions: Sequence[KeptCompletion]) -> list[KeptCompletion]:
 
 
 def shorten_text(text: str, longest: int) -> str:
-    """Return the start and the end of a text of more than ``longest`` characters, with a note of what is left out."""
+    """Return the start and the end of a text of more than ``longest`` characters, with a note of
+    what is left out.
+    """
     if len(text) <= longest:
         return text
     end = longest // 4
@@ -118,14 +154,20 @@ def shorten_text(text: str, longest: int) -> str:
 
 
 def best_step(evaluations: Evaluations, maximize: bool = True) -> int | None:
-    """Return the step of the evaluation with the best value, the earliest of equal ones; None if no evaluation has a value."""
-    values = {step: value for step, kept in evaluations.items() if (value := kept[0].value) is not None}
+    """Return the step of the evaluation with the best value, the earliest of equal ones; None if no
+    evaluation has a value.
+    """
+    values = {
+        step: value for step, kept in evaluations.items() if (value := kept[0].value) is not None
+    }
     best = max if maximize else min
     return best(values, key=lambda step: values[step]) if values else None
 
 
 def thin_evaluations(evaluations: Evaluations, maximize: bool = True) -> Evaluations:
-    """Drop evaluations until all lines have at most `TRIAL_BYTES`, each time the one with the nearest neighbours."""
+    """Drop evaluations until all lines have at most `TRIAL_BYTES`, each time the one with the
+    nearest neighbours.
+    """
     left = dict(evaluations)
     sizes = {step: sum(len(kept.line()) for kept in group) for step, group in left.items()}
     while sum(sizes[step] for step in left) > TRIAL_BYTES:
@@ -142,15 +184,19 @@ def thin_evaluations(evaluations: Evaluations, maximize: bool = True) -> Evaluat
 
 
 def _write(trial: Path, evaluations: Evaluations) -> None:
-    write_text(trial / paths.COMPLETIONS, "".join(kept.line() for group in evaluations.values() for kept in group))
+    write_text(
+        trial / paths.COMPLETIONS,
+        "".join(kept.line() for group in evaluations.values() for kept in group),
+    )
 
 
 @dataclass(frozen=True)
 class PromptRewards:
-    """The mean rewards of prompts in their order; ``prompts`` is a hash of their texts. Empty if one reward is unknown.
+    """The mean rewards of prompts in their order; ``prompts`` is a hash of their texts. Empty if
+    one reward is unknown.
 
-    ``families`` and ``alike`` number the family of each prompt, and the prompts whose texts differ only in digits. Each is empty
-    if all prompts are different.
+    ``families`` and ``alike`` number the family of each prompt, and the prompts whose texts differ
+    only in digits. Each is empty if all prompts are different.
     """
 
     prompts: str = ""
@@ -160,16 +206,21 @@ class PromptRewards:
 
     @property
     def by_family(self) -> Sequence[float]:
-        """Return a value for each family, or for each prompt without families; their mean is that of all prompts.
+        """Return a value for each family, or for each prompt without families; their mean is that
+        of all prompts.
 
-        The standard error of their mean is the cluster-robust one (Liang and Zeger 1986). Families of one size have their means.
-        The values of a difference are the differences of the values, so two results are compared family by family.
+        The standard error of their mean is the cluster-robust one (Liang and Zeger 1986). Families
+        of one size have their means. The values of a difference are the differences of the values,
+        so two results are compared family by family.
         """
         mean = math.fsum(self.means) / max(len(self.means), 1)
         sums: dict[int, float] = {}
         for family, value in zip(self.families, self.means, strict=bool(self.families)):
             sums[family] = sums.get(family, 0.0) + value - mean
-        return tuple(mean + total * len(sums) / len(self.means) for total in sums.values()) or self.means
+        return (
+            tuple(mean + total * len(sums) / len(self.means) for total in sums.values())
+            or self.means
+        )
 
     @classmethod
     def parse(cls, record: object) -> Self:
@@ -186,22 +237,40 @@ class PromptRewards:
 
 def _groups(listed: object, prompts: int) -> tuple[int, ...]:
     """Return the numbers of a JSON list for so many prompts; empty for anything else."""
-    known = tuple(each for each in listed if isinstance(each, int)) if isinstance(listed, list) else ()
+    known = (
+        tuple(each for each in listed if isinstance(each, int)) if isinstance(listed, list) else ()
+    )
     return known if len(known) == prompts else ()
 
 
 def append_prompt_rewards(trial: Path, step: int, rewards: PromptRewards) -> None:
     """Append the evaluation after so many optimizer steps."""
-    line = {"step": step, "prompts": rewards.prompts, "means": [round(value, 6) for value in rewards.means]}
-    groups = {name: list(of) for name, of in (("families", rewards.families), ("alike", rewards.alike)) if of}
+    line = {
+        "step": step,
+        "prompts": rewards.prompts,
+        "means": [round(value, 6) for value in rewards.means],
+    }
+    groups = {
+        name: list(of)
+        for name, of in (("families", rewards.families), ("alike", rewards.alike))
+        if of
+    }
     append_line(trial / paths.PROMPT_REWARDS, line | groups)
 
 
 def read_prompt_rewards(trial: Path, steps: Sequence[int]) -> PromptRewards:
-    """Return each prompt's mean over the evaluations after these optimizer steps; empty if one of them is unknown."""
-    lines = {line["step"]: PromptRewards.parse(line) for line in read_lines(trial / paths.PROMPT_REWARDS, step=int)}
+    """Return each prompt's mean over the evaluations after these optimizer steps; empty if one of
+    them is unknown.
+    """
+    lines = {
+        line["step"]: PromptRewards.parse(line)
+        for line in read_lines(trial / paths.PROMPT_REWARDS, step=int)
+    }
     rewards = [lines.get(step, PromptRewards()) for step in steps]
     if len({(one.prompts, len(one.means)) for one in rewards}) != 1:
         return PromptRewards()
-    means = tuple(math.fsum(values) / len(values) for values in zip(*(one.means for one in rewards), strict=True))
+    means = tuple(
+        math.fsum(values) / len(values)
+        for values in zip(*(one.means for one in rewards), strict=True)
+    )
     return replace(rewards[0], means=means)

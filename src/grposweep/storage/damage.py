@@ -1,4 +1,6 @@
-"""Name the damaged files of a sweep. Every reader skips what is damaged, and nothing is repaired."""
+"""Name the damaged files of a sweep. Every reader skips what is damaged, and nothing is
+repaired.
+"""
 
 import re
 from collections import Counter
@@ -20,29 +22,40 @@ OBJECTS = {
     paths.PROVENANCE: "where the trial came from is unknown",
     paths.OOM_FIX: "the trial is trained with its own batch",
 }
-CONFLICT = re.compile(rb"^(?:<{7}|={7}|>{7})(?= |\r?$)", re.MULTILINE)  # as git writes them
-UNNOTED_SECONDS = 60.0  # a run that died is counted up to its last heartbeat
+# as git writes them
+CONFLICT = re.compile(rb"^(?:<{7}|={7}|>{7})(?= |\r?$)", re.MULTILINE)
+# a run that died is counted up to its last heartbeat
+UNNOTED_SECONDS = 60.0
 
 
 def sweep_damage(sweep: SweepFolder) -> Iterator[str]:
-    """Yield a line for each problem of the sweep's own files, and for trials with two folders or a link as their folder."""
+    """Yield a line for each problem of the sweep's own files, and for trials with two folders or a
+    link as their folder.
+    """
     prepared = sweep.path / paths.PREPARED
     if what := object_damage(prepared):
         yield f"{prepared.name} {what}, so it is skipped; the sweep's command prepares again"
     trials = list(sweep.trials())
     folders = Counter(trial.number for trial in trials)
     for number in sorted(number for number, found in folders.items() if found > 1):
-        yield f"trial {number} has {folders[number]} folders, so one of them is skipped; look at both and move one away"
+        yield (
+            f"trial {number} has {folders[number]} folders, so one of them is skipped; look "
+            "at both and move one away"
+        )
     for trial in trials:
         if trial.path.is_symlink():
-            yield f"{trial.path.name} is a symbolic link, so the trial may not train; put the folder itself in its place"
+            yield (
+                f"{trial.path.name} is a symbolic link, so the trial may not train; put the "
+                "folder itself in its place"
+            )
 
 
 def trial_damage(trial: TrialFolder, logs_steps: bool) -> Iterator[str]:
     """Yield a line for each damaged file of a trial: its name, what is damaged, and what follows.
 
-    The logs of an open attempt are not read, because its trainer may be writing them. ``logs_steps``: its trainer logs every
-    optimizer step, which a program of the user's own may not do.
+    The logs of an open attempt are not read, because its trainer may be writing them.
+    ``logs_steps``: its trainer logs every optimizer step, which a program of the user's own may not
+    do.
     """
     name = trial.path.name
     for file, follows in OBJECTS.items():
@@ -75,7 +88,9 @@ def object_damage(path: Path) -> str:
 
 
 def lines_damage(path: Path) -> str:
-    """Return what is damaged in a file of JSON lines, and what follows; empty for a sound or a missing one."""
+    """Return what is damaged in a file of JSON lines, and what follows; empty for a sound or a
+    missing one.
+    """
     try:
         text = read_bytes(path)
     except FileNotFoundError:
@@ -84,10 +99,20 @@ def lines_damage(path: Path) -> str:
         return f"cannot be read ({error}), so it is skipped"
     if mark := CONFLICT.search(text):
         line = _line(text, mark.start())
-        return f"has conflict marks of git in line {line}, so that line is skipped, and others may stand there twice"
-    torn = [number for number, line in enumerate(text.split(b"\n"), 1) if line and not list(objects([line]))]
+        return (
+            f"has conflict marks of git in line {line}, so that line is skipped, and others "
+            "may stand there twice"
+        )
+    torn = [
+        number
+        for number, line in enumerate(text.split(b"\n"), 1)
+        if line and not list(objects([line]))
+    ]
     if torn:
-        return f"has {len(torn)} torn line{'s' * (len(torn) > 1)} (line {_first(torn)}), skipped by every reader"
+        return (
+            f"has {len(torn)} torn line{'s' * (len(torn) > 1)} (line {_first(torn)}), "
+            "skipped by every reader"
+        )
     return ""
 
 
@@ -106,21 +131,35 @@ def _record_damage(trial: TrialFolder) -> Iterator[str]:
         # A controller may be writing it.
         return
     if known is None:
-        yield f"{name}/{paths.TRIAL} does not state the trial's point, so the trial is skipped; overrides.yaml has the point"
+        yield (
+            f"{name}/{paths.TRIAL} does not state the trial's point, so the trial is skipped; "
+            "overrides.yaml has the point"
+        )
         return
     if TrialRecord.read(trial.path) != known:
-        yield f"{name}/{paths.TRIAL} does not state the trial's point, so it is skipped; {paths.PROVENANCE} states it"
+        yield (
+            f"{name}/{paths.TRIAL} does not state the trial's point, so it is skipped; "
+            f"{paths.PROVENANCE} states it"
+        )
     try:
         digest = text_sha256(read_text(trial.path / paths.CONFIG, errors="replace"))
     except (OSError, ValueError):
-        yield f"{name} has no {paths.CONFIG} that can be read; the sweep's command writes it if the trial has not ended"
+        yield (
+            f"{name} has no {paths.CONFIG} that can be read; the sweep's command writes it if "
+            "the trial has not ended"
+        )
         return
     if known.config_sha256 not in ("", digest):
-        yield f"{name}/{paths.CONFIG} was changed after the trial was written; restore it: the results are those of the old one"
+        yield (
+            f"{name}/{paths.CONFIG} was changed after the trial was written; restore it: the "
+            "results are those of the old one"
+        )
 
 
 def disorder(events: list[AttemptEvent]) -> Iterator[str]:
-    """Check that attempts count upwards and that each is announced, started and ended once (launchers may restart them)."""
+    """Check that attempts count upwards and that each is announced, started and ended once
+    (launchers may restart them).
+    """
     announced: set[int] = set()
     ended: set[int] = set()
     latest = -1
@@ -130,7 +169,10 @@ def disorder(events: list[AttemptEvent]) -> Iterator[str]:
             if number <= latest:
                 yield f"attempt {number} was announced after attempt {latest}"
             announced.add(number)
-        elif event.event in (AttemptEventKind.STARTED, AttemptEventKind.ENDED) and number not in announced:
+        elif (
+            event.event in (AttemptEventKind.STARTED, AttemptEventKind.ENDED)
+            and number not in announced
+        ):
             yield f"attempt {number} {event.event} and was never announced"
         if event.event == AttemptEventKind.ENDED:
             if number in ended:
@@ -145,19 +187,35 @@ def _missing_runs(trial: TrialFolder) -> Iterator[str]:
     if result.seconds is None:
         return
     lost = result.seconds - run_cost(trial.path)[0]
-    if lost > UNNOTED_SECONDS or result.attempt not in [run.attempt for run in read_runs(trial.path)]:
-        yield f"{trial.path.name}/{paths.RUNS} lacks runs of {max(lost, 0):.0f} s; they are missing in the cost of the trial"
+    if lost > UNNOTED_SECONDS or result.attempt not in [
+        run.attempt for run in read_runs(trial.path)
+    ]:
+        yield (
+            f"{trial.path.name}/{paths.RUNS} lacks runs of {max(lost, 0):.0f} s; they are "
+            "missing in the cost of the trial"
+        )
 
 
 def _curve_damage(trial: TrialFolder, logs_steps: bool) -> Iterator[str]:
-    """Yield a line for steps that metrics.jsonl has twice, and for a curve that ends before its trial."""
-    steps = Counter((str(line.get("kind")), line["step"]) for line in read_lines(trial.path / paths.METRICS, step=int))
+    """Yield a line for steps that metrics.jsonl has twice, and for a curve that ends before its
+    trial.
+    """
+    steps = Counter(
+        (str(line.get("kind")), line["step"])
+        for line in read_lines(trial.path / paths.METRICS, step=int)
+    )
     twice = sorted({step for (_, step), found in steps.items() if found > 1})
     where = f"{trial.path.name}/{paths.METRICS}"
     if twice:
-        yield f"{where} has step {_first(twice)} more than once, so its curve shows {_first(twice)} twice"
+        yield (
+            f"{where} has step {_first(twice)} more than once, so its curve shows "
+            f"{_first(twice)} twice"
+        )
     result = trial.result
     last = max((row.step for row in read_metrics(trial.path)), default=0)
     is_cut = last < (result.step or 0) and (logs_steps or not last)
     if result.status is TrialStatus.FINISHED and is_cut:
-        yield f"{where} ends at step {last} of {result.step}, so the rest of the trial's curve is missing"
+        yield (
+            f"{where} ends at step {last} of {result.step}, so the rest of the trial's curve "
+            "is missing"
+        )

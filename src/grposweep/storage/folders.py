@@ -1,4 +1,6 @@
-"""Folders of a sweep: which file is where, and which sweep a name refers to. The layout is a contract."""
+"""Folders of a sweep: which file is where, and which sweep a name refers to. The layout is a
+contract.
+"""
 
 import os
 import re
@@ -35,12 +37,22 @@ from grposweep.storage.records import (
     read_attempts,
     read_metrics,
 )
-from grposweep.storage.results import FailureReport, TrialOutcome, TrialResult, TrialStatus, read_runs
+from grposweep.storage.results import (
+    FailureReport,
+    TrialOutcome,
+    TrialResult,
+    TrialStatus,
+    read_runs,
+)
 
-LOG_TAIL_BYTES = 1 << 16  # the last lines of these bytes are shown
-METRICS_TAIL_BYTES = 1 << 16  # of metrics.jsonl: enough for its last lines
-INDEX = "outputs.txt"  # in the user's cache: the folders that hold sweeps
-SEARCH_DEPTH = 4  # levels of folders below the one that is searched
+# the last lines of these bytes are shown
+LOG_TAIL_BYTES = 1 << 16
+# of metrics.jsonl: enough for its last lines
+METRICS_TAIL_BYTES = 1 << 16
+# in the user's cache: the folders that hold sweeps
+INDEX = "outputs.txt"
+# levels of folders below the one that is searched
+SEARCH_DEPTH = 4
 # Ends the name of a sweep of a single trial, after the name of the trial's sweep.
 RERUN = re.compile(r"-(\d+)-(rerun|continue)-[0-9a-f]{6}$")
 
@@ -68,7 +80,9 @@ class TrialFolder:
 
     @property
     def is_done(self) -> bool:
-        """Return whether the trial has ended finally. A stopped trial continues when its sweep does."""
+        """Return whether the trial has ended finally. A stopped trial continues when its sweep
+        does.
+        """
         return self.result.is_final
 
     @property
@@ -78,7 +92,9 @@ class TrialFolder:
 
     @property
     def record(self) -> TrialRecord | None:
-        """Return the trial's record for the study, or its copy if trial.json is missing, damaged or of another trial."""
+        """Return the trial's record for the study, or its copy if trial.json is missing, damaged or
+        of another trial.
+        """
         for read in (TrialRecord.read, TrialRecord.read_copy):
             record = read(self.path)
             if record is not None and str(record.attributes.get("experiment"))[:6] == self.head:
@@ -88,15 +104,21 @@ class TrialFolder:
     def outcome(self, metric: str) -> TrialOutcome:
         """Return the values of an ended trial for the study."""
         result = self.result
-        return TrialOutcome(result.value, self.evaluations(metric), result.status is TrialStatus.PRUNED)
+        return TrialOutcome(
+            result.value, self.evaluations(metric), result.status is TrialStatus.PRUNED
+        )
 
     def attempts(self) -> list[AttemptEvent]:
         """Return the events of attempts.jsonl: intents, starts and ends, in order."""
         return read_attempts(self.path)
 
     def next_attempt(self) -> int:
-        """Return the number of the next attempt, from 0; a job that was restarted has used several."""
-        used = [event.attempt for event in self.attempts()] + [run.attempt for run in read_runs(self.path)]
+        """Return the number of the next attempt, from 0; a job that was restarted has used
+        several.
+        """
+        used = [event.attempt for event in self.attempts()] + [
+            run.attempt for run in read_runs(self.path)
+        ]
         return max(used, default=-1) + 1
 
     def open_attempt(self) -> OpenAttempt | None:
@@ -111,7 +133,9 @@ class TrialFolder:
         return attempt
 
     def nodes_to_avoid(self) -> str:
-        """Return the nodes of the last attempt if its failure should be retried on other nodes; empty otherwise."""
+        """Return the nodes of the last attempt if its failure should be retried on other nodes;
+        empty otherwise.
+        """
         ended = [event for event in self.attempts() if event.event == AttemptEventKind.ENDED]
         return ended[-1].nodes or "" if ended and ended[-1].step == "elsewhere" else ""
 
@@ -121,17 +145,24 @@ class TrialFolder:
 
     def hung(self, attempt: int) -> bool:
         """Return whether a controller found this attempt hanging, without a heartbeat."""
-        return any(event.attempt == attempt and event.event == AttemptEventKind.HANGS for event in self.attempts())
+        return any(
+            event.attempt == attempt and event.event == AttemptEventKind.HANGS
+            for event in self.attempts()
+        )
 
     def close_attempt(self) -> None:
-        """Note the end of an attempt that left its result while no controller watched, or that died while writing it.
+        """Note the end of an attempt that left its result while no controller watched, or that died
+        while writing it.
 
         No attempt of the trial may be running.
         """
         begun, result = self.open_attempt(), self.result
         is_over = result.is_final or self.control.ends_trial
-        if begun is None or (not is_over and (-1 if result.attempt is None else result.attempt) < begun.number):
-            return  # no attempt, or one without a result yet
+        if begun is None or (
+            not is_over and (-1 if result.attempt is None else result.attempt) < begun.number
+        ):
+            # no attempt, or one without a result yet
+            return
         failure, ended = self.failure, AttemptEventKind.ENDED
         decided = {name: getattr(failure, name) for name in ("step", "again", "nodes", "needs_gib")}
         decided |= {"code": result.exit_code, "failure": failure.name}
@@ -149,9 +180,13 @@ class TrialFolder:
     def heartbeat(self) -> Heartbeat:
         """Return the progress of the attempt; empty before its first step."""
         beat = Heartbeat.read(self.path)
-        # The last line of metrics is a step ahead of the heartbeat if the attempt was killed: that is written once a second.
+        # The last line of metrics is a step ahead of the heartbeat if the attempt was killed: that
+        # is written once a second.
         tail = read_tail(self.path / paths.METRICS, METRICS_TAIL_BYTES).split(b"\n")
-        logged = next((step for line in objects(reversed(tail)) if (step := count_or_none(line.get("step")))), 0)
+        logged = next(
+            (step for line in objects(reversed(tail)) if (step := count_or_none(line.get("step")))),
+            0,
+        )
         return replace(beat, step=logged) if logged > (beat.step or 0) else beat
 
     @property
@@ -160,15 +195,21 @@ class TrialFolder:
         return ControlRequest.read(self.path)
 
     def request(self, action: Action, reason: str = "", guard: str = "") -> ControlRequest:
-        """Ask the attempt to do this at its next rollout boundary. The request is on disk when this returns."""
+        """Ask the attempt to do this at its next rollout boundary. The request is on disk when this
+        returns.
+        """
         request = ControlRequest(action, reason, guard)
         request.write(self.path)
         return request
 
     def last_lines(self, count: int = 12) -> list[str]:
-        """Return the end of the first rank's log, or of the job's log if no rank wrote one; secrets are redacted."""
+        """Return the end of the first rank's log, or of the job's log if no rank wrote one; secrets
+        are redacted.
+        """
         for name in ("rank-0.log", "job.log"):
-            text = read_tail(self.path / paths.LOGS / name, LOG_TAIL_BYTES).decode("utf-8", "replace")
+            text = read_tail(self.path / paths.LOGS / name, LOG_TAIL_BYTES).decode(
+                "utf-8", "replace"
+            )
             if text.strip():
                 return redact("\n".join(text.splitlines()[-count:])).split("\n")
         return []
@@ -182,7 +223,9 @@ class TrialFolder:
         delete_folder(self.path / paths.CHECKPOINTS, self.sweep.path)
 
     def delete_resumable(self) -> None:
-        """Delete the checkpoints of a finished trial; logged completions, which are in the same folder, stay."""
+        """Delete the checkpoints of a finished trial; logged completions, which are in the same
+        folder, stay.
+        """
         for path in (self.path / paths.CHECKPOINTS).glob("checkpoint-*"):
             delete_folder(path, self.sweep.path)
 
@@ -215,16 +258,23 @@ class SweepFolder:
             return None
         except ValueError as error:
             why = " ".join(str(error).split())[:200]
-            raise UserError(f"{path} is damaged ({why}). Restore it, or give the sweep another name=...") from error
+            raise UserError(
+                f"{path} is damaged ({why}). Restore it, or give the sweep another name=..."
+            ) from error
         return dict(content) if isinstance(content, dict) else {}
 
     @property
     def is_real(self) -> bool:
-        """Return whether it trains: not with the fake trainer, and not only written by a dry run."""
+        """Return whether it trains: not with the fake trainer, and not only written by a dry
+        run.
+        """
         try:
             baseline = dict((self.settings() or {}).get("baseline") or {})
-            trainer, cluster = (dict(baseline.get(name) or {}).get("kind") for name in ("trainer", "cluster"))
-        except (UserError, TypeError, ValueError):  # damaged: what opens it says so
+            trainer, cluster = (
+                dict(baseline.get(name) or {}).get("kind") for name in ("trainer", "cluster")
+            )
+        except (UserError, TypeError, ValueError):
+            # damaged: what opens it says so
             return True
         is_written = cluster == "dry_run" and not any(trial.attempts() for trial in self.trials())
         return trainer != "fake" and not is_written
@@ -246,7 +296,8 @@ class SweepFolder:
 
 
 def find_sweep(named: str | None, outputs: Path) -> SweepFolder:
-    """Return a sweep's folder by path, or by name under ``outputs``; the newest one there if ``named`` is None.
+    """Return a sweep's folder by path, or by name under ``outputs``; the newest one there if
+    ``named`` is None.
 
     Raises UserError if there is no such sweep.
     """
@@ -256,18 +307,22 @@ def find_sweep(named: str | None, outputs: Path) -> SweepFolder:
         if is_sweep(path):
             return SweepFolder(path.resolve())
     raise UserError(
-        f"{named} is no sweep: neither it nor {outputs / named} has a {paths.SWEEP}. {_instead(outputs, named)}"
+        f"{named} is no sweep: neither it nor {outputs / named} has a {paths.SWEEP}. "
+        f"{_instead(outputs, named)}"
     )
 
 
 def newest_sweep(outputs: Path, reruns: bool = True) -> SweepFolder:
-    """Return the sweep under ``outputs`` that changed last. With ``reruns``, reruns and continuations of single trials count too.
+    """Return the sweep under ``outputs`` that changed last. With ``reruns``, reruns and
+    continuations of single trials count too.
 
     Dry runs and sweeps of the fake trainer count only if there is no other.
 
     Raises UserError if there is none.
     """
-    sweeps = [folder for folder in find_sweeps(outputs) if reruns or not RERUN.search(folder.path.name)]
+    sweeps = [
+        folder for folder in find_sweeps(outputs) if reruns or not RERUN.search(folder.path.name)
+    ]
     if not sweeps:
         raise UserError(f"no sweep in {outputs.resolve()}. {_instead(outputs)}")
     sweeps.sort(key=lambda folder: -last_change(folder.path))
@@ -278,7 +333,8 @@ SET_CACHE = "Set GRPOSWEEP_CACHE=... in the environment to a folder of your own.
 
 
 def cache_folder() -> Path:
-    """Return the user's folder for created models and the index of sweeps: $GRPOSWEEP_CACHE, $XDG_CACHE_HOME or ~/.cache.
+    """Return the user's folder for created models and the index of sweeps: $GRPOSWEEP_CACHE,
+    $XDG_CACHE_HOME or ~/.cache.
 
     Raises UserError for a user without a home, as in a container that is run under any number.
     """
@@ -294,7 +350,8 @@ def remember(outputs: Path) -> None:
     """Note a folder of sweeps in the user's index, where they are found from any other folder."""
     known = remembered()
     if (outputs := outputs.resolve()) not in known:
-        with suppress(OSError, UserError):  # a convenience only
+        # a convenience only
+        with suppress(OSError, UserError):
             cache_folder().mkdir(parents=True, exist_ok=True)
             write_text(cache_folder() / INDEX, "".join(f"{path}\n" for path in [*known, outputs]))
 
@@ -309,9 +366,11 @@ def remembered() -> list[Path]:
 
 
 def find_sweeps(folder: Path) -> Iterator[SweepFolder]:
-    """Yield the sweeps in and below a folder, a few levels deep. The inside of a sweep is not searched.
+    """Yield the sweeps in and below a folder, a few levels deep. The inside of a sweep is not
+    searched.
 
-    Folders below it that cannot be read are left out. Raises UserError if the folder itself cannot be read.
+    Folders below it that cannot be read are left out. Raises UserError if the folder itself cannot
+    be read.
     """
     root = folder.resolve()
 
@@ -330,7 +389,9 @@ def find_sweeps(folder: Path) -> Iterator[SweepFolder]:
 
 
 def last_change(sweep: Path) -> float:
-    """Return when a sweep began or its study last changed: clock time in seconds, from the dates of files."""
+    """Return when a sweep began or its study last changed: clock time in seconds, from the dates of
+    files.
+    """
     files = (sweep / paths.SWEEP, sweep / paths.JOURNAL)
     return max((path.stat().st_mtime for path in files if path.exists()), default=0)
 
@@ -341,16 +402,23 @@ def is_sweep(path: Path) -> bool:
         return (path / paths.SWEEP).is_file()
     except PermissionError as error:
         raise UserError(_unreadable(path)) from error
-    except (OSError, ValueError):  # not a valid file name
+    except (OSError, ValueError):
+        # not a valid file name
         return False
 
 
 def _unreadable(path: Path) -> str:
-    return f"{path} cannot be read (Permission denied). Ask its owner for it: chmod -R go+rX {shlex.quote(str(path))}"
+    return (
+        f"{path} cannot be read (Permission denied). Ask its owner for it: chmod -R go+rX "
+        f"{shlex.quote(str(path))}"
+    )
 
 
 def _instead(outputs: Path, named: str = "") -> str:
-    names = [folder.path.name for folder in sorted(find_sweeps(outputs), key=lambda f: -last_change(f.path))]
+    names = [
+        folder.path.name
+        for folder in sorted(find_sweeps(outputs), key=lambda f: -last_change(f.path))
+    ]
     if near := get_close_matches(named, names, n=1, cutoff=0.5):
         return f"Did you mean {near[0]}?"
     if names:

@@ -1,6 +1,8 @@
-"""The start of a continuation's trials: a checkpoint of another trial, and what that trial had logged until then.
+"""The start of a continuation's trials: a checkpoint of another trial, and what that trial had
+logged until then.
 
-It is in the sweep folder of the continuation (``forked/``), so the parent may continue, delete its checkpoints or be removed.
+It is in the sweep folder of the continuation (``forked/``), so the parent may continue, delete its
+checkpoints or be removed.
 """
 
 import contextlib
@@ -17,12 +19,15 @@ from grposweep.storage import paths
 from grposweep.storage.checkpoints import Checkpoint
 from grposweep.storage.records import as_mapping
 
-BLOCK = 1 << 20  # bytes read at once
+# bytes read at once
+BLOCK = 1 << 20
 
 
 @dataclass(frozen=True)
 class ForkState:
-    """fork.json: the parent's sweep (a path), trial (a folder name) and seed, the optimizer step, and the checkpoint's hash."""
+    """fork.json: the parent's sweep (a path), trial (a folder name) and seed, the optimizer step,
+    and the checkpoint's hash.
+    """
 
     sweep: str
     trial: str
@@ -32,17 +37,27 @@ class ForkState:
 
     @classmethod
     def read(cls, sweep: Path) -> Self | None:
-        """Return the record in a continuation's sweep folder; None if there is none, or if it is damaged."""
+        """Return the record in a continuation's sweep folder; None if there is none, or if it is
+        damaged.
+        """
         return cls.parse(read_json(sweep / paths.FORK / paths.FORK_RECORD))
 
     @classmethod
     def parse(cls, content: Any) -> Self | None:
-        """Parse the record in a file, or in a sweep's provenance (``fork_of``); None if it is damaged."""
+        """Parse the record in a file, or in a sweep's provenance (``fork_of``); None if it is
+        damaged.
+        """
         data = as_mapping(content)
         step, seed = whole_or_none(data.get("step")), whole_or_none(data.get("seed"))
         if step is None or seed is None:
             return None
-        return cls(text_or(data.get("sweep")), text_or(data.get("trial")), step, seed, text_or(data.get("sha256")))
+        return cls(
+            text_or(data.get("sweep")),
+            text_or(data.get("trial")),
+            step,
+            seed,
+            text_or(data.get("sha256")),
+        )
 
     def __str__(self) -> str:
         return f"{Path(self.sweep).name} trial {self.trial} at step {self.step}"
@@ -53,7 +68,9 @@ class ForkState:
         return self.sha256[:12]
 
     def is_of(self, sweep: Path, trial: str) -> bool:
-        """Return whether the parent is this trial. A sweep's folder may have been moved, so its name counts."""
+        """Return whether the parent is this trial. A sweep's folder may have been moved, so its
+        name counts.
+        """
         return (Path(self.sweep).name, self.trial) == (sweep.name, trial)
 
     def checkpoint(self, sweep: Path) -> Checkpoint:
@@ -61,20 +78,24 @@ class ForkState:
         return Checkpoint(sweep / paths.FORK / f"checkpoint-{self.step}", self.step)
 
     def keep(self, checkpoint: Path, logs: Path, sweep: Path) -> None:
-        """Copy a checkpoint and the files in ``logs`` (metrics and completions) to a continuation's sweep, the record last.
+        """Copy a checkpoint and the files in ``logs`` (metrics and completions) to a continuation's
+        sweep, the record last.
 
         Files are hard links if the file system supports them, so a checkpoint takes its space once.
         """
         target, kept = sweep / paths.FORK, ForkState.read(sweep)
-        if kept is not None and replace(kept, sweep=self.sweep) == self:  # the parent's folder may have been moved
+        # the parent's folder may have been moved
+        if kept is not None and replace(kept, sweep=self.sweep) == self:
             return
         shutil.rmtree(target, ignore_errors=True)
-        with contextlib.suppress(OSError):  # a running trial may delete its checkpoints; the hash reveals that
+        # a running trial may delete its checkpoints; the hash reveals that
+        with contextlib.suppress(OSError):
             shutil.copytree(checkpoint, self.checkpoint(sweep).path, copy_function=_link)
         if checkpoint_hash(self.checkpoint(sweep).path) != self.sha256:
             shutil.rmtree(target, ignore_errors=True)
             raise UserError(
-                f"{checkpoint} could not be copied whole: its trial still runs and deleted it, or the disk is full. Wait until "
+                f"{checkpoint} could not be copied whole: its trial still runs and deleted it, "
+                "or the disk is full. Wait until "
                 "the trial has ended, or set --from to a step that it keeps."
             )
         _copy_logs(logs, target)
@@ -93,7 +114,8 @@ def checkpoint_hash(folder: Path) -> str:
 
 
 def start_of_continuation(trial: Path, digest: str) -> Checkpoint:
-    """Return the checkpoint that a continuation's trial starts from, and give the trial the logs until then.
+    """Return the checkpoint that a continuation's trial starts from, and give the trial the logs
+    until then.
 
     Raises UserError if the sweep of the trial has no such state.
     """
@@ -101,7 +123,8 @@ def start_of_continuation(trial: Path, digest: str) -> Checkpoint:
     state = ForkState.read(sweep)
     if state is None or state.digest != digest:
         raise UserError(
-            f"trainer.fork={digest}: {sweep / paths.FORK} holds no such checkpoint, so this training has nothing to start from. "
+            f"trainer.fork={digest}: {sweep / paths.FORK} holds no such checkpoint, so this "
+            "training has nothing to start from. "
             "Start it with 'grposweep continue', or set trainer.fork=null to train from the start."
         )
     _copy_logs(sweep / paths.FORK, trial)
@@ -117,5 +140,6 @@ def _copy_logs(source: Path, target: Path) -> None:
 def _link(source: str, target: str) -> None:
     try:
         os.link(source, target)
-    except OSError:  # another file system, or one without hard links
+    except OSError:
+        # another file system, or one without hard links
         shutil.copyfile(source, target)

@@ -1,9 +1,11 @@
-"""The user's files that a training depends on: find them, hash them, keep a copy in the sweep, and notice a change.
+"""The user's files that a training depends on: find them, hash them, keep a copy in the sweep, and
+notice a change.
 
-These are data files, files of rewards, training scripts and what they import from the project, configuration files of
-others, and local model folders. ``inputs.json`` in the sweep's folder records their hashes. Code and small data are copied to
-``inputs/<hash>/<absolute path>``, which attempts read, so the originals may be edited while trials wait. A file that has no copy
-is compared with its recorded hash when an attempt starts.
+These are data files, files of rewards, training scripts and what they import from the project,
+configuration files of others, and local model folders. ``inputs.json`` in the sweep's folder
+records their hashes. Code and small data are copied to ``inputs/<hash>/<absolute path>``, which
+attempts read, so the originals may be edited while trials wait. A file that has no copy is compared
+with its recorded hash when an attempt starts.
 """
 
 import ast
@@ -26,13 +28,20 @@ from grposweep.process import OWN_PACKAGES
 from grposweep.schema import Experiment, Task, Trainer
 from grposweep.storage import paths
 
-WHOLE_BYTES = 64 << 20  # larger files are hashed by samples
-SAMPLES, SAMPLE_BYTES = 64, 1 << 20  # this many samples of this many bytes, so the cost of a file is bounded
-COPIED_BYTES = 10 << 20  # the largest file that is copied
-MOST_FILES = 1000  # of a package or a folder; further files are ignored
-LONGEST_PATH = 1000  # characters
-_OUTPUT = re.compile(r"out|log|save|cache|resume")  # keys of a recipe that name a program's output
-SAMPLED = "~"  # prefix of a hash of samples
+# larger files are hashed by samples
+WHOLE_BYTES = 64 << 20
+# this many samples of this many bytes, so the cost of a file is bounded
+SAMPLES, SAMPLE_BYTES = 64, 1 << 20
+# the largest file that is copied
+COPIED_BYTES = 10 << 20
+# of a package or a folder; further files are ignored
+MOST_FILES = 1000
+# characters
+LONGEST_PATH = 1000
+# keys of a recipe that name a program's output
+_OUTPUT = re.compile(r"out|log|save|cache|resume")
+# prefix of a hash of samples
+SAMPLED = "~"
 # A copy would not find files that code reads relative to its own location.
 _OWN_PLACE = re.compile(r"\b__file__\b|\b__path__\b|\bimportlib\.resources\b|\bpkgutil\b")
 
@@ -47,7 +56,9 @@ class InputFile:
 
 @dataclass(frozen=True)
 class Inputs:
-    """The files of a sweep under the names in the configuration; ``copies`` is their folder in the sweep."""
+    """The files of a sweep under the names in the configuration; ``copies`` is their folder in the
+    sweep.
+    """
 
     files: Mapping[str, InputFile] = field(default_factory=dict)
     copies: str | None = None
@@ -76,31 +87,43 @@ class Inputs:
         return {name: file.digest for name, file in self.files.items()}
 
     def changed(self, now: "Inputs") -> list[str]:
-        """Return the files that both records name with different content. A hash of samples is not compared with a whole one."""
+        """Return the files that both records name with different content. A hash of samples is not
+        compared with a whole one.
+        """
         both = [name for name in self.files if name in now.files]
         pairs = [(name, self.files[name].digest, now.files[name].digest) for name in both]
-        return [n for n, old, new in pairs if old != new and old.startswith(SAMPLED) == new.startswith(SAMPLED)]
+        return [
+            n
+            for n, old, new in pairs
+            if old != new and old.startswith(SAMPLED) == new.startswith(SAMPLED)
+        ]
 
     def keep(self, sweep: Path, path_of: Callable[[str], str] = str) -> "Inputs":
-        """Copy code and small data into the sweep, once per state. Return the inputs with their copies.
+        """Copy code and small data into the sweep, once per state. Return the inputs with their
+        copies.
 
         ``path_of`` returns where a file's content is; another sweep may have it.
         """
         chosen = [name for name, file in self.files.items() if file.copied]
         if not chosen:
             return replace(self, copies=None)
-        state = hashlib.sha256(repr([(name, self.files[name].digest) for name in sorted(chosen)]).encode()).hexdigest()
+        state = hashlib.sha256(
+            repr([(name, self.files[name].digest) for name in sorted(chosen)]).encode()
+        ).hexdigest()
         target = sweep / paths.INPUTS_FOLDER / state[:12]
         if not target.exists():
             target.parent.mkdir(exist_ok=True)
             draft = Path(tempfile.mkdtemp(dir=target.parent, prefix=".draft-"))
-            draft.chmod(0o755)  # mkdtemp's 0700 would exclude team mates
+            # mkdtemp's 0700 would exclude team mates
+            draft.chmod(0o755)
             for name in chosen:
                 copy = draft / Path(name).resolve().relative_to("/")
                 copy.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(path_of(name), copy)
                 if digest_of(copy)[:16] != self.files[name].digest:
-                    raise UserError(f"{name} was changed while it was copied. Give the same command again.")
+                    raise UserError(
+                        f"{name} was changed while it was copied. Give the same command again."
+                    )
             draft.rename(target)
         return replace(self, copies=f"{paths.INPUTS_FOLDER}/{target.name}")
 
@@ -109,32 +132,46 @@ _COPY = re.compile(rf".*/{paths.INPUTS_FOLDER}/[0-9a-f]{{12}}(?=/)")
 
 
 def original_path(name: str) -> str:
-    """Return the user's file for a path that may be the sweep's copy of it, relative to the working directory if below it."""
+    """Return the user's file for a path that may be the sweep's copy of it, relative to the working
+    directory if below it.
+    """
     return _name(Path(_COPY.sub("", name)))
 
 
-def find_inputs(experiments: Iterable[Experiment], asked: Callable[[Trainer], list[Path]] = lambda _: []) -> Inputs:
+def find_inputs(
+    experiments: Iterable[Experiment], asked: Callable[[Trainer], list[Path]] = lambda _: []
+) -> Inputs:
     """Find the files that these experiments depend on, with their present hashes.
 
-    ``asked`` returns the files that a user's command read and imported when it was asked what its trainer gets.
+    ``asked`` returns the files that a user's command read and imported when it was asked what its
+    trainer gets.
     """
     data: list[Path] = []
     read_in_place: list[Path] = []
     code: list[Path] = []
     for experiment in experiments:
         task, trainer, model = experiment.task, experiment.trainer, Path(experiment.model.path)
-        data += [Path(name) for name in (task.path, task.eval_split) if name and Path(name).exists()]
+        data += [
+            Path(name) for name in (task.path, task.eval_split) if name and Path(name).exists()
+        ]
         data += [Path(trainer.recipe)] if trainer.recipe and Path(trainer.recipe).is_file() else []
         named = Path(trainer.deepspeed_config or os.devnull)
         read_in_place += [*_named_in(trainer.recipe), *([named] if named.is_file() else [])]
         read_in_place += [model] if model.is_dir() else []
         code += code_files(task.rewards, trainer)
         read_in_place += asked(trainer)
-    files = {_name(path): InputFile(digest_of(path)[:16], _is_small(path)) for path in dict.fromkeys(data)}
+    files = {
+        _name(path): InputFile(digest_of(path)[:16], _is_small(path))
+        for path in dict.fromkeys(data)
+    }
     files |= {_name(path): InputFile(digest_of(path)[:16]) for path in dict.fromkeys(read_in_place)}
-    texts = {path: path.read_text(encoding="utf-8", errors="replace") for path in dict.fromkeys(code)}
+    texts = {
+        path: path.read_text(encoding="utf-8", errors="replace") for path in dict.fromkeys(code)
+    }
     movable = not any(_OWN_PLACE.search(text) for text in texts.values())
-    files |= {_name(path): InputFile(digest_of(path)[:16], movable and _is_small(path)) for path in texts}
+    files |= {
+        _name(path): InputFile(digest_of(path)[:16], movable and _is_small(path)) for path in texts
+    }
     return Inputs(dict(sorted(files.items())))
 
 
@@ -146,9 +183,14 @@ def _named_in(recipe: str | None) -> list[Path]:
     try:
         content = parse_yaml(read_text(path))
     except (OSError, ValueError):
-        return []  # the recipe's reader reports the error
+        # the recipe's reader reports the error
+        return []
     values = content.items() if isinstance(content, dict) else ()
-    texts = [value for key, value in values if isinstance(value, str) and value and not _OUTPUT.search(str(key))]
+    texts = [
+        value
+        for key, value in values
+        if isinstance(value, str) and value and not _OUTPUT.search(str(key))
+    ]
     return [Path(text) for text in texts if len(text) < LONGEST_PATH and Path(text).exists()]
 
 
@@ -162,27 +204,42 @@ def _name(path: Path) -> str:
 
 
 def code_files(specs: Sequence[str], trainer: Trainer) -> list[Path]:
-    """Return the files of a task's code and of a training script, and what they import from the project."""
+    """Return the files of a task's code and of a training script, and what they import from the
+    project.
+    """
     files: list[Path] = []
     named_roots = map(Path, filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)))
-    given = [root for root in named_roots if not (root / "grposweep").is_dir()]  # not our own source
+    # not our own source
+    given = [root for root in named_roots if not (root / "grposweep").is_dir()]
     for spec in specs:
         place, last = spec.rpartition(":")[0], user_folders([spec])
-        named = [Path(place)] if place.endswith(".py") else _module_files(place, given, last) if place else []
+        named = (
+            [Path(place)]
+            if place.endswith(".py")
+            else _module_files(place, given, last)
+            if place
+            else []
+        )
         files += _with_imports([path for path in named if path.is_file()], given, last)
     if trainer.script is not None:
         script = Path(trainer.workdir or ".") / trainer.script
-        files += _with_imports([script] if script.is_file() else [], [script.absolute().parent, *given])
+        files += _with_imports(
+            [script] if script.is_file() else [], [script.absolute().parent, *given]
+        )
     return files
 
 
 def user_folders(specs: Iterable[str]) -> list[Path]:
-    """Return the folders that are searched last for what a task's code imports: those of its files, and the working directory."""
+    """Return the folders that are searched last for what a task's code imports: those of its files,
+    and the working directory.
+    """
     files = [Path(place) for spec in specs if (place := spec.rpartition(":")[0]).endswith(".py")]
     return list(dict.fromkeys([*(file.absolute().parent for file in files), Path.cwd()]))
 
 
-def _with_imports(files: Sequence[Path], roots: Sequence[Path], last: Sequence[Path] = ()) -> list[Path]:
+def _with_imports(
+    files: Sequence[Path], roots: Sequence[Path], last: Sequence[Path] = ()
+) -> list[Path]:
     """Return files and the project's files that they import, directly or indirectly."""
     by_path = {path.absolute(): path for path in files}
     waiting = list(files)
@@ -196,17 +253,33 @@ def _with_imports(files: Sequence[Path], roots: Sequence[Path], last: Sequence[P
 
 
 def _imports(path: Path) -> set[str]:
-    """Return the modules that a file imports by absolute names; empty for one that cannot be parsed."""
+    """Return the modules that a file imports by absolute names; empty for one that cannot be
+    parsed.
+    """
     try:
-        tree = ast.parse(path.read_bytes()) if path.stat().st_size <= COPIED_BYTES else ast.Module([], [])
+        tree = (
+            ast.parse(path.read_bytes())
+            if path.stat().st_size <= COPIED_BYTES
+            else ast.Module([], [])
+        )
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return set()
-    names = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
-    return names | {n.module for n in ast.walk(tree) if isinstance(n, ast.ImportFrom) and n.module and not n.level}
+    names = {
+        alias.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Import)
+        for alias in node.names
+    }
+    return names | {
+        n.module
+        for n in ast.walk(tree)
+        if isinstance(n, ast.ImportFrom) and n.module and not n.level
+    }
 
 
 def _module_files(module: str, roots: Sequence[Path], last: Sequence[Path] = ()) -> list[Path]:
-    """Return the project's files of a module; all files of a package, because it may import them by name.
+    """Return the project's files of a module; all files of a package, because it may import them by
+    name.
 
     An installed package takes precedence over the folders ``last``.
     """
@@ -217,30 +290,46 @@ def _module_files(module: str, roots: Sequence[Path], last: Sequence[Path] = ())
         if (root / f"{top}.py").is_file():
             return [root / f"{top}.py"]
         package = root / top
-        if not package.is_dir() or not ((package / "__init__.py").is_file() or _is_unknown(top, roots)):
-            continue  # an installed package takes precedence over a folder without __init__.py
-        return [path for path, _ in zip(sorted(package.rglob("*.py")), range(MOST_FILES), strict=False)]
+        if not package.is_dir() or not (
+            (package / "__init__.py").is_file() or _is_unknown(top, roots)
+        ):
+            # an installed package takes precedence over a folder without __init__.py
+            continue
+        return [
+            path for path, _ in zip(sorted(package.rglob("*.py")), range(MOST_FILES), strict=False)
+        ]
     return []
 
 
 def _is_unknown(top: str, folders: Sequence[Path]) -> bool:
-    """Return whether no package of this name is installed outside these folders, without importing it."""
+    """Return whether no package of this name is installed outside these folders, without importing
+    it.
+    """
     try:
         spec = find_spec(top)
     except (ImportError, ValueError):
         return True
     places = [] if spec is None else [spec.origin, *(spec.submodule_search_locations or ())]
-    return spec is None or any(folder in Path(place).parents[:2] for folder in folders for place in places if place)
+    return spec is None or any(
+        folder in Path(place).parents[:2] for folder in folders for place in places if place
+    )
 
 
 def hidden_files(spec: str) -> Iterator[str]:
-    """Yield a sentence for each of the user's files that a task's code would import, if no package had its name."""
+    """Yield a sentence for each of the user's files that a task's code would import, if no package
+    had its name.
+    """
     place, folders = spec.rpartition(":")[0], user_folders([spec])
     modules = _imports(Path(place)) if place.endswith(".py") and Path(place).is_file() else {place}
     for top in sorted({module.partition(".")[0] for module in modules} - {""}):
-        file = next((folder / f"{top}.py" for folder in folders if (folder / f"{top}.py").is_file()), None)
+        file = next(
+            (folder / f"{top}.py" for folder in folders if (folder / f"{top}.py").is_file()), None
+        )
         if file is not None and (top in sys.stdlib_module_names or not _is_unknown(top, folders)):
-            yield f"{_name(file)} is not used: 'import {top}' finds the installed package of that name. Rename the file."
+            yield (
+                f"{_name(file)} is not used: 'import {top}' finds the installed package of "
+                "that name. Rename the file."
+            )
 
 
 def digest_of(path: Path) -> str:
@@ -248,7 +337,11 @@ def digest_of(path: Path) -> str:
     if path.is_dir():
         digest = hashlib.sha256()
         inside = (item.relative_to(path) for item in sorted(path.rglob("*")) if item.is_file())
-        shown = (name for name in inside if not any(part.startswith((".", "__pycache__")) for part in name.parts))
+        shown = (
+            name
+            for name in inside
+            if not any(part.startswith((".", "__pycache__")) for part in name.parts)
+        )
         for name, _ in zip(shown, range(MOST_FILES), strict=False):
             digest.update(f"{name}\0{digest_of(path / name)}\0".encode())
         return digest.hexdigest()
@@ -262,7 +355,8 @@ def _file_digest(path: Path, size: int, mtime_ns: int) -> str:  # noqa: ARG001 -
         if size <= WHOLE_BYTES:
             return hashlib.file_digest(file, "sha256").hexdigest()
         digest = hashlib.sha256(str(size).encode())
-        for number in range(SAMPLES):  # evenly spread, from the first byte to the last
+        # evenly spread, from the first byte to the last
+        for number in range(SAMPLES):
             file.seek((size - SAMPLE_BYTES) * number // (SAMPLES - 1))
             digest.update(file.read(SAMPLE_BYTES))
         return SAMPLED + digest.hexdigest()
@@ -270,7 +364,9 @@ def _file_digest(path: Path, size: int, mtime_ns: int) -> str:  # noqa: ARG001 -
 
 @dataclass(frozen=True)
 class TrialInputs:
-    """The inputs of one trial as its attempts find them (provenance.json in its folder), or of a sweep's preparation."""
+    """The inputs of one trial as its attempts find them (provenance.json in its folder), or of a
+    sweep's preparation.
+    """
 
     copies: Path | None = None
     digests: Mapping[str, str] = field(default_factory=dict)
@@ -282,7 +378,10 @@ class TrialInputs:
         copies, files = recorded.get("copies"), recorded.get("files")
         if not isinstance(copies, str) or not isinstance(files, dict):
             return cls()
-        return cls(trial.parent.parent / copies if copies else None, {str(k): str(v) for k, v in files.items()})
+        return cls(
+            trial.parent.parent / copies if copies else None,
+            {str(k): str(v) for k, v in files.items()},
+        )
 
     @classmethod
     def of_sweep(cls, sweep: Path) -> Self:
@@ -291,8 +390,13 @@ class TrialInputs:
         return cls(sweep / recorded.copies if recorded.copies else None, recorded.digests)
 
     def over(self, now: Inputs) -> Inputs:
-        """Return the recorded files with their recorded content, and those of ``now`` that were not recorded."""
-        old = {name: InputFile(digest, self._copy(name) is not None) for name, digest in self.digests.items()}
+        """Return the recorded files with their recorded content, and those of ``now`` that were not
+        recorded.
+        """
+        old = {
+            name: InputFile(digest, self._copy(name) is not None)
+            for name, digest in self.digests.items()
+        }
         return Inputs({**now.files, **old})
 
     def with_originals(self, text: str) -> str:
@@ -313,7 +417,9 @@ class TrialInputs:
 
     def task(self, task: Task) -> Task:
         """Return the task with its files replaced by their copies."""
-        given: dict[str, Any] = {n: self.path(v) for n in ("path", "eval_split") if (v := getattr(task, n))}
+        given: dict[str, Any] = {
+            n: self.path(v) for n in ("path", "eval_split") if (v := getattr(task, n))
+        }
         return replace(task, **given, rewards=[self._code(spec) for spec in task.rewards])
 
     def _code(self, spec: str) -> str:
@@ -329,11 +435,17 @@ class TrialInputs:
 
     def roots(self, given: Iterable[str]) -> list[str]:
         """Return the copies of folders on the import path."""
-        copies = [self.copies / Path(root or ".").resolve().relative_to("/") for root in given] if self.copies else []
+        copies = (
+            [self.copies / Path(root or ".").resolve().relative_to("/") for root in given]
+            if self.copies
+            else []
+        )
         return [str(copy) for copy in copies if copy.is_dir()]
 
     def search_path(self, given: Sequence[str], task: Task) -> list[str]:
-        """Return an import path that ends with the folders of the task's code. The copy of a folder comes before it."""
+        """Return an import path that ends with the folders of the task's code. The copy of a folder
+        comes before it.
+        """
         wanted = dict.fromkeys([*given, *map(str, user_folders(task.rewards))])
         return [place for root in wanted for place in (*self.roots([root]), root)]
 
@@ -346,6 +458,8 @@ class TrialInputs:
             now = digest_of(path)[:16]
             if now != digest and now.startswith(SAMPLED) == digest.startswith(SAMPLED):
                 raise UserError(
-                    f"{name} has changed since the sweep recorded it (then {digest[:8]}, now {now[:8]}), and the sweep "
-                    "has no copy of it. Restore it, or give the sweep's command again, which names the choices."
+                    f"{name} has changed since the sweep recorded it (then {digest[:8]}, now "
+                    f"{now[:8]}), and the sweep "
+                    "has no copy of it. Restore it, or give the sweep's command again, which "
+                    "names the choices."
                 )

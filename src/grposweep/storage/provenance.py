@@ -1,4 +1,5 @@
-"""Record the code, packages, machine and command of a result, compare runs, and keep a copy of the code.
+"""Record the code, packages, machine and command of a result, compare runs, and keep a copy of the
+code.
 
 The copy is in the sweep folder. Jobs that start hours later run it, even if the source has changed.
 """
@@ -28,35 +29,67 @@ from grposweep.storage import paths
 from grposweep.storage.inputs import Inputs
 from grposweep.storage.records import as_mapping
 
-GIT_SECONDS = 10.0  # a large checkout on a slow disk answers sooner
-# Fields of a metrics line that may differ between two runs of one trial. All others are bit-identical on a CPU.
+# a large checkout on a slow disk answers sooner
+GIT_SECONDS = 10.0
+# Fields of a metrics line that may differ between two runs of one trial. All others are
+# bit-identical on a CPU.
 TIMES = (
-    "time", "attempt", "step_time", "eval_runtime", "eval_samples_per_second", "eval_steps_per_second",
-    "time/step", "tokens_per_second", "memory/peak", "time_share/generation", "time_share/scoring", "time_share/training",
+    "time",
+    "attempt",
+    "step_time",
+    "eval_runtime",
+    "eval_samples_per_second",
+    "eval_steps_per_second",
+    "time/step",
+    "tokens_per_second",
+    "memory/peak",
+    "time_share/generation",
+    "time_share/scoring",
+    "time_share/training",
     "time_share/diversity",
-)  # fmt: skip
+)
 
 
-def first_difference(before: Iterable[Mapping[str, Any]], after: Iterable[Mapping[str, Any]]) -> str | None:
+def first_difference(
+    before: Iterable[Mapping[str, Any]], after: Iterable[Mapping[str, Any]]
+) -> str | None:
     """Describe where two histories first differ; None if they are equal."""
-    old, new = ([{k: v for k, v in line.items() if k not in TIMES} for line in lines] for lines in (before, after))
+    old, new = (
+        [{k: v for k, v in line.items() if k not in TIMES} for line in lines]
+        for lines in (before, after)
+    )
     for one, other in zip(old, new, strict=False):
         names = [name for name in {**one, **other} if one.get(name) != other.get(name)]
         if names:
-            return f"{names[0]} {one.get(names[0])} became {other.get(names[0])} at step {one.get('step')}"
+            return (
+                f"{names[0]} {one.get(names[0])} became {other.get(names[0])} at step "
+                f"{one.get('step')}"
+            )
     return None if len(old) == len(new) else f"{len(old)} lines of metrics became {len(new)}"
 
 
 PACKAGES = (
-    "torch", "transformers", "trl", "accelerate", "datasets", "peft", "optuna", "hydra-core", "omegaconf", "wandb",
-)  # fmt: skip
+    "torch",
+    "transformers",
+    "trl",
+    "accelerate",
+    "datasets",
+    "peft",
+    "optuna",
+    "hydra-core",
+    "omegaconf",
+    "wandb",
+)
 
 
 def collect_provenance(inputs: Inputs) -> dict[str, Any]:
-    """Collect git sha and diff of the project, package versions, the user's files, Python, host and folder."""
+    """Collect git sha and diff of the project, package versions, the user's files, Python, host and
+    folder.
+    """
     commit = _git("rev-parse", "HEAD")
     diff = None if commit is None else _git("diff", "HEAD")
-    is_own = Path(sys.argv[0]).name in ("grposweep", "__main__.py")  # `grposweep run` hides its first word from Hydra
+    # `grposweep run` hides its first word from Hydra
+    is_own = Path(sys.argv[0]).name in ("grposweep", "__main__.py")
     started_as = ["-m", "grposweep", "run", *sys.argv[1:]] if is_own else sys.argv
     constraints = PROJECT / "constraints.txt"
     return {
@@ -73,18 +106,23 @@ def collect_provenance(inputs: Inputs) -> dict[str, Any]:
         "hostname": socket.gethostname(),
         "working_directory": str(Path.cwd()),
         "command": redact(shlex.join([Path(sys.executable).name, *started_as])),
-        "configuration": [word for pair in pairwise(sys.argv) if pair[0] in CONFIG_FLAGS for word in pair],
+        "configuration": [
+            word for pair in pairwise(sys.argv) if pair[0] in CONFIG_FLAGS for word in pair
+        ],
     }
 
 
 def note_command(sweep: Path, provenance: Mapping[str, Any]) -> None:
-    """Append the present command to those that ran this sweep; ``grposweep retry`` repeats the last one."""
+    """Append the present command to those that ran this sweep; ``grposweep retry`` repeats the last
+    one.
+    """
     command = {name: provenance.get(name) for name in ("command", "working_directory")}
     append_line(sweep / paths.COMMANDS, {**command, "sweep": str(sweep)})
 
 
 def repeated_by(recorded: Mapping[str, Any], command: str, *arguments: object) -> dict[str, Any]:
-    """Return the provenance of a sweep that ``grposweep COMMAND ARGUMENTS`` starts again from any folder.
+    """Return the provenance of a sweep that ``grposweep COMMAND ARGUMENTS`` starts again from any
+    folder.
 
     Its trials are built on the configuration of the ``recorded`` trial.
     """
@@ -98,15 +136,23 @@ def configuration_of(recorded: Mapping[str, Any]) -> list[str]:
     return [str(word) for word in words] if isinstance(words, list) else []
 
 
-_VARIABLES = re.compile(r"(?:HF|HUGGING_FACE|WANDB|TRANSFORMERS|OPENAI|ANTHROPIC)_\w+|LD_LIBRARY_PATH|PYTHONPATH")
+_VARIABLES = re.compile(
+    r"(?:HF|HUGGING_FACE|WANDB|TRANSFORMERS|OPENAI|ANTHROPIC)_\w+|LD_LIBRARY_PATH|PYTHONPATH"
+)
 _LOGINS = ("~/.netrc", "~/.config/wandb/settings", "~/.cache/huggingface/token", "$HF_HOME/token")
 
 
 def environment_digest() -> str:
-    """Return a hash of what logins and libraries depend on. It reveals a change and nothing else."""
-    named = sorted((name, value) for name, value in os.environ.items() if _VARIABLES.fullmatch(name))
+    """Return a hash of what logins and libraries depend on. It reveals a change and nothing
+    else.
+    """
+    named = sorted(
+        (name, value) for name, value in os.environ.items() if _VARIABLES.fullmatch(name)
+    )
     files = [Path(os.path.expandvars(name)).expanduser() for name in _LOGINS]
-    stats = [(path.stat().st_size, path.stat().st_mtime_ns) if path.is_file() else None for path in files]
+    stats = [
+        (path.stat().st_size, path.stat().st_mtime_ns) if path.is_file() else None for path in files
+    ]
     return hashlib.sha256(repr((named, stats)).encode()).hexdigest()[:16]
 
 
@@ -122,7 +168,9 @@ def package_versions() -> dict[str, str]:
 
 
 def difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
-    """Describe how code, packages and the user's files differ between two provenances; None if they do not."""
+    """Describe how code, packages and the user's files differ between two provenances; None if they
+    do not.
+    """
     parts = []
     if before.get("git_sha") != now.get("git_sha"):
         parts.append(f"code {str(before.get('git_sha'))[:7]} -> {str(now.get('git_sha'))[:7]}")
@@ -141,7 +189,9 @@ def _unlike(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
 
 
 def _git(*arguments: str) -> str | None:
-    """Run git in the project's checkout and return its output; None if that fails, which is printed."""
+    """Run git in the project's checkout and return its output; None if that fails, which is
+    printed.
+    """
     if not (PROJECT / ".git").exists() or shutil.which("git") is None:
         return None
     # GIT_DIR and others, as in a hook, would lead to another repository.
@@ -149,7 +199,13 @@ def _git(*arguments: str) -> str | None:
     command = ["git", "-C", str(PROJECT), *arguments]
     try:
         answer = subprocess.run(
-            command, env=environment, capture_output=True, text=True, errors="replace", check=False, timeout=GIT_SECONDS
+            command,
+            env=environment,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            check=False,
+            timeout=GIT_SECONDS,
         )
     except subprocess.TimeoutExpired:
         why = f"it did not answer within {GIT_SECONDS:.0f} s"
@@ -159,7 +215,10 @@ def _git(*arguments: str) -> str | None:
         if answer.returncode == 0:
             return answer.stdout.strip()
         why = next(iter(answer.stderr.splitlines()), f"exit code {answer.returncode}")
-    say(f"git {arguments[0]} failed ({why}), so the version of grposweep's code is not recorded.", sys.stderr)
+    say(
+        f"git {arguments[0]} failed ({why}), so the version of grposweep's code is not recorded.",
+        sys.stderr,
+    )
     return None
 
 
@@ -174,7 +233,8 @@ def snapshot_code(sweep: Path) -> Path:
         return target
     target.parent.mkdir(exist_ok=True)
     draft = Path(tempfile.mkdtemp(dir=target.parent, prefix=".draft-"))
-    draft.chmod(0o755)  # mkdtemp's 0700 would exclude team mates
+    # mkdtemp's 0700 would exclude team mates
+    draft.chmod(0o755)
     for path in files:
         copy = draft / path.relative_to(SOURCE)
         copy.parent.mkdir(parents=True, exist_ok=True)

@@ -1,7 +1,8 @@
 """The records in a sweep's files: typed, frozen, each with its reader and writer.
 
-Readers tolerate damage: a missing or damaged file reads as None or as an empty record, a value of the wrong type as the
-field's default, and unknown keys are ignored. ``damage`` tells missing and damaged files apart.
+Readers tolerate damage: a missing or damaged file reads as None or as an empty record, a value of
+the wrong type as the field's default, and unknown keys are ignored. ``damage`` tells missing and
+damaged files apart.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -27,10 +28,14 @@ if TYPE_CHECKING:
     from grposweep.schema import Experiment
 
 _READ: dict[Any, Callable[[Any], Any]] = {
-    int: count_or_none, int | None: count_or_none, float: as_number, float | None: as_number,
-    str: lambda value: text_or(value) or None, str | None: lambda value: value if isinstance(value, str) else None,
+    int: count_or_none,
+    int | None: count_or_none,
+    float: as_number,
+    float | None: as_number,
+    str: lambda value: text_or(value) or None,
+    str | None: lambda value: value if isinstance(value, str) else None,
     **dict.fromkeys((bool, bool | None), lambda value: value if isinstance(value, bool) else None),
-}  # fmt: skip
+}
 
 
 @cache
@@ -39,7 +44,9 @@ def _readers(record: Any) -> dict[str, Callable[[Any], Any]]:
 
 
 def read_fields(record: Any, content: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the plain fields of a record class that a JSON object holds with their type; the others keep their defaults."""
+    """Return the plain fields of a record class that a JSON object holds with their type; the
+    others keep their defaults.
+    """
     values = {name: read(content.get(name)) for name, read in _readers(record).items()}
     return {name: value for name, value in values.items() if value is not None}
 
@@ -52,20 +59,25 @@ def as_mapping(value: Any) -> Mapping[str, Any]:
 class AttemptEventKind(StrEnum):
     """What happened to an attempt."""
 
-    INTENT = "intent"  # written before it is submitted
+    # written before it is submitted
+    INTENT = "intent"
     STARTED = "started"
-    HANGS = "hangs"  # written before it is cancelled because its heartbeat stopped
+    # written before it is cancelled because its heartbeat stopped
+    HANGS = "hangs"
     ENDED = "ended"
-    REOPENED = "reopened"  # the failed trial is tried again, and earlier failures no longer count
+    # the failed trial is tried again, and earlier failures no longer count
+    REOPENED = "reopened"
 
 
 @dataclass(frozen=True)
 class AttemptEvent:
-    """One line of attempts.jsonl; only the controller writes them. Fields that an event does not have are None.
+    """One line of attempts.jsonl; only the controller writes them. Fields that an event does not
+    have are None.
 
-    ``time``: clock time in seconds. ``logs``: bytes of each log before the attempt. ``code``: exit code, negative for a
-    signal. ``unseen``: no controller was running at its end. ``seconds``: how long the attempt was observed. ``needs_gib``: GPU
-    memory that others held when it needed it.
+    ``time``: clock time in seconds. ``logs``: bytes of each log before the attempt. ``code``: exit
+    code, negative for a
+    signal. ``unseen``: no controller was running at its end. ``seconds``: how long the attempt was
+    observed. ``needs_gib``: GPU memory that others held when it needed it.
     """
 
     attempt: int
@@ -88,7 +100,11 @@ class AttemptEvent:
     @classmethod
     def parse(cls, line: Mapping[str, Any]) -> Self:
         """Return the event of a line that has an integer ``attempt``."""
-        values: dict[str, Any] = {"event": "", **read_fields(cls, line), "code": whole_or_none(line.get("code"))}
+        values: dict[str, Any] = {
+            "event": "",
+            **read_fields(cls, line),
+            "code": whole_or_none(line.get("code")),
+        }
         values |= {"packages": line["packages"]} if isinstance(line.get("packages"), dict) else {}
         if isinstance(logs := line.get("logs"), dict):
             values["logs"] = {k: v for k, v in logs.items() if isinstance(v, int)}
@@ -96,7 +112,9 @@ class AttemptEvent:
 
     def append(self, trial: Path) -> None:
         """Append the event to a trial's attempts.jsonl."""
-        append_line(trial / paths.ATTEMPTS, {name: v for name, v in vars(self).items() if v is not None})
+        append_line(
+            trial / paths.ATTEMPTS, {name: v for name, v in vars(self).items() if v is not None}
+        )
 
 
 def read_attempts(trial: Path) -> list[AttemptEvent]:
@@ -106,7 +124,9 @@ def read_attempts(trial: Path) -> list[AttemptEvent]:
 
 @dataclass(frozen=True)
 class OpenAttempt:
-    """An attempt without a noted end. Without a ``job_id``, its controller died while submitting it."""
+    """An attempt without a noted end. Without a ``job_id``, its controller died while submitting
+    it.
+    """
 
     number: int
     job_id: str | None
@@ -124,7 +144,9 @@ class Action(StrEnum):
 
 @dataclass(frozen=True)
 class ControlRequest:
-    """control.json: a controller's request. ``guard`` names the guard that decided; ``until_step`` is its first step."""
+    """control.json: a controller's request. ``guard`` names the guard that decided; ``until_step``
+    is its first step.
+    """
 
     action: str = Action.RUN
     reason: str = ""
@@ -138,8 +160,13 @@ class ControlRequest:
 
     def write(self, trial: Path) -> None:
         """Replace control.json in a trial's folder."""
-        texts = {name: text for name, text in (("reason", self.reason), ("guard", self.guard)) if text}
-        write_json(trial / paths.CONTROL, {"action": str(self.action), "until_step": self.until_step, **texts})
+        texts = {
+            name: text for name, text in (("reason", self.reason), ("guard", self.guard)) if text
+        }
+        write_json(
+            trial / paths.CONTROL,
+            {"action": str(self.action), "until_step": self.until_step, **texts},
+        )
 
     @property
     def ends_trial(self) -> bool:
@@ -147,7 +174,9 @@ class ControlRequest:
         return self.action in (Action.PAUSE, Action.PRUNE)
 
     def stops_at(self, step: int) -> bool:
-        """Return whether to end at this step: every action but `run` from ``until_step`` on, `run` only up to it."""
+        """Return whether to end at this step: every action but `run` from ``until_step`` on, `run`
+        only up to it.
+        """
         if self.action == Action.RUN:
             return self.until_step is not None and step >= self.until_step
         return self.until_step is None or step >= self.until_step
@@ -155,7 +184,9 @@ class ControlRequest:
 
 @dataclass(frozen=True)
 class Heartbeat:
-    """heartbeat: progress of an attempt in optimizer steps; the counter moves while it lives. None: not known yet."""
+    """heartbeat: progress of an attempt in optimizer steps; the counter moves while it lives. None:
+    not known yet.
+    """
 
     step: int | None = None
     total: int | None = None
@@ -168,15 +199,18 @@ class Heartbeat:
         return cls(**read_fields(cls, read_json(trial / paths.HEARTBEAT) or {}))
 
 
-PLACE = ("attempt", "step", "completions", "kind", "time")  # fields of a line that are no metrics
+# fields of a line that are no metrics
+PLACE = ("attempt", "step", "completions", "kind", "time")
 
 
 @dataclass(frozen=True)
 class MetricRow:
     """One line of metrics.jsonl; ``line`` holds all of it, metrics under the trainer's names."""
 
-    kind: str  # train or eval
-    step: int  # optimizer steps
+    # train or eval
+    kind: str
+    # optimizer steps
+    step: int
     line: Mapping[str, Any]
 
     @classmethod
@@ -202,12 +236,14 @@ def read_metrics(trial: Path) -> Iterator[MetricRow]:
     return map(MetricRow.parse, read_lines(trial / paths.METRICS, step=int))
 
 
-COPY = "trial"  # the key of provenance.json that holds a trial's record once more
+# the key of provenance.json that holds a trial's record once more
+COPY = "trial"
 
 
 @dataclass(frozen=True)
 class TrialRecord:
-    """trial.json: the trial's number, point and attributes as the study holds them; and a hash of its ``config.yaml``.
+    """trial.json: the trial's number, point and attributes as the study holds them; and a hash of
+    its ``config.yaml``.
 
     provenance.json holds it once more, because the study is built from it alone.
     """
@@ -233,7 +269,12 @@ class TrialRecord:
             point, attributes = dict(content["point"]), dict(content["attributes"])
         except (ValueError, KeyError, TypeError):
             return None
-        return cls(point, attributes, str(content.get("config_sha256", "")), whole_or_none(content.get("number")))
+        return cls(
+            point,
+            attributes,
+            str(content.get("config_sha256", "")),
+            whole_or_none(content.get("number")),
+        )
 
     def write(self, trial: Path) -> None:
         """Replace trial.json in a trial's folder."""
@@ -242,7 +283,9 @@ class TrialRecord:
 
 @dataclass(frozen=True)
 class OomFix:
-    """healed.json: batch sizes for attempts after one that ran out of GPU memory. The trial's identity stays."""
+    """healed.json: batch sizes for attempts after one that ran out of GPU memory. The trial's
+    identity stays.
+    """
 
     batch: Mapping[str, int]
     why: str
@@ -259,23 +302,32 @@ class OomFix:
 
     def write(self, trial: Path) -> None:
         """Replace healed.json in a trial's folder."""
-        write_json(trial / paths.OOM_FIX, {"batch": dict(self.batch), "why": self.why, "attempt": self.attempt})
+        write_json(
+            trial / paths.OOM_FIX,
+            {"batch": dict(self.batch), "why": self.why, "attempt": self.attempt},
+        )
 
 
 def apply_oom_fix(trial: Path, experiment: "Experiment") -> "Experiment":
     """Return the experiment with the trial's out-of-memory fix applied."""
     fix = OomFix.read(trial)
-    return experiment if fix is None else replace(experiment, batch=replace(experiment.batch, **fix.batch))
+    return (
+        experiment
+        if fix is None
+        else replace(experiment, batch=replace(experiment.batch, **fix.batch))
+    )
 
 
 @dataclass(frozen=True)
 class SweepProgress:
     """outlook.json: progress that only the controller knows; None for unknown.
 
-    ``target``: trials in all. ``at_once``: parallel trials. ``points`` and ``valid`` count combinations of the finite
-    parameters. ``budget_hours``: GPU hours that may be
-    spent. ``seeds`` and ``leaders`` are those of the last command. ``waiting``: why queued trials wait, by number.
-    ``notice``: why nothing is started. ``rests``: the effort is spent, and paused trials stay as they are. ``share``: of what
+    ``target``: trials in all. ``at_once``: parallel trials. ``points`` and ``valid`` count
+    combinations of the finite
+    parameters. ``budget_hours``: GPU hours that may be spent. ``seeds`` and ``leaders`` are those
+    of the last command. ``waiting``: why queued trials wait, by number.
+    ``notice``: why nothing is started. ``rests``: the effort is spent, and paused trials stay as
+    they are. ``share``: of what
     finishing every trial costs, the part that may be spent.
     """
 
@@ -296,9 +348,13 @@ class SweepProgress:
     def read(cls, sweep: Path) -> Self:
         """Read what was written last; an empty record if the file is missing or damaged."""
         content = read_json(sweep / paths.PROGRESS) or {}
-        waiting = {str(number): str(why) for number, why in as_mapping(content.get("waiting")).items()}
+        waiting = {
+            str(number): str(why) for number, why in as_mapping(content.get("waiting")).items()
+        }
         known = read_fields(cls, content)
-        counts = {name: value for name, value in known.items() if not isinstance(value, int) or value >= 0}
+        counts = {
+            name: value for name, value in known.items() if not isinstance(value, int) or value >= 0
+        }
         return cls(**counts, waiting=waiting)
 
     def write(self, sweep: Path) -> None:
@@ -330,4 +386,7 @@ class CallbackState:
 
     def write(self, trial: Path) -> None:
         """Replace callback.json in a trial's folder."""
-        write_json(trial / paths.CALLBACK, {name: value for name, value in vars(self).items() if value is not None})
+        write_json(
+            trial / paths.CALLBACK,
+            {name: value for name, value in vars(self).items() if value is not None},
+        )

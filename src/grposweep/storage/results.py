@@ -28,7 +28,9 @@ from grposweep.storage.records import read_fields
 
 
 class Failure(StrEnum):
-    """The class of a failure: the root cause of a failed attempt, as in result.json and, by its ``label``, in reports."""
+    """The class of a failure: the root cause of a failed attempt, as in result.json and, by its
+    ``label``, in reports.
+    """
 
     label: str
 
@@ -51,7 +53,8 @@ class Failure(StrEnum):
     COLLAPSE = "collapse", "the policy collapsed"
     KILLED = "killed", "killed by a signal"
     DISK_FULL = "disk_full", "the disk is full"
-    CRASH = "crash", "crashed"  # any other failure
+    # any other failure
+    CRASH = "crash", "crashed"
 
 
 def failure_label(name: str) -> str:
@@ -60,9 +63,13 @@ def failure_label(name: str) -> str:
 
 
 def same_words(failure: str, message: str) -> str:
-    """Return a failure's message without numbers, addresses, paths and values, so that equal failures compare equal."""
+    """Return a failure's message without numbers, addresses, paths and values, so that equal
+    failures compare equal.
+    """
     text = re.sub(
-        r"(?<==)[\w.+-]+|0x[0-9a-fA-F]+|(?:/[\w.@+-]+)+|\d[\d.,:e+-]*", "#", message.splitlines()[0] if message else ""
+        r"(?<==)[\w.+-]+|0x[0-9a-fA-F]+|(?:/[\w.@+-]+)+|\d[\d.,:e+-]*",
+        "#",
+        message.splitlines()[0] if message else "",
     )
     return f"{failure}: {' '.join(text.split())[:200]}"
 
@@ -71,17 +78,22 @@ class TrialStatus(StrEnum):
     """The state in which the last attempt left a trial."""
 
     FINISHED = "finished"
-    PRUNED = "pruned"  # stopped early, finally
+    # stopped early, finally
+    PRUNED = "pruned"
     FAILED = "failed"
-    RETRIED = "retried"  # failed, with another attempt to follow
-    STOPPED = "stopped"  # stopped on request; continues with its sweep
+    # failed, with another attempt to follow
+    RETRIED = "retried"
+    # stopped on request; continues with its sweep
+    STOPPED = "stopped"
 
 
 @dataclass(frozen=True)
 class FailureReport:
-    """Why an attempt failed. ``name`` is the failure class; empty until a controller has classified it.
+    """Why an attempt failed. ``name`` is the failure class; empty until a controller has classified
+    it.
 
-    ``step`` is what the controller does next (retry, heal, fail, ...); ``again``: the launcher took the attempt away;
+    ``step`` is what the controller does next (retry, heal, fail, ...); ``again``: the launcher took
+    the attempt away;
     ``nodes``: where it ran; ``needs_gib``: GPU memory that others held when the attempt needed it.
     """
 
@@ -121,13 +133,15 @@ NO_NUMBER = FailureReport("no_number", "it finished without a number as its obje
 
 @dataclass(frozen=True)
 class TrialResult:
-    """result.json: how the last attempt of a trial ended. An empty record stands for a missing file.
+    """result.json: how the last attempt of a trial ended. An empty record stands for a missing
+    file.
 
-    ``step`` and ``total_steps`` are optimizer steps; ``seconds`` and ``gpu_seconds`` count all runs of the trial;
-    ``model`` and ``checkpoint`` are paths in the trial's folder; ``guard`` names the guard that stopped the trial.
-    Under ``search.at=best``, ``best_step`` is the optimizer step of the evaluation that the objective comes from, and
-    ``optimism`` what was subtracted from it because it is a maximum (None: the noise is not known). ``evaluated`` are the
-    optimizer steps of the evaluations whose mean is the objective, if that is known by prompt.
+    ``step`` and ``total_steps`` are optimizer steps; ``seconds`` and ``gpu_seconds`` count all runs
+    of the trial; ``model`` and ``checkpoint`` are paths in the trial's folder; ``guard`` names the
+    guard that stopped the trial. Under ``search.at=best``, ``best_step`` is the optimizer step of
+    the evaluation that the objective comes from, and ``optimism`` what was subtracted from it
+    because it is a maximum (None: the noise is not known). ``evaluated`` are the optimizer steps of
+    the evaluations whose mean is the objective, if that is known by prompt.
     """
 
     status: TrialStatus | None = None
@@ -160,14 +174,20 @@ class TrialResult:
         """Return the result of a JSON object; values of the wrong type are left out."""
         status, listed = (content.get(name) for name in ("status", "evaluated"))
         return cls(
-            status=TrialStatus(status) if isinstance(status, str) and status in set(TrialStatus) else None,
+            status=TrialStatus(status)
+            if isinstance(status, str) and status in set(TrialStatus)
+            else None,
             failure=FailureReport.parse(content.get("failure")),
-            evaluated=tuple(step for step in map(count_or_none, listed) if step) if isinstance(listed, list) else (),
+            evaluated=tuple(step for step in map(count_or_none, listed) if step)
+            if isinstance(listed, list)
+            else (),
             **read_fields(cls, content),
         )
 
     def write(self, trial: Path) -> None:
-        """Replace result.json in a trial's folder: for each status the keys that the format names."""
+        """Replace result.json in a trial's folder: for each status the keys that the format
+        names.
+        """
         content = asdict(self)
         content["failure"] = None if self.failure is None else self.failure.as_dict()
         if self.status is not TrialStatus.PRUNED:
@@ -175,25 +195,36 @@ class TrialResult:
         if self.best_step is None:
             del content["best_step"], content["optimism"]
         if self.status in (TrialStatus.FAILED, TrialStatus.RETRIED):
-            content = {name: content[name] for name in ("attempt", "status", "objective", "step", "failure")}
+            content = {
+                name: content[name]
+                for name in ("attempt", "status", "objective", "step", "failure")
+            }
         write_json(trial / paths.RESULT, content)
 
     @property
     def value(self) -> float | None:
-        """Return the study's value of the trial: the objective if it finished and is finite, otherwise None."""
+        """Return the study's value of the trial: the objective if it finished and is finite,
+        otherwise None.
+        """
         return finite_or_none(self.objective) if self.status is TrialStatus.FINISHED else None
 
     @property
     def judged(self) -> Self:
-        """Return the result as a sweep counts it: a trial that finished without a number has failed."""
+        """Return the result as a sweep counts it: a trial that finished without a number has
+        failed.
+        """
         if self.status is not TrialStatus.FINISHED or self.value is not None:
             return self
         return replace(self, status=TrialStatus.FAILED, failure=NO_NUMBER)
 
     @property
     def awaits_classification(self) -> bool:
-        """Return whether the last attempt failed while no controller was running, so the failure has no class yet."""
-        return self.status is TrialStatus.FAILED and (self.failure is None or self.failure.name is None)
+        """Return whether the last attempt failed while no controller was running, so the failure
+        has no class yet.
+        """
+        return self.status is TrialStatus.FAILED and (
+            self.failure is None or self.failure.name is None
+        )
 
     @property
     def is_final(self) -> bool:
@@ -216,7 +247,9 @@ class TrialResult:
 
 @dataclass(frozen=True)
 class TrialOutcome:
-    """A trial's values for the study: its value (None: failed), the metric by optimizer step, and whether it was pruned."""
+    """A trial's values for the study: its value (None: failed), the metric by optimizer step, and
+    whether it was pruned.
+    """
 
     value: float | None
     evaluations: Mapping[int, float]
@@ -225,19 +258,23 @@ class TrialOutcome:
 
 @dataclass(frozen=True)
 class RunRecord:
-    """A pair of lines in runs.jsonl. Clock times in seconds; without an ``end`` the run continues or died.
+    """A pair of lines in runs.jsonl. Clock times in seconds; without an ``end`` the run continues
+    or died.
 
     ``restarts`` counts restarts of the job before this run.
     """
 
     attempt: int
-    devices: float  # a fraction if several trials share one
+    # a fraction if several trials share one
+    devices: float
     restarts: int
     start: float
     end: float | None = None
 
 
-def start_run(folder: Path, attempt: int, devices: float, restarts: int = 0, gpu: bool | None = None) -> None:
+def start_run(
+    folder: Path, attempt: int, devices: float, restarts: int = 0, gpu: bool | None = None
+) -> None:
     """Note that a run begins now, and whether it has a GPU if that is known.
 
     An earlier run without an end is closed at its last sign of life.
@@ -245,16 +282,25 @@ def start_run(folder: Path, attempt: int, devices: float, restarts: int = 0, gpu
     before = read_runs(folder)
     if before and before[-1].end is None:
         append_line(
-            folder / paths.RUNS, {"event": "end", "attempt": before[-1].attempt, "time": _last_sign(folder, before[-1])}
+            folder / paths.RUNS,
+            {"event": "end", "attempt": before[-1].attempt, "time": _last_sign(folder, before[-1])},
         )
-    line = {"event": "start", "attempt": attempt, "time": time.time(), "devices": devices, "restarts": restarts}
+    line = {
+        "event": "start",
+        "attempt": attempt,
+        "time": time.time(),
+        "devices": devices,
+        "restarts": restarts,
+    }
     append_line(folder / paths.RUNS, line | ({} if gpu is None else {"gpu": gpu}))
 
 
 def end_run(folder: Path, attempt: int, seconds: float | None = None) -> None:
     """Note that a run ends now, and its seconds by a monotonic clock, if known."""
     length = {} if seconds is None else {"seconds": round(seconds, 3)}
-    append_line(folder / paths.RUNS, {"event": "end", "attempt": attempt, "time": time.time(), **length})
+    append_line(
+        folder / paths.RUNS, {"event": "end", "attempt": attempt, "time": time.time(), **length}
+    )
 
 
 def read_runs(folder: Path) -> list[RunRecord]:
@@ -266,18 +312,26 @@ def read_runs(folder: Path) -> list[RunRecord]:
             runs.append(RunRecord(line["attempt"], devices or 0, restarts or 0, line["time"]))
         elif runs and runs[-1].end is None:
             seconds = as_number(line.get("seconds"))
-            runs[-1] = replace(runs[-1], end=line["time"] if seconds is None else runs[-1].start + seconds)
+            runs[-1] = replace(
+                runs[-1], end=line["time"] if seconds is None else runs[-1].start + seconds
+            )
     return runs
 
 
-def run_cost(folder: Path, is_running: bool = False, most: float = math.inf, least: float = 0.0) -> tuple[float, float]:
+def run_cost(
+    folder: Path, is_running: bool = False, most: float = math.inf, least: float = 0.0
+) -> tuple[float, float]:
     """Return the seconds that a trial ran in all its runs, and the device seconds.
 
-    ``least`` and ``most`` bound the seconds of a run under way. They come from a monotonic clock, because the time
-    of day can be changed.
+    ``least`` and ``most`` bound the seconds of a run under way. They come from a monotonic clock,
+    because the time of day can be changed.
     """
-    lengths = [(run.devices, _length(folder, run, is_running, most, least)) for run in read_runs(folder)]
-    return sum(length for _, length in lengths), sum(devices * length for devices, length in lengths)
+    lengths = [
+        (run.devices, _length(folder, run, is_running, most, least)) for run in read_runs(folder)
+    ]
+    return sum(length for _, length in lengths), sum(
+        devices * length for devices, length in lengths
+    )
 
 
 def _length(folder: Path, run: RunRecord, is_running: bool, most: float, least: float) -> float:
@@ -286,7 +340,8 @@ def _length(folder: Path, run: RunRecord, is_running: bool, most: float, least: 
     if is_running:
         return min(max(time.time() - run.start, least), most)
     ends = read_lines(folder / paths.ATTEMPTS, attempt=int, seconds=int | float)
-    watched = (line["seconds"] for line in ends if line["attempt"] == run.attempt)  # for which a controller did
+    # for which a controller did
+    watched = (line["seconds"] for line in ends if line["attempt"] == run.attempt)
     return min(max(_last_sign(folder, run) - run.start, 0.0), max(watched, default=math.inf))
 
 

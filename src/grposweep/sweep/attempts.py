@@ -1,4 +1,6 @@
-"""Trial folders and their attempts: write, announce on disk, submit, watch, and find again after a controller's death."""
+"""Trial folders and their attempts: write, announce on disk, submit, watch, and find again after a
+controller's death.
+"""
 
 import json
 import shlex
@@ -24,7 +26,14 @@ from grposweep.search.validity import ValidationResult
 from grposweep.storage import paths
 from grposweep.storage.folders import SweepFolder, TrialFolder
 from grposweep.storage.provenance import configuration_of
-from grposweep.storage.records import COPY, AttemptEventKind, ControlRequest, OpenAttempt, TrialRecord, read_metrics
+from grposweep.storage.records import (
+    COPY,
+    AttemptEventKind,
+    ControlRequest,
+    OpenAttempt,
+    TrialRecord,
+    read_metrics,
+)
 from grposweep.sweep.failures import log_sizes
 from grposweep.sweep.oom import find_needs
 from grposweep.trial_plan import plan_content
@@ -39,9 +48,11 @@ def write_trial(
     provenance: dict[str, Any],
     attributes: Mapping[str, Any] | None = None,
 ) -> TrialFolder:
-    """Write a trial's folder; ``config.yaml`` last, so that a folder which has one is complete. Idempotent.
+    """Write a trial's folder; ``config.yaml`` last, so that a folder which has one is complete.
+    Idempotent.
 
-    ``attributes`` are the trial's in the study, which can be rebuilt from trial.json (sweep/resume.py).
+    ``attributes`` are the trial's in the study, which can be rebuilt from trial.json
+    (sweep/resume.py).
     """
     identity = experiment_id(verdict.experiment, verdict.setting)
     folder = sweep.trial(number, identity)
@@ -61,18 +72,38 @@ def write_trial(
     # What names or controls the sweep is left out, and a study's own values stay.
     steering = ("search", "name=", "hydra", "force=", "verbose=")
     kept = [override for override in overrides if not override.lstrip("+").startswith(steering)]
-    kept += ["hydra.mode=RUN", "name=null"] if any(override.startswith("sweeps=") for override in kept) else []
-    command = [sys.executable, *run_command(), *configuration_of(provenance), *kept, *point_overrides]
-    text = f"#!/bin/sh\n# Repeats this trial as a single run.\ncd {shlex.quote(str(Path.cwd()))} &&\n{shlex.join(command)}\n"
+    kept += (
+        ["hydra.mode=RUN", "name=null"]
+        if any(override.startswith("sweeps=") for override in kept)
+        else []
+    )
+    command = [
+        sys.executable,
+        *run_command(),
+        *configuration_of(provenance),
+        *kept,
+        *point_overrides,
+    ]
+    text = (
+        "#!/bin/sh\n# Repeats this trial as a single run.\ncd "
+        f"{shlex.quote(str(Path.cwd()))} &&\n{shlex.join(command)}\n"
+    )
     write_text(folder.path / paths.COMMAND, redact(text))
     if is_external(verdict.experiment.trainer.kind):
         named = {override_name(override) for override in (*overrides, *values)}
-        write_program(folder.path, verdict.experiment, verdict.setting, named, verdict.validator.points.base.trainer)
+        write_program(
+            folder.path,
+            verdict.experiment,
+            verdict.setting,
+            named,
+            verdict.validator.points.base.trainer,
+        )
     write_text(folder.path / paths.CONFIG, config)
     return folder
 
 
-LONGEST_GAP_SECONDS = 60.0  # between two looks at a heartbeat, counted as silence
+# between two looks at a heartbeat, counted as silence
+LONGEST_GAP_SECONDS = 60.0
 
 
 @dataclass
@@ -81,11 +112,14 @@ class HeartbeatMonitor:
 
     heartbeat: Path
     seen: tuple[int, int] | None = None
-    still_seconds: float = 0.0  # for how long it was watched and did not move
+    # for how long it was watched and did not move
+    still_seconds: float = 0.0
     looked: float = field(default_factory=time.monotonic)
 
     def look(self, waits: bool) -> bool:
-        """Read the heartbeat once, and return whether it moved. A waiting attempt does not move it."""
+        """Read the heartbeat once, and return whether it moved. A waiting attempt does not move
+        it.
+        """
         try:
             stat = self.heartbeat.stat()
             now: tuple[int, int] | None = (stat.st_mtime_ns, stat.st_ino)
@@ -93,9 +127,11 @@ class HeartbeatMonitor:
             now = None
         before, self.looked = self.looked, time.monotonic()
         moved = now != self.seen or waits
-        # A controller that was suspended, or waited for a stalled file system, did not see what happened meanwhile; the
-        # attempt may have waited with it.
-        self.still_seconds = 0.0 if moved else self.still_seconds + min(self.looked - before, LONGEST_GAP_SECONDS)
+        # A controller that was suspended, or waited for a stalled file system, did not see what
+        # happened meanwhile; the attempt may have waited with it.
+        self.still_seconds = (
+            0.0 if moved else self.still_seconds + min(self.looked - before, LONGEST_GAP_SECONDS)
+        )
         self.seen = now
         return moved
 
@@ -108,14 +144,19 @@ class RunningAttempt:
     point: Point
     attempt: int
     job_id: str
-    since: float  # when it began, by time.monotonic(): the time of day may be set meanwhile
+    # when it began, by time.monotonic(): the time of day may be set meanwhile
+    since: float
     heartbeat: HeartbeatMonitor
     stall_seconds: float | None
-    seed: int | None = None  # a replicate's
+    # a replicate's
+    seed: int | None = None
     killed: bool = False
-    hangs: bool = False  # its heartbeat has stopped,
-    cancelled: bool = False  # and this controller has had it ended
-    request: ControlRequest = field(default_factory=ControlRequest)  # in its control.json
+    # its heartbeat has stopped,
+    hangs: bool = False
+    # and this controller has had it ended
+    cancelled: bool = False
+    # in its control.json
+    request: ControlRequest = field(default_factory=ControlRequest)
     end: End | None = None
 
 
@@ -131,18 +172,23 @@ class Attempts:
         begun = folder.open_attempt()
         (folder.path / paths.CONTROL).unlink(missing_ok=True)
         if begun is not None and begun.job_id is None:
-            number = begun.number  # announced, and never submitted
+            # announced, and never submitted
+            number = begun.number
         else:
             number = folder.next_attempt()
             packages, logs = self.provenance.get("packages"), log_sizes(folder.path)
             self._note(folder, number, AttemptEventKind.INTENT, packages=packages, logs=logs)
         needs, was_crowded_out = find_needs(folder, verdict)
-        job = replace(_job(folder, number, verdict), needs_gib=needs, was_crowded_out=was_crowded_out)
+        job = replace(
+            _job(folder, number, verdict), needs_gib=needs, was_crowded_out=was_crowded_out
+        )
         job_id = self._launch(job, folder.nodes_to_avoid())
         self._note(folder, number, AttemptEventKind.STARTED, job_id=job_id)
         return running_attempt(folder, verdict, OpenAttempt(number, job_id, time.time()))
 
-    def find(self, folder: TrialFolder, verdict: ValidationResult, begun: OpenAttempt) -> RunningAttempt | None:
+    def find(
+        self, folder: TrialFolder, verdict: ValidationResult, begun: OpenAttempt
+    ) -> RunningAttempt | None:
         """Return the attempt if it has outlived its controller, or None."""
         if begun.job_id is not None and not self.launcher.is_dry:
             refuse_other_launcher(self.launcher, folder.path, begun.number, begun.job_id)
@@ -153,8 +199,11 @@ class Attempts:
             self._note(folder, begun.number, AttemptEventKind.STARTED, job_id=job_id)
         return running_attempt(folder, verdict, replace(begun, job_id=job_id))
 
-    def _note(self, folder: TrialFolder, number: int, event: AttemptEventKind, **content: Any) -> None:
-        if not self.launcher.is_dry:  # a dry run submits nothing
+    def _note(
+        self, folder: TrialFolder, number: int, event: AttemptEventKind, **content: Any
+    ) -> None:
+        # a dry run submits nothing
+        if not self.launcher.is_dry:
             folder.note_attempt(number, event, time=time.time(), **content)
 
     def _launch(self, job: Job, avoided: str) -> str:
@@ -162,13 +211,18 @@ class Attempts:
         if avoided:
             exclude = ",".join(part for part in (job.cluster.exclude, avoided) if part)
             try:
-                return self.launcher.submit(replace(job, cluster=replace(job.cluster, exclude=exclude)))
+                return self.launcher.submit(
+                    replace(job, cluster=replace(job.cluster, exclude=exclude))
+                )
             except UserError:
-                pass  # these are all the nodes it can have
+                # these are all the nodes it can have
+                pass
         return self.launcher.submit(job)
 
 
-def running_attempt(folder: TrialFolder, verdict: ValidationResult, begun: OpenAttempt) -> RunningAttempt:
+def running_attempt(
+    folder: TrialFolder, verdict: ValidationResult, begun: OpenAttempt
+) -> RunningAttempt:
     """Return an attempt under way, with the state in its folder."""
     minutes = verdict.experiment.cluster.stall_min
     return RunningAttempt(
@@ -186,16 +240,23 @@ def running_attempt(folder: TrialFolder, verdict: ValidationResult, begun: OpenA
 
 
 def rollout_seconds(folder: TrialFolder, steps: int) -> float | None:
-    """Return the seconds of the slowest of a trial's ``steps``-step rollouts with its optimizer steps.
+    """Return the seconds of the slowest of a trial's ``steps``-step rollouts with its optimizer
+    steps.
 
     None before the second one has ended: the first one loads and compiles.
     """
-    times = [row.number("time/step") or 0.0 for row in read_metrics(folder.path) if row.kind == "train"]
-    rollouts = [sum(times[start : start + steps]) for start in range(steps, len(times) - steps + 1, steps)]
+    times = [
+        row.number("time/step") or 0.0 for row in read_metrics(folder.path) if row.kind == "train"
+    ]
+    rollouts = [
+        sum(times[start : start + steps]) for start in range(steps, len(times) - steps + 1, steps)
+    ]
     return max(rollouts, default=None)
 
 
 def _job(folder: TrialFolder, number: int, verdict: ValidationResult) -> Job:
     experiment = verdict.experiment
     starts_ranks = is_external(experiment.trainer.kind)
-    return Job(folder.path, number, experiment.cluster, experiment.generation, starts_ranks=starts_ranks)
+    return Job(
+        folder.path, number, experiment.cluster, experiment.generation, starts_ranks=starts_ranks
+    )

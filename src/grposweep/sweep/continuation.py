@@ -1,11 +1,14 @@
-"""``grposweep continue``: train a trial on from one of its checkpoints, longer or with one parameter changed at a time.
+"""``grposweep continue``: train a trial on from one of its checkpoints, longer or with one
+parameter changed at a time.
 
-With another ``schedule.*`` alone, the trial trains to the end of a longer schedule, as a sweep of one trial. With a constant
-learning rate this is the training that the longer schedule would have been. Other rates depend on the length.
+With another ``schedule.*`` alone, the trial trains to the end of a longer schedule, as a sweep of
+one trial. With a constant learning rate this is the training that the longer schedule would have
+been. Other rates depend on the length.
 
-With other keys it branches: a sweep of one factor at a time, with a control that changes nothing, and one child a value. All of a
-seed have the same prompts in the same order and the same random numbers, so their differences are paired by seed
-(`search.replication`). The control on the parent's own seed repeats the parent, on a CPU bit for bit.
+With other keys it branches: a sweep of one factor at a time, with a control that changes nothing,
+and one child a value. All of a seed have the same prompts in the same order and the same random
+numbers, so their differences are paired by seed (`search.replication`). The control on the parent's
+own seed repeats the parent, on a CPU bit for bit.
 """
 
 import math
@@ -49,11 +52,24 @@ from grposweep.sweep.rerun import (
 from grposweep.sweep.run import run_sweep
 from grposweep.sweep.validate import validate_sweep
 
-LENGTHS = ("max_steps", "budget_completions", "epochs")  # keys of the schedule, of which one is set
-CONSTANT = ("constant", "constant_with_warmup")  # learning rates that do not depend on the length
-SEEDS = 3  # of each child of a branch: the fewest whose interval says something
+# keys of the schedule, of which one is set
+LENGTHS = ("max_steps", "budget_completions", "epochs")
+# learning rates that do not depend on the length
+CONSTANT = ("constant", "constant_with_warmup")
+# of each child of a branch: the fewest whose interval says something
+SEEDS = 3
 # Options of the sweep, which change no training.
-OPTIONS = ("search", "cluster", "tracker", "rules", "name", "outputs", "force", "verbose", "trainer.keep")
+OPTIONS = (
+    "search",
+    "cluster",
+    "tracker",
+    "rules",
+    "name",
+    "outputs",
+    "force",
+    "verbose",
+    "trainer.keep",
+)
 MAY = ""
 # What may change in a branch, by key or its beginning (the longest counts): MAY, or why not.
 IN_A_BRANCH = {
@@ -71,7 +87,10 @@ IN_A_BRANCH = {
     "generation.top_": MAY,
     "generation.min_p": MAY,
     "generation.repetition_penalty": MAY,
-    "seed": "all children of a seed share data order and random numbers, and search.seeds=N repeats them on N seeds",
+    "seed": (
+        "all children of a seed share data order and random numbers, and search.seeds=N "
+        "repeats them on N seeds"
+    ),
     "model": "the checkpoint holds the weights of this model",
     "task": "other prompts or rewards are another task, whose results cannot be compared",
     "batch": "it decides the prompts of each step, so the data order would change",
@@ -89,10 +108,13 @@ class Parent:
     """The trial that is continued, and one of its checkpoints."""
 
     trial: TrialFolder
-    experiment: Experiment  # as its last attempt ran it
-    recorded: Mapping[str, Any]  # its provenance
+    # as its last attempt ran it
+    experiment: Experiment
+    # its provenance
+    recorded: Mapping[str, Any]
     checkpoint: Checkpoint
-    logs: Path  # the folder of what it had logged until then
+    # the folder of what it had logged until then
+    logs: Path
 
     @property
     def step(self) -> int:
@@ -106,14 +128,19 @@ class Parent:
 
     def steps_of(self, experiment: Experiment) -> int | None:
         """Return the optimizer steps of an experiment of the same sweep."""
-        return total_steps(read_setting(experiment, self.trial.sweep.prepared().get(prepared_key(experiment))))
+        return total_steps(
+            read_setting(experiment, self.trial.sweep.prepared().get(prepared_key(experiment)))
+        )
 
 
-def continue_trial(trial: TrialFolder, overrides: Sequence[str], step: int | None = None, yes: bool = False) -> int:
-    """Train a trial on from its checkpoint at an optimizer step, the last one by default; return the exit code.
+def continue_trial(
+    trial: TrialFolder, overrides: Sequence[str], step: int | None = None, yes: bool = False
+) -> int:
+    """Train a trial on from its checkpoint at an optimizer step, the last one by default; return
+    the exit code.
 
-    ``yes`` answers the question whether a training that differs from the longer schedule's is wanted.
-    Raises UserError before anything starts.
+    ``yes`` answers the question whether a training that differs from the longer schedule's is
+    wanted. Raises UserError before anything starts.
     """
     recorded = recorded_by(trial)
     go_to(recorded.get("working_directory"))
@@ -125,7 +152,8 @@ def continue_trial(trial: TrialFolder, overrides: Sequence[str], step: int | Non
     states = kept_states(trial, experiment)
     if branches and step is None:
         raise UserError(
-            f"{changed[0]}: with another value than its own, trial {trial.number} branches from a checkpoint, and none is named. "
+            f"{changed[0]}: with another value than its own, trial {trial.number} branches from "
+            "a checkpoint, and none is named. "
             f"Set --from {max(states, default='STEP')}{_listed(states)}."
         )
     if not branches:
@@ -133,7 +161,11 @@ def continue_trial(trial: TrialFolder, overrides: Sequence[str], step: int | Non
     checkpoint, logs = _choose(trial, experiment, states, step, branches)
     parent = Parent(trial, experiment, recorded, checkpoint, logs)
     state = ForkState(
-        str(trial.sweep.path), trial.path.name, parent.step, experiment.seed, checkpoint_hash(checkpoint.path)
+        str(trial.sweep.path),
+        trial.path.name,
+        parent.step,
+        experiment.seed,
+        checkpoint_hash(checkpoint.path),
     )
     with open_session(own_conf(recorded)) as session:
         if branches:
@@ -146,13 +178,15 @@ def _is_option(name: str) -> bool:
 
 
 def kept_states(trial: TrialFolder, experiment: Experiment) -> dict[int, tuple[Checkpoint, Path]]:
-    """Return a trial's checkpoints and those that its continuations have copied, by step, each with the folder of its logs.
+    """Return a trial's checkpoints and those that its continuations have copied, by step, each with
+    the folder of its logs.
 
     Raises UserError for a trial of another program, and if there is none.
     """
     if is_external(experiment.trainer.kind):
         raise UserError(
-            f"trial {trial.number} was trained by trainer={experiment.trainer.kind}, whose checkpoints another program reads. "
+            f"trial {trial.number} was trained by trainer={experiment.trainer.kind}, whose "
+            "checkpoints another program reads. "
             "Only trials of trainer=trl can continue as another sweep."
         )
     kept = complete_checkpoints(trial.path / paths.CHECKPOINTS, experiment.cluster.processes)
@@ -171,22 +205,28 @@ def _choose(
     step: int | None,
     branches: bool,
 ) -> tuple[Checkpoint, Path]:
-    """Return the checkpoint at a step, or the last one, and the folder of its logs. Raises UserError if there is none."""
+    """Return the checkpoint at a step, or the last one, and the folder of its logs. Raises
+    UserError if there is none.
+    """
     total = trial.result.total_steps or max(states, default=0) + 1
     steps = sorted(at for at in states if not branches or at < total)
     if not steps:
         kept = "all" if branches else "last"
         raise UserError(
-            f"trial {trial.number} has no checkpoint{' with steps left to train' if branches else ''} "
-            f"(trainer.keep={experiment.trainer.keep}), so it cannot continue. Train it again with its checkpoints: "
-            f"grposweep rerun {shlex.quote(str(trial.path))} trainer.keep={kept}. Then continue that trial."
+            f"trial {trial.number} has no "
+            f"checkpoint{' with steps left to train' if branches else ''} "
+            f"(trainer.keep={experiment.trainer.keep}), so it cannot continue. Train it again "
+            "with its checkpoints: "
+            f"grposweep rerun {shlex.quote(str(trial.path))} trainer.keep={kept}. Then continue "
+            "that trial."
         )
     if step is None:
         return states[steps[-1]]
     if step not in steps:
         nearest = min(steps, key=lambda at: (abs(at - step), at))
         raise UserError(
-            f"--from {step}: trial {trial.number} has no checkpoint there{_listed(steps)}. Set --from {nearest}, the nearest."
+            f"--from {step}: trial {trial.number} has no checkpoint there{_listed(steps)}. Set "
+            f"--from {nearest}, the nearest."
         )
     return states[step]
 
@@ -198,7 +238,9 @@ def _listed(steps: Mapping[int, object] | Sequence[int]) -> str:
 def _alone(parent: Parent, state: ForkState) -> Experiment:
     """Return the parent's experiment as a sweep of its own that starts from the checkpoint."""
     alone = as_own_sweep(parent.experiment, parent.trial)
-    cluster = replace(alone.cluster, controller="here", code=alone.cluster.code or code_copy(parent.trial))
+    cluster = replace(
+        alone.cluster, controller="here", code=alone.cluster.code or code_copy(parent.trial)
+    )
     return replace(alone, cluster=cluster, trainer=replace(alone.trainer, fork=state.digest))
 
 
@@ -211,9 +253,14 @@ def _start(
     points: Points,
     *flags: object,
 ) -> int:
-    """Run the sweep that continues the parent. ``overrides`` are shared by its trials; ``flags`` repeat the command."""
+    """Run the sweep that continues the parent. ``overrides`` are shared by its trials; ``flags``
+    repeat the command.
+    """
     words = [*overrides_of(parent.trial), *overrides, f"trainer.fork={state.digest}"]
-    origin = {"fork_of": asdict(state), **repeated_by(parent.recorded, "continue", parent.trial.path, *flags)}
+    origin = {
+        "fork_of": asdict(state),
+        **repeated_by(parent.recorded, "continue", parent.trial.path, *flags),
+    }
 
     def keep(folder: Path) -> None:
         state.keep(parent.checkpoint.path, parent.logs, folder)
@@ -227,7 +274,9 @@ def _say_differences(parent: Parent, base: Experiment) -> None:
         say(line)
 
 
-def _train_longer(parent: Parent, state: ForkState, tokens: Sequence[str], session: Session, yes: bool) -> int:
+def _train_longer(
+    parent: Parent, state: ForkState, tokens: Sequence[str], session: Session, yes: bool
+) -> int:
     """Train the parent to the end of a longer schedule."""
     trial = parent.trial
     base = apply_values(_alone(parent, state), parse_values(list(tokens), session.loader), session)
@@ -235,13 +284,18 @@ def _train_longer(parent: Parent, state: ForkState, tokens: Sequence[str], sessi
     base = replace(base, name=base.name or name_of("continue", trial, Space(), base))
     points = recorded_points(base, session)
     _say_differences(parent, base)
-    say(f"{trial.sweep.path.name} trial {trial.number} continues from step {parent.step} to {parent.steps_of(base)}")
+    say(
+        f"{trial.sweep.path.name} trial {trial.number} continues from step {parent.step} to "
+        f"{parent.steps_of(base)}"
+    )
     differs = list(_unlike_longer(parent))
     for line in differs:
         say(f"not exactly the training that the longer schedule would have been: {line}")
     if differs and not yes and not agrees("Continue it?"):
         return ExitCode.INTERRUPTED
-    return _start(parent, state, base, tokens, Space(), points, "--from", parent.step, "--yes", *tokens)
+    return _start(
+        parent, state, base, tokens, Space(), points, "--from", parent.step, "--yes", *tokens
+    )
 
 
 def _check_length(changed: Sequence[str]) -> None:
@@ -249,8 +303,10 @@ def _check_length(changed: Sequence[str]) -> None:
     given = [name for name in changed if name in {f"schedule.{length}" for length in LENGTHS}]
     if len(given) != 1:
         raise UserError(
-            f"{' '.join(given) or 'no length'}: a trial continues to the end of one longer schedule. Set one of "
-            "schedule.max_steps, schedule.budget_completions and schedule.epochs, such as schedule.max_steps=2000. With other "
+            f"{' '.join(given) or 'no length'}: a trial continues to the end of one longer "
+            "schedule. Set one of "
+            "schedule.max_steps, schedule.budget_completions and schedule.epochs, such as "
+            "schedule.max_steps=2000. With other "
             "keys, such as lr=1e-6,1e-5, it branches."
         )
 
@@ -267,22 +323,29 @@ def _with_length(parent: Parent, base: Experiment, given: set[str]) -> Experimen
     base = replace(base, schedule=schedule)
     number, total, old = parent.trial.number, parent.steps_of(base), parent.steps
     if total is None or old is None:
-        raise UserError(f"trial {number}: its length in steps is not known. Set schedule.max_steps.")
+        raise UserError(
+            f"trial {number}: its length in steps is not known. Set schedule.max_steps."
+        )
     if total <= parent.step:
         raise UserError(
-            f"{' '.join(sorted(given))}: this schedule ends after {total} steps, and trial {number} has trained {parent.step}. "
+            f"{' '.join(sorted(given))}: this schedule ends after {total} steps, and trial "
+            f"{number} has trained {parent.step}. "
             f"Set a longer one, such as schedule.max_steps={2 * parent.step}."
         )
     evaluations = base.schedule.evaluations
     if "schedule.evaluations" not in given and evaluations:
         evaluations = max(round(parent.experiment.schedule.evaluations * total / old), 1)
     optimizer, warmup = base.optimizer, base.optimizer.warmup_steps
-    if 0 < warmup < 1:  # a share of the length, which transformers rounds up
+    # a share of the length, which transformers rounds up
+    if 0 < warmup < 1:
         optimizer = replace(optimizer, warmup_steps=math.ceil(old * warmup))
         say(
-            f"optimizer.warmup_steps={optimizer.warmup_steps}: the warmup stays as long as it was, {warmup} of {old} steps"
+            f"optimizer.warmup_steps={optimizer.warmup_steps}: the warmup stays as long as it "
+            f"was, {warmup} of {old} steps"
         )
-    return replace(base, optimizer=optimizer, schedule=replace(base.schedule, evaluations=evaluations))
+    return replace(
+        base, optimizer=optimizer, schedule=replace(base.schedule, evaluations=evaluations)
+    )
 
 
 def _unlike_longer(parent: Parent) -> Iterator[str]:
@@ -290,25 +353,34 @@ def _unlike_longer(parent: Parent) -> Iterator[str]:
     kind, step = parent.experiment.optimizer.lr_scheduler_type, parent.step
     if kind not in CONSTANT:
         yield (
-            f"optimizer.lr_scheduler_type={kind} follows the length. Until step {step} the rate followed the shorter schedule. "
+            f"optimizer.lr_scheduler_type={kind} follows the length. Until step {step} the rate "
+            "followed the shorter schedule. "
             "From there on it follows the longer one."
         )
-    setting = read_setting(parent.experiment, parent.trial.sweep.prepared().get(prepared_key(parent.experiment)))
+    setting = read_setting(
+        parent.experiment, parent.trial.sweep.prepared().get(prepared_key(parent.experiment))
+    )
     if step % (every := boundary_steps(setting)):
-        yield f"step {step} is in the middle of a rollout of {every} steps, whose remaining completions are generated again."
+        yield (
+            f"step {step} is in the middle of a rollout of {every} steps, whose remaining "
+            "completions are generated again."
+        )
 
 
 def _branch(parent: Parent, state: ForkState, tokens: Sequence[str], session: Session) -> int:
     """Train a control and children with one change each from the parent's checkpoint."""
     trial = parent.trial
     options = [token for token in tokens if _is_option(override_name(token))]
-    changes = {override_name(token): token.partition("=")[2] for token in tokens if token not in options}
+    changes = {
+        override_name(token): token.partition("=")[2] for token in tokens if token not in options
+    }
     alone = _alone(parent, state)
     alone.search.sampler, alone.search.seeds = ONE_FACTOR, SEEDS
     base = apply_values(alone, parse_values(options, session.loader), session)
     if base.search.sampler != ONE_FACTOR:
         raise UserError(
-            f"search.sampler={base.search.sampler}: a branch compares each value with a control on the same seeds. "
+            f"search.sampler={base.search.sampler}: a branch compares each value with a control "
+            "on the same seeds. "
             "Leave it out; search.seeds=N sets the number of seeds."
         )
     space = _children(parent, base, changes, session)
@@ -316,13 +388,22 @@ def _branch(parent: Parent, state: ForkState, tokens: Sequence[str], session: Se
     points = recorded_points(base, session)
     _say_differences(parent, base)
     say(
-        f"{trial.sweep.path.name} trial {trial.number} from step {parent.step}: a control, and children with one change each"
+        f"{trial.sweep.path.name} trial {trial.number} from step {parent.step}: a control, and "
+        "children with one change each"
     )
     ended = _start(parent, state, base, options, space, points, "--from", parent.step, *tokens)
     if ended == ExitCode.FINISHED and trial.result.value is not None:
-        records = [(child, child.record) for child in SweepFolder(Path(base.outputs) / str(base.name)).trials()]
-        controls = (c for c, record in records if record and not (record.point or record.attributes.get("role")))
-        if own := next(controls, None):  # on the parent's own seed
+        records = [
+            (child, child.record)
+            for child in SweepFolder(Path(base.outputs) / str(base.name)).trials()
+        ]
+        controls = (
+            c
+            for c, record in records
+            if record and not (record.point or record.attributes.get("role"))
+        )
+        # on the parent's own seed
+        if own := next(controls, None):
             say(f"the control against its parent: {compare_metrics(trial, own)}")
     return ended
 
@@ -340,7 +421,8 @@ def _children(parent: Parent, base: Experiment, changes: dict[str, str], session
     for parameter in space.parameters:
         if not isinstance(parameter.domain, Choice):
             raise UserError(
-                f"{parameter.name}={changes[parameter.name]}: a branch compares values. List them: lr=1e-5,1e-4."
+                f"{parameter.name}={changes[parameter.name]}: a branch compares values. List "
+                "them: lr=1e-5,1e-4."
             )
         apart = []
         for label, value in zip(parameter.domain.labels, parameter.domain.values, strict=True):
@@ -352,7 +434,8 @@ def _children(parent: Parent, base: Experiment, changes: dict[str, str], session
             parameters.append(replace(parameter, domain=Choice(*zip(*apart, strict=True))))
     if not parameters:
         raise UserError(
-            "the branch changes nothing. Give a key with other values than the trial's: lr=1e-5,1e-4 kl=low,high."
+            "the branch changes nothing. Give a key with other values than the trial's: "
+            "lr=1e-5,1e-4 kl=low,high."
         )
     return Space(tuple(parameters))
 
@@ -362,21 +445,28 @@ def _refuse(parent: Parent, child: dict[str, Any], change: str = "") -> None:
     sharding = parent.experiment.trainer.sharding
     for key, before, after in differences(asdict(parent.experiment), child):
         # a rule covers the key itself, its section, or a common prefix in one section
-        rules = (k for k in IN_A_BRANCH if key == k or key.startswith(f"{k}.") or ("." in k and key.startswith(k)))
+        rules = (
+            k
+            for k in IN_A_BRANCH
+            if key == k or key.startswith(f"{k}.") or ("." in k and key.startswith(k))
+        )
         why = IN_A_BRANCH[max(rules, key=len)]
         if not why and sharding != "none" and key.startswith(("lr", "optimizer.")):
             why = f"with trainer.sharding={sharding} it comes back from the checkpoint"
         if why:
             change = change or f"{key}={after}"
             raise UserError(
-                f"{change}: a branch cannot change {key} ({before} in trial {parent.trial.number}): {why}. It can change lr, "
+                f"{change}: a branch cannot change {key} ({before} in trial "
+                f"{parent.trial.number}): {why}. It can change lr, "
                 "optimizer.*, kl.*, loss.* and the sampling. Train from the start instead: "
                 f"grposweep rerun {shlex.quote(str(parent.trial.path))} {shlex.quote(change)}."
             )
 
 
 def agrees(question: str) -> bool:
-    """Ask the user a question, and return whether the answer is yes. Raises UserError without a terminal."""
+    """Ask the user a question, and return whether the answer is yes. Raises UserError without a
+    terminal.
+    """
     if not sys.stdin.isatty():
         raise UserError("the input is no terminal, so the question cannot be asked. Add --yes.")
     sys.stdout.write(f"{question} [y/N] ")

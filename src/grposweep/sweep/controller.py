@@ -1,4 +1,6 @@
-"""Control a sweep: a tick collects ended attempts, updates the study, asks for valid points and submits them. Idempotent."""
+"""Control a sweep: a tick collects ended attempts, updates the study, asks for valid points and
+submits them. Idempotent.
+"""
 
 import contextlib
 import errno
@@ -19,7 +21,13 @@ from grposweep.storage.folders import SweepFolder, TrialFolder
 from grposweep.storage.lease import Lease
 from grposweep.storage.records import Action, AttemptEventKind
 from grposweep.storage.results import TrialStatus
-from grposweep.sweep.attempts import Attempts, RunningAttempt, rollout_seconds, running_attempt, write_trial
+from grposweep.sweep.attempts import (
+    Attempts,
+    RunningAttempt,
+    rollout_seconds,
+    running_attempt,
+    write_trial,
+)
 from grposweep.sweep.early_stopping import EarlyStoppingMonitor
 from grposweep.sweep.log import about
 from grposweep.sweep.outcomes import OutcomeRecorder, describe_resume
@@ -27,13 +35,22 @@ from grposweep.sweep.shared_server import SharedServer
 from grposweep.sweep.spending import Spending
 from grposweep.sweep.trial_queue import TrialQueue
 
-REPEAT_SECONDS = 1_800.0  # until the log says again that a trial waits for GPU memory
+# until the log says again that a trial waits for GPU memory
+REPEAT_SECONDS = 1_800.0
 logger = logging.getLogger(__name__)
 # Temporary errors: a full disk, a withdrawn mount or permission, a stalled shared file system.
 UNWRITABLE = (
-    errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, errno.ESTALE, errno.EMFILE,
+    errno.ENOSPC,
+    errno.EDQUOT,
+    errno.EFBIG,
+    errno.EROFS,
+    errno.EACCES,
+    errno.EPERM,
+    errno.EIO,
+    errno.ESTALE,
+    errno.EMFILE,
     errno.ENFILE,
-)  # fmt: skip
+)
 
 
 @dataclass
@@ -45,22 +62,34 @@ class Controller:
     outcomes: OutcomeRecorder
     launcher: Launcher
     lease: Lease
-    overrides: list[str]  # shared by all trials
+    # shared by all trials
+    overrides: list[str]
     provenance: dict[str, Any]
     early_stopping: EarlyStoppingMonitor
     spending: Spending
     server: SharedServer | None = None
     stopping: bool = False
-    unwritable: str = ""  # what the last tick could not write; it is retried while anything runs
-    is_spent: bool = False  # the hours of search.budget are
-    busy: str = ""  # why the launcher accepts no more attempts for now
-    busy_until: float = 0.0  # time.monotonic()
-    waiting: dict[int, GpuBusy] = field(default_factory=dict)  # trials whose GPU memory others hold
-    _said: tuple[str, float] = ("", 0.0)  # what was logged last of that, and when
-    _warning_checked: bool = False  # whether jobs are warned early enough
+    # what the last tick could not write; it is retried while anything runs
+    unwritable: str = ""
+    # the hours of search.budget are
+    is_spent: bool = False
+    # why the launcher accepts no more attempts for now
+    busy: str = ""
+    # time.monotonic()
+    busy_until: float = 0.0
+    # trials whose GPU memory others hold
+    waiting: dict[int, GpuBusy] = field(default_factory=dict)
+    # what was logged last of that, and when
+    _said: tuple[str, float] = ("", 0.0)
+    # whether jobs are warned early enough
+    _warning_checked: bool = False
 
     def __post_init__(self) -> None:
-        self.study, self.validator, self.search = self.queue.study, self.queue.validator, self.queue.search
+        self.study, self.validator, self.search = (
+            self.queue.study,
+            self.queue.validator,
+            self.queue.search,
+        )
         self.running = self.spending.running
         self.attempts = Attempts(self.launcher, self.provenance)
         self.outcomes.launcher = self.launcher
@@ -80,8 +109,10 @@ class Controller:
         except FileNotFoundError as error:
             self.lease.check()
             raise UserError(
-                f"{error.filename or self.folder.path} was removed while its sweep ran. Run the same command again: it makes the "
-                "study again from the trial folders, and unfinished trials resume from their last checkpoints."
+                f"{error.filename or self.folder.path} was removed while its sweep ran. Run the "
+                "same command again: it makes the "
+                "study again from the trial folders, and unfinished trials resume from their "
+                "last checkpoints."
             ) from error
         except OSError as error:
             if error.errno not in UNWRITABLE:
@@ -89,12 +120,16 @@ class Controller:
                     f"{error.filename or self.folder.path} cannot be used ({error.strerror}). "
                     "Make it readable and writable, then run the same command again."
                 ) from error
-            # Nothing is lost: the next tick or the next controller writes what could not be written.
-            self.unwritable = f"{error.filename or self.folder.path} cannot be written ({error.strerror})"
+            # Nothing is lost: the next tick or the next controller writes what could not be
+            # written.
+            self.unwritable = (
+                f"{error.filename or self.folder.path} cannot be written ({error.strerror})"
+            )
             if self.unwritable != before:
                 logger.error("%s; trying again", self.unwritable)
         nothing_moves = all(running.end is not None for running in self.running.values())
-        waits = self.busy and not (self.stopping or self.outcomes.halted)  # until the launcher accepts more
+        # until the launcher accepts more
+        waits = self.busy and not (self.stopping or self.outcomes.halted)
         return nothing_moves and bool(self.unwritable or not (self.running or waits))
 
     @property
@@ -105,7 +140,9 @@ class Controller:
     @property
     def rests(self) -> bool:
         """Return whether the effort is spent, so that paused trials stay as they are."""
-        return bool(self.early_stopping.paused and not (self.running or self.stopping or self.trouble))
+        return bool(
+            self.early_stopping.paused and not (self.running or self.stopping or self.trouble)
+        )
 
     @property
     def stopped_itself(self) -> bool:
@@ -124,7 +161,9 @@ class Controller:
 
     @property
     def ended(self) -> int:
-        """Return the number of trials that have ended finally, under this or an earlier controller."""
+        """Return the number of trials that have ended finally, under this or an earlier
+        controller.
+        """
         return sum(trial.state.is_finished() for trial in self.started)
 
     def collect(self) -> None:
@@ -145,10 +184,13 @@ class Controller:
                     logger.info("paused: %s", reason, extra=about(number, running.attempt))
                     self.outcomes.news.append(f"trial {number} paused: {reason}")
                     self.early_stopping.pause(number)
-                self.busy_until = 0.0  # there may be room now
+                # there may be room now
+                self.busy_until = 0.0
 
     def _drop(self, running: RunningAttempt) -> None:
-        """End an attempt whose folder was removed. Its trial is unfinished in the study, so it starts from the beginning."""
+        """End an attempt whose folder was removed. Its trial is unfinished in the study, so it
+        starts from the beginning.
+        """
         number = running.folder.number
         if running.end is not None:
             del self.running[number]
@@ -156,12 +198,18 @@ class Controller:
             running.cancelled = True
             self.launcher.cancel(running.job_id)
             self.outcomes.news.append(
-                f"trial {number}: {running.folder.path} was removed; the trial starts from the beginning"
+                f"trial {number}: {running.folder.path} was removed; the trial starts from the "
+                "beginning"
             )
-            logger.warning("its folder was removed: it starts from the beginning", extra=about(number, running.attempt))
+            logger.warning(
+                "its folder was removed: it starts from the beginning",
+                extra=about(number, running.attempt),
+            )
 
     def fill(self) -> None:
-        """Submit until the slots are full, nothing is left, or the launcher accepts no more for now."""
+        """Submit until the slots are full, nothing is left, or the launcher accepts no more for
+        now.
+        """
         if time.monotonic() < self.busy_until:
             return
         self.waiting.clear()
@@ -175,7 +223,8 @@ class Controller:
                 self._report_waiting(why)
             elif str(why) != self.busy:
                 logger.warning("the launcher takes no attempt now: %s", why)
-                if not self.running:  # nothing else would be printed while it waits
+                # nothing else would be printed while it waits
+                if not self.running:
                     self.outcomes.news.append(f"no trial can start now: {why}")
             self.busy, self.busy_until = str(why), time.monotonic() + why.seconds
 
@@ -191,17 +240,24 @@ class Controller:
             logger.warning("waits. %s", why, extra=about(number))
 
     def _start_one(self) -> bool:
-        """Start the next trial: unfinished, then promoted, then new. Return False if there is none."""
+        """Start the next trial: unfinished, then promoted, then new. Return False if there is
+        none.
+        """
         known = self.running.keys() | self.early_stopping.paused | self.waiting.keys()
         for trial in self.started:
             if trial.state.is_finished() or trial.number in known:
                 continue
             folder = self.trial_folder(trial)
-            if folder.control.action != Action.PAUSE or folder.is_done or folder.open_attempt() is not None:
+            if (
+                folder.control.action != Action.PAUSE
+                or folder.is_done
+                or folder.open_attempt() is not None
+            ):
                 try:
                     self._resume(trial)
                 except GpuBusy:
-                    continue  # another one may need less
+                    # another one may need less
+                    continue
                 return True
             self.early_stopping.pause(trial.number)
         if self.waiting:
@@ -227,7 +283,9 @@ class Controller:
         return True
 
     def _end_budget(self) -> None:
-        """Stop every attempt, also those that an earlier controller has left, because the hours of the budget are spent."""
+        """Stop every attempt, also those that an earlier controller has left, because the hours of
+        the budget are spent.
+        """
         self.is_spent = True
         for trial in self.started:
             if not trial.state.is_finished() and trial.number not in self.running:
@@ -236,18 +294,23 @@ class Controller:
         self.stop(f"search.budget={self.search.budget} is spent")
         if self.running:
             self.outcomes.news.append(
-                f"search.budget={self.search.budget} is spent: {count(len(self.running), 'running trial')} will stop at the next "
+                f"search.budget={self.search.budget} is spent: "
+                f"{count(len(self.running), 'running trial')} will stop at the next "
                 "rollout boundary"
             )
 
     def stop(self, why: str = "interrupted") -> None:
         """Ask every attempt to stop at its next rollout boundary; nothing new is started."""
         self.stopping = True
-        logger.info("%s: %d attempts will stop at their next rollout boundary", why, len(self.running))
+        logger.info(
+            "%s: %d attempts will stop at their next rollout boundary", why, len(self.running)
+        )
         for running in self.running.values():
             if running.request.ends_trial:
-                continue  # it stops there anyway, for another reason
-            with contextlib.suppress(OSError):  # a full disk: only ending them now is left
+                # it stops there anyway, for another reason
+                continue
+            # a full disk: only ending them now is left
+            with contextlib.suppress(OSError):
                 running.folder.request(Action.STOP)
 
     def kill(self) -> None:
@@ -263,7 +326,9 @@ class Controller:
         return self.folder.trial(trial.number, trial.user_attrs["experiment"])
 
     def _watch(self, running: RunningAttempt) -> None:
-        """Read an attempt's learning curve. End the attempt if its heartbeat stopped, which is noted on disk first."""
+        """Read an attempt's learning curve. End the attempt if its heartbeat stopped, which is
+        noted on disk first.
+        """
         if running.cancelled:
             return
         if not self.stopping:
@@ -282,25 +347,37 @@ class Controller:
             self.launcher.cancel(running.job_id)
 
     def _check_warning(self, running: RunningAttempt) -> None:
-        """Warn once if a job's warning comes too late for a rollout, which then ends without a checkpoint."""
+        """Warn once if a job's warning comes too late for a rollout, which then ends without a
+        checkpoint.
+        """
         verdict = self.validator.validate(running.point, running.seed)
         lead = self.launcher.warning_seconds(verdict.experiment.cluster)
-        seconds = rollout_seconds(running.folder, boundary_steps(verdict.setting)) if lead is not None else 0.0
+        seconds = (
+            rollout_seconds(running.folder, boundary_steps(verdict.setting))
+            if lead is not None
+            else 0.0
+        )
         if seconds is None:
-            return  # known later
+            # known later
+            return
         self._warning_checked = True
         if lead is not None and seconds > lead:
-            enough = math.ceil(1.5 * seconds / 60) * 60  # a checkpoint takes time as well
+            # a checkpoint takes time as well
+            enough = math.ceil(1.5 * seconds / 60) * 60
             news = (
-                f"trial {running.folder.number}: a rollout with its optimizer steps takes {seconds:.0f} s, and a job is warned "
-                f"{lead} s before its end: what it trained since its last checkpoint would be lost. "
+                f"trial {running.folder.number}: a rollout with its optimizer steps takes "
+                f"{seconds:.0f} s, and a job is warned "
+                f"{lead} s before its end: what it trained since its last checkpoint would be "
+                "lost. "
                 f"Set cluster.warn_seconds={enough}."
             )
             self.outcomes.news.append(news)
             logger.warning("%s", news, extra=about(running.folder.number, running.attempt))
 
     def _resume(self, trial: FrozenTrial) -> None:
-        """Continue an unfinished trial: follow its attempt, record its result, leave it paused, or run it again."""
+        """Continue an unfinished trial: follow its attempt, record its result, leave it paused, or
+        run it again.
+        """
         verdict = self.validator.validate(dict(trial.params), trial.user_attrs.get("seed"))
         folder = self._write(trial.number, verdict, trial.user_attrs)
         if self._follow(folder, verdict):
@@ -312,7 +389,11 @@ class Controller:
         if result.is_recorded:
             folder.close_attempt()
         if result.is_final:
-            logger.info("resume: it had ended (%s); the study is updated", result.status, extra=about(trial.number))
+            logger.info(
+                "resume: it had ended (%s); the study is updated",
+                result.status,
+                extra=about(trial.number),
+            )
             self.outcomes.report_to_study(folder)
         elif request.action == Action.PRUNE:
             self.outcomes.prune(folder, request)
@@ -320,7 +401,8 @@ class Controller:
             folder.close_attempt()
             self.early_stopping.pause(trial.number)
         else:
-            # After a failure its line has told it. A heartbeat may be older than the last step, so it states none.
+            # After a failure its line has told it. A heartbeat may be older than the last step, so
+            # it states none.
             is_news = bool(folder.heartbeat().step) and result.status is not TrialStatus.RETRIED
             news = f"trial {trial.number}: {describe_resume(folder, verdict)}" if is_news else ""
             self._submit(folder, verdict)
@@ -333,7 +415,11 @@ class Controller:
         if running is None:
             return False
         self.running[folder.number] = running
-        logger.info("resume: the attempt %s still runs", running.job_id, extra=about(folder.number, running.attempt))
+        logger.info(
+            "resume: the attempt %s still runs",
+            running.job_id,
+            extra=about(folder.number, running.attempt),
+        )
         return True
 
     def _start_new(self) -> bool:
@@ -345,15 +431,28 @@ class Controller:
         values = " ".join(f"{name}={label}" for name, label in proposal.verdict.point.items())
         of, seed = (proposal.attributes.get(name) for name in ("of", "seed"))
         origin = "" if of is None else f" (trial {of} again on seed {seed})"
-        logger.info("new trial: %s%s", values or "the configuration as it is", origin, extra=about(number))
+        logger.info(
+            "new trial: %s%s", values or "the configuration as it is", origin, extra=about(number)
+        )
         self._submit(self._write(number, proposal.verdict, proposal.attributes), proposal.verdict)
         return True
 
-    def _write(self, number: int, verdict: ValidationResult, attributes: dict[str, Any]) -> TrialFolder:
-        return write_trial(self.folder, number, verdict, self.overrides, verdict.values, self.provenance, attributes)
+    def _write(
+        self, number: int, verdict: ValidationResult, attributes: dict[str, Any]
+    ) -> TrialFolder:
+        return write_trial(
+            self.folder,
+            number,
+            verdict,
+            self.overrides,
+            verdict.values,
+            self.provenance,
+            attributes,
+        )
 
     def _submit(self, folder: TrialFolder, verdict: ValidationResult) -> None:
-        self.lease.check()  # again: writing the folder may have stalled until another controller took over
+        # again: writing the folder may have stalled until another controller took over
+        self.lease.check()
         if self.server is not None:
             self.server.start()
         try:

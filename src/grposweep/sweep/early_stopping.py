@@ -1,7 +1,9 @@
-"""Watch learning curves while a sweep runs, and pause or end trials by guards and by the early-stopping policy.
+"""Watch learning curves while a sweep runs, and pause or end trials by guards and by the
+early-stopping policy.
 
-Curves are read from metrics.jsonl a tail at a time, because a tick looks at every running trial. Each decision is written
-to control.json before it is acted on. It stays in force even if the attempt dies.
+Curves are read from metrics.jsonl a tail at a time, because a tick looks at every running trial.
+Each decision is written to control.json before it is acted on. It stays in force even if the
+attempt dies.
 """
 
 import logging
@@ -29,7 +31,8 @@ from grposweep.storage.records import Heartbeat
 from grposweep.sweep.attempts import RunningAttempt
 from grposweep.sweep.log import about
 
-SIGNALS: Mapping[str, str] = {  # a curve's name for a training signal: TRL's
+# a curve's name for a training signal: TRL's
+SIGNALS: Mapping[str, str] = {
     "train_reward": "reward",
     "kl": "kl",
     "entropy": "entropy",
@@ -39,7 +42,8 @@ SIGNALS: Mapping[str, str] = {  # a curve's name for a training signal: TRL's
     "update_size": "update_size",
 }
 TEMPLATES = ("templates", "template_share")
-BROKEN = "broken"  # the share of training steps whose loss was not a number
+# the share of training steps whose loss was not a number
+BROKEN = "broken"
 
 Line = Mapping[str, Any]
 logger = logging.getLogger(__name__)
@@ -47,11 +51,15 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class Tail:
-    """Reads new lines of a file that grows by appends. An attempt replaces the file when it resumes from a checkpoint."""
+    """Reads new lines of a file that grows by appends. An attempt replaces the file when it resumes
+    from a checkpoint.
+    """
 
     path: Path
-    _file: int = -1  # inode
-    _seen: int = 0  # bytes
+    # inode
+    _file: int = -1
+    # bytes
+    _seen: int = 0
 
     def read(self) -> tuple[bool, list[dict[str, Any]]]:
         """Return whether the file was replaced, and its complete lines since the last call."""
@@ -68,7 +76,8 @@ class Tail:
             with open_file(self.path) as file:
                 file.seek(self._seen)
                 data = file.read(LARGEST)
-        except (FileNotFoundError, ValueError):  # something else in its place: 'grposweep status' names it
+        except (FileNotFoundError, ValueError):
+            # something else in its place: 'grposweep status' names it
             return False, []
         whole = data[: data.rfind(b"\n") + 1]
         self._seen += len(whole)
@@ -77,7 +86,9 @@ class Tail:
 
 @dataclass
 class CurveReader:
-    """One trial's evaluations and training signals, read from its file; ``sign`` is -1 if less is better."""
+    """One trial's evaluations and training signals, read from its file; ``sign`` is -1 if less is
+    better.
+    """
 
     path: Path
     metric: str
@@ -90,15 +101,24 @@ class CurveReader:
     errors: list[float | None] = field(default_factory=list)
     signals: dict[str, list[float | None]] = field(default_factory=dict)
     _tail: Tail | None = None
-    _stretch: list[Line] = field(default_factory=list)  # training steps since the last evaluation
+    # training steps since the last evaluation
+    _stretch: list[Line] = field(default_factory=list)
 
     def update(self) -> bool:
         """Read new lines, and return whether there were any."""
         self._tail = self._tail or Tail(self.path)
         replaced, lines = self._tail.read()
-        if replaced:  # the attempt repeats the steps after its checkpoint
+        # the attempt repeats the steps after its checkpoint
+        if replaced:
             self.start = None
-            for values in (self.steps, self.attempts, self.completions, self.held_out, self.errors, self._stretch):
+            for values in (
+                self.steps,
+                self.attempts,
+                self.completions,
+                self.held_out,
+                self.errors,
+                self._stretch,
+            ):
                 values.clear()
             self.signals.clear()
         for line in lines:
@@ -109,12 +129,21 @@ class CurveReader:
         return replaced or bool(lines)
 
     def curve(self, number: int, point: Point, state: State, total: float | None) -> Curve:
-        """Return what is known as a curve. ``total`` is the completions of a whole training, as far as known."""
+        """Return what is known as a curve. ``total`` is the completions of a whole training, as far
+        as known.
+        """
         known = self.completions[-1] if self.completions else 0.0
         return Curve(
-            number, point, state, max(total or 0.0, known), tuple(self.completions), tuple(self.held_out), self.start,
-            tuple(self.errors), {name: tuple(values) for name, values in self.signals.items()},
-        )  # fmt: skip
+            number,
+            point,
+            state,
+            max(total or 0.0, known),
+            tuple(self.completions),
+            tuple(self.held_out),
+            self.start,
+            tuple(self.errors),
+            {name: tuple(values) for name, values in self.signals.items()},
+        )
 
     def _evaluate(self, line: Line) -> None:
         value, step = as_number(line.get(self.metric)), line.get("step")
@@ -125,21 +154,25 @@ class CurveReader:
             return
         means = {ours: mean(self._stretch, theirs) for ours, theirs in SIGNALS.items()}
         means[BROKEN] = broken(self._stretch)
-        if TEMPLATES[1] in line:  # of the evaluation itself
+        # of the evaluation itself
+        if TEMPLATES[1] in line:
             means[TEMPLATES[0]] = as_number(line[TEMPLATES[1]])
         for name, signal in means.items():
             self.signals.setdefault(name, []).append(signal)
         self.steps.append(step)
         attempt = line.get("attempt")
         self.attempts.append(attempt if isinstance(attempt, int) else 0)
-        self.completions.append(as_number(line.get("completions")) or float(step))  # unknown: the axis is steps
+        # unknown: the axis is steps
+        self.completions.append(as_number(line.get("completions")) or float(step))
         self.held_out.append(self.sign * value)
         self.errors.append(as_number(line.get(f"{self.metric}_se")))
         self._stretch = []
 
 
 def whole_completions(trial: Path, reached: float, step: int) -> float | None:
-    """Return the completions of a trial's whole training, by its plan or, for external programs, by its heartbeat's steps."""
+    """Return the completions of a trial's whole training, by its plan or, for external programs, by
+    its heartbeat's steps.
+    """
     planned = as_number((read_json(trial / paths.PLAN) or {}).get("total_completions"))
     if planned:
         return planned
@@ -161,7 +194,11 @@ def broken(stretch: Sequence[Line]) -> float | None:
 
 
 ACTIONS = {Action.PAUSE: ControlAction.PAUSE, Action.STOP: ControlAction.PRUNE}
-STATES = {TrialState.COMPLETE: State.FINISHED, TrialState.PRUNED: State.STOPPED, TrialState.FAIL: State.STOPPED}
+STATES = {
+    TrialState.COMPLETE: State.FINISHED,
+    TrialState.PRUNED: State.STOPPED,
+    TrialState.FAIL: State.STOPPED,
+}
 
 
 @dataclass
@@ -172,12 +209,16 @@ class EarlyStoppingMonitor:
     study: SweepStudy
     search: Search
     stopping: StoppingPolicy = field(default_factory=NoStopping)
-    paused: set[int] = field(default_factory=set)  # trials that wait for their promotion
+    # trials that wait for their promotion
+    paused: set[int] = field(default_factory=set)
     _readers: dict[int, CurveReader] = field(default_factory=dict)
     _totals: dict[int, float] = field(default_factory=dict)
-    _judged: dict[int, int] = field(default_factory=dict)  # the optimizer step of the last evaluation judged
-    _still: dict[int, Curve] = field(default_factory=dict)  # of trials that do not run, and so do not change
-    _none_promoted: set[tuple[bool, int, int, int, int]] = field(default_factory=set)  # what was known then
+    # the optimizer step of the last evaluation judged
+    _judged: dict[int, int] = field(default_factory=dict)
+    # of trials that do not run, and so do not change
+    _still: dict[int, Curve] = field(default_factory=dict)
+    # what was known then
+    _none_promoted: set[tuple[bool, int, int, int, int]] = field(default_factory=set)
     _guarded: dict[int, bool] = field(default_factory=dict)
 
     @cached_property
@@ -221,25 +262,40 @@ class EarlyStoppingMonitor:
         self._still.pop(number, None)
 
     def promote(self, more: bool) -> int | None:
-        """Return the paused trial that should get a free slot. ``more``: whether new points may be started."""
+        """Return the paused trial that should get a free slot. ``more``: whether new points may be
+        started.
+        """
         if not self.paused:
             return None
         ended = sum(trial.state.is_finished() for trial in self.study.trials)
-        known = (more, ended, len(self.study.searched), len(self.paused), sum(self._judged.values()))
-        if known in self._none_promoted:  # asked at every tick while a slot is free
+        known = (
+            more,
+            ended,
+            len(self.study.searched),
+            len(self.paused),
+            sum(self._judged.values()),
+        )
+        # asked at every tick while a slot is free
+        if known in self._none_promoted:
             return None
         chosen = self.stopping.promote(self.curves(), more)
         if chosen in self.paused:
             self._none_promoted.clear()
             return chosen
-        self._none_promoted = {known} | {other for other in self._none_promoted if other[1:] == known[1:]}
+        self._none_promoted = {known} | {
+            other for other in self._none_promoted if other[1:] == known[1:]
+        }
         return None
 
     def restate(self) -> None:
-        """Write the final places of paused trials: more trials have been compared since they paused."""
+        """Write the final places of paused trials: more trials have been compared since they
+        paused.
+        """
         for number, place in self.stopping.describe(self.curves()).items() if self.paused else ():
             trial = self.study.trials[number]
-            self.folder.trial(number, trial.user_attrs["experiment"]).request(ControlAction.PAUSE, place)
+            self.folder.trial(number, trial.user_attrs["experiment"]).request(
+                ControlAction.PAUSE, place
+            )
 
     def share(self, trial: FrozenTrial) -> float:
         """Return the finished share of a trial's training, from 0 to 1."""
@@ -256,23 +312,35 @@ class EarlyStoppingMonitor:
     def foreseen(self) -> dict[int, float]:
         """Return values of unfinished trials for the sampler, in the metric's direction.
 
-        One that a guard has ended counts as the worst that has finished, or as its own last value where that is worse: a sampler
-        has to learn that trainings collapse there, not how far they fall.
+        One that a guard has ended counts as the worst that has finished, or as its own last value
+        where that is worse: a sampler has to learn that trainings collapse there, not how far they
+        fall.
         """
         values = self.stopping.predict(self.curves()) if self.stops_early else {}
         trials = self.study.trials
-        if guarded := [trial for trial in trials if trial.state == TrialState.PRUNED and self._is_guarded(trial)]:
+        if guarded := [
+            trial
+            for trial in trials
+            if trial.state == TrialState.PRUNED and self._is_guarded(trial)
+        ]:
             finished = (trial.value for trial in trials if trial.state == TrialState.COMPLETE)
-            worst = min((self.sign * value for value in finished if value is not None), default=math.inf)
-            values |= {t.number: min(self.sign * t.value, worst) for t in guarded if t.value is not None}
+            worst = min(
+                (self.sign * value for value in finished if value is not None), default=math.inf
+            )
+            values |= {
+                t.number: min(self.sign * t.value, worst) for t in guarded if t.value is not None
+            }
         return {number: self.sign * value for number, value in values.items()}
 
     def _decide(self, trial: FrozenTrial, more: bool) -> tuple[ControlAction, str, str] | None:
-        """Decide about a running trial: guards first; replicates of leaders on other seeds are not stopped early.
+        """Decide about a running trial: guards first; replicates of leaders on other seeds are not
+        stopped early.
 
-        What all others of a branch, or of one factor at a time, are compared with is never ended: without it nothing is known.
+        What all others of a branch, or of one factor at a time, are compared with is never ended:
+        without it nothing is known.
 
-        Each new evaluation is judged as if it were the latest, so that decisions do not depend on how often this is called.
+        Each new evaluation is judged as if it were the latest, so that decisions do not depend on
+        how often this is called.
         """
         if not trial.params and self.search.sampler == "one_factor":
             return None
@@ -297,7 +365,9 @@ class EarlyStoppingMonitor:
     def _curve(self, trial: FrozenTrial) -> Curve:
         """Return a trial's present curve."""
         number = trial.number
-        if (known := self._still.get(number)) is not None and known.state == _state(trial, number in self.paused):
+        if (known := self._still.get(number)) is not None and known.state == _state(
+            trial, number in self.paused
+        ):
             return known
         reader = self._reader(number, str(trial.user_attrs["experiment"])[:6])
         reader.update()

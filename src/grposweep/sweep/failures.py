@@ -1,12 +1,13 @@
-"""Classify failed attempts and choose what comes next: evidence -> ``classify_failure`` -> ``next_step``.
+"""Classify failed attempts and choose what comes next: evidence -> ``classify_failure`` ->
+``next_step``.
 
-The evidence is what an attempt left in its trial folder. The class is the root cause: what other ranks report after it
-does not count. The next step is to retry (here, on other nodes, in smaller micro-batches), to fail the trial, or to stop
-the sweep. Only reading the evidence touches files.
+The evidence is what an attempt left in its trial folder. The class is the root cause: what other
+ranks report after it does not count. The next step is to retry (here, on other nodes, in smaller
+micro-batches), to fail the trial, or to stop the sweep. Only reading the evidence touches files.
 
-Patterns match what torch, NCCL, gloo, the kernel, vLLM, TRL and launchers print. A pattern begins where its line begins, after
-prefixes such as ``[rank0]:``. So a warning or a completion that quotes an error does not match. The texts' origins are in
-tests/sweep/failures/.
+Patterns match what torch, NCCL, gloo, the kernel, vLLM, TRL and launchers print. A pattern begins
+where its line begins, after prefixes such as ``[rank0]:``. So a warning or a completion that quotes
+an error does not match. The texts' origins are in tests/sweep/failures/.
 """
 
 import re
@@ -27,45 +28,52 @@ from grposweep.registries import LAUNCHERS
 from grposweep.storage import paths
 from grposweep.storage.results import Failure, TrialResult
 
-# What stands before a line: a progress bar that was not ended, a clock, the kernel's (dmesg -T), torchrun's and srun's
-# ranks, vLLM's processes and errors.
+# What stands before a line: a progress bar that was not ended, a clock, the kernel's (dmesg -T),
+# torchrun's and srun's ranks, vLLM's processes and errors.
 _PREFIX = re.compile(
     r"^(?: *\d+%\|[^|]{0,40}\| \d+/\d+ \[[^\]]{0,60}\](?=\S))?"
-    r"(?:\d\d:\d\d:\d\d[.,\d]* |\[\w{3} \w{3} +\d+ [\d:]{8} \d{4}\] |\[(?:[\w.-]+ )?(?:rank)?\d+\]:? ?"
+    r"(?:\d\d:\d\d:\d\d[.,\d]* |\[\w{3} \w{3} +\d+ [\d:]{8} \d{4}\] "
+    r"|\[(?:[\w.-]+ )?(?:rank)?\d+\]:? ?"
     r"|\(\S+ pid=\d+(?:, ip=[\d.]+)?\) "
-    r"|\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d \w+\] |ERROR \d\d-\d\d \d\d:\d\d:\d\d \[[\w./]+:\d+\] |\d+: )*"
+    r"|\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d \w+\] |ERROR \d\d-\d\d \d\d:\d\d:\d\d \[[\w./]+:\d+\] "
+    r"|\d+: )*"
 )
 # A line of training metrics: the training survived what stands above it.
 _PROGRESS = re.compile(r"^\{'(?:loss|eval_|train_)")
-_EXCEPTION = re.compile(r"^[\w.]*(?:[Ee]rror|Exception|Interrupt|Timeout|Expired|Exit|BrokenProcessPool)\b(?::|$)")
+_EXCEPTION = re.compile(
+    r"^[\w.]*(?:[Ee]rror|Exception|Interrupt|Timeout|Expired|Exit|BrokenProcessPool)\b(?::|$)"
+)
 # Exceptions that only pass on that another process has failed.
 _PASSED_ON = re.compile(
-    r"[\w.]*(?:EngineDeadError|CalledProcessError|ChildFailedError)\b|RuntimeError: Engine core init"
+    r"[\w.]*(?:EngineDeadError|CalledProcessError"
+    r"|ChildFailedError)\b|RuntimeError: Engine core init"
 )
 _OTHER_CRASHES = re.compile(
-    r"^(?:double free or corruption|free\(\): invalid|malloc\(\): |Fatal Python error|Segmentation fault|Aborted)"
+    r"^(?:double free or corruption|free\(\): invalid|malloc\(\): |Fatal Python error"
+    r"|Segmentation fault|Aborted)"
 )
 _BEGINS = ("Traceback (most recent call last)", "ray.exceptions.RayTaskError(")
 _FRAME = re.compile(r'^ +File "([^"]+)", line \d+(?:, in (\S+))?')
-# Where frameworks check the user's configuration: files that do nothing else, and start-up functions.
+# Where frameworks check the user's configuration: files that do nothing else, and start-up
+# functions.
 _CONFIGURATION = re.compile(r"(?:_config|training_args|configuration_\w+|hf_argparser)\.py$")
 _LIBRARY = re.compile(r"/(?:trl|transformers|accelerate|peft|vllm|deepspeed|verl)/")
 _BEGINNING = re.compile(r"__init__|__post_init__|_?(?:check|verify|validate|parse)\w*")
 _REFUSAL = re.compile(r"(?:ValueError|TypeError|KeyError|AttributeError|NotImplementedError)\b")
-# An exception from the user's reward function is raised below TRL's _calculate_rewards, ms-swift's _score_completions, or in
-# verl's reward managers.
+# An exception from the user's reward function is raised below TRL's _calculate_rewards, ms-swift's
+# _score_completions, or in verl's reward managers.
 _REWARDS = re.compile(r":(?:_calculate_rewards|_score_completions)$|/reward_(?:manager|score)/")
 _CAUSE = "The above exception was the direct cause of the following exception"
-_ECHOES = (Failure.COMMUNICATION, Failure.BAD_CONFIGURATION, Failure.KILLED)  # by words that a reward may use as well
+# by words that a reward may use as well
+_ECHOES = (Failure.COMMUNICATION, Failure.BAD_CONFIGURATION, Failure.KILLED)
 
 _ERROR = r"[\w.]*(?:Error|Exception): .*"
-_LONGEST = 1000  # characters of a line that are looked at, so that no pattern takes long
+# characters of a line that are looked at, so that no pattern takes long
+_LONGEST = 1000
 
 # In the order in which they are tried on a line.
 _PATTERNS: dict[Failure, tuple[str, ...]] = {
-    Failure.REWARD: (
-        r"(?:[\w.]+\.)?RewardError: ",
-    ),
+    Failure.REWARD: (r"(?:[\w.]+\.)?RewardError: ",),
     Failure.GPU_MEMORY: (
         r"(?:torch\.)?(?:cuda\.)?OutOfMemoryError: ",
         _ERROR + r"(?:CUDA|HIP|XPU|MPS backend) out of memory",
@@ -90,9 +98,7 @@ _PATTERNS: dict[Failure, tuple[str, ...]] = {
         r"ray\.exceptions\.OutOfDiskError: ",
         _ERROR + r"(?:inline_container\.cc.*unexpected pos|PytorchStreamWriter failed writing)",
     ),
-    Failure.COLLAPSE: (
-        r"collapse: ",
-    ),
+    Failure.COLLAPSE: (r"collapse: ",),
     Failure.NON_FINITE: (
         _ERROR + r"probability tensor contains either",
         r".*Assertion `probability tensor contains either .* failed",
@@ -115,25 +121,33 @@ _PATTERNS: dict[Failure, tuple[str, ...]] = {
         r"ValueError: .*(?:max seq len|max_model_len)",
         r"ValueError: GRPO requires at least",
         r"ValueError: (?:The global .*batch size .*divisible|Bfloat16 is only supported)",
-        r"(?:Could not override '|Key '[^']+' is not in struct)",  # Hydra's
+        # Hydra's
+        r"(?:Could not override '|Key '[^']+' is not in struct)",
         r"ValueError: Target modules .* not found in the base model",
-        r"KeyError: 'prompt'$",  # TRL's first look at the data
+        # TRL's first look at the data
+        r"KeyError: 'prompt'$",
     ),
     Failure.NODE_FAILURE: (
-        _ERROR + r"CUDA error: (?:uncorrectable (?:ECC|NVLink)|an? .*hardware|.*device.*unavailable)",
+        _ERROR
+        + r"CUDA error: (?:uncorrectable (?:ECC|NVLink)|an? .*hardware|.*device.*unavailable)",
         r".*NVRM: Xid .*(?:fallen off the bus|uncorrectable|Double Bit ECC)",
-        r".*NVRM: Xid \([^)]*\): (?:48|74|79|95|119|120|140|154)\b",  # NVIDIA: reset or replace it
+        # NVIDIA: reset or replace it
+        r".*NVRM: Xid \([^)]*\): (?:48|74|79|95|119|120|140|154)\b",
         r"(?:\[ *[\d.]+\] )?(?:mce: Uncorrected hardware|.*SIGBUS .*hardware memory corruption)",
-        r".*(?:GPU is lost|Unable to determine the device handle for GPU)",  # nvidia-smi's
+        # nvidia-smi's
+        r".*(?:GPU is lost|Unable to determine the device handle for GPU)",
     ),
     Failure.HANG: (
-        r"Timeout \(\d+:\d\d:\d\d(?:\.\d+)?\)!$",  # faulthandler's, see train/process.py
+        # faulthandler's, see train/process.py
+        r"Timeout \(\d+:\d\d:\d\d(?:\.\d+)?\)!$",
         r"\[E\d+ .* ProcessGroupNCCL.*watchdog got stuck",
         r"RuntimeError: DataLoader timed out after",
         _ERROR + r"Ranks? [\d, ]+ failed to pass monitoredBarrier",
-        r"Scheduler watchdog timeout",  # SGLang's
+        # SGLang's
+        r"Scheduler watchdog timeout",
         r"ray\.exceptions\.GetTimeoutError: ",
-        r"TimeoutError: RPC call to \w+ timed out",  # vLLM's engine waits for its workers
+        # vLLM's engine waits for its workers
+        r"TimeoutError: RPC call to \w+ timed out",
     ),
     Failure.KILLED: (
         r".*\*\*\* SIGTERM received at time=",
@@ -151,33 +165,44 @@ _PATTERNS: dict[Failure, tuple[str, ...]] = {
         r"\S+ \[\d+\] (?:\S+ )?NCCL WARN (?:NET/|socketProgress|Net )",
         r"(?:[\w.]+\.)?ConnectionError: ",
         r"(?:[\w.]+\.)?(?:Read|Connect)Timeout(?:Error)?: ",
-        _ERROR + r"Failed to connect to GCS",  # Ray's head
+        # Ray's head
+        _ERROR + r"Failed to connect to GCS",
         r"nccl(?:Remote|System)Error: ",
     ),
-}  # fmt: skip
+}
 
 
 # What a launcher or the sweep itself knows of an attempt's end.
 FAILURE_OF_END: dict[str, Failure] = {
-    EndState.OUT_OF_MEMORY: Failure.HOST_MEMORY, EndState.NODE_FAILED: Failure.NODE_FAILURE,
-    EndState.PREEMPTED: Failure.PREEMPTED, EndState.STOPPED: Failure.PREEMPTED, EndState.TIMEOUT: Failure.TIME_LIMIT,
-    EndState.CANCELLED: Failure.KILLED, EndState.HANG: Failure.HANG, EndState.FORK_SERVER_DIED: Failure.KILLED,
-}  # fmt: skip
+    EndState.OUT_OF_MEMORY: Failure.HOST_MEMORY,
+    EndState.NODE_FAILED: Failure.NODE_FAILURE,
+    EndState.PREEMPTED: Failure.PREEMPTED,
+    EndState.STOPPED: Failure.PREEMPTED,
+    EndState.TIMEOUT: Failure.TIME_LIMIT,
+    EndState.CANCELLED: Failure.KILLED,
+    EndState.HANG: Failure.HANG,
+    EndState.FORK_SERVER_DIED: Failure.KILLED,
+}
 
 
 @cache
 def _all_patterns(kinds: tuple[str, ...]) -> tuple[tuple[Failure, re.Pattern[str]], ...]:
     """Return the launchers' patterns before the general ones."""
-    launchers = ((FAILURE_OF_END[state], text) for kind in kinds for state, text in launcher_class(kind).log_patterns)
+    launchers = (
+        (FAILURE_OF_END[state], text)
+        for kind in kinds
+        for state, text in launcher_class(kind).log_patterns
+    )
     general = ((failure, text) for failure, texts in _PATTERNS.items() for text in texts)
     return tuple((failure, re.compile(text)) for failure, text in (*launchers, *general))
 
 
 def read_log(lines: Iterable[str]) -> Iterator[Failure]:
-    """Return the failure classes in a log's lines after its last sign of progress; CRASH for an unknown error.
+    """Return the failure classes in a log's lines after its last sign of progress; CRASH for an
+    unknown error.
 
-    An error of no known kind that says that a known one was its cause only passes that one on; and what ends in errors
-    after a watchdog has spoken is what hung.
+    An error of no known kind that says that a known one was its cause only passes that one on; and
+    what ends in errors after a watchdog has spoken is what hung.
     """
     frames: list[tuple[str, str]] = []
     known, wraps, hung = False, False, False
@@ -191,7 +216,11 @@ def read_log(lines: Iterable[str]) -> Iterator[Failure]:
         elif (failure := _read_line(line, frames)) is not None:
             if not (failure is Failure.CRASH and (wraps or hung)):
                 yield failure
-            known, wraps, hung = failure is not Failure.CRASH, False, hung or failure is Failure.HANG
+            known, wraps, hung = (
+                failure is not Failure.CRASH,
+                False,
+                hung or failure is Failure.HANG,
+            )
 
 
 def _since_progress(lines: Iterable[str]) -> list[str]:
@@ -206,48 +235,73 @@ def _since_progress(lines: Iterable[str]) -> list[str]:
 
 
 def _read_line(line: str, frames: Sequence[tuple[str, str]]) -> Failure | None:
-    """``frames`` are the files and functions of the traceback above, the place where it was raised last."""
-    known = next((failure for failure, pattern in _all_patterns(tuple(LAUNCHERS)) if pattern.match(line)), None)
+    """``frames`` are the files and functions of the traceback above, the place where it was raised
+    last.
+    """
+    known = next(
+        (failure for failure, pattern in _all_patterns(tuple(LAUNCHERS)) if pattern.match(line)),
+        None,
+    )
     is_exception = _EXCEPTION.match(line) is not None
-    if is_exception and known in (None, *_ECHOES) and any(_REWARDS.search(f"{file}:{name}") for file, name in frames):
+    if (
+        is_exception
+        and known in (None, *_ECHOES)
+        and any(_REWARDS.search(f"{file}:{name}") for file, name in frames)
+    ):
         return Failure.REWARD
     if known is not None:
         return known
     if is_exception and not _PASSED_ON.match(line):
         file, function = frames[-1] if frames else ("", "")
         is_early = _REFUSAL.match(line) and _LIBRARY.search(file) and _BEGINNING.fullmatch(function)
-        return Failure.BAD_CONFIGURATION if _CONFIGURATION.search(file) or is_early else Failure.CRASH
+        return (
+            Failure.BAD_CONFIGURATION if _CONFIGURATION.search(file) or is_early else Failure.CRASH
+        )
     return Failure.CRASH if _OTHER_CRASHES.match(line) else None
 
 
-TAIL_BYTES = 65_536  # of each log: tracebacks of several threads fit
-METRICS = 5  # last lines of metrics.jsonl
+# of each log: tracebacks of several threads fit
+TAIL_BYTES = 65_536
+# last lines of metrics.jsonl
+METRICS = 5
 
 
 @dataclass(frozen=True)
 class Evidence:
     """The evidence about an attempt's end."""
 
-    code: int = 0  # its exit code; negative: the signal that ended it
-    state: str = ""  # what the launcher knows beyond the exit code (an `EndState`)
-    error: str = ""  # ``kind: message`` of the failure in result.json
-    progress: bool | None = None  # whether the heartbeat still moved shortly before the end; None: unknown
-    # The last lines of every rank's log, the job's and, if readable, the kernel's; and those of metrics.jsonl.
+    # its exit code; negative: the signal that ended it
+    code: int = 0
+    # what the launcher knows beyond the exit code (an `EndState`)
+    state: str = ""
+    # ``kind: message`` of the failure in result.json
+    error: str = ""
+    # whether the heartbeat still moved shortly before the end; None: unknown
+    progress: bool | None = None
+    # The last lines of every rank's log, the job's and, if readable, the kernel's; and those of
+    # metrics.jsonl.
     logs: Mapping[str, Sequence[str]] = field(default_factory=dict)
     metrics: Sequence[Mapping[str, Any]] = ()
 
 
 def log_sizes(folder: Path) -> dict[str, int]:
-    """Return the bytes of each log before an attempt starts, because these belong to earlier attempts."""
+    """Return the bytes of each log before an attempt starts, because these belong to earlier
+    attempts.
+    """
     return {path.name: path.stat().st_size for path in sorted((folder / paths.LOGS).glob("*.log"))}
 
 
 def read_evidence(
     folder: Path, end: End, progress: bool | None = None, before: Mapping[str, int] | None = None
 ) -> Evidence:
-    """Read the evidence in a trial folder; ``before`` are the ``log_sizes`` at the attempt's start."""
+    """Read the evidence in a trial folder; ``before`` are the ``log_sizes`` at the attempt's
+    start.
+    """
     sizes = before or {}
-    logs = {path.name: _tail(path, sizes.get(path.name, 0)) for path in sorted((folder / paths.LOGS).glob("*.log"))}
+    logs = {
+        path.name: _tail(path, sizes.get(path.name, 0))
+        for path in sorted((folder / paths.LOGS).glob("*.log"))
+    }
     metrics = tuple(deque(read_lines(folder / paths.METRICS), maxlen=METRICS))
     failure = TrialResult.read(folder).failure
     error = "" if failure is None else f"{failure.kind}: {failure.message}"
@@ -262,20 +316,27 @@ def _tail(path: Path, start: int) -> list[str]:
         return []
     with opened as file:
         size = file.seek(0, 2)
-        start = start if start <= size else 0  # it was cut: all of it is new
+        # it was cut: all of it is new
+        start = start if start <= size else 0
         begin = max(start, size - TAIL_BYTES)
         file.seek(begin)
         text = file.read().decode("utf-8", errors="replace")
-    lines = re.split("[\r\n]", text)  # progress bars return to the line's start
+    # progress bars return to the line's start
+    lines = re.split("[\r\n]", text)
     return lines[1 if begin > start else 0 :]
 
 
-# Causes that outrank what ended the job afterwards: a rank that ran out of memory leaves the others waiting until
-# the time limit, and a connection closed.
+# Causes that outrank what ended the job afterwards: a rank that ran out of memory leaves the others
+# waiting until the time limit, and a connection closed.
 _ROOTS = (
-    Failure.REWARD, Failure.GPU_MEMORY, Failure.HOST_MEMORY, Failure.DISK_FULL, Failure.COLLAPSE, Failure.NON_FINITE,
+    Failure.REWARD,
+    Failure.GPU_MEMORY,
+    Failure.HOST_MEMORY,
+    Failure.DISK_FULL,
+    Failure.COLLAPSE,
+    Failure.NON_FINITE,
     Failure.BAD_CONFIGURATION,
-)  # fmt: skip
+)
 _TAKEN = (Failure.NODE_FAILURE, Failure.PREEMPTED)
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL)
 _KILLED = {code for number in _ENDING for code in (-number, 128 + number)}
@@ -283,7 +344,9 @@ _KILLED = {code for number in _ENDING for code in (-number, 128 + number)}
 
 def classify_failure(evidence: Evidence) -> Failure:
     """Return the class of a failed attempt."""
-    named = {failure for log in (*evidence.logs.values(), [evidence.error]) for failure in read_log(log)}
+    named = {
+        failure for log in (*evidence.logs.values(), [evidence.error]) for failure in read_log(log)
+    }
     named |= {FAILURE_OF_END[evidence.state]} if evidence.state in FAILURE_OF_END else set()
     for failure in (*_ROOTS, *_TAKEN):
         if failure in named:
@@ -301,7 +364,8 @@ def classify_failure(evidence: Evidence) -> Failure:
 
 def _quiet_end(evidence: Evidence, named: set[Failure]) -> Failure:
     """Return the class of an end that no rank's exception explains."""
-    if named & {Failure.TIME_LIMIT, Failure.HANG}:  # nothing moved any more
+    # nothing moved any more
+    if named & {Failure.TIME_LIMIT, Failure.HANG}:
         return Failure.COMMUNICATION if Failure.COMMUNICATION in named else Failure.HANG
     if Failure.KILLED in named or evidence.code in _KILLED:
         return Failure.KILLED
@@ -312,34 +376,46 @@ def _quiet_end(evidence: Evidence, named: set[Failure]) -> Failure:
 
 
 def _crash(evidence: Evidence) -> Failure:
-    """Return the class of an unknown error: divergence if a step before it was NaN, otherwise a crash."""
-    last: Mapping[str, Any] = next((line for line in reversed(evidence.metrics) if line.get("kind") == "train"), {})
+    """Return the class of an unknown error: divergence if a step before it was NaN, otherwise a
+    crash.
+    """
+    last: Mapping[str, Any] = next(
+        (line for line in reversed(evidence.metrics) if line.get("kind") == "train"), {}
+    )
     # NaN is null in metrics.jsonl
     is_broken = any(name in last and last[name] is None for name in ("loss", "grad_norm"))
     return Failure.NON_FINITE if is_broken else Failure.CRASH
 
 
-EPIDEMIC = 3  # trials in a row that fail in the same words, before the sweep stops
+# trials in a row that fail in the same words, before the sweep stops
+EPIDEMIC = 3
 
 
 class Step(StrEnum):
     """What the controller does next with a trial whose attempt failed."""
 
     RETRY = "retry"
-    ELSEWHERE = "elsewhere"  # on other nodes
-    HEAL = "heal"  # with the changes of ``halve_batch``, if there are any; otherwise FAIL, with a recorded memory constraint
+    # on other nodes
+    ELSEWHERE = "elsewhere"
+    # with the changes of ``halve_batch``, if there are any; otherwise FAIL, with a recorded memory
+    # constraint
+    HEAL = "heal"
     FAIL = "fail"
-    STOP = "stop"  # the trial stays unfinished, and nothing new is submitted
+    # the trial stays unfinished, and nothing new is submitted
+    STOP = "stop"
 
 
 @dataclass(frozen=True)
 class Policy:
-    """``retries`` counts further attempts of one trial after failures of this class; None: cluster.requeue_limit."""
+    """``retries`` counts further attempts of one trial after failures of this class; None:
+    cluster.requeue_limit.
+    """
 
     retries: int | None
     again: Step
     then: Step = Step.FAIL
-    # Whether the same words in several trials mean that the next trial will fail as well: not where the point decides.
+    # Whether the same words in several trials mean that the next trial will fail as well: not where
+    # the point decides.
     spreads: bool = False
 
 
@@ -350,9 +426,11 @@ RETRIES = {
     Failure.COMMUNICATION: Policy(2, Step.ELSEWHERE, spreads=True),
     Failure.HANG: Policy(1, Step.ELSEWHERE, spreads=True),
     Failure.GPU_MEMORY: Policy(1, Step.HEAL),
-    Failure.HOST_MEMORY: Policy(1, Step.ELSEWHERE, spreads=True),  # a shared node's other jobs may have been the cause
+    # a shared node's other jobs may have been the cause
+    Failure.HOST_MEMORY: Policy(1, Step.ELSEWHERE, spreads=True),
     Failure.DISK_FULL: Policy(0, Step.STOP, Step.STOP),
-    Failure.KILLED: Policy(3, Step.RETRY),  # nothing speaks against its point
+    # nothing speaks against its point
+    Failure.KILLED: Policy(3, Step.RETRY),
     Failure.BAD_CONFIGURATION: Policy(0, Step.FAIL, spreads=True),
     Failure.REWARD: Policy(0, Step.FAIL, spreads=True),
     Failure.CRASH: Policy(0, Step.FAIL, spreads=True),
@@ -364,7 +442,8 @@ RETRIES = {
 def next_step(past: Sequence[Failure], requeue_limit: int) -> Step:
     """Return the next step after a trial's failures so far, the newest last.
 
-    ``requeue_limit`` bounds the failures of all classes together, so that no mixture of them continues forever.
+    ``requeue_limit`` bounds the failures of all classes together, so that no mixture of them
+    continues forever.
     """
     newest = past[-1]
     policy = RETRIES[newest]
@@ -377,7 +456,8 @@ def next_step(past: Sequence[Failure], requeue_limit: int) -> Step:
 def is_epidemic(endings: Sequence[tuple[Failure, str] | None], count: int = EPIDEMIC) -> bool:
     """Return whether the last ``count`` ended trials failed with the same message.
 
-    ``endings`` are in order of time: None for a trial that finished, else its class and ``same_words``.
+    ``endings`` are in order of time: None for a trial that finished, else its class and
+    ``same_words``.
     """
     last = endings[-count:]
     failed = [ending for ending in last if ending is not None and RETRIES[ending[0]].spreads]

@@ -14,29 +14,38 @@ from grposweep.config.to_setting import read_gpu
 from grposweep.schema import AUTO, Cluster, Experiment
 from grposweep.sweep.validate import ValidatedSpace
 
-ESTIMATED_POINTS = 100  # valid points whose memory is estimated
+# valid points whose memory is estimated
+ESTIMATED_POINTS = 100
 
 
 def advise_mps(cluster: Cluster) -> str:
-    """Return advice to start NVIDIA's Multi-Process Service for trials that share a GPU; empty if it runs or is not installed.
+    """Return advice to start NVIDIA's Multi-Process Service for trials that share a GPU; empty if
+    it runs or is not installed.
 
-    Without it processes take turns on the GPU. Eight trials of 135 million weights on an H100 took 1.52 seconds a step
-    without it, 0.89 with it (benchmarks/gpu/RESULTS.md).
+    Without it processes take turns on the GPU. Eight trials of 135 million weights on an H100 took
+    1.52 seconds a step without it, 0.89 with it (benchmarks/gpu/RESULTS.md).
     """
     pipe = Path(os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps"))
-    if cluster.trials_per_gpu == 1 or (pipe / "control").exists() or shutil.which("nvidia-cuda-mps-control") is None:
+    if (
+        cluster.trials_per_gpu == 1
+        or (pipe / "control").exists()
+        or shutil.which("nvidia-cuda-mps-control") is None
+    ):
         return ""
     return (
-        f"cluster.trials_per_gpu={cluster.trials_per_gpu}: the trials take turns on a GPU, because NVIDIA's MPS does not run. "
-        "Start it with nvidia-cuda-mps-control -d, and eight small trials take 0.6 of the time (H100)."
+        f"cluster.trials_per_gpu={cluster.trials_per_gpu}: the trials take turns on a GPU, "
+        "because NVIDIA's MPS does not run. "
+        "Start it with nvidia-cuda-mps-control -d, and eight small trials take 0.6 of the time "
+        "(H100)."
     )
 
 
 def share_gpus(judged: ValidatedSpace, console: Console) -> Experiment:
-    """Return the sweep's base experiment with a number of trials per GPU instead of ``auto``; the number is printed.
+    """Return the sweep's base experiment with a number of trials per GPU instead of ``auto``; the
+    number is printed.
 
-    As many trials as fit with the upper end of the largest estimate, and not more than this machine has CPU cores.
-    Raises UserError if the memory of the GPU or of the trials is not known.
+    As many trials as fit with the upper end of the largest estimate, and not more than this machine
+    has CPU cores. Raises UserError if the memory of the GPU or of the trials is not known.
     """
     base = judged.base
     if base.cluster.trials_per_gpu != AUTO:
@@ -44,7 +53,8 @@ def share_gpus(judged: ValidatedSpace, console: Console) -> Experiment:
     limit = read_gpu(base.cluster)
     if limit is None:
         raise UserError(
-            "cluster.trials_per_gpu=auto: the GPU's memory is not known. Set cluster.gpu=A100 or the like, "
+            "cluster.trials_per_gpu=auto: the GPU's memory is not known. Set cluster.gpu=A100 "
+            "or the like, "
             "cluster.gpu_memory_gib=80, or a number of trials."
         )
     points = islice(judged.validity.valid_points(), ESTIMATED_POINTS)
@@ -52,11 +62,13 @@ def share_gpus(judged: ValidatedSpace, console: Console) -> Experiment:
     needs = [memory.high / GIB for setting in settings if (memory := estimate(setting)) is not None]
     if not needs:
         raise UserError(
-            "cluster.trials_per_gpu=auto: the model's shape is not known, so its memory cannot be estimated. Set "
+            "cluster.trials_per_gpu=auto: the model's shape is not known, so its memory cannot "
+            "be estimated. Set "
             "model.shape, or a number of trials."
         )
     share = max(min(int(limit / max(needs)), os.cpu_count() or 1), 1)
     console.print(
-        f"cluster.trials_per_gpu=auto: {share}; the largest trial needs up to {max(needs):.1f} of {limit:g} GiB"
+        f"cluster.trials_per_gpu=auto: {share}; the largest trial needs up to {max(needs):.1f} "
+        f"of {limit:g} GiB"
     )
     return replace(base, cluster=replace(base.cluster, trials_per_gpu=share))

@@ -1,6 +1,8 @@
-"""The controller's log: every decision with its reason, in ``controller.log`` and, if asked for, on the terminal.
+"""The controller's log: every decision with its reason, in ``controller.log`` and, if asked for, on
+the terminal.
 
-Modules log to ``logging.getLogger(__name__)``. ``trial`` and ``attempt`` are passed as ``extra=about(trial, attempt)``.
+Modules log to ``logging.getLogger(__name__)``. ``trial`` and ``attempt`` are passed as
+``extra=about(trial, attempt)``.
 """
 
 import logging
@@ -18,8 +20,10 @@ from grporecipe.files import set_aside
 from grposweep.redaction import redact
 from grposweep.storage import paths
 
-FILE_BYTES = 2_000_000  # then the file is rotated
-BACKUPS = 3  # rotated files kept
+# then the file is rotated
+FILE_BYTES = 2_000_000
+# rotated files kept
+BACKUPS = 3
 _FORMAT = "%(asctime)s %(levelname)-7s trial=%(trial)s attempt=%(attempt)s %(message)s"
 _UNKNOWN = {"trial": "-", "attempt": "-"}
 
@@ -41,7 +45,9 @@ class _Formatter(logging.Formatter):
 
 
 class _LogFile(logging.handlers.RotatingFileHandler):
-    """A log file that never stops the sweep: a line that cannot be written (a full disk) is dropped."""
+    """A log file that never stops the sweep: a line that cannot be written (a full disk) is
+    dropped.
+    """
 
     def handleError(self, record: logging.LogRecord) -> None:
         """Drop the line."""
@@ -60,10 +66,13 @@ class _Terminal(logging.Handler):
 
 @contextmanager
 def controller_log(sweep: Path, console: Console, verbose: bool) -> Iterator[None]:
-    """Log to ``controller.log`` in the sweep's folder; ``verbose`` shows the lines on the terminal as well."""
+    """Log to ``controller.log`` in the sweep's folder; ``verbose`` shows the lines on the terminal
+    as well.
+    """
     logger = logging.getLogger("grposweep")
     path = sweep / paths.CONTROLLER_LOG
-    if os.path.lexists(path) and not path.is_file():  # opening a pipe would wait for a reader forever
+    # opening a pipe would wait for a reader forever
+    if os.path.lexists(path) and not path.is_file():
         set_aside(path)
     # delay: the file is opened by the first line, whose failure is then that line's.
     file = _LogFile(path, maxBytes=FILE_BYTES, backupCount=BACKUPS, encoding="utf-8", delay=True)
@@ -82,7 +91,8 @@ def controller_log(sweep: Path, console: Console, verbose: bool) -> Iterator[Non
     finally:
         for handler in handlers:
             logger.removeHandler(handler)
-            with suppress(OSError):  # the last lines do not fit on the disk
+            # the last lines do not fit on the disk
+            with suppress(OSError):
                 handler.close()
         logger.setLevel(level)
         logger.propagate = propagate

@@ -1,7 +1,9 @@
-"""Read what CUDA's out-of-memory message states, and decide whether processes of others were the reason.
+"""Read what CUDA's out-of-memory message states, and decide whether processes of others were the
+reason.
 
-Texts of torch, c10/cuda/CUDACachingAllocator.cpp: releases before 2.1 in brackets, later ones in sentences, which name processes
-if NVML lists them. Ids are not valid in a container of its own process ids; then torch does not find itself in the list.
+Texts of torch, c10/cuda/CUDACachingAllocator.cpp: releases before 2.1 in brackets, later ones in
+sentences, which name processes if NVML lists them. Ids are not valid in a container of its own
+process ids; then torch does not find itself in the list.
 """
 
 import re
@@ -9,7 +11,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from grporecipe.memory.estimate import CONTEXT, GIB
-from grposweep.launchers.gpu_memory import BUSY_MIB, BUSY_SHARE, MIB_OF_GIB, SMALL_SHARE, GpuMemory, describe_holders
+from grposweep.launchers.gpu_memory import (
+    BUSY_MIB,
+    BUSY_SHARE,
+    MIB_OF_GIB,
+    SMALL_SHARE,
+    GpuMemory,
+    describe_holders,
+)
 from grposweep.storage.results import Failure
 
 _SIZE = r"([\d.]+ (?:bytes|[KMGT]iB))"
@@ -24,8 +33,10 @@ _STATED = {
     "allocated": (rf"Of the allocated memory {_SIZE} is allocated by PyTorch",),
     "unallocated": (rf"{_SIZE} is reserved by PyTorch but unallocated",),
 }
-_ENGINE = re.compile(  # of a worker of vLLM at its start
-    r"Free memory on device .* on startup is less than desired GPU memory utilization \([\d.]+, ([\d.]+) GiB\)"
+# of a worker of vLLM at its start
+_ENGINE = re.compile(
+    r"Free memory on device .* on startup is less than desired GPU memory utilization "
+    r"\([\d.]+, ([\d.]+) GiB\)"
 )
 _PROCESS = re.compile(rf"Process (\d+) has {_SIZE} memory in use")
 
@@ -34,7 +45,8 @@ _PROCESS = re.compile(rf"Process (\d+) has {_SIZE} memory in use")
 class OutOfMemory:
     """What a message states, in GiB; None: it does not.
 
-    ``own``: of the process that failed. ``allowed``: its share of the GPU. ``reserved``: by its torch. ``held``: by other
+    ``own``: of the process that failed. ``allowed``: its share of the GPU. ``reserved``: by its
+    torch. ``held``: by other
     processes, this sweep's included.
     """
 
@@ -61,7 +73,9 @@ class OutOfMemory:
 
 @dataclass(frozen=True)
 class Held:
-    """GPU memory that processes of others held, in GiB; no ``processes``: they cannot be named, and it is a lower bound."""
+    """GPU memory that processes of others held, in GiB; no ``processes``: they cannot be named, and
+    it is a lower bound.
+    """
 
     gib: float = 0.0
     processes: tuple[int, ...] = ()
@@ -69,7 +83,9 @@ class Held:
 
 @dataclass(frozen=True)
 class Shortage:
-    """Why an attempt ran out of GPU memory, in one line, and the GiB that it needs if others held them."""
+    """Why an attempt ran out of GPU memory, in one line, and the GiB that it needs if others held
+    them.
+    """
 
     text: str
     needs_gib: float | None = None
@@ -80,15 +96,19 @@ class Shortage:
         return self.needs_gib is not None
 
 
-Read = Callable[[], Sequence[GpuMemory]]  # the memory of an attempt's GPUs, after its end
-Owns = Callable[[int], bool]  # whether a process is this sweep's
+# the memory of an attempt's GPUs, after its end
+Read = Callable[[], Sequence[GpuMemory]]
+# whether a process is this sweep's
+Owns = Callable[[int], bool]
 
 
-def find_shortage(texts: Iterable[str], read_now: Read, owns: Owns, is_alone: bool = True) -> Shortage | None:
+def find_shortage(
+    texts: Iterable[str], read_now: Read, owns: Owns, is_alone: bool = True
+) -> Shortage | None:
     """Return why an attempt ran out of GPU memory; None if neither a text nor its GPUs say.
 
-    ``read_now`` is called if no text states sizes, as when a CUDA library or a start on a full GPU fails. ``is_alone``: an
-    attempt has one process on a GPU.
+    ``read_now`` is called if no text states sizes, as when a CUDA library or a start on a full GPU
+    fails. ``is_alone``: an attempt has one process on a GPU.
     """
     oom = read_out_of_memory(texts)
     if oom is None:
@@ -98,15 +118,22 @@ def find_shortage(texts: Iterable[str], read_now: Read, owns: Owns, is_alone: bo
 
 
 def find_shortage_of_engine(texts: Iterable[str], read_now: Read, owns: Owns) -> Shortage | None:
-    """Return why vLLM did not start for lack of memory, if others hold it; None for any other text, and if they do not."""
+    """Return why vLLM did not start for lack of memory, if others hold it; None for any other text,
+    and if they do not.
+    """
     stated = next((match for text in texts if (match := _ENGINE.search(text))), None)
     return None if stated is None else _judge_now(read_now, owns, float(stated[1]))
 
 
 def _judge_now(read_now: Read, owns: Owns, needs: float | None = None) -> Shortage | None:
-    """Judge by the GPUs as they are now; None if others hold little. Without a known need it is more than what is free now."""
+    """Judge by the GPUs as they are now; None if others hold little. Without a known need it is
+    more than what is free now.
+    """
     margin = BUSY_MIB / MIB_OF_GIB
-    full = [OutOfMemory(needs or now.free + margin, now.total, now.free, 0.0, held=now.held) for now in read_now()]
+    full = [
+        OutOfMemory(needs or now.free + margin, now.total, now.free, 0.0, held=now.held)
+        for now in read_now()
+    ]
     memory = max(full, key=lambda one: find_others(one, owns).gib, default=None)
     if memory is None or not was_crowded_out(memory, others := find_others(memory, owns)):
         return None
@@ -115,7 +142,9 @@ def _judge_now(read_now: Read, owns: Owns, needs: float | None = None) -> Shorta
 
 def read_out_of_memory(texts: Iterable[str]) -> OutOfMemory | None:
     """Return what the first message in these texts states; None if there is none."""
-    return next((_parse(text[asked.start() :]) for text in texts if (asked := _ASKED.search(text))), None)
+    return next(
+        (_parse(text[asked.start() :]) for text in texts if (asked := _ASKED.search(text))), None
+    )
 
 
 def _parse(text: str) -> OutOfMemory:
@@ -146,15 +175,20 @@ def find_others(oom: OutOfMemory, owns: Owns) -> Held:
         return Held()
     if oom.allowed is None:
         gib, least = oom.total - oom.free - oom.used, BUSY_SHARE * oom.total
-    else:  # the sweep's other trials on this GPU hold their shares at most, and a context each
-        others_at_most = (oom.total - oom.allowed) + (round(oom.total / oom.allowed) - 1) * CONTEXT / GIB
+    else:
+        # the sweep's other trials on this GPU hold their shares at most, and a context each
+        others_at_most = (oom.total - oom.allowed) + (
+            round(oom.total / oom.allowed) - 1
+        ) * CONTEXT / GIB
         gib, least = oom.total - oom.free - oom.used - others_at_most, 0.0
     return Held(gib) if gib > least else Held()
 
 
 def was_crowded_out(oom: OutOfMemory, others: Held) -> bool:
     """Return whether the process would have got what it asked for if others had held nothing."""
-    least = max(BUSY_MIB / MIB_OF_GIB, SMALL_SHARE * (oom.total or 0.0) if others.processes else 0.0)
+    least = max(
+        BUSY_MIB / MIB_OF_GIB, SMALL_SHARE * (oom.total or 0.0) if others.processes else 0.0
+    )
     if others.gib <= least or oom.asked is None or oom.free is None:
         return False
     mine = oom.reserved if oom.reserved is not None else oom.own

@@ -1,4 +1,6 @@
-"""Record how attempts end, in the trial's folder first and then in the study, and decide what follows."""
+"""Record how attempts end, in the trial's folder first and then in the study, and decide what
+follows.
+"""
 
 import logging
 import signal
@@ -23,14 +25,23 @@ from grposweep.storage.folders import SweepFolder, TrialFolder
 from grposweep.storage.records import Action, AttemptEventKind, ControlRequest, OomFix
 from grposweep.storage.results import Failure, FailureReport, TrialResult, TrialStatus, same_words
 from grposweep.sweep.attempts import RunningAttempt
-from grposweep.sweep.failures import Evidence, Step, classify_failure, is_epidemic, next_step, read_evidence
+from grposweep.sweep.failures import (
+    Evidence,
+    Step,
+    classify_failure,
+    is_epidemic,
+    next_step,
+    read_evidence,
+)
 from grposweep.sweep.log import about
 from grposweep.sweep.neighbours import Shortage, find_shortage, find_shortage_of_engine
 from grposweep.sweep.oom import halve_batch, record_oom, record_peak
 
 logger = logging.getLogger(__name__)
-MORE = 1.1  # times the GPU memory that was too little is waited for next
-UNFINISHED = (Step.RETRY, Step.ELSEWHERE, Step.HEAL, Step.STOP)  # steps after which a trial continues, now or later
+# times the GPU memory that was too little is waited for next
+MORE = 1.1
+# steps after which a trial continues, now or later
+UNFINISHED = (Step.RETRY, Step.ELSEWHERE, Step.HEAL, Step.STOP)
 
 
 def decide_retry(
@@ -38,52 +49,74 @@ def decide_retry(
 ) -> tuple[Failure, FailureReport]:
     """Classify a failed attempt and choose: retry, heal or fail.
 
-    With ``again`` the launcher took the attempt away, or others held the GPU memory that it needed. This is not a failure of the
-    trial. The launcher counts the former. Before an attempt after the latter it waits if it sees the memory; else their number is
-    limited.
-    The report holds all of the decision: a controller that dies before it notes the end leaves it to the next one.
+    With ``again`` the launcher took the attempt away, or others held the GPU memory that it needed.
+    This is not a failure of the trial. The launcher counts the former. Before an attempt after the
+    latter it waits if it sees the memory; else their number is limited. The report holds all of the
+    decision: a controller that dies before it notes the end leaves it to the next one.
     """
     folder = running.folder
     events = folder.attempts()
-    intent = next((event for event in reversed(events) if event.event == AttemptEventKind.INTENT), None)
+    intent = next(
+        (event for event in reversed(events) if event.event == AttemptEventKind.INTENT), None
+    )
     evidence = read_evidence(folder.path, end, not running.hangs, intent.logs if intent else None)
     failure, report = classify_failure(evidence), _report(folder, end)
-    reopened = max((n for n, event in enumerate(events) if event.event == AttemptEventKind.REOPENED), default=0)
-    past = [Failure(event.failure) for event in events[reopened:] if event.failure and not event.again]
+    reopened = max(
+        (n for n, event in enumerate(events) if event.event == AttemptEventKind.REOPENED), default=0
+    )
+    past = [
+        Failure(event.failure) for event in events[reopened:] if event.failure and not event.again
+    ]
     shortage = None
     if failure in (Failure.GPU_MEMORY, Failure.BAD_CONFIGURATION) and launcher is not None:
         shortage = _find_shortage(running, verdict, evidence, launcher, failure)
         failure = Failure.GPU_MEMORY if shortage is not None else failure
     if failure is Failure.GPU_MEMORY:
-        report = replace(report, message=(shortage.text if shortage else "") or report.message.partition("\n")[0])
+        report = replace(
+            report, message=(shortage.text if shortage else "") or report.message.partition("\n")[0]
+        )
     if end.again:
         step = Step.RETRY
     elif shortage is not None and shortage.is_others:
-        taken, limit = sum(bool(event.again) for event in events[reopened:]), verdict.experiment.cluster.requeue_limit
+        taken, limit = (
+            sum(bool(event.again) for event in events[reopened:]),
+            verdict.experiment.cluster.requeue_limit,
+        )
         sees = launcher is not None and launcher.sees_memory
         step = Step.RETRY if sees else Step.ELSEWHERE if taken < limit else Step.FAIL
         before = max((event.needs_gib or 0.0 for event in events[reopened:]), default=0.0)
-        needs = max(shortage.needs_gib or 0.0, MORE * before)  # it did not suffice
+        # it did not suffice
+        needs = max(shortage.needs_gib or 0.0, MORE * before)
         report = replace(report, needs_gib=round(needs, 3), again=step is not Step.FAIL)
     elif failure in (Failure.PREEMPTED, Failure.TIME_LIMIT) or end.kind == EndState.CANCELLED:
         # The launcher has given it up, or the user has cancelled its job.
         step = Step.FAIL
     else:
         step = next_step([*past, failure], verdict.experiment.cluster.requeue_limit)
-        if step is Step.HEAL and not _apply_heal(folder, verdict, failure, intent.attempt if intent else 0):
+        if step is Step.HEAL and not _apply_heal(
+            folder, verdict, failure, intent.attempt if intent else 0
+        ):
             step = Step.FAIL
     report = replace(report, name=failure.value, step=step.value)
-    return failure, replace(report, again=end.again or report.again, nodes=end.nodes or report.nodes)
+    return failure, replace(
+        report, again=end.again or report.again, nodes=end.nodes or report.nodes
+    )
 
 
 def _find_shortage(
-    running: RunningAttempt, verdict: ValidationResult, evidence: Evidence, launcher: Launcher, failure: Failure
+    running: RunningAttempt,
+    verdict: ValidationResult,
+    evidence: Evidence,
+    launcher: Launcher,
+    failure: Failure,
 ) -> Shortage | None:
-    """Return what is known of an attempt that ran out of GPU memory: by its messages, else by its GPUs as they are now.
+    """Return what is known of an attempt that ran out of GPU memory: by its messages, else by its
+    GPUs as they are now.
 
     That vLLM does not start is a mistake of the configuration, unless others hold the memory.
     """
-    # Processes of an external program end with it, those of an earlier controller's trials with that controller.
+    # Processes of an external program end with it, those of an earlier controller's trials with
+    # that controller.
     is_program = is_external(verdict.experiment.trainer.kind)
     owns = partial(launcher.owns, ended=running.end is None or is_program)
     texts = (evidence.error, *(line for log in evidence.logs.values() for line in reversed(log)))
@@ -94,22 +127,35 @@ def _find_shortage(
 
 
 def _report(folder: TrialFolder, end: End) -> FailureReport:
-    """Return the failure that the attempt reported, or the message of its launcher and its last lines.
+    """Return the failure that the attempt reported, or the message of its launcher and its last
+    lines.
 
-    What the launcher knows counts more: a rank whose neighbour ran out of memory only sees a connection close.
+    What the launcher knows counts more: a rank whose neighbour ran out of memory only sees a
+    connection close.
     """
     result = folder.result
-    if result.failure and result.status in (TrialStatus.FAILED, TrialStatus.RETRIED) and not end.kind:
+    if (
+        result.failure
+        and result.status in (TrialStatus.FAILED, TrialStatus.RETRIED)
+        and not end.kind
+    ):
         return result.failure
     kind = end.kind or (f"signal {-end.code}" if end.code < 0 else f"exit code {end.code}")
     message = end.message or f"the attempt ended with {kind}"
     if end.code == -signal.SIGKILL and not end.message:
-        message = "killed (signal 9), usually by the kernel when memory ran out (dmesg names it), or by kill -9"
+        message = (
+            "killed (signal 9), usually by the kernel when memory ran out (dmesg names "
+            "it), or by kill -9"
+        )
     return FailureReport(kind, message, tuple(folder.last_lines()))
 
 
-def _apply_heal(folder: TrialFolder, verdict: ValidationResult, failure: Failure, attempt: int) -> bool:
-    """Write smaller micro-batches for further attempts; False if there are none that change no number."""
+def _apply_heal(
+    folder: TrialFolder, verdict: ValidationResult, failure: Failure, attempt: int
+) -> bool:
+    """Write smaller micro-batches for further attempts; False if there are none that change no
+    number.
+    """
     changes = halve_batch(verdict.setting, verdict.experiment.rules.ignore)
     before = OomFix.read(folder.path)
     # A fix for this very attempt was written by a controller that died at it.
@@ -123,7 +169,9 @@ def _apply_heal(folder: TrialFolder, verdict: ValidationResult, failure: Failure
 
 
 def describe_resume(folder: TrialFolder, verdict: ValidationResult) -> str:
-    """Return where a trial's next attempt begins. Only an external program knows its own checkpoints."""
+    """Return where a trial's next attempt begins. Only an external program knows its own
+    checkpoints.
+    """
     trainer = verdict.experiment.trainer
     place = paths.MODEL if is_external(trainer.kind) else paths.CHECKPOINTS
     newest = newest_checkpoint(folder.path / place, verdict.experiment.cluster.processes)
@@ -135,10 +183,11 @@ def describe_resume(folder: TrialFolder, verdict: ValidationResult) -> str:
 
 
 def write_pruned(folder: TrialFolder, request: ControlRequest) -> None:
-    """Write result.json of a trial that was stopped early: its last attempt's results, and the reason.
+    """Write result.json of a trial that was stopped early: its last attempt's results, and the
+    reason.
 
-    A collapsed training is ``pruned`` as well, not ``failed``: its attempt ended in order, and only pruned trials teach a
-    sampler which points are bad. Its failure class says what it was.
+    A collapsed training is ``pruned`` as well, not ``failed``: its attempt ended in order, and only
+    pruned trials teach a sampler which points are bad. Its failure class says what it was.
     """
     result = folder.result
     if result.status not in (TrialStatus.STOPPED, TrialStatus.PRUNED):
@@ -149,32 +198,46 @@ def write_pruned(folder: TrialFolder, request: ControlRequest) -> None:
         name = Failure.NON_FINITE if request.guard == "non_finite" else Failure.COLLAPSE
         failure = FailureReport(name.value, request.reason, name=name.value)
     guard = request.guard or None
-    replace(result, status=TrialStatus.PRUNED, reason=request.reason, guard=guard, failure=failure).write(folder.path)
+    replace(
+        result, status=TrialStatus.PRUNED, reason=request.reason, guard=guard, failure=failure
+    ).write(folder.path)
 
 
 @dataclass
 class OutcomeRecorder:
-    """Records the ends of one sweep's attempts; what it knows beyond the files lasts as long as this controller."""
+    """Records the ends of one sweep's attempts; what it knows beyond the files lasts as long as
+    this controller.
+    """
 
     folder: SweepFolder
     study: SweepStudy
     validator: Validator
     search: Search
-    keep: str = "best"  # trainer.keep
-    launcher: Launcher | None = None  # which knows the sweep's processes
-    endings: list[tuple[Failure, str] | None] = field(default_factory=list)  # of trials, in time
-    news: list[str] = field(default_factory=list)  # lines for the display
-    _kept: set[int] = field(default_factory=set)  # trials whose models were wanted at the last look
-    halted: str = ""  # why nothing more is to be started, though there is more to do
+    # trainer.keep
+    keep: str = "best"
+    # which knows the sweep's processes
+    launcher: Launcher | None = None
+    # of trials, in time
+    endings: list[tuple[Failure, str] | None] = field(default_factory=list)
+    # lines for the display
+    news: list[str] = field(default_factory=list)
+    # trials whose models were wanted at the last look
+    _kept: set[int] = field(default_factory=set)
+    # why nothing more is to be started, though there is more to do
+    halted: str = ""
 
     def record(self, running: RunningAttempt, end: End) -> None:
         """Record how an attempt ended, and whether its trial has ended."""
         where = about(running.folder.number, running.attempt)
         if running.hangs:
             end = replace(
-                end, kind=EndState.HANG, message="it showed no sign of life for cluster.stall_min minutes", again=False
+                end,
+                kind=EndState.HANG,
+                message="it showed no sign of life for cluster.stall_min minutes",
+                again=False,
             )
-        stopped = end.code == ExitCode.STOPPED and not end.kind  # it was asked to
+        # it was asked to
+        stopped = end.code == ExitCode.STOPPED and not end.kind
         if stopped and running.request.action == Action.PRUNE:
             write_pruned(running.folder, running.request)
             self._note_end(running, end)
@@ -182,17 +245,25 @@ class OutcomeRecorder:
             self._close(running.folder)
         elif stopped or running.killed:
             self._note_end(running, end)
-            logger.info("%s", "stopped at a rollout boundary" if stopped else "ended by this controller", extra=where)
+            logger.info(
+                "%s",
+                "stopped at a rollout boundary" if stopped else "ended by this controller",
+                extra=where,
+            )
         elif end.code == ExitCode.FINISHED and (value := running.folder.result.value) is not None:
             self._note_end(running, end)
             logger.info("finished: %s %.6g", self.search.metric, value, extra=where)
-            record_peak(self.folder, running.folder, self.validator.validate(running.point, running.seed))
+            record_peak(
+                self.folder, running.folder, self.validator.validate(running.point, running.seed)
+            )
             self._close(running.folder)
         else:
             self._record_failure(running, end)
 
     def prune(self, folder: TrialFolder, request: ControlRequest) -> None:
-        """End a paused or unfinished trial finally. Its last attempt may have died before it read the request."""
+        """End a paused or unfinished trial finally. Its last attempt may have died before it read
+        the request.
+        """
         write_pruned(folder, request)
         folder.close_attempt()
         logger.info("stopped early: %s", request.reason, extra=about(folder.number))
@@ -208,7 +279,9 @@ class OutcomeRecorder:
             self._delete_models([folder.number])
 
     def keep_best(self) -> None:
-        """Delete what ``trainer.keep`` does not keep of finished trials, those of earlier controllers too."""
+        """Delete what ``trainer.keep`` does not keep of finished trials, those of earlier
+        controllers too.
+        """
         started = self.study.started
         finished = [trial.number for trial in started if trial.state == TrialState.COMPLETE]
         pruned = [trial for trial in started if trial.state == TrialState.PRUNED]
@@ -221,18 +294,28 @@ class OutcomeRecorder:
         failure, report = decide_retry(running, verdict, end, self.launcher)
         continues = report.step in UNFINISHED
         if not continues and failure is Failure.GPU_MEMORY and report.needs_gib is None:
-            record_oom(self.folder, folder, verdict)  # before the result says that the trial is over
+            # before the result says that the trial is over
+            record_oom(self.folder, folder, verdict)
         status = TrialStatus.RETRIED if continues else TrialStatus.FAILED
         before = folder.result
         step = before.step if before.step is not None else folder.heartbeat().step or 0
-        number = running.attempt if before.attempt is None else before.attempt  # a restarted job has used several
+        # a restarted job has used several
+        number = running.attempt if before.attempt is None else before.attempt
         TrialResult(status, number, step=step, failure=report).write(folder.path)
         if report.step == Step.STOP:
             self._halt(f"trial {folder.number}: {failure.label}")
         elif continues:
             is_healed = report.step == Step.HEAL
-            how = "it continues in smaller micro-batches" if is_healed else describe_resume(folder, verdict)
-            how += " when it fits" if report.needs_gib is not None and report.step == Step.RETRY else ""
+            how = (
+                "it continues in smaller micro-batches"
+                if is_healed
+                else describe_resume(folder, verdict)
+            )
+            how += (
+                " when it fits"
+                if report.needs_gib is not None and report.step == Step.RETRY
+                else ""
+            )
             what = report.message if failure is Failure.GPU_MEMORY else failure.label
             self.news.append(f"trial {folder.number}: {what}; {how}")
         self._note_end(running, end, report)
@@ -241,17 +324,31 @@ class OutcomeRecorder:
         if not continues:
             self._close(folder, failure, report.message, report.kind)
 
-    def _note_end(self, running: RunningAttempt, end: End, report: FailureReport | None = None) -> None:
+    def _note_end(
+        self, running: RunningAttempt, end: End, report: FailureReport | None = None
+    ) -> None:
         content: dict[str, Any] = {"kind": end.kind, "again": end.again} if end.kind else {}
         if report is not None:
-            content |= {"failure": report.name, "step": report.step, "nodes": end.nodes, "needs_gib": report.needs_gib}
+            content |= {
+                "failure": report.name,
+                "step": report.step,
+                "nodes": end.nodes,
+                "needs_gib": report.needs_gib,
+            }
             content |= {"again": True} if report.again else {}
         seconds = round(time.monotonic() - running.since, 3)
         running.folder.note_attempt(
-            running.attempt, AttemptEventKind.ENDED, code=end.code, killed=running.killed, seconds=seconds, **content
+            running.attempt,
+            AttemptEventKind.ENDED,
+            code=end.code,
+            killed=running.killed,
+            seconds=seconds,
+            **content,
         )
 
-    def _close(self, folder: TrialFolder, failure: Failure | None = None, message: str = "", kind: str = "") -> None:
+    def _close(
+        self, folder: TrialFolder, failure: Failure | None = None, message: str = "", kind: str = ""
+    ) -> None:
         """End a trial finally. The same failure in several trials in a row also stops the sweep."""
         self.report_to_study(folder)
         self.endings.append(None if failure is None else (failure, same_words(failure, message)))
@@ -259,7 +356,8 @@ class OutcomeRecorder:
             self._halt(f"the last trials all failed alike ({message})")
         elif kind == UnknownMetricError.kind and self.study.best is None:
             self._halt(
-                f"trial {folder.number} does not report search.metric={self.search.metric}, and no other trial has (with another "
+                f"trial {folder.number} does not report search.metric={self.search.metric}, and "
+                "no other trial has (with another "
                 "metric the sweep needs another name)"
             )
 
@@ -274,10 +372,13 @@ class OutcomeRecorder:
         if self.keep in (*KEEPS_MODEL, "none"):
             for folder in pruned:
                 folder.delete_checkpoints()
-                folder.delete_model()  # where another program keeps its checkpoints
+                # where another program keeps its checkpoints
+                folder.delete_model()
 
     def _delete_models(self, finished: Iterable[int]) -> None:
-        """Delete the models and last checkpoints of these and earlier trials, except those to keep now."""
+        """Delete the models and last checkpoints of these and earlier trials, except those to keep
+        now.
+        """
         kept = {self._model_of(number) for number in self.study.kept}
         for number in {*finished, *self._kept} - kept:
             self._trial(number).delete_model()
@@ -286,9 +387,16 @@ class OutcomeRecorder:
         self._kept = kept
 
     def _model_of(self, number: int) -> int:
-        """Return the trial, or its first repeat that has a model if its own was deleted before seeds were set."""
-        replicates = (number, *(t.number for t in self.study.started if t.user_attrs.get("of") == number))
-        return next((one for one in replicates if (self._trial(one).path / paths.MODEL).is_dir()), number)
+        """Return the trial, or its first repeat that has a model if its own was deleted before
+        seeds were set.
+        """
+        replicates = (
+            number,
+            *(t.number for t in self.study.started if t.user_attrs.get("of") == number),
+        )
+        return next(
+            (one for one in replicates if (self._trial(one).path / paths.MODEL).is_dir()), number
+        )
 
     def _trial(self, number: int) -> TrialFolder:
         return self.folder.trial(number, self.study.trials[number].user_attrs["experiment"])

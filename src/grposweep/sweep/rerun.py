@@ -1,4 +1,6 @@
-"""``grposweep rerun``: run one trial again, optionally with overrides, as a new single-trial sweep."""
+"""``grposweep rerun``: run one trial again, optionally with overrides, as a new single-trial
+sweep.
+"""
 
 import os
 import shlex
@@ -14,7 +16,14 @@ from grporecipe.errors import ExitCode, UserError
 from grporecipe.files import parse_yaml, read_json, read_lines, read_text, text_sha256
 from grporecipe.terminal import say
 from grposweep.config.asked import find_inputs
-from grposweep.config.compose import escape, is_conf, load_experiment, open_session, override_name, register_schema
+from grposweep.config.compose import (
+    escape,
+    is_conf,
+    load_experiment,
+    open_session,
+    override_name,
+    register_schema,
+)
 from grposweep.config.identity import experiment_id, prepared_key, sweep_identity
 from grposweep.config.points import Points, apply_values
 from grposweep.config.to_setting import read_setting
@@ -40,8 +49,10 @@ from grposweep.storage.records import TrialRecord
 from grposweep.sweep.run import run_sweep
 from grposweep.sweep.validate import validate_sweep
 
-ACCEPT, RECORDED = "accept", "recorded"  # of search.changed_files
-CHOICE_OF_VALUE = ("search.at", "search.last", "search.metric")  # they change no training
+# of search.changed_files
+ACCEPT, RECORDED = "accept", "recorded"
+# they change no training
+CHOICE_OF_VALUE = ("search.at", "search.last", "search.metric")
 
 
 def rerun_trial(trial: TrialFolder, overrides: list[str]) -> int:
@@ -57,13 +68,15 @@ def rerun_trial(trial: TrialFolder, overrides: list[str]) -> int:
     points = Points(lambda _: OmegaConf.create(escape(asdict(experiment))), [])
     repeat = SweepFolder(Path(experiment.outputs) / str(experiment.name))
     if not experiment.force and any(known.result.value is not None for known in repeat.trials()):
-        say(f"{experiment.name} has repeated it already, and nothing is trained. Add force=true to train it again.")
+        say(
+            f"{experiment.name} has repeated it already, and nothing is trained. Add force=true "
+            "to train it again."
+        )
     state = ForkState.read(sweep)
 
     def keep(folder: Path) -> None:
-        if (
-            state is not None and experiment.trainer.fork == state.digest
-        ):  # a continuation's trial: from the same checkpoint
+        # a continuation's trial: from the same checkpoint
+        if state is not None and experiment.trainer.fork == state.digest:
             state.keep(state.checkpoint(sweep).path, sweep / paths.FORK, folder)
         keep_inputs(trial, experiment, folder)
 
@@ -78,7 +91,9 @@ def rerun_trial(trial: TrialFolder, overrides: list[str]) -> int:
 
 
 def keep_inputs(trial: TrialFolder, experiment: Experiment, folder: Path) -> None:
-    """Put the files that the trial read into a new sweep's folder, unless the user accepts their changes."""
+    """Put the files that the trial read into a new sweep's folder, unless the user accepts their
+    changes.
+    """
     if experiment.search.changed_files == ACCEPT:
         return
     recorded = TrialInputs.read(trial.path)
@@ -90,14 +105,16 @@ def recorded_by(trial: TrialFolder) -> dict[str, Any]:
     """Return a trial's provenance. Raises UserError for a trial without a configuration."""
     if not (trial.path / paths.CONFIG).is_file():
         raise UserError(
-            f"{trial.path} has no {paths.CONFIG}, so its configuration is unknown. Restore the file, or name another trial."
+            f"{trial.path} has no {paths.CONFIG}, so its configuration is unknown. Restore the "
+            "file, or name another trial."
         )
     record, config = TrialRecord.read(trial.path), trial.path / paths.CONFIG
     known = "" if record is None else record.config_sha256
     # cut off, it may still be YAML
     if known not in ("", text_sha256(config.read_text(encoding="utf-8", errors="replace"))):
         raise UserError(
-            f"{config} is not what the trial began with: it was cut off or edited. Restore it. Changes are made "
+            f"{config} is not what the trial began with: it was cut off or edited. Restore it. "
+            "Changes are made "
             f"by overrides: grposweep rerun {shlex.quote(str(trial.path))} key=value."
         )
     return read_json(trial.path / paths.PROVENANCE) or {}
@@ -105,20 +122,31 @@ def recorded_by(trial: TrialFolder) -> dict[str, Any]:
 
 def go_to(directory: Any) -> None:
     """Relative paths of data and rewards are as they were for the sweep."""
-    if isinstance(directory, str) and Path(directory).is_dir() and Path(directory).resolve() != Path.cwd():
+    if (
+        isinstance(directory, str)
+        and Path(directory).is_dir()
+        and Path(directory).resolve() != Path.cwd()
+    ):
         say(f"in {directory}, where its sweep was started")
         os.chdir(directory)
 
 
 def own_conf(recorded: Mapping[str, Any]) -> Path | None:
-    """Return the user's copy of conf/ that the sweep's command named, if it is still there: its options may be named again."""
-    with suppress(UserError):  # a copy that lacks groups by now
-        return next((Path(word) for word in configuration_of(recorded) if is_conf(Path(word))), None)
+    """Return the user's copy of conf/ that the sweep's command named, if it is still there: its
+    options may be named again.
+    """
+    # a copy that lacks groups by now
+    with suppress(UserError):
+        return next(
+            (Path(word) for word in configuration_of(recorded) if is_conf(Path(word))), None
+        )
     return None
 
 
 def _experiment(trial: TrialFolder, overrides: list[str], conf: Path | None) -> Experiment:
-    """The trial's experiment as a sweep of one point, changed by the overrides, under a name that says what it is."""
+    """The trial's experiment as a sweep of one point, changed by the overrides, under a name that
+    says what it is.
+    """
     alone = as_own_sweep(load_experiment(trial.path / paths.CONFIG), trial)
     if overrides:
         with open_session(conf) as session:
@@ -127,35 +155,57 @@ def _experiment(trial: TrialFolder, overrides: list[str], conf: Path | None) -> 
         register_schema()
     code = alone.cluster.code or code_copy(trial)
     name = name_of("rerun", trial, Space(), alone)
-    return replace(alone, name=alone.name or name, cluster=replace(alone.cluster, controller="here", code=code))
+    return replace(
+        alone, name=alone.name or name, cluster=replace(alone.cluster, controller="here", code=code)
+    )
 
 
 def as_own_sweep(before: Experiment, trial: TrialFolder) -> Experiment:
-    """Return the experiment of a trial as a sweep of its own next to the trial's, with the files as they were recorded."""
-    same = {name: getattr(before.search, name) for name in ("metric", "direction", "last", "at", "seed")}
+    """Return the experiment of a trial as a sweep of its own next to the trial's, with the files as
+    they were recorded.
+    """
+    same = {
+        name: getattr(before.search, name) for name in ("metric", "direction", "last", "at", "seed")
+    }
     search = Search(**same, changed_files=RECORDED)
-    return replace(before, name=None, force=False, verbose=False, outputs=str(trial.sweep.path.parent), search=search)
+    return replace(
+        before,
+        name=None,
+        force=False,
+        verbose=False,
+        outputs=str(trial.sweep.path.parent),
+        search=search,
+    )
 
 
 def name_of(kind: str, trial: TrialFolder, space: Space, base: Experiment) -> str:
-    """Return the name of a trial's rerun or continuation; with accepted changes of files it is another sweep.
+    """Return the name of a trial's rerun or continuation; with accepted changes of files it is
+    another sweep.
 
-    It names the sweep and the trial that were there first: ``lr_batch-3-continue-b692c6`` also for a rerun's continuation.
+    It names the sweep and the trial that were there first: ``lr_batch-3-continue-b692c6`` also for
+    a rerun's continuation.
     """
     identity = sweep_identity(space.identity(), base)
     if base.search.changed_files == ACCEPT and (changed := changed_files(trial, base)):
         identity = text_sha256(f"{identity}{changed}")
     sweep, end = trial.sweep.path, f"{kind}-{identity[:6]}"
-    longer = f"{sweep.name}-{trial.number:04d}-{end}"  # of a repeat of what already has the name
+    # of a repeat of what already has the name
+    longer = f"{sweep.name}-{trial.number:04d}-{end}"
     rerun = RERUN.search(sweep.name)
     while (outer := RERUN.search(sweep.name[: rerun.start()] if rerun else "")) is not None:
         rerun = outer
-    name = f"{sweep.name[: rerun.start()]}-{int(rerun[1])}-{end}" if rerun else f"{sweep.name}-{trial.number}-{end}"
+    name = (
+        f"{sweep.name[: rerun.start()]}-{int(rerun[1])}-{end}"
+        if rerun
+        else f"{sweep.name}-{trial.number}-{end}"
+    )
     return longer if name == sweep.name else name
 
 
 def changed_files(trial: TrialFolder, experiment: Experiment) -> dict[str, str]:
-    """Return the files that the trial read and that have changed since, with their present hashes."""
+    """Return the files that the trial read and that have changed since, with their present
+    hashes.
+    """
     now = find_inputs([experiment])
     return {name: now.digests[name] for name in TrialInputs.read(trial.path).over(now).changed(now)}
 
@@ -170,7 +220,9 @@ def overrides_of(trial: TrialFolder) -> list[str]:
 
 
 def code_copy(trial: TrialFolder) -> str | None:
-    """Return the copy of the code that the trial ran, if there is one and it differs from what is running now."""
+    """Return the copy of the code that the trial ran, if there is one and it differs from what is
+    running now.
+    """
     copies = filter(None, (launcher_class(kind).code_of(trial.path) for kind in LAUNCHERS))
     copy = next(copies, None)
     return None if copy is None or is_present_code(copy) else str(copy)
@@ -186,15 +238,22 @@ def not_as_recorded(
     if changed and experiment.search.changed_files != ACCEPT:
         now["files"] = recorded.get("files")
         lines.append(
-            f"{', '.join(changed)} changed since: training uses the sweep's own copy of {', '.join(changed)} "
+            f"{', '.join(changed)} changed since: training uses the sweep's own copy of "
+            f"{', '.join(changed)} "
             "(search.changed_files=accept uses the present content)"
         )
     theirs = {name: recorded.get(name) for name in ("packages", "files")}
     known = {**now, **theirs} if code else dict(recorded)
     if recorded and (changes := difference(known, now)):
         lines.append(f"not as recorded: {changes}")
-    if is_external(experiment.trainer.kind) and not is_changed and _identity(trial, experiment)[:6] != trial.head:
-        lines.append("not as recorded: what identifies the experiment (its script or its recipe has changed)")
+    if (
+        is_external(experiment.trainer.kind)
+        and not is_changed
+        and _identity(trial, experiment)[:6] != trial.head
+    ):
+        lines.append(
+            "not as recorded: what identifies the experiment (its script or its recipe has changed)"
+        )
     return lines
 
 
@@ -203,8 +262,12 @@ def _identity(trial: TrialFolder, experiment: Experiment) -> str:
     return experiment_id(experiment, read_setting(experiment, prepared))
 
 
-def _compared(trial: TrialFolder, rerun: SweepFolder, unlike: Sequence[str], chosen: Sequence[str]) -> str:
-    """Return the recorded and the new result; for the same experiment also whether every number is the same."""
+def _compared(
+    trial: TrialFolder, rerun: SweepFolder, unlike: Sequence[str], chosen: Sequence[str]
+) -> str:
+    """Return the recorded and the new result; for the same experiment also whether every number is
+    the same.
+    """
     *_, again = [folder for folder in rerun.trials() if folder.result.value is not None]
     before, after = trial.result.value or 0.0, again.result.value or 0.0
     text = f"recorded {before:.4f}, now {after:.4f} ({after - before:+.4f})"
@@ -212,11 +275,21 @@ def _compared(trial: TrialFolder, rerun: SweepFolder, unlike: Sequence[str], cho
     files = difference(*({"files": record.get("files")} for record in (one, other)))
     if differ := [*unlike, *([files] if files else [])]:
         return f"{text} with {' '.join(differ)}"
-    how = f" with {' '.join(chosen)}, by which another evaluation of the training counts" if chosen else ""
+    how = (
+        f" with {' '.join(chosen)}, by which another evaluation of the training counts"
+        if chosen
+        else ""
+    )
     return f"{text}{how}: {compare_metrics(trial, again)}"
 
 
 def compare_metrics(one: TrialFolder, other: TrialFolder) -> str:
     """Describe whether two trials logged the same numbers, or where they first differ."""
-    where = first_difference(*(read_lines(folder.path / paths.METRICS, step=int) for folder in (one, other)))
-    return "every number of metrics.jsonl is the same" if where is None else f"first difference: {where}"
+    where = first_difference(
+        *(read_lines(folder.path / paths.METRICS, step=int) for folder in (one, other))
+    )
+    return (
+        "every number of metrics.jsonl is the same"
+        if where is None
+        else f"first difference: {where}"
+    )

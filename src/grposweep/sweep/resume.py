@@ -1,7 +1,7 @@
 """Open a sweep's folder: create it, or recognise it and build its study.
 
-An existing folder is used if it asks the same question. Otherwise the sweep is refused and nothing on disk changes. The trial
-folders are the sweep, and its study is built from them at each start.
+An existing folder is used if it asks the same question. Otherwise the sweep is refused and nothing
+on disk changes. The trial folders are the sweep, and its study is built from them at each start.
 """
 
 import errno
@@ -33,18 +33,23 @@ from grposweep.storage.provenance import difference
 from grposweep.storage.records import COPY, AttemptEventKind, as_mapping
 from grposweep.storage.results import TrialStatus
 
-SHOWN = 3  # keys in which two sweeps differ
-ONE_FACTOR = "one_factor"  # the sampler whose points are others than a grid's
+# keys in which two sweeps differ
+SHOWN = 3
+# the sampler whose points are others than a grid's
+ONE_FACTOR = "one_factor"
 OBJECTIVE = ("metric", "direction", "last", "at")
 # Sections that do not make another sweep, mostly.
 NO_QUESTION = ("name", "force", "verbose", "outputs", "tracker", "rules", "cluster")
-WRITTEN = {"code", *(name for name in vars(paths).values() if isinstance(name, str))}  # into a sweep's folder
+# into a sweep's folder
+WRITTEN = {"code", *(name for name in vars(paths).values() if isinstance(name, str))}
 # Left by a controller that died before it wrote sweep.yaml.
 OURS = {paths.TRIALS, paths.LEASE, paths.CONTROLLER_LOG}
 
 
 def default_name(hint: str, space: Space, identity: str, study: str = "") -> str:
-    """Return a short readable name: the sweep's file, or model, task and parameters, and the head of the identity's hash."""
+    """Return a short readable name: the sweep's file, or model, task and parameters, and the head
+    of the identity's hash.
+    """
     parameters = [parameter.name.rsplit(".", 1)[-1] for parameter in space.parameters]
     return "-".join([study] if study else [hint, *(parameters[:4] or ["run"])]) + f"-{identity[:6]}"
 
@@ -52,7 +57,8 @@ def default_name(hint: str, space: Space, identity: str, study: str = "") -> str
 def open_folder(
     path: Path, identity: str, space: Space, base: Experiment, provenance: dict[str, Any]
 ) -> tuple[SweepFolder, str | None]:
-    """Return the sweep's folder, and a note about an existing one; None for a new one (still without sweep.yaml).
+    """Return the sweep's folder, and a note about an existing one; None for a new one (still
+    without sweep.yaml).
 
     Raises UserError if the folder holds another sweep or something else, or cannot be written.
     """
@@ -60,7 +66,9 @@ def open_folder(
     try:
         settings = folder.settings()
         if settings is None and _names(folder.path) - OURS:
-            raise UserError(f"{folder.path} exists and holds no sweep. Set another name=..., or move it away.")
+            raise UserError(
+                f"{folder.path} exists and holds no sweep. Set another name=..., or move it away."
+            )
         if settings is not None and (settings.get("identity") == identity or any(folder.trials())):
             _refuse_links(folder)
             return folder, _recognise(folder, settings, identity, space, base, provenance)
@@ -70,7 +78,8 @@ def open_folder(
             raise PermissionError(errno.EACCES, "no permission to write")
     except OSError as error:
         raise UserError(
-            f"outputs={base.outputs}: {folder.path} cannot be written ({error.strerror}). Set outputs=... to a folder that can."
+            f"outputs={base.outputs}: {folder.path} cannot be written ({error.strerror}). Set "
+            "outputs=... to a folder that can."
         ) from error
     return folder, None
 
@@ -78,10 +87,15 @@ def open_folder(
 def _refuse_links(folder: SweepFolder) -> None:
     """Raise UserError if the folder of a trial that may still train is a symbolic link."""
     for trial in folder.trials():
-        if trial.path.is_symlink() and trial.result.status not in (TrialStatus.FINISHED, TrialStatus.PRUNED):
+        if trial.path.is_symlink() and trial.result.status not in (
+            TrialStatus.FINISHED,
+            TrialStatus.PRUNED,
+        ):
             raise UserError(
-                f"{trial.path} is a symbolic link to {trial.path.resolve()}, and a sweep trains only into its own folder. Put "
-                "the folder itself in the place of the link, or delete the link: the trial then runs again."
+                f"{trial.path} is a symbolic link to {trial.path.resolve()}, and a sweep trains "
+                "only into its own folder. Put "
+                "the folder itself in the place of the link, or delete the link: the trial then "
+                "runs again."
             )
 
 
@@ -105,12 +119,15 @@ def leaving_nothing(path: Path) -> Iterator[None]:
 def _has_work(trials: Sequence[TrialFolder]) -> bool:
     """Return whether an attempt has run, or was handed to a launcher and not cancelled.
 
-    Of several that were announced without a job only one was refused; the others may have been submitted.
+    Of several that were announced without a job only one was refused; the others may have been
+    submitted.
     """
     unanswered = 0
     for trial in trials:
         started = _attempts(trial, AttemptEventKind.STARTED)
-        cancelled = {event.attempt for event in trial.attempts() if event.kind == EndState.CANCELLED}
+        cancelled = {
+            event.attempt for event in trial.attempts() if event.kind == EndState.CANCELLED
+        }
         if (trial.path / paths.RUNS).exists() or not started <= cancelled:
             return True
         unanswered += not _attempts(trial, AttemptEventKind.INTENT) <= started
@@ -124,7 +141,11 @@ def _attempts(trial: TrialFolder, kind: AttemptEventKind) -> set[int]:
 
 def _names(path: Path) -> set[str]:
     """Return the names in a folder, without drafts."""
-    return {item.name for item in path.iterdir() if not is_draft(item.name)} if path.exists() else set()
+    return (
+        {item.name for item in path.iterdir() if not is_draft(item.name)}
+        if path.exists()
+        else set()
+    )
 
 
 def _recognise(
@@ -137,19 +158,30 @@ def _recognise(
 ) -> str:
     if settings.get("identity") != identity:
         known = space.describe()
-        what = "the same space over another base configuration" if settings.get("space") == known else "another space"
+        what = (
+            "the same space over another base configuration"
+            if settings.get("space") == known
+            else "another space"
+        )
         raise UserError(
-            f"name={folder.path.name}: {folder.path} holds a sweep of {what}{_unlike(settings, known, base)}, and its results "
-            f"must not be mixed with others. Set another name=..., or none for a folder of its own{_start_from(what, folder)}."
+            f"name={folder.path.name}: {folder.path} holds a sweep of "
+            f"{what}{_unlike(settings, known, base)}, and its results "
+            "must not be mixed with others. Set another name=..., or none for a folder of its "
+            f"own{_start_from(what, folder)}."
         )
     recorded = [record.point for trial in folder.trials() if (record := trial.record) is not None]
     if space.points and (lost := [point for point in recorded if point not in space.points]):
         raise UserError(
-            f"search.points: {folder.path} has {count(len(lost), 'trial')} whose points are not in the list, such as "
+            f"search.points: {folder.path} has {count(len(lost), 'trial')} whose points are not "
+            "in the list, such as "
             f"{short(lost[0])}. List these points as well, or set another name=..."
         )
     changed = difference(as_mapping(settings.get("provenance")), provenance)
-    return f", resumed (other code, packages or files than at its start: {changed})" if changed else ", resumed"
+    return (
+        f", resumed (other code, packages or files than at its start: {changed})"
+        if changed
+        else ", resumed"
+    )
 
 
 def _start_from(what: str, folder: SweepFolder) -> str:
@@ -165,7 +197,11 @@ def _unlike(settings: dict[str, Any], space: list[dict[str, Any]], base: Experim
     """Return the first few keys that differ between the recorded sweep and this one."""
     recorded, before = settings.get("space"), settings.get("baseline")
     there, here = (
-        {str(parameter.get("parameter")): parameter for parameter in parameters if isinstance(parameter, dict)}
+        {
+            str(parameter.get("parameter")): parameter
+            for parameter in parameters
+            if isinstance(parameter, dict)
+        }
         for parameters in (recorded if isinstance(recorded, list) else [], space)
     )
     keys = [
@@ -178,10 +214,14 @@ def _unlike(settings: dict[str, Any], space: list[dict[str, Any]], base: Experim
 
 
 def changed_keys(before: Mapping[str, Any], now: Experiment) -> list[str]:
-    """Return the keys of a recorded configuration that differ and make another sweep, with both values."""
+    """Return the keys of a recorded configuration that differ and make another sweep, with both
+    values.
+    """
     changes = differences(before, escape(asdict(now)))
     return [
-        f"{key}={_plain(old)} there, {_plain(new)} here" for key, old, new in changes if _is_question(key, old, new)
+        f"{key}={_plain(old)} there, {_plain(new)} here"
+        for key, old, new in changes
+        if _is_question(key, old, new)
     ]
 
 
@@ -210,7 +250,9 @@ def _plain(value: object) -> str:
 
 
 def _is_question(key: str, old: object, new: object) -> bool:
-    """Whether another value of this key makes another sweep, mostly; what decides is config.identity.sweep_identity."""
+    """Whether another value of this key makes another sweep, mostly; what decides is
+    config.identity.sweep_identity.
+    """
     section, _, name = key.partition(".")
     if key == "search.sampler":
         return ONE_FACTOR in (old, new)
@@ -226,7 +268,8 @@ def describe_sweep(
     overrides: list[str],
     provenance: dict[str, Any],
 ) -> None:
-    """Write sweep.yaml: space, search, base overrides and provenance; of a sweep that exists the points of a longer list.
+    """Write sweep.yaml: space, search, base overrides and provenance; of a sweep that exists the
+    points of a longer list.
 
     For the lease's holder only.
     """
@@ -237,7 +280,8 @@ def describe_sweep(
             "identity": identity,
             "space": known,
             "search": {
-                name: getattr(base.search, name) for name in ("sampler", "seed", *OBJECTIVE, "seeds", "leaders")
+                name: getattr(base.search, name)
+                for name in ("sampler", "seed", *OBJECTIVE, "seeds", "leaders")
             },
             "overrides": [redact(override) for override in overrides],
             "baseline": escape(asdict(base)),
@@ -248,19 +292,22 @@ def describe_sweep(
         if not space.points or content.get("space") == known:
             return
         content["space"] = known
-    write_text(folder.path / paths.SWEEP, yaml.safe_dump(content, sort_keys=False, allow_unicode=True))
+    write_text(
+        folder.path / paths.SWEEP, yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
+    )
 
 
 GONE = "the folder of this trial is gone"
 
-Folders = Mapping[int, Sequence[TrialFolder]]  # by number; more than one if a trial was written twice
+# by number; more than one if a trial was written twice
+Folders = Mapping[int, Sequence[TrialFolder]]
 
 
 def agree_on_inputs(folder: SweepFolder, choice: str, now: Inputs) -> Inputs:
     """Return the user's files that new trials are to use, copied into the sweep.
 
-    ``choice`` is ``search.changed_files``. Raises UserError if files changed under trained trials and the user has not chosen,
-    or if the sweep has no copy of a recorded file that is wanted.
+    ``choice`` is ``search.changed_files``. Raises UserError if files changed under trained trials
+    and the user has not chosen, or if the sweep has no copy of a recorded file that is wanted.
     """
     recorded = Inputs.read(folder.path)
     changed = recorded.changed(now)
@@ -270,12 +317,14 @@ def agree_on_inputs(folder: SweepFolder, choice: str, now: Inputs) -> Inputs:
     if changed and choice == "recorded":
         if lost := [name for name in changed if not recorded.files[name].copied]:
             raise UserError(
-                f"search.changed_files=recorded: {folder.path} has no copy of {', '.join(lost)}. Restore it, or set "
+                f"search.changed_files=recorded: {folder.path} has no copy of "
+                f"{', '.join(lost)}. Restore it, or set "
                 "search.changed_files=accept."
             )
         return recorded
     if changed:
-        (folder.path / paths.PREPARED).unlink(missing_ok=True)  # prompts are counted and rewards tried again
+        # prompts are counted and rewards tried again
+        (folder.path / paths.PREPARED).unlink(missing_ok=True)
     kept = now.keep(folder.path)
     if kept != recorded:
         kept.write(folder.path)
@@ -283,14 +332,19 @@ def agree_on_inputs(folder: SweepFolder, choice: str, now: Inputs) -> Inputs:
 
 
 def _is_trained(trial: TrialFolder) -> bool:
-    """Return whether a trial has learned from the files as they were, or its attempt may, and its numbers may be used."""
+    """Return whether a trial has learned from the files as they were, or its attempt may, and its
+    numbers may be used.
+    """
     is_failed = trial.result.status in (TrialStatus.FAILED, TrialStatus.RETRIED)
-    may_run = not trial.is_done and trial.open_attempt() is not None  # such as a job that waits
+    # such as a job that waits
+    may_run = not trial.is_done and trial.open_attempt() is not None
     return may_run or (not is_failed and (trial.path / paths.METRICS).exists())
 
 
 def renew_untrained(folder: SweepFolder, provenance: Mapping[str, Any]) -> None:
-    """Let trials that were written and not trained, such as those of a dry run, use the files that new trials use."""
+    """Let trials that were written and not trained, such as those of a dry run, use the files that
+    new trials use.
+    """
     for trial in folder.trials():
         before = read_json(trial.path / paths.PROVENANCE) or {}
         if _files(before) != _files(provenance) and not (trial.is_done or _is_trained(trial)):
@@ -298,19 +352,28 @@ def renew_untrained(folder: SweepFolder, provenance: Mapping[str, Any]) -> None:
 
 
 def renew_inputs(trial: TrialFolder, provenance: Mapping[str, Any]) -> None:
-    """Let the trial's next attempt use these files; if they differ from its own it starts from the beginning."""
+    """Let the trial's next attempt use these files; if they differ from its own it starts from the
+    beginning.
+    """
     before = read_json(trial.path / paths.PROVENANCE) or {}
     if _files(before) != _files(provenance):
         trial.delete_checkpoints()
-        trial.delete_model()  # where another program keeps its checkpoints
-    write_json(trial.path / paths.PROVENANCE, {**provenance, **{key: before.get(key) for key in ("seeds", COPY)}})
+        # where another program keeps its checkpoints
+        trial.delete_model()
+    write_json(
+        trial.path / paths.PROVENANCE,
+        {**provenance, **{key: before.get(key) for key in ("seeds", COPY)}},
+    )
 
 
 def _files(provenance: Mapping[str, Any]) -> Mapping[str, Any]:
     return as_mapping(provenance.get("files"))
 
 
-UNDO = "  the same command                after you have undone the change: the sweep has no copy of {}\n"
+UNDO = (
+    "  the same command                after you have undone the change: the sweep has no "
+    "copy of {}\n"
+)
 
 
 def _changed_message(folder: SweepFolder, changed: Sequence[str], trained: Sequence[int]) -> str:
@@ -319,23 +382,31 @@ def _changed_message(folder: SweepFolder, changed: Sequence[str], trained: Seque
     have, them = ("have", "them") if len(changed) > 1 else ("has", "it")
     files = Inputs.read(folder.path).files
     lost = [name for name in changed if not files[name].copied]
-    recorded = "  search.changed_files=recorded   continue with the sweep's own copies of the files\n"
+    recorded = (
+        "  search.changed_files=recorded   continue with the sweep's own copies of the files\n"
+    )
     return (
-        f"{names} {have} changed since {count(len(trained), 'trial')} of {folder.path.name} used {them}, "
+        f"{names} {have} changed since {count(len(trained), 'trial')} of {folder.path.name} "
+        f"used {them}, "
         "and results of both must not be mixed. Choose one:\n"
-        "  name=...                        start every trial as a new sweep with the files as they are\n"
+        "  name=...                        start every trial as a new sweep with the files as "
+        "they are\n"
         f"{recorded if not lost else UNDO.format(lost[0])}"
-        "  search.changed_files=accept     continue with the changed files, if they do not change the results of recorded trials"
+        "  search.changed_files=accept     continue with the changed files, if they do not "
+        "change the results of recorded trials"
     )
 
 
 def open_study(folder: SweepFolder, space: Space, direction: Direction, metric: str) -> SweepStudy:
-    """Return the sweep's study with all trials of its folders. Only for the holder of the lease, because it notes ends."""
+    """Return the sweep's study with all trials of its folders. Only for the holder of the lease,
+    because it notes ends.
+    """
     study, folders = SweepStudy(space, direction), folders_by_number(folder)
     invalid = _invalid_points(study, folder)
     for number in range(max(folders, default=-1) + 1):
         if not any(_add(study, trial, metric) for trial in folders.get(number, ())):
-            # A number without a folder was an invalid point's; or its folder was deleted, and the numbers must still fit.
+            # A number without a folder was an invalid point's; or its folder was deleted, and the
+            # numbers must still fit.
             point, problems = next(invalid, ({}, [GONE]))
             study.add_invalid(point, problems)
     return study
@@ -344,7 +415,8 @@ def open_study(folder: SweepFolder, space: Space, direction: Direction, metric: 
 def folders_by_number(folder: SweepFolder) -> Folders:
     """Return trial folders by number; of two with the same number, first the one with an attempt.
 
-    A folder that a controller left before it wrote the trial's record is no trial yet: its number is given again.
+    A folder that a controller left before it wrote the trial's record is no trial yet: its number
+    is given again.
     """
     folders: dict[int, list[TrialFolder]] = {}
     for trial in folder.trials():
@@ -356,7 +428,9 @@ def folders_by_number(folder: SweepFolder) -> Folders:
 
 
 def _add(study: SweepStudy, trial: TrialFolder, metric: str) -> bool:
-    """Add a folder's trial with its end, if it has one; False if its record has none, or is of another space."""
+    """Add a folder's trial with its end, if it has one; False if its record has none, or is of
+    another space.
+    """
     record = trial.record
     if record is None:
         return False
@@ -378,8 +452,14 @@ def _invalid_points(study: SweepStudy, folder: SweepFolder) -> Iterator[tuple[Po
     search = as_mapping((folder.settings() or {}).get("search"))
     if not lists_points(choose_sampler(search.get("sampler", "auto"), study.space)):
         return
-    for line in islice(read_lines(folder.path / paths.INVALID, point=dict, problems=list), RECORDED_INVALID):
-        if study.space.points and line["point"] not in study.space.points:  # corrected since
+    for line in islice(
+        read_lines(folder.path / paths.INVALID, point=dict, problems=list), RECORDED_INVALID
+    ):
+        # corrected since
+        if study.space.points and line["point"] not in study.space.points:
             continue
         problems = (problem for problem in line["problems"] if isinstance(problem, dict))
-        yield line["point"], [f"{problem.get('code')} {problem.get('message')}" for problem in problems]
+        yield (
+            line["point"],
+            [f"{problem.get('code')} {problem.get('message')}" for problem in problems],
+        )

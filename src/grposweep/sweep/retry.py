@@ -1,8 +1,9 @@
 """Try failed trials again, in place: a trial keeps its number, its folder and its attempts.
 
-A trial that failed by code or configuration is tried again once its files, its configuration or its environment changed.
-``grposweep retry`` repeats the sweep's command and names trials to it in the environment. So a trial is opened by a controller
-that is ready to run it. The study, in which a failed trial is final, is then rebuilt from the folders (`resume.open_study`).
+A trial that failed by code or configuration is tried again once its files, its configuration or its
+environment changed. ``grposweep retry`` repeats the sweep's command and names trials to it in the
+environment. So a trial is opened by a controller that is ready to run it. The study, in which a
+failed trial is final, is then rebuilt from the folders (`resume.open_study`).
 """
 
 import os
@@ -30,29 +31,43 @@ from grposweep.storage.records import AttemptEventKind
 from grposweep.storage.results import Failure, TrialStatus
 from grposweep.sweep.resume import renew_inputs
 
-BY_CODE = (Failure.REWARD, Failure.BAD_CONFIGURATION, Failure.CRASH)  # classes that a correction can cure
-NAMED = "GRPOSWEEP_RETRY"  # the variable with the folder names of trials to try again
+# classes that a correction can cure
+BY_CODE = (Failure.REWARD, Failure.BAD_CONFIGURATION, Failure.CRASH)
+# the variable with the folder names of trials to try again
+NAMED = "GRPOSWEEP_RETRY"
 # Sections and keys that decide what is tried and shown, not how a trial runs.
 NO_CURE = ("search", "name", "force", "verbose", "outputs", "rules")
 
 
-def reopen_failed(folder: SweepFolder, validator: Validator, provenance: Mapping[str, Any]) -> list[str]:
-    """Open the failed trials that are to be tried again; return a line for each, with the reason."""
+def reopen_failed(
+    folder: SweepFolder, validator: Validator, provenance: Mapping[str, Any]
+) -> list[str]:
+    """Open the failed trials that are to be tried again; return a line for each, with the
+    reason.
+    """
     lines = list[str]()
-    named = os.environ.pop(NAMED, "").split()  # removed: attempts inherit the environment
+    # removed: attempts inherit the environment
+    named = os.environ.pop(NAMED, "").split()
     for trial in folder.trials():
-        if trial.result.status is not TrialStatus.FAILED or not trial.is_done or (record := trial.record) is None:
+        if (
+            trial.result.status is not TrialStatus.FAILED
+            or not trial.is_done
+            or (record := trial.record) is None
+        ):
             continue
         try:
             verdict = validator.validate(dict(record.point), record.attributes.get("seed"))
-        except UserError:  # a point of another space
+        except UserError:
+            # a point of another space
             continue
         before = read_json(trial.path / paths.PROVENANCE) or {}
         cured = _cure(trial, verdict, before, provenance) if trial.failure.name in BY_CODE else None
         if cured or trial.path.name in named:
-            renew_inputs(trial, provenance)  # with other files it starts from the beginning
+            # with other files it starts from the beginning
+            renew_inputs(trial, provenance)
             if _is_same(trial, verdict):
-                (trial.path / paths.CONFIG).unlink(missing_ok=True)  # the controller writes it again before the attempt
+                # the controller writes it again before the attempt
+                (trial.path / paths.CONFIG).unlink(missing_ok=True)
             last = max((event.attempt for event in trial.attempts()), default=0)
             trial.close_attempt()
             trial.note_attempt(last, AttemptEventKind.REOPENED)
@@ -65,15 +80,24 @@ def _cure(
     trial: TrialFolder, verdict: ValidationResult, before: Mapping[str, Any], now: Mapping[str, Any]
 ) -> str | None:
     """Return what has changed since a trial was written and may make it succeed, or None."""
-    if change := difference(*({name: record.get(name) for name in ("packages", "files")} for record in (before, now))):
+    if change := difference(
+        *({name: record.get(name) for name in ("packages", "files")} for record in (before, now))
+    ):
         return change
     if before.get("environment") != now.get("environment"):
         return "logins or variables of the environment have changed"
     config = trial.path / paths.CONFIG
-    if config.is_file() and read_text(config, errors="replace") == render_experiment(verdict.experiment):
-        return None  # reading the experiment takes ten times as long
+    if config.is_file() and read_text(config, errors="replace") == render_experiment(
+        verdict.experiment
+    ):
+        # reading the experiment takes ten times as long
+        return None
     recorded, present = _relevant(load_experiment(config)), _relevant(verdict.experiment)
-    return "its configuration has changed" if _is_same(trial, verdict) and recorded != present else None
+    return (
+        "its configuration has changed"
+        if _is_same(trial, verdict) and recorded != present
+        else None
+    )
 
 
 def _relevant(experiment: Experiment) -> Experiment:
@@ -81,18 +105,22 @@ def _relevant(experiment: Experiment) -> Experiment:
 
 
 def _is_same(trial: TrialFolder, verdict: ValidationResult) -> bool:
-    """Return whether the point is still the trial's experiment: on other processes it is another."""
+    """Return whether the point is still the trial's experiment: on other processes it is
+    another.
+    """
     record = trial.record
     identity = experiment_id(verdict.experiment, verdict.setting)
     return record is not None and record.attributes.get("experiment") == identity
 
 
 def retry_trials(named: str | None, trials: Collection[str], outputs: Path) -> int:
-    """Resume a sweep, which tries failed trials again (all, if none is named); return its exit code.
+    """Resume a sweep, which tries failed trials again (all, if none is named); return its exit
+    code.
 
     A trial whose command is refused stays as it is.
 
-    Raises UserError for a trial that has not failed, if a controller is at work, or if the command is not recorded.
+    Raises UserError for a trial that has not failed, if a controller is at work, or if the command
+    is not recorded.
     """
     view = open_sweep(named, outputs)
     folder = SweepFolder(view.path)
@@ -101,18 +129,21 @@ def retry_trials(named: str | None, trials: Collection[str], outputs: Path) -> i
     ]
     if not folders:
         raise UserError(
-            f"{view.name} has no failed trial. 'grposweep rerun TRIAL' repeats any trial as a sweep of its own."
+            f"{view.name} has no failed trial. 'grposweep rerun TRIAL' repeats any trial as a "
+            "sweep of its own."
         )
     for trial in folders:
         if trial.result.status is not TrialStatus.FAILED:
             state = trial.result.status or "no result yet"
             raise UserError(
-                f"trial {trial.number} has not failed ({state}). Name a failed one, or repeat it as a sweep of its own"
+                f"trial {trial.number} has not failed ({state}). Name a failed one, or repeat "
+                "it as a sweep of its own"
                 f": grposweep rerun {view.name} {trial.number}."
             )
     command, start = _command(folder)
     with Lease(folder.lease):
-        pass  # no controller is at work
+        # no controller is at work
+        pass
     say(f"{count(len(folders), 'trial')} of {view.name} to try again: {shlex.join(command)}")
     environment = {**os.environ, NAMED: " ".join(trial.path.name for trial in folders)}
     return subprocess.run(command, cwd=start, env=environment, check=False).returncode
@@ -120,16 +151,28 @@ def retry_trials(named: str | None, trials: Collection[str], outputs: Path) -> i
 
 def _command(folder: SweepFolder) -> tuple[list[str], Path]:
     """Return the last command that ran a sweep, and where."""
-    *_, recorded = [{}, *read_lines(folder.path / paths.COMMANDS, command=str, working_directory=str)]
-    words, start = shlex.split(recorded.get("command", "")), Path(recorded.get("working_directory", ""))
+    *_, recorded = [
+        {},
+        *read_lines(folder.path / paths.COMMANDS, command=str, working_directory=str),
+    ]
+    words, start = (
+        shlex.split(recorded.get("command", "")),
+        Path(recorded.get("working_directory", "")),
+    )
     there = Path(text_or(recorded.get("sweep")) or folder.path)
     if len(words) > 1 and not (there.is_dir() and there.samefile(folder.path)):
         raise UserError(
-            f"{folder.path} was moved or copied: its command runs {there}. Give the command where its files are now, and then "
+            f"{folder.path} was moved or copied: its command runs {there}. Give the command "
+            "where its files are now, and then "
             "grposweep retry: "
-            f"{shlex.join(words)} outputs={shlex.quote(str(folder.path.parent))} name={shlex.quote(folder.path.name)}"
+            f"{shlex.join(words)} outputs={shlex.quote(str(folder.path.parent))} "
+            f"name={shlex.quote(folder.path.name)}"
         )
-    if len(words) < 2 or not start.is_dir() or not (words[1] == "-m" or (start / words[1]).is_file()):
+    if (
+        len(words) < 2
+        or not start.is_dir()
+        or not (words[1] == "-m" or (start / words[1]).is_file())
+    ):
         raise UserError(
             f"{folder.path} does not record a command that can be run again. "
             "Run the sweep's own command, and then grposweep retry."

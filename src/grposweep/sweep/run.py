@@ -1,7 +1,8 @@
 """Run a sweep from its space to its leaderboard. A single run is a sweep of one point.
 
-The loop ticks the controller, refreshes the live display and counts interrupts. At the end it prints the summary and runs
-the user's command (``search.on_end``). All that is shown is rendered by ``report`` from the sweep's folder.
+The loop ticks the controller, refreshes the live display and counts interrupts. At the end it
+prints the summary and runs the user's command (``search.on_end``). All that is shown is rendered by
+``report`` from the sweep's folder.
 """
 
 import contextlib
@@ -29,7 +30,13 @@ from grposweep.config.identity import sweep_identity
 from grposweep.config.search_budget import Budget
 from grposweep.launchers import build_launcher, launcher_class
 from grposweep.process import run_command
-from grposweep.report.run_output import LiveDisplay, RunEnd, print_results, trial_line, write_effects
+from grposweep.report.run_output import (
+    LiveDisplay,
+    RunEnd,
+    print_results,
+    trial_line,
+    write_effects,
+)
 from grposweep.report.space_summary import SpaceSummary, print_space_summary
 from grposweep.report.tables import build_console
 from grposweep.report.trial_view import State
@@ -66,12 +73,16 @@ from grposweep.sweep.warm_start import check_sources
 from grposweep.trial_plan import known_part
 
 logger = logging.getLogger(__name__)
-CHECKED_POINTS = 100  # valid points whose warnings are printed
-PATIENCE_SECONDS = 600.0  # after which the command of search.on_end is ended
+# valid points whose warnings are printed
+CHECKED_POINTS = 100
+# after which the command of search.on_end is ended
+PATIENCE_SECONDS = 600.0
 
 
 def name_status(controller: Controller) -> str:
-    """``finished``; ``stopped``: by itself, something has to be corrected; ``budget``: it is spent; ``failed``: no result."""
+    """``finished``; ``stopped``: by itself, something has to be corrected; ``budget``: it is spent;
+    ``failed``: no result.
+    """
     if controller.stopped_itself:
         return "stopped"
     if controller.study.best is None:
@@ -91,7 +102,8 @@ def run_trials(
     mirrors: Sequence[Mirror],
     reader: SweepReader,
 ) -> dict[str, int]:
-    """Tick until nothing is left. The first interrupt stops trials at rollout boundaries, the second ends them now.
+    """Tick until nothing is left. The first interrupt stops trials at rollout boundaries, the
+    second ends them now.
 
     Return the reasons of the failures that were printed, each with the number of its first trial.
     """
@@ -116,7 +128,9 @@ def run_trials(
                     printed.add(trial.number)
                     ended = reader.trial(controller.trial_folder(trial))
                     first = (
-                        reasons.setdefault(ended.failure_words, ended.number) if ended.state is State.FAILED else None
+                        reasons.setdefault(ended.failure_words, ended.number)
+                        if ended.state is State.FAILED
+                        else None
                     )
                     alike = first if first != ended.number else None
                     display.say(trial_line(ended, controller.search.metric, alike))
@@ -127,7 +141,11 @@ def run_trials(
                 shown = time.monotonic()
                 written = _write_progress(controller, invalid, written)
                 if display.is_live:
-                    problem = notice or controller.trouble or next((m.problem for m in mirrors if m.problem), "")
+                    problem = (
+                        notice
+                        or controller.trouble
+                        or next((m.problem for m in mirrors if m.problem), "")
+                    )
                     display.show(reader.read(written), problem)
             time.sleep(POLL_SECONDS)
 
@@ -136,15 +154,21 @@ def _write_progress(controller: Controller, invalid: int, written: SweepProgress
     """Write outlook.json if its content has changed, and return the content."""
     now = _progress(controller, invalid)
     if now != written:
-        with contextlib.suppress(OSError):  # a full disk is reported by what writes a trial's files
+        # a full disk is reported by what writes a trial's files
+        with contextlib.suppress(OSError):
             now.write(controller.folder.path)
     return now
 
 
 def _progress(controller: Controller, invalid: int) -> SweepProgress:
-    """Return the facts that readers of the folder cannot derive from the trials. ``invalid``: points of the finite parameters."""
+    """Return the facts that readers of the folder cannot derive from the trials. ``invalid``:
+    points of the finite parameters.
+    """
     queue, search = controller.queue, controller.search
-    waits = {number: controller.launcher.waiting(item.job_id) for number, item in sorted(controller.running.items())}
+    waits = {
+        number: controller.launcher.waiting(item.job_id)
+        for number, item in sorted(controller.running.items())
+    }
     return SweepProgress(
         target=queue.planned,
         at_once=controller.launcher.slots,
@@ -154,7 +178,9 @@ def _progress(controller: Controller, invalid: int) -> SweepProgress:
         valid=None if queue.is_sampled else len(queue.valid_points),
         seeds=search.seeds,
         leaders=search.leaders,
-        waiting={str(number): str(why) for number, why in {**waits, **controller.waiting}.items() if why},
+        waiting={
+            str(number): str(why) for number, why in {**waits, **controller.waiting}.items() if why
+        },
         notice=controller.trouble,
         rests=controller.rests,
         share=controller.early_stopping.stopping.effort,
@@ -165,7 +191,10 @@ def _interrupt(controller: Controller, times: int) -> str:
     """Act on a request to stop, and return the message for the user."""
     if times == 1:
         controller.stop()
-        return "stopping at the next rollout boundary; Ctrl-C again ends the trials now (both can be resumed)"
+        return (
+            "stopping at the next rollout boundary; Ctrl-C again ends the trials now (both "
+            "can be resumed)"
+        )
     controller.kill()
     return "ending the trials now"
 
@@ -180,12 +209,17 @@ def run_sweep(
 ) -> int:
     """Run, resume or extend a validated sweep; returns the exit code.
 
-    ``overrides`` are shared by all points; ``hint`` opens the default name, or the sweep's file (``study``) does; ``origin``
-    goes into the provenance. ``keep`` puts what the trials start from into the sweep's folder.
-    Raises UserError before anything starts.
+    ``overrides`` are shared by all points; ``hint`` opens the default name, or the sweep's file
+    (``study``) does; ``origin`` goes into the provenance. ``keep`` puts what the trials start from
+    into the sweep's folder. Raises UserError before anything starts.
     """
     check_names(Path.cwd(), Path(judged.base.outputs).resolve())
-    console, base, space, points = build_console(), judged.base, judged.space, judged.validator.points
+    console, base, space, points = (
+        build_console(),
+        judged.base,
+        judged.space,
+        judged.validator.points,
+    )
     identity = sweep_identity(space.identity(), points.base)
     path = Path(base.outputs) / (base.name or default_name(hint, space, identity, study))
     evaluations = choose_evaluations_of(path, judged, overrides)
@@ -197,7 +231,8 @@ def run_sweep(
     provenance = {**collect_provenance(inputs), **(origin or {})}
     if base.search.warm_start and not (path / paths.WARM_START).exists():
         provenance["warm_start"] = check_sources(base, space)
-    if not path.exists():  # a resume waits for a scheduler that does not answer
+    # a resume waits for a scheduler that does not answer
+    if not path.exists():
         launcher_class(base.cluster.kind).check_available()
     with leaving_nothing(path), ExitStack() as stack:
         interrupts = stack.enter_context(counting_interrupts())
@@ -210,9 +245,17 @@ def run_sweep(
         provenance |= {"files": inputs.digests, "copies": inputs.copies or ""}
         renew_untrained(folder, provenance)
         stack.enter_context(controller_log(folder.path, console, base.verbose))
-        logger.info("controller %d on %s takes the lease%s", os.getpid(), socket.gethostname(), note or "; a new sweep")
+        logger.info(
+            "controller %d on %s takes the lease%s",
+            os.getpid(),
+            socket.gethostname(),
+            note or "; a new sweep",
+        )
         remember(Path(base.outputs))
-        console.print(Text.assemble("sweep ", (path.name, "bold"), f" in {folder.path}{note or ''}"), soft_wrap=True)
+        console.print(
+            Text.assemble("sweep ", (path.name, "bold"), f" in {folder.path}{note or ''}"),
+            soft_wrap=True,
+        )
         for line in SweepReader(folder).read().damage if note is not None else ():
             console.print(line, style="yellow", soft_wrap=True)
         if newer := newer_trl(judged.distinct("trainer", "cluster")):
@@ -225,14 +268,21 @@ def run_sweep(
         stack.callback(launcher.close)
         for experiment in judged.distinct("cluster", "generation", "trainer"):
             launcher.admit(experiment)
-        if not launcher.is_dry and not prepare_sweep(folder, judged.preparable(), launcher, console, interrupts):
+        if not launcher.is_dry and not prepare_sweep(
+            folder, judged.preparable(), launcher, console, interrupts
+        ):
             return ExitCode.INTERRUPTED
         if prepared := folder.prepared():
             judged = judged.learn(prepared)
         server = SharedServer.of(
-            folder.path, judged.distinct("model", "generation", "trainer", "task"), prepared, launcher
+            folder.path,
+            judged.distinct("model", "generation", "trainer", "task"),
+            prepared,
+            launcher,
         )
-        controller = build_controller(console, folder, judged, launcher, lease, overrides, provenance)
+        controller = build_controller(
+            console, folder, judged, launcher, lease, overrides, provenance
+        )
         if server is not None:
             controller.server = server
             stack.callback(lambda: server.close(is_used=bool(controller.running)))
@@ -242,27 +292,38 @@ def run_sweep(
 
 
 def check_names(*folders: Path) -> None:
-    """Raise UserError for a folder whose name is not UTF-8. A sweep's files name it, and a text file cannot."""
+    """Raise UserError for a folder whose name is not UTF-8. A sweep's files name it, and a text
+    file cannot.
+    """
     for folder in folders:
         try:
             str(folder).encode()
         except UnicodeEncodeError as error:
             shown = os.fsencode(folder).decode("utf-8", "backslashreplace")
             raise UserError(
-                f"{shown} has a name that is not UTF-8, so the files of a sweep cannot state it. Rename the folder, or start "
+                f"{shown} has a name that is not UTF-8, so the files of a sweep cannot state "
+                "it. Rename the folder, or start "
                 "in another one."
             ) from error
 
 
 def _run_controller(
-    console: Console, controller: Controller, judged: ValidatedSpace, interrupts: SignalCounter, stack: ExitStack
+    console: Console,
+    controller: Controller,
+    judged: ValidatedSpace,
+    interrupts: SignalCounter,
+    stack: ExitStack,
 ) -> int:
     """Run a controller that is ready to its end. ``stack`` holds the lease and all that runs."""
     base, folder = judged.base, controller.folder
     mirrors = _mirrors(controller, base.search)
     checked = controller.queue.valid_points[:CHECKED_POINTS]
-    warnings = chain.from_iterable(controller.validator.validate(point).problems for point in checked)
-    print_space_summary(console, _space_summary(controller), base, warnings, folder.prepared(), folder.path)
+    warnings = chain.from_iterable(
+        controller.validator.validate(point).problems for point in checked
+    )
+    print_space_summary(
+        console, _space_summary(controller), base, warnings, folder.prepared(), folder.path
+    )
     for line in controller.validator.fields.notes:
         console.print(f"warning {line}", style="yellow", soft_wrap=True)
     launcher = controller.launcher
@@ -270,14 +331,20 @@ def _run_controller(
     if launcher.is_dry:
         return _write_only(controller, console, command)
     if launcher.hands_over:
-        stack.close()  # the job takes the lease
+        # the job takes the lease
+        stack.close()
         console.print(launcher.submit_controller(command), soft_wrap=True)
         return ExitCode.FINISHED
     ended_before, invalid, reader = controller.ended, judged.validity.invalid, SweepReader(folder)
     try:
         reasons = run_trials(controller, console, interrupts, invalid, mirrors, reader)
-    except UserError as error:  # a job was refused; the others continue
-        left = [item.job_id for item in controller.running.values() if item.folder.open_attempt() is not None]
+    except UserError as error:
+        # a job was refused; the others continue
+        left = [
+            item.job_id
+            for item in controller.running.values()
+            if item.folder.open_attempt() is not None
+        ]
         if left and launcher.outlives:
             raise UserError(f"{error}\n{launcher.detach_message(left)}") from error
         raise
@@ -285,7 +352,13 @@ def _run_controller(
         if not mirror.close():
             console.print(f"{mirror.problem}, at the next run of this command", style="yellow")
     failed = controller.study.best is None or controller.stopped_itself
-    code = ExitCode.INTERRUPTED if interrupts.count else ExitCode.FAILED if failed else ExitCode.FINISHED
+    code = (
+        ExitCode.INTERRUPTED
+        if interrupts.count
+        else ExitCode.FAILED
+        if failed
+        else ExitCode.FINISHED
+    )
     end = "interrupted" if interrupts.count else name_status(controller)
     logger.info("the controller ends: %s, exit code %d", end, code)
     if interrupts.count and launcher.outlives and controller.running:
@@ -296,7 +369,8 @@ def _run_controller(
     write_effects(view)
     print_results(console, view, _run_end(controller, reasons))
     if not interrupts.count:
-        stack.close()  # the user's command may read, copy or continue with the sweep
+        # the user's command may read, copy or continue with the sweep
+        stack.close()
         if controller.ended > ended_before:
             _run_on_end(controller, console)
     if interrupts.count:
@@ -306,7 +380,9 @@ def _run_controller(
 
 
 def _run_on_end(controller: Controller, console: Console) -> None:
-    """Run the user's command with the end of the sweep in its environment. Its failure prints one line."""
+    """Run the user's command with the end of the sweep in its environment. Its failure prints one
+    line.
+    """
     command = controller.search.on_end
     if command is None:
         return
@@ -320,8 +396,12 @@ def _run_on_end(controller: Controller, console: Console) -> None:
     }
     try:
         code = subprocess.run(
-            ["sh", "-c", command], env=os.environ | variables, stdin=subprocess.DEVNULL, timeout=PATIENCE_SECONDS, check=False
-        ).returncode  # fmt: skip
+            ["sh", "-c", command],
+            env=os.environ | variables,
+            stdin=subprocess.DEVNULL,
+            timeout=PATIENCE_SECONDS,
+            check=False,
+        ).returncode
         problem = f" with exit code {code}: {command}" if code else ""
     except (OSError, ValueError, subprocess.TimeoutExpired) as error:
         problem = f": {error}"
@@ -347,24 +427,35 @@ def _space_summary(controller: Controller) -> SpaceSummary:
 
 
 def _plan(controller: Controller, points: Sequence[Point]) -> str:
-    """Return what ``search.budget`` is for in words; empty without one. Raises UserError if it is less than one training."""
+    """Return what ``search.budget`` is for in words; empty without one. Raises UserError if it is
+    less than one training.
+    """
     if controller.search.budget is None:
         return ""
     budget = Budget.parse(controller.search.budget)
     verdicts = [controller.validator.validate(point) for point in points]
-    totals = [total for verdict in verdicts if (total := total_completions(known_part(verdict.setting)))]
+    totals = [
+        total for verdict in verdicts if (total := total_completions(known_part(verdict.setting)))
+    ]
     named = f"search.budget={controller.search.budget}"
     if controller.early_stopping.budgeted() is None:
-        return f"{named}: once these GPU hours are spent, nothing starts and running trials stop at a rollout boundary"
+        return (
+            f"{named}: once these GPU hours are spent, nothing starts and running trials "
+            "stop at a rollout boundary"
+        )
     if budget.unit == "h" or (not budget.unit and not totals):
         return f"{named}: how many trials start is known after the first evaluations"
     trainings = budget.amount if budget.unit else budget.amount / fmean(totals)
     if trainings < 1:
         raise UserError(
-            f"{named}: without a unit it is an amount of completions, and one training has {fmean(totals):.0f}, so no "
+            f"{named}: without a unit it is an amount of completions, and one training has "
+            f"{fmean(totals):.0f}, so no "
             f"trial could finish. For whole trainings set {named}x."
         )
-    return f"{named}: {describe_budget(trainings, controller.validator.points.base.schedule.evaluations)}"
+    return (
+        f"{named}: "
+        f"{describe_budget(trainings, controller.validator.points.base.schedule.evaluations)}"
+    )
 
 
 def _run_end(controller: Controller, reasons: Mapping[str, int]) -> RunEnd:
@@ -407,5 +498,7 @@ def _write_only(controller: Controller, console: Console, command: Sequence[str]
 
 def _detach_message(controller: Controller) -> str:
     """Return a message on the attempts that the controller leaves, and the path of the results."""
-    message = controller.launcher.detach_message([running.job_id for running in controller.running.values()])
+    message = controller.launcher.detach_message(
+        [running.job_id for running in controller.running.values()]
+    )
     return f"{message}\nresults in {controller.folder.path}"

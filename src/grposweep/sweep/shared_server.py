@@ -1,4 +1,6 @@
-"""The vLLM server that all trials of a sweep share: a job that the controller starts, follows and ends."""
+"""The vLLM server that all trials of a sweep share: a job that the controller starts, follows and
+ends.
+"""
 
 import logging
 import time
@@ -20,15 +22,24 @@ from grposweep.storage.folders import TrialFolder
 from grposweep.storage.records import AttemptEventKind
 
 logger = logging.getLogger(__name__)
-MOST_ENDS = 3  # of the server's jobs, after which the sweep ends
+# of the server's jobs, after which the sweep ends
+MOST_ENDS = 3
 
 # What decides which server a trial can use, with its name in a message.
-SAME = ("model.path", "model.revision", "model.dtype", "model.mixed_precision", "model.trust_remote_code")
+SAME = (
+    "model.path",
+    "model.revision",
+    "model.dtype",
+    "model.mixed_precision",
+    "model.trust_remote_code",
+)
 
 
 @dataclass
 class SharedServer:
-    """One sweep's server. Its folder has the files of a trial's attempts, and its address while it answers."""
+    """One sweep's server. Its folder has the files of a trial's attempts, and its address while it
+    answers.
+    """
 
     folder: TrialFolder
     launcher: Launcher
@@ -39,40 +50,57 @@ class SharedServer:
 
     @classmethod
     def of(
-        cls, sweep: Path, experiments: list[Experiment], prepared: Mapping[str, Any], launcher: Launcher
+        cls,
+        sweep: Path,
+        experiments: list[Experiment],
+        prepared: Mapping[str, Any],
+        launcher: Launcher,
     ) -> "SharedServer | None":
-        """Return the server that a sweep's experiments share, not started yet; None if they ask for none.
+        """Return the server that a sweep's experiments share, not started yet; None if they ask for
+        none.
 
-        ``prepared`` has what preparation counted, by `prepared_key`. The server takes the highest rank and the longest sequences
-        of the trials. ``launcher.slots`` becomes what it has places for.
-        Raises UserError if one server cannot serve them all.
+        ``prepared`` has what preparation counted, by `prepared_key`. The server takes the highest
+        rank and the longest sequences of the trials. ``launcher.slots`` becomes what it has places
+        for. Raises UserError if one server cannot serve them all.
         """
-        experiments = [item for item in experiments if runs_trl(item.trainer.kind)]  # trainer=fake samples nothing
+        # trainer=fake samples nothing
+        experiments = [item for item in experiments if runs_trl(item.trainer.kind)]
         sharing = [item for item in experiments if item.generation.vllm_shared_gpus]
         if not sharing:
             return None
         first = sharing[0]
         for item in experiments:
             if mistake := _differs(first, item):
-                raise UserError(f"{mistake}. Search one value in a sweep, or set generation=vllm_server.")
-        lengths = [read_model_length(item, prepared.get(prepared_key(item), {})) for item in sharing]
+                raise UserError(
+                    f"{mistake}. Search one value in a sweep, or set generation=vllm_server."
+                )
+        lengths = [
+            read_model_length(item, prepared.get(prepared_key(item), {})) for item in sharing
+        ]
         generation = replace(
             first.generation,
             vllm_max_loras=_fit(sharing, launcher),
-            vllm_max_model_length=None if None in lengths else max(length or 0 for length in lengths),
+            vllm_max_model_length=None
+            if None in lengths
+            else max(length or 0 for length in lengths),
         )
         rank = max(item.model.lora.r for item in sharing)
         model = replace(first.model, lora=replace(first.model.lora, r=rank))
         folder = TrialFolder(sweep / paths.SHARED_SERVER)
-        search = replace(first.search, parallel=launcher.slots)  # by which trials divide its cost
-        return cls(folder, launcher, replace(first, generation=generation, model=model, search=search))
+        # by which trials divide its cost
+        search = replace(first.search, parallel=launcher.slots)
+        return cls(
+            folder, launcher, replace(first, generation=generation, model=model, search=search)
+        )
 
     def start(self) -> None:
         """Start it if it does not run. Raises LauncherBusy, or UserError if it can never run."""
         if self.job_id:
             return
         begun = self.folder.open_attempt()
-        if begun is not None and (job_id := self.launcher.find(self._job(begun.number), begun.job_id)):
+        if begun is not None and (
+            job_id := self.launcher.find(self._job(begun.number), begun.job_id)
+        ):
             self.job_id, self.number = job_id, begun.number
             return
         (self.folder.path / paths.LOGS).mkdir(parents=True, exist_ok=True)
@@ -85,7 +113,9 @@ class SharedServer:
         logger.info("the shared vLLM server is started as %s", self.job_id)
 
     def watch(self, is_used: bool) -> None:
-        """Start it again if its job has ended while trials run. Raises UserError if it never answered, or ended too often."""
+        """Start it again if its job has ended while trials run. Raises UserError if it never
+        answered, or ended too often.
+        """
         end = self.launcher.poll(self.job_id) if self.job_id else None
         if end is None:
             return
@@ -96,14 +126,17 @@ class SharedServer:
         if not answered or self.ends > MOST_ENDS:
             how = "ended before it answered" if not answered else f"ended {self.ends} times"
             raise UserError(
-                f"generation=vllm_shared: the sweep's vLLM server {how}; {self.folder.path / paths.LOGS} says why. "
+                f"generation=vllm_shared: the sweep's vLLM server {how}; "
+                f"{self.folder.path / paths.LOGS} says why. "
                 "Trials resume from their checkpoints when the sweep's command is given again."
             )
         if is_used:
             self.start()
 
     def close(self, is_used: bool) -> None:
-        """End it, unless trials continue without this controller; then it ends when they have sent nothing for an hour."""
+        """End it, unless trials continue without this controller; then it ends when they have sent
+        nothing for an hour.
+        """
         if self.job_id and not (is_used and self.launcher.outlives):
             self.launcher.cancel(self.job_id)
             note_cancelled(self.folder, self.number)
@@ -129,12 +162,16 @@ def _differs(first: Experiment, item: Experiment) -> str:
         name = path.partition(".")[2]
         one, other = getattr(first.model, name), getattr(item.model, name)
         if one != other:
-            return f"{path}={one} and {other}: the trials of a sweep share one vLLM server, which has one base model"
+            return (
+                f"{path}={one} and {other}: the trials of a sweep share one vLLM server, "
+                "which has one base model"
+            )
     return ""
 
 
 def _fit(sharing: list[Experiment], launcher: Launcher) -> int:
-    """Return the adapters that the server holds, and let the launcher run no more trials at once than those suffice for.
+    """Return the adapters that the server holds, and let the launcher run no more trials at once
+    than those suffice for.
 
     A trial samples from its newest adapter.
     """

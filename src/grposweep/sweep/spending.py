@@ -15,13 +15,17 @@ HOUR = 3600.0
 
 @dataclass
 class Spending:
-    """What one sweep has spent. A rank without a GPU counts as one. ``limit``: GPU hours, None for no limit."""
+    """What one sweep has spent. A rank without a GPU counts as one. ``limit``: GPU hours, None for
+    no limit.
+    """
 
     folder: SweepFolder
     study: SweepStudy
     limit: float | None
-    running: dict[int, RunningAttempt] = field(default_factory=dict)  # the controller's own
-    _ended: dict[int, float] = field(default_factory=dict)  # device seconds of ended trials, which are read once
+    # the controller's own
+    running: dict[int, RunningAttempt] = field(default_factory=dict)
+    # device seconds of ended trials, which are read once
+    _ended: dict[int, float] = field(default_factory=dict)
 
     def hours(self) -> float:
         """Return the GPU hours of all trials so far, including running ones."""

@@ -58,17 +58,25 @@ def prepare_sweep(
     console: Console,
     interrupts: Interrupted,
 ) -> bool:
-    """Prepare every model and task that is not prepared yet. Return False if the user interrupted it.
+    """Prepare every model and task that is not prepared yet. Return False if the user interrupted
+    it.
 
     Raises UserError with what preparation found wrong.
     """
-    missing = {key: experiment for key, experiment in experiments.items() if key not in folder.prepared()}
+    missing = {
+        key: experiment for key, experiment in experiments.items() if key not in folder.prepared()
+    }
     if not missing:
         return True
     (folder.path / paths.PREPARE_FOLDER).mkdir(exist_ok=True)
     for key, experiment in missing.items():
-        write_text(folder.path / paths.PREPARE_FOLDER / f"{key}.yaml", render_experiment(experiment))
-    write_json(folder.path / paths.PREPARE, {"entries": {key: f"{paths.PREPARE_FOLDER}/{key}.yaml" for key in missing}})
+        write_text(
+            folder.path / paths.PREPARE_FOLDER / f"{key}.yaml", render_experiment(experiment)
+        )
+    write_json(
+        folder.path / paths.PREPARE,
+        {"entries": {key: f"{paths.PREPARE_FOLDER}/{key}.yaml" for key in missing}},
+    )
     log = folder.path / paths.PREPARE_FOLDER / "log"
     log.unlink(missing_ok=True)
     (folder.path / paths.PREPARE_ERROR).unlink(missing_ok=True)
@@ -83,7 +91,12 @@ def prepare_sweep(
                 preparer.end()
                 console.print("interrupted while preparing; the same command begins it again")
                 return False
-            now = {"what": "", "done": 0, "total": None, **(read_json(folder.path / paths.PREPARE_PROGRESS) or {})}
+            now = {
+                "what": "",
+                "done": 0,
+                "total": None,
+                **(read_json(folder.path / paths.PREPARE_PROGRESS) or {}),
+            }
             bar.update(task, description=now["what"], completed=now["done"], total=now["total"])
     if code:
         raise UserError(_message(folder, code))
@@ -96,8 +109,13 @@ def _message(folder: SweepFolder, code: int) -> str:
     if code == ExitCode.BAD_INPUT and error.exists():
         return error.read_text(encoding="utf-8").strip()
     log = folder.path / paths.PREPARE_FOLDER / "log"
-    tail = log.read_text(encoding="utf-8", errors="replace").splitlines()[-3:] if log.exists() else []
-    return f"preparing model and data failed (exit code {code}): {' / '.join(tail)}. Its whole output is in {log}."
+    tail = (
+        log.read_text(encoding="utf-8", errors="replace").splitlines()[-3:] if log.exists() else []
+    )
+    return (
+        f"preparing model and data failed (exit code {code}): {' / '.join(tail)}. Its whole "
+        f"output is in {log}."
+    )
 
 
 def build_controller(
@@ -109,12 +127,15 @@ def build_controller(
     overrides: list[str],
     provenance: Mapping[str, Any],
 ) -> Controller:
-    """Build the controller of a sweep: build its study, add earlier results, and print what was found."""
+    """Build the controller of a sweep: build its study, add earlier results, and print what was
+    found.
+    """
     base, validator = judged.base, judged.validator
     for line in reopen_failed(folder, validator, provenance) if not launcher.is_dry else []:
         console.print(line, soft_wrap=True)
         logger.info("%s", line)
-    direction = cast(Direction, base.search.direction)  # `check_space` has seen it
+    # `check_space` has seen it
+    direction = cast(Direction, base.search.direction)
     study = open_study(folder, judged.space, direction, base.search.metric)
 
     @cache
@@ -127,7 +148,9 @@ def build_controller(
     _record_invalid(console, folder, study, judged)
     warm = open_warm_start(folder, base, validator)
     study.learn([(seen.point, seen.value) for seen in warm.observations])
-    study.replication = build_replication(base.search.sampler, base.seed, base.search.seeds, base.search.leaders)
+    study.replication = build_replication(
+        base.search.sampler, base.seed, base.search.seeds, base.search.leaders
+    )
     if warm.first:
         console.print(words_of_warm_start(warm))
     valid = list(judged.validity.valid_points())
@@ -135,15 +158,20 @@ def build_controller(
     first = [*judged.enqueued, *warm.first]
     if base.search.prior != "none":
         first += prior_points(
-            study.space, finite, lambda p: rates_for(validator.fields.setting(p)).usual, base.search.seed
+            study.space,
+            finite,
+            lambda p: rates_for(validator.fields.setting(p)).usual,
+            base.search.seed,
         )
     outcomes = OutcomeRecorder(folder, study, validator, base.search, base.trainer.keep)
-    outcomes.keep_best()  # an earlier controller may have died before it did this
+    # an earlier controller may have died before it did this
+    outcomes.keep_best()
     budget = None if base.search.budget is None else Budget.parse(base.search.budget)
     spending = Spending(folder, study, None if budget is None else budget.hours)
     effort = choose_effort(base.search.effort, judged.sampler)
     if is_opaque(base.trainer.kind) and not stops_early(base):
-        effort = 1.0  # no trial is paused
+        # no trial is paused
+        effort = 1.0
     allowance = None
     if budget is not None and plans_trials(base, judged.sampler):
         allowance = partial(budget.completions, hours=spending.hours)
@@ -151,19 +179,26 @@ def build_controller(
     monitor = EarlyStoppingMonitor(folder, study, base.search, stopping)
     outlook = Outlook(partial(known_oom, folder), monitor.budgeted, monitor.foreseen)
     sampled = judged.validity.is_sampled
-    queue = TrialQueue(study, validator, base.search, judged.sampler, valid, first, base.force, sampled, outlook)
-    return Controller(folder, queue, outcomes, launcher, lease, overrides, dict(provenance), monitor, spending)
+    queue = TrialQueue(
+        study, validator, base.search, judged.sampler, valid, first, base.force, sampled, outlook
+    )
+    return Controller(
+        folder, queue, outcomes, launcher, lease, overrides, dict(provenance), monitor, spending
+    )
 
 
 def check_recorded(folder: SweepFolder, study: SweepStudy, validator: Validator) -> None:
     """Raise UserError if a trial was recorded with other values than its point has now.
 
-    A sweep's identity holds the names of a searched group's options, and not the keys that an option stands for. So
-    ``model=qwen3_0_6b`` may have another precision after an edit of its file, or in another release. Every unfinished trial is
-    checked, and the last trained one of each option. A trial on another number of processes is the user's choice.
+    A sweep's identity holds the names of a searched group's options, and not the keys that an
+    option stands for. So ``model=qwen3_0_6b`` may have another precision after an edit of its file,
+    or in another release. Every unfinished trial is checked, and the last trained one of each
+    option. A trial on another number of processes is the user's choice.
     """
     unfinished = [trial for trial in study.started if not trial.state.is_finished()]
-    trained = [trial for trial in study.started if trial.state in (TrialState.COMPLETE, TrialState.PRUNED)]
+    trained = [
+        trial for trial in study.started if trial.state in (TrialState.COMPLETE, TrialState.PRUNED)
+    ]
     last = {item: trial for trial in trained for item in trial.params.items() if item[0] in GROUPS}
     for trial in [*unfinished, *last.values()]:
         verdict = validator.validate(dict(trial.params), trial.user_attrs.get("seed"))
@@ -172,42 +207,65 @@ def check_recorded(folder: SweepFolder, study: SweepStudy, validator: Validator)
         if recorded not in _identities(verdict, there):
             point = " ".join(f"{name}={label}" for name, label in trial.params.items())
             config = there.path / paths.CONFIG
-            keys = changed_keys(escape(asdict(load_experiment(config))), verdict.experiment) if config.exists() else []
+            keys = (
+                changed_keys(escape(asdict(load_experiment(config))), verdict.experiment)
+                if config.exists()
+                else []
+            )
             raise UserError(
-                f"trial {trial.number} ({point}) was recorded with other values than the same options have now{listed(keys)}, "
-                "and results of both must not be mixed. Restore the options' files in conf/, or set another name=..."
+                f"trial {trial.number} ({point}) was recorded with other values than the same "
+                f"options have now{listed(keys)}, "
+                "and results of both must not be mixed. Restore the options' files in conf/, or "
+                "set another name=..."
             )
 
 
 def _identities(verdict: ValidationResult, trial: TrialFolder) -> Iterator[str]:
-    """Yield the ids that a point may be recorded under: as it is now, without preparation, on the recorded processes."""
+    """Yield the ids that a point may be recorded under: as it is now, without preparation, on the
+    recorded processes.
+    """
     experiment = verdict.experiment
     yield experiment_id(experiment, verdict.setting)
-    yield experiment_id(experiment, read_setting(experiment))  # a dry run records trials without preparation
+    # a dry run records trials without preparation
+    yield experiment_id(experiment, read_setting(experiment))
     if (trial.path / paths.CONFIG).exists():
-        cluster = replace(experiment.cluster, processes=load_experiment(trial.path / paths.CONFIG).cluster.processes)
+        cluster = replace(
+            experiment.cluster,
+            processes=load_experiment(trial.path / paths.CONFIG).cluster.processes,
+        )
         moved = replace(experiment, cluster=cluster)
         yield experiment_id(moved, read_setting(moved))
 
 
-def _record_invalid(console: Console, folder: SweepFolder, study: SweepStudy, judged: ValidatedSpace) -> None:
-    """Print the invalid points by rule, and write them to invalid.jsonl with problems and fixes; a grid's also to the study.
+def _record_invalid(
+    console: Console, folder: SweepFolder, study: SweepStudy, judged: ValidatedSpace
+) -> None:
+    """Print the invalid points by rule, and write them to invalid.jsonl with problems and fixes; a
+    grid's also to the study.
 
     A last line of the file counts those beyond the first ten thousand.
     """
     validity = judged.validity
     if not validity.invalid:
-        if judged.space.points:  # those of a former list are corrected
+        # those of a former list are corrected
+        if judged.space.points:
             (folder.path / paths.INVALID).unlink(missing_ok=True)
         return
     if validity.is_sampled:
         console.print(validity.describe())
     print_invalid(console, validity)
     by_label = validity.valid_by_label().items()
-    if never := [f"{name}={label}" for name, labels in by_label for label, (valid, _) in labels.items() if not valid]:
+    if never := [
+        f"{name}={label}"
+        for name, labels in by_label
+        for label, (valid, _) in labels.items()
+        if not valid
+    ]:
         console.print(f"never valid with the other parameters in this space: {', '.join(never)}")
     verdicts = map(validity.validator.validate, islice(validity.invalid_points(), KEPT_INVALID))
-    lines: list[dict[str, Any]] = [{"point": verdict.point, "problems": verdict.reasons()} for verdict in verdicts]
+    lines: list[dict[str, Any]] = [
+        {"point": verdict.point, "problems": verdict.reasons()} for verdict in verdicts
+    ]
     lines += [{"more": validity.invalid - KEPT_INVALID}] if validity.invalid > KEPT_INVALID else []
     write_text(folder.path / paths.INVALID, "".join(json.dumps(line) + "\n" for line in lines))
     if lists_points(judged.sampler):

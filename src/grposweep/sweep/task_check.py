@@ -1,4 +1,6 @@
-"""Check data files, rewards and model paths before a sweep starts, and the version of TRL that would train."""
+"""Check data files, rewards and model paths before a sweep starts, and the version of TRL that
+would train.
+"""
 
 from collections.abc import Iterable, Iterator
 from itertools import chain
@@ -18,14 +20,16 @@ from grposweep.train.tasks.conversations import in_conversation
 
 
 def task_problems(experiments: Iterable[Experiment]) -> Iterator[str]:
-    """Say what is wrong with data files and rewards: rows are read, code is parsed and not run, and torch is not imported.
+    """Say what is wrong with data files and rewards: rows are read, code is parsed and not run, and
+    torch is not imported.
 
     Only for TRL's own trainer in this environment. Preparation checks the same again, and more.
     """
     models, tasks = set[tuple[str, str | None]](), list[Task]()
     for experiment in filter(_runs_trl_here, experiments):
         model, task = (experiment.model.path, experiment.model.revision), experiment.task
-        # of a sweep over other keys of the model or the trainer, each model is looked up and each task tried once
+        # of a sweep over other keys of the model or the trainer, each model is looked up and each
+        # task tried once
         if model not in models:
             yield from _model_problems(experiment)
         code = [problem for spec in task.rewards for problem in code_problems(spec)]
@@ -42,37 +46,47 @@ def _prepares_here(experiment: Experiment) -> bool:
 
 
 def _model_problems(experiment: Experiment) -> Iterator[str]:
-    """Say if a path that can be no name on the hub is no folder, or if the hub does not have the model."""
+    """Say if a path that can be no name on the hub is no folder, or if the hub does not have the
+    model.
+    """
     path = experiment.model.path
     if path.startswith((".", "/", "~")) and not Path(path).is_dir():
         yield (
-            f"model.path={path}: there is no such folder, and a name on the hub begins with a letter. Set the folder with the "
+            f"model.path={path}: there is no such folder, and a name on the hub begins with a "
+            "letter. Set the folder with the "
             "model's config.json, or a name such as Qwen/Qwen2.5-0.5B-Instruct."
         )
-    elif "/" in path and not Path(path).is_dir() and _prepares_here(experiment):  # the tiny models' names have no /
+    elif "/" in path and not Path(path).is_dir() and _prepares_here(experiment):
+        # the tiny models' names have no /
         yield from absence(experiment.model)
 
 
 def _runs_trl_here(experiment: Experiment) -> bool:
     """Return whether the TRL of this environment trains."""
     cluster = experiment.cluster
-    return runs_trl(experiment.trainer.kind) and not launcher_class(cluster.kind).has_own_environment(cluster)
+    return runs_trl(experiment.trainer.kind) and not launcher_class(
+        cluster.kind
+    ).has_own_environment(cluster)
 
 
 def newer_trl(experiments: Iterable[Experiment]) -> str:
-    """Return a sentence if the TRL that trains is newer than the newest that was tested; empty otherwise."""
+    """Return a sentence if the TRL that trains is newer than the newest that was tested; empty
+    otherwise.
+    """
     version = installed()
     if version is None or version <= TRL or not any(map(_runs_trl_here, experiments)):
         return ""
     newest = ".".join(map(str, TRL))
     return (
-        f"TRL {'.'.join(map(str, version))} is installed, and the newest that grposweep was tested with is {newest}: "
+        f"TRL {'.'.join(map(str, version))} is installed, and the newest that grposweep was "
+        f"tested with is {newest}: "
         f"if a trial fails in TRL, run pip install trl=={newest}."
     )
 
 
 def _data_problems(experiment: Experiment, is_tried: bool) -> Iterator[str]:
-    """Yield the error of reading a task's files, and of its rewards on the first rows if they are to be tried.
+    """Yield the error of reading a task's files, and of its rewards on the first rows if they are
+    to be tried.
 
     A dataset of the hub is left to preparation.
     """
@@ -88,15 +102,26 @@ def _data_problems(experiment: Experiment, is_tried: bool) -> Iterator[str]:
         return
     known = READ_BY_TINY.get(experiment.model.path)
     prompts = (str(row["prompt"]) for row in (*train, *held_out))
-    other = None if known is None else next((prompt for prompt in prompts if not set(prompt) <= set(known)), None)
+    other = (
+        None
+        if known is None
+        else next((prompt for prompt in prompts if not set(prompt) <= set(known)), None)
+    )
     if other is not None:
         yield (
-            f"model.path={experiment.model.path} reads {known} only, and task.kind={task.kind} has the prompt {other[:60]!r}. "
-            "Set model=tiny_text for a first try with any text (it is untrained), or a model of the hub or a folder."
+            f"model.path={experiment.model.path} reads {known} only, and task.kind={task.kind} "
+            f"has the prompt {other[:60]!r}. "
+            "Set model=tiny_text for a first try with any text (it is untrained), or a model of "
+            "the hub or a folder."
         )
     elif is_tried and _prepares_here(experiment):
         templates = dict.fromkeys([task.chat] if task.chat is not None else [True, False])
         columns = dict.fromkeys(chain.from_iterable(train))
-        first = [{"prompt_id": n, **dict.fromkeys(columns), **row} for n, row in enumerate(train[:TRIED])]
-        forms = [[{**row, "prompt": in_conversation(task, row["prompt"], has)} for row in first] for has in templates]
+        first = [
+            {"prompt_id": n, **dict.fromkeys(columns), **row} for n, row in enumerate(train[:TRIED])
+        ]
+        forms = [
+            [{**row, "prompt": in_conversation(task, row["prompt"], has)} for row in first]
+            for has in templates
+        ]
         yield from early_problems(task.rewards, forms)

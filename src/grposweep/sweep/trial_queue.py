@@ -1,4 +1,5 @@
-"""Choose the next trial: enqueued points, the next point of a grid, or what the sampler proposes; then replicates.
+"""Choose the next trial: enqueued points, the next point of a grid, or what the sampler proposes;
+then replicates.
 
 No point is started twice. Replicates of the leaders run on fresh seeds.
 """
@@ -28,9 +29,12 @@ class QueuedTrial(NamedTuple):
 class Outlook:
     """What others know of trials that have not started; the queue asks them for each next trial."""
 
-    known_oom: Callable[[ValidationResult], int | None] = lambda _: None  # the trial that ran out of memory with less
-    budgeted: Callable[[], int | None] = lambda: None  # the number of trials that search.budget is for
-    foreseen: Callable[[], Mapping[int, float]] = dict  # of trials without a value: what a sampler is told of them
+    # the trial that ran out of memory with less
+    known_oom: Callable[[ValidationResult], int | None] = lambda _: None
+    # the number of trials that search.budget is for
+    budgeted: Callable[[], int | None] = lambda: None
+    # of trials without a value: what a sampler is told of them
+    foreseen: Callable[[], Mapping[int, float]] = dict
 
 
 @dataclass
@@ -40,19 +44,30 @@ class TrialQueue:
     study: SweepStudy
     validator: Validator
     search: Search
-    sampler: str  # resolved: grid, one_factor, tpe or random
-    valid_points: list[Point]  # valid combinations of the finite parameters, or a sample of them
+    # resolved: grid, one_factor, tpe or random
+    sampler: str
+    # valid combinations of the finite parameters, or a sample of them
+    valid_points: list[Point]
     enqueued: list[Point] = field(default_factory=list)
-    repeat: bool = False  # run recorded points once more
-    is_sampled: bool = False  # there may be more valid points
+    # run recorded points once more
+    repeat: bool = False
+    # there may be more valid points
+    is_sampled: bool = False
     outlook: Outlook = Outlook()
-    doubles: set[object] = field(default_factory=set)  # valid points that are another one's experiment
-    left_out: dict[object, int] = field(default_factory=dict)  # valid points that are too large, and by which trial
-    exhausted: bool = False  # no valid point is left
-    _known: set[object] = field(default_factory=set)  # points of the started trials,
-    _done: set[str] = field(default_factory=set)  # their experiments,
-    _looked: int = 0  # and how many these are
-    _before: int = 0  # trials that do not count, because their points are run once more
+    # valid points that are another one's experiment
+    doubles: set[object] = field(default_factory=set)
+    # valid points that are too large, and by which trial
+    left_out: dict[object, int] = field(default_factory=dict)
+    # no valid point is left
+    exhausted: bool = False
+    # points of the started trials,
+    _known: set[object] = field(default_factory=set)
+    # their experiments,
+    _done: set[str] = field(default_factory=set)
+    # and how many these are
+    _looked: int = 0
+    # trials that do not count, because their points are run once more
+    _before: int = 0
 
     def __post_init__(self) -> None:
         if self.repeat:
@@ -75,13 +90,17 @@ class TrialQueue:
 
     @property
     def planned(self) -> int:
-        """Return the number of trials of the sweep, including replicates; an upper bound while these race."""
+        """Return the number of trials of the sweep, including replicates; an upper bound while
+        these race.
+        """
         standing, replication = self.study.ranking, self.study.replication
         if standing is None or replication is None:
             return self.target
         is_over = len(self.study.searched) >= self.target and not standing.wanted
         replicates = len(self.study.started) - len(self.study.searched)
-        return self.target + (replicates if is_over else max(replication.most(self.target), replicates))
+        return self.target + (
+            replicates if is_over else max(replication.most(self.target), replicates)
+        )
 
     @property
     def has_points(self) -> bool:
@@ -89,7 +108,9 @@ class TrialQueue:
         return not self.exhausted and len(self.study.searched) < self.target
 
     def next(self) -> QueuedTrial | None:
-        """Return the next trial; None if none follows, or if what follows depends on running trials."""
+        """Return the next trial; None if none follows, or if what follows depends on running
+        trials.
+        """
         if self.has_points:
             if (proposal := self._next_point()) is not None:
                 return proposal
@@ -98,14 +119,19 @@ class TrialQueue:
 
     def _next_point(self) -> QueuedTrial | None:
         """Return a new point; None if no valid one is left."""
-        used = [(t.user_attrs.get("enqueued"), t.params) for t in self.study.searched[self._before :]]
+        used = [
+            (t.user_attrs.get("enqueued"), t.params) for t in self.study.searched[self._before :]
+        ]
         started = self.study.searched
         self._known |= {freeze(trial.params) for trial in started[self._looked :]}
         self._done |= {trial.user_attrs["experiment"] for trial in started[self._looked :]}
         self._looked = len(started)
         for index, wanted in enumerate(self.enqueued):
-            # A resumed sweep may have another list. A value of an inactive parameter is not among a trial's.
-            if any(i == index and all(p.get(n, v) == v for n, v in wanted.items()) for i, p in used):
+            # A resumed sweep may have another list. A value of an inactive parameter is not among a
+            # trial's.
+            if any(
+                i == index and all(p.get(n, v) == v for n, v in wanted.items()) for i, p in used
+            ):
                 continue
             if freeze(wanted) not in self._known and (point := self._ask(wanted)) is not None:
                 return self._proposal(point, {"enqueued": index})
@@ -114,19 +140,27 @@ class TrialQueue:
 
     def _proposal(self, point: Point, noted: Mapping[str, Any]) -> QueuedTrial:
         verdict = self.validator.validate(point, noted.get("seed"))
-        return QueuedTrial(verdict, {"experiment": experiment_id(verdict.experiment, verdict.setting), **noted})
+        return QueuedTrial(
+            verdict, {"experiment": experiment_id(verdict.experiment, verdict.setting), **noted}
+        )
 
     def _next_replicate(self) -> QueuedTrial | None:
         """Return the next fresh seed of a leader, by the present ranking on seeds."""
         standing = self.study.ranking
         if standing is None or not standing.wanted:
             return None
-        begun = {(t.user_attrs["of"], t.user_attrs["seed"]) for t in self.study.started if is_replicate(t)}
+        begun = {
+            (t.user_attrs["of"], t.user_attrs["seed"])
+            for t in self.study.started
+            if is_replicate(t)
+        }
         wanted = next((pair for pair in standing.wanted if pair not in begun), None)
         if wanted is None:
             return None
         number, seed = wanted
-        return self._proposal(dict(self.study.trials[number].params), {"role": CONFIRM, "of": number, "seed": seed})
+        return self._proposal(
+            dict(self.study.trials[number].params), {"role": CONFIRM, "of": number, "seed": seed}
+        )
 
     def _ask(self, fixed: Mapping[str, Label]) -> Point | None:
         """Return the next point of the grid, or what the sampler proposes."""
@@ -149,13 +183,19 @@ class TrialQueue:
 
         if lists_points(self.sampler):
             left = (p for p, name in self._frozen if name not in self._known)
-            agreeing: Iterator[Point] = (p for p in left if all(p.get(name) == label for name, label in fixed.items()))
+            agreeing: Iterator[Point] = (
+                p for p in left if all(p.get(name) == label for name, label in fixed.items())
+            )
             return next(filter(is_new, agreeing), None)
         finite = tuple(self.study.space.finite_part(point) for point in self.valid_points)
         foreseen = {} if self.sampler == "random" else self.outlook.foreseen()
-        return self.study.ask(ValidPoints(is_new, finite), self.sampler, self.search.seed, fixed, foreseen)
+        return self.study.ask(
+            ValidPoints(is_new, finite), self.sampler, self.search.seed, fixed, foreseen
+        )
 
     @cached_property
     def _frozen(self) -> list[tuple[Point, object]]:
-        """The valid points, each with what tells it from others: walked through for every next point of a grid."""
+        """The valid points, each with what tells it from others: walked through for every next
+        point of a grid.
+        """
         return [(point, freeze(point)) for point in self.valid_points]

@@ -1,6 +1,7 @@
 """Validate a sweep before anything of it exists: its space, its numbers, and the user's files.
 
-Most mistakes are found here, so this imports neither Optuna nor numpy nor rich before they are needed.
+Most mistakes are found here, so this imports neither Optuna nor numpy nor rich before they are
+needed.
 """
 
 import os
@@ -23,9 +24,20 @@ from grposweep.external.command import stops_early
 from grposweep.registries import follows_effort, is_external, is_opaque, runs_trl
 from grposweep.schema import Experiment, Schedule
 from grposweep.search.early_stopping.rank import choose_evaluations
-from grposweep.search.evaluate import MOST_LISTED, SpaceValidity, validate_one_factor, validate_points
+from grposweep.search.evaluate import (
+    MOST_LISTED,
+    SpaceValidity,
+    validate_one_factor,
+    validate_points,
+)
 from grposweep.search.parse import check_numbers
-from grposweep.search.sampler import DEFAULT_TRIALS, check_prior, choose_sampler, continuous, lists_points
+from grposweep.search.sampler import (
+    DEFAULT_TRIALS,
+    check_prior,
+    choose_sampler,
+    continuous,
+    lists_points,
+)
 from grposweep.search.space import Choice, Label, Parameter, Point, Space
 from grposweep.search.validity import Validator, check_space
 from grposweep.storage.folders import SweepFolder
@@ -39,9 +51,11 @@ class ValidatedSpace:
     """A validated space, known before the sweep's folder exists and refined by preparation."""
 
     validator: Validator
-    sampler: str  # resolved: grid, one_factor, tpe or random
+    # resolved: grid, one_factor, tpe or random
+    sampler: str
     validity: SpaceValidity
-    enqueued: Sequence[Point]  # to be tried first
+    # to be tried first
+    enqueued: Sequence[Point]
 
     @property
     def base(self) -> Experiment:
@@ -64,20 +78,24 @@ class ValidatedSpace:
         return {prepared_key(item): item for item in experiments if runs_trl(item.trainer.kind)}
 
     def distinct(self, *sections: str) -> list[Experiment]:
-        """Return one experiment for each combination of the parameters in these sections, among the valid points."""
+        """Return one experiment for each combination of the parameters in these sections, among the
+        valid points.
+        """
         return self.validity.distinct(*sections)
 
 
 def validate_space(space: Space, points: Points) -> ValidatedSpace:
     """Validate the points of a space that `check_space` has seen, before its folder exists.
 
-    Raises UserError for an impossible enqueued point, for a sampler that does not fit the space, and for a space without a
-    valid point.
+    Raises UserError for an impossible enqueued point, for a sampler that does not fit the space,
+    and for a space without a valid point.
     """
     sampler = _sampler(points.base, space)
     validator = Validator(space, points)
     validity = _evaluate(validator, sampler)
-    return ValidatedSpace(validator, sampler, validity, read_enqueued(points.base.search.enqueue, space, validator))
+    return ValidatedSpace(
+        validator, sampler, validity, read_enqueued(points.base.search.enqueue, space, validator)
+    )
 
 
 def _sampler(base: Experiment, space: Space) -> str:
@@ -99,32 +117,43 @@ def _sampler(base: Experiment, space: Space) -> str:
         )
     if sampler == "one_factor" and not space.parameters:
         raise UserError(
-            "search=one_factor without parameters compares nothing. Give each parameter its alternatives: lr=1e-4,1e-3, or for a "
+            "search=one_factor without parameters compares nothing. Give each parameter its "
+            "alternatives: lr=1e-4,1e-3, or for a "
             "single one lr=choice(1e-3)."
         )
     if sampler == "one_factor" and not base.search.seeds:
         raise UserError(
-            "search.seeds=0 with search=one_factor: intervals of effects need several seeds. Set search.seeds=5."
+            "search.seeds=0 with search=one_factor: intervals of effects need several seeds. "
+            "Set search.seeds=5."
         )
     if sampler == "one_factor" and base.search.effort is not None and base.search.effort < 1:
         raise UserError(
-            f"search.effort={base.search.effort} with search=one_factor: every point is compared, so every trial has to finish. "
+            f"search.effort={base.search.effort} with search=one_factor: every point is "
+            "compared, so every trial has to finish. "
             "Leave search.effort out, or set search=tpe."
         )
     budget = base.search.budget
-    if budget is not None and Budget.parse(budget).hours is None and not plans_trials(base, sampler):
+    if (
+        budget is not None
+        and Budget.parse(budget).hours is None
+        and not plans_trials(base, sampler)
+    ):
         raise UserError(
-            f"search.budget={budget} with search={sampler} and trainer={base.trainer.kind}: every trial finishes, so "
-            "no number of trials follows from it. Set search=tpe, or GPU hours as a limit: search.budget=12h."
+            f"search.budget={budget} with search={sampler} and trainer={base.trainer.kind}: "
+            "every trial finishes, so "
+            "no number of trials follows from it. Set search=tpe, or GPU hours as a limit: "
+            "search.budget=12h."
         )
     if lists_points(sampler) and not space.is_finite:
         parameters = ", ".join(continuous(space))
         raise UserError(
-            f"search={sampler}: {parameters} has infinitely many values. List some (lr=1e-4,3e-4), or set search=tpe."
+            f"search={sampler}: {parameters} has infinitely many values. List some "
+            "(lr=1e-4,3e-4), or set search=tpe."
         )
     if sampler == "grid" and space.size > MOST_LISTED:
         raise UserError(
-            f"search=grid: the space has {space.size:,} points, and a grid trains each of at most {MOST_LISTED:,}. Give fewer "
+            f"search=grid: the space has {space.size:,} points, and a grid trains each of at "
+            f"most {MOST_LISTED:,}. Give fewer "
             "values, or set search=tpe with search.trials=50."
         )
     return sampler
@@ -135,38 +164,55 @@ def _evaluate(validator: Validator, sampler: str) -> SpaceValidity:
 
     Raises UserError if no point is valid: a single run's problems in words, a sweep's as a table.
     """
-    validity = validate_one_factor(validator) if sampler == "one_factor" else validate_points(validator)
+    validity = (
+        validate_one_factor(validator) if sampler == "one_factor" else validate_points(validator)
+    )
     only_baseline = sampler == "one_factor" and validity.valid == 1 < validity.total
     if validity.valid and not only_baseline:
         return validity
     if not validator.space.parameters:
         verdict = validator.validate({})
-        raise UserError("\n".join(f"{p.code} {render_problem(verdict.setting, p)}" for p in errors(verdict.problems)))
+        raise UserError(
+            "\n".join(
+                f"{p.code} {render_problem(verdict.setting, p)}" for p in errors(verdict.problems)
+            )
+        )
     from grposweep.report.space_summary import print_invalid
     from grposweep.report.tables import build_console
 
     print_invalid(build_console(), validity)
     if only_baseline:
         raise UserError(
-            "None of the changes is valid, so there is nothing to compare with the base configuration. Change a parameter as the "
+            "None of the changes is valid, so there is nothing to compare with the base "
+            "configuration. Change a parameter as the "
             "table above says."
         )
     sampled = "sampled " if validity.is_sampled else ""
     raise UserError(
-        f"None of the {validity.total:,} {sampled}points of this space is valid, so there is nothing to search. "
+        f"None of the {validity.total:,} {sampled}points of this space is valid, so there is "
+        "nothing to search. "
         f"Change a parameter or the base configuration as the table above says."
     )
 
 
 def plans_trials(base: Experiment, sampler: str) -> bool:
-    """Return whether the number of trials follows from ``search.budget``; if not, its hours are a limit only."""
-    if lists_points(sampler) or base.search.effort is not None or not follows_effort(base.search.stopping):
+    """Return whether the number of trials follows from ``search.budget``; if not, its hours are a
+    limit only.
+    """
+    if (
+        lists_points(sampler)
+        or base.search.effort is not None
+        or not follows_effort(base.search.stopping)
+    ):
         return False
     return not is_opaque(base.trainer.kind) or stops_early(base)
 
 
-def choose_evaluations_of(path: Path, judged: ValidatedSpace, overrides: Iterable[str]) -> list[str]:
-    """Return the override of ``schedule.evaluations`` that ``search.effort`` needs; empty where the usual number will do.
+def choose_evaluations_of(
+    path: Path, judged: ValidatedSpace, overrides: Iterable[str]
+) -> list[str]:
+    """Return the override of ``schedule.evaluations`` that ``search.effort`` needs; empty where the
+    usual number will do.
 
     A sweep that exists keeps the number that it began with.
     """
@@ -175,25 +221,37 @@ def choose_evaluations_of(path: Path, judged: ValidatedSpace, overrides: Iterabl
     if is_set or base.schedule.evaluations != usual or is_external(base.trainer.kind):
         return []
     if path.exists():
-        recorded = as_mapping(as_mapping((SweepFolder(path).settings() or {}).get("baseline")).get("schedule"))
+        recorded = as_mapping(
+            as_mapping((SweepFolder(path).settings() or {}).get("baseline")).get("schedule")
+        )
         chosen = recorded.get("evaluations", usual)
     elif base.search.budget is not None and plans_trials(base, judged.sampler):
         chosen = EVALUATIONS_OF_BUDGET
-    elif base.search.effort is not None and base.search.effort < 1 and follows_effort(base.search.stopping):
-        trials = base.search.trials or (judged.validity.valid if lists_points(judged.sampler) else DEFAULT_TRIALS)
+    elif (
+        base.search.effort is not None
+        and base.search.effort < 1
+        and follows_effort(base.search.stopping)
+    ):
+        trials = base.search.trials or (
+            judged.validity.valid if lists_points(judged.sampler) else DEFAULT_TRIALS
+        )
         chosen = choose_evaluations(base.search.effort, trials, usual)
     else:
         return []
     return [f"schedule.evaluations={chosen}"] if isinstance(chosen, int) and chosen != usual else []
 
 
-EVALUATIONS_OF_BUDGET = 10  # the first rung is then after a tenth of the training, not after a quarter
+# the first rung is then after a tenth of the training, not after a quarter
+EVALUATIONS_OF_BUDGET = 10
 
 
-def read_enqueued(wanted: Sequence[Mapping[str, Any]], space: Space, validator: Validator) -> list[Point]:
+def read_enqueued(
+    wanted: Sequence[Mapping[str, Any]], space: Space, validator: Validator
+) -> list[Point]:
     """Return the points of ``search.enqueue``. The sampler fills in parameters that are left out.
 
-    Raises UserError for a parameter that is not searched, a value outside its parameter, and a whole point that is invalid.
+    Raises UserError for a parameter that is not searched, a value outside its parameter, and a
+    whole point that is invalid.
     """
     parameters = {parameter.name: parameter for parameter in space.parameters}
     points: list[Point] = []
@@ -203,7 +261,8 @@ def read_enqueued(wanted: Sequence[Mapping[str, Any]], space: Space, validator: 
             if name not in parameters:
                 known = ", ".join(parameters) or "none"
                 raise UserError(
-                    f"search.enqueue: {name} is not searched here. The parameters of this sweep are {known}."
+                    f"search.enqueue: {name} is not searched here. The parameters of this sweep "
+                    f"are {known}."
                 )
             point[name] = _label(parameters[name], value)
         _check(point, space, validator)
@@ -219,7 +278,10 @@ def _label(parameter: Parameter, value: Any) -> Label:
             if label == value or str(label) == str(value):
                 return label
         choices = ", ".join(map(str, domain.labels))
-        raise UserError(f"search.enqueue: {parameter.name}={value} is not among its choices. Set one of {choices}.")
+        raise UserError(
+            f"search.enqueue: {parameter.name}={value} is not among its choices. Set one of "
+            f"{choices}."
+        )
     try:
         number = float(value)
     except (TypeError, ValueError):
@@ -234,17 +296,22 @@ def _label(parameter: Parameter, value: Any) -> Label:
 
 def _check(point: Point, space: Space, validator: Validator) -> None:
     """Raise UserError for a complete point that is invalid."""
-    if any(parameter.is_active(point) and parameter.name not in point for parameter in space.parameters):
+    if any(
+        parameter.is_active(point) and parameter.name not in point for parameter in space.parameters
+    ):
         return
     verdict = validator.validate(point)
     broken = errors(verdict.problems)
     if broken:
         text = render_problem(verdict.setting, broken[0], validator.ignore)
-        raise UserError(f"search.enqueue: {', '.join(f'{n}={v}' for n, v in point.items())} is invalid. {text}")
+        raise UserError(
+            f"search.enqueue: {', '.join(f'{n}={v}' for n, v in point.items())} is invalid. {text}"
+        )
 
 
 def validate_sweep(space: Space, points: Points, overrides: list[str]) -> ValidatedSpace:
-    """Check what does not need the sweep's folder, and validate the points; ``overrides`` are shared by all points.
+    """Check what does not need the sweep's folder, and validate the points; ``overrides`` are
+    shared by all points.
 
     Raises UserError.
     """
@@ -252,11 +319,15 @@ def validate_sweep(space: Space, points: Points, overrides: list[str]) -> Valida
     check_numbers(overrides)
     check_space(space, points, [*map(override_name, overrides)], trains=True)
     judged = validate_space(space, points)
-    refuse_mistakes(check_switches((parameter.name for parameter in space.parameters), judged.distinct))
+    refuse_mistakes(
+        check_switches((parameter.name for parameter in space.parameters), judged.distinct)
+    )
     if any(runs_trl(experiment.trainer.kind) for experiment in judged.distinct("trainer")):
         refuse_mistakes(refused_variables(os.environ, base.cluster.environment))
     # a sweep with results has its files and metric
     if base.name is None or not (Path(base.outputs) / base.name).exists():
         refuse_mistakes(task_problems(judged.distinct("task", "trainer", "cluster", "model")))
-        check_metrics(judged.distinct("task", "trainer", "schedule"), compares=bool(space.parameters))
+        check_metrics(
+            judged.distinct("task", "trainer", "schedule"), compares=bool(space.parameters)
+        )
     return judged

@@ -1,8 +1,9 @@
 """Warm start: what earlier sweeps found, taken over once, at the first start, into warm_start.json.
 
-An earlier trial is a point of this space if some point here learns the same: same prompts per step, generations, rates and so
-on, with any processes and per-device sizes that realise them. Its result is an observation where model and schedule are the
-same as well; with others the best points are still tried first. Nothing of it enters the sweep's own study.
+An earlier trial is a point of this space if some point here learns the same: same prompts per step,
+generations, rates and so on, with any processes and per-device sizes that realise them. Its result
+is an observation where model and schedule are the same as well; with others the best points are
+still tried first. Nothing of it enters the sweep's own study.
 """
 
 import logging
@@ -29,8 +30,10 @@ from grposweep.storage.inputs import Inputs, TrialInputs
 from grposweep.storage.records import as_mapping
 
 logger = logging.getLogger(__name__)
-FIRST = 3  # points of an earlier sweep that are tried again: the best ones
-MOST_LOOKED_AT = 2000  # points of this space an earlier trial, where many options could realise it
+# points of an earlier sweep that are tried again: the best ones
+FIRST = 3
+# points of this space an earlier trial, where many options could realise it
+MOST_LOOKED_AT = 2000
 
 
 @dataclass(frozen=True)
@@ -54,7 +57,13 @@ class WarmStart:
 def named_sweeps(search: Search) -> list[str]:
     """``search.warm_start`` as a list: one name, several, or none."""
     wanted = search.warm_start
-    return [] if wanted is None else [wanted] if isinstance(wanted, str) else [str(name) for name in wanted]
+    return (
+        []
+        if wanted is None
+        else [wanted]
+        if isinstance(wanted, str)
+        else [str(name) for name in wanted]
+    )
 
 
 def check_sources(base: Experiment, space: Space) -> list[dict[str, Any]]:
@@ -62,7 +71,10 @@ def check_sources(base: Experiment, space: Space) -> list[dict[str, Any]]:
 
     Raises UserError for one that is not there, that optimised something else, or on another task.
     """
-    return [_check(find_sweep(name, Path(base.outputs)), base, space) for name in named_sweeps(base.search)]
+    return [
+        _check(find_sweep(name, Path(base.outputs)), base, space)
+        for name in named_sweeps(base.search)
+    ]
 
 
 def _check(source: SweepFolder, base: Experiment, space: Space) -> dict[str, Any]:
@@ -70,26 +82,36 @@ def _check(source: SweepFolder, base: Experiment, space: Space) -> dict[str, Any
     ours = {name: getattr(base.search, name) for name in ("metric", "direction", "last", "at")}
     theirs = {"at": "last", **as_mapping(settings.get("search"))}
     if other := {name: theirs.get(name) for name in ours if theirs.get(name) != ours[name]}:
-        there, here = (" ".join(f"search.{n}={values[n]}" for n in other) for values in (theirs, ours))
+        there, here = (
+            " ".join(f"search.{n}={values[n]}" for n in other) for values in (theirs, ours)
+        )
         raise UserError(
-            f"search.warm_start: {source.path.name} optimised something else ({there}; here {here}), and its values cannot "
+            f"search.warm_start: {source.path.name} optimised something else ({there}; here "
+            f"{here}), and its values cannot "
             "be compared with ours. Set the same objective, or leave that sweep out."
         )
     task = as_mapping(settings.get("baseline")).get("task")
     searched = {parameter.name.split(".")[0] for parameter in space.parameters}
-    # Keys that are new since that sweep had their defaults; how often a prompt is answered only moves the noise.
-    task = {**asdict(Task()), **task} if isinstance(task, dict) and "task" not in searched else asdict(base.task)
+    # Keys that are new since that sweep had their defaults; how often a prompt is answered only
+    # moves the noise.
+    task = (
+        {**asdict(Task()), **task}
+        if isinstance(task, dict) and "task" not in searched
+        else asdict(base.task)
+    )
     unlike = [name for name, value in asdict(base.task).items() if task[name] != value]
     if keys := ", ".join(f"task.{name}" for name in unlike if name != "eval_generations"):
         raise UserError(
-            f"search.warm_start: {source.path.name} was on another task ({keys} differ), and its values cannot be compared with "
+            f"search.warm_start: {source.path.name} was on another task ({keys} differ), and "
+            "its values cannot be compared with "
             "ours. Leave that sweep out."
         )
     now = find_inputs([base])
     changed = [_changed_files(folder, now) for folder, _ in _finished(source)]
     if changed and all(changed):
         raise UserError(
-            f"search.warm_start: {source.path.name} was on other contents of {', '.join(changed[0])}, and its values cannot be "
+            f"search.warm_start: {source.path.name} was on other contents of "
+            f"{', '.join(changed[0])}, and its values cannot be "
             "compared with ours. Restore the files, or leave that sweep out."
         )
     return {"sweep": str(source.path), "identity": settings.get("identity")}
@@ -106,7 +128,11 @@ def open_warm_start(folder: SweepFolder, base: Experiment, validator: Validator)
     warm = _read(path)
     if warm is None and named_sweeps(base.search):
         if os.path.lexists(path):
-            logger.warning("%s is damaged and set aside as %s; it is made again", path.name, set_aside(path).name)
+            logger.warning(
+                "%s is damaged and set aside as %s; it is made again",
+                path.name,
+                set_aside(path).name,
+            )
         warm = _take_over(base, validator)
         write_json(path, asdict(warm))
     return warm or WarmStart()
@@ -120,7 +146,9 @@ def _read(path: Path) -> WarmStart | None:
         return None
     kinds = {"point": dict, "value": int | float, "sweep": str, "trial": int}
     for record in observations:
-        if record.keys() != kinds.keys() or not all(isinstance(record[name], kind) for name, kind in kinds.items()):
+        if record.keys() != kinds.keys() or not all(
+            isinstance(record[name], kind) for name, kind in kinds.items()
+        ):
             return None
     return WarmStart(first, [Observation(**record) for record in observations])
 
@@ -135,7 +163,10 @@ def words_of_warm_start(warm: WarmStart) -> str:
         ", ".join(sorted({seen.sweep for seen in warm.observations}))
         or "sweeps of another model, precision or schedule"
     )
-    return f"warm start: {len(warm.first)} points tried first, {len(warm.observations)} results of {sweeps} known to the sampler"
+    return (
+        f"warm start: {len(warm.first)} points tried first, {len(warm.observations)} results "
+        f"of {sweeps} known to the sampler"
+    )
 
 
 def _take_over(base: Experiment, validator: Validator) -> WarmStart:
@@ -144,8 +175,14 @@ def _take_over(base: Experiment, validator: Validator) -> WarmStart:
     now = find_inputs([base])
     for name in named_sweeps(base.search):
         source = find_sweep(name, Path(base.outputs))
-        finished = [(folder, value) for folder, value in _finished(source) if not _changed_files(folder, now)]
-        ranked = sorted(finished, key=lambda pair: pair[1], reverse=base.search.direction == "maximize")
+        finished = [
+            (folder, value)
+            for folder, value in _finished(source)
+            if not _changed_files(folder, now)
+        ]
+        ranked = sorted(
+            finished, key=lambda pair: pair[1], reverse=base.search.direction == "maximize"
+        )
         places = ((folder, value, _place(folder, validator)) for folder, value in ranked)
         placed = [(folder, value, *place) for folder, value, place in places if place is not None]
         best = list({freeze(point): point for _, _, point, _ in placed}.values())[:FIRST]
@@ -155,11 +192,15 @@ def _take_over(base: Experiment, validator: Validator) -> WarmStart:
             for folder, value, point, is_alike in placed
             if is_alike
         ]
-    return WarmStart(list(first.values()), sorted(observations, key=lambda seen: (seen.sweep, seen.trial)))
+    return WarmStart(
+        list(first.values()), sorted(observations, key=lambda seen: (seen.sweep, seen.trial))
+    )
 
 
 def _finished(source: SweepFolder) -> Iterator[tuple[TrialFolder, float]]:
-    """The finished trials of an earlier search; replicates of its leaders would tell their points twice."""
+    """The finished trials of an earlier search; replicates of its leaders would tell their points
+    twice.
+    """
     for folder in source.trials():
         role = folder.record.attributes.get("role") if folder.record is not None else None
         value = folder.result.value
@@ -168,17 +209,22 @@ def _finished(source: SweepFolder) -> Iterator[tuple[TrialFolder, float]]:
 
 
 def _place(folder: TrialFolder, validator: Validator) -> tuple[Point, bool] | None:
-    """The point of this space that learns what an earlier trial learnt, and whether their results are alike; None: none."""
+    """The point of this space that learns what an earlier trial learnt, and whether their results
+    are alike; None: none.
+    """
     try:
         past = load_experiment(folder.path / paths.CONFIG)
-    except (OSError, UserError):  # of a version with other keys, or damaged
+    except (OSError, UserError):
+        # of a version with other keys, or damaged
         return None
     setting = read_setting(past)
     wanted, past_numbers = learning(past, setting), numbers(setting)
     # its own value of a parameter, or every option if that has to be tried
     candidates = validator.space.combinations(lambda parameter: _labels(parameter, past, setting))
     for point in islice(candidates, MOST_LOOKED_AT):
-        if numbers(validator.fields.setting(point)) != past_numbers or not validator.is_valid(point):
+        if numbers(validator.fields.setting(point)) != past_numbers or not validator.is_valid(
+            point
+        ):
             continue
         verdict = validator.validate(point)
         content = learning(verdict.experiment, verdict.setting)
@@ -189,11 +235,17 @@ def _place(folder: TrialFolder, validator: Validator) -> tuple[Point, bool] | No
 
 def _labels(parameter: Parameter, past: Experiment, setting: Setting) -> Sequence[Label]:
     name, domain = parameter.name, parameter.domain
-    value = sizes(setting)["prompts_per_step"] if name == "batch.prompts_per_step" else value_at(past, name)
+    value = (
+        sizes(setting)["prompts_per_step"]
+        if name == "batch.prompts_per_step"
+        else value_at(past, name)
+    )
     if isinstance(domain, Interval):
         is_inside = isinstance(value, int | float) and domain.low <= value <= domain.high
         return [int(value) if domain.integer else float(value)] if is_inside else []
-    is_realised = name.startswith(("batch.", "cluster.")) and name.split(".")[1] not in sizes(setting)
+    is_realised = name.startswith(("batch.", "cluster.")) and name.split(".")[1] not in sizes(
+        setting
+    )
     if name in GROUPS or is_realised:
         return domain.labels
     return [label for label, own in zip(domain.labels, domain.values, strict=True) if own == value]

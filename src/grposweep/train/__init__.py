@@ -1,6 +1,8 @@
-"""One attempt at a trial: GRPO with TRL, the fake trainer, or an external program. Used through files and a command only.
+"""One attempt at a trial: GRPO with TRL, the fake trainer, or an external program. Used through
+files and a command only.
 
-``from grposweep.train import Callback`` is for the user's own training scripts (``trainer=script``).
+``from grposweep.train import Callback`` is for the user's own training scripts
+(``trainer=script``).
 """
 
 from typing import Any

@@ -14,18 +14,21 @@ from grporecipe.errors import ExitCode, packages_first
 from grposweep.process import STOP_SIGNALS
 from grposweep.redaction import guard_output
 
-USAGE = "usage: python -m grposweep.train <trial folder> | prepare <sweep folder> | serve <trial folder>"
+USAGE = (
+    "usage: python -m grposweep.train <trial folder> | prepare <sweep folder> | serve "
+    "<trial folder>"
+)
 
 
 def main(arguments: list[str]) -> int:
     """The exit code; torch is imported only once a real training is certain."""
     is_trial = len(arguments) == 1 and not arguments[0].startswith("-")
-    # A trial keeps a request to stop until it can answer it: at a rollout boundary, with a checkpoint.
+    # A trial keeps a request to stop until it can answer it: at a rollout boundary, with a
+    # checkpoint.
     signal.pthread_sigmask(signal.SIG_BLOCK if is_trial else signal.SIG_UNBLOCK, STOP_SIGNALS)
     guard_output()
-    os.environ.setdefault(
-        "MLFLOW_DISABLE_TELEMETRY", "true"
-    )  # TRL imports MLflow, which would write to the user's folder
+    # TRL imports MLflow, which would write to the user's folder
+    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
     if len(arguments) == 2 and arguments[0] == "prepare":
         from grposweep.train.prepare import prepare_sweep
 
@@ -38,7 +41,8 @@ def main(arguments: list[str]) -> int:
     if len(arguments) == 2 and arguments[0] == "serve":
         from grposweep.train.vllm import serve_model
 
-        serve_model(Path(arguments[1]))  # becomes another program
+        # becomes another program
+        serve_model(Path(arguments[1]))
     if is_trial:
         from grposweep.train.process import take_rank_place
         from grposweep.train.run import run_attempt
@@ -66,4 +70,5 @@ def run(arguments: list[str]) -> int:
 
 if __name__ == "__main__":
     code = run(sys.argv[1:])
-    os._exit(code)  # all is written; taking torch.distributed down object by object may hang (trl.py says why)
+    # all is written; taking torch.distributed down object by object may hang (trl.py says why)
+    os._exit(code)

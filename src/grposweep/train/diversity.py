@@ -1,8 +1,9 @@
 """Measure how varied the held-out completions of one evaluation are, from their texts alone.
 
-A policy that answers every prompt with the same text may earn more than one that solves them. No second model is needed to see
-that. Distinct n-grams are those of Li et al. 2016 (arXiv:1510.03055) within one completion, self-similarity is the Jaccard index
-of word triples, and `diversity` is the Gini-Simpson index over pairs of different prompts.
+A policy that answers every prompt with the same text may earn more than one that solves them. No
+second model is needed to see that. Distinct n-grams are those of Li et al. 2016 (arXiv:1510.03055)
+within one completion, self-similarity is the Jaccard index of word triples, and `diversity` is the
+Gini-Simpson index over pairs of different prompts.
 """
 
 import operator
@@ -19,18 +20,28 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-LONGEST = 8_000  # characters of a completion that are looked at
-WORDS = 1_000  # of a completion whose triples are compared
-COMPARED = 128  # completions that are compared with each other
-PAIRS = 400  # within prompts, and as many across
-N = 3  # words of an n-gram
-NOTABLE = 0.2  # share of completions from which a template is one to look at
-LETTERS = 200  # that decide a text's script
+# characters of a completion that are looked at
+LONGEST = 8_000
+# of a completion whose triples are compared
+WORDS = 1_000
+# completions that are compared with each other
+COMPARED = 128
+# within prompts, and as many across
+PAIRS = 400
+# words of an n-gram
+N = 3
+# share of completions from which a template is one to look at
+NOTABLE = 0.2
+# that decide a text's script
+LETTERS = 200
 
-# Characters of Chinese, Japanese and Korean are words; a run of more than 8 letters or digits is several.
+# Characters of Chinese, Japanese and Korean are words; a run of more than 8 letters or digits is
+# several.
 _WORD = re.compile(r"[぀-鿿가-힯]|[^\W぀-鿿가-힯]{1,8}|[^\w\s]")
-_KNOWN = re.compile(r"\d+(?:\.\d+)?|[^\W\d_]{3,}")  # numbers and words, of a prompt: names among them
-_MARKER = re.compile(r"</?\w+>|\\boxed|####|```|<\|")  # of an answer's format
+# numbers and words, of a prompt: names among them
+_KNOWN = re.compile(r"\d+(?:\.\d+)?|[^\W\d_]{3,}")
+# of an answer's format
+_MARKER = re.compile(r"</?\w+>|\\boxed|####|```|<\|")
 _LITERAL = re.compile(r"[^\W_]")
 _END = " .!\n\t)}]>*$\"'"
 
@@ -39,8 +50,8 @@ _END = " .!\n\t)}]>*$\"'"
 class Completion:
     """One held-out completion. ``parts`` are its rewards in the task's order (None: not judged).
 
-    ``text`` is what is judged and measured, of several turns the last one's; ``shown`` has all of them. ``family`` is that of
-    the prompt, by ``task.family_column``.
+    ``text`` is what is judged and measured, of several turns the last one's; ``shown`` has all of
+    them. ``family`` is that of the prompt, by ``task.family_column``.
     """
 
     prompt_id: int
@@ -75,11 +86,14 @@ class Measured:
 
 
 def template(completion: Completion) -> str:
-    """Return the text with numbers and words of its prompt replaced by ``_``; the text itself if nothing else is left."""
+    """Return the text with numbers and words of its prompt replaced by ``_``; the text itself if
+    nothing else is left.
+    """
     return _without(completion.text, _words(completion.prompt))
 
 
-@lru_cache(maxsize=4096)  # each prompt has several completions
+# each prompt has several completions
+@lru_cache(maxsize=4096)
 def _words(prompt: str) -> frozenset[str]:
     return frozenset(word.lower() for word in _KNOWN.findall(prompt[:LONGEST]))
 
@@ -93,8 +107,9 @@ def _without(text: str, known: frozenset[str]) -> str:
 def measure(completions: Sequence[Completion]) -> Measured:
     """Return the metrics of one evaluation's completions.
 
-    ``diversity`` is the chance that completions of two different prompts are different templates, ``template_share`` the share
-    of completions that are the most frequent template (those that end with the reference answer are not counted).
+    ``diversity`` is the chance that completions of two different prompts are different templates,
+    ``template_share`` the share of completions that are the most frequent template (those that end
+    with the reference answer are not counted).
     """
     keys = [template(completion) for completion in completions]
     top, number = _most_frequent(completions, keys)
@@ -110,15 +125,20 @@ def measure(completions: Sequence[Completion]) -> Measured:
             "similarity_within": _similarity(similar, grams, operator.eq),
             "similarity_across": _similarity(similar, grams, operator.ne),
             "foreign_script_share": sum(map(_is_foreign, completions)) / total,
-            "marker_share": sum(_MARKER.search(c.text[:LONGEST]) is not None for c in completions) / total,
+            "marker_share": sum(_MARKER.search(c.text[:LONGEST]) is not None for c in completions)
+            / total,
         },
         keys,
         top if number >= NOTABLE * total else "",
     )
 
 
-def pick_places(completions: Sequence[Completion], keys: Sequence[str], top: str, prompts: int, each: int) -> list[int]:
-    """Return the places of a few completions: of the same prompts at every evaluation, and one of the template ``top``."""
+def pick_places(
+    completions: Sequence[Completion], keys: Sequence[str], top: str, prompts: int, each: int
+) -> list[int]:
+    """Return the places of a few completions: of the same prompts at every evaluation, and one of
+    the template ``top``.
+    """
     wanted = _spread(sorted({completion.prompt_id for completion in completions}), prompts)
     seen: Counter[int] = Counter()
     places = []
@@ -132,20 +152,32 @@ def pick_places(completions: Sequence[Completion], keys: Sequence[str], top: str
 
 
 def _most_frequent(completions: Sequence[Completion], keys: Sequence[str]) -> tuple[str, int]:
-    """Return the template that most completions have without ending in the answer, among those that two prompts share."""
-    empty = [(key, c.prompt_id) for key, c in zip(keys, completions, strict=True) if not c.ends_with_answer]
+    """Return the template that most completions have without ending in the answer, among those that
+    two prompts share.
+    """
+    empty = [
+        (key, c.prompt_id)
+        for key, c in zip(keys, completions, strict=True)
+        if not c.ends_with_answer
+    ]
     counts = Counter(key for key, _ in empty)
     prompts = Counter(key for key, _ in set(empty))
     return max(
-        ((key, number) for key, number in counts.items() if prompts[key] > 1), key=lambda f: f[1], default=("", 0)
+        ((key, number) for key, number in counts.items() if prompts[key] > 1),
+        key=lambda f: f[1],
+        default=("", 0),
     )
 
 
 def _different(completions: Sequence[Completion], keys: Sequence[str]) -> float:
-    """Return the share of pairs of different prompts' completions with different templates; 1 without such a pair."""
+    """Return the share of pairs of different prompts' completions with different templates; 1
+    without such a pair.
+    """
     prompts = [completion.prompt_id for completion in completions]
 
-    def across(of: Counter[str] | Counter[int], both: Counter[tuple[str, int]] | Counter[int]) -> int:
+    def across(
+        of: Counter[str] | Counter[int], both: Counter[tuple[str, int]] | Counter[int]
+    ) -> int:
         return sum(n * n for n in of.values()) - sum(n * n for n in both.values())
 
     pairs = len(keys) ** 2 - sum(n * n for n in Counter(prompts).values())
@@ -154,13 +186,16 @@ def _different(completions: Sequence[Completion], keys: Sequence[str]) -> float:
 
 
 def _similarity(
-    completions: Sequence[Completion], grams: Sequence[Sequence[tuple[str, ...]]], related: Callable[[int, int], bool]
+    completions: Sequence[Completion],
+    grams: Sequence[Sequence[tuple[str, ...]]],
+    related: Callable[[int, int], bool],
 ) -> float:
     """Return the mean Jaccard index of pairs whose prompts are related; 0 without such a pair."""
     ids, sets = [completion.prompt_id for completion in completions], [set(gram) for gram in grams]
     pairs = [(a, b) for a, b in combinations(range(len(ids)), 2) if related(ids[a], ids[b])]
     if len(pairs) > PAIRS:
-        pairs = random.Random(0).sample(pairs, PAIRS)  # its own generator: training draws from the global one
+        # its own generator: training draws from the global one
+        pairs = random.Random(0).sample(pairs, PAIRS)
     return fmean([len(sets[a] & sets[b]) / len(sets[a] | sets[b]) for a, b in pairs] or [0.0])
 
 

@@ -1,4 +1,6 @@
-"""One held-out evaluation: rewards prompt by prompt, a few completions that are kept, and how varied all of them are."""
+"""One held-out evaluation: rewards prompt by prompt, a few completions that are kept, and how
+varied all of them are.
+"""
 
 import math
 import re
@@ -12,30 +14,47 @@ from typing import Any
 import torch
 
 from grporecipe.files import finite_or_none, text_sha256
-from grposweep.storage.completions import KeptCompletion, PromptRewards, append_prompt_rewards, keep_completions
+from grposweep.storage.completions import (
+    KeptCompletion,
+    PromptRewards,
+    append_prompt_rewards,
+    keep_completions,
+)
 from grposweep.train.attempt import Attempt
 from grposweep.train.diversity import Completion, measure, pick_places
 from grposweep.train.rewards import text_of
 
 DIGITS = re.compile(r"\d+")
-KEPT_PROMPTS, KEPT_EACH = 4, 2  # held-out prompts whose completions are kept at each evaluation, and how many of each
+# held-out prompts whose completions are kept at each evaluation, and how many of each
+KEPT_PROMPTS, KEPT_EACH = 4, 2
 
 
 @dataclass
 class HeldOutEvaluation:
-    """The rewards of one evaluation, prompt by prompt, as the reward functions see them on this rank."""
+    """The rewards of one evaluation, prompt by prompt, as the reward functions see them on this
+    rank.
+    """
 
     weights: list[float]
     family_column: str | None = None
-    ends: frozenset[int] = frozenset()  # tokens that end a completion: without one it is truncated
+    # tokens that end a completion: without one it is truncated
+    ends: frozenset[int] = frozenset()
     active: bool = False
-    prompts: list[list[int]] = field(default_factory=list)  # prompt_id, by call
-    values: list[list[list[float]]] = field(default_factory=list)  # by reward, call and completion
-    texts: list[list[Completion]] = field(default_factory=list)  # by call, without rewards
+    # prompt_id, by call
+    prompts: list[list[int]] = field(default_factory=list)
+    # by reward, call and completion
+    values: list[list[list[float]]] = field(default_factory=list)
+    # by call, without rewards
+    texts: list[list[Completion]] = field(default_factory=list)
 
     def start(self) -> None:
         """Begin a new evaluation."""
-        self.active, self.prompts, self.texts, self.values = True, [], [], [[] for _ in self.weights]
+        self.active, self.prompts, self.texts, self.values = (
+            True,
+            [],
+            [],
+            [[] for _ in self.weights],
+        )
 
     def hear(self, prompts: list[Any], completions: list[Any], columns: dict[str, Any]) -> None:
         """Record the texts of one call."""
@@ -51,11 +70,15 @@ class HeldOutEvaluation:
             [
                 Completion(
                     prompt_id=columns["prompt_id"][place],
-                    prompt=prompt if isinstance(prompt, str) else "\n".join(str(turn["content"]) for turn in prompt),
+                    prompt=prompt
+                    if isinstance(prompt, str)
+                    else "\n".join(str(turn["content"]) for turn in prompt),
                     text=text_of(completion),
                     answer=str(answers[place]),
                     family=str(families[place]),
-                    truncated=bool(self.ends and len(ids[place]) and int(ids[place][-1]) not in self.ends),
+                    truncated=bool(
+                        self.ends and len(ids[place]) and int(ids[place][-1]) not in self.ends
+                    ),
                 )
                 for place, (prompt, completion) in enumerate(zip(prompts, completions, strict=True))
             ]
@@ -70,21 +93,34 @@ class HeldOutEvaluation:
         self.values[reward].append([float("nan") if value is None else value for value in values])
 
     def rows(self, rank: int) -> list[tuple[int, int, int, int, float]]:
-        """(call, rank, position, prompt_id, weighted reward): sorted over all ranks, the order of evaluation."""
+        """(call, rank, position, prompt_id, weighted reward): sorted over all ranks, the order of
+        evaluation.
+        """
         weights = torch.tensor(self.weights, dtype=torch.float64)
         rows = []
         for call, prompt_ids in enumerate(self.prompts):
             parts = torch.tensor([values[call] for values in self.values], dtype=torch.float64)
             totals = (parts * weights.unsqueeze(1)).nansum(0)
-            totals[parts.isnan().all(0)] = float("nan")  # as TRL: a completion without a reward does not count
-            rows += [(call, rank, place, prompt, float(totals[place])) for place, prompt in enumerate(prompt_ids)]
+            # as TRL: a completion without a reward does not count
+            totals[parts.isnan().all(0)] = float("nan")
+            rows += [
+                (call, rank, place, prompt, float(totals[place]))
+                for place, prompt in enumerate(prompt_ids)
+            ]
         return rows
 
     def completions(self, rank: int) -> list[tuple[int, int, int, Completion]]:
         """(call, rank, position, completion with its rewards), as `rows`."""
         rewards = {row[:3]: finite_or_none(row[4]) for row in self.rows(rank)}
         return [
-            (call, rank, place, replace(completion, reward=rewards[call, rank, place], parts=self._parts(call, place)))
+            (
+                call,
+                rank,
+                place,
+                replace(
+                    completion, reward=rewards[call, rank, place], parts=self._parts(call, place)
+                ),
+            )
             for call, texts in enumerate(self.texts)
             for place, completion in enumerate(texts)
         ]
@@ -93,8 +129,12 @@ class HeldOutEvaluation:
         return tuple(finite_or_none(values[call][place]) for values in self.values)
 
 
-def in_order(completions: list[tuple[int, int, int, Completion]], generations: int) -> list[Completion]:
-    """Return all ranks' completions in the order of evaluation, each prompt's own only (see `prompt_means`)."""
+def in_order(
+    completions: list[tuple[int, int, int, Completion]], generations: int
+) -> list[Completion]:
+    """Return all ranks' completions in the order of evaluation, each prompt's own only (see
+    `prompt_means`).
+    """
     counts: Counter[int] = Counter()
     kept = []
     for _, _, _, completion in sorted(completions, key=lambda row: row[:3]):
@@ -107,8 +147,8 @@ def in_order(completions: list[tuple[int, int, int, Completion]], generations: i
 def sampling_error(completions: list[Completion]) -> float | None:
     """Return the standard error of the mean reward that sampling alone causes, on the same prompts.
 
-    Evaluations of one trial share their prompts, so only this part of their noise differs. None unless each prompt has two
-    completions with a reward.
+    Evaluations of one trial share their prompts, so only this part of their noise differs. None
+    unless each prompt has two completions with a reward.
     """
     by_prompt: dict[int, list[float]] = {}
     for completion in completions:
@@ -116,61 +156,95 @@ def sampling_error(completions: list[Completion]) -> float | None:
             by_prompt.setdefault(completion.prompt_id, []).append(completion.reward)
     if not by_prompt or min(map(len, by_prompt.values())) < 2:
         return None
-    return math.sqrt(sum(variance(values) / len(values) for values in by_prompt.values())) / len(by_prompt)
+    return math.sqrt(sum(variance(values) / len(values) for values in by_prompt.values())) / len(
+        by_prompt
+    )
 
 
-def prompt_means(rows: list[tuple[int, int, int, int, float]], generations: int) -> dict[int, float]:
+def prompt_means(
+    rows: list[tuple[int, int, int, int, float]], generations: int
+) -> dict[int, float]:
     """Return the mean reward of each prompt, by its id; NaN for one without a reward.
 
-    accelerate fills the last batch of several ranks with prompts of the first; a prompt's first ``generations``
-    completions are its own, the rest is such filling.
+    accelerate fills the last batch of several ranks with prompts of the first; a prompt's first
+    ``generations`` completions are its own, the rest is such filling.
     """
     by_prompt: dict[int, list[float]] = {}
     for _, _, _, prompt, value in sorted(rows, key=lambda row: row[:3]):
         values = by_prompt.setdefault(prompt, [])
         if len(values) < generations:
             values.append(value)
-    return {prompt: float(torch.tensor(v, dtype=torch.float64).nanmean()) for prompt, v in by_prompt.items()}
+    return {
+        prompt: float(torch.tensor(v, dtype=torch.float64).nanmean())
+        for prompt, v in by_prompt.items()
+    }
 
 
 def mean_over_prompts(
     by_prompt: Mapping[int, float], families: Mapping[int, int] | None = None
 ) -> tuple[float, float | None]:
-    """Return the mean of the prompts' mean rewards, and its standard error over prompts, or over their families."""
+    """Return the mean of the prompts' mean rewards, and its standard error over prompts, or over
+    their families.
+    """
     known = {prompt: mean for prompt, mean in by_prompt.items() if not math.isnan(mean)}
     mean = float(torch.tensor(list(known.values()), dtype=torch.float64).mean())
     # prompts whose texts were not recorded have no family
-    groups = [families[prompt] for prompt in known] if families and known.keys() <= families.keys() else ()
+    groups = (
+        [families[prompt] for prompt in known]
+        if families and known.keys() <= families.keys()
+        else ()
+    )
     grouped = PromptRewards("", list(known.values()), groups)
     means = torch.tensor(grouped.by_family, dtype=torch.float64)
     return mean, float(means.std(correction=1) / len(means) ** 0.5) if len(means) > 1 else None
 
 
 def group_prompts(completions: Sequence[Completion]) -> dict[int, int]:
-    """Return the family of each prompt, by its id; empty if all differ. Equal prompts are one family."""
+    """Return the family of each prompt, by its id; empty if all differ. Equal prompts are one
+    family.
+    """
     families = dict[str, str]()
     asked = {completion.prompt_id: completion for completion in completions}
     for completion in asked.values():
-        families.setdefault(completion.prompt.strip(), completion.family or completion.prompt.strip())
-    return _number({prompt: families[completion.prompt.strip()] for prompt, completion in asked.items()})
+        families.setdefault(
+            completion.prompt.strip(), completion.family or completion.prompt.strip()
+        )
+    return _number(
+        {prompt: families[completion.prompt.strip()] for prompt, completion in asked.items()}
+    )
 
 
 def _number(named: Mapping[int, str]) -> dict[int, int]:
-    """Return a number for each name, in the order of the prompts' ids; empty if all names differ."""
-    numbers = {name: number for number, name in enumerate(dict.fromkeys(named[prompt] for prompt in sorted(named)))}
-    return {prompt: numbers[named[prompt]] for prompt in sorted(named)} if len(numbers) < len(named) else {}
+    """Return a number for each name, in the order of the prompts' ids; empty if all names
+    differ.
+    """
+    numbers = {
+        name: number
+        for number, name in enumerate(dict.fromkeys(named[prompt] for prompt in sorted(named)))
+    }
+    return (
+        {prompt: numbers[named[prompt]] for prompt in sorted(named)}
+        if len(numbers) < len(named)
+        else {}
+    )
 
 
-def rewards_by_prompt(by_prompt: Mapping[int, float], completions: Sequence[Completion]) -> PromptRewards:
+def rewards_by_prompt(
+    by_prompt: Mapping[int, float], completions: Sequence[Completion]
+) -> PromptRewards:
     """Return the mean rewards in the order of the prompts' ids; empty if a prompt has none."""
     texts = {completion.prompt_id: completion.prompt for completion in completions}
     means = [by_prompt[prompt] for prompt in sorted(by_prompt)]
     if by_prompt.keys() != texts.keys() or any(map(math.isnan, means)):
         return PromptRewards()
     families = tuple(group_prompts(completions).values())
-    alike = tuple(_number({prompt: DIGITS.sub("0", text.strip()) for prompt, text in texts.items()}).values())
+    alike = tuple(
+        _number({prompt: DIGITS.sub("0", text.strip()) for prompt, text in texts.items()}).values()
+    )
     known = "\0".join([*(texts[prompt] for prompt in sorted(texts)), *map(str, families)])
-    return PromptRewards(text_sha256(known)[:12], means, families, alike if len(set(alike)) > 1 else ())
+    return PromptRewards(
+        text_sha256(known)[:12], means, families, alike if len(set(alike)) > 1 else ()
+    )
 
 
 def judge(
@@ -183,12 +257,16 @@ def judge(
     values: Mapping[str, Any],
     began: float,
 ) -> dict[str, Any]:
-    """Return the mean reward of an evaluation and its errors. Rank 0 also keeps its prompts' rewards and a few completions.
+    """Return the mean reward of an evaluation and its errors. Rank 0 also keeps its prompts'
+    rewards and a few completions.
 
-    ``rows`` and ``completions`` are those of all ranks, ``values`` what else was measured; the rest as `keep_evaluation`.
+    ``rows`` and ``completions`` are those of all ranks, ``values`` what else was measured; the rest
+    as `keep_evaluation`.
     """
     by_prompt = prompt_means(rows, generations)
-    mean, error = mean_over_prompts(by_prompt, group_prompts([completion for *_, completion in completions]))
+    mean, error = mean_over_prompts(
+        by_prompt, group_prompts([completion for *_, completion in completions])
+    )
     metrics: dict[str, Any] = {"eval_reward": mean, "eval_reward_se": error}
     if attempt.is_main:
         ordered = in_order(completions, generations)
@@ -208,7 +286,8 @@ def keep_evaluation(
 ) -> dict[str, float]:
     """Keep a few completions of an evaluation, and return how varied all of them are; on rank 0.
 
-    ``names`` are those of the rewards, ``began`` when the evaluation began (seconds of the performance counter).
+    ``names`` are those of the rewards, ``began`` when the evaluation began (seconds of the
+    performance counter).
     """
     before, search = time.perf_counter(), attempt.experiment.search
     measured = measure(completions)
@@ -227,7 +306,9 @@ def keep_evaluation(
             truncated=completions[place].truncated,
             template=bool(measured.template) and measured.keys[place] == measured.template,
         )
-        for place in pick_places(completions, measured.keys, measured.template, KEPT_PROMPTS, KEPT_EACH)
+        for place in pick_places(
+            completions, measured.keys, measured.template, KEPT_PROMPTS, KEPT_EACH
+        )
     ]
     keep_completions(attempt.folder, kept, maximize=search.direction == "maximize")
     attempt.tracker.log_completions(step, kept)

@@ -1,4 +1,5 @@
-"""Run an attempt in another program: start it, follow its log, pass on requests to stop, and report how it ended.
+"""Run an attempt in another program: start it, follow its log, pass on requests to stop, and report
+how it ended.
 
 No torch here: what the program needs is in its own environment (``trainer.python``).
 """
@@ -40,34 +41,49 @@ from grposweep.trial_plan import plan_content
 from grposweep.variables import OF_RANKS
 
 POLL_SECONDS = 0.5
-RANK_FAILED = re.compile(r"torch/distributed/elastic/multiprocessing/api.py:\d+\].* (closing signal|failed \(exitcode)")
-LONGEST_REPORT = 100  # lines; an earlier attempt's are further up
-KEPT = (
-    "resumed"  # in a trial folder: the checkpoint that an attempt resumes from; its program may clear its output folder
+RANK_FAILED = re.compile(
+    r"torch/distributed/elastic/multiprocessing/api.py:\d+\].* (closing signal|failed \(exitcode)"
 )
-RESUME = "resume.json"  # in a trial folder: which checkpoint an attempt on several nodes resumes from
-CHOICE_SECONDS = 300.0  # that the other nodes wait for the first one's choice; it may start later
-PATIENCE_SECONDS = 30.0  # between asking a program without our Callback to end, and ending it
+# lines; an earlier attempt's are further up
+LONGEST_REPORT = 100
+KEPT = (
+    # in a trial folder: the checkpoint that an attempt resumes from; its program may clear its
+    # output folder
+    "resumed"
+)
+# in a trial folder: which checkpoint an attempt on several nodes resumes from
+RESUME = "resume.json"
+# that the other nodes wait for the first one's choice; it may start later
+CHOICE_SECONDS = 300.0
+# between asking a program without our Callback to end, and ending it
+PATIENCE_SECONDS = 30.0
 _TRACEBACK = "Traceback (most recent call last)"
-_RANK = re.compile(r"^\[(?:\w+ ?\d*)\]:? ?")  # of torchrun
+# of torchrun
+_RANK = re.compile(r"^\[(?:\w+ ?\d*)\]:? ?")
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 _EXCEPTION = re.compile(r"[\w.]+(?:Error|Exception|Exit|Interrupt|Warning)\b")
 _LIBRARY = re.compile(r"/(?:site-packages|dist-packages|lib/python3[\d.]*|package/grposweep)/|^<")
-LONGEST_ERROR = 300  # characters
+# characters
+LONGEST_ERROR = 300
 NEVER_REPORTED = (
-    "trainer.command: the program never reported its trainer, so it did not get this trial's values. Its Python was started "
-    "without our PYTHONPATH (a container, 'python -I'), or it builds no GRPO trainer. Pass PYTHONPATH and the variables that "
+    "trainer.command: the program never reported its trainer, so it did not get this trial's "
+    "values. Its Python was started "
+    "without our PYTHONPATH (a container, 'python -I'), or it builds no GRPO trainer. Pass "
+    "PYTHONPATH and the variables that "
     "begin with GRPOSWEEP_ on to it."
 )
 NOTHING_READ = (
-    "trainer.metrics={trainer.metrics}: the program ended, and nothing there has a step called {trainer.step_key}. Set the file "
+    "trainer.metrics={trainer.metrics}: the program ended, and nothing there has a step called "
+    "{trainer.step_key}. Set the file "
     "that it writes its metrics to, and trainer.step_key to the name of the step."
 )
 AFTER_A_STOP = (
-    "the training was stopped at step {callback.step} of {callback.total}. What the command does after its training (saving, "
+    "the training was stopped at step {callback.step} of {callback.total}. What the command "
+    "does after its training (saving, "
     "evaluation, upload) ran on an unfinished model. The same command continues the training."
 )
-LAST_LINES = 25  # of its output, kept in result.json
+# of its output, kept in result.json
+LAST_LINES = 25
 # The program starts ranks itself; the last three are ms-swift's.
 NOT_INHERITED = (*OF_RANKS, "PYTHONPATH", "NPROC_PER_NODE", "NNODES", "NODE_RANK")
 
@@ -89,8 +105,12 @@ def train(attempt: Attempt) -> Outcome:
     return _outcome(attempt, trial, program, watch, code)
 
 
-def _train_on_ray(attempt: Attempt, trial: Trial, program: ExternalProgram, cluster: RayCluster) -> Outcome:
-    """Run the program on the first of several nodes, in a Ray cluster of all of them; the others only hold theirs."""
+def _train_on_ray(
+    attempt: Attempt, trial: Trial, program: ExternalProgram, cluster: RayCluster
+) -> Outcome:
+    """Run the program on the first of several nodes, in a Ray cluster of all of them; the others
+    only hold theirs.
+    """
     try:
         folder = make_folder() if attempt.is_main else wait_for_head(attempt)
         environment = {**program.environment, **ray_cluster.environment(attempt)}
@@ -111,20 +131,25 @@ def _train_on_ray(attempt: Attempt, trial: Trial, program: ExternalProgram, clus
 
 @contextlib.contextmanager
 def _marked(*folders: Path) -> Iterator[str]:
-    """Yield a mark for processes; at the end of the block, or of this process, they are killed and the folders removed."""
+    """Yield a mark for processes; at the end of the block, or of this process, they are killed and
+    the folders removed.
+    """
     mark = uuid.uuid4().hex
     guard = start_guard(mark, *folders)
     try:
         yield mark
     finally:
         kill_group(mark)
-        assert guard.stdin is not None  # a pipe
+        # a pipe
+        assert guard.stdin is not None
         guard.stdin.close()
         guard.wait()
 
 
 def _trial(attempt: Attempt) -> Trial:
-    """Return the trial for the program's builder. In a job of several nodes this process is one of them."""
+    """Return the trial for the program's builder. In a job of several nodes this process is one of
+    them.
+    """
     place = NodeContext(
         processes=attempt.experiment.cluster.processes,
         node=attempt.rank,
@@ -135,7 +160,9 @@ def _trial(attempt: Attempt) -> Trial:
         cpus=node_cpus(attempt.experiment.cluster),
     )
     recipe = load_trial_recipe(attempt.folder, attempt.experiment)
-    trial = Trial(attempt.inputs.trainer(attempt.experiment.trainer), attempt.folder, recipe.config, place)
+    trial = Trial(
+        attempt.inputs.trainer(attempt.experiment.trainer), attempt.folder, recipe.config, place
+    )
     if attempt.ranks > 1 or is_opaque(trial.trainer.kind):
         return replace(trial, checkpoint=choose_checkpoint(attempt, trial))
     put_back(attempt.folder / KEPT, trial.output)
@@ -146,8 +173,8 @@ def _trial(attempt: Attempt) -> Trial:
 def choose_checkpoint(attempt: Attempt, trial: Trial) -> Path | None:
     """Return the checkpoint that the program is to resume from, the same on every node, or None.
 
-    The first node chooses. The others read its choice from a file: each may still see an older state of the folder.
-    Raises TimeoutError if they wait for it for more than CHOICE_SECONDS.
+    The first node chooses. The others read its choice from a file: each may still see an older
+    state of the folder. Raises TimeoutError if they wait for it for more than CHOICE_SECONDS.
     """
     chosen = attempt.folder / RESUME
     if attempt.is_main:
@@ -162,7 +189,9 @@ def choose_checkpoint(attempt: Attempt, trial: Trial) -> Path | None:
     until = time.monotonic() + CHOICE_SECONDS
     while (choice := read_json(chosen) or {}).get("attempt") != attempt.number:
         if time.monotonic() > until:
-            raise TimeoutError(f"the first node did not write {chosen} within {CHOICE_SECONDS:.0f} s")
+            raise TimeoutError(
+                f"the first node did not write {chosen} within {CHOICE_SECONDS:.0f} s"
+            )
         time.sleep(POLL_SECONDS)
     return trial.output / choice["checkpoint"] if choice["checkpoint"] else None
 
@@ -175,7 +204,9 @@ def _start(
     environment: Mapping[str, str],
     log: Path | None = None,
 ) -> "subprocess.Popen[bytes]":
-    """Start a command in a process group of its own, its output in this process's log or in one of its own."""
+    """Start a command in a process group of its own, its output in this process's log or in one of
+    its own.
+    """
     trial.output.mkdir(exist_ok=True)
     if log is None:
         print(f"$ {shlex.join(command)}", flush=True)
@@ -184,7 +215,11 @@ def _start(
     kept = {name: value for name, value in os.environ.items() if name not in dropped}
     ours = {
         "PYTHONPATH": os.pathsep.join(
-            [str(package_folder(attempt.folder)), *attempt.inputs.roots(given := foreign_path(own)), *given]
+            [
+                str(package_folder(attempt.folder)),
+                *attempt.inputs.roots(given := foreign_path(own)),
+                *given,
+            ]
         ),
         "GRPOSWEEP_TRIAL": str(attempt.folder),
         "GRPOSWEEP_ATTEMPT": str(attempt.number),
@@ -193,7 +228,10 @@ def _start(
     # TRL's colocated vLLM takes a fixed one otherwise, also in a single process
     port = {"MASTER_PORT": _free_port()} if attempt.ranks == 1 else {}
     folder = Path(trial.trainer.workdir or ".")
-    with log.open("wb") if log else contextlib.nullcontext() as output, signals_blocked(signal.SIGUSR2):
+    with (
+        log.open("wb") if log else contextlib.nullcontext() as output,
+        signals_blocked(signal.SIGUSR2),
+    ):
         try:
             return RedactedProgram(
                 list(command),
@@ -205,7 +243,8 @@ def _start(
             )
         except OSError as error:
             raise UserError(
-                f"trainer={trial.trainer.kind}: {command[0]} cannot be started in {folder.resolve()} "
+                f"trainer={trial.trainer.kind}: {command[0]} cannot be started in "
+                f"{folder.resolve()} "
                 f"({error.strerror}). Set trainer.python and trainer.workdir."
             ) from error
 
@@ -218,16 +257,21 @@ def _free_port() -> str:
 
 @dataclass
 class ExternalProgramMonitor:
-    """Follows a running program: its log becomes our metrics, and requests of the controller become signals."""
+    """Follows a running program: its log becomes our metrics, and requests of the controller become
+    signals.
+    """
 
     attempt: Attempt
     program: ExternalProgram
     child: "subprocess.Popen[bytes]"
     step: int = 0
-    asked_at: float | None = None  # time.monotonic()
+    # time.monotonic()
+    asked_at: float | None = None
     heard: bool = False
-    unreported: bool = False  # it saved checkpoints, and its trainer has not reported
-    beat: int | None = None  # the counter of our Callback's last sign of life
+    # it saved checkpoints, and its trainer has not reported
+    unreported: bool = False
+    # the counter of our Callback's last sign of life
+    beat: int | None = None
 
     def follow(self) -> int:
         """To its end; the exit code, negative for a signal."""
@@ -243,7 +287,9 @@ class ExternalProgramMonitor:
 
     @property
     def callback(self) -> CallbackState | None:
-        """Return the report of the grposweep Callback on this attempt; None for a program without it."""
+        """Return the report of the grposweep Callback on this attempt; None for a program without
+        it.
+        """
         return CallbackState.read(self.attempt.folder, self.attempt.number)
 
     def _report(self) -> None:
@@ -256,39 +302,52 @@ class ExternalProgramMonitor:
             self._listen()
             return
         entries = self.program.log()
-        if entries and self.program.reports:  # it trains, and without its trial's values
+        # it trains, and without its trial's values
+        if entries and self.program.reports:
             self.unreported = True
             self._signal(signal.SIGKILL)
             return
         if entries and not self.heard and self.attempt.is_main:
             self.heard = True
-            # a log that resumes from a checkpoint holds its past as well, unless the program's reader says otherwise
+            # a log that resumes from a checkpoint holds its past as well, unless the program's
+            # reader says otherwise
             self.attempt.metrics.rewind(self.program.resumed_at)
         for entry in entries:
             self.attempt.log(entry.kind or self._kind_of(entry), entry.step, dict(entry.values))
             self.step = max(self.step, entry.step)
-        self.attempt.beat(self.step)  # that it runs is all the life that a program without our Callback shows
+        # that it runs is all the life that a program without our Callback shows
+        self.attempt.beat(self.step)
 
     def _kind_of(self, entry: Entry) -> str:
-        """Return the kind of an entry whose log does not say it: an evaluation has the objective."""
+        """Return the kind of an entry whose log does not say it: an evaluation has the
+        objective.
+        """
         return "eval" if self.attempt.experiment.search.metric in entry.values else "train"
 
     def _listen(self) -> None:
-        """Our Callback beats in the trial's file; as long as it does, this process lives as well."""
+        """Our Callback beats in the trial's file; as long as it does, this process lives as
+        well.
+        """
         beat = Heartbeat.read(self.attempt.folder).counter
         if beat != self.beat:
             self.beat = beat
             watchdog.feed(self.attempt.experiment.cluster.stall_min)
 
     def _pass_on_request(self) -> None:
-        """Pass a wish to stop on: our Callback waits for a rollout boundary, any other program gets SIGTERM, then more."""
+        """Pass a wish to stop on: our Callback waits for a rollout boundary, any other program gets
+        SIGTERM, then more.
+        """
         if self.asked_at is None and self._is_asked():
             self.asked_at = time.monotonic()
             if self.callback:
                 write_json(self.attempt.folder / paths.STOP, {"attempt": self.attempt.number})
             else:
                 self._signal(signal.SIGTERM)
-        elif self.asked_at is not None and not self.callback and time.monotonic() - self.asked_at > PATIENCE_SECONDS:
+        elif (
+            self.asked_at is not None
+            and not self.callback
+            and time.monotonic() - self.asked_at > PATIENCE_SECONDS
+        ):
             self._signal(signal.SIGKILL)
 
     def _is_asked(self) -> bool:
@@ -301,13 +360,19 @@ class ExternalProgramMonitor:
 
 
 def correct_plan(folder: Path) -> None:
-    """Write plan.json again with what the trainer got. Before, only the command's own values were known, or nothing."""
+    """Write plan.json again with what the trainer got. Before, only the command's own values were
+    known, or nothing.
+    """
     if record := read_json(folder / paths.TRAINED_WITH):
         write_json(folder / paths.PLAN, plan_content(trained_setting(record)))
 
 
 def _outcome(
-    attempt: Attempt, trial: Trial, program: ExternalProgram, watch: ExternalProgramMonitor, code: int
+    attempt: Attempt,
+    trial: Trial,
+    program: ExternalProgram,
+    watch: ExternalProgramMonitor,
+    code: int,
 ) -> Outcome:
     """Return how the attempt ended. A requested stop is not a failure of the program."""
     callback = watch.callback
@@ -315,9 +380,14 @@ def _outcome(
         put_back(attempt.folder / KEPT, trial.output)
     if callback is not None and callback.refused:
         raise UserError(callback.refused)
-    if program.reports and callback is None and (watch.unreported or (code == 0 and watch.asked_at is None)):
+    if (
+        program.reports
+        and callback is None
+        and (watch.unreported or (code == 0 and watch.asked_at is None))
+    ):
         raise UserError(NEVER_REPORTED)
-    was_asked = watch.asked_at is not None or attempt.terminated  # Slurm sends SIGTERM to the program as well
+    # Slurm sends SIGTERM to the program as well
+    was_asked = watch.asked_at is not None or attempt.terminated
     stopped = callback.stopped if callback else was_asked and (code != 0 or not program.finishes)
     # a later step of the command may fail, an evaluation for example
     has_trained = callback is not None and callback.ended is True
@@ -327,7 +397,10 @@ def _outcome(
         lines = _last_lines(attempt)
         raise ProgramFailed(code, lines[-LAST_LINES:], error_line(lines))
     if code != 0 and has_trained:
-        print(f"the training ended, and a later step of the command failed with exit code {code}", flush=True)
+        print(
+            f"the training ended, and a later step of the command failed with exit code {code}",
+            flush=True,
+        )
     if not stopped and is_opaque(trial.trainer.kind) and not attempt.metrics.lines():
         raise UnknownMetricError(NOTHING_READ.format(trainer=trial.trainer))
     if stopped:
@@ -342,8 +415,8 @@ def _outcome(
 def _early_end(attempt: Attempt, trial: Trial, callback: CallbackState | None) -> str:
     """Say if a program ended before its stated length; empty if not, or if its length is not known.
 
-    Its last step is only known to within the steps between two lines of its log. A training with our Callback that a callback
-    of the user's ends early has ended as the user wants it.
+    Its last step is only known to within the steps between two lines of its log. A training with
+    our Callback that a callback of the user's ends early has ended as the user wants it.
     """
     total = attempt.experiment.schedule.max_steps
     if callback is not None or total is None or not is_opaque(trial.trainer.kind):
@@ -354,19 +427,25 @@ def _early_end(attempt: Attempt, trial: Trial, callback: CallbackState | None) -
     if total - step < spacing:
         return ""
     return (
-        f"schedule.max_steps={total}: the program ended with exit code 0 at step {step}, so its training is not finished and not "
-        f"ranked. Set schedule.max_steps={step} if it is meant to end there, or take out what ends it."
+        f"schedule.max_steps={total}: the program ended with exit code 0 at step {step}, so its "
+        "training is not finished and not "
+        f"ranked. Set schedule.max_steps={step} if it is meant to end there, or take out what "
+        "ends it."
     )
 
 
 def _stopped(attempt: Attempt, trial: Trial, step: int) -> Outcome:
     """Return a stop, with the checkpoint that a further attempt resumes from."""
     newest = _newest(trial, attempt.experiment.cluster.processes)
-    return Outcome(True, step, checkpoint=str(newest.relative_to(attempt.folder)) if newest else None)
+    return Outcome(
+        True, step, checkpoint=str(newest.relative_to(attempt.folder)) if newest else None
+    )
 
 
 def _newest(trial: Trial, ranks: int) -> Path | None:
-    """Return the checkpoint to resume from. Of a program of which nothing is known, it is the one with the highest number."""
+    """Return the checkpoint to resume from. Of a program of which nothing is known, it is the one
+    with the highest number.
+    """
     if is_opaque(trial.trainer.kind):
         return newest_of(trial.trainer, trial.output)
     newest = newest_checkpoint(trial.output, ranks)
@@ -376,20 +455,31 @@ def _newest(trial: Trial, ranks: int) -> Path | None:
 def _last_lines(attempt: Attempt) -> list[str]:
     """This process's log, which is the program's output."""
     try:
-        text = (attempt.folder / paths.LOGS / f"rank-{attempt.rank}.log").read_text(encoding="utf-8", errors="replace")
-    except FileNotFoundError:  # started by hand, its output on a terminal
+        text = (attempt.folder / paths.LOGS / f"rank-{attempt.rank}.log").read_text(
+            encoding="utf-8", errors="replace"
+        )
+    except FileNotFoundError:
+        # started by hand, its output on a terminal
         return []
     return without_report(text.splitlines())
 
 
 def error_line(lines: Sequence[str]) -> str:
-    """Return the last exception of a log with the file and line of the user's own code; without one its last error line."""
+    """Return the last exception of a log with the file and line of the user's own code; without one
+    its last error line.
+    """
     start = max((n for n, line in enumerate(lines) if _TRACEBACK in line), default=None)
     if start is None:
-        errors = (line for line in reversed(lines) if "error" in line.lower() and not line.startswith("$ "))
+        errors = (
+            line
+            for line in reversed(lines)
+            if "error" in line.lower() and not line.startswith("$ ")
+        )
         return _RANK.sub("", next(errors, "")).strip()[:LONGEST_ERROR]
     frames = [match for line in lines[start:] if (match := _FRAME.search(line))]
-    ends = [n for n, line in enumerate(lines[start:], start) if _EXCEPTION.match(_RANK.sub("", line))]
+    ends = [
+        n for n, line in enumerate(lines[start:], start) if _EXCEPTION.match(_RANK.sub("", line))
+    ]
     if not ends:
         return ""
     own = [frame for frame in frames if not _LIBRARY.search(frame[1])] or frames
@@ -398,7 +488,11 @@ def error_line(lines: Sequence[str]) -> str:
 
 
 def without_report(lines: list[str]) -> list[str]:
-    """Without torchrun's long report that a rank failed, which follows what the rank itself said."""
+    """Without torchrun's long report that a rank failed, which follows what the rank itself
+    said.
+    """
     recent = len(lines) - LONGEST_REPORT
-    start = next((n for n, line in enumerate(lines) if n >= recent and RANK_FAILED.search(line)), len(lines))
+    start = next(
+        (n for n, line in enumerate(lines) if n >= recent and RANK_FAILED.search(line)), len(lines)
+    )
     return lines[:start]

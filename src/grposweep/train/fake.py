@@ -1,6 +1,8 @@
-"""The fake trainer: a known optimum and staged faults, with the files and states of real attempts, without torch.
+"""The fake trainer: a known optimum and staged faults, with the files and states of real attempts,
+without torch.
 
-The held-out reward climbs from 0.2 towards 0.8 - 0.2 |log10(lr / best_lr)|, so the best learning rate is known.
+The held-out reward climbs from 0.2 towards 0.8 - 0.2 |log10(lr / best_lr)|, so the best learning
+rate is known.
 """
 
 import json
@@ -20,9 +22,12 @@ from grposweep.train import process as watchdog
 from grposweep.train.attempt import Attempt, Outcome
 from grposweep.train.records import find_objective
 
-FAKE_GPU = "FAKE_GPU"  # the variable with the folder that stands for a GPU
-LOOK_SECONDS = 0.5  # a controller looks ten times a second
-START, BEST, PER_DECADE = 0.2, 0.8, 0.2  # reward before training, at the best learning rate, lost a factor of ten
+# the variable with the folder that stands for a GPU
+FAKE_GPU = "FAKE_GPU"
+# a controller looks ten times a second
+LOOK_SECONDS = 0.5
+# reward before training, at the best learning rate, lost a factor of ten
+START, BEST, PER_DECADE = 0.2, 0.8, 0.2
 
 
 def train(attempt: Attempt) -> Outcome:
@@ -53,7 +58,13 @@ def train(attempt: Attempt) -> Outcome:
 
 def _fake(attempt: Attempt) -> Fake:
     """Return what is staged."""
-    return Fake(**{name: value for name, value in attempt.experiment.trainer.args.items() if hasattr(Fake, name)})
+    return Fake(
+        **{
+            name: value
+            for name, value in attempt.experiment.trainer.args.items()
+            if hasattr(Fake, name)
+        }
+    )
 
 
 def reward_at(attempt: Attempt, step: int) -> float:
@@ -67,13 +78,17 @@ def reward_at(attempt: Attempt, step: int) -> float:
 def _evaluate(attempt: Attempt, step: int) -> None:
     reward = reward_at(attempt, step)
     noise = _fake(attempt).noise
-    attempt.log("eval", step, {"eval_reward": reward, "eval_reward_se": noise, "eval_reward_noise": noise})
+    attempt.log(
+        "eval", step, {"eval_reward": reward, "eval_reward_se": noise, "eval_reward_noise": noise}
+    )
     if attempt.experiment.search.budget and 0 < step < attempt.total:
         _wait_for_the_controller(attempt, step)
 
 
 def _wait_for_the_controller(attempt: Attempt, step: int) -> None:
-    """Give the controller time to pause this attempt, which would otherwise end before it is judged."""
+    """Give the controller time to pause this attempt, which would otherwise end before it is
+    judged.
+    """
     until = time.monotonic() + LOOK_SECONDS
     while time.monotonic() < until and not attempt.asks_to_stop(step):
         time.sleep(0.01)
@@ -85,45 +100,63 @@ def _misbehave(attempt: Attempt, step: int) -> None:
     if fake.crash_at is not None and step >= fake.crash_at:
         raise RuntimeError(f"trainer.args.crash_at={fake.crash_at}: this crash is staged")
     if fake.crash_above_lr is not None and attempt.experiment.lr > fake.crash_above_lr:
-        raise RuntimeError(f"trainer.args.crash_above_lr={fake.crash_above_lr}: this crash is staged")
+        raise RuntimeError(
+            f"trainer.args.crash_above_lr={fake.crash_above_lr}: this crash is staged"
+        )
     if fake.oom_above is not None and attempt.plan.per_device_train_batch_size > fake.oom_above:
         raise RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB: this crash is staged")
     if fake.hang_at is not None and step >= fake.hang_at:
-        while True:  # deaf to SIGTERM, as a hung collective is
+        # deaf to SIGTERM, as a hung collective is
+        while True:
             time.sleep(3600)
 
 
 def _hold_memory(gpu: Path) -> None:
     """Hold half of what a trial needs in its attempt's first step, and all of it later.
 
-    A folder stands for the GPU: the files ``total`` and ``needs`` hold GiB, and others what the process of that number holds.
-    Raises RuntimeError in torch's words if it does not fit.
+    A folder stands for the GPU: the files ``total`` and ``needs`` hold GiB, and others what the
+    process of that number holds. Raises RuntimeError in torch's words if it does not fit.
     """
-    import fcntl  # not on Windows, where nothing stages a GPU
+    # not on Windows, where nothing stages a GPU
+    import fcntl
 
-    with (gpu / "lock").open("w") as lock:  # no driver gives the same memory to two processes
+    # no driver gives the same memory to two processes
+    with (gpu / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        total, needs, trials = *(float((gpu / name).read_text()) for name in ("total", "needs")), watchdog.gpu_trials()
+        total, needs, trials = (
+            *(float((gpu / name).read_text()) for name in ("total", "needs")),
+            watchdog.gpu_trials(),
+        )
         files = [path for path in gpu.iterdir() if path.name.isdigit() and exists(int(path.name))]
         held = {int(path.name): float(path.read_text()) for path in files}
         own = held.pop(os.getpid(), 0.0)
         wanted = needs if own else needs / 2
         asked, free = wanted - own, total - own - sum(held.values())
         if asked > free or wanted > total / trials:
-            listed = "".join(f"Process {pid} has {gib:.2f} GiB memory in use. " for pid, gib in held.items())
+            listed = "".join(
+                f"Process {pid} has {gib:.2f} GiB memory in use. " for pid, gib in held.items()
+            )
             allowed = f"{total / trials:.2f} GiB allowed; " if trials > 1 else ""
             raise RuntimeError(
-                f"CUDA out of memory. Tried to allocate {asked:.2f} GiB. GPU 0 has a total capacity of {total:.2f} GiB of which "
-                f"{free:.2f} GiB is free. {listed}Including non-PyTorch memory, this process has {own:.2f} GiB memory in use. "
-                f"{allowed}Of the allocated memory {own:.2f} GiB is allocated by PyTorch, and 0 bytes is reserved by PyTorch but "
-                "unallocated. If reserved but unallocated memory is large try setting PYTORCH_CUDA_ALLOC_CONF=expandable_segments"
+                f"CUDA out of memory. Tried to allocate {asked:.2f} GiB. GPU 0 has a total "
+                f"capacity of {total:.2f} GiB of which "
+                f"{free:.2f} GiB is free. {listed}Including non-PyTorch memory, this process "
+                f"has {own:.2f} GiB memory in use. "
+                f"{allowed}Of the allocated memory {own:.2f} GiB is allocated by PyTorch, and 0 "
+                "bytes is reserved by PyTorch but "
+                "unallocated. If reserved but unallocated memory is large try setting "
+                "PYTORCH_CUDA_ALLOC_CONF=expandable_segments"
             )
         write_text(gpu / str(os.getpid()), f"{wanted}")
 
 
 def _save(attempt: Attempt, step: int) -> str:
     """A checkpoint of one number; the earlier ones go unless all are kept."""
-    before = [] if attempt.experiment.trainer.keep == "all" else complete_checkpoints(attempt.checkpoints, 1)
+    before = (
+        []
+        if attempt.experiment.trainer.keep == "all"
+        else complete_checkpoints(attempt.checkpoints, 1)
+    )
     path = attempt.checkpoints / f"checkpoint-{step}"
     path.mkdir(parents=True, exist_ok=True)
     write_json(path / FAKE, {"step": step})
@@ -142,7 +175,11 @@ def _resume(attempt: Attempt) -> int:
 def _finish(attempt: Attempt, step: int) -> Outcome:
     keep, search = attempt.experiment.trainer.keep, attempt.experiment.search
     best = find_objective(attempt.metrics.lines(), search).best_step
-    model = _save_model(attempt.folder, best or step) if keep in KEEPS_MODEL or (best and keep != "none") else None
+    model = (
+        _save_model(attempt.folder, best or step)
+        if keep in KEEPS_MODEL or (best and keep != "none")
+        else None
+    )
     if keep in KEEPS_LAST:
         return Outcome(stopped=False, step=step, model=model, checkpoint=_save(attempt, step))
     drop_checkpoints(attempt.checkpoints, 1)
@@ -156,7 +193,9 @@ def _save_model(folder: Path, step: int) -> str:
 
 
 def _follow(attempt: Attempt) -> Outcome:
-    """Run a rank without work: end when rank 0 ends. If rank 0 dies, the launcher ends this rank."""
+    """Run a rank without work: end when rank 0 ends. If rank 0 dies, the launcher ends this
+    rank.
+    """
     while True:
         result = TrialResult.read(attempt.folder)
         if result.attempt == attempt.number:

@@ -1,7 +1,9 @@
-"""Models of the Hugging Face hub: downloaded once by the preparation, then found in the cache by every trial.
+"""Models of the Hugging Face hub: downloaded once by the preparation, then found in the cache by
+every trial.
 
-Trials load everything from the local snapshot of one commit. So ``model.revision`` holds for TRL, vLLM and the reference model,
-all trials of a sweep train the same weights, and compute nodes need no network.
+Trials load everything from the local snapshot of one commit. So ``model.revision`` holds for TRL,
+vLLM and the reference model, all trials of a sweep train the same weights, and compute nodes need
+no network.
 """
 
 import errno
@@ -17,7 +19,8 @@ from grporecipe.errors import UserError
 from grporecipe.files import parse_json, read_bytes
 from grposweep.schema import Model
 
-Progress = Callable[[str, int, int], None]  # what is downloaded, bytes so far, bytes in all
+# what is downloaded, bytes so far, bytes in all
+Progress = Callable[[str, int, int], None]
 
 # The first pattern with a match: some repositories also hold the weights in other formats.
 WEIGHTS = ("model*.safetensors", "*.safetensors", "pytorch_model*.bin")
@@ -25,15 +28,18 @@ OTHER_FILES = ("*.json", "*.txt", "*.model", "*.jinja", "*.tiktoken", "*.py", "t
 FOLDERS = ("additional_chat_templates",)
 INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
 OFFLINE = ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE")
-WENT_OFFLINE = "GRPOSWEEP_OFFLINE"  # set by `go_offline`, not by the user
-SECONDS = 1.0  # between two looks at a download
+# set by `go_offline`, not by the user
+WENT_OFFLINE = "GRPOSWEEP_OFFLINE"
+# between two looks at a download
+SECONDS = 1.0
 
 
 def download_model(model: Model, progress: Progress) -> Path:
-    """Return the complete local snapshot of a hub model, downloaded if it is not in the hub's cache.
+    """Return the complete local snapshot of a hub model, downloaded if it is not in the hub's
+    cache.
 
-    ``progress`` is called about once a second during a download. Without a connection a complete snapshot in the cache will do.
-    Raises UserError if the model cannot be had.
+    ``progress`` is called about once a second during a download. Without a connection a complete
+    snapshot in the cache will do. Raises UserError if the model cannot be had.
     """
     from huggingface_hub import snapshot_download
 
@@ -41,10 +47,13 @@ def download_model(model: Model, progress: Progress) -> Path:
     try:
         sizes = _wanted_files(model)
         with _reported(model, sum(sizes.values()), progress):
-            return Path(snapshot_download(model.path, revision=revision, allow_patterns=list(sizes)))
+            return Path(
+                snapshot_download(model.path, revision=revision, allow_patterns=list(sizes))
+            )
     except UserError:
         raise
-    except Exception as error:  # network errors are those of the client's HTTP library, which has changed twice
+    except Exception as error:
+        # network errors are those of the client's HTTP library, which has changed twice
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise
         if (known := local_snapshot(model)) is not None:
@@ -53,7 +62,9 @@ def download_model(model: Model, progress: Progress) -> Path:
 
 
 def local_snapshot(model: Model) -> Path | None:
-    """Return the complete snapshot in the hub's cache that the revision meant when it was last downloaded, or None."""
+    """Return the complete snapshot in the hub's cache that the revision meant when it was last
+    downloaded, or None.
+    """
     return find_snapshot(model, _cached_commit(model))
 
 
@@ -64,7 +75,9 @@ def find_snapshot(model: Model, commit: str | None) -> Path | None:
 
 
 def absence(model: Model) -> Iterator[str]:
-    """Say why a model cannot be downloaded, if it is not in the hub's cache; torch is not imported."""
+    """Say why a model cannot be downloaded, if it is not in the hub's cache; torch is not
+    imported.
+    """
     if local_snapshot(model) is not None:
         return
     try:
@@ -76,45 +89,65 @@ def absence(model: Model) -> Iterator[str]:
 
 
 def go_offline() -> None:
-    """Keep the hub's clients from the network in this process and its children, unless the user has set otherwise."""
+    """Keep the hub's clients from the network in this process and its children, unless the user has
+    set otherwise.
+    """
     loaded = {"huggingface_hub.constants": "HF_HUB_OFFLINE", "datasets.config": "HF_HUB_OFFLINE"}
     if any(name in os.environ for name in OFFLINE):
         return
     os.environ.update(dict.fromkeys((*OFFLINE, WENT_OFFLINE), "1"))
-    for module, name in loaded.items():  # in a process that was forked after its imports
+    # in a process that was forked after its imports
+    for module, name in loaded.items():
         if module in sys.modules:
             setattr(sys.modules[module], name, True)
 
 
 def explain_absence(model: Model, error: Exception) -> str:
     """Return why a model could not be had, and the ways to have it."""
-    text = str(error)  # its ports and ids have digits, so the status is read from the response
+    # its ports and ids have digits, so the status is read from the response
+    text = str(error)
     status = getattr(getattr(error, "response", None), "status_code", None)
     if "gated" in text.lower() or status in (401, 403):
         return (
-            f"model.path={model.path} is gated on the hub, and this machine may not read it. Accept its licence there "
-            "and run `hf auth login` (`huggingface-cli login` in older releases; or set HF_TOKEN), or set model.path to a local "
+            f"model.path={model.path} is gated on the hub, and this machine may not read it. "
+            "Accept its licence there "
+            "and run `hf auth login` (`huggingface-cli login` in older releases; or set "
+            "HF_TOKEN), or set model.path to a local "
             "folder."
         )
     return (
-        f"model.path={model.path} (revision {model.revision or 'main'}) is no folder here, not in the hub's cache, and "
-        f"could not be had from the hub ({text.splitlines()[0] if text else type(error).__name__}). Set model.path to a "
-        "local folder, or HF_HOME to a cache that holds it, or correct the id, or allow network access."
+        f"model.path={model.path} (revision {model.revision or 'main'}) is no folder here, not "
+        "in the hub's cache, and "
+        "could not be had from the hub "
+        f"({text.splitlines()[0] if text else type(error).__name__}). Set model.path to a "
+        "local folder, or HF_HOME to a cache that holds it, or correct the id, or allow network "
+        "access."
     )
 
 
 def _wanted_files(model: Model) -> dict[str, int]:
-    """Return the files that training needs, with their sizes in bytes. Raises UserError if none of them has weights."""
+    """Return the files that training needs, with their sizes in bytes. Raises UserError if none of
+    them has weights.
+    """
     from huggingface_hub import HfApi
 
     info = HfApi().model_info(model.path, revision=model.revision or "main", files_metadata=True)
     sizes = {file.rfilename: file.size or 0 for file in info.siblings or ()}
     top = [name for name in sizes if "/" not in name]
-    weights = next((names for pattern in WEIGHTS if (names := [name for name in top if fnmatch(name, pattern)])), None)
+    weights = next(
+        (
+            names
+            for pattern in WEIGHTS
+            if (names := [name for name in top if fnmatch(name, pattern)])
+        ),
+        None,
+    )
     if weights is None:
         raise UserError(
-            f"model.path={model.path} (revision {model.revision or 'main'}) has no weights on the hub (*.safetensors or "
-            "pytorch_model*.bin). Set model.path to a repository of transformers' format, or to a local folder."
+            f"model.path={model.path} (revision {model.revision or 'main'}) has no weights on "
+            "the hub (*.safetensors or "
+            "pytorch_model*.bin). Set model.path to a repository of transformers' format, or to "
+            "a local folder."
         )
     small = [name for name in top if any(fnmatch(name, pattern) for pattern in OTHER_FILES)]
     nested = [name for name in sizes if name.startswith(tuple(f"{folder}/" for folder in FOLDERS))]
@@ -159,7 +192,9 @@ def _repository(model: Model) -> Path:
 
 
 def _cached_commit(model: Model) -> str | None:
-    """Return the commit that the revision meant when it was last downloaded; a commit's own hash means itself."""
+    """Return the commit that the revision meant when it was last downloaded; a commit's own hash
+    means itself.
+    """
     revision, folder = model.revision or "main", _repository(model)
     try:
         return (folder / "refs" / revision).read_text(encoding="utf-8").strip()
@@ -168,7 +203,9 @@ def _cached_commit(model: Model) -> str | None:
 
 
 def _is_complete(folder: Path) -> bool:
-    """Return whether a snapshot has a configuration and all of its weights. Its files are links, which may lead nowhere."""
+    """Return whether a snapshot has a configuration and all of its weights. Its files are links,
+    which may lead nowhere.
+    """
     if not (folder / "config.json").exists():
         return False
     for index in INDEXES:
@@ -178,7 +215,8 @@ def _is_complete(folder: Path) -> bool:
             except (ValueError, KeyError, AttributeError):
                 return False
             return all((folder / shard).exists() for shard in set(shards))
+    # shards have an index
     whole = (
         path for pattern in WEIGHTS for path in folder.glob(pattern) if "-of-" not in path.name
-    )  # shards have an index
+    )
     return any(path.exists() for path in whole)

@@ -24,8 +24,10 @@ from grposweep.schema import Model
 from grposweep.train import hub
 from grposweep.train.tiny import CREATED, Progress, silent, tiny_folder
 
-LOADING = ("attn_implementation", "trust_remote_code", "use_kernels")  # keys of the model that from_pretrained takes
-PACKAGES = {  # key and value of the model ("*": any) -> module and package that it needs
+# keys of the model that from_pretrained takes
+LOADING = ("attn_implementation", "trust_remote_code", "use_kernels")
+# key and value of the model ("*": any) -> module and package that it needs
+PACKAGES = {
     ("quantization", "*"): ("bitsandbytes", "bitsandbytes"),
     ("attn_implementation", "flash_attention_2"): ("flash_attn", "flash-attn"),
     ("use_kernels", "*"): ("kernels", "kernels"),
@@ -34,7 +36,9 @@ PACKAGES = {  # key and value of the model ("*": any) -> module and package that
 
 @dataclass(frozen=True)
 class Loaded:
-    """A model for GRPOTrainer. It is a path, because the trainer also loads the reference model from it."""
+    """A model for GRPOTrainer. It is a path, because the trainer also loads the reference model
+    from it.
+    """
 
     path: str
     tokenizer: PreTrainedTokenizerBase
@@ -48,23 +52,31 @@ class Loaded:
         return self.tokenizer.chat_template is not None
 
 
-def find_model_folder(model: Model, prepared: str | None = None, progress: Progress = silent) -> Path:
-    """Return the local folder of a model: the tiny one's, the user's own, or the snapshot of a hub model.
+def find_model_folder(
+    model: Model, prepared: str | None = None, progress: Progress = silent
+) -> Path:
+    """Return the local folder of a model: the tiny one's, the user's own, or the snapshot of a hub
+    model.
 
-    ``prepared`` is the hash of the weights that preparation noted, a hub model's commit. If this machine has what preparation
-    loaded, this process stays off the network from now on. Otherwise a hub model is downloaded.
+    ``prepared`` is the hash of the weights that preparation noted, a hub model's commit. If this
+    machine has what preparation loaded, this process stays off the network from now on. Otherwise a
+    hub model is downloaded.
     """
     is_local = model.path in CREATED or Path(model.path).is_dir()
     known = None if is_local else hub.find_snapshot(model, prepared)
-    wants_kernels = model.use_kernels or "/" in (model.attn_implementation or "")  # of the hub; preparation loads none
+    # of the hub; preparation loads none
+    wants_kernels = model.use_kernels or "/" in (model.attn_implementation or "")
     if prepared is not None and (is_local or known) and not wants_kernels:
-        hub.go_offline()  # the client would try for half a minute to see whether the task's data is new
+        # the client would try for half a minute to see whether the task's data is new
+        hub.go_offline()
     if model.path in CREATED:
         return tiny_folder(model.path, progress)
     if is_local:
         _check_folder(Path(model.path))
         return Path(model.path)
-    return known or hub.download_model(replace(model, revision=prepared or model.revision), progress)
+    return known or hub.download_model(
+        replace(model, revision=prepared or model.revision), progress
+    )
 
 
 def load_model(model: Model, folder: Path) -> Loaded:
@@ -72,14 +84,20 @@ def load_model(model: Model, folder: Path) -> Loaded:
     check_precision(model)
     try:
         config = AutoConfig.from_pretrained(folder, trust_remote_code=model.trust_remote_code)
-        # AutoTokenizer would read ours as Qwen2's, from the model type, and drop what it does not know.
+        # AutoTokenizer would read ours as Qwen2's, from the model type, and drop what it does not
+        # know.
         loader = PreTrainedTokenizerFast if model.path in CREATED else AutoTokenizer
         tokenizer = loader.from_pretrained(
-            folder, padding_side="left", truncation_side="left", trust_remote_code=model.trust_remote_code
+            folder,
+            padding_side="left",
+            truncation_side="left",
+            trust_remote_code=model.trust_remote_code,
         )
-    except (OSError, ValueError) as error:  # a file that cannot be read; ValueError: no such type of model
+    except (OSError, ValueError) as error:
+        # a file that cannot be read; ValueError: no such type of model
         raise UserError(
-            f"model.path={model.path}: its configuration or tokenizer cannot be loaded ({str(error).strip().splitlines()[0]}). "
+            f"model.path={model.path}: its configuration or tokenizer cannot be loaded "
+            f"({str(error).strip().splitlines()[0]}). "
             "Set model.path to a model of transformers' with a tokenizer."
         ) from error
     if tokenizer.pad_token is None:
@@ -90,7 +108,9 @@ def load_model(model: Model, folder: Path) -> Loaded:
 
 
 def name_base_model(saved: Path, model: Model) -> None:
-    """Name the hub model in a saved adapter's configuration, which peft writes with the path of this machine's copy."""
+    """Name the hub model in a saved adapter's configuration, which peft writes with the path of
+    this machine's copy.
+    """
     path = saved / "adapter_config.json"
     if path.is_file() and model.path not in CREATED and not Path(model.path).is_dir():
         content = parse_json(read_bytes(path))
@@ -105,7 +125,8 @@ def loading_options(model: Model) -> dict[str, Any]:
 
 
 def build_quantization(model: Model) -> BitsAndBytesConfig | None:
-    """Return bitsandbytes' configuration, None without quantization. Four bits are QLoRA's: NF4, quantized twice.
+    """Return bitsandbytes' configuration, None without quantization. Four bits are QLoRA's: NF4,
+    quantized twice.
 
     Source: Dettmers et al., QLoRA (2023), section 3.
     """
@@ -122,10 +143,12 @@ def build_quantization(model: Model) -> BitsAndBytesConfig | None:
 
 
 def widen_adapters(model: Model, network: torch.nn.Module) -> None:
-    """Keep the adapters of a quantized model in float32 under fp16 autocast, before an optimizer reads them.
+    """Keep the adapters of a quantized model in float32 under fp16 autocast, before an optimizer
+    reads them.
 
-    TRL 1.16 (trainer/grpo_trainer.py, as QLoRA does) makes them bfloat16, whose gradients torch's GradScaler cannot unscale:
-    '"_amp_foreach_non_finite_check_and_unscale_cuda" not implemented for BFloat16'.
+    TRL 1.16 (trainer/grpo_trainer.py, as QLoRA does) makes them bfloat16, whose gradients torch's
+    GradScaler cannot unscale: '"_amp_foreach_non_finite_check_and_unscale_cuda" not implemented for
+    BFloat16'.
     """
     if model.quantization is None or read_precision(model).mixed != "fp16":
         return
@@ -135,13 +158,16 @@ def widen_adapters(model: Model, network: torch.nn.Module) -> None:
 
 
 def check_installed(model: Model) -> None:
-    """Raise UserError if a package that the model's options need is not installed in this environment."""
+    """Raise UserError if a package that the model's options need is not installed in this
+    environment.
+    """
     for (key, wanted), (module, package) in PACKAGES.items():
         value = getattr(model, key)
         if value and wanted in ("*", value) and find_spec(module) is None:
             shown = "true" if value is True else value
             raise UserError(
-                f"model.{key}={shown}: {package} is not installed here. Install it (pip install {package}), or leave "
+                f"model.{key}={shown}: {package} is not installed here. Install it (pip install "
+                f"{package}), or leave "
                 f"model.{key} out."
             )
 
@@ -152,14 +178,22 @@ def build_lora(model: Model) -> LoraConfig | None:
     if not lora.enabled:
         return None
     # peft knows all-linear as a word, not as a list of one.
-    targets = lora.target_modules[0] if lora.target_modules == ["all-linear"] else lora.target_modules
+    targets = (
+        lora.target_modules[0] if lora.target_modules == ["all-linear"] else lora.target_modules
+    )
     return LoraConfig(
-        task_type="CAUSAL_LM", r=lora.r, lora_alpha=lora.alpha, lora_dropout=lora.dropout, target_modules=targets
+        task_type="CAUSAL_LM",
+        r=lora.r,
+        lora_alpha=lora.alpha,
+        lora_dropout=lora.dropout,
+        target_modules=targets,
     )
 
 
 def read_shape(config: PretrainedConfig) -> dict[str, Any]:
-    """The architecture under the names of ``model.shape``; weights are counted without making them."""
+    """The architecture under the names of ``model.shape``; weights are counted without making
+    them.
+    """
     from transformers import AutoModelForCausalLM
 
     text = config.get_text_config()
@@ -185,11 +219,13 @@ def _check_folder(folder: Path) -> None:
     """The commonest mistake with local models: a folder of something else, or of adapters only."""
     if not (folder / "config.json").is_file():
         raise UserError(
-            f"model.path={folder} is a folder without config.json, so no model of transformers'. Set model.path to one "
+            f"model.path={folder} is a folder without config.json, so no model of "
+            "transformers'. Set model.path to one "
             "that save_pretrained wrote, or to a hub id."
         )
     if not any(list(folder.glob(pattern)) for pattern in ("*.safetensors", "*.bin")):
         raise UserError(
-            f"model.path={folder} has a config.json but no weights (*.safetensors or *.bin). Set model.path to a "
+            f"model.path={folder} has a config.json but no weights (*.safetensors or *.bin). "
+            "Set model.path to a "
             "complete copy, or to a hub id."
         )

@@ -1,6 +1,8 @@
-"""Locate models, count prompts and try rewards once before the first trial. The rules then read prepared.json.
+"""Locate models, count prompts and try rewards once before the first trial. The rules then read
+prepared.json.
 
-Errors of model, data or rewards are reported here once, as bad input. Later each of them would fail a trial.
+Errors of model, data or rewards are reported here once, as bad input. Later each of them would fail
+a trial.
 """
 
 import hashlib
@@ -32,21 +34,29 @@ from grposweep.train.tasks import Data, hash_rows, load_data
 if TYPE_CHECKING:
     from grposweep.train.models import Loaded
 
-EDGE = 1 << 20  # bytes of a large weight file that are hashed at either end
+# bytes of a large weight file that are hashed at either end
+EDGE = 1 << 20
+# a prompt is far longer than others with as many times their tokens; all below so many tokens are
+# short
 FAR, SHORT = (
     4,
     256,
-)  # a prompt is far longer than others with as many times their tokens; all below so many tokens are short
-MOST_COUNTED = 1000  # prompts that are measured in tokens: those with the most bytes
+)
+# prompts that are measured in tokens: those with the most bytes
+MOST_COUNTED = 1000
 
 
 def prepare_sweep(folder: Path) -> int:
-    """Add every entry of prepare.json to prepared.json, by the sweep's copies of the user's files. Return the exit code."""
+    """Add every entry of prepare.json to prepared.json, by the sweep's copies of the user's files.
+    Return the exit code.
+    """
     inputs = TrialInputs.of_sweep(folder)
     try:
         inputs.check()
         if not os.access(folder, os.W_OK):
-            raise UserError(f"{folder} cannot be written. Name an existing sweep folder of your own.")
+            raise UserError(
+                f"{folder} cannot be written. Name an existing sweep folder of your own."
+            )
         with FileLock(folder / paths.PREPARE_FOLDER / "lock"):
             wanted = (read_json(folder / paths.PREPARE) or {}).get("entries", {})
             for key, path in wanted.items():
@@ -55,21 +65,28 @@ def prepare_sweep(folder: Path) -> int:
                     experiment = load_experiment(folder / path)
                     sys.path[:] = inputs.search_path(sys.path, experiment.task)
                     experiment.task = inputs.task(experiment.task)
-                    done[key] = prepare_experiment(experiment, Reporter(folder / paths.PREPARE_PROGRESS))
+                    done[key] = prepare_experiment(
+                        experiment, Reporter(folder / paths.PREPARE_PROGRESS)
+                    )
                     if "notes" in done[key]:
-                        done[key]["notes"] = [inputs.with_originals(note) for note in done[key]["notes"]]
+                        done[key]["notes"] = [
+                            inputs.with_originals(note) for note in done[key]["notes"]
+                        ]
                     write_json(folder / paths.PREPARED, {"entries": done})
     except UserError as error:
         message = inputs.with_originals(str(error))
         print(message, file=sys.stderr)
         if folder.is_dir():
-            write_text(folder / paths.PREPARE_ERROR, redact(message))  # for the controller, which shows no log
+            # for the controller, which shows no log
+            write_text(folder / paths.PREPARE_ERROR, redact(message))
         return ExitCode.BAD_INPUT
     return ExitCode.FINISHED
 
 
 class Reporter:
-    """Writes the progress of preparation a few times per second, for the process that waits for it."""
+    """Writes the progress of preparation a few times per second, for the process that waits for
+    it.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path, self.written = path, 0.0
@@ -86,17 +103,21 @@ def no_progress(_what: str, _done: int, _total: int) -> None:
 
 
 def check_packages(experiment: Experiment) -> None:
-    """Raise UserError if an option needs a package that is not installed here, unless attempts run in another environment."""
+    """Raise UserError if an option needs a package that is not installed here, unless attempts run
+    in another environment.
+    """
     cluster = experiment.cluster
     if launcher_class(cluster.kind).has_own_environment(cluster):
         return
     if runs_trl(experiment.trainer.kind):
-        from grposweep.train.models import check_installed  # torch: only for a real model
+        # torch: only for a real model
+        from grposweep.train.models import check_installed
 
         check_installed(experiment.model)
     if experiment.generation.use_vllm and find_spec("vllm") is None:
         raise UserError(
-            f"generation.use_vllm=true ({experiment.generation.vllm_mode}): vLLM is not installed here, so TRL would refuse "
+            f"generation.use_vllm=true ({experiment.generation.vllm_mode}): vLLM is not "
+            "installed here, so TRL would refuse "
             "to start. Install it (pip install 'trl[vllm]'), or set generation=transformers."
         )
 
@@ -106,19 +127,26 @@ def prepare_experiment(
 ) -> dict[str, Any]:
     """Return the entry of one model and task."""
     check_packages(experiment)
-    is_trained = runs_trl(experiment.trainer.kind)  # the fake trains no model: a minute saved for tests of the rest
-    # A model may take hours to download, so wrong data or rewards are found before, unless its tokenizer decides how they look.
-    loaded = find_model(experiment, progress) if is_trained and experiment.task.chat is None else None
+    # the fake trains no model: a minute saved for tests of the rest
+    is_trained = runs_trl(experiment.trainer.kind)
+    # A model may take hours to download, so wrong data or rewards are found before, unless its
+    # tokenizer decides how they look.
+    loaded = (
+        find_model(experiment, progress) if is_trained and experiment.task.chat is None else None
+    )
     data = load_data(experiment.task, loaded is not None and loaded.has_template)
     rewards = load_rewards(experiment.task)
     weights = experiment.task.reward_weights
     if weights is not None and len(weights) != len(rewards):
         raise UserError(
-            f"task.reward_weights has {len(weights)} numbers, but task.rewards has {len(rewards)} rewards. "
+            f"task.reward_weights has {len(weights)} numbers, but task.rewards has "
+            f"{len(rewards)} rewards. "
             "Set one weight a reward, or null for equal ones."
         )
     notes = list(data.notes)
-    notes += try_rewards(rewards, [data.train[number] for number in range(min(TRIED, len(data.train)))])
+    notes += try_rewards(
+        rewards, [data.train[number] for number in range(min(TRIED, len(data.train)))]
+    )
     entry: dict[str, Any] = {**data.counts(), "distinct_prompts": data.distinct()}
     hashes = {"train": hash_rows(data.train), "eval": hash_rows(data.held_out)}
     if is_trained:
@@ -126,41 +154,56 @@ def prepare_experiment(
         entry |= prepare_model(experiment, loaded, data)
         hashes["model"] = hash_model(experiment, Path(loaded.path))
         prompts = [*data.train["prompt"], *data.held_out["prompt"]]
-        notes += filter(None, [beyond_positions(experiment, entry), far_longer(loaded.tokenizer, prompts)])
+        notes += filter(
+            None, [beyond_positions(experiment, entry), far_longer(loaded.tokenizer, prompts)]
+        )
     return {**entry, "hashes": hashes} | ({"notes": notes} if notes else {})
 
 
-def find_model(experiment: Experiment, progress: Callable[[str, int, int], None] = no_progress) -> "Loaded":
+def find_model(
+    experiment: Experiment, progress: Callable[[str, int, int], None] = no_progress
+) -> "Loaded":
     """Download the model if it is on the hub. Return its tokenizer and configuration."""
     from grposweep.train.models import find_model_folder, load_model
-    from grposweep.train.trl import calm  # torch and TRL: only for a real model
+
+    # torch and TRL: only for a real model
+    from grposweep.train.trl import calm
 
     calm()
     return load_model(experiment.model, find_model_folder(experiment.model, progress=progress))
 
 
 def prepare_model(experiment: Experiment, loaded: "Loaded", data: Data) -> dict[str, Any]:
-    """Return the model's shape, and what its tokenizer makes of the prompts. Raises UserError if it cannot read them."""
+    """Return the model's shape, and what its tokenizer makes of the prompts. Raises UserError if it
+    cannot read them.
+    """
     from grposweep.train.models import read_shape
 
     check_prompts(experiment, loaded.tokenizer, data.train)
     prompts = chain(data.train["prompt"], data.held_out["prompt"])
     return {
         "model": read_shape(loaded.config),
-        "longest_prompt": longest_prompt(loaded.tokenizer, prompts, experiment.model.chat_template_kwargs),
+        "longest_prompt": longest_prompt(
+            loaded.tokenizer, prompts, experiment.model.chat_template_kwargs
+        ),
         "has_chat_template": loaded.has_template,
         "chat": not isinstance(data.train[0]["prompt"], str),
     }
 
 
 def check_prompts(experiment: Experiment, tokenizer: Any, train: Dataset) -> None:
-    """Raise UserError for a chat without a template, or for the tiny model if prompts are not sums."""
+    """Raise UserError for a chat without a template, or for the tiny model if prompts are not
+    sums.
+    """
     prompt, path = train[0]["prompt"], experiment.model.path
     if not isinstance(prompt, str):
         if tokenizer.chat_template is None:
             what, cure = "prompts are conversations", "or write the prompts as text"
             if experiment.task.chat:
-                what, cure = "task.chat=true", "or task.chat=false and task.system_prompt=null if prompts are text"
+                what, cure = (
+                    "task.chat=true",
+                    "or task.chat=false and task.system_prompt=null if prompts are text",
+                )
             raise UserError(
                 f"{what}, but the tokenizer of model.path={path} has no chat template. "
                 f"Set an instruction-tuned model (model=tiny_text for a first try), {cure}."
@@ -170,13 +213,17 @@ def check_prompts(experiment: Experiment, tokenizer: Any, train: Dataset) -> Non
     ids = tokenizer(prompt)["input_ids"]
     if not ids or (tokenizer.unk_token_id is not None and tokenizer.unk_token_id in ids):
         raise UserError(
-            f"task.kind={experiment.task.kind} with model.path={experiment.model.path}: its tokenizer does not know all "
-            f"characters of the prompt {prompt[:60]!r}. Set model=tiny_text for a first try with any text, or another model."
+            f"task.kind={experiment.task.kind} with model.path={experiment.model.path}: its "
+            "tokenizer does not know all "
+            f"characters of the prompt {prompt[:60]!r}. Set model=tiny_text for a first try "
+            "with any text, or another model."
         )
 
 
 def hash_model(experiment: Experiment, folder: Path) -> str:
-    """Return the identity of the weights: the recipe's hash, a hash of a local folder, or the hub's commit."""
+    """Return the identity of the weights: the recipe's hash, a hash of a local folder, or the hub's
+    commit.
+    """
     from grposweep.train.tiny import CREATED, recipe_hash
 
     if experiment.model.path in CREATED:
@@ -187,7 +234,9 @@ def hash_model(experiment: Experiment, folder: Path) -> str:
 
 
 def hash_folder(folder: Path) -> str:
-    """Return a hash of names, sizes and both ends of every file. It is fast for gigabytes of weights."""
+    """Return a hash of names, sizes and both ends of every file. It is fast for gigabytes of
+    weights.
+    """
     digest = hashlib.sha256()
     for path in sorted(path for path in folder.iterdir() if path.is_file()):
         size = path.stat().st_size

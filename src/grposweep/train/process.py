@@ -1,8 +1,9 @@
 """A rank's process: its place among the ranks, and its watchdog.
 
-The watchdog ends a rank that shows no sign of life for too long, with every thread's stack in its log. The interpreter's
-faulthandler has a thread for this that does not need the interpreter's lock, so a rank that hangs in a collective or in CUDA
-is ended too. A process that is stopped as a whole cannot notice; its controller does.
+The watchdog ends a rank that shows no sign of life for too long, with every thread's stack in its
+log. The interpreter's faulthandler has a thread for this that does not need the interpreter's lock,
+so a rank that hangs in a collective or in CUDA is ended too. A process that is stopped as a whole
+cannot notice; its controller does.
 """
 
 import faulthandler
@@ -23,28 +24,33 @@ from grposweep.schema import Experiment
 from grposweep.storage import paths
 
 RESTARTS, PORT = "GRPOSWEEP_RESTARTS", "GRPOSWEEP_PORT"
-ADDRESS = "GRPOSWEEP_ADDRESS"  # by which other nodes reach this one
+# by which other nodes reach this one
+ADDRESS = "GRPOSWEEP_ADDRESS"
 REACH_SECONDS = 45.0
-WEIGHTS_PORT = 20_000  # for a server that no job started; below what systems give to outgoing connections
+# for a server that no job started; below what systems give to outgoing connections
+WEIGHTS_PORT = 20_000
 
 
 def take_rank_place(folder: Path) -> None:
-    """Set what torch.distributed reads, write to logs/rank-N.log, and keep the warning signal until training hears it.
+    """Set what torch.distributed reads, write to logs/rank-N.log, and keep the warning signal until
+    training hears it.
 
-    Only if the job's script names a launcher in ``GRPOSWEEP_RANKS``: an interactive shell on a cluster has the same
-    variables. Otherwise the launcher has set torch's own.
+    Only if the job's script names a launcher in ``GRPOSWEEP_RANKS``: an interactive shell on a
+    cluster has the same variables. Otherwise the launcher has set torch's own.
     """
     if RANKS not in os.environ:
         return
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR2})  # it would end a process that is still importing torch
+    # it would end a process that is still importing torch
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR2})
     place = launcher_class(os.environ[RANKS]).rank_place(os.environ)
     os.environ.update(torch_variables(place, os.environ))
     os.environ["GRPOSWEEP_ATTEMPT"] = str(int(os.environ["GRPOSWEEP_ATTEMPT"]) + place.restarts)
     os.environ[RESTARTS], os.environ[PORT] = str(place.restarts), str(place.port)
-    if (server := urlsplit(os.environ.get("GRPOSWEEP_VLLM_SERVER", "")).hostname) and (own := address_towards(server)):
-        os.environ.setdefault(
-            "VLLM_HOST_IP", own
-        )  # vLLM guesses it by a route to the internet, which a node may not have
+    if (server := urlsplit(os.environ.get("GRPOSWEEP_VLLM_SERVER", "")).hostname) and (
+        own := address_towards(server)
+    ):
+        # vLLM guesses it by a route to the internet, which a node may not have
+        os.environ.setdefault("VLLM_HOST_IP", own)
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
     log = os.open(folder / paths.LOGS / f"rank-{place.rank}.log", flags, 0o644)
     sys.stdout.flush()
@@ -69,7 +75,9 @@ def torch_variables(place: RankPlace, environment: Mapping[str, str]) -> dict[st
 
 
 def address_towards(host: str) -> str | None:
-    """Return this machine's address on its route to another one, or None without a route. Nothing is sent."""
+    """Return this machine's address on its route to another one, or None without a route. Nothing
+    is sent.
+    """
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect((host, 9))
@@ -81,9 +89,12 @@ def address_towards(host: str) -> str | None:
 def reach_first_rank(seconds: float = REACH_SECONDS) -> None:
     """Wait until this rank's machine reaches that of the first one, whose port may still be closed.
 
-    Raises ConnectionError after ``seconds``. torch.distributed would wait half an hour and print nothing.
+    Raises ConnectionError after ``seconds``. torch.distributed would wait half an hour and print
+    nothing.
     """
-    rank, address, port = (os.environ.get(name, "") for name in ("RANK", "MASTER_ADDR", "MASTER_PORT"))
+    rank, address, port = (
+        os.environ.get(name, "") for name in ("RANK", "MASTER_ADDR", "MASTER_PORT")
+    )
     until = time.monotonic() + seconds
     while True:
         try:
@@ -93,7 +104,8 @@ def reach_first_rank(seconds: float = REACH_SECONDS) -> None:
         except OSError as error:
             if time.monotonic() > until:
                 raise ConnectionError(
-                    f"rank {rank} cannot reach the first rank at {address}:{port} ({error}). Check the network between the "
+                    f"rank {rank} cannot reach the first rank at {address}:{port} ({error}). "
+                    "Check the network between the "
                     "nodes, or on one machine its loopback interface."
                 ) from error
             time.sleep(1.0)
@@ -107,12 +119,16 @@ def restarts() -> int:
 
 
 def port_for_weights() -> int:
-    """Return the port over which weights are sent to a vLLM server; it differs between the jobs of a node."""
+    """Return the port over which weights are sent to a vLLM server; it differs between the jobs of
+    a node.
+    """
     return int(os.environ[PORT]) + 2 if PORT in os.environ else WEIGHTS_PORT
 
 
 def devices(experiment: Experiment) -> float:
-    """Return how many devices this rank's attempt holds, by the launcher that started it; a part of one if it shares it."""
+    """Return how many devices this rank's attempt holds, by the launcher that started it; a part of
+    one if it shares it.
+    """
     kind = os.environ.get(RANKS)
     cluster, served = experiment.cluster, experiment.generation.vllm_gpus
     if kind:
@@ -123,7 +139,10 @@ def devices(experiment: Experiment) -> float:
 
 def has_gpu() -> bool:
     """Return whether the launcher or the scheduler has given this attempt GPUs."""
-    return any(os.environ.get(name) for name in ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"))
+    return any(
+        os.environ.get(name)
+        for name in ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
+    )
 
 
 def gpu_trials() -> int:
@@ -131,21 +150,27 @@ def gpu_trials() -> int:
     return int(os.environ.get(GPU_TRIALS, 1))
 
 
-STDERR = 2  # the descriptor: sys.stderr may be something else by now
-SPARED = 0.05  # of the time allowed: calls within it after the last one are ignored, because each starts a new thread
+# the descriptor: sys.stderr may be something else by now
+STDERR = 2
+# of the time allowed: calls within it after the last one are ignored, because each starts a new
+# thread
+SPARED = 0.05
 
-_fed = -math.inf  # seconds of the monotonic clock; as the thread itself, one per process
+# seconds of the monotonic clock; as the thread itself, one per process
+_fed = -math.inf
 
 
 def feed(minutes: float | None) -> None:
-    """Restart this rank's watchdog: without another call within ``minutes`` (None: never) the rank ends with code 1.
+    """Restart this rank's watchdog: without another call within ``minutes`` (None: never) the rank
+    ends with code 1.
 
     Every thread's stack is then in its log. It may end a twentieth of that time early.
     """
     global _fed
     if minutes is None or time.monotonic() - _fed < SPARED * minutes * 60:
         return
-    with suppress(RuntimeError):  # no thread can be started (`ulimit -u`): the controller watches the heartbeat as well
+    # no thread can be started (`ulimit -u`): the controller watches the heartbeat as well
+    with suppress(RuntimeError):
         faulthandler.dump_traceback_later(minutes * 60, exit=True, file=STDERR)
     _fed = time.monotonic()
 
@@ -154,7 +179,9 @@ def name_process(rank: int, pid: int) -> None:
     """Write to the log how to see where this rank's process is while it shows no sign of life."""
     host = socket.gethostname()
     print(
-        f"rank {rank} on {host} is process {pid}. If it is silent: py-spy dump --pid {pid}", file=sys.stderr, flush=True
+        f"rank {rank} on {host} is process {pid}. If it is silent: py-spy dump --pid {pid}",
+        file=sys.stderr,
+        flush=True,
     )
 
 

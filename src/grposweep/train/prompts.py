@@ -1,4 +1,6 @@
-"""Measure prompts in tokens, by any tokenizer or by the files of one, and try its chat template. Imports no transformers."""
+"""Measure prompts in tokens, by any tokenizer or by the files of one, and try its chat template.
+Imports no transformers.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,43 +20,62 @@ from grposweep.train.rewards import text_of
 from grposweep.train.tasks import LARGEST, split_rows
 from grposweep.train.tasks.conversations import in_conversation
 
-FAR, SHORT = 4, 128  # a prompt is far longer with as many times the tokens of others; fewer tokens than this are short
-MOST_COUNTED = 1000  # prompts that are measured in tokens: those with the most bytes
+# a prompt is far longer with as many times the tokens of others; fewer tokens than this are short
+FAR, SHORT = 4, 128
+# prompts that are measured in tokens: those with the most bytes
+MOST_COUNTED = 1000
 
 
-def longest_prompt(tokenizer: Any, prompts: Iterable[Any], template: Mapping[str, Any] | None = None) -> int:
-    """Return the tokens of the longest prompt, with the chat's turns: memory and vLLM's longest sequence depend on it.
+def longest_prompt(
+    tokenizer: Any, prompts: Iterable[Any], template: Mapping[str, Any] | None = None
+) -> int:
+    """Return the tokens of the longest prompt, with the chat's turns: memory and vLLM's longest
+    sequence depend on it.
 
-    ``template`` holds variables of the chat template. Of many prompts the 1,000 with the most bytes are measured.
-    A character of Chinese is about a token, of English a quarter.
+    ``template`` holds variables of the chat template. Of many prompts the 1,000 with the most bytes
+    are measured. A character of Chinese is about a token, of English a quarter.
     """
-    return max(len(_tokens(tokenizer, prompt, template or {})) for prompt in nlargest(MOST_COUNTED, prompts, key=_size))
+    return max(
+        len(_tokens(tokenizer, prompt, template or {}))
+        for prompt in nlargest(MOST_COUNTED, prompts, key=_size)
+    )
 
 
 def beyond_positions(experiment: Experiment, entry: Mapping[str, Any]) -> str:
-    """Return a note if the longest prompt and a completion exceed the model's positions; empty otherwise.
+    """Return a note if the longest prompt and a completion exceed the model's positions; empty
+    otherwise.
 
-    Transformers samples on, with embeddings of positions that were never trained. vLLM refuses the prompt.
+    Transformers samples on, with embeddings of positions that were never trained. vLLM refuses the
+    prompt.
     """
     positions, longest = entry["model"]["positions"], entry["longest_prompt"]
     completion = experiment.generation.max_completion_length
     if not positions or longest + completion <= positions:
         return ""
-    shorter = f"set generation.max_completion_length={positions - longest}, " if longest < positions else ""
+    shorter = (
+        f"set generation.max_completion_length={positions - longest}, "
+        if longest < positions
+        else ""
+    )
     return (
-        f"the longest prompt has {longest:,} tokens and completions up to {completion:,}: more than the {positions:,} positions "
-        f"of model.path={experiment.model.path}. Remove long prompts, {shorter}or set a model with more positions."
+        f"the longest prompt has {longest:,} tokens and completions up to {completion:,}: more "
+        f"than the {positions:,} positions "
+        f"of model.path={experiment.model.path}. Remove long prompts, {shorter}or set a model "
+        "with more positions."
     )
 
 
 def far_longer(tokenizer: Any, prompts: Sequence[Any]) -> str:
-    """Return a note if the longest prompt has several times the tokens of 99 of 100 prompts; empty otherwise."""
+    """Return a note if the longest prompt has several times the tokens of 99 of 100 prompts; empty
+    otherwise.
+    """
     longest = nlargest(len(prompts) // 100 + 2, prompts, key=_size)
     most, usual = (len(_tokens(tokenizer, prompt, {})) for prompt in (longest[0], longest[-1]))
     if most < FAR * max(usual, SHORT):
         return ""
     return (
-        f"the longest prompt has {most:,} tokens. All but {len(longest) - 1} of {len(prompts)} prompts have at most {usual:,}. "
+        f"the longest prompt has {most:,} tokens. All but {len(longest) - 1} of {len(prompts)} "
+        f"prompts have at most {usual:,}. "
         "Memory is planned for the longest. "
         f"Remove it from the data if it is a mistake: {text_of(longest[0])[:60]!r}."
     )
@@ -76,7 +97,8 @@ def render_prompt(tokenizer: Any, prompt: Any, template: Mapping[str, Any], **ho
 
 
 def check_rendering(experiment: Experiment, tokenizer: Any, prompts: Iterable[Any]) -> None:
-    """Raise UserError if the chat template refuses a conversation, or leaves out what the system or the user says.
+    """Raise UserError if the chat template refuses a conversation, or leaves out what the system or
+    the user says.
 
     One conversation of each order of roles is tried.
     """
@@ -85,24 +107,36 @@ def check_rendering(experiment: Experiment, tokenizer: Any, prompts: Iterable[An
         by_roles.setdefault(tuple(turn["role"] for turn in prompt), prompt)
     for roles, prompt in by_roles.items():
         shown = f"a conversation of {', '.join(roles)}"
-        cure = "task.system_prompt=null" if experiment.task.system_prompt else "prompts with other roles"
+        cure = (
+            "task.system_prompt=null"
+            if experiment.task.system_prompt
+            else "prompts with other roles"
+        )
         try:
-            rendered = render_prompt(tokenizer, prompt, experiment.model.chat_template_kwargs, tokenize=False)
-        except Exception as error:  # of Jinja, or what the template runs into
+            rendered = render_prompt(
+                tokenizer, prompt, experiment.model.chat_template_kwargs, tokenize=False
+            )
+        except Exception as error:
+            # of Jinja, or what the template runs into
             raise UserError(
-                f"the chat template of model.path={path} refuses {shown}: {error}. Set {cure}, or another model."
+                f"the chat template of model.path={path} refuses {shown}: {error}. Set {cure}, "
+                "or another model."
             ) from error
-        said = ((turn["role"], turn["content"]) for turn in prompt if turn["role"] in ("system", "user"))
+        said = (
+            (turn["role"], turn["content"]) for turn in prompt if turn["role"] in ("system", "user")
+        )
         for role, content in said:
             if isinstance(content, str) and content.strip() not in rendered:
                 raise UserError(
-                    f"the chat template of model.path={path} leaves out the turn of the {role} in {shown}: "
+                    f"the chat template of model.path={path} leaves out the turn of the {role} "
+                    f"in {shown}: "
                     f"{content.strip()[:60]!r}. Set {cure}, or another model."
                 )
 
 
 def count_local(experiment: Experiment) -> int | None:
-    """Return the tokens of the task's longest prompt, if data and tokenizer are small files here; None otherwise.
+    """Return the tokens of the task's longest prompt, if data and tokenizer are small files here;
+    None otherwise.
 
     Takes about a second.
     """
@@ -114,10 +148,14 @@ def count_local(experiment: Experiment) -> int | None:
     if any(file.is_dir() or file.stat().st_size > LARGEST for file in files):
         return None
     try:
-        tokenizer = FileTokenizer.read(folder if folder.is_dir() else local_snapshot(experiment.model))
+        tokenizer = FileTokenizer.read(
+            folder if folder.is_dir() else local_snapshot(experiment.model)
+        )
         train, held_out, _ = split_rows(task)
         has_template = tokenizer.chat_template is not None
-        prompts = [in_conversation(task, row["prompt"], has_template) for row in (*train, *held_out)]
+        prompts = [
+            in_conversation(task, row["prompt"], has_template) for row in (*train, *held_out)
+        ]
         return longest_prompt(tokenizer, prompts, experiment.model.chat_template_kwargs)
     except Exception:  # noqa: BLE001 - files of any content; preparation names what is wrong with them
         return None
@@ -129,7 +167,8 @@ class FileTokenizer:
 
     inner: Any
     chat_template: str | None
-    tokens: Mapping[str, str]  # special tokens that a template may name, such as bos_token
+    # special tokens that a template may name, such as bos_token
+    tokens: Mapping[str, str]
 
     @classmethod
     def read(cls, folder: Path | None) -> "FileTokenizer":
@@ -140,10 +179,16 @@ class FileTokenizer:
             raise FileNotFoundError
         config = parse_json(read_bytes(folder / "tokenizer_config.json"))
         file, template = folder / "chat_template.jinja", config.get("chat_template")
-        if isinstance(template, list):  # several by name
-            template = next((each["template"] for each in template if each["name"] == "default"), None)
+        # several by name
+        if isinstance(template, list):
+            template = next(
+                (each["template"] for each in template if each["name"] == "default"), None
+            )
         named = {name: value for name, value in config.items() if name.endswith("_token")}
-        tokens = {name: value["content"] if isinstance(value, dict) else value for name, value in named.items()}
+        tokens = {
+            name: value["content"] if isinstance(value, dict) else value
+            for name, value in named.items()
+        }
         inner = Tokenizer.from_file(str(folder / "tokenizer.json"))
         return cls(inner, file.read_text(encoding="utf-8") if file.is_file() else template, tokens)
 
@@ -151,8 +196,16 @@ class FileTokenizer:
         """Return the ids of a text, as transformers' tokenizers do."""
         return {"input_ids": self.inner.encode(text).ids}
 
-    def apply_chat_template(self, turns: Any, *, return_dict: bool, **variables: Any) -> dict[str, list[int]]:  # noqa: ARG002 - as in transformers
-        """Return the ids of a conversation. The environment of the template is that of transformers (chat_template_utils.py)."""
+    def apply_chat_template(
+        self,
+        turns: Any,
+        *,
+        return_dict: bool,  # noqa: ARG002 - as in transformers
+        **variables: Any,
+    ) -> dict[str, list[int]]:
+        """Return the ids of a conversation. The environment of the template is that of transformers
+        (chat_template_utils.py).
+        """
         environment = ImmutableSandboxedEnvironment(
             trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
         )

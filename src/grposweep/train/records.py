@@ -1,4 +1,5 @@
-"""The files of a running attempt (metrics.jsonl, heartbeat, control.json), its objectives, and its rollout schedule.
+"""The files of a running attempt (metrics.jsonl, heartbeat, control.json), its objectives, and its
+rollout schedule.
 
 Rank 0 writes the files, whichever trainer runs. No torch here.
 """
@@ -32,7 +33,9 @@ from grposweep.storage.records import ControlRequest
 
 def finite_scalars(values: dict[str, Any]) -> dict[str, Any]:
     """Return the values for strict JSON: NaN and infinities become null."""
-    return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in values.items()}
+    return {
+        k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in values.items()
+    }
 
 
 @dataclass
@@ -47,15 +50,27 @@ class MetricsFile:
         """The file."""
         return self.folder / paths.METRICS
 
-    def write(self, kind: str, step: int, completions: int | None, values: dict[str, Any]) -> dict[str, Any]:
-        """Append one line; ``completions`` are the training completions generated so far (None: unknown)."""
-        head = {"attempt": self.attempt, "step": step, "completions": completions, "kind": kind, "time": time.time()}
+    def write(
+        self, kind: str, step: int, completions: int | None, values: dict[str, Any]
+    ) -> dict[str, Any]:
+        """Append one line; ``completions`` are the training completions generated so far (None:
+        unknown).
+        """
+        head = {
+            "attempt": self.attempt,
+            "step": step,
+            "completions": completions,
+            "kind": kind,
+            "time": time.time(),
+        }
         line = {**head, **{k: v for k, v in finite_scalars(values).items() if k not in head}}
         append_line(self.path, line)
         return line
 
     def rewind(self, step: int | None) -> None:
-        """Drop what lies after a checkpoint's step (all of it for None): these steps are about to happen again."""
+        """Drop what lies after a checkpoint's step (all of it for None): these steps are about to
+        happen again.
+        """
         rewind_lines(self.path, step)
 
     def lines(self) -> list[dict[str, Any]]:
@@ -69,7 +84,8 @@ class HeartbeatFile:
 
     folder: Path
     total: int
-    writer: str = "attempt"  # of those that may beat at once
+    # of those that may beat at once
+    writer: str = "attempt"
     counter: int = 0
     best: float | None = None
     written: float = field(default=-math.inf)
@@ -85,18 +101,25 @@ class HeartbeatFile:
         if not force and time.monotonic() - self.written < 1.0:
             return
         best = {} if self.best is None else {"best": self.best}
-        # Rename without fsync: a heartbeat lost with the machine is no loss. Each writer has a draft of its own: a program's
-        # watcher and the callback inside it both beat at the start, and one would rename the other's draft away.
+        # Rename without fsync: a heartbeat lost with the machine is no loss. Each writer has a
+        # draft of its own: a program's watcher and the callback inside it both beat at the start,
+        # and one would rename the other's draft away.
         draft = self.path.with_name(f".{self.path.name}.{self.writer}.new")
         with open(draft, "wb", opener=no_link) as file:
-            file.write(json.dumps({"step": step, "total": self.total, "counter": self.counter, **best}).encode())
+            file.write(
+                json.dumps(
+                    {"step": step, "total": self.total, "counter": self.counter, **best}
+                ).encode()
+            )
         draft.replace(self.path)
         self.written = time.monotonic()
 
 
 @dataclass
 class ControlFile:
-    """The controller's request to a running attempt; read again only when control.json has changed."""
+    """The controller's request to a running attempt; read again only when control.json has
+    changed.
+    """
 
     folder: Path
     seen: tuple[int, int] | None = None
@@ -110,7 +133,8 @@ class ControlFile:
     def _refresh(self) -> None:
         try:
             stat = (self.folder / paths.CONTROL).stat()
-            # The inode as well as the time: two writes within a clock tick are renames of two files.
+            # The inode as well as the time: two writes within a clock tick are renames of two
+            # files.
             if (stat.st_mtime_ns, stat.st_ino) != self.seen:
                 self.request = ControlRequest.read(self.folder)
                 self.seen = (stat.st_mtime_ns, stat.st_ino)
@@ -120,26 +144,39 @@ class ControlFile:
 
 @dataclass(frozen=True)
 class Objective:
-    """The objective of a trial: the mean of a metric over its last evaluations, and its value before training."""
+    """The objective of a trial: the mean of a metric over its last evaluations, and its value
+    before training.
+    """
 
     objective: float | None
     objective_se: float | None
     start: float | None
     start_se: float | None
-    best_step: int | None = None  # search.at=best: the step that the objective is of,
-    optimism: float | None = None  # and what was subtracted from the best value (None: its noise is not known)
-    evaluated: Sequence[int] = ()  # of eval_reward, the optimizer steps of the evaluations that count
+    # search.at=best: the step that the objective is of,
+    best_step: int | None = None
+    # and what was subtracted from the best value (None: its noise is not known)
+    optimism: float | None = None
+    # of eval_reward, the optimizer steps of the evaluations that count
+    evaluated: Sequence[int] = ()
 
     def as_dict(self) -> dict[str, float | None]:
         """Return the known fields under the names of result.json."""
         shown = {name: value for name, value in vars(self).items() if name != "evaluated"}
-        return {n: value for n, value in shown.items() if value is not None or n not in ("best_step", "optimism")}
+        return {
+            n: value
+            for n, value in shown.items()
+            if value is not None or n not in ("best_step", "optimism")
+        }
 
 
-def find_objective(lines: list[dict[str, Any]], search: Search, metric: str | None = None) -> Objective:
-    """Return the objective of these lines. They are read from disk, so a resumed attempt includes its past.
+def find_objective(
+    lines: list[dict[str, Any]], search: Search, metric: str | None = None
+) -> Objective:
+    """Return the objective of these lines. They are read from disk, so a resumed attempt includes
+    its past.
 
-    The standard error is the mean of the evaluations' own: an upper bound, since they share their prompts.
+    The standard error is the mean of the evaluations' own: an upper bound, since they share their
+    prompts.
     """
     metric = metric or str(search.metric)
     marked = [line for line in lines if metric in line]
@@ -148,7 +185,10 @@ def find_objective(lines: list[dict[str, Any]], search: Search, metric: str | No
     recent, best = marked[-search.last :], None
     if search.at == "best" and (best := find_best(marked, search, metric)) is not None:
         recent = best.lines
-    value, error = _mean([line[metric] for line in recent]), _mean([line.get(f"{metric}_se") for line in recent])
+    value, error = (
+        _mean([line[metric] for line in recent]),
+        _mean([line.get(f"{metric}_se") for line in recent]),
+    )
     steps = [line["step"] for line in recent]
     by_prompt = steps if metric == "eval_reward" else ()
     if best is None or value is None:
@@ -159,14 +199,17 @@ def find_objective(lines: list[dict[str, Any]], search: Search, metric: str | No
 
 @dataclass(frozen=True)
 class BestEvaluations:
-    """The evaluations of the best mean, and how much of that mean is the noise that made it the best (None: unknown)."""
+    """The evaluations of the best mean, and how much of that mean is the noise that made it the
+    best (None: unknown).
+    """
 
     lines: list[dict[str, Any]]
     optimism: float | None
 
 
 def find_best(marked: list[dict[str, Any]], search: Search, metric: str) -> BestEvaluations | None:
-    """Return the best mean of ``search.last`` successive evaluations of a trained model; None without one.
+    """Return the best mean of ``search.last`` successive evaluations of a trained model; None
+    without one.
 
     ``marked`` are the lines that have the metric; the one before training is no result of it.
     """
@@ -181,7 +224,8 @@ def find_best(marked: list[dict[str, Any]], search: Search, metric: str) -> Best
     noise = [as_number(line.get(f"{metric}_noise")) for line in known]
     errors = [error for error in noise if error is not None]
     return BestEvaluations(
-        known[place : place + last], optimism(values, errors, last) if len(errors) == len(known) else None
+        known[place : place + last],
+        optimism(values, errors, last) if len(errors) == len(known) else None,
     )
 
 
@@ -189,10 +233,12 @@ DRAWS = 1_000
 
 
 def optimism(values: list[float], errors: list[float], last: int = 1) -> float:
-    """Return the expected excess of the largest of noisy means over its true value (never negative).
+    """Return the expected excess of the largest of noisy means over its true value (never
+    negative).
 
-    A parametric bootstrap. The values scatter more than what they measure, so they are first drawn together by the share of
-    their variance that noise explains. ``errors`` are the standard errors of the values; their noise must be independent.
+    A parametric bootstrap. The values scatter more than what they measure, so they are first drawn
+    together by the share of their variance that noise explains. ``errors`` are the standard errors
+    of the values; their noise must be independent.
     """
     middle = sum(values) / len(values)
     spread = sum((value - middle) ** 2 for value in values) / max(len(values) - 1, 1)
@@ -201,7 +247,10 @@ def optimism(values: list[float], errors: list[float], last: int = 1) -> float:
     truth = [middle + share * (value - middle) for value in values]
     means, chance, gained = _windows(truth, last), random.Random(0), 0.0
     for _ in range(DRAWS):
-        drawn = _windows([value + chance.gauss(0, error) for value, error in zip(truth, errors, strict=True)], last)
+        drawn = _windows(
+            [value + chance.gauss(0, error) for value, error in zip(truth, errors, strict=True)],
+            last,
+        )
         place = max(range(len(drawn)), key=drawn.__getitem__)
         gained += drawn[place] - means[place]
     return max(gained / DRAWS, 0.0) if len(means) > 1 else 0.0
@@ -217,21 +266,31 @@ def check_objective(lines: list[dict[str, Any]], metric: str, objective: Objecti
     if objective.objective is not None:
         return
     if any(metric in line for line in lines):
-        raise FloatingPointError(f"{metric} was not a number in the last evaluation: the training diverged.")
-    names = sorted({name for line in lines for name, value in line.items() if isinstance(value, float)} - set(TIMES))
+        raise FloatingPointError(
+            f"{metric} was not a number in the last evaluation: the training diverged."
+        )
+    names = sorted(
+        {name for line in lines for name, value in line.items() if isinstance(value, float)}
+        - set(TIMES)
+    )
     if near := get_close_matches(metric, names, n=3, cutoff=0.7):
         raise UnknownMetricError(
-            f"search.metric={metric}, but no evaluation reported it. Did you mean {' or '.join(near)}? "
+            f"search.metric={metric}, but no evaluation reported it. Did you mean "
+            f"{' or '.join(near)}? "
             f"Set search.metric={near[0]}."
         )
     if not names:
         raise UnknownMetricError(
-            f"search.metric={metric}, but this trial reported no metric. Those of a script are read from the trainer_state.json "
-            "of its checkpoints: set save_strategy: steps in its recipe, or give it grposweep's Callback."
+            f"search.metric={metric}, but this trial reported no metric. Those of a script are "
+            "read from the trainer_state.json "
+            "of its checkpoints: set save_strategy: steps in its recipe, or give it grposweep's "
+            "Callback."
         )
     raise UnknownMetricError(
-        f"search.metric={metric}, but no evaluation reported it: this trial's metrics are {', '.join(names)}. "
-        "Set search.metric to one of them (and schedule.evaluations above 0 for those that begin with eval_)."
+        f"search.metric={metric}, but no evaluation reported it: this trial's metrics are "
+        f"{', '.join(names)}. "
+        "Set search.metric to one of them (and schedule.evaluations above 0 for those that "
+        "begin with eval_)."
     )
 
 
@@ -244,14 +303,18 @@ def _mean(values: list[Any]) -> float | None:
 class RolloutSchedule:
     """Steps are optimizer steps, counted from the start of the trial.
 
-    An epoch ends with a whole rollout, but its last step may be short; so rollouts are counted from the epoch's start,
-    not from the trial's.
+    An epoch ends with a whole rollout, but its last step may be short; so rollouts are counted from
+    the epoch's start, not from the trial's.
     """
 
-    accumulation: int  # micro-steps per optimizer step
-    micro_steps: int  # micro-steps per rollout, with its reuse
-    completions: int  # a rollout
-    epoch_steps: int | None  # None: unknown, one endless epoch
+    # micro-steps per optimizer step
+    accumulation: int
+    # micro-steps per rollout, with its reuse
+    micro_steps: int
+    # a rollout
+    completions: int
+    # None: unknown, one endless epoch
+    epoch_steps: int | None
     epoch_rollouts: int
 
     def is_boundary(self, step: int) -> bool:

@@ -1,4 +1,6 @@
-"""What a resume restores apart from the state that transformers keeps: the reference model, and the rates of a continuation."""
+"""What a resume restores apart from the state that transformers keeps: the reference model, and the
+rates of a continuation.
+"""
 
 import os
 from collections.abc import Iterator
@@ -11,8 +13,10 @@ from torch.optim.lr_scheduler import LambdaLR
 
 from grporecipe.errors import UserError
 
-REFERENCE = "reference_model.pt"  # in a checkpoint, with kl.sync_ref_model
-WHOLE = ("none", "zero1", "zero2")  # ways of sharding that leave a whole reference model on each rank
+# in a checkpoint, with kl.sync_ref_model
+REFERENCE = "reference_model.pt"
+# ways of sharding that leave a whole reference model on each rank
+WHOLE = ("none", "zero1", "zero2")
 
 
 def save_reference(model: Any, checkpoint: Path) -> None:
@@ -22,11 +26,14 @@ def save_reference(model: Any, checkpoint: Path) -> None:
 
 
 def load_reference(model: Any, checkpoint: Path) -> None:
-    """Restore the reference model. Raises UserError if the checkpoint has none: the model before training is another one."""
+    """Restore the reference model. Raises UserError if the checkpoint has none: the model before
+    training is another one.
+    """
     path = checkpoint / REFERENCE
     if not path.is_file():
         raise UserError(
-            f"kl.sync_ref_model=true: {checkpoint.name} has no {REFERENCE}, so the reference model, which follows the policy, "
+            f"kl.sync_ref_model=true: {checkpoint.name} has no {REFERENCE}, so the reference "
+            "model, which follows the policy, "
             "is lost. Checkpoints of trainer.sharding=zero3 and fsdp have none. Delete "
             f"{checkpoint.parent} and run the same command to train this trial from the start."
         )
@@ -34,9 +41,11 @@ def load_reference(model: Any, checkpoint: Path) -> None:
 
 
 def allow_deepspeed_states(sharding: str) -> None:
-    """Let torch read DeepSpeed's checkpoints also with TORCH_FORCE_WEIGHTS_ONLY_LOAD=1, which refuses unknown classes.
+    """Let torch read DeepSpeed's checkpoints also with TORCH_FORCE_WEIGHTS_ONLY_LOAD=1, which
+    refuses unknown classes.
 
-    Source: what `torch.serialization.get_unsafe_globals_in_checkpoint` finds in those of DeepSpeed 0.19.8.
+    Source: what `torch.serialization.get_unsafe_globals_in_checkpoint` finds in those of DeepSpeed
+    0.19.8.
     """
     if not sharding.startswith("zero") or not os.environ.get("TORCH_FORCE_WEIGHTS_ONLY_LOAD"):
         return
@@ -44,26 +53,37 @@ def allow_deepspeed_states(sharding: str) -> None:
     from deepspeed.runtime.zero.config import ZeroStageEnum
     from deepspeed.utils.tensor_fragment import fragment_address
 
-    torch.serialization.add_safe_globals([DynamicLossScaler, LossScaler, ZeroStageEnum, fragment_address])
+    torch.serialization.add_safe_globals(
+        [DynamicLossScaler, LossScaler, ZeroStageEnum, fragment_address]
+    )
 
 
 @contextmanager
 def configured(optimizer: Any, scheduler: Any) -> Iterator[None]:
-    """Load states within. Afterwards learning rates, weight decay and betas are those of the configuration again.
+    """Load states within. Afterwards learning rates, weight decay and betas are those of the
+    configuration again.
 
-    For a continuation: torch restores them all from a checkpoint, and transformers its scheduler's base rates. The moments
-    and the scheduler's step stay as loaded.
+    For a continuation: torch restores them all from a checkpoint, and transformers its scheduler's
+    base rates. The moments and the scheduler's step stay as loaded.
     """
-    scheduler = getattr(scheduler, "scheduler", scheduler)  # accelerate's wrapper
+    # accelerate's wrapper
+    scheduler = getattr(scheduler, "scheduler", scheduler)
     if not isinstance(scheduler, LambdaLR):
         raise UserError(
-            f"a continuation with the learning rate scheduler {type(scheduler).__name__}: its state cannot be separated from its "
+            f"a continuation with the learning rate scheduler {type(scheduler).__name__}: its "
+            "state cannot be separated from its "
             "learning rates. Set optimizer.lr_scheduler_type=constant, linear or cosine."
         )
-    given = [{name: value for name, value in group.items() if name != "params"} for group in optimizer.param_groups]
+    given = [
+        {name: value for name, value in group.items() if name != "params"}
+        for group in optimizer.param_groups
+    ]
     rates = list(scheduler.base_lrs)
     yield
     scheduler.base_lrs = rates
-    for group, values, rate, scale in zip(optimizer.param_groups, given, rates, scheduler.lr_lambdas, strict=True):
+    for group, values, rate, scale in zip(
+        optimizer.param_groups, given, rates, scheduler.lr_lambdas, strict=True
+    ):
         group |= {**values, "lr": rate * scale(scheduler.last_epoch)}
-    scheduler._last_lr = [group["lr"] for group in optimizer.param_groups]  # what transformers logs
+    # what transformers logs
+    scheduler._last_lr = [group["lr"] for group in optimizer.param_groups]

@@ -1,6 +1,7 @@
 """The rewards of a completion: built-in ones, and the user's by name, all behind one checked call.
 
-A reward has TRL's signature: ``f(prompts, completions, **columns) -> list[float]``, one number a completion.
+A reward has TRL's signature: ``f(prompts, completions, **columns) -> list[float]``, one number a
+completion.
 """
 
 import ast
@@ -50,18 +51,28 @@ def text_of(completion: str | Turns) -> str:
 def exact(completions: list[Any], answer: list[str], **_: Any) -> list[float]:
     """Return 1 if the stripped completion is the answer, else 0."""
     return [
-        float(text_of(completion).strip() == gold.strip()) for completion, gold in zip(completions, answer, strict=True)
+        float(text_of(completion).strip() == gold.strip())
+        for completion, gold in zip(completions, answer, strict=True)
     ]
 
 
 def math(completions: list[Any], answer: list[str], **_: Any) -> list[float]:
-    """Return 1 if math-verify finds the completion's last expression equal to the answer, else 0."""
-    return [_verify(text_of(completion), gold) for completion, gold in zip(completions, answer, strict=True)]
+    """Return 1 if math-verify finds the completion's last expression equal to the answer, else
+    0.
+    """
+    return [
+        _verify(text_of(completion), gold)
+        for completion, gold in zip(completions, answer, strict=True)
+    ]
 
 
 def format(completions: list[Any], **_: Any) -> list[float]:
-    """Return 1 if the completion is <think> and <answer>, each on lines of its own, as Open-R1 requires."""
-    pattern = re.compile(r"^<think>\n.*?\n</think>\n<answer>\n.*?\n</answer>$", re.DOTALL | re.MULTILINE)
+    """Return 1 if the completion is <think> and <answer>, each on lines of its own, as Open-R1
+    requires.
+    """
+    pattern = re.compile(
+        r"^<think>\n.*?\n</think>\n<answer>\n.*?\n</answer>$", re.DOTALL | re.MULTILINE
+    )
     return [float(bool(pattern.match(text_of(completion)))) for completion in completions]
 
 
@@ -69,7 +80,8 @@ BUILT_IN: dict[str, Function] = {"exact": exact, "math": math, "format": format}
 
 
 def _verify(text: str, gold: str) -> float:
-    from math_verify import parse, verify  # at its only use: it loads sympy, half a second
+    # at its only use: it loads sympy, half a second
+    from math_verify import parse, verify
 
     # math-verify bounds its work with SIGALRM, which only a main thread may set.
     seconds = 5 if threading.current_thread() is threading.main_thread() else None
@@ -86,7 +98,8 @@ class Reward:
 
     spec: str
     function: Function
-    is_only: bool = False  # the task has no other
+    # the task has no other
+    is_only: bool = False
 
     def __post_init__(self) -> None:
         self.__name__ = self.spec.rpartition(":")[2]
@@ -95,17 +108,26 @@ class Reward:
         # A reward may name just the columns that it reads; TRL itself would pass it all of them.
         self._names = None if takes_all else {parameter.name for parameter in parameters}
 
-    def __call__(self, prompts: list[Any], completions: list[Any], **columns: Any) -> list[float | None]:
+    def __call__(
+        self, prompts: list[Any], completions: list[Any], **columns: Any
+    ) -> list[float | None]:
         given = {"prompts": prompts, "completions": completions, **columns}
-        # Editing in place must change nothing for the next reward. TRL's callables and its state stay what they are.
-        given = {name: deepcopy(value) if isinstance(value, list) else value for name, value in given.items()}
-        arguments = given if self._names is None else {k: v for k, v in given.items() if k in self._names}
+        # Editing in place must change nothing for the next reward. TRL's callables and its state
+        # stay what they are.
+        given = {
+            name: deepcopy(value) if isinstance(value, list) else value
+            for name, value in given.items()
+        }
+        arguments = (
+            given if self._names is None else {k: v for k, v in given.items() if k in self._names}
+        )
         self._check_columns(columns)
         try:
             values = self.function(**arguments)
         except Exception as error:
             raise RewardError(
-                f"{self._where()} raised {type(error).__name__}: {error}{user_frame(error)}. Correct it there. "
+                f"{self._where()} raised {type(error).__name__}: {error}{user_frame(error)}. "
+                "Correct it there. "
                 f"{self._given(columns)}.{_turns_note(error, completions)}"
             ) from error
         return self._check(values, completions)
@@ -113,11 +135,14 @@ class Reward:
     def _check_columns(self, columns: Mapping[str, Any]) -> None:
         """Raise RewardError for a parameter without default that the data have no column for."""
         given = {"prompts", "completions", *columns}
-        needed = (p for p in inspect.signature(self.function).parameters.values() if p.default is p.empty)
+        needed = (
+            p for p in inspect.signature(self.function).parameters.values() if p.default is p.empty
+        )
         kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
         if missing := [p.name for p in needed if p.kind in kinds and p.name not in given]:
             raise RewardError(
-                f"{self._where()} takes {', '.join(missing)}. {self._given(columns)}. Rename the parameter, "
+                f"{self._where()} takes {', '.join(missing)}. {self._given(columns)}. Rename "
+                "the parameter, "
                 "give it a default, or add the column to the data."
             )
 
@@ -126,22 +151,26 @@ class Reward:
             numbers = [None if value is None else _number(value) for value in values]
         except (TypeError, ValueError) as error:
             raise RewardError(
-                f"{self._where()} returned {_short(values)}, no list of numbers. {self._asked(completions)}"
+                f"{self._where()} returned {_short(values)}, no list of numbers. "
+                f"{self._asked(completions)}"
             ) from error
         if self.is_only and numbers and all(number is None for number in numbers):
             raise RewardError(
-                f"{self._where()} returned only None, for {len(numbers)} completions, and there is no other reward: "
+                f"{self._where()} returned only None, for {len(numbers)} completions, and there "
+                "is no other reward: "
                 "nothing would be learnt. Return a number for those that can be judged."
             )
         if len(numbers) != len(completions):
             raise RewardError(
-                f"{self._where()} returned {len(numbers)} values for {len(completions)} completions: {_short(values)}. "
+                f"{self._where()} returned {len(numbers)} values for {len(completions)} "
+                f"completions: {_short(values)}. "
                 f"{self._asked(completions)}"
             )
         for row, number in enumerate(numbers):
             if number is not None and not isfinite(number):
                 raise RewardError(
-                    f"{self._where()} returned {number} for row {row}, completion {_short(text_of(completions[row]))}. "
+                    f"{self._where()} returned {number} for row {row}, completion "
+                    f"{_short(text_of(completions[row]))}. "
                     "Return a finite number, or None for one that cannot be judged."
                 )
         return numbers
@@ -150,58 +179,90 @@ class Reward:
         code = getattr(inspect.unwrap(self.function), "__code__", None)
         place, colon, name = self.spec.rpartition(":")
         spec = f"{original_path(place)}{colon}{name}" if place.endswith(".py") else self.spec
-        return f"task.rewards: {spec} ({original_path(code.co_filename) if code else 'no source file'})"
+        return (
+            f"task.rewards: {spec} "
+            f"({original_path(code.co_filename) if code else 'no source file'})"
+        )
 
     def _given(self, columns: Mapping[str, Any]) -> str:
         return f"It gets prompts, completions, and the data's columns {', '.join(sorted(columns))}"
 
     def _asked(self, completions: list[Any]) -> str:
-        return f"Return one number a completion, here {len(completions)} (None for one that cannot be judged)."
+        return (
+            f"Return one number a completion, here {len(completions)} (None for one that "
+            "cannot be judged)."
+        )
 
 
 def _turns_note(error: Exception, completions: list[Any]) -> str:
-    """Return how to read the text of a conversation if a reward may have taken it for text; empty otherwise."""
-    if not isinstance(error, TypeError | AttributeError) or all(isinstance(text, str) for text in completions):
+    """Return how to read the text of a conversation if a reward may have taken it for text; empty
+    otherwise.
+    """
+    if not isinstance(error, TypeError | AttributeError) or all(
+        isinstance(text, str) for text in completions
+    ):
         return ""
     return (
-        ' Here a completion is a list of messages: read its text as completions[i][0]["content"]. If the prompts are text in the '
+        " Here a completion is a list of messages: read its text as "
+        'completions[i][0]["content"]. If the prompts are text in the '
         "data, task.chat=false gives text instead."
     )
 
 
-TRIED = 2  # rows that a reward is called with before anything trains
+# rows that a reward is called with before anything trains
+TRIED = 2
 
 
 def try_rewards(rewards: Iterable[Reward], rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Call rewards as TRL does, on a few rows with their answers as completions. Return a note for each that keeps a state.
+    """Call rewards as TRL does, on a few rows with their answers as completions. Return a note for
+    each that keeps a state.
 
     Raises UserError for one that fails.
     """
     notes = []
     chat = not isinstance(rows[0]["prompt"], str)
-    completions = [[{"role": "assistant", "content": row["answer"]}] if chat else row["answer"] for row in rows]
+    completions = [
+        [{"role": "assistant", "content": row["answer"]}] if chat else row["answer"] for row in rows
+    ]
     columns = {name: [row.get(name) for row in rows] for name in rows[0] if name != "prompt"}
-    extras = {"completion_ids": [[0]] * len(rows), "trainer_state": None, "log_extra": _ignore, "log_metric": _ignore}
+    extras = {
+        "completion_ids": [[0]] * len(rows),
+        "trainer_state": None,
+        "log_extra": _ignore,
+        "log_metric": _ignore,
+    }
     for reward in rewards:
         before = _state_of(reward.function)
         try:
-            reward(prompts=[row["prompt"] for row in rows], completions=completions, **columns, **extras)
+            reward(
+                prompts=[row["prompt"] for row in rows],
+                completions=completions,
+                **columns,
+                **extras,
+            )
         except RewardError as error:
             raise UserError(f"{error}{hidden_note(reward.spec)}") from error
-        if changed := [name for name, value in _state_of(reward.function).items() if before.get(name) != value]:
+        if changed := [
+            name for name, value in _state_of(reward.function).items() if before.get(name) != value
+        ]:
             notes.append(
-                f"task.rewards: {reward.spec} changes {', '.join(changed)} when it is called, which no checkpoint holds. After "
+                f"task.rewards: {reward.spec} changes {', '.join(changed)} when it is called, "
+                "which no checkpoint holds. After "
                 "a pause or an interruption it begins with its first value again."
             )
     return notes
 
 
-STATES = (bool, int, float, str, list, dict, set, deque)  # types of variables in which a reward keeps a state
-MOST_ITEMS = 10_000  # of a variable that is compared: data that a module has read are larger
+# types of variables in which a reward keeps a state
+STATES = (bool, int, float, str, list, dict, set, deque)
+# of a variable that is compared: data that a module has read are larger
+MOST_ITEMS = 10_000
 
 
 def _state_of(function: Function) -> dict[str, str]:
-    """Return the plain variables of a reward: the attributes of an object, and what the module of its code holds."""
+    """Return the plain variables of a reward: the attributes of an object, and what the module of
+    its code holds.
+    """
     called = function if inspect.isroutine(function) else type(function).__call__
     own = (
         {}
@@ -211,7 +272,9 @@ def _state_of(function: Function) -> dict[str, str]:
     shared = {} if called in BUILT_IN.values() else getattr(called, "__globals__", {})
     named = {**own, **{name: value for name, value in shared.items() if not name.startswith("__")}}
     small = {
-        n: v for n, v in named.items() if isinstance(v, STATES) and (not hasattr(v, "__len__") or len(v) <= MOST_ITEMS)
+        n: v
+        for n, v in named.items()
+        if isinstance(v, STATES) and (not hasattr(v, "__len__") or len(v) <= MOST_ITEMS)
     }
     return {name: repr(value) for name, value in small.items()}
 
@@ -234,14 +297,19 @@ def try_early(request: Path) -> None:
     write_text(request.with_suffix(".problem"), problem)
 
 
-def early_problems(rewards: Sequence[str], forms: Sequence[Sequence[Mapping[str, Any]]]) -> Iterator[str]:
-    """Say why the user's own rewards fail on these rows: in a process of their own that imports no torch by itself.
+def early_problems(
+    rewards: Sequence[str], forms: Sequence[Sequence[Mapping[str, Any]]]
+) -> Iterator[str]:
+    """Say why the user's own rewards fail on these rows: in a process of their own that imports no
+    torch by itself.
 
-    Each of ``forms`` holds the same rows as they may reach a reward. A reward has to fail on all of them. What takes long, and
-    columns that are no plain values, are left to preparation.
+    Each of ``forms`` holds the same rows as they may reach a reward. A reward has to fail on all of
+    them. What takes long, and columns that are no plain values, are left to preparation.
     """
     columns = (value for row in chain(*forms) for name, value in row.items() if name != "prompt")
-    if BUILT_IN.keys() >= set(rewards) or not all(isinstance(value, str | int | float | None) for value in columns):
+    if BUILT_IN.keys() >= set(rewards) or not all(
+        isinstance(value, str | int | float | None) for value in columns
+    ):
         return
     processes = SpawnedProcesses()
     with TemporaryDirectory(prefix="grposweep-rewards-") as folder, closing(processes):
@@ -256,15 +324,22 @@ def early_problems(rewards: Sequence[str], forms: Sequence[Sequence[Mapping[str,
 
 
 EARLY_SECONDS = 10.0
-SHOWN_VALUES = 6  # local variables of the frame that raised
+# local variables of the frame that raised
+SHOWN_VALUES = 6
 _LIBRARY = re.compile(r"/(?:site-packages|dist-packages|lib/python3[\d.]*)/|^<|/grposweep/train/")
 
 
 def user_frame(error: BaseException) -> str:
-    """Return where the user's own code raised an exception, with the values that it worked on; empty if it did not."""
+    """Return where the user's own code raised an exception, with the values that it worked on;
+    empty if it did not.
+    """
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     lines = [line for _, line in traceback.walk_tb(error.__traceback__)]
-    own = [pair for pair in zip(frames, lines, strict=True) if not _LIBRARY.search(pair[0].f_code.co_filename)]
+    own = [
+        pair
+        for pair in zip(frames, lines, strict=True)
+        if not _LIBRARY.search(pair[0].f_code.co_filename)
+    ]
     if not own:
         return ""
     frame, line = own[-1]
@@ -282,7 +357,9 @@ def user_frame(error: BaseException) -> str:
 
 
 def _number(value: Any) -> float:
-    """Return a reward as a number. Raises TypeError for text, also if it could be read as a number."""
+    """Return a reward as a number. Raises TypeError for text, also if it could be read as a
+    number.
+    """
     if isinstance(value, str | bytes):
         raise TypeError(f"{value!r} is text")
     return float(value)
@@ -296,12 +373,17 @@ def _short(value: Any) -> str:
 def load_rewards(task: Task) -> list[Reward]:
     """Return the rewards of a task, in its order."""
     if not task.rewards:
-        raise UserError(f"task.rewards is empty: nothing would be learnt. Set task.rewards=[{'|'.join(BUILT_IN)}].")
+        raise UserError(
+            "task.rewards is empty: nothing would be learnt. Set "
+            f"task.rewards=[{'|'.join(BUILT_IN)}]."
+        )
     return [replace(load_reward(spec), is_only=len(task.rewards) == 1) for spec in task.rewards]
 
 
 def load_reward(spec: str) -> Reward:
-    """Load a built-in by name, ``package.module:function``, or ``path/to/file.py:function`` (from the working directory)."""
+    """Load a built-in by name, ``package.module:function``, or ``path/to/file.py:function`` (from
+    the working directory).
+    """
     return Reward(spec, BUILT_IN[spec] if spec in BUILT_IN else _load(spec))
 
 
@@ -316,9 +398,14 @@ def _load(spec: str) -> Callable[..., Any]:
 
 
 def hidden_note(spec: str) -> str:
-    """Return what is to be said of files that a package hides from the user's code; they may be why it fails."""
+    """Return what is to be said of files that a package hides from the user's code; they may be why
+    it fails.
+    """
     place, _, name = spec.rpartition(":")
-    return "".join(f" {sentence}" for sentence in hidden_files(f"{original_path(place)}:{name}" if place else spec))
+    return "".join(
+        f" {sentence}"
+        for sentence in hidden_files(f"{original_path(place)}:{name}" if place else spec)
+    )
 
 
 def code_problems(spec: str) -> Iterator[str]:
@@ -328,44 +415,69 @@ def code_problems(spec: str) -> Iterator[str]:
         return
     if not colon or not place or not name:
         yield (
-            f"task.rewards holds {spec}, which is no built-in reward ({', '.join(BUILT_IN)}) and names no function."
-            f"{_suggestion(spec, BUILT_IN)} Set package.module:function or path/to/file.py:function."
+            f"task.rewards holds {spec}, which is no built-in reward ({', '.join(BUILT_IN)}) "
+            "and names no function."
+            f"{_suggestion(spec, BUILT_IN)} Set package.module:function or "
+            "path/to/file.py:function."
         )
         return
     if not place.endswith(".py"):
-        return  # installed, or found from the working directory when it is imported
+        # installed, or found from the working directory when it is imported
+        return
     path = Path(place).resolve()
     if not path.is_file():
-        yield f"task.rewards holds {spec}: there is no file {path}. Set the path of one that exists."
+        yield (
+            f"task.rewards holds {spec}: there is no file {path}. Set the path of one that exists."
+        )
         return
     try:
         tree = ast.parse(path.read_bytes())
     except (SyntaxError, ValueError) as error:
         yield (
-            f"task.rewards holds {spec}, but importing {place} raised {type(error).__name__}: {error}. "
+            f"task.rewards holds {spec}, but importing {place} raised {type(error).__name__}: "
+            f"{error}. "
             "Set a module that can be imported from the working directory."
         )
         return
     if any(isinstance(node, ast.AsyncFunctionDef) and node.name == name for node in tree.body):
-        yield f"task.rewards holds {spec}, an async function, which is not supported. Set a plain function."
+        yield (
+            f"task.rewards holds {spec}, an async function, which is not supported. Set a "
+            "plain function."
+        )
     if any(isinstance(node, ast.ClassDef) and node.name == name for node in tree.body):
         yield (
-            f"task.rewards holds {spec}, a class, and a reward is a function or an object that can be called. Write "
+            f"task.rewards holds {spec}, a class, and a reward is a function or an object that "
+            "can be called. Write "
             f"{name.lower()} = {name}() in {place}, and set {place}:{name.lower()}."
         )
     defined = [node.name for node in tree.body if isinstance(node, ast.FunctionDef)]
     names = _names_in(tree)
     if names is not None and name not in names:
-        suggestion = _suggestion(name, defined) or f" Set one of {', '.join(defined) or 'another file'}."
+        suggestion = (
+            _suggestion(name, defined) or f" Set one of {', '.join(defined) or 'another file'}."
+        )
         yield f"task.rewards holds {spec}, but {place} has no function {name}.{suggestion}"
 
 
 def _names_in(tree: ast.Module) -> set[str] | None:
-    """Return all names in a module; None if it may have others, because it imports all of another or makes its own."""
+    """Return all names in a module; None if it may have others, because it imports all of another
+    or makes its own.
+    """
     nodes = list(ast.walk(tree))
-    imports = [alias for node in nodes if isinstance(node, ast.Import | ast.ImportFrom) for alias in node.names]
-    names = {alias.asname or alias.name for alias in imports} | {n.id for n in nodes if isinstance(n, ast.Name)}
-    names |= {node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)}
+    imports = [
+        alias
+        for node in nodes
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for alias in node.names
+    ]
+    names = {alias.asname or alias.name for alias in imports} | {
+        n.id for n in nodes if isinstance(n, ast.Name)
+    }
+    names |= {
+        node.name
+        for node in nodes
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+    }
     return None if names & {"*", "globals", "setattr", "exec", "__getattr__"} else names
 
 
@@ -380,17 +492,28 @@ def _load_module(spec: str, place: str) -> ModuleType:
             return importlib.import_module(place)
         path = Path(place).resolve()
         if not path.is_file():
-            raise UserError(f"task.rewards holds {spec}: there is no file {path}. Set the path of one that exists.")
+            raise UserError(
+                f"task.rewards holds {spec}: there is no file {path}. Set the path of one that "
+                "exists."
+            )
         module_spec = importlib.util.spec_from_file_location(f"grposweep_reward_{path.stem}", path)
-        assert module_spec is not None  # a .py file always has a loader
+        # a .py file always has a loader
+        assert module_spec is not None
         assert module_spec.loader is not None
         module = importlib.util.module_from_spec(module_spec)
         module_spec.loader.exec_module(module)
         return module
     except UserError:
         raise
-    except Exception as error:  # the user's module may raise anything while it is imported
+    except Exception as error:
+        # the user's module may raise anything while it is imported
         raise UserError(
-            f"task.rewards holds {spec}, but importing {place} raised {type(error).__name__}: {error}."
-            + (hidden_note(spec) or " Set a module that can be imported from the working directory.")
+            (
+                f"task.rewards holds {spec}, but importing {place} raised {type(error).__name__}: "
+                f"{error}."
+            )
+            + (
+                hidden_note(spec)
+                or " Set a module that can be imported from the working directory."
+            )
         ) from error

@@ -1,6 +1,8 @@
-"""Run one attempt: read the trial folder, make the plan, train, write result.json, and return the exit code.
+"""Run one attempt: read the trial folder, make the plan, train, write result.json, and return the
+exit code.
 
-No torch here: the trainer is imported only when it is needed, so the fake trainer starts in a fraction of a second.
+No torch here: the trainer is imported only when it is needed, so the fake trainer starts in a
+fraction of a second.
 """
 
 import os
@@ -17,7 +19,14 @@ from grposweep.redaction import redact
 from grposweep.registries import OWN_TRAINERS, is_external, runs_trl
 from grposweep.storage import paths
 from grposweep.storage.records import read_metrics
-from grposweep.storage.results import FailureReport, TrialResult, TrialStatus, end_run, run_cost, start_run
+from grposweep.storage.results import (
+    FailureReport,
+    TrialResult,
+    TrialStatus,
+    end_run,
+    run_cost,
+    start_run,
+)
 from grposweep.train import process as watchdog
 from grposweep.train.attempt import Attempt, Outcome, attempt_number, load_attempt
 from grposweep.train.records import (
@@ -27,16 +36,20 @@ from grposweep.train.records import (
 from grposweep.train.tracker import with_intervals
 from grposweep.variables import leave_job, refused_variables
 
-LAST_LINES = 15  # of a traceback, kept in result.json
+# of a traceback, kept in result.json
+LAST_LINES = 15
 PROGRAM = Lazy("grposweep.train.external:train")
 
 
 def run_attempt(folder: Path) -> int:
-    """Run one rank of an attempt to its end; the exit code. Failures are written down, not raised."""
+    """Run one rank of an attempt to its end; the exit code. Failures are written down, not
+    raised.
+    """
     folder = folder.resolve()
     if not (folder / paths.CONFIG).is_file():
         print(
-            f"{folder} is no trial folder: it has no {paths.CONFIG}. Name a folder under a sweep's trials/.",
+            f"{folder} is no trial folder: it has no {paths.CONFIG}. Name a folder under a "
+            "sweep's trials/.",
             file=sys.stderr,
         )
         return ExitCode.BAD_INPUT
@@ -54,14 +67,19 @@ def run_attempt(folder: Path) -> int:
     except Exception as error:  # noqa: BLE001 - the last handler of a training's errors: they are written down
         text = traceback.format_exc()
         print(text, file=sys.stderr)
-        _write_failure(folder, type(error).__name__, str(error), text.strip().splitlines()[-LAST_LINES:])
+        _write_failure(
+            folder, type(error).__name__, str(error), text.strip().splitlines()[-LAST_LINES:]
+        )
         return ExitCode.FAILED
 
 
 def _train(attempt: Attempt) -> int:
-    """Train with the tracker open and signals turned into requests to stop; SIGUSR2 is a job's warning."""
+    """Train with the tracker open and signals turned into requests to stop; SIGUSR2 is a job's
+    warning.
+    """
     sys.path[:] = attempt.inputs.search_path(sys.path, attempt.experiment.task)
-    os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")  # a warning at the import of TRL's asynchronous trainer
+    # a warning at the import of TRL's asynchronous trainer
+    os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
     trains_ours = runs_trl(attempt.experiment.trainer.kind)
     leave_job(os.environ, trains_ours)
     if trains_ours:
@@ -78,16 +96,20 @@ def _train(attempt: Attempt) -> int:
     # The start of this process and take_rank_place() have blocked them.
     signal.pthread_sigmask(signal.SIG_UNBLOCK, requests)
     if attempt.is_main:
-        start_run(attempt.folder, attempt.number, attempt.devices, watchdog.restarts(), watchdog.has_gpu())
+        start_run(
+            attempt.folder, attempt.number, attempt.devices, watchdog.restarts(), watchdog.has_gpu()
+        )
     try:
-        # Before the watchdog's time begins: an import may take minutes. The controller ends an attempt whose import hangs.
+        # Before the watchdog's time begins: an import may take minutes. The controller ends an
+        # attempt whose import hangs.
         train = trainer.load()
         watchdog.feed(attempt.experiment.cluster.stall_min)
         attempt.tracker.start(attempt.experiment, attempt.plan)
         if not is_external(attempt.experiment.trainer.kind):
             watchdog.name_process(attempt.rank, os.getpid())
         outcome = train(attempt)
-        # Rank 0 speaks for all: srun would take another rank's STOPPED for a failure, and end rank 0 while it still writes.
+        # Rank 0 speaks for all: srun would take another rank's STOPPED for a failure, and end rank
+        # 0 while it still writes.
         if not attempt.is_main:
             return ExitCode.FINISHED
         return _write_outcome(attempt, outcome)
@@ -101,16 +123,24 @@ def _train(attempt: Attempt) -> int:
 
 
 def _write_outcome(attempt: Attempt, outcome: Outcome) -> int:
-    """result.json of an attempt that ended as it should; not over the failure of another node, which ended this one."""
+    """result.json of an attempt that ended as it should; not over the failure of another node,
+    which ended this one.
+    """
     present = TrialResult.read(attempt.folder)
-    if outcome.stopped and present.attempt == attempt.number and present.status is TrialStatus.FAILED:
+    if (
+        outcome.stopped
+        and present.attempt == attempt.number
+        and present.status is TrialStatus.FAILED
+    ):
         return ExitCode.FAILED
     search, lines = attempt.experiment.search, attempt.metrics.lines()
     objective = find_objective(lines, search)
     if not outcome.stopped:
         check_objective(lines, search.metric, objective)
     took = attempt.seconds
-    seconds, gpu_seconds = (round(cost, 3) for cost in run_cost(attempt.folder, True, most=took, least=took))
+    seconds, gpu_seconds = (
+        round(cost, 3) for cost in run_cost(attempt.folder, True, most=took, least=took)
+    )
     result = TrialResult(
         status=TrialStatus.STOPPED if outcome.stopped else TrialStatus.FINISHED,
         attempt=attempt.number,
@@ -121,7 +151,8 @@ def _write_outcome(attempt: Attempt, outcome: Outcome) -> int:
         step=outcome.step,
         total_steps=attempt.total,
         completions=attempt.completions_at(outcome.step),
-        seconds=seconds,  # of all its runs
+        # of all its runs
+        seconds=seconds,
         gpu_seconds=gpu_seconds,
         model=outcome.model,
         checkpoint=outcome.checkpoint,
@@ -131,15 +162,19 @@ def _write_outcome(attempt: Attempt, outcome: Outcome) -> int:
     )
     attempt.beat(outcome.step, force=True)
     result.write(attempt.folder)
-    shown = {name: getattr(result, name) for name in (*objective.as_dict(), "step", "completions", "seconds")}
-    attempt.tracker.summarise(
-        {"status": str(result.status), **with_intervals(shown)}
-    )  # of an enumeration W&B would show the name
+    shown = {
+        name: getattr(result, name)
+        for name in (*objective.as_dict(), "step", "completions", "seconds")
+    }
+    # of an enumeration W&B would show the name
+    attempt.tracker.summarise({"status": str(result.status), **with_intervals(shown)})
     return result.exit_code
 
 
 def _write_failure(folder: Path, kind: str, message: str, last_lines: list[str]) -> None:
-    """result.json of a failure. The first rank to fail is the cause; the others only lose touch with it."""
+    """result.json of a failure. The first rank to fail is the cause; the others only lose touch
+    with it.
+    """
     number = attempt_number(folder)
     present = TrialResult.read(folder)
     if present.attempt == number and present.status is TrialStatus.FAILED:
@@ -150,7 +185,9 @@ def _write_failure(folder: Path, kind: str, message: str, last_lines: list[str])
 
 
 def _clear_result(folder: Path) -> None:
-    """An earlier attempt's result must not be taken for this one's; one of this attempt is another rank's failure."""
+    """An earlier attempt's result must not be taken for this one's; one of this attempt is another
+    rank's failure.
+    """
     present = TrialResult.read(folder)
     if present.status is not None and present.attempt != attempt_number(folder):
         (folder / paths.RESULT).unlink(missing_ok=True)

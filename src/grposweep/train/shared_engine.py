@@ -1,8 +1,9 @@
-"""The vLLM server that the trials of a sweep share: a trial sends it adapters under names of its own, and never pauses others.
+"""The vLLM server that the trials of a sweep share: a trial sends it adapters under names of its
+own, and never pauses others.
 
-A new version of an adapter has a new name. Under an old one vLLM would keep the attention keys of the version before
-(https://github.com/vllm-project/vllm/issues/42125), or read the files again for each request
-(https://github.com/vllm-project/vllm/pull/41482).
+A new version of an adapter has a new name. Under an old one vLLM would keep the attention keys of
+the version before (https://github.com/vllm-project/vllm/issues/42125), or read the files again for
+each request (https://github.com/vllm-project/vllm/pull/41482).
 """
 
 import secrets
@@ -24,12 +25,16 @@ from grposweep.storage import paths
 from grposweep.train.attempt import Attempt
 from grposweep.train.vllm import async_grpo_module, shared_address
 
-AT_ONCE = 64  # requests of a trial
-RECOVERIES = 3  # of one generation, after the server has ended or lost the adapter
+# requests of a trial
+AT_ONCE = 64
+# of one generation, after the server has ended or lost the adapter
+RECOVERIES = 3
 
 
 class AdapterClient(VLLMClient):  # type: ignore[misc]  # trl is not typed
-    """TRL's client of a server that holds the adapters of several trials. It samples from this trial's newest one."""
+    """TRL's client of a server that holds the adapters of several trials. It samples from this
+    trial's newest one.
+    """
 
     def __init__(self, attempt: Attempt, url: str, seconds: float) -> None:
         self.attempt = attempt
@@ -38,25 +43,37 @@ class AdapterClient(VLLMClient):  # type: ignore[misc]  # trl is not typed
         self.model, self.first_name, self.version = "", name_adapter(attempt), 0
         drop_adapters(attempt, url)
 
-    def generate(self, prompts: list[list[int]], generation_kwargs: Any = None, **options: Any) -> dict[str, Any]:
-        """Return TRL's lists of ``n`` completions for each prompt. Raises RuntimeError if the server does not come back.
+    def generate(
+        self, prompts: list[list[int]], generation_kwargs: Any = None, **options: Any
+    ) -> dict[str, Any]:
+        """Return TRL's lists of ``n`` completions for each prompt. Raises RuntimeError if the
+        server does not come back.
 
-        Each prompt is a request with a seed of its own, drawn from the trial's random numbers. So its samples do not follow from
-        what the server does for other trials, up to the rounding of batches of other shapes.
+        Each prompt is a request with a seed of its own, drawn from the trial's random numbers. So
+        its samples do not follow from what the server does for other trials, up to the rounding of
+        batches of other shapes.
         """
         seeds = torch.randint(2**62, (len(prompts),)).tolist()
 
         def ask(number: int) -> dict[str, Any] | Exception:
             own = {**(generation_kwargs or {}), "seed": seeds[number]}
             try:
-                return dict(super(AdapterClient, self).generate([prompts[number]], generation_kwargs=own, **options))
+                return dict(
+                    super(AdapterClient, self).generate(
+                        [prompts[number]], generation_kwargs=own, **options
+                    )
+                )
             except Exception as error:  # noqa: BLE001 - TRL raises Exception itself
                 return error
 
         with ThreadPoolExecutor(AT_ONCE) as pool:
             answered = list(pool.map(ask, range(len(prompts))))
             for _ in range(RECOVERIES):
-                lost = [number for number, answer in enumerate(answered) if isinstance(answer, Exception)]
+                lost = [
+                    number
+                    for number, answer in enumerate(answered)
+                    if isinstance(answer, Exception)
+                ]
                 if not lost or is_refused(answered[lost[0]]):
                     break
                 self.load_newest()
@@ -68,9 +85,13 @@ class AdapterClient(VLLMClient):  # type: ignore[misc]  # trl is not typed
         return {name: [row for answer in answers for row in answer[name]] for name in answers[0]}
 
     def load_newest(self) -> None:
-        """Wait until the server answers, and load the newest version if it does not have it, also if it ends meanwhile."""
+        """Wait until the server answers, and load the newest version if it does not have it, also
+        if it ends meanwhile.
+        """
         for left in reversed(range(RECOVERIES)):
-            self.base_url = shared_address(self.attempt.experiment.generation, self.attempt.folder.parent.parent)
+            self.base_url = shared_address(
+                self.attempt.experiment.generation, self.attempt.folder.parent.parent
+            )
             try:
                 if self.model not in loaded_adapters(self.attempt, self.base_url):
                     self.load(self.model)
@@ -80,7 +101,9 @@ class AdapterClient(VLLMClient):  # type: ignore[misc]  # trl is not typed
                     raise
 
     def publish(self) -> None:
-        """Sample from the version that was saved last. The one before is dropped; its files stay for one more version."""
+        """Sample from the version that was saved last. The one before is dropped; its files stay
+        for one more version.
+        """
         before, self.model = self.model, self.next_name()
         self.version += 1
         self.load_newest()
@@ -99,14 +122,18 @@ class AdapterClient(VLLMClient):  # type: ignore[misc]  # trl is not typed
         answer = self.session.post(f"{self.base_url}/v1/load_lora_adapter", json=content)
         if not answer.ok:
             raise UserError(
-                f"the shared vLLM server at {self.base_url} does not load this trial's adapter (HTTP status "
-                f"{answer.status_code}: {' '.join(answer.text.split())[:300]}). It reads it from {content['lora_path']}: is that "
+                f"the shared vLLM server at {self.base_url} does not load this trial's adapter "
+                "(HTTP status "
+                f"{answer.status_code}: {' '.join(answer.text.split())[:300]}). It reads it "
+                f"from {content['lora_path']}: is that "
                 "folder on a file system that the server's node has as well?"
             )
 
 
 def name_adapter(attempt: Attempt) -> str:
-    """Return the name of a trial's adapters without the version. An attempt that is restarted does not meet its old ones."""
+    """Return the name of a trial's adapters without the version. An attempt that is restarted does
+    not meet its old ones.
+    """
     return f"{_prefix(attempt)}{secrets.token_hex(3)}"
 
 
@@ -121,7 +148,9 @@ def loaded_adapters(attempt: Attempt, url: str) -> list[str]:
 
 
 def drop_adapters(attempt: Attempt, url: str) -> None:
-    """Free the places of all adapters of the trial. A server that does not answer has lost them anyway."""
+    """Free the places of all adapters of the trial. A server that does not answer has lost them
+    anyway.
+    """
     with suppress(requests.RequestException):
         unload(url, loaded_adapters(attempt, url))
 
@@ -134,7 +163,9 @@ def unload(url: str, names: list[str]) -> None:
 
 
 def is_refused(error: Any) -> bool:
-    """Return whether the server has refused a request for itself; an adapter that it does not know has status 404."""
+    """Return whether the server has refused a request for itself; an adapter that it does not know
+    has status 404.
+    """
     said = str(error)
     return said.startswith("Request failed: 4") and not said.startswith("Request failed: 404")
 
@@ -147,10 +178,14 @@ class SharedEngine(VLLMGeneration):  # type: ignore[misc]  # trl is not typed
         super().__init__(**options)
 
     def _init_vllm(self) -> None:
-        """Connect to the server; its base weights never change, so there is no group to send weights over."""
+        """Connect to the server; its base weights never change, so there is no group to send
+        weights over.
+        """
         check_adapter(self.accelerator.unwrap_model(self.model))
         if self.accelerator.is_main_process:
-            self.vllm_client = AdapterClient(self.attempt, str(self.server_base_url), self.server_timeout)
+            self.vllm_client = AdapterClient(
+                self.attempt, str(self.server_base_url), self.server_timeout
+            )
         self.accelerator.wait_for_everyone()
 
     def sync_weights(self) -> None:
@@ -160,7 +195,9 @@ class SharedEngine(VLLMGeneration):  # type: ignore[misc]  # trl is not typed
             torch.distributed.broadcast_object_list(names, src=0)
         model = self.accelerator.unwrap_model(self.model)
         folder = self.attempt.folder / paths.ADAPTERS / names[0]
-        async_grpo_module().save_lora_adapter(model, self.accelerator, model.active_adapters[0], str(folder))
+        async_grpo_module().save_lora_adapter(
+            model, self.accelerator, model.active_adapters[0], str(folder)
+        )
         self.accelerator.wait_for_everyone()
         if self.accelerator.is_main_process:
             self.vllm_client.publish()
@@ -173,7 +210,8 @@ def check_adapter(model: Any) -> None:
         async_grpo_module().validate_lora_for_vllm_sync(model)
     except ValueError as error:
         raise UserError(
-            f"generation.vllm_shared_gpus: the shared vLLM server cannot apply this adapter. TRL says: {error} Change "
+            "generation.vllm_shared_gpus: the shared vLLM server cannot apply this adapter. "
+            f"TRL says: {error} Change "
             "model.lora, or set generation=vllm_server, which merges it."
         ) from error
 

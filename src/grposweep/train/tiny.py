@@ -1,12 +1,14 @@
-"""The embedded model: 84 thousand parameters, created locally and identical everywhere, half trained on two-digit addition.
+"""The embedded model: 84 thousand parameters, created locally and identical everywhere, half
+trained on two-digit addition.
 
-It exists so that a newcomer's first sweep is real GRPO on a CPU in seconds. It is taught to add, and to spoil most
-answers with a superfluous ``=``: it earns about 0.3 at temperature 1, and GRPO's first task is the one it has with
-language models, to unlearn a habit without losing what is known. A low learning rate does not get there, a high one
-forgets how to add. (Slips in the digits as noise, tried first, left nothing that 100 steps could unlearn.)
+It exists so that a newcomer's first sweep is real GRPO on a CPU in seconds. It is taught to add,
+and to spoil most answers with a superfluous ``=``: it earns about 0.3 at temperature 1, and GRPO's
+first task is the one it has with language models, to unlearn a habit without losing what is known.
+A low learning rate does not get there, a high one forgets how to add. (Slips in the digits as
+noise, tried first, left nothing that 100 steps could unlearn.)
 
-Another one reads any text, byte by byte, and conversations by a chat template. It is not trained: it is for a first try of
-one's own data and rewards.
+Another one reads any text, byte by byte, and conversations by a chat template. It is not trained:
+it is for a first try of one's own data and rewards.
 """
 
 import hashlib
@@ -29,14 +31,18 @@ from grposweep.storage.folders import SET_CACHE, cache_folder
 from grposweep.train.tasks.arithmetic import CHARACTERS, WARM_START_PAIRS, pairs
 
 EMBEDDED, EMBEDDED_TEXT = "embedded", "embedded-text"
-CREATED = (EMBEDDED, EMBEDDED_TEXT)  # model.path of models that are created here
+# model.path of models that are created here
+CREATED = (EMBEDDED, EMBEDDED_TEXT)
 VOCABULARY = (*CHARACTERS, "<unk>", "<pad>", "<eos>")
-PROMPT_TOKENS = 6  # 12+34=
-TEXT_TOKENS = 4096  # of prompt and completion, for a model that reads any text
+# 12+34=
+PROMPT_TOKENS = 6
+# of prompt and completion, for a model that reads any text
+TEXT_TOKENS = 4096
 PAD, EOS = VOCABULARY.index("<pad>"), VOCABULARY.index("<eos>")
 
-# Everything that decides the weights. The wide initialisation is what makes it quick: Qwen's own 0.02 is meant for
-# wide models and needs several times the steps at width 64, and its weights are easily wrecked by GRPO.
+# Everything that decides the weights. The wide initialisation is what makes it quick: Qwen's own
+# 0.02 is meant for wide models and needs several times the steps at width 64, and its weights are
+# easily wrecked by GRPO.
 RECIPE: dict[str, Any] = {
     "version": 1,
     "config": {
@@ -50,10 +56,13 @@ RECIPE: dict[str, Any] = {
         "initializer_range": 0.13,
         "rope_parameters": {"rope_type": "default", "rope_theta": 100.0},
     },
-    "steps": 700,  # optimizer steps
-    "batch": 64,  # sums
+    # optimizer steps
+    "steps": 700,
+    # sums
+    "batch": 64,
     "learning_rate": 5e-3,
-    "tail": 0.65,  # share of sums taught with a superfluous "=" after the answer
+    # share of sums taught with a superfluous "=" after the answer
+    "tail": 0.65,
     "seed": 20,
 }
 
@@ -62,7 +71,8 @@ TEXT_TEMPLATE = (
     "{%- for turn in messages -%}{{ turn.role }}: {{ turn.content or '' }}\n{% endfor -%}"
     "{%- if add_generation_prompt -%}{{ 'assistant: ' }}{%- endif -%}"
 )
-Progress = Callable[[str, int, int], None]  # what, done, total
+# what, done, total
+Progress = Callable[[str, int, int], None]
 
 
 def silent(_what: str, _done: int, _total: int) -> None:
@@ -70,7 +80,9 @@ def silent(_what: str, _done: int, _total: int) -> None:
 
 
 def tiny_folder(path: str = EMBEDDED, progress: Progress = silent) -> Path:
-    """Return the folder of a tiny model (one of `CREATED`) and its tokenizer, which the first call creates."""
+    """Return the folder of a tiny model (one of `CREATED`) and its tokenizer, which the first call
+    creates.
+    """
     target = cache_folder() / f"tiny-{recipe_hash(path)}"
     if not (target / "config.json").is_file():
         _make(target, path, progress)
@@ -96,13 +108,17 @@ def build_tokenizer() -> PreTrainedTokenizerFast:
 def build_text_tokenizer() -> PreTrainedTokenizerFast:
     """Build a tokenizer with one token per byte, and a chat template."""
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
-    inner = tokenizers.Tokenizer(models.BPE(vocab={letter: number for number, letter in enumerate(letters)}, merges=[]))
+    inner = tokenizers.Tokenizer(
+        models.BPE(vocab={letter: number for number, letter in enumerate(letters)}, merges=[])
+    )
     inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     inner.decoder = decoders.ByteLevel()
     return _padded_left(inner, eos_token="<eos>", chat_template=TEXT_TEMPLATE)
 
 
-def _of_words(words: Sequence[str], split: pre_tokenizers.Split, **options: Any) -> PreTrainedTokenizerFast:
+def _of_words(
+    words: Sequence[str], split: pre_tokenizers.Split, **options: Any
+) -> PreTrainedTokenizerFast:
     vocabulary = {token: number for number, token in enumerate(words)}
     inner = tokenizers.Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
     inner.pre_tokenizer, inner.decoder = split, decoders.Fuse()
@@ -112,12 +128,18 @@ def _of_words(words: Sequence[str], split: pre_tokenizers.Split, **options: Any)
 def _padded_left(inner: tokenizers.Tokenizer, **options: Any) -> PreTrainedTokenizerFast:
     """Return a tokenizer that pads on the left, for generation."""
     return PreTrainedTokenizerFast(
-        tokenizer_object=inner, pad_token="<pad>", padding_side="left", clean_up_tokenization_spaces=False, **options
+        tokenizer_object=inner,
+        pad_token="<pad>",
+        padding_side="left",
+        clean_up_tokenization_spaces=False,
+        **options,
     )
 
 
 def _make(target: Path, path: str, progress: Progress) -> None:
-    """Build in a folder of our own and rename: two processes at once both succeed, and the first one's stays."""
+    """Build in a folder of our own and rename: two processes at once both succeed, and the first
+    one's stays.
+    """
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         draft = Path(tempfile.mkdtemp(prefix=".tiny-", dir=target.parent))
@@ -130,7 +152,8 @@ def _make(target: Path, path: str, progress: Progress) -> None:
         model = untrained(tokenizer) if path == EMBEDDED_TEXT else warm_start(tokenizer, progress)
         model.save_pretrained(draft)
         tokenizer.save_pretrained(draft)
-        for made in (draft, *draft.iterdir()):  # mkdtemp's 0700 would lock team mates out of a shared cache
+        # mkdtemp's 0700 would lock team mates out of a shared cache
+        for made in (draft, *draft.iterdir()):
             made.chmod(0o755 if made.is_dir() else 0o644)
         try:
             draft.rename(target)
@@ -152,12 +175,18 @@ def untrained(tokenizer: PreTrainedTokenizerFast) -> Qwen2ForCausalLM:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(RECIPE["seed"])
         shape = {**RECIPE["config"], "max_position_embeddings": TEXT_TOKENS}
-        ends = {"pad_token_id": tokenizer.pad_token_id, "eos_token_id": tokenizer.eos_token_id, "bos_token_id": None}
+        ends = {
+            "pad_token_id": tokenizer.pad_token_id,
+            "eos_token_id": tokenizer.eos_token_id,
+            "bos_token_id": None,
+        }
         return Qwen2ForCausalLM(Qwen2Config(vocab_size=len(tokenizer), **ends, **shape)).eval()
 
 
 def warm_start(tokenizer: PreTrainedTokenizerFast, progress: Progress = silent) -> Qwen2ForCausalLM:
-    """Return the model after seconds of supervised training. One thread and a fixed seed make it always the same."""
+    """Return the model after seconds of supervised training. One thread and a fixed seed make it
+    always the same.
+    """
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -168,7 +197,9 @@ def warm_start(tokenizer: PreTrainedTokenizerFast, progress: Progress = silent) 
                 "eos_token_id": tokenizer.eos_token_id,
                 "bos_token_id": None,
             }
-            model = Qwen2ForCausalLM(Qwen2Config(vocab_size=len(tokenizer), **ends, **RECIPE["config"]))
+            model = Qwen2ForCausalLM(
+                Qwen2Config(vocab_size=len(tokenizer), **ends, **RECIPE["config"])
+            )
             _fit(model, progress)
     finally:
         torch.set_num_threads(threads)
@@ -176,17 +207,23 @@ def warm_start(tokenizer: PreTrainedTokenizerFast, progress: Progress = silent) 
 
 
 def _fit(model: Qwen2ForCausalLM, progress: Progress) -> None:
-    """AdamW with a cosine; the loss is on the model's own tokens only, since the others cannot be predicted."""
+    """AdamW with a cosine; the loss is on the model's own tokens only, since the others cannot be
+    predicted.
+    """
     steps, peak, pad = RECIPE["steps"], RECIPE["learning_rate"], model.config.pad_token_id
     optimizer = torch.optim.AdamW(model.parameters(), lr=peak, betas=(0.9, 0.98), weight_decay=0.01)
     model.train()
     for step in range(steps):
         for group in optimizer.param_groups:
-            group["lr"] = peak * min(1.0, (step + 1) / 20) * 0.5 * (1 + math.cos(math.pi * step / steps))
+            group["lr"] = (
+                peak * min(1.0, (step + 1) / 20) * 0.5 * (1 + math.cos(math.pi * step / steps))
+            )
         ids, answers = _draw_sums()
         hidden = model.model(input_ids=ids, use_cache=False).last_hidden_state
         logits = model.lm_head(hidden[:, -answers.shape[1] - 1 : -1])
-        loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), answers.flatten(), ignore_index=pad)
+        loss = torch.nn.functional.cross_entropy(
+            logits.flatten(0, 1), answers.flatten(), ignore_index=pad
+        )
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
@@ -215,7 +252,10 @@ def _with_tail(ids: torch.Tensor) -> torch.Tensor:
 
 def encode_sums(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
     """Token ids of ``a+b=c`` and the end, filled up on the right; a digit's id is the digit."""
-    plus, equals = torch.full_like(a, CHARACTERS.index("+")), torch.full_like(a, CHARACTERS.index("="))
+    plus, equals = (
+        torch.full_like(a, CHARACTERS.index("+")),
+        torch.full_like(a, CHARACTERS.index("=")),
+    )
     eos, pad = torch.full_like(a, EOS), torch.full_like(a, PAD)
     prompt = torch.stack([a // 10, a % 10, plus, b // 10, b % 10, equals], 1)
     one = torch.stack([c, eos, pad, pad, pad], 1)

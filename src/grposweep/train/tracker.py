@@ -1,4 +1,5 @@
-"""Trackers: where runs are shown besides metrics.jsonl. One that cannot start is an error; one that fails later warns.
+"""Trackers: where runs are shown besides metrics.jsonl. One that cannot start is an error; one that
+fails later warns.
 
 A new tracker is a class here, and a line in ``grposweep.registries.TRACKERS``.
 """
@@ -28,11 +29,14 @@ if TYPE_CHECKING:
     import wandb
 
 
-_RUN = re.compile(r"(?:offline-)?run-\d{8}_\d{6}-(.+)")  # W&B's folder of a run
+# W&B's folder of a run
+_RUN = re.compile(r"(?:offline-)?run-\d{8}_\d{6}-(.+)")
 
 
 class Tracker:
-    """The tracker's contract, and the tracker that tracks nothing. ``report_to`` are trackers that TRL itself writes to."""
+    """The tracker's contract, and the tracker that tracks nothing. ``report_to`` are trackers that
+    TRL itself writes to.
+    """
 
     report_to: tuple[str, ...] = ()
 
@@ -56,7 +60,9 @@ class Tracker:
 
 
 class ReportTo(Tracker):
-    """A tracker that TRL's ``report_to`` writes. Offline its files are in the trial's folder; Trackio has its own folder."""
+    """A tracker that TRL's ``report_to`` writes. Offline its files are in the trial's folder;
+    Trackio has its own folder.
+    """
 
     def __init__(self, options: schema.Tracker, folder: Path) -> None:
         super().__init__(options, folder)
@@ -64,7 +70,11 @@ class ReportTo(Tracker):
 
     def start(self, experiment: schema.Experiment, plan: Plan) -> None:  # noqa: ARG002 - TRL writes the configuration
         files, project = str(self.folder / self.options.kind), self.options.project
-        os.environ |= {"TENSORBOARD_LOGGING_DIR": files, "MLFLOW_EXPERIMENT_NAME": project, "SWANLAB_PROJECT": project}
+        os.environ |= {
+            "TENSORBOARD_LOGGING_DIR": files,
+            "MLFLOW_EXPERIMENT_NAME": project,
+            "SWANLAB_PROJECT": project,
+        }
         if self.options.mode == "offline":
             os.environ |= {"MLFLOW_TRACKING_URI": files, "MLFLOW_ALLOW_FILE_STORE": "true"}
             os.environ |= {"SWANLAB_MODE": "offline", "SWANLAB_LOG_DIR": files}
@@ -79,22 +89,26 @@ def values_of(line: dict[str, Any]) -> dict[str, Any]:
 
 
 class WandbTracker(Tracker):
-    """One W&B run per trial, with the sweep as its group. A later attempt continues the run (same id).
+    """One W&B run per trial, with the sweep as its group. A later attempt continues the run (same
+    id).
 
-    An offline run cannot be continued: two attempts would leave two folders of one id, each with half of the history.
-    So a later attempt writes the run again, beginning with the lines that metrics.jsonl has kept; but where the earlier
-    half has been sent already, W&B appends to it, and the later attempt writes its own lines only. A failure after the
-    start warns once and does not end the training. If W&B does not answer at the start, the run is written offline.
+    An offline run cannot be continued: two attempts would leave two folders of one id, each with
+    half of the history. So a later attempt writes the run again, beginning with the lines that
+    metrics.jsonl has kept; but where the earlier half has been sent already, W&B appends to it, and
+    the later attempt writes its own lines only. A failure after the start warns once and does not
+    end the training. If W&B does not answer at the start, the run is written offline.
     """
 
     def __init__(self, options: schema.Tracker, folder: Path) -> None:
         super().__init__(options, folder)
         self.run: wandb.Run | None = None
         self.warned = False
-        self.behind = False  # earlier attempts' lines are to be written first
+        # earlier attempts' lines are to be written first
+        self.behind = False
 
     def start(self, experiment: schema.Experiment, plan: Plan) -> None:
-        import wandb  # a second or two: imported only if it is needed
+        # a second or two: imported only if it is needed
+        import wandb
 
         try:
             self.run = self._open(experiment, plan, self.options.mode)
@@ -103,7 +117,8 @@ class WandbTracker(Tracker):
                 raise
             folder = self.folder / "wandb"
             print(
-                f"W&B cannot be reached ({str(error).splitlines()[0]}), so this run is written to {folder}. Send it later: "
+                f"W&B cannot be reached ({str(error).splitlines()[0]}), so this run is written "
+                f"to {folder}. Send it later: "
                 f"wandb sync {shlex.quote(str(folder))}/offline-run-*",
                 file=sys.stderr,
             )
@@ -131,7 +146,8 @@ class WandbTracker(Tracker):
             resume=None if is_offline else "allow",
             settings=wandb.Settings(silent=True, console="off"),
         )
-        # Our own step axis: after a resume steps happen again, and W&B's drops what does not move forward.
+        # Our own step axis: after a resume steps happen again, and W&B's drops what does not move
+        # forward.
         run.define_metric("*", step_metric="step")
         return run
 
@@ -155,12 +171,14 @@ class WandbTracker(Tracker):
         self.run = None
 
     def log(self, line: dict[str, Any]) -> None:
-        if self.behind:  # only now: the trainer has dropped by now what lies after its checkpoint
+        # only now: the trainer has dropped by now what lies after its checkpoint
+        if self.behind:
             self.behind = False
             for earlier in list(read_lines(self.folder / paths.METRICS))[:-1]:
                 self._log(earlier)
             for step, kept in read_completions(self.folder).items():
-                if step < line["step"]:  # this evaluation's table is logged already
+                # this evaluation's table is logged already
+                if step < line["step"]:
                     self.log_completions(step, kept)
         self._log(line)
 
@@ -175,7 +193,10 @@ class WandbTracker(Tracker):
             action(self.run)
         except Exception as error:  # noqa: BLE001 - the client may raise anything, and the metrics are safe in metrics.jsonl
             if not self.warned:
-                print(f"W&B failed ({type(error).__name__}: {error}); metrics.jsonl continues.", file=sys.stderr)
+                print(
+                    f"W&B failed ({type(error).__name__}: {error}); metrics.jsonl continues.",
+                    file=sys.stderr,
+                )
             self.warned = True
 
 
@@ -185,16 +206,31 @@ def _log_table(run: "wandb.Run", step: int, completions: Sequence[KeptCompletion
 
     names = list(completions[0].rewards) if completions else []
     rows = [
-        [step, kept.prompt, kept.completion, kept.reward, *(kept.rewards.get(name) for name in names), kept.truncated]
+        [
+            step,
+            kept.prompt,
+            kept.completion,
+            kept.reward,
+            *(kept.rewards.get(name) for name in names),
+            kept.truncated,
+        ]
         for kept in completions
     ]
-    columns = ["step", "prompt", "completion", "reward", *(f"rewards/{name}" for name in names), "truncated"]
+    columns = [
+        "step",
+        "prompt",
+        "completion",
+        "reward",
+        *(f"rewards/{name}" for name in names),
+        "truncated",
+    ]
     run.log({"step": step, "completions": wandb.Table(columns, rows)})
 
 
 def _finish(run: "wandb.Run") -> None:
-    """Close a run and wait until its file is whole: finish() alone returns while the service is still writing
-    (measured with wandb 0.31: in half of all short offline runs the file then held its header only).
+    """Close a run and wait until its file is whole: finish() alone returns while the service is
+    still writing (measured with wandb 0.31: in half of all short offline runs the file then held
+    its header only).
     """
     import wandb
 
@@ -203,7 +239,9 @@ def _finish(run: "wandb.Run") -> None:
 
 
 def columns(experiment: schema.Experiment, plan: Plan, folder: Path) -> dict[str, Any]:
-    """Return a run's configuration: the trial's parameters under their short names, then everything else by section."""
+    """Return a run's configuration: the trial's parameters under their short names, then everything
+    else by section.
+    """
     record = TrialRecord.read(folder)
     point = None if record is None else record.point
     labels = point if isinstance(point, dict) else {}
@@ -218,23 +256,31 @@ def columns(experiment: schema.Experiment, plan: Plan, folder: Path) -> dict[str
 
 
 def run_id(folder: Path) -> str:
-    """Return an id that all attempts of a trial share, also after its sweep was moved, and no trial of another sweep."""
+    """Return an id that all attempts of a trial share, also after its sweep was moved, and no trial
+    of another sweep.
+    """
     for run in (folder / "wandb").glob("*run-*"):
         if named := _RUN.fullmatch(run.name):
             return named[1]
     return f"{folder.name}-{hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:8]}"
 
 
-NORMAL = 1.96  # standard errors of a 95 % interval
+# standard errors of a 95 % interval
+NORMAL = 1.96
 
 
 def with_intervals(values: dict[str, Any]) -> dict[str, Any]:
-    """Return a summary with the 95 % interval of each mean that has a standard error: ``objective_low``, ``objective_high``."""
+    """Return a summary with the 95 % interval of each mean that has a standard error:
+    ``objective_low``, ``objective_high``.
+    """
     metrics = dict(values)
     for name, error in values.items():
         mean = values.get(name.removesuffix("_se"))
         if name.endswith("_se") and error is not None and mean is not None:
-            metrics |= {f"{name[:-3]}_low": mean - NORMAL * error, f"{name[:-3]}_high": mean + NORMAL * error}
+            metrics |= {
+                f"{name[:-3]}_low": mean - NORMAL * error,
+                f"{name[:-3]}_high": mean + NORMAL * error,
+            }
     return metrics
 
 

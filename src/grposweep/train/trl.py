@@ -53,7 +53,13 @@ from grposweep.train.models import (
     widen_adapters,
 )
 from grposweep.train.records import build_rollout_schedule, find_objective
-from grposweep.train.restore import WHOLE, allow_deepspeed_states, configured, load_reference, save_reference
+from grposweep.train.restore import (
+    WHOLE,
+    allow_deepspeed_states,
+    configured,
+    load_reference,
+    save_reference,
+)
 from grposweep.train.rewards import Reward, load_rewards
 from grposweep.train.shared_engine import release_adapters, shared_engine
 from grposweep.train.tasks import Data, load_data
@@ -67,24 +73,31 @@ from grposweep.train.trl_config import (
 )
 from grposweep.train.vllm import copy_merged_weights, wait_for_server
 
-# Trainers of several ranks, never to be freed: freeing DDP's process group waits, with the interpreter's lock held, for
-# a thread of gloo's that wants that lock. It was seen to hang, now and then. Our processes end with os._exit instead.
+# Trainers of several ranks, never to be freed: freeing DDP's process group waits, with the
+# interpreter's lock held, for a thread of gloo's that wants that lock. It was seen to hang, now and
+# then. Our processes end with os._exit instead.
 _alive: list[GRPOTrainer] = []
 
 
 def train(attempt: Attempt) -> Outcome:
-    """Train one rank of one attempt, from the newest complete checkpoint or the start, to the end or a stop."""
+    """Train one rank of one attempt, from the newest complete checkpoint or the start, to the end
+    or a stop.
+    """
     calm()
     use_devices(attempt)
-    model_folder = locate_model(attempt)  # first: what is loaded after it stays off the network
+    # first: what is loaded after it stays off the network
+    model_folder = locate_model(attempt)
     model = load_model(attempt.experiment.model, model_folder)
     data = load_data(attempt.task, model.has_template)
     check_counts(attempt, data)
     start_deepspeed_on_cpus(attempt)
-    arguments = build_config(attempt, model)  # connects the ranks
+    # connects the ranks
+    arguments = build_config(attempt, model)
     start_fsdp_loading(attempt.experiment)
     checkpoint = choose_checkpoint(attempt)
-    trainer = build_trainer(attempt, model, data, arguments, resumed_at=0 if checkpoint is None else checkpoint.step)
+    trainer = build_trainer(
+        attempt, model, data, arguments, resumed_at=0 if checkpoint is None else checkpoint.step
+    )
     check_is_sharded(attempt, trainer)
     allow_deepspeed_states(attempt.experiment.trainer.sharding)
     if checkpoint is None:
@@ -92,23 +105,30 @@ def train(attempt: Attempt) -> Outcome:
     trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint.path))
     outcome = finish(attempt, trainer)
     release_adapters(attempt, arguments)
-    trainer.accelerator.wait_for_everyone()  # no rank leaves while another still talks to it
+    # no rank leaves while another still talks to it
+    trainer.accelerator.wait_for_everyone()
     return outcome
 
 
 def locate_model(attempt: Attempt) -> Path:
-    """Return the model's local folder. A hub model that this machine lacks is downloaded, which is no sign of a hang."""
+    """Return the model's local folder. A hub model that this machine lacks is downloaded, which is
+    no sign of a hang.
+    """
 
     def feed(_what: str, _done: int, _total: int) -> None:
         watchdog.feed(attempt.experiment.cluster.stall_min)
 
-    return find_model_folder(attempt.experiment.model, prepared_weights(attempt.folder, attempt.experiment), feed)
+    return find_model_folder(
+        attempt.experiment.model, prepared_weights(attempt.folder, attempt.experiment), feed
+    )
 
 
 def choose_checkpoint(attempt: Attempt) -> Checkpoint | None:
-    """Return the checkpoint to resume from, the same on every rank, or None to start from the beginning.
+    """Return the checkpoint to resume from, the same on every rank, or None to start from the
+    beginning.
 
-    Rank 0 chooses and tells the others: on a network file system each node may still see an older state of a folder.
+    Rank 0 chooses and tells the others: on a network file system each node may still see an older
+    state of a folder.
     """
     shared: list[Checkpoint | None] = [None]
     if attempt.is_main:
@@ -126,41 +146,57 @@ def calm() -> None:
     logging.getLogger("trl").setLevel(logging.ERROR)
     warnings.filterwarnings("ignore", category=UserWarning, module="torch")
     warnings.filterwarnings("ignore", category=FutureWarning)
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # ours may be a forked process
+    # ours may be a forked process
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 
 def use_devices(attempt: Attempt) -> None:
-    """Use one GPU per process, or the CPU with a fixed number of threads (another number rounds differently)."""
+    """Use one GPU per process, or the CPU with a fixed number of threads (another number rounds
+    differently).
+    """
     gpus = torch.cuda.device_count()
     if gpus > 1 and attempt.ranks == 1:
         key = "gpus_per_node" if ranks_follow(attempt.experiment.cluster.kind) else "processes"
         raise UserError(
-            f"{gpus} GPUs are visible to this one process, and GRPOTrainer cannot split a batch over them. Set "
+            f"{gpus} GPUs are visible to this one process, and GRPOTrainer cannot split a batch "
+            "over them. Set "
             f"cluster.{key}={gpus}, or CUDA_VISIBLE_DEVICES to one of them."
         )
-    if gpus and watchdog.gpu_trials() > 1:  # a trial that needs more fails itself, and not the others
+    # a trial that needs more fails itself, and not the others
+    if gpus and watchdog.gpu_trials() > 1:
         torch.cuda.set_per_process_memory_fraction(1 / watchdog.gpu_trials())
     if gpus == 1 and attempt.ranks > 1:
         os.environ["LOCAL_RANK"] = (
-            "0"  # accelerate's index into the visible GPUs; some launchers show a rank only its own
+            # accelerate's index into the visible GPUs; some launchers show a rank only its own
+            "0"
         )
     check_sharding(attempt.experiment)
     check_gpu_precision(attempt.experiment.model)
     check_installed(attempt.experiment.model)
     threads = attempt.experiment.cluster.threads
-    os.environ["OMP_NUM_THREADS"] = str(threads)  # or accelerate chooses for itself when there are several ranks
+    # or accelerate chooses for itself when there are several ranks
+    os.environ["OMP_NUM_THREADS"] = str(threads)
     torch.set_num_threads(threads)
 
 
 def check_gpu_precision(model: Model) -> None:
-    """Raise UserError if the GPU here does not compute in the types that are set: bfloat16 and TF32 came with Ampere."""
-    if not torch.cuda.is_available() or torch.version.hip or torch.cuda.get_device_capability() >= (8, 0):
+    """Raise UserError if the GPU here does not compute in the types that are set: bfloat16 and TF32
+    came with Ampere.
+    """
+    if (
+        not torch.cuda.is_available()
+        or torch.version.hip
+        or torch.cuda.get_device_capability() >= (8, 0)
+    ):
         return
     precision, name = read_precision(model), torch.cuda.get_device_name()
     if "bfloat16" in (precision.weights, precision.computed):
         raise UserError(no_bfloat16(name))
     if model.tf32:
-        raise UserError(f"model.tf32=true: {name} has no TensorFloat-32, which came with Ampere. Set model.tf32=null.")
+        raise UserError(
+            f"model.tf32=true: {name} has no TensorFloat-32, which came with Ampere. Set "
+            "model.tf32=null."
+        )
 
 
 def check_counts(attempt: Attempt, data: Data) -> None:
@@ -168,26 +204,40 @@ def check_counts(attempt: Attempt, data: Data) -> None:
     counts, setting = data.counts(), attempt.setting
     if setting.train_prompts is None:
         attempt.setting = read_setting(attempt.experiment, counts)
-        attempt.plan, attempt.pace = build_plan(attempt.setting), build_rollout_schedule(attempt.setting)
+        attempt.plan, attempt.pace = (
+            build_plan(attempt.setting),
+            build_rollout_schedule(attempt.setting),
+        )
         check_schedule(attempt.setting, attempt.plan)
-    elif (setting.train_prompts, setting.eval_prompts) != (counts["train_prompts"], counts["eval_prompts"]):
+    elif (setting.train_prompts, setting.eval_prompts) != (
+        counts["train_prompts"],
+        counts["eval_prompts"],
+    ):
         raise UserError(
-            f"task: {counts['train_prompts']} training and {counts['eval_prompts']} held-out prompts were found, but the "
-            f"sweep was planned for {setting.train_prompts} and {setting.eval_prompts}: the data changed since. "
+            f"task: {counts['train_prompts']} training and {counts['eval_prompts']} held-out "
+            "prompts were found, but the "
+            f"sweep was planned for {setting.train_prompts} and {setting.eval_prompts}: the "
+            "data changed since. "
             "Restore it, or start a sweep under another name."
         )
 
 
 class Trainer(GRPOTrainer):  # type: ignore[misc]  # trl is not typed
-    """GRPOTrainer with evaluations that are exact and leave the training's random numbers alone, and with a stopwatch."""
+    """GRPOTrainer with evaluations that are exact and leave the training's random numbers alone,
+    and with a stopwatch.
+    """
 
-    def __init__(self, attempt: Attempt, held_out: HeldOutEvaluation, resumed_at: int, **kwargs: Any) -> None:
+    def __init__(
+        self, attempt: Attempt, held_out: HeldOutEvaluation, resumed_at: int, **kwargs: Any
+    ) -> None:
         self.attempt, self.held_out, self.resumed_at = attempt, held_out, resumed_at
         self.watch = Stopwatch()
         super().__init__(**kwargs)
 
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
-        """TRL's evaluation; its mean reward replaced by the mean over distinct prompts, with a standard error."""
+        """TRL's evaluation; its mean reward replaced by the mean over distinct prompts, with a
+        standard error.
+        """
         step, ranks, began = self.state.global_step, self.attempt.ranks, time.perf_counter()
         self.held_out.start()
         try:
@@ -196,18 +246,31 @@ class Trainer(GRPOTrainer):  # type: ignore[misc]  # trl is not typed
                 values = dict(super().evaluate(*args, **kwargs))
         finally:
             self.held_out.active = False
-        rows, completions = self.held_out.rows(self.attempt.rank), self.held_out.completions(self.attempt.rank)
+        rows, completions = (
+            self.held_out.rows(self.attempt.rank),
+            self.held_out.completions(self.attempt.rank),
+        )
         if ranks > 1:
-            rows, completions = accelerate.utils.gather_object(rows), accelerate.utils.gather_object(completions)
+            rows, completions = (
+                accelerate.utils.gather_object(rows),
+                accelerate.utils.gather_object(completions),
+            )
         names = [reward.__name__ for reward in self.reward_funcs]
-        values |= judge(self.attempt, step, rows, completions, self.num_generations_eval, names, values, began)
+        values |= judge(
+            self.attempt, step, rows, completions, self.num_generations_eval, names, values, began
+        )
         self.attempt.log("eval", step, values)
-        if self.attempt.experiment.search.at == "best" and self.attempt.experiment.trainer.keep != "none":
+        if (
+            self.attempt.experiment.search.at == "best"
+            and self.attempt.experiment.trainer.keep != "none"
+        ):
             self._keep_best(step)
         return values
 
     def _keep_best(self, step: int) -> None:
-        """Save the model of the best evaluation so far. All ranks must call this at the same step."""
+        """Save the model of the best evaluation so far. All ranks must call this at the same
+        step.
+        """
         attempt = self.attempt
         is_best = attempt.is_main and step > 0 and best_step_of(attempt) == step
         if not broadcast_any(is_best, self.args.world_size, self.args.device):
@@ -215,7 +278,8 @@ class Trainer(GRPOTrainer):  # type: ignore[misc]  # trl is not typed
         self.save_model(str(best_model(attempt.checkpoints, step)))
         self.accelerator.wait_for_everyone()
         if attempt.is_main:
-            # A resume goes back to the newest checkpoint: what was the best by then may become the best again.
+            # A resume goes back to the newest checkpoint: what was the best by then may become the
+            # best again.
             newest = newest_checkpoint(attempt.checkpoints, attempt.ranks)
             before = best_step_of(attempt, until=0 if newest is None else newest.step)
             drop_best_models(attempt.checkpoints, keep={step, before})
@@ -236,8 +300,9 @@ class Trainer(GRPOTrainer):  # type: ignore[misc]  # trl is not typed
         super().log(logs, start_time)
 
     def _get_train_sampler(self, dataset: Any = None) -> Sampler[int]:
-        """TRL's sampler, moved on to the epoch we resume in: it draws one permutation an epoch from its own generator,
-        and on resume neither TRL nor transformers draws those of the finished epochs again.
+        """TRL's sampler, moved on to the epoch we resume in: it draws one permutation an epoch from
+        its own generator, and on resume neither TRL nor transformers draws those of the finished
+        epochs again.
         """
         sampler = super()._get_train_sampler(dataset)
         for _ in range(self.attempt.pace.epochs_at(self.resumed_at)):
@@ -245,15 +310,27 @@ class Trainer(GRPOTrainer):  # type: ignore[misc]  # trl is not typed
         return sampler
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
-        """Load the states; at the start of a continuation with the rates of its own configuration."""
-        with configured(self.optimizer, self.lr_scheduler) if self._continues(checkpoint) else nullcontext():
+        """Load the states; at the start of a continuation with the rates of its own
+        configuration.
+        """
+        with (
+            configured(self.optimizer, self.lr_scheduler)
+            if self._continues(checkpoint)
+            else nullcontext()
+        ):
             super()._load_optimizer_and_scheduler(checkpoint)
         if checkpoint is not None and self.args.sync_ref_model:
             load_reference(self.accelerator.unwrap_model(self.ref_model), Path(checkpoint))
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
-        """Save a reference model that follows the policy, which TRL leaves out. First, so that a torn one has no optimizer."""
-        if self.args.sync_ref_model and self.args.should_save and self.attempt.experiment.trainer.sharding in WHOLE:
+        """Save a reference model that follows the policy, which TRL leaves out. First, so that a
+        torn one has no optimizer.
+        """
+        if (
+            self.args.sync_ref_model
+            and self.args.should_save
+            and self.attempt.experiment.trainer.sharding in WHOLE
+        ):
             save_reference(
                 self.accelerator.unwrap_model(self.ref_model),
                 Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}",
@@ -261,31 +338,40 @@ class Trainer(GRPOTrainer):  # type: ignore[misc]  # trl is not typed
         super()._save_checkpoint(model, trial)
 
     def _load_rng_state(self, checkpoint: str | None) -> None:
-        """Restore the random numbers; a branch on a fresh seed draws others, the same for all children of that seed."""
+        """Restore the random numbers; a branch on a fresh seed draws others, the same for all
+        children of that seed.
+        """
         super()._load_rng_state(checkpoint)
         state = self._continues(checkpoint)
         if state is not None and state.seed != self.args.seed:
             accelerate.utils.set_seed(self.args.seed + sampling_group(self.attempt, self.args))
 
     def _continues(self, checkpoint: str | None) -> ForkState | None:
-        """Return the continuation whose state this checkpoint is; None for a checkpoint of the trial itself."""
+        """Return the continuation whose state this checkpoint is; None for a checkpoint of the
+        trial itself.
+        """
         sweep = self.attempt.folder.parent.parent
         is_fork = checkpoint is not None and Path(checkpoint).parent == sweep / paths.FORK
         return ForkState.read(sweep) if is_fork else None
 
     def create_model_card(self, *args: Any, **kwargs: Any) -> None:
-        """Write no model card: a sweep writes hundreds of checkpoints, whose cards have no reader."""
+        """Write no model card: a sweep writes hundreds of checkpoints, whose cards have no
+        reader.
+        """
 
 
 def sampling_group(attempt: Attempt, arguments: GRPOConfig) -> int:
-    """Return the number of this rank's random stream. Tensor parallel ranks of vLLM share one, to sample the same tokens."""
+    """Return the number of this rank's random stream. Tensor parallel ranks of vLLM share one, to
+    sample the same tokens.
+    """
     return attempt.rank // int(arguments.vllm_tensor_parallel_size)
 
 
 @contextmanager
 def seed_generation(seed: int) -> Iterator[None]:
-    """Seed everything for a while, then continue as if nothing had been drawn: how often a trial is evaluated must not
-    change what it learns, and trials of one seed are judged with common random numbers.
+    """Seed everything for a while, then continue as if nothing had been drawn: how often a trial is
+    evaluated must not change what it learns, and trials of one seed are judged with common random
+    numbers.
     """
     before = random.getstate(), numpy.random.get_state(), torch.get_rng_state()
     on_gpu = torch.cuda.get_rng_state() if torch.cuda.is_available() else None
@@ -300,12 +386,16 @@ def seed_generation(seed: int) -> Iterator[None]:
             torch.cuda.set_rng_state(on_gpu)
 
 
-def build_trainer(attempt: Attempt, model: Loaded, data: Data, arguments: GRPOConfig, resumed_at: int) -> Trainer:
+def build_trainer(
+    attempt: Attempt, model: Loaded, data: Data, arguments: GRPOConfig, resumed_at: int
+) -> Trainer:
     """Build the trainer, with its rewards recorded during evaluations."""
     rewards = load_rewards(attempt.task)
     updates = UpdateNormCallback()
     task = attempt.experiment.task
-    held_out = HeldOutEvaluation(list(task.reward_weights or [1.0] * len(rewards)), task.family_column)
+    held_out = HeldOutEvaluation(
+        list(task.reward_weights or [1.0] * len(rewards)), task.family_column
+    )
     transformers.set_seed(attempt.experiment.seed)
     if arguments.use_vllm and arguments.vllm_mode == "server" and attempt.rank == 0:
         wait_for_server(str(arguments.vllm_server_base_url), arguments.vllm_server_timeout)
@@ -315,7 +405,9 @@ def build_trainer(attempt: Attempt, model: Loaded, data: Data, arguments: GRPOCo
             held_out,
             resumed_at,
             model=model.path,
-            reward_funcs=[listen(reward, number, held_out) for number, reward in enumerate(rewards)],
+            reward_funcs=[
+                listen(reward, number, held_out) for number, reward in enumerate(rewards)
+            ],
             args=arguments,
             train_dataset=data.train,
             eval_dataset=data.held_out,
@@ -329,22 +421,31 @@ def build_trainer(attempt: Attempt, model: Loaded, data: Data, arguments: GRPOCo
     if attempt.ranks > 1:
         _alive.append(trainer)
     if trainer.use_vllm and trainer.vllm_mode == "colocate":
-        # The engine has seeded this process with its group's number and not with our seed. It draws from torch's generator.
+        # The engine has seeded this process with its group's number and not with our seed. It draws
+        # from torch's generator.
         accelerate.utils.set_seed(attempt.experiment.seed + sampling_group(attempt, arguments))
     if trainer.use_vllm and trainer.vllm_mode == "server" and model.peft_config is not None:
         copy_merged_weights(trainer.vllm_generation)
-    trainer.remove_callback(transformers.PrinterCallback)  # prints every log if there is no progress bar
+    # prints every log if there is no progress bar
+    trainer.remove_callback(transformers.PrinterCallback)
     return trainer
 
 
 def ending_tokens(trainer: GRPOTrainer) -> frozenset[int]:
-    """Return the tokens that end a completion, as TRL counts truncated ones; empty if this TRL does not say."""
+    """Return the tokens that end a completion, as TRL counts truncated ones; empty if this TRL does
+    not say.
+    """
     tokenizer = getattr(trainer, "_tokenizer", None) or trainer.processing_class
-    tokens = {*(getattr(trainer, "eos_token_ids", None) or [tokenizer.eos_token_id]), tokenizer.pad_token_id}
+    tokens = {
+        *(getattr(trainer, "eos_token_ids", None) or [tokenizer.eos_token_id]),
+        tokenizer.pad_token_id,
+    }
     return frozenset(int(token) for token in tokens if token is not None)
 
 
-def listen(reward: Reward, number: int, held_out: HeldOutEvaluation) -> Callable[..., list[float | None]]:
+def listen(
+    reward: Reward, number: int, held_out: HeldOutEvaluation
+) -> Callable[..., list[float | None]]:
     """Return the same reward, with its values recorded during evaluations."""
 
     def heard(prompts: list[Any], completions: list[Any], **columns: Any) -> list[float | None]:
@@ -354,14 +455,19 @@ def listen(reward: Reward, number: int, held_out: HeldOutEvaluation) -> Callable
         held_out.record(number, columns["prompt_id"], values)
         return values
 
-    heard.__name__ = reward.__name__  # TRL's metrics are called rewards/<name>/mean
+    # TRL's metrics are called rewards/<name>/mean
+    heard.__name__ = reward.__name__
     return heard
 
 
 def finish(attempt: Attempt, trainer: Trainer) -> Outcome:
-    """Keep what ``trainer.keep`` says; a stopped trial always keeps the checkpoint it will resume from."""
+    """Keep what ``trainer.keep`` says; a stopped trial always keeps the checkpoint it will resume
+    from.
+    """
     step, keep = trainer.state.global_step, attempt.experiment.trainer.keep
-    stopped = next(c.stopped for c in trainer.callback_handler.callbacks if isinstance(c, TrialControlCallback))
+    stopped = next(
+        c.stopped for c in trainer.callback_handler.callbacks if isinstance(c, TrialControlCallback)
+    )
     if not stopped and step < attempt.total:
         raise RuntimeError(f"the training ended after {step} of {attempt.total} optimizer steps")
     checkpoint = f"checkpoints/checkpoint-{step}" if stopped or keep in KEEPS_LAST else None
@@ -378,10 +484,14 @@ def finish(attempt: Attempt, trainer: Trainer) -> Outcome:
     if attempt.is_main and checkpoint is None:
         drop_checkpoints(attempt.checkpoints, attempt.ranks)
     has_model = keep in KEEPS_MODEL or (at_best and (attempt.folder / "model").is_dir())
-    return Outcome(stopped=False, step=step, model="model" if has_model else None, checkpoint=checkpoint)
+    return Outcome(
+        stopped=False, step=step, model="model" if has_model else None, checkpoint=checkpoint
+    )
 
 
 def best_step_of(attempt: Attempt, until: float = math.inf) -> int | None:
-    """Return the step of the best evaluation so far, or by a step; on rank 0, which writes the metrics."""
+    """Return the step of the best evaluation so far, or by a step; on rank 0, which writes the
+    metrics.
+    """
     lines = [line for line in attempt.metrics.lines() if line["step"] <= until]
     return find_objective(lines, attempt.experiment.search).best_step

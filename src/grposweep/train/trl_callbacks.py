@@ -1,8 +1,10 @@
-"""Our side of transformers' training loop: lines of metrics, the heartbeat, and when to evaluate, save and stop.
+"""Our side of transformers' training loop: lines of metrics, the heartbeat, and when to evaluate,
+save and stop.
 
-Each optimizer step reports where its time went, tokens per second, peak memory, and how far it moved the weights. EasyR1's
-guide to stable training recommends that last number in addition to the gradient norm: AdamW divides the gradient's size away, and
-in bfloat16 a small learning rate may move nothing at all.
+Each optimizer step reports where its time went, tokens per second, peak memory, and how far it
+moved the weights. EasyR1's guide to stable training recommends that last number in addition to the
+gradient norm: AdamW divides the gradient's size away, and in bfloat16 a small learning rate may
+move nothing at all.
 """
 
 import resource
@@ -27,7 +29,8 @@ GIB = 2**30
 class Stopwatch:
     """Seconds of generation and scoring; training is the rest of a step. Evaluations are left out.
 
-    Clocks are the host's: kernels are queued, and counted when the host waits for them. Generation waits at its end.
+    Clocks are the host's: kernels are queued, and counted when the host waits for them. Generation
+    waits at its end.
     """
 
     def __init__(self) -> None:
@@ -36,7 +39,9 @@ class Stopwatch:
         self._first_tokens: int | None = None
 
     def begin(self, tokens: int) -> None:
-        """The first time: training begins, or resumes from a checkpoint with so many tokens behind it."""
+        """The first time: training begins, or resumes from a checkpoint with so many tokens behind
+        it.
+        """
         if self._first_tokens is None:
             self._first_tokens = tokens
             self._lap = self._start = time.perf_counter()
@@ -62,7 +67,8 @@ class Stopwatch:
             self._lap, self._start, self._seconds = self._lap + lost, self._start + lost, seconds
 
     def read(self, tokens: int) -> dict[str, float]:
-        """The step since the last reading: shares of its time, tokens of all ranks per second so far, GiB at the peak.
+        """The step since the last reading: shares of its time, tokens of all ranks per second so
+        far, GiB at the peak.
 
         ``tokens`` have been generated so far, those of prompts among them.
         """
@@ -80,13 +86,16 @@ class Stopwatch:
 
 
 def peak_gib() -> float:
-    """Return the peak memory of this process in GiB: reserved GPU memory, or without a GPU its resident memory."""
+    """Return the peak memory of this process in GiB: reserved GPU memory, or without a GPU its
+    resident memory.
+    """
     if torch.cuda.is_available():
         return float(torch.cuda.max_memory_reserved() / GIB)
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / GIB
 
 
-SAMPLED = 1 << 16  # weights looked at, of all: enough for a norm to a percent or two
+# weights looked at, of all: enough for a norm to a percent or two
+SAMPLED = 1 << 16
 
 
 @dataclass
@@ -95,7 +104,8 @@ class Sample:
 
     every: int
     _before: torch.Tensor = field(default_factory=lambda: torch.empty(0))
-    # Found once: the walk over a model and a view of each weight cost more than what is done with them.
+    # Found once: the walk over a model and a view of each weight cost more than what is done with
+    # them.
     _trained: list[torch.nn.Parameter] = field(default_factory=list)
     _places: list[int] = field(default_factory=list)
     _views: list[torch.Tensor] = field(default_factory=list)
@@ -106,7 +116,9 @@ class Sample:
         self._before = self._look()
 
     def change(self) -> float | None:
-        """|after - before| / |before| over the sample, and remember the new weights; None if there are none."""
+        """|after - before| / |before| over the sample, and remember the new weights; None if
+        there are none.
+        """
         before, self._before = self._before, self._look()
         if not len(before):
             return None
@@ -118,16 +130,23 @@ class Sample:
         """A copy of the weights as they are now."""
         parts = [own_part(p) for p in self._trained]
         places = [part.data_ptr() for part in parts]
-        if places != self._places:  # the first time, or weights were moved
-            self._places, self._views = places, [part.detach().reshape(-1)[:: self.every] for part in parts]
+        # the first time, or weights were moved
+        if places != self._places:
+            self._places, self._views = (
+                places,
+                [part.detach().reshape(-1)[:: self.every] for part in parts],
+            )
         return torch.cat(self._views).float() if self._views else torch.empty(0)
 
 
 def own_part(weight: torch.nn.Parameter) -> torch.Tensor:
-    """Return this rank's part of a weight. Any operation on a weight that FSDP has divided waits for the other ranks."""
+    """Return this rank's part of a weight. Any operation on a weight that FSDP has divided waits
+    for the other ranks.
+    """
     if isinstance(weight, DTensor):
         return weight.to_local()
-    divided = getattr(weight, "ds_tensor", None)  # of ZeRO-3, whose weights are empty between uses
+    # of ZeRO-3, whose weights are empty between uses
+    divided = getattr(weight, "ds_tensor", None)
     return weight if divided is None else divided
 
 
@@ -141,7 +160,8 @@ class UpdateNormCallback(TrainerCallback):  # type: ignore[misc]  # transformers
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **known: Any
     ) -> None:
-        # The checkpoint is loaded by now. Later is too late: DeepSpeed takes its steps inside the backward pass.
+        # The checkpoint is loaded by now. Later is too late: DeepSpeed takes its steps inside the
+        # backward pass.
         if state.is_world_process_zero:
             model = known["model"]
             weights = sum(own_part(p).numel() for p in model.parameters() if p.requires_grad)
@@ -160,28 +180,38 @@ class TrialControlCallback(BoundaryCallback):
 
     def __init__(self, attempt: Attempt, updates: UpdateNormCallback) -> None:
         self.attempt, self.updates = attempt, updates
-        self.saved = 0  # optimizer step of the last checkpoint
-        self.saved_at = time.monotonic()  # and when it was written, or when this attempt began to train
+        # optimizer step of the last checkpoint
+        self.saved = 0
+        # and when it was written, or when this attempt began to train
+        self.saved_at = time.monotonic()
         self.guard = StaleWeightsGuard(attempt.experiment.generation.vllm_mode)
 
-    def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+    ) -> None:
         self.saved, self.saved_at = state.global_step, time.monotonic()
         if state.is_world_process_zero:
             self.guard.begin(self.attempt.metrics.lines())
 
-    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+    ) -> None:
         step, attempt = state.global_step, self.attempt
         last = step >= attempt.total
         if step in attempt.plan.evaluation_steps:
             control.should_evaluate = True
         if not last and attempt.pace.is_boundary(step):
-            is_wanted = self.stop_if_asked(attempt.asks_to_stop(step), args, control) or self._is_due(step)
+            is_wanted = self.stop_if_asked(
+                attempt.asks_to_stop(step), args, control
+            ) or self._is_due(step)
             control.should_save = is_wanted or self._is_late(args)
         elif last:
             control.should_save = attempt.experiment.trainer.keep in KEEPS_LAST
         self.beat(state)
 
-    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+    def on_save(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+    ) -> None:
         self.saved, self.saved_at = state.global_step, time.monotonic()
 
     def on_log(
@@ -192,24 +222,34 @@ class TrialControlCallback(BoundaryCallback):
         logs: dict[str, Any] | None = None,
         **_: Any,
     ) -> None:
-        # Evaluations are written by the trainer, which knows every prompt's reward; and train_runtime's line, the
-        # summary at the end, holds nothing but times.
+        # Evaluations are written by the trainer, which knows every prompt's reward; and
+        # train_runtime's line, the summary at the end, holds nothing but times.
         if logs and "loss" in logs:
-            self.attempt.log("train", state.global_step, {**logs, "update_size": self.updates.value})
-            if state.is_world_process_zero:  # which alone reads and writes metrics; the launcher ends the other ranks
+            self.attempt.log(
+                "train", state.global_step, {**logs, "update_size": self.updates.value}
+            )
+            # which alone reads and writes metrics; the launcher ends the other ranks
+            if state.is_world_process_zero:
                 self.guard.check(logs)
 
     def _is_due(self, step: int) -> bool:
-        """Whether a multiple of save_steps has passed since the last checkpoint (it may not have been a boundary)."""
+        """Whether a multiple of save_steps has passed since the last checkpoint (it may not have
+        been a boundary).
+        """
         every = self.attempt.plan.save_steps
         return every is not None and every > 0 and step // every > self.saved // every
 
     def _is_late(self, args: TrainingArguments) -> bool:
-        """Whether the last checkpoint is ``schedule.checkpoint_minutes`` old on any rank; all save together."""
+        """Whether the last checkpoint is ``schedule.checkpoint_minutes`` old on any rank; all save
+        together.
+        """
         minutes = self.attempt.experiment.schedule.checkpoint_minutes
-        if minutes is None or self.attempt.experiment.trainer.keep == "all":  # which would keep every one
+        # which would keep every one
+        if minutes is None or self.attempt.experiment.trainer.keep == "all":
             return False
-        return broadcast_any(time.monotonic() - self.saved_at >= minutes * 60, args.world_size, args.device)
+        return broadcast_any(
+            time.monotonic() - self.saved_at >= minutes * 60, args.world_size, args.device
+        )
 
     def beat(self, state: TrainerState) -> None:
         self.attempt.beat(state.global_step)

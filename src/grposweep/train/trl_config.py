@@ -1,6 +1,8 @@
-"""Our configuration as GRPOConfig takes it. Every number is passed, because TRL's defaults have changed before.
+"""Our configuration as GRPOConfig takes it. Every number is passed, because TRL's defaults have
+changed before.
 
-The schema says which keys are copied. What follows from the plan, the machine or several keys is computed here.
+The schema says which keys are copied. What follows from the plan, the machine or several keys is
+computed here.
 """
 
 import os
@@ -24,7 +26,8 @@ from grposweep.train.attempt import Attempt
 from grposweep.train.models import Loaded, loading_options
 from grposweep.train.vllm import server_address
 
-NEVER = 1 << 30  # optimizer steps
+# optimizer steps
+NEVER = 1 << 30
 
 
 def colocates(experiment: Experiment) -> bool:
@@ -41,7 +44,9 @@ CONDITIONS: dict[str, Callable[[Experiment], bool]] = {
 
 
 def copied_arguments(experiment: Experiment) -> dict[str, Any]:
-    """Return the arguments that are keys of ours. Null (or an empty mapping) leaves one to TRL; infinity is no bound."""
+    """Return the arguments that are keys of ours. Null (or an empty mapping) leaves one to TRL;
+    infinity is no bound.
+    """
     arguments = {name: value_at(experiment, key) for key, name in trl_arguments().items()}
     return {
         name: None if value == inf else value
@@ -71,7 +76,9 @@ def grpo_arguments(attempt: Attempt, model: Loaded) -> dict[str, Any]:
 
 
 def batch_arguments(attempt: Attempt) -> dict[str, Any]:
-    """Return the batch as the plan has it: only steps_per_generation, since TRL refuses it with generation_batch_size."""
+    """Return the batch as the plan has it: only steps_per_generation, since TRL refuses it with
+    generation_batch_size.
+    """
     plan, setting = attempt.plan, attempt.setting
     return {
         "per_device_train_batch_size": plan.per_device_train_batch_size,
@@ -84,25 +91,31 @@ def batch_arguments(attempt: Attempt) -> dict[str, Any]:
 
 
 def vllm_arguments(attempt: Attempt) -> dict[str, Any]:
-    """Return the longest sequence of a colocated engine in tokens (None: the model's own), or where a server is."""
+    """Return the longest sequence of a colocated engine in tokens (None: the model's own), or where
+    a server is.
+    """
     if colocates(attempt.experiment):
         return {"vllm_max_model_length": attempt.setting.vllm_max_model_length}
     return server_address(attempt.experiment.generation, attempt.folder.parent.parent)
 
 
 def course_arguments(attempt: Attempt) -> dict[str, Any]:
-    """Return the course of the run. Evaluations and checkpoints are placed by our callback, at the plan's steps."""
+    """Return the course of the run. Evaluations and checkpoints are placed by our callback, at the
+    plan's steps.
+    """
     evaluates, keep = bool(attempt.plan.evaluation_steps), attempt.experiment.trainer.keep
     return {
         "output_dir": str(attempt.checkpoints),
         "max_steps": attempt.total,
-        "eval_strategy": "steps" if evaluates else "no",  # on, so that TRL checks the evaluation batch
+        # on, so that TRL checks the evaluation batch
+        "eval_strategy": "steps" if evaluates else "no",
         "eval_steps": attempt.total if evaluates else NEVER,
         "save_strategy": "no",
         "save_total_limit": None if keep == "all" else 1,
         "logging_steps": 1,
         "num_completions_to_print": 0,
-        "report_to": list(attempt.tracker.report_to),  # rank 0 alone writes; W&B is ours
+        # rank 0 alone writes; W&B is ours
+        "report_to": list(attempt.tracker.report_to),
         "project": attempt.experiment.tracker.project,
         "run_name": attempt.folder.name,
         "disable_tqdm": True,
@@ -110,26 +123,33 @@ def course_arguments(attempt: Attempt) -> dict[str, Any]:
 
 
 def device_arguments(attempt: Attempt, model: Loaded) -> dict[str, Any]:
-    """Return the arguments that depend on the machine: device, backend of the ranks, and numeric types."""
+    """Return the arguments that depend on the machine: device, backend of the ranks, and numeric
+    types.
+    """
     cpu = not torch.cuda.is_available()
     return {
         "model_init_kwargs": {**model.init_kwargs, **loading_options(attempt.experiment.model)},
         "use_cpu": cpu,
         "ddp_backend": "gloo" if cpu and attempt.ranks > 1 else None,
-        "ddp_find_unused_parameters": False,  # every parameter has a gradient; looking for others costs a walk a step
+        # every parameter has a gradient; looking for others costs a walk a step
+        "ddp_find_unused_parameters": False,
         **precision_arguments(attempt.experiment.model, has_gpu=not cpu),
     }
 
 
 def precision_arguments(model: Model, has_gpu: bool) -> dict[str, Any]:
-    """Return the autocast; none without a GPU, on which half precision is slower and less exact than single."""
+    """Return the autocast; none without a GPU, on which half precision is slower and less exact
+    than single.
+    """
     mixed = read_precision(model).mixed if has_gpu else "none"
     tf32 = {"tf32": model.tf32} if has_gpu and model.tf32 is not None else {}
     return {"bf16": mixed == "bf16", "fp16": mixed == "fp16", **tf32}
 
 
 def sharding_options(experiment: Experiment) -> dict[str, Any]:
-    """Return GRPOConfig's arguments for sharding. transformers itself derives ``auto`` values from its other arguments."""
+    """Return GRPOConfig's arguments for sharding. transformers itself derives ``auto`` values from
+    its other arguments.
+    """
     trainer, mixed = experiment.trainer, read_precision(experiment.model).mixed
     if trainer.sharding == "none":
         return {}
@@ -137,7 +157,11 @@ def sharding_options(experiment: Experiment) -> dict[str, Any]:
         return {"fsdp": True, "fsdp_config": {**fsdp_config(experiment), **trainer.fsdp_config}}
     if trainer.deepspeed_config is not None:
         return {"deepspeed": parse_json(read_bytes(Path(trainer.deepspeed_config)))}
-    return {"deepspeed": deepspeed_config(int(trainer.sharding.removeprefix("zero")), mixed, trainer.offload)}
+    return {
+        "deepspeed": deepspeed_config(
+            int(trainer.sharding.removeprefix("zero")), mixed, trainer.offload
+        )
+    }
 
 
 def fsdp_config(experiment: Experiment) -> dict[str, Any]:
@@ -152,13 +176,17 @@ def fsdp_config(experiment: Experiment) -> dict[str, Any]:
 
 
 def start_fsdp_loading(experiment: Experiment) -> None:
-    """Tell transformers, before a model is loaded, that FSDP will send the weights: accelerate itself says so too late."""
+    """Tell transformers, before a model is loaded, that FSDP will send the weights: accelerate
+    itself says so too late.
+    """
     if loads_once(experiment) and experiment.cluster.processes > 1:
         os.environ["ACCELERATE_USE_FSDP"] = "true"
 
 
 def deepspeed_config(stage: int, mixed: str = "bf16", offload: str = "none") -> dict[str, Any]:
-    """DeepSpeed's configuration of a stage, its buckets small enough for the GPUs that need sharding (10^8 elements)."""
+    """DeepSpeed's configuration of a stage, its buckets small enough for the GPUs that need
+    sharding (10^8 elements).
+    """
     zero: dict[str, Any] = {
         "stage": stage,
         "overlap_comm": True,
@@ -178,7 +206,8 @@ def deepspeed_config(stage: int, mixed: str = "bf16", offload: str = "none") -> 
         zero["offload_optimizer"] = {"device": "cpu", "pin_memory": True}
     if offload == "all":
         zero["offload_param"] = {"device": "cpu", "pin_memory": True}
-    # torch's own AdamW steps on the CPU as well; DeepSpeed's would have to be compiled, and be another optimizer.
+    # torch's own AdamW steps on the CPU as well; DeepSpeed's would have to be compiled, and be
+    # another optimizer.
     forced = {} if offload == "none" else {"zero_force_ds_cpu_optimizer": False}
     return {
         **forced,
@@ -188,33 +217,40 @@ def deepspeed_config(stage: int, mixed: str = "bf16", offload: str = "none") -> 
         "train_micro_batch_size_per_gpu": "auto",
         "gradient_accumulation_steps": "auto",
         "train_batch_size": "auto",
-        "zero_allow_untested_optimizer": True,  # torch's own AdamW among them
+        # torch's own AdamW among them
+        "zero_allow_untested_optimizer": True,
     }
 
 
-# Kinds of sharding for which CPU ranks suffice. accelerate 1.15 drops its FSDP plugin on them and says nothing.
+# Kinds of sharding for which CPU ranks suffice. accelerate 1.15 drops its FSDP plugin on them and
+# says nothing.
 SHARDED_ON_CPUS = set(ZERO)
 
 
 def check_sharding(experiment: Experiment) -> None:
-    """Raise UserError if the wanted sharding cannot be had in this environment, before a model is loaded."""
+    """Raise UserError if the wanted sharding cannot be had in this environment, before a model is
+    loaded.
+    """
     sharding = experiment.trainer.sharding
     if sharding in ZERO and find_spec("deepspeed") is None:
         raise UserError(
-            f"trainer.sharding={sharding}: DeepSpeed is not installed here. Install it (pip install deepspeed), or set "
+            f"trainer.sharding={sharding}: DeepSpeed is not installed here. Install it (pip "
+            "install deepspeed), or set "
             "trainer.sharding=fsdp, which torch brings along."
         )
     on_cpus = sharding in SHARDED_ON_CPUS and experiment.cluster.processes > 1
     if sharding != "none" and not torch.cuda.is_available() and not on_cpus:
         raise UserError(
-            f"trainer.sharding={sharding}: it divides what GPUs hold, and none is visible here. Set trainer.sharding=none."
+            f"trainer.sharding={sharding}: it divides what GPUs hold, and none is visible here. "
+            "Set trainer.sharding=none."
         )
 
 
 def start_deepspeed_on_cpus(attempt: Attempt) -> None:
     """Connect CPU ranks for DeepSpeed, before anything asks it for their number.
 
-    transformers tells accelerate about DeepSpeed only if there are GPUs, so ZeRO-3 would build the model for one rank.
+    transformers tells accelerate about DeepSpeed only if there are GPUs, so ZeRO-3 would build the
+    model for one rank.
     """
     if attempt.experiment.trainer.sharding not in ZERO or torch.cuda.is_available():
         return
@@ -225,11 +261,14 @@ def start_deepspeed_on_cpus(attempt: Attempt) -> None:
 
 
 def check_is_sharded(attempt: Attempt, trainer: GRPOTrainer) -> None:
-    """Raise UserError if several ranks would train as plain DDP although sharding is set: accelerate may drop it silently."""
+    """Raise UserError if several ranks would train as plain DDP although sharding is set:
+    accelerate may drop it silently.
+    """
     sharding, kind = attempt.experiment.trainer.sharding, trainer.accelerator.distributed_type
     wanted = DistributedType.DEEPSPEED if sharding in ZERO else DistributedType.FSDP
     if sharding != "none" and attempt.ranks > 1 and kind != wanted:
         raise UserError(
-            f"trainer.sharding={sharding}: accelerate does not apply it here (its type of training is {kind.value}), and "
+            f"trainer.sharding={sharding}: accelerate does not apply it here (its type of "
+            f"training is {kind.value}), and "
             "every rank would hold everything. Set trainer.sharding=none."
         )

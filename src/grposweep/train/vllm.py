@@ -1,4 +1,5 @@
-"""vLLM as a trial uses it: a server of the trial's own, its address, the weights that TRL sends, and a check that they arrive.
+"""vLLM as a trial uses it: a server of the trial's own, its address, the weights that TRL sends,
+and a check that they arrive.
 
 No torch here: the check is tested with logs alone.
 """
@@ -33,7 +34,8 @@ POLL_SECONDS = 1.0
 
 
 def serve_model(folder: Path) -> None:
-    """Become the trial's server, on port $GRPOSWEEP_VLLM_PORT: ``python -m grposweep.train serve <trial folder>``.
+    """Become the trial's server, on port $GRPOSWEEP_VLLM_PORT: ``python -m grposweep.train serve
+    <trial folder>``.
 
     Its engines are processes of their own, and end with it. Its output is redacted.
     """
@@ -43,7 +45,9 @@ def serve_model(folder: Path) -> None:
         command = ["bash", "-c", experiment.generation.vllm_server_command]
         os.execvpe("bash", command, {**os.environ, **end_children_with(os.getpid())})
     from grposweep.train.attempt import prepared_weights, read_own_setting
-    from grposweep.train.models import find_model_folder  # torch; only here
+
+    # torch; only here
+    from grposweep.train.models import find_model_folder
 
     path = str(find_model_folder(experiment.model, prepared_weights(folder, experiment)))
     length = read_own_setting(folder, experiment).vllm_max_model_length
@@ -52,15 +56,21 @@ def serve_model(folder: Path) -> None:
     if experiment.generation.vllm_shared_gpus:
         port = find_port()
         command = [*server_command(experiment, path, port, length), *adapter_options(experiment)]
-        # Without an address vLLM looks for its own by a route to the internet, which a node may not have.
-        own = {"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1", "VLLM_HOST_IP": os.environ.get("VLLM_HOST_IP", "127.0.0.1")}
+        # Without an address vLLM looks for its own by a route to the internet, which a node may not
+        # have.
+        own = {
+            "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1",
+            "VLLM_HOST_IP": os.environ.get("VLLM_HOST_IP", "127.0.0.1"),
+        }
         sys.exit(keep_serving(folder, command, environment | own, port))
     command = server_command(experiment, path, int(os.environ["GRPOSWEEP_VLLM_PORT"]), length)
     os.execve(sys.executable, command, environment)
 
 
 def find_port() -> int:
-    """Return the port of the sweep's server: the one that the job has for it, or one that is free now."""
+    """Return the port of the sweep's server: the one that the job has for it, or one that is free
+    now.
+    """
     if PORT in os.environ:
         return int(os.environ[PORT]) + 1
     with socket.socket() as probe:
@@ -75,24 +85,34 @@ def adapter_options(experiment: Experiment) -> list[str]:
     """
     most = experiment.generation.vllm_max_loras or 1
     rank = async_grpo_module().round_lora_rank(experiment.model.lora.r)
-    return ["--enable-lora", f"--max-loras={most}", f"--max-cpu-loras={2 * most}", f"--max-lora-rank={rank}"]
+    return [
+        "--enable-lora",
+        f"--max-loras={most}",
+        f"--max-cpu-loras={2 * most}",
+        f"--max-lora-rank={rank}",
+    ]
 
 
 def async_grpo_module() -> ModuleType:
-    """Return TRL's module of the asynchronous trainer, whose functions handle LoRA adapters in vLLM. TRL 1.18 moved it."""
+    """Return TRL's module of the asynchronous trainer, whose functions handle LoRA adapters in
+    vLLM. TRL 1.18 moved it.
+    """
     try:
         return import_module("trl.trainer.async_grpo_trainer")
     except ModuleNotFoundError:
         return import_module("trl.experimental.async_grpo.async_grpo_trainer")
 
 
-IDLE_SECONDS = 3600.0  # without a new adapter of any trial, such as after the controller of Slurm jobs has ended
+# without a new adapter of any trial, such as after the controller of Slurm jobs has ended
+IDLE_SECONDS = 3600.0
 
 
 def keep_serving(folder: Path, command: list[str], environment: dict[str, str], port: int) -> int:
-    """Run the sweep's server until nothing uses it, and start it again when it ends. Return the exit code.
+    """Run the sweep's server until nothing uses it, and start it again when it ends. Return the
+    exit code.
 
-    Its address is in the folder while it answers. A server that ends before it has answered is not started again.
+    Its address is in the folder while it answers. A server that ends before it has answered is not
+    started again.
     """
     url = f"http://{os.environ.get(ADDRESS, '127.0.0.1')}:{port}"
     reach_directly(url)
@@ -105,7 +125,9 @@ def keep_serving(folder: Path, command: list[str], environment: dict[str, str], 
             if not answered and health(url) is None:
                 answered = True
                 write_json(folder / paths.SERVER_ADDRESS, {"url": url})
-            used = max((path.stat().st_mtime for path in trials.glob(f"*/{paths.ADAPTERS}")), default=began)
+            used = max(
+                (path.stat().st_mtime for path in trials.glob(f"*/{paths.ADAPTERS}")), default=began
+            )
             if time.time() - max(used, began) > IDLE_SECONDS:
                 server.terminate()
                 server.wait()
@@ -117,7 +139,8 @@ def keep_serving(folder: Path, command: list[str], environment: dict[str, str], 
 
 
 def shared_address(generation: Generation, sweep: Path) -> str:
-    """Return the address of the sweep's server once it answers. Raises UserError if it has not within its time.
+    """Return the address of the sweep's server once it answers. Raises UserError if it has not
+    within its time.
 
     It may answer at another address after its node was lost.
     """
@@ -131,15 +154,20 @@ def shared_address(generation: Generation, sweep: Path) -> str:
                 return str(url)
         if time.monotonic() >= until:
             raise UserError(
-                f"generation.vllm_shared_gpus={generation.vllm_shared_gpus}: the sweep's vLLM server has not answered within "
-                f"{generation.vllm_server_timeout} s; {path.parent / paths.LOGS} says why. One that needs longer: set "
+                f"generation.vllm_shared_gpus={generation.vllm_shared_gpus}: the sweep's vLLM "
+                "server has not answered within "
+                f"{generation.vllm_server_timeout} s; {path.parent / paths.LOGS} says why. One "
+                "that needs longer: set "
                 "generation.vllm_server_timeout. The sweep's command starts it again."
             )
         time.sleep(POLL_SECONDS)
 
 
-def server_command(experiment: Experiment, path: str, port: int, length: int | None = None) -> list[str]:
-    """Return the command of TRL's own ``trl vllm-serve`` for this model and sequences of up to ``length`` tokens.
+def server_command(
+    experiment: Experiment, path: str, port: int, length: int | None = None
+) -> list[str]:
+    """Return the command of TRL's own ``trl vllm-serve`` for this model and sequences of up to
+    ``length`` tokens.
 
     Source: trl 1.16 scripts/vllm_serve.py, build_command.
     """
@@ -168,7 +196,9 @@ def server_address(generation: Generation, sweep: Path) -> dict[str, Any]:
         return {}
     own = os.environ.get("GRPOSWEEP_VLLM_SERVER") or generation.vllm_server_base_url
     return {
-        "vllm_server_base_url": shared_address(generation, sweep) if generation.vllm_shared_gpus else own,
+        "vllm_server_base_url": shared_address(generation, sweep)
+        if generation.vllm_shared_gpus
+        else own,
         "vllm_server_timeout": float(generation.vllm_server_timeout),
         # Two jobs on one node must not meet on the port over which weights are sent.
         "vllm_group_port": port_for_weights(),
@@ -178,14 +208,17 @@ def server_address(generation: Generation, sweep: Path) -> dict[str, Any]:
 def wait_for_server(url: str, seconds: float) -> None:
     """Return once the vLLM server answers. Raises UserError if it has not within ``seconds``.
 
-    TRL's client (1.16, generation/vllm_client.py, check_server) has no limit while something else answers, such as a proxy.
+    TRL's client (1.16, generation/vllm_client.py, check_server) has no limit while something else
+    answers, such as a proxy.
     """
     until = time.monotonic() + seconds
     while (answer := health(url)) is not None:
         if time.monotonic() >= until:
             raise UserError(
-                f"generation.vllm_mode=server: no vLLM server answers at {url} after {seconds:g} s ({answer} at /health; a "
-                "proxy may answer in its place). Correct the address, or add its host to no_proxy. A server that needs "
+                f"generation.vllm_mode=server: no vLLM server answers at {url} after "
+                f"{seconds:g} s ({answer} at /health; a "
+                "proxy may answer in its place). Correct the address, or add its host to "
+                "no_proxy. A server that needs "
                 "longer to start: set generation.vllm_server_timeout."
             )
         time.sleep(POLL_SECONDS)
@@ -200,7 +233,8 @@ def reach_directly(url: str) -> None:
 
 def health(url: str) -> str | None:
     """Return None if a vLLM server answers, or else what came instead of its answer."""
-    import requests  # comes with TRL, whose client obeys the same proxies
+    # comes with TRL, whose client obeys the same proxies
+    import requests
 
     try:
         status = requests.get(f"{url.rstrip('/')}/health", timeout=10).status_code
@@ -212,11 +246,13 @@ def health(url: str) -> str | None:
 def copy_merged_weights(engine: Any) -> None:
     """Let TRL's ``VLLMGeneration`` copy each weight as it yields it, for a server and an adapter.
 
-    TRL merges the adapter, yields views of the merged weights, and unmerges in place when the last one is taken. vLLM packs
-    views and copies a buffer (1 GiB) when it is full or the iteration has ended. So the last buffer, which is all of a
-    smaller model, is sent unmerged, and the server samples from the base model. No release is known to be right, so every
-    release gets the copies; they are at most as large as vLLM's buffers. Sources: trl 1.11 (the first) to 1.16 (the
-    newest) generation/vllm_generation.py, _iter_named_params; vllm 0.31 distributed/weight_transfer/packed_tensor.py.
+    TRL merges the adapter, yields views of the merged weights, and unmerges in place when the last
+    one is taken. vLLM packs views and copies a buffer (1 GiB) when it is full or the iteration has
+    ended. So the last buffer, which is all of a smaller model, is sent unmerged, and the server
+    samples from the base model. No release is known to be right, so every release gets the copies;
+    they are at most as large as vLLM's buffers. Sources: trl 1.11 (the first) to 1.16 (the newest)
+    generation/vllm_generation.py, _iter_named_params; vllm 0.31
+    distributed/weight_transfer/packed_tensor.py.
     """
     stream = engine._iter_named_params
 
@@ -229,34 +265,46 @@ def copy_merged_weights(engine: Any) -> None:
 
 DIFFERENCE = "sampling/sampling_logp_difference/mean"
 """TRL's mean over a rollout's tokens of |log p(trainer) - log p(vLLM)|, in nats."""
-LIMIT = 0.05  # nats per token, in each of the last rollouts
-TIMES_FIRST = 4  # the limit if the first difference is large: top_p and min_p renormalise, and vLLM alone does
-LAST = 3  # rollouts
+# nats per token, in each of the last rollouts
+LIMIT = 0.05
+# the limit if the first difference is large: top_p and min_p renormalise, and vLLM alone does
+TIMES_FIRST = 4
+# rollouts
+LAST = 3
 
 
 @dataclass
 class StaleWeightsGuard:
     """End a trial whose vLLM samples from weights other than the trainer's.
 
-    A difference of rounding does not grow: 4e-7 between float32 engines; where vLLM has bfloat16, 5e-3 on average and 3e-2 in
-    single rollouts of a few tokens, at learning rates from 1e-3 to 1 (which destroys the policy). An engine that gets no
-    weights begins with the trainer's (both loaded the same files) and departs with every optimizer step: 4e-7, 2e-1, 4e-1
-    in the first rollouts at 1e-3, 5e-3 to 9e-2 in six at 1e-4. (All measured with the tiny model.) So it is stale if the
-    last three differences exceed the limit, and half of all exceed a quarter of it and twice the first: a training that
-    diverges late breaks the second condition. No importance sampling correction helps at such differences.
+    A difference of rounding does not grow: 4e-7 between float32 engines; where vLLM has bfloat16,
+    5e-3 on average and 3e-2 in single rollouts of a few tokens, at learning rates from 1e-3 to 1
+    (which destroys the policy). An engine that gets no weights begins with the trainer's (both
+    loaded the same files) and departs with every optimizer step: 4e-7, 2e-1, 4e-1 in the first
+    rollouts at 1e-3, 5e-3 to 9e-2 in six at 1e-4. (All measured with the tiny model.) So it is
+    stale if the last three differences exceed the limit, and half of all exceed a quarter of it and
+    twice the first: a training that diverges late breaks the second condition. No importance
+    sampling correction helps at such differences.
     """
 
     mode: str
-    first: float | None = None  # the difference in the trial's first rollout
-    _differences: list[float] = field(default_factory=list)  # those of this attempt's rollouts after an optimizer step
+    # the difference in the trial's first rollout
+    first: float | None = None
+    # those of this attempt's rollouts after an optimizer step
+    _differences: list[float] = field(default_factory=list)
 
     def begin(self, lines: list[dict[str, Any]]) -> None:
-        """Read the first rollout's difference from the metrics of earlier attempts, if there are any."""
-        self.first = next((line[DIFFERENCE] for line in lines if line.get(DIFFERENCE) is not None), None)
+        """Read the first rollout's difference from the metrics of earlier attempts, if there are
+        any.
+        """
+        self.first = next(
+            (line[DIFFERENCE] for line in lines if line.get(DIFFERENCE) is not None), None
+        )
 
     def check(self, logs: dict[str, Any]) -> None:
         """Take the log of an optimizer step. Raises UserError if the engine's weights are stale."""
-        value = logs.get(DIFFERENCE)  # missing: no vLLM, its correction is off, or no rollout in this step
+        # missing: no vLLM, its correction is off, or no rollout in this step
+        value = logs.get(DIFFERENCE)
         if value is None or not math.isfinite(value):
             return
         if self.first is None:
@@ -265,15 +313,23 @@ class StaleWeightsGuard:
         self._differences.append(value)
         limit = max(LIMIT, TIMES_FIRST * self.first)
         last = self._differences[-LAST:]
-        if len(last) == LAST and min(last) > limit and median(self._differences) > max(limit / 4, 2 * self.first):
+        if (
+            len(last) == LAST
+            and min(last) > limit
+            and median(self._differences) > max(limit / 4, 2 * self.first)
+        ):
             raise UserError(self._explain(last, limit))
 
     def _explain(self, last: list[float], limit: float) -> str:
         numbers = ", ".join(f"{value:.2g}" for value in last)
         cause = "another trial may use the server, or " if self.mode == "server" else ""
         return (
-            f"generation.vllm_mode={self.mode}: the engine's weights are stale. {DIFFERENCE} was {self.first:.2g} in the "
-            f"first rollout and {numbers} in the last {LAST} (limit {limit:.2g}; engines in sync stay near the first): vLLM "
-            f"samples from other weights than those trained. Set generation.use_vllm=false, or find what keeps the weights "
-            f"from it: {cause}TRL and vLLM do not fit together. If the policy itself has diverged, lower the learning rate."
+            f"generation.vllm_mode={self.mode}: the engine's weights are stale. {DIFFERENCE} "
+            f"was {self.first:.2g} in the "
+            f"first rollout and {numbers} in the last {LAST} (limit {limit:.2g}; engines in "
+            "sync stay near the first): vLLM "
+            "samples from other weights than those trained. Set generation.use_vllm=false, or "
+            "find what keeps the weights "
+            f"from it: {cause}TRL and vLLM do not fit together. If the policy itself has "
+            "diverged, lower the learning rate."
         )

@@ -1,11 +1,12 @@
 """The warm server: imports what training needs once, then forks a process for each request.
 
-Requests come as JSON lines on standard input, ``{"arguments", "environment", "log"}``; answers go to what was standard output
-at the start, ``{"started": pid}`` and ``{"ended": pid, "code": code}``. What imports print goes to the error stream instead.
-When its input ends, it kills its children and ends. Signals that ask for a stop are for its children: it ignores them.
-If it must not fork, its only answer is ``{"cannot_fork": why}``. If the system starts no process now, it answers
-``{"refused": errno}``.
-Forking is safe because nothing here starts threads, runs an OpenMP region or touches CUDA before the fork.
+Requests come as JSON lines on standard input, ``{"arguments", "environment", "log"}``; answers go
+to what was standard output at the start, ``{"started": pid}`` and ``{"ended": pid, "code": code}``.
+What imports print goes to the error stream instead. When its input ends, it kills its children and
+ends. Signals that ask for a stop are for its children: it ignores them. If it must not fork, its
+only answer is ``{"cannot_fork": why}``. If the system starts no process now, it answers
+``{"refused": errno}``. Forking is safe because nothing here starts threads, runs an OpenMP region
+or touches CUDA before the fork.
 """
 
 import gc
@@ -23,7 +24,8 @@ from grporecipe.errors import packages_first
 from grporecipe.files import parse_json
 from grposweep.process import STOP_SIGNALS, die_with, end_session, signals_blocked
 
-Say = partial[None]  # of `_say`: writes one answer
+# of `_say`: writes one answer
+Say = partial[None]
 
 
 def serve(preload: list[str]) -> None:
@@ -33,9 +35,12 @@ def serve(preload: list[str]) -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
     say = partial(_say, os.dup(1))
     packages_first()
-    os.dup2(2, 1)  # before the first import: transformers prints a line at WANDB_MODE=offline
-    os.environ.setdefault("OMP_NUM_THREADS", "1")  # read once, when torch is imported; a rank sets its own number later
-    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # TRL imports MLflow, which would start a thread
+    # before the first import: transformers prints a line at WANDB_MODE=offline
+    os.dup2(2, 1)
+    # read once, when torch is imported; a rank sets its own number later
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    # TRL imports MLflow, which would start a thread
+    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
     # If an import made the CUDA runtime look for GPUs, the children could not use CUDA.
     os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
     for name in preload:
@@ -43,12 +48,15 @@ def serve(preload: list[str]) -> None:
     if uses_cuda():
         say({"cannot_fork": "a package that training imports starts CUDA (bitsandbytes does)"})
         return
-    sys.stdout.flush()  # a fork would write it once more
-    gc.freeze()  # the children's collector then leaves these pages shared
+    # a fork would write it once more
+    sys.stdout.flush()
+    # the children's collector then leaves these pages shared
+    gc.freeze()
     wake, waker = os.pipe()
     os.set_blocking(waker, False)
     signal.set_wakeup_fd(waker)
-    signal.signal(signal.SIGCHLD, lambda *_: None)  # a handler must exist for the wake-up byte to be written
+    # a handler must exist for the wake-up byte to be written
+    signal.signal(signal.SIGCHLD, lambda *_: None)
     children: set[int] = set()
     buffer = b""
     while True:
@@ -68,13 +76,17 @@ def serve(preload: list[str]) -> None:
 
 
 def uses_cuda() -> bool:
-    """Return whether this process has started CUDA. A process that is forked from it cannot use a GPU."""
+    """Return whether this process has started CUDA. A process that is forked from it cannot use a
+    GPU.
+    """
     torch = sys.modules.get("torch")
     return torch is not None and bool(torch.cuda.is_initialized())
 
 
 def _fork(request: dict[str, Any], say: Say, close: tuple[int, ...]) -> set[int]:
-    """Start one child, and report it. If none can be started now, the others continue: they would end with this process."""
+    """Start one child, and report it. If none can be started now, the others continue: they would
+    end with this process.
+    """
     server = os.getpid()
     # A signal that comes before the child can answer it waits until then.
     with signals_blocked(*STOP_SIGNALS):
@@ -90,7 +102,9 @@ def _fork(request: dict[str, Any], say: Say, close: tuple[int, ...]) -> set[int]
 
 
 def _child(request: dict[str, Any], close: tuple[int, ...], server: int) -> NoReturn:
-    """Become ``python -m grposweep.train <arguments>``: own session, own output, nothing of the server's left open."""
+    """Become ``python -m grposweep.train <arguments>``: own session, own output, nothing of the
+    server's left open.
+    """
     code = 1
     try:
         os.setsid()

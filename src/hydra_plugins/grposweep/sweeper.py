@@ -1,6 +1,7 @@
 """The sweeper of grposweep's own commands.
 
-Hydra imports this module at the start of every application, so everything heavy waits inside the methods.
+Hydra imports this module at the start of every application, so everything heavy waits inside the
+methods.
 """
 
 import sys
@@ -12,11 +13,17 @@ from omegaconf import DictConfig, OmegaConf
 
 
 class GrposweepSweeper(Sweeper):
-    """``-m`` and ``hydra.mode: MULTIRUN`` end here; ``params`` are a sweep file's parameters, in Hydra's sweep syntax."""
+    """``-m`` and ``hydra.mode: MULTIRUN`` end here; ``params`` are a sweep file's parameters, in
+    Hydra's sweep syntax.
+    """
 
     def __init__(self, params: Any = None) -> None:
         plain = OmegaConf.to_container(params) if OmegaConf.is_config(params) else params
-        self._params = {str(name): content for name, content in plain.items()} if isinstance(plain, dict) else {}
+        self._params = (
+            {str(name): content for name, content in plain.items()}
+            if isinstance(plain, dict)
+            else {}
+        )
         self._context: HydraContext | None = None
 
     def setup(
@@ -34,5 +41,6 @@ class GrposweepSweeper(Sweeper):
         """Run the sweep; its exit code is the command's."""
         from grposweep.cli.composed import run_multirun
 
-        assert self._context is not None  # Hydra calls setup first
+        # Hydra calls setup first
+        assert self._context is not None
         sys.exit(run_multirun(self._context.config_loader, self._config, arguments, self._params))

@@ -1,8 +1,9 @@
-"""Let sharded training run on CPU ranks: loaded by every Python whose PYTHONPATH names this folder. For tests only.
+"""Let sharded training run on CPU ranks: loaded by every Python whose PYTHONPATH names this folder.
+For tests only.
 
-Nothing is imported here. Each patch is applied when the module it belongs to has been imported. accelerate 1.15 and
-DeepSpeed 0.19 need two small changes. Two more let a test see what was trained, and choose FSDP's kind of state. Those for
-vLLM are in vllm_on_cpus.py.
+Nothing is imported here. Each patch is applied when the module it belongs to has been imported.
+accelerate 1.15 and DeepSpeed 0.19 need two small changes. Two more let a test see what was trained,
+and choose FSDP's kind of state. Those for vLLM are in vllm_on_cpus.py.
 """
 
 import importlib.abc
@@ -19,7 +20,9 @@ from vllm_on_cpus import VLLM
 
 
 def take_fsdp_on_cpus(state: ModuleType) -> None:
-    """Accelerate uses its FSDP plugin only where ranks have accelerators; nothing below that decision needs one."""
+    """Accelerate uses its FSDP plugin only where ranks have accelerators; nothing below that
+    decision needs one.
+    """
     from accelerate.utils import DistributedType
 
     init = state.AcceleratorState.__init__
@@ -29,7 +32,8 @@ def take_fsdp_on_cpus(state: ModuleType) -> None:
         plugin = None if os.environ.get("GPU_STACK_STOCK_ACCELERATE") else kwargs.get("fsdp_plugin")
         if plugin is not None and self.distributed_type == DistributedType.MULTI_CPU:
             self.distributed_type, self.fsdp_plugin = DistributedType.FSDP, plugin
-            state.PartialState._shared_state["distributed_type"] = DistributedType.FSDP  # later instances copy it
+            # later instances copy it
+            state.PartialState._shared_state["distributed_type"] = DistributedType.FSDP
 
     state.AcceleratorState.__init__ = patched
 
@@ -45,7 +49,9 @@ def allow_fsdp_on_cpus(sharding: ModuleType) -> None:
 
 
 def tell_what_trains(trainer: ModuleType) -> None:
-    """Write the type of the wrapped model into the trial folder: FSDP that was dropped still trains, as DDP."""
+    """Write the type of the wrapped model into the trial folder: FSDP that was dropped still
+    trains, as DDP.
+    """
     train = trainer.Trainer.train
 
     def patched(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -59,7 +65,9 @@ def tell_what_trains(trainer: ModuleType) -> None:
 
 
 def choose_fsdp_state(arguments: ModuleType) -> None:
-    """Use the kind of state dictionary in $GPU_STACK_STATE, which grposweep has no parameter for."""
+    """Use the kind of state dictionary in $GPU_STACK_STATE, which grposweep has no parameter
+    for.
+    """
     init = arguments.TrainingArguments.__post_init__
 
     def patched(self: Any) -> None:

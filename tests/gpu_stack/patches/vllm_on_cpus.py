@@ -1,4 +1,6 @@
-"""What vLLM's CPU build needs besides TRL, and the negative controls of its tests. Nothing is imported before it is used."""
+"""What vLLM's CPU build needs besides TRL, and the negative controls of its tests. Nothing is
+imported before it is used.
+"""
 
 import contextlib
 import os
@@ -16,7 +18,8 @@ def use_two_heads(tiny: ModuleType) -> None:
 def keep_weights(utils: ModuleType) -> None:
     """Leave the weights of linear layers where new ones can be loaded, as on GPUs.
 
-    vLLM packs them for oneDNN and drops the parameter; of the output layer it keeps one that is never read.
+    vLLM packs them for oneDNN and drops the parameter; of the output layer it keeps one that is
+    never read.
     """
     import torch
 
@@ -40,7 +43,9 @@ def send_through_tcp(nccl_common: ModuleType) -> None:
                 tensor.copy_(received)
 
     def meet(host: str, port: int, rank: int, world_size: int, device: Any) -> Store:
-        return Store(StatelessProcessGroup.create(host=host, port=port, rank=rank, world_size=world_size))
+        return Store(
+            StatelessProcessGroup.create(host=host, port=port, rank=rank, world_size=world_size)
+        )
 
     nccl_common.stateless_init_process_group = meet
 
@@ -65,10 +70,14 @@ def take_any_device(client: ModuleType) -> None:
 
 
 def generate_in_single_precision(generation: ModuleType) -> None:
-    """TRL leaves the type to vLLM, which makes bfloat16 of float32. And the negative control: weights are never sent."""
+    """TRL leaves the type to vLLM, which makes bfloat16 of float32. And the negative control:
+    weights are never sent.
+    """
     if hasattr(generation, "LLM"):
         made = generation.LLM
-        generation.LLM = lambda **options: made(**{"dtype": os.environ.get("GPU_STACK_DTYPE", "float32"), **options})
+        generation.LLM = lambda **options: made(
+            **{"dtype": os.environ.get("GPU_STACK_DTYPE", "float32"), **options}
+        )
     sync = generation.VLLMGeneration.sync_weights
 
     def patched(self: Any) -> None:
@@ -92,7 +101,9 @@ def control_shared(engine: ModuleType) -> None:
 def control_adapters(vllm: ModuleType) -> None:
     """Allow a negative control: TRL alone, without our copies of an adapter's merged weights."""
     copy = vllm.copy_merged_weights
-    vllm.copy_merged_weights = lambda engine: None if os.environ.get("GPU_STACK_STOCK_LORA") else copy(engine)
+    vllm.copy_merged_weights = lambda engine: (
+        None if os.environ.get("GPU_STACK_STOCK_LORA") else copy(engine)
+    )
 
 
 VLLM: dict[str, Callable[[ModuleType], None]] = {

@@ -1,4 +1,6 @@
-"""A user's file that is edited while a trial's job waits: what trains is what the sweep recorded, or nothing."""
+"""A user's file that is edited while a trial's job waits: what trains is what the sweep recorded,
+or nothing.
+"""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -8,7 +10,9 @@ import pytest
 from external.conftest import SCRIPT as TRAINS
 from support import Ended, read, trials, wait_for
 
-SCRIPT = "import helper\n" + TRAINS.replace("trainer.train()", "trainer.evaluated = helper.VALUE\ntrainer.train()")
+SCRIPT = "import helper\n" + TRAINS.replace(
+    "trainer.train()", "trainer.evaluated = helper.VALUE\ntrainer.train()"
+)
 RECIPE = """
 learning_rate: 1.0e-05
 num_generations: 4
@@ -18,9 +22,16 @@ eval_strategy: steps
 dataset: data.jsonl
 """
 pytestmark = pytest.mark.slow
-WORDS = ("trainer=script", "trainer.script=train.py", "trainer.recipe=recipe.yaml", "name=s", "cluster=slurm",
-         "+trainer.environment.GRPOSWEEP_ASK_MODE=real",
-         "cluster.gpus_per_node=0", "cluster.poll_seconds=0.3")  # fmt: skip
+WORDS = (
+    "trainer=script",
+    "trainer.script=train.py",
+    "trainer.recipe=recipe.yaml",
+    "name=s",
+    "cluster=slurm",
+    "+trainer.environment.GRPOSWEEP_ASK_MODE=real",
+    "cluster.gpus_per_node=0",
+    "cluster.poll_seconds=0.3",
+)
 
 
 @pytest.fixture
@@ -45,7 +56,9 @@ def values(here: Path) -> list[float]:
 def edit_while_jobs_wait(
     start: Callable, words: tuple[str, ...], here: Path, state: Path
 ) -> Callable[[str, str], Ended]:
-    """Begin a sweep of two trials, give a file another content before its jobs start, and wait for the sweep's end."""
+    """Begin a sweep of two trials, give a file another content before its jobs start, and wait for
+    the sweep's end.
+    """
 
     def edit(name: str, text: str) -> Ended:
         process = start(*words, "-m", "lr=1e-3,2e-3")
@@ -59,7 +72,10 @@ def edit_while_jobs_wait(
 
 
 def test_a_waiting_job_trains_with_the_files_that_its_sweep_began_with(
-    edit_while_jobs_wait: Callable[[str, str], Ended], run: Callable[..., Ended], words: tuple[str, ...], here: Path
+    edit_while_jobs_wait: Callable[[str, str], Ended],
+    run: Callable[..., Ended],
+    words: tuple[str, ...],
+    here: Path,
 ) -> None:
     """The script's import; the same command then asks what to do with the edited one."""
     ended = edit_while_jobs_wait("helper.py", "VALUE = 2.0\n")
@@ -70,7 +86,10 @@ def test_a_waiting_job_trains_with_the_files_that_its_sweep_began_with(
 
 
 def test_a_waiting_job_refuses_a_file_that_changed_and_has_no_copy(
-    edit_while_jobs_wait: Callable[[str, str], Ended], run: Callable[..., Ended], words: tuple[str, ...], here: Path
+    edit_while_jobs_wait: Callable[[str, str], Ended],
+    run: Callable[..., Ended],
+    words: tuple[str, ...],
+    here: Path,
 ) -> None:
     """The data that a recipe names; the same command then trains with the present file."""
     ended = edit_while_jobs_wait("data.jsonl", '{"prompt": "another"}\n')
@@ -85,16 +104,26 @@ def test_a_waiting_job_refuses_a_file_that_changed_and_has_no_copy(
 
 @pytest.mark.parametrize("choice", ["recorded", "accept"])
 def test_jobs_that_wait_while_their_controller_is_gone_count_as_trained_with_their_files(
-    start: Callable, run: Callable[..., Ended], words: tuple[str, ...], here: Path, state: Path, choice: str
+    start: Callable,
+    run: Callable[..., Ended],
+    words: tuple[str, ...],
+    here: Path,
+    state: Path,
+    choice: str,
 ) -> None:
-    """The sweep is extended after an edit: the waiting job has the old file, so the user chooses what the new trial gets."""
+    """The sweep is extended after an edit: the waiting job has the old file, so the user chooses
+    what the new trial gets.
+    """
     process = start(*words, "-m", "lr=1e-3,2e-3", "search.trials=1")
     wait_for(lambda: list(state.glob("*.job")))
     process.kill()
     process.wait()
     (here / "helper.py").write_text("VALUE = 2.0\n")
     refused = run(*words, "-m", "lr=1e-3,2e-3")
-    assert (refused.code, "helper.py has changed since 1 trial of s used it" in refused.err) == (2, True)
+    assert (refused.code, "helper.py has changed since 1 trial of s used it" in refused.err) == (
+        2,
+        True,
+    )
     (state / "go").touch()
     ended = run(*words, "-m", "lr=1e-3,2e-3", f"search.changed_files={choice}")
     assert ended.code == 0, ended.out + ended.err

@@ -29,19 +29,40 @@ from support import shellcheck
 GOLDEN = Path(__file__).parent
 ACCEPT = "ACCEPT_SCRIPT=1 python -m pytest tests/launchers/slurm/test_script.py"
 EVERYTHING = Cluster(
-    kind="slurm", nodes=2, gpus_per_node=4, processes=8, cpus_per_gpu=6, threads=2, mem_gb=200, walltime_min=240,
-    partition="gpu", account="lab", qos="high", constraint="a100|h100", exclude="n[3-4]", setup=["module load cuda"],
-    container=["--container-image=/images/a b.sqsh"], extra=["--exclusive"], python="/opt/venv/bin/python",
-    gres_type="a100", environment={"NCCL_SOCKET_IFNAME": "ib0", "NOTE": "it's here"},
-)  # fmt: skip
+    kind="slurm",
+    nodes=2,
+    gpus_per_node=4,
+    processes=8,
+    cpus_per_gpu=6,
+    threads=2,
+    mem_gb=200,
+    walltime_min=240,
+    partition="gpu",
+    account="lab",
+    qos="high",
+    constraint="a100|h100",
+    exclude="n[3-4]",
+    setup=["module load cuda"],
+    container=["--container-image=/images/a b.sqsh"],
+    extra=["--exclusive"],
+    python="/opt/venv/bin/python",
+    gres_type="a100",
+    environment={"NCCL_SOCKET_IFNAME": "ib0", "NOTE": "it's here"},
+)
 
 
 SERVER = Generation(use_vllm=True, vllm_mode="server", vllm_gpus=2, vllm_tensor_parallel_size=2)
 ONE_NODE = Cluster(
-    kind="slurm", gpus_per_node=8, processes=6, cpus_per_gpu=6, gres_type="h100",
+    kind="slurm",
+    gpus_per_node=8,
+    processes=6,
+    cpus_per_gpu=6,
+    gres_type="h100",
     python="apptainer exec --nv --bind '/my data' image.sif python",
-)  # fmt: skip
-LAST_NODE = Cluster(kind="slurm", nodes=3, gpus_per_node=2, processes=4, cpus_per_gpu=6, python="python")
+)
+LAST_NODE = Cluster(
+    kind="slurm", nodes=3, gpus_per_node=2, processes=4, cpus_per_gpu=6, python="python"
+)
 SCRIPTS = {
     "trial.sbatch": (EVERYTHING, Generation()),
     "vllm_one_node.sbatch": (ONE_NODE, SERVER),
@@ -50,12 +71,18 @@ SCRIPTS = {
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
-def test_the_script_is_the_one_that_was_read_last(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two nodes with every option set; a vLLM server on two of a node's GPUs, and on the last of three nodes."""
+def test_the_script_is_the_one_that_was_read_last(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two nodes with every option set; a vLLM server on two of a node's GPUs, and on the last of
+    three nodes.
+    """
     monkeypatch.chdir("/")
     sweep, (cluster, generation) = Path("/runs/a sweep"), SCRIPTS[name]
     script = render_script(
-        Job(sweep / "trials" / "0007-3f9a1c", 2, cluster, generation), sweep, sweep / "code" / "7be1"
+        Job(sweep / "trials" / "0007-3f9a1c", 2, cluster, generation),
+        sweep,
+        sweep / "code" / "7be1",
     )
     if os.environ.get("ACCEPT_SCRIPT"):
         (GOLDEN / name).write_text(script)
@@ -63,9 +90,13 @@ def test_the_script_is_the_one_that_was_read_last(name: str, monkeypatch: pytest
 
 
 @pytest.mark.parametrize(
-    ("cluster", "generation"), [*SCRIPTS.values(), (Cluster(kind="slurm"), Generation())], ids=[*SCRIPTS, "nothing"]
+    ("cluster", "generation"),
+    [*SCRIPTS.values(), (Cluster(kind="slurm"), Generation())],
+    ids=[*SCRIPTS, "nothing"],
 )
-def test_the_script_is_valid_shell(cluster: Cluster, generation: Generation, tmp_path: Path) -> None:
+def test_the_script_is_valid_shell(
+    cluster: Cluster, generation: Generation, tmp_path: Path
+) -> None:
     """Also for hostile folders."""
     folder = tmp_path / 'it\'s "x" %j $HOME `id`\nnew line' / "trials" / "0007-3f9a1c"
     script = render_script(Job(folder, 0, cluster, generation), folder.parent.parent, folder)
@@ -77,7 +108,9 @@ def test_the_script_is_valid_shell(cluster: Cluster, generation: Generation, tmp
 def test_the_server_that_trials_share_is_a_job_that_says_where_it_is(tmp_path: Path) -> None:
     """One process with all of its GPUs, at the address by which Slurm reaches its node."""
     cluster = Cluster(kind="slurm", gpus_per_node=2, processes=2)
-    script = render_script(Job(tmp_path, 0, cluster, starts_ranks=True, serves=True), tmp_path, tmp_path)
+    script = render_script(
+        Job(tmp_path, 0, cluster, starts_ranks=True, serves=True), tmp_path, tmp_path
+    )
     assert f"-m grposweep.train serve {tmp_path} &" in script
     assert script.index("GRPOSWEEP_ADDRESS=$(address_of") < script.index("srun --export")
     assert {"#SBATCH --gres=gpu:2", "#SBATCH --ntasks-per-node=1"} <= set(script.splitlines())
@@ -85,11 +118,23 @@ def test_the_server_that_trials_share_is_a_job_that_says_where_it_is(tmp_path: P
 
 
 def test_a_job_inherits_nothing_of_the_job_that_submits_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A controller may itself be a job; a user's default account counts where the configuration names none."""
-    for name in ("SLURM_NTASKS", "SBATCH_TIMELIMIT", "SBATCH_ACCOUNT", "SBATCH_PARTITION", "RANK", "SLURM_CONF"):
+    """A controller may itself be a job; a user's default account counts where the configuration
+    names none.
+    """
+    for name in (
+        "SLURM_NTASKS",
+        "SBATCH_TIMELIMIT",
+        "SBATCH_ACCOUNT",
+        "SBATCH_PARTITION",
+        "RANK",
+        "SLURM_CONF",
+    ):
         monkeypatch.setenv(name, "outer")
     found = submit_environment(Cluster(kind="slurm", partition="gpu"))
-    assert {name for name, value in found.items() if value == "outer"} == {"SLURM_CONF", "SBATCH_ACCOUNT"}
+    assert {name for name, value in found.items() if value == "outer"} == {
+        "SLURM_CONF",
+        "SBATCH_ACCOUNT",
+    }
     assert str(PROJECT / "src") in found["PYTHONPATH"]
 
 
@@ -102,12 +147,16 @@ def test_ports_are_none_that_outgoing_connections_take(outgoing: str, tmp_path: 
     (tmp_path / "range").write_text(outgoing.replace(" ", "\t") + "\n")
     script = render_script(Job(tmp_path, 0, Cluster(kind="slurm")), tmp_path, tmp_path)
     start, end = script.index("read -r first_outgoing"), script.index("srun --export")
-    block = script[start:end].replace("/proc/sys/net/ipv4/ip_local_port_range", str(tmp_path / "range"))
+    block = script[start:end].replace(
+        "/proc/sys/net/ipv4/ip_local_port_range", str(tmp_path / "range")
+    )
     first, end_ = PORTS[outgoing]
     found = set()
     for job in (71234, 71235, 99999):
         text = f"set -euo pipefail; SLURM_JOB_ID={job}; {block}\necho $GRPOSWEEP_PORT"
-        port = int(subprocess.run(["bash", "-c", text], capture_output=True, text=True, check=True).stdout)
+        port = int(
+            subprocess.run(["bash", "-c", text], capture_output=True, text=True, check=True).stdout
+        )
         found |= {port, port + 1, port + 2}
     assert len(found) == 9
     assert first <= min(found) <= max(found) < end_
@@ -150,62 +199,99 @@ def test_a_server_and_its_clients_know_their_addresses_and_no_proxy_stands_betwe
     }
     place = {"STEPS": str(tmp_path), "STUB": str(tmp_path / "stub.py"), "PYTHON": sys.executable}
     (tmp_path / "trials" / "0007-3f9a1c" / "logs").mkdir(parents=True)
-    cluster = replace(
-        ONE_NODE, python=f"apptainer exec --nv --bind {tmp_path} image.sif python"
-    )  # a folder that is there
-    script = render_script(Job(tmp_path / "trials" / "0007-3f9a1c", 0, cluster, SERVER), tmp_path, tmp_path)
+    # a folder that is there
+    cluster = replace(ONE_NODE, python=f"apptainer exec --nv --bind {tmp_path} image.sif python")
+    script = render_script(
+        Job(tmp_path / "trials" / "0007-3f9a1c", 0, cluster, SERVER), tmp_path, tmp_path
+    )
     environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", **job, **place}
-    done = subprocess.run(["bash", "-c", script], env=environment, cwd=tmp_path, check=False, timeout=60)
+    done = subprocess.run(
+        ["bash", "-c", script], env=environment, cwd=tmp_path, check=False, timeout=60
+    )
     assert done.returncode == 0
     ranks, server = ((tmp_path / name).read_text().splitlines() for name in ("ranks", "server"))
-    assert {"no_proxy=own.net,localhost,localhost,127.0.0.1", "NO_PROXY=own.net,localhost,localhost,127.0.0.1"} < set(
-        ranks
-    )
+    assert {
+        "no_proxy=own.net,localhost,localhost,127.0.0.1",
+        "NO_PROXY=own.net,localhost,localhost,127.0.0.1",
+    } < set(ranks)
     assert "VLLM_HOST_IP=127.0.0.1" in server
     assert not [line for line in ranks if line.startswith("VLLM_HOST_IP")]
     assert "--export=ALL" in ranks[0]
     assert "--gres=gpu:h100:2" in server[0]
     assert "--gres=gpu:h100:6" in ranks[0]
-    assert f"apptainer exec --nv --bind {tmp_path} image.sif python -P -m grposweep.train serve" in server[0]
+    assert (
+        f"apptainer exec --nv --bind {tmp_path} image.sif python -P -m grposweep.train serve"
+        in server[0]
+    )
 
 
 def test_jobs_that_do_not_train_have_their_own_partition_and_ask_for_no_gpu(tmp_path: Path) -> None:
-    """GPU partitions often refuse them; what the trials' jobs ask for beyond their shape may be GPUs."""
+    """GPU partitions often refuse them; what the trials' jobs ask for beyond their shape may be
+    GPUs.
+    """
     cluster = Cluster(
-        kind="slurm", partition="gpu", account="lab", qos="high", constraint="a100", mem_gb=500, gres_type="a100",
-        service_partition="cpu", service_mem_gb=16,
-    )  # fmt: skip
+        kind="slurm",
+        partition="gpu",
+        account="lab",
+        qos="high",
+        constraint="a100",
+        mem_gb=500,
+        gres_type="a100",
+        service_partition="cpu",
+        service_mem_gb=16,
+    )
     options = service_options(cluster, "x")
     assert {"--partition=cpu", "--account=lab", "--mem=16G"} < set(options)
-    assert not [option for option in options if option.startswith(("--gres", "--qos", "--constraint"))]
-    assert {"--partition=gpu", "--qos=high"} < set(service_options(replace(cluster, service_partition=None), "x"))
+    assert not [
+        option for option in options if option.startswith(("--gres", "--qos", "--constraint"))
+    ]
+    assert {"--partition=gpu", "--qos=high"} < set(
+        service_options(replace(cluster, service_partition=None), "x")
+    )
 
 
 def test_a_path_with_blanks_is_one_word(tmp_path: Path) -> None:
     """If there is such a file; other text is a command of several words."""
     (tmp_path / "my python").touch()
-    assert python_command(Cluster(python=str(tmp_path / "my python"))) == f"'{tmp_path}/my python' -P"
-    assert python_command(Cluster(python="apptainer exec a.sif python")) == "apptainer exec a.sif python -P"
+    assert (
+        python_command(Cluster(python=str(tmp_path / "my python"))) == f"'{tmp_path}/my python' -P"
+    )
+    assert (
+        python_command(Cluster(python="apptainer exec a.sif python"))
+        == "apptainer exec a.sif python -P"
+    )
 
 
-def test_the_guides_apptainer_command_makes_a_script_that_starts_ranks_in_the_image(tmp_path: Path) -> None:
+def test_the_guides_apptainer_command_makes_a_script_that_starts_ranks_in_the_image(
+    tmp_path: Path,
+) -> None:
     """The words of docs/guides/slurm.md, as a dry run renders them."""
     page = (PROJECT / "docs" / "guides" / "slurm.md").read_text()
     command = page.partition("interpreter is several words:\n\n```sh\n")[2].partition("```")[0]
-    words = [word for word in shlex.split(command) if word.startswith(("cluster.python=", "cluster.setup="))]
+    words = [
+        word
+        for word in shlex.split(command)
+        if word.startswith(("cluster.python=", "cluster.setup="))
+    ]
     cluster = to_experiment(OmegaConf.from_dotlist(["cluster.kind=slurm", *words])).cluster
     script = render_script(Job(tmp_path, 0, cluster), tmp_path, tmp_path)
     subprocess.run(["bash", "-n"], input=script, text=True, check=True)
     assert "\nmodule load apptainer\n" in script
     assert (
-        f"\n  apptainer exec --nv --bind /scratch /images/grpo.sif python -P -m grposweep.train {tmp_path} &\n"
-        in script
-    )
+        "\n  apptainer exec --nv --bind /scratch /images/grpo.sif python -P -m grposweep.train "
+        f"{tmp_path} &\n"
+    ) in script
 
 
 @pytest.mark.parametrize(
     ("set_", "walltime", "lead", "patience"),
-    [(None, 240, 600, 540), (None, 20, 120, 90), (None, None, 120, 90), (None, 5, 60, 45), (30, 240, 30, 23)],
+    [
+        (None, 240, 600, 540),
+        (None, 20, 120, 90),
+        (None, None, 120, 90),
+        (None, 5, 60, 45),
+        (30, 240, 30, 23),
+    ],
 )
 def test_a_job_is_warned_early_enough_for_a_rollout_and_a_checkpoint(
     set_: int | None, walltime: int | None, lead: int, patience: int, tmp_path: Path
@@ -221,8 +307,11 @@ def run_setup(tmp_path: Path, cluster: Cluster) -> tuple[int, str]:
     """Run the head of an attempt's script up to its training; return the exit code and the log."""
     folder = tmp_path / "trials" / "0007-3f9a1c"
     (folder / "logs").mkdir(parents=True)
-    script = render_script(Job(folder, 0, cluster), tmp_path, tmp_path).partition("\nset -euo pipefail")[0]
-    (tmp_path / "slurm_script").write_text(f"{script}\nfalse\nexit 0")  # where the lines end, so does the trap
+    script = render_script(Job(folder, 0, cluster), tmp_path, tmp_path).partition(
+        "\nset -euo pipefail"
+    )[0]
+    # where the lines end, so does the trap
+    (tmp_path / "slurm_script").write_text(f"{script}\nfalse\nexit 0")
     environment = {"PATH": os.environ["PATH"], "SLURM_JOB_ID": "1", "SLURM_JOB_NODELIST": "n1"}
     command = ["bash", str(tmp_path / "slurm_script")]
     done = subprocess.run(command, env=environment, cwd=tmp_path, check=False, timeout=60)
@@ -231,7 +320,9 @@ def run_setup(tmp_path: Path, cluster: Cluster) -> tuple[int, str]:
 
 def test_a_setup_line_that_fails_ends_the_job_and_is_named(tmp_path: Path) -> None:
     """As bad input: the next attempt would fail as well. Lines after it do not run."""
-    code, log = run_setup(tmp_path, Cluster(setup=["source '/no such/file' # conda", "touch after"]))
+    code, log = run_setup(
+        tmp_path, Cluster(setup=["source '/no such/file' # conda", "touch after"])
+    )
     assert code == 2
     assert "cluster.setup: this line failed with exit code 1 on" in log
     assert "source '/no such/file' # conda" in log
@@ -259,7 +350,9 @@ WORKING = {
 
 @pytest.mark.parametrize("form", WORKING)
 def test_setup_lines_of_any_form_run(form: str, tmp_path: Path) -> None:
-    """Blocks over several lines, unset variables, failures that are allowed or inside what a line runs."""
+    """Blocks over several lines, unset variables, failures that are allowed or inside what a line
+    runs.
+    """
     (tmp_path / "inner").write_text("false\nX=$(false)\necho 12\n")
     code, log = run_setup(tmp_path, Cluster(setup=WORKING[form]))
     assert code == 0, log
@@ -272,7 +365,10 @@ FAILING = {
     "if": (["if true; then", "  no_such_command", "  touch after", "fi"], "  no_such_command"),
     "for": (["for x in 1 2", "do", "  test $x = 2", "done", "touch after"], "  test $x = 2"),
     "and": (["true &&", "  false", "touch after"], "  false"),
-    "function": (["module() {", "  return 1", "}", "module load cuda", "touch after"], "module load cuda"),
+    "function": (
+        ["module() {", "  return 1", "}", "module load cuda", "touch after"],
+        "module load cuda",
+    ),
     "sourced": (["source ./inner", "touch after"], "source ./inner"),
 }
 
@@ -291,31 +387,49 @@ def test_the_setup_line_that_failed_is_named_in_any_form(form: str, tmp_path: Pa
 def test_a_mount_that_the_node_lacks_is_named(tmp_path: Path) -> None:
     """Of pyxis and of Apptainer; names that are no paths are left to them."""
     (tmp_path / "there").touch()
-    pyxis = ["--container-image=nvcr.io#x", f"--container-mounts={tmp_path}/there:/a,/no/data:/data:ro", "--no-home"]
+    pyxis = [
+        "--container-image=nvcr.io#x",
+        f"--container-mounts={tmp_path}/there:/a,/no/data:/data:ro",
+        "--no-home",
+    ]
     code, log = run_setup(tmp_path, Cluster(container=pyxis))
     assert code == 2
     assert "/no/data does not exist on" in log
-    assert mount_sources(Cluster(python="apptainer exec -B '/a b:/c' --bind=/d,rel image.sif python")) == [
+    assert mount_sources(
+        Cluster(python="apptainer exec -B '/a b:/c' --bind=/d,rel image.sif python")
+    ) == [
         "'/a b'",
         "/d",
     ]
-    assert mount_sources(Cluster(python="apptainer exec 'image.sif")) == []  # bash names the open quotation mark
+    # bash names the open quotation mark
+    assert mount_sources(Cluster(python="apptainer exec 'image.sif")) == []
 
 
 def test_output_before_the_log_is_open_is_kept(tmp_path: Path) -> None:
-    """In a file that exists before the job starts; a name with one of Slurm's patterns is not used."""
+    """In a file that exists before the job starts; a name with one of Slurm's patterns is not
+    used.
+    """
     for name in ("plain", "100%j"):
         logs = tmp_path / name / "logs"
         logs.mkdir(parents=True)
-        script = render_script(Job(tmp_path / name, 0, Cluster(extra=["--exclusive"])), tmp_path, tmp_path)
-        assert (f"#SBATCH --output={logs}/slurm.out\n#SBATCH --open-mode=append" in script) == (name == "plain")
+        script = render_script(
+            Job(tmp_path / name, 0, Cluster(extra=["--exclusive"])), tmp_path, tmp_path
+        )
+        assert (f"#SBATCH --output={logs}/slurm.out\n#SBATCH --open-mode=append" in script) == (
+            name == "plain"
+        )
         assert (logs / "slurm.out").exists() == (name == "plain")
 
 
 def every_script(tmp_path: Path) -> dict[str, str]:
     """All kinds of scripts, by name."""
-    scripts = {name: render_script(Job(tmp_path, 0, *options), tmp_path, tmp_path) for name, options in SCRIPTS.items()}
-    scripts["controller"] = write_controller(EVERYTHING, tmp_path, ["python", "run.py", "lr=1,2"]).read_text()
+    scripts = {
+        name: render_script(Job(tmp_path, 0, *options), tmp_path, tmp_path)
+        for name, options in SCRIPTS.items()
+    }
+    scripts["controller"] = write_controller(
+        EVERYTHING, tmp_path, ["python", "run.py", "lr=1,2"]
+    ).read_text()
     return scripts
 
 
@@ -327,7 +441,9 @@ def test_shellcheck_finds_nothing_in_the_scripts(tmp_path: Path) -> None:
 
 def test_a_dry_run_writes_the_controllers_script(tmp_path: Path) -> None:
     """As the real command would submit it: with the launcher that is rehearsed."""
-    experiment = Experiment(cluster=Cluster(kind="dry_run", controller="job", setup=["module load cuda"]))
+    experiment = Experiment(
+        cluster=Cluster(kind="dry_run", controller="job", setup=["module load cuda"])
+    )
     launcher = DryRun.build(experiment, tmp_path)
     assert launcher.hands_over
     said = launcher.submit_controller(["python", "run.py", "cluster=dry_run", "lr=1,2"])

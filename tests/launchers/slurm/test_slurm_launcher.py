@@ -1,4 +1,6 @@
-"""The Slurm launcher over a fake cluster: what it makes of the tools' answers. tests/slurm has the real thing."""
+"""The Slurm launcher over a fake cluster: what it makes of the tools' answers. tests/slurm has the
+real thing.
+"""
 
 import signal
 import subprocess
@@ -20,7 +22,8 @@ from grposweep.storage.results import start_run
 from in_process import Sweep
 from support import Ended, lines, read, trials, wait_for
 
-EAGER = Cluster(kind="slurm", poll_seconds=0.0)  # the queue is read at every poll
+# the queue is read at every poll
+EAGER = Cluster(kind="slurm", poll_seconds=0.0)
 
 
 @pytest.fixture
@@ -53,7 +56,9 @@ def stage(state: Path, job_id: str, what: str) -> None:
         ("FAILED", "", False),
     ],
 )
-def test_ends_are_told_apart(slurm: Slurm, state: Path, tmp_path: Path, said: str, kind: str, again: bool) -> None:
+def test_ends_are_told_apart(
+    slurm: Slurm, state: Path, tmp_path: Path, said: str, kind: str, again: bool
+) -> None:
     """What was taken away continues in a new attempt; what failed does not."""
     job_id = slurm.submit(job(tmp_path))
     assert slurm.poll(job_id) is None
@@ -102,7 +107,9 @@ def test_a_result_that_a_shared_file_system_shows_late_is_waited_for(
 def test_accounting_knows_what_the_queue_has_forgotten(
     slurm: Slurm, state: Path, tmp_path: Path, has_accounts: bool, kind: str
 ) -> None:
-    """``CANCELLED by 1000`` is cancelled; what neither knows has vanished, and continues in a new attempt."""
+    """``CANCELLED by 1000`` is cancelled; what neither knows has vanished, and continues in a new
+    attempt.
+    """
     if has_accounts:
         (state / "accounts").touch()
     job_id = slurm.submit(job(tmp_path))
@@ -113,7 +120,9 @@ def test_accounting_knows_what_the_queue_has_forgotten(
     assert (end.kind, end.again) == (kind, not has_accounts)
 
 
-def test_a_scheduler_that_does_not_answer_loses_nothing(slurm: Slurm, state: Path, tmp_path: Path) -> None:
+def test_a_scheduler_that_does_not_answer_loses_nothing(
+    slurm: Slurm, state: Path, tmp_path: Path
+) -> None:
     """What it said last still holds."""
     job_id = slurm.submit(job(tmp_path))
     (state / "silent").touch()
@@ -124,7 +133,9 @@ def test_a_scheduler_that_does_not_answer_loses_nothing(slurm: Slurm, state: Pat
 
 
 def test_a_job_is_found_again_by_its_name(slurm: Slurm, tmp_path: Path) -> None:
-    """Its controller died between sbatch and writing down the id; another attempt of the trial is another job."""
+    """Its controller died between sbatch and writing down the id; another attempt of the trial is
+    another job.
+    """
     wanted = job(tmp_path)
     job_id = slurm.submit(wanted)
     later = Slurm(tmp_path / "a sweep", EAGER, slots=2, code=tmp_path)
@@ -133,7 +144,9 @@ def test_a_job_is_found_again_by_its_name(slurm: Slurm, tmp_path: Path) -> None:
     assert Slurm(tmp_path / "another", EAGER, slots=2, code=tmp_path).find(wanted, None) is None
 
 
-def test_nothing_is_submitted_again_while_the_queue_cannot_be_read(slurm: Slurm, state: Path, tmp_path: Path) -> None:
+def test_nothing_is_submitted_again_while_the_queue_cannot_be_read(
+    slurm: Slurm, state: Path, tmp_path: Path
+) -> None:
     """It might be there already."""
     (state / "silent").touch()
     with pytest.raises(LauncherBusy, match="does not answer"):
@@ -143,17 +156,26 @@ def test_nothing_is_submitted_again_while_the_queue_cannot_be_read(slurm: Slurm,
 @pytest.mark.parametrize(
     ("said", "key"),
     [
-        ("sbatch: error: Batch job submission failed: Invalid partition name specified", "cluster.partition=gpu"),
-        ("sbatch: error: Batch job submission failed: Invalid account or account/partition", "cluster.partition=gpu"),
         (
-            "sbatch: error: Batch job submission failed: Requested node configuration is not available",
+            "sbatch: error: Batch job submission failed: Invalid partition name specified",
+            "cluster.partition=gpu",
+        ),
+        (
+            "sbatch: error: Batch job submission failed: Invalid account or account/partition",
+            "cluster.partition=gpu",
+        ),
+        (
+            "sbatch: error: Batch job submission failed: Requested node configuration is not "
+            "available",
             "cluster.nodes=1",
         ),
         ("sbatch: fatal: Could not establish a configuration source", "set SLURM_CONF"),
         ("sbatch: error: something new", "cluster.extra"),
     ],
 )
-def test_a_refused_submission_is_bad_input(slurm: Slurm, state: Path, tmp_path: Path, said: str, key: str) -> None:
+def test_a_refused_submission_is_bad_input(
+    slurm: Slurm, state: Path, tmp_path: Path, said: str, key: str
+) -> None:
     """With the key to change and Slurm's own words."""
     (state / "refuse").write_text(said)
     with pytest.raises(UserError) as caught:
@@ -165,10 +187,13 @@ def test_a_refused_submission_is_bad_input(slurm: Slurm, state: Path, tmp_path: 
 @pytest.mark.parametrize(
     "said",
     [
-        "sbatch: error: AssocMaxSubmitJobLimit\nsbatch: error: Batch job submission failed: Job violates accounting/QOS "
+        "sbatch: error: AssocMaxSubmitJobLimit\nsbatch: error: Batch job submission failed: Job "
+        "violates accounting/QOS "
         "policy (job submit limit, user's size and/or time limits)",
-        "sbatch: error: QOSMaxSubmitJobPerUserLimit\nsbatch: error: Batch job submission failed: Job violates",
-        "sbatch: error: Batch job submission failed: Unable to contact slurm controller (connect failure)",
+        "sbatch: error: QOSMaxSubmitJobPerUserLimit\nsbatch: error: Batch job submission "
+        "failed: Job violates",
+        "sbatch: error: Batch job submission failed: Unable to contact slurm controller "
+        "(connect failure)",
         "sbatch: error: Batch job submission failed: Socket timed out on send/recv operation",
         "sbatch: error: fetch_config: Unable to contact slurm controller (connect failure)\n"
         "sbatch: fatal: Could not establish a configuration source",
@@ -181,11 +206,14 @@ def test_a_full_queue_is_waited_for(slurm: Slurm, state: Path, tmp_path: Path, s
         slurm.submit(job(tmp_path))
 
 
-def test_a_job_that_can_never_start_is_cancelled_and_refused(slurm: Slurm, state: Path, tmp_path: Path) -> None:
+def test_a_job_that_can_never_start_is_cancelled_and_refused(
+    slurm: Slurm, state: Path, tmp_path: Path
+) -> None:
     """It would hold its place in the queue forever."""
     job_id = slurm.submit(job(tmp_path, walltime_min=600))
     stage(state, job_id, "PENDING PartitionTimeLimit")
-    assert slurm.poll(job_id) is None  # Slurm's first word may be hasty
+    # Slurm's first word may be hasty
+    assert slurm.poll(job_id) is None
     with pytest.raises(UserError, match=r"cluster\.walltime_min=600"):
         slurm.poll(job_id)
 
@@ -209,13 +237,20 @@ def test_a_new_sweep_without_a_reachable_controller_is_refused_before_its_folder
     (state / "silent").touch()
     if reachable == "no sbatch":
         monkeypatch.setenv("PATH", "/nonexistent")
-    with pytest.raises(UserError, match=r"no sbatch|controller does not answer .*Unable to contact"):
+    with pytest.raises(
+        UserError, match=r"no sbatch|controller does not answer .*Unable to contact"
+    ):
         sweep_here(*WORDS)
     assert not (tmp_path / "outputs").exists()
 
 
-@pytest.mark.parametrize(("what", "said"), [("refuse", "sbatch: error: Invalid partition name specified"),
-                                            ("1.state", "PENDING PartitionConfig")])  # fmt: skip
+@pytest.mark.parametrize(
+    ("what", "said"),
+    [
+        ("refuse", "sbatch: error: Invalid partition name specified"),
+        ("1.state", "PENDING PartitionConfig"),
+    ],
+)
 def test_a_sweep_of_which_no_job_was_taken_leaves_nothing_and_the_corrected_command_begins_it(
     sweep_here: Sweep, state: Path, tmp_path: Path, what: str, said: str
 ) -> None:
@@ -235,7 +270,9 @@ def test_a_job_that_can_never_start_is_no_failure_of_its_trial_and_leaves_the_ot
     """The message says how to come back to them; the same command submits the refused one again."""
     (state / "2.state").write_text("PENDING PartitionConfig")
     (state / "1.state").write_text("RUNNING")
-    with pytest.raises(UserError, match=r"cluster.partition(?s:.*)detached: 1 job .*\n?.*scancel 1"):
+    with pytest.raises(
+        UserError, match=r"cluster.partition(?s:.*)detached: 1 job .*\n?.*scancel 1"
+    ):
         sweep_here(*WORDS)
     first, second = trials(tmp_path / "outputs" / "s")
     assert lines(first / "attempts.jsonl")[-1]["event"] == "started"
@@ -258,7 +295,9 @@ def test_a_trial_taken_away_too_often_fails(slurm: Slurm, state: Path, tmp_path:
 
 def test_the_queue_is_read_rarely_while_nothing_happens(state: Path, tmp_path: Path) -> None:
     """One call for all jobs; at the default period that is two a minute."""
-    slurm = Slurm(tmp_path / "a sweep", Cluster(kind="slurm", poll_seconds=30.0), slots=2, code=tmp_path)
+    slurm = Slurm(
+        tmp_path / "a sweep", Cluster(kind="slurm", poll_seconds=30.0), slots=2, code=tmp_path
+    )
     ids = [slurm.submit(job(tmp_path, attempt)) for attempt in range(3)]
     for _ in range(20):
         assert [slurm.poll(job_id) for job_id in ids] == [None] * 3
@@ -266,7 +305,13 @@ def test_the_queue_is_read_rarely_while_nothing_happens(state: Path, tmp_path: P
 
 
 LaunchCommand = Callable[..., "subprocess.Popen[str]"]
-FAKE = ("trainer=fake", "name=s", "cluster=slurm", "cluster.gpus_per_node=0", "cluster.poll_seconds=0.3")
+FAKE = (
+    "trainer=fake",
+    "name=s",
+    "cluster=slurm",
+    "cluster.gpus_per_node=0",
+    "cluster.poll_seconds=0.3",
+)
 
 
 @pytest.mark.slow
@@ -286,7 +331,14 @@ def test_a_full_queue_and_a_killed_controller_lose_and_double_nothing(
     run: Callable[..., Ended], start: LaunchCommand, here: Path, state: Path
 ) -> None:
     """One trial runs while its controller is killed, one was announced and never submitted."""
-    slow = (*FAKE, "trainer.args.step_seconds=0.03", "schedule=steps", "schedule.max_steps=60", "-m", "lr=1e-4,1e-3")
+    slow = (
+        *FAKE,
+        "trainer.args.step_seconds=0.03",
+        "schedule=steps",
+        "schedule.max_steps=60",
+        "-m",
+        "lr=1e-4,1e-3",
+    )
     process = start(*slow, "cluster.max_jobs=1")
     wait_for(lambda: list(here.glob("outputs/s/trials/0000-*/heartbeat")))
     process.kill()
@@ -301,7 +353,11 @@ def test_a_full_queue_and_a_killed_controller_lose_and_double_nothing(
     assert ended.code == 0, ended.err
     assert len(list(state.glob("*.job"))) == 2
     for folder in trials(ended.sweep):
-        assert [line["event"] for line in lines(folder / "attempts.jsonl")] == ["intent", "started", "ended"]
+        assert [line["event"] for line in lines(folder / "attempts.jsonl")] == [
+            "intent",
+            "started",
+            "ended",
+        ]
 
 
 def test_ctrl_c_detaches(start: LaunchCommand, here: Path, state: Path) -> None:
@@ -330,7 +386,9 @@ def test_a_trial_that_runs_as_a_job_is_not_run_here_as_well(
 ) -> None:
     """The cluster is no part of a sweep's identity, so the user may come back with another one."""
     detach(start, here)
-    ended = run("trainer=fake", "name=s", "cluster=local", "trainer.args.step_seconds=0.1", "lr=1e-3")
+    ended = run(
+        "trainer=fake", "name=s", "cluster=local", "trainer.args.step_seconds=0.1", "lr=1e-3"
+    )
     assert ended.code == 2
     assert "scancel 1" in ended.err
 
@@ -358,19 +416,26 @@ def test_a_dry_run_writes_everything_and_prints_the_commands(
     run: Callable[..., Ended], here: Path, state: Path
 ) -> None:
     """Nothing is submitted, and the real command then submits what was written."""
-    ended = run("trainer=fake", "name=s", "cluster=dry_run", "cluster.gpus_per_node=0", "-m", "lr=1e-4,1e-3")
+    ended = run(
+        "trainer=fake", "name=s", "cluster=dry_run", "cluster.gpus_per_node=0", "-m", "lr=1e-4,1e-3"
+    )
     assert ended.code == 0, ended.err
     assert ended.out.count("sbatch --parsable") == 2
     assert not list(state.glob("*.job"))
     folders = trials(here / "outputs" / "s")
-    assert all((folder / "job-0.sbatch").exists() and not (folder / "attempts.jsonl").exists() for folder in folders)
+    assert all(
+        (folder / "job-0.sbatch").exists() and not (folder / "attempts.jsonl").exists()
+        for folder in folders
+    )
     assert run(*FAKE, "-m", "lr=1e-4,1e-3").code == 0
     assert trials(here / "outputs" / "s") == folders
 
 
 def test_points_may_have_different_shapes(run: Callable[..., Ended], state: Path) -> None:
     """A parameter may be the number of nodes; the ranks, and with them what is valid, follow."""
-    ended = run("trainer=fake", "name=s", "cluster=dry_run", "batch=auto", "-m", "cluster.nodes=1,2")
+    ended = run(
+        "trainer=fake", "name=s", "cluster=dry_run", "batch=auto", "-m", "cluster.nodes=1,2"
+    )
     assert ended.code == 0, ended.err
     scripts = [(folder / "job-0.sbatch").read_text() for folder in trials(ended.sweep.parent / "s")]
     assert ["--nodes=1" in script for script in scripts] == [True, False]
@@ -378,19 +443,28 @@ def test_points_may_have_different_shapes(run: Callable[..., Ended], state: Path
 
 
 @pytest.mark.parametrize(
-    ("shape", "offered"), [("nodes=1", "cluster.tasks_per_node=7."), ("nodes=2", "num_generations=8.")]
+    ("shape", "offered"),
+    [("nodes=1", "cluster.tasks_per_node=7."), ("nodes=2", "num_generations=8.")],
 )
 def test_a_job_without_gpus_is_not_offered_a_number_of_processes(
     sweep_here: Sweep, state: Path, shape: str, offered: str
 ) -> None:
     """It follows from the job's shape, and setting it is refused."""
-    words = ("trainer=fake", "name=s", "cluster=slurm", "cluster.gpus_per_node=0", f"cluster.{shape}")
+    words = (
+        "trainer=fake",
+        "name=s",
+        "cluster=slurm",
+        "cluster.gpus_per_node=0",
+        f"cluster.{shape}",
+    )
     with pytest.raises(UserError, match=r"GB101") as caught:
         sweep_here(*words, "batch.num_generations=7")
     assert str(caught.value).endswith(offered)
 
 
-@pytest.mark.parametrize(("text", "status"), [("768", 768), ("3:0", 768), ("0:9", 9), ("", 0), ("None", 0)])
+@pytest.mark.parametrize(
+    ("text", "status"), [("768", 768), ("3:0", 768), ("0:9", 9), ("", 0), ("None", 0)]
+)
 def test_exit_codes_are_read_in_both_spellings(text: str, status: int) -> None:
     """Squeue and sacct do not agree."""
     assert wait_status(text) == status

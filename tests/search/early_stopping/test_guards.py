@@ -28,7 +28,9 @@ SOUND = {
     "certain, and right": curve([0.6, 0.99, 0.99], entropy=[0.8, 1e-4, 1e-5]),
     "all groups solved": curve([0.9, 1.0, 1.0, 1.0], zero_std=[0.5, 1.0, 1.0, 1.0]),
     "no variance yet": curve([0.4, 0.4], zero_std=[1.0, 1.0]),
-    "a limit that was always too short": curve([0.4, 0.4, 0.4, 0.4], truncated=[1.0, 1.0, 1.0, 1.0]),
+    "a limit that was always too short": curve(
+        [0.4, 0.4, 0.4, 0.4], truncated=[1.0, 1.0, 1.0, 1.0]
+    ),
     "a dip": curve([0.1, 0.35]),
     "low rewards as noisy as these": curve([0.02, 0.02], start=0.05),
     "a start that was not measured": curve([0.1, 0.05], start=None),
@@ -61,13 +63,15 @@ def test_a_guard_is_silent_one_evaluation_before(guard: str) -> None:
 
 
 def test_the_guard_against_templates_has_the_limit_that_is_set() -> None:
-    """Two evaluations in a row; it holds for a trial that is better than its start as well, which is what it is for."""
+    """Two evaluations in a row; it holds for a trial that is better than its start as well, which
+    is what it is for.
+    """
     gamed = curve([0.5, 0.9, 0.95], templates=[0.1, 0.7, 0.8])
     found = one_template(gamed, 0.5)
     assert found is not None
-    assert (
-        found.evidence
-        == "80% of the held-out completions are one template, more than search.max_template_share=0.5 twice"
+    assert found.evidence == (
+        "80% of the held-out completions are one template, more than "
+        "search.max_template_share=0.5 twice"
     )
     assert one_template(gamed, 0.75) is None
     assert check_curve(gamed) is None

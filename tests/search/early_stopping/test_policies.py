@@ -11,7 +11,9 @@ from grposweep.search.early_stopping import POLICIES, Action, Curve, State, buil
 STOPPING = [name for name in POLICIES if name != "none"]
 
 
-def curve(number: int, held_out: list[float], lr: float = 1e-3, state: State | None = None) -> Curve:
+def curve(
+    number: int, held_out: list[float], lr: float = 1e-3, state: State | None = None
+) -> Curve:
     """Ten evaluations make a whole training."""
     completions = [100.0 * (n + 1) for n in range(len(held_out))]
     state = state or (State.FINISHED if len(held_out) == 10 else State.PAUSED)
@@ -37,13 +39,19 @@ def running(trial: Curve) -> Curve:
 def test_a_trial_that_falls_like_all_of_its_kind_does_not_continue(name: str) -> None:
     """It is far behind, and so are all of its kind."""
     trial = running(rising(20, 1.1e-1, 0.0, 4))
-    assert build_policy(name, 0.6).decide(trial, [*GOOD, *BAD], more=True).action is not Action.CONTINUE
+    assert (
+        build_policy(name, 0.6).decide(trial, [*GOOD, *BAD], more=True).action
+        is not Action.CONTINUE
+    )
 
 
 @pytest.mark.parametrize("name", STOPPING)
 def test_the_only_trial_continues(name: str) -> None:
     """There is nothing to compare it with."""
-    assert build_policy(name, 0.6).decide(running(curve(0, [0.3, 0.1])), [], more=False).action is Action.CONTINUE
+    assert (
+        build_policy(name, 0.6).decide(running(curve(0, [0.3, 0.1])), [], more=False).action
+        is Action.CONTINUE
+    )
 
 
 def test_optunas_pruners_stop_finally_and_leave_predictions_to_the_sampler() -> None:
@@ -67,7 +75,8 @@ def test_hyperband_stops_in_some_brackets_early_and_in_one_never() -> None:
     way, others = build_policy("hyperband", 1.0), [rising(n, 1e-3, 0.9) for n in range(40)]
     stopped = [
         [
-            way.decide(running(rising(number, 1e-1, 0.0, seen)), others, more=True).action is Action.STOP
+            way.decide(running(rising(number, 1e-1, 0.0, seen)), others, more=True).action
+            is Action.STOP
             for seen in range(1, 10)
         ]
         for number in range(50, 80)
@@ -76,16 +85,18 @@ def test_hyperband_stops_in_some_brackets_early_and_in_one_never() -> None:
 
 
 VALUES = st.floats(-1, 1).map(lambda value: round(value, 3))
-CURVES = st.lists(st.tuples(st.floats(-5, -1), st.lists(VALUES, min_size=1, max_size=10)), min_size=1, max_size=8).map(
-    lambda drawn: [curve(n, values, 10**rate) for n, (rate, values) in enumerate(drawn)]
-)
+CURVES = st.lists(
+    st.tuples(st.floats(-5, -1), st.lists(VALUES, min_size=1, max_size=10)), min_size=1, max_size=8
+).map(lambda drawn: [curve(n, values, 10**rate) for n, (rate, values) in enumerate(drawn)])
 UNDER_WAY = st.lists(VALUES, min_size=1, max_size=9)
 
 
 @settings(max_examples=10, deadline=None)
 @given(CURVES, UNDER_WAY, st.randoms(use_true_random=False))
 @pytest.mark.parametrize("name", STOPPING)
-def test_the_order_of_the_others_does_not_matter(name: str, others: list[Curve], values: list[float], random) -> None:  # type: ignore[no-untyped-def]
+def test_the_order_of_the_others_does_not_matter(
+    name: str, others: list[Curve], values: list[float], random
+) -> None:  # type: ignore[no-untyped-def]
     """Every answer is a function of the set of curves."""
     way, trial = build_policy(name, 0.6), running(curve(99, values))
     mixed = random.sample(others, len(others))

@@ -1,4 +1,6 @@
-"""The policy that continues trials in the order of their ranks, on small made-up curves of ten evaluations."""
+"""The policy that continues trials in the order of their ranks, on small made-up curves of ten
+evaluations.
+"""
 
 import os
 import time
@@ -23,11 +25,16 @@ from grposweep.search.early_stopping.rank import (
     least_share,
 )
 
-TOTAL = 1000.0  # completions
+# completions
+TOTAL = 1000.0
 
 
 def trial(
-    number: int, *values: float, state: State = State.PAUSED, total: float = TOTAL, error: float | None = None
+    number: int,
+    *values: float,
+    state: State = State.PAUSED,
+    total: float = TOTAL,
+    error: float | None = None,
 ) -> Curve:
     """Return a trial with these evaluations, one after each tenth of its training."""
     completions = [total * (n + 1) / 10 for n in range(len(values))]
@@ -40,7 +47,9 @@ def first_evaluations(count: int) -> list[Curve]:
     return [trial(number, number / 100) for number in range(count)]
 
 
-def decide(effort: float, mine: Curve, others: Sequence[Curve], more: bool = True) -> tuple[Action, str]:
+def decide(
+    effort: float, mine: Curve, others: Sequence[Curve], more: bool = True
+) -> tuple[Action, str]:
     """Return the action and its reason for a running trial."""
     decision = RankPolicy(effort).decide(replace(mine, state=State.RUNNING), others, more)
     return decision.action, decision.reason
@@ -49,8 +58,13 @@ def decide(effort: float, mine: Curve, others: Sequence[Curve], more: bool = Tru
 def test_the_worst_of_eight_pauses_and_the_best_continues() -> None:
     """The reason says rank, number and share."""
     others = first_evaluations(FEWEST - 1)
-    assert decide(0.6, trial(99, -0.1), others) == (Action.PAUSE, "8th of 8 after 10% of the training")
-    best = [replace(other, state=State.PAUSED) for other in others[:1]] + [trial(n, 0.0, 0.0) for n in range(1, 7)]
+    assert decide(0.6, trial(99, -0.1), others) == (
+        Action.PAUSE,
+        "8th of 8 after 10% of the training",
+    )
+    best = [replace(other, state=State.PAUSED) for other in others[:1]] + [
+        trial(n, 0.0, 0.0) for n in range(1, 7)
+    ]
     assert decide(0.6, trial(99, 0.5), best)[0] is Action.CONTINUE
 
 
@@ -68,19 +82,27 @@ def test_a_reason_names_ties_where_they_decide() -> None:
 def test_until_eight_trials_have_come_as_far_even_the_leader_pauses() -> None:
     """A free slot starts a new trial before that."""
     action, reason = decide(0.6, trial(99, 0.5), first_evaluations(3))
-    assert (action, reason) == (Action.PAUSE, "1st of 4 after 10% of the training, waits for others to compare with")
+    assert (action, reason) == (
+        Action.PAUSE,
+        "1st of 4 after 10% of the training, waits for others to compare with",
+    )
     assert RankPolicy(0.6).promote(first_evaluations(FEWEST - 1), more=True) is None
 
 
 def test_a_slot_never_waits_for_trials_on_their_way_if_nothing_new_can_start() -> None:
     """It continues the best of those that have come as far."""
-    assert RankPolicy(0.6).promote([*first_evaluations(3), trial(9, state=State.RUNNING)], more=False) == 2
+    assert (
+        RankPolicy(0.6).promote([*first_evaluations(3), trial(9, state=State.RUNNING)], more=False)
+        == 2
+    )
 
 
 def test_only_a_tenth_a_quarter_and_half_of_the_training_are_rungs() -> None:
     """The evaluations after 10, 30 and 50 % are the first at or after them."""
     others = [trial(n, *[1.0] * 9) for n in range(FEWEST)]
-    pauses = [decide(0.6, trial(99, *[0.0] * seen), others)[0] is Action.PAUSE for seen in range(1, 10)]
+    pauses = [
+        decide(0.6, trial(99, *[0.0] * seen), others)[0] is Action.PAUSE for seen in range(1, 10)
+    ]
     assert [seen for seen, paused in enumerate(pauses, 1) if paused] == [1, 3, 5]
 
 
@@ -103,15 +125,27 @@ def test_with_all_the_effort_no_trial_pauses() -> None:
 
 def test_after_half_of_the_training_a_small_effort_continues_the_best_only() -> None:
     """The second of eight pauses, also if the first has finished."""
-    stopped = [trial(n, 0.0, state=State.STOPPED) for n in range(10, 40)]  # they leave enough of the effort
+    # they leave enough of the effort
+    stopped = [trial(n, 0.0, state=State.STOPPED) for n in range(10, 40)]
     others = [*stopped, *(trial(n, *[n / 100] * 5) for n in range(6))]
-    assert decide(0.3, trial(99, *[0.055] * 5), [*others, trial(6, *[0.06] * 10)])[0] is Action.PAUSE
-    assert decide(0.3, trial(99, *[0.055] * 5), [*others, trial(6, *[0.01] * 10)])[0] is Action.CONTINUE
+    assert (
+        decide(0.3, trial(99, *[0.055] * 5), [*others, trial(6, *[0.06] * 10)])[0] is Action.PAUSE
+    )
+    assert (
+        decide(0.3, trial(99, *[0.055] * 5), [*others, trial(6, *[0.01] * 10)])[0]
+        is Action.CONTINUE
+    )
 
 
 def test_a_rank_among_many_weighs_more_than_one_among_few() -> None:
-    """Of what is left, the third of eight after a tenth resumes before the second of two after 30 %."""
-    curves = [trial(0, *[0.9] * 10), trial(1, 0.8, 0.8, 0.8), *(trial(n, (9 - n) / 10) for n in range(2, 8))]
+    """Of what is left, the third of eight after a tenth resumes before the second of two after 30
+    %.
+    """
+    curves = [
+        trial(0, *[0.9] * 10),
+        trial(1, 0.8, 0.8, 0.8),
+        *(trial(n, (9 - n) / 10) for n in range(2, 8)),
+    ]
     assert RankPolicy(budget=lambda _: 5 * TOTAL).promote(curves, more=False) == 2
 
 
@@ -124,7 +158,21 @@ def test_a_trial_without_an_evaluation_is_expected_to_take_one_interval_until_it
 def test_places_are_ordinal_numbers() -> None:
     """Those from 11 to 13 of each hundred end alike."""
     said = RankPolicy(0.6).describe(first_evaluations(1001))
-    words = ("1st", "2nd", "3rd", "4th", "11th", "12th", "13th", "20th", "21st", "111th", "911th", "922nd", "1001st")
+    words = (
+        "1st",
+        "2nd",
+        "3rd",
+        "4th",
+        "11th",
+        "12th",
+        "13th",
+        "20th",
+        "21st",
+        "111th",
+        "911th",
+        "922nd",
+        "1001st",
+    )
     assert [said[1001 - int(word[:-2])].split()[0] for word in words] == list(words)
 
 
@@ -132,7 +180,9 @@ def test_trials_that_differ_by_less_than_the_error_of_their_difference_are_tied(
     """Noise alone pauses none: with a standard error of 0.1, values from 0 to 0.07 are the same."""
     noisy = [replace(curve, errors=[0.1]) for curve in first_evaluations(FEWEST)]
     assert decide(0.6, noisy[0], noisy[1:])[0] is Action.CONTINUE
-    assert decide(0.6, first_evaluations(FEWEST)[0], first_evaluations(FEWEST)[1:])[0] is Action.PAUSE
+    assert (
+        decide(0.6, first_evaluations(FEWEST)[0], first_evaluations(FEWEST)[1:])[0] is Action.PAUSE
+    )
 
 
 def test_what_is_left_of_the_effort_continues_the_best_ranked_paused_trials() -> None:
@@ -157,7 +207,10 @@ def test_a_larger_effort_continues_every_paused_trial() -> None:
 def test_trainings_of_other_lengths_are_compared_at_the_same_share() -> None:
     """Twice the completions, evaluated as often."""
     others = [trial(n, n / 100, total=2 * TOTAL) for n in range(FEWEST - 1)]
-    assert decide(0.6, trial(99, -0.1), others) == (Action.PAUSE, "8th of 8 after 10% of the training")
+    assert decide(0.6, trial(99, -0.1), others) == (
+        Action.PAUSE,
+        "8th of 8 after 10% of the training",
+    )
 
 
 def test_a_stopped_trial_counts_as_one_that_dropped_out() -> None:
@@ -184,7 +237,9 @@ def test_a_choice_among_two_thousand_trials_takes_milliseconds() -> None:
 
 @dataclass
 class Swept:
-    """A sweep of drawn trainings on a simulated clock: slots of various speeds, failures, and kills that repeat steps."""
+    """A sweep of drawn trainings on a simulated clock: slots of various speeds, failures, and kills
+    that repeat steps.
+    """
 
     effort: float
     evaluations: int
@@ -214,7 +269,8 @@ class Swept:
             number = min(ends, key=ends.__getitem__)
             ends[number] += self.random.random()
             if self.random.random() < 0.05:
-                continue  # killed: the stretch runs again
+                # killed: the stretch runs again
+                continue
             if self.random.random() < 0.02:
                 self._set(number, state=State.STOPPED)
             else:
@@ -229,17 +285,26 @@ class Swept:
         seen, total = len(self.curves[number].held_out) + 1, self.curves[number].total
         completions = [total * (n + 1) / self.evaluations for n in range(seen)]
         values = [self.values[number][n % len(self.values[number])] for n in range(seen)]
-        self._set(number, completions=completions, held_out=values, errors=[0.05 * (number % 2)] * seen)
+        self._set(
+            number, completions=completions, held_out=values, errors=[0.05 * (number % 2)] * seen
+        )
         others = [curve for curve in self.curves if curve.number != number]
         if seen == self.evaluations:
             self._set(number, state=State.FINISHED)
-        elif policy.decide(self.curves[number], others, len(self.curves) < len(self.values)).action is Action.PAUSE:
+        elif (
+            policy.decide(self.curves[number], others, len(self.curves) < len(self.values)).action
+            is Action.PAUSE
+        ):
             self._set(number, state=State.PAUSED)
 
 
-@pytest.mark.parametrize(("text", "trials"), [("8x", 20), ("8000", 20), ("4h", 9), ("1000x", 500), ("300", 1)], ids=str)
+@pytest.mark.parametrize(
+    ("text", "trials"), [("8x", 20), ("8000", 20), ("4h", 9), ("1000x", 500), ("300", 1)], ids=str
+)
 def test_the_number_of_trials_follows_from_the_budget(text: str, trials: int) -> None:
-    """Two and a half times as many as it could finish, 500 at most; 95 % of hours. Here two have trained two trainings."""
+    """Two and a half times as many as it could finish, 500 at most; 95 % of hours. Here two have
+    trained two trainings.
+    """
     curves, budget = [trial(0, *[0.5] * 10), trial(1, *[0.4] * 10)], Budget.parse(text)
     policy = RankPolicy(budget=lambda known: budget.completions(known, lambda: 2.0))
     assert policy.trials(curves) == trials
@@ -294,18 +359,26 @@ VALUES = st.lists(st.floats(-1, 1).map(lambda value: round(value, 1)), min_size=
 
 @settings(max_examples=int(os.environ.get("EXAMPLES", "100")), deadline=None)
 @given(
-    st.lists(VALUES, min_size=1, max_size=20), st.floats(0.05, 0.99), st.integers(1, 20), st.integers(1, 8),
+    st.lists(VALUES, min_size=1, max_size=20),
+    st.floats(0.05, 0.99),
+    st.integers(1, 20),
+    st.integers(1, 8),
     st.integers(0, 1000),
-)  # fmt: skip
+)
 def test_any_sweep_spends_its_effort_at_most_and_one_trial_finishes(
     drawn: list[list[float]], effort: float, evaluations: int, slots: int, seed: int
 ) -> None:
-    """Beyond the effort, or the least share that is possible, is what one trial takes, and another if the first one fails."""
+    """Beyond the effort, or the least share that is possible, is what one trial takes, and another
+    if the first one fails.
+    """
     curves = Swept(effort, evaluations, slots, drawn, Random(seed)).run().curves
     full, most = sum(curve.total for curve in curves), max(curve.total for curve in curves)
-    first = least_share(effort, 10**9, evaluations)  # of one trial's training
+    # of one trial's training
+    first = least_share(effort, 10**9, evaluations)
     failed = sum(curve.state is State.STOPPED for curve in curves)
-    assert sum(curve.done for curve in curves) <= max(effort, first) * full + most * (1 + failed) * (1 + 1e-9)
+    assert sum(curve.done for curve in curves) <= max(effort, first) * full + most * (
+        1 + failed
+    ) * (1 + 1e-9)
     assert all(curve.state in (State.FINISHED, State.PAUSED, State.STOPPED) for curve in curves)
     left = [curve for curve in curves if curve.state is not State.STOPPED]
     assert not left or any(curve.state is State.FINISHED for curve in curves)
@@ -316,14 +389,22 @@ def test_any_sweep_spends_its_effort_at_most_and_one_trial_finishes(
 def test_any_search_spends_its_budget_at_most_and_one_trial_finishes(
     trainings: float, evaluations: int, slots: int, seed: int
 ) -> None:
-    """Beyond the budget, or its share of what has started, is what one trial takes, and another if the first one fails."""
+    """Beyond the budget, or its share of what has started, is what one trial takes, and another if
+    the first one fails.
+    """
     random, budget = Random(seed), trainings * 1.5 * TOTAL
     drawn = [[round(random.random(), 1) for _ in range(10)] for _ in range(affordable(trainings))]
-    curves = Swept(1.0, evaluations, slots, drawn, random, RankPolicy(budget=lambda _: budget)).run().curves
+    curves = (
+        Swept(1.0, evaluations, slots, drawn, random, RankPolicy(budget=lambda _: budget))
+        .run()
+        .curves
+    )
     full, most = sum(curve.total for curve in curves), max(curve.total for curve in curves)
     least = max(SHARE, first_evaluation(LATER_RUNGS, evaluations)) * full
     failed = sum(curve.state is State.STOPPED for curve in curves)
-    assert sum(curve.done for curve in curves) <= max(budget, least) + most * (1 + failed) * (1 + 1e-9)
+    assert sum(curve.done for curve in curves) <= max(budget, least) + most * (1 + failed) * (
+        1 + 1e-9
+    )
     left = [curve for curve in curves if curve.state is not State.STOPPED]
     assert not left or any(curve.state is State.FINISHED for curve in curves)
 
@@ -344,4 +425,6 @@ def test_the_least_share_is_the_first_rung_of_all_and_the_rest_of_one() -> None:
 @pytest.mark.parametrize("effort", [0.3, 0.6])
 def test_a_sampler_is_told_the_last_values_of_paused_trials(effort: float) -> None:
     """Of no finished ones, whose values it has."""
-    assert RankPolicy(effort).predict([trial(0, 0.1, 0.2), trial(1, *[0.5] * 10), trial(2)]) == {0: 0.2}
+    assert RankPolicy(effort).predict([trial(0, 0.1, 0.2), trial(1, *[0.5] * 10), trial(2)]) == {
+        0: 0.2
+    }

@@ -47,7 +47,9 @@ class HfArgumentParser(ArgumentParser):
         """Return an object of each class."""
         given = vars(self.parse_args())
         fields = [(kind, {field.name for field in dataclasses.fields(kind)}) for kind in self.types]
-        return tuple(kind(**{name: given[name] for name in names & given.keys()}) for kind, names in fields)
+        return tuple(
+            kind(**{name: given[name] for name in names & given.keys()}) for kind, names in fields
+        )
 
 
 def typed(text: str) -> Any:

@@ -1,4 +1,6 @@
-"""transformers' Trainer: the loop of events, a log and checkpoints; the reward of a step is its learning rate."""
+"""transformers' Trainer: the loop of events, a log and checkpoints; the reward of a step is its
+learning rate.
+"""
 
 import json
 import os
@@ -34,12 +36,19 @@ class Trainer:
             kept = json.loads((Path(resume_from_checkpoint) / "trainer_state.json").read_text())
             self.state.global_step, self.history = kept["global_step"], kept["log_history"]
         self._call("on_train_begin", train_dataloader=self.train_dataset or [], optimizer=None)
-        while self.state.global_step < self.args.max_steps and not self.control.should_training_stop:
+        while (
+            self.state.global_step < self.args.max_steps and not self.control.should_training_stop
+        ):
             time.sleep(float(os.environ.get("STEP_SECONDS", "0")))
             self.state.global_step += 1
             self._log({"loss": 1.0, "reward": float(self.args.learning_rate)})
             if self.args.eval_strategy != "no":
-                self._log({"eval_reward": getattr(self, "evaluated", 1 - self.args.learning_rate), "eval_loss": 0.0})
+                self._log(
+                    {
+                        "eval_reward": getattr(self, "evaluated", 1 - self.args.learning_rate),
+                        "eval_loss": 0.0,
+                    }
+                )
             self._call("on_step_end")
             if self.args.save_strategy != "no" or self.control.should_save:
                 self._save(rank)
@@ -47,7 +56,10 @@ class Trainer:
 
     def evaluate(self) -> dict[str, float]:
         """Evaluate once more."""
-        found = {"eval_reward": float(getattr(self, "evaluated", 1 - self.args.learning_rate)), "eval_loss": 0.0}
+        found = {
+            "eval_reward": float(getattr(self, "evaluated", 1 - self.args.learning_rate)),
+            "eval_loss": 0.0,
+        }
         self._log(found)
         return found
 
@@ -65,8 +77,13 @@ class Trainer:
             return
         folder = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
         folder.mkdir(parents=True, exist_ok=True)
-        state = {"global_step": self.state.global_step, "max_steps": self.args.max_steps, "log_history": self.history}
-        for name in ("optimizer.pt", "scheduler.pt", "rng_state.pth"):  # as torch.save writes them
+        state = {
+            "global_step": self.state.global_step,
+            "max_steps": self.args.max_steps,
+            "log_history": self.history,
+        }
+        # as torch.save writes them
+        for name in ("optimizer.pt", "scheduler.pt", "rng_state.pth"):
             with ZipFile(folder / name, "w") as archive:
                 archive.writestr("archive/data.pkl", b"\x80\x02}q\x00.")
         (folder / "model.safetensors").touch()

@@ -11,7 +11,15 @@ from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 
 __version__ = "1.16.0"
-__all__ = ["GRPOConfig", "GRPOTrainer", "ModelConfig", "SFTConfig", "SFTTrainer", "ScriptArguments", "TrlParser"]
+__all__ = [
+    "GRPOConfig",
+    "GRPOTrainer",
+    "ModelConfig",
+    "SFTConfig",
+    "SFTTrainer",
+    "ScriptArguments",
+    "TrlParser",
+]
 
 
 @dataclass

@@ -1,11 +1,13 @@
 """Failure logs, each with its evidence and the right class.
 
-The classifier was written against ``develop`` alone. At first sight it had 41 of ``held_out``'s 42 right and 8 of the 10 in
-``fresh``, both from the same hand. Then others wrote logs who had not seen it, as hard as they could: of ``blind_first`` it
-had 38 of 60 right at first sight, of ``blind_second`` (Ray, SGLang, DeepSpeed, kernels, other schedulers) 22 of 50, of
-``blind_third``, the failures that users of TRL and verl on Slurm meet most often, 41 of 52. What it missed it mostly called a
-crash, which is not tried again. All but a few have been fixed since, so these files only guard what is known. Left out of
-the blind ones: cases of schedulers and limits that do not run our jobs.
+The classifier was written against ``develop`` alone. At first sight it had 41 of ``held_out``'s 42
+right and 8 of the 10 in ``fresh``, both from the same hand. Then others wrote logs who had not seen
+it, as hard as they could: of ``blind_first`` it had 38 of 60 right at first sight, of
+``blind_second`` (Ray, SGLang, DeepSpeed, kernels, other schedulers) 22 of 50, of ``blind_third``,
+the failures that users of TRL and verl on Slurm meet most often, 41 of 52. What it missed it mostly
+called a crash, which is not tried again. All but a few have been fixed since, so these files only
+guard what is known. Left out of the blind ones: cases of schedulers and limits that do not run our
+jobs.
 """
 
 from pathlib import Path
@@ -30,7 +32,9 @@ def cases(part: str) -> list[dict[str, Any]]:
 def found(case: dict[str, Any]) -> Failure:
     """The class by its evidence."""
     logs = {name: text.splitlines() for name, text in case["logs"].items()}
-    evidence = {key: case[key] for key in ("code", "state", "error", "progress", "metrics") if key in case}
+    evidence = {
+        key: case[key] for key in ("code", "state", "error", "progress", "metrics") if key in case
+    }
     return classify_failure(Evidence(logs=logs, **evidence))
 
 
@@ -41,7 +45,11 @@ def accepted(case: dict[str, Any]) -> list[str]:
 
 def wrong(part: str) -> list[str]:
     """Every case of a file that is taken for something else."""
-    return [f"{c['name']}: {found(c)}, not {c['class']}" for c in cases(part) if found(c) not in accepted(c)]
+    return [
+        f"{c['name']}: {found(c)}, not {c['class']}"
+        for c in cases(part)
+        if found(c) not in accepted(c)
+    ]
 
 
 def test_the_corpus_covers_every_class_and_says_where_its_words_are_from() -> None:
@@ -66,8 +74,14 @@ def test_at_least_95_percent_of_the_first_ones_do(part: str) -> None:
 
 @pytest.mark.parametrize("part", PARTS)
 def test_no_failure_is_wrongly_tried_again_forever_and_none_wrongly_given_up(part: str) -> None:
-    """Preemption and time limits are repeated as often as they come: nothing else may be taken for them."""
-    mixed = [case["name"] for case in cases(part) if (found(case) in FOREVER) != (case["class"] in FOREVER)]
+    """Preemption and time limits are repeated as often as they come: nothing else may be taken for
+    them.
+    """
+    mixed = [
+        case["name"]
+        for case in cases(part)
+        if (found(case) in FOREVER) != (case["class"] in FOREVER)
+    ]
     assert not mixed
 
 
@@ -101,8 +115,12 @@ def test_only_the_tail_of_a_long_log_is_read_and_its_first_line_is_whole(tmp_pat
 
 def test_what_the_attempt_said_itself_is_evidence(tmp_path: Path) -> None:
     """result.json's failure, and metrics without numbers."""
-    (tmp_path / "result.json").write_text('{"failure": {"kind": "RewardError", "message": "task.rewards: x raised"}}')
+    (tmp_path / "result.json").write_text(
+        '{"failure": {"kind": "RewardError", "message": "task.rewards: x raised"}}'
+    )
     assert classify_failure(read_evidence(tmp_path, End(1))) is Failure.REWARD
     (tmp_path / "result.json").unlink()
-    (tmp_path / "metrics.jsonl").write_text('{"kind": "train", "step": 3, "loss": null}\n{"kind": "trai')
+    (tmp_path / "metrics.jsonl").write_text(
+        '{"kind": "train", "step": 3, "loss": null}\n{"kind": "trai'
+    )
     assert classify_failure(read_evidence(tmp_path, End(1))) is Failure.NON_FINITE

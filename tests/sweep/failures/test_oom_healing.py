@@ -1,4 +1,6 @@
-"""A healed attempt trains on the same completions, step by step; only its micro-batches are smaller."""
+"""A healed attempt trains on the same completions, step by step; only its micro-batches are
+smaller.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -23,12 +25,19 @@ def setting(size: int, accumulation: int, generation: int | None = None, **more:
     """A valid setting of four processes and groups of four."""
     batch = dict(zip(BATCH, (size, accumulation, generation), strict=True))
     return Setting(
-        processes=4, num_generations=4, max_steps=10, epochs=None, keys=KEYS, **{"loss_type": "grpo", **batch, **more}
+        processes=4,
+        num_generations=4,
+        max_steps=10,
+        epochs=None,
+        keys=KEYS,
+        **{"loss_type": "grpo", **batch, **more},
     )
 
 
 def test_the_micro_batch_is_halved_and_the_accumulation_doubled() -> None:
-    """And a rollout's micro-steps, where they are set; otherwise TRL derives them from the accumulation."""
+    """And a rollout's micro-steps, where they are set; otherwise TRL derives them from the
+    accumulation.
+    """
     assert halve_batch(setting(8, 3)) == dict(zip(BATCH[:2], (4, 6), strict=True))
     assert halve_batch(setting(8, 3, 6)) == dict(zip(BATCH, (4, 6, 12), strict=True))
     assert halve_batch(setting(9, 1)) == dict(zip(BATCH[:2], (3, 3), strict=True))
@@ -50,9 +59,13 @@ def test_what_cannot_be_split_or_would_train_otherwise_is_not_healed(hopeless: S
 
 
 @given(
-    st.integers(1, 24), st.integers(1, 6), st.none() | st.integers(1, 8), st.integers(1, 3),
-    st.sampled_from(sorted(SPLITTABLE)), st.sampled_from([1, 2, 3, 8]),
-)  # fmt: skip
+    st.integers(1, 24),
+    st.integers(1, 6),
+    st.none() | st.integers(1, 8),
+    st.integers(1, 3),
+    st.sampled_from(sorted(SPLITTABLE)),
+    st.sampled_from([1, 2, 3, 8]),
+)
 def test_healing_keeps_rollouts_and_steps(
     size: int, accumulation: int, generation: int | None, reuse: int, loss: str, processes: int
 ) -> None:
@@ -76,7 +89,9 @@ def test_healing_keeps_rollouts_and_steps(
 
 
 def test_an_experiment_whose_sizes_were_left_to_the_planner_is_healed_too(tmp_path: Path) -> None:
-    """The planner's own size is halved, and evaluation keeps its size: the objective is measured as before."""
+    """The planner's own size is halved, and evaluation keeps its size: the objective is measured as
+    before.
+    """
     experiment = Experiment()
     experiment.batch.prompts_per_step, experiment.batch.num_generations = 8, 8
     experiment.schedule.max_steps = 10
@@ -93,7 +108,9 @@ def test_an_experiment_whose_sizes_were_left_to_the_planner_is_healed_too(tmp_pa
 
 @pytest.mark.slow
 @pytest.mark.parametrize("generation", [None, 4])
-def test_trl_derives_the_same_rollout_for_a_healed_batch(generation: int | None, tmp_path: Any) -> None:
+def test_trl_derives_the_same_rollout_for_a_healed_batch(
+    generation: int | None, tmp_path: Any
+) -> None:
     """By the real GRPOConfig."""
     from trl import GRPOConfig
 
@@ -107,10 +124,22 @@ def test_trl_derives_the_same_rollout_for_a_healed_batch(generation: int | None,
     changes = halve_batch(before)
     assert changes is not None
     configs = [
-        GRPOConfig(output_dir=str(tmp_path), num_generations=4, use_cpu=True, **{n: getattr(s, n) for n in BATCH})
+        GRPOConfig(
+            output_dir=str(tmp_path),
+            num_generations=4,
+            use_cpu=True,
+            **{n: getattr(s, n) for n in BATCH},
+        )
         for s in (before, before.replace(changes))
     ]
-    steps = [c.per_device_train_batch_size * c.gradient_accumulation_steps * c.world_size for c in configs]
+    steps = [
+        c.per_device_train_batch_size * c.gradient_accumulation_steps * c.world_size
+        for c in configs
+    ]
     assert steps[0] == steps[1] == 16
-    assert configs[0].generation_batch_size == configs[1].generation_batch_size == 8 * (generation or 2)
+    assert (
+        configs[0].generation_batch_size
+        == configs[1].generation_batch_size
+        == 8 * (generation or 2)
+    )
     assert configs[1].steps_per_generation == 2 * configs[0].steps_per_generation

@@ -48,7 +48,9 @@ def test_no_mixture_of_failures_continues_forever(past: list[Failure], requeue_l
         ),
     ],
 )
-def test_a_class_is_tried_again_as_often_as_its_policy_says(failure: Failure, steps: list[Step]) -> None:
+def test_a_class_is_tried_again_as_often_as_its_policy_says(
+    failure: Failure, steps: list[Step]
+) -> None:
     """With cluster.requeue_limit=5."""
     assert [next_step([failure] * (n + 1), 5) for n in range(len(steps))] == steps
 
@@ -59,7 +61,9 @@ def test_the_same_crash_in_three_trials_is_an_epidemic_and_three_different_ones_
     same = [(Failure.CRASH, same_words(Failure.CRASH, message)) for message in messages]
     assert is_epidemic([None, *same])
     assert not is_epidemic([*same, None])
-    assert not is_epidemic([same[0], same[1], (Failure.CRASH, same_words(Failure.CRASH, "another"))])
+    assert not is_epidemic(
+        [same[0], same[1], (Failure.CRASH, same_words(Failure.CRASH, "another"))]
+    )
     assert not is_epidemic(same[:2])
 
 

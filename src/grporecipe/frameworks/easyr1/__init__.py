@@ -23,6 +23,8 @@ FRAMEWORK = Framework(
     special=recipes.SPECIAL,
     base_config=recipes.base_config,
     only_evaluates="trainer.val_only",
-    vendor=Vendor("verl/trainer/config.py", Lazy("grporecipe.frameworks.easyr1.source:read_source")),
+    vendor=Vendor(
+        "verl/trainer/config.py", Lazy("grporecipe.frameworks.easyr1.source:read_source")
+    ),
     memory=Lazy("grporecipe.fields.memory:read_easyr1"),
 )

@@ -1,8 +1,10 @@
 """EasyR1: its keys by release, and how its recipes are read and written.
 
-A recipe is dotted keys over its dataclasses. ``keys.json`` is written by benchmarks/tools/easyr1_keys.py from EasyR1's own
-classes. Sources: EasyR1 0.3.3 verl/trainer/main.py (OmegaConf: classes, then ``config=``, then the dot-list),
-verl/trainer/config.py, verl/workers/*/config.py, verl/trainer/core_algos.py, verl/workers/fsdp_workers.py.
+A recipe is dotted keys over its dataclasses. ``keys.json`` is written by
+benchmarks/tools/easyr1_keys.py from EasyR1's own classes. Sources: EasyR1 0.3.3
+verl/trainer/main.py (OmegaConf: classes, then ``config=``, then the dot-list),
+verl/trainer/config.py, verl/workers/*/config.py, verl/trainer/core_algos.py,
+verl/workers/fsdp_workers.py.
 """
 
 from collections.abc import Mapping
@@ -21,34 +23,51 @@ from grporecipe.registries import NEWEST
 
 TRAITS = FrameworkTraits("easyr1", "EasyR1", unit="prompts", syntax="dotted")
 VERSION: Version = NEWEST["easyr1"]
-ALGORITHM_KL: Version = (0, 3, 0)  # before, KL in the loss is in worker.actor: use_kl_loss, kl_loss_coef, kl_loss_type
-EXAMPLE = "examples/config.yaml"  # the base of EasyR1's own scripts
+# before, KL in the loss is in worker.actor: use_kl_loss, kl_loss_coef, kl_loss_type
+ALGORITHM_KL: Version = (0, 3, 0)
+# the base of EasyR1's own scripts
+EXAMPLE = "examples/config.yaml"
 ACTOR, ALGORITHM, ROLLOUT = "worker.actor", "algorithm", "worker.rollout"
 LORA = f"{ACTOR}.model.lora"
-RENAMED = {  # read under the present name in every version; GV301 reports those that a version does not have
+# read under the present name in every version; GV301 reports those that a version does not have
+RENAMED = {
     "worker.actor.ulysses_sequence_parallel_size": "worker.actor.ulysses_size",
     "worker.actor.optim.warmup_style": "worker.actor.optim.lr_scheduler_type",
     "trainer.total_episodes": "trainer.total_epochs",
 }
-FIELDS = (  # in the order of a written recipe
+# in the order of a written recipe
+FIELDS = (
     Field("prompts_per_rollout", "data.rollout_batch_size", "int", 1),
     Field("prompts_per_generation", "data.mini_rollout_batch_size", "int?"),
     Field("num_generations", f"{ROLLOUT}.n", "int", 1),
     Field("prompts_per_step", f"{ACTOR}.global_batch_size", "int", 1),
-    Field("per_device_train_batch_size", f"{ACTOR}.micro_batch_size_per_device_for_update", "int", 1),
+    Field(
+        "per_device_train_batch_size", f"{ACTOR}.micro_batch_size_per_device_for_update", "int", 1
+    ),
     Field("experience_batch_size", f"{ACTOR}.micro_batch_size_per_device_for_experience", "int", 1),
     Field("dynamic_batching", f"{ACTOR}.dynamic_batching", "bool", False),
-    Field("sequence_parallel_size", f"{ACTOR}.ulysses_size", "int", 1,
-          before={(0, 3, 1): f"{ACTOR}.ulysses_sequence_parallel_size"}),
+    Field(
+        "sequence_parallel_size",
+        f"{ACTOR}.ulysses_size",
+        "int",
+        1,
+        before={(0, 3, 1): f"{ACTOR}.ulysses_sequence_parallel_size"},
+    ),
     Field("num_iterations", f"{ACTOR}.ppo_epochs", "int", 1),
     Field("offloads_parameters", f"{ACTOR}.fsdp.enable_cpu_offload", "bool", False),
     Field("", "trainer.nnodes"),
     Field("processes", "trainer.n_gpus_per_node"),
     Field("advantage_estimator", f"{ALGORITHM}.adv_estimator", "str", ""),
     Field("loads_reference", f"{ALGORITHM}.disable_kl", write=lambda loads: not loads),
-    Field("kl_placement", f"{ALGORITHM}.use_kl_loss", before={ALGORITHM_KL: f"{ACTOR}.use_kl_loss"}),
-    Field("kl_estimator", f"{ALGORITHM}.kl_penalty", write=dotted.estimator_word,
-          before={ALGORITHM_KL: f"{ACTOR}.kl_loss_type"}),
+    Field(
+        "kl_placement", f"{ALGORITHM}.use_kl_loss", before={ALGORITHM_KL: f"{ACTOR}.use_kl_loss"}
+    ),
+    Field(
+        "kl_estimator",
+        f"{ALGORITHM}.kl_penalty",
+        write=dotted.estimator_word,
+        before={ALGORITHM_KL: f"{ACTOR}.kl_loss_type"},
+    ),
     Field("kl_reward_estimator", f"{ALGORITHM}.kl_penalty", write=dotted.estimator_word),
     Field("beta", f"{ALGORITHM}.kl_coef", before={ALGORITHM_KL: f"{ACTOR}.kl_loss_coef"}),
     Field("kl_reward_coefficient", f"{ALGORITHM}.kl_coef"),
@@ -58,8 +77,20 @@ FIELDS = (  # in the order of a written recipe
     Field("filters_groups", f"{ALGORITHM}.online_filtering", "bool", False),
     Field("loss_type", f"{ACTOR}.loss_type", fixable=False),
     Field("loss_average", f"{ACTOR}.loss_avg_mode", "str", "token"),
-    Field("epsilon", f"{ACTOR}.clip_ratio_low", "float", 0.2, before={ALGORITHM_KL: f"{ACTOR}.clip_ratio"}),
-    Field("epsilon_high", f"{ACTOR}.clip_ratio_high", "float", 0.3, before={ALGORITHM_KL: f"{ACTOR}.clip_ratio"}),
+    Field(
+        "epsilon",
+        f"{ACTOR}.clip_ratio_low",
+        "float",
+        0.2,
+        before={ALGORITHM_KL: f"{ACTOR}.clip_ratio"},
+    ),
+    Field(
+        "epsilon_high",
+        f"{ACTOR}.clip_ratio_high",
+        "float",
+        0.3,
+        before={ALGORITHM_KL: f"{ACTOR}.clip_ratio"},
+    ),
     dotted.clip("delta", f"{ACTOR}.clip_ratio_dual", 3.0),
     dotted.unless("sapo_temperature_pos", f"{ACTOR}.tau_positive", 1.0),
     dotted.unless("sapo_temperature_neg", f"{ACTOR}.tau_negative", 1.05),
@@ -80,7 +111,9 @@ FIELDS = (  # in the order of a written recipe
     Field("seed", "data.seed", "int", 1),
     Field("max_prompt_length", "data.max_prompt_length", "int", 1),
     Field("max_completion_length", "data.max_response_length", "int", 1),
-    Field("model_name_or_path", f"{ACTOR}.model.model_path", "str", "", read=lambda name: name or None),
+    Field(
+        "model_name_or_path", f"{ACTOR}.model.model_path", "str", "", read=lambda name: name or None
+    ),
     Field("parameters", f"{ACTOR}.model.model_path", fixable=False),
     Field("gradient_checkpointing", f"{ACTOR}.model.enable_gradient_checkpointing", "bool", True),
     *lora_rows(f"{LORA}.rank", f"{LORA}.alpha", f"{LORA}.target_modules", 64),
@@ -90,13 +123,21 @@ FIELDS = (  # in the order of a written recipe
     Field("vllm_tensor_parallel_size", f"{ROLLOUT}.tensor_parallel_size", "int", 1),
     Field("vllm_gpu_memory_utilization", f"{ROLLOUT}.gpu_memory_utilization", "float", 0.0),
     Field("max_batched_tokens", f"{ROLLOUT}.max_num_batched_tokens", "int", 1),
-)  # fmt: skip
+)
 KNOWN_ESTIMATORS = ("kl", "abs", "mse", "low_var_kl", "full")
 CHOICES: dict[str, tuple[str, ...]] = {
-    "algorithm.adv_estimator": ("grpo", "gae", "grpo_passk", "reinforce_plus_plus", "remax", "rloo"),
+    "algorithm.adv_estimator": (
+        "grpo",
+        "gae",
+        "grpo_passk",
+        "reinforce_plus_plus",
+        "remax",
+        "rloo",
+    ),
     "algorithm.kl_penalty": KNOWN_ESTIMATORS,
     "algorithm.kl_type": ("fixed", "adaptive"),
-    "worker.actor.kl_loss_type": KNOWN_ESTIMATORS,  # until 0.2
+    # until 0.2
+    "worker.actor.kl_loss_type": KNOWN_ESTIMATORS,
     "worker.actor.loss_avg_mode": ("token", "seq"),
     "worker.actor.loss_type": ("default", "gspo", "gspo_token", "cispo", "sapo"),
     "worker.actor.optim.lr_scheduler_type": ("constant", "cosine"),
@@ -111,7 +152,9 @@ OVERWRITTEN = {
     "worker.rollout.prompt_length": "data.max_prompt_length",
     "worker.rollout.response_length": "data.max_response_length",
     "worker.rollout.trust_remote_code": "worker.actor.model.trust_remote_code",
-    "worker.ref.micro_batch_size_per_device_for_experience": "worker.actor.micro_batch_size_per_device_for_experience",
+    "worker.ref.micro_batch_size_per_device_for_experience": (
+        "worker.actor.micro_batch_size_per_device_for_experience"
+    ),
     "worker.ref.padding_free": "worker.actor.padding_free",
     "worker.ref.dynamic_batching": "worker.actor.dynamic_batching",
     "worker.ref.ulysses_size": "worker.actor.ulysses_size",
@@ -119,13 +162,16 @@ OVERWRITTEN = {
 }
 
 
-TABLE = ReleaseTable(__package__, VERSION)  # EasyR1 overwrites keys whose type begins with ``auto``
+# EasyR1 overwrites keys whose type begins with ``auto``
+TABLE = ReleaseTable(__package__, VERSION)
 releases, known, span = TABLE.releases, TABLE.known, TABLE.span
 
 
 @cache
 def example(version: Version = VERSION) -> Mapping[str, Any]:
-    """Return ``examples/config.yaml`` of a release, the base of EasyR1's own scripts and most others."""
+    """Return ``examples/config.yaml`` of a release, the base of EasyR1's own scripts and most
+    others.
+    """
     name = text(max(release for release in releases() if release <= version))
     return dict(TABLE.data["examples"][name])
 
@@ -137,9 +183,15 @@ def base_config(name: str, version: Version) -> Mapping[str, Any] | None:
 
 # EasyR1's losses under TRL's names; its token mean is taken over all ranks.
 LOSSES = {"default": "dapo", "gspo": "dapo", "gspo_token": "dapo"}
-WRITTEN = {"dapo": ("default", "token"), "grpo": ("default", "seq"), "bnpo": ("default", "token"),
-           "cispo": ("cispo", "token"), "sapo": ("sapo", "token")}  # fmt: skip
-BATCHED = 8192  # tokens that vLLM takes at once by default
+WRITTEN = {
+    "dapo": ("default", "token"),
+    "grpo": ("default", "seq"),
+    "bnpo": ("default", "token"),
+    "cispo": ("cispo", "token"),
+    "sapo": ("sapo", "token"),
+}
+# tokens that vLLM takes at once by default
+BATCHED = 8192
 
 
 def keys_of(values: Values) -> dict[str, str]:
@@ -151,7 +203,9 @@ def keys_of(values: Values) -> dict[str, str]:
 
 
 def derive_kl(values: Values, _: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of KL. It is in the loss or in the reward, never in both; ``disable_kl`` switches it off."""
+    """Return the fields of KL. It is in the loss or in the reward, never in both; ``disable_kl``
+    switches it off.
+    """
     reward = {
         "kl_reward_coefficient": values.number("algorithm.kl_coef"),
         "kl_reward_estimator": _estimator(values.word("algorithm.kl_penalty")),
@@ -164,7 +218,10 @@ def derive_kl(values: Values, _: Mapping[str, Any]) -> dict[str, Any]:
         if values.flag("algorithm.disable_kl"):
             return {"kl_placement": "none", "loads_reference": False}
         in_loss = values.flag("algorithm.use_kl_loss")
-        loss = {"beta": reward["kl_reward_coefficient"], "kl_estimator": reward["kl_reward_estimator"]}
+        loss = {
+            "beta": reward["kl_reward_coefficient"],
+            "kl_estimator": reward["kl_reward_estimator"],
+        }
     place = "loss" if in_loss else "reward"
     return {"kl_placement": place, "loads_reference": True, **(loss if in_loss else reward)}
 
@@ -174,8 +231,13 @@ def _estimator(word: str) -> str:
 
 
 def derive_loss(values: Values, _: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the loss in TRL's terms. In TRL a ratio per sequence is an importance sampling level."""
-    word, average = values.word(f"{ACTOR}.loss_type", "default"), values.word(f"{ACTOR}.loss_avg_mode", "token")
+    """Return the loss in TRL's terms. In TRL a ratio per sequence is an importance sampling
+    level.
+    """
+    word, average = (
+        values.word(f"{ACTOR}.loss_type", "default"),
+        values.word(f"{ACTOR}.loss_avg_mode", "token"),
+    )
     return {
         "loss_type": "grpo" if word in LOSSES and average == "seq" else LOSSES.get(word, word),
         "importance_sampling_level": "sequence" if word.startswith("gspo") else "token",
@@ -185,23 +247,36 @@ def derive_loss(values: Values, _: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def derive_length(values: Values, fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return warmup and epochs. Warmup in rollouts overrides a share, and epochs are ignored if steps are set."""
+    """Return warmup and epochs. Warmup in rollouts overrides a share, and epochs are ignored if
+    steps are set.
+    """
     steps = values.get(f"{ACTOR}.optim.lr_warmup_steps", "int")
     is_overridden = (
-        fields["max_steps"] is not None and not {"trainer.total_epochs", "trainer.total_episodes"} & values.given
+        fields["max_steps"] is not None
+        and not {"trainer.total_epochs", "trainer.total_episodes"} & values.given
     )
     return {
-        "warmup_steps": float(steps) if steps is not None else values.number(f"{ACTOR}.optim.lr_warmup_ratio"),
+        "warmup_steps": float(steps)
+        if steps is not None
+        else values.number(f"{ACTOR}.optim.lr_warmup_ratio"),
         "epochs": None if is_overridden else fields["epochs"],
         "parameters": model_size(fields["model_name_or_path"] or ""),
         # A fork whose workers ask a server has no engine of its own, whose limit would count.
         **(
-            {"max_batched_tokens": None} if any(key.startswith(f"{ROLLOUT}.server_url") for key in values.given) else {}
+            {"max_batched_tokens": None}
+            if any(key.startswith(f"{ROLLOUT}.server_url") for key in values.given)
+            else {}
         ),
     }
 
 
-DERIVED = (dotted.derive_processes, derive_kl, derive_loss, derive_length, dotted.derive_shared(f"{ACTOR}.optim.betas"))
+DERIVED = (
+    dotted.derive_processes,
+    derive_kl,
+    derive_loss,
+    derive_length,
+    dotted.derive_shared(f"{ACTOR}.optim.betas"),
+)
 
 
 def _placed(value: Any, _: Recipe, s: Setting, __: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -218,7 +293,9 @@ SPECIAL: dict[str, NativeChange] = {
 
 
 def native_keys(framework: Framework, setting: Setting, _: Version) -> dict[str, Any]:
-    """Return a setting in completions as a recipe's keys and values, under the newest release's names."""
+    """Return a setting in completions as a recipe's keys and values, under the newest release's
+    names.
+    """
     s = in_prompts(setting)[0]
     return overlay(framework, s, {**dotted.write_common(s), **_fields(s)}, _keys(s))
 
@@ -229,7 +306,9 @@ def _fields(s: Setting) -> dict[str, Any]:
     longest = (s.max_prompt_length or dotted.PROMPT_TOKENS) + s.max_completion_length
     loss, average = WRITTEN.get(s.loss_type, ("default", "token"))
     return {
-        "experience_batch_size": dotted.fitting(completions, s.experience_batch_size or s.per_device_train_batch_size),
+        "experience_batch_size": dotted.fitting(
+            completions, s.experience_batch_size or s.per_device_train_batch_size
+        ),
         "offloads_parameters": False,
         "kl_horizon": s.kl_horizon or 10000.0,
         "kl_target": s.kl_target or 0.1,

@@ -1,8 +1,10 @@
-"""GB, GS, GT, GL, GV and GK for EasyR1: its checks, the sizes that it rounds down, discarded completions, and its keys.
+"""GB, GS, GT, GL, GV and GK for EasyR1: its checks, the sizes that it rounds down, discarded
+completions, and its keys.
 
-Symbols as in ``rules.rollout_batch``. Sources: EasyR1 0.3.3 verl/trainer/ray_trainer.py, verl/workers/fsdp_workers.py
-(_init_dist_mesh), verl/protocol.py (chunk, split), verl/workers/rollout/vllm_rollout_spmd.py; for keys verl/trainer/main.py
-and config.py (OmegaConf over dataclasses), by release in keys.json.
+Symbols as in ``rules.rollout_batch``. Sources: EasyR1 0.3.3 verl/trainer/ray_trainer.py,
+verl/workers/fsdp_workers.py (_init_dist_mesh), verl/protocol.py (chunk, split),
+verl/workers/rollout/vllm_rollout_spmd.py; for keys verl/trainer/main.py and config.py (OmegaConf
+over dataclasses), by release in keys.json.
 """
 
 from collections.abc import Iterator
@@ -49,10 +51,16 @@ variant("GK304", EASYR1, lambda s: bool(s.loads_reference) and has_no_horizon(s)
 variant("GK306", EASYR1, lambda s: find_idle_reference(s, "algorithm.disable_kl=true"))
 
 
-@rule("GB303", "error", SIZED, of=EASYR1, blames=("prompts_per_rollout", "prompts_per_step"),
-      why="it is not a multiple of {prompts_per_step=} (both count prompts)",
-      instead="Choose a multiple of {s.prompts_per_step}.",
-      to=other_sizes("prompts_per_step", "prompts_per_rollout", accepts=is_whole_steps))  # fmt: skip
+@rule(
+    "GB303",
+    "error",
+    SIZED,
+    of=EASYR1,
+    blames=("prompts_per_rollout", "prompts_per_step"),
+    why="it is not a multiple of {prompts_per_step=} (both count prompts)",
+    instead="Choose a multiple of {s.prompts_per_step}.",
+    to=other_sizes("prompts_per_step", "prompts_per_rollout", accepts=is_whole_steps),
+)
 def a_rollout_is_whole_steps(s: Setting) -> bool:
     """A rollout must be whole steps: P is a multiple of p, and both count prompts.
 
@@ -65,16 +73,25 @@ def _experience_fits(s: Setting) -> bool:
     return rollout_completions(s) % (s.experience_batch_size or 1) == 0
 
 
-@rule("GB304", "error", (*SIZED, "experience_batch_size"), of=EASYR1,
-      blames=("experience_batch_size", "num_generations", "prompts_per_rollout"),
-      why="it does not divide the {completions} completions of a rollout ({s.prompts_per_rollout} prompts x {s.num_generations})",
-      instead="Choose a divisor, such as {s.num_generations}.",
-      to=other_sizes("experience_batch_size", "prompts_per_rollout", accepts=_experience_fits))  # fmt: skip
+@rule(
+    "GB304",
+    "error",
+    (*SIZED, "experience_batch_size"),
+    of=EASYR1,
+    blames=("experience_batch_size", "num_generations", "prompts_per_rollout"),
+    why=(
+        "it does not divide the {completions} completions of a rollout ({s.prompts_per_rollout} "
+        "prompts x {s.num_generations})"
+    ),
+    instead="Choose a divisor, such as {s.num_generations}.",
+    to=other_sizes("experience_batch_size", "prompts_per_rollout", accepts=_experience_fits),
+)
 def experience_is_whole_micro_batches(s: Setting) -> Facts | None:
-    """The completions of a rollout, P G, must be a multiple of the micro-batch for log-probabilities.
+    """The completions of a rollout, P G, must be a multiple of the micro-batch for
+    log-probabilities.
 
-    EasyR1, counting the rollout of all processes, and with dynamic batching too: "Rollout batch size * rollout.n must be
-    divisible by actor micro batch size for experience."
+    EasyR1, counting the rollout of all processes, and with dynamic batching too: "Rollout batch
+    size * rollout.n must be divisible by actor micro batch size for experience."
     """
     size = s.experience_batch_size
     if not is_sized(s) or size is None or size < 1 or _experience_fits(s):
@@ -82,14 +99,22 @@ def experience_is_whole_micro_batches(s: Setting) -> Facts | None:
     return {"completions": rollout_completions(s)}
 
 
-@rule("GB305", "error", (*SIZED, *SPLIT), "by trial", of=EASYR1, blames=("prompts_per_step", "num_generations", "processes"),
-      why="{s.prompts_per_step} x {s.num_generations} completions per step are fewer than {on_ranks}",
-      instead="Choose at least {least} prompts.",
-      to=other_sizes("prompts_per_step", "num_generations", accepts=lambda s: per_rank(s) >= 1))  # fmt: skip
+@rule(
+    "GB305",
+    "error",
+    (*SIZED, *SPLIT),
+    "by trial",
+    of=EASYR1,
+    blames=("prompts_per_step", "num_generations", "processes"),
+    why="{s.prompts_per_step} x {s.num_generations} completions per step are fewer than {on_ranks}",
+    instead="Choose at least {least} prompts.",
+    to=other_sizes("prompts_per_step", "num_generations", accepts=lambda s: per_rank(s) >= 1),
+)
 def every_rank_has_a_completion(s: Setting) -> Facts | None:
     """A step must hold a completion for every data rank: g = floor(p G / R) is at least 1.
 
-    EasyR1, in each worker: "actor global batch size * ulysses size must be larger than num gpus." (the batch is p G).
+    EasyR1, in each worker: "actor global batch size * ulysses size must be larger than num gpus."
+    (the batch is p G).
     """
     count = ranks(s)
     if not is_sized(s) or count is None or per_rank(s) >= 1:
@@ -101,39 +126,59 @@ def _micro_fits(s: Setting) -> bool:
     return per_rank(s) >= 1 and per_rank(s) % s.per_device_train_batch_size == 0
 
 
-@rule("GB306", "error", (*SIZED, *SPLIT), "by trial", of=EASYR1,
-      blames=("per_device_train_batch_size", "prompts_per_step", "num_generations", "processes"),
-      why="it does not divide the {per_rank} completions of a step on each rank "
-          "({s.prompts_per_step} prompts x {s.num_generations} / {on_ranks})",
-      instead="Choose a divisor of {per_rank}.",
-      to=other_sizes("per_device_train_batch_size", "prompts_per_step", accepts=_micro_fits))  # fmt: skip
+@rule(
+    "GB306",
+    "error",
+    (*SIZED, *SPLIT),
+    "by trial",
+    of=EASYR1,
+    blames=("per_device_train_batch_size", "prompts_per_step", "num_generations", "processes"),
+    why="it does not divide the {per_rank} completions of a step on each rank "
+    "({s.prompts_per_step} prompts x {s.num_generations} / {on_ranks})",
+    instead="Choose a divisor of {per_rank}.",
+    to=other_sizes("per_device_train_batch_size", "prompts_per_step", accepts=_micro_fits),
+)
 def a_rank_has_whole_micro_batches(s: Setting) -> Facts | None:
     """A step on one data rank, g = floor(p G / R) completions, must be a multiple of m.
 
-    EasyR1, in each worker, with dynamic batching too: "actor global batch size per device must be divisible by the micro
-    batch size." With sequences shared by two processes there are half as many data ranks, so g is twice as large.
+    EasyR1, in each worker, with dynamic batching too: "actor global batch size per device must be
+    divisible by the micro batch size." With sequences shared by two processes there are half as
+    many data ranks, so g is twice as large.
     """
     if not is_sized(s) or ranks(s) is None or per_rank(s) < 1 or _micro_fits(s):
         return None
     return {"per_rank": per_rank(s), "on_ranks": on_ranks(s)}
 
 
-@rule("GB307", "error", (*SIZED, *SPLIT, "offloads_parameters"), "by trial", of=EASYR1,
-      blames=("offloads_parameters", "per_device_train_batch_size", "prompts_per_step"),
-      why="a step takes {per_rank} completions on each rank in micro-batches of {s.per_device_train_batch_size}, and FSDP "
-          "cannot accumulate gradients with the weights offloaded",
-      instead="Set {offloads_parameters}=false (worker.actor.offload.offload_params=true saves memory too).",
-      to=lambda s: ({"offloads_parameters": False}, {"per_device_train_batch_size": per_rank(s)}),
-      harmless=("offloads_parameters",))  # fmt: skip
+@rule(
+    "GB307",
+    "error",
+    (*SIZED, *SPLIT, "offloads_parameters"),
+    "by trial",
+    of=EASYR1,
+    blames=("offloads_parameters", "per_device_train_batch_size", "prompts_per_step"),
+    why="a step takes {per_rank} completions on each rank in micro-batches of "
+    "{s.per_device_train_batch_size}, and FSDP "
+    "cannot accumulate gradients with the weights offloaded",
+    instead=(
+        "Set {offloads_parameters}=false (worker.actor.offload.offload_params=true saves "
+        "memory too)."
+    ),
+    to=lambda s: ({"offloads_parameters": False}, {"per_device_train_batch_size": per_rank(s)}),
+    harmless=("offloads_parameters",),
+)
 def offloading_does_not_accumulate(s: Setting) -> Facts | None:
-    """FSDP's own CPU offload does not support gradient accumulation: a step must be one micro-batch, g = m.
+    """FSDP's own CPU offload does not support gradient accumulation: a step must be one
+    micro-batch, g = m.
 
-    EasyR1: "actor cannot use FSDP's CPU offload when gradient accumulation is enabled." Its ``offload.offload_params``
-    is another switch, which supports it.
+    EasyR1: "actor cannot use FSDP's CPU offload when gradient accumulation is enabled." Its
+    ``offload.offload_params`` is another switch, which supports it.
     """
     if not s.offloads_parameters or not is_sized(s) or ranks(s) is None:
         return None
-    return {"per_rank": per_rank(s)} if per_rank(s) not in (0, s.per_device_train_batch_size) else None
+    return (
+        {"per_rank": per_rank(s)} if per_rank(s) not in (0, s.per_device_train_batch_size) else None
+    )
 
 
 def _chunks(s: Setting) -> bool:
@@ -143,9 +188,11 @@ def _chunks(s: Setting) -> bool:
 
 @rule("GB308", "error", (*SIZED, "prompts_per_generation", "processes"), "by trial", of=EASYR1)
 def every_process_generates_alike(s: Setting) -> Violation | None:
-    """The prompts of a generation call (``mini_rollout_batch_size``, or all of P) are cut into W equal parts.
+    """The prompts of a generation call (``mini_rollout_batch_size``, or all of P) are cut into W
+    equal parts.
 
-    EasyR1 at the first rollout: "only support equal chunk. Got size of DataProto {n} and chunk {W}."
+    EasyR1 at the first rollout: "only support equal chunk. Got size of DataProto {n} and chunk
+    {W}."
     """
     if not is_sized(s) or s.processes is None or s.processes < 1 or _chunks(s):
         return None
@@ -154,7 +201,10 @@ def every_process_generates_alike(s: Setting) -> Violation | None:
         name = "prompts_per_rollout"
     return Violation(
         what=f"{s.key(name)}={getattr(s, name)}",
-        why=f"the {s.processes} processes generate equal parts of it, and it is not a multiple of {s.processes}",
+        why=(
+            f"the {s.processes} processes generate equal parts of it, and it is not a multiple "
+            f"of {s.processes}"
+        ),
         instead=f"Choose a multiple of {s.processes}.",
         fields=(name, "processes"),
         suggestions=other_sizes(name, accepts=_chunks)(s),
@@ -167,7 +217,9 @@ def _held(s: Setting) -> int:
 
 
 def _is_split(s: Setting) -> bool:
-    """Whether sizes, processes and ranks allow EasyR1 to reach the split of a rollout into steps."""
+    """Whether sizes, processes and ranks allow EasyR1 to reach the split of a rollout into
+    steps.
+    """
     return is_sized(s) and ranks(s) is not None and per_rank(s) >= 1 and is_whole_steps(s)
 
 
@@ -175,46 +227,82 @@ def _splits(s: Setting) -> bool:
     return per_rank(s) >= 1 and _held(s) % per_rank(s) == 0
 
 
-@rule("GB309", "error", (*SIZED, *SPLIT), "by trial", of=EASYR1, blames=("prompts_per_step", "num_generations", "processes"),
-      why="{s.prompts_per_step} x {s.num_generations} completions over {on_ranks} are rounded down to {per_rank} per rank, "
-          "which do not divide its {held} completions of a rollout",
-      instead="Choose {prompts_per_step} x {num_generations} as a multiple of {ranks}.",
-      to=other_sizes("prompts_per_step", "num_generations", accepts=lambda s: is_whole_steps(s) and _splits(s)))  # fmt: skip
+@rule(
+    "GB309",
+    "error",
+    (*SIZED, *SPLIT),
+    "by trial",
+    of=EASYR1,
+    blames=("prompts_per_step", "num_generations", "processes"),
+    why="{s.prompts_per_step} x {s.num_generations} completions over {on_ranks} are rounded "
+    "down to {per_rank} per rank, "
+    "which do not divide its {held} completions of a rollout",
+    instead="Choose {prompts_per_step} x {num_generations} as a multiple of {ranks}.",
+    to=other_sizes(
+        "prompts_per_step", "num_generations", accepts=lambda s: is_whole_steps(s) and _splits(s)
+    ),
+)
 def a_rank_has_whole_steps(s: Setting) -> Facts | None:
-    """The completions of a rollout on one data rank, P G / R, must be whole steps of g = floor(p G / R).
+    """The completions of a rollout on one data rank, P G / R, must be whole steps of g = floor(p G
+    / R).
 
-    If p G is not a multiple of R, g is rounded down, and the rollout may no longer be whole steps. EasyR1 at the
-    first update: "only support equal split. Got size of DataProto {n} and split {g}."
+    If p G is not a multiple of R, g is rounded down, and the rollout may no longer be whole steps.
+    EasyR1 at the first update: "only support equal split. Got size of DataProto {n} and split {g}."
     """
     if not _is_split(s) or _splits(s):
         return None
     return {"on_ranks": on_ranks(s), "per_rank": per_rank(s), "held": _held(s), "ranks": ranks(s)}
 
 
-@rule("GB310", "warning", (*SIZED, *SPLIT), of=EASYR1, blames=("prompts_per_step", "num_generations", "processes"),
-      why="{wanted} completions per step over {on_ranks} are rounded down: steps of {taken}, and {steps} of them per rollout",
-      instead="Choose {prompts_per_step} x {num_generations} as a multiple of {ranks}.")  # fmt: skip
+@rule(
+    "GB310",
+    "warning",
+    (*SIZED, *SPLIT),
+    of=EASYR1,
+    blames=("prompts_per_step", "num_generations", "processes"),
+    why=(
+        "{wanted} completions per step over {on_ranks} are rounded down: steps of {taken}, and "
+        "{steps} of them per rollout"
+    ),
+    instead="Choose {prompts_per_step} x {num_generations} as a multiple of {ranks}.",
+)
 def a_step_is_not_rounded_down(s: Setting) -> Facts | None:
-    """The completions of a step, p G, should be a multiple of R: EasyR1 silently rounds g = p G / R down.
+    """The completions of a step, p G, should be a multiple of R: EasyR1 silently rounds g = p G / R
+    down.
 
-    It then takes more and smaller steps. Verified with EasyR1's own code: two processes, one prompt per step, five completions a
-    prompt and four prompts per rollout give five steps of 4 completions instead of four steps of 5.
+    It then takes more and smaller steps. Verified with EasyR1's own code: two processes, one prompt
+    per step, five completions a prompt and four prompts per rollout give five steps of 4
+    completions instead of four steps of 5.
     """
     count = ranks(s)
     if not _is_split(s) or not _splits(s) or count is None or step_completions(s) % count == 0:
         return None
-    return {"wanted": step_completions(s), "on_ranks": on_ranks(s), "taken": per_rank(s) * count,
-            "steps": _held(s) // per_rank(s), "ranks": count}  # fmt: skip
+    return {
+        "wanted": step_completions(s),
+        "on_ranks": on_ranks(s),
+        "taken": per_rank(s) * count,
+        "steps": _held(s) // per_rank(s),
+        "ranks": count,
+    }
 
 
-@rule("GB311", "warning", (*SIZED, "prompts_per_generation", "filters_groups"), of=EASYR1,
-      blames=("prompts_per_generation", "prompts_per_rollout"),
-      why="it does not divide {prompts_per_rollout=}: {surplus} completions per rollout are generated and discarded",
-      instead="Choose a divisor of {s.prompts_per_rollout}.")  # fmt: skip
+@rule(
+    "GB311",
+    "warning",
+    (*SIZED, "prompts_per_generation", "filters_groups"),
+    of=EASYR1,
+    blames=("prompts_per_generation", "prompts_per_rollout"),
+    why=(
+        "it does not divide {prompts_per_rollout=}: {surplus} completions per rollout are "
+        "generated and discarded"
+    ),
+    instead="Choose a divisor of {s.prompts_per_rollout}.",
+)
 def nothing_is_generated_for_the_bin(s: Setting) -> Facts | None:
     """``mini_rollout_batch_size`` should divide P: completions beyond the rollout are discarded.
 
-    EasyR1 generates portions until there are enough, and keeps ``batch[: P * n]``. With online filtering this is necessary.
+    EasyR1 generates portions until there are enough, and keeps ``batch[: P * n]``. With online
+    filtering this is necessary.
     """
     size, prompts = s.prompts_per_generation, s.prompts_per_rollout or 0
     if size is None or size < 1 or not is_sized(s) or s.filters_groups or prompts % size == 0:
@@ -222,13 +310,24 @@ def nothing_is_generated_for_the_bin(s: Setting) -> Facts | None:
     return {"surplus": -prompts % size * s.num_generations}
 
 
-@rule("GS304", "note", ("filters_groups", "max_steps"), of=EASYR1, blames=("filters_groups", "max_steps"),
-      why="dropped groups are replaced by further prompts, so a counted epoch is more than one pass over the data",
-      instead="Set {max_steps}, which counts rollouts.")  # fmt: skip
+@rule(
+    "GS304",
+    "note",
+    ("filters_groups", "max_steps"),
+    of=EASYR1,
+    blames=("filters_groups", "max_steps"),
+    why=(
+        "dropped groups are replaced by further prompts, so a counted epoch is more than one "
+        "pass over the data"
+    ),
+    instead="Set {max_steps}, which counts rollouts.",
+)
 def epochs_are_epochs(s: Setting) -> bool:
-    """Online filtering replaces dropped prompts by further ones, and restarts the data when they run out.
+    """Online filtering replaces dropped prompts by further ones, and restarts the data when they
+    run out.
 
-    EasyR1 counts its steps as if each took P prompts, so an epoch of steps is more than one pass over the data.
+    EasyR1 counts its steps as if each took P prompts, so an epoch of steps is more than one pass
+    over the data.
     """
     return s.filters_groups and s.max_steps is None
 
@@ -236,13 +335,24 @@ def epochs_are_epochs(s: Setting) -> bool:
 LENGTHS = ("max_batched_tokens", "max_prompt_length", "max_completion_length")
 
 
-@rule("GT303", "error", LENGTHS, of=EASYR1, blames=LENGTHS,
-      why="a prompt and its response have up to {longest} tokens ({s.max_prompt_length} + {s.max_completion_length})",
-      instead="Set {max_batched_tokens}={longest} or more.", to=lambda s: ({"max_batched_tokens": _longest(s)},))  # fmt: skip
+@rule(
+    "GT303",
+    "error",
+    LENGTHS,
+    of=EASYR1,
+    blames=LENGTHS,
+    why=(
+        "a prompt and its response have up to {longest} tokens ({s.max_prompt_length} + "
+        "{s.max_completion_length})"
+    ),
+    instead="Set {max_batched_tokens}={longest} or more.",
+    to=lambda s: ({"max_batched_tokens": _longest(s)},),
+)
 def a_sequence_fits_the_engine(s: Setting) -> Facts | None:
     """The engine's token limit must hold a whole prompt with its response.
 
-    EasyR1 when generation is set up: "max_num_batched_tokens should be greater than prompt_length + response_length."
+    EasyR1 when generation is set up: "max_num_batched_tokens should be greater than prompt_length +
+    response_length."
     """
     is_short = s.max_batched_tokens is not None and s.max_batched_tokens < _longest(s)
     return {"longest": _longest(s)} if is_short else None
@@ -252,11 +362,21 @@ def _longest(s: Setting) -> int:
     return (s.max_prompt_length or 0) + s.max_completion_length
 
 
-@rule("GL302", "warning", ("loss_average",), of=EASYR1, blames=("loss_average",),
-      why="EasyR1 weighs each micro-batch by its number of tokens, so this is not the mean over sequences",
-      instead="Set {loss_average}=token, whose weights are exact.")  # fmt: skip
+@rule(
+    "GL302",
+    "warning",
+    ("loss_average",),
+    of=EASYR1,
+    blames=("loss_average",),
+    why=(
+        "EasyR1 weighs each micro-batch by its number of tokens, so this is not the mean over "
+        "sequences"
+    ),
+    instead="Set {loss_average}=token, whose weights are exact.",
+)
 def the_mean_over_sequences_is_one(s: Setting) -> bool:
-    """``loss_avg_mode=seq`` is not a plain mean: EasyR1 multiplies each micro-batch by its share of the tokens.
+    """``loss_avg_mode=seq`` is not a plain mean: EasyR1 multiplies each micro-batch by its share of
+    the tokens.
 
     So it is not the mean over sequences of the GRPO paper, and long micro-batches count more.
     """
@@ -279,8 +399,9 @@ KL_WORDS = ("kl_coef", "kl_penalty", "kl_type", "kl_horizon", "kl_target")
 def keys_of_easyr1_exist(recipe: Recipe) -> Iterator[Violation]:
     """A key that EasyR1 does not take: a typo, another framework's key, or one of another release.
 
-    EasyR1 stops at start: "ConfigKeyError: Key 'kl_loss_coef' not in 'ActorConfig'". ``worker.actor.kl_loss_coef`` is a key
-    of release 0.2, where it is the coefficient of the KL loss; since 0.3.0 only ``algorithm.kl_coef`` exists.
+    EasyR1 stops at start: "ConfigKeyError: Key 'kl_loss_coef' not in 'ActorConfig'".
+    ``worker.actor.kl_loss_coef`` is a key of release 0.2, where it is the coefficient of the KL
+    loss; since 0.3.0 only ``algorithm.kl_coef`` exists.
     """
     known = known_keys(recipe)
     for key in recipe.config:
@@ -307,15 +428,18 @@ def _instead(recipe: Recipe, new: str | None) -> str:
     """Name the key that replaced an unknown one, with its value."""
     if new is None:
         return ""
-    return f", and {new}{'=' + show(recipe.config[new]) if new in recipe.config else ''} took its place"
+    return (
+        f", and {new}{'=' + show(recipe.config[new]) if new in recipe.config else ''} took "
+        "its place"
+    )
 
 
 @recipe_rule("GV302", "warning", of=EASYR1)
 def easyr1_keeps_what_is_set(recipe: Recipe) -> Iterator[Violation]:
     """A key that EasyR1 accepts and then overwrites, so it has no effect.
 
-    ``worker.actor.kl_coef=0.1`` becomes the value of ``algorithm.kl_coef``, and ``global_batch_size_per_device`` is
-    computed.
+    ``worker.actor.kl_coef=0.1`` becomes the value of ``algorithm.kl_coef``, and
+    ``global_batch_size_per_device`` is computed.
     """
     known = known_keys(recipe)
     for key, value in recipe.config.items():
@@ -326,15 +450,18 @@ def easyr1_keeps_what_is_set(recipe: Recipe) -> Iterator[Violation]:
         why, advice = "EasyR1 computes it and ignores what is set", "Remove it."
         if other:
             why, advice = f"EasyR1 overwrites it with {other}={show(now)}", f"Set {other} instead."
-        yield Violation(f"{key}={show(value)}", why, advice, (key,), ({key: None},), frozenset({key}))
+        yield Violation(
+            f"{key}={show(value)}", why, advice, (key,), ({key: None},), frozenset({key})
+        )
 
 
 @recipe_rule("GV304", "warning", of=EASYR1)
 def a_configuration_of_easyr1_is_named(recipe: Recipe) -> Iterator[Violation]:
-    """A command line without ``config=``: EasyR1 uses the defaults of its classes for every key that is not set.
+    """A command line without ``config=``: EasyR1 uses the defaults of its classes for every key
+    that is not set.
 
-    They are not those of examples/config.yaml: one completion per prompt (which GRPO refuses), KL in the reward, another
-    estimator, larger micro-batches.
+    They are not those of examples/config.yaml: one completion per prompt (which GRPO refuses), KL
+    in the reward, another estimator, larger micro-batches.
     """
     if recipe.launch is not None and not recipe.base and recipe.launch.program:
         yield Violation(
@@ -345,10 +472,20 @@ def a_configuration_of_easyr1_is_named(recipe: Recipe) -> Iterator[Violation]:
 
 
 def _unknown_words(recipe: Recipe) -> Iterator[Violation]:
-    """Find choices that EasyR1 does not know. The source in a repository may have others: there only misspellings count."""
-    own = {"algorithm.adv_estimator", "worker.actor.loss_type"} if recipe.vendored is not None else set()
+    """Find choices that EasyR1 does not know. The source in a repository may have others: there
+    only misspellings count.
+    """
+    own = (
+        {"algorithm.adv_estimator", "worker.actor.loss_type"}
+        if recipe.vendored is not None
+        else set()
+    )
     words = {key: allowed for key, allowed in easyr1.CHOICES.items() if key not in own}
-    yield from (problem for problem in find_unknown_words(recipe, words) if recipe.vendored is None or problem.certain)
+    yield from (
+        problem
+        for problem in find_unknown_words(recipe, words)
+        if recipe.vendored is None or problem.certain
+    )
 
 
 def _dead_keys(recipe: Recipe) -> Iterator[Violation]:
@@ -364,7 +501,9 @@ def _dead_keys(recipe: Recipe) -> Iterator[Violation]:
         yield from find_dead_keys(recipe, of_algorithm, f"KL is in the loss, with {coefficient}")
     else:
         dead = ("worker.actor.kl_loss_coef", "worker.actor.kl_loss_type")
-        yield from find_dead_keys(recipe, dead, "worker.actor.use_kl_loss=false puts KL into the reward")
+        yield from find_dead_keys(
+            recipe, dead, "worker.actor.use_kl_loss=false puts KL into the reward"
+        )
 
 
 variant("GV303", EASYR1, lambda recipe: find_mistyped(recipe, known_keys(recipe)))

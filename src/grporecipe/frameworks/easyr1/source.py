@@ -5,7 +5,13 @@ from pathlib import Path
 from grporecipe.frameworks.easyr1 import recipes as easyr1
 from grporecipe.model.framework import Vendored
 from grporecipe.model.recipe import Recipe
-from grporecipe.reading.python.vendored import code_of, missing_checks, nearest_release, nested_fields, with_types
+from grporecipe.reading.python.vendored import (
+    code_of,
+    missing_checks,
+    nearest_release,
+    nested_fields,
+    with_types,
+)
 
 # The code on which a rule rests, as every release has it, and the files that hold it.
 CHECKS = {
@@ -28,9 +34,12 @@ CHECKED_IN = (
 def read_source(folder: Path, _: Recipe) -> Vendored:
     """Return the keys of EasyR1 in this source, and the release with the most similar keys.
 
-    The stated version does not count: a development version may have the keys of the release before or after it.
+    The stated version does not count: a development version may have the keys of the release before
+    or after it.
     """
     own = dict(nested_fields(folder / "verl/trainer/config.py", "PPOConfig"))
     version = nearest_release(own, easyr1.known, easyr1.releases())
     unchecked = missing_checks(code_of(folder, CHECKED_IN), CHECKS, "ray_trainer.py")
-    return Vendored(with_types(own, easyr1.known(version)) if own else None, version, unchecked=unchecked)
+    return Vendored(
+        with_types(own, easyr1.known(version)) if own else None, version, unchecked=unchecked
+    )

@@ -1,6 +1,7 @@
 """ms-swift: the keys of its parser, and how its recipes are read and written.
 
-Source: ms-swift 4.6.0 cli/main.py (``swift rlhf FILE``; NPROC_PER_NODE, NNODES and the like are variables).
+Source: ms-swift 4.6.0 cli/main.py (``swift rlhf FILE``; NPROC_PER_NODE, NNODES and the like are
+variables).
 """
 
 import re
@@ -17,7 +18,14 @@ FRAMEWORK = Framework(
     key_table=keys.keys_of_recipe,
     releases=keys.releases,
     keys=frozenset(
-        ["rlhf_type", "tuner_type", "train_type", "split_dataset_ratio", "external_plugins", "kl_in_reward"]
+        [
+            "rlhf_type",
+            "tuner_type",
+            "train_type",
+            "split_dataset_ratio",
+            "external_plugins",
+            "kl_in_reward",
+        ]
     ),
     programs=re.compile(r"swift rlhf|megatron rlhf|swift/cli/rlhf|ms[_-]swift"),
     commands={

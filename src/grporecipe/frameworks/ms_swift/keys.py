@@ -1,13 +1,15 @@
 """The keys of `swift rlhf` by release, and how its parser reads them.
 
-`make ms-swift-release` (benchmarks/tools/ms_swift_keys.py) writes ``keys.json``: the newest release from ms-swift's own parser,
-and what others had otherwise, back to 3.1.1, the first with GRPO. Other sources: ms-swift 4.6.0
-cli/main.py parse_yaml_args (a YAML's values become words of a command line), argparse (abbreviations).
+`make ms-swift-release` (benchmarks/tools/ms_swift_keys.py) writes ``keys.json``: the newest release
+from ms-swift's own parser, and what others had otherwise, back to 3.1.1, the first with GRPO. Other
+sources: ms-swift 4.6.0 cli/main.py parse_yaml_args (a YAML's values become words of a command
+line), argparse (abbreviations).
 
-The second half is of ms-swift's Megatron back-end (`megatron rlhf --rlhf_type grpo`), whose sizes and steps have other units.
-A step takes ``global_batch_size`` completions in micro-batches of ``micro_batch_size`` a data rank; ``steps_per_generation``
-counts optimizer steps, not micro-steps. Its other keys are not judged, because their table requires Megatron itself.
-Sources: ms-swift 4.6.0 megatron/arguments/megatron_args.py, examples/megatron/grpo.
+The second half is of ms-swift's Megatron back-end (`megatron rlhf --rlhf_type grpo`), whose sizes
+and steps have other units. A step takes ``global_batch_size`` completions in micro-batches of
+``micro_batch_size`` a data rank; ``steps_per_generation`` counts optimizer steps, not micro-steps.
+Its other keys are not judged, because their table requires Megatron itself. Sources: ms-swift 4.6.0
+megatron/arguments/megatron_args.py, examples/megatron/grpo.
 """
 
 import json
@@ -21,13 +23,16 @@ from grporecipe.model.setting import FrameworkTraits, Version
 from grporecipe.model.values import Value, convert
 from grporecipe.registries import NEWEST
 
-ENVIRONMENT = "ENV"  # environment variables in a YAML file, no key of the parser
+# environment variables in a YAML file, no key of the parser
+ENVIRONMENT = "ENV"
 
 
 TRAITS = FrameworkTraits("ms-swift", "ms-swift", extends_trl=True)
 VERSION: Version = NEWEST["ms-swift"]
-TAKES_ALL_FOR_TAUGHT: Version = (4, 4, 0)  # rlhf_trainers/rollout_mixin.py _setup_teacher
-PLACE_IS_CHECKED: Version = (3, 11, 1)  # vllm_mode has no default since this release
+# rlhf_trainers/rollout_mixin.py _setup_teacher
+TAKES_ALL_FOR_TAUGHT: Version = (4, 4, 0)
+# vllm_mode has no default since this release
+PLACE_IS_CHECKED: Version = (3, 11, 1)
 
 
 table = partial(load_table, __package__)
@@ -36,11 +41,15 @@ releases = partial(releases_of, __package__)
 
 @lru_cache(maxsize=128)
 def _entries(version: Version) -> Mapping[str, list[Any]]:
-    """Return type, default and choices of each key, for the newest release that is not newer than a version."""
+    """Return type, default and choices of each key, for the newest release that is not newer than a
+    version.
+    """
     entries: dict[str, list[Any]] = dict(table()["keys"])
     for name, changes in table()["earlier"].items():
         entries.pop(name, None)
-        last: list[Any] = next((change[1:] for change in reversed(changes) if parse_release(change[0]) <= version), [])
+        last: list[Any] = next(
+            (change[1:] for change in reversed(changes) if parse_release(change[0]) <= version), []
+        )
         if last:
             entries[name] = last
     return entries
@@ -49,7 +58,9 @@ def _entries(version: Version) -> Mapping[str, list[Any]]:
 @lru_cache(maxsize=128)
 def known(version: Version = VERSION) -> KeyTable:
     """Return every key that a release takes, with its type and default."""
-    return KeyTable((name, KeySpec(entry[0], entry[1])) for name, entry in _entries(version).items())
+    return KeyTable(
+        (name, KeySpec(entry[0], entry[1])) for name, entry in _entries(version).items()
+    )
 
 
 def choices(name: str, version: Version = VERSION) -> tuple[str, ...]:
@@ -60,7 +71,9 @@ def choices(name: str, version: Version = VERSION) -> tuple[str, ...]:
 
 @lru_cache(maxsize=1024)
 def span(name: str) -> tuple[Version, Version | None] | None:
-    """Return the releases that added and removed a key (None: still there); None for a key that never existed."""
+    """Return the releases that added and removed a key (None: still there); None for a key that
+    never existed.
+    """
     if name not in table()["earlier"]:
         return (releases()[0], None) if name in table()["keys"] else None
     return key_span(table()["earlier"][name])
@@ -68,7 +81,9 @@ def span(name: str) -> tuple[Version, Version | None] | None:
 
 @lru_cache(maxsize=4096)
 def spelled(name: str, version: Version = VERSION) -> str:
-    """Return the key that the parser understands: dashes count as underscores, and a unique prefix is enough."""
+    """Return the key that the parser understands: dashes count as underscores, and a unique prefix
+    is enough.
+    """
     plain = name.replace("-", "_")
     if plain in known(version) or plain == ENVIRONMENT:
         return plain
@@ -77,9 +92,13 @@ def spelled(name: str, version: Version = VERSION) -> str:
 
 
 def read_value(value: Any, kind: str) -> Value:
-    """Read a value as the parser does, from its text: ``null`` is the word None, and ``8.0`` is no whole number."""
+    """Read a value as the parser does, from its text: ``null`` is the word None, and ``8.0`` is no
+    whole number.
+    """
     if kind.startswith("list"):
-        return Value(value if isinstance(value, list) else [value], "" if value not in ([], None) else "type")
+        return Value(
+            value if isinstance(value, list) else [value], "" if value not in ([], None) else "type"
+        )
     if isinstance(value, list):
         return Value(None, "type") if len(value) != 1 else read_value(value[0], kind)
     if value is None:
@@ -91,11 +110,21 @@ def read_value(value: Any, kind: str) -> Value:
 
 ANYTHING = KeySpec("any", None)
 MARKS = frozenset(["micro_batch_size", "global_batch_size", "tensor_model_parallel_size"])
-COUNTS = {  # keys and their defaults
-    "micro_batch_size": 1, "global_batch_size": 16, "tensor_model_parallel_size": 1, "pipeline_model_parallel_size": 1,
-    "context_parallel_size": 1, "num_generations": 8, "generation_batch_size": None, "steps_per_generation": None,
-    "train_iters": None, "num_train_epochs": None, "num_iterations": 1, "lr_warmup_iters": 0,
-}  # fmt: skip
+# keys and their defaults
+COUNTS = {
+    "micro_batch_size": 1,
+    "global_batch_size": 16,
+    "tensor_model_parallel_size": 1,
+    "pipeline_model_parallel_size": 1,
+    "context_parallel_size": 1,
+    "num_generations": 8,
+    "generation_batch_size": None,
+    "steps_per_generation": None,
+    "train_iters": None,
+    "num_train_epochs": None,
+    "num_iterations": 1,
+    "lr_warmup_iters": 0,
+}
 NUMBERS = {"lr": None, "lr_warmup_fraction": None}
 MEGATRON_KEYS = {
     "per_device_train_batch_size": "micro_batch_size",
@@ -108,14 +137,24 @@ MEGATRON_KEYS = {
 
 
 def is_megatron(recipe: Recipe) -> bool:
-    """Return whether a recipe is for the Megatron back-end: by its command, or by keys that the other one does not have."""
-    return bool(MARKS & recipe.config.keys()) or (recipe.launch is not None and recipe.launch.launcher == "megatron")
+    """Return whether a recipe is for the Megatron back-end: by its command, or by keys that the
+    other one does not have.
+    """
+    return bool(MARKS & recipe.config.keys()) or (
+        recipe.launch is not None and recipe.launch.launcher == "megatron"
+    )
 
 
 def keys_of_recipe(recipe: Recipe) -> KeyTable:
-    """Return the keys that a recipe may set. For Megatron's back-end, which has no table, all keys are allowed."""
+    """Return the keys that a recipe may set. For Megatron's back-end, which has no table, all keys
+    are allowed.
+    """
     takes = known(recipe.version)
-    return KeyTable({**dict.fromkeys(recipe.config, ANYTHING), **takes}) if is_megatron(recipe) else takes
+    return (
+        KeyTable({**dict.fromkeys(recipe.config, ANYTHING), **takes})
+        if is_megatron(recipe)
+        else takes
+    )
 
 
 def read_numbers(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -129,7 +168,11 @@ def read_numbers(config: Mapping[str, Any]) -> dict[str, Any]:
 
 def data_ranks(v: Mapping[str, Any], processes: int | None) -> int | None:
     """Return the number of data ranks."""
-    shared = v["tensor_model_parallel_size"] * v["pipeline_model_parallel_size"] * v["context_parallel_size"]
+    shared = (
+        v["tensor_model_parallel_size"]
+        * v["pipeline_model_parallel_size"]
+        * v["context_parallel_size"]
+    )
     return None if processes is None else max(processes // max(shared, 1), 1)
 
 
@@ -140,7 +183,9 @@ def completions(v: Mapping[str, Any]) -> int:
 
 
 def megatron_fields(config: Mapping[str, Any], processes: int | None) -> dict[str, Any]:
-    """Return the fields of a setting in micro-steps of the data ranks. Sizes that do not divide are left to GB503."""
+    """Return the fields of a setting in micro-steps of the data ranks. Sizes that do not divide are
+    left to GB503.
+    """
     v = read_numbers(config)
     ranks, step, rollout = data_ranks(v, processes), v["global_batch_size"], completions(v)
     accumulation = max(step // max(v["micro_batch_size"] * (ranks or 1), 1), 1)

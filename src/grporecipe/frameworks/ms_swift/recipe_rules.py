@@ -1,8 +1,9 @@
-"""GV and GB, ms-swift: keys that `swift rlhf` takes, values that it can read, and whole sizes of its Megatron back-end.
+"""GV and GB, ms-swift: keys that `swift rlhf` takes, values that it can read, and whole sizes of
+its Megatron back-end.
 
-Sources: ms-swift 4.6.0 cli/main.py parse_yaml_args, pipelines/base.py, arguments/; keys.json is its parser's
-own list of keys. megatron/arguments/megatron_args.py (resolve_generation_batch_size, validate_batch_dp_alignment, _init_grpo);
-Megatron's own count of micro-batches.
+Sources: ms-swift 4.6.0 cli/main.py parse_yaml_args, pipelines/base.py, arguments/; keys.json is its
+parser's own list of keys. megatron/arguments/megatron_args.py (resolve_generation_batch_size,
+validate_batch_dp_alignment, _init_grpo); Megatron's own count of micro-batches.
 """
 
 from collections.abc import Iterator, Mapping
@@ -36,13 +37,27 @@ RENAMES = {
     "vllm_server_url": "vllm_server_base_url",
     "kl_coef": "beta",
 }
-OLDER = {"tuner_type": "train_type"}  # before 4.0
-SAME_VALUE = frozenset(["train_type", "tuner_type", "sft_type", "model_name_or_path", "model_id_or_path", "dataset_name", "dtype",
-                        "vllm_max_model_length", "custom_register_path"])  # fmt: skip
+# before 4.0
+OLDER = {"tuner_type": "train_type"}
+SAME_VALUE = frozenset(
+    [
+        "train_type",
+        "tuner_type",
+        "sft_type",
+        "model_name_or_path",
+        "model_id_or_path",
+        "dataset_name",
+        "dtype",
+        "vllm_max_model_length",
+        "custom_register_path",
+    ]
+)
 GONE = {
     "vllm_device": "vLLM shares the training GPUs (vllm_mode: colocate), or is a server of its own",
     "tensor_parallel_size": "LMDeploy is no longer a back-end; vllm_tensor_parallel_size is vLLM's",
-    "num_infer_workers": "vLLM runs in every training process (vllm_mode: colocate), or is a server of its own",
+    "num_infer_workers": (
+        "vLLM runs in every training process (vllm_mode: colocate), or is a server of its own"
+    ),
     "lmdeploy_device": "LMDeploy is no longer a back-end",
     "use_lmdeploy": "LMDeploy is no longer a back-end",
     "evaluation_strategy": "its name is now eval_strategy",
@@ -51,10 +66,11 @@ GONE = {
 
 @recipe_rule("GV501", "error", of=MS_SWIFT, by_release=True)
 def ms_swift_knows_the_keys(recipe: Recipe) -> Iterator[Violation]:
-    """A key that `swift rlhf` does not take: a typo, another library's key, or a key of an older release.
+    """A key that `swift rlhf` does not take: a typo, another library's key, or a key of an older
+    release.
 
-    pipelines/base.py: "remaining_argv: ['--per_device_batch', '4']". With ``ignore_args_error`` it is only
-    logged. A unique prefix of a key is accepted (argparse's abbreviations).
+    pipelines/base.py: "remaining_argv: ['--per_device_batch', '4']". With ``ignore_args_error`` it
+    is only logged. A unique prefix of a key is accepted (argparse's abbreviations).
     """
     if recipe.config.get("ignore_args_error") in (True, "true") or keys.is_megatron(recipe):
         return
@@ -66,16 +82,31 @@ def ms_swift_knows_the_keys(recipe: Recipe) -> Iterator[Violation]:
         near = _near(name, takes)
         advice = f"Did you mean {' or '.join(near)}?" if near else "Remove it."
         why = f"ms-swift {text(recipe.version)} takes no such key{_life(name, recipe.version)}"
-        changes = tuple({str(key): None, new: value} for new in near[:1] if new not in recipe.config)
+        changes = tuple(
+            {str(key): None, new: value} for new in near[:1] if new not in recipe.config
+        )
         same = frozenset(changes[0]) if changes and name in SAME_VALUE else frozenset[str]()
-        yield Violation(set_to(recipe.config, key), why, advice, (str(key),), changes, without_effect=same,
-                        certain=_is_typo(name, near))  # fmt: skip
+        yield Violation(
+            set_to(recipe.config, key),
+            why,
+            advice,
+            (str(key),),
+            changes,
+            without_effect=same,
+            certain=_is_typo(name, near),
+        )
 
 
 def _is_typo(name: str, near: list[str]) -> bool:
     """Return whether no release has a key, and every release has one with a similar spelling."""
-    is_meant = name in RENAMES or name in HABITS  # another name, no typo
-    return keys.span(name) is None and not is_meant and bool(near) and keys.span(near[0]) == (keys.releases()[0], None)
+    # another name, no typo
+    is_meant = name in RENAMES or name in HABITS
+    return (
+        keys.span(name) is None
+        and not is_meant
+        and bool(near)
+        and keys.span(near[0]) == (keys.releases()[0], None)
+    )
 
 
 def _life(name: str, version: Version) -> str:
@@ -86,7 +117,13 @@ def _life(name: str, version: Version) -> str:
     if lifetime is None:
         return ""
     first, last = lifetime
-    return f": it came with {text(first)}" if version < first else f": {text(last)} removed it" if last else ""
+    return (
+        f": it came with {text(first)}"
+        if version < first
+        else f": {text(last)} removed it"
+        if last
+        else ""
+    )
 
 
 def _near(name: str, takes: Mapping[str, KeySpec]) -> list[str]:
@@ -99,10 +136,12 @@ def _near(name: str, takes: Mapping[str, KeySpec]) -> list[str]:
 
 @recipe_rule("GV502", "error", of=MS_SWIFT, by_release=True)
 def ms_swift_reads_the_values(recipe: Recipe) -> Iterator[Violation]:
-    """A value that its key cannot hold. A YAML's values become words of a command line, so ``null`` becomes the text None.
+    """A value that its key cannot hold. A YAML's values become words of a command line, so ``null``
+    becomes the text None.
 
-    argparse: "argument --num_generations: invalid int value: 'None'", "invalid choice: 'fast'". Leave a key out for its
-    default. A number in quotes, or one that YAML reads as text (``1e-6``), is valid here.
+    argparse: "argument --num_generations: invalid int value: 'None'", "invalid choice: 'fast'".
+    Leave a key out for its default. A number in quotes, or one that YAML reads as text (``1e-6``),
+    is valid here.
     """
     takes = {} if keys.is_megatron(recipe) else FRAMEWORKS[recipe.framework].known_keys(recipe)
     for key, value in recipe.config.items():
@@ -112,10 +151,18 @@ def ms_swift_reads_the_values(recipe: Recipe) -> Iterator[Violation]:
         trouble = _trouble(name, value, takes[name].type, recipe.version)
         if trouble:
             why, changes = trouble
-            yield Violation(f"{key}={show(value)}", why, f"Leave {key} out for its default.", (str(key),), changes)
+            yield Violation(
+                f"{key}={show(value)}",
+                why,
+                f"Leave {key} out for its default.",
+                (str(key),),
+                changes,
+            )
 
 
-def _trouble(name: str, value: Any, kind: str, version: Version) -> tuple[str, tuple[dict[str, Any], ...]] | None:
+def _trouble(
+    name: str, value: Any, kind: str, version: Version
+) -> tuple[str, tuple[dict[str, Any], ...]] | None:
     """Return why a value cannot be read, with its fixes."""
     if value is None:
         return "ms-swift gets null as the text None", ({name: None},)
@@ -135,18 +182,28 @@ def _trouble(name: str, value: Any, kind: str, version: Version) -> tuple[str, t
 
 @recipe_rule("GB503", "error", of=MS_SWIFT)
 def the_sizes_of_megatron_are_whole(recipe: Recipe) -> Iterator[Violation]:
-    """A rollout is whole steps, a step is whole micro-batches of all data ranks, and a data rank has whole prompts.
+    """A rollout is whole steps, a step is whole micro-batches of all data ranks, and a data rank
+    has whole prompts.
 
-    "num_rollout_prompt (2) = generation_batch_size (16) // num_generations (8) must be divisible by dp_size (8)."; "Per-device
-    rollout prompt count (2) ... must be divisible by micro_batch_size (4)."; "generation_batch_size (24) must be divisible
-    by global_batch_size (16)". Data ranks are processes / (tensor x pipeline x context parallel sizes).
+    "num_rollout_prompt (2) = generation_batch_size (16) // num_generations (8) must be divisible by
+    dp_size (8)."; "Per-device rollout prompt count (2) ... must be divisible by micro_batch_size
+    (4)."; "generation_batch_size (24) must be divisible by global_batch_size (16)". Data ranks are
+    processes / (tensor x pipeline x context parallel sizes).
     """
     if not keys.is_megatron(recipe):
         return
     v = keys.read_numbers(recipe.config)
-    sizes = (v["micro_batch_size"], v["global_batch_size"], v["num_generations"], keys.completions(v))
+    sizes = (
+        v["micro_batch_size"],
+        v["global_batch_size"],
+        v["num_generations"],
+        keys.completions(v),
+    )
     if min(sizes) < 1:
-        why = "micro_batch_size, global_batch_size, num_generations and the completions per rollout must each be at least 1"
+        why = (
+            "micro_batch_size, global_batch_size, num_generations and the completions per "
+            "rollout must each be at least 1"
+        )
         yield Violation(f"sizes {sizes}", why, "Set each to 1 or more.", ("global_batch_size",))
         return
     ranks = keys.data_ranks(v, recipe.processes)
@@ -158,14 +215,21 @@ def the_sizes_of_megatron_are_whole(recipe: Recipe) -> Iterator[Violation]:
 def _of_a_rollout(v: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], str]]:
     rollout, step, steps = keys.completions(v), v["global_batch_size"], v["steps_per_generation"]
     if rollout % step:
-        yield ("generation_batch_size", "global_batch_size"), f"a rollout of {rollout} is not whole steps of {step}"
+        yield (
+            ("generation_batch_size", "global_batch_size"),
+            f"a rollout of {rollout} is not whole steps of {step}",
+        )
     elif steps is not None and rollout != step * steps:
         why = f"{steps} steps of {step} are not {rollout} completions"
         yield ("generation_batch_size", "steps_per_generation"), why
 
 
 def _of_the_ranks(v: Mapping[str, Any], ranks: int) -> Iterator[tuple[tuple[str, ...], str]]:
-    micro, step, prompts = v["micro_batch_size"], v["global_batch_size"], keys.completions(v) // v["num_generations"]
+    micro, step, prompts = (
+        v["micro_batch_size"],
+        v["global_batch_size"],
+        keys.completions(v) // v["num_generations"],
+    )
     if step % (micro * ranks):
         why = f"a step of {step} is not whole micro-batches of {ranks} x {micro}"
         yield ("global_batch_size", "micro_batch_size"), why
@@ -179,7 +243,8 @@ def _of_the_ranks(v: Mapping[str, Any], ranks: int) -> Iterator[tuple[tuple[str,
 
 @recipe_rule("GB504", "error", of=MS_SWIFT)
 def megatron_trains_each_rollout_once(recipe: Recipe) -> Iterator[Violation]:
-    """This back-end has no ``num_iterations`` above 1, no ``sync_ref_model`` and no ``async_generate``: "... is not supported".
+    """This back-end has no ``num_iterations`` above 1, no ``sync_ref_model`` and no
+    ``async_generate``: "... is not supported".
 
     megatron/arguments/megatron_args.py _init_grpo.
     """
@@ -190,4 +255,10 @@ def megatron_trains_each_rollout_once(recipe: Recipe) -> Iterator[Violation]:
         yield Violation("num_iterations above 1", why, "Leave it out.", ("num_iterations",))
     for name in ("sync_ref_model", "async_generate"):
         if recipe.config.get(name) in (True, "true", "True"):
-            yield Violation(f"{name}=true", "Megatron GRPO does not have it", "Leave it out.", (name,), ({name: None},))
+            yield Violation(
+                f"{name}=true",
+                "Megatron GRPO does not have it",
+                "Leave it out.",
+                (name,),
+                ({name: None},),
+            )

@@ -1,8 +1,10 @@
-"""ms-swift's recipes (`swift rlhf --rlhf_type grpo`): the key of each field of a setting, reading and writing.
+"""ms-swift's recipes (`swift rlhf --rlhf_type grpo`): the key of each field of a setting, reading
+and writing.
 
-A written recipe states every number that affects the training, including defaults. Sources: ms-swift 4.6.0
-arguments/rlhf_args.py and sft_args.py (__post_init__), trainers/arguments.py, rlhf_trainers/args_mixin.py and arguments.py,
-dataset/dataset_meta.py, cli/main.py. docs/reference/frameworks.md compares its features.
+A written recipe states every number that affects the training, including defaults. Sources:
+ms-swift 4.6.0 arguments/rlhf_args.py and sft_args.py (__post_init__), trainers/arguments.py,
+rlhf_trainers/args_mixin.py and arguments.py, dataset/dataset_meta.py, cli/main.py.
+docs/reference/frameworks.md compares its features.
 """
 
 from collections.abc import Mapping
@@ -30,10 +32,13 @@ from grporecipe.model.releases import KeyTable
 from grporecipe.model.setting import Setting, Version
 from grporecipe.model.values import model_size, read_mapping
 
-FULL_RATE, TUNER_RATE = 1e-5, 1e-4  # sft_args.py _init_override
-BETA = 0.04  # rlhf_args.py _init_grpo
+# sft_args.py _init_override
+FULL_RATE, TUNER_RATE = 1e-5, 1e-4
+# rlhf_args.py _init_grpo
+BETA = 0.04
 SCALES = {"grpo": "group", "rloo": "none", "reinforce_plus_plus": "batch"}
-RENAMED = {"train_type": "tuner_type", "rlhf_beta": "beta"}  # read under their present names; GV501 reports them
+# read under their present names; GV501 reports them
+RENAMED = {"train_type": "tuner_type", "rlhf_beta": "beta"}
 
 
 def _first(values: Any) -> Any:
@@ -47,34 +52,82 @@ def _listed(value: Any) -> list[Any]:
 
 
 OWN = (
-    *(Field(name, name, RELEASE) for name in (
-        "steps_per_generation", "epsilon_high", "delta", "num_generations_eval", "vllm_gpu_memory_utilization",
-        "advantage_estimator", "auto_find_batch_size", "do_eval", "load_best_model_at_end", "log_completions",
-        "ref_model_mixup_alpha", "ref_model_sync_steps", "sequence_parallel_size", "use_liger_kernel", "use_vllm",
-        "vllm_tensor_parallel_size", "gradient_checkpointing")),
+    *(
+        Field(name, name, RELEASE)
+        for name in (
+            "steps_per_generation",
+            "epsilon_high",
+            "delta",
+            "num_generations_eval",
+            "vllm_gpu_memory_utilization",
+            "advantage_estimator",
+            "auto_find_batch_size",
+            "do_eval",
+            "load_best_model_at_end",
+            "log_completions",
+            "ref_model_mixup_alpha",
+            "ref_model_sync_steps",
+            "sequence_parallel_size",
+            "use_liger_kernel",
+            "use_vllm",
+            "vllm_tensor_parallel_size",
+            "gradient_checkpointing",
+        )
+    ),
     # The functions below write these.
-    *(Field(name, name, RELEASE, plain=False) for name in (
-        "eval_steps", "save_steps", "save_strategy", "lr_scheduler_type", "scale_rewards", "beta",
-        "per_device_eval_batch_size", "generation_batch_size", "sync_ref_model")),
+    *(
+        Field(name, name, RELEASE, plain=False)
+        for name in (
+            "eval_steps",
+            "save_steps",
+            "save_strategy",
+            "lr_scheduler_type",
+            "scale_rewards",
+            "beta",
+            "per_device_eval_batch_size",
+            "generation_batch_size",
+            "sync_ref_model",
+        )
+    ),
     Field("vllm_mode", "vllm_mode", RELEASE, write=lambda mode: mode or None, plain=False),
     # Fields whose key has another name, or whose value needs a conversion.
     Field("processes", "NPROC_PER_NODE"),
     Field("epochs", "num_train_epochs"),
     Field("evaluates", "eval_strategy"),
-    Field("lora", "tuner_type", RELEASE, read=lambda tuner: tuner != "full", write=lambda is_on: "lora" if is_on else "full",
-          plain=False),
-    *(Field(name, name, RELEASE, fixable=False, judged=False, plain=False)
-      for name in ("lora_rank", "lora_alpha", "lora_dropout")),
-    Field("lora_targets", "target_modules", RELEASE, read=lambda names: as_modules(names) or ("all-linear",),
-          fixable=False, judged=False, plain=False),
+    Field(
+        "lora",
+        "tuner_type",
+        RELEASE,
+        read=lambda tuner: tuner != "full",
+        write=lambda is_on: "lora" if is_on else "full",
+        plain=False,
+    ),
+    *(
+        Field(name, name, RELEASE, fixable=False, judged=False, plain=False)
+        for name in ("lora_rank", "lora_alpha", "lora_dropout")
+    ),
+    Field(
+        "lora_targets",
+        "target_modules",
+        RELEASE,
+        read=lambda names: as_modules(names) or ("all-linear",),
+        fixable=False,
+        judged=False,
+        plain=False,
+    ),
     Field("eval_dataset_name", "val_dataset", RELEASE, read=one_name, judged=False, plain=False),
-    Field("rewards", "reward_funcs", fixable=False),  # a recipe holds the list, a setting its length
+    # a recipe holds the list, a setting its length
+    Field("rewards", "reward_funcs", fixable=False),
     Field("kl_placement", "kl_in_reward", write=lambda place: place == "reward"),
     Field("kl_reward_coefficient", "beta"),
     Field("model_name_or_path", "model", RELEASE, plain=False),
     Field("dataset_name", "dataset"),
-    Field("parameters", "model", fixable=False,
-          derive=lambda values: model_size(str(values.stated.get("model") or "")) or ABSENT),
+    Field(
+        "parameters",
+        "model",
+        fixable=False,
+        derive=lambda values: model_size(str(values.stated.get("model") or "")) or ABSENT,
+    ),
     Field("train_prompts", "dataset", fixable=False),
     Field("eval_prompts", "val_dataset", fixable=False),
     Field("split_batches", "accelerator_config.split_batches", derive=trl.read_split),
@@ -83,9 +136,12 @@ OWN = (
     Field("max_prompt_length", "max_length", RELEASE, plain=False),
     Field("mask_truncated_completions", "overlong_filter", RELEASE, plain=False),
     Field("max_steps", "max_steps", RELEASE, read=trl.read_steps, plain=False),
-    Field("top_k", "top_k", RELEASE, read=lambda count: max(count or 0, 0), plain=False),  # -1 is all of them
-    *(Field(f"vllm_server_{name}", f"vllm_server_{name}", RELEASE, read=_first, plain=False)
-      for name in ("base_url", "host", "port")),
+    # -1 is all of them
+    Field("top_k", "top_k", RELEASE, read=lambda count: max(count or 0, 0), plain=False),
+    *(
+        Field(f"vllm_server_{name}", f"vllm_server_{name}", RELEASE, read=_first, plain=False)
+        for name in ("base_url", "host", "port")
+    ),
     Field("vllm_enable_sleep_mode", "sleep_level", RELEASE, read=bool, write=int, judged=False),
     Field("min_p", "min_p", RELEASE, read=lambda share: share or None, judged=False),
     Field("repetition_penalty", "repetition_penalty", RELEASE, judged=False),
@@ -94,15 +150,28 @@ OWN = (
     Field("sapo_temperature_pos", "tau_pos", RELEASE, judged=False),
     Field("sapo_temperature_neg", "tau_neg", RELEASE, judged=False),
     # Derived below, from keys of the same name or (the parallel sizes) of Megatron's.
-    *(Field(name, name) for name in ("loss_type", "warmup_steps", "eval_strategy", "tensor_parallel_size",
-                                     "pipeline_parallel_size", "context_parallel_size")),
-)  # fmt: skip
-# Of the keys that affect the training, those that are TRL's: every recipe states them. Others only if they are not the default.
+    *(
+        Field(name, name)
+        for name in (
+            "loss_type",
+            "warmup_steps",
+            "eval_strategy",
+            "tensor_parallel_size",
+            "pipeline_parallel_size",
+            "context_parallel_size",
+        )
+    ),
+)
+# Of the keys that affect the training, those that are TRL's: every recipe states them. Others only
+# if they are not the default.
 FIELDS = (
-    *(Field(name, name, RELEASE, always=True) for name in trl.ALWAYS
-      if name not in {row.name for row in OWN} | {"use_bias_correction_kl"}),
+    *(
+        Field(name, name, RELEASE, always=True)
+        for name in trl.ALWAYS
+        if name not in {row.name for row in OWN} | {"use_bias_correction_kl"}
+    ),
     *OWN,
-)  # fmt: skip
+)
 
 
 def collect(framework: Framework, recipe: Recipe) -> Values:
@@ -116,8 +185,12 @@ def collect(framework: Framework, recipe: Recipe) -> Values:
         raise UserError(f"rlhf_type is {kind}{default}: no GRPO training.")
     version = recipe.version
     takes = known(version) if recipe.vendored is None else KeyTable(recipe.vendored)
-    values = collect_converted(framework, recipe, takes, RENAMED, read_value, lambda key: spelled(key, version))
-    return replace(values, given=frozenset(map(str, recipe.config))) if is_megatron(recipe) else values
+    values = collect_converted(
+        framework, recipe, takes, RENAMED, read_value, lambda key: spelled(key, version)
+    )
+    return (
+        replace(values, given=frozenset(map(str, recipe.config))) if is_megatron(recipe) else values
+    )
 
 
 def unstated(_: Mapping[str, Any], __: Version) -> dict[str, Any]:
@@ -132,7 +205,8 @@ def unstated(_: Mapping[str, Any], __: Version) -> dict[str, Any]:
         "vllm_mode": "",
         "use_bias_correction_kl": False,
         "kl_estimator": "k3",
-        "dataloader_drop_last": True,  # rlhf_trainers/arguments.py sets it and ignores the recipe
+        # rlhf_trainers/arguments.py sets it and ignores the recipe
+        "dataloader_drop_last": True,
         "vllm_importance_sampling_correction": False,
     }
 
@@ -145,40 +219,57 @@ def keys_of(values: Values) -> dict[str, str]:
 
 
 def derive_rollout(values: Values, _: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the completion length, for which two older keys win, and whether a teacher gives the signal."""
+    """Return the completion length, for which two older keys win, and whether a teacher gives the
+    signal.
+    """
     stated = values.stated
     length = stated.get("response_length") or stated.get("max_new_tokens")
     teacher = stated.get("teacher_model") or stated.get("teacher_model_server")
-    return {**({"max_completion_length": length} if length else {}), **({"distils": True} if teacher else {})}
+    return {
+        **({"max_completion_length": length} if length else {}),
+        **({"distils": True} if teacher else {}),
+    }
 
 
 def derive_schedule(values: Values, _: Mapping[str, Any]) -> dict[str, Any]:
-    """Return length and learning rate. Steps override epochs, and ``max_epochs`` ends the run early in both cases."""
+    """Return length and learning rate. Steps override epochs, and ``max_epochs`` ends the run early
+    in both cases.
+    """
     keys = values.stated
     steps, most = trl.read_steps(keys.get("max_steps")), keys.get("max_epochs")
     epochs = keys.get("num_train_epochs", 3.0)
-    fields: dict[str, Any] = {"epochs": None if steps is not None and "num_train_epochs" not in keys else epochs}
+    fields: dict[str, Any] = {
+        "epochs": None if steps is not None and "num_train_epochs" not in keys else epochs
+    }
     if most:
-        fields = {"epochs": float(most) if steps is not None else min(epochs, float(most)), "ends_with_epochs": True}
+        fields = {
+            "epochs": float(most) if steps is not None else min(epochs, float(most)),
+            "ends_with_epochs": True,
+        }
     if "learning_rate" not in keys:
         fields["learning_rate"] = FULL_RATE if keys.get("tuner_type") == "full" else TUNER_RATE
     return fields | {"warmup_steps": keys.get("warmup_steps") or keys.get("warmup_ratio") or 0.0}
 
 
 def _count_rewards(values: Mapping[str, Any]) -> int | None:
-    """Return the number of rewards. An environment may add one of its own (grpo_trainer.py, ``use_gym_env``)."""
+    """Return the number of rewards. An environment may add one of its own (grpo_trainer.py,
+    ``use_gym_env``).
+    """
     if values.get("use_gym_env") or values.get("gym_env"):
         return None
     return len(_listed(values.get("reward_funcs"))) + len(_listed(values.get("reward_model")))
 
 
 def derive_loss(collected: Values, _: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the loss. If not set, scaling and the place of KL follow from the estimator; some losses fix them."""
+    """Return the loss. If not set, scaling and the place of KL follow from the estimator; some
+    losses fix them.
+    """
     values = collected.stated
     estimator = values.get("advantage_estimator", "grpo")
     losses = _listed(values.get("loss_type")) or ["grpo"]
     scaling = values.get("scale_rewards") or SCALES.get(estimator, "group")
-    if isinstance(values.get("scale_rewards"), bool):  # before 3.10
+    # before 3.10
+    if isinstance(values.get("scale_rewards"), bool):
         scaling = "group" if values["scale_rewards"] else "none"
     in_reward = values.get("kl_in_reward", estimator != "grpo") and scaling != "gdpo"
     beta = values.get("beta", BETA)
@@ -197,22 +288,34 @@ def derive_loss(collected: Values, _: Mapping[str, Any]) -> dict[str, Any]:
     }
     if mode is not None:
         fields["vllm_importance_sampling_mode"] = mode
-        fields["vllm_importance_sampling_clip_max"] = values.get("rollout_importance_sampling_threshold", 2.0)
+        fields["vllm_importance_sampling_clip_max"] = values.get(
+            "rollout_importance_sampling_threshold", 2.0
+        )
     if values.get("reward_weights"):
         fields["reward_weights"] = len(values["reward_weights"])
     return fields
 
 
 def derive_data(collected: Values, fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return data and evaluation. Without held-out data there is no evaluation, and a split share is not trained on.
+    """Return data and evaluation. Without held-out data there is no evaluation, and a split share
+    is not trained on.
 
-    The number of rows is the one given to the reader, or the samples that every data set names (``name#1000``).
+    The number of rows is the one given to the reader, or the samples that every data set names
+    (``name#1000``).
     """
     values, recipe = collected.stated, collected.recipe
     strategy = values.get("eval_strategy") or fields["save_strategy"]
-    ratio = 0.0 if values.get("val_dataset") or values.get("streaming") else values.get("split_dataset_ratio", 0.0)
-    rows = recipe.train_prompts if recipe.train_prompts is not None else samples(values.get("dataset"))
-    evaluates = strategy != "no" and bool(ratio or values.get("val_dataset") or values.get("eval_dataset"))
+    ratio = (
+        0.0
+        if values.get("val_dataset") or values.get("streaming")
+        else values.get("split_dataset_ratio", 0.0)
+    )
+    rows = (
+        recipe.train_prompts if recipe.train_prompts is not None else samples(values.get("dataset"))
+    )
+    evaluates = strategy != "no" and bool(
+        ratio or values.get("val_dataset") or values.get("eval_dataset")
+    )
     held_out = samples(values.get("val_dataset"))
     if rows is not None and ratio and strategy != "no" and 0 < ratio < 1:
         held_out = max(int(rows * ratio), 1)
@@ -221,7 +324,9 @@ def derive_data(collected: Values, fields: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "eval_strategy": strategy if evaluates else "no",
         "evaluates": evaluates,
-        "eval_steps": values.get("eval_steps", fields["save_steps"]) if evaluates and strategy == "steps" else None,
+        "eval_steps": values.get("eval_steps", fields["save_steps"])
+        if evaluates and strategy == "steps"
+        else None,
         "save_steps": fields["save_steps"] if fields["save_strategy"] == "steps" else None,
         "train_prompts": rows,
         "eval_prompts": held_out if evaluates else None,
@@ -230,7 +335,9 @@ def derive_data(collected: Values, fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def samples(datasets: Any) -> int | None:
-    """Return the rows that ``name#1000`` samples over all data sets; None if one names no number."""
+    """Return the rows that ``name#1000`` samples over all data sets; None if one names no
+    number.
+    """
     if not datasets:
         return None
     counts = [str(name).rpartition("#")[2] if "#" in str(name) else "" for name in datasets]
@@ -241,7 +348,9 @@ def processes_of(environment: Any) -> int | None:
     """Return NPROC_PER_NODE x NNODES of a YAML's ENV; None if it names neither."""
     variables = read_mapping(environment)
     counts = [str(variables.get(name, 1)) for name in ("NPROC_PER_NODE", "NNODES")]
-    if not variables.keys() & {"NPROC_PER_NODE", "NNODES"} or not all(count.isdigit() for count in counts):
+    if not variables.keys() & {"NPROC_PER_NODE", "NNODES"} or not all(
+        count.isdigit() for count in counts
+    ):
         return None
     return int(counts[0]) * int(counts[1])
 
@@ -249,7 +358,11 @@ def processes_of(environment: Any) -> int | None:
 def derive_launch(values: Values, fields: Mapping[str, Any]) -> dict[str, Any]:
     """Return the processes, the GPUs that one process sees, and with Megatron its sizes."""
     recipe = values.recipe
-    processes = fields["processes"] if fields["processes"] is not None else processes_of(recipe.config.get(ENVIRONMENT))
+    processes = (
+        fields["processes"]
+        if fields["processes"] is not None
+        else processes_of(recipe.config.get(ENVIRONMENT))
+    )
     megatron = megatron_fields(recipe.config, processes) if is_megatron(recipe) else {}
     visible = recipe.launch.visible_gpus if recipe.launch else None
     return {"processes": processes, "visible_gpus": visible, **megatron}
@@ -283,14 +396,21 @@ def _model(s: Setting) -> dict[str, Any]:
     native: dict[str, Any] = {name: value for name, value in named.items() if value is not None}
     if s.sharding.startswith("zero"):
         native["deepspeed"] = s.sharding
-    # Without these keys weights have the type of the model's files, and float32 weights are computed in fp16.
+    # Without these keys weights have the type of the model's files, and float32 weights are
+    # computed in fp16.
     if s.weights_dtype == "float32" and s.autocast_dtype:
         types = {"bf16": s.autocast_dtype == "bfloat16", "fp16": s.autocast_dtype == "float16"}
         native |= {"torch_dtype": "float32", **types}
     if not s.lora:
         return {**native, "tuner_type": "full"}
-    return {**native, "tuner_type": "lora", "lora_rank": s.lora_rank, "lora_alpha": as_count(s.lora_alpha),
-            "lora_dropout": s.lora_dropout, "target_modules": list(s.lora_targets or PEFT_TARGETS)}  # fmt: skip
+    return {
+        **native,
+        "tuner_type": "lora",
+        "lora_rank": s.lora_rank,
+        "lora_alpha": as_count(s.lora_alpha),
+        "lora_dropout": s.lora_dropout,
+        "target_modules": list(s.lora_targets or PEFT_TARGETS),
+    }
 
 
 def _objective(s: Setting) -> dict[str, Any]:
@@ -315,7 +435,10 @@ def _schedule(s: Setting) -> dict[str, Any]:
     """Return the run's length and its learning rate's schedule."""
     if 0 < s.warmup_steps < 1:
         return {**trl.length_and_rate(s), "warmup_ratio": s.warmup_steps}
-    return {**trl.length_and_rate(s), **({"warmup_steps": int(s.warmup_steps)} if s.warmup_steps else {})}
+    return {
+        **trl.length_and_rate(s),
+        **({"warmup_steps": int(s.warmup_steps)} if s.warmup_steps else {}),
+    }
 
 
 def _generation(s: Setting) -> dict[str, Any]:
@@ -327,9 +450,16 @@ def _generation(s: Setting) -> dict[str, Any]:
         return native
     native["vllm_mode"] = s.vllm_mode or "colocate"
     names = {"vllm_max_model_len": s.vllm_max_model_length}
-    lists = {name: getattr(s, name) for name in ("vllm_server_base_url", "vllm_server_host", "vllm_server_port")}
+    lists = {
+        name: getattr(s, name)
+        for name in ("vllm_server_base_url", "vllm_server_host", "vllm_server_port")
+    }
     native |= {name: value for name, value in names.items() if value is not None}
-    native |= {name: [value] for name, value in lists.items() if value is not None and s.vllm_mode == "server"}
+    native |= {
+        name: [value]
+        for name, value in lists.items()
+        if value is not None and s.vllm_mode == "server"
+    }
     if s.vllm_importance_sampling_correction:
         native["rollout_importance_sampling_mode"] = s.vllm_importance_sampling_mode
         if s.vllm_importance_sampling_clip_max is not None:

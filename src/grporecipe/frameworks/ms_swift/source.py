@@ -1,4 +1,6 @@
-"""Read the version of ms-swift from its own source in a repository, and the checks that this source has."""
+"""Read the version of ms-swift from its own source in a repository, and the checks that this source
+has.
+"""
 
 from pathlib import Path
 
@@ -6,8 +8,10 @@ from grporecipe.model.framework import Vendored
 from grporecipe.model.recipe import Recipe
 from grporecipe.reading.python.vendored import code_of, missing_checks, stated_version
 
-_TRL = r"\bHfGRPOConfig(?:\.__post_init__|\):[\s\S]{0,300}?super\(\)\.__post_init__)"  # TRL's own checks run too
-# The code on which a rule rests, as every release has it that the rule judges, and the files that hold it.
+# TRL's own checks run too
+_TRL = r"\bHfGRPOConfig(?:\.__post_init__|\):[\s\S]{0,300}?super\(\)\.__post_init__)"
+# The code on which a rule rests, as every release has it that the rule judges, and the files that
+# hold it.
 CHECKS = {
     "GB101": rf"\bnot in possible_values\b|%\s*num_generations\b|{_TRL}",
     "GB106": rf"\bgeneration_batch_size\s*%|{_TRL}",
@@ -28,6 +32,8 @@ CHECKED_IN = (
 
 
 def read_source(folder: Path, _: Recipe) -> Vendored:
-    """Return the version of ms-swift in this source, and what it does not check. Its keys are those of the release."""
+    """Return the version of ms-swift in this source, and what it does not check. Its keys are those
+    of the release.
+    """
     unchecked = missing_checks(code_of(folder, CHECKED_IN), CHECKS, "grpo_trainer.py")
     return Vendored(None, stated_version(folder, ("swift/version.py",)), unchecked=unchecked)

@@ -1,8 +1,9 @@
 """Open-R1: TRL 0.18.0 with its own keys and checks. Its grpo.py takes TRL's configuration.
 
-Its Slurm script, ``sbatch --nodes=N slurm/train.slurm --model M --task grpo --config C``, is read as the launch it makes.
-Sources: open-r1 slurm/train.slurm (8 GPUs per node; the last node is the vLLM server's if the recipe has use_vllm: true),
-src/open_r1/configs.py (GRPOConfig, GRPOScriptArguments, ScriptArguments.__post_init__).
+Its Slurm script, ``sbatch --nodes=N slurm/train.slurm --model M --task grpo --config C``, is read
+as the launch it makes. Sources: open-r1 slurm/train.slurm (8 GPUs per node; the last node is the
+vLLM server's if the recipe has use_vllm: true), src/open_r1/configs.py (GRPOConfig,
+GRPOScriptArguments, ScriptArguments.__post_init__).
 """
 
 import re
@@ -18,23 +19,54 @@ from grporecipe.model.releases import KeyTable, load_table
 from grporecipe.model.setting import FrameworkTraits, Version
 from grporecipe.model.values import Word
 
-TRAITS = FrameworkTraits("open-r1", "TRL", follows_trl=True)  # its trainer is TRL's
-VERSION: Version = (0, 18, 0)  # of TRL, which Open-R1 pins
-# Open-R1's own keys with type and default: src/open_r1/configs.py, GRPOConfig and GRPOScriptArguments.
+# its trainer is TRL's
+TRAITS = FrameworkTraits("open-r1", "TRL", follows_trl=True)
+# of TRL, which Open-R1 pins
+VERSION: Version = (0, 18, 0)
+# Open-R1's own keys with type and default: src/open_r1/configs.py, GRPOConfig and
+# GRPOScriptArguments.
 KEYS = {name: KeySpec(*spec) for name, spec in load_table(__package__)["keys"].items()}
 # Keys that only Open-R1's recipes use; chat_template and the like appear in all recipes.
 ONLY = frozenset(
-    ["benchmarks", "hub_model_revision", "overwrite_hub_revision", "push_to_hub_revision", "dataset_mixture",
-     "dataset_prompt_column", "cosine_min_value_wrong", "cosine_max_value_wrong", "cosine_min_value_correct",
-     "cosine_max_value_correct", "cosine_max_len", "repetition_n_grams", "repetition_max_penalty", "e2b_router_url",
-     "morph_router_url", "code_eval_test_batch_size"]
-)  # fmt: skip
+    [
+        "benchmarks",
+        "hub_model_revision",
+        "overwrite_hub_revision",
+        "push_to_hub_revision",
+        "dataset_mixture",
+        "dataset_prompt_column",
+        "cosine_min_value_wrong",
+        "cosine_max_value_wrong",
+        "cosine_min_value_correct",
+        "cosine_max_value_correct",
+        "cosine_max_len",
+        "repetition_n_grams",
+        "repetition_max_penalty",
+        "e2b_router_url",
+        "morph_router_url",
+        "code_eval_test_batch_size",
+    ]
+)
 
-# Its registry of rewards (src/open_r1/rewards.py). TRL's own words end in "_reward", or are dotted paths.
+# Its registry of rewards (src/open_r1/rewards.py). TRL's own words end in "_reward", or are dotted
+# paths.
 REWARDS = frozenset(
-    ["accuracy", "format", "reasoning_steps", "cosine", "repetition_penalty", "length", "code", "binary_code", "ioi_code",
-     "cf_code", "code_format", "tag_count", "soft_overlong_punishment"]
-)  # fmt: skip
+    [
+        "accuracy",
+        "format",
+        "reasoning_steps",
+        "cosine",
+        "repetition_penalty",
+        "length",
+        "code",
+        "binary_code",
+        "ioi_code",
+        "cf_code",
+        "code_format",
+        "tag_count",
+        "soft_overlong_punishment",
+    ]
+)
 
 
 @lru_cache(maxsize=128)
@@ -52,7 +84,11 @@ def mixture_trouble(mixture: Any) -> str | None:
         return "'datasets' is a list of dataset configurations"
     if not all(isinstance(entry, dict) and "id" in entry for entry in datasets):
         return "each dataset of the mixture is a mapping with an 'id'"
-    columns = [frozenset(map(str, entry["columns"])) for entry in datasets if isinstance(entry.get("columns"), list)]
+    columns = [
+        frozenset(map(str, entry["columns"]))
+        for entry in datasets
+        if isinstance(entry.get("columns"), list)
+    ]
     if len(set(columns)) > 1:
         return "the columns are the same for all datasets of a mixture"
     return None
@@ -63,7 +99,8 @@ SCRIPT, PROGRAM = "slurm/train.slurm", "src/open_r1/grpo.py"
 
 
 def expand_sbatch(words: list[Word]) -> tuple[list[Word], int] | None:
-    """Return the words of the launch in Open-R1's script, and the number of GPUs that a vLLM server may take.
+    """Return the words of the launch in Open-R1's script, and the number of GPUs that a vLLM server
+    may take.
 
     None for any other command, or if the number of nodes is unknown.
     """
@@ -72,21 +109,35 @@ def expand_sbatch(words: list[Word]) -> tuple[list[Word], int] | None:
         return None
     before, after = _options(words[:script]), _options(words[script + 1 :])
     nodes = before.get("nodes", before.get("N", Word("1", 0)))
-    if not nodes.text.isdigit() or not {"model", "config"} <= after.keys() or after.get("task", nodes).text != "grpo":
+    if (
+        not nodes.text.isdigit()
+        or not {"model", "config"} <= after.keys()
+        or after.get("task", nodes).text != "grpo"
+    ):
         return None
     line = words[script].line
-    recipe = Word(f"recipes/{after['model'].text}/grpo/config_{after['config'].text}.yaml", line,
-                  after["model"].unknown or after["config"].unknown)  # fmt: skip
-    launch = f"accelerate launch --num_processes={int(nodes.text) * GPUS_PER_NODE} {PROGRAM} --config"
+    recipe = Word(
+        f"recipes/{after['model'].text}/grpo/config_{after['config'].text}.yaml",
+        line,
+        after["model"].unknown or after["config"].unknown,
+    )
+    launch = (
+        f"accelerate launch --num_processes={int(nodes.text) * GPUS_PER_NODE} {PROGRAM} --config"
+    )
     extra = after["args"].text if "args" in after else ""
-    launched = [*(Word(text, line) for text in launch.split()), recipe, *(Word(text, line) for text in _split(extra))]
+    launched = [
+        *(Word(text, line) for text in launch.split()),
+        recipe,
+        *(Word(text, line) for text in _split(extra)),
+    ]
     return launched, GPUS_PER_NODE
 
 
 def _split(text: str) -> list[str]:
     try:
         return shlex.split(text)
-    except ValueError:  # an unclosed quote, with which the shell fails
+    except ValueError:
+        # an unclosed quote, with which the shell fails
         return text.split()
 
 
@@ -94,7 +145,8 @@ def _options(words: list[Word]) -> dict[str, Word]:
     """Return the options of a command: ``--name value``, ``--name=value`` and ``-N value``."""
     options, name = {}, ""
     for word in words:
-        if word.text.startswith("-") and name != "args":  # --args holds options of the training script
+        # --args holds options of the training script
+        if word.text.startswith("-") and name != "args":
             name, equals, value = word.text.lstrip("-").partition("=")
             if equals:
                 options[name] = Word(value, word.line, word.unknown)
@@ -107,7 +159,8 @@ def _options(words: list[Word]) -> dict[str, Word]:
 FRAMEWORK = replace(
     TRL_FRAMEWORK,
     traits=TRAITS,
-    vendor=None,  # TRL's source would not have Open-R1's own keys
+    # TRL's source would not have Open-R1's own keys
+    vendor=None,
     version=VERSION,
     takes=known,
     keys=ONLY,

@@ -24,6 +24,8 @@ FRAMEWORK = Framework(
     releases=keys.releases,
     passed_on=keys.PASSED_ON,
     packages=("trl",),
-    vendor=Vendor("trl/trainer/grpo_config.py", Lazy("grporecipe.frameworks.trl.source:read_source")),
+    vendor=Vendor(
+        "trl/trainer/grpo_config.py", Lazy("grporecipe.frameworks.trl.source:read_source")
+    ),
     memory=Lazy("grporecipe.fields.memory:read_trl"),
 )

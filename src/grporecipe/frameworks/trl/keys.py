@@ -1,7 +1,8 @@
 """TRL's keys and choices by release, and the successors of removed keys.
 
-`make trl-release` (benchmarks/tools/trl_keys.py) writes ``keys.json`` from TRL's wheels, each with the transformers release of
-its time. Sources: the releases themselves, transformers 5 MIGRATION_GUIDE_V5.md, TRL's release notes.
+`make trl-release` (benchmarks/tools/trl_keys.py) writes ``keys.json`` from TRL's wheels, each with
+the transformers release of its time. Sources: the releases themselves, transformers 5
+MIGRATION_GUIDE_V5.md, TRL's release notes.
 """
 
 import re
@@ -13,7 +14,14 @@ from typing import Any, NamedTuple
 
 from grporecipe.errors import UserError
 from grporecipe.model.recipe import KeySpec, Recipe
-from grporecipe.model.releases import KeyTable, change_at, key_span, keys_at_release, load_table, releases_of
+from grporecipe.model.releases import (
+    KeyTable,
+    change_at,
+    key_span,
+    keys_at_release,
+    load_table,
+    releases_of,
+)
 from grporecipe.model.setting import Version
 
 table = partial(load_table, __package__)
@@ -25,19 +33,27 @@ def parse_version(text: str) -> Version:
 
     Raises UserError for anything else, and for releases before 0.14.0, the first with GRPO.
     """
-    match = re.fullmatch(r"v?(\d{1,3})\.(\d{1,3})(?:\.(\d{1,3}))?(?:\.?(?:dev|rc|a|b|post)\d*)?", str(text).strip())
+    match = re.fullmatch(
+        r"v?(\d{1,3})\.(\d{1,3})(?:\.(\d{1,3}))?(?:\.?(?:dev|rc|a|b|post)\d*)?", str(text).strip()
+    )
     if not match:
         raise UserError(
-            f"TRL version {str(text)[:40]!r}: a version has two or three numbers. Write it like 1.16 or 0.18.0."
+            f"TRL version {str(text)[:40]!r}: a version has two or three numbers. Write it like "
+            "1.16 or 0.18.0."
         )
     version = (int(match[1]), int(match[2]), int(match[3] or 0))
     if version < releases()[0]:
-        raise UserError(f"TRL version {text}: GRPO came with TRL 0.14.0, so there is nothing to check before it.")
+        raise UserError(
+            f"TRL version {text}: GRPO came with TRL 0.14.0, so there is nothing to check "
+            "before it."
+        )
     return version
 
 
 def installed() -> Version | None:
-    """Return the TRL release of this environment; None without TRL, or if its version is not understood."""
+    """Return the TRL release of this environment; None without TRL, or if its version is not
+    understood.
+    """
     try:
         return parse_version(version("trl"))
     except (PackageNotFoundError, UserError):
@@ -46,14 +62,23 @@ def installed() -> Version | None:
 
 @lru_cache(maxsize=128)
 def known(version: Version) -> KeyTable:
-    """Return every key that a recipe may set, for the newest release that is not newer than ``version``."""
-    return keys_at_release({name: known["history"] for name, known in table()["keys"].items()}, version)
+    """Return every key that a recipe may set, for the newest release that is not newer than
+    ``version``.
+    """
+    return keys_at_release(
+        {name: known["history"] for name, known in table()["keys"].items()}, version
+    )
 
 
 @cache
 def choices(key: str) -> tuple[str, ...]:
     """Return the words that a key takes in any release, those of the newest one first."""
-    words = (word for change in reversed(table()["choices"][key]) if len(change) > 1 for word in change[1])
+    words = (
+        word
+        for change in reversed(table()["choices"][key])
+        if len(change) > 1
+        for word in change[1]
+    )
     return tuple(dict.fromkeys(words))
 
 
@@ -68,20 +93,26 @@ OF_ASYNC = frozenset(["max_inflight_tasks", "max_staleness", "queue_maxsize", "w
 
 
 def is_async(recipe: Recipe) -> bool:
-    """Return whether a recipe is for TRL's AsyncGRPOTrainer, by its class or by keys that only it has."""
+    """Return whether a recipe is for TRL's AsyncGRPOTrainer, by its class or by keys that only it
+    has.
+    """
     is_built = recipe.code is not None and recipe.code.trainer == "AsyncGRPOTrainer"
     return is_built or not OF_ASYNC.isdisjoint(recipe.config)
 
 
 def span_of_import(name: str) -> tuple[Version, Version | None] | None:
-    """Return the releases that added and removed a name or a module of TRL, as `span` does for a key."""
+    """Return the releases that added and removed a name or a module of TRL, as `span` does for a
+    key.
+    """
     known = table()["imports"]
     return key_span(known.get(name) or known.get(f"trl.{name}"))
 
 
 @lru_cache(maxsize=1024)
 def span(name: str) -> tuple[Version, Version | None] | None:
-    """Return the releases that added and removed a key (None: still there); None for a key that never existed."""
+    """Return the releases that added and removed a key (None: still there); None for a key that
+    never existed.
+    """
     return key_span(table()["keys"].get(name, {}).get("history"))
 
 
@@ -98,11 +129,26 @@ def transformers(version: Version) -> str:
 
 # `trl grpo` passes these to accelerate launch, also from the YAML. It reads ``env`` itself.
 PASSED_ON = frozenset(
-    ["num_processes", "num_machines", "machine_rank", "main_process_ip", "main_process_port", "accelerate_config",
-     "config_file", "mixed_precision", "use_deepspeed", "deepspeed_config_file", "zero_stage", "gpu_ids", "multi_gpu",
-     "dynamo_backend", "env"]
-)  # fmt: skip
-RENAMES = {  # old name: new name, with the same meaning
+    [
+        "num_processes",
+        "num_machines",
+        "machine_rank",
+        "main_process_ip",
+        "main_process_port",
+        "accelerate_config",
+        "config_file",
+        "mixed_precision",
+        "use_deepspeed",
+        "deepspeed_config_file",
+        "zero_stage",
+        "gpu_ids",
+        "multi_gpu",
+        "dynamo_backend",
+        "env",
+    ]
+)
+# old name: new name, with the same meaning
+RENAMES = {
     "evaluation_strategy": "eval_strategy",
     "torch_dtype": "dtype",
     "vllm_guided_decoding_regex": "vllm_structured_outputs_regex",
@@ -116,15 +162,25 @@ RENAMES = {  # old name: new name, with the same meaning
     "vllm_importance_sampling_cap": "vllm_importance_sampling_clip_max",
 }
 BACK = {new: old for old, new in RENAMES.items()}
-# Keys without a successor: the reason, and the values without effect, for which the key can be removed.
+# Keys without a successor: the reason, and the values without effect, for which the key can be
+# removed.
 DROPPED: dict[str, tuple[str, tuple[Any, ...]]] = {
-    "max_prompt_length": ("TRL no longer truncates prompts: filter long ones out of the dataset", (None,)),
+    "max_prompt_length": (
+        "TRL no longer truncates prompts: filter long ones out of the dataset",
+        (None,),
+    ),
     "use_liger_loss": ("use_liger_kernel or TRL's chunked loss replaced it", (None, False)),
     "overwrite_output_dir": ("the output folder is always written to", (None, True, False)),
-    "vllm_device": ("vLLM shares the training GPUs or is a server: vllm_mode selects which", (None, "auto")),
+    "vllm_device": (
+        "vLLM shares the training GPUs or is a server: vllm_mode selects which",
+        (None, "auto"),
+    ),
     "vllm_dtype": ("vLLM takes the model's own type", (None, "auto")),
     "vllm_enable_prefix_caching": ("vLLM always caches prefixes", (None, True)),
-    "logging_dir": ("the environment variable TENSORBOARD_LOGGING_DIR sets the folder of the logs", (None,)),
+    "logging_dir": (
+        "the environment variable TENSORBOARD_LOGGING_DIR sets the folder of the logs",
+        (None,),
+    ),
     "save_safetensors": ("weights are always saved as safetensors", (None, True)),
     "group_by_length": ("train_sampling_strategy replaced it", (None, False)),
     "tp_size": ("parallelism_config holds the parallel sizes", (None, 0, 1)),
@@ -164,7 +220,9 @@ HABITS = {
 
 
 class Replacement(NamedTuple):
-    """A remedy for a key: the reason, the change of keys (None removes one), and whether training stays the same."""
+    """A remedy for a key: the reason, the change of keys (None removes one), and whether training
+    stays the same.
+    """
 
     why: str = ""
     change: dict[str, Any] | None = None
@@ -183,7 +241,8 @@ def instead(key: str, config: Mapping[str, Any], takes: Mapping[str, KeySpec]) -
         return Replacement(f"{new} replaced it, and is set", {key: None}, safe=config[new] == value)
     if key in DROPPED:
         why, harmless = DROPPED[key]
-        is_harmless = any(type(value) is type(other) and value == other for other in harmless)  # 1 is not true
+        # 1 is not true
+        is_harmless = any(type(value) is type(other) and value == other for other in harmless)
         return Replacement(why, {key: None}, safe=is_harmless)
     return Replacement("", {key: None} if value is None else None, safe=value is None)
 
@@ -198,4 +257,8 @@ def _warmup(ratio: Any, config: Mapping[str, Any]) -> Replacement:
         return Replacement("warmup_steps replaced it", {"warmup_ratio": None}, safe=True)
     why = "warmup_steps below 1 is a share of all steps"
     is_share = isinstance(ratio, (int, float)) and 0 < ratio < 1
-    return Replacement(why, {"warmup_ratio": None, "warmup_steps": ratio}, safe=True) if is_share else Replacement(why)
+    return (
+        Replacement(why, {"warmup_ratio": None, "warmup_steps": ratio}, safe=True)
+        if is_share
+        else Replacement(why)
+    )

@@ -1,9 +1,10 @@
-"""GV and GE for TRL and Open-R1: keys that a version takes, values that it can read, and data for evaluation.
+"""GV and GE for TRL and Open-R1: keys that a version takes, values that it can read, and data for
+evaluation.
 
-Sources: trl scripts/utils.py TrlParser, transformers hf_argparser.py, transformers trainer_utils.py (strategies); scripts/grpo.py
-and the `trl` command of every release from 0.14.0 to 1.16.0 (what happens to a key that a launch does not take); transformers
-parse_args_into_dataclasses ("Some specified arguments are not used by the HfArgumentParser"). keys.json has the keys of every
-release.
+Sources: trl scripts/utils.py TrlParser, transformers hf_argparser.py, transformers trainer_utils.py
+(strategies); scripts/grpo.py and the `trl` command of every release from 0.14.0 to 1.16.0 (what
+happens to a key that a launch does not take); transformers parse_args_into_dataclasses ("Some
+specified arguments are not used by the HfArgumentParser"). keys.json has the keys of every release.
 """
 
 from collections.abc import Iterator, Mapping
@@ -26,10 +27,13 @@ from grporecipe.rules.helpers import cut, one_of, set_to, show
 from grporecipe.rules.keys import ambiguous
 from grporecipe.rules.registry import Severity, Violation, recipe_rule, variant
 
-PARSER_STOPS = (0, 19)  # TrlParser refuses keys of a YAML that no dataclass has since this release
-SCRIPT_DROPS = (0, 22)  # trl.scripts.grpo drops them since this release, until 0.29 also flags
+# TrlParser refuses keys of a YAML that no dataclass has since this release
+PARSER_STOPS = (0, 19)
+# trl.scripts.grpo drops them since this release, until 0.29 also flags
+SCRIPT_DROPS = (0, 22)
 SCRIPT_CHECKS_FLAGS = (1, 0)
-COMMAND_HANDS_ON = (0, 29)  # `trl grpo` passes unknown options to accelerate launch since this release
+# `trl grpo` passes unknown options to accelerate launch since this release
+COMMAND_HANDS_ON = (0, 29)
 OWN_PROGRAMS = ("trl.scripts.grpo", "trl/scripts/grpo.py", "open_r1/grpo.py")
 
 
@@ -39,16 +43,20 @@ variant("GL101", TRL_FAMILY, one_of("loss_type", lambda s: keys.losses(s.version
 
 
 class Fate(NamedTuple):
-    """The result of a key that is not taken: in words, and "warning" if training continues without it."""
+    """The result of a key that is not taken: in words, and "warning" if training continues without
+    it.
+    """
 
     text: str
     severity: Severity | None = None
 
 
 def taken(recipe: Recipe) -> Mapping[str, KeySpec]:
-    """Return every key that a recipe may set: those of the release (or the source in the repository), and of the script.
+    """Return every key that a recipe may set: those of the release (or the source in the
+    repository), and of the script.
 
-    The values of a script's own keys are not judged, because only the script knows how it reads them.
+    The values of a script's own keys are not judged, because only the script knows how it reads
+    them.
     """
     takes = recipe.vendored or FRAMEWORKS[recipe.framework].known_keys(recipe)
     return {**takes, **dict.fromkeys(recipe.code.declares, ANYTHING)} if recipe.code else takes
@@ -59,15 +67,21 @@ def is_own_script(recipe: Recipe) -> bool:
     launch = recipe.launch
     if launch is None or launch.launcher == "trl":
         return launch is None and recipe.code is not None and recipe.code.declares_more
-    is_read = recipe.code is not None and bool(recipe.code.declares or recipe.code.parsers - {"ArgumentParser"})
-    if recipe.code is not None and (recipe.code.declares_more or (is_read and recipe.code.other_keys)):
+    is_read = recipe.code is not None and bool(
+        recipe.code.declares or recipe.code.parsers - {"ArgumentParser"}
+    )
+    if recipe.code is not None and (
+        recipe.code.declares_more or (is_read and recipe.code.other_keys)
+    ):
         return recipe.code.declares_more
     own = next((own for own in OWN_PROGRAMS if launch.program.endswith(own)), "")
     return not own or _is_missing(recipe, PurePosixPath(own))
 
 
 def _is_missing(recipe: Recipe, program: PurePosixPath) -> bool:
-    """Return whether a repository has the folder of the launched file but not the file, as in a fork that renamed it."""
+    """Return whether a repository has the folder of the launched file but not the file, as in a
+    fork that renamed it.
+    """
     repository = find_repository(Path(recipe.file)) if recipe.code is None and recipe.file else None
     if repository is None or program.suffix != ".py":
         return False
@@ -80,41 +94,68 @@ def fate(recipe: Recipe, key: str) -> Fate:
     launch, version = recipe.launch, recipe.version
     if recipe.in_python:
         return Fate("GRPOConfig() raises a TypeError")
-    is_flag = launch is not None and key in recipe.lines  # keys of a YAML that a script names have no lines
+    # keys of a YAML that a script names have no lines
+    is_flag = launch is not None and key in recipe.lines
     if launch is not None and launch.launcher == "trl" and version >= COMMAND_HANDS_ON:
         return Fate("accelerate launch, which gets it from `trl grpo`, refuses it")
     if recipe.code is not None and recipe.code.other_keys == "dropped":
         return Fate(f"{recipe.code.file} drops it silently, so it is lost", "warning")
     if is_own_script(recipe):
-        return Fate(f"TRL's parser refuses it; fine if {launch.program if launch else ''} takes it", "warning")
-    if launch is not None and (launch.launcher == "trl" or "trl.scripts.grpo" in launch.program.replace("/", ".")):
-        drops = SCRIPT_DROPS <= version < SCRIPT_CHECKS_FLAGS if is_flag else version >= SCRIPT_DROPS
+        return Fate(
+            f"TRL's parser refuses it; fine if {launch.program if launch else ''} takes it",
+            "warning",
+        )
+    if launch is not None and (
+        launch.launcher == "trl" or "trl.scripts.grpo" in launch.program.replace("/", ".")
+    ):
+        drops = (
+            SCRIPT_DROPS <= version < SCRIPT_CHECKS_FLAGS if is_flag else version >= SCRIPT_DROPS
+        )
         if drops:
             return Fate("trl.scripts.grpo drops it silently, so it is lost", "warning")
     if not is_flag and version < PARSER_STOPS:
-        return Fate(f"the parser of TRL {text(version)} drops it silently, so it is lost", "warning")
+        return Fate(
+            f"the parser of TRL {text(version)} drops it silently, so it is lost", "warning"
+        )
     return Fate("TRL's parser refuses it")
 
 
-LISTS = frozenset({"reward_funcs", "benchmarks", "callbacks"})  # iterated without a check: a string means its letters
+# iterated without a check: a string means its letters
+LISTS = frozenset({"reward_funcs", "benchmarks", "callbacks"})
+# keys whose words are in the table
 CHOSEN = frozenset(
-    ["eval_strategy", "save_strategy", "logging_strategy", "lr_scheduler_type", "optim", "dtype", "torch_dtype", "hub_strategy",
-     "vllm_mode", "vllm_importance_sampling_mode", "report_to"]
-)  # fmt: skip  # keys whose words are in the table
-UNREAD = frozenset({"vllm_mode", "vllm_importance_sampling_mode"})  # TRL's keys that are read only with vLLM
+    [
+        "eval_strategy",
+        "save_strategy",
+        "logging_strategy",
+        "lr_scheduler_type",
+        "optim",
+        "dtype",
+        "torch_dtype",
+        "hub_strategy",
+        "vllm_mode",
+        "vllm_importance_sampling_mode",
+        "report_to",
+    ]
+)
+# TRL's keys that are read only with vLLM
+UNREAD = frozenset({"vllm_mode", "vllm_importance_sampling_mode"})
 EXCLUSIVE = (("bf16", "fp16"), ("bf16_full_eval", "fp16_full_eval"))
 WANTED = {"int": "a whole number", "float": "a number", "bool": "true or false"}
 
 
 @recipe_rule("GV103", "warning")
 def numbers_are_numbers(recipe: Recipe) -> Iterator[Violation]:
-    """A number that YAML reads as a string: YAML 1.1 requires a dot and a signed exponent, so ``3e-06`` is text.
+    """A number that YAML reads as a string: YAML 1.1 requires a dot and a signed exponent, so
+    ``3e-06`` is text.
 
-    TRL's parser (argparse) still converts it to a number, so it is a note. A script that builds ``GRPOConfig(**yaml)``
-    fails late, or misreads the value: the text "false" counts as true.
+    TRL's parser (argparse) still converts it to a number, so it is a note. A script that builds
+    ``GRPOConfig(**yaml)`` fails late, or misreads the value: the text "false" counts as true.
     """
     takes = taken(recipe)
-    is_read_by_own = recipe.in_python or recipe.file is None or bool(recipe.code and recipe.code.reads_recipes)
+    is_read_by_own = (
+        recipe.in_python or recipe.file is None or bool(recipe.code and recipe.code.reads_recipes)
+    )
     for key, value in recipe.config.items():
         if isinstance(value, str) and key in takes and key not in recipe.unresolved:
             converted = convert(value, takes[key].type)
@@ -122,11 +163,20 @@ def numbers_are_numbers(recipe: Recipe) -> Iterator[Violation]:
                 why = (
                     "it is text, and GRPOConfig() does not convert it"
                     if recipe.in_python
-                    else f"YAML reads it as text; TRL's parser makes {show(converted.value)} of it, a script of your own may not"
+                    else (
+                        f"YAML reads it as text; TRL's parser makes {show(converted.value)} of "
+                        "it, a script of your own may not"
+                    )
                 )
-                yield Violation(f"{key}: {show(value)}", why, f"Write {key}: {show(converted.value)}.", (key,),
-                                ({key: converted.value},), frozenset({key}),
-                                severity="warning" if is_read_by_own else "note")  # fmt: skip
+                yield Violation(
+                    f"{key}: {show(value)}",
+                    why,
+                    f"Write {key}: {show(converted.value)}.",
+                    (key,),
+                    ({key: converted.value},),
+                    frozenset({key}),
+                    severity="warning" if is_read_by_own else "note",
+                )
 
 
 def _is_declared_list(recipe: Recipe, key: str) -> bool:
@@ -137,10 +187,12 @@ def _is_declared_list(recipe: Recipe, key: str) -> bool:
 
 @recipe_rule("GV104", "error", by_release=True)
 def values_have_their_type(recipe: Recipe) -> Iterator[Violation]:
-    """A value that its key cannot hold: text for a number, a fraction for a count, a name that is no choice.
+    """A value that its key cannot hold: text for a number, a fraction for a count, a name that is
+    no choice.
 
-    argparse refuses words for numbers ("invalid int value"); other types pass it and fail later, some after the model is
-    loaded. ``eval_strategy: no`` without quotes is the boolean false in YAML.
+    argparse refuses words for numbers ("invalid int value"); other types pass it and fail later,
+    some after the model is loaded. ``eval_strategy: no`` without quotes is the boolean false in
+    YAML.
     """
     takes = taken(recipe)
     for key, value in recipe.config.items():
@@ -150,13 +202,22 @@ def values_have_their_type(recipe: Recipe) -> Iterator[Violation]:
             continue
         if key in CHOSEN and (wrong := _wrong_choice(key, value)) is not None:
             yield wrong
-        elif key in LISTS and key in takes and isinstance(value, str) and not _is_declared_list(recipe, key):
+        elif (
+            key in LISTS
+            and key in takes
+            and isinstance(value, str)
+            and not _is_declared_list(recipe, key)
+        ):
             change = {key: [value]}
-            yield _mistyped(key, value, "a list (a string is taken for a list of its letters)", change)
+            yield _mistyped(
+                key, value, "a list (a string is taken for a list of its letters)", change
+            )
         elif key == "env" and not isinstance(value, dict):
             yield _mistyped(key, value, "a mapping of environment variables", None)
         elif key in takes and (converted := convert(value, takes[key].type)).trouble == "type":
-            yield _mistyped(key, value, WANTED[takes[key].type.rstrip("?")], _round(key, value, converted.value))
+            yield _mistyped(
+                key, value, WANTED[takes[key].type.rstrip("?")], _round(key, value, converted.value)
+            )
         elif key == "num_generations" and value is None:
             yield _mistyped(key, value, WANTED["int"], {key: 8})
 
@@ -171,61 +232,96 @@ def _wrong_choice(key: str, value: Any) -> Violation | None:
     """Return the problem of a value that is none of the key's choices."""
     choices = keys.choices(key)
     if value is False and "no" in choices:
-        return Violation(f"{key}: no", "YAML reads a bare no as false, which is no strategy", f'Write {key}: "no".', (key,),
-                      ({key: "no"},), without_effect=frozenset({key}))  # fmt: skip
+        return Violation(
+            f"{key}: no",
+            "YAML reads a bare no as false, which is no strategy",
+            f'Write {key}: "no".',
+            (key,),
+            ({key: "no"},),
+            without_effect=frozenset({key}),
+        )
     names = value if key == "report_to" and isinstance(value, list) else [value]
-    unknown = [name for name in names if isinstance(name, (bool, str, list, dict)) and name not in choices]
+    unknown = [
+        name for name in names if isinstance(name, (bool, str, list, dict)) and name not in choices
+    ]
     if not unknown:
         return None
     near = closest_keys(str(unknown[0]), choices)
     advice = f"Did you mean {' or '.join(near)}?" if near else f"Set one of {', '.join(choices)}."
     change = ({key: near[0]},) if near and not isinstance(value, list) else ()
-    why = f"{'TRL' if key in UNREAD or key.endswith('dtype') else 'transformers'} has no such choice"
-    return Violation(f"{key}={show(unknown[0])}", why, advice, (key,), change, certain=True, may_be_new=True)
+    why = (
+        f"{'TRL' if key in UNREAD or key.endswith('dtype') else 'transformers'} has no such choice"
+    )
+    return Violation(
+        f"{key}={show(unknown[0])}", why, advice, (key,), change, certain=True, may_be_new=True
+    )
 
 
 @recipe_rule("GV113", "error")
 def one_precision_is_set(recipe: Recipe) -> Iterator[Violation]:
     """``bf16`` and ``fp16`` together, or ``bf16_full_eval`` and ``fp16_full_eval``.
 
-    transformers 5.23 training_args.py __post_init__ stops: "At most one of fp16 and bf16 can be True, but not both". TRL's
-    GRPOConfig sets ``bf16`` by default only if ``fp16`` is not set.
+    transformers 5.23 training_args.py __post_init__ stops: "At most one of fp16 and bf16 can be
+    True, but not both". TRL's GRPOConfig sets ``bf16`` by default only if ``fp16`` is not set.
     """
     for first, second in EXCLUSIVE:
         are_on = recipe.config.get(first) is True is recipe.config.get(second)
         if are_on and not {first, second} & recipe.unresolved.keys():
-            yield Violation(f"{first}=true and {second}=true", "transformers takes at most one of them",
-                            f"Keep {first} on GPUs since Ampere, {second} on older ones.", (second, first),
-                            ({second: None}, {first: None}))  # fmt: skip
+            yield Violation(
+                f"{first}=true and {second}=true",
+                "transformers takes at most one of them",
+                f"Keep {first} on GPUs since Ampere, {second} on older ones.",
+                (second, first),
+                ({second: None}, {first: None}),
+            )
 
 
 @recipe_rule("GV114", "error")
 def transformers_takes_the_values(recipe: Recipe) -> Iterator[Violation]:
     """Values that transformers' ``TrainingArguments`` refuses at start, alone or together.
 
-    A frequency of 0 or with a fraction above 1, ``dataloader_prefetch_factor`` without workers, ``torch_empty_cache_steps``
-    below 1, unknown words of ``fsdp`` and ``debug``, and unknown keys of ``accelerator_config``. Source: transformers 4.47 and
-    5.23 training_args.py (__post_init__, _validate_args, _process_fsdp_args); trainer_pt_utils.py AcceleratorConfig.
+    A frequency of 0 or with a fraction above 1, ``dataloader_prefetch_factor`` without workers,
+    ``torch_empty_cache_steps`` below 1, unknown words of ``fsdp`` and ``debug``, and unknown keys
+    of ``accelerator_config``. Source: transformers 4.47 and
+    5.23 training_args.py (__post_init__, _validate_args, _process_fsdp_args); trainer_pt_utils.py
+    AcceleratorConfig.
     """
     values = {key: value for key, value in recipe.config.items() if key not in recipe.unresolved}
     for use in ("logging", "save", "eval"):
         key, strategy = f"{use}_steps", f"{use}_strategy"
-        every, is_read = values.get(key), recipe.config.get(strategy, "no" if use == "eval" else "steps") == "steps"
+        every, is_read = (
+            values.get(key),
+            recipe.config.get(strategy, "no" if use == "eval" else "steps") == "steps",
+        )
         if isinstance(every, bool) or not isinstance(every, (int, float)) or not is_read:
             continue
         if every == 0 and use == "logging":
-            yield _refused(key, every, "the frequency of logging is not 0", ({key: 1}, {strategy: "no"}))
+            yield _refused(
+                key, every, "the frequency of logging is not 0", ({key: 1}, {strategy: "no"})
+            )
         elif every > 1 and every != int(every):
             yield _refused(key, every, "a number of steps above 1 is whole", ({key: round(every)},))
     workers = recipe.config.get("dataloader_num_workers", 0)
-    if values.get("dataloader_prefetch_factor") is not None and workers == 0 and not recipe.may_have_more:
+    if (
+        values.get("dataloader_prefetch_factor") is not None
+        and workers == 0
+        and not recipe.may_have_more
+    ):
         why = "only other processes load data ahead, and dataloader_num_workers is 0"
         key = "dataloader_prefetch_factor"
         yield _refused(key, values[key], why, ({key: None}, {"dataloader_num_workers": 1}))
     count = values.get("torch_empty_cache_steps")
     if isinstance(count, int) and count < 1:
-        yield _refused("torch_empty_cache_steps", count, "it is at least 1", ({"torch_empty_cache_steps": None},))
-    for key, known in (("fsdp", keys.choices("fsdp")), ("debug", {"underflow_overflow", "tpu_metrics_debug"})):
+        yield _refused(
+            "torch_empty_cache_steps",
+            count,
+            "it is at least 1",
+            ({"torch_empty_cache_steps": None},),
+        )
+    for key, known in (
+        ("fsdp", keys.choices("fsdp")),
+        ("debug", {"underflow_overflow", "tpu_metrics_debug"}),
+    ):
         words = values[key].split() if isinstance(values.get(key), str) else values.get(key)
         listed = words if isinstance(words, list) else []
         wrong = [word for word in listed if isinstance(word, str) and word not in known]
@@ -233,13 +329,16 @@ def transformers_takes_the_values(recipe: Recipe) -> Iterator[Violation]:
             yield _refused(key, values[key], f"its words are {', '.join(sorted(known))}", ())
     inside = values.get("accelerator_config")
     strange = (
-        sorted(map(str, inside.keys() - {*keys.choices("accelerator_config")})) if isinstance(inside, dict) else []
+        sorted(map(str, inside.keys() - {*keys.choices("accelerator_config")}))
+        if isinstance(inside, dict)
+        else []
     )
     if strange:
         yield _refused("accelerator_config", inside, f"it has no key {', '.join(strange)}", ())
 
 
-NO_ADAPTED_HEAD: Version = (1, 15, 0)  # before, log-probabilities came from the model's own logits
+# before, log-probabilities came from the model's own logits
+NO_ADAPTED_HEAD: Version = (1, 15, 0)
 CHECKS_AUX_LOSS: Version = (1, 14, 0)
 STREAMS: Version = (1, 9, 0)
 
@@ -248,9 +347,10 @@ STREAMS: Version = (1, 9, 0)
 def trl_takes_the_values(recipe: Recipe) -> Iterator[Violation]:
     """Values that TRL's GRPOTrainer refuses at start.
 
-    LoRA on the LM head: "Applying a PEFT adapter to `lm_head` is not supported". ``router_aux_loss_coef`` of a dense model: "is
-    not a Mixture-of-Experts model". Liger's fused cross-entropy. Batches that one process dispatches, if data are streamed.
-    Source: trl 1.9 (streamed data), 1.14 (auxiliary loss), 1.15 and 1.16 trainer/grpo_trainer.py (__init__).
+    LoRA on the LM head: "Applying a PEFT adapter to `lm_head` is not supported".
+    ``router_aux_loss_coef`` of a dense model: "is not a Mixture-of-Experts model". Liger's fused
+    cross-entropy. Batches that one process dispatches, if data are streamed. Source: trl 1.9
+    (streamed data), 1.14 (auxiliary loss), 1.15 and 1.16 trainer/grpo_trainer.py (__init__).
     """
     values = {key: value for key, value in recipe.config.items() if key not in recipe.unresolved}
     if recipe.code is not None and recipe.code.own_trainer:
@@ -262,32 +362,66 @@ def trl_takes_the_values(recipe: Recipe) -> Iterator[Violation]:
         and values.get("use_peft") is True
         and "lm_head" in (targets if isinstance(targets, list) else [targets])
     ):
-        why = "TRL computes log-probabilities from the weights of lm_head, so an adapter on it is refused"
-        yield Violation("lora_target_modules has lm_head", why, "Leave lm_head out.", ("lora_target_modules",))
-    coefficient, model = values.get("router_aux_loss_coef"), find_model(str(values.get("model_name_or_path")))
-    if recipe.version >= CHECKS_AUX_LOSS and coefficient and model is not None and not model.experts:
-        why = f"{cut(str(values['model_name_or_path']))} is dense, so it has no auxiliary loss to weigh"
+        why = (
+            "TRL computes log-probabilities from the weights of lm_head, so an adapter on it "
+            "is refused"
+        )
+        yield Violation(
+            "lora_target_modules has lm_head", why, "Leave lm_head out.", ("lora_target_modules",)
+        )
+    coefficient, model = (
+        values.get("router_aux_loss_coef"),
+        find_model(str(values.get("model_name_or_path"))),
+    )
+    if (
+        recipe.version >= CHECKS_AUX_LOSS
+        and coefficient
+        and model is not None
+        and not model.experts
+    ):
+        why = (
+            f"{cut(str(values['model_name_or_path']))} is dense, so it has no auxiliary loss "
+            "to weigh"
+        )
         yield _stopped("router_aux_loss_coef", coefficient, why, {"router_aux_loss_coef": None})
     kernel = read_mapping(values.get("liger_kernel_config"))
-    if is_fused and values.get("use_liger_kernel") is True and kernel.get("fused_linear_cross_entropy"):
+    if (
+        is_fused
+        and values.get("use_liger_kernel") is True
+        and kernel.get("fused_linear_cross_entropy")
+    ):
         why = "Liger's fused cross-entropy replaces the forward pass that TRL itself patches"
-        yield _stopped("liger_kernel_config", "fused_linear_cross_entropy", why, {"liger_kernel_config": None})
+        yield _stopped(
+            "liger_kernel_config", "fused_linear_cross_entropy", why, {"liger_kernel_config": None}
+        )
     accelerator = read_mapping(values.get("accelerator_config"))
-    if recipe.version >= STREAMS and values.get("dataset_streaming") is True and accelerator.get("dispatch_batches"):
+    if (
+        recipe.version >= STREAMS
+        and values.get("dataset_streaming") is True
+        and accelerator.get("dispatch_batches")
+    ):
         why = "streamed data need dispatch_batches=false"
         yield _stopped("accelerator_config", "dispatch_batches", why, {"accelerator_config": None})
 
 
 def _stopped(key: str, value: Any, why: str, change: dict[str, Any]) -> Violation:
-    return Violation(f"{key}={show(value)}", f"TRL stops at start: {why}", "Remove it.", (key,), (change,))
+    return Violation(
+        f"{key}={show(value)}", f"TRL stops at start: {why}", "Remove it.", (key,), (change,)
+    )
 
 
 def _refused(key: str, value: Any, why: str, changes: tuple[dict[str, Any], ...]) -> Violation:
     change = changes[0] if changes else {}
-    advice = f"Set {' and '.join(f'{name}={show(new)}' for name, new in change.items())}." if change else "Correct it."
+    advice = (
+        f"Set {' and '.join(f'{name}={show(new)}' for name, new in change.items())}."
+        if change
+        else "Correct it."
+    )
     if change == {key: None}:
         advice = "Remove it."
-    return Violation(f"{key}={show(value)}", f"transformers stops at start: {why}", advice, (key,), changes)
+    return Violation(
+        f"{key}={show(value)}", f"transformers stops at start: {why}", advice, (key,), changes
+    )
 
 
 def _mistyped(key: str, value: Any, wanted: str, change: Mapping[str, Any] | None) -> Violation:
@@ -295,11 +429,19 @@ def _mistyped(key: str, value: Any, wanted: str, change: Mapping[str, Any] | Non
     if isinstance(value, float) and not isfinite(value):
         why = "it is not a finite number, so every weight that it affects becomes NaN"
         return Violation(f"{key}={value}", why, "Write a number such as 1.0e-6.", (key,))
-    return Violation(f"{key}={show(value)}", f"{key} must be {wanted}", f"Set {key} to {wanted}.", (key,), suggestions)
+    return Violation(
+        f"{key}={show(value)}",
+        f"{key} must be {wanted}",
+        f"Set {key} to {wanted}.",
+        (key,),
+        suggestions,
+    )
 
 
 def _round(key: str, value: Any, number: Any) -> dict[str, Any] | None:
-    """Return the change to a whole number (8.0 is 8). In transformers 4 a share of warmup has its own key."""
+    """Return the change to a whole number (8.0 is 8). In transformers 4 a share of warmup has its
+    own key.
+    """
     if isinstance(value, float) and number is not None and number == value:
         return {key: number}
     if key == "warmup_steps" and isinstance(value, float) and 0 < value < 1:
@@ -309,31 +451,47 @@ def _round(key: str, value: Any, number: Any) -> dict[str, Any] | None:
 
 @recipe_rule("GV101", "error", by_release=True)
 def keys_exist_in_this_version(recipe: Recipe) -> Iterator[Violation]:
-    """A key that TRL (or its transformers) takes in another version: removed, renamed, or not yet added.
+    """A key that TRL (or its transformers) takes in another version: removed, renamed, or not yet
+    added.
 
-    The result depends on release and launch. Before 0.19, TRL's parser silently drops a key of a YAML: a warning, because
-    the setting is lost. Since 0.19 it stops: "Unknown arguments from config file: [...]". ``trl.scripts.grpo`` drops it again
-    since 0.22, and ``trl grpo`` passes it on to accelerate, which stops, since 0.29. A flag on a command line always stops,
-    except ``trl.scripts.grpo`` from 0.22 to 0.29. Renamed keys are read by their new name for every other rule.
+    The result depends on release and launch. Before 0.19, TRL's parser silently drops a key of a
+    YAML: a warning, because the setting is lost. Since 0.19 it stops: "Unknown arguments from
+    config file: [...]". ``trl.scripts.grpo`` drops it again since 0.22, and ``trl grpo`` passes it
+    on to accelerate, which stops, since 0.29. A flag on a command line always stops, except
+    ``trl.scripts.grpo`` from 0.22 to 0.29. Renamed keys are read by their new name for every other
+    rule.
     """
     takes = taken(recipe)
     for key in recipe.config:
-        if key in takes or (keys.span(str(key)) is None and (key not in open_r1.KEYS or is_own_script(recipe))):
+        if key in takes or (
+            keys.span(str(key)) is None and (key not in open_r1.KEYS or is_own_script(recipe))
+        ):
             continue
         way, end = instead(key, recipe.config, takes), fate(recipe, str(key))
         change = way.change
         why = f"{_when(str(key), recipe)}; {end.text}"
-        advice = f"Instead: {way.why}." if way.why else "Remove it, or lint for a release that takes it."
-        if way.why and change == {key: None}:  # a fix that only removes a key needs an explanation
+        advice = (
+            f"Instead: {way.why}." if way.why else "Remove it, or lint for a release that takes it."
+        )
+        # a fix that only removes a key needs an explanation
+        if way.why and change == {key: None}:
             why, advice = f"{why}; {way.why}", "Remove it."
         safe = frozenset(change) if change and way.safe else frozenset()
-        yield Violation(set_to(recipe.config, key), why, advice, (str(key),), (change,) if change else (),
-                        without_effect=safe, severity=end.severity)  # fmt: skip
+        yield Violation(
+            set_to(recipe.config, key),
+            why,
+            advice,
+            (str(key),),
+            (change,) if change else (),
+            without_effect=safe,
+            severity=end.severity,
+        )
 
 
 @recipe_rule("GV102", "error", by_release=True)
 def keys_are_known(recipe: Recipe) -> Iterator[Violation]:
-    """A key that neither a release of TRL nor the launched script takes: a typo, or another library's key.
+    """A key that neither a release of TRL nor the launched script takes: a typo, or another
+    library's key.
 
     Whether training stops or the key is lost depends on release and launch, as in GV101.
     """
@@ -347,14 +505,19 @@ def keys_are_known(recipe: Recipe) -> Iterator[Violation]:
                 continue
             end = fate(recipe, str(key))
             if recipe.launch is None and recipe.code is not None and end.severity and not near:
-                continue  # the program lets other keys pass, so other code may read them
-            is_known = recipe.version_source.known or _is_typo_in_every_release(near, recipe.config[key], takes)
+                # the program lets other keys pass, so other code may read them
+                continue
+            is_known = recipe.version_source.known or _is_typo_in_every_release(
+                near, recipe.config[key], takes
+            )
             yield _stranger(recipe, key, near, end.text, end.severity if is_known else "warning")
 
 
 @recipe_rule("GV108", "note")
 def own_scripts_may_have_own_keys(recipe: Recipe) -> Iterator[Violation]:
-    """A key that TRL does not take, in the launch of a script that may declare its own arguments."""
+    """A key that TRL does not take, in the launch of a script that may declare its own
+    arguments.
+    """
     launch = recipe.launch
     if launch is None or not is_own_script(recipe):
         return
@@ -368,68 +531,110 @@ def own_scripts_may_have_own_keys(recipe: Recipe) -> Iterator[Violation]:
             yield _stranger(recipe, key, near, why, severity="warning")
     others = tuple(str(key) for key, _ in strangers if key not in typos)
     if others:
-        shown = ", ".join(cut(key) for key in others[:8]) + (f" and {len(others) - 8} more" if len(others) > 8 else "")
-        yield Violation(shown, "TRL has none of these keys", f"Fine if {launch.program} takes them.", others)
+        shown = ", ".join(cut(key) for key in others[:8]) + (
+            f" and {len(others) - 8} more" if len(others) > 8 else ""
+        )
+        yield Violation(
+            shown, "TRL has none of these keys", f"Fine if {launch.program} takes them.", others
+        )
 
 
 @recipe_rule("GV112", "note")
 def batches_are_those_of_trl(recipe: Recipe) -> Iterator[Violation]:
-    """Another trainer than TRL's GRPOTrainer, which makes batches in its own way: sizes and the plan are not judged.
+    """Another trainer than TRL's GRPOTrainer, which makes batches in its own way: sizes and the
+    plan are not judged.
 
-    Many such trainers generate ``num_generations`` completions for each prompt of a batch, so ``per_device_train_batch_size``
-    counts prompts, and have no check of divisibility. TRL's AsyncGRPOTrainer fills batches from a queue of completions while
-    it trains, so no other rule judges its recipes.
+    Many such trainers generate ``num_generations`` completions for each prompt of a batch, so
+    ``per_device_train_batch_size`` counts prompts, and have no check of divisibility. TRL's
+    AsyncGRPOTrainer fills batches from a queue of completions while it trains, so no other rule
+    judges its recipes.
     """
     if has_own_batches(recipe):
         name = recipe.code.trainer if recipe.code and recipe.code.trainer else "AsyncGRPOTrainer"
-        why = "it makes batches in its own way, so TRL's rules on their sizes were not applied, and there is no plan"
+        why = (
+            "it makes batches in its own way, so TRL's rules on their sizes were not applied, "
+            "and there is no plan"
+        )
         if keys.is_async(recipe):
-            why = "it generates while it trains and makes batches in its own way, so nothing else was judged"
+            why = (
+                "it generates while it trains and makes batches in its own way, so nothing "
+                "else was judged"
+            )
         instead = f"Read in {name} how it makes batches."
         yield Violation(f"{name} trains", why, instead, ("per_device_train_batch_size",))
 
 
 @recipe_rule("GE104", "error")
 def evaluation_has_data(recipe: Recipe) -> Iterator[Violation]:
-    """A Python file whose ``eval_strategy`` is ``steps`` or ``epoch``, and whose ``GRPOTrainer(...)`` gets no ``eval_dataset``.
+    """A Python file whose ``eval_strategy`` is ``steps`` or ``epoch``, and whose
+    ``GRPOTrainer(...)`` gets no ``eval_dataset``.
 
-    transformers 5.23 trainer.py stops at start: "You have set `args.eval_strategy` to steps but you didn't pass an
-    `eval_dataset` to `Trainer`." Judged for TRL's own class only, and not if ``**words`` may hold the data.
+    transformers 5.23 trainer.py stops at start: "You have set `args.eval_strategy` to steps but you
+    didn't pass an `eval_dataset` to `Trainer`." Judged for TRL's own class only, and not if
+    ``**words`` may hold the data.
     """
     code, key = recipe.code, "eval_strategy"
-    if code is None or code.no_evaluation is None or code.trainer != "GRPOTrainer" or code.own_trainer:
+    if (
+        code is None
+        or code.no_evaluation is None
+        or code.trainer != "GRPOTrainer"
+        or code.own_trainer
+    ):
         return
     if key not in recipe.unresolved and recipe.config.get(key) in ("steps", "epoch"):
-        why = f"GRPOTrainer(...) on line {code.no_evaluation} gets no eval_dataset, so transformers stops at start"
-        yield Violation(f"{key}={show(recipe.config[key])}", why, "Pass eval_dataset.", (key,), ({key: "no"},))
+        why = (
+            f"GRPOTrainer(...) on line {code.no_evaluation} gets no eval_dataset, so "
+            "transformers stops at start"
+        )
+        yield Violation(
+            f"{key}={show(recipe.config[key])}", why, "Pass eval_dataset.", (key,), ({key: "no"},)
+        )
 
 
 @recipe_rule("GV115", "error")
 def rewards_are_given(recipe: Recipe) -> Iterator[Violation]:
     """A Python file whose ``GRPOTrainer(...)`` gets no ``reward_funcs``.
 
-    Until TRL 1.7 Python raises a TypeError. Since 1.8 an environment may give the rewards instead; without one TRL stops: "No
-    reward source provided". Judged for TRL's own class only, and not if other words may hold the functions.
-    Source: trl trainer/grpo_trainer.py (__init__).
+    Until TRL 1.7 Python raises a TypeError. Since 1.8 an environment may give the rewards instead;
+    without one TRL stops: "No reward source provided". Judged for TRL's own class only, and not if
+    other words may hold the functions. Source: trl trainer/grpo_trainer.py (__init__).
     """
     code = recipe.code
-    if code is not None and code.no_rewards is not None and code.trainer == "GRPOTrainer" and not code.own_trainer:
-        why = f"GRPOTrainer(...) on line {code.no_rewards} gets no reward_funcs, so TRL stops at start"
-        yield Violation("no rewards", why, "Pass reward_funcs, a function or a list of functions.", ("reward_funcs",))
+    if (
+        code is not None
+        and code.no_rewards is not None
+        and code.trainer == "GRPOTrainer"
+        and not code.own_trainer
+    ):
+        why = (
+            f"GRPOTrainer(...) on line {code.no_rewards} gets no reward_funcs, so TRL stops "
+            "at start"
+        )
+        yield Violation(
+            "no rewards",
+            why,
+            "Pass reward_funcs, a function or a list of functions.",
+            ("reward_funcs",),
+        )
 
 
-STATED = frozenset({"asked", "project", "pinned", "range"})  # sources of a release that do not follow from the keys
+# sources of a release that do not follow from the keys
+STATED = frozenset({"asked", "project", "pinned", "range"})
 
 
 @recipe_rule("GV117", "error")
 def imports_exist_in_this_version(recipe: Recipe) -> Iterator[Violation]:
-    """A script that imports a name or module that the stated release of TRL does not have: it ends with an ImportError.
+    """A script that imports a name or module that the stated release of TRL does not have: it ends
+    with an ImportError.
 
-    Judged are imports that a file makes in any case, not those in a ``try``, below a condition or in a function. Of a module
-    only its existence is judged, not what is imported from it. Source: trl/__init__.py and the files of each release.
+    Judged are imports that a file makes in any case, not those in a ``try``, below a condition or
+    in a function. Of a module only its existence is judged, not what is imported from it. Source:
+    trl/__init__.py and the files of each release.
     """
     code, version = recipe.code, recipe.version
-    for name, line in code.imports if code is not None and recipe.version_source.kind in STATED else ():
+    for name, line in (
+        code.imports if code is not None and recipe.version_source.kind in STATED else ()
+    ):
         lived = keys.span_of_import(name)
         if lived is not None and lived[0] <= version and (lived[1] is None or version < lived[1]):
             continue
@@ -437,10 +642,19 @@ def imports_exist_in_this_version(recipe: Recipe) -> Iterator[Violation]:
         file = PurePosixPath(code.file).name if code is not None else ""
         when = f"no release up to {text(keys.releases()[-1])} has it"
         if lived is not None:
-            when = f"it came with {text(lived[0])}" if version < lived[0] else f"{text(lived[1] or version)} removed it"
-        why = f"line {line} of {file} ends with an ImportError in TRL {text(version)}, because {when}"
+            when = (
+                f"it came with {text(lived[0])}"
+                if version < lived[0]
+                else f"{text(lived[1] or version)} removed it"
+            )
+        why = (
+            f"line {line} of {file} ends with an ImportError in TRL {text(version)}, because {when}"
+        )
         yield Violation(
-            what, why, "Import it from where this release has it, or state the release that trains.", (name,)
+            what,
+            why,
+            "Import it from where this release has it, or state the release that trains.",
+            (name,),
         )
 
 
@@ -451,7 +665,11 @@ def mixtures_are_well_formed(recipe: Recipe) -> Iterator[Violation]:
     Source: open-r1 src/open_r1/configs.py ScriptArguments.__post_init__.
     """
     mixture = recipe.config.get("dataset_mixture")
-    trouble = open_r1.mixture_trouble(mixture) if recipe.framework == "open-r1" and mixture is not None else None
+    trouble = (
+        open_r1.mixture_trouble(mixture)
+        if recipe.framework == "open-r1" and mixture is not None
+        else None
+    )
     if trouble:
         key, why = "dataset_mixture", f"Open-R1 refuses it: {trouble}"
         yield Violation(key, why, "See its README for an example.", (key,))
@@ -469,20 +687,32 @@ def _strangers(recipe: Recipe) -> Iterator[tuple[str, list[str]]]:
 
 
 def _is_typo_in_every_release(near: list[str], value: Any, takes: Mapping[str, KeySpec]) -> bool:
-    """Return whether the nearest key has always existed and can hold the value: a fork's ``dataset_configs`` is a list."""
+    """Return whether the nearest key has always existed and can hold the value: a fork's
+    ``dataset_configs`` is a list.
+    """
     first, last = (keys.span(near[0]) if near else None) or (None, None)
     if first != keys.releases()[0] or last is not None:
         return False
     return not isinstance(value, (list, dict)) or takes[near[0]].type.rstrip("?") in ("any", "list")
 
 
-def _stranger(recipe: Recipe, key: str, near: list[str], why: str, severity: Severity | None = None) -> Violation:
+def _stranger(
+    recipe: Recipe, key: str, near: list[str], why: str, severity: Severity | None = None
+) -> Violation:
     value = recipe.config[key]
     advice = f"Did you mean {' or '.join(near)}?" if near else "Remove it."
     changes = tuple({key: None, name: value} for name in near[:1] if name not in recipe.config)
-    is_typo = bool(near) and key not in HABITS  # a name from habit may be a script's own key
-    return Violation(set_to(recipe.config, key), f"unknown key: {why}", advice, (str(key),), changes, severity=severity,
-                     certain=is_typo)  # fmt: skip
+    # a name from habit may be a script's own key
+    is_typo = bool(near) and key not in HABITS
+    return Violation(
+        set_to(recipe.config, key),
+        f"unknown key: {why}",
+        advice,
+        (str(key),),
+        changes,
+        severity=severity,
+        certain=is_typo,
+    )
 
 
 def _when(key: str, recipe: Recipe) -> str:

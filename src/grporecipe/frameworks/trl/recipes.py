@@ -1,8 +1,9 @@
 """TRL's and Open-R1's recipes: the key of each field of a setting, reading and writing.
 
-A written recipe states every number that affects the training, including defaults. Sources: trl trainer/grpo_config.py by
-release (keys.json), scripts/grpo.py; transformers training_args.py; open-r1 README (its launch). The estimators' gradients and
-the defaults of EasyR1, verl and ms-swift are compared in docs/reference/frameworks.md.
+A written recipe states every number that affects the training, including defaults. Sources: trl
+trainer/grpo_config.py by release (keys.json), scripts/grpo.py; transformers training_args.py;
+open-r1 README (its launch). The estimators' gradients and the defaults of EasyR1, verl and ms-swift
+are compared in docs/reference/frameworks.md.
 """
 
 import json
@@ -22,20 +23,35 @@ from grporecipe.model.releases import KeyTable
 from grporecipe.model.setting import ROWS, Setting, Version
 from grporecipe.model.values import Value, convert, model_size, read_mapping
 
-# Renamed keys are read under their new name, so that the arithmetic is the one the author meant. GV101 reports them.
-RENAMED = {**{old: new for old, new in RENAMES.items() if new in ROWS}, "use_liger_loss": "use_liger_kernel"}
-EXTRA = {  # read in every version because their meaning is clear; GV101 reports versions without them
+# Renamed keys are read under their new name, so that the arithmetic is the one the author meant.
+# GV101 reports them.
+RENAMED = {
+    **{old: new for old, new in RENAMES.items() if new in ROWS},
+    "use_liger_loss": "use_liger_kernel",
+}
+# read in every version because their meaning is clear; GV101 reports versions without them
+EXTRA = {
     "warmup_ratio": KeySpec("float?", None),
     "split_batches": KeySpec("bool?", None),
     "tp_size": KeySpec("int?", None),
     "num_processes": KeySpec("int?", None),
 }
-# Sizes that another trainer may count differently: many generate G completions for each prompt of a batch.
+# Sizes that another trainer may count differently: many generate G completions for each prompt of a
+# batch.
 BATCH_KEYS = frozenset(
-    ["per_device_train_batch_size", "steps_per_generation", "generation_batch_size", "per_device_eval_batch_size",
-     "num_generations_eval", "auto_find_batch_size", "accelerator_config", "accelerator_config.split_batches"]
-)  # fmt: skip
-SCALES = {"True": "group", "False": "none"}  # the meaning of a bool in every release
+    [
+        "per_device_train_batch_size",
+        "steps_per_generation",
+        "generation_batch_size",
+        "per_device_eval_batch_size",
+        "num_generations_eval",
+        "auto_find_batch_size",
+        "accelerator_config",
+        "accelerator_config.split_batches",
+    ]
+)
+# the meaning of a bool in every release
+SCALES = {"True": "group", "False": "none"}
 
 
 def read_strategy(value: Any) -> str:
@@ -62,11 +78,17 @@ def _save_steps(values: Values) -> Any:
 
 
 def _warmup(values: Values) -> Any:
-    """Return the warmup in steps, which win, or as a share of all. Transformers 4 has no shares in ``warmup_steps``."""
+    """Return the warmup in steps, which win, or as a share of all. Transformers 4 has no shares in
+    ``warmup_steps``.
+    """
     steps, ratio = values.stated.get("warmup_steps"), values.stated.get("warmup_ratio")
     if ratio and not steps:
         return ratio
-    has_ratio = "warmup_ratio" in known(values.recipe.version) and values.recipe.version < (0, 27, 2)
+    has_ratio = "warmup_ratio" in known(values.recipe.version) and values.recipe.version < (
+        0,
+        27,
+        2,
+    )
     if steps is not None and steps < 1 and has_ratio:
         return 0 if steps >= 0 else steps
     return ABSENT if steps is None else steps
@@ -75,7 +97,11 @@ def _warmup(values: Values) -> Any:
 def _rewards(values: Values) -> Any:
     """Return the number of rewards: a recipe holds the list, a setting its length."""
     rewards = values.stated.get("reward_funcs")
-    return len(rewards) + bool(values.stated.get("reward_model_name_or_path")) if isinstance(rewards, list) else ABSENT
+    return (
+        len(rewards) + bool(values.stated.get("reward_model_name_or_path"))
+        if isinstance(rewards, list)
+        else ABSENT
+    )
 
 
 def read_split(values: Values) -> Any:
@@ -90,59 +116,152 @@ def _inside(name: str, word: str) -> Field:
     """Return the row of a parallel size inside a mapping."""
 
     def size(values: Values) -> Any:
-        inside = read_mapping(values.stated.get("parallelism_config")).get(word, values.stated.get(word))
-        return inside if isinstance(inside, int) and not isinstance(inside, bool) and inside > 0 else ABSENT
+        inside = read_mapping(values.stated.get("parallelism_config")).get(
+            word, values.stated.get(word)
+        )
+        return (
+            inside
+            if isinstance(inside, int) and not isinstance(inside, bool) and inside > 0
+            else ABSENT
+        )
 
     return Field(name, f"parallelism_config.{word}", derive=size)
 
 
-# Keys that affect the training, in the order of a recipe. Every other key is written only if it is not the default.
+# Keys that affect the training, in the order of a recipe. Every other key is written only if it is
+# not the default.
 ALWAYS = (
-    "model_name_or_path", "dataset_name", "num_generations", "per_device_train_batch_size", "gradient_accumulation_steps",
-    "steps_per_generation", "num_iterations", "max_completion_length", "temperature", "top_p", "top_k", "beta",
-    "use_bias_correction_kl", "loss_type", "epsilon", "epsilon_high", "delta", "importance_sampling_level",
-    "mask_truncated_completions", "learning_rate", "optim", "weight_decay", "adam_beta1", "adam_beta2", "adam_epsilon",
-    "max_grad_norm", "seed",
-)  # fmt: skip
-# Fields whose key has another name, whose value needs a conversion, or that the functions below write.
+    "model_name_or_path",
+    "dataset_name",
+    "num_generations",
+    "per_device_train_batch_size",
+    "gradient_accumulation_steps",
+    "steps_per_generation",
+    "num_iterations",
+    "max_completion_length",
+    "temperature",
+    "top_p",
+    "top_k",
+    "beta",
+    "use_bias_correction_kl",
+    "loss_type",
+    "epsilon",
+    "epsilon_high",
+    "delta",
+    "importance_sampling_level",
+    "mask_truncated_completions",
+    "learning_rate",
+    "optim",
+    "weight_decay",
+    "adam_beta1",
+    "adam_beta2",
+    "adam_epsilon",
+    "max_grad_norm",
+    "seed",
+)
+# Fields whose key has another name, whose value needs a conversion, or that the functions below
+# write.
 CONVERTED = (
     Field("epochs", "num_train_epochs", derive=_epochs),
-    Field("evaluates", "eval_strategy", RELEASE, read=lambda word: read_strategy(word) != "no", plain=False),
+    Field(
+        "evaluates",
+        "eval_strategy",
+        RELEASE,
+        read=lambda word: read_strategy(word) != "no",
+        plain=False,
+    ),
     Field("lora", "use_peft", RELEASE, read=bool, plain=False),
-    *(Field(name, key, RELEASE, fixable=False, judged=name == "lora_alpha", plain=False)
-      for name, key in (("lora_rank", "lora_r"), ("lora_alpha", "lora_alpha"), ("lora_dropout", "lora_dropout"))),
-    Field("lora_targets", "lora_target_modules", RELEASE, read=as_modules, fixable=False, plain=False),
+    *(
+        Field(name, key, RELEASE, fixable=False, judged=name == "lora_alpha", plain=False)
+        for name, key in (
+            ("lora_rank", "lora_r"),
+            ("lora_alpha", "lora_alpha"),
+            ("lora_dropout", "lora_dropout"),
+        )
+    ),
+    Field(
+        "lora_targets", "lora_target_modules", RELEASE, read=as_modules, fixable=False, plain=False
+    ),
     Field("rewards", "reward_funcs", derive=_rewards, fixable=False),
-    Field("parameters", "model_name_or_path", fixable=False,
-          derive=lambda values: model_size(str(values.stated.get("model_name_or_path") or "")) or ABSENT),
+    Field(
+        "parameters",
+        "model_name_or_path",
+        fixable=False,
+        derive=lambda values: (
+            model_size(str(values.stated.get("model_name_or_path") or "")) or ABSENT
+        ),
+    ),
     Field("split_batches", "accelerator_config.split_batches", derive=read_split),
     _inside("tensor_parallel_size", "tp_size"),
     _inside("sequence_parallel_size", "sp_size"),
     _inside("context_parallel_size", "cp_size"),
-    Field("scale_rewards", "scale_rewards", RELEASE, read=lambda word: SCALES.get(str(word), str(word)), plain=False),
+    Field(
+        "scale_rewards",
+        "scale_rewards",
+        RELEASE,
+        read=lambda word: SCALES.get(str(word), str(word)),
+        plain=False,
+    ),
     Field("max_steps", "max_steps", RELEASE, read=read_steps, plain=False),
-    Field("warmup_steps", "warmup_steps", derive=_warmup, also=frozenset({"warmup_steps", "warmup_ratio"})),
+    Field(
+        "warmup_steps",
+        "warmup_steps",
+        derive=_warmup,
+        also=frozenset({"warmup_steps", "warmup_ratio"}),
+    ),
     Field("eval_strategy", "eval_strategy", RELEASE, read=read_strategy, plain=False),
     Field("save_strategy", "save_strategy", RELEASE, read=read_strategy, plain=False),
     Field("save_steps", "save_steps", derive=_save_steps),
-    Field("reward_weights", "reward_weights", RELEASE, fixable=False, plain=False,
-          read=lambda weights: len(weights) if isinstance(weights, list) else None,
-          write=lambda _: None),  # a setting holds their number
-    Field("generation_kwargs", "generation_kwargs", RELEASE, judged=False, write=json.loads,
-          read=lambda kwargs: json.dumps(read_mapping(kwargs), sort_keys=True) if read_mapping(kwargs) else None),
-    Field("gradient_checkpointing", "gradient_checkpointing", RELEASE, read=lambda is_on: is_on is True or is_on == "unsloth"),
+    Field(
+        "reward_weights",
+        "reward_weights",
+        RELEASE,
+        fixable=False,
+        plain=False,
+        read=lambda weights: len(weights) if isinstance(weights, list) else None,
+        # a setting holds their number
+        write=lambda _: None,
+    ),
+    Field(
+        "generation_kwargs",
+        "generation_kwargs",
+        RELEASE,
+        judged=False,
+        write=json.loads,
+        read=lambda kwargs: (
+            json.dumps(read_mapping(kwargs), sort_keys=True) if read_mapping(kwargs) else None
+        ),
+    ),
+    Field(
+        "gradient_checkpointing",
+        "gradient_checkpointing",
+        RELEASE,
+        read=lambda is_on: is_on is True or is_on == "unsloth",
+    ),
     Field("vllm_mode", "vllm_mode", RELEASE, write=lambda mode: mode or None),
-    *(Field(name, name, RELEASE, plain=False) for name in
-      ("lr_scheduler_type", "eval_steps", "per_device_eval_batch_size", "num_generations_eval", "minimum_learning_rate_ratio")),
-)  # fmt: skip
+    *(
+        Field(name, name, RELEASE, plain=False)
+        for name in (
+            "lr_scheduler_type",
+            "eval_steps",
+            "per_device_eval_batch_size",
+            "num_generations_eval",
+            "minimum_learning_rate_ratio",
+        )
+    ),
+)
 # Fields that TRL has a key for under their own name.
-SAME = {name for name, known in ROWS.items() if known.native} - {row.name for row in CONVERTED if row.key != row.name}
+SAME = {name for name, known in ROWS.items() if known.native} - {
+    row.name for row in CONVERTED if row.key != row.name
+}
 FIELDS = (
     *(Field(name, name, RELEASE, always=True) for name in ALWAYS),
     *CONVERTED,
-    *(Field(name, name, RELEASE, judged=ROWS[name].judged)
-      for name in sorted(SAME - {*ALWAYS} - {row.name for row in CONVERTED})),
-)  # fmt: skip
+    *(
+        Field(name, name, RELEASE, judged=ROWS[name].judged)
+        for name in sorted(SAME - {*ALWAYS} - {row.name for row in CONVERTED})
+    ),
+)
 
 
 def collect(framework: Framework, recipe: Recipe) -> Values:
@@ -155,7 +274,9 @@ def collect(framework: Framework, recipe: Recipe) -> Values:
 
 
 def has_own_batches(recipe: Recipe) -> bool:
-    """Return whether the trainer makes batches in its own way, so that TRL's sizes and checks do not apply."""
+    """Return whether the trainer makes batches in its own way, so that TRL's sizes and checks do
+    not apply.
+    """
     return is_async(recipe) or (recipe.code is not None and recipe.code.own_trainer)
 
 
@@ -175,7 +296,8 @@ def unstated(values: Mapping[str, Any], version: Version) -> dict[str, Any]:
     before = {
         "loss_type": "bnpo" if version >= (0, 16, 0) else "grpo",
         "use_bias_correction_kl": None,
-        "vllm_mode": "server",  # its own process, or up to 0.15 its own GPU
+        # its own process, or up to 0.15 its own GPU
+        "vllm_mode": "server",
         "vllm_importance_sampling_correction": False,
         "vllm_importance_sampling_mode": "token_truncate",
         "vllm_importance_sampling_clip_max": values.get("vllm_importance_sampling_cap"),
@@ -192,7 +314,9 @@ def keys_of(values: Values) -> dict[str, str]:
 def derive_launch(values: Values, fields: Mapping[str, Any]) -> dict[str, Any]:
     """Return the processes, if only the recipe states them, and the GPUs that one process sees."""
     launch = values.recipe.launch
-    processes = values.stated.get("num_processes") if fields["processes"] is None else fields["processes"]
+    processes = (
+        values.stated.get("num_processes") if fields["processes"] is None else fields["processes"]
+    )
     return {
         "processes": processes,
         "visible_gpus": launch.visible_gpus if launch else None,
@@ -203,11 +327,15 @@ def change_warmup(value: Any, _: Recipe, s: Setting, __: Mapping[str, Any]) -> d
     """Return the change of keys for another warmup. A recipe may have an own key for a share."""
     if s.key("warmup_steps") != "warmup_ratio":
         return {"warmup_steps": value}
-    return {"warmup_ratio": value} if value < 1 else {"warmup_steps": int(value), "warmup_ratio": None}
+    return (
+        {"warmup_ratio": value} if value < 1 else {"warmup_steps": int(value), "warmup_ratio": None}
+    )
 
 
 def change_evaluates(value: Any, *_: Any) -> dict[str, Any] | None:
-    """Return the change of keys that switches evaluation off. None for on, because no single key states the data."""
+    """Return the change of keys that switches evaluation off. None for on, because no single key
+    states the data.
+    """
     return None if value else {"eval_strategy": "no"}
 
 
@@ -232,7 +360,8 @@ SPECIAL: dict[str, NativeChange] = {
 
 
 EVALUATED = ("per_device_eval_batch_size", "num_generations_eval")
-BOOLEAN_SCALES = {"group": True, "none": False}  # scale_rewards before TRL 0.22
+# scale_rewards before TRL 0.22
+BOOLEAN_SCALES = {"group": True, "none": False}
 
 
 def native_keys(framework: Framework, s: Setting, version: Version) -> dict[str, Any]:
@@ -240,9 +369,11 @@ def native_keys(framework: Framework, s: Setting, version: Version) -> dict[str,
     takes = framework.takes(version)
     native = write_release(framework, s, takes, release_defaults(framework, version))
     if native.get("top_k") == 0 and takes["top_k"].default is None:
-        native["top_k"] = None  # 0 is "all tokens" only since TRL 0.27
+        # 0 is "all tokens" only since TRL 0.27
+        native["top_k"] = None
     if s.steps_per_generation == s.gradient_accumulation_steps:
-        native.pop("steps_per_generation", None)  # the default, in every release that has it
+        # the default, in every release that has it
+        native.pop("steps_per_generation", None)
     native |= {**_scaling(s, takes), **_schedule(s, takes), **evaluation(s, EVALUATED)}
     return {**native, **saving(s), **_model(s, takes)}
 
@@ -259,12 +390,19 @@ def _schedule(s: Setting, takes: Mapping[str, KeySpec]) -> dict[str, Any]:
     """Return the run's length and its learning rate's schedule."""
     if 0 < s.warmup_steps < 1 and takes["warmup_steps"].type == "int":
         return {**length_and_rate(s), "warmup_ratio": s.warmup_steps}
-    return {**length_and_rate(s), "warmup_steps": int(s.warmup_steps) if s.warmup_steps >= 1 else s.warmup_steps or 0}
+    return {
+        **length_and_rate(s),
+        "warmup_steps": int(s.warmup_steps) if s.warmup_steps >= 1 else s.warmup_steps or 0,
+    }
 
 
 def length_and_rate(s: Setting) -> dict[str, Any]:
-    """Return the length in optimizer steps if they are known or given, else in epochs; and the learning rate's schedule."""
-    steps = s.max_steps if s.budget_completions is None and not s.ends_with_epochs else total_steps(s)
+    """Return the length in optimizer steps if they are known or given, else in epochs; and the
+    learning rate's schedule.
+    """
+    steps = (
+        s.max_steps if s.budget_completions is None and not s.ends_with_epochs else total_steps(s)
+    )
     length = {"max_steps": steps} if steps else {"num_train_epochs": s.epochs} if s.epochs else {}
     if s.minimum_learning_rate_ratio and s.lr_scheduler_type == "cosine":
         ratio = {"min_lr_rate": s.minimum_learning_rate_ratio}
@@ -272,7 +410,9 @@ def length_and_rate(s: Setting) -> dict[str, Any]:
     return {**length, "lr_scheduler_type": s.lr_scheduler_type}
 
 
-def evaluation(s: Setting, names: tuple[str, ...] = ("per_device_eval_batch_size",)) -> dict[str, Any]:
+def evaluation(
+    s: Setting, names: tuple[str, ...] = ("per_device_eval_batch_size",)
+) -> dict[str, Any]:
     """Return the keys of evaluation: when it runs, and the sizes with these names.
 
     A number of evaluations is spread over the steps if these are known.
@@ -296,14 +436,24 @@ def saving(s: Setting) -> dict[str, Any]:
 
 
 def _model(s: Setting, takes: Mapping[str, KeySpec]) -> dict[str, Any]:
-    sizes = {"tp_size": s.tensor_parallel_size, "cp_size": s.context_parallel_size, "sp_size": s.sequence_parallel_size}
+    sizes = {
+        "tp_size": s.tensor_parallel_size,
+        "cp_size": s.context_parallel_size,
+        "sp_size": s.sequence_parallel_size,
+    }
     large = {name: size for name, size in sizes.items() if size > 1}
     native: dict[str, Any] = {}
-    if s.weights_dtype == "bfloat16":  # TRL's weights are float32 unless a recipe sets another type
+    # TRL's weights are float32 unless a recipe sets another type
+    if s.weights_dtype == "bfloat16":
         native["dtype" if "dtype" in takes else "torch_dtype"] = "bfloat16"
     if s.lora:
         alpha = as_count(s.lora_alpha)
-        native |= {"use_peft": True, "lora_r": s.lora_rank, "lora_alpha": alpha, "lora_dropout": s.lora_dropout}
+        native |= {
+            "use_peft": True,
+            "lora_r": s.lora_rank,
+            "lora_alpha": alpha,
+            "lora_dropout": s.lora_dropout,
+        }
         native |= {"lora_target_modules": list(s.lora_targets)} if s.lora_targets else {}
     return native | ({"parallelism_config": large} if large else {})
 

@@ -1,7 +1,8 @@
 """Unsloth: TRL's keys and trainer with Unsloth's own defaults, keys and corrections.
 
-Versions are those of TRL. Sources: unsloth 2026.8.19 unsloth/models/rl.py (defaults of the configuration, the
-batch, the loss), rl_replacements.py (top_k), rl_config_compat.py (keys that TRL does not take).
+Versions are those of TRL. Sources: unsloth 2026.8.19 unsloth/models/rl.py (defaults of the
+configuration, the batch, the loss), rl_replacements.py (top_k), rl_config_compat.py (keys that TRL
+does not take).
 """
 
 import re
@@ -18,22 +19,38 @@ from grporecipe.model.releases import KeyTable
 from grporecipe.model.setting import FrameworkTraits, Version
 from grporecipe.registries import Lazy
 
-TRAITS = FrameworkTraits("unsloth", "Unsloth", follows_trl=True)  # its trainer is TRL's, patched
-VERSION: Version = (0, 24, 0)  # of TRL, the newest that Unsloth allows
+# its trainer is TRL's, patched
+TRAITS = FrameworkTraits("unsloth", "Unsloth", follows_trl=True)
+# of TRL, the newest that Unsloth allows
+VERSION: Version = (0, 24, 0)
 DEFAULTS: dict[str, Any] = {
-    "per_device_train_batch_size": 4, "per_device_eval_batch_size": 4, "gradient_accumulation_steps": 2,
-    "weight_decay": 0.001, "seed": 3407, "optim": "adamw_8bit", "learning_rate": 5e-5, "logging_steps": 1,
-    "num_generations": 8, "top_k": None, "vllm_mode": "colocate", "bf16": False, "auto_find_batch_size": False,
-    "loss_type": "bnpo", "beta": 0.001, "vllm_importance_sampling_correction": False,
-}  # fmt: skip
-SHARE = 0.1  # of all steps: the warmup if none is set
+    "per_device_train_batch_size": 4,
+    "per_device_eval_batch_size": 4,
+    "gradient_accumulation_steps": 2,
+    "weight_decay": 0.001,
+    "seed": 3407,
+    "optim": "adamw_8bit",
+    "learning_rate": 5e-5,
+    "logging_steps": 1,
+    "num_generations": 8,
+    "top_k": None,
+    "vllm_mode": "colocate",
+    "bf16": False,
+    "auto_find_batch_size": False,
+    "loss_type": "bnpo",
+    "beta": 0.001,
+    "vllm_importance_sampling_correction": False,
+}
+# of all steps: the warmup if none is set
+SHARE = 0.1
 OWN = {
     "vllm_sampling_params": KeySpec("any", None),
     "unsloth_num_chunks": KeySpec("int?", -1),
     "unsloth_logit_chunk_multiplier": KeySpec("int?", None),
     "unsloth_grpo_mini_batch": KeySpec("int?", None),
     "max_seq_length": KeySpec("int?", None),
-    # Keys set by calls other than the configuration: FastLanguageModel.from_pretrained and get_peft_model.
+    # Keys set by calls other than the configuration: FastLanguageModel.from_pretrained and
+    # get_peft_model.
     "fast_inference": KeySpec("bool", False),
     "load_in_4bit": KeySpec("bool", True),
 }
@@ -44,15 +61,22 @@ DAPO_CLIP = 0.28
 def known(version: Version) -> KeyTable:
     """Return every key that a recipe may set, on a release of TRL, with Unsloth's defaults."""
     takes = trl_keys.known(version)
-    changed = {name: KeySpec(takes[name].type, value) for name, value in DEFAULTS.items() if name in takes}
-    changed["gradient_checkpointing"] = KeySpec("any", takes["gradient_checkpointing"].default)  # True or "unsloth"
+    changed = {
+        name: KeySpec(takes[name].type, value) for name, value in DEFAULTS.items() if name in takes
+    }
+    # True or "unsloth"
+    changed["gradient_checkpointing"] = KeySpec("any", takes["gradient_checkpointing"].default)
     return KeyTable({**OWN, **takes, **changed})
 
 
-def corrected_size(size: int, accumulation: int, processes: int | None, group: int, version: Version) -> int:
-    """Return the micro-batch after Unsloth's correction: G if B W A is no multiple of G (rl.py, check_num_generations).
+def corrected_size(
+    size: int, accumulation: int, processes: int | None, group: int, version: Version
+) -> int:
+    """Return the micro-batch after Unsloth's correction: G if B W A is no multiple of G (rl.py,
+    check_num_generations).
 
-    ``version`` is TRL's. Before 0.17 a micro-step has to hold whole groups, so accumulation does not count.
+    ``version`` is TRL's. Before 0.17 a micro-step has to hold whole groups, so accumulation does
+    not count.
     """
     accumulation = accumulation if version >= (0, 17, 0) else 1
     return group if group > 0 and (accumulation * (processes or 1) * size) % group else size
@@ -79,10 +103,13 @@ def derive_own(values: Values, fields: Mapping[str, Any]) -> dict[str, Any]:
 FRAMEWORK = replace(
     TRL_FRAMEWORK,
     traits=TRAITS,
-    vendor=None,  # TRL's source would not have Unsloth's own keys
+    # TRL's source would not have Unsloth's own keys
+    vendor=None,
     version=VERSION,
     takes=known,
-    keys=frozenset(["unsloth_num_chunks", "unsloth_grpo_mini_batch", "unsloth_logit_chunk_multiplier"]),
+    keys=frozenset(
+        ["unsloth_num_chunks", "unsloth_grpo_mini_batch", "unsloth_logit_chunk_multiplier"]
+    ),
     programs=re.compile(r"(?i)unsloth"),
     commands={},
     derived=(*TRL_FRAMEWORK.derived, derive_own),

@@ -1,6 +1,7 @@
 """Unsloth's own checks: its silent corrections, refusals, and dropped keys.
 
-Sources: unsloth 2026.8.19 unsloth/models/rl.py (the arguments of the generated configuration), rl_config_compat.py.
+Sources: unsloth 2026.8.19 unsloth/models/rl.py (the arguments of the generated configuration),
+rl_config_compat.py.
 """
 
 from collections.abc import Iterator
@@ -15,51 +16,87 @@ from grporecipe.model.setting import Setting
 from grporecipe.rules.registry import RecipeJudge, Violation, recipe_rule, rule, variant
 
 UNSLOTH = frozenset({"unsloth"})
-HOTTEST = 10  # Unsloth's limit for the temperature
+# Unsloth's limit for the temperature
+HOTTEST = 10
 
 
 @recipe_rule("GB701", "warning", of=UNSLOTH)
 def the_micro_batch_is_as_it_is_set(recipe: Recipe) -> Iterator[Violation]:
-    """Unsloth sets the micro-batch to ``num_generations`` if B W A is not a multiple of it; the plan uses the new size.
+    """Unsloth sets the micro-batch to ``num_generations`` if B W A is not a multiple of it; the
+    plan uses the new size.
 
-    It prints "We will change the batch size of 4 to the `num_generations` of 6" and trains. Before 2025.11.3, B itself must
-    be a multiple.
+    It prints "We will change the batch size of 4 to the `num_generations` of 6" and trains. Before
+    2025.11.3, B itself must be a multiple.
     """
-    if recipe.config.get("steps_per_generation") is not None or recipe.config.get("generation_batch_size") is not None:
+    if (
+        recipe.config.get("steps_per_generation") is not None
+        or recipe.config.get("generation_batch_size") is not None
+    ):
         return
     reading = read_table(FRAMEWORK, recipe)
-    if reading.unknown & {"per_device_train_batch_size", "gradient_accumulation_steps", "num_generations"}:
+    if reading.unknown & {
+        "per_device_train_batch_size",
+        "gradient_accumulation_steps",
+        "num_generations",
+    }:
         return
     s = reading.setting
-    size = int(values_of(recipe).stated.get("per_device_train_batch_size", DEFAULTS["per_device_train_batch_size"]))
-    taken = corrected_size(size, s.gradient_accumulation_steps, s.processes, s.num_generations, recipe.version)
+    size = int(
+        values_of(recipe).stated.get(
+            "per_device_train_batch_size", DEFAULTS["per_device_train_batch_size"]
+        )
+    )
+    taken = corrected_size(
+        size, s.gradient_accumulation_steps, s.processes, s.num_generations, recipe.version
+    )
     if size < 1 or taken == size:
         return
     yield Violation(
         f"per_device_train_batch_size={size}",
-        f"with gradient_accumulation_steps={s.gradient_accumulation_steps} it makes partial groups of {s.num_generations}, so "
+        f"with gradient_accumulation_steps={s.gradient_accumulation_steps} it makes partial "
+        f"groups of {s.num_generations}, so "
         f"Unsloth takes {s.num_generations} instead: memory and the plan follow from that",
-        f"Set per_device_train_batch_size={s.num_generations}, which is what trains.", ("per_device_train_batch_size",),
-        ({"per_device_train_batch_size": s.num_generations},), frozenset({"per_device_train_batch_size"}),
-    )  # fmt: skip
+        f"Set per_device_train_batch_size={s.num_generations}, which is what trains.",
+        ("per_device_train_batch_size",),
+        ({"per_device_train_batch_size": s.num_generations},),
+        frozenset({"per_device_train_batch_size"}),
+    )
 
 
 @recipe_rule("GL701", "warning", of=UNSLOTH)
 def the_loss_keeps_its_options(recipe: Recipe) -> Iterator[Violation]:
-    """With ``loss_type=dapo`` Unsloth sets the upper clip to 0.28 and masks truncated completions; dr_grpo is not scaled."""
+    """With ``loss_type=dapo`` Unsloth sets the upper clip to 0.28 and masks truncated completions;
+    dr_grpo is not scaled.
+    """
     stated = values_of(recipe).stated
     loss = str(stated.get("loss_type", "")).lower()
-    taken = {"epsilon_high": DAPO_CLIP, "mask_truncated_completions": True} if loss == "dapo" else {}
+    taken = (
+        {"epsilon_high": DAPO_CLIP, "mask_truncated_completions": True} if loss == "dapo" else {}
+    )
     if loss == "dr_grpo" and str(stated.get("scale_rewards")) in ("True", "group"):
         taken = {"scale_rewards": False}
     for key, value in taken.items():
         if key in stated and stated[key] != value:
-            yield Violation(f"{key}={stated[key]}", f"with loss_type={loss} Unsloth takes {value} instead", f"Set {key}={value}.",
-                            (key,), ({key: value},), frozenset({key}))  # fmt: skip
+            yield Violation(
+                f"{key}={stated[key]}",
+                f"with loss_type={loss} Unsloth takes {value} instead",
+                f"Set {key}={value}.",
+                (key,),
+                ({key: value},),
+                frozenset({key}),
+            )
 
 
-@rule("GL702", "error", ("framework", "temperature"), of=UNSLOTH, blames=("temperature",),
-      why="Unsloth refuses 10 or more", instead="Set {temperature}=1.0.", to=({"temperature": 1.0},))  # fmt: skip
+@rule(
+    "GL702",
+    "error",
+    ("framework", "temperature"),
+    of=UNSLOTH,
+    blames=("temperature",),
+    why="Unsloth refuses 10 or more",
+    instead="Set {temperature}=1.0.",
+    to=({"temperature": 1.0},),
+)
 def the_temperature_is_no_noise(s: Setting) -> bool:
     """Unsloth refuses a temperature of 10 or more.
 
@@ -72,18 +109,26 @@ def the_temperature_is_no_noise(s: Setting) -> bool:
 def a_mini_batch_fits_a_rollout(recipe: Recipe) -> Iterator[Violation]:
     """``unsloth_grpo_mini_batch`` is at most the completions of a rollout.
 
-    "Unsloth GRPO mini batch size needs to be less than or equal to the effective generation batch size".
+    "Unsloth GRPO mini batch size needs to be less than or equal to the effective generation batch
+    size".
     """
     size = values_of(recipe).stated.get("unsloth_grpo_mini_batch") or 0
     rollout = planning.completions_per_rollout(read_table(FRAMEWORK, recipe).setting)
     if rollout is not None and size > rollout:
         key = "unsloth_grpo_mini_batch"
-        yield Violation(f"{key}={size}", f"a rollout has {rollout} completions, and Unsloth stops", f"Set at most {rollout}.",
-                        (key,), ({key: rollout},))  # fmt: skip
+        yield Violation(
+            f"{key}={size}",
+            f"a rollout has {rollout} completions, and Unsloth stops",
+            f"Set at most {rollout}.",
+            (key,),
+            ({key: rollout},),
+        )
 
 
 def _dropped(judge: RecipeJudge) -> RecipeJudge:
-    """Return a rule on keys as a warning, because recent releases of Unsloth drop keys that TRL does not take, with a message."""
+    """Return a rule on keys as a warning, because recent releases of Unsloth drop keys that TRL
+    does not take, with a message.
+    """
 
     def dropped(recipe: Recipe) -> Iterator[Violation]:
         for broken in judge(recipe):

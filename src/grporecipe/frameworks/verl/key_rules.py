@@ -1,7 +1,9 @@
-"""GV and GK for verl, on the recipe: keys that Hydra takes, values that they can hold, and keys that the release reads.
+"""GV and GK for verl, on the recipe: keys that Hydra takes, values that they can hold, and keys
+that the release reads.
 
-Sources: hydra 1.3 config_loader_impl.py over verl's configurations (keys.json); verl 0.9.1 workers/config/actor.py,
-trainer/ppo/core_algos.py, trainer/ppo/ray_trainer.py; verl 0.2 trainer/ppo/ray_trainer.py:917 (KL in the reward).
+Sources: hydra 1.3 config_loader_impl.py over verl's configurations (keys.json); verl 0.9.1
+workers/config/actor.py, trainer/ppo/core_algos.py, trainer/ppo/ray_trainer.py; verl 0.2
+trainer/ppo/ray_trainer.py:917 (KL in the reward).
 """
 
 import re
@@ -23,7 +25,11 @@ from grporecipe.rules.keys import find_dead_keys, find_mistyped, find_unknown_wo
 from grporecipe.rules.registry import Severity, Violation, recipe_rule, variant
 
 FETCH = "data.gen_batch_size"
-COUNTS = {field.name for field in fields(Setting) if str(getattr(field.type, "__name__", field.type)).startswith("int")}
+COUNTS = {
+    field.name
+    for field in fields(Setting)
+    if str(getattr(field.type, "__name__", field.type)).startswith("int")
+}
 WHOLE = {row.key for row in FIELDS if row.name in COUNTS} | {"trainer.nnodes"}
 HYDRA_STOPS = "Hydra refuses it, because verl's configuration has no such key"
 
@@ -32,8 +38,9 @@ HYDRA_STOPS = "Hydra refuses it, because verl's configuration has no such key"
 def keys_of_verl_exist(recipe: Recipe) -> Iterator[Violation]:
     """A key that verl's configuration does not have, without the ``+`` that adds one.
 
-    Hydra stops: "Could not override 'actor_rollout_ref.actor.foo'. To append to your config use +...". The same happens below an
-    empty mapping: ``rollout.engine_kwargs.vllm.x`` needs the ``+`` too. With ``+`` a typo is accepted, and never read.
+    Hydra stops: "Could not override 'actor_rollout_ref.actor.foo'. To append to your config use
+    +...". The same happens below an empty mapping: ``rollout.engine_kwargs.vllm.x`` needs the ``+``
+    too. With ``+`` a typo is accepted, and never read.
     """
     if not verl.is_composed(recipe) or _is_missing_base(recipe):
         return
@@ -44,15 +51,25 @@ def keys_of_verl_exist(recipe: Recipe) -> Iterator[Violation]:
         elif refused.finds == "shape":
             key = refused.written
             why = "Hydra does not replace a mapping by a list, or a list by a mapping"
-            yield Violation(f"{key}={show(recipe.config[key])}", why, "Write it in the shape of its default.", (key,))
+            yield Violation(
+                f"{key}={show(recipe.config[key])}",
+                why,
+                "Write it in the shape of its default.",
+                (key,),
+            )
     for key, value in recipe.config.items():
         plain = key.lstrip("+")
         if key == plain or plain in known or plain.startswith("ray_kwargs"):
             continue
         if near := _misspelled(plain, known):
-            yield Violation(f"{key}={show(value)}", f"the + adds a key that nothing reads, one letter from {near}",
-                            f"Write {near}, without the +.", (key,), ({key: None, near: value},),
-                            severity="warning")  # fmt: skip
+            yield Violation(
+                f"{key}={show(value)}",
+                f"the + adds a key that nothing reads, one letter from {near}",
+                f"Write {near}, without the +.",
+                (key,),
+                ({key: None, near: value},),
+                severity="warning",
+            )
 
 
 def _absent(recipe: Recipe, key: str, known: KeyTable) -> Iterator[Violation]:
@@ -64,11 +81,18 @@ def _absent(recipe: Recipe, key: str, known: KeyTable) -> Iterator[Violation]:
         if is_file:
             return
         empty = "an empty mapping" if known.defaults[above] == {} else "null"
-        yield Violation(f"{key}={show(value)}", f"{above} is {empty}, and Hydra adds a key to it only with a +",
-                         f"Write +{key}.", (key,), ({key: None, f"+{key}": value},), frozenset({key, f"+{key}"}))  # fmt: skip
+        yield Violation(
+            f"{key}={show(value)}",
+            f"{above} is {empty}, and Hydra adds a key to it only with a +",
+            f"Write +{key}.",
+            (key,),
+            ({key: None, f"+{key}": value},),
+            frozenset({key, f"+{key}"}),
+        )
         return
     if is_file and not _misspelled(plain, known):
-        return  # a file may have keys that code reads by name, or that its own program reads
+        # a file may have keys that code reads by name, or that its own program reads
+        return
     near = nearest(plain, known, value)
     violation = unknown(recipe, key, near, "verl reads no such key" if is_file else HYDRA_STOPS)
     yield replace(violation, severity="warning") if is_file else violation
@@ -83,9 +107,14 @@ def _above(key: str) -> Iterator[str]:
 
 def _misspelled(key: str, known: KeyTable) -> str:
     """Return the existing key that differs from this one by one letter, or an empty text."""
-    from difflib import get_close_matches  # only an added key needs it
+    # only an added key needs it
+    from difflib import get_close_matches
 
-    alike = [name for name in known if abs(len(name) - len(key)) < 2 and name.count(".") == key.count(".")]
+    alike = [
+        name
+        for name in known
+        if abs(len(name) - len(key)) < 2 and name.count(".") == key.count(".")
+    ]
     return next(iter(get_close_matches(key, alike, n=1, cutoff=0.93)), "")
 
 
@@ -93,19 +122,31 @@ def _misspelled(key: str, known: KeyTable) -> str:
 def keys_of_verl_are_not_added_twice(recipe: Recipe) -> Iterator[Violation]:
     """``+key`` for a key that verl has: Hydra adds only keys that are missing or null.
 
-    "Could not append to config. An item is already at 'trainer.val_before_train'." ``++key`` sets it either way.
+    "Could not append to config. An item is already at 'trainer.val_before_train'." ``++key`` sets
+    it either way.
     """
     if not verl.is_composed(recipe) or _is_missing_base(recipe):
         return
     for refused in refusals(recipe, verl.known_keys(recipe)):
         if refused.finds == "there":
-            key, plain, value = refused.written, refused.written.lstrip("+"), recipe.config[refused.written]
+            key, plain, value = (
+                refused.written,
+                refused.written.lstrip("+"),
+                recipe.config[refused.written],
+            )
             why = "the + adds a key, and verl's configuration has this one already, so Hydra stops"
-            yield Violation(f"{key}={show(value)}", why, f"Write {plain} without the +.", (key,), ({key: None, plain: value},),
-                            without_effect=frozenset({key, plain}))  # fmt: skip
+            yield Violation(
+                f"{key}={show(value)}",
+                why,
+                f"Write {plain} without the +.",
+                (key,),
+                ({key: None, plain: value},),
+                without_effect=frozenset({key, plain}),
+            )
 
 
-# Characters that Hydra's lexer refuses outside quotes. A comma, brackets and braces have their own meaning.
+# Characters that Hydra's lexer refuses outside quotes. A comma, brackets and braces have their own
+# meaning.
 NO_WORD = re.compile(r"[^!#&;<>=^`~]*([!#&;<>=^`~])")
 PLACEHOLDER = re.compile(r"<[^<>]{1,80}>")
 STRUCTURED = re.compile(r"""[\\'"()\[\]{},$]""")
@@ -113,17 +154,22 @@ STRUCTURED = re.compile(r"""[\\'"()\[\]{},$]""")
 
 @recipe_rule("GV407", "error", of=VERL)
 def overrides_can_be_parsed(recipe: Recipe) -> Iterator[Violation]:
-    """A value with a character that Hydra's grammar refuses without quotes, as in a placeholder ``<path>`` or in ``~/x``.
+    """A value with a character that Hydra's grammar refuses without quotes, as in a placeholder
+    ``<path>`` or in ``~/x``.
 
-    Hydra stops: LexerNoViableAltException. bash expands ``~`` only at the start of a word or of a variable's value. Source:
-    hydra 1.3 grammar/OverrideLexer.g4.
+    Hydra stops: LexerNoViableAltException. bash expands ``~`` only at the start of a word or of a
+    variable's value. Source: hydra 1.3 grammar/OverrideLexer.g4.
     """
     for key, value in (recipe.launch.raw if recipe.launch else {}).items():
         if IN_BRACES.fullmatch(value):
             why = "Hydra's grammar has only key: value in braces, so it stops"
-            yield Violation(f"{key}={cut(value)}", why, "Replace the placeholder by your value.", (key,))
+            yield Violation(
+                f"{key}={cut(value)}", why, "Replace the placeholder by your value.", (key,)
+            )
             continue
-        match = None if key in recipe.unresolved or STRUCTURED.search(value) else NO_WORD.match(value)
+        match = (
+            None if key in recipe.unresolved or STRUCTURED.search(value) else NO_WORD.match(value)
+        )
         if match:
             advice = f"Write \"{key}='{cut(value)}'\"."
             if match[1] == "~":
@@ -138,25 +184,35 @@ def overrides_can_be_parsed(recipe: Recipe) -> Iterator[Violation]:
 def verl_reads_what_is_set(recipe: Recipe) -> Iterator[Violation]:
     """Keys that verl accepts and never reads.
 
-    ``actor.grad_clip`` (since 0.8 the engine clips by ``actor.optim.clip_grad``); ``actor.clip_ratio`` (since 0.4
-    ``clip_ratio_low`` and ``clip_ratio_high`` have values of their own and win); ``gen_batch_size`` if prompts are fetched one
-    by one.
+    ``actor.grad_clip`` (since 0.8 the engine clips by ``actor.optim.clip_grad``);
+    ``actor.clip_ratio`` (since 0.4 ``clip_ratio_low`` and ``clip_ratio_high`` have values of their
+    own and win); ``gen_batch_size`` if prompts are fetched one by one.
     """
     if not verl.is_own_trainer(recipe):
         return
-    dead, is_file = unread(verl.known_keys(recipe)), recipe.launch is None and recipe.file is not None
+    dead, is_file = (
+        unread(verl.known_keys(recipe)),
+        recipe.launch is None and recipe.file is not None,
+    )
     values = values_of(recipe)
     for written, value in recipe.config.items():
         key = written.lstrip("+")
         if key in dead and value is not None:
             advice = f"Set {dead[key]}."
             if key.endswith(".clip_ratio"):
-                # A file may be the whole configuration, without the two that win. If these are the same, nothing is lost.
+                # A file may be the whole configuration, without the two that win. If these are the
+                # same, nothing is lost.
                 used = {values.number(f"{key}_low"), values.number(f"{key}_high")}
-                if {f"{key}_low", f"{key}_high"} <= recipe.config.keys() or is_file or used == {value}:
+                if (
+                    {f"{key}_low", f"{key}_high"} <= recipe.config.keys()
+                    or is_file
+                    or used == {value}
+                ):
                     continue
                 advice = f"Set {key}_low and {key}_high."
-            yield Violation(f"{key}={show(value)}", "verl accepts it and never reads it", advice, (written,))
+            yield Violation(
+                f"{key}={show(value)}", "verl accepts it and never reads it", advice, (written,)
+            )
     size = recipe.config.get(FETCH)
     if size not in (None, 1) and verl.is_v1(recipe) and refills(values_of(recipe)):
         why = "verl overwrites it with 1, because it replaces groups one by one"
@@ -165,47 +221,70 @@ def verl_reads_what_is_set(recipe: Recipe) -> Iterator[Violation]:
 
 @recipe_rule("GV404", "error", of=VERL, by_release=True)
 def an_engine_of_verl_is_named(recipe: Recipe) -> Iterator[Violation]:
-    """``actor_rollout_ref.rollout.name`` has no default since 0.6: a whole recipe must set vllm, sglang or trtllm.
+    """``actor_rollout_ref.rollout.name`` has no default since 0.6: a whole recipe must set vllm,
+    sglang or trtllm.
 
-    verl stops at the first access ("Missing mandatory value"). A configuration in JSON may be partial, so it is not checked.
+    verl stops at the first access ("Missing mandatory value"). A configuration in JSON may be
+    partial, so it is not checked.
     """
     key = f"{verl.ROLLOUT}.name"
     is_whole = recipe.launch is not None and not recipe.base and verl.is_composed(recipe)
     default = verl.known_keys(recipe).defaults.get(key, "???")
-    if is_whole and default in (None, "???") and key not in {written.lstrip("+") for written in recipe.config}:
+    if (
+        is_whole
+        and default in (None, "???")
+        and key not in {written.lstrip("+") for written in recipe.config}
+    ):
         why = "it has no default, so verl stops"
         yield Violation(f"{key} is not set", why, f"Set {key}=vllm.", (key,), ({key: "vllm"},))
 
 
 @recipe_rule("GV405", "note", of=VERL)
 def a_configuration_of_verl_is_found(recipe: Recipe) -> Iterator[Violation]:
-    """A configuration of your own (``--config-name``) that was not found, or whose name only a running shell knows.
+    """A configuration of your own (``--config-name``) that was not found, or whose name only a
+    running shell knows.
 
     Its keys were not judged.
     """
     if _is_missing_base(recipe):
         why = "no such file from here or from the script's folders, so its keys were not judged"
-        yield Violation(f"--config-name {recipe.base}", why, "Lint in the folder from which it can be found.")
+        yield Violation(
+            f"--config-name {recipe.base}", why, "Lint in the folder from which it can be found."
+        )
 
 
 def _is_missing_base(recipe: Recipe) -> bool:
     """Return whether a recipe's base configuration is not verl's own and was not found."""
     if recipe.vendored is not None:
-        return False  # it was composed
-    own = recipe.base and not recipe.base.endswith(("ppo_trainer.yaml", "ppo_megatron_trainer.yaml"))
-    return bool(own) and recipe.launch is not None and not recipe.config.keys() - recipe.lines.keys()
+        # it was composed
+        return False
+    own = recipe.base and not recipe.base.endswith(
+        ("ppo_trainer.yaml", "ppo_megatron_trainer.yaml")
+    )
+    return (
+        bool(own) and recipe.launch is not None and not recipe.config.keys() - recipe.lines.keys()
+    )
 
 
 def _mistyped(recipe: Recipe) -> Iterator[Violation]:
-    """Find values of another type. verl's configuration has no types, so true and false also pass as 1 and 0."""
-    own = verl.known(recipe.version, verl.engine_of(recipe))  # keys of a fork have types that only its code knows
+    """Find values of another type. verl's configuration has no types, so true and false also pass
+    as 1 and 0.
+    """
+    # keys of a fork have types that only its code knows
+    own = verl.known(recipe.version, verl.engine_of(recipe))
     keys = KeyTable({key: spec for key, spec in verl.known_keys(recipe).items() if key in own})
     broken = find_mistyped(recipe, keys, _looser)
-    yield from (violation for violation in broken if not isinstance(recipe.config[violation.fields[0]], bool))
+    yield from (
+        violation
+        for violation in broken
+        if not isinstance(recipe.config[violation.fields[0]], bool)
+    )
 
 
 def _looser(key: str, kind: str) -> str:
-    """Return the type that a key must have. Some whole defaults of verl may be fractions, so only counts must be whole."""
+    """Return the type that a key must have. Some whole defaults of verl may be fractions, so only
+    counts must be whole.
+    """
     if key in ALSO_WORDS:
         return "any"
     return "float?" if kind == "int?" and key not in WHOLE else kind
@@ -220,36 +299,61 @@ def _words(recipe: Recipe) -> Mapping[str, tuple[str, ...]]:
 
 
 def _unknown_words(recipe: Recipe) -> Iterator[Violation]:
-    """Find choices that verl does not know. A trainer that reads a file may register its own choices."""
+    """Find choices that verl does not know. A trainer that reads a file may register its own
+    choices.
+    """
     severity: Severity | None = "warning" if recipe.launch is None and recipe.file else None
     for violation in find_unknown_words(recipe, _words(recipe)):
         yield replace(violation, severity=severity)
 
 
 LOSS_KL = (f"{verl.ACTOR}.kl_loss_coef", f"{verl.ACTOR}.kl_loss_type")
-REWARD_KL = ("algorithm.kl_ctrl.kl_coef", "algorithm.kl_ctrl.type", "algorithm.kl_ctrl.horizon",
-             "algorithm.kl_ctrl.target_kl", "algorithm.kl_penalty")  # fmt: skip
-# By KL in the loss and KL in the reward: the keys without effect, the reason, and the coefficient that is used.
+REWARD_KL = (
+    "algorithm.kl_ctrl.kl_coef",
+    "algorithm.kl_ctrl.type",
+    "algorithm.kl_ctrl.horizon",
+    "algorithm.kl_ctrl.target_kl",
+    "algorithm.kl_penalty",
+)
+# By KL in the loss and KL in the reward: the keys without effect, the reason, and the coefficient
+# that is used.
 DEAD: dict[tuple[bool, bool], tuple[tuple[str, ...], str, str]] = {
     (True, False): (REWARD_KL, "KL is in the loss, with ", LOSS_KL[0]),
-    (False, True): (LOSS_KL, f"{verl.ACTOR}.use_kl_loss is false; KL is in the reward, with ", REWARD_KL[0]),
-    (False, False): ((*LOSS_KL, *REWARD_KL),
-                     f"{verl.ACTOR}.use_kl_loss and algorithm.use_kl_in_reward are both false: there is no KL", ""),
-}  # fmt: skip
+    (False, True): (
+        LOSS_KL,
+        f"{verl.ACTOR}.use_kl_loss is false; KL is in the reward, with ",
+        REWARD_KL[0],
+    ),
+    (False, False): (
+        (*LOSS_KL, *REWARD_KL),
+        f"{verl.ACTOR}.use_kl_loss and algorithm.use_kl_in_reward are both false: there is no KL",
+        "",
+    ),
+}
 
 
 def _dead_keys(recipe: Recipe) -> Iterator[Violation]:
-    """Find KL keys without effect, by the place of KL. Another trainer may put KL anywhere, so it is not checked."""
+    """Find KL keys without effect, by the place of KL. Another trainer may put KL anywhere, so it
+    is not checked.
+    """
     values = values_of(recipe)
     place = kl_places(values)
     if place in DEAD and verl.is_own_trainer(recipe):
         dead, why, coefficient = DEAD[place]
-        switch = "algorithm.use_kl_in_reward is false; " if place == (True, False) and has_reward_switch(values) else ""
+        switch = (
+            "algorithm.use_kl_in_reward is false; "
+            if place == (True, False) and has_reward_switch(values)
+            else ""
+        )
         amount = f"{coefficient}={values.number(coefficient):g}" if coefficient else ""
-        # Scripts copy a coefficient of 0 with the switch that is off: both say that KL is not there.
+        # Scripts copy a coefficient of 0 with the switch that is off: both say that KL is not
+        # there.
         named = tuple(key for key in dead if not key.endswith("coef") or values.number(key))
-        if not coefficient and not any(key.endswith("coef") and key in recipe.config for key in named):
-            return  # all that the recipe says of KL is that it is off
+        if not coefficient and not any(
+            key.endswith("coef") and key in recipe.config for key in named
+        ):
+            # all that the recipe says of KL is that it is off
+            return
         yield from find_dead_keys(recipe, named, switch + why + amount)
 
 

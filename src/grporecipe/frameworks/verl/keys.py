@@ -1,12 +1,13 @@
 """verl's keys by release and engine, their choices, and the overrides that Hydra refuses.
 
-benchmarks/tools/verl_keys.py writes ``keys.json`` from verl's own configurations. Rules check a release by its keys, so that
-verl's source in a repository (``Recipe.vendored``) is judged by its own keys. A renamed key has ``before=`` in
-FIELDS of recipes.py; one that nothing reads any more is in `unread` below.
+benchmarks/tools/verl_keys.py writes ``keys.json`` from verl's own configurations. Rules check a
+release by its keys, so that verl's source in a repository (``Recipe.vendored``) is judged by its
+own keys. A renamed key has ``before=`` in FIELDS of recipes.py; one that nothing reads any more is
+in `unread` below.
 
-Hydra composes in struct mode: a key that the configuration lacks cannot be set without ``+``, below an empty mapping (``{}``)
-or a null too. Sources: verl 0.2 to 0.9.1
-trainer/ppo/core_algos.py, workers/config/actor.py, optimizer.py, rollout.py, workers/rollout/base.py; verl 0.9.1
+Hydra composes in struct mode: a key that the configuration lacks cannot be set without ``+``, below
+an empty mapping (``{}``) or a null too. Sources: verl 0.2 to 0.9.1 trainer/ppo/core_algos.py,
+workers/config/actor.py, optimizer.py, rollout.py, workers/rollout/base.py; verl 0.9.1
 trainer/config/algorithm.py (rollout_is_threshold); hydra 1.3 _internal/config_loader_impl.py
 (_apply_overrides_to_config).
 """
@@ -16,7 +17,13 @@ from functools import cache, partial
 from typing import Any, Literal, NamedTuple
 
 from grporecipe.model.recipe import KeySpec, Recipe
-from grporecipe.model.releases import KeyTable, keys_at_release, load_table, parse_release, releases_of
+from grporecipe.model.releases import (
+    KeyTable,
+    keys_at_release,
+    load_table,
+    parse_release,
+    releases_of,
+)
 from grporecipe.model.setting import FrameworkTraits, Version
 from grporecipe.model.values import flatten, resolve
 from grporecipe.registries import NEWEST
@@ -29,8 +36,10 @@ CONTROL, MEGATRON = "algorithm.kl_ctrl", f"{ACTOR}.megatron"
 OWN_PROGRAMS = ("verl.trainer.main_ppo", "verl/trainer/main_ppo.py")
 # verl's check that a rollout holds a step (GB402), as it is written in any release.
 HOLDS_A_STEP = r"\btrain_batch_size\s*(?:>=|<)\s*[\w.]*ppo_mini_batch_size"
-REWARD_SWITCH = "algorithm.use_kl_in_reward"  # without it (until 0.3) KL is in the reward if it is not in the loss
-AGENTS = f"{ROLLOUT}.n_agent"  # of Search-R1 and its forks: completions of a prompt for each of rollout.n
+# without it (until 0.3) KL is in the reward if it is not in the loss
+REWARD_SWITCH = "algorithm.use_kl_in_reward"
+# of Search-R1 and its forks: completions of a prompt for each of rollout.n
+AGENTS = f"{ROLLOUT}.n_agent"
 
 
 releases = partial(releases_of, __package__)
@@ -43,7 +52,9 @@ def spans() -> dict[str, list[str]]:
 
 @cache
 def known(version: Version = VERSION, engine: str = "dp") -> KeyTable:
-    """Return the keys of a release with an engine: ``dp`` (FSDP), ``megatron``, ``veomni``, ``torchtitan``, ``mindspeed``."""
+    """Return the keys of a release with an engine: ``dp`` (FSDP), ``megatron``, ``veomni``,
+    ``torchtitan``, ``mindspeed``.
+    """
     table = keys_at_release(_histories("dp"), version)
     if engine != "dp" and version >= parse_release(spans()[engine][0]):
         own = _histories(engine)
@@ -57,7 +68,8 @@ def _histories(engine: str) -> dict[str, list[list[Any]]]:
     """Return the history of each key, with its section as prefix and with its type."""
     return {
         f"{section}.{name}".lstrip("."): [
-            [change[0], *(part for default in change[1:] for part in spec_of(default))] for change in changes
+            [change[0], *(part for default in change[1:] for part in spec_of(default))]
+            for change in changes
         ]
         for section, keys in load_table(__package__)[engine].items()
         for name, changes in keys.items()
@@ -65,7 +77,9 @@ def _histories(engine: str) -> dict[str, list[list[Any]]]:
 
 
 def spec_of(default: Any) -> KeySpec:
-    """Return a key with the type of its default, the only source of its type; ``any`` if that is no bool or number."""
+    """Return a key with the type of its default, the only source of its type; ``any`` if that is no
+    bool or number.
+    """
     if isinstance(default, bool):
         return KeySpec("bool?", default)
     kinds = {float: "float?", int: "int?"}
@@ -76,69 +90,115 @@ ENGINES = ("megatron", "veomni", "torchtitan", "mindspeed")
 
 
 def engine_of(recipe: Recipe) -> str:
-    """Return the engine of verl's configuration that a recipe builds on: ``dp`` (FSDP) or another one."""
+    """Return the engine of verl's configuration that a recipe builds on: ``dp`` (FSDP) or another
+    one.
+    """
     if "engine" not in recipe.derived:
         config = recipe.config
         named = f"{config.get('model_engine')} {config.get(f'{ACTOR}.strategy')} {recipe.base}"
         keys = [key.lstrip("+") for key in config]
-        engines = (each for each in ENGINES if each in named or any(key.startswith(f"{ACTOR}.{each}.") for key in keys))
+        engines = (
+            each
+            for each in ENGINES
+            if each in named or any(key.startswith(f"{ACTOR}.{each}.") for key in keys)
+        )
         recipe.derived["engine"] = next(engines, "dp")
     return str(recipe.derived["engine"])
 
 
 def known_keys(recipe: Recipe) -> KeyTable:
-    """Return the keys that a recipe may set: of the source in its repository, else of its release and engine."""
+    """Return the keys that a recipe may set: of the source in its repository, else of its release
+    and engine.
+    """
     if recipe.vendored is not None:
-        return recipe.vendored if isinstance(recipe.vendored, KeyTable) else KeyTable(recipe.vendored)
+        return (
+            recipe.vendored if isinstance(recipe.vendored, KeyTable) else KeyTable(recipe.vendored)
+        )
     return known(recipe.version, engine_of(recipe))
 
 
 def is_composed(recipe: Recipe) -> bool:
-    """Return whether the program's composed configuration is known: verl's own, or one in the repository."""
+    """Return whether the program's composed configuration is known: verl's own, or one in the
+    repository.
+    """
     return recipe.vendored is not None or is_own_trainer(recipe)
 
 
 def is_own_trainer(recipe: Recipe) -> bool:
-    """Return whether verl's own ``main_ppo`` trains, whose checks are known. A configuration alone is taken to be for it."""
+    """Return whether verl's own ``main_ppo`` trains, whose checks are known. A configuration alone
+    is taken to be for it.
+    """
     if recipe.code is not None and recipe.code.own_trainer:
         return False
     return recipe.launch is None or recipe.launch.program.endswith(OWN_PROGRAMS)
 
 
 def is_v1(recipe: Recipe) -> bool:
-    """Return whether the trainer is that of 0.9 (V1), which pads batches and fetches prompts in portions."""
+    """Return whether the trainer is that of 0.9 (V1), which pads batches and fetches prompts in
+    portions.
+    """
     return is_own_trainer(recipe) and "trainer.use_v1" in known_keys(recipe)
 
 
 def sizes_per_gpu_only(keys: KeyTable) -> bool:
-    """Return whether the workers read micro-batches per GPU only, and clip by ``optim.clip_grad``: since 0.8."""
+    """Return whether the workers read micro-batches per GPU only, and clip by ``optim.clip_grad``:
+    since 0.8.
+    """
     return "reward.num_workers" in keys and "trainer.use_legacy_worker_impl" not in keys
 
 
 ALWAYS: Version = (0, 0, 0)
 _ESTIMATORS: dict[str, Version] = {
-    "kl": ALWAYS, "abs": ALWAYS, "mse": ALWAYS, "low_var_kl": ALWAYS, "full": ALWAYS,
-    "k1": (0, 4, 0), "k2": (0, 4, 0), "k3": (0, 4, 0),
-}  # fmt: skip
+    "kl": ALWAYS,
+    "abs": ALWAYS,
+    "mse": ALWAYS,
+    "low_var_kl": ALWAYS,
+    "full": ALWAYS,
+    "k1": (0, 4, 0),
+    "k2": (0, 4, 0),
+    "k3": (0, 4, 0),
+}
 KL: dict[str, Version] = {**_ESTIMATORS, **{f"{word}+": (0, 6, 0) for word in _ESTIMATORS}}
 # The choices of a key, each with the release that added it.
 SINCE: dict[str, dict[str, Version]] = {
     "algorithm.adv_estimator": {
-        "grpo": ALWAYS, "gae": ALWAYS, "reinforce_plus_plus": ALWAYS, "remax": ALWAYS, "rloo": (0, 3, 0),
-        "reinforce_plus_plus_baseline": (0, 4, 0), "opo": (0, 4, 0), "grpo_passk": (0, 4, 0), "gpg": (0, 5, 0),
-        "rloo_vectorized": (0, 6, 0), "grpo_vectorized": (0, 6, 0), "optimal_token_baseline": (0, 7, 0),
-        "tir_optimal_token_baseline": (0, 7, 0), "gdpo": (0, 7, 0),
+        "grpo": ALWAYS,
+        "gae": ALWAYS,
+        "reinforce_plus_plus": ALWAYS,
+        "remax": ALWAYS,
+        "rloo": (0, 3, 0),
+        "reinforce_plus_plus_baseline": (0, 4, 0),
+        "opo": (0, 4, 0),
+        "grpo_passk": (0, 4, 0),
+        "gpg": (0, 5, 0),
+        "rloo_vectorized": (0, 6, 0),
+        "grpo_vectorized": (0, 6, 0),
+        "optimal_token_baseline": (0, 7, 0),
+        "tir_optimal_token_baseline": (0, 7, 0),
+        "gdpo": (0, 7, 0),
     },
     "algorithm.kl_penalty": KL,
     "algorithm.kl_ctrl.type": {"fixed": ALWAYS, "adaptive": ALWAYS},
     f"{ACTOR}.kl_loss_type": KL,
     f"{ACTOR}.loss_agg_mode": {
-        "token-mean": ALWAYS, "seq-mean-token-sum": ALWAYS, "seq-mean-token-mean": ALWAYS,
-        "seq-mean-token-sum-norm": ALWAYS, "token-sum": (0, 9, 0),
+        "token-mean": ALWAYS,
+        "seq-mean-token-sum": ALWAYS,
+        "seq-mean-token-mean": ALWAYS,
+        "seq-mean-token-sum-norm": ALWAYS,
+        "token-sum": (0, 9, 0),
     },
     f"{ACTOR}.policy_loss.loss_mode": {
-        "vanilla": ALWAYS, "gpg": ALWAYS, "clip_cov": ALWAYS, "kl_cov": ALWAYS, "gspo": (0, 6, 0), "geo_mean": (0, 6, 0),
-        "dppo_tv": (0, 7, 0), "dppo_kl": (0, 7, 0), "sapo": (0, 7, 0), "cispo": (0, 7, 0), "bypass_mode": (0, 7, 0),
+        "vanilla": ALWAYS,
+        "gpg": ALWAYS,
+        "clip_cov": ALWAYS,
+        "kl_cov": ALWAYS,
+        "gspo": (0, 6, 0),
+        "geo_mean": (0, 6, 0),
+        "dppo_tv": (0, 7, 0),
+        "dppo_kl": (0, 7, 0),
+        "sapo": (0, 7, 0),
+        "cispo": (0, 7, 0),
+        "bypass_mode": (0, 7, 0),
         "dro": (0, 9, 0),
     },
     f"{OPTIM}.lr_scheduler_type": {"constant": ALWAYS, "cosine": ALWAYS},
@@ -146,11 +206,14 @@ SINCE: dict[str, dict[str, Version]] = {
     f"{ROLLOUT}.name": {"vllm": ALWAYS, "sglang": ALWAYS, "trtllm": (0, 7, 0)},
     f"{ROLLOUT}.mode": {"async": ALWAYS},
     f"{ACTOR}.strategy": {
-        "fsdp": ALWAYS, "fsdp2": ALWAYS, "megatron": ALWAYS, **dict.fromkeys(("veomni", "torchtitan"), (0, 7, 0)),
+        "fsdp": ALWAYS,
+        "fsdp2": ALWAYS,
+        "megatron": ALWAYS,
+        **dict.fromkeys(("veomni", "torchtitan"), (0, 7, 0)),
         **dict.fromkeys(("automodel", "fsdp_turbo"), (0, 9, 0)),
     },
     "algorithm.rollout_correction.rollout_is": {"token": ALWAYS, "sequence": ALWAYS},
-}  # fmt: skip
+}
 # Choices that later releases refuse, each with the release that removed it.
 UNTIL: dict[str, dict[str, Version]] = {
     f"{ROLLOUT}.mode": {"sync": (0, 7, 0)},
@@ -180,29 +243,47 @@ def words(recipe: Recipe) -> dict[str, tuple[str, ...]]:
         for key, every in SINCE.items()
     }
     own = REGISTRIES if recipe.vendored is not None or not is_own_trainer(recipe) else frozenset()
-    engine = {f"{OPTIM}.lr_scheduler_type"} if engine_of(recipe) not in ("dp", "megatron") else set()
+    engine = (
+        {f"{OPTIM}.lr_scheduler_type"} if engine_of(recipe) not in ("dp", "megatron") else set()
+    )
     return {key: allowed for key, allowed in choices.items() if key not in own | engine}
 
 
 def unread(known: KeyTable) -> dict[str, str]:
-    """Return the keys that a release takes but does not read, each with the key that it reads instead."""
+    """Return the keys that a release takes but does not read, each with the key that it reads
+    instead.
+    """
     conditions = {
         f"{ACTOR}.grad_clip": (f"{OPTIM}.clip_grad", sizes_per_gpu_only(known)),
         f"{ACTOR}.clip_ratio": (f"{ACTOR}.clip_ratio_low", f"{ACTOR}.clip_ratio_low" in known),
-        "algorithm.filter_groups.max_num_gen_batches":
-            ("algorithm.filter_groups.max_inflight_gen_batches", "trainer.use_v1" in known),
-    }  # fmt: skip
+        "algorithm.filter_groups.max_num_gen_batches": (
+            "algorithm.filter_groups.max_inflight_gen_batches",
+            "trainer.use_v1" in known,
+        ),
+    }
     return {key: instead for key, (instead, is_unread) in conditions.items() if is_unread}
 
 
-GROUPS = ("defaults", "actor", "ref", "rollout", "model", "critic", "data", "reward", "model_engine", "hydra",
-          "transfer_queue")  # fmt: skip
+GROUPS = (
+    "defaults",
+    "actor",
+    "ref",
+    "rollout",
+    "model",
+    "critic",
+    "data",
+    "reward",
+    "model_engine",
+    "hydra",
+    "transfer_queue",
+)
 
 
 class Refusal(NamedTuple):
     """An override, and the reason why Hydra refuses it.
 
-    The key is missing (``absent``), exists but is added (``there``), or is a mapping set to a list or the reverse (``shape``).
+    The key is missing (``absent``), exists but is added (``there``), or is a mapping set to a list
+    or the reverse (``shape``).
     """
 
     written: str
@@ -210,7 +291,9 @@ class Refusal(NamedTuple):
 
 
 def refusals(recipe: Recipe, known: KeyTable) -> Iterator[Refusal]:
-    """Yield the overrides that Hydra refuses, in order. Keys added by earlier overrides or other files may be set."""
+    """Yield the overrides that Hydra refuses, in order. Keys added by earlier overrides or other
+    files may be set.
+    """
     added: dict[str, Any] = {}
     for written, value in recipe.config.items():
         key = written.lstrip("+~")
@@ -235,7 +318,9 @@ def refusals(recipe: Recipe, known: KeyTable) -> Iterator[Refusal]:
 
 
 def _is_of_a_group(key: str) -> bool:
-    """Return whether an override selects an option of a config group, or is one of Hydra's own keys."""
+    """Return whether an override selects an option of a config group, or is one of Hydra's own
+    keys.
+    """
     plain = key.split("@")[0]
     return key.startswith("hydra.") or ("." not in plain and plain.split("/")[0] in GROUPS)
 
@@ -248,7 +333,9 @@ def _add(added: dict[str, Any], key: str, value: Any) -> None:
 
 
 def _has_value(key: str, known: KeyTable, added: Mapping[str, Any]) -> bool:
-    """Return whether a key has a value that is neither null nor missing. References are followed."""
+    """Return whether a key has a value that is neither null nor missing. References are
+    followed.
+    """
     if key in known.sections:
         return True
     value = added[key] if key in added else resolve(known.defaults, key)
@@ -256,7 +343,9 @@ def _has_value(key: str, known: KeyTable, added: Mapping[str, Any]) -> bool:
 
 
 def _takes(key: str, value: Any, known: KeyTable, added: Mapping[str, Any]) -> bool:
-    """Return whether a key may be set without ``+``: it exists, and so do the keys of a mapping that it is set to."""
+    """Return whether a key may be set without ``+``: it exists, and so do the keys of a mapping
+    that it is set to.
+    """
     is_mapping = key in known.sections or known.defaults.get(key) == {}
     if is_mapping and isinstance(value, Mapping) and value:
         return all(_takes(name, leaf, known, added) for name, leaf in flatten({key: value}).items())

@@ -1,8 +1,12 @@
-"""GB and GT, verl: token limits of micro-batches that a sequence must fit, and sizes that the rollout engine refuses.
+"""GB and GT, verl: token limits of micro-batches that a sequence must fit, and sizes that the
+rollout engine refuses.
 
-Sources: verl utils/seqlen_balancing.py (rearrange_micro_batches, the same assertion from 0.2 to 0.9.1), workers/actor/dp_actor.py
-0.2 to 0.7 and workers/engine/utils.py since 0.8, which multiply a limit by the ranks that share a sequence;
-workers/config/rollout.py (__post_init__), workers/rollout/vllm_rollout/utils.py (get_vllm_max_lora_rank).
+Sources: verl utils/seqlen_balancing.py (rearrange_micro_batches, the same assertion from 0.2 to
+0.9.1), workers/actor/dp_actor.py
+0.2 to 0.7 and workers/engine/utils.py since 0.8, which multiply a limit by the ranks that share a
+sequence;
+workers/config/rollout.py (__post_init__), workers/rollout/vllm_rollout/utils.py
+(get_vllm_max_lora_rank).
 """
 
 from collections.abc import Iterator
@@ -19,12 +23,16 @@ from grporecipe.model.setting import Version
 from grporecipe.rules.registry import Change, Violation, recipe_rule
 
 LENGTHS = ("data.max_prompt_length", "data.max_response_length")
-DEFAULT_TOKENS = 16384  # of each limit
-LARGEST_RANK = 512  # of vLLM's MaxLoRARanks
+# of each limit
+DEFAULT_TOKENS = 16384
+# of vLLM's MaxLoRARanks
+LARGEST_RANK = 512
 
 
 def _limits(values: Values) -> Iterator[tuple[str, str]]:
-    """Yield the limits that apply, each with its switch: of updates, and of log-probabilities of policy and reference."""
+    """Yield the limits that apply, each with its switch: of updates, and of log-probabilities of
+    policy and reference.
+    """
     yield DYNAMIC, TOKENS
     for place in (verl.ROLLOUT, verl.REF) if any(kl_places(values)) else (verl.ROLLOUT,):
         yield f"{place}.log_prob_use_dynamic_bsz", f"{place}.log_prob_max_token_len_per_gpu"
@@ -32,14 +40,19 @@ def _limits(values: Values) -> Iterator[tuple[str, str]]:
 
 @recipe_rule("GB413", "error", of=VERL)
 def a_sequence_fits_a_micro_batch(recipe: Recipe) -> Iterator[Violation]:
-    """With dynamic micro-batches each token limit, times the ranks that share a sequence, holds prompt plus response.
+    """With dynamic micro-batches each token limit, times the ranks that share a sequence, holds
+    prompt plus response.
 
-    verl: "max_token_len must be greater than the sequence length. Got max_token_len=16384 and max_seq_len=40960". Before 0.8
-    all samples are padded to full length, so the first step stops. Since 0.8 the first sample above the limit stops the run, so
-    it is a warning.
+    verl: "max_token_len must be greater than the sequence length. Got max_token_len=16384 and
+    max_seq_len=40960". Before 0.8 all samples are padded to full length, so the first step stops.
+    Since 0.8 the first sample above the limit stops the run, so it is a warning.
     """
     values = values_of(recipe)
-    if values.bad & {*LENGTHS, DYNAMIC} or not verl.is_own_trainer(recipe) or not values.flag(DYNAMIC):
+    if (
+        values.bad & {*LENGTHS, DYNAMIC}
+        or not verl.is_own_trainer(recipe)
+        or not values.flag(DYNAMIC)
+    ):
         return
     size = sum(values.whole(key, 512) for key in LENGTHS)
     sizes = derive_topology(values, {})
@@ -47,23 +60,37 @@ def a_sequence_fits_a_micro_batch(recipe: Recipe) -> Iterator[Violation]:
     enough, seen = ceil(size / shared), set[int]()
     for switch, key in _limits(values):
         limit = values.whole(key, DEFAULT_TOKENS)
-        is_followed = (
-            key not in values.given and limit in seen
-        )  # the limits for log-probabilities follow that of updates
-        if key in values.bad or not values.flag(switch, True) or limit * shared >= size or limit < 1 or is_followed:
+        # the limits for log-probabilities follow that of updates
+        is_followed = key not in values.given and limit in seen
+        if (
+            key in values.bad
+            or not values.flag(switch, True)
+            or limit * shared >= size
+            or limit < 1
+            or is_followed
+        ):
             continue
         seen.add(limit)
         by = f" x {shared} ranks that share a sequence" if shared > 1 else ""
-        stop = "the first step stops" if recipe.version < ONE_ENGINE else "the first longer sample stops the run"
+        stop = (
+            "the first step stops"
+            if recipe.version < ONE_ENGINE
+            else "the first longer sample stops the run"
+        )
         yield Violation(
-            f"{key}={limit}", f"{limit}{by} tokens do not hold a prompt and a response ({size}), and {stop}",
-            f"Set {key}={enough} or more.", (key, *LENGTHS), ({key: enough},),
+            f"{key}={limit}",
+            f"{limit}{by} tokens do not hold a prompt and a response ({size}), and {stop}",
+            f"Set {key}={enough} or more.",
+            (key, *LENGTHS),
+            ({key: enough},),
             severity=None if recipe.version < ONE_ENGINE else "warning",
-        )  # fmt: skip
+        )
 
 
 class Refused(NamedTuple):
-    """A size that the rollout engine refuses: the first release that checks it, key, value, reason, advice, change."""
+    """A size that the rollout engine refuses: the first release that checks it, key, value, reason,
+    advice, change.
+    """
 
     since: Version
     key: str
@@ -77,8 +104,9 @@ class Refused(NamedTuple):
 def the_engine_takes_its_sizes(recipe: Recipe) -> Iterator[Violation]:
     """Sizes of the rollout engine that verl refuses at start.
 
-    Pipeline parallelism ("not implemented pipeline_model_parallel_size > 1 yet"), an expert parallel size that is not tensor x
-    data parallel size, disaggregation with an engine that has none, and a LoRA rank above 512 with vLLM.
+    Pipeline parallelism ("not implemented pipeline_model_parallel_size > 1 yet"), an expert
+    parallel size that is not tensor x data parallel size, disaggregation with an engine that has
+    none, and a LoRA rank above 512 with vLLM.
     """
     values = values_of(recipe)
     for row in _refused(values):
@@ -89,7 +117,12 @@ def the_engine_takes_its_sizes(recipe: Recipe) -> Iterator[Violation]:
 
 def _refused(values: Values) -> Iterator[Refused]:
     name = values.word(f"{verl.ROLLOUT}.name")
-    names = ("pipeline_model_parallel_size", "expert_parallel_size", "tensor_model_parallel_size", "data_parallel_size")
+    names = (
+        "pipeline_model_parallel_size",
+        "expert_parallel_size",
+        "tensor_model_parallel_size",
+        "data_parallel_size",
+    )
     stages, experts, tensor, data = (f"{verl.ROLLOUT}.{each}" for each in names)
     if values.whole(stages, 1) > 1 and name in ("vllm", "sglang", "trtllm"):
         why = f"verl's {name} rollouts have no pipeline parallelism, and stop at start"
@@ -102,7 +135,14 @@ def _refused(values: Values) -> Iterator[Refused]:
         and not values.bad & {tensor, data}
     ):
         why = f"verl asserts that it is {tensor} x {data}, {whole}"
-        yield Refused((0, 6, 0), experts, values.whole(experts), why, f"Set {experts}={whole}.", {experts: whole})
+        yield Refused(
+            (0, 6, 0),
+            experts,
+            values.whole(experts),
+            why,
+            f"Set {experts}={whole}.",
+            {experts: whole},
+        )
     apart = f"{verl.ROLLOUT}.disaggregation.enabled"
     if values.flag(apart) and name not in ("", "vllm", "sglang"):
         why = f"prefill and decoding are apart in vllm and sglang only, and the engine is {name}"
@@ -110,4 +150,11 @@ def _refused(values: Values) -> Iterator[Refused]:
     rank = f"{verl.MODEL}.lora_rank"
     if values.whole(rank) > LARGEST_RANK and name == "vllm":
         why = f"vLLM takes adapters up to rank {LARGEST_RANK}, and verl stops"
-        yield Refused((0, 6, 1), rank, values.whole(rank), why, f"Choose at most {LARGEST_RANK}.", {rank: LARGEST_RANK})
+        yield Refused(
+            (0, 6, 1),
+            rank,
+            values.whole(rank),
+            why,
+            f"Choose at most {LARGEST_RANK}.",
+            {rank: LARGEST_RANK},
+        )

@@ -1,8 +1,10 @@
-"""Read and write verl's recipes: Hydra overrides on its composed configuration. Written ones state every relevant number.
+"""Read and write verl's recipes: Hydra overrides on its composed configuration. Written ones state
+every relevant number.
 
-Sources: verl 0.9.1 trainer/main_ppo.py, trainer/config/_generated_ppo_trainer.yaml (and _megatron_), utils/config.py,
-workers/config/actor.py, workers/engine_workers.py, trainer/ppo/v1/trainer_base.py, trainer/ppo/core_algos.py; hydra's
-``--config-dir`` adds a folder in which Hydra finds the defaults of a configuration.
+Sources: verl 0.9.1 trainer/main_ppo.py, trainer/config/_generated_ppo_trainer.yaml (and
+_megatron_), utils/config.py, workers/config/actor.py, workers/engine_workers.py,
+trainer/ppo/v1/trainer_base.py, trainer/ppo/core_algos.py; hydra's ``--config-dir`` adds a folder in
+which Hydra finds the defaults of a configuration.
 """
 
 import re
@@ -38,7 +40,8 @@ from grporecipe.model.setting import Setting, Version
 from grporecipe.model.values import model_size
 from grporecipe.project.repository import find_program, head_of
 
-FIELDS = (  # in the order of a written recipe
+# in the order of a written recipe
+FIELDS = (
     Field("prompts_per_rollout", "data.train_batch_size", "int", 1),
     Field("prompts_per_generation", "data.gen_batch_size"),
     Field("num_generations", f"{ROLLOUT}.n", "int", 1),
@@ -56,8 +59,14 @@ FIELDS = (  # in the order of a written recipe
     Field("", "trainer.nnodes"),
     Field("processes", "trainer.n_gpus_per_node"),
     Field("advantage_estimator", "algorithm.adv_estimator", "str", ""),
-    Field("scale_rewards", "algorithm.norm_adv_by_std_in_grpo", "bool", True,
-          read=lambda is_scaled: "group" if is_scaled else "none", write=lambda scaling: scaling != "none"),
+    Field(
+        "scale_rewards",
+        "algorithm.norm_adv_by_std_in_grpo",
+        "bool",
+        True,
+        read=lambda is_scaled: "group" if is_scaled else "none",
+        write=lambda scaling: scaling != "none",
+    ),
     Field("", "algorithm.use_kl_in_reward"),
     Field("filters_groups", "algorithm.filter_groups.enable", "bool", False),
     Field("kl_placement", f"{ACTOR}.use_kl_loss"),
@@ -71,20 +80,44 @@ FIELDS = (  # in the order of a written recipe
     Field("kl_reward_estimator", "algorithm.kl_penalty", write=estimator_word),
     Field("loss_type", f"{ACTOR}.policy_loss.loss_mode", fixable=False),
     Field("loss_average", f"{ACTOR}.loss_agg_mode", "str", ""),
-    Field("epsilon", f"{ACTOR}.clip_ratio_low", "float", 0.0, before={(0, 4, 0): f"{ACTOR}.clip_ratio"}),
-    Field("epsilon_high", f"{ACTOR}.clip_ratio_high", "float", 0.0, before={(0, 4, 0): f"{ACTOR}.clip_ratio"}),
-    clip("delta", f"{ACTOR}.clip_ratio_c", NEVER_CLIPPED),  # before 0.4 there is no dual clip
+    Field(
+        "epsilon",
+        f"{ACTOR}.clip_ratio_low",
+        "float",
+        0.0,
+        before={(0, 4, 0): f"{ACTOR}.clip_ratio"},
+    ),
+    Field(
+        "epsilon_high",
+        f"{ACTOR}.clip_ratio_high",
+        "float",
+        0.0,
+        before={(0, 4, 0): f"{ACTOR}.clip_ratio"},
+    ),
+    # before 0.4 there is no dual clip
+    clip("delta", f"{ACTOR}.clip_ratio_c", NEVER_CLIPPED),
     unless("entropy_coef", f"{ACTOR}.entropy_coeff", 0.0),
     unless("sapo_temperature_pos", f"{ACTOR}.tau_pos", 1.0),
     unless("sapo_temperature_neg", f"{ACTOR}.tau_neg", 1.05),
-    Field("max_grad_norm", f"{OPTIM}.clip_grad", "float", 0.0, before={(0, 8, 0): f"{ACTOR}.grad_clip"}),
+    Field(
+        "max_grad_norm",
+        f"{OPTIM}.clip_grad",
+        "float",
+        0.0,
+        before={(0, 8, 0): f"{ACTOR}.grad_clip"},
+    ),
     Field("max_steps", "trainer.total_training_steps", "int?", rollouts=True),
     Field("epochs", "trainer.total_epochs", "int?"),
     frequency("save_steps", "trainer.save_freq"),
     frequency("eval_steps", "trainer.test_freq"),
     Field("learning_rate", f"{OPTIM}.lr", "float", 0.0),
-    Field("lr_scheduler_type", f"{OPTIM}.lr_scheduler_type", before={(0, 6, 0): f"{OPTIM}.warmup_style"}),
-    Field("", f"{OPTIM}.lr_decay_style"),  # Megatron's key
+    Field(
+        "lr_scheduler_type",
+        f"{OPTIM}.lr_scheduler_type",
+        before={(0, 6, 0): f"{OPTIM}.warmup_style"},
+    ),
+    # Megatron's key
+    Field("", f"{OPTIM}.lr_decay_style"),
     Field("warmup_steps", f"{OPTIM}.lr_warmup_steps", rollouts=True),
     Field("", f"{OPTIM}.lr_warmup_steps_ratio"),
     Field("minimum_learning_rate_ratio", f"{OPTIM}.min_lr_ratio", "float?"),
@@ -99,7 +132,8 @@ FIELDS = (  # in the order of a written recipe
     Field("model_name_or_path", f"{MODEL}.path", "str", ""),
     Field("parameters", f"{MODEL}.path", fixable=False),
     *lora_rows(f"{MODEL}.lora_rank", f"{MODEL}.lora_alpha", f"{MODEL}.target_modules", 16),
-    Field("", f"{ROLLOUT}.name", judged=False),  # its choices are checked, no number depends on it
+    # its choices are checked, no number depends on it
+    Field("", f"{ROLLOUT}.name", judged=False),
     Field("temperature", f"{ROLLOUT}.temperature", "float", 0.0),
     Field("top_p", f"{ROLLOUT}.top_p", "float", 0.0),
     top_k(f"{ROLLOUT}.top_k"),
@@ -110,17 +144,37 @@ FIELDS = (  # in the order of a written recipe
     Field("removes_padding", f"{MODEL}.use_remove_padding", "bool", False),
     Field("max_batched_tokens", f"{ROLLOUT}.max_num_batched_tokens", "int", 1),
     Field("vllm_max_model_length", f"{ROLLOUT}.max_model_len", "int?"),
-)  # fmt: skip
+)
 # verl's ways to average the loss, with the loss of TRL that does the same.
-AVERAGES = {"token-mean": "dapo", "seq-mean-token-mean": "grpo", "seq-mean-token-sum-norm": "dr_grpo",
-            "seq-mean-token-sum": "luspo"}  # fmt: skip
+AVERAGES = {
+    "token-mean": "dapo",
+    "seq-mean-token-mean": "grpo",
+    "seq-mean-token-sum-norm": "dr_grpo",
+    "seq-mean-token-sum": "luspo",
+}
 WRITTEN = {"bnpo": "token-mean", **{loss: average for average, loss in AVERAGES.items()}}
-MODES = ("cispo", "sapo", "gspo", "dppo_tv", "dppo_kl", "gpg", "clip_cov", "kl_cov", "geo_mean", "dro", "bypass_mode")
-SHARED = {"tensor_parallel_size": "tensor_model_parallel_size", "pipeline_parallel_size": "pipeline_model_parallel_size",
-          "context_parallel_size": "context_parallel_size"}  # fmt: skip
+MODES = (
+    "cispo",
+    "sapo",
+    "gspo",
+    "dppo_tv",
+    "dppo_kl",
+    "gpg",
+    "clip_cov",
+    "kl_cov",
+    "geo_mean",
+    "dro",
+    "bypass_mode",
+)
+SHARED = {
+    "tensor_parallel_size": "tensor_model_parallel_size",
+    "pipeline_parallel_size": "pipeline_model_parallel_size",
+    "context_parallel_size": "context_parallel_size",
+}
 DISTILLATION = "distillation.distillation_loss"
 TOKENS = f"{ACTOR}.ppo_max_token_len_per_gpu"
-CHECKED_AT_START = (0, 2, 0)  # before, a size is refused only where it is used
+# before, a size is refused only where it is used
+CHECKED_AT_START = (0, 2, 0)
 PROGRAM_VALIDATES = (0, 6, 0)
 
 
@@ -131,7 +185,10 @@ def keys_of(values: Values) -> dict[str, str]:
         keys["lr_scheduler_type"] = f"{OPTIM}.lr_decay_style"
     if values.whole(f"{ACTOR}.ulysses_sequence_parallel_size", 1) > 1:
         keys["sequence_parallel_size"] = f"{ACTOR}.ulysses_sequence_parallel_size"
-    if f"{ACTOR}.ppo_micro_batch_size_per_gpu" not in values.given and f"{ACTOR}.ppo_micro_batch_size" in values.given:
+    if (
+        f"{ACTOR}.ppo_micro_batch_size_per_gpu" not in values.given
+        and f"{ACTOR}.ppo_micro_batch_size" in values.given
+    ):
         keys["per_device_train_batch_size"] = f"{ACTOR}.ppo_micro_batch_size"
     if values.number(f"{OPTIM}.lr_warmup_steps", -1) <= 0:
         keys["warmup_steps"] = f"{OPTIM}.lr_warmup_steps_ratio"
@@ -141,21 +198,40 @@ def keys_of(values: Values) -> dict[str, str]:
 
 
 def derive_topology(values: Values, _: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the parallel sizes. ``vllm_tensor_parallel_size`` is the number of GPUs of one engine."""
-    ulysses = [values.whole(f"{ACTOR}.{place}ulysses_sequence_parallel_size", 1) for place in ("fsdp_config.", "")]
-    engine = [values.whole(f"{ROLLOUT}.{name}", 1) for name in
-              ("tensor_model_parallel_size", "data_parallel_size", "pipeline_model_parallel_size")]  # fmt: skip
+    """Return the parallel sizes. ``vllm_tensor_parallel_size`` is the number of GPUs of one
+    engine.
+    """
+    ulysses = [
+        values.whole(f"{ACTOR}.{place}ulysses_sequence_parallel_size", 1)
+        for place in ("fsdp_config.", "")
+    ]
+    engine = [
+        values.whole(f"{ROLLOUT}.{name}", 1)
+        for name in (
+            "tensor_model_parallel_size",
+            "data_parallel_size",
+            "pipeline_model_parallel_size",
+        )
+    ]
     is_megatron = engine_of(values.recipe) == "megatron"
     return {
-        "sequence_parallel_size": 1 if is_megatron else max(ulysses, key=lambda size: (size > 1, size)),
+        "sequence_parallel_size": 1
+        if is_megatron
+        else max(ulysses, key=lambda size: (size > 1, size)),
         "vllm_tensor_parallel_size": prod(engine),
         "engine": "megatron" if is_megatron else "fsdp",
-        **({name: values.whole(f"{MEGATRON}.{key}", 1) for name, key in SHARED.items()} if is_megatron else {}),
+        **(
+            {name: values.whole(f"{MEGATRON}.{key}", 1) for name, key in SHARED.items()}
+            if is_megatron
+            else {}
+        ),
     }
 
 
 def derive_sizes(values: Values, fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the micro-batch in completions. If it is filled by tokens, return the number of completions that always fit."""
+    """Return the micro-batch in completions. If it is filled by tokens, return the number of
+    completions that always fit.
+    """
     ranks = max((fields["processes"] or 1) // max(fields["sequence_parallel_size"], 1), 1)
     each = values.get(f"{ACTOR}.ppo_micro_batch_size_per_gpu", "int")
     whole = values.get(f"{ACTOR}.ppo_micro_batch_size", "int")
@@ -166,7 +242,9 @@ def derive_sizes(values: Values, fields: Mapping[str, Any]) -> dict[str, Any]:
         most = max(values.whole(TOKENS, 16384) // max(length, 1), 1)
         size = next((n for n in range(min(most, step), 0, -1) if step % n == 0), 1)
     prompts: dict[str, int | None] = (
-        {"prompts_per_rollout": _fully_asynchronous(values)} if fields["prompts_per_rollout"] == 0 else {}
+        {"prompts_per_rollout": _fully_asynchronous(values)}
+        if fields["prompts_per_rollout"] == 0
+        else {}
     )
     is_old_validation = values.flag("trainer.val_only") and values.recipe.version < CHECKED_AT_START
     if is_old_validation or _leaves_sizes_unchecked(values.recipe):
@@ -174,21 +252,27 @@ def derive_sizes(values: Values, fields: Mapping[str, Any]) -> dict[str, Any]:
     return {
         **prompts,
         "per_device_train_batch_size": 1 if size is None else size,
-        "prompts_per_generation": 1 if refills(values) else values.get("data.gen_batch_size", "int"),
+        "prompts_per_generation": 1
+        if refills(values)
+        else values.get("data.gen_batch_size", "int"),
     }
 
 
 def _leaves_sizes_unchecked(recipe: Recipe) -> bool:
-    """Return whether a program of the repository starts a trainer of its own without verl's validation.
+    """Return whether a program of the repository starts a trainer of its own without verl's
+    validation.
 
-    Before 0.6 the trainer itself validates, also one that is derived from verl's; a copy next to the program may not.
+    Before 0.6 the trainer itself validates, also one that is derived from verl's; a copy next to
+    the program may not.
     """
     if is_own_trainer(recipe) or recipe.launch is None or recipe.file is None:
         return False
     path = find_program(recipe.launch.program, Path(recipe.file))
     if path is not None and recipe.version < PROGRAM_VALIDATES:
         trainer = path.with_name("ray_trainer.py")
-        return trainer.is_file() and not re.search(HOLDS_A_STEP, trainer.read_text(encoding="utf-8", errors="replace"))
+        return trainer.is_file() and not re.search(
+            HOLDS_A_STEP, trainer.read_text(encoding="utf-8", errors="replace")
+        )
     text = head_of(path) if path is not None else ""
     validates = ("validate_config", "main_ppo import", "run_ppo(")
     return "RayPPOTrainer" in text and not any(word in text for word in validates)
@@ -197,17 +281,22 @@ def _leaves_sizes_unchecked(recipe: Recipe) -> bool:
 def _fully_asynchronous(values: Values) -> int:
     """Return the prompts of a rollout of the fully asynchronous trainer.
 
-    It requires ``train_batch_size`` 0 and ``gen_batch_size`` 1, and updates on the prompts of a number of steps.
+    It requires ``train_batch_size`` 0 and ``gen_batch_size`` 1, and updates on the prompts of a
+    number of steps.
 
     Source: verl experimental/fully_async_policy/fully_async_rollouter.py (required_samples).
     """
     if values.whole("data.gen_batch_size") != 1:
         return 0
-    return values.whole(f"{ACTOR}.ppo_mini_batch_size", 256) * values.whole("async_training.require_batches", 1)
+    return values.whole(f"{ACTOR}.ppo_mini_batch_size", 256) * values.whole(
+        "async_training.require_batches", 1
+    )
 
 
 def refills(values: Values) -> bool:
-    """Return whether prompts are fetched one by one to replace dropped groups, so that ``gen_batch_size`` has no effect."""
+    """Return whether prompts are fetched one by one to replace dropped groups, so that
+    ``gen_batch_size`` has no effect.
+    """
     is_synchronous = values.word("trainer.v1.trainer_mode", "sync") == "sync"
     wanted = ("algorithm.filter_groups.enable", "trainer.v1.sampler.sync_refill_failed_groups")
     return not is_synchronous or any(values.flag(key) for key in wanted)
@@ -216,19 +305,27 @@ def refills(values: Values) -> bool:
 def derive_groups(values: Values, fields: Mapping[str, Any]) -> dict[str, Any]:
     """Return the group size, and the advantage estimator if a group of one is intended.
 
-    Search-R1 and its forks repeat a prompt ``n_agent`` times before ``rollout.n``, and count ``ppo_mini_batch_size`` after
-    that: in prompts if it holds all their repetitions, otherwise each repetition is read as a prompt. PRIME samples
-    ``data.n_samples`` completions. Distillation without task rewards has no advantages; another trainer may form groups of
-    its own.
+    Search-R1 and its forks repeat a prompt ``n_agent`` times before ``rollout.n``, and count
+    ``ppo_mini_batch_size`` after that: in prompts if it holds all their repetitions, otherwise each
+    repetition is read as a prompt. PRIME samples ``data.n_samples`` completions. Distillation
+    without task rewards has no advantages; another trainer may form groups of its own.
     """
-    agents, step, count = max(values.whole(AGENTS, 1), 1), fields["prompts_per_step"], fields["num_generations"]
+    agents, step, count = (
+        max(values.whole(AGENTS, 1), 1),
+        fields["prompts_per_step"],
+        fields["num_generations"],
+    )
     sizes: dict[str, Any] = {}
     if agents > 1 and step % agents == 0:
         sizes = {"num_generations": count * agents, "prompts_per_step": step // agents}
     elif agents > 1:
         sizes = {"prompts_per_rollout": fields["prompts_per_rollout"] * agents}
-    distils = values.flag("distillation.enabled") and not values.flag(f"{DISTILLATION}.use_task_rewards", True)
-    is_own = agents > 1 or values.whole("data.n_samples", 1) > 1 or not is_own_trainer(values.recipe)
+    distils = values.flag("distillation.enabled") and not values.flag(
+        f"{DISTILLATION}.use_task_rewards", True
+    )
+    is_own = (
+        agents > 1 or values.whole("data.n_samples", 1) > 1 or not is_own_trainer(values.recipe)
+    )
     others = {"distillation": distils, "the trainer's own": is_own}
     estimator = next((name for name, counts in others.items() if counts), None)
     is_lone = sizes.get("num_generations", count) == 1
@@ -236,7 +333,9 @@ def derive_groups(values: Values, fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def has_reward_switch(values: Values) -> bool:
-    """Return whether KL in the reward has its own switch (since 0.4). Before, it is on if KL is not in the loss."""
+    """Return whether KL in the reward has its own switch (since 0.4). Before, it is on if KL is not
+    in the loss.
+    """
     return REWARD_SWITCH in values.given or REWARD_SWITCH in known_keys(values.recipe)
 
 
@@ -247,14 +346,21 @@ def kl_places(values: Values) -> tuple[bool, bool]:
 
 
 def derive_kl(values: Values, _: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of KL, which has a switch for each place. Either one loads a reference, even with coefficient 0."""
+    """Return the fields of KL, which has a switch for each place. Either one loads a reference,
+    even with coefficient 0.
+    """
     in_loss, in_reward = kl_places(values)
-    place = {(True, True): "both", (True, False): "loss", (False, True): "reward"}.get((in_loss, in_reward), "none")
+    place = {(True, True): "both", (True, False): "loss", (False, True): "reward"}.get(
+        (in_loss, in_reward), "none"
+    )
     loads = (in_loss or in_reward) and is_own_trainer(values.recipe)
     fields: dict[str, Any] = {"kl_placement": place, "loads_reference": loads}
     if in_loss:
         word = values.word(f"{ACTOR}.kl_loss_type")
-        fields |= {"beta": values.number(f"{ACTOR}.kl_loss_coef"), "kl_estimator": dotted.ESTIMATORS.get(word, word)}
+        fields |= {
+            "beta": values.number(f"{ACTOR}.kl_loss_coef"),
+            "kl_estimator": dotted.ESTIMATORS.get(word, word),
+        }
     if in_reward:
         word = values.word("algorithm.kl_penalty")
         fields |= {
@@ -279,17 +385,24 @@ def derive_loss(values: Values, _: Mapping[str, Any]) -> dict[str, Any]:
 def derive_length(values: Values, fields: Mapping[str, Any]) -> dict[str, Any]:
     """Return model, data and schedule, if the recipe names them."""
     path = fields["model_name_or_path"] if f"{MODEL}.path" in values.given else ""
-    steps, ratio = values.number(f"{OPTIM}.lr_warmup_steps", -1), values.number(f"{OPTIM}.lr_warmup_steps_ratio")
-    schedule = f"{OPTIM}.{'lr_decay_style' if engine_of(values.recipe) == 'megatron' else 'lr_scheduler_type'}"
+    steps, ratio = (
+        values.number(f"{OPTIM}.lr_warmup_steps", -1),
+        values.number(f"{OPTIM}.lr_warmup_steps_ratio"),
+    )
+    is_megatron = engine_of(values.recipe) == "megatron"
+    schedule = f"{OPTIM}.lr_decay_style" if is_megatron else f"{OPTIM}.lr_scheduler_type"
     return {
         "model_name_or_path": path or None,
         "parameters": model_size(path),
         "dataset_name": fields["dataset_name"] if "data.train_files" in values.given else None,
-        "eval_dataset_name": fields["eval_dataset_name"] if "data.val_files" in values.given else None,
+        "eval_dataset_name": fields["eval_dataset_name"]
+        if "data.val_files" in values.given
+        else None,
         **_megatron_lora(values),
         "warmup_steps": steps if steps > 0 else ratio,
         "ends_with_epochs": True,
-        "lr_scheduler_type": values.word(f"{OPTIM}.warmup_style") or values.word(schedule, "constant"),
+        "lr_scheduler_type": values.word(f"{OPTIM}.warmup_style")
+        or values.word(schedule, "constant"),
     }
 
 
@@ -300,14 +413,25 @@ def _megatron_lora(values: Values) -> dict[str, Any]:
     return {"lora": True, "lora_rank": rank, "lora_alpha": alpha} if rank > 0 else {}
 
 
-DERIVED = (dotted.derive_processes, derive_topology, derive_groups, derive_kl, derive_loss, derive_length, derive_sizes,
-           dotted.derive_shared(f"{OPTIM}.betas"))  # fmt: skip
+DERIVED = (
+    dotted.derive_processes,
+    derive_topology,
+    derive_groups,
+    derive_kl,
+    derive_loss,
+    derive_length,
+    derive_sizes,
+    dotted.derive_shared(f"{OPTIM}.betas"),
+)
 
 
 def _placed(value: Any, recipe: Recipe, *_: Any) -> dict[str, Any] | None:
     if not has_reward_switch(values_of(recipe)):
         return {f"{ACTOR}.use_kl_loss": value == "loss"} if value in ("loss", "reward") else None
-    return {f"{ACTOR}.use_kl_loss": value in ("loss", "both"), REWARD_SWITCH: value in ("reward", "both")}
+    return {
+        f"{ACTOR}.use_kl_loss": value in ("loss", "both"),
+        REWARD_SWITCH: value in ("reward", "both"),
+    }
 
 
 SPECIAL: dict[str, NativeChange] = {
@@ -318,15 +442,24 @@ SPECIAL: dict[str, NativeChange] = {
 
 
 def native_keys(framework: Framework, setting: Setting, _: Version) -> dict[str, Any]:
-    """Return a setting in completions as a recipe's keys and values, under the newest release's names."""
+    """Return a setting in completions as a recipe's keys and values, under the newest release's
+    names.
+    """
     s = in_prompts(setting)[0]
-    fields = {**dotted.write_common(s), **_sizes(s), **_parallel(s), **_objective(s), **_schedule(s)}
+    fields = {
+        **dotted.write_common(s),
+        **_sizes(s),
+        **_parallel(s),
+        **_objective(s),
+        **_schedule(s),
+    }
     return overlay(framework, s, fields, _keys(s))
 
 
 def _sizes(s: Setting) -> dict[str, Any]:
     step = s.prompts_per_step or 1
-    whole = ceil((s.prompts_per_rollout or step) / step) * step  # as verl pads it
+    # as verl pads it
+    whole = ceil((s.prompts_per_rollout or step) / step) * step
     per_rank = whole * s.num_generations // max(s.data_processes or 1, 1)
     wanted = s.experience_batch_size or s.per_device_train_batch_size
     return {
@@ -351,12 +484,21 @@ def _objective(s: Setting) -> dict[str, Any]:
     in_loss = s.kl_placement in ("loss", "both") and (s.beta != 0 or s.framework == TRAITS)
     in_reward = s.kl_placement in ("reward", "both")
     name = dotted.estimator(s) or "k3"
-    mode = "gspo" if s.importance_sampling_level == "sequence" else s.loss_type if s.loss_type in MODES else "vanilla"
+    mode = (
+        "gspo"
+        if s.importance_sampling_level == "sequence"
+        else s.loss_type
+        if s.loss_type in MODES
+        else "vanilla"
+    )
     average = s.loss_average if s.framework == TRAITS else WRITTEN.get(s.loss_type, "token-mean")
     fields: dict[str, Any] = {
-        "kl_placement": in_loss, "loss_type": mode, "loss_average": average or "token-mean",
-        "kl_horizon": s.kl_horizon if in_reward else None, "kl_target": s.kl_target if in_reward else None,
-    }  # fmt: skip
+        "kl_placement": in_loss,
+        "loss_type": mode,
+        "loss_average": average or "token-mean",
+        "kl_horizon": s.kl_horizon if in_reward else None,
+        "kl_target": s.kl_target if in_reward else None,
+    }
     if in_loss:
         word = "low_var_kl+" if name == "k3+" else dotted.estimator_word(name)
         fields |= {"beta": float(s.beta), "kl_estimator": word}
@@ -370,9 +512,13 @@ def _objective(s: Setting) -> dict[str, Any]:
 
 
 def _schedule(s: Setting) -> dict[str, Any]:
-    """Return the length. verl stops at its last epoch, so there are enough epochs for any number of rollouts."""
+    """Return the length. verl stops at its last epoch, so there are enough epochs for any number of
+    rollouts.
+    """
     count = dotted.rollouts(s)
-    fields: dict[str, Any] = {"epochs": count} if count is not None and s.framework != TRAITS else {}
+    fields: dict[str, Any] = (
+        {"epochs": count} if count is not None and s.framework != TRAITS else {}
+    )
     if s.engine == "megatron":
         fields |= {"lr_scheduler_type": None, "minimum_learning_rate_ratio": None}
     steps = dotted.warmup(s)[0]
@@ -384,7 +530,9 @@ def _keys(s: Setting) -> dict[str, Any]:
     longest = (s.max_prompt_length or dotted.PROMPT_TOKENS) + s.max_completion_length
     return {
         # With dynamic micro-batches: the tokens of the completions that a fixed one would hold.
-        f"{ACTOR}.ppo_max_token_len_per_gpu": s.per_device_train_batch_size * longest if s.dynamic_batching else None,
+        f"{ACTOR}.ppo_max_token_len_per_gpu": s.per_device_train_batch_size * longest
+        if s.dynamic_batching
+        else None,
         "trainer.nnodes": dotted.nodes(s.processes or 1)[0],
         "algorithm.use_kl_in_reward": s.kl_placement in ("reward", "both"),
         f"{OPTIM}.lr_decay_style": dotted.scheduler(s) if s.engine == "megatron" else None,

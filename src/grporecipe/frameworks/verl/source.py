@@ -1,11 +1,13 @@
-"""Read verl's own source in a repository: compose a program's configuration from YAML files, without executing anything.
+"""Read verl's own source in a repository: compose a program's configuration from YAML files,
+without executing anything.
 
-It is composed here and not by Hydra for two reasons. It takes 0.1 s instead of about 1 s, and no interpolation or resolver of
-a foreign file is executed. The result equals Hydra's in 49 of 49 compositions (benchmarks/wild/compose_verl.py).
+It is composed here and not by Hydra for two reasons. It takes 0.1 s instead of about 1 s, and no
+interpolation or resolver of a foreign file is executed. The result equals Hydra's in 49 of 49
+compositions (benchmarks/wild/compose_verl.py).
 
-Defaults lists are followed as in Hydra, with the features that verl and its forks use: groups with packages and
-interpolated options, ``_self_``, ``@package`` headers, ``optional``, ``override``, and search paths. Source: hydra 1.3
-_internal/defaults_list.py, core/default_element.py.
+Defaults lists are followed as in Hydra, with the features that verl and its forks use: groups with
+packages and interpolated options, ``_self_``, ``@package`` headers, ``optional``, ``override``, and
+search paths. Source: hydra 1.3 _internal/defaults_list.py, core/default_element.py.
 """
 
 import ast
@@ -17,7 +19,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from grporecipe.errors import UserError
-from grporecipe.frameworks.verl.keys import HOLDS_A_STEP, OWN_PROGRAMS, engine_of, known, releases, spec_of
+from grporecipe.frameworks.verl.keys import (
+    HOLDS_A_STEP,
+    OWN_PROGRAMS,
+    engine_of,
+    known,
+    releases,
+    spec_of,
+)
 from grporecipe.model.framework import Vendored
 from grporecipe.model.recipe import Recipe
 from grporecipe.model.releases import KeyTable
@@ -27,9 +36,12 @@ from grporecipe.reading.python.vendored import code_of, missing_checks, nearest_
 from grporecipe.reading.yaml_text import parse_nested
 
 CONFIG = "verl/trainer/config"
-MOST_FILES = 200  # of one configuration; verl's has about 30
-LARGEST = 2 * 2**20  # bytes
-ABOVE = 5  # folders above a script or the package in which its program is looked for
+# of one configuration; verl's has about 30
+MOST_FILES = 200
+# bytes
+LARGEST = 2 * 2**20
+# folders above a script or the package in which its program is looked for
+ABOVE = 5
 _HEADER = re.compile(r"^#\s*@package\s+(\S+)", re.MULTILINE)
 _CHOICE = re.compile(r"\$\{([^{}]+)\}")
 _VERSION = re.compile(r"(\d+)\.(\d+)(?:\.(\d+))?(?:\.post\d+)?")
@@ -43,7 +55,9 @@ class Main(NamedTuple):
 
 
 class Composer:
-    """Composes one configuration from folders. The first folder with a file wins. ``choices`` are options by group."""
+    """Composes one configuration from folders. The first folder with a file wins. ``choices`` are
+    options by group.
+    """
 
     def __init__(self, folders: tuple[Path, ...], choices: Mapping[str, str]) -> None:
         self.folders, self.choices, self.files = folders, dict(choices), 0
@@ -97,7 +111,9 @@ class Composer:
         option = self.choices.get(name, option)
         into = _join(package, at or inner.strip("./").replace("/", "."))
         for one in option if isinstance(option, list) else [option or ""]:
-            self.chosen[inner] = chosen = _CHOICE.sub(lambda match: self.chosen.get(match[1], match[0]), str(one))
+            self.chosen[inner] = chosen = _CHOICE.sub(
+                lambda match: self.chosen.get(match[1], match[0]), str(one)
+            )
             if chosen:
                 place = inner.lstrip("/") if inner.startswith("/") else posixpath.join(group, inner)
                 self._include(place, chosen, into, "optional" in words)
@@ -105,7 +121,9 @@ class Composer:
     def _read(self, path: str) -> str | None:
         self.files += 1
         if self.files > MOST_FILES:
-            raise UserError(f"it has more than {MOST_FILES} files, so it is no configuration of verl.")
+            raise UserError(
+                f"it has more than {MOST_FILES} files, so it is no configuration of verl."
+            )
         if path.startswith((".", "/")):
             raise UserError(f"{path}.yaml: it is outside the folder of the configuration.")
         name = path if path.endswith((".yaml", ".yml")) else f"{path}.yaml"
@@ -118,7 +136,9 @@ class Composer:
 def _overridden(entries: list[Any]) -> Iterator[tuple[str, str]]:
     """Yield the groups whose option a defaults list changes, at any level."""
     for entry in entries:
-        written, option = next(iter(entry.items()), ("", "")) if isinstance(entry, dict) else ("", "")
+        written, option = (
+            next(iter(entry.items()), ("", "")) if isinstance(entry, dict) else ("", "")
+        )
         if str(written).startswith("override "):
             yield str(written).split()[-1].lstrip("/"), str(option)
 
@@ -147,24 +167,37 @@ def merge(into: dict[str, Any], other: Mapping[str, Any]) -> None:
 
 
 def _copy(value: Any) -> Any:
-    return {key: _copy(inner) for key, inner in value.items()} if isinstance(value, Mapping) else value
+    return (
+        {key: _copy(inner) for key, inner in value.items()} if isinstance(value, Mapping) else value
+    )
 
 
 def read_source(folder: Path, recipe: Recipe) -> Vendored:
-    """Return the keys of the configuration that a recipe's program composes, and the version of the source.
+    """Return the keys of the configuration that a recipe's program composes, and the version of the
+    source.
 
-    ``folder`` holds the package ``verl``. The keys are None if the configuration cannot be composed. A source without a
-    version, or with a development version, gets that of the release whose keys are most similar.
+    ``folder`` holds the package ``verl``. The keys are None if the configuration cannot be
+    composed. A source without a version, or with a development version, gets that of the release
+    whose keys are most similar.
     """
-    choices = {key.lstrip("+"): str(value) for key, value in recipe.config.items() if "." not in key.partition("@")[0]}
+    choices = {
+        key.lstrip("+"): str(value)
+        for key, value in recipe.config.items()
+        if "." not in key.partition("@")[0]
+    }
     keys, version = _keys(folder, find_main(folder, recipe), choices), _version(folder)
     if version is None:
         own = keys if keys is not None else _keys(folder, Main(folder / CONFIG, "ppo_trainer"), {})
-        version = None if own is None else nearest_release(own, partial(known, engine=engine_of(recipe)), releases())
+        version = (
+            None
+            if own is None
+            else nearest_release(own, partial(known, engine=engine_of(recipe)), releases())
+        )
     return Vendored(keys, version, *_evidence(folder))
 
 
-# The code on which a rule rests: the files that may hold it in some release, and what it looks like there.
+# The code on which a rule rests: the files that may hold it in some release, and what it looks like
+# there.
 CHECKS = {
     "GB401": r"\breal_train_batch_size\s*%",
     "GB402": HOLDS_A_STEP,
@@ -185,12 +218,22 @@ OF_VALIDATION = "actor_rollout_ref.rollout.val_kwargs.n"
 
 
 def _evidence(folder: Path) -> tuple[dict[str, str], dict[str, str]]:
-    """Return where this source does other things than verl: the key that sizes groups, and checks that it does not have."""
+    """Return where this source does other things than verl: the key that sizes groups, and checks
+    that it does not have.
+    """
     texts = code_of(folder, CHECKED_IN)
-    repeats = ((name, match[1]) for name, text in texts.items() for match in _REPEATED.finditer(text))
+    repeats = (
+        (name, match[1]) for name, text in texts.items() for match in _REPEATED.finditer(text)
+    )
     other = next(((name, key) for name, key in repeats if key not in (GROUP, OF_VALIDATION)), None)
     alone = next((name for name, text in texts.items() if _ALONE.search(text)), None)
-    place = f"{other[0]} sizes groups by {other[1]}" if other else f"{alone} wants it to be 1" if alone else ""
+    place = (
+        f"{other[0]} sizes groups by {other[1]}"
+        if other
+        else f"{alone} wants it to be 1"
+        if alone
+        else ""
+    )
     assumed = {GROUP: place} if place else {}
     return assumed, missing_checks(texts, CHECKS, "ray_trainer.py")
 
@@ -206,12 +249,15 @@ def _keys(folder: Path, main: Main | None, choices: Mapping[str, str]) -> KeyTab
 
 
 def _version(folder: Path) -> Version | None:
-    match = _VERSION.fullmatch(_text(folder / "verl" / "version" / "version").strip())  # 0.8.0.dev may be as 0.7
+    # 0.8.0.dev may be as 0.7
+    match = _VERSION.fullmatch(_text(folder / "verl" / "version" / "version").strip())
     return (int(match[1]), int(match[2]), int(match[3] or 0)) if match else None
 
 
 def find_main(folder: Path, recipe: Recipe) -> Main | None:
-    """Return the configuration of a recipe's program: that of its ``hydra.main``, or the one on its command line."""
+    """Return the configuration of a recipe's program: that of its ``hydra.main``, or the one on its
+    command line.
+    """
     program = recipe.launch.program if recipe.launch else "verl.trainer.main_ppo"
     file = next((path for path in _programs(folder, program, recipe) if path.is_file()), None)
     if file is None:
@@ -233,7 +279,9 @@ def find_main(folder: Path, recipe: Recipe) -> Main | None:
 
 
 def _programs(folder: Path, program: str, recipe: Recipe) -> Iterator[Path]:
-    """Yield the possible paths of a program: below the package's folder, folders above it, or folders above the script."""
+    """Yield the possible paths of a program: below the package's folder, folders above it, or
+    folders above the script.
+    """
     name = program if program.endswith(".py") else program.replace(".", "/") + ".py"
     script = list(Path(recipe.file or ".").absolute().parents)
     for place in (folder, *list(folder.absolute().parents)[:2], Path(), *script[:ABOVE]):
@@ -246,9 +294,20 @@ def _decorated(text: str) -> tuple[str, str] | None:
         tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
-    calls = [call for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) for call in node.decorator_list]
+    calls = [
+        call
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef)
+        for call in node.decorator_list
+    ]
     for call in calls:
         if isinstance(call, ast.Call) and ast.unparse(call.func).endswith("main"):
-            given = {word.arg: word.value.value for word in call.keywords if isinstance(word.value, ast.Constant)}
-            return str(given.get("config_path") or "."), str(given.get("config_name") or "").removesuffix(".yaml")
+            given = {
+                word.arg: word.value.value
+                for word in call.keywords
+                if isinstance(word.value, ast.Constant)
+            }
+            return str(given.get("config_path") or "."), str(
+                given.get("config_name") or ""
+            ).removesuffix(".yaml")
     return None

@@ -1,8 +1,10 @@
-"""Find every ``GRPOConfig(...)`` of a Python file or notebook: keys and lines, also from its trainer, LoRA and model.
+"""Find every ``GRPOConfig(...)`` of a Python file or notebook: keys and lines, also from its
+trainer, LoRA and model.
 
-Values are read if they are literals, constants or argparse defaults of the file; all others are unknown. Sources: trl
-trainer/grpo_config.py, grpo_trainer.py and model_config.py (the names of LoRA's keys in a recipe); peft LoraConfig; unsloth
-FastLanguageModel (``from_pretrained``, ``get_peft_model``).
+Values are read if they are literals, constants or argparse defaults of the file; all others are
+unknown. Sources: trl trainer/grpo_config.py, grpo_trainer.py and model_config.py (the names of
+LoRA's keys in a recipe); peft LoraConfig; unsloth FastLanguageModel (``from_pretrained``,
+``get_peft_model``).
 """
 
 import ast
@@ -36,20 +38,32 @@ from grporecipe.reading.python.source import (
 
 CONFIG = "GRPOConfig"
 CONFIGS = (CONFIG, "AsyncGRPOConfig")
-LORA = {"r": "lora_r", "lora_alpha": "lora_alpha", "lora_dropout": "lora_dropout",
-        "target_modules": "lora_target_modules"}  # fmt: skip
+LORA = {
+    "r": "lora_r",
+    "lora_alpha": "lora_alpha",
+    "lora_dropout": "lora_dropout",
+    "target_modules": "lora_target_modules",
+}
 PINS = re.compile(r"\btrl\s*(?:\[[\w,]*\])?\s*==\s*(\d+(?:\.\d+){1,2})")
-# Keys that unsloth/models/rl.py adds to GRPOConfig. It also makes the micro-batch a multiple of the group.
-UNSLOTH_KEYS = ("vllm_sampling_params", "unsloth_num_chunks", "unsloth_logit_chunk_multiplier", "unsloth_grpo_mini_batch",
-                "max_seq_length")  # fmt: skip
+# Keys that unsloth/models/rl.py adds to GRPOConfig. It also makes the micro-batch a multiple of the
+# group.
+UNSLOTH_KEYS = (
+    "vllm_sampling_params",
+    "unsloth_num_chunks",
+    "unsloth_logit_chunk_multiplier",
+    "unsloth_grpo_mini_batch",
+    "max_seq_length",
+)
 
 
 @dataclass(frozen=True)
 class PythonConfig:
-    """One configuration of a trainer in a Python file. ``own`` are the keys of the file's own class, with defaults.
+    """One configuration of a trainer in a Python file. ``own`` are the keys of the file's own
+    class, with defaults.
 
-    ``call`` creates it; ``spread`` is the first ``**words`` in it that may set any key. ``pinned`` is the TRL release that a
-    notebook installs, with its line. Line numbers of a notebook continue from cell to cell (``cells``).
+    ``call`` creates it; ``spread`` is the first ``**words`` in it that may set any key. ``pinned``
+    is the TRL release that a notebook installs, with its line. Line numbers of a notebook continue
+    from cell to cell (``cells``).
     """
 
     config: Mapping[str, Any]
@@ -63,7 +77,8 @@ class PythonConfig:
     cells: tuple[Cell, ...] = ()
     code: LaunchedCode | None = None
     spread: str = ""
-    elsewhere: frozenset[str] = frozenset()  # keys that are not in the call but come from its trainer, model and LoRA
+    # keys that are not in the call but come from its trainer, model and LoRA
+    elsewhere: frozenset[str] = frozenset()
 
 
 class Slot(NamedTuple):
@@ -81,23 +96,34 @@ def find_configs(path: Path, text: str) -> list[PythonConfig]:
     """
     if CONFIG not in text:
         raise NotARecipe(
-            f"no {CONFIG} here, by which TRL's GRPO trainer is configured. Lint the recipe or the launch script."
+            f"no {CONFIG} here, by which TRL's GRPO trainer is configured. Lint the recipe or "
+            "the launch script."
         )
     source = read_source(text, path.suffix == NOTEBOOK)
     names = read_names(source.tree)
-    made = [(call, scope) for call, scope in names.calls if _is_config(names, call.func) and not _is_of_trainer(call)]
+    made = [
+        (call, scope)
+        for call, scope in names.calls
+        if _is_config(names, call.func) and not _is_of_trainer(call)
+    ]
     if not made:
         reads = any(word in text for word in ("TrlParser", "HfArgumentParser"))
-        how = " Its parser reads it: lint the recipe or the script that launches it." if reads else ""
+        how = (
+            " Its parser reads it: lint the recipe or the script that launches it." if reads else ""
+        )
         raise NotARecipe(f"no {CONFIG}(...) of TRL here is given its values.{how}")
     try:
-        return [_configure(path, source, names, call, scope, len(made) == 1) for call, scope in made]
+        return [
+            _configure(path, source, names, call, scope, len(made) == 1) for call, scope in made
+        ]
     except RecursionError:
         raise UserError("it is nested too deeply to be followed.") from None
 
 
 def _is_of_trainer(call: ast.Call) -> bool:
-    """Return whether it is ``GRPOConfig(f"{model_name}-GRPO")``, what a copy of TRL's trainer takes if it is given none."""
+    """Return whether it is ``GRPOConfig(f"{model_name}-GRPO")``, what a copy of TRL's trainer takes
+    if it is given none.
+    """
     return not call.keywords and len(call.args) == 1 and text_of(call.args[0]).endswith("-GRPO'")
 
 
@@ -114,31 +140,50 @@ def _recipe(path: Path, made: PythonConfig, options: Options) -> Recipe:
     own = made.framework if made.framework in FRAMEWORKS else "trl"
     framework = own if options.framework == "auto" else options.framework
     if not FRAMEWORKS[framework].traits.follows_trl:
-        raise UserError(f"it has TRL's GRPOConfig, which is not of {framework}. Leave --framework out.")
+        raise UserError(
+            f"it has TRL's GRPOConfig, which is not of {framework}. Leave --framework out."
+        )
     code = made.code
     if code is not None and made.framework == "unsloth":
-        patched = framework != "unsloth"  # judged as a TRL recipe, although Unsloth replaces class and configuration
-        declares = {**dict.fromkeys(UNSLOTH_KEYS, KeySpec("any", None)), **code.declares} if patched else code.declares
+        # judged as a TRL recipe, although Unsloth replaces class and configuration
+        patched = framework != "unsloth"
+        declares = (
+            {**dict.fromkeys(UNSLOTH_KEYS, KeySpec("any", None)), **code.declares}
+            if patched
+            else code.declares
+        )
         code = replace(code, declares=declares, trainer="UnslothGRPOTrainer", own_trainer=patched)
     stated = {**made.config, **{key: [] for key in made.unresolved}}
-    for key in made.elsewhere.intersection(DTYPES):  # transformers takes both spellings
+    # transformers takes both spellings
+    for key in made.elsewhere.intersection(DTYPES):
         stated.pop(key)
-    judged = _installed(made, framework, options) or options.find_version(framework, stated, path, code=code)
+    judged = _installed(made, framework, options) or options.find_version(
+        framework, stated, path, code=code
+    )
     known = FRAMEWORKS[framework].takes(judged.version)
     recipe = build_recipe(
-        {key: value for key, value in made.config.items() if key in known or key not in made.elsewhere},
+        {
+            key: value
+            for key, value in made.config.items()
+            if key in known or key not in made.elsewhere
+        },
         replace(options, framework=framework, judged=judged),
         processes=made.processes,
         file=str(path),
         lines=made.lines,
-        unresolved={key: text for key, text in made.unresolved.items() if key in known or key not in made.elsewhere},
+        unresolved={
+            key: text
+            for key, text in made.unresolved.items()
+            if key in known or key not in made.elsewhere
+        },
         code=code,
         cells=made.cells,
     )
     if not made.spread:
         return recipe
     rest = dict.fromkeys(known.keys() - recipe.config.keys(), made.spread)
-    return replace(recipe, unresolved={**rest, **recipe.unresolved})  # **words may set any key
+    # **words may set any key
+    return replace(recipe, unresolved={**rest, **recipe.unresolved})
 
 
 def _installed(made: PythonConfig, framework: str, options: Options) -> Judged | None:
@@ -148,31 +193,52 @@ def _installed(made: PythonConfig, framework: str, options: Options) -> Judged |
         return None
     release, line = made.pinned
     cell = max(cell.number for cell in made.cells if cell.line <= line)
-    return Judged(version_of(framework, release), VersionSource("pinned", f"cell {cell}", f"trl=={release}"))
+    return Judged(
+        version_of(framework, release), VersionSource("pinned", f"cell {cell}", f"trl=={release}")
+    )
 
 
 def _is_config(names: Names, node: ast.expr, steps: int = 0) -> bool:
-    """Return whether a class is TRL's GRPOConfig, or a class of the file that is derived from it."""
+    """Return whether a class is TRL's GRPOConfig, or a class of the file that is derived from
+    it.
+    """
     name, origin = name_of(node), names.origin(node)
     if name in names.classes:
-        return steps < MOST_BASES and any(_is_config(names, base, steps + 1) for base in names.classes[name].bases)
-    if not origin:  # part of a file, without its imports
+        return steps < MOST_BASES and any(
+            _is_config(names, base, steps + 1) for base in names.classes[name].bases
+        )
+    # part of a file, without its imports
+    if not origin:
         return name in CONFIGS
     return origin.partition(".")[0] in LIBRARY_TRAINERS and origin.rpartition(".")[2] in CONFIGS
 
 
-def _configure(path: Path, source: Source, names: Names, call: ast.Call, scope: Scope, is_only: bool) -> PythonConfig:
+def _configure(
+    path: Path, source: Source, names: Names, call: ast.Call, scope: Scope, is_only: bool
+) -> PythonConfig:
     slots, unknown = _arguments(names, call, scope)
     if "*0" in slots:
         slots["output_dir"] = slots.pop("*0")
     owners = {place for place, value in names.assigned if value is call}
     trainers = [
-        (one, at) for one, at in names.calls if last_name(one.func).endswith("Trainer")
-        and any(word.arg == "args" and _is_given(word.value, call, owners, at) for word in one.keywords)
-    ]  # fmt: skip
-    for owner in owners | {".args"}:  # config.seed = 3, trainer.args.seed = 3
-        slots |= {key: Slot(UNKNOWN, node, node.lineno) for key, node in names.attributes.get(owner, {}).items()}
-    elsewhere = {key: slot for key, slot in _read_elsewhere(names, trainers, is_only).items() if key not in slots}
+        (one, at)
+        for one, at in names.calls
+        if last_name(one.func).endswith("Trainer")
+        and any(
+            word.arg == "args" and _is_given(word.value, call, owners, at) for word in one.keywords
+        )
+    ]
+    # config.seed = 3, trainer.args.seed = 3
+    for owner in owners | {".args"}:
+        slots |= {
+            key: Slot(UNKNOWN, node, node.lineno)
+            for key, node in names.attributes.get(owner, {}).items()
+        }
+    elsewhere = {
+        key: slot
+        for key, slot in _read_elsewhere(names, trainers, is_only).items()
+        if key not in slots
+    }
     own = fields_of(names, name_of(call.func))
     config = {key: spec.default for key, spec in own.items() if spec.default is not None}
     unresolved = {words: words for words in unknown}
@@ -210,7 +276,9 @@ def _configure(path: Path, source: Source, names: Names, call: ast.Call, scope: 
 
 
 def _arguments(names: Names, call: ast.Call, scope: Scope) -> tuple[dict[str, Slot], list[str]]:
-    """Return the arguments of a call (``*0`` is the first by position), and the words that may set any key."""
+    """Return the arguments of a call (``*0`` is the first by position), and the words that may set
+    any key.
+    """
     slots: dict[str, Slot] = {}
     unknown = []
     for n, node in enumerate(call.args):
@@ -234,10 +302,17 @@ def _is_given(node: ast.expr, call: ast.Call, owners: set[str], scope: Scope) ->
     return node is call or place_of(node) in owners
 
 
-def _read_elsewhere(names: Names, trainers: list[tuple[ast.Call, Scope]], is_only: bool) -> dict[str, Slot]:
+def _read_elsewhere(
+    names: Names, trainers: list[tuple[ast.Call, Scope]], is_only: bool
+) -> dict[str, Slot]:
     """Return the keys of a recipe that a configuration's trainer, model and LoRA set."""
     every = [made for made in names.calls if last_name(made[0].func).endswith("GRPOTrainer")]
-    if not trainers and is_only and len(every) == 1 and all(word.arg != "args" for word in every[0][0].keywords):
+    if (
+        not trainers
+        and is_only
+        and len(every) == 1
+        and all(word.arg != "args" for word in every[0][0].keywords)
+    ):
         trainers = every
     if not trainers and not (is_only and not every):
         return {}
@@ -249,7 +324,11 @@ def _read_elsewhere(names: Names, trainers: list[tuple[ast.Call, Scope]], is_onl
         if name_of(call.func).startswith("Fast") and last_name(call.func) == "from_pretrained":
             model = given.get("model_name") or given.get("*0")
             loaded = {"model_name_or_path": model, "load_in_4bit": given.get("load_in_4bit")}
-            slots |= {key: slot for key, slot in loaded.items() if slot is not None and slot.value is not UNKNOWN}
+            slots |= {
+                key: slot
+                for key, slot in loaded.items()
+                if slot is not None and slot.value is not UNKNOWN
+            }
         elif last_name(call.func) == "get_peft_model" and "r" in given:
             slots |= _read_lora(call, given)
     if not trainers:
@@ -257,7 +336,11 @@ def _read_elsewhere(names: Names, trainers: list[tuple[ast.Call, Scope]], is_onl
     given, _ = _arguments(names, *trainers[0])
     if "peft_config" in given and given["peft_config"].value is not None:
         lora = trainers[0][1].bindings(given["peft_config"].node)
-        is_known = len(lora) == 1 and isinstance(lora[0], ast.Call) and last_name(lora[0].func) == "LoraConfig"
+        is_known = (
+            len(lora) == 1
+            and isinstance(lora[0], ast.Call)
+            and last_name(lora[0].func) == "LoraConfig"
+        )
         slots["use_peft"] = given["peft_config"]._replace(value=UNKNOWN)
         if is_known and isinstance(lora[0], ast.Call):
             slots |= _read_lora(lora[0], _arguments(names, lora[0], trainers[0][1])[0])
@@ -272,13 +355,18 @@ def _read_elsewhere(names: Names, trainers: list[tuple[ast.Call, Scope]], is_onl
 
 
 def _read_type(names: Names, model: Slot, scope: Scope) -> dict[str, Slot]:
-    """Return the type of the weights that a trainer's model is loaded with, under both names of its key.
+    """Return the type of the weights that a trainer's model is loaded with, under both names of its
+    key.
 
-    It is unknown if something else than ``from_pretrained`` makes the model. Without a type, transformers chooses one: 4 takes
-    float32, 5 that of the model's files.
+    It is unknown if something else than ``from_pretrained`` makes the model. Without a type,
+    transformers chooses one: 4 takes float32, 5 that of the model's files.
     """
     made = scope.bindings(model.node)
-    loads = len(made) == 1 and isinstance(made[0], ast.Call) and last_name(made[0].func) == "from_pretrained"
+    loads = (
+        len(made) == 1
+        and isinstance(made[0], ast.Call)
+        and last_name(made[0].func) == "from_pretrained"
+    )
     given = _arguments(names, made[0], scope)[0] if loads and isinstance(made[0], ast.Call) else {}
     dtype = given.get("torch_dtype") or given.get("dtype") or model._replace(value=UNKNOWN)
     if isinstance(dtype.node, ast.Attribute) and name_of(dtype.node).startswith("torch."):
@@ -286,30 +374,46 @@ def _read_type(names: Names, model: Slot, scope: Scope) -> dict[str, Slot]:
     return dict.fromkeys(DTYPES, dtype)
 
 
-def _first_without(word: str, names: Names, trainers: list[tuple[ast.Call, Scope]], other: str = "") -> int | None:
-    """Return the line of the first trainer's call if all of them lack an argument (or None), and its replacement.
+def _first_without(
+    word: str, names: Names, trainers: list[tuple[ast.Call, Scope]], other: str = ""
+) -> int | None:
+    """Return the line of the first trainer's call if all of them lack an argument (or None), and
+    its replacement.
 
     Calls with ``**words`` or with more than the model by position may have it.
     """
     for trainer, scope in trainers:
         given, unknown = _arguments(names, trainer, scope)
         is_given = any(name in given and given[name].value is not None for name in (word, other))
-        if is_given or unknown or len(trainer.args) > 1 or any(isinstance(one, ast.Starred) for one in trainer.args):
+        if (
+            is_given
+            or unknown
+            or len(trainer.args) > 1
+            or any(isinstance(one, ast.Starred) for one in trainer.args)
+        ):
             return None
     return trainers[0][0].lineno if trainers else None
 
 
 def _read_lora(call: ast.Call, given: Mapping[str, Slot]) -> dict[str, Slot]:
-    known = {LORA[key]: slot for key, slot in given.items() if key in LORA and slot.value is not UNKNOWN}
+    known = {
+        LORA[key]: slot for key, slot in given.items() if key in LORA and slot.value is not UNKNOWN
+    }
     return {"use_peft": Slot(True, call, call.lineno), **known}
 
 
 def _processes(source: Source, names: Names) -> int | None:
-    """Return the processes of a notebook: those of its launcher, or 1, its kernel. None for a file."""
+    """Return the processes of a notebook: those of its launcher, or 1, its kernel. None for a
+    file.
+    """
     launched = [call for call in names.calls if last_name(call[0].func) == "notebook_launcher"]
     if launched:
         count = _arguments(names, *launched[0])[0].get("num_processes")
-        return count.value if count is not None and isinstance(count.value, int) and count.value > 0 else None
+        return (
+            count.value
+            if count is not None and isinstance(count.value, int) and count.value > 0
+            else None
+        )
     return 1 if source.cells else None
 
 

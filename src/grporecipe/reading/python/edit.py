@@ -1,4 +1,5 @@
-"""Compute a change of the arguments of a ``GRPOConfig(...)`` call, for the diff that lint shows. No file is written.
+"""Compute a change of the arguments of a ``GRPOConfig(...)`` call, for the diff that lint shows. No
+file is written.
 
 Only literals in the call itself are changed: the value of a variable may be used elsewhere.
 """
@@ -16,15 +17,18 @@ from grporecipe.files import parse_json
 from grporecipe.reading.python.configs import PythonConfig, find_configs
 from grporecipe.reading.python.source import NOTEBOOK, code_cells
 
-Edit = tuple[int, int, str]  # start, end, replacement
+# start, end, replacement
+Edit = tuple[int, int, str]
 _COMMA = re.compile(r"[ \t]*,[ \t]*")
 _LINE_END = re.compile(r"[ \t]*(?:#[^\n]*)?\n")
 
 
 def edit_call(path: Path, text: str, index: int, change: Mapping[str, Any]) -> str | None:
-    """Return a file or notebook after a change of keys (None removes one) in the configuration with this index.
+    """Return a file or notebook after a change of keys (None removes one) in the configuration with
+    this index.
 
-    The result is read back and compared. None if a value is no literal in the call, or if anything else would change.
+    The result is read back and compared. None if a value is no literal in the call, or if anything
+    else would change.
     """
     try:
         before = find_configs(path, text)
@@ -35,7 +39,10 @@ def edit_call(path: Path, text: str, index: int, change: Mapping[str, Any]) -> s
         after = find_configs(path, edited)
     except (UserError, ValueError, RecursionError):
         return None
-    kept = [replace(config, call=made.call, code=None, lines={}, line=0, cells=()) for config in (*before, *after)]
+    kept = [
+        replace(config, call=made.call, code=None, lines={}, line=0, cells=())
+        for config in (*before, *after)
+    ]
     kept[index] = replace(kept[index], config=wanted)
     return edited if kept[: len(before)] == kept[len(before) :] else None
 
@@ -43,7 +50,9 @@ def edit_call(path: Path, text: str, index: int, change: Mapping[str, Any]) -> s
 def _edited(path: Path, text: str, made: PythonConfig, change: Mapping[str, Any]) -> str:
     """Return the text with the call changed. Raises ValueError for a value that is no literal."""
     is_notebook = path.suffix == NOTEBOOK
-    number, first = max(cell for cell in made.cells if cell.line <= made.line) if is_notebook else (0, 1)
+    number, first = (
+        max(cell for cell in made.cells if cell.line <= made.line) if is_notebook else (0, 1)
+    )
     source = dict(code_cells(text))[number] if is_notebook else text
     for start, end, instead in sorted(_edits(source, first, made, change), reverse=True):
         source = source[:start] + instead + source[end:]
@@ -54,20 +63,30 @@ def _edited(path: Path, text: str, made: PythonConfig, change: Mapping[str, Any]
     return json.dumps(notebook)
 
 
-def _edits(source: str, first: int, made: PythonConfig, change: Mapping[str, Any]) -> Iterator[Edit]:
-    """Yield the changes of a source whose first line has this number. One removed and one added key are a rename."""
+def _edits(
+    source: str, first: int, made: PythonConfig, change: Mapping[str, Any]
+) -> Iterator[Edit]:
+    """Yield the changes of a source whose first line has this number. One removed and one added key
+    are a rename.
+    """
     call, starts = made.call, [0, *(match.end() for match in re.finditer("\n", source))]
 
     def at(line: int | None, column: int | None) -> int:
         start = starts[(line or first) - first]
-        return start + len(source[start:].partition("\n")[0].encode()[:column].decode(errors="ignore"))
+        return start + len(
+            source[start:].partition("\n")[0].encode()[:column].decode(errors="ignore")
+        )
 
     words = {word.arg: word for word in call.keywords if word.arg is not None}
     gone = [key for key, value in change.items() if value is None and key in words]
     new = [key for key, value in change.items() if value is not None and key not in made.config]
     renamed = dict(zip(gone, new, strict=True)) if len(gone) == len(new) == 1 else {}
     for key, word in words.items():
-        start, end, name = at(word.lineno, word.col_offset), at(word.end_lineno, word.end_col_offset), renamed.get(key)
+        start, end, name = (
+            at(word.lineno, word.col_offset),
+            at(word.end_lineno, word.end_col_offset),
+            renamed.get(key),
+        )
         if name is not None:
             yield start, start + len(key), name
         elif key in gone:
@@ -87,11 +106,17 @@ def _edits(source: str, first: int, made: PythonConfig, change: Mapping[str, Any
 
 def _render(value: Any, quote: str = '"') -> str:
     """Return a value as Python code, with the quotes of the old value."""
-    return json.dumps(value, ensure_ascii=False) if isinstance(value, str) and quote != "'" else repr(value)
+    return (
+        json.dumps(value, ensure_ascii=False)
+        if isinstance(value, str) and quote != "'"
+        else repr(value)
+    )
 
 
 def _removed(source: str, start: int, end: int) -> Edit:
-    """Return the removal of an argument: of its lines and their comment if nothing else is on them."""
+    """Return the removal of an argument: of its lines and their comment if nothing else is on
+    them.
+    """
     comma = _COMMA.match(source, end)
     after = comma.end() if comma else end
     line_start, line_end = source.rfind("\n", 0, start) + 1, _LINE_END.match(source, after)

@@ -1,9 +1,11 @@
-"""Read the Python file that a launch starts, without running it: its options, and the class that trains.
+"""Read the Python file that a launch starts, without running it: its options, and the class that
+trains.
 
-Only this file is read, and imports of the repository's files are followed by name (`uses_trl`). If its parser or its
-trainer comes from another file of the repository, any option may be declared.
-Sources: transformers hf_argparser.py (fields of dataclasses are options); trl scripts/utils.py TrlParser
-(``parse_args_and_config``); argparse and click; trl trainer/grpo_trainer.py (where its batches are made).
+Only this file is read, and imports of the repository's files are followed by name (`uses_trl`). If
+its parser or its trainer comes from another file of the repository, any option may be declared.
+Sources: transformers hf_argparser.py (fields of dataclasses are options); trl scripts/utils.py
+TrlParser (``parse_args_and_config``); argparse and click; trl trainer/grpo_trainer.py (where its
+batches are made).
 """
 
 import ast
@@ -14,20 +16,35 @@ from typing import Any, Literal
 
 from grporecipe.model.recipe import KeySpec, LaunchedCode
 from grporecipe.project.repository import find_program, find_root
-from grporecipe.reading.python.source import Names, last_name, name_of, option_names, read_file, text_of
+from grporecipe.reading.python.source import (
+    Names,
+    last_name,
+    name_of,
+    option_names,
+    read_file,
+    text_of,
+)
 
 PARSERS = frozenset({"TrlParser", "HfArgumentParser", "ArgumentParser"})
 MOST_BASES = 8
-LIBRARY_TRAINERS = ("trl", "unsloth")  # packages whose GRPOTrainer is TRL's
+# packages whose GRPOTrainer is TRL's
+LIBRARY_TRAINERS = ("trl", "unsloth")
 # A class that overrides one of these makes its batches in its own way.
 BATCH_METHODS = frozenset({"get_train_dataloader", "_get_train_sampler", "_prepare_inputs"})
 REWARDS = frozenset(
-    {"reward_funcs", "reward_funcs_registry", "reward_fns", "reward_functions", "reward_processing_classes"}
+    {
+        "reward_funcs",
+        "reward_funcs_registry",
+        "reward_fns",
+        "reward_functions",
+        "reward_processing_classes",
+    }
 )
 
 
 def read_launched(program: str, script: Path, paths: Sequence[str] = ()) -> LaunchedCode | None:
-    """Return the options and the trainer of a launched program; None if its file is not in the script's repository.
+    """Return the options and the trainer of a launched program; None if its file is not in the
+    script's repository.
 
     ``paths`` are the folders of PYTHONPATH.
     """
@@ -42,8 +59,15 @@ def read_program(path: Path) -> LaunchedCode | None:
         return None
     declares, is_whole = read_options(names, path)
     trainer, own_trainer = read_trainer(names)
-    parsed = [node for call, _ in names.calls if last_name(call.func) in PARSERS for node in _parsed_classes(call)]
-    makes_config = any(call.keywords and name_of(call.func).endswith("GRPOConfig") for call, _ in names.calls)
+    parsed = [
+        node
+        for call, _ in names.calls
+        if last_name(call.func) in PARSERS
+        for node in _parsed_classes(call)
+    ]
+    makes_config = any(
+        call.keywords and name_of(call.func).endswith("GRPOConfig") for call, _ in names.calls
+    )
     return LaunchedCode(
         str(path),
         declares,
@@ -59,13 +83,19 @@ def read_program(path: Path) -> LaunchedCode | None:
 
 
 def read_nearest(recipe: Path) -> LaunchedCode | None:
-    """Return what the nearest near above a recipe parse with GRPOConfig: their options, and the fate of other keys.
+    """Return what the nearest near above a recipe parse with GRPOConfig: their options, and the
+    fate of other keys.
 
-    They are in the folder of the recipe or in one above it, up to the repository's root. None if there are none.
+    They are in the folder of the recipe or in one above it, up to the repository's root. None if
+    there are none.
     """
     root = find_root(recipe)
     for folder in recipe.absolute().parents if root is not None else ():
-        near = [code for file in sorted(folder.glob("*.py")) if _names_config(file) and (code := read_program(file))]
+        near = [
+            code
+            for file in sorted(folder.glob("*.py"))
+            if _names_config(file) and (code := read_program(file))
+        ]
         codes = [code for code in near if code.parsers & {"TrlParser", "HfArgumentParser"}]
         if codes:
             fates = {code.other_keys for code in codes}
@@ -87,21 +117,28 @@ def _names_config(file: Path) -> bool:
         return False
 
 
-TRL_BASED = frozenset(["trl", "open_r1", "unsloth", "swift", "llamafactory", "axolotl", "oumi", "verl", "openrlhf"])
+TRL_BASED = frozenset(
+    ["trl", "open_r1", "unsloth", "swift", "llamafactory", "axolotl", "oumi", "verl", "openrlhf"]
+)
 COMPUTES = frozenset(["torch", "jax", "deepspeed", "accelerate", "transformers"])
-STARTS = re.compile(r"\b(?:subprocess|os\.system|os\.exec\w+|runpy)\b")  # in a program: it may start another one
+# in a program: it may start another one
+STARTS = re.compile(r"\b(?:subprocess|os\.system|os\.exec\w+|runpy)\b")
 BY_NAME = re.compile(r"\b(?:importlib\.import_module|__import__)\b")
-MOST_FOLLOWED = 300  # files of a repository
-LARGEST = 2**20  # characters of one
+# files of a repository
+MOST_FOLLOWED = 300
+# characters of one
+LARGEST = 2**20
 
 
 def uses_trl(path: Path, places: Sequence[Path] = ()) -> bool | None:
-    """Return whether a program that trains, or what it imports from its repository, imports TRL or what builds on TRL.
+    """Return whether a program that trains, or what it imports from its repository, imports TRL or
+    what builds on TRL.
 
     ``places`` are the folders of PYTHONPATH.
 
-    None if that is unknown: nothing in it computes, it starts other programs, or an import is missing or known only when it
-    runs. Files that import by name and do not mention GRPO are taken to load something else.
+    None if that is unknown: nothing in it computes, it starts other programs, or an import is
+    missing or known only when it runs. Files that import by name and do not mention GRPO are taken
+    to load something else.
     """
     root = find_root(path) or path.absolute().parent
     waiting, seen, computes, is_open, mentions = [path], set[Path](), False, False, False
@@ -115,7 +152,10 @@ def uses_trl(path: Path, places: Sequence[Path] = ()) -> bool | None:
             tree = ast.parse(text)
         except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
             return None
-        is_open, mentions = is_open or BY_NAME.search(text) is not None, mentions or "grpo" in text.lower()
+        is_open, mentions = (
+            is_open or BY_NAME.search(text) is not None,
+            mentions or "grpo" in text.lower(),
+        )
         if (file == path and (is_open or STARTS.search(text))) or len(seen) > MOST_FOLLOWED:
             return None
         for level, module, inner in imports_of(tree):
@@ -131,13 +171,17 @@ def uses_trl(path: Path, places: Sequence[Path] = ()) -> bool | None:
 
 
 def _may_be_grpo(module: str, names: tuple[str, ...]) -> bool:
-    """Return whether an import of TRL may bring its GRPO trainer: others of its classes serve any trainer."""
+    """Return whether an import of TRL may bring its GRPO trainer: others of its classes serve any
+    trainer.
+    """
     whole = module == "trl" and (not names or "*" in names)
     return whole or any("grpo" in name.lower() for name in (module, *names))
 
 
 def imports_of(tree: ast.AST) -> Iterator[tuple[int, str, tuple[str, ...]]]:
-    """Yield the imports of a file: dots of a relative one, the module, and the names that are taken from it."""
+    """Yield the imports of a file: dots of a relative one, the module, and the names that are taken
+    from it.
+    """
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from ((0, alias.name, ()) for alias in node.names)
@@ -145,14 +189,21 @@ def imports_of(tree: ast.AST) -> Iterator[tuple[int, str, tuple[str, ...]]]:
             yield node.level, node.module or "", tuple(alias.name for alias in node.names)
 
 
-def _files_of(file: Path, roots: Sequence[Path], level: int, module: str, inner: tuple[str, ...]) -> list[Path] | None:
-    """Return the repository's files behind an import: the module, its packages above, and modules named in it.
+def _files_of(
+    file: Path, roots: Sequence[Path], level: int, module: str, inner: tuple[str, ...]
+) -> list[Path] | None:
+    """Return the repository's files behind an import: the module, its packages above, and modules
+    named in it.
 
     Empty for a package from elsewhere, None if the repository has the package and not the module.
     """
     parents = list(file.parents)
     above = parents[: parents.index(roots[0]) + 1] if roots[0] in parents else parents[:1]
-    starts = parents[level - 1 : level] if level else [*roots[1:], *above, *(folder / "src" for folder in above)]
+    starts = (
+        parents[level - 1 : level]
+        if level
+        else [*roots[1:], *above, *(folder / "src" for folder in above)]
+    )
     parts = [part for part in module.split(".") if part]
     for start in starts:
         whole = start.joinpath(*parts)
@@ -161,7 +212,9 @@ def _files_of(file: Path, roots: Sequence[Path], level: int, module: str, inner:
                 return None
             continue
         packages = [start.joinpath(*parts[:n]) / "__init__.py" for n in range(1, len(parts) + 1)]
-        inside = [whole / f"{name}.py" for name in inner] + [whole / name / "__init__.py" for name in inner]
+        inside = [whole / f"{name}.py" for name in inner] + [
+            whole / name / "__init__.py" for name in inner
+        ]
         return [path for path in (whole.with_suffix(".py"), *packages, *inside) if path.is_file()]
     return []
 
@@ -182,16 +235,25 @@ def read_options(names: Names, path: Path | None = None) -> tuple[dict[str, KeyS
             classes = _parsed_classes(call)
             for node in classes:
                 options |= fields_of(names, node.id)
-                if path is not None and node.id not in names.classes and not _is_library(names, node):
+                if (
+                    path is not None
+                    and node.id not in names.classes
+                    and not _is_library(names, node)
+                ):
                     options |= _imported_fields(names.origin(node), path)
-            is_whole = all(node.id in names.classes or _is_library(names, node) for node in classes) and bool(classes)
+            is_whole = all(
+                node.id in names.classes or _is_library(names, node) for node in classes
+            ) and bool(classes)
             has_parser = bool(classes)
     return options, is_whole
 
 
 def _parsed_classes(call: ast.Call) -> list[ast.Name]:
     """Return the classes whose fields a parser takes."""
-    types = [*call.args[:1], *(word.value for word in call.keywords if word.arg == "dataclass_types")]
+    types = [
+        *call.args[:1],
+        *(word.value for word in call.keywords if word.arg == "dataclass_types"),
+    ]
     return [node for one in types for node in ast.walk(one) if isinstance(node, ast.Name)]
 
 
@@ -199,9 +261,12 @@ def _imported_fields(origin: str, path: Path) -> dict[str, KeySpec]:
     """Return the fields of a class that a file imports from its repository."""
     module, _, name = origin.rpartition(".")
     level = len(module) - len(module.lstrip("."))
-    if not module.strip("."):  # defined nowhere
+    # defined nowhere
+    if not module.strip("."):
         return {}
-    for file in _files_of(path, (find_root(path) or path.parent,), level, module.lstrip("."), ()) or ():
+    for file in (
+        _files_of(path, (find_root(path) or path.parent,), level, module.lstrip("."), ()) or ()
+    ):
         names = read_file(file)
         if names is not None and name in names.classes:
             return fields_of(names, name)
@@ -213,7 +278,9 @@ def _is_library(names: Names, node: ast.expr) -> bool:
 
 
 def fields_of(names: Names, name: str, steps: int = 0) -> dict[str, KeySpec]:
-    """Return the fields of a dataclass and of the classes of the same file that it inherits from."""
+    """Return the fields of a dataclass and of the classes of the same file that it inherits
+    from.
+    """
     node = names.classes.get(name)
     if node is None or steps > MOST_BASES:
         return {}
@@ -224,7 +291,9 @@ def fields_of(names: Names, name: str, steps: int = 0) -> dict[str, KeySpec]:
         if isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name):
             default, kind = default_of(one.value), _kind(one.annotation)
             if "ClassVar" not in text_of(one.annotation):
-                fields[one.target.id] = KeySpec(kind if default is not None else kind.rstrip("?") + "?", default)
+                fields[one.target.id] = KeySpec(
+                    kind if default is not None else kind.rstrip("?") + "?", default
+                )
     return fields
 
 
@@ -246,7 +315,9 @@ def _kind(annotation: ast.expr | None) -> str:
     """Return the name of a type in `KeySpec`."""
     text = text_of(annotation) if annotation is not None else ""
     kind = re.match(r"(?:\w+\.)?(?:Optional\[)?'?(int|float|bool|str|list|List)\b", text)
-    return (kind[1].lower() if kind else "any") + ("?" if "Optional[" in text or "None" in text else "")
+    return (kind[1].lower() if kind else "any") + (
+        "?" if "Optional[" in text or "None" in text else ""
+    )
 
 
 def _read_option(call: ast.Call) -> dict[str, KeySpec]:
@@ -271,7 +342,10 @@ def _other_keys(names: Names) -> Literal["", "stop", "dropped"]:
         words = {word.arg: getattr(word.value, "value", None) for word in call.keywords}
         match getattr(call.func, "attr", ""):
             case "parse_args_and_config" | "parse_args_into_dataclasses":
-                keeps = words.get("return_remaining_strings") is True or words.get("fail_with_unknown_args") is False
+                keeps = (
+                    words.get("return_remaining_strings") is True
+                    or words.get("fail_with_unknown_args") is False
+                )
                 outcomes.add("dropped" if keeps else "stop")
             case "parse_dict" | "parse_yaml_file" | "parse_json_file":
                 outcomes.add("dropped" if words.get("allow_extra_keys") is True else "stop")
@@ -281,10 +355,13 @@ def _other_keys(names: Names) -> Literal["", "stop", "dropped"]:
 
 
 def read_trainer(names: Names) -> tuple[str, bool]:
-    """Return the class that a file trains with, and whether it is not TRL's. One that is not TRL's comes first."""
+    """Return the class that a file trains with, and whether it is not TRL's. One that is not TRL's
+    comes first.
+    """
     trainers = sorted(_trainers(names), key=lambda trainer: not trainer[1])
     if trainers and any(origin.partition(".")[0] == "unsloth" for origin in names.imports.values()):
-        return "UnslothGRPOTrainer", True  # its import replaces TRL's class
+        # its import replaces TRL's class
+        return "UnslothGRPOTrainer", True
     return trainers[0] if trainers else ("", False)
 
 
@@ -292,7 +369,11 @@ def _trainers(names: Names) -> Iterator[tuple[str, bool]]:
     """Yield each class that a file trains with, and whether it makes its batches in its own way."""
     for call, scope in names.calls:
         words = {word.arg for word in call.keywords}
-        if not (words & REWARDS or last_name(call.func).endswith("GRPOTrainer") or {"args", "train_dataset"} <= words):
+        if not (
+            words & REWARDS
+            or last_name(call.func).endswith("GRPOTrainer")
+            or {"args", "train_dataset"} <= words
+        ):
             continue
         values = [call.func, *(one for one in scope.bindings(call.func) if one is not None)]
         # Several classes may be assigned to a variable.
@@ -305,17 +386,29 @@ def _trainers(names: Names) -> Iterator[tuple[str, bool]]:
 
 
 def _has_own_batches(names: Names, node: ast.expr, steps: int = 0) -> bool:
-    """Return whether a class makes its batches in its own way: it is not TRL's, nor derived from it without changing them."""
+    """Return whether a class makes its batches in its own way: it is not TRL's, nor derived from it
+    without changing them.
+    """
     known = names.classes.get(name_of(node))
     if known is None or steps > MOST_BASES:
         return names.origin(node).partition(".")[0] not in LIBRARY_TRAINERS
     methods = {one.name: one for one in known.body if isinstance(one, ast.FunctionDef)}
-    if methods.keys() & BATCH_METHODS or ("__init__" in methods and not _calls_super(methods["__init__"])):
-        return True  # TRL's checks are in the constructor
+    if methods.keys() & BATCH_METHODS or (
+        "__init__" in methods and not _calls_super(methods["__init__"])
+    ):
+        # TRL's checks are in the constructor
+        return True
     return all(_has_own_batches(names, base, steps + 1) for base in known.bases)
 
 
 def _calls_super(function: ast.FunctionDef) -> bool:
-    calls = (node.func.value for node in ast.walk(function) if isinstance(node, ast.Call)
-             and isinstance(node.func, ast.Attribute) and node.func.attr == "__init__")  # fmt: skip
-    return any(isinstance(one, ast.Call) and name_of(one.func) == "super" and not one.args for one in calls)
+    calls = (
+        node.func.value
+        for node in ast.walk(function)
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr == "__init__"
+    )
+    return any(
+        isinstance(one, ast.Call) and name_of(one.func) == "super" and not one.args for one in calls
+    )

@@ -1,7 +1,8 @@
-"""Read the syntax tree of a Python file, or of a notebook's code cells joined in order, and its constants.
+"""Read the syntax tree of a Python file, or of a notebook's code cells joined in order, and its
+constants.
 
-Lines for IPython itself (``%magic``, ``!command``) become ``pass``, so all other lines keep their number. Sources: nbformat 4;
-IPython inputtransformer2.py.
+Lines for IPython itself (``%magic``, ``!command``) become ``pass``, so all other lines keep their
+number. Sources: nbformat 4; IPython inputtransformer2.py.
 """
 
 import ast
@@ -23,11 +24,15 @@ NOTEBOOK = ".ipynb"
 PYTHON_CELLS = ("%%capture", "%%time", "%%timeit", "%%prun", "%%python", "%%py3")
 _MAGIC = re.compile(r"(\s*)(?:[%!?]|.*\?\s*$)")
 _ASSIGNED = re.compile(r"(\s*[\w., ]+=\s*)[%!]")
-LARGEST_FILE = 2 * 2**20  # bytes
-LONGEST = 10_000  # characters of a text
+# bytes
+LARGEST_FILE = 2 * 2**20
+# characters of a text
+LONGEST = 10_000
 LARGEST = 10**18
-DEEPEST = 60  # of an expression
-MOST_SPREADS = 5000  # of named dictionaries into others
+# of an expression
+DEEPEST = 60
+# of named dictionaries into others
+MOST_SPREADS = 5000
 
 
 class Cell(NamedTuple):
@@ -49,7 +54,8 @@ def parse_python(text: str) -> ast.Module | None:
     """Return the syntax tree of a text; None if it is no Python or nested too deeply."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about invalid escapes in strings
+            # about invalid escapes in strings
+            warnings.simplefilter("ignore")
             return ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
@@ -114,9 +120,14 @@ def code_cells(text: str) -> list[tuple[int, str]]:
         raise UserError(f"it is no notebook: {str(error)[:120]}.") from None
     cells = notebook.get("cells") if isinstance(notebook, dict) else None
     if not isinstance(cells, list):
-        raise UserError("it is no notebook of format 4: it has no cells. Open and save it with Jupyter.")
-    return [(number, _joined(cell.get("source"))) for number, cell in enumerate(cells, 1)
-            if isinstance(cell, dict) and cell.get("cell_type") == "code"]  # fmt: skip
+        raise UserError(
+            "it is no notebook of format 4: it has no cells. Open and save it with Jupyter."
+        )
+    return [
+        (number, _joined(cell.get("source")))
+        for number, cell in enumerate(cells, 1)
+        if isinstance(cell, dict) and cell.get("cell_type") == "code"
+    ]
 
 
 def _joined(source: Any) -> str:
@@ -125,9 +136,13 @@ def _joined(source: Any) -> str:
 
 
 def _python_of(source: str) -> str:
-    """Return a cell as Python with the same number of lines. Cells that are no valid Python become blank lines."""
+    """Return a cell as Python with the same number of lines. Cells that are no valid Python become
+    blank lines.
+    """
     first = source.lstrip().partition("\n")[0].strip()
-    is_python = first.startswith(PYTHON_CELLS) or (first.startswith("%%writefile") and first.endswith(".py"))
+    is_python = first.startswith(PYTHON_CELLS) or (
+        first.startswith("%%writefile") and first.endswith(".py")
+    )
     if not first.startswith("%%") or is_python:
         for text in (source, _without_magics(source)):
             if parse_python(text) is not None:
@@ -159,15 +174,23 @@ class _Unknown:
 
 UNKNOWN = _Unknown()
 NUMBERS: dict[type, Callable[[Any, Any], Any]] = {
-    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
-    ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod,
-}  # fmt: skip
-CHANGES = frozenset({"update", "pop", "popitem", "setdefault", "clear", "append", "extend", "insert", "remove"})
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+}
+CHANGES = frozenset(
+    {"update", "pop", "popitem", "setdefault", "clear", "append", "extend", "insert", "remove"}
+)
 
 
 @dataclass(eq=False)
 class Scope:
-    """The names of a module, function or class, each with the expressions that it is given; None for anything else."""
+    """The names of a module, function or class, each with the expressions that it is given; None
+    for anything else.
+    """
 
     outer: "Scope | None" = None
     names: dict[str, list[ast.expr | None]] = field(default_factory=dict)
@@ -193,27 +216,35 @@ class Scope:
 
 @dataclass
 class Names:
-    """The classes, imports (name to dotted origin), calls with their scopes, and argparse defaults of one file."""
+    """The classes, imports (name to dotted origin), calls with their scopes, and argparse defaults
+    of one file.
+    """
 
     classes: dict[str, ast.ClassDef] = field(default_factory=dict)
     imports: dict[str, str] = field(default_factory=dict)
     calls: list[tuple[ast.Call, Scope]] = field(default_factory=list)
-    # Names of dictionaries and lists that are changed after they are made; attributes that are set, by their owner's name.
+    # Names of dictionaries and lists that are changed after they are made; attributes that are set,
+    # by their owner's name.
     changed: set[str] = field(default_factory=set)
     attributes: dict[str, dict[str, ast.expr]] = field(default_factory=dict)
     options: dict[str, list[ast.expr | None]] = field(default_factory=dict)
     assigned: list[tuple[str, ast.expr]] = field(default_factory=list)
     module: Scope = field(default_factory=Scope)
     spreads: int = 0
-    of_trl: tuple[tuple[str, int], ...] = ()  # `imports_of_trl`
+    # `imports_of_trl`
+    of_trl: tuple[tuple[str, int], ...] = ()
 
     def origin(self, node: ast.expr) -> str:
-        """Return the dotted name that an expression is imported as (``trl.GRPOConfig``); empty if it is not imported."""
+        """Return the dotted name that an expression is imported as (``trl.GRPOConfig``); empty if
+        it is not imported.
+        """
         first, dot, rest = name_of(node).partition(".")
         return self.imports[first] + dot + rest if first in self.imports else ""
 
     def value(self, node: ast.expr, scope: Scope, depth: int = 0) -> Any:
-        """Return the value of an expression of literals, constants and argparse defaults, or UNKNOWN."""
+        """Return the value of an expression of literals, constants and argparse defaults, or
+        UNKNOWN.
+        """
         if depth > DEEPEST:
             return UNKNOWN
 
@@ -227,18 +258,37 @@ class Names:
                 return self._constant(name, scope, depth)
             case ast.Attribute(value=ast.Name(id=owner), attr=key) if self._is_parsed(owner, scope):
                 defaults = self.options.get(key, [None])
-                return UNKNOWN if key in self.attributes.get(owner, {}) else self._agreed(defaults, self.module, depth)
+                return (
+                    UNKNOWN
+                    if key in self.attributes.get(owner, {})
+                    else self._agreed(defaults, self.module, depth)
+                )
             case ast.UnaryOp(op=ast.USub(), operand=operand):
                 number = inner(operand)
                 return -number if isinstance(number, (int, float)) else UNKNOWN
             case ast.BinOp(left=left, op=op, right=right) if type(op) in NUMBERS:
                 return _compute(op, inner(left), inner(right))
             case ast.JoinedStr(values=values) if not any(map(_is_formatted, values)):
-                return _concatenate([inner(getattr(one, "value", one) if isinstance(one, ast.FormattedValue) else one)
-                                     for one in values])  # fmt: skip
-            case ast.Call(func=function, args=args) if name_of(function) in ("os.path.join", "path.join"):
+                return _concatenate(
+                    [
+                        inner(
+                            getattr(one, "value", one)
+                            if isinstance(one, ast.FormattedValue)
+                            else one
+                        )
+                        for one in values
+                    ]
+                )
+            case ast.Call(func=function, args=args) if name_of(function) in (
+                "os.path.join",
+                "path.join",
+            ):
                 parts = [inner(one) for one in args]
-                return posixpath.join(*parts) if parts and all(isinstance(one, str) for one in parts) else UNKNOWN
+                return (
+                    posixpath.join(*parts)
+                    if parts and all(isinstance(one, str) for one in parts)
+                    else UNKNOWN
+                )
             case ast.List(elts=elements) | ast.Tuple(elts=elements):
                 items = [inner(one) for one in elements[:LONGEST]]
                 return UNKNOWN if any(one is UNKNOWN for one in items) else items
@@ -255,22 +305,35 @@ class Names:
         if binding is None or name in self.changed:
             return UNKNOWN
         if name not in binding.known:
-            binding.known[name] = UNKNOWN  # while it is computed: it may depend on itself
+            # while it is computed: it may depend on itself
+            binding.known[name] = UNKNOWN
             binding.known[name] = self._agreed(binding.names[name], binding, depth)
         return binding.known[name]
 
     def _agreed(self, nodes: list[ast.expr | None], scope: Scope, depth: int) -> Any:
         values = [UNKNOWN if node is None else self.value(node, scope, depth + 1) for node in nodes]
-        return values[0] if all(type(one) is type(values[0]) and one == values[0] for one in values) else UNKNOWN
+        return (
+            values[0]
+            if all(type(one) is type(values[0]) and one == values[0] for one in values)
+            else UNKNOWN
+        )
 
     def _is_parsed(self, name: str, scope: Scope) -> bool:
-        """Return whether a name holds the options of argparse: given by ``parse_args()``, or a parameter ``args``."""
+        """Return whether a name holds the options of argparse: given by ``parse_args()``, or a
+        parameter ``args``.
+        """
         binding = scope.find(name)
         bound = binding.names[name] if binding else []
-        return bool(bound) and all(name == "args" if one is None else _is_parse(one) for one in bound)
+        return bool(bound) and all(
+            name == "args" if one is None else _is_parse(one) for one in bound
+        )
 
-    def entries(self, node: ast.expr, scope: Scope, depth: int = 0) -> Iterator[tuple[str | None, ast.expr, Scope]]:
-        """Yield key, expression and scope of a mapping's entries; the key is None for what may set any key."""
+    def entries(
+        self, node: ast.expr, scope: Scope, depth: int = 0
+    ) -> Iterator[tuple[str | None, ast.expr, Scope]]:
+        """Yield key, expression and scope of a mapping's entries; the key is None for what may set
+        any key.
+        """
         at = scope.find(node.id) if isinstance(node, ast.Name) else None
         match node:
             case _ if depth > DEEPEST or self.spreads > MOST_SPREADS:
@@ -285,7 +348,11 @@ class Names:
                     if key is None:
                         yield from self.entries(one, scope, depth + 1)
                     else:
-                        yield (str(key.value) if isinstance(key, ast.Constant) else None), one, scope
+                        yield (
+                            (str(key.value) if isinstance(key, ast.Constant) else None),
+                            one,
+                            scope,
+                        )
             case ast.Call(func=ast.Name(id="dict"), args=[], keywords=words):
                 for word in words:
                     if word.arg is None:
@@ -297,14 +364,20 @@ class Names:
 
 
 def _is_parse(node: ast.expr) -> bool:
-    """Return whether a call reads the command line (``parse_args()``, not ``parse_args(["--seed", "3"])``)."""
+    """Return whether a call reads the command line (``parse_args()``, not ``parse_args(["--seed",
+    "3"])``).
+    """
     return (
-        isinstance(node, ast.Call) and last_name(node.func).endswith("parse_args") and not (node.args or node.keywords)
+        isinstance(node, ast.Call)
+        and last_name(node.func).endswith("parse_args")
+        and not (node.args or node.keywords)
     )
 
 
 def _is_formatted(part: ast.expr) -> bool:
-    return isinstance(part, ast.FormattedValue) and (part.format_spec is not None or part.conversion != -1)
+    return isinstance(part, ast.FormattedValue) and (
+        part.format_spec is not None or part.conversion != -1
+    )
 
 
 def _compute(op: ast.operator, left: Any, right: Any) -> Any:
@@ -327,33 +400,50 @@ def _concatenate(parts: list[Any]) -> Any:
 
 
 def imports_of_trl(tree: ast.Module) -> tuple[tuple[str, int], ...]:
-    """Return the names (``GRPOConfig``) and modules (``trl.trainer.utils``) of TRL that a file always imports, with their lines.
+    """Return the names (``GRPOConfig``) and modules (``trl.trainer.utils``) of TRL that a file
+    always imports, with their lines.
 
     An import below a condition or in a ``try`` may be meant for another release.
     """
     imports: list[tuple[str, int]] = []
     for node in tree.body:
         if isinstance(node, ast.Import):
-            imports += ((alias.name, node.lineno) for alias in node.names if alias.name.startswith("trl."))
+            imports += (
+                (alias.name, node.lineno) for alias in node.names if alias.name.startswith("trl.")
+            )
         elif isinstance(node, ast.ImportFrom) and not node.level and node.module == "trl":
-            imports += ((alias.name, node.lineno) for alias in node.names if not alias.name.startswith(("*", "__")))
-        elif isinstance(node, ast.ImportFrom) and not node.level and (node.module or "").startswith("trl."):
+            imports += (
+                (alias.name, node.lineno)
+                for alias in node.names
+                if not alias.name.startswith(("*", "__"))
+            )
+        elif (
+            isinstance(node, ast.ImportFrom)
+            and not node.level
+            and (node.module or "").startswith("trl.")
+        ):
             imports.append((node.module or "", node.lineno))
     return tuple(imports)
 
 
 def read_names(tree: ast.Module) -> Names:
-    """Return the names of a file in one pass. It is not recursive, because trees of hostile files are deep."""
+    """Return the names of a file in one pass. It is not recursive, because trees of hostile files
+    are deep.
+    """
     names = Names(of_trl=imports_of_trl(tree))
     stack: list[tuple[ast.AST, Scope]] = [(tree, names.module)]
-    given: set[int] = set()  # targets whose value is known
+    # targets whose value is known
+    given: set[int] = set()
     while stack:
         node, scope = stack.pop()
         inner = scope
         match node:
             case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.Lambda() | ast.ClassDef():
                 # A method does not see the names of its class.
-                inner = Scope(scope.outer if scope.is_class else scope, is_class=isinstance(node, ast.ClassDef))
+                inner = Scope(
+                    scope.outer if scope.is_class else scope,
+                    is_class=isinstance(node, ast.ClassDef),
+                )
                 if not isinstance(node, ast.Lambda):
                     scope.bind(node.name)
                 if isinstance(node, ast.ClassDef):
@@ -367,7 +457,9 @@ def read_names(tree: ast.Module) -> Names:
                     scope.bind(alias.asname or whole)
             case ast.ImportFrom(names=aliases):
                 for alias in aliases:
-                    names.imports[alias.asname or alias.name] = f"{'.' * node.level}{node.module or ''}.{alias.name}"
+                    names.imports[alias.asname or alias.name] = (
+                        f"{'.' * node.level}{node.module or ''}.{alias.name}"
+                    )
                     scope.bind(alias.asname or alias.name)
             case ast.Global(names=shared) | ast.Nonlocal(names=shared):
                 for name in shared:
@@ -376,16 +468,25 @@ def read_names(tree: ast.Module) -> Names:
                 for target in targets:
                     pairs = [(target, value)]
                     if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
-                        starred = any(isinstance(one, ast.Starred) for one in (*target.elts, *value.elts))
+                        starred = any(
+                            isinstance(one, ast.Starred) for one in (*target.elts, *value.elts)
+                        )
                         pairs = [] if starred else list(zip(target.elts, value.elts, strict=False))
                     _bind(names, scope, pairs, given)
-            case ast.AnnAssign(target=target, value=ast.expr() as value) | ast.NamedExpr(target=target, value=value):
+            case (
+                ast.AnnAssign(target=target, value=ast.expr() as value)
+                | ast.NamedExpr(target=target, value=value)
+            ):
                 _bind(names, scope, [(target, value)], given)
             case ast.AugAssign(target=ast.Attribute() as target, value=value):
                 names.attributes.setdefault(place_of(target.value), {})[target.attr] = value
             case ast.Name(id=name, ctx=ast.Store() | ast.Del()) if id(node) not in given:
                 scope.bind(name)
-            case ast.ExceptHandler(name=str(name)) | ast.MatchAs(name=str(name)) | ast.MatchStar(name=str(name)):
+            case (
+                ast.ExceptHandler(name=str(name))
+                | ast.MatchAs(name=str(name))
+                | ast.MatchStar(name=str(name))
+            ):
                 scope.bind(name)
             case ast.Subscript(value=owner, ctx=ast.Store() | ast.Del()):
                 names.changed.add(_root_of(owner))
@@ -411,7 +512,9 @@ def _root_of(node: ast.expr) -> str:
     return name_of(node)
 
 
-def _bind(names: Names, scope: Scope, pairs: list[tuple[ast.expr, ast.expr]], given: set[int]) -> None:
+def _bind(
+    names: Names, scope: Scope, pairs: list[tuple[ast.expr, ast.expr]], given: set[int]
+) -> None:
     for target, value in pairs:
         names.assigned.append((place_of(target), value))
         if isinstance(target, ast.Name):
@@ -423,14 +526,24 @@ def _bind(names: Names, scope: Scope, pairs: list[tuple[ast.expr, ast.expr]], gi
 
 def option_names(call: ast.Call, words: Mapping[str | None, ast.expr]) -> list[str]:
     """Return the names of ``add_argument("--key", dest=...)``, dashes as underscores."""
-    texts = [node.value for node in call.args if isinstance(node, ast.Constant) and isinstance(node.value, str)]
-    names = [text.removeprefix("--").partition("/")[0].replace("-", "_") for text in texts if text.startswith("--")]
+    texts = [
+        node.value
+        for node in call.args
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    ]
+    names = [
+        text.removeprefix("--").partition("/")[0].replace("-", "_")
+        for text in texts
+        if text.startswith("--")
+    ]
     dest = words.get("dest")
     return [*names, str(dest.value)] if isinstance(dest, ast.Constant) else names
 
 
 def _defaults(call: ast.Call) -> Iterator[tuple[str, ast.expr | None]]:
-    """Yield each name of an option with the expression of its default; None if there is none, or if it is a switch."""
+    """Yield each name of an option with the expression of its default; None if there is none, or if
+    it is a switch.
+    """
     words = {word.arg: word.value for word in call.keywords}
     default = words.get("default")
     is_stated_none = isinstance(default, ast.Constant) and default.value is None
@@ -450,11 +563,19 @@ def name_of(node: ast.expr) -> str:
 
 def last_name(node: ast.expr) -> str:
     """Return the last part of the name in an expression (``GRPOConfig``), or an empty text."""
-    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+    return (
+        node.attr
+        if isinstance(node, ast.Attribute)
+        else node.id
+        if isinstance(node, ast.Name)
+        else ""
+    )
 
 
 def place_of(node: ast.expr) -> str:
-    """Return the name of a variable (``config``), or the last part of an attribute with its dot (``.config``)."""
+    """Return the name of a variable (``config``), or the last part of an attribute with its dot
+    (``.config``).
+    """
     return "." * isinstance(node, ast.Attribute) + last_name(node)
 
 

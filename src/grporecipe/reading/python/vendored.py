@@ -1,4 +1,6 @@
-"""Read what each ``source.py`` of a framework needs from its own source in a repository: dataclasses, and a version."""
+"""Read what each ``source.py`` of a framework needs from its own source in a repository:
+dataclasses, and a version.
+"""
 
 import ast
 import re
@@ -11,9 +13,12 @@ from grporecipe.model.setting import Version
 from grporecipe.reading.python.launched import MOST_BASES, fields_of
 from grporecipe.reading.python.source import Names, name_of, read_file
 
-_VERSION = re.compile(r"""(?:\A|(?:__version__|version) {0,9}= {0,9}["'])(\d{1,3})\.(\d{1,3})(?:\.(\d{1,3}))?""")
+_VERSION = re.compile(
+    r"""(?:\A|(?:__version__|version) {0,9}= {0,9}["'])(\d{1,3})\.(\d{1,3})(?:\.(\d{1,3}))?"""
+)
 COMMENT = re.compile(r"^\s*#.*$", re.MULTILINE)
-LARGEST = 2**20  # characters
+# characters
+LARGEST = 2**20
 Known = Callable[[Version], Mapping[str, KeySpec]]
 
 
@@ -21,34 +26,49 @@ def with_types(own: Mapping[str, KeySpec], release: Mapping[str, KeySpec]) -> Ke
     """Return a source's keys. What is no literal in it, a type or a default, is the release's."""
     table = KeyTable()
     for key, spec in own.items():
-        known, default = release.get(key, spec), list(spec.default) if isinstance(spec.default, tuple) else spec.default
-        # An annotation may be looser than what the trainer does with the value; a type of another kind is the source's own.
+        known, default = (
+            release.get(key, spec),
+            list(spec.default) if isinstance(spec.default, tuple) else spec.default,
+        )
+        # An annotation may be looser than what the trainer does with the value; a type of another
+        # kind is the source's own.
         kind = spec.type if _is_other(spec.type, known.type) else known.type
         table[key] = KeySpec(kind, known.default if default is None else default)
     return table
 
 
 def _is_other(own: str, known: str) -> bool:
-    """Return whether a source's type holds texts or lists where the release's holds numbers, or more than a text."""
+    """Return whether a source's type holds texts or lists where the release's holds numbers, or
+    more than a text.
+    """
     if known.rstrip("?") == "str":
         return own.rstrip("?") in ("list", "any")
     return own.rstrip("?") in ("str", "list") and known.rstrip("?") in ("int", "float", "bool")
 
 
 def code_of(folder: Path, files: Sequence[str]) -> dict[str, str]:
-    """Return the code of a source's files by relative path, without whole lines of comments. ``files`` are patterns."""
+    """Return the code of a source's files by relative path, without whole lines of comments.
+    ``files`` are patterns.
+    """
     paths = dict.fromkeys(path for pattern in files for path in sorted(folder.glob(pattern)))
     return {path.relative_to(folder).as_posix(): COMMENT.sub("", _text(path)) for path in paths}
 
 
-def missing_checks(code: Mapping[str, str], checks: Mapping[str, str], anchor: str) -> dict[str, str]:
-    """Return the codes of rules on checks that a source does not have, each with the file that should have it.
+def missing_checks(
+    code: Mapping[str, str], checks: Mapping[str, str], anchor: str
+) -> dict[str, str]:
+    """Return the codes of rules on checks that a source does not have, each with the file that
+    should have it.
 
-    ``checks`` has what the check of a rule looks like in every release that has it. Without the file that ends with ``anchor``
-    the source is not whole, so nothing is missing.
+    ``checks`` has what the check of a rule looks like in every release that has it. Without the
+    file that ends with ``anchor`` the source is not whole, so nothing is missing.
     """
     place = next((name for name in code if name.endswith(anchor)), "")
-    missing = [name for name, check in checks.items() if not any(re.search(check, text) for text in code.values())]
+    missing = [
+        name
+        for name, check in checks.items()
+        if not any(re.search(check, text) for text in code.values())
+    ]
     return dict.fromkeys(sorted(missing), f"{place} does not check it") if place else {}
 
 
@@ -59,27 +79,39 @@ def fields_of_file(file: Path, name: str, steps: int = 0) -> dict[str, KeySpec]:
         return {}
     fields: dict[str, KeySpec] = {}
     for origin in map(names.origin, names.classes[name].bases):
-        if origin.startswith("."):  # from .base_config import _BaseConfig
+        # from .base_config import _BaseConfig
+        if origin.startswith("."):
             module, _, base = origin.removeprefix(".").partition(".")
             fields |= fields_of_file(file.with_name(f"{module}.py"), base, steps + 1)
     return fields | fields_of(names, name)
 
 
-def nested_fields(file: Path, name: str, above: str = "", steps: int = 0) -> Iterator[tuple[str, KeySpec]]:
-    """Yield the dotted keys of a dataclass and of the dataclasses that its fields hold, also of other files."""
+def nested_fields(
+    file: Path, name: str, above: str = "", steps: int = 0
+) -> Iterator[tuple[str, KeySpec]]:
+    """Yield the dotted keys of a dataclass and of the dataclasses that its fields hold, also of
+    other files.
+    """
     place = _class(file, name)
     if place is None or steps > MOST_BASES:
         return
     names, file = place
     specs = fields_of(names, name)
     for one in names.classes[name].body:
-        if not isinstance(one, ast.AnnAssign) or not isinstance(one.target, ast.Name) or one.target.id not in specs:
+        if (
+            not isinstance(one, ast.AnnAssign)
+            or not isinstance(one.target, ast.Name)
+            or one.target.id not in specs
+        ):
             continue
-        # Optional[Section] = None: the section's keys may be set, and the whole section may be null.
+        # Optional[Section] = None: the section's keys may be set, and the whole section may be
+        # null.
         kinds = {node.id for node in ast.walk(one.annotation) if isinstance(node, ast.Name)}
         sections = sorted(kind for kind in kinds if kind in names.classes or kind in names.imports)
         inner = [
-            field for kind in sections for field in nested_fields(file, kind, f"{above}{one.target.id}.", steps + 1)
+            field
+            for kind in sections
+            for field in nested_fields(file, kind, f"{above}{one.target.id}.", steps + 1)
         ]
         yield from inner
         if not inner or name_of(one.annotation) not in sections:
@@ -98,7 +130,9 @@ def _class(file: Path, name: str, steps: int = 0) -> tuple[Names, Path] | None:
     level = len(origin) - len(origin.lstrip("."))
     if not level or level > len(file.parents):
         return None
-    whole = file.parents[level - 1].joinpath(*module.split(".")) if module else file.parents[level - 1]
+    whole = (
+        file.parents[level - 1].joinpath(*module.split(".")) if module else file.parents[level - 1]
+    )
     paths = (whole.with_suffix(".py"), whole / "__init__.py")
     classes = (_class(path, name, steps + 1) for path in paths if path.is_file() and path != file)
     return next((place for place in classes if place is not None), None)
@@ -121,6 +155,8 @@ def _text(path: Path) -> str:
         return ""
 
 
-def nearest_release(own: Mapping[str, KeySpec], known: Known, releases: Sequence[Version]) -> Version:
+def nearest_release(
+    own: Mapping[str, KeySpec], known: Known, releases: Sequence[Version]
+) -> Version:
     """Return the newest release whose keys differ least."""
     return min(reversed(releases), key=lambda release: len(known(release).keys() ^ own.keys()))

@@ -1,4 +1,6 @@
-"""Evaluate bash's ``$(( ))`` and ``(( ))`` with whole numbers. Nothing else is calculated, and nothing is run."""
+"""Evaluate bash's ``$(( ))`` and ``(( ))`` with whole numbers. Nothing else is calculated, and
+nothing is run.
+"""
 
 import ast
 import operator
@@ -9,17 +11,26 @@ OPERATORS: dict[type[ast.operator], Callable[[int, int], int]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
     ast.Mult: operator.mul,
-    ast.FloorDiv: lambda a, b: abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1),  # bash rounds towards zero
+    # bash rounds towards zero
+    ast.FloorDiv: lambda a, b: abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1),
     ast.Mod: lambda a, b: a - b * (abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)),
 }
 COMPARISONS: dict[str, Callable[[int, int], bool]] = {
-    "==": operator.eq, "!=": operator.ne, "<=": operator.le, ">=": operator.ge, "<": operator.lt, ">": operator.gt,
-}  # fmt: skip
-LONGEST = 100  # characters
+    "==": operator.eq,
+    "!=": operator.ne,
+    "<=": operator.le,
+    ">=": operator.ge,
+    "<": operator.lt,
+    ">": operator.gt,
+}
+# characters
+LONGEST = 100
 
 
 def calculate(text: str) -> int | None:
-    """Return the value of ``2 * (8 - 1)`` or ``a > b ? c : d``. None unless it has only digits, brackets and operators."""
+    """Return the value of ``2 * (8 - 1)`` or ``a > b ? c : d``. None unless it has only digits,
+    brackets and operators.
+    """
     if len(text) > LONGEST or "//" in text:
         return None
     if choice := re.fullmatch(r"([^?:]+)\?([^?:]+):([^?:]+)", text):

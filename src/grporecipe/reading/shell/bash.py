@@ -1,8 +1,9 @@
-"""Read the part of bash that launch scripts use: the commands in order, with the variables that the script assigns.
+"""Read the part of bash that launch scripts use: the commands in order, with the variables that the
+script assigns.
 
-Nothing is run. If a condition depends on the environment, on files or on commands, both branches are read, and a variable
-that differs between them is unknown. Arguments and variables that the script does not set are unknown, except for their
-defaults (``${N:-8}``).
+Nothing is run. If a condition depends on the environment, on files or on commands, both branches
+are read, and a variable that differs between them is unknown. Arguments and variables that the
+script does not set are unknown, except for their defaults (``${N:-8}``).
 """
 
 from collections.abc import Callable, Iterable
@@ -30,20 +31,38 @@ from grporecipe.reading.shell.syntax import (
 )
 from grporecipe.reading.shell.words import ASSIGNMENT, Scope, Values, glob, is_known, keep, unknown
 
-LONGEST_SHELL = 256 * 2**10  # characters; the longest launch scripts have ten thousand
+# characters; the longest launch scripts have ten thousand
+LONGEST_SHELL = 256 * 2**10
 MOST_COMMANDS = 5000
-MOST_ROUNDS = 32  # of nested loops that are read one by one
-DEEPEST = 30  # calls
+# of nested loops that are read one by one
+MOST_ROUNDS = 32
+# calls
+DEEPEST = 30
 ASSIGNERS = frozenset({"export", "local", "declare", "readonly", "typeset"})
-ASKING = frozenset({"[", "test", "grep", "egrep", "command", "which", "type", "hash", "nvidia-smi", "pgrep", "diff"})
+ASKING = frozenset(
+    {
+        "[",
+        "test",
+        "grep",
+        "egrep",
+        "command",
+        "which",
+        "type",
+        "hash",
+        "nvidia-smi",
+        "pgrep",
+        "diff",
+    }
+)
 
 
 @dataclass
 class Command:
-    """The words of one simple command, without redirections, and the variables that its program may read.
+    """The words of one simple command, without redirections, and the variables that its program may
+    read.
 
-    ``folder`` is the working directory, if the script changes it. ``aside``: it is in a function that is not called, or
-    after an ``exit``.
+    ``folder`` is the working directory, if the script changes it. ``aside``: it is in a function
+    that is not called, or after an ``exit``.
     """
 
     words: list[Word] = field(default_factory=list)
@@ -52,7 +71,8 @@ class Command:
     aside: bool = False
 
 
-Reader = Callable[[str, str], str | None]  # reads a sourced file, by its name and the working directory
+# reads a sourced file, by its name and the working directory
+Reader = Callable[[str, str], str | None]
 
 
 def parse_script(
@@ -75,7 +95,9 @@ def parse_script(
 
     """
     if len(text) > LONGEST_SHELL:
-        raise UserError(f"it has more than {LONGEST_SHELL // 2**10} KiB, so it is no launch script.")
+        raise UserError(
+            f"it has more than {LONGEST_SHELL // 2**10} KiB, so it is no launch script."
+        )
     clean = text.replace("\r\n", "\n").replace(OPEN, "").replace(CLOSE, "")
     try:
         shell = _Shell(Scope(values if values is not None else {}, path=path), read)
@@ -88,22 +110,27 @@ def parse_script(
 class _Shell(Builtins):
     """The state of a script as it is read: variables, functions, and the commands found so far."""
 
-    opens = False  # whether conditions that are false are read as well
+    # whether conditions that are false are read as well
+    opens = False
 
     def __init__(self, scope: Scope, read: Reader | None) -> None:
         super().__init__(scope)
         self.read = read
         scope.substitute = partial(printed, scope)
         self.commands: list[Command] = []
-        self.functions: dict[str, tuple[list[Node], bool]] = {}  # the body, and whether it is from another file
+        # the body, and whether it is from another file
+        self.functions: dict[str, tuple[list[Node], bool]] = {}
         self.called: set[str] = set()
         self.locals: list[dict[str, str | list[Word] | None]] = []
         self.steps, self.rounds, self.depth = 0, 1, 0
-        self.line = 0  # of all words, if the text is not in the script itself
+        # of all words, if the text is not in the script itself
+        self.line = 0
         self.silent = self.aside = False
 
     def script(self, text: str) -> list[Command]:
-        """Return the commands. Those after an ``exit`` and in functions that are not called are marked ``aside``."""
+        """Return the commands. Those after an ``exit`` and in functions that are not called are
+        marked ``aside``.
+        """
         for node in SyntaxReader(text).script():
             self.run([node])
             self.aside = self.aside or self.ended == "exit"
@@ -116,7 +143,9 @@ class _Shell(Builtins):
         return self.commands
 
     def run(self, nodes: Iterable[Node]) -> bool | None:
-        """Read commands in order. Return the status of the last one, None if only a running shell knows it."""
+        """Read commands in order. Return the status of the last one, None if only a running shell
+        knows it.
+        """
         status: bool | None = True
         for node in nodes:
             if self.ended:
@@ -127,7 +156,9 @@ class _Shell(Builtins):
     def _run(self, node: Node) -> bool | None:
         self.steps += 1
         if self.steps > MOST_COMMANDS:
-            raise UserError(f"it runs more than {MOST_COMMANDS} commands, so it is no launch script.")
+            raise UserError(
+                f"it runs more than {MOST_COMMANDS} commands, so it is no launch script."
+            )
         match node:
             case Simple():
                 return self._simple(node)
@@ -152,7 +183,9 @@ class _Shell(Builtins):
     def _subshell(self, body: list[Node]) -> bool | None:
         before, functions = self.snapshot(), dict(self.functions)
         status = self.run(body)
-        self.functions = functions | {name: node for name, node in self.functions.items() if name not in functions}
+        self.functions = functions | {
+            name: node for name, node in self.functions.items() if name not in functions
+        }
         self.ended = ""
         self.restore(before)
         return status
@@ -169,7 +202,9 @@ class _Shell(Builtins):
             else:
                 self.branch([lambda part=part: self._run(part)], may_skip=True)  # type: ignore[misc]  # bound now
                 status = None
-            is_program = isinstance(part, Simple) and bool(part.words) and part.words[0].text not in ASKING
+            is_program = (
+                isinstance(part, Simple) and bool(part.words) and part.words[0].text not in ASKING
+            )
             if self.ended:
                 break
         return status
@@ -190,7 +225,8 @@ class _Shell(Builtins):
             last = node.otherwise
         if not possible:
             return self.run(last)
-        self.branch([lambda body=body: self.run(body) for body in (*possible, last)], may_skip=False)  # type: ignore[misc]  # bound now
+        bodies = (*possible, last)
+        self.branch([lambda body=body: self.run(body) for body in bodies], False)  # type: ignore[misc]  # bound now
         return None
 
     def _for(self, node: Loop) -> bool | None:
@@ -198,7 +234,11 @@ class _Shell(Builtins):
         if node.words is not None:
             words = [word for raw in node.words for word in self.scope.words(raw)]
         since = len(self.escaped)
-        if words is None or any(word.unknown for word in words) or len(words) * self.rounds > MOST_ROUNDS:
+        if (
+            words is None
+            or any(word.unknown for word in words)
+            or len(words) * self.rounds > MOST_ROUNDS
+        ):
             if node.name:
                 keep(self.scope.values, node.name, unknown(f"${node.name}"))
             self.branch([lambda: self._round(node.body)], may_skip=True)
@@ -222,8 +262,10 @@ class _Shell(Builtins):
 
     def _while(self, node: Loop) -> bool | None:
         since = len(self.escaped)
-        is_endless = all(isinstance(part, Simple) and [word.text for word in part.words] in ([":"], ["true"])
-                         for part in node.condition)  # fmt: skip
+        is_endless = all(
+            isinstance(part, Simple) and [word.text for word in part.words] in ([":"], ["true"])
+            for part in node.condition
+        )
         for _ in range(1 if is_endless else MOST_ROUNDS):
             status = self.run(node.condition)
             status = not status if node.until and status is not None else status
@@ -260,7 +302,8 @@ class _Shell(Builtins):
         while at < len(node.words) and ASSIGNMENT.fullmatch(node.words[at].text):
             at += 1
         before = None
-        if at < len(node.words):  # assignments before a command are valid for it only
+        # assignments before a command are valid for it only
+        if at < len(node.words):
             before = {name: self.scope.values.get(name) for name in _names(node.words[:at])}
         for raw in node.words[:at]:
             self._assign(raw)
@@ -277,7 +320,8 @@ class _Shell(Builtins):
 
     def _assign(self, raw: Raw) -> None:
         match = ASSIGNMENT.fullmatch(raw.text)
-        assert match is not None  # the callers matched it
+        # the callers matched it
+        assert match is not None
         name, more, right = match.groups()
         old = self.scope.values.get(name)
         value: str | list[Word]
@@ -357,7 +401,9 @@ class _Shell(Builtins):
         elif words and not self.silent:
             if self.line:
                 words = [Word(word.text, self.line, word.unknown) for word in words]
-            self.commands.append(Command(words, dict(self.scope.values), self.scope.folder, self.aside))
+            self.commands.append(
+                Command(words, dict(self.scope.values), self.scope.folder, self.aside)
+            )
 
     def _inner(self, word: Word, arguments: list[Word] | None, is_subshell: bool) -> bool | None:
         """Read the script in a word. Its lines are those of the file if it is written there."""
@@ -381,16 +427,26 @@ class _Shell(Builtins):
         if not words or self.depth >= DEEPEST:
             return None
         text = " ".join(word.marked for word in words)
-        return self._inner(Word(text, words[0].line, marked=text, span=sum(word.span for word in words)), None, False)
+        return self._inner(
+            Word(text, words[0].line, marked=text, span=sum(word.span for word in words)),
+            None,
+            False,
+        )
 
     def _source(self, words: list[Word]) -> bool | None:
-        text = self.read(words[0].text, self.scope.folder) if self.read and words and not words[0].unknown else None
+        text = (
+            self.read(words[0].text, self.scope.folder)
+            if self.read and words and not words[0].unknown
+            else None
+        )
         if text is None or self.depth >= DEEPEST or len(text) > LONGEST_SHELL:
             return None
         kept = self.silent
         self.silent = True
         self.depth += 1
-        self.run(SyntaxReader(text.replace("\r\n", "\n").replace(OPEN, "").replace(CLOSE, "")).script())
+        self.run(
+            SyntaxReader(text.replace("\r\n", "\n").replace(OPEN, "").replace(CLOSE, "")).script()
+        )
         self.depth -= 1
         self.silent, self.ended = kept, ""
         return None

@@ -1,6 +1,8 @@
-"""Model the state of a shell, its built-in commands, and conditions (``[ ... ]``, ``test``, ``[[ ... ]]``).
+"""Model the state of a shell, its built-in commands, and conditions (``[ ... ]``, ``test``, ``[[
+... ]]``).
 
-A built-in takes its words and returns its status. A condition is True, False, or None if only a running shell knows.
+A built-in takes its words and returns its status. A condition is True, False, or None if only a
+running shell knows.
 """
 
 import re
@@ -28,12 +30,16 @@ Snapshot = tuple[Values, list[Word] | None, str]
 
 
 class State:
-    """Variables, arguments, working directory, and the end of the commands so far (such as ``exit``)."""
+    """Variables, arguments, working directory, and the end of the commands so far (such as
+    ``exit``).
+    """
 
     def __init__(self, scope: Scope) -> None:
         self.scope = scope
-        self.escaped: list[Snapshot] = []  # of branches that left a loop or function
-        self.ended = ""  # exit, return, break or continue
+        # of branches that left a loop or function
+        self.escaped: list[Snapshot] = []
+        # exit, return, break or continue
+        self.ended = ""
 
     def snapshot(self) -> Snapshot:
         return dict(self.scope.values), self.scope.arguments, self.scope.folder
@@ -44,7 +50,9 @@ class State:
         self.scope.values.update(values)
 
     def branch(self, bodies: list[Callable[[], object]], may_skip: bool) -> None:
-        """Read alternative bodies, of which at most one runs. Variables with different values are unknown afterwards."""
+        """Read alternative bodies, of which at most one runs. Variables with different values are
+        unknown afterwards.
+        """
         before = self.snapshot()
         states = [before] if may_skip else []
         last = ""
@@ -85,7 +93,10 @@ def _all_same(values: list) -> bool:  # type: ignore[type-arg]  # of any type
 
 def _merged(name: str, values: "list[str | list[Word] | None]") -> "str | list[Word]":
     """Return a variable that differs between branches: only the common prefix is known."""
-    texts, lists = [x for x in values if isinstance(x, str)], [x for x in values if isinstance(x, list)]
+    texts, lists = (
+        [x for x in values if isinstance(x, str)],
+        [x for x in values if isinstance(x, list)],
+    )
     if len(lists) == len(values):
         first = min(lists, key=len)
         if first and all(_texts(value[: len(first)]) == _texts(first) for value in lists):
@@ -93,7 +104,9 @@ def _merged(name: str, values: "list[str | list[Word] | None]") -> "str | list[W
             return [*first, Word(f"${{{name}[@]}}", first[-1].line, True, rest)]
     elif len(texts) == len(values):
         start = min(texts, key=len)
-        if start.strip() and all(value[: len(start) + 1].rstrip() == start.rstrip() for value in texts):
+        if start.strip() and all(
+            value[: len(start) + 1].rstrip() == start.rstrip() for value in texts
+        ):
             return f"{start} {unknown('$' + name)}"
     return unknown(f"${name}")
 
@@ -103,9 +116,13 @@ def _texts(words: list[Word]) -> list[str]:
 
 
 NUMBERS: dict[str, Callable[[int, int], bool]] = {
-    "-eq": lambda a, b: a == b, "-ne": lambda a, b: a != b, "-lt": lambda a, b: a < b,
-    "-le": lambda a, b: a <= b, "-gt": lambda a, b: a > b, "-ge": lambda a, b: a >= b,
-}  # fmt: skip
+    "-eq": lambda a, b: a == b,
+    "-ne": lambda a, b: a != b,
+    "-lt": lambda a, b: a < b,
+    "-le": lambda a, b: a <= b,
+    "-gt": lambda a, b: a > b,
+    "-ge": lambda a, b: a >= b,
+}
 SAME = ("=", "==", "!=")
 
 
@@ -121,7 +138,9 @@ class Operand:
 def judge_words(words: list[Word]) -> bool | None:
     """Evaluate ``[ ... ]`` or ``test ...``, given without name and bracket."""
     names = {"-a": "&&", "-o": "||", "(": "(", ")": ")", "!": "!"}
-    return _Condition([Operand(names.get(word.text, word.marked), word.text in names) for word in words]).judge()
+    return _Condition(
+        [Operand(names.get(word.text, word.marked), word.text in names) for word in words]
+    ).judge()
 
 
 def judge_double(text: str, scope: Scope, line: int) -> bool | None:
@@ -133,13 +152,19 @@ def judge_double(text: str, scope: Scope, line: int) -> bool | None:
             continue
         operator = next((sign for sign in ("&&", "||", "(", ")") if text.startswith(sign, at)), "")
         end = at + len(operator)
-        while not operator and end < len(text) and not text[end].isspace() and text[end] not in "()":
+        while (
+            not operator and end < len(text) and not text[end].isspace() and text[end] not in "()"
+        ):
             if text.startswith(("&&", "||"), end):
                 break
             end = skip(text, end)
         raw = text[at:end]
         is_operator = bool(operator) or raw == "!"
-        operands.append(Operand(raw if is_operator else scope.text(Raw(raw, line)), is_operator, _is_pattern(raw)))
+        operands.append(
+            Operand(
+                raw if is_operator else scope.text(Raw(raw, line)), is_operator, _is_pattern(raw)
+            )
+        )
         at = max(end, at + 1)
     return _Condition(operands).judge()
 
@@ -161,7 +186,9 @@ class _Condition:
         return value if self.at == len(self.operands) else None
 
     def _next(self, sign: str) -> bool:
-        is_next = self.at < len(self.operands) and self.operands[self.at] == Operand(sign, is_operator=True)
+        is_next = self.at < len(self.operands) and self.operands[self.at] == Operand(
+            sign, is_operator=True
+        )
         self.at += is_next
         return is_next
 
@@ -217,13 +244,16 @@ def _primary(words: list[Operand]) -> bool | None:
             numbers = [word.text.strip() for word in (left, right)]
             if all(re.fullmatch(r"-?\d{1,18}", number) for number in numbers):
                 return NUMBERS[sign](int(numbers[0]), int(numbers[1]))
-    return None  # a file's existence, a regular expression: only a running shell knows
+    # a file's existence, a regular expression: only a running shell knows
+    return None
 
 
 def _same(left: Operand, right: Operand, sign: str) -> bool | None:
     if not is_known(left.text) or not is_known(right.text):
         return None
-    is_same = bool(glob(right.text).fullmatch(left.text)) if right.is_pattern else left.text == right.text
+    is_same = (
+        bool(glob(right.text).fullmatch(left.text)) if right.is_pattern else left.text == right.text
+    )
     return is_same == (sign != "!=")
 
 
@@ -255,7 +285,9 @@ class Builtins(State):
         """Apply ``set -- WORDS``, which sets the arguments."""
         at = next((n for n, word in enumerate(words) if word.text == "--"), None)
         if at is not None:
-            self.scope.arguments = None if any(word.unknown for word in words[at:]) else words[at + 1 :]
+            self.scope.arguments = (
+                None if any(word.unknown for word in words[at:]) else words[at + 1 :]
+            )
         return True
 
     def shift(self, words: list[Word], _: Simple) -> bool:
@@ -277,7 +309,11 @@ class Builtins(State):
         if "a" in flags and between in (" ", ","):
             pieces = text.split("," if between == "," else None)
             marked = [finished(piece.strip("\n"), node.line) for piece in pieces]
-            keep(self.scope.values, names[-1], marked if is_known(text) else unknown(f"${{{names[-1]}[@]}}"))
+            keep(
+                self.scope.values,
+                names[-1],
+                marked if is_known(text) else unknown(f"${{{names[-1]}[@]}}"),
+            )
         elif "d" in flags:
             keep(self.scope.values, names[-1], text.strip(" \t\n"))
         elif len(names) == 1 and "\n" not in text.strip():
@@ -319,10 +355,21 @@ class Builtins(State):
 
 
 BUILTINS: dict[str, Callable[[Builtins, list[Word], Simple], bool | None]] = {
-    ":": lambda *_: True, "true": lambda *_: True, "false": lambda *_: False,
-    "[": Builtins.test, "test": Builtins.test, "cd": Builtins.cd, "pushd": Builtins.cd, "popd": Builtins.popd,
-    "set": Builtins.set_arguments, "shift": Builtins.shift, "unset": Builtins.unset, "let": Builtins.let,
-    "read": Builtins.read_input, "mapfile": Builtins.read_input, "readarray": Builtins.read_input,
+    ":": lambda *_: True,
+    "true": lambda *_: True,
+    "false": lambda *_: False,
+    "[": Builtins.test,
+    "test": Builtins.test,
+    "cd": Builtins.cd,
+    "pushd": Builtins.cd,
+    "popd": Builtins.popd,
+    "set": Builtins.set_arguments,
+    "shift": Builtins.shift,
+    "unset": Builtins.unset,
+    "let": Builtins.let,
+    "read": Builtins.read_input,
+    "mapfile": Builtins.read_input,
+    "readarray": Builtins.read_input,
     "getopts": Builtins.getopts,
     **{how: partial(Builtins.end, how=how) for how in ("exit", "return", "break", "continue")},
-}  # fmt: skip
+}

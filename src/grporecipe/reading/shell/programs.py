@@ -1,6 +1,8 @@
-"""Programs in a script: those that run another script (``bash -c``, tmux, Slurm's wrap), ``$( )``, and Slurm's variables.
+"""Programs in a script: those that run another script (``bash -c``, tmux, Slurm's wrap), ``$( )``,
+and Slurm's variables.
 
-Source: sbatch(1), "Output environment variables" (SLURM_GPUS_ON_NODE, SLURM_GPUS_PER_NODE, SLURM_JOB_NUM_NODES, SLURM_NNODES).
+Source: sbatch(1), "Output environment variables" (SLURM_GPUS_ON_NODE, SLURM_GPUS_PER_NODE,
+SLURM_JOB_NUM_NODES, SLURM_NNODES).
 """
 
 import re
@@ -15,7 +17,9 @@ TMUX_KEYS = frozenset({"Enter", "C-m", "ENTER", "KPEnter"})
 
 
 def handed_on(words: list[Word]) -> list[Word] | None:
-    """Return the script that a command passes to another shell (``bash -c``, tmux, Slurm's wrap), and its arguments."""
+    """Return the script that a command passes to another shell (``bash -c``, tmux, Slurm's wrap),
+    and its arguments.
+    """
     name = PurePosixPath(words[0].text).name if words else ""
     if name in ("echo", "printf", "cat"):
         return None
@@ -31,7 +35,15 @@ def handed_on(words: list[Word]) -> list[Word] | None:
     if name == "sbatch":
         for n, word in enumerate(words[1:], 1):
             if word.text.startswith("--wrap="):
-                return [Word(word.text[7:], word.line, word.unknown, word.marked.partition("=")[2], word.span)]
+                return [
+                    Word(
+                        word.text[7:],
+                        word.line,
+                        word.unknown,
+                        word.marked.partition("=")[2],
+                        word.span,
+                    )
+                ]
             if word.text == "--wrap" and n + 1 < len(words):
                 return [words[n + 1]]
     if name == "ray" and words[1:2] and words[1].text == "job" and _is_script(words[-1]):
@@ -42,7 +54,9 @@ def handed_on(words: list[Word]) -> list[Word] | None:
 
 
 def _is_script(word: Word) -> bool:
-    """Return whether a word that a job consists of is a whole command line, as of a quoted variable."""
+    """Return whether a word that a job consists of is a whole command line, as of a quoted
+    variable.
+    """
     first, _, rest = word.text.strip().partition(" ")
     return bool(rest) and "=" not in first and not first.startswith(("-", "{"))
 
@@ -56,20 +70,27 @@ def _typed(words: list[Word]) -> list[Word] | None:
             skips = not skips and re.fullmatch(r"-[tsncxyF]", word.text) is not None
         else:
             typed.append(word)
-    if words[1].text not in ("send-keys", "send", "new-session", "new", "new-window", "neww") or not typed:
+    if (
+        words[1].text not in ("send-keys", "send", "new-session", "new", "new-window", "neww")
+        or not typed
+    ):
         return None
     text = "".join(word.marked for word in typed) if "send" in words[1].text else typed[-1].marked
     return [Word(text, typed[0].line, marked=text, span=typed[0].span)] if " " in text else None
 
 
 def reads_script(words: list[Word]) -> bool:
-    """Return whether a command runs its standard input: a shell or sbatch without the name of a script."""
+    """Return whether a command runs its standard input: a shell or sbatch without the name of a
+    script.
+    """
     names = [PurePosixPath(word.text).name for word in words if not word.text.startswith("-")]
     return bool(names) and (names[-1] in SHELLS or names[0] in ("sbatch", "ssh"))
 
 
 def printed(scope: Scope, text: str, line: int) -> str | None:
-    """Return the output of commands in ``$( )`` that only handle text: dirname, basename, echo and the like."""
+    """Return the output of commands in ``$( )`` that only handle text: dirname, basename, echo and
+    the like.
+    """
     folder = scope.folder
     lines: list[str] = []
     for node in SyntaxReader(text, line).script():
@@ -112,7 +133,8 @@ def _prints(scope: Scope, words: list[Word], node: Simple) -> str | None:
 
 def input_of(scope: Scope, node: Simple) -> str:
     """Return the text of a here document or here string, with marks."""
-    assert node.input is not None  # the callers have checked it
+    # the callers have checked it
+    assert node.input is not None
     if node.is_string:
         return scope.text(node.input)
     return node.input.text if node.is_literal else scope.document(node.input)

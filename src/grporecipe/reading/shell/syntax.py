@@ -1,7 +1,8 @@
-"""Parse bash: commands, lists, pipelines, conditions, loops and functions, with their words unexpanded.
+"""Parse bash: commands, lists, pipelines, conditions, loops and functions, with their words
+unexpanded.
 
-Nothing is expanded here, because the value of a word depends on the state when the script reaches it. Broken scripts are read
-up to the error.
+Nothing is expanded here, because the value of a word depends on the state when the script reaches
+it. Broken scripts are read up to the error.
 """
 
 import re
@@ -24,8 +25,10 @@ class Simple:
     words: list[Raw] = field(default_factory=list)
     line: int = 0
     input: Raw | None = None
-    is_literal: bool = False  # the here document is quoted, so nothing in it is expanded
-    is_string: bool = False  # it is a here string
+    # the here document is quoted, so nothing in it is expanded
+    is_literal: bool = False
+    # it is a here string
+    is_string: bool = False
 
 
 @dataclass
@@ -39,7 +42,9 @@ class Test:
 
 @dataclass
 class Chain:
-    """Commands joined by ``&&`` and ``||``; each with the operator before it ("" for the first), and whether ``!`` negates."""
+    """Commands joined by ``&&`` and ``||``; each with the operator before it ("" for the first),
+    and whether ``!`` negates.
+    """
 
     parts: "list[tuple[str, bool, Node]]"
 
@@ -102,7 +107,9 @@ BLANKS, ENDS = " \t\r", frozenset(" \t\r\n;&|()<>")
 
 
 def closing(text: str, at: int) -> int:
-    """Return the position after the bracket that closes the one at ``at``. Quotes and brackets inside are skipped."""
+    """Return the position after the bracket that closes the one at ``at``. Quotes and brackets
+    inside are skipped.
+    """
     opening = text[at]
     wanted = {"(": ")", "{": "}", "[": "]"}[opening]
     at += 1
@@ -142,14 +149,16 @@ class SyntaxReader:
 
     def __init__(self, text: str, line: int = 1) -> None:
         self.text, self.at, self.line = text, 0, line
-        self.pending: list[tuple[Simple, str, bool]] = []  # here documents whose text follows the line
+        # here documents whose text follows the line
+        self.pending: list[tuple[Simple, str, bool]] = []
 
     def script(self) -> list[Node]:
         """Return all commands."""
         nodes: list[Node] = []
         while self._blank():
             nodes += self._list(frozenset())
-            if self.at < len(self.text):  # a closing bracket or word without an opening one
+            # a closing bracket or word without an opening one
+            if self.at < len(self.text):
                 self._move(1)
         return nodes
 
@@ -182,7 +191,11 @@ class SyntaxReader:
         return False
 
     def _operator(self) -> str:
-        return next((sign for sign in OPERATORS if self.text.startswith(sign, self.at)), "") if self._blank() else ""
+        return (
+            next((sign for sign in OPERATORS if self.text.startswith(sign, self.at)), "")
+            if self._blank()
+            else ""
+        )
 
     def _newlines(self) -> None:
         """Skip the separators of commands."""
@@ -209,7 +222,11 @@ class SyntaxReader:
         nodes: list[Node] = []
         while True:
             self._newlines()
-            if not self._blank() or self._peek() in ends or self._operator() in (")", ";;", ";&", ";;&"):
+            if (
+                not self._blank()
+                or self._peek() in ends
+                or self._operator() in (")", ";;", ";&", ";;&")
+            ):
                 return nodes
             start = self.at
             nodes.append(self._chain())
@@ -241,7 +258,11 @@ class SyntaxReader:
                 self._move(1)
                 self._heredocs()
             parts.append(self._command())
-        return parts[0] if len(parts) == 1 else Chain([("|", False, Group([part], is_subshell=True)) for part in parts])
+        return (
+            parts[0]
+            if len(parts) == 1
+            else Chain([("|", False, Group([part], is_subshell=True)) for part in parts])
+        )
 
     def _command(self) -> Node:
         """Return one command with its redirections."""
@@ -260,7 +281,8 @@ class SyntaxReader:
             node = Function(match[1], self._body())
         else:
             return self._simple()
-        self._simple_words(Simple())  # its redirections
+        # its redirections
+        self._simple_words(Simple())
         return node
 
     def _compound(self, word: str) -> Node:
@@ -298,7 +320,11 @@ class SyntaxReader:
     def _arithmetic(self) -> Test:
         start, line = self.at, self.line
         self._move(closing(self.text, self.at) - self.at)
-        return Test(self.text[start + 2 : self.at].removesuffix(")").removesuffix(")"), line, is_arithmetic=True)
+        return Test(
+            self.text[start + 2 : self.at].removesuffix(")").removesuffix(")"),
+            line,
+            is_arithmetic=True,
+        )
 
     def _double_bracket(self) -> Test:
         start, line = self.at, self.line
@@ -408,7 +434,8 @@ class SyntaxReader:
                 break
             elif char in ENDS:
                 if self.at == start:
-                    self._move(1)  # a single bracket
+                    # a single bracket
+                    self._move(1)
                 break
             else:
                 self._move(skip(self.text, self.at) - self.at)
@@ -428,7 +455,9 @@ class SyntaxReader:
     def _heredocs(self) -> None:
         for command, end, is_indented in self.pending:
             tabs = r"\t*" if is_indented else ""
-            match = re.compile(rf"^{tabs}{re.escape(end)}$\n?", re.MULTILINE).search(self.text, self.at)
+            match = re.compile(rf"^{tabs}{re.escape(end)}$\n?", re.MULTILINE).search(
+                self.text, self.at
+            )
             text = self.text[self.at : match.start() if match else len(self.text)]
             command.input = Raw(re.sub(r"(?m)^\t+", "", text) if is_indented else text, self.line)
             self._move((match.end() if match else len(self.text)) - self.at)

@@ -1,7 +1,7 @@
 """Expand a word as bash does: quotes, variables, defaults, arithmetic, and the split into fields.
 
-Parts that depend on the environment or on a command's output are unknown. They keep their source text between two marks, so
-that the text around them stays known.
+Parts that depend on the environment or on a command's output are unknown. They keep their source
+text between two marks, so that the text around them stays known.
 """
 
 import re
@@ -15,14 +15,18 @@ from grporecipe.reading.shell.arithmetic import calculate
 from grporecipe.reading.shell.syntax import CLOSE, OPEN, Raw, SyntaxReader, skip
 
 MOST_VARIABLES = 500
-LONGEST_VALUE = 10_000  # characters of a variable
-LONGEST_PATTERN = 500  # characters that a pattern is matched against
-MOST_EXPANDED = 2**22  # characters of all expansions together: A=$A$A doubles with every line
+# characters of a variable
+LONGEST_VALUE = 10_000
+# characters that a pattern is matched against
+LONGEST_PATTERN = 500
+# characters of all expansions together: A=$A$A doubles with every line
+MOST_EXPANDED = 2**22
 ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(?:\[[^]]*\])?(\+?)=(.*)", re.DOTALL)
 _VARIABLE = re.compile(r"[A-Za-z_]\w*|[0-9]|[@*#?$!-]")
 _BRACED = re.compile(r"\$\{([A-Za-z_]\w*|\d+|[@*])(\[(?:[^]]*)\])?(.*)\}", re.DOTALL)
 _BRACES = re.compile(
-    r"([^'\"\\$`{}\s]*)\{((?:[^{}'\"\s$`\\,]*,)+[^{}'\"\s$`\\,]*|-?\d{1,4}\.\.-?\d{1,4})\}([^{}'\"\\$`\s]*)"
+    r"([^'\"\\$`{}\s]*)\{((?:[^{}'\"\s$`\\,]*,)+[^{}'\"\s$`\\,]*"
+    r"|-?\d{1,4}\.\.-?\d{1,4})\}([^{}'\"\\$`\s]*)"
 )
 _PIECE = re.compile(f"(?:{OPEN}[^{CLOSE}]*{CLOSE}|[^ \t\n])+")
 _MARKED = re.compile(f"{OPEN}[^{CLOSE}]*{CLOSE}?")
@@ -52,7 +56,9 @@ def finished(marked: str, line: int, span: int = 0) -> Word:
 
 
 def keep(values: Values, name: str, value: "str | list[Word]") -> None:
-    """Store a variable. One that is too long becomes unknown, and no more than a maximum number are stored."""
+    """Store a variable. One that is too long becomes unknown, and no more than a maximum number are
+    stored.
+    """
     if name in values or len(values) < MOST_VARIABLES:
         values[name] = value if _length(value) <= LONGEST_VALUE else unknown(f"${name}")
 
@@ -63,9 +69,11 @@ def _length(value: "str | list[Word]") -> int:
 
 @dataclass
 class Scope:
-    """The state at one place of a script: variables, arguments (None: unknown), its own path, and the working directory.
+    """The state at one place of a script: variables, arguments (None: unknown), its own path, and
+    the working directory.
 
-    ``substitute`` returns the output of a command in ``$( )``, or None if only a running shell knows it.
+    ``substitute`` returns the output of a command in ``$( )``, or None if only a running shell
+    knows it.
     """
 
     values: Values = field(default_factory=dict)
@@ -73,7 +81,8 @@ class Scope:
     path: str | None = None
     folder: str = ""
     substitute: Callable[[str, int], str | None] = lambda *_: None
-    expanded: int = 0  # characters
+    # characters
+    expanded: int = 0
 
     def look_up(self, name: str) -> "str | list[Word] | None":
         """Return a variable's value; None if it is not set."""
@@ -95,7 +104,9 @@ class Scope:
         braces = _BRACES.fullmatch(raw.text)
         if braces is None:
             return Fields(self, at_home(raw), splits=True).read()
-        return [finished(f"{braces[1]}{item}{braces[3]}", raw.line) for item in _alternatives(braces[2])]
+        return [
+            finished(f"{braces[1]}{item}{braces[3]}", raw.line) for item in _alternatives(braces[2])
+        ]
 
     def text(self, raw: Raw) -> str:
         """Return a word as one text with marks, as in an assignment."""
@@ -124,11 +135,15 @@ class Scope:
         self.expanded += _length(value)
         if self.expanded > MOST_EXPANDED:
             most = MOST_EXPANDED // 2**20
-            raise UserError(f"its variables stand for more than {most} MiB, so it launches nothing we know.")
+            raise UserError(
+                f"its variables stand for more than {most} MiB, so it launches nothing we know."
+            )
 
 
 def at_home(raw: Raw) -> Raw:
-    """Return a word with the tilde that bash expands at its start as ``$HOME``, which only a running shell knows."""
+    """Return a word with the tilde that bash expands at its start as ``$HOME``, which only a
+    running shell knows.
+    """
     is_home = raw.text == "~" or raw.text.startswith("~/")
     return Raw(f"${{HOME}}{raw.text[1:]}", raw.line) if is_home else raw
 
@@ -139,7 +154,10 @@ def _alternatives(text: str) -> list[str]:
     if "," in text or not dots:
         return text.split(",")
     start, end = int(first), int(last)
-    return [str(number) for number in range(start, end + (1 if end >= start else -1), 1 if end >= start else -1)]
+    return [
+        str(number)
+        for number in range(start, end + (1 if end >= start else -1), 1 if end >= start else -1)
+    ]
 
 
 class Fields:
@@ -149,8 +167,10 @@ class Fields:
         self.scope, self.raw, self.splits = scope, raw, splits
         self.words: list[Word] = []
         self.current: str | None = None
-        self.line = raw.line  # an element of an array has its own line
-        self.is_quoted = False  # the expansion that is being read
+        # an element of an array has its own line
+        self.line = raw.line
+        # the expansion that is being read
+        self.is_quoted = False
 
     def read(self) -> list[Word]:
         """Return the fields."""
@@ -172,7 +192,9 @@ class Fields:
             char, end = text[at], skip(text, at)
             if char == OPEN:
                 self._add(text[at:end])
-            elif char == "\\" and (not quoted or text[at + 1 : at + 2] in ('"', "\\", "$", "`", "\n")):
+            elif char == "\\" and (
+                not quoted or text[at + 1 : at + 2] in ('"', "\\", "$", "`", "\n")
+            ):
                 self._add(text[at + 1 : end].replace("\n", ""))
             elif quoted and char in "'\"":
                 self._add(char)
@@ -182,7 +204,9 @@ class Fields:
             elif char == '"':
                 self._add("")
                 inside = text[at + 1 : end]
-                self._quoted(inside.removesuffix('"') if end > at + 1 and text[end - 1] == '"' else inside)
+                self._quoted(
+                    inside.removesuffix('"') if end > at + 1 and text[end - 1] == '"' else inside
+                )
             elif char in "$`":
                 end = self._expand(text, at, quoted)
             else:
@@ -205,7 +229,11 @@ class Fields:
         if text.startswith("$'", at) and not quoted:
             end = skip(text, at)
             self._add(
-                text[at + 2 : end].removesuffix("'").replace("\\n", "\n").replace("\\t", "\t").replace("\\'", "'")
+                text[at + 2 : end]
+                .removesuffix("'")
+                .replace("\\n", "\n")
+                .replace("\\t", "\t")
+                .replace("\\'", "'")
             )
             return end
         self.is_quoted = quoted
@@ -247,7 +275,8 @@ class Fields:
             raw = text[at:end]
             if raw.startswith("$((") and raw.endswith("))"):
                 return self._arithmetic(raw, raw[3:-2]), end
-            if raw.startswith("$["):  # the older spelling of $(( ))
+            # the older spelling of $(( ))
+            if raw.startswith("$["):
                 return self._arithmetic(raw, raw[2:-1]), end
             if raw.startswith("${"):
                 return self._braced(raw), end
@@ -270,7 +299,9 @@ class Fields:
     def _braced(self, raw: str) -> "str | list[Word]":
         """Return the expansion of ``${NAME}``, with its index, default, cut or replacement."""
         if length := re.fullmatch(r"\$\{#(\w+|@|\*)(\[[@*]\])?\}", raw):
-            return _length_of(self.scope.look_up(length[1]), length[2] is not None or length[1] in "@*", raw)
+            return _length_of(
+                self.scope.look_up(length[1]), length[2] is not None or length[1] in "@*", raw
+            )
         match = _BRACED.fullmatch(raw)
         if not match:
             return unknown(raw)
@@ -283,7 +314,11 @@ class Fields:
                     return self._word(operation[empty.end() :])
                 return _cut_list(value, operation, raw)
             at = calculate_in(self.scope, (index or "[0]")[1:-1])
-            value = value[at].marked if at is not None and -len(value) <= at < len(value) else unknown(raw)
+            value = (
+                value[at].marked
+                if at is not None and -len(value) <= at < len(value)
+                else unknown(raw)
+            )
         elif index not in (None, "[@]", "[*]", "[0]") and name != "BASH_SOURCE":
             return unknown(raw)
         if default := re.match(r":?[-=+?]", operation):
@@ -308,12 +343,15 @@ class Fields:
         return default
 
     def _word(self, text: str) -> str:
-        if self.is_quoted:  # bash then leaves a tilde as it is
+        # bash then leaves a tilde as it is
+        if self.is_quoted:
             text = text.replace("~", "\\~", 1) if text.startswith("~") else text
         return self.scope.text(Raw(text, self.raw.line))
 
     def _changed(self, value: str, operation: str, raw: str) -> str:
-        """Return a value cut or replaced: ``%``, ``#``, ``/``, ``,,``, ``^^``, ``:offset:length``."""
+        """Return a value cut or replaced: ``%``, ``#``, ``/``, ``,,``, ``^^``,
+        ``:offset:length``.
+        """
         if not is_known(value) or len(value) > LONGEST_PATTERN:
             return unknown(raw)
         if operation in (",,", "^^"):
@@ -356,11 +394,15 @@ def glob(pattern: str) -> "re.Pattern[str]":
             pieces[-1] += "[^" + part[2:] if part[1] in "!^" else part
         else:
             pieces[-1] += "." if part == "?" else re.escape(part)
-    # Each piece but the last matches at its first position without backtracking, so many stars still take one pass.
+    # Each piece but the last matches at its first position without backtracking, so many stars
+    # still take one pass.
     between = "".join(f"(?>.*?{piece})" for piece in pieces[1:-1])
     try:
-        return re.compile(pieces[0] + between + (f".*{pieces[-1]}" if len(pieces) > 1 else ""), re.DOTALL)
-    except re.error:  # a range that ends before it starts
+        return re.compile(
+            pieces[0] + between + (f".*{pieces[-1]}" if len(pieces) > 1 else ""), re.DOTALL
+        )
+    except re.error:
+        # a range that ends before it starts
         return re.compile(re.escape(pattern))
 
 
@@ -368,7 +410,9 @@ def _length_of(value: "str | list[Word] | None", is_array: bool, raw: str) -> st
     if isinstance(value, list):
         counted = value if is_array else value[0].marked if value else ""
         return unknown(raw) if any(word.unknown for word in value) else str(len(counted))
-    return str(len(value)) if value is not None and is_known(value) and not is_array else unknown(raw)
+    return (
+        str(len(value)) if value is not None and is_known(value) and not is_array else unknown(raw)
+    )
 
 
 def _cut_list(value: list[Word], operation: str, raw: str) -> "str | list[Word]":

@@ -1,1 +1,3 @@
-"""Files that ms-swift loads into its own process. They are alone here because it adds their folder to its path."""
+"""Files that ms-swift loads into its own process. They are alone here because it adds their folder
+to its path.
+"""

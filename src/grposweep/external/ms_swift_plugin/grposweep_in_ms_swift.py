@@ -1,7 +1,8 @@
-"""A plugin for ms-swift: registers a callback for ``--callbacks`` that stops a trial at a rollout boundary.
+"""A plugin for ms-swift: registers a callback for ``--callbacks`` that stops a trial at a rollout
+boundary.
 
-It runs in ms-swift's environment. If grposweep cannot be imported there, training continues without the callback, and
-only the log is read.
+It runs in ms-swift's environment. If grposweep cannot be imported there, training continues without
+the callback, and only the log is read.
 """
 
 from typing import Any
@@ -14,8 +15,13 @@ def build_callback(_arguments: Any, _trainer: Any) -> TrainerCallback:
     """Return the callback. ms-swift calls the entries of its map with these arguments."""
     try:
         from grposweep.train import Callback
-    except (ImportError, SyntaxError) as error:  # another Python version
-        print(f"grposweep cannot be imported here ({error}): its log is read, and a stop ends this process", flush=True)
+    except (ImportError, SyntaxError) as error:
+        # another Python version
+        print(
+            f"grposweep cannot be imported here ({error}): its log is read, and a stop ends "
+            "this process",
+            flush=True,
+        )
         return TrainerCallback()
     return Callback()
 

@@ -1,4 +1,5 @@
-"""Run Slurm's commands (sbatch, squeue, sacct, scancel), parse their output, and interpret job states.
+"""Run Slurm's commands (sbatch, squeue, sacct, scancel), parse their output, and interpret job
+states.
 
 Nothing here keeps state.
 """
@@ -19,14 +20,41 @@ from grposweep.process import die_with
 from grposweep.schema import Cluster
 from grposweep.storage.results import TrialStatus
 
-PATIENCE_SECONDS = 60.0  # for one command: sbatch itself retries for minutes if the queue is full
-_COLUMNS = (("JobID", 24), ("State", 24), ("exit_code", 16), ("Reason", 48), ("NodeList", 256), ("Name", 256))
+# for one command: sbatch itself retries for minutes if the queue is full
+PATIENCE_SECONDS = 60.0
+_COLUMNS = (
+    ("JobID", 24),
+    ("State", 24),
+    ("exit_code", 16),
+    ("Reason", 48),
+    ("NodeList", 256),
+    ("Name", 256),
+)
 
 # sbatch's messages if the job may be taken later.
-_FULL = ("MaxSubmit", "MaxJobs", "temporarily", "job submit limit", "QOSMax", "AssocMax", "AssocGrp", "QOSGrp")
-_UNREACHABLE = ("Unable to contact", "timed out", "connect failure", "Connection refused", "Zero Bytes", "backup mode")
+_FULL = (
+    "MaxSubmit",
+    "MaxJobs",
+    "temporarily",
+    "job submit limit",
+    "QOSMax",
+    "AssocMax",
+    "AssocGrp",
+    "QOSGrp",
+)
+_UNREACHABLE = (
+    "Unable to contact",
+    "timed out",
+    "connect failure",
+    "Connection refused",
+    "Zero Bytes",
+    "backup mode",
+)
 # Messages of Slurm's commands if they are installed without a cluster.
-_NO_CLUSTER = ("Could not establish a configuration source", "Unable to establish configuration source")
+_NO_CLUSTER = (
+    "Could not establish a configuration source",
+    "Unable to establish configuration source",
+)
 # sbatch's messages on a job that will never be taken, the key to change, and where to look.
 _REFUSED = (
     ("partition", "partition", "sinfo lists the partitions"),
@@ -42,7 +70,9 @@ _SCRIPT = "cluster=dry_run writes the script without submitting it."
 
 @dataclass(frozen=True)
 class JobInfo:
-    """One job as Slurm shows it; ``status`` is a wait status (exit code times 256, plus a signal)."""
+    """One job as Slurm shows it; ``status`` is a wait status (exit code times 256, plus a
+    signal).
+    """
 
     job_id: str
     state: str
@@ -70,18 +100,23 @@ def submit_script(script: Path, cluster: Cluster) -> str:
     """
     done = _run(submit_command(script), submit_environment(cluster))
     if done.returncode == 0:
-        lines = done.stdout.split()  # a site's plugins may greet first
-        job_id = lines[-1].split(";")[0] if lines else ""  # "id;cluster" if there are several clusters
+        # a site's plugins may greet first
+        lines = done.stdout.split()
+        # "id;cluster" if there are several clusters
+        job_id = lines[-1].split(";")[0] if lines else ""
         if _is_id(job_id):
             return job_id
-        raise LauncherBusy(f"sbatch took the job and said {done.stdout[:80]!r} instead of its number; looking for it")
+        raise LauncherBusy(
+            f"sbatch took the job and said {done.stdout[:80]!r} instead of its number; looking "
+            "for it"
+        )
     error = _last_error(done.stderr)
-    unreachable = any(
-        word in done.stderr for word in _UNREACHABLE
-    )  # without slurm.conf, a restart of slurmctld says both
+    # without slurm.conf, a restart of slurmctld says both
+    unreachable = any(word in done.stderr for word in _UNREACHABLE)
     if not unreachable and any(word in done.stderr for word in _NO_CLUSTER):
         raise UserError(
-            f"cluster=slurm: Slurm's commands find no controller here ({error}). Run this on a login node, set SLURM_CONF to the "
+            f"cluster=slurm: Slurm's commands find no controller here ({error}). Run this on a "
+            "login node, set SLURM_CONF to the "
             "cluster's slurm.conf, or set cluster=local."
         )
     if unreachable or any(word in done.stderr for word in _FULL):
@@ -95,23 +130,33 @@ def read_queue() -> dict[str, JobInfo]:
     Raises LauncherUnreachable.
     """
     form = ",".join(f"{name}:{width}" for name, width in _COLUMNS)
-    done = _run(["squeue", f"--user={os.getuid()}", "--states=all", "--noheader", f"--Format={form}"])
+    done = _run(
+        ["squeue", f"--user={os.getuid()}", "--states=all", "--noheader", f"--Format={form}"]
+    )
     if done.returncode:
         raise LauncherUnreachable(_last_error(done.stderr))
-    return {entry.job_id: entry for entry in map(_entry, done.stdout.splitlines()) if entry is not None}
+    return {
+        entry.job_id: entry for entry in map(_entry, done.stdout.splitlines()) if entry is not None
+    }
 
 
 def read_accounts(job_ids: list[str], name: str = "") -> dict[str, JobInfo]:
     """Return the accounting records of jobs, by ids or by name; empty if the cluster keeps none."""
-    which = [f"--name={name}", "--starttime=now-30days"] if name else [f"--jobs={','.join(job_ids)}"]
+    which = (
+        [f"--name={name}", "--starttime=now-30days"] if name else [f"--jobs={','.join(job_ids)}"]
+    )
     columns = "--format=JobIDRaw,State,ExitCode,NodeList%256,JobName%256"
-    done = _run(["sacct", "--allocations", "--duplicates", "--noheader", "--parsable2", columns, *which])
+    done = _run(
+        ["sacct", "--allocations", "--duplicates", "--noheader", "--parsable2", columns, *which]
+    )
     jobs = {}
     for line in done.stdout.splitlines() if done.returncode == 0 else []:
         job_id, state, status, nodes, called = (line.split("|", 4) + [""] * 4)[:5]
         # "CANCELLED by 1000"; a requeued job has a line for each run, the last one counts
         if _is_id(job_id) and state.strip():
-            jobs[job_id] = JobInfo(job_id, state.split()[0], wait_status(status), name=called, nodes=nodes)
+            jobs[job_id] = JobInfo(
+                job_id, state.split()[0], wait_status(status), name=called, nodes=nodes
+            )
     return jobs
 
 
@@ -127,11 +172,17 @@ def _entry(line: str) -> JobInfo | None:
         fields.append(line[at : at + width].strip())
         at += width
     job_id, state, status, reason, nodes, name = fields
-    return JobInfo(job_id, state, wait_status(status), reason, name, nodes) if _is_id(job_id) and state else None
+    return (
+        JobInfo(job_id, state, wait_status(status), reason, name, nodes)
+        if _is_id(job_id) and state
+        else None
+    )
 
 
 def wait_status(text: str) -> int:
-    """Parse an exit status: ``768`` (squeue) and ``3:0`` (sacct, code and signal) are the same wait status."""
+    """Parse an exit status: ``768`` (squeue) and ``3:0`` (sacct, code and signal) are the same wait
+    status.
+    """
     match = re.fullmatch(r"([0-9]{1,9})(?::([0-9]{0,3}))?", text)
     if match is None:
         return 0
@@ -144,8 +195,12 @@ def _is_id(text: str) -> bool:
     return re.fullmatch(r"[0-9]{1,18}", text) is not None
 
 
-def _run(command: list[str], environment: dict[str, str] | None = None) -> "subprocess.CompletedProcess[str]":
-    """Run a command that dies with this process: a submission must not happen after its controller's death."""
+def _run(
+    command: list[str], environment: dict[str, str] | None = None
+) -> "subprocess.CompletedProcess[str]":
+    """Run a command that dies with this process: a submission must not happen after its
+    controller's death.
+    """
     try:
         return subprocess.run(
             command,
@@ -156,13 +211,18 @@ def _run(command: list[str], environment: dict[str, str] | None = None) -> "subp
             errors="replace",
             timeout=PATIENCE_SECONDS,
             check=False,
-            start_new_session=True,  # a Ctrl-C in the terminal is the controller's alone
+            # a Ctrl-C in the terminal is the controller's alone
+            start_new_session=True,
             preexec_fn=partial(die_with, os.getpid()),
         )
     except FileNotFoundError:
-        return subprocess.CompletedProcess(command, 127, "", f"{command[0]} not found; run this on a login node")
+        return subprocess.CompletedProcess(
+            command, 127, "", f"{command[0]} not found; run this on a login node"
+        )
     except subprocess.TimeoutExpired:
-        return subprocess.CompletedProcess(command, 1, "", f"{command[0]}: timed out after {PATIENCE_SECONDS:.0f} s")
+        return subprocess.CompletedProcess(
+            command, 1, "", f"{command[0]}: timed out after {PATIENCE_SECONDS:.0f} s"
+        )
 
 
 def _last_error(text: str) -> str:
@@ -181,19 +241,37 @@ def _refusal(why: str, text: str, cluster: Cluster) -> str:
                 f"{name}={'null' if value is None else value}: Slurm refuses the job ({why}). "
                 f"Set another {name}; {look}. {_SCRIPT}"
             )
-    return f"cluster=slurm: Slurm refuses the job ({why}). Correct what cluster.* and cluster.extra ask for. {_SCRIPT}"
+    return (
+        f"cluster=slurm: Slurm refuses the job ({why}). Correct what cluster.* and "
+        f"cluster.extra ask for. {_SCRIPT}"
+    )
 
 
 # A job in one of these states will end, or run again, by itself.
 ALIVE = {
-    "PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD",
-    "RESIZING", "SIGNALING", "STAGE_OUT", "SPECIAL_EXIT", "RESV_DEL_HOLD",
-}  # fmt: skip
-VANISHED = "VANISHED"  # not one of Slurm's: neither the queue nor accounting knows the job any more
+    "PENDING",
+    "CONFIGURING",
+    "RUNNING",
+    "COMPLETING",
+    "SUSPENDED",
+    "STOPPED",
+    "REQUEUED",
+    "REQUEUE_FED",
+    "REQUEUE_HOLD",
+    "RESIZING",
+    "SIGNALING",
+    "STAGE_OUT",
+    "SPECIAL_EXIT",
+    "RESV_DEL_HOLD",
+}
+# not one of Slurm's: neither the queue nor accounting knows the job any more
+VANISHED = "VANISHED"
 
 
 class StateInfo(NamedTuple):
-    """The meaning of a job's state: its end state, the message, and whether a new attempt continues the trial."""
+    """The meaning of a job's state: its end state, the message, and whether a new attempt continues
+    the trial.
+    """
 
     kind: EndState
     message: str
@@ -202,17 +280,25 @@ class StateInfo(NamedTuple):
 
 MEANINGS = {
     "TIMEOUT": StateInfo(
-        EndState.TIMEOUT, "the time limit ended it; set cluster.walltime_min higher, or more schedule.checkpoints", True
+        EndState.TIMEOUT,
+        "the time limit ended it; set cluster.walltime_min higher, or more schedule.checkpoints",
+        True,
     ),
     "DEADLINE": StateInfo(EndState.TIMEOUT, "its deadline ended it", True),
     "PREEMPTED": StateInfo(EndState.PREEMPTED, "another job took its place", True),
     "NODE_FAIL": StateInfo(EndState.NODE_FAILED, "a node failed under it", True),
     "BOOT_FAIL": StateInfo(EndState.NODE_FAILED, "a node did not come up for it", True),
     "REVOKED": StateInfo(EndState.PREEMPTED, "the cluster gave it back", True),
-    VANISHED: StateInfo(EndState.VANISHED, "Slurm does not know it any more, and it left no result", True),
-    "OUT_OF_MEMORY": StateInfo(EndState.OUT_OF_MEMORY, "it used more memory than it asked for; set cluster.mem_gb higher", False),
+    VANISHED: StateInfo(
+        EndState.VANISHED, "Slurm does not know it any more, and it left no result", True
+    ),
+    "OUT_OF_MEMORY": StateInfo(
+        EndState.OUT_OF_MEMORY,
+        "it used more memory than it asked for; set cluster.mem_gb higher",
+        False,
+    ),
     "CANCELLED": StateInfo(EndState.CANCELLED, "it was cancelled", False),
-}  # fmt: skip
+}
 # What srun and slurmstepd write to a rank's log, from the beginning of the line.
 LOG_PATTERNS = (
     (EndState.OUT_OF_MEMORY, r"slurmstepd: error: .*oom[-_ ]kill event"),
@@ -227,17 +313,24 @@ LOG_PATTERNS = (
 )
 # A pending job with one of these reasons stays pending forever; the key to look at first.
 HOPELESS = {
-    "PartitionTimeLimit": "walltime_min", "PartitionNodeLimit": "nodes", "BadConstraints": "constraint",
-    "PartitionConfig": "partition", "InvalidAccount": "account", "InvalidQOS": "qos",
+    "PartitionTimeLimit": "walltime_min",
+    "PartitionNodeLimit": "nodes",
+    "BadConstraints": "constraint",
+    "PartitionConfig": "partition",
+    "InvalidAccount": "account",
+    "InvalidQOS": "qos",
     "QOSMaxWallDurationPerJobLimit": "walltime_min",
-    "AssocMaxWallDurationPerJobLimit": "walltime_min", "QOSMaxNodePerJobLimit": "nodes",
-}  # fmt: skip
+    "AssocMaxWallDurationPerJobLimit": "walltime_min",
+    "QOSMaxNodePerJobLimit": "nodes",
+}
 
 
 def end_of(job: JobInfo, status: TrialStatus | None, asked_to_stop: bool) -> End:
-    """Return how an attempt ended: by its job's last state, and the status in the result it left (None: none).
+    """Return how an attempt ended: by its job's last state, and the status in the result it left
+    (None: none).
 
-    A result outranks the exit code: srun's is the highest of all ranks', and it kills those left over by a signal.
+    A result outranks the exit code: srun's is the highest of all ranks', and it kills those left
+    over by a signal.
     """
     if status is TrialStatus.FINISHED:
         return End(ExitCode.FINISHED)
@@ -248,7 +341,8 @@ def end_of(job: JobInfo, status: TrialStatus | None, asked_to_stop: bool) -> End
     if job.code == ExitCode.SERVER_ENDED:
         message = "its vLLM server ended or never answered; logs/vllm.log says why"
         return End(ExitCode.SERVER_ENDED, EndState.SERVER_ENDED, message)
-    if status is TrialStatus.STOPPED and not asked_to_stop:  # so a signal did: the job's warning, or preemption
+    # so a signal did: the job's warning, or preemption
+    if status is TrialStatus.STOPPED and not asked_to_stop:
         return End(ExitCode.STOPPED, EndState.STOPPED, "a signal stopped it", again=True)
     if status is TrialStatus.STOPPED:
         return End(ExitCode.STOPPED)

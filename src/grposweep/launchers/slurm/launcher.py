@@ -1,6 +1,7 @@
 """Run attempts as Slurm jobs, which continue without their controller.
 
-One reading of the queue serves all jobs. It happens every ``cluster.poll_seconds``, and soon after a result appears on disk.
+One reading of the queue serves all jobs. It happens every ``cluster.poll_seconds``, and soon after
+a result appears on disk.
 """
 
 import re
@@ -54,11 +55,16 @@ from grposweep.storage.provenance import snapshot_code
 from grposweep.storage.records import Action, ControlRequest
 from grposweep.storage.results import TrialResult, TrialStatus
 
-SETTLE_SECONDS = 1.0  # a submission whose controller was killed in the middle of it shows up within this time
-CERTAIN = 2  # readings that must agree that a job can never start
-NEWS_SECONDS = 2.0  # between two looks for results on disk, and two readings of the queue because of them
-LATE_SECONDS = 60.0  # until a client of NFS shows a file that another node wrote: nfs(5), acdirmax
-_SNAPSHOT = re.compile(r"/code/([0-9a-f]{12})\b")  # in a job's script
+# a submission whose controller was killed in the middle of it shows up within this time
+SETTLE_SECONDS = 1.0
+# readings that must agree that a job can never start
+CERTAIN = 2
+# between two looks for results on disk, and two readings of the queue because of them
+NEWS_SECONDS = 2.0
+# until a client of NFS shows a file that another node wrote: nfs(5), acdirmax
+LATE_SECONDS = 60.0
+# in a job's script
+_SNAPSHOT = re.compile(r"/code/([0-9a-f]{12})\b")
 
 
 @dataclass
@@ -66,10 +72,13 @@ class _Followed:
     """A job that is polled."""
 
     job: Job
-    since: float  # time.monotonic() at submission
+    # time.monotonic() at submission
+    since: float
     last: JobInfo | None = None
-    hopeless: int = 0  # successive readings with one of the reasons for which a job never starts
-    ended: float | None = None  # time.monotonic() when its end was first seen
+    # successive readings with one of the reasons for which a job never starts
+    hopeless: int = 0
+    # time.monotonic() when its end was first seen
+    ended: float | None = None
 
 
 class Slurm(Launcher):
@@ -96,7 +105,8 @@ class Slurm(Launcher):
     def build(cls, experiment: Experiment, sweep: Path) -> Self:
         """Return the launcher of a sweep.
 
-        Raises UserError if this machine has no Slurm; a scheduler that does not answer now may do so later.
+        Raises UserError if this machine has no Slurm; a scheduler that does not answer now may do
+        so later.
         """
         cluster, parallel = experiment.cluster, experiment.search.parallel
         _check_installed()
@@ -111,13 +121,16 @@ class Slurm(Launcher):
             commands.read_queue()
         except LauncherUnreachable as error:
             raise UserError(
-                f"cluster=slurm: Slurm's controller does not answer ({error}), so no trial could start. Try again later or on a "
+                f"cluster=slurm: Slurm's controller does not answer ({error}), so no trial "
+                "could start. Try again later or on a "
                 "login node, set SLURM_CONF to the cluster's slurm.conf, or set cluster=local."
             ) from error
 
     @classmethod
     def validate(cls, experiment: Experiment) -> None:
-        """Raise UserError if a job's shape contradicts its ranks or its server, or a line cannot stand in a script."""
+        """Raise UserError if a job's shape contradicts its ranks or its server, or a line cannot
+        stand in a script.
+        """
         cluster, trainer = experiment.cluster, experiment.trainer
         _check_server(cluster, experiment.generation)
         _check_shape(cluster, experiment.generation)
@@ -125,18 +138,22 @@ class Slurm(Launcher):
             value = getattr(cluster, name)
             if value is not None and not re.fullmatch(r"[^\s\0]+", value):
                 raise UserError(
-                    f"cluster.{name}={value!r}: a job script has it in one line as one word, and what follows a blank or a line "
-                    "break would be another option or a command. Set a value without them, or null for the cluster's default."
+                    f"cluster.{name}={value!r}: a job script has it in one line as one word, "
+                    "and what follows a blank or a line "
+                    "break would be another option or a command. Set a value without them, or "
+                    "null for the cluster's default."
                 )
         for option in (*cluster.extra, *cluster.container):
             if not option.startswith("-") or "\n" in option:
                 raise UserError(
-                    f"cluster.extra={option!r}: options of sbatch and srun begin with a dash and take one line each. "
+                    f"cluster.extra={option!r}: options of sbatch and srun begin with a dash "
+                    "and take one line each. "
                     "Set for example cluster.extra=[--exclusive]."
                 )
         if cluster.gres_type is not None and not re.fullmatch(r"[\w.-]+", cluster.gres_type):
             raise UserError(
-                f"cluster.gres_type={cluster.gres_type}: this is the word between the colons of --gres=gpu:TYPE:N. Set one that "
+                f"cluster.gres_type={cluster.gres_type}: this is the word between the colons of "
+                "--gres=gpu:TYPE:N. Set one that "
                 "sinfo --format=%G lists, such as cluster.gres_type=a100."
             )
         if is_external(trainer.kind) and not cluster.gpus_per_node:
@@ -144,12 +161,16 @@ class Slurm(Launcher):
 
     @classmethod
     def devices(cls, cluster: Cluster) -> int:
-        """Return the job's GPUs, those of a vLLM server among them; a rank without a GPU counts as one."""
+        """Return the job's GPUs, those of a vLLM server among them; a rank without a GPU counts as
+        one.
+        """
         return cluster.nodes * cluster.gpus_per_node or cluster.processes
 
     @classmethod
     def warning_seconds(cls, cluster: Cluster) -> int | None:
-        """Return the seconds before the limit at which Slurm sends its signal; None if no time limit is set."""
+        """Return the seconds before the limit at which Slurm sends its signal; None if no time
+        limit is set.
+        """
         return None if cluster.walltime_min is None else warn_seconds(cluster)
 
     @classmethod
@@ -164,8 +185,12 @@ class Slurm(Launcher):
         return lambda job: submit_command(write_script(job, sweep, code))
 
     @classmethod
-    def controller_writer(cls, experiment: Experiment, sweep: Path) -> Callable[[Sequence[str]], Sequence[str]] | None:
-        """Return a function that writes the controller's script if ``cluster.controller=job``, otherwise None."""
+    def controller_writer(
+        cls, experiment: Experiment, sweep: Path
+    ) -> Callable[[Sequence[str]], Sequence[str]] | None:
+        """Return a function that writes the controller's script if ``cluster.controller=job``,
+        otherwise None.
+        """
         if not hands_over(experiment.cluster):
             return None
         return lambda command: submit_command(write_controller(experiment.cluster, sweep, command))
@@ -180,7 +205,8 @@ class Slurm(Launcher):
         """Return a job by its id, or by the name that only this attempt has."""
         if job_id is None:
             job_id = self._find_by_name(attempt_name(job, self._sweep))
-        if job_id is None or not job_id.isdigit():  # none, or another launcher's attempt
+        # none, or another launcher's attempt
+        if job_id is None or not job_id.isdigit():
             return None
         self._jobs[job_id] = _Followed(job, time.monotonic())
         return job_id
@@ -196,12 +222,14 @@ class Slurm(Launcher):
         status = _status(followed.job)
         followed.ended = followed.ended or time.monotonic()
         is_late = last.state == "COMPLETED" and time.monotonic() - followed.ended < LATE_SECONDS
-        if status is None and is_late:  # this node may not see the result of a job with exit code 0 yet
+        # this node may not see the result of a job with exit code 0 yet
+        if status is None and is_late:
             return None
         del self._jobs[job_id]
         is_asked = ControlRequest.read(followed.job.folder).action != Action.RUN
         end = end_of(last, status, is_asked)
-        nodes = "" if last.nodes.startswith("None") else last.nodes  # "None assigned"
+        # "None assigned"
+        nodes = "" if last.nodes.startswith("None") else last.nodes
         return replace(limit_requeues(end, followed.job), nodes=nodes)
 
     def waiting(self, job_id: str) -> str:
@@ -234,9 +262,12 @@ class Slurm(Launcher):
         return submit_controller(self._cluster, self._sweep, command)
 
     def detach_message(self, job_ids: Sequence[str]) -> str:
-        """Return a message with the number of jobs that continue, and the commands to return to them or to end them."""
+        """Return a message with the number of jobs that continue, and the commands to return to
+        them or to end them.
+        """
         return (
-            f"detached: {count(len(job_ids), 'job')} queued or running continue; the same command returns "
+            f"detached: {count(len(job_ids), 'job')} queued or running continue; the same "
+            "command returns "
             f"to them and submits the rest. To end them: {self.cancel_command(job_ids)}"
         )
 
@@ -247,10 +278,14 @@ class Slurm(Launcher):
 
     @classmethod
     def may_have_jobs(cls, sweep: Path) -> bool:
-        """Return whether there is a script of a job that was announced; a dry run announces none."""
+        """Return whether there is a script of a job that was announced; a dry run announces
+        none.
+        """
         others = (sweep / "controller.sbatch", sweep / paths.PREPARE_FOLDER / "job.sbatch")
         scripts = sweep.glob("trials/*/job-*.sbatch")
-        return any(map(Path.exists, others)) or any((path.parent / paths.ATTEMPTS).exists() for path in scripts)
+        return any(map(Path.exists, others)) or any(
+            (path.parent / paths.ATTEMPTS).exists() for path in scripts
+        )
 
     @classmethod
     def list_jobs(cls, sweep: Path) -> list[SweepJob]:
@@ -271,25 +306,32 @@ class Slurm(Launcher):
     @classmethod
     def code_of(cls, trial: Path) -> Path | None:
         """Return the snapshot that the newest script names, if it is still there."""
-        scripts = sorted(trial.glob("job-*.sbatch"), key=lambda path: int(path.stem.split("-")[1]), reverse=True)
+        scripts = sorted(
+            trial.glob("job-*.sbatch"), key=lambda path: int(path.stem.split("-")[1]), reverse=True
+        )
         matches = (_SNAPSHOT.search(path.read_text(encoding="utf-8")) for path in scripts)
         copies = (trial.parent.parent / "code" / match[1] for match in matches if match)
         return next(filter(Path.is_dir, copies), None)
 
     @classmethod
     def rank_place(cls, environment: Mapping[str, str]) -> RankPlace:
-        """Return a rank's place by srun's variables; the first rank runs where srun does, on the job's first node."""
+        """Return a rank's place by srun's variables; the first rank runs where srun does, on the
+        job's first node.
+        """
         return RankPlace(
             rank=int(environment["SLURM_PROCID"]),
             local_rank=int(environment["SLURM_LOCALID"]),
             ranks=int(environment["SLURM_STEP_NUM_TASKS"]),
-            address=environment.get("GRPOSWEEP_FIRST_NODE") or environment["SLURM_LAUNCH_NODE_IPADDR"],
+            address=environment.get("GRPOSWEEP_FIRST_NODE")
+            or environment["SLURM_LAUNCH_NODE_IPADDR"],
             port=int(environment["GRPOSWEEP_PORT"]),
             restarts=int(environment.get("SLURM_RESTART_COUNT") or 0),
         )
 
     def _find_by_name(self, name: str) -> str | None:
-        """Return the job of this name, by two queries, because its submission may still be under way."""
+        """Return the job of this name, by two queries, because its submission may still be under
+        way.
+        """
         for pause in (SETTLE_SECONDS, 0.0):
             try:
                 job_ids = [job.job_id for job in commands.read_queue().values() if job.name == name]
@@ -310,11 +352,14 @@ class Slurm(Launcher):
         try:
             jobs = commands.read_queue()
         except LauncherUnreachable:
-            return  # what it said before still holds
+            # what it said before still holds
+            return
         lost = [
             job_id
             for job_id, followed in self._jobs.items()
-            if job_id not in jobs and followed.since < now and (followed.last is None or followed.last.is_alive)
+            if job_id not in jobs
+            and followed.since < now
+            and (followed.last is None or followed.last.is_alive)
         ]
         jobs |= commands.read_accounts(lost) if lost else {}
         for job_id, followed in self._jobs.items():
@@ -326,7 +371,9 @@ class Slurm(Launcher):
                 followed.last = JobInfo(job_id, VANISHED)
 
     def _has_news(self, now: float) -> bool:
-        """Return whether a job has left a result that the queue does not reflect yet; looks every few seconds."""
+        """Return whether a job has left a result that the queue does not reflect yet; looks every
+        few seconds.
+        """
         if now - max(self._looked_at, self._read_at) < self._news_seconds:
             return False
         self._looked_at = now
@@ -334,7 +381,9 @@ class Slurm(Launcher):
         return any(_status(followed.job) in news for followed in self._jobs.values())
 
     def _refuse_hopeless(self, followed: _Followed) -> None:
-        """Cancel a job that can never start, and raise UserError. Slurm must say so twice: its first answer may be hasty."""
+        """Cancel a job that can never start, and raise UserError. Slurm must say so twice: its
+        first answer may be hasty.
+        """
         last = followed.last
         if last is None or followed.hopeless < CERTAIN:
             return
@@ -342,8 +391,10 @@ class Slurm(Launcher):
         note_cancelled(TrialFolder(followed.job.folder), followed.job.attempt)
         key = HOPELESS[last.reason]
         raise UserError(
-            f"cluster.{key}={getattr(followed.job.cluster, key)}: Slurm took job {last.job_id} and would never start it "
-            f"({last.reason}), so it was cancelled. Set another cluster.{key}, a smaller job, or another cluster.partition."
+            f"cluster.{key}={getattr(followed.job.cluster, key)}: Slurm took job {last.job_id} "
+            "and would never start it "
+            f"({last.reason}), so it was cancelled. Set another cluster.{key}, a smaller job, "
+            "or another cluster.partition."
         )
 
 
@@ -351,7 +402,8 @@ def _check_installed() -> None:
     if shutil.which("sbatch") is None:
         raise UserError(
             "cluster=slurm: this machine has no sbatch, so it cannot submit jobs. "
-            "Run on the cluster's login node, or set cluster=local (or cluster=dry_run to see the scripts)."
+            "Run on the cluster's login node, or set cluster=local (or cluster=dry_run to see "
+            "the scripts)."
         )
 
 
@@ -373,7 +425,9 @@ def _sweep_job(job: JobInfo, suffix: str) -> SweepJob:
 
 
 def _code_for(cluster: Cluster, sweep: Path) -> Path:
-    """Return the folder whose grposweep jobs run: a snapshot, the running one, or the one a rerun trial ran."""
+    """Return the folder whose grposweep jobs run: a snapshot, the running one, or the one a rerun
+    trial ran.
+    """
     if cluster.code is not None:
         return Path(cluster.code)
     return snapshot_code(sweep) if cluster.snapshot else SOURCE
@@ -384,11 +438,13 @@ def _check_server(cluster: Cluster, generation: Generation) -> None:
     gpus, is_served = generation.vllm_gpus, starts_own_server(generation)
     if is_served and gpus and not cluster.gpus_per_node:
         raise UserError(
-            f"generation.vllm_gpus={gpus}: a job with cluster.gpus_per_node=0 has none. Set how many GPUs a node has."
+            f"generation.vllm_gpus={gpus}: a job with cluster.gpus_per_node=0 has none. Set how "
+            "many GPUs a node has."
         )
     if is_served and not gpus:
         raise UserError(
-            "generation.vllm_gpus=0: no GPU is left for the vLLM server. Set how many of the job's GPUs it gets, or "
+            "generation.vllm_gpus=0: no GPU is left for the vLLM server. Set how many of the "
+            "job's GPUs it gets, or "
             "generation.vllm_server_base_url to one that runs already."
         )
 
@@ -400,9 +456,15 @@ def _check_shape(cluster: Cluster, generation: Generation) -> None:
     if cluster.processes == ranks:
         return
     key = "gpus_per_node" if cluster.gpus_per_node else "tasks_per_node"
-    served = f", of which generation.vllm_gpus={generation.vllm_gpus} run the server" if generation.vllm_gpus else ""
+    served = (
+        f", of which generation.vllm_gpus={generation.vllm_gpus} run the server"
+        if generation.vllm_gpus
+        else ""
+    )
     raise UserError(
-        f"cluster.processes={cluster.processes}: on Slurm this follows from cluster.nodes={cluster.nodes} and "
-        f"cluster.{key}={each}, one rank per {'GPU' if cluster.gpus_per_node else 'task'}{served}, which makes "
+        f"cluster.processes={cluster.processes}: on Slurm this follows from "
+        f"cluster.nodes={cluster.nodes} and "
+        f"cluster.{key}={each}, one rank per "
+        f"{'GPU' if cluster.gpus_per_node else 'task'}{served}, which makes "
         f"{ranks}. Set those, and leave cluster.processes out."
     )

@@ -1,4 +1,6 @@
-"""The sbatch script of an attempt: rendered from slurm/trial.sbatch.j2 into the trial folder, and kept there."""
+"""The sbatch script of an attempt: rendered from slurm/trial.sbatch.j2 into the trial folder, and
+kept there.
+"""
 
 import hashlib
 import os
@@ -20,17 +22,26 @@ from grposweep.schema import Cluster
 from grposweep.storage import paths
 
 TEMPLATES = Path(__file__).parent / "templates"
-LEAST_PATIENCE = 5  # seconds a warned job waits for a rollout boundary, at least
-REQUEUE_SECONDS = 60  # at most, left to requeue the job if the boundary is out of reach
-LEAST_LEAD, UNKNOWN_LEAD, MOST_LEAD = 60, 120, 600  # seconds, of `warn_seconds`
-# Options of sbatch that are passed on: the user's defaults for what cluster.* leaves open. Any other SBATCH_ variable would
-# override the script. A new one is a word here, a key of Jobs in schema/running.py, a line of `service_cluster`, of _REFUSED in
-# commands.py and of conf/cluster/slurm.yaml, and a word of tests/security/test_shell.py. The template needs no change.
-SBATCH_VARIABLES = {name: f"SBATCH_{name.upper()}" for name in ("partition", "account", "qos", "constraint", "exclude")}
+# seconds a warned job waits for a rollout boundary, at least
+LEAST_PATIENCE = 5
+# at most, left to requeue the job if the boundary is out of reach
+REQUEUE_SECONDS = 60
+# seconds, of `warn_seconds`
+LEAST_LEAD, UNKNOWN_LEAD, MOST_LEAD = 60, 120, 600
+# Options of sbatch that are passed on: the user's defaults for what cluster.* leaves open. Any
+# other SBATCH_ variable would override the script. A new one is a word here, a key of Jobs in
+# schema/running.py, a line of `service_cluster`, of _REFUSED in commands.py and of
+# conf/cluster/slurm.yaml, and a word of tests/security/test_shell.py. The template needs no change.
+SBATCH_VARIABLES = {
+    name: f"SBATCH_{name.upper()}"
+    for name in ("partition", "account", "qos", "constraint", "exclude")
+}
 
 
 def attempt_name(job: Job, sweep: Path) -> str:
-    """Return an attempt's own name: ``<trial>:<attempt>:grposweep:<sweep>``. squeue shows eight characters of it."""
+    """Return an attempt's own name: ``<trial>:<attempt>:grposweep:<sweep>``. squeue shows eight
+    characters of it.
+    """
     return build_job_name(f"{job.folder.name}:{job.attempt}", sweep)
 
 
@@ -51,10 +62,14 @@ def write_script(job: Job, sweep: Path, code: Path) -> Path:
 
 def render_template(template: str, **content: Any) -> str:
     """Render a template of slurm/; the caller quotes the values for the shell."""
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined  # not needed by ranks and by validation
+    # not needed by ranks and by validation
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(
-        loader=FileSystemLoader(TEMPLATES), undefined=StrictUndefined, trim_blocks=True, keep_trailing_newline=True
+        loader=FileSystemLoader(TEMPLATES),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        keep_trailing_newline=True,
     )
     environment.filters["shell"] = shlex.quote
     return environment.get_template(template).render(bad_input=int(ExitCode.BAD_INPUT), **content)
@@ -66,7 +81,9 @@ def render_script(job: Job, sweep: Path, code: Path) -> str:
     return render_template(
         "trial.sbatch.j2",
         name=name,
-        options=keep_output(sbatch_options(cluster, name, job.starts_ranks), job.folder / paths.LOGS),
+        options=keep_output(
+            sbatch_options(cluster, name, job.starts_ranks), job.folder / paths.LOGS
+        ),
         setup=cluster.setup,
         environment=environment_lines(cluster),
         log=quoted(job.folder / paths.LOGS / "job.log"),
@@ -90,7 +107,9 @@ def render_script(job: Job, sweep: Path, code: Path) -> str:
 
 
 def _server(job: Job) -> dict[str, Any] | None:
-    """Return the shape of the job's own vLLM server and the shell line that starts it; None if it has none."""
+    """Return the shape of the job's own vLLM server and the shell line that starts it; None if it
+    has none.
+    """
     cluster, generation = job.cluster, job.generation
     gpus = generation.vllm_gpus
     if not gpus:
@@ -127,12 +146,16 @@ def sbatch_options(cluster: Cluster, name: str, starts_ranks: bool = False) -> l
 
 
 def gres(cluster: Cluster, gpus: int) -> str:
-    """Return Slurm's ``gres`` for a number of GPUs, with their type if ``cluster.gres_type`` names one."""
+    """Return Slurm's ``gres`` for a number of GPUs, with their type if ``cluster.gres_type`` names
+    one.
+    """
     return f"gpu:{gpus}" if cluster.gres_type is None else f"gpu:{cluster.gres_type}:{gpus}"
 
 
 def service_cluster(cluster: Cluster) -> Cluster:
-    """Return the cluster as the jobs that do not train see it; a partition of their own knows neither QOS nor features."""
+    """Return the cluster as the jobs that do not train see it; a partition of their own knows
+    neither QOS nor features.
+    """
     partition, own = cluster.service_partition, cluster.service_partition is not None
     return replace(
         cluster,
@@ -144,7 +167,9 @@ def service_cluster(cluster: Cluster) -> Cluster:
 
 
 def service_options(cluster: Cluster, name: str, mem_gb: int | None = None) -> list[str]:
-    """Return the options of a job of one CPU that does not train; ``mem_gb`` is its memory if the user sets none."""
+    """Return the options of a job of one CPU that does not train; ``mem_gb`` is its memory if the
+    user sets none.
+    """
     memory = cluster.service_mem_gb or mem_gb
     shape = [
         f"--job-name={name}",
@@ -158,9 +183,13 @@ def service_options(cluster: Cluster, name: str, mem_gb: int | None = None) -> l
 
 def shared_options(cluster: Cluster) -> list[str]:
     """Return the options of every job: where, how long, and to be warned and requeued."""
-    asked = {"time": cluster.walltime_min, **{name: getattr(cluster, name) for name in SBATCH_VARIABLES}}
+    asked = {
+        "time": cluster.walltime_min,
+        **{name: getattr(cluster, name) for name in SBATCH_VARIABLES},
+    }
     return [
-        NO_OUTPUT,  # the script itself opens its log
+        # the script itself opens its log
+        NO_OUTPUT,
         "--requeue",
         f"--signal=B:USR1@{warn_seconds(cluster)}",
         *(f"--{key}={value}" for key, value in asked.items() if value is not None),
@@ -168,7 +197,8 @@ def shared_options(cluster: Cluster) -> list[str]:
 
 
 NO_OUTPUT = "--output=/dev/null"
-_PLAIN_PATH = re.compile(r"[\w./+-]+")  # Slurm reads patterns such as %j in other names
+# Slurm reads patterns such as %j in other names
+_PLAIN_PATH = re.compile(r"[\w./+-]+")
 
 
 def keep_output(options: Sequence[str], folder: Path) -> list[str]:
@@ -187,7 +217,8 @@ def keep_output(options: Sequence[str], folder: Path) -> list[str]:
 def warn_seconds(cluster: Cluster) -> int:
     """Return how many seconds before its end a job is warned.
 
-    Until then must fit: the rest of a rollout (minutes for 7B), an optimizer step, and a checkpoint (107 GB for 7B, ZeRO-3).
+    Until then must fit: the rest of a rollout (minutes for 7B), an optimizer step, and a checkpoint
+    (107 GB for 7B, ZeRO-3).
     """
     if cluster.warn_seconds is not None:
         return cluster.warn_seconds
@@ -202,25 +233,33 @@ def ranks_per_node(cluster: Cluster) -> int:
 
 
 def cpus_per_task(cluster: Cluster, starts_ranks: bool = False) -> int:
-    """Return a task's CPUs: its GPU's share, or one for each thread. One task that starts a node's ranks has all of theirs."""
+    """Return a task's CPUs: its GPU's share, or one for each thread. One task that starts a node's
+    ranks has all of theirs.
+    """
     each = cluster.cpus_per_gpu if cluster.gpus_per_node else cluster.threads
     return each * ranks_per_node(cluster) if starts_ranks else each
 
 
 def python_command(cluster: Cluster) -> str:
-    """Return the interpreter for the shell: this one, a path, or words such as ``apptainer exec image.sif python``."""
+    """Return the interpreter for the shell: this one, a path, or words such as ``apptainer exec
+    image.sif python``.
+    """
     python = cluster.python or sys.executable
     words = [python] if Path(python).is_file() else shlex.split(python)
     return shlex.join([*words, *python_flags(Path(cluster.code or SOURCE))])
 
 
-_MOUNTS = ("--container-mounts", "--container-image", "--bind", "-B", "--volume", "-v")  # of pyxis, Apptainer, Docker
+# of pyxis, Apptainer, Docker
+_MOUNTS = ("--container-mounts", "--container-image", "--bind", "-B", "--volume", "-v")
 
 
 def mount_sources(cluster: Cluster) -> list[str]:
-    """Return the absolute paths on the node, quoted, that options of a container mount or take as an image."""
+    """Return the absolute paths on the node, quoted, that options of a container mount or take as
+    an image.
+    """
     words = list(cluster.container)
-    with suppress(ValueError):  # an open quotation mark, which the shell will report
+    # an open quotation mark, which the shell will report
+    with suppress(ValueError):
         words += shlex.split(cluster.python or "")
     mounts: dict[str, None] = {}
     for word, following in pairwise([*words, ""]):
@@ -237,16 +276,35 @@ def environment_lines(cluster: Cluster) -> list[tuple[str, str]]:
 
 
 def submit_command(script: Path) -> list[str]:
-    """Return the command that submits a script; the user may repeat it. WorkDir is the folder that the sweep was started in."""
+    """Return the command that submits a script; the user may repeat it. WorkDir is the folder that
+    the sweep was started in.
+    """
     return ["sbatch", "--parsable", f"--chdir={Path.cwd()}", str(script)]
 
 
 def submit_environment(cluster: Cluster) -> dict[str, str]:
-    """Return the environment for sbatch and the job, without variables of a surrounding job and without sbatch's options."""
-    defaults = {variable for name, variable in SBATCH_VARIABLES.items() if getattr(cluster, name) is None}
+    """Return the environment for sbatch and the job, without variables of a surrounding job and
+    without sbatch's options.
+    """
+    defaults = {
+        variable for name, variable in SBATCH_VARIABLES.items() if getattr(cluster, name) is None
+    }
     kept = {"SLURM_CONF"} | defaults
-    dropped = ("SLURM_", "SBATCH_", "SRUN_", "GRPOSWEEP_", "RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_")
-    return {name: value for name, value in inherited().items() if name in kept or not name.startswith(dropped)}
+    dropped = (
+        "SLURM_",
+        "SBATCH_",
+        "SRUN_",
+        "GRPOSWEEP_",
+        "RANK",
+        "WORLD_SIZE",
+        "LOCAL_RANK",
+        "MASTER_",
+    )
+    return {
+        name: value
+        for name, value in inherited().items()
+        if name in kept or not name.startswith(dropped)
+    }
 
 
 def quoted(path: Path) -> str:

@@ -1,4 +1,6 @@
-"""The jobs of a sweep that are no attempts: its controller, and the preparation of models and data."""
+"""The jobs of a sweep that are no attempts: its controller, and the preparation of models and
+data.
+"""
 
 import shlex
 import time
@@ -7,7 +9,12 @@ from pathlib import Path
 
 from grporecipe.errors import ExitCode, UserError
 from grporecipe.files import write_text
-from grposweep.launchers.base import PREPARATION_POLL_SECONDS, LauncherBusy, LauncherUnreachable, is_controller_job
+from grposweep.launchers.base import (
+    PREPARATION_POLL_SECONDS,
+    LauncherBusy,
+    LauncherUnreachable,
+    is_controller_job,
+)
 from grposweep.launchers.slurm import commands
 from grposweep.launchers.slurm.script import (
     build_job_name,
@@ -23,8 +30,10 @@ from grposweep.launchers.slurm.script import (
 from grposweep.schema import Cluster
 from grposweep.storage import paths
 
-CONTROLLER, PREPARE = "controller", "prepare"  # the first part of their names
-CONTROLLER_MEMORY_GB = 4  # of a controller with thousands of trials
+# the first part of their names
+CONTROLLER, PREPARE = "controller", "prepare"
+# of a controller with thousands of trials
+CONTROLLER_MEMORY_GB = 4
 
 
 def hands_over(cluster: Cluster) -> bool:
@@ -35,20 +44,26 @@ def hands_over(cluster: Cluster) -> bool:
 def submit_controller(cluster: Cluster, sweep: Path, command: Sequence[str]) -> str:
     """Submit the controller as a job of one CPU that requeues itself before its time limit.
 
-    A controller that waits or runs already is kept. Returns the message to the user. Raises UserError if Slurm does not
-    take the job.
+    A controller that waits or runs already is kept. Returns the message to the user. Raises
+    UserError if Slurm does not take the job.
     """
     name, log = build_job_name(CONTROLLER, sweep), sweep / paths.CONTROLLER_OUTPUT
     try:
         if waiting := _living(name):
             return f"the controller is Slurm job {waiting} already; its output is in {log}"
-        job_id = commands.submit_script(write_controller(cluster, sweep, command), service_cluster(cluster))
+        job_id = commands.submit_script(
+            write_controller(cluster, sweep, command), service_cluster(cluster)
+        )
     except (LauncherBusy, LauncherUnreachable) as error:
         raise UserError(
-            f"cluster.controller=job: Slurm does not take the controller now ({error}), and no process here waits for it. "
+            f"cluster.controller=job: Slurm does not take the controller now ({error}), and no "
+            "process here waits for it. "
             "Give the command again later, or set cluster.controller=here, which waits."
         ) from error
-    return f"the controller is Slurm job {job_id}; its output is in {log}, and scancel {job_id} detaches it"
+    return (
+        f"the controller is Slurm job {job_id}; its output is in {log}, and scancel {job_id} "
+        "detaches it"
+    )
 
 
 def write_controller(cluster: Cluster, sweep: Path, command: Sequence[str]) -> Path:
@@ -71,11 +86,16 @@ def write_controller(cluster: Cluster, sweep: Path, command: Sequence[str]) -> P
 
 def _living(name: str) -> str:
     """Return the id of the job of this name that waits or runs, or an empty string."""
-    return next((job.job_id for job in commands.read_queue().values() if job.name == name and job.is_alive), "")
+    return next(
+        (job.job_id for job in commands.read_queue().values() if job.name == name and job.is_alive),
+        "",
+    )
 
 
 class SlurmPreparation:
-    """Prepares in a job of one task without GPUs, on ``cluster.service_partition`` or the partition of the trials' jobs."""
+    """Prepares in a job of one task without GPUs, on ``cluster.service_partition`` or the partition
+    of the trials' jobs.
+    """
 
     where = "as a Slurm job"
 
@@ -96,10 +116,13 @@ class SlurmPreparation:
             self._job_id = _living(name)
             if not self._job_id:
                 self._done.unlink(missing_ok=True)
-                self._job_id = commands.submit_script(self._write(sweep, name, log), service_cluster(self._cluster))
+                self._job_id = commands.submit_script(
+                    self._write(sweep, name, log), service_cluster(self._cluster)
+                )
         except (LauncherBusy, LauncherUnreachable) as error:
             raise UserError(
-                f"cluster.prepare=job: Slurm takes no job now ({error}). Give the command again later, or "
+                f"cluster.prepare=job: Slurm takes no job now ({error}). Give the command again "
+                "later, or "
                 "set cluster.prepare=here."
             ) from error
         self.where, self._read_at = f"as Slurm job {self._job_id}", time.monotonic()
@@ -120,7 +143,8 @@ class SlurmPreparation:
     def _exit_code(self) -> int | None:
         try:
             return int(self._done.read_text(encoding="utf-8"))
-        except (FileNotFoundError, ValueError):  # ValueError: about to be written
+        except (FileNotFoundError, ValueError):
+            # ValueError: about to be written
             return None
 
     def _lost(self) -> int | None:
@@ -130,13 +154,16 @@ class SlurmPreparation:
             return None
         if job is not None and job.is_alive:
             return None
-        code = self._exit_code()  # once more: it may have ended since
+        # once more: it may have ended since
+        code = self._exit_code()
         return ExitCode.FAILED if code is None else code
 
     def _write(self, sweep: Path, name: str, log: Path) -> Path:
         cluster, script = self._cluster, sweep / paths.PREPARE_FOLDER / "job.sbatch"
         # GPUs would be held idle
-        extra = [option for option in cluster.extra if not option.startswith(("--gres", "--gpu", "-G"))]
+        extra = [
+            option for option in cluster.extra if not option.startswith(("--gres", "--gpu", "-G"))
+        ]
         text = render_template(
             "prepare.sbatch.j2",
             name=name,

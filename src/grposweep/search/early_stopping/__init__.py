@@ -1,8 +1,9 @@
-"""Early stopping: whether a trial continues after an evaluation, and which paused trial is promoted.
+"""Early stopping: whether a trial continues after an evaluation, and which paused trial is
+promoted.
 
-The terms are those of Ray Tune's TrialScheduler. Every answer is a pure function of the learning curves it is given, so a
-sweep and ``benchmarks/curves/replay.py`` call the same classes. A new policy is a class in a file of this package and a
-line in ``grposweep.registries.POLICIES``.
+The terms are those of Ray Tune's TrialScheduler. Every answer is a pure function of the learning
+curves it is given, so a sweep and ``benchmarks/curves/replay.py`` call the same classes. A new
+policy is a class in a file of this package and a line in ``grposweep.registries.POLICIES``.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,11 +16,23 @@ from grporecipe.errors import UserError
 from grposweep.registries import POLICIES, SAMPLERS
 from grposweep.schema import AUTO
 
-__all__ = ["CONTINUE", "DEFAULT", "EFFORT", "Action", "Curve", "Decision", "NoStopping", "State", "StoppingPolicy",
-           "build_policy", "choose_effort"]  # fmt: skip
+__all__ = [
+    "CONTINUE",
+    "DEFAULT",
+    "EFFORT",
+    "Action",
+    "Curve",
+    "Decision",
+    "NoStopping",
+    "State",
+    "StoppingPolicy",
+    "build_policy",
+    "choose_effort",
+]
 
 DEFAULT = "rank"
-EFFORT = 0.6  # of searches that look for the best point only
+# of searches that look for the best point only
+EFFORT = 0.6
 # The completions that a budget allows all trials; None: not known yet.
 Allowance = Callable[[Sequence[Curve]], float | None]
 
@@ -28,8 +41,10 @@ class Action(StrEnum):
     """What a trial does after an evaluation."""
 
     CONTINUE = "continue"
-    PAUSE = "pause"  # at the next rollout boundary, with a checkpoint; it may be promoted later
-    STOP = "stop"  # finally
+    # at the next rollout boundary, with a checkpoint; it may be promoted later
+    PAUSE = "pause"
+    # finally
+    STOP = "stop"
 
 
 @dataclass(frozen=True)
@@ -52,16 +67,24 @@ class StoppingPolicy(Protocol):
     effort: float
 
     def decide(self, curve: Curve, others: Sequence[Curve], more: bool) -> Decision:
-        """Return what a running trial does after its newest evaluation; ``others`` are all other started trials."""
+        """Return what a running trial does after its newest evaluation; ``others`` are all other
+        started trials.
+        """
 
     def promote(self, curves: Sequence[Curve], more: bool) -> int | None:
-        """Return the number of the paused trial that a free slot should resume, or None to start a new point instead."""
+        """Return the number of the paused trial that a free slot should resume, or None to start a
+        new point instead.
+        """
 
     def predict(self, curves: Sequence[Curve]) -> dict[int, float]:
-        """Return the values to tell a sampler for unfinished trials, by number; it ignores all others."""
+        """Return the values to tell a sampler for unfinished trials, by number; it ignores all
+        others.
+        """
 
     def describe(self, curves: Sequence[Curve]) -> dict[int, str]:
-        """Return why paused trials wait, in words by number; those that it leaves out keep the reason of their pause."""
+        """Return why paused trials wait, in words by number; those that it leaves out keep the
+        reason of their pause.
+        """
 
     def trials(self, curves: Sequence[Curve]) -> int | None:
         """Return how many trials its budget is for, by what is known; None without a budget."""
@@ -99,13 +122,18 @@ def choose_effort(effort: float | None, sampler: str) -> float:
 
 
 def build_policy(name: str, effort: float, budget: Allowance | None = None) -> StoppingPolicy:
-    """Return the policy with this name in ``POLICIES``; ``auto`` is ``rank``, or ``none`` if every trial finishes.
+    """Return the policy with this name in ``POLICIES``; ``auto`` is ``rank``, or ``none`` if every
+    trial finishes.
 
     Raises UserError for an unknown name.
     """
     if name == AUTO:
         name = DEFAULT if effort < 1 or budget is not None else "none"
     if name not in POLICIES:
-        raise UserError(f"search.stopping={name}: no such policy. Set one of {', '.join(POLICIES)}.")
-    policy: StoppingPolicy = POLICIES[name](effort, budget) if POLICIES[name].follows_effort else POLICIES[name]()
+        raise UserError(
+            f"search.stopping={name}: no such policy. Set one of {', '.join(POLICIES)}."
+        )
+    policy: StoppingPolicy = (
+        POLICIES[name](effort, budget) if POLICIES[name].follows_effort else POLICIES[name]()
+    )
     return policy

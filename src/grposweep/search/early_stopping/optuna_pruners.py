@@ -1,6 +1,8 @@
-"""Optuna's pruners as policies: median, ASHA (asynchronous successive halving) and Hyperband. A stopped trial has ended.
+"""Optuna's pruners as policies: median, ASHA (asynchronous successive halving) and Hyperband. A
+stopped trial has ended.
 
-Their step is the number of the evaluation, from 1. These pruners ignore evaluation noise and late risers.
+Their step is the number of the evaluation, from 1. These pruners ignore evaluation noise and late
+risers.
 """
 
 from collections.abc import Collection, Sequence
@@ -8,16 +10,21 @@ from typing import TYPE_CHECKING, Any
 
 from grposweep.search.early_stopping import CONTINUE, Action, Curve, Decision, NoStopping, State
 
-if TYPE_CHECKING:  # 0.2 s that --help and --cfg should not pay
+# 0.2 s that --help and --cfg should not pay
+if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
 
 
-HALVING_FACTOR = 4  # Optuna's default for successive halving
-HYPERBAND_FACTOR = 3  # and for Hyperband
+# Optuna's default for successive halving
+HALVING_FACTOR = 4
+# and for Hyperband
+HYPERBAND_FACTOR = 3
 
 
 class _PrunerPolicy(NoStopping):
-    """Stop when the pruner would prune. Optuna's samplers use the evaluations of pruned trials themselves."""
+    """Stop when the pruner would prune. Optuna's samplers use the evaluations of pruned trials
+    themselves.
+    """
 
     name: str
 
@@ -25,7 +32,10 @@ class _PrunerPolicy(NoStopping):
         """Return whether to stop the trial or continue."""
         if not self._prunes(_History([_freeze(other) for other in others]), _freeze(curve), curve):
             return CONTINUE
-        return Decision(Action.STOP, f"{self.name} at evaluation {len(curve.held_out)}: {curve.held_out[-1]:.4g}")
+        return Decision(
+            Action.STOP,
+            f"{self.name} at evaluation {len(curve.held_out)}: {curve.held_out[-1]:.4g}",
+        )
 
     def _prunes(self, history: "_History", trial: "FrozenTrial", curve: Curve) -> bool:
         raise NotImplementedError
@@ -60,7 +70,9 @@ class HyperbandPolicy(_PrunerPolicy):
         from optuna.pruners import HyperbandPruner
 
         evaluations = round(len(curve.held_out) / curve.share)
-        pruner = HyperbandPruner(min_resource=1, max_resource=evaluations, reduction_factor=HYPERBAND_FACTOR)
+        pruner = HyperbandPruner(
+            min_resource=1, max_resource=evaluations, reduction_factor=HYPERBAND_FACTOR
+        )
         pruner._try_initialization(history)  # type: ignore[arg-type]  # brackets are known from the start
 
         def bracket(trial: "FrozenTrial") -> int:
@@ -72,18 +84,24 @@ class HyperbandPolicy(_PrunerPolicy):
 
 
 def _halve(history: "_History", trial: "FrozenTrial", factor: int, rate: int) -> bool:
-    """Return whether successive halving prunes; its rungs are at factor ** rate, factor ** (rate + 1), ... evaluations."""
+    """Return whether successive halving prunes; its rungs are at factor ** rate, factor ** (rate +
+    1), ... evaluations.
+    """
     from optuna.pruners import SuccessiveHalvingPruner
 
     for other in history.trials:
         _note_rungs(other, factor, rate, len(other.intermediate_values))
     _note_rungs(trial, factor, rate, len(trial.intermediate_values) - 1)
-    pruner = SuccessiveHalvingPruner(min_resource=1, reduction_factor=factor, min_early_stopping_rate=rate)
+    pruner = SuccessiveHalvingPruner(
+        min_resource=1, reduction_factor=factor, min_early_stopping_rate=rate
+    )
     return pruner.prune(history.with_(trial), trial)  # type: ignore[arg-type]  # a study as far as pruners look
 
 
 def _note_rungs(trial: "FrozenTrial", factor: int, rate: int, evaluations: int) -> None:
-    """Note the rungs that a trial reached within so many evaluations, as the pruner would have done."""
+    """Note the rungs that a trial reached within so many evaluations, as the pruner would have
+    done.
+    """
     rung = 0
     while (step := factor ** (rate + rung)) <= evaluations:
         trial.system_attrs[f"completed_rung_{rung}"] = trial.intermediate_values[step]
@@ -95,7 +113,9 @@ def _freeze(curve: Curve) -> "FrozenTrial":
 
     state = TrialState.COMPLETE if curve.state == State.FINISHED else TrialState.PRUNED
     value = curve.held_out[-1] if curve.state == State.FINISHED else None
-    trial = create_trial(state=state, value=value, intermediate_values=dict(enumerate(curve.held_out, 1)))
+    trial = create_trial(
+        state=state, value=value, intermediate_values=dict(enumerate(curve.held_out, 1))
+    )
     trial.number = trial._trial_id = curve.number
     return trial
 
@@ -114,10 +134,16 @@ class _History:
         """Return the history and one more trial."""
         return _History([*self.trials, trial])
 
-    def get_trials(self, deepcopy: bool = True, states: Collection[Any] | None = None) -> "list[FrozenTrial]":  # noqa: ARG002 - Optuna's
+    def get_trials(
+        self,
+        deepcopy: bool = True,  # noqa: ARG002 - Optuna's
+        states: Collection[Any] | None = None,
+    ) -> "list[FrozenTrial]":
         """Return all trials, or those in these states."""
         return [trial for trial in self.trials if states is None or trial.state in states]
 
     def set_trial_system_attr(self, trial_id: int, key: str, value: Any) -> None:
         """Note a rung that a pruner lets its trial reach."""
-        next(trial for trial in self.trials if trial._trial_id == trial_id).system_attrs[key] = value
+        next(trial for trial in self.trials if trial._trial_id == trial_id).system_attrs[key] = (
+            value
+        )

@@ -1,1 +1,3 @@
-"""Runs inside the user's own training command: Python imports ``sitecustomize`` there at its start."""
+"""Runs inside the user's own training command: Python imports ``sitecustomize`` there at its
+start.
+"""

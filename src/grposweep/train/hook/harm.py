@@ -1,7 +1,9 @@
-"""What a command must not destroy while it is asked: files that were there before, and the folder of the sweeps.
+"""What a command must not destroy while it is asked: files that were there before, and the folder
+of the sweeps.
 
-`probe` calls it before a file changes in Python. As a program (``harm.py PACKAGE NAME WORDS``) it is in the place of ``rm``,
-``mv`` and ``rmdir``: it answers instead of them, or runs them if nothing is lost. Only the standard library is imported.
+`probe` calls it before a file changes in Python. As a program (``harm.py PACKAGE NAME WORDS``) it
+is in the place of ``rm``, ``mv`` and ``rmdir``: it answers instead of them, or runs them if nothing
+is lost. Only the standard library is imported.
 """
 
 import json
@@ -14,8 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-FILE = "question.json"  # in the copy of the package that a question puts on PYTHONPATH
-MADE = "made"  # in the folder of answers: what Python programs have made in the working folder, one path a line
+# in the copy of the package that a question puts on PYTHONPATH
+FILE = "question.json"
+# in the folder of answers: what Python programs have made in the working folder, one path a line
+MADE = "made"
 MOVES = frozenset(["os.rename", "shutil.move"])
 DELETIONS = MOVES | {"os.remove", "os.rmdir", "os.truncate", "shutil.rmtree"}
 
@@ -24,8 +28,10 @@ DELETIONS = MOVES | {"os.remove", "os.rmdir", "os.truncate", "shutil.rmtree"}
 class Question:
     """Where answers go, and what is allowed.
 
-    ``folder`` is the working folder, ``kept`` the place where it is as it was before the question; empty without a view of it.
-    ``is_free``: the user allows deletions. Nothing may be deleted in ``sweeps``, the folder of all sweeps, in any case.
+    ``folder`` is the working folder, ``kept`` the place where it is as it was before the question;
+    empty without a view of it.
+    ``is_free``: the user allows deletions. Nothing may be deleted in ``sweeps``, the folder of all
+    sweeps, in any case.
     """
 
     answers: str
@@ -43,10 +49,14 @@ def read_question(package: Path) -> Question:
 
 
 def changed_paths(question: Question, event: str, words: tuple[Any, ...]) -> list[str]:
-    """Return the absolute paths that an audit event deletes, moves or overwrites; without a view also what it writes to."""
+    """Return the absolute paths that an audit event deletes, moves or overwrites; without a view
+    also what it writes to.
+    """
     if event == "open":
         flags = os.O_TRUNC if question.kept else os.O_TRUNC | os.O_WRONLY | os.O_RDWR
-        is_changed = bool(int(words[2] or 0) & flags) and isinstance(words[0], (str, bytes, os.PathLike))
+        is_changed = bool(int(words[2] or 0) & flags) and isinstance(
+            words[0], (str, bytes, os.PathLike)
+        )
         return [_absolute(words[0])] if is_changed else []
     if event == "shutil.move":
         return _moved(words[0], words[1], -1, -1)
@@ -63,7 +73,9 @@ def _moved(old: Any, new: Any, old_folder: Any, new_folder: Any) -> list[str]:
 
 
 def _absolute(path: Any, folder: Any = None) -> str:
-    """Return a path with the links of its folder resolved; ``folder`` is an open descriptor, or None or -1."""
+    """Return a path with the links of its folder resolved; ``folder`` is an open descriptor, or
+    None or -1.
+    """
     start = Path.cwd()
     if isinstance(folder, int) and folder >= 0:
         start = Path(f"/proc/self/fd/{folder}").resolve()
@@ -72,7 +84,9 @@ def _absolute(path: Any, folder: Any = None) -> str:
 
 
 def lost(question: Question, paths: list[str]) -> Iterator[str]:
-    """Yield those of the paths that were there before the question, and are in no folder for temporary files."""
+    """Yield those of the paths that were there before the question, and are in no folder for
+    temporary files.
+    """
     for path in paths:
         if not is_temporary(question, path) and _was_there(question, path):
             yield path
@@ -82,7 +96,9 @@ def is_temporary(question: Question, path: str) -> bool:
     """Return whether a path is in a folder for temporary files, and not in the working folder."""
     place = Path(path)
     in_temporary = place.is_relative_to(Path(tempfile.gettempdir()).resolve())
-    return place.is_relative_to("/dev") or (in_temporary and not place.is_relative_to(question.folder))
+    return place.is_relative_to("/dev") or (
+        in_temporary and not place.is_relative_to(question.folder)
+    )
 
 
 def is_of_sweeps(question: Question, path: str) -> bool:
@@ -95,7 +111,9 @@ def _was_there(question: Question, path: str) -> bool:
     place = Path(path)
     if question.kept and place.is_relative_to(question.folder):
         return os.path.lexists(question.kept / place.relative_to(question.folder))
-    return os.path.lexists(path) and made_paths(Path(question.answers)).isdisjoint([path, *map(str, place.parents)])
+    return os.path.lexists(path) and made_paths(Path(question.answers)).isdisjoint(
+        [path, *map(str, place.parents)]
+    )
 
 
 def made_paths(answers: Path) -> set[str]:
@@ -107,9 +125,15 @@ def made_paths(answers: Path) -> set[str]:
 
 
 def note_made(question: Question, path: Any) -> None:
-    """Note a file or folder that is about to be made in the working folder, so that it is removed after the question."""
+    """Note a file or folder that is about to be made in the working folder, so that it is removed
+    after the question.
+    """
     place = _absolute(path)
-    if not question.kept and Path(place).is_relative_to(question.folder) and not os.path.lexists(place):
+    if (
+        not question.kept
+        and Path(place).is_relative_to(question.folder)
+        and not os.path.lexists(place)
+    ):
         with (Path(question.answers) / MADE).open("a", encoding="utf-8") as file:
             file.write(f"{place}\n")
 
@@ -129,11 +153,19 @@ def _run_or_answer(question: Question, name: str, words: list[str]) -> None:
     operands = [_absolute(word) for word in words if not word.startswith("-")]
     if name == "mv" and operands and os.path.isdir(operands[-1]):  # noqa: PTH112 - a text
         operands.pop()
-    of_sweeps = [path for path in operands if os.path.lexists(path) and is_of_sweeps(question, path)]
+    of_sweeps = [
+        path for path in operands if os.path.lexists(path) and is_of_sweeps(question, path)
+    ]
     gone = of_sweeps or ([] if question.is_free else [*lost(question, operands)])
     if gone:
         what = ", ".join(shown(question, path) for path in gone)
-        answer = {"failed": f"{name} of {what}", "shell": name, "lost": what, "sweeps": bool(of_sweeps), "seconds": 0}
+        answer = {
+            "failed": f"{name} of {what}",
+            "shell": name,
+            "lost": what,
+            "sweeps": bool(of_sweeps),
+            "seconds": 0,
+        }
         made = Path(question.answers) / f"{name}.part"
         made.write_text(json.dumps(answer), encoding="utf-8")
         made.replace(made.with_suffix(".json"))

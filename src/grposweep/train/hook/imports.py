@@ -1,21 +1,27 @@
-"""Call a function on a module right after a program has imported it, whichever module imports it first."""
+"""Call a function on a module right after a program has imported it, whichever module imports it
+first.
+"""
 
 import importlib.machinery
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
 
-CONFIGS = {  # the modules that hold a configuration of GRPO, or the base of one that a program derives itself
+# the modules that hold a configuration of GRPO, or the base of one that a program derives itself
+CONFIGS = {
     "trl.trainer.grpo_config": "GRPOConfig",
     "trl.experimental.async_grpo.async_grpo_config": "AsyncGRPOConfig",
     "transformers.training_args": "TrainingArguments",
 }
-TRAINERS = "transformers.trainer"  # the module of the class that all of TRL's trainers derive from
+# the module of the class that all of TRL's trainers derive from
+TRAINERS = "transformers.trainer"
 Change = Callable[[ModuleType], None]
 
 
 class AfterImport:
-    """Finds the modules named in ``changes`` as usual, and calls their change once they have run."""
+    """Finds the modules named in ``changes`` as usual, and calls their change once they have
+    run.
+    """
 
     def __init__(self, changes: Mapping[str, Change]) -> None:
         self.changes = changes

@@ -1,9 +1,12 @@
-"""Asks a user's command what its GRPO trainer would get, and stops it there: this runs in every Python that the command starts.
+"""Asks a user's command what its GRPO trainer would get, and stops it there: this runs in every
+Python that the command starts.
 
-On stand-ins (`stand_ins`), a launcher is replaced by its script, and the script runs twice with other numbers where only the data
-know them, past its trainer to its end or its next trainer. What must not happen on stand-ins ends the attempt. For real, nothing
-is replaced, and it ends at the trainer. Answers are JSON files in a folder, each with one of ``record``, ``refused`` (the
-configuration's own message) or ``failed``. `external.ask` then ends the command, or lets it run to its next trainer.
+On stand-ins (`stand_ins`), a launcher is replaced by its script, and the script runs twice with
+other numbers where only the data know them, past its trainer to its end or its next trainer. What
+must not happen on stand-ins ends the attempt. For real, nothing is replaced, and it ends at the
+trainer. Answers are JSON files in a folder, each with one of ``record``, ``refused`` (the
+configuration's own message) or ``failed``. `external.ask` then ends the command, or lets it run to
+its next trainer.
 """
 
 import atexit
@@ -26,23 +29,52 @@ from grposweep.train.hook.imports import CONFIGS, after_import
 from grposweep.train.hook.stand_ins import alone, as_first_rank, note_files, read_files
 
 OURS = ("grposweep", "grporecipe", "hydra_plugins.", "sitecustomize")
-ORDER = ("model", "reward_funcs", "args", "train_dataset", "eval_dataset")  # of GRPOTrainer's arguments
+# of GRPOTrainer's arguments
+ORDER = ("model", "reward_funcs", "args", "train_dataset", "eval_dataset")
 TRAINERS = {
     "trl.trainer.grpo_trainer": "GRPOTrainer",
     "trl.experimental.async_grpo.async_grpo_trainer": "AsyncGRPOTrainer",
     "transformers.trainer": "Trainer",
 }
-# Events of audit hooks (docs.python.org, "Audit events table") that change something outside of the process.
-CHANGES = harm.DELETIONS | {"os.link", "os.symlink", "shutil.copyfile", "shutil.copytree", "sqlite3.connect"}
-STARTS = frozenset(["subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.spawn", "os.fork", "os.forkpty",
-                    "socket.connect", "socket.getaddrinfo", "os.kill"])  # fmt: skip
+# Events of audit hooks (docs.python.org, "Audit events table") that change something outside of the
+# process.
+CHANGES = harm.DELETIONS | {
+    "os.link",
+    "os.symlink",
+    "shutil.copyfile",
+    "shutil.copytree",
+    "sqlite3.connect",
+}
+STARTS = frozenset(
+    [
+        "subprocess.Popen",
+        "os.system",
+        "os.exec",
+        "os.posix_spawn",
+        "os.spawn",
+        "os.fork",
+        "os.forkpty",
+        "socket.connect",
+        "socket.getaddrinfo",
+        "os.kill",
+    ]
+)
 WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
-WRITING = ("hydra.", "logging")  # libraries whose logs and copies of the configuration are harmless
-OWN_BATCHES = frozenset(["__init__", "get_train_dataloader", "_get_train_sampler", "_prepare_inputs",
-                         "_generate_and_score_completions"])  # fmt: skip
+# libraries whose logs and copies of the configuration are harmless
+WRITING = ("hydra.", "logging")
+OWN_BATCHES = frozenset(
+    [
+        "__init__",
+        "get_train_dataloader",
+        "_get_train_sampler",
+        "_prepare_inputs",
+        "_generate_and_score_completions",
+    ]
+)
 
 
-SECONDS_AFTER = 5  # that a script may run on stand-ins after its trainer
+# that a script may run on stand-ins after its trainer
+SECONDS_AFTER = 5
 
 
 class Answers:
@@ -50,14 +82,20 @@ class Answers:
 
     def __init__(self, question: Question) -> None:
         self.question, self.folder, self.is_given = question, Path(question.answers), False
-        self.answer: dict[str, Any] | None = None  # on stand-ins: the answer, unless there is a second trainer
+        # on stand-ins: the answer, unless there is a second trainer
+        self.answer: dict[str, Any] | None = None
         self.files: set[str] = set()
-        self.pipe: int | None = None  # in the second run: where its answer goes
-        self.other: bytes | None = None  # in the first run: the second run's answer
-        self.made: list[str] = []  # folders
+        # in the second run: where its answer goes
+        self.pipe: int | None = None
+        # in the first run: the second run's answer
+        self.other: bytes | None = None
+        # folders
+        self.made: list[str] = []
 
     def give(self, **answer: Any) -> NoReturn:
-        """Write an answer, or the one that was found before, and wait for the end of the process."""
+        """Write an answer, or the one that was found before, and wait for the end of the
+        process.
+        """
         signal.alarm(0)
         if self.answer is not None and not answer.get("several"):
             answer = self.answer
@@ -83,16 +121,36 @@ class Answers:
         os._exit(0)
 
     def describe(self, config: Any, trainer: Any, passed: Mapping[str, Any]) -> None:
-        """Answer with the record of a trainer that is being built: for real at once, on stand-ins at the end of the script."""
+        """Answer with the record of a trainer that is being built: for real at once, on stand-ins
+        at the end of the script.
+        """
         if self.answer is not None:
             self.give(**self.answer | {"several": record.users_line()})
-        self.is_given = True  # what follows opens files
+        # what follows opens files
+        self.is_given = True
         description = record.describe(config, trainer, passed)
-        paths = {name: getattr(module, "__file__", None) or "" for name, module in list(sys.modules.items())}
-        paths = {name: path for name, path in paths.items() if not name.startswith(OURS) and record.is_users(path)}
-        modules = sorted({str(Path(path).absolute()) for path in paths.values() if Path(path).is_file()})
-        overrides = {name for kind in type(trainer).__mro__ for name, one in vars(kind).items() if _is_own(one)}
-        description |= {"own_batches": sorted(overrides & OWN_BATCHES), "unsloth": "unsloth" in sys.modules}
+        paths = {
+            name: getattr(module, "__file__", None) or ""
+            for name, module in list(sys.modules.items())
+        }
+        paths = {
+            name: path
+            for name, path in paths.items()
+            if not name.startswith(OURS) and record.is_users(path)
+        }
+        modules = sorted(
+            {str(Path(path).absolute()) for path in paths.values() if Path(path).is_file()}
+        )
+        overrides = {
+            name
+            for kind in type(trainer).__mro__
+            for name, one in vars(kind).items()
+            if _is_own(one)
+        }
+        description |= {
+            "own_batches": sorted(overrides & OWN_BATCHES),
+            "unsloth": "unsloth" in sys.modules,
+        }
         if _changes_batches():
             description["values"] = description["given"]
         answer = {
@@ -105,7 +163,8 @@ class Answers:
             self.give(how="real", **answer)
         self.answer, self.is_given = {"how": "stand-ins", **answer}, False
         atexit.register(self.give)
-        with suppress(ValueError):  # not in the main thread
+        # not in the main thread
+        with suppress(ValueError):
             signal.signal(signal.SIGALRM, lambda *_: self.give())
             signal.alarm(SECONDS_AFTER)
 
@@ -122,7 +181,11 @@ def _merge(mine: dict[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
         return {**loss, "seconds": mine["seconds"]}
     ends = [{"record", "refused", "failed"} & answer.keys() for answer in (mine, other)]
     if "failed" in mine or ends[0] != ends[1] or mine.get("refused") != other.get("refused"):
-        why = mine.get("failed") or other.get("failed") or "it ends in another way if its data have another size"
+        why = (
+            mine.get("failed")
+            or other.get("failed")
+            or "it ends in another way if its data have another size"
+        )
         return {"failed": why, "seconds": mine["seconds"]}
     if "record" in mine:
         first, second = mine["record"], other["record"]
@@ -131,7 +194,9 @@ def _merge(mine: dict[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
             names = first[part].keys() | second[part].keys()
             unknown |= {name for name in names if first[part].get(name) != second[part].get(name)}
         for part in ("values", "given"):
-            first[part] = {name: value for name, value in first[part].items() if name not in unknown}
+            first[part] = {
+                name: value for name, value in first[part].items() if name not in unknown
+            }
         for name in first.keys() - {"values", "given"}:
             first[name] = first[name] if first[name] == second[name] else None
         first["unknown"] = sorted(unknown)
@@ -139,23 +204,27 @@ def _merge(mine: dict[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def install(package: str) -> None:
-    """Prepare this process for the question: it is a launcher, the training, or another program, which runs as it is.
+    """Prepare this process for the question: it is a launcher, the training, or another program,
+    which runs as it is.
 
     ``package`` is the question's copy of the package.
     """
     question = harm.read_question(Path(package))
     answers = Answers(question)
-    if not answers.folder.is_dir():  # the question has ended
+    # the question has ended
+    if not answers.folder.is_dir():
         os._exit(1)
     (answers.folder / "seen").touch()
     sys.dont_write_bytecode = True
-    tempfile.gettempdir()  # its first call writes a file
+    # its first call writes a file
+    tempfile.gettempdir()
     program = programs.this_program()
     is_training = programs.may_train(program)
     if not is_training:
         programs.replace_launcher(program, question)
         if any(answers.folder.glob("*.json")):
-            os._exit(0)  # a step after a training that did not happen
+            # a step after a training that did not happen
+            os._exit(0)
     if is_training:
         _watch_end(answers)
     try:
@@ -169,7 +238,9 @@ def install(package: str) -> None:
 
 
 def _watch(answers: Answers, is_training: bool) -> None:
-    """Answer for real: as soon as a trainer gets a configuration of GRPO, or before a file is lost."""
+    """Answer for real: as soon as a trainer gets a configuration of GRPO, or before a file is
+    lost.
+    """
     answers.files = read_files
     # A view keeps what a step before the training overwrites.
     is_spared = frozenset() if is_training or not answers.question.kept else frozenset(["open"])
@@ -199,7 +270,12 @@ def _watch(answers: Answers, is_training: bool) -> None:
         return change
 
     def trained(self: Any, *_: Any, **__: Any) -> NoReturn:
-        answers.give(failed=f"it trains with {type(self).__name__} first, which must not happen when it is asked")
+        answers.give(
+            failed=(
+                f"it trains with {type(self).__name__} first, which must not happen when it "
+                "is asked"
+            )
+        )
 
     def data(module: Any) -> None:
         load = module.load_dataset
@@ -218,7 +294,9 @@ def _watch(answers: Answers, is_training: bool) -> None:
 
 
 def _configurations(trainer: str, passed: Mapping[str, Any]) -> list[Any]:
-    """Return the configurations of GRPO that a trainer gets; the one that TRL makes if GRPOTrainer gets none."""
+    """Return the configurations of GRPO that a trainer gets; the one that TRL makes if GRPOTrainer
+    gets none.
+    """
     configurations = [value for value in passed.values() if record.is_watched(value)]
     if configurations or trainer != "GRPOTrainer" or passed.get("args") is not None:
         return configurations
@@ -228,7 +306,9 @@ def _configurations(trainer: str, passed: Mapping[str, Any]) -> list[Any]:
 
 
 def _configuration(answers: Answers, name: str) -> Callable[[Any], None]:
-    """Return what watches the configurations of a module, and answers with the error that one of them raises."""
+    """Return what watches the configurations of a module, and answers with the error that one of
+    them raises.
+    """
 
     def change(module: Any) -> None:
         if name == "TrainingArguments":
@@ -248,7 +328,9 @@ def _configuration(answers: Answers, name: str) -> Callable[[Any], None]:
         check = cls.__post_init__
 
         def checked(self: Any) -> None:
-            line = "" if record.is_watched(self) or not record.is_grpo(self) else record.users_line()
+            line = (
+                "" if record.is_watched(self) or not record.is_grpo(self) else record.users_line()
+            )
             try:
                 check(self)
             except (ValueError, TypeError, ImportError) as error:
@@ -262,14 +344,17 @@ def _configuration(answers: Answers, name: str) -> Callable[[Any], None]:
 
 
 def _changes_batches() -> bool:
-    """Return whether a stand-in is in the place of Unsloth, whose own configuration has other defaults and adjusts the batch."""
+    """Return whether a stand-in is in the place of Unsloth, whose own configuration has other
+    defaults and adjusts the batch.
+    """
     from grposweep.train.hook.stand_ins import Module
 
     return isinstance(sys.modules.get("unsloth"), Module)
 
 
 def _run_on_stand_ins(answers: Answers, program: programs.Program) -> None:
-    """Let this script run on stand-ins, first in a second process with other numbers, and then here.
+    """Let this script run on stand-ins, first in a second process with other numbers, and then
+    here.
 
     One after the other: a script that makes a folder may refuse one that exists.
     """
@@ -335,13 +420,19 @@ def _note(answers: Answers, event: str, words: tuple[Any, ...]) -> bool:
             harm.note_made(answers.question, words[0])
         return True
     path = str(Path(os.fsdecode(words[0])).absolute())
-    if record.is_users(path) and not path.startswith(programs.SYSTEM) and not path.endswith((".py", ".pyc", ".so")):
+    if (
+        record.is_users(path)
+        and not path.startswith(programs.SYSTEM)
+        and not path.endswith((".py", ".pyc", ".so"))
+    ):
         answers.files.add(path)
     return False
 
 
 def _save(answers: Answers, event: str, words: tuple[Any, ...]) -> None:
-    """End the attempt before the user's own code deletes, moves or overwrites what was there before."""
+    """End the attempt before the user's own code deletes, moves or overwrites what was there
+    before.
+    """
     if event == "os.mkdir" and not answers.is_given and not os.path.lexists(words[0]):
         answers.made.append(os.path.abspath(words[0]))  # noqa: PTH100 - a text
         harm.note_made(answers.question, words[0])
@@ -352,18 +443,25 @@ def _save(answers: Answers, event: str, words: tuple[Any, ...]) -> None:
         return
     question = answers.question
     of_sweeps = [
-        path for path in paths if event != "open" and os.path.lexists(path) and harm.is_of_sweeps(question, path)
+        path
+        for path in paths
+        if event != "open" and os.path.lexists(path) and harm.is_of_sweeps(question, path)
     ]
     gone = of_sweeps or ([] if question.is_free else [*harm.lost(question, paths)])
     if gone:
-        answers.is_given = True  # what follows opens files
+        # what follows opens files
+        answers.is_given = True
         what = ", ".join(harm.shown(question, path) for path in gone)
         line = record.users_line()
-        answers.give(failed=f"{line}: {event} of {what}", line=line, lost=what, sweeps=bool(of_sweeps))
+        answers.give(
+            failed=f"{line}: {event} of {what}", line=line, lost=what, sweeps=bool(of_sweeps)
+        )
 
 
 def _is_direct() -> bool:
-    """Return whether the user's code, and no library but Python's own, is what changes a file. An import writes caches."""
+    """Return whether the user's code, and no library but Python's own, is what changes a file. An
+    import writes caches.
+    """
     frame: Any = sys._getframe(2)
     while frame is not None and programs.is_of_python(frame.f_code.co_filename):
         if frame.f_code.co_filename.startswith("<frozen importlib"):
@@ -389,9 +487,13 @@ def _guard(answers: Answers, event: str, words: tuple[Any, ...]) -> None:
 
 
 def _is_harmless(path: str) -> bool:
-    """Return whether a change is in a folder for temporary files, or made by a library that writes logs."""
+    """Return whether a change is in a folder for temporary files, or made by a library that writes
+    logs.
+    """
     place = Path(path).absolute()
-    is_temporary = place.is_relative_to(tempfile.gettempdir()) and not place.is_relative_to(Path.cwd())
+    is_temporary = place.is_relative_to(tempfile.gettempdir()) and not place.is_relative_to(
+        Path.cwd()
+    )
     if place.is_relative_to("/dev") or is_temporary or path == ":memory:":
         return True
     frame: Any = sys._getframe(2)

@@ -1,4 +1,6 @@
-"""Tells what this Python process is by its command line: a launcher, a script that may train with GRPO, or another program."""
+"""Tells what this Python process is by its command line: a launcher, a script that may train with
+GRPO, or another program.
+"""
 
 import json
 import os
@@ -13,21 +15,35 @@ from typing import Any, NamedTuple
 from grposweep.train.hook import record
 from grposweep.train.hook.harm import Question
 
-SYSTEM = ("/proc/", "/sys/", "/dev/", "/etc/", "/usr/", sys.prefix + os.sep, sys.base_prefix + os.sep)
+SYSTEM = (
+    "/proc/",
+    "/sys/",
+    "/dev/",
+    "/etc/",
+    "/usr/",
+    sys.prefix + os.sep,
+    sys.base_prefix + os.sep,
+)
 _LIBRARY = str(Path(os.__file__).parent)
-_OURS = str(Path(__file__).parents[3])  # of these packages
-TYPED = ("<string>", "<stdin>")  # code of ``python -c`` and of a here-document
+# of these packages
+_OURS = str(Path(__file__).parents[3])
+# code of ``python -c`` and of a here-document
+TYPED = ("<string>", "<stdin>")
 TAKE_VALUE = ("-X", "-W", "--check-hash-based-pycs")
 TRAINS = re.compile(r"GRPO|^[ \t]*(?:from|import)[ \t].*\b(?:trl|unsloth)\b", re.MULTILINE)
 IMPORTS = re.compile(
-    r"^[ \t]*(?:from[ \t]+(\.*[\w.]*)[ \t]+import[ \t]+\(?([\w, \t]*)|import[ \t]+([\w.]+))", re.MULTILINE
+    r"^[ \t]*(?:from[ \t]+(\.*[\w.]*)[ \t]+import[ \t]+\(?([\w, \t]*)|import[ \t]+([\w.]+))",
+    re.MULTILINE,
 )
 NOTEBOOK = "grposweep.train.hook.notebook"
-MOST_FILES, LONGEST = 200, 2**19  # of a script's own code that is searched
+# of a script's own code that is searched
+MOST_FILES, LONGEST = 200, 2**19
 
 
 class Program(NamedTuple):
-    """What Python was asked to run: a file, or a module with the file that it is in. Both are empty for ``-c``."""
+    """What Python was asked to run: a file, or a module with the file that it is in. Both are empty
+    for ``-c``.
+    """
 
     file: str = ""
     module: str = ""
@@ -51,7 +67,9 @@ def this_program() -> Program:
 
 
 def _file_of(module: str, folder: str = "") -> str:
-    """Return the file of a module that is in the user's folders, without importing it; empty if it is not found."""
+    """Return the file of a module that is in the user's folders, without importing it; empty if it
+    is not found.
+    """
     for start in dict.fromkeys(map(Path, (folder or ".", ".", *sys.path))):
         base = start.joinpath(*module.split("."))
         for path in (base.with_name(f"{base.name}.py"), base / "__main__.py", base / "__init__.py"):
@@ -61,7 +79,9 @@ def _file_of(module: str, folder: str = "") -> str:
 
 
 def may_train(program: Program) -> bool:
-    """Return whether a script, or its own modules, mention GRPO, TRL or Unsloth. The command ``trl`` is a launcher."""
+    """Return whether a script, or its own modules, mention GRPO, TRL or Unsloth. The command
+    ``trl`` is a launcher.
+    """
     if Path(program.file).name == "trl":
         return False
     waiting, seen = [program.file], set[str]()
@@ -86,20 +106,28 @@ def _imported(text: str, file: str, program: Program) -> Iterator[str]:
         dots = len(origin) - len(origin.lstrip("."))
         start = Path(file).parents[dots - 1] if dots else Path(program.file).parent
         base = module or origin.lstrip(".")
-        for name in (base, *(f"{base}.{each.strip()}".lstrip(".") for each in names.split(",") if each.strip())):
+        for name in (
+            base,
+            *(f"{base}.{each.strip()}".lstrip(".") for each in names.split(",") if each.strip()),
+        ):
             if name:
                 yield _file_of(name, str(start))
 
 
 def is_of_python(file: str) -> bool:
     """Return whether a file of code is of Python's own library, or of these packages."""
-    return file.startswith(_OURS) or (file.startswith((_LIBRARY, "<frozen")) and "-packages" not in file)
+    return file.startswith(_OURS) or (
+        file.startswith((_LIBRARY, "<frozen")) and "-packages" not in file
+    )
 
 
 def replace_launcher(program: Program, question: Question) -> None:
-    """Replace this process by the script that it would launch, if it is a launcher whose words can be read."""
+    """Replace this process by the script that it would launch, if it is a launcher whose words can
+    be read.
+    """
     if not program.file or (Path(program.file).suffix and not program.module):
-        return  # -c, or a script: reading a launch takes 0.2 s of imports
+        # -c, or a script: reading a launch takes 0.2 s of imports
+        return
     from grporecipe.errors import UserError
     from grporecipe.model.framework import FRAMEWORKS
     from grporecipe.reading import launch
@@ -111,7 +139,9 @@ def replace_launcher(program: Program, question: Question) -> None:
         return
     words = ("python", "-m", program.module) if program.module else (name,)
     try:
-        start = launch.LaunchParser([FRAMEWORKS["trl"]]).find(shlex.join((*words, *program.arguments)))[0]
+        start = launch.LaunchParser([FRAMEWORKS["trl"]]).find(
+            shlex.join((*words, *program.arguments))
+        )[0]
     except UserError:
         return
     script, rest = start.launch.program, [word.text for word in start.after]
@@ -120,13 +150,16 @@ def replace_launcher(program: Program, question: Question) -> None:
     is_file = script.endswith(".py")
     if not may_train(Program(str(Path(script).absolute()) if is_file else _file_of(script))):
         return
-    count = launch.count_processes(start)[0] or _of_accelerate(launch.accelerate_file(start), start.launch.launcher)
+    count = launch.count_processes(start)[0] or _of_accelerate(
+        launch.accelerate_file(start), start.launch.launcher
+    )
     if (
         count
         and start.launch.launcher == "torchrun"
         and not any(word.text.startswith("--nnodes") for word in start.before)
     ):
-        count *= int(os.environ.get("PET_NNODES", "1"))  # where torchrun looks for it
+        # where torchrun looks for it
+        count *= int(os.environ.get("PET_NNODES", "1"))
     Path(question.answers, "processes_stated" if count else "processes_assumed").touch()
     ranks = str(count or question.processes)
     os.environ |= {"WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks, "RANK": "0", "LOCAL_RANK": "0"}
@@ -134,13 +167,31 @@ def replace_launcher(program: Program, question: Question) -> None:
 
 
 def _replace_kernel(program: Program) -> None:
-    """Run a notebook's cells in this process, if it is one that executes a notebook with options that can be read."""
+    """Run a notebook's cells in this process, if it is one that executes a notebook with options
+    that can be read.
+    """
     words = list(program.arguments)
     path = next((Path(word) for word in words if word.endswith(".ipynb")), None)
     is_papermill = "papermill" in (program.module, Path(program.file).name)
-    names = [n for n, word in enumerate(words) if word in ("-p", "--parameters", "-r", "--parameters_raw")]
-    others = {"-f", "--parameters_file", "-y", "--parameters_yaml", "-b", "--parameters_base64", "--cwd"}
-    runs = is_papermill or "execute" in Path(program.file).name or not {"execute", "--execute"}.isdisjoint(words)
+    names = [
+        n
+        for n, word in enumerate(words)
+        if word in ("-p", "--parameters", "-r", "--parameters_raw")
+    ]
+    others = {
+        "-f",
+        "--parameters_file",
+        "-y",
+        "--parameters_yaml",
+        "-b",
+        "--parameters_base64",
+        "--cwd",
+    }
+    runs = (
+        is_papermill
+        or "execute" in Path(program.file).name
+        or not {"execute", "--execute"}.isdisjoint(words)
+    )
     if path is None or not runs or not others.isdisjoint(words):
         return
     pairs = [
@@ -155,7 +206,9 @@ def _replace_kernel(program: Program) -> None:
 
 
 def _value(text: str, option: str) -> Any:
-    """Return a parameter as papermill reads it: a number, a truth value or null if it looks like one, otherwise text."""
+    """Return a parameter as papermill reads it: a number, a truth value or null if it looks like
+    one, otherwise text.
+    """
     words = {"True": True, "true": True, "False": False, "false": False, "None": None, "null": None}
     if option in ("-r", "--parameters_raw"):
         return text
@@ -166,18 +219,27 @@ def _value(text: str, option: str) -> Any:
 
 
 def _of_accelerate(name: str | None, launcher: str) -> int | None:
-    """Return the processes that accelerate's configuration states: the named one, or the user's own."""
+    """Return the processes that accelerate's configuration states: the named one, or the user's
+    own.
+    """
     from grporecipe.reading.launcher_files import read_accelerate
 
     if launcher not in ("accelerate", "trl"):
         return None
     home = Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface") / "accelerate"
     own = next(
-        (str(path) for path in (home / "default_config.yaml", home / "default_config.json") if path.is_file()), None
+        (
+            str(path)
+            for path in (home / "default_config.yaml", home / "default_config.json")
+            if path.is_file()
+        ),
+        None,
     )
     place = name or own
     return (
-        read_accelerate(place, lambda path: Path(path) if Path(path).is_file() else None).processes if place else None
+        read_accelerate(place, lambda path: Path(path) if Path(path).is_file() else None).processes
+        if place
+        else None
     )
 
 

@@ -1,20 +1,29 @@
-"""What a script's configuration was given, and what its trainer got: the content of ``trained_with.json``.
+"""What a script's configuration was given, and what its trainer got: the content of
+``trained_with.json``.
 
 A record is a JSON object:
 
-- ``trainer``, ``config``: the classes, qualified by their modules; ``base``: TRL's or Unsloth's trainer among them, null for a
+- ``trainer``, ``config``: the classes, qualified by their modules; ``base``: TRL's or Unsloth's
+  trainer among them, null for a
   trainer of another kind; ``versions``: of trl, transformers, torch, peft, vllm.
-- ``line``, ``trainer_line``: the user's lines that built the configuration and the trainer, as ``file:line``.
+- ``line``, ``trainer_line``: the user's lines that built the configuration and the trainer, as
+  ``file:line``.
 - ``command``: the words of the process that builds the trainer; ``world_size``: training processes.
 - ``values``: every field of the configuration as the trainer got it.
-- ``given``: the fields that the script, its options or the point set, as they were set: without what the configuration's own
+- ``given``: the fields that the script, its options or the point set, as they were set: without
+  what the configuration's own
   checks derive. These are a recipe.
 - ``assigned``: fields that were assigned after the configuration was built, with the line.
-- ``unknown``: fields whose value depends on data, so only a real run knows them. They are not in ``given``.
-- ``model``: its name or folder, null if the script passes an object without one; ``rewards``: their names.
-- ``train_rows``, ``eval_rows``: rows of the data sets, null if they are unknown; ``evaluates``: whether it has held-out data.
-- ``peft``: whether it trains an adapter; ``adapter``: that adapter's rank and the like, as far as they are known.
-- ``steps``: optimizer steps of the whole training. Only a trial's own record has it, because the trainer computes it.
+- ``unknown``: fields whose value depends on data, so only a real run knows them. They are not in
+  ``given``.
+- ``model``: its name or folder, null if the script passes an object without one; ``rewards``: their
+  names.
+- ``train_rows``, ``eval_rows``: rows of the data sets, null if they are unknown; ``evaluates``:
+  whether it has held-out data.
+- ``peft``: whether it trains an adapter; ``adapter``: that adapter's rank and the like, as far as
+  they are known.
+- ``steps``: optimizer steps of the whole training. Only a trial's own record has it, because the
+  trainer computes it.
 """
 
 import dataclasses
@@ -30,21 +39,33 @@ from grporecipe.redaction import secrets_in
 
 PACKAGES = ("trl", "transformers", "torch", "peft", "vllm")
 _LIBRARIES = ("site-packages", "dist-packages", f"{os.sep}lib{os.sep}python", "<frozen", "<string>")
-_HERE = str(Path(__file__).parents[3])  # of these packages
+# of these packages
+_HERE = str(Path(__file__).parents[3])
 # Fields of peft's LoraConfig.
-ADAPTER = ("r", "lora_alpha", "lora_dropout", "target_modules", "modules_to_save", "use_rslora", "use_dora")
+ADAPTER = (
+    "r",
+    "lora_alpha",
+    "lora_dropout",
+    "target_modules",
+    "modules_to_save",
+    "use_rslora",
+    "use_dora",
+)
 TRAINERS = ("GRPOTrainer", "AsyncGRPOTrainer", "UnslothGRPOTrainer")
 _START = os.getcwd()  # noqa: PTH109 - the user's program may change it later
-own_files: set[str] = set()  # of a library, but run as the user's script: trl/scripts/grpo.py
-# The attribute of a configuration that holds what it was given, what its own checks made of that, the line that built it, and
-# of each field that was assigned later the line.
+# of a library, but run as the user's script: trl/scripts/grpo.py
+own_files: set[str] = set()
+# The attribute of a configuration that holds what it was given, what its own checks made of that,
+# the line that built it, and of each field that was assigned later the line.
 _OWN = "_grposweep"
 
 
 def watch_config(cls: Any, change: Callable[[Any], None]) -> None:
-    """Have every object of a GRPO configuration changed by ``change`` before its own checks, and note what it was given.
+    """Have every object of a GRPO configuration changed by ``change`` before its own checks, and
+    note what it was given.
 
-    ``cls`` is TRL's class, or the base of all configurations: some programs derive a GRPOConfig of their own from it.
+    ``cls`` is TRL's class, or the base of all configurations: some programs derive a GRPOConfig of
+    their own from it.
     """
     check, assign = cls.__post_init__, cls.__setattr__
 
@@ -79,7 +100,9 @@ def is_watched(config: Any) -> bool:
 
 
 def line_of(config: Any, name: str) -> str:
-    """Return the line that set a field last: a later assignment, or the one that built the configuration."""
+    """Return the line that set a field last: a later assignment, or the one that built the
+    configuration.
+    """
     noted = vars(config)[_OWN]
     return str(noted["assigned"].get(name, noted["line"]))
 
@@ -90,19 +113,25 @@ def built_value(config: Any, name: str) -> Any:
 
 
 def arguments_of(trainer: Any) -> dict[str, Any]:
-    """Return the arguments of a trainer's constructor that a record names, from the trainer that was built."""
+    """Return the arguments of a trainer's constructor that a record names, from the trainer that
+    was built.
+    """
     names = ("model", "reward_funcs", "train_dataset", "eval_dataset")
     arguments = {name: getattr(trainer, name, None) for name in names}
     return {**arguments, "peft_config": getattr(arguments["model"], "peft_config", None)}
 
 
 def describe(config: Any, trainer: Any, passed: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the record of a trainer that gets this configuration and these arguments of its constructor."""
+    """Return the record of a trainer that gets this configuration and these arguments of its
+    constructor.
+    """
     noted, values = vars(config)[_OWN], dict(fields_of(config))
     built, assigned = noted["built"], noted["assigned"]
     later = {name: values[name] for name in assigned if values[name] != built[name]}
     rewards = passed.get("reward_funcs")
-    rewards = rewards if isinstance(rewards, (list, tuple)) else [] if rewards is None else [rewards]
+    rewards = (
+        rewards if isinstance(rewards, (list, tuple)) else [] if rewards is None else [rewards]
+    )
     train, evaluation = (_rows(passed.get(name)) for name in ("train_dataset", "eval_dataset"))
     return {
         "trainer": _qualified(type(trainer)),
@@ -130,7 +159,9 @@ def describe(config: Any, trainer: Any, passed: Mapping[str, Any]) -> dict[str, 
 def _public(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return fields for JSON, without those that hold a secret, such as ``hub_token``."""
     shown = {name: plain(value) for name, value in values.items()}
-    return {name: value for name, value in shown.items() if next(secrets_in(name, value), None) is None}
+    return {
+        name: value for name, value in shown.items() if next(secrets_in(name, value), None) is None
+    }
 
 
 def fields_of(config: Any) -> Iterator[tuple[str, Any]]:
@@ -141,9 +172,11 @@ def fields_of(config: Any) -> Iterator[tuple[str, Any]]:
 
 
 def not_default(config: Any, cls: Any) -> dict[str, Any]:
-    """Return the fields of a configuration whose values differ from the defaults of ``cls``, TRL's own class.
+    """Return the fields of a configuration whose values differ from the defaults of ``cls``, TRL's
+    own class.
 
-    A user's subclass has other defaults, and they count as set. Only for a field of its own its default counts.
+    A user's subclass has other defaults, and they count as set. Only for a field of its own its
+    default counts.
     """
     defaults = {}
     for field in (*dataclasses.fields(config), *dataclasses.fields(cls)):
@@ -153,7 +186,9 @@ def not_default(config: Any, cls: Any) -> dict[str, Any]:
 
 
 def plain(value: Any) -> Any:
-    """Return a value for JSON: of an enumeration its word, of an object that JSON does not have the name of its class."""
+    """Return a value for JSON: of an enumeration its word, of an object that JSON does not have the
+    name of its class.
+    """
     if value is None or isinstance(value, (str, int, float, bool)):
         return getattr(value, "value", value)
     if isinstance(value, Mapping):
@@ -165,7 +200,9 @@ def plain(value: Any) -> Any:
 
 def is_users(file: str) -> bool:
     """Return whether a file of Python code is the user's, and no library's."""
-    return file in own_files or not (file.startswith(_HERE) or any(part in file for part in _LIBRARIES))
+    return file in own_files or not (
+        file.startswith(_HERE) or any(part in file for part in _LIBRARIES)
+    )
 
 
 def shown_path(file: str) -> str:
@@ -189,7 +226,11 @@ def _qualified(cls: type) -> str:
 
 def _base(cls: type) -> str | None:
     """Return the trainer of TRL or Unsloth that a class is, or inherits from."""
-    known = (one for one in cls.__mro__ if one.__name__ in TRAINERS and one.__module__.startswith(("trl.", "Unsloth")))
+    known = (
+        one
+        for one in cls.__mro__
+        if one.__name__ in TRAINERS and one.__module__.startswith(("trl.", "Unsloth"))
+    )
     return next((one.__name__ for one in known), None)
 
 
@@ -197,7 +238,8 @@ def _versions() -> Iterator[tuple[str, str]]:
     for name in PACKAGES:
         try:
             yield name, version(name)
-        except PackageNotFoundError:  # a copy of its source
+        except PackageNotFoundError:
+            # a copy of its source
             if stated := getattr(sys.modules.get(name), "__version__", ""):
                 yield name, str(stated)
 
@@ -205,7 +247,8 @@ def _versions() -> Iterator[tuple[str, str]]:
 def _rows(data: Any) -> int | None:
     try:
         return len(data)
-    except (TypeError, AttributeError):  # None, or a stream
+    except (TypeError, AttributeError):
+        # None, or a stream
         return None
 
 
@@ -215,18 +258,23 @@ def _model(model: Any) -> str | None:
 
 
 def _adapter(config: Any) -> dict[str, Any]:
-    """Return the values of an adapter's configuration. A model holds its adapters' configurations by name."""
+    """Return the values of an adapter's configuration. A model holds its adapters' configurations
+    by name.
+    """
     config = next(iter(config.values()), None) if isinstance(config, Mapping) else config
     values = {name: plain(getattr(config, name, None)) for name in ADAPTER}
-    return {name: value for name, value in values.items() if isinstance(value, (str, int, float, list))}
+    return {
+        name: value for name, value in values.items() if isinstance(value, (str, int, float, list))
+    }
 
 
 def _reward(reward: Any) -> str:
     if isinstance(reward, str):
         return reward
     if isinstance(reward, partial):
-        return (
-            f"{_reward(reward.func)}({', '.join(f'{name}={plain(value)}' for name, value in reward.keywords.items())})"
-        )
+        arguments = [f"{name}={plain(value)}" for name, value in reward.keywords.items()]
+        return f"{_reward(reward.func)}({', '.join(arguments)})"
     named = getattr(getattr(reward, "config", None), "_name_or_path", None)
-    return named if isinstance(named, str) else str(getattr(reward, "__name__", type(reward).__name__))
+    return (
+        named if isinstance(named, str) else str(getattr(reward, "__name__", type(reward).__name__))
+    )

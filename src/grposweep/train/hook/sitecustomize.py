@@ -1,6 +1,8 @@
-"""Imported by every Python that a user's command starts, because its folder is on PYTHONPATH; does nothing without a request.
+"""Imported by every Python that a user's command starts, because its folder is on PYTHONPATH; does
+nothing without a request.
 
-A ``sitecustomize`` of the user's own runs as well. Little is imported here: a script's own ``random.py`` must not be too late.
+A ``sitecustomize`` of the user's own runs as well. Little is imported here: a script's own
+``random.py`` must not be too late.
 """
 
 import importlib.machinery
@@ -13,8 +15,14 @@ from types import ModuleType
 def _run_users() -> None:
     """Run the ``sitecustomize`` that Python would have imported without this one."""
     here = os.path.dirname(__file__)  # noqa: PTH120 - pathlib imports more
-    spec = importlib.machinery.PathFinder.find_spec("sitecustomize", [folder for folder in sys.path if folder != here])
-    if spec is None or spec.loader is None or os.path.realpath(spec.origin or "") == os.path.realpath(__file__):
+    spec = importlib.machinery.PathFinder.find_spec(
+        "sitecustomize", [folder for folder in sys.path if folder != here]
+    )
+    if (
+        spec is None
+        or spec.loader is None
+        or os.path.realpath(spec.origin or "") == os.path.realpath(__file__)
+    ):
         return
     spec.loader.exec_module(importlib.util.module_from_spec(spec))
 
@@ -28,7 +36,8 @@ def _enter(module: ModuleType) -> None:
 
 _run_users()
 _PACKAGE = os.path.dirname(__file__)  # noqa: PTH120 - as above
-# A question's copy of the package has a file that says so: a program may start Python with variables of its own choice.
+# A question's copy of the package has a file that says so: a program may start Python with
+# variables of its own choice.
 if os.path.exists(f"{_PACKAGE}/question.json"):  # noqa: PTH110 - as above
     from grposweep.train.hook.probe import install
 

@@ -1,8 +1,10 @@
-"""Tasks: prompts and their answers, one file each. A new task also takes a line in ``grposweep.registries.TASKS``.
+"""Tasks: prompts and their answers, one file each. A new task also takes a line in
+``grposweep.registries.TASKS``.
 
-A task is a function from the configuration to training and held-out rows: dictionaries with ``prompt``, ``answer`` and
-all else that a reward reads. What tasks share happens here: limits, chat turns and prompt_id. An option in ``conf/task``
-gives a task its name on the command line. A task may return notes as a third value: what the user should know of the data.
+A task is a function from the configuration to training and held-out rows: dictionaries with
+``prompt``, ``answer`` and all else that a reward reads. What tasks share happens here: limits, chat
+turns and prompt_id. An option in ``conf/task`` gives a task its name on the command line. A task
+may return notes as a third value: what the user should know of the data.
 """
 
 import hashlib
@@ -16,13 +18,19 @@ from grporecipe.errors import UserError, refuse_mistakes
 from grporecipe.terminal import count as count_text
 from grposweep.registries import TASKS
 from grposweep.schema import Task
-from grposweep.train.tasks.conversations import as_turns, check_system_prompt, in_conversation, wrong_conversations
+from grposweep.train.tasks.conversations import (
+    as_turns,
+    check_system_prompt,
+    in_conversation,
+    wrong_conversations,
+)
 from grposweep.train.tasks.readers import MOST_NAMED, Row
 
 if TYPE_CHECKING:
     from datasets import Dataset
 
-LARGEST = 32 << 20  # bytes of a data file that are read in about a second
+# bytes of a data file that are read in about a second
+LARGEST = 32 << 20
 ONE_TYPE = "Write all values of a column as numbers, or all as text."
 
 
@@ -32,7 +40,8 @@ class Data:
 
     train: "Dataset"
     held_out: "Dataset"
-    notes: tuple[str, ...] = ()  # what the user should know, a sentence each
+    # what the user should know, a sentence each
+    notes: tuple[str, ...] = ()
 
     def counts(self) -> dict[str, int]:
         """Return the number of prompts, as a setting needs it."""
@@ -46,7 +55,8 @@ class Data:
 def load_data(task: Task, has_template: bool = False) -> Data:
     """Return the task's data, the same on every machine and for every seed of an experiment.
 
-    ``has_template``: the tokenizer has a chat template, which decides how prompts reach the model if ``task.chat`` is null.
+    ``has_template``: the tokenizer has a chat template, which decides how prompts reach the model
+    if ``task.chat`` is null.
     """
     train, held_out, notes = split_rows(task)
     check_system_prompt(task, [row["prompt"] for row in (*train, *held_out)], has_template)
@@ -54,24 +64,34 @@ def load_data(task: Task, has_template: bool = False) -> Data:
 
 
 def split_rows(task: Task) -> tuple[list[Row], list[Row], tuple[str, ...]]:
-    """Return training rows, held-out rows and notes. Raises UserError for what cannot be trained on."""
+    """Return training rows, held-out rows and notes. Raises UserError for what cannot be trained
+    on.
+    """
     if task.kind not in TASKS:
-        raise UserError(f"task.kind={task.kind}: there is no such task. Set task to one of: {', '.join(TASKS)}.")
+        raise UserError(
+            f"task.kind={task.kind}: there is no such task. Set task to one of: {', '.join(TASKS)}."
+        )
     train, held_out, *notes = TASKS[task.kind](task)
     if task.family_column is not None:
-        refuse_mistakes(_lacking(held_out, task.family_column, "the held-out prompts", "task.family_column"))
+        refuse_mistakes(
+            _lacking(held_out, task.family_column, "the held-out prompts", "task.family_column")
+        )
     known = {prompt_key(row) for row in train}
     if repeated := sum(prompt_key(row) in known for row in held_out):
         raise UserError(
-            f"task.eval_split={task.eval_split}: {repeated} of {len(held_out)} held-out prompts are training prompts too, so "
-            "training would learn them. Remove them from one of the files, or set task.eval_split=null to split one file by "
+            f"task.eval_split={task.eval_split}: {repeated} of {len(held_out)} held-out prompts "
+            "are training prompts too, so "
+            "training would learn them. Remove them from one of the files, or set "
+            "task.eval_split=null to split one file by "
             "prompt."
         )
     train = train if task.train_prompts is None else train[: task.train_prompts]
     if not train:
         raise UserError(
-            f"task.kind={task.kind} leaves no training prompts (task.train_prompts={task.train_prompts}, "
-            f"task.eval_prompts={task.eval_prompts}). Give it more rows, or set a smaller task.eval_prompts."
+            f"task.kind={task.kind} leaves no training prompts "
+            f"(task.train_prompts={task.train_prompts}, "
+            f"task.eval_prompts={task.eval_prompts}). Give it more rows, or set a smaller "
+            "task.eval_prompts."
         )
     check_system_prompt(task, [row["prompt"] for row in (*train, *held_out)])
     return train, held_out, tuple(chain.from_iterable(notes))
@@ -86,7 +106,8 @@ def hash_rows(rows: "Dataset") -> str:
 
 
 def _build(task: Task, rows: list[Row], has_template: bool) -> "Dataset":
-    from datasets import Dataset  # half a second that a look at the rows does not need
+    # half a second that a look at the rows does not need
+    from datasets import Dataset
 
     built = [
         {**row, "prompt": in_conversation(task, row["prompt"], has_template), "prompt_id": number}
@@ -94,9 +115,11 @@ def _build(task: Task, rows: list[Row], has_template: bool) -> "Dataset":
     ]
     try:
         return Dataset.from_list(built)
-    except (ValueError, TypeError) as error:  # arrow's own errors are these
+    except (ValueError, TypeError) as error:
+        # arrow's own errors are these
         raise UserError(
-            f"task.path={task.path}: a column needs one type. Mixed are: {mixed_columns(rows) or error}. {ONE_TYPE}"
+            f"task.path={task.path}: a column needs one type. Mixed are: "
+            f"{mixed_columns(rows) or error}. {ONE_TYPE}"
         ) from error
 
 
@@ -121,54 +144,89 @@ def _lacking(rows: list[Row], column: str, source: str, key: str) -> Iterator[st
         elif len(numbers) == len(rows):
             what = f"{source} has no {column}: its columns are"
         else:
-            what = f"{_numbered('row', numbers)} of {source} have no {column}: the columns of row {numbers[0]} are"
+            what = (
+                f"{_numbered('row', numbers)} of {source} have no {column}: the columns of "
+                f"row {numbers[0]} are"
+            )
         if all(column in rows[number - 1] for number in numbers):
             what = what.partition(": ")[0]
-            yield f"{key}={column}, but {what} (null). Fill it in, or remove {_numbered('row', numbers)}."
+            yield (
+                f"{key}={column}, but {what} (null). Fill it in, or remove "
+                f"{_numbered('row', numbers)}."
+            )
         else:
             yield f"{key}={column}, but {what} {known}. Set {key} to one that every row has."
 
 
 def as_prompts(rows: list[Row], prompt_column: str, answer_column: str, source: str) -> list[Row]:
-    """Return the rows with prompt and answer columns renamed, and all other columns kept for rewards.
+    """Return the rows with prompt and answer columns renamed, and all other columns kept for
+    rewards.
 
     Raises UserError with all that is wrong with the rows.
     """
     refuse_mistakes(_wrong_rows(rows, prompt_column, answer_column, source))
-    return [{**row, "prompt": as_turns(row[prompt_column]), "answer": str(row[answer_column])} for row in rows]
+    return [
+        {**row, "prompt": as_turns(row[prompt_column]), "answer": str(row[answer_column])}
+        for row in rows
+    ]
 
 
-def _wrong_rows(rows: list[Row], prompt_column: str, answer_column: str, source: str) -> Iterator[str]:
+def _wrong_rows(
+    rows: list[Row], prompt_column: str, answer_column: str, source: str
+) -> Iterator[str]:
     """Name rows without a prompt or an answer, and columns of several types."""
     yield from _lacking(rows, prompt_column, source, "task.prompt_column")
     yield from _lacking(rows, answer_column, source, "task.answer_column")
     numbered = list(enumerate(rows, start=1))
-    prompts = [(number, row[prompt_column]) for number, row in numbered if row.get(prompt_column) is not None]
-    if blank := [number for number, prompt in prompts if isinstance(prompt, str) and not prompt.strip()]:
+    prompts = [
+        (number, row[prompt_column])
+        for number, row in numbered
+        if row.get(prompt_column) is not None
+    ]
+    if blank := [
+        number for number, prompt in prompts if isinstance(prompt, str) and not prompt.strip()
+    ]:
         yield (
-            f"task.prompt_column={prompt_column}: {len(blank)} of {len(rows)} rows of {source} have an empty prompt, first row "
+            f"task.prompt_column={prompt_column}: {len(blank)} of {len(rows)} rows of {source} "
+            "have an empty prompt, first row "
             f"{blank[0]}. Remove {_numbered('row', blank)}."
         )
     for wrong, problem in wrong_conversations(prompts):
-        yield f"task.prompt_column={prompt_column}: {_numbered('row', wrong)} of {source}: {problem}"
-    answers = [(number, row[answer_column]) for number, row in numbered if row.get(answer_column) is not None]
-    # NaN is what pandas writes for a missing value, and the only value that differs from itself.
-    if empty := [number for number, answer in answers if answer != answer or not str(answer).strip()]:
         yield (
-            f"task.answer_column={answer_column}: {len(empty)} of {len(rows)} rows of {source} have NaN or nothing there, "
-            f"first row {empty[0]}. No completion could match. Remove {_numbered('row', empty)}, or fill in their answers."
+            f"task.prompt_column={prompt_column}: {_numbered('row', wrong)} of {source}: {problem}"
         )
-    mixed = mixed_columns({name: value for name, value in row.items() if name != answer_column} for row in rows)
+    answers = [
+        (number, row[answer_column])
+        for number, row in numbered
+        if row.get(answer_column) is not None
+    ]
+    # NaN is what pandas writes for a missing value, and the only value that differs from itself.
+    if empty := [
+        number for number, answer in answers if answer != answer or not str(answer).strip()
+    ]:
+        yield (
+            f"task.answer_column={answer_column}: {len(empty)} of {len(rows)} rows of {source} "
+            "have NaN or nothing there, "
+            f"first row {empty[0]}. No completion could match. Remove "
+            f"{_numbered('row', empty)}, or fill in their answers."
+        )
+    mixed = mixed_columns(
+        {name: value for name, value in row.items() if name != answer_column} for row in rows
+    )
     if mixed:
         yield f"{source}: a column needs one type. Mixed are: {mixed}. {ONE_TYPE}"
 
 
 def mixed_columns(rows: Iterable[Row]) -> str:
-    """Return the columns with text and something else, and their types; numbers of two kinds are one type."""
+    """Return the columns with text and something else, and their types; numbers of two kinds are
+    one type.
+    """
     kinds: dict[str, set[str]] = {}
     for row in rows:
         for name, value in row.items():
-            kinds.setdefault(name, set()).update([type(value).__name__] if value is not None else [])
+            kinds.setdefault(name, set()).update(
+                [type(value).__name__] if value is not None else []
+            )
     return ", ".join(
         f"{name} ({', '.join(sorted(types))})"
         for name, types in kinds.items()
@@ -177,41 +235,60 @@ def mixed_columns(rows: Iterable[Row]) -> str:
 
 
 def conflicting_answers(rows: list[Row], source: str) -> Iterator[str]:
-    """Yield a note if prompts occur with several answers, of which a reward accepts one in each row."""
-    answers: dict[str, dict[str, int]] = {}  # of each prompt, with the first row of each
+    """Yield a note if prompts occur with several answers, of which a reward accepts one in each
+    row.
+    """
+    # of each prompt, with the first row of each
+    answers: dict[str, dict[str, int]] = {}
     for number, row in enumerate(rows, start=1):
         answers.setdefault(prompt_key(row), {}).setdefault(row["answer"], number)
     if several := [numbers for numbers in answers.values() if len(numbers) > 1]:
         answer, other = list(several[0].items())[:2]
         yield (
-            f"{source}: {count_text(len(several), 'prompt')} with several answers, such as rows {answer[1]} and {other[1]} "
-            f"({answer[0][:30]!r} and {other[0][:30]!r}). A row's reward accepts its own answer only."
+            f"{source}: {count_text(len(several), 'prompt')} with several answers, such as rows "
+            f"{answer[1]} and {other[1]} "
+            f"({answer[0][:30]!r} and {other[0][:30]!r}). A row's reward accepts its own answer "
+            "only."
         )
 
 
 def shuffled(rows: list[Row]) -> list[Row]:
-    """Return the rows in a fixed order, because held-out prompts must not depend on an experiment's seed."""
+    """Return the rows in a fixed order, because held-out prompts must not depend on an experiment's
+    seed.
+    """
     rows = list(rows)
     random.Random(20).shuffle(rows)
     return rows
 
 
 def hold_out(rows: list[Row], wanted: int, source: str) -> tuple[list[Row], list[Row]]:
-    """Return training rows, and one row of each of the last prompts of a shuffle, held out: at most half of the prompts."""
+    """Return training rows, and one row of each of the last prompts of a shuffle, held out: at most
+    half of the prompts.
+    """
     last = {prompt_key(row): row for row in shuffled(rows)[::-1]}
     repeated = f", {len(last)} of them with different prompts" if len(last) < len(rows) else ""
     if len(last) < 2:
         raise UserError(
-            f"{source} has {count_text(len(rows), 'row')}{repeated}: with one prompt held out, nothing would be left to "
+            f"{source} has {count_text(len(rows), 'row')}{repeated}: with one prompt held out, "
+            "nothing would be left to "
             "train on. Add prompts, or set task.eval_split to a second file."
         )
     held_out = dict(list(last.items())[: min(wanted, len(last) // 2)])
-    return [row for row in shuffled(rows) if prompt_key(row) not in held_out], list(held_out.values())[::-1]
+    return [row for row in shuffled(rows) if prompt_key(row) not in held_out], list(
+        held_out.values()
+    )[::-1]
 
 
 def prompt_key(row: Row) -> str:
-    """Return what tells a row's prompt from others: its text or turns without white space around them."""
+    """Return what tells a row's prompt from others: its text or turns without white space around
+    them.
+    """
     prompt = row["prompt"]
     if isinstance(prompt, list):
-        return repr([{n: v.strip() if isinstance(v, str) else v for n, v in turn.items()} for turn in prompt])
+        return repr(
+            [
+                {n: v.strip() if isinstance(v, str) else v for n, v in turn.items()}
+                for turn in prompt
+            ]
+        )
     return str(prompt).strip()

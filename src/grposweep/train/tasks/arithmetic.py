@@ -10,11 +10,13 @@ from grposweep.schema import Task
 from grposweep.train.tasks import hold_out, shuffled
 from grposweep.train.tasks.readers import Row
 
-CHARACTERS = "0123456789+-="  # of prompts that the tiny model reads
-READ_BY_TINY = {"embedded": CHARACTERS}  # by model.path
+# of prompts that the tiny model reads
+CHARACTERS = "0123456789+-="
+# by model.path
+READ_BY_TINY = {"embedded": CHARACTERS}
 
-# The tiny model is warm-started on the last pairs of the order, and prompts are held out from its front: held-out
-# prompts are new to it as well.
+# The tiny model is warm-started on the last pairs of the order, and prompts are held out from its
+# front: held-out prompts are new to it as well.
 WARM_START_PAIRS = 5000
 
 
@@ -27,14 +29,21 @@ def pairs() -> list[tuple[int, int]]:
 
 def load_pairs(task: Task) -> tuple[list[Row], list[Row]]:
     """The first ``eval_prompts`` pairs are held out, the others are for training."""
-    # Both operands have two digits, so that every place value sits at one position: a model this small needs that.
+    # Both operands have two digits, so that every place value sits at one position: a model this
+    # small needs that.
     return _split(task, [{"prompt": f"{a:02d}+{b:02d}=", "answer": str(a + b)} for a, b in pairs()])
 
 
 def load_questions(task: Task) -> tuple[list[Row], list[Row]]:
     """Return sums of numbers from 2 to 39 as questions in words, for a language model."""
     asked = "What is {} + {}? Reply with the number only."
-    rows = shuffled([{"prompt": asked.format(a, b), "answer": str(a + b)} for a in range(2, 40) for b in range(2, 40)])
+    rows = shuffled(
+        [
+            {"prompt": asked.format(a, b), "answer": str(a + b)}
+            for a in range(2, 40)
+            for b in range(2, 40)
+        ]
+    )
     return hold_out(rows, task.eval_prompts, "task=questions")
 
 
@@ -42,7 +51,8 @@ def _split(task: Task, rows: list[Row]) -> tuple[list[Row], list[Row]]:
     limit = 10_000 - WARM_START_PAIRS
     if task.eval_prompts > limit:
         raise UserError(
-            f"task.eval_prompts={task.eval_prompts}, but only {limit} of the 10,000 sums are unknown to the tiny "
+            f"task.eval_prompts={task.eval_prompts}, but only {limit} of the 10,000 sums are "
+            "unknown to the tiny "
             f"model's warm start. Set task.eval_prompts to at most {limit}."
         )
     return rows[task.eval_prompts :], rows[: task.eval_prompts]

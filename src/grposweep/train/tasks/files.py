@@ -11,7 +11,14 @@ from typing import Any
 from grporecipe.errors import UserError, refuse_mistakes
 from grposweep.schema import Task
 from grposweep.train.hub import WENT_OFFLINE
-from grposweep.train.tasks import as_prompts, conflicting_answers, hold_out, prompt_key, shuffled, take_column
+from grposweep.train.tasks import (
+    as_prompts,
+    conflicting_answers,
+    hold_out,
+    prompt_key,
+    shuffled,
+    take_column,
+)
 from grposweep.train.tasks.readers import SUFFIXES, Row, load_rows
 
 HUB = "openai/gsm8k"
@@ -20,13 +27,17 @@ HUB = "openai/gsm8k"
 def load_jsonl(task: Task) -> tuple[list[Row], list[Row], list[str]]:
     """Return training rows, held-out rows and notes.
 
-    Held-out rows come from the file ``task.eval_split``, or are the end of a fixed shuffle of the one file.
+    Held-out rows come from the file ``task.eval_split``, or are the end of a fixed shuffle of the
+    one file.
     """
     if not task.path:
         raise UserError(
-            "task.path is not set, and task=jsonl reads its prompts from there. Set task.path=prompts.jsonl."
+            "task.path is not set, and task=jsonl reads its prompts from there. Set "
+            "task.path=prompts.jsonl."
         )
-    files = {"task.path": task.path} | ({} if task.eval_split is None else {"task.eval_split": task.eval_split})
+    files = {"task.path": task.path} | (
+        {} if task.eval_split is None else {"task.eval_split": task.eval_split}
+    )
     read, problems = [], list[str]()
     for key, path in files.items():
         try:
@@ -34,7 +45,11 @@ def load_jsonl(task: Task) -> tuple[list[Row], list[Row], list[str]]:
         except UserError as error:
             problems += error.problems or [str(error)]
     refuse_mistakes(problems)
-    notes = [note for path, rows in zip(files.values(), read, strict=True) for note in conflicting_answers(rows, path)]
+    notes = [
+        note
+        for path, rows in zip(files.values(), read, strict=True)
+        for note in conflicting_answers(rows, path)
+    ]
     if task.eval_split is None:
         return *hold_out(read[0], task.eval_prompts, task.path), notes
     return shuffled(read[0]), shuffled(read[1])[: task.eval_prompts], notes
@@ -45,12 +60,17 @@ def _read(task: Task, path: Path, key: str) -> list[Row]:
 
 
 def load_gsm8k(task: Task) -> tuple[list[Row], list[Row]]:
-    """Load the training split, and ``eval_prompts`` questions of the test split (or of the training split)."""
+    """Load the training split, and ``eval_prompts`` questions of the test split (or of the training
+    split).
+    """
     path = task.path or HUB
     if Path(path).exists():
         train, held_out = _local(Path(path), task)
     else:
-        train, held_out = _hub(path, task, task.train_split), _hub(path, task, task.eval_split or "test")
+        train, held_out = (
+            _hub(path, task, task.train_split),
+            _hub(path, task, task.eval_split or "test"),
+        )
     if held_out is None:
         return hold_out(_rows(train, path), task.eval_prompts, path)
     asked = shuffled(_rows(held_out, path))[: task.eval_prompts]
@@ -73,7 +93,9 @@ def _rows(rows: list[Row], source: str) -> list[Row]:
 
 
 def _local(path: Path, task: Task) -> tuple[list[Row], list[Row] | None]:
-    """A file of questions, or a folder as the hub lays it out (``main/train-00000-of-00001.parquet``)."""
+    """A file of questions, or a folder as the hub lays it out
+    (``main/train-00000-of-00001.parquet``).
+    """
     if path.is_file():
         return load_rows(path), None
     if task.subset and (path / task.subset).is_dir():
@@ -83,30 +105,36 @@ def _local(path: Path, task: Task) -> tuple[list[Row], list[Row] | None]:
     held_out = [file for file in files if file.name.startswith(task.eval_split or "test")]
     if not train:
         raise UserError(
-            f"task.path={task.path}: no file in {path} is called {task.train_split}*.parquet or {task.train_split}*.jsonl "
-            f"({', '.join(file.name for file in files) or 'it has no data files'}). Set task.path to a copy of {HUB}."
+            f"task.path={task.path}: no file in {path} is called {task.train_split}*.parquet or "
+            f"{task.train_split}*.jsonl "
+            f"({', '.join(file.name for file in files) or 'it has no data files'}). Set "
+            f"task.path to a copy of {HUB}."
         )
     rest = [row for file in held_out for row in load_rows(file)]
     return [row for file in train for row in load_rows(file)], rest or None
 
 
 def _hub(path: str, task: Task, split: str) -> list[Any]:
-    from datasets import load_dataset  # only here: a local copy needs no hub client
+    # only here: a local copy needs no hub client
+    from datasets import load_dataset
 
     try:
         return list(load_dataset(path, task.subset, split=split))
-    except (
-        Exception
-    ) as error:  # network errors are those of the client's HTTP library; ValueError: no such subset or split
+    except Exception as error:
+        # network errors are those of the client's HTTP library; ValueError: no such subset or split
         cause = (str(error).splitlines() or [type(error).__name__])[0]
         if WENT_OFFLINE in os.environ:
             raise UserError(
-                f"task.path={path} (subset {task.subset}, split {split}): the hub cache of {socket.gethostname()} has the model "
+                f"task.path={path} (subset {task.subset}, split {split}): the hub cache of "
+                f"{socket.gethostname()} has the model "
                 f"and not this dataset ({cause}). A trial whose model is there stays "
-                "off the network. Set HF_HOME to a cache that holds both, task.path to a local folder, or HF_HUB_OFFLINE=0."
+                "off the network. Set HF_HOME to a cache that holds both, task.path to a local "
+                "folder, or HF_HUB_OFFLINE=0."
             ) from error
         raise UserError(
-            f"task.path={path} (subset {task.subset}, split {split}): not found here, and not to be had from the hub "
+            f"task.path={path} (subset {task.subset}, split {split}): not found here, and not "
+            "to be had from the hub "
             f"({cause}). Set task.path to a local folder with its parquet "
-            "files, or HF_HOME to a cache that holds it, or allow network access (trials do with HF_HUB_OFFLINE=0)."
+            "files, or HF_HOME to a cache that holds it, or allow network access (trials do "
+            "with HF_HUB_OFFLINE=0)."
         ) from error

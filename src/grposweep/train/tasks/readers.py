@@ -1,4 +1,6 @@
-"""Read rows from files of JSON lines, CSV and parquet, with errors that name the file and the line."""
+"""Read rows from files of JSON lines, CSV and parquet, with errors that name the file and the
+line.
+"""
 
 import csv
 import io
@@ -13,14 +15,18 @@ Row = dict[str, Any]
 
 DELIMITERS = {".csv": ",", ".tsv": "\t"}
 SUFFIXES = (".jsonl", ".json", ".parquet", *DELIMITERS)
-MOST_NAMED = 5  # wrong rows of a file
+# wrong rows of a file
+MOST_NAMED = 5
 
 
 def load_rows(path: Path, key: str = "task.path") -> list[Row]:
-    """Return the rows of a file of JSON lines, CSV or parquet, by its suffix; ``key`` is the key that the user edits."""
+    """Return the rows of a file of JSON lines, CSV or parquet, by its suffix; ``key`` is the key
+    that the user edits.
+    """
     if not path.is_file():
         raise UserError(
-            f"{key}={path}: there is no such file (seen from {Path.cwd()}). Set {key} to a file of prompts."
+            f"{key}={path}: there is no such file (seen from {Path.cwd()}). Set {key} to a file "
+            "of prompts."
         )
     if path.suffix == ".parquet":
         return _load_parquet(path, key)
@@ -32,7 +38,8 @@ def load_rows(path: Path, key: str = "task.path") -> list[Row]:
 
 def _read_text(path: Path, key: str) -> str:
     try:
-        return path.read_bytes().decode("utf-8-sig")  # newlines inside of a CSV value stay as they are
+        # newlines inside of a CSV value stay as they are
+        return path.read_bytes().decode("utf-8-sig")
     except UnicodeDecodeError as error:
         place = path.read_bytes()[: error.start].count(b"\n") + 1
         raise UserError(
@@ -42,27 +49,33 @@ def _read_text(path: Path, key: str) -> str:
 
 
 def _parse_table(text: str, delimiter: str, source: str) -> list[Row]:
-    """Return the rows of a table whose first line names the columns; all values are text, None where there is none."""
-    csv.field_size_limit(sys.maxsize)  # a prompt may be longer than csv's default of 131,072 characters
+    """Return the rows of a table whose first line names the columns; all values are text, None
+    where there is none.
+    """
+    # a prompt may be longer than csv's default of 131,072 characters
+    csv.field_size_limit(sys.maxsize)
     reader = csv.DictReader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
     rows = list[Row]()
     try:
         if other := other_delimiter(reader.fieldnames or ()):
             raise UserError(
-                f"{source}: its columns are separated by {other!r}, and this kind of file has {delimiter!r}. Write the file with "
+                f"{source}: its columns are separated by {other!r}, and this kind of file has "
+                f"{delimiter!r}. Write the file with "
                 f"{delimiter!r}, or JSON lines."
             )
         for row in reader:
             if None in row:
                 names = ", ".join(reader.fieldnames or ())
                 raise UserError(
-                    f"{source}: line {reader.line_num} has more values than there are columns ({names}). Put quotes around a "
+                    f"{source}: line {reader.line_num} has more values than there are columns "
+                    f"({names}). Put quotes around a "
                     "value that holds the delimiter."
                 )
             rows.append({name: value or None for name, value in row.items()})
     except csv.Error as error:
         raise UserError(
-            f"{source}: line {reader.reader.line_num} is not CSV ({error}). Correct it, or write JSON lines."
+            f"{source}: line {reader.reader.line_num} is not CSV ({error}). Correct it, or "
+            "write JSON lines."
         ) from error
     return rows
 
@@ -93,7 +106,8 @@ def _load_parquet(path: Path, key: str) -> list[Row]:
 
     try:
         return list(pyarrow.parquet.read_table(path).to_pylist())
-    except (OSError, ValueError) as error:  # arrow's own errors are ValueErrors
+    except (OSError, ValueError) as error:
+        # arrow's own errors are ValueErrors
         raise UserError(
             f"{key}={path}: not a readable parquet file ({error}). Set {key} to a file of prompts."
         ) from error

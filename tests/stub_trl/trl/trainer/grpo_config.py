@@ -1,4 +1,6 @@
-"""TRL's GRPOConfig, the part that sweeps of scripts read; source: trl 1.16 trainer/grpo_config.py."""
+"""TRL's GRPOConfig, the part that sweeps of scripts read; source: trl 1.16
+trainer/grpo_config.py.
+"""
 
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -54,15 +56,20 @@ class GRPOConfig(TrainingArguments):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.steps_per_generation is not None and self.generation_batch_size is not None:
-            raise ValueError("'generation_batch_size' and 'steps_per_generation' can not be both configured")
+            raise ValueError(
+                "'generation_batch_size' and 'steps_per_generation' can not be both configured"
+            )
         step = self.per_device_train_batch_size * self.world_size
         if self.generation_batch_size is None:
-            self.steps_per_generation = self.steps_per_generation or self.gradient_accumulation_steps
+            self.steps_per_generation = (
+                self.steps_per_generation or self.gradient_accumulation_steps
+            )
             self.generation_batch_size = step * self.steps_per_generation
         self.steps_per_generation = self.generation_batch_size // step
         if self.generation_batch_size % self.num_generations:
             raise ValueError(
-                f"generation_batch_size ({self.generation_batch_size}) must be divisible by num_generations"
+                f"generation_batch_size ({self.generation_batch_size}) must be divisible by "
+                "num_generations"
             )
 
     def to_dict(self) -> dict[str, Any]:

@@ -8,7 +8,9 @@ from transformers.trainer import Trainer
 class GRPOTrainer(Trainer):
     """Keeps its rewards."""
 
-    def __init__(self, model: Any, reward_funcs: Any, args: Any = None, callbacks: Any = None, **named: Any) -> None:
+    def __init__(
+        self, model: Any, reward_funcs: Any, args: Any = None, callbacks: Any = None, **named: Any
+    ) -> None:
         for name in ("peft_config", "processing_class"):
             named.pop(name, None)
         super().__init__(model=model, args=args, callbacks=callbacks, **named)
