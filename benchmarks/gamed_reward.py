@@ -16,7 +16,7 @@ from pathlib import Path
 from statistics import fmean
 
 from grposweep.process import PROJECT
-from grposweep.report.completions import warning, winner_warning
+from grposweep.report._completions import warning, winner_warning
 from grposweep.report.trial_view import TrialView
 from grposweep.report.view import SweepView, read_sweep
 

@@ -12,7 +12,8 @@ from grposweep.config.compose import open_session
 from grposweep.config.points import Points
 from grposweep.search.early_stopping import CONTINUE, Action, Curve, Decision, NoStopping, State
 from grposweep.search.parse import parse_space, split_tokens
-from grposweep.sweep import run, start
+from grposweep.sweep import _start as start
+from grposweep.sweep import run
 from grposweep.sweep.validate import validate_sweep
 
 Sweep = Callable[..., Path]

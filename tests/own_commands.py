@@ -112,7 +112,7 @@ def stage(one: OwnCommand, folder: Path) -> dict[str, str]:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text)
     if one.real:
-        from grposweep.train.tiny import tiny_folder
+        from grposweep.train._tiny import tiny_folder
 
         shutil.copytree(tiny_folder(), folder / "tiny")
     return {"PATH": f"{programs}{os.pathsep}{os.environ['PATH']}", "HF_HUB_OFFLINE": "1"}

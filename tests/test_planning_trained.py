@@ -33,7 +33,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Tiny:
     import torch
     from transformers import Qwen2Config, Qwen2ForCausalLM
 
-    from grposweep.train.tiny import VOCABULARY, build_tokenizer
+    from grposweep.train._tiny import VOCABULARY, build_tokenizer
 
     torch.manual_seed(0)
     config = Qwen2Config(

@@ -20,13 +20,13 @@ from grposweep.search.space import Space
 from grposweep.search.validity import Validator
 from grposweep.storage.folders import SweepFolder
 from grposweep.storage.lease import Lease
-from grposweep.sweep.controller import Controller
-from grposweep.sweep.early_stopping import EarlyStoppingMonitor
-from grposweep.sweep.outcomes import OutcomeRecorder
-from grposweep.sweep.resume import open_study
-from grposweep.sweep.spending import Spending
-from grposweep.sweep.trial_queue import TrialQueue
-from grposweep.train.records import MetricsFile
+from grposweep.sweep._controller import Controller
+from grposweep.sweep._early_stopping import EarlyStoppingMonitor
+from grposweep.sweep._outcomes import OutcomeRecorder
+from grposweep.sweep._resume import open_study
+from grposweep.sweep._spending import Spending
+from grposweep.sweep._trial_queue import TrialQueue
+from grposweep.train._records import MetricsFile
 
 CROWDED = (
     "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.11 GiB of "

@@ -16,8 +16,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from grporecipe.diagnose.checks import Level
-from grporecipe.diagnose.findings import Diagnosis, diagnose
+from grporecipe.diagnose._checks import Level
+from grporecipe.diagnose._findings import Diagnosis, diagnose
 from grporecipe.diagnose.log import Log
 
 # TRL's name of a recorded signal

@@ -16,7 +16,7 @@ from argparse import ArgumentParser
 from pathlib import Path
 from typing import Any
 
-from grporecipe.diagnose.findings import diagnose
+from grporecipe.diagnose._findings import diagnose
 from grporecipe.diagnose.readers import find_log, read_log
 
 STEPS = 150
@@ -33,7 +33,7 @@ from datasets import Dataset
 from transformers import PreTrainedTokenizerFast
 from trl import GRPOConfig, GRPOTrainer
 from grposweep.train.tasks.arithmetic import pairs
-from grposweep.train.tiny import tiny_folder
+from grposweep.train._tiny import tiny_folder
 
 folder, rate, right, steps = sys.argv[1], float(sys.argv[2]), sys.argv[3] == "True", int(sys.argv[4])
 

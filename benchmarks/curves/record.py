@@ -26,7 +26,7 @@ from omegaconf import OmegaConf
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "src"))
 
-from grposweep.sweep.early_stopping import SIGNALS, CurveReader
+from grposweep.sweep._early_stopping import SIGNALS, CurveReader
 
 HERE = Path(__file__).resolve().parent
 RUN = HERE.parents[1] / "src" / "run.py"

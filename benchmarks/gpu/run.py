@@ -30,7 +30,7 @@ sys.path[:0] = [str(HERE), str(PROJECT / "src")]
 
 from sums import write_prompts  # noqa: E402  # it is in this folder
 
-from grposweep.sweep.early_stopping import SIGNALS, CurveReader  # noqa: E402
+from grposweep.sweep._early_stopping import SIGNALS, CurveReader  # noqa: E402
 
 CARD = """import torch
 print(torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU")

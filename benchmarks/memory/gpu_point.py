@@ -71,7 +71,7 @@ def measure(point: Point, weights: Path) -> dict[str, Any]:
     from datasets import Dataset
     from trl import GRPOConfig, GRPOTrainer
 
-    from grposweep.train.tiny import build_tokenizer
+    from grposweep.train._tiny import build_tokenizer
 
     make_weights(point.model, weights)
     has_gpu = torch.cuda.is_available()

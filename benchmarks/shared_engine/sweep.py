@@ -72,7 +72,7 @@ def make_model(folder: Path) -> None:
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen2Config
 
-    from grposweep.train.tiny import tiny_folder
+    from grposweep.train._tiny import tiny_folder
 
     tokenizer = AutoTokenizer.from_pretrained(tiny_folder("embedded"))
     config = Qwen2Config(

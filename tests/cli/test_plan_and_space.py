@@ -14,8 +14,8 @@ import pytest
 from external.conftest import RECIPE, SCRIPT
 from grporecipe.errors import UserError
 from grporecipe.reading.load import Options
-from grposweep.cli.hydra_app import copy_conf
-from grposweep.cli.plan import show_fit, show_plan, show_space, training_processes
+from grposweep.cli._hydra_app import copy_conf
+from grposweep.cli._plan import show_fit, show_plan, show_space, training_processes
 from support import PROJECT, Ended, environment
 from support import grposweep as run_grposweep
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from grporecipe.reading.load import Options
-from grposweep.cli.plan import show_plan
+from grposweep.cli._plan import show_plan
 
 TRL = """\
 num_generations: 8

@@ -14,7 +14,7 @@ from hydra.errors import HydraException
 from hydra.types import RunMode
 from omegaconf import OmegaConf
 
-from grposweep.config.loader import OnceLoader
+from grposweep.config._loader import OnceLoader
 
 MAIN = "defaults: [{size: '???'}, _self_]\nlr: 1.0\nhydra: {mode: null, run: {dir: .}}\n"
 

@@ -17,12 +17,12 @@ from grporecipe.model import setting
 from grporecipe.model.framework import FRAMEWORKS
 from grporecipe.model.setting import TRL
 from grporecipe.rules.check import check
+from grposweep.config._trl_args import homes, taken
 from grposweep.config.compose import Session
 from grposweep.config.fields import ARGS, KEYS
 from grposweep.config.identity import experiment_id, sweep_identity
 from grposweep.config.points import Points
 from grposweep.config.to_setting import read_setting
-from grposweep.config.trl_args import homes, taken
 from grposweep.config.validate import check_experiment
 from grposweep.process import PROJECT
 from grposweep.schema import Experiment, keys_with, trl_arguments
@@ -89,7 +89,7 @@ def test_everything_that_we_pass_to_trl_has_a_home() -> None:
     """So ``trainer.args`` never contradicts another key; read from the source of the mapping, which
     imports torch.
     """
-    tree = ast.parse((PROJECT / "src/grposweep/train/trl_config.py").read_text())
+    tree = ast.parse((PROJECT / "src/grposweep/train/_trl_config.py").read_text())
     copied = set(trl_arguments().values())
     dicts = [node for node in ast.walk(tree) if isinstance(node, ast.Dict)]
     computed = {key.value for node in dicts for key in node.keys if isinstance(key, ast.Constant)}

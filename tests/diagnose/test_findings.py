@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from grporecipe.diagnose.findings import Diagnosis, diagnose
+from grporecipe.diagnose._findings import Diagnosis, diagnose
 from grporecipe.diagnose.log import Log
 from support import PROJECT, grposweep, lines
 

@@ -21,7 +21,7 @@ from grporecipe.linting.apply_fixes import fix_file
 from grporecipe.linting.linter import LintResult, lint_recipe, select_rules
 from grporecipe.model import planning
 from grporecipe.model.framework import FRAMEWORKS
-from grporecipe.reading.detect import detect_framework
+from grporecipe.reading._detect import detect_framework
 from grporecipe.reading.load import Options, load_recipe
 from grporecipe.registries import Lazy
 from grporecipe.rules import fixes

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from grporecipe.errors import ExitCode
-from grposweep.cli.app import answer
+from grposweep.cli._app import answer
 from refused import read_rows, says
 from support import PROJECT, RUN, Ended, environment, grposweep, run_in
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from grposweep.sweep.log import controller_log
+from grposweep.sweep._log import controller_log
 from support import Ended, trials, wait_for
 
 Run = Callable[..., Ended]

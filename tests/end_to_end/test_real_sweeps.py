@@ -208,7 +208,7 @@ def test_a_users_own_prompts_and_a_local_model_train(run: Run, here: Path) -> No
     """task=jsonl over sums, with a model folder that save_pretrained wrote (the tiny one, copied),
     and LoRA.
     """
-    from grposweep.train.tiny import tiny_folder
+    from grposweep.train._tiny import tiny_folder
 
     shutil.copytree(tiny_folder(), here / "my model")
     rows = [

@@ -131,7 +131,7 @@ def test_a_stop_waits_for_a_rollout_boundary_and_the_same_command_continues(
     import signal
 
     from end_to_end.test_own_script import BLOCK, DOCUMENT
-    from grposweep.train.tiny import tiny_folder
+    from grposweep.train._tiny import tiny_folder
     from support import lines, wait_for
 
     for kind, text in BLOCK.findall(DOCUMENT.read_text()):

@@ -8,7 +8,7 @@ import pytest
 
 from end_to_end.test_own_script import BLOCK, DOCUMENT
 from grposweep.search.early_stopping import Action
-from grposweep.train.tiny import tiny_folder
+from grposweep.train._tiny import tiny_folder
 from in_process import Waits, sweeps_in
 from support import lines, read, trials
 

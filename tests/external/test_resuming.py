@@ -15,7 +15,7 @@ from grposweep.external.environment import RESUME
 from grposweep.external.script import build_script
 from grposweep.schema import Trainer
 from grposweep.train import external
-from grposweep.train.attempt import Attempt
+from grposweep.train._attempt import Attempt
 from train.test_checkpoints import LAYOUTS, Layout, names, write_checkpoint
 
 

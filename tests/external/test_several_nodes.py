@@ -13,8 +13,8 @@ import pytest
 from grposweep.external import Entry, ExternalProgram, NodeContext, Trial
 from grposweep.external.script import build_script
 from grposweep.schema import Trainer
+from grposweep.train._records import ControlFile, MetricsFile
 from grposweep.train.external import ExternalProgramMonitor
-from grposweep.train.records import ControlFile, MetricsFile
 
 
 def test_a_second_nodes_process_obeys_the_search_and_leaves_metrics_alone(tmp_path: Path) -> None:

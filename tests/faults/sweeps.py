@@ -42,9 +42,10 @@ from grposweep.search.validity import Validator
 from grposweep.storage import lease
 from grposweep.storage.damage import trial_damage
 from grposweep.storage.folders import SweepFolder
-from grposweep.sweep import run, start
+from grposweep.sweep import _start as start
+from grposweep.sweep import run
 from grposweep.sweep.validate import validate_sweep
-from grposweep.train import attempt
+from grposweep.train import _attempt as attempt
 from support import is_running
 
 from .calls import Calls

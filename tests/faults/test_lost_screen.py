@@ -16,8 +16,8 @@ import pytest
 
 from grporecipe.terminal import Screen, printable
 from grposweep.cli.run import command
-from grposweep.sweep import interrupts
-from grposweep.sweep.interrupts import SignalCounter, counting_interrupts
+from grposweep.sweep import _interrupts as interrupts
+from grposweep.sweep._interrupts import SignalCounter, counting_interrupts
 from support import RUN, environment, read, trials, wait_for
 
 FAKE = ("trainer=fake", "name=s", "trainer.args.step_seconds=0.02", "-m", "lr=1e-3,2e-3")

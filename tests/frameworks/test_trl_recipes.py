@@ -13,7 +13,7 @@ from grporecipe.model.framework import ParsedRecipe
 from grporecipe.model.recipe import Recipe
 from grporecipe.model.setting import Setting
 from grporecipe.model.values import convert
-from grporecipe.reading.detect import detect_framework
+from grporecipe.reading._detect import detect_framework
 from grporecipe.reading.yaml_text import parse_yaml
 
 

@@ -21,8 +21,9 @@ from unittest.mock import patch
 from faults.sweeps import EASY, Remembered
 from grporecipe.errors import ExitCode, LeaseLostError
 from grporecipe.files import append_line, write_json
-from grposweep.cli import results, sweeps
-from grposweep.cli.app import answer
+from grposweep.cli import _results as results
+from grposweep.cli import _sweeps as sweeps
+from grposweep.cli._app import answer
 from grposweep.cli.composed import composer
 from grposweep.config.compose import open_session
 from grposweep.launchers.base import End, Job, Launcher
@@ -32,7 +33,7 @@ from grposweep.storage import lease
 from grposweep.storage.results import TrialResult, TrialStatus
 from grposweep.sweep import run
 from grposweep.sweep.validate import validate_sweep
-from grposweep.train.records import MetricsFile
+from grposweep.train._records import MetricsFile
 
 RATE = "lr=tag(log,interval(1e-5,1e-2))"
 KINDS = {

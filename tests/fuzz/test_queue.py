@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from grporecipe.errors import UserError
 from grposweep.launchers.base import LauncherBusy
-from grposweep.launchers.slurm import commands as queue
+from grposweep.launchers.slurm import _commands as queue
 from grposweep.schema import Cluster
 
 from .damage import LENGTHS, damaged, try_all

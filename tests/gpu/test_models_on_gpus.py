@@ -10,7 +10,7 @@ import pytest
 import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from grposweep.train.tiny import EOS, PAD, VOCABULARY, build_tokenizer
+from grposweep.train._tiny import EOS, PAD, VOCABULARY, build_tokenizer
 from support import Ended, lines, trials
 
 pytestmark = [

@@ -12,7 +12,7 @@ import torch
 
 from gpu.test_on_a_gpu import SHORT
 from grposweep.launchers.gpu_memory import read_memory
-from grposweep.sweep.neighbours import find_shortage
+from grposweep.sweep._neighbours import find_shortage
 from support import Ended, environment, lines, read, trials, wait_for
 
 pytestmark = [

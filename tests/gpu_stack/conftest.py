@@ -21,10 +21,10 @@ from grporecipe.files import append_line, read_lines
 from grposweep.config.compose import load_experiment
 from grposweep.launchers.base import Job
 from grposweep.launchers.local import TRAINING, TRL, Local
-from grposweep.launchers.slurm.script import render_script
+from grposweep.launchers.slurm._script import render_script
 from grposweep.process import SOURCE, ForkServer
 from grposweep.schema import Cluster, Generation
-from grposweep.train.vllm import DIFFERENCE
+from grposweep.train._vllm import DIFFERENCE
 from train.conftest import build_experiment, make_trial, metrics_of  # noqa: F401 - make_trial is a fixture
 
 PATCHES = Path(__file__).with_name("patches")

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from grposweep.storage.provenance import TIMES
-from grposweep.train.tiny import tiny_folder
-from grposweep.train.trl_config import deepspeed_config
+from grposweep.train._tiny import tiny_folder
+from grposweep.train._trl_config import deepspeed_config
 from support import RUN, environment, lines, read, trials, wait_for
 
 from .conftest import PATCHES, log_of, wrapped

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from grporecipe.errors import ExitCode
-from grposweep.train.trl_config import deepspeed_config
+from grposweep.train._trl_config import deepspeed_config
 from train.conftest import MakeTrial, metrics_of
 
 from .conftest import Ranks, log_of, wrapped

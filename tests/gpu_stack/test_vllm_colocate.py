@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from grporecipe.errors import ExitCode
-from grposweep.train.vllm import LIMIT
+from grposweep.train._vllm import LIMIT
 from support import PROJECT
 from train.conftest import MakeTrial, metrics_of, result_of
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from grporecipe.errors import UserError
-from grposweep.cli.recipes import LintFormat, lint
+from grposweep.cli._recipes import LintFormat, lint
 
 Write = Callable[..., Path]
 BAD = "num_generations: 7\nper_device_train_batch_size: 8\n"

@@ -8,7 +8,7 @@ import pytest
 from grporecipe.linting.apply_fixes import fix_file
 from grporecipe.linting.linter import JudgedText, judge_text, select_rules
 from grporecipe.reading.load import Options
-from grposweep.cli.recipes import lint
+from grposweep.cli._recipes import lint
 
 Write = Callable[..., Path]
 SIZES = "num_generations: 7{}\nper_device_train_batch_size: 8{}\n"

@@ -10,7 +10,7 @@ import pytest
 from grporecipe.errors import UserError
 from grporecipe.linting.linter import lint_recipe, select_for, select_rules
 from grporecipe.reading.load import Options, load_recipes
-from grposweep.cli.recipes import lint
+from grposweep.cli._recipes import lint
 
 Write = Callable[..., Path]
 BAD = "num_generations: 7\nper_device_train_batch_size: 8\n"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from grposweep.cli.recipes import Format, LintFormat, lint, plan
+from grposweep.cli._recipes import Format, LintFormat, lint, plan
 
 Write = Callable[..., Path]
 CALL = "GRPOConfig(output_dir='x', num_generations={}, per_device_train_batch_size=8{})\n"

@@ -16,7 +16,7 @@ from grporecipe.model.releases import text
 from grporecipe.model.setting import Setting
 from grporecipe.reading.load import Options, load_recipes
 from grporecipe.registries import NEWEST
-from grposweep.cli.plan import show_fit
+from grposweep.cli._plan import show_fit
 
 ACTOR = "actor_rollout_ref.actor"
 VERL = {

@@ -12,7 +12,7 @@ from grporecipe.errors import UserError
 from grporecipe.linting.linter import LintResult, judge_text, lint_recipe, select_rules
 from grporecipe.model.recipe import Recipe
 from grporecipe.model.releases import text
-from grporecipe.project.pins import find_pins
+from grporecipe.project._pins import find_pins
 from grporecipe.reading.load import Options, load_recipe
 from grporecipe.registries import NEWEST
 

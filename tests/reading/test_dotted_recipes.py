@@ -13,7 +13,7 @@ from grporecipe.linting.linter import lint_recipe, plan_numbers
 from grporecipe.model import planning
 from grporecipe.model.setting import Setting
 from grporecipe.model.values import resolve
-from grporecipe.reading.detect import detect_framework
+from grporecipe.reading._detect import detect_framework
 from grporecipe.reading.load import Options, build_recipe, load_recipe
 from grporecipe.reading.yaml_text import parse_nested, parse_override
 

@@ -10,7 +10,7 @@ from grporecipe.errors import UserError
 from grporecipe.linting.linter import lint_recipe
 from grporecipe.model.recipe import Recipe
 from grporecipe.reading.load import Options, load_recipe
-from grporecipe.reading.shell.bash import parse_script
+from grporecipe.reading.shell._bash import parse_script
 
 
 @pytest.fixture

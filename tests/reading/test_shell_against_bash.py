@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from grporecipe.reading.shell.bash import parse_script
+from grporecipe.reading.shell._bash import parse_script
 
 BASH = shutil.which("bash")
 pytestmark = pytest.mark.skipif(BASH is None, reason="there is no bash here")

@@ -11,7 +11,7 @@ import pytest
 from grporecipe.errors import ExitCode, NotARecipe
 from grporecipe.linting.command import LintOptions, lint_files
 from grporecipe.linting.linter import RuleSelection
-from grporecipe.reading.detect import detect_framework, recognise_recipe
+from grporecipe.reading._detect import detect_framework, recognise_recipe
 from grporecipe.reading.load import Options, load_recipe
 
 # our own words in the style of each framework

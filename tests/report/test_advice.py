@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from grposweep.report.advice import Advice, advise, tie_sentences
+from grposweep.report._advice import Advice, advise, tie_sentences
 from grposweep.report.export import show_best
 from grposweep.report.html_page import render_report
 from grposweep.report.run_output import RunEnd, print_results

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from grporecipe.files import append_line
-from grposweep.report.advice import advise
-from grposweep.report.completions import Signs
+from grposweep.report._advice import advise
+from grposweep.report._completions import Signs
 from grposweep.report.html_page import page_data, render_report
 from grposweep.report.view import read_sweep
 from grposweep.storage.completions import KeptCompletion, keep_completions

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from grposweep.report.advice import advise
+from grposweep.report._advice import advise
 from grposweep.report.html_page import render_report
 from grposweep.report.run_output import RunEnd, print_results
 from grposweep.report.tables import build_console

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from grposweep.report.ranking import RankedPoint, rank_points, replication_ranking
+from grposweep.report._ranking import RankedPoint, rank_points, replication_ranking
 from grposweep.report.trial_view import State, TrialView
 from grposweep.search.replication import Replication
 from grposweep.storage.results import TrialResult, TrialStatus

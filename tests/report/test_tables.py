@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from grposweep.report._leaderboard import effects_table, leaderboard
 from grposweep.report.export import show_best
 from grposweep.report.html_page import render_report
-from grposweep.report.leaderboard import effects_table, leaderboard
 from grposweep.report.space_summary import (
     SpaceSummary,
     disk_report,

@@ -30,7 +30,7 @@ RUNS = {
 # Of one module and one value each: bytes that the same process has made, and no file.
 OWN_BYTES = {
     ("src/grposweep/config/compose.py", "pickle.loads(_schema_bytes())"),
-    ("src/grposweep/config/loader.py", "pickle.loads(self._composed)"),
+    ("src/grposweep/config/_loader.py", "pickle.loads(self._composed)"),
     ("src/grposweep/config/points.py", "pickle.loads(self._typed)"),
 }
 SAFE = {("numpy.load", "allow_pickle", False), ("torch.load", "weights_only", True)}

@@ -16,12 +16,12 @@ from omegaconf import DictConfig
 from grposweep.config.compose import load_experiment, to_experiment
 from grposweep.config.to_setting import read_setting
 from grposweep.launchers.base import Job
-from grposweep.launchers.slurm.script import render_script
-from grposweep.launchers.slurm.sweep_jobs import write_controller
+from grposweep.launchers.slurm._script import render_script
+from grposweep.launchers.slurm._sweep_jobs import write_controller
 from grposweep.report.trial_view import read_trial
 from grposweep.schema import Cluster
 from grposweep.storage.folders import SweepFolder
-from grposweep.sweep.attempts import write_trial
+from grposweep.sweep._attempts import write_trial
 from support import Ended, run_in, shellcheck, trials
 
 HOSTILE = 'it\'s "q" $HOME $(touch owned) `touch owned` ; touch owned & \\ * é\t!x\ntouch owned\n#'

@@ -16,8 +16,8 @@ from grposweep.search.study import SweepStudy
 from grposweep.search.validity import Validator
 from grposweep.storage.folders import SweepFolder
 from grposweep.storage.results import end_run, start_run
-from grposweep.sweep.spending import Spending
-from grposweep.sweep.trial_queue import TrialQueue
+from grposweep.sweep._spending import Spending
+from grposweep.sweep._trial_queue import TrialQueue
 from support import grposweep, lines, read, run_in, trials
 
 PACE = (

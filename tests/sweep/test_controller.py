@@ -21,10 +21,10 @@ from grposweep.search.early_stopping import Action, Curve, Decision, NoStopping,
 from grposweep.search.validity import Validator
 from grposweep.storage.folders import SweepFolder
 from grposweep.storage.lease import Lease
-from grposweep.sweep import attempts
-from grposweep.sweep.attempts import HeartbeatMonitor
-from grposweep.sweep.start import check_recorded
-from grposweep.train.records import MetricsFile
+from grposweep.sweep import _attempts as attempts
+from grposweep.sweep._attempts import HeartbeatMonitor
+from grposweep.sweep._start import check_recorded
+from grposweep.train._records import MetricsFile
 from support import lines, read
 from toy_launcher import Place, composed, open_controller
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from grposweep.search.early_stopping import State
-from grposweep.sweep.early_stopping import CurveReader, whole_completions
-from grposweep.train.records import MetricsFile
+from grposweep.sweep._early_stopping import CurveReader, whole_completions
+from grposweep.train._records import MetricsFile
 
 
 @pytest.fixture

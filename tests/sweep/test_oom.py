@@ -14,7 +14,7 @@ from grposweep.config.compose import to_experiment
 from grposweep.config.to_setting import read_setting
 from grposweep.storage.folders import SweepFolder, TrialFolder
 from grposweep.storage.records import AttemptEventKind, OomFix
-from grposweep.sweep.oom import corrections, find_needs, known_oom, record_peak
+from grposweep.sweep._oom import corrections, find_needs, known_oom, record_peak
 
 OVERRIDES: dict[str, Any] = {
     "model": {

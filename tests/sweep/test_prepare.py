@@ -10,8 +10,8 @@ from rich.console import Console
 from grporecipe.errors import ExitCode, UserError
 from grposweep.schema import Cluster, Experiment
 from grposweep.storage.folders import SweepFolder
-from grposweep.sweep.interrupts import SignalCounter
-from grposweep.sweep.start import prepare_sweep
+from grposweep.sweep._interrupts import SignalCounter
+from grposweep.sweep._start import prepare_sweep
 from in_process import Sweep
 from support import Ended, read
 

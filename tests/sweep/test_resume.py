@@ -14,7 +14,7 @@ from grposweep.search.parse import parse_space, split_tokens
 from grposweep.search.space import Space
 from grposweep.search.study import SweepStudy
 from grposweep.storage.folders import SweepFolder
-from grposweep.sweep.resume import GONE, open_study
+from grposweep.sweep._resume import GONE, open_study
 from support import Ended, study, trials
 
 from .conftest import GRID

@@ -14,8 +14,8 @@ from grporecipe.files import append_line
 from grposweep.storage.folders import TrialFolder
 from grposweep.storage.inputs import TrialInputs, digest_of
 from grposweep.storage.records import read_attempts
+from grposweep.sweep._resume import leaving_nothing
 from grposweep.sweep.rerun import rerun_trial
-from grposweep.sweep.resume import leaving_nothing
 from grposweep.sweep.retry import retry_trials
 from in_process import Sweep, sweeps_in
 from support import RUN, lines, read, trials

@@ -13,8 +13,8 @@ from grposweep.launchers.base import End
 from grposweep.schema import Experiment, Generation, Lora, Model
 from grposweep.search.early_stopping import NoStopping
 from grposweep.storage.folders import SweepFolder
-from grposweep.sweep.controller import Controller
-from grposweep.sweep.shared_server import SharedServer
+from grposweep.sweep._controller import Controller
+from grposweep.sweep._shared_server import SharedServer
 from in_process import Sweep
 from support import read, trials
 from toy_launcher import Place, open_controller

@@ -65,7 +65,7 @@ def cool_tiny(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """For this process: a tiny model of 20 warm-start steps instead of 700. It runs like the real
     one and knows little.
     """
-    from grposweep.train import tiny
+    from grposweep.train import _tiny as tiny
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(tiny.RECIPE, "steps", 20)

@@ -15,7 +15,7 @@ from grposweep.config.to_setting import read_setting
 from grposweep.report.space_summary import SpaceSummary, print_space_summary
 from grposweep.report.tables import build_console
 from grposweep.schema import Task
-from grposweep.train.prepare import prepare_sweep
+from grposweep.train._prepare import prepare_sweep
 from grposweep.train.prompts import beyond_positions, far_longer
 from grposweep.train.tasks import Data, load_data
 from refused import says
@@ -235,7 +235,7 @@ def test_a_chat_template_without_room_for_a_turn_is_found_by_the_preparation(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], template: str, words: str
 ) -> None:
     """TRL would train on what the template leaves, or end the first trial."""
-    from grposweep.train.tiny import build_text_tokenizer, untrained
+    from grposweep.train._tiny import build_text_tokenizer, untrained
 
     tokenizer = build_text_tokenizer()
     untrained(tokenizer).save_pretrained(tmp_path / "model")

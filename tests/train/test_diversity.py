@@ -2,7 +2,7 @@
 
 import pytest
 
-from grposweep.train.diversity import Completion, measure, pick_places, template
+from grposweep.train._diversity import Completion, measure, pick_places, template
 
 NAMES = ("Anna", "Boris", "Chen", "Dora", "Emil", "Fatma", "Goran", "Hana")
 

@@ -13,7 +13,7 @@ import pytest
 
 from grposweep.launchers.base import End
 from grposweep.storage.results import Failure
-from grposweep.sweep.failures import classify_failure, read_evidence
+from grposweep.sweep._failures import classify_failure, read_evidence
 from support import environment
 
 # torch

@@ -15,9 +15,9 @@ import torch
 
 from command_server import start_forked
 from grposweep.schema import Lora, Model
-from grposweep.train import models, tiny
-from grposweep.train.hub import OFFLINE
-from grposweep.train.tiny import (
+from grposweep.train import _models as models
+from grposweep.train import _tiny as tiny
+from grposweep.train._tiny import (
     VOCABULARY,
     build_text_tokenizer,
     build_tokenizer,
@@ -25,6 +25,7 @@ from grposweep.train.tiny import (
     tiny_folder,
     untrained,
 )
+from grposweep.train.hub import OFFLINE
 
 from .conftest import MakeTrial, metrics_of, result_of
 from .hub_server import REPOSITORY, Hub, files_of, serve

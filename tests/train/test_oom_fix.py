@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from grporecipe.errors import ExitCode
-from grposweep.sweep.oom import SPLITTABLE
+from grposweep.sweep._oom import SPLITTABLE
 from grposweep.train.run import run_attempt
 
 from .conftest import MakeTrial, metrics_of

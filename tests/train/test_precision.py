@@ -12,7 +12,7 @@ from trl import GRPOConfig
 from grporecipe.errors import UserError
 from grposweep.schema import Lora, Model
 from grposweep.train import trl
-from grposweep.train.trl_config import deepspeed_config, precision_arguments
+from grposweep.train._trl_config import deepspeed_config, precision_arguments
 
 # torch and TRL take 8 s to import
 pytestmark = pytest.mark.slow

@@ -16,7 +16,7 @@ from grposweep.config.to_setting import read_setting
 from grposweep.report.space_summary import SpaceSummary, print_space_summary
 from grposweep.report.tables import build_console
 from grposweep.storage.inputs import find_inputs
-from grposweep.train.prepare import prepare_sweep
+from grposweep.train._prepare import prepare_sweep
 
 from .conftest import build_experiment
 

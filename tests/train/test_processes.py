@@ -40,7 +40,7 @@ def here(cool_tiny: None) -> dict[str, str]:
     """An environment whose cache already holds the real recipe's name, so that a process need not
     warm-start it.
     """
-    from grposweep.train import tiny
+    from grposweep.train import _tiny as tiny
 
     full = {**tiny.RECIPE, "steps": 700}
     cool, tiny_recipe = tiny.tiny_folder(), dict(tiny.RECIPE)

@@ -15,7 +15,7 @@ from trl import GRPOConfig
 
 from grporecipe.errors import UserError
 from grporecipe.memory.parts import BUCKET
-from grposweep.train.trl_config import check_sharding, deepspeed_config, sharding_options
+from grposweep.train._trl_config import check_sharding, deepspeed_config, sharding_options
 
 from .conftest import build_experiment
 
@@ -114,7 +114,7 @@ def test_what_cannot_be_sharded_here_is_refused_in_one_sentence(
     monkeypatch: pytest.MonkeyPatch, sharding: str, words: str
 ) -> None:
     """Before a model is loaded."""
-    monkeypatch.setattr("grposweep.train.trl_config.find_spec", lambda _: None)
+    monkeypatch.setattr("grposweep.train._trl_config.find_spec", lambda _: None)
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     with pytest.raises(UserError, match=words):
         check_sharding(build_experiment(f"trainer.sharding={sharding}"))
@@ -128,7 +128,7 @@ def test_cpu_ranks_shard_what_the_software_there_can(
     monkeypatch: pytest.MonkeyPatch, sharding: str, processes: int, is_taken: bool
 ) -> None:
     """DeepSpeed knows CPUs, from two ranks on; accelerate would train FSDP as DDP there."""
-    monkeypatch.setattr("grposweep.train.trl_config.find_spec", lambda _: object())
+    monkeypatch.setattr("grposweep.train._trl_config.find_spec", lambda _: object())
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     experiment = build_experiment(f"trainer.sharding={sharding}", f"cluster.processes={processes}")
     with nullcontext() if is_taken else pytest.raises(UserError, match="none is visible"):

@@ -6,8 +6,8 @@ import pytest
 
 from grporecipe.errors import UserError
 from grposweep.storage.results import Failure, same_words
-from grposweep.sweep.failures import Evidence, classify_failure
-from grposweep.train.vllm import DIFFERENCE, StaleWeightsGuard
+from grposweep.sweep._failures import Evidence, classify_failure
+from grposweep.train._vllm import DIFFERENCE, StaleWeightsGuard
 
 # Measured with vLLM's CPU build on the tiny model, as far as the comment says so.
 # measured in float32, learning rate 1e-3

@@ -7,8 +7,8 @@ import time
 import pytest
 
 pytest.importorskip("torch")
-from grposweep.train import trl_callbacks as stopwatch
-from grposweep.train.trl_callbacks import Stopwatch
+from grposweep.train import _trl_callbacks as stopwatch
+from grposweep.train._trl_callbacks import Stopwatch
 
 # torch and TRL take 8 s to import
 pytestmark = pytest.mark.slow

@@ -12,14 +12,14 @@ from grporecipe.files import append_line
 from grposweep.storage.completions import read_completions
 from grposweep.storage.forks import ForkState, checkpoint_hash
 from grposweep.train import trl as grpo
-from grposweep.train.attempt import load_attempt
-from grposweep.train.evaluation import (
+from grposweep.train._attempt import load_attempt
+from grposweep.train._evaluation import (
     HeldOutEvaluation,
     group_prompts,
     mean_over_prompts,
     prompt_means,
 )
-from grposweep.train.restore import REFERENCE
+from grposweep.train._restore import REFERENCE
 from grposweep.train.run import run_attempt
 
 from .conftest import MakeTrial, control, metrics_of, result_of

@@ -17,8 +17,8 @@ def round_lora_rank(rank): return 16
 """
 ASKS = """
 from grposweep.schema import Experiment
-from grposweep.train.shared_engine import check_adapter
-from grposweep.train.vllm import adapter_options
+from grposweep.train._shared_engine import check_adapter
+from grposweep.train._vllm import adapter_options
 print(adapter_options(Experiment())[-1])
 check_adapter(None)
 """

@@ -8,7 +8,7 @@ import torch.distributed
 from torch.distributed.tensor import DTensor, Shard, init_device_mesh
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from grposweep.train.trl_callbacks import Sample
+from grposweep.train._trl_callbacks import Sample
 
 # torch and TRL take 8 s to import
 pytestmark = pytest.mark.slow

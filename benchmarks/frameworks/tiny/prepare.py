@@ -16,8 +16,8 @@ HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parents[2] / "src")]
 
 from grposweep.schema import Task  # noqa: E402  # found through the line above
+from grposweep.train._tiny import tiny_folder  # noqa: E402  # same
 from grposweep.train.tasks.arithmetic import load_pairs  # noqa: E402  # same
-from grposweep.train.tiny import tiny_folder  # noqa: E402  # same
 
 # prompts
 HELD_OUT = 64

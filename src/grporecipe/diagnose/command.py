@@ -14,8 +14,8 @@ from rich.live import Live
 from rich.padding import Padding
 from rich.text import Text
 
-from grporecipe.diagnose.checks import Level
-from grporecipe.diagnose.findings import CHECKS, NAMES_TO_FAIL, Diagnosis, Finding, diagnose
+from grporecipe.diagnose._checks import Level
+from grporecipe.diagnose._findings import CHECKS, NAMES_TO_FAIL, Diagnosis, Finding, diagnose
 from grporecipe.diagnose.readers import NoMetricsYet, find_log, read_log
 from grporecipe.errors import ExitCode, UserError
 from grporecipe.fields.recipes import read_recipe, spell_keys

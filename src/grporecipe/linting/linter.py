@@ -16,7 +16,7 @@ from typing import Any
 from grporecipe.errors import BadSettings, UserError
 from grporecipe.fields.reading import fields_behind, values_of, with_other_values
 from grporecipe.fields.recipes import read_recipe, spell_keys
-from grporecipe.linting.sources import sources_of, sources_of_keys
+from grporecipe.linting._sources import sources_of, sources_of_keys
 from grporecipe.model import planning
 from grporecipe.model.framework import FRAMEWORKS, ParsedRecipe
 from grporecipe.model.recipe import Recipe

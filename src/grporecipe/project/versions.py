@@ -17,7 +17,7 @@ from grporecipe.model.recipe import KeySpec, Recipe, VersionSource
 from grporecipe.model.releases import closest_keys, is_taken, text
 from grporecipe.model.setting import Version
 from grporecipe.model.values import convert
-from grporecipe.project.pins import Pin, allows, find_pins
+from grporecipe.project._pins import Pin, allows, find_pins
 from grporecipe.project.repository import Repository, find_repository, is_elsewhere, walk
 from grporecipe.project.settings import settings_for
 from grporecipe.terminal import count

@@ -16,7 +16,7 @@ from grporecipe.model.values import flatten
 from grporecipe.project.repository import set_by_program
 from grporecipe.project.settings import settings_for
 from grporecipe.project.versions import Judged, find_version
-from grporecipe.reading.detect import detect_framework, recognise_recipe
+from grporecipe.reading._detect import detect_framework, recognise_recipe
 
 # bytes; recipes have kilobytes
 LARGEST = 2 * 2**20

@@ -21,10 +21,10 @@ from grporecipe.model.framework import Command as OwnCommand
 from grporecipe.model.framework import Framework
 from grporecipe.model.recipe import Duplicate, KeySpec, LaunchContext, LaunchedCode
 from grporecipe.model.values import Word, convert
-from grporecipe.reading.shell.bash import Command, Reader, parse_script
-from grporecipe.reading.shell.programs import slurm_variables
-from grporecipe.reading.shell.syntax import CLOSE, OPEN
-from grporecipe.reading.shell.words import Values, plain
+from grporecipe.reading.shell._bash import Command, Reader, parse_script
+from grporecipe.reading.shell._programs import slurm_variables
+from grporecipe.reading.shell._syntax import CLOSE, OPEN
+from grporecipe.reading.shell._words import Values, plain
 from grporecipe.reading.signs import GROUPS, is_named
 from grporecipe.reading.yaml_text import parse_override
 

@@ -11,8 +11,8 @@ from grporecipe.model.framework import FRAMEWORKS
 from grporecipe.model.recipe import Recipe
 from grporecipe.project.repository import find_root
 from grporecipe.project.settings import settings_for
+from grporecipe.reading._detect import by_words, recognise_recipe
 from grporecipe.reading.build import Options, build_recipe, find_near, load_text
-from grporecipe.reading.detect import by_words, recognise_recipe
 from grporecipe.reading.launcher_files import read_keys
 from grporecipe.reading.signs import refuse_toml
 from grporecipe.reading.yaml_text import FlatConfig, parse_nested, parse_yaml
@@ -71,11 +71,11 @@ def parse_recipes(path: Path, text: str, options: Options) -> list[Recipe]:
     """Return every recipe in the present or future text of a file; at least one."""
     options = _of_project(path, options)
     if path.suffix in PYTHON:
-        from grporecipe.reading.python.configs import recipes_of
+        from grporecipe.reading.python._configs import recipes_of
 
         return recipes_of(path, text, options)
     if path.suffix in SHELLS or text.startswith("#!"):
-        from grporecipe.reading.scripts import recipes_of_script
+        from grporecipe.reading._scripts import recipes_of_script
 
         return recipes_of_script(path, text, options)
     return [parse_recipe(path, text, options)]
@@ -137,8 +137,8 @@ def _from_yaml(path: Path, flat: FlatConfig, options: Options) -> Recipe:
         framework.name in OWN_READERS
         and flat.config.keys() - framework.takes(framework.version).keys()
     ):
-        from grporecipe.reading.python.launched import read_launched, read_nearest
-        from grporecipe.reading.scripts import read_launching
+        from grporecipe.reading._scripts import read_launching
+        from grporecipe.reading.python._launched import read_launched, read_nearest
 
         code = read_nearest(path) or read_launching(path)
         if code is None and framework.program:

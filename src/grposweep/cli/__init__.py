@@ -15,8 +15,10 @@ if TYPE_CHECKING:
 def build_app() -> "Typer":
     """Return the command with all its subcommands, in the order of ``--help``."""
     # registers the commands
-    from grposweep.cli import recipes, results, sweeps
-    from grposweep.cli.app import app
+    from grposweep.cli import _recipes as recipes
+    from grposweep.cli import _results as results
+    from grposweep.cli import _sweeps as sweeps
+    from grposweep.cli._app import app
 
     order = [module.__name__ for module in (sweeps, recipes, results)]
     app.registered_commands.sort(

@@ -45,7 +45,7 @@ from omegaconf.errors import (
 
 from grporecipe.errors import UserError
 from grporecipe.files import bounded_yaml, read_text
-from grposweep.config.loader import OnceLoader
+from grposweep.config._loader import OnceLoader
 from grposweep.process import CONF
 from grposweep.registries import suggest_search_key
 from grposweep.schema import GROUPS, Experiment, keys_of, keys_with, trl_arguments

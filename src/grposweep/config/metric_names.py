@@ -31,7 +31,7 @@ TRANSFORMERS = {
     "eval_steps_per_second",
     "eval_model_preparation_time",
 }
-# of train/trl.py, train/trl_callbacks.py and train/diversity.py
+# of train/trl.py, train/_trl_callbacks.py and train/_diversity.py
 OURS = {
     "eval_reward_se",
     "eval_reward_noise",

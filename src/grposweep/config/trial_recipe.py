@@ -21,10 +21,10 @@ from grporecipe.model.releases import parse_release, text
 from grporecipe.model.setting import Setting
 from grporecipe.reading.load import Options, load_recipe
 from grporecipe.terminal import comment
+from grposweep.config._trl_args import homes
 from grposweep.config.base_recipe import Base
 from grposweep.config.compose import to_experiment
 from grposweep.config.to_setting import own_values, read_setting
-from grposweep.config.trl_args import homes
 from grposweep.external import RECIPE, ExternalProgram, NodeContext, Trial, node_cpus
 from grposweep.external.command import options_of
 from grposweep.registries import EXTERNAL, asks, is_opaque

@@ -12,11 +12,11 @@ from typing import Any
 from grporecipe.errors import UserError, refuse_mistakes
 from grporecipe.files import parse_json, read_bytes
 from grporecipe.registries import load_entry
+from grposweep.config._trl_args import check_args
 from grposweep.config.precision import check_generation, check_precision, check_quantization
 from grposweep.config.programs import check_names, check_processes, check_program
 from grposweep.config.search_budget import Budget
 from grposweep.config.to_setting import read_gpu
-from grposweep.config.trl_args import check_args
 from grposweep.redaction import refuse_secrets
 from grposweep.registries import (
     EXTERNAL,

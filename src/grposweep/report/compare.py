@@ -23,8 +23,8 @@ from grporecipe.files import read_json
 from grporecipe.model.values import flatten
 from grporecipe.terminal import count, label_text, short
 from grposweep.config.evaluation import is_of_evaluation
-from grposweep.report.completions import first_difference
-from grposweep.report.leaderboard import format_objective
+from grposweep.report._completions import first_difference
+from grposweep.report._leaderboard import format_objective
 from grposweep.report.tables import FOLD, Fitted, build_table, draw_curves
 from grposweep.report.trial_view import TrialView, axis_of
 from grposweep.report.view import BEST, SweepView, find_names, read_sweep

@@ -15,10 +15,10 @@ from grporecipe.files import parse_json, read_json, write_text
 from grporecipe.redaction import redact
 from grporecipe.terminal import comment, short, write_data
 from grposweep.external import RECIPE
-from grposweep.report.advice import next_sentence, tie_sentences
-from grposweep.report.completions import winner_warning
-from grposweep.report.leaderboard import format_objective
-from grposweep.report.ranking import RankedPoint
+from grposweep.report._advice import next_sentence, tie_sentences
+from grposweep.report._completions import winner_warning
+from grposweep.report._leaderboard import format_objective
+from grposweep.report._ranking import RankedPoint
 from grposweep.report.run_output import model_line, replication_note
 from grposweep.report.tables import SCREEN_COLUMNS, build_console
 from grposweep.report.trial_view import TrialView

@@ -18,19 +18,19 @@ from markupsafe import Markup
 from grporecipe.files import as_number, file_digest, write_text
 from grporecipe.terminal import count, label_text, short, short_names
 from grposweep.redaction import redact
-from grposweep.report.advice import advise
-from grposweep.report.completions import page_evaluations, warning
-from grposweep.report.export import winner_texts, writable
-from grposweep.report.leaderboard import (
+from grposweep.report._advice import advise
+from grposweep.report._completions import page_evaluations, warning
+from grposweep.report._leaderboard import (
     basis_text,
     format_contrast,
     format_effect,
     format_estimate,
     format_part,
 )
+from grposweep.report._trained_with import trained_text
+from grposweep.report.export import winner_texts, writable
 from grposweep.report.status import seconds_left
 from grposweep.report.tables import format_duration
-from grposweep.report.trained_with import trained_text
 from grposweep.report.trial_view import CurvePoint, State, TrialView
 from grposweep.report.view import SweepView
 from grposweep.search.analysis import Effect

@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from grporecipe.errors import UserError
-from grposweep.report.leaderboard import contents_read
+from grposweep.report._leaderboard import contents_read
 from grposweep.report.trial_view import TrialView
 from grposweep.report.view import SweepView
 from grposweep.storage.records import read_metrics

@@ -16,9 +16,9 @@ from rich.text import Text
 
 from grporecipe.files import as_number, write_json
 from grporecipe.terminal import count, label_text, redraws, short, short_names
-from grposweep.report.advice import find_no_winner, next_sentence, tie_sentences
-from grposweep.report.completions import winner_warning
-from grposweep.report.leaderboard import contrasts_table, effects_table, leaderboard, outcome
+from grposweep.report._advice import find_no_winner, next_sentence, tie_sentences
+from grposweep.report._completions import winner_warning
+from grposweep.report._leaderboard import contrasts_table, effects_table, leaderboard, outcome
 from grposweep.report.status import seconds_left
 from grposweep.report.tables import format_duration
 from grposweep.report.trial_view import State, TrialView, group_failures, name_trials

@@ -12,10 +12,10 @@ from rich.table import Table
 from rich.text import Text
 
 from grporecipe.terminal import count, short
-from grposweep.report.advice import tie_sentences
-from grposweep.report.completions import warning, winner_warning
-from grposweep.report.leaderboard import format_effect
-from grposweep.report.ranking import RankedPoint
+from grposweep.report._advice import tie_sentences
+from grposweep.report._completions import warning, winner_warning
+from grposweep.report._leaderboard import format_effect
+from grposweep.report._ranking import RankedPoint
 from grposweep.report.tables import format_duration
 from grposweep.report.trial_view import State, TrialView, group_failures
 from grposweep.report.view import SweepReader, SweepView

@@ -16,11 +16,11 @@ from grporecipe.files import read_json
 from grporecipe.frameworks.trl.keys import known, parse_version
 from grporecipe.model.releases import KeyTable
 from grporecipe.terminal import count, label_text, short
+from grposweep.report._completions import completions_screen
+from grposweep.report._leaderboard import format_effect, format_objective
+from grposweep.report._trained_with import trained_text
 from grposweep.report.compare import differences
-from grposweep.report.completions import completions_screen
-from grposweep.report.leaderboard import format_effect, format_objective
 from grposweep.report.tables import FOLD, Fitted, build_table, draw_curve, format_duration
-from grposweep.report.trained_with import trained_text
 from grposweep.report.trial_view import State, TrialView, axis_of
 from grposweep.report.view import SweepView
 from grposweep.storage import paths

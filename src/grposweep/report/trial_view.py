@@ -371,7 +371,7 @@ class TrialView:
         if not config or not self.trained:
             return config
         # the whole schema
-        from grposweep.report.trained_with import with_trained
+        from grposweep.report._trained_with import with_trained
 
         return with_trained(config, self.trained, self.path)
 

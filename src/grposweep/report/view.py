@@ -19,14 +19,14 @@ from typing import Any
 
 from grporecipe.errors import UserError
 from grporecipe.files import as_number, read_json, read_lines, whole_or_none
-from grposweep.report.ranking import (
+from grposweep.report._ranking import (
     Importance,
     RankedPoint,
     find_importance,
     rank_points,
     replication_ranking,
 )
-from grposweep.report.trial_cache import add_row, read_rows, recall, stamp_files
+from grposweep.report._trial_cache import add_row, read_rows, recall, stamp_files
 from grposweep.report.trial_view import State, TrialView, read_trial
 from grposweep.schema import sign_of
 from grposweep.search.analysis import Comparison, compare_effects

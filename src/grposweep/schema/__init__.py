@@ -1,7 +1,7 @@
 """All configuration keys, with type, unit and default; one dataclass for each Hydra group.
 
 The groups are in `learning` (what a trial learns) and `running` (where and how trials run). The
-docstring beneath a key is its documentation; its metadata (`grposweep.schema.learning.key`) says
+docstring beneath a key is its documentation; its metadata (`grposweep.schema._learning.key`) says
 what it sets elsewhere.
 """
 
@@ -10,7 +10,7 @@ from dataclasses import Field, dataclass, field, fields, is_dataclass
 from functools import cache
 from typing import Any, get_type_hints
 
-from grposweep.schema.learning import (
+from grposweep.schema._learning import (
     AUTO,
     Batch,
     Generation,
@@ -180,7 +180,7 @@ def trl_arguments() -> dict[str, str]:
 
 @cache
 def keys_with(name: str) -> dict[str, Any]:
-    """Return the keys that declare this of themselves (`grposweep.schema.learning.key`), each with
+    """Return the keys that declare this of themselves (`grposweep.schema._learning.key`), each with
     what they declare.
     """
     return {path: entry.metadata[name] for path, entry in keys_of() if entry.metadata.get(name)}

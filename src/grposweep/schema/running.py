@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from grposweep.schema.learning import AUTO, key
+from grposweep.schema._learning import AUTO, key
 
 # of trainer.keep: the winner's model,
 KEEPS_MODEL = ("best", "best_checkpoint")

@@ -29,7 +29,7 @@ from grposweep.storage.lease import Lease
 from grposweep.storage.provenance import difference
 from grposweep.storage.records import AttemptEventKind
 from grposweep.storage.results import Failure, TrialStatus
-from grposweep.sweep.resume import renew_inputs
+from grposweep.sweep._resume import renew_inputs
 
 # classes that a correction can cure
 BY_CODE = (Failure.REWARD, Failure.BAD_CONFIGURATION, Failure.CRASH)

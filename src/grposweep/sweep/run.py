@@ -50,11 +50,11 @@ from grposweep.storage.folders import remember
 from grposweep.storage.lease import Lease
 from grposweep.storage.provenance import collect_provenance, note_command
 from grposweep.storage.records import SweepProgress
-from grposweep.sweep.controller import Controller
-from grposweep.sweep.gpus import advise_mps, share_gpus
-from grposweep.sweep.interrupts import SignalCounter, counting_interrupts
-from grposweep.sweep.log import controller_log
-from grposweep.sweep.resume import (
+from grposweep.sweep._controller import Controller
+from grposweep.sweep._gpus import advise_mps, share_gpus
+from grposweep.sweep._interrupts import SignalCounter, counting_interrupts
+from grposweep.sweep._log import controller_log
+from grposweep.sweep._resume import (
     agree_on_inputs,
     default_name,
     describe_sweep,
@@ -62,14 +62,14 @@ from grposweep.sweep.resume import (
     open_folder,
     renew_untrained,
 )
-from grposweep.sweep.shared_server import SharedServer
-from grposweep.sweep.start import (
+from grposweep.sweep._shared_server import SharedServer
+from grposweep.sweep._start import (
     build_controller,
     prepare_sweep,
 )
-from grposweep.sweep.task_check import newer_trl
+from grposweep.sweep._task_check import newer_trl
+from grposweep.sweep._warm_start import check_sources
 from grposweep.sweep.validate import ValidatedSpace, choose_evaluations_of, validate_space
-from grposweep.sweep.warm_start import check_sources
 from grposweep.trial_plan import known_part
 
 logger = logging.getLogger(__name__)

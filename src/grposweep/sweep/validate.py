@@ -42,7 +42,7 @@ from grposweep.search.space import Choice, Label, Parameter, Point, Space
 from grposweep.search.validity import Validator, check_space
 from grposweep.storage.folders import SweepFolder
 from grposweep.storage.records import as_mapping
-from grposweep.sweep.task_check import task_problems
+from grposweep.sweep._task_check import task_problems
 from grposweep.variables import refused_variables
 
 

@@ -30,7 +30,7 @@ def main(arguments: list[str]) -> int:
     # TRL imports MLflow, which would write to the user's folder
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
     if len(arguments) == 2 and arguments[0] == "prepare":
-        from grposweep.train.prepare import prepare_sweep
+        from grposweep.train._prepare import prepare_sweep
 
         return prepare_sweep(Path(arguments[1]))
     if len(arguments) == 2 and arguments[0] == "rewards":
@@ -39,12 +39,12 @@ def main(arguments: list[str]) -> int:
         try_early(Path(arguments[1]))
         return ExitCode.FINISHED
     if len(arguments) == 2 and arguments[0] == "serve":
-        from grposweep.train.vllm import serve_model
+        from grposweep.train._vllm import serve_model
 
         # becomes another program
         serve_model(Path(arguments[1]))
     if is_trial:
-        from grposweep.train.process import take_rank_place
+        from grposweep.train._process import take_rank_place
         from grposweep.train.run import run_attempt
 
         folder = Path(arguments[0])

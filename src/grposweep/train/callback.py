@@ -16,6 +16,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 from grporecipe.files import read_json, write_json
 from grposweep.storage import paths
 from grposweep.storage.records import CallbackState
+from grposweep.train._records import ControlFile, HeartbeatFile, MetricsFile, RolloutSchedule
 from grposweep.train.hook.record import (
     arguments_of,
     built_value,
@@ -24,7 +25,6 @@ from grposweep.train.hook.record import (
     line_of,
     plain,
 )
-from grposweep.train.records import ControlFile, HeartbeatFile, MetricsFile, RolloutSchedule
 
 # unset, each follows from the other
 ROLLOUT_SIZES = ("steps_per_generation", "generation_batch_size")

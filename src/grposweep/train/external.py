@@ -33,9 +33,9 @@ from grposweep.storage import paths
 from grposweep.storage.checkpoints import keep_copy, newest_checkpoint, put_back, set_aside
 from grposweep.storage.inputs import original_path
 from grposweep.storage.records import CallbackState, Heartbeat
-from grposweep.train import process as watchdog
+from grposweep.train import _process as watchdog
 from grposweep.train import ray_cluster
-from grposweep.train.attempt import Attempt, Outcome
+from grposweep.train._attempt import Attempt, Outcome
 from grposweep.train.ray_cluster import RayNode, StoppedEarly, make_folder, wait_for_head
 from grposweep.trial_plan import plan_content
 from grposweep.variables import OF_RANKS

@@ -24,7 +24,7 @@ from grporecipe.errors import UserError
 from grporecipe.files import parse_json, read_json, write_json
 from grposweep.external import RayCluster
 from grposweep.storage import paths
-from grposweep.train.attempt import Attempt
+from grposweep.train._attempt import Attempt
 
 # in a trial folder: the head's address and folder, then that it has ended
 STATE = "ray.json"

@@ -27,9 +27,9 @@ from grposweep.storage.results import (
     run_cost,
     start_run,
 )
-from grposweep.train import process as watchdog
-from grposweep.train.attempt import Attempt, Outcome, attempt_number, load_attempt
-from grposweep.train.records import (
+from grposweep.train import _process as watchdog
+from grposweep.train._attempt import Attempt, Outcome, attempt_number, load_attempt
+from grposweep.train._records import (
     check_objective,
     find_objective,
 )

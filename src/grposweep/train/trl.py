@@ -36,14 +36,13 @@ from grposweep.storage.checkpoints import (
     take_best_model,
 )
 from grposweep.storage.forks import ForkState
-from grposweep.train import process as watchdog
-from grposweep.train.attempt import Attempt, Outcome, check_schedule, prepared_weights
-from grposweep.train.callback import broadcast_any
-from grposweep.train.evaluation import (
+from grposweep.train import _process as watchdog
+from grposweep.train._attempt import Attempt, Outcome, check_schedule, prepared_weights
+from grposweep.train._evaluation import (
     HeldOutEvaluation,
     judge,
 )
-from grposweep.train.models import (
+from grposweep.train._models import (
     Loaded,
     build_quantization,
     check_installed,
@@ -52,26 +51,27 @@ from grposweep.train.models import (
     name_base_model,
     widen_adapters,
 )
-from grposweep.train.records import build_rollout_schedule, find_objective
-from grposweep.train.restore import (
+from grposweep.train._records import build_rollout_schedule, find_objective
+from grposweep.train._restore import (
     WHOLE,
     allow_deepspeed_states,
     configured,
     load_reference,
     save_reference,
 )
-from grposweep.train.rewards import Reward, load_rewards
-from grposweep.train.shared_engine import release_adapters, shared_engine
-from grposweep.train.tasks import Data, load_data
-from grposweep.train.trl_callbacks import Stopwatch, TrialControlCallback, UpdateNormCallback
-from grposweep.train.trl_config import (
+from grposweep.train._shared_engine import release_adapters, shared_engine
+from grposweep.train._trl_callbacks import Stopwatch, TrialControlCallback, UpdateNormCallback
+from grposweep.train._trl_config import (
     build_config,
     check_is_sharded,
     check_sharding,
     start_deepspeed_on_cpus,
     start_fsdp_loading,
 )
-from grposweep.train.vllm import copy_merged_weights, wait_for_server
+from grposweep.train._vllm import copy_merged_weights, wait_for_server
+from grposweep.train.callback import broadcast_any
+from grposweep.train.rewards import Reward, load_rewards
+from grposweep.train.tasks import Data, load_data
 
 # Trainers of several ranks, never to be freed: freeing DDP's process group waits, with the
 # interpreter's lock held, for a thread of gloo's that wants that lock. It was seen to hang, now and

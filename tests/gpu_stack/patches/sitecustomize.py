@@ -81,7 +81,7 @@ def choose_fsdp_state(arguments: ModuleType) -> None:
 PATCHES: dict[str, Callable[[ModuleType], None]] = {
     "accelerate.state": take_fsdp_on_cpus,
     "deepspeed.ops": use_gloo_alone,
-    "grposweep.train.trl_config": allow_fsdp_on_cpus,
+    "grposweep.train._trl_config": allow_fsdp_on_cpus,
     "transformers.trainer": tell_what_trains,
     "transformers.training_args": choose_fsdp_state,
     **VLLM,

@@ -107,9 +107,9 @@ def control_adapters(vllm: ModuleType) -> None:
 
 
 VLLM: dict[str, Callable[[ModuleType], None]] = {
-    "grposweep.train.shared_engine": control_shared,
-    "grposweep.train.tiny": use_two_heads,
-    "grposweep.train.vllm": control_adapters,
+    "grposweep.train._shared_engine": control_shared,
+    "grposweep.train._tiny": use_two_heads,
+    "grposweep.train._vllm": control_adapters,
     "trl.generation.vllm_client": take_any_device,
     "trl.generation.vllm_generation": generate_in_single_precision,
     "vllm.distributed.weight_transfer.nccl_common": send_through_tcp,

@@ -14,14 +14,14 @@ from omegaconf import OmegaConf
 from grposweep.config.compose import to_experiment
 from grposweep.launchers.base import Job
 from grposweep.launchers.dry_run import DryRun
-from grposweep.launchers.slurm.script import (
+from grposweep.launchers.slurm._script import (
     mount_sources,
     python_command,
     render_script,
     service_options,
     submit_environment,
 )
-from grposweep.launchers.slurm.sweep_jobs import write_controller
+from grposweep.launchers.slurm._sweep_jobs import write_controller
 from grposweep.process import PROJECT
 from grposweep.schema import Cluster, Experiment, Generation
 from support import shellcheck

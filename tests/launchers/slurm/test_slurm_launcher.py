@@ -15,7 +15,7 @@ from grporecipe.files import append_line, write_json
 from grposweep.launchers import cancel_sweep
 from grposweep.launchers.base import End, Job, LauncherBusy
 from grposweep.launchers.slurm import launcher
-from grposweep.launchers.slurm.commands import wait_status
+from grposweep.launchers.slurm._commands import wait_status
 from grposweep.launchers.slurm.launcher import Slurm
 from grposweep.schema import Cluster
 from grposweep.storage.results import start_run

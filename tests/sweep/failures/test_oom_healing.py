@@ -16,7 +16,7 @@ from grposweep.config.fields import KEYS
 from grposweep.config.to_setting import read_setting
 from grposweep.schema import Experiment
 from grposweep.storage.records import OomFix, apply_oom_fix
-from grposweep.sweep.oom import SPLITTABLE, halve_batch
+from grposweep.sweep._oom import SPLITTABLE, halve_batch
 
 BATCH = ("per_device_train_batch_size", "gradient_accumulation_steps", "steps_per_generation")
 

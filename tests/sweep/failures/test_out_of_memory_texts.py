@@ -5,7 +5,7 @@ were the reason.
 import pytest
 
 from grposweep.launchers.gpu_memory import GpuMemory
-from grposweep.sweep.neighbours import find_shortage, find_shortage_of_engine
+from grposweep.sweep._neighbours import find_shortage, find_shortage_of_engine
 
 NEW = "GPU 0 has a total capacity of 79.18 GiB of which 20.00 MiB is free."
 TORCH = (

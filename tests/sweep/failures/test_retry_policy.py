@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grposweep.storage.results import Failure, same_words
-from grposweep.sweep.failures import RETRIES, Step, is_epidemic, next_step
+from grposweep.sweep._failures import RETRIES, Step, is_epidemic, next_step
 
 AGAIN = {Step.RETRY, Step.ELSEWHERE, Step.HEAL}
 

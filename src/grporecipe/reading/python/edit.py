@@ -14,7 +14,7 @@ from typing import Any
 
 from grporecipe.errors import UserError
 from grporecipe.files import parse_json
-from grporecipe.reading.python.configs import PythonConfig, find_configs
+from grporecipe.reading.python._configs import PythonConfig, find_configs
 from grporecipe.reading.python.source import NOTEBOOK, code_cells
 
 # start, end, replacement

@@ -10,7 +10,7 @@ from pathlib import Path
 from grporecipe.model.recipe import KeySpec
 from grporecipe.model.releases import KeyTable
 from grporecipe.model.setting import Version
-from grporecipe.reading.python.launched import MOST_BASES, fields_of
+from grporecipe.reading.python._launched import MOST_BASES, fields_of
 from grporecipe.reading.python.source import Names, name_of, read_file
 
 _VERSION = re.compile(

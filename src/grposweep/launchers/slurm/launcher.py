@@ -29,9 +29,9 @@ from grposweep.launchers.base import (
     limit_requeues,
     note_cancelled,
 )
-from grposweep.launchers.slurm import commands
-from grposweep.launchers.slurm.commands import HOPELESS, LOG_PATTERNS, VANISHED, JobInfo, end_of
-from grposweep.launchers.slurm.script import (
+from grposweep.launchers.slurm import _commands as commands
+from grposweep.launchers.slurm._commands import HOPELESS, LOG_PATTERNS, VANISHED, JobInfo, end_of
+from grposweep.launchers.slurm._script import (
     SBATCH_VARIABLES,
     attempt_name,
     build_job_name,
@@ -39,7 +39,7 @@ from grposweep.launchers.slurm.script import (
     warn_seconds,
     write_script,
 )
-from grposweep.launchers.slurm.sweep_jobs import (
+from grposweep.launchers.slurm._sweep_jobs import (
     CONTROLLER,
     SlurmPreparation,
     hands_over,

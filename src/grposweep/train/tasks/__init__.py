@@ -18,13 +18,13 @@ from grporecipe.errors import UserError, refuse_mistakes
 from grporecipe.terminal import count as count_text
 from grposweep.registries import TASKS
 from grposweep.schema import Task
+from grposweep.train.tasks._readers import MOST_NAMED, Row
 from grposweep.train.tasks.conversations import (
     as_turns,
     check_system_prompt,
     in_conversation,
     wrong_conversations,
 )
-from grposweep.train.tasks.readers import MOST_NAMED, Row
 
 if TYPE_CHECKING:
     from datasets import Dataset

@@ -8,7 +8,7 @@ import random
 from grporecipe.errors import UserError
 from grposweep.schema import Task
 from grposweep.train.tasks import hold_out, shuffled
-from grposweep.train.tasks.readers import Row
+from grposweep.train.tasks._readers import Row
 
 # of prompts that the tiny model reads
 CHARACTERS = "0123456789+-="

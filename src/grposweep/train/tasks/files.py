@@ -19,7 +19,7 @@ from grposweep.train.tasks import (
     shuffled,
     take_column,
 )
-from grposweep.train.tasks.readers import SUFFIXES, Row, load_rows
+from grposweep.train.tasks._readers import SUFFIXES, Row, load_rows
 
 HUB = "openai/gsm8k"
 

@@ -9,7 +9,7 @@ from typer import Argument, Option
 
 from grporecipe.errors import UserError
 from grporecipe.terminal import say, write_data
-from grposweep.cli.app import ConfigDir, Named, Names, NamesAndKeys, Outputs, Required, command
+from grposweep.cli._app import ConfigDir, Named, Names, NamesAndKeys, Outputs, Required, command
 
 if TYPE_CHECKING:
     from grposweep.storage.folders import TrialFolder
@@ -32,7 +32,7 @@ def run(arguments: HydraArguments = None) -> None:
 
     'grposweep run --help' lists groups and keys.
     """
-    from grposweep.cli.hydra_app import start
+    from grposweep.cli._hydra_app import start
 
     start(arguments or [])
 
@@ -43,7 +43,7 @@ def init(folder: Annotated[Path, Argument(help="Folder to write.")] = Path("conf
 
     Edit the copy, and pass it with --config-dir.
     """
-    from grposweep.cli.hydra_app import STARTER, copy_conf
+    from grposweep.cli._hydra_app import STARTER, copy_conf
 
     study = copy_conf(folder)
     say(
@@ -281,7 +281,7 @@ def space(
 
     Exit code: 0 success, 1 if no point is valid, 2 unusable input.
     """
-    from grposweep.cli.plan import show_space
+    from grposweep.cli._plan import show_space
 
     return show_space(arguments, config_dir)
 

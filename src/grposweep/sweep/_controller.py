@@ -21,19 +21,19 @@ from grposweep.storage.folders import SweepFolder, TrialFolder
 from grposweep.storage.lease import Lease
 from grposweep.storage.records import Action, AttemptEventKind
 from grposweep.storage.results import TrialStatus
-from grposweep.sweep.attempts import (
+from grposweep.sweep._attempts import (
     Attempts,
     RunningAttempt,
     rollout_seconds,
     running_attempt,
     write_trial,
 )
-from grposweep.sweep.early_stopping import EarlyStoppingMonitor
-from grposweep.sweep.log import about
-from grposweep.sweep.outcomes import OutcomeRecorder, describe_resume
-from grposweep.sweep.shared_server import SharedServer
-from grposweep.sweep.spending import Spending
-from grposweep.sweep.trial_queue import TrialQueue
+from grposweep.sweep._early_stopping import EarlyStoppingMonitor
+from grposweep.sweep._log import about
+from grposweep.sweep._outcomes import OutcomeRecorder, describe_resume
+from grposweep.sweep._shared_server import SharedServer
+from grposweep.sweep._spending import Spending
+from grposweep.sweep._trial_queue import TrialQueue
 
 # until the log says again that a trial waits for GPU memory
 REPEAT_SECONDS = 1_800.0

@@ -4,9 +4,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from grporecipe.diagnose import checks, guards
+from grporecipe.diagnose import _checks as checks
+from grporecipe.diagnose import guards
+from grporecipe.diagnose._checks import SOME_ROWS, Level, Sign
 from grporecipe.diagnose._evidence import Evidence
-from grporecipe.diagnose.checks import SOME_ROWS, Level, Sign
 from grporecipe.diagnose.log import Log
 
 

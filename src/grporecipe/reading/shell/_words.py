@@ -11,8 +11,8 @@ from pathlib import PurePosixPath
 
 from grporecipe.errors import UserError
 from grporecipe.model.values import Word
-from grporecipe.reading.shell.arithmetic import calculate
-from grporecipe.reading.shell.syntax import CLOSE, OPEN, Raw, SyntaxReader, skip
+from grporecipe.reading.shell._arithmetic import calculate
+from grporecipe.reading.shell._syntax import CLOSE, OPEN, Raw, SyntaxReader, skip
 
 MOST_VARIABLES = 500
 # characters of a variable

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from functools import partial
 
 from grporecipe.model.values import Word
-from grporecipe.reading.shell.programs import input_of
-from grporecipe.reading.shell.syntax import Raw, Simple, skip
-from grporecipe.reading.shell.words import (
+from grporecipe.reading.shell._programs import input_of
+from grporecipe.reading.shell._syntax import Raw, Simple, skip
+from grporecipe.reading.shell._words import (
     Scope,
     Values,
     calculate_in,

@@ -20,7 +20,12 @@ from grporecipe.model.framework import FRAMEWORKS, version_of
 from grporecipe.model.recipe import KeySpec, LaunchedCode, Recipe, VersionSource
 from grporecipe.project.versions import Judged
 from grporecipe.reading.build import Options, build_recipe
-from grporecipe.reading.python.launched import LIBRARY_TRAINERS, MOST_BASES, fields_of, read_trainer
+from grporecipe.reading.python._launched import (
+    LIBRARY_TRAINERS,
+    MOST_BASES,
+    fields_of,
+    read_trainer,
+)
 from grporecipe.reading.python.source import (
     NOTEBOOK,
     UNKNOWN,

@@ -13,10 +13,10 @@ from grporecipe.model.recipe import LaunchedCode, Recipe
 from grporecipe.project.repository import find_folders, find_root, scripts_of
 from grporecipe.project.versions import releases_of
 from grporecipe.reading import launch
+from grporecipe.reading._detect import detect_framework, recognise_recipe
 from grporecipe.reading.build import Options, build_recipe, find_near, load_text
-from grporecipe.reading.detect import detect_framework, recognise_recipe
 from grporecipe.reading.launcher_files import LauncherFile, read_accelerate, read_keys
-from grporecipe.reading.python.launched import read_launched, uses_trl
+from grporecipe.reading.python._launched import read_launched, uses_trl
 from grporecipe.reading.signs import refuse_launch
 from grporecipe.reading.yaml_text import FlatConfig, parse_nested, parse_yaml
 

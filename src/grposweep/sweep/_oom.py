@@ -1,7 +1,7 @@
 """Recover from running out of GPU memory: the same optimizer steps in smaller micro-batches.
 
 Which ends these are, and whether one by main memory or signal 9 is tried again, is decided in
-sweep/failures.py (`RETRIES`).
+sweep/_failures.py (`RETRIES`).
 
 A loss that is a mean of equal parts can be split further; which ones are says ``compute_loss`` in
 trl 1.16 trainer/grpo_trainer.py. ``grpo`` and ``sapo`` average over completions, ``dr_grpo`` and

@@ -13,8 +13,8 @@ from grporecipe.files import as_number
 from grporecipe.redaction import redact
 from grporecipe.terminal import label_text, short, short_names
 from grposweep.config.evaluation import is_of_evaluation
-from grposweep.report.completions import warning
-from grposweep.report.ranking import RankedPoint
+from grposweep.report._completions import warning
+from grposweep.report._ranking import RankedPoint
 from grposweep.report.trial_view import State, TrialView
 from grposweep.report.view import BEST, SweepView
 from grposweep.search.replication import CHANCE

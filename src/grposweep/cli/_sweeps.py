@@ -9,7 +9,7 @@ from typing import Annotated
 from typer import Argument, Option
 
 from grporecipe.errors import UserError
-from grposweep.cli.app import OUTPUTS, ConfigDir, LogOrNames, Named, Names, Outputs, command
+from grposweep.cli._app import OUTPUTS, ConfigDir, LogOrNames, Named, Names, Outputs, command
 from grposweep.storage import paths
 
 

@@ -34,8 +34,8 @@ from grposweep.storage.records import (
     TrialRecord,
     read_metrics,
 )
-from grposweep.sweep.failures import log_sizes
-from grposweep.sweep.oom import find_needs
+from grposweep.sweep._failures import log_sizes
+from grposweep.sweep._oom import find_needs
 from grposweep.trial_plan import plan_content
 
 
@@ -52,7 +52,7 @@ def write_trial(
     Idempotent.
 
     ``attributes`` are the trial's in the study, which can be rebuilt from trial.json
-    (sweep/resume.py).
+    (sweep/_resume.py).
     """
     identity = experiment_id(verdict.experiment, verdict.setting)
     folder = sweep.trial(number, identity)

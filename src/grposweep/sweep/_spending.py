@@ -8,7 +8,7 @@ from optuna.trial import FrozenTrial
 from grposweep.search.study import SweepStudy
 from grposweep.storage.folders import SweepFolder
 from grposweep.storage.results import run_cost
-from grposweep.sweep.attempts import RunningAttempt
+from grposweep.sweep._attempts import RunningAttempt
 
 HOUR = 3600.0
 

@@ -12,7 +12,7 @@ from typer import Argument, Option
 from grporecipe.errors import UserError
 from grporecipe.registries import FRAMEWORKS
 from grporecipe.terminal import say
-from grposweep.cli.app import ConfigDir, choices, command
+from grposweep.cli._app import ConfigDir, choices, command
 
 # their members are only known when the registry is read
 if TYPE_CHECKING:
@@ -203,7 +203,7 @@ def plan(
     Exit code: 0 no errors, 1 errors found, 2 unusable input.
     """
     from grporecipe.reading.load import Options
-    from grposweep.cli.plan import show_plan, training_processes
+    from grposweep.cli._plan import show_plan, training_processes
 
     ranks = training_processes(processes, gpus, vllm_gpus)
     options = Options(str(framework), None, ranks, dataset_size, framework_version)
@@ -236,7 +236,7 @@ def fit(
     Exit code: 0 it fits or may fit, 1 it fits on none of the GPUs, 2 unusable input.
     """
     from grporecipe.reading.load import Options
-    from grposweep.cli.plan import show_fit
+    from grposweep.cli._plan import show_fit
 
     options = Options(str(framework), None, processes, own_version=framework_version)
     _say_processes(map(Path, items), processes)

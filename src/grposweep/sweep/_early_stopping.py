@@ -28,8 +28,8 @@ from grposweep.storage import paths
 from grposweep.storage.folders import SweepFolder
 from grposweep.storage.records import Action as ControlAction
 from grposweep.storage.records import Heartbeat
-from grposweep.sweep.attempts import RunningAttempt
-from grposweep.sweep.log import about
+from grposweep.sweep._attempts import RunningAttempt
+from grposweep.sweep._log import about
 
 # a curve's name for a training signal: TRL's
 SIGNALS: Mapping[str, str] = {

@@ -15,8 +15,8 @@ from grposweep.launchers.base import (
     LauncherUnreachable,
     is_controller_job,
 )
-from grposweep.launchers.slurm import commands
-from grposweep.launchers.slurm.script import (
+from grposweep.launchers.slurm import _commands as commands
+from grposweep.launchers.slurm._script import (
     build_job_name,
     environment_lines,
     keep_output,

@@ -24,8 +24,8 @@ from grposweep.storage.checkpoints import newest_checkpoint
 from grposweep.storage.folders import SweepFolder, TrialFolder
 from grposweep.storage.records import Action, AttemptEventKind, ControlRequest, OomFix
 from grposweep.storage.results import Failure, FailureReport, TrialResult, TrialStatus, same_words
-from grposweep.sweep.attempts import RunningAttempt
-from grposweep.sweep.failures import (
+from grposweep.sweep._attempts import RunningAttempt
+from grposweep.sweep._failures import (
     Evidence,
     Step,
     classify_failure,
@@ -33,9 +33,9 @@ from grposweep.sweep.failures import (
     next_step,
     read_evidence,
 )
-from grposweep.sweep.log import about
-from grposweep.sweep.neighbours import Shortage, find_shortage, find_shortage_of_engine
-from grposweep.sweep.oom import halve_batch, record_oom, record_peak
+from grposweep.sweep._log import about
+from grposweep.sweep._neighbours import Shortage, find_shortage, find_shortage_of_engine
+from grposweep.sweep._oom import halve_batch, record_oom, record_peak
 
 logger = logging.getLogger(__name__)
 # times the GPU memory that was too little is waited for next

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from grporecipe.errors import ExitCode, UserError
 from grposweep.launchers.base import End, EndState, LauncherBusy, LauncherUnreachable
-from grposweep.launchers.slurm.script import submit_command, submit_environment
+from grposweep.launchers.slurm._script import submit_command, submit_environment
 from grposweep.process import die_with
 from grposweep.schema import Cluster
 from grposweep.storage.results import TrialStatus

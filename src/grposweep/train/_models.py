@@ -22,7 +22,7 @@ from grporecipe.files import parse_json, read_bytes, write_text
 from grposweep.config.precision import check_precision, read_precision
 from grposweep.schema import Model
 from grposweep.train import hub
-from grposweep.train.tiny import CREATED, Progress, silent, tiny_folder
+from grposweep.train._tiny import CREATED, Progress, silent, tiny_folder
 
 # keys of the model that from_pretrained takes
 LOADING = ("attn_implementation", "trust_remote_code", "use_kernels")

@@ -32,7 +32,7 @@ from grposweep.train.rewards import TRIED, load_rewards, try_rewards
 from grposweep.train.tasks import Data, hash_rows, load_data
 
 if TYPE_CHECKING:
-    from grposweep.train.models import Loaded
+    from grposweep.train._models import Loaded
 
 # bytes of a large weight file that are hashed at either end
 EDGE = 1 << 20
@@ -111,7 +111,7 @@ def check_packages(experiment: Experiment) -> None:
         return
     if runs_trl(experiment.trainer.kind):
         # torch: only for a real model
-        from grposweep.train.models import check_installed
+        from grposweep.train._models import check_installed
 
         check_installed(experiment.model)
     if experiment.generation.use_vllm and find_spec("vllm") is None:
@@ -164,7 +164,7 @@ def find_model(
     experiment: Experiment, progress: Callable[[str, int, int], None] = no_progress
 ) -> "Loaded":
     """Download the model if it is on the hub. Return its tokenizer and configuration."""
-    from grposweep.train.models import find_model_folder, load_model
+    from grposweep.train._models import find_model_folder, load_model
 
     # torch and TRL: only for a real model
     from grposweep.train.trl import calm
@@ -177,7 +177,7 @@ def prepare_model(experiment: Experiment, loaded: "Loaded", data: Data) -> dict[
     """Return the model's shape, and what its tokenizer makes of the prompts. Raises UserError if it
     cannot read them.
     """
-    from grposweep.train.models import read_shape
+    from grposweep.train._models import read_shape
 
     check_prompts(experiment, loaded.tokenizer, data.train)
     prompts = chain(data.train["prompt"], data.held_out["prompt"])
@@ -224,7 +224,7 @@ def hash_model(experiment: Experiment, folder: Path) -> str:
     """Return the identity of the weights: the recipe's hash, a hash of a local folder, or the hub's
     commit.
     """
-    from grposweep.train.tiny import CREATED, recipe_hash
+    from grposweep.train._tiny import CREATED, recipe_hash
 
     if experiment.model.path in CREATED:
         return recipe_hash(experiment.model.path)

@@ -9,7 +9,7 @@ from typing import Any
 from rich.table import Table
 
 from grporecipe.terminal import count, label_text, short_names
-from grposweep.report.ranking import Importance
+from grposweep.report._ranking import Importance
 from grposweep.report.tables import FOLD, NUMBER, RIGHT, build_table, format_duration
 from grposweep.report.trial_view import State, TrialView
 from grposweep.report.view import SweepView
@@ -150,7 +150,7 @@ def _result(trial: TrialView) -> str:
 
 def _warning(trial: TrialView) -> str:
     # only for tables of results
-    from grposweep.report.completions import warning
+    from grposweep.report._completions import warning
 
     return warning(trial)
 

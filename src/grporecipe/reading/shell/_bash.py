@@ -12,9 +12,9 @@ from functools import partial
 
 from grporecipe.errors import UserError
 from grporecipe.model.values import Word
-from grporecipe.reading.shell.builtins import BUILTINS, Builtins, judge_double
-from grporecipe.reading.shell.programs import handed_on, input_of, printed, reads_script
-from grporecipe.reading.shell.syntax import (
+from grporecipe.reading.shell._builtins import BUILTINS, Builtins, judge_double
+from grporecipe.reading.shell._programs import handed_on, input_of, printed, reads_script
+from grporecipe.reading.shell._syntax import (
     CLOSE,
     OPEN,
     Case,
@@ -29,7 +29,7 @@ from grporecipe.reading.shell.syntax import (
     SyntaxReader,
     Test,
 )
-from grporecipe.reading.shell.words import ASSIGNMENT, Scope, Values, glob, is_known, keep, unknown
+from grporecipe.reading.shell._words import ASSIGNMENT, Scope, Values, glob, is_known, keep, unknown
 
 # characters; the longest launch scripts have ten thousand
 LONGEST_SHELL = 256 * 2**10

@@ -9,8 +9,8 @@ import re
 from pathlib import PurePosixPath
 
 from grporecipe.model.values import Word
-from grporecipe.reading.shell.syntax import Chain, Simple, SyntaxReader
-from grporecipe.reading.shell.words import Scope, Values, joined_path
+from grporecipe.reading.shell._syntax import Chain, Simple, SyntaxReader
+from grporecipe.reading.shell._words import Scope, Values, joined_path
 
 SHELLS = frozenset({"bash", "sh", "zsh", "dash", "ksh"})
 TMUX_KEYS = frozenset({"Enter", "C-m", "ENTER", "KPEnter"})

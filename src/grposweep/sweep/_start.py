@@ -36,16 +36,16 @@ from grposweep.search.validity import ValidationResult, Validator
 from grposweep.storage import paths
 from grposweep.storage.folders import SweepFolder, TrialFolder
 from grposweep.storage.lease import Lease
-from grposweep.sweep.controller import Controller
-from grposweep.sweep.early_stopping import EarlyStoppingMonitor
-from grposweep.sweep.oom import known_oom
-from grposweep.sweep.outcomes import OutcomeRecorder
-from grposweep.sweep.resume import changed_keys, listed, open_study
+from grposweep.sweep._controller import Controller
+from grposweep.sweep._early_stopping import EarlyStoppingMonitor
+from grposweep.sweep._oom import known_oom
+from grposweep.sweep._outcomes import OutcomeRecorder
+from grposweep.sweep._resume import changed_keys, listed, open_study
+from grposweep.sweep._spending import Spending
+from grposweep.sweep._trial_queue import Outlook, TrialQueue
+from grposweep.sweep._warm_start import open_warm_start, words_of_warm_start
 from grposweep.sweep.retry import reopen_failed
-from grposweep.sweep.spending import Spending
-from grposweep.sweep.trial_queue import Outlook, TrialQueue
 from grposweep.sweep.validate import ValidatedSpace, plans_trials
-from grposweep.sweep.warm_start import open_warm_start, words_of_warm_start
 
 logger = logging.getLogger(__name__)
 KEPT_INVALID = 10_000

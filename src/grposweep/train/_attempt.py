@@ -23,8 +23,8 @@ from grposweep.storage.completions import rewind_completions
 from grposweep.storage.forks import start_of_continuation
 from grposweep.storage.inputs import TrialInputs
 from grposweep.storage.records import apply_oom_fix, read_attempts
-from grposweep.train import process as watchdog
-from grposweep.train.records import (
+from grposweep.train import _process as watchdog
+from grposweep.train._records import (
     ControlFile,
     HeartbeatFile,
     MetricsFile,
