@@ -107,12 +107,11 @@ def lint(
 
     Args:
         source: a file (YAML, shell script, Python, notebook), a folder with such files, a mapping
-        of keys, or an object such as
-            TRL's GRPOConfig.
+            of keys, or an object such as TRL's GRPOConfig.
         framework: ``trl``, ``open-r1``, ``ms-swift``, ``easyr1``, ``verl``, ...; ``auto`` detects
-        it from keys and paths.
+            it from keys and paths.
         framework_version: the release to judge by; otherwise the one that the file's repository
-        states, or the default.
+            states, or the default.
         processes: training processes, without those of a vLLM server.
         dataset_size: training prompts.
         gpu: name of a GPU (``A100``), on which memory is judged.

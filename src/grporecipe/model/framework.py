@@ -180,45 +180,45 @@ class Framework:
         words: by key, words that a recipe outside of any repository has for this framework only.
         programs: matches its programs and paths.
         program: its training program in a checkout of it, which reads the recipes that no launch
-        names.
+            names.
         trainings: matches the programs that are certain to be a GRPO training with dotted
-        overrides.
+            overrides.
         sections: the first words of its dotted keys.
         renamed: older names of keys, read as the present ones.
         commands: its commands by name.
         expand: returns the launch in a wrapper script, and the number of its GPUs that a vLLM
-        server may take.
+            server may take.
         parse_version: reads a stated release; by default two or three numbers.
         is_familiar: whether a flat key is one of any release, or a habit of users.
         releases: the releases for ``--framework-version``; None if there is no choice.
         key_table: the keys that a recipe may set, if they depend on more than the release.
         collect: returns the values of a recipe's keys; by default under present names, with the
-        release's defaults.
+            release's defaults.
         unstated: the fields of an empty recipe for which the release has no key with a default.
         keys_of: the native keys of one recipe, if they depend on its other keys.
         derived: functions for fields that follow from several keys, in order. Each gets the values
-        and the fields so far.
+            and the fields so far.
         native_keys: returns a setting in completions as keys and values of a release; None if no
-        sweep trains with it.
+            sweep trains with it.
         special: for fixes, fields whose change sets more than their own key.
         base_config: returns the base configuration of a name if its file is missing; None if it is
-        unknown.
+            unknown.
         config_defaults: the Hydra defaults list of a written recipe.
         environment_key: the key of a recipe that holds variables of the environment.
         misfits: returns the keys of a recipe that its release refuses, if the table alone does not
-        show them.
+            show them.
         passed_on: keys that a recipe may set for its launcher, in addition to those of any release.
         packages: the PyPI packages that a repository pins for it.
         vendor: how its own source is found and read in a repository that contains it.
         memory: returns the fields for the memory estimate, from a recipe's values and its setting;
-        None if unknown.
+            None if unknown.
         own_configs: matches the paths of its programs' own default configurations, which are
-        complete only with a launch.
+            complete only with a launch.
         only_evaluates: the key that ends a run after its first validation.
         is_asynchronous: whether a recipe is for a trainer that generates while it trains; only a
-        note says so.
+            note says so.
         is_composed: whether the configuration below a launch's overrides is known; None if it
-        always is.
+            always is.
 
     """
 

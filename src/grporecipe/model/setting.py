@@ -119,11 +119,11 @@ class Row:
 
     Args:
         native: a recipe may have a key for it. Otherwise it belongs to this project, or to the
-        command that starts the recipe.
+            command that starts the recipe.
         option: null leaves it at TRL's value.
         judged: a rule reads it.
         needs: the fields without which it has no effect: ``use_vllm``, ``loss_type=sapo``,
-        ``kl_controller!=fixed``.
+            ``kl_controller!=fixed``.
 
     """
 

@@ -72,7 +72,7 @@ class Violation:
         instead: a sentence of advice.
         fields: the setting fields (of a recipe rule: native keys) to blame.
         suggestions: changes that may repair it, verified before they are shown; iterated only when
-        fixes are searched.
+            fixes are searched.
         without_effect: fields whose change leaves training unchanged: a fix of these alone is safe.
         severity: of this finding of a recipe rule, if it differs from the rule's.
         certain: true in every release, so it counts if the version is unknown.
@@ -195,8 +195,7 @@ class Rule(Documented):
         reads: the setting fields that its verdict depends on.
         find: the condition: whether a setting breaks it.
         counts: the numbers of processes that satisfy it, as a mask, for settings that state none.
-        An error whose verdict
-            depends on the processes has one.
+            An error whose verdict depends on the processes has one.
         texts: templates of its messages; None if `find` returns a `Violation`.
 
     """
