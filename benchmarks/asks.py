@@ -108,7 +108,8 @@ def build_curve(number: int, point: Point, stream: random.Random) -> Curve:
     rises = [
         value(point) * (1 - math.exp(-0.4 * n)) + stream.gauss(0, 0.02) for n in range(1, count + 1)
     ]
-    return Curve(number, point, state, 10.0, [float(n) for n in range(1, count + 1)], rises, 0.0)
+    completions = [float(n) for n in range(1, count + 1)]
+    return Curve(10.0, completions, rises, 0.0, number=number, state=state, point=point)
 
 
 def measure_late(name: str, trials: int, rounds: int) -> None:

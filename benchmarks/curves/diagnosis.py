@@ -18,7 +18,7 @@ from typing import Any
 
 from grporecipe.diagnose._checks import Level
 from grporecipe.diagnose._findings import Diagnosis, diagnose
-from grporecipe.diagnose.log import Log
+from grporecipe.diagnose._log import Log
 
 # TRL's name of a recorded signal
 NAMES = {

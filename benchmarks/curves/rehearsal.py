@@ -147,7 +147,13 @@ class Rehearsal:
             {dial.name: point[dial.name] for dial in self.pool.space.parameters}, {}
         )
         curve = Curve(
-            number, point, State.RUNNING, recorded.completions[-1], (), (), recorded.start
+            recorded.completions[-1],
+            (),
+            (),
+            recorded.start,
+            number=number,
+            state=State.RUNNING,
+            point=point,
         )
         self.trials.append(StartedTrial(place, recorded, curve))
         self.outcome.started.append(place)

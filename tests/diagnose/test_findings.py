@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from grporecipe.diagnose._findings import Diagnosis, diagnose
-from grporecipe.diagnose.log import Log
+from grporecipe.diagnose._log import Log
 from support import PROJECT, grposweep, lines
 
 from .made import Row, run, swift

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from grporecipe.diagnose.log import Log
+from grporecipe.diagnose._log import Log
 from grporecipe.diagnose.readers import read_log
 from grporecipe.errors import UserError
 

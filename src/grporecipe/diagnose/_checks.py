@@ -6,9 +6,9 @@ from enum import StrEnum
 from statistics import fmean, median
 from typing import Any, NamedTuple
 
-from grporecipe.diagnose import guards
 from grporecipe.diagnose._evidence import Evidence
-from grporecipe.diagnose.log import Log
+from grporecipe.diagnose._log import Log
+from grporecipe.model import guards
 
 # Healthy trainings do not reach these thresholds. A threshold that a sweep's guard has too is taken
 # from the guard. logged steps that a check needs

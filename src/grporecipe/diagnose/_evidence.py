@@ -9,8 +9,8 @@ from functools import cached_property
 from itertools import pairwise
 from statistics import fmean, median, stdev
 
-from grporecipe.diagnose.guards import Curve, State, has_risen
-from grporecipe.diagnose.log import Log
+from grporecipe.diagnose._log import Log
+from grporecipe.model.guards import RewardCurve, has_risen
 
 # of a log without evaluations
 WINDOWS = 10
@@ -117,7 +117,7 @@ class Evidence:
         return "held-out reward" if self.held_out else "training reward"
 
     @cached_property
-    def curve(self) -> Curve | None:
+    def curve(self) -> RewardCurve | None:
         """Return the reward as the curve that the sweep's guards read, or None if the log is too
         short.
         """
@@ -135,10 +135,7 @@ class Evidence:
             step_errors, start = [part.error for part in parts], parts[0].mean
         signals = {name: self._between(name, steps) for name in _SIGNALS}
         total = float(max(self.log.total or 0, self.log.end, 1))
-        return Curve(
-            0,
-            {},
-            State.RUNNING,
+        return RewardCurve(
             total,
             [float(s) for s in steps],
             values,

@@ -5,10 +5,10 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from grporecipe.diagnose import _checks as checks
-from grporecipe.diagnose import guards
 from grporecipe.diagnose._checks import SOME_ROWS, Level, Sign
 from grporecipe.diagnose._evidence import Evidence
-from grporecipe.diagnose.log import Log
+from grporecipe.diagnose._log import Log
+from grporecipe.model import guards
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from grporecipe.diagnose import _binary
-from grporecipe.diagnose.log import Log, translate
+from grporecipe.diagnose._log import Log
 from grporecipe.errors import UserError
 from grporecipe.files import parse_json, parse_yaml, read_json, read_text, whole_or_none
+from grporecipe.model.metrics import translate
 
 # in the folder of a sweep's trial
 METRICS, PLAN, CONFIG = "metrics.jsonl", "plan.json", "config.yaml"

@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from grporecipe.diagnose.log import to_number
 from grporecipe.diagnose.readers import find_log, own_lines
 from grporecipe.errors import UserError
 from grporecipe.files import read_bytes, read_json
+from grporecipe.model.metrics import to_number
 from grposweep.external import Entry, ExternalProgram, Trial
 from grposweep.external.environment import SHELL, launch_texts
 from grposweep.external.script import command_line, placeholders

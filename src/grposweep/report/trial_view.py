@@ -12,8 +12,6 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from grporecipe.diagnose.guards import unmoved
-from grporecipe.diagnose.log import translate
 from grporecipe.files import (
     count_or_none,
     finite_or_none,
@@ -25,6 +23,8 @@ from grporecipe.files import (
     read_text,
     text_sha256,
 )
+from grporecipe.model.guards import unmoved
+from grporecipe.model.metrics import translate
 from grposweep.schema import sign_of
 from grposweep.search.replication import CHANCE, CONFIRM
 from grposweep.search.sampling import Sampling, read_sampling, read_sampling_of_start

@@ -17,10 +17,10 @@ from typing import Any
 
 from optuna.trial import FrozenTrial, TrialState
 
-from grporecipe.diagnose import guards
 from grporecipe.files import LARGEST, as_number, objects, open_file, read_json
 from grposweep.schema import Search, sign_of
-from grposweep.search.early_stopping import Action, Curve, NoStopping, State, StoppingPolicy
+from grposweep.search.curves import Curve, State, check_curve, one_template
+from grposweep.search.early_stopping import Action, NoStopping, StoppingPolicy
 from grposweep.search.replication import is_replicate
 from grposweep.search.space import Point
 from grposweep.search.study import SweepStudy
@@ -134,15 +134,15 @@ class CurveReader:
         """
         known = self.completions[-1] if self.completions else 0.0
         return Curve(
-            number,
-            point,
-            state,
             max(total or 0.0, known),
             tuple(self.completions),
             tuple(self.held_out),
             self.start,
             tuple(self.errors),
             {name: tuple(values) for name, values in self.signals.items()},
+            number=number,
+            state=state,
+            point=point,
         )
 
     def _evaluate(self, line: Line) -> None:
@@ -345,9 +345,9 @@ class EarlyStoppingMonitor:
         if not trial.params and self.search.sampler == "one_factor":
             return None
         curve = self._curve(trial)
-        alarm = guards.check_curve(curve, is_reward=self.sign > 0) if self.search.guards else None
+        alarm = check_curve(curve, is_reward=self.sign > 0) if self.search.guards else None
         if alarm is None and self.search.max_template_share is not None:
-            alarm = guards.one_template(curve, self.search.max_template_share)
+            alarm = one_template(curve, self.search.max_template_share)
         if alarm is not None:
             return ControlAction.PRUNE, alarm.evidence, alarm.guard
         if not (self.stops_early and not is_replicate(trial)):

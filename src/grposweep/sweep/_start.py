@@ -26,6 +26,7 @@ from grposweep.launchers.base import Interrupted, Launcher
 from grposweep.registries import is_opaque
 from grposweep.report.space_summary import print_invalid
 from grposweep.schema import GROUPS, Experiment
+from grposweep.search.budget import buys
 from grposweep.search.early_stopping import build_policy, choose_effort
 from grposweep.search.replication import build_replication
 from grposweep.search.sampler import lists_points, prior_points
@@ -174,7 +175,7 @@ def build_controller(
         effort = 1.0
     allowance = None
     if budget is not None and plans_trials(base, judged.sampler):
-        allowance = partial(budget.completions, hours=spending.hours)
+        allowance = partial(buys, budget, hours=spending.hours)
     stopping = build_policy(base.search.stopping, effort, allowance)
     monitor = EarlyStoppingMonitor(folder, study, base.search, stopping)
     outlook = Outlook(partial(known_oom, folder), monitor.budgeted, monitor.foreseen)

@@ -42,6 +42,7 @@ from grposweep.report.tables import build_console
 from grposweep.report.trial_view import State
 from grposweep.report.view import SweepReader
 from grposweep.schema import Search
+from grposweep.search.budget import at_least_spent
 from grposweep.search.early_stopping.rank import describe_budget
 from grposweep.search.mirror import JournalMirror, Mirror, RdbMirror
 from grposweep.search.space import Direction, Point
@@ -469,7 +470,7 @@ def _run_end(controller: Controller, reasons: Mapping[str, int]) -> RunEnd:
         left_out_by=next(iter(left_out.values()), 0),
         exhausted=controller.queue.exhausted,
         effort=controller.early_stopping.stopping.effort,
-        budget=Budget.parse(budget).kept(curves(), hours) if budget else "",
+        budget=at_least_spent(Budget.parse(budget), curves(), hours) if budget else "",
         reasons=reasons,
     )
 

@@ -2,15 +2,15 @@
 
 import pytest
 
-from grporecipe.diagnose.guards import check_curve, one_template
-from grposweep.search.early_stopping import Curve, State
+from grposweep.search.curves import Curve, State, check_curve, one_template
 
 
 def curve(held_out: list[float], start: float | None = 0.4, **signals: list[float | None]) -> Curve:
     """Ten evaluations make a whole training; the last ones may be to come."""
     completions = [100.0 * (n + 1) for n in range(len(held_out))]
     errors = [0.02] * len(held_out)
-    return Curve(0, {}, State.RUNNING, 1000.0, completions, held_out, start, errors, signals)
+    values = completions, held_out, start, errors, signals
+    return Curve(1000.0, *values, number=0, state=State.RUNNING)
 
 
 COLLAPSED = {

@@ -17,7 +17,8 @@ def curve(
     """Ten evaluations make a whole training."""
     completions = [100.0 * (n + 1) for n in range(len(held_out))]
     state = state or (State.FINISHED if len(held_out) == 10 else State.PAUSED)
-    return Curve(number, {"lr": lr}, state, 1000.0, completions, held_out, 0.3)
+    values = completions, held_out, 0.3
+    return Curve(1000.0, *values, number=number, state=state, point={"lr": lr})
 
 
 def rising(number: int, lr: float, to: float, evaluations: int = 10, bend: float = 1.0) -> Curve:

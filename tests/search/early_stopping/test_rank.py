@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grposweep.config.search_budget import Budget
+from grposweep.search.budget import buys
 from grposweep.search.early_stopping import Action, Curve, State
 from grposweep.search.early_stopping.rank import (
     FEWEST,
@@ -39,7 +40,8 @@ def trial(
     """Return a trial with these evaluations, one after each tenth of its training."""
     completions = [total * (n + 1) / 10 for n in range(len(values))]
     state = State.FINISHED if len(values) == 10 else state
-    return Curve(number, {}, state, total, completions, values, 0.0, [error] * len(values))
+    errors = [error] * len(values)
+    return Curve(total, completions, values, 0.0, errors, number=number, state=state)
 
 
 def first_evaluations(count: int) -> list[Curve]:
@@ -261,7 +263,7 @@ class Swept:
                 if number is None:
                     number = len(self.curves)
                     total = self.random.choice([TOTAL, 2 * TOTAL])
-                    self.curves.append(Curve(number, {}, State.RUNNING, total, (), ()))
+                    self.curves.append(Curve(total, (), (), number=number, state=State.RUNNING))
                 self._set(number, state=State.RUNNING)
                 ends[number] = self.random.random() + max(ends.values(), default=0.0) / 2
             if not ends:
@@ -306,7 +308,7 @@ def test_the_number_of_trials_follows_from_the_budget(text: str, trials: int) ->
     trained two trainings.
     """
     curves, budget = [trial(0, *[0.5] * 10), trial(1, *[0.4] * 10)], Budget.parse(text)
-    policy = RankPolicy(budget=lambda known: budget.completions(known, lambda: 2.0))
+    policy = RankPolicy(budget=lambda known: buys(budget, known, lambda: 2.0))
     assert policy.trials(curves) == trials
     assert RankPolicy(budget=lambda _: None).trials([]) == FEWEST
 
@@ -340,7 +342,7 @@ def test_a_larger_budget_resumes_trials_that_paused_before_its_first_rung() -> N
 def test_what_gpu_hours_buy_is_unknown_before_the_first_evaluation() -> None:
     """So eight trials start."""
     begun = [trial(0, state=State.RUNNING)]
-    assert Budget.parse("4h").completions(begun, lambda: 1.0) is None
+    assert buys(Budget.parse("4h"), begun, lambda: 1.0) is None
 
 
 def test_a_budget_is_spent_and_not_exceeded() -> None:

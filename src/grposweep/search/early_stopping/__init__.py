@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
-from grporecipe.diagnose.guards import Curve, State
 from grporecipe.errors import UserError
 from grposweep.registries import POLICIES, SAMPLERS
 from grposweep.schema import AUTO
+from grposweep.search.curves import Curve, State
 
 __all__ = [
     "CONTINUE",

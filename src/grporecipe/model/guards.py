@@ -1,4 +1,4 @@
-"""Learning curves, and guards that end a training that has collapsed, with the evidence in words.
+"""Guards that find a training that has collapsed, with the evidence in words.
 
 Every threshold is far outside what healthy trainings show, on at least two successive evaluations.
 No guard ends a trial that is still better than the model before training: guards catch what is
@@ -9,8 +9,7 @@ trial that a sweep would have wanted.
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
-from typing import Any, NamedTuple
+from typing import Any
 
 # evaluations in a row: one may be an outlier
 TWICE = 2
@@ -40,100 +39,38 @@ FALLEN = 0.5
 FALLEN_ERRORS = 5.0
 
 
-class State(StrEnum):
-    """The state of a trial."""
-
-    RUNNING = "running"
-    # it has a checkpoint, from which it may be resumed
-    PAUSED = "paused"
-    FINISHED = "finished"
-    # finally
-    STOPPED = "stopped"
-
-
 @dataclass(frozen=True)
-class Curve:
-    """A trial's learning curve: its evaluations after the start. All sequences have one entry per
-    evaluation, or are empty.
+class RewardCurve:
+    """The reward of a training at its evaluations after the start.
 
-    ``held_out`` is the objective, larger is better (negated if the sweep minimises), and ``errors``
-    its standard errors. ``completions`` counts what the training generated until each evaluation,
-    ``total`` what a whole training generates. ``signals`` are means over the training steps since
-    the previous evaluation: train_reward, kl, entropy, grad_norm, zero_std (share of groups without
-    reward variance), truncated (share of completions), update_size; None is not a number.
+    All sequences have one entry per evaluation, or are empty. ``held_out`` is the reward, larger is
+    better, and ``errors`` its standard errors. ``completions`` counts what the training generated
+    until each evaluation, ``total`` what a whole training generates; a log counts steps.
+    ``signals`` are means over the training steps since the previous evaluation: train_reward, kl,
+    entropy, grad_norm, zero_std (share of groups without reward variance), truncated (share of
+    completions), update_size; None is not a number.
     """
 
-    number: int
-    point: Mapping[str, Any]
-    state: State
     total: float
     completions: Sequence[float]
     held_out: Sequence[float]
     start: float | None = None
     errors: Sequence[float | None] = ()
     signals: Mapping[str, Sequence[float | None]] = field(default_factory=dict)
-    # completions so far, if they are more than at the last evaluation
-    trained: float = 0.0
-
-    @property
-    def done(self) -> float:
-        """Return the completions that were generated so far."""
-        return max(self.trained, self.completions[-1] if self.completions else 0.0)
-
-    @property
-    def share(self) -> float:
-        """Return the share of the training that is done at the last evaluation, 0 to 1."""
-        return min(self.completions[-1] / self.total, 1.0) if self.completions else 0.0
-
-    def until(self, seen: int) -> "Curve":
-        """Return the curve as it was after so many evaluations."""
-        signals = {name: values[:seen] for name, values in self.signals.items()}
-        values = self.completions[:seen], self.held_out[:seen]
-        return Curve(
-            self.number,
-            self.point,
-            self.state,
-            self.total,
-            *values,
-            self.start,
-            self.errors[:seen],
-            signals,
-        )
 
 
-class GuardTriggered(NamedTuple):
-    """The name of a guard and its evidence."""
-
-    guard: str
-    evidence: str
-
-
-def check_curve(curve: Curve, is_reward: bool = True) -> GuardTriggered | None:
-    """Return the first guard that finds the training collapsed, or None.
-
-    ``is_reward``: the sweep maximises a reward. For a minimised metric, ``reward_fallen`` does not
-    apply.
-    """
-    sentences = (
-        (name, guard(curve))
-        for name, guard in GUARDS.items()
-        if is_reward or guard is not reward_fallen
-    )
-    return next((GuardTriggered(name, evidence) for name, evidence in sentences if evidence), None)
-
-
-def non_finite(curve: Curve) -> str:
+def non_finite(curve: RewardCurve) -> str:
     """No training step since the last evaluation had a finite loss; it never becomes finite
     again.
     """
-    if _recent(curve, "broken", 1) != [1.0]:
+    if recent(curve, "broken", 1) != [1.0]:
         return ""
     return "the loss was not a number at any step since the last evaluation"
 
 
-def kl_blow_up(curve: Curve) -> str:
+def kl_blow_up(curve: RewardCurve) -> str:
     """The policy is far from its reference and has gained nothing."""
-    kl = _recent(curve, "kl", TWICE)
+    kl = recent(curve, "kl", TWICE)
     if len(kl) < TWICE or min(kl) < KL_NATS or has_risen(curve):
         return ""
     return (
@@ -142,9 +79,9 @@ def kl_blow_up(curve: Curve) -> str:
     )
 
 
-def entropy_collapse(curve: Curve) -> str:
+def entropy_collapse(curve: RewardCurve) -> str:
     """Entropy has collapsed while the reward is still low."""
-    entropy, first = _recent(curve, "entropy", TWICE), _first(curve, "entropy")
+    entropy, first = recent(curve, "entropy", TWICE), _first(curve, "entropy")
     if (
         len(entropy) < TWICE
         or first is None
@@ -158,17 +95,17 @@ def entropy_collapse(curve: Curve) -> str:
     )
 
 
-def no_variance(curve: Curve) -> str:
+def no_variance(curve: RewardCurve) -> str:
     """All completions of every group earn the same reward, so there is no gradient."""
-    shares = _recent(curve, "zero_std", LONG)
+    shares = recent(curve, "zero_std", LONG)
     if not _stands_still(curve, shares) or has_risen(curve):
         return ""
     return f"no group has had any variance in its rewards for {LONG} evaluations, {_reward(curve)}"
 
 
-def all_truncated(curve: Curve) -> str:
+def all_truncated(curve: RewardCurve) -> str:
     """All completions have come to run into the length limit: endless repetition."""
-    shares, first = _recent(curve, "truncated", LONG), _first(curve, "truncated")
+    shares, first = recent(curve, "truncated", LONG), _first(curve, "truncated")
     if not _stands_still(curve, shares) or first is None or first > SOME or has_risen(curve):
         return ""
     return (
@@ -177,7 +114,7 @@ def all_truncated(curve: Curve) -> str:
     )
 
 
-def reward_fallen(curve: Curve) -> str:
+def reward_fallen(curve: RewardCurve) -> str:
     """The model is far worse than before training."""
     if curve.start is None or curve.start == 0 or len(curve.held_out) < TWICE:
         return ""
@@ -189,19 +126,6 @@ def reward_fallen(curve: Curve) -> str:
     return (
         f"held-out reward has fallen from {curve.start:.4g} before training to "
         f"{curve.held_out[-1]:.4g}"
-    )
-
-
-def one_template(curve: Curve, most: float) -> GuardTriggered | None:
-    """Return the finding that more than a share of the completions are one template; not in
-    `GUARDS`, because it is opt-in.
-    """
-    shares = _recent(curve, "templates", TWICE)
-    if len(shares) < TWICE or min(shares) <= most:
-        return None
-    limit = f"more than search.max_template_share={most:g} twice"
-    return GuardTriggered(
-        "one_template", f"{shares[-1]:.0%} of the held-out completions are one template, {limit}"
     )
 
 
@@ -253,7 +177,7 @@ def _idle(row: Mapping[str, Any]) -> str:
     )
 
 
-GUARDS: dict[str, Callable[[Curve], str]] = {
+GUARDS: dict[str, Callable[[RewardCurve], str]] = {
     "non_finite": non_finite,
     "kl_blow_up": kl_blow_up,
     "entropy_collapse": entropy_collapse,
@@ -263,17 +187,17 @@ GUARDS: dict[str, Callable[[Curve], str]] = {
 }
 
 
-def _recent(curve: Curve, name: str, count: int) -> list[float]:
+def recent(curve: RewardCurve, name: str, count: int) -> list[float]:
     """Return a signal at the last evaluations; fewer if it was not always logged."""
     values: Sequence[float | None] = curve.signals.get(name, ())
     return [value for value in values[-count:] if value is not None]
 
 
-def _first(curve: Curve, name: str) -> float | None:
+def _first(curve: RewardCurve, name: str) -> float | None:
     return next((value for value in curve.signals.get(name, ()) if value is not None), None)
 
 
-def _stands_still(curve: Curve, shares: list[float]) -> bool:
+def _stands_still(curve: RewardCurve, shares: list[float]) -> bool:
     """Return whether a share has been 1 for long."""
     if len(shares) < LONG or min(shares) < ALL:
         return False
@@ -281,7 +205,7 @@ def _stands_still(curve: Curve, shares: list[float]) -> bool:
     return (curve.completions[-1] - before) / curve.total >= LONG_SHARE
 
 
-def has_risen(curve: Curve) -> bool:
+def has_risen(curve: RewardCurve) -> bool:
     """Return whether the held-out reward is above its start by more than noise; above its first
     value if there is no start.
     """
@@ -290,6 +214,6 @@ def has_risen(curve: Curve) -> bool:
     return curve.held_out[-1] - begun > STANDARD_ERRORS * error
 
 
-def _reward(curve: Curve) -> str:
+def _reward(curve: RewardCurve) -> str:
     start = "" if curve.start is None else f" (before training {curve.start:.4g})"
     return f"and held-out reward is {curve.held_out[-1]:.4g}{start}"

@@ -1,0 +1,86 @@
+"""A training log of any framework with one set of names: metrics by optimizer step."""
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from grporecipe.model.metrics import step_of, translate
+
+# logged lines; only the last ones of a longer log are kept
+MOST_ROWS = 200_000
+# no supervised training logs these
+_SIGNS = frozenset({"reward", "zero_std", "eval_reward"})
+
+
+@dataclass
+class Log:
+    """A parsed log. ``rows`` holds metrics under this project's names by optimizer step, in
+    order.
+    """
+
+    path: str
+    format: str
+    rows: dict[int, dict[str, float]] = field(default_factory=dict)
+    # optimizer steps of the whole training, if the log states them
+    total: int | None = None
+    # the lines state no steps and are numbered
+    counted: bool = False
+    # type of the weights in training, such as bfloat16; None is unknown
+    weights: str | None = None
+    # damaged lines
+    skipped: int = 0
+
+    @classmethod
+    def build(
+        cls, path: str, format: str, lines: Iterable[Mapping[str, object]], total: int | None = None
+    ) -> "Log":
+        """Merge logged lines by step; later values of the same step override. Lines without a step
+        are numbered.
+        """
+        log = cls(path, format, total=total)
+        rows: dict[int, dict[str, float]] = {}
+        last = 0
+        for line in lines:
+            step, end = step_of(line)
+            values = translate(line)
+            log.total = end or log.total
+            if not values:
+                continue
+            evaluation = "reward" not in values and "loss" not in values
+            if step is None:
+                log.counted = True
+                step = last if evaluation else last + 1
+            last = step
+            rows.setdefault(step, {}).update(values)
+            if len(rows) > 2 * MOST_ROWS:
+                rows = dict(list(rows.items())[-MOST_ROWS:])
+        log.rows = dict(sorted(rows.items()))
+        return log
+
+    @property
+    def is_grpo(self) -> bool:
+        """Return whether there is a metric that only trainings with rewards log."""
+        return any(_SIGNS & row.keys() for row in self.rows.values())
+
+    @cached_property
+    def steps(self) -> list[int]:
+        """Return the steps that have training metrics."""
+        return [step for step, row in self.rows.items() if "reward" in row or "loss" in row]
+
+    @property
+    def end(self) -> int:
+        """Return the last step of training."""
+        return self.steps[-1] if self.steps else 0
+
+    def series(self, name: str) -> list[tuple[int, float]]:
+        """Return a metric as pairs of step and finite value."""
+        return [(step, value) for step, value in self.every(name) if math.isfinite(value)]
+
+    def every(self, name: str) -> Iterator[tuple[int, float]]:
+        """Yield a metric as pairs of step and value, including NaN and infinity."""
+        return ((step, row[name]) for step, row in self.rows.items() if name in row)
+
+    def has(self, *names: str) -> bool:
+        """Return whether each of these metrics has a value."""
+        return all(any(name in row for row in self.rows.values()) for name in names)
