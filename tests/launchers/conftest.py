@@ -5,7 +5,7 @@ from pathlib import Path
 
 import fake_slurm
 import pytest
-from toy_queue import Toy
+from toy_queue import JOBS, Toy
 
 from grposweep.registries import LAUNCHERS
 
@@ -31,4 +31,4 @@ def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("TOY_QUEUE", str(folder))
     monkeypatch.setitem(LAUNCHERS, "toy", Toy)
     yield folder
-    Toy.cancel_jobs([path.stem for path in folder.glob("*.job")])
+    JOBS.cancel_jobs([path.stem for path in folder.glob("*.job")])

@@ -14,7 +14,7 @@ from grporecipe.files import append_line, read_json, write_json
 from grposweep.config.compose import render_experiment
 from grposweep.config.programs import check_place
 from grposweep.config.validate import check_experiment
-from grposweep.launchers import RunningJobs, build_launcher, cancel_sweep, launcher_class
+from grposweep.launchers import build_launcher, cancel_sweep, is_running, launcher_class, schedulers
 from grposweep.launchers.base import End, EndState, Job, Launcher
 from grposweep.registries import LAUNCHERS
 from grposweep.report.view import read_sweep
@@ -179,8 +179,8 @@ def test_another_launchers_attempt_is_not_found(place: Place) -> None:
     launcher, job = place.controller(), place.job()
     assert [launcher.find(job, ids[kind]) for kind in ids if kind != place.kind] == [None, None]
     owners = {
-        kind: [cls.kind for cls in RunningJobs(place.sweep).launchers(job.folder, ids[kind])]
-        for kind in ids
+        kind: [owner.kind for owner in schedulers() if owner.may_have_started(job.folder, job_id)]
+        for kind, job_id in ids.items()
     }
     assert owners == {"local": [], "slurm": ["slurm"], "toy": ["toy"]}
 
@@ -208,13 +208,16 @@ def test_cancelling_a_sweep_ends_its_jobs_and_no_others(place: Place) -> None:
 def test_whether_an_open_attempt_runs_is_known_without_its_controller(place: Place) -> None:
     """A job is known by its attempt as well as by its id."""
     launcher, job = place.controller(), place.job(hang_at=2)
-    job_id, kind = place.start(launcher, job), launcher_class(place.kind)
-    jobs = RunningJobs(place.sweep)
-    assert jobs.has(kind, job.folder, 0, job_id) is launcher.outlives
-    assert jobs.has(kind, job.folder, 0, None) is launcher.outlives
+    job_id, scheduler = place.start(launcher, job), launcher.scheduler
+    assert (scheduler is not None) is launcher.outlives
+    if scheduler is None:
+        return
+    assert is_running(scheduler, job.folder, 0, job_id)
+    assert is_running(scheduler, job.folder, 0, None)
+    assert not is_running(scheduler, job.folder, 1, None)
     launcher.cancel(job_id)
     assert end_of(launcher, job_id)
-    assert RunningJobs(place.sweep).has(kind, job.folder, 0, job_id) is False
+    assert not is_running(scheduler, job.folder, 0, job_id)
 
 
 def test_what_cannot_work_is_refused_by_its_launcher(place: Place) -> None:
@@ -236,19 +239,15 @@ def test_detaching_says_what_continues(place: Place) -> None:
     assert (ids in message and "detached" in message) is launcher_class(place.kind).outlives
 
 
-def test_a_launcher_that_cannot_run_the_controller_says_so(place: Place, state: Path) -> None:
-    """Slurm can: once, however often it is asked, and cancelling the sweep ends it."""
-    launcher = place.controller(controller="job")
-    assert launcher.hands_over is (place.kind == "slurm")
+def test_the_controller_is_a_job_where_a_launcher_submits_it(place: Place, state: Path) -> None:
+    """Slurm does: once, however often it is asked, and cancelling the sweep ends it."""
+    submit = place.controller(controller="job").submit_controller
+    assert (submit is not None) is (place.kind == "slurm")
     place.job()
-    if not launcher.hands_over:
-        with pytest.raises(UserError, match=r"cluster\.controller=here"):
-            launcher.submit_controller(["true"])
+    if submit is None:
         return
-    assert launcher.submit_controller(["sleep", "60"]).startswith("the controller is Slurm job 1; ")
-    assert launcher.submit_controller(["sleep", "60"]).startswith(
-        "the controller is Slurm job 1 already"
-    )
+    assert submit(["sleep", "60"]).startswith("the controller is Slurm job 1; ")
+    assert submit(["sleep", "60"]).startswith("the controller is Slurm job 1 already")
     assert cancel_sweep("s", place.outputs).startswith("cancelled 1 job ")
     assert fake_slurm.jobs()[0]["state"] == "CANCELLED"
     assert state.exists()

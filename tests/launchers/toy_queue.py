@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from grporecipe.errors import ExitCode, UserError
-from grposweep.launchers.base import End, EndState, Job, Launcher, SweepJob
+from grposweep.launchers.base import End, EndState, Job, Launcher, Scheduler, SweepJob
 from grposweep.process import inherited
 from grposweep.schema import Experiment
 
@@ -26,13 +26,53 @@ def queue() -> Path:
     return Path(os.environ["TOY_QUEUE"])
 
 
+class ToyJobs(Scheduler):
+    """The jobs in the folder."""
+
+    kind = "toy"
+    name = "the toy queue"
+    job_name = "toy job"
+
+    def may_have_started(self, trial: Path, job_id: str | None) -> bool:  # noqa: ARG002 - the contract's arguments
+        return job_id is None or job_id.startswith("toy-")
+
+    def may_have_jobs(self, sweep: Path) -> bool:
+        return any('"toy-' in path.read_text() for path in sweep.glob("trials/*/attempts.jsonl"))
+
+    def list_jobs(self, sweep: Path) -> list[SweepJob]:
+        alive = (entry for entry in _jobs() if not (queue() / f"{entry['id']}.code").exists())
+        return [
+            SweepJob(
+                entry["id"],
+                folder.name,
+                entry["attempt"],
+                is_of_sweep=folder.is_relative_to(sweep.resolve()),
+            )
+            for entry in alive
+            for folder in [Path(entry["folder"]).resolve()]
+        ]
+
+    def cancel_jobs(self, job_ids: Sequence[str]) -> None:
+        for entry in _jobs():
+            code = queue() / f"{entry['id']}.code"
+            if entry["id"] in job_ids and not code.exists():
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(entry["pid"], signal.SIGKILL)
+                code.write_text("cancelled")
+
+    def cancel_command(self, job_ids: Sequence[str]) -> str:
+        return " ".join(["toycancel", *job_ids])
+
+
+JOBS = ToyJobs()
+
+
 class Toy(Launcher):
     """Runs attempts that outlive their controller."""
 
     kind = "toy"
     outlives = True
-    job_name = "toy job"
-    scheduler = "the toy queue"
+    scheduler = JOBS
 
     def __init__(self, slots: int) -> None:
         self.slots = slots
@@ -95,45 +135,7 @@ class Toy(Launcher):
         return End(int(code.read_text()))
 
     def cancel(self, job_id: str) -> None:
-        self.cancel_jobs([job_id])
-
-    def detach_message(self, job_ids: Sequence[str]) -> str:
-        return f"detached from {len(job_ids)} toy jobs. To end them: {self.cancel_command(job_ids)}"
-
-    @classmethod
-    def may_have_started(cls, trial: Path, job_id: str | None) -> bool:  # noqa: ARG003 - the contract's arguments
-        return job_id is None or job_id.startswith("toy-")
-
-    @classmethod
-    def may_have_jobs(cls, sweep: Path) -> bool:
-        return any('"toy-' in path.read_text() for path in sweep.glob("trials/*/attempts.jsonl"))
-
-    @classmethod
-    def list_jobs(cls, sweep: Path) -> list[SweepJob]:
-        alive = (entry for entry in _jobs() if not (queue() / f"{entry['id']}.code").exists())
-        return [
-            SweepJob(
-                entry["id"],
-                folder.name,
-                entry["attempt"],
-                is_of_sweep=folder.is_relative_to(sweep.resolve()),
-            )
-            for entry in alive
-            for folder in [Path(entry["folder"]).resolve()]
-        ]
-
-    @classmethod
-    def cancel_jobs(cls, job_ids: Sequence[str]) -> None:
-        for entry in _jobs():
-            code = queue() / f"{entry['id']}.code"
-            if entry["id"] in job_ids and not code.exists():
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(entry["pid"], signal.SIGKILL)
-                code.write_text("cancelled")
-
-    @classmethod
-    def cancel_command(cls, job_ids: Sequence[str]) -> str:
-        return " ".join(["toycancel", *job_ids])
+        JOBS.cancel_jobs([job_id])
 
 
 def _jobs() -> Iterator[dict[str, Any]]:

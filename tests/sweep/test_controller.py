@@ -14,7 +14,7 @@ from optuna.trial import TrialState
 
 from grporecipe.errors import LeaseLostError, UserError
 from grporecipe.files import write_json, write_text
-from grposweep.launchers.base import End
+from grposweep.launchers.base import Description, End
 from grposweep.report.view import SweepReader
 from grposweep.schema import Cluster
 from grposweep.search.early_stopping import Action, Curve, Decision, NoStopping, State
@@ -231,8 +231,8 @@ class Warns(Place):
     """Its jobs have a time limit, and are warned two minutes before."""
 
     @classmethod
-    def warning_seconds(cls, cluster: Cluster) -> int | None:  # noqa: ARG003 - the contract's arguments
-        return 120
+    def describe(cls, cluster: Cluster) -> Description:
+        return Description(cluster.processes, warning_seconds=120)
 
 
 @pytest.mark.parametrize(("seconds", "said"), [(60.0, 0), (200.0, 1)])

@@ -12,6 +12,7 @@ from grposweep.schema import Cluster, Experiment, Generation
 from grposweep.train._process import devices, torch_variables
 from support import PROJECT, environment
 
+SLURM = Slurm.scheduler
 SRUN = {
     "SLURM_PROCID": "5",
     "SLURM_LOCALID": "1",
@@ -23,7 +24,7 @@ SRUN = {
 
 def test_sruns_variables_become_torchs() -> None:
     """The script chooses the job's ports, so that two jobs on a node do not meet."""
-    assert torch_variables(Slurm.rank_place(SRUN), {}) == {
+    assert torch_variables(SLURM.rank_place(SRUN), {}) == {
         "RANK": "5",
         "LOCAL_RANK": "1",
         "WORLD_SIZE": "8",
@@ -34,7 +35,7 @@ def test_sruns_variables_become_torchs() -> None:
 
 def test_ranks_meet_at_the_first_node_as_slurm_reaches_it() -> None:
     """Srun's own address is loopback where nodes resolve themselves to it."""
-    place = Slurm.rank_place(
+    place = SLURM.rank_place(
         {**SRUN, "SLURM_LAUNCH_NODE_IPADDR": "127.0.1.1", "GRPOSWEEP_FIRST_NODE": "n1.cluster"}
     )
     assert place.address == "n1.cluster"
@@ -42,13 +43,13 @@ def test_ranks_meet_at_the_first_node_as_slurm_reaches_it() -> None:
 
 def test_the_address_in_the_jobs_setup_lines_wins() -> None:
     """Some clusters route over another interface."""
-    found = torch_variables(Slurm.rank_place(SRUN), {"MASTER_ADDR": "ib0", "MASTER_PORT": "7"})
+    found = torch_variables(SLURM.rank_place(SRUN), {"MASTER_ADDR": "ib0", "MASTER_PORT": "7"})
     assert (found["MASTER_ADDR"], found["MASTER_PORT"]) == ("ib0", "7")
 
 
 def test_a_single_rank_needs_no_group() -> None:
     """So torch.distributed is not started."""
-    assert torch_variables(Slurm.rank_place({**SRUN, "SLURM_STEP_NUM_TASKS": "1"}), {}) == {}
+    assert torch_variables(SLURM.rank_place({**SRUN, "SLURM_STEP_NUM_TASKS": "1"}), {}) == {}
 
 
 REPORT = """

@@ -4,14 +4,19 @@ Open attempts of a sweep may belong to several launchers, because ``cluster`` is
 sweep's identity.
 """
 
-from collections.abc import Callable, Iterator
-from functools import cache
+from collections.abc import Callable
 from pathlib import Path
 
 from grporecipe.errors import UserError
 from grporecipe.registries import load_entry
 from grporecipe.terminal import count
-from grposweep.launchers.base import Launcher, LauncherUnreachable, SweepJob, note_cancelled
+from grposweep.launchers.base import (
+    Launcher,
+    LauncherUnreachable,
+    Scheduler,
+    SweepJob,
+    note_cancelled,
+)
 from grposweep.registries import LAUNCHERS, is_external
 from grposweep.schema import Experiment
 from grposweep.storage.folders import find_sweep
@@ -44,54 +49,35 @@ def build_launcher(
     return launcher
 
 
-class RunningJobs:
-    """The jobs of a sweep that wait or run, by launcher. Each scheduler is asked once, and only if
-    it may have jobs.
+def schedulers() -> list[Scheduler]:
+    """Return the schedulers of all launchers whose attempts outlive their controller."""
+    found = (launcher_class(kind).scheduler for kind in LAUNCHERS)
+    return [scheduler for scheduler in found if scheduler is not None]
+
+
+def is_running(scheduler: Scheduler, trial: Path, attempt: int, job_id: str | None) -> bool:
+    """Return whether an attempt waits or runs, by its job's id or its name.
+
+    A scheduler that does not answer has none.
     """
-
-    def __init__(self, sweep: Path) -> None:
-        self._sweep = sweep
-        self._list = cache(self._ask)
-
-    def launchers(self, trial: Path, job_id: str | None) -> Iterator[type[Launcher]]:
-        """Yield the launchers that may have started an open attempt in this trial folder."""
-        return (
-            launcher
-            for launcher in map(launcher_class, LAUNCHERS)
-            if launcher.may_have_started(trial, job_id)
-        )
-
-    def has(
-        self, launcher: type[Launcher], trial: Path, attempt: int, job_id: str | None
-    ) -> bool | None:
-        """Return whether one launcher has an attempt that waits or runs; None if it does not
-        answer.
-        """
-        jobs = self._list(launcher)
-        if isinstance(jobs, LauncherUnreachable):
-            return None
-        return any(
-            job.job_id == job_id or (job.trial, job.attempt) == (trial.name, attempt)
-            for job in jobs
-        )
-
-    def _ask(self, launcher: type[Launcher]) -> list[SweepJob] | LauncherUnreachable:
-        try:
-            return launcher.list_jobs(self._sweep)
-        except LauncherUnreachable as error:
-            return error
+    try:
+        jobs = scheduler.list_jobs(trial.parent.parent)
+    except LauncherUnreachable:
+        return False
+    wanted = (trial.name, attempt)
+    return any(job.job_id == job_id or (job.trial, job.attempt) == wanted for job in jobs)
 
 
 def refuse_other_launcher(launcher: Launcher, trial: Path, attempt: int, job_id: str) -> None:
     """Raise UserError if an open attempt still runs as a job of another launcher."""
-    jobs = RunningJobs(trial.parent.parent)
-    for other in jobs.launchers(trial, job_id):
-        if other.kind != launcher.kind and jobs.has(other, trial, attempt, job_id):
+    for other in schedulers():
+        if other.kind == launcher.kind or not other.may_have_started(trial, job_id):
+            continue
+        if is_running(other, trial, attempt, job_id):
             raise UserError(
                 f"cluster={launcher.kind}: an attempt of this sweep's {trial.name} still is "
-                f"{other.job_name} {job_id}, and "
-                f"two would overwrite each other. Set cluster={other.kind} to resume it, or end "
-                "it first "
+                f"{other.job_name} {job_id}, and two would overwrite each other. Set "
+                f"cluster={other.kind} to resume it, or end it first "
                 f"({other.cancel_command([job_id])})."
             )
 
@@ -105,14 +91,15 @@ def cancel_sweep(named: str, outputs: Path) -> str:
     folder = find_sweep(named, outputs)
     jobs = find_jobs(folder.path)
     # controllers first: they would submit more
-    for launcher, of_sweep in jobs.items():
-        launcher.cancel_jobs(sorted(job.job_id for job in of_sweep if job.is_controller))
+    for scheduler, of_sweep in jobs.items():
+        scheduler.cancel_jobs(sorted(job.job_id for job in of_sweep if job.is_controller))
     with Lease(folder.lease):
-        for launcher, of_sweep in jobs.items():
+        for scheduler, of_sweep in jobs.items():
             job_ids = {job.job_id for job in of_sweep if not job.is_controller}
-            launcher.cancel_jobs(sorted(job_ids))
+            scheduler.cancel_jobs(sorted(job_ids))
             for trial in folder.trials():
-                if (begun := trial.open_attempt()) is not None and begun.job_id in job_ids:
+                begun = trial.open_attempt()
+                if begun is not None and begun.job_id in job_ids:
                     note_cancelled(trial, begun.number)
     cancelled = sum(map(len, jobs.values()))
     if not cancelled:
@@ -126,19 +113,20 @@ def cancel_sweep(named: str, outputs: Path) -> str:
     )
 
 
-def find_jobs(sweep: Path) -> dict[type[Launcher], list[SweepJob]]:
-    """Return the jobs of a sweep that wait or run, by launcher. Raises UserError if a scheduler
-    does not answer.
+def find_jobs(sweep: Path) -> dict[Scheduler, list[SweepJob]]:
+    """Return the jobs of a sweep that wait or run, by scheduler.
+
+    Raises UserError if a scheduler does not answer.
     """
-    launchers = (kind for kind in map(launcher_class, LAUNCHERS) if kind.may_have_jobs(sweep))
-    return {launcher: _jobs(launcher, sweep) for launcher in launchers}
-
-
-def _jobs(launcher: type[Launcher], sweep: Path) -> list[SweepJob]:
-    try:
-        return [job for job in launcher.list_jobs(sweep) if job.is_of_sweep]
-    except LauncherUnreachable as error:
-        raise UserError(
-            f"{launcher.scheduler} does not answer ({error}), so nothing was changed. Try again "
-            "on a login node."
-        ) from error
+    jobs = {}
+    for scheduler in schedulers():
+        if not scheduler.may_have_jobs(sweep):
+            continue
+        try:
+            jobs[scheduler] = [job for job in scheduler.list_jobs(sweep) if job.is_of_sweep]
+        except LauncherUnreachable as error:
+            raise UserError(
+                f"{scheduler.name} does not answer ({error}), so nothing was changed. Try again on "
+                "a login node."
+            ) from error
+    return jobs

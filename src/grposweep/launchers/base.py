@@ -2,7 +2,7 @@
 
 A new launcher is a subclass of `Launcher` and its line in ``registries.LAUNCHERS``. It must start
 an attempt's ranks, report how they ended and end them on request. The rest has defaults, which suit
-attempts that end with their controller.
+attempts that end with their controller. If they outlive it, their jobs are a `Scheduler`.
 """
 
 import os
@@ -12,9 +12,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import ClassVar, Protocol, Self
+from typing import ClassVar, NamedTuple, Protocol, Self
 
 from grporecipe.errors import UserError
+from grporecipe.terminal import count
 from grposweep.launchers.gpu_memory import GpuMemory
 from grposweep.process import SOURCE, Processes, SpawnedProcesses, end_session
 from grposweep.schema import Cluster, Experiment, Generation, Place
@@ -25,7 +26,7 @@ from grposweep.storage.results import read_runs
 PREPARATION_POLL_SECONDS = 0.2
 # the variable that tells an attempt how many trials share its GPU
 GPU_TRIALS = "GRPOSWEEP_GPU_TRIALS"
-# names the launcher whose `Launcher.rank_place` a rank must ask for its place
+# names the launcher whose `Scheduler.rank_place` a rank must ask for its place
 RANKS = "GRPOSWEEP_RANKS"
 
 
@@ -194,11 +195,122 @@ class LocalPreparation:
         end_session(self._pid)
 
 
-class Launcher(ABC):
-    """One place where attempts run.
+class Gpus:
+    """What a launcher knows of the GPUs of its attempts, and of the processes on them.
 
-    Class methods read the configuration or a sweep's folder alone, so they work without a running
-    sweep. An instance serves one controller.
+    By default an attempt has its GPUs to itself.
+    """
+
+    @property
+    def sees_memory(self) -> bool:
+        """Whether an attempt starts only if others leave it its GPU memory (``Job.needs_gib``)."""
+        return False
+
+    def memory(self, job_id: str) -> Sequence[GpuMemory]:  # noqa: ARG002 - the contract's arguments
+        """Return the present memory of an attempt's GPUs; empty if it cannot be read."""
+        return ()
+
+    def owns(self, pid: int, ended: bool = False) -> bool:  # noqa: ARG002 - the contract's arguments
+        """Return whether a process on an attempt's GPU is one of this sweep's.
+
+        ``ended``: those that have ended may be.
+        """
+        return ended
+
+
+class Scripts(NamedTuple):
+    """What writes the scripts of a scheduler; each function returns the command to submit one."""
+
+    attempt: Callable[[Job], Sequence[str]]
+    controller: Callable[[Sequence[str]], Sequence[str]] | None
+    """For a command that controls the sweep; None if that is to run here."""
+
+
+class Scheduler(ABC):
+    """The jobs of a launcher whose attempts outlive their controller.
+
+    It reads a sweep's folder and asks the scheduler, so it works without a running sweep.
+    """
+
+    kind: ClassVar[str]
+    """The launcher's name in ``cluster.kind``."""
+    name: ClassVar[str]
+    """What decides when jobs run, in messages."""
+    job_name: ClassVar[str]
+    """What one job is called in messages, such as ``Slurm job``."""
+
+    @abstractmethod
+    def may_have_started(self, trial: Path, job_id: str | None) -> bool:
+        """Return whether an open attempt in this trial folder may be one of its jobs, by its files.
+
+        ``job_id`` is None if the attempt was announced, and its id was never noted.
+        """
+
+    @abstractmethod
+    def may_have_jobs(self, sweep: Path) -> bool:
+        """Return whether the sweep's controller, preparation or attempts may be its jobs.
+
+        Its files tell.
+        """
+
+    @abstractmethod
+    def list_jobs(self, sweep: Path) -> list[SweepJob]:
+        """Return the jobs that wait or run. Raises LauncherUnreachable."""
+
+    @abstractmethod
+    def cancel_jobs(self, job_ids: Sequence[str]) -> None:
+        """End jobs. Those that have already ended are not an error."""
+
+    @abstractmethod
+    def cancel_command(self, job_ids: Sequence[str]) -> str:
+        """Return the command with which the user ends jobs."""
+
+    def scripts(self, experiment: Experiment, sweep: Path) -> Scripts:
+        """Return what writes scripts, for a dry run; works on every machine."""
+        raise NotImplementedError(f"{self.kind} submits no scripts")
+
+    def check_available(self) -> None:  # noqa: B027 - a default
+        """Raise UserError if nothing could be submitted from here now.
+
+        Called before a new sweep's folder is created.
+        """
+
+    def rank_place(self, environment: Mapping[str, str]) -> RankPlace:
+        """Return a rank's place in its job.
+
+        Called in a rank in whose environment ``GRPOSWEEP_RANKS`` names this launcher. Without that
+        variable a rank expects torch's own (RANK, WORLD_SIZE, ...).
+        """
+        raise NotImplementedError(f"{self.kind} sets torch's variables itself")
+
+    def code_of(self, trial: Path) -> Path | None:  # noqa: ARG002 - the contract's arguments
+        """Return the copy of the code that the trial's last attempt ran.
+
+        None if it ran none, or if the copy is gone.
+        """
+        return None
+
+
+@dataclass(frozen=True)
+class Description:
+    """What a launcher makes of ``cluster``.
+
+    Args:
+        devices: how many devices an attempt holds; a rank without a GPU counts as one.
+        warning_seconds: how long before a job's time limit its attempt is asked to stop.
+        has_own_environment: whether attempts run in another Python than the controller's.
+
+    """
+
+    devices: int
+    warning_seconds: int | None = None
+    has_own_environment: bool = False
+
+
+class Launcher(ABC):
+    """One place where attempts run: `submit`, `poll`, `cancel`, `find` and `describe`.
+
+    Class methods read the configuration alone. An instance serves one controller.
     """
 
     kind: ClassVar[str]
@@ -207,20 +319,25 @@ class Launcher(ABC):
     """Whether attempts continue without their controller."""
     is_dry: ClassVar[bool] = False
     """Whether attempts are only written to disk."""
-    job_name: ClassVar[str] = "process"
-    """What one job is called in messages, such as ``Slurm job``."""
-    scheduler: ClassVar[str] = "this machine"
-    """What decides when jobs run, in messages."""
     ranks_follow: ClassVar[bool] = False
-    """Whether ``cluster.nodes``, ``gpus_per_node`` and ``tasks_per_node`` decide the number of
-    ranks.
-    """
+    """Whether the number of ranks follows from the shape of a job (``cluster.nodes``, ...)."""
+    shares_gpus: ClassVar[bool] = False
+    """Whether ``cluster.trials_per_gpu`` may be another number than 1."""
     section: ClassVar[type[Place]] = Cluster
     """The keys of ``cluster`` that it reads; others need another launcher."""
     log_patterns: ClassVar[Sequence[tuple[EndState, str]]] = ()
     """Regular expressions for lines in logs by which the launcher reports an end."""
+    scheduler: ClassVar[Scheduler | None] = None
+    """Its jobs, if attempts outlive their controller."""
     slots: int
     """How many attempts may be there at once."""
+    gpus = Gpus()
+    """The GPUs of attempts."""
+    submit_controller: Callable[[Sequence[str]], str] | None = None
+    """Submits a command as the job that controls the sweep, and returns the message to the user.
+
+    None: the controller continues here.
+    """
     console: Callable[[str], None] = print
     """Prints a line to the user."""
 
@@ -238,66 +355,32 @@ class Launcher(ABC):
             if name not in cls.section.__dataclass_fields__
         ]
 
-    @classmethod  # noqa: B027 - a default: every configuration is fine
-    def validate(cls, experiment: Experiment) -> None:
-        """Raise UserError if the configuration cannot work with this launcher; does not look at
-        this machine.
-        """
-
     @classmethod
     def check_gpu_share(cls, experiment: Experiment) -> None:
         """Raise UserError if several trials are to share a GPU, and cannot."""
-        if (share := experiment.cluster.trials_per_gpu) != 1:
+        share = experiment.cluster.trials_per_gpu
+        if share != 1 and not cls.shares_gpus:
             raise UserError(
                 f"cluster.trials_per_gpu={share} with cluster={cls.kind}: a job has its GPUs to "
-                "itself. "
-                "Set cluster.trials_per_gpu=1."
+                "itself. Set cluster.trials_per_gpu=1."
             )
 
-    def admit(self, experiment: Experiment) -> None:  # noqa: B027 - a default: every attempt can run
-        """Raise UserError if an attempt of this experiment can never run here; called before the
-        first one starts.
+    @classmethod  # noqa: B027 - a default
+    def validate(cls, experiment: Experiment) -> None:
+        """Raise UserError if the configuration cannot work with this launcher.
+
+        It does not look at this machine. By default every configuration is fine.
         """
 
     @classmethod
-    def devices(cls, cluster: Cluster) -> int:
-        """Return how many devices an attempt holds; a rank without a GPU counts as one."""
-        return cluster.processes
+    def describe(cls, cluster: Cluster) -> Description:
+        """Return what the launcher makes of a configuration."""
+        return Description(cluster.processes)
 
-    @classmethod
-    def warning_seconds(cls, cluster: Cluster) -> int | None:  # noqa: ARG003 - the contract's arguments
-        """Return how long before a job's time limit its attempt is asked to stop; None if there is
-        no such limit.
-        """
-        return None
+    def admit(self, experiment: Experiment) -> None:  # noqa: B027 - a default
+        """Raise UserError if an attempt of this experiment can never run here.
 
-    @classmethod
-    def has_own_environment(cls, cluster: Cluster) -> bool:  # noqa: ARG003 - the contract's arguments
-        """Return whether attempts run in another Python environment than the controller's."""
-        return False
-
-    @classmethod
-    def script_writer(cls, experiment: Experiment, sweep: Path) -> Callable[[Job], Sequence[str]]:
-        """Return a function that writes an attempt's script and returns the command to submit it;
-        works on every machine.
-        """
-        raise NotImplementedError(f"{cls.__name__} submits no scripts")
-
-    @classmethod
-    def controller_writer(
-        cls,
-        experiment: Experiment,  # noqa: ARG003 - the contract's arguments
-        sweep: Path,  # noqa: ARG003
-    ) -> Callable[[Sequence[str]], Sequence[str]] | None:
-        """Return a function that writes a controller's script and returns the command to submit it;
-        None without one.
-        """
-        return None
-
-    @classmethod  # noqa: B027 - a default: this machine always can
-    def check_available(cls) -> None:
-        """Raise UserError if nothing could be submitted from here now. Called before a new sweep's
-        folder is created.
+        Called before the first one starts. By default every attempt can run.
         """
 
     @abstractmethod
@@ -310,11 +393,10 @@ class Launcher(ABC):
         """
 
     def find(self, job: Job, job_id: str | None) -> str | None:  # noqa: ARG002 - the contract's arguments
-        """Return the id under which an earlier controller's attempt can be polled, or None if there
-        is no such attempt.
+        """Return the id under which an earlier controller's attempt can be polled.
 
-        ``job_id`` is None if that controller died while it submitted. Raises LauncherBusy if it
-        cannot tell.
+        None if there is no such attempt. ``job_id`` is None if that controller died while it
+        submitted. Raises LauncherBusy if it cannot tell.
         """
         return None
 
@@ -330,96 +412,25 @@ class Launcher(ABC):
     def cancel(self, job_id: str) -> None:
         """End an attempt now. One that has already ended is not an error."""
 
-    @property
-    def sees_memory(self) -> bool:
-        """Whether an attempt starts only if others leave it the GPU memory that it needs
-        (``Job.needs_gib``).
-        """
-        return False
-
-    def gpu_memory(self, job_id: str) -> Sequence[GpuMemory]:  # noqa: ARG002 - the contract's arguments
-        """Return the present memory of the GPUs that an attempt had; empty if it cannot be read."""
-        return ()
-
-    def owns(self, pid: int, ended: bool = False) -> bool:  # noqa: ARG002 - the contract's arguments
-        """Return whether a process on an attempt's GPU is one of this sweep's; ``ended``: those
-        that have ended may be.
-
-        By default an attempt has its GPU to itself, and only a process that may have ended is taken
-        for one of its own.
-        """
-        return ended
-
-    def close(self) -> None:  # noqa: B027 - a default: attempts outlive their controller
+    def close(self) -> None:  # noqa: B027 - a default
         """End everything that does not outlive its controller, and release resources."""
 
     def preparation(self, cluster: Cluster) -> Preparer:
         """Return the object that prepares models and data."""
         return LocalPreparation(SpawnedProcesses(SOURCE), cluster.environment)
 
-    @property
-    def hands_over(self) -> bool:
-        """Whether the controller must continue as a job (`submit_controller`) instead of here."""
-        return False
+    def detach_message(self, job_ids: Sequence[str]) -> str:
+        """Return the message for the user when the controller leaves its attempts.
 
-    def submit_controller(self, command: Sequence[str]) -> str:  # noqa: ARG002 - the contract's arguments
-        """Submit the command as a job that controls the sweep; return the message to the user."""
-        raise UserError(
-            f"cluster.controller=job: cluster={self.kind} cannot run the controller. Set "
-            "cluster.controller=here."
+        It is empty if attempts end with their controller.
+        """
+        if self.scheduler is None:
+            return ""
+        return (
+            f"detached: {count(len(job_ids), 'job')} queued or running continue; the same command "
+            "returns to them and submits the rest. To end them: "
+            f"{self.scheduler.cancel_command(job_ids)}"
         )
-
-    def detach_message(self, job_ids: Sequence[str]) -> str:  # noqa: ARG002 - the contract's arguments
-        """Return the message for the user when the controller leaves its attempts; empty if none is
-        left.
-        """
-        return ""
-
-    @classmethod
-    def may_have_started(cls, trial: Path, job_id: str | None) -> bool:  # noqa: ARG003 - the contract's arguments
-        """Return whether an open attempt in this trial folder may be a job of this launcher, by its
-        files alone.
-
-        ``job_id`` is None if the attempt was announced, and its id was never noted.
-        """
-        return False
-
-    @classmethod
-    def may_have_jobs(cls, sweep: Path) -> bool:  # noqa: ARG003 - the contract's arguments
-        """Return whether the sweep's controller, preparation or attempts may be jobs of this
-        launcher, by its files alone.
-        """
-        return False
-
-    @classmethod
-    def list_jobs(cls, sweep: Path) -> list[SweepJob]:  # noqa: ARG003 - the contract's arguments
-        """Return the jobs that wait or run. Raises LauncherUnreachable."""
-        return []
-
-    @classmethod  # noqa: B027 - a default: `list_jobs` lists none
-    def cancel_jobs(cls, job_ids: Sequence[str]) -> None:
-        """End jobs. Those that have already ended are not an error."""
-
-    @classmethod
-    def cancel_command(cls, job_ids: Sequence[str]) -> str:  # noqa: ARG003 - the contract's arguments
-        """Return the command with which the user ends jobs; empty if there is none."""
-        return ""
-
-    @classmethod
-    def code_of(cls, trial: Path) -> Path | None:  # noqa: ARG003 - the contract's arguments
-        """Return the copy of the code that the trial's last attempt ran, or None if it ran none or
-        the copy is gone.
-        """
-        return None
-
-    @classmethod
-    def rank_place(cls, environment: Mapping[str, str]) -> RankPlace:
-        """Return a rank's place in its job.
-
-        Called in a rank in whose environment ``GRPOSWEEP_RANKS`` names this launcher. Without that
-        variable a rank expects torch's own (RANK, WORLD_SIZE, ...).
-        """
-        raise NotImplementedError(f"{cls.__name__} sets torch's variables itself")
 
 
 def limit_requeues(end: End, job: Job) -> End:

@@ -10,7 +10,7 @@ import signal
 import socket
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
@@ -23,6 +23,7 @@ from grposweep.launchers.base import (
     End,
     EndState,
     GpuBusy,
+    Gpus,
     Job,
     Launcher,
     LauncherBusy,
@@ -221,11 +222,38 @@ class _Group:
         ]
 
 
+class _LocalGpus(Gpus):
+    """The GPUs of this machine, which others may use too."""
+
+    def __init__(self, names: Sequence[str], groups: Mapping[str, _Group], pids: Set[int]) -> None:
+        """``pids`` are the processes that were started for attempts."""
+        self._names, self._groups, self._started = names, groups, pids
+
+    @property
+    def sees_memory(self) -> bool:
+        return bool(self._names) and read_memory(set(self._names)).keys() == set(self._names)
+
+    def memory(self, job_id: str) -> Sequence[GpuMemory]:
+        group = self._groups.get(job_id)
+        return () if group is None else tuple(read_memory(group.names).values())
+
+    def owns(self, pid: int, ended: bool = False) -> bool:
+        if not ancestors(pid).isdisjoint(self._started):
+            return True
+        try:
+            # Ray's processes leave their parents
+            environment = (Path("/proc") / str(pid) / "environ").read_bytes()
+        except OSError:
+            environment = b""
+        return f"{MARK}=".encode() in environment or (ended and not exists(pid))
+
+
 class Local(Launcher):
     """Starts attempts on this machine, at most ``slots`` at once."""
 
     kind = "local"
     section = ThisMachine
+    shares_gpus = True
 
     def __init__(self, processes: Processes, gpus: list[str], slots: int, share: int = 1) -> None:
         """``gpus`` names each GPU ``share`` times."""
@@ -237,6 +265,7 @@ class Local(Launcher):
         self._groups: dict[str, _Group] = {}
         # process ids
         self._started: set[int] = set()
+        self.gpus = _LocalGpus(gpus, self._groups, self._started)
 
     @classmethod
     def build(cls, experiment: Experiment, sweep: Path) -> Self:  # noqa: ARG003 - the contract's arguments
@@ -265,7 +294,7 @@ class Local(Launcher):
         return cls(build_processes(experiment), gpus, min(slots, most) if gpus else slots, share)
 
     @classmethod
-    def check_gpu_share(cls, experiment: Experiment) -> None:
+    def validate(cls, experiment: Experiment) -> None:
         share, processes = experiment.cluster.trials_per_gpu, experiment.cluster.processes
         what = f"cluster.trials_per_gpu={share}"
         if share != AUTO and int(share) < 1:
@@ -405,33 +434,15 @@ class Local(Launcher):
                 if group.gpus and name in group.names
             ]
             needed = min(job.needs_gib, memory.total / self.share)
-            if (
-                holders := find_holders(memory, self.owns, running, needed, job.was_crowded_out)
-            ) is not None:
+            owns = self.gpus.owns
+            holders = find_holders(memory, owns, running, needed, job.was_crowded_out)
+            if holders is not None:
                 by_gpu[name] = holders
         places = {place for place in self._free if self._gpus[place] in by_gpu}
         if len(self._free) - len(places) < count:
             name, holders = next(iter(by_gpu.items()))
             raise GpuBusy(f"GPU {name}: {holders.text}", f"{name} {holders.processes}")
         return places
-
-    @property
-    def sees_memory(self) -> bool:
-        return bool(self._gpus) and read_memory(set(self._gpus)).keys() == set(self._gpus)
-
-    def gpu_memory(self, job_id: str) -> Sequence[GpuMemory]:
-        group = self._groups.get(job_id)
-        return () if group is None else tuple(read_memory(group.names).values())
-
-    def owns(self, pid: int, ended: bool = False) -> bool:
-        if not ancestors(pid).isdisjoint(self._started):
-            return True
-        try:
-            # Ray's processes leave their parents
-            environment = (Path("/proc") / str(pid) / "environ").read_bytes()
-        except OSError:
-            environment = b""
-        return f"{MARK}=".encode() in environment or (ended and not exists(pid))
 
     def _show(self, gpus: list[int]) -> dict[str, str]:
         """Return the variables that show a process these GPUs; none on a machine without."""

@@ -351,7 +351,7 @@ class Controller:
         checkpoint.
         """
         verdict = self.validator.validate(running.point, running.seed)
-        lead = self.launcher.warning_seconds(verdict.experiment.cluster)
+        lead = self.launcher.describe(verdict.experiment.cluster).warning_seconds
         seconds = (
             rollout_seconds(running.folder, boundary_steps(verdict.setting))
             if lead is not None

@@ -82,7 +82,7 @@ def decide_retry(
             sum(bool(event.again) for event in events[reopened:]),
             verdict.experiment.cluster.requeue_limit,
         )
-        sees = launcher is not None and launcher.sees_memory
+        sees = launcher is not None and launcher.gpus.sees_memory
         step = Step.RETRY if sees else Step.ELSEWHERE if taken < limit else Step.FAIL
         before = max((event.needs_gib or 0.0 for event in events[reopened:]), default=0.0)
         # it did not suffice
@@ -118,9 +118,9 @@ def _find_shortage(
     # Processes of an external program end with it, those of an earlier controller's trials with
     # that controller.
     is_program = is_external(verdict.experiment.trainer.kind)
-    owns = partial(launcher.owns, ended=running.end is None or is_program)
+    owns = partial(launcher.gpus.owns, ended=running.end is None or is_program)
     texts = (evidence.error, *(line for log in evidence.logs.values() for line in reversed(log)))
-    read_now = partial(launcher.gpu_memory, running.job_id)
+    read_now = partial(launcher.gpus.memory, running.job_id)
     if failure is not Failure.GPU_MEMORY:
         return find_shortage_of_engine(texts, read_now, owns)
     return find_shortage(texts, read_now, owns, is_alone=not is_program)

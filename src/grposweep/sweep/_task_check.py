@@ -63,10 +63,8 @@ def _model_problems(experiment: Experiment) -> Iterator[str]:
 
 def _runs_trl_here(experiment: Experiment) -> bool:
     """Return whether the TRL of this environment trains."""
-    cluster = experiment.cluster
-    return runs_trl(experiment.trainer.kind) and not launcher_class(
-        cluster.kind
-    ).has_own_environment(cluster)
+    described = launcher_class(experiment.cluster.kind).describe(experiment.cluster)
+    return runs_trl(experiment.trainer.kind) and not described.has_own_environment
 
 
 def newer_trl(experiments: Iterable[Experiment]) -> str:

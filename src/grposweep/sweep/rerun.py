@@ -27,9 +27,9 @@ from grposweep.config.compose import (
 from grposweep.config.identity import experiment_id, prepared_key, sweep_identity
 from grposweep.config.points import Points, apply_values
 from grposweep.config.to_setting import read_setting
-from grposweep.launchers import launcher_class
+from grposweep.launchers import schedulers
 from grposweep.redaction import redact
-from grposweep.registries import LAUNCHERS, is_external
+from grposweep.registries import is_external
 from grposweep.schema import Experiment, Search
 from grposweep.search.parse import parse_values
 from grposweep.search.space import Space
@@ -223,7 +223,7 @@ def code_copy(trial: TrialFolder) -> str | None:
     """Return the copy of the code that the trial ran, if there is one and it differs from what is
     running now.
     """
-    copies = filter(None, (launcher_class(kind).code_of(trial.path) for kind in LAUNCHERS))
+    copies = filter(None, (scheduler.code_of(trial.path) for scheduler in schedulers()))
     copy = next(copies, None)
     return None if copy is None or is_present_code(copy) else str(copy)
 

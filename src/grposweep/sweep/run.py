@@ -234,7 +234,9 @@ def run_sweep(
         provenance["warm_start"] = check_sources(base, space)
     # a resume waits for a scheduler that does not answer
     if not path.exists():
-        launcher_class(base.cluster.kind).check_available()
+        scheduler = launcher_class(base.cluster.kind).scheduler
+        if scheduler is not None:
+            scheduler.check_available()
     with leaving_nothing(path), ExitStack() as stack:
         interrupts = stack.enter_context(counting_interrupts())
         folder, note = open_folder(path, identity, space, base, provenance)
@@ -331,7 +333,7 @@ def _run_controller(
     command = [sys.executable, *run_command(), *sys.argv[1:]]
     if launcher.is_dry:
         return _write_only(controller, console, command)
-    if launcher.hands_over:
+    if launcher.submit_controller is not None:
         # the job takes the lease
         stack.close()
         console.print(launcher.submit_controller(command), soft_wrap=True)
@@ -491,8 +493,9 @@ def _write_only(controller: Controller, console: Console, command: Sequence[str]
     """Write everything that a submission needs. The launcher prints the commands."""
     controller.lease.check()
     controller.fill()
-    if controller.launcher.hands_over:
-        console.print(controller.launcher.submit_controller(command), soft_wrap=True)
+    submit = controller.launcher.submit_controller
+    if submit is not None:
+        console.print(submit(command), soft_wrap=True)
     console.print(_detach_message(controller), soft_wrap=True)
     return ExitCode.FINISHED
 

@@ -107,7 +107,7 @@ def check_packages(experiment: Experiment) -> None:
     in another environment.
     """
     cluster = experiment.cluster
-    if launcher_class(cluster.kind).has_own_environment(cluster):
+    if launcher_class(cluster.kind).describe(cluster).has_own_environment:
         return
     if runs_trl(experiment.trainer.kind):
         # torch: only for a real model

@@ -42,7 +42,9 @@ def take_rank_place(folder: Path) -> None:
         return
     # it would end a process that is still importing torch
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR2})
-    place = launcher_class(os.environ[RANKS]).rank_place(os.environ)
+    scheduler = launcher_class(os.environ[RANKS]).scheduler
+    assert scheduler is not None, "a job's script names the launcher of its scheduler"
+    place = scheduler.rank_place(os.environ)
     os.environ.update(torch_variables(place, os.environ))
     os.environ["GRPOSWEEP_ATTEMPT"] = str(int(os.environ["GRPOSWEEP_ATTEMPT"]) + place.restarts)
     os.environ[RESTARTS], os.environ[PORT] = str(place.restarts), str(place.port)
@@ -132,7 +134,7 @@ def devices(experiment: Experiment) -> float:
     kind = os.environ.get(RANKS)
     cluster, served = experiment.cluster, experiment.generation.vllm_gpus
     if kind:
-        return launcher_class(kind).devices(cluster)
+        return launcher_class(kind).describe(cluster).devices
     held, share = cluster.processes + served, gpu_trials()
     return held if share == 1 else held / share
 

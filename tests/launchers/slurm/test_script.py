@@ -445,11 +445,11 @@ def test_a_dry_run_writes_the_controllers_script(tmp_path: Path) -> None:
         cluster=Cluster(kind="dry_run", controller="job", setup=["module load cuda"])
     )
     launcher = DryRun.build(experiment, tmp_path)
-    assert launcher.hands_over
+    assert launcher.submit_controller is not None
     said = launcher.submit_controller(["python", "run.py", "cluster=dry_run", "lr=1,2"])
     assert said.endswith(f"sbatch --parsable --chdir={Path.cwd()} {tmp_path}/controller.sbatch")
     script = (tmp_path / "controller.sbatch").read_text()
     assert "\npython run.py cluster=slurm lr=1,2 &\n" in script
     assert "' ERR\nmodule load cuda\n" in script
     experiment.cluster.controller = "here"
-    assert not DryRun.build(experiment, tmp_path).hands_over
+    assert DryRun.build(experiment, tmp_path).submit_controller is None

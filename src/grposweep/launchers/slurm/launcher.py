@@ -5,18 +5,16 @@ a result appears on disk.
 """
 
 import re
-import shlex
-import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Self
 
 from grporecipe.errors import UserError
-from grporecipe.terminal import count
 from grposweep.external.script import check_launcher
 from grposweep.launchers.base import (
+    Description,
     End,
     Job,
     Launcher,
@@ -24,34 +22,27 @@ from grposweep.launchers.base import (
     LauncherUnreachable,
     LocalPreparation,
     Preparer,
-    RankPlace,
-    SweepJob,
     limit_requeues,
     note_cancelled,
 )
 from grposweep.launchers.slurm import _commands as commands
 from grposweep.launchers.slurm._commands import HOPELESS, LOG_PATTERNS, VANISHED, JobInfo, end_of
+from grposweep.launchers.slurm._scheduler import SlurmScheduler, check_installed, code_for
 from grposweep.launchers.slurm._script import (
     SBATCH_VARIABLES,
     attempt_name,
-    build_job_name,
-    submit_command,
     warn_seconds,
     write_script,
 )
 from grposweep.launchers.slurm._sweep_jobs import (
-    CONTROLLER,
     SlurmPreparation,
     hands_over,
     submit_controller,
-    write_controller,
 )
 from grposweep.process import SOURCE, SpawnedProcesses
 from grposweep.registries import is_external
 from grposweep.schema import Cluster, Experiment, Generation, Jobs, starts_own_server
-from grposweep.storage import paths
 from grposweep.storage.folders import TrialFolder
-from grposweep.storage.provenance import snapshot_code
 from grposweep.storage.records import Action, ControlRequest
 from grposweep.storage.results import TrialResult, TrialStatus
 
@@ -63,8 +54,6 @@ CERTAIN = 2
 NEWS_SECONDS = 2.0
 # until a client of NFS shows a file that another node wrote: nfs(5), acdirmax
 LATE_SECONDS = 60.0
-# in a job's script
-_SNAPSHOT = re.compile(r"/code/([0-9a-f]{12})\b")
 
 
 @dataclass
@@ -88,8 +77,7 @@ class Slurm(Launcher):
     section = Jobs
     outlives = True
     ranks_follow = True
-    job_name = "Slurm job"
-    scheduler = "Slurm"
+    scheduler = SlurmScheduler()
     log_patterns = LOG_PATTERNS
 
     def __init__(self, sweep: Path, cluster: Cluster, slots: int, code: Path) -> None:
@@ -100,6 +88,8 @@ class Slurm(Launcher):
         self._jobs: dict[str, _Followed] = {}
         self._read_at = -cluster.poll_seconds
         self._looked_at = 0.0
+        if hands_over(cluster):
+            self.submit_controller = partial(submit_controller, cluster, sweep)
 
     @classmethod
     def build(cls, experiment: Experiment, sweep: Path) -> Self:
@@ -109,22 +99,9 @@ class Slurm(Launcher):
         so later.
         """
         cluster, parallel = experiment.cluster, experiment.search.parallel
-        _check_installed()
+        check_installed()
         slots = cluster.max_jobs if parallel is None else min(parallel, cluster.max_jobs)
-        return cls(sweep, cluster, slots, _code_for(cluster, sweep))
-
-    @classmethod
-    def check_available(cls) -> None:
-        """Raise UserError if this machine has no Slurm, or its controller does not answer."""
-        _check_installed()
-        try:
-            commands.read_queue()
-        except LauncherUnreachable as error:
-            raise UserError(
-                f"cluster=slurm: Slurm's controller does not answer ({error}), so no trial "
-                "could start. Try again later or on a "
-                "login node, set SLURM_CONF to the cluster's slurm.conf, or set cluster=local."
-            ) from error
+        return cls(sweep, cluster, slots, code_for(cluster, sweep))
 
     @classmethod
     def validate(cls, experiment: Experiment) -> None:
@@ -160,40 +137,16 @@ class Slurm(Launcher):
             check_launcher(trainer, cluster.processes)
 
     @classmethod
-    def devices(cls, cluster: Cluster) -> int:
-        """Return the job's GPUs, those of a vLLM server among them; a rank without a GPU counts as
-        one.
+    def describe(cls, cluster: Cluster) -> Description:
+        """Return the job's GPUs, those of a vLLM server among them, and when Slurm warns a job.
+
+        Jobs may run another interpreter, or in a container.
         """
-        return cluster.nodes * cluster.gpus_per_node or cluster.processes
-
-    @classmethod
-    def warning_seconds(cls, cluster: Cluster) -> int | None:
-        """Return the seconds before the limit at which Slurm sends its signal; None if no time
-        limit is set.
-        """
-        return None if cluster.walltime_min is None else warn_seconds(cluster)
-
-    @classmethod
-    def has_own_environment(cls, cluster: Cluster) -> bool:
-        """Return whether jobs run another interpreter, or in a container."""
-        return cluster.python is not None or bool(cluster.container)
-
-    @classmethod
-    def script_writer(cls, experiment: Experiment, sweep: Path) -> Callable[[Job], Sequence[str]]:
-        """Return a function that writes an attempt's script and returns its sbatch command."""
-        code = _code_for(experiment.cluster, sweep)
-        return lambda job: submit_command(write_script(job, sweep, code))
-
-    @classmethod
-    def controller_writer(
-        cls, experiment: Experiment, sweep: Path
-    ) -> Callable[[Sequence[str]], Sequence[str]] | None:
-        """Return a function that writes the controller's script if ``cluster.controller=job``,
-        otherwise None.
-        """
-        if not hands_over(experiment.cluster):
-            return None
-        return lambda command: submit_command(write_controller(experiment.cluster, sweep, command))
+        return Description(
+            devices=cluster.nodes * cluster.gpus_per_node or cluster.processes,
+            warning_seconds=None if cluster.walltime_min is None else warn_seconds(cluster),
+            has_own_environment=cluster.python is not None or bool(cluster.container),
+        )
 
     def submit(self, job: Job) -> str:
         """Write the script and submit it."""
@@ -251,82 +204,6 @@ class Slurm(Launcher):
         if cluster.prepare == "job":
             return SlurmPreparation(cluster, self._code)
         return LocalPreparation(SpawnedProcesses(Path(cluster.code or SOURCE)), cluster.environment)
-
-    @property
-    def hands_over(self) -> bool:
-        """Return whether ``cluster.controller=job`` asks for a job, and this is not it."""
-        return hands_over(self._cluster)
-
-    def submit_controller(self, command: Sequence[str]) -> str:
-        """Submit the controller as a job that requeues itself before its time limit."""
-        return submit_controller(self._cluster, self._sweep, command)
-
-    def detach_message(self, job_ids: Sequence[str]) -> str:
-        """Return a message with the number of jobs that continue, and the commands to return to
-        them or to end them.
-        """
-        return (
-            f"detached: {count(len(job_ids), 'job')} queued or running continue; the same "
-            "command returns "
-            f"to them and submits the rest. To end them: {self.cancel_command(job_ids)}"
-        )
-
-    @classmethod
-    def may_have_started(cls, trial: Path, job_id: str | None) -> bool:
-        """Return whether the id is a number, or there is a script for an attempt without an id."""
-        return job_id.isdigit() if job_id else any(trial.glob("job-*.sbatch"))
-
-    @classmethod
-    def may_have_jobs(cls, sweep: Path) -> bool:
-        """Return whether there is a script of a job that was announced; a dry run announces
-        none.
-        """
-        others = (sweep / "controller.sbatch", sweep / paths.PREPARE_FOLDER / "job.sbatch")
-        scripts = sweep.glob("trials/*/job-*.sbatch")
-        return any(map(Path.exists, others)) or any(
-            (path.parent / paths.ATTEMPTS).exists() for path in scripts
-        )
-
-    @classmethod
-    def list_jobs(cls, sweep: Path) -> list[SweepJob]:
-        """Return this user's waiting and running jobs. Names identify the sweep's."""
-        suffix = build_job_name("", sweep)
-        return [_sweep_job(job, suffix) for job in commands.read_queue().values() if job.is_alive]
-
-    @classmethod
-    def cancel_jobs(cls, job_ids: Sequence[str]) -> None:
-        """End jobs through scancel."""
-        commands.cancel_jobs(job_ids)
-
-    @classmethod
-    def cancel_command(cls, job_ids: Sequence[str]) -> str:
-        """Return the scancel command."""
-        return shlex.join(["scancel", *job_ids])
-
-    @classmethod
-    def code_of(cls, trial: Path) -> Path | None:
-        """Return the snapshot that the newest script names, if it is still there."""
-        scripts = sorted(
-            trial.glob("job-*.sbatch"), key=lambda path: int(path.stem.split("-")[1]), reverse=True
-        )
-        matches = (_SNAPSHOT.search(path.read_text(encoding="utf-8")) for path in scripts)
-        copies = (trial.parent.parent / "code" / match[1] for match in matches if match)
-        return next(filter(Path.is_dir, copies), None)
-
-    @classmethod
-    def rank_place(cls, environment: Mapping[str, str]) -> RankPlace:
-        """Return a rank's place by srun's variables; the first rank runs where srun does, on the
-        job's first node.
-        """
-        return RankPlace(
-            rank=int(environment["SLURM_PROCID"]),
-            local_rank=int(environment["SLURM_LOCALID"]),
-            ranks=int(environment["SLURM_STEP_NUM_TASKS"]),
-            address=environment.get("GRPOSWEEP_FIRST_NODE")
-            or environment["SLURM_LAUNCH_NODE_IPADDR"],
-            port=int(environment["GRPOSWEEP_PORT"]),
-            restarts=int(environment.get("SLURM_RESTART_COUNT") or 0),
-        )
 
     def _find_by_name(self, name: str) -> str | None:
         """Return the job of this name, by two queries, because its submission may still be under
@@ -398,39 +275,11 @@ class Slurm(Launcher):
         )
 
 
-def _check_installed() -> None:
-    if shutil.which("sbatch") is None:
-        raise UserError(
-            "cluster=slurm: this machine has no sbatch, so it cannot submit jobs. "
-            "Run on the cluster's login node, or set cluster=local (or cluster=dry_run to see "
-            "the scripts)."
-        )
-
-
 def _status(job: Job) -> TrialStatus | None:
     """Return the status in the result of this attempt, or of a restart of its job."""
     result = TrialResult.read(job.folder)
     is_older = result.attempt is not None and result.attempt < job.attempt
     return None if is_older else result.status
-
-
-def _sweep_job(job: JobInfo, suffix: str) -> SweepJob:
-    """Parse the name of a job of the sweep whose names end with ``suffix``."""
-    if not job.name.endswith(suffix):
-        return SweepJob(job.job_id, is_of_sweep=False)
-    trial, _, attempt = job.name.removesuffix(suffix).partition(":")
-    if not attempt.isdigit():
-        return SweepJob(job.job_id, is_controller=trial == CONTROLLER)
-    return SweepJob(job.job_id, trial, int(attempt))
-
-
-def _code_for(cluster: Cluster, sweep: Path) -> Path:
-    """Return the folder whose grposweep jobs run: a snapshot, the running one, or the one a rerun
-    trial ran.
-    """
-    if cluster.code is not None:
-        return Path(cluster.code)
-    return snapshot_code(sweep) if cluster.snapshot else SOURCE
 
 
 def _check_server(cluster: Cluster, generation: Generation) -> None:
