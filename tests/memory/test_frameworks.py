@@ -224,3 +224,20 @@ def test_fit_knows_whether_vllm_starts(
         verdict,
         share == 0.3,
     )
+
+
+@pytest.mark.parametrize(
+    ("release", "offers"), [("0.24.0", True), ("0.29.0", False), ("1.16.0", True)]
+)
+def test_vllms_sleep_is_offered_where_it_keeps_the_policy(
+    here: Path, capsys: pytest.CaptureFixture[str], release: str, offers: bool
+) -> None:
+    """In between, vLLM wakes up with the base model's weights."""
+    recipe = here / "r.yaml"
+    recipe.write_text(
+        "model_name_or_path: Qwen/Qwen2.5-7B-Instruct\nnum_generations: 8\nuse_vllm: true\n"
+        "per_device_train_batch_size: 8\nvllm_mode: colocate\n"
+    )
+    options = Options(processes=4, own_version=release)
+    show_fit([str(recipe)], options, 80.0, as_json=False)
+    assert ("sleep mode" in capsys.readouterr().out) == offers

@@ -178,7 +178,6 @@ def diagnosis_json(
 ) -> dict[str, Any]:
     """Return a diagnosis as JSON for scripts; ``settings`` as for `show_diagnosis`."""
     log = diagnosis.log
-    # an entry a line reads best
     return {
         "log": log.path,
         "format": log.format,

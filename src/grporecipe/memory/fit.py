@@ -17,6 +17,9 @@ MOST_COMPLETIONS, MOST_TOKENS, MOST_GENERATIONS = 4096, 1 << 18, 4096
 PROMPTS = (64, 1024)
 # GiB
 SMALLEST_SAVING = 0.05
+# In TRL since the first of these releases until before the second, a vLLM that slept samples from
+# the base model (huggingface/trl PRs 4571 and 5355).
+SLEEP_LOSES_WEIGHTS = ((0, 25, 0), (1, 10, 0))
 VERDICTS = {True: "fits", None: "may fit", False: "does not fit"}
 
 
@@ -202,7 +205,9 @@ def _changes(s: Setting) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 def _engine_changes(s: Setting) -> Iterator[tuple[str, Mapping[str, Any]]]:
     share = s.vllm_gpu_memory_utilization or 0.3
-    if not s.vllm_enable_sleep_mode:
+    first, mended = SLEEP_LOSES_WEIGHTS
+    loses_weights = s.framework.follows_trl and first <= s.version < mended
+    if not (s.vllm_enable_sleep_mode or loses_weights):
         yield "vLLM's sleep mode", {"vllm_enable_sleep_mode": True}
     if share > 0.2:
         less = round(share - 0.1, 2)

@@ -41,7 +41,6 @@ def grposweep(
     version: Annotated[
         bool, Option("--version", callback=_show_version, is_eager=True, help="Show the version.")
     ] = False,
-    # an option a line reads best
 ) -> None:
     """Hyperparameter sweeps and a linter for GRPO fine-tuning recipes."""
 

@@ -194,7 +194,6 @@ def plan(
     format: Annotated[
         Format, Option(help="text, or one JSON object per recipe, one per line.")
     ] = Format.text,
-    # an option a line reads best
 ) -> int:
     """Show batch sizes, steps and epochs of recipes.
 
@@ -226,7 +225,6 @@ def fit(
         Format, Option(help="text, or one JSON object per GPU, one per line.")
     ] = Format.text,
     json: Annotated[bool, Option("--json", help="The same as --format json.")] = False,
-    # an option a line reads best
 ) -> int:
     """Estimate whether a recipe fits a GPU.
 

@@ -192,7 +192,6 @@ def best(
         bool, Option("--force", help="Replace a file that holds something else.")
     ] = False,
     outputs: Outputs = Path("outputs"),
-    # an option a line reads best
 ) -> None:
     """Show a sweep's best trial, or write what repeats it."""
     from grposweep.report.export import show_best
@@ -273,7 +272,6 @@ def space(
         list[str], Argument(help="A sweep as run.py takes it: -m lr=1e-4,3e-4 ...")
     ],
     config_dir: ConfigDir = None,
-    # an option a line reads best
 ) -> int:
     """Count the valid and invalid points of a sweep.
 
