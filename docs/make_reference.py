@@ -67,11 +67,15 @@ def files() -> str:
         "A sweep's folder is `outputs/NAME`, a trial's folder `outputs/NAME/trials/0003-3f9a1c`. "
         "[How it works](../explanation/how_it_works.md) has the records.\n"
     )
+    comment: list[str] = []
     for line in inspect.getsource(paths).splitlines():
-        if title := re.fullmatch(r"# (In a .*)\.", line):
+        if title := re.fullmatch(r"# (In (?:a|the) .*)\.", line):
             parts += [f"## {title[1]}\n", "| file | content |", "|---|---|"]
-        elif row := re.fullmatch(r'[A-Z_]+ = "(.+?)"  # (.+)', line):
-            parts.append(f"| `{row[1]}` | {row[2]} |")
+        elif line.startswith("# "):
+            comment.append(line.removeprefix("# "))
+        elif row := re.fullmatch(r'[A-Z_]+ = "(.+?)"', line):
+            parts.append(f"| `{row[1]}` | {' '.join(comment)} |")
+            comment = []
         elif not line:
             parts.append("")
     return re.sub(r"\n{3,}", "\n\n", "\n".join(parts)).strip() + "\n"
@@ -89,7 +93,7 @@ def exit_codes() -> str:
             and isinstance(after, ast.Expr)
         ):
             name, text = node.targets[0].id, ast.literal_eval(after.value)
-            rows.append(f"| {errors.ExitCode[name].value} | `{name}` | {text} |")
+            rows.append(f"| {errors.ExitCode[name].value} | `{name}` | {_cell(text)} |")
     return "\n".join(["# Exit codes\n", MADE.format("`src/grporecipe/errors.py`"), *rows]) + "\n"
 
 

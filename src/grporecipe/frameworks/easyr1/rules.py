@@ -271,7 +271,7 @@ def a_step_is_not_rounded_down(s: Setting) -> Facts | None:
     down.
 
     It then takes more and smaller steps. Verified with EasyR1's own code: two processes, one prompt
-    per step, five completions a prompt and four prompts per rollout give five steps of 4
+    per step, five completions per prompt and four prompts per rollout give five steps of 4
     completions instead of four steps of 5.
     """
     count = ranks(s)
