@@ -7,15 +7,15 @@ import time
 import hydra
 from omegaconf import DictConfig
 
-STEPS, GENERATIONS = 10, 8
+STEPS = 10
 # of a rollout, on one process
-COMPLETIONS = {"small": 32, "open_r1_medium": 2}
+COMPLETIONS = 32
 
 
 @hydra.main(version_base="1.3", config_path=".", config_name="incumbent")
 def main(config: DictConfig) -> float:
     """Refuse what TRL refuses, where TRL does: in the job."""
-    if COMPLETIONS[config.batch] % GENERATIONS:
+    if COMPLETIONS % config.generations:
         raise ValueError("the rollout must be divisible by the number of generations")
     time.sleep(STEPS * config.step_seconds)
     return -float(config.step_seconds)

@@ -21,7 +21,7 @@ def main(config: DictConfig) -> float:
         config.python,
         config.run,
         f"lr={config.lr}",
-        f"batch={config.batch}",
+        f"batch.num_generations={config.generations}",
         f"name={name}",
         *config.arguments.split(),
     ]

@@ -1,9 +1,9 @@
 """One grid on one Slurm, ours and the incumbent's: python benchmarks/slurm_vs_submitit/run.py
 (needs $SLURM_CONF).
 
-Durations only (trainer=fake, and a sleep): 32 lognormal ones times two batches, of which one is
-invalid; 8 slots. Then 8 trials of which one job is killed. Then real GRPO of the tiny model: 6
-learning rates times the same two batches, 2 slots. Prints the tables that RESULTS.md keeps. The
+Durations only (trainer=fake, and a sleep): 32 lognormal ones times two sizes of a group, of which
+one is invalid; 8 slots. Then 8 trials of which one job is killed. Then real GRPO of the tiny model:
+6 learning rates times the same two sizes, 2 slots. Prints the tables that RESULTS.md keeps. The
 incumbent's environment is made under .venvs.
 """
 
@@ -120,7 +120,7 @@ def ours_real() -> Measured:
         "name=s",
         "-m",
         f"lr={REAL_LRS}",
-        "batch=small,open_r1_medium",
+        "batch.num_generations=8,12",
     ]
     folder = Path(tempfile.mkdtemp())
     command = [sys.executable, str(PROJECT / "src" / "run.py"), *arguments]
@@ -134,7 +134,7 @@ def incumbent_real() -> Measured:
     folder = Path(tempfile.mkdtemp())
     arguments = [
         f"lr=choice({REAL_LRS})",
-        "batch=choice(small,open_r1_medium)",
+        "generations=choice(8,12)",
         "hydra.sweeper.n_trials=12",
         f"hydra.sweep.dir={folder / 'out'}",
         f"python={sys.executable}",
@@ -172,7 +172,7 @@ def ours(durations: list[float], kill: bool) -> Measured:
         "name=s",
         "-m",
         f"trainer.args.step_seconds={steps}",
-        "batch=small,open_r1_medium",
+        "batch.num_generations=8,12",
     ]
     folder = Path(tempfile.mkdtemp())
     seconds, code = timed(
@@ -187,7 +187,7 @@ def incumbent(durations: list[float], kill: bool) -> Measured:
     steps = ",".join(f"{seconds / STEPS:.4f}" for seconds in durations)
     arguments = [
         f"step_seconds=choice({steps})",
-        "batch=choice(small,open_r1_medium)",
+        "generations=choice(8,12)",
         f"hydra.sweeper.n_trials={2 * len(durations)}",
         f"hydra.sweep.dir={(folder := Path(tempfile.mkdtemp())) / 'out'}",
     ]

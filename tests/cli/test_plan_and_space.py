@@ -116,19 +116,19 @@ def test_bad_input_is_one_message(grposweep: Grposweep, arguments: list[str], pa
 
 
 def test_space_counts_without_running_anything(grposweep: Grposweep, here: Path) -> None:
-    """The demo's space: a third of its points are valid, two batches never."""
+    """The demo's space: half of its points are valid, two sizes of a group never."""
     ended = grposweep("space", "-m", "sweeps=lr_batch")
     assert ended.code == 0
-    assert ended.out.startswith("12 points, 4 valid, 8 invalid")
+    assert ended.out.startswith("8 points, 4 valid, 4 invalid")
     assert "never valid" in ended.out
     assert not (here / "outputs").exists()
 
 
 def test_a_space_without_a_valid_point_has_code_1(grposweep: Grposweep) -> None:
     """And says what each would need."""
-    ended = grposweep("space", "-m", "batch=open_r1_medium,open_r1_large")
+    ended = grposweep("space", "-m", "batch.num_generations=12,20")
     assert ended.code == 1
-    assert "cluster.processes=4" in ended.out
+    assert "cluster.processes=3" in ended.out
 
 
 def test_a_single_run_is_no_space(grposweep: Grposweep) -> None:

@@ -39,7 +39,7 @@ SHORTER = (
 # of the tutorial, on any machine
 PROMISES = (
     "GB101 batch.num_generations=7",
-    "2 of 6 points invalid: they are not started",
+    "4 of 8 points invalid: they are not started",
     "every number of metrics.jsonl is the same",
     "wrote best.yaml (--as hydra)",
     "Welch's t-test over 2 and 2 seeds",

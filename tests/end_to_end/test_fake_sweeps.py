@@ -21,8 +21,8 @@ SLOW = (*FAKE, "trainer.args.step_seconds=0.02", "schedule=steps", "schedule.max
 
 
 def test_a_grid_runs_every_valid_point_and_records_the_invalid_ones(run: Run) -> None:
-    """Two learning rates and three batches, one of which one process cannot hold."""
-    ended = run(*FAKE, "-m", "lr=1e-4,1e-3", "batch=small,medium,open_r1_medium")
+    """Two learning rates and three sizes of a group, one of which divides no rollout."""
+    ended = run(*FAKE, "-m", "lr=1e-4,1e-3", "batch.num_generations=4,8,12")
     assert ended.code == 0, ended.err
     states = [trial.state.name for trial in study(ended.sweep).trials]
     assert states.count("PRUNED") == 2
@@ -42,17 +42,17 @@ def test_both_sweep_syntaxes_are_one_sweep(run: Run) -> None:
 
 @pytest.mark.slow
 def test_an_interval_is_searched_by_tpe_and_invalid_options_are_never_asked(run: Run) -> None:
-    """Twelve trials, none at the invalid batch, none recorded as pruned."""
+    """Twelve trials, none at the invalid size of a group, none recorded as pruned."""
     space = (
         "-m",
         "lr=tag(log,interval(1e-5,3e-3))",
-        "batch=small,open_r1_medium",
+        "batch.num_generations=8,12",
         "search.trials=12",
     )
     ended = run(*FAKE, "search.stopping=none", *space)
     found = study(ended.sweep).trials
     assert [trial.state.name for trial in found] == ["COMPLETE"] * 12
-    assert {trial.params["batch"] for trial in found} == {"small"}
+    assert {trial.params["batch.num_generations"] for trial in found} == {8}
 
 
 @pytest.mark.slow

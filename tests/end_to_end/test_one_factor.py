@@ -38,7 +38,12 @@ def test_only_the_learning_rate_has_an_effect_on_the_fake_trainer(run: Run) -> N
     nothing there.
     """
     ended = run(
-        *FAKE, "search.seeds=4", "-m", "lr=3e-5,1e-3", "kl=none,low", "batch=choice(open_r1_medium)"
+        *FAKE,
+        "search.seeds=4",
+        "-m",
+        "lr=3e-5,1e-3",
+        "kl=none,low",
+        "batch.num_generations=choice(12)",
     )
     assert ended.code == 0, ended.err
     assert "1 of 6 points invalid" in ended.out
@@ -86,7 +91,12 @@ def test_the_stalled_run_stalls_and_its_sweep_finds_the_way_out(run: Run) -> Non
     less = (
         ()
         if "GRPOSWEEP_THOROUGH" in os.environ
-        else ("-m", "lr=choice(1e-4)", "batch=choice(open_r1_small)", "kl=choice(low)")
+        else (
+            "-m",
+            "lr=choice(1e-4)",
+            "batch.per_device_train_batch_size=choice(8)",
+            "kl=choice(low)",
+        )
     )
     ended = run("sweeps=stalled_run", "name=s", *less, timeout=1500)
     assert ended.code == 0, ended.err

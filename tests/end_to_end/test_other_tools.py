@@ -57,7 +57,7 @@ def test_optunas_dashboard_opens_the_study_as_it_is(run: Run) -> None:
     """Its page, and through its own interface every trial with its parameters, value and state;
     pruned points with reasons.
     """
-    ended = run("trainer=fake", "name=s", "-m", "lr=1e-4,1e-3", "batch=small,open_r1_medium")
+    ended = run("trainer=fake", "name=s", "-m", "lr=1e-4,1e-3", "batch.num_generations=8,12")
     with dashboard(ended.sweep / "study.journal") as url:
         wait_for(lambda: answers(f"{url}/dashboard"), 120)
         assert b"<title>Optuna Dashboard" in get(f"{url}/dashboard")
@@ -71,7 +71,7 @@ def test_optunas_dashboard_opens_the_study_as_it_is(run: Run) -> None:
         "Pruned",
     ]
     done = [trial for trial in detail["trials"] if trial["state"] == "Complete"]
-    assert {param["name"] for param in done[0]["params"]} == {"lr", "batch"}
+    assert {param["name"] for param in done[0]["params"]} == {"lr", "batch.num_generations"}
     assert all(trial["values"] for trial in done)
 
 

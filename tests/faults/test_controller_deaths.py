@@ -19,7 +19,7 @@ HEALED = (
     "trainer.args.oom_above=16",
 )
 RACED = ("search.seeds=2", "search.leaders=2", "trainer.args.noise=0.05", "trainer.keep=best")
-GRID = ("lr=1e-2,1e-3", "batch=small,open_r1_medium", "kl.sync_ref_model=true,false", "kl=low")
+GRID = ("lr=1e-2,1e-3", "batch.num_generations=8,12", "kl.sync_ref_model=true,false", "kl=low")
 
 STOPPED_EARLY = (
     *EASY,

@@ -50,12 +50,12 @@ def test_every_point_turns_one_parameter_away_from_the_baseline(compose: Compose
 def test_invalid_points_are_counted_by_rule_as_in_a_grid(compose: Compose) -> None:
     """One of four."""
     found = validate_one_factor(
-        build_judge(compose, ["lr=1e-4,1e-3", "batch=choice(open_r1_medium)"], ["batch=small"])
+        build_judge(compose, ["lr=1e-4,1e-3", "batch.num_generations=choice(12)"], ["batch=small"])
     )
     assert (found.total, found.valid, found.invalid, found.by_rule()) == (4, 3, 1, {"GB101": 1})
-    assert list(found.invalid_points("GB101")) == [{"batch": "open_r1_medium"}]
-    assert found.first("GB101").point == {"batch": "open_r1_medium"}
-    assert found.valid_by_label()["batch"] == {"open_r1_medium": (0, 1)}
+    assert list(found.invalid_points("GB101")) == [{"batch.num_generations": 12}]
+    assert found.first("GB101").point == {"batch.num_generations": 12}
+    assert found.valid_by_label()["batch.num_generations"] == {12: (0, 1)}
 
 
 def test_an_invalid_baseline_is_refused(compose: Compose) -> None:

@@ -21,7 +21,7 @@ Compose = Callable[[list[str]], DictConfig]
 WIDE = (
     [
         "lr=tag(log,interval(1e-5,1e-2))",
-        "batch=small,medium,reuse,auto,open_r1_medium",
+        "batch=small,medium,reuse,auto",
         "batch.num_generations=1,4,8,12",
         "cluster.processes=1,2,3",
         "kl=none,low,sync_ref",
@@ -136,19 +136,19 @@ def test_a_combination_is_valid_where_some_value_of_a_continuous_parameter_is(
 
 
 def test_each_label_says_how_much_of_it_is_valid(compose: Compose) -> None:
-    """One process holds no group of open_r1_medium."""
+    """The 32 completions of one process hold no whole groups of 12."""
     counts = validate_points(
         build_validator(
-            compose, ["batch=small,open_r1_medium", "cluster.processes=1,4", "lr=1e-4,2e-4,3e-4"]
+            compose, ["batch.num_generations=8,12", "cluster.processes=1,3", "lr=1e-4,2e-4,3e-4"]
         )
     )
-    assert counts.valid_by_label()["batch"] == {"small": (6, 6), "open_r1_medium": (3, 6)}
-    assert counts.valid_by_label()["cluster.processes"] == {1: (3, 6), 4: (6, 6)}
+    assert counts.valid_by_label()["batch.num_generations"] == {8: (6, 6), 12: (3, 6)}
+    assert counts.valid_by_label()["cluster.processes"] == {1: (3, 6), 3: (6, 6)}
 
 
 LARGE = [
     "lr=" + ",".join(f"{n}e-5" for n in range(1, 11)),
-    "batch=small,medium,large,open_r1_small,open_r1_medium",
+    "batch.per_device_train_batch_size=2,8,32,64,128",
     "batch.num_generations=2,4,6,8,12",
     "kl=none,low,high,sync_ref",
     "kl.beta=0,0.001,0.01,0.04,0.1",
@@ -173,7 +173,7 @@ def test_a_large_space_is_counted_by_sampling(compose: Compose) -> None:
     )
     assert counts.valid + counts.invalid == counts.total
     assert all(validator.is_valid(point) for point in islice(counts.valid_points(), 50))
-    assert len(counts.valid_by_label()["batch"]) == 5
+    assert len(counts.valid_by_label()["batch.per_device_train_batch_size"]) == 5
     assert list(validate_points(build_validator(compose, LARGE)).valid_points()) == list(
         counts.valid_points()
     )

@@ -81,33 +81,36 @@ def test_listed_points_are_judged_run_and_extended_by_the_same_command(
         here / "p.csv",
         ("trainer=fake", "schedule=steps", "schedule.max_steps=2", "-m", "search.points=p.csv"),
     )
-    points.write_text("lr,batch\n1e-3,small\n1e-4,open_r1_medium\n")
+    points.write_text("lr,batch.num_generations\n1e-3,8\n1e-4,12\n")
     first = run(*words)
     assert "GB101" in first.out
-    assert [line["point"]["batch"] for line in lines(first.sweep / "invalid.jsonl")] == [
-        "open_r1_medium"
+    assert [line["point"] for line in lines(first.sweep / "invalid.jsonl")] == [
+        {"lr": 1e-4, "batch.num_generations": 12}
     ]
-    points.write_text("lr,batch\n1e-3,small\n1e-4,medium\n2e-4,\n")
+    points.write_text("lr,batch.num_generations\n1e-3,8\n1e-4,4\n2e-4,\n")
     second = run(*words)
     assert "3 trials (grid), 1 of them recorded already" in second.out
     assert second.sweep == first.sweep
     found = [read(trial / "trial.json")["point"] for trial in trials(first.sweep)]
-    assert found == [{"lr": 1e-3, "batch": "small"}, {"lr": 1e-4, "batch": "medium"}, {"lr": 2e-4}]
+    size = "batch.num_generations"
+    assert found == [{"lr": 1e-3, size: 8}, {"lr": 1e-4, size: 4}, {"lr": 2e-4}]
     assert yaml.safe_load((first.sweep / "sweep.yaml").read_text())["space"][0]["choices"] == [
         1e-3,
         1e-4,
         2e-4,
     ]
     # a list that lacks a recorded point is another sweep
-    points.write_text("lr,batch\n1e-3,small\n1e-5,medium\n2e-4,\n")
+    points.write_text("lr,batch.num_generations\n1e-3,8\n1e-5,4\n2e-4,\n")
     other = run(*words)
     assert other.code == 2
-    assert "1 trial whose points are not in the list, such as lr=0.0001 batch=medium" in other.err
+    assert (
+        "1 trial whose points are not in the list, such as lr=0.0001 num_generations=4" in other.err
+    )
 
 
 def test_space_counts_listed_points(here: Path) -> None:
     """Each value with the points that have it, not with those of a product."""
-    shown = grposweep(here, "space", f"{TWO},{{lr:1e-3,batch:open_r1_medium}}")
+    shown = grposweep(here, "space", f"{TWO},{{lr:1e-3,batch.num_generations:12}}")
     assert shown.out.startswith("3 points, 2 valid, 1 invalid")
     assert "1 of 2" in next(
         line for line in shown.out.splitlines() if line.strip().startswith("lr  ")

@@ -146,11 +146,9 @@ def loader() -> Iterator[ConfigLoader]:
 
 
 def test_a_glob_is_all_options_that_match(loader: ConfigLoader) -> None:
-    """``batch=glob(open_r1_*)`` follows the folder; one that matches nothing is told."""
-    space, _ = parse_space(["batch=glob(open_r1_*)", "kl=glob(*,exclude=[high,s*])"], {}, loader)
-    assert space.parameters[0].domain == Choice(
-        *(2 * (("open_r1_large", "open_r1_medium", "open_r1_small"),))
-    )
+    """``loss=glob(*grpo)`` follows the folder; one that matches nothing is told."""
+    space, _ = parse_space(["loss=glob(*grpo)", "kl=glob(*,exclude=[high,s*])"], {}, loader)
+    assert space.parameters[0].domain == Choice(*(2 * (("dr_grpo", "grpo"),)))
     assert space.parameters[1].domain == Choice(*(2 * (("low", "none"),)))
     for empty in ("batch=glob(nothing*)", "seed=glob(*)"):
         with pytest.raises(UserError, match="no value is left"):

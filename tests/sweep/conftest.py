@@ -14,7 +14,7 @@ GRID = (
     "trainer.args.crash_above_lr=5e-3",
     "-m",
     "lr=1e-2,1e-3",
-    "batch=small,open_r1_medium",
+    "batch.num_generations=8,12",
     "kl.sync_ref_model=true,false",
     "kl=low",
 )

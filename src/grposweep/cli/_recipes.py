@@ -212,7 +212,7 @@ def plan(
 
 @command(
     "grposweep fit recipe.yaml --processes 8",
-    "grposweep fit model=qwen2_5_7b batch=open_r1_medium cluster.processes=8",
+    "grposweep fit model=qwen2_5_7b batch=medium cluster.processes=8",
 )
 def fit(
     items: Annotated[list[str], Argument(help="A recipe, or overrides key=value of grposweep.")],

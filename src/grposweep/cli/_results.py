@@ -263,7 +263,7 @@ def compare(names: Names = None, outputs: Outputs = Path("outputs")) -> None:
 
 
 @command(
-    "grposweep space -m lr=1e-4,3e-4 batch=small,open_r1_medium",
+    "grposweep space -m lr=1e-4,3e-4 batch.num_generations=8,12",
     "grposweep space sweeps=lr_batch",
     context_settings={"ignore_unknown_options": True},
 )
