@@ -12,11 +12,16 @@ import os
 import re
 import shutil
 import stat
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from pathlib import Path
 from types import UnionType
 from typing import Any, BinaryIO
+
+# an object of JSON or YAML that is written or changed
+Json = dict[str, Any]
+# values by the names of their keys, only read
+Config = Mapping[str, Any]
 
 # of write_text, and of the heartbeat
 _DRAFT = re.compile(r"\.(?:[\w.-]+)\.(?:[a-z0-9_]{8}|new|stale)")

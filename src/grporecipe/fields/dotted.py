@@ -12,12 +12,13 @@ from typing import Any
 from grporecipe.fields.lora import write_lora
 from grporecipe.fields.reading import values_of
 from grporecipe.fields.writing import in_rollouts, rollout_steps
+from grporecipe.files import Config
 from grporecipe.model import planning
 from grporecipe.model.framework import Field, NativeChange, Values
 from grporecipe.model.recipe import KeySpec, Recipe
 from grporecipe.model.releases import KeyTable
 from grporecipe.model.setting import Setting
-from grporecipe.model.values import convert, resolve
+from grporecipe.model.values import Fields, convert, resolve
 
 # One name per estimator: Schulman's k1, k2, k3, with a plus if the gradient is that of k2.
 ESTIMATORS = {
@@ -80,7 +81,7 @@ def estimator_word(name: Any) -> Any:
     return WORDS.get(name, name)
 
 
-def derive_processes(values: Values, fields: Mapping[str, Any]) -> dict[str, Any]:
+def derive_processes(values: Values, fields: Config) -> Fields:
     """Return the number of GPUs, as given or as in the recipe; None if it cannot be read."""
     gpus = values.whole("trainer.nnodes", 1) * values.whole("trainer.n_gpus_per_node", 8)
     unread = values.bad & {"trainer.nnodes", "trainer.n_gpus_per_node"}
@@ -99,12 +100,12 @@ def read_betas(rates: Any) -> dict[str, float | None]:
     return {"adam_beta1": first, "adam_beta2": second}
 
 
-def derive_shared(betas: str) -> Callable[[Values, Mapping[str, Any]], dict[str, Any]]:
+def derive_shared(betas: str) -> Callable[[Values, Config], Fields]:
     """Return the function for fields that both frameworks derive alike. ``betas`` is the key of
     Adam's rates.
     """
 
-    def derive(values: Values, fields: Mapping[str, Any]) -> dict[str, Any]:
+    def derive(values: Values, fields: Config) -> Fields:
         schedule = fields["lr_scheduler_type"]
         # transformers' constant has no warmup
         if schedule == "constant" and fields["warmup_steps"] > 0:
@@ -119,9 +120,7 @@ def derive_shared(betas: str) -> Callable[[Values, Mapping[str, Any]], dict[str,
     return derive
 
 
-def change_gpus(
-    processes: Any, recipe: Recipe, _: Setting, __: Mapping[str, Any]
-) -> dict[str, Any] | None:
+def change_gpus(processes: Any, recipe: Recipe, _: Setting, __: Config) -> Fields | None:
     """Return the change of keys for another number of GPUs; None if it is not whole nodes of 1, 2,
     4 or 8.
     """
@@ -143,7 +142,7 @@ def warmup_change(key: str) -> NativeChange:
     the recipe's own key.
     """
 
-    def change(value: Any, _: Recipe, s: Setting, __: Mapping[str, Any]) -> dict[str, Any] | None:
+    def change(value: Any, _: Recipe, s: Setting, __: Config) -> Fields | None:
         return {key: in_rollouts(s, value)} if value >= 1 else {s.key("warmup_steps"): value}
 
     return change
@@ -193,7 +192,7 @@ def _spelled_alike(word: str, names: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(get_close_matches(word, names, n=len(names) or 1, cutoff=0.85))
 
 
-def write_common(s: Setting) -> dict[str, Any]:
+def write_common(s: Setting) -> Fields:
     """Return the native values of the fields that both frameworks write alike, by field."""
     _, each = nodes(s.processes or 1)
     engine = (

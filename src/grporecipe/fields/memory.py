@@ -16,7 +16,7 @@ from grporecipe.memory.catalog import find_bits, find_model
 from grporecipe.model.framework import FRAMEWORKS, Values
 from grporecipe.model.recipe import Recipe
 from grporecipe.model.setting import Runtime, Setting
-from grporecipe.model.values import read_mapping
+from grporecipe.model.values import Fields, read_mapping
 
 HALF = frozenset({"bfloat16", "float16", "bf16", "fp16", "auto", "torch.bfloat16", "torch.float16"})
 # TRL's first release that does not hold all logits
@@ -29,8 +29,6 @@ PIXELS = 28 * 28
 
 # the key of TRL and ms-swift for the type of the weights, in some release
 DTYPES = ("dtype", "torch_dtype")
-
-Fields = dict[str, Any]
 
 
 def describe(recipe: Recipe, s: Setting) -> Setting:

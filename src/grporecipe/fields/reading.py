@@ -13,6 +13,7 @@ from math import ceil
 from typing import Any
 
 from grporecipe.fields.writing import rollout_steps
+from grporecipe.files import Config
 from grporecipe.model import planning
 from grporecipe.model.framework import (
     ABSENT,
@@ -26,7 +27,7 @@ from grporecipe.model.framework import (
 from grporecipe.model.recipe import KeySpec, Recipe
 from grporecipe.model.releases import KeyTable
 from grporecipe.model.setting import Setting, Version
-from grporecipe.model.values import Value, convert, model_size
+from grporecipe.model.values import Fields, Value, convert, model_size
 
 WORDS = frozenset(known.name for known in fields_of(Setting) if known.type in (str, str | None))
 
@@ -48,7 +49,7 @@ def collect(framework: Framework, recipe: Recipe) -> Values:
     key has no default.
     """
     takes, renamed = framework.known_keys(recipe), framework.renamed
-    given: dict[str, Any] = {}
+    given: Fields = {}
     for written, value in recipe.config.items():
         key = written.lstrip("+")
         if key.startswith("~"):
@@ -90,7 +91,7 @@ def collect_converted(
     ``convert`` converts a value to a key's type, and ``spell`` returns the key for a spelling. A
     null keeps its older name.
     """
-    stated: dict[str, Any] = {}
+    stated: Fields = {}
     unresolved = {renamed.get(key, key) for key in map(spell, map(str, recipe.unresolved))}
     bad = {spell(str(key)) for key in recipe.unresolved}
     for written, value in recipe.config.items():
@@ -119,7 +120,7 @@ def collect_converted(
 CASTS = {"float": float, "str": str}
 
 
-def read_rows(framework: Framework, values: Values, keys: Mapping[str, str]) -> dict[str, Any]:
+def read_rows(framework: Framework, values: Values, keys: Mapping[str, str]) -> Fields:
     """Return the fields of a table's rows for one recipe. Rows that follow the release are read
     only if the recipe sets them.
     """
@@ -162,7 +163,7 @@ def _sorted_rows(
 
 
 @lru_cache(maxsize=128)
-def release_defaults(framework: Framework, version: Version) -> Mapping[str, Any]:
+def release_defaults(framework: Framework, version: Version) -> Config:
     """Return the fields of an empty recipe, for a framework whose rows follow the release."""
     return (
         {}
@@ -173,7 +174,7 @@ def release_defaults(framework: Framework, version: Version) -> Mapping[str, Any
 
 def _fields_unstated(
     framework: Framework, version: Version, takes: Mapping[str, KeySpec]
-) -> Mapping[str, Any]:
+) -> Config:
     assert framework.unstated is not None
     values = {
         name: key.default
@@ -299,7 +300,7 @@ def _read(framework: Framework, recipe: Recipe) -> ParsedRecipe:
     return _build_setting(framework, values, keys, held, fields, unstated)
 
 
-def _completed(fields: dict[str, Any]) -> dict[str, Any]:
+def _completed(fields: Fields) -> Fields:
     """Fill in unset fields that follow from others."""
     if "parameters" not in fields:
         fields["parameters"] = model_size(str(fields.get("model_name_or_path") or ""))
@@ -315,7 +316,7 @@ def _build_setting(
     values: Values,
     keys: Mapping[str, str],
     held: Mapping[str, tuple[str, ...]],
-    fields: Mapping[str, Any],
+    fields: Config,
     unstated: Set[str],
 ) -> ParsedRecipe:
     """Return the setting of these fields. Compute derived sizes, and convert counts of rollouts to

@@ -7,22 +7,22 @@ docs/reference/frameworks.md compares the frameworks' features.
 
 from collections.abc import Mapping
 from math import ceil
-from typing import Any
 
 import yaml
 
+from grporecipe.files import Config
 from grporecipe.model import planning
 from grporecipe.model.framework import RELEASE, Framework
 from grporecipe.model.recipe import KeySpec, Recipe
 from grporecipe.model.setting import Setting
-from grporecipe.model.values import nest
+from grporecipe.model.values import Fields, nest
 
 
-def write_rows(framework: Framework, s: Setting) -> dict[str, Any]:
+def write_rows(framework: Framework, s: Setting) -> Fields:
     """Return the keys of a table in its order; None for those that the framework's own functions
     write.
     """
-    native: dict[str, Any] = {}
+    native: Fields = {}
     for row in framework.fields:
         if row.type and (value := getattr(s, row.name)) is not None:
             native[row.key] = row.native(
@@ -34,12 +34,12 @@ def write_rows(framework: Framework, s: Setting) -> dict[str, Any]:
 
 
 def write_release(
-    framework: Framework, s: Setting, takes: Mapping[str, KeySpec], default: Mapping[str, Any]
-) -> dict[str, Any]:
+    framework: Framework, s: Setting, takes: Mapping[str, KeySpec], default: Config
+) -> Fields:
     """Return the keys of a release that are always written, or whose field is not the default, in
     the table's order.
     """
-    native_keys: dict[str, Any] = {}
+    native_keys: Fields = {}
     for row in framework.fields:
         if row.type != RELEASE or not row.plain or row.key not in takes:
             continue
@@ -57,9 +57,7 @@ def write_release(
     return native_keys
 
 
-def overlay(
-    framework: Framework, s: Setting, fields: Mapping[str, Any], keys: Mapping[str, Any]
-) -> dict[str, Any]:
+def overlay(framework: Framework, s: Setting, fields: Config, keys: Config) -> Fields:
     """Return the keys of a table with other values for some fields and keys. Keys without a value
     are left out.
     """
@@ -68,7 +66,7 @@ def overlay(
     return {key: value for key, value in native.items() if value is not None}
 
 
-def render_keys(framework: Framework, keys: Mapping[str, Any]) -> str:
+def render_keys(framework: Framework, keys: Config) -> str:
     """Return native keys as the text of a recipe. Dotted keys are written on top of the framework's
     defaults.
     """
@@ -78,15 +76,13 @@ def render_keys(framework: Framework, keys: Mapping[str, Any]) -> str:
     return yaml.safe_dump({**defaults, **nest(keys)}, sort_keys=False, allow_unicode=True)
 
 
-def to_native(
-    framework: Framework, change: Mapping[str, Any], recipe: Recipe, s: Setting
-) -> dict[str, Any] | None:
+def to_native(framework: Framework, change: Config, recipe: Recipe, s: Setting) -> Fields | None:
     """Return a change of fields as a change of native keys (None removes one). None if a recipe
     cannot express it.
 
     ``processes`` stands for the count of the command that starts the recipe.
     """
-    native: dict[str, Any] = {}
+    native: Fields = {}
     for name, value in change.items():
         special, row = framework.special.get(name), framework.by_name.get(name)
         if special is not None:
@@ -107,7 +103,7 @@ def to_native(
     return {_spelled(key, recipe.config, framework.renamed): value for key, value in native.items()}
 
 
-def _spelled(key: str, config: Mapping[str, Any], renamed: Mapping[str, str]) -> str:
+def _spelled(key: str, config: Config, renamed: Mapping[str, str]) -> str:
     """Return a dotted key in the recipe's form: with the sign of its override, or under an older
     name.
     """

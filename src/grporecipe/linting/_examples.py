@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 from grporecipe import rules
-from grporecipe.files import parse_yaml
+from grporecipe.files import Config, Json, parse_yaml
 from grporecipe.linting.apply_fixes import fix_file, render_value
 from grporecipe.linting.linter import Diagnostic, JudgedText, RuleSelection, judge_text
 from grporecipe.linting.output import INDENT, Screen, show_diagnostic
@@ -67,9 +67,9 @@ class Example(NamedTuple):
 
 
 @cache
-def _entries() -> Mapping[str, Mapping[str, Any]]:
+def _entries() -> Mapping[str, Config]:
     text = (Path(*rules.__path__) / "examples.yaml").read_text(encoding="utf-8")
-    entries: Mapping[str, Mapping[str, Any]] = parse_yaml(text)
+    entries: Mapping[str, Config] = parse_yaml(text)
     return entries
 
 
@@ -82,13 +82,13 @@ def build_example(code: str) -> Example | None:
     return _of_sweep(code, entry) if "sweep" in entry else _of_files(code, entry)
 
 
-def _of_files(code: str, entry: Mapping[str, Any]) -> Example:
+def _of_files(code: str, entry: Config) -> Example:
     """Lint the first file in a folder with all of them. Without ``fixed`` or other ``processes``,
     --fix corrects it.
     """
     name, text = next((name, content) for name, content in entry.items() if "." in name)
     stated = entry.get("options", {})
-    gpu: dict[str, Any] = {"gpu_gib": memory_of(stated["gpu"], "gpu")} if "gpu" in stated else {}
+    gpu: Json = {"gpu_gib": memory_of(stated["gpu"], "gpu")} if "gpu" in stated else {}
     options = Options(**stated, **gpu)
     with TemporaryDirectory() as folder:
         path = Path(folder) / name
@@ -132,7 +132,7 @@ def _diagnostics(judged: JudgedText) -> list[Diagnostic]:
     return [diagnostic for result in judged.results for diagnostic in result.diagnostics]
 
 
-def _command(name: str, options: Mapping[str, Any]) -> str:
+def _command(name: str, options: Config) -> str:
     return " ".join(
         ["grposweep lint", name, *(f"{FLAGS[option]} {value}" for option, value in options.items())]
     )
@@ -198,7 +198,7 @@ def _change(before: str, after: str) -> str:
     )
 
 
-def _of_sweep(code: str, entry: Mapping[str, Any]) -> Example:
+def _of_sweep(code: str, entry: Config) -> Example:
     """Judge the keys of a sweep, with the facts that preparation counts."""
     keys, facts = entry["sweep"], entry.get("facts", {})
     problems = check(_read_sweep(entry, keys, facts))
@@ -228,12 +228,10 @@ def _of_sweep(code: str, entry: Mapping[str, Any]) -> Example:
     )
 
 
-def _read_sweep(
-    entry: Mapping[str, Any], keys: Mapping[str, Any], counted: Mapping[str, Any]
-) -> Setting:
+def _read_sweep(entry: Config, keys: Config, counted: Config) -> Setting:
     names = {FIELDS.get(key, key.rpartition(".")[2]): key for key in keys}
     has_length = any(key.startswith("schedule.") for key in keys)
-    fields: dict[str, Any] = {} if has_length else {"max_steps": 500}
+    fields: Json = {} if has_length else {"max_steps": 500}
     fields |= {name: keys[key] for name, key in names.items()}
     fields |= {
         name: FACTS[name](value) if name in FACTS else value for name, value in counted.items()
@@ -241,5 +239,5 @@ def _read_sweep(
     return Setting(framework=FRAMEWORKS[entry.get("framework", "trl")].traits, keys=names, **fields)
 
 
-def _show_keys(keys: Mapping[str, Any]) -> str:
+def _show_keys(keys: Config) -> str:
     return "".join(f"{key}={render_value(value)}\n" for key, value in keys.items())

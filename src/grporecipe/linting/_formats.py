@@ -8,10 +8,10 @@ import json
 import re
 from difflib import unified_diff
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
 from grporecipe import __version__
+from grporecipe.files import Json
 from grporecipe.linting.apply_fixes import FixedFile
 from grporecipe.linting.linter import Diagnostic
 from grporecipe.linting.output import (
@@ -85,8 +85,8 @@ class SarifReport(Report):
 
     def __init__(self, screen: Screen) -> None:
         super().__init__(screen)
-        self._results: list[dict[str, Any]] = []
-        self._refused: list[dict[str, Any]] = []
+        self._results: list[Json] = []
+        self._refused: list[Json] = []
 
     def add(self, path: Path, fixed: FixedFile) -> None:
         for result in fixed.judged.results:
@@ -124,7 +124,7 @@ class SarifReport(Report):
         self._out.write(json.dumps(log, indent=2) + "\n")
 
 
-def _rule(code: str) -> dict[str, Any]:
+def _rule(code: str) -> Json:
     rule = RULES[code]
     return {
         "id": code,
@@ -135,14 +135,12 @@ def _rule(code: str) -> dict[str, Any]:
     }
 
 
-def _location(path: Path, place: str = "") -> dict[str, Any]:
-    physical: dict[str, Any] = {
-        "artifactLocation": {"uri": quote(_relative(path), errors="surrogateescape")}
-    }
+def _location(path: Path, place: str = "") -> Json:
+    physical: Json = {"artifactLocation": {"uri": quote(_relative(path), errors="surrogateescape")}}
     line = place.removeprefix(":")
     if line.isdigit():
         physical["region"] = {"startLine": int(line)}
-    location: dict[str, Any] = {"physicalLocation": physical}
+    location: Json = {"physicalLocation": physical}
     return location if line.isdigit() or not line else {**location, "message": {"text": line}}
 
 

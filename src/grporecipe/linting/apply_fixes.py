@@ -1,7 +1,7 @@
 """Write fixes into a recipe file, if the recipe improves and no other key changes."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 
 from grporecipe.errors import UserError
-from grporecipe.files import write_text
+from grporecipe.files import Config, write_text
 from grporecipe.linting.linter import (
     Diagnostic,
     Fix,
@@ -123,9 +123,7 @@ def _all_fixes(judged: JudgedText, unsafe: bool) -> Iterator[tuple[int, Diagnost
                     yield number, diagnostic, fix
 
 
-def _edit_recipe(
-    path: Path, judged: JudgedText, number: int, change: Mapping[str, Any]
-) -> str | None:
+def _edit_recipe(path: Path, judged: JudgedText, number: int, change: Config) -> str | None:
     """Return the text after changing one of its recipes; None if more than these keys would
     change.
     """
@@ -154,7 +152,7 @@ def _is_better(before: JudgedText, after: JudgedText, code: str) -> bool:
     return new[code] < old[code] and all(new[other] <= old[other] for other in errors)
 
 
-def render_change(change: Mapping[str, Any], in_python: bool = False) -> str:
+def render_change(change: Config, in_python: bool = False) -> str:
     """Return a change as the user types it: ``old removed, key: value``, in Python
     ``key=value``.
     """
@@ -181,7 +179,7 @@ def _write(path: Path, original: str, text: str) -> None:
         raise UserError(f"it cannot be written: {error.strerror or error}.") from None
 
 
-def edit(text: str, change: Mapping[str, Any], nested: bool = False) -> str | None:
+def edit(text: str, change: Config, nested: bool = False) -> str | None:
     """Return the text after changing keys (None removes one); None if more than these keys would
     change.
 
@@ -206,9 +204,7 @@ def edit(text: str, change: Mapping[str, Any], nested: bool = False) -> str | No
         return None
 
 
-def _moves(
-    before: Mapping[str, Any], change: Mapping[str, Any], nested: bool
-) -> list[tuple[str, str, Any]]:
+def _moves(before: Config, change: Config, nested: bool) -> list[tuple[str, str, Any]]:
     """Return old key, new key and value. One removed and one added key are a rename in place, which
     keeps the comment.
     """
@@ -226,7 +222,7 @@ def _moves(
     ]
 
 
-def _is_same(config: Mapping[str, Any], key: str, value: Any) -> bool:
+def _is_same(config: Config, key: str, value: Any) -> bool:
     """Return whether a key already has this value with the same type."""
     return (
         key in config

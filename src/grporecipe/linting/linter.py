@@ -11,11 +11,11 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from grporecipe.errors import BadSettings, UserError
 from grporecipe.fields.reading import fields_behind, values_of, with_other_values
 from grporecipe.fields.recipes import read_recipe, spell_keys
+from grporecipe.files import Config, Json
 from grporecipe.linting._sources import sources_of, sources_of_keys
 from grporecipe.model import planning
 from grporecipe.model.framework import FRAMEWORKS, ParsedRecipe
@@ -62,7 +62,7 @@ class Fix:
     ``safe``: training stays unchanged. The key ``processes`` means the count of the launch command.
     """
 
-    change: Mapping[str, Any]
+    change: Config
     safe: bool = False
 
 
@@ -87,7 +87,7 @@ class LintResult:
     recipe: Recipe
     setting: Setting
     diagnostics: tuple[Diagnostic, ...]
-    plan: dict[str, Any]
+    plan: Json
 
     def __repr__(self) -> str:
         """Return framework, file and codes, because setting and plan have a hundred fields."""
@@ -283,7 +283,7 @@ def _of_setting(
 ) -> Diagnostic:
     fixes: list[Fix] = []
 
-    def native(change: Change) -> dict[str, Any] | None:
+    def native(change: Change) -> Json | None:
         return spell_keys(dict(change), recipe, setting)
 
     solved = (
@@ -434,9 +434,7 @@ def _where(recipe: Recipe, keys: tuple[str, ...], line: int | None) -> str:
     )
 
 
-def is_valid_fix(
-    recipe: Recipe, reading: ParsedRecipe, rule: RecipeRule, change: Mapping[str, Any]
-) -> bool:
+def is_valid_fix(recipe: Recipe, reading: ParsedRecipe, rule: RecipeRule, change: Config) -> bool:
     """Return whether a change of keys removes its problem and breaks nothing that held before."""
     after = changed(recipe, change)
     touched = set(change)
@@ -475,7 +473,7 @@ def _errors_about(recipe: Recipe, keys: Collection[str]) -> set[str]:
     return {code for code, broken in violations if not set(broken.fields).isdisjoint(keys)}
 
 
-def changed(recipe: Recipe, change: Mapping[str, Any]) -> Recipe:
+def changed(recipe: Recipe, change: Config) -> Recipe:
     """Return the recipe after a change of keys."""
     config = {key: value for key, value in recipe.config.items() if key not in change}
     config |= {
@@ -487,9 +485,9 @@ def changed(recipe: Recipe, change: Mapping[str, Any]) -> Recipe:
     )
 
 
-def plan_numbers(s: Setting, unknown: frozenset[str] = frozenset()) -> dict[str, Any]:
+def plan_numbers(s: Setting, unknown: frozenset[str] = frozenset()) -> Json:
     """Return the plan's numbers; None if something is unknown or the batch is invalid."""
-    plan: dict[str, Any] = dict.fromkeys(PLAN)
+    plan: Json = dict.fromkeys(PLAN)
     sizes = (
         s.per_device_train_batch_size,
         s.gradient_accumulation_steps,

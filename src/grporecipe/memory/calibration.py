@@ -11,7 +11,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from grporecipe.files import append_line, read_lines
+from grporecipe.files import Config, append_line, read_lines
 from grporecipe.memory.estimate import GIB, Memory
 from grporecipe.model.setting import Setting
 
@@ -23,7 +23,7 @@ PACKAGES = ("torch", "transformers", "trl", "vllm")
 SHAPE = {"seen_gib": float, "estimate_gib": float, "phase": str}
 
 
-def find_factors(lines: Iterable[Mapping[str, Any]]) -> dict[str, tuple[float, int]]:
+def find_factors(lines: Iterable[Config]) -> dict[str, tuple[float, int]]:
     """Return for each measured phase the largest ratio of measured to estimated, within bounds, and
     its trial.
     """
@@ -52,7 +52,7 @@ def find_trial_too_large(
     return None
 
 
-def share(s: Setting, line: Mapping[str, Any]) -> None:
+def share(s: Setting, line: Config) -> None:
     """Append a measured peak to the local file, with its GPU and package versions. Without a file,
     do nothing.
     """

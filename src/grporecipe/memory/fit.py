@@ -1,10 +1,11 @@
 """Find the largest sizes that fit a GPU, and the single changes that free most memory."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from math import gcd
 from typing import Any
 
+from grporecipe.files import Config
 from grporecipe.memory.catalog import GPUS
 from grporecipe.memory.estimate import GIB, Memory, estimate, find_engine
 from grporecipe.memory.parts import find_prompt
@@ -160,7 +161,7 @@ def find_savings(s: Setting) -> list[Saving]:
     )
 
 
-def _changes(s: Setting) -> Iterator[tuple[str, Mapping[str, Any]]]:
+def _changes(s: Setting) -> Iterator[tuple[str, Config]]:
     """Yield every single change that the setting does not have yet, with its label."""
     size, is_sharded = s.per_device_train_batch_size, s.sharding != "none"
     if not s.gradient_checkpointing:
@@ -203,7 +204,7 @@ def _changes(s: Setting) -> Iterator[tuple[str, Mapping[str, Any]]]:
             )
 
 
-def _engine_changes(s: Setting) -> Iterator[tuple[str, Mapping[str, Any]]]:
+def _engine_changes(s: Setting) -> Iterator[tuple[str, Config]]:
     share = s.vllm_gpu_memory_utilization or 0.3
     first, mended = SLEEP_LOSES_WEIGHTS
     loses_weights = s.framework.follows_trl and first <= s.version < mended

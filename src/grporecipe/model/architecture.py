@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
 
+from grporecipe.files import Config
+
 
 @dataclass(frozen=True)
 class Kind:
@@ -185,12 +187,12 @@ class Architecture:
         return self.layers * sum(rank * (wide + narrow) for wide, narrow in chosen.values())
 
 
-def read_config(config: Mapping[str, Any]) -> Architecture | None:
+def read_config(config: Config) -> Architecture | None:
     """Return the shape that a config.json describes; None for an unknown kind of model or missing
     sizes.
     """
     inner = config.get("text_config")
-    text: Mapping[str, Any] = {**config, **inner} if isinstance(inner, Mapping) else config
+    text: Config = {**config, **inner} if isinstance(inner, Mapping) else config
     kind = str(config.get("model_type", ""))
     if kind not in KINDS:
         return None
@@ -222,7 +224,7 @@ def read_config(config: Mapping[str, Any]) -> Architecture | None:
     )
 
 
-def _size(config: Mapping[str, Any], name: str) -> int:
+def _size(config: Config, name: str) -> int:
     """Return a size from a config.json; 0 if it has none."""
     value = config.get(name)
     return (
@@ -232,7 +234,7 @@ def _size(config: Mapping[str, Any], name: str) -> int:
     )
 
 
-def _vision(kind: str, config: Mapping[str, Any], hidden: int) -> dict[str, int]:
+def _vision(kind: str, config: Config, hidden: int) -> dict[str, int]:
     """Return the fields of the vision tower, with its parameters; empty without a known tower."""
     vision = config.get("vision_config")
     if not isinstance(vision, Mapping) or kind not in TOWERS:

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 from grporecipe import registries
 from grporecipe.errors import UserError
+from grporecipe.files import Config
 from grporecipe.model.recipe import KeySpec, Recipe
 from grporecipe.model.releases import parse_release
 from grporecipe.model.setting import FrameworkTraits, Setting, Version
@@ -49,8 +50,8 @@ class Values:
     """
 
     recipe: Recipe
-    values: Mapping[str, Any]
-    stated: Mapping[str, Any]
+    values: Config
+    stated: Config
     given: frozenset[str]
     bad: frozenset[str]
     lines: Mapping[str, int] = field(default_factory=dict)
@@ -240,12 +241,12 @@ class Framework:
     releases: Callable[[], Sequence[Version]] | None = None
     key_table: Callable[[Recipe], Mapping[str, KeySpec]] | None = None
     collect: "Callable[[Framework, Recipe], Values] | None" = None
-    unstated: Callable[[Mapping[str, Any], Version], Mapping[str, Any]] | None = None
+    unstated: Callable[[Config, Version], Config] | None = None
     keys_of: Callable[[Values], Mapping[str, str]] | None = None
-    derived: tuple[Callable[[Values, Mapping[str, Any]], Mapping[str, Any]], ...] = ()
+    derived: tuple[Callable[[Values, Config], Config], ...] = ()
     native_keys: "Callable[[Framework, Setting, Version], Mapping[str, Any]] | None" = None
     special: "Mapping[str, NativeChange]" = field(default_factory=dict)
-    base_config: Callable[[str, Version], Mapping[str, Any] | None] | None = None
+    base_config: Callable[[str, Version], Config | None] | None = None
     config_defaults: tuple[str, ...] = ()
     environment_key: str = ""
     misfits: Callable[[Recipe], Iterable[str]] | None = None

@@ -9,7 +9,8 @@ trial that a sweep would have wanted.
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+
+from grporecipe.files import Config
 
 # evaluations in a row: one may be an outlier
 TWICE = 2
@@ -133,7 +134,7 @@ def reward_fallen(curve: RewardCurve) -> str:
 FEW_STEPS, SOME_STEPS, FIRST = 5, 20, 0.1
 
 
-def unmoved(rows: Iterable[Mapping[str, Any]], total: int | None = None) -> str:
+def unmoved(rows: Iterable[Config], total: int | None = None) -> str:
     """Return why no logged step could change a weight; empty if one did, or if it is too early to
     say.
 
@@ -164,7 +165,7 @@ def unmoved(rows: Iterable[Mapping[str, Any]], total: int | None = None) -> str:
 NO_SIGNAL = "no group had any variance in its rewards"
 
 
-def _idle(row: Mapping[str, Any]) -> str:
+def _idle(row: Config) -> str:
     """Return why a step changes no weight; empty if it may."""
     if row.get("learning_rate") == 0:
         return "the learning rate was 0"

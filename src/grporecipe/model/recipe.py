@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
+from grporecipe.files import Config
 from grporecipe.model.setting import Version
 from grporecipe.redaction import SHOWN, secrets_in
 
@@ -141,7 +142,7 @@ class Recipe:
 
     framework: str
     version: Version
-    config: Mapping[str, Any]
+    config: Config
     processes: int | None = None
     train_prompts: int | None = None
     gpu_gib: float | None = None
@@ -151,7 +152,7 @@ class Recipe:
     duplicates: tuple[Duplicate, ...] = ()
     unresolved: Mapping[str, str] = field(default_factory=dict)
     may_have_more: bool = False
-    launch_fields: Mapping[str, Any] = field(default_factory=dict)
+    launch_fields: Config = field(default_factory=dict)
     launch: LaunchContext | None = None
     # the configuration that a dotted command line builds on
     base: str = ""

@@ -10,13 +10,14 @@ from typing import Any
 
 from grporecipe.model.recipe import KeySpec
 from grporecipe.model.setting import Version
+from grporecipe.model.values import Fields
 
 
 class KeyTable(dict[str, KeySpec]):
     """The keys of one framework and release."""
 
     @cached_property
-    def defaults(self) -> dict[str, Any]:
+    def defaults(self) -> Fields:
         """The default of each key."""
         return {name: key.default for name, key in self.items()}
 
@@ -38,7 +39,7 @@ class KeyTable(dict[str, KeySpec]):
 
 
 @cache
-def load_table(package: str) -> dict[str, Any]:
+def load_table(package: str) -> Fields:
     """Return the table of keys (keys.json) in a framework's folder."""
     return dict(json.loads(files(package).joinpath("keys.json").read_text(encoding="utf-8")))
 
@@ -106,7 +107,7 @@ class ReleaseTable:
         self._known: dict[Version, KeyTable] = {}
 
     @cached_property
-    def data(self) -> dict[str, Any]:
+    def data(self) -> Fields:
         """The table."""
         return load_table(self.package)
 

@@ -14,8 +14,10 @@ from typing import Any, NamedTuple
 import yaml
 
 from grporecipe.errors import UserError
-from grporecipe.files import DEEPEST, parse_json, yaml_loader
+from grporecipe.files import DEEPEST, Config, parse_json, yaml_loader
 
+# new values by the names of a setting's fields, or of native keys
+Fields = dict[str, Any]
 LOADER: Any = yaml_loader()
 TRUE = frozenset({"yes", "true", "t", "y", "1"})
 FALSE = frozenset({"no", "false", "f", "n", "0"})
@@ -97,7 +99,7 @@ NestedLoader.add_implicit_resolver(
 )
 
 
-def flatten(config: Mapping[str, Any], separator: str = ".", depth: int = 0) -> dict[str, Any]:
+def flatten(config: Config, separator: str = ".", depth: int = 0) -> dict[str, Any]:
     """Return the leaves of a nested or dotted mapping by joined keys.
 
     Raises UserError if it is nested deeper than any recipe.
@@ -114,7 +116,7 @@ def flatten(config: Mapping[str, Any], separator: str = ".", depth: int = 0) -> 
     return flat
 
 
-def nest(keys: Mapping[str, Any]) -> dict[str, Any]:
+def nest(keys: Config) -> dict[str, Any]:
     """Return dotted keys as a nested mapping."""
     nested: dict[str, Any] = {}
     for key, value in keys.items():
@@ -137,7 +139,7 @@ def parse_value(text: str) -> Any:
         loader.dispose()
 
 
-def resolve(values: Mapping[str, Any], key: str) -> Any:
+def resolve(values: Config, key: str) -> Any:
     """Return a key's value with references followed; None if they lead to no value."""
     value = values.get(key)
     for _ in range(MOST_REFERENCES):
@@ -149,7 +151,7 @@ def resolve(values: Mapping[str, Any], key: str) -> Any:
     return None
 
 
-def read_mapping(value: Any) -> Mapping[str, Any]:
+def read_mapping(value: Any) -> Config:
     """Return a mapping, given as such or as JSON text. Other values give an empty mapping."""
     if isinstance(value, str) and value.startswith("{"):
         try:

@@ -1,13 +1,13 @@
 """Find out which framework a configuration, a file or a launch belongs to."""
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable
 
+from grporecipe.files import Config
 from grporecipe.model.framework import FRAMEWORKS, Framework
 from grporecipe.reading import signs
 
 
-def detect_framework(config: Mapping[str, Any], *paths: str) -> str:
+def detect_framework(config: Config, *paths: str) -> str:
     """Return the framework of a recipe by its keys, its paths and its programs. Dotted keys are
     matched by their first word.
 
@@ -22,7 +22,7 @@ def detect_framework(config: Mapping[str, Any], *paths: str) -> str:
 
 
 def recognise_recipe(
-    config: Mapping[str, Any], paths: Iterable[str] = (), programs: Iterable[str] = ()
+    config: Config, paths: Iterable[str] = (), programs: Iterable[str] = ()
 ) -> str:
     """Return the framework of a file, if its keys or the programs that read them identify a GRPO
     recipe.
@@ -55,7 +55,7 @@ def recognise_recipe(
     return name
 
 
-def by_words(config: Mapping[str, Any]) -> str:
+def by_words(config: Config) -> str:
     """Return the framework whose words a recipe has for a key; empty if there is none."""
 
     def has(framework: Framework) -> bool:
@@ -68,7 +68,7 @@ def by_words(config: Mapping[str, Any]) -> str:
     return next((each.name for each in _latest_first() if has(each)), "")
 
 
-def _by_keys(config: Mapping[str, Any]) -> str:
+def _by_keys(config: Config) -> str:
     words = {str(key).lstrip("+~").split(".", 1)[0] for key in config} | {
         str(key) for key in config
     }

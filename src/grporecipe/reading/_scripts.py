@@ -1,6 +1,5 @@
 """Turn shell scripts into recipes: each launch with the files that it names."""
 
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -8,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from grporecipe.errors import NotARecipe, UserError
+from grporecipe.files import Config
 from grporecipe.model.framework import FRAMEWORKS
 from grporecipe.model.recipe import LaunchedCode, Recipe
 from grporecipe.project.repository import find_folders, find_root, scripts_of
@@ -99,9 +99,7 @@ def _sourced(script: Path, name: str, folder: str) -> str | None:
         return None
 
 
-def _recognise_launch(
-    config: Mapping[str, Any], path: Path, start: launch.LaunchCommand, text: str
-) -> str:
+def _recognise_launch(config: Config, path: Path, start: launch.LaunchCommand, text: str) -> str:
     """Return the framework of a launch, by its keys and its program."""
     named = [str(path), *_config_name(start)]
     try:
@@ -252,7 +250,7 @@ def _base_of(
     return FlatConfig(dict(own or {}), {}, ())
 
 
-def given_environment(config: Mapping[str, Any], key: str) -> dict[str, str]:
+def given_environment(config: Config, key: str) -> dict[str, str]:
     """Return the environment variables under a recipe's key. Variables that are set already are
     kept.
     """
@@ -287,7 +285,7 @@ def _config_of(start: launch.LaunchCommand, script: Path) -> FlatConfig:
 
 
 def _processes(
-    start: launch.LaunchCommand, script: Path, config: Mapping[str, Any]
+    start: launch.LaunchCommand, script: Path, config: Config
 ) -> tuple[int | None, str, dict[str, Any]]:
     """Return the processes that the launcher or an accelerate file states, or why they are unknown,
     and the file's fields.

@@ -2,13 +2,12 @@
 made.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from grporecipe.errors import UserError
-from grporecipe.files import open_file
+from grporecipe.files import Config, open_file
 from grporecipe.model.framework import FRAMEWORKS
 from grporecipe.model.recipe import Recipe
 from grporecipe.model.setting import Version
@@ -50,7 +49,7 @@ class Options:
     def find_version(
         self,
         framework: str,
-        config: Mapping[str, Any],
+        config: Config,
         path: Path | None,
         folder: str = "",
         **more: Any,
@@ -85,7 +84,7 @@ def load_text(path: Path) -> str:
 
 
 def build_recipe(
-    config: Mapping[str, Any], options: Options, paths: tuple[str, ...] = (), **more: Any
+    config: Config, options: Options, paths: tuple[str, ...] = (), **more: Any
 ) -> Recipe:
     """Return a recipe with its version, for the given framework or the one detected by keys and
     paths.

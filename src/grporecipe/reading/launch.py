@@ -17,6 +17,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from grporecipe.errors import UserError
+from grporecipe.files import Json
 from grporecipe.model.framework import Command as OwnCommand
 from grporecipe.model.framework import Framework
 from grporecipe.model.recipe import Duplicate, KeySpec, LaunchContext, LaunchedCode
@@ -165,7 +166,7 @@ class LaunchCommand:
     launch: LaunchContext
     before: list[Word]
     after: list[Word]
-    options: dict[str, Any] = field(default_factory=dict)
+    options: Json = field(default_factory=dict)
     lines: dict[str, int] = field(default_factory=dict)
     unresolved: dict[str, str] = field(default_factory=dict)
     # environment variables at that point of the script
@@ -415,9 +416,9 @@ def _read_options(start: LaunchCommand) -> None:
             )
 
 
-def build_config(start: LaunchCommand, takes: Mapping[str, KeySpec]) -> dict[str, Any]:
+def build_config(start: LaunchCommand, takes: Mapping[str, KeySpec]) -> Json:
     """Return the options as a recipe's keys, with the types that argparse gives them."""
-    config: dict[str, Any] = {}
+    config: Json = {}
     passes_on = start.own is not None and start.own.passes_on
     for name, values in start.options.items():
         if name in ("config", "local_rank") or (passes_on and name in LAUNCHER_OPTIONS):
@@ -562,7 +563,7 @@ class Overrides:
     (empty: none).
     """
 
-    config: dict[str, Any] = field(default_factory=dict)
+    config: Json = field(default_factory=dict)
     lines: dict[str, int] = field(default_factory=dict)
     raw: dict[str, str] = field(default_factory=dict)
     duplicates: tuple[Duplicate, ...] = ()

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from grporecipe.errors import UserError
-from grporecipe.files import parse_json
+from grporecipe.files import Config, Json, parse_json
 from grporecipe.reading.yaml_text import parse_yaml
 
 # bytes; real files have one or two kilobytes
@@ -48,7 +48,7 @@ class LauncherFile:
     """
 
     processes: int | None = None
-    fields: dict[str, Any] = field(default_factory=dict)
+    fields: Json = field(default_factory=dict)
     trouble: str = ""
 
 
@@ -80,9 +80,9 @@ def read_accelerate(name: str, find: Find) -> LauncherFile:
     return stated
 
 
-def _fields_of_accelerate(config: Mapping[str, Any], find: Find) -> dict[str, Any]:
+def _fields_of_accelerate(config: Config, find: Find) -> Json:
     kind = str(config.get("distributed_type", "NO")).upper()
-    fields: dict[str, Any] = {"sharding": "none"}
+    fields: Json = {"sharding": "none"}
     if kind == "DEEPSPEED":
         inside = config.get("deepspeed_config")
         inside = inside if isinstance(inside, Mapping) else {}
@@ -118,7 +118,7 @@ def read_deepspeed(value: Any, find: Find) -> LauncherFile:
     return LauncherFile(fields={"sharding": STAGES[stage]} if stage in STAGES else {})
 
 
-def read_keys(config: Mapping[str, Any], find: Find) -> dict[str, Any]:
+def read_keys(config: Config, find: Find) -> Json:
     """Return the fields of the setting that a recipe's own ``deepspeed`` or ``fsdp`` key states."""
     if config.get("deepspeed"):
         return read_deepspeed(config["deepspeed"], find).fields
@@ -140,7 +140,7 @@ def read_keys(config: Mapping[str, Any], find: Find) -> dict[str, Any]:
     return {}
 
 
-def _mapping(path: Path | None) -> Mapping[str, Any] | None:
+def _mapping(path: Path | None) -> Config | None:
     """Return the YAML or JSON mapping in a file; None if it is neither, or too large."""
     try:
         if path is None or path.stat().st_size > LARGEST:
@@ -150,7 +150,7 @@ def _mapping(path: Path | None) -> Mapping[str, Any] | None:
         return None
 
 
-def _parsed(text: str) -> Mapping[str, Any] | None:
+def _parsed(text: str) -> Config | None:
     try:
         content = parse_json(text) if text.lstrip().startswith("{") else parse_yaml(text).config
     except (UserError, ValueError):

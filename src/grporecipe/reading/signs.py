@@ -7,9 +7,10 @@ Sources: the example files and command lines of each framework's own repository.
 import re
 from collections.abc import Callable, Container, Iterable, Mapping
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from grporecipe.errors import NotARecipe
+from grporecipe.files import Config
 
 
 class Signature(NamedTuple):
@@ -243,7 +244,7 @@ MOST_OWN = 5
 EXAMPLES = "num_generations, reward_funcs, rlhf_type, worker or actor_rollout_ref"
 
 
-def refuse_others(config: Mapping[str, Any]) -> None:
+def refuse_others(config: Config) -> None:
     """Raise NotARecipe for the configuration of an unsupported framework."""
     words = _words(config)
     for signature in SIGNATURES:
@@ -265,7 +266,7 @@ def refuse_toml(text: str) -> None:
     raise NotARecipe("it is TOML, and no framework that grposweep reads has recipes in TOML.")
 
 
-def refuse_without_sign(config: Mapping[str, Any], programs: Iterable[str] = ()) -> None:
+def refuse_without_sign(config: Config, programs: Iterable[str] = ()) -> None:
     """Raise NotARecipe if neither flat keys nor the program that reads them show a GRPO
     training.
     """
@@ -291,7 +292,7 @@ def refuse_without_sign(config: Mapping[str, Any], programs: Iterable[str] = ())
     )
 
 
-def is_named(program: str, config: Mapping[str, Any]) -> bool:
+def is_named(program: str, config: Config) -> bool:
     """Return whether a program's name says GRPO, and its keys, if there are some, are those of a
     training.
 
@@ -301,7 +302,7 @@ def is_named(program: str, config: Mapping[str, Any]) -> bool:
     return bool(NAMED.search(name)) and (not config or not BASIC.isdisjoint(config))
 
 
-def has_sign(config: Mapping[str, Any]) -> bool:
+def has_sign(config: Config) -> bool:
     """Return whether flat keys include one of a GRPO training, possibly misspelled."""
     words = {str(key) for key in config}
     loss = config.get("loss_type")
@@ -319,7 +320,7 @@ def _is_misspelled(words: Iterable[str]) -> bool:
     return any(get_close_matches(word, GROUPS, 1, 0.88) for word in words)
 
 
-def refuse_own_keys(config: Mapping[str, Any], known: Callable[[str], bool]) -> None:
+def refuse_own_keys(config: Config, known: Callable[[str], bool]) -> None:
     """Raise NotARecipe if half of the keys belong to no framework, or some that are sections. It is
     for a script of its own.
     """
@@ -332,7 +333,7 @@ def refuse_own_keys(config: Mapping[str, Any], known: Callable[[str], bool]) -> 
         )
 
 
-def refuse_own_sections(config: Mapping[str, Any], known: Container[str]) -> None:
+def refuse_own_sections(config: Config, known: Container[str]) -> None:
     """Raise NotARecipe if many sections belong to no framework. Such a file is a profile for a
     launcher of its own.
     """
@@ -360,7 +361,7 @@ def refuse_launch(text: str) -> None:
         raise NotARecipe(f"it launches {name}, which grposweep does not read.")
 
 
-def _words(config: Mapping[str, Any]) -> set[str]:
+def _words(config: Config) -> set[str]:
     """Return the keys of the first two levels as ``section.key`` and ``*.key``. Dotted keys and
     sections are included.
     """

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import yaml
 
 from grporecipe.errors import UserError
-from grporecipe.files import DEEPEST, count_yaml_values, is_deep_yaml
+from grporecipe.files import DEEPEST, Json, count_yaml_values, is_deep_yaml
 from grporecipe.model.recipe import Duplicate
 from grporecipe.model.values import LOADER, NestedLoader, parse_value
 
@@ -26,7 +26,7 @@ MOST_VALUES = 20_000
 class FlatConfig(NamedTuple):
     """A mapping, the (last) line of each of its keys, and the keys that are set twice."""
 
-    config: dict[str, Any]
+    config: Json
     lines: dict[str, int]
     duplicates: tuple[Duplicate, ...]
 
@@ -69,7 +69,7 @@ def _top_level(loader: Any, node: Any) -> FlatConfig:
     keys = [(_name(key), key.start_mark.line + 1, value.value) for key, value in node.value]
     config = loader.construct_document(node)
     lines: dict[str, int] = {}
-    written: dict[str, Any] = {}
+    written: Json = {}
     duplicates = []
     for name, line, value in keys:
         if name in lines and name != "<<" and written[name] != value:
@@ -130,7 +130,7 @@ def parse_nested(text: str) -> FlatConfig:
 
 def flatten_node(loader: Any, node: Any) -> FlatConfig:
     """Return the leaves below a mapping node. Lists, empty mappings and scalars are leaves."""
-    config: dict[str, Any] = {}
+    config: Json = {}
     lines: dict[str, int] = {}
     twice: list[Duplicate] = []
     for key, line, value in _leaves(loader, node, ""):

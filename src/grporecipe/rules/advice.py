@@ -19,7 +19,7 @@ from grporecipe.model.rates import FULL, rates_for, rounds_updates
 from grporecipe.model.recipe import Recipe
 from grporecipe.model.setting import EVERY, TRL_FAMILY, TRL_LIKE, Setting
 from grporecipe.rules.batch import LARGE_MODEL, SIZES, judgeable
-from grporecipe.rules.registry import Violation, recipe_rule, rule
+from grporecipe.rules.registry import Finding, Violation, recipe_rule, rule
 
 # per step; 8 is the batch of the stalled run
 VERY_FEW_PROMPTS, FEW_PROMPTS = 2, 8
@@ -28,7 +28,6 @@ TIMID, TIMID_LORA = 2e-7, 2e-6
 # parameters: half and twice those of the report's model
 SMALLEST_REPORTED, LARGEST_REPORTED = 3.5e9, 15e9
 STEP = (*SIZES, "unsolved", "num_generations")
-Facts = dict[str, object]
 
 
 def _prompts_per_step(s: Setting) -> float | None:
@@ -110,7 +109,7 @@ RATED = (
     why="high for {model}: stable GRPO runs are reported up to {most:g}",
     instead="Try {rate:.1g}, with warmup.",
 )
-def the_learning_rate_is_not_hot(s: Setting) -> Facts | None:
+def the_learning_rate_is_not_hot(s: Setting) -> Finding:
     """Full fine-tuning above 2e-5 (bfloat16 weights: 6e-5; LoRA: 5e-4) is beyond what stable GRPO
     runs report.
 
@@ -137,7 +136,7 @@ def the_learning_rate_is_not_hot(s: Setting) -> Facts | None:
     why="conservative for {model}{step}",
     instead="Try {rate:.1g}{warmup}, or more prompts per step.",
 )
-def the_learning_rate_is_not_timid(s: Setting) -> Facts | None:
+def the_learning_rate_is_not_timid(s: Setting) -> Finding:
     """Full fine-tuning at 2e-7 or below over 8 prompts per step or fewer, or LoRA at 2e-6 or below,
     hardly moves the model.
 
@@ -177,7 +176,7 @@ def the_learning_rate_is_not_timid(s: Setting) -> Facts | None:
     why="{learning_rate=} applies in full from the first step",
     instead="Warm up over a twentieth of all steps{how}.",
 )
-def a_steep_start_has_warmup(s: Setting) -> Facts | None:
+def a_steep_start_has_warmup(s: Setting) -> Finding:
     """A learning rate of 5e-6 and above (bfloat16 weights three times, LoRA ten times that) from
     the first step on.
 
@@ -238,7 +237,7 @@ MOVED = {1e-6: 0.016, 5e-6: 0.10, 1e-5: 0.19, 1e-4: 0.98}
     "float32 copies), use LoRA, or take "
     "a rate of {advised:g} or more.",
 )
-def small_updates_are_not_rounded_away(s: Setting) -> Facts | None:
+def small_updates_are_not_rounded_away(s: Setting) -> Finding:
     """AdamW on weights in half precision loses small updates: an update below 1/256 of a weight
     rounds to nothing.
 
@@ -404,7 +403,7 @@ ATTENTION = frozenset(
     why="the adapters are in attention alone, which learns less than with the MLP at any rank",
     instead="Set {lora_targets}=all-linear, as published LoRA runs do.",
 )
-def adapters_are_in_the_mlp_too(s: Setting) -> Facts | None:
+def adapters_are_in_the_mlp_too(s: Setting) -> Finding:
     """LoRA on attention alone, without the MLP's modules.
 
     "LoRA Without Regret" (Thinking Machines, 2025): attention-only LoRA does worse even if a higher

@@ -24,7 +24,7 @@ from grporecipe.rules.helpers import (
     no_field,
     up_to,
 )
-from grporecipe.rules.registry import Change, F, Severity, Violation, by_trial, rule
+from grporecipe.rules.registry import Change, F, Finding, Severity, Violation, by_trial, rule
 
 SIZES = planning.ROLLOUT_READS
 # how many steps use a rollout
@@ -81,7 +81,7 @@ def _whole_group_counts(s: Setting) -> int:
     why="it does not divide the {total} completions of {made_of}; {trainer} needs whole groups",
     instead="Choose sizes whose product is a multiple of {s.num_generations}.",
 )
-def whole_groups(s: Setting) -> dict[str, object] | None:
+def whole_groups(s: Setting) -> Finding:
     """The completions of a rollout, B W S, must be a multiple of ``num_generations``.
 
     Advantages compare the completions of one prompt, so a rollout holds whole groups. S is
@@ -168,7 +168,7 @@ def _whole_micro_step_counts(s: Setting) -> int:
     ),
     instead="Choose a multiple of {unit}, or leave {generation_batch_size} out.",
 )
-def a_rollout_is_whole_micro_steps(s: Setting) -> dict[str, object] | None:
+def a_rollout_is_whole_micro_steps(s: Setting) -> Finding:
     """``generation_batch_size`` must be a multiple of B W, the completions of one micro-step of all
     processes.
 
@@ -332,7 +332,7 @@ def _agreeing_counts(s: Setting) -> int:
     "or leave {prompts_per_step} out.",
     to=({"prompts_per_step": None},),
 )
-def prompts_per_step_agrees(s: Setting) -> dict[str, object] | None:
+def prompts_per_step_agrees(s: Setting) -> Finding:
     """``prompts_per_step`` written with fixed sizes must be what those sizes make: B W A / G.
 
     A grposweep key; TRL has none. With ``auto`` sizes the planner makes them agree.
@@ -458,7 +458,7 @@ def _filled_counts(s: Setting) -> int:
     why="a micro-step takes {unit} completions, so a rollout has none",
     instead="Choose a multiple of {unit}.",
 )
-def a_rollout_fills_a_micro_step(s: Setting) -> dict[str, object] | None:
+def a_rollout_fills_a_micro_step(s: Setting) -> Finding:
     """A ``generation_batch_size`` below B W leaves no micro-step: TRL 0.18.0-0.19.0 accept it and
     fail at train().
 
@@ -484,7 +484,7 @@ def a_rollout_fills_a_micro_step(s: Setting) -> dict[str, object] | None:
     "TRL 0.19.1 and later refuse it",
     instead="Choose a multiple of {unit}.",
 )
-def a_rollout_is_not_misread(s: Setting) -> dict[str, object] | None:
+def a_rollout_is_not_misread(s: Setting) -> Finding:
     """TRL 0.18.0-0.19.0 check ``generation_batch_size % B * W`` without parentheses, and accept
     wrong sizes.
 

@@ -12,7 +12,7 @@ from grporecipe.model import planning
 from grporecipe.model.setting import TRL_FAMILY, TRL_LIKE, Setting
 from grporecipe.rules.batch import LARGE_MODEL, judgeable
 from grporecipe.rules.helpers import ALL_COUNTS, each, multiples, no_field
-from grporecipe.rules.registry import Change, F, rule
+from grporecipe.rules.registry import Change, F, Finding, rule
 
 READS = (
     "version",
@@ -61,7 +61,7 @@ def _counts(s: Setting, group: int) -> int:
     return multiples(group // gcd(group, size))
 
 
-def _torn(s: Setting, group: int) -> dict[str, object] | None:
+def _torn(s: Setting, group: int) -> Finding:
     """Return the completions of an evaluation batch if they are not whole groups; None if they are,
     or are unknown.
     """
@@ -94,7 +94,7 @@ def _whole(
 
 
 @_whole("GE101", _checked_group, TRL_LIKE)
-def whole_groups_in_evaluation(s: Setting) -> dict[str, object] | None:
+def whole_groups_in_evaluation(s: Setting) -> Finding:
     """The global evaluation batch, B_eval W, must be a multiple of the evaluation's generations.
 
     There is no accumulation in evaluation. ``num_generations_eval`` defaults to ``num_generations``
@@ -111,7 +111,7 @@ def whole_groups_in_evaluation(s: Setting) -> dict[str, object] | None:
     TRL_FAMILY,
     "; this TRL does not check it, and the first evaluation fails",
 )
-def evaluation_does_not_fail_late(s: Setting) -> dict[str, object] | None:
+def evaluation_does_not_fail_late(s: Setting) -> Finding:
     """TRL 0.20 and 0.21 do not check the evaluation batch; the first evaluation fails on groups
     that are not whole.
 
@@ -166,7 +166,7 @@ rule(
     why="{lost} of {s.eval_prompts} held-out prompts are left out of every evaluation",
     instead="Set {dataloader_drop_last}=false; training does not read it.",
 )
-def held_out_prompts_are_all_scored(s: Setting) -> dict[str, object] | None:
+def held_out_prompts_are_all_scored(s: Setting) -> Finding:
     """``dataloader_drop_last`` has no effect on GRPO's training batches, but drops trailing prompts
     of an evaluation.
 
@@ -199,7 +199,7 @@ def held_out_prompts_are_all_scored(s: Setting) -> dict[str, object] | None:
         "Set {num_generations_eval}=1 (more prompts beat more generations), or fewer {evaluations}."
     ),
 )
-def evaluation_takes_less_than_training(s: Setting) -> dict[str, object] | None:
+def evaluation_takes_less_than_training(s: Setting) -> Finding:
     """Evaluations should take at most a third of the completions; the defaults of tasks take about
     a sixth.
 
@@ -228,7 +228,7 @@ def evaluation_takes_less_than_training(s: Setting) -> dict[str, object] | None:
     instead="Choose {per_device_eval_batch_size} so that the product is a multiple of {group}, "
     "or set {do_eval}=false.",
 )
-def a_last_evaluation_would_work(s: Setting) -> dict[str, object] | None:
+def a_last_evaluation_would_work(s: Setting) -> Finding:
     """With ``do_eval`` and ``eval_strategy=no`` TRL checks no evaluation batch, and a script that
     evaluates at the end fails.
 

@@ -12,7 +12,7 @@ categorical policy.
 from grporecipe.model import planning
 from grporecipe.model.setting import EVERY, IN_PROMPTS, TRL_LIKE, Setting
 from grporecipe.rules.helpers import unread
-from grporecipe.rules.registry import Violation, rule
+from grporecipe.rules.registry import Finding, Violation, rule
 
 # before, SyncRefModelCallback passes over a missing reference silently
 SYNC_CHECKED = (0, 28)
@@ -138,7 +138,7 @@ NEGATIVE = "a negative coefficient rewards moving away from the reference"
     instead="Set {beta}={positive:g}.",
     to=lambda s: ({"beta": -s.beta}, {"beta": 0.0}),
 )
-def the_coefficient_is_not_negative(s: Setting) -> dict[str, object] | None:
+def the_coefficient_is_not_negative(s: Setting) -> Finding:
     """A negative KL coefficient rewards divergence from the reference; TRL 1.16 accepts it
     silently.
     """
@@ -154,7 +154,7 @@ def the_coefficient_is_not_negative(s: Setting) -> dict[str, object] | None:
     why="the run has {total} optimizer steps, so the reference is never synchronised",
     instead="Set {ref_model_sync_steps} below {total}, or {sync_ref_model}=false.",
 )
-def syncing_happens_at_all(s: Setting) -> dict[str, object] | None:
+def syncing_happens_at_all(s: Setting) -> Finding:
     """The first synchronisation comes after ``ref_model_sync_steps`` optimizer steps. A shorter run
     never reaches it.
     """
@@ -263,7 +263,7 @@ rule(
     instead="Set {beta} above 0, or leave it out.",
     what="{use_bias_correction_kl}={value}",
 )
-def the_estimator_is_read(s: Setting) -> dict[str, object] | None:
+def the_estimator_is_read(s: Setting) -> Finding:
     """``use_bias_correction_kl`` changes how KL is estimated; with ``beta`` 0 no KL is computed,
     and nothing reads it.
     """
@@ -282,7 +282,7 @@ def the_estimator_is_read(s: Setting) -> dict[str, object] | None:
     ),
     instead="Set {sync_ref_model}=false.",
 )
-def syncing_has_an_effect(s: Setting) -> dict[str, object] | None:
+def syncing_has_an_effect(s: Setting) -> Finding:
     """Before TRL 0.28 ``sync_ref_model`` without a reference model (``beta`` 0, or LoRA) silently
     does nothing.
     """

@@ -14,7 +14,7 @@ from grporecipe.model import planning
 from grporecipe.model.setting import EVERY, TRL_LIKE, Setting
 from grporecipe.rules.batch import USES, judgeable
 from grporecipe.rules.helpers import each, named, no_field, one_of, unread
-from grporecipe.rules.registry import Change, Violation, rule
+from grporecipe.rules.registry import Change, Finding, Violation, rule
 
 SCALES = ("group", "batch", "none")
 LEVELS = ("token", "sequence")
@@ -33,7 +33,6 @@ CORRECTION_ADDED, CORRECTION_NAMED, CLIP_ADDED, LIGER_TWO_SIDED, TWO_SIDED = (
 CLIPPED = ("grpo", "bnpo", "dr_grpo", "dapo", "luspo", "fipo")
 # sum over tokens
 SUMMED = ("bnpo", "dr_grpo", "dapo", "cispo")
-Facts = dict[str, object]
 
 
 rule(
@@ -287,7 +286,7 @@ rule(
     instead="Set {epsilon_high}=5.0, the bound itself.",
     to=({"epsilon_high": 5.0},),
 )
-def cispo_has_its_own_bound(s: Setting) -> Facts | None:
+def cispo_has_its_own_bound(s: Setting) -> Finding:
     """The cispo loss takes ``epsilon_high`` as the bound itself, not as a distance from 1, and
     falls back to ``epsilon``.
 
@@ -333,7 +332,7 @@ def delta_leaves_the_policy_alone(s: Setting) -> bool:
     why="it is below the upper clip, 1 + {high:g}, and silently takes its place",
     instead="Set {delta} above {upper:g}, or leave it out.",
 )
-def delta_is_beyond_the_clip(s: Setting) -> Facts | None:
+def delta_is_beyond_the_clip(s: Setting) -> Finding:
     """``delta`` between 1 and 1 + epsilon_high becomes the upper clip itself, also for positive
     advantages.
     """
@@ -454,7 +453,7 @@ def sequences_weigh_the_same(s: Setting) -> bool:
     ),
     instead="Set {importance_sampling_level}={meant}.",
 )
-def the_loss_has_its_level(s: Setting) -> Facts | None:
+def the_loss_has_its_level(s: Setting) -> Finding:
     """The luspo loss is meant for sequence-level weights, the vespo loss (which makes its own) for
     token-level ones.
 
@@ -505,7 +504,7 @@ def _steps_per_rollout(s: Setting) -> float:
     instead="Set {epsilon}=3e-4 and {epsilon_high}=4e-4, as the GSPO paper does.",
     to=({"epsilon": 3e-4, "epsilon_high": 4e-4},),
 )
-def the_clip_of_sequences_is_narrow(s: Setting) -> Facts | None:
+def the_clip_of_sequences_is_narrow(s: Setting) -> Finding:
     """Sequence-level importance with the clip of tokens (0.2), which a mean over hundreds of tokens
     never reaches.
 
@@ -542,7 +541,7 @@ def the_clip_of_sequences_is_narrow(s: Setting) -> Facts | None:
     ),
     to=lambda s: ({name: 0.28 if name == "epsilon_high" else 0.2} for name in _wide(s)),
 )
-def stale_samples_are_clipped(s: Setting) -> Facts | None:
+def stale_samples_are_clipped(s: Setting) -> Finding:
     """A clipped loss whose clip is too wide to act, though each rollout is used for several steps.
 
     ``epsilon_high`` of 1 and above is cispo's. The lower clip never acts if ``epsilon`` is 1 or
@@ -627,7 +626,7 @@ USUAL_PROMPT = 512
     instead="Set {vllm_max_model_length}={needed} or more.",
     to=lambda s: ({"vllm_max_model_length": (s.max_prompt_length or 1) + s.max_completion_length},),
 )
-def completions_fit_the_model_length(s: Setting) -> dict[str, object] | None:
+def completions_fit_the_model_length(s: Setting) -> Finding:
     """A model length of vLLM below the longest prompt plus the longest completion: completions end
     at the model length.
 
@@ -664,7 +663,7 @@ def completions_fit_the_model_length(s: Setting) -> dict[str, object] | None:
         "TRL 1.17."
     ),
 )
-def the_ratio_is_of_all_tokens(s: Setting) -> Facts | None:
+def the_ratio_is_of_all_tokens(s: Setting) -> Finding:
     """``top_p``, ``top_k`` or ``min_p`` with vLLM and its correction: the importance ratio is
     biased from TRL 0.24 to 1.16.
 
@@ -728,7 +727,7 @@ def weight_left(tokens: int, most: float, mismatch: float = MISMATCH) -> float:
     ),
     to=({"vllm_importance_sampling_mode": "token_truncate"},),
 )
-def long_completions_keep_their_weight(s: Setting) -> Facts | None:
+def long_completions_keep_their_weight(s: Setting) -> Finding:
     """``sequence_mask`` (TRL's default with vLLM since 0.26) with completions so long that their
     weight is masked away.
 

@@ -5,8 +5,8 @@ Source: grporecipe.memory, whose formulas name theirs (trl 1.16, transformers 5.
 """
 
 from collections.abc import Iterator
-from typing import Any
 
+from grporecipe.files import Json
 from grporecipe.memory.catalog import has_bfloat16
 from grporecipe.memory.estimate import ENGINE, GIB, OWN_LENGTH, Memory, estimate, find_engine
 from grporecipe.memory.host import HOST_READS, find_host_memory, loads_on_every_rank
@@ -14,7 +14,7 @@ from grporecipe.memory.parts import ASSUMED_PROMPT_TOKENS, FLOAT, READS, find_pr
 from grporecipe.model.planning import realise
 from grporecipe.model.setting import EVERY, Setting
 from grporecipe.rules.helpers import ALL_COUNTS
-from grporecipe.rules.registry import by_trial, rule
+from grporecipe.rules.registry import Finding, by_trial, rule
 
 FEWEST_GENERATIONS = 2
 SEARCHED = (*READS, "gpu_trials", "auto", "framework", "num_generations")
@@ -37,7 +37,6 @@ ENGINE_READS = (
     "prompt_tokens",
     "max_completion_length",
 )
-Facts = dict[str, object]
 BLAMED = ("per_device_train_batch_size", "max_completion_length", "gpu_memory_gib")
 
 
@@ -63,7 +62,7 @@ def _fitting_counts(s: Setting) -> int:
     to=lambda s: _suggest(s),
     instead="Take a smaller model, shorter completions, more GPUs with {sharding}, or larger ones.",
 )
-def a_point_fits_the_gpu(s: Setting) -> Facts | None:
+def a_point_fits_the_gpu(s: Setting) -> Finding:
     """The largest phase of a rank (load, generation, scoring, backward, optimizer step) must fit
     its GPU.
 
@@ -95,7 +94,7 @@ def a_point_fits_the_gpu(s: Setting) -> Facts | None:
     ),
     to=lambda s: _suggest_shares(s),
 )
-def the_share_of_vllm_holds_the_model(s: Setting) -> Facts | None:
+def the_share_of_vllm_holds_the_model(s: Setting) -> Finding:
     """vLLM's share of each GPU must hold the weights, keys and values of one longest sequence, and
     the engine itself.
 
@@ -114,7 +113,7 @@ def the_share_of_vllm_holds_the_model(s: Setting) -> Facts | None:
     return {"share": share, "needed": needed, "tokens": engine.tokens, **parts}
 
 
-def _suggest_shares(s: Setting) -> Iterator[dict[str, Any]]:
+def _suggest_shares(s: Setting) -> Iterator[Json]:
     """Suggest shorter sequences if the model's own maximum counts, larger shares in steps of 0.05,
     more tensor parallel ranks.
     """
@@ -145,7 +144,7 @@ def _suggest_shares(s: Setting) -> Iterator[dict[str, Any]]:
     why="{needed}, so it may not fit a GPU's {s.gpu_memory_gib:g} GiB{shared}",
     instead="Smaller micro-batches or gradient checkpointing would make it safe.",
 )
-def a_point_leaves_some_memory_free(s: Setting) -> Facts | None:
+def a_point_leaves_some_memory_free(s: Setting) -> Finding:
     """A GPU with a memory inside the estimate's interval may be too small: the estimate is not a
     measurement.
 
@@ -202,7 +201,7 @@ def what_is_sharded_has_several_ranks(s: Setting) -> bool:
         "weights as it loads."
     ),
 )
-def the_model_fits_main_memory(s: Setting) -> Facts | None:
+def the_model_fits_main_memory(s: Setting) -> Finding:
     """FSDP loads the whole model into the main memory of ranks, in float32, before it divides it.
 
     Every rank of a node does, unless ``cpu_ram_efficient_loading`` leaves it to the first one; a
@@ -245,7 +244,7 @@ def the_model_fits_main_memory(s: Setting) -> Facts | None:
     ),
     instead="Set {host_memory_gib}={enough:.0f} or more, or keep less in main memory.",
 )
-def what_is_offloaded_fits_main_memory(s: Setting) -> Facts | None:
+def what_is_offloaded_fits_main_memory(s: Setting) -> Finding:
     """States that are offloaded, and the weights of a vLLM that sleeps, must fit the main memory of
     a node.
 
@@ -275,7 +274,7 @@ def what_is_offloaded_fits_main_memory(s: Setting) -> Facts | None:
     ),
     instead="Train in float32, or use GPUs from Ampere (A100, A10, RTX 3090) on.",
 )
-def the_gpu_computes_in_bfloat16(s: Setting) -> Facts | None:
+def the_gpu_computes_in_bfloat16(s: Setting) -> Finding:
     """GPUs before Ampere (V100, T4) have no arithmetic for bfloat16.
 
     torch.cuda.is_bf16_supported() counts its emulation, so transformers says nothing. vLLM:
@@ -319,7 +318,7 @@ def _shared(s: Setting) -> str:
     return f" for each of the {s.gpu_trials} trials that share it" if s.gpu_trials > 1 else ""
 
 
-def _suggest(s: Setting) -> Iterator[dict[str, Any]]:
+def _suggest(s: Setting) -> Iterator[Json]:
     """Yield changes that fit by the estimate, in the order in which they should be tried."""
     limit = (s.gpu_memory_gib or 0) * GIB
     for change in _changes(s):
@@ -328,7 +327,7 @@ def _suggest(s: Setting) -> Iterator[dict[str, Any]]:
             yield change
 
 
-def _changes(s: Setting) -> Iterator[dict[str, Any]]:
+def _changes(s: Setting) -> Iterator[Json]:
     """Yield single changes first, then with smaller micro-batches. If a step is sized in prompts,
     micro-batches alone keep it.
     """
@@ -362,7 +361,7 @@ def _changes(s: Setting) -> Iterator[dict[str, Any]]:
     )
 
 
-def _smaller_shares(s: Setting) -> Iterator[dict[str, Any]]:
+def _smaller_shares(s: Setting) -> Iterator[Json]:
     """Yield smaller shares of a GPU for a vLLM inside training, the largest first, in which it
     still starts.
     """
@@ -375,11 +374,11 @@ def _smaller_shares(s: Setting) -> Iterator[dict[str, Any]]:
         )
 
 
-def _has(s: Setting, change: dict[str, Any]) -> bool:
+def _has(s: Setting, change: Json) -> bool:
     return all(getattr(s, name) == value for name, value in change.items())
 
 
-def _smaller(s: Setting) -> Iterator[dict[str, Any]]:
+def _smaller(s: Setting) -> Iterator[Json]:
     """Yield smaller micro-batches, the largest first. More accumulation keeps the effective batch
     and the rollout.
     """
@@ -396,7 +395,7 @@ def _smaller(s: Setting) -> Iterator[dict[str, Any]]:
         yield change
 
 
-def _shorter_rollouts(s: Setting) -> Iterator[dict[str, Any]]:
+def _shorter_rollouts(s: Setting) -> Iterator[Json]:
     """Yield several rollouts per optimizer step: fewer completions are generated at once for the
     same effective batch.
     """

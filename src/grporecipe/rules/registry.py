@@ -62,6 +62,10 @@ SPELLED = {
 }
 
 
+# the numbers of a message about a broken rule; None if the rule holds
+Finding = dict[str, object] | None
+
+
 @dataclass(frozen=True)
 class Violation:
     """What is set, why it cannot work, and what to set if no fix can be verified.

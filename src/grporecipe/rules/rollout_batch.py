@@ -16,7 +16,7 @@ from grporecipe.model import planning
 from grporecipe.model.setting import IN_PROMPTS, Setting
 from grporecipe.rules.batch import COUNTS_SOMETHING, SIZES, judgeable
 from grporecipe.rules.helpers import ALL_COUNTS, each, multiples, named, near, no_field
-from grporecipe.rules.registry import Change, Violation, rule
+from grporecipe.rules.registry import Change, Finding, Violation, rule
 
 SHARED = (
     "tensor_parallel_size",
@@ -40,7 +40,6 @@ COUNTED = (
 )
 # these compare within a group
 GROUPED = ("grpo", "rloo", "grpo_passk", "grpo_vectorized", "rloo_vectorized", "gdpo")
-Facts = dict[str, object]
 
 
 def shared(s: Setting) -> int:
@@ -134,7 +133,7 @@ rule(
     instead="Set {num_generations}=8, a usual size.",
     to=each("num_generations", (8, 4, 5, 16, 2, 6, 3, 12, 10, 32)),
 )
-def a_group_of_prompts_has_two(s: Setting) -> Facts | None:
+def a_group_of_prompts_has_two(s: Setting) -> Finding:
     """GRPO and RLOO compare the completions of a prompt, so they need at least two.
 
     EasyR1 refuses 1: "GRPO and RLOO algorithm need `config.worker.rollout.n > 1`." verl, where 1 is
@@ -144,7 +143,7 @@ def a_group_of_prompts_has_two(s: Setting) -> Facts | None:
     return find_lone_completion(s, "there is nothing to compare")
 
 
-def find_lone_completion(s: Setting, consequence: str) -> Facts | None:
+def find_lone_completion(s: Setting, consequence: str) -> Finding:
     """Find a group of one completion if the estimator compares within groups, and describe the
     consequence.
     """
@@ -214,7 +213,7 @@ def is_unfilled(s: Setting, needed: int | None) -> bool:
     ),
     instead="Choose a number that divides {s.train_prompts} with a smaller rest.",
 )
-def most_prompts_are_used(s: Setting) -> Facts | None:
+def most_prompts_are_used(s: Setting) -> Finding:
     """Every epoch leaves out the D mod P prompts that fill no rollout; reported from a tenth of the
     data.
     """
@@ -247,7 +246,7 @@ NOTICEABLE = 0.05
     ),
     instead="Leave the warmup out, or take one rollout more.",
 )
-def the_first_rollout_is_learned_from(s: Setting) -> Facts | None:
+def the_first_rollout_is_learned_from(s: Setting) -> Finding:
     """A warmup starts at a learning rate of 0, and the rate changes once per rollout, so the first
     rollout is wasted.
 
@@ -287,7 +286,7 @@ def _engine_counts(s: Setting) -> int:
     instead="Choose a divisor of {s.processes}.",
     to=lambda s: _divisors(s, "vllm_tensor_parallel_size"),
 )
-def engines_share_all_processes(s: Setting) -> Facts | None:
+def engines_share_all_processes(s: Setting) -> Finding:
     """The processes are cut into generation engines of equal size, so their number is a multiple of
     an engine's GPUs.
 

@@ -11,7 +11,7 @@ from grporecipe.model import planning
 from grporecipe.model.setting import EVERY, TRL_LIKE, Setting
 from grporecipe.rules.batch import COMPLETIONS, LARGE_MODEL, SIZES, USES, judgeable
 from grporecipe.rules.helpers import ALL_COUNTS, multiples, up_to
-from grporecipe.rules.registry import Violation, by_trial, rule
+from grporecipe.rules.registry import Finding, Violation, by_trial, rule
 
 LENGTHS = ("budget_completions", "max_steps", "epochs")
 ROLLOUT = (*SIZES, "unsolved", "num_generations")
@@ -23,7 +23,6 @@ LEAST_DROPPED = 20
 FEW_STEPS = 100
 HUB_CHECKED = (0, 28)
 BEST = ("load_best_model_at_end", "save_strategy", "eval_strategy", "save_steps", "eval_steps")
-Facts = dict[str, object]
 
 
 @rule("GS101", "error", (*LENGTHS, "given"), of=EVERY)
@@ -76,7 +75,7 @@ RATE_WHY = (
     why=RATE_WHY,
     instead="Write 1e-5 and not 1e5, or choose a rate below {largest}.",
 )
-def the_learning_rate_keeps_the_model(s: Setting) -> dict[str, object] | None:
+def the_learning_rate_keeps_the_model(s: Setting) -> Finding:
     """A learning rate above 1, which destroys the model in its first step; often 1e5 for 1e-5.
 
     An update of Adam is at most about the rate (Kingma and Ba, 2015, section 2.1). Published GRPO
@@ -95,7 +94,7 @@ def the_learning_rate_keeps_the_model(s: Setting) -> dict[str, object] | None:
     why=RATE_WHY,
     instead="Choose a rate below {largest}.",
 )
-def the_learning_rate_is_one_of_a_language_model(s: Setting) -> dict[str, object] | None:
+def the_learning_rate_is_one_of_a_language_model(s: Setting) -> Finding:
     """A learning rate above 0.01, at which no published GRPO run trains. Models of a few thousand
     weights may need it.
     """
@@ -146,7 +145,7 @@ def _budget_counts(s: Setting) -> int:
     instead="Set {budget_completions}={needed} or more.",
     to=lambda s: ({"budget_completions": _needed(s)},),
 )
-def the_budget_holds_a_step(s: Setting) -> Facts | None:
+def the_budget_holds_a_step(s: Setting) -> Finding:
     """The budget must pay for at least one whole rollout and one optimizer step.
 
     A grposweep schedule: steps = floor(budget / (B W S)) mu S / A.
@@ -174,7 +173,7 @@ def the_budget_holds_a_step(s: Setting) -> Facts | None:
     instead="Set {budget_completions}={enough} (100 steps) or more.",
     to=lambda s: ({"budget_completions": _needed(s, FEW_STEPS)},),
 )
-def the_budget_moves_a_real_model(s: Setting) -> Facts | None:
+def the_budget_moves_a_real_model(s: Setting) -> Finding:
     """A grposweep schedule of fewer than 100 optimizer steps for a model of 0.1 B parameters and
     more.
 
@@ -235,7 +234,7 @@ def _filled_counts(s: Setting) -> int:
     why="one rollout takes {prompts}, so {trainer} would finish without a single step",
     instead="Use more prompts, or a smaller batch.",
 )
-def the_data_fill_a_rollout(s: Setting) -> Facts | None:
+def the_data_fill_a_rollout(s: Setting) -> Finding:
     """The training prompts must fill one rollout, or no step is taken.
 
     TRL 1.16 with max_steps: no error and 0 optimizer steps; with epochs: "args.max_steps must be
@@ -312,7 +311,7 @@ def the_scheduler_sees_a_metric(s: Setting) -> bool:
     why="a rollout has {micro} micro-steps, so optimizer steps straddle rollouts",
     instead="Choose an accumulation that divides them.",
 )
-def steps_end_on_rollouts(s: Setting) -> Facts | None:
+def steps_end_on_rollouts(s: Setting) -> Finding:
     """If neither of mu S and A divides the other, optimizer steps straddle rollouts, and the last
     step of an epoch is short.
     """
@@ -334,7 +333,7 @@ def steps_end_on_rollouts(s: Setting) -> Facts | None:
     why="the run has {total} optimizer steps, so the learning rate never reaches its value",
     instead="Set {warmup_steps}=0.05 (a share), or fewer steps than {total}.",
 )
-def warmup_ends(s: Setting) -> Facts | None:
+def warmup_ends(s: Setting) -> Finding:
     """A warmup of as many steps as the run: the learning rate never reaches its value."""
     if not judgeable(s) or s.num_iterations < 1 or s.warmup_steps < 1:
         return None
@@ -351,7 +350,7 @@ def warmup_ends(s: Setting) -> Facts | None:
     why="it overrides {overridden}, which is not read",
     instead="Leave {epochs} out, or {max_steps}.",
 )
-def one_length_counts(s: Setting) -> Facts | None:
+def one_length_counts(s: Setting) -> Finding:
     """With ``max_steps`` above 0 transformers ignores the epochs; a recipe that gives both may mean
     either.
     """
@@ -377,7 +376,7 @@ def one_length_counts(s: Setting) -> Facts | None:
     why="{dropped} of them ({share:.0%}) are dropped every epoch: a rollout takes {prompts}",
     instead="Choose a rollout size that divides them, or a smaller one.",
 )
-def few_prompts_are_dropped(s: Setting) -> Facts | None:
+def few_prompts_are_dropped(s: Setting) -> Finding:
     """Every epoch drops D mod P prompts (different ones each time if shuffled); reported from a
     twentieth of the data.
 
@@ -493,7 +492,7 @@ def _is_off(save: float, evaluate: float) -> bool:
     ),
     instead="Choose a multiple of {every}.",
 )
-def checkpoints_end_on_rollouts(s: Setting) -> Facts | None:
+def checkpoints_end_on_rollouts(s: Setting) -> Finding:
     """A checkpoint inside a rollout cannot be resumed exactly: save_steps A must be a multiple of S
     mu.
 

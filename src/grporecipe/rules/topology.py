@@ -15,7 +15,7 @@ from grporecipe.rules.helpers import (
     no_field,
     unread,
 )
-from grporecipe.rules.registry import Change, rule
+from grporecipe.rules.registry import Change, Finding, rule
 
 VLLM_MODES, COLOCATED, MODE_CHECKED = ("colocate", "server"), (0, 18), (0, 18)
 SINGLE_GPU_CHECKED = (1, 15)
@@ -183,7 +183,7 @@ def several_gpus_do_not_multiply_the_batch(s: Setting) -> bool:
     why="{reason}",
     instead="{advice}",
 )
-def a_vllm_server_has_its_gpus(s: Setting) -> dict[str, object] | None:
+def a_vllm_server_has_its_gpus(s: Setting) -> Finding:
     """A job's own vLLM server takes GPUs from training: some of a single node, or all GPUs of the
     last of several nodes.
 
@@ -260,7 +260,7 @@ def _splits_a_model(s: Setting) -> bool:
     instead="Set {vllm_tensor_parallel_size} to one of {divisors}.",
     to=lambda s: _head_divisors(s),
 )
-def vllm_splits_whole_heads(s: Setting) -> dict[str, object] | None:
+def vllm_splits_whole_heads(s: Setting) -> Finding:
     """vLLM's tensor parallel ranks take whole attention heads each; 14 of them (Qwen2.5-0.5B)
     cannot be split among 4.
 
@@ -306,7 +306,7 @@ def _head_divisors(s: Setting) -> tuple[Change, ...]:
         {"server_gpus": s.vllm_tensor_parallel_size},
     ),
 )
-def a_dense_model_has_one_engine(s: Setting) -> dict[str, object] | None:
+def a_dense_model_has_one_engine(s: Setting) -> Finding:
     """A job's own vLLM server for a dense model has exactly one engine: as many GPUs as
     ``vllm_tensor_parallel_size``.
 

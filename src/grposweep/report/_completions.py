@@ -2,15 +2,14 @@
 screens and the report.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 from rich.console import RenderableType
 from rich.text import Text
 
-from grporecipe.files import finite_or_none
+from grporecipe.files import Config, Json, finite_or_none
 from grporecipe.terminal import count, one_line
 from grposweep.report.trial_view import TrialView
 from grposweep.storage.completions import Evaluations, KeptCompletion, best_step, read_completions
@@ -34,8 +33,8 @@ class Signs:
     without such a row.
     """
 
-    now: Mapping[str, Any]
-    start: Mapping[str, Any]
+    now: Config
+    start: Config
 
     @cached_property
     def texts(self) -> list[str]:
@@ -232,7 +231,7 @@ def first_difference(trial: TrialView, other: TrialView) -> Iterator[tuple[str, 
             )
 
 
-def page_evaluations(trial: TrialView, most: int, maximize: bool) -> dict[str, Any] | None:
+def page_evaluations(trial: TrialView, most: int, maximize: bool) -> Json | None:
     """Return a trial's kept completions for the HTML report, at most ``most`` evaluations; None if
     there are none.
     """
@@ -256,7 +255,7 @@ def page_evaluations(trial: TrialView, most: int, maximize: bool) -> dict[str, A
     }
 
 
-def _completion_row(kept: KeptCompletion) -> dict[str, Any]:
+def _completion_row(kept: KeptCompletion) -> Json:
     return {
         "prompt": kept.prompt,
         "text": kept.completion,

@@ -5,12 +5,11 @@ count as they were after the training that all have had.
 """
 
 import math
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
-from grporecipe.files import finite_or_none
+from grporecipe.files import Config, finite_or_none
 from grposweep.report.trial_view import TrialView
 from grposweep.schema import sign_of
 from grposweep.search.analysis import Contrast, Measured, find_contrasts
@@ -240,7 +239,7 @@ def replication_ranking(
     )
 
 
-def _without_seed(point: Mapping[str, Any]) -> Hashable:
+def _without_seed(point: Config) -> Hashable:
     return tuple(sorted((name, repr(label)) for name, label in point.items() if name != "seed"))
 
 
@@ -260,7 +259,7 @@ class Importance:
 
 def find_importance(
     trials: Sequence[TrialView],
-    space: Sequence[Mapping[str, Any]],
+    space: Sequence[Config],
     direction: Direction,
     metric: str,
 ) -> Importance:

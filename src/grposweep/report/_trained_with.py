@@ -2,10 +2,9 @@
 and in words.
 """
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
+from grporecipe.files import Config
 from grporecipe.terminal import count
 from grposweep.config.fields import KEYS, NUMBERS
 from grposweep.storage.records import as_mapping
@@ -22,9 +21,7 @@ OWN = {
 }
 
 
-def with_trained(
-    config: Mapping[str, Any], record: Mapping[str, Any], folder: Path
-) -> Mapping[str, Any]:
+def with_trained(config: Config, record: Config, folder: Path) -> Config:
     """Return a trial's configuration with what its trainer got in place of the values that the
     sweep started from.
 
@@ -51,7 +48,7 @@ def with_trained(
     return {**changed, "adapter": record.get("adapter"), "versions": record.get("versions")}
 
 
-def trained_text(record: Mapping[str, Any]) -> str:
+def trained_text(record: Config) -> str:
     """Return what trained a trial: trainer and release, processes, model, rows and rewards."""
     version, rows, held_out = (
         as_mapping(record.get("versions")).get("trl"),

@@ -9,9 +9,8 @@ import os
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
-from grporecipe.files import append_line, read_lines
+from grporecipe.files import Json, append_line, read_lines
 from grposweep.report.trial_view import State, TrialView
 from grposweep.storage import paths
 from grposweep.storage.folders import TrialFolder
@@ -50,7 +49,7 @@ def _stamp(path: str) -> list[int] | None:
     return [stat.st_ino, stat.st_size, stat.st_mtime_ns]
 
 
-def read_rows(sweep: Path) -> dict[str, dict[str, Any]]:
+def read_rows(sweep: Path) -> dict[str, Json]:
     """Return the newest row of each trial by the name of its folder."""
     return {
         row["trial"]: row
@@ -68,7 +67,7 @@ def add_row(sweep: Path, view: TrialView, files: Stamps) -> None:
     )
 
 
-def recall(folder: TrialFolder, row: dict[str, Any]) -> TrialView | None:
+def recall(folder: TrialFolder, row: Json) -> TrialView | None:
     """Return the trial of a row; None if one of its files has changed, or if the row is damaged."""
     if row["files"] != stamp_files(folder.path):
         return None

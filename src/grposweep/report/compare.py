@@ -6,7 +6,7 @@ errors.
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import chain, islice
@@ -19,7 +19,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from grporecipe.errors import UserError
-from grporecipe.files import read_json
+from grporecipe.files import Config, read_json
 from grporecipe.model.values import flatten
 from grporecipe.terminal import count, label_text, short
 from grposweep.config.evaluation import is_of_evaluation
@@ -46,7 +46,7 @@ class Difference(NamedTuple):
     there: Any
 
 
-def differences(here: Mapping[str, Any], there: Mapping[str, Any]) -> list[Difference]:
+def differences(here: Config, there: Config) -> list[Difference]:
     """Return all dotted keys whose values differ, in the order of the first configuration."""
     left, right = flatten(here), flatten(there)
     keys = [key for key in dict.fromkeys([*left, *right]) if key not in NAMING]

@@ -2,7 +2,7 @@
 
 import json
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from rich.text import Text
 
 from grporecipe.errors import UserError
-from grporecipe.files import parse_json, read_json, write_text
+from grporecipe.files import Config, parse_json, read_json, write_text
 from grporecipe.redaction import redact
 from grporecipe.terminal import comment, short, write_data
 from grposweep.external import RECIPE
@@ -149,7 +149,7 @@ def _own_recipe(best: TrialView, head: str) -> str:
     return comment(f"{head}; {best.path / 'program.sh'} launched it") + text
 
 
-def _how_to_use(view: SweepView, best: TrialView, record: Mapping[str, Any], file: Path) -> str:
+def _how_to_use(view: SweepView, best: TrialView, record: Config, file: Path) -> str:
     """Return the user's command with this file as its recipe, or what repeats a trial whose command
     reads none.
     """
@@ -170,7 +170,7 @@ def _how_to_use(view: SweepView, best: TrialView, record: Mapping[str, Any], fil
     return f"with the other keys of {recipes[0]} added: cd {shlex.quote(there)} && {command}"
 
 
-def _trained_with(best: TrialView, record: Mapping[str, Any], head: Sequence[str]) -> str:
+def _trained_with(best: TrialView, record: Config, head: Sequence[str]) -> str:
     """Return what the trainer of the user's command got, as a recipe of TRL. Model, data and
     rewards are the command's own.
     """

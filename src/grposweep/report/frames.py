@@ -4,9 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from grporecipe.errors import UserError
+from grporecipe.files import Json
 from grposweep.report.rows import HISTORY, build_row, history_rows, trial_rows
 from grposweep.report.view import SweepView, open_sweep
 
@@ -33,7 +34,7 @@ class LoadedSweep:
         return _frame(list(history_rows(self.view)), HISTORY)
 
     @property
-    def best(self) -> dict[str, Any] | None:
+    def best(self) -> Json | None:
         """The best trial's row, as `grposweep export` writes it; None before a trial has
         finished.
         """
@@ -54,7 +55,7 @@ def load_sweep(name: str | Path | None = None, outputs: str | Path = "outputs") 
     return LoadedSweep(open_sweep(None if name is None else str(name), Path(outputs)))
 
 
-def _frame(rows: list[dict[str, Any]], columns: Sequence[str]) -> "pandas.DataFrame":
+def _frame(rows: list[Json], columns: Sequence[str]) -> "pandas.DataFrame":
     try:
         # half a second that only notebooks pay
         import pandas

@@ -5,7 +5,7 @@ it or next to it.
 import json
 import math
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import version
 from importlib.resources import files
@@ -15,7 +15,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from grporecipe.files import as_number, file_digest, write_text
+from grporecipe.files import Config, Json, as_number, file_digest, write_text
 from grporecipe.terminal import count, label_text, short, short_names
 from grposweep.redaction import redact
 from grposweep.report._advice import advise
@@ -143,7 +143,7 @@ def _part(name: str) -> str:
     return (files("grposweep.report") / "html" / name).read_text(encoding="utf-8")
 
 
-def page_content(view: SweepView) -> dict[str, Any]:
+def page_content(view: SweepView) -> Json:
     """Return the template's variables."""
     return {
         "view": view,
@@ -204,7 +204,7 @@ def _cards(view: SweepView) -> Iterator[tuple[str, str, str]]:
         )
 
 
-def _rows(view: SweepView) -> Iterator[dict[str, Any]]:
+def _rows(view: SweepView) -> Iterator[Json]:
     """Yield the leaderboard: one row per finished point, then one per trial without an
     objective.
     """
@@ -238,7 +238,7 @@ def _verdicts(view: SweepView) -> dict[int | None, str]:
     return {comparison.baseline: "the baseline"} | {e.trial: e.verdict for e in comparison.effects}
 
 
-def _cells(view: SweepView, trial: TrialView, hours: float) -> dict[str, Any]:
+def _cells(view: SweepView, trial: TrialView, hours: float) -> Json:
     labels = [trial.point.get(name) for name in view.parameters]
     return {
         "number": trial.number,
@@ -295,7 +295,7 @@ def _diff(view: SweepView) -> str:
     return "\n".join(lines[:DIFF_LINES] + more)
 
 
-def page_data(view: SweepView) -> dict[str, Any]:
+def page_data(view: SweepView) -> Json:
     """Return one object for the page. Labels and messages are not escaped: the scripts do that."""
     rank = {
         trial.number: place
@@ -331,11 +331,11 @@ def page_data(view: SweepView) -> dict[str, Any]:
     }
 
 
-def _completions(view: SweepView) -> list[dict[str, Any]]:
+def _completions(view: SweepView) -> list[Json]:
     """Return the kept completions of the first points of the leaderboard, within
     `COMPLETION_BYTES`.
     """
-    shown: list[dict[str, Any]] = []
+    shown: list[Json] = []
     size = 0
     for place in view.leaderboard[:MOST_TRIALS]:
         kept = page_evaluations(place.first, MOST_EVALUATIONS, view.direction == "maximize")
@@ -345,7 +345,7 @@ def _completions(view: SweepView) -> list[dict[str, Any]]:
     return shown
 
 
-def _parameter(view: SweepView, name: str, text: str) -> dict[str, Any]:
+def _parameter(view: SweepView, name: str, text: str) -> Json:
     """Return how a parameter is drawn: many numbers on an axis (logarithmic if they span decades),
     others as categories.
     """
@@ -371,7 +371,7 @@ def _parameter(view: SweepView, name: str, text: str) -> dict[str, Any]:
     }
 
 
-def _at(config: Mapping[str, Any], name: str) -> Any:
+def _at(config: Config, name: str) -> Any:
     """Return the value of a dotted key; None if it names no value, such as a group."""
     value: Any = config
     for part in name.split("."):
@@ -379,7 +379,7 @@ def _at(config: Mapping[str, Any], name: str) -> Any:
     return None if isinstance(value, dict | list) else value
 
 
-def _effect(effect: Effect) -> dict[str, Any]:
+def _effect(effect: Effect) -> Json:
     """Return a changed parameter's effect and half of its interval; None without one."""
     known = (
         {} if effect.effect is None else {"mean": effect.effect.mean, "half": effect.effect.margin}
@@ -403,11 +403,11 @@ def _in_order(labels: Sequence[Any], choices: Sequence[Any]) -> list[str]:
 
 def _trial(
     trial: TrialView,
-    parameters: Sequence[Mapping[str, Any]],
+    parameters: Sequence[Config],
     metrics: Sequence[str],
     most: int,
     steps_at: dict[tuple[int, ...], int],
-) -> dict[str, Any]:
+) -> Json:
     curves = {
         name: _curve(points, steps_at) for name in metrics if (points := trial.curve(name, most))
     }

@@ -8,6 +8,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from grporecipe.errors import UserError
+from grporecipe.files import Json
 from grposweep.report._leaderboard import contents_read
 from grposweep.report.trial_view import TrialView
 from grposweep.report.view import SweepView
@@ -66,7 +67,7 @@ def _csv(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> str:
     return text.getvalue()
 
 
-def trial_rows(view: SweepView) -> list[dict[str, Any]]:
+def trial_rows(view: SweepView) -> list[Json]:
     """Return one row per trial: its columns, then the last value of each metric that any trial has,
     by name.
 
@@ -82,7 +83,7 @@ def trial_rows(view: SweepView) -> list[dict[str, Any]]:
     return [{**row, **missing, **metrics, **row} for row, metrics in zip(rows, last, strict=True)]
 
 
-def build_row(view: SweepView, trial: TrialView, files: str | None = None) -> dict[str, Any]:
+def build_row(view: SweepView, trial: TrialView, files: str | None = None) -> Json:
     """Return one trial's columns; None (empty in CSV) for a missing value, such as an inactive
     parameter.
 
@@ -118,7 +119,7 @@ def build_row(view: SweepView, trial: TrialView, files: str | None = None) -> di
 HISTORY = ("trial", "step", "completions", "metric", "value")
 
 
-def history_rows(view: SweepView) -> Iterator[dict[str, Any]]:
+def history_rows(view: SweepView) -> Iterator[Json]:
     """Yield every value of every metric of every trial: after ``step`` optimizer steps and
     ``completions`` generated.
     """

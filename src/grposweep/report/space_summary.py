@@ -4,17 +4,17 @@ space.
 
 import os
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from grporecipe.errors import UserError
+from grporecipe.files import Config
 from grporecipe.model.planning import steps_per_epoch, total_completions, total_steps
 from grporecipe.model.setting import Setting
 from grporecipe.rules.registry import Problem
@@ -107,7 +107,7 @@ def print_space_summary(
     summary: SpaceSummary,
     base: Experiment,
     problems: Iterable[Problem],
-    prepared: Mapping[str, Any],
+    prepared: Config,
     folder: Path,
 ) -> None:
     """Print the number and length of trials, warnings of the rules (each once), ignored rules, and
@@ -180,7 +180,7 @@ def _size(summary: SpaceSummary, base: Experiment) -> str:
     )
 
 
-def _held_out(base: Experiment, prepared: Mapping[str, Any]) -> str:
+def _held_out(base: Experiment, prepared: Config) -> str:
     """Return how many prompts are held out if fewer than the task wants, or over a third of the
     data; empty otherwise.
     """

@@ -3,7 +3,6 @@
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any
 
 from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
@@ -11,6 +10,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from grporecipe.files import Json
 from grporecipe.terminal import count, short
 from grposweep.report._advice import tie_sentences
 from grposweep.report._completions import warning, winner_warning
@@ -79,7 +79,7 @@ def watch_status(reader: SweepReader, console: Console) -> None:
             live.update(status_screen(view), refresh=True)
 
 
-def status_json(view: SweepView) -> dict[str, Any]:
+def status_json(view: SweepView) -> Json:
     """Return the same for scripts: counts, best, cost in GPU hours, seconds left, every open
     trial.
     """
@@ -107,7 +107,7 @@ def status_json(view: SweepView) -> dict[str, Any]:
     }
 
 
-def _best_json(best: RankedPoint) -> dict[str, Any]:
+def _best_json(best: RankedPoint) -> Json:
     gain = best.gain
     return {
         **_identity(best.first),
@@ -123,7 +123,7 @@ def _best_json(best: RankedPoint) -> dict[str, Any]:
     }
 
 
-def _effects_json(view: SweepView) -> list[dict[str, Any]]:
+def _effects_json(view: SweepView) -> list[Json]:
     """Return each change of one factor with its difference from the baseline and half of the
     interval (null: one seed).
     """
@@ -136,11 +136,11 @@ def _effects_json(view: SweepView) -> list[dict[str, Any]]:
     ]
 
 
-def _identity(trial: TrialView) -> dict[str, Any]:
+def _identity(trial: TrialView) -> Json:
     return {"number": trial.number, "folder": trial.name, "point": dict(trial.point)}
 
 
-def _under_way(view: SweepView, trial: TrialView) -> dict[str, Any]:
+def _under_way(view: SweepView, trial: TrialView) -> Json:
     waits = view.progress.waiting.get(str(trial.number))
     progress = {"step": trial.step, "total": trial.total, "reward": trial.last_value("reward")}
     return {

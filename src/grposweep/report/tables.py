@@ -12,6 +12,7 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
+from grporecipe.files import Config
 from grporecipe.terminal import printable
 
 # of screens about a sweep when they are piped, unless $COLUMNS is set
@@ -61,9 +62,9 @@ def format_duration(seconds: float | None) -> str:
 
 # a title, and options of rich's ``add_column``
 Column = str | tuple[str, Mapping[str, Any]]
-FOLD: Mapping[str, Any] = {"overflow": "fold"}
-RIGHT: Mapping[str, Any] = {"justify": "right"}
-NUMBER: Mapping[str, Any] = {"justify": "right", "no_wrap": True}
+FOLD: Config = {"overflow": "fold"}
+RIGHT: Config = {"justify": "right"}
+NUMBER: Config = {"justify": "right", "no_wrap": True}
 
 
 def build_table(*columns: Column, **options: Any) -> Table:

@@ -4,15 +4,16 @@ read on first use.
 
 import re
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
 from operator import itemgetter
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from grporecipe.files import (
+    Config,
     count_or_none,
     finite_or_none,
     objects,
@@ -107,8 +108,8 @@ class TrialView:
     number: int
     # its id; the head of it where trial.json is missing
     experiment: str
-    point: Mapping[str, Any]
-    attributes: Mapping[str, Any]
+    point: Config
+    attributes: Config
     state: State
     # empty before it has ended
     result: TrialResult
@@ -297,12 +298,12 @@ class TrialView:
         return ends[-1] if ends else None
 
     @cached_property
-    def lines(self) -> Sequence[Mapping[str, Any]]:
+    def lines(self) -> Sequence[Config]:
         """The lines of metrics.jsonl. Of very many training steps they are every second, fourth,
         ... and the last.
         """
-        others: list[tuple[int, Mapping[str, Any]]] = []
-        steps: list[tuple[int, Mapping[str, Any]]] = []
+        others: list[tuple[int, Config]] = []
+        steps: list[tuple[int, Config]] = []
         every, seen, last = 1, 0, None
         for place, line in enumerate(read_lines(self.path / paths.METRICS, step=int)):
             if line.get("kind") != "train":
@@ -353,14 +354,14 @@ class TrialView:
         return unmoved(rows, self.total)
 
     @cached_property
-    def trained(self) -> Mapping[str, Any]:
+    def trained(self) -> Config:
         """What the trainer of the user's command got; empty for other trainers, and before it has
         begun.
         """
         return read_json(self.path / paths.TRAINED_WITH) or {}
 
     @cached_property
-    def config(self) -> Mapping[str, Any]:
+    def config(self) -> Config:
         """The resolved configuration, with the values that the trainer got where it said so; empty
         if it cannot be read.
         """
@@ -376,7 +377,7 @@ class TrialView:
         return with_trained(config, self.trained, self.path)
 
     @cached_property
-    def plan(self) -> Mapping[str, Any]:
+    def plan(self) -> Config:
         """The content of plan.json: batch sizes, steps, evaluations."""
         return read_json(self.path / paths.PLAN) or {}
 
@@ -477,7 +478,7 @@ def axis_of(points: Sequence[CurvePoint]) -> str:
     return "steps" if all(point.completions == point.step for point in points) else "completions"
 
 
-def _curve_point(line: Mapping[str, Any], metric: str) -> CurvePoint:
+def _curve_point(line: Config, metric: str) -> CurvePoint:
     error, when = finite_or_none(line.get(f"{metric}_se")), finite_or_none(line.get("time")) or 0.0
     return CurvePoint(
         line["step"],

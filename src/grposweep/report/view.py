@@ -10,7 +10,7 @@ import math
 import os
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from grporecipe.errors import UserError
-from grporecipe.files import as_number, read_json, read_lines, whole_or_none
+from grporecipe.files import Config, as_number, read_json, read_lines, whole_or_none
 from grposweep.report._ranking import (
     Importance,
     RankedPoint,
@@ -51,7 +51,7 @@ class InvalidPoints:
 
     code: str
     count: int
-    point: Mapping[str, Any]
+    point: Config
     message: str
     fixes: Sequence[str]
 
@@ -64,10 +64,10 @@ class SweepView:
 
     path: Path
     # sweep.yaml
-    settings: Mapping[str, Any]
+    settings: Config
     trials: Sequence[TrialView]
     progress: SweepProgress
-    prepared: Mapping[str, Any]
+    prepared: Config
     # process and host of the running controller; empty if none runs
     controller: str
 
@@ -103,7 +103,7 @@ class SweepView:
         return [str(text) for text in overrides] if isinstance(overrides, list) else []
 
     @cached_property
-    def provenance(self) -> Mapping[str, Any]:
+    def provenance(self) -> Config:
         """Code, packages and machine at the sweep's start, and the latest command that ran it."""
         recorded = as_mapping(self.settings.get("provenance"))
         *_, latest = [
@@ -116,12 +116,12 @@ class SweepView:
         }
 
     @property
-    def baseline(self) -> Mapping[str, Any]:
+    def baseline(self) -> Config:
         """The base configuration; empty if it is not recorded."""
         return as_mapping(self.settings.get("baseline"))
 
     @property
-    def space(self) -> list[Mapping[str, Any]]:
+    def space(self) -> list[Config]:
         """The description of the space, an entry per parameter."""
         space = self.settings.get("space")
         return (
@@ -149,7 +149,7 @@ class SweepView:
         }
 
     @property
-    def ranges(self) -> dict[str, Mapping[str, Any]]:
+    def ranges(self) -> dict[str, Config]:
         """The numeric parameters with their bounds: ``low``, ``high``, and whether the scale is
         ``log``.
         """
@@ -373,7 +373,7 @@ class SweepView:
         return trials[0]
 
     @cached_property
-    def invalid_points(self) -> list[tuple[Mapping[str, Any], Mapping[str, Any]]]:
+    def invalid_points(self) -> list[tuple[Config, Config]]:
         """Return each invalid point with a problem of it; a point with several problems comes
         several times.
         """
@@ -398,7 +398,7 @@ class SweepView:
         """Return the invalid points by rule, most first. A point that breaks several rules counts
         for each.
         """
-        first: dict[str, tuple[Mapping[str, Any], Mapping[str, Any]]] = {}
+        first: dict[str, tuple[Config, Config]] = {}
         counts: Counter[str] = Counter()
         for point, problem in self.invalid_points:
             code = str(problem.get("code"))
@@ -434,7 +434,7 @@ class SweepView:
         return lines
 
     @property
-    def _search(self) -> Mapping[str, Any]:
+    def _search(self) -> Config:
         return as_mapping(self.settings.get("search"))
 
     def _instead(self) -> str:
@@ -545,7 +545,7 @@ class SweepReader:
         return view
 
 
-def logs_steps(settings: Mapping[str, Any]) -> bool:
+def logs_steps(settings: Config) -> bool:
     """Return whether the trainer of a recorded sweep logs every optimizer step; a program of the
     user's own may not.
     """
@@ -637,7 +637,7 @@ def _controller(lease: Path) -> str:
     return f"process {pid} on {host}"
 
 
-def _fixes(problem: Mapping[str, Any]) -> list[str]:
+def _fixes(problem: Config) -> list[str]:
     fixes = problem.get("fixes")
     return [
         " ".join(

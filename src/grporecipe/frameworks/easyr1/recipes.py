@@ -7,18 +7,18 @@ verl/trainer/config.py, verl/workers/*/config.py, verl/trainer/core_algos.py,
 verl/workers/fsdp_workers.py.
 """
 
-from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
 from grporecipe.fields import dotted
 from grporecipe.fields.lora import PEFT_TARGETS, as_expression, lora_rows, one_name
 from grporecipe.fields.writing import in_prompts, overlay
+from grporecipe.files import Config
 from grporecipe.model.framework import Field, Framework, NativeChange, Values
 from grporecipe.model.recipe import Recipe
 from grporecipe.model.releases import ReleaseTable, text
 from grporecipe.model.setting import FrameworkTraits, Setting, Version
-from grporecipe.model.values import model_size
+from grporecipe.model.values import Fields, model_size
 from grporecipe.registries import NEWEST
 
 TRAITS = FrameworkTraits("easyr1", "EasyR1", unit="prompts", syntax="dotted")
@@ -168,7 +168,7 @@ releases, known, span = TABLE.releases, TABLE.known, TABLE.span
 
 
 @cache
-def example(version: Version = VERSION) -> Mapping[str, Any]:
+def example(version: Version = VERSION) -> Config:
     """Return ``examples/config.yaml`` of a release, the base of EasyR1's own scripts and most
     others.
     """
@@ -176,7 +176,7 @@ def example(version: Version = VERSION) -> Mapping[str, Any]:
     return dict(TABLE.data["examples"][name])
 
 
-def base_config(name: str, version: Version) -> Mapping[str, Any] | None:
+def base_config(name: str, version: Version) -> Config | None:
     """Return EasyR1's own example if the name is its path; None for other names."""
     return example(version) if name.removeprefix("./") == EXAMPLE else None
 
@@ -202,7 +202,7 @@ def keys_of(values: Values) -> dict[str, str]:
     return keys
 
 
-def derive_kl(values: Values, _: Mapping[str, Any]) -> dict[str, Any]:
+def derive_kl(values: Values, _: Config) -> Fields:
     """Return the fields of KL. It is in the loss or in the reward, never in both; ``disable_kl``
     switches it off.
     """
@@ -230,7 +230,7 @@ def _estimator(word: str) -> str:
     return dotted.ESTIMATORS.get(word, word)
 
 
-def derive_loss(values: Values, _: Mapping[str, Any]) -> dict[str, Any]:
+def derive_loss(values: Values, _: Config) -> Fields:
     """Return the loss in TRL's terms. In TRL a ratio per sequence is an importance sampling
     level.
     """
@@ -246,7 +246,7 @@ def derive_loss(values: Values, _: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def derive_length(values: Values, fields: Mapping[str, Any]) -> dict[str, Any]:
+def derive_length(values: Values, fields: Config) -> Fields:
     """Return warmup and epochs. Warmup in rollouts overrides a share, and epochs are ignored if
     steps are set.
     """
@@ -279,7 +279,7 @@ DERIVED = (
 )
 
 
-def _placed(value: Any, _: Recipe, s: Setting, __: Mapping[str, Any]) -> dict[str, Any] | None:
+def _placed(value: Any, _: Recipe, s: Setting, __: Config) -> Fields | None:
     if value == "none" and s.version >= ALGORITHM_KL:
         return {"algorithm.disable_kl": True}
     return {s.key("kl_placement"): value == "loss"} if value in ("loss", "reward") else None
@@ -292,7 +292,7 @@ SPECIAL: dict[str, NativeChange] = {
 }
 
 
-def native_keys(framework: Framework, setting: Setting, _: Version) -> dict[str, Any]:
+def native_keys(framework: Framework, setting: Setting, _: Version) -> Fields:
     """Return a setting in completions as a recipe's keys and values, under the newest release's
     names.
     """
@@ -300,7 +300,7 @@ def native_keys(framework: Framework, setting: Setting, _: Version) -> dict[str,
     return overlay(framework, s, {**dotted.write_common(s), **_fields(s)}, _keys(s))
 
 
-def _fields(s: Setting) -> dict[str, Any]:
+def _fields(s: Setting) -> Fields:
     """Return the native values of fields that need more than their own value, by field."""
     completions = (s.prompts_per_rollout or 1) * s.num_generations
     longest = (s.max_prompt_length or dotted.PROMPT_TOKENS) + s.max_completion_length
@@ -320,7 +320,7 @@ def _fields(s: Setting) -> dict[str, Any]:
     }
 
 
-def _keys(s: Setting) -> dict[str, Any]:
+def _keys(s: Setting) -> Fields:
     """Return the keys that depend on several fields. KL is in one place only."""
     in_loss = s.kl_placement in ("loss", "both")
     coefficient = s.beta if in_loss else s.kl_reward_coefficient

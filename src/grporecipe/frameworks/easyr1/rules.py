@@ -19,7 +19,7 @@ from grporecipe.model.setting import Setting
 from grporecipe.rules.helpers import other_sizes, show
 from grporecipe.rules.keys import find_dead_keys, find_mistyped, find_unknown_words, unknown
 from grporecipe.rules.kl import find_idle_reference, has_no_horizon
-from grporecipe.rules.registry import Violation, recipe_rule, rule, variant
+from grporecipe.rules.registry import Finding, Violation, recipe_rule, rule, variant
 from grporecipe.rules.rollout_batch import (
     SIZED,
     SPLIT,
@@ -36,7 +36,6 @@ from grporecipe.rules.rollout_batch import (
 )
 
 EASYR1 = frozenset({"easyr1"})
-Facts = dict[str, object]
 
 
 def _portion(s: Setting) -> int | None:
@@ -86,7 +85,7 @@ def _experience_fits(s: Setting) -> bool:
     instead="Choose a divisor, such as {s.num_generations}.",
     to=other_sizes("experience_batch_size", "prompts_per_rollout", accepts=_experience_fits),
 )
-def experience_is_whole_micro_batches(s: Setting) -> Facts | None:
+def experience_is_whole_micro_batches(s: Setting) -> Finding:
     """The completions of a rollout, P G, must be a multiple of the micro-batch for
     log-probabilities.
 
@@ -110,7 +109,7 @@ def experience_is_whole_micro_batches(s: Setting) -> Facts | None:
     instead="Choose at least {least} prompts.",
     to=other_sizes("prompts_per_step", "num_generations", accepts=lambda s: per_rank(s) >= 1),
 )
-def every_rank_has_a_completion(s: Setting) -> Facts | None:
+def every_rank_has_a_completion(s: Setting) -> Finding:
     """A step must hold a completion for every data rank: g = floor(p G / R) is at least 1.
 
     EasyR1, in each worker: "actor global batch size * ulysses size must be larger than num gpus."
@@ -138,7 +137,7 @@ def _micro_fits(s: Setting) -> bool:
     instead="Choose a divisor of {per_rank}.",
     to=other_sizes("per_device_train_batch_size", "prompts_per_step", accepts=_micro_fits),
 )
-def a_rank_has_whole_micro_batches(s: Setting) -> Facts | None:
+def a_rank_has_whole_micro_batches(s: Setting) -> Finding:
     """A step on one data rank, g = floor(p G / R) completions, must be a multiple of m.
 
     EasyR1, in each worker, with dynamic batching too: "actor global batch size per device must be
@@ -167,7 +166,7 @@ def a_rank_has_whole_micro_batches(s: Setting) -> Facts | None:
     to=lambda s: ({"offloads_parameters": False}, {"per_device_train_batch_size": per_rank(s)}),
     harmless=("offloads_parameters",),
 )
-def offloading_does_not_accumulate(s: Setting) -> Facts | None:
+def offloading_does_not_accumulate(s: Setting) -> Finding:
     """FSDP's own CPU offload does not support gradient accumulation: a step must be one
     micro-batch, g = m.
 
@@ -242,7 +241,7 @@ def _splits(s: Setting) -> bool:
         "prompts_per_step", "num_generations", accepts=lambda s: is_whole_steps(s) and _splits(s)
     ),
 )
-def a_rank_has_whole_steps(s: Setting) -> Facts | None:
+def a_rank_has_whole_steps(s: Setting) -> Finding:
     """The completions of a rollout on one data rank, P G / R, must be whole steps of g = floor(p G
     / R).
 
@@ -266,7 +265,7 @@ def a_rank_has_whole_steps(s: Setting) -> Facts | None:
     ),
     instead="Choose {prompts_per_step} x {num_generations} as a multiple of {ranks}.",
 )
-def a_step_is_not_rounded_down(s: Setting) -> Facts | None:
+def a_step_is_not_rounded_down(s: Setting) -> Finding:
     """The completions of a step, p G, should be a multiple of R: EasyR1 silently rounds g = p G / R
     down.
 
@@ -298,7 +297,7 @@ def a_step_is_not_rounded_down(s: Setting) -> Facts | None:
     ),
     instead="Choose a divisor of {s.prompts_per_rollout}.",
 )
-def nothing_is_generated_for_the_bin(s: Setting) -> Facts | None:
+def nothing_is_generated_for_the_bin(s: Setting) -> Finding:
     """``mini_rollout_batch_size`` should divide P: completions beyond the rollout are discarded.
 
     EasyR1 generates portions until there are enough, and keeps ``batch[: P * n]``. With online
@@ -348,7 +347,7 @@ LENGTHS = ("max_batched_tokens", "max_prompt_length", "max_completion_length")
     instead="Set {max_batched_tokens}={longest} or more.",
     to=lambda s: ({"max_batched_tokens": _longest(s)},),
 )
-def a_sequence_fits_the_engine(s: Setting) -> Facts | None:
+def a_sequence_fits_the_engine(s: Setting) -> Finding:
     """The engine's token limit must hold a whole prompt with its response.
 
     EasyR1 when generation is set up: "max_num_batched_tokens should be greater than prompt_length +

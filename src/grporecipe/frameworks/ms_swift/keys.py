@@ -17,10 +17,11 @@ from collections.abc import Mapping
 from functools import lru_cache, partial
 from typing import Any
 
+from grporecipe.files import Config
 from grporecipe.model.recipe import KeySpec, Recipe
 from grporecipe.model.releases import KeyTable, key_span, load_table, parse_release, releases_of
 from grporecipe.model.setting import FrameworkTraits, Version
-from grporecipe.model.values import Value, convert
+from grporecipe.model.values import Fields, Value, convert
 from grporecipe.registries import NEWEST
 
 # environment variables in a YAML file, no key of the parser
@@ -157,16 +158,16 @@ def keys_of_recipe(recipe: Recipe) -> KeyTable:
     )
 
 
-def read_numbers(config: Mapping[str, Any]) -> dict[str, Any]:
+def read_numbers(config: Config) -> Fields:
     """Return the numbers for sizes and schedule. An unreadable value is replaced by its default."""
-    numbers: dict[str, Any] = {**COUNTS, **NUMBERS}
+    numbers: Fields = {**COUNTS, **NUMBERS}
     for name in numbers.keys() & config.keys():
         value = read_value(config[name], "int" if name in COUNTS else "float")
         numbers[name] = numbers[name] if value.trouble else value.value
     return numbers
 
 
-def data_ranks(v: Mapping[str, Any], processes: int | None) -> int | None:
+def data_ranks(v: Config, processes: int | None) -> int | None:
     """Return the number of data ranks."""
     shared = (
         v["tensor_model_parallel_size"]
@@ -176,13 +177,13 @@ def data_ranks(v: Mapping[str, Any], processes: int | None) -> int | None:
     return None if processes is None else max(processes // max(shared, 1), 1)
 
 
-def completions(v: Mapping[str, Any]) -> int:
+def completions(v: Config) -> int:
     """Return the completions of a rollout, as given or from its number of optimizer steps."""
     total, steps = v["generation_batch_size"], v["steps_per_generation"]
     return int(v["global_batch_size"] * (1 if steps is None else steps) if total is None else total)
 
 
-def megatron_fields(config: Mapping[str, Any], processes: int | None) -> dict[str, Any]:
+def megatron_fields(config: Config, processes: int | None) -> Fields:
     """Return the fields of a setting in micro-steps of the data ranks. Sizes that do not divide are
     left to GB503.
     """

@@ -9,6 +9,7 @@ validate_batch_dp_alignment, _init_grpo); Megatron's own count of micro-batches.
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from grporecipe.files import Config
 from grporecipe.frameworks.ms_swift import keys
 from grporecipe.frameworks.ms_swift.rules import MS_SWIFT
 from grporecipe.frameworks.trl.keys import HABITS
@@ -212,7 +213,7 @@ def the_sizes_of_megatron_are_whole(recipe: Recipe) -> Iterator[Violation]:
         yield Violation(what, why, "Choose sizes that divide.", fields)
 
 
-def _of_a_rollout(v: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], str]]:
+def _of_a_rollout(v: Config) -> Iterator[tuple[tuple[str, ...], str]]:
     rollout, step, steps = keys.completions(v), v["global_batch_size"], v["steps_per_generation"]
     if rollout % step:
         yield (
@@ -224,7 +225,7 @@ def _of_a_rollout(v: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], str]]
         yield ("generation_batch_size", "steps_per_generation"), why
 
 
-def _of_the_ranks(v: Mapping[str, Any], ranks: int) -> Iterator[tuple[tuple[str, ...], str]]:
+def _of_the_ranks(v: Config, ranks: int) -> Iterator[tuple[tuple[str, ...], str]]:
     micro, step, prompts = (
         v["micro_batch_size"],
         v["global_batch_size"],

@@ -7,7 +7,6 @@ rlhf_trainers/args_mixin.py and arguments.py, dataset/dataset_meta.py, cli/main.
 docs/reference/frameworks.md compares its features.
 """
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -15,6 +14,7 @@ from grporecipe.errors import UserError
 from grporecipe.fields.lora import PEFT_TARGETS, as_count, as_modules, one_name
 from grporecipe.fields.reading import collect_converted, release_defaults
 from grporecipe.fields.writing import write_release
+from grporecipe.files import Config
 from grporecipe.frameworks.ms_swift.keys import (
     ENVIRONMENT,
     MEGATRON_KEYS,
@@ -30,7 +30,7 @@ from grporecipe.model.framework import ABSENT, RELEASE, Field, Framework, Native
 from grporecipe.model.recipe import Recipe
 from grporecipe.model.releases import KeyTable
 from grporecipe.model.setting import Setting, Version
-from grporecipe.model.values import model_size, read_mapping
+from grporecipe.model.values import Fields, model_size, read_mapping
 
 # sft_args.py _init_override
 FULL_RATE, TUNER_RATE = 1e-5, 1e-4
@@ -193,7 +193,7 @@ def collect(framework: Framework, recipe: Recipe) -> Values:
     )
 
 
-def unstated(_: Mapping[str, Any], __: Version) -> dict[str, Any]:
+def unstated(_: Config, __: Version) -> Fields:
     """Return the values that ms-swift sets after parsing for keys that a recipe leaves out."""
     return {
         "gradient_accumulation_steps": 1,
@@ -218,7 +218,7 @@ def keys_of(values: Values) -> dict[str, str]:
     return MEGATRON_KEYS if is_megatron(values.recipe) else {}
 
 
-def derive_rollout(values: Values, _: Mapping[str, Any]) -> dict[str, Any]:
+def derive_rollout(values: Values, _: Config) -> Fields:
     """Return the completion length, for which two older keys win, and whether a teacher gives the
     signal.
     """
@@ -231,14 +231,14 @@ def derive_rollout(values: Values, _: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def derive_schedule(values: Values, _: Mapping[str, Any]) -> dict[str, Any]:
+def derive_schedule(values: Values, _: Config) -> Fields:
     """Return length and learning rate. Steps override epochs, and ``max_epochs`` ends the run early
     in both cases.
     """
     keys = values.stated
     steps, most = trl.read_steps(keys.get("max_steps")), keys.get("max_epochs")
     epochs = keys.get("num_train_epochs", 3.0)
-    fields: dict[str, Any] = {
+    fields: Fields = {
         "epochs": None if steps is not None and "num_train_epochs" not in keys else epochs
     }
     if most:
@@ -251,7 +251,7 @@ def derive_schedule(values: Values, _: Mapping[str, Any]) -> dict[str, Any]:
     return fields | {"warmup_steps": keys.get("warmup_steps") or keys.get("warmup_ratio") or 0.0}
 
 
-def _count_rewards(values: Mapping[str, Any]) -> int | None:
+def _count_rewards(values: Config) -> int | None:
     """Return the number of rewards. An environment may add one of its own (grpo_trainer.py,
     ``use_gym_env``).
     """
@@ -260,7 +260,7 @@ def _count_rewards(values: Mapping[str, Any]) -> int | None:
     return len(_listed(values.get("reward_funcs"))) + len(_listed(values.get("reward_model")))
 
 
-def derive_loss(collected: Values, _: Mapping[str, Any]) -> dict[str, Any]:
+def derive_loss(collected: Values, _: Config) -> Fields:
     """Return the loss. If not set, scaling and the place of KL follow from the estimator; some
     losses fix them.
     """
@@ -274,7 +274,7 @@ def derive_loss(collected: Values, _: Mapping[str, Any]) -> dict[str, Any]:
     in_reward = values.get("kl_in_reward", estimator != "grpo") and scaling != "gdpo"
     beta = values.get("beta", BETA)
     mode = values.get("rollout_importance_sampling_mode")
-    fields: dict[str, Any] = {
+    fields: Fields = {
         "loss_type": losses[0] if len(losses) == 1 else " ".join(map(str, losses)),
         "scale_rewards": "none" if losses == ["real"] else scaling,
         "kl_placement": "none" if beta == 0 else "reward" if in_reward else "loss",
@@ -296,7 +296,7 @@ def derive_loss(collected: Values, _: Mapping[str, Any]) -> dict[str, Any]:
     return fields
 
 
-def derive_data(collected: Values, fields: Mapping[str, Any]) -> dict[str, Any]:
+def derive_data(collected: Values, fields: Config) -> Fields:
     """Return data and evaluation. Without held-out data there is no evaluation, and a split share
     is not trained on.
 
@@ -355,7 +355,7 @@ def processes_of(environment: Any) -> int | None:
     return int(counts[0]) * int(counts[1])
 
 
-def derive_launch(values: Values, fields: Mapping[str, Any]) -> dict[str, Any]:
+def derive_launch(values: Values, fields: Config) -> Fields:
     """Return the processes, the GPUs that one process sees, and with Megatron its sizes."""
     recipe = values.recipe
     processes = (
@@ -377,7 +377,7 @@ SPECIAL: dict[str, NativeChange] = {
 }
 
 
-def native_keys(framework: Framework, s: Setting, version: Version) -> dict[str, Any]:
+def native_keys(framework: Framework, s: Setting, version: Version) -> Fields:
     """Return a setting in completions as a recipe's keys and values."""
     written = write_release(framework, s, known(version), release_defaults(framework, version))
     # ms-swift reads null as the word None.
@@ -390,10 +390,10 @@ def native_keys(framework: Framework, s: Setting, version: Version) -> dict[str,
     return {**native, **trl.evaluation(s), **trl.saving(s), **_generation(s)}
 
 
-def _model(s: Setting) -> dict[str, Any]:
+def _model(s: Setting) -> Fields:
     named = {"model": s.model_name_or_path, "dataset": [s.dataset_name] if s.dataset_name else None}
     named["val_dataset"] = [s.eval_dataset_name] if s.eval_dataset_name else None
-    native: dict[str, Any] = {name: value for name, value in named.items() if value is not None}
+    native: Fields = {name: value for name, value in named.items() if value is not None}
     if s.sharding.startswith("zero"):
         native["deepspeed"] = s.sharding
     # Without these keys weights have the type of the model's files, and float32 weights are
@@ -413,10 +413,10 @@ def _model(s: Setting) -> dict[str, Any]:
     }
 
 
-def _objective(s: Setting) -> dict[str, Any]:
+def _objective(s: Setting) -> Fields:
     """Return the loss, its scaling, and KL in one place only."""
     in_reward = s.kl_placement == "reward"
-    native: dict[str, Any] = {
+    native: Fields = {
         "loss_type": s.loss_type if s.loss_type in LOSSES else "dapo",
         "scale_rewards": s.scale_rewards,
         "beta": s.beta or (s.kl_reward_coefficient if in_reward else 0.0),
@@ -431,7 +431,7 @@ def _objective(s: Setting) -> dict[str, Any]:
     return native
 
 
-def _schedule(s: Setting) -> dict[str, Any]:
+def _schedule(s: Setting) -> Fields:
     """Return the run's length and its learning rate's schedule."""
     if 0 < s.warmup_steps < 1:
         return {**trl.length_and_rate(s), "warmup_ratio": s.warmup_steps}
@@ -441,9 +441,9 @@ def _schedule(s: Setting) -> dict[str, Any]:
     }
 
 
-def _generation(s: Setting) -> dict[str, Any]:
+def _generation(s: Setting) -> Fields:
     """Return vLLM's mode, with the importance sampling correction if there is one."""
-    native: dict[str, Any] = {"top_k": s.top_k or -1}
+    native: Fields = {"top_k": s.top_k or -1}
     if s.max_prompt_length is not None:
         native["max_length"] = s.max_prompt_length
     if not s.use_vllm:

@@ -18,7 +18,7 @@ from grporecipe.rules.helpers import (
     one_of,
     only,
 )
-from grporecipe.rules.registry import Violation, rule, variant
+from grporecipe.rules.registry import Finding, Violation, rule, variant
 
 MS_SWIFT = frozenset({"ms-swift"})
 # The choices in rlhf_trainers/grpo_trainer.py and args_mixin.py.
@@ -27,7 +27,6 @@ SCALES, LEVELS = ("group", "batch", "none", "gdpo"), ("token", "sequence", "sequ
 # normalised by the tokens of a whole rollout
 WINDOWED = ("cispo", "dapo", "fipo")
 KL = ("beta", "kl_placement", "kl_reward_coefficient")
-Facts = dict[str, object]
 
 variant("GL101", MS_SWIFT, one_of("loss_type", LOSSES))
 variant("GL102", MS_SWIFT, one_of("scale_rewards", SCALES))
@@ -65,7 +64,7 @@ def _rollout_counts(s: Setting) -> int:
     instead="Leave one of the two out.",
     to=({"generation_batch_size": None}, {"steps_per_generation": None}),
 )
-def the_two_sizes_of_a_rollout_agree(s: Setting) -> Facts | None:
+def the_two_sizes_of_a_rollout_agree(s: Setting) -> Finding:
     """``generation_batch_size`` and ``steps_per_generation`` may both be set, if the first is B W
     times the second.
 
@@ -140,7 +139,7 @@ def _sizes_of_evaluation(s: Setting) -> tuple[int, int, int] | None:
     why="an evaluation batch takes {needed}, and ms-swift needs at least one",
     instead="Hold more out, or choose smaller evaluation batches.",
 )
-def held_out_prompts_fill_a_batch(s: Setting) -> Facts | None:
+def held_out_prompts_fill_a_batch(s: Setting) -> Finding:
     """The held-out prompts fill one evaluation batch of all processes, B_eval W // G_eval prompts.
 
     rlhf_trainers/grpo_trainer.py, after the model is loaded: "eval_dataset size 1 is smaller than
@@ -161,7 +160,7 @@ def held_out_prompts_fill_a_batch(s: Setting) -> Facts | None:
     why="{lost} of {s.eval_prompts} held-out prompts do not fill a batch, and are never scored",
     instead="Choose a size whose product with the processes divides {completions}.",
 )
-def held_out_prompts_are_whole_batches(s: Setting) -> Facts | None:
+def held_out_prompts_are_whole_batches(s: Setting) -> Finding:
     """The last evaluation batch is dropped if it is not full: ms-swift always sets
     ``dataloader_drop_last``.
 
@@ -190,7 +189,7 @@ def held_out_prompts_are_whole_batches(s: Setting) -> Facts | None:
     ),
     instead="Set {sync_ref_model}=false, or train all weights with a coefficient.",
 )
-def syncing_has_a_reference(s: Setting) -> Facts | None:
+def syncing_has_a_reference(s: Setting) -> Finding:
     """``sync_ref_model`` without a separate reference model (``beta`` 0, or a tuner such as LoRA)
     silently does nothing.
 
@@ -213,7 +212,7 @@ def syncing_has_a_reference(s: Setting) -> Facts | None:
     why="ms-swift takes {taken:g}{model}, where TRL takes 0",
     instead="Write down which is meant: {beta}={taken:g} or {beta}=0.",
 )
-def the_coefficient_was_meant_in_ms_swift(s: Setting) -> Facts | None:
+def the_coefficient_was_meant_in_ms_swift(s: Setting) -> Finding:
     """An unset ``beta`` is 0.04: there is a KL penalty, and with full training a second model in
     memory.
 
@@ -278,7 +277,7 @@ def the_place_of_the_penalty_is_read(s: Setting) -> bool:
     "gradients are {accumulation}/{steps} as large",
     instead="Set {gradient_accumulation_steps}={steps}, or {loss_type}=grpo.",
 )
-def the_loss_is_normalised_by_its_step(s: Setting) -> Facts | None:
+def the_loss_is_normalised_by_its_step(s: Setting) -> Finding:
     """The losses cispo, dapo and fipo divide by the tokens of the whole rollout, S micro-steps, but
     a step sums A of them.
 

@@ -13,6 +13,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any, NamedTuple
 
 from grporecipe.errors import UserError
+from grporecipe.files import Config
 from grporecipe.model.recipe import KeySpec, Recipe
 from grporecipe.model.releases import (
     KeyTable,
@@ -229,7 +230,7 @@ class Replacement(NamedTuple):
     safe: bool = False
 
 
-def instead(key: str, config: Mapping[str, Any], takes: Mapping[str, KeySpec]) -> Replacement:
+def instead(key: str, config: Config, takes: Mapping[str, KeySpec]) -> Replacement:
     """Return the remedy for a key that these versions do not take."""
     value = config.get(key)
     if key == "warmup_ratio":
@@ -247,7 +248,7 @@ def instead(key: str, config: Mapping[str, Any], takes: Mapping[str, KeySpec]) -
     return Replacement("", {key: None} if value is None else None, safe=value is None)
 
 
-def _warmup(ratio: Any, config: Mapping[str, Any]) -> Replacement:
+def _warmup(ratio: Any, config: Config) -> Replacement:
     """Return the remedy for warmup_ratio. Transformers 5 reads warmup_steps below 1 as a share.
 
     If both are set, warmup_steps wins in every version.

@@ -12,6 +12,7 @@ from math import isfinite
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
+from grporecipe.files import Config
 from grporecipe.frameworks import open_r1
 from grporecipe.frameworks.trl import keys
 from grporecipe.frameworks.trl.keys import HABITS, PASSED_ON, instead
@@ -21,7 +22,7 @@ from grporecipe.model.framework import FRAMEWORKS
 from grporecipe.model.recipe import KeySpec, Recipe
 from grporecipe.model.releases import closest_keys, text
 from grporecipe.model.setting import TRL_FAMILY, Version
-from grporecipe.model.values import convert, read_mapping
+from grporecipe.model.values import Fields, convert, read_mapping
 from grporecipe.project.repository import find_repository
 from grporecipe.rules.helpers import cut, one_of, set_to, show
 from grporecipe.rules.keys import ambiguous
@@ -222,7 +223,7 @@ def values_have_their_type(recipe: Recipe) -> Iterator[Violation]:
             yield _mistyped(key, value, WANTED["int"], {key: 8})
 
 
-def _is_read(key: str, config: Mapping[str, Any]) -> bool:
+def _is_read(key: str, config: Config) -> bool:
     """Return whether vLLM is on, and for the mode of its correction that as well."""
     corrects = config.get("vllm_importance_sampling_correction") is not False
     return config.get("use_vllm") is True and (key == "vllm_mode" or corrects)
@@ -404,13 +405,13 @@ def trl_takes_the_values(recipe: Recipe) -> Iterator[Violation]:
         yield _stopped("accelerator_config", "dispatch_batches", why, {"accelerator_config": None})
 
 
-def _stopped(key: str, value: Any, why: str, change: dict[str, Any]) -> Violation:
+def _stopped(key: str, value: Any, why: str, change: Fields) -> Violation:
     return Violation(
         f"{key}={show(value)}", f"TRL stops at start: {why}", "Remove it.", (key,), (change,)
     )
 
 
-def _refused(key: str, value: Any, why: str, changes: tuple[dict[str, Any], ...]) -> Violation:
+def _refused(key: str, value: Any, why: str, changes: tuple[Fields, ...]) -> Violation:
     change = changes[0] if changes else {}
     advice = (
         f"Set {' and '.join(f'{name}={show(new)}' for name, new in change.items())}."
@@ -424,7 +425,7 @@ def _refused(key: str, value: Any, why: str, changes: tuple[dict[str, Any], ...]
     )
 
 
-def _mistyped(key: str, value: Any, wanted: str, change: Mapping[str, Any] | None) -> Violation:
+def _mistyped(key: str, value: Any, wanted: str, change: Config | None) -> Violation:
     suggestions = (dict(change),) if change else ()
     if isinstance(value, float) and not isfinite(value):
         why = "it is not a finite number, so every weight that it affects becomes NaN"
@@ -438,7 +439,7 @@ def _mistyped(key: str, value: Any, wanted: str, change: Mapping[str, Any] | Non
     )
 
 
-def _round(key: str, value: Any, number: Any) -> dict[str, Any] | None:
+def _round(key: str, value: Any, number: Any) -> Fields | None:
     """Return the change to a whole number (8.0 is 8). In transformers 4 a share of warmup has its
     own key.
     """

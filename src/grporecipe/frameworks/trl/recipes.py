@@ -15,13 +15,14 @@ from typing import Any
 from grporecipe.fields.lora import as_count, as_modules
 from grporecipe.fields.reading import collect_converted, release_defaults
 from grporecipe.fields.writing import write_release
+from grporecipe.files import Config
 from grporecipe.frameworks.trl.keys import RENAMES, is_async, known
 from grporecipe.model.framework import ABSENT, RELEASE, Field, Framework, NativeChange, Values
 from grporecipe.model.planning import save_every, total_steps
 from grporecipe.model.recipe import KeySpec, Recipe
 from grporecipe.model.releases import KeyTable
 from grporecipe.model.setting import ROWS, Setting, Version
-from grporecipe.model.values import Value, convert, model_size, read_mapping
+from grporecipe.model.values import Fields, Value, convert, model_size, read_mapping
 
 # Renamed keys are read under their new name, so that the arithmetic is the one the author meant.
 # GV101 reports them.
@@ -291,7 +292,7 @@ def _convert(value: Any, kind: str) -> Value:
     return converted if converted.value is None or not converted.trouble else Value(converted.value)
 
 
-def unstated(values: Mapping[str, Any], version: Version) -> dict[str, Any]:
+def unstated(values: Config, version: Version) -> Fields:
     """Return the behaviour of releases that do not have a key yet."""
     before = {
         "loss_type": "bnpo" if version >= (0, 16, 0) else "grpo",
@@ -311,7 +312,7 @@ def keys_of(values: Values) -> dict[str, str]:
     return {"warmup_steps": "warmup_ratio"} if is_share else {}
 
 
-def derive_launch(values: Values, fields: Mapping[str, Any]) -> dict[str, Any]:
+def derive_launch(values: Values, fields: Config) -> Fields:
     """Return the processes, if only the recipe states them, and the GPUs that one process sees."""
     launch = values.recipe.launch
     processes = (
@@ -323,7 +324,7 @@ def derive_launch(values: Values, fields: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def change_warmup(value: Any, _: Recipe, s: Setting, __: Mapping[str, Any]) -> dict[str, Any]:
+def change_warmup(value: Any, _: Recipe, s: Setting, __: Config) -> Fields:
     """Return the change of keys for another warmup. A recipe may have an own key for a share."""
     if s.key("warmup_steps") != "warmup_ratio":
         return {"warmup_steps": value}
@@ -332,7 +333,7 @@ def change_warmup(value: Any, _: Recipe, s: Setting, __: Mapping[str, Any]) -> d
     )
 
 
-def change_evaluates(value: Any, *_: Any) -> dict[str, Any] | None:
+def change_evaluates(value: Any, *_: Any) -> Fields | None:
     """Return the change of keys that switches evaluation off. None for on, because no single key
     states the data.
     """
@@ -343,7 +344,7 @@ def _change_inside(row: Field) -> NativeChange:
     """Return the change of one size inside a mapping. The rest of the mapping stays."""
     key, _, word = row.key.partition(".")
 
-    def change(value: Any, recipe: Recipe, _: Setting, fields: Mapping[str, Any]) -> dict[str, Any]:
+    def change(value: Any, recipe: Recipe, _: Setting, fields: Config) -> Fields:
         if word in recipe.config:
             return {word: value}
         return {key: {**read_mapping(fields.get(key, recipe.config.get(key))), word: value}}
@@ -364,7 +365,7 @@ EVALUATED = ("per_device_eval_batch_size", "num_generations_eval")
 BOOLEAN_SCALES = {"group": True, "none": False}
 
 
-def native_keys(framework: Framework, s: Setting, version: Version) -> dict[str, Any]:
+def native_keys(framework: Framework, s: Setting, version: Version) -> Fields:
     """Return a setting in completions as a recipe's keys and values."""
     takes = framework.takes(version)
     native = write_release(framework, s, takes, release_defaults(framework, version))
@@ -378,7 +379,7 @@ def native_keys(framework: Framework, s: Setting, version: Version) -> dict[str,
     return {**native, **saving(s), **_model(s, takes)}
 
 
-def _scaling(s: Setting, takes: Mapping[str, KeySpec]) -> dict[str, Any]:
+def _scaling(s: Setting, takes: Mapping[str, KeySpec]) -> Fields:
     if "scale_rewards" not in takes:
         return {}
     if takes["scale_rewards"].type.startswith("bool"):
@@ -386,7 +387,7 @@ def _scaling(s: Setting, takes: Mapping[str, KeySpec]) -> dict[str, Any]:
     return {"scale_rewards": s.scale_rewards}
 
 
-def _schedule(s: Setting, takes: Mapping[str, KeySpec]) -> dict[str, Any]:
+def _schedule(s: Setting, takes: Mapping[str, KeySpec]) -> Fields:
     """Return the run's length and its learning rate's schedule."""
     if 0 < s.warmup_steps < 1 and takes["warmup_steps"].type == "int":
         return {**length_and_rate(s), "warmup_ratio": s.warmup_steps}
@@ -396,7 +397,7 @@ def _schedule(s: Setting, takes: Mapping[str, KeySpec]) -> dict[str, Any]:
     }
 
 
-def length_and_rate(s: Setting) -> dict[str, Any]:
+def length_and_rate(s: Setting) -> Fields:
     """Return the length in optimizer steps if they are known or given, else in epochs; and the
     learning rate's schedule.
     """
@@ -410,9 +411,7 @@ def length_and_rate(s: Setting) -> dict[str, Any]:
     return {**length, "lr_scheduler_type": s.lr_scheduler_type}
 
 
-def evaluation(
-    s: Setting, names: tuple[str, ...] = ("per_device_eval_batch_size",)
-) -> dict[str, Any]:
+def evaluation(s: Setting, names: tuple[str, ...] = ("per_device_eval_batch_size",)) -> Fields:
     """Return the keys of evaluation: when it runs, and the sizes with these names.
 
     A number of evaluations is spread over the steps if these are known.
@@ -423,11 +422,11 @@ def evaluation(
     total = total_steps(s)
     if s.evaluations and total:
         return {"eval_strategy": "steps", "eval_steps": max(total // s.evaluations, 1), **sizes}
-    native: dict[str, Any] = {"eval_strategy": s.eval_strategy or "steps", **sizes}
+    native: Fields = {"eval_strategy": s.eval_strategy or "steps", **sizes}
     return native if s.eval_steps is None else {**native, "eval_steps": _steps(s.eval_steps)}
 
 
-def saving(s: Setting) -> dict[str, Any]:
+def saving(s: Setting) -> Fields:
     """Return the keys of saving checkpoints."""
     every = save_every(s.replace({"save_steps": None})) if s.checkpoints else s.save_steps
     if s.save_strategy not in (None, "steps"):
@@ -435,14 +434,14 @@ def saving(s: Setting) -> dict[str, Any]:
     return {} if every is None else {"save_strategy": "steps", "save_steps": _steps(every)}
 
 
-def _model(s: Setting, takes: Mapping[str, KeySpec]) -> dict[str, Any]:
+def _model(s: Setting, takes: Mapping[str, KeySpec]) -> Fields:
     sizes = {
         "tp_size": s.tensor_parallel_size,
         "cp_size": s.context_parallel_size,
         "sp_size": s.sequence_parallel_size,
     }
     large = {name: size for name, size in sizes.items() if size > 1}
-    native: dict[str, Any] = {}
+    native: Fields = {}
     # TRL's weights are float32 unless a recipe sets another type
     if s.weights_dtype == "bfloat16":
         native["dtype" if "dtype" in takes else "torch_dtype"] = "bfloat16"

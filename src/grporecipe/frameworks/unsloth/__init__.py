@@ -17,13 +17,14 @@ from grporecipe.model.framework import Values
 from grporecipe.model.recipe import KeySpec
 from grporecipe.model.releases import KeyTable
 from grporecipe.model.setting import FrameworkTraits, Version
+from grporecipe.model.values import Fields
 from grporecipe.registries import Lazy
 
 # its trainer is TRL's, patched
 TRAITS = FrameworkTraits("unsloth", "Unsloth", follows_trl=True)
 # of TRL, the newest that Unsloth allows
 VERSION: Version = (0, 24, 0)
-DEFAULTS: dict[str, Any] = {
+DEFAULTS: Fields = {
     "per_device_train_batch_size": 4,
     "per_device_eval_batch_size": 4,
     "gradient_accumulation_steps": 2,
@@ -82,7 +83,7 @@ def corrected_size(
     return group if group > 0 and (accumulation * (processes or 1) * size) % group else size
 
 
-def derive_own(values: Values, fields: Mapping[str, Any]) -> dict[str, Any]:
+def derive_own(values: Values, fields: Mapping[str, Any]) -> Fields:
     """Return the fields that Unsloth changes before TRL sees the configuration."""
     stated, changes = values.stated, dict[str, Any]()
     sizes = ("per_device_train_batch_size", "gradient_accumulation_steps", "num_generations")

@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping
 from functools import cache, partial
 from typing import Any, Literal, NamedTuple
 
+from grporecipe.files import Config
 from grporecipe.model.recipe import KeySpec, Recipe
 from grporecipe.model.releases import (
     KeyTable,
@@ -25,7 +26,7 @@ from grporecipe.model.releases import (
     releases_of,
 )
 from grporecipe.model.setting import FrameworkTraits, Version
-from grporecipe.model.values import flatten, resolve
+from grporecipe.model.values import Fields, flatten, resolve
 from grporecipe.registries import NEWEST
 
 TRAITS = FrameworkTraits("verl", "verl", unit="prompts", syntax="dotted")
@@ -294,7 +295,7 @@ def refusals(recipe: Recipe, known: KeyTable) -> Iterator[Refusal]:
     """Yield the overrides that Hydra refuses, in order. Keys added by earlier overrides or other
     files may be set.
     """
-    added: dict[str, Any] = {}
+    added: Fields = {}
     for written, value in recipe.config.items():
         key = written.lstrip("+~")
         if _is_of_a_group(key):
@@ -325,14 +326,14 @@ def _is_of_a_group(key: str) -> bool:
     return key.startswith("hydra.") or ("." not in plain and plain.split("/")[0] in GROUPS)
 
 
-def _add(added: dict[str, Any], key: str, value: Any) -> None:
+def _add(added: Fields, key: str, value: Any) -> None:
     added[key] = value
     added |= {key[:at]: {} for at, letter in enumerate(key) if letter == "."}
     if isinstance(value, Mapping) and value:
         added |= flatten({key: value})
 
 
-def _has_value(key: str, known: KeyTable, added: Mapping[str, Any]) -> bool:
+def _has_value(key: str, known: KeyTable, added: Config) -> bool:
     """Return whether a key has a value that is neither null nor missing. References are
     followed.
     """
@@ -342,7 +343,7 @@ def _has_value(key: str, known: KeyTable, added: Mapping[str, Any]) -> bool:
     return value is not None and value != "???"
 
 
-def _takes(key: str, value: Any, known: KeyTable, added: Mapping[str, Any]) -> bool:
+def _takes(key: str, value: Any, known: KeyTable, added: Config) -> bool:
     """Return whether a key may be set without ``+``: it exists, and so do the keys of a mapping
     that it is set to.
     """

@@ -8,7 +8,6 @@ which Hydra finds the defaults of a configuration.
 """
 
 import re
-from collections.abc import Mapping
 from math import ceil, prod
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from grporecipe.fields.dotted import NEVER_CLIPPED, clip, estimator_word, freque
 from grporecipe.fields.lora import lora_rows, one_name
 from grporecipe.fields.reading import values_of
 from grporecipe.fields.writing import in_prompts, overlay
+from grporecipe.files import Config
 from grporecipe.frameworks.verl.keys import (
     ACTOR,
     AGENTS,
@@ -37,7 +37,7 @@ from grporecipe.frameworks.verl.keys import (
 from grporecipe.model.framework import Field, Framework, NativeChange, Values
 from grporecipe.model.recipe import Recipe
 from grporecipe.model.setting import Setting, Version
-from grporecipe.model.values import model_size
+from grporecipe.model.values import Fields, model_size
 from grporecipe.project.repository import find_program, head_of
 
 # in the order of a written recipe
@@ -197,7 +197,7 @@ def keys_of(values: Values) -> dict[str, str]:
     return keys
 
 
-def derive_topology(values: Values, _: Mapping[str, Any]) -> dict[str, Any]:
+def derive_topology(values: Values, _: Config) -> Fields:
     """Return the parallel sizes. ``vllm_tensor_parallel_size`` is the number of GPUs of one
     engine.
     """
@@ -228,7 +228,7 @@ def derive_topology(values: Values, _: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def derive_sizes(values: Values, fields: Mapping[str, Any]) -> dict[str, Any]:
+def derive_sizes(values: Values, fields: Config) -> Fields:
     """Return the micro-batch in completions. If it is filled by tokens, return the number of
     completions that always fit.
     """
@@ -302,7 +302,7 @@ def refills(values: Values) -> bool:
     return not is_synchronous or any(values.flag(key) for key in wanted)
 
 
-def derive_groups(values: Values, fields: Mapping[str, Any]) -> dict[str, Any]:
+def derive_groups(values: Values, fields: Config) -> Fields:
     """Return the group size, and the advantage estimator if a group of one is intended.
 
     Search-R1 and its forks repeat a prompt ``n_agent`` times before ``rollout.n``, and count
@@ -315,7 +315,7 @@ def derive_groups(values: Values, fields: Mapping[str, Any]) -> dict[str, Any]:
         fields["prompts_per_step"],
         fields["num_generations"],
     )
-    sizes: dict[str, Any] = {}
+    sizes: Fields = {}
     if agents > 1 and step % agents == 0:
         sizes = {"num_generations": count * agents, "prompts_per_step": step // agents}
     elif agents > 1:
@@ -345,7 +345,7 @@ def kl_places(values: Values) -> tuple[bool, bool]:
     return in_loss, values.flag(REWARD_SWITCH) if has_reward_switch(values) else not in_loss
 
 
-def derive_kl(values: Values, _: Mapping[str, Any]) -> dict[str, Any]:
+def derive_kl(values: Values, _: Config) -> Fields:
     """Return the fields of KL, which has a switch for each place. Either one loads a reference,
     even with coefficient 0.
     """
@@ -354,7 +354,7 @@ def derive_kl(values: Values, _: Mapping[str, Any]) -> dict[str, Any]:
         (in_loss, in_reward), "none"
     )
     loads = (in_loss or in_reward) and is_own_trainer(values.recipe)
-    fields: dict[str, Any] = {"kl_placement": place, "loads_reference": loads}
+    fields: Fields = {"kl_placement": place, "loads_reference": loads}
     if in_loss:
         word = values.word(f"{ACTOR}.kl_loss_type")
         fields |= {
@@ -371,7 +371,7 @@ def derive_kl(values: Values, _: Mapping[str, Any]) -> dict[str, Any]:
     return fields
 
 
-def derive_loss(values: Values, _: Mapping[str, Any]) -> dict[str, Any]:
+def derive_loss(values: Values, _: Config) -> Fields:
     """Return the loss in TRL's terms. For verl's plain loss mode, the way of averaging decides."""
     mode = values.word(f"{ACTOR}.policy_loss.loss_mode", "vanilla")
     average = values.word(f"{ACTOR}.loss_agg_mode", "token-mean")
@@ -382,7 +382,7 @@ def derive_loss(values: Values, _: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def derive_length(values: Values, fields: Mapping[str, Any]) -> dict[str, Any]:
+def derive_length(values: Values, fields: Config) -> Fields:
     """Return model, data and schedule, if the recipe names them."""
     path = fields["model_name_or_path"] if f"{MODEL}.path" in values.given else ""
     steps, ratio = (
@@ -406,7 +406,7 @@ def derive_length(values: Values, fields: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _megatron_lora(values: Values) -> dict[str, Any]:
+def _megatron_lora(values: Values) -> Fields:
     """Return LoRA if Megatron's section sets it."""
     rank = values.whole(f"{MODEL}.lora.rank")
     alpha = values.number(f"{MODEL}.lora.alpha", 32.0)
@@ -425,7 +425,7 @@ DERIVED = (
 )
 
 
-def _placed(value: Any, recipe: Recipe, *_: Any) -> dict[str, Any] | None:
+def _placed(value: Any, recipe: Recipe, *_: Any) -> Fields | None:
     if not has_reward_switch(values_of(recipe)):
         return {f"{ACTOR}.use_kl_loss": value == "loss"} if value in ("loss", "reward") else None
     return {
@@ -441,7 +441,7 @@ SPECIAL: dict[str, NativeChange] = {
 }
 
 
-def native_keys(framework: Framework, setting: Setting, _: Version) -> dict[str, Any]:
+def native_keys(framework: Framework, setting: Setting, _: Version) -> Fields:
     """Return a setting in completions as a recipe's keys and values, under the newest release's
     names.
     """
@@ -456,7 +456,7 @@ def native_keys(framework: Framework, setting: Setting, _: Version) -> dict[str,
     return overlay(framework, s, fields, _keys(s))
 
 
-def _sizes(s: Setting) -> dict[str, Any]:
+def _sizes(s: Setting) -> Fields:
     step = s.prompts_per_step or 1
     # as verl pads it
     whole = ceil((s.prompts_per_rollout or step) / step) * step
@@ -474,12 +474,12 @@ def _sizes(s: Setting) -> dict[str, Any]:
     }
 
 
-def _parallel(s: Setting) -> dict[str, Any]:
+def _parallel(s: Setting) -> Fields:
     names = ("tensor", "pipeline", "context") if s.engine == "megatron" else ("sequence",)
     return {f"{name}_parallel_size": getattr(s, f"{name}_parallel_size") for name in names}
 
 
-def _objective(s: Setting) -> dict[str, Any]:
+def _objective(s: Setting) -> Fields:
     """Return the loss, and KL in either place with its own coefficient."""
     in_loss = s.kl_placement in ("loss", "both") and (s.beta != 0 or s.framework == TRAITS)
     in_reward = s.kl_placement in ("reward", "both")
@@ -492,7 +492,7 @@ def _objective(s: Setting) -> dict[str, Any]:
         else "vanilla"
     )
     average = s.loss_average if s.framework == TRAITS else WRITTEN.get(s.loss_type, "token-mean")
-    fields: dict[str, Any] = {
+    fields: Fields = {
         "kl_placement": in_loss,
         "loss_type": mode,
         "loss_average": average or "token-mean",
@@ -511,21 +511,19 @@ def _objective(s: Setting) -> dict[str, Any]:
     return fields
 
 
-def _schedule(s: Setting) -> dict[str, Any]:
+def _schedule(s: Setting) -> Fields:
     """Return the length. verl stops at its last epoch, so there are enough epochs for any number of
     rollouts.
     """
     count = dotted.rollouts(s)
-    fields: dict[str, Any] = (
-        {"epochs": count} if count is not None and s.framework != TRAITS else {}
-    )
+    fields: Fields = {"epochs": count} if count is not None and s.framework != TRAITS else {}
     if s.engine == "megatron":
         fields |= {"lr_scheduler_type": None, "minimum_learning_rate_ratio": None}
     steps = dotted.warmup(s)[0]
     return {**fields, "warmup_steps": -1 if steps is None else steps}
 
 
-def _keys(s: Setting) -> dict[str, Any]:
+def _keys(s: Setting) -> Fields:
     """Return the keys that depend on several fields."""
     longest = (s.max_prompt_length or dotted.PROMPT_TOKENS) + s.max_completion_length
     return {

@@ -23,7 +23,7 @@ from grporecipe.model.setting import Setting
 from grporecipe.rules.batch import judgeable
 from grporecipe.rules.helpers import each, near, other_sizes
 from grporecipe.rules.kl import find_idle_reference
-from grporecipe.rules.registry import Change, Violation, recipe_rule, rule, variant
+from grporecipe.rules.registry import Change, Finding, Violation, recipe_rule, rule, variant
 from grporecipe.rules.rollout_batch import (
     SIZED,
     SPLIT,
@@ -40,7 +40,6 @@ from grporecipe.rules.rollout_batch import (
 VERL = frozenset({"verl"})
 CHECKED = (*SIZED, *SPLIT, "dynamic_batching")
 LOGGED = ("experience_batch_size", "reference_batch_size")
-Facts = dict[str, object]
 # The releases since which verl checks that a rollout holds a step, exempts dynamic micro-batches
 # from that check, splits batches by one engine without a rest, and pads them.
 HOLDS_STEP, EXEMPTS, ONE_ENGINE, PADS = (0, 3, 0), (0, 6, 0), (0, 8, 0), (0, 9, 0)
@@ -86,7 +85,7 @@ def _shared_alike(s: Setting) -> bool:
     instead="Choose {prompts_per_rollout} x {num_generations} as a multiple of {unit}.",
     to=other_sizes("prompts_per_rollout", "num_generations", accepts=_shared_alike),
 )
-def a_rollout_is_shared_alike(s: Setting) -> Facts | None:
+def a_rollout_is_shared_alike(s: Setting) -> Finding:
     """The completions of a rollout, P G, must be a multiple of all processes (FSDP), or of R m
     (Megatron).
 
@@ -145,7 +144,7 @@ def _step_splits(s: Setting) -> bool:
     instead="Choose {prompts_per_step} x {num_generations} as a multiple of {ranks}.",
     to=other_sizes("prompts_per_step", "num_generations", accepts=_step_splits),
 )
-def a_step_is_shared_alike(s: Setting) -> Facts | None:
+def a_step_is_shared_alike(s: Setting) -> Finding:
     """The completions of a step, p G, must be a multiple of the data ranks R.
 
     verl at the first update, minutes after the start, with dynamic micro-batches too: "Got
@@ -177,7 +176,7 @@ def _step_is_split(s: Setting) -> bool:
     instead="Choose a divisor of {per_rank}.",
     to=other_sizes("per_device_train_batch_size", "prompts_per_step", accepts=_micro_fits),
 )
-def a_step_of_a_rank_is_whole_micro_batches(s: Setting) -> Facts | None:
+def a_step_of_a_rank_is_whole_micro_batches(s: Setting) -> Finding:
     """A step on one data rank, p G / R completions, must be a multiple of
     ``ppo_micro_batch_size_per_gpu``.
 
@@ -244,7 +243,7 @@ def log_probabilities_are_whole_micro_batches(s: Setting) -> Violation | None:
     "{are}",
     instead="Choose a multiple of {s.prompts_per_step}.",
 )
-def no_step_is_padded(s: Setting) -> Facts | None:
+def no_step_is_padded(s: Setting) -> Finding:
     """A rollout should be whole steps, P a multiple of p. verl pads the last step with samples that
     have no gradient.
 
@@ -274,7 +273,7 @@ def no_step_is_padded(s: Setting) -> Facts | None:
     "not finished",
     instead="Raise {epochs}.",
 )
-def the_steps_fit_into_the_epochs(s: Setting) -> Facts | None:
+def the_steps_fit_into_the_epochs(s: Setting) -> Finding:
     """``total_training_steps`` beyond ``total_epochs``: verl stops with the epochs.
 
     The learning rate's schedule is then never finished, and the last validation and checkpoint

@@ -31,7 +31,7 @@ from grporecipe.model.framework import Vendored
 from grporecipe.model.recipe import Recipe
 from grporecipe.model.releases import KeyTable
 from grporecipe.model.setting import Version
-from grporecipe.model.values import flatten, nest
+from grporecipe.model.values import Fields, flatten, nest
 from grporecipe.reading.python.vendored import code_of, missing_checks, nearest_release
 from grporecipe.reading.yaml_text import parse_nested
 
@@ -62,9 +62,9 @@ class Composer:
     def __init__(self, folders: tuple[Path, ...], choices: Mapping[str, str]) -> None:
         self.folders, self.choices, self.files = folders, dict(choices), 0
         self.chosen: dict[str, str] = {}
-        self.composed: dict[str, Any] = {}
+        self.composed: Fields = {}
 
-    def compose(self, name: str) -> dict[str, Any]:
+    def compose(self, name: str) -> Fields:
         """Return the keys of a configuration with their defaults.
 
         Raises UserError if a file is missing, is no YAML, or is outside the folders.
@@ -157,7 +157,7 @@ def _text(path: Path) -> str:
         return ""
 
 
-def merge(into: dict[str, Any], other: Mapping[str, Any]) -> None:
+def merge(into: Fields, other: Mapping[str, Any]) -> None:
     """Merge a nested mapping into another one. A list or a scalar replaces the old value."""
     for key, value in other.items():
         if isinstance(value, Mapping) and isinstance(into.get(key), dict):

@@ -7,13 +7,13 @@ Only literals in the call itself are changed: the value of a variable may be use
 import ast
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from grporecipe.errors import UserError
-from grporecipe.files import parse_json
+from grporecipe.files import Config, parse_json
 from grporecipe.reading.python._configs import PythonConfig, find_configs
 from grporecipe.reading.python.source import NOTEBOOK, code_cells
 
@@ -23,7 +23,7 @@ _COMMA = re.compile(r"[ \t]*,[ \t]*")
 _LINE_END = re.compile(r"[ \t]*(?:#[^\n]*)?\n")
 
 
-def edit_call(path: Path, text: str, index: int, change: Mapping[str, Any]) -> str | None:
+def edit_call(path: Path, text: str, index: int, change: Config) -> str | None:
     """Return a file or notebook after a change of keys (None removes one) in the configuration with
     this index.
 
@@ -47,7 +47,7 @@ def edit_call(path: Path, text: str, index: int, change: Mapping[str, Any]) -> s
     return edited if kept[: len(before)] == kept[len(before) :] else None
 
 
-def _edited(path: Path, text: str, made: PythonConfig, change: Mapping[str, Any]) -> str:
+def _edited(path: Path, text: str, made: PythonConfig, change: Config) -> str:
     """Return the text with the call changed. Raises ValueError for a value that is no literal."""
     is_notebook = path.suffix == NOTEBOOK
     number, first = (
@@ -63,9 +63,7 @@ def _edited(path: Path, text: str, made: PythonConfig, change: Mapping[str, Any]
     return json.dumps(notebook)
 
 
-def _edits(
-    source: str, first: int, made: PythonConfig, change: Mapping[str, Any]
-) -> Iterator[Edit]:
+def _edits(source: str, first: int, made: PythonConfig, change: Config) -> Iterator[Edit]:
     """Yield the changes of a source whose first line has this number. One removed and one added key
     are a rename.
     """
