@@ -43,10 +43,10 @@ PLAIN = Setting(
 
 
 def write(s: Setting, framework: str) -> dict[str, Any]:
-    """Its keys in the newest release."""
-    writer = FRAMEWORKS[framework].native_keys
-    assert writer is not None
-    return dict(writer(FRAMEWORKS[framework], s, FRAMEWORKS[framework].version))
+    """Its keys in the newest release, as a setting of the framework."""
+    own = FRAMEWORKS[framework]
+    assert own.native_keys is not None
+    return dict(own.native_keys(own, s.replace({"framework": own.traits}), own.version))
 
 
 def again(keys: dict[str, Any], framework: str) -> LintResult:

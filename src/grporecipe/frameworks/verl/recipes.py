@@ -29,7 +29,6 @@ from grporecipe.frameworks.verl.keys import (
     REF,
     REWARD_SWITCH,
     ROLLOUT,
-    TRAITS,
     engine_of,
     is_own_trainer,
     known_keys,
@@ -152,7 +151,6 @@ AVERAGES = {
     "seq-mean-token-sum-norm": "dr_grpo",
     "seq-mean-token-sum": "luspo",
 }
-WRITTEN = {"bnpo": "token-mean", **{loss: average for average, loss in AVERAGES.items()}}
 MODES = (
     "cispo",
     "sapo",
@@ -481,21 +479,16 @@ def _parallel(s: Setting) -> Fields:
 
 def _objective(s: Setting) -> Fields:
     """Return the loss, and KL in either place with its own coefficient."""
-    in_loss = s.kl_placement in ("loss", "both") and (s.beta != 0 or s.framework == TRAITS)
+    in_loss = s.kl_placement in ("loss", "both")
     in_reward = s.kl_placement in ("reward", "both")
     name = dotted.estimator(s) or "k3"
-    mode = (
-        "gspo"
-        if s.importance_sampling_level == "sequence"
-        else s.loss_type
-        if s.loss_type in MODES
-        else "vanilla"
-    )
-    average = s.loss_average if s.framework == TRAITS else WRITTEN.get(s.loss_type, "token-mean")
+    mode = s.loss_type if s.loss_type in MODES else "vanilla"
+    if s.importance_sampling_level == "sequence":
+        mode = "gspo"
     fields: Fields = {
         "kl_placement": in_loss,
         "loss_type": mode,
-        "loss_average": average or "token-mean",
+        "loss_average": s.loss_average or "token-mean",
         "kl_horizon": s.kl_horizon if in_reward else None,
         "kl_target": s.kl_target if in_reward else None,
     }
@@ -512,15 +505,12 @@ def _objective(s: Setting) -> Fields:
 
 
 def _schedule(s: Setting) -> Fields:
-    """Return the length. verl stops at its last epoch, so there are enough epochs for any number of
-    rollouts.
-    """
-    count = dotted.rollouts(s)
-    fields: Fields = {"epochs": count} if count is not None and s.framework != TRAITS else {}
+    """Return the warmup; Megatron has a schedule of its own."""
+    steps = dotted.warmup(s)[0]
+    fields: Fields = {"warmup_steps": -1 if steps is None else steps}
     if s.engine == "megatron":
         fields |= {"lr_scheduler_type": None, "minimum_learning_rate_ratio": None}
-    steps = dotted.warmup(s)[0]
-    return {**fields, "warmup_steps": -1 if steps is None else steps}
+    return fields
 
 
 def _keys(s: Setting) -> Fields:
