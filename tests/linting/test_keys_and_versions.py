@@ -134,7 +134,7 @@ OWN = LaunchContext("accelerate", "train.py")
         ("0.19", "accelerate", "open_r1/grpo.py", "error", "error"),
         ("0.18.2", "accelerate", "trl.scripts.grpo", "warning", "error"),
         ("0.21", "accelerate", "trl.scripts.grpo", "error", "error"),
-        ("0.22", "accelerate", "trl/scripts/grpo.py", "warning", "warning"),
+        ("0.22.2", "accelerate", "trl/scripts/grpo.py", "warning", "warning"),
         ("1.0", "accelerate", "trl.scripts.grpo", "warning", "error"),
         ("0.28", "trl", "trl.scripts.grpo", "warning", "warning"),
         ("0.29", "trl", "trl.scripts.grpo", "error", "error"),

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from grporecipe.errors import UserError
 from grporecipe.linting.linter import LintResult, lint_recipe
 from grporecipe.linting.output import render_fix
-from grporecipe.reading.load import Options, parse_recipe
+from grporecipe.reading.load import Options, load_recipes, parse_recipe
 from grposweep import lint
 from support import grposweep
 
@@ -198,3 +199,33 @@ def test_an_unknown_key_has_its_near_name_without_a_version(tmp_path: Path) -> N
     (found,) = (one for one in lint(script).recipes[0].diagnostics if one.code == "GV110")
     assert "actor_rollout_ref.actor.ppo_epoch (ppo_epochs?), trainer.nothing_like" in found.message
     assert found.severity == "warning"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("r.yaml", "max_prompt_lenght: 512\n", "max_prompt_lenght removed, max_prompt_length: 512"),
+        ("r.yaml", 'num_iterations: "2"\n', 'num_iterations: "2": YAML reads it as text; TRL'),
+        ("r.json", '{"num_generations": 8, "beta": "1e-3"}', 'beta: "1e-3": TRL\'s parser makes'),
+    ],
+)
+def test_a_message_shows_what_differs_from_its_fix(
+    tmp_path: Path, name: str, text: str, said: str
+) -> None:
+    """A key that only older releases have is a near name, and quotes are shown where they count."""
+    path = tmp_path / name
+    path.write_text(text if name.endswith("json") else f"num_generations: 8\n{text}")
+    result = lint(path, framework="trl").recipes[0]
+    messages = [found.message for found in result.diagnostics]
+    messages += [
+        render_fix(fix, result.recipe) for found in result.diagnostics for fix in found.fixes
+    ]
+    assert said in " ".join(messages)
+
+
+def test_json_that_only_yaml_reads_is_refused(tmp_path: Path) -> None:
+    """A script that loads it would stop."""
+    path = tmp_path / "r.json"
+    path.write_text('{"num_generations": 8,\n "max_steps": 9,}')
+    with pytest.raises(UserError, match="line 2: it is not JSON"):
+        load_recipes(path, Options(framework="trl"))

@@ -155,6 +155,12 @@ def test_few_keys_are_a_sign_of_grpo(config: dict[str, Any]) -> None:
     assert recognise_recipe(config) == "trl"
 
 
+def test_sections_of_another_program_are_no_nemo_rl() -> None:
+    """Other programs have a grpo and a policy, too."""
+    with pytest.raises(NotARecipe, match="nothing identifies it"):
+        recognise_recipe({"grpo": {"steps": 10}, "policy": {"name": "x"}})
+
+
 def test_a_named_framework_always_wins(tmp_path: Path) -> None:
     """Keys without a sign are then judged as they stand."""
     path = tmp_path / "x.yaml"

@@ -2,6 +2,7 @@
 one-sentence error.
 """
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -115,8 +116,23 @@ def parse_recipe(path: Path, text: str, options: Options) -> Recipe:
         and find_root(path) is None
     ):
         framework = by_words(flat.config) or framework
+    if path.suffix == ".json":
+        _refuse_bad_json(text)
     flat = parse_nested(text) if FRAMEWORKS[framework].is_dotted else flat
     return _from_yaml(path, flat, replace(options, framework=framework))
+
+
+def _refuse_bad_json(text: str) -> None:
+    """Raise UserError for JSON that only YAML reads, such as with a comma behind the last key."""
+    try:
+        json.loads(text.removeprefix("\ufeff"))
+    except json.JSONDecodeError as error:
+        raise UserError(
+            f"line {error.lineno}: it is not JSON ({error.msg}). Correct it, or name it .yaml."
+        ) from None
+    except RecursionError:
+        # told with the depth by the reader of YAML
+        return
 
 
 def _of_project(path: Path, options: Options) -> Options:

@@ -33,9 +33,9 @@ SIGNATURES = (
     Signature(
         "NeMo-RL",
         (
-            "grpo policy",
+            "grpo policy.model_name",
             "grpo loss_fn",
-            "policy loss_fn",
+            "policy.model_name loss_fn",
             "grpo.num_prompts_per_step",
             "grpo.num_generations_per_prompt",
             "defaults grpo",

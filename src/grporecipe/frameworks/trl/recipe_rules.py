@@ -161,14 +161,17 @@ def numbers_are_numbers(recipe: Recipe) -> Iterator[Violation]:
         if isinstance(value, str) and key in takes and key not in recipe.unresolved:
             converted = convert(value, takes[key].type)
             if converted.trouble == "string":
+                is_quoted = recipe.in_python or (recipe.file or "").endswith(".json")
                 why = (
-                    "it is text, and GRPOConfig() does not convert it"
-                    if recipe.in_python
-                    else (
-                        f"YAML reads it as text; TRL's parser makes {show(converted.value)} of "
-                        "it, a script of your own may not"
-                    )
+                    f"YAML reads it as text; TRL's parser makes {show(converted.value)} of it, a "
+                    "script of your own may not"
                 )
+                if recipe.in_python:
+                    why = "it is text, and GRPOConfig() does not convert it"
+                elif is_quoted:
+                    why = why.removeprefix("YAML reads it as text; ")
+                if is_quoted or value == show(converted.value):
+                    value = f'"{value}"'
                 yield Violation(
                     f"{key}: {show(value)}",
                     why,
@@ -684,7 +687,10 @@ def _strangers(recipe: Recipe) -> Iterator[tuple[str, list[str]]]:
             continue
         if keys.span(str(key)) is None and (key not in open_r1.KEYS or is_own_script(recipe)):
             habit = HABITS.get(str(key))
-            yield key, [habit] if habit else closest_keys(str(key), takes)
+            near = [habit] if habit else closest_keys(str(key), takes)
+            if not near and not recipe.version_source.known:
+                near = closest_keys(str(key), keys.table()["keys"])
+            yield key, near
 
 
 def _is_typo_in_every_release(near: list[str], value: Any, takes: Mapping[str, KeySpec]) -> bool:
