@@ -26,7 +26,7 @@ from grposweep.search.space import read_space
 from grposweep.storage.folders import SweepFolder
 from grposweep.storage.results import end_run, start_run
 from grposweep.sweep._resume import open_study
-from grposweep.train._records import HeartbeatFile, MetricsFile
+from grposweep.train.records import HeartbeatFile, MetricsFile
 
 SEARCHED = [
     "lr=tag(log,interval(1e-6,1e-2))",

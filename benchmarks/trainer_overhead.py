@@ -32,11 +32,11 @@ from trl import GRPOTrainer
 
 from grporecipe.files import append_line, write_text
 from grposweep.config.compose import to_experiment
-from grposweep.train import _process as watchdog
+from grposweep.train import process as watchdog
 from grposweep.train import trl as grpo
-from grposweep.train._attempt import Attempt, load_attempt
 from grposweep.train._models import Loaded, find_model_folder, load_model
 from grposweep.train._trl_config import build_config
+from grposweep.train.attempt import Attempt, load_attempt
 from grposweep.train.tasks import Data, load_data
 
 # optimizer steps a training, the first of which are not counted

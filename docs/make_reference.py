@@ -23,7 +23,7 @@ from grposweep.cli import build_app
 from grposweep.storage import paths
 
 FOLDER = Path(__file__).resolve().parent / "reference"
-COMMANDS = FOLDER.parents[1] / "tests" / "external" / "commands"
+COMMANDS = FOLDER.parents[1] / "tests" / "command" / "commands"
 MADE = "Generated from {} by `make docs`. Do not edit.\n"
 
 
@@ -185,14 +185,14 @@ def launch_commands() -> str:
         rows.append(f"| {_cell(one['kind'])} | {_cell(one['from'])} | `{typed}` | {happens} |")
     head = (
         "Each is asked what its trainer gets and swept over two learning rates, unchanged, by "
-        "`tests/external/test_commands.py`: "
+        "`tests/command/test_commands.py`: "
         "each trial gets its own value, or the command is refused with the words in the table. "
         "The programs were written for "
         "this project and keep the structure of public ones. Those without the installed TRL "
         "train with a stub of it.\n"
     )
     return (
-        "\n".join(["# Launch commands\n", MADE.format("`tests/external/commands/`"), head, *rows])
+        "\n".join(["# Launch commands\n", MADE.format("`tests/command/commands/`"), head, *rows])
         + "\n"
     )
 

@@ -258,7 +258,7 @@ def _import_all() -> None:
 
     for package in (grporecipe, grposweep):
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
-            others = {"train", "ms_swift_plugin", "__main__"}
+            others = {"train", "inside", "ms_swift_plugin", "__main__"}
             if others.isdisjoint(module.name.split(".")):
                 importlib.import_module(module.name)
     # as in the warm server: torch reads it when it is imported

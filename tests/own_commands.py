@@ -22,7 +22,7 @@ import yaml
 
 from support import PROJECT, Ended, run_in
 
-COMMANDS = PROJECT / "tests" / "external" / "commands"
+COMMANDS = PROJECT / "tests" / "command" / "commands"
 STUB = PROJECT / "tests" / "stub_trl"
 RATES = (1e-4, 3e-4)
 REWARDS = """

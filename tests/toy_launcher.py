@@ -26,7 +26,7 @@ from grposweep.sweep._outcomes import OutcomeRecorder
 from grposweep.sweep._resume import open_study
 from grposweep.sweep._spending import Spending
 from grposweep.sweep._trial_queue import TrialQueue
-from grposweep.train._records import MetricsFile
+from grposweep.train.records import MetricsFile
 
 CROWDED = (
     "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.11 GiB of "

@@ -1,5 +1,5 @@
 """Print what `grposweep check` and a sweep change among the user's files, for each command of
-tests/external/destructive.yaml.
+tests/command/destructive.yaml.
 
     python benchmarks/harm/commands.py > table.md
 
@@ -16,7 +16,7 @@ from typing import Any
 PROJECT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(PROJECT / "tests"), str(PROJECT / "src")]
 
-from external.test_no_harm import OWN, ROWS, contents, staged  # noqa: E402
+from command.test_no_harm import OWN, ROWS, contents, staged  # noqa: E402
 from own_commands import STUB  # noqa: E402
 from support import Ended, grposweep, run_in  # noqa: E402
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from external.conftest import RECIPE, SCRIPT
+from command.conftest import RECIPE, SCRIPT
 from grporecipe.errors import UserError
 from grporecipe.reading.load import Options
 from grposweep.cli._hydra_app import copy_conf

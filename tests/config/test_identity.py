@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from external.conftest import SCRIPT
+from command.conftest import SCRIPT
 from grposweep.config.compose import Session
 from grposweep.config.identity import experiment_id, learning, prepared_key, sweep_identity
 from grposweep.config.points import Points

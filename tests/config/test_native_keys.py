@@ -17,12 +17,12 @@ from grporecipe.model import setting
 from grporecipe.model.framework import FRAMEWORKS
 from grporecipe.model.setting import TRL
 from grporecipe.rules.check import check
-from grposweep.config._trl_args import homes, taken
 from grposweep.config.compose import Session
 from grposweep.config.fields import ARGS, KEYS
 from grposweep.config.identity import experiment_id, sweep_identity
 from grposweep.config.points import Points
 from grposweep.config.to_setting import read_setting
+from grposweep.config.trl_args import homes, taken
 from grposweep.config.validate import check_experiment
 from grposweep.process import PROJECT
 from grposweep.schema import Experiment, keys_with, trl_arguments

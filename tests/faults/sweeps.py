@@ -45,7 +45,7 @@ from grposweep.storage.folders import SweepFolder
 from grposweep.sweep import _start as start
 from grposweep.sweep import run
 from grposweep.sweep.validate import validate_sweep
-from grposweep.train import _attempt as attempt
+from grposweep.train import attempt
 from support import is_running
 
 from .calls import Calls

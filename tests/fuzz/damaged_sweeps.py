@@ -33,7 +33,7 @@ from grposweep.storage import lease
 from grposweep.storage.results import TrialResult, TrialStatus
 from grposweep.sweep import run
 from grposweep.sweep.validate import validate_sweep
-from grposweep.train._records import MetricsFile
+from grposweep.train.records import MetricsFile
 
 RATE = "lr=tag(log,interval(1e-5,1e-2))"
 KINDS = {

@@ -26,7 +26,7 @@ from grposweep.storage.lease import Lease
 from grposweep.storage.results import run_cost
 from grposweep.sweep._failures import classify_failure, read_evidence
 from grposweep.sweep._resume import open_folder, open_study
-from grposweep.train._records import ControlFile, MetricsFile, find_objective
+from grposweep.train.records import ControlFile, MetricsFile, find_objective
 
 from .damage import LENGTHS, damaged, lines, object_file, try_all
 

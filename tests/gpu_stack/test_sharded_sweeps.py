@@ -31,7 +31,7 @@ TWO = (
 SCRIPT = """
 import os
 from datasets import Dataset
-from grposweep.train import Callback
+from grposweep.command import Callback
 from trl import GRPOConfig, GRPOTrainer, ModelConfig, TrlParser
 
 

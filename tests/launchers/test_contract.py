@@ -12,7 +12,7 @@ import pytest
 from grporecipe.errors import ExitCode, UserError
 from grporecipe.files import append_line, read_json, write_json
 from grposweep.config.compose import render_experiment
-from grposweep.config.programs import check_place
+from grposweep.config.reach import check_place
 from grposweep.config.validate import check_experiment
 from grposweep.launchers import build_launcher, cancel_sweep, is_running, launcher_class, schedulers
 from grposweep.launchers.base import End, EndState, Job, Launcher

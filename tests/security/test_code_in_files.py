@@ -63,7 +63,7 @@ def test_no_module_reads_a_file_in_a_way_that_may_run_it() -> None:
         if (calls := list(unsafe_calls(path.read_text(), name := str(path.relative_to(PROJECT)))))
     }
     # the user's own notebook, when the user's command is asked
-    assert found.keys() == {"src/grposweep/train/hook/notebook.py"}
+    assert found.keys() == {"src/grposweep/command/inside/notebook.py"}
 
 
 def test_such_a_call_is_found() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from external.conftest import RECIPE, SCRIPT
+from command.conftest import RECIPE, SCRIPT
 from grposweep.redaction import RedactedProgram, redact
 from support import Ended, grposweep, run_in, wait_for
 

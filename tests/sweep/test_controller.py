@@ -24,7 +24,7 @@ from grposweep.storage.lease import Lease
 from grposweep.sweep import _attempts as attempts
 from grposweep.sweep._attempts import HeartbeatMonitor
 from grposweep.sweep._start import check_recorded
-from grposweep.train._records import MetricsFile
+from grposweep.train.records import MetricsFile
 from support import lines, read
 from toy_launcher import Place, composed, open_controller
 

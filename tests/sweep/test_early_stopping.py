@@ -18,7 +18,7 @@ from grposweep.search.early_stopping import (
     StoppingPolicy,
 )
 from grposweep.storage.folders import SweepFolder
-from grposweep.train._records import MetricsFile
+from grposweep.train.records import MetricsFile
 from toy_launcher import Place, open_controller
 
 

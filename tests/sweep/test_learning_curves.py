@@ -7,7 +7,7 @@ import pytest
 
 from grposweep.search.early_stopping import State
 from grposweep.sweep._early_stopping import CurveReader, whole_completions
-from grposweep.train._records import MetricsFile
+from grposweep.train.records import MetricsFile
 
 
 @pytest.fixture

@@ -6,9 +6,9 @@ from grporecipe.frameworks.trl.keys import known
 from grporecipe.model.setting import TRL
 from grposweep.config.from_setting import trl_recipe
 from grposweep.config.to_setting import read_setting
-from grposweep.train._attempt import load_attempt
 from grposweep.train._models import Loaded
 from grposweep.train._trl_config import grpo_arguments
+from grposweep.train.attempt import load_attempt
 
 from .conftest import MakeTrial
 

@@ -10,7 +10,7 @@ import pytest
 from grporecipe.errors import ExitCode
 from grporecipe.files import append_line
 from grposweep.schema import Search
-from grposweep.train._records import find_objective, optimism
+from grposweep.train.records import find_objective, optimism
 from grposweep.train.run import run_attempt
 
 from .conftest import MakeTrial, control, metrics_of, result_of

@@ -11,9 +11,9 @@ from trl import GRPOConfig
 from grporecipe.errors import UserError
 from grposweep.schema import Lora, Model, trl_arguments
 from grposweep.train import _models as models
-from grposweep.train._attempt import load_attempt
 from grposweep.train._models import Loaded
 from grposweep.train._trl_config import grpo_arguments
+from grposweep.train.attempt import load_attempt
 from grposweep.train.prompts import longest_prompt
 
 from .conftest import MakeTrial

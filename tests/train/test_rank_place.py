@@ -9,7 +9,7 @@ import pytest
 
 from grposweep.launchers.slurm.launcher import Slurm
 from grposweep.schema import Cluster, Experiment, Generation
-from grposweep.train._process import devices, torch_variables
+from grposweep.train.process import devices, torch_variables
 from support import PROJECT, environment
 
 SLURM = Slurm.scheduler
@@ -54,7 +54,7 @@ def test_a_single_rank_needs_no_group() -> None:
 
 REPORT = """
 import os, pathlib
-from grposweep.train._process import port_for_weights, restarts, take_rank_place
+from grposweep.train.process import port_for_weights, restarts, take_rank_place
 take_rank_place(pathlib.Path.cwd())
 print(os.environ["GRPOSWEEP_ATTEMPT"], restarts(), port_for_weights(), os.environ.get("RANK"))
 print(os.environ.get("VLLM_HOST_IP"))
@@ -104,7 +104,7 @@ def test_a_job_holds_its_servers_gpus_too(monkeypatch: pytest.MonkeyPatch) -> No
 )
 def test_a_rank_that_cannot_reach_the_first_one_says_so() -> None:
     """Without a loopback interface, torch.distributed waits for half an hour."""
-    call = "from grposweep.train._process import reach_first_rank as reach; reach(1.0)"
+    call = "from grposweep.train.process import reach_first_rank as reach; reach(1.0)"
     place = {"RANK": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "9"}
     for enter, says in (
         ((), ""),

@@ -11,7 +11,7 @@ import pytest
 from grporecipe.errors import UserError
 from grporecipe.files import read_json
 from grposweep.schema import Search
-from grposweep.train._records import (
+from grposweep.train.records import (
     ControlFile,
     HeartbeatFile,
     MetricsFile,

@@ -4,7 +4,7 @@ import pytest
 
 from grporecipe.model.planning import boundary_steps
 from grporecipe.model.setting import Setting
-from grposweep.train._records import build_rollout_schedule
+from grposweep.train.records import build_rollout_schedule
 
 
 def walk(setting: Setting, steps: int) -> list[tuple[bool, int]]:

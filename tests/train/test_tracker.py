@@ -14,7 +14,7 @@ from grposweep import schema
 from grposweep.config.validate import check_tracker
 from grposweep.storage.completions import KeptCompletion, keep_completions
 from grposweep.train import tracker
-from grposweep.train._attempt import load_attempt
+from grposweep.train.attempt import load_attempt
 from grposweep.train.run import run_attempt
 
 from .conftest import MakeTrial, metrics_of, result_of

@@ -12,7 +12,6 @@ from grporecipe.files import append_line
 from grposweep.storage.completions import read_completions
 from grposweep.storage.forks import ForkState, checkpoint_hash
 from grposweep.train import trl as grpo
-from grposweep.train._attempt import load_attempt
 from grposweep.train._evaluation import (
     HeldOutEvaluation,
     group_prompts,
@@ -20,6 +19,7 @@ from grposweep.train._evaluation import (
     prompt_means,
 )
 from grposweep.train._restore import REFERENCE
+from grposweep.train.attempt import load_attempt
 from grposweep.train.run import run_attempt
 
 from .conftest import MakeTrial, control, metrics_of, result_of

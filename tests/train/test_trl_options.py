@@ -10,9 +10,9 @@ from trl import GRPOConfig
 
 from grporecipe.model import setting
 from grposweep.config.fields import KEYS
-from grposweep.train._attempt import load_attempt
 from grposweep.train._models import Loaded
 from grposweep.train._trl_config import build_config, grpo_arguments
+from grposweep.train.attempt import load_attempt
 
 from .conftest import MakeTrial
 

@@ -8,10 +8,10 @@ import requests
 
 from grporecipe.errors import UserError
 from grposweep.schema import Experiment, Generation, Model
-from grposweep.train._attempt import load_attempt
 from grposweep.train._models import Loaded
 from grposweep.train._trl_config import grpo_arguments
 from grposweep.train._vllm import server_address, server_command, wait_for_server
+from grposweep.train.attempt import load_attempt
 
 from .conftest import MakeTrial
 

@@ -12,7 +12,7 @@ import torch
 from trl.generation.vllm_generation import VLLMGeneration
 
 from grposweep.train import trl as grpo
-from grposweep.train._attempt import load_attempt
+from grposweep.train.attempt import load_attempt
 
 from .conftest import MakeTrial
 

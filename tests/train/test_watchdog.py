@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from grposweep.train import _process as watchdog
+from grposweep.train import process as watchdog
 from grposweep.train.run import run_attempt
 
 from .conftest import MakeTrial

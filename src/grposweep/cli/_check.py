@@ -18,8 +18,8 @@ from grporecipe.model.recipe import NOT_STATED, LaunchedCode, Recipe, VersionSou
 from grporecipe.model.setting import TRL
 from grporecipe.reading.load import Options, load_text
 from grporecipe.terminal import say
-from grposweep.config.asked import version_of
-from grposweep.external.ask import Asked, ask
+from grposweep.command.ask import Asked, ask
+from grposweep.command.asked import version_of
 
 UNRESOLVED = "GV106"
 

@@ -184,7 +184,7 @@ def show_space(arguments: Sequence[str], config_dir: Path | None = None) -> int:
 
     # Hydra and numpy: 0.3 s that lint and plan FILE should not pay
     from grposweep.config.points import Points
-    from grposweep.config.programs import check_switches
+    from grposweep.config.reach import check_switches
     from grposweep.report.space_summary import print_invalid
     from grposweep.search.evaluate import validate_points
     from grposweep.search.listed import list_points

@@ -123,6 +123,34 @@ OF_RECIPES = (
 FROM_RECIPE = frozenset(name for name, path in KEYS.items() if path.startswith(OF_RECIPES)) - {
     "train_prompts"
 }
+# Keys below these that an external trainer reads nevertheless.
+READ = (
+    "task.train_prompts",
+    *(
+        f"trainer.{name}"
+        for name in (
+            "kind",
+            "keep",
+            "command",
+            "recipe",
+            "python",
+            "workdir",
+            "arguments",
+            "environment",
+            "script",
+            "launcher",
+            "launch_arguments",
+            "args",
+        )
+    ),
+)
+
+
+def reaches(key: str) -> bool:
+    """Return whether a key, or the option of a group, affects an external trainer."""
+    return key == "trainer" or key.startswith(READ) or not f"{key}.".startswith(OF_RECIPES)
+
+
 # Every field that an Experiment decides -> the keys (or sections) that it depends on.
 SOURCES: dict[str, tuple[str, ...]] = {
     **{name: (path,) for name, path in KEYS.items()},

@@ -23,13 +23,12 @@ from yaml import YAMLError
 
 from grporecipe.errors import UserError
 from grporecipe.files import bounded_yaml, parse_yaml, read_text
-from grposweep.config.base_recipe import Base
 from grposweep.config.compose import PRIMARY, Session, escape, experiment_at, to_experiment, typed
 from grposweep.config.fields import NUMBERS
 from grposweep.config.to_setting import own_values
 from grposweep.config.validate import check_choice
 from grposweep.process import CONF
-from grposweep.registries import is_external
+from grposweep.registries import BASE, is_external
 from grposweep.schema import GROUPS, Experiment, Trainer, keys_of
 
 # the name of these options, and of the group that chooses all of them
@@ -50,7 +49,7 @@ def recipe_options(composed: DictConfig) -> list[str]:
     assert isinstance(trainer, Trainer)
     cluster = composed.cluster
     values = own_values(
-        Base(trainer, int(cluster.processes), int(cluster.nodes), str(composed.outputs)).setting
+        BASE(trainer, int(cluster.processes), int(cluster.nodes), str(composed.outputs)).setting
     )
     store = ConfigStore.instance()
     for group in NUMBERS:

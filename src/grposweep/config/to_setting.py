@@ -15,10 +15,10 @@ from grporecipe.memory.catalog import find_model, memory_of
 from grporecipe.model.architecture import Architecture
 from grporecipe.model.planning import micro_steps_per_generation, realise
 from grporecipe.model.setting import OF_TRL, OPTIONS, Runtime, Setting
-from grposweep.config.base_recipe import Base, read_args
 from grposweep.config.fields import ARGS, DERIVED, FROM_RECIPE, KEYS, NUMBERS, OF_TASKS, PLAIN
 from grposweep.config.precision import read_precision
-from grposweep.registries import is_external, is_opaque, ranks_follow
+from grposweep.config.trl_args import read_args
+from grposweep.registries import BASE, is_external, is_opaque, ranks_follow
 from grposweep.schema import (
     AUTO,
     AUTO_SIZES,
@@ -69,7 +69,7 @@ def base_setting(experiment: Experiment) -> Setting:
             if ranks_follow(cluster.kind) and cluster.nodes == 1 and not cluster.gpus_per_node
             else PLAIN
         )
-    base = Base.of(experiment).setting
+    base: Setting = BASE.load().of(experiment).setting
     own = {name: key for name, key in KEYS.items() if name not in FROM_RECIPE}
     return base.replace({"keys": {**base.keys, **own}})
 

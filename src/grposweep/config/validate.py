@@ -12,13 +12,15 @@ from typing import Any
 from grporecipe.errors import UserError, refuse_mistakes
 from grporecipe.files import parse_json, read_bytes
 from grporecipe.registries import load_entry
-from grposweep.config._trl_args import check_args
 from grposweep.config.precision import check_generation, check_precision, check_quantization
-from grposweep.config.programs import check_names, check_processes, check_program
+from grposweep.config.reach import check_place
 from grposweep.config.search_budget import Budget
 from grposweep.config.to_setting import read_gpu
+from grposweep.config.trl_args import check_args
 from grposweep.redaction import refuse_secrets
 from grposweep.registries import (
+    CHECK_KEYS,
+    CHECK_PROGRAM,
     EXTERNAL,
     LAUNCHERS,
     OWN_TRAINERS,
@@ -110,8 +112,9 @@ def find_base_mistakes(base: Experiment, names: Collection[str], trains: bool) -
     )
     if is_unknown or any(collect_messages(refuse_secrets, asdict(base))):
         return problems
-    problems += check_names(base, names)
-    problems += collect_messages(check_processes, base, names)
+    problems += check_place(base.cluster, names)
+    if is_external(base.trainer.kind):
+        problems += collect_messages(CHECK_KEYS, base, names)
     return [*problems, *check_installed(base), *check_tracker(base)] if trains else problems
 
 
@@ -539,5 +542,5 @@ CHECKS: dict[Callable[[Experiment], Iterable[str] | None], tuple[str, ...]] = {
     check_server: ("generation.vllm_mode",),
     check_shared_server: ("generation.vllm_shared_gpus", "trainer.kind"),
     check_launcher: ("cluster", "generation", "trainer.kind", "trainer.launcher"),
-    check_program: ("cluster", "trainer.kind", "trainer.launcher"),
+    CHECK_PROGRAM: ("cluster", "trainer.kind", "trainer.launcher"),
 }

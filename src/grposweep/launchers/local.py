@@ -16,8 +16,6 @@ from pathlib import Path
 from typing import Self
 
 from grporecipe.errors import ExitCode, UserError
-from grposweep.external.ask import check_ports
-from grposweep.external.script import check_launcher
 from grposweep.launchers.base import (
     GPU_TRIALS,
     End,
@@ -52,7 +50,7 @@ from grposweep.process import (
     exists,
     kills_for_memory,
 )
-from grposweep.registries import runs_trl
+from grposweep.registries import CHECK_LAUNCHER, CHECK_PORTS, runs_trl
 from grposweep.schema import AUTO, Cluster, Experiment, Generation, ThisMachine, starts_own_server
 from grposweep.storage import paths
 
@@ -323,9 +321,9 @@ class Local(Launcher):
                 "generation.vllm_server_base_url=http://host:8000 generation.vllm_gpus=0."
             )
         if not total:
-            check_launcher(experiment.trainer, experiment.cluster.processes)
+            CHECK_LAUNCHER(experiment.trainer, experiment.cluster.processes)
         self._check_gpus(experiment.cluster, generation)
-        check_ports(experiment.trainer, self.slots)
+        CHECK_PORTS(experiment.trainer, self.slots)
 
     def submit(self, job: Job) -> str:
         """Start every rank, and a vLLM server if it has GPUs; each writes a log in the trial

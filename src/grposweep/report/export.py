@@ -14,7 +14,6 @@ from grporecipe.errors import UserError
 from grporecipe.files import Config, parse_json, read_json, write_text
 from grporecipe.redaction import redact
 from grporecipe.terminal import comment, short, write_data
-from grposweep.external import RECIPE
 from grposweep.report._advice import next_sentence, tie_sentences
 from grposweep.report._completions import winner_warning
 from grposweep.report._leaderboard import format_objective
@@ -93,7 +92,7 @@ def default_form(best: TrialView, file: Path) -> str:
     if file.suffix == ".sh":
         return "command"
     if file.suffix in (".yaml", ".yml"):
-        return "recipe" if (best.path / RECIPE).is_file() else "hydra"
+        return "recipe" if (best.path / paths.RECIPE).is_file() else "hydra"
     raise UserError(f"--export {file}: name a .yaml or .sh file, or say with --as what to write.")
 
 
@@ -139,7 +138,7 @@ def _screen(view: SweepView, point: RankedPoint) -> Text:
 
 def _own_recipe(best: TrialView, head: str) -> str:
     """Return the recipe that the trial's program read."""
-    path = best.path / RECIPE
+    path = best.path / paths.RECIPE
     if not path.is_file():
         raise UserError(
             f"trial {best.number} was trained by grposweep itself and has no recipe. Set --as "
@@ -260,7 +259,7 @@ def _recipe(view: SweepView, best: TrialView, head: str) -> str:
 
     experiment = load_experiment(best.path / paths.CONFIG)
     if is_external(kind := experiment.trainer.kind):
-        form = "recipe" if (best.path / RECIPE).is_file() else "command"
+        form = "recipe" if (best.path / paths.RECIPE).is_file() else "command"
         raise UserError(
             f"--as trl: trial {best.number} was trained by a program of its own "
             f"(trainer={kind}), whose keys are not "

@@ -16,8 +16,8 @@ from grporecipe.errors import UserError, refuse_mistakes
 from grporecipe.model.setting import Setting
 from grporecipe.rules.check import REGISTRY, Problem, check, errors
 from grporecipe.rules.fixes import find_fixes
-from grposweep.config.asked import OPTIONS, ask_ahead, find_unseen
-from grposweep.config.base_recipe import Base
+from grposweep.command.asked import OPTIONS, ask_ahead, find_unseen
+from grposweep.command.base import Base
 from grposweep.config.fields import SOURCES
 from grposweep.config.identity import prepared_key
 from grposweep.config.points import Points

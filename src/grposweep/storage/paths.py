@@ -65,6 +65,8 @@ CONFIG = "config.yaml"
 TRIAL = "trial.json"
 # derived numbers: batch sizes, steps, completions
 PLAN = "plan.json"
+# the recipe of a program that is not our own trainer, with the parameters of the point
+RECIPE = "recipe.yaml"
 # the overrides of the point
 OVERRIDES = "overrides.yaml"
 # code version, packages, machine

@@ -13,9 +13,9 @@ from typing import Any
 
 from grporecipe.errors import UserError
 from grporecipe.files import text_sha256, write_json, write_text
+from grposweep.command.trial_recipe import write_program
 from grposweep.config.compose import override_name, override_text, render_experiment
 from grposweep.config.identity import experiment_id
-from grposweep.config.trial_recipe import write_program
 from grposweep.launchers import refuse_other_launcher
 from grposweep.launchers.base import End, Job, Launcher
 from grposweep.process import run_command

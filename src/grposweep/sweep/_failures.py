@@ -138,7 +138,7 @@ _PATTERNS: dict[Failure, tuple[str, ...]] = {
         r".*(?:GPU is lost|Unable to determine the device handle for GPU)",
     ),
     Failure.HANG: (
-        # faulthandler's, see train/_process.py
+        # faulthandler's, see train/process.py
         r"Timeout \(\d+:\d\d:\d\d(?:\.\d+)?\)!$",
         r"\[E\d+ .* ProcessGroupNCCL.*watchdog got stuck",
         r"RuntimeError: DataLoader timed out after",

@@ -17,11 +17,11 @@ from grporecipe.files import read_json, write_json, write_text
 from grporecipe.model.rates import rates_for
 from grporecipe.rules.check import errors
 from grporecipe.terminal import redraws
+from grposweep.command.any_program import stops_early
 from grposweep.config.compose import escape, load_experiment, render_experiment
 from grposweep.config.identity import experiment_id
 from grposweep.config.search_budget import Budget
 from grposweep.config.to_setting import read_setting
-from grposweep.external.command import stops_early
 from grposweep.launchers.base import Interrupted, Launcher
 from grposweep.registries import is_opaque
 from grposweep.report.space_summary import print_invalid

@@ -17,7 +17,7 @@ from typing import Any, TypeGuard
 from grporecipe.errors import UserError
 from grporecipe.files import read_json, set_aside, write_json
 from grporecipe.model.setting import Setting
-from grposweep.config.asked import find_inputs
+from grposweep.command.asked import find_inputs
 from grposweep.config.compose import load_experiment
 from grposweep.config.identity import is_same_point, learning, numbers, sizes
 from grposweep.config.to_setting import read_setting

@@ -15,7 +15,7 @@ from omegaconf import OmegaConf
 from grporecipe.errors import ExitCode, UserError
 from grporecipe.files import parse_yaml, read_json, read_lines, read_text, text_sha256
 from grporecipe.terminal import say
-from grposweep.config.asked import find_inputs
+from grposweep.command.asked import find_inputs
 from grposweep.config.compose import (
     escape,
     is_conf,

@@ -25,7 +25,7 @@ from rich.text import Text
 
 from grporecipe.errors import ExitCode, UserError
 from grporecipe.model.planning import total_completions
-from grposweep.config.asked import find_inputs
+from grposweep.command.asked import find_inputs
 from grposweep.config.identity import sweep_identity
 from grposweep.config.search_budget import Budget
 from grposweep.launchers import build_launcher, launcher_class

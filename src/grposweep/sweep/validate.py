@@ -14,13 +14,13 @@ from grporecipe.errors import UserError, refuse_mistakes
 from grporecipe.model.values import flatten
 from grporecipe.rules.check import errors
 from grporecipe.rules.fixes import render_problem
+from grposweep.command.any_program import stops_early
 from grposweep.config.compose import override_name
 from grposweep.config.identity import prepared_key
 from grposweep.config.metric_names import check_metrics
 from grposweep.config.points import Points
-from grposweep.config.programs import check_switches
+from grposweep.config.reach import check_switches
 from grposweep.config.search_budget import Budget
-from grposweep.external.command import stops_early
 from grposweep.registries import follows_effort, is_external, is_opaque, runs_trl
 from grposweep.schema import Experiment, Schedule
 from grposweep.search.early_stopping.rank import choose_evaluations

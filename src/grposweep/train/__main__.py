@@ -44,7 +44,7 @@ def main(arguments: list[str]) -> int:
         # becomes another program
         serve_model(Path(arguments[1]))
     if is_trial:
-        from grposweep.train._process import take_rank_place
+        from grposweep.train.process import take_rank_place
         from grposweep.train.run import run_attempt
 
         folder = Path(arguments[0])

@@ -20,8 +20,8 @@ from grposweep.storage.completions import (
     append_prompt_rewards,
     keep_completions,
 )
-from grposweep.train._attempt import Attempt
 from grposweep.train._diversity import Completion, measure, pick_places
+from grposweep.train.attempt import Attempt
 from grposweep.train.rewards import text_of
 
 DIGITS = re.compile(r"\d+")

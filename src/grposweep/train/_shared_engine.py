@@ -22,8 +22,8 @@ from trl.generation.vllm_generation import VLLMGeneration
 
 from grporecipe.errors import UserError
 from grposweep.storage import paths
-from grposweep.train._attempt import Attempt
 from grposweep.train._vllm import async_grpo_module, shared_address
+from grposweep.train.attempt import Attempt
 
 # requests of a trial
 AT_ONCE = 64

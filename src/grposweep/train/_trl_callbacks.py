@@ -19,8 +19,8 @@ from torch.distributed.tensor import DTensor
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from grposweep.schema.running import KEEPS_LAST
-from grposweep.train._attempt import Attempt
 from grposweep.train._vllm import StaleWeightsGuard
+from grposweep.train.attempt import Attempt
 from grposweep.train.callback import BoundaryCallback, broadcast_any
 
 GIB = 2**30

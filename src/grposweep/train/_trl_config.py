@@ -22,9 +22,9 @@ from grporecipe.memory.parts import BUCKET, ZERO
 from grposweep.config.precision import read_precision
 from grposweep.config.to_setting import loads_once
 from grposweep.schema import Experiment, Model, trl_arguments, value_at
-from grposweep.train._attempt import Attempt
 from grposweep.train._models import Loaded, loading_options
 from grposweep.train._vllm import server_address
+from grposweep.train.attempt import Attempt
 
 # optimizer steps
 NEVER = 1 << 30

@@ -28,7 +28,7 @@ from grposweep.process import end_children_with
 from grposweep.redaction import redact_own_output
 from grposweep.schema import Experiment, Generation
 from grposweep.storage import paths
-from grposweep.train._process import ADDRESS, PORT, port_for_weights
+from grposweep.train.process import ADDRESS, PORT, port_for_weights
 
 POLL_SECONDS = 1.0
 
@@ -44,10 +44,9 @@ def serve_model(folder: Path) -> None:
     if experiment.generation.vllm_server_command is not None:
         command = ["bash", "-c", experiment.generation.vllm_server_command]
         os.execvpe("bash", command, {**os.environ, **end_children_with(os.getpid())})
-    from grposweep.train._attempt import prepared_weights, read_own_setting
-
     # torch; only here
     from grposweep.train._models import find_model_folder
+    from grposweep.train.attempt import prepared_weights, read_own_setting
 
     path = str(find_model_folder(experiment.model, prepared_weights(folder, experiment)))
     length = read_own_setting(folder, experiment).vllm_max_model_length

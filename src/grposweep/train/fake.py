@@ -18,9 +18,9 @@ from grposweep.process import exists
 from grposweep.schema.running import KEEPS_LAST, KEEPS_MODEL, Fake
 from grposweep.storage.checkpoints import FAKE, complete_checkpoints, drop_checkpoints
 from grposweep.storage.results import TrialResult, TrialStatus
-from grposweep.train import _process as watchdog
-from grposweep.train._attempt import Attempt, Outcome
-from grposweep.train._records import find_objective
+from grposweep.train import process as watchdog
+from grposweep.train.attempt import Attempt, Outcome
+from grposweep.train.records import find_objective
 
 # the variable with the folder that stands for a GPU
 FAKE_GPU = "FAKE_GPU"

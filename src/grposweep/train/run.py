@@ -13,10 +13,9 @@ from pathlib import Path
 from types import FrameType
 
 from grporecipe.errors import ExitCode, ProgramFailed, UserError, refuse_mistakes
-from grporecipe.registries import Lazy
 from grposweep.process import STOP_SIGNALS
 from grposweep.redaction import redact
-from grposweep.registries import OWN_TRAINERS, is_external, runs_trl
+from grposweep.registries import OWN_TRAINERS, TRAIN_PROGRAM, is_external, runs_trl
 from grposweep.storage import paths
 from grposweep.storage.records import read_metrics
 from grposweep.storage.results import (
@@ -27,9 +26,9 @@ from grposweep.storage.results import (
     run_cost,
     start_run,
 )
-from grposweep.train import _process as watchdog
-from grposweep.train._attempt import Attempt, Outcome, attempt_number, load_attempt
-from grposweep.train._records import (
+from grposweep.train import process as watchdog
+from grposweep.train.attempt import Attempt, Outcome, attempt_number, load_attempt
+from grposweep.train.records import (
     check_objective,
     find_objective,
 )
@@ -38,7 +37,6 @@ from grposweep.variables import leave_job, refused_variables
 
 # of a traceback, kept in result.json
 LAST_LINES = 15
-PROGRAM = Lazy("grposweep.train.external:train")
 
 
 def run_attempt(folder: Path) -> int:
@@ -86,7 +84,7 @@ def _train(attempt: Attempt) -> int:
         refuse_mistakes(refused_variables(os.environ))
         if attempt.rank > 0:
             watchdog.reach_first_rank()
-    trainer = OWN_TRAINERS.get(attempt.experiment.trainer.kind, PROGRAM)
+    trainer = OWN_TRAINERS.get(attempt.experiment.trainer.kind, TRAIN_PROGRAM)
 
     def on_terminate(_signal: int, _frame: FrameType | None) -> None:
         attempt.terminated = True

@@ -36,8 +36,7 @@ from grposweep.storage.checkpoints import (
     take_best_model,
 )
 from grposweep.storage.forks import ForkState
-from grposweep.train import _process as watchdog
-from grposweep.train._attempt import Attempt, Outcome, check_schedule, prepared_weights
+from grposweep.train import process as watchdog
 from grposweep.train._evaluation import (
     HeldOutEvaluation,
     judge,
@@ -51,7 +50,6 @@ from grposweep.train._models import (
     name_base_model,
     widen_adapters,
 )
-from grposweep.train._records import build_rollout_schedule, find_objective
 from grposweep.train._restore import (
     WHOLE,
     allow_deepspeed_states,
@@ -69,7 +67,9 @@ from grposweep.train._trl_config import (
     start_fsdp_loading,
 )
 from grposweep.train._vllm import copy_merged_weights, wait_for_server
+from grposweep.train.attempt import Attempt, Outcome, check_schedule, prepared_weights
 from grposweep.train.callback import broadcast_any
+from grposweep.train.records import build_rollout_schedule, find_objective
 from grposweep.train.rewards import Reward, load_rewards
 from grposweep.train.tasks import Data, load_data
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from external.conftest import SCRIPT as TRAINS
+from command.conftest import SCRIPT as TRAINS
 from support import Ended, read, trials, wait_for
 
 SCRIPT = "import helper\n" + TRAINS.replace(

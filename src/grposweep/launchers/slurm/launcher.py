@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Self
 
 from grporecipe.errors import UserError
-from grposweep.external.script import check_launcher
 from grposweep.launchers.base import (
     Description,
     End,
@@ -40,7 +39,7 @@ from grposweep.launchers.slurm._sweep_jobs import (
     submit_controller,
 )
 from grposweep.process import SOURCE, SpawnedProcesses
-from grposweep.registries import is_external
+from grposweep.registries import CHECK_LAUNCHER, is_external
 from grposweep.schema import Cluster, Experiment, Generation, Jobs, starts_own_server
 from grposweep.storage.folders import TrialFolder
 from grposweep.storage.records import Action, ControlRequest
@@ -134,7 +133,7 @@ class Slurm(Launcher):
                 "sinfo --format=%G lists, such as cluster.gres_type=a100."
             )
         if is_external(trainer.kind) and not cluster.gpus_per_node:
-            check_launcher(trainer, cluster.processes)
+            CHECK_LAUNCHER(trainer, cluster.processes)
 
     @classmethod
     def describe(cls, cluster: Cluster) -> Description:

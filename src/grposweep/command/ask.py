@@ -1,0 +1,598 @@
+"""Ask a user's command what its GRPO trainer would get: run it up to the trainer's construction,
+and end it there.
+
+Nothing of the user's changes by it. Where the system has one, the command runs in a view of its
+folder (`command._view`). What would delete, move or overwrite the user's files ends the question,
+and so does what would clear the folder of the sweeps.
+"""
+
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
+from itertools import takewhile
+from pathlib import Path
+from typing import Any, NoReturn
+
+from grporecipe.errors import UserError
+from grporecipe.files import parse_json
+from grporecipe.reading.launch import LaunchParser
+from grporecipe.redaction import redact
+from grposweep.command import _view as view
+from grposweep.command._environment import HARM, SHELL, foreign_path, launch_texts, package_folder
+from grposweep.process import MARK, MARKED_FOLDER, kill_group, marked, start_guard
+from grposweep.schema import Trainer
+
+MODE = "GRPOSWEEP_ASK_MODE"
+STAND_INS, REAL = "stand-ins", "real"
+SECONDS = {STAND_INS: 60.0, REAL: 600.0}
+# seconds before a long question is announced
+QUIET = 2.0
+# seconds between two looks at the processes
+LOOK = 0.2
+# the start of a note of a trainer that is not GRPO's
+OTHER = "other."
+# the folder of all sweeps, unless another one is set
+SWEEPS = "outputs"
+# in it
+_SWEEP = "sweep-that-is-asked"
+QUEUES = ("sbatch", "qsub", "bsub", "salloc")
+# its program runs on the cluster, without the environment of the command
+RAY = "ray job submit"
+DELETE = ("rm", "mv", "rmdir")
+# The program that srun would start, on this machine: the first word that is a program.
+_SRUN = """#!/bin/sh
+while [ $# -gt 0 ]; do
+  case $1 in -*) ;; *) command -v "$1" > /dev/null && exec "$@" ;; esac
+  shift
+done
+"""
+_QUEUE_PATH = re.compile(
+    r"(?:^|[\s;&|(`'\"])(/[^\s;&|'\"]*/(?:sbatch|srun|salloc|qsub|bsub))(?=[\s;&|)'\"]|$)"
+)
+# 0 is any free port. Of servers only those that publish their port in a launch line are known.
+_PORT = re.compile(
+    r"--(?:master|main[-_]process|rdzv)[-_](?:port|endpoint)[ =](?:[\w.-]+:)?[1-9]\d+"
+    r"|\bMASTER_PORT=[1-9]\d+"
+    r"|vllm[ -]serve\b.*--port[ =][1-9]\d+"
+)
+_MANUAL = (
+    "Pass PYTHONPATH and the variables that begin with GRPOSWEEP_ on to the program: "
+    "docs/guides/own_script.md."
+)
+_NOT_FOUND = re.compile(
+    r"([^\s:]+): (?:command )?not found$|([^\s:]+): No such file or directory$", re.MULTILINE
+)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a command's trainer would get.
+
+    ``how`` is ``stand-ins`` or ``real``, and ``why`` the reason why stand-ins did not do.
+    ``record`` is described in command/inside/record.py; its ``given`` is the base recipe. ``files``
+    are the data files that the program opened, and ``modules`` the user's modules that it imported.
+    ``seconds`` of CPU. ``assumed``: nothing states the number of training processes.
+    ``is_exact``: it is the answer of this command, and not what several commands have alike.
+    """
+
+    how: str
+    record: Mapping[str, Any]
+    files: tuple[str, ...]
+    modules: tuple[str, ...]
+    seconds: float
+    assumed: bool = False
+    why: str = ""
+    is_exact: bool = True
+
+
+@dataclass(frozen=True)
+class _Question:
+    """What is asked; ``is_free``: the user allows the command to delete files."""
+
+    command: str
+    folder: Path
+    environment: Mapping[str, str]
+    processes: int | None
+    sweeps: Path
+    is_free: bool
+
+
+@dataclass(frozen=True)
+class _Run:
+    """One run of the command: its answers, the names of its notes, the end of its output, and
+    whether its time was over.
+    """
+
+    answers: list[dict[str, Any]]
+    notes: frozenset[str]
+    log: str
+    is_late: bool = False
+    # a Python that has loaded torch without our hook, as its command line
+    dropped: str = ""
+    # programs ran on after the command's end
+    is_left: bool = False
+
+
+def ask(
+    command: str,
+    folder: Path,
+    environment: Mapping[str, str],
+    processes: int | None = None,
+    seconds: Mapping[str, float] = SECONDS,
+    sweeps: Path = Path(SWEEPS),
+) -> Asked:
+    """Run a shell command in a folder up to its GRPO trainer: on stand-ins, and for real if that
+    fails.
+
+    The variable GRPOSWEEP_ASK_MODE=real leaves the stand-ins out, and allows the command to delete
+    files. ``processes`` is the number of training processes if nothing else states it, ``seconds``
+    the limit of each run, ``sweeps`` the folder of the sweeps.
+
+    Raises UserError if the command builds no trainer or several, if its configuration is refused,
+    or if it would destroy files.
+    """
+    _refuse_queues(command, folder)
+    how, why = REAL if {**os.environ, **environment}.get(MODE) == REAL else STAND_INS, ""
+    question = _Question(
+        command, folder.resolve(), environment, processes, sweeps.absolute(), how == REAL
+    )
+    run = _run(how, question, seconds[how])
+    built = " and ".join(
+        sorted(note.removeprefix(OTHER) for note in run.notes if note.startswith(OTHER))
+    )
+    _refuse_loss(question, run)
+    # for real it would train
+    if how == STAND_INS and built and _has_failed(run):
+        raise UserError(
+            f"{command}: it builds {built}, and ended without building a GRPO trainer "
+            f"({_reason(run)}). Give the command that "
+            "trains with GRPO, without the training before it."
+        )
+    if (
+        how == STAND_INS
+        and _has_failed(run)
+        and ("on_stand_ins" in run.notes or (run.is_late and "seen" in run.notes))
+    ):
+        how, why = REAL, _reason(run)
+        run = _run(how, question, seconds[how])
+        _refuse_loss(question, run)
+    answers = [answer for answer in run.answers if "failed" not in answer]
+    if not answers:
+        _refuse(command, run, seconds[how])
+    first, *others = answers
+    if "refused" in first:
+        raise UserError(
+            f"{command}: its configuration is refused at {first['line'] or 'its construction'}: "
+            f"{first['refused']} "
+            "Correct the script or its options. Nothing was trained."
+        )
+    if others or first["several"]:
+        lines = [answer["record"]["trainer_line"] for answer in answers if "record" in answer]
+        programs = f"{len(answers)} programs ({', '.join(lines)})"
+        what = f"a second one at {first['several']}" if first["several"] else programs
+        raise UserError(
+            f"{command}: it builds several GRPO trainers: {what}. A trial is one training. "
+            "Give a command that trains once, and sweep what the others change, such as seed=1,2,3."
+        )
+    # others were made by the question
+    files = tuple(file for file in first["files"] if Path(file).is_file())
+    return Asked(
+        first["how"],
+        first["record"],
+        files,
+        tuple(first["modules"]),
+        first["seconds"],
+        "processes_assumed" in run.notes,
+        why,
+    )
+
+
+def _has_failed(run: _Run) -> bool:
+    return not run.answers or any("failed" in answer for answer in run.answers)
+
+
+def _reason(run: _Run) -> str:
+    """Return why a run has no answer."""
+    failed = next((answer["failed"] for answer in run.answers if "failed" in answer), "")
+    return redact(failed) or ("it took too long" if run.is_late else "it ended before its trainer")
+
+
+def _run(mode: str, question: _Question, limit: float) -> _Run:
+    """Run the command once and end it after its answers."""
+    mark = os.urandom(16).hex()
+    place = Path(tempfile.gettempdir(), f"{MARKED_FOLDER}{mark}").resolve()
+    place.mkdir(mode=0o700)
+    command, folder, environment = question.command, question.folder, question.environment
+    answers, log = place / "answers", place / "log"
+    answers.mkdir()
+    package = str(package_folder(place))
+    has_view = view.can_view(folder)
+    if has_view:
+        view.make_view(place)
+    elif mode == REAL:
+        _announce(command, folder)
+    asked = {
+        "answers": str(answers),
+        "mode": mode,
+        "processes": question.processes or 1,
+        "folder": str(folder),
+        "kept": str(place / view.KEPT) if has_view else "",
+        "sweeps": str(question.sweeps),
+        "is_free": question.is_free,
+    }
+    sweep = _make_sweep(question, place if has_view else None, answers)
+    Path(package, "question.json").write_text(json.dumps(asked), encoding="utf-8")
+    path = os.pathsep.join([package, *foreign_path(environment)])
+    own_path = {**os.environ, **environment}.get("PATH", os.defpath)
+    _replace_programs(place / "bin", answers, package, own_path)
+    programs = os.pathsep.join([str(place / "bin"), own_path])
+    variables = {
+        **os.environ,
+        **environment,
+        "PYTHONPATH": path,
+        "PATH": programs,
+        "WANDB_MODE": "disabled",
+        MARK: mark,
+        "SPT_NOENV": "1",
+        **({"CUDA_VISIBLE_DEVICES": ""} if mode == REAL else {}),
+    }
+    guard = start_guard(mark, place)
+    try:
+        with log.open("wb") as output:
+            process = subprocess.Popen(
+                [*(view.view_command(folder, place) if has_view else ()), *SHELL, command],
+                cwd=folder,
+                env=variables,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
+        is_late, dropped = _wait(
+            process, command, answers, limit, _trains_again(command, folder), (mark, package)
+        )
+        records = [
+            parse_json(each.read_bytes())
+            for each in sorted(answers.glob("*.json"), key=os.path.getmtime)
+        ]
+        notes = frozenset(each.name for each in answers.iterdir())
+        said = redact(log.read_text(encoding="utf-8", errors="replace"))
+        if sweep is not None and not sweep.is_dir():
+            records = [
+                {
+                    "failed": "",
+                    "line": "",
+                    "lost": str(question.sweeps),
+                    "sweeps": True,
+                    "seconds": 0,
+                }
+            ]
+        return _Run(
+            records,
+            notes,
+            said,
+            is_late,
+            dropped,
+            not (records or is_late or dropped) and _runs(mark),
+        )
+    finally:
+        kill_group(mark)
+        _remove_made(answers)
+        view.open_folders(place)
+        if guard.stdin is not None:
+            guard.stdin.close()
+        guard.wait()
+
+
+def _make_sweep(question: _Question, place: Path | None, answers: Path) -> Path | None:
+    """Make a folder of a sweep, which a trial would find, in the view whose changes are in
+    ``place``; without one for real.
+
+    Return where it is, or None if the sweeps are not in the working folder.
+    """
+    if not question.sweeps.is_relative_to(question.folder):
+        return None
+    sweep = question.sweeps / _SWEEP
+    if place is not None:
+        made = view.changed_in(place, sweep.relative_to(question.folder))
+        made.mkdir(parents=True)
+        return made
+    new = [path for path in (sweep, *sweep.parents) if not path.exists()]
+    (answers / "made").write_text("".join(f"{path}\n" for path in new), encoding="utf-8")
+    sweep.mkdir(parents=True, exist_ok=True)
+    return sweep
+
+
+@cache
+def _announce(command: str, folder: Path) -> None:
+    """Say once what runs for real where no view protects the folder."""
+    text = (
+        f"asking for real, up to its trainer: {command} in {folder}. What its Python "
+        "programs make there is removed."
+    )
+    print(text, file=sys.stderr, flush=True)
+
+
+def _remove_made(answers: Path) -> None:
+    """Remove the files and empty folders that Python programs have made in the working folder, the
+    deepest first.
+    """
+    for text in sorted(_lines(answers / "made"), key=len, reverse=True):
+        with suppress(OSError):
+            path = Path(text)
+            if path.is_dir() and not path.is_symlink():
+                path.rmdir()
+            else:
+                path.unlink()
+
+
+def _lines(file: Path) -> list[str]:
+    try:
+        return file.read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError:
+        return []
+
+
+def _runs(mark: str) -> bool:
+    """Return whether a marked process runs. One that becomes another program has no environment for
+    a moment.
+    """
+    for _ in range(3):
+        if marked(mark):
+            return True
+        time.sleep(0.1)
+    return False
+
+
+def _replace_programs(folder: Path, answers: Path, package: str, path: str) -> None:
+    """Make programs that answer instead of those that would submit a job or delete files, for the
+    PATH of the command.
+
+    Of ray's commands only the one that submits is replaced; ``path`` has its own program.
+    """
+    folder.mkdir()
+    texts = {"srun": _SRUN}
+    for name in (*QUEUES, RAY):
+        answer = json.dumps(
+            {"failed": f"it calls {name}, which would submit a job", "queue": name, "seconds": 0}
+        )
+        lines = [
+            f"echo {shlex.quote(answer)} > {shlex.quote(str(answers / 'queue.json'))}",
+            "exit 1",
+        ]
+        if name == RAY:
+            own = shutil.which("ray", path=path) or "/nonexistent/ray"
+            lines.insert(0, f'[ "$1 $2" = "job submit" ] || exec {shlex.quote(own)} "$@"')
+        texts[name.partition(" ")[0]] = "\n".join(["#!/bin/sh", *lines, ""])
+    for name in DELETE:
+        words = shlex.join([sys.executable, "-I", str(HARM), package, name])
+        texts[name] = f'#!/bin/sh\nexec {words} "$@"\n'
+    for name, text in texts.items():
+        (folder / name).write_text(text, encoding="utf-8")
+        (folder / name).chmod(0o755)
+
+
+def _find_lines(
+    command: str, folder: Path, pattern: "re.Pattern[str]"
+) -> Iterator[tuple[str, str]]:
+    """Yield the lines of a command's texts that match, each after its place; comments do not
+    count.
+    """
+    for name, text in launch_texts(command, folder):
+        for number, line in enumerate(text.splitlines(), 1):
+            if not line.lstrip().startswith("#") and pattern.search(line):
+                yield (f"{name}:{number}" if name else "the command"), line.strip()
+
+
+def _refuse_queues(command: str, folder: Path) -> None:
+    """Raise UserError if the command submits jobs by a program's path, which cannot be replaced.
+    Nothing has run.
+    """
+    for place, line in _find_lines(command, folder, _QUEUE_PATH):
+        raise UserError(
+            f"{command}: {place} calls a scheduler's program by its path ({line}), so asking it "
+            "would submit a job. "
+            "Nothing ran. Give the script of that job, as in: bash train.slurm. The sweep "
+            "submits its own jobs with "
+            "cluster=slurm."
+        )
+
+
+def check_ports(trainer: Trainer, at_once: int) -> None:
+    """Raise UserError if a command's text has a fixed port and several trials run at once on a
+    machine: one gets it.
+    """
+    if trainer.command is None or at_once < 2:
+        return
+    for place, line in _find_lines(trainer.command, Path(trainer.workdir or "."), _PORT):
+        raise UserError(
+            f"{place} has a fixed port ({line}), and only one of the {at_once} trials that run "
+            "at once on this machine gets it. "
+            "Leave the port out, or write --master_port $MASTER_PORT, which each trial has. "
+            "Otherwise set search.parallel=1."
+        )
+
+
+def _refuse_loss(question: _Question, run: _Run) -> None:
+    """Raise UserError for a command that would delete, move or overwrite files of the user's or of
+    the sweeps.
+    """
+    answer = next((answer for answer in run.answers if "lost" in answer), None)
+    if answer is None:
+        return
+    if shell := answer.get("shell"):
+        pattern = re.compile(rf"(?:^|[\s;&|(`'\"]){shell}\s")
+        place = next(
+            (
+                f"{place} ({line})"
+                for place, line in _find_lines(question.command, question.folder, pattern)
+            ),
+            shell,
+        )
+    else:
+        place = answer["line"] or "a program of it"
+    what = f"{question.command}: {place} would delete, move or overwrite {redact(answer['lost'])}"
+    if answer["sweeps"]:
+        raise UserError(
+            f"{what}, which belongs to the folder of the sweeps. A trial would destroy its own "
+            "sweep. "
+            "Nothing was deleted. Set outputs=... to another folder, or have the command clear "
+            "a folder of its own."
+        )
+    raise UserError(
+        f"{what}. Nothing was deleted. A trial would do it each time. Move these files away, or "
+        "take the line out. To ask the "
+        f"command in spite of it, set {MODE}=real in front of the command line."
+    )
+
+
+def _wait(
+    process: "subprocess.Popen[bytes]",
+    command: str,
+    answers: Path,
+    limit: float,
+    is_repeated: bool,
+    ours: tuple[str, str],
+) -> tuple[bool, str]:
+    """Wait for the answer, or for the command's end if it may train again.
+
+    Return whether the time was over, and the Python that would train without our hook; ``ours`` are
+    mark and folder of it.
+    """
+    started, looked, is_announced = time.monotonic(), 0.0, False
+    while process.poll() is None:
+        spent = time.monotonic() - started
+        if spent > limit:
+            return True, ""
+        if spent > looked + LOOK:
+            looked = spent
+            if dropped := _without_hook(*ours):
+                return False, dropped
+        files = [*answers.glob("*.json")]
+        if files and not is_repeated:
+            break
+        if files:
+            (answers / "continue").touch()
+        if spent > QUIET and not is_announced:
+            is_announced = True
+            print(
+                f"asking the trainer of {command[:80]} for its values ...",
+                file=sys.stderr,
+                flush=True,
+            )
+        time.sleep(0.02)
+    return False, ""
+
+
+def _without_hook(mark: str, package: str) -> str:
+    """Return the command line of a marked Python that has loaded torch without our hook; empty if
+    there is none.
+    """
+    for pid in marked(mark):
+        with suppress(OSError):
+            place = Path("/proc", str(pid))
+            variables, words = (
+                (place / name).read_bytes().decode(errors="replace")
+                for name in ("environ", "cmdline")
+            )
+            path = next(
+                (text[11:] for text in variables.split("\0") if text.startswith("PYTHONPATH=")),
+                None,
+            )
+            flags = takewhile(lambda word: word.startswith("-"), words.split("\0")[1:])
+            is_isolated = any(re.match("-[a-zA-Z]*[IE]", flag) for flag in flags)
+            if (is_isolated or package not in (path or "")) and "libtorch" in (
+                place / "maps"
+            ).read_text():
+                line = " ".join(words.split("\0")).strip()
+                return (
+                    line
+                    if is_isolated
+                    else f"PYTHONPATH={path} {line}"
+                    if path
+                    else f"{line} (without PYTHONPATH)"
+                )
+    return ""
+
+
+def _trains_again(command: str, folder: Path) -> bool:
+    """Return whether a command's text has several launches. If not, nothing after the trainer has
+    to run.
+    """
+    launches = 0
+    for _, text in launch_texts(command, folder):
+        with suppress(UserError):
+            launches += len(LaunchParser(()).find(text))
+    return launches > 1
+
+
+def _refuse(command: str, run: _Run, limit: float) -> NoReturn:
+    """Raise UserError for a command that answered nothing."""
+    last = "\n".join(line for line in run.log.strip().splitlines()[-8:])
+    said = f" Its last lines:\n{last}" if last else ""
+    if run.is_late:
+        raise UserError(
+            f"{command}: it built no GRPO trainer within {limit:g} s. Give a command that does "
+            "less before its trainer, or "
+            f"prepare its data first.{said}"
+        )
+    if "seen" not in run.notes and (lacking := _NOT_FOUND.search(last)):
+        name = lacking[1] or lacking[2]
+        raise UserError(
+            f"{command}: it cannot be started, because {name} is not found. Correct the command."
+        )
+    if run.dropped:
+        raise UserError(
+            f"{command}: the program never reported its trainer: our hook is not in "
+            f"{run.dropped}. Write "
+            "PYTHONPATH=...:$PYTHONPATH where it is set, and take out -I and -E. It was ended "
+            "before it trained."
+        )
+    if run.is_left:
+        raise UserError(
+            f"{command}: it ends while its program runs on in the background. A trial ends with "
+            "its command. Take out nohup and "
+            "the & behind the program, or end the script with the line: wait"
+        )
+    queue = next((answer["queue"] for answer in run.answers if "queue" in answer), "")
+    if queue == RAY:
+        raise UserError(
+            f"{command}: it calls {RAY}, whose program runs on the cluster: the values of a "
+            "trial do not arrive there. Nothing "
+            "was submitted. Give the command behind the --, as in: python3 train.py. For a "
+            "program without TRL's trainer set "
+            "trainer=command."
+        )
+    if queue:
+        raise UserError(
+            f"{command}: it calls {queue}, which would submit a job. Nothing was submitted. "
+            "Give the script of that job, as "
+            "in: bash train.slurm. The sweep submits its own jobs with cluster=slurm."
+        )
+    if "seen" not in run.notes:
+        raise UserError(
+            f"{command}: the program never reported its trainer: no Python of it imports our "
+            "hook. It may run in a container, "
+            f"with python -I or -E, or reset PYTHONPATH. {_MANUAL}{said}"
+        )
+    if run.answers:
+        why = _reason(run)
+        raise UserError(
+            f"{command}: it fails before its GRPO trainer: {why}. Correct it; nothing was "
+            f"trained.{said}"
+        )
+    raise UserError(
+        f"{command}: it ended without building a GRPO trainer. Give the command that trains. If "
+        "its trainer is built where our "
+        f"hook is not imported (a container, python -I), this cannot be seen. {_MANUAL}{said}"
+    )

@@ -1,0 +1,265 @@
+"""The base of a sweep over the user's own command: what the command's trainer would get, asked once
+before anything trains.
+
+Names in ``trainer.args`` that are fields of the trainer's configuration enter where it is built, as
+all other keys of a point do. The others are options of the command.
+"""
+
+import json
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from grporecipe.errors import UserError
+from grporecipe.fields.recipes import read_recipe
+from grporecipe.files import file_stamp
+from grporecipe.frameworks.trl.keys import parse_version
+from grporecipe.model.recipe import NOT_STATED, Recipe, VersionSource
+from grporecipe.model.setting import TRL, Setting, Version
+from grposweep.command._contract import NodeContext
+from grposweep.command.any_program import named_files
+from grposweep.command.ask import SWEEPS, Asked, ask
+from grposweep.command.script import command_line, missing_files, nodes_of_launch, placeholders
+from grposweep.registries import EXTERNAL, asks, is_opaque
+from grposweep.schema import Cluster, Experiment, Trainer
+from grposweep.storage import inputs
+from grposweep.storage.inputs import Inputs
+
+# keys of which only the command knows what they change
+OPTIONS = ("trainer.args.", "trainer.environment.")
+# of torchrun; nothing listens, because only the first process of a launch is asked
+FREE_PORT = 29500
+SHELL_FILES = (".sh", ".bash", ".slurm", ".sbatch")
+# commands that differ in their own options only; of further ones is known what all of these have
+# alike
+MOST_ASKED = 8
+_WORD = re.compile(r"[\w./~+-]+")
+
+
+class _Answer(NamedTuple):
+    """The answer to a command, or why there is none, and times and sizes of the files on which it
+    depends.
+    """
+
+    asked: Asked | UserError
+    stamps: tuple[tuple[int, int] | None, ...]
+
+
+_ANSWERS: dict[tuple[Path, str], dict[str, _Answer]] = {}
+# options of which only the ends of an interval are asked
+_BETWEEN: dict[tuple[Path, str], frozenset[str]] = {}
+
+
+def ask_base(
+    trainer: Trainer, processes: int | None = None, nodes: int = 1, outputs: str = SWEEPS
+) -> Asked:
+    """Return what the command's trainer would get with these options; ``outputs`` is the folder of
+    the sweeps.
+
+    Raises UserError if it does not build one GRPO trainer.
+    """
+    placed = {name: value for name, value in trainer.args.items() if name in placeholders(trainer)}
+    place = NodeContext(processes or 1, nodes=nodes, port=FREE_PORT)
+    plain = _answer(trainer, place, placed, outputs)
+    options = own_options(trainer, plain)
+    if options == placed:
+        return plain
+    asked = _answer(trainer, place, options, outputs)
+    lost = [
+        name
+        for name in options
+        if name not in placed and f"--{name}" not in (asked.record["command"] or ())
+    ]
+    if lost and asked.is_exact and options[lost[0]] not in (None, []):
+        raise UserError(
+            f"trainer.args.{lost[0]}: --{lost[0]} is appended to the command, and does not "
+            "arrive at the program that trains, so "
+            'it would change nothing. End the launch line of its shell script with "$@", or '
+            f"write {{{lost[0]}}} in the command."
+        )
+    return asked
+
+
+def ask_ahead(
+    base: Trainer,
+    trainers: Iterable[Trainer],
+    cluster: Cluster,
+    between: Iterable[str],
+    outputs: str = SWEEPS,
+) -> None:
+    """Ask commands at the same time, one on each CPU core. Who asks them again finds the answer, or
+    gets the error.
+
+    Of the options in ``between`` these are the ends. What the commands between them get is what all
+    answers have alike.
+    """
+    _BETWEEN.pop(_key(base), None)
+    trainers = iter(trainers)
+    for first in islice(trainers, 1):
+        # an option that the command does not know is asked once
+        ask_base(first, cluster.processes, cluster.nodes, outputs)
+    with ThreadPoolExecutor(os.cpu_count()) as workers:
+        for trainer in islice(trainers, MOST_ASKED - 2):
+            workers.submit(ask_base, trainer, cluster.processes, cluster.nodes, outputs)
+    _BETWEEN[_key(base)] = frozenset(name.removeprefix(OPTIONS[0]) for name in between)
+
+
+def find_unseen(name: str, answers: Mapping[str, Asked]) -> str:
+    """Say if two values of an option give the trainer exactly the same, as far as that is known;
+    empty if not.
+
+    ``answers`` are those to the option's values, by their texts. What happens inside a reward
+    function is not seen.
+    """
+    seen: dict[str, str] = {}
+    for value, asked in answers.items():
+        content = {part: recorded for part, recorded in asked.record.items() if part != "command"}
+        other = seen.setdefault(json.dumps(content, sort_keys=True, default=str), value)
+        if other != value and asked.is_exact:
+            return (
+                f"{name}: with {other} and with {value} the trainer gets the same "
+                "configuration, model, adapter, data and "
+                "rewards. If the program does not use it inside of these, both train the same. "
+                "Check that it reads the option."
+            )
+    return ""
+
+
+def own_options(trainer: Trainer, asked: Asked) -> dict[str, Any]:
+    """Return those of ``trainer.args`` that are options of the command, not fields of its trainer's
+    configuration.
+    """
+    placed = placeholders(trainer)
+    return {
+        name: value
+        for name, value in trainer.args.items()
+        if name in placed or name not in asked.record["values"]
+    }
+
+
+def _answer(
+    trainer: Trainer, place: NodeContext, options: Mapping[str, Any], outputs: str
+) -> Asked:
+    folder, key = Path(trainer.workdir or ".").resolve(), _key(trainer)
+    # all trials have as many processes
+    known = _ANSWERS.setdefault(key, {})
+    command = command_line(trainer, options, place)
+    for asked, answer in [*known.items()]:
+        if answer.stamps != _stamps(asked, folder, answer.asked):
+            known.pop(asked, None)
+    answers = [answer.asked for answer in known.values() if isinstance(answer.asked, Asked)]
+    is_between = answers and not _BETWEEN.get(key, frozenset()).isdisjoint(options)
+    if command not in known and (is_between or len(answers) >= MOST_ASKED):
+        return _alike(answers)
+    if command not in known:
+        for problem in missing_files(trainer):
+            raise UserError(problem)
+        outcome: Asked | UserError
+        try:
+            variables = {**trainer.environment, **nodes_of_launch(place)}
+            outcome = ask(command, folder, variables, place.processes, sweeps=Path(outputs))
+        except UserError as error:
+            outcome = error
+        known[command] = _Answer(outcome, _stamps(command, folder, outcome))
+    outcome = known[command].asked
+    if isinstance(outcome, UserError):
+        raise outcome
+    return outcome
+
+
+def _key(trainer: Trainer) -> tuple[Path, str]:
+    return Path(trainer.workdir or ".").resolve(), repr(replace(trainer, args={}))
+
+
+def _stamps(
+    command: str, folder: Path, asked: Asked | UserError
+) -> tuple[tuple[int, int] | None, ...]:
+    """Return times and sizes of the files on which an answer depends."""
+    words = (folder / word for word in _WORD.findall(command))
+    read = () if isinstance(asked, UserError) else (*asked.files, *asked.modules)
+    paths = (*words, *map(Path, read))
+    return tuple(file_stamp(path) for path in paths)
+
+
+def find_inputs(experiments: Iterable[Experiment]) -> Inputs:
+    """Find the files that experiments depend on; of a command those that it read and imported when
+    it was asked.
+    """
+    return inputs.find_inputs(experiments, _files)
+
+
+def _files(trainer: Trainer) -> list[Path]:
+    if not asks(trainer.kind):
+        return named_files(trainer) if is_opaque(trainer.kind) else []
+    asked, folder = ask_base(trainer), Path(trainer.workdir or ".").absolute()
+    named = [
+        *named_files(trainer),
+        *(folder / name for name in (trainer.script, trainer.recipe) if name),
+    ]
+    # others that it names may be what it writes
+    shell = [path for path in named if path.suffix in SHELL_FILES]
+    for script in shell[:]:
+        words = _WORD.findall(script.read_text(encoding="utf-8", errors="replace"))
+        shell += [
+            folder / word
+            for word in words
+            if word.endswith(SHELL_FILES) and (folder / word).is_file()
+        ]
+    own = [path for path in shell if path.resolve().is_relative_to(folder.resolve())]
+    files = (*map(Path, (*asked.files, *asked.modules)), *(path.absolute() for path in own))
+    return [path for path in dict.fromkeys(files) if path.exists()]
+
+
+def _alike(answers: Sequence[Asked]) -> Asked:
+    """Return what several answers have alike. The values in which they differ are unknown."""
+    first, *others = answers
+    given = [answer.record["given"] for answer in (first, *others)]
+    names = {name for one in given for name in one}
+    differ = {name for name in names if any(one.get(name) != given[0].get(name) for one in given)}
+    kept = {name: value for name, value in given[0].items() if name not in differ}
+    unknown = sorted({*first.record["unknown"], *differ})
+    record = {**first.record, "given": kept, "unknown": unknown}
+    files = tuple(dict.fromkeys(chain.from_iterable(one.files for one in answers)))
+    modules = tuple(dict.fromkeys(chain.from_iterable(one.modules for one in answers)))
+    return replace(first, record=record, files=files, modules=modules, is_exact=False)
+
+
+def version_of(record: Mapping[str, Any]) -> Version | None:
+    """Return the TRL of a record; None if it is not stated, as of a copy of its source."""
+    stated = record["versions"].get("trl")
+    return parse_version(stated) if stated else None
+
+
+def trained_setting(record: Mapping[str, Any]) -> Setting:
+    """Return the sizes and the length of a training, and all other numbers, as its trainer had them
+    when it began.
+    """
+    values = {name: value for name, value in record["values"].items() if value is not None}
+    if "generation_batch_size" in values:
+        # TRL derives each from the other, and takes one of them
+        values.pop("steps_per_generation", None)
+    recipe = Recipe(
+        "trl", version_of(record) or TRL, values, record["world_size"], record["train_rows"]
+    )
+    steps = {"max_steps": record["steps"]} if record.get("steps") else {}
+    return read_recipe(recipe).setting.replace({**steps, "eval_prompts": record["eval_rows"]})
+
+
+def asked_recipe(trainer: Trainer, asked: Asked, processes: int) -> Recipe:
+    """Return the command's values as a recipe of the TRL that it imports."""
+    record, options = asked.record, own_options(trainer, asked)
+    entered = {name: value for name, value in trainer.args.items() if name not in options}
+    unknown = {name: "depends on data" for name in record["unknown"] if name not in entered}
+    return Recipe(
+        EXTERNAL[trainer.kind].framework,
+        version_of(record) or TRL,
+        {**record["given"], **entered},
+        processes,
+        unresolved=unknown,
+        version_source=VersionSource("asked", "installed") if version_of(record) else NOT_STATED,
+    )

@@ -1,0 +1,253 @@
+"""Tells what this Python process is by its command line: a launcher, a script that may train with
+GRPO, or another program.
+"""
+
+import json
+import os
+import re
+import shlex
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from grposweep.command.inside import record
+from grposweep.command.inside.harm import Question
+
+SYSTEM = (
+    "/proc/",
+    "/sys/",
+    "/dev/",
+    "/etc/",
+    "/usr/",
+    sys.prefix + os.sep,
+    sys.base_prefix + os.sep,
+)
+_LIBRARY = str(Path(os.__file__).parent)
+# of these packages
+_OURS = str(Path(__file__).parents[3])
+# code of ``python -c`` and of a here-document
+TYPED = ("<string>", "<stdin>")
+TAKE_VALUE = ("-X", "-W", "--check-hash-based-pycs")
+TRAINS = re.compile(r"GRPO|^[ \t]*(?:from|import)[ \t].*\b(?:trl|unsloth)\b", re.MULTILINE)
+IMPORTS = re.compile(
+    r"^[ \t]*(?:from[ \t]+(\.*[\w.]*)[ \t]+import[ \t]+\(?([\w, \t]*)|import[ \t]+([\w.]+))",
+    re.MULTILINE,
+)
+NOTEBOOK = "grposweep.command.inside.notebook"
+# of a script's own code that is searched
+MOST_FILES, LONGEST = 200, 2**19
+
+
+class Program(NamedTuple):
+    """What Python was asked to run: a file, or a module with the file that it is in. Both are empty
+    for ``-c``.
+    """
+
+    file: str = ""
+    module: str = ""
+    arguments: tuple[str, ...] = ()
+
+
+def this_program() -> Program:
+    """Return this process's program."""
+    words = iter(sys.orig_argv[1:])
+    for word in words:
+        if word in TAKE_VALUE:
+            next(words, None)
+        elif word == "-m":
+            module, rest = next(words, ""), tuple(words)
+            return Program(rest[0] if module == NOTEBOOK else _file_of(module), module, rest)
+        elif word == "-c":
+            return Program()
+        elif not word.startswith("-"):
+            return Program(str(Path(word).absolute()), "", tuple(words))
+    return Program()
+
+
+def _file_of(module: str, folder: str = "") -> str:
+    """Return the file of a module that is in the user's folders, without importing it; empty if it
+    is not found.
+    """
+    for start in dict.fromkeys(map(Path, (folder or ".", ".", *sys.path))):
+        base = start.joinpath(*module.split("."))
+        for path in (base.with_name(f"{base.name}.py"), base / "__main__.py", base / "__init__.py"):
+            if path.is_file():
+                return str(path.absolute())
+    return ""
+
+
+def may_train(program: Program) -> bool:
+    """Return whether a script, or its own modules, mention GRPO, TRL or Unsloth. The command
+    ``trl`` is a launcher.
+    """
+    if Path(program.file).name == "trl":
+        return False
+    waiting, seen = [program.file], set[str]()
+    while waiting and len(seen) < MOST_FILES:
+        file = waiting.pop(0)
+        if not file or file in seen:
+            continue
+        seen.add(file)
+        try:
+            text = Path(file).read_text(encoding="utf-8", errors="replace")[:LONGEST]
+        except OSError:
+            continue
+        if TRAINS.search(text):
+            return True
+        waiting += [module for module in _imported(text, file, program) if record.is_users(module)]
+    return False
+
+
+def _imported(text: str, file: str, program: Program) -> Iterator[str]:
+    """Yield the files of the modules that a text imports."""
+    for origin, names, module in IMPORTS.findall(text):
+        dots = len(origin) - len(origin.lstrip("."))
+        start = Path(file).parents[dots - 1] if dots else Path(program.file).parent
+        base = module or origin.lstrip(".")
+        for name in (
+            base,
+            *(f"{base}.{each.strip()}".lstrip(".") for each in names.split(",") if each.strip()),
+        ):
+            if name:
+                yield _file_of(name, str(start))
+
+
+def is_of_python(file: str) -> bool:
+    """Return whether a file of code is of Python's own library, or of these packages."""
+    return file.startswith(_OURS) or (
+        file.startswith((_LIBRARY, "<frozen")) and "-packages" not in file
+    )
+
+
+def replace_launcher(program: Program, question: Question) -> None:
+    """Replace this process by the script that it would launch, if it is a launcher whose words can
+    be read.
+    """
+    if not program.file or (Path(program.file).suffix and not program.module):
+        # -c, or a script: reading a launch takes 0.2 s of imports
+        return
+    from grporecipe.errors import UserError
+    from grporecipe.model.framework import FRAMEWORKS
+    from grporecipe.reading import launch
+
+    name = Path(program.file).name
+    if (program.module or name).startswith(("jupyter", "papermill")):
+        _replace_kernel(program)
+    if name not in launch.LAUNCHERS and name != "trl" and program.module not in launch.MODULES:
+        return
+    words = ("python", "-m", program.module) if program.module else (name,)
+    try:
+        start = launch.LaunchParser([FRAMEWORKS["trl"]]).find(
+            shlex.join((*words, *program.arguments))
+        )[0]
+    except UserError:
+        return
+    script, rest = start.launch.program, [word.text for word in start.after]
+    if start.own is not None:
+        rest = list(_without(rest, launch.LAUNCHER_OPTIONS))
+    is_file = script.endswith(".py")
+    if not may_train(Program(str(Path(script).absolute()) if is_file else _file_of(script))):
+        return
+    count = launch.count_processes(start)[0] or _of_accelerate(
+        launch.accelerate_file(start), start.launch.launcher
+    )
+    if (
+        count
+        and start.launch.launcher == "torchrun"
+        and not any(word.text.startswith("--nnodes") for word in start.before)
+    ):
+        # where torchrun looks for it
+        count *= int(os.environ.get("PET_NNODES", "1"))
+    Path(question.answers, "processes_stated" if count else "processes_assumed").touch()
+    ranks = str(count or question.processes)
+    os.environ |= {"WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks, "RANK": "0", "LOCAL_RANK": "0"}
+    os.execv(sys.executable, [sys.executable, *([] if is_file else ["-m"]), script, *rest])
+
+
+def _replace_kernel(program: Program) -> None:
+    """Run a notebook's cells in this process, if it is one that executes a notebook with options
+    that can be read.
+    """
+    words = list(program.arguments)
+    path = next((Path(word) for word in words if word.endswith(".ipynb")), None)
+    is_papermill = "papermill" in (program.module, Path(program.file).name)
+    names = [
+        n
+        for n, word in enumerate(words)
+        if word in ("-p", "--parameters", "-r", "--parameters_raw")
+    ]
+    others = {
+        "-f",
+        "--parameters_file",
+        "-y",
+        "--parameters_yaml",
+        "-b",
+        "--parameters_base64",
+        "--cwd",
+    }
+    runs = (
+        is_papermill
+        or "execute" in Path(program.file).name
+        or not {"execute", "--execute"}.isdisjoint(words)
+    )
+    if path is None or not runs or not others.isdisjoint(words):
+        return
+    pairs = [
+        f"{words[n + 1]}={json.dumps(_value(words[n + 2], words[n]))}"
+        for n in names
+        if is_papermill and n + 2 < len(words)
+    ]
+    path = path.absolute()
+    if not is_papermill:
+        os.chdir(path.parent)
+    os.execv(sys.executable, [sys.executable, "-m", NOTEBOOK, str(path), *pairs])
+
+
+def _value(text: str, option: str) -> Any:
+    """Return a parameter as papermill reads it: a number, a truth value or null if it looks like
+    one, otherwise text.
+    """
+    words = {"True": True, "true": True, "False": False, "false": False, "None": None, "null": None}
+    if option in ("-r", "--parameters_raw"):
+        return text
+    for read in (words.__getitem__, int, float):
+        with suppress(KeyError, ValueError):
+            return read(text)
+    return text
+
+
+def _of_accelerate(name: str | None, launcher: str) -> int | None:
+    """Return the processes that accelerate's configuration states: the named one, or the user's
+    own.
+    """
+    from grporecipe.reading.launcher_files import read_accelerate
+
+    if launcher not in ("accelerate", "trl"):
+        return None
+    home = Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface") / "accelerate"
+    own = next(
+        (
+            str(path)
+            for path in (home / "default_config.yaml", home / "default_config.json")
+            if path.is_file()
+        ),
+        None,
+    )
+    place = name or own
+    return (
+        read_accelerate(place, lambda path: Path(path) if Path(path).is_file() else None).processes
+        if place
+        else None
+    )
+
+
+def _without(words: list[str], names: frozenset[str]) -> Iterator[str]:
+    """Yield words without these options and their values."""
+    skips = False
+    for word in words:
+        if word.startswith("--"):
+            skips = word[2:].partition("=")[0].replace("-", "_") in names
+        if not skips:
+            yield word

@@ -1,0 +1,48 @@
+"""Imported by every Python that a user's command starts, because its folder is on PYTHONPATH; does
+nothing without a request.
+
+A ``sitecustomize`` of the user's own runs as well. Little is imported here: a script's own
+``random.py`` must not be too late.
+"""
+
+import importlib.machinery
+import importlib.util
+import os
+import sys
+from types import ModuleType
+
+
+def _run_users() -> None:
+    """Run the ``sitecustomize`` that Python would have imported without this one."""
+    here = os.path.dirname(__file__)  # noqa: PTH120 - pathlib imports more
+    spec = importlib.machinery.PathFinder.find_spec(
+        "sitecustomize", [folder for folder in sys.path if folder != here]
+    )
+    if (
+        spec is None
+        or spec.loader is None
+        or os.path.realpath(spec.origin or "") == os.path.realpath(__file__)
+    ):
+        return
+    spec.loader.exec_module(importlib.util.module_from_spec(spec))
+
+
+def _enter(module: ModuleType) -> None:
+    """Change a module of TRL or transformers that the trial's program has imported."""
+    from grposweep.command.inside.trial import change
+
+    change(module, os.environ["GRPOSWEEP_ENTERS"])
+
+
+_run_users()
+_PACKAGE = os.path.dirname(__file__)  # noqa: PTH120 - as above
+# A question's copy of the package has a file that says so: a program may start Python with
+# variables of its own choice.
+if os.path.exists(f"{_PACKAGE}/question.json"):  # noqa: PTH110 - as above
+    from grposweep.command.inside.probe import install
+
+    install(_PACKAGE)
+elif os.environ.get("GRPOSWEEP_ENTERS"):
+    from grposweep.command.inside.imports import CONFIGS, TRAINERS, after_import
+
+    after_import(dict.fromkeys((*CONFIGS, TRAINERS), _enter))

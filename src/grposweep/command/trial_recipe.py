@@ -1,0 +1,201 @@
+"""A user's recipe as the base of a sweep: a point's numbers are written back under the recipe's
+keys.
+
+Only what a point changes is written; all other keys stay as they are. A trial's folder gets the
+point's recipe, the list of changes and the command.
+"""
+
+import shlex
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from grporecipe.fields.recipes import read_recipe
+from grporecipe.fields.writing import in_completions, render_keys
+from grporecipe.files import read_json, write_json, write_text
+from grporecipe.model.framework import FRAMEWORKS
+from grporecipe.model.planning import micro_steps_per_generation
+from grporecipe.model.recipe import Recipe
+from grporecipe.model.releases import parse_release, text
+from grporecipe.model.setting import Setting
+from grporecipe.reading.load import Options, load_recipe
+from grporecipe.terminal import comment
+from grposweep.command._contract import ExternalProgram, NodeContext, Trial, node_cpus
+from grposweep.command.any_program import options_of
+from grposweep.command.base import Base
+from grposweep.config.compose import to_experiment
+from grposweep.config.to_setting import own_values, read_setting
+from grposweep.config.trl_args import homes
+from grposweep.registries import EXTERNAL, asks, is_opaque
+from grposweep.schema import Experiment, Trainer
+from grposweep.storage import paths
+
+# Two keys for the size of a rollout, which TRL refuses together: once sizes change, it is written
+# in micro-steps.
+SIZES = ("per_device_train_batch_size", "gradient_accumulation_steps", "steps_per_generation")
+
+
+def point_recipe(
+    base: Recipe, before: Setting, after: Setting, key: str, output: Path
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the base with the differences between two settings and the trial's output folder, and
+    those differences.
+
+    ``before`` is the base itself, ``after`` the point, both as this package configures them.
+    """
+    old, new = _native(before, base), _native(after, base)
+    changed = {name: new.get(name) for name in {**old, **new} if old.get(name) != new.get(name)}
+    recipe = {name: value for name, value in base.config.items() if name not in changed}
+    if (
+        not changed.keys().isdisjoint(SIZES)
+        and recipe.pop("generation_batch_size", None) is not None
+    ):
+        changed |= {
+            "steps_per_generation": micro_steps_per_generation(after),
+            "generation_batch_size": None,
+        }
+    recipe |= {name: value for name, value in changed.items() if value is not None}
+    return {**recipe, key: str(output)}, dict(sorted(changed.items()))
+
+
+def _native(s: Setting, base: Recipe) -> Mapping[str, Any]:
+    """Return a setting under the keys of the base's framework and release."""
+    framework = FRAMEWORKS[base.framework]
+    named = s.replace({"framework": framework.traits, "version": base.version})
+    return (
+        {}
+        if framework.native_keys is None
+        else framework.native_keys(framework, named, base.version)
+    )
+
+
+def load_trial_recipe(folder: Path, experiment: Experiment) -> Recipe:
+    """Read the recipe in a trial's folder, as it was when the trial was written; empty if its
+    command is all that is known.
+    """
+    if is_opaque(experiment.trainer.kind):
+        return Base.of(experiment).recipe
+    framework = EXTERNAL[experiment.trainer.kind].framework
+    noted = read_json(folder / paths.CHANGED) or {}
+    version = parse_release(noted["version"]) if "version" in noted else None
+    options = Options(
+        framework, version, experiment.cluster.processes, experiment.task.train_prompts
+    )
+    return load_recipe(folder / paths.RECIPE, options)
+
+
+def trial_setting(folder: Path, experiment: Experiment) -> Setting:
+    """Read the numbers of the recipe in a trial's folder."""
+    if is_opaque(experiment.trainer.kind):
+        return read_setting(experiment)
+    setting = read_recipe(load_trial_recipe(folder, experiment)).setting
+    return setting if setting.framework.unit == "prompts" else in_completions(setting)
+
+
+def write_program(
+    folder: Path,
+    experiment: Experiment,
+    setting: Setting,
+    named: Collection[str] = (),
+    start: Trainer | None = None,
+) -> None:
+    """Write recipe.yaml, changed.json (the keys that the point set, and for which release) and
+    program.sh.
+
+    program.sh is to read, or to repeat the trial by hand. It has the command of each node; in a Ray
+    cluster that of the head. ``named`` are the keys and groups that command and point set: the
+    user's command gets them even if they are its own values. ``start`` is the sweep's own trainer:
+    values that follow from a point's options are left to the command.
+    """
+    trainer, cluster = experiment.trainer, experiment.cluster
+    base = Base.of(experiment)
+    external = EXTERNAL[trainer.kind]
+    nodes = cluster.nodes if external.ray_cpus or trainer.command is not None else 1
+    place = NodeContext(
+        cluster.processes, nodes=nodes, gpus=cluster.gpus_per_node, cpus=node_cpus(cluster)
+    )
+    trial = Trial(trainer, folder.resolve(), {}, place)
+    noted: dict[str, Any] = {"version": text(base.recipe.version), "processes": cluster.processes}
+    recipe: dict[str, Any] = {}
+    if external.opaque:
+        noted = {"options": options_of(experiment, named, _plain(experiment))}
+    else:
+        before = (
+            experiment
+            if start is None
+            else replace(experiment, trainer=replace(trainer, args=start.args))
+        )
+        recipe, changed = point_recipe(
+            base.recipe, unchanged(before), setting, external.output, trial.output
+        )
+        noted["keys"] = {**changed, **trainer.args}
+    if asks(trainer.kind):
+        stated = {
+            name: value
+            for name, value in _native(setting, base.recipe).items()
+            if _is_set(name, named)
+        }
+        entered = {name: value for name, value in trainer.args.items() if name not in base.options}
+        takes = base.framework.takes(base.recipe.version)
+        # For a field that always has a value (num_train_epochs), a null means the trainer's
+        # default.
+        given = {
+            name: takes[name].default
+            if value is None and name in takes and takes[name].type[-1] != "?"
+            else value
+            for name, value in {**stated, **changed}.items()
+        }
+        noted |= {"keys": {**given, **entered}, "options": base.options}
+        recipe |= {name: value for name, value in stated.items() if value is not None}
+    if not external.opaque:
+        write_text(trial.file, render_keys(base.framework, recipe))
+    write_json(folder / paths.CHANGED, noted)
+    program = external.build(Trial(trainer, trial.folder, recipe, trial.place))
+    hook = f"export PYTHONPATH={shlex.quote(str(trial.folder / 'package'))}:$PYTHONPATH"
+    lines = [hook] if program.reports else []
+    lines += [
+        f"export {name}={shlex.quote(value)}"
+        for name, value in {**trainer.environment, **program.environment}.items()
+    ]
+    enter = f"cd {shlex.quote(str(Path(trainer.workdir or '.').resolve()))}"
+    lines = ["#!/bin/sh", enter, *lines, *_ray_lines(program), shlex.join(program.command)]
+    write_text(folder / "program.sh", "\n".join(lines) + "\n")
+
+
+def _is_set(name: str, named: Collection[str]) -> bool:
+    """Return whether one of these grposweep keys or groups sets a key of GRPOConfig by itself;
+    sizes follow from each other.
+    """
+    home = homes().get(name, "")
+    return name not in (*SIZES, "generation_batch_size") and (
+        home in named or home.partition(".")[0] in named
+    )
+
+
+def _ray_lines(program: ExternalProgram) -> list[str]:
+    """Return comments on what a job runs around a program on several nodes."""
+    if program.ray is None:
+        return []
+    head, worker = program.ray.start_head("/tmp/FOLDER"), program.ray.start_worker("HEAD:PORT")
+    explained = comment(
+        f"The job starts Ray on its {program.ray.nodes} nodes, waits for all of them, and runs "
+        "the last line on the first:",
+        f"  first node:  {shlex.join(head)}",
+        f"  other nodes: {shlex.join(worker)}",
+    )
+    return [f"{explained}export RAY_ADDRESS=HEAD:PORT"]
+
+
+def unchanged(experiment: Experiment) -> Setting:
+    """Return the setting of the recipe itself, for a point that changes nothing."""
+    return read_setting(_plain(experiment))
+
+
+def _plain(experiment: Experiment) -> Experiment:
+    """Return the experiment with the values of its base."""
+    own = own_values(Base.of(experiment).setting)
+    kept = {
+        name: asdict(getattr(experiment, name)) for name in ("trainer", "cluster", "task", "model")
+    }
+    return to_experiment({**own, **kept})
