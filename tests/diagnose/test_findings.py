@@ -65,6 +65,7 @@ BROKEN: dict[str, dict[str, Callable[[int], float]]] = {
     },
     "reward_fallen": {"reward": lambda step: 0.6 if step < 50 else 0.05},
     "learning_rate_zero": {"reward": flat, "learning_rate": lambda _: 0.0},
+    "non_finite_gradient": {"grad_norm": lambda _: math.nan, "loss": lambda _: 0.0},
     "no_gradient": {"reward": flat, "grad_norm": lambda _: 0.0},
     "no_update": {"reward": flat, "update_size": lambda _: 0.0},
     "best_step": {"reward": lambda step: 0.3 + 0.005 * min(step, 60) - 0.008 * max(step - 60, 0)},

@@ -10,6 +10,7 @@ from grposweep.sweep._failures import Evidence, classify_failure
 from grposweep.train._vllm import DIFFERENCE, StaleWeightsGuard
 
 # Measured with vLLM's CPU build on the tiny model, as far as the comment says so.
+
 # measured in float32, learning rate 1e-3
 NEVER_SENT = [7e-07, 1.3e-01, 2.7e-01, 6.7e-01]
 # measured in bfloat16, learning rate 1e-4

@@ -11,7 +11,9 @@ from grporecipe.diagnose._log import Log
 from grporecipe.model import guards
 
 # Healthy trainings do not reach these thresholds. A threshold that a sweep's guard has too is taken
-# from the guard. logged steps that a check needs
+# from the guard.
+
+# logged steps that a check needs
 SOME_ROWS = 10
 # share of a training; a flat reward before it means nothing
 EARLY = 0.3
@@ -94,18 +96,21 @@ def guard(guard: Callable[[Any], str]) -> Callable[[Evidence], Sign | None]:
     return find
 
 
-def non_finite(evidence: Evidence) -> Sign | None:
-    """Look for a loss or gradient norm that is NaN or infinite in the last steps."""
-    for name in ("loss", "grad_norm"):
-        last = list(evidence.log.every(name))[-3:]
-        if len(last) == 3 and not any(math.isfinite(value) for _, value in last):
-            bad = [step for step, value in evidence.log.every(name) if not math.isfinite(value)]
-            return Sign(
-                f"{name} is {last[-1][1]} in the last {len(last)} logged steps",
-                (bad[0], last[-1][0]),
-                {},
-            )
-    return None
+def non_finite(name: str) -> Callable[[Evidence], Sign | None]:
+    """Return a check for values of a metric that are NaN or infinite in the last steps."""
+
+    def find(evidence: Evidence) -> Sign | None:
+        values = list(evidence.log.every(name))
+        last = values[-3:]
+        if len(last) < 3 or any(math.isfinite(value) for _, value in last):
+            return None
+        bad = [step for step, value in values if not math.isfinite(value)]
+        text = f"{name} is {last[-1][1]} in the last {len(last)} logged steps"
+        if len(bad) == len(values):
+            text = f"{name} is {last[-1][1]} from the first logged step"
+        return Sign(text, (bad[0], last[-1][0]), {})
+
+    return find
 
 
 def flat(evidence: Evidence) -> Sign | None:

@@ -130,10 +130,20 @@ CHECKS = (
         "non_finite",
         P,
         ("loss",),
-        checks.non_finite,
+        checks.non_finite("loss"),
         "The loss is not a number.",
         "Go back to the last checkpoint before it. Lower the learning rate, or train in bf16 "
         "instead of fp16.",
+    ),
+    Check(
+        "non_finite_gradient",
+        P,
+        (),
+        checks.non_finite("grad_norm"),
+        "The gradient is not a number.",
+        "From the first step on, the learning rate is not the reason: train in bf16 instead of "
+        "fp16, and look for completions without tokens. Later, go back to the last checkpoint "
+        "before it, and lower the learning rate.",
     ),
     Check(
         "kl_blow_up",
@@ -208,8 +218,9 @@ CHECKS = (
         ("grad_norm",),
         checks.no_gradient,
         "There is no gradient.",
-        "Usually no group has variance in its rewards: see frac_reward_zero_std. Otherwise "
-        "check which weights are trained.",
+        "Where groups have variance in their rewards (frac_reward_zero_std below 1), the trained "
+        "weights get none: check that they are not frozen, that LoRA's target modules exist in the "
+        "model, and that inputs require gradients under gradient checkpointing.",
     ),
     Check(
         "no_update",
@@ -432,6 +443,7 @@ EXPLAINED_BY = {
         "no_variance",
         "few_groups",
         "non_finite",
+        "non_finite_gradient",
         "reward_fallen",
         "rate_too_high",
     },

@@ -14,6 +14,7 @@ from grporecipe.model.framework import Field
 from grporecipe.model.setting import Setting
 
 # Source: peft utils/constants.py TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING.
+
 # PEFT's choice for most models if none are named
 PEFT_TARGETS = ("q_proj", "v_proj")
 

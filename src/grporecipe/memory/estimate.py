@@ -45,6 +45,7 @@ FRAGMENTATION = 0.06
 # trl 1.16 kernels/chunked_logprob.py and trainer/utils.py
 TILE_TOKENS, TILE_WORDS = 4096, 32_768
 # Bytes per vocabulary entry and token at the start of the backward pass, by how logits are held.
+
 # elements: the scaled logits, their gradient, and a row's (trl 1.14 utils.py selective_log_softmax)
 WHOLE_LOGITS = 3
 PACKED_LOGITS = (

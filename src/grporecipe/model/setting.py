@@ -270,6 +270,7 @@ class Setting:
     save_strategy: str | None = None
     load_best_model_at_end: bool = False
     # KL
+
     # None if a framework has no such key
     kl_enabled: bool | None = internal()
     beta: float = 0.0
@@ -370,6 +371,7 @@ class Setting:
     prompt_tokens: int | None = internal()
     gradient_checkpointing: bool = False
     # the GPU
+
     # none, zero1, zero2, zero3, fsdp
     sharding: str = internal("none", needs="sharding!=none")
     # FSDP's whole model in main memory; None: only with a reference model.

@@ -18,6 +18,7 @@ from grposweep.storage.results import TrialResult
 USUAL_SHARE = 0.15
 HEAVY = 12.0
 # Means of rewards of 0 and 1, and their differences, lie from -1 to 1 and are often alike.
+
 # of the prompts
 FEW_VALUES = 0.5
 FEW_USUAL, FEW_HEAVY = 0.1, 1.5
