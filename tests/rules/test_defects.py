@@ -1,5 +1,5 @@
 """Known defects of releases: each is told at the first and the last release that has it, not at the
-one that mends it, and not of a recipe that does not meet it.
+one that fixes it, and not of a recipe that does not meet it.
 """
 
 from dataclasses import replace
@@ -47,7 +47,7 @@ def test_a_defect_is_told_where_a_recipe_meets_it(defect: Defect) -> None:
         assert not told(defect, {**keys, **case["change"]}, having[-1])
 
 
-def test_a_defect_is_not_told_of_a_release_that_nobody_states() -> None:
+def test_a_defect_is_not_told_of_an_assumed_release() -> None:
     """A release that is only assumed may not be the one that trains."""
     recipe = build_recipe({"temperature": 0.6, "max_prompt_length": 64}, Options())
     assert not [p for p in lint_recipe(recipe).diagnostics if p.code == "GV120"]

@@ -206,8 +206,8 @@ def _changes(s: Setting) -> Iterator[tuple[str, Config]]:
 
 def _engine_changes(s: Setting) -> Iterator[tuple[str, Config]]:
     share = s.vllm_gpu_memory_utilization or 0.3
-    first, mended = SLEEP_LOSES_WEIGHTS
-    loses_weights = s.framework.follows_trl and first <= s.version < mended
+    first, fixed = SLEEP_LOSES_WEIGHTS
+    loses_weights = s.framework.follows_trl and first <= s.version < fixed
     if not (s.vllm_enable_sleep_mode or loses_weights):
         yield "vLLM's sleep mode", {"vllm_enable_sleep_mode": True}
     if share > 0.2:

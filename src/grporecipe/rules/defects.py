@@ -1,7 +1,7 @@
 """GV120: defects of releases that raise nothing, read from ``defects.yaml``.
 
 A row of the file is a defect: the framework, the first and the last release that have it and the
-release that mends it, the keys that meet it (``when``), its effect, what to set instead, and the
+release that fixes it, the keys that meet it (``when``), its effect, what to set instead, and the
 reference. A value of ``when`` is the value that a key has (its release's default counts), or one
 of several in a list, or ``{not: value}``, ``{above: number}``, ``{has: word}``, ``{set: true}``,
 ``{unset: true}`` (the recipe does not have the key) and ``{multiple_of: key}``. Several names of
@@ -32,7 +32,7 @@ class Defect:
     framework: str
     first: Version
     last: Version
-    mended: str
+    fixed_in: str
     when: Mapping[str, Any]
     effect: str
     instead: str
@@ -59,7 +59,7 @@ def the_release_does_what_its_keys_say(recipe: Recipe) -> Iterator[Violation]:
     logged or exported.
 
     Only for a release that is stated, and for the framework's own code. The reference of each
-    defect is in defects.yaml: the change that mended it, and the file of the release.
+    defect is in defects.yaml: the change that fixed it, and the file of the release.
     """
     is_stock = recipe.vendored is None and not (recipe.code and recipe.code.own_trainer)
     if recipe.version_source.kind not in ("asked", "project", "pinned") or not is_stock:
@@ -79,7 +79,7 @@ def the_release_does_what_its_keys_say(recipe: Recipe) -> Iterator[Violation]:
             if not stated:
                 what = f"{keys[0]} is not set"
             why = f"in {label}, {defect.effect}"
-            instead = f"{defect.instead}Mended in {defect.mended}."
+            instead = f"{defect.instead}Fixed in {defect.fixed_in}."
             yield Violation(what, why, instead, tuple(stated or keys[:1]), severity=defect.severity)
 
 
