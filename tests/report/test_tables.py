@@ -38,10 +38,7 @@ def test_what_is_piped_is_as_wide_as_columns_says(
 def test_text_from_files_cannot_steer_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     """Escape sequences are shown, markup is text, in lines and in tables."""
     console = build_console()
-    table = build_table("trial")
-    table.add_row("\x1b]0;title\x07")
-    table.add_row("[bold]x[/]")
-    console.print(table)
+    console.print(build_table(["trial"], [["\x1b]0;title\x07"], ["[bold]x[/]"]]))
     console.print("\x1b[2J[link=https://evil.example]here[/link] :bomb:")
     shown = capsys.readouterr().out
     assert "\x1b" not in shown

@@ -41,7 +41,7 @@ from grposweep.report.plan import (
     plan_table,
     savings_line,
 )
-from grposweep.report.tables import RIGHT, build_console, build_table
+from grposweep.report.tables import RIGHT, Styled, build_console, build_table
 
 
 def show_plan(
@@ -289,15 +289,10 @@ def _label_table(by_label: Mapping[str, Mapping[Any, tuple[int, int]]]) -> Table
     """Return a table of parameter values with their shares of valid points. Values that are never
     valid are yellow.
     """
-    table = build_table("parameter", "value", ("valid points", RIGHT), "")
+    rows = []
     for parameter, labels in by_label.items():
         for label, (good, whole) in labels.items():
             note = "" if good else "never valid with the other parameters in this space"
-            table.add_row(
-                parameter,
-                str(label),
-                f"{good:,} of {whole:,}",
-                note,
-                style="" if good else "yellow",
-            )
-    return table
+            cells = (parameter, str(label), f"{good:,} of {whole:,}", note)
+            rows.append(Styled(cells, "" if good else "yellow"))
+    return build_table(("parameter", "value", ("valid points", RIGHT), ""), rows)

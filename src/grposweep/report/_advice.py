@@ -435,16 +435,10 @@ def _wider(low: float, high: float, end: str, log: bool) -> tuple[float, float]:
     return (low - (high - low), high) if end == "lower" else (low, high + (high - low))
 
 
-def _is_from_checkpoint(view: SweepView) -> bool:
-    """Return whether the sweep began with a trial's checkpoint, so that its command takes no other
-    prompts or schedule.
-    """
-    return "fork_of" in view.provenance
-
-
 def _longer(view: SweepView) -> Iterator[Step]:
     """Yield the same sweep with twice the training."""
-    if _is_from_checkpoint(view):
+    # the command of a sweep that began with a trial's checkpoint takes no other schedule
+    if "fork_of" in view.provenance:
         return
     for name, value in as_mapping(view.baseline.get("schedule")).items():
         if name in LENGTHS and (length := as_number(value)):

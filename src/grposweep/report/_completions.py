@@ -41,18 +41,8 @@ class Signs:
         """Each sign of a degenerate policy, in words; empty for a healthy one, and for trials
         without such metrics.
         """
-        return [
-            *filter(
-                None,
-                (
-                    self._template(),
-                    self._repetition(),
-                    self._similar(),
-                    self._longer(),
-                    *self._drift(),
-                ),
-            )
-        ]
+        signs = (self._template(), self._repetition(), self._similar(), self._longer())
+        return [*filter(None, signs), *self._drift()]
 
     def _pair(self, name: str) -> tuple[float | None, float | None]:
         return finite_or_none(self.now.get(name)), finite_or_none(self.start.get(name))

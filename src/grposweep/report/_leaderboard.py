@@ -10,7 +10,7 @@ from rich.table import Table
 
 from grporecipe.terminal import count, label_text, short_names
 from grposweep.report._ranking import Importance
-from grposweep.report.tables import FOLD, NUMBER, RIGHT, build_table, format_duration
+from grposweep.report.tables import FOLD, NUMBER, RIGHT, Styled, build_table, format_duration
 from grposweep.report.trial_view import State, TrialView
 from grposweep.report.view import SweepView
 from grposweep.search.analysis import Comparison, Contrast, Effect
@@ -66,12 +66,12 @@ def leaderboard(view: SweepView, limit: int = 10) -> Table:
         f"; before training {starts.pop()}" if len(starts) == 1 else ""
     )
     columns = list(_columns(view, finished))
-    table = build_table(
-        *((name, options) for name, options, _ in columns), padding=(0, 1), title=title
-    )
+    rows = []
     for trial in [*finished[:limit], *others[:limit]]:
-        style = "bold" if trial in finished[:1] else "dim" if trial.objective is None else ""
-        table.add_row(*(cell(trial) for _, _, cell in columns), style=style)
+        style = "dim" if trial.objective is None else ""
+        if trial in finished[:1]:
+            style = "bold"
+        rows.append(Styled([cell(trial) for _, _, cell in columns], style))
     lines = [
         f"* trial {trial.number}: {text}" for trial in finished[:limit] if (text := _warning(trial))
     ]
@@ -88,9 +88,8 @@ def leaderboard(view: SweepView, limit: int = 10) -> Table:
     if hidden := [*finished[limit:], *others[limit:]]:
         failed = sum(trial.state is State.FAILED for trial in hidden)
         lines.append(f"and {len(hidden)} more" + (f", {failed} of them failed" if failed else ""))
-    if lines:
-        table.caption, table.caption_justify = "\n".join(lines), "left"
-    return table
+    titles = [(name, options) for name, options, _ in columns]
+    return build_table(titles, rows, "\n".join(lines), padding=(0, 1), title=title)
 
 
 def _columns(
@@ -181,28 +180,26 @@ def effects_table(view: SweepView, comparison: Comparison) -> Table:
         ("verdict", FOLD),
     )
     title = "one factor at a time, against the base configuration on the same seeds"
-    table = build_table(*columns, padding=(0, 1), title=title)
-    table.add_row(
-        "", "as configured", "", format_estimate(comparison.estimate), "", "", style="bold"
-    )
+    baseline = ("", "as configured", "", format_estimate(comparison.estimate), "", "")
+    rows = [Styled(baseline, "bold")]
     for effect in comparison.effects:
         style = "dim" if effect.verdict in ("unfinished", "unknown") else ""
-        changed = (str(effect.trial), effect.parameter, label_text(effect.label))
-        table.add_row(
-            *changed,
+        cells = (
+            str(effect.trial),
+            effect.parameter,
+            label_text(effect.label),
             format_estimate(effect.estimate),
             format_effect(effect),
             effect.verdict,
-            style=style,
         )
+        rows.append(Styled(cells, style))
     reasons: dict[str, str] = {}
     for point, problem in view.invalid_points:
         code = str(problem.get("code"))
         reasons.setdefault(code, f"{code}: {problem.get('message')}")
         for parameter, label in point.items():
-            table.add_row("", parameter, label_text(label), "", code, "invalid", style="dim")
-    table.caption, table.caption_justify = "\n".join(reasons.values()), "left"
-    return table
+            rows.append(Styled(("", parameter, label_text(label), "", code, "invalid"), "dim"))
+    return build_table(columns, rows, "\n".join(reasons.values()), padding=(0, 1), title=title)
 
 
 def contrasts_table(importance: Importance, metric: str) -> Table:
@@ -215,20 +212,16 @@ def contrasts_table(importance: Importance, metric: str) -> Table:
         ("difference ± 95 %", RIGHT),
         ("", FOLD),
     )
-    table = build_table(*columns, padding=(0, 1), title=title)
+    rows = []
     names = short_names(contrast.parameter for contrast in importance.contrasts)
     for contrast in importance.contrasts:
         style = "" if contrast.is_significant else "dim"
         whole = contrast.trials + contrast.others
         name, part = names[contrast.parameter], format_part(contrast.better)
-        table.add_row(
-            name, part, f"{contrast.trials} of {whole}", *format_contrast(contrast), style=style
-        )
-    table.caption, table.caption_justify = (
-        "each against its other values; the other parameters vary",
-        "left",
-    )
-    return table
+        cells = (name, part, f"{contrast.trials} of {whole}", *format_contrast(contrast))
+        rows.append(Styled(cells, style))
+    caption = "each against its other values; the other parameters vary"
+    return build_table(columns, rows, caption, padding=(0, 1), title=title)
 
 
 def basis_text(importance: Importance) -> str:

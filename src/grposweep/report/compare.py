@@ -291,6 +291,7 @@ def _over_seeds(side: Side) -> str:
 
 def _settings(sides: Sequence[Side]) -> Iterator[RenderableType]:
     """Yield a table with a row for every key in which a side differs from A."""
+    letters = [side.letter for side in sides]
     rows: dict[str, dict[str, str]] = {}
     for side in sides[1:]:
         for key, here, there in differences(sides[0].trial.config, side.trial.config):
@@ -298,18 +299,14 @@ def _settings(sides: Sequence[Side]) -> Iterator[RenderableType]:
                 # another version of grposweep had no such key
                 continue
             if key in KEPT or not key.startswith(LEFT_OUT):
-                row = rows.setdefault(
-                    key, dict.fromkeys((other.letter for other in sides), label_text(here))
-                )
+                row = rows.setdefault(key, dict.fromkeys(letters, label_text(here)))
                 row[side.letter] = label_text(there)
     if not rows:
         yield Text("\nno setting differs that could change a number")
         return
-    table = build_table(*((name, FOLD) for name in ("setting", *(side.letter for side in sides))))
-    for key, row in rows.items():
-        table.add_row(Text(key), *(Text(row[side.letter]) for side in sides))
+    columns = [(title, FOLD) for title in ("setting", *letters)]
     yield Text("")
-    yield table
+    yield build_table(columns, ((key, *row.values()) for key, row in rows.items()))
 
 
 def _curves(sides: Sequence[Side]) -> Iterator[RenderableType]:

@@ -16,7 +16,7 @@ from grporecipe.memory.host import HostMemory
 from grporecipe.memory.parts import ASSUMED_PROMPT_TOKENS, find_prompt
 from grporecipe.model import planning
 from grporecipe.model.setting import Setting
-from grposweep.report.tables import FOLD, RIGHT, Column, build_table
+from grposweep.report.tables import FOLD, RIGHT, Column, Row, Styled, build_table
 
 
 @dataclass(frozen=True)
@@ -229,11 +229,16 @@ def plan_table(items: Sequence[tuple[str, Setting]]) -> Table:
         *((name or "value", {**RIGHT, **FOLD}) for name, _ in items),
         ("formula", FOLD),
     ]
-    table = build_table(
-        *columns, *([("with numbers", {**FOLD, "style": "dim"})] if len(items) == 1 else [])
-    )
-    as_set = _lines_as_set(items[0][1]) if len(items) == 1 else {}
-    for line in LINES + COMPARED if len(items) > 1 else LINES:
+    if len(items) > 1:
+        return build_table(columns, _plan_rows(items, LINES + COMPARED))
+    columns.append(("with numbers", {**FOLD, "style": "dim"}))
+    return build_table(columns, _plan_rows(items, LINES))
+
+
+def _plan_rows(items: Sequence[tuple[str, Setting]], lines: Sequence[Line]) -> Iterator[Row]:
+    first = items[0][1]
+    as_set = _lines_as_set(first) if len(items) == 1 else {}
+    for line in lines:
         values = [_value(line, setting) for _, setting in items]
         if all(value is None for value in values):
             continue
@@ -242,9 +247,8 @@ def plan_table(items: Sequence[tuple[str, Setting]]) -> Table:
             continue
         cells = ["?" if value is None else _text(value) for value in values]
         formula, template = as_set.get(line.name, (line.formula, line.numbers))
-        numbers = [template.format_map(_Numbers(items[0][1]))] if len(items) == 1 else []
-        table.add_row(line.name, *cells, formula, *numbers)
-    return table
+        numbers = [template.format_map(_Numbers(first))] if len(items) == 1 else []
+        yield line.name, *cells, formula, *numbers
 
 
 def notes(s: Setting) -> list[str]:
@@ -423,21 +427,19 @@ def host_line(host: HostMemory | None) -> str:
 def fit_table(s: Setting, fit: Fit) -> Table:
     """One GPU: each size as it is and at its largest, the others unchanged."""
     columns = ("one size, others unchanged", ("now", RIGHT), ("largest", RIGHT))
-    table = build_table(*columns, title=f"on a GPU of {fit.gib:g} GiB", title_style=None)
-    rows = (
+    sizes = (
         ("completions per micro-step", s.per_device_train_batch_size, fit.batch),
         ("tokens per completion", s.max_completion_length, fit.completion),
         ("generations per prompt", s.num_generations, fit.generations),
     )
-    for label, now, most in rows:
-        table.add_row(label, f"{now:,}", _text_memory(most))
-    return table
+    rows = ((label, f"{now:,}", _text_memory(most)) for label, now, most in sizes)
+    return build_table(columns, rows, title=f"on a GPU of {fit.gib:g} GiB", title_style=None)
 
 
 def gpu_table(fits: Sequence[tuple[str, Fit]]) -> Table:
     """Every GPU of the table: whether the setting fits, and how far each size can go."""
     text, number = {"no_wrap": True}, {**RIGHT, "no_wrap": True}
-    table = build_table(
+    columns = (
         ("GPU", text),
         ("GiB", number),
         ("estimate", number),
@@ -446,11 +448,13 @@ def gpu_table(fits: Sequence[tuple[str, Fit]]) -> Table:
         ("tokens", number),
         ("generations", number),
     )
-    for name, fit in fits:
-        sizes = (_text_memory(size) for size in (fit.batch, fit.completion, fit.generations))
-        style = "dim" if fit.verdict == "does not fit" else ""
-        table.add_row(name, f"{fit.gib:g}", f"{fit.peak:.1f}", fit.verdict, *sizes, style=style)
-    return table
+    return build_table(columns, (_gpu_row(name, fit) for name, fit in fits))
+
+
+def _gpu_row(name: str, fit: Fit) -> Row:
+    sizes = map(_text_memory, (fit.batch, fit.completion, fit.generations))
+    cells = (name, f"{fit.gib:g}", f"{fit.peak:.1f}", fit.verdict, *sizes)
+    return Styled(cells, "dim") if fit.verdict == "does not fit" else cells
 
 
 def _text_memory(size: int | None) -> str:

@@ -20,7 +20,7 @@ from grposweep.report._advice import find_no_winner, next_sentence, tie_sentence
 from grposweep.report._completions import winner_warning
 from grposweep.report._leaderboard import contrasts_table, effects_table, leaderboard, outcome
 from grposweep.report.status import seconds_left
-from grposweep.report.tables import format_duration
+from grposweep.report.tables import Row, build_grid, format_duration
 from grposweep.report.trial_view import State, TrialView, group_failures, name_trials
 from grposweep.report.view import SweepView
 from grposweep.search.replication import CHANCE, Estimate, on_fresh_seeds
@@ -72,12 +72,11 @@ class LiveDisplay:
 def live_screen(view: SweepView, elapsed: float, notice: str = "") -> Group:
     """Return the screen. ``elapsed``: seconds since the command started."""
     active = [trial for trial in view.trials if trial.state in (State.RUNNING, State.QUEUED)]
-    rows = Table.grid(padding=(0, 2))
+    rows = []
     for trial in active:
         waits = view.progress.waiting.get(str(trial.number), "")
-        rows.add_row(
-            f"trial {trial.number}", *_progress(trial, waits), Text(short(trial.point), "dim")
-        )
+        progress = _progress(trial, waits)
+        rows.append((f"trial {trial.number}", *progress, Text(short(trial.point), "dim")))
     best = view.best_point
     best_text = (
         ""
@@ -88,15 +87,14 @@ def live_screen(view: SweepView, elapsed: float, notice: str = "") -> Group:
         _head(view, active, elapsed),
         Text(f"best so far: {best_text}" if best_text else "no trial has finished yet"),
         Text(f"spent: {view.spent_text}"),
-        rows,
+        build_grid(rows),
     ]
     return Group(*parts, *([Text(notice, "yellow")] if notice else []))
 
 
 def _head(view: SweepView, active: list[TrialView], elapsed: float) -> Table:
-    head, left = Table.grid(padding=(0, 2)), seconds_left(view)
-    stopped = view.count(State.PRUNED)
-    head.add_row(
+    left, stopped = seconds_left(view), view.count(State.PRUNED)
+    row: Row = (
         Text.assemble((str(view.count(State.FINISHED)), "bold"), f"/{view.planned} done"),
         ", ".join(_under_way(view, active)),
         f"{view.count(State.FAILED)} failed",
@@ -105,7 +103,7 @@ def _head(view: SweepView, active: list[TrialView], elapsed: float) -> Table:
         f"{format_duration(elapsed)} elapsed",
         f"{format_duration(left)} left" if left is not None else "time left unknown yet",
     )
-    return head
+    return build_grid([row])
 
 
 def _under_way(view: SweepView, active: list[TrialView]) -> Iterator[str]:
@@ -129,7 +127,7 @@ def _progress(trial: TrialView, waits: str) -> tuple[RenderableType, str, str]:
         return Text(waits, "yellow"), f"{trial.step}/{trial.total}" if trial.step else "", ""
     bar, reward = (
         ProgressBar(total=max(trial.total, 1), completed=trial.step, width=20),
-        trial.last_value("reward"),
+        trial.last_reward,
     )
     return bar, f"{trial.step}/{trial.total}", "" if reward is None else f"reward {reward:.3f}"
 

@@ -21,7 +21,7 @@ from grporecipe.rules.registry import Problem
 from grporecipe.terminal import count, short
 from grposweep.config.precision import read_precision
 from grposweep.registries import is_external, runs_trl
-from grposweep.report.tables import FOLD, build_table
+from grposweep.report.tables import FOLD, Row, build_table
 from grposweep.report.view import InvalidPoints
 from grposweep.schema import Experiment
 from grposweep.schema.running import KEEPS_MODEL
@@ -57,19 +57,15 @@ def invalid_table(rows: Iterable[InvalidPoints], invalid: int, total: int) -> Ta
     """Return the invalid points by rule as a table."""
     wide = {"ratio": 1, **FOLD}
     columns = (("rule", {"no_wrap": True}), ("why (at one point)", wide), ("valid changes", wide))
-    table = build_table(
-        *columns,
-        show_lines=True,
-        title=f"{invalid} of {total} points invalid: they are not started",
-    )
-    for row in rows:
-        why = Text(row.message)
-        if row.point:
-            why.append(f"\n({short(row.point)})", style="dim")
-        table.add_row(
-            f"{row.code}\n{count(row.count, 'point')}", why, Text("\nor ".join(row.fixes))
-        )
-    return table
+    title = f"{invalid} of {total} points invalid: they are not started"
+    return build_table(columns, map(_invalid_row, rows), show_lines=True, title=title)
+
+
+def _invalid_row(row: InvalidPoints) -> Row:
+    why = Text(row.message)
+    if row.point:
+        why.append(f"\n({short(row.point)})", style="dim")
+    return f"{row.code}\n{count(row.count, 'point')}", why, "\nor ".join(row.fixes)
 
 
 @dataclass(frozen=True)

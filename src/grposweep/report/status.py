@@ -7,7 +7,6 @@ from functools import partial
 from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
 from rich.progress_bar import ProgressBar
-from rich.table import Table
 from rich.text import Text
 
 from grporecipe.files import Json
@@ -16,7 +15,7 @@ from grposweep.report._advice import tie_sentences
 from grposweep.report._completions import warning, winner_warning
 from grposweep.report._leaderboard import format_effect
 from grposweep.report._ranking import RankedPoint
-from grposweep.report.tables import format_duration
+from grposweep.report.tables import build_grid, format_duration
 from grposweep.report.trial_view import State, TrialView, group_failures
 from grposweep.report.view import SweepReader, SweepView
 from grposweep.storage import paths
@@ -142,7 +141,7 @@ def _identity(trial: TrialView) -> Json:
 
 def _under_way(view: SweepView, trial: TrialView) -> Json:
     waits = view.progress.waiting.get(str(trial.number))
-    progress = {"step": trial.step, "total": trial.total, "reward": trial.last_value("reward")}
+    progress = {"step": trial.step, "total": trial.total, "reward": trial.last_reward}
     return {
         **_identity(trial),
         "state": trial.state.value,
@@ -154,14 +153,13 @@ def _under_way(view: SweepView, trial: TrialView) -> Json:
 
 
 def _progress(view: SweepView) -> RenderableType:
-    row = Table.grid(padding=(0, 1))
     bar = ProgressBar(total=max(view.planned, 1), completed=view.ended, width=40)
-    row.add_row(f"{'ended':8}", bar, f"{view.ended:,} of {count(view.planned, 'trial')}")
+    row = (f"{'ended':8}", bar, f"{view.ended:,} of {count(view.planned, 'trial')}")
     states = ", ".join(
         f"{view.count(state):,} {state.label}" for state in SHOWN if view.count(state)
     )
     states = f"{len(view.trials):,} written, none launched" if view.is_dry else states
-    return Group(row, _line("trials", states or "none has been started yet"))
+    return Group(build_grid([row], gap=1), _line("trials", states or "none has been started yet"))
 
 
 def _best(view: SweepView) -> RenderableType:
@@ -207,31 +205,26 @@ def _running(view: SweepView) -> RenderableType | None:
     head = Text(
         f"{'running':8} {'step':>13} {'reward':>7} {view.hours_unit[:5]:>7} {'time':>9}", "dim"
     )
-    lines = (line for trial in running[:MOST] for line in (_running_line(trial), *_doubts(trial)))
+    lines = []
+    for trial in running[:MOST]:
+        lines.append(_running_line(trial))
+        if trial.unmoved:
+            lines.append(Text(f"    {trial.unmoved}", "yellow"))
     return Group(head, *lines, *_more(len(running) - MOST))
 
 
-def _doubts(trial: TrialView) -> list[Text]:
-    """Return why no step of a trial has changed a weight."""
-    return [Text(f"    {trial.unmoved}", "yellow")] if trial.unmoved else []
-
-
 def _running_line(trial: TrialView) -> Text:
-    reward, step = (
-        trial.last_value("reward"),
-        f"{trial.step:,}/{trial.total:,}" if trial.total else f"{trial.step:,}",
-    )
+    reward = trial.last_reward
     shown = "" if reward is None else f"{reward:.3f}"
-    silent = (
-        f"silent for {format_duration(trial.silent)}! " if trial.silent > WORRYING_SECONDS else ""
-    )
-    head = (
-        f"  {trial.number:<6} {step:>13} {shown:>7} {trial.gpu_hours:>7.3g} "
-        f"{format_duration(trial.seconds):>9}  "
-    )
-    return Text.assemble(
-        head, (silent, "yellow"), (short(trial.point), "dim"), overflow="ellipsis", no_wrap=True
-    )
+    step = f"{trial.step:,}"
+    if trial.total:
+        step += f"/{trial.total:,}"
+    seconds = format_duration(trial.seconds)
+    line = Text(overflow="ellipsis", no_wrap=True)
+    line.append(f"  {trial.number:<6} {step:>13} {shown:>7} {trial.gpu_hours:>7.3g} {seconds:>9}  ")
+    if trial.silent > WORRYING_SECONDS:
+        line.append(f"silent for {format_duration(trial.silent)}! ", "yellow")
+    return line.append(short(trial.point), "dim")
 
 
 def _others(view: SweepView) -> Iterator[RenderableType]:

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from grporecipe.errors import UserError
 from grporecipe.terminal import short
-from grposweep.report.tables import FOLD, NUMBER, build_table
+from grposweep.report.tables import FOLD, NUMBER, Row, build_table
 from grposweep.report.view import SweepView, read_sweep
 from grposweep.storage.folders import find_sweeps, last_change
 
@@ -44,22 +44,20 @@ def read_sweeps(*folders: Path) -> tuple[list[SweepView], list[str]]:
 def sweeps_table(views: Iterable[SweepView]) -> Table:
     """Return one row per sweep: name, progress, trials, best, cost and last change."""
     last = ("last change", {"no_wrap": True})
-    table = build_table(("sweep", FOLD), ("trials", NUMBER), ("cost", NUMBER), last)
-    for view in views:
-        best = (
-            ""
-            if (top := view.best_point) is None
-            else f", best {top.brief}, {short(top.first.point)}"
-        )
-        when = datetime.fromtimestamp(last_change(view.path)).strftime("%Y-%m-%d %H:%M")
-        state = ("fake trainer, " if view.is_fake else "") + (
-            "at work" if view.controller else view.progress_text
-        )
-        name = Text.assemble(view.name, "\n", (f"{state}{best}", "dim"))
-        table.add_row(
-            name,
-            f"{view.ended:,}/{view.planned:,}",
-            f"{view.gpu_hours:.3g} {view.hours_unit[:5]}",
-            when,
-        )
-    return table
+    columns = (("sweep", FOLD), ("trials", NUMBER), ("cost", NUMBER), last)
+    return build_table(columns, map(_row, views))
+
+
+def _row(view: SweepView) -> Row:
+    state = "at work" if view.controller else view.progress_text
+    if view.is_fake:
+        state = f"fake trainer, {state}"
+    best = view.best_point
+    if best is not None:
+        state += f", best {best.brief}, {short(best.first.point)}"
+    return (
+        Text.assemble(view.name, "\n", (state, "dim")),
+        f"{view.ended:,}/{view.planned:,}",
+        f"{view.gpu_hours:.3g} {view.hours_unit[:5]}",
+        datetime.fromtimestamp(last_change(view.path)).strftime("%Y-%m-%d %H:%M"),
+    )

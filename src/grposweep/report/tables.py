@@ -4,7 +4,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from rich import box
 from rich.console import Console, ConsoleDimensions, ConsoleOptions, RenderableType
@@ -12,7 +12,7 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from grporecipe.files import Config
+from grporecipe.files import Config, Json
 from grporecipe.terminal import printable
 
 # of screens about a sweep when they are piped, unless $COLUMNS is set
@@ -61,24 +61,62 @@ def format_duration(seconds: float | None) -> str:
 
 
 # a title, and options of rich's ``add_column``
-Column = str | tuple[str, Mapping[str, Any]]
+Column = str | tuple[str, Config]
 FOLD: Config = {"overflow": "fold"}
 RIGHT: Config = {"justify": "right"}
 NUMBER: Config = {"justify": "right", "no_wrap": True}
 
 
-def build_table(*columns: Column, **options: Any) -> Table:
-    """Return an empty table in the style of all screens."""
-    style: dict[str, Any] = {
+class Styled(NamedTuple):
+    """A row of a table in a style of its own."""
+
+    cells: Sequence[RenderableType]
+    style: str
+
+
+Row = Sequence[RenderableType] | Styled
+
+
+def build_table(
+    columns: Iterable[Column], rows: Iterable[Row], caption: str = "", **options: Any
+) -> Table:
+    """Return rows as a table in the style of all screens; text in a cell is shown as it is.
+
+    Args:
+        columns: titles, with options of rich's ``add_column``.
+        rows: their cells.
+        caption: lines below the table.
+        options: those of rich's ``Table``.
+
+    """
+    style: Json = {
         "box": box.SIMPLE_HEAD,
         "pad_edge": False,
         "title_justify": "left",
         "title_style": "bold",
+        "caption": caption or None,
+        "caption_justify": "left",
     }
     table = Table(**{**style, **options})
     for column in columns:
         title, settings = (column, {}) if isinstance(column, str) else column
         table.add_column(title, **settings)
+    return _fill(table, rows)
+
+
+def build_grid(rows: Iterable[Row], gap: int = 2, columns: Iterable[Config] = ()) -> Table:
+    """Return rows without titles and lines, ``gap`` characters apart."""
+    grid = Table.grid(padding=(0, gap))
+    for settings in columns:
+        grid.add_column(**settings)
+    return _fill(grid, rows)
+
+
+def _fill(table: Table, rows: Iterable[Row]) -> Table:
+    for row in rows:
+        cells, style = row if isinstance(row, Styled) else (row, "")
+        shown = (Text(cell) if isinstance(cell, str) else cell for cell in cells)
+        table.add_row(*shown, style=style)
     return table
 
 

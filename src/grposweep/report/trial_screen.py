@@ -8,7 +8,6 @@ from itertools import chain
 from typing import Any
 
 from rich.console import Console, Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from grporecipe.errors import ExitCode, UserError
@@ -20,7 +19,15 @@ from grposweep.report._completions import completions_screen
 from grposweep.report._leaderboard import format_effect, format_objective
 from grposweep.report._trained_with import trained_text
 from grposweep.report.compare import differences
-from grposweep.report.tables import FOLD, Fitted, build_table, draw_curve, format_duration
+from grposweep.report.tables import (
+    FOLD,
+    Fitted,
+    Row,
+    build_grid,
+    build_table,
+    draw_curve,
+    format_duration,
+)
 from grposweep.report.trial_view import State, TrialView, axis_of
 from grposweep.report.view import SweepView
 from grposweep.storage import paths
@@ -56,36 +63,33 @@ def _facts(view: SweepView, trial: TrialView) -> Iterator[RenderableType]:
     yield Text.assemble(
         (f"trial {trial.number}", "bold"), f" of {view.name}: {trial.state.label}{more}"
     )
-    facts = Table.grid(padding=(0, 2))
-    facts.add_column(style="dim")
-    facts.add_column(overflow="fold")
-    facts.add_row("point", Text(short(trial.point)))
+    yield build_grid(_fact_rows(view, trial), columns=({"style": "dim"}, FOLD))
+
+
+def _fact_rows(view: SweepView, trial: TrialView) -> Iterator[Row]:
+    yield "point", short(trial.point)
     if trial.number in view.places:
         rank, point = view.places[trial.number]
         is_alone = point.counted == [trial]
-        facts.add_row(view.metric, format_objective(trial) if is_alone else point.text)
+        yield view.metric, format_objective(trial) if is_alone else point.text
         if not is_alone:
-            facts.add_row("this trial", format_objective(trial))
+            yield "this trial", format_objective(trial)
         if trial.at_best:
-            facts.add_row("", trial.at_best)
-        facts.add_row("rank", f"{rank} of {count(len(view.leaderboard), 'point')}")
+            yield "", trial.at_best
+        yield "rank", f"{rank} of {count(len(view.leaderboard), 'point')}"
     for effect in view.comparison.effects if view.comparison else ():
         if effect.trial == trial.number:
-            facts.add_row(
-                "effect", f"{format_effect(effect)}, {effect.verdict} (95 % with all other changes)"
-            )
+            known = f"{format_effect(effect)}, {effect.verdict}"
+            yield "effect", f"{known} (95 % with all other changes)"
     if trial.trained:
-        facts.add_row("trained with", Text(trained_text(trial.trained)))
-    facts.add_row("steps", f"{trial.step:,}" + (f" of {trial.total:,}" if trial.total else ""))
-    facts.add_row(
-        "cost",
-        f"{format_duration(trial.seconds) or 'nothing yet'}, {trial.gpu_hours:.3g} "
-        f"{view.hours_unit}",
-    )
+        yield "trained with", trained_text(trial.trained)
+    of = f" of {trial.total:,}" if trial.total else ""
+    yield "steps", f"{trial.step:,}{of}"
+    spent = format_duration(trial.seconds) or "nothing yet"
+    yield "cost", f"{spent}, {trial.gpu_hours:.3g} {view.hours_unit}"
     for number, text in _attempts(trial):
-        facts.add_row(f"attempt {number}", Text(text))
-    facts.add_row("folder", Text(str(trial.path), overflow="fold"))
-    yield facts
+        yield f"attempt {number}", text
+    yield "folder", str(trial.path)
 
 
 def _attempts(trial: TrialView) -> Iterator[tuple[int, str]]:
@@ -195,25 +199,19 @@ def _trained(trial: TrialView) -> Iterator[RenderableType]:
     values.pop("output_dir", None)
     if not values:
         return
-    table = build_table(
-        *((column, FOLD) for column in ("what its trainer got", "value", "TRL's default", "set by"))
-    )
     try:
         defaults = known(parse_version(str(as_mapping(record.get("versions")).get("trl"))))
     except UserError:
         # not stated, or of a branch
         defaults = KeyTable()
+    rows = []
     for name, value in values.items():
         default = label_text(defaults[name].default) if name in defaults else ""
-        line = str(later.get(name, record.get("line")))
-        table.add_row(
-            Text(name),
-            Text(label_text(value)),
-            default,
-            Text("the point" if name in entered else line),
-        )
+        line = "the point" if name in entered else str(later.get(name, record.get("line")))
+        rows.append((name, label_text(value), default, line))
+    titles = ("what its trainer got", "value", "TRL's default", "set by")
     yield Text("")
-    yield table
+    yield build_table([(title, FOLD) for title in titles], rows)
 
 
 def _compared(view: SweepView, trial: TrialView) -> Iterator[RenderableType]:
@@ -233,8 +231,6 @@ def _table(trial: TrialView, other: Mapping[str, Any], name: str) -> Iterator[Re
         yield Text(f"\nits configuration is that of {name}")
         return
     columns = ((column, FOLD) for column in ("key", f"trial {trial.number}", name))
-    table = build_table(*columns, title=f"{count(len(differing), 'difference')} from {name}")
-    for key, here, there in differing:
-        table.add_row(Text(key), Text(label_text(here)), Text(label_text(there)))
+    rows = ((key, label_text(here), label_text(there)) for key, here, there in differing)
     yield Text("")
-    yield table
+    yield build_table(columns, rows, title=f"{count(len(differing), 'difference')} from {name}")

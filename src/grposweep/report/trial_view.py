@@ -334,10 +334,11 @@ class TrialView:
             lines = [lines[round(place * (len(lines) - 1) / (most - 1))] for place in range(most)]
         return [_curve_point(line, metric) for line in lines]
 
-    def last_value(self, metric: str) -> float | None:
-        """Return the latest value of a metric; reads only the end of metrics.jsonl."""
+    @property
+    def last_reward(self) -> float | None:
+        """The latest training reward; reads only the end of metrics.jsonl."""
         tail = read_tail(self.path / paths.METRICS, METRICS_TAIL_BYTES).split(b"\n")
-        values = (finite_or_none(line.get(metric)) for line in objects(reversed(tail)))
+        values = (finite_or_none(line.get("reward")) for line in objects(reversed(tail)))
         return next((value for value in values if value is not None), None)
 
     @cached_property
