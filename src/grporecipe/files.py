@@ -364,9 +364,9 @@ def as_number(value: object) -> float | None:
         return None
 
 
-def text_or(value: Any, default: str = "") -> str:
-    """Return a JSON string, or the default for any other value."""
-    return value if isinstance(value, str) else default
+def text_or(value: Any) -> str:
+    """Return a JSON string; empty for any other value."""
+    return value if isinstance(value, str) else ""
 
 
 def whole_or_none(value: Any) -> int | None:

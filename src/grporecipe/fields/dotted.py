@@ -48,13 +48,15 @@ def frequency(name: str, key: str) -> Field:
     )
 
 
-def clip(name: str, key: str, default: float = 0.0) -> Field:
+def clip(key: str, default: float) -> Field:
     """Return the row of the dual clip. Neither framework can switch it off, so one without effect
     is read as none.
     """
-    return Field(
-        name, key, "float", default, read=lambda value: None if value >= NEVER_CLIPPED else value
-    )
+
+    def read(value: float) -> float | None:
+        return None if value >= NEVER_CLIPPED else value
+
+    return Field("delta", key, "float", default, read=read)
 
 
 def unless(name: str, key: str, default: float) -> Field:

@@ -7,7 +7,6 @@ name).
 """
 
 import re
-from collections.abc import Callable
 from typing import Any
 
 from grporecipe.model.framework import Field
@@ -19,15 +18,13 @@ from grporecipe.model.setting import Setting
 PEFT_TARGETS = ("q_proj", "v_proj")
 
 
-def lora_rows(
-    rank: str, alpha: str, targets: str, usual: int, row: Callable[..., Field] = Field
-) -> tuple[Field, ...]:
+def lora_rows(rank: str, alpha: str, targets: str, usual: int) -> tuple[Field, ...]:
     """Return the rows of LoRA, which a rank above 0 switches on. ``usual`` is the default alpha."""
     return (
-        row("lora", rank, "int", 0, read=lambda value: value > 0, fixable=False),
-        row("lora_rank", rank, "int", 0, fixable=False, judged=False),
-        row("lora_alpha", alpha, "float", usual, fixable=False),
-        row("lora_targets", targets, "any", "all-linear", read=as_modules, fixable=False),
+        Field("lora", rank, "int", 0, read=lambda value: value > 0, fixable=False),
+        Field("lora_rank", rank, "int", 0, fixable=False, judged=False),
+        Field("lora_alpha", alpha, "float", usual, fixable=False),
+        Field("lora_targets", targets, "any", "all-linear", read=as_modules, fixable=False),
     )
 
 

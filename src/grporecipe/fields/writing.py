@@ -15,7 +15,7 @@ from grporecipe.model import planning
 from grporecipe.model.framework import RELEASE, Framework
 from grporecipe.model.recipe import KeySpec, Recipe
 from grporecipe.model.setting import Setting
-from grporecipe.model.values import Fields, nest
+from grporecipe.model.values import Fields, nest, without_none
 
 
 def write_rows(framework: Framework, s: Setting) -> Fields:
@@ -63,7 +63,7 @@ def overlay(framework: Framework, s: Setting, fields: Config, keys: Config) -> F
     """
     native = write_rows(framework, s)
     native |= {framework.by_name[name].key: value for name, value in fields.items()} | dict(keys)
-    return {key: value for key, value in native.items() if value is not None}
+    return without_none(native)
 
 
 def render_keys(framework: Framework, keys: Config) -> str:

@@ -20,6 +20,7 @@ from grporecipe.linting.output import INDENT, Screen, show_diagnostic
 from grporecipe.memory.catalog import find_model, memory_of
 from grporecipe.model.framework import FRAMEWORKS
 from grporecipe.model.setting import Runtime, Setting
+from grporecipe.model.values import without_none
 from grporecipe.reading.load import Options, shown_text
 from grporecipe.rules.check import Problem, check
 from grporecipe.rules.fixes import find_fixes
@@ -212,7 +213,7 @@ def _of_sweep(code: str, entry: Config) -> Example:
             screen.wrap(f"{problem.message}. {advice}")
             if fixes and "fixed" not in entry:
                 corrected |= dict(fixes[0].keys)
-    corrected = {key: value for key, value in corrected.items() if value is not None}
+    corrected = without_none(corrected)
     after = check(_read_sweep(entry, corrected, entry.get("fixed_facts", facts)))
     about = f"Keys of a sweep; {entry['about']}." if "about" in entry else "Keys of a sweep."
     change = _change(_show_keys(keys), _show_keys(corrected))

@@ -18,6 +18,7 @@ from grporecipe.linting.linter import (
     RuleSelection,
     judge_text,
 )
+from grporecipe.model.values import without_none
 from grporecipe.project.repository import find_root
 from grporecipe.project.versions import Judged
 from grporecipe.reading.load import PYTHON, SHELLS, Options, load_text
@@ -190,7 +191,7 @@ def edit(text: str, change: Config, nested: bool = False) -> str | None:
     try:
         before = read(text).config
         wanted = {key: value for key, value in before.items() if key not in change}
-        wanted |= {key: value for key, value in change.items() if value is not None}
+        wanted |= without_none(change)
         edited: str | None = text.removeprefix(BOM)
         for old, new, value in _moves(before, change, nested):
             if edited is not None and old != new:

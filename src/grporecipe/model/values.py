@@ -26,6 +26,11 @@ LARGEST = 2**53
 PLAIN = {"int": int, "float": float, "bool": bool}
 
 
+def without_none(values: Mapping[str, Any]) -> Fields:
+    """Return the values that are set."""
+    return {name: value for name, value in values.items() if value is not None}
+
+
 class Value(NamedTuple):
     """A converted value. ``trouble`` is empty, ``string`` (a number given as text) or ``type``
     (unusable).

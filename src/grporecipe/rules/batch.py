@@ -215,9 +215,7 @@ def the_rollout_is_sized_once(s: Setting) -> Violation | None:
     )
 
 
-def shrinks(
-    code: str, severity: Severity, reads: tuple[str, ...], **texts: Any
-) -> Callable[[F], F]:
+def shrinks(code: str, severity: Severity, **texts: Any) -> Callable[[F], F]:
     """Register a rule on ``auto_find_batch_size``; ``why`` is its consequence."""
     advice = (
         "Set {auto_find_batch_size}=false, and a smaller {per_device_train_batch_size} if "
@@ -226,7 +224,7 @@ def shrinks(
     return rule(
         code,
         severity,
-        reads,
+        ("auto_find_batch_size", "version"),
         blames=("auto_find_batch_size",),
         instead=advice,
         to=({"auto_find_batch_size": False},),
@@ -238,7 +236,6 @@ def shrinks(
 @shrinks(
     "GB108",
     "error",
-    ("auto_find_batch_size", "version"),
     why=(
         "TRL refuses it, because a batch that shrinks on out-of-memory no longer holds whole groups"
     ),
@@ -255,7 +252,6 @@ def the_batch_does_not_shrink(s: Setting) -> bool:
 @shrinks(
     "GB202",
     "warning",
-    ("auto_find_batch_size", "version"),
     why=(
         "a batch that shrinks on out-of-memory no longer holds whole groups (TRL 1.9 refuses "
         "the key)"

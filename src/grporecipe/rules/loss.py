@@ -697,16 +697,16 @@ MISMATCH = 0.05
 FEW_LEFT = 0.25
 
 
-def weight_left(tokens: int, most: float, mismatch: float = MISMATCH) -> float:
+def weight_left(tokens: int, most: float) -> float:
     """Return the mean weight of completions of the same policy after ``sequence_mask``; 1 without
     masking.
 
-    The log-ratios of tokens have the deviation ``mismatch`` and a mean of minus half their
+    The log-ratios of tokens have the deviation ``MISMATCH`` and a mean of minus half their
     variance. So the ratio of a completion is 1 on average, and its logarithm has the deviation d =
-    mismatch sqrt(tokens). Those above ``most`` get weight 0, which leaves Phi((ln most - d^2 / 2) /
-    d): half at 2 ln most / mismatch^2 tokens.
+    MISMATCH sqrt(tokens). Those above ``most`` get weight 0, which leaves Phi((ln most - d^2 / 2) /
+    d): half at 2 ln most / MISMATCH^2 tokens.
     """
-    variance = mismatch**2 * tokens
+    variance = MISMATCH**2 * tokens
     return NormalDist().cdf((log(most) - variance / 2) / sqrt(variance))
 
 

@@ -91,7 +91,7 @@ FIELDS = (
         0.3,
         before={ALGORITHM_KL: f"{ACTOR}.clip_ratio"},
     ),
-    dotted.clip("delta", f"{ACTOR}.clip_ratio_dual", 3.0),
+    dotted.clip(f"{ACTOR}.clip_ratio_dual", 3.0),
     dotted.unless("sapo_temperature_pos", f"{ACTOR}.tau_positive", 1.0),
     dotted.unless("sapo_temperature_neg", f"{ACTOR}.tau_negative", 1.05),
     Field("max_grad_norm", f"{ACTOR}.max_grad_norm", "float", 0.0),

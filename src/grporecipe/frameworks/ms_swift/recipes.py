@@ -30,7 +30,7 @@ from grporecipe.model.framework import ABSENT, RELEASE, Field, Framework, Native
 from grporecipe.model.recipe import Recipe
 from grporecipe.model.releases import KeyTable
 from grporecipe.model.setting import Setting, Version
-from grporecipe.model.values import Fields, model_size, read_mapping
+from grporecipe.model.values import Fields, model_size, read_mapping, without_none
 
 # sft_args.py _init_override
 FULL_RATE, TUNER_RATE = 1e-5, 1e-4
@@ -223,12 +223,13 @@ def derive_rollout(values: Values, _: Config) -> Fields:
     signal.
     """
     stated = values.stated
+    fields: Fields = {}
     length = stated.get("response_length") or stated.get("max_new_tokens")
-    teacher = stated.get("teacher_model") or stated.get("teacher_model_server")
-    return {
-        **({"max_completion_length": length} if length else {}),
-        **({"distils": True} if teacher else {}),
-    }
+    if length:
+        fields["max_completion_length"] = length
+    if stated.get("teacher_model") or stated.get("teacher_model_server"):
+        fields["distils"] = True
+    return fields
 
 
 def derive_schedule(values: Values, _: Config) -> Fields:
@@ -236,16 +237,13 @@ def derive_schedule(values: Values, _: Config) -> Fields:
     in both cases.
     """
     keys = values.stated
-    steps, most = trl.read_steps(keys.get("max_steps")), keys.get("max_epochs")
-    epochs = keys.get("num_train_epochs", 3.0)
-    fields: Fields = {
-        "epochs": None if steps is not None and "num_train_epochs" not in keys else epochs
-    }
-    if most:
-        fields = {
-            "epochs": float(most) if steps is not None else min(epochs, float(most)),
-            "ends_with_epochs": True,
-        }
+    has_steps = trl.read_steps(keys.get("max_steps")) is not None
+    epochs = keys.get("num_train_epochs", None if has_steps else 3.0)
+    fields: Fields = {"epochs": epochs}
+    if keys.get("max_epochs"):
+        most = float(keys["max_epochs"])
+        fields["epochs"] = most if has_steps else min(epochs, most)
+        fields["ends_with_epochs"] = True
     if "learning_rate" not in keys:
         fields["learning_rate"] = FULL_RATE if keys.get("tuner_type") == "full" else TUNER_RATE
     return fields | {"warmup_steps": keys.get("warmup_steps") or keys.get("warmup_ratio") or 0.0}
@@ -275,17 +273,21 @@ def derive_loss(collected: Values, _: Config) -> Fields:
     beta = values.get("beta", BETA)
     mode = values.get("rollout_importance_sampling_mode")
     fields: Fields = {
-        "loss_type": losses[0] if len(losses) == 1 else " ".join(map(str, losses)),
+        "loss_type": " ".join(map(str, losses)),
         "scale_rewards": "none" if losses == ["real"] else scaling,
-        "kl_placement": "none" if beta == 0 else "reward" if in_reward else "loss",
-        "beta": 0.0 if in_reward else beta,
-        "kl_estimator": None if in_reward else "k3",
-        "kl_reward_coefficient": beta if in_reward else 0.0,
-        "kl_reward_estimator": "k1" if in_reward else None,
+        "kl_placement": "none",
         "loads_reference": beta != 0,
         "rewards": _count_rewards(values),
         "vllm_importance_sampling_correction": mode is not None,
     }
+    if beta != 0:
+        fields["kl_placement"] = "reward" if in_reward else "loss"
+    if in_reward:
+        reward = {"kl_reward_coefficient": beta, "kl_reward_estimator": "k1"}
+        fields |= {"beta": 0.0, "kl_estimator": None, **reward}
+    else:
+        none = {"kl_reward_coefficient": 0.0, "kl_reward_estimator": None}
+        fields |= {"beta": beta, "kl_estimator": "k3", **none}
     if mode is not None:
         fields["vllm_importance_sampling_mode"] = mode
         fields["vllm_importance_sampling_clip_max"] = values.get(
@@ -303,35 +305,37 @@ def derive_data(collected: Values, fields: Config) -> Fields:
     The number of rows is the one given to the reader, or the samples that every data set names
     (``name#1000``).
     """
-    values, recipe = collected.stated, collected.recipe
+    values = collected.stated
     strategy = values.get("eval_strategy") or fields["save_strategy"]
-    ratio = (
-        0.0
-        if values.get("val_dataset") or values.get("streaming")
-        else values.get("split_dataset_ratio", 0.0)
-    )
-    rows = (
-        recipe.train_prompts if recipe.train_prompts is not None else samples(values.get("dataset"))
-    )
-    evaluates = strategy != "no" and bool(
-        ratio or values.get("val_dataset") or values.get("eval_dataset")
-    )
-    held_out = samples(values.get("val_dataset"))
+    own = values.get("val_dataset")
+    ratio = 0.0
+    if not own and not values.get("streaming"):
+        ratio = values.get("split_dataset_ratio", 0.0)
+
+    rows = collected.recipe.train_prompts
+    if rows is None:
+        rows = samples(values.get("dataset"))
+    held_out = samples(own)
     if rows is not None and ratio and strategy != "no" and 0 < ratio < 1:
         held_out = max(int(rows * ratio), 1)
         rows -= held_out
+
+    every = fields["save_steps"]
     datasets = values.get("dataset") or []
-    return {
-        "eval_strategy": strategy if evaluates else "no",
-        "evaluates": evaluates,
-        "eval_steps": values.get("eval_steps", fields["save_steps"])
-        if evaluates and strategy == "steps"
-        else None,
-        "save_steps": fields["save_steps"] if fields["save_strategy"] == "steps" else None,
+    data: Fields = {
+        "eval_strategy": "no",
+        "evaluates": False,
+        "eval_steps": None,
+        "save_steps": every if fields["save_strategy"] == "steps" else None,
         "train_prompts": rows,
-        "eval_prompts": held_out if evaluates else None,
+        "eval_prompts": None,
         "dataset_name": str(datasets[0]) if len(datasets) == 1 else None,
     }
+    if strategy != "no" and (ratio or own or values.get("eval_dataset")):
+        data |= {"eval_strategy": strategy, "evaluates": True, "eval_prompts": held_out}
+        if strategy == "steps":
+            data["eval_steps"] = values.get("eval_steps", every)
+    return data
 
 
 def samples(datasets: Any) -> int | None:
@@ -340,29 +344,31 @@ def samples(datasets: Any) -> int | None:
     """
     if not datasets:
         return None
-    counts = [str(name).rpartition("#")[2] if "#" in str(name) else "" for name in datasets]
-    return sum(map(int, counts)) if all(count.isdigit() for count in counts) else None
+    total = 0
+    for name in datasets:
+        _, sign, number = str(name).rpartition("#")
+        if not sign or not number.isdigit():
+            return None
+        total += int(number)
+    return total
 
 
 def processes_of(environment: Any) -> int | None:
     """Return NPROC_PER_NODE x NNODES of a YAML's ENV; None if it names neither."""
     variables = read_mapping(environment)
-    counts = [str(variables.get(name, 1)) for name in ("NPROC_PER_NODE", "NNODES")]
-    if not variables.keys() & {"NPROC_PER_NODE", "NNODES"} or not all(
-        count.isdigit() for count in counts
-    ):
+    if not variables.keys() & {"NPROC_PER_NODE", "NNODES"}:
         return None
-    return int(counts[0]) * int(counts[1])
+    each, nodes = str(variables.get("NPROC_PER_NODE", 1)), str(variables.get("NNODES", 1))
+    if not (each.isdigit() and nodes.isdigit()):
+        return None
+    return int(each) * int(nodes)
 
 
 def derive_launch(values: Values, fields: Config) -> Fields:
     """Return the processes, the GPUs that one process sees, and with Megatron its sizes."""
-    recipe = values.recipe
-    processes = (
-        fields["processes"]
-        if fields["processes"] is not None
-        else processes_of(recipe.config.get(ENVIRONMENT))
-    )
+    recipe, processes = values.recipe, fields["processes"]
+    if processes is None:
+        processes = processes_of(recipe.config.get(ENVIRONMENT))
     megatron = megatron_fields(recipe.config, processes) if is_megatron(recipe) else {}
     visible = recipe.launch.visible_gpus if recipe.launch else None
     return {"processes": processes, "visible_gpus": visible, **megatron}
@@ -379,9 +385,10 @@ SPECIAL: dict[str, NativeChange] = {
 
 def native_keys(framework: Framework, s: Setting, version: Version) -> Fields:
     """Return a setting in completions as a recipe's keys and values."""
-    written = write_release(framework, s, known(version), release_defaults(framework, version))
     # ms-swift reads null as the word None.
-    native = {name: value for name, value in written.items() if value is not None}
+    native = without_none(
+        write_release(framework, s, known(version), release_defaults(framework, version))
+    )
     if s.steps_per_generation == s.gradient_accumulation_steps:
         native.pop("steps_per_generation", None)
     if native.get("num_generations_eval") == s.num_generations:
@@ -391,9 +398,11 @@ def native_keys(framework: Framework, s: Setting, version: Version) -> Fields:
 
 
 def _model(s: Setting) -> Fields:
-    named = {"model": s.model_name_or_path, "dataset": [s.dataset_name] if s.dataset_name else None}
-    named["val_dataset"] = [s.eval_dataset_name] if s.eval_dataset_name else None
-    native: Fields = {name: value for name, value in named.items() if value is not None}
+    native = without_none({"model": s.model_name_or_path})
+    if s.dataset_name:
+        native["dataset"] = [s.dataset_name]
+    if s.eval_dataset_name:
+        native["val_dataset"] = [s.eval_dataset_name]
     if s.sharding.startswith("zero"):
         native["deepspeed"] = s.sharding
     # Without these keys weights have the type of the model's files, and float32 weights are
@@ -435,10 +444,9 @@ def _schedule(s: Setting) -> Fields:
     """Return the run's length and its learning rate's schedule."""
     if 0 < s.warmup_steps < 1:
         return {**trl.length_and_rate(s), "warmup_ratio": s.warmup_steps}
-    return {
-        **trl.length_and_rate(s),
-        **({"warmup_steps": int(s.warmup_steps)} if s.warmup_steps else {}),
-    }
+    if s.warmup_steps:
+        return {**trl.length_and_rate(s), "warmup_steps": int(s.warmup_steps)}
+    return trl.length_and_rate(s)
 
 
 def _generation(s: Setting) -> Fields:
@@ -449,17 +457,12 @@ def _generation(s: Setting) -> Fields:
     if not s.use_vllm:
         return native
     native["vllm_mode"] = s.vllm_mode or "colocate"
-    names = {"vllm_max_model_len": s.vllm_max_model_length}
-    lists = {
-        name: getattr(s, name)
-        for name in ("vllm_server_base_url", "vllm_server_host", "vllm_server_port")
-    }
-    native |= {name: value for name, value in names.items() if value is not None}
-    native |= {
-        name: [value]
-        for name, value in lists.items()
-        if value is not None and s.vllm_mode == "server"
-    }
+    if s.vllm_max_model_length is not None:
+        native["vllm_max_model_len"] = s.vllm_max_model_length
+    for name in ("vllm_server_base_url", "vllm_server_host", "vllm_server_port"):
+        value = getattr(s, name)
+        if value is not None and s.vllm_mode == "server":
+            native[name] = [value]
     if s.vllm_importance_sampling_correction:
         native["rollout_importance_sampling_mode"] = s.vllm_importance_sampling_mode
         if s.vllm_importance_sampling_clip_max is not None:

@@ -94,7 +94,7 @@ FIELDS = (
         before={(0, 4, 0): f"{ACTOR}.clip_ratio"},
     ),
     # before 0.4 there is no dual clip
-    clip("delta", f"{ACTOR}.clip_ratio_c", NEVER_CLIPPED),
+    clip(f"{ACTOR}.clip_ratio_c", NEVER_CLIPPED),
     unless("entropy_coef", f"{ACTOR}.entropy_coeff", 0.0),
     unless("sapo_temperature_pos", f"{ACTOR}.tau_pos", 1.0),
     unless("sapo_temperature_neg", f"{ACTOR}.tau_neg", 1.05),
@@ -199,31 +199,16 @@ def derive_topology(values: Values, _: Config) -> Fields:
     """Return the parallel sizes. ``vllm_tensor_parallel_size`` is the number of GPUs of one
     engine.
     """
-    ulysses = [
-        values.whole(f"{ACTOR}.{place}ulysses_sequence_parallel_size", 1)
-        for place in ("fsdp_config.", "")
-    ]
-    engine = [
-        values.whole(f"{ROLLOUT}.{name}", 1)
-        for name in (
-            "tensor_model_parallel_size",
-            "data_parallel_size",
-            "pipeline_model_parallel_size",
-        )
-    ]
-    is_megatron = engine_of(values.recipe) == "megatron"
-    return {
-        "sequence_parallel_size": 1
-        if is_megatron
-        else max(ulysses, key=lambda size: (size > 1, size)),
-        "vllm_tensor_parallel_size": prod(engine),
-        "engine": "megatron" if is_megatron else "fsdp",
-        **(
-            {name: values.whole(f"{MEGATRON}.{key}", 1) for name, key in SHARED.items()}
-            if is_megatron
-            else {}
-        ),
-    }
+    kinds = ("tensor_model", "data", "pipeline_model")
+    engine = prod(values.whole(f"{ROLLOUT}.{kind}_parallel_size", 1) for kind in kinds)
+    if engine_of(values.recipe) == "megatron":
+        sizes = {name: values.whole(f"{MEGATRON}.{key}", 1) for name, key in SHARED.items()}
+        own: Fields = {"engine": "megatron", "sequence_parallel_size": 1, **sizes}
+    else:
+        size = values.whole(f"{ACTOR}.fsdp_config.ulysses_sequence_parallel_size", 1)
+        older = values.whole(f"{ACTOR}.ulysses_sequence_parallel_size", 1)
+        own = {"engine": "fsdp", "sequence_parallel_size": max(size, older)}
+    return {**own, "vllm_tensor_parallel_size": engine}
 
 
 def derive_sizes(values: Values, fields: Config) -> Fields:
@@ -231,29 +216,26 @@ def derive_sizes(values: Values, fields: Config) -> Fields:
     completions that always fit.
     """
     ranks = max((fields["processes"] or 1) // max(fields["sequence_parallel_size"], 1), 1)
-    each = values.get(f"{ACTOR}.ppo_micro_batch_size_per_gpu", "int")
     whole = values.get(f"{ACTOR}.ppo_micro_batch_size", "int")
-    size = each if each is not None else max(whole // ranks, 1) if whole is not None else None
+    usual = 1 if whole is None else max(whole // ranks, 1)
+    size = values.get(f"{ACTOR}.ppo_micro_batch_size_per_gpu", "int", usual)
     length = fields["max_prompt_length"] + fields["max_completion_length"]
     if fields["dynamic_batching"]:
         step = fields["prompts_per_step"] * fields["num_generations"] // ranks
         most = max(values.whole(TOKENS, 16384) // max(length, 1), 1)
         size = next((n for n in range(min(most, step), 0, -1) if step % n == 0), 1)
-    prompts: dict[str, int | None] = (
-        {"prompts_per_rollout": _fully_asynchronous(values)}
-        if fields["prompts_per_rollout"] == 0
-        else {}
-    )
+    sizes: Fields = {
+        "per_device_train_batch_size": size,
+        "prompts_per_generation": values.get("data.gen_batch_size", "int"),
+    }
+    if refills(values):
+        sizes["prompts_per_generation"] = 1
+    if fields["prompts_per_rollout"] == 0:
+        sizes["prompts_per_rollout"] = _fully_asynchronous(values)
     is_old_validation = values.flag("trainer.val_only") and values.recipe.version < CHECKED_AT_START
     if is_old_validation or _leaves_sizes_unchecked(values.recipe):
-        prompts = {"prompts_per_rollout": None}
-    return {
-        **prompts,
-        "per_device_train_batch_size": 1 if size is None else size,
-        "prompts_per_generation": 1
-        if refills(values)
-        else values.get("data.gen_batch_size", "int"),
-    }
+        sizes["prompts_per_rollout"] = None
+    return sizes
 
 
 def _leaves_sizes_unchecked(recipe: Recipe) -> bool:
@@ -308,26 +290,23 @@ def derive_groups(values: Values, fields: Config) -> Fields:
     repetition is read as a prompt. PRIME samples ``data.n_samples`` completions. Distillation
     without task rewards has no advantages; another trainer may form groups of its own.
     """
-    agents, step, count = (
-        max(values.whole(AGENTS, 1), 1),
-        fields["prompts_per_step"],
-        fields["num_generations"],
-    )
-    sizes: Fields = {}
+    agents, step = values.whole(AGENTS, 1), fields["prompts_per_step"]
+    group = fields["num_generations"]
+    groups: Fields = {}
     if agents > 1 and step % agents == 0:
-        sizes = {"num_generations": count * agents, "prompts_per_step": step // agents}
+        group *= agents
+        groups = {"num_generations": group, "prompts_per_step": step // agents}
     elif agents > 1:
-        sizes = {"prompts_per_rollout": fields["prompts_per_rollout"] * agents}
-    distils = values.flag("distillation.enabled") and not values.flag(
-        f"{DISTILLATION}.use_task_rewards", True
-    )
-    is_own = (
-        agents > 1 or values.whole("data.n_samples", 1) > 1 or not is_own_trainer(values.recipe)
-    )
-    others = {"distillation": distils, "the trainer's own": is_own}
-    estimator = next((name for name, counts in others.items() if counts), None)
-    is_lone = sizes.get("num_generations", count) == 1
-    return {**sizes, **({"advantage_estimator": estimator} if estimator and is_lone else {})}
+        groups = {"prompts_per_rollout": fields["prompts_per_rollout"] * agents}
+    if group != 1:
+        return groups
+    scores = values.flag(f"{DISTILLATION}.use_task_rewards", True)
+    has_samples = agents > 1 or values.whole("data.n_samples", 1) > 1
+    if values.flag("distillation.enabled") and not scores:
+        groups["advantage_estimator"] = "distillation"
+    elif has_samples or not is_own_trainer(values.recipe):
+        groups["advantage_estimator"] = "the trainer's own"
+    return groups
 
 
 def has_reward_switch(values: Values) -> bool:
@@ -348,10 +327,10 @@ def derive_kl(values: Values, _: Config) -> Fields:
     even with coefficient 0.
     """
     in_loss, in_reward = kl_places(values)
-    place = {(True, True): "both", (True, False): "loss", (False, True): "reward"}.get(
-        (in_loss, in_reward), "none"
-    )
-    loads = (in_loss or in_reward) and is_own_trainer(values.recipe)
+    place = "reward" if in_reward else "none"
+    if in_loss:
+        place = "both" if in_reward else "loss"
+    loads = place != "none" and is_own_trainer(values.recipe)
     fields: Fields = {"kl_placement": place, "loads_reference": loads}
     if in_loss:
         word = values.word(f"{ACTOR}.kl_loss_type")
@@ -383,32 +362,28 @@ def derive_loss(values: Values, _: Config) -> Fields:
 def derive_length(values: Values, fields: Config) -> Fields:
     """Return model, data and schedule, if the recipe names them."""
     path = fields["model_name_or_path"] if f"{MODEL}.path" in values.given else ""
-    steps, ratio = (
-        values.number(f"{OPTIM}.lr_warmup_steps", -1),
-        values.number(f"{OPTIM}.lr_warmup_steps_ratio"),
-    )
+    steps = values.number(f"{OPTIM}.lr_warmup_steps", -1)
+    ratio = values.number(f"{OPTIM}.lr_warmup_steps_ratio")
     is_megatron = engine_of(values.recipe) == "megatron"
     schedule = f"{OPTIM}.lr_decay_style" if is_megatron else f"{OPTIM}.lr_scheduler_type"
-    return {
+    older = values.word(f"{OPTIM}.warmup_style")
+    length: Fields = {
         "model_name_or_path": path or None,
         "parameters": model_size(path),
-        "dataset_name": fields["dataset_name"] if "data.train_files" in values.given else None,
-        "eval_dataset_name": fields["eval_dataset_name"]
-        if "data.val_files" in values.given
-        else None,
-        **_megatron_lora(values),
         "warmup_steps": steps if steps > 0 else ratio,
         "ends_with_epochs": True,
-        "lr_scheduler_type": values.word(f"{OPTIM}.warmup_style")
-        or values.word(schedule, "constant"),
+        "lr_scheduler_type": older or values.word(schedule, "constant"),
     }
-
-
-def _megatron_lora(values: Values) -> Fields:
-    """Return LoRA if Megatron's section sets it."""
+    if "data.train_files" not in values.given:
+        length["dataset_name"] = None
+    if "data.val_files" not in values.given:
+        length["eval_dataset_name"] = None
+    # of Megatron's section
     rank = values.whole(f"{MODEL}.lora.rank")
-    alpha = values.number(f"{MODEL}.lora.alpha", 32.0)
-    return {"lora": True, "lora_rank": rank, "lora_alpha": alpha} if rank > 0 else {}
+    if rank > 0:
+        alpha = values.number(f"{MODEL}.lora.alpha", 32.0)
+        length |= {"lora": True, "lora_rank": rank, "lora_alpha": alpha}
+    return length
 
 
 DERIVED = (

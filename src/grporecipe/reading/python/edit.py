@@ -14,6 +14,7 @@ from typing import Any
 
 from grporecipe.errors import UserError
 from grporecipe.files import Config, parse_json
+from grporecipe.model.values import without_none
 from grporecipe.reading.python._configs import PythonConfig, find_configs
 from grporecipe.reading.python.source import NOTEBOOK, code_cells
 
@@ -34,7 +35,7 @@ def edit_call(path: Path, text: str, index: int, change: Config) -> str | None:
         before = find_configs(path, text)
         made = before[index]
         wanted = {key: value for key, value in made.config.items() if key not in change}
-        wanted |= {key: value for key, value in change.items() if value is not None}
+        wanted |= without_none(change)
         edited = _edited(path, text, made, change)
         after = find_configs(path, edited)
     except (UserError, ValueError, RecursionError):
