@@ -18,7 +18,7 @@ from grporecipe.model.framework import Field, NativeChange, Values
 from grporecipe.model.recipe import KeySpec, Recipe
 from grporecipe.model.releases import KeyTable
 from grporecipe.model.setting import Setting
-from grporecipe.model.values import Fields, convert, resolve
+from grporecipe.model.values import Fields, Names, convert, resolve
 
 # One name per estimator: Schulman's k1, k2, k3, with a plus if the gradient is that of k2.
 ESTIMATORS = {
@@ -186,7 +186,7 @@ def _holds(spec: KeySpec, value: Any) -> bool:
 
 # each candidate fix looks up every unknown key again
 @lru_cache(maxsize=1024)
-def _spelled_alike(word: str, names: tuple[str, ...]) -> tuple[str, ...]:
+def _spelled_alike(word: str, names: Names) -> Names:
     """Return the names with a spelling similar to a word, nearest first."""
     # only a mistake needs it
     from difflib import get_close_matches

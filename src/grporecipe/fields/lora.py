@@ -11,6 +11,7 @@ from typing import Any
 
 from grporecipe.model.framework import Field
 from grporecipe.model.setting import Setting
+from grporecipe.model.values import Names
 
 # Source: peft utils/constants.py TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING.
 
@@ -32,7 +33,7 @@ def lora_rows(rank: str, alpha: str, targets: str, usual: int) -> tuple[Field, .
 _ALTERNATIVES = re.compile(r"\.\*\\\.\(([\w|]{1,500})\)")
 
 
-def as_modules(value: Any) -> tuple[str, ...]:
+def as_modules(value: Any) -> Names:
     """Return the modules with adapters, from one name, several names, or an expression that lists
     them.
     """
@@ -47,7 +48,7 @@ def one_name(value: Any) -> str | None:
     return str(names[0]) if len(names) == 1 else None
 
 
-def as_expression(modules: tuple[str, ...]) -> str:
+def as_expression(modules: Names) -> str:
     """Return modules as one text: a name, or an expression that lists them."""
     return modules[0] if len(modules) == 1 else rf".*\.({'|'.join(modules)})"
 

@@ -27,7 +27,7 @@ from grporecipe.model.framework import (
 from grporecipe.model.recipe import KeySpec, Recipe
 from grporecipe.model.releases import KeyTable
 from grporecipe.model.setting import Setting, Version
-from grporecipe.model.values import Fields, Value, convert, model_size
+from grporecipe.model.values import Fields, Names, Value, convert, model_size
 
 WORDS = frozenset(known.name for known in fields_of(Setting) if known.type in (str, str | None))
 
@@ -315,7 +315,7 @@ def _build_setting(
     framework: Framework,
     values: Values,
     keys: Mapping[str, str],
-    held: Mapping[str, tuple[str, ...]],
+    held: Mapping[str, Names],
     fields: Config,
     unstated: Set[str],
 ) -> ParsedRecipe:
@@ -380,7 +380,7 @@ def _counted(framework: Framework) -> frozenset[str]:
 @lru_cache(maxsize=128)
 def _holders(
     framework: Framework, version: Version, own: tuple[tuple[str, str], ...]
-) -> Mapping[str, tuple[str, ...]]:
+) -> Mapping[str, Names]:
     """Return the fields of each key that a recipe sets. ``own`` are fields with another key in this
     recipe.
     """
@@ -389,7 +389,7 @@ def _holders(
         # the name of an option may have dots
         takes = framework.takes(version)
         keys = {name: key if key in takes else key.partition(".")[0] for name, key in keys.items()}
-    holders: dict[str, tuple[str, ...]] = {}
+    holders: dict[str, Names] = {}
     for name, key in {**keys, **dict(own)}.items():
         holders[key] = (*holders.get(key, ()), name)
     return holders

@@ -22,6 +22,7 @@ from grporecipe.model.framework import FRAMEWORKS, ParsedRecipe
 from grporecipe.model.recipe import Recipe
 from grporecipe.model.releases import text
 from grporecipe.model.setting import Setting, Version
+from grporecipe.model.values import Names
 from grporecipe.project.repository import is_overridden
 from grporecipe.project.settings import settings_for
 from grporecipe.reading.load import Options, parse_recipes, shown_text
@@ -73,7 +74,7 @@ class Diagnostic:
     code: str
     severity: Severity
     message: str
-    keys: tuple[str, ...] = ()
+    keys: Names = ()
     line: int | None = None
     fixes: tuple[Fix, ...] = ()
     # of an error, by native key
@@ -107,8 +108,8 @@ class LintResult:
 class RuleSelection:
     """The rules that are switched on, by full codes. An empty selection means all."""
 
-    select: tuple[str, ...] = ()
-    ignore: tuple[str, ...] = ()
+    select: Names = ()
+    ignore: Names = ()
 
     def has(self, code: str) -> bool:
         """Return whether a rule is on."""
@@ -122,7 +123,7 @@ def select_rules(select: Iterable[str] = (), ignore: Iterable[str] = ()) -> Rule
     return RuleSelection(_codes(select), _codes(ignore))
 
 
-def _codes(items: Iterable[str]) -> tuple[str, ...]:
+def _codes(items: Iterable[str]) -> Names:
     codes = sorted({**REGISTRY, **RECIPE_RULES})
     chosen: list[str] = []
     for wanted in (
@@ -424,7 +425,7 @@ def _message(broken: Violation, has_repairs: bool) -> str:
     )
 
 
-def _where(recipe: Recipe, keys: tuple[str, ...], line: int | None) -> str:
+def _where(recipe: Recipe, keys: Names, line: int | None) -> str:
     """Name the file of a key that a script's own recipe sets."""
     named = recipe.launch.config if recipe.launch else ""
     return (
@@ -539,7 +540,7 @@ class Comment:
     """
 
     line: int
-    codes: tuple[str, ...]
+    codes: Names
     reach: range | None
 
     def covers(self, result: LintResult, diagnostic: Diagnostic) -> bool:
@@ -619,7 +620,7 @@ class JudgedText:
     results: tuple[LintResult, ...]
     silenced: int = 0
     unknown: list[tuple[int, str]] = field(default_factory=list)
-    off: tuple[str, ...] = ()
+    off: Names = ()
 
 
 def judge_text(path: Path, text: str, options: Options, selection: RuleSelection) -> JudgedText:

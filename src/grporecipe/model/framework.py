@@ -18,10 +18,10 @@ from typing import Any, NamedTuple
 from grporecipe import registries
 from grporecipe.errors import UserError
 from grporecipe.files import Config
-from grporecipe.model.recipe import KeySpec, Recipe
+from grporecipe.model.recipe import KeySpecs, Recipe
 from grporecipe.model.releases import parse_release
 from grporecipe.model.setting import FrameworkTraits, Setting, Version
-from grporecipe.model.values import Word, convert, resolve
+from grporecipe.model.values import Names, Word, convert, resolve
 
 # as the type of a row: type and default are those of the release's key
 RELEASE = "release"
@@ -150,7 +150,7 @@ class Vendored(NamedTuple):
     of rules on checks that it does not have; each with the place that shows it.
     """
 
-    keys: Mapping[str, KeySpec] | None
+    keys: KeySpecs | None
     version: Version | None = None
     assumed: Mapping[str, str] = MappingProxyType({})
     unchecked: Mapping[str, str] = MappingProxyType({})
@@ -226,20 +226,20 @@ class Framework:
     traits: FrameworkTraits
     version: Version
     fields: tuple[Field, ...]
-    takes: Callable[[Version], Mapping[str, KeySpec]]
+    takes: Callable[[Version], KeySpecs]
     keys: frozenset[str] = frozenset()
     words: Mapping[str, frozenset[str]] = field(default_factory=dict)
     programs: re.Pattern[str] | None = None
     program: str = ""
     trainings: re.Pattern[str] | None = None
-    sections: tuple[str, ...] = ()
+    sections: Names = ()
     renamed: Mapping[str, str] = field(default_factory=dict)
     commands: Mapping[str, Command] = field(default_factory=dict)
     expand: Callable[[list[Word]], tuple[list[Word], int] | None] | None = None
     parse_version: Callable[[str], Version] | None = None
     is_familiar: Callable[[str], bool] | None = None
     releases: Callable[[], Sequence[Version]] | None = None
-    key_table: Callable[[Recipe], Mapping[str, KeySpec]] | None = None
+    key_table: Callable[[Recipe], KeySpecs] | None = None
     collect: "Callable[[Framework, Recipe], Values] | None" = None
     unstated: Callable[[Config, Version], Config] | None = None
     keys_of: Callable[[Values], Mapping[str, str]] | None = None
@@ -247,11 +247,11 @@ class Framework:
     native_keys: "Callable[[Framework, Setting, Version], Mapping[str, Any]] | None" = None
     special: "Mapping[str, NativeChange]" = field(default_factory=dict)
     base_config: Callable[[str, Version], Config | None] | None = None
-    config_defaults: tuple[str, ...] = ()
+    config_defaults: Names = ()
     environment_key: str = ""
     misfits: Callable[[Recipe], Iterable[str]] | None = None
     passed_on: frozenset[str] = frozenset()
-    packages: tuple[str, ...] = ()
+    packages: Names = ()
     vendor: "Vendor | None" = None
     memory: "Callable[..., dict[str, Any] | None] | None" = None
     own_configs: re.Pattern[str] | None = None
@@ -286,7 +286,7 @@ class Framework:
         nullable = {known.name for known in fields(Setting) if "None" in str(known.type)}
         return frozenset(row.key for row in self.fields if row.key == row.name) - nullable
 
-    def known_keys(self, recipe: Recipe) -> Mapping[str, KeySpec]:
+    def known_keys(self, recipe: Recipe) -> KeySpecs:
         """Return the keys that a recipe may set: of the framework's source in the repository,
         otherwise of its release.
         """
@@ -356,7 +356,7 @@ def find_framework(name: str) -> Framework:
     return FRAMEWORKS[name]
 
 
-def known_keys(recipe: Recipe) -> Mapping[str, KeySpec]:
+def known_keys(recipe: Recipe) -> KeySpecs:
     """Return the keys that a recipe may set: of the framework's source in its repository, otherwise
     of its release.
     """

@@ -20,6 +20,10 @@ class KeySpec(NamedTuple):
     default: Any
 
 
+# the keys that a recipe may set, with types and defaults
+KeySpecs = Mapping[str, KeySpec]
+
+
 class VersionSource(NamedTuple):
     """The source of the version that a recipe is judged by.
 

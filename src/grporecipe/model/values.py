@@ -18,6 +18,8 @@ from grporecipe.files import DEEPEST, Config, parse_json, yaml_loader
 
 # new values by the names of a setting's fields, or of native keys
 Fields = dict[str, Any]
+# of fields or keys, or the words of a choice
+Names = tuple[str, ...]
 LOADER: Any = yaml_loader()
 TRUE = frozenset({"yes", "true", "t", "y", "1"})
 FALSE = frozenset({"no", "false", "f", "n", "0"})

@@ -25,6 +25,7 @@ from typing import Any
 
 from grporecipe.errors import BadSettings
 from grporecipe.files import file_stamp
+from grporecipe.model.values import Names
 from grporecipe.registries import FRAMEWORKS
 
 OWN_FILE, SHARED_FILE = ".grposweep.toml", "pyproject.toml"
@@ -49,8 +50,8 @@ class ProjectSettings:
     framework: str | None = None
     versions: Mapping[str, str] = field(default_factory=dict)
     processes: int | None = None
-    select: tuple[str, ...] = ()
-    ignore: tuple[str, ...] = ()
+    select: Names = ()
+    ignore: Names = ()
     overrides: tuple[tuple[str, "ProjectSettings"], ...] = ()
 
     def version_of(self, framework: str) -> str | None:
@@ -163,7 +164,7 @@ def _parse(table: Mapping[str, Any], where: str, is_override: bool = False) -> P
     return ProjectSettings(None, framework, versions, processes, select, ignore, tuple(overrides))
 
 
-def _codes(value: Any, key: str, where: str) -> tuple[str, ...]:
+def _codes(value: Any, key: str, where: str) -> Names:
     if not isinstance(value, list) or not all(isinstance(code, str) for code in value):
         raise BadSettings(
             f'{where}: {key} must be a list of rules or families. Write {key} = ["GB101", "GA"].'

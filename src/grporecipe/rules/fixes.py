@@ -14,6 +14,7 @@ from typing import Any
 
 from grporecipe.model import planning
 from grporecipe.model.setting import FrameworkTraits, Setting
+from grporecipe.model.values import Names
 from grporecipe.rules.batch import ROLLOUTS, per_process
 from grporecipe.rules.check import Problem, check, errors
 from grporecipe.rules.evaluation import OWN_GROUPS_CHECKED, evaluation_group
@@ -133,7 +134,7 @@ def candidates(s: Setting, problem: Problem) -> Iterator[Iterable[Change]]:
 
 def _suggested(problem: Problem) -> Iterator[Iterable[Change]]:
     """Yield the rule's own suggestions; those for the same fields are one kind."""
-    kinds: dict[tuple[str, ...], list[Change]] = {}
+    kinds: dict[Names, list[Change]] = {}
     for change in problem.broken.suggestions:
         kinds.setdefault(tuple(change), []).append(change)
     yield from kinds.values()
@@ -249,7 +250,7 @@ def _by_distance(s: Setting, changes: Iterable[Change]) -> list[Change]:
 class _Verifier:
     """Verifies changes of one setting. Only rules that read a changed field are judged again."""
 
-    def __init__(self, s: Setting, problem: Problem, ignore: tuple[str, ...]) -> None:
+    def __init__(self, s: Setting, problem: Problem, ignore: Names) -> None:
         self._s, self._code, self._ignore = s, problem.code, ignore
         self._reads = problem.rule.reads
         if s.processes is None:
@@ -297,13 +298,13 @@ def _touched(s: Setting, change: Change) -> frozenset[str]:
 
 
 @lru_cache(maxsize=64)
-def _error_rules(ignore: tuple[str, ...], framework: FrameworkTraits) -> tuple[Rule, ...]:
+def _error_rules(ignore: Names, framework: FrameworkTraits) -> tuple[Rule, ...]:
     return tuple(rule for rule in choose(ignore, (), framework) if rule.severity == "error")
 
 
 @lru_cache(maxsize=1024)
 def _affected(
-    touched: frozenset[str], ignore: tuple[str, ...], framework: FrameworkTraits
+    touched: frozenset[str], ignore: Names, framework: FrameworkTraits
 ) -> tuple[Rule, ...]:
     """Return the rules whose verdict may depend on these fields (a test proves what each rule
     reads).

@@ -10,6 +10,7 @@ from itertools import islice
 from typing import Any
 
 from grporecipe.model.setting import Setting
+from grporecipe.model.values import Names
 from grporecipe.registries import NEWEST
 from grporecipe.rules.registry import MOST_PROCESSES, Change, Find, Violation, Words, shown
 
@@ -107,7 +108,7 @@ def unread(
     names: Iterable[str] | Callable[[Setting], Iterable[str]],
     why: str | Callable[[Setting], str],
     instead: str | Callable[[Setting], str],
-    because: tuple[str, ...] = (),
+    because: Names = (),
 ) -> Find:
     """Build the condition that a recipe sets none of some fields that nothing reads.
 
@@ -156,7 +157,7 @@ class OtherSizes:
     """
 
     setting: Setting
-    names: tuple[str, ...]
+    names: Names
     accepts: Callable[[Setting], bool]
 
     def __iter__(self) -> Iterator[Change]:

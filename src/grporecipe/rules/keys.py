@@ -18,10 +18,10 @@ from pathlib import Path
 from grporecipe.fields.recipes import read_recipe
 from grporecipe.memory.catalog import find_model
 from grporecipe.model.framework import FRAMEWORKS, known_keys
-from grporecipe.model.recipe import KeySpec, Recipe
+from grporecipe.model.recipe import KeySpecs, Recipe
 from grporecipe.model.releases import text
 from grporecipe.model.setting import DOTTED, EVERY, Version
-from grporecipe.model.values import convert
+from grporecipe.model.values import Names, convert
 from grporecipe.project.repository import lacks_file, registers
 from grporecipe.rules.helpers import NO_COUNT, cut, show
 from grporecipe.rules.registry import (
@@ -230,7 +230,7 @@ def unknown(recipe: Recipe, key: str, near: list[str], why: str, safe: bool = Fa
     )
 
 
-def ambiguous(recipe: Recipe, key: str, takes: Mapping[str, KeySpec]) -> Violation | None:
+def ambiguous(recipe: Recipe, key: str, takes: KeySpecs) -> Violation | None:
     """Describe an option that is a prefix of several, at which argparse stops in any release; None
     for other keys.
     """
@@ -266,7 +266,7 @@ def dotted_values_have_their_type(recipe: Recipe) -> Iterator[Violation]:
 
 def find_mistyped(
     recipe: Recipe,
-    takes: Mapping[str, KeySpec],
+    takes: KeySpecs,
     adjust: Callable[[str, str], str] = lambda _, kind: kind,
 ) -> Iterator[Violation]:
     """Find values that are not of their key's type. ``adjust`` returns the effective key and type
@@ -305,7 +305,7 @@ def words_are_known(_: Recipe) -> tuple[Violation, ...]:
     return ()
 
 
-def find_unknown_words(recipe: Recipe, words: Mapping[str, tuple[str, ...]]) -> Iterator[Violation]:
+def find_unknown_words(recipe: Recipe, words: Mapping[str, Names]) -> Iterator[Violation]:
     """Find values that are not among the choices of their key."""
     trainer = FRAMEWORKS[recipe.framework].traits.display_name
     for written, value in recipe.config.items():
@@ -351,7 +351,7 @@ def kl_keys_are_read(_: Recipe) -> tuple[Violation, ...]:
     return ()
 
 
-def find_dead_keys(recipe: Recipe, dead: tuple[str, ...], why: str) -> Iterator[Violation]:
+def find_dead_keys(recipe: Recipe, dead: Names, why: str) -> Iterator[Violation]:
     """Find keys that have no effect and are set to another value than the default, which says
     nothing.
     """
@@ -613,7 +613,7 @@ def _near(violations: list[Violation]) -> dict[str, str]:
     return near
 
 
-def _named(keys: tuple[str, ...], near: Mapping[str, str] | None = None) -> str:
+def _named(keys: Names, near: Mapping[str, str] | None = None) -> str:
     more = f" and {len(keys) - MOST_NAMED} more" if len(keys) > MOST_NAMED else ""
     # for a single key the reason has the hint
     hints = near if near and len(keys) > 1 else {}

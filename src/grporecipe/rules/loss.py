@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from grporecipe.model import planning
 from grporecipe.model.setting import EVERY, TRL_LIKE, Setting
+from grporecipe.model.values import Names
 from grporecipe.rules.batch import USES, judgeable
 from grporecipe.rules.helpers import each, named, no_field, one_of, unread
 from grporecipe.rules.registry import Change, Finding, Violation, rule
@@ -163,7 +164,7 @@ def vespo_corrects_by_token(s: Setting) -> bool:
     return s.vllm_importance_sampling_mode not in ("token_truncate", "token_mask")
 
 
-def _corrections(s: Setting) -> tuple[str, ...]:
+def _corrections(s: Setting) -> Names:
     return (
         CORRECTIONS
         if s.use_vllm and s.vllm_importance_sampling_correction and s.version >= CORRECTION_NAMED
@@ -344,7 +345,7 @@ def delta_is_beyond_the_clip(s: Setting) -> Finding:
 
 def _unread(s: Setting) -> list[str]:
     """Return the clip options that are set but that the loss does not read."""
-    names: tuple[str, ...] = ()
+    names: Names = ()
     if s.loss_type == "cispo":
         names = ("delta",) if s.epsilon_high is None else ("delta", "epsilon")
     elif s.loss_type in ("sapo", "vespo", "real"):

@@ -27,6 +27,7 @@ from typing import Any, Literal, TypeVar
 from grporecipe.model.framework import FRAMEWORK_NAMES
 from grporecipe.model.recipe import Recipe
 from grporecipe.model.setting import TRL_FAMILY, TRL_FRAMEWORK, FrameworkTraits, Setting
+from grporecipe.model.values import Names
 
 # a note says what was not checked
 Severity = Literal["error", "warning", "note"]
@@ -87,7 +88,7 @@ class Violation:
     what: str
     why: str
     instead: str
-    fields: tuple[str, ...] = ()
+    fields: Names = ()
     suggestions: Iterable[Change] = ()
     without_effect: frozenset[str] = frozenset()
     severity: Severity | None = None
@@ -110,12 +111,12 @@ Suggestions = Iterable[Change] | Callable[[Setting], Iterable[Change]]
 class Texts:
     """The templates of a rule's messages, and its suggestions. The first blamed field is shown."""
 
-    blames: tuple[str, ...]
+    blames: Names
     why: str
     instead: str
     what: str
     to: Suggestions
-    harmless: tuple[str, ...]
+    harmless: Names
 
     def describe(self, s: Setting, facts: Mapping[str, object]) -> Violation:
         """Fill in the templates for a setting."""
@@ -277,12 +278,12 @@ def rule(
     counts: Counts | Literal["by trial"] | None = None,
     of: frozenset[str] = TRL_FAMILY,
     *,
-    blames: tuple[str, ...] = (),
+    blames: Names = (),
     why: str = "",
     instead: str = "",
     what: str = "",
     to: Suggestions = (),
-    harmless: tuple[str, ...] = (),
+    harmless: Names = (),
     title: str = "",
     text: str = "",
 ) -> Callable[[F], F]:
@@ -333,8 +334,8 @@ def _own_condition(code: str, framework: FrameworkTraits) -> Any:
 
 @lru_cache(maxsize=256)
 def choose(
-    ignore: tuple[str, ...] = (),
-    select: tuple[str, ...] = (),
+    ignore: Names = (),
+    select: Names = (),
     framework: FrameworkTraits = TRL_FRAMEWORK,
 ) -> tuple[Rule, ...]:
     """Return the rules of a framework that are on, by code: those selected (or all), without those

@@ -18,6 +18,7 @@ from grporecipe.model.framework import FRAMEWORKS
 from grporecipe.model.recipe import KeySpec, Recipe
 from grporecipe.model.releases import closest_keys, text
 from grporecipe.model.setting import Version
+from grporecipe.model.values import Names
 from grporecipe.rules.helpers import set_to, show
 from grporecipe.rules.registry import Violation, recipe_rule
 
@@ -213,7 +214,7 @@ def the_sizes_of_megatron_are_whole(recipe: Recipe) -> Iterator[Violation]:
         yield Violation(what, why, "Choose sizes that divide.", fields)
 
 
-def _of_a_rollout(v: Config) -> Iterator[tuple[tuple[str, ...], str]]:
+def _of_a_rollout(v: Config) -> Iterator[tuple[Names, str]]:
     rollout, step, steps = keys.completions(v), v["global_batch_size"], v["steps_per_generation"]
     if rollout % step:
         yield (
@@ -225,7 +226,7 @@ def _of_a_rollout(v: Config) -> Iterator[tuple[tuple[str, ...], str]]:
         yield ("generation_batch_size", "steps_per_generation"), why
 
 
-def _of_the_ranks(v: Config, ranks: int) -> Iterator[tuple[tuple[str, ...], str]]:
+def _of_the_ranks(v: Config, ranks: int) -> Iterator[tuple[Names, str]]:
     micro, step, prompts = (
         v["micro_batch_size"],
         v["global_batch_size"],

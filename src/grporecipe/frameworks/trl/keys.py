@@ -24,6 +24,7 @@ from grporecipe.model.releases import (
     releases_of,
 )
 from grporecipe.model.setting import Version
+from grporecipe.model.values import Names
 
 table = partial(load_table, __package__)
 releases = partial(releases_of, __package__, "transformers")
@@ -72,7 +73,7 @@ def known(version: Version) -> KeyTable:
 
 
 @cache
-def choices(key: str) -> tuple[str, ...]:
+def choices(key: str) -> Names:
     """Return the words that a key takes in any release, those of the newest one first."""
     words = (
         word
@@ -84,7 +85,7 @@ def choices(key: str) -> tuple[str, ...]:
 
 
 @cache
-def losses(version: Version) -> tuple[str, ...]:
+def losses(version: Version) -> Names:
     """Return the losses of a release; empty before it had the key."""
     change = change_at(table()["choices"]["loss_type"], version)
     return tuple(change[1]) if len(change) > 1 else ()

@@ -7,7 +7,7 @@ happens to a key that a launch does not take); transformers parse_args_into_data
 specified arguments are not used by the HfArgumentParser"). keys.json has the keys of every release.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from math import isfinite
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
@@ -19,7 +19,7 @@ from grporecipe.frameworks.trl.keys import HABITS, PASSED_ON, instead
 from grporecipe.frameworks.trl.recipes import has_own_batches
 from grporecipe.memory.catalog import find_model
 from grporecipe.model.framework import FRAMEWORKS
-from grporecipe.model.recipe import KeySpec, Recipe
+from grporecipe.model.recipe import KeySpec, KeySpecs, Recipe
 from grporecipe.model.releases import closest_keys, text
 from grporecipe.model.setting import TRL_FAMILY, Version
 from grporecipe.model.values import Fields, convert, read_mapping
@@ -52,7 +52,7 @@ class Fate(NamedTuple):
     severity: Severity | None = None
 
 
-def taken(recipe: Recipe) -> Mapping[str, KeySpec]:
+def taken(recipe: Recipe) -> KeySpecs:
     """Return every key that a recipe may set: those of the release (or the source in the
     repository), and of the script.
 
@@ -693,7 +693,7 @@ def _strangers(recipe: Recipe) -> Iterator[tuple[str, list[str]]]:
             yield key, near
 
 
-def _is_typo_in_every_release(near: list[str], value: Any, takes: Mapping[str, KeySpec]) -> bool:
+def _is_typo_in_every_release(near: list[str], value: Any, takes: KeySpecs) -> bool:
     """Return whether the nearest key has always existed and can hold the value: a fork's
     ``dataset_configs`` is a list.
     """

@@ -7,7 +7,6 @@ are compared in docs/reference/frameworks.md.
 """
 
 import json
-from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
@@ -19,7 +18,7 @@ from grporecipe.files import Config
 from grporecipe.frameworks.trl.keys import RENAMES, is_async, known
 from grporecipe.model.framework import ABSENT, RELEASE, Field, Framework, NativeChange, Values
 from grporecipe.model.planning import save_every, total_steps
-from grporecipe.model.recipe import KeySpec, Recipe
+from grporecipe.model.recipe import KeySpec, KeySpecs, Recipe
 from grporecipe.model.releases import KeyTable
 from grporecipe.model.setting import ROWS, Setting, Version
 from grporecipe.model.values import Fields, Value, convert, model_size, read_mapping
@@ -379,7 +378,7 @@ def native_keys(framework: Framework, s: Setting, version: Version) -> Fields:
     return {**native, **saving(s), **_model(s, takes)}
 
 
-def _scaling(s: Setting, takes: Mapping[str, KeySpec]) -> Fields:
+def _scaling(s: Setting, takes: KeySpecs) -> Fields:
     if "scale_rewards" not in takes:
         return {}
     if takes["scale_rewards"].type.startswith("bool"):
@@ -387,7 +386,7 @@ def _scaling(s: Setting, takes: Mapping[str, KeySpec]) -> Fields:
     return {"scale_rewards": s.scale_rewards}
 
 
-def _schedule(s: Setting, takes: Mapping[str, KeySpec]) -> Fields:
+def _schedule(s: Setting, takes: KeySpecs) -> Fields:
     """Return the run's length and its learning rate's schedule."""
     if 0 < s.warmup_steps < 1 and takes["warmup_steps"].type == "int":
         return {**length_and_rate(s), "warmup_ratio": s.warmup_steps}
@@ -434,7 +433,7 @@ def saving(s: Setting) -> Fields:
     return {} if every is None else {"save_strategy": "steps", "save_steps": _steps(every)}
 
 
-def _model(s: Setting, takes: Mapping[str, KeySpec]) -> Fields:
+def _model(s: Setting, takes: KeySpecs) -> Fields:
     sizes = {
         "tp_size": s.tensor_parallel_size,
         "cp_size": s.context_parallel_size,

@@ -19,6 +19,7 @@ from grporecipe.frameworks.verl.rules import VERL
 from grporecipe.model.recipe import Recipe
 from grporecipe.model.releases import KeyTable
 from grporecipe.model.setting import Setting
+from grporecipe.model.values import Names
 from grporecipe.reading.yaml_text import IN_BRACES
 from grporecipe.rules.helpers import cut, show
 from grporecipe.rules.keys import find_dead_keys, find_mistyped, find_unknown_words, unknown
@@ -290,7 +291,7 @@ def _looser(key: str, kind: str) -> str:
     return "float?" if kind == "int?" and key not in WHOLE else kind
 
 
-def _words(recipe: Recipe) -> Mapping[str, tuple[str, ...]]:
+def _words(recipe: Recipe) -> Mapping[str, Names]:
     """Return the choices of the keys that are used. Some are used only if a switch is on."""
     values = values_of(recipe)
     off = {key for key, switch in SWITCHES.items() if not values.flag(switch)}
@@ -317,7 +318,7 @@ REWARD_KL = (
 )
 # By KL in the loss and KL in the reward: the keys without effect, the reason, and the coefficient
 # that is used.
-DEAD: dict[tuple[bool, bool], tuple[tuple[str, ...], str, str]] = {
+DEAD: dict[tuple[bool, bool], tuple[Names, str, str]] = {
     (True, False): (REWARD_KL, "KL is in the loss, with ", LOSS_KL[0]),
     (False, True): (
         LOSS_KL,

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from grporecipe.model.recipe import KeySpec
+from grporecipe.model.recipe import KeySpec, KeySpecs
 from grporecipe.model.releases import KeyTable
 from grporecipe.model.setting import Version
 from grporecipe.reading.python._launched import MOST_BASES, fields_of
@@ -22,7 +22,7 @@ LARGEST = 2**20
 Known = Callable[[Version], Mapping[str, KeySpec]]
 
 
-def with_types(own: Mapping[str, KeySpec], release: Mapping[str, KeySpec]) -> KeyTable:
+def with_types(own: KeySpecs, release: KeySpecs) -> KeyTable:
     """Return a source's keys. What is no literal in it, a type or a default, is the release's."""
     table = KeyTable()
     for key, spec in own.items():
@@ -155,8 +155,6 @@ def _text(path: Path) -> str:
         return ""
 
 
-def nearest_release(
-    own: Mapping[str, KeySpec], known: Known, releases: Sequence[Version]
-) -> Version:
+def nearest_release(own: KeySpecs, known: Known, releases: Sequence[Version]) -> Version:
     """Return the newest release whose keys differ least."""
     return min(reversed(releases), key=lambda release: len(known(release).keys() ^ own.keys()))
