@@ -86,9 +86,15 @@ def write_report(view: SweepView, output: Path | None = None, offline: bool = Fa
     its own folder; ``offline`` puts it into the page. Raises UserError if something cannot be
     written.
     """
-    path = view.path / NAME if output is None else output / NAME if output.is_dir() else output
-    shared = (path.parent if output else path.parent.parent) / f"plotly-{version('plotly')}.min.js"
-    text = render_report(view, script="" if offline else f"{'' if output else '../'}{shared.name}")
+    script = f"plotly-{version('plotly')}.min.js"
+    path = view.path / NAME
+    shared = view.path.parent / script
+    if output is not None:
+        path = output / NAME if output.is_dir() else output
+        shared = path.parent / script
+    else:
+        script = f"../{script}"
+    text = render_report(view, "" if offline else script)
     with writable(str(path), "Set --output to a file that can."):
         path.parent.mkdir(parents=True, exist_ok=True)
         write_text(path, text)
@@ -118,6 +124,7 @@ def render_report(view: SweepView, script: str = "") -> str:
         lstrip_blocks=True,
     )
     content = page_data(view)
+    plotly = "" if script else Markup(_plotly().read_text(encoding="utf-8"))
     text = environment.get_template("page.html.j2").render(
         **page_content(view),
         has_completions=bool(content["completions"]),
@@ -125,7 +132,7 @@ def render_report(view: SweepView, script: str = "") -> str:
         nonce=secrets.token_urlsafe(16),
         style=Markup(_part("style.css")),
         script=script,
-        plotly="" if script else Markup(_plotly().read_text(encoding="utf-8")),
+        plotly=plotly,
         scripts=Markup("\n".join(_part(name) for name in SCRIPTS)),
         data=Markup(script_json(content)),
     )
@@ -145,11 +152,16 @@ def _part(name: str) -> str:
 
 def page_content(view: SweepView) -> Json:
     """Return the template's variables."""
+    advice = advise(view)
+    failed: dict[str, list[TrialView]] = {name: [] for name in view.failures()}
+    for trial in view.trials:
+        if trial.failure_class:
+            failed[trial.failure_class].append(trial)
     return {
         "view": view,
         "written": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "cards": list(_cards(view)),
-        "advice": (advice := advise(view)),
+        "advice": advice,
         "texts": winner_texts(view) if advice and advice.uses else {},
         "importance": view.importance,
         "doubt": warning(view.best) if view.best else "",
@@ -157,10 +169,7 @@ def page_content(view: SweepView) -> Json:
         "rows": list(_rows(view)),
         "states": [(state.value, state.label) for state in State if view.count(state)],
         "stopped": [trial for trial in view.unfinished if trial.state is State.PRUNED],
-        "failures": [
-            (failure_label(name), [trial for trial in view.trials if trial.failure_class == name])
-            for name in view.failures()
-        ],
+        "failures": [(failure_label(name), trials) for name, trials in failed.items()],
         "costs": list(_costs(view)),
         "provenance": list(_provenance(view)),
         "packages": as_mapping(view.provenance.get("packages")),
@@ -171,37 +180,32 @@ def page_content(view: SweepView) -> Json:
 
 def _cards(view: SweepView) -> Iterator[tuple[str, str, str]]:
     """Yield each card: title, figure, and the line under it."""
-    if best := view.best_point:
-        half = "" if best.half is None else f"± {best.half:.4f} (95 % over {best.over}), "
-        at_best = f"; {best.first.at_best}" if best.first.at_best else ""
-        yield (
-            "best",
-            f"{best.value:.4f}",
-            f"{half}trial {best.first.number}: {short(best.first.point)}{at_best}",
-        )
-        if gain := best.gain:
-            interval = "" if gain.half is None else f"± {gain.half:.4f} (95 % over {gain.source}), "
-            yield (
-                "since the start",
-                f"{gain.difference:+.4f}",
-                f"{interval}from {gain.start:.4f} before training",
-            )
+    best = view.best_point
+    if best is not None:
+        text = f"trial {best.first.number}: {short(best.first.point)}"
+        if best.half is not None:
+            text = f"± {best.half:.4f} (95 % over {best.over}), {text}"
+        if best.first.at_best:
+            text += f"; {best.first.at_best}"
+        yield "best", f"{best.value:.4f}", text
+        gain = best.gain
+        if gain is not None:
+            text = f"from {gain.start:.4f} before training"
+            if gain.half is not None:
+                text = f"± {gain.half:.4f} (95 % over {gain.source}), {text}"
+            yield "since the start", f"{gain.difference:+.4f}", text
+
     left = f"{view.planned - view.ended:,} to go" if view.planned > view.ended else "all ended"
     remaining = seconds_left(view)
-    more = f", about {format_duration(remaining)}" if remaining else ""
-    yield "trials", f"{view.ended:,} of {view.planned:,}", left + more
+    if remaining:
+        left += f", about {format_duration(remaining)}"
+    yield "trials", f"{view.ended:,} of {view.planned:,}", left
     budget = view.progress.budget_hours
-    yield (
-        view.hours_unit,
-        f"{view.gpu_hours:.3g}",
-        "without a budget" if budget is None else f"of {budget:g}",
-    )
+    limit = "without a budget" if budget is None else f"of {budget:g}"
+    yield view.hours_unit, f"{view.gpu_hours:.3g}", limit
     if view.invalid:
-        yield (
-            "invalid points",
-            f"{view.invalid_count:,}",
-            f"by {count(len(view.invalid), 'rule')}, at no cost",
-        )
+        rules = count(len(view.invalid), "rule")
+        yield "invalid points", f"{view.invalid_count:,}", f"by {rules}, at no cost"
 
 
 def _rows(view: SweepView) -> Iterator[Json]:
@@ -210,44 +214,46 @@ def _rows(view: SweepView) -> Iterator[Json]:
     """
     verdicts = _verdicts(view)
     for rank, place in enumerate(view.leaderboard, 1):
-        verdict = next(
-            (verdicts[trial.number] for trial in place.trials if trial.number in verdicts), ""
-        )
+        notes = [verdicts.get(trial.number, "") for trial in place.trials]
+        note = place.fate or next(filter(None, notes), "")
         half = place.own.half
+        hours = sum(trial.gpu_hours for trial in place.trials)
         yield {
-            **_cells(view, place.first, sum(trial.gpu_hours for trial in place.trials)),
+            **_cells(view, place.first, hours),
             "rank": rank,
             "worth": f"{place.value:.4f}",
             "half": "" if half is None else f"{half:.4f}",
             "source": place.source,
             "seeds": len(place.values),
             "key": place.value,
-            "note": "; ".join(filter(None, (place.fate or verdict, warning(place.first)))),
+            "note": "; ".join(filter(None, (note, warning(place.first)))),
         }
     fresh = [trial for trial in view.trials if trial.is_replicate and trial.objective is None]
     for trial in (*view.unfinished, *fresh):
-        value = "" if trial.reached is None else f"{trial.reached:.4f}"
-        none = {"rank": "", "worth": value or "-", "half": "", "source": "", "seeds": "", "key": ""}
+        none = dict.fromkeys(("rank", "half", "source", "seeds", "key"), "")
+        none["worth"] = "-" if trial.reached is None else f"{trial.reached:.4f}"
         yield {**_cells(view, trial, trial.gpu_hours), **none, "note": redact(trial.reason)}
 
 
 def _verdicts(view: SweepView) -> dict[int | None, str]:
     """Return the verdict of a one-factor comparison on each point, by trial number."""
-    if (comparison := view.comparison) is None:
+    comparison = view.comparison
+    if comparison is None:
         return {}
-    return {comparison.baseline: "the baseline"} | {e.trial: e.verdict for e in comparison.effects}
+    verdicts: dict[int | None, str] = {comparison.baseline: "the baseline"}
+    for effect in comparison.effects:
+        verdicts[effect.trial] = effect.verdict
+    return verdicts
 
 
 def _cells(view: SweepView, trial: TrialView, hours: float) -> Json:
-    labels = [trial.point.get(name) for name in view.parameters]
+    known = [trial.point.get(name) for name in view.parameters]
+    labels = [("", "") if label is None else (label_text(label), label) for label in known]
     return {
         "number": trial.number,
         "state": trial.state.value,
         "label": trial.state.label,
-        "labels": [
-            ("" if label is None else label_text(label), "" if label is None else label)
-            for label in labels
-        ],
+        "labels": labels,
         "steps": trial.step,
         "seconds": trial.seconds,
         "time": format_duration(trial.seconds),
@@ -261,8 +267,9 @@ def _costs(view: SweepView) -> Iterator[tuple[str, int, float, float]]:
     for state in State:
         trials = [trial for trial in view.trials if trial.state is state]
         hours = math.fsum(trial.gpu_hours for trial in trials)
+        share = hours / whole if whole else 0.0
         if trials:
-            yield state, len(trials), hours, 100 * hours / whole if whole else 0.0
+            yield state, len(trials), hours, 100 * share
 
 
 def _provenance(view: SweepView) -> Iterator[tuple[str, str]]:
@@ -276,32 +283,27 @@ def _provenance(view: SweepView) -> Iterator[tuple[str, str]]:
         "platform": "platform",
         "hostname": "host",
     }
-    yield from (
-        (title, redact(str(recorded[name]))) for name, title in names.items() if recorded.get(name)
-    )
-    if state := ForkState.parse(recorded.get("fork_of")):
-        yield "continues", f"{state}, checkpoint {state.sha256}"
+    for name, title in names.items():
+        if recorded.get(name):
+            yield title, redact(str(recorded[name]))
+    start = ForkState.parse(recorded.get("fork_of"))
+    if start is not None:
+        yield "continues", f"{start}, checkpoint {start.sha256}"
     yield "search", f"{view.sampler or 'unknown'}, {view.metric} {view.direction}d"
 
 
 def _diff(view: SweepView) -> str:
     """Return the uncommitted changes at the sweep's start, cut if long."""
     lines = redact(str(view.provenance.get("git_diff") or "")).splitlines()
-    more = (
-        [f"... and {len(lines) - DIFF_LINES:,} more lines in sweep.yaml"]
-        if len(lines) > DIFF_LINES
-        else []
-    )
-    return "\n".join(lines[:DIFF_LINES] + more)
+    shown = lines[:DIFF_LINES]
+    if len(lines) > DIFF_LINES:
+        shown.append(f"... and {len(lines) - DIFF_LINES:,} more lines in sweep.yaml")
+    return "\n".join(shown)
 
 
 def page_data(view: SweepView) -> Json:
     """Return one object for the page. Labels and messages are not escaped: the scripts do that."""
-    rank = {
-        trial.number: place
-        for place, point in enumerate(view.leaderboard)
-        for trial in point.trials
-    }
+    rank = {number: place - 1 for number, (place, _) in view.places.items()}
     metrics = [view.metric, *(name for name in METRICS if name != view.metric)]
     most = max(min(MOST_POINTS, ALL_POINTS // (len(metrics) * max(len(view.trials), 1))), 8)
     parameters = [
@@ -310,21 +312,20 @@ def page_data(view: SweepView) -> Json:
     counted = {trial.number for point in view.leaderboard for trial in point.counted}
     # trials log at the same steps, so each list is in the page once
     steps: dict[tuple[int, ...], int] = {}
-    trials = [
-        _trial(trial, parameters, metrics, most, steps)
-        | {"rank": rank.get(trial.number), "counts": trial.number in counted}
-        for trial in view.trials
-    ]
+    trials = []
+    for trial in view.trials:
+        place = {"rank": rank.get(trial.number), "counts": trial.number in counted}
+        trials.append({**_trial(trial, parameters, metrics, most, steps), **place})
+    drawn = {name for trial in trials for name in trial["curves"]}
+    effects = view.comparison.effects if view.comparison else ()
     return {
         "name": view.name,
         "hours": view.hours_unit,
         "metric": view.metric,
         "maximize": view.direction == "maximize",
-        "effects": [_effect(effect) for effect in view.comparison.effects]
-        if view.comparison
-        else [],
+        "effects": list(map(_effect, effects)),
         "parameters": parameters,
-        "metrics": [name for name in metrics if any(name in trial["curves"] for trial in trials)],
+        "metrics": [name for name in metrics if name in drawn],
         "trials": trials,
         "steps": list(steps),
         "completions": _completions(view),
@@ -350,11 +351,8 @@ def _parameter(view: SweepView, name: str, text: str) -> Json:
     others as categories.
     """
     labels = [trial.point[name] for trial in view.trials if name in trial.point]
-    numbers = [
-        number
-        for label in labels
-        if (number := as_number(label)) is not None and math.isfinite(number)
-    ]
+    known = map(as_number, labels)
+    numbers = [number for number in known if number is not None and math.isfinite(number)]
     is_number = len(numbers) == len(labels) and len(set(numbers)) > MOST_CATEGORIES
     is_log = is_number and min(numbers) > 0 and max(numbers) >= LOG_SPAN * min(numbers)
     texts = [] if is_number else _in_order(labels, view.choices.get(name, []))
@@ -381,14 +379,13 @@ def _at(config: Config, name: str) -> Any:
 
 def _effect(effect: Effect) -> Json:
     """Return a changed parameter's effect and half of its interval; None without one."""
-    known = (
-        {} if effect.effect is None else {"mean": effect.effect.mean, "half": effect.effect.margin}
-    )
+    known = effect.effect
     return {
         "name": short({effect.parameter: effect.label}),
         "trial": effect.trial,
         "verdict": effect.verdict,
-        **{name: _rounded(known.get(name), 6) for name in ("mean", "half")},
+        "mean": known and _rounded(known.mean, 6),
+        "half": known and _rounded(known.margin, 6),
     }
 
 
@@ -408,27 +405,30 @@ def _trial(
     most: int,
     steps_at: dict[tuple[int, ...], int],
 ) -> Json:
-    curves = {
-        name: _curve(points, steps_at) for name in metrics if (points := trial.curve(name, most))
-    }
+    curves = {}
+    for name in metrics:
+        points = trial.curve(name, most)
+        if points:
+            curves[name] = _curve(points, steps_at)
+    point = [
+        _label(trial.point.get(parameter["name"]), parameter["number"]) for parameter in parameters
+    ]
     last = max(trial.lines, key=lambda line: line["step"], default={})
     steps, completions = last.get("step", 0), _rounded(as_number(last.get("completions")), DIGITS)
+    per_step = completions / steps if steps > 0 and completions else 1
     return {
         "number": trial.number,
         "state": trial.state.value,
         "label": trial.state.label,
         "role": trial.role,
-        "point": [
-            _label(trial.point.get(parameter["name"]), parameter["number"])
-            for parameter in parameters
-        ],
+        "point": point,
         "value": _rounded(trial.objective, 6),
         "reached": _rounded(trial.reached, 6),
         "half": _rounded(trial.half, DIGITS),
         "start": _rounded(trial.start, 6),
         "hours": _rounded(trial.gpu_hours, DIGITS),
         "ended": _rounded(trial.ended, 12),
-        "per_step": completions / steps if steps > 0 and completions else 1,
+        "per_step": per_step,
         "curves": curves,
         "why": trial.reason,
         "trained": trained_text(trial.trained) if trial.trained else "",
@@ -453,7 +453,9 @@ def _curve(
 
 def _label(label: Any, is_number: bool) -> Any:
     """Return a label as its axis needs it; None for an inactive parameter."""
-    return None if label is None else as_number(label) if is_number else label_text(label)
+    if label is None:
+        return None
+    return as_number(label) if is_number else label_text(label)
 
 
 def _rounded(value: float | None, digits: int) -> float | None:

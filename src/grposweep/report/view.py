@@ -106,14 +106,12 @@ class SweepView:
     def provenance(self) -> Config:
         """Code, packages and machine at the sweep's start, and the latest command that ran it."""
         recorded = as_mapping(self.settings.get("provenance"))
-        *_, latest = [
-            {},
-            *read_lines(self.path / paths.COMMANDS, command=str, working_directory=str),
-        ]
-        return {
-            **recorded,
-            **{name: latest[name] for name in ("command", "working_directory") if name in latest},
-        }
+        commands = list(read_lines(self.path / paths.COMMANDS, command=str, working_directory=str))
+        if not commands:
+            return recorded
+        latest = commands[-1]
+        working = latest["working_directory"]
+        return {**recorded, "command": latest["command"], "working_directory": working}
 
     @property
     def baseline(self) -> Config:
@@ -124,20 +122,17 @@ class SweepView:
     def space(self) -> list[Config]:
         """The description of the space, an entry per parameter."""
         space = self.settings.get("space")
-        return (
-            [entry for entry in space if isinstance(entry, dict)] if isinstance(space, list) else []
-        )
+        if not isinstance(space, list):
+            return []
+        return [entry for entry in space if isinstance(entry, dict)]
 
     @cached_property
     def parameters(self) -> list[str]:
         """The names of the searched parameters, in the order of the space."""
-        names = dict.fromkeys(name for trial in self.trials for name in trial.point)
-        return list(
-            dict.fromkeys(
-                [str(name) for entry in self.space if (name := entry.get("parameter"))]
-                + list(names)
-            )
-        )
+        names = [str(entry["parameter"]) for entry in self.space if entry.get("parameter")]
+        for trial in self.trials:
+            names += trial.point
+        return list(dict.fromkeys(names))
 
     @property
     def choices(self) -> dict[str, list[Any]]:
@@ -177,11 +172,9 @@ class SweepView:
     @property
     def resting(self) -> list[TrialView]:
         """The trials that stay paused because the effort is spent; a larger one continues them."""
-        return (
-            [trial for trial in self.trials if trial.state is State.PAUSED]
-            if self.progress.rests
-            else []
-        )
+        if not self.progress.rests:
+            return []
+        return [trial for trial in self.trials if trial.state is State.PAUSED]
 
     @property
     def is_over(self) -> bool:
