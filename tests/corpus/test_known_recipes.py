@@ -112,8 +112,8 @@ def test_a_recipe_is_judged_with_its_fixes_in_a_bounded_number_of_lines() -> Non
     measures those.
     """
     recipes = [recipe(row, row["processes"]) for row in TRL]
-    # about 3,200 a recipe
-    executed_lines(lambda: [lint_recipe(each) for each in recipes], most=6000 * len(recipes))
+    # about 7,200 a recipe
+    executed_lines(lambda: [lint_recipe(each) for each in recipes], most=8000 * len(recipes))
 
 
 def test_the_batch_verdicts_on_ms_swift_agree_with_its_source() -> None:

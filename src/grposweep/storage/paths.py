@@ -4,7 +4,6 @@ Join a name to the folder that holds it: ``trial / paths.RESULT``.
 """
 
 # In a sweep's folder.
-
 # space, search, base overrides, provenance; a folder with this file is a sweep
 SWEEP = "sweep.yaml"
 # what preparation counted, by model and task
@@ -56,12 +55,10 @@ FORK = "forked"
 FORK_RECORD = "fork.json"
 
 # In the folder of a shared server.
-
 # where it answers; absent while it does not
 SERVER_ADDRESS = "address.json"
 
 # In a trial's folder.
-
 # written last: a folder that has it is complete
 CONFIG = "config.yaml"
 # point and attributes, as the study holds them
