@@ -175,8 +175,8 @@ def test_auto_and_the_same_sizes_written_out_are_one_experiment() -> None:
         "trainer.kind=fake",
         "trainer.args.noise=0.5",
         "generation.temperature=0.5",
-        "loss.mask_truncated_completions=true",
-        "optimizer.adam_beta2=0.95",
+        "trainer.args.mask_truncated_completions=true",
+        "trainer.args.adam_beta2=0.95",
         "kl.beta=0.1",
     ],
 )

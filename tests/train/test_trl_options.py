@@ -25,7 +25,6 @@ DEFAULTS = {field.name: field.default for field in dataclasses.fields(GRPOConfig
 # How an option is set, and what TRL gets.
 VALUES: dict[str, tuple[str, Any]] = {
     "generation_kwargs": ("{min_new_tokens: 2}", {"min_new_tokens": 2}),
-    "vllm_enable_sleep_mode": ("true", True),
 }
 
 

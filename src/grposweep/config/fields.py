@@ -69,7 +69,7 @@ DERIVED: dict[str, tuple[str, ...]] = {
         "task",
     ),
 }
-# Fields of the loss and of vLLM's correction that only ``trainer.args`` sets.
+# Fields of the loss, the optimizer and vLLM that only ``trainer.args`` sets.
 OF_ARGS = (
     "delta",
     "entropy_coef",
@@ -90,6 +90,12 @@ OF_ARGS = (
     "vllm_importance_sampling_mode",
     "vllm_importance_sampling_clip_min",
     "vllm_importance_sampling_clip_max",
+    "mask_truncated_completions",
+    "top_entropy_quantile",
+    "vllm_enable_sleep_mode",
+    "adam_beta1",
+    "adam_beta2",
+    "adam_epsilon",
 )
 # Fields that only ``trainer.args`` sets, with the key of each.
 ARGS = {

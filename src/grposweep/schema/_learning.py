@@ -221,12 +221,6 @@ class Optimizer:
     """Optimizer, by transformers' name."""
     weight_decay: float = 0.0
     """Weight decay."""
-    adam_beta1: float = 0.9
-    """AdamW's decay of the mean of gradients."""
-    adam_beta2: float = 0.999
-    """AdamW's decay of the mean of squared gradients."""
-    adam_epsilon: float = 1e-8
-    """AdamW's term in the denominator."""
     max_grad_norm: float = 1.0
     """Gradients with a larger norm are scaled down to it."""
     lr_scheduler_type: str = "constant"
@@ -252,10 +246,6 @@ class Loss:
     """Standard deviation that advantages are divided by."""
     importance_sampling_level: str = "token"
     """Whether ratios are of tokens or of sequences (GSPO)."""
-    mask_truncated_completions: bool = False
-    """Leave completions that reached the length limit out of the loss."""
-    top_entropy_quantile: float | None = key(None, range="share")
-    """Share of tokens, highest entropy first, that the loss counts (0 to 1)."""
 
 
 @dataclass
@@ -318,8 +308,6 @@ class Generation:
     """Tokens of a sequence at most (null: the longest prompt that preparation found, and a
     completion).
     """
-    vllm_enable_sleep_mode: bool | None = None
-    """Let a colocated engine free its memory during optimizer steps."""
     vllm_gpus: int = key(0, setting="server_gpus", neutral=True)
     """GPUs of a Slurm job that run its own server (of several nodes, all of the last one), or on
     this machine GPUs in addition to the trial's ranks. They are not training ranks.
