@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     import optuna
 
 from command_server import run_forked
+from grporecipe.errors import refuse_mistakes
+from grposweep.config.validate import find_mistakes
+from grposweep.schema import Experiment
 
 PROJECT = Path(__file__).resolve().parents[1]
 RUN = PROJECT / "src" / "run.py"
@@ -30,6 +33,11 @@ def examples(many: int) -> int:
     thorough``.
     """
     return many if "GRPOSWEEP_THOROUGH" in os.environ else many // 3
+
+
+def check_experiment(experiment: Experiment) -> None:
+    """Raise UserError with all mistakes of a configuration, as a sweep's base is refused."""
+    refuse_mistakes(find_mistakes(experiment))
 
 
 @dataclass

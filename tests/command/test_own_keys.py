@@ -13,11 +13,10 @@ from grposweep.command.checks import check_reach
 from grposweep.command.trial_recipe import write_program
 from grposweep.config.points import Points
 from grposweep.config.to_setting import read_setting
-from grposweep.config.validate import check_experiment
 from grposweep.schema import Trainer
 from grposweep.search.parse import parse_space
 from grposweep.search.validity import Validator, check_space
-from support import read
+from support import check_experiment, read
 
 
 @pytest.mark.parametrize(

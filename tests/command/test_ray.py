@@ -15,10 +15,9 @@ from grposweep.command.ray import as_entries
 from grposweep.command.trial_recipe import load_trial_recipe, write_program
 from grposweep.config.points import Points
 from grposweep.config.to_setting import read_setting
-from grposweep.config.validate import check_experiment
 from grposweep.search.space import Space
 from grposweep.search.validity import Validator
-from support import read
+from support import check_experiment, read
 
 EASYR1 = """
 data: {train_files: a, rollout_batch_size: 64, max_prompt_length: 512, max_response_length: 512}

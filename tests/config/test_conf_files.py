@@ -12,13 +12,13 @@ from omegaconf import DictConfig, OmegaConf
 
 from grposweep.config.compose import to_experiment
 from grposweep.config.points import Points
-from grposweep.config.validate import check_experiment
 from grposweep.process import PROJECT
 from grposweep.registries import asks
 from grposweep.schema import GROUPS, Experiment
 from grposweep.search.parse import parse_space
 from grposweep.search.space import Interval
 from grposweep.search.validity import Validator, check_space
+from support import check_experiment
 
 Compose = Callable[[list[str]], DictConfig]
 # group -> option, and what they make

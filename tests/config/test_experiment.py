@@ -22,8 +22,9 @@ from grposweep.config.compose import (
     unknown_option,
 )
 from grposweep.config.to_setting import read_setting
-from grposweep.config.validate import REGISTERED, check_experiment, check_installed, choices
+from grposweep.config.validate import REGISTERED, check_installed, choices
 from grposweep.schema import Experiment, Trainer, keys_with, sizes
+from support import check_experiment
 
 Compose = Callable[[list[str]], DictConfig]
 

@@ -23,11 +23,11 @@ from grposweep.config.identity import experiment_id, sweep_identity
 from grposweep.config.points import Points
 from grposweep.config.to_setting import read_setting
 from grposweep.config.trl_args import homes, taken
-from grposweep.config.validate import check_experiment
 from grposweep.process import PROJECT
 from grposweep.schema import Experiment, keys_with, trl_arguments
 from grposweep.search.parse import parse_space
 from grposweep.search.validity import Validator, check_space
+from support import check_experiment
 
 OPTIONS = [KEYS[name] for name in setting.OPTIONS if name in KEYS]
 

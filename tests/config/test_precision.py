@@ -11,8 +11,8 @@ from grposweep.config.compose import Session, open_session, to_experiment
 from grposweep.config.identity import experiment_id, is_same_point, learning
 from grposweep.config.precision import Precision, read_precision
 from grposweep.config.to_setting import read_setting
-from grposweep.config.validate import check_experiment
 from grposweep.schema import Experiment
+from support import check_experiment
 
 LORA = "model.lora.enabled=true"
 

@@ -11,8 +11,8 @@ from omegaconf import OmegaConf
 from grporecipe.errors import UserError
 from grposweep.config.compose import Session, to_experiment
 from grposweep.config.points import Points
-from grposweep.config.validate import check_experiment
 from refused import read_rows, says
+from support import check_experiment
 
 KEYS, COMPOSED = read_rows(Path(__file__).with_name("refused.txt")).values()
 

@@ -10,10 +10,10 @@ from omegaconf import OmegaConf
 from grposweep.config.compose import to_experiment
 from grposweep.config.identity import experiment_id
 from grposweep.config.to_setting import read_setting
-from grposweep.config.validate import check_experiment
 from grposweep.schema import Experiment
 from grposweep.storage.inputs import find_inputs
 from grposweep.storage.provenance import collect_provenance, difference
+from support import check_experiment
 
 
 def build(*overrides: str) -> Experiment:

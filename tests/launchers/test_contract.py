@@ -13,14 +13,13 @@ from grporecipe.errors import ExitCode, UserError
 from grporecipe.files import append_line, read_json, write_json
 from grposweep.config.compose import render_experiment
 from grposweep.config.reach import check_place
-from grposweep.config.validate import check_experiment
 from grposweep.launchers import build_launcher, cancel_sweep, is_running, launcher_class, schedulers
 from grposweep.launchers.base import End, EndState, Job, Launcher
 from grposweep.registries import LAUNCHERS
 from grposweep.report.view import read_sweep
 from grposweep.schema import Cluster, Experiment
 from in_process import Sweep
-from support import lines, read, trials, wait_for
+from support import check_experiment, lines, read, trials, wait_for
 
 NO_JOB = "has no job that waits or runs"
 

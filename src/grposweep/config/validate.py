@@ -118,11 +118,6 @@ def find_base_mistakes(base: Experiment, names: Collection[str], trains: bool) -
     return [*problems, *check_installed(base), *check_tracker(base)] if trains else problems
 
 
-def check_experiment(experiment: Experiment) -> None:
-    """Raise UserError with all mistakes of a configuration."""
-    refuse_mistakes(find_mistakes(experiment))
-
-
 def collect_messages(check: Callable[..., Iterable[str] | None], *arguments: Any) -> Iterator[str]:
     """Yield the messages of a check that yields or raises them."""
     try:

@@ -150,13 +150,18 @@ def _sampler(base: Experiment, space: Space) -> str:
             f"search={sampler}: {parameters} has infinitely many values. List some "
             "(lr=1e-4,3e-4), or set search=tpe."
         )
+    return sampler
+
+
+def _refuse_large_grid(base: Experiment, space: Space) -> None:
+    """Raise UserError for a grid with too many points, before any of them is composed."""
+    sampler = choose_sampler(base.search.sampler, space)
     if sampler == "grid" and space.size > MOST_LISTED:
         raise UserError(
             f"search=grid: the space has {space.size:,} points, and a grid trains each of at "
             f"most {MOST_LISTED:,}. Give fewer "
             "values, or set search=tpe with search.trials=50."
         )
-    return sampler
 
 
 def _evaluate(validator: Validator, sampler: str) -> SpaceValidity:
@@ -317,6 +322,7 @@ def validate_sweep(space: Space, points: Points, overrides: list[str]) -> Valida
     """
     base = points.base
     check_numbers(overrides)
+    _refuse_large_grid(base, space)
     check_space(space, points, [*map(override_name, overrides)], trains=True)
     judged = validate_space(space, points)
     refuse_mistakes(
