@@ -10,9 +10,8 @@ import pytest
 
 from command.conftest import SCRIPT
 from grposweep.config.compose import Session
-from grposweep.config.identity import experiment_id, learning, prepared_key, sweep_identity
+from grposweep.config.identity import ResolvedConfig, prepared_key, sweep_identity
 from grposweep.config.points import Points
-from grposweep.config.to_setting import read_setting
 
 GOLDEN = Path(__file__).with_name("identities.json")
 FROZEN: dict[str, list[str]] = json.loads(GOLDEN.read_text())
@@ -44,7 +43,7 @@ def test_an_experiment_and_its_sweep_keep_their_identities(
         Path("python").chmod(0o755)
         words.append("trainer.python=./python")
     experiment = Points(session.compose, words).base
-    found = [experiment_id(experiment, read_setting(experiment)), sweep_identity(SPACE, experiment)]
+    found = [ResolvedConfig.of(experiment).identity, sweep_identity(SPACE, experiment)]
     found.append(prepared_key(experiment))
     if os.environ.get("ACCEPT_IDENTITIES"):
         FROZEN[overrides] = found
@@ -69,10 +68,10 @@ def test_where_and_how_safely_a_trial_runs_is_no_part_of_it(
 ) -> None:
     """Neither of its identity nor of what it learns."""
     plain, changed = (Points(session.compose, words.split()).base for words in ("", overrides))
-    settings = [read_setting(experiment) for experiment in (plain, changed)]
-    assert experiment_id(plain, settings[0]) == experiment_id(changed, settings[1])
+    one, other = map(ResolvedConfig.of, (plain, changed))
+    assert one.identity == other.identity
     assert sweep_identity(SPACE, plain) == sweep_identity(SPACE, changed)
-    assert learning(plain, settings[0]) == learning(changed, settings[1])
+    assert one.learning() == other.learning()
 
 
 def test_options_of_a_server_are_part_of_a_trial(session: Session) -> None:
@@ -83,6 +82,4 @@ def test_options_of_a_server_are_part_of_a_trial(session: Session) -> None:
         ).base
         for args in ("[]", "[--quantization,fp8]")
     )
-    assert experiment_id(plain, read_setting(plain)) != experiment_id(
-        changed, read_setting(changed)
-    )
+    assert ResolvedConfig.of(plain).identity != ResolvedConfig.of(changed).identity

@@ -19,7 +19,7 @@ from grporecipe.model.setting import TRL
 from grporecipe.rules.check import check
 from grposweep.config.compose import Session
 from grposweep.config.fields import ARGS, KEYS
-from grposweep.config.identity import experiment_id, sweep_identity
+from grposweep.config.identity import ResolvedConfig, sweep_identity
 from grposweep.config.points import Points
 from grposweep.config.to_setting import read_setting
 from grposweep.config.trl_args import homes, taken
@@ -41,7 +41,7 @@ def base(session: Session, *overrides: str) -> Experiment:
 
 def identity(experiment: Experiment) -> str:
     """The experiment's identity."""
-    return experiment_id(experiment, read_setting(experiment))
+    return ResolvedConfig.of(experiment).identity
 
 
 @cache

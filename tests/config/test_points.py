@@ -16,7 +16,7 @@ from grporecipe.errors import UserError
 from grporecipe.model.setting import Setting
 from grposweep.config.compose import known_keys, resolved, to_experiment, typed
 from grposweep.config.fields import KEYS
-from grposweep.config.identity import experiment_id, sweep_identity
+from grposweep.config.identity import ResolvedConfig, sweep_identity
 from grposweep.config.points import Points
 from grposweep.config.to_setting import read_setting
 from grposweep.schema import Experiment
@@ -145,7 +145,7 @@ def identify(*overrides: str) -> str:
         ["batch.prompts_per_step=8", "schedule.max_steps=10", *overrides]
     )
     experiment = to_experiment(written)
-    return experiment_id(experiment, read_setting(experiment))
+    return ResolvedConfig.of(experiment).identity
 
 
 def test_auto_and_the_same_sizes_written_out_are_one_experiment() -> None:

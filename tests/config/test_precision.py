@@ -8,7 +8,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from grposweep.config.compose import Session, open_session, to_experiment
-from grposweep.config.identity import experiment_id, is_same_point, learning
+from grposweep.config.identity import ResolvedConfig, is_same_point
 from grposweep.config.precision import Precision, read_precision
 from grposweep.config.to_setting import read_setting
 from grposweep.schema import Experiment
@@ -25,7 +25,7 @@ def build(*overrides: str) -> Experiment:
 def identity(*overrides: str) -> str:
     """Its identity."""
     experiment = build(*overrides)
-    return experiment_id(experiment, read_setting(experiment))
+    return ResolvedConfig.of(experiment).identity
 
 
 @pytest.mark.parametrize(
@@ -127,7 +127,7 @@ def test_a_warm_start_does_not_mix_results_of_different_precision() -> None:
 
     def learnt(*overrides: str) -> dict[str, Any]:
         experiment = build(*overrides)
-        return learning(experiment, read_setting(experiment))
+        return ResolvedConfig.of(experiment).learning()
 
     pure, mixed = learnt("model.dtype=bfloat16"), learnt("model.dtype=auto")
     assert pure != mixed

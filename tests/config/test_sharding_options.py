@@ -8,8 +8,7 @@ from pathlib import Path
 from omegaconf import OmegaConf
 
 from grposweep.config.compose import to_experiment
-from grposweep.config.identity import experiment_id
-from grposweep.config.to_setting import read_setting
+from grposweep.config.identity import ResolvedConfig
 from grposweep.schema import Experiment
 from grposweep.storage.inputs import find_inputs
 from grposweep.storage.provenance import collect_provenance, difference
@@ -33,7 +32,7 @@ def test_a_file_of_deepspeeds_is_part_of_the_identity_by_its_content(tmp_path: P
     def identity(file: str) -> str:
         experiment = build("trainer.sharding=zero2", file)
         check_experiment(experiment)
-        return experiment_id(experiment, read_setting(experiment))
+        return ResolvedConfig.of(experiment).identity
 
     here, there = tmp_path / "a.json", tmp_path / "b.json"
     first = identity(write(here, zero_optimization={"stage": 2}))
@@ -42,7 +41,7 @@ def test_a_file_of_deepspeeds_is_part_of_the_identity_by_its_content(tmp_path: P
         identity(write(there, zero_optimization={"stage": 2}, wall_clock_breakdown=True)) != first
     )
     offloaded = build("trainer.sharding=zero2", "trainer.offload=optimizer")
-    assert experiment_id(offloaded, read_setting(offloaded)) != first
+    assert ResolvedConfig.of(offloaded).identity != first
 
 
 def test_a_changed_file_of_deepspeeds_is_named_when_a_sweep_is_resumed(tmp_path: Path) -> None:

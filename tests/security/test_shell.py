@@ -14,7 +14,7 @@ import pytest
 from omegaconf import DictConfig
 
 from grposweep.config.compose import load_experiment, to_experiment
-from grposweep.config.to_setting import read_setting
+from grposweep.config.identity import ResolvedConfig
 from grposweep.launchers.base import Job
 from grposweep.launchers.slurm._script import render_script
 from grposweep.launchers.slurm._sweep_jobs import write_controller
@@ -100,9 +100,9 @@ def test_values_of_a_point_are_words_of_the_command_that_repeats_its_trial(
     here = tmp_path / HOSTILE.replace("/", "")
     here.mkdir()
     monkeypatch.chdir(here)
-    experiment = to_experiment(compose(["trainer=fake"]))
+    config = ResolvedConfig.of(to_experiment(compose(["trainer=fake"])))
     verdict: Any = SimpleNamespace(
-        point={"note": HOSTILE}, experiment=experiment, setting=read_setting(experiment)
+        point={"note": HOSTILE}, experiment=config.experiment, config=config, setting=config.setting
     )
     trial = write_trial(
         SweepFolder(here / "s"), 0, verdict, [f"shared={HOSTILE}"], {"note": HOSTILE}, {}

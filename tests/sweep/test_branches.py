@@ -13,8 +13,7 @@ from rich.console import Console
 
 from grporecipe.errors import ExitCode, UserError
 from grposweep.config.compose import load_experiment, render_experiment
-from grposweep.config.identity import experiment_id
-from grposweep.config.to_setting import read_setting
+from grposweep.config.identity import ResolvedConfig
 from grposweep.report.status import status_screen
 from grposweep.report.view import read_sweep
 from grposweep.schema import Experiment
@@ -102,7 +101,7 @@ def test_a_child_is_another_experiment_than_a_training_from_the_start() -> None:
     """Whose identity, and that of all trials before, does not know of forks."""
     whole, forked = Experiment(), Experiment()
     forked.trainer = replace(forked.trainer, fork="0123456789ab")
-    whole_id, fork_id = (experiment_id(each, read_setting(each)) for each in (whole, forked))
+    whole_id, fork_id = (ResolvedConfig.of(each).identity for each in (whole, forked))
     assert whole_id != fork_id
 
 

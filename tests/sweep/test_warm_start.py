@@ -10,8 +10,7 @@ import yaml
 
 from fuzz.damaged_sweeps import without_waiting
 from grposweep.config.compose import load_experiment
-from grposweep.config.identity import learning
-from grposweep.config.to_setting import read_setting
+from grposweep.config.identity import ResolvedConfig
 from in_process import sweeps_in
 from support import Ended, read, run_in, trials
 
@@ -176,7 +175,7 @@ def test_sizes_and_seeds_change_no_learning_and_rates_do(earlier: Path) -> None:
         halved.seed,
     ) = 16, 2, 7
     told = [
-        json.dumps(learning(found, read_setting(found)), default=str)
+        json.dumps(ResolvedConfig.of(found).learning(), default=str)
         for found in (one, halved, other)
     ]
     assert told[0] == told[1] != told[2]

@@ -8,39 +8,20 @@ on another.
 
 import hashlib
 import json
-from dataclasses import asdict
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from grporecipe.files import file_digest
 from grporecipe.model import planning
 from grporecipe.model.setting import Setting
 from grposweep.config.fields import KEYS
 from grposweep.config.precision import read_precision
+from grposweep.config.to_setting import read_setting
 from grposweep.registries import is_external
 from grposweep.schema import AUTO, AUTO_SIZES, Experiment, Trainer, keys_with
-
-
-def experiment_id(experiment: Experiment, setting: Setting) -> str:
-    """Return the hash of everything that can change a trial's numbers.
-
-    Batch sizes enter with ``auto`` solved, so ``auto`` and the same sizes written out are one
-    experiment.
-    """
-    content = _content(experiment)
-    for name in ("name", "force", "verbose", "outputs", "tracker", "search", "rules"):
-        del content[name]
-    content["cluster"] = {
-        "processes": experiment.cluster.processes,
-        "threads": experiment.cluster.threads,
-    }
-    content["trainer"] = trainer_content(experiment.trainer)
-    _drop_neutral(content)
-    for name in AUTO_SIZES:
-        content["batch"][name] = getattr(setting, name)
-    for name in ("prompts_per_step", "max_per_device_train_batch_size"):
-        del content["batch"][name]
-    return _digest(content)
 
 
 def sweep_identity(space: list[dict[str, Any]], base: Experiment) -> str:
@@ -173,24 +154,58 @@ def numbers(s: Setting) -> dict[str, Any]:
     return sizes(s) | {name: getattr(s, name) for name in _NUMBERS}
 
 
-def learning(experiment: Experiment, setting: Setting) -> dict[str, Any]:
-    """Return everything that affects learning except chance: without seed, processes, per-device
-    sizes and engines.
-    """
-    content = {name: part for name, part in _content(experiment).items() if name not in _ELSEWHERE}
-    content["generation"] = {
-        n: v for n, v in content["generation"].items() if n != "use_vllm" and "vllm_" not in n
-    }
-    content["model"] = {
-        name: value for name, value in content["model"].items() if name != "gradient_checkpointing"
-    }
-    _drop_neutral(content)
-    evaluated = {"num_generations_eval": experiment.batch.num_generations_eval}
-    return {
-        **content,
-        "batch": {**sizes(setting), **evaluated},
-        "trainer": trainer_content(experiment.trainer),
-    }
+@dataclass(frozen=True)
+class ResolvedConfig:
+    """An experiment and its setting, made once for everything that needs both."""
+
+    experiment: Experiment
+    setting: Setting
+
+    @classmethod
+    def of(cls, experiment: Experiment, prepared: Mapping[str, Any] | None = None) -> Self:
+        """Return an experiment with its setting. ``prepared``: the entries of prepared.json."""
+        counted = prepared.get(prepared_key(experiment)) if prepared else None
+        return cls(experiment, read_setting(experiment, counted))
+
+    @cached_property
+    def identity(self) -> str:
+        """The hash of everything that can change a trial's numbers.
+
+        Batch sizes enter with ``auto`` solved, so ``auto`` and the same sizes written out are one
+        experiment.
+        """
+        content = _content(self.experiment)
+        for name in ("name", "force", "verbose", "outputs", "tracker", "search", "rules"):
+            del content[name]
+        content["cluster"] = {
+            "processes": self.experiment.cluster.processes,
+            "threads": self.experiment.cluster.threads,
+        }
+        content["trainer"] = trainer_content(self.experiment.trainer)
+        _drop_neutral(content)
+        for name in AUTO_SIZES:
+            content["batch"][name] = getattr(self.setting, name)
+        for name in ("prompts_per_step", "max_per_device_train_batch_size"):
+            del content["batch"][name]
+        return _digest(content)
+
+    def learning(self) -> dict[str, Any]:
+        """Return everything that affects learning except chance.
+
+        Without seed, processes, per-device sizes and engines.
+        """
+        content = {
+            name: part for name, part in _content(self.experiment).items() if name not in _ELSEWHERE
+        }
+        content["generation"] = {
+            n: v for n, v in content["generation"].items() if n != "use_vllm" and "vllm_" not in n
+        }
+        del content["model"]["gradient_checkpointing"]
+        _drop_neutral(content)
+        evaluated = self.experiment.batch.num_generations_eval
+        batch = {**sizes(self.setting), "num_generations_eval": evaluated}
+        trainer = trainer_content(self.experiment.trainer)
+        return {**content, "batch": batch, "trainer": trainer}
 
 
 def is_same_point(one: dict[str, Any], other: dict[str, Any]) -> bool:

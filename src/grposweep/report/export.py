@@ -253,8 +253,7 @@ def _recipe(view: SweepView, best: TrialView, head: str) -> str:
 
     from grposweep.config.compose import load_experiment
     from grposweep.config.from_setting import trl_recipe
-    from grposweep.config.identity import prepared_key
-    from grposweep.config.to_setting import read_setting
+    from grposweep.config.identity import ResolvedConfig
     from grposweep.registries import is_external
 
     experiment = load_experiment(best.path / paths.CONFIG)
@@ -265,7 +264,7 @@ def _recipe(view: SweepView, best: TrialView, head: str) -> str:
             f"(trainer={kind}), whose keys are not "
             f"TRL's. Set --as {form}."
         )
-    setting = read_setting(experiment, view.prepared.get(prepared_key(experiment)))
+    setting = ResolvedConfig.of(experiment, view.prepared).setting
     if setting.model_name_or_path is None and not experiment.model.path.startswith("embedded"):
         setting = setting.replace({"model_name_or_path": experiment.model.path})
     recipe, command, left = trl_recipe(experiment, setting)

@@ -164,8 +164,7 @@ def _warnings(view: SweepView, trial: TrialView) -> list[str]:
 
     # OmegaConf: 0.2 s that status should not pay
     from grposweep.config.compose import load_experiment
-    from grposweep.config.identity import prepared_key
-    from grposweep.config.to_setting import read_setting
+    from grposweep.config.identity import ResolvedConfig
     from grposweep.registries import is_external
 
     try:
@@ -173,7 +172,7 @@ def _warnings(view: SweepView, trial: TrialView) -> list[str]:
         if is_external(experiment.trainer.kind):
             # the rules judged the recipe of its own program
             return []
-        setting = read_setting(experiment, view.prepared.get(prepared_key(experiment)))
+        setting = ResolvedConfig.of(experiment, view.prepared).setting
     except Exception:  # noqa: BLE001 - a damaged configuration, or one of another version, makes OmegaConf raise what it likes
         return []
     problems = (

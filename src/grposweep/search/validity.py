@@ -19,13 +19,13 @@ from grporecipe.rules.fixes import find_fixes
 from grposweep.command.asked import OPTIONS, ask_ahead, find_unseen
 from grposweep.command.base import Base
 from grposweep.config.fields import SOURCES
-from grposweep.config.identity import prepared_key
+from grposweep.config.identity import ResolvedConfig, prepared_key
 from grposweep.config.points import Points
 from grposweep.config.to_setting import base_setting, read_fields, resolve_auto
 from grposweep.config.validate import find_base_mistakes, find_mistakes
 from grposweep.registries import asks
 from grposweep.schema import GROUPS, Experiment
-from grposweep.search.space import Choice, Interval, Parameter, Point, Space
+from grposweep.search.space import Choice, Interval, Parameter, Point, Space, freeze
 
 _PLAIN = re.compile(r"\$\{([A-Za-z_][\w.]*)\}")
 # our own resolvers: they depend on what they are given and on nothing else
@@ -196,6 +196,10 @@ SHARED = (
 )
 
 
+# Results that are kept: every step of a trial needs its experiment.
+MOST_KEPT = 500
+
+
 class Validator:
     """Validates a space's points; ``learn`` adds what preparation counted for each model and
     task.
@@ -210,8 +214,7 @@ class Validator:
 
     def learn(self, prepared: Mapping[str, Any]) -> None:
         """Use these counts from now on."""
-        # requested several times in a row; composing its experiment takes 20 ms
-        self._last: ValidationResult | None = None
+        self._results: dict[object, ValidationResult] = {}
         self.fields = RuleInputs(self.space, self.points, prepared)
 
     def validate(self, point: Point, seed: int | None = None) -> "ValidationResult":
@@ -219,14 +222,19 @@ class Validator:
 
         Raises UserError if the configuration does not exist at all (unknown key or option).
         """
-        if self._last is None or (self._last.point, self._last.seed) != (point, seed):
+        key = (freeze(point), seed)
+        result = self._results.get(key)
+        if result is None:
             setting = self.fields.setting(point)
             if seed is not None:
                 setting = setting.replace({"seed": seed})
-            self._last = ValidationResult(
-                point, setting, tuple(check(setting, self.ignore)), self, seed
-            )
-        return self._last
+            problems = tuple(check(setting, self.ignore))
+            result = ValidationResult(point, setting, problems, self, seed)
+            if len(self._results) >= MOST_KEPT:
+                # The oldest one.
+                del self._results[next(iter(self._results))]
+            self._results[key] = result
+        return result
 
     def is_valid(self, point: Point) -> bool:
         """Return whether a point breaks no rule."""
@@ -338,9 +346,14 @@ class ValidationResult:
         return not errors(self.problems)
 
     @cached_property
+    def config(self) -> ResolvedConfig:
+        """The point's whole experiment, composed on demand (20 ms), with its setting."""
+        return ResolvedConfig(self.validator.points.experiment(self.values), self.setting)
+
+    @property
     def experiment(self) -> Experiment:
-        """Return the point's whole experiment, composed on demand (20 ms)."""
-        return self.validator.points.experiment(self.values)
+        """The point's whole experiment."""
+        return self.config.experiment
 
     @property
     def values(self) -> dict[str, Any]:

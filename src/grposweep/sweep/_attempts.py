@@ -15,7 +15,6 @@ from grporecipe.errors import UserError
 from grporecipe.files import text_sha256, write_json, write_text
 from grposweep.command.trial_recipe import write_program
 from grposweep.config.compose import override_name, override_text, render_experiment
-from grposweep.config.identity import experiment_id
 from grposweep.launchers import refuse_other_launcher
 from grposweep.launchers.base import End, Job, Launcher
 from grposweep.process import run_command
@@ -54,7 +53,7 @@ def write_trial(
     ``attributes`` are the trial's in the study, which can be rebuilt from trial.json
     (sweep/_resume.py).
     """
-    identity = experiment_id(verdict.experiment, verdict.setting)
+    identity = verdict.config.identity
     folder = sweep.trial(number, identity)
     if (folder.path / paths.CONFIG).exists():
         return folder

@@ -19,9 +19,8 @@ from grporecipe.rules.check import errors
 from grporecipe.terminal import redraws
 from grposweep.command.any_program import stops_early
 from grposweep.config.compose import escape, load_experiment, render_experiment
-from grposweep.config.identity import experiment_id
+from grposweep.config.identity import ResolvedConfig
 from grposweep.config.search_budget import Budget
-from grposweep.config.to_setting import read_setting
 from grposweep.launchers.base import Interrupted, Launcher
 from grposweep.registries import is_opaque
 from grposweep.report.space_summary import print_invalid
@@ -226,16 +225,15 @@ def _identities(verdict: ValidationResult, trial: TrialFolder) -> Iterator[str]:
     recorded processes.
     """
     experiment = verdict.experiment
-    yield experiment_id(experiment, verdict.setting)
+    yield verdict.config.identity
     # a dry run records trials without preparation
-    yield experiment_id(experiment, read_setting(experiment))
+    yield ResolvedConfig.of(experiment).identity
     if (trial.path / paths.CONFIG).exists():
         cluster = replace(
             experiment.cluster,
             processes=load_experiment(trial.path / paths.CONFIG).cluster.processes,
         )
-        moved = replace(experiment, cluster=cluster)
-        yield experiment_id(moved, read_setting(moved))
+        yield ResolvedConfig.of(replace(experiment, cluster=cluster)).identity
 
 
 def _record_invalid(

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from grposweep.config.identity import experiment_id
 from grposweep.schema import Search
 from grposweep.search.replication import CONFIRM, is_replicate
 from grposweep.search.sampler import DEFAULT_TRIALS, ValidPoints, lists_points
@@ -140,9 +139,7 @@ class TrialQueue:
 
     def _proposal(self, point: Point, noted: Mapping[str, Any]) -> QueuedTrial:
         verdict = self.validator.validate(point, noted.get("seed"))
-        return QueuedTrial(
-            verdict, {"experiment": experiment_id(verdict.experiment, verdict.setting), **noted}
-        )
+        return QueuedTrial(verdict, {"experiment": verdict.config.identity, **noted})
 
     def _next_replicate(self) -> QueuedTrial | None:
         """Return the next fresh seed of a leader, by the present ranking on seeds."""
@@ -176,7 +173,7 @@ class TrialQueue:
             if (trial := self.outlook.known_oom(verdict)) is not None:
                 self.left_out[freeze(point)] = trial
                 return False
-            if experiment_id(verdict.experiment, verdict.setting) in self._done:
+            if verdict.config.identity in self._done:
                 self.doubles.add(freeze(point))
                 return False
             return True

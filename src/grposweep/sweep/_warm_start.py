@@ -16,11 +16,9 @@ from typing import Any, TypeGuard
 
 from grporecipe.errors import UserError
 from grporecipe.files import read_json, set_aside, write_json
-from grporecipe.model.setting import Setting
 from grposweep.command.asked import find_inputs
 from grposweep.config.compose import load_experiment
-from grposweep.config.identity import is_same_point, learning, numbers, sizes
-from grposweep.config.to_setting import read_setting
+from grposweep.config.identity import ResolvedConfig, is_same_point, numbers, sizes
 from grposweep.schema import GROUPS, Experiment, Search, Task, value_at
 from grposweep.search.space import Interval, Label, Parameter, Point, Space, freeze
 from grposweep.search.validity import Validator
@@ -213,39 +211,33 @@ def _place(folder: TrialFolder, validator: Validator) -> tuple[Point, bool] | No
     are alike; None: none.
     """
     try:
-        past = load_experiment(folder.path / paths.CONFIG)
+        past = ResolvedConfig.of(load_experiment(folder.path / paths.CONFIG))
     except (OSError, UserError):
         # of a version with other keys, or damaged
         return None
-    setting = read_setting(past)
-    wanted, past_numbers = learning(past, setting), numbers(setting)
+    wanted, past_numbers = past.learning(), numbers(past.setting)
     # its own value of a parameter, or every option if that has to be tried
-    candidates = validator.space.combinations(lambda parameter: _labels(parameter, past, setting))
+    candidates = validator.space.combinations(lambda parameter: _labels(parameter, past))
     for point in islice(candidates, MOST_LOOKED_AT):
         if numbers(validator.fields.setting(point)) != past_numbers or not validator.is_valid(
             point
         ):
             continue
-        verdict = validator.validate(point)
-        content = learning(verdict.experiment, verdict.setting)
+        content = validator.validate(point).config.learning()
         if is_same_point(content, wanted):
             return point, content == wanted
     return None
 
 
-def _labels(parameter: Parameter, past: Experiment, setting: Setting) -> Sequence[Label]:
-    name, domain = parameter.name, parameter.domain
-    value = (
-        sizes(setting)["prompts_per_step"]
-        if name == "batch.prompts_per_step"
-        else value_at(past, name)
-    )
+def _labels(parameter: Parameter, past: ResolvedConfig) -> Sequence[Label]:
+    name, domain, realised = parameter.name, parameter.domain, sizes(past.setting)
+    value = value_at(past.experiment, name)
+    if name == "batch.prompts_per_step":
+        value = realised["prompts_per_step"]
     if isinstance(domain, Interval):
         is_inside = isinstance(value, int | float) and domain.low <= value <= domain.high
         return [int(value) if domain.integer else float(value)] if is_inside else []
-    is_realised = name.startswith(("batch.", "cluster.")) and name.split(".")[1] not in sizes(
-        setting
-    )
+    is_realised = name.startswith(("batch.", "cluster.")) and name.split(".")[1] not in realised
     if name in GROUPS or is_realised:
         return domain.labels
     return [label for label, own in zip(domain.labels, domain.values, strict=True) if own == value]

@@ -23,9 +23,8 @@ from grporecipe.errors import ExitCode, UserError
 from grporecipe.model.planning import boundary_steps, total_steps
 from grporecipe.terminal import say
 from grposweep.config.compose import Session, load_experiment, open_session, override_name
-from grposweep.config.identity import prepared_key
+from grposweep.config.identity import ResolvedConfig
 from grposweep.config.points import Points, apply_values, check_groups_one_by_one, recorded_points
-from grposweep.config.to_setting import read_setting
 from grposweep.registries import is_external
 from grposweep.report.compare import differences
 from grposweep.schema import Experiment
@@ -128,9 +127,7 @@ class Parent:
 
     def steps_of(self, experiment: Experiment) -> int | None:
         """Return the optimizer steps of an experiment of the same sweep."""
-        return total_steps(
-            read_setting(experiment, self.trial.sweep.prepared().get(prepared_key(experiment)))
-        )
+        return total_steps(ResolvedConfig.of(experiment, self.trial.sweep.prepared()).setting)
 
 
 def continue_trial(
@@ -357,9 +354,7 @@ def _unlike_longer(parent: Parent) -> Iterator[str]:
             "followed the shorter schedule. "
             "From there on it follows the longer one."
         )
-    setting = read_setting(
-        parent.experiment, parent.trial.sweep.prepared().get(prepared_key(parent.experiment))
-    )
+    setting = ResolvedConfig.of(parent.experiment, parent.trial.sweep.prepared()).setting
     if step % (every := boundary_steps(setting)):
         yield (
             f"step {step} is in the middle of a rollout of {every} steps, whose remaining "

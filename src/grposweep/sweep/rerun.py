@@ -24,9 +24,8 @@ from grposweep.config.compose import (
     override_name,
     register_schema,
 )
-from grposweep.config.identity import experiment_id, prepared_key, sweep_identity
+from grposweep.config.identity import ResolvedConfig, sweep_identity
 from grposweep.config.points import Points, apply_values
-from grposweep.config.to_setting import read_setting
 from grposweep.launchers import schedulers
 from grposweep.redaction import redact
 from grposweep.registries import is_external
@@ -258,8 +257,7 @@ def not_as_recorded(
 
 
 def _identity(trial: TrialFolder, experiment: Experiment) -> str:
-    prepared = trial.sweep.prepared().get(prepared_key(experiment))
-    return experiment_id(experiment, read_setting(experiment, prepared))
+    return ResolvedConfig.of(experiment, trial.sweep.prepared()).identity
 
 
 def _compared(

@@ -19,7 +19,6 @@ from grporecipe.errors import UserError
 from grporecipe.files import read_json, read_lines, read_text, text_or
 from grporecipe.terminal import count, say
 from grposweep.config.compose import load_experiment, render_experiment
-from grposweep.config.identity import experiment_id
 from grposweep.report.view import open_sweep
 from grposweep.schema import Experiment
 from grposweep.search.validity import ValidationResult, Validator
@@ -109,8 +108,7 @@ def _is_same(trial: TrialFolder, verdict: ValidationResult) -> bool:
     another.
     """
     record = trial.record
-    identity = experiment_id(verdict.experiment, verdict.setting)
-    return record is not None and record.attributes.get("experiment") == identity
+    return record is not None and record.attributes.get("experiment") == verdict.config.identity
 
 
 def retry_trials(named: str | None, trials: Collection[str], outputs: Path) -> int:
