@@ -297,7 +297,8 @@ class ExternalProgramMonitor:
         """Return the report of the grposweep Callback on this attempt; None for a program without
         it.
         """
-        return CallbackState.read(self.attempt.folder, self.attempt.number)
+        state = CallbackState.find(self.attempt.folder)
+        return state if state and state.attempt == self.attempt.number else None
 
     def _report(self) -> None:
         """New entries of the log; with our Callback in the program they are written already."""

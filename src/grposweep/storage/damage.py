@@ -136,7 +136,7 @@ def _record_damage(trial: TrialFolder) -> Iterator[str]:
             "overrides.yaml has the point"
         )
         return
-    if TrialRecord.read(trial.path) != known:
+    if TrialRecord.find(trial.path) != known:
         yield (
             f"{name}/{paths.TRIAL} does not state the trial's point, so it is skipped; "
             f"{paths.PROVENANCE} states it"

@@ -95,7 +95,7 @@ class TrialFolder:
         """Return the trial's record for the study, or its copy if trial.json is missing, damaged or
         of another trial.
         """
-        for read in (TrialRecord.read, TrialRecord.read_copy):
+        for read in (TrialRecord.find, TrialRecord.read_copy):
             record = read(self.path)
             if record is not None and str(record.attributes.get("experiment"))[:6] == self.head:
                 return record

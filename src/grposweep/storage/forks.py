@@ -9,55 +9,31 @@ import contextlib
 import hashlib
 import os
 import shutil
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Self
 
 from grporecipe.errors import UserError
-from grporecipe.files import read_json, text_or, whole_or_none, write_json
 from grposweep.storage import paths
 from grposweep.storage.checkpoints import Checkpoint
-from grposweep.storage.records import as_mapping
+from grposweep.storage.records import Record
 
 # bytes read at once
 BLOCK = 1 << 20
 
 
 @dataclass(frozen=True)
-class ForkState:
+class ForkState(Record):
     """fork.json: the parent's sweep (a path), trial (a folder name) and seed, the optimizer step,
     and the checkpoint's hash.
     """
+
+    FILE = f"{paths.FORK}/{paths.FORK_RECORD}"
 
     sweep: str
     trial: str
     step: int
     seed: int
     sha256: str
-
-    @classmethod
-    def read(cls, sweep: Path) -> Self | None:
-        """Return the record in a continuation's sweep folder; None if there is none, or if it is
-        damaged.
-        """
-        return cls.parse(read_json(sweep / paths.FORK / paths.FORK_RECORD))
-
-    @classmethod
-    def parse(cls, content: Any) -> Self | None:
-        """Parse the record in a file, or in a sweep's provenance (``fork_of``); None if it is
-        damaged.
-        """
-        data = as_mapping(content)
-        step, seed = whole_or_none(data.get("step")), whole_or_none(data.get("seed"))
-        if step is None or seed is None:
-            return None
-        return cls(
-            text_or(data.get("sweep")),
-            text_or(data.get("trial")),
-            step,
-            seed,
-            text_or(data.get("sha256")),
-        )
 
     def __str__(self) -> str:
         return f"{Path(self.sweep).name} trial {self.trial} at step {self.step}"
@@ -83,7 +59,7 @@ class ForkState:
 
         Files are hard links if the file system supports them, so a checkpoint takes its space once.
         """
-        target, kept = sweep / paths.FORK, ForkState.read(sweep)
+        target, kept = sweep / paths.FORK, ForkState.find(sweep)
         # the parent's folder may have been moved
         if kept is not None and replace(kept, sweep=self.sweep) == self:
             return
@@ -99,7 +75,7 @@ class ForkState:
                 "the trial has ended, or set --from to a step that it keeps."
             )
         _copy_logs(logs, target)
-        write_json(target / paths.FORK_RECORD, asdict(self))
+        self.write(sweep)
 
 
 def checkpoint_hash(folder: Path) -> str:
@@ -120,7 +96,7 @@ def start_of_continuation(trial: Path, digest: str) -> Checkpoint:
     Raises UserError if the sweep of the trial has no such state.
     """
     sweep = trial.parent.parent
-    state = ForkState.read(sweep)
+    state = ForkState.find(sweep)
     if state is None or state.digest != digest:
         raise UserError(
             f"trainer.fork={digest}: {sweep / paths.FORK} holds no such checkpoint, so this "

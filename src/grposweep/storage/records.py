@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from enum import StrEnum
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from grporecipe.files import (
     append_line,
@@ -35,7 +35,21 @@ _READ: dict[Any, Callable[[Any], Any]] = {
     str: lambda value: text_or(value) or None,
     str | None: lambda value: value if isinstance(value, str) else None,
     **dict.fromkeys((bool, bool | None), lambda value: value if isinstance(value, bool) else None),
+    dict[str, Any]: lambda value: _object(value, object),
+    **dict.fromkeys(
+        (Mapping[str, str], Mapping[str, str] | None), lambda value: _object(value, str)
+    ),
+    **dict.fromkeys(
+        (Mapping[str, int], Mapping[str, int] | None), lambda value: _object(value, int)
+    ),
 }
+
+
+def _object(value: Any, kind: type) -> dict[str, Any] | None:
+    """Return a JSON object with those of its values that have a type; None for any other value."""
+    if not isinstance(value, dict):
+        return None
+    return {name: inner for name, inner in value.items() if isinstance(inner, kind)}
 
 
 @cache
@@ -54,6 +68,36 @@ def read_fields(record: Any, content: Mapping[str, Any]) -> dict[str, Any]:
 def as_mapping(value: Any) -> Mapping[str, Any]:
     """Return a JSON object as it is, and an empty one instead of anything else."""
     return value if isinstance(value, dict) else {}
+
+
+@dataclass(frozen=True)
+class Record:
+    """A file of one JSON object. None and empty texts are not written."""
+
+    FILE: ClassVar[str]
+
+    @classmethod
+    def parse(cls, content: Any) -> Self | None:
+        """Return the record in a JSON object; None without a field that has no default."""
+        try:
+            return cls(**read_fields(cls, as_mapping(content)))
+        except TypeError:
+            return None
+
+    @classmethod
+    def find(cls, folder: Path) -> Self | None:
+        """Return the record in a folder; None without a field that has no default."""
+        return cls.parse(read_json(folder / cls.FILE))
+
+    @classmethod
+    def read(cls, folder: Path) -> Self:
+        """Return the record in a folder; an empty one if it is missing or damaged."""
+        return cls.find(folder) or cls()
+
+    def write(self, folder: Path) -> None:
+        """Replace the record in a folder."""
+        values = {name: value for name, value in asdict(self).items() if value not in (None, "")}
+        write_json(folder / self.FILE, values)
 
 
 class AttemptEventKind(StrEnum):
@@ -100,15 +144,9 @@ class AttemptEvent:
     @classmethod
     def parse(cls, line: Mapping[str, Any]) -> Self:
         """Return the event of a line that has an integer ``attempt``."""
-        values: dict[str, Any] = {
-            "event": "",
-            **read_fields(cls, line),
-            "code": whole_or_none(line.get("code")),
-        }
-        values |= {"packages": line["packages"]} if isinstance(line.get("packages"), dict) else {}
-        if isinstance(logs := line.get("logs"), dict):
-            values["logs"] = {k: v for k, v in logs.items() if isinstance(v, int)}
-        return cls(**{**values, "attempt": line["attempt"]})
+        code = whole_or_none(line.get("code"))
+        known = {"event": "", **read_fields(cls, line), "attempt": line["attempt"], "code": code}
+        return cls(**known)
 
     def append(self, trial: Path) -> None:
         """Append the event to a trial's attempts.jsonl."""
@@ -143,30 +181,17 @@ class Action(StrEnum):
 
 
 @dataclass(frozen=True)
-class ControlRequest:
+class ControlRequest(Record):
     """control.json: a controller's request. ``guard`` names the guard that decided; ``until_step``
     is its first step.
     """
+
+    FILE = paths.CONTROL
 
     action: str = Action.RUN
     reason: str = ""
     guard: str = ""
     until_step: float | None = None
-
-    @classmethod
-    def read(cls, trial: Path) -> Self:
-        """Return the current request; `pause` and `prune` stay in force across attempts."""
-        return cls(**read_fields(cls, read_json(trial / paths.CONTROL) or {}))
-
-    def write(self, trial: Path) -> None:
-        """Replace control.json in a trial's folder."""
-        texts = {
-            name: text for name, text in (("reason", self.reason), ("guard", self.guard)) if text
-        }
-        write_json(
-            trial / paths.CONTROL,
-            {"action": str(self.action), "until_step": self.until_step, **texts},
-        )
 
     @property
     def ends_trial(self) -> bool:
@@ -183,20 +208,17 @@ class ControlRequest:
 
 
 @dataclass(frozen=True)
-class Heartbeat:
+class Heartbeat(Record):
     """heartbeat: progress of an attempt in optimizer steps; the counter moves while it lives. None:
     not known yet.
     """
+
+    FILE = paths.HEARTBEAT
 
     step: int | None = None
     total: int | None = None
     counter: int | None = None
     best: float | None = None
-
-    @classmethod
-    def read(cls, trial: Path) -> Self:
-        """Return the last heartbeat in a trial's folder; empty before the first step."""
-        return cls(**read_fields(cls, read_json(trial / paths.HEARTBEAT) or {}))
 
 
 # fields of a line that are no metrics
@@ -241,12 +263,14 @@ COPY = "trial"
 
 
 @dataclass(frozen=True)
-class TrialRecord:
+class TrialRecord(Record):
     """trial.json: the trial's number, point and attributes as the study holds them; and a hash of
     its ``config.yaml``.
 
     provenance.json holds it once more, because the study is built from it alone.
     """
+
+    FILE = paths.TRIAL
 
     point: dict[str, Any]
     attributes: dict[str, Any]
@@ -254,63 +278,27 @@ class TrialRecord:
     number: int | None = None
 
     @classmethod
-    def read(cls, trial: Path) -> Self | None:
-        """Return the record; None if trial.json is missing or damaged."""
-        return cls._of(read_json(trial / paths.TRIAL))
-
-    @classmethod
     def read_copy(cls, trial: Path) -> Self | None:
         """Return the copy in provenance.json; None if it is missing or damaged."""
-        return cls._of((read_json(trial / paths.PROVENANCE) or {}).get(COPY))
-
-    @classmethod
-    def _of(cls, content: Any) -> Self | None:
-        try:
-            point, attributes = dict(content["point"]), dict(content["attributes"])
-        except (ValueError, KeyError, TypeError):
-            return None
-        return cls(
-            point,
-            attributes,
-            str(content.get("config_sha256", "")),
-            whole_or_none(content.get("number")),
-        )
-
-    def write(self, trial: Path) -> None:
-        """Replace trial.json in a trial's folder."""
-        write_json(trial / paths.TRIAL, asdict(self))
+        return cls.parse((read_json(trial / paths.PROVENANCE) or {}).get(COPY))
 
 
 @dataclass(frozen=True)
-class OomFix:
+class OomFix(Record):
     """healed.json: batch sizes for attempts after one that ran out of GPU memory. The trial's
     identity stays.
     """
 
+    FILE = paths.OOM_FIX
+
     batch: Mapping[str, int]
-    why: str
-    attempt: int
-
-    @classmethod
-    def read(cls, trial: Path) -> Self | None:
-        """Return the fix; None if there is none."""
-        content = read_json(trial / paths.OOM_FIX)
-        batch = content.get("batch") if content else None
-        if content is None or not isinstance(batch, dict):
-            return None
-        return cls(batch, text_or(content.get("why")), whole_or_none(content.get("attempt")) or 0)
-
-    def write(self, trial: Path) -> None:
-        """Replace healed.json in a trial's folder."""
-        write_json(
-            trial / paths.OOM_FIX,
-            {"batch": dict(self.batch), "why": self.why, "attempt": self.attempt},
-        )
+    why: str = ""
+    attempt: int = 0
 
 
 def apply_oom_fix(trial: Path, experiment: "Experiment") -> "Experiment":
     """Return the experiment with the trial's out-of-memory fix applied."""
-    fix = OomFix.read(trial)
+    fix = OomFix.find(trial)
     return (
         experiment
         if fix is None
@@ -319,7 +307,7 @@ def apply_oom_fix(trial: Path, experiment: "Experiment") -> "Experiment":
 
 
 @dataclass(frozen=True)
-class SweepProgress:
+class SweepProgress(Record):
     """outlook.json: progress that only the controller knows; None for unknown.
 
     ``target``: trials in all. ``at_once``: parallel trials. ``points`` and ``valid`` count
@@ -330,6 +318,8 @@ class SweepProgress:
     they are. ``share``: of what
     finishing every trial costs, the part that may be spent.
     """
+
+    FILE = paths.PROGRESS
 
     target: int | None = None
     at_once: int | None = None
@@ -345,48 +335,25 @@ class SweepProgress:
     share: float = 1.0
 
     @classmethod
-    def read(cls, sweep: Path) -> Self:
-        """Read what was written last; an empty record if the file is missing or damaged."""
-        content = read_json(sweep / paths.PROGRESS) or {}
-        waiting = {
-            str(number): str(why) for number, why in as_mapping(content.get("waiting")).items()
-        }
-        known = read_fields(cls, content)
-        counts = {
-            name: value for name, value in known.items() if not isinstance(value, int) or value >= 0
-        }
-        return cls(**counts, waiting=waiting)
-
-    def write(self, sweep: Path) -> None:
-        """Replace outlook.json in a sweep's folder."""
-        write_json(sweep / paths.PROGRESS, asdict(self))
+    def parse(cls, content: Any) -> Self:
+        """Return the progress in a JSON object; counts are not negative."""
+        values = read_fields(cls, as_mapping(content))
+        counts = {name for name, value in values.items() if isinstance(value, int) and value < 0}
+        return cls(**{name: value for name, value in values.items() if name not in counts})
 
 
 @dataclass(frozen=True)
-class CallbackState:
+class CallbackState(Record):
     """callback.json: what the grposweep Callback in another program reports.
 
     ``ended``: its training came to its end or stop. ``refused``: why it would not train.
     """
 
-    attempt: int = 0
+    FILE = paths.CALLBACK
+
+    attempt: int
     step: int = 0
     total: int | None = None
     stopped: bool = False
     ended: bool | None = None
     refused: str | None = None
-
-    @classmethod
-    def read(cls, trial: Path, attempt: int) -> Self | None:
-        """Return the state of this attempt's Callback; None if it has not reported."""
-        content = read_json(trial / paths.CALLBACK) or {}
-        if content.get("attempt") != attempt:
-            return None
-        return cls(**read_fields(cls, content))
-
-    def write(self, trial: Path) -> None:
-        """Replace callback.json in a trial's folder."""
-        write_json(
-            trial / paths.CALLBACK,
-            {name: value for name, value in vars(self).items() if value is not None},
-        )

@@ -18,13 +18,12 @@ from grporecipe.files import (
     as_number,
     count_or_none,
     finite_or_none,
-    read_json,
     read_lines,
     whole_or_none,
     write_json,
 )
 from grposweep.storage import paths
-from grposweep.storage.records import read_fields
+from grposweep.storage.records import Record, as_mapping, read_fields
 
 
 class Failure(StrEnum):
@@ -132,7 +131,7 @@ NO_NUMBER = FailureReport("no_number", "it finished without a number as its obje
 
 
 @dataclass(frozen=True)
-class TrialResult:
+class TrialResult(Record):
     """result.json: how the last attempt of a trial ended. An empty record stands for a missing
     file.
 
@@ -143,6 +142,8 @@ class TrialResult:
     because it is a maximum (None: the noise is not known). ``evaluated`` are the optimizer steps of
     the evaluations whose mean is the objective, if that is known by prompt.
     """
+
+    FILE = paths.RESULT
 
     status: TrialStatus | None = None
     attempt: int | None = None
@@ -165,13 +166,9 @@ class TrialResult:
     evaluated: Sequence[int] = ()
 
     @classmethod
-    def read(cls, trial: Path) -> Self:
-        """Return the result in a trial's folder."""
-        return cls.parse(read_json(trial / paths.RESULT) or {})
-
-    @classmethod
-    def parse(cls, content: Mapping[str, Any]) -> Self:
+    def parse(cls, content: Any) -> Self:
         """Return the result of a JSON object; values of the wrong type are left out."""
+        content = as_mapping(content)
         status, listed = (content.get(name) for name in ("status", "evaluated"))
         return cls(
             status=TrialStatus(status)

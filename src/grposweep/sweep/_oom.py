@@ -113,7 +113,7 @@ def find_needs(trial: TrialFolder, verdict: ValidationResult) -> tuple[float | N
     what it held and asked for when it was crowded out. None: none of these is known. What attempts
     needed before their micro-batches were halved does not count.
     """
-    fix = OomFix.read(trial.path)
+    fix = OomFix.find(trial.path)
     first = 0 if fix is None else fix.attempt + 1
     crowded = [
         event.needs_gib

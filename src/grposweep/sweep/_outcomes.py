@@ -157,7 +157,7 @@ def _apply_heal(
     number.
     """
     changes = halve_batch(verdict.setting, verdict.experiment.rules.ignore)
-    before = OomFix.read(folder.path)
+    before = OomFix.find(folder.path)
     # A fix for this very attempt was written by a controller that died at it.
     is_healed = before is not None and before.attempt != attempt
     if changes is None or is_healed or is_external(verdict.experiment.trainer.kind):

@@ -189,7 +189,7 @@ def kept_states(trial: TrialFolder, experiment: Experiment) -> dict[int, tuple[C
     kept = complete_checkpoints(trial.path / paths.CHECKPOINTS, experiment.cluster.processes)
     states = {checkpoint.step: (checkpoint, trial.path) for checkpoint in kept}
     for folder in find_sweeps(trial.sweep.path.parent):
-        state = ForkState.read(folder.path)
+        state = ForkState.find(folder.path)
         if state is not None and state.is_of(trial.sweep.path, trial.path.name):
             states.setdefault(state.step, (state.checkpoint(folder.path), folder.path / paths.FORK))
     return states

@@ -71,7 +71,7 @@ def rerun_trial(trial: TrialFolder, overrides: list[str]) -> int:
             f"{experiment.name} has repeated it already, and nothing is trained. Add force=true "
             "to train it again."
         )
-    state = ForkState.read(sweep)
+    state = ForkState.find(sweep)
 
     def keep(folder: Path) -> None:
         # a continuation's trial: from the same checkpoint
@@ -107,7 +107,7 @@ def recorded_by(trial: TrialFolder) -> dict[str, Any]:
             f"{trial.path} has no {paths.CONFIG}, so its configuration is unknown. Restore the "
             "file, or name another trial."
         )
-    record, config = TrialRecord.read(trial.path), trial.path / paths.CONFIG
+    record, config = TrialRecord.find(trial.path), trial.path / paths.CONFIG
     known = "" if record is None else record.config_sha256
     # cut off, it may still be YAML
     if known not in ("", text_sha256(config.read_text(encoding="utf-8", errors="replace"))):

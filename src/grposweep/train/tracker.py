@@ -242,7 +242,7 @@ def columns(experiment: schema.Experiment, plan: Plan, folder: Path) -> dict[str
     """Return a run's configuration: the trial's parameters under their short names, then everything
     else by section.
     """
-    record = TrialRecord.read(folder)
+    record = TrialRecord.find(folder)
     point = None if record is None else record.point
     labels = point if isinstance(point, dict) else {}
     parameters = {word: labels[name] for name, word in short_names(labels).items()}

@@ -352,7 +352,7 @@ class Trainer(GRPOTrainer):  # type: ignore[misc]  # trl is not typed
         """
         sweep = self.attempt.folder.parent.parent
         is_fork = checkpoint is not None and Path(checkpoint).parent == sweep / paths.FORK
-        return ForkState.read(sweep) if is_fork else None
+        return ForkState.find(sweep) if is_fork else None
 
     def create_model_card(self, *args: Any, **kwargs: Any) -> None:
         """Write no model card: a sweep writes hundreds of checkpoints, whose cards have no
