@@ -19,7 +19,9 @@ from grposweep.search.early_stopping.rank import (
     FEWEST,
     LATER_RUNGS,
     SHARE,
+    Purse,
     RankPolicy,
+    Rung,
     affordable,
     describe_budget,
     first_evaluation,
@@ -55,6 +57,13 @@ def decide(
     """Return the action and its reason for a running trial."""
     decision = RankPolicy(effort).decide(replace(mine, state=State.RUNNING), others, more)
     return decision.action, decision.reason
+
+
+def test_a_rung_ranks_from_the_best_and_a_purse_pays_what_is_not_reserved() -> None:
+    """Equal values have the same rank."""
+    rung, purse = Rung(0.1, [0.2, 0.5], 1.0), Purse(10.0, 4.0)
+    assert (rung.rank(0.5), rung.rank(0.1)) == (0, 2)
+    assert (purse.can_pay(6.0), purse.can_pay(6.1)) == (True, False)
 
 
 def test_the_worst_of_eight_pauses_and_the_best_continues() -> None:
