@@ -179,7 +179,13 @@ def test_a_damaged_description_gives_one_message(examples: int, sweep: SweepFold
     def check(text: str) -> None:
         put(sweep.path / "sweep.yaml", text)
         with suppress(UserError):
-            open_folder(sweep.path, "x", Space(), Experiment(), {"git_sha": "abc", "packages": {}})
+            open_folder(
+                SweepFolder(sweep.path),
+                "x",
+                Space(),
+                Experiment(),
+                {"git_sha": "abc", "packages": {}},
+            )
         with suppress(UserError):
             read_sweep(sweep)
 

@@ -43,6 +43,21 @@ def print_invalid(console: Console, validity: SpaceValidity) -> None:
     console.print(invalid_table(rows, validity.invalid, validity.total))
 
 
+def print_invalid_points(console: Console, validity: SpaceValidity) -> None:
+    """Print the invalid points by rule, and the values that are never valid."""
+    if not validity.invalid:
+        return
+    if validity.is_sampled:
+        console.print(validity.describe())
+    print_invalid(console, validity)
+    never = []
+    for name, labels in validity.valid_by_label().items():
+        never += [f"{name}={label}" for label, (valid, _) in labels.items() if not valid]
+    if never:
+        values = ", ".join(never)
+        console.print(f"never valid with the other parameters in this space: {values}")
+
+
 def _invalid_points(validity: SpaceValidity, code: str, number: int) -> InvalidPoints:
     verdict = validity.first(code)
     problem, fixes = next((p, fixes) for p, fixes in verdict.fixes() if p.code == code)

@@ -58,10 +58,19 @@ RERUN = re.compile(r"-(\d+)-(rerun|continue)-[0-9a-f]{6}$")
 
 
 @dataclass(frozen=True)
-class TrialFolder:
-    """One trial's folder: ``trials/0007-3f9a1c``, its number and the head of its experiment id."""
+class Folder:
+    """A folder with files of the names in `grposweep.storage.paths`."""
 
     path: Path
+
+    def has(self, name: str) -> bool:
+        """Return whether the folder has this file."""
+        return (self.path / name).exists()
+
+
+@dataclass(frozen=True)
+class TrialFolder(Folder):
+    """One trial's folder: ``trials/0007-3f9a1c``, its number and the head of its experiment id."""
 
     @property
     def number(self) -> int:
@@ -236,10 +245,8 @@ class TrialFolder:
 
 
 @dataclass(frozen=True)
-class SweepFolder:
+class SweepFolder(Folder):
     """One sweep's folder under outputs/."""
-
-    path: Path
 
     @property
     def lease(self) -> Path:

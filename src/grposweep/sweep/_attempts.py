@@ -55,7 +55,7 @@ def write_trial(
     """
     identity = verdict.config.identity
     folder = sweep.trial(number, identity)
-    if (folder.path / paths.CONFIG).exists():
+    if folder.has(paths.CONFIG):
         return folder
     folder.path.mkdir(parents=True, exist_ok=True)
     point_overrides = [f"{name}={override_text(value)}" for name, value in values.items()]

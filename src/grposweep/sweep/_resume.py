@@ -55,14 +55,14 @@ def default_name(hint: str, space: Space, identity: str, study: str = "") -> str
 
 
 def open_folder(
-    path: Path, identity: str, space: Space, base: Experiment, provenance: dict[str, Any]
+    sweep: SweepFolder, identity: str, space: Space, base: Experiment, provenance: dict[str, Any]
 ) -> tuple[SweepFolder, str | None]:
     """Return the sweep's folder, and a note about an existing one; None for a new one (still
     without sweep.yaml).
 
     Raises UserError if the folder holds another sweep or something else, or cannot be written.
     """
-    folder = SweepFolder(path.resolve())
+    folder = SweepFolder(sweep.path.resolve())
     try:
         settings = folder.settings()
         if settings is None and _names(folder.path) - OURS:
@@ -100,11 +100,12 @@ def _refuse_links(folder: SweepFolder) -> None:
 
 
 @contextmanager
-def leaving_nothing(path: Path) -> Iterator[None]:
+def leaving_nothing(sweep: SweepFolder) -> Iterator[None]:
     """Delete a sweep's folder that a refused command has made, if only a sweep's files are in it.
 
     It stays if a trial has run or may run, or if the message names one of its files.
     """
+    path = sweep.path
     is_new = not os.path.lexists(path)
     try:
         yield
@@ -128,7 +129,7 @@ def _has_work(trials: Sequence[TrialFolder]) -> bool:
         cancelled = {
             event.attempt for event in trial.attempts() if event.kind == EndState.CANCELLED
         }
-        if (trial.path / paths.RUNS).exists() or not started <= cancelled:
+        if trial.has(paths.RUNS) or not started <= cancelled:
             return True
         unanswered += not _attempts(trial, AttemptEventKind.INTENT) <= started
     return unanswered > 1
@@ -338,7 +339,7 @@ def _is_trained(trial: TrialFolder) -> bool:
     is_failed = trial.result.status in (TrialStatus.FAILED, TrialStatus.RETRIED)
     # such as a job that waits
     may_run = not trial.is_done and trial.open_attempt() is not None
-    return may_run or (not is_failed and (trial.path / paths.METRICS).exists())
+    return may_run or (not is_failed and trial.has(paths.METRICS))
 
 
 def renew_untrained(folder: SweepFolder, provenance: Mapping[str, Any]) -> None:
@@ -420,8 +421,8 @@ def folders_by_number(folder: SweepFolder) -> Folders:
     """
     folders: dict[int, list[TrialFolder]] = {}
     for trial in folder.trials():
-        is_tried = (trial.path / paths.ATTEMPTS).exists()
-        if is_tried or (trial.path / paths.TRIAL).exists():
+        is_tried = trial.has(paths.ATTEMPTS)
+        if is_tried or trial.has(paths.TRIAL):
             known = folders.setdefault(trial.number, [])
             known.insert(0 if known and is_tried else len(known), trial)
     return folders

@@ -1,4 +1,4 @@
-"""Start a validated sweep: prepare models and data, and build its controller."""
+"""The parts of a sweep's start: preparation, the study, invalid points, and the controller."""
 
 import json
 import logging
@@ -23,7 +23,6 @@ from grposweep.config.identity import ResolvedConfig
 from grposweep.config.search_budget import Budget
 from grposweep.launchers.base import Interrupted, Launcher
 from grposweep.registries import is_opaque
-from grposweep.report.space_summary import print_invalid
 from grposweep.schema import GROUPS, Experiment
 from grposweep.search.budget import buys
 from grposweep.search.early_stopping import build_policy, choose_effort
@@ -43,8 +42,7 @@ from grposweep.sweep._outcomes import OutcomeRecorder
 from grposweep.sweep._resume import changed_keys, listed, open_study
 from grposweep.sweep._spending import Spending
 from grposweep.sweep._trial_queue import Outlook, TrialQueue
-from grposweep.sweep._warm_start import open_warm_start, words_of_warm_start
-from grposweep.sweep.retry import reopen_failed
+from grposweep.sweep._warm_start import WarmStart
 from grposweep.sweep.validate import ValidatedSpace, plans_trials
 
 logger = logging.getLogger(__name__)
@@ -118,25 +116,14 @@ def _message(folder: SweepFolder, code: int) -> str:
     )
 
 
-def build_controller(
-    console: Console,
-    folder: SweepFolder,
-    judged: ValidatedSpace,
-    launcher: Launcher,
-    lease: Lease,
-    overrides: list[str],
-    provenance: Mapping[str, Any],
-) -> Controller:
-    """Build the controller of a sweep: build its study, add earlier results, and print what was
-    found.
+def build_study(folder: SweepFolder, space: ValidatedSpace) -> SweepStudy:
+    """Return the study of a sweep with all its trials.
+
+    Raises UserError if one was recorded with other values than it has now.
     """
-    base, validator = judged.base, judged.validator
-    for line in reopen_failed(folder, validator, provenance) if not launcher.is_dry else []:
-        console.print(line, soft_wrap=True)
-        logger.info("%s", line)
-    # `check_space` has seen it
-    direction = cast(Direction, base.search.direction)
-    study = open_study(folder, judged.space, direction, base.search.metric)
+    base, search = space.base, space.base.search
+    # `check_space` has seen the direction.
+    study = open_study(folder, space.space, cast(Direction, search.direction), search.metric)
 
     @cache
     def sampling_of(number: int, experiment: str) -> Sampling:
@@ -144,43 +131,60 @@ def build_controller(
         return read_sampling(trial.path, trial.result, base.task.eval_prompts)
 
     study.sampling_of = sampling_of
-    check_recorded(folder, study, validator)
-    _record_invalid(console, folder, study, judged)
-    warm = open_warm_start(folder, base, validator)
+    study.replication = build_replication(search.sampler, base.seed, search.seeds, search.leaders)
+    check_recorded(folder, study, space.validator)
+    return study
+
+
+def build_controller(
+    folder: SweepFolder,
+    study: SweepStudy,
+    space: ValidatedSpace,
+    warm: WarmStart,
+    launcher: Launcher,
+    lease: Lease,
+    overrides: list[str],
+    provenance: Mapping[str, Any],
+) -> Controller:
+    """Build the controller of a sweep from its study and earlier results."""
+    base = space.base
     study.learn([(seen.point, seen.value) for seen in warm.observations])
-    study.replication = build_replication(
-        base.search.sampler, base.seed, base.search.seeds, base.search.leaders
-    )
-    if warm.first:
-        console.print(words_of_warm_start(warm))
-    valid = list(judged.validity.valid_points())
+    valid = list(space.validity.valid_points())
     finite = tuple(study.space.finite_part(point) for point in valid)
-    first = [*judged.enqueued, *warm.first]
+    first = [*space.enqueued, *warm.first]
     if base.search.prior != "none":
         first += prior_points(
             study.space,
             finite,
-            lambda p: rates_for(validator.fields.setting(p)).usual,
+            lambda p: rates_for(space.validator.fields.setting(p)).usual,
             base.search.seed,
         )
-    outcomes = OutcomeRecorder(folder, study, validator, base.search, base.trainer.keep)
+    outcomes = OutcomeRecorder(folder, study, space.validator, base.search, base.trainer.keep)
     # an earlier controller may have died before it did this
     outcomes.keep_best()
     budget = None if base.search.budget is None else Budget.parse(base.search.budget)
     spending = Spending(folder, study, None if budget is None else budget.hours)
-    effort = choose_effort(base.search.effort, judged.sampler)
+    effort = choose_effort(base.search.effort, space.sampler)
     if is_opaque(base.trainer.kind) and not stops_early(base):
         # no trial is paused
         effort = 1.0
     allowance = None
-    if budget is not None and plans_trials(base, judged.sampler):
+    if budget is not None and plans_trials(base, space.sampler):
         allowance = partial(buys, budget, hours=spending.hours)
     stopping = build_policy(base.search.stopping, effort, allowance)
     monitor = EarlyStoppingMonitor(folder, study, base.search, stopping)
     outlook = Outlook(partial(known_oom, folder), monitor.budgeted, monitor.foreseen)
-    sampled = judged.validity.is_sampled
+    sampled = space.validity.is_sampled
     queue = TrialQueue(
-        study, validator, base.search, judged.sampler, valid, first, base.force, sampled, outlook
+        study,
+        space.validator,
+        base.search,
+        space.sampler,
+        valid,
+        first,
+        base.force,
+        sampled,
+        outlook,
     )
     return Controller(
         folder, queue, outcomes, launcher, lease, overrides, dict(provenance), monitor, spending
@@ -228,7 +232,7 @@ def _identities(verdict: ValidationResult, trial: TrialFolder) -> Iterator[str]:
     yield verdict.config.identity
     # a dry run records trials without preparation
     yield ResolvedConfig.of(experiment).identity
-    if (trial.path / paths.CONFIG).exists():
+    if trial.has(paths.CONFIG):
         cluster = replace(
             experiment.cluster,
             processes=load_experiment(trial.path / paths.CONFIG).cluster.processes,
@@ -236,41 +240,28 @@ def _identities(verdict: ValidationResult, trial: TrialFolder) -> Iterator[str]:
         yield ResolvedConfig.of(replace(experiment, cluster=cluster)).identity
 
 
-def _record_invalid(
-    console: Console, folder: SweepFolder, study: SweepStudy, judged: ValidatedSpace
-) -> None:
-    """Print the invalid points by rule, and write them to invalid.jsonl with problems and fixes; a
-    grid's also to the study.
+def record_invalid(folder: SweepFolder, study: SweepStudy, space: ValidatedSpace) -> None:
+    """Write the invalid points to invalid.jsonl with problems and fixes; a grid's to the study too.
 
     A last line of the file counts those beyond the first ten thousand.
     """
-    validity = judged.validity
+    validity = space.validity
     if not validity.invalid:
-        # those of a former list are corrected
-        if judged.space.points:
+        # Those of a former list are corrected.
+        if space.space.points:
             (folder.path / paths.INVALID).unlink(missing_ok=True)
         return
-    if validity.is_sampled:
-        console.print(validity.describe())
-    print_invalid(console, validity)
-    by_label = validity.valid_by_label().items()
-    if never := [
-        f"{name}={label}"
-        for name, labels in by_label
-        for label, (valid, _) in labels.items()
-        if not valid
-    ]:
-        console.print(f"never valid with the other parameters in this space: {', '.join(never)}")
-    verdicts = map(validity.validator.validate, islice(validity.invalid_points(), KEPT_INVALID))
-    lines: list[dict[str, Any]] = [
-        {"point": verdict.point, "problems": verdict.reasons()} for verdict in verdicts
-    ]
-    lines += [{"more": validity.invalid - KEPT_INVALID}] if validity.invalid > KEPT_INVALID else []
+    lines: list[dict[str, Any]] = []
+    for point in islice(validity.invalid_points(), KEPT_INVALID):
+        problems = validity.validator.validate(point).reasons()
+        lines.append({"point": point, "problems": problems})
+    if validity.invalid > KEPT_INVALID:
+        lines.append({"more": validity.invalid - KEPT_INVALID})
     write_text(folder.path / paths.INVALID, "".join(json.dumps(line) + "\n" for line in lines))
-    if lists_points(judged.sampler):
-        known = {freeze(trial.params) for trial in study.trials if trial.user_attrs.get("invalid")}
+    if lists_points(space.sampler):
+        invalid = [trial.params for trial in study.trials if trial.user_attrs.get("invalid")]
+        recorded = set(map(freeze, invalid))
         for point in islice(validity.invalid_points(), RECORDED_INVALID):
-            if freeze(point) in known:
-                continue
-            problems = errors(validity.validator.validate(point).problems)
-            study.add_invalid(point, [f"{problem.code} {problem.message}" for problem in problems])
+            if freeze(point) not in recorded:
+                broken = errors(validity.validator.validate(point).problems)
+                study.add_invalid(point, [f"{item.code} {item.message}" for item in broken])

@@ -12,11 +12,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any
 
 from grporecipe.errors import UserError
 from grporecipe.files import read_json, set_aside, write_json
-from grposweep.command.asked import find_inputs
 from grposweep.config.compose import load_experiment
 from grposweep.config.identity import ResolvedConfig, is_same_point, numbers, sizes
 from grposweep.schema import GROUPS, Experiment, Search, Task, value_at
@@ -25,7 +24,8 @@ from grposweep.search.validity import Validator
 from grposweep.storage import paths
 from grposweep.storage.folders import SweepFolder, TrialFolder, find_sweep
 from grposweep.storage.inputs import Inputs, TrialInputs
-from grposweep.storage.records import as_mapping
+from grposweep.storage.records import as_mapping, read_fields
+from grposweep.sweep.validate import ValidatedSpace
 
 logger = logging.getLogger(__name__)
 # points of an earlier sweep that are tried again: the best ones
@@ -38,7 +38,7 @@ MOST_LOOKED_AT = 2000
 class Observation:
     """An earlier trial's point in this space, and its value."""
 
-    point: Point
+    point: dict[str, Any]
     value: float
     sweep: str
     trial: int
@@ -64,18 +64,18 @@ def named_sweeps(search: Search) -> list[str]:
     )
 
 
-def check_sources(base: Experiment, space: Space) -> list[dict[str, Any]]:
+def check_sources(base: Experiment, space: Space, inputs: Inputs) -> list[dict[str, Any]]:
     """The sweeps that are to be taken over, as the provenance names them.
 
     Raises UserError for one that is not there, that optimised something else, or on another task.
     """
     return [
-        _check(find_sweep(name, Path(base.outputs)), base, space)
+        _check(find_sweep(name, Path(base.outputs)), base, space, inputs)
         for name in named_sweeps(base.search)
     ]
 
 
-def _check(source: SweepFolder, base: Experiment, space: Space) -> dict[str, Any]:
+def _check(source: SweepFolder, base: Experiment, space: Space, inputs: Inputs) -> dict[str, Any]:
     settings = source.settings() or {}
     ours = {name: getattr(base.search, name) for name in ("metric", "direction", "last", "at")}
     theirs = {"at": "last", **as_mapping(settings.get("search"))}
@@ -104,8 +104,7 @@ def _check(source: SweepFolder, base: Experiment, space: Space) -> dict[str, Any
             "its values cannot be compared with "
             "ours. Leave that sweep out."
         )
-    now = find_inputs([base])
-    changed = [_changed_files(folder, now) for folder, _ in _finished(source)]
+    changed = [_changed_files(folder, inputs) for folder, _ in _finished(source)]
     if changed and all(changed):
         raise UserError(
             f"search.warm_start: {source.path.name} was on other contents of "
@@ -120,18 +119,18 @@ def _changed_files(folder: TrialFolder, now: Inputs) -> list[str]:
     return TrialInputs.read(folder.path).over(Inputs()).changed(now)
 
 
-def open_warm_start(folder: SweepFolder, base: Experiment, validator: Validator) -> WarmStart:
+def open_warm_start(folder: SweepFolder, space: ValidatedSpace, inputs: Inputs) -> WarmStart:
     """Read the warm start of the first start, or create it now."""
     path = folder.path / paths.WARM_START
     warm = _read(path)
-    if warm is None and named_sweeps(base.search):
+    if warm is None and named_sweeps(space.base.search):
         if os.path.lexists(path):
             logger.warning(
                 "%s is damaged and set aside as %s; it is made again",
                 path.name,
                 set_aside(path).name,
             )
-        warm = _take_over(base, validator)
+        warm = _take_over(space, inputs)
         write_json(path, asdict(warm))
     return warm or WarmStart()
 
@@ -139,23 +138,15 @@ def open_warm_start(folder: SweepFolder, base: Experiment, validator: Validator)
 def _read(path: Path) -> WarmStart | None:
     """Return the content of a file; None if it is missing or damaged."""
     content = read_json(path) or {}
-    first, observations = content.get("first"), content.get("observations")
-    if not _are_objects(first) or not _are_objects(observations):
+    try:
+        first = [dict(point) for point in content["first"]]
+        lines = [read_fields(Observation, line) for line in content["observations"]]
+        return WarmStart(first, [Observation(**line) for line in lines])
+    except (AttributeError, KeyError, TypeError, ValueError):
         return None
-    kinds = {"point": dict, "value": int | float, "sweep": str, "trial": int}
-    for record in observations:
-        if record.keys() != kinds.keys() or not all(
-            isinstance(record[name], kind) for name, kind in kinds.items()
-        ):
-            return None
-    return WarmStart(first, [Observation(**record) for record in observations])
 
 
-def _are_objects(value: object) -> TypeGuard[list[dict[str, Any]]]:
-    return isinstance(value, list) and all(isinstance(item, dict) for item in value)
-
-
-def words_of_warm_start(warm: WarmStart) -> str:
+def describe_warm_start(warm: WarmStart) -> str:
     """Describe in one line what earlier sweeps contribute."""
     sweeps = (
         ", ".join(sorted({seen.sweep for seen in warm.observations}))
@@ -167,21 +158,21 @@ def words_of_warm_start(warm: WarmStart) -> str:
     )
 
 
-def _take_over(base: Experiment, validator: Validator) -> WarmStart:
+def _take_over(space: ValidatedSpace, inputs: Inputs) -> WarmStart:
+    base = space.base
     first: dict[object, Point] = {}
     observations: list[Observation] = []
-    now = find_inputs([base])
     for name in named_sweeps(base.search):
         source = find_sweep(name, Path(base.outputs))
         finished = [
             (folder, value)
             for folder, value in _finished(source)
-            if not _changed_files(folder, now)
+            if not _changed_files(folder, inputs)
         ]
         ranked = sorted(
             finished, key=lambda pair: pair[1], reverse=base.search.direction == "maximize"
         )
-        places = ((folder, value, _place(folder, validator)) for folder, value in ranked)
+        places = ((folder, value, _place(folder, space.validator)) for folder, value in ranked)
         placed = [(folder, value, *place) for folder, value, place in places if place is not None]
         best = list({freeze(point): point for _, _, point, _ in placed}.values())[:FIRST]
         first |= {freeze(point): point for point in best}

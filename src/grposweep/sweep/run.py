@@ -1,8 +1,9 @@
 """Run a sweep from its space to its leaderboard. A single run is a sweep of one point.
 
-The loop ticks the controller, refreshes the live display and counts interrupts. At the end it
-prints the summary and runs the user's command (``search.on_end``). All that is shown is rendered by
-``report`` from the sweep's folder.
+`run_sweep` is a sequence of phases: validate, open, prepare, build, control. The loop ticks the
+controller, refreshes the live display and counts interrupts. At the end it prints the summary and
+runs the user's command (``search.on_end``). All that is shown is rendered by ``report`` from the
+sweep's folder.
 """
 
 import contextlib
@@ -14,8 +15,8 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from functools import partial
-from itertools import chain
 from pathlib import Path
 from statistics import fmean
 from typing import Any, cast
@@ -25,10 +26,12 @@ from rich.text import Text
 
 from grporecipe.errors import ExitCode, UserError
 from grporecipe.model.planning import total_completions
+from grporecipe.rules.registry import Problem
 from grposweep.command.asked import find_inputs
 from grposweep.config.identity import sweep_identity
 from grposweep.config.search_budget import Budget
 from grposweep.launchers import build_launcher, launcher_class
+from grposweep.launchers.base import Launcher
 from grposweep.process import run_command
 from grposweep.report.run_output import (
     LiveDisplay,
@@ -37,7 +40,7 @@ from grposweep.report.run_output import (
     trial_line,
     write_effects,
 )
-from grposweep.report.space_summary import SpaceSummary, print_space_summary
+from grposweep.report.space_summary import SpaceSummary, print_invalid_points, print_space_summary
 from grposweep.report.tables import build_console
 from grposweep.report.trial_view import State
 from grposweep.report.view import SweepReader
@@ -47,7 +50,8 @@ from grposweep.search.early_stopping.rank import describe_budget
 from grposweep.search.mirror import JournalMirror, Mirror, RdbMirror
 from grposweep.search.space import Direction, Point
 from grposweep.storage import paths
-from grposweep.storage.folders import remember
+from grposweep.storage.folders import SweepFolder, remember
+from grposweep.storage.inputs import Inputs
 from grposweep.storage.lease import Lease
 from grposweep.storage.provenance import collect_provenance, note_command
 from grposweep.storage.records import SweepProgress
@@ -64,12 +68,10 @@ from grposweep.sweep._resume import (
     renew_untrained,
 )
 from grposweep.sweep._shared_server import SharedServer
-from grposweep.sweep._start import (
-    build_controller,
-    prepare_sweep,
-)
+from grposweep.sweep._start import build_controller, build_study, prepare_sweep, record_invalid
 from grposweep.sweep._task_check import newer_trl
-from grposweep.sweep._warm_start import check_sources
+from grposweep.sweep._warm_start import check_sources, describe_warm_start, open_warm_start
+from grposweep.sweep.retry import reopen_failed
 from grposweep.sweep.validate import ValidatedSpace, choose_evaluations_of, validate_space
 from grposweep.trial_plan import known_part
 
@@ -200,8 +202,38 @@ def _interrupt(controller: Controller, times: int) -> str:
     return "ending the trials now"
 
 
+@dataclass(frozen=True)
+class _Validated:
+    """What is known of a sweep before anything of it exists."""
+
+    space: ValidatedSpace
+    identity: str
+    folder: SweepFolder
+    # Shared by all points.
+    overrides: list[str]
+    # The user's files that trials depend on.
+    inputs: Inputs
+    provenance: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class _Opened(_Validated):
+    """A sweep whose folder this process owns."""
+
+    lease: Lease
+    console: Console
+    interrupts: SignalCounter
+
+
+@dataclass(frozen=True)
+class _Prepared(_Opened):
+    """A sweep whose models and data are counted, and which trains where its launcher says."""
+
+    launcher: Launcher
+
+
 def run_sweep(
-    judged: ValidatedSpace,
+    space: ValidatedSpace,
     overrides: list[str],
     hint: str,
     origin: Mapping[str, Any] | None = None,
@@ -214,84 +246,125 @@ def run_sweep(
     (``study``) does; ``origin`` goes into the provenance. ``keep`` puts what the trials start from
     into the sweep's folder. Raises UserError before anything starts.
     """
-    check_names(Path.cwd(), Path(judged.base.outputs).resolve())
-    console, base, space, points = (
-        build_console(),
-        judged.base,
-        judged.space,
-        judged.validator.points,
-    )
-    identity = sweep_identity(space.identity(), points.base)
-    path = Path(base.outputs) / (base.name or default_name(hint, space, identity, study))
-    evaluations = choose_evaluations_of(path, judged, overrides)
+    validated = _validate(space, overrides, hint, study, origin or {})
+    with leaving_nothing(validated.folder), ExitStack() as stack:
+        opened = _open(validated, keep, stack)
+        prepared = _prepare(opened, stack)
+        if prepared is None:
+            return ExitCode.INTERRUPTED
+        controller = _build(prepared, stack)
+        return _control(prepared, controller, stack)
+
+
+def _validate(
+    space: ValidatedSpace, overrides: list[str], hint: str, study: str, origin: Mapping[str, Any]
+) -> _Validated:
+    """Find the sweep's folder, the evaluations that its effort needs, and the user's files."""
+    base, points = space.base, space.validator.points
+    check_names(Path.cwd(), Path(base.outputs).resolve())
+    identity = sweep_identity(space.space.identity(), points.base)
+    name = base.name or default_name(hint, space.space, identity, study)
+    folder = SweepFolder(Path(base.outputs) / name)
+    evaluations = choose_evaluations_of(folder, space, overrides)
     if evaluations:
         overrides = [*overrides, *evaluations]
-        judged = validate_space(space, points.fixed(evaluations))
-        base = judged.base
-    inputs = find_inputs(judged.distinct("model", "task", "trainer"))
-    provenance = {**collect_provenance(inputs), **(origin or {})}
-    if base.search.warm_start and not (path / paths.WARM_START).exists():
-        provenance["warm_start"] = check_sources(base, space)
-    # a resume waits for a scheduler that does not answer
-    if not path.exists():
-        scheduler = launcher_class(base.cluster.kind).scheduler
-        if scheduler is not None:
-            scheduler.check_available()
-    with leaving_nothing(path), ExitStack() as stack:
-        interrupts = stack.enter_context(counting_interrupts())
-        folder, note = open_folder(path, identity, space, base, provenance)
-        lease = stack.enter_context(Lease(folder.lease))
-        describe_sweep(folder, note is None, identity, space, base, overrides, provenance)
-        if keep is not None:
-            keep(folder.path)
-        inputs = agree_on_inputs(folder, base.search.changed_files, inputs)
-        provenance |= {"files": inputs.digests, "copies": inputs.copies or ""}
-        renew_untrained(folder, provenance)
-        stack.enter_context(controller_log(folder.path, console, base.verbose))
-        logger.info(
-            "controller %d on %s takes the lease%s",
-            os.getpid(),
-            socket.gethostname(),
-            note or "; a new sweep",
-        )
-        remember(Path(base.outputs))
-        console.print(
-            Text.assemble("sweep ", (path.name, "bold"), f" in {folder.path}{note or ''}"),
-            soft_wrap=True,
-        )
-        for line in SweepReader(folder).read().damage if note is not None else ():
-            console.print(line, style="yellow", soft_wrap=True)
-        if newer := newer_trl(judged.distinct("trainer", "cluster")):
-            console.print(newer, style="yellow", soft_wrap=True)
-        say = partial(console.print, soft_wrap=True)
-        shared = share_gpus(judged, console)
-        if advice := advise_mps(shared.cluster):
-            say(advice)
-        launcher = build_launcher(shared, folder.path, say)
-        stack.callback(launcher.close)
-        for experiment in judged.distinct("cluster", "generation", "trainer"):
-            launcher.admit(experiment)
-        if not launcher.is_dry and not prepare_sweep(
-            folder, judged.preparable(), launcher, console, interrupts
-        ):
-            return ExitCode.INTERRUPTED
-        if prepared := folder.prepared():
-            judged = judged.learn(prepared)
-        server = SharedServer.of(
-            folder.path,
-            judged.distinct("model", "generation", "trainer", "task"),
-            prepared,
-            launcher,
-        )
-        controller = build_controller(
-            console, folder, judged, launcher, lease, overrides, provenance
-        )
-        if server is not None:
-            controller.server = server
-            stack.callback(lambda: server.close(is_used=bool(controller.running)))
-        if not launcher.is_dry:
-            note_command(folder.path, provenance)
-        return _run_controller(console, controller, judged, interrupts, stack)
+        space = validate_space(space.space, points.fixed(evaluations))
+
+    inputs = find_inputs(space.distinct("model", "task", "trainer"))
+    provenance = {**collect_provenance(inputs), **origin}
+    if base.search.warm_start and not folder.has(paths.WARM_START):
+        provenance["warm_start"] = check_sources(space.base, space.space, inputs)
+    scheduler = launcher_class(base.cluster.kind).scheduler
+    # A resume waits for a scheduler that does not answer.
+    if scheduler is not None and not folder.path.exists():
+        scheduler.check_available()
+    return _Validated(space, identity, folder, overrides, inputs, provenance)
+
+
+def _open(
+    validated: _Validated, keep: Callable[[Path], object] | None, stack: ExitStack
+) -> _Opened:
+    """Take the lease of the sweep's folder, and write the sweep and the user's files into it."""
+    console, base = build_console(), validated.space.base
+    space, identity, provenance = validated.space.space, validated.identity, validated.provenance
+    interrupts = stack.enter_context(counting_interrupts())
+    folder, note = open_folder(validated.folder, identity, space, base, provenance)
+    lease = stack.enter_context(Lease(folder.lease))
+    describe_sweep(folder, note is None, identity, space, base, validated.overrides, provenance)
+    if keep is not None:
+        keep(folder.path)
+    agreed = agree_on_inputs(folder, base.search.changed_files, validated.inputs)
+    provenance |= {"files": agreed.digests, "copies": agreed.copies or ""}
+    renew_untrained(folder, provenance)
+    stack.enter_context(controller_log(folder.path, console, base.verbose))
+    logger.info(
+        "controller %d on %s takes the lease%s",
+        os.getpid(),
+        socket.gethostname(),
+        note or "; a new sweep",
+    )
+    remember(Path(base.outputs))
+
+    name = Text.assemble("sweep ", (folder.path.name, "bold"), f" in {folder.path}{note or ''}")
+    console.print(name, soft_wrap=True)
+    warnings = [newer_trl(validated.space.distinct("trainer", "cluster"))]
+    if note is not None:
+        warnings = [*SweepReader(folder).read().damage, *warnings]
+    for line in filter(None, warnings):
+        console.print(line, style="yellow", soft_wrap=True)
+    known = {**vars(validated), "folder": folder}
+    return _Opened(**known, lease=lease, console=console, interrupts=interrupts)
+
+
+def _prepare(opened: _Opened, stack: ExitStack) -> _Prepared | None:
+    """Prepare models and data where the trials will run; None if the user interrupted it."""
+    space, folder, console = opened.space, opened.folder, opened.console
+    say = partial(console.print, soft_wrap=True)
+    shared = share_gpus(space, console)
+    advice = advise_mps(shared.cluster)
+    if advice:
+        say(advice)
+    launcher = build_launcher(shared, folder.path, say)
+    stack.callback(launcher.close)
+    for experiment in space.distinct("cluster", "generation", "trainer"):
+        launcher.admit(experiment)
+
+    if not launcher.is_dry:
+        models = space.preparable()
+        if not prepare_sweep(folder, models, launcher, console, opened.interrupts):
+            return None
+    counted = folder.prepared()
+    if counted:
+        space = space.learn(counted)
+    return _Prepared(**{**vars(opened), "space": space}, launcher=launcher)
+
+
+def _build(prepared: _Prepared, stack: ExitStack) -> Controller:
+    """Build the controller. Say which trials are tried again, and which points are invalid."""
+    space, launcher, folder = prepared.space, prepared.launcher, prepared.folder
+    console, provenance = prepared.console, prepared.provenance
+    experiments = space.distinct("model", "generation", "trainer", "task")
+    server = SharedServer.of(folder.path, experiments, folder.prepared(), launcher)
+    if not launcher.is_dry:
+        for line in reopen_failed(folder, space.validator, provenance):
+            console.print(line, soft_wrap=True)
+            logger.info("%s", line)
+
+    study = build_study(folder, space)
+    record_invalid(folder, study, space)
+    print_invalid_points(console, space.validity)
+    warm = open_warm_start(folder, space, prepared.inputs)
+    if warm.first:
+        console.print(describe_warm_start(warm))
+    controller = build_controller(
+        folder, study, space, warm, launcher, prepared.lease, prepared.overrides, provenance
+    )
+    if server is not None:
+        controller.server = server
+        stack.callback(lambda: server.close(is_used=bool(controller.running)))
+    if not launcher.is_dry:
+        note_command(folder.path, provenance)
+    return controller
 
 
 def check_names(*folders: Path) -> None:
@@ -310,75 +383,64 @@ def check_names(*folders: Path) -> None:
             ) from error
 
 
-def _run_controller(
-    console: Console,
-    controller: Controller,
-    judged: ValidatedSpace,
-    interrupts: SignalCounter,
-    stack: ExitStack,
-) -> int:
-    """Run a controller that is ready to its end. ``stack`` holds the lease and all that runs."""
-    base, folder = judged.base, controller.folder
+def _control(prepared: _Prepared, controller: Controller, stack: ExitStack) -> int:
+    """Run a controller to its end. ``stack`` holds the lease and all that runs."""
+    base, launcher, folder = prepared.space.base, prepared.launcher, prepared.folder
+    console, interrupts = prepared.console, prepared.interrupts
     mirrors = _mirrors(controller, base.search)
-    checked = controller.queue.valid_points[:CHECKED_POINTS]
-    warnings = chain.from_iterable(
-        controller.validator.validate(point).problems for point in checked
-    )
+    warnings: list[Problem] = []
+    for point in controller.queue.valid_points[:CHECKED_POINTS]:
+        warnings += controller.validator.validate(point).problems
     print_space_summary(
         console, _space_summary(controller), base, warnings, folder.prepared(), folder.path
     )
     for line in controller.validator.fields.notes:
         console.print(f"warning {line}", style="yellow", soft_wrap=True)
-    launcher = controller.launcher
     command = [sys.executable, *run_command(), *sys.argv[1:]]
     if launcher.is_dry:
         return _write_only(controller, console, command)
     if launcher.submit_controller is not None:
-        # the job takes the lease
+        # The job takes the lease.
         stack.close()
         console.print(launcher.submit_controller(command), soft_wrap=True)
         return ExitCode.FINISHED
-    ended_before, invalid, reader = controller.ended, judged.validity.invalid, SweepReader(folder)
+
+    ended_before, reader = controller.ended, SweepReader(folder)
+    invalid = prepared.space.validity.invalid
     try:
         reasons = run_trials(controller, console, interrupts, invalid, mirrors, reader)
     except UserError as error:
-        # a job was refused; the others continue
-        left = [
-            item.job_id
-            for item in controller.running.values()
-            if item.folder.open_attempt() is not None
-        ]
+        # A job was refused; the others continue.
+        running = controller.running.values()
+        left = [item.job_id for item in running if item.folder.open_attempt() is not None]
         if left and launcher.outlives:
             raise UserError(f"{error}\n{launcher.detach_message(left)}") from error
         raise
     for mirror in mirrors:
         if not mirror.close():
-            console.print(f"{mirror.problem}, at the next run of this command", style="yellow")
-    failed = controller.study.best is None or controller.stopped_itself
-    code = (
-        ExitCode.INTERRUPTED
-        if interrupts.count
-        else ExitCode.FAILED
-        if failed
-        else ExitCode.FINISHED
-    )
-    end = "interrupted" if interrupts.count else name_status(controller)
+            problem = f"{mirror.problem}, at the next run of this command"
+            console.print(problem, style="yellow")
+
+    end, code = name_status(controller), ExitCode.FINISHED
+    if interrupts.count:
+        end, code = "interrupted", ExitCode.INTERRUPTED
+    elif controller.study.best is None or controller.stopped_itself:
+        code = ExitCode.FAILED
     logger.info("the controller ends: %s, exit code %d", end, code)
     if interrupts.count and launcher.outlives and controller.running:
         console.print(_detach_message(controller), soft_wrap=True)
-        return ExitCode.INTERRUPTED
+        return code
     view = reader.read(_progress(controller, invalid))
     reader.complete_summary()
     write_effects(view)
     print_results(console, view, _run_end(controller, reasons))
-    if not interrupts.count:
-        # the user's command may read, copy or continue with the sweep
-        stack.close()
-        if controller.ended > ended_before:
-            _run_on_end(controller, console)
     if interrupts.count:
         console.print("interrupted; run the same command to continue")
-        return ExitCode.INTERRUPTED
+        return code
+    # The user's command may read, copy or continue with the sweep.
+    stack.close()
+    if controller.ended > ended_before:
+        _run_on_end(controller, console)
     return code
 
 

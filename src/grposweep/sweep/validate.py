@@ -214,7 +214,7 @@ def plans_trials(base: Experiment, sampler: str) -> bool:
 
 
 def choose_evaluations_of(
-    path: Path, judged: ValidatedSpace, overrides: Iterable[str]
+    folder: SweepFolder, judged: ValidatedSpace, overrides: Iterable[str]
 ) -> list[str]:
     """Return the override of ``schedule.evaluations`` that ``search.effort`` needs; empty where the
     usual number will do.
@@ -225,10 +225,8 @@ def choose_evaluations_of(
     is_set = any(override_name(override) == "schedule.evaluations" for override in overrides)
     if is_set or base.schedule.evaluations != usual or is_external(base.trainer.kind):
         return []
-    if path.exists():
-        recorded = as_mapping(
-            as_mapping((SweepFolder(path).settings() or {}).get("baseline")).get("schedule")
-        )
+    if folder.path.exists():
+        recorded = as_mapping(as_mapping((folder.settings() or {}).get("baseline")).get("schedule"))
         chosen = recorded.get("evaluations", usual)
     elif base.search.budget is not None and plans_trials(base, judged.sampler):
         chosen = EVALUATIONS_OF_BUDGET
