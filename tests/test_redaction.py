@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grporecipe.errors import UserError
-from grposweep.redaction import SHOWN, StreamRedactor, redact, refuse_secrets
+from grporecipe.redaction import SHOWN, redact
+from grposweep.redaction import StreamRedactor, refuse_secrets
 from support import PROJECT, environment
 
 LETTERS = "".join(map(chr, range(97, 123))) + "0123456789"

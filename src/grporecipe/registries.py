@@ -27,14 +27,14 @@ def load_entry(entry: Any) -> Any:
     return entry.load() if isinstance(entry, Lazy) else entry
 
 
-# name on command lines: the module whose FRAMEWORK it is; the last that fits a recipe is detected
+# name on command lines: the Framework; the last that fits a recipe is detected
 FRAMEWORKS = {
-    "trl": "grporecipe.frameworks.trl",
-    "open-r1": "grporecipe.frameworks.open_r1",
-    "unsloth": "grporecipe.frameworks.unsloth",
-    "ms-swift": "grporecipe.frameworks.ms_swift",
-    "easyr1": "grporecipe.frameworks.easyr1",
-    "verl": "grporecipe.frameworks.verl",
+    "trl": Lazy("grporecipe.frameworks.trl:FRAMEWORK"),
+    "open-r1": Lazy("grporecipe.frameworks.open_r1:FRAMEWORK"),
+    "unsloth": Lazy("grporecipe.frameworks.unsloth:FRAMEWORK"),
+    "ms-swift": Lazy("grporecipe.frameworks.ms_swift:FRAMEWORK"),
+    "easyr1": Lazy("grporecipe.frameworks.easyr1:FRAMEWORK"),
+    "verl": Lazy("grporecipe.frameworks.verl:FRAMEWORK"),
 }
 # The newest release in each table of keys (keys.json). `make <framework>-release VERSION=...` sets
 # both.

@@ -17,15 +17,6 @@ from grporecipe.redaction import SHOWN, is_secret, redact
 from grporecipe.terminal import open_streams
 from grposweep.process import STEP_SIGNALS, python_flags, signals_blocked
 
-__all__ = [
-    "SHOWN",
-    "StreamRedactor",
-    "guard_output",
-    "redact",
-    "redact_own_output",
-    "refuse_secrets",
-]
-
 _BEGIN, _END = (re.compile(rf"-----{word} [A-Z ]*PRIVATE KEY-----") for word in ("BEGIN", "END"))
 # in a line of a key; a logger may put its own words before
 _OF_KEY = re.compile(r"[\w+/=]{16,}")

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from command.conftest import RECIPE, SCRIPT
-from grposweep.redaction import RedactedProgram, redact
+from grporecipe.redaction import redact
+from grposweep.redaction import RedactedProgram
 from support import Ended, grposweep, run_in, wait_for
 
 HF, KEY, PASSWORD = (

@@ -10,7 +10,6 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property, lru_cache
-from importlib import import_module
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -314,14 +313,9 @@ class Framework:
 class Frameworks(Mapping[str, Framework]):
     """The frameworks of `grporecipe.registries` by name. A folder is imported at its first use."""
 
-    def __init__(self) -> None:
-        self._loaded: dict[str, Framework] = {}
-
     def __getitem__(self, name: str) -> Framework:
-        module = registries.FRAMEWORKS[name]
-        if module not in self._loaded:
-            self._loaded[module] = import_module(module).FRAMEWORK
-        return self._loaded[module]
+        framework: Framework = registries.FRAMEWORKS[name].load()
+        return framework
 
     def __contains__(self, name: object) -> bool:
         return name in registries.FRAMEWORKS

@@ -51,10 +51,8 @@ def _import_rules() -> None:
     """Import every module of this package, and of each framework those whose names end in
     ``rules``.
     """
-    places = [
-        (rules.__name__, "[!_]*.py"),
-        *((module, "*rules.py") for module in sorted(FRAMEWORKS.values())),
-    ]
+    frameworks = sorted(entry.target.partition(":")[0] for entry in FRAMEWORKS.values())
+    places = [(rules.__name__, "[!_]*.py"), *((module, "*rules.py") for module in frameworks)]
     for package, pattern in places:
         folder = Path(import_module(package).__path__[0])
         for path in sorted(folder.glob(pattern)):

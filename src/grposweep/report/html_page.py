@@ -16,8 +16,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from grporecipe.files import Config, Json, as_number, file_digest, write_text
+from grporecipe.redaction import redact
 from grporecipe.terminal import count, label_text, short, short_names
-from grposweep.redaction import redact
 from grposweep.report._advice import advise
 from grposweep.report._completions import page_evaluations, warning
 from grposweep.report._leaderboard import (

@@ -21,10 +21,10 @@ from pathlib import Path
 from typing import Any
 
 from grporecipe.files import append_line, file_digest
+from grporecipe.redaction import redact
 from grporecipe.terminal import say
 from grposweep import __version__
 from grposweep.process import CONFIG_FLAGS, OWN_PACKAGES, PROJECT, SOURCE
-from grposweep.redaction import redact
 from grposweep.storage import paths
 from grposweep.storage.inputs import Inputs
 from grposweep.storage.records import as_mapping

@@ -13,12 +13,12 @@ from typing import Any
 
 from grporecipe.errors import UserError
 from grporecipe.files import text_sha256, write_json, write_text
+from grporecipe.redaction import redact
 from grposweep.command.trial_recipe import write_program
 from grposweep.config.compose import override_name, override_text, render_experiment
 from grposweep.launchers import refuse_other_launcher
 from grposweep.launchers.base import End, Job, Launcher
 from grposweep.process import run_command
-from grposweep.redaction import redact
 from grposweep.registries import is_external
 from grposweep.search.space import Point
 from grposweep.search.validity import ValidationResult

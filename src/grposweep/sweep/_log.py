@@ -17,7 +17,7 @@ from typing import Any
 from rich.console import Console
 
 from grporecipe.files import set_aside
-from grposweep.redaction import redact
+from grporecipe.redaction import redact
 from grposweep.storage import paths
 
 # then the file is rotated

@@ -17,10 +17,10 @@ import yaml
 
 from grporecipe.errors import UserError
 from grporecipe.files import delete_folder, is_draft, read_json, read_lines, write_json, write_text
+from grporecipe.redaction import redact
 from grporecipe.terminal import count, short
 from grposweep.config.compose import escape
 from grposweep.launchers.base import EndState
-from grposweep.redaction import redact
 from grposweep.report.compare import differences
 from grposweep.schema import Experiment
 from grposweep.search.sampler import choose_sampler, lists_points

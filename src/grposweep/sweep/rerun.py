@@ -14,6 +14,7 @@ from omegaconf import OmegaConf
 
 from grporecipe.errors import ExitCode, UserError
 from grporecipe.files import parse_yaml, read_json, read_lines, read_text, text_sha256
+from grporecipe.redaction import redact
 from grporecipe.terminal import say
 from grposweep.command.asked import find_inputs
 from grposweep.config.compose import (
@@ -27,7 +28,6 @@ from grposweep.config.compose import (
 from grposweep.config.identity import ResolvedConfig, sweep_identity
 from grposweep.config.points import Points, apply_values
 from grposweep.launchers import schedulers
-from grposweep.redaction import redact
 from grposweep.registries import is_external
 from grposweep.schema import Experiment, Search
 from grposweep.search.parse import parse_values

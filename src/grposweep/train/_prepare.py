@@ -20,9 +20,9 @@ from filelock import FileLock
 
 from grporecipe.errors import ExitCode, UserError
 from grporecipe.files import read_json, write_json, write_text
+from grporecipe.redaction import redact
 from grposweep.config.compose import load_experiment
 from grposweep.launchers import launcher_class
-from grposweep.redaction import redact
 from grposweep.registries import runs_trl
 from grposweep.schema import Experiment
 from grposweep.storage import paths

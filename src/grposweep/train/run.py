@@ -13,8 +13,8 @@ from pathlib import Path
 from types import FrameType
 
 from grporecipe.errors import ExitCode, ProgramFailed, UserError, refuse_mistakes
+from grporecipe.redaction import redact
 from grposweep.process import STOP_SIGNALS
-from grposweep.redaction import redact
 from grposweep.registries import OWN_TRAINERS, TRAIN_PROGRAM, is_external, runs_trl
 from grposweep.storage import paths
 from grposweep.storage.records import read_metrics
