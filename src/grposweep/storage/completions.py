@@ -39,11 +39,11 @@ class KeptCompletion:
     """
 
     step: int
-    attempt: int
-    value: float | None
-    prompt_id: int
-    prompt: str
-    completion: str
+    attempt: int = 0
+    value: float | None = None
+    prompt_id: int = 0
+    prompt: str = ""
+    completion: str = ""
     reward: float | None = None
     rewards: Mapping[str, float | None] = field(default_factory=dict)
     truncated: bool = False
@@ -52,14 +52,7 @@ class KeptCompletion:
     @classmethod
     def parse(cls, line: Mapping[str, Any]) -> Self:
         """Return the completion of a line that has an integer ``step``."""
-        known: dict[str, Any] = {
-            "attempt": 0,
-            "value": None,
-            "prompt_id": 0,
-            "prompt": "",
-            "completion": "",
-        }
-        known |= {**read_fields(cls, line), "step": line["step"]}
+        known = {**read_fields(cls, line), "step": line["step"]}
         known |= {name: finite_or_none(line.get(name)) for name in ("value", "reward")}
         rewards = {str(k): finite_or_none(v) for k, v in as_mapping(line.get("rewards")).items()}
         return cls(**known, rewards=rewards)
@@ -157,11 +150,12 @@ def best_step(evaluations: Evaluations, maximize: bool = True) -> int | None:
     """Return the step of the evaluation with the best value, the earliest of equal ones; None if no
     evaluation has a value.
     """
-    values = {
-        step: value for step, kept in evaluations.items() if (value := kept[0].value) is not None
-    }
+    values: dict[int, float] = {}
+    for step, kept in evaluations.items():
+        if kept[0].value is not None:
+            values[step] = kept[0].value
     best = max if maximize else min
-    return best(values, key=lambda step: values[step]) if values else None
+    return best(values, key=lambda step: values[step], default=None)
 
 
 def thin_evaluations(evaluations: Evaluations, maximize: bool = True) -> Evaluations:

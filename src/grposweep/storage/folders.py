@@ -179,12 +179,12 @@ class TrialFolder(Folder):
 
     def evaluations(self, metric: str) -> dict[int, float]:
         """Return the metric at each evaluation, by optimizer step."""
-        return {
-            row.step: value
-            for row in read_metrics(self.path)
-            if row.kind == "eval" and row.step >= 0
-            if (value := row.number(metric)) is not None
-        }
+        values = {}
+        for row in read_metrics(self.path):
+            value = row.number(metric)
+            if row.kind == "eval" and row.step >= 0 and value is not None:
+                values[row.step] = value
+        return values
 
     def heartbeat(self) -> Heartbeat:
         """Return the progress of the attempt; empty before its first step."""
@@ -192,11 +192,11 @@ class TrialFolder(Folder):
         # The last line of metrics is a step ahead of the heartbeat if the attempt was killed: that
         # is written once a second.
         tail = read_tail(self.path / paths.METRICS, METRICS_TAIL_BYTES).split(b"\n")
-        logged = next(
-            (step for line in objects(reversed(tail)) if (step := count_or_none(line.get("step")))),
-            0,
-        )
-        return replace(beat, step=logged) if logged > (beat.step or 0) else beat
+        for line in objects(reversed(tail)):
+            step = count_or_none(line.get("step"))
+            if step:
+                return replace(beat, step=max(step, beat.step or 0))
+        return beat
 
     @property
     def control(self) -> ControlRequest:

@@ -16,17 +16,18 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Self
 
 from grporecipe.errors import UserError
-from grporecipe.files import parse_yaml, read_json, read_text, write_json
+from grporecipe.files import parse_yaml, read_json, read_text, text_or
 from grposweep.process import OWN_PACKAGES
 from grposweep.schema import Experiment, Task, Trainer
 from grposweep.storage import paths
+from grposweep.storage.records import Record, as_mapping, read_fields
 
 # larger files are hashed by samples
 WHOLE_BYTES = 64 << 20
@@ -40,6 +41,8 @@ MOST_FILES = 1000
 LONGEST_PATH = 1000
 # keys of a recipe that name a program's output
 _OUTPUT = re.compile(r"out|log|save|cache|resume")
+# a file or folder that is no part of a folder's content
+_HIDDEN = re.compile(r"/(\.|__pycache__)")
 # prefix of a hash of samples
 SAMPLED = "~"
 # A copy would not find files that code reads relative to its own location.
@@ -55,31 +58,26 @@ class InputFile:
 
 
 @dataclass(frozen=True)
-class Inputs:
+class Inputs(Record):
     """The files of a sweep under the names in the configuration; ``copies`` is their folder in the
     sweep.
     """
+
+    FILE = paths.INPUTS
 
     files: Mapping[str, InputFile] = field(default_factory=dict)
     copies: str | None = None
 
     @classmethod
-    def read(cls, sweep: Path) -> Self:
-        """Read ``inputs.json``; empty if the file is missing or damaged."""
-        content = read_json(sweep / paths.INPUTS) or {}
-        files, known = content.get("files"), InputFile.__annotations__
-        read = {
-            name: InputFile(**{k: v for k, v in entry.items() if k in known})
-            for name, entry in (files if isinstance(files, dict) else {}).items()
-            if isinstance(entry, dict) and isinstance(entry.get("digest"), str)
-        }
-        copies = content.get("copies")
-        return cls(read, copies if isinstance(copies, str) else None)
-
-    def write(self, sweep: Path) -> None:
-        """Replace ``inputs.json``."""
-        files = {name: asdict(file) for name, file in self.files.items()}
-        write_json(sweep / paths.INPUTS, {"copies": self.copies, "files": files})
+    def parse(cls, content: Any) -> Self:
+        """Return the inputs in a JSON object; files without a hash are left out."""
+        content = as_mapping(content)
+        files = {}
+        for name, entry in as_mapping(content.get("files")).items():
+            known = read_fields(InputFile, as_mapping(entry))
+            if "digest" in known:
+                files[name] = InputFile(**known)
+        return cls(files, text_or(content.get("copies")) or None)
 
     @property
     def digests(self) -> dict[str, str]:
@@ -233,8 +231,9 @@ def user_folders(specs: Iterable[str]) -> list[Path]:
     """Return the folders that are searched last for what a task's code imports: those of its files,
     and the working directory.
     """
-    files = [Path(place) for spec in specs if (place := spec.rpartition(":")[0]).endswith(".py")]
-    return list(dict.fromkeys([*(file.absolute().parent for file in files), Path.cwd()]))
+    modules = [spec.rpartition(":")[0] for spec in specs]
+    folders = [Path(name).absolute().parent for name in modules if name.endswith(".py")]
+    return list(dict.fromkeys([*folders, Path.cwd()]))
 
 
 def _with_imports(
@@ -336,13 +335,10 @@ def digest_of(path: Path) -> str:
     """Return the hash of a file or folder; of a large file, the hash of its size and samples."""
     if path.is_dir():
         digest = hashlib.sha256()
-        inside = (item.relative_to(path) for item in sorted(path.rglob("*")) if item.is_file())
-        shown = (
-            name
-            for name in inside
-            if not any(part.startswith((".", "__pycache__")) for part in name.parts)
-        )
-        for name, _ in zip(shown, range(MOST_FILES), strict=False):
+        files = [item for item in sorted(path.rglob("*")) if item.is_file()]
+        names = [item.relative_to(path) for item in files]
+        shown = [name for name in names if not _HIDDEN.search(f"/{name}")]
+        for name in shown[:MOST_FILES]:
             digest.update(f"{name}\0{digest_of(path / name)}\0".encode())
         return digest.hexdigest()
     stat = path.stat()
@@ -417,10 +413,11 @@ class TrialInputs:
 
     def task(self, task: Task) -> Task:
         """Return the task with its files replaced by their copies."""
-        given: dict[str, Any] = {
-            n: self.path(v) for n in ("path", "eval_split") if (v := getattr(task, n))
-        }
-        return replace(task, **given, rewards=[self._code(spec) for spec in task.rewards])
+        rewards = [self._code(spec) for spec in task.rewards]
+        path, held_out = task.path and self.path(task.path), task.eval_split
+        if held_out:
+            held_out = self.path(held_out)
+        return replace(task, path=path, eval_split=held_out, rewards=rewards)
 
     def _code(self, spec: str) -> str:
         place, _, name = spec.rpartition(":")

@@ -54,18 +54,15 @@ def first_difference(
     before: Iterable[Mapping[str, Any]], after: Iterable[Mapping[str, Any]]
 ) -> str | None:
     """Describe where two histories first differ; None if they are equal."""
-    old, new = (
-        [{k: v for k, v in line.items() if k not in TIMES} for line in lines]
-        for lines in (before, after)
-    )
-    for one, other in zip(old, new, strict=False):
-        names = [name for name in {**one, **other} if one.get(name) != other.get(name)]
-        if names:
-            return (
-                f"{names[0]} {one.get(names[0])} became {other.get(names[0])} at step "
-                f"{one.get('step')}"
-            )
-    return None if len(old) == len(new) else f"{len(old)} lines of metrics became {len(new)}"
+    old, new = list(before), list(after)
+    for old_line, new_line in zip(old, new, strict=False):
+        for name in {**old_line, **new_line}:
+            then, now = old_line.get(name), new_line.get(name)
+            if then != now and name not in TIMES:
+                return f"{name} {then} became {now} at step {old_line.get('step')}"
+    if len(old) != len(new):
+        return f"{len(old)} lines of metrics became {len(new)}"
+    return None
 
 
 PACKAGES = (

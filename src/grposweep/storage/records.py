@@ -125,7 +125,7 @@ class AttemptEvent:
     """
 
     attempt: int
-    event: str
+    event: str = ""
     time: float | None = None
     packages: Mapping[str, str] | None = None
     logs: Mapping[str, int] | None = None
@@ -145,7 +145,7 @@ class AttemptEvent:
     def parse(cls, line: Mapping[str, Any]) -> Self:
         """Return the event of a line that has an integer ``attempt``."""
         code = whole_or_none(line.get("code"))
-        known = {"event": "", **read_fields(cls, line), "attempt": line["attempt"], "code": code}
+        known = {**read_fields(cls, line), "attempt": line["attempt"], "code": code}
         return cls(**known)
 
     def append(self, trial: Path) -> None:
