@@ -167,7 +167,8 @@ def malformed(argument: str, error: Exception) -> str:
             f"{argument!r}: parts of this text are syntax for Hydra. Quote it twice: "
             f"{quoted(key, value)}"
         )
-    if closed := _closed(argument):
+    closed = _closed(argument)
+    if closed:
         return f"{argument!r}: a bracket is not closed. Close it: {shlex.quote(closed)}"
     odd = re.sub(r"[\x00-\x7f]", "", argument)
     # of an input method's full-width forms
@@ -581,7 +582,8 @@ def is_conf(folder: Path) -> bool:
     """Return whether a folder is a copy of conf/. Raises UserError if it lacks groups."""
     if not (folder / f"{PRIMARY}.yaml").is_file():
         return False
-    if lost := [group for group in GROUPS if not (folder / group).is_dir()]:
+    lost = [group for group in GROUPS if not (folder / group).is_dir()]
+    if lost:
         raise UserError(
             f"--config-dir {folder}: it has a {PRIMARY}.yaml, but no folder {', '.join(lost)}. "
             "A copy of conf/ has all "

@@ -45,7 +45,8 @@ def _section(name: str, schema: Any) -> Iterator[str]:
     hints = get_type_hints(schema)
     yield f"{'##' if '.' not in name else '###'} {name or 'At the root'}\n"
     yield inspect.cleandoc(schema.__doc__).replace("``", "`") + "\n"
-    if options := list(_options(name)):
+    options = list(_options(name))
+    if options:
         yield "\n".join(["Options:\n", *options]) + "\n"
     keys = [field for field in fields(schema) if not is_dataclass(hints[field.name])]
     about = _descriptions(schema)

@@ -87,7 +87,8 @@ def register_sections(file: Path) -> bool:
         for group in groups
         if {at[1] for at in needed if at[0] == group} <= content[group].keys()
     ]
-    if taken := [group for group in whole if (CONF / group / file.name).exists()]:
+    taken = [group for group in whole if (CONF / group / file.name).exists()]
+    if taken:
         raise UserError(
             f"{file}: {taken[0]} has an option {file.stem} already. Give the file another name."
         )
@@ -116,7 +117,8 @@ class Points:
         self._overrides = overrides
         self._sections: dict[tuple[str, str], Any] = {}
         self._base = self._compose_options({})
-        if recipe := recipe_options(self._base):
+        recipe = recipe_options(self._base)
+        if recipe:
             self._overrides = [*overrides, *recipe]
             self._sections.clear()
             self._base = self._compose_options({})

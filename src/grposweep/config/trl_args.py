@@ -100,14 +100,16 @@ def _check_arg(trainer: Trainer, name: str, value: Any) -> str:
     if not runs_trl(trainer.kind) and name in Fake.__dataclass_fields__:
         return ""
     keys = taken()
-    if home := homes().get(name):
+    home = homes().get(name)
+    if home:
         return f"grposweep has its own key for this. Set {home} instead."
     if name not in keys:
         near = [HABITS[name]] if name in HABITS else closest_keys(name, keys)
         meant = " or ".join(homes().get(key, f"trainer.args.{key}") for key in near)
         advice = f"Did you mean {meant}?" if near else "Remove it."
         return f"GRPOConfig of TRL {text(TRL)} has no such key. {advice}"
-    if wanted := _mistyped(value, keys[name].type):
+    wanted = _mistyped(value, keys[name].type)
+    if wanted:
         return f"the key takes {wanted}. Set one."
     return f"{UNFIT[name]}. Leave it out." if value and name in UNFIT else ""
 

@@ -78,7 +78,8 @@ def find_mistakes(experiment: Experiment) -> list[str]:
     """Return a message for every mistake of a configuration: what is set, why it cannot work, what
     to set instead.
     """
-    if secrets := list(collect_messages(refuse_secrets, asdict(experiment))):
+    secrets = list(collect_messages(refuse_secrets, asdict(experiment)))
+    if secrets:
         # another message would print the secret
         return secrets
     wrong = _wrong_values(experiment)
@@ -280,7 +281,8 @@ def check_effort(experiment: Experiment) -> Iterator[str]:
             f"{followers} follows an effort. Leave "
             "one of the two out."
         )
-    if (budget := experiment.search.budget) is not None:
+    budget = experiment.search.budget
+    if budget is not None:
         is_limit = Budget.parse(budget).hours is not None and not (
             effort is not None and effort < 1
         )
@@ -317,9 +319,8 @@ def check_server(experiment: Experiment) -> Iterator[str]:
             "Set generation=vllm_server, or generation.vllm_gpus=0."
         )
     served = gpus or generation.vllm_shared_gpus
-    if (args := generation.vllm_server_args) and (
-        not served or generation.vllm_server_command is not None
-    ):
+    args = generation.vllm_server_args
+    if args and (not served or generation.vllm_server_command is not None):
         yield (
             f"generation.vllm_server_args={args}: only TRL's server in the trial reads them. "
             "Set generation.vllm_gpus to how "
@@ -348,7 +349,8 @@ def check_shared_server(experiment: Experiment) -> Iterator[str]:
         experiment.generation.vllm_shared_gpus,
     )
     if not gpus:
-        if (most := generation.vllm_max_loras) is not None:
+        most = generation.vllm_max_loras
+        if most is not None:
             yield (
                 f"generation.vllm_max_loras={most}: only a shared vLLM server reads it. Set "
                 "generation=vllm_shared, or "
@@ -373,16 +375,16 @@ def check_shared_server(experiment: Experiment) -> Iterator[str]:
             f"model.lora.r={lora.r} and {named}: vLLM serves adapters up to rank "
             f"{LARGEST_RANK}. Set a smaller rank."
         )
-    if layers := [
-        name for name in lora.target_modules if "lm_head" in name or "embed_tokens" in name
-    ]:
+    layers = [name for name in lora.target_modules if "lm_head" in name or "embed_tokens" in name]
+    if layers:
         yield (
             f"model.lora.target_modules has {', '.join(layers)}, and {named}: vLLM applies no "
             "adapter to the output layer or to "
             "embeddings. Take them out, or set generation=vllm_server, which merges the adapter."
         )
     for name in ("vllm_gpus", "vllm_server_base_url", "vllm_server_command"):
-        if value := getattr(generation, name):
+        value = getattr(generation, name)
+        if value:
             yield (
                 f"{named} and generation.{name}={value}: the sweep's server, or another one. "
                 "Leave one of them out."
@@ -444,7 +446,8 @@ def check_sharding_options(experiment: Experiment) -> Iterator[str]:
             "trainer.sharding=fsdp, or leave "
             "it out."
         )
-    if unknown := sorted(set(trainer.fsdp_config) - set(FSDP_KEYS)):
+    unknown = sorted(set(trainer.fsdp_config) - set(FSDP_KEYS))
+    if unknown:
         yield (
             f"trainer.fsdp_config has {', '.join(unknown)}: transformers does not know that. "
             f"Set any of {', '.join(FSDP_KEYS)}."
@@ -508,7 +511,8 @@ def check_deepspeed_file(trainer: Trainer) -> Iterator[str]:
             "configuration."
         )
         return
-    if fixed := [name for name in OF_THE_TRIAL if content.get(name, AUTO) != AUTO]:
+    fixed = [name for name in OF_THE_TRIAL if content.get(name, AUTO) != AUTO]
+    if fixed:
         yield (
             f"{named} sets {', '.join(fixed)}, and every trial has its own. Write auto for them "
             "in the file."

@@ -134,7 +134,8 @@ def _split(
     """
     parts: dict[str, tuple[Choice | Interval, list[Measured]]] = {}
     for trial in trials:
-        if (part := part_of(parameter.domain, trial.point.get(parameter.name))) is not None:
+        part = part_of(parameter.domain, trial.point.get(parameter.name))
+        if part is not None:
             parts.setdefault(repr(part), (part, []))[1].append(trial)
     if len(parts) < 2:
         return None

@@ -246,7 +246,8 @@ def validate_one_factor(validator: Validator) -> SpaceValidity:
             )
     points = list(single_points(validator.space))
     baseline = validator.validate(points[0])
-    if problems := errors(baseline.problems):
+    problems = errors(baseline.problems)
+    if problems:
         text = render_problem(baseline.setting, problems[0], validator.ignore)
         raise UserError(
             "search=one_factor compares with the base configuration, which is invalid itself. "

@@ -102,7 +102,8 @@ def _read_csv(path: Path) -> list[dict[str, Any]]:
             f"{head}: the file has no points. Write a header of keys, such as lr,batch, and a "
             "point a row."
         )
-    if other := other_delimiter(lines[0]):
+    other = other_delimiter(lines[0])
+    if other:
         raise UserError(
             f"{head}: its columns are separated by {other!r}. Write the file with commas."
         )

@@ -171,7 +171,8 @@ class SweepStudy:
 
         Of two equal ones it is the earlier.
         """
-        if (ranking := self.ranking) is not None and ranking.winner is not None:
+        ranking = self.ranking
+        if ranking is not None and ranking.winner is not None:
             return self.trials[ranking.winner.number]
         finished = [
             trial

@@ -33,7 +33,8 @@ def sweep_damage(sweep: SweepFolder) -> Iterator[str]:
     link as their folder.
     """
     prepared = sweep.path / paths.PREPARED
-    if what := object_damage(prepared):
+    what = object_damage(prepared)
+    if what:
         yield f"{prepared.name} {what}, so it is skipped; the sweep's command prepares again"
     trials = list(sweep.trials())
     folders = Counter(trial.number for trial in trials)
@@ -59,13 +60,15 @@ def trial_damage(trial: TrialFolder, logs_steps: bool) -> Iterator[str]:
     """
     name = trial.path.name
     for file, follows in OBJECTS.items():
-        if what := object_damage(trial.path / file):
+        what = object_damage(trial.path / file)
+        if what:
             yield f"{name}/{file} {what}, so it is skipped; {follows}"
     yield from _record_damage(trial)
     if trial.open_attempt() is not None:
         return
     for file in (paths.ATTEMPTS, paths.RUNS, paths.METRICS):
-        if what := lines_damage(trial.path / file):
+        what = lines_damage(trial.path / file)
+        if what:
             yield f"{name}/{file} {what}"
     for what in disorder(trial.attempts()):
         yield f"{name}/{paths.ATTEMPTS} states that {what}; another program wrote it"
@@ -77,7 +80,8 @@ def object_damage(path: Path) -> str:
     """Return what is damaged in a file of one JSON object; empty for a sound or a missing one."""
     try:
         text = read_bytes(path)
-        if mark := CONFLICT.search(text):
+        mark = CONFLICT.search(text)
+        if mark:
             return f"has conflict marks of git in line {_line(text, mark.start())}"
         is_object = isinstance(parse_json(text), dict)
     except FileNotFoundError:
@@ -97,7 +101,8 @@ def lines_damage(path: Path) -> str:
         return ""
     except (OSError, ValueError) as error:
         return f"cannot be read ({error}), so it is skipped"
-    if mark := CONFLICT.search(text):
+    mark = CONFLICT.search(text)
+    if mark:
         line = _line(text, mark.start())
         return (
             f"has conflict marks of git in line {line}, so that line is skipped, and others "

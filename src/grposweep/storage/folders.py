@@ -345,7 +345,8 @@ def cache_folder() -> Path:
 
     Raises UserError for a user without a home, as in a container that is run under any number.
     """
-    if own := os.environ.get("GRPOSWEEP_CACHE"):
+    own = os.environ.get("GRPOSWEEP_CACHE")
+    if own:
         return Path(own)
     try:
         return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "grposweep"
@@ -356,7 +357,8 @@ def cache_folder() -> Path:
 def remember(outputs: Path) -> None:
     """Note a folder of sweeps in the user's index, where they are found from any other folder."""
     known = remembered()
-    if (outputs := outputs.resolve()) not in known:
+    outputs = outputs.resolve()
+    if outputs not in known:
         # a convenience only
         with suppress(OSError, UserError):
             cache_folder().mkdir(parents=True, exist_ok=True)
@@ -426,7 +428,8 @@ def _instead(outputs: Path, named: str = "") -> str:
         folder.path.name
         for folder in sorted(find_sweeps(outputs), key=lambda f: -last_change(f.path))
     ]
-    if near := get_close_matches(named, names, n=1, cutoff=0.5):
+    near = get_close_matches(named, names, n=1, cutoff=0.5)
+    if near:
         return f"Did you mean {near[0]}?"
     if names:
         return f"Name one of {', '.join(names[:5])}{' ...' if len(names) > 5 else ''}, or a path."

@@ -318,11 +318,12 @@ class EarlyStoppingMonitor:
         """
         values = self.stopping.predict(self.curves()) if self.stops_early else {}
         trials = self.study.trials
-        if guarded := [
+        guarded = [
             trial
             for trial in trials
             if trial.state == TrialState.PRUNED and self._is_guarded(trial)
-        ]:
+        ]
+        if guarded:
             finished = (trial.value for trial in trials if trial.state == TrialState.COMPLETE)
             worst = min(
                 (self.sign * value for value in finished if value is not None), default=math.inf
@@ -365,9 +366,8 @@ class EarlyStoppingMonitor:
     def _curve(self, trial: FrozenTrial) -> Curve:
         """Return a trial's present curve."""
         number = trial.number
-        if (known := self._still.get(number)) is not None and known.state == _state(
-            trial, number in self.paused
-        ):
+        known = self._still.get(number)
+        if known is not None and known.state == _state(trial, number in self.paused):
             return known
         reader = self._reader(number, str(trial.user_attrs["experiment"])[:6])
         reader.update()

@@ -316,7 +316,8 @@ def agree_on_inputs(folder: SweepFolder, choice: str, now: Inputs) -> Inputs:
     if trained and choice == "refuse":
         raise UserError(_changed_message(folder, changed, trained))
     if changed and choice == "recorded":
-        if lost := [name for name in changed if not recorded.files[name].copied]:
+        lost = [name for name in changed if not recorded.files[name].copied]
+        if lost:
             raise UserError(
                 f"search.changed_files=recorded: {folder.path} has no copy of "
                 f"{', '.join(lost)}. Restore it, or set "

@@ -70,7 +70,8 @@ class SharedServer:
             return None
         first = sharing[0]
         for item in experiments:
-            if mistake := _differs(first, item):
+            mistake = _differs(first, item)
+            if mistake:
                 raise UserError(
                     f"{mistake}. Search one value in a sweep, or set generation=vllm_server."
                 )

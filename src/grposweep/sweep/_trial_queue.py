@@ -77,7 +77,8 @@ class TrialQueue:
         """Return the number of trials of the search, without replicates."""
         is_counted = self.study.space.is_finite and not self.is_sampled
         most = len(self.valid_points) - len(self.doubles) if is_counted else None
-        if (budgeted := self.outlook.budgeted()) is not None:
+        budgeted = self.outlook.budgeted()
+        if budgeted is not None:
             budgeted = max(min(budgeted, self.search.trials or budgeted), len(self.study.searched))
         wanted = (
             budgeted
@@ -111,7 +112,8 @@ class TrialQueue:
         trials.
         """
         if self.has_points:
-            if (proposal := self._next_point()) is not None:
+            proposal = self._next_point()
+            if proposal is not None:
                 return proposal
             self.exhausted = True
         return self._next_replicate()
@@ -170,7 +172,8 @@ class TrialQueue:
             verdict = self.validator.validate(point)
             if not verdict.is_valid:
                 return False
-            if (trial := self.outlook.known_oom(verdict)) is not None:
+            trial = self.outlook.known_oom(verdict)
+            if trial is not None:
                 self.left_out[freeze(point)] = trial
                 return False
             if verdict.config.identity in self._done:

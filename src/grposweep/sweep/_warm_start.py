@@ -79,7 +79,8 @@ def _check(source: SweepFolder, base: Experiment, space: Space, inputs: Inputs) 
     settings = source.settings() or {}
     ours = {name: getattr(base.search, name) for name in ("metric", "direction", "last", "at")}
     theirs = {"at": "last", **as_mapping(settings.get("search"))}
-    if other := {name: theirs.get(name) for name in ours if theirs.get(name) != ours[name]}:
+    other = {name: theirs.get(name) for name in ours if theirs.get(name) != ours[name]}
+    if other:
         there, here = (
             " ".join(f"search.{n}={values[n]}" for n in other) for values in (theirs, ours)
         )
@@ -98,7 +99,8 @@ def _check(source: SweepFolder, base: Experiment, space: Space, inputs: Inputs) 
         else asdict(base.task)
     )
     unlike = [name for name, value in asdict(base.task).items() if task[name] != value]
-    if keys := ", ".join(f"task.{name}" for name in unlike if name != "eval_generations"):
+    keys = ", ".join(f"task.{name}" for name in unlike if name != "eval_generations")
+    if keys:
         raise UserError(
             f"search.warm_start: {source.path.name} was on another task ({keys} differ), and "
             "its values cannot be compared with "

@@ -398,7 +398,8 @@ def _branch(parent: Parent, state: ForkState, tokens: Sequence[str], session: Se
             if record and not (record.point or record.attributes.get("role"))
         )
         # on the parent's own seed
-        if own := next(controls, None):
+        own = next(controls, None)
+        if own:
             say(f"the control against its parent: {compare_metrics(trial, own)}")
     return ended
 

@@ -271,7 +271,8 @@ def _compared(
     text = f"recorded {before:.4f}, now {after:.4f} ({after - before:+.4f})"
     one, other = (read_json(folder.path / paths.PROVENANCE) or {} for folder in (trial, again))
     files = difference(*({"files": record.get("files")} for record in (one, other)))
-    if differ := [*unlike, *([files] if files else [])]:
+    differ = [*unlike, *([files] if files else [])]
+    if differ:
         return f"{text} with {' '.join(differ)}"
     how = (
         f" with {' '.join(chosen)}, by which another evaluation of the training counts"

@@ -79,9 +79,10 @@ def _cure(
     trial: TrialFolder, verdict: ValidationResult, before: Mapping[str, Any], now: Mapping[str, Any]
 ) -> str | None:
     """Return what has changed since a trial was written and may make it succeed, or None."""
-    if change := difference(
+    change = difference(
         *({name: record.get(name) for name in ("packages", "files")} for record in (before, now))
-    ):
+    )
+    if change:
         return change
     if before.get("environment") != now.get("environment"):
         return "logins or variables of the environment have changed"
