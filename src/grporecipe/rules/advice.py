@@ -27,12 +27,18 @@ VERY_FEW_PROMPTS, FEW_PROMPTS = 2, 8
 TIMID, TIMID_LORA = 2e-7, 2e-6
 # parameters: half and twice those of the report's model
 SMALLEST_REPORTED, LARGEST_REPORTED = 3.5e9, 15e9
-STEP = (*SIZES, "unsolved", "num_generations")
+STEP = (*SIZES, "unsolved", "num_generations", "max_steps")
+# optimizer steps, and parameters: a run of so few, or of so small a model, only tries the code
+FEW_STEPS, TINY_MODEL = 20, 1e8
 
 
 def _prompts_per_step(s: Setting) -> float | None:
-    """Return the prompts behind one optimizer step; None while something is unknown."""
-    if s.num_generations < 1 or not judgeable(s):
+    """Return the prompts behind one optimizer step; None while something is unknown, and for a run
+    that only tries the code.
+    """
+    is_short = s.max_steps is not None and 0 < s.max_steps <= FEW_STEPS
+    is_tiny = s.parameters is not None and s.parameters < TINY_MODEL
+    if is_short or is_tiny or s.num_generations < 1 or not judgeable(s):
         return None
     completions = planning.completions_per_step(s)
     return (
