@@ -55,7 +55,17 @@ def test_a_note_is_one_line_and_neither_a_warning_nor_a_failure(
     )
     code, out = output(capsys, path, select=["GV106"])
     assert (code, "0 errors, 0 warnings, 1 note" in out) == (0, True)
-    assert "run.sh:1: GV106 note: num_generations: $N" in " ".join(out.split())
+    assert f"{path}:1: GV106 note: num_generations: $N" in " ".join(out.split())
+
+
+def test_the_place_of_a_note_is_on_one_line(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As an editor reads it, however long the name of the file is and with blanks in it."""
+    path = here / "a rather long name of a folder" / "experiments of november" / "run.sh"
+    path.parent.mkdir(parents=True)
+    path.write_text("accelerate launch -m trl.scripts.grpo --num_generations $N\n")
+    _, out = output(capsys, path, select=["GV106"])
+    (line,) = (line for line in out.splitlines() if "GV106" in line)
+    assert line.startswith(f"{path}:1: GV106 note: ")
 
 
 def test_github_gets_an_annotation_for_a_file_that_cannot_be_judged(

@@ -57,13 +57,16 @@ class Screen:
         """Print one line."""
         self.out.write(writable(text, self.out) + "\n")
 
-    def wrap(self, text: str, head: str = INDENT, *styles: str) -> None:
-        """Print a paragraph, with further lines indented under the first."""
+    def wrap(self, text: str, head: str = INDENT, *styles: str, indent: str | None = None) -> None:
+        """Print a paragraph behind a head that is never broken.
+
+        Further lines begin with ``indent``; None puts them under the first word.
+        """
         lines = textwrap.fill(
             text,
             self.width,
             initial_indent=head,
-            subsequent_indent=" " * len(head),
+            subsequent_indent=" " * len(head) if indent is None else indent,
             break_on_hyphens=False,
             break_long_words=False,
         )
@@ -119,7 +122,8 @@ def show_diagnostic(
     writes are marked safe.
     """
     if diagnostic.severity == "note":
-        screen.wrap(one_line(f"{place} {diagnostic.code} note: {diagnostic.message}"), "", DIM)
+        head = f"{place} {diagnostic.code} note: "
+        screen.wrap(one_line(diagnostic.message), head, DIM, indent="")
         _show_fixes(screen, diagnostic, recipe)
         return
     colour = RED if diagnostic.severity == "error" else YELLOW
