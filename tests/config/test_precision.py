@@ -102,6 +102,15 @@ def test_quantized_and_offloaded_states_are_estimated_as_such() -> None:
     assert read_setting(build(*shape, "trainer.deepspeed_config=own.json")).architecture is None
 
 
+def test_a_configured_shape_has_the_positions_of_its_model() -> None:
+    """As a rule on the length of a sequence reads them; the other numbers stay as configured."""
+    sizes = ("layers=2", "hidden=64", "intermediate=128", "heads=4", "vocabulary=1000")
+    shape = [f"model.shape.{size}" for size in sizes]
+    found = read_setting(build(*shape, "model.path=Qwen/Qwen2.5-0.5B")).architecture
+    assert found is not None
+    assert (found.layers, found.positions) == (2, 32_768)
+
+
 def test_the_same_types_are_the_same_experiment_however_they_are_written() -> None:
     """And others are another one."""
     pure, mixed = identity("model.dtype=bfloat16"), identity("model.mixed_precision=bf16")

@@ -336,6 +336,15 @@ def test_an_older_release_judges_by_its_own_rules(lint: Lint, recipe: Write) -> 
     assert ("GB101" in new, "GV101" in new) == (False, True)
 
 
+def test_a_rule_on_the_model_s_shape_needs_no_gpu(lint: Lint, recipe: Write) -> None:
+    """Qwen2.5-0.5B has 14 attention heads, which vLLM cannot divide among four GPUs."""
+    engine = "use_vllm: true\nvllm_mode: colocate\nvllm_tensor_parallel_size: {}\n"
+    text = f"model_name_or_path: Qwen/Qwen2.5-0.5B\nnum_generations: 8\n{engine}"
+    for size, code in ((4, 1), (2, 0)):
+        path = recipe(text.format(size))
+        assert lint(str(path), "--processes", "4", "--select", "GT108").code == code
+
+
 def test_a_closed_pipe_is_no_traceback(recipe: Write, here: Path) -> None:
     """``grposweep lint ... | head -1``."""
     names = [recipe("bad_key: 1\n", f"{n}.yaml").name for n in range(300)]

@@ -50,8 +50,8 @@ def describe(recipe: Recipe, s: Setting) -> Setting:
 
 
 def describe_types(recipe: Recipe, s: Setting) -> Setting:
-    """Return the setting with the type of the weights, who steps them, and with adapters the
-    model's shape if it is known.
+    """Return the setting with the type of the weights, who steps them, and the model's shape if it
+    is known.
 
     Megatron steps float32 copies (its distributed optimizer), also that of ms-swift.
     """
@@ -63,9 +63,7 @@ def describe_types(recipe: Recipe, s: Setting) -> Setting:
         for name, value in fields.items()
         if name in ("weights_dtype", "sharding", "runtime", "keys")
     }
-    return s.replace(
-        {**kept, "architecture": find_model(str(s.model_name_or_path or "")) if s.lora else None}
-    )
+    return s.replace({**kept, "architecture": find_model(str(s.model_name_or_path or ""))})
 
 
 def read_trl(values: Values, s: Setting, is_unsloth: bool = False) -> Fields:

@@ -6,7 +6,7 @@ The tables of `grposweep.config.fields` say which key decides which field.
 
 import json
 from collections.abc import Mapping
-from dataclasses import MISSING
+from dataclasses import MISSING, replace
 from dataclasses import fields as fields_of
 from typing import Any, get_args
 
@@ -159,15 +159,17 @@ def _recipe_fields(experiment: Experiment, fields: dict[str, Any], base: Setting
 def read_model(experiment: Experiment, counted: Mapping[str, Any]) -> Architecture | None:
     """Return the architecture as configured or prepared, or by the model's name or folder.
 
-    None if the memory of what is trained cannot be estimated: with a configuration of DeepSpeed
-    that is a file.
+    A configured shape has no positions, so they are those of the model. None if the memory of what
+    is trained cannot be estimated: with a configuration of DeepSpeed that is a file.
     """
     if experiment.trainer.deepspeed_config is not None:
         return None
     model = experiment.model
-    return (
-        read_architecture(model.shape) or prepared_architecture(counted) or find_model(model.path)
-    )
+    configured = read_architecture(model.shape)
+    known = prepared_architecture(counted) or find_model(model.path)
+    if configured is None or known is None:
+        return configured or known
+    return replace(configured, positions=known.positions)
 
 
 OFFLOADED = {"none": (), "optimizer": ("optimizer",), "all": ("weights", "optimizer")}

@@ -1,7 +1,9 @@
 """Trackers: where runs are shown besides metrics.jsonl. One that cannot start is an error; one that
 fails later warns.
 
-A new tracker is a class here, and a line in ``grposweep.registries.TRACKERS``.
+A new tracker that TRL writes (``report_to``) is a line in ``grposweep.registries.TRACKERS``, with
+its project and offline mode in `ReportTo.start`. Any other tracker is a class here. CONTRIBUTING.md
+lists all places.
 """
 
 import hashlib
