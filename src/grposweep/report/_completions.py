@@ -11,6 +11,7 @@ from rich.text import Text
 
 from grporecipe.files import Config, Json, finite_or_none
 from grporecipe.terminal import count, one_line
+from grposweep.report.tables import formatted
 from grposweep.report.trial_view import TrialView
 from grposweep.storage.completions import Evaluations, KeptCompletion, best_step, read_completions
 
@@ -76,14 +77,14 @@ class Signs:
         ):
             return ""
         now, start = self._pair("similarity_across")
-        before = "" if start is None else f" ({start:.0%} before training)"
+        before = formatted(" ({:.0%} before training)", start)
         return f"answers to different prompts share {now or 0:.0%} of their word triples{before}"
 
     def _repetition(self) -> str:
         now, start = self._pair("distinct_ngrams")
         if now is None or now > DISTINCT * (1 if start is None else min(start, 1)) or now > FEWER:
             return ""
-        before = "" if start is None else f" ({start:.0%} before training)"
+        before = formatted(" ({:.0%} before training)", start)
         return f"texts repeat themselves: {now:.0%} of their word triples are distinct{before}"
 
     def _longer(self) -> str:
@@ -152,7 +153,7 @@ def measures(trial: TrialView) -> str:
             finite_or_none(measured.start.get(name)),
         )
         if now is not None:
-            texts.append(f"{label} {now:.3g}" + ("" if start is None else f" ({start:.3g})"))
+            texts.append(f"{label} {now:.3g}" + formatted(" ({:.3g})", start))
     step = measured.now.get("step", 0)
     kl = [
         value

@@ -10,7 +10,15 @@ from rich.table import Table
 
 from grporecipe.terminal import count, label_text, short_names
 from grposweep.report._ranking import Importance
-from grposweep.report.tables import FOLD, NUMBER, RIGHT, Styled, build_table, format_duration
+from grposweep.report.tables import (
+    FOLD,
+    NUMBER,
+    RIGHT,
+    Styled,
+    build_table,
+    format_duration,
+    formatted,
+)
 from grposweep.report.trial_view import State, TrialView
 from grposweep.report.view import SweepView
 from grposweep.search.analysis import Comparison, Contrast, Effect
@@ -29,8 +37,8 @@ def format_objective(trial: TrialView) -> str:
     """Format a finished trial's objective with its 95 % interval over prompts and the value before
     training.
     """
-    half = "" if trial.half is None else f" ± {trial.half:.4f}"
-    start = "" if trial.start is None else f" (start {trial.start:.4f})"
+    half = formatted(" ± {:.4f}", trial.half)
+    start = formatted(" (start {:.4f})", trial.start)
     return f"{trial.objective:.4f}{half}{start}"
 
 
@@ -142,9 +150,9 @@ def _result(trial: TrialView) -> str:
     had reached.
     """
     if trial.objective is not None:
-        half = "" if trial.half is None else f" ± {trial.half:.4f}"
+        half = formatted(" ± {:.4f}", trial.half)
         return f"{trial.objective:.4f}{half}{'*' if _warning(trial) else ''}"
-    return outcome(trial) + ("" if trial.reached is None else f" at {trial.reached:.4f}")
+    return outcome(trial) + formatted(" at {:.4f}", trial.reached)
 
 
 def _warning(trial: TrialView) -> str:

@@ -30,7 +30,7 @@ from grposweep.report._leaderboard import (
 from grposweep.report._trained_with import trained_text
 from grposweep.report.export import winner_texts, writable
 from grposweep.report.status import seconds_left
-from grposweep.report.tables import format_duration
+from grposweep.report.tables import format_duration, formatted
 from grposweep.report.trial_view import CurvePoint, State, TrialView
 from grposweep.report.view import SweepView
 from grposweep.search.analysis import Effect
@@ -222,7 +222,7 @@ def _rows(view: SweepView) -> Iterator[Json]:
             **_cells(view, place.first, hours),
             "rank": rank,
             "worth": f"{place.value:.4f}",
-            "half": "" if half is None else f"{half:.4f}",
+            "half": formatted("{:.4f}", half),
             "source": place.source,
             "seeds": len(place.values),
             "key": place.value,

@@ -20,7 +20,7 @@ from grposweep.report._advice import find_no_winner, next_sentence, tie_sentence
 from grposweep.report._completions import winner_warning
 from grposweep.report._leaderboard import contrasts_table, effects_table, leaderboard, outcome
 from grposweep.report.status import seconds_left
-from grposweep.report.tables import Row, build_grid, format_duration
+from grposweep.report.tables import Row, build_grid, format_duration, formatted
 from grposweep.report.trial_view import State, TrialView, group_failures, name_trials
 from grposweep.report.view import SweepView
 from grposweep.search.replication import CHANCE, Estimate, on_fresh_seeds
@@ -129,7 +129,7 @@ def _progress(trial: TrialView, waits: str) -> tuple[RenderableType, str, str]:
         ProgressBar(total=max(trial.total, 1), completed=trial.step, width=20),
         trial.last_reward,
     )
-    return bar, f"{trial.step}/{trial.total}", "" if reward is None else f"reward {reward:.3f}"
+    return bar, f"{trial.step}/{trial.total}", formatted("reward {:.3f}", reward)
 
 
 @dataclass(frozen=True)
@@ -168,7 +168,7 @@ def trial_line(trial: TrialView, metric: str, alike: int | None = None) -> str:
         return f"trial {trial.number} failed: {reason} ({trial.path / paths.LOGS}) {point}"
     if trial.is_replicate:
         point = f"is trial {trial.attributes['of']} on seed {trial.attributes['seed']}"
-    started = "" if trial.start is None else f" (start {trial.start:.4f})"
+    started = formatted(" (start {:.4f})", trial.start)
     return f"trial {trial.number} {metric} {trial.objective:.4f}{started} {point}"
 
 

@@ -15,7 +15,7 @@ from grposweep.report._advice import tie_sentences
 from grposweep.report._completions import warning, winner_warning
 from grposweep.report._leaderboard import format_effect
 from grposweep.report._ranking import RankedPoint
-from grposweep.report.tables import build_grid, format_duration
+from grposweep.report.tables import build_grid, format_duration, formatted
 from grposweep.report.trial_view import State, TrialView, group_failures
 from grposweep.report.view import SweepReader, SweepView
 from grposweep.storage import paths
@@ -215,7 +215,7 @@ def _running(view: SweepView) -> RenderableType | None:
 
 def _running_line(trial: TrialView) -> Text:
     reward = trial.last_reward
-    shown = "" if reward is None else f"{reward:.3f}"
+    shown = formatted("{:.3f}", reward)
     step = f"{trial.step:,}"
     if trial.total:
         step += f"/{trial.total:,}"

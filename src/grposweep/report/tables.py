@@ -49,6 +49,11 @@ def build_console(columns: int | None = None) -> Console:
     return console
 
 
+def formatted(form: str, number: float | None) -> str:
+    """Return a number in a form such as ``± {:.4f}``; empty if there is none."""
+    return "" if number is None else form.format(number)
+
+
 def format_duration(seconds: float | None) -> str:
     """Format seconds as 3.2 s, 45 s, 12:05 or 2 h 05; empty for None."""
     if seconds is None:
