@@ -8,7 +8,7 @@ fsdp_workers.py; ms-swift 4.6 arguments, rlhf_trainers/grpo_trainer.py.
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any
 
 from grporecipe.fields.lora import PEFT_TARGETS
 from grporecipe.fields.reading import values_of
@@ -56,14 +56,15 @@ def describe_types(recipe: Recipe, s: Setting) -> Setting:
     Megatron steps float32 copies (its distributed optimizer), also that of ms-swift.
     """
     is_megatron = recipe.launch is not None and "megatron" in recipe.launch.program
-    read = None if is_megatron else FRAMEWORKS[s.framework.name].memory
-    fields = (read(values_of(recipe), s) if read is not None else None) or {}
-    kept = {
-        name: value
-        for name, value in fields.items()
-        if name in ("weights_dtype", "sharding", "runtime", "keys")
-    }
-    return s.replace({**kept, "architecture": find_model(str(s.model_name_or_path or ""))})
+    read = FRAMEWORKS[s.framework.name].memory
+    fields = None
+    if read is not None and not is_megatron:
+        fields = read(values_of(recipe), s)
+    types: Fields = {"architecture": find_model(str(s.model_name_or_path or ""))}
+    for name in ("weights_dtype", "sharding", "runtime", "keys"):
+        if fields and name in fields:
+            types[name] = fields[name]
+    return s.replace(types)
 
 
 def read_trl(values: Values, s: Setting, is_unsloth: bool = False) -> Fields:
@@ -73,27 +74,30 @@ def read_trl(values: Values, s: Setting, is_unsloth: bool = False) -> Fields:
     """
     config = values.recipe.config
     stated = {**read_mapping(config.get("model_init_kwargs")), **config}
-    is_half = str(next((stated[key] for key in DTYPES if stated.get(key)), "float32")) in HALF
-    computes_in_half = (
-        config.get("fp16") is True or config.get("bf16", s.version >= (0, 19, 0)) is not False
-    )
-    head: Literal["tiles", "whole"] = (
-        "tiles" if s.version >= TILES or s.use_liger_kernel or is_unsloth else "whole"
-    )
+    weights = next((stated[key] for key in DTYPES if stated.get(key)), "float32")
+    key = "torch_dtype" if "torch_dtype" in config else "dtype"
+    has_bf16 = config.get("bf16", s.version >= (0, 19, 0)) is not False
+    has_tiles = s.version >= TILES or s.use_liger_kernel or is_unsloth
     checkpoints = config.get("gradient_checkpointing", s.version >= (0, 22, 0))
-    return {
-        "weights_dtype": "bfloat16" if is_half else "float32",
-        "autocast_dtype": "bfloat16" if computes_in_half and not is_half else None,
+    bits = _bits(config, is_unsloth) if s.lora else 0
+    fields: Fields = {
+        "weights_dtype": "float32",
+        "autocast_dtype": None,
         "gradient_checkpointing": checkpoints is True or checkpoints == "unsloth",
-        "keys": {**s.keys, "weights_dtype": "torch_dtype" if "torch_dtype" in config else "dtype"},
+        "keys": {**s.keys, "weights_dtype": key},
         "sharding": _sharding(config.get("deepspeed"), s),
         "runtime": Runtime(
-            head=head,
+            head="tiles" if has_tiles else "whole",
             flash="flash" in str(config.get("attn_implementation")),
             **_offload(config.get("deepspeed")),
-            weight_bits=_bits(config, is_unsloth) if s.lora else 0,
+            weight_bits=bits,
         ),
     }
+    if str(weights) in HALF:
+        fields["weights_dtype"] = "bfloat16"
+    elif has_bf16 or config.get("fp16") is True:
+        fields["autocast_dtype"] = "bfloat16"
+    return fields
 
 
 def read_ms_swift(values: Values, s: Setting) -> Fields:
@@ -102,11 +106,15 @@ def read_ms_swift(values: Values, s: Setting) -> Fields:
     """
     stage = values.word("deepspeed")
     bits = str(values.get("quant_bits") or 0)
+    offload = _offload(stage)
+    if not offload:
+        names = {"weights": "offload_model", "optimizer": "offload_optimizer"}
+        offload = {"offloads": _named(values, **names)}
+    types: Fields = {"weights_dtype": "bfloat16", "autocast_dtype": None}
+    if values.word("torch_dtype") in ("float32", "fp32"):
+        types = {"weights_dtype": "float32", "autocast_dtype": "bfloat16"}
     return {
-        "weights_dtype": "float32"
-        if values.word("torch_dtype") in ("float32", "fp32")
-        else "bfloat16",
-        "autocast_dtype": "bfloat16" if values.word("torch_dtype") in ("float32", "fp32") else None,
+        **types,
         "gradient_checkpointing": values.flag("gradient_checkpointing", True),
         "keys": {**s.keys, "weights_dtype": "torch_dtype"},
         "sharding": _sharding(stage, s),
@@ -115,14 +123,7 @@ def read_ms_swift(values: Values, s: Setting) -> Fields:
             flash="flash" in values.word("attn_impl"),
             packs=values.flag("padding_free"),
             weight_bits=int(bits) if bits in ("4", "8") and s.lora else 0,
-            **(
-                _offload(stage)
-                or {
-                    "offloads": _named(
-                        values, weights="offload_model", optimizer="offload_optimizer"
-                    )
-                }
-            ),
+            **offload,
         ),
     }
 
@@ -193,11 +194,11 @@ def _fsdp(s: Setting, dtype: str) -> Fields:
     """Return the fields of a trainer that shards by FSDP with mixed precision; its shards have the
     type of the model.
     """
-    is_half = dtype in HALF
+    weights, computed = ("bfloat16", None) if dtype in HALF else ("float32", "bfloat16")
     return {
         "sharding": "fsdp",
-        "weights_dtype": "bfloat16" if is_half else "float32",
-        "autocast_dtype": None if is_half else "bfloat16",
+        "weights_dtype": weights,
+        "autocast_dtype": computed,
         "evaluates": s.evaluates,
     }
 
@@ -207,11 +208,9 @@ def _sharding(named: Any, s: Setting) -> str:
     DeepSpeed's file.
     """
     word = str(named or "").lower().replace("_", "").replace("stage", "zero")
-    return (
-        s.sharding
-        if s.sharding != "none"
-        else next((stage for stage in STAGES if stage in word), "none")
-    )
+    if s.sharding != "none":
+        return s.sharding
+    return next((stage for stage in STAGES if stage in word), "none")
 
 
 def _offload(deepspeed: Any) -> Fields:

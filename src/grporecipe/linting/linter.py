@@ -387,8 +387,11 @@ def _is_of_unset(broken: Violation, recipe: Recipe) -> bool:
 def _certain(rule: RecipeRule, broken: Sequence[Violation], recipe: Recipe) -> list[Violation]:
     """Return the findings that hold for every value of the keys that only the run knows."""
     others = with_other_values(FRAMEWORKS[recipe.framework], recipe)
-    violated = [{each.fields for each in find_violations(rule, other)} for other in others]
-    return [each for each in broken if all(each.fields in fields for fields in violated)]
+    certain = list(broken)
+    for other in others:
+        violated = {each.fields for each in find_violations(rule, other)}
+        certain = [each for each in certain if each.fields in violated]
+    return certain
 
 
 def _is_part(recipe: Recipe) -> bool:
@@ -590,12 +593,12 @@ def _reach(lines: Sequence[str], number: int, is_alone: bool) -> range:
 def unknown_codes(comments: Sequence[Comment]) -> list[tuple[int, str]]:
     """Return line and text of each code that is neither a rule nor a family."""
     known = (*REGISTRY, *RECIPE_RULES)
-    return [
-        (comment.line, code)
-        for comment in comments
-        for code in comment.codes
-        if not any(name.startswith(code) for name in known)
-    ]
+    unknown = []
+    for comment in comments:
+        for code in comment.codes:
+            if not any(name.startswith(code) for name in known):
+                unknown.append((comment.line, code))
+    return unknown
 
 
 def silence(result: LintResult, comments: Sequence[Comment]) -> LintResult:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import islice
+from itertools import islice, product
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -106,17 +106,15 @@ def _working_folders(script: Path) -> list[Path]:
     """
     root = find_root(script) or script.absolute().parent
     above = list(script.absolute().parents)
-    return [Path.cwd(), *(above[: above.index(root) + 1] if root in above else above[:UPWARD])]
+    levels = above.index(root) + 1 if root in above else UPWARD
+    return [Path.cwd(), *above[:levels]]
 
 
 def find_folders(names: Iterable[str], script: Path) -> tuple[Path, ...]:
     """Return the folders that a script names, such as those of its PYTHONPATH."""
-    return tuple(
-        folder / name
-        for name in names
-        for folder in _working_folders(script)
-        if (folder / name).is_dir()
-    )
+    places = product(names, _working_folders(script))
+    folders = (folder / name for name, folder in places)
+    return tuple(filter(Path.is_dir, folders))
 
 
 def find_program(program: str, script: Path, paths: Sequence[str] = ()) -> Path | None:
@@ -131,13 +129,11 @@ def find_program(program: str, script: Path, paths: Sequence[str] = ()) -> Path 
         if not program.replace(".", "_").isidentifier():
             return None
         whole = Path(*program.split("."))
-        starts = [
-            *find_folders(paths, script),
-            *(start for folder in folders for start in (folder, folder / "src")),
-        ]
-        return _first_file(
-            start / name for start in starts for name in (f"{whole}.py", whole / "__init__.py")
-        )
+        starts = list(find_folders(paths, script))
+        for folder in folders:
+            starts += folder, folder / "src"
+        names = (whole.with_suffix(".py"), whole / "__init__.py")
+        return _first_file(start / name for start, name in product(starts, names))
     if Path(program).is_absolute() and Path(program).is_file():
         return Path(program)
     parts = [part for part in Path(program).parts if part not in (".", "..", "/")]
@@ -145,15 +141,15 @@ def find_program(program: str, script: Path, paths: Sequence[str] = ()) -> Path 
     # $SCRIPT_DIR/train.py
     parts = parts[unknown[-1] + 1 :] if unknown else parts
     wanted = Path(*parts)
-    places = (folder / wanted.name for folder in walk(root).folders)
-    programs = [place for place in places if place.parts[-len(parts) :] == wanted.parts]
-    return (
-        _first_file(folder / wanted for folder in folders)
-        or (_nearest_file(programs, script, is_bare=len(parts) == 1) if parts else None)
-        or _first_file(
-            folder / Path(*parts[n:]) for n in range(1, len(parts)) for folder in folders
-        )
-    )
+    found = _first_file(folder / wanted for folder in folders)
+    if found is None and parts:
+        places = (folder / wanted.name for folder in walk(root).folders)
+        programs = [place for place in places if place.parts[-len(parts) :] == wanted.parts]
+        found = _nearest_file(programs, script, is_bare=len(parts) == 1)
+    if found is None:
+        ends = [Path(*parts[n:]) for n in range(1, len(parts))]
+        found = _first_file(folder / end for end, folder in product(ends, folders))
+    return found
 
 
 SCRIPTS = (".sh", ".bash", ".slurm", ".sbatch")
@@ -172,13 +168,14 @@ def scripts_of(root: Path) -> Iterator[tuple[Path, str]]:
 
 @lru_cache(maxsize=32)
 def _scripts(root: Path) -> tuple[Path, ...]:
-    scripts = (
-        path
-        for folder in walk(root).folders
-        for path in sorted(folder.glob("*.*"))
-        if path.suffix in SCRIPTS
-    )
+    scripts = (path for path in _files_of(root, "*.*") if path.suffix in SCRIPTS)
     return tuple(islice(scripts, MOST_SCRIPTS))
+
+
+def _files_of(root: Path, pattern: str) -> Iterator[Path]:
+    """Yield the files of a repository whose names match, by folder."""
+    for folder in walk(root).folders:
+        yield from sorted(folder.glob(pattern))
 
 
 @lru_cache(maxsize=2 * MOST_SCRIPTS)
@@ -199,23 +196,21 @@ def is_overridden(file: Path, values: Mapping[str, Any]) -> bool:
     stem = re.escape(file.stem)
     named = re.compile(rf"\bconfig=\S*\b{stem}\.ya?ml|(?:--config-name|-cn)[= ]['\"]?{stem}\b")
     primary = re.compile(rf"config_name\s*=\s*['\"]{stem}(?:\.yaml)?['\"]")
-    above = [folder for folder in list(file.absolute().parents)[:3] if folder.is_relative_to(root)]
-    programs = [
-        path.name
-        for folder in above
-        for path in folder.glob("*.py")
-        if primary.search(head_of(path))
+    programs = []
+    for folder in list(file.absolute().parents)[:3]:
+        if folder.is_relative_to(root):
+            programs += [path.name for path in folder.glob("*.py") if primary.search(head_of(path))]
+    words = [
+        rf"\b{re.escape(key)}=(?!{re.escape(str(value))}(?![\w.]))" for key, value in values.items()
     ]
-    texts = [
-        text
-        for _, text in scripts_of(root)
-        if named.search(text) or any(name in text for name in programs)
-    ]
-    others = [
-        re.compile(rf"\b{re.escape(key)}=(?!{re.escape(str(value))}(?![\w.]))")
-        for key, value in values.items()
-    ]
-    return bool(texts) and all(any(other.search(text) for other in others) for text in texts)
+    other = re.compile("|".join(words) or r"(?!)")
+    is_named = False
+    for _, text in scripts_of(root):
+        if named.search(text) or any(name in text for name in programs):
+            if not other.search(text):
+                return False
+            is_named = True
+    return is_named
 
 
 def head_of(path: Path) -> str:
@@ -253,11 +248,11 @@ def _registers(root: Path, word: str) -> bool:
     quoted = rf"""["']{re.escape(word)}["']"""
     registered = re.compile(rf"\bregister\w*\(\s*(?:[\w.]+\s*,\s*)?{quoted}")
     listed = re.compile(rf"^[ \t]+\w+\s*=\s*{quoted}", re.MULTILINE)
-    paths = (path for folder in walk(root).folders for path in folder.glob("*.py"))
-    texts = (head_of(path) for path in islice(paths, MOST_MODULES))
-    return any(
-        registered.search(text) or ("Enum)" in text and listed.search(text)) for text in texts
-    )
+    for path in islice(_files_of(root, "*.py"), MOST_MODULES):
+        text = head_of(path)
+        if registered.search(text) or ("Enum)" in text and listed.search(text)):
+            return True
+    return False
 
 
 SETS = re.compile(r"^[ \t]+(?:config|cfg)\.((?:\w+\.)+\w+)[ \t]*=(?!=)", re.MULTILINE)
@@ -275,15 +270,16 @@ def set_by_program(file: Path, program: str = "") -> dict[str, str]:
     if program:
         paths = [find_program(program, file)]
     else:
-        above = (folder for folder in file.absolute().parents[1:] if folder.is_relative_to(root))
-        paths = [path for folder in above for path in sorted(folder.glob("*.py"))]
+        paths = []
+        for folder in file.absolute().parents[1:]:
+            if folder.is_relative_to(root):
+                paths += sorted(folder.glob("*.py"))
     texts = {path.name: head_of(path) for path in paths if path is not None}
-    return {
-        key: f"{name} sets it"
-        for name, text in texts.items()
-        if "hydra.main(" in text
-        for key in SETS.findall(text)
-    }
+    keys: dict[str, str] = {}
+    for name, text in texts.items():
+        if "hydra.main(" in text:
+            keys |= dict.fromkeys(SETS.findall(text), f"{name} sets it")
+    return keys
 
 
 LITERAL = re.compile(r"(?:[\w.+-]+/)+[\w.+-]+\.(?:json|ya?ml|py)")
