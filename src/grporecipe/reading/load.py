@@ -2,12 +2,13 @@
 one-sentence error.
 """
 
-import json
 from dataclasses import replace
+from json import JSONDecodeError
 from pathlib import Path
 
 from grporecipe.errors import UserError
 from grporecipe.fields.recipes import read_recipe
+from grporecipe.files import parse_json
 from grporecipe.model.framework import FRAMEWORKS
 from grporecipe.model.recipe import Recipe
 from grporecipe.project.repository import find_root
@@ -125,13 +126,13 @@ def parse_recipe(path: Path, text: str, options: Options) -> Recipe:
 def _refuse_bad_json(text: str) -> None:
     """Raise UserError for JSON that only YAML reads, such as with a comma behind the last key."""
     try:
-        json.loads(text.removeprefix("\ufeff"))
-    except json.JSONDecodeError as error:
+        parse_json(text.removeprefix("\ufeff"))
+    except JSONDecodeError as error:
         raise UserError(
             f"line {error.lineno}: it is not JSON ({error.msg}). Correct it, or name it .yaml."
         ) from None
-    except RecursionError:
-        # told with the depth by the reader of YAML
+    except ValueError:
+        # too deep, which the reader of YAML tells
         return
 
 
