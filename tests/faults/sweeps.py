@@ -139,7 +139,7 @@ class Stage:
             attempt.Attempt.log = _patient(attempt.Attempt.log)  # type: ignore[method-assign]
         run.POLL_SECONDS = 0.002
         # a beat of the clock's is no call of the sweep's
-        lease.BEAT_SECONDS = 3600.0
+        lease.HEARTBEAT_SECONDS = 3600.0
         optuna.samplers.TPESampler = EarlyTpe  # type: ignore[misc]
 
 

@@ -18,7 +18,7 @@ from grposweep.storage.lease import Lease
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A holder is given up after half a second, and beats every tenth."""
     monkeypatch.setattr(module, "PATIENCE_SECONDS", 0.6)
-    monkeypatch.setattr(module, "BEAT_SECONDS", 0.1)
+    monkeypatch.setattr(module, "HEARTBEAT_SECONDS", 0.1)
 
 
 def holder(path: Path, host: str, pid: int) -> None:

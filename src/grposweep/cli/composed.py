@@ -92,8 +92,8 @@ def _run(space: Space, points: Points, overrides: list[str], choices: Mapping[st
         )
         hint = "-".join(Path(name).stem for name in (program, trainer.recipe) if name)
     study = Path(str(choices.get("sweeps") or "")).name
-    judged = validate_sweep(space, points, overrides)
+    validated = validate_sweep(space, points, overrides)
     # optuna, numpy and rich: 0.5 s that a refusal should not pay
     from grposweep.sweep.run import run_sweep
 
-    return run_sweep(judged, overrides, hint or "sweep", study=study)
+    return run_sweep(validated, overrides, hint or "sweep", study=study)

@@ -59,12 +59,14 @@ class SpaceValidity:
 
     def valid_points(self) -> Iterator[Point]:
         """Return the valid ones in their order."""
-        return (point for point, codes in self._judged() if not codes)
+        return (point for point, codes in self._with_codes() if not codes)
 
     def invalid_points(self, code: str | None = None) -> Iterator[Point]:
         """Return the invalid ones (of one rule)."""
         return (
-            point for point, codes in self._judged() if codes and (code is None or code in codes)
+            point
+            for point, codes in self._with_codes()
+            if codes and (code is None or code in codes)
         )
 
     def by_rule(self) -> dict[str, int]:
@@ -76,7 +78,7 @@ class SpaceValidity:
         many.
         """
         counts: dict[str, dict[Label, tuple[int, int]]] = {}
-        for point, codes in self._judged():
+        for point, codes in self._with_codes():
             for name, label in self.validator.space.finite_part(point).items():
                 valid, total = counts.setdefault(name, {}).get(label, (0, 0))
                 counts[name][label] = valid + (not codes), total + 1
@@ -106,7 +108,7 @@ class SpaceValidity:
         }
         return [self.validator.validate(point).experiment for point in points.values()]
 
-    def _judged(self) -> Iterator[tuple[Point, frozenset[str]]]:
+    def _with_codes(self) -> Iterator[tuple[Point, frozenset[str]]]:
         return zip(self.points, self.broken, strict=True)
 
 

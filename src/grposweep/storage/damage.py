@@ -80,9 +80,9 @@ def object_damage(path: Path) -> str:
     """Return what is damaged in a file of one JSON object; empty for a sound or a missing one."""
     try:
         text = read_bytes(path)
-        mark = CONFLICT.search(text)
-        if mark:
-            return f"has conflict marks of git in line {_line(text, mark.start())}"
+        conflict = CONFLICT.search(text)
+        if conflict:
+            return f"has conflict marks of git in line {_line(text, conflict.start())}"
         is_object = isinstance(parse_json(text), dict)
     except FileNotFoundError:
         return ""
@@ -101,9 +101,9 @@ def lines_damage(path: Path) -> str:
         return ""
     except (OSError, ValueError) as error:
         return f"cannot be read ({error}), so it is skipped"
-    mark = CONFLICT.search(text)
-    if mark:
-        line = _line(text, mark.start())
+    conflict = CONFLICT.search(text)
+    if conflict:
+        line = _line(text, conflict.start())
         return (
             f"has conflict marks of git in line {line}, so that line is skipped, and others "
             "may stand there twice"

@@ -85,7 +85,7 @@ class TrialFolder(Folder):
     @property
     def result(self) -> TrialResult:
         """Return how the last attempt ended; an empty record if there is no result."""
-        return TrialResult.read(self.path).judged
+        return TrialResult.read(self.path).as_counted
 
     @property
     def is_done(self) -> bool:
@@ -188,15 +188,15 @@ class TrialFolder(Folder):
 
     def heartbeat(self) -> Heartbeat:
         """Return the progress of the attempt; empty before its first step."""
-        beat = Heartbeat.read(self.path)
+        last = Heartbeat.read(self.path)
         # The last line of metrics is a step ahead of the heartbeat if the attempt was killed: that
         # is written once a second.
         tail = read_tail(self.path / paths.METRICS, METRICS_TAIL_BYTES).split(b"\n")
         for line in objects(reversed(tail)):
             step = count_or_none(line.get("step"))
             if step:
-                return replace(beat, step=max(step, beat.step or 0))
-        return beat
+                return replace(last, step=max(step, last.step or 0))
+        return last
 
     @property
     def control(self) -> ControlRequest:

@@ -21,12 +21,12 @@ from grporecipe.files import read_json, write_json
 from grporecipe.terminal import say
 from grposweep.process import birth, exists, is_hidden, pid_namespace
 
-BEAT_SECONDS = 1.0
+HEARTBEAT_SECONDS = 1.0
 # After so long without a move, a holder on another machine counts as dead. NFS shows a file's
 # changes within acdirmax (nfs(5): 60 s), and a busy server holds up a write for seconds. Taking
 # over a live controller trains its trials twice.
 PATIENCE_SECONDS = 60.0
-# of watching, after which the user is told why; a live holder moves within BEAT_SECONDS
+# of watching, after which the user is told why; a live holder moves within HEARTBEAT_SECONDS
 NOTICE_SECONDS = 2.0
 
 
@@ -39,7 +39,7 @@ class Lease:
         self._counter = 0
         self._stop = threading.Event()
         self._lost = False
-        self._thread = threading.Thread(target=self._beat, daemon=True, name="lease")
+        self._thread = threading.Thread(target=self._refresh, daemon=True, name="lease")
 
     def __enter__(self) -> "Lease":
         """Take the lease if it is free or its holder is dead.
@@ -98,8 +98,8 @@ class Lease:
         content = read_json(self._path)
         return None if content is None else str(content.get("owner"))
 
-    def _beat(self) -> None:
-        while not self._stop.wait(BEAT_SECONDS):
+    def _refresh(self) -> None:
+        while not self._stop.wait(HEARTBEAT_SECONDS):
             try:
                 if self._holder() != self._owner:
                     self._lost = True

@@ -206,7 +206,7 @@ class TrialResult(Record):
         return finite_or_none(self.objective) if self.status is TrialStatus.FINISHED else None
 
     @property
-    def judged(self) -> Self:
+    def as_counted(self) -> Self:
         """Return the result as a sweep counts it: a trial that finished without a number has
         failed.
         """

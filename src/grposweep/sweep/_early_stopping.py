@@ -214,7 +214,7 @@ class EarlyStoppingMonitor:
     _readers: dict[int, CurveReader] = field(default_factory=dict)
     _totals: dict[int, float] = field(default_factory=dict)
     # the optimizer step of the last evaluation judged
-    _judged: dict[int, int] = field(default_factory=dict)
+    _decided: dict[int, int] = field(default_factory=dict)
     # of trials that do not run, and so do not change
     _still: dict[int, Curve] = field(default_factory=dict)
     # what was known then
@@ -242,7 +242,7 @@ class EarlyStoppingMonitor:
         if running.request.ends_trial or not reader.steps or reader.attempts[-1] < running.attempt:
             return
         is_last = reader.completions[-1] >= self._total(number, reader) > 0
-        if is_last or reader.steps[-1] <= self._judged.get(number, 0):
+        if is_last or reader.steps[-1] <= self._decided.get(number, 0):
             return
         decision = self._decide(self.study.trials[number], more)
         if decision is not None:
@@ -250,7 +250,7 @@ class EarlyStoppingMonitor:
             running.request = running.folder.request(action, reason, guard)
             where = about(number, running.attempt)
             logger.info("%s asked at step %d: %s", action, reader.steps[-1], reason, extra=where)
-        self._judged[number] = reader.steps[-1]
+        self._decided[number] = reader.steps[-1]
 
     def pause(self, number: int) -> None:
         """Note that this trial stopped running and waits for its promotion."""
@@ -273,7 +273,7 @@ class EarlyStoppingMonitor:
             ended,
             len(self.study.searched),
             len(self.paused),
-            sum(self._judged.values()),
+            sum(self._decided.values()),
         )
         # asked at every tick while a slot is free
         if known in self._none_promoted:
@@ -355,9 +355,9 @@ class EarlyStoppingMonitor:
             return None
         others = [other for other in self.curves() if other.number != curve.number]
         reader = self._reader(trial.number, "")
-        judged = self._judged.get(trial.number, 0)
+        decided = self._decided.get(trial.number, 0)
         for seen, (step, attempt) in enumerate(zip(reader.steps, reader.attempts, strict=True), 1):
-            if step > judged and attempt == reader.attempts[-1]:
+            if step > decided and attempt == reader.attempts[-1]:
                 decision = self.stopping.decide(curve.until(seen), others, more)
                 if decision.action in ACTIONS:
                     return ACTIONS[decision.action], decision.reason, ""

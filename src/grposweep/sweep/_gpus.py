@@ -40,14 +40,14 @@ def advise_mps(cluster: Cluster) -> str:
     )
 
 
-def share_gpus(judged: ValidatedSpace, console: Console) -> Experiment:
+def share_gpus(validated: ValidatedSpace, console: Console) -> Experiment:
     """Return the sweep's base experiment with a number of trials per GPU instead of ``auto``; the
     number is printed.
 
     As many trials as fit with the upper end of the largest estimate, and not more than this machine
     has CPU cores. Raises UserError if the memory of the GPU or of the trials is not known.
     """
-    base = judged.base
+    base = validated.base
     if base.cluster.trials_per_gpu != AUTO:
         return base
     limit = read_gpu(base.cluster)
@@ -57,8 +57,8 @@ def share_gpus(judged: ValidatedSpace, console: Console) -> Experiment:
             "or the like, "
             "cluster.gpu_memory_gib=80, or a number of trials."
         )
-    points = islice(judged.validity.valid_points(), ESTIMATED_POINTS)
-    settings = (judged.validator.validate(point).setting for point in points)
+    points = islice(validated.validity.valid_points(), ESTIMATED_POINTS)
+    settings = (validated.validator.validate(point).setting for point in points)
     needs = [memory.high / GIB for setting in settings if (memory := estimate(setting)) is not None]
     if not needs:
         raise UserError(

@@ -72,18 +72,19 @@ def decide_retry(
         shortage = _find_shortage(running, verdict, evidence, launcher, failure)
         failure = Failure.GPU_MEMORY if shortage is not None else failure
     if failure is Failure.GPU_MEMORY:
-        report = replace(
-            report, message=(shortage.text if shortage else "") or report.message.partition("\n")[0]
-        )
+        message = report.message.partition("\n")[0]
+        if shortage is not None and shortage.text:
+            message = shortage.text
+        report = replace(report, message=message)
     if end.again:
         step = Step.RETRY
     elif shortage is not None and shortage.is_others:
-        taken, limit = (
-            sum(bool(event.again) for event in events[reopened:]),
-            verdict.experiment.cluster.requeue_limit,
-        )
-        sees = launcher is not None and launcher.gpus.sees_memory
-        step = Step.RETRY if sees else Step.ELSEWHERE if taken < limit else Step.FAIL
+        taken = sum(bool(event.again) for event in events[reopened:])
+        step = Step.FAIL
+        if launcher is not None and launcher.gpus.sees_memory:
+            step = Step.RETRY
+        elif taken < verdict.experiment.cluster.requeue_limit:
+            step = Step.ELSEWHERE
         before = max((event.needs_gib or 0.0 for event in events[reopened:]), default=0.0)
         # it did not suffice
         needs = max(shortage.needs_gib or 0.0, MORE * before)
@@ -305,17 +306,11 @@ class OutcomeRecorder:
         if report.step == Step.STOP:
             self._halt(f"trial {folder.number}: {failure.label}")
         elif continues:
-            is_healed = report.step == Step.HEAL
-            how = (
-                "it continues in smaller micro-batches"
-                if is_healed
-                else describe_resume(folder, verdict)
-            )
-            how += (
-                " when it fits"
-                if report.needs_gib is not None and report.step == Step.RETRY
-                else ""
-            )
+            how = "it continues in smaller micro-batches"
+            if report.step != Step.HEAL:
+                how = describe_resume(folder, verdict)
+            if report.needs_gib is not None and report.step == Step.RETRY:
+                how += " when it fits"
             what = report.message if failure is Failure.GPU_MEMORY else failure.label
             self.news.append(f"trial {folder.number}: {what}; {how}")
         self._note_end(running, end, report)

@@ -51,7 +51,8 @@ def default_name(hint: str, space: Space, identity: str, study: str = "") -> str
     of the identity's hash.
     """
     parameters = [parameter.name.rsplit(".", 1)[-1] for parameter in space.parameters]
-    return "-".join([study] if study else [hint, *(parameters[:4] or ["run"])]) + f"-{identity[:6]}"
+    words = [study] if study else [hint, *(parameters[:4] or ["run"])]
+    return "-".join([*words, identity[:6]])
 
 
 def open_folder(
@@ -159,59 +160,49 @@ def _recognise(
 ) -> str:
     if settings.get("identity") != identity:
         known = space.describe()
-        what = (
-            "the same space over another base configuration"
-            if settings.get("space") == known
-            else "another space"
-        )
+        what = "another space"
+        start = f"; with search.warm_start={folder.path.name} it begins with the results here"
+        if settings.get("space") == known:
+            what, start = "the same space over another base configuration", ""
         raise UserError(
             f"name={folder.path.name}: {folder.path} holds a sweep of "
             f"{what}{_unlike(settings, known, base)}, and its results "
             "must not be mixed with others. Set another name=..., or none for a folder of its "
-            f"own{_start_from(what, folder)}."
+            f"own{start}."
         )
-    recorded = [record.point for trial in folder.trials() if (record := trial.record) is not None]
-    if space.points and (lost := [point for point in recorded if point not in space.points]):
+    records = [trial.record for trial in folder.trials()]
+    points = [record.point for record in records if record is not None]
+    lost = [point for point in points if point not in space.points]
+    if space.points and lost:
         raise UserError(
             f"search.points: {folder.path} has {count(len(lost), 'trial')} whose points are not "
             "in the list, such as "
             f"{short(lost[0])}. List these points as well, or set another name=..."
         )
     changed = difference(as_mapping(settings.get("provenance")), provenance)
-    return (
-        f", resumed (other code, packages or files than at its start: {changed})"
-        if changed
-        else ", resumed"
-    )
-
-
-def _start_from(what: str, folder: SweepFolder) -> str:
-    """Return how a sweep of another space takes over the results that are there."""
-    return (
-        f"; with search.warm_start={folder.path.name} it begins with the results here"
-        if what == "another space"
-        else ""
-    )
+    if changed:
+        return f", resumed (other code, packages or files than at its start: {changed})"
+    return ", resumed"
 
 
 def _unlike(settings: dict[str, Any], space: list[dict[str, Any]], base: Experiment) -> str:
     """Return the first few keys that differ between the recorded sweep and this one."""
-    recorded, before = settings.get("space"), settings.get("baseline")
-    there, here = (
-        {
-            str(parameter.get("parameter")): parameter
-            for parameter in parameters
-            if isinstance(parameter, dict)
-        }
-        for parameters in (recorded if isinstance(recorded, list) else [], space)
-    )
-    keys = [
-        f"{name}: {_values(there.get(name))} there, {_values(here.get(name))} here"
-        for name in dict.fromkeys([*there, *here])
-        if there.get(name) != here.get(name)
-    ]
-    keys += changed_keys(before, base) if isinstance(before, dict) else []
+    there, here = _by_name(settings.get("space")), _by_name(space)
+    keys = []
+    for name in there | here:
+        old, new = there.get(name), here.get(name)
+        if old != new:
+            keys.append(f"{name}: {_values(old)} there, {_values(new)} here")
+    before = settings.get("baseline")
+    if isinstance(before, dict):
+        keys += changed_keys(before, base)
     return listed(keys)
+
+
+def _by_name(space: Any) -> dict[str, dict[str, Any]]:
+    """Return the parameters in a sweep's file by their names."""
+    parameters = space if isinstance(space, list) else []
+    return {str(item.get("parameter")): item for item in parameters if isinstance(item, dict)}
 
 
 def changed_keys(before: Mapping[str, Any], now: Experiment) -> list[str]:
@@ -228,7 +219,10 @@ def changed_keys(before: Mapping[str, Any], now: Experiment) -> list[str]:
 
 def listed(keys: Sequence[str]) -> str:
     """Return the first few keys in brackets."""
-    return f" ({'; '.join(keys[:SHOWN])}{'; ...' if len(keys) > SHOWN else ''})" if keys else ""
+    if not keys:
+        return ""
+    more = "; ..." if len(keys) > SHOWN else ""
+    return f" ({'; '.join(keys[:SHOWN])}{more})"
 
 
 def _values(parameter: Mapping[str, Any] | None) -> str:
@@ -380,20 +374,23 @@ UNDO = (
 
 def _changed_message(folder: SweepFolder, changed: Sequence[str], trained: Sequence[int]) -> str:
     """Return a message with the changed files, the trials that used them, and the three choices."""
-    names = ", ".join(changed[:SHOWN]) + (", ..." if len(changed) > SHOWN else "")
+    more = ", ..." if len(changed) > SHOWN else ""
+    names = ", ".join(changed[:SHOWN]) + more
     have, them = ("have", "them") if len(changed) > 1 else ("has", "it")
     files = Inputs.read(folder.path).files
     lost = [name for name in changed if not files[name].copied]
     recorded = (
         "  search.changed_files=recorded   continue with the sweep's own copies of the files\n"
     )
+    if lost:
+        recorded = UNDO.format(lost[0])
     return (
         f"{names} {have} changed since {count(len(trained), 'trial')} of {folder.path.name} "
         f"used {them}, "
         "and results of both must not be mixed. Choose one:\n"
         "  name=...                        start every trial as a new sweep with the files as "
         "they are\n"
-        f"{recorded if not lost else UNDO.format(lost[0])}"
+        f"{recorded}"
         "  search.changed_files=accept     continue with the changed files, if they do not "
         "change the results of recorded trials"
     )
@@ -424,8 +421,9 @@ def folders_by_number(folder: SweepFolder) -> Folders:
     for trial in folder.trials():
         is_tried = trial.has(paths.ATTEMPTS)
         if is_tried or trial.has(paths.TRIAL):
-            known = folders.setdefault(trial.number, [])
-            known.insert(0 if known and is_tried else len(known), trial)
+            same_number = folders.setdefault(trial.number, [])
+            position = 0 if is_tried else len(same_number)
+            same_number.insert(position, trial)
     return folders
 
 

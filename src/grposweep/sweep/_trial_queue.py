@@ -75,17 +75,18 @@ class TrialQueue:
     @property
     def target(self) -> int:
         """Return the number of trials of the search, without replicates."""
-        is_counted = self.study.space.is_finite and not self.is_sampled
-        most = len(self.valid_points) - len(self.doubles) if is_counted else None
+        most = None
+        if self.study.space.is_finite and not self.is_sampled:
+            most = len(self.valid_points) - len(self.doubles)
         budgeted = self.outlook.budgeted()
         if budgeted is not None:
             budgeted = max(min(budgeted, self.search.trials or budgeted), len(self.study.searched))
-        wanted = (
-            budgeted
-            or self.search.trials
-            or (most if lists_points(self.sampler) and most is not None else DEFAULT_TRIALS)
-        )
-        wanted = wanted if most is None else min(wanted, most)
+        usual = DEFAULT_TRIALS
+        if lists_points(self.sampler) and most is not None:
+            usual = most
+        wanted = budgeted or self.search.trials or usual
+        if most is not None:
+            wanted = min(wanted, most)
         return self._before + wanted
 
     @property
@@ -98,9 +99,9 @@ class TrialQueue:
             return self.target
         is_over = len(self.study.searched) >= self.target and not standing.wanted
         replicates = len(self.study.started) - len(self.study.searched)
-        return self.target + (
-            replicates if is_over else max(replication.most(self.target), replicates)
-        )
+        if not is_over:
+            replicates = max(replication.most(self.target), replicates)
+        return self.target + replicates
 
     @property
     def has_points(self) -> bool:
@@ -120,24 +121,30 @@ class TrialQueue:
 
     def _next_point(self) -> QueuedTrial | None:
         """Return a new point; None if no valid one is left."""
-        used = [
-            (t.user_attrs.get("enqueued"), t.params) for t in self.study.searched[self._before :]
-        ]
         started = self.study.searched
         self._known |= {freeze(trial.params) for trial in started[self._looked :]}
         self._done |= {trial.user_attrs["experiment"] for trial in started[self._looked :]}
         self._looked = len(started)
         for index, wanted in enumerate(self.enqueued):
-            # A resumed sweep may have another list. A value of an inactive parameter is not among a
-            # trial's.
-            if any(
-                i == index and all(p.get(n, v) == v for n, v in wanted.items()) for i, p in used
-            ):
+            if self._has_started(index, wanted) or freeze(wanted) in self._known:
                 continue
-            if freeze(wanted) not in self._known and (point := self._ask(wanted)) is not None:
+            point = self._ask(wanted)
+            if point is not None:
                 return self._proposal(point, {"enqueued": index})
         point = self._ask({})
         return None if point is None else self._proposal(point, {})
+
+    def _has_started(self, index: int, wanted: Point) -> bool:
+        """Return whether an enqueued point has a trial. A resumed sweep may have another list.
+
+        A value of an inactive parameter is not among a trial's.
+        """
+        for trial in self.study.searched[self._before :]:
+            if trial.user_attrs.get("enqueued") == index:
+                params = trial.params
+                if all(params.get(name, value) == value for name, value in wanted.items()):
+                    return True
+        return False
 
     def _proposal(self, point: Point, noted: Mapping[str, Any]) -> QueuedTrial:
         verdict = self.validator.validate(point, noted.get("seed"))

@@ -168,22 +168,22 @@ def _progress(controller: Controller, invalid: int) -> SweepProgress:
     points of the finite parameters.
     """
     queue, search = controller.queue, controller.search
-    waits = {
+    valid = None if queue.is_sampled else len(queue.valid_points)
+    waits: dict[int, Any] = {
         number: controller.launcher.waiting(item.job_id)
         for number, item in sorted(controller.running.items())
     }
+    waits |= controller.waiting
     return SweepProgress(
         target=queue.planned,
         at_once=controller.launcher.slots,
         sampler=queue.sampler,
         budget_hours=controller.spending.limit,
-        points=None if queue.is_sampled else len(queue.valid_points) + invalid,
-        valid=None if queue.is_sampled else len(queue.valid_points),
+        points=None if valid is None else valid + invalid,
+        valid=valid,
         seeds=search.seeds,
         leaders=search.leaders,
-        waiting={
-            str(number): str(why) for number, why in {**waits, **controller.waiting}.items() if why
-        },
+        waiting={str(number): str(reason) for number, reason in waits.items() if reason},
         notice=controller.trouble,
         rests=controller.rests,
         share=controller.early_stopping.stopping.effort,
@@ -451,13 +451,15 @@ def _run_on_end(controller: Controller, console: Console) -> None:
     command = controller.search.on_end
     if command is None:
         return
-    best = controller.study.best
+    best, name, objective = controller.study.best, "", ""
+    if best is not None:
+        name, objective = controller.trial_folder(best).path.name, repr(best.value)
     variables = {
         "GRPOSWEEP_SWEEP": str(controller.folder.path),
         "GRPOSWEEP_STATUS": name_status(controller),
         "GRPOSWEEP_METRIC": controller.search.metric,
-        "GRPOSWEEP_BEST_TRIAL": "" if best is None else controller.trial_folder(best).path.name,
-        "GRPOSWEEP_OBJECTIVE": "" if best is None else repr(best.value),
+        "GRPOSWEEP_BEST_TRIAL": name,
+        "GRPOSWEEP_OBJECTIVE": objective,
     }
     try:
         code = subprocess.run(
@@ -499,9 +501,8 @@ def _plan(controller: Controller, points: Sequence[Point]) -> str:
         return ""
     budget = Budget.parse(controller.search.budget)
     verdicts = [controller.validator.validate(point) for point in points]
-    totals = [
-        total for verdict in verdicts if (total := total_completions(known_part(verdict.setting)))
-    ]
+    known = [known_part(verdict.setting) for verdict in verdicts]
+    totals = list(filter(None, map(total_completions, known)))
     named = f"search.budget={controller.search.budget}"
     if controller.early_stopping.budgeted() is None:
         return (

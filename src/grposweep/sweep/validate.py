@@ -68,7 +68,7 @@ class ValidatedSpace:
         return self.validator.space
 
     def learn(self, prepared: dict[str, Any]) -> "ValidatedSpace":
-        """Return the space judged again with the numbers that preparation counted."""
+        """Return the space validated again with the numbers that preparation counted."""
         self.validator.learn(prepared)
         return replace(self, validity=_evaluate(self.validator, self.sampler))
 
@@ -214,21 +214,21 @@ def plans_trials(base: Experiment, sampler: str) -> bool:
 
 
 def choose_evaluations_of(
-    folder: SweepFolder, judged: ValidatedSpace, overrides: Iterable[str]
+    folder: SweepFolder, validated: ValidatedSpace, overrides: Iterable[str]
 ) -> list[str]:
     """Return the override of ``schedule.evaluations`` that ``search.effort`` needs; empty where the
     usual number will do.
 
     A sweep that exists keeps the number that it began with.
     """
-    base, usual = judged.base, Schedule().evaluations
+    base, usual = validated.base, Schedule().evaluations
     is_set = any(override_name(override) == "schedule.evaluations" for override in overrides)
     if is_set or base.schedule.evaluations != usual or is_external(base.trainer.kind):
         return []
     if folder.path.exists():
         recorded = as_mapping(as_mapping((folder.settings() or {}).get("baseline")).get("schedule"))
         chosen = recorded.get("evaluations", usual)
-    elif base.search.budget is not None and plans_trials(base, judged.sampler):
+    elif base.search.budget is not None and plans_trials(base, validated.sampler):
         chosen = EVALUATIONS_OF_BUDGET
     elif (
         base.search.effort is not None
@@ -236,7 +236,7 @@ def choose_evaluations_of(
         and follows_effort(base.search.stopping)
     ):
         trials = base.search.trials or (
-            judged.validity.valid if lists_points(judged.sampler) else DEFAULT_TRIALS
+            validated.validity.valid if lists_points(validated.sampler) else DEFAULT_TRIALS
         )
         chosen = choose_evaluations(base.search.effort, trials, usual)
     else:
@@ -322,16 +322,16 @@ def validate_sweep(space: Space, points: Points, overrides: list[str]) -> Valida
     check_numbers(overrides)
     _refuse_large_grid(base, space)
     check_space(space, points, [*map(override_name, overrides)], trains=True)
-    judged = validate_space(space, points)
+    validated = validate_space(space, points)
     refuse_mistakes(
-        check_switches((parameter.name for parameter in space.parameters), judged.distinct)
+        check_switches((parameter.name for parameter in space.parameters), validated.distinct)
     )
-    if any(runs_trl(experiment.trainer.kind) for experiment in judged.distinct("trainer")):
+    if any(runs_trl(experiment.trainer.kind) for experiment in validated.distinct("trainer")):
         refuse_mistakes(refused_variables(os.environ, base.cluster.environment))
     # a sweep with results has its files and metric
     if base.name is None or not (Path(base.outputs) / base.name).exists():
-        refuse_mistakes(task_problems(judged.distinct("task", "trainer", "cluster", "model")))
+        refuse_mistakes(task_problems(validated.distinct("task", "trainer", "cluster", "model")))
         check_metrics(
-            judged.distinct("task", "trainer", "schedule"), compares=bool(space.parameters)
+            validated.distinct("task", "trainer", "schedule"), compares=bool(space.parameters)
         )
-    return judged
+    return validated
