@@ -5,6 +5,7 @@ about them.
 import io
 import json
 import os
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -65,6 +66,26 @@ def test_what_git_ignores_is_left_out(put: Write, here: Path) -> None:
         put(name)
     assert found(here) == ["a.yaml", "conf/a.yaml", "conf/kept.bak.yaml", "conf/deep/kept.yaml"]
     assert found(here / "conf") == ["a.yaml", "kept.bak.yaml", "deep/kept.yaml"]
+
+
+@pytest.mark.parametrize("version", [2, 4])
+def test_what_git_tracks_is_linted(put: Write, here: Path, version: int) -> None:
+    """Even where .gitignore has its folder, as git does it. Paths may be long."""
+    names = ["config/a.yaml", f"config/{'deep' * 20}/b.yaml", "config/c.yaml"]
+    for name in names:
+        put(name)
+    git = ["git", "-C", str(here)]
+    for command in (
+        ["init", "-q"],
+        ["add", "."],
+        ["update-index", "--index-version", str(version)],
+    ):
+        subprocess.run([*git, *command], check=True)
+    put(".gitignore", "config/\n")
+    put("config/untracked.yaml")
+    assert found(here) == [names[0], names[2], names[1]]
+    (here / ".git" / "index").write_bytes(b"DIRC")
+    assert found(here) == []
 
 
 def test_hidden_folders_and_environments_are_left_out(put: Write, here: Path) -> None:

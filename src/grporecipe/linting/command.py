@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple, TextIO
 
 from grporecipe.errors import BadSettings, ExitCode, NotARecipe, UserError
 from grporecipe.linting import output
+from grporecipe.linting._git_index import tracked_paths
 from grporecipe.linting.apply_fixes import FixedFile, fix_file
 from grporecipe.linting.linter import Diagnostic, LintResult, RuleSelection, judge_text
 from grporecipe.project.repository import find_root
@@ -57,19 +58,21 @@ def find_targets(paths: Iterable[Path]) -> Iterator[Target]:
 
 
 def _walk(top: Path) -> Iterator[Path]:
-    specs = dict(_ignored_above(top))
+    specs, tracked = dict(_ignored_above(top)), tracked_paths(top)
     for folder, folders, files in os.walk(top):
         here = Path(folder)
         specs.update(_ignored_in(here))
         searched = (name for name in folders if _is_searched(here, name))
-        folders[:] = sorted(name for name in searched if not _is_ignored(here / name, specs))
+        folders[:] = sorted(
+            name for name in searched if not _is_ignored(here / name, specs, tracked)
+        )
         for name in sorted(files):
             path = here / name
             if (
                 path.suffix in SUFFIXES
                 and path.is_file()
                 and _may_train(path)
-                and not _is_ignored(path, specs)
+                and not _is_ignored(path, specs, tracked)
             ):
                 yield path
 
@@ -119,9 +122,13 @@ def _ignored_in(folder: Path) -> Iterator[tuple[Path, "GitIgnoreSpec"]]:
     yield folder.absolute(), GitIgnoreSpec.from_lines(lines)
 
 
-def _is_ignored(path: Path, specs: dict[Path, "GitIgnoreSpec"]) -> bool:
-    """Return whether git ignores a path: the deepest file with a matching pattern decides."""
+def _is_ignored(path: Path, specs: dict[Path, "GitIgnoreSpec"], tracked: frozenset[Path]) -> bool:
+    """Return whether git ignores a path: the deepest file with a matching pattern decides. What git
+    tracks is never ignored.
+    """
     whole, ending = path.absolute(), "/" if path.is_dir() else ""
+    if whole in tracked:
+        return False
     for folder in whole.parents:
         if folder in specs:
             verdict = (
