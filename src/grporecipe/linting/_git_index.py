@@ -6,6 +6,8 @@ import struct
 from contextlib import suppress
 from pathlib import Path
 
+from grporecipe.files import read_bytes, read_text
+
 # bytes of an entry before its path (gitformat-index): times, ids, sizes, object name, flags
 FIXED = 62
 EXTENDED = 0x4000
@@ -24,8 +26,8 @@ def tracked_paths(top: Path) -> frozenset[Path]:
         with suppress(OSError, ValueError, struct.error, IndexError):
             if git.is_file():
                 # a worktree or a submodule: gitdir: PATH
-                git = root / git.read_text(encoding="utf-8").partition("gitdir:")[2].strip()
-            for name in _names((git / "index").read_bytes()):
+                git = root / read_text(git).partition("gitdir:")[2].strip()
+            for name in _names(read_bytes(git / "index")):
                 path = root / name
                 found.add(path)
                 found.update(path.parents)
