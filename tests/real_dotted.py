@@ -8,16 +8,18 @@ import subprocess
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 from grporecipe.linting.apply_fixes import render_value
 from grporecipe.linting.linter import LintResult, changed, lint_recipe
 from grporecipe.reading.load import Options, build_recipe
+from real_asker import BENCHMARKS, TABLES
 
-ASKS = Path(__file__).resolve().parents[1] / "benchmarks" / "frameworks"
+ASKS = BENCHMARKS / "frameworks"
 PROMPTS = 4096
 Config = dict[str, Any]
+Draw = Callable[[random.Random], Config]
 Mutation = Callable[[Config, random.Random], Config]
 A, R, F = "actor_rollout_ref.actor", "actor_rollout_ref.rollout", "actor_rollout_ref.ref"
 W, D = "worker.actor", "data"
@@ -30,8 +32,8 @@ class Peer:
     """
 
     name: str
-    draw: Callable[[random.Random], Config]
-    wild: Callable[[random.Random], Config]
+    draw: Draw
+    wild: Draw
     mutations: dict[str, Mutation]
     # mutations that it accepts, and trains something else than was written
     silent: frozenset[str]
@@ -138,204 +140,57 @@ def wild_verl(rng: random.Random) -> Config:
     }
 
 
-def off(key: str, other: str) -> Mutation:
+def _off(config: Config, key: str, other: str) -> Config:
     """A size that divides no product of another one and the group, because it is larger."""
-
-    def mutate(config: Config, _: random.Random) -> Config:
-        group = config.get("worker.rollout.n", config.get(f"{R}.n", 1))
-        return config | {key: config[other] * group + 1}
-
-    return mutate
+    group = config.get("worker.rollout.n", config.get(f"{R}.n", 1))
+    return {key: config[other] * group + 1}
 
 
-def set_to(key: str, *values: Any) -> Mutation:
-    """One of several values."""
-    return lambda config, rng: config | {key: rng.choice(values)}
-
-
-def both(*mutations: Mutation) -> Mutation:
-    """One after the other."""
-
-    def mutate(config: Config, rng: random.Random) -> Config:
-        for one in mutations:
-            config = one(config, rng)
-        return config
-
-    return mutate
-
-
-def uneven(key: str, step: str) -> Mutation:
+def _uneven(config: Config, key: str, step: str) -> Config:
     """Two steps and one prompt more, where a step has at least two."""
-    return lambda config, _: (
-        config | {step: max(config[step], 2), key: max(config[step], 2) * 2 + 1}
-    )
+    size = max(config[step], 2)
+    return {step: size, key: size * 2 + 1}
 
 
-KL_ON = set_to("algorithm.use_kl_loss", True)
-EASYR1 = Peer(
-    "easyr1",
-    draw_easyr1,
-    wild_easyr1,
-    {
-        "a rollout of uneven steps": uneven(f"{D}.rollout_batch_size", f"{W}.global_batch_size"),
-        "a micro-batch that divides no step": off(
-            f"{W}.micro_batch_size_per_device_for_update", f"{W}.global_batch_size"
-        ),
-        "log-probabilities in parts": off(
-            f"{W}.micro_batch_size_per_device_for_experience", f"{D}.rollout_batch_size"
-        ),
-        "a group of one": set_to("worker.rollout.n", 1),
-        "a group of none": set_to("worker.rollout.n", 0),
-        "no micro-batch": set_to(f"{W}.micro_batch_size_per_device_for_update", 0),
-        "no rollout": set_to(f"{D}.rollout_batch_size", 0),
-        "a step smaller than the ranks": both(
-            set_to("trainer.n_gpus_per_node", 64), set_to(f"{W}.global_batch_size", 1)
-        ),
-        "offload and accumulation": both(
-            set_to(f"{W}.fsdp.enable_cpu_offload", True),
-            set_to(f"{W}.micro_batch_size_per_device_for_update", 1),
-            lambda c, _: (
-                c
-                | {
-                    f"{W}.global_batch_size": c["trainer.n_gpus_per_node"] * 2,
-                    f"{D}.rollout_batch_size": c["trainer.n_gpus_per_node"] * 4,
-                }
-            ),
-            set_to(f"{W}.micro_batch_size_per_device_for_experience", 1),
-        ),
-        "an uneven portion": both(
-            set_to("trainer.n_gpus_per_node", 4),
-            set_to(f"{D}.rollout_batch_size", 32),
-            set_to(f"{W}.global_batch_size", 8),
-            set_to(f"{W}.micro_batch_size_per_device_for_update", 1),
-            set_to(f"{W}.micro_batch_size_per_device_for_experience", 1),
-            set_to(f"{D}.mini_rollout_batch_size", 6, 10, 18),
-        ),
-        "engines of three": both(set_to("worker.rollout.tensor_parallel_size", 3, 5)),
-        "sequences shared by three": set_to(f"{W}.ulysses_size", 3, 5, 32),
-        "a short engine": set_to("worker.rollout.max_num_batched_tokens", 64, 512),
-        "the estimator full": set_to("algorithm.kl_penalty", "full"),
-        "an unknown estimator": set_to("algorithm.kl_penalty", "k3", "low_var", "lowvarkl"),
-        "an unknown controller": set_to("algorithm.kl_type", "adaptiv", "none"),
-        "no horizon": both(
-            set_to("algorithm.kl_type", "adaptive"), set_to("algorithm.kl_horizon", 0.0, -1.0)
-        ),
-        "an unknown advantage": set_to("algorithm.adv_estimator", "grop", "dapo"),
-        "an unknown schedule": set_to(f"{W}.optim.lr_scheduler_type", "linear", "cosin"),
-        "an unknown average": set_to(f"{W}.loss_avg_mode", "tokens", "sequence"),
-        "a key of 0.2": set_to(f"{W}.kl_loss_coef", 1e-3),
-        "a key of verl": set_to(f"{W}.ppo_mini_batch_size", 64),
-        "a key misspelt": set_to(f"{D}.rolout_batch_size", 64),
-        "a word for a number": set_to(f"{W}.global_batch_size", "eight"),
-        "a fraction for a count": set_to("worker.rollout.n", 4.5),
-        "nothing for a count": set_to("worker.rollout.n", None),
-        "too few prompts": set_to(f"{D}.rollout_batch_size", 2 * PROMPTS),
-        "k1 as a loss": both(KL_ON, set_to("algorithm.kl_penalty", "kl")),
-        "a negative coefficient": set_to("algorithm.kl_coef", -0.01, -1.0),
-        "a dual clip of one": set_to(f"{W}.clip_ratio_dual", 1.0, 0.5),
-        "an unknown loss": set_to(f"{W}.loss_type", "gsop", "ppo"),
-    },
-    frozenset({"k1 as a loss", "a negative coefficient", "a dual clip of one", "an unknown loss"}),
-    frozenset({"GK302", "GK308", "GL301"}),
-)
-VERL = Peer(
-    "verl",
-    draw_verl,
-    wild_verl,
-    {
-        "a rollout that GPUs cannot share": both(
-            set_to("trainer.n_gpus_per_node", 16),
-            set_to(f"{R}.n", 3),
-            set_to("data.train_batch_size", 65, 70),
-        ),
-        "a rollout smaller than a step": lambda c, _: (
-            c | {f"{A}.ppo_mini_batch_size": c["data.train_batch_size"] * 2}
-        ),
-        "no micro-batch": set_to(f"{A}.ppo_micro_batch_size_per_gpu", None),
-        "a micro-batch of none": set_to(f"{A}.ppo_micro_batch_size_per_gpu", 0),
-        "a micro-batch said twice": set_to(f"{A}.ppo_micro_batch_size", 8),
-        "a micro-batch of all GPUs": lambda c, _: {
-            **c,
-            f"{A}.ppo_micro_batch_size_per_gpu": None,
-            f"{A}.ppo_micro_batch_size": c[f"{A}.ppo_mini_batch_size"],
-        },
-        "no size for log-probabilities": set_to(f"{R}.log_prob_micro_batch_size_per_gpu", None),
-        "no size for the reference": both(
-            set_to(f"{A}.use_kl_loss", True), set_to(f"{F}.log_prob_micro_batch_size_per_gpu", None)
-        ),
-        "log-probabilities in parts": off(
-            f"{R}.log_prob_micro_batch_size_per_gpu", "data.train_batch_size"
-        ),
-        "a reference in parts": both(
-            set_to(f"{A}.use_kl_loss", True),
-            off(f"{F}.log_prob_micro_batch_size_per_gpu", "data.train_batch_size"),
-        ),
-        "a micro-batch that divides no step": off(
-            f"{A}.ppo_micro_batch_size_per_gpu", f"{A}.ppo_mini_batch_size"
-        ),
-        "a step that ranks cannot share": both(
-            set_to("trainer.n_gpus_per_node", 8),
-            set_to(f"{R}.n", 2),
-            set_to("data.train_batch_size", 64),
-            set_to(f"{A}.ppo_mini_batch_size", 2, 6),
-        ),
-        "an uneven fetch": lambda c, _: (
-            c
-            | {
-                "data.gen_batch_size": max(c["data.train_batch_size"] - 1, 2)
-                if c["data.train_batch_size"] > 3
-                else 3
-            }
-        ),
-        "engines of three": set_to(f"{R}.tensor_model_parallel_size", 3, 5),
-        "sequences shared by three": set_to(
-            f"{A}.fsdp_config.ulysses_sequence_parallel_size", 3, 5
-        ),
-        "shared sequences with padding": both(
-            set_to("trainer.n_gpus_per_node", 2),
-            set_to(f"{A}.ulysses_sequence_parallel_size", 2),
-            set_to("actor_rollout_ref.model.use_remove_padding", False),
-        ),
-        "a model over three": both(
-            set_to(f"{A}.strategy", "megatron"),
-            set_to(f"{A}.megatron.tensor_model_parallel_size", 3),
-        ),
-        "two kinds of micro-batch": set_to(f"{R}.log_prob_use_dynamic_bsz", True),
-        "an unknown average": set_to(f"{A}.loss_agg_mode", "token", "seq-mean"),
-        "an unknown schedule": set_to(
-            f"{A}.optim.lr_scheduler_type", "linear", "constant_with_warmup"
-        ),
-        "a key of EasyR1": set_to(f"{A}.global_batch_size", 64),
-        "a key misspelt": set_to("data.train_batchsize", 64),
-        "a key added twice": set_to("+trainer.total_epochs", 3),
-        "an unknown estimator": both(
-            set_to(f"{A}.use_kl_loss", True), set_to(f"{A}.kl_loss_type", "k4", "low_var")
-        ),
-        "the estimator full": both(
-            set_to("algorithm.use_kl_in_reward", True), set_to("algorithm.kl_penalty", "full")
-        ),
-        "an unknown controller": both(
-            set_to("algorithm.use_kl_in_reward", True), set_to("algorithm.kl_ctrl.type", "none")
-        ),
-        "no horizon": both(
-            set_to("algorithm.use_kl_in_reward", True),
-            set_to("algorithm.kl_ctrl.type", "adaptive"),
-            set_to("algorithm.kl_ctrl.horizon", 0),
-        ),
-        "a dual clip of one": set_to(f"{A}.clip_ratio_c", 1.0, 0.5),
-        "a synchronous engine": set_to(f"{R}.mode", "sync"),
-        "a group of one": set_to(f"{R}.n", 1),
-        "k1 as a loss": both(
-            set_to(f"{A}.use_kl_loss", True), set_to(f"{A}.kl_loss_type", "kl", "k1")
-        ),
-        "a negative coefficient": both(
-            set_to(f"{A}.use_kl_loss", True), set_to(f"{A}.kl_loss_coef", -0.01)
-        ),
-    },
-    frozenset({"a group of one", "k1 as a loss", "a negative coefficient"}),
-    frozenset({"GB302", "GK302", "GK308"}),
-)
-PEERS = {peer.name: peer for peer in (EASYR1, VERL)}
+def _times(config: Config, key: str, product: tuple[str, int]) -> Config:
+    """A multiple of another size."""
+    other, factor = product
+    return {key: config[other] * factor}
+
+
+def _fewer(config: Config, key: str, other: str) -> Config:
+    """A size that does not divide another one."""
+    return {key: max(config[other] - 1, 2) if config[other] > 3 else 3}
+
+
+SIZES = {"off": _off, "uneven": _uneven, "times": _times, "fewer": _fewer}
+
+
+def mutate(changes: list[dict[str, Any]], config: Config, rng: random.Random) -> Config:
+    """The recipe after one way to break it, as mutations.yaml writes it."""
+    for change in changes:
+        for key, values in change.items():
+            if isinstance(values, list):
+                config = config | {key: rng.choice(values)}
+            elif isinstance(values, dict):
+                ((how, other),) = values.items()
+                config = config | SIZES[how](config, key, other)
+            else:
+                config = config | {key: values}
+    return config
+
+
+def read_peer(name: str, draw: Draw, wild: Draw) -> Peer:
+    """The framework with its mutations."""
+    row = TABLES[name]
+    ways = {kind: partial(mutate, changes) for kind, changes in row["mutations"].items()}
+    return Peer(name, draw, wild, ways, frozenset(row["silent"]), frozenset(row["silences"]))
+
+
+PEERS = {
+    "easyr1": read_peer("easyr1", draw_easyr1, wild_easyr1),
+    "verl": read_peer("verl", draw_verl, wild_verl),
+}
 
 
 @dataclass

@@ -2,12 +2,9 @@
 with lint's.
 """
 
-import json
-import subprocess
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -15,8 +12,9 @@ from grporecipe.frameworks.ms_swift.keys import VERSION
 from grporecipe.linting.linter import LintResult, changed, lint_recipe
 from grporecipe.model.planning import completions_per_rollout, micro_steps_per_generation
 from grporecipe.model.recipe import Recipe
+from real_asker import BENCHMARKS, TABLES, Answers, ask
 
-ASK = Path(__file__).parents[1] / "benchmarks" / "frameworks" / "ms_swift_ask.py"
+ASK = BENCHMARKS / "frameworks" / "ms_swift_ask.py"
 BASE = {
     "rlhf_type": "grpo",
     "model_type": "qwen2",
@@ -24,36 +22,7 @@ BASE = {
     "reward_funcs": ["format"],
 }
 # What the classes say, in the order to look for it, and the rules that say the same.
-WORDS = {
-    "integer modulo by zero": {"GB102", "GB103"},
-    "integer division or modulo by zero": {"GB102", "GB103"},
-    "float division by zero": {"GB103"},
-    "must be evenly divisible by num_generations (": {"GB101"},
-    "The global eval batch size": {"GE101"},
-    "must be divisible by the global batch size": {"GB106"},
-    "must equal per_device_train_batch_size": {"GB501"},
-    "steps_per_generation must be > 0": {"GB103"},
-    "num_generations must be greater than 1": {"GB102"},
-    "remaining_argv": {"GV501"},
-    "ambiguous option": {"GV501"},
-    "invalid int value": {"GV502"},
-    "invalid float value": {"GV502"},
-    "invalid choice": {"GV502", "GL102", "GL103"},
-    "Truthy value expected": {"GV502"},
-    "expected at least one argument": {"GV502"},
-    "expected one argument": {"GV502"},
-    "is not a valid": {"GV502"},
-    "vllm_mode is": {"GT502"},
-    "requires an eval strategy": {"GS106"},
-    "--load_best_model_at_end requires": {"GC102"},
-    "Got warmup_steps": {"GS105"},
-    "AssertionError: The soft_cache_length": {"GV505"},
-    "AssertionError: async generate": {"GV505"},
-    "AssertionError: Multiple loss types": {"GV505"},
-    "AssertionError": {"GT502", "GV505"},
-    "ValueError": {"GV505"},
-    "NotImplementedError": {"GV505"},
-}
+WORDS = {words: set(codes) for words, codes in TABLES["ms-swift"]["words"].items()}
 # mutants that the classes accept, and that fail in training
 LATE = (
     "no group",
@@ -88,11 +57,7 @@ def draw_recipe(random: Random) -> tuple[int, dict[str, Any]]:
                 {"steps_per_generation": steps, "generation_batch_size": rollout},
             ]
         )
-    config |= (
-        _draw_evaluation(random, processes, group)
-        | _draw_objective(random)
-        | _draw_schedule(random)
-    )
+    config |= _draw_evaluation(random, processes, group) | _draw_others(random)
     return processes, {**BASE, **config}
 
 
@@ -109,94 +74,16 @@ def _draw_evaluation(random: Random, processes: int, group: int) -> dict[str, An
     return found
 
 
-def _draw_objective(random: Random) -> dict[str, Any]:
-    choices: dict[str, list[Any]] = {
-        "beta": [0.0, 0.04, 0.001, "1e-3"],
-        "loss_type": ["grpo", "bnpo", "dr_grpo", "dapo", "cispo", "sapo"],
-        "scale_rewards": ["group", "batch", "none", "gdpo"],
-        "epsilon_high": [0.28, 0.2],
-        "advantage_estimator": ["grpo", "rloo", "reinforce_plus_plus"],
-        "kl_in_reward": [True, False],
-        "importance_sampling_level": ["token", "sequence", "sequence_token"],
-        "temperature": [1.0, 0.9, 0.7],
-        "num_iterations": [1, 2],
-        "sync_ref_model": [True, False],
-    }
-    return {
-        name: random.choice(values) for name, values in choices.items() if random.random() < 0.25
-    }
-
-
-def _draw_schedule(random: Random) -> dict[str, Any]:
-    choices: dict[str, list[Any]] = {
-        "num_train_epochs": [1, 2, 0.5],
-        "max_steps": [100, 10],
-        "learning_rate": [1e-6, "1e-5", 1e-4],
-        "warmup_ratio": [0.05, 0.1],
-        "lr_scheduler_type": ["cosine", "linear", "constant"],
-        "save_steps": [50, 100],
-        "eval_steps": [50, 100],
-        "bf16": [False],
-    }
+def _draw_others(random: Random) -> dict[str, Any]:
+    """A quarter of the keys that need no other one."""
+    choices: dict[str, list[Any]] = TABLES["ms-swift"]["choices"]
     return {
         name: random.choice(values) for name, values in choices.items() if random.random() < 0.25
     }
 
 
 # One way each to break a valid recipe; most of them break every one.
-MUTATIONS: dict[str, dict[str, Any]] = {
-    "a group too large": {"num_generations": 97},
-    "a group of one": {"num_generations": 1},
-    "no group": {"num_generations": 0},
-    "an odd rollout": {"generation_batch_size": 101, "steps_per_generation": None},
-    "two sizes that disagree": {"generation_batch_size": 96, "steps_per_generation": 7},
-    "no steps a generation": {"steps_per_generation": 0, "generation_batch_size": None},
-    "negative steps a generation": {"steps_per_generation": -1, "generation_batch_size": None},
-    "an evaluation batch of broken groups": {
-        "split_dataset_ratio": 0.1,
-        "num_generations_eval": 89,
-        "eval_strategy": "steps",
-    },
-    "a loss that is refused late": {"loss_type": "real"},
-    "a mask that is refused late": {"off_policy_sequence_mask_delta": 1.0},
-    "a typo": {"num_generation_per_prompt": 4},
-    "another library's word": {"group_size": 8},
-    "an older word": {"train_type": "full"},
-    "a word that went": {"vllm_device": "auto"},
-    "words for a number": {"per_device_train_batch_size": "many"},
-    "a fraction for a count": {"num_generations": 8.5},
-    "null for a number": {"num_generations": "NULL"},
-    "another tuner's choice": {"scale_rewards": "fast"},
-    "a level that is none": {"importance_sampling_level": "paragraph"},
-    "an estimator that is none": {"advantage_estimator": "ppo"},
-    "a mode without vLLM": {"vllm_mode": "colocate"},
-    "vLLM without a mode": {"use_vllm": True},
-    "vLLM in a place that is none": {"use_vllm": True, "vllm_mode": "elsewhere"},
-    "a server without address": {"use_vllm": True, "vllm_mode": "server"},
-    "warmup twice": {"warmup_ratio": 0.1, "warmup_steps": 10},
-    "a warmup of the whole run": {"warmup_ratio": 1.0, "warmup_steps": None},
-    "prompts cut on the right": {"truncation_strategy": "right"},
-    "cached data": {"cached_dataset": ["somewhere"]},
-    "two losses": {"loss_type": ["grpo", "dapo"]},
-    "soft_overlong without its length": {"reward_funcs": ["soft_overlong"]},
-    "a reference with an adapter": {"tuner_type": "lora", "ref_model": "somewhere", "beta": 0.1},
-    "generating ahead without a server": {"async_generate": True},
-    "a reasoning parser": {"vllm_reasoning_parser": "qwen3"},
-    "a plateau that is not watched": {
-        "lr_scheduler_type": "reduce_lr_on_plateau",
-        "eval_strategy": "no",
-    },
-    "no padding without flash attention": {"padding_free": True},
-    "words for a flag": {"sync_ref_model": "maybe"},
-    "a strategy that is none": {"save_strategy": "often"},
-    "an empty list": {"reward_weights": []},
-    "the best of what is not evaluated": {
-        "load_best_model_at_end": True,
-        "eval_strategy": "epoch",
-        "save_strategy": "steps",
-        "split_dataset_ratio": 0.1,
-    },
-}
+MUTATIONS: dict[str, dict[str, Any]] = TABLES["ms-swift"]["mutations"]
 
 
 def mutate(config: dict[str, Any], name: str) -> dict[str, Any]:
@@ -223,29 +110,13 @@ def to_argv(config: dict[str, Any]) -> list[str]:
     return words
 
 
-def ask(
-    python: str, model: str, cases: Iterable[tuple[int, dict[str, Any]]]
-) -> tuple[dict[str, str], list[dict[str, Any]]]:
+def ask_recipes(python: str, model: str, cases: Iterable[tuple[int, dict[str, Any]]]) -> Answers:
     """The versions behind an interpreter, and its answer to each recipe over a model and data in a
     folder.
     """
     files = ["--model", f"{model}/model", "--dataset", f"{model}/train.jsonl"]
-    lines = [
-        json.dumps({"processes": n, "argv": [*files, *to_argv(config)]}) for n, config in cases
-    ]
-    done = subprocess.run(
-        [python, str(ASK)],
-        input="\n".join(lines),
-        capture_output=True,
-        text=True,
-        timeout=3600,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    versions, *answers = (
-        json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")
-    )
-    return versions, answers
+    requests = ({"processes": n, "argv": [*files, *to_argv(config)]} for n, config in cases)
+    return ask(python, ASK, requests)
 
 
 @dataclass
@@ -316,13 +187,15 @@ def compare(python: str, model: str, count: int, seed: int) -> Comparison:
     for n, (processes, config) in enumerate(drawn):
         name = list(MUTATIONS)[n % len(MUTATIONS)]
         named.append((name, processes, mutate(config, name)))
-    done.versions, answers = ask(python, model, [case[1:] for case in named])
+    done.versions, answers = ask_recipes(python, model, [case[1:] for case in named])
     repaired = []
     for (name, processes, config), answer in zip(named, answers, strict=True):
         verdict = lint_recipe(build_recipe(processes, config))
         _compare_one(name, verdict, answer, done)
         repaired += _repaired(verdict)
-    for (processes, config), answer in zip(repaired, ask(python, model, repaired)[1], strict=True):
+    for (processes, config), answer in zip(
+        repaired, ask_recipes(python, model, repaired)[1], strict=True
+    ):
         done.fixes += 1
         if answer["error"]:
             done.differences.append(f"a fix is refused: {config} on {processes}: {answer['error']}")

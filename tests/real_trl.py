@@ -2,11 +2,8 @@
 configuration.
 """
 
-import json
-import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -14,26 +11,12 @@ from grporecipe.model import planning
 from grporecipe.model.setting import Setting, Version
 from grporecipe.rules.check import check, errors
 from grporecipe.rules.fixes import changed, find_fixes
+from real_asker import BENCHMARKS, TABLES, Answers, ask
 
-ASK = Path(__file__).parents[1] / "benchmarks" / "trl_versions" / "ask.py"
-# The rules that TRL applies while it builds its configuration (or, before 0.18, its trainer), and
-# its words for them.
-WORDS = {
-    # first: in some releases it continues as GB101 does
-    "eval batch size": "GE101",
-    "must be divisible by num_generations": "GB101",
-    "train batch size": "GB101",
-    "by zero": "GB102",
-    "at least 2 generations": "GB102",
-    "must be divisible by the global batch size": "GB106",
-    "can not be both configured": "GB107",
-    "auto_find_batch_size is not supported": "GB108",
-    "log_completions_hub_repo is set": "GC101",
-    "load_best_model_at_end requires": "GC102",
-    "must be less than": "GL109",
-    "`*_truncate` mode": "GL110",
-    "requires an eval strategy": "GS106",
-}
+ASK = BENCHMARKS / "trl_versions" / "ask.py"
+# The rules that TRL applies while it builds its configuration (or, before 0.18, its trainer), by its
+# words for them.
+WORDS: dict[str, str] = TABLES["trl"]["words"]
 CHECKED = frozenset(WORDS.values())
 # The releases that added keys which are drawn.
 REUSE, ROLLOUTS, OWN_EVAL, HUB, CLIPS = (0, 16), (0, 18), (0, 26), (0, 28), (1, 6)
@@ -167,11 +150,11 @@ def compare(python: str, version: Version, count: int, seed: int) -> Comparison:
     """
     random, done = Random(seed), Comparison()
     settings = [draw_setting(random, version) for _ in range(count)]
-    done.versions, answers = ask(python, settings)
+    done.versions, answers = ask_settings(python, settings)
     for s, answer in zip(settings, answers, strict=True):
         _compare_one(s, answer, done)
     proposed = [repaired for s in settings for repaired in fixed(s)]
-    for s, answer in zip(proposed, ask(python, proposed)[1], strict=True):
+    for s, answer in zip(proposed, ask_settings(python, proposed)[1], strict=True):
         done.fixes += 1
         if answer["error"]:
             done.differences.append(
@@ -216,28 +199,7 @@ def fixed(s: Setting) -> list[Setting]:
 
 
 # Values of transformers' own arguments, most of them good.
-ARGUMENTS: dict[str, tuple[Any, ...]] = {
-    "bf16": (False, True),
-    "fp16": (False, True),
-    "bf16_full_eval": (False, True),
-    "fp16_full_eval": (False, True),
-    "logging_steps": (1, 0.1, 10, 0, 1.5),
-    "save_steps": (50, 0.1, 2.5),
-    "eval_steps": (5, 0.5, 1.5),
-    "logging_strategy": ("steps", "epoch", "step"),
-    "eval_strategy": ("no", "steps", "epoch"),
-    "save_strategy": ("steps", "no", "best", "never"),
-    "hub_strategy": ("end", "checkpoint", "never"),
-    "lr_scheduler_type": ("linear", "cosine", "reduce_lr_on_plateau", "greedy", "cosin"),
-    "optim": ("adamw_torch", "adafactor", "adam"),
-    "dataloader_num_workers": (0, 2),
-    "dataloader_prefetch_factor": (None, 2),
-    "torch_empty_cache_steps": (None, 1, 0),
-    "debug": ("", "underflow_overflow", "all"),
-    "warmup_steps": (0, 10, 0.1),
-    "accelerator_config": (None, {"split_batches": False}, {"split_batch": True}),
-    "load_best_model_at_end": (False, True),
-}
+ARGUMENTS: dict[str, list[Any]] = TABLES["trl"]["arguments"]
 
 
 def draw_arguments(random: Random) -> dict[str, Any]:
@@ -246,28 +208,7 @@ def draw_arguments(random: Random) -> dict[str, Any]:
     return {name: random.choice([*ARGUMENTS[name][:1] * 2, *ARGUMENTS[name]]) for name in names}
 
 
-def ask(python: str, settings: Sequence[Setting]) -> tuple[dict[str, str], list[dict[str, Any]]]:
+def ask_settings(python: str, settings: Sequence[Setting]) -> Answers:
     """The versions behind an interpreter, and its answer to each setting."""
-    return ask_configs(
-        python, [{"processes": s.processes, "config": to_native(s)} for s in settings]
-    )
-
-
-def ask_configs(
-    python: str, requests: Sequence[dict[str, Any]]
-) -> tuple[dict[str, str], list[dict[str, Any]]]:
-    """The same for native configurations."""
-    lines = [json.dumps(request) for request in requests]
-    done = subprocess.run(
-        [python, str(ASK)],
-        input="\n".join(lines),
-        capture_output=True,
-        text=True,
-        timeout=1800,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    versions, *answers = (
-        json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")
-    )
-    return versions, answers
+    requests = ({"processes": s.processes, "config": to_native(s)} for s in settings)
+    return ask(python, ASK, requests)

@@ -20,76 +20,9 @@ from grporecipe.reading.yaml_text import parse_yaml
 pytestmark = pytest.mark.slow
 
 BASE = {"output_dir": "out", "use_cpu": True, "bf16": False, "report_to": "none"}
-RECIPES: dict[str, dict[str, Any]] = {
-    "nothing": {},
-    "usual keys": {
-        "num_generations": 4,
-        "per_device_train_batch_size": 4,
-        "beta": 0.1,
-        "loss_type": "grpo",
-    },
-    "model keys": {"model_name_or_path": "x", "dtype": "bfloat16", "use_peft": True, "lora_r": 8},
-    "script keys": {
-        "dataset_name": "x",
-        "dataset_config": "y",
-        "reward_funcs": ["accuracy_reward"],
-    },
-    "data keys": {"streaming": True, "test_split_size": 0.1},
-    "shares": {"warmup_steps": 0.1, "save_steps": 0.1, "eval_steps": 0.2, "logging_steps": 1},
-    "nulls": {"epsilon_high": None, "max_completion_length": None, "seed": 1},
-    "numbers in strings": {
-        "learning_rate": "3e-06",
-        "num_generations": "8",
-        "use_vllm": "false",
-        "temperature": "1",
-    },
-    "integers for floats": {"beta": 0, "num_train_epochs": 1, "max_grad_norm": 1},
-    "env": {"env": {"GRPOSWEEP_TEST": "1"}},
-    "nested": {"lr_scheduler_kwargs": {"num_cycles": 1}, "model_init_kwargs": {"a": 1}},
-    "evaluation": {"eval_strategy": "steps", "eval_steps": 10, "per_device_eval_batch_size": 8},
-    **{
-        f"removed {key}": {key: value}
-        for key, value in {
-            "max_prompt_length": 512,
-            "use_liger_loss": True,
-            "warmup_ratio": 0.1,
-            "torch_dtype": "auto",
-            "overwrite_output_dir": True,
-            "vllm_device": "auto",
-            "evaluation_strategy": "no",
-            "group_by_length": False,
-            "logging_dir": "x",
-            "tp_size": 1,
-            "wandb_log_unique_prompts": True,
-            "vllm_guided_decoding_regex": "x",
-            "vllm_max_model_len": 1,
-            "save_safetensors": True,
-            "no_cuda": True,
-            "per_gpu_train_batch_size": 8,
-            "push_to_hub_token": "x",
-            "split_batches": True,
-            "fp16_backend": "auto",
-        }.items()
-    },
-    **{
-        f"unknown {key}": {key: 1}
-        for key in ("num_generatons", "lr", "system_prompt", "Beta", "benchmarks", "configs")
-    },
-    **{
-        f"words for {key}": {key: value}
-        for key, value in {
-            "num_generations": "eight",
-            "learning_rate": "fast",
-            "use_vllm": "maybe",
-            "max_steps": "1.5",
-            "per_device_train_batch_size": "8.0",
-            "beta": "high",
-        }.items()
-    },
-    "env in words": {"env": "A=1"},
-    "a bare no": {"eval_strategy": False},
-    "a strategy that is none": {"eval_strategy": "sometimes"},
-}
+RECIPES: dict[str, dict[str, Any]] = yaml.safe_load(
+    Path(__file__).with_name("trl_parser_recipes.yaml").read_text()
+)
 
 
 def is_taken(path: Path) -> bool:

@@ -17,7 +17,8 @@ from grporecipe.model.setting import TRL
 from grporecipe.reading.load import Options, build_recipe
 from grporecipe.rules.check import REGISTRY
 from grporecipe.rules.loss import MISMATCH, weight_left
-from real_trl import CHECKED, ask_configs, compare, draw_arguments, draw_setting, fixed
+from real_asker import ask
+from real_trl import ASK, CHECKED, compare, draw_arguments, draw_setting, fixed
 
 # `make thorough`: 5,000
 ASKED = int(os.environ.get("GRPOSWEEP_ASKED_SETTINGS", "1500"))
@@ -43,8 +44,8 @@ def test_transformers_refuses_the_arguments_that_lint_refuses_and_takes_the_rest
     """Random arguments of GRPOConfig that no rule on batches reads."""
     random = Random(0)
     configs = [{"num_generations": 8, **draw_arguments(random)} for _ in range(ASKED)]
-    _, answers = ask_configs(
-        sys.executable, [{"processes": 1, "config": config} for config in configs]
+    _, answers = ask(
+        sys.executable, ASK, [{"processes": 1, "config": config} for config in configs]
     )
     found = [lint_recipe(build_recipe(config, Options("trl", TRL, 1))).ok for config in configs]
     different = [
