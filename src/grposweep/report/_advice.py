@@ -311,14 +311,12 @@ def _has_variants(trial: TrialView) -> bool:
 
 def _spread(view: SweepView, trials: Sequence[TrialView]) -> str:
     """Return what each parameter is among the trials: a range of numbers, or choices."""
-    return ", ".join(
-        (
-            f"{name} "
-            f"{_values([trial.point[parameter] for trial in trials if parameter in trial.point])}"
-        )
-        for parameter, name in short_names(view.parameters).items()
-        if parameter != "seed"
-    )
+    spread = []
+    for parameter, name in short_names(view.parameters).items():
+        if parameter != "seed":
+            labels = [trial.point[parameter] for trial in trials if parameter in trial.point]
+            spread.append(f"{name} {_values(labels)}")
+    return ", ".join(spread)
 
 
 def _values(labels: Sequence[Any]) -> str:
@@ -460,14 +458,14 @@ def _command(view: SweepView, changes: Mapping[str, str], keeps_name: bool = Fal
     # which must not stop the command
     if keeps_name and _is_edited(view):
         changes = {"search.changed_files": "recorded", **changes}
-    dropped = (*changes, *(() if keeps_name else ("name",)))
+    dropped = set(changes) if keeps_name else {"name", *changes}
     # the one that counts
     last = {word.partition("=")[0]: n for n, word in enumerate(words) if "=" in word}
-    kept = [
-        word
-        for n, word in enumerate(words or ["python", "src/run.py"])
-        if (name := word.partition("=")[0]) not in dropped and last.get(name, n) == n
-    ]
+    kept = []
+    for n, word in enumerate(words or ["python", "src/run.py"]):
+        name = word.partition("=")[0]
+        if name not in dropped and last.get(name, n) == n:
+            kept.append(word)
     there = str(view.provenance.get("working_directory") or Path.cwd())
     elsewhere = "" if Path(there) == Path.cwd() else f"cd {shlex.quote(there)} && "
     return elsewhere + shlex.join(

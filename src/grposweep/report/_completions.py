@@ -174,13 +174,18 @@ def winner_warning(trial: TrialView | None) -> list[str]:
     """Return a warning about a winner with degenerate completions, with one of them and the same
     prompt's before training.
     """
-    if trial is None or trial.objective is None or not (text := warning(trial)):
+    if trial is None or trial.objective is None:
+        return []
+    text = warning(trial)
+    if not text:
         return []
     lines = [f"{trial.objective:.4g}, but {text}"]
-    if (pair := _pairs(trial)) and (shown := next((p for p in pair if p[1].template), pair[0])):
-        start, now = shown
-        lines += [f"  now:             {_line(now.completion)}"]
-        lines += [f"  before training: {_line(start.completion)}"] if start is not None else []
+    pairs = _pairs(trial)
+    if pairs:
+        start, now = next((pair for pair in pairs if pair[1].template), pairs[0])
+        lines.append(f"  now:             {_line(now.completion)}")
+        if start is not None:
+            lines.append(f"  before training: {_line(start.completion)}")
     return [*lines, f"  see more: grposweep show {trial.number}"]
 
 

@@ -20,7 +20,7 @@ from grposweep.report._advice import find_no_winner, next_sentence, tie_sentence
 from grposweep.report._completions import winner_warning
 from grposweep.report._leaderboard import contrasts_table, effects_table, leaderboard, outcome
 from grposweep.report.status import seconds_left
-from grposweep.report.tables import Row, build_grid, format_duration, formatted
+from grposweep.report.tables import build_grid, format_duration, formatted
 from grposweep.report.trial_view import State, TrialView, group_failures, name_trials
 from grposweep.report.view import SweepView
 from grposweep.search.replication import CHANCE, Estimate, on_fresh_seeds
@@ -78,58 +78,55 @@ def live_screen(view: SweepView, elapsed: float, notice: str = "") -> Group:
         progress = _progress(trial, waits)
         rows.append((f"trial {trial.number}", *progress, Text(short(trial.point), "dim")))
     best = view.best_point
-    best_text = (
-        ""
-        if best is None
-        else f"{best.brief} (trial {best.first.number}: {short(best.first.point)})"
-    )
+    text = "no trial has finished yet"
+    if best is not None:
+        where = f"trial {best.first.number}: {short(best.first.point)}"
+        text = f"best so far: {best.brief} ({where})"
     parts: list[RenderableType] = [
         _head(view, active, elapsed),
-        Text(f"best so far: {best_text}" if best_text else "no trial has finished yet"),
+        Text(text),
         Text(f"spent: {view.spent_text}"),
         build_grid(rows),
     ]
-    return Group(*parts, *([Text(notice, "yellow")] if notice else []))
+    if notice:
+        parts.append(Text(notice, "yellow"))
+    return Group(*parts)
 
 
 def _head(view: SweepView, active: list[TrialView], elapsed: float) -> Table:
-    left, stopped = seconds_left(view), view.count(State.PRUNED)
-    row: Row = (
+    row: list[RenderableType] = [
         Text.assemble((str(view.count(State.FINISHED)), "bold"), f"/{view.planned} done"),
         ", ".join(_under_way(view, active)),
         f"{view.count(State.FAILED)} failed",
-        *([f"{stopped} stopped early"] if stopped else []),
-        f"{view.invalid_count} invalid",
-        f"{format_duration(elapsed)} elapsed",
-        f"{format_duration(left)} left" if left is not None else "time left unknown yet",
-    )
+    ]
+    stopped = view.count(State.PRUNED)
+    if stopped:
+        row.append(f"{stopped} stopped early")
+    left = seconds_left(view)
+    until = "time left unknown yet" if left is None else f"{format_duration(left)} left"
+    row += [f"{view.invalid_count} invalid", f"{format_duration(elapsed)} elapsed", until]
     return build_grid([row])
 
 
 def _under_way(view: SweepView, active: list[TrialView]) -> Iterator[str]:
-    waiting, paused = (
-        sum(str(trial.number) in view.progress.waiting for trial in active),
-        view.count(State.PAUSED),
-    )
+    waiting = sum(str(trial.number) in view.progress.waiting for trial in active)
     yield f"{len(active) - waiting} running"
-    yield from (
-        f"{number} {state}"
-        for state, number in (("waiting", waiting), ("paused", paused))
-        if number
-    )
+    if waiting:
+        yield f"{waiting} waiting"
+    paused = view.count(State.PAUSED)
+    if paused:
+        yield f"{paused} paused"
 
 
 def _progress(trial: TrialView, waits: str) -> tuple[RenderableType, str, str]:
     """Return a bar, its numbers and the last reward. A waiting trial has a step only from an
     earlier attempt.
     """
+    steps = f"{trial.step}/{trial.total}"
     if waits:
-        return Text(waits, "yellow"), f"{trial.step}/{trial.total}" if trial.step else "", ""
-    bar, reward = (
-        ProgressBar(total=max(trial.total, 1), completed=trial.step, width=20),
-        trial.last_reward,
-    )
-    return bar, f"{trial.step}/{trial.total}", formatted("reward {:.3f}", reward)
+        return Text(waits, "yellow"), steps if trial.step else "", ""
+    bar = ProgressBar(total=max(trial.total, 1), completed=trial.step, width=20)
+    return bar, steps, formatted("reward {:.3f}", trial.last_reward)
 
 
 @dataclass(frozen=True)
@@ -197,10 +194,9 @@ def print_results(console: Console, view: SweepView, end: RunEnd) -> None:
         ):
             console.print(line, soft_wrap=True)
         console.print(HOW_TO_RETRY, soft_wrap=True)
-    notes = [
-        early_stopping_note(view, end.effort),
-        "" if end.is_spent else continue_note(view, end.budget),
-    ]
+    notes = [early_stopping_note(view, end.effort)]
+    if not end.is_spent:
+        notes.append(continue_note(view, end.budget))
     for text in filter(None, notes):
         console.print(text, soft_wrap=True)
     console.print(f"spent: {view.spent_text}")
@@ -224,8 +220,11 @@ def _winner(view: SweepView) -> Iterator[str]:
     best = point.first
     # a comparison gives each value its own verdict
     is_chosen = not (view.compares or find_no_winner(view))
-    name = "best" if is_chosen else "first in rank" if len(view.leaderboard) > 1 else "result"
-    yield f"{name}: trial {best.number}, {point.gain.text if point.gain else point.brief}"
+    name = "first in rank" if len(view.leaderboard) > 1 else "result"
+    if is_chosen:
+        name = "best"
+    value = point.gain.text if point.gain else point.brief
+    yield f"{name}: trial {best.number}, {value}"
     if best.at_best:
         yield f"trial {best.number}: {best.at_best}"
     if not view.compares:
@@ -250,17 +249,15 @@ def replication_note(view: SweepView) -> list[str]:
             "unconfirmed"
         ]
     estimate = on_fresh_seeds(ranking.winner)
-    text = (
-        f"on {estimate.count} fresh seeds: trial {ranking.winner.number}, {estimate} (95 %)"
-        if estimate
-        else ""
-    )
+    text = ""
+    if estimate:
+        winner = f"trial {ranking.winner.number}, {estimate}"
+        text = f"on {estimate.count} fresh seeds: {winner} (95 %)"
+    if not ranking.tied:
+        return [text, "no other is tied with it"]
     tied = ", ".join(str(candidate.number) for candidate in ranking.tied)
     plural = "s" * (len(ranking.tied) > 1)
-    return [
-        text,
-        f"statistically tied with it: trial{plural} {tied}" if tied else "no other is tied with it",
-    ]
+    return [text, f"statistically tied with it: trial{plural} {tied}"]
 
 
 def early_stopping_note(view: SweepView, effort: float = 1.0) -> str:
@@ -280,28 +277,25 @@ def early_stopping_note(view: SweepView, effort: float = 1.0) -> str:
         if trial.state is State.PRUNED and trial.result.failure is not None
     ]
     flat = sum(trial.result.guard == "no_variance" for trial in guarded)
-    broke = "".join(
-        f", {number} of them because {'its' if number == 1 else 'their'} {why}"
-        for number, why in (
-            (len(guarded) - flat, "training had collapsed"),
-            (flat, "rewards never differed"),
-        )
-        if number
-    )
-    share = _spent_share(view)
-    spent = (
-        ""
-        if share is None
-        else f": {share:.0%} of the completions that finishing every trial takes"
-    )
-    return f"{counts}{broke}{spent}"
+    collapsed = len(guarded) - flat
+    if collapsed:
+        counts += f", {collapsed} of them because {_its(collapsed)} training had collapsed"
+    if flat:
+        counts += f", {flat} of them because {_its(flat)} rewards never differed"
+    finishing = ": {:.0%} of the completions that finishing every trial takes"
+    return counts + formatted(finishing, _spent_share(view))
+
+
+def _its(number: int) -> str:
+    return "its" if number == 1 else "their"
 
 
 def continue_note(view: SweepView, budget: str = "") -> str:
     """Return the command and the cost of continuing the paused trials; empty if none stays
     paused.
     """
-    if not (resting := view.resting):
+    resting = view.resting
+    if not resting:
         return ""
     hours = [t.gpu_hours * (t.total - t.step) / t.step for t in resting if t.step and t.total]
     cost = f"about {sum(hours):.2g} {view.hours_unit} finish" if hours else "to finish"
@@ -324,23 +318,20 @@ def model_line(view: SweepView, trial: TrialView | None) -> str:
     """
     if trial is None:
         return ""
-    for known in (
-        trial,
-        *(other for other in view.trials if other.attributes.get("of") == trial.number),
-    ):
-        if (model := known.path / paths.MODEL).is_dir():
-            # of a program of the user's own; ours are elsewhere
-            kept = len(list(model.glob("checkpoint-*")))
-            more = (
-                f", with {count(kept, 'checkpoint')}: save_total_limit=1 in your script keeps one"
-                if kept > 1
-                else ""
-            )
-            return (
-                f"its model is in {model}"
-                + ("" if known is trial else f" (trained on seed {known.seed})")
-                + more
-            )
+    repeats = [other for other in view.trials if other.attributes.get("of") == trial.number]
+    for trained in (trial, *repeats):
+        model = trained.path / paths.MODEL
+        if not model.is_dir():
+            continue
+        text = f"its model is in {model}"
+        if trained is not trial:
+            text += f" (trained on seed {trained.seed})"
+        # of a program of the user's own; ours are elsewhere
+        kept = len(list(model.glob("checkpoint-*")))
+        if kept > 1:
+            limit = "save_total_limit=1 in your script keeps one"
+            text += f", with {count(kept, 'checkpoint')}: {limit}"
+        return text
     if view.is_fake:
         return "fake trainer: these numbers are made up, and nothing was trained"
     from grposweep.registries import runs_trl

@@ -426,14 +426,14 @@ def read_trial(folder: TrialFolder, controller_lives: bool) -> TrialView:
     beat = Heartbeat() if state.is_over else folder.heartbeat()
     silent = _silence(folder.path) if state is State.RUNNING else 0.0
     seconds, gpu_seconds = run_cost(folder.path, state is State.RUNNING and silent < SILENT_SECONDS)
+    point: Config = {} if record is None else record.point
+    attributes: Config = {} if record is None else record.attributes
     return TrialView(
         path=folder.path,
         number=folder.number,
-        experiment=folder.head
-        if record is None
-        else str(record.attributes.get("experiment", folder.head)),
-        point={} if record is None else record.point,
-        attributes={} if record is None else record.attributes,
+        experiment=str(attributes.get("experiment", folder.head)),
+        point=point,
+        attributes=attributes,
         state=state,
         result=result,
         step=(result.step if beat.step is None else beat.step) or 0,
