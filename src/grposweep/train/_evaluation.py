@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from grporecipe.files import finite_or_none, text_sha256
+from grporecipe.files import Config, Json, finite_or_none, text_sha256
 from grposweep.storage.completions import (
     KeptCompletion,
     PromptRewards,
@@ -56,7 +56,7 @@ class HeldOutEvaluation:
             [[] for _ in self.weights],
         )
 
-    def hear(self, prompts: list[Any], completions: list[Any], columns: dict[str, Any]) -> None:
+    def hear(self, prompts: list[Any], completions: list[Any], columns: Json) -> None:
         """Record the texts of one call."""
         if not self.active:
             return
@@ -254,9 +254,9 @@ def judge(
     completions: list[tuple[int, int, int, Completion]],
     generations: int,
     names: Sequence[str],
-    values: Mapping[str, Any],
+    values: Config,
     began: float,
-) -> dict[str, Any]:
+) -> Json:
     """Return the mean reward of an evaluation and its errors. Rank 0 also keeps its prompts'
     rewards and a few completions.
 
@@ -267,7 +267,7 @@ def judge(
     mean, error = mean_over_prompts(
         by_prompt, group_prompts([completion for *_, completion in completions])
     )
-    metrics: dict[str, Any] = {"eval_reward": mean, "eval_reward_se": error}
+    metrics: Json = {"eval_reward": mean, "eval_reward_se": error}
     if attempt.is_main:
         ordered = in_order(completions, generations)
         metrics |= {"eval_reward_noise": sampling_error(ordered)}
@@ -279,7 +279,7 @@ def judge(
 def keep_evaluation(
     attempt: Attempt,
     step: int,
-    values: Mapping[str, Any],
+    values: Config,
     completions: Sequence[Completion],
     names: Sequence[str],
     began: float,

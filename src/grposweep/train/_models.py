@@ -4,7 +4,6 @@ import json
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import torch
 from peft import LoraConfig
@@ -18,7 +17,7 @@ from transformers import (
 )
 
 from grporecipe.errors import UserError
-from grporecipe.files import parse_json, read_bytes, write_text
+from grporecipe.files import Json, parse_json, read_bytes, write_text
 from grposweep.config.precision import check_precision, read_precision
 from grposweep.schema import Model
 from grposweep.train import hub
@@ -43,7 +42,7 @@ class Loaded:
     path: str
     tokenizer: PreTrainedTokenizerBase
     config: PretrainedConfig
-    init_kwargs: dict[str, Any] = field(default_factory=dict)
+    init_kwargs: Json = field(default_factory=dict)
     peft_config: LoraConfig | None = None
 
     @property
@@ -119,7 +118,7 @@ def name_base_model(saved: Path, model: Model) -> None:
         write_text(path, json.dumps(content, indent=2) + "\n")
 
 
-def loading_options(model: Model) -> dict[str, Any]:
+def loading_options(model: Model) -> Json:
     """Return the arguments of from_pretrained. Null and false ones are left out."""
     return {name: value for name in LOADING if (value := getattr(model, name))}
 
@@ -190,7 +189,7 @@ def build_lora(model: Model) -> LoraConfig | None:
     )
 
 
-def read_shape(config: PretrainedConfig) -> dict[str, Any]:
+def read_shape(config: PretrainedConfig) -> Json:
     """The architecture under the names of ``model.shape``; weights are counted without making
     them.
     """

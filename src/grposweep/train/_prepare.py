@@ -19,7 +19,7 @@ from datasets import Dataset
 from filelock import FileLock
 
 from grporecipe.errors import ExitCode, UserError
-from grporecipe.files import read_json, write_json, write_text
+from grporecipe.files import Json, read_json, write_json, write_text
 from grporecipe.redaction import redact
 from grposweep.config.compose import load_experiment
 from grposweep.launchers import launcher_class
@@ -124,7 +124,7 @@ def check_packages(experiment: Experiment) -> None:
 
 def prepare_experiment(
     experiment: Experiment, progress: Callable[[str, int, int], None] = no_progress
-) -> dict[str, Any]:
+) -> Json:
     """Return the entry of one model and task."""
     check_packages(experiment)
     # the fake trains no model: a minute saved for tests of the rest
@@ -147,7 +147,7 @@ def prepare_experiment(
     notes += try_rewards(
         rewards, [data.train[number] for number in range(min(TRIED, len(data.train)))]
     )
-    entry: dict[str, Any] = {**data.counts(), "distinct_prompts": data.distinct()}
+    entry: Json = {**data.counts(), "distinct_prompts": data.distinct()}
     hashes = {"train": hash_rows(data.train), "eval": hash_rows(data.held_out)}
     if is_trained:
         loaded = loaded or find_model(experiment, progress)
@@ -173,7 +173,7 @@ def find_model(
     return load_model(experiment.model, find_model_folder(experiment.model, progress=progress))
 
 
-def prepare_model(experiment: Experiment, loaded: "Loaded", data: Data) -> dict[str, Any]:
+def prepare_model(experiment: Experiment, loaded: "Loaded", data: Data) -> Json:
     """Return the model's shape, and what its tokenizer makes of the prompts. Raises UserError if it
     cannot read them.
     """

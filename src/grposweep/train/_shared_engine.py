@@ -21,6 +21,7 @@ from trl.generation.vllm_client import VLLMClient
 from trl.generation.vllm_generation import VLLMGeneration
 
 from grporecipe.errors import UserError
+from grporecipe.files import Json
 from grposweep.storage import paths
 from grposweep.train._vllm import async_grpo_module, shared_address
 from grposweep.train.attempt import Attempt
@@ -45,7 +46,7 @@ class AdapterClient(VLLMClient):  # type: ignore[misc]  # trl is not typed
 
     def generate(
         self, prompts: list[list[int]], generation_kwargs: Any = None, **options: Any
-    ) -> dict[str, Any]:
+    ) -> Json:
         """Return TRL's lists of ``n`` completions for each prompt. Raises RuntimeError if the
         server does not come back.
 
@@ -55,7 +56,7 @@ class AdapterClient(VLLMClient):  # type: ignore[misc]  # trl is not typed
         """
         seeds = torch.randint(2**62, (len(prompts),)).tolist()
 
-        def ask(number: int) -> dict[str, Any] | Exception:
+        def ask(number: int) -> Json | Exception:
             own = {**(generation_kwargs or {}), "seed": seeds[number]}
             try:
                 return dict(

@@ -10,14 +10,13 @@ from collections.abc import Callable
 from importlib.util import find_spec
 from math import inf
 from pathlib import Path
-from typing import Any
 
 import torch
 from accelerate.utils import DistributedType
 from trl import GRPOConfig, GRPOTrainer
 
 from grporecipe.errors import UserError
-from grporecipe.files import parse_json, read_bytes
+from grporecipe.files import Json, parse_json, read_bytes
 from grporecipe.memory.parts import BUCKET, ZERO
 from grposweep.config.precision import read_precision
 from grposweep.config.to_setting import loads_once
@@ -43,7 +42,7 @@ CONDITIONS: dict[str, Callable[[Experiment], bool]] = {
 }
 
 
-def copied_arguments(experiment: Experiment) -> dict[str, Any]:
+def copied_arguments(experiment: Experiment) -> Json:
     """Return the arguments that are keys of ours. Null (or an empty mapping) leaves one to TRL;
     infinity is no bound.
     """
@@ -60,7 +59,7 @@ def build_config(attempt: Attempt, model: Loaded) -> GRPOConfig:
     return GRPOConfig(**grpo_arguments(attempt, model))
 
 
-def grpo_arguments(attempt: Attempt, model: Loaded) -> dict[str, Any]:
+def grpo_arguments(attempt: Attempt, model: Loaded) -> Json:
     """Return GRPOConfig's arguments by name."""
     experiment = attempt.experiment
     return {
@@ -75,7 +74,7 @@ def grpo_arguments(attempt: Attempt, model: Loaded) -> dict[str, Any]:
     }
 
 
-def batch_arguments(attempt: Attempt) -> dict[str, Any]:
+def batch_arguments(attempt: Attempt) -> Json:
     """Return the batch as the plan has it: only steps_per_generation, since TRL refuses it with
     generation_batch_size.
     """
@@ -90,7 +89,7 @@ def batch_arguments(attempt: Attempt) -> dict[str, Any]:
     }
 
 
-def vllm_arguments(attempt: Attempt) -> dict[str, Any]:
+def vllm_arguments(attempt: Attempt) -> Json:
     """Return the longest sequence of a colocated engine in tokens (None: the model's own), or where
     a server is.
     """
@@ -99,7 +98,7 @@ def vllm_arguments(attempt: Attempt) -> dict[str, Any]:
     return server_address(attempt.experiment.generation, attempt.folder.parent.parent)
 
 
-def course_arguments(attempt: Attempt) -> dict[str, Any]:
+def course_arguments(attempt: Attempt) -> Json:
     """Return the course of the run. Evaluations and checkpoints are placed by our callback, at the
     plan's steps.
     """
@@ -122,7 +121,7 @@ def course_arguments(attempt: Attempt) -> dict[str, Any]:
     }
 
 
-def device_arguments(attempt: Attempt, model: Loaded) -> dict[str, Any]:
+def device_arguments(attempt: Attempt, model: Loaded) -> Json:
     """Return the arguments that depend on the machine: device, backend of the ranks, and numeric
     types.
     """
@@ -137,7 +136,7 @@ def device_arguments(attempt: Attempt, model: Loaded) -> dict[str, Any]:
     }
 
 
-def precision_arguments(model: Model, has_gpu: bool) -> dict[str, Any]:
+def precision_arguments(model: Model, has_gpu: bool) -> Json:
     """Return the autocast; none without a GPU, on which half precision is slower and less exact
     than single.
     """
@@ -146,7 +145,7 @@ def precision_arguments(model: Model, has_gpu: bool) -> dict[str, Any]:
     return {"bf16": mixed == "bf16", "fp16": mixed == "fp16", **tf32}
 
 
-def sharding_options(experiment: Experiment) -> dict[str, Any]:
+def sharding_options(experiment: Experiment) -> Json:
     """Return GRPOConfig's arguments for sharding. transformers itself derives ``auto`` values from
     its other arguments.
     """
@@ -164,7 +163,7 @@ def sharding_options(experiment: Experiment) -> dict[str, Any]:
     }
 
 
-def fsdp_config(experiment: Experiment) -> dict[str, Any]:
+def fsdp_config(experiment: Experiment) -> Json:
     """Return FSDP's options, of version 2; layers are found by the model's own list of them."""
     offload = {"cpu_offload": True} if experiment.trainer.offload == "all" else {}
     return {
@@ -183,11 +182,11 @@ def start_fsdp_loading(experiment: Experiment) -> None:
         os.environ["ACCELERATE_USE_FSDP"] = "true"
 
 
-def deepspeed_config(stage: int, mixed: str = "bf16", offload: str = "none") -> dict[str, Any]:
+def deepspeed_config(stage: int, mixed: str = "bf16", offload: str = "none") -> Json:
     """DeepSpeed's configuration of a stage, its buckets small enough for the GPUs that need
     sharding (10^8 elements).
     """
-    zero: dict[str, Any] = {
+    zero: Json = {
         "stage": stage,
         "overlap_comm": True,
         "contiguous_gradients": True,

@@ -21,7 +21,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from grporecipe.errors import ExitCode, UserError
-from grporecipe.files import read_json, write_json
+from grporecipe.files import Json, read_json, write_json
 from grposweep.config.compose import load_experiment
 from grposweep.config.precision import read_precision
 from grposweep.process import end_children_with
@@ -186,7 +186,7 @@ def server_command(
     return [*build_command(arguments), *generation.vllm_server_args]
 
 
-def server_address(generation: Generation, sweep: Path) -> dict[str, Any]:
+def server_address(generation: Generation, sweep: Path) -> Json:
     """Return TRL's keys of a vLLM server, none without one.
 
     A server that the job started is named in the environment. The sweep's is waited for.
@@ -292,7 +292,7 @@ class StaleWeightsGuard:
     # those of this attempt's rollouts after an optimizer step
     _differences: list[float] = field(default_factory=list)
 
-    def begin(self, lines: list[dict[str, Any]]) -> None:
+    def begin(self, lines: list[Json]) -> None:
         """Read the first rollout's difference from the metrics of earlier attempts, if there are
         any.
         """
@@ -300,7 +300,7 @@ class StaleWeightsGuard:
             (line[DIFFERENCE] for line in lines if line.get(DIFFERENCE) is not None), None
         )
 
-    def check(self, logs: dict[str, Any]) -> None:
+    def check(self, logs: Json) -> None:
         """Take the log of an optimizer step. Raises UserError if the engine's weights are stale."""
         # missing: no vLLM, its correction is off, or no rollout in this step
         value = logs.get(DIFFERENCE)

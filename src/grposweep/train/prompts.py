@@ -12,7 +12,7 @@ from typing import Any
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from grporecipe.errors import UserError
-from grporecipe.files import parse_json, read_bytes
+from grporecipe.files import Config, parse_json, read_bytes
 from grposweep.registries import TASKS
 from grposweep.schema import Experiment
 from grposweep.train.hub import local_snapshot
@@ -26,9 +26,7 @@ FAR, SHORT = 4, 128
 MOST_COUNTED = 1000
 
 
-def longest_prompt(
-    tokenizer: Any, prompts: Iterable[Any], template: Mapping[str, Any] | None = None
-) -> int:
+def longest_prompt(tokenizer: Any, prompts: Iterable[Any], template: Config | None = None) -> int:
     """Return the tokens of the longest prompt, with the chat's turns: memory and vLLM's longest
     sequence depend on it.
 
@@ -41,7 +39,7 @@ def longest_prompt(
     )
 
 
-def beyond_positions(experiment: Experiment, entry: Mapping[str, Any]) -> str:
+def beyond_positions(experiment: Experiment, entry: Config) -> str:
     """Return a note if the longest prompt and a completion exceed the model's positions; empty
     otherwise.
 
@@ -85,13 +83,13 @@ def _size(prompt: Any) -> int:
     return len(str(prompt).encode(errors="replace"))
 
 
-def _tokens(tokenizer: Any, prompt: Any, template: Mapping[str, Any]) -> Any:
+def _tokens(tokenizer: Any, prompt: Any, template: Config) -> Any:
     if isinstance(prompt, str):
         return tokenizer(prompt)["input_ids"]
     return render_prompt(tokenizer, prompt, template, return_dict=True)["input_ids"]
 
 
-def render_prompt(tokenizer: Any, prompt: Any, template: Mapping[str, Any], **how: Any) -> Any:
+def render_prompt(tokenizer: Any, prompt: Any, template: Config, **how: Any) -> Any:
     """Return a conversation in the chat template, up to where the model's turn begins."""
     return tokenizer.apply_chat_template(prompt, add_generation_prompt=True, **how, **template)
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from grporecipe.errors import UnknownMetricError
-from grporecipe.files import append_line, as_number, no_link, read_lines
+from grporecipe.files import Json, append_line, as_number, no_link, read_lines
 from grporecipe.model.planning import (
     completions_per_rollout,
     micro_steps_per_generation,
@@ -31,7 +31,7 @@ from grposweep.storage.provenance import TIMES
 from grposweep.storage.records import ControlRequest
 
 
-def finite_scalars(values: dict[str, Any]) -> dict[str, Any]:
+def finite_scalars(values: Json) -> Json:
     """Return the values for strict JSON: NaN and infinities become null."""
     return {
         k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in values.items()
@@ -50,9 +50,7 @@ class MetricsFile:
         """The file."""
         return self.folder / paths.METRICS
 
-    def write(
-        self, kind: str, step: int, completions: int | None, values: dict[str, Any]
-    ) -> dict[str, Any]:
+    def write(self, kind: str, step: int, completions: int | None, values: Json) -> Json:
         """Append one line; ``completions`` are the training completions generated so far (None:
         unknown).
         """
@@ -73,7 +71,7 @@ class MetricsFile:
         """
         rewind_lines(self.path, step)
 
-    def lines(self) -> list[dict[str, Any]]:
+    def lines(self) -> list[Json]:
         """Return all lines, including those of earlier attempts."""
         return list(read_lines(self.path, step=int))
 
@@ -169,9 +167,7 @@ class Objective:
         }
 
 
-def find_objective(
-    lines: list[dict[str, Any]], search: Search, metric: str | None = None
-) -> Objective:
+def find_objective(lines: list[Json], search: Search, metric: str | None = None) -> Objective:
     """Return the objective of these lines. They are read from disk, so a resumed attempt includes
     its past.
 
@@ -203,11 +199,11 @@ class BestEvaluations:
     best (None: unknown).
     """
 
-    lines: list[dict[str, Any]]
+    lines: list[Json]
     optimism: float | None
 
 
-def find_best(marked: list[dict[str, Any]], search: Search, metric: str) -> BestEvaluations | None:
+def find_best(marked: list[Json], search: Search, metric: str) -> BestEvaluations | None:
     """Return the best mean of ``search.last`` successive evaluations of a trained model; None
     without one.
 
@@ -261,7 +257,7 @@ def _windows(values: list[float], last: int) -> list[float]:
     return [sum(values[at : at + last]) / last for at in range(len(values) - last + 1)]
 
 
-def check_objective(lines: list[dict[str, Any]], metric: str, objective: Objective) -> None:
+def check_objective(lines: list[Json], metric: str, objective: Objective) -> None:
     """Raise an error with the reason if a finished trial has no objective."""
     if objective.objective is not None:
         return

@@ -15,7 +15,7 @@ import sys
 import threading
 import traceback
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from copy import deepcopy
 from dataclasses import dataclass, replace
@@ -28,7 +28,7 @@ from types import ModuleType
 from typing import Any
 
 from grporecipe.errors import UserError, refuse_mistakes
-from grporecipe.files import read_json, write_text
+from grporecipe.files import Config, read_json, write_text
 from grposweep.process import SpawnedProcesses
 from grposweep.schema import Task
 from grposweep.storage.inputs import hidden_files, original_path, user_folders
@@ -132,7 +132,7 @@ class Reward:
             ) from error
         return self._check(values, completions)
 
-    def _check_columns(self, columns: Mapping[str, Any]) -> None:
+    def _check_columns(self, columns: Config) -> None:
         """Raise RewardError for a parameter without default that the data have no column for."""
         given = {"prompts", "completions", *columns}
         needed = (
@@ -184,7 +184,7 @@ class Reward:
             f"({original_path(code.co_filename) if code else 'no source file'})"
         )
 
-    def _given(self, columns: Mapping[str, Any]) -> str:
+    def _given(self, columns: Config) -> str:
         return f"It gets prompts, completions, and the data's columns {', '.join(sorted(columns))}"
 
     def _asked(self, completions: list[Any]) -> str:
@@ -213,7 +213,7 @@ def _turns_note(error: Exception, completions: list[Any]) -> str:
 TRIED = 2
 
 
-def try_rewards(rewards: Iterable[Reward], rows: Sequence[Mapping[str, Any]]) -> list[str]:
+def try_rewards(rewards: Iterable[Reward], rows: Sequence[Config]) -> list[str]:
     """Call rewards as TRL does, on a few rows with their answers as completions. Return a note for
     each that keeps a state.
 
@@ -297,9 +297,7 @@ def try_early(request: Path) -> None:
     write_text(request.with_suffix(".problem"), problem)
 
 
-def early_problems(
-    rewards: Sequence[str], forms: Sequence[Sequence[Mapping[str, Any]]]
-) -> Iterator[str]:
+def early_problems(rewards: Sequence[str], forms: Sequence[Sequence[Config]]) -> Iterator[str]:
     """Say why the user's own rewards fail on these rows: in a process of their own that imports no
     torch by itself.
 

@@ -15,9 +15,9 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from grporecipe.files import read_lines
+from grporecipe.files import Json, read_lines
 from grporecipe.model.planning import Plan
 from grporecipe.terminal import short_names
 from grposweep import schema
@@ -48,13 +48,13 @@ class Tracker:
     def start(self, experiment: schema.Experiment, plan: Plan) -> None:
         """Open the run. Raises an exception if that is impossible."""
 
-    def log(self, line: dict[str, Any]) -> None:
+    def log(self, line: Json) -> None:
         """Log one line of metrics."""
 
     def log_completions(self, step: int, completions: Sequence[KeptCompletion]) -> None:
         """Log the kept completions of one evaluation."""
 
-    def summarise(self, values: dict[str, Any]) -> None:
+    def summarise(self, values: Json) -> None:
         """Record the run's final values."""
 
     def finish(self) -> None:
@@ -84,7 +84,7 @@ class ReportTo(Tracker):
                 os.environ.pop(name, None)
 
 
-def values_of(line: dict[str, Any]) -> dict[str, Any]:
+def values_of(line: Json) -> Json:
     """Return the values of a line of metrics for a tracker, including step and attempt."""
     drop = ("kind", "time")
     return {name: value for name, value in line.items() if name not in drop and value is not None}
@@ -165,14 +165,14 @@ class WandbTracker(Tracker):
     def log_completions(self, step: int, completions: Sequence[KeptCompletion]) -> None:
         self._attempt(lambda run: _log_table(run, step, completions))
 
-    def summarise(self, values: dict[str, Any]) -> None:
+    def summarise(self, values: Json) -> None:
         self._attempt(lambda run: run.summary.update(values))
 
     def finish(self) -> None:
         self._attempt(_finish)
         self.run = None
 
-    def log(self, line: dict[str, Any]) -> None:
+    def log(self, line: Json) -> None:
         # only now: the trainer has dropped by now what lies after its checkpoint
         if self.behind:
             self.behind = False
@@ -184,7 +184,7 @@ class WandbTracker(Tracker):
                     self.log_completions(step, kept)
         self._log(line)
 
-    def _log(self, line: dict[str, Any]) -> None:
+    def _log(self, line: Json) -> None:
         self._attempt(lambda run: run.log(values_of(line)))
 
     def _attempt(self, action: Callable[["wandb.Run"], object]) -> None:
@@ -240,7 +240,7 @@ def _finish(run: "wandb.Run") -> None:
     wandb.teardown()
 
 
-def columns(experiment: schema.Experiment, plan: Plan, folder: Path) -> dict[str, Any]:
+def columns(experiment: schema.Experiment, plan: Plan, folder: Path) -> Json:
     """Return a run's configuration: the trial's parameters under their short names, then everything
     else by section.
     """
@@ -271,7 +271,7 @@ def run_id(folder: Path) -> str:
 NORMAL = 1.96
 
 
-def with_intervals(values: dict[str, Any]) -> dict[str, Any]:
+def with_intervals(values: Json) -> Json:
     """Return a summary with the 95 % interval of each mean that has a standard error:
     ``objective_low``, ``objective_high``.
     """

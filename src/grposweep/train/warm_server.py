@@ -18,10 +18,10 @@ import signal
 import sys
 import traceback
 from functools import partial
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from grporecipe.errors import packages_first
-from grporecipe.files import parse_json
+from grporecipe.files import Json, parse_json
 from grposweep.process import STOP_SIGNALS, die_with, end_session, signals_blocked
 
 # of `_say`: writes one answer
@@ -83,7 +83,7 @@ def uses_cuda() -> bool:
     return torch is not None and bool(torch.cuda.is_initialized())
 
 
-def _fork(request: dict[str, Any], say: Say, close: tuple[int, ...]) -> set[int]:
+def _fork(request: Json, say: Say, close: tuple[int, ...]) -> set[int]:
     """Start one child, and report it. If none can be started now, the others continue: they would
     end with this process.
     """
@@ -101,7 +101,7 @@ def _fork(request: dict[str, Any], say: Say, close: tuple[int, ...]) -> set[int]
     return {pid}
 
 
-def _child(request: dict[str, Any], close: tuple[int, ...], server: int) -> NoReturn:
+def _child(request: Json, close: tuple[int, ...], server: int) -> NoReturn:
     """Become ``python -m grposweep.train <arguments>``: own session, own output, nothing of the
     server's left open.
     """
