@@ -82,11 +82,11 @@ def register_sections(file: Path) -> bool:
         return False
     needed = [path.split(".") for path, _ in keys_of()]
     groups = [group for group in GROUPS if group in content]
-    whole = [
-        group
-        for group in groups
-        if {at[1] for at in needed if at[0] == group} <= content[group].keys()
-    ]
+    whole = []
+    for group in groups:
+        keys = {at[1] for at in needed if at[0] == group}
+        if keys <= content[group].keys():
+            whole.append(group)
     taken = [group for group in whole if (CONF / group / file.name).exists()]
     if taken:
         raise UserError(
@@ -261,10 +261,11 @@ def _options(values: Mapping[str, Sequence[Any]]) -> list[list[tuple[str, str]]]
     """Return the options of each group in these values, without ``debug``, whose options set keys
     of other groups.
     """
-    groups = {
-        name: options for name, options in values.items() if name in GROUPS and name != "debug"
-    }
-    return [[(name, str(option)) for option in options] for name, options in groups.items()]
+    groups = []
+    for name, options in values.items():
+        if name in GROUPS and name != "debug":
+            groups.append([(name, str(option)) for option in options])
+    return groups
 
 
 def _leaves(content: Any, prefix: str) -> Iterator[tuple[str, Any]]:
@@ -331,11 +332,10 @@ def follow(config: DictConfig) -> DictConfig:
 @cache
 def _references() -> frozenset[tuple[str, str]]:
     """Return every key of a group's options that refers to others, with the reference."""
-    files = ((group, path) for group in GROUPS for path in (CONF / group).glob("*.yaml"))
-    contents = ((group, parse_yaml(read_text(path)) or {}) for group, path in files)
-    values = (
-        (f"{group}.{name}", value) for group, content in contents for name, value in content.items()
-    )
-    return frozenset(
-        (key, value) for key, value in values if isinstance(value, str) and "${" in value
-    )
+    found = set()
+    for group in GROUPS:
+        for path in (CONF / group).glob("*.yaml"):
+            for name, value in (parse_yaml(read_text(path)) or {}).items():
+                if isinstance(value, str) and "${" in value:
+                    found.add((f"{group}.{name}", value))
+    return frozenset(found)

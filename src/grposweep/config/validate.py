@@ -83,14 +83,12 @@ def find_mistakes(experiment: Experiment) -> list[str]:
         # another message would print the secret
         return secrets
     wrong = _wrong_values(experiment)
-    # A check of several keys has no answer if one of them has no meaning.
-    checks = [
-        check for check, reads in CHECKS.items() if not any(key.startswith(reads) for key in wrong)
-    ]
-    return [
-        *wrong.values(),
-        *(message for check in checks for message in collect_messages(check, experiment)),
-    ]
+    mistakes = list(wrong.values())
+    for check, reads in CHECKS.items():
+        # A check of several keys has no answer if one of them has no meaning.
+        if not any(key.startswith(reads) for key in wrong):
+            mistakes += collect_messages(check, experiment)
+    return mistakes
 
 
 def _wrong_values(experiment: Experiment) -> dict[str, str]:

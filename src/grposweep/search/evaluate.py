@@ -102,10 +102,11 @@ class SpaceValidity:
             for item in self.validator.space.parameters
             if item.name.split(".")[0] in sections
         ]
-        points = {
-            freeze({name: point[name] for name in names if name in point}): point
-            for point in islice(self.valid_points(), None if names else 1)
-        }
+        most = None if names else 1
+        points = {}
+        for point in islice(self.valid_points(), most):
+            part = {name: point[name] for name in names if name in point}
+            points[freeze(part)] = point
         return [self.validator.validate(point).experiment for point in points.values()]
 
     def _with_codes(self) -> Iterator[tuple[Point, frozenset[str]]]:
@@ -150,25 +151,24 @@ class SampledValidity(SpaceValidity):
         }
 
         def labels_of(parameter: Parameter) -> Sequence[Label] | None:
-            return (
-                parameter.domain.labels
-                if parameter.name in names and isinstance(parameter.domain, Choice)
-                else None
-            )
+            domain = parameter.domain
+            if parameter.name in names and isinstance(domain, Choice):
+                return domain.labels
+            return None
 
         valid = list(islice(self.valid_points(), TRIED))
-        drawn = {
-            freeze({name: point[name] for name in names & point.keys()})
-            for point in self.valid_points()
-        }
+        drawn = set()
+        for point in self.valid_points():
+            drawn.add(freeze({name: point[name] for name in names & point.keys()}))
         missing = []
         for combination in islice(self.validator.space.combinations(labels_of), MOST_LISTED):
-            changed = (
+            if freeze(combination) in drawn:
+                continue
+            changed = [
                 {**point, **combination} for point in valid if combination.keys() <= point.keys()
-            )
-            if freeze(combination) not in drawn and (
-                found := next(filter(self.validator.is_valid, changed), None)
-            ):
+            ]
+            found = next(filter(self.validator.is_valid, changed), None)
+            if found:
                 missing.append(self.validator.validate(found).experiment)
         return super().distinct(*sections) + missing
 

@@ -130,10 +130,8 @@ def parse_values(arguments: list[str], loader: ConfigLoader | None = None) -> di
             "or sweep with run.py -m."
         )
     parser = OverridesParser.create()
-    return {
-        _key(override): _plain(override.value())
-        for override in (_parse(parser, text) for text in fixed)
-    }
+    overrides = [_parse(parser, text) for text in fixed]
+    return {_key(override): _plain(override.value()) for override in overrides}
 
 
 def parse_cell(name: str, text: str) -> Any:
@@ -157,13 +155,15 @@ def check_numbers(overrides: Iterable[str]) -> None:
 
 
 def _refuse_infinite(overrides: Iterable[Override]) -> None:
-    refuse_mistakes(
-        f"{override.input_line}: {odd[0]} is no finite number, so nothing could be computed "
-        "with it. Set a finite number, or "
-        "quote it if it is text."
-        for override in overrides
-        if (odd := [value for value in _numbers(override.value()) if not math.isfinite(value)])
-    )
+    problems = []
+    for override in overrides:
+        odd = [value for value in _numbers(override.value()) if not math.isfinite(value)]
+        if odd:
+            problems.append(
+                f"{override.input_line}: {odd[0]} is no finite number, so nothing could be "
+                "computed with it. Set a finite number, or quote it if it is text."
+            )
+    refuse_mistakes(problems)
 
 
 def _key(override: Override) -> str:

@@ -46,7 +46,8 @@ class Sampling:
         """
         mean = math.fsum(self.means) / len(self.means) if self.means else 0.0
         squares = [(value - mean) ** 2 for value in self.means]
-        return max(squares) / whole if squares and (whole := math.fsum(squares)) > 0 else 0.0
+        whole = math.fsum(squares)
+        return max(squares) / whole if whole > 0 else 0.0
 
     @property
     def widening(self) -> float:
@@ -130,7 +131,8 @@ def _joint(
     asked = {(part.prompts, len(part.means)) for part in parts}
     if len(asked) > 1 or len(parts[0].means) < 2:
         return Sampling(apart)
-    means = [joined(values) for values in zip(*(part.means for part in parts), strict=True)]
+    columns = [part.means for part in parts]
+    means = [joined(values) for values in zip(*columns, strict=True)]
     return Sampling(stdev(means) / math.sqrt(len(means)) or apart, means, parts[0].prompts)
 
 
@@ -141,17 +143,19 @@ def p_of_groups(values: Sequence[float], groups: Sequence[int]) -> float:
     It is a permutation test with `DRAWS` draws, always the same ones.
     """
     members: dict[int, list[int]] = {}
-    for place, group in enumerate(groups):
-        members.setdefault(group, []).append(place)
+    for index, group in enumerate(groups):
+        members.setdefault(group, []).append(index)
     if not 1 < len(members) < len(groups) or len(set(values)) < 2:
         return 1.0
     mean, draw = math.fsum(values) / len(values), Random(0)
     centred = [value - mean for value in values]
 
     def between() -> float:
-        return math.fsum(
-            math.fsum(centred[place] for place in of) ** 2 / len(of) for of in members.values()
-        )
+        parts = []
+        for indexes in members.values():
+            total = math.fsum([centred[index] for index in indexes])
+            parts.append(total**2 / len(indexes))
+        return math.fsum(parts)
 
     here, larger = between() * (1 - 1e-9), 0
     for _ in range(DRAWS):

@@ -175,10 +175,11 @@ class Space:
     def values(self, point: Point) -> dict[str, Any]:
         """Return the configuration values behind a point's labels."""
         domains = {parameter.name: parameter.domain for parameter in self.parameters}
-        return {
-            name: domain.value(label) if isinstance(domain := domains[name], Choice) else label
-            for name, label in point.items()
-        }
+        values: dict[str, Any] = {}
+        for name, label in point.items():
+            domain = domains[name]
+            values[name] = domain.value(label) if isinstance(domain, Choice) else label
+        return values
 
     def describe(self) -> list[dict[str, Any]]:
         """Return the space as ``sweep.yaml`` holds it."""

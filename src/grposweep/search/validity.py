@@ -66,9 +66,8 @@ class RuleInputs:
             if isinstance(parameter.domain, Interval)
         }
         self._parameters = {field: self._depends(field) for field in SOURCES}
-        self._direct = {
-            field: name for field in SOURCES if (name := self._carried(field)) is not None
-        }
+        carried = {field: self._carried(field) for field in SOURCES}
+        self._direct = {field: name for field, name in carried.items() if name is not None}
         self._tables: dict[tuple[str, ...], dict[tuple[Any, ...], dict[str, Any]]] = {}
         for field in SOURCES:
             self._tables.setdefault(self._table_of(field), {})
@@ -364,14 +363,11 @@ class ValidationResult:
 
     def reasons(self) -> list[dict[str, Any]]:
         """Return the problems as ``invalid.jsonl`` and the study keep them."""
-        return [
-            {
-                "code": problem.code,
-                "message": problem.message,
-                "fixes": [dict(fix.keys) for fix in fixes],
-            }
-            for problem, fixes in self.fixes()
-        ]
+        reasons: list[dict[str, Any]] = []
+        for problem, fixes in self.fixes():
+            keys = [dict(fix.keys) for fix in fixes]
+            reasons.append({"code": problem.code, "message": problem.message, "fixes": keys})
+        return reasons
 
     def fixes(self) -> list[tuple[Problem, list[Any]]]:
         """Return each error with its verified fixes."""

@@ -67,9 +67,8 @@ def halve_batch(s: Setting, ignore: Collection[str] = ()) -> Changes | None:
     if s.steps_per_generation is not None:
         changes["steps_per_generation"] = s.steps_per_generation * factor
     healed = s.replace({**changes, "auto": s.auto - planning.TRAIN_SIZES})
-    before, after = (
-        {problem.code for problem in errors(check(each, ignore))} for each in (s, healed)
-    )
+    before = {problem.code for problem in errors(check(s, ignore))}
+    after = {problem.code for problem in errors(check(healed, ignore))}
     return changes if after <= before else None
 
 

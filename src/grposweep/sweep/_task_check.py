@@ -118,8 +118,9 @@ def _data_problems(experiment: Experiment, is_tried: bool) -> Iterator[str]:
         first = [
             {"prompt_id": n, **dict.fromkeys(columns), **row} for n, row in enumerate(train[:TRIED])
         ]
-        forms = [
-            [{**row, "prompt": in_conversation(task, row["prompt"], has)} for row in first]
-            for has in templates
-        ]
+        forms = []
+        for has in templates:
+            forms.append(
+                [{**row, "prompt": in_conversation(task, row["prompt"], has)} for row in first]
+            )
         yield from early_problems(task.rewards, forms)

@@ -81,9 +81,8 @@ def _check(source: SweepFolder, base: Experiment, space: Space, inputs: Inputs) 
     theirs = {"at": "last", **as_mapping(settings.get("search"))}
     other = {name: theirs.get(name) for name in ours if theirs.get(name) != ours[name]}
     if other:
-        there, here = (
-            " ".join(f"search.{n}={values[n]}" for n in other) for values in (theirs, ours)
-        )
+        there = " ".join(f"search.{name}={value}" for name, value in other.items())
+        here = " ".join(f"search.{name}={ours[name]}" for name in other)
         raise UserError(
             f"search.warm_start: {source.path.name} optimised something else ({there}; here "
             f"{here}), and its values cannot "

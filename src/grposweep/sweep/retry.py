@@ -79,9 +79,9 @@ def _cure(
     trial: TrialFolder, verdict: ValidationResult, before: Mapping[str, Any], now: Mapping[str, Any]
 ) -> str | None:
     """Return what has changed since a trial was written and may make it succeed, or None."""
-    change = difference(
-        *({name: record.get(name) for name in ("packages", "files")} for record in (before, now))
-    )
+    names = "packages", "files"
+    recorded_files = {name: before.get(name) for name in names}
+    change = difference(recorded_files, {name: now.get(name) for name in names})
     if change:
         return change
     if before.get("environment") != now.get("environment"):
