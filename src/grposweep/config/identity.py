@@ -23,6 +23,9 @@ from grposweep.config.to_setting import read_setting
 from grposweep.registries import is_external
 from grposweep.schema import AUTO, AUTO_SIZES, Experiment, Trainer, keys_with
 
+# The keys of ``search`` that make it another question.
+OBJECTIVE = ("metric", "direction", "last", "at")
+
 
 def sweep_identity(space: list[dict[str, Any]], base: Experiment) -> str:
     """Return the hash of a sweep's question: its space, base configuration, objective and processes
@@ -35,9 +38,7 @@ def sweep_identity(space: list[dict[str, Any]], base: Experiment) -> str:
     for name in ("name", "force", "verbose", "outputs", "tracker", "rules"):
         del content[name]
     search = base.search
-    content["search"] = {
-        name: getattr(search, name) for name in ("metric", "direction", "last", "at")
-    }
+    content["search"] = {name: getattr(search, name) for name in OBJECTIVE}
     # the same parameters span other points than in a grid
     if search.sampler == "one_factor":
         content["search"]["sampler"] = search.sampler

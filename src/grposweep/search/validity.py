@@ -230,8 +230,7 @@ class Validator:
             problems = tuple(check(setting, self.ignore))
             result = ValidationResult(point, setting, problems, self, seed)
             if len(self._results) >= MOST_KEPT:
-                # The oldest one.
-                del self._results[next(iter(self._results))]
+                self._results.clear()
             self._results[key] = result
         return result
 

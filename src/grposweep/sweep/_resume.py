@@ -20,6 +20,7 @@ from grporecipe.files import delete_folder, is_draft, read_json, read_lines, wri
 from grporecipe.redaction import redact
 from grporecipe.terminal import count, short
 from grposweep.config.compose import escape
+from grposweep.config.identity import OBJECTIVE
 from grposweep.launchers.base import EndState
 from grposweep.report.compare import differences
 from grposweep.schema import Experiment
@@ -37,7 +38,6 @@ from grposweep.storage.results import TrialStatus
 SHOWN = 3
 # the sampler whose points are others than a grid's
 ONE_FACTOR = "one_factor"
-OBJECTIVE = ("metric", "direction", "last", "at")
 # Sections that do not make another sweep, mostly.
 NO_QUESTION = ("name", "force", "verbose", "outputs", "tracker", "rules", "cluster")
 # into a sweep's folder

@@ -17,7 +17,7 @@ from typing import Any
 from grporecipe.errors import UserError
 from grporecipe.files import read_json, set_aside, write_json
 from grposweep.config.compose import load_experiment
-from grposweep.config.identity import ResolvedConfig, is_same_point, numbers, sizes
+from grposweep.config.identity import OBJECTIVE, ResolvedConfig, is_same_point, numbers, sizes
 from grposweep.schema import GROUPS, Experiment, Search, Task, value_at
 from grposweep.search.space import Interval, Label, Parameter, Point, Space, freeze
 from grposweep.search.validity import Validator
@@ -77,7 +77,7 @@ def check_sources(base: Experiment, space: Space, inputs: Inputs) -> list[dict[s
 
 def _check(source: SweepFolder, base: Experiment, space: Space, inputs: Inputs) -> dict[str, Any]:
     settings = source.settings() or {}
-    ours = {name: getattr(base.search, name) for name in ("metric", "direction", "last", "at")}
+    ours = {name: getattr(base.search, name) for name in OBJECTIVE}
     theirs = {"at": "last", **as_mapping(settings.get("search"))}
     other = {name: theirs.get(name) for name in ours if theirs.get(name) != ours[name]}
     if other:

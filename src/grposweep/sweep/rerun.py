@@ -25,7 +25,7 @@ from grposweep.config.compose import (
     override_name,
     register_schema,
 )
-from grposweep.config.identity import ResolvedConfig, sweep_identity
+from grposweep.config.identity import OBJECTIVE, ResolvedConfig, sweep_identity
 from grposweep.config.points import Points, apply_values
 from grposweep.launchers import schedulers
 from grposweep.registries import is_external
@@ -163,9 +163,7 @@ def as_own_sweep(before: Experiment, trial: TrialFolder) -> Experiment:
     """Return the experiment of a trial as a sweep of its own next to the trial's, with the files as
     they were recorded.
     """
-    same = {
-        name: getattr(before.search, name) for name in ("metric", "direction", "last", "at", "seed")
-    }
+    same = {name: getattr(before.search, name) for name in (*OBJECTIVE, "seed")}
     search = Search(**same, changed_files=RECORDED)
     return replace(
         before,
