@@ -45,6 +45,8 @@ from omegaconf.errors import (
 
 from grporecipe.errors import UserError
 from grporecipe.files import bounded_yaml, read_text
+from grporecipe.frameworks.trl.keys import known as keys_of_trl
+from grporecipe.model.setting import TRL
 from grposweep.config._loader import OnceLoader
 from grposweep.process import CONF
 from grposweep.registries import suggest_search_key
@@ -81,6 +83,8 @@ def unknown_key(key: str) -> str:
     natives = {name: own for own, names in keys_with("native").items() for name in names.split()}
     natives |= {name: own for own, name in trl_arguments().items()}
     same = [natives[last]] if last in natives else same
+    if not same and last in keys_of_trl(TRL):
+        same = [f"trainer.args.{last}"]
     similar = get_close_matches(last, {known.rpartition(".")[2] for known in keys}, n=2, cutoff=0.7)
     near = (
         same
