@@ -9,7 +9,8 @@ import pytest
 from grporecipe.errors import UserError
 from grporecipe.fields.recipes import read_recipe, spell_keys
 from grporecipe.frameworks.trl import keys
-from grporecipe.model.framework import ParsedRecipe
+from grporecipe.frameworks.trl.recipes import native_keys
+from grporecipe.model.framework import FRAMEWORKS, RELEASE, ParsedRecipe
 from grporecipe.model.recipe import Recipe
 from grporecipe.model.setting import Setting
 from grporecipe.model.values import convert
@@ -151,6 +152,36 @@ def test_the_framework_is_detected_by_keys_and_paths(
 ) -> None:
     """Never by what is installed here."""
     assert detect_framework(config, *paths) == framework
+
+
+@pytest.mark.parametrize(
+    ("version", "key", "default"),
+    [
+        ("1.5", "vllm_importance_sampling_cap", 3.0),
+        ("1.6", "vllm_importance_sampling_clip_max", 3.0),
+    ],
+)
+def test_a_renamed_key_is_read_fixed_and_written_by_release(
+    version: str, key: str, default: float
+) -> None:
+    """Under the name that the release has; its default is known too."""
+    field, release = "vllm_importance_sampling_clip_max", keys.parse_version(version)
+    recipe = Recipe("trl", release, {key: 4.0})
+    s = read_recipe(recipe).setting
+    assert (getattr(s, field), s.key(field)) == (4.0, key)
+    assert field in s.given
+    assert spell_keys({field: 5.0}, recipe, s) == {key: 5.0}
+    assert native_keys(FRAMEWORKS["trl"], s, release)[key] == 4.0
+    assert getattr(setting({}, version), field) == default
+
+
+def test_a_key_that_a_release_removed_has_a_successor_or_a_reason() -> None:
+    """As a line in RENAMES or DROPPED of frameworks/trl/keys.py; else its field would lose its
+    key.
+    """
+    rows = [row.key for row in FRAMEWORKS["trl"].fields if row.type == RELEASE]
+    removed = [key for key in rows if (span := keys.span(key)) and span[1] is not None]
+    assert [key for key in removed if key not in keys.DROPPED] == []
 
 
 def test_fixes_speak_the_recipe_s_own_words() -> None:

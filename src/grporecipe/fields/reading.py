@@ -182,7 +182,9 @@ def _fields_unstated(
         if key.default is not None or key.type.endswith("?")
     }
     empty = Recipe(framework.name, version, {})
-    unstated = Values(empty, values, values, frozenset(), frozenset())
+    present = {row.key_at(version): row.key for row in framework.fields if row.before}
+    named = {present.get(name, name): value for name, value in values.items()}
+    unstated = Values(empty, named, named, frozenset(), frozenset())
     return {**read_rows(framework, unstated, {}), **framework.unstated(values, version)}
 
 
@@ -390,6 +392,9 @@ def _holders(
         takes = framework.takes(version)
         keys = {name: key if key in takes else key.partition(".")[0] for name, key in keys.items()}
     holders: dict[str, Names] = {}
-    for name, key in {**keys, **dict(own)}.items():
-        holders[key] = (*holders.get(key, ()), name)
+    # the values of a recipe are read under the present names
+    present = {row.name: row.key for row in framework.fields if row.before and row.name}
+    for name, key in (*{**keys, **dict(own)}.items(), *present.items()):
+        if name not in holders.get(key, ()):
+            holders[key] = (*holders.get(key, ()), name)
     return holders

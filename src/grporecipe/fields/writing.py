@@ -41,9 +41,10 @@ def write_release(
     """
     native_keys: Fields = {}
     for row in framework.fields:
-        if row.type != RELEASE or not row.plain or row.key not in takes:
+        key = next((name for name in (row.key, *row.before.values()) if name in takes), None)
+        if row.type != RELEASE or not row.plain or key is None:
             continue
-        value, kind = getattr(s, row.name), takes[row.key].type
+        value, kind = getattr(s, row.name), takes[key].type
         if value is None and (default.get(row.name) is None or not kind.endswith("?")):
             # another framework has no key for it: the release's default
             continue
@@ -51,7 +52,7 @@ def write_release(
             native = row.native(value)
             if native is None and not kind.endswith("?"):
                 continue
-            native_keys[row.key] = (
+            native_keys[key] = (
                 int(native) if isinstance(native, float) and kind.startswith("int") else native
             )
     return native_keys

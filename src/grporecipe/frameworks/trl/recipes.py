@@ -15,7 +15,7 @@ from grporecipe.fields.lora import as_count, as_modules
 from grporecipe.fields.reading import collect_converted, release_defaults
 from grporecipe.fields.writing import write_release
 from grporecipe.files import Config
-from grporecipe.frameworks.trl.keys import RENAMES, is_async, known
+from grporecipe.frameworks.trl.keys import BACK, RENAMES, is_async, known, span
 from grporecipe.model.framework import ABSENT, RELEASE, Field, Framework, NativeChange, Values
 from grporecipe.model.planning import save_every, total_steps
 from grporecipe.model.recipe import KeySpec, KeySpecs, Recipe
@@ -26,7 +26,7 @@ from grporecipe.model.values import Fields, Value, convert, model_size, read_map
 # Renamed keys are read under their new name, so that the arithmetic is the one the author meant.
 # GV101 reports them.
 RENAMED = {
-    **{old: new for old, new in RENAMES.items() if new in ROWS},
+    **{old: new for old, new in RENAMES.items() if new in ROWS or old in ROWS},
     "use_liger_loss": "use_liger_kernel",
 }
 # read in every version because their meaning is clear; GV101 reports versions without them
@@ -254,13 +254,29 @@ CONVERTED = (
 SAME = {name for name, known in ROWS.items() if known.native} - {
     row.name for row in CONVERTED if row.key != row.name
 }
-FIELDS = (
-    *(Field(name, name, RELEASE, always=True) for name in ALWAYS),
-    *CONVERTED,
-    *(
-        Field(name, name, RELEASE, judged=ROWS[name].judged)
-        for name in sorted(SAME - {*ALWAYS} - {row.name for row in CONVERTED})
-    ),
+
+
+def _by_release(row: Field) -> Field:
+    """Return a row with the key that the newest release has, and the one before it was renamed."""
+    key = RENAMES.get(row.key, row.key)
+    old = BACK.get(key, "")
+    added, known_before = span(key), span(old)
+    if row.type != RELEASE or added is None or known_before is None:
+        return row
+    before = {added[0]: old} if known_before[0] < added[0] else {}
+    return replace(row, key=key, before=before)
+
+
+FIELDS = tuple(
+    _by_release(row)
+    for row in (
+        *(Field(name, name, RELEASE, always=True) for name in ALWAYS),
+        *CONVERTED,
+        *(
+            Field(name, name, RELEASE, judged=ROWS[name].judged)
+            for name in sorted(SAME - {*ALWAYS} - {row.name for row in CONVERTED})
+        ),
+    )
 )
 
 
