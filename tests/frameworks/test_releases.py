@@ -212,7 +212,9 @@ def test_an_import_that_the_stated_release_does_not_have_is_an_error(
     version: str, name: str, why: str, tmp_path: Path
 ) -> None:
     """Python ends with an ImportError."""
-    found = findings(tmp_path / "t.py", IMPORTS.format(name), own_version=version)
+    told = findings(tmp_path / "t.py", IMPORTS.format(name), own_version=version)
+    # GV120 is about defects of the release itself
+    found = [one for one in told if one.code != "GV120"]
     assert [(one.code, one.severity) for one in found] == [("GV117", "error")] * bool(why)
     assert all(
         f"line 1 of t.py ends with an ImportError in TRL {version}, because" in one.message
