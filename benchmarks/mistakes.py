@@ -253,13 +253,17 @@ MISTAKES = (
     ),
     Mistake(
         "no such script",
-        "run trainer=script trainer.script=nosuch.py",
-        "script=nosuch.py",
-        "no such file",
-        "Name one",
+        "run lr=1e-4 -- python nosuch.py",
+        "nosuch.py",
+        "it ended without building",
+        "Give the command",
     ),
     Mistake(
-        "script not set", "run trainer=script", "trainer.script", "is set", "-- bash launch.sh"
+        "command not set",
+        "run trainer=command",
+        "trainer.command",
+        "is not set",
+        "-- bash launch.sh",
     ),
     Mistake(
         "a name with a slash", f"{FAKE} name=a/b", "name=a/b", "a folder", "Set one without slashes"

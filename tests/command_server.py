@@ -270,7 +270,7 @@ def _import_all() -> None:
             importlib.import_module(name)
     keep_options()
     with open_session() as session:
-        for trainer, mode in product(("trainer=fake", "trainer=script"), RunMode):
+        for trainer, mode in product(("trainer=fake", "trainer=command"), RunMode):
             session.loader.load_configuration("config", [trainer, "lr=1e-3"], mode)
     # the forks' collector leaves these pages shared
     gc.freeze()

@@ -4,23 +4,19 @@ down what it sees.
 
 from pathlib import Path
 
-RECIPE = """
-defaults: [ppo_trainer, _self_]
-data: {train_batch_size: 64}
-algorithm: {adv_estimator: grpo}
-actor_rollout_ref:
-  actor: {ppo_mini_batch_size: 32, ppo_micro_batch_size_per_gpu: 4, optim: {lr: 1.0e-6}}
-  rollout: {n: 8, log_prob_micro_batch_size_per_gpu: 4, name: vllm}
-  ref: {log_prob_micro_batch_size_per_gpu: 4}
-trainer: {total_epochs: 15, n_gpus_per_node: 2, nnodes: 1}
-ray_kwargs: {ray_init: {num_cpus: 5}}
+LAUNCH = """{python} -m verl.trainer.main_ppo algorithm.adv_estimator=grpo data.train_batch_size=64 \\
+actor_rollout_ref.actor.ppo_mini_batch_size=32 actor_rollout_ref.actor.optim.lr=1e-6 \\
+actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=4 actor_rollout_ref.rollout.n=8 \\
+actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=4 actor_rollout_ref.rollout.name=vllm \\
+actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu=4 trainer.total_epochs=15 \\
+trainer.n_gpus_per_node=2 trainer.nnodes=2 ray_kwargs.ray_init.num_cpus=5
 """
 MAIN = """
 import json, os, sys, time
 import ray
 
 resumed = os.path.exists("seen.json")
-given = dict(word.partition("=")[::2] for word in sys.argv if "=" in word)
+given = dict(word.lstrip("+").partition("=")[::2] for word in sys.argv if "=" in word)
 ray.init(address="auto", num_cpus=None if given["ray_kwargs.ray_init.num_cpus"] == "null" else 5)
 wanted = int(given["trainer.nnodes"]) * int(given["trainer.n_gpus_per_node"])
 
@@ -42,10 +38,11 @@ sys.exit(int(os.environ.get("EXIT_CODE", 0)))
 """
 
 
-def write_stub(folder: Path) -> tuple[str, ...]:
-    """Write the stub and its recipe; return the overrides that train with it from this folder."""
+def write_stub(folder: Path, python: Path) -> tuple[str, ...]:
+    """Write the stub and its launch; return the words of a sweep, which end with its command."""
     package = folder / "verl" / "trainer"
     package.mkdir(parents=True)
     (package / "main_ppo.py").write_text(MAIN)
-    (folder / "own.yaml").write_text(RECIPE)
-    return ("trainer=verl", "trainer.recipe=own.yaml", "name=s", "+trainer.environment.OF_TRIAL=x")
+    (folder / "run.sh").write_text(LAUNCH.format(python=python))
+    own = ("trainer=command", "trainer.command='bash run.sh'", f"trainer.python={python}")
+    return (*own, "name=s", "+trainer.environment.OF_TRIAL=x")

@@ -334,6 +334,7 @@ OWN_PARSERS = {
     "grposweep/process.py": (
         "runs as a script without the package, and reads what the warm server says"
     ),
+    "grposweep/command/inside/argv.py": "runs in every Python of a command, before more is imported",
     "grposweep/command/inside/harm.py": (
         "runs as a script without the package, and reads what the question wrote"
     ),

@@ -23,7 +23,7 @@ from results import write_section  # noqa: E402  # found through the line above
 PYTHON = PROJECT / ".venvs" / "ms-swift" / "bin" / "python"
 TINY, NAME = PROJECT / "outputs" / "ms-swift-tiny", "ms-swift-sweep"
 DIALS = ("lr=3e-4,1e-3", "batch.num_generations=4,8,12", "kl=none,high")
-BODY = """`make ms-swift-sweep`, {date}: `src/run.py -m trainer=ms-swift {dials}` over the tiny model,
+BODY = """`make ms-swift-sweep`, {date}: `src/run.py -m {dials} -- swift rlhf grpo.yaml` over the tiny model,
 60 optimizer steps per trial, {trials} trials in {minutes:.1f} minutes with ms-swift's own imports and start; {invalid} of the 12
 points were pruned before (GB101: 12 generations in a rollout of 32 completions). The objective is ms-swift's own held-out reward,
 `eval_reward`, as it logs it.
@@ -39,20 +39,9 @@ def main() -> int:
     subprocess.run([sys.executable, str(HERE / "tiny" / "prepare.py"), str(TINY)], check=True)
     shutil.rmtree(PROJECT / "outputs" / NAME, ignore_errors=True)
     start = time.monotonic()
-    words = [
-        f"trainer.recipe={HERE / 'tiny' / 'grpo.yaml'}",
-        f"trainer.python={PYTHON}",
-        f"trainer.workdir={TINY}",
-    ]
-    command = [
-        sys.executable,
-        "src/run.py",
-        "-m",
-        "trainer=ms-swift",
-        *words,
-        f"name={NAME}",
-        *DIALS,
-    ]
+    launch = [str(PYTHON.with_name("swift")), "rlhf", str(HERE / "tiny" / "grpo.yaml")]
+    words = [f"trainer.workdir={TINY}", f"name={NAME}", *DIALS, "--", *launch]
+    command = [sys.executable, "src/run.py", "-m", *words]
     code = subprocess.run(command, cwd=PROJECT, check=False).returncode
     folder = PROJECT / "outputs" / NAME
     invalid = len((folder / "invalid.jsonl").read_text().splitlines())

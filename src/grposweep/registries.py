@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from grporecipe.registries import Lazy, load_entry
+from grposweep.schema import Trainer
 
 
 @dataclass(frozen=True)
@@ -153,16 +154,11 @@ def is_external(kind: str) -> bool:
     return kind not in OWN_TRAINERS
 
 
-def is_opaque(kind: str) -> bool:
-    """Return whether nothing is known of a ``trainer.kind`` but its command."""
-    return kind in EXTERNAL and EXTERNAL[kind].opaque
-
-
-def asks(kind: str) -> bool:
-    """Return whether a ``trainer.kind`` is a command of the user's, whose trainer tells its values
-    when it is asked.
+def is_opaque(trainer: Trainer) -> bool:
+    """Return whether nothing is known of a trainer but its command, and where it writes its
+    metrics.
     """
-    return kind in EXTERNAL and EXTERNAL[kind].asks
+    return is_external(trainer.kind) and trainer.metrics is not None
 
 
 def runs_trl(kind: str) -> bool:
@@ -170,56 +166,16 @@ def runs_trl(kind: str) -> bool:
     return not is_external(kind) and OWN_TRAINERS[kind].runs_trl
 
 
-@dataclass(frozen=True)
-class ExternalTrainer:
-    """Builds the program (`grposweep.command._contract`) of one ``trainer.kind``.
-
-    It reads recipes of ``framework``.
-    ``output`` is the recipe's key for the program's output folder.
-    ``asks``: it is a command of the user's, which is asked what its trainer gets. ``opaque``:
-    nothing is known of it but its
-    command. ``ray_cpus``: the CPUs per GPU that it reserves in a Ray cluster; with fewer it would
-    wait forever (0: it does not use Ray).
-    """
-
-    framework: str
-    build: Callable[[Any], Any]
-    output: str = "output_dir"
-    asks: bool = False
-    opaque: bool = False
-    ray_cpus: int = 0
-
-
 # What lower rooms ask of the room of these programs.
 BASE = Lazy("grposweep.command.base:Base")
 READ_TRIAL_SETTING = Lazy("grposweep.command.trial_recipe:trial_setting")
 CHECK_PROGRAM = Lazy("grposweep.command.checks:check_program")
-CHECK_KEYS = Lazy("grposweep.command.checks:check_keys")
+CHECK_KEYS = Lazy("grposweep.command.checks:check_reach")
 CHECK_PORTS = Lazy("grposweep.command.ask:check_ports")
-CHECK_LAUNCHER = Lazy("grposweep.command.script:check_launcher")
 TRAIN_PROGRAM = Lazy("grposweep.command.follow:train")
 
-# trainer.kind: the programs that train instead
-EXTERNAL = {
-    "script": ExternalTrainer("trl", Lazy("grposweep.command.script:build_script"), asks=True),
-    "open-r1": ExternalTrainer("open-r1", Lazy("grposweep.command.script:build_script"), asks=True),
-    "command": ExternalTrainer(
-        "trl", Lazy("grposweep.command.any_program:build_command"), opaque=True
-    ),
-    "ms-swift": ExternalTrainer("ms-swift", Lazy("grposweep.command.ms_swift:build_ms_swift")),
-    "easyr1": ExternalTrainer(
-        "easyr1",
-        Lazy("grposweep.command.ray:build_easyr1"),
-        output="trainer.save_checkpoint_path",
-        ray_cpus=3,
-    ),
-    "verl": ExternalTrainer(
-        "verl",
-        Lazy("grposweep.command.ray:build_verl"),
-        output="trainer.default_local_dir",
-        ray_cpus=4,
-    ),
-}
+# trainer.kind: what trains instead
+EXTERNAL = ("command",)
 
 # cluster.kind: a subclass of launchers.base.Launcher
 LAUNCHERS: dict[str, Any] = {

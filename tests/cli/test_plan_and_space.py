@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from command.conftest import RECIPE, SCRIPT
+from command.conftest import RECIPE, SCRIPT, TRAINS
 from grporecipe.errors import UserError
 from grporecipe.reading.load import Options
 from grposweep.cli._hydra_app import copy_conf
@@ -206,14 +206,10 @@ def test_space_refuses_what_the_sweep_refuses(grposweep: Grposweep, here: Path) 
     """A parameter that a training script does not read."""
     (here / "train.py").write_text(SCRIPT)
     (here / "recipe.yaml").write_text(RECIPE)
-    words = (
-        "trainer.script=train.py",
-        "trainer.recipe=recipe.yaml",
-        "+trainer.environment.GRPOSWEEP_ASK_MODE=real",
-    )
-    ended = grposweep("space", "trainer=script", *words, "model.lora.r=4,8")
+    words = (TRAINS, "+trainer.environment.GRPOSWEEP_ASK_MODE=real")
+    ended = grposweep("space", "trainer=command", *words, "model.lora.r=4,8")
     assert ended.code == 2
-    assert "trainer=script does not read it" in ended.err
+    assert "trainer=command does not read it" in ended.err
 
 
 @pytest.mark.parametrize(

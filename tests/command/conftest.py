@@ -2,6 +2,7 @@
 without importing torch.
 """
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -39,6 +40,8 @@ if "EXIT_CODE" in os.environ:
 trainer.train()
 trainer.save_model(args.output_dir)
 """
+# The command, as an override.
+TRAINS = f"trainer.command='{sys.executable} train.py --config recipe.yaml'"
 RECIPE = """# everything that its author wrote stays
 learning_rate: 1.0e-05
 num_generations: 8
@@ -59,13 +62,7 @@ def script(here: Path) -> tuple[str, ...]:
     (here / "train.py").write_text(SCRIPT)
     (here / "recipe.yaml").write_text(RECIPE)
     asked = "+trainer.environment.GRPOSWEEP_ASK_MODE=real"
-    return (
-        "trainer=script",
-        "trainer.script=train.py",
-        "trainer.recipe=recipe.yaml",
-        asked,
-        "name=s",
-    )
+    return ("trainer=command", TRAINS, asked, "name=s")
 
 
 @pytest.fixture

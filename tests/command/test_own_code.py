@@ -2,14 +2,18 @@
 TRL 0.18.
 """
 
+import json
 import os
+import re
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from grporecipe.files import write_text
+from stub_frameworks import write_framework
 from support import PROJECT, Ended, read, trials
 
 pytestmark = pytest.mark.slow
@@ -81,13 +85,9 @@ def test_open_r1s_trl_trains_a_sweep(run: Callable[..., Ended], here: Path) -> N
     subprocess.run(
         [str(TRL_018), "-c", MODEL], cwd=here, env=known, check=True, capture_output=True
     )
-    own = (
-        "trainer=open-r1",
-        "trainer.recipe=recipe.yaml",
-        f"trainer.python={TRL_018}",
-        "trainer.launch_arguments=[]",
-    )
-    ended = run(*own, "-m", "lr=1e-3,1e-2", "batch.num_generations=4,6", timeout=400)
+    command = ("--", str(TRL_018), "src/open_r1/grpo.py", "--config", "recipe.yaml")
+    points = ("lr=1e-3,1e-2", "batch.num_generations=4,6")
+    ended = run("-m", *points, *command, timeout=400)
     assert ended.code == 0, ended.out + ended.err
     results = [read(folder / "result.json") for folder in trials(ended.sweep)]
     assert [(result["status"], result["step"]) for result in results] == [("finished", 4)] * 2
@@ -98,23 +98,15 @@ def test_open_r1s_trl_trains_a_sweep(run: Callable[..., Ended], here: Path) -> N
 def test_verls_own_command_line_takes_a_trials_configuration(
     run: Callable[..., Ended], here: Path
 ) -> None:
-    """Hydra composes what ``program.sh`` would start, with the point's numbers in it; GPU packages
-    are stand-ins.
+    """Hydra composes the trial's words, which may set keys that exist and others; GPU packages are
+    stand-ins.
     """
-    from programs.test_on_ray import RECIPES
-
-    write_text(here / "own.yaml", RECIPES["verl"])
-    own = (
-        "trainer=verl",
-        "trainer.recipe=own.yaml",
-        "cluster=dry_run",
-        "cluster.gpus_per_node=8",
-        "name=s",
-    )
-    ended = run(*own, "lr=5e-6", "kl.beta=0.02")
+    write_framework(here, "verl")
+    ended = run("cluster=dry_run", "name=s", "lr=5e-6", "kl.beta=0.02", "--", "bash run.sh")
     (trial,) = trials(ended.sweep)
     code = HYDRA.format(stubs=str(PROJECT / "benchmarks" / "frameworks"))
-    words = ["--config-dir", str(trial), "--config-name", "recipe", "trainer.logger=[console,file]"]
+    script = (trial / "program.sh").read_text()
+    words = json.loads(re.search(r"GRPOSWEEP_LAUNCH='(.*)'", script)[1])["words"]
     answer = subprocess.run(
         [str(VERL), "-c", code, *words], capture_output=True, text=True, check=False
     )
@@ -139,11 +131,10 @@ def test_a_stop_waits_for_a_rollout_boundary_and_the_same_command_continues(
             write_text(here / text.splitlines()[0].removeprefix("# "), text)
     (here / "tiny").symlink_to(tiny_folder())
     own = (
-        "trainer=script",
-        "trainer.script=train.py",
-        "trainer.recipe=recipe.yaml",
         "name=s",
         "schedule.max_steps=150",
+        "--",
+        f"{sys.executable} train.py --config recipe.yaml",
     )
     process = start(*own)
     wait_for(

@@ -27,7 +27,7 @@ from support import check_experiment, read
         ("model.dtype", "trainer.args.dtype"),
         ("task.path", "trainer.args.dataset_name"),
         ("task", "trainer.args.dataset_name"),
-        ("trainer.sharding", r"trainer.launch_arguments=\[--config_file,FILE\]"),
+        ("trainer.sharding", "accelerate launch --config_file FILE"),
         ("generation.use_vllm", "trainer.args.use_vllm"),
     ],
 )
@@ -35,15 +35,15 @@ def test_a_parameter_that_reaches_nothing_is_refused_and_the_nearest_that_does_i
     key: str, nearest: str
 ) -> None:
     """All trials of such a sweep would train the same."""
-    (problem,) = check_reach(Trainer(kind="script"), [key])
-    assert re.match(f"{key}: trainer=script does not read it.*{nearest}", problem)
+    (problem,) = check_reach(Trainer(kind="command", command="bash launch.sh"), [key])
+    assert re.match(f"{key}: trainer=command does not read it.*{nearest}", problem)
     assert not [*check_reach(Trainer(kind="trl"), [key])]
 
 
 def test_what_reaches_the_script_passes() -> None:
     """Numbers of the recipe, the trainer's own keys, and where trials run."""
     read = ["lr", "batch", "kl.beta", "trainer.args.rounds", "trainer", "cluster.nodes", "search"]
-    assert not [*check_reach(Trainer(kind="script"), read)]
+    assert not [*check_reach(Trainer(kind="command", command="bash launch.sh"), read)]
 
 
 def test_an_option_of_the_script_is_swept_over_an_interval(

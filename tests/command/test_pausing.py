@@ -2,6 +2,7 @@
 TRL, a tiny model.
 """
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -17,9 +18,8 @@ STEPS = 60
 ACTIONS = {2e-3: Action.PAUSE, 4e-3: Action.STOP}
 # guards off: at these learning rates some processors' rounding ends in a collapse
 SCRIPT = (
-    "trainer=script",
-    "trainer.script=train.py",
-    "trainer.recipe=recipe.yaml",
+    "trainer=command",
+    f"trainer.command='{sys.executable} train.py --config recipe.yaml'",
     "name=s",
     "lr=2e-3,1e-3,4e-3",
     f"schedule.max_steps={STEPS}",

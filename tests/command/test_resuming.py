@@ -10,10 +10,12 @@ from types import SimpleNamespace
 import pytest
 
 from grporecipe.files import write_json
+from grporecipe.model.recipe import Recipe
+from grporecipe.model.setting import TRL
 from grposweep.command import follow
 from grposweep.command._contract import Trial
 from grposweep.command._environment import RESUME
-from grposweep.command.script import build_script
+from grposweep.command._script import build_script
 from grposweep.schema import Trainer
 from grposweep.train.attempt import Attempt
 from train.test_checkpoints import LAYOUTS, Layout, names, write_checkpoint
@@ -33,10 +35,10 @@ def node(folder: Path, number: int, nodes: int = 1, attempt: int = 1) -> Attempt
 
 @pytest.fixture
 def trial(tmp_path: Path) -> Trial:
-    """A trial of a script under torchrun, which keeps its checkpoints in the trial's model
-    folder.
-    """
-    return Trial(Trainer(kind="script", script="grpo.py", launcher="torchrun"), tmp_path, {})
+    """A trial of a script under torchrun, which keeps its checkpoints in the trial's model folder."""
+    return Trial(
+        Trainer(kind="command", command="torchrun grpo.py"), tmp_path, Recipe("trl", TRL, {})
+    )
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

@@ -10,9 +10,11 @@ from types import SimpleNamespace
 
 import pytest
 
+from grporecipe.model.recipe import Recipe
+from grporecipe.model.setting import TRL
 from grposweep.command._contract import Entry, ExternalProgram, NodeContext, Trial
+from grposweep.command._script import build_script
 from grposweep.command.follow import ExternalProgramMonitor
-from grposweep.command.script import build_script
 from grposweep.schema import Trainer
 from grposweep.train.records import ControlFile, MetricsFile
 
@@ -51,7 +53,9 @@ def test_a_torchrun_command_meets_on_its_nodes_as_it_is(tmp_path: Path) -> None:
         command=f"{sys.executable} -m torch.distributed.run --nproc_per_node 2 {script}"
     )
     places = [NodeContext(4, node=node, nodes=2, port=port) for node in (0, 1)]
-    programs = [build_script(Trial(trainer, tmp_path, {}, place)) for place in places]
+    programs = [
+        build_script(Trial(trainer, tmp_path, Recipe("trl", TRL, {}), place)) for place in places
+    ]
     started = [
         subprocess.Popen(
             one.command, stdout=subprocess.PIPE, text=True, env={**os.environ, **one.environment}

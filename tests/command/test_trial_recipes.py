@@ -9,9 +9,14 @@ from typing import Any
 import pytest
 import yaml
 
+from grporecipe.model.recipe import Recipe as Own
+from grporecipe.model.setting import TRL
+from grposweep.command._contract import NodeContext, Trial
+from grposweep.command._script import build_script
 from grposweep.command.trial_recipe import write_program
 from grposweep.config.points import Points
 from grposweep.config.to_setting import read_setting
+from grposweep.schema import Trainer
 from grposweep.search.space import Space
 from grposweep.search.validity import Validator
 from stub_trl.trl.trainer.grpo_config import GRPOConfig
@@ -79,12 +84,7 @@ def test_kl_is_switched_on_with_its_coefficient(recipe_of: Recipe) -> None:
 
 def test_the_planner_solves_sizes_for_a_script_as_well(recipe_of: Recipe) -> None:
     """16 prompts of 8 on two ranks."""
-    recipe = recipe_of(
-        "batch=auto",
-        "batch.prompts_per_step=16",
-        "cluster.processes=2",
-        "trainer.launcher=torchrun",
-    )
+    recipe = recipe_of("batch=auto", "batch.prompts_per_step=16", "cluster.processes=2")
     assert (
         recipe["per_device_train_batch_size"] * recipe.get("gradient_accumulation_steps", 1) * 2
         == 128
@@ -105,27 +105,15 @@ def test_the_validator_reads_what_no_parameter_can_say(
 
 
 def test_the_command_stands_in_the_trials_folder(recipe_of: Recipe, here: Path) -> None:
-    """To read, or to repeat by hand."""
-    recipe_of("trainer.launcher=torchrun", "cluster.processes=2", "trainer.arguments=[--note,mine]")
+    """To read, or to repeat by hand; options of the command are at its end."""
+    recipe_of("trainer.args.note=mine")
     command = (here / "trial" / "program.sh").read_text().splitlines()[-1]
-    assert "-m torch.distributed.run --nproc_per_node 2 --standalone train.py --config" in command
-    assert command.endswith("--note mine'")
+    assert command.endswith("train.py --config recipe.yaml --note mine'")
 
 
-def test_several_machines_meet_at_the_first(here: Path) -> None:
-    """One process of ours a machine; accelerate and torchrun are told which it is."""
-    from grposweep.command._contract import NodeContext, Trial
-    from grposweep.command.script import build_script
-    from grposweep.schema import Trainer
-
+def test_each_of_several_machines_is_told_where_to_meet(here: Path) -> None:
+    """One command of ours a machine; torchrun finds its own options among the variables."""
     place = NodeContext(processes=8, node=1, nodes=2, address="10.0.0.1", port=20100)
-    for launcher, words in {
-        "torchrun": (
-            "--nproc_per_node 4 --nnodes 2 --node_rank 1 --master_addr 10.0.0.1 --master_port 20100"
-        ),
-        "accelerate": (
-            "--num_processes 8 --num_machines 2 --machine_rank 1 --main_process_ip 10.0.0.1"
-        ),
-    }.items():
-        trainer = Trainer(kind="script", script="train.py", launcher=launcher)
-        assert words in " ".join(build_script(Trial(trainer, here, {}, place)).command)
+    trainer = Trainer(kind="command", command="bash launch.sh")
+    told = build_script(Trial(trainer, here, Own("trl", TRL, {}), place)).environment
+    assert (told["NNODES"], told["PET_NODE_RANK"], told["MASTER_ADDR"]) == ("2", "1", "10.0.0.1")

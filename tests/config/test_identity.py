@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import sys
 from pathlib import Path
 from typing import Any
@@ -34,14 +35,14 @@ def test_an_experiment_and_its_sweep_keep_their_identities(
     monkeypatch.chdir(tmp_path)
     Path("recipe.yaml").write_text(RECIPE)
     Path("train.py").write_text("print('hello')\n")
-    words = overrides.split()
-    # whose interpreter, which is no part of it, runs a stub in place of a greeting
-    if "trainer=script" in words:
+    words = shlex.split(overrides)
+    # the interpreter, which is no part of it, runs a stub in place of a greeting
+    if "trainer=command" in words:
         monkeypatch.setenv("GRPOSWEEP_ASK_MODE", "real")
+        monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
         Path("stub.py").write_text(SCRIPT)
         Path("python").write_text(f'#!/bin/sh\nshift\nexec {sys.executable} stub.py "$@"\n')
         Path("python").chmod(0o755)
-        words.append("trainer.python=./python")
     experiment = Points(session.compose, words).base
     found = [ResolvedConfig.of(experiment).identity, sweep_identity(SPACE, experiment)]
     found.append(prepared_key(experiment))

@@ -51,7 +51,12 @@ def test_names_that_trl_and_the_evaluation_report_are_known(
 
 
 @pytest.mark.parametrize(
-    "words", [("trainer=trl", OWN), ("trainer=trl", "cluster.python=python3"), ("trainer=easyr1",)]
+    "words",
+    [
+        ("trainer=trl", OWN),
+        ("trainer=trl", "cluster.python=python3"),
+        ("trainer=command", "trainer.command=train", "trainer.metrics=log"),
+    ],
 )
 def test_metrics_that_only_a_program_or_a_reward_knows_are_not_judged(
     made: Made, words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from grporecipe.errors import UserError
 from grporecipe.frameworks.trl.keys import known, table
 from grporecipe.model import setting
 from grporecipe.model.framework import FRAMEWORKS
@@ -99,19 +98,6 @@ def test_everything_that_we_pass_to_trl_has_a_home() -> None:
     assert {name for names in keys_with("native").values() for name in names.split()} <= table()[
         "keys"
     ].keys()
-
-
-def test_arguments_of_a_trainer_with_other_keys_are_refused(
-    session: Session, tmp_path: Path
-) -> None:
-    """verl's recipe has its own; a script takes keys of TRL's classes."""
-    recipe = tmp_path / "verl.yaml"
-    recipe.write_text("actor_rollout_ref: {rollout: {n: 8}}\nalgorithm: {adv_estimator: grpo}\n")
-    with pytest.raises(
-        UserError,
-        match=r"trainer.args.tf32=true: trainer=verl has other keys. Set it in trainer.recipe",
-    ):
-        base(session, "trainer=verl", f"trainer.recipe={recipe}", "trainer.args.tf32=true")
 
 
 def test_a_plus_is_taken_too_and_changes_nothing(session: Session) -> None:

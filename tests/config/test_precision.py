@@ -62,11 +62,10 @@ def test_a_setting_holds_both_types() -> None:
 
 
 def test_types_of_other_trainers_are_their_own() -> None:
-    """ms-swift reads its types from its recipe; the fake trainer has none."""
-    for kind in ("ms-swift", "verl", "fake"):
-        check_experiment(
-            build(f"trainer.kind={kind}", "model.dtype=float16", "model.quantization=4bit")
-        )
+    """A user's command has them in its own code; the fake trainer has none."""
+    own = ("trainer.command='train {output}'", "trainer.metrics='{output}/log'")
+    for words in (("trainer.kind=command", *own), ("trainer.kind=fake",)):
+        check_experiment(build(*words, "model.dtype=float16", "model.quantization=4bit"))
 
 
 @pytest.mark.parametrize(

@@ -65,9 +65,8 @@ logging_steps: 1
 save_steps: 10
 """
 OWN = (
-    "trainer=script",
-    "trainer.script=train.py",
-    "trainer.recipe=recipe.yaml",
+    "trainer=command",
+    "trainer.command='torchrun --standalone --nproc_per_node 2 train.py --config recipe.yaml'",
     "cluster.processes=2",
     "search.metric=reward",
 )

@@ -235,14 +235,8 @@ def test_a_script_of_the_users_own_trains_it(here: Path) -> None:
     )
     (here / "train.py").write_text(SCRIPT)
     (here / "launch.sh").write_text(LAUNCH)
-    words = (
-        "trainer=script",
-        "trainer.script=train.py",
-        "trainer.recipe=launch.sh",
-        "search.metric=reward",
-        "name=s",
-    )
-    ended = run_in(here, *words, "lr=1e-4", timeout=900)
+    words = ("search.metric=reward", "name=s", "lr=1e-4", "--", "bash launch.sh")
+    ended = run_in(here, *words, timeout=900)
     assert ended.code == 0, ended.out + ended.err
     (step,) = metrics(ended.sweep)
     assert step["learning_rate"] == pytest.approx(1e-4)

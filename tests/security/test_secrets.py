@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from command.conftest import RECIPE, SCRIPT
+from command.conftest import RECIPE, SCRIPT, TRAINS
 from grporecipe.redaction import redact
 from grposweep.redaction import RedactedProgram
 from support import Ended, grposweep, run_in, wait_for
@@ -145,12 +145,7 @@ def test_a_script_that_prints_its_secrets_leaves_none_behind(here: Path) -> None
     """
     prints = "print(dict(os.environ))\nraise ValueError(os.environ['HF_TOKEN'])\n"
     (here / "recipe.yaml").write_text(RECIPE)
-    words = (
-        "trainer=script",
-        "trainer.script=train.py",
-        "trainer.recipe=recipe.yaml",
-        "+trainer.environment.GRPOSWEEP_ASK_MODE=real",
-    )
+    words = ("trainer=command", TRAINS, "+trainer.environment.GRPOSWEEP_ASK_MODE=real")
     (here / "train.py").write_text("import os\n" + prints)
     refused = run_in(here, *words, "cluster.gpus=0", **SECRET)
     assert (refused.code, "ValueError: ***" in refused.err, SECRET["HF_TOKEN"] in refused.err) == (

@@ -60,7 +60,7 @@ def verl(here: Path) -> Iterator[tuple[str, ...]]:
             pytest.fail(f"no {PYTHON}")
         pytest.skip(f"needs Ray in {PYTHON.parents[1]} (make slurm-ray installs it)")
     before = ray_folders()
-    yield (*write_stub(here), f"trainer.python={PYTHON}", *NODES)
+    yield (*write_stub(here, PYTHON), *NODES)
     wait_for(lambda: not ours(), seconds=60)
     wait_for(lambda: not ray_processes(), seconds=30)
     assert ray_folders() == before

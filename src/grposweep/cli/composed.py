@@ -85,12 +85,11 @@ def _run(space: Space, points: Points, overrides: list[str], choices: Mapping[st
     trainer = points.base.trainer
     # model and task are the program's
     if is_external(trainer.kind):
-        words = (trainer.command or "").split()
-        program = next(
-            (word for word in words if word.endswith((".py", ".sh"))),
-            trainer.script or trainer.kind,
-        )
-        hint = "-".join(Path(name).stem for name in (program, trainer.recipe) if name)
+        words = (trainer.command or trainer.kind).split()
+        named = [
+            Path(word).stem for word in words if word.endswith((".py", ".sh", ".yaml", ".yml"))
+        ]
+        hint = "-".join(named) or trainer.kind
     study = Path(str(choices.get("sweeps") or "")).name
     validated = validate_sweep(space, points, overrides)
     # optuna, numpy and rich: 0.5 s that a refusal should not pay

@@ -114,7 +114,7 @@ def split_command(arguments: list[str]) -> tuple[list[str], list[str]]:
             "-- is the last word: your own launch command belongs behind it, such as -- bash "
             "launch.sh"
         )
-    kind = [] if any(override_name(word) == "trainer" for word in before) else ["trainer=script"]
+    kind = [] if any(override_name(word) == "trainer" for word in before) else ["trainer=command"]
     # one word is a whole command line, such as 'CUDA_VISIBLE_DEVICES=0 python train.py'
     return before, [
         *kind,

@@ -5,15 +5,12 @@ Nothing runs here, so a command can be shown without submitting anything; ``comm
 it. An external trainer is a file of this package and a line in ``grposweep.registries.EXTERNAL``.
 """
 
-import os
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from grporecipe.files import count_or_none, read_json
-from grposweep.storage import paths
+from grporecipe.model.recipe import Recipe
 
 # lint loads every framework and needs no schema
 if TYPE_CHECKING:
@@ -86,13 +83,13 @@ def node_cpus(cluster: "Cluster") -> int:
 class Trial:
     """The inputs of a program: the user's settings, the point's recipe, and the trial's folder.
 
-    The recipe is in ``folder / paths.RECIPE`` as well. ``output`` is where the program keeps
-    checkpoints and model; ``checkpoint`` is the one in it to resume from.
+    ``output`` is where the program keeps checkpoints and model;
+    ``checkpoint`` is the one in it to resume from.
     """
 
     trainer: "Trainer"
     folder: Path
-    recipe: Mapping[str, Any]
+    recipe: Recipe
     place: NodeContext = NodeContext()
     checkpoint: Path | None = None
 
@@ -102,20 +99,6 @@ class Trial:
         says.
         """
         return self.folder / "model"
-
-    @property
-    def file(self) -> Path:
-        """Return the path of the point's recipe."""
-        return self.folder / paths.RECIPE
-
-
-def interpreter(trainer: "Trainer") -> str:
-    """Return the Python of the program's environment. A relative path starts here, even if the
-    program runs in another folder.
-    """
-    python = trainer.python or sys.executable
-    # links lead out of an environment
-    return os.path.abspath(python) if os.sep in python else python  # noqa: PTH100
 
 
 # in a trial's folder: the user's recipe with the point's parameters, under native keys
@@ -185,55 +168,3 @@ class ExternalProgram:
     reports: bool = False
     resumed_at: int | None = None
     finishes: bool = True
-
-
-NAME = "trainer_state.json"
-
-
-class TrainerStateTail:
-    """Reads the log that transformers' Trainer always writes: the newest trainer_state.json below
-    an output folder.
-
-    The file is written with every checkpoint, so entries arrive as often as the recipe saves.
-    States from before the program's start are skipped.
-    """
-
-    def __init__(self, output: Path) -> None:
-        self.output = output
-        # entries of the history that were returned
-        self.seen = 0
-        self.before = {path: path.stat().st_mtime_ns for path in self._states()}
-
-    def __call__(self) -> list[Entry]:
-        """Return the entries since the last call."""
-        changed = [
-            path for path in self._states() if path.stat().st_mtime_ns != self.before.get(path)
-        ]
-        newest = max(changed, key=lambda path: path.stat().st_mtime_ns, default=None)
-        if newest is None:
-            return []
-        try:
-            history = (read_json(newest) or {}).get("log_history")
-        except OSError:
-            # the file was just rotated
-            return []
-        if not isinstance(history, list):
-            return []
-        new, self.seen = history[self.seen :], max(self.seen, len(history))
-        # a run's last line has times and the mean loss, and is not a step
-        return [
-            as_entry(line) for line in new if isinstance(line, dict) and "train_runtime" not in line
-        ]
-
-    def _states(self) -> list[Path]:
-        return [*self.output.glob(NAME), *self.output.glob(f"checkpoint-*/{NAME}")]
-
-
-def as_entry(line: dict[str, Any]) -> Entry:
-    """Convert a line of the history; the keys of evaluations identify them."""
-    kind = "eval" if any(name.startswith("eval_") for name in line) else "train"
-    return Entry(
-        kind,
-        count_or_none(line.get("step")) or 0,
-        {name: value for name, value in line.items() if name != "step"},
-    )

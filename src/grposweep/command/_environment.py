@@ -13,6 +13,8 @@ from grposweep.process import OWN_PACKAGES, SOURCE
 
 # the variable that names the trial whose values enter
 ENTERS = "GRPOSWEEP_ENTERS"
+# the variable that holds the words for a framework's own process
+LAUNCH = "GRPOSWEEP_LAUNCH"
 # the variable that names the checkpoint to resume from
 RESUME = "GRPOSWEEP_RESUME"
 SHELL = ("bash", "-c") if shutil.which("bash") else ("sh", "-c")

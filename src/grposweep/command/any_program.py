@@ -19,7 +19,7 @@ from grporecipe.files import read_bytes, read_json
 from grporecipe.model.metrics import to_number
 from grposweep.command._contract import Entry, ExternalProgram, Trial
 from grposweep.command._environment import SHELL, launch_texts
-from grposweep.command.script import command_line, placeholders
+from grposweep.command._script import command_line, placeholders
 from grposweep.schema import Experiment, Trainer, keys_of, value_at
 from grposweep.storage import paths
 
@@ -98,7 +98,7 @@ def launch_line(trainer: Trainer, options: Mapping[str, Any], trial: Trial) -> s
     filled = replace(trainer, command=command)
     ours = {"output": trial.output, "checkpoint": trial.checkpoint or ""}
     known = {name: value for name, value in ours.items() if name in placeholders(filled)}
-    return command_line(filled, {**options, **known}, trial.place)
+    return command_line(filled, {**options, **known})
 
 
 def options_of(experiment: Experiment, named: Collection[str], plain: Experiment) -> dict[str, Any]:
@@ -172,15 +172,8 @@ def check_command(experiment: Experiment) -> Iterator[str]:
     resumes.
     """
     trainer, search = experiment.trainer, experiment.search
-    if not trainer.command:
-        yield (
-            "trainer=command: trainer.command is not set, so nothing would train. End the "
-            "command line with your own launch "
-            "command: -- python train.py --lr {lr} --out {output}"
-        )
-        return
-    places, source = placeholders(trainer), trainer.metrics
-    texts = launch_texts(trainer.command, Path(trainer.workdir or "."))
+    places, source = placeholders(trainer), trainer.metrics or ""
+    texts = launch_texts(trainer.command or "", Path(trainer.workdir or "."))
     if any(_NO_WAIT.search(text.replace("\\\n", " ")) for _, text in texts):
         yield (
             "trainer.command calls ray job submit --no-wait, which ends while the training runs "
@@ -188,14 +181,7 @@ def check_command(experiment: Experiment) -> Iterator[str]:
             "with its command. Give the command behind the -- (python3 -m ...), or leave "
             "--no-wait out."
         )
-    if not source:
-        yield (
-            "trainer=command: trainer.metrics is not set, so no trial would have a result. Set "
-            "the file that the program writes "
-            "its metrics to, such as trainer.metrics={output}/metrics.jsonl, or re:EXPRESSION "
-            "for its own output."
-        )
-    elif source.startswith(EXPRESSION):
+    if source.startswith(EXPRESSION):
         _expression(source)
     elif "{output}" not in source and search.parallel != 1:
         yield (
@@ -203,7 +189,7 @@ def check_command(experiment: Experiment) -> Iterator[str]:
             "trainer.metrics="
             "{output}/..., with {output} in the command, or search.parallel=1."
         )
-    if ("{output}" in (source or "") or trainer.resume is not None) and "output" not in places:
+    if ("{output}" in source or trainer.resume is not None) and "output" not in places:
         yield (
             "trainer.command has no {output}, so its files would not be in the trial's folder. "
             "Write {output} where the command "

@@ -570,8 +570,7 @@ def _refuse(command: str, run: _Run, limit: float) -> NoReturn:
             f"{command}: it calls {RAY}, whose program runs on the cluster: the values of a "
             "trial do not arrive there. Nothing "
             "was submitted. Give the command behind the --, as in: python3 train.py. For a "
-            "program without TRL's trainer set "
-            "trainer=command."
+            "program without TRL's trainer set trainer.metrics."
         )
     if queue:
         raise UserError(
@@ -592,7 +591,7 @@ def _refuse(command: str, run: _Run, limit: float) -> NoReturn:
             f"trained.{said}"
         )
     raise UserError(
-        f"{command}: it ended without building a GRPO trainer. Give the command that trains. If "
-        "its trainer is built where our "
+        f"{command}: it ended without building a GRPO trainer. Give the command that trains. For "
+        "a program without TRL's trainer set trainer.metrics. If its trainer is built where our "
         f"hook is not imported (a container, python -I), this cannot be seen. {_MANUAL}{said}"
     )

@@ -22,10 +22,11 @@ from grporecipe.frameworks.trl.keys import parse_version
 from grporecipe.model.recipe import NOT_STATED, Recipe, VersionSource
 from grporecipe.model.setting import TRL, Setting, Version
 from grposweep.command._contract import NodeContext
+from grposweep.command._launched import find_launch
+from grposweep.command._script import command_line, nodes_of_launch, placeholders
 from grposweep.command.any_program import named_files
 from grposweep.command.ask import SWEEPS, Asked, ask
-from grposweep.command.script import command_line, missing_files, nodes_of_launch, placeholders
-from grposweep.registries import EXTERNAL, asks, is_opaque
+from grposweep.registries import is_external, is_opaque
 from grposweep.schema import Cluster, Experiment, Trainer
 from grposweep.storage import inputs
 from grposweep.storage.inputs import Inputs
@@ -148,7 +149,7 @@ def _answer(
     folder, key = Path(trainer.workdir or ".").resolve(), _key(trainer)
     # all trials have as many processes
     known = _ANSWERS.setdefault(key, {})
-    command = command_line(trainer, options, place)
+    command = command_line(trainer, options)
     for asked, answer in [*known.items()]:
         if answer.stamps != _stamps(asked, folder, answer.asked):
             known.pop(asked, None)
@@ -157,8 +158,6 @@ def _answer(
     if command not in known and (is_between or len(answers) >= MOST_ASKED):
         return _alike(answers)
     if command not in known:
-        for problem in missing_files(trainer):
-            raise UserError(problem)
         outcome: Asked | UserError
         try:
             variables = {**trainer.environment, **nodes_of_launch(place)}
@@ -194,15 +193,17 @@ def find_inputs(experiments: Iterable[Experiment]) -> Inputs:
 
 
 def _files(trainer: Trainer) -> list[Path]:
-    if not asks(trainer.kind):
-        return named_files(trainer) if is_opaque(trainer.kind) else []
-    asked, folder = ask_base(trainer), Path(trainer.workdir or ".").absolute()
-    named = [
-        *named_files(trainer),
-        *(folder / name for name in (trainer.script, trainer.recipe) if name),
+    if not is_external(trainer.kind):
+        return []
+    folder, named = Path(trainer.workdir or ".").absolute(), named_files(trainer)
+    if is_opaque(trainer):
+        return named
+    shell = [
+        path
+        for path in named
+        if path.suffix in SHELL_FILES
+        # others that it names may be what it writes
     ]
-    # others that it names may be what it writes
-    shell = [path for path in named if path.suffix in SHELL_FILES]
     for script in shell[:]:
         words = _WORD.findall(script.read_text(encoding="utf-8", errors="replace"))
         shell += [
@@ -211,7 +212,11 @@ def _files(trainer: Trainer) -> list[Path]:
             if word.endswith(SHELL_FILES) and (folder / word).is_file()
         ]
     own = [path for path in shell if path.resolve().is_relative_to(folder.resolve())]
-    files = (*map(Path, (*asked.files, *asked.modules)), *(path.absolute() for path in own))
+    read: tuple[str, ...] = ()
+    if find_launch(trainer) is None:
+        asked = ask_base(trainer)
+        read = (*asked.files, *asked.modules)
+    files = (*map(Path, read), *(path.absolute() for path in own))
     return [path for path in dict.fromkeys(files) if path.exists()]
 
 
@@ -256,7 +261,7 @@ def asked_recipe(trainer: Trainer, asked: Asked, processes: int) -> Recipe:
     entered = {name: value for name, value in trainer.args.items() if name not in options}
     unknown = {name: "depends on data" for name in record["unknown"] if name not in entered}
     return Recipe(
-        EXTERNAL[trainer.kind].framework,
+        "trl",
         version_of(record) or TRL,
         {**record["given"], **entered},
         processes,

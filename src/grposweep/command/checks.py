@@ -1,23 +1,29 @@
-"""Which keys a trainer reads, and what the files and the command of an external one contradict."""
+"""Which keys the user's command reads, and what in it contradicts the sweep."""
 
 import re
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from grporecipe.model.framework import FRAMEWORKS as READS
+from grporecipe.model.recipe import Recipe
 from grporecipe.registries import load_entry
+from grporecipe.rules.check import recipe_rules
+from grporecipe.rules.keys import find_violations
 from grposweep.command import any_program
+from grposweep.command._environment import launch_texts
+from grposweep.command._frameworks import FRAMEWORKS
+from grposweep.command._launched import find_launch, native_args, stated_processes, with_args
+from grposweep.command._script import NO_COMMAND
 from grposweep.command.base import Base
-from grposweep.command.script import missing_files
 from grposweep.config.fields import reaches
-from grposweep.registries import EXTERNAL, LAUNCHERS, asks, is_external, is_opaque
-from grposweep.schema import (
-    Cluster,
-    Experiment,
-    Trainer,
-    keys_with,
-    trl_arguments,
-)
+from grposweep.registries import LAUNCHERS, is_external, is_opaque
+from grposweep.schema import AUTO, Experiment, Trainer, keys_with, trl_arguments
 
+# Programs that run elsewhere, without the environment of the command. Lines of comments do not
+# count.
+_ELSEWHERE = re.compile(
+    r"^(?![ \t]*#).*?\b(ray job submit|sbatch|qsub|bsub|salloc)\b", re.MULTILINE
+)
 SHARDING = (
     "trainer.sharding",
     "trainer.offload",
@@ -35,28 +41,20 @@ def _theirs(key: str) -> str:
     )
 
 
-def check_keys(experiment: Experiment, names: Collection[str]) -> Iterator[str]:
-    """Name keys and groups that the program does not read, and a recipe for more processes."""
-    yield from check_reach(experiment.trainer, names)
-    yield from check_processes(experiment, names)
-
-
 def check_reach(trainer: Trainer, names: Iterable[str]) -> Iterator[str]:
-    """Name keys that an external trainer does not read, each with the nearest key that it reads."""
-    if is_opaque(trainer.kind):
+    """Name keys that the user's command does not read, each with the nearest key that it reads."""
+    if is_opaque(trainer):
         yield from any_program.unplaced(trainer, names)
         return
     for name in names if is_external(trainer.kind) else ():
         if reaches(name):
             continue
         if name in SHARDING:
-            advice = (
-                "Set trainer.launch_arguments=[--config_file,FILE], an accelerate configuration."
-            )
+            advice = "Set it in the command, such as accelerate launch --config_file FILE."
         elif name == "task.max_completion_length":
             advice = "Set generation.max_completion_length."
-        elif not asks(trainer.kind):
-            advice = "Set it in trainer.recipe, or among trainer.arguments."
+        elif find_launch(trainer) is not None:
+            advice = "Set it in the command, or the framework's own key, as trainer.args.KEY."
         else:
             advice = (
                 f"Set the option of your command that has it, such as trainer.args.{_theirs(name)}."
@@ -66,64 +64,89 @@ def check_reach(trainer: Trainer, names: Iterable[str]) -> Iterator[str]:
         )
 
 
-def check_ray(trainer: Trainer, cluster: Cluster, cpus: int) -> Iterator[str]:
-    """Say if a program in a Ray cluster would wait forever, or expects another shape than the
-    job's.
-    """
-    shape = {
-        "trainer.nnodes": cluster.nodes,
-        "trainer.n_gpus_per_node": cluster.processes // cluster.nodes,
-    }
-    for word in trainer.arguments:
-        key, _, value = word.lstrip("+").partition("=")
-        if key in shape and value != str(shape[key]):
-            yield (
-                f"trainer.arguments has {word}, and the trial has {key}={shape[key]}: the "
-                "program would wait for nodes or GPUs "
-                "that are not there. Leave it out, and set cluster.nodes and cluster.gpus_per_node."
-            )
-    if cluster.nodes == 1:
-        return
-    if "cluster.nodes" in load_entry(LAUNCHERS[cluster.kind]).unread_keys():
-        yield (
-            f"cluster.nodes={cluster.nodes} with cluster={cluster.kind}: this machine is one "
-            "node, and the job of several starts "
-            "Ray on each. Set cluster=slurm, or cluster.nodes=1."
-        )
-    if cluster.gpus_per_node and cluster.cpus_per_gpu < cpus:
-        yield (
-            f"cluster.cpus_per_gpu={cluster.cpus_per_gpu}: trainer={trainer.kind} reserves up "
-            f"to {cpus} CPUs a GPU in the job's "
-            f"Ray cluster, and would wait for them forever. Set cluster.cpus_per_gpu={cpus} or "
-            "more."
-        )
-
-
 def check_program(experiment: Experiment) -> Iterator[str]:
-    """Say if a program lacks its script, or if files that it needs do not exist."""
-    trainer, cluster = experiment.trainer, experiment.cluster
-    external = EXTERNAL.get(trainer.kind)
-    if external is not None and external.opaque:
-        yield from any_program.check_command(experiment)
-    elif trainer.command is not None and not (external and external.asks):
-        yield (
-            f"trainer.command with trainer={trainer.kind}: only trainer=script and "
-            "trainer=command run it. Set one of them."
-        )
-    if external is None:
+    """Say if the user's command cannot run as a trial, or contradicts the sweep."""
+    trainer = experiment.trainer
+    if not is_external(trainer.kind):
+        if trainer.command is not None:
+            yield (
+                f"trainer.command with trainer={trainer.kind}: only trainer=command runs it. Set "
+                "trainer=command."
+            )
         return
-    if trainer.launcher == "python" and cluster.processes > 1:
+    launch = find_launch(trainer)
+    if trainer.command is None:
+        yield NO_COMMAND
+    elif is_opaque(trainer):
+        yield from any_program.check_command(experiment)
+    elif re.search(r"\b(?:sbatch|srun)\b", trainer.command):
         yield (
-            "trainer.launcher=python starts one process, and "
-            f"cluster.processes={cluster.processes}. "
-            "Set trainer.launcher=torchrun or accelerate."
+            "trainer.command submits a job, and each trial is one with cluster=slurm. Give the "
+            "command that runs in the job."
         )
-    if external.ray_cpus:
-        yield from check_ray(trainer, cluster, external.ray_cpus)
-    missing = list(missing_files(trainer))
-    yield from missing
-    if external.asks and not missing:
-        yield from check_command(experiment)
+    elif launch is not None:
+        yield from check_launch(experiment, with_args(launch, trainer))
+    else:
+        yield from check_asked(experiment)
+
+
+def check_launch(experiment: Experiment, launch: Recipe) -> Iterator[str]:
+    """Say if a launch of a framework is for other processes than a trial has, or if a key of
+    ``trainer.args`` is wrong.
+    """
+    trainer, cluster, row = experiment.trainer, experiment.cluster, FRAMEWORKS[launch.framework]
+    own = native_args(trainer, launch.framework)
+    for rule in recipe_rules(launch) if own else ():
+        for broken in find_violations(rule, launch):
+            if rule.severity == "error" and {key.lstrip("+") for key in broken.fields} & own.keys():
+                yield f"trainer.args.{broken.what}: {broken.why}. {broken.instead}"
+    for key in row.lists:
+        if key in launch.unresolved:
+            yield (
+                f"{key}={launch.unresolved[key]} is known to a running shell only, so a trial "
+                "cannot add to it. Set "
+                f"'trainer.args.{key}=[...]', or write the list in the script."
+            )
+    batch = experiment.batch
+    is_fixed = AUTO not in (batch.per_device_train_batch_size, batch.gradient_accumulation_steps)
+    if is_fixed and row.ray_cpus and batch.prompts_per_step is not None:
+        yield (
+            f"batch.prompts_per_step={batch.prompts_per_step}: only sizes that are auto follow it, "
+            "and the launch states its "
+            "own. Set batch=auto as well, or the framework's own key as trainer.args.KEY."
+        )
+    stated = stated_processes(launch)
+    if stated is not None and stated != cluster.processes:
+        yield (
+            f"the command starts {stated} processes, and cluster.processes={cluster.processes}. "
+            "Set "
+            f"cluster.processes={stated} (on Slurm cluster.nodes and cluster.gpus_per_node)."
+        )
+    for name, text in launch_texts(trainer.command or "", Path(trainer.workdir or ".")):
+        if found := _ELSEWHERE.search(text):
+            yield (
+                f"{name or 'the command'} calls {found[1]}, whose program does not run in the "
+                "trial, so its values do not "
+                "arrive. Give the command that it runs, as in: python3 -m verl.trainer.main_ppo ..."
+            )
+    # Ray waits forever for what is not there.
+    if row.ray_cpus and cluster.nodes > 1:
+        if "cluster.nodes" in load_entry(LAUNCHERS[cluster.kind]).unread_keys():
+            yield (
+                f"cluster.nodes={cluster.nodes} with cluster={cluster.kind}: this machine is one "
+                "node, and the job of several starts "
+                "Ray on each. Set cluster=slurm, or cluster.nodes=1."
+            )
+        if cluster.gpus_per_node and cluster.cpus_per_gpu < row.ray_cpus:
+            yield (
+                f"cluster.cpus_per_gpu={cluster.cpus_per_gpu}: "
+                f"{READS[launch.framework].traits.display_name} reserves up to {row.ray_cpus} CPUs "
+                "a "
+                "GPU in the job's "
+                f"Ray cluster, and would wait for them forever. Set "
+                f"cluster.cpus_per_gpu={row.ray_cpus} or "
+                "more."
+            )
 
 
 SEVERAL_NODES = (
@@ -133,43 +156,21 @@ SEVERAL_NODES = (
     "--main_process_port $MASTER_PORT, and in "
     "--num_processes those of all nodes."
 )
-# of a command that grposweep puts together
-PARTS = ("script", "recipe", "launch_arguments", "arguments", "python")
 
 
-def check_command(experiment: Experiment) -> Iterator[str]:
+def check_asked(experiment: Experiment) -> Iterator[str]:
     """Ask the user's command for its trainer. Say what in it contradicts the sweep.
 
     Raises UserError if the command builds no GRPO trainer.
     """
-    trainer, cluster, metric = experiment.trainer, experiment.cluster, experiment.search.metric
-    unread = [
-        f"trainer.{name}"
-        for name in PARTS
-        if trainer.command is not None and getattr(trainer, name)
-    ]
-    if unread:
-        yield (
-            f"trainer.command and {', '.join(unread)}: the command holds all of it. Leave "
-            f"{' and '.join(unread)} out."
-        )
-        return
-    if trainer.command is not None and re.search(r"\b(?:sbatch|srun)\b", trainer.command):
-        yield (
-            "trainer.command submits a job, and each trial is one with cluster=slurm. Give "
-            "the command that runs in the job."
-        )
-        return
+    cluster, metric = experiment.cluster, experiment.search.metric
     record = Base.of(experiment).asked.record
     if record["world_size"] != cluster.processes:
-        several = cluster.nodes > 1 and trainer.command is not None
         instead = (
             SEVERAL_NODES
-            if several
-            else (
-                f"Set cluster.processes={record['world_size']} (on Slurm cluster.nodes and "
-                "cluster.gpus_per_node)."
-            )
+            if cluster.nodes > 1
+            else f"Set cluster.processes={record['world_size']} (on Slurm cluster.nodes and "
+            "cluster.gpus_per_node)."
         )
         yield (
             f"the command starts {record['world_size']} processes, and "
@@ -189,35 +190,4 @@ def check_command(experiment: Experiment) -> Iterator[str]:
             f"search.metric={metric}: the program's eval_strategy is no, so nothing would be "
             "evaluated. Set "
             "schedule.evaluations=4."
-        )
-
-
-SHAPE = frozenset(
-    {f"cluster.{name}" for name in ("processes", "nodes", "gpus_per_node", "tasks_per_node")}
-)
-
-
-def check_processes(experiment: Experiment, names: Collection[str]) -> Iterator[str]:
-    """Say if a recipe is for several processes, and trials would have one that the command does not
-    ask for.
-    """
-    recipe, processes = experiment.trainer.recipe, experiment.cluster.processes
-    is_chosen = processes > 1 or not names or not SHAPE.isdisjoint(names)
-    if (
-        experiment.trainer.kind not in EXTERNAL
-        or recipe is None
-        or is_chosen
-        or asks(experiment.trainer.kind)
-    ):
-        return
-    # only a program's recipe needs it
-    from grporecipe.reading.load import stated_processes
-
-    if stated := stated_processes(Path(recipe)):
-        yield (
-            f"trainer.recipe={recipe} is for {stated} processes, and cluster.processes=1: a "
-            "trial would train on one, with other "
-            f"batches. Set cluster.processes={stated} (on Slurm cluster.nodes and "
-            "cluster.gpus_per_node), or "
-            "cluster.processes=1 if one is meant."
         )

@@ -1,7 +1,7 @@
 """Run an attempt in another program: start it, follow its log, pass on requests to stop, and report
 how it ended.
 
-No torch here: what the program needs is in its own environment (``trainer.python``).
+No torch here: what the program needs is in its own environment.
 """
 
 import contextlib
@@ -34,10 +34,10 @@ from grposweep.command._environment import foreign_path, package_folder
 from grposweep.command._ray_cluster import RayNode, StoppedEarly, make_folder, wait_for_head
 from grposweep.command.any_program import newest_of
 from grposweep.command.asked import trained_setting
-from grposweep.command.trial_recipe import load_trial_recipe
+from grposweep.command.trial_recipe import build_program, framework_of, load_trial_recipe
 from grposweep.process import MARK, kill_group, signals_blocked, start_guard
 from grposweep.redaction import RedactedProgram
-from grposweep.registries import EXTERNAL, is_opaque
+from grposweep.registries import is_opaque
 from grposweep.storage import paths
 from grposweep.storage.checkpoints import keep_copy, newest_checkpoint, put_back, set_aside
 from grposweep.storage.inputs import original_path
@@ -73,11 +73,10 @@ _LIBRARY = re.compile(r"/(?:site-packages|dist-packages|lib/python3[\d.]*|packag
 # characters
 LONGEST_ERROR = 300
 NEVER_REPORTED = (
-    "trainer.command: the program never reported its trainer, so it did not get this trial's "
-    "values. Its Python was started "
-    "without our PYTHONPATH (a container, 'python -I'), or it builds no GRPO trainer. Pass "
-    "PYTHONPATH and the variables that "
-    "begin with GRPOSWEEP_ on to it."
+    "trainer.command: the program did not get this trial's values. Its Python was started without "
+    "our PYTHONPATH (a container, "
+    "'python -I'), or it does not train with GRPO. Pass PYTHONPATH and the variables that begin "
+    "with GRPOSWEEP_ on to it."
 )
 NOTHING_READ = (
     "trainer.metrics={trainer.metrics}: the program ended, and nothing there has a step called "
@@ -101,7 +100,7 @@ def train(attempt: Attempt) -> Outcome:
     Raises ProgramFailed if it ends with an error.
     """
     trial = _trial(attempt)
-    program = EXTERNAL[trial.trainer.kind].build(trial)
+    program = build_program(trial)
     if program.ray is not None:
         return _train_on_ray(attempt, trial, program, program.ray)
     with _marked() as mark:
@@ -167,14 +166,14 @@ def _trial(attempt: Attempt) -> Trial:
         cpus=node_cpus(attempt.experiment.cluster),
     )
     recipe = load_trial_recipe(attempt.folder, attempt.experiment)
-    trial = Trial(
-        attempt.inputs.trainer(attempt.experiment.trainer), attempt.folder, recipe.config, place
-    )
-    if attempt.ranks > 1 or is_opaque(trial.trainer.kind):
+    trial = Trial(attempt.experiment.trainer, attempt.folder, recipe, place)
+    if attempt.ranks > 1 or is_opaque(trial.trainer):
         return replace(trial, checkpoint=choose_checkpoint(attempt, trial))
     put_back(attempt.folder / KEPT, trial.output)
     chosen = choose_checkpoint(attempt, trial)
-    return replace(trial, checkpoint=keep_copy(chosen, attempt.folder / KEPT) if chosen else None)
+    if chosen is None or framework_of(trial.folder) is not None:
+        return replace(trial, checkpoint=chosen)
+    return replace(trial, checkpoint=keep_copy(chosen, attempt.folder / KEPT))
 
 
 def choose_checkpoint(attempt: Attempt, trial: Trial) -> Path | None:
@@ -186,7 +185,7 @@ def choose_checkpoint(attempt: Attempt, trial: Trial) -> Path | None:
     chosen = attempt.folder / RESUME
     if attempt.is_main:
         ranks = attempt.experiment.cluster.processes
-        if not is_opaque(trial.trainer.kind):
+        if not is_opaque(trial.trainer):
             set_aside(trial.output, ranks, is_ours=False)
         newest = _newest(trial, ranks)
         if attempt.ranks > 1:
@@ -252,7 +251,7 @@ def _start(
             raise UserError(
                 f"trainer={trial.trainer.kind}: {command[0]} cannot be started in "
                 f"{folder.resolve()} "
-                f"({error.strerror}). Set trainer.python and trainer.workdir."
+                f"({error.strerror}). Set trainer.workdir, or trainer.python for Ray."
             ) from error
 
 
@@ -310,8 +309,7 @@ class ExternalProgramMonitor:
             self._listen()
             return
         entries = self.program.log()
-        # it trains, and without its trial's values
-        if entries and self.program.reports:
+        if entries and self.is_without_values:
             self.unreported = True
             self._signal(signal.SIGKILL)
             return
@@ -325,6 +323,14 @@ class ExternalProgramMonitor:
             self.step = max(self.step, entry.step)
         # that it runs is all the life that a program without our Callback shows
         self.attempt.beat(self.step)
+
+    @property
+    def is_without_values(self) -> bool:
+        """Whether it trains although neither its trainer nor its command line got the trial's
+        values.
+        """
+        entered = read_json(self.attempt.folder / paths.ENTERED) or {}
+        return self.program.reports and entered.get("attempt") != self.attempt.number
 
     def _kind_of(self, entry: Entry) -> str:
         """Return the kind of an entry whose log does not say it: an evaluation has the
@@ -389,8 +395,8 @@ def _outcome(
     if callback is not None and callback.refused:
         raise UserError(callback.refused)
     if (
-        program.reports
-        and callback is None
+        callback is None
+        and watch.is_without_values
         and (watch.unreported or (code == 0 and watch.asked_at is None))
     ):
         raise UserError(NEVER_REPORTED)
@@ -409,7 +415,7 @@ def _outcome(
             f"the training ended, and a later step of the command failed with exit code {code}",
             flush=True,
         )
-    if not stopped and is_opaque(trial.trainer.kind) and not attempt.metrics.lines():
+    if not stopped and is_opaque(trial.trainer) and not attempt.metrics.lines():
         raise UnknownMetricError(NOTHING_READ.format(trainer=trial.trainer))
     if stopped:
         if callback is not None and callback.ended:
@@ -427,7 +433,7 @@ def _early_end(attempt: Attempt, trial: Trial, callback: CallbackState | None) -
     our Callback that a callback of the user's ends early has ended as the user wants it.
     """
     total = attempt.experiment.schedule.max_steps
-    if callback is not None or total is None or not is_opaque(trial.trainer.kind):
+    if callback is not None or total is None or not is_opaque(trial.trainer):
         return ""
     steps = sorted({int(line["step"]) for line in attempt.metrics.lines()})
     gaps = [later - earlier for earlier, later in pairwise(steps)]
@@ -454,8 +460,10 @@ def _newest(trial: Trial, ranks: int) -> Path | None:
     """Return the checkpoint to resume from. Of a program of which nothing is known, it is the one
     with the highest number.
     """
-    if is_opaque(trial.trainer.kind):
+    if is_opaque(trial.trainer):
         return newest_of(trial.trainer, trial.output)
+    if (framework := framework_of(trial.folder)) is not None:
+        return framework.newest(trial.output, ranks)
     newest = newest_checkpoint(trial.output, ranks)
     return newest.path if newest else None
 

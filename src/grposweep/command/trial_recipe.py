@@ -22,12 +22,17 @@ from grporecipe.model.setting import Setting
 from grporecipe.reading.load import Options, load_recipe
 from grporecipe.terminal import comment
 from grposweep.command._contract import ExternalProgram, NodeContext, Trial, node_cpus
-from grposweep.command.any_program import options_of
+from grposweep.command._frameworks import FRAMEWORKS as LAUNCHED
+from grposweep.command._frameworks import LaunchedFramework
+from grposweep.command._launched import build_launched, describe, native_args
+from grposweep.command._script import build_script
+from grposweep.command.any_program import build_command, options_of
 from grposweep.command.base import Base
 from grposweep.config.compose import to_experiment
+from grposweep.config.fields import KEYS
 from grposweep.config.to_setting import own_values, read_setting
 from grposweep.config.trl_args import homes
-from grposweep.registries import EXTERNAL, asks, is_opaque
+from grposweep.registries import is_opaque
 from grposweep.schema import Experiment, Trainer
 from grposweep.storage import paths
 
@@ -37,16 +42,15 @@ SIZES = ("per_device_train_batch_size", "gradient_accumulation_steps", "steps_pe
 
 
 def point_recipe(
-    base: Recipe, before: Setting, after: Setting, key: str, output: Path
+    base: Recipe, before: Setting, after: Setting
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the base with the differences between two settings and the trial's output folder, and
-    those differences.
+    """Return the base with the differences between two settings, and those differences.
 
     ``before`` is the base itself, ``after`` the point, both as this package configures them.
     """
     old, new = _native(before, base), _native(after, base)
     changed = {name: new.get(name) for name in {**old, **new} if old.get(name) != new.get(name)}
-    recipe = {name: value for name, value in base.config.items() if name not in changed}
+    recipe = {name: value for name, value in base.config.items() if name.lstrip("+") not in changed}
     if (
         not changed.keys().isdisjoint(SIZES)
         and recipe.pop("generation_batch_size", None) is not None
@@ -56,7 +60,7 @@ def point_recipe(
             "generation_batch_size": None,
         }
     recipe |= {name: value for name, value in changed.items() if value is not None}
-    return {**recipe, key: str(output)}, dict(sorted(changed.items()))
+    return recipe, dict(sorted(changed.items()))
 
 
 def _native(s: Setting, base: Recipe) -> Mapping[str, Any]:
@@ -74,23 +78,39 @@ def load_trial_recipe(folder: Path, experiment: Experiment) -> Recipe:
     """Read the recipe in a trial's folder, as it was when the trial was written; empty if its
     command is all that is known.
     """
-    if is_opaque(experiment.trainer.kind):
+    if is_opaque(experiment.trainer):
         return Base.of(experiment).recipe
-    framework = EXTERNAL[experiment.trainer.kind].framework
     noted = read_json(folder / paths.CHANGED) or {}
     version = parse_release(noted["version"]) if "version" in noted else None
     options = Options(
-        framework, version, experiment.cluster.processes, experiment.task.train_prompts
+        noted.get("framework", "trl"),
+        version,
+        experiment.cluster.processes,
+        experiment.task.train_prompts,
     )
     return load_recipe(folder / paths.RECIPE, options)
 
 
 def trial_setting(folder: Path, experiment: Experiment) -> Setting:
     """Read the numbers of the recipe in a trial's folder."""
-    if is_opaque(experiment.trainer.kind):
+    if is_opaque(experiment.trainer):
         return read_setting(experiment)
     setting = read_recipe(load_trial_recipe(folder, experiment)).setting
     return setting if setting.framework.unit == "prompts" else in_completions(setting)
+
+
+def build_program(trial: Trial) -> ExternalProgram:
+    """Return the program of a trial, with the values that are in its folder."""
+    if is_opaque(trial.trainer):
+        return build_command(trial)
+    framework = framework_of(trial.folder)
+    return build_script(trial) if framework is None else build_launched(trial, framework)
+
+
+def framework_of(folder: Path) -> LaunchedFramework | None:
+    """Return the framework that a trial's command launches; None if its command was asked."""
+    noted = read_json(folder / paths.CHANGED) or {}
+    return LAUNCHED.get(str(noted.get("framework")))
 
 
 def write_program(
@@ -110,48 +130,33 @@ def write_program(
     """
     trainer, cluster = experiment.trainer, experiment.cluster
     base = Base.of(experiment)
-    external = EXTERNAL[trainer.kind]
-    nodes = cluster.nodes if external.ray_cpus or trainer.command is not None else 1
     place = NodeContext(
-        cluster.processes, nodes=nodes, gpus=cluster.gpus_per_node, cpus=node_cpus(cluster)
+        cluster.processes,
+        nodes=cluster.nodes,
+        gpus=cluster.gpus_per_node,
+        cpus=node_cpus(cluster),
     )
-    trial = Trial(trainer, folder.resolve(), {}, place)
-    noted: dict[str, Any] = {"version": text(base.recipe.version), "processes": cluster.processes}
-    recipe: dict[str, Any] = {}
-    if external.opaque:
-        noted = {"options": options_of(experiment, named, _plain(experiment))}
+    before = (
+        experiment
+        if start is None
+        else replace(experiment, trainer=replace(trainer, args=start.args))
+    )
+    trial = Trial(trainer, folder.resolve(), base.recipe, place)
+    if is_opaque(trainer):
+        noted: dict[str, Any] = {"options": options_of(experiment, named, _plain(experiment))}
+    elif base.launch is not None:
+        noted, recipe = _of_launch(base.launch, trainer, unchanged(before), setting, named)
     else:
-        before = (
-            experiment
-            if start is None
-            else replace(experiment, trainer=replace(trainer, args=start.args))
+        noted, recipe = _of_asked(base, unchanged(before), setting, named)
+    if not is_opaque(trainer):
+        noted |= {"version": text(base.recipe.version), "processes": cluster.processes}
+        output = LAUNCHED[noted["framework"]].output if "framework" in noted else "output_dir"
+        write_text(
+            folder / paths.RECIPE,
+            render_keys(base.framework, {**recipe, output: str(trial.output)}),
         )
-        recipe, changed = point_recipe(
-            base.recipe, unchanged(before), setting, external.output, trial.output
-        )
-        noted["keys"] = {**changed, **trainer.args}
-    if asks(trainer.kind):
-        stated = {
-            name: value
-            for name, value in _native(setting, base.recipe).items()
-            if _is_set(name, named)
-        }
-        entered = {name: value for name, value in trainer.args.items() if name not in base.options}
-        takes = base.framework.takes(base.recipe.version)
-        # For a field that always has a value (num_train_epochs), a null means the trainer's
-        # default.
-        given = {
-            name: takes[name].default
-            if value is None and name in takes and takes[name].type[-1] != "?"
-            else value
-            for name, value in {**stated, **changed}.items()
-        }
-        noted |= {"keys": {**given, **entered}, "options": base.options}
-        recipe |= {name: value for name, value in stated.items() if value is not None}
-    if not external.opaque:
-        write_text(trial.file, render_keys(base.framework, recipe))
     write_json(folder / paths.CHANGED, noted)
-    program = external.build(Trial(trainer, trial.folder, recipe, trial.place))
+    program = build_program(trial)
     hook = f"export PYTHONPATH={shlex.quote(str(trial.folder / 'package'))}:$PYTHONPATH"
     lines = [hook] if program.reports else []
     lines += [
@@ -163,14 +168,60 @@ def write_program(
     write_text(folder / "program.sh", "\n".join(lines) + "\n")
 
 
+def _of_launch(
+    launch: Recipe, trainer: Trainer, before: Setting, setting: Setting, named: Collection[str]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return what a trial of a framework's launch notes, and its recipe.
+
+    What command and point name enters even if it is the launch's own value, which a running shell
+    may change. A key that the point takes back gets its default.
+    """
+    framework = FRAMEWORKS[launch.framework]
+    recipe, changed = point_recipe(launch, before, setting)
+    native, keys = _native(setting, launch), framework.keys_at(launch.version)
+    homes = {keys[field]: home for field, home in KEYS.items() if field in keys}
+    stated = {
+        key: native[key] for key, home in homes.items() if key in native and _names(named, home)
+    }
+    takes = framework.takes(launch.version)
+    entered = {
+        name: takes[name].default if value is None and name in takes else value
+        for name, value in {**stated, **changed}.items()
+    }
+    args = native_args(trainer, launch.framework)
+    return {**describe(launch), "keys": {**entered, **args}}, {**recipe, **stated, **args}
+
+
+def _of_asked(
+    base: Base, before: Setting, setting: Setting, named: Collection[str]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return what a trial of a command that was asked notes, and its recipe."""
+    recipe, changed = point_recipe(base.recipe, before, setting)
+    native = _native(setting, base.recipe)
+    stated = {name: value for name, value in native.items() if _is_set(name, named)}
+    entered = {name: value for name, value in base.trainer.args.items() if name not in base.options}
+    takes = base.framework.takes(base.recipe.version)
+    # For a field that always has a value (num_train_epochs), a null means the trainer's default.
+    given = {
+        name: takes[name].default
+        if value is None and name in takes and takes[name].type[-1] != "?"
+        else value
+        for name, value in {**stated, **changed}.items()
+    }
+    recipe |= {name: value for name, value in stated.items() if value is not None}
+    return {"keys": {**given, **entered}, "options": base.options}, recipe
+
+
 def _is_set(name: str, named: Collection[str]) -> bool:
     """Return whether one of these grposweep keys or groups sets a key of GRPOConfig by itself;
     sizes follow from each other.
     """
-    home = homes().get(name, "")
-    return name not in (*SIZES, "generation_batch_size") and (
-        home in named or home.partition(".")[0] in named
-    )
+    return name not in (*SIZES, "generation_batch_size") and _names(named, homes().get(name, ""))
+
+
+def _names(named: Collection[str], key: str) -> bool:
+    """Return whether a key, or its group, is among these."""
+    return key in named or key.partition(".")[0] in named
 
 
 def _ray_lines(program: ExternalProgram) -> list[str]:

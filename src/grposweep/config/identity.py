@@ -78,24 +78,8 @@ def trainer_content(trainer: Trainer) -> dict[str, Any]:
         if trainer.deepspeed_config is not None:
             content["deepspeed_config"] = file_digest(Path(trainer.deepspeed_config))
         return content
-    script = [Path(trainer.workdir or ".") / trainer.script] if trainer.script else []
-    files = [
-        file_digest(path) for path in (*script, *([Path(trainer.recipe)] if trainer.recipe else []))
-    ]
-    named = [file_digest(Path(word)) for word in trainer.launch_arguments if Path(word).is_file()]
-    words = {
-        name: getattr(trainer, name)
-        for name in (
-            "arguments",
-            "environment",
-            "launcher",
-            "launch_arguments",
-            "command",
-            "metrics",
-            "step_key",
-        )
-    }
-    return {**content, **words, "files": files, "named": named}
+    words = ("environment", "command", "metrics", "step_key")
+    return {**content, **{name: getattr(trainer, name) for name in words}}
 
 
 def _drop_neutral(content: dict[str, Any]) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 from grporecipe.errors import UserError
 from grporecipe.files import read_text
 from grposweep.registries import OWN_TRAINERS, is_external, runs_trl
-from grposweep.schema import Experiment, Trainer
+from grposweep.schema import Experiment
 from grposweep.storage.inputs import code_files
 
 # of its training loop
@@ -129,7 +129,7 @@ def _logs_its_own(spec: str) -> bool:
     """
     if ":" not in spec:
         return False
-    files = code_files([spec], Trainer())
+    files = code_files([spec])
     return not files or any(
         "log_metric" in path.read_text(encoding="utf-8", errors="replace") for path in files
     )

@@ -145,7 +145,7 @@ def _recipe_fields(experiment: Experiment, fields: dict[str, Any], base: Setting
         name: getattr(base, name)
         for name in (*FROM_RECIPE, *(field for field in DERIVED if field != "auto"))
     }
-    if is_opaque(experiment.trainer.kind):
+    if is_opaque(experiment.trainer):
         # what the command does with its GPUs is its own
         fields["processes"] = None
     evaluates = experiment.schedule.evaluations > 0

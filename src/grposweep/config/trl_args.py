@@ -19,7 +19,7 @@ from grporecipe.model.values import convert
 from grporecipe.rules.helpers import show
 from grposweep.config.compose import known_keys
 from grposweep.config.fields import NUMBERS, reaches
-from grposweep.registries import BASE, asks, is_external, is_opaque, runs_trl
+from grposweep.registries import BASE, is_external, is_opaque, runs_trl
 from grposweep.schema import Experiment, Fake, Trainer, keys_with, trl_arguments
 
 # sections without keys of the trainer
@@ -83,7 +83,7 @@ def check_args(experiment: Experiment) -> Iterator[str]:
     type.
     """
     trainer = experiment.trainer
-    if is_opaque(trainer.kind):
+    if is_opaque(trainer):
         return
     for name, value in trainer.args.items():
         problem = (
@@ -120,8 +120,6 @@ def _check_own_key(experiment: Experiment, name: str, value: Any) -> str:
 
     The options of the command itself are judged by the command when it is asked.
     """
-    if not asks(experiment.trainer.kind):
-        return f"trainer={experiment.trainer.kind} has other keys. Set it in trainer.recipe."
     home = homes().get(name, "outputs" if name == "output_dir" else "")
     if home.startswith((*NUMBERS, "lr", "seed", "outputs")) and reaches(home):
         return f"grposweep has its own key for this. Set {home} instead."

@@ -113,7 +113,7 @@ def find_base_mistakes(base: Experiment, names: Collection[str], trains: bool) -
         return problems
     problems += check_place(base.cluster, names)
     if is_external(base.trainer.kind):
-        problems += collect_messages(CHECK_KEYS, base, names)
+        problems += collect_messages(CHECK_KEYS, base.trainer, names)
     return [*problems, *check_installed(base), *check_tracker(base)] if trains else problems
 
 
@@ -538,6 +538,6 @@ CHECKS: dict[Callable[[Experiment], Iterable[str] | None], tuple[str, ...]] = {
     check_fsdp_options: (),
     check_server: ("generation.vllm_mode",),
     check_shared_server: ("generation.vllm_shared_gpus", "trainer.kind"),
-    check_launcher: ("cluster", "generation", "trainer.kind", "trainer.launcher"),
-    CHECK_PROGRAM: ("cluster", "trainer.kind", "trainer.launcher"),
+    check_launcher: ("cluster", "generation", "trainer.kind"),
+    CHECK_PROGRAM: ("cluster", "trainer.kind"),
 }

@@ -50,7 +50,7 @@ from grposweep.process import (
     exists,
     kills_for_memory,
 )
-from grposweep.registries import CHECK_LAUNCHER, CHECK_PORTS, runs_trl
+from grposweep.registries import CHECK_PORTS, runs_trl
 from grposweep.schema import AUTO, Cluster, Experiment, Generation, ThisMachine, starts_own_server
 from grposweep.storage import paths
 
@@ -320,8 +320,6 @@ class Local(Launcher):
                 "Set how many of the GPUs it gets, or start one yourself (trl vllm-serve) and set "
                 "generation.vllm_server_base_url=http://host:8000 generation.vllm_gpus=0."
             )
-        if not total:
-            CHECK_LAUNCHER(experiment.trainer, experiment.cluster.processes)
         self._check_gpus(experiment.cluster, generation)
         CHECK_PORTS(experiment.trainer, self.slots)
 

@@ -36,9 +36,7 @@ class Fake:
 
 @dataclass
 class Trainer:
-    """The trainer of an attempt, and what it keeps. Keys from ``recipe`` on are for trainers that
-    are external programs.
-    """
+    """The trainer of an attempt, and what it keeps. Keys from ``python`` on are for ``command``."""
 
     kind: str = "trl"
     """The trainer."""
@@ -67,7 +65,8 @@ class Trainer:
     args: dict[str, Any] = key({})
     """Further keys of TRL's GRPOConfig, by name (``trainer.args.disable_dropout=true``): those that
     have no key here. For the user's own command also its options: ``{NAME}`` in it, or appended as
-    ``--NAME value``.
+    ``--NAME value``. For a launch of verl, EasyR1 or ms-swift the framework's own keys
+    (``trainer.args.trainer.total_epochs=2``).
     """
     offload: str = key("none", choices=("none", "optimizer", "all"))
     """Keep optimizer states (``optimizer``, ZeRO) or weights as well (``all``, ZeRO-3 and FSDP) in
@@ -77,55 +76,36 @@ class Trainer:
     """A DeepSpeed configuration file (JSON) to use instead of the built-in one."""
     fsdp_config: dict[str, Any] = key({})
     """Options of FSDP under transformers' names, added to the built-in ones."""
-    recipe: str | None = None
-    """A native recipe to start from (YAML, or a script that launches one): parameters override its
-    keys, all others stay.
-    ``script``: the file behind ``--config``, or the shell script that is the command.
-    """
     python: str | None = None
-    """Interpreter of the program's environment (null: this one)."""
+    """Interpreter that has Ray, for a launch of verl or EasyR1 on several nodes (null:
+    ``python3``).
+    """
     workdir: str | None = None
-    """Folder that the program runs in (null: the current one)."""
-    arguments: list[str] = key([])
-    """Last arguments of its command line."""
+    """Folder that the command runs in (null: the current one)."""
     environment: dict[str, str] = key({})
     """Variables added to its environment."""
     command: str | None = None
-    """``script``: the user's own launch command, run as it is written (``bash launch.sh``). A
-    trial's
-values enter where it
-    builds its GRPOConfig. ``-- COMMAND`` at the end of a command line sets it. ``command``: any
+    """The user's own launch command, run as it is written (``bash launch.sh``). ``-- COMMAND`` at
+    the end of a command line sets it. A trial's values enter where the program builds its
+    GRPOConfig, or at the command line of verl, EasyR1 or ms-swift. With ``metrics`` it is any
     program's, with a place such as ``{lr}`` for each value.
     """
     metrics: str | None = None
-    """``command``: where the program writes its metrics. A file of JSON lines, CSV, TensorBoard or
-    W&B
-(``{output}/log.jsonl``;
-    a pattern or folder stands for its newest log), or ``re:`` and an expression for its output,
-    with the groups ``step`` and metrics.
+    """Where a program of another kind writes its metrics (null: it trains with TRL, verl, EasyR1 or
+    ms-swift). A file of JSON lines, CSV, TensorBoard or W&B (``{output}/log.jsonl``; a pattern or
+    folder stands for its newest log), or ``re:`` and an expression for its output, with the groups
+    ``step`` and metrics.
     """
     step_key: str = "step"
-    """``command``: the name of the step in its metrics."""
+    """The name of the step in ``metrics``."""
     resume: str | None = None
-    """``command``: words that make the program resume (``--resume {checkpoint}``), at ``{resume}``
-    in the
-command or its end
-    (null: it cannot, and an interrupted trial starts over).
+    """With ``metrics``: words that make the program resume (``--resume {checkpoint}``), at
+    ``{resume}`` in the command or its end (null: it cannot, and an interrupted trial starts over).
     """
     checkpoints: str = "checkpoint-*"
-    """``command``: pattern of its checkpoints below ``{output}``; the last number in a name is
+    """With ``metrics``: pattern of its checkpoints below ``{output}``; the last number in a name is
     the step.
     """
-    script: str | None = None
-    """Training script, for a command that grposweep writes: the launcher, this script, ``--config``
-    with ``recipe``, and ``arguments``.
-    """
-    launcher: str = key(AUTO, choices=(AUTO, "accelerate", "torchrun", "python"))
-    """What starts the script. ``auto`` is accelerate with ``launch_arguments``, torchrun for
-    several processes, python for one.
-    """
-    launch_arguments: list[str] = key([])
-    """Options of the launcher, such as ``--config_file``."""
 
 
 @dataclass

@@ -17,13 +17,13 @@ from grporecipe.model.setting import Setting
 from grporecipe.rules.check import REGISTRY, Problem, check, errors
 from grporecipe.rules.fixes import find_fixes
 from grposweep.command.asked import OPTIONS, ask_ahead, find_unseen
-from grposweep.command.base import Base
+from grposweep.command.base import Base, is_asked
 from grposweep.config.fields import SOURCES
 from grposweep.config.identity import ResolvedConfig, prepared_key
 from grposweep.config.points import Points
 from grposweep.config.to_setting import base_setting, read_fields, resolve_auto
 from grposweep.config.validate import find_base_mistakes, find_mistakes
-from grposweep.registries import asks
+from grposweep.registries import is_external
 from grposweep.schema import GROUPS, Experiment
 from grposweep.search.space import Choice, Interval, Parameter, Point, Space, freeze
 
@@ -51,8 +51,12 @@ class RuleInputs:
         self._base = base_setting(points.base)
         # sentences on what is not known of the user's command
         self.notes: list[str] = []
-        if asks(points.base.trainer.kind):
+        if is_asked(points.base):
             self._base = self._base.replace({"unknown": self._base.unknown | self._find_varying()})
+        trainer = points.base.trainer
+        self._is_launch = is_external(trainer.kind) and Base.of(points.base).launch is not None
+        # of a framework's launch, by the values of its own keys
+        self._native: dict[str, Setting] = {}
         raw = points.raw_values(space.choices)
         self._references = {key: set().union(*map(_referred, raws)) for key, raws in raw.items()}
         # keys whose value is always exactly the value of one other key
@@ -100,12 +104,31 @@ class RuleInputs:
         for field, parameter in self._direct.items():
             if parameter in point:
                 fields[field] = point[parameter]
+        fields |= self._of_native_keys(point)
         # what the point sets is known
         if self._base.unknown:
             fields["unknown"] = self._base.unknown - {
                 name for name, of in self._parameters.items() if of & point.keys()
             }
         return resolve_auto(self._base.replace(fields))
+
+    def _of_native_keys(self, point: Point) -> dict[str, Any]:
+        """Return the fields that keys of the launched framework change, without those that other
+        parameters set.
+        """
+        own = {name: value for name, value in point.items() if name.startswith(OPTIONS[0])}
+        if not own or not self._is_launch:
+            return {}
+        if str(own) not in self._native:
+            experiment = self._points.experiment(self._space.values(own))
+            self._native[str(own)] = base_setting(experiment)
+        other = self._native[str(own)]
+        changed = [name for name in _VALUES if getattr(other, name) != getattr(self._base, name)]
+        return {
+            name: getattr(other, name)
+            for name in changed
+            if self._parameters.get(name, frozenset()).isdisjoint(point)
+        }
 
     def _row(
         self,
@@ -255,7 +278,7 @@ def check_space(
     problems = find_base_mistakes(base, {*names, *(item.name for item in space.parameters)}, trains)
     options = (
         [item for item in space.parameters if item.name.startswith(OPTIONS)]
-        if asks(base.trainer.kind)
+        if is_asked(base)
         else []
     )
     if options and not problems:

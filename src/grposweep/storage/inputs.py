@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from grporecipe.errors import UserError
-from grporecipe.files import parse_yaml, read_json, read_text, text_or
+from grporecipe.files import read_json, text_or
 from grposweep.process import OWN_PACKAGES
 from grposweep.schema import Experiment, Task, Trainer
 from grposweep.storage import paths
@@ -37,10 +37,6 @@ SAMPLES, SAMPLE_BYTES = 64, 1 << 20
 COPIED_BYTES = 10 << 20
 # of a package or a folder; further files are ignored
 MOST_FILES = 1000
-# characters
-LONGEST_PATH = 1000
-# keys of a recipe that name a program's output
-_OUTPUT = re.compile(r"out|log|save|cache|resume")
 # a file or folder that is no part of a folder's content
 _HIDDEN = re.compile(r"/(\.|__pycache__)")
 # prefix of a hash of samples
@@ -152,11 +148,10 @@ def find_inputs(
         data += [
             Path(name) for name in (task.path, task.eval_split) if name and Path(name).exists()
         ]
-        data += [Path(trainer.recipe)] if trainer.recipe and Path(trainer.recipe).is_file() else []
         named = Path(trainer.deepspeed_config or os.devnull)
-        read_in_place += [*_named_in(trainer.recipe), *([named] if named.is_file() else [])]
+        read_in_place += [named] if named.is_file() else []
         read_in_place += [model] if model.is_dir() else []
-        code += code_files(task.rewards, trainer)
+        code += code_files(task.rewards)
         read_in_place += asked(trainer)
     files = {
         _name(path): InputFile(digest_of(path)[:16], _is_small(path))
@@ -173,25 +168,6 @@ def find_inputs(
     return Inputs(dict(sorted(files.items())))
 
 
-def _named_in(recipe: str | None) -> list[Path]:
-    """Return the files and folders that a YAML recipe names, except its outputs."""
-    path = Path(recipe or os.devnull)
-    if path.suffix not in (".yaml", ".yml") or not _is_small(path):
-        return []
-    try:
-        content = parse_yaml(read_text(path))
-    except (OSError, ValueError):
-        # the recipe's reader reports the error
-        return []
-    values = content.items() if isinstance(content, dict) else ()
-    texts = [
-        value
-        for key, value in values
-        if isinstance(value, str) and value and not _OUTPUT.search(str(key))
-    ]
-    return [Path(text) for text in texts if len(text) < LONGEST_PATH and Path(text).exists()]
-
-
 def _is_small(path: Path) -> bool:
     return path.is_file() and path.stat().st_size <= COPIED_BYTES
 
@@ -201,10 +177,8 @@ def _name(path: Path) -> str:
     return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
 
 
-def code_files(specs: Sequence[str], trainer: Trainer) -> list[Path]:
-    """Return the files of a task's code and of a training script, and what they import from the
-    project.
-    """
+def code_files(specs: Sequence[str]) -> list[Path]:
+    """Return the files of a task's code, and what they import from the project."""
     files: list[Path] = []
     named_roots = map(Path, filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)))
     # not our own source
@@ -219,11 +193,6 @@ def code_files(specs: Sequence[str], trainer: Trainer) -> list[Path]:
             else []
         )
         files += _with_imports([path for path in named if path.is_file()], given, last)
-    if trainer.script is not None:
-        script = Path(trainer.workdir or ".") / trainer.script
-        files += _with_imports(
-            [script] if script.is_file() else [], [script.absolute().parent, *given]
-        )
     return files
 
 
@@ -422,13 +391,6 @@ class TrialInputs:
     def _code(self, spec: str) -> str:
         place, _, name = spec.rpartition(":")
         return f"{self.path(place)}:{name}" if place.endswith(".py") else spec
-
-    def trainer(self, trainer: Trainer) -> Trainer:
-        """Return the trainer with its script replaced by the copy; its working directory stays."""
-        if trainer.script is None:
-            return trainer
-        copy = self._copy(str(Path(trainer.workdir or ".") / trainer.script))
-        return trainer if copy is None else replace(trainer, script=str(copy))
 
     def roots(self, given: Iterable[str]) -> list[str]:
         """Return the copies of folders on the import path."""

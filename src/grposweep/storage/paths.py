@@ -95,6 +95,8 @@ OOM_FIX = "healed.json"
 CALLBACK = "callback.json"
 # passes a stop request to that Callback
 STOP = "stop.json"
+# the words that a framework's own process got, and the attempt
+ENTERED = "entered.json"
 # what the trainer of the user's own command got: every field, world size, rewards
 TRAINED_WITH = "trained_with.json"
 # keys that a point set in another program's recipe

@@ -165,7 +165,7 @@ def build_controller(
     budget = None if base.search.budget is None else Budget.parse(base.search.budget)
     spending = Spending(folder, study, None if budget is None else budget.hours)
     effort = choose_effort(base.search.effort, space.sampler)
-    if is_opaque(base.trainer.kind) and not stops_early(base):
+    if is_opaque(base.trainer) and not stops_early(base):
         # no trial is paused
         effort = 1.0
     allowance = None

@@ -210,7 +210,7 @@ def plans_trials(base: Experiment, sampler: str) -> bool:
         or not follows_effort(base.search.stopping)
     ):
         return False
-    return not is_opaque(base.trainer.kind) or stops_early(base)
+    return not is_opaque(base.trainer) or stops_early(base)
 
 
 def choose_evaluations_of(

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from command.conftest import SCRIPT as TRAINS
+from command.conftest import SCRIPT as TRAINER
+from command.conftest import TRAINS
 from support import Ended, read, trials, wait_for
 
-SCRIPT = "import helper\n" + TRAINS.replace(
+SCRIPT = "import helper\n" + TRAINER.replace(
     "trainer.train()", "trainer.evaluated = helper.VALUE\ntrainer.train()"
 )
 RECIPE = """
@@ -23,9 +24,8 @@ dataset: data.jsonl
 """
 pytestmark = pytest.mark.slow
 WORDS = (
-    "trainer=script",
-    "trainer.script=train.py",
-    "trainer.recipe=recipe.yaml",
+    "trainer=command",
+    TRAINS,
     "name=s",
     "cluster=slurm",
     "+trainer.environment.GRPOSWEEP_ASK_MODE=real",
@@ -71,63 +71,21 @@ def edit_while_jobs_wait(
     return edit
 
 
-def test_a_waiting_job_trains_with_the_files_that_its_sweep_began_with(
-    edit_while_jobs_wait: Callable[[str, str], Ended],
-    run: Callable[..., Ended],
-    words: tuple[str, ...],
-    here: Path,
-) -> None:
-    """The script's import; the same command then asks what to do with the edited one."""
-    ended = edit_while_jobs_wait("helper.py", "VALUE = 2.0\n")
-    assert ended.code == 0, ended.out + ended.err
-    assert values(here) == [1.0, 1.0]
-    again = run(*words, "-m", "lr=1e-3,2e-3")
-    assert (again.code, "helper.py" in again.err) == (2, True), again.out + again.err
-
-
 def test_a_waiting_job_refuses_a_file_that_changed_and_has_no_copy(
     edit_while_jobs_wait: Callable[[str, str], Ended],
     run: Callable[..., Ended],
     words: tuple[str, ...],
     here: Path,
 ) -> None:
-    """The data that a recipe names; the same command then trains with the present file."""
-    ended = edit_while_jobs_wait("data.jsonl", '{"prompt": "another"}\n')
+    """What the command imports; the same command then trains with the present file."""
+    ended = edit_while_jobs_wait("helper.py", "VALUE = 2.0\n")
     assert ended.code == 1, ended.out + ended.err
     for trial in trials(here / "outputs" / "s"):
         failure = read(trial / "result.json")["failure"]
-        assert "data.jsonl has changed since the sweep recorded it" in failure["message"]
+        assert "helper.py has changed since the sweep recorded it" in failure["message"]
     again = run(*words, "-m", "lr=1e-3,2e-3")
-    assert (again.code, values(here)) == (0, [1.0, 1.0]), again.out + again.err
-    assert again.out.count("is tried again: data.jsonl has changed") == 2
-
-
-@pytest.mark.parametrize("choice", ["recorded", "accept"])
-def test_jobs_that_wait_while_their_controller_is_gone_count_as_trained_with_their_files(
-    start: Callable,
-    run: Callable[..., Ended],
-    words: tuple[str, ...],
-    here: Path,
-    state: Path,
-    choice: str,
-) -> None:
-    """The sweep is extended after an edit: the waiting job has the old file, so the user chooses
-    what the new trial gets.
-    """
-    process = start(*words, "-m", "lr=1e-3,2e-3", "search.trials=1")
-    wait_for(lambda: list(state.glob("*.job")))
-    process.kill()
-    process.wait()
-    (here / "helper.py").write_text("VALUE = 2.0\n")
-    refused = run(*words, "-m", "lr=1e-3,2e-3")
-    assert (refused.code, "helper.py has changed since 1 trial of s used it" in refused.err) == (
-        2,
-        True,
-    )
-    (state / "go").touch()
-    ended = run(*words, "-m", "lr=1e-3,2e-3", f"search.changed_files={choice}")
-    assert ended.code == 0, ended.out + ended.err
-    assert values(here) == ([1.0, 1.0] if choice == "recorded" else [1.0, 2.0])
+    assert (again.code, values(here)) == (0, [2.0, 2.0]), again.out + again.err
+    assert again.out.count("is tried again: helper.py has changed") == 2
 
 
 def test_what_a_dry_run_wrote_trains_with_the_files_of_the_real_run(

@@ -46,3 +46,7 @@ elif os.environ.get("GRPOSWEEP_ENTERS"):
     from grposweep.command.inside.imports import CONFIGS, TRAINERS, after_import
 
     after_import(dict.fromkeys((*CONFIGS, TRAINERS), _enter))
+elif launch := os.environ.get("GRPOSWEEP_LAUNCH"):
+    from grposweep.command.inside.argv import enter
+
+    enter(launch)

@@ -39,7 +39,6 @@ from grposweep.launchers.slurm._sweep_jobs import (
     submit_controller,
 )
 from grposweep.process import SOURCE, SpawnedProcesses
-from grposweep.registries import CHECK_LAUNCHER, is_external
 from grposweep.schema import Cluster, Experiment, Generation, Jobs, starts_own_server
 from grposweep.storage.folders import TrialFolder
 from grposweep.storage.records import Action, ControlRequest
@@ -107,7 +106,7 @@ class Slurm(Launcher):
         """Raise UserError if a job's shape contradicts its ranks or its server, or a line cannot
         stand in a script.
         """
-        cluster, trainer = experiment.cluster, experiment.trainer
+        cluster = experiment.cluster
         _check_server(cluster, experiment.generation)
         _check_shape(cluster, experiment.generation)
         for name in (*SBATCH_VARIABLES, "service_partition", "service_account", "service_qos"):
@@ -132,8 +131,6 @@ class Slurm(Launcher):
                 "--gres=gpu:TYPE:N. Set one that "
                 "sinfo --format=%G lists, such as cluster.gres_type=a100."
             )
-        if is_external(trainer.kind) and not cluster.gpus_per_node:
-            CHECK_LAUNCHER(trainer, cluster.processes)
 
     @classmethod
     def describe(cls, cluster: Cluster) -> Description:

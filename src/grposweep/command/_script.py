@@ -1,0 +1,117 @@
+"""Run the user's own launch command as it is: a trial's values enter where it builds its
+configuration.
+
+``trainer.command`` is a whole command line. ``{NAME}`` in it is replaced by the option
+``trainer.args.NAME``, ``{NAME:0.1}`` has a default, and an option without a placeholder is appended
+as ``--NAME value``. Sources: transformers hf_argparser.py (``--flag true``, lists as several
+values, mappings as JSON); trl scripts/utils.py TrlParser (``--config``, the command line wins).
+"""
+
+import json
+import re
+import shlex
+from collections.abc import Mapping
+from typing import Any
+
+from grporecipe.errors import UserError
+from grporecipe.files import read_json
+from grposweep.command._contract import (
+    ExternalProgram,
+    NodeContext,
+    Trial,
+    meeting,
+)
+from grposweep.command._environment import ENTERS, RESUME, SHELL
+from grposweep.command._logs import TrainerStateTail
+from grposweep.schema import Trainer
+from grposweep.storage import paths
+
+# not ${NAME}, which is the shell's
+_PLACEHOLDER = re.compile(r"(?<!\$)\{([A-Za-z_][\w.]*)(?::([^{}]*))?\}")
+NO_COMMAND = (
+    "trainer=command: trainer.command is not set, so nothing would train. End the command line "
+    "with your own launch command: "
+    "-- bash launch.sh"
+)
+
+
+def build_script(trial: Trial) -> ExternalProgram:
+    """Build the user's command with the options of this trial."""
+    options = (read_json(trial.folder / paths.CHANGED) or {}).get("options", {})
+    environment = {ENTERS: str(trial.folder), **nodes_of_launch(trial.place)} | (
+        {RESUME: str(trial.checkpoint)} if trial.checkpoint else {}
+    )
+    command = (*SHELL, command_line(trial.trainer, options))
+    return ExternalProgram(command, TrainerStateTail(trial.output), environment, reports=True)
+
+
+def nodes_of_launch(place: NodeContext) -> dict[str, str]:
+    """Return the variables by which a command on one of several nodes finds the others.
+
+    torchrun reads its options from those that begin with PET_. Source: torch
+    distributed/argparse_util.py.
+    """
+    return {
+        f"{start}{name}": value for name, value in meeting(place).items() for start in ("", "PET_")
+    }
+
+
+def command_line(trainer: Trainer, options: Mapping[str, Any]) -> str:
+    """Return the command with the values of its own options.
+
+    Raises UserError for a placeholder without a value, and if there is no command.
+    """
+    command = trainer.command
+    if command is None:
+        raise UserError(NO_COMMAND)
+    placed = dict(_PLACEHOLDER.findall(command))
+    for name in placed:
+        if name not in options and f"{{{name}:" not in command:
+            raise UserError(
+                f"trainer.command has {{{name}}}, and trainer.args.{name} is not set. Write its "
+                f"value in your own command behind it, as in {{{name}:0.1}}. For a program without "
+                "TRL's trainer set trainer.metrics, the file of its metrics."
+            )
+    text = _PLACEHOLDER.sub(
+        lambda match: _as_typed(command[: match.start()], str(options.get(match[1], match[2]))),
+        command,
+    )
+    return " ".join([text, *map(shlex.quote, flags(options, placed))])
+
+
+def _as_typed(before: str, value: str) -> str:
+    """Return a value for its place in a command line, which may stand in quotes."""
+    quote, escaped = "", False
+    for letter in before:
+        if escaped or (letter == "\\" and quote != "'"):
+            escaped = not escaped
+        elif letter in "'\"" and quote in ("", letter):
+            quote = "" if quote else letter
+    if quote == "'":
+        return value.replace("'", "'\"'\"'")
+    return re.sub(r'([\\"$`])', r"\\\1", value) if quote else shlex.quote(value)
+
+
+def placeholders(trainer: Trainer) -> frozenset[str]:
+    """Return the options that the command has a place for."""
+    return frozenset(name for name, _ in _PLACEHOLDER.findall(trainer.command or ""))
+
+
+def flags(options: Mapping[str, Any], placed: Mapping[str, Any]) -> list[str]:
+    """Return options as flags, without those that have a place. Null gets no flag, because it is
+    their usual default.
+    """
+    words: list[str] = []
+    for name, value in options.items():
+        if name not in placed and value is not None and value != []:
+            words += [f"--{name}", *words_of(value)]
+    return words
+
+
+def words_of(value: Any) -> list[str]:
+    """Return a value as the words behind an option."""
+    if isinstance(value, list | tuple):
+        return [str(item) for item in value]
+    if isinstance(value, Mapping):
+        return [json.dumps(value)]
+    return [str(value).lower() if isinstance(value, bool) else str(value)]
