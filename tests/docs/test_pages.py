@@ -132,6 +132,16 @@ def test_a_missing_heading_is_found(tmp_path: Path) -> None:
     assert anchors(tmp_path / "a.md") == {"a-b--c", "d"}
 
 
+@pytest.mark.parametrize("package", ["grporecipe", "grposweep"])
+def test_the_tree_in_contributing_has_every_folder_of_a_package(package: str) -> None:
+    """And no other."""
+    text = (PROJECT / "CONTRIBUTING.md").read_text()
+    _, _, tree = text.partition(f"\nsrc/{package}/ ")
+    shown = re.findall(r"^  (\w+)/ ", re.split(r"^src/", tree, flags=re.MULTILINE)[0], re.MULTILINE)
+    folders = {path.parent.name for path in (PROJECT / "src" / package).glob("*/__init__.py")}
+    assert set(shown) == folders
+
+
 def test_the_chinese_readme_links_every_guide() -> None:
     """With a title in Chinese."""
     linked = re.findall(
