@@ -78,4 +78,4 @@ def trl_recipe(
         left["sharding"] = sized.sharding
     if sized.processes is not None:
         words += ["--num_processes", str(sized.processes)]
-    return recipe, shlex.join([*words, "-m", "trl.scripts.grpo", "--config", "recipe.yaml"]), left
+    return recipe, f"{shlex.join(words)} -m trl.scripts.grpo --config recipe.yaml", left

@@ -343,10 +343,8 @@ class TrialInputs:
         copies, files = recorded.get("copies"), recorded.get("files")
         if not isinstance(copies, str) or not isinstance(files, dict):
             return cls()
-        return cls(
-            trial.parent.parent / copies if copies else None,
-            {str(k): str(v) for k, v in files.items()},
-        )
+        folder = trial.parent.parent / copies if copies else None
+        return cls(folder, {str(name): str(digest) for name, digest in files.items()})
 
     @classmethod
     def of_sweep(cls, sweep: Path) -> Self:

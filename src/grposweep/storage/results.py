@@ -169,17 +169,13 @@ class TrialResult(Record):
     def parse(cls, content: Any) -> Self:
         """Return the result of a JSON object; values of the wrong type are left out."""
         content = as_mapping(content)
-        status, listed = (content.get(name) for name in ("status", "evaluated"))
-        return cls(
-            status=TrialStatus(status)
-            if isinstance(status, str) and status in set(TrialStatus)
-            else None,
-            failure=FailureReport.parse(content.get("failure")),
-            evaluated=tuple(step for step in map(count_or_none, listed) if step)
-            if isinstance(listed, list)
-            else (),
-            **read_fields(cls, content),
-        )
+        known = read_fields(cls, content)
+        status, steps = content.get("status"), content.get("evaluated")
+        if isinstance(status, str) and status in set(TrialStatus):
+            known["status"] = TrialStatus(status)
+        if isinstance(steps, list):
+            known["evaluated"] = tuple(filter(None, map(count_or_none, steps)))
+        return cls(**known, failure=FailureReport.parse(content.get("failure")))
 
     def write(self, trial: Path) -> None:
         """Replace result.json in a trial's folder: for each status the keys that the format
