@@ -20,6 +20,7 @@ from grporecipe.model.releases import text
 from grporecipe.project.versions import BY_DEFAULT, describe_version
 from grporecipe.reading.load import shown_text
 from grporecipe.redaction import masked, redact
+from grporecipe.rules.registry import Severity
 from grporecipe.terminal import one_line
 
 RED, YELLOW, GREEN, BOLD, DIM, PLAIN = (
@@ -202,16 +203,38 @@ class Total:
 
 
 def show_total(screen: Screen, total: Total) -> None:
-    """Print the closing line: files, errors, warnings, what --fix would do, and the rules that were
-    off.
-    """
+    """Print the closing line, the releases that judged, and the rules that were off."""
     counts = Counter(problem.severity for problem in total.diagnostics)
-    errors, warnings = counts["error"], counts["warning"]
-    notes = f", {_count(counts['note'], 'note')}" if counts["note"] else ""
+    colour = YELLOW if counts["warning"] else GREEN
+    if counts["error"] or total.unusable:
+        colour = RED
+    if not (total.files or total.unusable or total.in_folders):
+        screen.say("no recipe to judge in these folders")
+    screen.say(screen.paint("; ".join(_closing_parts(total, counts)), colour))
+    for version, names in _files_by_version(total).items():
+        screen.wrap(one_line(f"{_first_of(names)}: judged by {version}"), "", DIM)
+    if total.off:
+        screen.wrap(f"switched off: {', '.join(sorted(total.off))}", "")
+    if total.in_folders:
+        others = len(total.skipped) - len(total.unjudged)
+        why = f" (no GRPO recipes{_other_programs(total)})" if others else ""
+        screen.say(
+            f"{_count(len(total.results), 'recipe')} judged, {_count(others, 'file')} skipped{why}"
+        )
+    if total.unjudged:
+        named = _first_of([one_line(name) for name in total.unjudged])
+        screen.wrap(f"not judged (name one to see why): {named}", "")
+
+
+def _closing_parts(total: Total, counts: Counter[Severity]) -> list[str]:
+    """Return the parts of the closing line: files, errors, warnings, and what --fix would do."""
     files = _count(total.files + total.unusable, "file")
     if len(total.results) != total.files:
         files = f"{_count(len(total.results), 'recipe')} in {files}"
-    parts = [f"{files}: {_count(errors, 'error')}, {_count(warnings, 'warning')}{notes}"]
+    found = f"{_count(counts['error'], 'error')}, {_count(counts['warning'], 'warning')}"
+    if counts["note"]:
+        found += f", {_count(counts['note'], 'note')}"
+    parts = [f"{files}: {found}"]
     if total.unusable:
         parts.append(f"{total.unusable} could not be judged")
     if total.changed:
@@ -219,45 +242,25 @@ def show_total(screen: Screen, total: Total) -> None:
     of_files = (result for result in total.results if is_written(result.recipe))
     safe, unsafe = _fixable(problem for result in of_files for problem in result.diagnostics)
     if safe:
-        parts.append(
-            f"{safe} fixable with --fix"
-            + (f" ({unsafe} more with --unsafe-fixes)" if unsafe else "")
-        )
+        more = f" ({unsafe} more with --unsafe-fixes)" if unsafe else ""
+        parts.append(f"{safe} fixable with --fix{more}")
     elif unsafe:
         parts.append(f"{unsafe} fixable by --fix --unsafe-fixes (changes training)")
     if total.silenced:
         parts.append(f"{total.silenced} ignored by comments")
-    colour = RED if errors or total.unusable else YELLOW if warnings else GREEN
-    if not (total.files or total.unusable or total.in_folders):
-        screen.say("no recipe to judge in these folders")
-    screen.say(screen.paint("; ".join(parts), colour))
-    for version, names in _files_by_version(total).items():
-        more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
-        named = ", ".join(names[:MOST_NAMED]) + more
-        screen.wrap(one_line(f"{named}: judged by {version}"), "", DIM)
-    if total.off:
-        screen.wrap(f"switched off: {', '.join(sorted(total.off))}", "")
-    if total.in_folders:
-        others = len(total.skipped) - len(total.unjudged)
-        others_by_name = Counter(
-            match[1] for reason in total.skipped.values() if (match := OTHER.search(reason))
-        )
-        read = "".join(
-            f"; {name}, which is not read: {number}"
-            for name, number in others_by_name.most_common()
-        )
-        why = f" (no GRPO recipes{read})" if others else ""
-        screen.say(
-            f"{_count(len(total.results), 'recipe')} judged, {_count(others, 'file')} skipped{why}"
-        )
-    if total.unjudged:
-        named = ", ".join(one_line(name) for name in total.unjudged[:MOST_NAMED])
-        more = (
-            f" and {len(total.unjudged) - MOST_NAMED} more"
-            if len(total.unjudged) > MOST_NAMED
-            else ""
-        )
-        screen.wrap(f"not judged (name one to see why): {named}{more}", "")
+    return parts
+
+
+def _first_of(names: Sequence[str]) -> str:
+    """Return the first names, and how many follow."""
+    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+    return ", ".join(names[:MOST_NAMED]) + more
+
+
+def _other_programs(total: Total) -> str:
+    """Return how many skipped files are recipes of programs that lint does not read, by program."""
+    names = Counter(name for reason in total.skipped.values() for name in OTHER.findall(reason)[:1])
+    return "".join(f"; {name}, which is not read: {number}" for name, number in names.most_common())
 
 
 class Report:
