@@ -8,7 +8,7 @@ import struct
 from collections.abc import Iterator
 from typing import Any
 
-from grporecipe.files import parse_json
+from grporecipe.files import Json, parse_json
 
 WANDB = b":W&B"
 # of LevelDB's log format, which W&B uses
@@ -25,7 +25,7 @@ def is_events(data: bytes) -> bool:
     return b"brain.Event:" in data[:64]
 
 
-def wandb_lines(data: bytes) -> Iterator[dict[str, Any]]:
+def wandb_lines(data: bytes) -> Iterator[Json]:
     """Yield the history of a W&B run, one line per call of ``wandb.log`` (wandb_internal.proto,
     Record.history).
     """
@@ -54,7 +54,7 @@ def _item(data: bytes) -> tuple[str, Any]:
     return "/".join(key for key in keys if key), value
 
 
-def event_lines(data: bytes) -> Iterator[dict[str, Any]]:
+def event_lines(data: bytes) -> Iterator[Json]:
     """Yield the scalars of a TensorBoard event file, one line per value (event.proto,
     summary.proto; TFRecord frames).
     """

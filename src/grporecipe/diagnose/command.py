@@ -7,7 +7,6 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import nullcontext, suppress
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -19,6 +18,7 @@ from grporecipe.diagnose._findings import CHECKS, NAMES_TO_FAIL, Diagnosis, Find
 from grporecipe.diagnose.readers import NoMetricsYet, find_log, read_log
 from grporecipe.errors import ExitCode, UserError
 from grporecipe.fields.recipes import read_recipe, spell_keys
+from grporecipe.files import Json
 from grporecipe.reading.load import Options, load_recipe
 from grporecipe.terminal import label_text, redraws
 
@@ -115,7 +115,7 @@ def settings_of(path: Path) -> dict[str, str]:
     setting = read_recipe(recipe).setting
     texts = {}
     for check in (each for each in CHECKS if each.changes):
-        keys: dict[str, Any] = {}
+        keys: Json = {}
         for field in check.changes.split():
             keys |= spell_keys({field: getattr(setting, field)}, recipe, setting) or {}
         lines = {key: f"line {line}" if (line := recipe.line(key)) else "default" for key in keys}
@@ -173,9 +173,7 @@ def _missing(diagnosis: Diagnosis) -> str:
     )
 
 
-def diagnosis_json(
-    diagnosis: Diagnosis, settings: Mapping[str, str] | None = None
-) -> dict[str, Any]:
+def diagnosis_json(diagnosis: Diagnosis, settings: Mapping[str, str] | None = None) -> Json:
     """Return a diagnosis as JSON for scripts; ``settings`` as for `show_diagnosis`."""
     log = diagnosis.log
     return {

@@ -9,9 +9,8 @@ import os
 from collections.abc import Iterable, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
 
-from grporecipe.files import Config, append_line, read_lines
+from grporecipe.files import Config, Json, append_line, read_lines
 from grporecipe.memory.estimate import GIB, Memory
 from grporecipe.model.setting import Setting
 
@@ -76,7 +75,7 @@ def calibrate(s: Setting) -> Setting:
     )
 
 
-def peak_line(memory: Memory, seen_gib: float) -> dict[str, Any]:
+def peak_line(memory: Memory, seen_gib: float) -> Json:
     """Return the record of a trial's peak in GiB, with the phase that the estimate takes for the
     largest.
     """
@@ -88,7 +87,7 @@ def _shared_file() -> Path | None:
     return Path(name) if name else None
 
 
-def _place(s: Setting) -> dict[str, Any]:
+def _place(s: Setting) -> Json:
     """Return the conditions of a peak: the framework, the GPU's memory and the installed
     packages.
     """

@@ -3,9 +3,8 @@
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from math import gcd
-from typing import Any
 
-from grporecipe.files import Config
+from grporecipe.files import Config, Json
 from grporecipe.memory.catalog import GPUS
 from grporecipe.memory.estimate import GIB, Memory, estimate, find_engine
 from grporecipe.memory.parts import find_prompt
@@ -63,7 +62,7 @@ class Fit:
         """
         return VERDICTS[judge(self.low, self.high, self.gib) if self.starts else False]
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> Json:
         """Return the fields, whether it fits, and the verdict of the interval."""
         # Once, from the exact value.
         rounded = {name: round(getattr(self, name), 2) for name in ("peak", "low", "high")}
@@ -80,7 +79,7 @@ def fit(s: Setting, gib: float) -> Fit:
     s = s.replace({"gpu_memory_gib": gib, "auto": frozenset()})
     memory = _memory(s)
 
-    def fits(change: dict[str, Any]) -> bool:
+    def fits(change: Json) -> bool:
         return _memory(s.replace(change)).peak <= gib * GIB
 
     shortest, longest = (
@@ -111,7 +110,7 @@ def fit_gpus(s: Setting) -> list[tuple[str, Fit]]:
     return [(name, fit(s, gib)) for name, gib in sorted(GPUS.items(), key=lambda item: item[1])]
 
 
-def with_batch(s: Setting, size: int) -> dict[str, Any]:
+def with_batch(s: Setting, size: int) -> Json:
     """Return the setting with micro-batches of this size. Rollout and effective batch stay as near
     as whole numbers allow.
     """
@@ -124,7 +123,7 @@ def with_batch(s: Setting, size: int) -> dict[str, Any]:
     }
 
 
-def with_generations(s: Setting, generations: int) -> dict[str, Any]:
+def with_generations(s: Setting, generations: int) -> Json:
     """Return the setting with this many generations of the same prompts: longer rollouts, more
     accumulation.
     """

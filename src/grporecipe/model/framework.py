@@ -20,7 +20,7 @@ from grporecipe.files import Config
 from grporecipe.model.recipe import KeySpecs, Recipe
 from grporecipe.model.releases import parse_release
 from grporecipe.model.setting import FrameworkTraits, Setting, Version
-from grporecipe.model.values import Names, Word, convert, resolve
+from grporecipe.model.values import CommandLine, Names, convert, resolve
 
 # as the type of a row: type and default are those of the release's key
 RELEASE = "release"
@@ -234,7 +234,7 @@ class Framework:
     sections: Names = ()
     renamed: Mapping[str, str] = field(default_factory=dict)
     commands: Mapping[str, Command] = field(default_factory=dict)
-    expand: Callable[[list[Word]], tuple[list[Word], int] | None] | None = None
+    expand: Callable[[CommandLine], tuple[CommandLine, int] | None] | None = None
     parse_version: Callable[[str], Version] | None = None
     is_familiar: Callable[[str], bool] | None = None
     releases: Callable[[], Sequence[Version]] | None = None

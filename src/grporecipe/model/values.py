@@ -190,3 +190,7 @@ class Word:
     unknown: bool = False
     marked: str = ""
     span: int = 0
+
+
+# a command, or a part of one
+CommandLine = list[Word]

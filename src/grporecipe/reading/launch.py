@@ -21,7 +21,7 @@ from grporecipe.files import Json
 from grporecipe.model.framework import Command as OwnCommand
 from grporecipe.model.framework import Framework
 from grporecipe.model.recipe import Duplicate, KeySpec, LaunchContext, LaunchedCode
-from grporecipe.model.values import Word, convert
+from grporecipe.model.values import CommandLine, Word, convert
 from grporecipe.reading.shell._bash import Command, Reader, parse_script
 from grporecipe.reading.shell._programs import slurm_variables
 from grporecipe.reading.shell._syntax import CLOSE, OPEN
@@ -164,8 +164,8 @@ class LaunchCommand:
     """A launch: the launcher, the program, and the options before and after the program's name."""
 
     launch: LaunchContext
-    before: list[Word]
-    after: list[Word]
+    before: CommandLine
+    after: CommandLine
     options: Json = field(default_factory=dict)
     lines: dict[str, int] = field(default_factory=dict)
     unresolved: dict[str, str] = field(default_factory=dict)
@@ -254,7 +254,7 @@ class LaunchParser:
                 launches.append(start)
         return launches
 
-    def _start(self, words: list[Word], cut: int | None) -> LaunchCommand | None:
+    def _start(self, words: CommandLine, cut: int | None) -> LaunchCommand | None:
         """Return the launch in a command's words. Wrappers such as srun or nohup may come before
         the launcher.
         """
@@ -325,11 +325,11 @@ def _names_grpo(code: LaunchedCode) -> bool:
     return False
 
 
-def _second(words: list[Word], at: int) -> str:
+def _second(words: CommandLine, at: int) -> str:
     return words[at + 1].text if at + 1 < len(words) else ""
 
 
-def _with_python(launcher: str, rest: list[Word], cut: int | None) -> LaunchCommand | None:
+def _with_python(launcher: str, rest: CommandLine, cut: int | None) -> LaunchCommand | None:
     """Return the launch of a python command: a module that is a launcher, another module, or a
     file.
     """
@@ -351,14 +351,14 @@ def _with_python(launcher: str, rest: list[Word], cut: int | None) -> LaunchComm
     )
 
 
-def _names_launcher(words: list[Word]) -> bool:
+def _names_launcher(words: CommandLine) -> bool:
     names = [PurePosixPath(word.text).name for word in words]
     return any(
         name in LAUNCHERS or name in PYTHONS or name.startswith("python3.") for name in names
     )
 
 
-def _launched(launcher: str, words: list[Word], cut: int | None) -> LaunchCommand | None:
+def _launched(launcher: str, words: CommandLine, cut: int | None) -> LaunchCommand | None:
     for n, word in enumerate(words):
         if word.text in ("-m", "--module") and n + 1 < len(words):
             return LaunchCommand(

@@ -3,9 +3,8 @@ need this module.
 """
 
 import sys
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 from hydra.core.config_loader import ConfigLoader
 from hydra.core.global_hydra import GlobalHydra
@@ -16,6 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from grporecipe.errors import ExitCode, UserError
+from grporecipe.files import Config
 from grporecipe.terminal import printable
 from grposweep.config.compose import check_groups, message
 from grposweep.config.points import Compose, Points
@@ -45,7 +45,7 @@ def run_single(config: DictConfig) -> int:
 
 
 def run_multirun(
-    loader: ConfigLoader, config: DictConfig, arguments: list[str], params: Mapping[str, Any]
+    loader: ConfigLoader, config: DictConfig, arguments: list[str], params: Config
 ) -> int:
     """Run a sweep: the parameters of command line and sweep file, over their shared composition."""
     compose = composer(loader, config.hydra.job.config_name)
@@ -75,7 +75,7 @@ def composer(loader: ConfigLoader, name: str | None) -> Compose:
     return compose
 
 
-def _run(space: Space, points: Points, overrides: list[str], choices: Mapping[str, Any]) -> int:
+def _run(space: Space, points: Points, overrides: list[str], choices: Config) -> int:
     space = list_points(space, points.base.search)
     searched = {parameter.name for parameter in space.parameters}
     # a trial's exported configuration is the option of both

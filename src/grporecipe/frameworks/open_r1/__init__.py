@@ -17,7 +17,7 @@ from grporecipe.frameworks.trl import keys as trl_keys
 from grporecipe.model.recipe import KeySpec
 from grporecipe.model.releases import KeyTable, load_table
 from grporecipe.model.setting import FrameworkTraits, Version
-from grporecipe.model.values import Word
+from grporecipe.model.values import CommandLine, Word
 
 # its trainer is TRL's
 TRAITS = FrameworkTraits("open-r1", "TRL", follows_trl=True)
@@ -98,7 +98,7 @@ GPUS_PER_NODE = 8
 SCRIPT, PROGRAM = "slurm/train.slurm", "src/open_r1/grpo.py"
 
 
-def expand_sbatch(words: list[Word]) -> tuple[list[Word], int] | None:
+def expand_sbatch(words: CommandLine) -> tuple[CommandLine, int] | None:
     """Return the words of the launch in Open-R1's script, and the number of GPUs that a vLLM server
     may take.
 
@@ -141,7 +141,7 @@ def _split(text: str) -> list[str]:
         return text.split()
 
 
-def _options(words: list[Word]) -> dict[str, Word]:
+def _options(words: CommandLine) -> dict[str, Word]:
     """Return the options of a command: ``--name value``, ``--name=value`` and ``-N value``."""
     options, name = {}, ""
     for word in words:

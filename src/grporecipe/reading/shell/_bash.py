@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from grporecipe.errors import UserError
-from grporecipe.model.values import Word
+from grporecipe.model.values import CommandLine, Word
 from grporecipe.reading.shell._builtins import BUILTINS, Builtins, judge_double
 from grporecipe.reading.shell._programs import handed_on, input_of, printed, reads_script
 from grporecipe.reading.shell._syntax import (
@@ -65,7 +65,7 @@ class Command:
     that is not called, or after an ``exit``.
     """
 
-    words: list[Word] = field(default_factory=list)
+    words: CommandLine = field(default_factory=list)
     environment: Values = field(default_factory=dict)
     folder: str = ""
     aside: bool = False
@@ -121,7 +121,7 @@ class _Shell(Builtins):
         # the body, and whether it is from another file
         self.functions: dict[str, tuple[list[Node], bool]] = {}
         self.called: set[str] = set()
-        self.locals: list[dict[str, str | list[Word] | None]] = []
+        self.locals: list[dict[str, str | CommandLine | None]] = []
         self.steps, self.rounds, self.depth = 0, 1, 0
         # of all words, if the text is not in the script itself
         self.line = 0
@@ -324,7 +324,7 @@ class _Shell(Builtins):
         assert match is not None
         name, more, right = match.groups()
         old = self.scope.values.get(name)
-        value: str | list[Word]
+        value: str | CommandLine
         if raw.text[len(name) : len(name) + 1] == "[":
             value = unknown(f"${{{name}[@]}}")
         elif right.startswith("("):
@@ -370,7 +370,7 @@ class _Shell(Builtins):
                 self._assign(raw)
         return True
 
-    def _call(self, name: str, arguments: list[Word], line: int) -> bool | None:
+    def _call(self, name: str, arguments: CommandLine, line: int) -> bool | None:
         """Read a function's body with its arguments."""
         self.called.add(name)
         body, is_foreign = self.functions[name]
@@ -387,7 +387,7 @@ class _Shell(Builtins):
         self.scope.arguments, self.line, self.silent = kept[:3]
         return status
 
-    def _record(self, words: list[Word], node: Simple) -> None:
+    def _record(self, words: CommandLine, node: Simple) -> None:
         """Record a command, or read the script that it passes to another shell."""
         inner = handed_on(words)
         if inner is None and node.input is not None and words and reads_script(words):
@@ -405,7 +405,7 @@ class _Shell(Builtins):
                 Command(words, dict(self.scope.values), self.scope.folder, self.aside)
             )
 
-    def _inner(self, word: Word, arguments: list[Word] | None, is_subshell: bool) -> bool | None:
+    def _inner(self, word: Word, arguments: CommandLine | None, is_subshell: bool) -> bool | None:
         """Read the script in a word. Its lines are those of the file if it is written there."""
         kept = self.line, self.scope.arguments
         if word.marked.count("\n") > word.span:
@@ -423,7 +423,7 @@ class _Shell(Builtins):
             self.scope.arguments = kept[1]
         return status
 
-    def _eval(self, words: list[Word]) -> bool | None:
+    def _eval(self, words: CommandLine) -> bool | None:
         if not words or self.depth >= DEEPEST:
             return None
         text = " ".join(word.marked for word in words)
@@ -433,7 +433,7 @@ class _Shell(Builtins):
             False,
         )
 
-    def _source(self, words: list[Word]) -> bool | None:
+    def _source(self, words: CommandLine) -> bool | None:
         text = (
             self.read(words[0].text, self.scope.folder)
             if self.read and words and not words[0].unknown

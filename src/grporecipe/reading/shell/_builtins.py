@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from grporecipe.model.values import Word
+from grporecipe.model.values import CommandLine, Word
 from grporecipe.reading.shell._programs import input_of
 from grporecipe.reading.shell._syntax import Raw, Simple, skip
 from grporecipe.reading.shell._words import (
@@ -111,7 +111,7 @@ def _merged(name: str, values: "list[str | list[Word] | None]") -> "str | list[W
     return unknown(f"${name}")
 
 
-def _texts(words: list[Word]) -> list[str]:
+def _texts(words: CommandLine) -> list[str]:
     return [word.marked for word in words]
 
 
@@ -135,7 +135,7 @@ class Operand:
     is_pattern: bool = False
 
 
-def judge_words(words: list[Word]) -> bool | None:
+def judge_words(words: CommandLine) -> bool | None:
     """Evaluate ``[ ... ]`` or ``test ...``, given without name and bracket."""
     names = {"-a": "&&", "-o": "||", "(": "(", ")": ")", "!": "!"}
     return _Condition(
@@ -281,7 +281,7 @@ class Builtins(State):
         keep(self.scope.values, name, unknown(f"${name}") if value is None else str(value))
         return None
 
-    def set_arguments(self, words: list[Word], _: Simple) -> bool:
+    def set_arguments(self, words: CommandLine, _: Simple) -> bool:
         """Apply ``set -- WORDS``, which sets the arguments."""
         at = next((n for n, word in enumerate(words) if word.text == "--"), None)
         if at is not None:
@@ -290,14 +290,14 @@ class Builtins(State):
             )
         return True
 
-    def shift(self, words: list[Word], _: Simple) -> bool:
+    def shift(self, words: CommandLine, _: Simple) -> bool:
         """Drop the first arguments."""
         if self.scope.arguments is not None:
             count = int(words[0].text) if words and words[0].text.isdigit() else 1
             self.scope.arguments = self.scope.arguments[count:]
         return True
 
-    def read_input(self, words: list[Word], node: Simple) -> None:
+    def read_input(self, words: CommandLine, node: Simple) -> None:
         """Apply ``read``. Only the text of a here document or here string is known."""
         names = [word.text for word in words if re.fullmatch(r"[A-Za-z_]\w*", word.text)]
         flags = "".join(word.text for word in words if word.text.startswith("-"))
@@ -319,22 +319,22 @@ class Builtins(State):
         elif len(names) == 1 and "\n" not in text.strip():
             keep(self.scope.values, names[0], text.strip())
 
-    def unset(self, words: list[Word], _: Simple) -> bool:
+    def unset(self, words: CommandLine, _: Simple) -> bool:
         """Forget variables."""
         for word in words:
             self.scope.values.pop(word.text, None)
         return True
 
-    def cd(self, words: list[Word], _: Simple) -> None:
+    def cd(self, words: CommandLine, _: Simple) -> None:
         """Change the working directory."""
         names = [word.marked for word in words if not word.text.startswith("-")]
         self.scope.folder = joined_path(self.scope.folder, names[0]) if names else ""
 
-    def test(self, words: list[Word], _: Simple) -> bool | None:
+    def test(self, words: CommandLine, _: Simple) -> bool | None:
         """Evaluate ``[ ... ]``."""
         return judge_words(words[:-1] if words and words[-1].text == "]" else words)
 
-    def getopts(self, words: list[Word], _: Simple) -> None:
+    def getopts(self, words: CommandLine, _: Simple) -> None:
         """Apply ``getopts``, whose option is known only to a running shell."""
         for name in (*(word.text for word in words[1:2]), "OPTARG"):
             keep(self.scope.values, name, unknown(f"${name}"))
@@ -343,18 +343,18 @@ class Builtins(State):
         """Apply ``popd``. The working directory is unknown afterwards."""
         self.scope.folder = ""
 
-    def end(self, words: list[Word], _: Simple, how: str) -> bool | None:
+    def end(self, words: CommandLine, _: Simple, how: str) -> bool | None:
         """Apply ``exit``, ``return``, ``break`` or ``continue``."""
         self.ended = how
         return None if words and words[0].unknown else not words or words[0].text == "0"
 
-    def let(self, words: list[Word], _: Simple) -> None:
+    def let(self, words: CommandLine, _: Simple) -> None:
         """Apply ``let``: each word is an arithmetic expression."""
         for word in words:
             self.arithmetic(word.text)
 
 
-BUILTINS: dict[str, Callable[[Builtins, list[Word], Simple], bool | None]] = {
+BUILTINS: dict[str, Callable[[Builtins, CommandLine, Simple], bool | None]] = {
     ":": lambda *_: True,
     "true": lambda *_: True,
     "false": lambda *_: False,

@@ -8,7 +8,7 @@ SLURM_JOB_NUM_NODES, SLURM_NNODES).
 import re
 from pathlib import PurePosixPath
 
-from grporecipe.model.values import Word
+from grporecipe.model.values import CommandLine, Word
 from grporecipe.reading.shell._syntax import Chain, Simple, SyntaxReader
 from grporecipe.reading.shell._words import Scope, Values, joined_path
 
@@ -16,7 +16,7 @@ SHELLS = frozenset({"bash", "sh", "zsh", "dash", "ksh"})
 TMUX_KEYS = frozenset({"Enter", "C-m", "ENTER", "KPEnter"})
 
 
-def handed_on(words: list[Word]) -> list[Word] | None:
+def handed_on(words: CommandLine) -> CommandLine | None:
     """Return the script that a command passes to another shell (``bash -c``, tmux, Slurm's wrap),
     and its arguments.
     """
@@ -61,7 +61,7 @@ def _is_script(word: Word) -> bool:
     return bool(rest) and "=" not in first and not first.startswith(("-", "{"))
 
 
-def _typed(words: list[Word]) -> list[Word] | None:
+def _typed(words: CommandLine) -> CommandLine | None:
     """Return the text that tmux types into a shell or starts in a window."""
     typed = []
     skips = False
@@ -79,7 +79,7 @@ def _typed(words: list[Word]) -> list[Word] | None:
     return [Word(text, typed[0].line, marked=text, span=typed[0].span)] if " " in text else None
 
 
-def reads_script(words: list[Word]) -> bool:
+def reads_script(words: CommandLine) -> bool:
     """Return whether a command runs its standard input: a shell or sbatch without the name of a
     script.
     """
@@ -108,7 +108,7 @@ def printed(scope: Scope, text: str, line: int) -> str | None:
     return "\n".join(lines)
 
 
-def _prints(scope: Scope, words: list[Word], node: Simple) -> str | None:
+def _prints(scope: Scope, words: CommandLine, node: Simple) -> str | None:
     names = [word.marked for word in words[1:] if not re.fullmatch(r"-\w+|--", word.text)]
     if not words or (any(word.unknown for word in words) and words[0].text != "echo"):
         return None

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
 from grporecipe.errors import UserError
-from grporecipe.model.values import Word
+from grporecipe.model.values import CommandLine, Word
 from grporecipe.reading.shell._arithmetic import calculate
 from grporecipe.reading.shell._syntax import CLOSE, OPEN, Raw, SyntaxReader, skip
 
@@ -77,7 +77,7 @@ class Scope:
     """
 
     values: Values = field(default_factory=dict)
-    arguments: list[Word] | None = None
+    arguments: CommandLine | None = None
     path: str | None = None
     folder: str = ""
     substitute: Callable[[str, int], str | None] = lambda *_: None
@@ -99,7 +99,7 @@ class Scope:
             return self.arguments[int(name) - 1].marked if known and self.arguments else None
         return self.values.get(name)
 
-    def words(self, raw: Raw) -> list[Word]:
+    def words(self, raw: Raw) -> CommandLine:
         """Return the fields that a command's word is split into."""
         braces = _BRACES.fullmatch(raw.text)
         if braces is None:
@@ -118,10 +118,10 @@ class Scope:
         fields.take_quoted(raw.text)
         return fields.current or ""
 
-    def array(self, raw: Raw) -> list[Word]:
+    def array(self, raw: Raw) -> CommandLine:
         """Return the elements of ``( ... )``."""
         inner = raw.text[1:-1] if raw.text.endswith(")") else raw.text[1:]
-        items: list[Word] = []
+        items: CommandLine = []
         for word in SyntaxReader(inner, raw.line).array():
             item = re.match(r"\[[^]]*\]=", word.text)
             items += self.words(Raw(word.text[item.end() :], word.line) if item else word)
@@ -165,14 +165,14 @@ class Fields:
 
     def __init__(self, scope: Scope, raw: Raw, splits: bool) -> None:
         self.scope, self.raw, self.splits = scope, raw, splits
-        self.words: list[Word] = []
+        self.words: CommandLine = []
         self.current: str | None = None
         # an element of an array has its own line
         self.line = raw.line
         # the expansion that is being read
         self.is_quoted = False
 
-    def read(self) -> list[Word]:
+    def read(self) -> CommandLine:
         """Return the fields."""
         self._take(self.raw.text, quoted=False)
         self._end()
@@ -247,7 +247,7 @@ class Fields:
             self._split(value)
         return end
 
-    def _add_list(self, value: list[Word], quoted: bool) -> None:
+    def _add_list(self, value: CommandLine, quoted: bool) -> None:
         for n, word in enumerate(value):
             if n:
                 self._end()
@@ -415,7 +415,7 @@ def _length_of(value: "str | list[Word] | None", is_array: bool, raw: str) -> st
     )
 
 
-def _cut_list(value: list[Word], operation: str, raw: str) -> "str | list[Word]":
+def _cut_list(value: CommandLine, operation: str, raw: str) -> "str | list[Word]":
     if part := re.fullmatch(r":(\d+)(?::(\d+))?", operation):
         rest = value[int(part[1]) :]
         return rest[: int(part[2])] if part[2] else rest
