@@ -139,8 +139,7 @@ def measure(sampler: str, trials: int) -> None:
         assert built >= trials
     print(
         f"| {sampler} | {trials:,} | {whole['cpu'] * 1000 / trials:.1f} | "
-        f"{max(whole['mb'], again['mb']):.0f} "
-        f"| {again['seconds']:.1f} | {seconds:.1f} |",
+        f"{max(whole['mb'], again['mb']):.0f} | {again['seconds']:.1f} | {seconds:.1f} |",
         flush=True,
     )
 

@@ -152,8 +152,7 @@ def measure(sampler: str) -> None:
     idle, waiting = (1 - sum(lengths) / (SLOTS * whole) for whole in (makespan, barrier(lengths)))
     print(
         f"| {sampler} | {len(lengths)} | {makespan / 3600:.1f} | {idle:.1%} | "
-        f"{barrier(lengths) / 3600:.1f} | {waiting:.1%} "
-        f"| {barrier(lengths) / makespan:.2f} |",
+        f"{barrier(lengths) / 3600:.1f} | {waiting:.1%} | {barrier(lengths) / makespan:.2f} |",
         file=sys.__stdout__,
         flush=True,
     )

@@ -185,11 +185,9 @@ def launch_commands() -> str:
         rows.append(f"| {_cell(one['kind'])} | {_cell(one['from'])} | `{typed}` | {happens} |")
     head = (
         "Each is asked what its trainer gets and swept over two learning rates, unchanged, by "
-        "`tests/command/test_commands.py`: "
-        "each trial gets its own value, or the command is refused with the words in the table. "
-        "The programs were written for "
-        "this project and keep the structure of public ones. Those without the installed TRL "
-        "train with a stub of it.\n"
+        "`tests/command/test_commands.py`: each trial gets its own value, or the command is "
+        "refused with the words in the table. The programs were written for this project and keep "
+        "the structure of public ones. Those without the installed TRL train with a stub of it.\n"
     )
     return (
         "\n".join(["# Launch commands\n", MADE.format("`tests/command/commands/`"), head, *rows])

@@ -30,9 +30,8 @@ from grposweep.train.records import MetricsFile
 
 CROWDED = (
     "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.11 GiB of "
-    "which 1.06 GiB is free. Process "
-    "1218 has 24.00 GiB memory in use. Including non-PyTorch memory, this process has 54.05 GiB "
-    "memory in use."
+    "which 1.06 GiB is free. Process 1218 has 24.00 GiB memory in use. Including non-PyTorch "
+    "memory, this process has 54.05 GiB memory in use."
 )
 
 

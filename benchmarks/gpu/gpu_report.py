@@ -101,8 +101,7 @@ def write_search(lines: list[dict[str, Any]]) -> Iterator[str]:
         )
         yield (
             f"{len(results)} trials started and {finished} finished before time was over; "
-            f"{line['share']:.0%} of all steps "
-            f"trained; the best value so far: {best:.3f}."
+            f"{line['share']:.0%} of all steps trained; the best value so far: {best:.3f}."
         )
 
 
@@ -114,10 +113,9 @@ def write_memory(card: str, outcomes: list[Outcome]) -> Iterator[str]:
     ran_out = [outcome for outcome in outcomes if outcome.ran_out]
     safe = sum(outcome.was_called_safe(SIZES.get(card, 0.0)) for outcome in ran_out)
     yield (
-        f"\n{sum(map(Outcome.is_close, kept))} of {len(kept)} estimates are within "
-        f"{TOLERANCE:.0%} of what was reserved, "
-        f"without CUDA's context ({CONTEXT / GIB:.1f} GiB). {len(ran_out)} points ran out of "
-        f"memory, {safe} of them called safe."
+        f"\n{sum(map(Outcome.is_close, kept))} of {len(kept)} estimates are within {TOLERANCE:.0%} "
+        f"of what was reserved, without CUDA's context ({CONTEXT / GIB:.1f} GiB). {len(ran_out)} "
+        f"points ran out of memory, {safe} of them called safe."
     )
 
 

@@ -147,8 +147,7 @@ def table(found: Iterable[Comparison]) -> str:
         of = "" if each.gpu_gib is None else f" of {each.gpu_gib:g}"
         lines.append(
             f"| {each.id}{marks} | {published} | {each.estimate:.1f}{of} | "
-            f"{each.low:.1f}-{each.high:.1f} | {each.phase} "
-            f"| {words}{wrong} |"
+            f"{each.low:.1f}-{each.high:.1f} | {each.phase} | {words}{wrong} |"
         )
     return "\n".join(lines)
 

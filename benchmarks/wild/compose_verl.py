@@ -125,8 +125,7 @@ def main() -> None:
                 print(f"  {script.relative_to(root.resolve())}: {refusal[:160] or ours[0][:200]}")
         print(
             f"{root.name}: accepted {counts[False, False]} alike, {counts[False, True]} false "
-            "alarms; "
-            f"refused {counts[True, True]} alike, {counts[True, False]} missed"
+            f"alarms; refused {counts[True, True]} alike, {counts[True, False]} missed"
         )
 
 

@@ -13,6 +13,7 @@ from typing import Any, TypedDict, cast
 from grporecipe.errors import BadSettings, UserError
 from grporecipe.fields.memory import describe
 from grporecipe.fields.recipes import read_recipe
+from grporecipe.files import Json
 from grporecipe.linting.command import Target, find_targets
 from grporecipe.linting.linter import (
     Diagnostic,
@@ -57,13 +58,12 @@ class Linted:
 
     def __str__(self) -> str:
         """Return one line for each problem: place, code, severity and message."""
-        lines = [
-            f"{result.recipe.file or result.recipe.framework}"
-            f"{place_of(result.recipe, problem.line)}: "
-            f"{problem.code} {problem.severity}: {problem.message}"
-            for result in self.recipes
-            for problem in result.diagnostics
-        ]
+        lines = []
+        for result in self.recipes:
+            file = result.recipe.file or result.recipe.framework
+            for problem in result.diagnostics:
+                place = f"{file}{place_of(result.recipe, problem.line)}"
+                lines.append(f"{place}: {problem.code} {problem.severity}: {problem.message}")
         return "\n".join(lines) or "no problems"
 
     @property
@@ -221,13 +221,13 @@ def _recipes_of(target: Target, options: Options) -> list[Recipe]:
         raise type(error)(f"{target.path}: {error}") from None
 
 
-def _stated(args: Any) -> dict[str, Any]:
+def _stated(args: Any) -> Json:
     """Return the fields of an object that differ from their defaults, and all fields that a
     subclass adds.
     """
     classes = [one for one in type(args).__mro__ if one.__module__.partition(".")[0] in LIBRARIES]
     known = {field.name for one in classes if is_dataclass(one) for field in fields(one)}
-    stated: dict[str, Any] = {}
+    stated: Json = {}
     for field in fields(args):
         value = getattr(args, field.name, None)
         value = value.value if isinstance(value, Enum) else value

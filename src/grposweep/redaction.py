@@ -13,6 +13,7 @@ from threading import Thread
 from typing import IO, Any, TextIO, cast
 
 from grporecipe.errors import UserError
+from grporecipe.files import Config
 from grporecipe.redaction import SHOWN, is_secret, redact
 from grporecipe.terminal import open_streams
 from grposweep.process import STEP_SIGNALS, python_flags, signals_blocked
@@ -58,7 +59,7 @@ class StreamRedactor:
         return line
 
 
-def refuse_secrets(content: Mapping[str, Any], where: str = "") -> None:
+def refuse_secrets(content: Config, where: str = "") -> None:
     """Raise UserError if a configuration holds a secret; ``where`` names the file that it is
     from.
     """
@@ -66,10 +67,9 @@ def refuse_secrets(content: Mapping[str, Any], where: str = "") -> None:
         if is_secret(key, value) or redact(value) != value:
             raise UserError(
                 f"{where}{key} holds what looks like a secret, and would be written into every "
-                "trial's folder. Leave it out "
-                "and set it in the environment of the shell that starts the sweep (jobs inherit "
-                "it), or refer to a file: "
-                "export HF_TOKEN=$(cat ~/.hf_token)."
+                "trial's folder. Leave it out and set it in the environment of the shell that "
+                "starts the sweep (jobs inherit it), or refer to a file: export HF_TOKEN=$(cat "
+                "~/.hf_token)."
             )
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from grporecipe.files import Json
 from grporecipe.registries import Lazy, load_entry
 from grposweep.schema import Trainer
 
@@ -178,7 +179,7 @@ TRAIN_PROGRAM = Lazy("grposweep.command.follow:train")
 EXTERNAL = ("command",)
 
 # cluster.kind: a subclass of launchers.base.Launcher
-LAUNCHERS: dict[str, Any] = {
+LAUNCHERS: Json = {
     "local": Lazy("grposweep.launchers.local:Local"),
     "slurm": Lazy("grposweep.launchers.slurm.launcher:Slurm"),
     "dry_run": Lazy("grposweep.launchers.dry_run:DryRun"),

@@ -1,7 +1,6 @@
 """The content of a trial's plan.json: batch sizes, steps and memory, as far as they are known."""
 
-from typing import Any
-
+from grporecipe.files import Json
 from grporecipe.memory.estimate import memory_gib
 from grporecipe.model import planning
 from grporecipe.model.setting import Setting
@@ -27,7 +26,7 @@ def known_part(s: Setting) -> Setting:
     return s.replace(dict.fromkeys(lost))
 
 
-def plan_content(s: Setting) -> dict[str, Any]:
+def plan_content(s: Setting) -> Json:
     """Return the content of a trial's plan.json: its plan and memory, null where only the trainer
     knows them.
     """

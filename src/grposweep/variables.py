@@ -58,8 +58,7 @@ def refused_variables(environment: Mapping[str, str], given: Iterable[str] = ())
     """
     mistakes = [
         f"{name}={environment[name]} is set in the environment: trials would train in another "
-        "precision than their "
-        f"configuration says. {instead}."
+        f"precision than their configuration says. {instead}."
         for name, instead in _INSTEAD.items()
         if environment.get(name)
     ]

@@ -24,8 +24,7 @@ from support import PROJECT
 WORKERS = "actor_rollout_ref"
 LAUNCH = (
     f"python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo {WORKERS}.rollout.n=8 "
-    f"{WORKERS}.rollout.name=vllm "
-    f"{WORKERS}.rollout.log_prob_micro_batch_size_per_gpu=8 "
+    f"{WORKERS}.rollout.name=vllm {WORKERS}.rollout.log_prob_micro_batch_size_per_gpu=8 "
     f"{WORKERS}.actor.ppo_micro_batch_size_per_gpu=8 "
     f"{WORKERS}.rollout.tensor_model_parallel_size=1 "
 )

@@ -103,8 +103,7 @@ FORKS: dict[str, tuple[str, dict[str, str], str]] = {
     ),
     "GB106": (
         "NPROC_PER_NODE=2 swift rlhf --rlhf_type grpo --model m --num_generations 4 "
-        "--per_device_train_batch_size 4 "
-        "--generation_batch_size 12",
+        "--per_device_train_batch_size 4 --generation_batch_size 12",
         {"swift/version.py": "__version__ = '4.5.0'\n", "swift/rlhf_trainers/grpo_trainer.py": ""},
         "if self.generation_batch_size % global_batch_size: raise ValueError",
     ),

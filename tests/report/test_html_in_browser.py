@@ -233,8 +233,7 @@ def test_a_phone_scrolls_down_and_never_sideways(
         assert (
             page.evaluate(
                 "Math.max(...[...document.querySelectorAll('.svg-container')].filter((p) => "
-                "!p.closest('.wide'))"
-                ".map((p) => p.getBoundingClientRect().right))"
+                "!p.closest('.wide')).map((p) => p.getBoundingClientRect().right))"
             )
             <= 390
         )

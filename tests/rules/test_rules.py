@@ -190,10 +190,9 @@ def test_the_open_r1_case_gets_its_three_fixes() -> None:
     fixes = [str(fix) for fix in find_fixes(s, problem)]
     assert fixes == ["gradient_accumulation_steps=8", "num_generations=7", "processes=8"]
     assert render_problem(s, problem) == (
-        "num_generations=8: it does not divide the 7 completions of a rollout (7 processes x 1 "
-        "per device x 1 micro-steps); "
-        "TRL needs whole groups. Set gradient_accumulation_steps=8, or num_generations=7, or "
-        "processes=8."
+        "num_generations=8: it does not divide the 7 completions of a rollout (7 processes x 1 per "
+        "device x 1 micro-steps); TRL needs whole groups. Set gradient_accumulation_steps=8, or "
+        "num_generations=7, or processes=8."
     )
 
 

@@ -422,9 +422,8 @@ def precision(evidence: Evidence) -> Sign | None:
     if evidence.log.weights not in ("bfloat16", "bf16") or not 0 < top < need:
         return None
     return Sign(
-        f"weights are bfloat16 and the learning rate is at most {top:.2g}: AdamW moves a weight "
-        "by about that, and a weight of "
-        f"{TYPICAL_WEIGHT:g} only changes by {need:.1g} or more",
+        f"weights are bfloat16 and the learning rate is at most {top:.2g}: AdamW moves a weight by "
+        f"about that, and a weight of {TYPICAL_WEIGHT:g} only changes by {need:.1g} or more",
         (rates[0][0], rates[-1][0]),
         {"learning_rate": top, "needed": need},
     )

@@ -237,10 +237,9 @@ CHECKS = (
         checks.unmoved,
         "Nothing has moved since the start.",
         "Stop, and look at what the evidence names. Learning rate: check the warm-up and the "
-        "number of steps. Variance: "
-        "drop prompts that are always or never solved. Gradient: check which weights are "
-        "trained (the B of LoRA "
-        "starts at zero and must not stay there). Same weights: keep them in float32.",
+        "number of steps. Variance: drop prompts that are always or never solved. Gradient: check "
+        "which weights are trained (the B of LoRA starts at zero and must not stay there). Same "
+        "weights: keep them in float32.",
     ),
     Check(
         "below_start",
@@ -248,9 +247,8 @@ CHECKS = (
         ("start",),
         checks.below_start,
         "The evaluation is below its start.",
-        "Training makes the model worse on held-out prompts. Lower the learning rate; compare "
-        "the training reward with the "
-        "evaluation's: if the first rises, the reward is being gamed.",
+        "Training makes the model worse on held-out prompts. Lower the learning rate; compare the "
+        "training reward with the evaluation's: if the first rises, the reward is being gamed.",
         "learning_rate",
     ),
     Check(
@@ -301,8 +299,7 @@ CHECKS = (
         checks.entropy_down,
         "The entropy has nearly vanished.",
         "All completions of a prompt are soon the same, and nothing new is tried. Lower the "
-        "learning rate, or use clip-higher "
-        "(epsilon_high) or a KL term.",
+        "learning rate, or use clip-higher (epsilon_high) or a KL term.",
         "learning_rate epsilon_high beta",
     ),
     Check(
@@ -311,12 +308,10 @@ CHECKS = (
         ("zero_std",),
         checks.few_groups,
         "Few groups carry signal.",
-        "Most completions are generated for nothing. Raise num_generations, or filter the "
-        "prompts: in verl with "
-        "algorithm.filter_groups.enable=true, in EasyR1 with algorithm.online_filtering=true, "
-        "in ms-swift with "
-        "dynamic_sample=true. TRL has no such filter: drop prompts that are always or never "
-        "solved from the data set.",
+        "Most completions are generated for nothing. Raise num_generations, or filter the prompts: "
+        "in verl with algorithm.filter_groups.enable=true, in EasyR1 with "
+        "algorithm.online_filtering=true, in ms-swift with dynamic_sample=true. TRL has no such "
+        "filter: drop prompts that are always or never solved from the data set.",
         "num_generations",
     ),
     Check(
@@ -409,9 +404,8 @@ CHECKS = (
         checks.loss,
         "The loss is near 0, as it should be.",
         "The ratio of new to old policy is 1 in the first update of a rollout, and a group's "
-        "advantages add up to 0. So the "
-        "policy term's value is 0, its gradient is not, and only the KL term is left. Watch the "
-        "reward instead.",
+        "advantages add up to 0. So the policy term's value is 0, its gradient is not, and only "
+        "the KL term is left. Watch the reward instead.",
     ),
 )
 COLLAPSE = (*guards.GUARDS, "entropy_explosion")

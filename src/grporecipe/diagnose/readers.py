@@ -4,14 +4,22 @@ counted.
 
 import csv
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 from grporecipe.diagnose import _binary
 from grporecipe.diagnose._log import Log
 from grporecipe.errors import UserError
-from grporecipe.files import parse_json, parse_yaml, read_json, read_text, whole_or_none
+from grporecipe.files import (
+    Config,
+    Json,
+    parse_json,
+    parse_yaml,
+    read_json,
+    read_text,
+    whole_or_none,
+)
 from grporecipe.model.metrics import translate
 
 # in the folder of a sweep's trial
@@ -23,7 +31,7 @@ LONGEST_LINE = 1 << 20
 # levels of a JSON object that are flattened
 MOST_NESTED = 8
 
-Line = dict[str, Any]
+Line = Json
 _COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 # "(TaskRunner pid=123, ip=10.0.0.1) "
 _RAY = re.compile(r"\s*\(\w[^)]{0,200}\)\s?")
@@ -73,8 +81,7 @@ def read_log(path: Path) -> Log:
 
 _READ = (
     "trainer_state.json, the output of TRL, verl, EasyR1 or ms-swift, logging.jsonl, "
-    "metrics.jsonl, a W&B run or its CSV, "
-    "or a file of TensorBoard events"
+    "metrics.jsonl, a W&B run or its CSV, or a file of TensorBoard events"
 )
 # The first pattern that matches in a folder is used; of several matches, the newest file.
 _FOLDER = (
@@ -167,7 +174,7 @@ def _from_json(file: Path, value: Any) -> Log:
     return Log.build(str(file), "JSON", [flatten(line) for line in items if isinstance(line, dict)])
 
 
-def flatten(line: Mapping[str, Any], prefix: str = "", depth: int = MOST_NESTED) -> Line:
+def flatten(line: Config, prefix: str = "", depth: int = MOST_NESTED) -> Line:
     """Flatten nested objects with keys joined by "/" (EasyR1 nests its metrics; verl puts them into
     "data").
     """

@@ -9,6 +9,7 @@ name).
 import re
 from typing import Any
 
+from grporecipe.files import Json
 from grporecipe.model.framework import Field
 from grporecipe.model.setting import Setting
 from grporecipe.model.values import Names
@@ -53,7 +54,7 @@ def as_expression(modules: Names) -> str:
     return modules[0] if len(modules) == 1 else rf".*\.({'|'.join(modules)})"
 
 
-def write_lora(s: Setting) -> dict[str, Any]:
+def write_lora(s: Setting) -> Json:
     """Return the native values of LoRA by field. Without LoRA, return only a rank of 0."""
     if not s.lora:
         return {"lora": 0, "lora_rank": 0, "lora_alpha": None, "lora_targets": None}

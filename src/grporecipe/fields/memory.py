@@ -6,12 +6,12 @@ workers/actor/dp_actor.py; EasyR1 0.3.3 verl/workers/config.py, workers/actor/dp
 fsdp_workers.py; ms-swift 4.6 arguments, rlhf_trainers/grpo_trainer.py.
 """
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 from grporecipe.fields.lora import PEFT_TARGETS
 from grporecipe.fields.reading import values_of
+from grporecipe.files import Config
 from grporecipe.memory.catalog import find_bits, find_model
 from grporecipe.model.framework import FRAMEWORKS, Values
 from grporecipe.model.recipe import Recipe
@@ -227,7 +227,7 @@ def _named(values: Values, **keys: str) -> frozenset[str]:
     return frozenset(part for part, key in keys.items() if values.flag(key))
 
 
-def _bits(config: Mapping[str, Any], default: bool) -> int:
+def _bits(config: Config, default: bool) -> int:
     """Return the bits of bitsandbytes' weights; 0 without quantization."""
     if config.get("load_in_8bit") is True:
         return 8

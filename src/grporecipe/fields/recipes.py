@@ -1,11 +1,9 @@
 """Read a recipe into a setting, and spell changes of a setting, by the table of its framework."""
 
-from collections.abc import Mapping
-from typing import Any
-
 from grporecipe.fields.memory import DTYPES, describe, describe_types
 from grporecipe.fields.reading import read_table
 from grporecipe.fields.writing import to_native
+from grporecipe.files import Config, Json
 from grporecipe.model.framework import FRAMEWORKS, ParsedRecipe
 from grporecipe.model.recipe import Recipe
 from grporecipe.model.setting import Setting
@@ -31,8 +29,6 @@ def read_recipe(recipe: Recipe) -> ParsedRecipe:
     return parsed._replace(setting=setting)
 
 
-def spell_keys(
-    change: Mapping[str, Any], recipe: Recipe, setting: Setting
-) -> dict[str, Any] | None:
+def spell_keys(change: Config, recipe: Recipe, setting: Setting) -> Json | None:
     """Return a change of fields under the recipe's keys; None if the recipe has no key for it."""
     return to_native(FRAMEWORKS[recipe.framework], change, recipe, setting)

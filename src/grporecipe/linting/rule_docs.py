@@ -148,9 +148,8 @@ def explain_rules(words: Sequence[str], out: TextIO) -> None:
     ]
     if not codes:
         raise UserError(
-            f"{wanted}: no rule or family of this name, and no rule with these words. Families "
-            f"are {', '.join(FAMILIES)}; see "
-            "grposweep rules."
+            f"{wanted}: no rule or family of this name, and no rule with these words. Families are "
+            f"{', '.join(FAMILIES)}; see grposweep rules."
         )
     for family, title in FAMILIES.items():
         members = [

@@ -66,9 +66,8 @@ def memory_of(name: str, key: str) -> float:
     gib = by_name.get(_plain(ALIASES.get(_plain(name), name)))
     if gib is None:
         raise UserError(
-            f"{key}={name}: the memory of this GPU is not known. Name one of {', '.join(GPUS)}, "
-            "or its memory, such "
-            "as 24GiB."
+            f"{key}={name}: the memory of this GPU is not known. Name one of {', '.join(GPUS)}, or "
+            "its memory, such as 24GiB."
         )
     return gib
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from grporecipe import registries
 from grporecipe.errors import UserError
-from grporecipe.files import Config
+from grporecipe.files import Config, Json
 from grporecipe.model.recipe import KeySpecs, Recipe
 from grporecipe.model.releases import parse_release
 from grporecipe.model.setting import FrameworkTraits, Setting, Version
@@ -243,7 +243,7 @@ class Framework:
     unstated: Callable[[Config, Version], Config] | None = None
     keys_of: Callable[[Values], Mapping[str, str]] | None = None
     derived: tuple[Callable[[Values, Config], Config], ...] = ()
-    native_keys: "Callable[[Framework, Setting, Version], Mapping[str, Any]] | None" = None
+    native_keys: "Callable[[Framework, Setting, Version], Config] | None" = None
     special: "Mapping[str, NativeChange]" = field(default_factory=dict)
     base_config: Callable[[str, Version], Config | None] | None = None
     config_defaults: Names = ()
@@ -252,7 +252,7 @@ class Framework:
     passed_on: frozenset[str] = frozenset()
     packages: Names = ()
     vendor: "Vendor | None" = None
-    memory: "Callable[..., dict[str, Any] | None] | None" = None
+    memory: "Callable[..., Json | None] | None" = None
     own_configs: re.Pattern[str] | None = None
     only_evaluates: str = ""
     is_asynchronous: "Callable[[Recipe], bool]" = lambda _: False
@@ -337,7 +337,7 @@ def _keys_at(framework: Framework, version: Version) -> dict[str, str]:
 
 # Returns the changes of keys for a field's new value, from the value, the recipe, its setting and
 # the changes so far.
-NativeChange = Callable[[Any, Recipe, Setting, Mapping[str, Any]], dict[str, Any] | None]
+NativeChange = Callable[[Any, Recipe, Setting, Config], Json | None]
 
 
 def find_framework(name: str) -> Framework:

@@ -10,8 +10,8 @@ grpo_trainer.py get_train_dataloader; transformers 5.23 trainer.py set_initial_t
 from dataclasses import asdict, dataclass
 from fractions import Fraction
 from math import ceil, gcd
-from typing import Any
 
+from grporecipe.files import Json
 from grporecipe.model.setting import Setting
 
 
@@ -233,7 +233,7 @@ class Plan:
     evaluation_share: float | None
     save_steps: int | None
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> Json:
         """Return the plan in JSON types."""
         return asdict(self)
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
-from grporecipe.files import Config
+from grporecipe.files import Config, Json
 from grporecipe.model.setting import Version
 from grporecipe.redaction import SHOWN, secrets_in
 
@@ -167,7 +167,7 @@ class Recipe:
     code: LaunchedCode | None = None
     cells: tuple[tuple[int, int], ...] = ()
     # computed once
-    derived: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+    derived: Json = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def without_secrets(self, text: str) -> str:
         """Return a text about this recipe with the values of its keys redacted that are secrets."""

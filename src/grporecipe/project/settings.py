@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from grporecipe.errors import BadSettings
-from grporecipe.files import file_stamp
+from grporecipe.files import Config, file_stamp
 from grporecipe.model.values import Names
 from grporecipe.registries import FRAMEWORKS
 
@@ -129,7 +129,7 @@ def _read(file: Path, _: int, size: int) -> ProjectSettings | None:
     return replace(_parse(table, str(file)), file=file)
 
 
-def _parse(table: Mapping[str, Any], where: str, is_override: bool = False) -> ProjectSettings:
+def _parse(table: Config, where: str, is_override: bool = False) -> ProjectSettings:
     known = [key for key in KEYS if not (is_override and key in OVERRIDES)]
     for key in table:
         if key not in known:

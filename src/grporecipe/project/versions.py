@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from grporecipe.errors import BadSettings, UserError
+from grporecipe.files import Config
 from grporecipe.model.framework import FRAMEWORKS, Framework, version_of
 from grporecipe.model.recipe import KeySpec, Recipe, VersionSource
 from grporecipe.model.releases import closest_keys, is_taken, text
@@ -42,7 +43,7 @@ class Judged(NamedTuple):
 
 def find_version(
     name: str,
-    config: Mapping[str, Any],
+    config: Config,
     stated: str | None,
     release: Version | None,
     file: Path | None,

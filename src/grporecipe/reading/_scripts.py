@@ -4,10 +4,9 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from grporecipe.errors import NotARecipe, UserError
-from grporecipe.files import Config
+from grporecipe.files import Config, Json
 from grporecipe.model.framework import FRAMEWORKS
 from grporecipe.model.recipe import LaunchedCode, Recipe
 from grporecipe.project.repository import find_folders, find_root, scripts_of
@@ -286,7 +285,7 @@ def _config_of(start: launch.LaunchCommand, script: Path) -> FlatConfig:
 
 def _processes(
     start: launch.LaunchCommand, script: Path, config: Config
-) -> tuple[int | None, str, dict[str, Any]]:
+) -> tuple[int | None, str, Json]:
     """Return the processes that the launcher or an accelerate file states, or why they are unknown,
     and the file's fields.
     """

@@ -341,9 +341,8 @@ def refuse_own_sections(config: Config, known: Container[str]) -> None:
     own = [name for name in sections if name not in known]
     if len(own) > MOST_OWN:
         raise NotARecipe(
-            f"{len(own)} of its sections and keys ({', '.join(own[:3])}, ...) are not those of "
-            "the framework that it resembles; "
-            "only the program that reads it knows them."
+            f"{len(own)} of its sections and keys ({', '.join(own[:3])}, ...) are not those of the "
+            "framework that it resembles; only the program that reads it knows them."
         )
 
 

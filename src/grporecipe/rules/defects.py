@@ -15,7 +15,7 @@ from importlib.resources import files
 from typing import Any
 
 from grporecipe.fields.reading import values_of
-from grporecipe.files import parse_yaml
+from grporecipe.files import Config, parse_yaml
 from grporecipe.model.framework import FRAMEWORKS, Values
 from grporecipe.model.recipe import Recipe
 from grporecipe.model.releases import parse_release, text
@@ -33,7 +33,7 @@ class Defect:
     first: Version
     last: Version
     fixed_in: str
-    when: Mapping[str, Any]
+    when: Config
     effect: str
     instead: str
     source: str

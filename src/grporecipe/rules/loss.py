@@ -683,9 +683,8 @@ def the_ratio_is_of_all_tokens(s: Setting) -> Finding:
     length = s.max_completion_length
     multiplies = s.vllm_importance_sampling_mode.startswith("sequence_")
     product = (
-        f"; {s.key('vllm_importance_sampling_mode')}={s.vllm_importance_sampling_mode} "
-        "multiplies them: 0.99 per token "
-        f"is {0.99 ** max(length, 0):.1g} after {length} tokens"
+        f"; {s.key('vllm_importance_sampling_mode')}={s.vllm_importance_sampling_mode} multiplies "
+        f"them: 0.99 per token is {0.99 ** max(length, 0):.1g} after {length} tokens"
         if multiplies
         else ""
     )

@@ -24,6 +24,7 @@ from functools import cached_property, lru_cache, partial
 from inspect import cleandoc
 from typing import Any, Literal, TypeVar
 
+from grporecipe.files import Json
 from grporecipe.model.framework import FRAMEWORK_NAMES
 from grporecipe.model.recipe import Recipe
 from grporecipe.model.setting import TRL_FAMILY, TRL_FRAMEWORK, FrameworkTraits, Setting
@@ -32,7 +33,7 @@ from grporecipe.model.values import Names
 # a note says what was not checked
 Severity = Literal["error", "warning", "note"]
 # setting field (of a recipe rule: native key) -> new value; None removes it
-Change = dict[str, Any]
+Change = Json
 
 # Families in the order in which users meet them, with their topics.
 FAMILIES = {

@@ -3,12 +3,12 @@
 import os
 import shlex
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from grporecipe.errors import ExitCode, UserError
+from grporecipe.files import Config
 from grporecipe.linting import output
 from grporecipe.linting.apply_fixes import FixedFile
 from grporecipe.linting.command import LintOptions, open_report
@@ -96,7 +96,7 @@ def _place(line: str) -> tuple[str, int | None]:
 
 def _describe(asked: Asked) -> Iterable[str]:
     """Yield what was asked, how, and what is unknown."""
-    record: Mapping[str, Any] = asked.record
+    record: Config = asked.record
     count, name = record["world_size"], record["trainer"].rpartition(".")[2]
     version = FRAMEWORKS["trl"].traits.name_of(
         record["versions"].get("trl", "of an unknown version")

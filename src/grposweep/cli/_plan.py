@@ -90,9 +90,8 @@ def show_fit(
     if memory is None:
         raise UserError(
             "the model's shape is not known, so its memory cannot be estimated. Name one "
-            "(model=qwen2_5_1_5b), set "
-            "model.shape, or give a recipe whose model is in docs/explanation/memory.md or a "
-            "folder with a config.json."
+            "(model=qwen2_5_1_5b), set model.shape, or give a recipe whose model is in "
+            "docs/explanation/memory.md or a folder with a config.json."
         )
     fits = (
         fit_gpus(setting)
@@ -169,9 +168,8 @@ def training_processes(processes: int | None, gpus: int | None, server_gpus: int
     if processes not in (None, ranks):
         server = f" --vllm-gpus {server_gpus}" if server_gpus else ""
         raise UserError(
-            f"--processes {processes} --gpus {gpus}{server}: each GPU that trains has one "
-            f"process, so --gpus means {ranks} "
-            "processes. Give only one of the two options."
+            f"--processes {processes} --gpus {gpus}{server}: each GPU that trains has one process, "
+            f"so --gpus means {ranks} processes. Give only one of the two options."
         )
     return ranks
 
@@ -226,8 +224,7 @@ def _of_file(name: str, options: Options) -> list[tuple[str, Setting]]:
         if any(FRAMEWORKS[recipe.framework].is_asynchronous(recipe) for recipe in recipes):
             raise UserError(
                 "it is for AsyncGRPOTrainer, which generates while it trains, so it has no "
-                "rollouts and no plan. Name a recipe "
-                "of GRPOTrainer."
+                "rollouts and no plan. Name a recipe of GRPOTrainer."
             )
         starts = [
             min(recipe.lines.values(), default=None) if len(recipes) > 1 else None
@@ -247,8 +244,7 @@ def _of_overrides(overrides: Sequence[str], options: Options, config_dir: Path |
     if options.own_version is not None:
         raise UserError(
             f"--framework-version {options.own_version}: overrides are for grposweep's own "
-            f"trainer, which runs TRL {text(TRL)}. "
-            "Name a recipe, or leave the option out."
+            f"trainer, which runs TRL {text(TRL)}. Name a recipe, or leave the option out."
         )
     from grposweep.config.compose import open_session
 

@@ -48,9 +48,8 @@ DISK_ERRORS = {
 # Python's own
 NO_THREAD = "can't start new thread"
 NO_THREAD_MESSAGE = (
-    "this machine starts no further thread ('ulimit -u' limits processes and threads of a "
-    "user). End other processes or raise "
-    "the limit, and run the same command again: nothing is lost."
+    "this machine starts no further thread ('ulimit -u' limits processes and threads of a user). "
+    "End other processes or raise the limit, and run the same command again: nothing is lost."
 )
 
 
@@ -171,8 +170,7 @@ def _refuse_missing_folder(arguments: list[str]) -> None:
         if word in CONFIG_DIR and not Path(folder).is_dir():
             raise UserError(
                 f"{word} {folder}: there is no such folder in {Path.cwd()}. Name your copy of "
-                "conf/, or make one: "
-                f"grposweep init {shlex.quote(folder)}"
+                f"conf/, or make one: grposweep init {shlex.quote(folder)}"
             )
 
 

@@ -8,8 +8,9 @@ it. An external trainer is a file of this package and a line in ``grposweep.regi
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from grporecipe.files import Config
 from grporecipe.model.recipe import Recipe
 
 # lint loads every framework and needs no schema
@@ -26,7 +27,7 @@ class Entry:
 
     kind: str
     step: int
-    values: Mapping[str, Any]
+    values: Config
 
 
 # what was logged since the last call; empty while the file does not exist

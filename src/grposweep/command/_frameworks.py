@@ -18,9 +18,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from grporecipe.fields.recipes import read_recipe
+from grporecipe.files import Config, Json
 from grporecipe.model.planning import steps_per_rollout
 from grposweep.command._contract import Log, Trial, meeting
 from grposweep.command._logs import LogTail, rollout_entries, swift_entries
@@ -47,23 +47,23 @@ class OnRay:
     tracker: str
     ray_cpus: int
     again: Mapping[str, str | None]
-    on_nodes: Mapping[str, Any] = field(default_factory=dict)
+    on_nodes: Config = field(default_factory=dict)
     prefix: str = ""
     variable: str = ""
     program = ""
     # keys whose list gets further entries of ours
     lists: Mapping[str, Sequence[str]] = field(default_factory=lambda: {"trainer.logger": ["file"]})
 
-    def words(self, keys: Mapping[str, Any]) -> list[str]:
+    def words(self, keys: Config) -> list[str]:
         """Return the words that set these keys."""
         return [
             f"{self.prefix}{key.lstrip('+')}={json.dumps(value)}" for key, value in keys.items()
         ]
 
-    def keys_of(self, trial: Trial) -> dict[str, Any]:
+    def keys_of(self, trial: Trial) -> Json:
         """Return the keys that follow from the trial's folder, its place and its checkpoint."""
         place = trial.place
-        keys: dict[str, Any] = {
+        keys: Json = {
             self.output: str(trial.output),
             "trainer.nnodes": place.nodes,
             "trainer.n_gpus_per_node": place.ranks,
@@ -106,12 +106,12 @@ class MsSwift:
         "callbacks": ["grposweep"],
     }
 
-    def words(self, keys: Mapping[str, Any]) -> list[str]:
+    def words(self, keys: Config) -> list[str]:
         """Return the words that set these keys."""
         stated = ((name, value) for name, value in keys.items() if value is not None)
         return [word for name, value in stated for word in (f"--{name}", *words_of(value))]
 
-    def keys_of(self, trial: Trial) -> dict[str, Any]:
+    def keys_of(self, trial: Trial) -> Json:
         """Return the keys that follow from the trial's folder and its checkpoint."""
         # A new folder for each start would hide checkpoints and log.
         own = {"add_version": False, self.output: str(trial.output)}

@@ -8,11 +8,10 @@ import re
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 from grporecipe.errors import UserError
 from grporecipe.fields.recipes import read_recipe
-from grporecipe.files import read_json
+from grporecipe.files import Json, read_json
 from grporecipe.model.framework import FRAMEWORKS as READS
 from grporecipe.model.recipe import Recipe
 from grporecipe.model.values import flatten
@@ -84,7 +83,7 @@ def _with_arguments(text: str, name: str, command: str) -> str:
     return _ARGUMENTS.sub(lambda _: given, text)
 
 
-def native_args(trainer: Trainer, framework: str) -> dict[str, Any]:
+def native_args(trainer: Trainer, framework: str) -> Json:
     """Return ``trainer.args`` under the framework's keys, without those that have a place in the
     command.
     """
@@ -113,7 +112,7 @@ def stated_processes(launch: Recipe) -> int | None:
     return setting.processes if launch.processes or "processes" in setting.given else None
 
 
-def describe(launch: Recipe) -> dict[str, Any]:
+def describe(launch: Recipe) -> Json:
     """Return what a trial notes of its launch: the framework, its program, and the lists that get
     entries of ours.
     """

@@ -5,9 +5,8 @@ EasyR1 and verl.
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-from grporecipe.files import count_or_none, finite_or_none, objects, read_json
+from grporecipe.files import Json, count_or_none, finite_or_none, objects, read_json
 from grporecipe.model.values import flatten
 from grposweep.command._contract import Entry
 
@@ -81,7 +80,7 @@ def swift_entries(line: bytes) -> Iterator[Entry]:
         yield Entry(_kind(values), int(step), numbers)
 
 
-def _kind(line: dict[str, Any]) -> str:
+def _kind(line: Json) -> str:
     """Return whether a line of transformers' log is one of an evaluation."""
     return "eval" if any(name.startswith("eval_") for name in line) else "train"
 
@@ -127,7 +126,7 @@ class TrainerStateTail:
         return [*self.output.glob(STATE), *self.output.glob(f"checkpoint-*/{STATE}")]
 
 
-def state_entry(line: dict[str, Any]) -> Entry:
+def state_entry(line: Json) -> Entry:
     """Convert a line of the history; the keys of evaluations identify them."""
     values = dict(line)
     step = count_or_none(values.pop("step", None)) or 0

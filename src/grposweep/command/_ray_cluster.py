@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from grporecipe.errors import UserError
-from grporecipe.files import parse_json, read_json, write_json
+from grporecipe.files import Json, parse_json, read_json, write_json
 from grposweep.command._contract import RayCluster
 from grposweep.storage import paths
 from grposweep.train.attempt import Attempt
@@ -115,9 +115,8 @@ def wait_for_head(attempt: Attempt) -> Path:
         if folder := _state(attempt).get("folder"):
             return Path(folder)
     raise ConnectionError(
-        f"Ray on node {attempt.rank}: the first node gave no address of its Ray within "
-        f"{seconds} s. Read logs/ray-0.log, "
-        "or set a higher cluster.ray_timeout."
+        f"Ray on node {attempt.rank}: the first node gave no address of its Ray within {seconds} "
+        "s. Read logs/ray-0.log, or set a higher cluster.ray_timeout."
     )
 
 
@@ -185,10 +184,9 @@ class RayNode:
         """
         if self.start((self.cluster.python, "-c", PROBE), self._log).wait():
             raise UserError(
-                f"trainer.python={self.cluster.python}: cluster.nodes={self.cluster.nodes} "
-                "needs Ray there "
-                f"({self._last_line()}). Set trainer.python to the environment that has the "
-                "program and Ray."
+                f"trainer.python={self.cluster.python}: cluster.nodes={self.cluster.nodes} needs "
+                f"Ray there ({self._last_line()}). Set trainer.python to the environment that has "
+                "the program and Ray."
             )
         has_client = self._last_line().endswith("True")
         own = _own_address(os.environ.get("MASTER_ADDR", ""))
@@ -244,7 +242,7 @@ class RayNode:
         return _last_line(self._log)
 
 
-def _state(attempt: Attempt) -> dict[str, Any]:
+def _state(attempt: Attempt) -> Json:
     """Return the state that this attempt's head has written; empty before."""
     state = read_json(attempt.folder / STATE) or {}
     return state if state.get("attempt") == attempt.number else {}

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from grporecipe.errors import UserError
-from grporecipe.files import read_json
+from grporecipe.files import Config, read_json
 from grposweep.command._contract import (
     ExternalProgram,
     NodeContext,
@@ -30,8 +30,7 @@ from grposweep.storage import paths
 _PLACEHOLDER = re.compile(r"(?<!\$)\{([A-Za-z_][\w.]*)(?::([^{}]*))?\}")
 NO_COMMAND = (
     "trainer=command: trainer.command is not set, so nothing would train. End the command line "
-    "with your own launch command: "
-    "-- bash launch.sh"
+    "with your own launch command: -- bash launch.sh"
 )
 
 
@@ -56,7 +55,7 @@ def nodes_of_launch(place: NodeContext) -> dict[str, str]:
     }
 
 
-def command_line(trainer: Trainer, options: Mapping[str, Any]) -> str:
+def command_line(trainer: Trainer, options: Config) -> str:
     """Return the command with the values of its own options.
 
     Raises UserError for a placeholder without a value, and if there is no command.
@@ -97,7 +96,7 @@ def placeholders(trainer: Trainer) -> frozenset[str]:
     return frozenset(name for name, _ in _PLACEHOLDER.findall(trainer.command or ""))
 
 
-def flags(options: Mapping[str, Any], placed: Mapping[str, Any]) -> list[str]:
+def flags(options: Config, placed: Config) -> list[str]:
     """Return options as flags, without those that have a place. Null gets no flag, because it is
     their usual default.
     """

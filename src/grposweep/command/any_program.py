@@ -7,15 +7,14 @@ for ``trainer.args.NAME``, ``{output}``, ``{seed}`` and ``{resume}`` are its pla
 
 import re
 import shlex
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from grporecipe.diagnose.readers import find_log, own_lines
 from grporecipe.errors import UserError
-from grporecipe.files import read_bytes, read_json
+from grporecipe.files import Config, Json, read_bytes, read_json
 from grporecipe.model.metrics import to_number
 from grposweep.command._contract import Entry, ExternalProgram, Trial
 from grposweep.command._environment import SHELL, launch_texts
@@ -84,7 +83,7 @@ def build_command(trial: Trial) -> ExternalProgram:
     return ExternalProgram((*SHELL, line), tail, resumed_at=resumed_at, finishes=False)
 
 
-def launch_line(trainer: Trainer, options: Mapping[str, Any], trial: Trial) -> str:
+def launch_line(trainer: Trainer, options: Config, trial: Trial) -> str:
     """Return the command line of a trial; options without a place are appended as ``--NAME
     value``.
     """
@@ -101,7 +100,7 @@ def launch_line(trainer: Trainer, options: Mapping[str, Any], trial: Trial) -> s
     return command_line(filled, {**options, **known})
 
 
-def options_of(experiment: Experiment, named: Collection[str], plain: Experiment) -> dict[str, Any]:
+def options_of(experiment: Experiment, named: Collection[str], plain: Experiment) -> Json:
     """Return the values of a trial's places, and the further options of its command.
 
     ``named`` are the keys and groups that command and point set, ``plain`` is the experiment
@@ -149,8 +148,7 @@ def unplaced(trainer: Trainer, names: Iterable[str]) -> Iterator[str]:
         ):
             yield (
                 f"{name}: the command has no place for it, so it would change nothing. Write "
-                f"{{{name}}} where it belongs, or "
-                "search trainer.args.NAME."
+                f"{{{name}}} where it belongs, or search trainer.args.NAME."
             )
     known = {*keys, *(name.partition(".")[0] for name in keys if "." not in name), *OURS}
     for name in places if keys else ():
@@ -162,8 +160,7 @@ def unplaced(trainer: Trainer, names: Iterable[str]) -> Iterator[str]:
         ):
             yield (
                 f"trainer.command has {{{name}}}, and no value is set for it. Set {name} or "
-                f"trainer.args.{name}, or write its "
-                f"value behind it, as in {{{name}:0.1}}."
+                f"trainer.args.{name}, or write its value behind it, as in {{{name}:0.1}}."
             )
 
 
@@ -176,24 +173,21 @@ def check_command(experiment: Experiment) -> Iterator[str]:
     texts = launch_texts(trainer.command or "", Path(trainer.workdir or "."))
     if any(_NO_WAIT.search(text.replace("\\\n", " ")) for _, text in texts):
         yield (
-            "trainer.command calls ray job submit --no-wait, which ends while the training runs "
-            "on the cluster. A trial ends "
-            "with its command. Give the command behind the -- (python3 -m ...), or leave "
-            "--no-wait out."
+            "trainer.command calls ray job submit --no-wait, which ends while the training runs on "
+            "the cluster. A trial ends with its command. Give the command behind the -- (python3 "
+            "-m ...), or leave --no-wait out."
         )
     if source.startswith(EXPRESSION):
         _expression(source)
     elif "{output}" not in source and search.parallel != 1:
         yield (
             f"trainer.metrics={source}: trials that run at once would all write this file. Set "
-            "trainer.metrics="
-            "{output}/..., with {output} in the command, or search.parallel=1."
+            "trainer.metrics={output}/..., with {output} in the command, or search.parallel=1."
         )
     if ("{output}" in source or trainer.resume is not None) and "output" not in places:
         yield (
             "trainer.command has no {output}, so its files would not be in the trial's folder. "
-            "Write {output} where the command "
-            "names its output folder."
+            "Write {output} where the command names its output folder."
         )
     if trainer.resume is None and "resume" in places:
         yield (
@@ -330,11 +324,11 @@ class MetricsTail:
                 )
         return entries
 
-    def _new(self) -> list[dict[str, Any]]:
+    def _new(self) -> list[Json]:
         """Return the lines since the last call, as they were parsed."""
         return [line for file in self.find() for line in self._new_of(file)]
 
-    def _new_of(self, file: Path) -> list[dict[str, Any]]:
+    def _new_of(self, file: Path) -> list[Json]:
         before, seen = self.known.get(file, (b"", 0))
         try:
             data = read_bytes(file)

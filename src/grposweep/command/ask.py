@@ -21,10 +21,10 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import takewhile
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from grporecipe.errors import UserError
-from grporecipe.files import parse_json
+from grporecipe.files import Config, Json, parse_json
 from grporecipe.reading.launch import LaunchParser
 from grporecipe.redaction import redact
 from grposweep.command import _view as view
@@ -86,7 +86,7 @@ class Asked:
     """
 
     how: str
-    record: Mapping[str, Any]
+    record: Config
     files: tuple[str, ...]
     modules: tuple[str, ...]
     seconds: float
@@ -113,7 +113,7 @@ class _Run:
     whether its time was over.
     """
 
-    answers: list[dict[str, Any]]
+    answers: list[Json]
     notes: frozenset[str]
     log: str
     is_late: bool = False
@@ -173,8 +173,7 @@ def ask(
     if "refused" in first:
         raise UserError(
             f"{command}: its configuration is refused at {first['line'] or 'its construction'}: "
-            f"{first['refused']} "
-            "Correct the script or its options. Nothing was trained."
+            f"{first['refused']} Correct the script or its options. Nothing was trained."
         )
     if others or first["several"]:
         lines = [answer["record"]["trainer_line"] for answer in answers if "record" in answer]
@@ -401,10 +400,8 @@ def _refuse_queues(command: str, folder: Path) -> None:
     for place, line in _find_lines(command, folder, _QUEUE_PATH):
         raise UserError(
             f"{command}: {place} calls a scheduler's program by its path ({line}), so asking it "
-            "would submit a job. "
-            "Nothing ran. Give the script of that job, as in: bash train.slurm. The sweep "
-            "submits its own jobs with "
-            "cluster=slurm."
+            "would submit a job. Nothing ran. Give the script of that job, as in: bash "
+            "train.slurm. The sweep submits its own jobs with cluster=slurm."
         )
 
 
@@ -416,10 +413,9 @@ def check_ports(trainer: Trainer, at_once: int) -> None:
         return
     for place, line in _find_lines(trainer.command, Path(trainer.workdir or "."), _PORT):
         raise UserError(
-            f"{place} has a fixed port ({line}), and only one of the {at_once} trials that run "
-            "at once on this machine gets it. "
-            "Leave the port out, or write --master_port $MASTER_PORT, which each trial has. "
-            "Otherwise set search.parallel=1."
+            f"{place} has a fixed port ({line}), and only one of the {at_once} trials that run at "
+            "once on this machine gets it. Leave the port out, or write --master_port "
+            "$MASTER_PORT, which each trial has. Otherwise set search.parallel=1."
         )
 
 
@@ -445,9 +441,8 @@ def _refuse_loss(question: _Question, run: _Run) -> None:
     if answer["sweeps"]:
         raise UserError(
             f"{what}, which belongs to the folder of the sweeps. A trial would destroy its own "
-            "sweep. "
-            "Nothing was deleted. Set outputs=... to another folder, or have the command clear "
-            "a folder of its own."
+            "sweep. Nothing was deleted. Set outputs=... to another folder, or have the command "
+            "clear a folder of its own."
         )
     raise UserError(
         f"{what}. Nothing was deleted. A trial would do it each time. Move these files away, or "
@@ -543,8 +538,7 @@ def _refuse(command: str, run: _Run, limit: float) -> NoReturn:
     if run.is_late:
         raise UserError(
             f"{command}: it built no GRPO trainer within {limit:g} s. Give a command that does "
-            "less before its trainer, or "
-            f"prepare its data first.{said}"
+            f"less before its trainer, or prepare its data first.{said}"
         )
     if "seen" not in run.notes and (lacking := _NOT_FOUND.search(last)):
         name = lacking[1] or lacking[2]
@@ -553,10 +547,9 @@ def _refuse(command: str, run: _Run, limit: float) -> NoReturn:
         )
     if run.dropped:
         raise UserError(
-            f"{command}: the program never reported its trainer: our hook is not in "
-            f"{run.dropped}. Write "
-            "PYTHONPATH=...:$PYTHONPATH where it is set, and take out -I and -E. It was ended "
-            "before it trained."
+            f"{command}: the program never reported its trainer: our hook is not in {run.dropped}. "
+            "Write PYTHONPATH=...:$PYTHONPATH where it is set, and take out -I and -E. It was "
+            "ended before it trained."
         )
     if run.is_left:
         raise UserError(
@@ -567,10 +560,9 @@ def _refuse(command: str, run: _Run, limit: float) -> NoReturn:
     queue = next((answer["queue"] for answer in run.answers if "queue" in answer), "")
     if queue == RAY:
         raise UserError(
-            f"{command}: it calls {RAY}, whose program runs on the cluster: the values of a "
-            "trial do not arrive there. Nothing "
-            "was submitted. Give the command behind the --, as in: python3 train.py. For a "
-            "program without TRL's trainer set trainer.metrics."
+            f"{command}: it calls {RAY}, whose program runs on the cluster: the values of a trial "
+            "do not arrive there. Nothing was submitted. Give the command behind the --, as in: "
+            "python3 train.py. For a program without TRL's trainer set trainer.metrics."
         )
     if queue:
         raise UserError(
@@ -580,9 +572,8 @@ def _refuse(command: str, run: _Run, limit: float) -> NoReturn:
         )
     if "seen" not in run.notes:
         raise UserError(
-            f"{command}: the program never reported its trainer: no Python of it imports our "
-            "hook. It may run in a container, "
-            f"with python -I or -E, or reset PYTHONPATH. {_MANUAL}{said}"
+            f"{command}: the program never reported its trainer: no Python of it imports our hook. "
+            f"It may run in a container, with python -I or -E, or reset PYTHONPATH. {_MANUAL}{said}"
         )
     if run.answers:
         why = _reason(run)

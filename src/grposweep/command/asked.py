@@ -13,11 +13,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from grporecipe.errors import UserError
 from grporecipe.fields.recipes import read_recipe
-from grporecipe.files import file_stamp
+from grporecipe.files import Config, Json, file_stamp
 from grporecipe.frameworks.trl.keys import parse_version
 from grporecipe.model.recipe import NOT_STATED, Recipe, VersionSource
 from grporecipe.model.setting import TRL, Setting, Version
@@ -123,15 +123,14 @@ def find_unseen(name: str, answers: Mapping[str, Asked]) -> str:
         other = seen.setdefault(json.dumps(content, sort_keys=True, default=str), value)
         if other != value and asked.is_exact:
             return (
-                f"{name}: with {other} and with {value} the trainer gets the same "
-                "configuration, model, adapter, data and "
-                "rewards. If the program does not use it inside of these, both train the same. "
-                "Check that it reads the option."
+                f"{name}: with {other} and with {value} the trainer gets the same configuration, "
+                "model, adapter, data and rewards. If the program does not use it inside of these, "
+                "both train the same. Check that it reads the option."
             )
     return ""
 
 
-def own_options(trainer: Trainer, asked: Asked) -> dict[str, Any]:
+def own_options(trainer: Trainer, asked: Asked) -> Json:
     """Return those of ``trainer.args`` that are options of the command, not fields of its trainer's
     configuration.
     """
@@ -143,9 +142,7 @@ def own_options(trainer: Trainer, asked: Asked) -> dict[str, Any]:
     }
 
 
-def _answer(
-    trainer: Trainer, place: NodeContext, options: Mapping[str, Any], outputs: str
-) -> Asked:
+def _answer(trainer: Trainer, place: NodeContext, options: Config, outputs: str) -> Asked:
     folder, key = Path(trainer.workdir or ".").resolve(), _key(trainer)
     # all trials have as many processes
     known = _ANSWERS.setdefault(key, {})
@@ -234,13 +231,13 @@ def _alike(answers: Sequence[Asked]) -> Asked:
     return replace(first, record=record, files=files, modules=modules, is_exact=False)
 
 
-def version_of(record: Mapping[str, Any]) -> Version | None:
+def version_of(record: Config) -> Version | None:
     """Return the TRL of a record; None if it is not stated, as of a copy of its source."""
     stated = record["versions"].get("trl")
     return parse_version(stated) if stated else None
 
 
-def trained_setting(record: Mapping[str, Any]) -> Setting:
+def trained_setting(record: Config) -> Setting:
     """Return the sizes and the length of a training, and all other numbers, as its trainer had them
     when it began.
     """

@@ -2,10 +2,11 @@
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Self
+from typing import Self
 
 from grporecipe.fields.recipes import read_recipe
 from grporecipe.fields.writing import in_completions
+from grporecipe.files import Json
 from grporecipe.model.framework import FRAMEWORKS, Framework
 from grporecipe.model.recipe import Recipe
 from grporecipe.model.setting import ROWS, TRL, Setting
@@ -62,7 +63,7 @@ class Base:
         return ask_base(self.trainer, self.processes, self.nodes, self.outputs)
 
     @cached_property
-    def options(self) -> dict[str, Any]:
+    def options(self) -> Json:
         """Those of ``trainer.args`` that are options of the command, or keys of its framework."""
         return own_options(self.trainer, self.asked) if self.is_asked else self.trainer.args
 
@@ -87,7 +88,7 @@ class Base:
         parsed = read_recipe(self.recipe)
         setting = in_completions(parsed.setting)
         is_known = self.launch is not None or self.recipe.version_source.known
-        changes: dict[str, Any] = {
+        changes: Json = {
             "given": frozenset(),
             "lines": {},
             "processes": self.processes,

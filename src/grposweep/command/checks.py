@@ -119,8 +119,7 @@ def check_launch(experiment: Experiment, launch: Recipe) -> Iterator[str]:
     if stated is not None and stated != cluster.processes:
         yield (
             f"the command starts {stated} processes, and cluster.processes={cluster.processes}. "
-            "Set "
-            f"cluster.processes={stated} (on Slurm cluster.nodes and cluster.gpus_per_node)."
+            f"Set cluster.processes={stated} (on Slurm cluster.nodes and cluster.gpus_per_node)."
         )
     for name, text in launch_texts(trainer.command or "", Path(trainer.workdir or ".")):
         if found := _ELSEWHERE.search(text):
@@ -141,20 +140,15 @@ def check_launch(experiment: Experiment, launch: Recipe) -> Iterator[str]:
             yield (
                 f"cluster.cpus_per_gpu={cluster.cpus_per_gpu}: "
                 f"{READS[launch.framework].traits.display_name} reserves up to {row.ray_cpus} CPUs "
-                "a "
-                "GPU in the job's "
-                f"Ray cluster, and would wait for them forever. Set "
-                f"cluster.cpus_per_gpu={row.ray_cpus} or "
-                "more."
+                "a GPU in the job's Ray cluster, and would wait for them forever. Set "
+                f"cluster.cpus_per_gpu={row.ray_cpus} or more."
             )
 
 
 SEVERAL_NODES = (
-    "Each node runs the command once. torchrun needs --nproc_per_node only. For accelerate "
-    "write in a shell script: "
-    "--num_machines $NNODES --machine_rank $NODE_RANK --main_process_ip $MASTER_ADDR "
-    "--main_process_port $MASTER_PORT, and in "
-    "--num_processes those of all nodes."
+    "Each node runs the command once. torchrun needs --nproc_per_node only. For accelerate write "
+    "in a shell script: --num_machines $NNODES --machine_rank $NODE_RANK --main_process_ip "
+    "$MASTER_ADDR --main_process_port $MASTER_PORT, and in --num_processes those of all nodes."
 )
 
 
@@ -188,6 +182,5 @@ def check_asked(experiment: Experiment) -> Iterator[str]:
     elif metric.startswith("eval_") and not evaluates:
         yield (
             f"search.metric={metric}: the program's eval_strategy is no, so nothing would be "
-            "evaluated. Set "
-            "schedule.evaluations=4."
+            "evaluated. Set schedule.evaluations=4."
         )

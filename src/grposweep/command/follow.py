@@ -74,9 +74,8 @@ _LIBRARY = re.compile(r"/(?:site-packages|dist-packages|lib/python3[\d.]*|packag
 LONGEST_ERROR = 300
 NEVER_REPORTED = (
     "trainer.command: the program did not get this trial's values. Its Python was started without "
-    "our PYTHONPATH (a container, "
-    "'python -I'), or it does not train with GRPO. Pass PYTHONPATH and the variables that begin "
-    "with GRPOSWEEP_ on to it."
+    "our PYTHONPATH (a container, 'python -I'), or it does not train with GRPO. Pass PYTHONPATH "
+    "and the variables that begin with GRPOSWEEP_ on to it."
 )
 NOTHING_READ = (
     "trainer.metrics={trainer.metrics}: the program ended, and nothing there has a step called "
@@ -442,9 +441,8 @@ def _early_end(attempt: Attempt, trial: Trial, callback: CallbackState | None) -
         return ""
     return (
         f"schedule.max_steps={total}: the program ended with exit code 0 at step {step}, so its "
-        "training is not finished and not "
-        f"ranked. Set schedule.max_steps={step} if it is meant to end there, or take out what "
-        "ends it."
+        f"training is not finished and not ranked. Set schedule.max_steps={step} if it is meant to "
+        "end there, or take out what ends it."
     )
 
 

@@ -6,14 +6,13 @@ point's recipe, the list of changes and the command.
 """
 
 import shlex
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
 
 from grporecipe.fields.recipes import read_recipe
 from grporecipe.fields.writing import in_completions, render_keys
-from grporecipe.files import read_json, write_json, write_text
+from grporecipe.files import Config, Json, read_json, write_json, write_text
 from grporecipe.model.framework import FRAMEWORKS
 from grporecipe.model.planning import micro_steps_per_generation
 from grporecipe.model.recipe import Recipe
@@ -41,9 +40,7 @@ from grposweep.storage import paths
 SIZES = ("per_device_train_batch_size", "gradient_accumulation_steps", "steps_per_generation")
 
 
-def point_recipe(
-    base: Recipe, before: Setting, after: Setting
-) -> tuple[dict[str, Any], dict[str, Any]]:
+def point_recipe(base: Recipe, before: Setting, after: Setting) -> tuple[Json, Json]:
     """Return the base with the differences between two settings, and those differences.
 
     ``before`` is the base itself, ``after`` the point, both as this package configures them.
@@ -63,7 +60,7 @@ def point_recipe(
     return recipe, dict(sorted(changed.items()))
 
 
-def _native(s: Setting, base: Recipe) -> Mapping[str, Any]:
+def _native(s: Setting, base: Recipe) -> Config:
     """Return a setting under the keys of the base's framework and release."""
     framework = FRAMEWORKS[base.framework]
     named = s.replace({"framework": framework.traits, "version": base.version})
@@ -143,7 +140,7 @@ def write_program(
     )
     trial = Trial(trainer, folder.resolve(), base.recipe, place)
     if is_opaque(trainer):
-        noted: dict[str, Any] = {"options": options_of(experiment, named, _plain(experiment))}
+        noted: Json = {"options": options_of(experiment, named, _plain(experiment))}
     elif base.launch is not None:
         noted, recipe = _of_launch(base.launch, trainer, unchanged(before), setting, named)
     else:
@@ -170,7 +167,7 @@ def write_program(
 
 def _of_launch(
     launch: Recipe, trainer: Trainer, before: Setting, setting: Setting, named: Collection[str]
-) -> tuple[dict[str, Any], dict[str, Any]]:
+) -> tuple[Json, Json]:
     """Return what a trial of a framework's launch notes, and its recipe.
 
     What command and point name enters even if it is the launch's own value, which a running shell
@@ -194,7 +191,7 @@ def _of_launch(
 
 def _of_asked(
     base: Base, before: Setting, setting: Setting, named: Collection[str]
-) -> tuple[dict[str, Any], dict[str, Any]]:
+) -> tuple[Json, Json]:
     """Return what a trial of a command that was asked notes, and its recipe."""
     recipe, changed = point_recipe(base.recipe, before, setting)
     native = _native(setting, base.recipe)

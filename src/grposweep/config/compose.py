@@ -9,7 +9,7 @@ import re
 import shlex
 import sys
 import unicodedata
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from difflib import get_close_matches
@@ -44,7 +44,7 @@ from omegaconf.errors import (
 )
 
 from grporecipe.errors import UserError
-from grporecipe.files import bounded_yaml, read_text
+from grporecipe.files import Config, Json, bounded_yaml, read_text
 from grporecipe.frameworks.trl.keys import known as keys_of_trl
 from grporecipe.model.setting import TRL
 from grposweep.config._loader import OnceLoader
@@ -283,7 +283,7 @@ def _command() -> str:
     return "python src/run.py" if Path(sys.argv[0]).name == "run.py" else "grposweep run"
 
 
-def to_experiment(config: DictConfig | dict[str, Any]) -> Experiment:
+def to_experiment(config: DictConfig | Json) -> Experiment:
     """Return the typed experiment of a composed configuration, with interpolations resolved.
 
     Raises UserError for unknown keys (``+`` and ``++`` bypass Hydra's own check), wrong types and
@@ -292,7 +292,7 @@ def to_experiment(config: DictConfig | dict[str, Any]) -> Experiment:
     return resolved(typed(config))
 
 
-def experiment_at(config: DictConfig, values: Mapping[str, Any]) -> Experiment:
+def experiment_at(config: DictConfig, values: Config) -> Experiment:
     """Set keys of a composed configuration, which may be typed already, and return its experiment.
 
     Raises UserError as ``to_experiment`` does.
@@ -307,7 +307,7 @@ def experiment_at(config: DictConfig, values: Mapping[str, Any]) -> Experiment:
     return resolved(config if OmegaConf.get_type(config) is Experiment else typed(config))
 
 
-def typed(config: DictConfig | dict[str, Any]) -> DictConfig:
+def typed(config: DictConfig | Json) -> DictConfig:
     """Return a composed configuration under the schema's types, with interpolations unresolved.
 
     Raises UserError as ``to_experiment`` does.
@@ -378,8 +378,7 @@ def explain_error(error: OmegaConfBaseException) -> str:
     if isinstance(error, InterpolationKeyError | UnsupportedInterpolationType):
         return (
             f"{key or 'A value'} refers to a key that does not exist: {first}. Correct the name "
-            "inside ${...}, or write "
-            "\\${...} for text such as a variable of the shell."
+            "inside ${...}, or write \\${...} for text such as a variable of the shell."
         )
     for pattern, wanted in WRONG_TYPES:
         if match := re.search(pattern, first):
@@ -491,9 +490,8 @@ def message(error: Exception) -> str:
         word = text.split("'")[1]
         key, _, value = word.partition("=")
         return (
-            f"{word}: several values need a sweep, and this is a single run. Add -m, or give "
-            "one value. A comma that belongs to "
-            f"the value needs quotes: {quoted(key, value)}."
+            f"{word}: several values need a sweep, and this is a single run. Add -m, or give one "
+            f"value. A comma that belongs to the value needs quotes: {quoted(key, value)}."
         )
     if isinstance(error, OverrideParseException):
         return malformed(error.override, error)
@@ -567,7 +565,7 @@ class Session:
         except (HydraException, OmegaConfBaseException) as error:
             raise UserError(message(error)) from error
 
-    def sweep_params(self, overrides: list[str]) -> dict[str, Any]:
+    def sweep_params(self, overrides: list[str]) -> Json:
         """Return the parameters of a sweep file, if the overrides name one."""
         shared = [override for override in overrides if override.startswith("sweeps=")]
         params = OmegaConf.to_container(self.compose(shared).hydra.sweeper.params)
@@ -589,9 +587,8 @@ def is_conf(folder: Path) -> bool:
     lost = [group for group in GROUPS if not (folder / group).is_dir()]
     if lost:
         raise UserError(
-            f"--config-dir {folder}: it has a {PRIMARY}.yaml, but no folder {', '.join(lost)}. "
-            "A copy of conf/ has all "
-            "groups: run 'grposweep init FOLDER' and name that folder."
+            f"--config-dir {folder}: it has a {PRIMARY}.yaml, but no folder {', '.join(lost)}. A "
+            "copy of conf/ has all groups: run 'grposweep init FOLDER' and name that folder."
         )
     return True
 

@@ -1,9 +1,9 @@
 """Return an experiment as a recipe of TRL."""
 
 import shlex
-from typing import Any
 
 from grporecipe.fields.writing import in_completions
+from grporecipe.files import Json
 from grporecipe.frameworks.trl.recipes import native_keys as trl_keys
 from grporecipe.model.framework import FRAMEWORKS
 from grporecipe.model.setting import TRL, Setting
@@ -11,7 +11,7 @@ from grposweep.config.precision import read_precision
 from grposweep.schema import Experiment, Schedule
 
 
-def native_keys(experiment: Experiment) -> dict[str, Any]:
+def native_keys(experiment: Experiment) -> Json:
     """Return TRL's keys for values of an experiment that its setting does not hold."""
     model, precision, generation = (
         experiment.model,
@@ -55,9 +55,7 @@ def native_keys(experiment: Experiment) -> dict[str, Any]:
     return {name: value for name, value in native.items() if value is not None}
 
 
-def trl_recipe(
-    experiment: Experiment, setting: Setting
-) -> tuple[dict[str, Any], str, dict[str, Any]]:
+def trl_recipe(experiment: Experiment, setting: Setting) -> tuple[Json, str, Json]:
     """Return a recipe of TRL for an experiment, the command that launches it, and the keys that TRL
     does not take.
     """

@@ -8,13 +8,12 @@ on another.
 
 import hashlib
 import json
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
-from grporecipe.files import file_digest
+from grporecipe.files import Config, Json, file_digest
 from grporecipe.model import planning
 from grporecipe.model.setting import Setting
 from grposweep.config.fields import KEYS
@@ -27,7 +26,7 @@ from grposweep.schema import AUTO, AUTO_SIZES, Experiment, Trainer, keys_with
 OBJECTIVE = ("metric", "direction", "last", "at")
 
 
-def sweep_identity(space: list[dict[str, Any]], base: Experiment) -> str:
+def sweep_identity(space: list[Json], base: Experiment) -> str:
     """Return the hash of a sweep's question: its space, base configuration, objective and processes
     per trial.
 
@@ -58,18 +57,18 @@ def prepared_key(experiment: Experiment) -> str:
     return _digest({"model": content["model"], "task": content["task"]})[:12]
 
 
-def _content(experiment: Experiment) -> dict[str, Any]:
+def _content(experiment: Experiment) -> Json:
     """Return the content to hash, with ``auto`` types resolved."""
     content, precision = asdict(experiment), read_precision(experiment.model)
     content["model"] |= {"dtype": precision.weights, "mixed_precision": precision.mixed}
     return content
 
 
-def trainer_content(trainer: Trainer) -> dict[str, Any]:
+def trainer_content(trainer: Trainer) -> Json:
     """Return the keys of the trainer that can change a trial's numbers. Files of an external
     trainer enter by content.
     """
-    content: dict[str, Any] = {
+    content: Json = {
         name: getattr(trainer, name) for name in ("kind", "sharding", "compile", "args")
     }
     content |= {"fork": trainer.fork} if trainer.fork else {}
@@ -82,7 +81,7 @@ def trainer_content(trainer: Trainer) -> dict[str, Any]:
     return {**content, **{name: getattr(trainer, name) for name in words}}
 
 
-def _drop_neutral(content: dict[str, Any]) -> None:
+def _drop_neutral(content: Json) -> None:
     """Remove keys that change no number, and what the batch has as num_generations_eval."""
     for path in (*keys_with("neutral"), "task.eval_generations"):
         section, _, name = path.rpartition(".")
@@ -119,7 +118,7 @@ _NUMBERS = tuple(
 )
 
 
-def sizes(s: Setting) -> dict[str, Any]:
+def sizes(s: Setting) -> Json:
     """Return the batch as the algorithm sees it: generations per prompt, prompts per step and
     rollout, uses of each.
     """
@@ -132,7 +131,7 @@ def sizes(s: Setting) -> dict[str, Any]:
     }
 
 
-def numbers(s: Setting) -> dict[str, Any]:
+def numbers(s: Setting) -> Json:
     """Return the part of an identity that a setting alone determines. It is cheap, so many points
     can be compared.
     """
@@ -147,7 +146,7 @@ class ResolvedConfig:
     setting: Setting
 
     @classmethod
-    def of(cls, experiment: Experiment, prepared: Mapping[str, Any] | None = None) -> Self:
+    def of(cls, experiment: Experiment, prepared: Config | None = None) -> Self:
         """Return an experiment with its setting. ``prepared``: the entries of prepared.json."""
         counted = prepared.get(prepared_key(experiment)) if prepared else None
         return cls(experiment, read_setting(experiment, counted))
@@ -174,7 +173,7 @@ class ResolvedConfig:
             del content["batch"][name]
         return _digest(content)
 
-    def learning(self) -> dict[str, Any]:
+    def learning(self) -> Json:
         """Return everything that affects learning except chance.
 
         Without seed, processes, per-device sizes and engines.
@@ -193,14 +192,14 @@ class ResolvedConfig:
         return {**content, "batch": batch, "trainer": trainer}
 
 
-def is_same_point(one: dict[str, Any], other: dict[str, Any]) -> bool:
+def is_same_point(one: Json, other: Json) -> bool:
     """Return whether two results of `learning` differ at most in the model and in the length of
     training.
     """
     return _without_length(one) == _without_length(other)
 
 
-def _without_length(content: dict[str, Any]) -> dict[str, Any]:
+def _without_length(content: Json) -> Json:
     """Return `learning` without what makes results another kind although the point is the same."""
     schedule = {
         name: value

@@ -88,11 +88,10 @@ def _check_same_reward(experiments: Sequence[Experiment]) -> None:
             shared = set.intersection(*(set(experiment.task.rewards) for experiment in experiments))
             name = min(shared, default="NAME").rpartition(":")[2]
             raise UserError(
-                f"task.{key} is searched ({', '.join(values)}), and search.metric={metric} is "
-                "the sum of these rewards: each "
-                "point would be ranked by a measure of its own. Set "
-                f"search.metric=eval_rewards/{name}/mean, or another that "
-                "is the same for all points."
+                f"task.{key} is searched ({', '.join(values)}), and search.metric={metric} is the "
+                "sum of these rewards: each point would be ranked by a measure of its own. Set "
+                f"search.metric=eval_rewards/{name}/mean, or another that is the same for all "
+                "points."
             )
 
 
@@ -161,7 +160,6 @@ def _check_evaluated(experiment: Experiment) -> None:
         return
     raise UserError(
         f"schedule.evaluations=0 with search.metric={search.metric}: no trained model is "
-        "evaluated, so trials would have "
-        "no result but their start. Set schedule.evaluations=2 or more, or search.metric=reward "
-        "for the rewards of training."
+        "evaluated, so trials would have no result but their start. Set schedule.evaluations=2 or "
+        "more, or search.metric=reward for the rewards of training."
     )

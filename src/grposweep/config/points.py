@@ -22,7 +22,7 @@ from omegaconf import DictConfig, OmegaConf
 from yaml import YAMLError
 
 from grporecipe.errors import UserError
-from grporecipe.files import bounded_yaml, parse_yaml, read_text
+from grporecipe.files import Config, Json, bounded_yaml, parse_yaml, read_text
 from grposweep.config.compose import PRIMARY, Session, escape, experiment_at, to_experiment, typed
 from grposweep.config.fields import NUMBERS
 from grposweep.config.to_setting import own_values
@@ -54,7 +54,7 @@ def recipe_options(composed: DictConfig) -> list[str]:
     store = ConfigStore.instance()
     for group in NUMBERS:
         store.store(group=group, name=OPTION, node=values.pop(group), provider="grposweep")
-    chosen: dict[str, Any] = {
+    chosen: Json = {
         "defaults": [*({f"override /{group}": OPTION} for group in NUMBERS), "_self_"],
         **values,
     }
@@ -135,7 +135,7 @@ class Points:
         """Return the experiment with every parameter at its configured value."""
         return to_experiment(self._base)
 
-    def experiment(self, values: Mapping[str, Any]) -> Experiment:
+    def experiment(self, values: Config) -> Experiment:
         """Return the experiment at a point's values.
 
         Raises UserError for an unknown key or option, or a value of the wrong type.
@@ -146,7 +146,7 @@ class Points:
             self._single[key] = experiment
         return experiment
 
-    def _built(self, values: Mapping[str, Any]) -> Experiment:
+    def _built(self, values: Config) -> Experiment:
         groups = {name: str(value) for name, value in values.items() if name in GROUPS}
         keys = {name: value for name, value in values.items() if name not in groups}
         return experiment_at(self._with_options(groups), keys)
@@ -252,9 +252,9 @@ class Points:
         return config, {**(hydra.runtime.choices if hydra else {}), **options}
 
 
-def _plain(config: DictConfig) -> dict[str, Any]:
+def _plain(config: DictConfig) -> Json:
     """Return a configuration's content, interpolations unresolved."""
-    return cast(dict[str, Any], OmegaConf.to_container(config))
+    return cast(Json, OmegaConf.to_container(config))
 
 
 def _options(values: Mapping[str, Sequence[Any]]) -> list[list[tuple[str, str]]]:
@@ -281,7 +281,7 @@ def _leaves(content: Any, prefix: str) -> Iterator[tuple[str, Any]]:
 WHOLE = ("sweeps", "recipe", "debug")
 
 
-def apply_values(recorded: Experiment, values: Mapping[str, Any], session: Session) -> Experiment:
+def apply_values(recorded: Experiment, values: Config, session: Session) -> Experiment:
     """Return the recorded experiment with these values of keys and groups.
 
     Raises UserError for unknown keys and values of the wrong type.
@@ -290,7 +290,7 @@ def apply_values(recorded: Experiment, values: Mapping[str, Any], session: Sessi
     return recorded_points(recorded, session).experiment(values)
 
 
-def check_groups_one_by_one(values: Mapping[str, Any]) -> None:
+def check_groups_one_by_one(values: Config) -> None:
     """Raise UserError for an option that replaces several groups of a recorded trial."""
     for name in WHOLE:
         if name in values:

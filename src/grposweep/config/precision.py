@@ -60,9 +60,8 @@ def check_precision(model: Model, cluster: Cluster | None = None) -> None:
     if precision.weights == "float16" and not (model.lora.enabled and precision.mixed == "fp16"):
         raise UserError(
             "model.dtype=float16: float16 weights cannot be trained, because their gradients "
-            "cannot be unscaled. Set "
-            "model.dtype=float32 with model.mixed_precision=fp16, or add an adapter "
-            "(model.lora.enabled=true)."
+            "cannot be unscaled. Set model.dtype=float32 with model.mixed_precision=fp16, or add "
+            "an adapter (model.lora.enabled=true)."
         )
     if precision.weights == "bfloat16" and precision.mixed == "fp16":
         raise UserError(
@@ -103,9 +102,8 @@ def check_generation(experiment: Experiment) -> None:
     if experiment.trainer.args.get(name) and precision.mixed != "none" and is_float:
         raise UserError(
             f"trainer.args.{name}=true: TRL casts the trained weights to "
-            f"{COMPUTED[precision.mixed]} for it, so they would no "
-            "longer be float32. Set generation.use_vllm=true instead, or model.dtype=bfloat16 "
-            "without an adapter."
+            f"{COMPUTED[precision.mixed]} for it, so they would no longer be float32. Set "
+            "generation.use_vllm=true instead, or model.dtype=bfloat16 without an adapter."
         )
 
 
@@ -132,23 +130,20 @@ def check_quantization(experiment: Experiment) -> None:
         )
     if sharding in ("zero3", "fsdp"):
         raise UserError(
-            f"{named} and trainer.sharding={sharding}: quantized weights cannot be divided "
-            "among ranks here. "
-            "Set trainer.sharding=zero2."
+            f"{named} and trainer.sharding={sharding}: quantized weights cannot be divided among "
+            "ranks here. Set trainer.sharding=zero2."
         )
     if generation.use_vllm:
         raise UserError(
             f"{named} and generation.use_vllm=true: TRL sends vLLM the packed integers of the "
-            "weights without their scales, and "
-            "rounds the frozen weights again each time. Set generation.use_vllm=false, or "
-            "model.quantization=null."
+            "weights without their scales, and rounds the frozen weights again each time. Set "
+            "generation.use_vllm=false, or model.quantization=null."
         )
 
 
 def no_bfloat16(gpu: str) -> str:
     """Return the message for a GPU older than NVIDIA's Ampere."""
     return (
-        f"{gpu}: this GPU has no bfloat16 arithmetic and emulates it slowly, and model.dtype "
-        "and model.mixed_precision "
-        "compute in it. Set model.dtype=auto model.mixed_precision=fp16."
+        f"{gpu}: this GPU has no bfloat16 arithmetic and emulates it slowly, and model.dtype and "
+        "model.mixed_precision compute in it. Set model.dtype=auto model.mixed_precision=fp16."
     )

@@ -47,9 +47,8 @@ def check_switches(
             continue
         present = str(value_at(experiments[0], key)).lower()
         yield (
-            f"{name}: nothing reads it while {key} is {present}, so its values would all train "
-            "the same. "
-            f"Set {key.removesuffix('.kind')}={str(wanted).lower()}, or leave it out."
+            f"{name}: nothing reads it while {key} is {present}, so its values would all train the "
+            f"same. Set {key.removesuffix('.kind')}={str(wanted).lower()}, or leave it out."
         )
 
 
@@ -70,7 +69,6 @@ def check_place(cluster: Cluster, names: Collection[str]) -> Iterator[str]:
         yield f"cluster={cluster.kind} does not read {' and '.join(set_here)}. Leave it out."
     elif set_here:
         yield (
-            f"only cluster=slurm reads {' and '.join(set_here)}, and these trials would train "
-            "on this machine. "
-            "Set cluster=slurm, or cluster=local to train here."
+            f"only cluster=slurm reads {' and '.join(set_here)}, and these trials would train on "
+            "this machine. Set cluster=slurm, or cluster=local to train here."
         )

@@ -27,8 +27,7 @@ class Budget:
         if match is None or not float(match[1]) > 0:
             raise UserError(
                 f"search.budget={text}: it is an amount of whole trainings, GPU hours or "
-                "completions. Set search.budget=20x, "
-                "search.budget=12h or search.budget=500000."
+                "completions. Set search.budget=20x, search.budget=12h or search.budget=500000."
             )
         if match[2] == "x" and float(match[1]) < 1:
             raise UserError(

@@ -5,12 +5,12 @@ The tables of `grposweep.config.fields` say which key decides which field.
 """
 
 import json
-from collections.abc import Mapping
 from dataclasses import MISSING, replace
 from dataclasses import fields as fields_of
-from typing import Any, get_args
+from typing import get_args
 
 from grporecipe.fields.writing import in_prompts
+from grporecipe.files import Config, Json
 from grporecipe.memory.catalog import find_model, memory_of
 from grporecipe.model.architecture import Architecture
 from grporecipe.model.planning import micro_steps_per_generation, realise
@@ -31,7 +31,7 @@ from grposweep.schema import (
 )
 
 
-def read_setting(experiment: Experiment, prepared: Mapping[str, Any] | None = None) -> Setting:
+def read_setting(experiment: Experiment, prepared: Config | None = None) -> Setting:
     """Return the setting of an experiment, its ``auto`` sizes resolved if they can be.
 
     ``prepared`` holds what preparation counted for this model and task: ``train_prompts`` and
@@ -75,8 +75,8 @@ def base_setting(experiment: Experiment) -> Setting:
 
 
 def read_fields(
-    experiment: Experiment, prepared: Mapping[str, Any] | None = None, base: Setting | None = None
-) -> dict[str, Any]:
+    experiment: Experiment, prepared: Config | None = None, base: Setting | None = None
+) -> Json:
     """Return the setting's fields as configured; sizes left to ``auto`` are 1 and named in the
     field ``auto``.
     """
@@ -118,9 +118,7 @@ def read_fields(
     }
 
 
-def _optional_fields(
-    experiment: Experiment, fields: Mapping[str, Any], base: Setting
-) -> dict[str, Any]:
+def _optional_fields(experiment: Experiment, fields: Config, base: Setting) -> Json:
     """Return the fields that may be left to the trainer: as set, or their values when unset."""
     args = experiment.trainer.args
     options = {name: getattr(base, name) for name in ARGS}
@@ -137,7 +135,7 @@ def _optional_fields(
     return options
 
 
-def _recipe_fields(experiment: Experiment, fields: dict[str, Any], base: Setting) -> dict[str, Any]:
+def _recipe_fields(experiment: Experiment, fields: Json, base: Setting) -> Json:
     """Return an external trainer's fields: model, data and rewards from its recipe, evaluations
     unless set in grposweep.
     """
@@ -156,7 +154,7 @@ def _recipe_fields(experiment: Experiment, fields: dict[str, Any], base: Setting
     }
 
 
-def read_model(experiment: Experiment, counted: Mapping[str, Any]) -> Architecture | None:
+def read_model(experiment: Experiment, counted: Config) -> Architecture | None:
     """Return the architecture as configured or prepared, or by the model's name or folder.
 
     A configured shape has no positions, so they are those of the model. None if the memory of what
@@ -229,7 +227,7 @@ def read_architecture(shape: Shape) -> Architecture | None:
     return Architecture(**{**given, "head_dim": shape.head_dim or shape.hidden // shape.heads})
 
 
-def prepared_architecture(counted: Mapping[str, Any]) -> Architecture | None:
+def prepared_architecture(counted: Config) -> Architecture | None:
     """Return the architecture that preparation read from the model itself, or None before that."""
     shape = counted.get("model")
     fields = {field.name: field.default is MISSING for field in fields_of(Architecture)}
@@ -238,7 +236,7 @@ def prepared_architecture(counted: Mapping[str, Any]) -> Architecture | None:
     return Architecture(**shape) if known else None  # type: ignore[arg-type]  # its keys are checked above
 
 
-def read_model_length(experiment: Experiment, counted: Mapping[str, Any]) -> int | None:
+def read_model_length(experiment: Experiment, counted: Config) -> int | None:
     """Return the longest sequence in tokens that vLLM keeps room for: as set, or the longest prompt
     and a completion.
 
@@ -273,14 +271,14 @@ def gpu_trials(cluster: Cluster) -> int:
 NULLABLE = frozenset(path for path, field in keys_of() if type(None) in get_args(field.type))
 
 
-def own_values(s: Setting) -> dict[str, Any]:
+def own_values(s: Setting) -> Json:
     """Return ``lr``, ``seed`` and one mapping per group of NUMBERS. Values that the setting leaves
     open keep their defaults.
 
     Evaluations and checkpoints are 0, which means as often as the recipe says. Values that a
     program with its own recipe sets itself are left out.
     """
-    keys: dict[str, Any] = {name: {} for name in NUMBERS}
+    keys: Json = {name: {} for name in NUMBERS}
     for name, path in KEYS.items():
         group, _, key = path.partition(".")
         value = getattr(s, name)
@@ -303,7 +301,7 @@ def own_values(s: Setting) -> dict[str, Any]:
     return {name: keys[name] for name in ("lr", "seed", *NUMBERS) if name in keys}
 
 
-def _sizes(s: Setting) -> dict[str, Any]:
+def _sizes(s: Setting) -> Json:
     """Return the sizes; micro-steps only if they differ from the accumulation. A rollout's size
     follows from them.
     """

@@ -10,6 +10,7 @@ from functools import cache
 from typing import Any
 
 from grporecipe.fields.reading import read_rows, values_of
+from grporecipe.files import Json
 from grporecipe.frameworks.trl.keys import HABITS, known, table
 from grporecipe.model.framework import FRAMEWORKS
 from grporecipe.model.recipe import KeySpec, Recipe
@@ -46,7 +47,7 @@ WANTED = {
 }
 
 
-def read_args(trainer: Trainer) -> dict[str, Any]:
+def read_args(trainer: Trainer) -> Json:
     """Return the setting's fields that ``trainer.args`` sets, as in a TRL recipe with these
     keys.
     """

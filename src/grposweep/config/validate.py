@@ -167,8 +167,7 @@ def check_gpu(experiment: Experiment) -> Iterator[str]:
     if size is not None and not size > 0:
         yield (
             f"cluster.gpu_memory_gib={size:g}: it must be above 0. Set the memory of one GPU in "
-            "GiB, or null to skip "
-            "the memory rules."
+            "GiB, or null to skip the memory rules."
         )
 
 
@@ -177,9 +176,8 @@ def check_prompts(experiment: Experiment) -> Iterator[str]:
     task = experiment.task
     if TASKS[task.kind].path == "unread" and task.path is not None:
         yield (
-            f"task.path={task.path}: task={task.kind} makes its own prompts, so nothing would "
-            "read it. "
-            "Set task=jsonl or task=gsm8k as well."
+            f"task.path={task.path}: task={task.kind} makes its own prompts, so nothing would read "
+            "it. Set task=jsonl or task=gsm8k as well."
         )
     if TASKS[task.kind].path == "needed" and task.path is None:
         yield (
@@ -238,9 +236,8 @@ def check_installed(experiment: Experiment) -> Iterator[str]:
     kind = experiment.trainer.kind
     if runs_trl(kind) and find_spec("trl") is None:
         yield (
-            f"trainer={kind}: TRL is not installed here. Run pip install '.[train]' in a "
-            "checkout of grposweep, "
-            "or set trainer=fake to try a sweep without training."
+            f"trainer={kind}: TRL is not installed here. Run pip install '.[train]' in a checkout "
+            "of grposweep, or set trainer=fake to try a sweep without training."
         )
 
 
@@ -254,8 +251,7 @@ def check_tracker(experiment: Experiment) -> Iterator[str]:
     if tracker.is_trls and not runs_trl(experiment.trainer.kind):
         yield (
             f"tracker={kind}: TRL writes it, and trainer={experiment.trainer.kind} is another "
-            "program. "
-            "Set report_to in its own recipe, or tracker=none."
+            "program. Set report_to in its own recipe, or tracker=none."
         )
     if experiment.cluster.python is None and not any(map(find_spec, tracker.modules)):
         yield (
@@ -275,9 +271,8 @@ def check_effort(experiment: Experiment) -> Iterator[str]:
         )
     if effort is not None and effort < 1 and not follows_effort(stopping):
         yield (
-            f"search.effort={effort} with search.stopping={stopping}: only the policy "
-            f"{followers} follows an effort. Leave "
-            "one of the two out."
+            f"search.effort={effort} with search.stopping={stopping}: only the policy {followers} "
+            "follows an effort. Leave one of the two out."
         )
     budget = experiment.search.budget
     if budget is not None:
@@ -326,9 +321,8 @@ def check_server(experiment: Experiment) -> Iterator[str]:
         )
     if gpus and url is not None:
         yield (
-            f"generation.vllm_gpus={gpus} and generation.vllm_server_base_url={url}: a server "
-            "of the job's own, or one "
-            "that runs already. Set generation.vllm_gpus=0, or "
+            f"generation.vllm_gpus={gpus} and generation.vllm_server_base_url={url}: a server of "
+            "the job's own, or one that runs already. Set generation.vllm_gpus=0, or "
             "generation.vllm_server_base_url=null."
         )
 
@@ -351,8 +345,7 @@ def check_shared_server(experiment: Experiment) -> Iterator[str]:
         if most is not None:
             yield (
                 f"generation.vllm_max_loras={most}: only a shared vLLM server reads it. Set "
-                "generation=vllm_shared, or "
-                "leave it out."
+                "generation=vllm_shared, or leave it out."
             )
         return
     named = f"generation.vllm_shared_gpus={gpus}"
@@ -363,10 +356,9 @@ def check_shared_server(experiment: Experiment) -> Iterator[str]:
         )
     if not lora.enabled:
         yield (
-            f"{named} with model.lora.enabled=false: trials share the server's base weights, "
-            "which full fine-tuning changes. Set "
-            "model.lora.enabled=true, or generation=vllm_server, which gives each trial a "
-            "server of its own."
+            f"{named} with model.lora.enabled=false: trials share the server's base weights, which "
+            "full fine-tuning changes. Set model.lora.enabled=true, or generation=vllm_server, "
+            "which gives each trial a server of its own."
         )
     if lora.r > LARGEST_RANK:
         yield (
@@ -407,8 +399,7 @@ def check_shared_server(experiment: Experiment) -> Iterator[str]:
     elif isinstance(share, int) and share > 1 and used * share > 1:
         yield (
             f"generation.vllm_gpu_memory_utilization={used} and cluster.trials_per_gpu={share}: "
-            "the server takes the place of "
-            f"one of {share} trials on a GPU. Set "
+            f"the server takes the place of one of {share} trials on a GPU. Set "
             f"generation.vllm_gpu_memory_utilization={100 // share / 100}."
         )
 
@@ -441,8 +432,7 @@ def check_sharding_options(experiment: Experiment) -> Iterator[str]:
     if trainer.fsdp_config and sharding != "fsdp":
         yield (
             f"trainer.fsdp_config and trainer.sharding={sharding}: nothing would read it. Set "
-            "trainer.sharding=fsdp, or leave "
-            "it out."
+            "trainer.sharding=fsdp, or leave it out."
         )
     unknown = sorted(set(trainer.fsdp_config) - set(FSDP_KEYS))
     if unknown:
@@ -464,9 +454,8 @@ def check_fsdp_options(experiment: Experiment) -> Iterator[str]:
     if options.get("cpu_ram_efficient_loading") and beta != 0 and not model.lora.enabled:
         yield (
             f"trainer.fsdp_config.cpu_ram_efficient_loading=true and kl.beta={beta:g}: only one "
-            "rank of a node would load the "
-            "reference model, and the others would compare with arbitrary weights. Leave it "
-            "out, or set kl=none."
+            "rank of a node would load the reference model, and the others would compare with "
+            "arbitrary weights. Leave it out, or set kl=none."
         )
     if options.get("activation_checkpointing") and model.gradient_checkpointing:
         yield (
@@ -517,9 +506,8 @@ def check_deepspeed_file(trainer: Trainer) -> Iterator[str]:
         )
     if trainer.sharding != f"zero{stage}":
         yield (
-            f"{named} has stage {stage}, and trainer.sharding={trainer.sharding}: plan and "
-            "memory would be judged wrongly. "
-            f"Set trainer.sharding=zero{stage}."
+            f"{named} has stage {stage}, and trainer.sharding={trainer.sharding}: plan and memory "
+            f"would be judged wrongly. Set trainer.sharding=zero{stage}."
         )
 
 

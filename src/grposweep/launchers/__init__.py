@@ -40,9 +40,8 @@ def build_launcher(
     if gpus and is_external(experiment.trainer.kind):
         raise UserError(
             f"generation.vllm_gpus={gpus}: trainer={experiment.trainer.kind} starts its ranks "
-            "itself, so the job has no "
-            "server of its own. Set generation=transformers, and let the program or another job "
-            "run one."
+            "itself, so the job has no server of its own. Set generation=transformers, and let the "
+            "program or another job run one."
         )
     launcher = launcher_class(experiment.cluster.kind).build(experiment, sweep)
     launcher.console = console

@@ -150,9 +150,8 @@ def _free_gpus(setting: int | str) -> list[str]:
     if not free:
         raise UserError(
             f"cluster.gpus={setting}: other processes hold memory on all of this machine's GPUs "
-            f"({shown}). Wait for them, "
-            f"set {VISIBLE}={','.join(busy)} to share these GPUs, or cluster.gpus=0 to train on "
-            "the CPU."
+            f"({shown}). Wait for them, set {VISIBLE}={','.join(busy)} to share these GPUs, or "
+            "cluster.gpus=0 to train on the CPU."
         )
     print(
         f"cluster.gpus: left out, because other processes hold memory there: {shown}. Set "
@@ -168,9 +167,8 @@ def _refuse_amd(setting: int | str) -> None:
     if tool is not None:
         raise UserError(
             f"cluster.gpus={setting}: this machine has {tool}, and only NVIDIA's GPUs are found "
-            "without help. Set "
-            f"{VISIBLE}=0,1,... to the GPUs to use (ROCm reads it as well), or cluster.gpus=0 "
-            "to train on the CPU."
+            f"without help. Set {VISIBLE}=0,1,... to the GPUs to use (ROCm reads it as well), or "
+            "cluster.gpus=0 to train on the CPU."
         )
 
 
@@ -304,8 +302,7 @@ class Local(Launcher):
             has = f"cluster.processes={processes}" if processes > 1 else "generation.use_vllm=true"
             raise UserError(
                 f"{what} with {has}: only trials of one rank without a vLLM engine of their own "
-                "can share a GPU. Set "
-                "cluster.trials_per_gpu=1."
+                "can share a GPU. Set cluster.trials_per_gpu=1."
             )
 
     def admit(self, experiment: Experiment) -> None:
@@ -391,9 +388,8 @@ class Local(Launcher):
                     "to share it"
                 )
         raise UserError(
-            f"cluster.processes={cluster.processes}: a trial needs a GPU per process{server}, "
-            f"and this machine has {total}. "
-            f"Set {fewer}, or cluster.gpus=0 to train on the CPU."
+            f"cluster.processes={cluster.processes}: a trial needs a GPU per process{server}, and "
+            f"this machine has {total}. Set {fewer}, or cluster.gpus=0 to train on the CPU."
         )
 
     def _take_gpus(self, job: Job) -> list[int]:
@@ -511,8 +507,7 @@ def build_processes(experiment: Experiment) -> Processes:
     if trains and sys.flags.optimize > 1:
         raise UserError(
             "PYTHONOPTIMIZE=2 removes docstrings, and transformers cannot be imported without "
-            "them. Set PYTHONOPTIMIZE=1, "
-            "or unset it."
+            "them. Set PYTHONOPTIMIZE=1, or unset it."
         )
     preload = [*TRAINING, *(TRL if trains else [])]
     code = Path(experiment.cluster.code or SOURCE)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from grporecipe.files import as_number
+from grporecipe.files import Config, Json, as_number
 from grporecipe.redaction import redact
 from grporecipe.terminal import label_text, short, short_names
 from grposweep.config.evaluation import is_of_evaluation
@@ -179,7 +179,7 @@ def _is_one_log(group: Sequence[TrialView]) -> bool:
     return all([_logged(line) for line in trial.lines] == wanted for trial in rest)
 
 
-def _logged(line: Mapping[str, Any]) -> dict[str, Any]:
+def _logged(line: Config) -> Json:
     """Return what a training did in a line of its log: rewards, losses and norms, and not times,
     rates and speeds.
     """
@@ -197,9 +197,8 @@ def _measured_differently(view: SweepView) -> list[str]:
         return []
     plural = "s" * (len(names) == 1)
     return [
-        f"{', '.join(names)} decide{plural} how a point is measured too: before training they "
-        f"had {min(starts):.4f} to "
-        f"{max(starts):.4f}. Compare the gains, not the values."
+        f"{', '.join(names)} decide{plural} how a point is measured too: before training they had "
+        f"{min(starts):.4f} to {max(starts):.4f}. Compare the gains, not the values."
     ]
 
 
@@ -287,9 +286,8 @@ def _uncertainty(view: SweepView, tied: Sequence[RankedPoint]) -> Iterator[str]:
         yield "This is one seed. Another seed moves results by more than the interval says."
     if len(best.seeds) == 1 and (share := best.seeds[0].sampling.largest) > MOSTLY:
         yield (
-            f"One held-out prompt makes {share:.0%} of the variance, so the result is about "
-            "that prompt. Bound the reward, or "
-            "set a larger task.eval_prompts."
+            f"One held-out prompt makes {share:.0%} of the variance, so the result is about that "
+            "prompt. Bound the reward, or set a larger task.eval_prompts."
         )
     if len(best.seeds) == 1 and _has_variants(best.first):
         yield (

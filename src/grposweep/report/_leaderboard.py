@@ -4,10 +4,10 @@ decides.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any
 
 from rich.table import Table
 
+from grporecipe.files import Config
 from grporecipe.terminal import count, label_text, short_names
 from grposweep.report._ranking import Importance
 from grposweep.report.tables import (
@@ -102,7 +102,7 @@ def leaderboard(view: SweepView, limit: int = 10) -> Table:
 
 def _columns(
     view: SweepView, finished: Sequence[TrialView]
-) -> Iterator[tuple[str, Mapping[str, Any], Callable[[TrialView], str]]]:
+) -> Iterator[tuple[str, Config, Callable[[TrialView], str]]]:
     """Yield each column of the leaderboard: its title, its options, and what it shows of a
     trial.
     """

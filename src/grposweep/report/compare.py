@@ -19,7 +19,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from grporecipe.errors import UserError
-from grporecipe.files import Config, read_json
+from grporecipe.files import Config, Json, read_json
 from grporecipe.model.values import flatten
 from grporecipe.terminal import count, label_text, short
 from grposweep.config.evaluation import is_of_evaluation
@@ -228,8 +228,7 @@ def compare_all(named: Sequence[str], outputs: Path) -> Group:
     if not 2 <= len(names) <= MOST:
         raise UserError(
             f"{count(len(names), 'name')} given, and a comparison takes two to {MOST} sweeps or "
-            "trials. "
-            "Name them: grposweep compare lr_batch 3 7."
+            "trials. Name them: grposweep compare lr_batch 3 7."
         )
     sides = []
     for letter, (folder, trial) in zip(ascii_uppercase, names, strict=False):
@@ -251,8 +250,7 @@ def _refuse_same(sides: Sequence[Side], named: Sequence[str]) -> None:
         if result in names:
             raise UserError(
                 f"{names[result]} and {name} name the same trial ({side.view.name}, trial "
-                f"{side.trial.number}), so nothing can "
-                "differ. Name another trial or sweep."
+                f"{side.trial.number}), so nothing can differ. Name another trial or sweep."
             )
         names[result] = name
 
@@ -261,7 +259,7 @@ def _but_seed(trial: TrialView) -> dict[str, object]:
     return {name: label for name, label in trial.point.items() if name != "seed"}
 
 
-def _provenance(side: Side) -> dict[str, Any]:
+def _provenance(side: Side) -> Json:
     """Return what the trial was trained with; a retried trial has other files than its sweep began
     with.
     """

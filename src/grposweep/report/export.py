@@ -6,12 +6,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.text import Text
 
 from grporecipe.errors import UserError
-from grporecipe.files import Config, parse_json, read_json, write_text
+from grporecipe.files import Config, Json, parse_json, read_json, write_text
 from grporecipe.redaction import redact
 from grporecipe.terminal import comment, short, write_data
 from grposweep.report._advice import next_sentence, tie_sentences
@@ -260,9 +260,8 @@ def _recipe(view: SweepView, best: TrialView, head: str) -> str:
     if is_external(kind := experiment.trainer.kind):
         form = "recipe" if (best.path / paths.RECIPE).is_file() else "command"
         raise UserError(
-            f"--as trl: trial {best.number} was trained by a program of its own "
-            f"(trainer={kind}), whose keys are not "
-            f"TRL's. Set --as {form}."
+            f"--as trl: trial {best.number} was trained by a program of its own (trainer={kind}), "
+            f"whose keys are not TRL's. Set --as {form}."
         )
     setting = ResolvedConfig.of(experiment, view.prepared).setting
     if setting.model_name_or_path is None and not experiment.model.path.startswith("embedded"):
@@ -308,7 +307,7 @@ def _omitted(task: "Task") -> str:
 READ_ELSEWHERE = ("prompt_column", "answer_column", "system_prompt", "train_prompts")
 
 
-def _data_and_rewards(view: SweepView, task: "Task", setting: "Setting") -> dict[str, Any]:
+def _data_and_rewards(view: SweepView, task: "Task", setting: "Setting") -> Json:
     """Return a task's data and rewards as TRL's own script takes them; empty if it cannot.
 
     Source: trl 1.16 scripts/grpo.py, scripts/utils.py (DatasetMixtureConfig).

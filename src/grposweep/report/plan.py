@@ -10,6 +10,7 @@ from typing import Any
 
 from rich.table import Table
 
+from grporecipe.files import Json
 from grporecipe.memory.estimate import GIB, Memory, estimate
 from grporecipe.memory.fit import PROMPTS, Fit, Saving
 from grporecipe.memory.host import HostMemory
@@ -41,7 +42,7 @@ def _evaluation_share(s: Setting) -> str | None:
     return None if share is None else f"{share:.0%}"
 
 
-class _Numbers(dict[str, Any]):
+class _Numbers(Json):
     """The numbers of a setting by symbol, computed when a template asks for them."""
 
     def __init__(self, setting: Setting) -> None:
@@ -155,10 +156,9 @@ COMPARED = (
 )
 SYMBOLS = (
     "B per_device_train_batch_size, W processes (that hold different data), A "
-    "gradient_accumulation_steps, "
-    "S steps_per_generation (micro-steps), G num_generations, mu num_iterations, D training "
-    "prompts, P prompts per rollout, "
-    "N rollouts per epoch, E epochs, U steps per epoch"
+    "gradient_accumulation_steps, S steps_per_generation (micro-steps), G num_generations, mu "
+    "num_iterations, D training prompts, P prompts per rollout, N rollouts per epoch, E epochs, U "
+    "steps per epoch"
 )
 
 
@@ -258,8 +258,7 @@ def notes(s: Setting) -> list[str]:
     if short is not None and exact is not None and short != exact and s.epochs is not None:
         lines.append(
             f"The shortcut D G / (B W) x mu / A x E gives {float(short):,.1f} steps; in truth "
-            f"there are {exact:,}: whole "
-            f"rollouts only, rounded up once an epoch."
+            f"there are {exact:,}: whole rollouts only, rounded up once an epoch."
         )
     if differ := list(_products_that_differ(s)):
         lines.append(
@@ -268,8 +267,7 @@ def notes(s: Setting) -> list[str]:
     if s.framework.unit == "prompts" and planning.steps_per_rollout(s) > 1:
         lines.append(
             f"{s.trainer}'s steps are rollouts: {s.key('max_steps')}, {s.key('save_steps')} and "
-            "the warmup count rollouts of "
-            f"{planning.steps_per_rollout(s)} optimizer steps each."
+            f"the warmup count rollouts of {planning.steps_per_rollout(s)} optimizer steps each."
         )
     if s.processes is None:
         lines.append(

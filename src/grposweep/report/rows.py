@@ -3,12 +3,11 @@
 import csv
 import io
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
-from typing import Any
 
 from grporecipe.errors import UserError
-from grporecipe.files import Json
+from grporecipe.files import Config, Json
 from grposweep.report._leaderboard import contents_read
 from grposweep.report.trial_view import TrialView
 from grposweep.report.view import SweepView
@@ -59,7 +58,7 @@ def _whole_name(name: str, known: Sequence[str]) -> str:
     return ends[0] if name not in known and len(ends) == 1 else name
 
 
-def _csv(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> str:
+def _csv(rows: Sequence[Config], columns: Sequence[str]) -> str:
     text = io.StringIO()
     table = csv.DictWriter(text, columns, lineterminator="\n")
     table.writeheader()

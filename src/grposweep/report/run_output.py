@@ -28,8 +28,7 @@ from grposweep.storage import paths
 
 HOW_TO_RETRY = (
     "correct the cause and give the same command again: it retries trials whose files, "
-    "configuration or environment changed; "
-    "'grposweep retry' retries them as they are"
+    "configuration or environment changed; 'grposweep retry' retries them as they are"
 )
 
 

@@ -207,9 +207,8 @@ def _held_out(base: Experiment, prepared: Config) -> str:
     left = f"{count(trained, 'prompt')} to train on"
     if distinct < trained:
         left = (
-            f"{count(trained, 'row')} of {count(distinct, 'other prompt')} to train on. Rows "
-            "with the same prompt stay on one "
-            "side, and a held-out prompt is used once"
+            f"{count(trained, 'row')} of {count(distinct, 'other prompt')} to train on. Rows with "
+            "the same prompt stay on one side, and a held-out prompt is used once"
         )
     if held_out >= wanted:
         return f"held out: {count(held_out, 'prompt')} (task.eval_prompts); {left}"

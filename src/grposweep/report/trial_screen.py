@@ -5,13 +5,12 @@ best and the baseline.
 from collections.abc import Iterator, Mapping
 from functools import partial
 from itertools import chain
-from typing import Any
 
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
 from grporecipe.errors import ExitCode, UserError
-from grporecipe.files import read_json
+from grporecipe.files import Config, read_json
 from grporecipe.frameworks.trl.keys import known, parse_version
 from grporecipe.model.releases import KeyTable
 from grporecipe.terminal import count, label_text, short
@@ -222,7 +221,7 @@ def _compared(view: SweepView, trial: TrialView) -> Iterator[RenderableType]:
         yield from _table(trial, view.baseline, "the baseline")
 
 
-def _table(trial: TrialView, other: Mapping[str, Any], name: str) -> Iterator[RenderableType]:
+def _table(trial: TrialView, other: Config, name: str) -> Iterator[RenderableType]:
     if not other or not trial.config:
         return
     differing = differences(trial.config, other)

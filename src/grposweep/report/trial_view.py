@@ -237,9 +237,8 @@ class TrialView:
             return ""
         return (
             f"past its peak: {best.value:.4f} at step {best.step:,}, {points[-1].value:.4f} at "
-            f"step {points[-1].step:,}. "
-            "search.at=best with another name keeps the best step's model; less the noise in a "
-            "maximum, it is a fair value"
+            f"step {points[-1].step:,}. search.at=best with another name keeps the best step's "
+            "model; less the noise in a maximum, it is a fair value"
         )
 
     @property

@@ -1,10 +1,10 @@
 """Learning curves of a sweep's trials, and the guards that end one."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from grporecipe.files import Config
 from grporecipe.model.guards import GUARDS, TWICE, RewardCurve, recent, reward_fallen
 
 
@@ -28,7 +28,7 @@ class Curve(RewardCurve):
 
     number: int
     state: State
-    point: Mapping[str, Any] = field(default_factory=dict)
+    point: Config = field(default_factory=dict)
     trained: float = 0.0
 
     @property

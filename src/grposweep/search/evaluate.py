@@ -242,9 +242,8 @@ def validate_one_factor(validator: Validator) -> SpaceValidity:
         if parameter.when:
             raise UserError(
                 f"{parameter.name} is asked only under {', '.join(parameter.when)}, and "
-                "search=one_factor turns one parameter "
-                "at a time. "
-                "Drop the condition, and set what it needs in the base configuration."
+                "search=one_factor turns one parameter at a time. Drop the condition, and set what "
+                "it needs in the base configuration."
             )
     points = list(single_points(validator.space))
     baseline = validator.validate(points[0])

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from grporecipe.errors import UserError, refuse_mistakes
-from grporecipe.files import other_delimiter, read_text
+from grporecipe.files import Json, other_delimiter, read_text
 from grporecipe.model.values import flatten
 from grporecipe.terminal import short
 from grposweep.config.validate import collect_messages
@@ -38,18 +38,16 @@ def list_points(space: Space, search: Search) -> Space:
     return Space(tuple(parameters), tuple(map(_point, rows)))
 
 
-def _mistakes(space: Space, search: Search, rows: Sequence[dict[str, Any]]) -> Iterator[str]:
+def _mistakes(space: Space, search: Search, rows: Sequence[Json]) -> Iterator[str]:
     for parameter in space.parameters:
         yield (
-            f"{parameter.name} has several values next to {POINTS}, which lists whole points. "
-            f"Put {parameter.name} into each "
-            f"point, or leave {POINTS} out."
+            f"{parameter.name} has several values next to {POINTS}, which lists whole points. Put "
+            f"{parameter.name} into each point, or leave {POINTS} out."
         )
     if search.sampler not in (AUTO, "grid"):
         yield (
-            f"search={search.sampler} with {POINTS}: all points are listed, so a sampler has "
-            "none to choose. Leave search out, "
-            f"or give each parameter its values instead of {POINTS}."
+            f"search={search.sampler} with {POINTS}: all points are listed, so a sampler has none "
+            f"to choose. Leave search out, or give each parameter its values instead of {POINTS}."
         )
     seen: dict[object, int] = {}
     for number, row in enumerate(rows, 1):
@@ -63,11 +61,11 @@ def _mistakes(space: Space, search: Search, rows: Sequence[dict[str, Any]]) -> I
             )
 
 
-def _point(row: dict[str, Any]) -> Point:
+def _point(row: Json) -> Point:
     return {name: label_of(value) for name, value in row.items()}
 
 
-def _read_rows(content: Any) -> list[dict[str, Any]]:
+def _read_rows(content: Any) -> list[Json]:
     """Return the keys and values of each point. Raises UserError for what is no list of points."""
     if isinstance(content, str):
         return _read_csv(Path(content))
@@ -80,7 +78,7 @@ def _read_rows(content: Any) -> list[dict[str, Any]]:
     return [{str(name): value for name, value in flatten(row).items()} for row in rows]
 
 
-def _read_csv(path: Path) -> list[dict[str, Any]]:
+def _read_csv(path: Path) -> list[Json]:
     """Return the rows of a CSV file with a header of keys. An empty cell leaves a key as it is
     configured.
 
@@ -120,7 +118,7 @@ def _read_csv(path: Path) -> list[dict[str, Any]]:
                 f"{head}: row {number} has {len(cells)} cells, and the header has {len(names)}. "
                 "Text with a comma needs quotes."
             )
-        point: dict[str, Any] = {}
+        point: Json = {}
         for name, cell in zip(names, cells, strict=False):
             if cell.strip():
                 problems += collect_messages(_set_cell, point, name, cell)
@@ -129,5 +127,5 @@ def _read_csv(path: Path) -> list[dict[str, Any]]:
     return points
 
 
-def _set_cell(point: dict[str, Any], name: str, cell: str) -> None:
+def _set_cell(point: Json, name: str, cell: str) -> None:
     point[name] = parse_cell(name, cell)

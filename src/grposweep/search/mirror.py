@@ -8,7 +8,6 @@ import json
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import optuna
 from optuna.storages import JournalStorage
@@ -16,7 +15,7 @@ from optuna.storages.journal import JournalFileBackend
 from optuna.trial import FrozenTrial, TrialState
 
 from grporecipe.errors import UserError
-from grporecipe.files import no_link
+from grporecipe.files import Json, no_link
 from grposweep.search.space import Direction
 
 # between two attempts to reach a server that is away
@@ -61,7 +60,7 @@ class _UnsyncedJournal(JournalFileBackend):
     each start rewrites it.
     """
 
-    def append_logs(self, logs: list[dict[str, Any]]) -> None:
+    def append_logs(self, logs: list[Json]) -> None:
         """Append one line per log."""
         with open(self._file_path, "ab", opener=no_link) as file:
             file.write("".join(f"{json.dumps(log)}\n" for log in logs).encode())
@@ -196,7 +195,7 @@ def _end(study: optuna.Study, theirs: FrozenTrial, mine: FrozenTrial) -> None:
     for step, value in mine.intermediate_values.items():
         if step not in theirs.intermediate_values:
             live.report(value, step)
-    result: dict[str, Any] = (
+    result: Json = (
         {"values": mine.values} if mine.state == TrialState.COMPLETE else {"state": mine.state}
     )
     study.tell(theirs.number, **result)

@@ -21,6 +21,7 @@ from hydra.core.override_parser.types import (
 from hydra.errors import HydraException
 
 from grporecipe.errors import UserError, refuse_mistakes
+from grporecipe.files import Config, Json
 from grposweep.config.compose import NO_TEXT, known_keys, malformed, takes_text
 from grposweep.search.space import Choice, Interval, Label, Parameter, Space, build_space
 
@@ -74,7 +75,7 @@ def bracket_points(argument: str) -> str:
 
 def parse_space(
     arguments: list[str],
-    params: Mapping[str, Any],
+    params: Config,
     loader: ConfigLoader | None = None,
     keeps_single: bool = False,
 ) -> tuple[Space, list[str]]:
@@ -118,7 +119,7 @@ def parse_space(
         ) from error
 
 
-def parse_values(arguments: list[str], loader: ConfigLoader | None = None) -> dict[str, Any]:
+def parse_values(arguments: list[str], loader: ConfigLoader | None = None) -> Json:
     """Return the keys and values of overrides that are no sweep.
 
     Raises UserError for several values of one key.
@@ -256,10 +257,9 @@ def _domain(override: Override) -> Choice | Interval:
         plain = tuple(distinct.values())
         if isinstance(value, RangeSweep) and len(plain) == 1 and isinstance(plain[0], float):
             raise UserError(
-                f"{override.input_line}: its only value is {plain[0]:g}, because a range goes "
-                f"in steps of {value.step:g}. Set "
-                f"{name}=interval({value.start:g},{value.stop:g}) to search between both, or "
-                "add a step."
+                f"{override.input_line}: its only value is {plain[0]:g}, because a range goes in "
+                f"steps of {value.step:g}. Set {name}=interval({value.start:g},{value.stop:g}) to "
+                "search between both, or add a step."
             )
         return Choice(tuple(label_of(value) for value in plain), plain)
     raise UserError(

@@ -17,8 +17,9 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
+from grporecipe.files import Config
 from grposweep.search.sampling import UNKNOWN, Sampling, average, student_quantile
 
 if TYPE_CHECKING:
@@ -259,7 +260,7 @@ class EndedTrial(NamedTuple):
 
     number: int
     value: float | None
-    attributes: Mapping[str, Any]
+    attributes: Config
     sampling: Sampling = UNKNOWN
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import optuna
 from optuna.trial import FrozenTrial, TrialState
 
+from grporecipe.files import Config
 from grposweep.schema import sign_of
 from grposweep.search.replication import EndedTrial, Ranking, Replication, is_replicate
 from grposweep.search.sampler import ValidPoints, candidates, distribution
@@ -195,7 +196,7 @@ class SweepStudy:
             return {runner.number for runner in ranking.alive}
         return set() if self.best is None else {self.best.number}
 
-    def add(self, point: Point, attributes: Mapping[str, Any]) -> int:
+    def add(self, point: Point, attributes: Config) -> int:
         """Start a trial at a point, and return its number. Raises ValueError for a point outside
         the space.
         """
@@ -258,7 +259,7 @@ class SweepStudy:
             (point for point in drawn if freeze(point) not in taken and valid.is_valid(point)), None
         )
 
-    def _trial(self, point: Point, attributes: Mapping[str, Any], **end: Any) -> FrozenTrial:
+    def _trial(self, point: Point, attributes: Config, **end: Any) -> FrozenTrial:
         parameters = {name: kind for name, kind in self._distributions.items() if name in point}
         return optuna.trial.create_trial(
             params=dict(point), distributions=parameters, user_attrs=dict(attributes), **end

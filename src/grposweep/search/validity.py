@@ -6,13 +6,14 @@ are ever composed.
 
 import math
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from grporecipe.errors import UserError, refuse_mistakes
+from grporecipe.files import Config, Json
 from grporecipe.model.setting import Setting
 from grporecipe.rules.check import REGISTRY, Problem, check, errors
 from grporecipe.rules.fixes import find_fixes
@@ -33,9 +34,8 @@ _OURS = re.compile(r"\$\{(ranks|budget):")
 
 _VALUES = sorted(Setting.__dataclass_fields__.keys() - {"given", "keys", "lines", "unknown"})
 UNKNOWN_TRL = (
-    "The program does not say which release of TRL it imports, so rules that depend on the "
-    "release judge no point. Install TRL "
-    "as a package to have them."
+    "The program does not say which release of TRL it imports, so rules that depend on the release "
+    "judge no point. Install TRL as a package to have them."
 )
 # in rules.ignore: start although the disk is too small
 DISK = "disk"
@@ -46,7 +46,7 @@ class RuleInputs:
     test).
     """
 
-    def __init__(self, space: Space, points: Points, prepared: Mapping[str, Any]) -> None:
+    def __init__(self, space: Space, points: Points, prepared: Config) -> None:
         self._space, self._points, self._prepared = space, points, prepared
         self._base = base_setting(points.base)
         # sentences on what is not known of the user's command
@@ -72,7 +72,7 @@ class RuleInputs:
         self._parameters = {field: self._depends(field) for field in SOURCES}
         carried = {field: self._carried(field) for field in SOURCES}
         self._direct = {field: name for field, name in carried.items() if name is not None}
-        self._tables: dict[tuple[str, ...], dict[tuple[Any, ...], dict[str, Any]]] = {}
+        self._tables: dict[tuple[str, ...], dict[tuple[Any, ...], Json]] = {}
         for field in SOURCES:
             self._tables.setdefault(self._table_of(field), {})
 
@@ -98,7 +98,7 @@ class RuleInputs:
 
     def setting(self, point: Point) -> Setting:
         """Return the setting at a point, its ``auto`` sizes resolved."""
-        fields: dict[str, Any] = {}
+        fields: Json = {}
         for parameters, table in self._tables.items():
             fields |= self._row(parameters, table, point)
         for field, parameter in self._direct.items():
@@ -112,7 +112,7 @@ class RuleInputs:
             }
         return resolve_auto(self._base.replace(fields))
 
-    def _of_native_keys(self, point: Point) -> dict[str, Any]:
+    def _of_native_keys(self, point: Point) -> Json:
         """Return the fields that keys of the launched framework change, without those that other
         parameters set.
         """
@@ -133,9 +133,9 @@ class RuleInputs:
     def _row(
         self,
         parameters: tuple[str, ...],
-        table: dict[tuple[Any, ...], dict[str, Any]],
+        table: dict[tuple[Any, ...], Json],
         point: Point,
-    ) -> dict[str, Any]:
+    ) -> Json:
         """Return the fields that depend on just these parameters, composed once for each
         combination of their labels.
         """
@@ -227,14 +227,12 @@ class Validator:
     task.
     """
 
-    def __init__(
-        self, space: Space, points: Points, prepared: Mapping[str, Any] | None = None
-    ) -> None:
+    def __init__(self, space: Space, points: Points, prepared: Config | None = None) -> None:
         self.space, self.points = space, points
         self.ignore = tuple(points.base.rules.ignore)
         self.learn(prepared or {})
 
-    def learn(self, prepared: Mapping[str, Any]) -> None:
+    def learn(self, prepared: Config) -> None:
         """Use these counts from now on."""
         self._results: dict[object, ValidationResult] = {}
         self.fields = RuleInputs(self.space, self.points, prepared)
@@ -377,15 +375,15 @@ class ValidationResult:
         return self.config.experiment
 
     @property
-    def values(self) -> dict[str, Any]:
+    def values(self) -> Json:
         """Return the configuration values that differ from the base configuration."""
         return self.validator.space.values(self.point) | (
             {} if self.seed is None else {"seed": self.seed}
         )
 
-    def reasons(self) -> list[dict[str, Any]]:
+    def reasons(self) -> list[Json]:
         """Return the problems as ``invalid.jsonl`` and the study keep them."""
-        reasons: list[dict[str, Any]] = []
+        reasons: list[Json] = []
         for problem, fixes in self.fixes():
             keys = [dict(fix.keys) for fix in fixes]
             reasons.append({"code": problem.code, "message": problem.message, "fixes": keys})

@@ -13,9 +13,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import groupby
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
-from grporecipe.files import append_line, finite_or_none, read_lines, text_or, write_text
+from grporecipe.files import Config, append_line, finite_or_none, read_lines, text_or, write_text
 from grposweep.storage import paths
 from grposweep.storage.records import as_mapping, read_fields
 
@@ -50,7 +50,7 @@ class KeptCompletion:
     template: bool = False
 
     @classmethod
-    def parse(cls, line: Mapping[str, Any]) -> Self:
+    def parse(cls, line: Config) -> Self:
         """Return the completion of a line that has an integer ``step``."""
         known = {**read_fields(cls, line), "step": line["step"]}
         known |= {name: finite_or_none(line.get(name)) for name in ("value", "reward")}

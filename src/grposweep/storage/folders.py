@@ -14,6 +14,7 @@ from typing import Any
 
 from grporecipe.errors import UserError
 from grporecipe.files import (
+    Json,
     count_or_none,
     delete_folder,
     objects,
@@ -253,7 +254,7 @@ class SweepFolder(Folder):
         """The controller's lease."""
         return self.path / paths.LEASE
 
-    def settings(self) -> dict[str, Any] | None:
+    def settings(self) -> Json | None:
         """Return the content of ``sweep.yaml``; None for a folder that holds no sweep.
 
         Raises UserError if it is damaged, because the sweep cannot be identified without it.
@@ -286,7 +287,7 @@ class SweepFolder(Folder):
         is_written = cluster == "dry_run" and not any(trial.attempts() for trial in self.trials())
         return trainer != "fake" and not is_written
 
-    def prepared(self) -> dict[str, Any]:
+    def prepared(self) -> Json:
         """Return the counts of preparation by model and task; empty before preparation."""
         entries = as_mapping((read_json(self.path / paths.PREPARED) or {}).get("entries"))
         return {key: entry for key, entry in entries.items() if isinstance(entry, dict)}

@@ -416,7 +416,6 @@ class TrialInputs:
             if now != digest and now.startswith(SAMPLED) == digest.startswith(SAMPLED):
                 raise UserError(
                     f"{name} has changed since the sweep recorded it (then {digest[:8]}, now "
-                    f"{now[:8]}), and the sweep "
-                    "has no copy of it. Restore it, or give the sweep's command again, which "
-                    "names the choices."
+                    f"{now[:8]}), and the sweep has no copy of it. Restore it, or give the sweep's "
+                    "command again, which names the choices."
                 )

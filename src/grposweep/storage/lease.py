@@ -14,10 +14,9 @@ import threading
 import time
 import uuid
 from pathlib import Path
-from typing import Any
 
 from grporecipe.errors import LeaseLostError, UserError
-from grporecipe.files import read_json, write_json
+from grporecipe.files import Json, read_json, write_json
 from grporecipe.terminal import say
 from grposweep.process import birth, exists, is_hidden, pid_namespace
 
@@ -51,10 +50,8 @@ class Lease:
             where = f"process {holder.get('pid')} on {holder.get('host')}"
             raise UserError(
                 f"{self._path.parent} is being swept by another controller ({where}), and two "
-                "would overwrite each "
-                "other. Watch it there, stop it first (Ctrl-C, or kill -9 if it hangs: nothing "
-                "is lost), or give this "
-                f"sweep another name=..."
+                "would overwrite each other. Watch it there, stop it first (Ctrl-C, or kill -9 if "
+                "it hangs: nothing is lost), or give this sweep another name=..."
             )
         self._write()
         # if two take it at once, the later write wins; the other one notices here
@@ -122,7 +119,7 @@ class Lease:
         write_json(self._path, content)
 
 
-def _process_lives(holder: dict[str, Any]) -> bool | None:
+def _process_lives(holder: Json) -> bool | None:
     """Return whether a holder's process lives; None if this process cannot see that.
 
     Containers may share a host name, and /proc may hide other users' processes (proc(5), hidepid).
@@ -156,8 +153,7 @@ def is_held(path: Path) -> bool:
             notice_at = math.inf
             say(
                 f"process {holder.get('pid')} on {holder.get('host')} held this sweep last; "
-                f"watching {path} for a sign of life, "
-                f"for up to {PATIENCE_SECONDS:.0f} s",
+                f"watching {path} for a sign of life, for up to {PATIENCE_SECONDS:.0f} s",
                 sys.stderr,
             )
         now = read_json(path)

@@ -14,13 +14,12 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from importlib.metadata import PackageNotFoundError, version
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
-from grporecipe.files import append_line, file_digest
+from grporecipe.files import Config, Json, append_line, file_digest
 from grporecipe.redaction import redact
 from grporecipe.terminal import say
 from grposweep import __version__
@@ -50,9 +49,7 @@ TIMES = (
 )
 
 
-def first_difference(
-    before: Iterable[Mapping[str, Any]], after: Iterable[Mapping[str, Any]]
-) -> str | None:
+def first_difference(before: Iterable[Config], after: Iterable[Config]) -> str | None:
     """Describe where two histories first differ; None if they are equal."""
     old, new = list(before), list(after)
     for old_line, new_line in zip(old, new, strict=False):
@@ -79,7 +76,7 @@ PACKAGES = (
 )
 
 
-def collect_provenance(inputs: Inputs) -> dict[str, Any]:
+def collect_provenance(inputs: Inputs) -> Json:
     """Collect git sha and diff of the project, package versions, the user's files, Python, host and
     folder.
     """
@@ -109,7 +106,7 @@ def collect_provenance(inputs: Inputs) -> dict[str, Any]:
     }
 
 
-def note_command(sweep: Path, provenance: Mapping[str, Any]) -> None:
+def note_command(sweep: Path, provenance: Config) -> None:
     """Append the present command to those that ran this sweep; ``grposweep retry`` repeats the last
     one.
     """
@@ -117,7 +114,7 @@ def note_command(sweep: Path, provenance: Mapping[str, Any]) -> None:
     append_line(sweep / paths.COMMANDS, {**command, "sweep": str(sweep)})
 
 
-def repeated_by(recorded: Mapping[str, Any], command: str, *arguments: object) -> dict[str, Any]:
+def repeated_by(recorded: Config, command: str, *arguments: object) -> Json:
     """Return the provenance of a sweep that ``grposweep COMMAND ARGUMENTS`` starts again from any
     folder.
 
@@ -127,7 +124,7 @@ def repeated_by(recorded: Mapping[str, Any], command: str, *arguments: object) -
     return {"command": redact(shlex.join(words)), "configuration": configuration_of(recorded)}
 
 
-def configuration_of(recorded: Mapping[str, Any]) -> list[str]:
+def configuration_of(recorded: Config) -> list[str]:
     """Return Hydra's flags, with their values, that chose the configuration of a recorded sweep."""
     words = recorded.get("configuration")
     return [str(word) for word in words] if isinstance(words, list) else []
@@ -164,7 +161,7 @@ def package_versions() -> dict[str, str]:
     return versions
 
 
-def difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
+def difference(before: Config, now: Config) -> str | None:
     """Describe how code, packages and the user's files differ between two provenances; None if they
     do not.
     """
@@ -181,7 +178,7 @@ def difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
     return ", ".join(parts) or None
 
 
-def _unlike(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+def _unlike(old: Config, new: Config) -> list[str]:
     return [name for name in sorted({*old, *new}, key=str) if old.get(name) != new.get(name)]
 
 

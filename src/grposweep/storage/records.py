@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from grporecipe.files import (
+    Config,
+    Json,
     append_line,
     as_number,
     count_or_none,
@@ -35,7 +37,7 @@ _READ: dict[Any, Callable[[Any], Any]] = {
     str: lambda value: text_or(value) or None,
     str | None: lambda value: value if isinstance(value, str) else None,
     **dict.fromkeys((bool, bool | None), lambda value: value if isinstance(value, bool) else None),
-    dict[str, Any]: lambda value: _object(value, object),
+    Json: lambda value: _object(value, object),
     **dict.fromkeys(
         (Mapping[str, str], Mapping[str, str] | None), lambda value: _object(value, str)
     ),
@@ -45,7 +47,7 @@ _READ: dict[Any, Callable[[Any], Any]] = {
 }
 
 
-def _object(value: Any, kind: type) -> dict[str, Any] | None:
+def _object(value: Any, kind: type) -> Json | None:
     """Return a JSON object with those of its values that have a type; None for any other value."""
     if not isinstance(value, dict):
         return None
@@ -57,7 +59,7 @@ def _readers(record: Any) -> dict[str, Callable[[Any], Any]]:
     return {field.name: _READ[field.type] for field in fields(record) if field.type in _READ}
 
 
-def read_fields(record: Any, content: Mapping[str, Any]) -> dict[str, Any]:
+def read_fields(record: Any, content: Config) -> Json:
     """Return the plain fields of a record class that a JSON object holds with their type; the
     others keep their defaults.
     """
@@ -65,7 +67,7 @@ def read_fields(record: Any, content: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}
 
 
-def as_mapping(value: Any) -> Mapping[str, Any]:
+def as_mapping(value: Any) -> Config:
     """Return a JSON object as it is, and an empty one instead of anything else."""
     return value if isinstance(value, dict) else {}
 
@@ -142,7 +144,7 @@ class AttemptEvent:
     needs_gib: float | None = None
 
     @classmethod
-    def parse(cls, line: Mapping[str, Any]) -> Self:
+    def parse(cls, line: Config) -> Self:
         """Return the event of a line that has an integer ``attempt``."""
         code = whole_or_none(line.get("code"))
         known = {**read_fields(cls, line), "attempt": line["attempt"], "code": code}
@@ -233,10 +235,10 @@ class MetricRow:
     kind: str
     # optimizer steps
     step: int
-    line: Mapping[str, Any]
+    line: Config
 
     @classmethod
-    def parse(cls, line: Mapping[str, Any]) -> Self:
+    def parse(cls, line: Config) -> Self:
         """Return the row of a line that has an integer ``step``."""
         return cls(text_or(line.get("kind")), line["step"], line)
 
@@ -272,8 +274,8 @@ class TrialRecord(Record):
 
     FILE = paths.TRIAL
 
-    point: dict[str, Any]
-    attributes: dict[str, Any]
+    point: Json
+    attributes: Json
     config_sha256: str = ""
     number: int | None = None
 

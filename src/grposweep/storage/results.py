@@ -14,6 +14,7 @@ from typing import Any, Self
 
 from grporecipe.errors import ExitCode
 from grporecipe.files import (
+    Json,
     append_line,
     as_number,
     count_or_none,
@@ -114,7 +115,7 @@ class FailureReport:
         named = {**content, "name": content.get("class"), "step": content.get("then")}
         return cls(**read_fields(cls, named), last_lines=tuple(map(str, lines)))
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> Json:
         """Return the known fields under the names of result.json."""
         known = {
             "class": self.name,

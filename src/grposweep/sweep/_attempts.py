@@ -6,13 +6,12 @@ import json
 import shlex
 import sys
 import time
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from grporecipe.errors import UserError
-from grporecipe.files import text_sha256, write_json, write_text
+from grporecipe.files import Config, Json, text_sha256, write_json, write_text
 from grporecipe.redaction import redact
 from grposweep.command.trial_recipe import write_program
 from grposweep.config.compose import override_name, override_text, render_experiment
@@ -43,9 +42,9 @@ def write_trial(
     number: int,
     verdict: ValidationResult,
     overrides: list[str],
-    values: Mapping[str, Any],
-    provenance: dict[str, Any],
-    attributes: Mapping[str, Any] | None = None,
+    values: Config,
+    provenance: Json,
+    attributes: Config | None = None,
 ) -> TrialFolder:
     """Write a trial's folder; ``config.yaml`` last, so that a folder which has one is complete.
     Idempotent.
@@ -164,7 +163,7 @@ class Attempts:
     """Submits one sweep's trials to its launcher."""
 
     launcher: Launcher
-    provenance: dict[str, Any]
+    provenance: Json
 
     def submit(self, folder: TrialFolder, verdict: ValidationResult) -> RunningAttempt:
         """Write the intent, submit the attempt, write its job id."""

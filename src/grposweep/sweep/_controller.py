@@ -8,11 +8,11 @@ import logging
 import math
 import time
 from dataclasses import dataclass, field
-from typing import Any
 
 from optuna.trial import FrozenTrial
 
 from grporecipe.errors import ExitCode, UserError
+from grporecipe.files import Json
 from grporecipe.model.planning import boundary_steps
 from grporecipe.terminal import count
 from grposweep.launchers.base import End, GpuBusy, Launcher, LauncherBusy
@@ -64,7 +64,7 @@ class Controller:
     lease: Lease
     # shared by all trials
     overrides: list[str]
-    provenance: dict[str, Any]
+    provenance: Json
     early_stopping: EarlyStoppingMonitor
     spending: Spending
     server: SharedServer | None = None
@@ -110,9 +110,8 @@ class Controller:
             self.lease.check()
             raise UserError(
                 f"{error.filename or self.folder.path} was removed while its sweep ran. Run the "
-                "same command again: it makes the "
-                "study again from the trial folders, and unfinished trials resume from their "
-                "last checkpoints."
+                "same command again: it makes the study again from the trial folders, and "
+                "unfinished trials resume from their last checkpoints."
             ) from error
         except OSError as error:
             if error.errno not in UNWRITABLE:
@@ -366,10 +365,8 @@ class Controller:
             enough = math.ceil(1.5 * seconds / 60) * 60
             news = (
                 f"trial {running.folder.number}: a rollout with its optimizer steps takes "
-                f"{seconds:.0f} s, and a job is warned "
-                f"{lead} s before its end: what it trained since its last checkpoint would be "
-                "lost. "
-                f"Set cluster.warn_seconds={enough}."
+                f"{seconds:.0f} s, and a job is warned {lead} s before its end: what it trained "
+                f"since its last checkpoint would be lost. Set cluster.warn_seconds={enough}."
             )
             self.outcomes.news.append(news)
             logger.warning("%s", news, extra=about(running.folder.number, running.attempt))
@@ -437,9 +434,7 @@ class Controller:
         self._submit(self._write(number, proposal.verdict, proposal.attributes), proposal.verdict)
         return True
 
-    def _write(
-        self, number: int, verdict: ValidationResult, attributes: dict[str, Any]
-    ) -> TrialFolder:
+    def _write(self, number: int, verdict: ValidationResult, attributes: Json) -> TrialFolder:
         return write_trial(
             self.folder,
             number,

@@ -13,11 +13,10 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from statistics import fmean
-from typing import Any
 
 from optuna.trial import FrozenTrial, TrialState
 
-from grporecipe.files import LARGEST, as_number, objects, open_file, read_json
+from grporecipe.files import LARGEST, Config, Json, as_number, objects, open_file, read_json
 from grposweep.schema import Search, sign_of
 from grposweep.search.curves import Curve, State, check_curve, one_template
 from grposweep.search.early_stopping import Action, NoStopping, StoppingPolicy
@@ -45,7 +44,7 @@ TEMPLATES = ("templates", "template_share")
 # the share of training steps whose loss was not a number
 BROKEN = "broken"
 
-Line = Mapping[str, Any]
+Line = Config
 logger = logging.getLogger(__name__)
 
 
@@ -61,7 +60,7 @@ class Tail:
     # bytes
     _seen: int = 0
 
-    def read(self) -> tuple[bool, list[dict[str, Any]]]:
+    def read(self) -> tuple[bool, list[Json]]:
         """Return whether the file was replaced, and its complete lines since the last call."""
         try:
             stat = self.path.stat()

@@ -18,10 +18,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from grporecipe.errors import ExitCode
-from grporecipe.files import open_file, read_lines
+from grporecipe.files import Config, open_file, read_lines
 from grposweep.launchers import launcher_class
 from grposweep.launchers.base import End, EndState
 from grposweep.registries import LAUNCHERS
@@ -281,7 +280,7 @@ class Evidence:
     # The last lines of every rank's log, the job's and, if readable, the kernel's; and those of
     # metrics.jsonl.
     logs: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    metrics: Sequence[Mapping[str, Any]] = ()
+    metrics: Sequence[Config] = ()
 
 
 def log_sizes(folder: Path) -> dict[str, int]:
@@ -379,7 +378,7 @@ def _crash(evidence: Evidence) -> Failure:
     """Return the class of an unknown error: divergence if a step before it was NaN, otherwise a
     crash.
     """
-    last: Mapping[str, Any] = next(
+    last: Config = next(
         (line for line in reversed(evidence.metrics) if line.get("kind") == "train"), {}
     )
     # NaN is null in metrics.jsonl

@@ -33,10 +33,9 @@ def advise_mps(cluster: Cluster) -> str:
     ):
         return ""
     return (
-        f"cluster.trials_per_gpu={cluster.trials_per_gpu}: the trials take turns on a GPU, "
-        "because NVIDIA's MPS does not run. "
-        "Start it with nvidia-cuda-mps-control -d, and eight small trials take 0.6 of the time "
-        "(H100)."
+        f"cluster.trials_per_gpu={cluster.trials_per_gpu}: the trials take turns on a GPU, because "
+        "NVIDIA's MPS does not run. Start it with nvidia-cuda-mps-control -d, and eight small "
+        "trials take 0.6 of the time (H100)."
     )
 
 
@@ -53,18 +52,16 @@ def share_gpus(validated: ValidatedSpace, console: Console) -> Experiment:
     limit = read_gpu(base.cluster)
     if limit is None:
         raise UserError(
-            "cluster.trials_per_gpu=auto: the GPU's memory is not known. Set cluster.gpu=A100 "
-            "or the like, "
-            "cluster.gpu_memory_gib=80, or a number of trials."
+            "cluster.trials_per_gpu=auto: the GPU's memory is not known. Set cluster.gpu=A100 or "
+            "the like, cluster.gpu_memory_gib=80, or a number of trials."
         )
     points = islice(validated.validity.valid_points(), ESTIMATED_POINTS)
     settings = (validated.validator.validate(point).setting for point in points)
     needs = [memory.high / GIB for setting in settings if (memory := estimate(setting)) is not None]
     if not needs:
         raise UserError(
-            "cluster.trials_per_gpu=auto: the model's shape is not known, so its memory cannot "
-            "be estimated. Set "
-            "model.shape, or a number of trials."
+            "cluster.trials_per_gpu=auto: the model's shape is not known, so its memory cannot be "
+            "estimated. Set model.shape, or a number of trials."
         )
     share = max(min(int(limit / max(needs)), os.cpu_count() or 1), 1)
     console.print(

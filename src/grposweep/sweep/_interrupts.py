@@ -93,8 +93,7 @@ def _answer(signals: socket.socket, interrupts: SignalCounter, closed: threading
         if requests and not closed.wait(ANSWER_SECONDS) and interrupts.taken < came - LATE_SECONDS:
             say(
                 f"process {os.getpid()} waits for a call that does not return (does the file "
-                "system answer?). It stops as "
-                f"soon as the call returns; kill -9 {os.getpid()} ends it now. Nothing is lost: "
-                "the same command continues.",
+                f"system answer?). It stops as soon as the call returns; kill -9 {os.getpid()} "
+                "ends it now. Nothing is lost: the same command continues.",
                 sys.stderr,
             )

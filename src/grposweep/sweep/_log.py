@@ -12,11 +12,10 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
-from grporecipe.files import set_aside
+from grporecipe.files import Json, set_aside
 from grporecipe.redaction import redact
 from grposweep.storage import paths
 
@@ -28,7 +27,7 @@ _FORMAT = "%(asctime)s %(levelname)-7s trial=%(trial)s attempt=%(attempt)s %(mes
 _UNKNOWN = {"trial": "-", "attempt": "-"}
 
 
-def about(trial: int, attempt: int | None = None) -> dict[str, Any]:
+def about(trial: int, attempt: int | None = None) -> Json:
     """Return the ``extra`` of a log call: which trial and attempt it is about."""
     return {"trial": trial, "attempt": "-" if attempt is None else attempt}
 

@@ -14,9 +14,8 @@ out of memory, or more than the GPU has according to the measured peaks.
 
 from collections.abc import Collection
 from dataclasses import asdict
-from typing import Any
 
-from grporecipe.files import append_line, read_lines, whole_or_none
+from grporecipe.files import Json, append_line, read_lines, whole_or_none
 from grporecipe.memory.calibration import (
     SHAPE,
     find_factors,
@@ -169,10 +168,8 @@ def _sizes(verdict: ValidationResult) -> dict[str, int]:
     }
 
 
-def _same(experiment: Experiment) -> dict[str, Any]:
-    content: dict[str, Any] = {
-        name: asdict(getattr(experiment, name)) for name in ("model", "generation")
-    }
+def _same(experiment: Experiment) -> Json:
+    content: Json = {name: asdict(getattr(experiment, name)) for name in ("model", "generation")}
     # a reference model, or none
     content["kl"] = experiment.kl.beta > 0
     content["loss"] = experiment.loss.loss_type

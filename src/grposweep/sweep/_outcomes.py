@@ -8,11 +8,11 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
 
 from optuna.trial import TrialState
 
 from grporecipe.errors import ExitCode, UnknownMetricError
+from grporecipe.files import Json
 from grposweep.launchers.base import End, EndState, Launcher
 from grposweep.registries import is_external
 from grposweep.schema import Search
@@ -322,7 +322,7 @@ class OutcomeRecorder:
     def _note_end(
         self, running: RunningAttempt, end: End, report: FailureReport | None = None
     ) -> None:
-        content: dict[str, Any] = {"kind": end.kind, "again": end.again} if end.kind else {}
+        content: Json = {"kind": end.kind, "again": end.again} if end.kind else {}
         if report is not None:
             content |= {
                 "failure": report.name,
@@ -351,9 +351,8 @@ class OutcomeRecorder:
             self._halt(f"the last trials all failed alike ({message})")
         elif kind == UnknownMetricError.kind and self.study.best is None:
             self._halt(
-                f"trial {folder.number} does not report search.metric={self.search.metric}, and "
-                "no other trial has (with another "
-                "metric the sweep needs another name)"
+                f"trial {folder.number} does not report search.metric={self.search.metric}, and no "
+                "other trial has (with another metric the sweep needs another name)"
             )
 
     def _halt(self, why: str) -> None:

@@ -16,7 +16,16 @@ from typing import Any
 import yaml
 
 from grporecipe.errors import UserError
-from grporecipe.files import delete_folder, is_draft, read_json, read_lines, write_json, write_text
+from grporecipe.files import (
+    Config,
+    Json,
+    delete_folder,
+    is_draft,
+    read_json,
+    read_lines,
+    write_json,
+    write_text,
+)
 from grporecipe.redaction import redact
 from grporecipe.terminal import count, short
 from grposweep.config.compose import escape
@@ -56,7 +65,7 @@ def default_name(hint: str, space: Space, identity: str, study: str = "") -> str
 
 
 def open_folder(
-    sweep: SweepFolder, identity: str, space: Space, base: Experiment, provenance: dict[str, Any]
+    sweep: SweepFolder, identity: str, space: Space, base: Experiment, provenance: Json
 ) -> tuple[SweepFolder, str | None]:
     """Return the sweep's folder, and a note about an existing one; None for a new one (still
     without sweep.yaml).
@@ -94,9 +103,8 @@ def _refuse_links(folder: SweepFolder) -> None:
         ):
             raise UserError(
                 f"{trial.path} is a symbolic link to {trial.path.resolve()}, and a sweep trains "
-                "only into its own folder. Put "
-                "the folder itself in the place of the link, or delete the link: the trial then "
-                "runs again."
+                "only into its own folder. Put the folder itself in the place of the link, or "
+                "delete the link: the trial then runs again."
             )
 
 
@@ -152,11 +160,11 @@ def _names(path: Path) -> set[str]:
 
 def _recognise(
     folder: SweepFolder,
-    settings: dict[str, Any],
+    settings: Json,
     identity: str,
     space: Space,
     base: Experiment,
-    provenance: dict[str, Any],
+    provenance: Json,
 ) -> str:
     if settings.get("identity") != identity:
         known = space.describe()
@@ -166,9 +174,8 @@ def _recognise(
             what, start = "the same space over another base configuration", ""
         raise UserError(
             f"name={folder.path.name}: {folder.path} holds a sweep of "
-            f"{what}{_unlike(settings, known, base)}, and its results "
-            "must not be mixed with others. Set another name=..., or none for a folder of its "
-            f"own{start}."
+            f"{what}{_unlike(settings, known, base)}, and its results must not be mixed with "
+            f"others. Set another name=..., or none for a folder of its own{start}."
         )
     records = [trial.record for trial in folder.trials()]
     points = [record.point for record in records if record is not None]
@@ -185,7 +192,7 @@ def _recognise(
     return ", resumed"
 
 
-def _unlike(settings: dict[str, Any], space: list[dict[str, Any]], base: Experiment) -> str:
+def _unlike(settings: Json, space: list[Json], base: Experiment) -> str:
     """Return the first few keys that differ between the recorded sweep and this one."""
     there, here = _by_name(settings.get("space")), _by_name(space)
     keys = []
@@ -199,13 +206,13 @@ def _unlike(settings: dict[str, Any], space: list[dict[str, Any]], base: Experim
     return listed(keys)
 
 
-def _by_name(space: Any) -> dict[str, dict[str, Any]]:
+def _by_name(space: Any) -> dict[str, Json]:
     """Return the parameters in a sweep's file by their names."""
     parameters = space if isinstance(space, list) else []
     return {str(item.get("parameter")): item for item in parameters if isinstance(item, dict)}
 
 
-def changed_keys(before: Mapping[str, Any], now: Experiment) -> list[str]:
+def changed_keys(before: Config, now: Experiment) -> list[str]:
     """Return the keys of a recorded configuration that differ and make another sweep, with both
     values.
     """
@@ -225,7 +232,7 @@ def listed(keys: Sequence[str]) -> str:
     return f" ({'; '.join(keys[:SHOWN])}{more})"
 
 
-def _values(parameter: Mapping[str, Any] | None) -> str:
+def _values(parameter: Config | None) -> str:
     """Describe in a few words the values of a parameter in the record of a sweep file."""
     if parameter is None:
         return "not searched"
@@ -261,7 +268,7 @@ def describe_sweep(
     space: Space,
     base: Experiment,
     overrides: list[str],
-    provenance: dict[str, Any],
+    provenance: Json,
 ) -> None:
     """Write sweep.yaml: space, search, base overrides and provenance; of a sweep that exists the
     points of a longer list.
@@ -313,9 +320,8 @@ def agree_on_inputs(folder: SweepFolder, choice: str, now: Inputs) -> Inputs:
         lost = [name for name in changed if not recorded.files[name].copied]
         if lost:
             raise UserError(
-                f"search.changed_files=recorded: {folder.path} has no copy of "
-                f"{', '.join(lost)}. Restore it, or set "
-                "search.changed_files=accept."
+                f"search.changed_files=recorded: {folder.path} has no copy of {', '.join(lost)}. "
+                "Restore it, or set search.changed_files=accept."
             )
         return recorded
     if changed:
@@ -337,7 +343,7 @@ def _is_trained(trial: TrialFolder) -> bool:
     return may_run or (not is_failed and trial.has(paths.METRICS))
 
 
-def renew_untrained(folder: SweepFolder, provenance: Mapping[str, Any]) -> None:
+def renew_untrained(folder: SweepFolder, provenance: Config) -> None:
     """Let trials that were written and not trained, such as those of a dry run, use the files that
     new trials use.
     """
@@ -347,7 +353,7 @@ def renew_untrained(folder: SweepFolder, provenance: Mapping[str, Any]) -> None:
             renew_inputs(trial, provenance)
 
 
-def renew_inputs(trial: TrialFolder, provenance: Mapping[str, Any]) -> None:
+def renew_inputs(trial: TrialFolder, provenance: Config) -> None:
     """Let the trial's next attempt use these files; if they differ from its own it starts from the
     beginning.
     """
@@ -362,7 +368,7 @@ def renew_inputs(trial: TrialFolder, provenance: Mapping[str, Any]) -> None:
     )
 
 
-def _files(provenance: Mapping[str, Any]) -> Mapping[str, Any]:
+def _files(provenance: Config) -> Config:
     return as_mapping(provenance.get("files"))
 
 

@@ -4,13 +4,12 @@ ends.
 
 import logging
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from grporecipe.errors import UserError
-from grporecipe.files import write_text
+from grporecipe.files import Config, write_text
 from grposweep.config.compose import render_experiment
 from grposweep.config.identity import prepared_key
 from grposweep.config.to_setting import read_model_length
@@ -53,7 +52,7 @@ class SharedServer:
         cls,
         sweep: Path,
         experiments: list[Experiment],
-        prepared: Mapping[str, Any],
+        prepared: Config,
         launcher: Launcher,
     ) -> "SharedServer | None":
         """Return the server that a sweep's experiments share, not started yet; None if they ask for

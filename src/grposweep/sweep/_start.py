@@ -6,14 +6,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, replace
 from functools import cache, partial
 from itertools import islice
-from typing import Any, cast
+from typing import cast
 
 from optuna.trial import TrialState
 from rich.console import Console
 from rich.progress import Progress
 
 from grporecipe.errors import ExitCode, UserError
-from grporecipe.files import read_json, write_json, write_text
+from grporecipe.files import Config, Json, read_json, write_json, write_text
 from grporecipe.model.rates import rates_for
 from grporecipe.rules.check import errors
 from grporecipe.terminal import redraws
@@ -144,7 +144,7 @@ def build_controller(
     launcher: Launcher,
     lease: Lease,
     overrides: list[str],
-    provenance: Mapping[str, Any],
+    provenance: Config,
 ) -> Controller:
     """Build the controller of a sweep from its study and earlier results."""
     base = space.base
@@ -218,9 +218,8 @@ def check_recorded(folder: SweepFolder, study: SweepStudy, validator: Validator)
             )
             raise UserError(
                 f"trial {trial.number} ({point}) was recorded with other values than the same "
-                f"options have now{listed(keys)}, "
-                "and results of both must not be mixed. Restore the options' files in conf/, or "
-                "set another name=..."
+                f"options have now{listed(keys)}, and results of both must not be mixed. Restore "
+                "the options' files in conf/, or set another name=..."
             )
 
 
@@ -251,7 +250,7 @@ def record_invalid(folder: SweepFolder, study: SweepStudy, space: ValidatedSpace
         if space.space.points:
             (folder.path / paths.INVALID).unlink(missing_ok=True)
         return
-    lines: list[dict[str, Any]] = []
+    lines: list[Json] = []
     for point in islice(validity.invalid_points(), KEPT_INVALID):
         problems = validity.validator.validate(point).reasons()
         lines.append({"point": point, "problems": problems})

@@ -76,9 +76,8 @@ def newer_trl(experiments: Iterable[Experiment]) -> str:
         return ""
     newest = ".".join(map(str, TRL))
     return (
-        f"TRL {'.'.join(map(str, version))} is installed, and the newest that grposweep was "
-        f"tested with is {newest}: "
-        f"if a trial fails in TRL, run pip install trl=={newest}."
+        f"TRL {'.'.join(map(str, version))} is installed, and the newest that grposweep was tested "
+        f"with is {newest}: if a trial fails in TRL, run pip install trl=={newest}."
     )
 
 
@@ -107,10 +106,9 @@ def _data_problems(experiment: Experiment, is_tried: bool) -> Iterator[str]:
     )
     if other is not None:
         yield (
-            f"model.path={experiment.model.path} reads {known} only, and task.kind={task.kind} "
-            f"has the prompt {other[:60]!r}. "
-            "Set model=tiny_text for a first try with any text (it is untrained), or a model of "
-            "the hub or a folder."
+            f"model.path={experiment.model.path} reads {known} only, and task.kind={task.kind} has "
+            f"the prompt {other[:60]!r}. Set model=tiny_text for a first try with any text (it is "
+            "untrained), or a model of the hub or a folder."
         )
     elif is_tried and _prepares_here(experiment):
         templates = dict.fromkeys([task.chat] if task.chat is not None else [True, False])

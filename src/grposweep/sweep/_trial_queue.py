@@ -7,8 +7,9 @@ No point is started twice. Replicates of the leaders run on fresh seeds.
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from grporecipe.files import Config, Json
 from grposweep.schema import Search
 from grposweep.search.replication import CONFIRM, is_replicate
 from grposweep.search.sampler import DEFAULT_TRIALS, ValidPoints, lists_points
@@ -21,7 +22,7 @@ class QueuedTrial(NamedTuple):
     """A valid new point with its validation, and its attributes for the study."""
 
     verdict: ValidationResult
-    attributes: dict[str, Any]
+    attributes: Json
 
 
 @dataclass(frozen=True)
@@ -146,7 +147,7 @@ class TrialQueue:
                     return True
         return False
 
-    def _proposal(self, point: Point, noted: Mapping[str, Any]) -> QueuedTrial:
+    def _proposal(self, point: Point, noted: Config) -> QueuedTrial:
         verdict = self.validator.validate(point, noted.get("seed"))
         return QueuedTrial(verdict, {"experiment": verdict.config.identity, **noted})
 

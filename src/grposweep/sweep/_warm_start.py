@@ -12,10 +12,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 from grporecipe.errors import UserError
-from grporecipe.files import read_json, set_aside, write_json
+from grporecipe.files import Json, read_json, set_aside, write_json
 from grposweep.config.compose import load_experiment
 from grposweep.config.identity import OBJECTIVE, ResolvedConfig, is_same_point, numbers, sizes
 from grposweep.schema import GROUPS, Experiment, Search, Task, value_at
@@ -38,7 +37,7 @@ MOST_LOOKED_AT = 2000
 class Observation:
     """An earlier trial's point in this space, and its value."""
 
-    point: dict[str, Any]
+    point: Json
     value: float
     sweep: str
     trial: int
@@ -64,7 +63,7 @@ def named_sweeps(search: Search) -> list[str]:
     )
 
 
-def check_sources(base: Experiment, space: Space, inputs: Inputs) -> list[dict[str, Any]]:
+def check_sources(base: Experiment, space: Space, inputs: Inputs) -> list[Json]:
     """The sweeps that are to be taken over, as the provenance names them.
 
     Raises UserError for one that is not there, that optimised something else, or on another task.
@@ -75,7 +74,7 @@ def check_sources(base: Experiment, space: Space, inputs: Inputs) -> list[dict[s
     ]
 
 
-def _check(source: SweepFolder, base: Experiment, space: Space, inputs: Inputs) -> dict[str, Any]:
+def _check(source: SweepFolder, base: Experiment, space: Space, inputs: Inputs) -> Json:
     settings = source.settings() or {}
     ours = {name: getattr(base.search, name) for name in OBJECTIVE}
     theirs = {"at": "last", **as_mapping(settings.get("search"))}
@@ -101,9 +100,8 @@ def _check(source: SweepFolder, base: Experiment, space: Space, inputs: Inputs) 
     keys = ", ".join(f"task.{name}" for name in unlike if name != "eval_generations")
     if keys:
         raise UserError(
-            f"search.warm_start: {source.path.name} was on another task ({keys} differ), and "
-            "its values cannot be compared with "
-            "ours. Leave that sweep out."
+            f"search.warm_start: {source.path.name} was on another task ({keys} differ), and its "
+            "values cannot be compared with ours. Leave that sweep out."
         )
     changed = [_changed_files(folder, inputs) for folder, _ in _finished(source)]
     if changed and all(changed):

@@ -17,9 +17,9 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from grporecipe.errors import ExitCode, UserError
+from grporecipe.files import Config, Json
 from grporecipe.model.planning import boundary_steps, total_steps
 from grporecipe.terminal import say
 from grposweep.config.compose import Session, load_experiment, open_session, override_name
@@ -110,7 +110,7 @@ class Parent:
     # as its last attempt ran it
     experiment: Experiment
     # its provenance
-    recorded: Mapping[str, Any]
+    recorded: Config
     checkpoint: Checkpoint
     # the folder of what it had logged until then
     logs: Path
@@ -212,10 +212,9 @@ def _choose(
         raise UserError(
             f"trial {trial.number} has no "
             f"checkpoint{' with steps left to train' if branches else ''} "
-            f"(trainer.keep={experiment.trainer.keep}), so it cannot continue. Train it again "
-            "with its checkpoints: "
-            f"grposweep rerun {shlex.quote(str(trial.path))} trainer.keep={kept}. Then continue "
-            "that trial."
+            f"(trainer.keep={experiment.trainer.keep}), so it cannot continue. Train it again with "
+            f"its checkpoints: grposweep rerun {shlex.quote(str(trial.path))} trainer.keep={kept}. "
+            "Then continue that trial."
         )
     if step is None:
         return states[steps[-1]]
@@ -301,10 +300,9 @@ def _check_length(changed: Sequence[str]) -> None:
     if len(given) != 1:
         raise UserError(
             f"{' '.join(given) or 'no length'}: a trial continues to the end of one longer "
-            "schedule. Set one of "
-            "schedule.max_steps, schedule.budget_completions and schedule.epochs, such as "
-            "schedule.max_steps=2000. With other "
-            "keys, such as lr=1e-6,1e-5, it branches."
+            "schedule. Set one of schedule.max_steps, schedule.budget_completions and "
+            "schedule.epochs, such as schedule.max_steps=2000. With other keys, such as "
+            "lr=1e-6,1e-5, it branches."
         )
 
 
@@ -351,8 +349,7 @@ def _unlike_longer(parent: Parent) -> Iterator[str]:
     if kind not in CONSTANT:
         yield (
             f"optimizer.lr_scheduler_type={kind} follows the length. Until step {step} the rate "
-            "followed the shorter schedule. "
-            "From there on it follows the longer one."
+            "followed the shorter schedule. From there on it follows the longer one."
         )
     setting = ResolvedConfig.of(parent.experiment, parent.trial.sweep.prepared()).setting
     if step % (every := boundary_steps(setting)):
@@ -374,9 +371,8 @@ def _branch(parent: Parent, state: ForkState, tokens: Sequence[str], session: Se
     base = apply_values(alone, parse_values(options, session.loader), session)
     if base.search.sampler != ONE_FACTOR:
         raise UserError(
-            f"search.sampler={base.search.sampler}: a branch compares each value with a control "
-            "on the same seeds. "
-            "Leave it out; search.seeds=N sets the number of seeds."
+            f"search.sampler={base.search.sampler}: a branch compares each value with a control on "
+            "the same seeds. Leave it out; search.seeds=N sets the number of seeds."
         )
     space = _children(parent, base, changes, session)
     base = replace(base, name=base.name or name_of("continue", trial, space, base))
@@ -436,7 +432,7 @@ def _children(parent: Parent, base: Experiment, changes: dict[str, str], session
     return Space(tuple(parameters))
 
 
-def _refuse(parent: Parent, child: dict[str, Any], change: str = "") -> None:
+def _refuse(parent: Parent, child: Json, change: str = "") -> None:
     """Raise UserError for a key that may not change in a branch."""
     sharding = parent.experiment.trainer.sharding
     for key, before, after in differences(asdict(parent.experiment), child):

@@ -4,7 +4,7 @@ sweep.
 
 import os
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -13,7 +13,7 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from grporecipe.errors import ExitCode, UserError
-from grporecipe.files import parse_yaml, read_json, read_lines, read_text, text_sha256
+from grporecipe.files import Config, Json, parse_yaml, read_json, read_lines, read_text, text_sha256
 from grporecipe.redaction import redact
 from grporecipe.terminal import say
 from grposweep.command.asked import find_inputs
@@ -100,7 +100,7 @@ def keep_inputs(trial: TrialFolder, experiment: Experiment, folder: Path) -> Non
     merged.keep(folder, recorded.path).write(folder)
 
 
-def recorded_by(trial: TrialFolder) -> dict[str, Any]:
+def recorded_by(trial: TrialFolder) -> Json:
     """Return a trial's provenance. Raises UserError for a trial without a configuration."""
     if not (trial.path / paths.CONFIG).is_file():
         raise UserError(
@@ -130,7 +130,7 @@ def go_to(directory: Any) -> None:
         os.chdir(directory)
 
 
-def own_conf(recorded: Mapping[str, Any]) -> Path | None:
+def own_conf(recorded: Config) -> Path | None:
     """Return the user's copy of conf/ that the sweep's command named, if it is still there: its
     options may be named again.
     """
@@ -226,7 +226,7 @@ def code_copy(trial: TrialFolder) -> str | None:
 
 
 def not_as_recorded(
-    trial: TrialFolder, experiment: Experiment, recorded: Mapping[str, Any], is_changed: bool
+    trial: TrialFolder, experiment: Experiment, recorded: Config, is_changed: bool
 ) -> list[str]:
     """List what differs from when the trial ran: code, packages, files that its program reads."""
     now, code = collect_provenance(find_inputs([experiment])), experiment.cluster.code
@@ -236,8 +236,7 @@ def not_as_recorded(
         now["files"] = recorded.get("files")
         lines.append(
             f"{', '.join(changed)} changed since: training uses the sweep's own copy of "
-            f"{', '.join(changed)} "
-            "(search.changed_files=accept uses the present content)"
+            f"{', '.join(changed)} (search.changed_files=accept uses the present content)"
         )
     theirs = {name: recorded.get(name) for name in ("packages", "files")}
     known = {**now, **theirs} if code else dict(recorded)

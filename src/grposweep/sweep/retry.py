@@ -10,13 +10,12 @@ import os
 import shlex
 import subprocess
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from grporecipe.errors import UserError
-from grporecipe.files import read_json, read_lines, read_text, text_or
+from grporecipe.files import Config, read_json, read_lines, read_text, text_or
 from grporecipe.terminal import count, say
 from grposweep.config.compose import load_experiment, render_experiment
 from grposweep.report.view import open_sweep
@@ -38,9 +37,7 @@ NAMED = "GRPOSWEEP_RETRY"
 NO_CURE = ("search", "name", "force", "verbose", "outputs", "rules")
 
 
-def reopen_failed(
-    folder: SweepFolder, validator: Validator, provenance: Mapping[str, Any]
-) -> list[str]:
+def reopen_failed(folder: SweepFolder, validator: Validator, provenance: Config) -> list[str]:
     """Open the failed trials that are to be tried again; return a line for each, with the
     reason.
     """
@@ -75,9 +72,7 @@ def reopen_failed(
     return lines
 
 
-def _cure(
-    trial: TrialFolder, verdict: ValidationResult, before: Mapping[str, Any], now: Mapping[str, Any]
-) -> str | None:
+def _cure(trial: TrialFolder, verdict: ValidationResult, before: Config, now: Config) -> str | None:
     """Return what has changed since a trial was written and may make it succeed, or None."""
     names = "packages", "files"
     recorded_files = {name: before.get(name) for name in names}
@@ -135,9 +130,8 @@ def retry_trials(named: str | None, trials: Collection[str], outputs: Path) -> i
         if trial.result.status is not TrialStatus.FAILED:
             state = trial.result.status or "no result yet"
             raise UserError(
-                f"trial {trial.number} has not failed ({state}). Name a failed one, or repeat "
-                "it as a sweep of its own"
-                f": grposweep rerun {view.name} {trial.number}."
+                f"trial {trial.number} has not failed ({state}). Name a failed one, or repeat it "
+                f"as a sweep of its own: grposweep rerun {view.name} {trial.number}."
             )
     command, start = _command(folder)
     with Lease(folder.lease):
@@ -161,11 +155,9 @@ def _command(folder: SweepFolder) -> tuple[list[str], Path]:
     there = Path(text_or(recorded.get("sweep")) or folder.path)
     if len(words) > 1 and not (there.is_dir() and there.samefile(folder.path)):
         raise UserError(
-            f"{folder.path} was moved or copied: its command runs {there}. Give the command "
-            "where its files are now, and then "
-            "grposweep retry: "
-            f"{shlex.join(words)} outputs={shlex.quote(str(folder.path.parent))} "
-            f"name={shlex.quote(folder.path.name)}"
+            f"{folder.path} was moved or copied: its command runs {there}. Give the command where "
+            f"its files are now, and then grposweep retry: {shlex.join(words)} "
+            f"outputs={shlex.quote(str(folder.path.parent))} name={shlex.quote(folder.path.name)}"
         )
     if (
         len(words) < 2

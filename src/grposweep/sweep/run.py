@@ -25,6 +25,7 @@ from rich.console import Console
 from rich.text import Text
 
 from grporecipe.errors import ExitCode, UserError
+from grporecipe.files import Config, Json
 from grporecipe.model.planning import total_completions
 from grporecipe.rules.registry import Problem
 from grposweep.command.asked import find_inputs
@@ -213,7 +214,7 @@ class _Validated:
     overrides: list[str]
     # The user's files that trials depend on.
     inputs: Inputs
-    provenance: dict[str, Any]
+    provenance: Json
 
 
 @dataclass(frozen=True)
@@ -236,7 +237,7 @@ def run_sweep(
     space: ValidatedSpace,
     overrides: list[str],
     hint: str,
-    origin: Mapping[str, Any] | None = None,
+    origin: Config | None = None,
     keep: Callable[[Path], object] | None = None,
     study: str = "",
 ) -> int:
@@ -257,7 +258,7 @@ def run_sweep(
 
 
 def _validate(
-    space: ValidatedSpace, overrides: list[str], hint: str, study: str, origin: Mapping[str, Any]
+    space: ValidatedSpace, overrides: list[str], hint: str, study: str, origin: Config
 ) -> _Validated:
     """Find the sweep's folder, the evaluations that its effort needs, and the user's files."""
     base, points = space.base, space.validator.points
@@ -377,9 +378,8 @@ def check_names(*folders: Path) -> None:
         except UnicodeEncodeError as error:
             shown = os.fsencode(folder).decode("utf-8", "backslashreplace")
             raise UserError(
-                f"{shown} has a name that is not UTF-8, so the files of a sweep cannot state "
-                "it. Rename the folder, or start "
-                "in another one."
+                f"{shown} has a name that is not UTF-8, so the files of a sweep cannot state it. "
+                "Rename the folder, or start in another one."
             ) from error
 
 
@@ -515,8 +515,7 @@ def _plan(controller: Controller, points: Sequence[Point]) -> str:
     if trainings < 1:
         raise UserError(
             f"{named}: without a unit it is an amount of completions, and one training has "
-            f"{fmean(totals):.0f}, so no "
-            f"trial could finish. For whole trainings set {named}x."
+            f"{fmean(totals):.0f}, so no trial could finish. For whole trainings set {named}x."
         )
     return (
         f"{named}: "

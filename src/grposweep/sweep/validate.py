@@ -5,12 +5,13 @@ needed.
 """
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from grporecipe.errors import UserError, refuse_mistakes
+from grporecipe.files import Config, Json
 from grporecipe.model.values import flatten
 from grporecipe.rules.check import errors
 from grporecipe.rules.fixes import render_problem
@@ -67,7 +68,7 @@ class ValidatedSpace:
         """Return the search space."""
         return self.validator.space
 
-    def learn(self, prepared: dict[str, Any]) -> "ValidatedSpace":
+    def learn(self, prepared: Json) -> "ValidatedSpace":
         """Return the space validated again with the numbers that preparation counted."""
         self.validator.learn(prepared)
         return replace(self, validity=_evaluate(self.validator, self.sampler))
@@ -118,8 +119,7 @@ def _sampler(base: Experiment, space: Space) -> str:
     if sampler == "one_factor" and not space.parameters:
         raise UserError(
             "search=one_factor without parameters compares nothing. Give each parameter its "
-            "alternatives: lr=1e-4,1e-3, or for a "
-            "single one lr=choice(1e-3)."
+            "alternatives: lr=1e-4,1e-3, or for a single one lr=choice(1e-3)."
         )
     if sampler == "one_factor" and not base.search.seeds:
         raise UserError(
@@ -128,9 +128,8 @@ def _sampler(base: Experiment, space: Space) -> str:
         )
     if sampler == "one_factor" and base.search.effort is not None and base.search.effort < 1:
         raise UserError(
-            f"search.effort={base.search.effort} with search=one_factor: every point is "
-            "compared, so every trial has to finish. "
-            "Leave search.effort out, or set search=tpe."
+            f"search.effort={base.search.effort} with search=one_factor: every point is compared, "
+            "so every trial has to finish. Leave search.effort out, or set search=tpe."
         )
     budget = base.search.budget
     if (
@@ -139,10 +138,9 @@ def _sampler(base: Experiment, space: Space) -> str:
         and not plans_trials(base, sampler)
     ):
         raise UserError(
-            f"search.budget={budget} with search={sampler} and trainer={base.trainer.kind}: "
-            "every trial finishes, so "
-            "no number of trials follows from it. Set search=tpe, or GPU hours as a limit: "
-            "search.budget=12h."
+            f"search.budget={budget} with search={sampler} and trainer={base.trainer.kind}: every "
+            "trial finishes, so no number of trials follows from it. Set search=tpe, or GPU hours "
+            "as a limit: search.budget=12h."
         )
     if lists_points(sampler) and not space.is_finite:
         parameters = ", ".join(continuous(space))
@@ -158,9 +156,8 @@ def _refuse_large_grid(base: Experiment, space: Space) -> None:
     sampler = choose_sampler(base.search.sampler, space)
     if sampler == "grid" and space.size > MOST_LISTED:
         raise UserError(
-            f"search=grid: the space has {space.size:,} points, and a grid trains each of at "
-            f"most {MOST_LISTED:,}. Give fewer "
-            "values, or set search=tpe with search.trials=50."
+            f"search=grid: the space has {space.size:,} points, and a grid trains each of at most "
+            f"{MOST_LISTED:,}. Give fewer values, or set search=tpe with search.trials=50."
         )
 
 
@@ -189,14 +186,12 @@ def _evaluate(validator: Validator, sampler: str) -> SpaceValidity:
     if only_baseline:
         raise UserError(
             "None of the changes is valid, so there is nothing to compare with the base "
-            "configuration. Change a parameter as the "
-            "table above says."
+            "configuration. Change a parameter as the table above says."
         )
     sampled = "sampled " if validity.is_sampled else ""
     raise UserError(
         f"None of the {validity.total:,} {sampled}points of this space is valid, so there is "
-        "nothing to search. "
-        f"Change a parameter or the base configuration as the table above says."
+        "nothing to search. Change a parameter or the base configuration as the table above says."
     )
 
 
@@ -248,9 +243,7 @@ def choose_evaluations_of(
 EVALUATIONS_OF_BUDGET = 10
 
 
-def read_enqueued(
-    wanted: Sequence[Mapping[str, Any]], space: Space, validator: Validator
-) -> list[Point]:
+def read_enqueued(wanted: Sequence[Config], space: Space, validator: Validator) -> list[Point]:
     """Return the points of ``search.enqueue``. The sampler fills in parameters that are left out.
 
     Raises UserError for a parameter that is not searched, a value outside its parameter, and a

@@ -166,8 +166,7 @@ def check_installed(model: Model) -> None:
             shown = "true" if value is True else value
             raise UserError(
                 f"model.{key}={shown}: {package} is not installed here. Install it (pip install "
-                f"{package}), or leave "
-                f"model.{key} out."
+                f"{package}), or leave model.{key} out."
             )
 
 
@@ -218,13 +217,11 @@ def _check_folder(folder: Path) -> None:
     """The commonest mistake with local models: a folder of something else, or of adapters only."""
     if not (folder / "config.json").is_file():
         raise UserError(
-            f"model.path={folder} is a folder without config.json, so no model of "
-            "transformers'. Set model.path to one "
-            "that save_pretrained wrote, or to a hub id."
+            f"model.path={folder} is a folder without config.json, so no model of transformers'. "
+            "Set model.path to one that save_pretrained wrote, or to a hub id."
         )
     if not any(list(folder.glob(pattern)) for pattern in ("*.safetensors", "*.bin")):
         raise UserError(
-            f"model.path={folder} has a config.json but no weights (*.safetensors or *.bin). "
-            "Set model.path to a "
-            "complete copy, or to a hub id."
+            f"model.path={folder} has a config.json but no weights (*.safetensors or *.bin). Set "
+            "model.path to a complete copy, or to a hub id."
         )

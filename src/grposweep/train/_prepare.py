@@ -139,9 +139,8 @@ def prepare_experiment(
     weights = experiment.task.reward_weights
     if weights is not None and len(weights) != len(rewards):
         raise UserError(
-            f"task.reward_weights has {len(weights)} numbers, but task.rewards has "
-            f"{len(rewards)} rewards. "
-            "Set one weight a reward, or null for equal ones."
+            f"task.reward_weights has {len(weights)} numbers, but task.rewards has {len(rewards)} "
+            "rewards. Set one weight a reward, or null for equal ones."
         )
     notes = list(data.notes)
     notes += try_rewards(
@@ -214,9 +213,8 @@ def check_prompts(experiment: Experiment, tokenizer: Any, train: Dataset) -> Non
     if not ids or (tokenizer.unk_token_id is not None and tokenizer.unk_token_id in ids):
         raise UserError(
             f"task.kind={experiment.task.kind} with model.path={experiment.model.path}: its "
-            "tokenizer does not know all "
-            f"characters of the prompt {prompt[:60]!r}. Set model=tiny_text for a first try "
-            "with any text, or another model."
+            f"tokenizer does not know all characters of the prompt {prompt[:60]!r}. Set "
+            "model=tiny_text for a first try with any text, or another model."
         )
 
 

@@ -124,10 +124,9 @@ class AdapterClient(VLLMClient):  # type: ignore[misc]  # trl is not typed
         if not answer.ok:
             raise UserError(
                 f"the shared vLLM server at {self.base_url} does not load this trial's adapter "
-                "(HTTP status "
-                f"{answer.status_code}: {' '.join(answer.text.split())[:300]}). It reads it "
-                f"from {content['lora_path']}: is that "
-                "folder on a file system that the server's node has as well?"
+                f"(HTTP status {answer.status_code}: {' '.join(answer.text.split())[:300]}). It "
+                f"reads it from {content['lora_path']}: is that folder on a file system that the "
+                "server's node has as well?"
             )
 
 
@@ -211,9 +210,8 @@ def check_adapter(model: Any) -> None:
         async_grpo_module().validate_lora_for_vllm_sync(model)
     except ValueError as error:
         raise UserError(
-            "generation.vllm_shared_gpus: the shared vLLM server cannot apply this adapter. "
-            f"TRL says: {error} Change "
-            "model.lora, or set generation=vllm_server, which merges it."
+            "generation.vllm_shared_gpus: the shared vLLM server cannot apply this adapter. TRL "
+            f"says: {error} Change model.lora, or set generation=vllm_server, which merges it."
         ) from error
 
 

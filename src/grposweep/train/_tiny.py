@@ -27,6 +27,7 @@ from tokenizers import decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
 from grporecipe.errors import UserError
+from grporecipe.files import Json
 from grposweep.storage.folders import SET_CACHE, cache_folder
 from grposweep.train.tasks.arithmetic import CHARACTERS, WARM_START_PAIRS, pairs
 
@@ -43,7 +44,7 @@ PAD, EOS = VOCABULARY.index("<pad>"), VOCABULARY.index("<eos>")
 # Everything that decides the weights. The wide initialisation is what makes it quick: Qwen's own
 # 0.02 is meant for wide models and needs several times the steps at width 64, and its weights are
 # easily wrecked by GRPO.
-RECIPE: dict[str, Any] = {
+RECIPE: Json = {
     "version": 1,
     "config": {
         "hidden_size": 64,

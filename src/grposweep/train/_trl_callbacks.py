@@ -18,6 +18,7 @@ import torch
 from torch.distributed.tensor import DTensor
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
+from grporecipe.files import Json
 from grposweep.schema.running import KEEPS_LAST
 from grposweep.train._vllm import StaleWeightsGuard
 from grposweep.train.attempt import Attempt
@@ -219,7 +220,7 @@ class TrialControlCallback(BoundaryCallback):
         args: TrainingArguments,
         state: TrainerState,
         control: TrainerControl,
-        logs: dict[str, Any] | None = None,
+        logs: Json | None = None,
         **_: Any,
     ) -> None:
         # Evaluations are written by the trainer, which knows every prompt's reward; and

@@ -234,8 +234,7 @@ def check_sharding(experiment: Experiment) -> None:
     if sharding in ZERO and find_spec("deepspeed") is None:
         raise UserError(
             f"trainer.sharding={sharding}: DeepSpeed is not installed here. Install it (pip "
-            "install deepspeed), or set "
-            "trainer.sharding=fsdp, which torch brings along."
+            "install deepspeed), or set trainer.sharding=fsdp, which torch brings along."
         )
     on_cpus = sharding in SHARDED_ON_CPUS and experiment.cluster.processes > 1
     if sharding != "none" and not torch.cuda.is_available() and not on_cpus:
@@ -267,7 +266,6 @@ def check_is_sharded(attempt: Attempt, trainer: GRPOTrainer) -> None:
     wanted = DistributedType.DEEPSPEED if sharding in ZERO else DistributedType.FSDP
     if sharding != "none" and attempt.ranks > 1 and kind != wanted:
         raise UserError(
-            f"trainer.sharding={sharding}: accelerate does not apply it here (its type of "
-            f"training is {kind.value}), and "
-            "every rank would hold everything. Set trainer.sharding=none."
+            f"trainer.sharding={sharding}: accelerate does not apply it here (its type of training "
+            f"is {kind.value}), and every rank would hold everything. Set trainer.sharding=none."
         )

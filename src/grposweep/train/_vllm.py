@@ -154,9 +154,8 @@ def shared_address(generation: Generation, sweep: Path) -> str:
         if time.monotonic() >= until:
             raise UserError(
                 f"generation.vllm_shared_gpus={generation.vllm_shared_gpus}: the sweep's vLLM "
-                "server has not answered within "
-                f"{generation.vllm_server_timeout} s; {path.parent / paths.LOGS} says why. One "
-                "that needs longer: set "
+                f"server has not answered within {generation.vllm_server_timeout} s; "
+                f"{path.parent / paths.LOGS} says why. One that needs longer: set "
                 "generation.vllm_server_timeout. The sweep's command starts it again."
             )
         time.sleep(POLL_SECONDS)
@@ -214,11 +213,10 @@ def wait_for_server(url: str, seconds: float) -> None:
     while (answer := health(url)) is not None:
         if time.monotonic() >= until:
             raise UserError(
-                f"generation.vllm_mode=server: no vLLM server answers at {url} after "
-                f"{seconds:g} s ({answer} at /health; a "
-                "proxy may answer in its place). Correct the address, or add its host to "
-                "no_proxy. A server that needs "
-                "longer to start: set generation.vllm_server_timeout."
+                f"generation.vllm_mode=server: no vLLM server answers at {url} after {seconds:g} s "
+                f"({answer} at /health; a proxy may answer in its place). Correct the address, or "
+                "add its host to no_proxy. A server that needs longer to start: set "
+                "generation.vllm_server_timeout."
             )
         time.sleep(POLL_SECONDS)
 
@@ -323,12 +321,10 @@ class StaleWeightsGuard:
         numbers = ", ".join(f"{value:.2g}" for value in last)
         cause = "another trial may use the server, or " if self.mode == "server" else ""
         return (
-            f"generation.vllm_mode={self.mode}: the engine's weights are stale. {DIFFERENCE} "
-            f"was {self.first:.2g} in the "
-            f"first rollout and {numbers} in the last {LAST} (limit {limit:.2g}; engines in "
-            "sync stay near the first): vLLM "
-            "samples from other weights than those trained. Set generation.use_vllm=false, or "
-            "find what keeps the weights "
-            f"from it: {cause}TRL and vLLM do not fit together. If the policy itself has "
-            "diverged, lower the learning rate."
+            f"generation.vllm_mode={self.mode}: the engine's weights are stale. {DIFFERENCE} was "
+            f"{self.first:.2g} in the first rollout and {numbers} in the last {LAST} (limit "
+            f"{limit:.2g}; engines in sync stay near the first): vLLM samples from other weights "
+            "than those trained. Set generation.use_vllm=false, or find what keeps the weights "
+            f"from it: {cause}TRL and vLLM do not fit together. If the policy itself has diverged, "
+            "lower the learning rate."
         )

@@ -2,13 +2,11 @@
 
 import os
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from grporecipe.errors import UserError
-from grporecipe.files import read_json
+from grporecipe.files import Config, Json, read_json
 from grporecipe.model.planning import Plan, build_plan
 from grporecipe.model.setting import Setting
 from grposweep.config.compose import load_experiment
@@ -138,7 +136,7 @@ class Attempt:
         """Return whether this rank was asked to end at this step. The ranks must still agree."""
         return self.terminated or (self.is_main and self.control.asks_to_stop(step))
 
-    def log(self, kind: str, step: int, values: dict[str, Any]) -> None:
+    def log(self, kind: str, step: int, values: Json) -> None:
         """Write one line of metrics, on rank 0, to the file and the tracker."""
         if not self.is_main:
             return
@@ -224,7 +222,7 @@ def read_own_setting(folder: Path, experiment: Experiment) -> Setting:
     return read_setting(experiment, read_prepared(folder, experiment))
 
 
-def read_prepared(folder: Path, experiment: Experiment) -> Mapping[str, Any]:
+def read_prepared(folder: Path, experiment: Experiment) -> Config:
     """Return the results of preparation for a trial's model and task; empty without preparation."""
     entries = (read_json(folder.parent.parent / paths.PREPARED) or {}).get("entries", {})
     entry = entries.get(prepared_key(experiment))
@@ -244,12 +242,10 @@ def check_schedule(setting: Setting, plan: Plan) -> None:
     if not plan.total_steps:
         raise UserError(
             f"schedule (max_steps={setting.max_steps}, epochs={setting.epochs}, "
-            f"budget_completions={setting.budget_completions}) gives no optimizer step: a "
-            "rollout is "
-            f"{plan.completions_per_rollout} completions, and {setting.train_prompts} training "
-            "prompts are known. "
-            "Set a larger schedule or a smaller batch. With schedule=epochs, run the sweep's own "
-            "command first: it counts the prompts."
+            f"budget_completions={setting.budget_completions}) gives no optimizer step: a rollout "
+            f"is {plan.completions_per_rollout} completions, and {setting.train_prompts} training "
+            "prompts are known. Set a larger schedule or a smaller batch. With schedule=epochs, "
+            "run the sweep's own command first: it counts the prompts."
         )
 
 

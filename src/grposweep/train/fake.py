@@ -139,13 +139,11 @@ def _hold_memory(gpu: Path) -> None:
             allowed = f"{total / trials:.2f} GiB allowed; " if trials > 1 else ""
             raise RuntimeError(
                 f"CUDA out of memory. Tried to allocate {asked:.2f} GiB. GPU 0 has a total "
-                f"capacity of {total:.2f} GiB of which "
-                f"{free:.2f} GiB is free. {listed}Including non-PyTorch memory, this process "
-                f"has {own:.2f} GiB memory in use. "
-                f"{allowed}Of the allocated memory {own:.2f} GiB is allocated by PyTorch, and 0 "
-                "bytes is reserved by PyTorch but "
-                "unallocated. If reserved but unallocated memory is large try setting "
-                "PYTORCH_CUDA_ALLOC_CONF=expandable_segments"
+                f"capacity of {total:.2f} GiB of which {free:.2f} GiB is free. {listed}Including "
+                f"non-PyTorch memory, this process has {own:.2f} GiB memory in use. {allowed}Of "
+                f"the allocated memory {own:.2f} GiB is allocated by PyTorch, and 0 bytes is "
+                "reserved by PyTorch but unallocated. If reserved but unallocated memory is large "
+                "try setting PYTORCH_CUDA_ALLOC_CONF=expandable_segments"
             )
         write_text(gpu / str(os.getpid()), f"{wanted}")
 

@@ -110,18 +110,14 @@ def explain_absence(model: Model, error: Exception) -> str:
     if "gated" in text.lower() or status in (401, 403):
         return (
             f"model.path={model.path} is gated on the hub, and this machine may not read it. "
-            "Accept its licence there "
-            "and run `hf auth login` (`huggingface-cli login` in older releases; or set "
-            "HF_TOKEN), or set model.path to a local "
-            "folder."
+            "Accept its licence there and run `hf auth login` (`huggingface-cli login` in older "
+            "releases; or set HF_TOKEN), or set model.path to a local folder."
         )
     return (
-        f"model.path={model.path} (revision {model.revision or 'main'}) is no folder here, not "
-        "in the hub's cache, and "
-        "could not be had from the hub "
-        f"({text.splitlines()[0] if text else type(error).__name__}). Set model.path to a "
-        "local folder, or HF_HOME to a cache that holds it, or correct the id, or allow network "
-        "access."
+        f"model.path={model.path} (revision {model.revision or 'main'}) is no folder here, not in "
+        "the hub's cache, and could not be had from the hub "
+        f"({text.splitlines()[0] if text else type(error).__name__}). Set model.path to a local "
+        "folder, or HF_HOME to a cache that holds it, or correct the id, or allow network access."
     )
 
 
@@ -144,10 +140,9 @@ def _wanted_files(model: Model) -> dict[str, int]:
     )
     if weights is None:
         raise UserError(
-            f"model.path={model.path} (revision {model.revision or 'main'}) has no weights on "
-            "the hub (*.safetensors or "
-            "pytorch_model*.bin). Set model.path to a repository of transformers' format, or to "
-            "a local folder."
+            f"model.path={model.path} (revision {model.revision or 'main'}) has no weights on the "
+            "hub (*.safetensors or pytorch_model*.bin). Set model.path to a repository of "
+            "transformers' format, or to a local folder."
         )
     small = [name for name in top if any(fnmatch(name, pattern) for pattern in OTHER_FILES)]
     nested = [name for name in sizes if name.startswith(tuple(f"{folder}/" for folder in FOLDERS))]

@@ -106,9 +106,8 @@ def reach_first_rank(seconds: float = REACH_SECONDS) -> None:
         except OSError as error:
             if time.monotonic() > until:
                 raise ConnectionError(
-                    f"rank {rank} cannot reach the first rank at {address}:{port} ({error}). "
-                    "Check the network between the "
-                    "nodes, or on one machine its loopback interface."
+                    f"rank {rank} cannot reach the first rank at {address}:{port} ({error}). Check "
+                    "the network between the nodes, or on one machine its loopback interface."
                 ) from error
             time.sleep(1.0)
         else:

@@ -57,9 +57,8 @@ def beyond_positions(experiment: Experiment, entry: Config) -> str:
     )
     return (
         f"the longest prompt has {longest:,} tokens and completions up to {completion:,}: more "
-        f"than the {positions:,} positions "
-        f"of model.path={experiment.model.path}. Remove long prompts, {shorter}or set a model "
-        "with more positions."
+        f"than the {positions:,} positions of model.path={experiment.model.path}. Remove long "
+        f"prompts, {shorter}or set a model with more positions."
     )
 
 
@@ -73,9 +72,8 @@ def far_longer(tokenizer: Any, prompts: Sequence[Any]) -> str:
         return ""
     return (
         f"the longest prompt has {most:,} tokens. All but {len(longest) - 1} of {len(prompts)} "
-        f"prompts have at most {usual:,}. "
-        "Memory is planned for the longest. "
-        f"Remove it from the data if it is a mistake: {text_of(longest[0])[:60]!r}."
+        f"prompts have at most {usual:,}. Memory is planned for the longest. Remove it from the "
+        f"data if it is a mistake: {text_of(longest[0])[:60]!r}."
     )
 
 
@@ -126,9 +124,8 @@ def check_rendering(experiment: Experiment, tokenizer: Any, prompts: Iterable[An
         for role, content in said:
             if isinstance(content, str) and content.strip() not in rendered:
                 raise UserError(
-                    f"the chat template of model.path={path} leaves out the turn of the {role} "
-                    f"in {shown}: "
-                    f"{content.strip()[:60]!r}. Set {cure}, or another model."
+                    f"the chat template of model.path={path} leaves out the turn of the {role} in "
+                    f"{shown}: {content.strip()[:60]!r}. Set {cure}, or another model."
                 )
 
 

@@ -272,21 +272,18 @@ def check_objective(lines: list[Json], metric: str, objective: Objective) -> Non
     if near := get_close_matches(metric, names, n=3, cutoff=0.7):
         raise UnknownMetricError(
             f"search.metric={metric}, but no evaluation reported it. Did you mean "
-            f"{' or '.join(near)}? "
-            f"Set search.metric={near[0]}."
+            f"{' or '.join(near)}? Set search.metric={near[0]}."
         )
     if not names:
         raise UnknownMetricError(
             f"search.metric={metric}, but this trial reported no metric. Those of a script are "
-            "read from the trainer_state.json "
-            "of its checkpoints: set save_strategy: steps in its recipe, or give it grposweep's "
-            "Callback."
+            "read from the trainer_state.json of its checkpoints: set save_strategy: steps in its "
+            "recipe, or give it grposweep's Callback."
         )
     raise UnknownMetricError(
         f"search.metric={metric}, but no evaluation reported it: this trial's metrics are "
-        f"{', '.join(names)}. "
-        "Set search.metric to one of them (and schedule.evaluations above 0 for those that "
-        "begin with eval_)."
+        f"{', '.join(names)}. Set search.metric to one of them (and schedule.evaluations above 0 "
+        "for those that begin with eval_)."
     )
 
 

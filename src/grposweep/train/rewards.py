@@ -28,7 +28,7 @@ from types import ModuleType
 from typing import Any
 
 from grporecipe.errors import UserError, refuse_mistakes
-from grporecipe.files import Config, read_json, write_text
+from grporecipe.files import Config, Json, read_json, write_text
 from grposweep.process import SpawnedProcesses
 from grposweep.schema import Task
 from grposweep.storage.inputs import hidden_files, original_path, user_folders
@@ -40,7 +40,7 @@ class RewardError(Exception):
     """A reward function raised, or returned something that is not one number a completion."""
 
 
-Turns = list[dict[str, Any]]
+Turns = list[Json]
 
 
 def text_of(completion: str | Turns) -> str:
@@ -127,8 +127,7 @@ class Reward:
         except Exception as error:
             raise RewardError(
                 f"{self._where()} raised {type(error).__name__}: {error}{user_frame(error)}. "
-                "Correct it there. "
-                f"{self._given(columns)}.{_turns_note(error, completions)}"
+                f"Correct it there. {self._given(columns)}.{_turns_note(error, completions)}"
             ) from error
         return self._check(values, completions)
 
@@ -141,9 +140,8 @@ class Reward:
         kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
         if missing := [p.name for p in needed if p.kind in kinds and p.name not in given]:
             raise RewardError(
-                f"{self._where()} takes {', '.join(missing)}. {self._given(columns)}. Rename "
-                "the parameter, "
-                "give it a default, or add the column to the data."
+                f"{self._where()} takes {', '.join(missing)}. {self._given(columns)}. Rename the "
+                "parameter, give it a default, or add the column to the data."
             )
 
     def _check(self, values: Any, completions: list[Any]) -> list[float | None]:
@@ -163,8 +161,7 @@ class Reward:
         if len(numbers) != len(completions):
             raise RewardError(
                 f"{self._where()} returned {len(numbers)} values for {len(completions)} "
-                f"completions: {_short(values)}. "
-                f"{self._asked(completions)}"
+                f"completions: {_short(values)}. {self._asked(completions)}"
             )
         for row, number in enumerate(numbers):
             if number is not None and not isfinite(number):
@@ -413,9 +410,8 @@ def code_problems(spec: str) -> Iterator[str]:
         return
     if not colon or not place or not name:
         yield (
-            f"task.rewards holds {spec}, which is no built-in reward ({', '.join(BUILT_IN)}) "
-            "and names no function."
-            f"{_suggestion(spec, BUILT_IN)} Set package.module:function or "
+            f"task.rewards holds {spec}, which is no built-in reward ({', '.join(BUILT_IN)}) and "
+            f"names no function.{_suggestion(spec, BUILT_IN)} Set package.module:function or "
             "path/to/file.py:function."
         )
         return
@@ -433,8 +429,7 @@ def code_problems(spec: str) -> Iterator[str]:
     except (SyntaxError, ValueError) as error:
         yield (
             f"task.rewards holds {spec}, but importing {place} raised {type(error).__name__}: "
-            f"{error}. "
-            "Set a module that can be imported from the working directory."
+            f"{error}. Set a module that can be imported from the working directory."
         )
         return
     if any(isinstance(node, ast.AsyncFunctionDef) and node.name == name for node in tree.body):

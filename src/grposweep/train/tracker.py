@@ -119,9 +119,8 @@ class WandbTracker(Tracker):
                 raise
             folder = self.folder / "wandb"
             print(
-                f"W&B cannot be reached ({str(error).splitlines()[0]}), so this run is written "
-                f"to {folder}. Send it later: "
-                f"wandb sync {shlex.quote(str(folder))}/offline-run-*",
+                f"W&B cannot be reached ({str(error).splitlines()[0]}), so this run is written to "
+                f"{folder}. Send it later: wandb sync {shlex.quote(str(folder))}/offline-run-*",
                 file=sys.stderr,
             )
             self.run = self._open(experiment, plan, "offline")

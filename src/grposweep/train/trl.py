@@ -159,8 +159,7 @@ def use_devices(attempt: Attempt) -> None:
         key = "gpus_per_node" if ranks_follow(attempt.experiment.cluster.kind) else "processes"
         raise UserError(
             f"{gpus} GPUs are visible to this one process, and GRPOTrainer cannot split a batch "
-            "over them. Set "
-            f"cluster.{key}={gpus}, or CUDA_VISIBLE_DEVICES to one of them."
+            f"over them. Set cluster.{key}={gpus}, or CUDA_VISIBLE_DEVICES to one of them."
         )
     # a trial that needs more fails itself, and not the others
     if gpus and watchdog.gpu_trials() > 1:
@@ -215,10 +214,9 @@ def check_counts(attempt: Attempt, data: Data) -> None:
     ):
         raise UserError(
             f"task: {counts['train_prompts']} training and {counts['eval_prompts']} held-out "
-            "prompts were found, but the "
-            f"sweep was planned for {setting.train_prompts} and {setting.eval_prompts}: the "
-            "data changed since. "
-            "Restore it, or start a sweep under another name."
+            f"prompts were found, but the sweep was planned for {setting.train_prompts} and "
+            f"{setting.eval_prompts}: the data changed since. Restore it, or start a sweep under "
+            "another name."
         )
 
 

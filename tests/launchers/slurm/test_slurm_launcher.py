@@ -188,8 +188,7 @@ def test_a_refused_submission_is_bad_input(
     "said",
     [
         "sbatch: error: AssocMaxSubmitJobLimit\nsbatch: error: Batch job submission failed: Job "
-        "violates accounting/QOS "
-        "policy (job submit limit, user's size and/or time limits)",
+        "violates accounting/QOS policy (job submit limit, user's size and/or time limits)",
         "sbatch: error: QOSMaxSubmitJobPerUserLimit\nsbatch: error: Batch job submission "
         "failed: Job violates",
         "sbatch: error: Batch job submission failed: Unable to contact slurm controller "

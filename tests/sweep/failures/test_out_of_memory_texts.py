@@ -21,9 +21,8 @@ OURS = {77, 78}
     [
         (
             f"{ASKED}. {NEW} Process 1218 has 24.00 GiB memory in use. Process 77 has 9.80 GiB "
-            "memory in use. Including "
-            "non-PyTorch memory, this process has 2.30 GiB memory in use. 9.90 GiB allowed; "
-            f"{TORCH}",
+            "memory in use. Including non-PyTorch memory, this process has 2.30 GiB memory in use. "
+            f"9.90 GiB allowed; {TORCH}",
             "2.3 of its 9.9 GiB in use, 24 GiB held by process 1218, not ours",
             2.8,
         ),
@@ -36,28 +35,25 @@ OURS = {77, 78}
         ),
         # only the sweep's own trials: as without neighbours
         (
-            f"{ASKED}. {NEW} Process 77 has 39.00 GiB memory in use. Including non-PyTorch "
-            "memory, this process has 40.10 GiB "
-            f"memory in use. {TORCH}",
+            f"{ASKED}. {NEW} Process 77 has 39.00 GiB memory in use. Including non-PyTorch memory, "
+            f"this process has 40.10 GiB memory in use. {TORCH}",
             "40.1 of the GPU's 79.2 GiB in use, 0.5 GiB more asked for",
             None,
         ),
         # more than its share: at fault
         (
             f"{ASKED}. {NEW} Process 1218 has 24.00 GiB memory in use. Including non-PyTorch "
-            "memory, this process has 10.30 GiB "
-            "memory in use. 9.90 GiB allowed; Of the allocated memory 9.00 GiB is allocated by "
-            "PyTorch, and 512.00 MiB is "
-            "reserved by PyTorch but unallocated.",
+            "memory, this process has 10.30 GiB memory in use. 9.90 GiB allowed; Of the allocated "
+            "memory 9.00 GiB is allocated by PyTorch, and 512.00 MiB is reserved by PyTorch but "
+            "unallocated.",
             "10.3 of its 9.9 GiB in use, 0.5 GiB more asked for, 24 GiB held by process 1218, "
             "not ours",
             None,
         ),
         # torch 2.1 in a container, whose ids of processes are not the system's
         (
-            f"{ASKED}. GPU 0 has a total capacty of 79.18 GiB of which 20.00 MiB is free. "
-            "Process 4021 has 40.00 GiB "
-            f"memory in use. Process 4022 has 39.16 GiB memory in use. {TORCH}",
+            f"{ASKED}. GPU 0 has a total capacty of 79.18 GiB of which 20.00 MiB is free. Process "
+            f"4021 has 40.00 GiB memory in use. Process 4022 has 39.16 GiB memory in use. {TORCH}",
             "2.3 of the GPU's 79.2 GiB in use, at least 76.9 GiB held by processes that cannot "
             "be listed here, not ours",
             2.8,
@@ -72,19 +68,16 @@ OURS = {77, 78}
         # alone on its GPU, in a container
         (
             f"{ASKED}. {NEW} Process 4022 has 79.16 GiB memory in use. Of the allocated memory "
-            "70.00 GiB is allocated by "
-            "PyTorch, with 36.00 MiB allocated in private pools (e.g., CUDA Graphs), and 8.00 "
-            "GiB is reserved by PyTorch but "
-            "unallocated.",
+            "70.00 GiB is allocated by PyTorch, with 36.00 MiB allocated in private pools (e.g., "
+            "CUDA Graphs), and 8.00 GiB is reserved by PyTorch but unallocated.",
             "78.6 of the GPU's 79.2 GiB in use, 0.5 GiB more asked for",
             None,
         ),
         # before torch 2.1
         (
             "RuntimeError: CUDA out of memory. Tried to allocate 384.00 MiB (GPU 0; 14.76 GiB "
-            "total capacity; 5.04 GiB already "
-            "allocated; 259.75 MiB free; 5.10 GiB reserved in total by PyTorch) If reserved "
-            "memory is >> allocated memory",
+            "total capacity; 5.04 GiB already allocated; 259.75 MiB free; 5.10 GiB reserved in "
+            "total by PyTorch) If reserved memory is >> allocated memory",
             "5.7 of the GPU's 14.8 GiB in use, at least 8.81 GiB held by processes that cannot "
             "be listed here, not ours",
             6.075,
@@ -143,9 +136,8 @@ def test_vllm_that_does_not_start_because_of_others_is_short_of_memory() -> None
     """Without others its setting is a mistake, and so is any other text of a configuration."""
     text = (
         "ValueError: Free memory on device cuda:0 (31.44/47.38 GiB) on startup is less than "
-        "desired GPU memory utilization "
-        "(0.95, 45.01 GiB). Decrease GPU memory utilization or reduce GPU memory used by other "
-        "processes."
+        "desired GPU memory utilization (0.95, 45.01 GiB). Decrease GPU memory utilization or "
+        "reduce GPU memory used by other processes."
     )
     busy, ours = GpuMemory(47.38, 16, {1218: 16}), GpuMemory(47.38, 16, {77: 16})
     found = find_shortage_of_engine([text], lambda: [busy], OURS.__contains__)

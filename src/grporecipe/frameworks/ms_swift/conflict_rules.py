@@ -4,10 +4,10 @@ Sources: ms-swift 4.6.0 arguments/rlhf_args.py and sft_args.py, trainers/argumen
 rlhf_trainers/grpo_trainer.py.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
+from grporecipe.files import Config, Json
 from grporecipe.frameworks.ms_swift.keys import (
     TAKES_ALL_FOR_TAUGHT,
     is_megatron,
@@ -25,7 +25,7 @@ from grporecipe.rules.registry import Violation, recipe_rule
 # in a complete command line; a YAML file may leave them to it
 NEEDED = ("dataset", "reward_funcs")
 # every key, with its default if it is not set
-Values = Mapping[str, Any]
+Values = Config
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Conflict:
     applies: Callable[[Values], bool]
     why: str
     # native keys, None removing one
-    change: Mapping[str, Any] | None = None
+    change: Config | None = None
     instead: str = ""
     since: Version = (3, 1, 1)
 
@@ -89,9 +89,8 @@ REFUSED = (
                 or v["vllm_mode"] == "server"
             )
         ),
-        "no reward is set; ms-swift 4.6.0 still trains, on advantages of 0 (its own check for "
-        "it never "
-        "fires)",
+        "no reward is set; ms-swift 4.6.0 still trains, on advantages of 0 (its own check for it "
+        "never fires)",
         instead="Name reward_funcs or a reward_model.",
         since=(4, 0, 0),
     ),
@@ -242,9 +241,8 @@ REFUSED = (
     Conflict(
         ("off_policy_sequence_mask_delta",),
         lambda v: v["off_policy_sequence_mask_delta"] is not None,
-        "ms-swift treats every run as one with a teacher, whose signal is per token, and "
-        "refuses to mask sequences at its "
-        "first step",
+        "ms-swift treats every run as one with a teacher, whose signal is per token, and refuses "
+        "to mask sequences at its first step",
         {"off_policy_sequence_mask_delta": None},
         since=TAKES_ALL_FOR_TAUGHT,
     ),
@@ -383,8 +381,7 @@ OVERRULED = (
         ("dynamic_sample",),
         lambda v: bool(v["dynamic_sample"]),
         "rollouts that replace groups of equal rewards are not counted in any step, and after "
-        "max_resample_times the first "
-        "batch is trained on as it is",
+        "max_resample_times the first batch is trained on as it is",
         instead="Expect more generation than the plan says.",
     ),
     Conflict(
@@ -507,7 +504,7 @@ def _values(recipe: Recipe) -> tuple[Values, set[str]]:
     """
     takes, given = known(recipe.version), set[str]()
     # A key that the release does not have counts as unset.
-    values: dict[str, Any] = {**known().defaults, **takes.defaults}
+    values: Json = {**known().defaults, **takes.defaults}
     for key, value in recipe.config.items():
         name = spelled(str(key), recipe.version)
         if name in takes and str(key) not in recipe.unresolved:

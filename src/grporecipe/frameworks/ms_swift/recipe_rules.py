@@ -9,7 +9,7 @@ validate_batch_dp_alignment, _init_grpo); Megatron's own count of micro-batches.
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from grporecipe.files import Config
+from grporecipe.files import Config, Json
 from grporecipe.frameworks.ms_swift import keys
 from grporecipe.frameworks.ms_swift.rules import MS_SWIFT
 from grporecipe.frameworks.trl.keys import HABITS
@@ -164,7 +164,7 @@ def ms_swift_reads_the_values(recipe: Recipe) -> Iterator[Violation]:
 
 def _trouble(
     name: str, value: Any, kind: str, version: Version
-) -> tuple[str, tuple[dict[str, Any], ...]] | None:
+) -> tuple[str, tuple[Json, ...]] | None:
     """Return why a value cannot be read, with its fixes."""
     if value is None:
         return "ms-swift gets null as the text None", ({name: None},)

@@ -13,7 +13,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any, NamedTuple
 
 from grporecipe.errors import UserError
-from grporecipe.files import Config
+from grporecipe.files import Config, Json
 from grporecipe.model.recipe import KeySpec, Recipe
 from grporecipe.model.releases import (
     KeyTable,
@@ -227,7 +227,7 @@ class Replacement(NamedTuple):
     """
 
     why: str = ""
-    change: dict[str, Any] | None = None
+    change: Json | None = None
     safe: bool = False
 
 

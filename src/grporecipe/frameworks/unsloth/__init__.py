@@ -6,11 +6,10 @@ does not take).
 """
 
 import re
-from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache, partial
-from typing import Any
 
+from grporecipe.files import Config
 from grporecipe.frameworks.trl import FRAMEWORK as TRL_FRAMEWORK
 from grporecipe.frameworks.trl import keys as trl_keys
 from grporecipe.model.framework import Values
@@ -83,9 +82,9 @@ def corrected_size(
     return group if group > 0 and (accumulation * (processes or 1) * size) % group else size
 
 
-def derive_own(values: Values, fields: Mapping[str, Any]) -> Fields:
+def derive_own(values: Values, fields: Config) -> Fields:
     """Return the fields that Unsloth changes before TRL sees the configuration."""
-    stated, changes = values.stated, dict[str, Any]()
+    stated, changes = values.stated, Fields()
     sizes = ("per_device_train_batch_size", "gradient_accumulation_steps", "num_generations")
     if stated.get("steps_per_generation") is None and stated.get("generation_batch_size") is None:
         size, accumulation, group = (fields[name] for name in sizes)

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from grporecipe.errors import UserError
+from grporecipe.files import Config
 from grporecipe.frameworks.verl.keys import (
     HOLDS_A_STEP,
     OWN_PROGRAMS,
@@ -157,7 +158,7 @@ def _text(path: Path) -> str:
         return ""
 
 
-def merge(into: Fields, other: Mapping[str, Any]) -> None:
+def merge(into: Fields, other: Config) -> None:
     """Merge a nested mapping into another one. A list or a scalar replaces the old value."""
     for key, value in other.items():
         if isinstance(value, Mapping) and isinstance(into.get(key), dict):

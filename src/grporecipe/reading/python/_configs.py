@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from grporecipe.errors import NotARecipe, UserError
 from grporecipe.fields.memory import DTYPES
+from grporecipe.files import Config
 from grporecipe.model.framework import FRAMEWORKS, version_of
 from grporecipe.model.recipe import KeySpec, LaunchedCode, Recipe, VersionSource
 from grporecipe.project.versions import Judged
@@ -71,7 +72,7 @@ class PythonConfig:
     from cell to cell (``cells``).
     """
 
-    config: Mapping[str, Any]
+    config: Config
     lines: Mapping[str, int]
     unresolved: Mapping[str, str]
     call: ast.Call

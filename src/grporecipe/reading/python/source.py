@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from grporecipe.errors import UserError
-from grporecipe.files import file_stamp, parse_json
+from grporecipe.files import Json, file_stamp, parse_json
 
 NOTEBOOK = ".ipynb"
 # Magics whose cell still contains Python.
@@ -194,7 +194,7 @@ class Scope:
 
     outer: "Scope | None" = None
     names: dict[str, list[ast.expr | None]] = field(default_factory=dict)
-    known: dict[str, Any] = field(default_factory=dict)
+    known: Json = field(default_factory=dict)
     is_class: bool = False
 
     def bind(self, name: str, value: ast.expr | None = None) -> None:

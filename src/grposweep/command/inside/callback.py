@@ -175,10 +175,9 @@ def trouble(folder: Path, args: TrainingArguments) -> str | None:
         actual = getattr(actual, "value", actual)
         if actual != value and not (value is None and name in ROLLOUT_SIZES):
             return (
-                f"{name}={value} is this trial's, but the script trains with {name}={actual}: "
-                "it does not take that from "
-                "the recipe or the command line. Pass the parsed arguments on to the trainer as "
-                "they are."
+                f"{name}={value} is this trial's, but the script trains with {name}={actual}: it "
+                "does not take that from the recipe or the command line. Pass the parsed arguments "
+                "on to the trainer as they are."
             )
     return None
 
@@ -199,8 +198,7 @@ def own_optimizer(folder: Path, args: TrainingArguments, optimizer: Any) -> str 
     if not rates or any(isclose(float(rate), args.learning_rate, rel_tol=1e-6) for rate in rates):
         return None
     return (
-        f"learning_rate={args.learning_rate} is this trial's, but the script passes an "
-        "optimizer with learning rate "
-        f"{', '.join(f'{float(rate):g}' for rate in sorted(rates))} to its trainer. Make the "
-        "optimizer with args.learning_rate."
+        f"learning_rate={args.learning_rate} is this trial's, but the script passes an optimizer "
+        f"with learning rate {', '.join(f'{float(rate):g}' for rate in sorted(rates))} to its "
+        "trainer. Make the optimizer with args.learning_rate."
     )

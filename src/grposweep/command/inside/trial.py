@@ -93,9 +93,8 @@ def _follow_trainers(module: ModuleType, trial: Path) -> None:
             _refuse(
                 trial,
                 f"{users_line()} builds a second GRPO trainer after {trained_at[0]} has trained "
-                "one. A trial is one training. "
-                "Give a command that trains once, and sweep what the others change, such as "
-                "seed=1,2,3.",
+                "one. A trial is one training. Give a command that trains once, and sweep what the "
+                "others change, such as seed=1,2,3.",
             )
         # imports transformers, which is imported now
         from grposweep.command.inside.callback import Callback

@@ -116,8 +116,7 @@ def submit_script(script: Path, cluster: Cluster) -> str:
     if not unreachable and any(word in done.stderr for word in _NO_CLUSTER):
         raise UserError(
             f"cluster=slurm: Slurm's commands find no controller here ({error}). Run this on a "
-            "login node, set SLURM_CONF to the "
-            "cluster's slurm.conf, or set cluster=local."
+            "login node, set SLURM_CONF to the cluster's slurm.conf, or set cluster=local."
         )
     if unreachable or any(word in done.stderr for word in _FULL):
         raise LauncherBusy(f"Slurm takes no job now ({error}); trying again")

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from grporecipe.errors import ExitCode
-from grporecipe.files import write_text
+from grporecipe.files import Json, write_text
 from grposweep.launchers.base import Job
 from grposweep.process import SOURCE, inherited, python_flags
 from grposweep.schema import Cluster
@@ -107,7 +107,7 @@ def render_script(job: Job, sweep: Path, code: Path) -> str:
     )
 
 
-def _server(job: Job) -> dict[str, Any] | None:
+def _server(job: Job) -> Json | None:
     """Return the shape of the job's own vLLM server and the shell line that starts it; None if it
     has none.
     """

@@ -122,8 +122,7 @@ class SlurmPreparation:
         except (LauncherBusy, LauncherUnreachable) as error:
             raise UserError(
                 f"cluster.prepare=job: Slurm takes no job now ({error}). Give the command again "
-                "later, or "
-                "set cluster.prepare=here."
+                "later, or set cluster.prepare=here."
             ) from error
         self.where, self._read_at = f"as Slurm job {self._job_id}", time.monotonic()
 

@@ -113,17 +113,15 @@ class Slurm(Launcher):
             value = getattr(cluster, name)
             if value is not None and not re.fullmatch(r"[^\s\0]+", value):
                 raise UserError(
-                    f"cluster.{name}={value!r}: a job script has it in one line as one word, "
-                    "and what follows a blank or a line "
-                    "break would be another option or a command. Set a value without them, or "
-                    "null for the cluster's default."
+                    f"cluster.{name}={value!r}: a job script has it in one line as one word, and "
+                    "what follows a blank or a line break would be another option or a command. "
+                    "Set a value without them, or null for the cluster's default."
                 )
         for option in (*cluster.extra, *cluster.container):
             if not option.startswith("-") or "\n" in option:
                 raise UserError(
-                    f"cluster.extra={option!r}: options of sbatch and srun begin with a dash "
-                    "and take one line each. "
-                    "Set for example cluster.extra=[--exclusive]."
+                    f"cluster.extra={option!r}: options of sbatch and srun begin with a dash and "
+                    "take one line each. Set for example cluster.extra=[--exclusive]."
                 )
         if cluster.gres_type is not None and not re.fullmatch(r"[\w.-]+", cluster.gres_type):
             raise UserError(
@@ -264,10 +262,9 @@ class Slurm(Launcher):
         note_cancelled(TrialFolder(followed.job.folder), followed.job.attempt)
         key = HOPELESS[last.reason]
         raise UserError(
-            f"cluster.{key}={getattr(followed.job.cluster, key)}: Slurm took job {last.job_id} "
-            "and would never start it "
-            f"({last.reason}), so it was cancelled. Set another cluster.{key}, a smaller job, "
-            "or another cluster.partition."
+            f"cluster.{key}={getattr(followed.job.cluster, key)}: Slurm took job {last.job_id} and "
+            f"would never start it ({last.reason}), so it was cancelled. Set another "
+            f"cluster.{key}, a smaller job, or another cluster.partition."
         )
 
 
@@ -288,9 +285,8 @@ def _check_server(cluster: Cluster, generation: Generation) -> None:
         )
     if is_served and not gpus:
         raise UserError(
-            "generation.vllm_gpus=0: no GPU is left for the vLLM server. Set how many of the "
-            "job's GPUs it gets, or "
-            "generation.vllm_server_base_url to one that runs already."
+            "generation.vllm_gpus=0: no GPU is left for the vLLM server. Set how many of the job's "
+            "GPUs it gets, or generation.vllm_server_base_url to one that runs already."
         )
 
 
@@ -308,8 +304,7 @@ def _check_shape(cluster: Cluster, generation: Generation) -> None:
     )
     raise UserError(
         f"cluster.processes={cluster.processes}: on Slurm this follows from "
-        f"cluster.nodes={cluster.nodes} and "
-        f"cluster.{key}={each}, one rank per "
-        f"{'GPU' if cluster.gpus_per_node else 'task'}{served}, which makes "
-        f"{ranks}. Set those, and leave cluster.processes out."
+        f"cluster.nodes={cluster.nodes} and cluster.{key}={each}, one rank per "
+        f"{'GPU' if cluster.gpus_per_node else 'task'}{served}, which makes {ranks}. Set those, "
+        "and leave cluster.processes out."
     )

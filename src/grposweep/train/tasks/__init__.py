@@ -80,18 +80,15 @@ def split_rows(task: Task) -> tuple[list[Row], list[Row], tuple[str, ...]]:
     if repeated := sum(prompt_key(row) in known for row in held_out):
         raise UserError(
             f"task.eval_split={task.eval_split}: {repeated} of {len(held_out)} held-out prompts "
-            "are training prompts too, so "
-            "training would learn them. Remove them from one of the files, or set "
-            "task.eval_split=null to split one file by "
-            "prompt."
+            "are training prompts too, so training would learn them. Remove them from one of the "
+            "files, or set task.eval_split=null to split one file by prompt."
         )
     train = train if task.train_prompts is None else train[: task.train_prompts]
     if not train:
         raise UserError(
             f"task.kind={task.kind} leaves no training prompts "
-            f"(task.train_prompts={task.train_prompts}, "
-            f"task.eval_prompts={task.eval_prompts}). Give it more rows, or set a smaller "
-            "task.eval_prompts."
+            f"(task.train_prompts={task.train_prompts}, task.eval_prompts={task.eval_prompts}). "
+            "Give it more rows, or set a smaller task.eval_prompts."
         )
     check_system_prompt(task, [row["prompt"] for row in (*train, *held_out)])
     return train, held_out, tuple(chain.from_iterable(notes))
@@ -188,8 +185,7 @@ def _wrong_rows(
     ]:
         yield (
             f"task.prompt_column={prompt_column}: {len(blank)} of {len(rows)} rows of {source} "
-            "have an empty prompt, first row "
-            f"{blank[0]}. Remove {_numbered('row', blank)}."
+            f"have an empty prompt, first row {blank[0]}. Remove {_numbered('row', blank)}."
         )
     for wrong, problem in wrong_conversations(prompts):
         yield (
@@ -206,8 +202,7 @@ def _wrong_rows(
     ]:
         yield (
             f"task.answer_column={answer_column}: {len(empty)} of {len(rows)} rows of {source} "
-            "have NaN or nothing there, "
-            f"first row {empty[0]}. No completion could match. Remove "
+            f"have NaN or nothing there, first row {empty[0]}. No completion could match. Remove "
             f"{_numbered('row', empty)}, or fill in their answers."
         )
     mixed = mixed_columns(
@@ -246,9 +241,8 @@ def conflicting_answers(rows: list[Row], source: str) -> Iterator[str]:
         answer, other = list(several[0].items())[:2]
         yield (
             f"{source}: {count_text(len(several), 'prompt')} with several answers, such as rows "
-            f"{answer[1]} and {other[1]} "
-            f"({answer[0][:30]!r} and {other[0][:30]!r}). A row's reward accepts its own answer "
-            "only."
+            f"{answer[1]} and {other[1]} ({answer[0][:30]!r} and {other[0][:30]!r}). A row's "
+            "reward accepts its own answer only."
         )
 
 

@@ -6,12 +6,11 @@ import csv
 import io
 import sys
 from pathlib import Path
-from typing import Any
 
 from grporecipe.errors import UserError
-from grporecipe.files import other_delimiter, parse_json
+from grporecipe.files import Json, other_delimiter, parse_json
 
-Row = dict[str, Any]
+Row = Json
 
 DELIMITERS = {".csv": ",", ".tsv": "\t"}
 SUFFIXES = (".jsonl", ".json", ".parquet", *DELIMITERS)
@@ -60,16 +59,14 @@ def _parse_table(text: str, delimiter: str, source: str) -> list[Row]:
         if other := other_delimiter(reader.fieldnames or ()):
             raise UserError(
                 f"{source}: its columns are separated by {other!r}, and this kind of file has "
-                f"{delimiter!r}. Write the file with "
-                f"{delimiter!r}, or JSON lines."
+                f"{delimiter!r}. Write the file with {delimiter!r}, or JSON lines."
             )
         for row in reader:
             if None in row:
                 names = ", ".join(reader.fieldnames or ())
                 raise UserError(
                     f"{source}: line {reader.line_num} has more values than there are columns "
-                    f"({names}). Put quotes around a "
-                    "value that holds the delimiter."
+                    f"({names}). Put quotes around a value that holds the delimiter."
                 )
             rows.append({name: value or None for name, value in row.items()})
     except csv.Error as error:

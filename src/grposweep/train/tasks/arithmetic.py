@@ -52,7 +52,6 @@ def _split(task: Task, rows: list[Row]) -> tuple[list[Row], list[Row]]:
     if task.eval_prompts > limit:
         raise UserError(
             f"task.eval_prompts={task.eval_prompts}, but only {limit} of the 10,000 sums are "
-            "unknown to the tiny "
-            f"model's warm start. Set task.eval_prompts to at most {limit}."
+            f"unknown to the tiny model's warm start. Set task.eval_prompts to at most {limit}."
         )
     return rows[task.eval_prompts :], rows[: task.eval_prompts]

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from grporecipe.errors import UserError
+from grporecipe.files import Json
 from grposweep.schema import Task
 
 ROLES = {
@@ -86,7 +87,7 @@ def _problem_of_sharegpt(turns: list[Any]) -> str:
     return ""
 
 
-def _has(turn: dict[str, Any], *keys: str) -> bool:
+def _has(turn: Json, *keys: str) -> bool:
     return all(turn.get(key) is not None for key in keys)
 
 
@@ -116,8 +117,7 @@ def check_system_prompt(task: Task, prompts: list[Any], has_template: bool | Non
         why = "task.chat=false" if task.chat is False else "the tokenizer has no chat template"
         raise UserError(
             f"task.system_prompt is set, but {why}: a plain prompt has no system turn to put it "
-            "in. "
-            "Set task.chat=true and a model with a chat template, or task.system_prompt=null."
+            "in. Set task.chat=true and a model with a chat template, or task.system_prompt=null."
         )
     own = [
         prompt
@@ -127,7 +127,6 @@ def check_system_prompt(task: Task, prompts: list[Any], has_template: bool | Non
     if own:
         raise UserError(
             f"task.system_prompt is set, but {len(own)} of {len(prompts)} prompts begin with a "
-            "system turn of their own, such "
-            f"as {str(own[0][0]['content'])[:60]!r}. Set task.system_prompt=null, or remove "
-            "these turns."
+            f"system turn of their own, such as {str(own[0][0]['content'])[:60]!r}. Set "
+            "task.system_prompt=null, or remove these turns."
         )

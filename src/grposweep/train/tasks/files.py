@@ -126,15 +126,13 @@ def _hub(path: str, task: Task, split: str) -> list[Any]:
         if WENT_OFFLINE in os.environ:
             raise UserError(
                 f"task.path={path} (subset {task.subset}, split {split}): the hub cache of "
-                f"{socket.gethostname()} has the model "
-                f"and not this dataset ({cause}). A trial whose model is there stays "
-                "off the network. Set HF_HOME to a cache that holds both, task.path to a local "
-                "folder, or HF_HUB_OFFLINE=0."
+                f"{socket.gethostname()} has the model and not this dataset ({cause}). A trial "
+                "whose model is there stays off the network. Set HF_HOME to a cache that holds "
+                "both, task.path to a local folder, or HF_HUB_OFFLINE=0."
             ) from error
         raise UserError(
-            f"task.path={path} (subset {task.subset}, split {split}): not found here, and not "
-            "to be had from the hub "
-            f"({cause}). Set task.path to a local folder with its parquet "
-            "files, or HF_HOME to a cache that holds it, or allow network access (trials do "
-            "with HF_HUB_OFFLINE=0)."
+            f"task.path={path} (subset {task.subset}, split {split}): not found here, and not to "
+            f"be had from the hub ({cause}). Set task.path to a local folder with its parquet "
+            "files, or HF_HOME to a cache that holds it, or allow network access (trials do with "
+            "HF_HUB_OFFLINE=0)."
         ) from error
