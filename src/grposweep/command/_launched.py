@@ -50,7 +50,7 @@ def _find(texts: tuple[tuple[str, str], ...], folder: Path) -> Recipe | None:
     for name, text in texts:
         try:
             recipes = parse_recipes(
-                folder / (name or "command.sh"), _with_arguments(text, name, command), Options()
+                folder / (name or "launch.sh"), _with_arguments(text, name, command), Options()
             )
         except UserError:
             # no launch of a GRPO training

@@ -22,8 +22,11 @@ def enter(text: str) -> None:
     launch: dict[str, Any] = json.loads(text)
     if not _is_program(launch["program"]):
         return
+    # after the check: most processes are not the program
+    from grposweep.storage import paths
+
     sys.argv[1:] = [*_without(sys.argv[1:], launch["without"]), *launch["words"]]
-    file = os.path.join(os.environ["GRPOSWEEP_TRIAL"], "entered.json")  # noqa: PTH118 - pathlib imports more
+    file = os.path.join(os.environ["GRPOSWEEP_TRIAL"], paths.ENTERED)  # noqa: PTH118 - pathlib imports more
     entered = {"attempt": int(os.environ["GRPOSWEEP_ATTEMPT"]), "words": sys.argv[1:]}
     with open(f"{file}.{os.getpid()}", "w", encoding="utf-8") as opened:  # noqa: PTH123 - as above
         json.dump(entered, opened)
