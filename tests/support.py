@@ -19,10 +19,9 @@ import pytest
 if TYPE_CHECKING:
     import optuna
 
+    from grposweep.schema import Experiment
+
 from command_server import run_forked
-from grporecipe.errors import refuse_mistakes
-from grposweep.config.validate import find_mistakes
-from grposweep.schema import Experiment
 
 PROJECT = Path(__file__).resolve().parents[1]
 RUN = PROJECT / "src" / "run.py"
@@ -35,8 +34,12 @@ def examples(many: int) -> int:
     return many if "GRPOSWEEP_THOROUGH" in os.environ else many // 3
 
 
-def check_experiment(experiment: Experiment) -> None:
+def check_experiment(experiment: "Experiment") -> None:
     """Raise UserError with all mistakes of a configuration, as a sweep's base is refused."""
+    # Hydra, which test_imports may not find here
+    from grporecipe.errors import refuse_mistakes
+    from grposweep.config.validate import find_mistakes
+
     refuse_mistakes(find_mistakes(experiment))
 
 
