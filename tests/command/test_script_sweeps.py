@@ -204,11 +204,17 @@ def test_a_trial_of_a_script_is_rerun_with_its_recipe_and_with_a_change(
 def test_a_rerun_says_that_the_script_has_changed_since(
     run: Run, script: Script, here: Path
 ) -> None:
-    """What identifies the experiment is not what was recorded."""
+    """There is no copy of it: it is restored, or accepted as it is."""
     run(*script)
     with (here / "train.py").open("a") as file:
         file.write("# fixed\n")
-    assert "not as recorded: what identifies the experiment" in grposweep(here, "rerun", "0").out
+    refused = grposweep(here, "rerun", "0")
+    assert refused.code == 2
+    assert "has no copy of train.py. Restore it, or set" in refused.err
+    assert "own copy" not in refused.out
+    accepted = grposweep(here, "rerun", "0", "search.changed_files=accept")
+    assert accepted.code == 0
+    assert "not as recorded: " in accepted.out
 
 
 @pytest.mark.slow

@@ -102,8 +102,9 @@ def _describe(asked: Asked) -> Iterable[str]:
         record["versions"].get("trl", "of an unknown version")
     )
     ranks = f"{count} process" + "es" * (count != 1)
+    way = f"for real ({asked.why})" if asked.why else "on stand-ins"
     yield (
-        f"{record['trainer_line']} builds {name} with {ranks}, {version}; asked {_how(asked)} "
+        f"{record['trainer_line']} builds {name} with {ranks}, {version}; asked {way} "
         f"in {asked.seconds:.1f} s"
     )
     if asked.assumed:
@@ -113,7 +114,3 @@ def _describe(asked: Asked) -> Iterable[str]:
         )
     if record["unknown"]:
         yield f"not judged, because only a real run knows it: {', '.join(record['unknown'])}"
-
-
-def _how(asked: Asked) -> str:
-    return "on stand-ins" if not asked.why else f"for real ({asked.why})"

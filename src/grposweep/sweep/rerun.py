@@ -232,11 +232,13 @@ def not_as_recorded(
     now, code = collect_provenance(find_inputs([experiment])), experiment.cluster.code
     changed = changed_files(trial, experiment)
     lines = [f"training runs the sweep's own copy of the code, {code}"] if code else []
-    if changed and experiment.search.changed_files != ACCEPT:
+    kept = TrialInputs.read(trial.path).over(find_inputs([experiment])).files
+    copied = ", ".join(name for name in changed if kept[name].copied)
+    if copied and experiment.search.changed_files != ACCEPT:
         now["files"] = recorded.get("files")
         lines.append(
-            f"{', '.join(changed)} changed since: training uses the sweep's own copy of "
-            f"{', '.join(changed)} (search.changed_files=accept uses the present content)"
+            f"{copied} changed since: training uses the sweep's own copy of {copied} "
+            "(search.changed_files=accept uses the present content)"
         )
     theirs = {name: recorded.get(name) for name in ("packages", "files")}
     known = {**now, **theirs} if code else dict(recorded)

@@ -112,21 +112,13 @@ class HeldOutEvaluation:
     def completions(self, rank: int) -> list[tuple[int, int, int, Completion]]:
         """(call, rank, position, completion with its rewards), as `rows`."""
         rewards = {row[:3]: finite_or_none(row[4]) for row in self.rows(rank)}
-        return [
-            (
-                call,
-                rank,
-                place,
-                replace(
-                    completion, reward=rewards[call, rank, place], parts=self._parts(call, place)
-                ),
-            )
-            for call, texts in enumerate(self.texts)
-            for place, completion in enumerate(texts)
-        ]
-
-    def _parts(self, call: int, place: int) -> tuple[float | None, ...]:
-        return tuple(finite_or_none(values[call][place]) for values in self.values)
+        rows = []
+        for call, texts in enumerate(self.texts):
+            for place, completion in enumerate(texts):
+                parts = tuple(finite_or_none(values[call][place]) for values in self.values)
+                rewarded = replace(completion, reward=rewards[call, rank, place], parts=parts)
+                rows.append((call, rank, place, rewarded))
+        return rows
 
 
 def in_order(
