@@ -229,11 +229,10 @@ def not_as_recorded(
     trial: TrialFolder, experiment: Experiment, recorded: Config, is_changed: bool
 ) -> list[str]:
     """List what differs from when the trial ran: code, packages, files that its program reads."""
-    now, code = collect_provenance(find_inputs([experiment])), experiment.cluster.code
-    changed = changed_files(trial, experiment)
+    inputs, code = find_inputs([experiment]), experiment.cluster.code
+    now, kept = collect_provenance(inputs), TrialInputs.read(trial.path).over(inputs)
     lines = [f"training runs the sweep's own copy of the code, {code}"] if code else []
-    kept = TrialInputs.read(trial.path).over(find_inputs([experiment])).files
-    copied = ", ".join(name for name in changed if kept[name].copied)
+    copied = ", ".join(name for name in kept.changed(inputs) if kept.files[name].copied)
     if copied and experiment.search.changed_files != ACCEPT:
         now["files"] = recorded.get("files")
         lines.append(

@@ -116,8 +116,8 @@ class HeldOutEvaluation:
         for call, texts in enumerate(self.texts):
             for place, completion in enumerate(texts):
                 parts = tuple(finite_or_none(values[call][place]) for values in self.values)
-                rewarded = replace(completion, reward=rewards[call, rank, place], parts=parts)
-                rows.append((call, rank, place, rewarded))
+                reward = rewards[call, rank, place]
+                rows.append((call, rank, place, replace(completion, reward=reward, parts=parts)))
         return rows
 
 
