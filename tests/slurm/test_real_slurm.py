@@ -336,7 +336,7 @@ def test_jobs_run_the_code_of_their_submission(run: Run) -> None:
     ended = run(*FAKE, "lr=1e-3")
     (code,) = (ended.sweep / "code").iterdir()
     assert str(code) in (trials(ended.sweep)[0] / "job-0.sbatch").read_text()
-    assert (code / "grposweep" / "train" / "_attempt.py").exists()
+    assert (code / "grposweep" / "train" / "attempt.py").exists()
     assert list(code.rglob("__pycache__")), "nothing ran from it"
 
 
