@@ -10,11 +10,11 @@ import pytest
 import yaml
 
 from grporecipe.linting.linter import lint_recipe
+from grporecipe.model.defects import Defect, load_defects
 from grporecipe.model.framework import FRAMEWORKS
 from grporecipe.model.setting import Version
 from grporecipe.project.versions import releases_of
 from grporecipe.reading.load import Options, build_recipe
-from grporecipe.rules.defects import Defect, load_defects
 
 CASES = yaml.safe_load(Path(__file__).with_name("defects.yaml").read_text(encoding="utf-8"))
 

@@ -8,6 +8,7 @@ from grporecipe.files import Config, Json
 from grporecipe.memory.catalog import GPUS
 from grporecipe.memory.estimate import GIB, Memory, estimate, find_engine
 from grporecipe.memory.parts import find_prompt
+from grporecipe.model.defects import load_defects
 from grporecipe.model.planning import micro_steps_per_generation
 from grporecipe.model.setting import Setting
 
@@ -17,9 +18,6 @@ MOST_COMPLETIONS, MOST_TOKENS, MOST_GENERATIONS = 4096, 1 << 18, 4096
 PROMPTS = (64, 1024)
 # GiB
 SMALLEST_SAVING = 0.05
-# In TRL since the first of these releases until before the second, a vLLM that slept samples from
-# the base model (huggingface/trl PRs 4571 and 5355).
-SLEEP_LOSES_WEIGHTS = ((0, 25, 0), (1, 10, 0))
 VERDICTS = {True: "fits", None: "may fit", False: "does not fit"}
 
 
@@ -205,8 +203,10 @@ def _changes(s: Setting) -> Iterator[tuple[str, Config]]:
 
 def _engine_changes(s: Setting) -> Iterator[tuple[str, Config]]:
     share = s.vllm_gpu_memory_utilization or 0.3
-    first, fixed = SLEEP_LOSES_WEIGHTS
-    loses_weights = s.framework.follows_trl and first <= s.version < fixed
+    loses_weights = s.framework.follows_trl and any(
+        "vllm_enable_sleep_mode" in defect.when and defect.first <= s.version <= defect.last
+        for defect in load_defects()
+    )
     if not (s.vllm_enable_sleep_mode or loses_weights):
         yield "vLLM's sleep mode", {"vllm_enable_sleep_mode": True}
     if share > 0.2:

@@ -1,0 +1,47 @@
+"""Known defects of releases that raise nothing, read from ``defects.yaml``.
+
+A row of the file is a defect: the framework, the first and the last release that have it and the
+release that fixes it, the keys that meet it (``when``), its effect, what to set instead, and the
+reference. A value of ``when`` is the value that a key has (its release's default counts), one of
+several in a list, or ``{not: value}``, ``{above: number}``, ``{has: word}``, ``{unset: true}`` (the
+recipe does not have the key) and ``{multiple_of: number or key}``. Several names of one key are
+separated by ``|``.
+"""
+
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import Literal
+
+from grporecipe.files import Config, parse_yaml
+from grporecipe.model.releases import parse_release
+from grporecipe.model.setting import Version
+
+
+@dataclass(frozen=True, kw_only=True)
+class Defect:
+    """A row of ``defects.yaml``."""
+
+    name: str
+    framework: str
+    first: Version
+    last: Version
+    fixed_in: str
+    when: Config
+    effect: str
+    instead: str
+    source: str
+    severity: Literal["error", "warning", "note"] = "warning"
+
+
+@cache
+def load_defects() -> tuple[Defect, ...]:
+    """Return the known defects, in the order of the file."""
+    content = files("grporecipe.model").joinpath("defects.yaml").read_text(encoding="utf-8")
+    return tuple(
+        Defect(
+            name=name,
+            **{**row, "first": parse_release(row["first"]), "last": parse_release(row["last"])},
+        )
+        for name, row in parse_yaml(content).items()
+    )
