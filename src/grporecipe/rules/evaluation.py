@@ -7,12 +7,13 @@ Sources: as for GB; the check came with TRL 0.15, was absent in 0.20 and 0.21, a
 
 from collections.abc import Callable
 from math import gcd
+from typing import Literal
 
 from grporecipe.model import planning
 from grporecipe.model.setting import TRL_FAMILY, TRL_LIKE, Setting
 from grporecipe.rules.batch import LARGE_MODEL, judgeable
 from grporecipe.rules.helpers import ALL_COUNTS, each, multiples, no_field
-from grporecipe.rules.registry import Change, F, Finding, rule
+from grporecipe.rules.registry import Change, Counts, F, Finding, rule
 
 READS = (
     "version",
@@ -54,8 +55,9 @@ def _missed_group(s: Setting) -> int:
     return evaluation_group(s) if missed else 0
 
 
-def _counts(s: Setting, group: int) -> int:
-    size = s.per_device_eval_batch_size
+def _counts(s: Setting) -> int:
+    """Return the numbers of processes that pass this version's check."""
+    group, size = _checked_group(s), s.per_device_eval_batch_size
     if group < 1 or size < 1 or not s.evaluates or "per_device_eval_batch_size" in s.unsolved:
         return ALL_COUNTS
     return multiples(group // gcd(group, size))
@@ -74,9 +76,9 @@ def _torn(s: Setting, group: int) -> Finding:
 
 
 def _whole(
-    code: str, group: Callable[[Setting], int], of: frozenset[str], consequence: str = ""
+    code: str, counts: Counts | Literal["by trial"], of: frozenset[str], consequence: str = ""
 ) -> Callable[[F], F]:
-    """Register a rule that an evaluation batch holds whole groups of this size."""
+    """Register a rule that an evaluation batch holds whole groups; ``counts`` pass it."""
     why = (
         "{s.processes} x {s.per_device_eval_batch_size} = {total} completions are not whole "
         "groups of {group}"
@@ -85,7 +87,7 @@ def _whole(
         code,
         "error",
         READS,
-        lambda s: _counts(s, group(s)),
+        counts,
         of=of,
         blames=("per_device_eval_batch_size", "num_generations_eval"),
         why=why + consequence,
@@ -93,7 +95,7 @@ def _whole(
     )
 
 
-@_whole("GE101", _checked_group, TRL_LIKE)
+@_whole("GE101", _counts, TRL_LIKE)
 def whole_groups_in_evaluation(s: Setting) -> Finding:
     """The global evaluation batch, B_eval W, must be a multiple of the evaluation's generations.
 
@@ -107,7 +109,7 @@ def whole_groups_in_evaluation(s: Setting) -> Finding:
 
 @_whole(
     "GE103",
-    _missed_group,
+    "by trial",
     TRL_FAMILY,
     "; this TRL does not check it, and the first evaluation fails",
 )
