@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from drawn import draw_settings
@@ -41,6 +41,8 @@ def warned(**fields: Any) -> str | None:
 
 @settings(derandomize=True, max_examples=100, deadline=None)
 @given(s=draw_settings())
+# TRL 0.26.0 checks groups of 8 itself, and misses those of 3.
+@example(s=Setting(version=(0, 26, 0), num_generations_eval=3, per_device_eval_batch_size=4))
 def test_the_closed_forms_are_what_64_verdicts_say(s: Setting) -> None:
     """For every rule whose error depends on the processes; what is broken without them is reported
     directly.

@@ -7,7 +7,6 @@ Sources: as for GB; the check came with TRL 0.15, was absent in 0.20 and 0.21, a
 
 from collections.abc import Callable
 from math import gcd
-from typing import Literal
 
 from grporecipe.model import planning
 from grporecipe.model.setting import TRL_FAMILY, TRL_LIKE, Setting
@@ -55,12 +54,21 @@ def _missed_group(s: Setting) -> int:
     return evaluation_group(s) if missed else 0
 
 
-def _counts(s: Setting) -> int:
-    """Return the numbers of processes that pass this version's check."""
-    group, size = _checked_group(s), s.per_device_eval_batch_size
+def _counts(s: Setting, group: int) -> int:
+    size = s.per_device_eval_batch_size
     if group < 1 or size < 1 or not s.evaluates or "per_device_eval_batch_size" in s.unsolved:
         return ALL_COUNTS
     return multiples(group // gcd(group, size))
+
+
+def _checked_counts(s: Setting) -> int:
+    """Return the numbers of processes that pass this version's check."""
+    return _counts(s, _checked_group(s))
+
+
+def _missed_counts(s: Setting) -> int:
+    """Return the numbers at which this version misses nothing, or its own check fails first."""
+    return _counts(s, _missed_group(s)) | ALL_COUNTS & ~_checked_counts(s)
 
 
 def _torn(s: Setting, group: int) -> Finding:
@@ -68,17 +76,24 @@ def _torn(s: Setting, group: int) -> Finding:
     or are unknown.
     """
     size = s.per_device_eval_batch_size
-    if group < 1 or s.processes is None or s.processes < 1 or not s.evaluates or size < 1:
-        return None
-    if "per_device_eval_batch_size" in s.unsolved or size * s.processes % group == 0:
+    if (
+        s.processes is None
+        or min(group, s.processes, size) < 1
+        or not s.evaluates
+        or "per_device_eval_batch_size" in s.unsolved
+        or size * s.processes % group == 0
+    ):
         return None
     return {"total": size * s.processes, "group": group}
 
 
 def _whole(
-    code: str, counts: Counts | Literal["by trial"], of: frozenset[str], consequence: str = ""
+    code: str, counts: Counts, of: frozenset[str], consequence: str = ""
 ) -> Callable[[F], F]:
-    """Register a rule that an evaluation batch holds whole groups; ``counts`` pass it."""
+    """Register a rule that an evaluation batch holds whole groups.
+
+    ``counts`` gives the numbers of processes at which it does.
+    """
     why = (
         "{s.processes} x {s.per_device_eval_batch_size} = {total} completions are not whole "
         "groups of {group}"
@@ -95,7 +110,7 @@ def _whole(
     )
 
 
-@_whole("GE101", _counts, TRL_LIKE)
+@_whole("GE101", _checked_counts, TRL_LIKE)
 def whole_groups_in_evaluation(s: Setting) -> Finding:
     """The global evaluation batch, B_eval W, must be a multiple of the evaluation's generations.
 
@@ -109,7 +124,7 @@ def whole_groups_in_evaluation(s: Setting) -> Finding:
 
 @_whole(
     "GE103",
-    "by trial",
+    _missed_counts,
     TRL_FAMILY,
     "; this TRL does not check it, and the first evaluation fails",
 )

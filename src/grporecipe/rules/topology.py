@@ -243,12 +243,9 @@ def a_vllm_server_gets_the_adapter(s: Setting) -> bool:
     return bool(s.given) and s.lora and s.use_vllm and s.vllm_mode == "server" and has_the_error
 
 
-def _splits_a_model(s: Setting) -> bool:
-    return (
-        s.use_vllm
-        and s.architecture is not None
-        and (s.vllm_mode == "colocate" or s.server_gpus > 0)
-    )
+def _head_divisors(s: Setting) -> tuple[Change, ...]:
+    heads = s.architecture.heads if s.architecture else 1
+    return each("vllm_tensor_parallel_size", (n for n in range(1, 17) if heads % n == 0))
 
 
 @rule(
@@ -258,7 +255,7 @@ def _splits_a_model(s: Setting) -> bool:
     blames=("vllm_tensor_parallel_size",),
     why="vLLM splits the model's {heads} attention heads, which {size} does not divide",
     instead="Set {vllm_tensor_parallel_size} to one of {divisors}.",
-    to=lambda s: _head_divisors(s),
+    to=_head_divisors,
 )
 def vllm_splits_whole_heads(s: Setting) -> Finding:
     """vLLM's tensor parallel ranks take whole attention heads each; 14 of them (Qwen2.5-0.5B)
@@ -268,20 +265,11 @@ def vllm_splits_whole_heads(s: Setting) -> Finding:
     parallel size (4)." Key-value heads are copied if there are fewer.
     """
     size = s.vllm_tensor_parallel_size
-    if (
-        not _splits_a_model(s)
-        or s.architecture is None
-        or size < 1
-        or s.architecture.heads % size == 0
-    ):
+    has_engine = s.use_vllm and (s.vllm_mode == "colocate" or s.server_gpus > 0)
+    if not has_engine or s.architecture is None or size < 1 or s.architecture.heads % size == 0:
         return None
     divisors = ", ".join(str(change["vllm_tensor_parallel_size"]) for change in _head_divisors(s))
     return {"heads": s.architecture.heads, "size": size, "divisors": divisors}
-
-
-def _head_divisors(s: Setting) -> tuple[Change, ...]:
-    heads = s.architecture.heads if s.architecture else 1
-    return each("vllm_tensor_parallel_size", (n for n in range(1, 17) if heads % n == 0))
 
 
 @rule(
