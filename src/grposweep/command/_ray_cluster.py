@@ -191,7 +191,7 @@ class RayNode:
         has_client = self._last_line().endswith("True")
         own = _own_address(os.environ.get("MASTER_ADDR", ""))
         options = [f"--node-ip-address={own}"] if own else []
-        return [*options, f"--ray-client-server-port={_free_port()}"] if has_client else options
+        return [*options, f"--ray-client-server-port={free_port()}"] if has_client else options
 
     def _address(self, head: "subprocess.Popen[bytes]") -> str:
         file, seconds = self.folder / ADDRESS, self.attempt.experiment.cluster.ray_timeout
@@ -261,19 +261,22 @@ def _until(attempt: Attempt, seconds: float) -> Iterator[None]:
 
 def _last_line(log: Path) -> str:
     """Return the end of a log, for a message."""
-    lines = log.read_text(encoding="utf-8", errors="replace").split("\n") if log.is_file() else []
-    last = next((line.strip() for line in reversed(lines) if line.strip()), "nothing")
+    last = next((line.strip() for line in _from_the_end(log) if line.strip()), "nothing")
     return f"logs/{log.name} ends with: {last}"
+
+
+def _from_the_end(log: Path) -> list[str]:
+    """Return the lines of a log, the last one first; none if there is no such file."""
+    if not log.is_file():
+        return []
+    return log.read_text(encoding="utf-8", errors="replace").split("\n")[::-1]
 
 
 def _nodes(answer: Path) -> list[list[float]] | None:
     """Return the GPUs and CPUs of each node in an answer's last line of that form; None without
     one.
     """
-    lines = (
-        answer.read_text(encoding="utf-8", errors="replace").split("\n") if answer.is_file() else []
-    )
-    for line in reversed(lines):
+    for line in _from_the_end(answer):
         # Ray may write more
         with suppress(ValueError, TypeError):
             return [list(map(float, node)) for node in parse_json(line)]
@@ -295,7 +298,7 @@ def _own_address(name: str) -> str:
     return "" if address.startswith(("127.", "0.")) else address
 
 
-def _free_port() -> int:
-    with socket.socket() as bound:
-        bound.bind(("", 0))
-        return int(bound.getsockname()[1])
+def free_port() -> str:
+    """Return a port of this machine that nothing listens at now."""
+    with socket.create_server(("", 0)) as server:
+        return str(server.getsockname()[1])

@@ -114,14 +114,15 @@ def find_unseen(name: str, answers: Mapping[str, Asked]) -> str:
     """Say if two values of an option give the trainer exactly the same, as far as that is known;
     empty if not.
 
-    ``answers`` are those to the option's values, by their texts. What happens inside a reward
-    function is not seen.
+    ``answers`` are those to the option's values, by their texts. A field of the configuration is
+    not passed to the command, so its values share one answer. What happens inside a reward function
+    is not seen.
     """
     seen: dict[str, str] = {}
     for value, asked in answers.items():
         content = {part: recorded for part, recorded in asked.record.items() if part != "command"}
         other = seen.setdefault(json.dumps(content, sort_keys=True, default=str), value)
-        if other != value and asked.is_exact:
+        if answers[other] is not asked and asked.is_exact:
             return (
                 f"{name}: with {other} and with {value} the trainer gets the same configuration, "
                 "model, adapter, data and rewards. If the program does not use it inside of these, "

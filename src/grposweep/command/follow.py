@@ -9,7 +9,6 @@ import os
 import re
 import shlex
 import signal
-import socket
 import subprocess
 import time
 import uuid
@@ -31,7 +30,13 @@ from grposweep.command._contract import (
     node_cpus,
 )
 from grposweep.command._environment import foreign_path, package_folder
-from grposweep.command._ray_cluster import RayNode, StoppedEarly, make_folder, wait_for_head
+from grposweep.command._ray_cluster import (
+    RayNode,
+    StoppedEarly,
+    free_port,
+    make_folder,
+    wait_for_head,
+)
 from grposweep.command.any_program import newest_of
 from grposweep.command.asked import trained_setting
 from grposweep.command.trial_recipe import build_program, framework_of, load_trial_recipe
@@ -231,7 +236,7 @@ def _start(
         MARK: mark,
     }
     # TRL's colocated vLLM takes a fixed one otherwise, also in a single process
-    port = {"MASTER_PORT": _free_port()} if attempt.ranks == 1 else {}
+    port = {"MASTER_PORT": free_port()} if attempt.ranks == 1 else {}
     folder = Path(trial.trainer.workdir or ".")
     with (
         log.open("wb") if log else contextlib.nullcontext() as output,
@@ -252,12 +257,6 @@ def _start(
                 f"{folder.resolve()} "
                 f"({error.strerror}). Set trainer.workdir, or trainer.python for Ray."
             ) from error
-
-
-def _free_port() -> str:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return str(probe.getsockname()[1])
 
 
 @dataclass
