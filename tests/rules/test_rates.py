@@ -1,6 +1,4 @@
-"""Rates: the rules on the learning rate and the prior of a search read one function, so they never
-contradict each other.
-"""
+"""Rates: the rules on the learning rate read one function, so they never contradict each other."""
 
 from typing import Any
 

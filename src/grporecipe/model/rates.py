@@ -1,8 +1,7 @@
 """Learning rates that GRPO runs take, by what is trained: all weights, by their type, or adapters,
 by the model's shape.
 
-One function for the rules of family GA and for the prior of a search, so that no two of them
-contradict each other.
+One function for the rules of family GA, so that no two of them contradict each other.
 
 Sources: full fine-tuning, 23 recipes, of which 19 use 1e-6 (the others 3e-7 to 1e-5): EasyR1's
 baselines, verl's DAPO, DeepScaleR, Logic-RL, Search-R1, Open-R1, ms-swift's countdown, GPG,

@@ -271,10 +271,6 @@ class Search:
     """Earlier sweeps (a name or path, or a list): their best points are tried first, and their
     results inform the sampler if the space, the objective and the training are the same.
     """
-    prior: str = key("none", choices=("none", "published"))
-    """``published`` draws the learning rate of the first four points from a log-normal around
-    published rates (1e-6, or 3e-5 with LoRA), within its interval.
-    """
     storage: str | None = None
     """URL of a database (any that Optuna takes) that a copy of the study is kept in, under the
     sweep's name.

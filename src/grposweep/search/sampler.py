@@ -7,16 +7,13 @@ known to be valid. A new sampler is a function ``build_...(seed, common)`` and a
 ``grposweep.registries.SAMPLERS``.
 """
 
-import math
 import warnings
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from random import Random
-from statistics import NormalDist
 from typing import TYPE_CHECKING
 
-from grporecipe.errors import UserError
 from grposweep.registries import SAMPLERS
 from grposweep.schema import AUTO
 from grposweep.search.space import Choice, Interval, Label, Parameter, Point, Space
@@ -186,61 +183,3 @@ def continuous(space: Space) -> list[str]:
     return [
         parameter.name for parameter in space.parameters if isinstance(parameter.domain, Interval)
     ]
-
-
-# A weak prior for the learning rate (search.prior): only these first points are drawn from it. The
-# sampler learns from their results as from any others, so a wrong prior costs a few trials and no
-# more.
-RATE = "lr"
-# of the ten that TPE draws at random before it models anything
-POINTS = 4
-# standard deviation of log10(rate): twice that of the recipes (0.26 and 0.27), which resemble each
-# other
-DECADES = 0.5
-
-
-def check_prior(prior: str, sampler: str, space: Space) -> None:
-    """Raise UserError if the search draws no learning rate."""
-    if prior == "none" or (_rates(space) and not lists_points(sampler)):
-        return
-    raise UserError(
-        f"search.prior={prior} with search={sampler}: it draws learning rates, and this sweep "
-        f"searches no interval of {RATE}. "
-        f"Set {RATE}=tag(log,interval(1e-7,1e-5)) and search=tpe, or leave search.prior out."
-    )
-
-
-def prior_points(
-    space: Space, finite: Sequence[Point], published: Callable[[Point], float], seed: int
-) -> list[Point]:
-    """Return points without their other continuous parameters: a random valid combination and a
-    rate from its prior.
-
-    ``published`` is the usual rate of published runs for a point. They are the same for the same
-    space, ``finite`` points and seed.
-    """
-    parameter = _rates(space)
-    points: list[Point] = []
-    for index in range(POINTS):
-        random = Random(f"{seed}:prior:{index}")
-        point = dict(random.choice(finite)) if finite else {}
-        if parameter is not None and parameter.is_active(point):
-            points.append(point | {RATE: _draw_rate(parameter.domain, published(point), random)})  # type: ignore[arg-type]  # an interval
-    return points
-
-
-def _rates(space: Space) -> Parameter | None:
-    return next(
-        (p for p in space.parameters if p.name == RATE and isinstance(p.domain, Interval)), None
-    )
-
-
-def _draw_rate(domain: Interval, published: float, random: Random) -> float:
-    """Draw from a log-normal around the published rate, or around the bound that is nearest to it,
-    within the bounds.
-    """
-    centre = min(max(published, domain.low), domain.high)
-    normal = NormalDist(math.log10(centre), DECADES)
-    low = normal.cdf(math.log10(domain.low)) if domain.low > 0 else 0.0
-    share = low + (normal.cdf(math.log10(domain.high)) - low) * random.random()
-    return min(max(10 ** normal.inv_cdf(max(share, 1e-12)), domain.low), domain.high)

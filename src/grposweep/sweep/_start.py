@@ -14,7 +14,6 @@ from rich.progress import Progress
 
 from grporecipe.errors import ExitCode, UserError
 from grporecipe.files import Config, Json, read_json, write_json, write_text
-from grporecipe.model.rates import rates_for
 from grporecipe.rules.check import errors
 from grporecipe.terminal import redraws
 from grposweep.command.any_program import stops_early
@@ -27,7 +26,7 @@ from grposweep.schema import GROUPS, Experiment
 from grposweep.search.budget import buys
 from grposweep.search.early_stopping import build_policy, choose_effort
 from grposweep.search.replication import build_replication
-from grposweep.search.sampler import lists_points, prior_points
+from grposweep.search.sampler import lists_points
 from grposweep.search.sampling import Sampling, read_sampling
 from grposweep.search.space import Direction, freeze
 from grposweep.search.study import RECORDED_INVALID, SweepStudy
@@ -150,15 +149,7 @@ def build_controller(
     base = space.base
     study.learn([(seen.point, seen.value) for seen in warm.observations])
     valid = list(space.validity.valid_points())
-    finite = tuple(study.space.finite_part(point) for point in valid)
     first = [*space.enqueued, *warm.first]
-    if base.search.prior != "none":
-        first += prior_points(
-            study.space,
-            finite,
-            lambda p: rates_for(space.validator.fields.setting(p)).usual,
-            base.search.seed,
-        )
     outcomes = OutcomeRecorder(folder, study, space.validator, base.search, base.trainer.keep)
     # an earlier controller may have died before it did this
     outcomes.keep_best()

@@ -34,7 +34,6 @@ from grposweep.search.evaluate import (
 from grposweep.search.parse import check_numbers
 from grposweep.search.sampler import (
     DEFAULT_TRIALS,
-    check_prior,
     choose_sampler,
     continuous,
     lists_points,
@@ -110,7 +109,6 @@ def _sampler(base: Experiment, space: Space) -> str:
             "Take seed out of the space, or set search.seeds=0."
         )
     sampler = choose_sampler(base.search.sampler, space)
-    check_prior(base.search.prior, sampler, space)
     if base.force and not lists_points(sampler):
         raise UserError(
             f"force=true with search={sampler}: only a list of points can be run once more. "
