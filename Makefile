@@ -2,6 +2,8 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
+# Keep compiled tests, also if the shell says no: rewriting their asserts is most of the time of collecting.
+export PYTHONDONTWRITEBYTECODE =
 WORKERS ?= $(shell $(PYTHON) -c 'import os; print(os.cpu_count() * 3 // 2)') # of pytest; a test waits a third of its time
 
 .PHONY: demo demo-real real-model gpu gpu-parts gpu-report test slow thorough faults fuzz mutants slurm slurm-ray slurm-vllm gpu-stack vllm-stack lint types format check bench bench-slurm trl-versions environments ms-swift ms-swift-sweep verl verl-releases easyr1 neps peers docs site pictures clean

@@ -19,7 +19,6 @@ from grposweep.config.to_setting import read_setting
 from grposweep.schema import Trainer
 from grposweep.search.space import Space
 from grposweep.search.validity import Validator
-from stub_trl.trl.trainer.grpo_config import GRPOConfig
 
 Recipe = Callable[..., dict[str, Any]]
 
@@ -41,8 +40,9 @@ def test_a_trial_that_changes_nothing_has_the_recipe_of_its_author(
     recipe_of: Recipe, here: Path
 ) -> None:
     """Only the folder that it writes to is the trial's. TRL's defaults need no key."""
-    original = yaml.safe_load((here / "recipe.yaml").read_text())
-    stated = {name: value for name, value in original.items() if value != getattr(GRPOConfig, name)}
+    stated = yaml.safe_load((here / "recipe.yaml").read_text())
+    for default in ("num_generations", "per_device_eval_batch_size", "report_to"):
+        del stated[default]
     assert recipe_of() == {**stated, "output_dir": str(here / "trial" / "model")}
 
 
