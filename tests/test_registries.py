@@ -85,20 +85,22 @@ def test_no_rule_of_trl_reads_a_field_that_the_table_says_none_reads() -> None:
 
 def test_an_option_of_a_loss_has_an_effect_with_this_loss_only() -> None:
     """All that a field needs must hold; a fact of one list, which rules and sweeps read."""
-    from grporecipe.model.setting import ROWS, Setting, has_effect
+    from grporecipe.model.effect import find_lack
+    from grporecipe.model.setting import ROWS, Setting
 
     served = Setting(
         use_vllm=True,
         vllm_mode="server",
         vllm_importance_sampling_correction=False,
         loss_type="sapo",
+        num_iterations=2,
     )
-    idle = {name for name in ROWS if not has_effect(served, name)}
+    idle = {name for name in ROWS if find_lack(served, name)}
     assert {"vespo_k_pos", "entropy_target", "lora_rank", "vllm_importance_sampling_mode"} <= idle
     assert idle.isdisjoint(
         {"sapo_temperature_pos", "vllm_server_host", "vllm_mode", "learning_rate"}
     )
-    assert not has_effect(Setting(), "vllm_server_host")
+    assert find_lack(Setting(), "vllm_server_host")
 
 
 def test_search_has_an_option_for_each_sampler() -> None:

@@ -4,7 +4,6 @@ Batch sizes count completions, as in TRL. ``None`` means unknown or unset, never
 disguise.
 """
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from functools import cached_property
@@ -123,8 +122,10 @@ class Row:
             command that starts the recipe.
         option: null leaves it at TRL's value.
         judged: a rule reads it.
-        needs: the fields without which it has no effect: ``use_vllm``, ``loss_type=sapo``,
-            ``kl_controller!=fixed``.
+        needs: what it has no effect without (`grporecipe.model.effect`): ``use_vllm``,
+            ``loss_type=sapo|vespo``, ``kl_controller!=fixed``, ``delta<1``; several; or one
+            alternative or the other. ``moves`` is computed.
+        of_trl: only trainers that are built on TRL's have these needs.
 
     """
 
@@ -132,6 +133,13 @@ class Row:
     option: bool = False
     judged: bool = True
     needs: str = ""
+    of_trl: bool = False
+
+
+# needs: the loss that bounds the ratio itself, and those that clip it
+CISPO, CLIPS = "loss_type=cispo", "loss_type!=cispo|sapo|vespo|real"
+# which weighs by the ratio to vLLM's policy too
+VESPO = "loss_type=vespo moves or loss_type=vespo use_vllm"
 
 
 def row(default: Any = None, **known: Any) -> Any:
@@ -298,10 +306,12 @@ class Setting:
     loss_type: str = "dapo"
     # Over what the loss is averaged, if a framework sets this apart from the loss.
     loss_average: str | None = None
-    epsilon: float = 0.2
-    epsilon_high: float | None = None
+    epsilon: float = row(0.2, of_trl=True, needs=f"{CISPO} epsilon_high=None or {CLIPS} moves")
+    epsilon_high: float | None = row(
+        of_trl=True, needs=f"{CISPO} epsilon_high<1 or {CISPO} moves or {CLIPS} moves"
+    )
     # TRL's two-sided clip, which is the dual clip of EasyR1 and verl
-    delta: float | None = None
+    delta: float | None = row(of_trl=True, needs=f"{CLIPS} delta<1 or {CLIPS} moves")
     scale_rewards: str = "group"
     importance_sampling_level: str = "token"
     mask_truncated_completions: bool = False
@@ -316,12 +326,12 @@ class Setting:
     # The share of tokens that count, highest entropy first.
     top_entropy_quantile: float | None = option(judged=False)
     off_policy_mask_threshold: float | None = option(judged=False)
-    sapo_temperature_neg: float | None = option(judged=False, needs="loss_type=sapo")
-    sapo_temperature_pos: float | None = option(judged=False, needs="loss_type=sapo")
-    vespo_k_pos: float | None = option(judged=False, needs="loss_type=vespo")
-    vespo_lambda_pos: float | None = option(judged=False, needs="loss_type=vespo")
-    vespo_k_neg: float | None = option(judged=False, needs="loss_type=vespo")
-    vespo_lambda_neg: float | None = option(judged=False, needs="loss_type=vespo")
+    sapo_temperature_neg: float | None = option(judged=False, needs="loss_type=sapo moves")
+    sapo_temperature_pos: float | None = option(judged=False, needs="loss_type=sapo moves")
+    vespo_k_pos: float | None = option(judged=False, needs=VESPO)
+    vespo_lambda_pos: float | None = option(judged=False, needs=VESPO)
+    vespo_k_neg: float | None = option(judged=False, needs=VESPO)
+    vespo_lambda_neg: float | None = option(judged=False, needs=VESPO)
     multi_objective_aggregation: str = option("sum_then_normalize")
     # number of reward functions
     rewards: int | None = None
@@ -332,7 +342,9 @@ class Setting:
     learning_rate: float = 1e-6
     lr_scheduler_type: str = "linear"
     # below 1: a share of all optimizer steps
-    warmup_steps: float = 0.0
+    warmup_steps: float = row(
+        0.0, of_trl=True, needs="lr_scheduler_type!=constant|reduce_lr_on_plateau|greedy"
+    )
     # of the peak, where the schedule ends
     minimum_learning_rate_ratio: float | None = None
     weight_decay: float | None = None
@@ -453,14 +465,3 @@ class Setting:
 # The table of fields, in the order of the setting.
 ROWS: Mapping[str, Row] = {each.name: each.metadata.get("row", Row()) for each in fields(Setting)}
 OPTIONS = tuple(name for name, known in ROWS.items() if known.option)
-
-
-def has_effect(s: Setting, name: str) -> bool:
-    """Return whether a field can change a training, by the fields that it needs."""
-    return all(_holds(s, need) for need in ROWS[name].needs.split())
-
-
-def _holds(s: Setting, need: str) -> bool:
-    other, sign, wanted = re.split(r"(!?=|$)", need, maxsplit=1)
-    value = getattr(s, other)
-    return bool(value) if not sign else (value == wanted) is (sign == "=")

@@ -9,10 +9,11 @@ from functools import lru_cache, partial
 from itertools import islice
 from typing import Any
 
+from grporecipe.model.effect import describe_lack, find_lack
 from grporecipe.model.setting import Setting
 from grporecipe.model.values import Names
 from grporecipe.registries import NEWEST
-from grporecipe.rules.registry import MOST_PROCESSES, Change, Find, Violation, Words, shown
+from grporecipe.rules.registry import MOST_PROCESSES, Change, Find, Violation, shown
 
 # largest distance from a number at which neighbours are searched
 FARTHEST = 1024
@@ -104,32 +105,16 @@ def divides_the_processes(
     return find
 
 
-def unread(
-    names: Iterable[str] | Callable[[Setting], Iterable[str]],
-    why: str | Callable[[Setting], str],
-    instead: str | Callable[[Setting], str],
-    because: Names = (),
-) -> Find:
-    """Build the condition that a recipe sets none of some fields that nothing reads.
-
-    ``names`` may be a function of the setting. In ``why``, ``{it}`` is "it" or "them".
-    """
+def unread(*names: str) -> Find:
+    """Build the condition that a recipe sets none of some fields while nothing reads it."""
 
     def find(s: Setting) -> Violation | None:
-        if not s.given:
+        lacks = {name: find_lack(s, name) for name in names if name in s.given}
+        idle = [name for name, lack in lacks.items() if lack]
+        if not idle:
             return None
-        unused = [name for name in (names(s) if callable(names) else names) if name in s.given]
-        if not unused:
-            return None
-        it = "it" if len(unused) == 1 else "them"
-        advice = instead(s) if callable(instead) else instead
-        words, reason = Words(s, {"it": it}), why(s) if callable(why) else why
-        return Violation(
-            named(s, unused),
-            reason.format_map(words),
-            advice.format_map(words),
-            (*because, *unused),
-        )
+        why, revived = describe_lack(s, lacks[idle[0]])
+        return Violation(named(s, idle), why, f"{revived}, or leave it out.", tuple(idle))
 
     return find
 

@@ -11,10 +11,11 @@ from statistics import NormalDist
 from typing import NamedTuple
 
 from grporecipe.model import planning
+from grporecipe.model.effect import MOVES, MOVES_READS, describe_lack, find_lack
 from grporecipe.model.setting import EVERY, TRL_LIKE, Setting
 from grporecipe.model.values import Names
 from grporecipe.rules.batch import USES, judgeable
-from grporecipe.rules.helpers import each, named, no_field, one_of, unread
+from grporecipe.rules.helpers import each, named, no_field, one_of
 from grporecipe.rules.registry import Change, Finding, Violation, rule
 
 SCALES = ("group", "batch", "none")
@@ -343,85 +344,61 @@ def delta_is_beyond_the_clip(s: Setting) -> Finding:
     return {"high": high, "upper": 1 + high}
 
 
-def _unread(s: Setting) -> list[str]:
-    """Return the clip options that are set but that the loss does not read."""
-    names: Names = ()
-    if s.loss_type == "cispo":
-        names = ("delta",) if s.epsilon_high is None else ("delta", "epsilon")
-    elif s.loss_type in ("sapo", "vespo", "real"):
-        names = ("delta", "epsilon", "epsilon_high")
-    return [name for name in names if getattr(s, name) is not None]
-
-
 CLIPPING = ("epsilon", "epsilon_high", "delta")
-
-rule(
-    "GL204",
-    "warning",
-    ("given", "loss_type", *CLIPPING),
-    of=TRL_LIKE,
-    title="the loss reads its options",
-    text="``delta`` is ignored by cispo, sapo and vespo; ``epsilon`` and "
-    "``epsilon_high`` by sapo and vespo; ``epsilon`` by cispo.",
-)(
-    unread(
-        _unread,
-        "the {s.loss_type} loss does not read {it}",
-        "Leave out the unread options, or choose another loss.",
-        because=("loss_type",),
-    )
-)
-
-
 # TRL's default, below and above
 USUAL_CLIP = 0.2
 
 
-@rule(
-    "GL205",
-    "warning",
-    (*USES, "given", "loss_type", *CLIPPING, "use_vllm", "vllm_importance_sampling_correction"),
-)
+def _idle(s: Setting) -> Iterator[tuple[str, str]]:
+    """Yield the clip options that are set and have no effect, each with the need that it lacks.
+
+    An experiment of this project sets all of them: those count that are not TRL's own.
+    """
+    for name in CLIPPING:
+        value = getattr(s, name)
+        is_set = name in s.given if s.given else value != USUAL_CLIP
+        lack = find_lack(s, name) if is_set and value is not None else ""
+        if lack:
+            yield name, lack
+
+
+@rule("GL204", "warning", (*MOVES_READS, "given", "loss_type", *CLIPPING), of=TRL_LIKE)
+def the_loss_reads_its_options(s: Setting) -> Violation | None:
+    """``delta`` is ignored by cispo, sapo and vespo; ``epsilon`` and ``epsilon_high`` by sapo and
+    vespo; ``epsilon`` by cispo.
+    """
+    names = [name for name, lack in _idle(s) if lack != MOVES]
+    if not names:
+        return None
+    it = "it" if len(names) == 1 else "them"
+    return Violation(
+        named(s, names),
+        f"the {s.loss_type} loss does not read {it}",
+        "Leave out the unread options, or choose another loss.",
+        ("loss_type", *names),
+    )
+
+
+@rule("GL205", "warning", (*MOVES_READS, "given", "loss_type", *CLIPPING))
 def the_clip_can_act(s: Setting) -> Violation | None:
     """If every rollout is used up by the step that generated it, the ratio is 1 and nothing is ever
     clipped.
 
-    That is A % (S mu) == 0 without the vLLM correction: the policy has not moved since it
-    generated. Measured with trl 1.16: the clip metrics are exactly 0. Not so for cispo, whose bound
-    can lie below 1.
+    That is A % (S mu) == 0: the policy has not moved since it generated. Measured with trl 1.16:
+    the clip metrics are exactly 0. With vLLM, TRL computes the old log-probabilities with the same
+    weights. Not so for cispo, whose bound can lie below 1.
     """
-    if (
-        not s.given
-        or s.loss_type not in CLIPPED
-        or s.num_iterations < 1
-        or s.gradient_accumulation_steps < 1
-    ):
-        return None
-    if s.use_vllm and s.vllm_importance_sampling_correction and s.version >= CORRECTION_ADDED:
-        return None
     # TRL's own bounds, written down, ask for nothing.
-    names = [
-        name for name in CLIPPING if name in s.given and getattr(s, name) not in (None, USUAL_CLIP)
-    ]
-    if not names or (s.delta is not None and s.delta < 1) or not _on_policy(s):
+    names = [name for name, lack in _idle(s) if lack == MOVES and getattr(s, name) != USUAL_CLIP]
+    if not names or s.loss_type == "cispo":
         return None
+    why, revived = describe_lack(s, MOVES)
     return Violation(
-        what=named(s, names),
-        why=(
-            "each rollout is used for one step only, so the ratio is always 1 and nothing is "
-            "clipped"
-        ),
-        instead=f"Set {s.key('num_iterations')}=2, say, or leave the clipping at its default.",
-        fields=("num_iterations", *names),
+        named(s, names),
+        why,
+        f"{revived}, or leave the clipping at its default.",
+        ("num_iterations", *names),
     )
-
-
-def _on_policy(s: Setting) -> bool:
-    """Return whether A % (S mu) == 0; False if the sizes of the rollout are unknown."""
-    if s.generation_batch_size is not None and not judgeable(s):
-        return False
-    micro = planning.micro_steps_per_generation(s) * s.num_iterations
-    return micro >= 1 and s.gradient_accumulation_steps % micro == 0
 
 
 @rule(

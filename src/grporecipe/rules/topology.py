@@ -4,7 +4,8 @@ Sources: trl 0.18-1.16 trainer/grpo_config.py, trainer/grpo_trainer.py,
 generation/vllm_generation.py, cli/.
 """
 
-from grporecipe.model.setting import ROWS, TRL, TRL_LIKE, Setting, has_effect
+from grporecipe.model.effect import find_lack
+from grporecipe.model.setting import ROWS, TRL, TRL_LIKE, Setting
 from grporecipe.rules.batch import SIZES, whole_groups
 from grporecipe.rules.helpers import (
     ALL_COUNTS,
@@ -12,10 +13,10 @@ from grporecipe.rules.helpers import (
     each,
     every_count,
     multiples,
+    named,
     no_field,
-    unread,
 )
-from grporecipe.rules.registry import Change, Finding, rule
+from grporecipe.rules.registry import Change, Finding, Violation, rule
 
 VLLM_MODES, COLOCATED, MODE_CHECKED = ("colocate", "server"), (0, 18), (0, 18)
 SINGLE_GPU_CHECKED = (1, 15)
@@ -313,39 +314,29 @@ def a_dense_model_has_one_engine(s: Setting) -> Finding:
     return {"engines": s.server_gpus // size} if s.server_gpus > size else None
 
 
-def _unread(s: Setting) -> list[str]:
-    has_place = s.use_vllm and s.vllm_mode in VLLM_MODES and s.version >= VLLM_HAS_A_PLACE
-    return [name for name in PLACED if has_place and not has_effect(s, name)]
-
-
-def _who_reads(s: Setting) -> str:
-    if s.version < MODE_CHECKED:
-        return "TRL 0.16 and 0.17 generate on a vLLM server alone, and do not read {it}"
-    return "{vllm_mode}={s.vllm_mode} does not read {it}"
-
-
-rule(
+@rule(
     "GT202",
     "warning",
-    ("given", "use_vllm", "version", "vllm_mode", *PLACED),
+    ("given", "unknown", "use_vllm", "version", "vllm_mode", *PLACED),
     of=TRL_LIKE,
-    title="vLLM reads its options",
-    text="A colocated vLLM ignores ``vllm_server_*``; a server has its own memory, "
-    "tensor parallel size and model length. Before TRL 0.16 vLLM is in the trainer's process, "
-    "and reads all of its options. "
-    "0.16 and 0.17 have a server only, and accept options for a colocated one.",
-)(
-    unread(
-        _unread,
-        _who_reads,
-        lambda s: (
-            "Give it to the server's own command, trl vllm-serve."
-            if s.vllm_mode == "server"
-            else "Leave it out."
-        ),
-        because=("vllm_mode",),
-    )
 )
+def vllm_reads_its_options(s: Setting) -> Violation | None:
+    """A colocated vLLM ignores ``vllm_server_*``; a server has its own memory, tensor parallel size
+    and model length. Before TRL 0.16 vLLM is in the trainer's process, and reads all of its
+    options. 0.16 and 0.17 have a server only, and accept options for a colocated one.
+    """
+    names = [name for name in PLACED if name in s.given and find_lack(s, name)]
+    has_place = s.use_vllm and s.vllm_mode in VLLM_MODES and s.version >= VLLM_HAS_A_PLACE
+    if not names or not has_place:
+        return None
+    it = "it" if len(names) == 1 else "them"
+    why = f"{s.key('vllm_mode')}={s.vllm_mode} does not read {it}"
+    if s.version < MODE_CHECKED:
+        why = f"TRL 0.16 and 0.17 generate on a vLLM server alone, and do not read {it}"
+    instead = "Leave it out."
+    if s.vllm_mode == "server":
+        instead = "Give it to the server's own command, trl vllm-serve."
+    return Violation(named(s, names), why, instead, ("vllm_mode", *names))
 
 
 @rule(

@@ -15,8 +15,10 @@ def _switches() -> Iterator[tuple[str, tuple[str, Any]]]:
     that one's key and value.
     """
     for name in KEYS:
-        other, sign, wanted = ROWS[name].needs.partition("=")
-        if other in KEYS and (sign or "bool" in str(Setting.__dataclass_fields__[other].type)):
+        other, sign, wanted = ROWS[name].needs.split(" moves")[0].partition("=")
+        if other not in KEYS or " " in wanted:
+            continue
+        if sign or "bool" in str(Setting.__dataclass_fields__[other].type):
             yield KEYS[name], (KEYS[other], wanted or True)
 
 
