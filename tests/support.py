@@ -6,7 +6,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -15,6 +15,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from _pytest.mark import ParameterSet
 
 if TYPE_CHECKING:
     import optuna
@@ -32,6 +33,15 @@ def examples(many: int) -> int:
     thorough``.
     """
     return many if "GRPOSWEEP_THOROUGH" in os.environ else many // 3
+
+
+def sampled(cases: Iterable[Any], every: int) -> list[ParameterSet]:
+    """Mark the cases that only the slow tier tries: all but each ``every``-th, from the first."""
+    marked = []
+    for n, case in enumerate(cases):
+        values = case if isinstance(case, tuple) else (case,)
+        marked.append(pytest.param(*values, marks=[pytest.mark.slow] * (n % every > 0)))
+    return marked
 
 
 def check_experiment(experiment: "Experiment") -> None:

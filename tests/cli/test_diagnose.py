@@ -86,6 +86,7 @@ def test_watch_ends_when_what_fails_is_there(collapsed: Path) -> None:
     assert (code, out.count("The reward has collapsed.")) == (1, 1)
 
 
+@pytest.mark.slow
 def test_watch_reads_a_log_again_while_it_grows(tmp_path: Path, collapsed: Path) -> None:
     """Ctrl-C ends it without a traceback; a log that has no line yet is waited for."""
     log = tmp_path / "train.log"

@@ -16,7 +16,7 @@ from grporecipe.errors import UserError
 from grporecipe.reading.load import Options
 from grposweep.cli._hydra_app import copy_conf
 from grposweep.cli._plan import show_fit, show_plan, show_space, training_processes
-from support import PROJECT, Ended, environment
+from support import PROJECT, Ended, environment, sampled
 from support import grposweep as run_grposweep
 
 MS_SWIFT = [
@@ -36,7 +36,7 @@ def grposweep(here: Path) -> Grposweep:
     return partial(run_grposweep, here)
 
 
-@pytest.mark.parametrize(("prompts", "steps"), [(7920, 1320), (8000, 1332)])
+@pytest.mark.parametrize(("prompts", "steps"), sampled([(7920, 1320), (8000, 1332)], 2))
 def test_the_plan_counts_as_the_trainer_does(
     grposweep: Grposweep, prompts: int, steps: int
 ) -> None:
@@ -151,6 +151,7 @@ def test_a_package_without_its_groups_says_what_to_install(tmp_path: Path) -> No
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 def test_a_project_s_own_copy_of_the_groups_decides(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

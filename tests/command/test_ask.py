@@ -136,6 +136,7 @@ def test_a_value_of_the_data_is_unknown(asked: Ask) -> None:
     assert (record["train_rows"], record["given"]["learning_rate"]) == (None, 1e-4)
 
 
+@pytest.mark.slow
 def test_values_that_the_trainer_refuses_are_named(asked: Ask) -> None:
     """With the message of the configuration and the line."""
     with pytest.raises(
@@ -145,6 +146,7 @@ def test_values_that_the_trainer_refuses_are_named(asked: Ask) -> None:
         asked(script('args = GRPOConfig("o", num_generations=7)'), "python train.py")
 
 
+@pytest.mark.slow
 def test_several_trainings_are_refused(asked: Ask) -> None:
     """A loop in the shell or in the script is more than one training."""
     loop = script(
@@ -266,6 +268,7 @@ def test_other_trainers_are_asked(
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("option", "adapter"),
     [("", {}), (" --use_peft --lora_r 8", {"r": 8, "lora_alpha": 32, "lora_dropout": 0.05})],

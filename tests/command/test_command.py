@@ -14,7 +14,7 @@ import pytest
 
 from diagnose.made import events, wandb
 from diagnose.made import run as training
-from support import PROJECT, Ended, grposweep, lines, read, trials, wait_for
+from support import PROJECT, Ended, grposweep, lines, read, sampled, trials, wait_for
 
 Run = Callable[..., Ended]
 PAGE = PROJECT / "docs" / "guides" / "any_program.md"
@@ -69,24 +69,27 @@ def steps(trial: Path) -> list[int]:
 
 @pytest.mark.parametrize(
     ("form", "words"),
-    [
-        ("jsonl", (JSON_LINES, REWARD)),
-        (
-            "csv",
+    sampled(
+        [
+            ("jsonl", (JSON_LINES, REWARD)),
             (
-                "trainer.metrics={output}/*.csv",
-                "trainer.step_key=global_step",
-                "search.metric=reward",
+                "csv",
+                (
+                    "trainer.metrics={output}/*.csv",
+                    "trainer.step_key=global_step",
+                    "search.metric=reward",
+                ),
             ),
-        ),
-        (
-            "print",
             (
-                r"trainer.metrics=re:step (?P<step>\d+): reward=(?P<reward>[\d.]+)",
-                "search.metric=reward",
+                "print",
+                (
+                    r"trainer.metrics=re:step (?P<step>\d+): reward=(?P<reward>[\d.]+)",
+                    "search.metric=reward",
+                ),
             ),
-        ),
-    ],
+        ],
+        3,
+    ),
 )
 def test_its_metrics_are_read_where_it_writes_them(
     run: Run, form: str, words: tuple[str, ...]
@@ -98,6 +101,7 @@ def test_its_metrics_are_read_where_it_writes_them(
     assert steps(trials(ended.sweep)[0]) == list(range(1, 13))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "write", "step"),
     [("events.out.tfevents.1.node", events, "step"), ("run-1.wandb", wandb, "train/global_step")],
@@ -224,6 +228,7 @@ def test_programs_that_log_as_known_trainers_are_swept_paused_and_resumed(
         assert seen == sorted(set(seen)), seen
 
 
+@pytest.mark.slow
 def test_values_enter_at_their_places_and_other_options_are_appended(run: Run) -> None:
     """A key that is not set keeps the command's default, and values with spaces stay one word."""
     ended = run(
@@ -294,7 +299,7 @@ def test_a_log_without_metric_or_step_is_told_with_its_name(
     assert said in read(trials(ended.sweep)[0] / "result.json")["failure"]["message"]
 
 
-@pytest.mark.parametrize(("length", "code"), [(12, 0), (13, 0), (20, 1)])
+@pytest.mark.parametrize(("length", "code"), sampled([(20, 1), (12, 0), (13, 0)], 3))
 def test_a_program_that_ends_before_its_stated_length_is_not_ranked(
     run: Run, length: int, code: int
 ) -> None:
@@ -412,6 +417,7 @@ def test_the_page_holds_what_it_says(run: Run, here: Path) -> None:
         assert ended.code == 0, ended.out + ended.err
 
 
+@pytest.mark.slow
 def test_the_pages_commands_for_known_programs_are_accepted(run: Run) -> None:
     """Every key has a place, and every place a value."""
     blocks = re.findall(r"```bash\n(.*?)```", PAGE.read_text(), re.DOTALL)

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 import yaml
-from _pytest.mark import ParameterSet
 
 from grporecipe.errors import UserError
 from grposweep.command.ask import ask
 from own_commands import STUB, OwnCommand, stage
+from support import sampled
 
 HEAD = "from rewards import right, rows\nfrom trl import GRPOConfig, GRPOTrainer\n"
 END = """
@@ -27,6 +27,8 @@ OWN = {
     "data/rows.txt": "rows",
 }
 ROWS = yaml.safe_load(Path(__file__).with_name("destructive.yaml").read_text())
+# what is seen without a view of the folder
+SEEN = [row for row in ROWS if not row.get("view")]
 
 
 def contents(folder: Path) -> dict[str, str]:
@@ -47,14 +49,6 @@ def staged(row: dict[str, Any], folder: Path) -> dict[str, str]:
     return {**variables, "PYTHONPATH": str(STUB), "PYTHONDONTWRITEBYTECODE": "1"}
 
 
-def sampled(rows: list[dict[str, Any]], every: int) -> list[ParameterSet]:
-    """Mark the rows that only the slow tier tries."""
-    return [
-        pytest.param(row, id=row["kind"], marks=[pytest.mark.slow] * (n % every > 0))
-        for n, row in enumerate(rows)
-    ]
-
-
 def answer_of(row: dict[str, Any], folder: Path, variables: dict[str, str]) -> None:
     """Ask the command of a row: it is answered, or refused with the words of the row."""
     command = row.get("command", "python train.py")
@@ -67,7 +61,7 @@ def answer_of(row: dict[str, Any], folder: Path, variables: dict[str, str]) -> N
     assert row["said"] in str(raised.value)
 
 
-@pytest.mark.parametrize("row", sampled(ROWS, 4))
+@pytest.mark.parametrize("row", sampled(ROWS, 12), ids=lambda row: row["kind"])
 def test_asking_changes_nothing(here: Path, row: dict[str, Any]) -> None:
     """It is answered, or the line that would is named, and no file is other than before."""
     variables = staged(row, here)
@@ -76,7 +70,7 @@ def test_asking_changes_nothing(here: Path, row: dict[str, Any]) -> None:
     assert contents(here) == before
 
 
-@pytest.mark.parametrize("row", sampled([row for row in ROWS if not row.get("view")], 6))
+@pytest.mark.parametrize("row", sampled(SEEN, 15), ids=lambda row: row["kind"])
 def test_asking_changes_nothing_without_a_view_of_the_folder(
     here: Path, row: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,7 +13,7 @@ from signal import SIGINT, SIGKILL, Signals
 import pytest
 import yaml
 
-from support import Ended, grposweep, lines, read, trials, wait_for
+from support import Ended, grposweep, lines, read, sampled, trials, wait_for
 
 Run = Callable[..., Ended]
 # the stub of TRL takes no time
@@ -96,6 +96,7 @@ def test_a_value_that_the_script_sets_later_ends_the_trial_before_its_first_step
     assert not (trials(command / "outputs" / "s")[0] / "metrics.jsonl").exists()
 
 
+@pytest.mark.slow
 def test_a_sweep_ends_if_the_script_sets_the_swept_value_itself(run: Run, command: Path) -> None:
     """After three trials, which did not train. It does not matter that each value is another
     word.
@@ -110,6 +111,7 @@ def test_a_sweep_ends_if_the_script_sets_the_swept_value_itself(run: Run, comman
     assert len(trials(command / "outputs" / "s")) == 3
 
 
+@pytest.mark.slow
 def test_what_the_trainer_got_is_shown_and_not_what_the_sweep_started_from(
     run: Run, command: Path
 ) -> None:
@@ -137,6 +139,7 @@ def test_what_the_trainer_got_is_shown_and_not_what_the_sweep_started_from(
     assert "GRPOTrainer of TRL" in next((command / "outputs" / "s").glob("*.html")).read_text()
 
 
+@pytest.mark.slow
 def test_a_subclass_with_defaults_of_its_own_is_judged_by_them(run: Run, command: Path) -> None:
     """They count as set: four micro-steps, where TRL's own default is one."""
     own = (
@@ -153,6 +156,7 @@ def test_a_subclass_with_defaults_of_its_own_is_judged_by_them(run: Run, command
     assert "gradient_accumulation_steps: 4" in grposweep(command, "best", "s", "--as", "trl").out
 
 
+@pytest.mark.slow
 def test_a_trl_that_does_not_say_its_release_is_not_taken_for_the_newest(
     run: Run, command: Path
 ) -> None:
@@ -178,6 +182,7 @@ def test_a_trl_that_does_not_say_its_release_is_not_taken_for_the_newest(
     assert "invalid" not in ended.out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -198,6 +203,7 @@ def test_an_option_that_changes_nothing_is_named_before_anything_trains(
     assert ("the trainer gets the same" in ended.out) == said, ended.out
 
 
+@pytest.mark.slow
 def test_the_ends_of_an_options_interval_are_asked_once_each(run: Run, command: Path) -> None:
     """The command itself, and both ends: what a trial needs is known then."""
     edit(
@@ -225,6 +231,7 @@ ACCELERATE = (
 TORCHRUN = "%s -m torch.distributed.run --nproc_per_node 4 train.py --config recipe.yaml"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", [ACCELERATE, TORCHRUN])
 def test_a_command_on_several_nodes_is_asked_with_their_variables(
     run: Run, command: Path, words: str
@@ -243,6 +250,7 @@ def test_a_command_on_several_nodes_is_asked_with_their_variables(
     assert "export NNODES=2" in (trial / "program.sh").read_text()
 
 
+@pytest.mark.slow
 def test_a_command_that_ignores_the_other_nodes_is_told_what_to_write(
     run: Run, command: Path
 ) -> None:
@@ -252,6 +260,7 @@ def test_a_command_that_ignores_the_other_nodes_is_told_what_to_write(
     assert (ended.code, "--machine_rank $NODE_RANK" in ended.err) == (2, True), ended.err
 
 
+@pytest.mark.slow
 def test_a_null_of_a_field_that_needs_a_value_is_the_trainer_s_default(
     run: Run, command: Path
 ) -> None:
@@ -273,6 +282,7 @@ def test_a_null_of_a_field_that_needs_a_value_is_the_trainer_s_default(
     assert (keys["max_steps"], keys["num_train_epochs"]) == (3, 3.0)
 
 
+@pytest.mark.slow
 def test_a_second_training_ends_the_trial(run: Run, command: Path) -> None:
     """Also with GRPOSWEEP_ASK_MODE=real, with which nothing after the first trainer is seen."""
     edit(
@@ -286,6 +296,7 @@ def test_a_second_training_ends_the_trial(run: Run, command: Path) -> None:
     assert "builds a second GRPO trainer after train.py:25 has trained one" in said
 
 
+@pytest.mark.slow
 def test_a_program_that_drops_our_path_is_told_as_that(run: Run, command: Path) -> None:
     """It would train with its own values at every point. Asked, it does not answer."""
     (command / "launch.sh").write_text(LAUNCH.replace("train.py", "-E train.py"))
@@ -307,34 +318,37 @@ def test_placeholders_and_appended_options_are_swept(run: Run, command: Path) ->
 
 @pytest.mark.parametrize(
     ("old", "new", "words", "said"),
-    [
-        (
-            ", eval_dataset=list(range(16))",
-            "",
-            ("lr=0.1",),
-            "passes no eval_dataset to its trainer",
-        ),
-        (
-            "",
-            "",
-            ("lr=0.1", "cluster.processes=2"),
-            "the command starts 1 processes, and cluster.processes=2",
-        ),
-        ("", "", ("model.lora.r=8",), "Set the option of your command that has it"),
-        (
-            "trainer = GRPOTrainer",
-            "raise SystemExit\ntrainer = GRPOTrainer",
-            ("lr=0.1",),
-            "ended without building a GRPO trainer",
-        ),
-        ("args = GRPOConfig(**recipe)", "raise ValueError('no room')", ("lr=0.1",), "no room"),
-        (
-            "args = GRPOConfig(**recipe)",
-            "args = GRPOConfig(num_generations=5)",
-            ("lr=0.1",),
-            "must be divisible by",
-        ),
-    ],
+    sampled(
+        [
+            (
+                ", eval_dataset=list(range(16))",
+                "",
+                ("lr=0.1",),
+                "passes no eval_dataset to its trainer",
+            ),
+            (
+                "",
+                "",
+                ("lr=0.1", "cluster.processes=2"),
+                "the command starts 1 processes, and cluster.processes=2",
+            ),
+            ("", "", ("model.lora.r=8",), "Set the option of your command that has it"),
+            (
+                "trainer = GRPOTrainer",
+                "raise SystemExit\ntrainer = GRPOTrainer",
+                ("lr=0.1",),
+                "ended without building a GRPO trainer",
+            ),
+            ("args = GRPOConfig(**recipe)", "raise ValueError('no room')", ("lr=0.1",), "no room"),
+            (
+                "args = GRPOConfig(**recipe)",
+                "args = GRPOConfig(num_generations=5)",
+                ("lr=0.1",),
+                "must be divisible by",
+            ),
+        ],
+        3,
+    ),
 )
 def test_what_cannot_be_swept_is_refused_before_anything_is_written(
     run: Run, command: Path, old: str, new: str, words: tuple[str, ...], said: str
@@ -402,6 +416,7 @@ def test_the_winner_is_written_as_its_trainer_got_it(run: Run, command: Path) ->
     assert not any(secret in path.read_text() for path in (command / "outputs").rglob("*.json"))
 
 
+@pytest.mark.slow
 def test_a_written_winner_says_how_to_train_with_it(run: Run, command: Path) -> None:
     """By the user's command with the file as its recipe, or as a trial if no recipe is in the
     command.
@@ -431,6 +446,7 @@ def test_an_option_that_a_shell_script_does_not_pass_on_is_refused(run: Run, com
     ) == (2, True), ended.err
 
 
+@pytest.mark.slow
 def test_sizes_that_follow_from_an_option_are_the_scripts_and_refuse_no_point(
     run: Run, command: Path
 ) -> None:
@@ -448,6 +464,7 @@ def test_sizes_that_follow_from_an_option_are_the_scripts_and_refuse_no_point(
     assert (record["gradient_accumulation_steps"], record["num_generations"]) == (3, 12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("line", "pipe", "code", "said"),
     [
@@ -472,6 +489,7 @@ def test_a_trial_has_ended_if_its_training_has(
     assert said in str(read(trials(command / "outputs" / "s")[0] / "result.json"))
 
 
+@pytest.mark.slow
 def test_an_evaluation_after_the_training_is_no_second_line_of_its_step(
     run: Run, command: Path
 ) -> None:
@@ -487,6 +505,7 @@ def test_an_evaluation_after_the_training_is_no_second_line_of_its_step(
     ]
 
 
+@pytest.mark.slow
 def test_a_training_that_its_own_callback_ends_is_finished(run: Run, command: Path) -> None:
     """As with early stopping of the user's own. Its record has the steps that it made."""
     early = (
@@ -501,6 +520,7 @@ def test_a_training_that_its_own_callback_ends_is_finished(run: Run, command: Pa
     assert (result["status"], result["step"]) == ("finished", 2)
 
 
+@pytest.mark.slow
 def test_what_runs_after_a_stop_is_said_to_run_on_an_unfinished_model(
     start: Callable[..., "subprocess.Popen[str]"], command: Path
 ) -> None:
@@ -514,6 +534,7 @@ def test_what_runs_after_a_stop_is_said_to_run_on_an_unfinished_model(
     assert "of 40. What the command does after its training" in log.read_text()
 
 
+@pytest.mark.slow
 def test_a_trial_pushes_nothing_and_has_a_port_of_its_own(run: Run, command: Path) -> None:
     """Trials would all push one repository, and two at once would take one port."""
     edit(command, "args = GRPOConfig(**recipe", "args = GRPOConfig(push_to_hub=True, **recipe")
@@ -529,6 +550,7 @@ def test_a_trial_pushes_nothing_and_has_a_port_of_its_own(run: Run, command: Pat
     assert int(read(command / "seen.json")["environment"]["MASTER_PORT"]) > 1024
 
 
+@pytest.mark.slow
 def test_a_fixed_port_is_named_before_two_trials_run_at_once(run: Run, command: Path) -> None:
     """One of them would fail, and a worse point might win."""
     sweep = (
@@ -551,6 +573,7 @@ def test_a_fixed_port_is_named_before_two_trials_run_at_once(run: Run, command: 
     assert run("search.parallel=1", *sweep).code == 0
 
 
+@pytest.mark.slow
 def test_a_command_that_clears_the_folder_of_the_sweeps_is_refused(run: Run, command: Path) -> None:
     """Before the first trial, also if another folder is set, and if files may be deleted
     otherwise.
@@ -561,6 +584,7 @@ def test_a_command_that_clears_the_folder_of_the_sweeps_is_refused(run: Run, com
     assert not list(command.glob("runs/*/trials"))
 
 
+@pytest.mark.slow
 def test_a_script_that_clears_its_output_folder_resumes(
     run: Run, start: Callable[..., "subprocess.Popen[str]"], command: Path
 ) -> None:

@@ -62,6 +62,7 @@ def test_an_option_of_the_script_is_swept_over_an_interval(
     assert "--penalty 0.5" in (here / "program.sh").read_text()
 
 
+@pytest.mark.slow
 def test_an_option_of_the_script_is_swept_over_lists(points: Callable[..., Points]) -> None:
     """Each list is one value, and its text is the label."""
     space, _ = parse_space(["trainer.args.note=[1,2],[3]"], {})

@@ -233,6 +233,7 @@ def test_an_edit_while_trials_wait_reaches_none_of_them(
     assert "helper.py has changed since the sweep recorded it" in second["failure"]["message"]
 
 
+@pytest.mark.slow
 def test_a_script_imports_its_neighbours_first_as_python_does(
     run: Run, script: Script, here: Path
 ) -> None:

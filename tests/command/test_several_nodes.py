@@ -19,6 +19,7 @@ from grposweep.schema import Trainer
 from grposweep.train.records import ControlFile, MetricsFile
 
 
+@pytest.mark.slow
 def test_a_second_nodes_process_obeys_the_search_and_leaves_metrics_alone(tmp_path: Path) -> None:
     """It would take the first one's end for a failure, and drop what that one has written."""
     metrics = tmp_path / "metrics.jsonl"

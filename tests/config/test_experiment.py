@@ -40,6 +40,7 @@ def test_a_key_unlike_any_other_points_to_the_list() -> None:
     assert "Did you mean" not in unknown_key("zzzzzzzz")
 
 
+@pytest.mark.slow
 @settings(derandomize=True, max_examples=5, deadline=None)
 @given(
     lr=st.floats(1e-12, 1e3),

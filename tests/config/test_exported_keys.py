@@ -117,6 +117,7 @@ def other(key: str, value: Any) -> str:
     )
 
 
+@pytest.mark.slow
 def test_each_key_of_a_trial_is_written_or_listed(compose: Compose) -> None:
     """Another value of a key changes the recipe, its command or the list."""
 

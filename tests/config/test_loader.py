@@ -15,6 +15,7 @@ from hydra.types import RunMode
 from omegaconf import OmegaConf
 
 from grposweep.config._loader import OnceLoader
+from support import sampled
 
 MAIN = "defaults: [{size: '???'}, _self_]\nlr: 1.0\nhydra: {mode: null, run: {dir: .}}\n"
 
@@ -62,7 +63,7 @@ def ask_for(loader: ConfigLoader, overrides: list[str], mode: str) -> list[str]:
     return answers
 
 
-@pytest.mark.parametrize("mode", ["RUN", "MULTIRUN"])
+@pytest.mark.parametrize("mode", sampled(["MULTIRUN", "RUN"], 2))
 @pytest.mark.parametrize(
     "overrides",
     [

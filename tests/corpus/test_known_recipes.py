@@ -6,6 +6,8 @@ from collections import Counter
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from grporecipe.fields.recipes import read_recipe
 from grporecipe.frameworks.trl.keys import parse_version
 from grporecipe.linting.linter import LintResult, lint_recipe, select_rules
@@ -90,6 +92,7 @@ def test_the_rules_agree_with_the_older_rule_of_trl_0_15() -> None:
         assert refused == row["expected"]["trl_0_15_rule_fails_for_processes"], row["id"]
 
 
+@pytest.mark.slow
 def test_without_a_number_of_processes_a_recipe_is_judged_for_all() -> None:
     """An error if all of 1 to 64 are refused; a warning (GT201) names those that work if some
     are.
@@ -107,6 +110,7 @@ def test_without_a_number_of_processes_a_recipe_is_judged_for_all() -> None:
         assert ("GT201" in {problem.code for problem in found}) == (0 < len(works) < 64), row["id"]
 
 
+@pytest.mark.slow
 def test_a_recipe_is_judged_with_its_fixes_in_a_bounded_number_of_lines() -> None:
     """Executed lines instead of seconds, which depend on the machine; benchmarks/lint_speed.py
     measures those.

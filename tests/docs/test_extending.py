@@ -147,6 +147,7 @@ def test_the_task_yields_rows(examples: Path) -> None:
     assert data.train[0]["answer"] == data.train[0]["prompt"].removesuffix("=")[::-1]
 
 
+@pytest.mark.slow
 def test_the_policy_stops_a_trial_of_a_sweep(sweep_here: Sweep) -> None:
     """The one that gets worse from evaluation to evaluation; the other one finishes."""
     folder = sweep_here(
@@ -216,6 +217,7 @@ def test_the_framework_s_command_line_is_detected_and_read(examples: Path) -> No
     assert [detect_framework({key: 8}) for key in keys] == ["toyrl", "trl", "verl"]
 
 
+@pytest.mark.slow
 def test_the_launcher_runs_a_sweep_at_the_lowest_priority(sweep_here: Sweep) -> None:
     """Each trial finishes; what the launcher cannot do is refused before anything starts."""
     fake = ("trainer=fake", "cluster.kind=nice", "cluster.gpus=0")

@@ -17,7 +17,7 @@ from command_server import shims
 from grposweep.cli import build_app
 from grposweep.config.compose import to_experiment
 from grposweep.search.parse import bracket_points
-from support import PROJECT, load_script
+from support import PROJECT, load_script, sampled
 
 DOCS = PROJECT / "docs"
 PACKAGE = PROJECT / "src" / "grposweep"
@@ -98,6 +98,7 @@ def printed(svg: str) -> list[str]:
     return [html.unescape(text) for text in re.findall(r"<text [^>]*-line-[^>]*>(.*?)</text>", svg)]
 
 
+@pytest.mark.slow
 def test_the_recording_shows_what_its_commands_print(tmp_path: Path) -> None:
     """Today; make it again with: python docs/pictures.py --recording."""
     now = load_script("pictures").record(tmp_path)
@@ -221,7 +222,7 @@ def test_a_command_of_the_pages_takes_its_options(arguments: list[str]) -> None:
     command.make_context(arguments[0], arguments[1:])
 
 
-@pytest.mark.parametrize("arguments", commands("python src/run.py"), ids=" ".join)
+@pytest.mark.parametrize("arguments", sampled(commands("python src/run.py"), 6), ids=" ".join)
 def test_a_run_of_the_pages_composes(
     compose: Callable[[list[str]], DictConfig], arguments: list[str]
 ) -> None:

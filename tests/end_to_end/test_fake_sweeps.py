@@ -13,7 +13,18 @@ from pathlib import Path
 import pytest
 import yaml
 
-from support import PROJECT, Ended, environment, is_running, lines, read, study, trials, wait_for
+from support import (
+    PROJECT,
+    Ended,
+    environment,
+    is_running,
+    lines,
+    read,
+    sampled,
+    study,
+    trials,
+    wait_for,
+)
 
 Run = Callable[..., Ended]
 FAKE = ("trainer=fake", "name=s")
@@ -179,6 +190,7 @@ def test_ctrl_c_stops_at_a_boundary_and_the_same_command_continues(
     assert {line["attempt"] for line in lines(folder / "metrics.jsonl")} == {0, 1}
 
 
+@pytest.mark.slow
 def test_a_second_ctrl_c_ends_a_hung_trial(start: Callable, here: Path) -> None:
     """A trial that is deaf to requests is killed, and not recorded as failed."""
     process = start(*SLOW, "trainer.args.hang_at=1", "lr=1e-3")
@@ -280,7 +292,7 @@ def test_a_conditional_parameter_is_asked_only_where_it_counts(run: Run) -> None
 PUBLISHED = {"loss_clip": 8, "lora_rank": 12, "generations": 8}
 
 
-@pytest.mark.parametrize("name", PUBLISHED)
+@pytest.mark.parametrize("name", sampled(PUBLISHED, 3))
 def test_a_study_with_published_ranges_is_valid_as_it_stands(run: Run, name: str) -> None:
     """A dry run writes all of its trials into a folder with the name of the study, and no rule
     warns of a point.
@@ -311,6 +323,7 @@ def test_a_study_with_published_ranges_is_valid_as_it_stands(run: Run, name: str
         }
 
 
+@pytest.mark.slow
 def test_the_controller_never_imports_torch(here: Path) -> None:
     """A whole sweep in one process, and no trace of what only training may import."""
     code = (

@@ -1,6 +1,4 @@
-"""grposweep in the environments of table.py: its start in the default tier, a run of two real steps
-in the slow one.
-"""
+"""grposweep in the environments of table.py: its start, and a run of two real steps."""
 
 import os
 import subprocess
@@ -15,6 +13,7 @@ from grporecipe.errors import ExitCode
 from grposweep.process import SOURCE, ForkServer
 from support import PROJECT, RUN, Ended, environment, lines, read
 
+pytestmark = pytest.mark.slow
 FIXTURES = PROJECT / "tests" / "fixtures"
 STEPS = (
     "schedule=steps",
@@ -142,7 +141,6 @@ def trained(here: Path) -> list[object]:
     ]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("group", GROUPS, ids=lambda group: ", ".join(one.name for one in group))
 def test_two_steps_train(group: list[Environment], here: Path, plain: list[object]) -> None:
     """``python src/run.py`` trains the same two steps, or ends with one message; never with a

@@ -109,6 +109,7 @@ os.fork = limited
 """
 
 
+@pytest.mark.slow
 def test_a_warm_server_that_can_start_no_process_now_keeps_those_that_run(tmp_path: Path) -> None:
     """A login node's limit of processes (ulimit -u), which root does not have. Later the trial
     starts.
@@ -169,6 +170,7 @@ class Recorder(SpawnedProcesses):
         return [environment["CUDA_VISIBLE_DEVICES"] for environment in self.environments]
 
 
+@pytest.mark.slow
 def test_gpus_are_divided_and_given_back(tmp_path: Path) -> None:
     """Two attempts at once see different GPUs; the third one gets what the first gave back."""
     recorder = Recorder()
@@ -232,6 +234,7 @@ def served(folder: Path, command: str, processes: int = 1) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_a_trial_has_a_server_on_gpus_of_its_own_that_ends_with_it(tmp_path: Path) -> None:
     """Ranks know where it is; its GPUs are given back once it has ended."""
     recorder = Recorder()
@@ -251,6 +254,7 @@ def test_a_trial_has_a_server_on_gpus_of_its_own_that_ends_with_it(tmp_path: Pat
     local.close()
 
 
+@pytest.mark.slow
 def test_a_server_that_ends_early_ends_its_trial(tmp_path: Path) -> None:
     """Its ranks would wait for completions."""
     local = Local(SpawnedProcesses(), ["0", "1"], slots=1)
@@ -657,6 +661,7 @@ def test_the_end_of_a_killed_warm_server_is_clean(tmp_path: Path) -> None:
     warm.close()
 
 
+@pytest.mark.slow
 def test_signals_that_ask_for_a_stop_end_ranks_in_order_and_not_their_server(
     tmp_path: Path,
 ) -> None:
@@ -677,6 +682,7 @@ def test_signals_that_ask_for_a_stop_end_ranks_in_order_and_not_their_server(
     local.close()
 
 
+@pytest.mark.slow
 def test_the_death_of_the_warm_server_is_no_failure_of_its_trials(tmp_path: Path) -> None:
     """Both die with it. Each gets another attempt, in a process of its own."""
     local = Local(ForkServer(TRAINING), [], slots=2)

@@ -198,6 +198,7 @@ LINES = st.lists(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(150), deadline=None)
 @given(lines=LINES, unsafe=st.booleans(), processes=st.sampled_from([None, 1, 7, 8]))
 def test_fixes_make_no_file_worse_and_a_second_run_changes_nothing(

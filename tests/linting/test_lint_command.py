@@ -345,6 +345,7 @@ def test_a_rule_on_the_model_s_shape_needs_no_gpu(lint: Lint, recipe: Write) -> 
         assert lint(str(path), "--processes", "4", "--select", "GT108").code == code
 
 
+@pytest.mark.slow
 def test_a_closed_pipe_is_no_traceback(recipe: Write, here: Path) -> None:
     """``grposweep lint ... | head -1``."""
     names = [recipe("bad_key: 1\n", f"{n}.yaml").name for n in range(300)]
@@ -364,6 +365,7 @@ def test_a_closed_pipe_is_no_traceback(recipe: Write, here: Path) -> None:
     assert process.wait() == 141
 
 
+@pytest.mark.slow
 def test_an_interrupt_is_no_traceback(here: Path) -> None:
     """Ctrl-C in the middle of a folder."""
     for number in range(3000):

@@ -108,6 +108,7 @@ def test_a_version_that_cannot_be_judged_is_bad_input(
         build_recipe({}, Options(framework, own_version=version))
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(400), deadline=None)
 @given(
     st.dictionaries(KEYS, VALUES, max_size=9),
@@ -125,6 +126,7 @@ def test_no_mapping_crashes_the_linter(
     ask(config, Options(framework, processes=processes, train_prompts=prompts, own_version=version))
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(90), deadline=None, derandomize=True)
 @given(st.data())
 def test_no_mapping_with_dotted_keys_crashes_the_linter(data: st.DataObject) -> None:

@@ -24,6 +24,7 @@ def test_the_page_in_git_is_current() -> None:
     )
 
 
+@pytest.mark.slow
 def test_the_pages_of_the_site_explain_every_rule_once(tmp_path: Path) -> None:
     """Each under its code on the page of its family."""
     document.main([str(tmp_path / "rules")])

@@ -65,6 +65,7 @@ def errors(recipe: Recipe) -> set[str]:
     }
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(st.data())
 def test_an_error_is_true_for_every_value_of_a_key_that_is_unknown(data: st.DataObject) -> None:

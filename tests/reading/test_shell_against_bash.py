@@ -153,6 +153,7 @@ def statement(draw: random.Random, depth: int) -> str:
     )
 
 
+@pytest.mark.slow
 def test_random_scripts_are_read_as_bash_runs_them(tmp_path: Path) -> None:
     """Statements in statements, all joined in one file a run of bash; every value is known."""
     draw = random.Random(5)

@@ -106,6 +106,7 @@ def test_the_winner_is_a_hydra_configuration_of_the_same_experiment(
     assert content["defaults"] == ["config", "_self_"]
 
 
+@pytest.mark.slow
 def test_options_replace_the_sections_of_an_exported_configuration(run: Run, here: Path) -> None:
     """The same option is the same trial, another changes its group alone, and the trial's command
     repeats it from any folder.
@@ -122,6 +123,7 @@ def test_options_replace_the_sections_of_an_exported_configuration(run: Run, her
     assert trials(run(*command).sweep)[0].name == swept[1].name.replace("0001", "0000")
 
 
+@pytest.mark.slow
 def test_an_exported_configuration_has_no_name_of_an_option(run: Run, here: Path) -> None:
     """Its sections become options of its name."""
     run("trainer=fake", "schedule.budget_completions=800", "name=s")

@@ -49,6 +49,7 @@ def test_the_command_writes_one_file_into_the_sweeps_folder(commands: Commands) 
     ]
 
 
+@pytest.mark.slow
 def test_the_pages_of_a_folder_share_one_plotly(commands: Commands) -> None:
     """A page elsewhere has its own in its folder, and with --offline it is one file."""
     for name in ("a", "b"):
@@ -72,6 +73,7 @@ def test_the_pages_of_a_folder_share_one_plotly(commands: Commands) -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_foreign_plotly_of_the_same_size_is_replaced(commands: Commands) -> None:
     """The page that is made next to it would run it."""
     make_sweep(Path("outputs/s"), Made(trials=2))

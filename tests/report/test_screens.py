@@ -334,6 +334,7 @@ def test_a_sweep_stands_for_its_best_trial_in_show_and_for_its_failed_ones_in_re
     assert "name one trial" in commands("rerun", "mine", "lr=1e-3").err
 
 
+@pytest.mark.slow
 def test_the_newest_sweep_that_trains_is_meant_and_listed_first(commands: Commands) -> None:
     """Sweeps of the fake trainer and dry runs come after it, and are marked."""
     for number, (name, kind) in enumerate((("real", "trl"), ("newer", "fake"))):

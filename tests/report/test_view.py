@@ -245,6 +245,7 @@ def test_a_trial_with_a_row_is_not_read_again(
     assert read_sweep(folder).trials == found
 
 
+@pytest.mark.slow
 def test_a_row_of_other_files_does_not_count(sweep_here: Sweep) -> None:
     """A file that was replaced by another of the same size and date, too."""
     folder = sweep_here("name=s", *FAKE, "lr=1e-3,2e-3,3e-3,4e-3,5e-3")
@@ -299,6 +300,7 @@ def test_seeds_that_a_later_command_asked_for_count(tmp_path: Path) -> None:
     assert read_sweep(sweep).replication is None
 
 
+@pytest.mark.slow
 def test_a_dry_run_is_neither_queued_nor_running(sweep_here: Sweep) -> None:
     """Nothing was launched, and ``status`` and ``list`` say so; the same sweep on another launcher
     is as any other.
@@ -334,6 +336,7 @@ def test_failures_that_are_alike_are_printed_once_and_shown_whole(
         view.trial("best")
 
 
+@pytest.mark.slow
 def test_a_failed_trial_is_not_counted_as_finished(
     sweep_here: Sweep, capsys: pytest.CaptureFixture[str]
 ) -> None:

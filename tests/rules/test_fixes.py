@@ -79,6 +79,7 @@ def verify(s: Setting, problem: Problem, fix: Fix) -> Setting:
     return after
 
 
+@pytest.mark.slow
 @settings(derandomize=True, max_examples=40, deadline=None)
 @given(s=draw_settings(**BATCHES, **OTHERS))
 def test_a_fix_ends_its_problem_and_causes_none(s: Setting) -> None:
@@ -103,6 +104,7 @@ def test_a_batch_with_one_error_has_a_fix_that_leaves_none(s: Setting) -> None:
         assert not broken(verify(s, found[0], fix))
 
 
+@pytest.mark.slow
 @settings(derandomize=True, max_examples=50, deadline=None)
 @given(s=draw_settings(**BATCHES))
 def test_no_smaller_change_of_the_same_kind_would_do(s: Setting) -> None:

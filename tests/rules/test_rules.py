@@ -121,6 +121,7 @@ class Watched(Setting):
         return object.__getattribute__(self, name)
 
 
+@pytest.mark.slow
 @settings(derandomize=True, max_examples=examples(200), deadline=None)
 @given(s=draw_settings(Watched))
 def test_a_rule_reads_no_field_that_it_does_not_declare(s: Setting) -> None:
@@ -140,6 +141,7 @@ def test_the_watch_sees_what_a_plan_formula_reads() -> None:
     assert {"processes", "train_prompts", "num_generations"} <= s.__dict__["seen"]
 
 
+@pytest.mark.slow
 @settings(derandomize=True, max_examples=examples(200), deadline=None)
 @given(s=draw_settings())
 def test_every_rule_answers_in_words_for_every_setting(s: Setting) -> None:

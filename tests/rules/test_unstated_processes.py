@@ -63,6 +63,7 @@ def test_every_error_that_reads_the_processes_says_which_of_them_work() -> None:
     } == {rule.code for rule in COUNTING}
 
 
+@pytest.mark.slow
 @settings(derandomize=True, max_examples=100, deadline=None)
 @given(
     size=st.integers(1, 12),

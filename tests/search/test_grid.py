@@ -159,6 +159,7 @@ LARGE = [
 ]
 
 
+@pytest.mark.slow
 def test_a_large_space_is_counted_by_sampling(compose: Compose) -> None:
     """Of these 960,000 points 355,680 are valid, 37 %; the same points are drawn each time, and
     every label is among them.
@@ -179,6 +180,7 @@ def test_a_large_space_is_counted_by_sampling(compose: Compose) -> None:
     )
 
 
+@pytest.mark.slow
 def test_the_share_counts_each_point_once_although_branches_have_different_sizes(
     compose: Compose,
 ) -> None:
@@ -199,6 +201,7 @@ def test_the_share_counts_each_point_once_although_branches_have_different_sizes
     assert low / whole == pytest.approx(2 / 3, abs=0.04)
 
 
+@pytest.mark.slow
 def test_a_value_that_was_not_drawn_is_prepared_as_well(compose: Compose) -> None:
     """Each task of a sampled space has its experiment, with a valid point."""
     tasks = "task.eval_prompts=range(1,10)"
@@ -207,6 +210,7 @@ def test_a_value_that_was_not_drawn_is_prepared_as_well(compose: Compose) -> Non
     assert {item.task.eval_prompts for item in few.distinct("task")} == set(range(1, 10))
 
 
+@pytest.mark.slow
 def test_a_list_has_at_most_ten_thousand_points(compose: Compose) -> None:
     """One more is sampled."""
     few = validate_points(build_validator(compose, ["seed=range(4)", "kl=none,low"]))

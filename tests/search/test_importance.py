@@ -8,7 +8,7 @@ import pytest
 
 from grposweep.search.analysis import Contrast, Measured, find_contrasts
 from grposweep.search.space import Choice, Interval, Parameter, Point
-from support import examples
+from support import examples, sampled
 
 PARAMETERS = {
     "lr": Parameter("lr", Interval(1e-5, 1e-2, log=True)),
@@ -108,7 +108,7 @@ NOISE: dict[str, Callable[[random.Random], float]] = {
 
 
 @pytest.mark.parametrize("noise", NOISE)
-@pytest.mark.parametrize("trials", [12, 24, 100])
+@pytest.mark.parametrize("trials", sampled([12, 24, 100], 3))
 def test_noise_shows_no_parameter_that_decides_with_many_trials_either(
     noise: str, trials: int
 ) -> None:

@@ -71,6 +71,7 @@ def test_of_many_mistakes_the_first_are_shown_with_their_number(here: Path) -> N
     assert said.endswith("- and 4 more\n")
 
 
+@pytest.mark.slow
 def test_listed_points_are_judged_run_and_extended_by_the_same_command(
     run: Run, here: Path
 ) -> None:

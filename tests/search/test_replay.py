@@ -85,6 +85,7 @@ def test_a_replay_says_what_each_policy_costs_and_finds(recorded: Path) -> None:
     assert content["default"]["cost"] <= 0.55
 
 
+@pytest.mark.slow
 def test_with_a_budget_the_number_of_trials_is_free(recorded: Path) -> None:
     """Our policy starts more trials than plain TPE for the same completions, and none spends more
     than the budget.

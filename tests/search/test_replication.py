@@ -215,6 +215,7 @@ def test_a_point_that_fails_on_a_fresh_seed_is_no_winner() -> None:
     assert standing.winner.number == 1
 
 
+@pytest.mark.slow
 def test_the_truly_best_is_hardly_ever_dropped() -> None:
     """At most one race in twenty, over all its looks and pairs; here the others are nearly as
     good.

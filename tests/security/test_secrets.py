@@ -11,7 +11,7 @@ import pytest
 from command.conftest import RECIPE, SCRIPT, TRAINS
 from grporecipe.redaction import redact
 from grposweep.redaction import RedactedProgram
-from support import Ended, grposweep, run_in, wait_for
+from support import Ended, grposweep, run_in, sampled, wait_for
 
 HF, KEY, PASSWORD = (
     "hf_" + "aB3dE" * 6,
@@ -139,6 +139,7 @@ def test_the_output_of_another_program_is_written_without_secrets(
     assert log.read_bytes() == b"begin *** end\n\xff 5%\r *** 6%\rlast ***"
 
 
+@pytest.mark.slow
 def test_a_script_that_prints_its_secrets_leaves_none_behind(here: Path) -> None:
     """Its log and the report of its failure, and the refusal of a command that ends so when it is
     asked.
@@ -163,6 +164,7 @@ def test_a_script_that_prints_its_secrets_leaves_none_behind(here: Path) -> None
     assert found(here) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_warm", ["true", "false"])
 def test_a_vllm_server_that_prints_its_secrets_leaves_none_behind(here: Path, is_warm: str) -> None:
     """Its log holds the rest of what it and its children say, to the last line."""
@@ -207,7 +209,7 @@ COMMANDS = [
 ]
 
 
-@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize("name", sampled(RECIPES, 4))
 def test_no_command_prints_a_secret_of_a_recipe(here: Path, name: str) -> None:
     """The recipe itself keeps its value when it is fixed."""
     (here / name).write_text(RECIPES[name])

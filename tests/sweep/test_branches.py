@@ -178,6 +178,7 @@ def test_a_branch_with_accepted_changes_is_another_sweep(sweep_here: Sweep, tmp_
     assert len({str(files) for files in read_by}) == 2
 
 
+@pytest.mark.slow
 def test_a_branch_can_be_resumed_from_its_own_copy_after_a_move(
     sweep_here: Sweep, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -18,7 +18,7 @@ from grposweep.storage.folders import SweepFolder
 from grposweep.storage.results import end_run, start_run
 from grposweep.sweep._spending import Spending
 from grposweep.sweep._trial_queue import TrialQueue
-from support import grposweep, lines, read, run_in, trials
+from support import grposweep, lines, read, run_in, sampled, trials
 
 PACE = (
     "trainer=fake",
@@ -50,7 +50,7 @@ SWEEPS = {
 }
 
 
-@pytest.mark.parametrize("name", SWEEPS)
+@pytest.mark.parametrize("name", sampled(SWEEPS, 4))
 def test_hours_stop_a_sweep_in_the_middle_and_a_larger_budget_continues_it(
     tmp_path: Path, name: str
 ) -> None:
@@ -82,6 +82,7 @@ def test_hours_stop_a_sweep_in_the_middle_and_a_larger_budget_continues_it(
     assert steps == sorted(set(steps))
 
 
+@pytest.mark.slow
 def test_hours_stop_a_command_that_cannot_resume_and_it_starts_over(tmp_path: Path) -> None:
     """It gets SIGTERM; its trial is stopped, not failed."""
     program = tmp_path / "train.py"
@@ -114,7 +115,7 @@ def test_hours_stop_a_command_that_cannot_resume_and_it_starts_over(tmp_path: Pa
     assert statuses(tmp_path) == ["finished", "finished"]
 
 
-@pytest.mark.parametrize("budget", ["2x", "5000"])
+@pytest.mark.parametrize("budget", sampled(["2x", "5000"], 2))
 def test_another_unit_is_no_limit_of_a_grid(tmp_path: Path, budget: str) -> None:
     """The message names hours."""
     ended = run_in(tmp_path, *PACE, f"search.budget={budget}", "-m", "lr=1e-4,1e-3")

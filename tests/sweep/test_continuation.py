@@ -74,6 +74,7 @@ def test_what_cannot_continue_is_refused_with_what_to_set(
     assert not list(finished[0].sweep.path.parent.glob("s-*"))
 
 
+@pytest.mark.slow
 def test_a_decaying_rate_is_asked_about(
     sweep_here: Sweep, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -88,6 +89,7 @@ def test_a_decaying_rate_is_asked_about(
     assert continue_trial(trial, ["schedule.max_steps=8"], yes=True) == 0
 
 
+@pytest.mark.slow
 def test_a_sweep_of_a_sweep_of_one_trial_has_a_short_name(finished: list[TrialFolder]) -> None:
     """The name is that of the first sweep and its trial."""
     outputs, words = finished[0].sweep.path.parent, ["schedule.max_steps=6"]

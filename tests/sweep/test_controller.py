@@ -272,6 +272,7 @@ def test_an_unfinished_trial_continues_with_the_values_that_it_was_recorded_with
         check_recorded(folder, controller.study, Validator(*composed(RATES, "model.dtype=auto")))
 
 
+@pytest.mark.slow
 def test_an_edited_option_does_not_rank_among_trials_that_finished_with_the_old_one(
     place: Place, tmp_path: Path
 ) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from grposweep.report.view import read_sweep
-from support import Ended, grposweep, lines, read, run_in, trials
+from support import Ended, grposweep, lines, read, run_in, sampled, trials
 
 COMMAND = ("trainer=fake", "name=s", "-m", "lr=1e-3,2e-3,3e-3")
 
@@ -182,6 +182,7 @@ def damaged(tmp_path_factory: pytest.TempPathFactory) -> tuple[Ended, Ended, End
     return looked, run_in(here, *COMMAND), grposweep(here, "status", "s"), here / "outputs" / "s"
 
 
+@pytest.mark.slow
 def test_status_and_the_resume_say_the_same_lines(
     damaged: tuple[Ended, Ended, Ended, Path],
 ) -> None:
@@ -215,7 +216,7 @@ def test_a_trial_whose_result_is_damaged_was_attempted(
     ]
 
 
-@pytest.mark.parametrize("number", [None, math.nan])
+@pytest.mark.parametrize("number", sampled([None, math.nan], 2))
 def test_a_finished_trial_without_a_number_has_one_state_everywhere(
     tmp_path: Path, number: float | None
 ) -> None:
@@ -230,6 +231,7 @@ def test_a_finished_trial_without_a_number_has_one_state_everywhere(
     assert "3 finished" in grposweep(tmp_path, "status", "s").out
 
 
+@pytest.mark.slow
 def test_a_resume_trains_into_no_link(tmp_path: Path) -> None:
     """It is refused with the link's name before anything is written; a trial that is over may lie
     elsewhere.
@@ -251,6 +253,7 @@ def test_a_resume_trains_into_no_link(tmp_path: Path) -> None:
     assert tree(tmp_path / "other") == before
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "darwin", reason="its file system takes UTF-8 names only")
 def test_a_working_directory_whose_name_is_not_utf8_is_refused_before_anything_is_written(
     tmp_path: Path,

@@ -147,6 +147,7 @@ def waits(here: Path) -> str | None:
     return found[0]["waits"] if found else None
 
 
+@pytest.mark.slow
 def test_a_sweep_that_waits_can_be_interrupted_and_continued(
     gpu: Gpu, sweep_here: Sweep, tmp_path: Path
 ) -> None:
@@ -164,6 +165,7 @@ def test_a_sweep_that_waits_can_be_interrupted_and_continued(
     assert read(trials(folder)[0] / "result.json")["status"] == "finished"
 
 
+@pytest.mark.slow
 def test_trials_that_share_a_gpu_with_a_neighbour_all_finish(gpu: Gpu, sweep_here: Sweep) -> None:
     """Four share a GPU of which the neighbour has half, so only two fit at once. Those that fail
     wait for the others.

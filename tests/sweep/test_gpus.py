@@ -57,6 +57,7 @@ def test_as_many_trials_share_a_gpu_as_fit_by_the_estimate(
     assert [lines(folder / "runs.jsonl")[0]["devices"] for folder in trials(sweep)] == [0.5, 0.5]
 
 
+@pytest.mark.slow
 def test_trials_that_take_turns_on_a_gpu_are_told_of_mps(
     sweep_here: Sweep,
     monkeypatch: pytest.MonkeyPatch,

@@ -153,6 +153,7 @@ def test_a_trial_runs_the_copy_of_the_code_that_its_job_ran(run: Run, here: Path
     assert "an older version" in (trials(ended.sweep)[0] / "logs" / "rank-0.log").read_text()
 
 
+@pytest.mark.slow
 def test_a_rerun_knows_the_options_of_the_sweep_s_own_conf(run: Run, here: Path) -> None:
     """And says which evaluation counts if that is what was changed."""
     assert grposweep(here, "init", "conf").code == 0

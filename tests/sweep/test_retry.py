@@ -64,6 +64,7 @@ def test_a_failed_trial_is_tried_again_once_a_file_that_its_reward_imports_has_c
     assert attempts(sweep(*GRID)) == [2, 2]
 
 
+@pytest.mark.slow
 def test_a_login_is_a_reason_to_try_again(sweep: Sweep, monkeypatch: pytest.MonkeyPatch) -> None:
     """What failed for want of a token has one now."""
     sweep(*GRID)
@@ -125,6 +126,7 @@ def test_retry_of_a_copied_sweep_leaves_the_original_alone(
     assert attempts(folder) == [1, 1]
 
 
+@pytest.mark.slow
 def test_retry_leaves_trials_as_they_are_if_the_command_is_refused(
     sweep: Sweep, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -150,6 +152,7 @@ def test_retry_leaves_trials_as_they_are_if_the_command_is_refused(
     assert attempts(sweep(*GRID)) == [1, 2]
 
 
+@pytest.mark.slow
 def test_files_that_changed_under_trained_trials_are_refused_until_the_user_chooses(
     sweep: Sweep, tmp_path: Path
 ) -> None:
@@ -193,6 +196,7 @@ def test_what_was_written_and_not_trained_uses_the_files_of_the_run_that_trains_
     assert Path(TrialInputs.read(trial).path("helpers.py")).read_text() == "ONE = 2.0\n"
 
 
+@pytest.mark.slow
 def test_every_point_of_a_grid_is_run_once_more_with_force(sweep: Sweep) -> None:
     """As a single run is; the earlier results stay next to the new ones."""
     words = (*FAKE, "lr=1e-3,2e-3")
@@ -219,6 +223,7 @@ def test_a_script_runs_as_it_was_when_its_trial_was_written(sweep: Sweep, tmp_pa
         found.check()
 
 
+@pytest.mark.slow
 def test_the_recorded_command_of_a_rerun_names_its_trial(sweep: Sweep) -> None:
     """By its path: the newest sweep may be another one when ``grposweep retry`` repeats it."""
     (trial,) = trials(sweep(*FAKE, "lr=1e-3"))

@@ -64,6 +64,7 @@ def test_the_end_names_the_winner_with_its_interval(raced: Ended) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_seeds_of_a_later_command_leave_the_winner_a_model(tmp_path: Path) -> None:
     """The first command kept its own best model alone; the winner's repeat has one."""
     first = run_in(

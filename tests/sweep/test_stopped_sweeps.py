@@ -139,6 +139,7 @@ def test_grids_and_comparisons_pause_nothing_unless_asked() -> None:
     assert isinstance(build_policy("auto", 1.0), NoStopping)
 
 
+@pytest.mark.slow
 def test_an_effort_gets_the_evaluations_that_it_needs_and_says_what_is_impossible(
     sweep_here: Sweep, capsys: pytest.CaptureFixture[str]
 ) -> None:

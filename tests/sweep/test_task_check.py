@@ -152,6 +152,7 @@ def test_a_sweep_that_the_disk_cannot_hold_is_refused_unless_it_is_allowed(tmp_p
     assert run_in(tmp_path, *large, "rules.ignore=[disk]").code == 0
 
 
+@pytest.mark.slow
 def test_files_of_prompts_can_be_searched(tmp_path: Path) -> None:
     """Without a path of the base; a file that is not there is named."""
     for name in ("a", "b"):

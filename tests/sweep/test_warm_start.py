@@ -96,6 +96,7 @@ def test_another_schedule_gives_points_and_no_results(earlier: Path) -> None:
     assert taken["observations"] == []
 
 
+@pytest.mark.slow
 def test_an_earlier_trial_is_found_at_any_option_that_learns_the_same(
     earlier: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -43,6 +43,7 @@ def test_a_trial_is_a_run_under_its_own_folder_and_id(make_fake: MakeTrial) -> N
         assert word in records
 
 
+@pytest.mark.slow
 def test_two_offline_attempts_are_one_run_with_the_whole_history(
     make_fake: MakeTrial, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -62,6 +63,7 @@ def test_two_offline_attempts_are_one_run_with_the_whole_history(
     assert {line["attempt"] for line in written} == {0, 1}
 
 
+@pytest.mark.slow
 def test_kept_completions_are_tables_of_the_run_also_those_of_earlier_attempts(
     make_fake: MakeTrial,
 ) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from grporecipe.model.setting import TRL
 from in_process import sweeps_in
-from support import PROJECT, environment
+from support import PROJECT, environment, sampled
 
 TRAINER = """
 def save_lora_adapter(model, accelerator, name, folder): ...
@@ -24,7 +24,7 @@ check_adapter(None)
 """
 
 
-@pytest.mark.parametrize("place", ["trl/experimental/async_grpo", "trl/trainer"])
+@pytest.mark.parametrize("place", sampled(["trl/trainer", "trl/experimental/async_grpo"], 2))
 def test_functions_that_trl_1_18_moved_are_found_in_both_places(tmp_path: Path, place: str) -> None:
     """Its layout is staged without torch; the second place is that of 1.18."""
     files = {

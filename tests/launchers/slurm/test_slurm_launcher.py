@@ -263,6 +263,7 @@ def test_a_sweep_of_which_no_job_was_taken_leaves_nothing_and_the_corrected_comm
     assert len(trials(sweep_here(*WORDS, "cluster.partition=gpu"))) == 2
 
 
+@pytest.mark.slow
 def test_a_job_that_can_never_start_is_no_failure_of_its_trial_and_leaves_the_others(
     sweep_here: Sweep, state: Path, tmp_path: Path
 ) -> None:
@@ -359,6 +360,7 @@ def test_a_full_queue_and_a_killed_controller_lose_and_double_nothing(
         ]
 
 
+@pytest.mark.slow
 def test_ctrl_c_detaches(start: LaunchCommand, here: Path, state: Path) -> None:
     """The job continues; the message names the way back."""
     process = start(*FAKE, "trainer.args.step_seconds=0.1", "lr=1e-3")
@@ -430,6 +432,7 @@ def test_a_dry_run_writes_everything_and_prints_the_commands(
     assert trials(here / "outputs" / "s") == folders
 
 
+@pytest.mark.slow
 def test_points_may_have_different_shapes(run: Callable[..., Ended], state: Path) -> None:
     """A parameter may be the number of nodes; the ranks, and with them what is valid, follow."""
     ended = run(

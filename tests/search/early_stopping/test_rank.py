@@ -368,6 +368,7 @@ def test_a_budget_is_spent_and_not_exceeded() -> None:
 VALUES = st.lists(st.floats(-1, 1).map(lambda value: round(value, 1)), min_size=1, max_size=10)
 
 
+@pytest.mark.slow
 @settings(max_examples=int(os.environ.get("EXAMPLES", "100")), deadline=None)
 @given(
     st.lists(VALUES, min_size=1, max_size=20),
@@ -395,6 +396,7 @@ def test_any_sweep_spends_its_effort_at_most_and_one_trial_finishes(
     assert not left or any(curve.state is State.FINISHED for curve in curves)
 
 
+@pytest.mark.slow
 @settings(max_examples=int(os.environ.get("EXAMPLES", "100")), deadline=None)
 @given(st.floats(1.0, 20.0), st.integers(1, 20), st.integers(1, 8), st.integers(0, 1000))
 def test_any_search_spends_its_budget_at_most_and_one_trial_finishes(
