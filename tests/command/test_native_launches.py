@@ -13,10 +13,17 @@ import pytest
 from omegaconf import DictConfig
 
 from grporecipe.errors import UserError
+from grporecipe.linting.linter import plan_numbers
 from grposweep.command._contract import Trial
 from grposweep.command._launched import build_launched
 from grposweep.command._logs import rollout_entries
-from grposweep.command.trial_recipe import framework_of, load_trial_recipe, write_program
+from grposweep.command.checks import check_reach
+from grposweep.command.trial_recipe import (
+    framework_of,
+    load_trial_recipe,
+    trial_setting,
+    write_program,
+)
 from grposweep.config.points import Points
 from grposweep.config.to_setting import read_setting
 from grposweep.search.parse import parse_space
@@ -156,6 +163,61 @@ def test_the_same_parameters_are_verls_own_keys(made: Made) -> None:
         f"{actor}.optim.lr": 5e-6,
         "trainer.total_epochs": 2,
     }
+
+
+SIZED = (
+    "completions_per_rollout",
+    "completions_per_step",
+    "steps_per_rollout",
+    "total_steps",
+)
+
+
+@pytest.mark.parametrize("framework", ALL)
+@pytest.mark.parametrize(
+    "words",
+    [
+        "batch=auto batch.prompts_per_step=16",
+        "batch.num_generations=16",
+        "batch.per_device_train_batch_size=2 batch.gradient_accumulation_steps=32",
+        "batch.steps_per_generation=4 batch.num_iterations=2",
+        "schedule.max_steps=40 optimizer.warmup_steps=0.1 optimizer.lr_scheduler_type=cosine",
+        "optimizer.warmup_steps=10",
+        "kl.beta=0 loss.epsilon_high=0.28 generation.temperature=0.7 optimizer.max_grad_norm=0.5",
+    ],
+)
+def test_what_is_written_reads_back_as_the_point(
+    made: Made, points: Callable[..., Points], here: Path, framework: str, words: str
+) -> None:
+    """Sizes, length, schedule and objective, in each framework's own units and words."""
+    made(framework, *words.split())
+    experiment = points(framework, *words.split()).base
+    wanted, found = read_setting(experiment), trial_setting(here, experiment)
+    # how long ms-swift's epochs are is known to its data only
+    plan = {name: plan_numbers(wanted)[name] for name in SIZED if plan_numbers(wanted)[name]}
+    assert {name: plan_numbers(found)[name] for name in plan} == plan
+    for word in words.split():
+        name = word.partition("=")[0].rpartition(".")[2]
+        if hasattr(wanted, name) and not word.startswith("batch."):
+            assert getattr(found, name) == getattr(wanted, name), name
+
+
+@pytest.mark.parametrize(
+    ("framework", "key"),
+    [
+        ("verl", "generation.min_p"),
+        ("easyr1", "kl.sync_ref_model"),
+        ("verl", "loss.importance_sampling_level"),
+        ("ms-swift", "schedule.checkpoints"),
+    ],
+)
+def test_a_key_without_a_counterpart_in_the_framework_is_refused(
+    points: Callable[..., Points], framework: str, key: str
+) -> None:
+    """It would change nothing."""
+    (problem,) = check_reach(points(framework).base.trainer, [key, "lr", "batch.num_generations"])
+    assert problem.startswith(f"{key}: trainer=command does not read it")
+    assert "trainer.args.KEY" in problem
 
 
 def test_ours_is_added_to_the_users_lists(made: Made, here: Path) -> None:

@@ -6,15 +6,11 @@ rollouts.
 
 from collections.abc import Callable, Mapping
 from functools import lru_cache
-from math import ceil, gcd
 from typing import Any
 
-from grporecipe.fields.lora import write_lora
 from grporecipe.fields.reading import values_of
-from grporecipe.fields.writing import in_rollouts, rollout_steps
 from grporecipe.files import Config
-from grporecipe.model import planning
-from grporecipe.model.framework import Field, NativeChange, Values
+from grporecipe.model.framework import Field, Values
 from grporecipe.model.recipe import KeySpec, Recipe
 from grporecipe.model.releases import KeyTable
 from grporecipe.model.setting import Setting
@@ -139,17 +135,6 @@ def key_of_gpus(values: Values) -> dict[str, str]:
     return {"processes": "trainer.nnodes"} if only_nodes else {}
 
 
-def warmup_change(key: str) -> NativeChange:
-    """Return the change of keys for another warmup: steps as rollouts under ``key``, a share under
-    the recipe's own key.
-    """
-
-    def change(value: Any, _: Recipe, s: Setting, __: Config) -> Fields | None:
-        return {key: in_rollouts(s, value)} if value >= 1 else {s.key("warmup_steps"): value}
-
-    return change
-
-
 def nearest(key: str, takes: Mapping[str, KeySpec], value: Any = None) -> list[str]:
     """Return the keys that an unknown key may mean: its last word in another section, or a similar
     spelling.
@@ -192,94 +177,3 @@ def _spelled_alike(word: str, names: Names) -> Names:
     from difflib import get_close_matches
 
     return tuple(get_close_matches(word, names, n=len(names) or 1, cutoff=0.85))
-
-
-def write_common(s: Setting) -> Fields:
-    """Return the native values of the fields that both frameworks write alike, by field."""
-    _, each = nodes(s.processes or 1)
-    engine = (
-        s.vllm_tensor_parallel_size
-        if (s.processes or 1) % max(s.vllm_tensor_parallel_size, 1) == 0
-        else 1
-    )
-    return {
-        "processes": each,
-        "max_steps": rollouts(s),
-        "epochs": max(int(s.epochs), 1) if s.epochs else None,
-        "save_steps": every(s, s.save_steps if s.save_strategy != "no" else None),
-        "eval_steps": every(s, s.eval_steps if s.evaluates else None),
-        "lr_scheduler_type": scheduler(s),
-        "epsilon_high": s.epsilon if s.epsilon_high is None else s.epsilon_high,
-        "delta": NEVER_CLIPPED if s.delta is None else s.delta,
-        "max_prompt_length": s.max_prompt_length or PROMPT_TOKENS,
-        "top_k": s.top_k or -1,
-        **write_lora(s),
-        "vllm_tensor_parallel_size": engine,
-    }
-
-
-def betas_of(s: Setting) -> list[float] | None:
-    """Return Adam's two rates, if both are known."""
-    return [s.adam_beta1, s.adam_beta2] if s.adam_beta1 and s.adam_beta2 else None
-
-
-def nodes(processes: int) -> tuple[int, int]:
-    """Return the number of nodes and of GPUs on each."""
-    each = next(n for n in range(min(processes, NODE), 0, -1) if processes % n == 0)
-    return processes // each, each
-
-
-def rollouts(s: Setting) -> int | None:
-    """Return the length in whole rollouts if steps are known or set."""
-    steps = (
-        s.max_steps
-        if s.max_steps is not None and not s.ends_with_epochs
-        else planning.total_steps(s)
-    )
-    if steps is None and s.max_steps is not None:
-        steps = s.max_steps
-    if steps is None or (
-        s.max_steps is None and s.epochs is not None and s.epochs == int(s.epochs)
-    ):
-        return None
-    return ceil(steps / rollout_steps(s))
-
-
-def every(s: Setting, steps: float | None) -> int:
-    """Return a frequency in rollouts, -1 for never, which a share of an unknown number of steps
-    becomes.
-    """
-    total = planning.total_steps(s)
-    if steps is None or (steps < 1 and total is None):
-        return -1
-    if steps < 1:
-        steps = steps * (total or 0)
-    return max(round(steps / rollout_steps(s)), 1)
-
-
-def warmup(s: Setting) -> tuple[int | None, float]:
-    """Return warmup in rollouts or as a share. The learning rate changes once per rollout."""
-    if s.warmup_steps < 1:
-        return None, max(s.warmup_steps, 0.0)
-    return ceil(s.warmup_steps / rollout_steps(s)), 0.0
-
-
-def scheduler(s: Setting) -> str:
-    """Return constant or cosine, the only schedules available."""
-    return "constant" if s.lr_scheduler_type in ("constant", "constant_with_warmup") else "cosine"
-
-
-def estimator(s: Setting) -> str | None:
-    """Return the estimator of KL in the loss. On-policy, TRL's k3 times the ratio has the gradient
-    of k3+.
-    """
-    if s.kl_estimator is not None:
-        return s.kl_estimator
-    return "k3+" if s.use_bias_correction_kl else "k3"
-
-
-def fitting(number: int, most: int) -> int:
-    """Return a micro-batch for log-probabilities: the wanted size if it divides the number, else
-    their common divisor.
-    """
-    return most if number % most == 0 else gcd(number, most)

@@ -9,9 +9,7 @@ name).
 import re
 from typing import Any
 
-from grporecipe.files import Json
 from grporecipe.model.framework import Field
-from grporecipe.model.setting import Setting
 from grporecipe.model.values import Names
 
 # Source: peft utils/constants.py TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING.
@@ -47,24 +45,6 @@ def one_name(value: Any) -> str | None:
     """Return the data set that a key names; None for several, which a setting cannot hold."""
     names = value if isinstance(value, list) else [value] if value else []
     return str(names[0]) if len(names) == 1 else None
-
-
-def as_expression(modules: Names) -> str:
-    """Return modules as one text: a name, or an expression that lists them."""
-    return modules[0] if len(modules) == 1 else rf".*\.({'|'.join(modules)})"
-
-
-def write_lora(s: Setting) -> Json:
-    """Return the native values of LoRA by field. Without LoRA, return only a rank of 0."""
-    if not s.lora:
-        return {"lora": 0, "lora_rank": 0, "lora_alpha": None, "lora_targets": None}
-    modules = s.lora_targets or PEFT_TARGETS
-    return {
-        "lora": s.lora_rank,
-        "lora_rank": s.lora_rank,
-        "lora_alpha": as_count(s.lora_alpha),
-        "lora_targets": modules[0] if len(modules) == 1 else list(modules),
-    }
 
 
 def as_count(number: float) -> float:

@@ -7,30 +7,16 @@ docs/reference/frameworks.md compares the frameworks' features.
 
 from collections.abc import Mapping
 from math import ceil
+from typing import Any
 
 import yaml
 
 from grporecipe.files import Config
 from grporecipe.model import planning
-from grporecipe.model.framework import RELEASE, Framework
+from grporecipe.model.framework import RELEASE, Framework, NativeChange
 from grporecipe.model.recipe import KeySpec, Recipe
 from grporecipe.model.setting import Setting
-from grporecipe.model.values import Fields, nest, without_none
-
-
-def write_rows(framework: Framework, s: Setting) -> Fields:
-    """Return the keys of a table in its order; None for those that the framework's own functions
-    write.
-    """
-    native: Fields = {}
-    for row in framework.fields:
-        if row.type and (value := getattr(s, row.name)) is not None:
-            native[row.key] = row.native(
-                in_rollouts(s, value) if row.rollouts and value >= 1 else value
-            )
-        else:
-            native.setdefault(row.key, None)
-    return native
+from grporecipe.model.values import Fields, nest
 
 
 def write_release(
@@ -56,15 +42,6 @@ def write_release(
                 int(native) if isinstance(native, float) and kind.startswith("int") else native
             )
     return native_keys
-
-
-def overlay(framework: Framework, s: Setting, fields: Config, keys: Config) -> Fields:
-    """Return the keys of a table with other values for some fields and keys. Keys without a value
-    are left out.
-    """
-    native = write_rows(framework, s)
-    native |= {framework.by_name[name].key: value for name, value in fields.items()} | dict(keys)
-    return without_none(native)
 
 
 def render_keys(framework: Framework, keys: Config) -> str:
@@ -112,6 +89,20 @@ def _spelled(key: str, config: Config, renamed: Mapping[str, str]) -> str:
     return signed or next(
         (old for old, new in renamed.items() if new == key and old in config), key
     )
+
+
+def warmup_change(steps: str, share: str, in_steps: bool = False) -> NativeChange:
+    """Return the change of keys for another warmup: steps under one key, as rollouts unless
+    ``in_steps``, and a share under another.
+    """
+
+    def change(value: Any, recipe: Recipe, s: Setting, _: Config) -> Fields:
+        count = int(value) if in_steps else in_rollouts(s, value)
+        (key, number), other = ((steps, count), share) if value >= 1 else ((share, value), steps)
+        written = {name.lstrip("+") for name in recipe.config}
+        return {key: number, other: None} if other in written else {key: number}
+
+    return change
 
 
 def in_completions(s: Setting) -> Setting:

@@ -198,8 +198,6 @@ class Framework:
         keys_of: the native keys of one recipe, if they depend on its other keys.
         derived: functions for fields that follow from several keys, in order. Each gets the values
             and the fields so far.
-        native_keys: returns a setting in completions as keys and values of a release; None if no
-            sweep trains with it.
         special: for fixes, fields whose change sets more than their own key.
         base_config: returns the base configuration of a name if its file is missing; None if it is
             unknown.
@@ -243,7 +241,6 @@ class Framework:
     unstated: Callable[[Config, Version], Config] | None = None
     keys_of: Callable[[Values], Mapping[str, str]] | None = None
     derived: tuple[Callable[[Values, Config], Config], ...] = ()
-    native_keys: "Callable[[Framework, Setting, Version], Config] | None" = None
     special: "Mapping[str, NativeChange]" = field(default_factory=dict)
     base_config: Callable[[str, Version], Config | None] | None = None
     config_defaults: Names = ()

@@ -15,7 +15,7 @@ from grposweep.command._frameworks import FRAMEWORKS
 from grposweep.command._launched import find_launch, native_args, stated_processes, with_args
 from grposweep.command._script import NO_COMMAND
 from grposweep.command.base import Base
-from grposweep.config.fields import reaches
+from grposweep.config.fields import KEYS, reaches
 from grposweep.registries import LAUNCHERS, is_external, is_opaque
 from grposweep.schema import AUTO, Experiment, Trainer, keys_with, trl_arguments
 
@@ -41,19 +41,36 @@ def _theirs(key: str) -> str:
     )
 
 
+# Sizes follow from each other, and beta says whether there is a KL.
+_FOLLOWING = ("batch.", "cluster.", "task.", "kl.enabled")
+
+
+def _unwritten(framework: str) -> set[str]:
+    """Return the keys for which a framework's launch has no key of its own."""
+    known = READS[framework]
+    rows = {name for name, row in known.by_name.items() if row.fixable} | set(known.special)
+    return {
+        key for name, key in KEYS.items() if name not in rows and not key.startswith(_FOLLOWING)
+    }
+
+
 def check_reach(trainer: Trainer, names: Iterable[str]) -> Iterator[str]:
     """Name keys that the user's command does not read, each with the nearest key that it reads."""
     if is_opaque(trainer):
         yield from any_program.unplaced(trainer, names)
         return
-    for name in names if is_external(trainer.kind) else ():
-        if reaches(name):
+    if not is_external(trainer.kind):
+        return
+    launch = find_launch(trainer)
+    unwritten = () if launch is None else _unwritten(launch.framework)
+    for name in names:
+        if reaches(name) and name not in unwritten:
             continue
         if name in SHARDING:
             advice = "Set it in the command, such as accelerate launch --config_file FILE."
         elif name == "task.max_completion_length":
             advice = "Set generation.max_completion_length."
-        elif find_launch(trainer) is not None:
+        elif launch is not None:
             advice = "Set it in the command, or the framework's own key, as trainer.args.KEY."
         else:
             advice = (

@@ -10,14 +10,16 @@ from collections.abc import Collection
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from grporecipe.fields.recipes import read_recipe
-from grporecipe.fields.writing import in_completions, render_keys
-from grporecipe.files import Config, Json, read_json, write_json, write_text
+from grporecipe.fields.recipes import read_recipe, spell_keys
+from grporecipe.fields.writing import in_completions, in_prompts, render_keys
+from grporecipe.files import Json, read_json, write_json, write_text
+from grporecipe.frameworks.trl.recipes import native_keys as trl_keys
 from grporecipe.model.framework import FRAMEWORKS
 from grporecipe.model.planning import micro_steps_per_generation
 from grporecipe.model.recipe import Recipe
 from grporecipe.model.releases import parse_release, text
 from grporecipe.model.setting import Setting
+from grporecipe.model.values import without_none
 from grporecipe.reading.load import Options, load_recipe
 from grporecipe.terminal import comment
 from grposweep.command._contract import ExternalProgram, NodeContext, Trial, node_cpus
@@ -40,35 +42,30 @@ from grposweep.storage import paths
 SIZES = ("per_device_train_batch_size", "gradient_accumulation_steps", "steps_per_generation")
 
 
-def point_recipe(base: Recipe, before: Setting, after: Setting) -> tuple[Json, Json]:
-    """Return the base with the differences between two settings, and those differences.
-
-    ``before`` is the base itself, ``after`` the point, both as this package configures them.
+def point_keys(recipe: Recipe, before: Setting, after: Setting) -> Json:
+    """Return the keys of TRL that differ between two settings, for a recipe; None for one that
+    gets its default.
     """
-    old, new = _native(before, base), _native(after, base)
+    framework = FRAMEWORKS["trl"]
+    old, new = (trl_keys(framework, s, recipe.version) for s in (before, after))
     changed = {name: new.get(name) for name in {**old, **new} if old.get(name) != new.get(name)}
-    recipe = {name: value for name, value in base.config.items() if name.lstrip("+") not in changed}
-    if (
-        not changed.keys().isdisjoint(SIZES)
-        and recipe.pop("generation_batch_size", None) is not None
-    ):
-        changed |= {
-            "steps_per_generation": micro_steps_per_generation(after),
-            "generation_batch_size": None,
-        }
-    recipe |= {name: value for name, value in changed.items() if value is not None}
-    return recipe, dict(sorted(changed.items()))
+    return changed | _sizes(recipe, changed, after)
 
 
-def _native(s: Setting, base: Recipe) -> Config:
-    """Return a setting under the keys of the base's framework and release."""
-    framework = FRAMEWORKS[base.framework]
-    named = s.replace({"framework": framework.traits, "version": base.version})
-    return (
-        {}
-        if framework.native_keys is None
-        else framework.native_keys(framework, named, base.version)
-    )
+def _sizes(recipe: Recipe, changed: Collection[str], setting: Setting) -> Json:
+    """Return a rollout's size as micro-steps, for a recipe that has it in completions."""
+    if "generation_batch_size" not in recipe.config or set(SIZES).isdisjoint(changed):
+        return {}
+    return {
+        "steps_per_generation": micro_steps_per_generation(setting),
+        "generation_batch_size": None,
+    }
+
+
+def with_keys(recipe: Recipe, keys: Json) -> Json:
+    """Return a recipe with other keys, which may have a sign of Hydra in it."""
+    config = {name: value for name, value in recipe.config.items() if name.lstrip("+") not in keys}
+    return without_none({**config, **keys})
 
 
 def load_trial_recipe(folder: Path, experiment: Experiment) -> Recipe:
@@ -174,28 +171,31 @@ def _of_launch(
     may change. A key that the point takes back gets its default.
     """
     framework = FRAMEWORKS[launch.framework]
-    recipe, changed = point_recipe(launch, before, setting)
-    native, keys = _native(setting, launch), framework.keys_at(launch.version)
-    homes = {keys[field]: home for field, home in KEYS.items() if field in keys}
-    stated = {
-        key: native[key] for key, home in homes.items() if key in native and _names(named, home)
-    }
+    if framework.traits.unit == "prompts":
+        before, setting = in_prompts(before)[0], in_prompts(setting)[0]
+    setting = setting.replace({"framework": framework.traits, "version": launch.version})
+    setting = setting.replace({"keys": framework.keys_at(launch.version)})
+    changed: Json = {}
+    for name in (*framework.special, *framework.by_name):
+        value = getattr(setting, name)
+        if value != getattr(before, name) or _names(named, KEYS.get(name, "")):
+            changed |= spell_keys({name: value}, launch, setting) or {}
+    changed |= _sizes(launch, changed, setting)
     takes = framework.takes(launch.version)
-    entered = {
+    keys = {
         name: takes[name].default if value is None and name in takes else value
-        for name, value in {**stated, **changed}.items()
-    }
-    args = native_args(trainer, launch.framework)
-    return {**describe(launch), "keys": {**entered, **args}}, {**recipe, **stated, **args}
+        for name, value in changed.items()
+    } | native_args(trainer, launch.framework)
+    return {**describe(launch), "keys": keys}, with_keys(launch, keys)
 
 
 def _of_asked(
     base: Base, before: Setting, setting: Setting, named: Collection[str]
 ) -> tuple[Json, Json]:
     """Return what a trial of a command that was asked notes, and its recipe."""
-    recipe, changed = point_recipe(base.recipe, before, setting)
-    native = _native(setting, base.recipe)
-    stated = {name: value for name, value in native.items() if _is_set(name, named)}
+    changed = point_keys(base.recipe, before, setting)
+    native = trl_keys(FRAMEWORKS["trl"], setting, base.recipe.version)
+    keys = {name: value for name, value in native.items() if _is_set(name, named)} | changed
     entered = {name: value for name, value in base.trainer.args.items() if name not in base.options}
     takes = base.framework.takes(base.recipe.version)
     # For a field that always has a value (num_train_epochs), a null means the trainer's default.
@@ -203,10 +203,9 @@ def _of_asked(
         name: takes[name].default
         if value is None and name in takes and takes[name].type[-1] != "?"
         else value
-        for name, value in {**stated, **changed}.items()
+        for name, value in keys.items()
     }
-    recipe |= {name: value for name, value in stated.items() if value is not None}
-    return {"keys": {**given, **entered}, "options": base.options}, recipe
+    return {"keys": {**given, **entered}, "options": base.options}, with_keys(base.recipe, keys)
 
 
 def _is_set(name: str, named: Collection[str]) -> bool:

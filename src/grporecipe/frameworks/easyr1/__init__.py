@@ -19,7 +19,6 @@ FRAMEWORK = Framework(
     releases=recipes.releases,
     keys_of=recipes.keys_of,
     derived=recipes.DERIVED,
-    native_keys=recipes.native_keys,
     special=recipes.SPECIAL,
     base_config=recipes.base_config,
     only_evaluates="trainer.val_only",

@@ -11,10 +11,10 @@ from functools import cache
 from typing import Any
 
 from grporecipe.fields import dotted
-from grporecipe.fields.lora import PEFT_TARGETS, as_expression, lora_rows, one_name
-from grporecipe.fields.writing import in_prompts, overlay
+from grporecipe.fields.lora import lora_rows, one_name
+from grporecipe.fields.writing import warmup_change
 from grporecipe.files import Config
-from grporecipe.model.framework import Field, Framework, NativeChange, Values
+from grporecipe.model.framework import Field, NativeChange, Values
 from grporecipe.model.recipe import Recipe
 from grporecipe.model.releases import ReleaseTable, text
 from grporecipe.model.setting import FrameworkTraits, Setting, Version
@@ -190,8 +190,6 @@ WRITTEN = {
     "cispo": ("cispo", "token"),
     "sapo": ("sapo", "token"),
 }
-# tokens that vLLM takes at once by default
-BATCHED = 8192
 
 
 def keys_of(values: Values) -> dict[str, str]:
@@ -288,51 +286,7 @@ def _placed(value: Any, _: Recipe, s: Setting, __: Config) -> Fields | None:
 SPECIAL: dict[str, NativeChange] = {
     "processes": dotted.change_gpus,
     "kl_placement": _placed,
-    "warmup_steps": dotted.warmup_change(f"{ACTOR}.optim.lr_warmup_steps"),
+    "warmup_steps": warmup_change(
+        f"{ACTOR}.optim.lr_warmup_steps", f"{ACTOR}.optim.lr_warmup_ratio"
+    ),
 }
-
-
-def native_keys(framework: Framework, setting: Setting, _: Version) -> Fields:
-    """Return a setting in completions as a recipe's keys and values, under the newest release's
-    names.
-    """
-    s = in_prompts(setting)[0]
-    return overlay(framework, s, {**dotted.write_common(s), **_fields(s)}, _keys(s))
-
-
-def _fields(s: Setting) -> Fields:
-    """Return the native values of fields that need more than their own value, by field."""
-    completions = (s.prompts_per_rollout or 1) * s.num_generations
-    longest = (s.max_prompt_length or dotted.PROMPT_TOKENS) + s.max_completion_length
-    loss, average = WRITTEN.get(s.loss_type, ("default", "token"))
-    return {
-        "experience_batch_size": dotted.fitting(
-            completions, s.experience_batch_size or s.per_device_train_batch_size
-        ),
-        "offloads_parameters": False,
-        "kl_horizon": s.kl_horizon or 10000.0,
-        "kl_target": s.kl_target or 0.1,
-        "loss_type": "gspo" if s.importance_sampling_level == "sequence" else loss,
-        "loss_average": s.loss_average if s.loss_average in ("token", "seq") else average,
-        "warmup_steps": dotted.warmup(s)[0],
-        "max_batched_tokens": max(s.max_batched_tokens or BATCHED, longest),
-        "lora_targets": as_expression(s.lora_targets or PEFT_TARGETS) if s.lora else None,
-    }
-
-
-def _keys(s: Setting) -> Fields:
-    """Return the keys that depend on several fields. KL is in one place only."""
-    in_loss = s.kl_placement in ("loss", "both")
-    coefficient = s.beta if in_loss else s.kl_reward_coefficient
-    name = (dotted.estimator(s) if in_loss else s.kl_reward_estimator) or "k1"
-    word = dotted.WORDS.get(name.rstrip("+"), name) if name != "k3+" else "mse"
-    return {
-        "trainer.nnodes": dotted.nodes(s.processes or 1)[0],
-        f"{ALGORITHM}.disable_kl": s.kl_placement == "none" or coefficient == 0,
-        f"{ALGORITHM}.use_kl_loss": in_loss,
-        f"{ALGORITHM}.kl_penalty": word if word in KNOWN_ESTIMATORS else "low_var_kl",
-        f"{ALGORITHM}.kl_coef": float(coefficient),
-        f"{ACTOR}.optim.lr_warmup_ratio": dotted.warmup(s)[1],
-        f"{ACTOR}.optim.betas": dotted.betas_of(s),
-        f"{ACTOR}.fsdp.torch_dtype": "bf16" if s.weights_dtype == "bfloat16" else None,
-    }

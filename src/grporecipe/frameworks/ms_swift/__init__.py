@@ -37,7 +37,6 @@ FRAMEWORK = Framework(
     unstated=recipes.unstated,
     keys_of=recipes.keys_of,
     derived=recipes.DERIVED,
-    native_keys=recipes.native_keys,
     special=recipes.SPECIAL,
     packages=("ms-swift",),
     vendor=Vendor("swift/version.py", Lazy("grporecipe.frameworks.ms_swift.source:read_source")),

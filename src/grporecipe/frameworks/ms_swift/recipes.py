@@ -11,9 +11,9 @@ from dataclasses import replace
 from typing import Any
 
 from grporecipe.errors import UserError
-from grporecipe.fields.lora import PEFT_TARGETS, as_count, as_modules, one_name
-from grporecipe.fields.reading import collect_converted, release_defaults
-from grporecipe.fields.writing import write_release
+from grporecipe.fields.lora import as_modules, one_name
+from grporecipe.fields.reading import collect_converted
+from grporecipe.fields.writing import warmup_change
 from grporecipe.files import Config
 from grporecipe.frameworks.ms_swift.keys import (
     ENVIRONMENT,
@@ -24,13 +24,12 @@ from grporecipe.frameworks.ms_swift.keys import (
     read_value,
     spelled,
 )
-from grporecipe.frameworks.ms_swift.rules import LEVELS, LOSSES
 from grporecipe.frameworks.trl import recipes as trl
 from grporecipe.model.framework import ABSENT, RELEASE, Field, Framework, NativeChange, Values
 from grporecipe.model.recipe import Recipe
 from grporecipe.model.releases import KeyTable
-from grporecipe.model.setting import Setting, Version
-from grporecipe.model.values import Fields, model_size, read_mapping, without_none
+from grporecipe.model.setting import Version
+from grporecipe.model.values import Fields, model_size, read_mapping
 
 # sft_args.py _init_override
 FULL_RATE, TUNER_RATE = 1e-5, 1e-4
@@ -378,93 +377,7 @@ DERIVED = (derive_rollout, derive_schedule, derive_loss, derive_data, derive_lau
 
 SPECIAL: dict[str, NativeChange] = {
     "evaluates": trl.change_evaluates,
+    "evaluations": lambda _, __, s, ___: trl.evaluation(s),
     "split_batches": lambda value, *_: None if value else {"accelerator_config": None},
-    "warmup_steps": trl.change_warmup,
+    "warmup_steps": warmup_change("warmup_steps", "warmup_ratio", in_steps=True),
 }
-
-
-def native_keys(framework: Framework, s: Setting, version: Version) -> Fields:
-    """Return a setting in completions as a recipe's keys and values."""
-    # ms-swift reads null as the word None.
-    native = without_none(
-        write_release(framework, s, known(version), release_defaults(framework, version))
-    )
-    if s.steps_per_generation == s.gradient_accumulation_steps:
-        native.pop("steps_per_generation", None)
-    if native.get("num_generations_eval") == s.num_generations:
-        del native["num_generations_eval"]
-    native |= {**_model(s), **_objective(s), **_schedule(s)}
-    return {**native, **trl.evaluation(s), **trl.saving(s), **_generation(s)}
-
-
-def _model(s: Setting) -> Fields:
-    native = without_none({"model": s.model_name_or_path})
-    if s.dataset_name:
-        native["dataset"] = [s.dataset_name]
-    if s.eval_dataset_name:
-        native["val_dataset"] = [s.eval_dataset_name]
-    if s.sharding.startswith("zero"):
-        native["deepspeed"] = s.sharding
-    # Without these keys weights have the type of the model's files, and float32 weights are
-    # computed in fp16.
-    if s.weights_dtype == "float32" and s.autocast_dtype:
-        types = {"bf16": s.autocast_dtype == "bfloat16", "fp16": s.autocast_dtype == "float16"}
-        native |= {"torch_dtype": "float32", **types}
-    if not s.lora:
-        return {**native, "tuner_type": "full"}
-    return {
-        **native,
-        "tuner_type": "lora",
-        "lora_rank": s.lora_rank,
-        "lora_alpha": as_count(s.lora_alpha),
-        "lora_dropout": s.lora_dropout,
-        "target_modules": list(s.lora_targets or PEFT_TARGETS),
-    }
-
-
-def _objective(s: Setting) -> Fields:
-    """Return the loss, its scaling, and KL in one place only."""
-    in_reward = s.kl_placement == "reward"
-    native: Fields = {
-        "loss_type": s.loss_type if s.loss_type in LOSSES else "dapo",
-        "scale_rewards": s.scale_rewards,
-        "beta": s.beta or (s.kl_reward_coefficient if in_reward else 0.0),
-        "overlong_filter": s.mask_truncated_completions,
-    }
-    if native["beta"]:
-        native["kl_in_reward"] = in_reward
-    if s.sync_ref_model:
-        native["sync_ref_model"] = True
-    if s.importance_sampling_level not in LEVELS:
-        native["importance_sampling_level"] = "token"
-    return native
-
-
-def _schedule(s: Setting) -> Fields:
-    """Return the run's length and its learning rate's schedule."""
-    if 0 < s.warmup_steps < 1:
-        return {**trl.length_and_rate(s), "warmup_ratio": s.warmup_steps}
-    if s.warmup_steps:
-        return {**trl.length_and_rate(s), "warmup_steps": int(s.warmup_steps)}
-    return trl.length_and_rate(s)
-
-
-def _generation(s: Setting) -> Fields:
-    """Return vLLM's mode, with the importance sampling correction if there is one."""
-    native: Fields = {"top_k": s.top_k or -1}
-    if s.max_prompt_length is not None:
-        native["max_length"] = s.max_prompt_length
-    if not s.use_vllm:
-        return native
-    native["vllm_mode"] = s.vllm_mode or "colocate"
-    if s.vllm_max_model_length is not None:
-        native["vllm_max_model_len"] = s.vllm_max_model_length
-    for name in ("vllm_server_base_url", "vllm_server_host", "vllm_server_port"):
-        value = getattr(s, name)
-        if value is not None and s.vllm_mode == "server":
-            native[name] = [value]
-    if s.vllm_importance_sampling_correction:
-        native["rollout_importance_sampling_mode"] = s.vllm_importance_sampling_mode
-        if s.vllm_importance_sampling_clip_max is not None:
-            native["rollout_importance_sampling_threshold"] = s.vllm_importance_sampling_clip_max
-    return native

@@ -19,7 +19,6 @@ FRAMEWORK = Framework(
     unstated=recipes.unstated,
     keys_of=recipes.keys_of,
     derived=(recipes.derive_launch,),
-    native_keys=recipes.native_keys,
     special=recipes.SPECIAL,
     releases=keys.releases,
     passed_on=keys.PASSED_ON,

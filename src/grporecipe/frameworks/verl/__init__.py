@@ -4,7 +4,7 @@ import re
 
 from grporecipe.frameworks.verl import keys
 from grporecipe.frameworks.verl.keys import refusals
-from grporecipe.frameworks.verl.recipes import DERIVED, FIELDS, SPECIAL, keys_of, native_keys
+from grporecipe.frameworks.verl.recipes import DERIVED, FIELDS, SPECIAL, keys_of
 from grporecipe.model.framework import Framework, Vendor
 from grporecipe.registries import Lazy
 
@@ -31,7 +31,6 @@ FRAMEWORK = Framework(
     releases=keys.releases,
     keys_of=keys_of,
     derived=DERIVED,
-    native_keys=native_keys,
     special=SPECIAL,
     misfits=lambda recipe: (
         refused.written for refused in refusals(recipe, keys.known_keys(recipe))

@@ -8,7 +8,7 @@ which Hydra finds the defaults of a configuration.
 """
 
 import re
-from math import ceil, prod
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from grporecipe.fields import dotted
 from grporecipe.fields.dotted import NEVER_CLIPPED, clip, estimator_word, frequency, top_k, unless
 from grporecipe.fields.lora import lora_rows, one_name
 from grporecipe.fields.reading import values_of
-from grporecipe.fields.writing import in_prompts, overlay
+from grporecipe.fields.writing import warmup_change
 from grporecipe.files import Config
 from grporecipe.frameworks.verl.keys import (
     ACTOR,
@@ -33,9 +33,8 @@ from grporecipe.frameworks.verl.keys import (
     is_own_trainer,
     known_keys,
 )
-from grporecipe.model.framework import Field, Framework, NativeChange, Values
+from grporecipe.model.framework import Field, NativeChange, Values
 from grporecipe.model.recipe import Recipe
-from grporecipe.model.setting import Setting, Version
 from grporecipe.model.values import Fields, model_size
 from grporecipe.project.repository import find_program, head_of
 
@@ -151,19 +150,6 @@ AVERAGES = {
     "seq-mean-token-sum-norm": "dr_grpo",
     "seq-mean-token-sum": "luspo",
 }
-MODES = (
-    "cispo",
-    "sapo",
-    "gspo",
-    "dppo_tv",
-    "dppo_kl",
-    "gpg",
-    "clip_cov",
-    "kl_cov",
-    "geo_mean",
-    "dro",
-    "bypass_mode",
-)
 SHARED = {
     "tensor_parallel_size": "tensor_model_parallel_size",
     "pipeline_parallel_size": "pipeline_model_parallel_size",
@@ -410,98 +396,5 @@ def _placed(value: Any, recipe: Recipe, *_: Any) -> Fields | None:
 SPECIAL: dict[str, NativeChange] = {
     "processes": dotted.change_gpus,
     "kl_placement": _placed,
-    "warmup_steps": dotted.warmup_change(f"{OPTIM}.lr_warmup_steps"),
+    "warmup_steps": warmup_change(f"{OPTIM}.lr_warmup_steps", f"{OPTIM}.lr_warmup_steps_ratio"),
 }
-
-
-def native_keys(framework: Framework, setting: Setting, _: Version) -> Fields:
-    """Return a setting in completions as a recipe's keys and values, under the newest release's
-    names.
-    """
-    s = in_prompts(setting)[0]
-    fields = {
-        **dotted.write_common(s),
-        **_sizes(s),
-        **_parallel(s),
-        **_objective(s),
-        **_schedule(s),
-    }
-    return overlay(framework, s, fields, _keys(s))
-
-
-def _sizes(s: Setting) -> Fields:
-    step = s.prompts_per_step or 1
-    # as verl pads it
-    whole = ceil((s.prompts_per_rollout or step) / step) * step
-    per_rank = whole * s.num_generations // max(s.data_processes or 1, 1)
-    wanted = s.experience_batch_size or s.per_device_train_batch_size
-    return {
-        "prompts_per_generation": s.prompts_per_generation,
-        "per_device_train_batch_size": s.per_device_train_batch_size,
-        "experience_batch_size": dotted.fitting(per_rank, wanted),
-        "reference_batch_size": dotted.fitting(per_rank, s.reference_batch_size or wanted),
-        # These have no value here, so verl's defaults apply.
-        "offloads_parameters": None,
-        "removes_padding": None,
-        "max_batched_tokens": None,
-    }
-
-
-def _parallel(s: Setting) -> Fields:
-    names = ("tensor", "pipeline", "context") if s.engine == "megatron" else ("sequence",)
-    return {f"{name}_parallel_size": getattr(s, f"{name}_parallel_size") for name in names}
-
-
-def _objective(s: Setting) -> Fields:
-    """Return the loss, and KL in either place with its own coefficient."""
-    in_loss = s.kl_placement in ("loss", "both")
-    in_reward = s.kl_placement in ("reward", "both")
-    name = dotted.estimator(s) or "k3"
-    mode = s.loss_type if s.loss_type in MODES else "vanilla"
-    if s.importance_sampling_level == "sequence":
-        mode = "gspo"
-    fields: Fields = {
-        "kl_placement": in_loss,
-        "loss_type": mode,
-        "loss_average": s.loss_average or "token-mean",
-        "kl_horizon": s.kl_horizon if in_reward else None,
-        "kl_target": s.kl_target if in_reward else None,
-    }
-    if in_loss:
-        word = "low_var_kl+" if name == "k3+" else dotted.estimator_word(name)
-        fields |= {"beta": float(s.beta), "kl_estimator": word}
-    if in_reward:
-        fields |= {
-            "kl_reward_coefficient": float(s.kl_reward_coefficient),
-            "kl_controller": s.kl_controller,
-            "kl_reward_estimator": dotted.estimator_word(s.kl_reward_estimator or "k1"),
-        }
-    return fields
-
-
-def _schedule(s: Setting) -> Fields:
-    """Return the warmup; Megatron has a schedule of its own."""
-    steps = dotted.warmup(s)[0]
-    fields: Fields = {"warmup_steps": -1 if steps is None else steps}
-    if s.engine == "megatron":
-        fields |= {"lr_scheduler_type": None, "minimum_learning_rate_ratio": None}
-    return fields
-
-
-def _keys(s: Setting) -> Fields:
-    """Return the keys that depend on several fields."""
-    longest = (s.max_prompt_length or dotted.PROMPT_TOKENS) + s.max_completion_length
-    return {
-        # With dynamic micro-batches: the tokens of the completions that a fixed one would hold.
-        f"{ACTOR}.ppo_max_token_len_per_gpu": s.per_device_train_batch_size * longest
-        if s.dynamic_batching
-        else None,
-        "trainer.nnodes": dotted.nodes(s.processes or 1)[0],
-        "algorithm.use_kl_in_reward": s.kl_placement in ("reward", "both"),
-        f"{OPTIM}.lr_decay_style": dotted.scheduler(s) if s.engine == "megatron" else None,
-        f"{OPTIM}.lr_warmup_steps_ratio": dotted.warmup(s)[1],
-        f"{OPTIM}.betas": dotted.betas_of(s),
-        f"{ACTOR}.fsdp_config.model_dtype": "bf16" if s.weights_dtype == "bfloat16" else None,
-        "data.filter_overlong_prompts": True,
-        f"{ROLLOUT}.name": "vllm",
-    }
