@@ -302,3 +302,25 @@ def test_check_judges_what_the_trainer_gets(here: Path) -> None:
     assert "asked on stand-ins in" in first
     assert rest[0] == "not judged, because only a real run knows it: learning_rate"
     assert (ended.code, "GB101" in ended.out, "train.py:8: GK" in ended.out) == (1, False, True)
+
+
+def test_check_takes_the_fields_and_the_batches_of_a_subclass_for_what_they_are(here: Path) -> None:
+    """A field of the program's own is no unknown key, and a method that calls its parent's makes
+    TRL's batches.
+    """
+    own = """
+        import dataclasses
+        @dataclasses.dataclass
+        class Own(GRPOConfig):
+            reward_scale: float = 1.0
+        class Trainer(GRPOTrainer):
+            def __init__(self, *values, **named):
+                super().__init__(*values, **named)
+            def _prepare_inputs(self, inputs):
+                return super()._prepare_inputs(inputs)
+        args = Own("o", num_generations=4, reward_scale=2.0)
+    """
+    (here / "train.py").write_text(script(own, end=END.replace("GRPOTrainer", "Trainer")))
+    ended = grposweep(here, "check", "--", "python", "train.py", PATH=PATH)
+    assert (ended.code, "GV1" in ended.out) == (0, False), ended.out + ended.err
+    assert "builds Trainer with 1 process" in ended.out

@@ -1,5 +1,7 @@
 """The line by which a program says why it failed."""
 
+import pytest
+
 from grposweep.command.follow import error_line
 
 LOG = """$ python train.py --config recipe.yaml
@@ -29,17 +31,24 @@ def test_the_last_exception_is_shown_with_the_user_s_own_file_and_line() -> None
     )
 
 
-def test_a_log_without_an_exception_has_no_such_line() -> None:
-    """An exit code is all there is."""
-    assert error_line(["step 1", "loss 0.3"]) == ""
-
-
-def test_without_an_exception_the_last_line_that_speaks_of_an_error_is_the_error() -> None:
-    """argparse and shells print one line; the command itself, which is printed first, is none."""
-    lines = [
-        "$ train.py --on-error stop",
-        "usage: train.py [-h]",
-        "train.py: error: unrecognized arguments: --lr",
-        "",
-    ]
-    assert error_line(lines) == "train.py: error: unrecognized arguments: --lr"
+@pytest.mark.parametrize(
+    ("log", "line"),
+    [
+        ("", ""),
+        ("$ bash run.sh\nstep 1\nexp1 exists already\n", "exp1 exists already"),
+        (
+            "$ train.py --on-error stop\nusage: train.py [-h]\ntrain.py: error: no --lr\n",
+            "train.py: error: no --lr",
+        ),
+        (
+            'Traceback (most recent call last)\n  File "a.py", line 3, in <module>\n    go()\n'
+            "hub.OfflineModeIsEnabled: no network\nTrial ended: ValueError",
+            "hub.OfflineModeIsEnabled: no network (a.py, line 3)",
+        ),
+    ],
+)
+def test_the_last_words_of_a_program_are_its_error(log: str, line: str) -> None:
+    """An exception of any name, the line of an error, or what ``sys.exit`` said; the command
+    itself, which is printed first, is none.
+    """
+    assert error_line(log.splitlines()) == line

@@ -82,26 +82,13 @@ def test_a_command_runs_as_it_is_and_its_exports_survive(run: Run, command: Path
     assert b"grposweep." not in (command / "args.bin").read_bytes()
 
 
-def test_a_value_that_the_script_sets_later_ends_the_trial_before_its_first_step(
-    run: Run, command: Path
-) -> None:
-    """With both values and the line; also an assignment that depends on another value."""
-    edit(command, "trainer = GRPO", "args.warmup_steps = int(0.5 * args.max_steps)\ntrainer = GRPO")
-    ended = run(ASKED, "name=s", "-m", "optimizer.warmup_steps=0,2", "--", "bash launch.sh")
-    assert ended.code == 1
-    assert (
-        "warmup_steps=0 is this trial's, but train.py:19 sets warmup_steps=1"
-        in ended.out + ended.err
-    )
-    assert not (trials(command / "outputs" / "s")[0] / "metrics.jsonl").exists()
-
-
 @pytest.mark.slow
-def test_a_sweep_ends_if_the_script_sets_the_swept_value_itself(run: Run, command: Path) -> None:
-    """After three trials, which did not train. It does not matter that each value is another
-    word.
+def test_a_value_that_the_script_sets_later_ends_the_sweep(run: Run, command: Path) -> None:
+    """After three trials, none of which made a step: when it was asked the line did not run. It
+    does not matter that each value is another word.
     """
-    edit(command, "trainer = GRPO", 'args.vllm_mode = "other"\ntrainer = GRPO')
+    line = "if 'GRPOSWEEP_TRIAL' in os.environ: args.vllm_mode = 'other'\n"
+    edit(command, "trainer = GRPO", f"{line}trainer = GRPO")
     ended = run(ASKED, "name=s", "-m", "trainer.args.vllm_mode=a,b,c,d,e,f", "--", "bash launch.sh")
     assert ended.code == 1
     assert (
@@ -109,6 +96,7 @@ def test_a_sweep_ends_if_the_script_sets_the_swept_value_itself(run: Run, comman
     )
     assert "the last trials all failed alike" in ended.out, ended.out
     assert len(trials(command / "outputs" / "s")) == 3
+    assert not list(command.glob("outputs/s/trials/*/metrics.jsonl"))
 
 
 @pytest.mark.slow
@@ -334,6 +322,12 @@ def test_placeholders_and_appended_options_are_swept(run: Run, command: Path) ->
             ),
             ("", "", ("model.lora.r=8",), "Set the option of your command that has it"),
             (
+                "trainer = GRPO",
+                "args.warmup_steps = int(0.5 * args.max_steps)\ntrainer = GRPO",
+                ("-m", "optimizer.warmup_steps=0,2"),
+                "train.py:19 sets warmup_steps=1 after the configuration is built",
+            ),
+            (
                 "trainer = GRPOTrainer",
                 "raise SystemExit\ntrainer = GRPOTrainer",
                 ("lr=0.1",),
@@ -476,6 +470,7 @@ def test_sizes_that_follow_from_an_option_are_the_scripts_and_refuse_no_point(
         ),
         ("trainer.train()\nsys.exit('no folder to evaluate')", "", 0, "finished"),
         ("trainer.train()\ntrainer.evaluate()", "\npython -c 'print(1)'", 0, "finished"),
+        ("sys.exit('another run is active')", "", 1, "exit code 1: another run is active"),
     ],
 )
 def test_a_trial_has_ended_if_its_training_has(

@@ -14,7 +14,7 @@ from grporecipe.linting.apply_fixes import FixedFile
 from grporecipe.linting.command import LintOptions, open_report
 from grporecipe.linting.linter import JudgedText, lint_recipe, select_rules
 from grporecipe.model.framework import FRAMEWORKS
-from grporecipe.model.recipe import NOT_STATED, LaunchedCode, Recipe, VersionSource
+from grporecipe.model.recipe import NOT_STATED, KeySpec, LaunchedCode, Recipe, VersionSource
 from grporecipe.model.setting import TRL
 from grporecipe.reading.load import Options, load_text
 from grporecipe.terminal import say
@@ -66,11 +66,15 @@ def recipe_of(asked: Asked) -> Recipe:
     record = asked.record
     file, _ = _place(record["line"])
     stated = version_of(record)
+    framework = "unsloth" if record["unsloth"] else "trl"
+    takes = FRAMEWORKS[framework].takes(stated or TRL)
+    # fields of a class that the program derives
+    own = {name: KeySpec("any", None) for name in record["given"] if name not in takes}
     own_trainer = record["base"] is None or bool(record["own_batches"])
     no_evaluation = None if record["evaluates"] is not False else _place(record["trainer_line"])[1]
     lines = {name: _place(record["assigned"].get(name, record["line"])) for name in record["given"]}
     return Recipe(
-        "unsloth" if record["unsloth"] else "trl",
+        framework,
         stated or TRL,
         record["given"],
         record["world_size"],
@@ -81,6 +85,7 @@ def recipe_of(asked: Asked) -> Recipe:
         version_source=VersionSource("asked", "installed") if stated else NOT_STATED,
         code=LaunchedCode(
             file,
+            own,
             trainer=record["trainer"].rpartition(".")[2] if own_trainer else record["base"],
             own_trainer=own_trainer,
             other_keys="stop",

@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -152,16 +153,12 @@ class RayNode:
 
         Raises ConnectionError if this node's Ray ends before.
         """
-        until = float("inf")
+        until = inf
         state = _state(self.attempt)
-        child = (
-            None
-            if state.get("ended")
-            else self._start_ray(self.cluster.start_worker(state["address"]))
-        )
-        while (
-            child is not None and not _state(self.attempt).get("ended") and time.monotonic() < until
-        ):
+        if state.get("ended"):
+            return
+        child = self._start_ray(self.cluster.start_worker(state["address"]))
+        while not _state(self.attempt).get("ended") and time.monotonic() < until:
             self.attempt.beat(0)
             # Slurm sends SIGTERM to Ray as well
             if child.poll() is not None and not self.attempt.terminated:

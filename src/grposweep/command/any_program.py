@@ -150,7 +150,7 @@ def unplaced(trainer: Trainer, names: Iterable[str]) -> Iterator[str]:
                 f"{name}: the command has no place for it, so it would change nothing. Write "
                 f"{{{name}}} where it belongs, or search trainer.args.NAME."
             )
-    known = {*keys, *(name.partition(".")[0] for name in keys if "." not in name), *OURS}
+    known = {*keys, *OURS}
     for name in places if keys else ():
         has_value = name in known or name in trainer.args or f"trainer.args.{name}" in known
         if (

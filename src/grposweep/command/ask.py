@@ -29,6 +29,7 @@ from grporecipe.reading.launch import LaunchParser
 from grporecipe.redaction import redact
 from grposweep.command import _view as view
 from grposweep.command._environment import HARM, SHELL, foreign_path, launch_texts, package_folder
+from grposweep.command.inside.harm import MADE, made_paths
 from grposweep.process import MARK, MARKED_FOLDER, kill_group, marked, start_guard
 from grposweep.schema import Trainer
 
@@ -69,9 +70,8 @@ _MANUAL = (
     "Pass PYTHONPATH and the variables that begin with GRPOSWEEP_ on to the program: "
     "docs/guides/own_script.md."
 )
-_NOT_FOUND = re.compile(
-    r"([^\s:]+): (?:command )?not found$|([^\s:]+): No such file or directory$", re.MULTILINE
-)
+# the last line of a shell that could not start a program
+_NOT_FOUND = re.compile(r"([^\s:]+): (?:(?:command )?not found|No such file or directory)$")
 
 
 @dataclass(frozen=True)
@@ -147,22 +147,17 @@ def ask(
         command, folder.resolve(), environment, processes, sweeps.absolute(), how == REAL
     )
     run = _run(how, question, seconds[how])
-    built = " and ".join(
-        sorted(note.removeprefix(OTHER) for note in run.notes if note.startswith(OTHER))
-    )
+    built = sorted(note.removeprefix(OTHER) for note in run.notes if note.startswith(OTHER))
     _refuse_loss(question, run)
+    is_failed = how == STAND_INS and _has_failed(run)
     # for real it would train
-    if how == STAND_INS and built and _has_failed(run):
+    if is_failed and built:
         raise UserError(
-            f"{command}: it builds {built}, and ended without building a GRPO trainer "
-            f"({_reason(run)}). Give the command that "
-            "trains with GRPO, without the training before it."
+            f"{command}: it builds {' and '.join(built)}, and ended without building a GRPO "
+            f"trainer ({_reason(run)}). Give the command that trains with GRPO, without the "
+            "training before it."
         )
-    if (
-        how == STAND_INS
-        and _has_failed(run)
-        and ("on_stand_ins" in run.notes or (run.is_late and "seen" in run.notes))
-    ):
+    if is_failed and ("on_stand_ins" in run.notes or (run.is_late and "seen" in run.notes)):
         how, why = REAL, _reason(run)
         run = _run(how, question, seconds[how])
         _refuse_loss(question, run)
@@ -267,15 +262,7 @@ def _run(mode: str, question: _Question, limit: float) -> _Run:
         notes = frozenset(each.name for each in answers.iterdir())
         said = redact(log.read_text(encoding="utf-8", errors="replace"))
         if sweep is not None and not sweep.is_dir():
-            records = [
-                {
-                    "failed": "",
-                    "line": "",
-                    "lost": str(question.sweeps),
-                    "sweeps": True,
-                    "seconds": 0,
-                }
-            ]
+            records = [{"line": "", "lost": str(question.sweeps), "sweeps": True}]
         return _Run(
             records,
             notes,
@@ -307,7 +294,7 @@ def _make_sweep(question: _Question, place: Path | None, answers: Path) -> Path 
         made.mkdir(parents=True)
         return made
     new = [path for path in (sweep, *sweep.parents) if not path.exists()]
-    (answers / "made").write_text("".join(f"{path}\n" for path in new), encoding="utf-8")
+    (answers / MADE).write_text("".join(f"{path}\n" for path in new), encoding="utf-8")
     sweep.mkdir(parents=True, exist_ok=True)
     return sweep
 
@@ -326,20 +313,13 @@ def _remove_made(answers: Path) -> None:
     """Remove the files and empty folders that Python programs have made in the working folder, the
     deepest first.
     """
-    for text in sorted(_lines(answers / "made"), key=len, reverse=True):
+    for text in sorted(made_paths(answers), key=len, reverse=True):
         with suppress(OSError):
             path = Path(text)
             if path.is_dir() and not path.is_symlink():
                 path.rmdir()
             else:
                 path.unlink()
-
-
-def _lines(file: Path) -> list[str]:
-    try:
-        return file.read_text(encoding="utf-8").splitlines()
-    except FileNotFoundError:
-        return []
 
 
 def _runs(mark: str) -> bool:
@@ -362,9 +342,7 @@ def _replace_programs(folder: Path, answers: Path, package: str, path: str) -> N
     folder.mkdir()
     texts = {"srun": _SRUN}
     for name in (*QUEUES, RAY):
-        answer = json.dumps(
-            {"failed": f"it calls {name}, which would submit a job", "queue": name, "seconds": 0}
-        )
+        answer = json.dumps({"failed": f"it calls {name}, which would submit a job", "queue": name})
         lines = [
             f"echo {shlex.quote(answer)} > {shlex.quote(str(answers / 'queue.json'))}",
             "exit 1",
@@ -496,27 +474,18 @@ def _without_hook(mark: str, package: str) -> str:
     for pid in marked(mark):
         with suppress(OSError):
             place = Path("/proc", str(pid))
-            variables, words = (
-                (place / name).read_bytes().decode(errors="replace")
-                for name in ("environ", "cmdline")
-            )
-            path = next(
-                (text[11:] for text in variables.split("\0") if text.startswith("PYTHONPATH=")),
-                None,
-            )
-            flags = takewhile(lambda word: word.startswith("-"), words.split("\0")[1:])
+            variables = (place / "environ").read_bytes().decode(errors="replace").split("\0")
+            words = (place / "cmdline").read_bytes().decode(errors="replace").split("\0")
+            path = next((text[11:] for text in variables if text.startswith("PYTHONPATH=")), "")
+            flags = takewhile(lambda word: word.startswith("-"), words[1:])
             is_isolated = any(re.match("-[a-zA-Z]*[IE]", flag) for flag in flags)
-            if (is_isolated or package not in (path or "")) and "libtorch" in (
-                place / "maps"
-            ).read_text():
-                line = " ".join(words.split("\0")).strip()
-                return (
-                    line
-                    if is_isolated
-                    else f"PYTHONPATH={path} {line}"
-                    if path
-                    else f"{line} (without PYTHONPATH)"
-                )
+            is_hooked = package in path and not is_isolated
+            if is_hooked or "libtorch" not in (place / "maps").read_text():
+                continue
+            line = " ".join(words).strip()
+            if is_isolated:
+                return line
+            return f"PYTHONPATH={path} {line}" if path else f"{line} (without PYTHONPATH)"
     return ""
 
 
@@ -540,16 +509,16 @@ def _refuse(command: str, run: _Run, limit: float) -> NoReturn:
             f"{command}: it built no GRPO trainer within {limit:g} s. Give a command that does "
             f"less before its trainer, or prepare its data first.{said}"
         )
-    if "seen" not in run.notes and (lacking := _NOT_FOUND.search(last)):
-        name = lacking[1] or lacking[2]
-        raise UserError(
-            f"{command}: it cannot be started, because {name} is not found. Correct the command."
-        )
     if run.dropped:
         raise UserError(
             f"{command}: the program never reported its trainer: our hook is not in {run.dropped}. "
             "Write PYTHONPATH=...:$PYTHONPATH where it is set, and take out -I and -E. It was "
             "ended before it trained."
+        )
+    if "seen" not in run.notes and (lacking := _NOT_FOUND.search(last)):
+        raise UserError(
+            f"{command}: it cannot be started, because {lacking[1]} is not found. Correct the "
+            "command."
         )
     if run.is_left:
         raise UserError(

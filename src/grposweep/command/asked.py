@@ -22,6 +22,7 @@ from grporecipe.frameworks.trl.keys import parse_version
 from grporecipe.model.recipe import NOT_STATED, Recipe, VersionSource
 from grporecipe.model.setting import TRL, Setting, Version
 from grposweep.command._contract import NodeContext
+from grposweep.command._environment import launch_texts
 from grposweep.command._launched import find_launch
 from grposweep.command._script import command_line, nodes_of_launch, placeholders
 from grposweep.command.any_program import named_files
@@ -35,7 +36,6 @@ from grposweep.storage.inputs import Inputs
 OPTIONS = ("trainer.args.", "trainer.environment.")
 # of torchrun; nothing listens, because only the first process of a launch is asked
 FREE_PORT = 29500
-SHELL_FILES = (".sh", ".bash", ".slurm", ".sbatch")
 # commands that differ in their own options only; of further ones is known what all of these have
 # alike
 MOST_ASKED = 8
@@ -193,22 +193,11 @@ def find_inputs(experiments: Iterable[Experiment]) -> Inputs:
 def _files(trainer: Trainer) -> list[Path]:
     if not is_external(trainer.kind):
         return []
-    folder, named = Path(trainer.workdir or ".").absolute(), named_files(trainer)
     if is_opaque(trainer):
-        return named
-    shell = [
-        path
-        for path in named
-        if path.suffix in SHELL_FILES
-        # others that it names may be what it writes
-    ]
-    for script in shell[:]:
-        words = _WORD.findall(script.read_text(encoding="utf-8", errors="replace"))
-        shell += [
-            folder / word
-            for word in words
-            if word.endswith(SHELL_FILES) and (folder / word).is_file()
-        ]
+        return named_files(trainer)
+    folder = Path(trainer.workdir or ".").absolute()
+    # others that it names may be what it writes
+    shell = [folder / name for name, _ in launch_texts(trainer.command or "", folder) if name]
     own = [path for path in shell if path.resolve().is_relative_to(folder.resolve())]
     read: tuple[str, ...] = ()
     if find_launch(trainer) is None:
@@ -220,12 +209,12 @@ def _files(trainer: Trainer) -> list[Path]:
 
 def _alike(answers: Sequence[Asked]) -> Asked:
     """Return what several answers have alike. The values in which they differ are unknown."""
-    first, *others = answers
-    given = [answer.record["given"] for answer in (first, *others)]
-    names = {name for one in given for name in one}
-    differ = {name for name in names if any(one.get(name) != given[0].get(name) for one in given)}
-    kept = {name: value for name, value in given[0].items() if name not in differ}
-    unknown = sorted({*first.record["unknown"], *differ})
+    first = answers[0]
+    given = [answer.record["given"] for answer in answers]
+    kept = dict(given[0])
+    for values in given:
+        kept = {name: value for name, value in kept.items() if values.get(name) == value}
+    unknown = sorted({*first.record["unknown"]}.union(*given) - kept.keys())
     record = {**first.record, "given": kept, "unknown": unknown}
     files = tuple(dict.fromkeys(chain.from_iterable(one.files for one in answers)))
     modules = tuple(dict.fromkeys(chain.from_iterable(one.modules for one in answers)))

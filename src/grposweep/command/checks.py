@@ -1,5 +1,6 @@
 """Which keys the user's command reads, and what in it contradicts the sweep."""
 
+import ast
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -15,7 +16,9 @@ from grposweep.command._frameworks import FRAMEWORKS
 from grposweep.command._launched import find_launch, native_args, stated_processes, with_args
 from grposweep.command._script import NO_COMMAND
 from grposweep.command.base import Base
+from grposweep.command.trial_recipe import point_keys, unchanged
 from grposweep.config.fields import KEYS, reaches
+from grposweep.config.to_setting import read_setting
 from grposweep.registries import LAUNCHERS, is_external, is_opaque
 from grposweep.schema import AUTO, Experiment, Trainer, keys_with, trl_arguments
 
@@ -201,3 +204,37 @@ def check_asked(experiment: Experiment) -> Iterator[str]:
             f"search.metric={metric}: the program's eval_strategy is no, so nothing would be "
             "evaluated. Set schedule.evaluations=4."
         )
+    if record["assigned"]:
+        yield from _assigned_later(experiment)
+
+
+def _assigned_later(experiment: Experiment) -> Iterator[str]:
+    """Name the point's values that a line of the script always replaces after its configuration is
+    built.
+    """
+    trainer, base = experiment.trainer, Base.of(experiment)
+    record = base.asked.record
+    changed = point_keys(base.recipe, unchanged(experiment), read_setting(experiment))
+    for name in changed.keys() | (trainer.args.keys() - base.options.keys()):
+        place = record["assigned"].get(name, "")
+        if place and not _is_conditional(Path(trainer.workdir or "."), place):
+            yield (
+                f"{name}: {place} sets {name}={record['values'][name]} after the configuration is "
+                "built, so no trial would get another value. Take that line out, or leave "
+                f"{name} out of the sweep."
+            )
+
+
+def _is_conditional(folder: Path, place: str) -> bool:
+    """Return whether a line runs under some condition only; also if its file cannot be read."""
+    file, _, number = place.rpartition(":")
+    try:
+        tree = ast.parse((folder / file).read_text(encoding="utf-8"))
+    except (OSError, SyntaxError):
+        return True
+    branches = [node for node in ast.walk(tree) if isinstance(node, ast.If)]
+    return any(
+        node.lineno <= int(number) <= (node.end_lineno or 0)
+        for node in branches
+        if "__name__" not in ast.unparse(node.test)
+    )

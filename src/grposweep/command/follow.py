@@ -73,7 +73,6 @@ _TRACEBACK = "Traceback (most recent call last)"
 # of torchrun
 _RANK = re.compile(r"^\[(?:\w+ ?\d*)\]:? ?")
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
-_EXCEPTION = re.compile(r"[\w.]+(?:Error|Exception|Exit|Interrupt|Warning)\b")
 _LIBRARY = re.compile(r"/(?:site-packages|dist-packages|lib/python3[\d.]*|package/grposweep)/|^<")
 # characters
 LONGEST_ERROR = 300
@@ -81,6 +80,10 @@ NEVER_REPORTED = (
     "trainer.command: the program did not get this trial's values. Its Python was started without "
     "our PYTHONPATH (a container, 'python -I'), or it does not train with GRPO. Pass PYTHONPATH "
     "and the variables that begin with GRPOSWEEP_ on to it."
+)
+NO_TRAINING = (
+    "trainer.command: the program ended with exit code 0 and built no GRPO trainer, so nothing was "
+    "trained. Correct the command, or remove what makes it skip its training."
 )
 NOTHING_READ = (
     "trainer.metrics={trainer.metrics}: the program ended, and nothing there has a step called "
@@ -218,6 +221,7 @@ def _start(
     its own.
     """
     trial.output.mkdir(exist_ok=True)
+    (trial.folder / paths.HOOKED).unlink(missing_ok=True)
     if log is None:
         print(f"$ {shlex.join(command)}", flush=True)
     dropped = (*NOT_INHERITED, "RAY_ADDRESS") if attempt.ranks > 1 else NOT_INHERITED
@@ -397,7 +401,9 @@ def _outcome(
         and watch.is_without_values
         and (watch.unreported or (code == 0 and watch.asked_at is None))
     ):
-        raise UserError(NEVER_REPORTED)
+        is_hooked = (attempt.folder / paths.HOOKED).exists() and not watch.unreported
+        why = NO_TRAINING if is_hooked else NEVER_REPORTED
+        raise UserError(f"{why} Its last line: {error_line(_last_lines(attempt))}")
     # Slurm sends SIGTERM to the program as well
     was_asked = watch.asked_at is not None or attempt.terminated
     stopped = callback.stopped if callback else was_asked and (code != 0 or not program.finishes)
@@ -478,26 +484,22 @@ def _last_lines(attempt: Attempt) -> list[str]:
 
 
 def error_line(lines: Sequence[str]) -> str:
-    """Return the last exception of a log with the file and line of the user's own code; without one
-    its last error line.
+    """Return the words with which a log ends: its last exception with the file and line of the
+    user's own code; without one its last line of an error, or else its last line.
     """
-    start = max((n for n, line in enumerate(lines) if _TRACEBACK in line), default=None)
+    said = [_RANK.sub("", line).rstrip() for line in lines]
+    start = max((n for n, line in enumerate(said) if _TRACEBACK in line), default=None)
     if start is None:
-        errors = (
-            line
-            for line in reversed(lines)
-            if "error" in line.lower() and not line.startswith("$ ")
-        )
-        return _RANK.sub("", next(errors, "")).strip()[:LONGEST_ERROR]
-    frames = [match for line in lines[start:] if (match := _FRAME.search(line))]
-    ends = [
-        n for n, line in enumerate(lines[start:], start) if _EXCEPTION.match(_RANK.sub("", line))
-    ]
-    if not ends:
-        return ""
+        last = [line.strip() for line in said if line and not line.startswith("$ ")]
+        errors = [line for line in last if "error" in line.lower()]
+        return (errors or last or [""])[-1][:LONGEST_ERROR]
+    rest = said[start + 1 :]
+    frames = [match for line in rest if (match := _FRAME.search(line))]
     own = [frame for frame in frames if not _LIBRARY.search(frame[1])] or frames
     place = f" ({original_path(own[-1][1])}, line {own[-1][2]})" if own else ""
-    return _RANK.sub("", lines[ends[-1]]).strip()[:LONGEST_ERROR] + place
+    # a frame is indented, and so are the lines of code in it
+    end = next((line for line in rest if line and not line[0].isspace()), "")
+    return end[:LONGEST_ERROR] + place
 
 
 def without_report(lines: list[str]) -> list[str]:

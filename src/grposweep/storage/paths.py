@@ -97,6 +97,8 @@ CALLBACK = "callback.json"
 STOP = "stop.json"
 # the words that a framework's own process got, and the attempt
 ENTERED = "entered.json"
+# a Python of the user's command has loaded our hook
+HOOKED = "hooked"
 # what the trainer of the user's own command got: every field, world size, rewards
 TRAINED_WITH = "trained_with.json"
 # keys that a point set in another program's recipe

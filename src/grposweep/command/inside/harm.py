@@ -101,10 +101,23 @@ def is_temporary(question: Question, path: str) -> bool:
     )
 
 
-def is_of_sweeps(question: Question, path: str) -> bool:
-    """Return whether a path is the folder of the sweeps, holds it, or is in it."""
+def find_loss(question: Question, paths: list[str], is_opened: bool = False) -> dict[str, Any]:
+    """Return what of an answer says which of the paths must not change; empty if all may.
+
+    ``is_opened``: they are opened for writing, which is no harm to the folder of the sweeps.
+    """
+    of_sweeps = [path for path in paths if not is_opened and _is_of_sweeps(question, path)]
+    gone = of_sweeps or ([] if question.is_free else [*lost(question, paths)])
+    if not gone:
+        return {}
+    return {"lost": ", ".join(shown(question, path) for path in gone), "sweeps": bool(of_sweeps)}
+
+
+def _is_of_sweeps(question: Question, path: str) -> bool:
+    """Return whether a path that exists is the folder of the sweeps, holds it, or is in it."""
     place, sweeps = Path(path), Path(question.sweeps)
-    return sweeps.is_relative_to(place) or place.is_relative_to(sweeps)
+    is_inside = sweeps.is_relative_to(place) or place.is_relative_to(sweeps)
+    return is_inside and os.path.lexists(path)
 
 
 def _was_there(question: Question, path: str) -> bool:
@@ -153,19 +166,8 @@ def _run_or_answer(question: Question, name: str, words: list[str]) -> None:
     operands = [_absolute(word) for word in words if not word.startswith("-")]
     if name == "mv" and operands and os.path.isdir(operands[-1]):  # noqa: PTH112 - a text
         operands.pop()
-    of_sweeps = [
-        path for path in operands if os.path.lexists(path) and is_of_sweeps(question, path)
-    ]
-    gone = of_sweeps or ([] if question.is_free else [*lost(question, operands)])
-    if gone:
-        what = ", ".join(shown(question, path) for path in gone)
-        answer = {
-            "failed": f"{name} of {what}",
-            "shell": name,
-            "lost": what,
-            "sweeps": bool(of_sweeps),
-            "seconds": 0,
-        }
+    if loss := find_loss(question, operands):
+        answer = {**loss, "shell": name}
         made = Path(question.answers) / f"{name}.part"
         made.write_text(json.dumps(answer), encoding="utf-8")
         made.replace(made.with_suffix(".json"))

@@ -129,26 +129,19 @@ class Answers:
         # what follows opens files
         self.is_given = True
         description = record.describe(config, trainer, passed)
-        paths = {
-            name: getattr(module, "__file__", None) or ""
-            for name, module in list(sys.modules.items())
-        }
-        paths = {
-            name: path
-            for name, path in paths.items()
-            if not name.startswith(OURS) and record.is_users(path)
-        }
-        modules = sorted(
-            {str(Path(path).absolute()) for path in paths.values() if Path(path).is_file()}
-        )
+        modules = set[str]()
+        for name, module in list(sys.modules.items()):
+            path = getattr(module, "__file__", None) or ""
+            if not name.startswith(OURS) and record.is_users(path) and Path(path).is_file():
+                modules.add(str(Path(path).absolute()))
         overrides = {
             name
             for kind in type(trainer).__mro__
-            for name, one in vars(kind).items()
-            if _is_own(one)
+            for name in OWN_BATCHES & vars(kind).keys()
+            if _replaces_parents(vars(kind)[name])
         }
         description |= {
-            "own_batches": sorted(overrides & OWN_BATCHES),
+            "own_batches": sorted(overrides),
             "unsloth": "unsloth" in sys.modules,
         }
         if _changes_batches():
@@ -156,7 +149,7 @@ class Answers:
         answer = {
             "record": description,
             "files": sorted(filter(os.path.isfile, self.files)),
-            "modules": modules,
+            "modules": sorted(modules),
             "several": "",
         }
         if self.pipe is None and self.other is None:
@@ -169,9 +162,12 @@ class Answers:
             signal.alarm(SECONDS_AFTER)
 
 
-def _is_own(member: Any) -> bool:
+def _replaces_parents(member: Any) -> bool:
+    """Return whether the user's code defines a method that does not call its parent's."""
     code = getattr(member, "__code__", None)
-    return code is not None and record.is_users(code.co_filename)
+    if code is None or not record.is_users(code.co_filename):
+        return False
+    return code.co_name not in code.co_names
 
 
 def _merge(mine: dict[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
@@ -179,8 +175,8 @@ def _merge(mine: dict[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
     mine["seconds"] += other.get("seconds", 0)
     if loss := next((answer for answer in (mine, other) if "lost" in answer), None):
         return {**loss, "seconds": mine["seconds"]}
-    ends = [{"record", "refused", "failed"} & answer.keys() for answer in (mine, other)]
-    if "failed" in mine or ends[0] != ends[1] or mine.get("refused") != other.get("refused"):
+    is_alike = [mine.get("refused"), "record" in mine] == [other.get("refused"), "record" in other]
+    if "failed" in mine or not is_alike:
         why = (
             mine.get("failed")
             or other.get("failed")
@@ -441,21 +437,10 @@ def _save(answers: Answers, event: str, words: tuple[Any, ...]) -> None:
     paths = [] if answers.is_given else harm.changed_paths(answers.question, event, words)
     if not paths or not _is_direct():
         return
-    question = answers.question
-    of_sweeps = [
-        path
-        for path in paths
-        if event != "open" and os.path.lexists(path) and harm.is_of_sweeps(question, path)
-    ]
-    gone = of_sweeps or ([] if question.is_free else [*harm.lost(question, paths)])
-    if gone:
+    if loss := harm.find_loss(answers.question, paths, event == "open"):
         # what follows opens files
         answers.is_given = True
-        what = ", ".join(harm.shown(question, path) for path in gone)
-        line = record.users_line()
-        answers.give(
-            failed=f"{line}: {event} of {what}", line=line, lost=what, sweeps=bool(of_sweeps)
-        )
+        answers.give(**loss, line=record.users_line())
 
 
 def _is_direct() -> bool:

@@ -42,9 +42,11 @@ if os.path.exists(f"{_PACKAGE}/question.json"):  # noqa: PTH110 - as above
     from grposweep.command.inside.probe import install
 
     install(_PACKAGE)
-elif os.environ.get("GRPOSWEEP_ENTERS"):
+elif trial := os.environ.get("GRPOSWEEP_ENTERS"):
     from grposweep.command.inside.imports import CONFIGS, TRAINERS, after_import
+    from grposweep.storage import paths
 
+    open(f"{trial}/{paths.HOOKED}", "w").close()  # noqa: PTH123 - as above
     after_import(dict.fromkeys((*CONFIGS, TRAINERS), _enter))
 elif launch := os.environ.get("GRPOSWEEP_LAUNCH"):
     from grposweep.command.inside.argv import enter
