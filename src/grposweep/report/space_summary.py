@@ -25,7 +25,7 @@ from grposweep.report.tables import FOLD, Row, build_table
 from grposweep.report.view import InvalidPoints
 from grposweep.schema import Experiment
 from grposweep.schema.running import KEEPS_MODEL
-from grposweep.search.early_stopping.rank import describe_least
+from grposweep.search.early_stopping.rungs import describe_least
 from grposweep.search.evaluate import SpaceValidity
 from grposweep.search.validity import DISK
 from grposweep.trial_plan import known_part

@@ -1,6 +1,6 @@
 """What ``search.budget`` buys, by the curves and the GPU hours so far.
 
-How many trials start with it is decided by `affordable` in search/early_stopping/rank.py.
+How many trials start with it is decided by `affordable` in search/early_stopping/rungs.py.
 """
 
 import math

@@ -47,7 +47,7 @@ from grposweep.report.trial_view import State
 from grposweep.report.view import SweepReader
 from grposweep.schema import Search
 from grposweep.search.budget import at_least_spent
-from grposweep.search.early_stopping.rank import describe_budget
+from grposweep.search.early_stopping.rungs import describe_budget
 from grposweep.search.mirror import JournalMirror, Mirror, RdbMirror
 from grposweep.search.space import Direction, Point
 from grposweep.storage import paths

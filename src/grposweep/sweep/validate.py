@@ -24,7 +24,7 @@ from grposweep.config.reach import check_switches
 from grposweep.config.search_budget import Budget
 from grposweep.registries import follows_effort, is_external, is_opaque, runs_trl
 from grposweep.schema import Experiment, Schedule
-from grposweep.search.early_stopping.rank import choose_evaluations
+from grposweep.search.early_stopping.rungs import choose_evaluations
 from grposweep.search.evaluate import (
     MOST_LISTED,
     SpaceValidity,

@@ -1,54 +1,57 @@
-"""Pause trials that are behind the others, and spend at most a chosen share of the full cost.
+"""Start trials, pause them at rungs, and finish the best with what is left of an effort or budget.
 
-The full cost is that of finishing every trial. A trial may pause at three rungs: its first
-evaluation after a tenth, a quarter and half of its training. The first is earlier if the effort is
-below 0.3. With a budget of six or more trainings the rungs are at a fifth, 30 % and half.
-
-At a rung a trial is compared with every trial that has reached it. Its rank is the number of those
-that were better by more than the standard error of the difference. It may continue if its rank is
-within ``exp(-STEEPNESS x rung / effort)`` of all started trials: 61, 29 and 8 % at an effort of
-0.6. The leader always may. A rank counts once ``FEWEST`` trials have come as far or dropped out.
-
-A free slot resumes a paused trial that may continue, the shortest first, and otherwise starts a new
-one. If none is left to start, what is left of the effort resumes the other paused trials in the
-order of their ranks. Nothing resumes beyond the effort, and what the leader needs to finish is
-reserved. If no trial has finished when the effort is spent, the one that has come furthest
-finishes. No trial is ended: with more effort it continues.
+A trial is ahead if at least ``FEWEST`` have come as far and its rank is within
+``exp(-STEEPNESS x rung / effort)`` of all started trials. With an effort, a free slot resumes a
+trial that is ahead, or starts a new one. With a budget all start first. Then those ahead resume,
+the shortest first, and the others in the order of their ranks. Nothing resumes beyond the effort
+or the budget, and what the leader needs to finish is reserved. If nothing has finished when all is
+spent, the leader finishes. No trial is ended: with more to spend, it continues.
 """
 
 import math
-from bisect import bisect_left, bisect_right
-from collections.abc import Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from statistics import fmean
 
 from grposweep.search.curves import Curve, State
 from grposweep.search.early_stopping import CONTINUE, Action, Allowance, Decision, NoStopping
+from grposweep.search.early_stopping.rungs import (
+    SHARE,
+    affordable,
+    at_evaluation,
+    reached,
+    rungs,
+)
 
-# Shares of the training.
-RUNGS = (0.1, 0.25, 0.5)
-# Those of a budget of LATER trainings or more, which can pay for better ranks. Chosen on half of
-# the recorded files at 7 to 19 trainings. With 3 and 5 they were worse on curves of a real model.
-LATER_RUNGS = (0.2, 0.3, 0.5)
-LATER = 6.0
-# The first rung takes at most this share of the effort.
-FIRST = 1 / 3
 STEEPNESS = 3.0
 # Trials that a rank is among before it counts.
 FEWEST = 8
-# Evaluations that are chosen or advised.
-MOST_EVALUATIONS = 20
-# A budget is this share of what finishing every trial costs, which gives their number. More of it
-# is reserved until all have started. Chosen on half of the recorded files.
-SHARE = 0.4
-STEEPNESS_OF_BUDGET = 6.0
-# The part of what the first rungs leave of a budget that finishes trials, on the same files.
-FINISHING = 0.7
-# Trials that a budget buys.
-MOST_TRIALS = 500
-# Shares that differ by less are the same.
-SAME = 1e-3
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a started trial stands."""
+
+    curve: Curve
+    # The rungs that it has reached. At the last of them so many trials were better, of so many.
+    level: int
+    rank: int
+    among: int
+    # Whether it resumes before the order of the ranks decides.
+    is_ahead: bool
+    # The completions at which it pauses next, or ends.
+    end: float
+
+    @property
+    def order(self) -> tuple[float, int, int]:
+        """Return a key: the best ranks first, of equal ones the furthest first."""
+        return self.rank / self.among, -self.level, self.curve.number
+
+    @property
+    def spends(self) -> float:
+        """Return the completions that the trial has spent when it next pauses or ends."""
+        return self.end if self.curve.state is State.RUNNING else self.curve.done
 
 
 @dataclass
@@ -56,8 +59,7 @@ class RankPolicy(NoStopping):
     """Continue trials in the order of their ranks.
 
     ``effort`` is the share of the full cost to spend, above 0 to 1. A ``budget`` decides it
-    instead. The number of trials follows from a budget (`trials`), and ties are not counted as
-    equal.
+    instead, and the number of trials follows from it (`trials`).
     """
 
     effort: float = 1.0
@@ -72,332 +74,101 @@ class RankPolicy(NoStopping):
         if self.budget is None:
             return None
         trainings = self._trainings(curves)
-        return FEWEST if trainings is None else affordable(trainings)
+        return affordable(trainings) if trainings else FEWEST
 
     def decide(self, curve: Curve, others: Sequence[Curve], more: bool) -> Decision:
         """Pause a trial at a rung, unless a free slot would resume it at once."""
-        if self.effort >= 1:
+        curves = [*others, replace(curve, state=State.PAUSED)]
+        is_at_rung = len(curve.held_out) - 1 in reached(curve, self._rungs(curves))
+        if self.effort >= 1 or not is_at_rung or self.promote(curves, more) == curve.number:
             return CONTINUE
-        evaluations = rung_evaluations(curve, self._shares([*others, curve]))
-        if len(curve.held_out) - 1 not in evaluations:
-            return CONTINUE
-
-        standings = self._standings([*others, replace(curve, state=State.PAUSED)], more)
-        if standings.next(more) == curve.number:
-            return CONTINUE
-        reason = standings.describe(curve)
-        if standings.may_continue(curve):
-            reason += ", waits for others to compare with"
-        return Decision(Action.PAUSE, reason)
+        return Decision(Action.PAUSE, self.describe(curves)[curve.number])
 
     def promote(self, curves: Sequence[Curve], more: bool) -> int | None:
         """Return the paused trial that a free slot resumes, or None to start a new one."""
-        return self._standings(curves, more).next(more)
+        if more and self.budget is not None:
+            return None
+        places = self._places(curves)
+        full = self.effort * sum(curve.total for curve in curves)
+        if self.budget is not None:
+            full = self.budget(curves) or 0.0
+        left = full - sum(place.spends for place in places)
+
+        states = {curve.state for curve in curves}
+        unfinished = [p for p in places if p.curve.state in (State.PAUSED, State.RUNNING)]
+        ranked = sorted((p for p in unfinished if p.level), key=lambda place: place.order)
+        leader = None if State.FINISHED in states else next(iter(ranked), None)
+        row = [place for place in ranked if place.is_ahead]
+        row.sort(key=lambda place: (place.level, place.rank))
+        if not more:
+            row += ranked
+        for place in row:
+            needed = place.end - place.curve.done
+            if leader not in (None, place):
+                needed += leader.curve.total - leader.spends
+            if place.curve.state is State.PAUSED and needed <= left * (1 + 1e-9):
+                return place.curve.number
+        if leader is None or more or State.RUNNING in states:
+            return None
+        # Nothing has finished, and nothing will.
+        return leader.curve.number
 
     def describe(self, curves: Sequence[Curve]) -> dict[int, str]:
         """Return the ranks of all paused trials in words, by number."""
-        standings = self._standings(curves)
-        return {curve.number: standings.describe(curve) for curve in standings.paused}
+        return {
+            place.curve.number: f"rank {place.rank + 1} of {place.among} after "
+            f"{place.curve.share:.0%} of the training"
+            for place in self._places(curves)
+            if place.curve.state is State.PAUSED and place.level
+        }
 
     def predict(self, curves: Sequence[Curve]) -> dict[int, float]:
         """Return the last values of paused trials."""
         paused = [curve for curve in curves if curve.held_out and curve.state is State.PAUSED]
         return {curve.number: curve.held_out[-1] for curve in paused}
 
-    def _standings(self, curves: Sequence[Curve], more: bool = False) -> "Standings":
-        shares = self._shares(curves)
-        if self.budget is None:
-            return rank_trials(curves, shares, self.effort)
-        # While trials may start, a budget is worth what an effort is.
-        completions = None if more else self.budget(curves)
-        return rank_trials(
-            curves, shares, self.effort, STEEPNESS_OF_BUDGET, completions, has_ties=False
-        )
+    def _places(self, curves: Sequence[Curve]) -> list[Place]:
+        return rank_trials(curves, self._rungs(curves), self.effort, self.budget is None)
 
-    def _shares(self, curves: Sequence[Curve]) -> tuple[float, ...]:
+    def _rungs(self, curves: Sequence[Curve]) -> tuple[float, ...]:
         """Return the shares of the training at which a trial may pause."""
-        if self.budget is None:
-            return rungs(self.effort)
-        return rungs_of_budget(self._trainings(curves) or 0.0)
+        return rungs(self.effort, self._trainings(curves))
 
-    def _trainings(self, curves: Sequence[Curve]) -> float | None:
-        """Return the budget in whole trainings; None while that is unknown, or without a budget."""
-        completions = None if self.budget is None else self.budget(curves)
+    def _trainings(self, curves: Sequence[Curve]) -> float:
+        """Return the budget in whole trainings; 0 while that is unknown, and without a budget."""
         totals = [curve.total for curve in curves if curve.total]
-        if completions is None or not totals:
-            return None
-        return completions / fmean(totals)
-
-
-def affordable(trainings: float) -> int:
-    """Return how many trials may start with a budget, in whole trainings."""
-    return min(max(round(trainings / SHARE), 1), MOST_TRIALS)
-
-
-def describe_budget(trainings: float, evaluations: int) -> str:
-    """Return in words how many trials a budget is for; it pays for so many whole trainings."""
-    trials = affordable(trainings)
-    first = first_evaluation(rungs_of_budget(trainings), evaluations)
-    finish = FINISHING * max(trainings - first * trials, 0.0) / max(1 - first, 0.1)
-    return f"about {trials} trials start, up to {max(round(min(finish, trials)), 1)} finish"
-
-
-def rungs(effort: float) -> tuple[float, ...]:
-    """Return the shares of the training at which a trial may pause, with an effort."""
-    return (min(RUNGS[0], FIRST * effort), *RUNGS[1:])
-
-
-def rungs_of_budget(trainings: float) -> tuple[float, ...]:
-    """Return the shares at which a trial may pause, with a budget of so many whole trainings."""
-    return LATER_RUNGS if trainings >= LATER else RUNGS
-
-
-def rung_evaluations(curve: Curve, shares: Sequence[float]) -> list[int]:
-    """Return the index of the first evaluation at each rung that a trial has reached.
-
-    A trial that paused before the first one, under another budget or effort, has reached it.
-    """
-    evaluations = len(curve.completions)
-    indexes = []
-    for share in shares:
-        index = bisect_left(curve.completions, (share - SAME) * curve.total)
-        if index < evaluations:
-            indexes.append(index)
-    if not indexes and curve.state is State.PAUSED and evaluations > 0:
-        return [evaluations - 1]
-    return indexes
-
-
-def first_evaluation(shares: Sequence[float], evaluations: int) -> float:
-    """Return the share of the training at the first rung's evaluation."""
-    return math.ceil((shares[0] - SAME) * max(evaluations, 1)) / max(evaluations, 1)
-
-
-def least_share(effort: float, trials: int, evaluations: int) -> float:
-    """Return the least share of the full cost: all trials at their first rung, one at its end."""
-    first = first_evaluation(rungs(effort), evaluations)
-    return first + (1 - first) / max(trials, 1)
-
-
-def choose_evaluations(effort: float, trials: int, usual: int) -> int:
-    """Return the fewest evaluations that leave a tenth of the effort for a choice.
-
-    ``usual`` at least, and also if no number does.
-    """
-    for evaluations in range(usual, MOST_EVALUATIONS + 1):
-        if least_share(effort, trials, evaluations) <= 0.9 * effort:
-            return evaluations
-    return usual
-
-
-def describe_least(effort: float, trials: int, evaluations: int) -> str:
-    """Return why an effort is impossible with so many evaluations; empty if it is not."""
-    least = least_share(effort, trials, evaluations)
-    if trials < 2 or least <= effort:
-        return ""
-    change = f"Set search.effort={least:.2g}"
-    for more in range(evaluations + 1, MOST_EVALUATIONS + 1):
-        if least_share(effort, trials, more) <= effort:
-            change = f"schedule.evaluations={more} makes {effort:g} possible"
-            break
-    return (
-        f"search.effort={effort:g}: with {trials} trials and schedule.evaluations={evaluations} a "
-        f"sweep spends {least:.0%} at least, because each trial trains until its first evaluation "
-        f"and one finishes. {change}."
-    )
-
-
-@dataclass(frozen=True)
-class Rung:
-    """A share of the training at which trials are compared."""
-
-    share: float
-    # The held-out values of the trials that have reached it, the lowest first.
-    values: Sequence[float]
-    # A trial continues if its rank, from 0, is below this.
-    continuing: float
-
-    def rank(self, value: float) -> int:
-        """Return how many trials were better than this value."""
-        return len(self.values) - bisect_right(self.values, value)
-
-
-@dataclass(frozen=True)
-class Purse:
-    """The completions that all trials may spend, and those that they have spent or will."""
-
-    full: float
-    reserved: float
-
-    def can_pay(self, completions: float) -> bool:
-        """Return whether so many more completions are left."""
-        return completions <= (self.full - self.reserved) * (1 + 1e-9)
+        if self.budget is None or not totals:
+            return 0.0
+        return (self.budget(curves) or 0.0) / fmean(totals)
 
 
 def rank_trials(
-    curves: Sequence[Curve],
-    shares: Sequence[float],
-    effort: float,
-    steepness: float = STEEPNESS,
-    budget: float | None = None,
-    has_ties: bool = True,
-) -> "Standings":
-    """Compare all started trials at each rung. ``budget``: completions, instead of the effort."""
-    reached = {curve.number: rung_evaluations(curve, shares) for curve in curves}
-    found = []
-    for level, share in enumerate(shares):
-        values = []
-        for curve in curves:
-            evaluations = reached[curve.number]
-            if level < len(evaluations):
-                values.append(curve.held_out[evaluations[level]])
-        continuing = max(1.0, math.exp(-steepness * share / effort) * len(curves))
-        found.append(Rung(share, sorted(values), continuing))
-    full = effort * sum(curve.total for curve in curves) if budget is None else budget
-    return Standings(curves, found, reached, full, has_ties)
+    curves: Sequence[Curve], shares: Sequence[float], effort: float, has_ties: bool
+) -> list[Place]:
+    """Compare all started trials at each rung."""
+    judged = [reached(curve, shares) for curve in curves]
+    values: list[list[float]] = [[] for _ in shares]
+    for curve, indexes in zip(curves, judged, strict=True):
+        for rung, index in zip(values, indexes, strict=False):
+            rung.append(curve.held_out[index])
+    for rung in values:
+        rung.sort()
+    begun = [curve for curve in curves if curve.completions and curve.total]
+    evaluations = min((curve.total / curve.completions[0] for curve in begun), default=1.0)
 
-
-@dataclass(frozen=True)
-class Standings:
-    """The ranks of all started trials at each rung, and what the effort still allows."""
-
-    curves: Sequence[Curve]
-    rungs: Sequence[Rung]
-    # By trial, the index of its evaluation at each rung that it has reached.
-    reached: Mapping[int, Sequence[int]]
-    # Completions that all trials may spend.
-    full: float
-    # Whether trials within the noise of each other have the same rank.
-    has_ties: bool = True
-
-    def next(self, more: bool) -> int | None:
-        """Return the paused trial to resume, or None. ``more``: a new trial could start instead."""
-        good = self._good
-        if more:
-            good = [curve for curve in good if self._is_settled[self._level(curve) - 1]]
-        for curve in sorted(good, key=lambda c: (self._level(c), self.rank(c), c.number)):
-            if self._can_pay(curve):
-                return curve.number
-        if more or not self.paused:
-            return None
-
-        for curve in sorted(self.paused, key=self._order_of_the_rest):
-            if self._can_pay(curve):
-                return curve.number
-        # The one exception: nothing has finished, and nothing will.
-        if any(curve.state in (State.FINISHED, State.RUNNING) for curve in self.curves):
-            return None
-        return self._leader.number if self._leader else None
-
-    def describe(self, curve: Curve) -> str:
-        """Return a trial's rank at its rung in words."""
-        share = curve.until(self.reached[curve.number][-1] + 1).share
-        rank = self.rank(curve, self.has_ties) + 1
-        ending = {1: "st", 2: "nd", 3: "rd"}.get(rank % 10, "th")
-        if 10 < rank % 100 < 20:
-            ending = "th"
-        # With trials that are better within the noise.
-        tied = "tied for " if self.rank(curve, has_ties=False) >= rank else ""
-        among = len(self._rung(curve).values)
-        return f"{tied}{rank}{ending} of {among} after {share:.0%} of the training"
-
-    def rank(self, curve: Curve, has_ties: bool = True) -> int:
-        """Return how many trials were better at a trial's rung.
-
-        With ties, by more than the standard error of the difference.
-        """
-        index = self.reached[curve.number][-1]
-        error = 0.0
-        if has_ties and curve.errors:
-            error = curve.errors[index] or 0.0
-        return self._rung(curve).rank(curve.held_out[index] + math.sqrt(2) * error)
-
-    def may_continue(self, curve: Curve) -> bool:
-        """Return whether a trial is among those that continue from its rung."""
-        return self.rank(curve, self.has_ties) < self._rung(curve).continuing
-
-    @cached_property
-    def paused(self) -> list[Curve]:
-        """The paused trials that have been evaluated."""
-        return [c for c in self.curves if c.state is State.PAUSED and self._level(c)]
-
-    @cached_property
-    def _good(self) -> list[Curve]:
-        """The paused trials that may continue."""
-        return [curve for curve in self.paused if self.may_continue(curve)]
-
-    @cached_property
-    def _is_settled(self) -> list[bool]:
-        """By rung, whether enough trials have reached it or dropped out.
-
-        Each that is on its way asks for one more.
-        """
-        running = [self._level(c) for c in self.curves if c.state is State.RUNNING]
-        coming = [*running, *running, *(self._level(curve) for curve in self._good)]
-        settled = []
-        for rung in range(len(self.rungs)):
-            below = [level for level in coming if level <= rung]
-            settled.append(len(self.curves) - len(below) >= FEWEST)
-        return settled
-
-    @cached_property
-    def _leader(self) -> Curve | None:
-        """The unfinished trial that has come furthest, and of those the best.
-
-        None once a trial has finished.
-        """
-        if any(curve.state is State.FINISHED for curve in self.curves):
-            return None
-        unfinished = [c for c in self.curves if c.state in (State.PAUSED, State.RUNNING)]
-        evaluated = [curve for curve in unfinished if self._level(curve)]
-        return min(
-            evaluated,
-            key=lambda c: (-self._level(c), self.rank(c), -c.held_out[-1], c.number),
-            default=None,
-        )
-
-    def _order_of_the_rest(self, curve: Curve) -> tuple[float, int, int]:
-        """Return a key that sorts by rank among those at the same rung, then the furthest first."""
-        among = len(self._rung(curve).values)
-        return self.rank(curve) / among, -self._level(curve), curve.number
-
-    def _level(self, curve: Curve) -> int:
-        """Return the number of rungs that a trial has reached; one at least if it is paused."""
-        return len(self.reached[curve.number])
-
-    def _rung(self, curve: Curve) -> Rung:
-        """Return the last rung that a trial has reached."""
-        return self.rungs[self._level(curve) - 1]
-
-    @cached_property
-    def _interval(self) -> float:
-        """The share of the training between two evaluations, as far as it is known."""
-        begun = [curve for curve in self.curves if curve.completions and curve.total]
-        return max((curve.completions[0] / curve.total for curve in begun), default=0.0)
-
-    def _end(self, curve: Curve) -> float:
-        """Return the completions at which a trial reaches its next rung or its end."""
-        level, share = self._level(curve), 1.0
-        if level < len(self.rungs):
-            share = self.rungs[level].share
-        interval = self._interval
-        if curve.completions and curve.total:
-            interval = curve.completions[0] / curve.total
-        if interval > 0:
-            share = min(math.ceil((share - SAME) / interval) * interval, 1.0)
-        return max(share * curve.total, curve.done)
-
-    def _spends(self, curve: Curve) -> float:
-        """Return the completions that a trial has spent when it next pauses or ends."""
-        return self._end(curve) if curve.state is State.RUNNING else curve.done
-
-    @cached_property
-    def _purse(self) -> Purse:
-        return Purse(self.full, sum(map(self._spends, self.curves)))
-
-    def _can_pay(self, curve: Curve) -> bool:
-        """Return whether the effort allows a trial's next rung, and the leader's end besides."""
-        reserved = 0.0
-        if self._leader is not None and self._leader != curve:
-            reserved = self._leader.total - self._spends(self._leader)
-        return self._purse.can_pay(self._end(curve) - curve.done + reserved)
+    places = []
+    for curve, indexes in zip(curves, judged, strict=True):
+        level = len(indexes)
+        end = max(at_evaluation([*shares, 1.0][level], evaluations) * curve.total, curve.done)
+        rank, among, most = 0, 0, 0.0
+        if indexes:
+            among = len(values[level - 1])
+            error = 0.0
+            if has_ties and curve.errors:
+                error = curve.errors[indexes[-1]] or 0.0
+            tied = curve.held_out[indexes[-1]] + math.sqrt(2) * error
+            rank = among - bisect_right(values[level - 1], tied)
+            most = max(math.exp(-STEEPNESS * shares[level - 1] / effort) * len(curves), 1.0)
+        is_ahead = rank < most and among >= FEWEST
+        places.append(Place(curve, level, rank, among, is_ahead, end))
+    return places
