@@ -94,11 +94,29 @@ def steps(trial: Path) -> list[int]:
 def test_its_metrics_are_read_where_it_writes_them(
     run: Run, form: str, words: tuple[str, ...]
 ) -> None:
-    """JSON lines with nested names, CSV with another name of the step, and its output."""
+    """JSON lines with nested names, CSV with another name of the step, and its output. What it
+    leaves need not be a model.
+    """
     ended = run("-m", "trainer=command", "lr=0.1,0.2", *words, "name=s", *COMMAND, "--form", form)
     assert ended.code == 0, ended.out + ended.err
+    assert ("its files are in" in ended.out, "its model" in ended.out) == (True, False)
     assert objectives(ended.sweep) == [1.2, 2.4]
     assert steps(trials(ended.sweep)[0]) == list(range(1, 13))
+
+
+def test_a_number_of_which_a_part_is_read_fails_the_trial(run: Run, here: Path) -> None:
+    """9.0 for 9.0e-01 would let the wrong trial win. A first step 0 is no value before training."""
+    said = "print(f'step {n} reward {n + 0.9:.1e}', flush=True)"
+    (here / "train.py").write_text(f"for n in range(2):\n    {said}\n")
+    words = ("trainer=command", "search.metric=reward", "--", "python", "train.py")
+    run("name=cut", r"trainer.metrics=re:step (?P<step>\d+) reward (?P<reward>[\d.]+)", *words)
+    (trial,) = trials(here / "outputs" / "cut")
+    failure = read(trial / "result.json")["failure"]["message"]
+    assert "reward is 9.0 where the program wrote 9.0e-01, so another number" in failure
+    whole = r"trainer.metrics=re:step (?P<step>\d+) reward (?P<reward>[-+.\deE]+)"
+    ended = run("name=whole", whole, *words)
+    assert objectives(ended.sweep) == [1.9]
+    assert "before training" not in ended.out
 
 
 @pytest.mark.slow

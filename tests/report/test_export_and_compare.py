@@ -70,7 +70,7 @@ def test_best_states_what_fresh_seeds_say_and_whether_there_is_a_model(
     assert "Train it again: grposweep rerun " in commands("best", "c").out
     best = read_sweep(folder).best
     assert best is not None
-    (best.path / "model").mkdir()
+    (best.path / "model" / "adapter").mkdir(parents=True)
     assert f"its model is in {best.path / 'model'}" in commands("best", "c").out
 
 

@@ -58,6 +58,8 @@ READ = frozenset(
 # dashboard/modules/job/cli.py).
 _NO_WAIT = re.compile(r"\bray\s+job\s+submit(?:(?!\s--\s)[^\n;&|])*\s--no-wait\b")
 _NUMBER = re.compile(r"(\d+)\D*$")
+# the rest of a number of which an expression has matched the beginning
+_REST = re.compile(r"(?:[eE][-+]?|\.)?\d+")
 
 
 def build_command(trial: Trial) -> ExternalProgram:
@@ -262,9 +264,21 @@ def _expression(source: str) -> "re.Pattern[str]":
         raise UserError(
             f"trainer.metrics={source}: it needs a group for the step and one for each metric. "
             "Write for example "
-            r"re:step (?P<step>\d+) reward (?P<reward>[-\d.]+)."
+            r"re:step (?P<step>\d+) reward (?P<reward>[-+.\deE]+)."
         )
     return expression
+
+
+def _whole_numbers(match: "re.Match[str]") -> Json:
+    """Return the groups of a match. Raise UserError if one holds the beginning of a number only."""
+    for name, value in match.groupdict().items():
+        if value and (rest := _REST.match(match.string, match.end(name))):
+            raise UserError(
+                f"trainer.metrics=re:{match.re.pattern}: {name} is {value} where the program wrote "
+                f"{value}{rest[0]}, so another number would be read. Write the group as "
+                rf"(?P<{name}>[-+.\deE]+)."
+            )
+    return match.groupdict()
 
 
 def _files(folder: Path, name: str) -> list[Path]:
@@ -341,6 +355,6 @@ class MetricsTail:
             lines = [*own_lines(file, data)]
         else:
             text = data[: data.rfind(b"\n") + 1].decode("utf-8", errors="replace")
-            lines = [match.groupdict() for match in self.expression.finditer(text)]
+            lines = [_whole_numbers(match) for match in self.expression.finditer(text)]
         self.known[file] = data, len(lines)
         return lines[seen if data.startswith(before) else 0 :]

@@ -317,17 +317,20 @@ def model_line(view: SweepView, trial: TrialView | None) -> str:
     """
     if trial is None:
         return ""
+    settings = view.baseline.get("trainer")
+    # of a program of which only its metrics are known
+    is_opaque = isinstance(settings, dict) and settings.get("metrics") is not None
     repeats = [other for other in view.trials if other.attributes.get("of") == trial.number]
     for trained in (trial, *repeats):
         model = trained.path / paths.MODEL
-        if not model.is_dir():
+        if not model.is_dir() or not any(model.iterdir()):
             continue
-        text = f"its model is in {model}"
+        text = f"its files are in {model}" if is_opaque else f"its model is in {model}"
         if trained is not trial:
             text += f" (trained on seed {trained.seed})"
         # of a program of the user's own; ours are elsewhere
         kept = len(list(model.glob("checkpoint-*")))
-        if kept > 1:
+        if kept > 1 and not is_opaque:
             limit = "save_total_limit=1 in your script keeps one"
             text += f", with {count(kept, 'checkpoint')}: {limit}"
         return text

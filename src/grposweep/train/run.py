@@ -9,13 +9,14 @@ import os
 import signal
 import sys
 import traceback
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 
 from grporecipe.errors import ExitCode, ProgramFailed, UserError, refuse_mistakes
 from grporecipe.redaction import redact
 from grposweep.process import STOP_SIGNALS
-from grposweep.registries import OWN_TRAINERS, TRAIN_PROGRAM, is_external, runs_trl
+from grposweep.registries import OWN_TRAINERS, TRAIN_PROGRAM, is_external, is_opaque, runs_trl
 from grposweep.storage import paths
 from grposweep.storage.records import read_metrics
 from grposweep.storage.results import (
@@ -133,6 +134,9 @@ def _write_outcome(attempt: Attempt, outcome: Outcome) -> int:
         return ExitCode.FAILED
     search, lines = attempt.experiment.search, attempt.metrics.lines()
     objective = find_objective(lines, search)
+    if is_opaque(attempt.experiment.trainer):
+        # its step 0 may be its first step
+        objective = replace(objective, start=None, start_se=None)
     if not outcome.stopped:
         check_objective(lines, search.metric, objective)
     took = attempt.seconds
