@@ -515,6 +515,52 @@ def test_a_training_that_its_own_callback_ends_is_finished(run: Run, command: Pa
     assert (result["status"], result["step"]) == ("finished", 2)
 
 
+SETS_RATES = """
+from transformers import TrainerCallback
+class Warm(TrainerCallback):
+    def on_step_end(self, *_, **__):
+        trainer.optimizer.param_groups[0]["lr"] = 0.5
+trainer.callbacks.append(Warm())
+"""
+OWN_OPTIMIZER = """
+import types
+class Layers(GRPOTrainer):
+    def create_optimizer(self):
+        self.optimizer = types.SimpleNamespace(param_groups=[{"lr": rate} for rate in (%s)])
+trainer.__class__ = Layers
+"""
+
+
+@pytest.mark.parametrize(
+    ("lines", "words", "said"),
+    [
+        ("trainer.temperature = 2", "generation.temperature=0.7", "own temperature is 2"),
+        (SETS_RATES, "lr=0.1", "learning rate is 0.1, but Warm trains with 0.5"),
+        (OWN_OPTIMIZER % "0.7,", "lr=0.1", "passes an optimizer with learning rate 0.7"),
+    ],
+)
+def test_a_value_that_does_not_reach_the_training_ends_the_trial(
+    run: Run, command: Path, lines: str, words: str, said: str
+) -> None:
+    """On any hardware, before a second step, with what sets it."""
+    edit(command, "trainer.train()", f"{lines}\ntrainer.train()")
+    assert run(ASKED, "name=s", words, "--", "bash", "launch.sh").code == 1
+    (trial,) = trials(command / "outputs" / "s")
+    assert said in read(trial / "result.json")["failure"]["message"]
+
+
+def test_rates_that_follow_from_the_swept_one_are_swept(run: Run, command: Path) -> None:
+    """Those of layers, which the trainer's own method makes. There is no checkpoint to resume from
+    yet, which the script asks for.
+    """
+    rates = "self.args.learning_rate / 2, 2 * self.args.learning_rate"
+    lines = f"{OWN_OPTIMIZER % rates}\ntrainer.train(resume_from_checkpoint=True)"
+    edit(command, "trainer.train()", lines)
+    ended = run(ASKED, "name=s", "lr=0.1", "--", "bash", "launch.sh")
+    assert ended.code == 0, ended.out + ended.err
+    assert read(trials(ended.sweep)[0] / "trained_with.json")["rates"] == [0.05, 0.2]
+
+
 @pytest.mark.slow
 def test_what_runs_after_a_stop_is_said_to_run_on_an_unfinished_model(
     start: Callable[..., "subprocess.Popen[str]"], command: Path

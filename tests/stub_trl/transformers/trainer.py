@@ -6,10 +6,16 @@ import json
 import os
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from zipfile import ZipFile
 
 from transformers import TrainerControl, TrainerState
+
+
+def optimizer_of(args: Any) -> Any:
+    """Return an optimizer with one group."""
+    return SimpleNamespace(param_groups=[{"lr": args.learning_rate}])
 
 
 class Trainer:
@@ -26,6 +32,7 @@ class Trainer:
         self.model, self.args, self.callbacks = model, args, list(callbacks or [])
         self.train_dataset, self.eval_dataset = train_dataset, eval_dataset
         self.history: list[dict[str, float]] = []
+        self.callback_handler = SimpleNamespace(callbacks=self.callbacks)
 
     def train(self, resume_from_checkpoint: str | None = None) -> None:
         """Train, log, evaluate and save at every step."""
@@ -35,11 +42,17 @@ class Trainer:
         if resume_from_checkpoint:
             kept = json.loads((Path(resume_from_checkpoint) / "trainer_state.json").read_text())
             self.state.global_step, self.history = kept["global_step"], kept["log_history"]
-        self._call("on_train_begin", train_dataloader=self.train_dataset or [], optimizer=None)
+        self.create_optimizer()
+        groups = self.optimizer.param_groups
+        rates = [group.setdefault("initial_lr", group["lr"]) for group in groups]
+        scheduler = SimpleNamespace(get_last_lr=lambda: rates)
+        made = {"optimizer": self.optimizer, "lr_scheduler": scheduler}
+        self._call("on_train_begin", train_dataloader=self.train_dataset or [], **made)
         while (
             self.state.global_step < self.args.max_steps and not self.control.should_training_stop
         ):
             time.sleep(float(os.environ.get("STEP_SECONDS", "0")))
+            self._call("on_optimizer_step", **made)
             self.state.global_step += 1
             self._log({"loss": 1.0, "reward": float(self.args.learning_rate)})
             if self.args.eval_strategy != "no":
@@ -53,6 +66,10 @@ class Trainer:
             if self.args.save_strategy != "no" or self.control.should_save:
                 self._save(rank)
         self._call("on_train_end")
+
+    def create_optimizer(self) -> None:
+        """Make one group, with a constant rate."""
+        self.optimizer = optimizer_of(self.args)
 
     def evaluate(self) -> dict[str, float]:
         """Evaluate once more."""

@@ -7,13 +7,19 @@ files.
 """
 
 import os
-from math import ceil, isclose
+from math import ceil
 from pathlib import Path
 from typing import Any
 
 from transformers import TrainerControl, TrainerState, TrainingArguments
 
 from grporecipe.files import read_json, write_json
+from grposweep.command.inside.arrived import (
+    find_changed_attribute,
+    find_changed_rate,
+    find_own_rates,
+    rates_of,
+)
 from grposweep.command.inside.record import (
     arguments_of,
     built_value,
@@ -27,6 +33,7 @@ from grposweep.storage.records import CallbackState
 from grposweep.train.callback import BoundaryCallback
 from grposweep.train.records import ControlFile, HeartbeatFile, MetricsFile, RolloutSchedule
 
+RATE = "learning_rate"
 # unset, each follows from the other
 ROLLOUT_SIZES = ("steps_per_generation", "generation_batch_size")
 
@@ -42,20 +49,26 @@ class Callback(BoundaryCallback):
         self.trainer: Any = None
         # the training; the program may evaluate afterwards
         self.ended = False
+        # its first step, and the keys of this trial that its configuration has
+        self.began_at, self.keys = 0, set[str]()
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **known: Any
     ) -> None:
         if self.folder is None:
             return
-        if is_watched(args) and state.is_world_process_zero:
-            record = describe(args, self.trainer, arguments_of(self.trainer))
-            write_json(self.folder / paths.TRAINED_WITH, {**record, "steps": state.max_steps})
-        if refused := trouble(self.folder, args) or own_optimizer(
-            self.folder, args, known.get("optimizer")
-        ):
-            CallbackState(self.attempt, refused=refused).write(self.folder)
-            raise SystemExit(f"error: {refused}")
+        optimizer, self.began_at = known.get("optimizer"), state.global_step
+        if is_watched(args):
+            self.keys = set((read_json(self.folder / paths.CHANGED) or {}).get("keys", {}))
+            if state.is_world_process_zero:
+                record = describe(args, self.trainer, arguments_of(self.trainer))
+                own = {"steps": state.max_steps, "rates": rates_of(optimizer)}
+                write_json(self.folder / paths.TRAINED_WITH, {**record, **own})
+        self._refuse(trouble(self.folder, args))
+        self._refuse(find_changed_attribute(self.trainer, args, self.keys))
+        if RATE in self.keys:
+            is_resumed = state.global_step > 0
+            self._refuse(find_own_rates(self.trainer, args, optimizer, is_resumed))
         self.pace = read_pace(args, known.get("train_dataloader"))
         self.metrics, self.evaluated = MetricsFile(self.folder, self.attempt), set[int]()
         self.heartbeat = HeartbeatFile(self.folder, state.max_steps, writer="callback")
@@ -63,6 +76,23 @@ class Callback(BoundaryCallback):
         if state.is_world_process_zero:
             self.metrics.rewind(state.global_step or None)
             self._say(state)
+
+    def on_optimizer_step(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **known: Any
+    ) -> None:
+        step = state.global_step - self.began_at
+        if step == 0:
+            self._refuse(find_changed_attribute(self.trainer, args, self.keys))
+        # a callback may set it at the end of the first step
+        if RATE in self.keys and step < 2:
+            optimizer, scheduler = known.get("optimizer"), known.get("lr_scheduler")
+            self._refuse(find_changed_rate(self.trainer, optimizer, scheduler))
+
+    def _refuse(self, message: str | None) -> None:
+        """End the program with a message for the sweep, if there is one."""
+        if message and self.folder is not None:
+            CallbackState(self.attempt, refused=message).write(self.folder)
+            raise SystemExit(f"error: {message}")
 
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
@@ -180,25 +210,3 @@ def trouble(folder: Path, args: TrainingArguments) -> str | None:
                 "on to the trainer as they are."
             )
     return None
-
-
-def own_optimizer(folder: Path, args: TrainingArguments, optimizer: Any) -> str | None:
-    """Say if a trial's learning rate is that of no group of the optimizer, which the script then
-    makes itself.
-    """
-    keys = (read_json(folder / paths.CHANGED) or {}).get("keys", {})
-    if not is_watched(args) or "learning_rate" not in keys:
-        return None
-    # set by torch's schedulers; DeepSpeed's own do not, and then nothing is known
-    rates = {
-        group["initial_lr"]
-        for group in getattr(optimizer, "param_groups", ())
-        if "initial_lr" in group
-    }
-    if not rates or any(isclose(float(rate), args.learning_rate, rel_tol=1e-6) for rate in rates):
-        return None
-    return (
-        f"learning_rate={args.learning_rate} is this trial's, but the script passes an optimizer "
-        f"with learning rate {', '.join(f'{float(rate):g}' for rate in sorted(rates))} to its "
-        "trainer. Make the optimizer with args.learning_rate."
-    )

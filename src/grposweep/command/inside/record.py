@@ -24,6 +24,7 @@ A record is a JSON object:
   they are known.
 - ``steps``: optimizer steps of the whole training. Only a trial's own record has it, because the
   trainer computes it.
+- ``rates``: the rates with which the optimizer's groups begin, each once; only in a trial's record.
 """
 
 import dataclasses

@@ -21,6 +21,9 @@ from grposweep.command.inside.record import is_watched, users_line, watch_config
 from grposweep.storage import paths
 from grposweep.storage.records import CallbackState
 
+# of a trainer's train()
+RESUMES = "resume_from_checkpoint"
+
 
 def change(module: ModuleType, folder: str) -> None:
     """Change a module that was just imported, in the trial of a folder: a configuration's, or the
@@ -53,6 +56,18 @@ def _enter(trial: Path, values: dict[str, Any], config: Any) -> None:
     if getattr(config, "push_to_hub", False):
         config.push_to_hub = False
         _say_no_push()
+
+
+def _existing(checkpoint: Any) -> Any:
+    """Return the script's own checkpoint for a first attempt, if there is one: a path that exists.
+
+    ``True`` would be the newest one of the output folder, which a new trial has empty.
+    """
+    if not checkpoint or (checkpoint is not True and Path(checkpoint).is_dir()):
+        return checkpoint
+    text = f"{RESUMES}={checkpoint}: this trial has none yet, so it starts from the beginning"
+    print(text, file=sys.stderr, flush=True)
+    return None
 
 
 def _say_no_push() -> None:
@@ -106,11 +121,12 @@ def _follow_trainers(module: ModuleType, trial: Path) -> None:
         ours.trainer = self
 
     def trained(self: Any, *arguments: Any, **named: Any) -> Any:
-        checkpoint = os.environ.get(RESUME)
         if is_watched(self.args):
             trained_at.append(users_line())
-            if checkpoint:
-                named, arguments = {**named, "resume_from_checkpoint": checkpoint}, ()
+            bound = inspect.signature(train).bind(self, *arguments, **named)
+            own = bound.arguments.get(RESUMES)
+            bound.arguments[RESUMES] = os.environ.get(RESUME) or _existing(own)
+            return train(*bound.args, **bound.kwargs)
         return train(self, *arguments, **named)
 
     def pushed(*_: Any, **__: Any) -> None:

@@ -14,4 +14,5 @@ class GRPOTrainer(Trainer):
         for name in ("peft_config", "processing_class"):
             named.pop(name, None)
         super().__init__(model=model, args=args, callbacks=callbacks, **named)
+        self.temperature = args.temperature
         self.reward_funcs = reward_funcs if isinstance(reward_funcs, list) else [reward_funcs]
