@@ -5,24 +5,13 @@ recording for each training.
 from dataclasses import dataclass, replace
 from heapq import heappop, heappush
 
-from optuna.trial import FrozenTrial
 from outcome import Outcome, draw_trainings
 from pool import Pool, Recorded
 
 from grposweep.search.early_stopping import Action, Curve, State, build_policy
-from grposweep.search.early_stopping.optuna_pruners import _halve, _History, _PrunerPolicy
 from grposweep.search.early_stopping.rank import RankPolicy
 from grposweep.search.sampler import ValidPoints
 from grposweep.search.study import SweepStudy
-
-
-class HalvingPolicy(_PrunerPolicy):
-    """Optuna's successive halving with a factor of 2, from the second evaluation."""
-
-    name = "halving"
-
-    def _prunes(self, history: _History, trial: FrozenTrial, curve: Curve) -> bool:  # noqa: ARG002 - the contract's
-        return _halve(history, trial, 2, 1)
 
 
 @dataclass(frozen=True)
@@ -74,11 +63,8 @@ class Rehearsal:
         # completions; trials that are cut by its end do not count
         self.budget = budget
         self.over = False
-        self.stopping = (
-            HalvingPolicy()
-            if policy.stopping == "halving"
-            else build_policy(policy.stopping, 1.0 if policy.effort is None else policy.effort)
-        )
+        effort = 1.0 if policy.effort is None else policy.effort
+        self.stopping = build_policy(policy.stopping, effort)
         if budget is not None and isinstance(self.stopping, RankPolicy):
             self.stopping = RankPolicy(budget=lambda _: budget)
         self.trials: list[StartedTrial] = []

@@ -52,6 +52,7 @@ POLICIES: dict[str, Policy] = {
     "none": Policy("grposweep.search.early_stopping:NoStopping"),
     "median": Policy("grposweep.search.early_stopping.optuna_pruners:MedianPolicy"),
     "asha": Policy("grposweep.search.early_stopping.optuna_pruners:AshaPolicy"),
+    "halving": Policy("grposweep.search.early_stopping.optuna_pruners:HalvingPolicy"),
     "hyperband": Policy("grposweep.search.early_stopping.optuna_pruners:HyperbandPolicy"),
     "rank": Policy("grposweep.search.early_stopping.rank:RankPolicy", follows_effort=True),
 }

@@ -297,8 +297,8 @@ class Search:
     points). One trial always finishes.
     """
     stopping: str = AUTO
-    """The early-stopping policy: ``auto`` is ``rank``, by effort; Optuna's pruners (median, asha,
-    hyperband) end trials.
+    """The early-stopping policy: ``auto`` is ``rank``, by effort; Optuna's pruners (median,
+    halving, asha, hyperband) end trials.
     """
     on_end: str | None = None
     """Shell line that runs once when the sweep ends (not on Ctrl-C), with how it ended in its

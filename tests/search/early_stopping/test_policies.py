@@ -1,10 +1,14 @@
 """What Optuna's pruners do with small made-up curves, and what every policy keeps to."""
 
 from dataclasses import replace
+from random import Random
 
+import optuna
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from optuna import pruners
+from optuna.trial import TrialState
 
 from grposweep.search.early_stopping import POLICIES, Action, Curve, State, build_policy
 
@@ -63,26 +67,36 @@ def test_optunas_pruners_stop_finally_and_leave_predictions_to_the_sampler() -> 
     assert way.predict([rising(20, 1e-1, 0.0, 3)]) == {}
 
 
-def test_asha_lets_a_quarter_climb() -> None:
-    """At its first rung, the first evaluation."""
-    others = [curve(n, [0.1 * n]) for n in range(7)]
-    way = build_policy("asha", 1.0)
-    assert way.decide(running(curve(7, [0.65])), others, more=True).action is Action.CONTINUE
-    assert way.decide(running(curve(7, [0.35])), others, more=True).action is Action.STOP
+PRUNERS: dict[str, pruners.BasePruner] = {
+    "median": pruners.MedianPruner(),
+    "asha": pruners.SuccessiveHalvingPruner(min_resource=1),
+    "halving": pruners.SuccessiveHalvingPruner(1, 2, 1),
+    "hyperband": pruners.HyperbandPruner(1, 10, 3),
+}
 
 
-def test_hyperband_stops_in_some_brackets_early_and_in_one_never() -> None:
-    """A trial's number deals its bracket."""
-    way, others = build_policy("hyperband", 1.0), [rising(n, 1e-3, 0.9) for n in range(40)]
-    stopped = [
-        [
-            way.decide(running(rising(number, 1e-1, 0.0, seen)), others, more=True).action
-            is Action.STOP
-            for seen in range(1, 10)
-        ]
-        for number in range(50, 80)
-    ]
-    assert {trial.index(True) + 1 if any(trial) else None for trial in stopped} >= {1, 3}
+@pytest.mark.parametrize("name", PRUNERS)
+def test_a_pruner_stops_the_trials_that_optunas_own_stops(name: str) -> None:
+    """After the same evaluations of forty trials."""
+    study = optuna.create_study(study_name="sweep", direction="maximize", pruner=PRUNERS[name])
+    random, others = Random(0), list[Curve]()
+    for number in range(40):
+        trial, values, state = study.ask(), list[float](), State.FINISHED
+        for evaluation in range(1, 10):
+            values.append(round(random.random(), 1))
+            trial.report(values[-1], evaluation)
+            decision = build_policy(name, 1.0).decide(running(curve(number, values)), others, True)
+            stops = trial.should_prune()
+            assert (decision.action is Action.STOP) == stops
+            if stops:
+                state = State.STOPPED
+                break
+        others.append(curve(number, values, state=state))
+        if state is State.FINISHED:
+            study.tell(trial, values[-1])
+        else:
+            study.tell(trial, state=TrialState.PRUNED)
+    assert {other.state for other in others} == {State.FINISHED, State.STOPPED}
 
 
 VALUES = st.floats(-1, 1).map(lambda value: round(value, 3))

@@ -1,23 +1,21 @@
-"""Optuna's pruners as policies: median, ASHA (asynchronous successive halving) and Hyperband. A
+"""The rules of Optuna's pruners as policies: the median, successive halving, ASHA and Hyperband. A
 stopped trial has ended.
 
 Their step is the number of the evaluation, from 1. These pruners ignore evaluation noise and late
 risers.
 """
 
-from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING, Any
+import math
+from binascii import crc32
+from bisect import bisect_right
+from collections.abc import Sequence
+from itertools import accumulate
+from statistics import median
 
 from grposweep.search.early_stopping import CONTINUE, Action, Curve, Decision, NoStopping, State
 
-# 0.2 s that --help and --cfg should not pay
-if TYPE_CHECKING:
-    from optuna.trial import FrozenTrial
-
-
-# Optuna's default for successive halving
-HALVING_FACTOR = 4
-# and for Hyperband
+# Optuna's defaults: finished trials before the median counts, and Hyperband's factor.
+STARTUP = 5
 HYPERBAND_FACTOR = 3
 
 
@@ -30,35 +28,52 @@ class _PrunerPolicy(NoStopping):
 
     def decide(self, curve: Curve, others: Sequence[Curve], more: bool) -> Decision:  # noqa: ARG002 - the contract's arguments
         """Return whether to stop the trial or continue."""
-        if not self._prunes(_History([_freeze(other) for other in others]), _freeze(curve), curve):
+        if not self.prunes(curve, others):
             return CONTINUE
         return Decision(
             Action.STOP,
             f"{self.name} at evaluation {len(curve.held_out)}: {curve.held_out[-1]:.4g}",
         )
 
-    def _prunes(self, history: "_History", trial: "FrozenTrial", curve: Curve) -> bool:
+    def prunes(self, curve: Curve, others: Sequence[Curve]) -> bool:
+        """Return whether the pruner would prune a trial after its last evaluation."""
         raise NotImplementedError
 
 
 class MedianPolicy(_PrunerPolicy):
-    """Stop a trial that is worse than the median of the others at the same evaluation."""
+    """Stop a trial whose best evaluation is worse than the median of the finished trials at the
+    same evaluation.
+    """
 
     name = "median"
 
-    def _prunes(self, history: "_History", trial: "FrozenTrial", curve: Curve) -> bool:  # noqa: ARG002 - the contract's arguments
-        from optuna.pruners import MedianPruner
+    def prunes(self, curve: Curve, others: Sequence[Curve]) -> bool:
+        """Return whether at least five have finished, and the trial is below their median."""
+        finished = [other for other in others if other.state is State.FINISHED]
+        values = _values_at(len(curve.held_out), finished)
+        if len(finished) < STARTUP or not values:
+            return False
+        return max(curve.held_out) < median(values)
 
-        return MedianPruner().prune(history.with_(trial), trial)  # type: ignore[arg-type]  # a study as far as pruners look
+
+class HalvingPolicy(_PrunerPolicy):
+    """Keep the best half at each rung: evaluations 2, 4, 8, ..."""
+
+    name = "halving"
+    factor = 2
+    first = 2
+
+    def prunes(self, curve: Curve, others: Sequence[Curve]) -> bool:
+        """Return whether the trial is at a rung and behind there."""
+        return _is_behind(curve, others, self.factor, self.first)
 
 
-class AshaPolicy(_PrunerPolicy):
+class AshaPolicy(HalvingPolicy):
     """Keep the best quarter at each rung: evaluations 1, 4, 16, ..."""
 
     name = "asha"
-
-    def _prunes(self, history: "_History", trial: "FrozenTrial", curve: Curve) -> bool:  # noqa: ARG002 - the contract's arguments
-        return _halve(history, trial, HALVING_FACTOR, 0)
+    factor = 4
+    first = 1
 
 
 class HyperbandPolicy(_PrunerPolicy):
@@ -66,84 +81,36 @@ class HyperbandPolicy(_PrunerPolicy):
 
     name = "hyperband"
 
-    def _prunes(self, history: "_History", trial: "FrozenTrial", curve: Curve) -> bool:
-        from optuna.pruners import HyperbandPruner
-
+    def prunes(self, curve: Curve, others: Sequence[Curve]) -> bool:
+        """Return whether the trial is behind the others of its bracket."""
         evaluations = round(len(curve.held_out) / curve.share)
-        pruner = HyperbandPruner(
-            min_resource=1, max_resource=evaluations, reduction_factor=HYPERBAND_FACTOR
-        )
-        pruner._try_initialization(history)  # type: ignore[arg-type]  # brackets are known from the start
-
-        def bracket(trial: "FrozenTrial") -> int:
-            return pruner._get_bracket_id(history, trial)  # type: ignore[arg-type]  # it reads the study's name
-
-        rate = bracket(trial)
-        rivals = _History([other for other in history.trials if bracket(other) == rate])
-        return _halve(rivals, trial, HYPERBAND_FACTOR, rate)
+        bracket = _bracket(curve.number, evaluations)
+        rivals = [other for other in others if _bracket(other.number, evaluations) == bracket]
+        return _is_behind(curve, rivals, HYPERBAND_FACTOR, HYPERBAND_FACTOR**bracket)
 
 
-def _halve(history: "_History", trial: "FrozenTrial", factor: int, rate: int) -> bool:
-    """Return whether successive halving prunes; its rungs are at factor ** rate, factor ** (rate +
-    1), ... evaluations.
+def _values_at(evaluation: int, curves: Sequence[Curve]) -> list[float]:
+    return [c.held_out[evaluation - 1] for c in curves if len(c.held_out) >= evaluation]
+
+
+def _is_behind(curve: Curve, others: Sequence[Curve], factor: int, first: int) -> bool:
+    """Return whether a trial is at a rung (evaluations first, first x factor, ...) and not among
+    the best there, one in ``factor``.
     """
-    from optuna.pruners import SuccessiveHalvingPruner
-
-    for other in history.trials:
-        _note_rungs(other, factor, rate, len(other.intermediate_values))
-    _note_rungs(trial, factor, rate, len(trial.intermediate_values) - 1)
-    pruner = SuccessiveHalvingPruner(
-        min_resource=1, reduction_factor=factor, min_early_stopping_rate=rate
-    )
-    return pruner.prune(history.with_(trial), trial)  # type: ignore[arg-type]  # a study as far as pruners look
+    evaluation, rung = len(curve.held_out), first
+    while rung < evaluation:
+        rung *= factor
+    if rung > evaluation:
+        return False
+    values = sorted(_values_at(evaluation, [*others, curve]))
+    return curve.held_out[-1] < values[-max(len(values) // factor, 1)]
 
 
-def _note_rungs(trial: "FrozenTrial", factor: int, rate: int, evaluations: int) -> None:
-    """Note the rungs that a trial reached within so many evaluations, as the pruner would have
-    done.
-    """
-    rung = 0
-    while (step := factor ** (rate + rung)) <= evaluations:
-        trial.system_attrs[f"completed_rung_{rung}"] = trial.intermediate_values[step]
-        rung += 1
-
-
-def _freeze(curve: Curve) -> "FrozenTrial":
-    from optuna.trial import TrialState, create_trial
-
-    state = TrialState.COMPLETE if curve.state == State.FINISHED else TrialState.PRUNED
-    value = curve.held_out[-1] if curve.state == State.FINISHED else None
-    trial = create_trial(
-        state=state, value=value, intermediate_values=dict(enumerate(curve.held_out, 1))
-    )
-    trial.number = trial._trial_id = curve.number
-    return trial
-
-
-class _History:
-    """The part of a study that pruners read; Optuna's own study would copy every trial."""
-
-    study_name = "sweep"
-
-    def __init__(self, trials: "list[FrozenTrial]") -> None:
-        from optuna.study import StudyDirection
-
-        self.trials, self.direction, self._storage = trials, StudyDirection.MAXIMIZE, self
-
-    def with_(self, trial: "FrozenTrial") -> "_History":
-        """Return the history and one more trial."""
-        return _History([*self.trials, trial])
-
-    def get_trials(
-        self,
-        deepcopy: bool = True,  # noqa: ARG002 - Optuna's
-        states: Collection[Any] | None = None,
-    ) -> "list[FrozenTrial]":
-        """Return all trials, or those in these states."""
-        return [trial for trial in self.trials if states is None or trial.state in states]
-
-    def set_trial_system_attr(self, trial_id: int, key: str, value: Any) -> None:
-        """Note a rung that a pruner lets its trial reach."""
-        next(trial for trial in self.trials if trial._trial_id == trial_id).system_attrs[key] = (
-            value
-        )
+def _bracket(number: int, evaluations: int) -> int:
+    """Return the bracket of a trial, as Optuna draws it in a study named sweep."""
+    brackets = math.floor(math.log(evaluations, HYPERBAND_FACTOR)) + 1
+    sizes = []
+    for left in reversed(range(brackets)):
+        sizes.append(math.ceil(brackets * HYPERBAND_FACTOR**left / (left + 1)))
+    drawn = crc32(f"sweep_{number}".encode()) % sum(sizes)
+    return bisect_right(list(accumulate(sizes)), drawn)
