@@ -157,12 +157,12 @@ def test_a_module_with_an_underscore_is_imported_in_its_room_only() -> None:
 
 def test_a_module_without_an_underscore_is_entered_from_elsewhere() -> None:
     """Another room, the command line, a registry or the Makefile names it."""
-    entered = set()
+    entered, ours = set(), set(modules())
     for path in [*SOURCE.rglob("*.py"), PROJECT / "Makefile", PROJECT / "pyproject.toml"]:
         names = re.findall(r"\b(?:grporecipe|grposweep)(?:\.\w+)+", text_of(path))
         if path.suffix == ".py":
             names += [module for module, _ in imported(path)]
-        room = part_of(name_of(path)) if path in modules() else ""
+        room = part_of(name_of(path)) if path in ours else ""
         entered.update(name for name in names if part_of(name) != room)
     private = [
         name

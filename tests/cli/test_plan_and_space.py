@@ -136,6 +136,7 @@ def test_a_single_run_is_no_space(grposweep: Grposweep) -> None:
     assert grposweep("space", "lr=1e-3").code == 2
 
 
+@pytest.mark.slow
 def test_a_package_without_its_groups_says_what_to_install(tmp_path: Path) -> None:
     """conf/ is in the package; a copy by hand may have lost it."""
     shutil.copytree(
@@ -173,10 +174,13 @@ def test_a_project_s_own_copy_of_the_groups_decides(
 
 @pytest.mark.parametrize(
     ("key", "instead"),
-    [
-        ("model.lora.r=4,8", "Set model.lora.enabled=true"),
-        ("generation.vllm_gpu_memory_utilization=0.2,0.3", "use_vllm=true"),
-    ],
+    sampled(
+        [
+            ("model.lora.r=4,8", "Set model.lora.enabled=true"),
+            ("generation.vllm_gpu_memory_utilization=0.2,0.3", "use_vllm=true"),
+        ],
+        2,
+    ),
 )
 def test_a_parameter_that_is_switched_off_at_every_point_is_refused(key: str, instead: str) -> None:
     """All its trials would train the same; if the switch is searched too, some point reads it."""
@@ -188,12 +192,15 @@ def test_a_parameter_that_is_switched_off_at_every_point_is_refused(key: str, in
 
 @pytest.mark.parametrize(
     "entry",
-    [
-        "model.chat_template_kwargs.enable_thinking=false,true",
-        "+model.chat_template_kwargs.enable_thinking=false,true",
-        "cluster.environment.NCCL_DEBUG=INFO,WARN",
-        "trainer.environment.SEEN=a,b",
-    ],
+    sampled(
+        [
+            "model.chat_template_kwargs.enable_thinking=false,true",
+            "+model.chat_template_kwargs.enable_thinking=false,true",
+            "cluster.environment.NCCL_DEBUG=INFO,WARN",
+            "trainer.environment.SEEN=a,b",
+        ],
+        4,
+    ),
 )
 def test_entries_of_mappings_are_searched_with_and_without_a_plus(
     capsys: pytest.CaptureFixture[str], entry: str
@@ -213,6 +220,7 @@ def test_space_refuses_what_the_sweep_refuses(grposweep: Grposweep, here: Path) 
     assert "trainer=command does not read it" in ended.err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("task", "share"), [("gsm8k", 0.17), ("jsonl", 0.17), ("arithmetic", 0.62)]
 )
@@ -246,6 +254,7 @@ def letter_model(folder: Path) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_a_fit_measures_prompts_if_data_and_tokenizer_are_files_here(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -288,6 +288,7 @@ def test_an_adapter_is_known_without_peft(
     assert adapter.items() <= found.record["adapter"].items()
 
 
+@pytest.mark.slow
 def test_check_judges_what_the_trainer_gets(here: Path) -> None:
     """With the sizes of the script, not TRL's defaults; a rule that needs an unknown value is
     silent.

@@ -274,12 +274,15 @@ def test_values_enter_at_their_places_and_other_options_are_appended(run: Run) -
 
 @pytest.mark.parametrize(
     ("script", "code"),
-    [
-        ("ray job submit --no-wait -- python train.py", 2),
-        ("ray job submit --address=a \\\n  --no-wait -- python train.py", 2),
-        # an option of the program
-        ("ray job submit -- python train.py --no-wait", 0),
-    ],
+    sampled(
+        [
+            ("ray job submit --no-wait -- python train.py", 2),
+            ("ray job submit --address=a \\\n  --no-wait -- python train.py", 2),
+            # an option of the program
+            ("ray job submit -- python train.py --no-wait", 0),
+        ],
+        2,
+    ),
 )
 def test_a_command_that_ends_before_its_training_is_refused(
     run: Run, here: Path, script: str, code: int
@@ -301,12 +304,15 @@ def test_a_command_that_ends_before_its_training_is_refused(
 
 @pytest.mark.parametrize(
     ("words", "said"),
-    [
-        # a metric that it does not write, told with those that it writes
-        (["search.metric=accuracy"], "train/reward"),
-        # nothing else is taken for a step
-        ([REWARD, "trainer.step_key=iteration"], "a step called iteration"),
-    ],
+    sampled(
+        [
+            # a metric that it does not write, told with those that it writes
+            (["search.metric=accuracy"], "train/reward"),
+            # nothing else is taken for a step
+            ([REWARD, "trainer.step_key=iteration"], "a step called iteration"),
+        ],
+        2,
+    ),
 )
 def test_a_log_without_metric_or_step_is_told_with_its_name(
     run: Run, words: list[str], said: str
@@ -337,6 +343,7 @@ def test_a_program_that_ends_before_its_stated_length_is_not_ranked(
     ), ended.out
 
 
+@pytest.mark.slow
 def test_nothing_is_claimed_that_only_the_program_knows(run: Run, here: Path) -> None:
     """No sizes, no completions, and no recipe; all commands that show a sweep work."""
     ended = run("-m", "trainer=command", "lr=0.1,1e9", JSON_LINES, REWARD, "name=s", *COMMAND)

@@ -16,7 +16,7 @@ from grposweep.config.to_setting import read_setting
 from grposweep.schema import Trainer
 from grposweep.search.parse import parse_space
 from grposweep.search.validity import Validator, check_space
-from support import check_experiment, read
+from support import check_experiment, read, sampled
 
 
 @pytest.mark.parametrize(
@@ -46,6 +46,7 @@ def test_what_reaches_the_script_passes() -> None:
     assert not [*check_reach(Trainer(kind="command", command="bash launch.sh"), read)]
 
 
+@pytest.mark.slow
 def test_an_option_of_the_script_is_swept_over_an_interval(
     points: Callable[..., Points], here: Path
 ) -> None:
@@ -73,11 +74,14 @@ def test_an_option_of_the_script_is_swept_over_lists(points: Callable[..., Point
 
 @pytest.mark.parametrize(
     ("override", "message"),
-    [
-        ("trainer.args.learning_rate=0.1", "Set lr instead"),
-        ("trainer.args.output_dir=x", "Set outputs instead"),
-        ("trainer.args.logging_steps=many", "takes a number"),
-    ],
+    sampled(
+        [
+            ("trainer.args.learning_rate=0.1", "Set lr instead"),
+            ("trainer.args.output_dir=x", "Set outputs instead"),
+            ("trainer.args.logging_steps=many", "takes a number"),
+        ],
+        3,
+    ),
 )
 def test_a_key_of_the_script_that_cannot_be_set_is_refused(
     points: Callable[..., Points], override: str, message: str
@@ -87,6 +91,7 @@ def test_a_key_of_the_script_that_cannot_be_set_is_refused(
         check_experiment(points(override).base)
 
 
+@pytest.mark.slow
 def test_an_option_that_the_script_does_not_know_is_asked_about_once(
     points: Callable[..., Points], here: Path
 ) -> None:

@@ -49,6 +49,7 @@ def test_a_jobs_warning_does_not_end_the_program(run: Run, script: Script) -> No
     assert ended.code == 0, ended.out + ended.err
 
 
+@pytest.mark.slow
 def test_parameters_override_the_recipe_and_the_rest_of_it_stays(run: Run, script: Script) -> None:
     """Two learning rates; the better one wins by the script's own evaluations, read from the state
     that it saves.

@@ -13,6 +13,7 @@ from command.conftest import SCRIPT
 from grposweep.config.compose import Session
 from grposweep.config.identity import ResolvedConfig, prepared_key, sweep_identity
 from grposweep.config.points import Points
+from support import sampled
 
 GOLDEN = Path(__file__).with_name("identities.json")
 FROZEN: dict[str, list[str]] = json.loads(GOLDEN.read_text())
@@ -27,7 +28,7 @@ max_steps: 20
 """
 
 
-@pytest.mark.parametrize("overrides", sorted(FROZEN))
+@pytest.mark.parametrize("overrides", sampled(sorted(FROZEN), 4))
 def test_an_experiment_and_its_sweep_keep_their_identities(
     overrides: str, session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

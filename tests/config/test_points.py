@@ -57,6 +57,7 @@ def written(name: str, value: Any) -> str:
     return f"{name}={value}"
 
 
+@pytest.mark.slow
 @settings(
     derandomize=True, max_examples=2, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )

@@ -236,6 +236,7 @@ def test_the_launcher_runs_a_sweep_at_the_lowest_priority(sweep_here: Sweep) -> 
         sweep_here(*fake, "name=t", "cluster.processes=2", "lr=1e-4")
 
 
+@pytest.mark.slow
 def test_the_launcher_sets_the_priority_and_ends_what_runs(tmp_path: Path) -> None:
     """An attempt that hangs is killed."""
     from grposweep.launchers import build_launcher

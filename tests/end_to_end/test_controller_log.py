@@ -103,6 +103,7 @@ def test_an_interrupt_and_the_resume_after_it_are_in_the_log(
     assert places == sorted(places)
 
 
+@pytest.mark.slow
 def test_a_secret_is_redacted_in_the_log(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """A node or a message may hold one."""
     # what the failure's message holds
@@ -113,6 +114,7 @@ def test_a_secret_is_redacted_in_the_log(run: Run, monkeypatch: pytest.MonkeyPat
     assert "this crash" not in line
 
 
+@pytest.mark.slow
 def test_a_log_that_cannot_be_written_does_not_stop_the_sweep(run: Run) -> None:
     """A folder stands in its place: every line fails, as on a full disk."""
     first = run(*FAKE, "lr=1e-3")

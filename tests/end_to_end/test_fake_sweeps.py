@@ -20,7 +20,6 @@ from support import (
     is_running,
     lines,
     read,
-    sampled,
     study,
     trials,
     wait_for,
@@ -292,7 +291,8 @@ def test_a_conditional_parameter_is_asked_only_where_it_counts(run: Run) -> None
 PUBLISHED = {"loss_clip": 8, "lora_rank": 12, "generations": 8}
 
 
-@pytest.mark.parametrize("name", sampled(PUBLISHED, 3))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PUBLISHED)
 def test_a_study_with_published_ranges_is_valid_as_it_stands(run: Run, name: str) -> None:
     """A dry run writes all of its trials into a folder with the name of the study, and no rule
     warns of a point.

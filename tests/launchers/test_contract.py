@@ -9,6 +9,7 @@ from pathlib import Path
 import fake_slurm
 import pytest
 
+from command_server import share_warm_server
 from grporecipe.errors import ExitCode, UserError
 from grporecipe.files import append_line, read_json, write_json
 from grposweep.config.compose import render_experiment
@@ -50,7 +51,7 @@ class Place:
             "kind": self.kind,
             "poll_seconds": 0.0,
             "snapshot": False,
-            "warm": False,
+            "warm": self.kind == "local",
             "gpus": 0,
             **cluster,
         }
@@ -89,8 +90,11 @@ class Place:
 
 
 @pytest.fixture(params=["local", "slurm", "toy"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
+def place(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Place]:
     """Each launcher that runs attempts, on the fake Slurm and the toy queue."""
+    share_warm_server(monkeypatch)
     for needed in ("state", "toy"):
         request.getfixturevalue(needed)
     place = Place(request.param, tmp_path / "outputs")

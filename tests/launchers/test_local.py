@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from command_server import share_warm_server
 from grporecipe.errors import ExitCode, UserError
 from grporecipe.files import append_line
 from grposweep.config.compose import load_experiment, render_experiment
@@ -31,8 +32,9 @@ from support import is_running, wait_for
 
 
 @pytest.fixture(params=["warm", "fresh"])
-def local(request: pytest.FixtureRequest) -> Iterator[Local]:
+def local(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Local]:
     """A launcher on the CPU."""
+    share_warm_server(monkeypatch)
     launcher = Local(
         ForkServer(TRAINING) if request.param == "warm" else SpawnedProcesses(), [], slots=2
     )
@@ -205,6 +207,7 @@ def test_ranks_have_the_users_variables(tmp_path: Path) -> None:
     assert recorder.environments[0]["NCCL_DEBUG"] == "INFO"
 
 
+@pytest.mark.slow
 def test_a_trial_waits_until_enough_gpus_are_free(tmp_path: Path) -> None:
     """One of two is taken; a trial of two ranks starts when it is given back."""
     local = Local(Recorder(), ["0", "1"], slots=2)

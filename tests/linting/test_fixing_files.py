@@ -262,6 +262,7 @@ def test_edits_are_where_the_keys_are(text: str, change: dict[str, object], expe
     assert edit(text, change) == expected
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(
     st.one_of(

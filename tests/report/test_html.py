@@ -93,6 +93,7 @@ def test_a_report_that_cannot_be_written_is_one_message(commands: Commands) -> N
     assert "--output" in ended.err
 
 
+@pytest.mark.slow
 def test_the_file_names_no_place_in_a_network(view: SweepView) -> None:
     """No element loads anything; the policy in its head forbids it as well."""
     text = render_report(view)
@@ -127,6 +128,7 @@ def test_text_from_outside_is_escaped(tmp_path: Path) -> None:
     assert text.count("</script>") == 3
 
 
+@pytest.mark.slow
 def test_the_page_holds_the_files_that_its_commands_write(tmp_path: Path) -> None:
     """The winner's configuration and TRL recipe as ``grposweep best`` writes them, escaped."""
     sweep = make_sweep(tmp_path / "s", Made(trials=3))

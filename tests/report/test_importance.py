@@ -220,6 +220,7 @@ def test_the_halves_of_a_range_of_whole_numbers_share_none(
     assert [number for number, half in halves.items() if half == halves[2]] == list(lower)
 
 
+@pytest.mark.slow
 def test_a_paused_trial_has_one_value_on_the_terminal_and_on_the_page(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from grposweep.report.tables import draw_curve
 from made import Made, make_comparison, make_sweep
-from support import PROJECT, environment
+from support import PROJECT, environment, sampled
 
 from .conftest import Commands
 
@@ -108,6 +108,7 @@ def test_status_and_show_say_that_a_running_trial_has_not_moved(commands: Comman
         assert "no weight can have changed" in shown
 
 
+@pytest.mark.slow
 def test_a_point_is_invalid_and_a_trial_stopped_early_in_all_that_users_read(
     commands: Commands,
 ) -> None:
@@ -310,7 +311,10 @@ def test_status_is_watched_until_the_sweep_is_done(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "words", ["mine 3", "mine/3", "outputs/mine 3", "3 --sweep mine", "--outputs outputs mine 3"]
+    "words",
+    sampled(
+        ["mine 3", "mine/3", "outputs/mine 3", "3 --sweep mine", "--outputs outputs mine 3"], 5
+    ),
 )
 def test_a_sweep_and_its_trial_are_named_in_one_way(commands: Commands, words: str) -> None:
     """Also by SWEEP/TRIAL, and with options before or after."""

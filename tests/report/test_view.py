@@ -355,6 +355,7 @@ def test_a_failed_trial_is_not_counted_as_finished(
     assert "\n1 finished, 1 paused, 1 failed: " in said
 
 
+@pytest.mark.slow
 def test_out_of_memory_in_several_trials_is_one_line_with_their_numbers(tmp_path: Path) -> None:
     """On the status screen; amounts may differ."""
     message = "out of GPU memory: 2.3 of its 9.9 GiB in use, 24 GiB held by process 1218, not ours"

@@ -328,6 +328,7 @@ def test_a_safe_fix_keeps_the_step_and_the_rollout(s: Setting) -> None:
                 assert after.num_generations == s.num_generations
 
 
+@pytest.mark.slow
 def test_judging_and_fixing_take_a_bounded_number_of_lines() -> None:
     """Executed lines instead of seconds, which depend on the machine; benchmarks/lint_speed.py
     measures those.

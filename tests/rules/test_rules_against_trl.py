@@ -57,6 +57,7 @@ def test_transformers_refuses_the_arguments_that_lint_refuses_and_takes_the_rest
     assert 0.2 * ASKED < sum(found) < 0.8 * ASKED
 
 
+@pytest.mark.slow
 def test_the_drawn_settings_break_every_rule_that_trl_checks() -> None:
     """Otherwise agreement would say little; each has settings with a fix that are asked about as
     well.

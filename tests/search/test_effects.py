@@ -33,6 +33,7 @@ def effects(**means: float) -> dict[str, Effect]:
     return {str(effect.label): effect for effect in compare_effects(points, runners, 1).effects}
 
 
+@pytest.mark.slow
 def test_every_point_turns_one_parameter_away_from_the_baseline(compose: Compose) -> None:
     """Two learning rates and two batches make five points, not nine."""
     found = validate_one_factor(

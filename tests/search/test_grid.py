@@ -115,6 +115,7 @@ def test_a_conditional_parameter_never_hides_a_branch(compose: Compose) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_a_combination_is_valid_where_some_value_of_a_continuous_parameter_is(
     compose: Compose,
 ) -> None:

@@ -98,6 +98,7 @@ def test_a_server_that_refuses_connections_costs_no_trial(
     assert "search.storage is behind" in ended.out
 
 
+@pytest.mark.slow
 def test_a_server_that_never_answers_is_named_at_the_end() -> None:
     """It accepts the connection and stays silent, so the driver waits and raises nothing."""
     pytest.importorskip("psycopg", reason="psycopg is not installed")

@@ -9,6 +9,8 @@ from xml.etree import ElementTree
 
 import pytest
 
+from support import sampled
+
 REPLAY = Path(__file__).parents[2] / "benchmarks" / "curves" / "replay.py"
 CHART = REPLAY.with_name("chart.py")
 
@@ -51,6 +53,7 @@ def curves(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(REPLAY.parent))
 
 
+@pytest.mark.slow
 def test_a_replay_says_what_each_policy_costs_and_finds(recorded: Path) -> None:
     """As shares of what finishing every started trial costs; regret is compared with plain TPE's,
     here with two slots.
@@ -261,7 +264,7 @@ def test_a_chart_has_a_panel_per_file(recorded: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("line", "word"),
-    [("{}", "line 1"), ("no JSON", "line 1"), ("", "0 recorded points")],
+    sampled([("{}", "line 1"), ("no JSON", "line 1"), ("", "0 recorded points")], 3),
     ids=["empty", "text", "none"],
 )
 def test_what_is_no_recorded_curve_is_refused_in_one_message(

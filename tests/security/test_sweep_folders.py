@@ -39,6 +39,7 @@ def test_files_have_the_permissions_that_the_umask_leaves(
     }
 
 
+@pytest.mark.slow
 def test_all_files_of_a_sweep_can_be_read_by_team_mates(
     here: Path, run: Callable[..., Ended]
 ) -> None:

@@ -44,6 +44,7 @@ def test_no_other_module_spells_the_name_of_a_sweeps_file() -> None:
     } == {}
 
 
+@pytest.mark.slow
 def test_sweeps_are_listed_from_any_folder_by_their_paths(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -22,7 +22,7 @@ from grposweep.storage.forks import ForkState, checkpoint_hash, start_of_continu
 from grposweep.sweep.continuation import continue_trial
 from in_process import Sweep
 from refused import says
-from support import Ended, grposweep, lines, read, trials
+from support import Ended, grposweep, lines, read, sampled, trials
 
 Run = Callable[..., Ended]
 
@@ -49,25 +49,28 @@ def parent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TrialFolder:
 
 @pytest.mark.parametrize(
     ("step", "change", "why"),
-    [
-        (4, "seed=1,2", "search.seeds=N"),
-        (4, "batch.num_generations=4", "the data order would change"),
-        (4, "model=qwen3_0_6b", "the weights of this model"),
-        (4, "optimizer.optim=sgd", "the state of the other optimizer"),
-        (4, "kl.ref_model_sync_steps=3", "the reference model is that of the checkpoint"),
-        (4, "cluster.processes=2 lr=1e-4", "so many ranks"),
-        (4, "lr=interval(1e-5,1e-3)", "List them"),
-        (4, "lr=0.0003", "changes nothing"),
-        (4, "sweeps=kl_grid", "would replace several groups"),
-        (4, "search=grid lr=1e-4", "a branch compares each value with a control"),
-        (7, "lr=1e-4", "has no checkpoint there (it has checkpoints at 2, 4). Set --from 4"),
-        (
-            None,
-            "lr=1e-4",
-            "lr: with another value than its own ... Set --from 4 (it has checkpoints at 2, 4)",
-        ),
-        (4, "schedule.max_steps=16 lr=1e-4", "follow a plan of the whole training"),
-    ],
+    sampled(
+        [
+            (4, "seed=1,2", "search.seeds=N"),
+            (4, "batch.num_generations=4", "the data order would change"),
+            (4, "model=qwen3_0_6b", "the weights of this model"),
+            (4, "optimizer.optim=sgd", "the state of the other optimizer"),
+            (4, "kl.ref_model_sync_steps=3", "the reference model is that of the checkpoint"),
+            (4, "cluster.processes=2 lr=1e-4", "so many ranks"),
+            (4, "lr=interval(1e-5,1e-3)", "List them"),
+            (4, "lr=0.0003", "changes nothing"),
+            (4, "sweeps=kl_grid", "would replace several groups"),
+            (4, "search=grid lr=1e-4", "a branch compares each value with a control"),
+            (7, "lr=1e-4", "has no checkpoint there (it has checkpoints at 2, 4). Set --from 4"),
+            (
+                None,
+                "lr=1e-4",
+                "lr: with another value than its own ... Set --from 4 (it has checkpoints at 2, 4)",
+            ),
+            (4, "schedule.max_steps=16 lr=1e-4", "follow a plan of the whole training"),
+        ],
+        4,
+    ),
 )
 def test_what_a_branch_cannot_do_is_refused_before_anything_starts(
     parent: TrialFolder, step: int | None, change: str, why: str

@@ -115,14 +115,6 @@ def test_hours_stop_a_command_that_cannot_resume_and_it_starts_over(tmp_path: Pa
     assert statuses(tmp_path) == ["finished", "finished"]
 
 
-@pytest.mark.parametrize("budget", sampled(["2x", "5000"], 2))
-def test_another_unit_is_no_limit_of_a_grid(tmp_path: Path, budget: str) -> None:
-    """The message names hours."""
-    ended = run_in(tmp_path, *PACE, f"search.budget={budget}", "-m", "lr=1e-4,1e-3")
-    assert (ended.code, ended.err.count("\n")) == (2, 1)
-    assert "Set search=tpe, or GPU hours as a limit: search.budget=12h." in ended.err
-
-
 def build_validator(compose: Callable[[list[str]], DictConfig], *arguments: str) -> Validator:
     """The validator of a space, such as ``lr=interval(1e-5,1e-2)``, and of what every trial has."""
     space, fixed = parse_space(list(arguments), {})

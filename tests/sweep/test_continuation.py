@@ -10,7 +10,7 @@ from grposweep.storage.folders import TrialFolder
 from grposweep.sweep.continuation import continue_trial
 from in_process import Sweep
 from refused import says
-from support import lines, trials
+from support import lines, sampled, trials
 
 FAKE = (
     "trainer=fake",
@@ -53,17 +53,20 @@ def test_the_winner_is_trained_longer_and_its_curve_is_one_piece(
 
 @pytest.mark.parametrize(
     ("trial", "overrides", "why"),
-    [
-        (
-            1,
-            ["schedule.max_steps=8"],
-            "no checkpoint (trainer.keep=best_checkpoint) ... trainer.keep=last",
-        ),
-        (0, [], "no length: a trial continues to the end of one longer schedule"),
-        (0, ["schedule.evaluations=3"], "Set one of schedule.max_steps"),
-        (0, ["schedule.max_steps=4"], "has trained 4. Set a longer one"),
-        (0, ["schedule.max_steps=8", "schedule.epochs=1"], "one longer schedule"),
-    ],
+    sampled(
+        [
+            (
+                1,
+                ["schedule.max_steps=8"],
+                "no checkpoint (trainer.keep=best_checkpoint) ... trainer.keep=last",
+            ),
+            (0, [], "no length: a trial continues to the end of one longer schedule"),
+            (0, ["schedule.evaluations=3"], "Set one of schedule.max_steps"),
+            (0, ["schedule.max_steps=4"], "has trained 4. Set a longer one"),
+            (0, ["schedule.max_steps=8", "schedule.epochs=1"], "one longer schedule"),
+        ],
+        3,
+    ),
 )
 def test_what_cannot_continue_is_refused_with_what_to_set(
     finished: list[TrialFolder], trial: int, overrides: list[str], why: str

@@ -197,6 +197,7 @@ def test_status_and_the_resume_say_the_same_lines(
         assert f"{trials(sweep)[2].name}/metrics.jsonl has 1 torn line" in said
 
 
+@pytest.mark.slow
 def test_a_trial_whose_result_is_damaged_was_attempted(
     damaged: tuple[Ended, Ended, Ended, Path],
 ) -> None:

@@ -109,6 +109,7 @@ def ends(sweep: Path) -> list[list[tuple[str | None, bool]]]:
 CROWDED, FINE = ("gpu_memory", True), (None, False)
 
 
+@pytest.mark.slow
 def test_a_sweep_waits_for_a_neighbour_and_loses_nothing(
     gpu: Gpu, sweep_here: Sweep, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

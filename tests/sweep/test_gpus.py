@@ -14,6 +14,7 @@ from support import lines, read, trials
 FAKE = ("trainer=fake", "name=s", "schedule.budget_completions=512", "tracker=none")
 
 
+@pytest.mark.slow
 def test_the_number_of_ranks_can_be_searched(
     sweep_here: Sweep, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -26,6 +27,7 @@ def test_the_number_of_ranks_can_be_searched(
     assert sorted(devices) == [1, 1, 2, 2]
 
 
+@pytest.mark.slow
 def test_trials_that_share_a_gpu_run_at_once_and_are_charged_their_share(
     sweep_here: Sweep, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -222,6 +222,7 @@ def test_a_rerun_with_accepted_changes_is_another_sweep(edited: Path, here: Path
     assert "with prompts.jsonl has changed" in accepted.out
 
 
+@pytest.mark.slow
 def test_a_rerun_asks_for_a_file_that_has_no_copy(edited: Path, here: Path) -> None:
     """A recorded file that was edited and never copied cannot be read as it was."""
     shutil.rmtree(edited.parents[1] / "inputs")

@@ -112,6 +112,7 @@ def test_retry_runs_the_script_that_is_still_where_the_command_had_it(
     assert asked == [[sys.executable, "there.py", "-m", "lr=1e-2"]]
 
 
+@pytest.mark.slow
 def test_retry_of_a_copied_sweep_leaves_the_original_alone(
     sweep: Sweep, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -253,6 +254,7 @@ def test_a_refused_command_deletes_only_what_a_sweep_writes(tmp_path: Path) -> N
         raise UserError("refused")
 
 
+@pytest.mark.slow
 def test_a_changed_configuration_is_a_reason_to_try_again(
     sweep: Sweep, capsys: pytest.CaptureFixture[str]
 ) -> None:

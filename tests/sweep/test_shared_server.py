@@ -136,6 +136,7 @@ def test_trials_that_cannot_share_a_server_are_refused(
         SharedServer.of(tmp_path, [experiment(), other], {}, place)
 
 
+@pytest.mark.slow
 def test_a_sweep_of_the_fake_trainer_needs_no_server(sweep_here: Sweep) -> None:
     """It is for trying a sweep out, and samples nothing."""
     words = (

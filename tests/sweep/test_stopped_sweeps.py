@@ -160,6 +160,7 @@ def test_an_effort_gets_the_evaluations_that_it_needs_and_says_what_is_impossibl
     assert "schedule.evaluations=10 makes 0.2 possible" in said
 
 
+@pytest.mark.slow
 def test_a_budget_says_what_it_buys_and_a_list_of_points_has_none(
     sweep_here: Sweep, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from grporecipe.errors import UserError
 from in_process import sweeps_in
-from support import run_in
+from support import run_in, sampled
 
 SEARCH = ("-m", "lr=1e-4,1e-3")
 Start = Callable[..., str]
@@ -41,27 +41,30 @@ def start(
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
-    [
-        (["task.path=nope.jsonl"], ["task.path=nope.jsonl: there is no such file"]),
-        (["task.rewards=[exactt]"], ["no built-in reward", "Did you mean exact?"]),
-        (
-            ["task.rewards=[rewards.py:clsoe]"],
-            ["rewards.py has no function clsoe. Did you mean close?"],
-        ),
-        (["task.rewards=[other.py:close]"], ["there is no file", "other.py"]),
-        (
-            ["task.family_column=topic"],
-            ["task.family_column=topic", "the held-out prompts has no topic"],
-        ),
-        (
-            [
-                "task.prompt_column=question",
-                "task.answer_column=gold",
-                "task.rewards=[rewards.py:far]",
-            ],
-            ["3 keys cannot work", "has no question", "has no gold", "has no function far"],
-        ),
-    ],
+    sampled(
+        [
+            (["task.path=nope.jsonl"], ["task.path=nope.jsonl: there is no such file"]),
+            (["task.rewards=[exactt]"], ["no built-in reward", "Did you mean exact?"]),
+            (
+                ["task.rewards=[rewards.py:clsoe]"],
+                ["rewards.py has no function clsoe. Did you mean close?"],
+            ),
+            (["task.rewards=[other.py:close]"], ["there is no file", "other.py"]),
+            (
+                ["task.family_column=topic"],
+                ["task.family_column=topic", "the held-out prompts has no topic"],
+            ),
+            (
+                [
+                    "task.prompt_column=question",
+                    "task.answer_column=gold",
+                    "task.rewards=[rewards.py:far]",
+                ],
+                ["3 keys cannot work", "has no question", "has no gold", "has no function far"],
+            ),
+        ],
+        3,
+    ),
 )
 def test_a_mistake_is_named_before_anything_is_created(
     start: Start, arguments: Sequence[str], said: Sequence[str]

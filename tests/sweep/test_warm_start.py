@@ -141,6 +141,7 @@ def test_what_cannot_be_compared_is_refused_in_one_message(
     assert not (earlier / "outputs" / "refused").exists()
 
 
+@pytest.mark.slow
 def test_a_key_of_the_task_that_is_new_since_the_earlier_sweep_is_no_other_task(
     earlier: Path,
 ) -> None:

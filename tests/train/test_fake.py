@@ -172,6 +172,7 @@ def test_the_number_of_processes_must_be_the_planned_one(
     assert "cluster.processes=1" in result_of(folder)["failure"]["message"]
 
 
+@pytest.mark.slow
 def test_a_second_rank_ends_as_the_first_one_ends(
     make_fake: MakeTrial, monkeypatch: pytest.MonkeyPatch
 ) -> None:

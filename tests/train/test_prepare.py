@@ -216,6 +216,7 @@ def test_a_model_folder_without_weights_is_found_early(
         assert message in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_one_preparation_waits_for_the_other(tmp_path: Path) -> None:
     """Two sweeps may start at once."""
     write_sweep(tmp_path, "trainer.kind=fake")

@@ -137,6 +137,7 @@ def test_a_tracker_that_fails_later_warns_once(
     assert len(metrics_of(folder)) == 7
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("error", ["CommError", "AuthenticationError"])
 def test_a_server_that_is_away_costs_a_warning_and_a_refused_key_the_attempt(
     make_fake: MakeTrial, monkeypatch: pytest.MonkeyPatch, capsys: Any, error: str

@@ -20,7 +20,7 @@ from grposweep.launchers.slurm.launcher import Slurm
 from grposweep.schema import Cluster
 from grposweep.storage.results import start_run
 from in_process import Sweep
-from support import Ended, lines, read, trials, wait_for
+from support import Ended, lines, read, sampled, trials, wait_for
 
 # the queue is read at every poll
 EAGER = Cluster(kind="slurm", poll_seconds=0.0)
@@ -47,14 +47,17 @@ def stage(state: Path, job_id: str, what: str) -> None:
 
 @pytest.mark.parametrize(
     ("said", "kind", "again"),
-    [
-        ("TIMEOUT", "timeout", True),
-        ("PREEMPTED", "preempted", True),
-        ("NODE_FAIL", "node_fail", True),
-        ("OUT_OF_MEMORY", "out_of_memory", False),
-        ("CANCELLED", "cancelled", False),
-        ("FAILED", "", False),
-    ],
+    sampled(
+        [
+            ("TIMEOUT", "timeout", True),
+            ("PREEMPTED", "preempted", True),
+            ("NODE_FAIL", "node_fail", True),
+            ("OUT_OF_MEMORY", "out_of_memory", False),
+            ("CANCELLED", "cancelled", False),
+            ("FAILED", "", False),
+        ],
+        2,
+    ),
 )
 def test_ends_are_told_apart(
     slurm: Slurm, state: Path, tmp_path: Path, said: str, kind: str, again: bool
@@ -228,7 +231,7 @@ WORDS = (
 )
 
 
-@pytest.mark.parametrize("reachable", ["no sbatch", "silent"])
+@pytest.mark.parametrize("reachable", sampled(["no sbatch", "silent"], 2))
 def test_a_new_sweep_without_a_reachable_controller_is_refused_before_its_folder_exists(
     sweep_here: Sweep, state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reachable: str
 ) -> None:
@@ -245,10 +248,13 @@ def test_a_new_sweep_without_a_reachable_controller_is_refused_before_its_folder
 
 @pytest.mark.parametrize(
     ("what", "said"),
-    [
-        ("refuse", "sbatch: error: Invalid partition name specified"),
-        ("1.state", "PENDING PartitionConfig"),
-    ],
+    sampled(
+        [
+            ("refuse", "sbatch: error: Invalid partition name specified"),
+            ("1.state", "PENDING PartitionConfig"),
+        ],
+        2,
+    ),
 )
 def test_a_sweep_of_which_no_job_was_taken_leaves_nothing_and_the_corrected_command_begins_it(
     sweep_here: Sweep, state: Path, tmp_path: Path, what: str, said: str
