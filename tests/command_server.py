@@ -33,14 +33,18 @@ Files = Sequence[int]
 
 
 def request(
-    arguments: Sequence[str], folder: str, environment: Mapping[str, str], files: Files
+    address: str,
+    arguments: Sequence[str],
+    environment: Mapping[str, str],
+    files: Files,
+    folder: Path,
 ) -> socket.socket:
     """Ask for ``python <arguments>``; the connection first says its pid and then its exit code, a
     line each.
     """
     connection = socket.socket(socket.AF_UNIX)
-    connection.connect("\0" + os.environ[ADDRESS])
-    asked = {"arguments": list(arguments), "folder": folder, "environment": dict(environment)}
+    connection.connect("\0" + address)
+    asked = {"arguments": list(arguments), "folder": str(folder), "environment": dict(environment)}
     socket.send_fds(connection, [json.dumps(asked).encode() + b"\n"], list(files))
     return connection
 
@@ -69,8 +73,9 @@ def run_forked(
             return subprocess.run(
                 command, cwd=folder, env=environment, timeout=timeout, check=False, **streams
             ).returncode
-        _start_server()
-        connection = stack.enter_context(request(arguments, str(folder), environment, numbers))
+        connection = stack.enter_context(
+            request(_start_server(), arguments, environment, numbers, folder)
+        )
         answer = stack.enter_context(connection.makefile())
         pid = int(answer.readline())
         connection.settimeout(timeout)
@@ -85,9 +90,9 @@ def start_forked(arguments: Sequence[str], environment: Mapping[str, str]) -> Ca
     """Start ``python <arguments>`` here with this process's output; what waits for its exit
     code.
     """
-    _start_server()
+    address = _start_server()
     with Path(os.devnull).open() as nothing:
-        connection = request(arguments, str(Path.cwd()), environment, (nothing.fileno(), 1, 2))
+        connection = request(address, arguments, environment, (nothing.fileno(), 1, 2), Path.cwd())
 
     def wait() -> int:
         with connection, connection.makefile() as answer:
@@ -111,15 +116,17 @@ def shims(folder: Path) -> str:
     return f"{folder}:{Path(sys.executable).parent}"
 
 
-def _start_server() -> None:
-    """Start this process's server, if it has none yet. It ends with its standard input."""
+def _start_server() -> str:
+    """Start this process's server, if it has none yet. Return its address. It ends with its standard
+    input.
+    """
     import subprocess
 
     from support import environment
 
     address = f"grposweep-test-{os.getpid()}"
     if os.environ.get(ADDRESS) == address:
-        return
+        return address
     os.environ[ADDRESS] = address
     process = subprocess.Popen(
         [sys.executable, __file__, "serve"],
@@ -134,6 +141,7 @@ def _start_server() -> None:
     atexit.register(process.wait)
     # first; a fork of a test may still hold the other end of its input
     atexit.register(process.kill)
+    return address
 
 
 def serve() -> None:
@@ -287,16 +295,19 @@ def _become(asked: dict[str, Any], files: Files) -> NoReturn:
     """Run the command in this fork, and end it as an interpreter ends."""
     import threading
 
+    from grposweep import process
+
     code = 1
     try:
         for number, file in enumerate(files):
             os.dup2(file, number)
             os.close(file)
         sys.stdin = open(0, closefd=False)  # noqa: SIM115 - for the rest of this process
+        address = os.environ[ADDRESS]
+        process.subprocess = _subprocess(lambda: address)  # type: ignore[attr-defined]
         os.environ.clear()
         os.environ.update(asked["environment"])
         os.chdir(asked["folder"])
-        Spare().stand_in()
         _run(asked["arguments"])
         code = 0
     except SystemExit as end:
@@ -314,7 +325,12 @@ def _become(asked: dict[str, Any], files: Files) -> NoReturn:
 def _run(arguments: list[str]) -> None:
     import runpy
 
-    if arguments[0] == "-m":
+    if arguments[0] == "-P":
+        # a warm server
+        os.setsid()
+        sys.argv = arguments[1:]
+        runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
+    elif arguments[0] == "-m":
         sys.argv, sys.path[0] = arguments[1:], os.getcwd()  # noqa: PTH109 - as the interpreter does, links unresolved
         runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
     else:
@@ -330,119 +346,33 @@ def _exit_code(code: object) -> int:
     return 1
 
 
-class Spare:
-    """A child of the command that becomes its warm server when it asks for one that this process
-    could be.
+class _Served:
+    """A warm server that is a fork of the command server, as ``ForkServer`` sees a ``Popen``."""
 
-    It is forked before the command has any thread.
-    """
-
-    def __init__(self) -> None:
-        self._channel, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._pid = os.fork()
-        if self._pid == 0:
-            self._channel.close()
-            self._serve(other)
-        other.close()
-
-    def stand_in(self) -> None:
-        """Take the place of ``Popen`` in ``grposweep.process``."""
-        import subprocess
-        from types import SimpleNamespace
-
-        from grposweep import process
-
-        taken: list[bool] = []
-
-        def popen(command: list[str], **options: Any) -> Any:
-            mine = (
-                command[1:4] == ["-P", "-m", "grposweep.train.warm_server"]
-                and set(command[4:]) <= sys.modules.keys()
-            )
-            if not mine or taken or options["env"]["PYTHONPATH"].split(":")[0] != str(SOURCE):
-                return subprocess.Popen(command, **options)
-            taken.append(True)
-            return _Child(self._pid, *self._ask(command[4:], options["env"]))
-
-        process.subprocess = SimpleNamespace(**{**vars(subprocess), "Popen": popen})  # type: ignore[attr-defined]
-
-    def _ask(self, preload: list[str], environment: Mapping[str, str]) -> tuple[int, int]:
-        (its_input, ours), (theirs, its_output) = os.pipe(), os.pipe()
-        asked = {"preload": preload, "environment": dict(environment), "folder": str(Path.cwd())}
-        socket.send_fds(self._channel, [json.dumps(asked).encode()], [its_input, its_output])
-        os.close(its_input)
-        os.close(its_output)
-        return ours, theirs
-
-    def _serve(self, channel: socket.socket) -> NoReturn:
-        code = 0
-        try:
-            data, files, _, _ = socket.recv_fds(channel, MOST, 2)
-            if data:
-                from grposweep.process import die_with
-                from grposweep.train.warm_server import serve
-
-                asked = json.loads(data)
-                os.setsid()
-                for number, file in enumerate(files):
-                    os.dup2(file, number)
-                    os.close(file)
-                channel.close()
-                os.environ.clear()
-                os.environ.update(asked["environment"])
-                # where the command is by now
-                os.chdir(asked["folder"])
-                die_with(os.getppid())
-                serve(asked["preload"])
-        except BaseException:  # noqa: BLE001 - the command's stack is not this process's to continue with
-            traceback.print_exc()
-            code = 1
-        finally:
-            os._exit(code)
-
-
-class _Child:
-    """What ``ForkServer`` asks of a ``Popen``."""
-
-    def __init__(self, pid: int, its_input: int, its_output: int) -> None:
-        self.pid, self.returncode = pid, None
+    def __init__(self, connection: socket.socket, its_input: int, its_output: int) -> None:
+        self._connection = connection
+        self.pid, self.returncode = int(self._line()), None
         self.stdin, self.stdout = os.fdopen(its_input, "wb"), os.fdopen(its_output, "rb")
 
     def poll(self) -> int | None:
         """Its exit code, or None while it runs."""
-        if self.returncode is None:
-            done, status = os.waitpid(self.pid, os.WNOHANG)
-            if done:
-                self.returncode = os.waitstatus_to_exitcode(status)
-        return self.returncode
+        return self._look(0)
 
     def wait(self, timeout: float | None = None) -> int:
         """Its exit code; raises subprocess.TimeoutExpired when it still runs after ``timeout``
         seconds.
         """
         import subprocess
-        import time
 
-        until = time.monotonic() + (timeout or 1e9)
-        while (code := self.poll()) is None:
-            if time.monotonic() > until:
-                raise subprocess.TimeoutExpired("the warm server", timeout or 0)
-            time.sleep(0.005)
+        code = self._look(timeout)
+        if code is None:
+            raise subprocess.TimeoutExpired("the warm server", timeout or 0)
         return code
 
-
-class _Served(_Child):
-    """A warm server that is a fork of the command server, as ``ForkServer`` sees it."""
-
-    def __init__(self, connection: socket.socket, its_input: int, its_output: int) -> None:
-        self._connection = connection
-        super().__init__(int(self._line()), its_input, its_output)
-
-    def poll(self) -> int | None:
-        """Its exit code, or None while it runs."""
+    def _look(self, timeout: float | None) -> int | None:
         import select
 
-        if self.returncode is None and select.select([self._connection], [], [], 0)[0]:
+        if self.returncode is None and select.select([self._connection], [], [], timeout)[0]:
             self.returncode = int(self._line())
             self._connection.close()
         return self.returncode
@@ -455,36 +385,45 @@ class _Served(_Child):
         return line
 
 
-def share_warm_server(monkeypatch: Any) -> None:
-    """Let this test's ``ForkServer`` be a fork of the command server: a quarter of a second of
-    imports less a sweep.
+def _subprocess(address: Callable[[], str]) -> Any:
+    """The module ``subprocess`` for ``grposweep.process``: a warm server is a fork of the command
+    server at this address, if that has imported the same.
     """
     import subprocess
     from types import SimpleNamespace
 
-    from grposweep import process
-    from grposweep.launchers.local import TRAINING
+    from grposweep.launchers.local import TRAINING, TRL
+
+    known = {*TRAINING, *(TRL if TRAINS in os.environ else ())}
 
     def popen(command: list[str], **options: Any) -> Any:
-        is_ours = command[1:] == ["-P", "-m", "grposweep.train.warm_server", *TRAINING]
-        if (
-            not is_ours
-            or SPAWN in os.environ
-            or options["env"]["PYTHONPATH"].split(":")[0] != str(SOURCE)
-        ):
+        is_served = (
+            command[1:4] == ["-P", "-m", "grposweep.train.warm_server"]
+            and known.issuperset(command[4:])
+            and SPAWN not in os.environ
+            and options["env"]["PYTHONPATH"].split(":")[0] == str(SOURCE)
+        )
+        if not is_served:
             return subprocess.Popen(command, **options)
-        _start_server()
         (its_input, ours), (theirs, its_output) = os.pipe(), os.pipe()
+        files = (its_input, its_output, 2)
         connection = request(
-            command[2:], str(Path.cwd()), options["env"], (its_input, its_output, 2)
+            address(), [command[1], *command[3:]], options["env"], files, Path.cwd()
         )
         os.close(its_input)
         os.close(its_output)
         return _Served(connection, ours, theirs)
 
-    monkeypatch.setattr(
-        process, "subprocess", SimpleNamespace(**{**vars(subprocess), "Popen": popen})
-    )
+    return SimpleNamespace(**{**vars(subprocess), "Popen": popen})
+
+
+def share_warm_server(monkeypatch: Any) -> None:
+    """Let this test's ``ForkServer`` be a fork of the command server: a quarter of a second of
+    imports less a sweep.
+    """
+    from grposweep import process
+
+    monkeypatch.setattr(process, "subprocess", _subprocess(_start_server))
 
 
 def hand_over(arguments: list[str]) -> NoReturn:
@@ -497,7 +436,7 @@ def hand_over(arguments: list[str]) -> NoReturn:
     if not ours:
         os.execv(sys.executable, [sys.executable, *arguments])
     with (
-        request(arguments, str(Path.cwd()), os.environ, (0, 1, 2)) as connection,
+        request(os.environ[ADDRESS], arguments, os.environ, (0, 1, 2), Path.cwd()) as connection,
         connection.makefile() as answer,
     ):
         answer.readline()

@@ -29,7 +29,7 @@ from grposweep.config.to_setting import read_setting
 from grposweep.search.parse import parse_space
 from grposweep.search.validity import Validator, check_space
 from stub_frameworks import write_framework
-from support import Ended, check_experiment, lines, read, trials, wait_for
+from support import Ended, check_experiment, lines, read, sampled, trials, wait_for
 
 Run = Callable[..., Ended]
 ALL = ("easyr1", "verl", "ms-swift")
@@ -70,7 +70,7 @@ def made(points: Callable[..., Points], here: Path) -> Made:
     return make
 
 
-@pytest.mark.parametrize("framework", ALL)
+@pytest.mark.parametrize("framework", sampled(ALL, 3))
 def test_a_launch_script_is_swept_as_it_is(run: Run, here: Path, framework: str) -> None:
     """Its framework is found; its words stay in front of the trial's, and each trial has a folder
     of its own.
@@ -103,6 +103,7 @@ def of_rate(words: list[str], framework: str) -> list[str]:
     return [value for key, _, value in keys if key == name]
 
 
+@pytest.mark.slow
 def test_a_value_that_only_a_running_shell_knows_is_the_trials(run: Run, here: Path) -> None:
     """The script's own default is the trial's rate, and the user's environment says another one."""
     write_framework(here, "verl")
@@ -113,7 +114,7 @@ def test_a_value_that_only_a_running_shell_knows_is_the_trials(run: Run, here: P
     assert values == pytest.approx([0.8, 1.0])
 
 
-@pytest.mark.parametrize("framework", ALL)
+@pytest.mark.parametrize("framework", sampled(ALL, 3))
 def test_a_trial_without_its_values_is_ended(run: Run, here: Path, framework: str) -> None:
     """A container or a script of the user's drops PYTHONPATH: both trials would train the same."""
     more = "--output_dir out" if framework == "ms-swift" else "trainer.logger=['file']"
@@ -125,6 +126,7 @@ def test_a_trial_without_its_values_is_ended(run: Run, here: Path, framework: st
     assert "did not get this trial's values" in str(read(trials(ended.sweep)[0] / "result.json"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("framework", RAY)
 def test_an_interrupted_trial_continues_from_its_own_checkpoint(
     run: Run, start: Callable[..., Any], here: Path, framework: str
