@@ -13,6 +13,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
+from typing import NamedTuple
 
 from grposweep.search.curves import Curve, State
 from grposweep.search.early_stopping import CONTINUE, Action, Allowance, Decision, NoStopping
@@ -29,8 +30,7 @@ STEEPNESS = 3.0
 FEWEST = 8
 
 
-@dataclass(frozen=True)
-class Place:
+class Place(NamedTuple):
     """Where a started trial stands."""
 
     curve: Curve
@@ -47,6 +47,11 @@ class Place:
     def order(self) -> tuple[float, int, int]:
         """Return a key: the best ranks first, of equal ones the furthest first."""
         return self.rank / self.among, -self.level, self.curve.number
+
+    def describe(self) -> str:
+        """Return the rank in words."""
+        after = f"after {self.curve.share:.0%} of the training"
+        return f"rank {self.rank + 1} of {self.among} {after}"
 
     @property
     def spends(self) -> float:
@@ -80,18 +85,37 @@ class RankPolicy(NoStopping):
         """Pause a trial at a rung, unless a free slot would resume it at once."""
         curves = [*others, replace(curve, state=State.PAUSED)]
         is_at_rung = len(curve.held_out) - 1 in reached(curve, self._rungs(curves))
-        if self.effort >= 1 or not is_at_rung or self.promote(curves, more) == curve.number:
+        if self.effort >= 1 or not is_at_rung:
             return CONTINUE
-        return Decision(Action.PAUSE, self.describe(curves)[curve.number])
+        places = self._places(curves)
+        if self._next(places, more) == curve.number:
+            return CONTINUE
+        return Decision(Action.PAUSE, places[-1].describe())
 
     def promote(self, curves: Sequence[Curve], more: bool) -> int | None:
         """Return the paused trial that a free slot resumes, or None to start a new one."""
-        if more and self.budget is not None:
-            return None
+        return self._next(self._places(curves), more)
+
+    def describe(self, curves: Sequence[Curve]) -> dict[int, str]:
+        """Return the ranks of all paused trials in words, by number."""
         places = self._places(curves)
+        waiting = [p for p in places if p.level and p.curve.state is State.PAUSED]
+        return {place.curve.number: place.describe() for place in waiting}
+
+    def predict(self, curves: Sequence[Curve]) -> dict[int, float]:
+        """Return the last values of paused trials."""
+        paused = [curve for curve in curves if curve.held_out and curve.state is State.PAUSED]
+        return {curve.number: curve.held_out[-1] for curve in paused}
+
+    def _places(self, curves: Sequence[Curve]) -> list[Place]:
+        return rank_trials(curves, self._rungs(curves), self.effort, self.budget is None)
+
+    def _next(self, places: Sequence[Place], more: bool) -> int | None:
+        curves = [place.curve for place in places]
         full = self.effort * sum(curve.total for curve in curves)
         if self.budget is not None:
-            full = self.budget(curves) or 0.0
+            # It pays for nothing but first rungs until all have started.
+            full = 0.0 if more else (self.budget(curves) or 0.0)
         left = full - sum(place.spends for place in places)
 
         states = {curve.state for curve in curves}
@@ -104,7 +128,7 @@ class RankPolicy(NoStopping):
             row += ranked
         for place in row:
             needed = place.end - place.curve.done
-            if leader not in (None, place):
+            if leader is not None and leader is not place:
                 needed += leader.curve.total - leader.spends
             if place.curve.state is State.PAUSED and needed <= left * (1 + 1e-9):
                 return place.curve.number
@@ -112,23 +136,6 @@ class RankPolicy(NoStopping):
             return None
         # Nothing has finished, and nothing will.
         return leader.curve.number
-
-    def describe(self, curves: Sequence[Curve]) -> dict[int, str]:
-        """Return the ranks of all paused trials in words, by number."""
-        return {
-            place.curve.number: f"rank {place.rank + 1} of {place.among} after "
-            f"{place.curve.share:.0%} of the training"
-            for place in self._places(curves)
-            if place.curve.state is State.PAUSED and place.level
-        }
-
-    def predict(self, curves: Sequence[Curve]) -> dict[int, float]:
-        """Return the last values of paused trials."""
-        paused = [curve for curve in curves if curve.held_out and curve.state is State.PAUSED]
-        return {curve.number: curve.held_out[-1] for curve in paused}
-
-    def _places(self, curves: Sequence[Curve]) -> list[Place]:
-        return rank_trials(curves, self._rungs(curves), self.effort, self.budget is None)
 
     def _rungs(self, curves: Sequence[Curve]) -> tuple[float, ...]:
         """Return the shares of the training at which a trial may pause."""
@@ -155,20 +162,20 @@ def rank_trials(
         rung.sort()
     begun = [curve for curve in curves if curve.completions and curve.total]
     evaluations = min((curve.total / curve.completions[0] for curve in begun), default=1.0)
+    ends = [at_evaluation(share, evaluations) for share in (*shares, 1.0)]
+    most = [max(math.exp(-STEEPNESS * share / effort) * len(curves), 1.0) for share in shares]
 
     places = []
     for curve, indexes in zip(curves, judged, strict=True):
-        level = len(indexes)
-        end = max(at_evaluation([*shares, 1.0][level], evaluations) * curve.total, curve.done)
-        rank, among, most = 0, 0, 0.0
-        if indexes:
+        level, rank, among, is_ahead = len(indexes), 0, 0, False
+        if level:
             among = len(values[level - 1])
             error = 0.0
             if has_ties and curve.errors:
                 error = curve.errors[indexes[-1]] or 0.0
             tied = curve.held_out[indexes[-1]] + math.sqrt(2) * error
             rank = among - bisect_right(values[level - 1], tied)
-            most = max(math.exp(-STEEPNESS * shares[level - 1] / effort) * len(curves), 1.0)
-        is_ahead = rank < most and among >= FEWEST
+            is_ahead = among >= FEWEST and rank < most[level - 1]
+        end = max(ends[level] * curve.total, curve.done)
         places.append(Place(curve, level, rank, among, is_ahead, end))
     return places
