@@ -15,6 +15,8 @@ import pytest
 
 from support import PROJECT, environment
 
+pytestmark = pytest.mark.slow
+
 RECIPE = str(PROJECT / "docs" / "recipe.yaml")
 HEAVY = {
     "hydra",
@@ -72,7 +74,6 @@ def imported_by(*words: str) -> None:
     print(json.dumps(sorted({name.partition(".")[0] for name in sys.modules})))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
 def test_a_command_imports_only_what_it_uses(here: Path, command: tuple[str, ...]) -> None:
     """The sweep has one trial; what is not in the table is Python's own, typer's or YAML's."""

@@ -12,6 +12,8 @@ from grposweep.command.ask import ask
 from own_commands import RATES, OwnCommand, read_commands, stage, sweep
 from support import lines, read, trials
 
+pytestmark = pytest.mark.slow
+
 ALL = read_commands()
 SWEPT = [one for one in ALL if one.in_trial or not one.refused]
 # of the commands that train with the stub is in the slow tier; all are in the thorough one
@@ -32,7 +34,6 @@ def sampled(commands: list[OwnCommand]) -> list[ParameterSet]:
     ]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("one", sampled(ALL))
 def test_an_unchanged_command_is_asked(here: Path, one: OwnCommand) -> None:
     """Its values are known or unknown as its script says, or a message says why it cannot be swept.
@@ -50,7 +51,6 @@ def test_an_unchanged_command_is_asked(here: Path, one: OwnCommand) -> None:
     assert not [name for name in LEFT if (here / name).exists()]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("one", sampled(SWEPT))
 def test_every_trial_trains_with_its_own_values(here: Path, one: OwnCommand) -> None:
     """What its trainer got are the point's values, and it trained with them; or it was refused

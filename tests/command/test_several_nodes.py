@@ -18,8 +18,9 @@ from grposweep.command.follow import ExternalProgramMonitor
 from grposweep.schema import Trainer
 from grposweep.train.records import ControlFile, MetricsFile
 
+pytestmark = pytest.mark.slow
 
-@pytest.mark.slow
+
 def test_a_second_nodes_process_obeys_the_search_and_leaves_metrics_alone(tmp_path: Path) -> None:
     """It would take the first one's end for a failure, and drop what that one has written."""
     metrics = tmp_path / "metrics.jsonl"
@@ -43,7 +44,6 @@ def test_a_second_nodes_process_obeys_the_search_and_leaves_metrics_alone(tmp_pa
     assert metrics.read_text() == '{"step": 1}\n'
 
 
-@pytest.mark.slow
 def test_a_torchrun_command_meets_on_its_nodes_as_it_is(tmp_path: Path) -> None:
     """Two nodes with two processes each: ranks 0 to 3 of 4."""
     script, port = tmp_path / "train.py", 20000 + os.getpid() % 9000

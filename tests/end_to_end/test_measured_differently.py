@@ -6,8 +6,9 @@ import pytest
 
 from support import grposweep, run_in
 
+pytestmark = pytest.mark.slow
 
-@pytest.mark.slow
+
 def test_points_that_are_sampled_differently_are_not_compared_by_their_values_alone(
     tmp_path: Path,
 ) -> None:

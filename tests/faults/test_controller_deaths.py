@@ -10,6 +10,8 @@ import pytest
 
 from .sweeps import EASY, LATE, ByRate, Scenario, survive_all
 
+pytestmark = pytest.mark.slow
+
 ADAPTIVE = (*EASY, "lr=tag(log,interval(1e-5,3e-3))", "kl=none,low", "search.sampler=tpe")
 RANDOM = (*EASY, "lr=tag(log,interval(1e-5,3e-3))", "search.sampler=random")
 HEALED = (
@@ -97,11 +99,7 @@ def losses(report: dict[int, list[str]], calls: Sequence[str]) -> dict[str, list
 
 
 @pytest.mark.parametrize(
-    "name",
-    [
-        "attempts that are healed, two at once",
-        pytest.param("jobs that continue alone, one taken away", marks=pytest.mark.slow),
-    ],
+    "name", ["attempts that are healed, two at once", "jobs that continue alone, one taken away"]
 )
 def test_a_sweep_survives_deaths_at_its_riskiest_moments(name: str, tmp_path: Path) -> None:
     """A few of those below, in seconds."""
@@ -110,7 +108,6 @@ def test_a_sweep_survives_deaths_at_its_riskiest_moments(name: str, tmp_path: Pa
     assert len(report) == 4
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_a_sweep_survives_a_death_at_any_moment(name: str, tmp_path: Path) -> None:
     """Nothing is lost, run twice or left behind; trials, values and best are those of the
@@ -123,7 +120,6 @@ def test_a_sweep_survives_a_death_at_any_moment(name: str, tmp_path: Path) -> No
     assert died > 0.9 * len(moments(calls))
 
 
-@pytest.mark.slow
 def test_a_sweep_survives_deaths_while_it_ends_a_job_that_hangs(tmp_path: Path) -> None:
     """The job is ended once, and its trial continues in another one."""
     hangs = Scenario(

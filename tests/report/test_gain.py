@@ -13,8 +13,9 @@ from grposweep.storage.folders import SweepFolder
 from in_process import Sweep
 from support import read, trials
 
+pytestmark = pytest.mark.slow
 
-@pytest.mark.slow
+
 def test_the_gain_after_a_race_is_the_same_in_the_terminal_in_status_and_in_the_report(
     sweep_here: Sweep, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -20,11 +20,12 @@ from grporecipe.rules.loss import MISMATCH, weight_left
 from real_asker import ask
 from real_trl import ASK, CHECKED, compare, draw_arguments, draw_setting, fixed
 
+pytestmark = pytest.mark.slow
+
 # `make thorough`: 5,000
 ASKED = int(os.environ.get("GRPOSWEEP_ASKED_SETTINGS", "1500"))
 
 
-@pytest.mark.slow
 def test_trl_refuses_what_the_rules_refuse_for_the_same_reason_and_accepts_the_rest_and_every_fix() -> (
     None
 ):
@@ -39,7 +40,6 @@ def test_trl_refuses_what_the_rules_refuse_for_the_same_reason_and_accepts_the_r
     assert done.fixes > 0.4 * ASKED
 
 
-@pytest.mark.slow
 def test_transformers_refuses_the_arguments_that_lint_refuses_and_takes_the_rest() -> None:
     """Random arguments of GRPOConfig that no rule on batches reads."""
     random = Random(0)
@@ -57,7 +57,6 @@ def test_transformers_refuses_the_arguments_that_lint_refuses_and_takes_the_rest
     assert 0.2 * ASKED < sum(found) < 0.8 * ASKED
 
 
-@pytest.mark.slow
 def test_the_drawn_settings_break_every_rule_that_trl_checks() -> None:
     """Otherwise agreement would say little; each has settings with a fix that are asked about as
     well.
@@ -198,7 +197,6 @@ def _nucleus(length: int, top_p: float) -> Callable[..., Any]:
 RATIO = "sampling/importance_sampling_ratio"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("length", [256, 1500])
 def test_trl_leaves_long_completions_the_weight_that_gl211_says(train: Train, length: int) -> None:
     """Of the same policy, so without masking it would be 1 on average. 64 completions: a standard
@@ -208,7 +206,6 @@ def test_trl_leaves_long_completions_the_weight_that_gl211_says(train: Train, le
     assert said == pytest.approx(weight_left(length, 3.0), abs=0.2)
 
 
-@pytest.mark.slow
 def test_trl_makes_the_ratio_of_a_truncated_policy_too_small(train: Train) -> None:
     """GL210: the policy has not changed, and without truncation each ratio is 1."""
     by_mode = {
@@ -227,7 +224,6 @@ def test_trl_makes_the_ratio_of_a_truncated_policy_too_small(train: Train) -> No
     assert sequences[f"{RATIO}/mean"] == pytest.approx(tokens[f"{RATIO}/mean"] ** 12, rel=0.3)
 
 
-@pytest.mark.slow
 def test_trl_clips_sequences_at_the_epsilon_of_gspo_and_none_at_that_of_tokens(
     train: Train,
 ) -> None:

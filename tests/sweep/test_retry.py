@@ -49,27 +49,31 @@ def attempts(folder: Path) -> list[int]:
     ]
 
 
-def test_a_failed_trial_is_tried_again_once_a_file_that_its_reward_imports_has_changed(
-    sweep: Sweep, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_failed_trials_are_tried_again_once_what_may_have_failed_them_has_changed(
+    sweep: Sweep,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """The same command does it; where nothing has changed it does not."""
+    """By the same command, and once: after a change of a file that their reward imports, of a key
+    that leaves the experiment the same, and after a login. Keys that decide what is tried or shown
+    are no reason.
+    """
     folder = sweep(*GRID)
-    assert attempts(sweep(*GRID)) == [1, 1]
+    assert attempts(sweep(*GRID, "search.trials=9", "verbose=true")) == [1, 1]
     assert "give the same command again" in " ".join(capsys.readouterr().out.split())
     (tmp_path / "helpers.py").write_text("ONE = 2.0\n")
     assert attempts(sweep(*GRID)) == [2, 2]
     assert "trial 0 is tried again: helpers.py has changed" in capsys.readouterr().out
     digests = read(trials(folder)[0] / "provenance.json")["files"]
     assert digests.keys() == {"rewards.py", "helpers.py"}
-    assert attempts(sweep(*GRID)) == [2, 2]
-
-
-@pytest.mark.slow
-def test_a_login_is_a_reason_to_try_again(sweep: Sweep, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What failed for want of a token has one now."""
-    sweep(*GRID)
+    changed = (*GRID, "+cluster.environment.NCCL_P2P_DISABLE=1")
+    assert attempts(sweep(*changed)) == [3, 3]
+    assert "trial 0 is tried again: its configuration has changed" in capsys.readouterr().out
+    assert "NCCL_P2P_DISABLE" in (trials(folder)[0] / "config.yaml").read_text()
+    assert attempts(sweep(*changed)) == [3, 3]
     monkeypatch.setenv("HF_TOKEN", "a-token-of-this-test")
-    assert attempts(sweep(*GRID)) == [2, 2]
+    assert attempts(sweep(*changed)) == [4, 4]
 
 
 def test_retry_repeats_the_last_command(
@@ -252,20 +256,3 @@ def test_a_refused_command_deletes_only_what_a_sweep_writes(tmp_path: Path) -> N
     assert (tmp_path / "s" / "notes.txt").exists()
     with pytest.raises(UserError), leaving_nothing(SweepFolder(tmp_path / ("s" * 300))):
         raise UserError("refused")
-
-
-@pytest.mark.slow
-def test_a_changed_configuration_is_a_reason_to_try_again(
-    sweep: Sweep, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """One that leaves the experiment the same, once; keys that decide only what is tried or shown
-    are none.
-    """
-    folder = sweep(*GRID)
-    assert attempts(sweep(*GRID, "search.trials=9", "verbose=true")) == [1, 1]
-    capsys.readouterr()
-    changed = (*GRID, "+cluster.environment.NCCL_P2P_DISABLE=1")
-    assert attempts(sweep(*changed)) == [2, 2]
-    assert "trial 0 is tried again: its configuration has changed" in capsys.readouterr().out
-    assert "NCCL_P2P_DISABLE" in (trials(folder)[0] / "config.yaml").read_text()
-    assert attempts(sweep(*changed)) == [2, 2]
