@@ -70,30 +70,18 @@ def test_a_lucky_leader_falls_behind_on_fresh_seeds() -> None:
 
 
 def test_leaders_that_cannot_be_told_apart_are_tied() -> None:
-    """Their seeds differ more than they do."""
-    race = [
-        fresh(10 + i, 0, 1e-4, 1000 * (i + 1), value) for i, value in enumerate((0.6, 0.8, 0.7))
-    ]
-    race += [
-        fresh(20 + i, 1, 1e-3, 1000 * (i + 1), value) for i, value in enumerate((0.8, 0.6, 0.71))
-    ]
-    found = raced([trial(0, 1e-4, 0.9), trial(1, 1e-3, 0.8), *race])
-    assert [(place.first.number, place.fate) for place in found] == [
+    """Their three seeds differ more than they do. Of five requested seeds these would say nothing
+    yet.
+    """
+    race = [trial(0, 1e-4, 0.9), trial(1, 1e-3, 0.8)]
+    for i, (first, second) in enumerate(((0.6, 0.8), (0.8, 0.6), (0.7, 0.71))):
+        race.append(fresh(10 + i, 0, 1e-4, 1000 * (i + 1), first))
+        race.append(fresh(20 + i, 1, 1e-3, 1000 * (i + 1), second))
+    assert [(place.first.number, place.fate) for place in raced(race)] == [
         (1, "best on fresh seeds"),
         (0, "tied with the best"),
     ]
-
-
-def test_no_point_has_won_before_all_requested_seeds_have_run() -> None:
-    """Three of five, which tell nothing apart yet."""
-    race = [
-        fresh(10 + i, 0, 1e-4, 1000 * (i + 1), value) for i, value in enumerate((0.6, 0.8, 0.7))
-    ]
-    race += [
-        fresh(20 + i, 1, 1e-3, 1000 * (i + 1), value) for i, value in enumerate((0.8, 0.6, 0.71))
-    ]
-    found = raced([trial(0, 1e-4, 0.9), trial(1, 1e-3, 0.8), *race], seeds=5)
-    assert {place.fate for place in found} == {"still in the race"}
+    assert {place.fate for place in raced(race, seeds=5)} == {"still in the race"}
 
 
 def test_a_leader_that_fails_on_a_fresh_seed_is_out() -> None:

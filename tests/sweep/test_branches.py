@@ -25,6 +25,14 @@ from refused import says
 from support import Ended, grposweep, lines, read, sampled, trials
 
 Run = Callable[..., Ended]
+FAKE = (
+    "trainer=fake",
+    "trainer.keep=all",
+    "schedule=steps",
+    "schedule.max_steps=8",
+    "name=s",
+    "lr=1e-3",
+)
 
 
 @pytest.fixture
@@ -158,23 +166,11 @@ def test_a_branch_with_accepted_changes_is_another_sweep(sweep_here: Sweep, tmp_
     prompts = tmp_path / "p.jsonl"
     prompts.write_text('{"prompt": "1+0=", "answer": "1"}\n' * 9)
     task = ("task=jsonl", "task.path=p.jsonl", "task.eval_prompts=1")
-    fake = (
-        "trainer=fake",
-        "trainer.keep=all",
-        "schedule=steps",
-        "schedule.max_steps=8",
-        "name=s",
-        "lr=1e-3",
-    )
-    parent = TrialFolder(trials(sweep_here(*fake, *task))[0])
+    parent = TrialFolder(trials(sweep_here(*FAKE, *task))[0])
     prompts.write_text('{"prompt": "1+0=", "answer": "2"}\n' * 9)
     for choice in ("recorded", "accept"):
-        assert (
-            continue_trial(
-                parent, ["lr=1e-2", "search.seeds=2", f"search.changed_files={choice}"], 4
-            )
-            == 0
-        )
+        words = ["lr=1e-2", "search.seeds=2", f"search.changed_files={choice}"]
+        assert continue_trial(parent, words, 4) == 0
     read_by = [
         read(path)["files"] for path in Path("outputs").glob("s-*/trials/0000-*/provenance.json")
     ]
@@ -186,15 +182,7 @@ def test_a_branch_can_be_resumed_from_its_own_copy_after_a_move(
     sweep_here: Sweep, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The parent's checkpoints are gone, and paths in the records name the old folder."""
-    fake = (
-        "trainer=fake",
-        "trainer.keep=all",
-        "schedule=steps",
-        "schedule.max_steps=8",
-        "name=s",
-        "lr=1e-3",
-    )
-    parent = TrialFolder(trials(sweep_here(*fake))[0])
+    parent = TrialFolder(trials(sweep_here(*FAKE))[0])
     change = ["lr=1e-2", "search.seeds=2"]
     assert continue_trial(parent, change, 4) == 0
     parent.delete_checkpoints()
