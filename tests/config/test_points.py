@@ -105,7 +105,7 @@ def test_an_option_of_the_base_is_not_composed_again(compose: Compose) -> None:
         return compose(overrides)
 
     points = Points(noted, [])
-    assert points.experiment({"batch": "small", "kl": "none"}) == points.base
+    assert points.experiment({"batch": "small", "kl": "auto"}) == points.base
     assert asked == [[]]
 
 
@@ -309,7 +309,8 @@ def test_a_key_reaches_the_field_that_names_it(field: str, key: str) -> None:
         if before is None
         else before + type(before)(1)
     )
-    value = {"generation_kwargs": {"k": 3}, "autocast_dtype": "bf16"}.get(field, value)
+    special = {"generation_kwargs": {"k": 3}, "autocast_dtype": "bf16", "kl_enabled": True}
+    value = special.get(field, value)
     OmegaConf.update(config, key, value)
     after = read_setting(resolved(config))
     assert getattr(after, field) == {

@@ -38,6 +38,25 @@ def test_bad_input_is_one_message_and_code_2(here: Path, typed: str, words: str)
     assert not list(here.glob("outputs/*"))
 
 
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("search:\n\tsampler: tpe\n", "own.yaml:2:1: found character .* spaces"),
+        (
+            "# @package _global_\nhydra:\n  sweeper:\n    param: {lr: 1}\n",
+            "hydra.sweeper.param is no key. Put what is searched below hydra.sweeper.params",
+        ),
+    ],
+)
+def test_a_mistake_in_a_sweep_file_is_one_line(here: Path, text: str, words: str) -> None:
+    """An error of YAML has its place, and a misspelt section is not ignored."""
+    (here / "sweeps").mkdir()
+    (here / "sweeps" / "own.yaml").write_text(text)
+    ended = run_in(here, "--config-dir", ".", "sweeps=own")
+    assert (ended.code, len(ended.err.splitlines())) == (2, 1), ended.err
+    assert re.search(words, ended.err)
+
+
 def test_grposweep_run_takes_a_launch_command_as_the_script_does(here: Path) -> None:
     """The two dashes are not lost; here the command is refused because another trainer is set."""
     ended = grposweep(here, "run", "trainer=fake", "-m", "lr=1e-4,1e-3", "--", "bash", "launch.sh")

@@ -149,7 +149,7 @@ def test_a_glob_is_all_options_that_match(loader: ConfigLoader) -> None:
     """``loss=glob(*grpo)`` follows the folder; one that matches nothing is told."""
     space, _ = parse_space(["loss=glob(*grpo)", "kl=glob(*,exclude=[high,s*])"], {}, loader)
     assert space.parameters[0].domain == Choice(*(2 * (("dr_grpo", "grpo"),)))
-    assert space.parameters[1].domain == Choice(*(2 * (("low", "none"),)))
+    assert space.parameters[1].domain == Choice(*(2 * (("auto", "low", "none"),)))
     for empty in ("batch=glob(nothing*)", "seed=glob(*)"):
         with pytest.raises(UserError, match="no value is left"):
             parse_space([empty], {}, loader)

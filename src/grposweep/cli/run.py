@@ -12,9 +12,11 @@ from pathlib import Path
 
 from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
+from yaml import MarkedYAMLError
 
 from grporecipe.errors import ExitCode, LeaseLostError, UserError
 from grporecipe.terminal import keep_screens, printable, say
+from grposweep import __version__
 from grposweep.config.compose import (
     check_groups,
     is_conf,
@@ -23,12 +25,24 @@ from grposweep.config.compose import (
     override_text,
     register_schema,
 )
-from grposweep.process import CONF, CONFIG_DIR, CONFIG_NAME, CONFIG_PATH
+from grposweep.process import CONF, CONFIG_DIR, CONFIG_FLAGS, CONFIG_NAME, CONFIG_PATH
 from grposweep.search.parse import bracket_points, parse_space, split_tokens
 
 MULTIRUN = ("-m", "--multirun")
 # of a shell, whose words are parts of overrides
 COMPLETION = frozenset({"-sc", "--shell-completion"})
+VERSION = "--version"
+# Hydra's flags, and those with a value
+VALUED = (*CONFIG_FLAGS, "--cfg", "-c", "--package", "-p", "--experimental-rerun", "--info", "-i")
+FLAGS = (
+    *VALUED,
+    *MULTIRUN,
+    "--help",
+    "--hydra-help",
+    "--resolve",
+    "--run",
+    "--verbose",
+)
 # their braces and commas are text, not Hydra's grammar
 TEXTS = (
     "trainer.metrics",
@@ -63,6 +77,11 @@ def command(main: Callable[[], None]) -> None:
     os.environ["HYDRA_FULL_ERROR"] = "1"
     try:
         words, launched = split_command(sys.argv[1:])
+        if VERSION in words:
+            print(f"grposweep {__version__}")
+            return
+        if COMPLETION.isdisjoint(words):
+            _refuse_slips(words)
         words = [bracket_points(_as_text(word)) for word in words]
         tokens = [
             "verbose=true" if token in VERBOSE else token for token in split_tokens(words)
@@ -75,7 +94,7 @@ def command(main: Callable[[], None]) -> None:
         if COMPLETION.isdisjoint(sys.argv):
             check_groups(filter(_is_override, sys.argv[1:]), [CONF, *_folders(sys.argv[1:])])
         main()
-    except (UserError, HydraException, OmegaConfBaseException) as error:
+    except (UserError, HydraException, OmegaConfBaseException, MarkedYAMLError) as error:
         if wanted:
             raise
         print(f"error: {printable(message(error))}", file=sys.stderr)
@@ -119,6 +138,34 @@ def split_command(arguments: list[str]) -> tuple[list[str], list[str]]:
         *kind,
         f"trainer.command={override_text(words[0] if len(words) == 1 else shlex.join(words))}",
     ]
+
+
+def _refuse_slips(words: list[str]) -> None:
+    """Raise UserError for words that are no overrides, with what they mean."""
+    for at, word in enumerate(words):
+        before, after = [*words[:at], ""][at - 1], "".join(words[at + 1 : at + 2])
+        if word.startswith("--") and word.partition("=")[0] not in FLAGS:
+            name, _, value = word[2:].partition("=")
+            text = name.replace("-", "_") + "=" + (value or after)
+            problem = f"{word} {after}".strip() + ": keys are written without dashes"
+        # What is no ASCII has its own message.
+        elif word.startswith(("-", "~")) or "=" in word.strip("=") or not word.isascii():
+            continue
+        elif before in VALUED or word.endswith("="):
+            continue
+        elif after.startswith("="):
+            parts = words[at : at + 3] if after == "=" else words[at : at + 2]
+            text, problem = "".join(parts), "an override has no spaces"
+        elif before.endswith(("=", ",")):
+            text, problem = before + word, "an override has no spaces"
+        elif word.endswith(".yaml"):
+            text, problem = f"sweeps={Path(word).stem}", f"{word} is no override"
+        else:
+            raise UserError(
+                f"{word} is no override (key=value). If your own launch command begins with it, "
+                f"put -- in front of it: -- {shlex.join(words[at:])}"
+            )
+        raise UserError(f"{problem}. Write {text}.")
 
 
 def _as_text(word: str) -> str:

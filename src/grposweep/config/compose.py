@@ -11,7 +11,7 @@ import sys
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
@@ -234,6 +234,14 @@ def takes_text(key: str) -> bool:
     )
 
 
+@dataclass
+class _Sweeper:
+    """Hydra's section of this sweeper. Another key in it is an error."""
+
+    _target_: str = "hydra_plugins.grposweep.sweeper.GrposweepSweeper"
+    params: dict[str, Any] = field(default_factory=dict)
+
+
 def register_schema() -> None:
     """Register the schema and the sweeper with Hydra; run.py calls this before it composes
     anything.
@@ -253,7 +261,7 @@ def register_schema() -> None:
     store.store(
         group="hydra/sweeper",
         name="grposweep",
-        node={"_target_": "hydra_plugins.grposweep.sweeper.GrposweepSweeper", "params": {}},
+        node=_Sweeper,
         provider="grposweep",
     )
 
@@ -383,12 +391,30 @@ def explain_error(error: OmegaConfBaseException) -> str:
     for pattern, wanted in WRONG_TYPES:
         if match := re.search(pattern, first):
             advice = "Set one ('--cfg job' shows the present value)."
-            if "number" in wanted and (ends := RANGE.fullmatch(match[1])):
-                advice = f"To search a range, add -m and set '{key}=interval({ends[1]},{ends[2]})'."
+            if "number" in wanted:
+                advice = _explain_search(key, match[1], "whole" in wanted) or advice
             return f"{key}={match[1]} is not {wanted}. {advice}"
     if first.endswith("is not Optional"):
         return f"{key}=null: this key needs a value. Set one ('--cfg job' shows the present value)."
     return f"{key}: {first}. Set a value of the right type ('--cfg job' shows the present ones)."
+
+
+def _explain_search(key: str, value: str, is_whole: bool) -> str:
+    """Return how several values are written, if a value looks like a list or a range; empty
+    otherwise.
+    """
+    if value.startswith("["):
+        return f"To try each, set {key}={value[1:-1].replace(' ', '')} with -m."
+    ends = RANGE.fullmatch(value)
+    if ends is None:
+        return ""
+    low, high = float(ends[1]), float(ends[2])
+    domain = f"interval({ends[1]},{ends[2]})"
+    if is_whole:
+        domain = f"range({low:g},{high + 1:g})"
+    elif 0 < 10 * low <= high:
+        domain = f"tag(log,{domain})"
+    return f"To search a range, set '{key}={domain}' with -m."
 
 
 # Two numbers as people write a range.
@@ -478,10 +504,21 @@ def message(error: Exception) -> str:
         first = str(error).strip().splitlines()[0]
         return unknown_option(group, value, list(error.options or [])) if group else first
     text = str(error)
+    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
+        mark = error.problem_mark
+        return (
+            f"{mark.name}:{mark.line + 1}:{mark.column + 1}: {error.problem}. Correct this line of "
+            "YAML; its indentation is spaces."
+        )
     cause = error.__cause__
     if isinstance(error, ConfigCompositionException) and isinstance(cause, OmegaConfBaseException):
         return explain_error(cause)
     unknown = re.search(r"Could not override '([^']+)'", text)
+    if of_sweeper := re.search(r"full_key: (hydra\.sweeper\.\w+)", text):
+        return (
+            f"{text.split(':')[0]}: {of_sweeper[1]} is no key. Put what is searched below "
+            "hydra.sweeper.params."
+        )
     # "In 'sweeps/x'": a mistake in a file, which Hydra explains well
     if unknown and not text.startswith("In '"):
         key = unknown[1]

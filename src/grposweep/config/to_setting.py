@@ -288,7 +288,6 @@ def own_values(s: Setting) -> Json:
             keys[path] = value
         elif group in NUMBERS and (value not in (None, "") or path in NULLABLE):
             keys[group][key] = value
-    keys["kl"]["enabled"] = s.beta != 0
     keys["batch"] |= _sizes(s)
     # they override epochs, as in TRL
     steps = s.max_steps if s.max_steps is not None and s.max_steps > 0 else None

@@ -199,8 +199,10 @@ class Batch:
 class Kl:
     """The KL penalty against a reference model, under TRL's names."""
 
-    enabled: bool = key(False, setting="kl_enabled")
-    """Use the penalty; without it ``beta`` must be 0."""
+    enabled: bool | None = key(None, setting="kl_enabled", neutral=True)
+    """Use the penalty (null: if ``beta`` is not 0). ``false`` with a ``beta`` is refused, ``true``
+    without one too.
+    """
     beta: float = 0.0
     """Coefficient of the penalty."""
     use_bias_correction_kl: bool = True
