@@ -93,9 +93,7 @@ class Rehearsal:
     @property
     def more(self) -> bool:
         """Return whether new points may be started."""
-        wanted = (
-            self.stopping.trials(self._curves()) if isinstance(self.stopping, RankPolicy) else None
-        )
+        wanted = self.stopping.trials(self._curves())
         return not self.over and len(self.trials) < min(
             self.most, self.most if wanted is None else wanted
         )
