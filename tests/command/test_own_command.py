@@ -471,6 +471,7 @@ def test_sizes_that_follow_from_an_option_are_the_scripts_and_refuse_no_point(
         ("trainer.train()\nsys.exit('no folder to evaluate')", "", 0, "finished"),
         ("trainer.train()\ntrainer.evaluate()", "\npython -c 'print(1)'", 0, "finished"),
         ("sys.exit('another run is active')", "", 1, "exit code 1: another run is active"),
+        ("print('skip train')", "", 1, "skip that. Its last line: skip train"),
     ],
 )
 def test_a_trial_has_ended_if_its_training_has(
@@ -562,17 +563,22 @@ def test_rates_that_follow_from_the_swept_one_are_swept(run: Run, command: Path)
 
 
 @pytest.mark.slow
-def test_what_runs_after_a_stop_is_said_to_run_on_an_unfinished_model(
-    start: Callable[..., "subprocess.Popen[str]"], command: Path
+@pytest.mark.parametrize("launch", ["bash launch.sh", f"{sys.executable} spawned.py"])
+def test_nothing_of_a_command_runs_after_a_stop(
+    run: Run, start: Callable[..., "subprocess.Popen[str]"], command: Path, launch: str
 ) -> None:
-    """In the trial's log."""
-    words = (ASKED, "+trainer.environment.STEP_SECONDS='0.1'", "name=s", "schedule.max_steps=40")
-    process = start(*words, "--", "bash launch.sh")
+    """It would use an unfinished model. After the last step it runs."""
+    (command / "spawned.py").write_text(SPAWNED)
+    words = (ASKED, "+trainer.environment.STEP_SECONDS='0.1'", "name=s", "schedule.max_steps=30")
+    process = start(*words, "--", launch)
     wait_for(lambda: list(command.glob("outputs/s/trials/*/model/checkpoint-3")), 60)
     process.send_signal(SIGINT)
     process.wait(60)
-    (log,) = command.glob("outputs/s/trials/*/logs/rank-0.log")
-    assert "of 40. What the command does after its training" in log.read_text()
+    (trial,) = trials(command / "outputs" / "s")
+    assert read(trial / "callback.json")["left"]
+    assert not [*trial.glob("model/*.safetensors")]
+    assert run(*words, "--", launch).code == 0
+    assert [*trial.glob("model/*.safetensors")]
 
 
 @pytest.mark.slow

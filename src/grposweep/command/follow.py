@@ -76,14 +76,14 @@ _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 _LIBRARY = re.compile(r"/(?:site-packages|dist-packages|lib/python3[\d.]*|package/grposweep)/|^<")
 # characters
 LONGEST_ERROR = 300
-NEVER_REPORTED = (
-    "trainer.command: the program did not get this trial's values. Its Python was started without "
-    "our PYTHONPATH (a container, 'python -I'), or it does not train with GRPO. Pass PYTHONPATH "
-    "and the variables that begin with GRPOSWEEP_ on to it."
+WITHOUT_HOOK = (
+    "its Python was started without our PYTHONPATH (a container, 'python -I'), or it does not "
+    "train with GRPO. Pass PYTHONPATH and the variables that begin with GRPOSWEEP_ on to it."
 )
+NEVER_REPORTED = f"trainer.command: the program did not get this trial's values: {WITHOUT_HOOK}"
 NO_TRAINING = (
-    "trainer.command: the program ended with exit code 0 and built no GRPO trainer, so nothing was "
-    "trained. Correct the command, or remove what makes it skip its training."
+    "trainer.command: the program did not get this trial's values, because it ended with exit code "
+    "0 before its training. Correct what makes it skip that. Its last line: "
 )
 NOTHING_READ = (
     "trainer.metrics={trainer.metrics}: the program ended, and nothing there has a step called "
@@ -291,6 +291,8 @@ class ExternalProgramMonitor:
             self._report()
             if code is not None:
                 return code
+            if (callback := self.callback) is not None and callback.left:
+                self._signal(signal.SIGKILL)
             self._pass_on_request()
 
     @property
@@ -401,9 +403,11 @@ def _outcome(
         and watch.is_without_values
         and (watch.unreported or (code == 0 and watch.asked_at is None))
     ):
-        is_hooked = (attempt.folder / paths.HOOKED).exists() and not watch.unreported
-        why = NO_TRAINING if is_hooked else NEVER_REPORTED
-        raise UserError(f"{why} Its last line: {error_line(_last_lines(attempt))}")
+        if watch.unreported:
+            raise UserError(NEVER_REPORTED)
+        why = f"{NO_TRAINING}{error_line(_last_lines(attempt))}"
+        is_hooked = (attempt.folder / paths.HOOKED).exists()
+        raise UserError(why if is_hooked else f"{why} If it trains, {WITHOUT_HOOK}")
     # Slurm sends SIGTERM to the program as well
     was_asked = watch.asked_at is not None or attempt.terminated
     stopped = callback.stopped if callback else was_asked and (code != 0 or not program.finishes)
@@ -414,7 +418,7 @@ def _outcome(
     if (code != 0 and not has_trained and not (was_asked and not callback)) or is_cut:
         lines = _last_lines(attempt)
         raise ProgramFailed(code, lines[-LAST_LINES:], error_line(lines))
-    if code != 0 and has_trained:
+    if code != 0 and has_trained and not stopped:
         print(
             f"the training ended, and a later step of the command failed with exit code {code}",
             flush=True,
@@ -422,7 +426,7 @@ def _outcome(
     if not stopped and is_opaque(trial.trainer) and not attempt.metrics.lines():
         raise UnknownMetricError(NOTHING_READ.format(trainer=trial.trainer))
     if stopped:
-        if callback is not None and callback.ended:
+        if callback is not None and callback.ended and not callback.left:
             print(AFTER_A_STOP.format(callback=callback), flush=True)
         return _stopped(attempt, trial, watch.step)
     if attempt.is_main and (early := _early_end(attempt, trial, callback)):

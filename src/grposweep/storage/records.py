@@ -348,7 +348,8 @@ class SweepProgress(Record):
 class CallbackState(Record):
     """callback.json: what the grposweep Callback in another program reports.
 
-    ``ended``: its training came to its end or stop. ``refused``: why it would not train.
+    ``ended``: its training came to its end or stop. ``left``: after a stop its process has done all
+    that it has to, and the rest of its command must not run. ``refused``: why it would not train.
     """
 
     FILE = paths.CALLBACK
@@ -359,3 +360,4 @@ class CallbackState(Record):
     stopped: bool = False
     ended: bool | None = None
     refused: str | None = None
+    left: bool = False

@@ -32,6 +32,7 @@ class Trainer:
         self.model, self.args, self.callbacks = model, args, list(callbacks or [])
         self.train_dataset, self.eval_dataset = train_dataset, eval_dataset
         self.history: list[dict[str, float]] = []
+        self.accelerator = SimpleNamespace(wait_for_everyone=lambda: None)
         self.callback_handler = SimpleNamespace(callbacks=self.callbacks)
 
     def train(self, resume_from_checkpoint: str | None = None) -> None:

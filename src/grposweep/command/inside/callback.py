@@ -135,19 +135,24 @@ class Callback(BoundaryCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
     ) -> None:
         if self.folder is not None and state.is_world_process_zero:
-            self.ended = True
+            self.ended, self.state = True, state
             self._say(state)
+
+    def leave(self) -> None:
+        """After a stop, have the attempt's own process end the command."""
+        if self.ended:
+            self._say(self.state, left=True)
 
     def beat(self, state: TrainerState) -> None:
         if self.folder is not None and state.is_world_process_zero:
             self.heartbeat.beat(state.global_step)
 
-    def _say(self, state: TrainerState) -> None:
+    def _say(self, state: TrainerState, left: bool = False) -> None:
         """Write the state that the attempt's own process reads."""
         # the callers know
         assert self.folder is not None
         CallbackState(
-            self.attempt, state.global_step, state.max_steps, self.stopped, self.ended
+            self.attempt, state.global_step, state.max_steps, self.stopped, self.ended, left=left
         ).write(self.folder)
         self.heartbeat.beat(state.global_step, force=True)
 

@@ -6,9 +6,11 @@ same. Sources: transformers 5.23 trainer.py (``Trainer.__init__``, ``train``); t
 trainer/grpo_config.py.
 """
 
+import atexit
 import inspect
 import os
 import sys
+import time
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -23,6 +25,8 @@ from grposweep.storage.records import CallbackState
 
 # of a trainer's train()
 RESUMES = "resume_from_checkpoint"
+# that a stopped process waits to be ended
+HOLD_SECONDS = 60.0
 
 
 def change(module: ModuleType, folder: str) -> None:
@@ -93,11 +97,14 @@ def _follow_trainers(module: ModuleType, trial: Path) -> None:
     resumes from.
 
     A second one after it has trained ends the trial: its metrics would replace those of the first
-    one.
+    one. After a stop the process ends, and waits until the whole command is ended: what follows a
+    training would use an unfinished model.
     """
     cls = module.Trainer
     build, train = cls.__init__, cls.train
     signature, trained_at = inspect.signature(build), list[str]()
+    # our Callback of each trainer
+    followed = list[Any]()
 
     def built(self: Any, *arguments: Any, **named: Any) -> None:
         bound = signature.bind_partial(self, *arguments, **named)
@@ -119,6 +126,7 @@ def _follow_trainers(module: ModuleType, trial: Path) -> None:
         bound.arguments["callbacks"] = [item for item in callbacks if item is not ours] + [ours]
         build(*bound.args, **bound.kwargs)
         ours.trainer = self
+        followed.append(ours)
 
     def trained(self: Any, *arguments: Any, **named: Any) -> Any:
         if is_watched(self.args):
@@ -126,10 +134,22 @@ def _follow_trainers(module: ModuleType, trial: Path) -> None:
             bound = inspect.signature(train).bind(self, *arguments, **named)
             own = bound.arguments.get(RESUMES)
             bound.arguments[RESUMES] = os.environ.get(RESUME) or _existing(own)
-            return train(*bound.args, **bound.kwargs)
+            trained = train(*bound.args, **bound.kwargs)
+            if followed[-1].stopped:
+                # each rank has written its part of the checkpoint
+                self.accelerator.wait_for_everyone()
+                raise SystemExit(0)
+            return trained
         return train(self, *arguments, **named)
+
+    def hold() -> None:
+        # registered before all others, so it runs after them
+        if followed and followed[-1].stopped:
+            followed[-1].leave()
+            time.sleep(HOLD_SECONDS)
 
     def pushed(*_: Any, **__: Any) -> None:
         _say_no_push()
 
     cls.__init__, cls.train, cls.push_to_hub = built, trained, pushed
+    atexit.register(hold)
