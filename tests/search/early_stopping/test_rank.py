@@ -34,13 +34,11 @@ def trial(
     *values: float,
     state: State = State.PAUSED,
     total: float = TOTAL,
-    error: float | None = None,
 ) -> Curve:
     """Return a trial with these evaluations, one after each tenth of its training."""
     completions = [total * (n + 1) / 10 for n in range(len(values))]
     state = State.FINISHED if len(values) == 10 else state
-    errors = [error] * len(values)
-    return Curve(total, completions, values, 0.0, errors, number=number, state=state)
+    return Curve(total, completions, values, 0.0, number=number, state=state)
 
 
 def first_evaluations(count: int) -> list[Curve]:
@@ -63,10 +61,8 @@ def test_the_worst_of_eight_pauses_and_the_best_continues() -> None:
         Action.PAUSE,
         "rank 8 of 8 after 10% of the training",
     )
-    best = [replace(other, state=State.PAUSED) for other in others[:1]] + [
-        trial(n, 0.0, 0.0) for n in range(1, 7)
-    ]
-    assert decide(0.6, trial(99, 0.5), best)[0] is Action.CONTINUE
+    others[1:] = [trial(n, 0.0, 0.0) for n in range(1, 7)]
+    assert decide(0.6, trial(99, 0.5), others)[0] is Action.CONTINUE
 
 
 def test_until_eight_trials_have_come_as_far_even_the_leader_pauses() -> None:
