@@ -34,7 +34,7 @@ def test_the_last_exception_is_shown_with_the_user_s_own_file_and_line() -> None
 @pytest.mark.parametrize(
     ("log", "line"),
     [
-        ("", ""),
+        ("$ bash run.sh > log\nrank 0 on vm is process 7. If it is silent: py-spy dump\n", ""),
         ("$ bash run.sh\nstep 1\nexp1 exists already\n", "exp1 exists already"),
         (
             "$ train.py --on-error stop\nusage: train.py [-h]\ntrain.py: error: no --lr\n",

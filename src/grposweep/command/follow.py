@@ -72,6 +72,10 @@ PATIENCE_SECONDS = 30.0
 _TRACEBACK = "Traceback (most recent call last)"
 # of torchrun
 _RANK = re.compile(r"^\[(?:\w+ ?\d*)\]:? ?")
+# the lines that this process writes before the program's
+_OURS = re.compile(r"\$ |rank \d+ on \S+ is process ")
+# into a file, not into another stream
+_REDIRECTED = re.compile(r">>?\s*([^\s&;|>]+)")
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 _LIBRARY = re.compile(r"/(?:site-packages|dist-packages|lib/python3[\d.]*|package/grposweep)/|^<")
 # characters
@@ -417,7 +421,10 @@ def _outcome(
     is_cut = callback is not None and callback.ended is False and attempt.is_main and not was_asked
     if (code != 0 and not has_trained and not (was_asked and not callback)) or is_cut:
         lines = _last_lines(attempt)
-        raise ProgramFailed(code, lines[-LAST_LINES:], error_line(lines))
+        said = error_line(lines)
+        if not said and (file := _REDIRECTED.search(trial.trainer.command or "")):
+            said = f"its output is in {file[1]}"
+        raise ProgramFailed(code, lines[-LAST_LINES:], said)
     if code != 0 and has_trained and not stopped:
         print(
             f"the training ended, and a later step of the command failed with exit code {code}",
@@ -494,7 +501,7 @@ def error_line(lines: Sequence[str]) -> str:
     said = [_RANK.sub("", line).rstrip() for line in lines]
     start = max((n for n, line in enumerate(said) if _TRACEBACK in line), default=None)
     if start is None:
-        last = [line.strip() for line in said if line and not line.startswith("$ ")]
+        last = [line.strip() for line in said if line and not _OURS.match(line)]
         errors = [line for line in last if "error" in line.lower()]
         return (errors or last or [""])[-1][:LONGEST_ERROR]
     rest = said[start + 1 :]
