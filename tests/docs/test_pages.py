@@ -143,15 +143,6 @@ def test_the_tree_in_contributing_has_every_folder_of_a_package(package: str) ->
     assert set(shown) == folders
 
 
-def test_the_chinese_readme_links_every_guide() -> None:
-    """With a title in Chinese."""
-    linked = re.findall(
-        r"\[[^\]]*[\u4e00-\u9fff][^\]]*\]\(docs/guides/([\w.]+)\)",
-        (PROJECT / "README.zh.md").read_text(),
-    )
-    assert {path.name for path in (DOCS / "guides").glob("*.md")} - set(linked) == set()
-
-
 def figures(page: Path) -> set[str]:
     """The numbers in a page's prose, without code and addresses."""
     prose = re.sub(

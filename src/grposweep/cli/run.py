@@ -149,9 +149,13 @@ def _refuse_slips(words: list[str]) -> None:
             text = name.replace("-", "_") + "=" + (value or after)
             problem = f"{word} {after}".strip() + ": keys are written without dashes"
         # What is no ASCII has its own message.
-        elif word.startswith(("-", "~")) or "=" in word.strip("=") or not word.isascii():
-            continue
-        elif before in VALUED or word.endswith("="):
+        elif (
+            word.startswith(("-", "~"))
+            or "=" in word.strip("=")
+            or not word.isascii()
+            or before in VALUED
+            or word.endswith("=")
+        ):
             continue
         elif after.startswith("="):
             parts = words[at : at + 3] if after == "=" else words[at : at + 2]
