@@ -83,26 +83,6 @@ def test_no_rule_of_trl_reads_a_field_that_the_table_says_none_reads() -> None:
     assert {name for name, row in ROWS.items() if not row.judged}.isdisjoint(read)
 
 
-def test_an_option_of_a_loss_has_an_effect_with_this_loss_only() -> None:
-    """All that a field needs must hold; a fact of one list, which rules and sweeps read."""
-    from grporecipe.model.effect import find_lack
-    from grporecipe.model.setting import ROWS, Setting
-
-    served = Setting(
-        use_vllm=True,
-        vllm_mode="server",
-        vllm_importance_sampling_correction=False,
-        loss_type="sapo",
-        num_iterations=2,
-    )
-    idle = {name for name in ROWS if find_lack(served, name)}
-    assert {"vespo_k_pos", "entropy_target", "lora_rank", "vllm_importance_sampling_mode"} <= idle
-    assert idle.isdisjoint(
-        {"sapo_temperature_pos", "vllm_server_host", "vllm_mode", "learning_rate"}
-    )
-    assert find_lack(Setting(), "vllm_server_host")
-
-
 def test_search_has_an_option_for_each_sampler() -> None:
     """So search=NAME and search.sampler=NAME take the same names, and their messages list the same
     ones.

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from command.conftest import RECIPE, SCRIPT, TRAINS
 from grporecipe.errors import UserError
 from grporecipe.reading.load import Options
 from grposweep.cli._hydra_app import copy_conf
@@ -129,10 +128,7 @@ def test_a_space_without_a_valid_point_has_code_1(grposweep: Grposweep) -> None:
     ended = grposweep("space", "-m", "batch.num_generations=12,20")
     assert ended.code == 1
     assert "cluster.processes=3" in ended.out
-
-
-def test_a_single_run_is_no_space(grposweep: Grposweep) -> None:
-    """Nothing is swept."""
+    # nothing is swept
     assert grposweep("space", "lr=1e-3").code == 2
 
 
@@ -173,24 +169,6 @@ def test_a_project_s_own_copy_of_the_groups_decides(
 
 
 @pytest.mark.parametrize(
-    ("key", "instead"),
-    sampled(
-        [
-            ("model.lora.r=4,8", "Set model.lora.enabled=true"),
-            ("generation.vllm_gpu_memory_utilization=0.2,0.3", "use_vllm=true"),
-        ],
-        2,
-    ),
-)
-def test_a_parameter_that_is_switched_off_at_every_point_is_refused(key: str, instead: str) -> None:
-    """All its trials would train the same; if the switch is searched too, some point reads it."""
-    with pytest.raises(UserError, match="its values would all train the same") as refusal:
-        show_space([key])
-    assert instead in str(refusal.value)
-    assert show_space(["model.lora.r=4,8", "model.lora.enabled=true,false"]) == 0
-
-
-@pytest.mark.parametrize(
     "entry",
     sampled(
         [
@@ -210,17 +188,31 @@ def test_entries_of_mappings_are_searched_with_and_without_a_plus(
     assert "2 points, 2 valid" in capsys.readouterr().out
 
 
-def test_space_refuses_what_the_sweep_refuses(grposweep: Grposweep, here: Path) -> None:
-    """A parameter that a training script does not read."""
-    (here / "train.py").write_text(SCRIPT)
-    (here / "recipe.yaml").write_text(RECIPE)
-    words = (TRAINS, "+trainer.environment.GRPOSWEEP_ASK_MODE=real")
-    ended = grposweep("space", "trainer=command", *words, "model.lora.r=4,8")
+def test_a_space_says_what_is_dead_repeated_and_measured(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Half of the points have no LoRA, and none reads the clip: six trainings of 24 points. Half of
+    the range is refused.
+    """
+    space = "model.lora.enabled=true,false model.lora.r=8,16 loss.epsilon=0.1,0.2,0.3"
+    assert show_space([*space.split(), "generation.temperature=0.7,1.0"], as_json=True) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["valid"], found["repeated"]) == (24, 18)
+    assert found["measures"] == ["generation.temperature"]
+    assert "batch.num_iterations=2" in found["dead"].pop("loss.epsilon")
+    assert not found["dead"]
+    show_space(["loss.epsilon=interval(-1,1)", "batch.num_iterations=2"], as_json=True)
+    assert 30 < json.loads(capsys.readouterr().out)["invalid"]["GL112"] < 70
+
+
+def test_space_refuses_what_the_sweep_refuses(grposweep: Grposweep) -> None:
+    """All values would train the same. A plan names such a key too."""
+    ended = grposweep("space", "model.lora.r=4,8")
     assert ended.code == 2
-    assert "trainer=command does not read it" in ended.err
+    assert "Set model.lora.enabled=true" in ended.err
+    assert "Set model.lora.enabled=true" in grposweep("plan", "model.lora.r=4").err
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("task", "share"), [("gsm8k", 0.17), ("jsonl", 0.17), ("arithmetic", 0.62)]
 )

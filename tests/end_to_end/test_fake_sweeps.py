@@ -41,6 +41,20 @@ def test_a_grid_runs_every_valid_point_and_records_the_invalid_ones(run: Run) ->
     assert len(trials(ended.sweep)) == 4
 
 
+def test_points_that_are_one_training_are_one_trial(run: Run) -> None:
+    """The rank of LoRA changes nothing without it, and a fixed key nothing at all."""
+    ended = run(
+        *FAKE,
+        "-m",
+        "model.lora.enabled=true,false",
+        "model.lora.r=8,16",
+        "kl.ref_model_sync_steps=9",
+    )
+    assert "model.lora.enabled is false, at 2 of 4 valid points" in ended.out
+    assert "so it changes nothing. Set kl.sync_ref_model=true" in ended.out
+    assert len(trials(ended.sweep)) == 3
+
+
 @pytest.mark.slow
 def test_both_sweep_syntaxes_are_one_sweep(run: Run) -> None:
     """Commas between parameters, or spaces: the second command finds the first one's results."""

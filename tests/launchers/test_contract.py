@@ -13,7 +13,7 @@ from command_server import share_warm_server
 from grporecipe.errors import ExitCode, UserError
 from grporecipe.files import append_line, read_json, write_json
 from grposweep.config.compose import render_experiment
-from grposweep.config.reach import check_place
+from grposweep.config.validate import check_place
 from grposweep.launchers import build_launcher, cancel_sweep, is_running, launcher_class, schedulers
 from grposweep.launchers.base import End, EndState, Job, Launcher
 from grposweep.registries import LAUNCHERS

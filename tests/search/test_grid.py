@@ -207,7 +207,8 @@ def test_a_value_that_was_not_drawn_is_prepared_as_well(compose: Compose) -> Non
     """Each task of a sampled space has its experiment, with a valid point."""
     tasks = "task.eval_prompts=range(1,10)"
     counts = validate_points(build_validator(compose, [*LARGE, tasks]))
-    few = replace(counts, points=counts.points[:40], broken=counts.broken[:40])
+    parts = {name: getattr(counts, name)[:40] for name in ("points", "broken", "lacking")}
+    few = replace(counts, **parts)
     assert {item.task.eval_prompts for item in few.distinct("task")} == set(range(1, 10))
 
 

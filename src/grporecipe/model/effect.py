@@ -53,7 +53,7 @@ def describe_lack(s: Setting, need: str) -> tuple[str, str]:
     """Return why a field without this need has no effect, and what would give it one."""
     if need == MOVES:
         return (
-            "each rollout is used for one step only, so the ratio is always 1",
+            "each rollout is used for one step only, which keeps the ratio at 1",
             f"Set {s.key('num_iterations')}=2, say",
         )
     other, sign, wanted = _parts(need)
@@ -66,7 +66,7 @@ def describe_lack(s: Setting, need: str) -> tuple[str, str]:
         return why, f"Set another {key}"
     if sign == "<":
         return why, f"Set {key} below {wanted}"
-    return why, f"Set {key}=true" if isinstance(value, bool) else f"Set {key} above 0"
+    return why, f"Set {key} above 0" if isinstance(value, float) else f"Set {key}=true"
 
 
 def _holds(s: Setting, need: str) -> bool:

@@ -139,7 +139,7 @@ class Row:
 # needs: the loss that bounds the ratio itself, and those that clip it
 CISPO, CLIPS = "loss_type=cispo", "loss_type!=cispo|sapo|vespo|real"
 # which weighs by the ratio to vLLM's policy too
-VESPO = "loss_type=vespo moves or loss_type=vespo use_vllm"
+VESPO = "loss_type=vespo use_vllm or loss_type=vespo moves"
 
 
 def row(default: Any = None, **known: Any) -> Any:
@@ -204,11 +204,11 @@ class Setting:
     nodes: int | None = internal()
     gpus_per_node: int | None = internal()
     # of the job's GPUs, those of a vLLM server: no training processes
-    server_gpus: int = internal(0)
+    server_gpus: int = internal(0, needs="use_vllm")
     # of a vLLM server for several jobs
-    shared_server_gpus: int = internal(0)
+    shared_server_gpus: int = internal(0, needs="use_vllm")
     # a shell line that starts another server than TRL's
-    server_command: str | None = internal()
+    server_command: str | None = internal(needs="use_vllm")
     # of a job on each node
     host_memory_gib: int | None = internal()
     # the batch
@@ -252,14 +252,14 @@ class Setting:
     evaluates: bool = True
     do_eval: bool = False
     # no, steps, epoch; None: not stated
-    eval_strategy: str | None = row(needs="evaluates")
+    eval_strategy: str | None = None
     # optimizer steps; below 1: a share
-    eval_steps: float | None = row(needs="evaluates")
-    per_device_eval_batch_size: int = row(8, needs="evaluates")
+    eval_steps: float | None = None
+    per_device_eval_batch_size: int = 8
     # None: num_generations
-    num_generations_eval: int | None = row(needs="evaluates")
+    num_generations_eval: int | None = None
     eval_prompts: int | None = internal()
-    dataloader_drop_last: bool = row(False, needs="evaluates")
+    dataloader_drop_last: bool = False
     # data and schedule
     train_prompts: int | None = internal()
     # optimizer steps
@@ -288,10 +288,10 @@ class Setting:
     ref_model_sync_steps: int = row(512, needs="sync_ref_model")
     ref_model_mixup_alpha: float = row(0.6, needs="sync_ref_model")
     # Loss, reward, both, none; beta is the coefficient in the loss.
-    kl_placement: str = row("loss", needs="kl_controller!=fixed kl_reward_coefficient")
+    kl_placement: str = "loss"
     # In the loss: k1, abs, k2, k3, k1+, k3+, full; None: TRL's k3.
     kl_estimator: str | None = row(needs="beta")
-    kl_reward_coefficient: float = row(0.0, needs="kl_reward_coefficient")
+    kl_reward_coefficient: float = 0.0
     kl_reward_estimator: str | None = row(needs="kl_reward_coefficient")
     # or adaptive, of the coefficient in the reward
     kl_controller: str = row("fixed", needs="kl_reward_coefficient")
@@ -359,7 +359,7 @@ class Setting:
     # a hub id or a path
     dataset_name: str | None = None
     # The same for held-out data, if named separately.
-    eval_dataset_name: str | None = internal(needs="evaluates")
+    eval_dataset_name: str | None = internal()
     # weights of the model, if known
     parameters: int | None = None
     lora: bool = False
@@ -386,7 +386,7 @@ class Setting:
     # the GPU
 
     # none, zero1, zero2, zero3, fsdp
-    sharding: str = internal("none", needs="sharding!=none")
+    sharding: str = internal("none")
     # FSDP's whole model in main memory; None: only with a reference model.
     loads_on_every_rank: bool | None = internal(True)
     # the GPUs' name
@@ -425,9 +425,7 @@ class Setting:
     vllm_server_base_url: str | None = row(needs="use_vllm vllm_mode=server")
     vllm_server_host: str | None = row(needs="use_vllm vllm_mode=server")
     vllm_server_port: int | None = row(needs="use_vllm vllm_mode=server")
-    vllm_importance_sampling_correction: bool = option(
-        True, needs="use_vllm vllm_importance_sampling_correction"
-    )
+    vllm_importance_sampling_correction: bool = option(True, needs="use_vllm")
     vllm_importance_sampling_mode: str = option(
         "sequence_mask", needs="use_vllm vllm_importance_sampling_correction"
     )

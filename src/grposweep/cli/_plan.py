@@ -174,7 +174,9 @@ def training_processes(processes: int | None, gpus: int | None, server_gpus: int
     return ranks
 
 
-def show_space(arguments: Sequence[str], config_dir: Path | None = None) -> int:
+def show_space(
+    arguments: Sequence[str], config_dir: Path | None = None, as_json: bool = False
+) -> int:
     """Print how many points of a space are valid, which rules make the others invalid, and the
     valid share of each value.
     """
@@ -182,8 +184,7 @@ def show_space(arguments: Sequence[str], config_dir: Path | None = None) -> int:
 
     # Hydra and numpy: 0.3 s that lint and plan FILE should not pay
     from grposweep.config.points import Points
-    from grposweep.config.reach import check_switches
-    from grposweep.report.space_summary import print_invalid
+    from grposweep.report.space_summary import print_invalid, print_what_differs, space_as_json
     from grposweep.search.evaluate import validate_points
     from grposweep.search.listed import list_points
     from grposweep.search.parse import parse_space, split_tokens
@@ -204,11 +205,14 @@ def show_space(arguments: Sequence[str], config_dir: Path | None = None) -> int:
         check_space(space, points, [*map(override_name, fixed)])
         validator = Validator(space, points)
         validity = validate_points(validator)
-        if validity.valid:
-            searched = [parameter.name for parameter in space.parameters]
-            refuse_mistakes(check_switches(searched, validity.distinct))
+        if validity.is_dead:
+            refuse_mistakes(validity.describe_lacks())
+        if as_json:
+            print(json.dumps(space_as_json(validity)))
+            return 0 if validity.valid else 1
         console = build_console()
         console.print(validity.describe())
+        print_what_differs(console, validity)
         if validity.invalid:
             print_invalid(console, validity)
             console.print(_label_table(validity.valid_by_label()))
@@ -252,14 +256,20 @@ def _of_overrides(overrides: Sequence[str], options: Options, config_dir: Path |
     from grposweep.config.points import Points
     from grposweep.config.to_setting import read_setting
     from grposweep.registries import runs_trl
+    from grposweep.search.evaluate import validate_points
+    from grposweep.search.space import Space
+    from grposweep.search.validity import Validator
     from grposweep.train.prompts import count_local
 
     with open_session(config_dir) as session:
-        base = Points(session.compose, list(overrides)).base
+        points = Points(session.compose, list(overrides))
+        base = points.base
         counted = {} if options.train_prompts is None else {"train_prompts": options.train_prompts}
         if runs_trl(base.trainer.kind) and (longest := count_local(base)) is not None:
             counted["longest_prompt"] = longest
         setting = read_setting(base, counted)
+        for line in validate_points(Validator(Space(), points)).describe_lacks():
+            say(line, sys.stderr)
     return setting if options.processes is None else replace(setting, processes=options.processes)
 
 

@@ -272,16 +272,17 @@ def space(
         list[str], Argument(help="A sweep as run.py takes it: -m lr=1e-4,3e-4 ...")
     ],
     config_dir: ConfigDir = None,
+    json: Annotated[bool, Option("--json", help="Print one JSON object.")] = False,
 ) -> int:
     """Count the valid and invalid points of a sweep.
 
-    Names the rules that make points invalid, and valid changes.
+    Names the rules that make points invalid, valid changes, and keys that change nothing.
 
     Exit code: 0 success, 1 if no point is valid, 2 unusable input.
     """
     from grposweep.cli._plan import show_space
 
-    return show_space(arguments, config_dir)
+    return show_space(arguments, config_dir, as_json=json)
 
 
 @command("grposweep cancel lr_batch")

@@ -12,4 +12,6 @@ def is_of_evaluation(key: str) -> bool:
     prompts, rewards, sampling.
     """
     name = key.removeprefix("generation.")
-    return key == "task" or key.startswith("task.") or (name != key and name in SAMPLING)
+    is_of_task = key == "task" or key.startswith("task.")
+    is_of_sampling = name != key and name in SAMPLING
+    return (is_of_task and key != "task.train_prompts") or is_of_sampling

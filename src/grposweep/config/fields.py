@@ -159,6 +159,12 @@ SOURCES: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(ARGS, ("trainer.args",)),
 }
 PLAIN = Setting(
-    keys={**KEYS, **ARGS, "rewards": "task.rewards", "reward_weights": "task.reward_weights"}
+    keys={
+        **KEYS,
+        **ARGS,
+        "rewards": "task.rewards",
+        "reward_weights": "task.reward_weights",
+        "lora_targets": "model.lora.target_modules",
+    }
 )
 OF_TASKS = PLAIN.replace({"keys": {**PLAIN.keys, "processes": "cluster.tasks_per_node"}})

@@ -23,7 +23,15 @@ from yaml import YAMLError
 
 from grporecipe.errors import UserError
 from grporecipe.files import Config, Json, bounded_yaml, parse_yaml, read_text
-from grposweep.config.compose import PRIMARY, Session, escape, experiment_at, to_experiment, typed
+from grposweep.config.compose import (
+    PRIMARY,
+    Session,
+    escape,
+    experiment_at,
+    override_name,
+    to_experiment,
+    typed,
+)
 from grposweep.config.fields import NUMBERS
 from grposweep.config.to_setting import own_values
 from grposweep.config.validate import check_choice
@@ -114,6 +122,8 @@ class Points:
     def __init__(self, compose: Compose, overrides: list[str]) -> None:
         """``overrides`` are shared by all points."""
         self._compose = compose
+        # the keys and groups that these set
+        self.shared = [*map(override_name, overrides)]
         self._overrides = overrides
         self._sections: dict[tuple[str, str], Any] = {}
         self._base = self._compose_options({})

@@ -13,7 +13,6 @@ from grporecipe.errors import UserError, refuse_mistakes
 from grporecipe.files import parse_json, read_bytes
 from grporecipe.registries import load_entry
 from grposweep.config.precision import check_generation, check_precision, check_quantization
-from grposweep.config.reach import check_place
 from grposweep.config.search_budget import Budget
 from grposweep.config.to_setting import read_gpu
 from grposweep.config.trl_args import check_args
@@ -35,7 +34,9 @@ from grposweep.registries import (
 )
 from grposweep.schema import (
     AUTO,
+    Cluster,
     Experiment,
+    ThisMachine,
     Trainer,
     default_of,
     keys_of,
@@ -529,3 +530,25 @@ CHECKS: dict[Callable[[Experiment], Iterable[str] | None], tuple[str, ...]] = {
     check_launcher: ("cluster", "generation", "trainer.kind"),
     CHECK_PROGRAM: ("cluster", "trainer.kind"),
 }
+
+
+def check_place(cluster: Cluster, names: Collection[str]) -> Iterator[str]:
+    """Say if a command sets keys that the launcher does not read, and chooses no cluster.
+
+    ``names`` are the keys and groups of the command. Keys in a file are no mistake: a study for
+    Slurm may be run with ``cluster=local``, and exported.
+    """
+    launcher = load_entry(LAUNCHERS[cluster.kind])
+    unread = launcher.unread_keys() if {"cluster", "cluster.kind"}.isdisjoint(names) else ()
+    set_here = [
+        key
+        for key in unread
+        if key in names and value_at(Experiment(cluster=cluster), key) != default_of(key)
+    ]
+    if set_here and launcher.section is not ThisMachine:
+        yield f"cluster={cluster.kind} does not read {' and '.join(set_here)}. Leave it out."
+    elif set_here:
+        yield (
+            f"only cluster=slurm reads {' and '.join(set_here)}, and these trials would train on "
+            "this machine. Set cluster=slurm, or cluster=local to train here."
+        )

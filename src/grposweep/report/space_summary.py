@@ -14,11 +14,12 @@ from rich.table import Table
 from rich.text import Text
 
 from grporecipe.errors import UserError
-from grporecipe.files import Config
+from grporecipe.files import Config, Json
 from grporecipe.model.planning import steps_per_epoch, total_completions, total_steps
 from grporecipe.model.setting import Setting
 from grporecipe.rules.registry import Problem
 from grporecipe.terminal import count, short
+from grposweep.config.evaluation import is_of_evaluation
 from grposweep.config.precision import read_precision
 from grposweep.registries import is_external, runs_trl
 from grposweep.report.tables import FOLD, Row, build_table
@@ -41,6 +42,39 @@ def print_invalid(console: Console, validity: SpaceValidity) -> None:
     """Print the invalid points by rule, each with its first one and the verified fixes there."""
     rows = [_invalid_points(validity, code, number) for code, number in validity.by_rule().items()]
     console.print(invalid_table(rows, validity.invalid, validity.total))
+
+
+def print_what_differs(console: Console, validity: SpaceValidity) -> None:
+    """Print which keys change nothing, and how many points are one training."""
+    lines = validity.describe_lacks()
+    if validity.repeated and not validity.is_sampled:
+        left = validity.valid - validity.repeated
+        lines.append(
+            f"{count(validity.valid, 'valid point')} are {count(left, 'different training')}. "
+            "Points that are one training are one trial."
+        )
+    for line in lines:
+        console.print(line, style="yellow", soft_wrap=True)
+
+
+def space_as_json(validity: SpaceValidity) -> Json:
+    """Return the counts of a space, its dead parameters each with the reason, and what decides the
+    measure. Of a large space or one with ranges the counts are those of sampled points.
+    """
+    counts, valid = validity.by_rule(), validity.valid
+    if validity.ranges:
+        counts = {code: number for code, number in validity.ranges.items() if code}
+        valid = validity.ranges[""]
+    parameters = validity.validator.space.parameters
+    dead = {name: lack for name, lack in validity.lacks.items() if lack.is_dead}
+    return {
+        "points": None if validity.ranges else validity.size,
+        "valid": valid,
+        "invalid": counts,
+        "dead": {name: f"{lack.why}. {lack.revived}." for name, lack in dead.items()},
+        "repeated": validity.repeated,
+        "measures": [item.name for item in parameters if is_of_evaluation(item.name)],
+    }
 
 
 def print_invalid_points(console: Console, validity: SpaceValidity) -> None:

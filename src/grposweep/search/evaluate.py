@@ -6,13 +6,15 @@ others left as they are.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import islice
 from random import Random
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from grporecipe.errors import UserError
+from grporecipe.model.effect import describe_lack
 from grporecipe.rules.check import errors
 from grporecipe.rules.fixes import render_problem
 from grposweep.schema import Experiment
@@ -25,8 +27,26 @@ MOST_LISTED = 10_000
 SAMPLED = 2_000
 # of a continuous parameter's way from low to high: the middle, both ends
 PROBES = (0.5, 0.0, 1.0)
+# points of a space with ranges, after some with their middle and ends
+SAMPLED_IN_RANGES, MOST_PROBES = 100, 9
 # valid points in which a value of a sampled space is looked for
 TRIED = 50
+
+
+class Lack(NamedTuple):
+    """At how many valid points a key changes nothing, of how many, why, and what would change
+    that.
+    """
+
+    points: int
+    of: int
+    why: str
+    revived: str
+
+    @property
+    def is_dead(self) -> bool:
+        """Return whether no valid point reads the key."""
+        return self.points == self.of
 
 
 @dataclass(frozen=True)
@@ -36,6 +56,8 @@ class SpaceValidity:
     validator: Validator
     points: Sequence[Point]
     broken: Sequence[frozenset[str]]
+    # the keys that change nothing there, each with the need that it lacks
+    lacking: Sequence[Mapping[str, str]]
     is_sampled: ClassVar[bool] = False
 
     @property
@@ -55,11 +77,73 @@ class SpaceValidity:
 
     def describe(self) -> str:
         """Return the counts in words."""
+        if self.ranges and self.size == 1:
+            return f"{self.ranges['']} of {self.ranges.total()} sampled points of the range valid"
         return f"{self.total:,} points, {self.valid:,} valid, {self.invalid:,} invalid"
 
     def valid_points(self) -> Iterator[Point]:
-        """Return the valid ones in their order."""
-        return (point for point, codes in self._with_codes() if not codes)
+        """Return the valid ones in their order; of several that are one training the first."""
+        first: dict[object, Point] = {}
+        for point, lacking in self._valid():
+            read = {name: label for name, label in point.items() if name not in lacking}
+            first.setdefault(freeze(read), point)
+        return iter(first.values())
+
+    @property
+    def repeated(self) -> int:
+        """Return how many valid points are the training of an earlier one."""
+        return self.valid - len(list(self.valid_points()))
+
+    @cached_property
+    def lacks(self) -> dict[str, Lack]:
+        """Return the parameters that change nothing at some valid points, and the shared keys that
+        change nothing at any.
+        """
+        names = [parameter.name for parameter in self.validator.space.parameters]
+        found = {}
+        for name in (*names, *self.validator.points.shared):
+            active = [point for point, _ in self._valid() if name in point or name not in names]
+            idle = [(point, lacking[name]) for point, lacking in self._valid() if name in lacking]
+            is_dead = len(idle) == len(active)
+            if idle and (is_dead or name in names):
+                point, need = idle[0]
+                setting = self.validator.validate(point).setting
+                why, revived = describe_lack(setting, need)
+                found[name] = Lack(len(idle), len(active), why, revived)
+        return found
+
+    @property
+    def is_dead(self) -> bool:
+        """Return whether no parameter changes anything at any valid point."""
+        parameters, lacks = self.validator.space.parameters, self.lacks
+        dead = [item.name in lacks and lacks[item.name].is_dead for item in parameters]
+        return bool(dead) and all(dead)
+
+    def describe_lacks(self) -> list[str]:
+        """Return a line for each key that changes nothing, with what would revive it."""
+        lines = []
+        for name, lack in self.lacks.items():
+            line = f"{name}: {lack.why}, at {lack.points:,} of {lack.of:,} valid points."
+            if lack.is_dead:
+                line = (
+                    f"{name}: {lack.why}, so it changes nothing. {lack.revived}, or leave it out."
+                )
+            lines.append(line)
+        return lines
+
+    @cached_property
+    def ranges(self) -> Counter[str]:
+        """Return how many points each rule prunes, of those that are drawn from a space with
+        ranges and of their ends; ``""`` counts the valid ones.
+        """
+        space, counts = self.validator.space, Counter[str]()
+        if space.is_finite or space.points:
+            return counts
+        random = Random(f"{self.validator.points.base.search.seed}:ranges")
+        probes = islice(_probes(space, next(space.finite_points())), MOST_PROBES)
+        for point in (*probes, *(space.draw(random) for _ in range(SAMPLED_IN_RANGES))):
+            counts.update(_codes(self.validator.validate(point)) or [""])
+        return counts
 
     def invalid_points(self, code: str | None = None) -> Iterator[Point]:
         """Return the invalid ones (of one rule)."""
@@ -108,6 +192,11 @@ class SpaceValidity:
             part = {name: point[name] for name in names if name in point}
             points[freeze(part)] = point
         return [self.validator.validate(point).experiment for point in points.values()]
+
+    def _valid(self) -> Iterator[tuple[Point, Mapping[str, str]]]:
+        for point, codes, lacking in zip(self.points, self.broken, self.lacking, strict=True):
+            if not codes:
+                yield point, lacking
 
     def _with_codes(self) -> Iterator[tuple[Point, frozenset[str]]]:
         return zip(self.points, self.broken, strict=True)
@@ -191,14 +280,22 @@ def _judge(
     """Judge finite combinations, each at the first valid probe of the continuous parameters, or in
     their middle.
     """
-    points: list[Point] = []
-    broken: list[frozenset[str]] = []
+    points = []
     for combination in finite:
         probed = list(_probes(validator.space, combination))
-        point = next(filter(validator.is_valid, probed), probed[0])
-        points.append(point)
-        broken.append(_codes(validator.validate(point)))
-    return kind(validator, points, broken)
+        points.append(next(filter(validator.is_valid, probed), probed[0]))
+    return _counted(validator, points, kind)
+
+
+def _counted(
+    validator: Validator, points: Sequence[Point], kind: type[SpaceValidity]
+) -> SpaceValidity:
+    broken, lacking = [], []
+    for point in points:
+        result = validator.validate(point)
+        broken.append(_codes(result))
+        lacking.append(result.lacks)
+    return kind(validator, points, broken, lacking)
 
 
 def _probes(space: Space, combination: Point) -> Iterator[Point]:
@@ -254,4 +351,4 @@ def validate_one_factor(validator: Validator) -> SpaceValidity:
             "search=one_factor compares with the base configuration, which is invalid itself. "
             f"{text}"
         )
-    return SpaceValidity(validator, points, [_codes(validator.validate(point)) for point in points])
+    return _counted(validator, points, SpaceValidity)

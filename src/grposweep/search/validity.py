@@ -14,6 +14,7 @@ from typing import Any
 
 from grporecipe.errors import UserError, refuse_mistakes
 from grporecipe.files import Config, Json
+from grporecipe.model.effect import find_lack
 from grporecipe.model.setting import Setting
 from grporecipe.rules.check import REGISTRY, Problem, check, errors
 from grporecipe.rules.fixes import find_fixes
@@ -49,6 +50,9 @@ class RuleInputs:
     def __init__(self, space: Space, points: Points, prepared: Config) -> None:
         self._space, self._points, self._prepared = space, points, prepared
         self._base = base_setting(points.base)
+        own = {key: name for name, key in self._base.keys.items()}
+        # what each key sets; options of a framework's command too
+        self.set_by = {**own, **{f"{OPTIONS[0]}{key}": name for key, name in own.items()}}
         # sentences on what is not known of the user's command
         self.notes: list[str] = []
         if is_asked(points.base):
@@ -363,6 +367,27 @@ class ValidationResult:
     def is_valid(self) -> bool:
         """Return whether no error prunes it."""
         return not errors(self.problems)
+
+    @cached_property
+    def lacks(self) -> dict[str, str]:
+        """The keys that are set and change nothing here, each with the need that it lacks.
+
+        Those of the shared ones that a rule names are left out.
+        """
+        set_by, lacks = self.validator.fields.set_by, {}
+        blamed = {field for problem in self.problems for field in problem.broken.fields}
+        for name in (*self.point, *self.validator.points.shared):
+            field = set_by.get(name)
+            if field is not None and (name in self.point or field not in blamed):
+                lacks[name] = find_lack(self.setting, field)
+        return {name: lack for name, lack in lacks.items() if lack}
+
+    @cached_property
+    def training(self) -> object:
+        """The point without the keys that change nothing here. Points with the same are one
+        training.
+        """
+        return freeze({name: label for name, label in self.point.items() if name not in self.lacks})
 
     @cached_property
     def config(self) -> ResolvedConfig:

@@ -64,6 +64,8 @@ class TrialQueue:
     _known: set[object] = field(default_factory=set)
     # their experiments,
     _done: set[str] = field(default_factory=set)
+    # what they train,
+    _trained: set[object] = field(default_factory=set)
     # and how many these are
     _looked: int = 0
     # trials that do not count, because their points are run once more
@@ -125,6 +127,8 @@ class TrialQueue:
         started = self.study.searched
         self._known |= {freeze(trial.params) for trial in started[self._looked :]}
         self._done |= {trial.user_attrs["experiment"] for trial in started[self._looked :]}
+        for trial in started[self._looked :]:
+            self._trained.add(self.validator.validate(trial.params).training)
         self._looked = len(started)
         for index, wanted in enumerate(self.enqueued):
             if self._has_started(index, wanted) or freeze(wanted) in self._known:
@@ -178,7 +182,7 @@ class TrialQueue:
             if freeze(point) in self._known or freeze(point) in self.doubles:
                 return False
             verdict = self.validator.validate(point)
-            if not verdict.is_valid:
+            if not verdict.is_valid or verdict.training in self._trained:
                 return False
             trial = self.outlook.known_oom(verdict)
             if trial is not None:

@@ -41,7 +41,12 @@ from grposweep.report.run_output import (
     trial_line,
     write_effects,
 )
-from grposweep.report.space_summary import SpaceSummary, print_invalid_points, print_space_summary
+from grposweep.report.space_summary import (
+    SpaceSummary,
+    print_invalid_points,
+    print_space_summary,
+    print_what_differs,
+)
 from grposweep.report.tables import build_console
 from grposweep.report.trial_view import State
 from grposweep.report.view import SweepReader
@@ -354,6 +359,7 @@ def _build(prepared: _Prepared, stack: ExitStack) -> Controller:
     study = build_study(folder, space)
     record_invalid(folder, study, space)
     print_invalid_points(console, space.validity)
+    print_what_differs(console, space.validity)
     warm = open_warm_start(folder, space, prepared.inputs)
     if warm.first:
         console.print(describe_warm_start(warm))

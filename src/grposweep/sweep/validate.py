@@ -20,7 +20,6 @@ from grposweep.config.compose import override_name
 from grposweep.config.identity import prepared_key
 from grposweep.config.metric_names import check_metrics
 from grposweep.config.points import Points
-from grposweep.config.reach import check_switches
 from grposweep.config.search_budget import Budget
 from grposweep.registries import follows_effort, is_external, is_opaque, runs_trl
 from grposweep.schema import Experiment, Schedule
@@ -314,9 +313,8 @@ def validate_sweep(space: Space, points: Points, overrides: list[str]) -> Valida
     _refuse_large_grid(base, space)
     check_space(space, points, [*map(override_name, overrides)], trains=True)
     validated = validate_space(space, points)
-    refuse_mistakes(
-        check_switches((parameter.name for parameter in space.parameters), validated.distinct)
-    )
+    if validated.validity.is_dead:
+        refuse_mistakes(validated.validity.describe_lacks())
     if any(runs_trl(experiment.trainer.kind) for experiment in validated.distinct("trainer")):
         refuse_mistakes(refused_variables(os.environ, base.cluster.environment))
     # a sweep with results has its files and metric
