@@ -360,7 +360,7 @@ def test_a_full_disk_is_reported_and_the_sweep_continues_later(
     assert again.code in (0, 1), again.out + again.err
     # trials that failed for the disk are tried again on request
     if again.code:
-        assert grposweep(here, "retry", "--sweep", "s").code == 0
+        assert grposweep(here, "retry", "s").code == 0
     check_finished(here / "outputs" / "s")
 
 
@@ -371,10 +371,10 @@ def test_a_read_only_disk_can_be_looked_at_and_is_one_message_for_what_writes(
     disk("size=20m")
     assert run_in(here, *WORDS).code == 0
     disk("remount,ro")
-    for words in (("status", "s"), ("show", "0", "--sweep", "s"), ("export", "s"), ("best", "s")):
+    for words in (("status", "s"), ("show", "s", "0"), ("export", "s"), ("best", "s")):
         ended = grposweep(here, *words)
         assert ended.code == 0, ended.out + ended.err
-    for words in (("report", "s"), ("rerun", "0", "--sweep", "s")):
+    for words in (("report", "s"), ("rerun", "s", "0")):
         ended = grposweep(here, *words)
         assert "Traceback" not in ended.out + ended.err
         assert ended.code in (0, 2), ended.out + ended.err

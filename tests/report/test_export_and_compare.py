@@ -331,13 +331,6 @@ def test_the_best_of_a_sweep_is_judged_by_its_other_seeds(commands: Commands, ma
     assert commands("compare", "a/best", f"a/{best.number}").out == ended.out
 
 
-def test_two_trials_of_a_sweep_are_named_by_their_numbers(commands: Commands, made: Path) -> None:
-    """With --sweep, as other commands take them."""
-    short = commands("compare", "0", "1", "--sweep", "a")
-    assert short.code == 0, short.err
-    assert short.out == commands("compare", "a/0", "a/1").out
-
-
 def test_two_seeds_of_a_point_are_compared_by_their_own_results(
     commands: Commands, made: Path
 ) -> None:

@@ -104,7 +104,7 @@ def test_status_and_show_say_that_a_running_trial_has_not_moved(commands: Comman
         "no weight can have changed in the 5 logged steps to 5: the gradient was 0",
         None,
     ]
-    for shown in (commands("status", "s").out, commands("show", str(number), "--sweep", "s").out):
+    for shown in (commands("status", "s").out, commands("show", "s", str(number)).out):
         assert "no weight can have changed" in shown
 
 
@@ -114,7 +114,7 @@ def test_a_point_is_invalid_and_a_trial_stopped_early_in_all_that_users_read(
 ) -> None:
     """The word "pruned" is in files and JSON only, which scripts read."""
     make_sweep(HERE / "s", Made(trials=20))
-    status, show = commands("status", "s").out, commands("show", "3", "--sweep", "s").out
+    status, show = commands("status", "s").out, commands("show", "s", "3").out
     commands("report", "s")
     page = (HERE / "s" / "report.html").read_text().split("<body>")[1].split("<script")[0]
     visible = re.sub(r"<[^>]*>", " ", page)
@@ -312,9 +312,7 @@ def test_status_is_watched_until_the_sweep_is_done(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "words",
-    sampled(
-        ["mine 3", "mine/3", "outputs/mine 3", "3 --sweep mine", "--outputs outputs mine 3"], 5
-    ),
+    sampled(["mine 3", "mine/3", "outputs/mine 3", "--outputs outputs mine 3"], 4),
 )
 def test_a_sweep_and_its_trial_are_named_in_one_way(commands: Commands, words: str) -> None:
     """Also by SWEEP/TRIAL, and with options before or after."""

@@ -14,15 +14,40 @@ from typing import Annotated, Any, cast
 
 import typer
 from typer import Argument, Option
-from typer.core import TyperCommand
+from typer.core import TyperCommand, TyperGroup
 
 from grporecipe.errors import ExitCode, UserError
 from grporecipe.terminal import discard, printable
 from grposweep import __version__
 from grposweep.storage import paths
 
+# The commands by what they are for, in the order of their use.
+GROUPS = {
+    "Judge recipes and logs": ("lint", "check", "plan", "fit", "rules", "diagnose"),
+    "Run sweeps": ("init", "space", "run", "rerun", "continue"),
+    "Look at results": ("list", "status", "show", "compare", "best", "report", "export"),
+    "Maintain sweeps": ("retry", "cancel"),
+}
+
+
+class _Group(TyperGroup):
+    """The root command, whose help has the commands in groups."""
+
+    def format_commands(self, _ctx: Any, formatter: Any) -> None:
+        """Write the list of commands."""
+        for title, names in GROUPS.items():
+            with formatter.section(title):
+                formatter.write_dl(
+                    [(f"{name:8}", self.commands[name].get_short_help_str(100)) for name in names]
+                )
+
+
 app = typer.Typer(
+    cls=_Group,
     help="Hyperparameter sweeps and a linter for GRPO fine-tuning recipes.",
+    epilog="\b\nExamples:\n  grposweep lint recipe.yaml --processes 8\n"
+    "  grposweep run -m lr=1e-6,3e-6 -- bash launch.sh\n\n"
+    "Documentation: https://github.com/grposweep/grposweep/blob/main/docs/README.md",
     no_args_is_help=True,
     # rich costs 0.1 s that lint should not pay
     rich_markup_mode=None,
@@ -53,14 +78,11 @@ def choices(name: str, *values: str) -> type[StrEnum]:
 
 
 class _Command(TyperCommand):
-    """A command that takes ``--sweep NAME``, an older spelling, as its first name."""
+    """A command that keeps the two dashes in front of the user's own launch command."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the arguments."""
-        if "--sweep" in args:
-            at = args.index("--sweep")
-            args = [*args[at + 1 : at + 2], *args[:at], *args[at + 2 :]]
-        # it begins the user's own launch command, and click would drop it
+        # click would drop them
         if ctx.ignore_unknown_options and "--" in args:
             args = [*args[: args.index("--")], "--", *args[args.index("--") :]]
         return super().parse_args(ctx, args)
