@@ -124,7 +124,8 @@ def lint(
     """
     gib = None if gpu is None else memory_of(gpu, "gpu")
     options = Options(framework, None, processes, dataset_size, framework_version, gib, gpu)
-    return _lint(source, options, select_rules(select, ignore))
+    selection = select_rules(select, ignore)
+    return Linted(tuple(lint_recipe(recipe, selection) for recipe in _recipes(source, options)))
 
 
 def plan(
@@ -177,10 +178,6 @@ def fit(
             "a folder with its config.json, or a model that is known (docs/guides/memory.md)."
         )
     return memory
-
-
-def _lint(source: Any, options: Options, selection: RuleSelection) -> Linted:
-    return Linted(tuple(lint_recipe(recipe, selection) for recipe in _recipes(source, options)))
 
 
 def _recipes(source: Any, options: Options) -> list[Recipe]:

@@ -119,13 +119,10 @@ def settings_of(path: Path) -> dict[str, str]:
         for field in check.changes.split():
             keys |= spell_keys({field: getattr(setting, field)}, recipe, setting) or {}
         lines = {key: f"line {line}" if (line := recipe.line(key)) else "default" for key in keys}
-        words = ", ".join(f"{key}{_shown(value)} ({lines[key]})" for key, value in keys.items())
+        said = {key: f"={label_text(value)}" for key, value in keys.items() if value is not None}
+        words = ", ".join(f"{key}{said.get(key, ' not set')} ({lines[key]})" for key in keys)
         texts[check.name] = f"{path}: {words}" if words else ""
     return texts
-
-
-def _shown(value: object) -> str:
-    return " not set" if value is None else f"={label_text(value)}"
 
 
 def show_diagnosis(diagnosis: Diagnosis, settings: Mapping[str, str] | None = None) -> Group:

@@ -29,12 +29,8 @@ ESTIMATORS = {
 WORDS = {"k1": "kl", "k2": "mse", "k3": "low_var_kl"}
 # a dual clip that has no effect
 NEVER_CLIPPED = 1e6
-# GPUs
-NODE = 8
 # GPUs of a node that a fix may set
 NODES = (1, 2, 4, 8)
-# written if a setting has no longest prompt
-PROMPT_TOKENS = 2048
 
 
 def frequency(name: str, key: str) -> Field:

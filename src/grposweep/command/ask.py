@@ -149,7 +149,8 @@ def ask(
     run = _run(how, question, seconds[how])
     built = sorted(note.removeprefix(OTHER) for note in run.notes if note.startswith(OTHER))
     _refuse_loss(question, run)
-    is_failed = how == STAND_INS and _has_failed(run)
+    is_failed = not run.answers or any("failed" in answer for answer in run.answers)
+    is_failed = is_failed and how == STAND_INS
     # for real it would train
     if is_failed and built:
         raise UserError(
@@ -189,10 +190,6 @@ def ask(
         "processes_assumed" in run.notes,
         why,
     )
-
-
-def _has_failed(run: _Run) -> bool:
-    return not run.answers or any("failed" in answer for answer in run.answers)
 
 
 def _reason(run: _Run) -> str:

@@ -22,7 +22,6 @@ from grporecipe.errors import ProgramFailed, UnknownMetricError, UserError
 from grporecipe.files import read_json, write_json
 from grposweep.command import _ray_cluster as ray_cluster
 from grposweep.command._contract import (
-    Entry,
     ExternalProgram,
     NodeContext,
     RayCluster,
@@ -327,7 +326,10 @@ class ExternalProgramMonitor:
             # reader says otherwise
             self.attempt.metrics.rewind(self.program.resumed_at)
         for entry in entries:
-            self.attempt.log(entry.kind or self._kind_of(entry), entry.step, dict(entry.values))
+            # an evaluation has the objective
+            is_evaluation = self.attempt.experiment.search.metric in entry.values
+            kind = entry.kind or ("eval" if is_evaluation else "train")
+            self.attempt.log(kind, entry.step, dict(entry.values))
             self.step = max(self.step, entry.step)
         # that it runs is all the life that a program without our Callback shows
         self.attempt.beat(self.step)
@@ -339,12 +341,6 @@ class ExternalProgramMonitor:
         """
         entered = read_json(self.attempt.folder / paths.ENTERED) or {}
         return self.program.reports and entered.get("attempt") != self.attempt.number
-
-    def _kind_of(self, entry: Entry) -> str:
-        """Return the kind of an entry whose log does not say it: an evaluation has the
-        objective.
-        """
-        return "eval" if self.attempt.experiment.search.metric in entry.values else "train"
 
     def _listen(self) -> None:
         """Our Callback beats in the trial's file; as long as it does, this process lives as

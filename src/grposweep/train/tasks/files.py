@@ -41,7 +41,8 @@ def load_jsonl(task: Task) -> tuple[list[Row], list[Row], list[str]]:
     read, problems = [], list[str]()
     for key, path in files.items():
         try:
-            read.append(_read(task, Path(path), key))
+            rows = load_rows(Path(path), key)
+            read.append(as_prompts(rows, task.prompt_column, task.answer_column, str(path)))
         except UserError as error:
             problems += error.problems or [str(error)]
     refuse_mistakes(problems)
@@ -53,10 +54,6 @@ def load_jsonl(task: Task) -> tuple[list[Row], list[Row], list[str]]:
     if task.eval_split is None:
         return *hold_out(read[0], task.eval_prompts, task.path), notes
     return shuffled(read[0]), shuffled(read[1])[: task.eval_prompts], notes
-
-
-def _read(task: Task, path: Path, key: str) -> list[Row]:
-    return as_prompts(load_rows(path, key), task.prompt_column, task.answer_column, str(path))
 
 
 def load_gsm8k(task: Task) -> tuple[list[Row], list[Row]]:
