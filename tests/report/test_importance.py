@@ -183,9 +183,10 @@ def test_a_parameter_without_any_effect_is_named(
     ]
     said = printed(make(tmp_path / "a", *alike), capsys)
     assert (
-        "batch changed nothing: trials 0, 1 have the same values of everything at every step"
+        "batch changed nothing: trials 0, 1 have the same rewards and gradients at every step"
         in said
     )
+    assert "Decide between them on fresh seeds" not in said
     assert "lr changed nothing" not in said
     for metrics in tmp_path.glob("a/**/metrics.jsonl"):
         rows = [{**json.loads(line), "grad_norm": 0.0} for line in metrics.read_text().splitlines()]

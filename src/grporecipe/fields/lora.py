@@ -45,8 +45,3 @@ def one_name(value: Any) -> str | None:
     """Return the data set that a key names; None for several, which a setting cannot hold."""
     names = value if isinstance(value, list) else [value] if value else []
     return str(names[0]) if len(names) == 1 else None
-
-
-def as_count(number: float) -> float:
-    """Return a whole number as an int, which is the form of keys."""
-    return int(number) if number == int(number) else number

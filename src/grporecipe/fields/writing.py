@@ -13,35 +13,10 @@ import yaml
 
 from grporecipe.files import Config
 from grporecipe.model import planning
-from grporecipe.model.framework import RELEASE, Framework, NativeChange
-from grporecipe.model.recipe import KeySpec, Recipe
+from grporecipe.model.framework import Framework, NativeChange
+from grporecipe.model.recipe import Recipe
 from grporecipe.model.setting import Setting
 from grporecipe.model.values import Fields, nest
-
-
-def write_release(
-    framework: Framework, s: Setting, takes: Mapping[str, KeySpec], default: Config
-) -> Fields:
-    """Return the keys of a release that are always written, or whose field is not the default, in
-    the table's order.
-    """
-    native_keys: Fields = {}
-    for row in framework.fields:
-        key = next((name for name in (row.key, *row.before.values()) if name in takes), None)
-        if row.type != RELEASE or not row.plain or key is None:
-            continue
-        value, kind = getattr(s, row.name), takes[key].type
-        if value is None and (default.get(row.name) is None or not kind.endswith("?")):
-            # another framework has no key for it: the release's default
-            continue
-        if row.always or value != default.get(row.name):
-            native = row.native(value)
-            if native is None and not kind.endswith("?"):
-                continue
-            native_keys[key] = (
-                int(native) if isinstance(native, float) and kind.startswith("int") else native
-            )
-    return native_keys
 
 
 def render_keys(framework: Framework, keys: Config) -> str:

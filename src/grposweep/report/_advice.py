@@ -152,7 +152,7 @@ def _changed_nothing(view: SweepView) -> list[str]:
             has_no_gradient = _has_no_gradient(groups[0][0])
             what_to_do = NO_GRADIENT if has_no_gradient else "Check that the training reads it."
             lines.append(
-                f"{name} changed nothing: trials {numbers} have the same values of everything "
+                f"{name} changed nothing: trials {numbers} have the same rewards and gradients "
                 f"at every step, to the last digit. {what_to_do}"
             )
     return lines
@@ -180,10 +180,12 @@ def _is_one_log(group: Sequence[TrialView]) -> bool:
 
 
 def _logged(line: Config) -> Json:
-    """Return what a training did in a line of its log: rewards, losses and norms, and not times,
-    rates and speeds.
+    """Return what a training did in a line of its log: rewards and norms of gradients, and not
+    times, rates and speeds.
+
+    The loss is left out: with some options another one is logged for the same gradients.
     """
-    kinds = ("reward", "loss", "grad_norm", "kl")
+    kinds = ("reward", "grad_norm", "kl")
     return {name: value for name, value in line.items() if any(kind in name for kind in kinds)}
 
 
@@ -397,8 +399,10 @@ def _widen(view: SweepView, best: TrialView) -> Iterator[Step]:
 
 def _on_seeds(view: SweepView, best: RankedPoint, tied: Sequence[RankedPoint]) -> Iterator[Step]:
     """Yield the sweep with fresh seeds, or with more of them if those that it has decide
-    nothing.
+    nothing. On other seeds, points that are one training are one training again.
     """
+    if tied and _is_one_log([best.first, *(point.first for point in tied)]):
+        return
     if best.source != "seeds" and "seed" not in view.parameters:
         unclear = tied or find_no_winner(view)
         why = (

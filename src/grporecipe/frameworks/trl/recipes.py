@@ -11,9 +11,8 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
-from grporecipe.fields.lora import as_count, as_modules
+from grporecipe.fields.lora import as_modules
 from grporecipe.fields.reading import collect_converted, release_defaults
-from grporecipe.fields.writing import write_release
 from grporecipe.files import Config
 from grporecipe.frameworks.trl.keys import BACK, RENAMES, is_async, known, span
 from grporecipe.model.framework import ABSENT, RELEASE, Field, Framework, NativeChange, Values
@@ -380,10 +379,33 @@ EVALUATED = ("per_device_eval_batch_size", "num_generations_eval")
 BOOLEAN_SCALES = {"group": True, "none": False}
 
 
+def _write_release(framework: Framework, s: Setting, takes: KeySpecs, default: Config) -> Fields:
+    """Return the keys of a release that are always written, or whose field is not the default, in
+    the table's order.
+    """
+    native_keys: Fields = {}
+    for row in framework.fields:
+        key = next((name for name in (row.key, *row.before.values()) if name in takes), None)
+        if row.type != RELEASE or not row.plain or key is None:
+            continue
+        value, kind = getattr(s, row.name), takes[key].type
+        if value is None and (default.get(row.name) is None or not kind.endswith("?")):
+            # the release's default
+            continue
+        if row.always or value != default.get(row.name):
+            native = row.native(value)
+            if native is None and not kind.endswith("?"):
+                continue
+            native_keys[key] = (
+                int(native) if isinstance(native, float) and kind.startswith("int") else native
+            )
+    return native_keys
+
+
 def native_keys(framework: Framework, s: Setting, version: Version) -> Fields:
     """Return a setting in completions as a recipe's keys and values."""
     takes = framework.takes(version)
-    native = write_release(framework, s, takes, release_defaults(framework, version))
+    native = _write_release(framework, s, takes, release_defaults(framework, version))
     if native.get("top_k") == 0 and takes["top_k"].default is None:
         # 0 is "all tokens" only since TRL 0.27
         native["top_k"] = None
@@ -461,7 +483,7 @@ def _model(s: Setting, takes: KeySpecs) -> Fields:
     if s.weights_dtype == "bfloat16":
         native["dtype" if "dtype" in takes else "torch_dtype"] = "bfloat16"
     if s.lora:
-        alpha = as_count(s.lora_alpha)
+        alpha = _as_count(s.lora_alpha)
         native |= {
             "use_peft": True,
             "lora_r": s.lora_rank,
@@ -475,3 +497,8 @@ def _model(s: Setting, takes: KeySpecs) -> Fields:
 def _steps(every: float) -> float:
     """Return a frequency in optimizer steps, or below 1 as a share of all."""
     return int(every) if every >= 1 else every
+
+
+def _as_count(number: float) -> float:
+    """Return a whole number as an int, which is the form of keys."""
+    return int(number) if number == int(number) else number
