@@ -99,9 +99,9 @@ def printed(svg: str) -> list[str]:
 
 
 @pytest.mark.slow
-def test_the_recording_shows_what_its_commands_print(tmp_path: Path) -> None:
+def test_the_recording_shows_what_its_command_prints() -> None:
     """Today; make it again with: python docs/pictures.py --recording."""
-    now = load_script("pictures").record(tmp_path)
+    now = load_script("pictures").record()
     assert printed(now) == printed((DOCS / "lint.svg").read_text())
     # a preview shows it as it is
     assert "animation" not in now

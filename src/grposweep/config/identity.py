@@ -110,7 +110,17 @@ _ELSEWHERE = (
 
 # Fields of the setting for the algorithm, without hardware and lengths: if they differ, two
 # settings are different points.
-_TOLD = ("cluster.", "batch.", "task.", "model.", "generation.use_vllm", "generation.vllm_", "seed")
+_TOLD = (
+    "cluster.",
+    "batch.",
+    "task.",
+    "model.",
+    "generation.use_vllm",
+    "generation.vllm_",
+    "seed",
+    # kl.beta says it
+    "kl.enabled",
+)
 _NUMBERS = tuple(
     name
     for name, key in KEYS.items()
