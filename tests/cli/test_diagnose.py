@@ -129,7 +129,7 @@ def test_watch_reads_a_log_again_while_it_grows(tmp_path: Path, collapsed: Path)
 def test_a_trial_is_named_as_in_other_commands(tmp_path: Path) -> None:
     """By its number in a sweep, or by its folder; the type of its weights is known."""
     shutil.copytree(FIXTURES / "measured", tmp_path / "measured")
-    code, out = diagnose("0", "--sweep", "measured", "--outputs", tmp_path)
+    code, out = diagnose("measured", "0", "--outputs", tmp_path)
     assert (code, "JSON lines, 4 logged steps to 4" in out) == (0, True)
     assert "the type of the weights" not in out
 

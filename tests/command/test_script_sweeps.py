@@ -190,11 +190,11 @@ def test_a_trial_of_a_script_is_rerun_with_its_recipe_and_with_a_change(
     """
     sweep = run(*script, "-m", "lr=0.1,0.3").sweep
     (here / "elsewhere").mkdir()
-    exact = grposweep(here / "elsewhere", "rerun", "1", "--sweep", str(sweep))
+    exact = grposweep(here / "elsewhere", "rerun", str(sweep), "1")
     assert exact.code == 0, exact.err
     assert "every number of metrics.jsonl is the same" in exact.out
     assert recipes(exact.sweep)[0] | {"output_dir": ""} == recipes(sweep)[1] | {"output_dir": ""}
-    changed = grposweep(here / "elsewhere", "rerun", "1", "lr=0.2", "--sweep", str(sweep))
+    changed = grposweep(here / "elsewhere", "rerun", str(sweep), "1", "lr=0.2")
     assert (recipes(changed.sweep)[0]["learning_rate"], results(changed.sweep)[0]["objective"]) == (
         0.2,
         0.8,

@@ -98,7 +98,7 @@ def test_a_wheel_runs_and_sweeps_with_the_configuration_groups_that_it_carries(
     )
     assert ended.returncode == 0, ended.stderr
     assert len(trials(tmp_path / "outputs" / "s")) == 2
-    again = call(installed, tmp_path, "retry", "--sweep", "s")
+    again = call(installed, tmp_path, "retry", "s")
     assert again.returncode == 0, again.stderr
     assert "1 trial of s to try again" in again.stdout
     command = (trials(tmp_path / "outputs" / "s")[1] / "command.sh").read_text()

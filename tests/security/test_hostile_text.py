@@ -112,9 +112,9 @@ COMMANDS = {
     "status": ("status", "s"),
     "status of a hostile name": ("status", f"t{HOSTILE}"),
     "status of no sweep": ("status", HOSTILE),
-    "show": ("show", "0", "--sweep", "s"),
-    "show a failure": ("show", "5", "--sweep", "s"),
-    "show no trial": ("show", HOSTILE, "--sweep", "s"),
+    "show": ("show", "s", "0"),
+    "show a failure": ("show", "s", "5"),
+    "show no trial": ("show", "s", HOSTILE),
     "list": ("list",),
     "export": ("export", "s"),
     "compare": ("compare", "s", f"t{HOSTILE}"),
@@ -122,12 +122,12 @@ COMMANDS = {
     "best as a command": ("best", "s", "--as", "command"),
     "best as a recipe": ("best", "s", "--as", "trl"),
     "cancel": ("cancel", f"t{HOSTILE}"),
-    "retry": ("retry", HOSTILE, "--sweep", "s"),
-    "rerun": ("rerun", "0", "--sweep", f"t{HOSTILE}"),
-    "rerun of no trial": ("rerun", HOSTILE, "--sweep", f"t{HOSTILE}"),
-    "rerun with a hostile key": ("rerun", "0", f"{HOSTILE}=1", "--sweep", "s"),
-    "continue": ("continue", "0", f"{HOSTILE}=1", "--from", "1", "--sweep", "s"),
-    "continue no trial": ("continue", HOSTILE, "lr=1", "--from", "1", "--sweep", f"t{HOSTILE}"),
+    "retry": ("retry", "s", HOSTILE),
+    "rerun": ("rerun", f"t{HOSTILE}", "0"),
+    "rerun of no trial": ("rerun", f"t{HOSTILE}", HOSTILE),
+    "rerun with a hostile key": ("rerun", "s", "0", f"{HOSTILE}=1"),
+    "continue": ("continue", "s", "0", f"{HOSTILE}=1", "--from", "1"),
+    "continue no trial": ("continue", f"t{HOSTILE}", HOSTILE, "lr=1", "--from", "1"),
     "sync": ("sync", f"t{HOSTILE}"),
     "diagnose": ("diagnose", "log.txt"),
     "diagnose lines": ("diagnose", "log.jsonl"),
@@ -154,7 +154,7 @@ def test_a_command_shows_no_control_character_of_a_file(
 
 def test_markup_and_emoji_of_files_are_shown_as_they_are(shown: Callable[..., str]) -> None:
     """A label such as [red] is a label."""
-    assert "[red]x[bold]:bomb:" in shown("show", "5", "--sweep", "s").replace("\n", "")
+    assert "[red]x[bold]:bomb:" in shown("show", "s", "5").replace("\n", "")
 
 
 def test_what_is_piped_is_exact(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

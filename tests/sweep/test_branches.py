@@ -214,7 +214,7 @@ def test_a_branch_is_a_sweep_that_compares_with_its_parent_and_can_be_resumed(
     )
     original = trials(run(*fake).sweep)[0]
     step = min(int(path.name.split("-")[1]) for path in (original / "checkpoints").iterdir())
-    words = ("continue", "0", "--from", str(step), "lr=1e-3,1e-2", "search.seeds=2", "--sweep", "s")
+    words = ("continue", "s", "0", "--from", str(step), "lr=1e-3,1e-2", "search.seeds=2")
     first = grposweep(here, *words)
     assert first.code == ExitCode.FINISHED, first.err
     assert "the control against its parent: every number of metrics.jsonl is the same" in first.out

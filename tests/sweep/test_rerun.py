@@ -100,7 +100,7 @@ def test_a_rerun_is_a_sweep_of_its_own_that_names_its_origin(run: Run, here: Pat
     """In a new sweep; the original is not touched; the change reaches the configuration."""
     original = run(*FAKE).sweep
     before = {path: path.stat().st_mtime_ns for path in original.rglob("*")}
-    ended = grposweep(here, "rerun", "0", "lr=1e-2", "--sweep", "s")
+    ended = grposweep(here, "rerun", "s", "0", "lr=1e-2")
     assert ended.sweep.parent == original.parent
     origin = yaml.safe_load((ended.sweep / "sweep.yaml").read_text())["provenance"]["rerun_of"]
     assert origin == {
@@ -169,8 +169,8 @@ def test_a_rerun_knows_the_options_of_the_sweep_s_own_conf(run: Run, here: Path)
         "-m",
         "lr=1e-3,2e-3",
     )
-    assert grposweep(here, "rerun", "0", "--sweep", "s", "batch=mine").code == 0
-    said = grposweep(here, "rerun", "0", "--sweep", "s", "search.last=2", "force=true").out
+    assert grposweep(here, "rerun", "s", "0", "batch=mine").code == 0
+    said = grposweep(here, "rerun", "s", "0", "search.last=2", "force=true").out
     assert (
         "with search.last=2, by which another evaluation of the training counts: every number"
         in said
@@ -200,7 +200,7 @@ def data_of(ended: Ended, here: Path) -> str:
 
 def test_a_rerun_reads_the_sweep_s_copy_of_an_edited_file(edited: Path, here: Path) -> None:
     """The recorded content is used although the user's file has changed, and the output says so."""
-    ended = grposweep(here, "rerun", "0", "--sweep", "s")
+    ended = grposweep(here, "rerun", "s", "0")
     assert ended.code == 0, ended.err
     assert '"answer": "1"' in data_of(ended, here)
     assert (
