@@ -89,7 +89,8 @@ def test_a_value_that_the_script_sets_later_ends_the_sweep(run: Run, command: Pa
     """
     line = "if 'GRPOSWEEP_TRIAL' in os.environ: args.vllm_mode = 'other'\n"
     edit(command, "trainer = GRPO", f"{line}trainer = GRPO")
-    ended = run(ASKED, "name=s", "-m", "trainer.args.vllm_mode=a,b,c,d,e,f", "--", "bash launch.sh")
+    words = ("trainer.args.use_vllm=true", "trainer.args.vllm_mode=a,b,c,d,e,f")
+    ended = run(ASKED, "name=s", "-m", *words, "--", "bash launch.sh")
     assert ended.code == 1
     assert (
         "vllm_mode=a is this trial's, but train.py:19 sets vllm_mode=other" in ended.out + ended.err
