@@ -326,9 +326,11 @@ class ExternalProgramMonitor:
             # reader says otherwise
             self.attempt.metrics.rewind(self.program.resumed_at)
         for entry in entries:
-            # an evaluation has the objective
-            is_evaluation = self.attempt.experiment.search.metric in entry.values
-            kind = entry.kind or ("eval" if is_evaluation else "train")
+            kind = entry.kind
+            if not kind:
+                # an evaluation has the objective
+                metric = self.attempt.experiment.search.metric
+                kind = "eval" if metric in entry.values else "train"
             self.attempt.log(kind, entry.step, dict(entry.values))
             self.step = max(self.step, entry.step)
         # that it runs is all the life that a program without our Callback shows
@@ -355,7 +357,10 @@ class ExternalProgramMonitor:
         """Pass a wish to stop on: our Callback waits for a rollout boundary, any other program gets
         SIGTERM, then more.
         """
-        if self.asked_at is None and self._is_asked():
+        # Every node's process looks: one that is left would take the others' end for a failure.
+        if self.asked_at is None and (
+            self.attempt.terminated or self.attempt.control.asks_to_stop(self.step)
+        ):
             self.asked_at = time.monotonic()
             if self.callback:
                 write_json(self.attempt.folder / paths.STOP, {"attempt": self.attempt.number})
@@ -367,10 +372,6 @@ class ExternalProgramMonitor:
             and time.monotonic() - self.asked_at > PATIENCE_SECONDS
         ):
             self._signal(signal.SIGKILL)
-
-    def _is_asked(self) -> bool:
-        """Every node's process looks: one that is left would take the others' end for a failure."""
-        return self.attempt.terminated or self.attempt.control.asks_to_stop(self.step)
 
     def _signal(self, number: signal.Signals) -> None:
         with contextlib.suppress(ProcessLookupError):
