@@ -222,6 +222,27 @@ def test_a_key_without_a_counterpart_in_the_framework_is_refused(
     assert "trainer.args.KEY" in problem
 
 
+@pytest.mark.parametrize(
+    ("framework", "more", "key"),
+    [
+        ("easyr1", "algorithm.disable_kl=true", "kl.beta"),
+        ("verl", "actor_rollout_ref.actor.use_kl_loss=False", "kl"),
+        (
+            "verl",
+            "actor_rollout_ref.actor.use_dynamic_bsz=True",
+            "batch.per_device_train_batch_size",
+        ),
+    ],
+)
+def test_a_key_that_the_launch_switches_off_is_refused(
+    points: Callable[..., Points], framework: str, more: str, key: str
+) -> None:
+    """Its own key would get the value, and the framework would not read it."""
+    (problem,) = check_reach(points(framework, more=(more,)).base.trainer, [key])
+    assert problem.startswith(f"{key}: trainer=command does not read it")
+    assert not [*check_reach(points(framework).base.trainer, [key])]
+
+
 def test_ours_is_added_to_the_users_lists(made: Made, here: Path) -> None:
     """Loggers of the script stay, and so do ms-swift's plugins, which an option would replace."""
     made("verl")

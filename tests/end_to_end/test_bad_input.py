@@ -41,7 +41,10 @@ def test_bad_input_is_one_message_and_code_2(here: Path, typed: str, words: str)
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("search:\n\tsampler: tpe\n", "own.yaml:2:1: found character .* spaces"),
+        (
+            "search:\n\tsampler: tpe\n",
+            "own.yaml:2: found character .* Indent the line with spaces",
+        ),
         (
             "# @package _global_\nhydra:\n  sweeper:\n    param: {lr: 1}\n",
             "hydra.sweeper.param is no key. Put what is searched below hydra.sweeper.params",
@@ -53,7 +56,7 @@ def test_a_mistake_in_a_sweep_file_is_one_line(here: Path, text: str, words: str
     (here / "sweeps").mkdir()
     (here / "sweeps" / "own.yaml").write_text(text)
     ended = run_in(here, "--config-dir", ".", "sweeps=own")
-    assert (ended.code, len(ended.err.splitlines())) == (2, 1), ended.err
+    assert (ended.code, len(ended.err.splitlines())) == (2, 1)
     assert re.search(words, ended.err)
 
 

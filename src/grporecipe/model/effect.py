@@ -54,7 +54,7 @@ def describe_lack(s: Setting, need: str) -> tuple[str, str]:
     if need == MOVES:
         return (
             "each rollout is used for one step only, which keeps the ratio at 1",
-            f"Set {s.key('num_iterations')}=2, say",
+            f"Set {s.key('num_iterations')}=2, for example",
         )
     other, sign, wanted = _parts(need)
     value, key = getattr(s, other), s.key(other)
@@ -66,7 +66,9 @@ def describe_lack(s: Setting, need: str) -> tuple[str, str]:
         return why, f"Set another {key}"
     if sign == "<":
         return why, f"Set {key} below {wanted}"
-    return why, f"Set {key} above 0" if isinstance(value, float) else f"Set {key}=true"
+    if isinstance(value, float):
+        return why, f"Set {key} above 0"
+    return why, f"Set {key}=true"
 
 
 def _holds(s: Setting, need: str) -> bool:

@@ -235,11 +235,11 @@ class LaunchParser:
         for command, following in zip(commands, [*commands, Command()][1:], strict=True):
             if PurePosixPath(command.words[0].text).name in NOT_STARTING:
                 continue
-            cut = (
-                following.words[0].line
-                if following.words and self._is_option(following.words[0].text)
-                else None
-            )
+            cut = None
+            for word in following.words[:1]:
+                # only an option, meant for the command before it
+                if word.text.startswith("--") or self.override.match(word.text):
+                    cut = word.line
             expanded = next(
                 filter(None, (expand(command.words) for expand in self.expanders)), None
             )
@@ -294,10 +294,6 @@ class LaunchParser:
         return not words.isdisjoint(RIVALS) or (
             ("sft" in name or "dpo" in name) and "grpo" not in name
         )
-
-    def _is_option(self, text: str) -> bool:
-        """Return whether a word can only be an option, meant for the command before it."""
-        return text.startswith("--") or self.override.match(text) is not None
 
 
 def has_sign_of_grpo(start: LaunchCommand, code: LaunchedCode | None) -> bool:

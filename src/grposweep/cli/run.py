@@ -143,11 +143,14 @@ def split_command(arguments: list[str]) -> tuple[list[str], list[str]]:
 def _refuse_slips(words: list[str]) -> None:
     """Raise UserError for words that are no overrides, with what they mean."""
     for at, word in enumerate(words):
-        before, after = [*words[:at], ""][at - 1], "".join(words[at + 1 : at + 2])
+        before = words[at - 1] if at else ""
+        after = "".join(words[at + 1 : at + 2])
         if word.startswith("--") and word.partition("=")[0] not in FLAGS:
             name, _, value = word[2:].partition("=")
-            text = name.replace("-", "_") + "=" + (value or after)
-            problem = f"{word} {after}".strip() + ": keys are written without dashes"
+            if not value and "=" not in after and not after.startswith("-"):
+                value = after
+            text = name.replace("-", "_") + "=" + (value or "...")
+            problem = f"{word}: keys are written without dashes"
         # What is no ASCII has its own message.
         elif (
             word.startswith(("-", "~"))

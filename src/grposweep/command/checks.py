@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from grporecipe.fields.recipes import read_recipe
 from grporecipe.model.framework import FRAMEWORKS as READS
 from grporecipe.model.recipe import Recipe
 from grporecipe.registries import load_entry
@@ -48,13 +49,20 @@ def _theirs(key: str) -> str:
 _FOLLOWING = ("batch.", "cluster.", "task.", "kl.enabled")
 
 
-def _unwritten(framework: str) -> set[str]:
-    """Return the keys for which a framework's launch has no key of its own."""
-    known = READS[framework]
+def _unwritten(launch: Recipe) -> set[str]:
+    """Return the keys for which a framework's launch has no key of its own, or none that acts: a
+    coefficient of a KL that is not in the loss, a micro-batch where tokens decide it.
+    """
+    known, setting = READS[launch.framework], read_recipe(launch).setting
     rows = {name for name, row in known.by_name.items() if row.fixable} | set(known.special)
-    return {
+    keys = {
         key for name, key in KEYS.items() if name not in rows and not key.startswith(_FOLLOWING)
     }
+    if setting.kl_placement not in ("loss", "both"):
+        keys |= {"kl", "kl.beta"}
+    if setting.dynamic_batching:
+        keys.add("batch.per_device_train_batch_size")
+    return keys
 
 
 def check_reach(trainer: Trainer, names: Iterable[str]) -> Iterator[str]:
@@ -65,7 +73,7 @@ def check_reach(trainer: Trainer, names: Iterable[str]) -> Iterator[str]:
     if not is_external(trainer.kind):
         return
     launch = find_launch(trainer)
-    unwritten = () if launch is None else _unwritten(launch.framework)
+    unwritten = () if launch is None else _unwritten(with_args(launch, trainer))
     for name in names:
         if reaches(name) and name not in unwritten:
             continue

@@ -16,7 +16,7 @@ from grporecipe.files import Json, read_json, write_json, write_text
 from grporecipe.frameworks.trl.recipes import native_keys as trl_keys
 from grporecipe.model.framework import FRAMEWORKS
 from grporecipe.model.planning import micro_steps_per_generation
-from grporecipe.model.recipe import Recipe
+from grporecipe.model.recipe import KeySpecs, Recipe
 from grporecipe.model.releases import parse_release, text
 from grporecipe.model.setting import Setting
 from grporecipe.model.values import without_none
@@ -181,11 +181,8 @@ def _of_launch(
         if value != getattr(before, name) or _names(named, KEYS.get(name, "")):
             changed |= spell_keys({name: value}, launch, setting) or {}
     changed |= _sizes(launch, changed, setting)
-    takes = framework.takes(launch.version)
-    keys = {
-        name: takes[name].default if value is None and name in takes else value
-        for name, value in changed.items()
-    } | native_args(trainer, launch.framework)
+    entered = _entered(changed, framework.takes(launch.version))
+    keys = {**entered, **native_args(trainer, launch.framework)}
     return {**describe(launch), "keys": keys}, with_keys(launch, keys)
 
 
@@ -195,24 +192,27 @@ def _of_asked(
     """Return what a trial of a command that was asked notes, and its recipe."""
     changed = point_keys(base.recipe, before, setting)
     native = trl_keys(FRAMEWORKS["trl"], setting, base.recipe.version)
-    keys = {name: value for name, value in native.items() if _is_set(name, named)} | changed
+    keys: Json = {}
+    for name, value in native.items():
+        # sizes follow from each other
+        is_size = name in (*SIZES, "generation_batch_size")
+        if not is_size and _names(named, homes().get(name, "")):
+            keys[name] = value
+    keys |= changed
     entered = {name: value for name, value in base.trainer.args.items() if name not in base.options}
-    takes = base.framework.takes(base.recipe.version)
-    # For a field that always has a value (num_train_epochs), a null means the trainer's default.
-    given = {
-        name: takes[name].default
-        if value is None and name in takes and takes[name].type[-1] != "?"
-        else value
-        for name, value in keys.items()
-    }
+    given = _entered(keys, base.framework.takes(base.recipe.version))
     return {"keys": {**given, **entered}, "options": base.options}, with_keys(base.recipe, keys)
 
 
-def _is_set(name: str, named: Collection[str]) -> bool:
-    """Return whether one of these grposweep keys or groups sets a key of GRPOConfig by itself;
-    sizes follow from each other.
+def _entered(keys: Json, takes: KeySpecs) -> Json:
+    """Return the keys that enter. A null of one that always has a value (num_train_epochs) means
+    the trainer's default.
     """
-    return name not in (*SIZES, "generation_batch_size") and _names(named, homes().get(name, ""))
+    entered = dict(keys)
+    for name, value in keys.items():
+        if value is None and name in takes and takes[name].type[-1] != "?":
+            entered[name] = takes[name].default
+    return entered
 
 
 def _names(named: Collection[str], key: str) -> bool:

@@ -47,6 +47,7 @@ from grporecipe.errors import UserError
 from grporecipe.files import Config, Json, bounded_yaml, read_text
 from grporecipe.frameworks.trl.keys import known as keys_of_trl
 from grporecipe.model.setting import TRL
+from grporecipe.reading.yaml_text import INDENTATION
 from grposweep.config._loader import OnceLoader
 from grposweep.process import CONF
 from grposweep.registries import suggest_search_key
@@ -506,10 +507,7 @@ def message(error: Exception) -> str:
     text = str(error)
     if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
         mark = error.problem_mark
-        return (
-            f"{mark.name}:{mark.line + 1}:{mark.column + 1}: {error.problem}. Correct this line of "
-            "YAML; its indentation is spaces."
-        )
+        return f"{mark.name}:{mark.line + 1}: {error.problem}. {INDENTATION}"
     cause = error.__cause__
     if isinstance(error, ConfigCompositionException) and isinstance(cause, OmegaConfBaseException):
         return explain_error(cause)

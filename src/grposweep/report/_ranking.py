@@ -204,7 +204,8 @@ def rank_points(
         # repeats with other files are another point; fresh seeds follow their leader
         if trial.objective is not None:
             files = "" if ranking else trial.files
-            points.setdefault((_without_seed(trial.point), files), []).append(trial)
+            labels = [(name, repr(of)) for name, of in trial.point.items() if name != "seed"]
+            points.setdefault((*sorted(labels), files), []).append(trial)
     places = ranking.places if ranking else {}
     among = 1 if ranking else max(len(points), 1)
     is_mixed = len({trial.files for group in points.values() for trial in group}) > 1
@@ -237,10 +238,6 @@ def replication_ranking(
             for t, value in zip(ended, results, strict=True)
         ]
     )
-
-
-def _without_seed(point: Config) -> Hashable:
-    return tuple(sorted((name, repr(label)) for name, label in point.items() if name != "seed"))
 
 
 @dataclass(frozen=True)

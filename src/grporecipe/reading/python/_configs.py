@@ -110,7 +110,9 @@ def find_configs(path: Path, text: str) -> list[PythonConfig]:
     made = [
         (call, scope)
         for call, scope in names.calls
-        if _is_config(names, call.func) and not _is_of_trainer(call)
+        if _is_config(names, call.func)
+        # GRPOConfig(f"{model_name}-GRPO"), what a copy of TRL's trainer takes if it is given none
+        and (call.keywords or len(call.args) != 1 or not text_of(call.args[0]).endswith("-GRPO'"))
     ]
     if not made:
         reads = any(word in text for word in ("TrlParser", "HfArgumentParser"))
@@ -124,13 +126,6 @@ def find_configs(path: Path, text: str) -> list[PythonConfig]:
         ]
     except RecursionError:
         raise UserError("it is nested too deeply to be followed.") from None
-
-
-def _is_of_trainer(call: ast.Call) -> bool:
-    """Return whether it is ``GRPOConfig(f"{model_name}-GRPO")``, what a copy of TRL's trainer takes
-    if it is given none.
-    """
-    return not call.keywords and len(call.args) == 1 and text_of(call.args[0]).endswith("-GRPO'")
 
 
 def recipes_of(path: Path, text: str, options: Options) -> list[Recipe]:

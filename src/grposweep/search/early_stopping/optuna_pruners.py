@@ -1,21 +1,20 @@
-"""The rules of Optuna's pruners as policies: the median, successive halving, ASHA and Hyperband. A
-stopped trial has ended.
+"""Optuna's pruners as policies: median, successive halving, ASHA and Hyperband. A stopped trial has
+ended.
 
 Their step is the number of the evaluation, from 1. These pruners ignore evaluation noise and late
 risers.
 """
 
-import math
-from binascii import crc32
-from bisect import bisect_right
 from collections.abc import Sequence
-from itertools import accumulate
-from statistics import median
+from typing import TYPE_CHECKING, Any
 
 from grposweep.search.early_stopping import CONTINUE, Action, Curve, Decision, NoStopping, State
 
-# Optuna's defaults: finished trials before the median counts, and Hyperband's factor.
-STARTUP = 5
+# 0.2 s that --help and --cfg should not pay
+if TYPE_CHECKING:
+    from optuna.trial import FrozenTrial
+
+# Optuna's default
 HYPERBAND_FACTOR = 3
 
 
@@ -28,32 +27,32 @@ class _PrunerPolicy(NoStopping):
 
     def decide(self, curve: Curve, others: Sequence[Curve], more: bool) -> Decision:  # noqa: ARG002 - the contract's arguments
         """Return whether to stop the trial or continue."""
-        if not self.prunes(curve, others):
+        evaluation = len(curve.held_out)
+        evaluations = round(evaluation / curve.share)
+        if not self._prunes([*map(_freeze, others)], _freeze(curve), evaluations):
             return CONTINUE
         return Decision(
-            Action.STOP,
-            f"{self.name} at evaluation {len(curve.held_out)}: {curve.held_out[-1]:.4g}",
+            Action.STOP, f"{self.name} at evaluation {evaluation}: {curve.held_out[-1]:.4g}"
         )
 
-    def prunes(self, curve: Curve, others: Sequence[Curve]) -> bool:
-        """Return whether the pruner would prune a trial after its last evaluation."""
+    def _prunes(self, others: "list[FrozenTrial]", trial: "FrozenTrial", evaluations: int) -> bool:
         raise NotImplementedError
 
 
 class MedianPolicy(_PrunerPolicy):
-    """Stop a trial whose best evaluation is worse than the median of the finished trials at the
-    same evaluation.
-    """
+    """Stop a trial that is worse than the median of the others at the same evaluation."""
 
     name = "median"
 
-    def prunes(self, curve: Curve, others: Sequence[Curve]) -> bool:
-        """Return whether at least five have finished, and the trial is below their median."""
-        finished = [other for other in others if other.state is State.FINISHED]
-        values = _values_at(len(curve.held_out), finished)
-        if len(finished) < STARTUP or not values:
-            return False
-        return max(curve.held_out) < median(values)
+    def _prunes(
+        self,
+        others: "list[FrozenTrial]",
+        trial: "FrozenTrial",
+        evaluations: int,  # noqa: ARG002 - the contract's arguments
+    ) -> bool:
+        from optuna.pruners import MedianPruner
+
+        return MedianPruner().prune(_History([*others, trial]), trial)  # type: ignore[arg-type]  # a study as far as pruners look
 
 
 class HalvingPolicy(_PrunerPolicy):
@@ -61,11 +60,15 @@ class HalvingPolicy(_PrunerPolicy):
 
     name = "halving"
     factor = 2
-    first = 2
+    rate = 1
 
-    def prunes(self, curve: Curve, others: Sequence[Curve]) -> bool:
-        """Return whether the trial is at a rung and behind there."""
-        return _is_behind(curve, others, self.factor, self.first)
+    def _prunes(
+        self,
+        others: "list[FrozenTrial]",
+        trial: "FrozenTrial",
+        evaluations: int,  # noqa: ARG002 - the contract's arguments
+    ) -> bool:
+        return _halve(others, trial, self.factor, self.rate)
 
 
 class AshaPolicy(HalvingPolicy):
@@ -73,7 +76,7 @@ class AshaPolicy(HalvingPolicy):
 
     name = "asha"
     factor = 4
-    first = 1
+    rate = 0
 
 
 class HyperbandPolicy(_PrunerPolicy):
@@ -81,36 +84,60 @@ class HyperbandPolicy(_PrunerPolicy):
 
     name = "hyperband"
 
-    def prunes(self, curve: Curve, others: Sequence[Curve]) -> bool:
-        """Return whether the trial is behind the others of its bracket."""
-        evaluations = round(len(curve.held_out) / curve.share)
-        bracket = _bracket(curve.number, evaluations)
-        rivals = [other for other in others if _bracket(other.number, evaluations) == bracket]
-        return _is_behind(curve, rivals, HYPERBAND_FACTOR, HYPERBAND_FACTOR**bracket)
+    def _prunes(self, others: "list[FrozenTrial]", trial: "FrozenTrial", evaluations: int) -> bool:
+        from optuna.pruners import HyperbandPruner
+
+        study: Any = _History([*others, trial])
+        pruner = HyperbandPruner(1, evaluations, HYPERBAND_FACTOR)
+        # brackets are known from the start
+        pruner._try_initialization(study)
+        bracket = pruner._get_bracket_id(study, trial)
+        rivals = [other for other in others if pruner._get_bracket_id(study, other) == bracket]
+        return _halve(rivals, trial, HYPERBAND_FACTOR, bracket)
 
 
-def _values_at(evaluation: int, curves: Sequence[Curve]) -> list[float]:
-    return [c.held_out[evaluation - 1] for c in curves if len(c.held_out) >= evaluation]
-
-
-def _is_behind(curve: Curve, others: Sequence[Curve], factor: int, first: int) -> bool:
-    """Return whether a trial is at a rung (evaluations first, first x factor, ...) and not among
-    the best there, one in ``factor``.
+def _halve(others: "list[FrozenTrial]", trial: "FrozenTrial", factor: int, rate: int) -> bool:
+    """Return whether successive halving prunes; its rungs are at factor ** rate, factor ** (rate +
+    1), ... evaluations.
     """
-    evaluation, rung = len(curve.held_out), first
-    while rung < evaluation:
-        rung *= factor
-    if rung > evaluation:
-        return False
-    values = sorted(_values_at(evaluation, [*others, curve]))
-    return curve.held_out[-1] < values[-max(len(values) // factor, 1)]
+    from optuna.pruners import SuccessiveHalvingPruner
+
+    for other in (*others, trial):
+        # The pruner itself notes the rung at the trial's last evaluation.
+        evaluations, rung = len(other.intermediate_values) - (other is trial), 0
+        while (step := factor ** (rate + rung)) <= evaluations:
+            other.system_attrs[f"completed_rung_{rung}"] = other.intermediate_values[step]
+            rung += 1
+    pruner = SuccessiveHalvingPruner(1, factor, rate)
+    return pruner.prune(_History([*others, trial]), trial)  # type: ignore[arg-type]  # a study as far as pruners look
 
 
-def _bracket(number: int, evaluations: int) -> int:
-    """Return the bracket of a trial, as Optuna draws it in a study named sweep."""
-    brackets = math.floor(math.log(evaluations, HYPERBAND_FACTOR)) + 1
-    sizes = []
-    for left in reversed(range(brackets)):
-        sizes.append(math.ceil(brackets * HYPERBAND_FACTOR**left / (left + 1)))
-    drawn = crc32(f"sweep_{number}".encode()) % sum(sizes)
-    return bisect_right(list(accumulate(sizes)), drawn)
+def _freeze(curve: Curve) -> "FrozenTrial":
+    from optuna.trial import TrialState, create_trial
+
+    is_finished = curve.state == State.FINISHED
+    trial = create_trial(
+        state=TrialState.COMPLETE if is_finished else TrialState.PRUNED,
+        value=curve.held_out[-1] if is_finished else None,
+        intermediate_values=dict(enumerate(curve.held_out, 1)),
+    )
+    trial.number = trial._trial_id = curve.number
+    return trial
+
+
+class _History:
+    """The part of a study that pruners read; Optuna's own study would copy every trial."""
+
+    study_name = "sweep"
+
+    def __init__(self, trials: "list[FrozenTrial]") -> None:
+        from optuna.study import StudyDirection
+
+        self.trials, self.direction, self._storage = trials, StudyDirection.MAXIMIZE, self
+
+    def get_trials(self, deepcopy: bool = True, states: Any = None) -> "list[FrozenTrial]":  # noqa: ARG002 - Optuna's
+        """Return all trials, or those in these states."""
+        return [trial for trial in self.trials if states is None or trial.state in states]
+
+    def set_trial_system_attr(self, *_: Any) -> None:
+        """Leave the trials as they are: the pruner adds the value of its own trial itself."""
