@@ -7,7 +7,6 @@
 import re
 from dataclasses import replace
 from functools import cache
-from importlib.resources import files
 from pathlib import Path
 
 from grporecipe.errors import UserError
@@ -95,7 +94,7 @@ WORDS = re.compile(r"[-_.](?:bnb[-_.]?)?(?:nf4|int4|4bit|awq|gptq|int8|8bit|fp8)
 @cache
 def known_models() -> dict[str, Architecture]:
     """Return the known shapes by prefix of a model's name, in lower case."""
-    rows = parse_json((files("grporecipe.memory") / "models.json").read_text(encoding="utf-8"))
+    rows = parse_json(Path(__file__).with_name("models.json").read_text(encoding="utf-8"))
     shapes = ((row["names"], read_config(row["config"])) for row in rows)
     return {name: shape for names, shape in shapes if shape is not None for name in names}
 

@@ -10,7 +10,7 @@ separated by ``|``.
 
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
+from pathlib import Path
 from typing import Literal
 
 from grporecipe.files import Config, parse_yaml
@@ -37,7 +37,7 @@ class Defect:
 @cache
 def load_defects() -> tuple[Defect, ...]:
     """Return the known defects, in the order of the file."""
-    content = files("grporecipe.model").joinpath("defects.yaml").read_text(encoding="utf-8")
+    content = Path(__file__).with_name("defects.yaml").read_text(encoding="utf-8")
     return tuple(
         Defect(
             name=name,

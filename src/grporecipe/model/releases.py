@@ -5,7 +5,8 @@ text.
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache, cached_property
-from importlib.resources import files
+from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 from grporecipe.model.recipe import KeySpec
@@ -41,7 +42,8 @@ class KeyTable(dict[str, KeySpec]):
 @cache
 def load_table(package: str) -> Fields:
     """Return the table of keys (keys.json) in a framework's folder."""
-    return dict(json.loads(files(package).joinpath("keys.json").read_text(encoding="utf-8")))
+    folder = Path(import_module(package).__path__[0])
+    return dict(json.loads((folder / "keys.json").read_text(encoding="utf-8")))
 
 
 @cache

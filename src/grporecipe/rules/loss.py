@@ -6,8 +6,7 @@ the release that added each loss) and trainer/grpo_config.py.
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from math import log, sqrt
-from statistics import NormalDist
+from math import erf, log, sqrt
 from typing import NamedTuple
 
 from grporecipe.model import planning
@@ -684,7 +683,7 @@ def weight_left(tokens: int, most: float) -> float:
     d): half at 2 ln most / MISMATCH^2 tokens.
     """
     variance = MISMATCH**2 * tokens
-    return NormalDist().cdf((log(most) - variance / 2) / sqrt(variance))
+    return (1 + erf((log(most) - variance / 2) / sqrt(2 * variance))) / 2
 
 
 @rule(

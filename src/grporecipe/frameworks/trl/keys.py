@@ -9,7 +9,6 @@ import re
 from bisect import bisect_right
 from collections.abc import Mapping
 from functools import cache, lru_cache, partial
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any, NamedTuple
 
 from grporecipe.errors import UserError
@@ -56,6 +55,9 @@ def installed() -> Version | None:
     """Return the TRL release of this environment; None without TRL, or if its version is not
     understood.
     """
+    # a tenth of the start of a command that does not ask
+    from importlib.metadata import PackageNotFoundError, version
+
     try:
         return parse_version(version("trl"))
     except (PackageNotFoundError, UserError):
