@@ -24,7 +24,7 @@ Json = dict[str, Any]
 Config = Mapping[str, Any]
 
 # of write_text, and of the heartbeat
-_DRAFT = re.compile(r"\.(?:[\w.-]+)\.(?:[a-z0-9_]{8}|new|stale)")
+_DRAFT = r"\.(?:[\w.-]+)\.(?:[a-z0-9_]{8}|new|stale)"
 
 
 # bytes of a file that is read as a whole
@@ -43,9 +43,9 @@ MOST_YAML_VALUES = 1_000_000
 # characters of an integer: Python writes no longer ones
 LONGEST_NUMBER = 4000
 # a JSON string, and what stands between brackets
-_NO_BRACKET = re.compile(r'"(?:[^"\\]++|\\.)*+"?+|[^][{}"]++', re.DOTALL)
+_NO_BRACKET = r'(?s)"(?:[^"\\]++|\\.)*+"?+|[^][{}"]++'
 _STEPS = {"[": 1, "{": 1, "]": -1, "}": -1}
-_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
+_SURROGATE = r"\\u[dD][89a-fA-F]"
 
 
 def open_file(path: Path, buffering: int = -1) -> BinaryIO:
@@ -147,11 +147,11 @@ def parse_json(text: str | bytes) -> Any:
     if isinstance(text, bytes):
         text = text.decode("utf-8-sig")
     if text.count("[") + text.count("{") > DEEPEST:
-        brackets = _NO_BRACKET.sub("", text)
+        brackets = re.sub(_NO_BRACKET, "", text)
         if max(accumulate(map(_STEPS.__getitem__, brackets)), default=0) > DEEPEST:
             raise ValueError(f"it is nested more than {DEEPEST} levels deep")
     value = json.loads(text)
-    if _SURROGATE.search(text):
+    if re.search(_SURROGATE, text):
         return json.loads(json.dumps(value, ensure_ascii=False).encode("utf-8", "replace"))
     return value
 
@@ -276,7 +276,7 @@ def delete_folder(path: Path, within: Path) -> None:
 
 def is_draft(name: str) -> bool:
     """Return whether this is the name of a temporary file that a killed writer leaves behind."""
-    return _DRAFT.fullmatch(name) is not None
+    return re.fullmatch(_DRAFT, name) is not None
 
 
 def write_json(path: Path, value: dict[str, Any]) -> None:

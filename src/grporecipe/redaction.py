@@ -210,34 +210,32 @@ def masked(key: str, value: Any, depth: int = 0) -> Any:
 
 
 # Tokens that the services issue.
-_TOKEN = re.compile(
+_TOKEN = (
     r"(?<![A-Za-z0-9])(?:hf_[A-Za-z0-9]{16,}|sk-(?=[\w-]*\d)[\w-]{16,}"
     r"|gh[pousr]_[A-Za-z0-9]{20,}|github_pat_\w{20,}"
     r"|glpat-[\w-]{16,}|xox[abprs]-[\w-]{10,}|AKIA[0-9A-Z]{16}|wandb_v1_\w{20,}"
     r"|eyJ[\w-]{10,}\.eyJ[\w-]{10,}\.[\w-]{10,})"
 )
 # ://user:password@host
-_URL = re.compile(r"(://[^/\s:@]+:)[^/\s@$]+(?=@)")
-_WEBHOOK = re.compile(
+_URL = r"(://[^/\s:@]+:)[^/\s@$]+(?=@)"
+_WEBHOOK = (
     r"(https://(?:hooks\.slack\.com/\w+|discord(?:app)?\.com/api/webhooks"
     r"|[\w.-]+\.webhook\.office\.com|chat\.googleapis\.com/v1/spaces)/)"
     r"[\w/@.?=&%-]+"
 )
-_HEADER = re.compile(
+_HEADER = (
     r"((?i:\bbearer)\s+|(?i:\bauthorization)[\"']?\s*[:=]\s*[\"']?(?i:basic"
     r"|token)\s+)[\w.~+/=:-]{8,}"
 )
 # Up to the end of the key, or to where it was cut off: lines of base64, prefixed with a sign in a
 # diff.
-_PRIVATE = re.compile(
+_PRIVATE = (
     r"-----BEGIN [A-Z ]*PRIVATE KEY-----(?:[\s\S]{0,20000}?-----END [A-Z ]*PRIVATE KEY-----"
     r"|(?:\s*[-+ ]?[\w+/=]{16,})*)"
 )
 # NAME=value, "name": "value", --name value
-_HINT = re.compile(
-    r"(?i)key|token|secret|pass|pwd|pat|credentials|use_wandb|auth|cookie|license|webhook"
-)
-_NAME = re.compile(
+_HINT = r"(?i)key|token|secret|pass|pwd|pat|credentials|use_wandb|auth|cookie|license|webhook"
+_NAME = (
     r"(?<![\w.-])(?:--([A-Za-z][\w.-]{0,80})[ \t]+(?!-)"
     r"|-{0,2}\+{0,2}([A-Za-z_][\w.-]{0,80})[\"']?[ \t]*[:=][ \t]*)"
 )
@@ -248,19 +246,19 @@ def redact(text: str) -> str:
     """Return the text with everything redacted that looks like a secret or is a secret in this
     environment.
     """
-    text = _PRIVATE.sub(SHOWN, text)
+    text = re.sub(_PRIVATE, SHOWN, text)
     for value in secret_values(os.environ):
         text = text.replace(value, SHOWN)
-    text = _HEADER.sub(rf"\g<1>{SHOWN}", text)
-    text = _URL.sub(rf"\g<1>{SHOWN}", text)
-    text = _WEBHOOK.sub(rf"\g<1>{SHOWN}", text)
-    return _TOKEN.sub(SHOWN, _redact_named(text) if _HINT.search(text) else text)
+    text = re.sub(_HEADER, rf"\g<1>{SHOWN}", text)
+    text = re.sub(_URL, rf"\g<1>{SHOWN}", text)
+    text = re.sub(_WEBHOOK, rf"\g<1>{SHOWN}", text)
+    return re.sub(_TOKEN, SHOWN, _redact_named(text) if re.search(_HINT, text) else text)
 
 
 def _redact_named(text: str) -> str:
     """Return the text with the values redacted that stand behind the name of a secret."""
     parts, end = [], 0
-    for match in _NAME.finditer(text):
+    for match in re.finditer(_NAME, text):
         value = _VALUE.match(text, match.end()) if match.start() >= end else None
         if value is not None and is_secret(
             match[1] or match[2], (inner := value[value.lastindex or 0])

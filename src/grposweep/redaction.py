@@ -20,12 +20,12 @@ from grposweep.process import STEP_SIGNALS, python_flags, signals_blocked
 
 _BEGIN, _END = (re.compile(rf"-----{word} [A-Z ]*PRIVATE KEY-----") for word in ("BEGIN", "END"))
 # in a line of a key; a logger may put its own words before
-_OF_KEY = re.compile(r"[\w+/=]{16,}")
+_OF_KEY = r"[\w+/=]{16,}"
 # characters; a key's lines have 64, and names in a log are shorter
 WHOLE_LINE = 40
-_KEY_HEADER = re.compile(r"Proc-Type: |DEK-Info: ")
+_KEY_HEADER = r"Proc-Type: |DEK-Info: "
 # its last line may be shorter
-_LAST_OF_KEY = re.compile(r"(?:[A-Za-z0-9+/=]{4})+")
+_LAST_OF_KEY = r"(?:[A-Za-z0-9+/=]{4})+"
 
 
 class StreamRedactor:
@@ -49,13 +49,13 @@ class StreamRedactor:
         if ends := _END.search(line):
             self._in_key = False
             return SHOWN + line[ends.end() :]
-        if _LAST_OF_KEY.fullmatch(line.strip()):
+        if re.fullmatch(_LAST_OF_KEY, line.strip()):
             return line.replace(line.strip(), SHOWN)
-        longest = max(map(len, _OF_KEY.findall(line)), default=0)
+        longest = max(map(len, re.findall(_OF_KEY, line)), default=0)
         if longest and longest >= min(WHOLE_LINE, len(line.strip()) / 2):
-            return _OF_KEY.sub(SHOWN, line)
+            return re.sub(_OF_KEY, SHOWN, line)
         # otherwise it was cut off
-        self._in_key = _KEY_HEADER.match(line) is not None
+        self._in_key = re.match(_KEY_HEADER, line) is not None
         return line
 
 

@@ -16,14 +16,14 @@ OF_RANKS = frozenset(
 )
 # Set by torchrun and mpirun, from which accelerate reads a number of processes, and by W&B's agent
 # and a resumed run of the user, with which all trials would be one run.
-_OF_JOBS = re.compile(
+_OF_JOBS = (
     r"(?:TORCHELASTIC|OMPI|PMI|PMIX|MV2|I_MPI|MPI)_\w+|GROUP_RANK|GROUP_WORLD_SIZE|ROLE_(?:RANK"
     r"|NAME|WORLD_SIZE)"
     r"|WANDB_(?:RUN_ID|SWEEP_ID|SWEEP_PARAM_PATH|RESUME)"
 )
 # Set by "accelerate launch" for the program that it starts. In ours the configuration says all of
 # it.
-_OF_ACCELERATE = re.compile(r"(?:ACCELERATE|FSDP|PARALLELISM_CONFIG|MEGATRON_LM)_\w+|FORK_LAUNCHED")
+_OF_ACCELERATE = r"(?:ACCELERATE|FSDP|PARALLELISM_CONFIG|MEGATRON_LM)_\w+|FORK_LAUNCHED"
 # Set by the user. Each silently trains in another precision than the configuration says.
 _INSTEAD = {
     "NVIDIA_TF32_OVERRIDE": "Unset it, and set model.tf32",
@@ -35,7 +35,7 @@ _INSTEAD = {
 
 def is_of_a_job(name: str) -> bool:
     """Return whether a variable describes a surrounding job, which is no business of a trial's."""
-    return name in OF_RANKS or _OF_JOBS.fullmatch(name) is not None
+    return name in OF_RANKS or re.fullmatch(_OF_JOBS, name) is not None
 
 
 def leave_job(environment: MutableMapping[str, str], trains_ours: bool) -> None:
@@ -46,7 +46,7 @@ def leave_job(environment: MutableMapping[str, str], trains_ours: bool) -> None:
     variables.
     """
     for name in list(environment):
-        if _OF_JOBS.fullmatch(name) or (trains_ours and _OF_ACCELERATE.fullmatch(name)):
+        if re.fullmatch(_OF_JOBS, name) or (trains_ours and re.fullmatch(_OF_ACCELERATE, name)):
             del environment[name]
 
 
@@ -63,7 +63,7 @@ def refused_variables(environment: Mapping[str, str], given: Iterable[str] = ())
         if environment.get(name)
     ]
     for name in given:
-        if name in _INSTEAD or is_of_a_job(name) or _OF_ACCELERATE.fullmatch(name):
+        if name in _INSTEAD or is_of_a_job(name) or re.fullmatch(_OF_ACCELERATE, name):
             mistakes.append(
                 f"cluster.environment.{name}: it changes what is trained, and "
                 "cluster.environment is no part of a trial's "

@@ -32,18 +32,18 @@ LONGEST_LINE = 1 << 20
 MOST_NESTED = 8
 
 Line = Json
-_COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+_COLOUR = r"\x1b\[[0-9;]*[A-Za-z]"
 # "(TaskRunner pid=123, ip=10.0.0.1) "
-_RAY = re.compile(r"\s*\(\w[^)]{0,200}\)\s?")
-_DICT = re.compile(r"\{['\"][^{}]*\}")
-_PAIR = re.compile(r"""['"]([^'"]+)['"]\s*:\s*(?:'([^']*)'|"([^"]*)"|(?:np\.\w+\()?([-+\w.]+))""")
-_PROGRESS = re.compile(r"(\d{1,9})/(\d{1,9}) \[[^\]]{0,80}(?:it/s|s/it)")
-_STEPS = re.compile(r"Total optimization steps = ([\d,]{1,15})")
-_HISTORY = re.compile(r"\{[^{}]*\}")
-_VERL = re.compile(r"\bstep:(\d+) - ")
-_NUMPY = re.compile(r"np\.\w+\((.*)\)")
-_EASYR1 = re.compile(r"Step (\d+)\s*")
-_YAML = re.compile(r"( *)([\w@./-]+):(?: (\S+))?\s*")
+_RAY = r"\s*\(\w[^)]{0,200}\)\s?"
+_DICT = r"\{['\"][^{}]*\}"
+_PAIR = r"""['"]([^'"]+)['"]\s*:\s*(?:'([^']*)'|"([^"]*)"|(?:np\.\w+\()?([-+\w.]+))"""
+_PROGRESS = r"(\d{1,9})/(\d{1,9}) \[[^\]]{0,80}(?:it/s|s/it)"
+_STEPS = r"Total optimization steps = ([\d,]{1,15})"
+_HISTORY = r"\{[^{}]*\}"
+_VERL = r"\bstep:(\d+) - "
+_NUMPY = r"np\.\w+\((.*)\)"
+_EASYR1 = r"Step (\d+)\s*"
+_YAML = r"( *)([\w@./-]+):(?: (\S+))?\s*"
 
 
 class NoMetricsYet(UserError):
@@ -137,7 +137,7 @@ def _read_text(file: Path, text: str) -> Log:
     # an incomplete checkpoint: its writer was killed
     if start == "{" and '"log_history"' in text:
         rest = text.partition('"log_history"')[2]
-        histories = (_whole(match[0]) for match in _HISTORY.finditer(rest))
+        histories = (_whole(match[0]) for match in re.finditer(_HISTORY, rest))
         log = Log.build(str(file), "trainer_state.json", (line for line in histories if line))
         log.skipped = 1
         return log
@@ -209,13 +209,13 @@ def _dicts(lines: Iterable[str]) -> Iterator[Line]:
     step = total = planned = None
     finished = False
     for line in lines:
-        if "Total optimization" in line and (match := _STEPS.search(line)):
+        if "Total optimization" in line and (match := re.search(_STEPS, line)):
             planned = int(match[1].replace(",", "") or 0)
         at = 0
-        for match in _DICT.finditer(line) if "{" in line else ():
+        for match in re.finditer(_DICT, line) if "{" in line else ():
             step, total = _progress(line[at : match.start()], step, total, planned)
             at = match.end()
-            pairs = {p[0]: p[1] or p[2] or p[3] for p in _PAIR.findall(match[0])}
+            pairs = {p[0]: p[1] or p[2] or p[3] for p in re.findall(_PAIR, match[0])}
             finished = finished or "train_runtime" in pairs
             if translate(pairs):
                 entries.append((pairs, step))
@@ -253,7 +253,7 @@ def _progress(
     """
     if "it/s" not in text and "s/it" not in text:
         return step, total
-    for done, of in _PROGRESS.findall(text):
+    for done, of in re.findall(_PROGRESS, text):
         if int(of) == planned if planned else total is None or int(of) >= total:
             step, total = int(done), int(of)
     return step, total
@@ -262,11 +262,11 @@ def _progress(
 def _verl(lines: Iterable[str]) -> Iterator[Line]:
     """Read verl's console: ``step:12 - actor/pg_loss:0.01 - ...``."""
     for line in lines:
-        if "step:" in line and (start := _VERL.search(plain := _COLOUR.sub("", line))):
+        if "step:" in line and (start := re.search(_VERL, plain := re.sub(_COLOUR, "", line))):
             pairs = (part.strip().rpartition(":") for part in plain[start.end() :].split(" - "))
             yield {
                 "step": int(start[1]),
-                **{name: _NUMPY.sub(r"\1", value) for name, _, value in pairs},
+                **{name: re.sub(_NUMPY, r"\1", value) for name, _, value in pairs},
             }
 
 
@@ -277,13 +277,13 @@ def _easyr1(lines: Iterable[str]) -> Iterator[Line]:
     for line in lines:
         if block is None and "Step " not in line:
             continue
-        plain = _COLOUR.sub("", line)
-        plain = plain[worker.end() :] if (worker := _RAY.match(plain)) else plain
-        if start := _EASYR1.fullmatch(plain):
+        plain = re.sub(_COLOUR, "", line)
+        plain = plain[worker.end() :] if (worker := re.match(_RAY, plain)) else plain
+        if start := re.fullmatch(_EASYR1, plain):
             if block:
                 yield block
             block, stack = {"step": int(start[1])}, []
-        elif block is not None and (pair := _YAML.fullmatch(plain)):
+        elif block is not None and (pair := re.fullmatch(_YAML, plain)):
             indent = len(pair[1])
             stack = [entry for entry in stack if entry[0] < indent]
             name = "/".join([*(key for _, key in stack), pair[2]])

@@ -29,14 +29,14 @@ def lora_rows(rank: str, alpha: str, targets: str, usual: int) -> tuple[Field, .
 
 
 # PEFT matches a module's whole name
-_ALTERNATIVES = re.compile(r"\.\*\\\.\(([\w|]{1,500})\)")
+_ALTERNATIVES = r"\.\*\\\.\(([\w|]{1,500})\)"
 
 
 def as_modules(value: Any) -> Names:
     """Return the modules with adapters, from one name, several names, or an expression that lists
     them.
     """
-    if isinstance(value, str) and (match := _ALTERNATIVES.fullmatch(value)):
+    if isinstance(value, str) and (match := re.fullmatch(_ALTERNATIVES, value)):
         return tuple(match[1].split("|"))
     return tuple(map(str, value)) if isinstance(value, list) else (str(value),) if value else ()
 

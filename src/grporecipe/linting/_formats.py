@@ -33,7 +33,7 @@ from grporecipe.terminal import one_line
 
 HOME = "https://github.com/grposweep/grposweep"
 SARIF_SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
-LINE = re.compile(r"[^\n]*\n|[^\n]+")
+LINE = r"[^\n]*\n|[^\n]+"
 STYLES = {"+": (GREEN,), "-": (RED,), "@": (BOLD,)}
 RULES: dict[str, Rule | RecipeRule] = {**REGISTRY, **RECIPE_RULES}
 
@@ -157,7 +157,7 @@ class DiffReport(Report):
             self._show(name, *texts)
 
     def _show(self, name: str, before: str, after: str) -> None:
-        old, new = (LINE.findall(text) for text in (before, after))
+        old, new = (re.findall(LINE, text) for text in (before, after))
         out = self._out
         for line in unified_diff(old, new, name, name):
             text, end = (

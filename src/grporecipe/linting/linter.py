@@ -531,7 +531,7 @@ def _plain(number: float) -> float:
 
 
 NAME = "grposweep:"
-COMMENT = re.compile(rf"#\s*{NAME}\s*ignore(-file)?(?![\w-])(?:\s*\[([^\]]*)\])?")
+COMMENT = rf"#\s*{NAME}\s*ignore(-file)?(?![\w-])(?:\s*\[([^\]]*)\])?"
 # a prefix of every code
 ALL = ("",)
 
@@ -567,7 +567,7 @@ def read_comments(text: str, show: Callable[[], str]) -> tuple[Comment, ...]:
     lines = show().replace("\r\n", "\n").split("\n")
     comments = []
     for number, line in enumerate(lines, 1):
-        if match := COMMENT.search(line):
+        if match := re.search(COMMENT, line):
             listed = (code.strip().upper() for code in (match[2] or "").split(","))
             codes = ALL if match[2] is None else tuple(filter(None, listed))
             reach = None if match[1] else _reach(lines, number, not line[: match.start()].strip())

@@ -33,9 +33,7 @@ RED, YELLOW, GREEN, BOLD, DIM, PLAIN = (
 )
 INDENT = "    "
 MOST_NAMED = 5
-OTHER = re.compile(
-    r"(?:this is an? |it launches )(\S+)(?: configuration)?, which grposweep does not read"
-)
+OTHER = r"(?:this is an? |it launches )(\S+)(?: configuration)?, which grposweep does not read"
 
 
 class Screen:
@@ -259,7 +257,9 @@ def _first_of(names: Sequence[str]) -> str:
 
 def _other_programs(total: Total) -> str:
     """Return how many skipped files are recipes of programs that lint does not read, by program."""
-    names = Counter(name for reason in total.skipped.values() for name in OTHER.findall(reason)[:1])
+    names = Counter(
+        name for reason in total.skipped.values() for name in re.findall(OTHER, reason)[:1]
+    )
     return "".join(f"; {name}, which is not read: {number}" for name, number in names.most_common())
 
 

@@ -48,7 +48,7 @@ ALIASES = {
 }
 
 
-SIZE = re.compile(r"(\d+(?:\.\d+)?) ?GiB", re.IGNORECASE)
+SIZE = r"(?i)(\d+(?:\.\d+)?) ?GiB"
 # beyond any GPU
 MOST_GIB = 10_000
 
@@ -59,7 +59,7 @@ def memory_of(name: str, key: str) -> float:
 
     Raises UserError for an unknown GPU; ``key`` is the key that names it.
     """
-    if (stated := SIZE.fullmatch(name.strip())) and 0 < float(stated[1]) < MOST_GIB:
+    if (stated := re.fullmatch(SIZE, name.strip())) and 0 < float(stated[1]) < MOST_GIB:
         return float(stated[1])
     by_name = {_plain(known): gib for known, gib in GPUS.items()}
     gib = by_name.get(_plain(ALIASES.get(_plain(name), name)))
@@ -88,7 +88,7 @@ def _plain(name: str) -> str:
     return letters
 
 
-WORDS = re.compile(r"[-_.](?:bnb[-_.]?)?(?:nf4|int4|4bit|awq|gptq|int8|8bit|fp8)")
+WORDS = r"[-_.](?:bnb[-_.]?)?(?:nf4|int4|4bit|awq|gptq|int8|8bit|fp8)"
 
 
 @cache
@@ -142,5 +142,5 @@ def find_bits(name: str) -> int:
     """Return the bits of a model's quantized weights by its name; 0 if the name does not state
     them.
     """
-    words = WORDS.findall(name.lower())
+    words = re.findall(WORDS, name.lower())
     return 0 if not words else 8 if any("8" in word for word in words) else 4

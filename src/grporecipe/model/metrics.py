@@ -58,10 +58,10 @@ STEPS = (
     "global_step/max_steps",
 )
 # verl's, one for each data source
-_VALIDATION = re.compile(r"val-core/.+/mean@\d+|val/test_score/.+")
+_VALIDATION = r"val-core/.+/mean@\d+|val/test_score/.+"
 _OURS = {theirs: (ours, rank) for ours, names in NAMES.items() for rank, theirs in enumerate(names)}
 # verl printed three decimals until 0.2, too few for a learning rate
-_ROUNDED = re.compile(r"0\.00+")
+_ROUNDED = r"0\.00+"
 # this project logs NaN as null
 _OFTEN_NAN = frozenset({"loss", "grad_norm"})
 
@@ -77,11 +77,11 @@ def translate(line: Mapping[str, object]) -> dict[str, float]:
         if name in _OURS:
             ours, rank = _OURS[name]
             number = math.nan if value is None and ours in _OFTEN_NAN else to_number(value)
-            if ours == "learning_rate" and isinstance(value, str) and _ROUNDED.fullmatch(value):
+            if ours == "learning_rate" and isinstance(value, str) and re.fullmatch(_ROUNDED, value):
                 continue
             if number is not None and rank < ranked.get(ours, (rank + 1, 0.0))[0]:
                 ranked[ours] = (rank, number)
-        elif _VALIDATION.fullmatch(name) and (number := to_number(value)) is not None:
+        elif re.fullmatch(_VALIDATION, name) and (number := to_number(value)) is not None:
             validation.append(number)
     values = {ours: number for ours, (_, number) in ranked.items()}
     if validation:

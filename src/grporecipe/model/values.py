@@ -81,7 +81,7 @@ def _is_usable(number: float) -> bool:
     )
 
 
-_REFERENCE = re.compile(r"\$\{(?:oc\.select:)?([\w.]+)(?:\s*,\s*([^{}]*))?\}")
+_REFERENCE = r"\$\{(?:oc\.select:)?([\w.]+)(?:\s*,\s*([^{}]*))?\}"
 _FLOAT = re.compile(
     r"[-+]?(?:[0-9][0-9_]*)\.[0-9_]*(?:[eE][-+]?[0-9]+)?|[-+]?[0-9][0-9_]*(?:[eE][-+]?[0-9]+)"
     r"|\.[0-9_]+(?:[eE][-+]?[0-9]+)?"
@@ -150,7 +150,7 @@ def resolve(values: Config, key: str) -> Any:
     """Return a key's value with references followed; None if they lead to no value."""
     value = values.get(key)
     for _ in range(MOST_REFERENCES):
-        match = _REFERENCE.fullmatch(value) if isinstance(value, str) else None
+        match = re.fullmatch(_REFERENCE, value) if isinstance(value, str) else None
         if match is None:
             return None if isinstance(value, str) and "${" in value else value
         target = values.get(match[1])
@@ -168,12 +168,12 @@ def read_mapping(value: Any) -> Config:
     return value if isinstance(value, dict) else {}
 
 
-_SIZE = re.compile(r"(?<![A-Za-z0-9.])(\d+(?:\.\d+)?)([BbMm])(?![A-Za-z0-9])")
+_SIZE = r"(?<![A-Za-z0-9.])(\d+(?:\.\d+)?)([BbMm])(?![A-Za-z0-9])"
 
 
 def model_size(name: str) -> int | None:
     """Return the number of weights in a model's name (``Qwen2.5-7B-Instruct``)."""
-    size = _SIZE.search(name.rsplit("/", 1)[-1])
+    size = re.search(_SIZE, name.rsplit("/", 1)[-1])
     return int(float(size[1]) * (1e9 if size[2] in "Bb" else 1e6)) if size else None
 
 

@@ -29,9 +29,7 @@ _SIGN = r"===|==|~=|>=|<=|!=|<|>|=|\^|~"
 
 _CLAUSE = rf"(?:{_SIGN}){_BLANK}{_VERSION}"
 
-_VARIABLE = re.compile(
-    r"^[ \t]{0,20}(?:ARG|ENV|export)[ \t]{1,20}(\w{1,80})[= ]\"?([\w.+-]+)", re.MULTILINE
-)
+_VARIABLE = r"(?m)^[ \t]{0,20}(?:ARG|ENV|export)[ \t]{1,20}(\w{1,80})[= ]\"?([\w.+-]+)"
 
 _CLAUSES = rf"{_CLAUSE}(?:{_BLANK},{_BLANK}{_CLAUSE}){{0,9}}"
 
@@ -176,7 +174,7 @@ def _expanded(text: str) -> list[str]:
     """
     lines = [line for line in text.splitlines() if not line.lstrip().startswith("#")]
     lines = [re.sub(r"\s#.*", "", line) for line in lines]
-    known = dict(_VARIABLE.findall("\n".join(lines)))
+    known = dict(re.findall(_VARIABLE, "\n".join(lines)))
     used = [line for line in lines if not re.match(r"\s*(?:ARG|ENV|export)\s", line)]
     return [
         re.sub(r"\$\{?(\w+)\}?", lambda match: known.get(match[1], match[0]), line) for line in used

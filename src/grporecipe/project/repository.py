@@ -255,7 +255,7 @@ def _registers(root: Path, word: str) -> bool:
     return False
 
 
-SETS = re.compile(r"^[ \t]+(?:config|cfg)\.((?:\w+\.)+\w+)[ \t]*=(?!=)", re.MULTILINE)
+SETS = r"(?m)^[ \t]+(?:config|cfg)\.((?:\w+\.)+\w+)[ \t]*=(?!=)"
 
 
 def set_by_program(file: Path, program: str = "") -> dict[str, str]:
@@ -278,11 +278,11 @@ def set_by_program(file: Path, program: str = "") -> dict[str, str]:
     keys: dict[str, str] = {}
     for name, text in texts.items():
         if "hydra.main(" in text:
-            keys |= dict.fromkeys(SETS.findall(text), f"{name} sets it")
+            keys |= dict.fromkeys(re.findall(SETS, text), f"{name} sets it")
     return keys
 
 
-LITERAL = re.compile(r"(?:[\w.+-]+/)+[\w.+-]+\.(?:json|ya?ml|py)")
+LITERAL = r"(?:[\w.+-]+/)+[\w.+-]+\.(?:json|ya?ml|py)"
 
 
 def lacks_file(file: Path, name: str) -> bool:
@@ -291,7 +291,7 @@ def lacks_file(file: Path, name: str) -> bool:
     ``name`` is a literal path. The repository has its folder, below its root or a folder above
     ``file``, but no file of that name anywhere, and ``file`` does not write it.
     """
-    repository = find_repository(file) if LITERAL.fullmatch(name) and ".." not in name else None
+    repository = find_repository(file) if re.fullmatch(LITERAL, name) and ".." not in name else None
     if repository is None or not repository.folders[0].joinpath(".git").exists():
         return False
     wanted = PurePosixPath(name)

@@ -64,9 +64,9 @@ LAUNCHER_OPTIONS = frozenset(
 # characters of a Python file that are searched
 LONGEST_PROGRAM = 2**19
 RECIPES = (".yaml", ".yml", ".json")
-_UNKNOWN = re.compile(rf"{OPEN}[^{CLOSE}]*{CLOSE}/?")
+_UNKNOWN = rf"{OPEN}[^{CLOSE}]*{CLOSE}/?"
 # such a script is started in the repository's root
-_WORKING = re.compile(r"\$(?:\(pwd\)|PWD|\{PWD\})/")
+_WORKING = r"\$(?:\(pwd\)|PWD|\{PWD\})/"
 NODES = ("NPROC_PER_NODE", "NNODES")
 # Programs next to a GRPO training, by the words of their names.
 RIVALS = frozenset(
@@ -147,7 +147,7 @@ NOT_STARTING = frozenset(
 )
 RUNNERS = frozenset({"uv", "poetry", "pdm", "pixi", "hatch", "rye", "pipenv"})
 # A script is judged as it runs without arguments, with its defaults (${1:-8}).
-ARGUMENTS = re.compile(r"\$[@*]|\$\{[@*]\W?.*\}")
+ARGUMENTS = r"\$[@*]|\$\{[@*]\W?.*\}"
 # Options of which two show that a program trains with groups of completions.
 GROUP_OPTIONS = GROUPS | {"max_completion_length", "beta", "use_vllm", "loss_type"}
 
@@ -402,7 +402,7 @@ def _read_options(start: LaunchCommand) -> None:
         elif word.unknown and (not name or start.options[name]):
             # "$@" and the like may hold options
             start.unresolved[word.text] = word.text
-            start.may_have_more |= not ARGUMENTS.fullmatch(word.text)
+            start.may_have_more |= not re.fullmatch(ARGUMENTS, word.text)
             continue
         elif name:
             start.options[name].append(word.text)
@@ -537,7 +537,9 @@ def python_path(start: LaunchCommand) -> list[str]:
     shell knows is left out.
     """
     value = start.environment.get("PYTHONPATH")
-    names = [_UNKNOWN.sub("", name) for name in value.split(":")] if isinstance(value, str) else []
+    names = (
+        [re.sub(_UNKNOWN, "", name) for name in value.split(":")] if isinstance(value, str) else []
+    )
     return [str(PurePosixPath(start.folder, name)) for name in names if name]
 
 
@@ -581,7 +583,7 @@ def read_overrides(start: LaunchCommand) -> Overrides:
             given.base = value
         else:
             _take(given, word)
-    given.base = _WORKING.sub("", given.base or _named(options))
+    given.base = re.sub(_WORKING, "", given.base or _named(options))
     return given
 
 
@@ -591,7 +593,7 @@ def _take(given: Overrides, word: Word) -> None:
         if word.unknown:
             # "$@" and the like may hold overrides
             given.unresolved[word.text] = word.text
-            given.may_have_more |= not ARGUMENTS.fullmatch(word.text)
+            given.may_have_more |= not re.fullmatch(ARGUMENTS, word.text)
         return
     key = override.sign + override.key
     for before in [known for known in given.config if known.lstrip("+") == override.key]:

@@ -38,7 +38,7 @@ WORDS = {
 }
 FSDP = {"NO_SHARD": "none", "3": "none", "SHARD_GRAD_OP": "zero2", "2": "zero2"}
 DTYPES = {"bf16": "bfloat16", "fp16": "float16"}
-_STAGE = re.compile(r"zero[-_]?([0-3])(?![0-9])")
+_STAGE = r"zero[-_]?([0-3])(?![0-9])"
 
 
 @dataclass
@@ -65,7 +65,7 @@ def read_accelerate(name: str, find: Find) -> LauncherFile:
     config = _mapping(path)
     if config is None:
         # the file is missing, but its name has the stage
-        stage = _STAGE.search(Path(name).name)
+        stage = re.search(_STAGE, Path(name).name)
         fields = {"sharding": STAGES[stage[1]]} if stage else {}
         return LauncherFile(
             None, fields, f"{name} (the accelerate configuration was not found, or states none)"
@@ -111,7 +111,7 @@ def read_deepspeed(value: Any, find: Find) -> LauncherFile:
     if isinstance(value, str):
         config = _parsed(value) if value.lstrip().startswith("{") else _mapping(find(value))
     if config is None:
-        named_stage = _STAGE.search(Path(value).name) if isinstance(value, str) else None
+        named_stage = re.search(_STAGE, Path(value).name) if isinstance(value, str) else None
         return LauncherFile(fields={"sharding": STAGES[named_stage[1]]} if named_stage else {})
     zero = config.get("zero_optimization")
     stage = str(zero.get("stage", 0)) if isinstance(zero, Mapping) else "0"

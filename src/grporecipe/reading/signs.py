@@ -218,7 +218,7 @@ TOGETHER = (
     "vllm_mode",
 )
 # in a program's name; grposweep's own commands do not train
-NAMED = re.compile(r"grpo(?!sweep)")
+NAMED = r"grpo(?!sweep)"
 LOSSES = ("grpo", "dr_grpo", "bnpo", "dapo", "cispo", "sapo", "gspo")
 TRAINS = frozenset(
     ["learning_rate", "per_device_train_batch_size", "num_train_epochs", "max_steps", "output_dir"]
@@ -299,7 +299,7 @@ def is_named(program: str, config: Config) -> bool:
     The name is that of the file and its folder: one above them may be that of a whole repository.
     """
     name = "/".join(re.split(r"[/.]", program.lower().removesuffix(".py"))[-2:])
-    return bool(NAMED.search(name)) and (not config or not BASIC.isdisjoint(config))
+    return bool(re.search(NAMED, name)) and (not config or not BASIC.isdisjoint(config))
 
 
 def has_sign(config: Config) -> bool:

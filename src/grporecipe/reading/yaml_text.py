@@ -89,7 +89,7 @@ INDENTATION = (
 
 
 # an input method's forms of ASCII, outside of comments and quotes
-FULL_WIDTH = re.compile("[^#'\"]*?([\uff01-\uff5e])")
+FULL_WIDTH = "[^#'\"]*?([\uff01-\uff5e])"
 
 
 def _explain(error: yaml.YAMLError, text: str) -> str:
@@ -102,7 +102,7 @@ def _explain(error: yaml.YAMLError, text: str) -> str:
         return f"it is not YAML: {' '.join(str(reason).split())[:120]}."
     said = f"it is not YAML (line {mark.line + 1}): {' '.join(str(reason).split())[:120]}."
     for number, line in reversed([*enumerate(text.split("\n")[: mark.line + 1], 1)][-2:]):
-        if wide := FULL_WIDTH.match(line):
+        if wide := re.match(FULL_WIDTH, line):
             return (
                 f"{said} Line {number} has a full-width {wide[1]!r}: write "
                 f"{unicodedata.normalize('NFKC', wide[1])!r}."
@@ -110,7 +110,7 @@ def _explain(error: yaml.YAMLError, text: str) -> str:
     return f"{said} {INDENTATION}"
 
 
-OVERRIDE = re.compile(r"(\+\+|\+|~)?([A-Za-z_][\w@/-]*(?:\.[\w@/-]+)*)(?:=(.*))?", re.DOTALL)
+OVERRIDE = r"(?s)(\+\+|\+|~)?([A-Za-z_][\w@/-]*(?:\.[\w@/-]+)*)(?:=(.*))?"
 
 
 class Override(NamedTuple):
@@ -156,7 +156,7 @@ IN_BRACES = re.compile(r"\{[^{}:,$'\"]+\}")
 
 def parse_override(word: str) -> Override | None:
     """Parse ``a.b=c`` with its sign; None if a word is no override."""
-    match = OVERRIDE.fullmatch(word)
+    match = re.fullmatch(OVERRIDE, word)
     if match is None or (match[3] is None and match[1] != "~"):
         return None
     is_text = match[3] is not None and IN_BRACES.fullmatch(match[3])

@@ -267,10 +267,8 @@ def small_updates_are_not_rounded_away(s: Setting) -> Finding:
 
 
 # Models that think before they answer. Qwen3's do so unless its chat template is told not to.
-THINKER = re.compile(
-    r"R1-Distill|QwQ-32B|-Thinking\b|DeepScaleR|DeepSeek-R1|Phi-4-(mini-)?reasoning|Magistral"
-)
-HYBRID = re.compile(r"Qwen3(\.5)?-[\d.]+B(-A[\d.]+B)?(-unsloth)?(-bnb-4bit|-FP8|-AWQ)?")
+THINKER = r"R1-Distill|QwQ-32B|-Thinking\b|DeepScaleR|DeepSeek-R1|Phi-4-(mini-)?reasoning|Magistral"
+HYBRID = r"Qwen3(\.5)?-[\d.]+B(-A[\d.]+B)?(-unsloth)?(-bnb-4bit|-FP8|-AWQ)?"
 # tokens
 SHORT, SHORT_OF_HYBRIDS, USUAL = 2048, 1024, 8192
 # With one of these the recipe decides how much the model thinks.
@@ -291,8 +289,8 @@ def thoughts_fit_in_a_completion(recipe: Recipe) -> Iterator[Violation]:
     reading = read_recipe(recipe)
     s = reading.setting
     name = (s.model_name_or_path or "").rstrip("/").rsplit("/", 1)[-1]
-    is_hybrid = bool(HYBRID.fullmatch(name)) and not recipe.in_python
-    short = SHORT_OF_HYBRIDS if is_hybrid else SHORT if THINKER.search(name) else 0
+    is_hybrid = bool(re.fullmatch(HYBRID, name)) and not recipe.in_python
+    short = SHORT_OF_HYBRIDS if is_hybrid else SHORT if re.search(THINKER, name) else 0
     if (
         s.max_completion_length >= short
         or {"max_completion_length", "model_name_or_path"} & reading.unknown

@@ -406,7 +406,7 @@ def _explain_search(key: str, value: str, is_whole: bool) -> str:
     """
     if value.startswith("["):
         return f"To try each, set {key}={value[1:-1].replace(' ', '')} with -m."
-    ends = RANGE.fullmatch(value)
+    ends = re.fullmatch(RANGE, value)
     if ends is None:
         return ""
     low, high = float(ends[1]), float(ends[2])
@@ -419,9 +419,7 @@ def _explain_search(key: str, value: str, is_whole: bool) -> str:
 
 
 # Two numbers as people write a range.
-RANGE = re.compile(
-    r"([-+]?[\d.]*\d(?:e[-+]?\d+)?)(?:\.\.+|:| to |-)([-+]?\d[\d.]*(?:e[-+]?\d+)?)", re.IGNORECASE
-)
+RANGE = r"(?i)([-+]?[\d.]*\d(?:e[-+]?\d+)?)(?:\.\.+|:| to |-)([-+]?\d[\d.]*(?:e[-+]?\d+)?)"
 # OmegaConf's messages, and what the key takes
 WRONG_TYPES = (
     (r"^Value '(.*)' of type '\w+' could not be converted to Float", "a number"),
@@ -488,9 +486,9 @@ def _dumper() -> type[yaml.Dumper]:
 # keys that take a list
 LISTS = frozenset(path for path, entry in keys_of() if get_origin(entry.type) is list)
 # a value without brackets, quotes or a reference
-_ONE_WORD = re.compile(r"(?!null$)[\w./:,@-]+")
+_ONE_WORD = r"(?!null$)[\w./:,@-]+"
 # no name of a group's option
-_NO_OPTION = re.compile(r"[-+]?[\d.]+(e[-+]?\d+)?|null|true|false|[\[{].*", re.IGNORECASE)
+_NO_OPTION = r"(?i)[-+]?[\d.]+(e[-+]?\d+)?|null|true|false|[\[{].*"
 
 
 def message(error: Exception) -> str:
@@ -559,14 +557,14 @@ def check_groups(overrides: Iterable[str], folders: Sequence[Path] = ()) -> None
 
 def _mistakes(override: str, folders: Sequence[Path]) -> Iterator[str]:
     key, (name, is_set, value) = override_name(override), override.partition("=")
-    if _ONE_WORD.fullmatch(value) and key in LISTS:
+    if re.fullmatch(_ONE_WORD, value) and key in LISTS:
         yield (
             f"{override}: {key} takes a list. Write '{key}=[{value}]' (in quotes, because of "
             "the brackets)."
         )
-    elif name in (*GROUPS, "sweeps") and _NO_OPTION.fullmatch(value):
+    elif name in (*GROUPS, "sweeps") and re.fullmatch(_NO_OPTION, value):
         yield unknown_option(name, value, options(CONF, name))
-    elif folders and name in (*GROUPS, "sweeps") and _ONE_WORD.fullmatch(value):
+    elif folders and name in (*GROUPS, "sweeps") and re.fullmatch(_ONE_WORD, value):
         known = sorted({option for folder in folders for option in options(folder, name)})
         for word in value.split(","):
             if not any((folder / name / f"{word}.yaml").is_file() for folder in folders):

@@ -52,8 +52,8 @@ OURS = {
     "foreign_script_share",
     "marker_share",
 }
-_RECORDED = re.compile(r'_metrics\[[^\]]+\]\[f?"([^"]+)"\]')
-_OF_A_REWARD = re.compile(r"\{\w*reward\w*\}")
+_RECORDED = r'_metrics\[[^\]]+\]\[f?"([^"]+)"\]'
+_OF_A_REWARD = r"\{\w*reward\w*\}"
 
 
 def check_metrics(experiments: Iterable[Experiment], compares: bool) -> None:
@@ -107,7 +107,7 @@ def known_names(experiment: Experiment) -> frozenset[str] | None:
     if not recorded or not rewards or any(map(_logs_its_own, rewards)):
         return None
     names = {
-        _OF_A_REWARD.sub(spec.rpartition(":")[2], name) for name in recorded for spec in rewards
+        re.sub(_OF_A_REWARD, spec.rpartition(":")[2], name) for name in recorded for spec in rewards
     }
     return frozenset(TRANSFORMERS | OURS | names | {f"eval_{name}" for name in names})
 
@@ -119,7 +119,7 @@ def _trl_names() -> frozenset[str]:
     """
     spec = find_spec("trl")
     source = Path(spec.origin or "").parent / "trainer" / "grpo_trainer.py" if spec else Path()
-    return frozenset(_RECORDED.findall(read_text(source))) if source.is_file() else frozenset()
+    return frozenset(re.findall(_RECORDED, read_text(source))) if source.is_file() else frozenset()
 
 
 def _logs_its_own(spec: str) -> bool:

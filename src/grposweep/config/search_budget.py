@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from grporecipe.errors import UserError
 
-AMOUNT = re.compile(r"(\d+(?:\.\d*)?(?:e\d+)?)([xh]?)")
+AMOUNT = r"(\d+(?:\.\d*)?(?:e\d+)?)([xh]?)"
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Budget:
     @classmethod
     def parse(cls, text: str) -> "Budget":
         """Read a budget. Raises UserError for what is none."""
-        match = AMOUNT.fullmatch(str(text).strip())
+        match = re.fullmatch(AMOUNT, str(text).strip())
         if match is None or not float(match[1]) > 0:
             raise UserError(
                 f"search.budget={text}: it is an amount of whole trainings, GPU hours or "

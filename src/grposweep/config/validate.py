@@ -54,7 +54,7 @@ REGISTERED: dict[str, Callable[[], Iterable[str]]] = {
     "search.stopping": lambda: (AUTO, *POLICIES),
     "tracker.kind": lambda: TRACKERS,
 }
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_VARIABLE = r"[A-Za-z_][A-Za-z0-9_]*"
 _LAUNCHERS_OWN = (
     "GRPOSWEEP_",
     "SLURM_",
@@ -295,7 +295,7 @@ def check_environment(experiment: Experiment) -> Iterator[str]:
     sets.
     """
     for name in experiment.cluster.environment:
-        if not _VARIABLE.fullmatch(name) or name.startswith(_LAUNCHERS_OWN):
+        if not re.fullmatch(_VARIABLE, name) or name.startswith(_LAUNCHERS_OWN):
             yield (
                 f"cluster.environment has {name}: no shell can set that, or the launcher sets "
                 "it itself. Set names of letters, "

@@ -45,7 +45,7 @@ from grposweep.storage.results import (
 # a running trial whose heartbeat stands still for so long is not charged until it moves again
 SILENT_SECONDS = 600.0
 
-EVAL_PROMPTS = re.compile(r"^task:\n(?:  .*\n)*?  eval_prompts: (\d+)$", re.MULTILINE)
+EVAL_PROMPTS = r"(?m)^task:\n(?:  .*\n)*?  eval_prompts: (\d+)$"
 # trials that failed alike
 NAMED = 8
 
@@ -184,7 +184,7 @@ class TrialView:
         """The number of held-out prompts asked for. Searched as text, because a table of thousands
         of trials may ask each.
         """
-        match = EVAL_PROMPTS.search(self._text(paths.CONFIG))
+        match = re.search(EVAL_PROMPTS, self._text(paths.CONFIG))
         return int(match[1]) if match else None
 
     @property

@@ -38,7 +38,7 @@ from grposweep.storage.folders import SweepFolder, TrialFolder, find_sweep, is_s
 from grposweep.storage.records import SweepProgress, as_mapping
 
 # what names a trial of a sweep
-TRIAL = re.compile(r"best|\d{1,5}|\d{4,}-[0-9a-f]{6}|[0-9a-f]{6,64}")
+TRIAL = r"best|\d{1,5}|\d{4,}-[0-9a-f]{6}|[0-9a-f]{6,64}"
 # names a sweep's best trial on the command line
 BEST = "best"
 
@@ -577,7 +577,7 @@ def find_names(
     sweep: SweepFolder | None = None
     for name in names:
         path, (head, slash, trial) = Path(name), name.rstrip("/").rpartition("/")
-        is_trial = TRIAL.fullmatch(name) is not None
+        is_trial = re.fullmatch(TRIAL, name) is not None
         if is_sweep(path.parent.parent) and (path / paths.CONFIG).is_file():
             pairs.append((SweepFolder(path.resolve().parent.parent), path.resolve().name))
         elif slash and not _is_known(name, outputs) and _is_known(head, outputs):

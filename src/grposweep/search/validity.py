@@ -31,7 +31,7 @@ from grposweep.search.space import Choice, Interval, Parameter, Point, Space, fr
 
 _PLAIN = re.compile(r"\$\{([A-Za-z_][\w.]*)\}")
 # our own resolvers: they depend on what they are given and on nothing else
-_OURS = re.compile(r"\$\{(ranks|budget):")
+_OURS = r"\$\{(ranks|budget):"
 
 _VALUES = sorted(Setting.__dataclass_fields__.keys() - {"given", "keys", "lines", "unknown"})
 UNKNOWN_TRL = (
@@ -209,7 +209,9 @@ def _referred(value: Any) -> set[str]:
         return set()
     plain = set(_PLAIN.findall(value))
     return (
-        plain if len(_PLAIN.findall(value)) == _OURS.sub("", value).count("${") else plain | {"*"}
+        plain
+        if len(_PLAIN.findall(value)) == re.sub(_OURS, "", value).count("${")
+        else plain | {"*"}
     )
 
 

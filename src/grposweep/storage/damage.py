@@ -23,7 +23,7 @@ OBJECTS = {
     paths.OOM_FIX: "the trial is trained with its own batch",
 }
 # as git writes them
-CONFLICT = re.compile(rb"^(?:<{7}|={7}|>{7})(?= |\r?$)", re.MULTILINE)
+CONFLICT = rb"(?m)^(?:<{7}|={7}|>{7})(?= |\r?$)"
 # a run that died is counted up to its last heartbeat
 UNNOTED_SECONDS = 60.0
 
@@ -80,7 +80,7 @@ def object_damage(path: Path) -> str:
     """Return what is damaged in a file of one JSON object; empty for a sound or a missing one."""
     try:
         text = read_bytes(path)
-        conflict = CONFLICT.search(text)
+        conflict = re.search(CONFLICT, text)
         if conflict:
             return f"has conflict marks of git in line {_line(text, conflict.start())}"
         is_object = isinstance(parse_json(text), dict)
@@ -101,7 +101,7 @@ def lines_damage(path: Path) -> str:
         return ""
     except (OSError, ValueError) as error:
         return f"cannot be read ({error}), so it is skipped"
-    conflict = CONFLICT.search(text)
+    conflict = re.search(CONFLICT, text)
     if conflict:
         line = _line(text, conflict.start())
         return (

@@ -38,11 +38,11 @@ COPIED_BYTES = 10 << 20
 # of a package or a folder; further files are ignored
 MOST_FILES = 1000
 # a file or folder that is no part of a folder's content
-_HIDDEN = re.compile(r"/(\.|__pycache__)")
+_HIDDEN = r"/(\.|__pycache__)"
 # prefix of a hash of samples
 SAMPLED = "~"
 # A copy would not find files that code reads relative to its own location.
-_OWN_PLACE = re.compile(r"\b__file__\b|\b__path__\b|\bimportlib\.resources\b|\bpkgutil\b")
+_OWN_PLACE = r"\b__file__\b|\b__path__\b|\bimportlib\.resources\b|\bpkgutil\b"
 
 
 @dataclass(frozen=True)
@@ -122,14 +122,14 @@ class Inputs(Record):
         return replace(self, copies=f"{paths.INPUTS_FOLDER}/{target.name}")
 
 
-_COPY = re.compile(rf".*/{paths.INPUTS_FOLDER}/[0-9a-f]{{12}}(?=/)")
+_COPY = rf".*/{paths.INPUTS_FOLDER}/[0-9a-f]{{12}}(?=/)"
 
 
 def original_path(name: str) -> str:
     """Return the user's file for a path that may be the sweep's copy of it, relative to the working
     directory if below it.
     """
-    return _name(Path(_COPY.sub("", name)))
+    return _name(Path(re.sub(_COPY, "", name)))
 
 
 def find_inputs(
@@ -161,7 +161,7 @@ def find_inputs(
     texts = {
         path: path.read_text(encoding="utf-8", errors="replace") for path in dict.fromkeys(code)
     }
-    movable = not any(_OWN_PLACE.search(text) for text in texts.values())
+    movable = not any(re.search(_OWN_PLACE, text) for text in texts.values())
     files |= {
         _name(path): InputFile(digest_of(path)[:16], movable and _is_small(path)) for path in texts
     }
@@ -306,7 +306,7 @@ def digest_of(path: Path) -> str:
         digest = hashlib.sha256()
         files = [item for item in sorted(path.rglob("*")) if item.is_file()]
         names = [item.relative_to(path) for item in files]
-        shown = [name for name in names if not _HIDDEN.search(f"/{name}")]
+        shown = [name for name in names if not re.search(_HIDDEN, f"/{name}")]
         for name in shown[:MOST_FILES]:
             digest.update(f"{name}\0{digest_of(path / name)}\0".encode())
         return digest.hexdigest()

@@ -130,7 +130,7 @@ def configuration_of(recorded: Config) -> list[str]:
     return [str(word) for word in words] if isinstance(words, list) else []
 
 
-_VARIABLES = re.compile(
+_VARIABLES = (
     r"(?:HF|HUGGING_FACE|WANDB|TRANSFORMERS|OPENAI|ANTHROPIC)_\w+|LD_LIBRARY_PATH|PYTHONPATH"
 )
 _LOGINS = ("~/.netrc", "~/.config/wandb/settings", "~/.cache/huggingface/token", "$HF_HOME/token")
@@ -141,7 +141,7 @@ def environment_digest() -> str:
     else.
     """
     named = sorted(
-        (name, value) for name, value in os.environ.items() if _VARIABLES.fullmatch(name)
+        (name, value) for name, value in os.environ.items() if re.fullmatch(_VARIABLES, name)
     )
     files = [Path(os.path.expandvars(name)).expanduser() for name in _LOGINS]
     stats = [

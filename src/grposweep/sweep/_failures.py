@@ -29,7 +29,7 @@ from grposweep.storage.results import Failure, TrialResult
 
 # What stands before a line: a progress bar that was not ended, a clock, the kernel's (dmesg -T),
 # torchrun's and srun's ranks, vLLM's processes and errors.
-_PREFIX = re.compile(
+_PREFIX = (
     r"^(?: *\d+%\|[^|]{0,40}\| \d+/\d+ \[[^\]]{0,60}\](?=\S))?"
     r"(?:\d\d:\d\d:\d\d[.,\d]* |\[\w{3} \w{3} +\d+ [\d:]{8} \d{4}\] "
     r"|\[(?:[\w.-]+ )?(?:rank)?\d+\]:? ?"
@@ -38,30 +38,30 @@ _PREFIX = re.compile(
     r"|\d+: )*"
 )
 # A line of training metrics: the training survived what stands above it.
-_PROGRESS = re.compile(r"^\{'(?:loss|eval_|train_)")
-_EXCEPTION = re.compile(
+_PROGRESS = r"^\{'(?:loss|eval_|train_)"
+_EXCEPTION = (
     r"^[\w.]*(?:[Ee]rror|Exception|Interrupt|Timeout|Expired|Exit|BrokenProcessPool)\b(?::|$)"
 )
 # Exceptions that only pass on that another process has failed.
-_PASSED_ON = re.compile(
+_PASSED_ON = (
     r"[\w.]*(?:EngineDeadError|CalledProcessError"
     r"|ChildFailedError)\b|RuntimeError: Engine core init"
 )
-_OTHER_CRASHES = re.compile(
+_OTHER_CRASHES = (
     r"^(?:double free or corruption|free\(\): invalid|malloc\(\): |Fatal Python error"
     r"|Segmentation fault|Aborted)"
 )
 _BEGINS = ("Traceback (most recent call last)", "ray.exceptions.RayTaskError(")
-_FRAME = re.compile(r'^ +File "([^"]+)", line \d+(?:, in (\S+))?')
+_FRAME = r'^ +File "([^"]+)", line \d+(?:, in (\S+))?'
 # Where frameworks check the user's configuration: files that do nothing else, and start-up
 # functions.
-_CONFIGURATION = re.compile(r"(?:_config|training_args|configuration_\w+|hf_argparser)\.py$")
-_LIBRARY = re.compile(r"/(?:trl|transformers|accelerate|peft|vllm|deepspeed|verl)/")
-_BEGINNING = re.compile(r"__init__|__post_init__|_?(?:check|verify|validate|parse)\w*")
-_REFUSAL = re.compile(r"(?:ValueError|TypeError|KeyError|AttributeError|NotImplementedError)\b")
+_CONFIGURATION = r"(?:_config|training_args|configuration_\w+|hf_argparser)\.py$"
+_LIBRARY = r"/(?:trl|transformers|accelerate|peft|vllm|deepspeed|verl)/"
+_BEGINNING = r"__init__|__post_init__|_?(?:check|verify|validate|parse)\w*"
+_REFUSAL = r"(?:ValueError|TypeError|KeyError|AttributeError|NotImplementedError)\b"
 # An exception from the user's reward function is raised below TRL's _calculate_rewards, ms-swift's
 # _score_completions, or in verl's reward managers.
-_REWARDS = re.compile(r":(?:_calculate_rewards|_score_completions)$|/reward_(?:manager|score)/")
+_REWARDS = r":(?:_calculate_rewards|_score_completions)$|/reward_(?:manager|score)/"
 _CAUSE = "The above exception was the direct cause of the following exception"
 # by words that a reward may use as well
 _ECHOES = (Failure.COMMUNICATION, Failure.BAD_CONFIGURATION, Failure.KILLED)
@@ -208,7 +208,7 @@ def read_log(lines: Iterable[str]) -> Iterator[Failure]:
     for line in _since_progress(lines):
         if line.startswith(_BEGINS):
             frames = []
-        elif frame := _FRAME.match(line):
+        elif frame := re.match(_FRAME, line):
             frames.append((frame[1], frame[2] or ""))
         elif line.startswith(_CAUSE):
             wraps = known
@@ -225,8 +225,8 @@ def read_log(lines: Iterable[str]) -> Iterator[Failure]:
 def _since_progress(lines: Iterable[str]) -> list[str]:
     kept: list[str] = []
     for raw in lines:
-        line = _PREFIX.sub("", raw[:_LONGEST].rstrip())
-        if _PROGRESS.match(line):
+        line = re.sub(_PREFIX, "", raw[:_LONGEST].rstrip())
+        if re.match(_PROGRESS, line):
             kept.clear()
         else:
             kept.append(line)
@@ -241,22 +241,28 @@ def _read_line(line: str, frames: Sequence[tuple[str, str]]) -> Failure | None:
         (failure for failure, pattern in _all_patterns(tuple(LAUNCHERS)) if pattern.match(line)),
         None,
     )
-    is_exception = _EXCEPTION.match(line) is not None
+    is_exception = re.match(_EXCEPTION, line) is not None
     if (
         is_exception
         and known in (None, *_ECHOES)
-        and any(_REWARDS.search(f"{file}:{name}") for file, name in frames)
+        and any(re.search(_REWARDS, f"{file}:{name}") for file, name in frames)
     ):
         return Failure.REWARD
     if known is not None:
         return known
-    if is_exception and not _PASSED_ON.match(line):
+    if is_exception and not re.match(_PASSED_ON, line):
         file, function = frames[-1] if frames else ("", "")
-        is_early = _REFUSAL.match(line) and _LIBRARY.search(file) and _BEGINNING.fullmatch(function)
-        return (
-            Failure.BAD_CONFIGURATION if _CONFIGURATION.search(file) or is_early else Failure.CRASH
+        is_early = (
+            re.match(_REFUSAL, line)
+            and re.search(_LIBRARY, file)
+            and re.fullmatch(_BEGINNING, function)
         )
-    return Failure.CRASH if _OTHER_CRASHES.match(line) else None
+        return (
+            Failure.BAD_CONFIGURATION
+            if re.search(_CONFIGURATION, file) or is_early
+            else Failure.CRASH
+        )
+    return Failure.CRASH if re.match(_OTHER_CRASHES, line) else None
 
 
 # of each log: tracebacks of several threads fit

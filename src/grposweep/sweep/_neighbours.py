@@ -23,7 +23,7 @@ from grposweep.storage.results import Failure
 
 _SIZE = r"([\d.]+ (?:bytes|[KMGT]iB))"
 _UNITS = {"bytes": 1 / GIB, "KiB": 2**-20, "MiB": 2**-10, "GiB": 1.0, "TiB": 2.0**10}
-_ASKED = re.compile(rf"(?:CUDA|HIP|XPU) out of memory\. Tried to allocate {_SIZE}")
+_ASKED = rf"(?:CUDA|HIP|XPU) out of memory\. Tried to allocate {_SIZE}"
 _STATED = {
     "total": (rf"total capaci?ty of {_SIZE}", rf"{_SIZE} total capacity"),
     "free": (rf"of which {_SIZE} is free", rf"{_SIZE} free"),
@@ -34,11 +34,11 @@ _STATED = {
     "unallocated": (rf"{_SIZE} is reserved by PyTorch but unallocated",),
 }
 # of a worker of vLLM at its start
-_ENGINE = re.compile(
+_ENGINE = (
     r"Free memory on device .* on startup is less than desired GPU memory utilization "
     r"\([\d.]+, ([\d.]+) GiB\)"
 )
-_PROCESS = re.compile(rf"Process (\d+) has {_SIZE} memory in use")
+_PROCESS = rf"Process (\d+) has {_SIZE} memory in use"
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,7 @@ def find_shortage_of_engine(texts: Iterable[str], read_now: Read, owns: Owns) ->
     """Return why vLLM did not start for lack of memory, if others hold it; None for any other text,
     and if they do not.
     """
-    stated = next((match for text in texts if (match := _ENGINE.search(text))), None)
+    stated = next((match for text in texts if (match := re.search(_ENGINE, text))), None)
     return None if stated is None else _judge_now(read_now, owns, float(stated[1]))
 
 
@@ -143,7 +143,8 @@ def _judge_now(read_now: Read, owns: Owns, needs: float | None = None) -> Shorta
 def read_out_of_memory(texts: Iterable[str]) -> OutOfMemory | None:
     """Return what the first message in these texts states; None if there is none."""
     return next(
-        (_parse(text[asked.start() :]) for text in texts if (asked := _ASKED.search(text))), None
+        (_parse(text[asked.start() :]) for text in texts if (asked := re.search(_ASKED, text))),
+        None,
     )
 
 
@@ -156,8 +157,8 @@ def _parse(text: str) -> OutOfMemory:
     allocated, unallocated = stated.pop("allocated", None), stated.pop("unallocated", None)
     if allocated is not None and unallocated is not None:
         stated["reserved"] = allocated + unallocated
-    asked = _ASKED.search(text)
-    held = {int(pid): _gib(size) for pid, size in _PROCESS.findall(text)}
+    asked = re.search(_ASKED, text)
+    held = {int(pid): _gib(size) for pid, size in re.findall(_PROCESS, text)}
     return OutOfMemory(asked=_gib(asked[1]) if asked else None, held=held, **stated)
 
 

@@ -37,12 +37,12 @@ LETTERS = 200
 
 # Characters of Chinese, Japanese and Korean are words; a run of more than 8 letters or digits is
 # several.
-_WORD = re.compile(r"[぀-鿿가-힯]|[^\W぀-鿿가-힯]{1,8}|[^\w\s]")
+_WORD = r"[぀-鿿가-힯]|[^\W぀-鿿가-힯]{1,8}|[^\w\s]"
 # numbers and words, of a prompt: names among them
-_KNOWN = re.compile(r"\d+(?:\.\d+)?|[^\W\d_]{3,}")
+_KNOWN = r"\d+(?:\.\d+)?|[^\W\d_]{3,}"
 # of an answer's format
-_MARKER = re.compile(r"</?\w+>|\\boxed|####|```|<\|")
-_LITERAL = re.compile(r"[^\W_]")
+_MARKER = r"</?\w+>|\\boxed|####|```|<\|"
+_LITERAL = r"[^\W_]"
 _END = " .!\n\t)}]>*$\"'"
 
 
@@ -95,13 +95,13 @@ def template(completion: Completion) -> str:
 # each prompt has several completions
 @lru_cache(maxsize=4096)
 def _words(prompt: str) -> frozenset[str]:
-    return frozenset(word.lower() for word in _KNOWN.findall(prompt[:LONGEST]))
+    return frozenset(word.lower() for word in re.findall(_KNOWN, prompt[:LONGEST]))
 
 
 def _without(text: str, known: frozenset[str]) -> str:
     text = text[:LONGEST].lower()
-    rest = " ".join(_KNOWN.sub(lambda word: "_" if word[0] in known else word[0], text).split())
-    return rest if _LITERAL.search(rest) else " ".join(text.split())
+    rest = " ".join(re.sub(_KNOWN, lambda word: "_" if word[0] in known else word[0], text).split())
+    return rest if re.search(_LITERAL, rest) else " ".join(text.split())
 
 
 def measure(completions: Sequence[Completion]) -> Measured:
@@ -125,7 +125,9 @@ def measure(completions: Sequence[Completion]) -> Measured:
             "similarity_within": _similarity(similar, grams, operator.eq),
             "similarity_across": _similarity(similar, grams, operator.ne),
             "foreign_script_share": sum(map(_is_foreign, completions)) / total,
-            "marker_share": sum(_MARKER.search(c.text[:LONGEST]) is not None for c in completions)
+            "marker_share": sum(
+                re.search(_MARKER, c.text[:LONGEST]) is not None for c in completions
+            )
             / total,
         },
         keys,
@@ -201,7 +203,7 @@ def _similarity(
 
 def _triples(text: str) -> list[tuple[str, ...]]:
     """Return the word triples of a text; a shorter one is a single n-gram."""
-    words = _WORD.findall(text[:LONGEST].lower())[:WORDS]
+    words = re.findall(_WORD, text[:LONGEST].lower())[:WORDS]
     return [tuple(words[at : at + N]) for at in range(max(len(words) - N + 1, 1))]
 
 

@@ -24,7 +24,7 @@ from grposweep.train._diversity import Completion, measure, pick_places
 from grposweep.train.attempt import Attempt
 from grposweep.train.rewards import text_of
 
-DIGITS = re.compile(r"\d+")
+DIGITS = r"\d+"
 # held-out prompts whose completions are kept at each evaluation, and how many of each
 KEPT_PROMPTS, KEPT_EACH = 4, 2
 
@@ -231,7 +231,9 @@ def rewards_by_prompt(
         return PromptRewards()
     families = tuple(group_prompts(completions).values())
     alike = tuple(
-        _number({prompt: DIGITS.sub("0", text.strip()) for prompt, text in texts.items()}).values()
+        _number(
+            {prompt: re.sub(DIGITS, "0", text.strip()) for prompt, text in texts.items()}
+        ).values()
     )
     known = "\0".join([*(texts[prompt] for prompt in sorted(texts)), *map(str, families)])
     return PromptRewards(

@@ -321,7 +321,7 @@ def early_problems(rewards: Sequence[str], forms: Sequence[Sequence[Config]]) ->
 EARLY_SECONDS = 10.0
 # local variables of the frame that raised
 SHOWN_VALUES = 6
-_LIBRARY = re.compile(r"/(?:site-packages|dist-packages|lib/python3[\d.]*)/|^<|/grposweep/train/")
+_LIBRARY = r"/(?:site-packages|dist-packages|lib/python3[\d.]*)/|^<|/grposweep/train/"
 
 
 def user_frame(error: BaseException) -> str:
@@ -333,7 +333,7 @@ def user_frame(error: BaseException) -> str:
     own = [
         pair
         for pair in zip(frames, lines, strict=True)
-        if not _LIBRARY.search(pair[0].f_code.co_filename)
+        if not re.search(_LIBRARY, pair[0].f_code.co_filename)
     ]
     if not own:
         return ""

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 # W&B's folder of a run
-_RUN = re.compile(r"(?:offline-)?run-\d{8}_\d{6}-(.+)")
+_RUN = r"(?:offline-)?run-\d{8}_\d{6}-(.+)"
 
 
 class Tracker:
@@ -261,7 +261,7 @@ def run_id(folder: Path) -> str:
     of another sweep.
     """
     for run in (folder / "wandb").glob("*run-*"):
-        if named := _RUN.fullmatch(run.name):
+        if named := re.fullmatch(_RUN, run.name):
             return named[1]
     return f"{folder.name}-{hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:8]}"
 

@@ -148,9 +148,9 @@ def keys_of_verl_are_not_added_twice(recipe: Recipe) -> Iterator[Violation]:
 
 # Characters that Hydra's lexer refuses outside quotes. A comma, brackets and braces have their own
 # meaning.
-NO_WORD = re.compile(r"[^!#&;<>=^`~]*([!#&;<>=^`~])")
-PLACEHOLDER = re.compile(r"<[^<>]{1,80}>")
-STRUCTURED = re.compile(r"""[\\'"()\[\]{},$]""")
+NO_WORD = r"[^!#&;<>=^`~]*([!#&;<>=^`~])"
+PLACEHOLDER = r"<[^<>]{1,80}>"
+STRUCTURED = r"""[\\'"()\[\]{},$]"""
 
 
 @recipe_rule("GV407", "error", of=VERL)
@@ -169,13 +169,15 @@ def overrides_can_be_parsed(recipe: Recipe) -> Iterator[Violation]:
             )
             continue
         match = (
-            None if key in recipe.unresolved or STRUCTURED.search(value) else NO_WORD.match(value)
+            None
+            if key in recipe.unresolved or re.search(STRUCTURED, value)
+            else re.match(NO_WORD, value)
         )
         if match:
             advice = f"Write \"{key}='{cut(value)}'\"."
             if match[1] == "~":
                 advice = "Write $HOME instead of ~."
-            elif PLACEHOLDER.search(value):
+            elif re.search(PLACEHOLDER, value):
                 advice = "Replace the placeholder by your value."
             why = f"Hydra's grammar has no {match[1]} outside quotes, so it stops"
             yield Violation(f"{key}={cut(value)}", why, advice, (key,))

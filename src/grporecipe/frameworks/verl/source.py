@@ -43,9 +43,9 @@ MOST_FILES = 200
 LARGEST = 2 * 2**20
 # folders above a script or the package in which its program is looked for
 ABOVE = 5
-_HEADER = re.compile(r"^#\s*@package\s+(\S+)", re.MULTILINE)
-_CHOICE = re.compile(r"\$\{([^{}]+)\}")
-_VERSION = re.compile(r"(\d+)\.(\d+)(?:\.(\d+))?(?:\.post\d+)?")
+_HEADER = r"(?m)^#\s*@package\s+(\S+)"
+_CHOICE = r"\$\{([^{}]+)\}"
+_VERSION = r"(\d+)\.(\d+)(?:\.(\d+))?(?:\.post\d+)?"
 
 
 class Main(NamedTuple):
@@ -84,7 +84,7 @@ class Composer:
             raise UserError(f"{path}.yaml: the configuration names it, and it is not there.")
         flat = parse_nested(text)
         content = nest({key: value for key, value in flat.config.items() if key != "defaults"})
-        own, header = posixpath.dirname(path), _HEADER.search(text)
+        own, header = posixpath.dirname(path), re.search(_HEADER, text)
         if header is not None:
             package = header[1].replace("_global_", "").replace("_group_", own.replace("/", "."))
         entries = flat.config.get("defaults") or []
@@ -112,8 +112,8 @@ class Composer:
         option = self.choices.get(name, option)
         into = _join(package, at or inner.strip("./").replace("/", "."))
         for one in option if isinstance(option, list) else [option or ""]:
-            self.chosen[inner] = chosen = _CHOICE.sub(
-                lambda match: self.chosen.get(match[1], match[0]), str(one)
+            self.chosen[inner] = chosen = re.sub(
+                _CHOICE, lambda match: self.chosen.get(match[1], match[0]), str(one)
             )
             if chosen:
                 place = inner.lstrip("/") if inner.startswith("/") else posixpath.join(group, inner)
@@ -204,7 +204,7 @@ CHECKS = {
     "GB402": HOLDS_A_STEP,
     "GB413": r"\bassert\s+max_token_len\s*>=\s*max_seq_len",
 }
-_ALONE = re.compile(r"\bassert\s+[\w.]*\bactor_rollout_ref\.rollout\.n\s*==\s*1\b")
+_ALONE = r"\bassert\s+[\w.]*\bactor_rollout_ref\.rollout\.n\s*==\s*1\b"
 CHECKED_IN = (
     "verl/trainer/*.py",
     "verl/trainer/ppo/*.py",
@@ -213,7 +213,7 @@ CHECKED_IN = (
     "verl/utils/seqlen_balancing.py",
     "verl/workers/config/*.py",
 )
-_REPEATED = re.compile(r"\brepeat_times\s*=\s*self\.config\.([\w.]+)")
+_REPEATED = r"\brepeat_times\s*=\s*self\.config\.([\w.]+)"
 GROUP = "actor_rollout_ref.rollout.n"
 OF_VALIDATION = "actor_rollout_ref.rollout.val_kwargs.n"
 
@@ -224,10 +224,10 @@ def _evidence(folder: Path) -> tuple[dict[str, str], dict[str, str]]:
     """
     texts = code_of(folder, CHECKED_IN)
     repeats = (
-        (name, match[1]) for name, text in texts.items() for match in _REPEATED.finditer(text)
+        (name, match[1]) for name, text in texts.items() for match in re.finditer(_REPEATED, text)
     )
     other = next(((name, key) for name, key in repeats if key not in (GROUP, OF_VALIDATION)), None)
-    alone = next((name for name, text in texts.items() if _ALONE.search(text)), None)
+    alone = next((name for name, text in texts.items() if re.search(_ALONE, text)), None)
     place = (
         f"{other[0]} sizes groups by {other[1]}"
         if other
@@ -251,7 +251,7 @@ def _keys(folder: Path, main: Main | None, choices: Mapping[str, str]) -> KeyTab
 
 def _version(folder: Path) -> Version | None:
     # 0.8.0.dev may be as 0.7
-    match = _VERSION.fullmatch(_text(folder / "verl" / "version" / "version").strip())
+    match = re.fullmatch(_VERSION, _text(folder / "verl" / "version" / "version").strip())
     return (int(match[1]), int(match[2]), int(match[3] or 0)) if match else None
 
 

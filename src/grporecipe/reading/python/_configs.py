@@ -50,7 +50,7 @@ LORA = {
     "lora_dropout": "lora_dropout",
     "target_modules": "lora_target_modules",
 }
-PINS = re.compile(r"\btrl\s*(?:\[[\w,]*\])?\s*==\s*(\d+(?:\.\d+){1,2})")
+PINS = r"\btrl\s*(?:\[[\w,]*\])?\s*==\s*(\d+(?:\.\d+){1,2})"
 # Keys that unsloth/models/rl.py adds to GRPOConfig. It also makes the micro-batch a multiple of the
 # group.
 UNSLOTH_KEYS = (
@@ -423,6 +423,6 @@ def _pin(source: Source) -> tuple[str, int] | None:
     pins = [
         (match[1], number)
         for number, line in enumerate(source.text.split("\n"), 1)
-        if source.cells and not line.lstrip().startswith("#") and (match := PINS.search(line))
+        if source.cells and not line.lstrip().startswith("#") and (match := re.search(PINS, line))
     ]
     return pins[-1] if pins else None

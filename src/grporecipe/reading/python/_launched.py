@@ -122,8 +122,8 @@ TRL_BASED = frozenset(
 )
 COMPUTES = frozenset(["torch", "jax", "deepspeed", "accelerate", "transformers"])
 # in a program: it may start another one
-STARTS = re.compile(r"\b(?:subprocess|os\.system|os\.exec\w+|runpy)\b")
-BY_NAME = re.compile(r"\b(?:importlib\.import_module|__import__)\b")
+STARTS = r"\b(?:subprocess|os\.system|os\.exec\w+|runpy)\b"
+BY_NAME = r"\b(?:importlib\.import_module|__import__)\b"
 # files of a repository
 MOST_FOLLOWED = 300
 # characters of one
@@ -153,10 +153,10 @@ def uses_trl(path: Path, places: Sequence[Path] = ()) -> bool | None:
         except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
             return None
         is_open, mentions = (
-            is_open or BY_NAME.search(text) is not None,
+            is_open or re.search(BY_NAME, text) is not None,
             mentions or "grpo" in text.lower(),
         )
-        if (file == path and (is_open or STARTS.search(text))) or len(seen) > MOST_FOLLOWED:
+        if (file == path and (is_open or re.search(STARTS, text))) or len(seen) > MOST_FOLLOWED:
             return None
         for level, module, inner in imports_of(tree):
             top = module.partition(".")[0]

@@ -22,8 +22,8 @@ from grporecipe.files import Json, file_stamp, parse_json
 NOTEBOOK = ".ipynb"
 # Magics whose cell still contains Python.
 PYTHON_CELLS = ("%%capture", "%%time", "%%timeit", "%%prun", "%%python", "%%py3")
-_MAGIC = re.compile(r"(\s*)(?:[%!?]|.*\?\s*$)")
-_ASSIGNED = re.compile(r"(\s*[\w., ]+=\s*)[%!]")
+_MAGIC = r"(\s*)(?:[%!?]|.*\?\s*$)"
+_ASSIGNED = r"(\s*[\w., ]+=\s*)[%!]"
 # bytes
 LARGEST_FILE = 2 * 2**20
 # characters of a text
@@ -154,7 +154,7 @@ def _without_magics(source: str) -> str:
     """Replace a cell's lines for IPython or a shell by ``pass``."""
     lines, continues = [], False
     for line in source.split("\n"):
-        magic, assigned = _MAGIC.match(line), _ASSIGNED.match(line)
+        magic, assigned = re.match(_MAGIC, line), re.match(_ASSIGNED, line)
         if continues:
             lines.append("")
         elif assigned:

@@ -13,10 +13,10 @@ from grporecipe.model.setting import Version
 from grporecipe.reading.python._launched import MOST_BASES, fields_of
 from grporecipe.reading.python.source import Names, name_of, read_file
 
-_VERSION = re.compile(
+_VERSION = (
     r"""(?:\A|(?:__version__|version) {0,9}= {0,9}["'])(\d{1,3})\.(\d{1,3})(?:\.(\d{1,3}))?"""
 )
-COMMENT = re.compile(r"^\s*#.*$", re.MULTILINE)
+COMMENT = r"(?m)^\s*#.*$"
 # characters
 LARGEST = 2**20
 Known = Callable[[Version], Mapping[str, KeySpec]]
@@ -51,7 +51,7 @@ def code_of(folder: Path, files: Sequence[str]) -> dict[str, str]:
     ``files`` are patterns.
     """
     paths = dict.fromkeys(path for pattern in files for path in sorted(folder.glob(pattern)))
-    return {path.relative_to(folder).as_posix(): COMMENT.sub("", _text(path)) for path in paths}
+    return {path.relative_to(folder).as_posix(): re.sub(COMMENT, "", _text(path)) for path in paths}
 
 
 def missing_checks(
@@ -142,7 +142,7 @@ def stated_version(folder: Path, files: Sequence[str]) -> Version | None:
     """Return the first version that one of these files states, or None."""
     for name in files:
         path = folder / name
-        match = _VERSION.search(_text(path)) if path.is_file() else None
+        match = re.search(_VERSION, _text(path)) if path.is_file() else None
         if match:
             return (int(match[1]), int(match[2]), int(match[3] or 0))
     return None

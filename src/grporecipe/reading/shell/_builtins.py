@@ -263,7 +263,7 @@ def _is_set(text: str) -> bool | None:
     return False if is_known(text) else None
 
 
-_ARITHMETIC = re.compile(r"\s*([A-Za-z_]\w*)\s*(\+\+|--|[-+*/%]?=(?!=))(.*)", re.DOTALL)
+_ARITHMETIC = r"(?s)\s*([A-Za-z_]\w*)\s*(\+\+|--|[-+*/%]?=(?!=))(.*)"
 
 
 class Builtins(State):
@@ -271,7 +271,7 @@ class Builtins(State):
 
     def arithmetic(self, text: str) -> bool | None:
         """Evaluate ``(( ... ))``: an assignment or a condition."""
-        match = _ARITHMETIC.fullmatch(text)
+        match = re.fullmatch(_ARITHMETIC, text)
         if not match:
             value = calculate_in(self.scope, text)
             return None if value is None else value != 0

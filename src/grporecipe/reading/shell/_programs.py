@@ -140,7 +140,7 @@ def input_of(scope: Scope, node: Simple) -> str:
     return node.input.text if node.is_literal else scope.document(node.input)
 
 
-_OPTION = re.compile(r"^#SBATCH[ \t]+(--[\w-]+|-\w)[= \t]?[ \t]*([^\s#]+)", re.MULTILINE)
+_OPTION = r"(?m)^#SBATCH[ \t]+(--[\w-]+|-\w)[= \t]?[ \t]*([^\s#]+)"
 _GPUS = {
     "--gres": r"(?:.*,)?gpu:(?:[\w.-]+:)?(\d{1,3})(?:\(.*\))?(?:,.*)?",
     "--gpus-per-node": r"(?:[\w.-]+:)?(\d{1,3})",
@@ -150,7 +150,7 @@ _GPUS = {
 def slurm_variables(text: str) -> Values:
     """Return Slurm's variables by name, from a script's options."""
     variables: Values = {}
-    for name, value in _OPTION.findall(text):
+    for name, value in re.findall(_OPTION, text):
         if name in ("--nodes", "-N") and value.isdigit():
             variables |= {"SLURM_JOB_NUM_NODES": value, "SLURM_NNODES": value}
         elif name in _GPUS and (gpus := re.fullmatch(_GPUS[name], value)):

@@ -102,7 +102,7 @@ REDIRECTION = re.compile(r"(?:\d*|\{\w+\})(?:>>|>&|<&|&>>|&>|>\||>|<>|<<<|<(?!<)
 HEREDOC = re.compile(r"\d*<<(-?)[ \t]*(['\"]?)([^\s'\"\\;&|()<>]+)\2")
 NAME = re.compile(r"[A-Za-z_]\w*")
 FUNCTION = re.compile(r"([^\s;&|()<>$`'\"=]+)[ \t]*\([ \t]*\)")
-ARRAY = re.compile(r"[A-Za-z_]\w*\+?=$")
+ARRAY = r"[A-Za-z_]\w*\+?=$"
 BLANKS, ENDS = " \t\r", frozenset(" \t\r\n;&|()<>")
 
 
@@ -429,7 +429,7 @@ class SyntaxReader:
             char = self.text[self.at]
             if char in "<>" and self.text.startswith("(", self.at + 1):
                 self._move(closing(self.text, self.at + 1) - self.at)
-            elif char == "(" and ARRAY.match(self.text[start : self.at][-200:]):
+            elif char == "(" and re.match(ARRAY, self.text[start : self.at][-200:]):
                 self._move(self._array_end() - self.at)
                 break
             elif char in ENDS:

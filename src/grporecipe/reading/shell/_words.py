@@ -23,13 +23,13 @@ LONGEST_PATTERN = 500
 MOST_EXPANDED = 2**22
 ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(?:\[[^]]*\])?(\+?)=(.*)", re.DOTALL)
 _VARIABLE = re.compile(r"[A-Za-z_]\w*|[0-9]|[@*#?$!-]")
-_BRACED = re.compile(r"\$\{([A-Za-z_]\w*|\d+|[@*])(\[(?:[^]]*)\])?(.*)\}", re.DOTALL)
-_BRACES = re.compile(
+_BRACED = r"(?s)\$\{([A-Za-z_]\w*|\d+|[@*])(\[(?:[^]]*)\])?(.*)\}"
+_BRACES = (
     r"([^'\"\\$`{}\s]*)\{((?:[^{}'\"\s$`\\,]*,)+[^{}'\"\s$`\\,]*"
     r"|-?\d{1,4}\.\.-?\d{1,4})\}([^{}'\"\\$`\s]*)"
 )
-_PIECE = re.compile(f"(?:{OPEN}[^{CLOSE}]*{CLOSE}|[^ \t\n])+")
-_MARKED = re.compile(f"{OPEN}[^{CLOSE}]*{CLOSE}?")
+_PIECE = f"(?:{OPEN}[^{CLOSE}]*{CLOSE}|[^ \t\n])+"
+_MARKED = f"{OPEN}[^{CLOSE}]*{CLOSE}?"
 
 
 Values = dict[str, "str | list[Word]"]
@@ -101,7 +101,7 @@ class Scope:
 
     def words(self, raw: Raw) -> CommandLine:
         """Return the fields that a command's word is split into."""
-        braces = _BRACES.fullmatch(raw.text)
+        braces = re.fullmatch(_BRACES, raw.text)
         if braces is None:
             return Fields(self, at_home(raw), splits=True).read()
         return [
@@ -259,7 +259,7 @@ class Fields:
 
     def _split(self, value: str) -> None:
         """Take an unquoted value. Blanks in its known parts end a field."""
-        pieces = _PIECE.findall(value)
+        pieces = re.findall(_PIECE, value)
         if value[:1].isspace():
             self._end()
         for n, piece in enumerate(pieces):
@@ -302,7 +302,7 @@ class Fields:
             return _length_of(
                 self.scope.look_up(length[1]), length[2] is not None or length[1] in "@*", raw
             )
-        match = _BRACED.fullmatch(raw)
+        match = re.fullmatch(_BRACED, raw)
         if not match:
             return unknown(raw)
         name, index, operation = match.groups()
@@ -424,7 +424,7 @@ def _cut_list(value: CommandLine, operation: str, raw: str) -> "str | list[Word]
 
 def plain_part(text: str) -> str:
     """Return the known parts of a text."""
-    return _MARKED.sub("", text)
+    return re.sub(_MARKED, "", text)
 
 
 def calculate_in(scope: Scope, text: str) -> int | None:

@@ -18,7 +18,7 @@ from grposweep.storage import paths
 from grposweep.storage.provenance import snapshot_code
 
 # In a job's script.
-_SNAPSHOT = re.compile(r"/code/([0-9a-f]{12})\b")
+_SNAPSHOT = r"/code/([0-9a-f]{12})\b"
 
 
 class SlurmScheduler(Scheduler):
@@ -82,7 +82,7 @@ class SlurmScheduler(Scheduler):
         """Return the snapshot that the newest script names, if it is still there."""
         scripts = sorted(trial.glob("job-*.sbatch"), key=lambda path: int(path.stem.split("-")[1]))
         for script in reversed(scripts):
-            named = _SNAPSHOT.search(script.read_text(encoding="utf-8"))
+            named = re.search(_SNAPSHOT, script.read_text(encoding="utf-8"))
             copy = trial.parent.parent / "code" / named[1] if named else None
             if copy is not None and copy.is_dir():
                 return copy

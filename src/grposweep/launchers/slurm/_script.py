@@ -199,7 +199,7 @@ def shared_options(cluster: Cluster) -> list[str]:
 
 NO_OUTPUT = "--output=/dev/null"
 # Slurm reads patterns such as %j in other names
-_PLAIN_PATH = re.compile(r"[\w./+-]+")
+_PLAIN_PATH = r"[\w./+-]+"
 
 
 def keep_output(options: Sequence[str], folder: Path) -> list[str]:
@@ -208,7 +208,7 @@ def keep_output(options: Sequence[str], folder: Path) -> list[str]:
     The file exists beforehand: a job whose output cannot be opened would not start.
     """
     path = folder.resolve() / paths.SLURM_OUTPUT
-    if not _PLAIN_PATH.fullmatch(str(path)) or not folder.is_dir():
+    if not re.fullmatch(_PLAIN_PATH, str(path)) or not folder.is_dir():
         return list(options)
     path.touch()
     kept = {NO_OUTPUT: (f"--output={path}", "--open-mode=append")}
