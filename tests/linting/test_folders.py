@@ -89,16 +89,18 @@ def test_what_git_tracks_is_linted(put: Write, here: Path, version: int) -> None
 
 
 def test_hidden_folders_and_environments_are_left_out(put: Write, here: Path) -> None:
-    """Also caches, results of sweeps, other kinds of files, and Python files that never say
-    GRPO.
+    """Also caches, results of sweeps, groups of grposweep's own configuration, other kinds of
+    files, and Python files that never say GRPO.
     """
     put("env/pyvenv.cfg", "home = /usr/bin\n")
+    put("conf/config.yaml", "defaults: [override hydra/sweeper: grposweep]\n")
     put("outputs/s/sweep.yaml", "v: 1\n")
     mine = "outputs/s/trials/0000-abc/recipe.yaml"
     for name in (
         ".hidden/a.yaml",
         "env/a.yaml",
         "node_modules/a.yaml",
+        "conf/batch/a.yaml",
         mine,
         "a.json",
         "a.txt",
@@ -107,7 +109,7 @@ def test_hidden_folders_and_environments_are_left_out(put: Write, here: Path) ->
         put(name)
     put("train.py", "from trl import GRPOConfig\n")
     put("run.slurm", "#!/bin/bash\n")
-    assert found(here) == ["run.slurm", "train.py"]
+    assert found(here) == ["run.slurm", "train.py", "conf/config.yaml"]
 
 
 def test_a_recipe_of_a_tests_folder_is_told_its_errors_only(put: Write, here: Path) -> None:

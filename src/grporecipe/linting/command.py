@@ -39,6 +39,8 @@ TESTS = frozenset({"tests", "test"})
 ONCE = frozenset({"GK203", "GK204"})
 # a Python file that trains with GRPO names GRPOConfig or a class of its own
 MARK = b"GRPO"
+# in the config.yaml of a folder whose subfolders are grposweep's own groups
+OWN = b"hydra/sweeper: grposweep"
 
 
 class Target(NamedTuple):
@@ -71,15 +73,15 @@ def _walk(top: Path) -> Iterator[Path]:
             if (
                 path.suffix in SUFFIXES
                 and path.is_file()
-                and _may_train(path)
+                and (path.suffix not in PYTHON or _has(path, MARK))
                 and not _is_ignored(path, specs, tracked)
             ):
                 yield path
 
 
 def _is_searched(here: Path, name: str) -> bool:
-    """Return whether a folder may hold recipes: not if hidden, a virtual environment, a cache or
-    the results of a sweep.
+    """Return whether a folder may hold recipes: not if hidden, a virtual environment, a cache, the
+    results of a sweep, or a group of grposweep's own configuration.
     """
     there = here / name
     is_sweep = (there / "trials").is_dir() and (there / SWEEP).exists()
@@ -88,17 +90,14 @@ def _is_searched(here: Path, name: str) -> bool:
         and name not in SKIPPED
         and not (there / "pyvenv.cfg").exists()
         and not is_sweep
+        and not _has(here / "config.yaml", OWN)
     )
 
 
-def _may_train(path: Path) -> bool:
-    """Return whether a file is worth reading, because a repository has thousands of Python
-    files.
-    """
-    if path.suffix not in PYTHON:
-        return True
+def _has(path: Path, mark: bytes) -> bool:
+    """Return whether a file has a mark: a repository has thousands of files, and few to judge."""
     try:
-        return path.stat().st_size <= LARGEST_NOTEBOOK and MARK in path.read_bytes()
+        return path.stat().st_size <= LARGEST_NOTEBOOK and mark in path.read_bytes()
     except OSError:
         return False
 
@@ -187,11 +186,11 @@ def lint_files(
                 refused.add(str(error))
             continue
         if in_folder and not TESTS.isdisjoint(path.parts):
-            fixed = _only(fixed, lambda problem: problem.severity == "error")
+            fixed = _only(fixed, lambda _, problem: problem.severity == "error")
         if in_folder:
             root = find_root(path)
             seen = frozenset(said[root])
-            fixed = _only(fixed, lambda problem, seen=seen: problem.code not in seen)  # type: ignore[misc]
+            fixed = _only(fixed, lambda _, problem, seen=seen: problem.code not in seen)  # type: ignore[misc]
             said[root] |= {
                 problem.code for result in fixed.judged.results for problem in result.diagnostics
             } & ONCE
@@ -208,12 +207,12 @@ def lint_files(
     return ExitCode.FAILED if failed else ExitCode.FINISHED
 
 
-def _only(fixed: FixedFile, keeps: Callable[[Diagnostic], bool]) -> FixedFile:
+def _only(fixed: FixedFile, keeps: Callable[[LintResult, Diagnostic], bool]) -> FixedFile:
     """Return a judged file with some of its problems."""
     results = tuple(
         replace(
             result,
-            diagnostics=tuple(diagnostic for diagnostic in result.diagnostics if keeps(diagnostic)),
+            diagnostics=tuple(problem for problem in result.diagnostics if keeps(result, problem)),
         )
         for result in fixed.judged.results
     )
@@ -246,14 +245,7 @@ def _told_once(
         told.add(known)
         return not is_known
 
-    results = tuple(
-        replace(
-            result,
-            diagnostics=tuple(problem for problem in result.diagnostics if is_new(result, problem)),
-        )
-        for result in fixed.judged.results
-    )
-    return replace(fixed, judged=replace(fixed.judged, results=results))
+    return _only(fixed, is_new)
 
 
 def _leave_out(total: output.Total, path: Path, error: UserError) -> None:
