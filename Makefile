@@ -208,21 +208,23 @@ $(RELEASES): %-release: $(VENV)/ready .venvs/uv/ready
 	@test -n "$(VERSION)" || { echo "VERSION names no release, such as VERSION=1.17.0." >&2; exit 2; }
 	$(BIN)/python benchmarks/tools/release.py $* $(VERSION)
 
-# The generated pages, then what the others' commands print; minutes.
+# The generated pages, the recorded terminal, then what the commands of the pages print; minutes. It fails where a page
+# showed something else, and corrects it.
 docs: $(VENV)/ready
 	$(BIN)/python -m grporecipe.linting.rule_docs
 	$(BIN)/python -m grposweep.config.docs
 	$(BIN)/python docs/make_reference.py
+	$(BIN)/python docs/pictures.py --recording
 	$(BIN)/python docs/follow.py docs/tutorial.md docs/guides/*.md
 
 # The documentation as a static site in build/site, in an environment of its own. Broken links fail.
-site: .venvs/site/ready $(VENV)/ready
-	$(BIN)/python -m grporecipe.linting.rule_docs build/rules
+site: .venvs/site/ready
+	.venvs/site/bin/python -m grporecipe.linting.rule_docs build/rules
 	NO_MKDOCS_2_WARNING=1 .venvs/site/bin/mkdocs build --quiet
 
 .venvs/site/ready: mkdocs.yml
 	$(PYTHON) -m venv $(@D)
-	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check mkdocs==1.6.1 mkdocs-material==9.8.1
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check mkdocs==1.6.1 mkdocs-material==9.8.1 -e .
 	touch $@
 
 # The picture of a report in docs/: sweeps the tiny model for real, and needs Chromium (Debian's package).
@@ -233,7 +235,7 @@ pictures: $(VENV)/ready
 # and most of those that torch and transformers install never are.
 $(VENV)/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	@echo "installing PyTorch, TRL and tools into $(VENV): minutes, and gigabytes with CUDA (README has the CPU build)"
+	@echo "installing PyTorch, TRL and tools into $(VENV): minutes, and gigabytes with CUDA (docs/tutorial.md has the CPU build)"
 	$(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt -e '.[train,dev]'
 	touch $@
 

@@ -1,8 +1,8 @@
 """Make the pictures: docs/lint.svg, a terminal, and screenshots of the demo's report (its sweep
 takes minutes).
 
-docs/report.png is the README's, without leaderboard and first commands, so that it shows the
-curves. docs/guides/report-*.png show a wide screen and a phone, light and dark.
+docs/report.png is the README's, the upper part of the page as it is. docs/guides/report-*.png show
+a wide screen and a phone, light and dark.
 
 python docs/pictures.py [SWEEP FOLDER]      (make pictures; with the Python that ran the sweep)
 python docs/pictures.py --recording         (only docs/lint.svg: seconds, without Chromium)
@@ -104,10 +104,6 @@ def take(file: Path) -> None:
             page.set_default_timeout(180_000)
             page.goto(file.as_uri())
             page.wait_for_selector("#plot-slices :is(.main-svg, p)", state="attached")
-            if picture == README:
-                page.add_style_tag(
-                    content="#leaderboard, nav, #advice dl:first-of-type { display: none }"
-                )
             page.screenshot(path=picture)
             # a third of the bytes
             Image.open(picture).quantize(192).save(picture, optimize=True)
