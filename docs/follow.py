@@ -1,12 +1,17 @@
-"""Follows a page of docs/ as a reader would: writes its files, runs its commands, and puts what
-they print into the page.
+"""Follows a page as a reader would: writes its files, runs its commands, and compares what they
+print with the page.
 
     python docs/follow.py docs/tutorial.md ...      (make docs; a test does the same and compares)
 
-A block of yaml or python whose first line is ``# NAME`` is a file. A block of ``console`` holds
-commands after ``$ `` with what they print below them; ``...`` stands for lines left out. Everything
-runs in a fresh folder in which ``src`` is the checkout's. Blocks of ``sh`` are not run: they need a
-cluster, GPUs or a login.
+A page that differs is written again, and the exit code is 1. Identities, times and dates may
+differ. A page that says `VARYING` may also differ in the values of trials, and in the lines that
+follow from them.
+
+A block of yaml, python or bash whose first line is ``# NAME`` is a file. A block of ``console``
+holds commands after ``$ `` with what they print below them; ``...`` stands for lines left out.
+Everything runs in a fresh folder in which ``src`` and ``docs`` are the checkout's. All files are
+written first. A comment ``<!-- $ COMMAND -->`` is run and shows nothing. Blocks of ``sh`` are not
+run: they need a cluster, GPUs or a login.
 """
 
 import os
@@ -19,11 +24,32 @@ from functools import partial
 from pathlib import Path
 
 CHECKOUT = Path(__file__).resolve().parents[1]
-BLOCK = re.compile(r"^```(yaml|python|console)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+BLOCK = re.compile(r"^```(console)\n(.*?)^```$|^<!-- \$ (.*?) -->$", re.S | re.M)
+FILE = re.compile(r"^```(?:yaml|python|bash)\n(# ([\w./-]+\.\w+)\n.*?)^```$", re.S | re.M)
+# what two runs on one machine do not have in common
+PASSING = re.compile(
+    r"(?<=-)[0-9a-f]{6,8}\b|(?<=local-)\d+|\d{4}-\d\d-\d\d \d\d:\d\d"
+    r"|[\d.e-]+ (?:CPU h(?:ours)?|s|min)\b|\b\d+:\d\d\b|\d+ [GM]iB free"
+)
+# a page that has these words is compared without the lines below, and without decimals
+VARYING = "vary with the processor"
+DECIMAL = re.compile(r"[-+]?\d+\.\d+(?:e[-+]?\d+)?")
+VARIES = re.compile(
+    # a trial's result, the tables of trials, curves, completions
+    r"trial \d+(?::| eval_reward| paused| stopped| of .*: eval_reward)|eval_reward\b|\d\.\d+$"
+    r"|  eval_reward| +(?:\d+ +)?\d+ +(?:paused|\d)|trials that are|finished ones"
+    r"|.*│|diversity|prompts? |[AB] | +B has other| (?:lr|batch|kl)\S* +\S"
+    # what follows from the results
+    r"|(?:result|best|first in rank): |No (?:gain|winner)|Repeat it on|Decide between|Train twice"
+    r"|Trials? .* differ|\d+ finished, |about .* finish the|its model is in|B - A|comparisons;"
+    r"|the best of many|lr=|(?:folder|repeat it): "
+    # in status and show
+    r"|(?:trials|stopped|best|rank|problems|folder) {2}| {9}|not as recorded"
+)
 # instead of the fresh folder
 SHOWN = "/home/you/sweeps"
 # lines of one command's output that a page has room for
-LONG = 34
+LONG = 40
 # of one command, on a busy machine
 SECONDS = 1800
 
@@ -39,22 +65,22 @@ def follow(page: Path, programs: str = str(Path(sys.executable).parent), *overri
     """
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name).resolve()
-        (folder / "src").symlink_to(CHECKOUT / "src")
+        for part in ("src", "docs"):
+            (folder / part).symlink_to(CHECKOUT / part)
+        text = page.read_text(encoding="utf-8")
+        for content, file in FILE.findall(text):
+            path = folder / file
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(content, encoding="utf-8")
         run = partial(_run, folder, programs, overrides)
-        return BLOCK.sub(
-            lambda block: _block(block[1], block[2], folder, run), page.read_text(encoding="utf-8")
-        )
+        return BLOCK.sub(partial(_block, run), text)
 
 
-def _block(kind: str, text: str, folder: Path, run: Callable[[str], str]) -> str:
-    if kind == "console":
-        return f"```console\n{''.join(_console(text, run))}```"
-    first = text.split("\n", 1)[0]
-    if first.startswith("# ") and re.fullmatch(r"[\w./-]+\.\w+", first[2:]):
-        path = folder / first[2:]
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-    return f"```{kind}\n{text}```"
+def _block(run: Callable[[str], str], block: re.Match[str]) -> str:
+    if block[1]:
+        return f"```console\n{''.join(_console(block[2], run))}```"
+    run(block[3])
+    return block[0]
 
 
 def _console(text: str, run: Callable[[str], str]) -> Iterator[str]:
@@ -121,6 +147,33 @@ def _shortened(output: str, before: str) -> str:
     return "".join(f"{line}\n" for line in now)
 
 
+def settled(page: str, is_shorter: bool = False) -> str:
+    """A page without what may differ from one run to the next, and without its line breaks.
+
+    Nor with the quotes that a command needs around a checkout with a blank in its name, and without
+    any number where the trainings were shorter than those of the page.
+    """
+    lines = re.sub(r"'(/home/you[^']*)'", r"\1", page).splitlines()
+    if VARYING in page:
+        lines = [DECIMAL.sub("#", line) for line in lines if not VARIES.match(line)]
+    text = PASSING.sub("#", "\n".join(lines))
+    if is_shorter:
+        text = re.sub(r"\d[\d,.]*", "#", text)
+    return re.sub(r"[─\s]+", " ", text)
+
+
+def main(pages: Sequence[str]) -> None:
+    """Write the pages that show something else than their commands print, and name them."""
+    changed = []
+    for name in pages:
+        page = Path(name)
+        now = follow(page)
+        if settled(now) != settled(page.read_text(encoding="utf-8")):
+            page.write_text(now, encoding="utf-8")
+            changed.append(name)
+    if changed:
+        sys.exit(f"their commands printed something else, and now they show it: {(*changed,)}")
+
+
 if __name__ == "__main__":
-    for name in sys.argv[1:]:
-        Path(name).write_text(follow(Path(name)), encoding="utf-8")
+    main(sys.argv[1:])

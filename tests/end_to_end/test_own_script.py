@@ -47,7 +47,7 @@ def followed(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 check=False,
             )
             assert done.returncode == 0, f"{text}\n{done.stdout}\n{done.stderr}"
-        else:
+        elif kind != "console":
             (folder / text.splitlines()[0].removeprefix("# ")).write_text(text)
     return folder
 
