@@ -338,6 +338,7 @@ OWN_PARSERS = {
     "grposweep/command/inside/harm.py": (
         "runs as a script without the package, and reads what the question wrote"
     ),
+    "grposweep/command/inside/sitecustomize.py": "as argv.py; the sweep wrote the file",
     "grporecipe/model/releases.py": "tables of this package",
     "grporecipe/linting/apply_fixes.py": (
         "a recipe that parse_yaml has read, and words of letters and digits"

@@ -297,12 +297,23 @@ def test_check_judges_what_the_trainer_gets(here: Path) -> None:
     (here / "train.py").write_text(
         script(f"args = GRPOConfig('o', {sizes}, learning_rate=len(data()), beta=-1.0)")
     )
-    ended = grposweep(here, "check", "--", "python", "train.py", PATH=PATH)
-    first, *rest = ended.out.splitlines()
+    ended = grposweep(here, "check", "--", "LR={lr} SEED={seed:1} python train.py", PATH=PATH)
+    filled, first, *rest = ended.out.splitlines()
+    assert filled == "{lr} is filled with 1e-06, TRL's default. Another one: {lr:VALUE}"
     assert first.startswith("train.py:9 builds GRPOTrainer with 1 process, TRL "), ended.err
     assert "asked on stand-ins in" in first
     assert rest[0] == "not judged, because only a real run knows it: learning_rate"
     assert (ended.code, "GB101" in ended.out, "train.py:8: GK" in ended.out) == (1, False, True)
+
+
+def test_check_reads_a_launch_of_another_framework(here: Path) -> None:
+    """As lint does, without running it."""
+    (here / "run.sh").write_text(
+        "python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo data.train_batch_size=8 \\\n"
+        "  actor_rollout_ref.actor.ppo_mini_batch_size=16\n"
+    )
+    ended = grposweep(here, "check", "--", "bash", "run.sh")
+    assert "run.sh:2: GB" in ended.out, ended.err
 
 
 def test_check_takes_the_fields_and_the_batches_of_a_subclass_for_what_they_are(here: Path) -> None:

@@ -37,6 +37,13 @@ if __name__ == "__main__":
     process.join()
     sys.exit(process.exitcode)
 """
+# variables of its own choice
+CHOSEN = """
+import os, subprocess, sys
+kept = {name: os.environ[name] for name in ("PATH", "PYTHONPATH", "STEP_SECONDS") if name in os.environ}
+words = [sys.executable, "train.py", "--config", "recipe.yaml"]
+sys.exit(subprocess.run(words, env=kept).returncode)
+"""
 
 
 @pytest.fixture
@@ -51,6 +58,18 @@ def edit(folder: Path, old: str, new: str) -> None:
     text = (folder / "train.py").read_text()
     assert old in text
     (folder / "train.py").write_text(text.replace(old, new))
+
+
+# a sweep whose trainings take long
+LONG = (ASKED, "name=s", "schedule.max_steps=40", "+trainer.environment.STEP_SECONDS='0.1'", "--")
+
+
+def interrupt(start: Callable, folder: Path, launch: str, signal: Signals = SIGINT) -> None:
+    """Start a long sweep, and end it after three steps of its first training."""
+    process = start(*LONG, launch)
+    wait_for(lambda: list(folder.glob("outputs/s/trials/*/model/checkpoint-3")), 60)
+    process.send_signal(signal)
+    process.wait(60)
 
 
 def test_a_command_runs_as_it_is_and_its_exports_survive(run: Run, command: Path) -> None:
@@ -296,13 +315,15 @@ def test_a_program_that_drops_our_path_is_told_as_that(run: Run, command: Path) 
 
 
 def test_placeholders_and_appended_options_are_swept(run: Run, command: Path) -> None:
-    """``{NAME:default}`` is replaced by its value; an option without a place follows the
-    command.
+    """``{NAME:default}`` is replaced by its value, and a key by the trial's; an option without a
+    place follows the command.
     """
-    words = ("trainer.args.note=a,b", "trainer.args.penalty=0.5")
-    ended = run(ASKED, "name=s", "-m", *words, "--", "bash launch.sh --note {note:mine}")
+    words = ("lr=0.1", "-m", "trainer.args.note=a,b", "trainer.args.penalty=0.5")
+    places = "--note {note:mine} --learning_rate {lr}"
+    ended = run(ASKED, "name=s", *words, "--", f"bash launch.sh {places}")
     assert ended.code == 0, ended.out + ended.err
-    assert read(command / "seen.json")["arguments"][2:] == ["--note", "b", "--penalty", "0.5"]
+    given = "--note b --learning_rate 0.1 --penalty 0.5"
+    assert read(command / "seen.json")["arguments"][2:] == given.split()
 
 
 @pytest.mark.parametrize(
@@ -361,37 +382,29 @@ def test_what_cannot_be_swept_is_refused_before_anything_is_written(
     [
         ("bash launch.sh", SIGINT),
         ("bash launch.sh 2>&1 | tee log.txt", SIGKILL),
-        (f"{sys.executable} spawned.py", SIGKILL),
+        (f"{sys.executable} spawned.py", SIGINT),
+        (f"{sys.executable} chosen.py", SIGKILL),
     ],
 )
 def test_a_script_that_never_resumes_continues(
     start: Callable, run: Run, command: Path, launch: str, signal: Signals
 ) -> None:
     """``trainer.train()`` without a checkpoint gets the one of the trial; no step is trained twice,
-    and none runs on.
+    and none runs on. Nothing after it uses the unfinished model.
     """
     (command / "spawned.py").write_text(SPAWNED)
-    words = (
-        ASKED,
-        "+trainer.environment.STEP_SECONDS='0.1'",
-        "name=s",
-        "schedule.max_steps=40",
-        "--",
-        launch,
-    )
-    process = start(*words)
-    wait_for(lambda: list(command.glob("outputs/s/trials/*/model/checkpoint-3")), 60)
-    process.send_signal(signal)
-    process.wait(60)
-    again = run(*words)
-    assert (
-        again.code,
-        bool(re.search(r"it continues from its last checkpoint \(step \d+\)", again.out)),
-    ) == (0, True)
+    (command / "chosen.py").write_text(CHOSEN)
+    interrupt(start, command, launch, signal)
     (trial,) = trials(command / "outputs" / "s")
+    assert read(trial / "callback.json")["left"] == (signal == SIGINT)
+    assert not [*trial.glob("model/*.safetensors")]
+    again = run(*LONG, launch)
+    assert again.code == 0, again.err
+    assert re.search(r"it continues from its last checkpoint \(step \d+\)", again.out)
     steps = [line["step"] for line in lines(trial / "metrics.jsonl") if line["kind"] == "train"]
     assert steps == list(range(1, 41))
     assert {line["attempt"] for line in lines(trial / "metrics.jsonl")} == {0, 1}
+    assert [*trial.glob("model/*.safetensors")]
 
 
 def test_the_winner_is_written_as_its_trainer_got_it(run: Run, command: Path) -> None:
@@ -473,6 +486,7 @@ def test_sizes_that_follow_from_an_option_are_the_scripts_and_refuse_no_point(
         ("trainer.train()\ntrainer.evaluate()", "\npython -c 'print(1)'", 0, "finished"),
         ("sys.exit('another run is active')", "", 1, "exit code 1: another run is active"),
         ("print('skip train')", "", 1, "skip that. Its last line: skip train"),
+        ("sys.exit('no room')", " > out.log 2>&1", 1, "exit code 1: its output is in out.log"),
     ],
 )
 def test_a_trial_has_ended_if_its_training_has(
@@ -564,22 +578,12 @@ def test_rates_that_follow_from_the_swept_one_are_swept(run: Run, command: Path)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("launch", ["bash launch.sh", f"{sys.executable} spawned.py"])
-def test_nothing_of_a_command_runs_after_a_stop(
-    run: Run, start: Callable[..., "subprocess.Popen[str]"], command: Path, launch: str
-) -> None:
-    """It would use an unfinished model. After the last step it runs."""
-    (command / "spawned.py").write_text(SPAWNED)
-    words = (ASKED, "+trainer.environment.STEP_SECONDS='0.1'", "name=s", "schedule.max_steps=30")
-    process = start(*words, "--", launch)
-    wait_for(lambda: list(command.glob("outputs/s/trials/*/model/checkpoint-3")), 60)
-    process.send_signal(SIGINT)
-    process.wait(60)
-    (trial,) = trials(command / "outputs" / "s")
-    assert read(trial / "callback.json")["left"]
-    assert not [*trial.glob("model/*.safetensors")]
-    assert run(*words, "--", launch).code == 0
-    assert [*trial.glob("model/*.safetensors")]
+def test_a_command_that_continues_after_a_stop_is_named(start: Callable, command: Path) -> None:
+    """It leaves past all that ends it."""
+    edit(command, "trainer.train()", "try: trainer.train()\nexcept SystemExit: os._exit(0)")
+    interrupt(start, command, "bash launch.sh")
+    (log,) = command.glob("outputs/s/trials/*/logs/rank-0.log")
+    assert "ran on an unfinished model" in log.read_text()
 
 
 @pytest.mark.slow
@@ -634,7 +638,7 @@ def test_a_command_that_clears_the_folder_of_the_sweeps_is_refused(run: Run, com
 
 @pytest.mark.slow
 def test_a_script_that_clears_its_output_folder_resumes(
-    run: Run, start: Callable[..., "subprocess.Popen[str]"], command: Path
+    run: Run, start: Callable, command: Path
 ) -> None:
     """From the checkpoint that lay in it."""
     edit(
@@ -642,22 +646,11 @@ def test_a_script_that_clears_its_output_folder_resumes(
         "trainer = GRPO",
         "import shutil; shutil.rmtree(args.output_dir, ignore_errors=True)\ntrainer = GRPO",
     )
-    words = (
-        ASKED,
-        "+trainer.environment.STEP_SECONDS='0.1'",
-        "name=s",
-        "schedule.max_steps=20",
-        "--",
-        "bash launch.sh",
-    )
-    process = start(*words)
-    wait_for(lambda: list(command.glob("outputs/s/trials/*/model/checkpoint-3")), 60)
-    process.send_signal(SIGINT)
-    process.wait(60)
-    again = run(*words)
-    assert again.code == 0, again.out + again.err
+    interrupt(start, command, "bash launch.sh")
+    again = run(*LONG, "bash launch.sh")
+    assert again.code == 0, again.err
     (trial,) = trials(command / "outputs" / "s")
     assert [
         line["step"] for line in lines(trial / "metrics.jsonl") if line["kind"] == "train"
-    ] == list(range(1, 21))
+    ] == list(range(1, 41))
     assert not (trial / "resumed").exists()

@@ -18,8 +18,10 @@ from grporecipe.model.recipe import NOT_STATED, KeySpec, LaunchedCode, Recipe, V
 from grporecipe.model.setting import TRL
 from grporecipe.reading.load import Options, load_text
 from grporecipe.terminal import say
-from grposweep.command.ask import Asked, ask
-from grposweep.command.asked import version_of
+from grposweep.command.ask import Asked
+from grposweep.command.asked import default_values, version_of
+from grposweep.command.base import Base
+from grposweep.schema import Trainer
 
 UNRESOLVED = "GV106"
 
@@ -36,25 +38,29 @@ def check_command(
     """
     selection = select_rules(select, ignore)
     command = words[0] if len(words) == 1 else shlex.join(words)
-    asked = ask(command, Path.cwd(), {}, processes)
-    for line in _describe(asked):
-        say(line, sys.stdout if style == "text" else sys.stderr)
-    recipe = recipe_of(asked)
+    trainer = Trainer(kind="command", command=command)
+    base = Base(trainer, processes or 1)
+    # a framework's launch is read as lint reads it
+    recipe, hidden = base.launch, set[str]()
+    if recipe is None:
+        for line in (*_filled(trainer), *_describe(base.asked)):
+            say(line, sys.stdout if style == "text" else sys.stderr)
+        # it says what is unknown
+        recipe, hidden = recipe_of(base.asked), {UNRESOLVED}
     try:
         text = load_text(Path(recipe.file or ""))
     except UserError:
         # a notebook's cells, a file that is gone
         text = ""
     result = lint_recipe(recipe, selection)
-    # said above
-    known = tuple(problem for problem in result.diagnostics if problem.code != UNRESOLVED)
+    known = tuple(problem for problem in result.diagnostics if problem.code not in hidden)
     judged = FixedFile(
         JudgedText(text, (replace(result, diagnostics=known),), off=selection.ignore), text
     )
     report = open_report(
         LintOptions(Options(), selection, style, no_color="NO_COLOR" in os.environ), sys.stdout
     )
-    report.add(Path(recipe.file or ""), judged)
+    report.add(Path(os.path.relpath(recipe.file or ".")), judged)
     report.close(output.Total([judged.result], files=1, off={*selection.ignore}))
     return ExitCode.FINISHED if judged.result.ok else ExitCode.FAILED
 
@@ -97,6 +103,12 @@ def recipe_of(asked: Asked) -> Recipe:
 def _place(line: str) -> tuple[str, int | None]:
     file, _, number = line.rpartition(":")
     return file, int(number) if number.isdigit() else None
+
+
+def _filled(trainer: Trainer) -> Iterable[str]:
+    """Yield the values of places that a sweep would fill."""
+    for name, value in default_values(trainer).items():
+        yield f"{{{name}}} is filled with {value}, TRL's default. Another one: {{{name}:VALUE}}"
 
 
 def _describe(asked: Asked) -> Iterable[str]:

@@ -142,7 +142,7 @@ def build_launched(trial: Trial, row: LaunchedFramework) -> ExternalProgram:
     trainer, place = trial.trainer, trial.place
     cluster = RayCluster(trainer.python or "python3", place.nodes, place.gpus, place.cpus)
     places = placeholders(trainer)
-    placed = {name: value for name, value in trainer.args.items() if name in places}
+    placed = {name: value for name, value in noted["options"].items() if name in places}
     return ExternalProgram(
         (*SHELL, command_line(trainer, placed)),
         row.log(trial),

@@ -1,12 +1,10 @@
-"""Read the logs of the programs that run as trials: transformers' state, ms-swift's, and those of
-EasyR1 and verl.
-"""
+"""Read the logs of the programs that run as trials: ms-swift's, and those of EasyR1 and verl."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from grporecipe.files import Json, count_or_none, finite_or_none, objects, read_json
+from grporecipe.files import finite_or_none, objects
 from grporecipe.model.values import flatten
 from grposweep.command._contract import Entry
 
@@ -77,57 +75,22 @@ def swift_entries(line: bytes) -> Iterator[Entry]:
     step = str(values.get(STEP, "")).partition("/")[0]
     if step.isdigit() and "train_runtime" not in values:
         numbers = {name: value for name, value in values.items() if isinstance(value, int | float)}
-        yield Entry(_kind(values), int(step), numbers)
+        is_eval = any(name.startswith("eval_") for name in values)
+        yield Entry("eval" if is_eval else "train", int(step), numbers)
 
 
-def _kind(line: Json) -> str:
-    """Return whether a line of transformers' log is one of an evaluation."""
-    return "eval" if any(name.startswith("eval_") for name in line) else "train"
+def watch_states(output: Path) -> Callable[[], list[Entry]]:
+    """Return what yields an entry once transformers' Trainer has saved a state in an output folder.
 
-
-class TrainerStateTail:
-    """Reads the log that transformers' Trainer always writes: the newest trainer_state.json below
-    an output folder.
-
-    The file is written with every checkpoint, so entries arrive as often as the recipe saves.
-    States from before the program's start are skipped.
+    It is a sign that a program trains without our Callback, which reports before that.
     """
-
-    def __init__(self, output: Path) -> None:
-        self.output = output
-        # entries of the history that were returned
-        self.seen = 0
-        self.before = {path: path.stat().st_mtime_ns for path in self._states()}
-
-    def __call__(self) -> list[Entry]:
-        """Return the entries since the last call."""
-        changed = [
-            path for path in self._states() if path.stat().st_mtime_ns != self.before.get(path)
-        ]
-        newest = max(changed, key=lambda path: path.stat().st_mtime_ns, default=None)
-        if newest is None:
-            return []
-        try:
-            history = (read_json(newest) or {}).get("log_history")
-        except OSError:
-            # the file was just rotated
-            return []
-        if not isinstance(history, list):
-            return []
-        new, self.seen = history[self.seen :], max(self.seen, len(history))
-        # a run's last line has times and the mean loss, and is not a step
-        return [
-            state_entry(line)
-            for line in new
-            if isinstance(line, dict) and "train_runtime" not in line
-        ]
-
-    def _states(self) -> list[Path]:
-        return [*self.output.glob(STATE), *self.output.glob(f"checkpoint-*/{STATE}")]
+    before = _states(output)
+    return lambda: [Entry("", 0, {})] if _states(output) - before else []
 
 
-def state_entry(line: Json) -> Entry:
-    """Convert a line of the history; the keys of evaluations identify them."""
-    values = dict(line)
-    step = count_or_none(values.pop("step", None)) or 0
-    return Entry(_kind(values), step, values)
+def _states(output: Path) -> set[tuple[Path, int]]:
+    """Return the states in a folder and in its checkpoints, each with the time of its last
+    change.
+    """
+    paths = (*output.glob(STATE), *output.glob(f"checkpoint-*/{STATE}"))
+    return {(path, path.stat().st_mtime_ns) for path in paths}

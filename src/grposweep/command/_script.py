@@ -22,7 +22,7 @@ from grposweep.command._contract import (
     meeting,
 )
 from grposweep.command._environment import ENTERS, RESUME, SHELL
-from grposweep.command._logs import TrainerStateTail
+from grposweep.command._logs import watch_states
 from grposweep.schema import Trainer
 from grposweep.storage import paths
 
@@ -41,7 +41,7 @@ def build_script(trial: Trial) -> ExternalProgram:
         {RESUME: str(trial.checkpoint)} if trial.checkpoint else {}
     )
     command = (*SHELL, command_line(trial.trainer, options))
-    return ExternalProgram(command, TrainerStateTail(trial.output), environment, reports=True)
+    return ExternalProgram(command, watch_states(trial.output), environment, reports=True)
 
 
 def nodes_of_launch(place: NodeContext) -> dict[str, str]:
@@ -63,19 +63,21 @@ def command_line(trainer: Trainer, options: Config) -> str:
     command = trainer.command
     if command is None:
         raise UserError(NO_COMMAND)
-    placed = dict(_PLACEHOLDER.findall(command))
-    for name in placed:
-        if name not in options and f"{{{name}:" not in command:
-            raise UserError(
-                f"trainer.command has {{{name}}}, and trainer.args.{name} is not set. Write its "
-                f"value in your own command behind it, as in {{{name}:0.1}}. For a program without "
-                "TRL's trainer set trainer.metrics, the file of its metrics."
-            )
+    for name in open_places(trainer) - options.keys():
+        raise UserError(
+            f"{without_value(name)} For a program without TRL's trainer set trainer.metrics, the "
+            "file of its metrics."
+        )
     text = _PLACEHOLDER.sub(
         lambda match: _as_typed(command[: match.start()], str(options.get(match[1], match[2]))),
         command,
     )
-    return " ".join([text, *map(shlex.quote, flags(options, placed))])
+    places, words = placeholders(trainer), list[str]()
+    for name, value in options.items():
+        # null is the usual default of an option
+        if name not in places and value is not None and value != []:
+            words += [f"--{name}", *words_of(value)]
+    return " ".join([text, *map(shlex.quote, words)])
 
 
 def _as_typed(before: str, value: str) -> str:
@@ -96,15 +98,18 @@ def placeholders(trainer: Trainer) -> frozenset[str]:
     return frozenset(name for name, _ in _PLACEHOLDER.findall(trainer.command or ""))
 
 
-def flags(options: Config, placed: Config) -> list[str]:
-    """Return options as flags, without those that have a place. Null gets no flag, because it is
-    their usual default.
-    """
-    words: list[str] = []
-    for name, value in options.items():
-        if name not in placed and value is not None and value != []:
-            words += [f"--{name}", *words_of(value)]
-    return words
+def open_places(trainer: Trainer) -> frozenset[str]:
+    """Return the places of the command that have no default there."""
+    found = _PLACEHOLDER.finditer(trainer.command or "")
+    return frozenset(match[1] for match in found if match[2] is None)
+
+
+def without_value(name: str) -> str:
+    """Say that a place of the command has no value."""
+    return (
+        f"trainer.command has {{{name}}}, and no value is set for it. Set {name} or "
+        f"trainer.args.{name}, or write its value behind it, as in {{{name}:0.1}}."
+    )
 
 
 def words_of(value: Any) -> list[str]:

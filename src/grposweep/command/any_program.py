@@ -18,7 +18,12 @@ from grporecipe.files import Config, Json, read_bytes, read_json
 from grporecipe.model.metrics import to_number
 from grposweep.command._contract import Entry, ExternalProgram, Trial
 from grposweep.command._environment import SHELL, launch_texts
-from grposweep.command._script import command_line, placeholders
+from grposweep.command._script import (
+    command_line,
+    open_places,
+    placeholders,
+    without_value,
+)
 from grposweep.schema import Experiment, Trainer, keys_of, value_at
 from grposweep.storage import paths
 
@@ -125,11 +130,9 @@ def options_of(experiment: Experiment, named: Collection[str], plain: Experiment
 
 
 def unplaced(trainer: Trainer, names: Iterable[str]) -> Iterator[str]:
-    """Say which of these keys and groups the command has no place for, and which of its places have
-    no value.
-    """
-    places, keys = placeholders(trainer), [*names]
-    for name in keys:
+    """Say which of these keys and groups the command has no place for."""
+    places = placeholders(trainer)
+    for name in names:
         section = name.partition(".")[0]
         if (
             name == "schedule.max_steps"
@@ -152,18 +155,15 @@ def unplaced(trainer: Trainer, names: Iterable[str]) -> Iterator[str]:
                 f"{name}: the command has no place for it, so it would change nothing. Write "
                 f"{{{name}}} where it belongs, or search trainer.args.NAME."
             )
-    known = {*keys, *OURS}
-    for name in places if keys else ():
-        has_value = name in known or name in trainer.args or f"trainer.args.{name}" in known
-        if (
-            not has_value
-            and not name.startswith("cluster.")
-            and f"{{{name}:" not in (trainer.command or "")
-        ):
-            yield (
-                f"trainer.command has {{{name}}}, and no value is set for it. Set {name} or "
-                f"trainer.args.{name}, or write its value behind it, as in {{{name}:0.1}}."
-            )
+
+
+def unfilled(trainer: Trainer, names: Collection[str]) -> Iterator[str]:
+    """Say which places of the command have no value, if these are the keys and groups that are
+    set.
+    """
+    for name in sorted(open_places(trainer) - {*OURS, *names, *trainer.args}):
+        if names and not name.startswith("cluster.") and f"trainer.args.{name}" not in names:
+            yield without_value(name)
 
 
 def check_command(experiment: Experiment) -> Iterator[str]:

@@ -299,11 +299,12 @@ def _make_sweep(question: _Question, place: Path | None, answers: Path) -> Path 
 @cache
 def _announce(command: str, folder: Path) -> None:
     """Say once what runs for real where no view protects the folder."""
-    text = (
+    print(
         f"asking for real, up to its trainer: {command} in {folder}. What its Python "
-        "programs make there is removed."
+        "programs make there is removed.",
+        file=sys.stderr,
+        flush=True,
     )
-    print(text, file=sys.stderr, flush=True)
 
 
 def _remove_made(answers: Path) -> None:

@@ -24,9 +24,15 @@ from grporecipe.model.setting import TRL, Setting, Version
 from grposweep.command._contract import NodeContext
 from grposweep.command._environment import launch_texts
 from grposweep.command._launched import find_launch
-from grposweep.command._script import command_line, nodes_of_launch, placeholders
+from grposweep.command._script import (
+    command_line,
+    nodes_of_launch,
+    open_places,
+    placeholders,
+)
 from grposweep.command.any_program import named_files
 from grposweep.command.ask import SWEEPS, Asked, ask
+from grposweep.config.trl_args import homes, taken
 from grposweep.registries import is_external, is_opaque
 from grposweep.schema import Cluster, Experiment, Trainer
 from grposweep.storage import inputs
@@ -65,12 +71,15 @@ def ask_base(
     Raises UserError if it does not build one GRPO trainer.
     """
     placed = {name: value for name, value in trainer.args.items() if name in placeholders(trainer)}
-    place = NodeContext(processes or 1, nodes=nodes, port=FREE_PORT)
-    plain = _answer(trainer, place, placed, outputs)
+    place, defaults = (
+        NodeContext(processes or 1, nodes=nodes, port=FREE_PORT),
+        default_values(trainer),
+    )
+    plain = _answer(trainer, place, {**defaults, **placed}, outputs)
     options = own_options(trainer, plain)
     if options == placed:
         return plain
-    asked = _answer(trainer, place, options, outputs)
+    asked = _answer(trainer, place, {**defaults, **options}, outputs)
     lost = [
         name
         for name in options
@@ -84,6 +93,12 @@ def ask_base(
             f"write {{{lost[0]}}} in the command."
         )
     return asked
+
+
+def default_values(trainer: Trainer) -> Json:
+    """Return TRL's defaults for the places of grposweep's keys: a point sets others."""
+    names = {key: name for name, key in homes().items()}
+    return {key: taken()[names[key]].default for key in open_places(trainer) & names.keys()}
 
 
 def ask_ahead(

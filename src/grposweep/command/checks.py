@@ -2,7 +2,7 @@
 
 import ast
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from grporecipe.fields.recipes import read_recipe
@@ -36,15 +36,6 @@ SHARDING = (
 )
 
 
-def _theirs(key: str) -> str:
-    """Return the key of a recipe with the same meaning, under TRL's names."""
-    whole = {"model": "model.path", "task": "task.path"}.get(key, key)
-    return (
-        trl_arguments().get(whole)
-        or str(keys_with("native").get(whole, whole.rpartition(".")[2])).split()[0]
-    )
-
-
 # Sizes follow from each other, and beta says whether there is a KL.
 _FOLLOWING = ("batch.", "cluster.", "task.", "kl.enabled")
 
@@ -65,12 +56,15 @@ def _unwritten(launch: Recipe) -> set[str]:
     return keys
 
 
-def check_reach(trainer: Trainer, names: Iterable[str]) -> Iterator[str]:
-    """Name keys that the user's command does not read, each with the nearest key that it reads."""
+def check_reach(trainer: Trainer, names: Collection[str]) -> Iterator[str]:
+    """Name keys that the user's command does not read, each with the nearest key that it reads, and
+    its places without a value.
+    """
+    if not is_external(trainer.kind):
+        return
+    yield from any_program.unfilled(trainer, names)
     if is_opaque(trainer):
         yield from any_program.unplaced(trainer, names)
-        return
-    if not is_external(trainer.kind):
         return
     launch = find_launch(trainer)
     unwritten = () if launch is None else _unwritten(with_args(launch, trainer))
@@ -84,9 +78,10 @@ def check_reach(trainer: Trainer, names: Iterable[str]) -> Iterator[str]:
         elif launch is not None:
             advice = "Set it in the command, or the framework's own key, as trainer.args.KEY."
         else:
-            advice = (
-                f"Set the option of your command that has it, such as trainer.args.{_theirs(name)}."
-            )
+            key = {"model": "model.path", "task": "task.path"}.get(name, name)
+            native = str(keys_with("native").get(key, key.rpartition(".")[2])).split()[0]
+            option = trl_arguments().get(key) or native
+            advice = f"Set the option of your command that has it, such as trainer.args.{option}."
         yield (
             f"{name}: trainer={trainer.kind} does not read it, so it would change nothing. {advice}"
         )

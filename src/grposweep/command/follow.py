@@ -28,7 +28,7 @@ from grposweep.command._contract import (
     Trial,
     node_cpus,
 )
-from grposweep.command._environment import foreign_path, package_folder
+from grposweep.command._environment import foreign_path, launch_texts, package_folder
 from grposweep.command._ray_cluster import (
     RayNode,
     StoppedEarly,
@@ -74,7 +74,7 @@ _RANK = re.compile(r"^\[(?:\w+ ?\d*)\]:? ?")
 # the lines that this process writes before the program's
 _OURS = re.compile(r"\$ |rank \d+ on \S+ is process ")
 # into a file, not into another stream
-_REDIRECTED = re.compile(r">>?\s*([^\s&;|>]+)")
+_REDIRECTED = re.compile(r">>?\s*(?!/dev/)([^\s&;|>]+)")
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 _LIBRARY = re.compile(r"/(?:site-packages|dist-packages|lib/python3[\d.]*|package/grposweep)/|^<")
 # characters
@@ -230,18 +230,20 @@ def _start(
     dropped = (*NOT_INHERITED, "RAY_ADDRESS") if attempt.ranks > 1 else NOT_INHERITED
     own = trial.trainer.environment
     kept = {name: value for name, value in os.environ.items() if name not in dropped}
+    package, roots = (
+        package_folder(attempt.folder),
+        attempt.inputs.roots(given := foreign_path(own)),
+    )
     ours = {
-        "PYTHONPATH": os.pathsep.join(
-            [
-                str(package_folder(attempt.folder)),
-                *attempt.inputs.roots(given := foreign_path(own)),
-                *given,
-            ]
-        ),
         "GRPOSWEEP_TRIAL": str(attempt.folder),
         "GRPOSWEEP_ATTEMPT": str(attempt.number),
         MARK: mark,
+        **environment,
     }
+    # for a program that starts its Python with variables of its own choice
+    named = {name: value for name, value in ours.items() if name.startswith("GRPOSWEEP_")}
+    write_json(package / "variables.json", named)
+    ours["PYTHONPATH"] = os.pathsep.join([str(package), *roots, *given])
     # TRL's colocated vLLM takes a fixed one otherwise, also in a single process
     port = {"MASTER_PORT": free_port()} if attempt.ranks == 1 else {}
     folder = Path(trial.trainer.workdir or ".")
@@ -254,7 +256,7 @@ def _start(
                 list(command),
                 output.fileno() if output else 1,
                 cwd=folder,
-                env={**kept, **port, **own, **ours, **environment},
+                env={**kept, **port, **own, **ours},
                 stdin=subprocess.DEVNULL,
                 process_group=0,
             )
@@ -313,7 +315,11 @@ class ExternalProgramMonitor:
                 self.heard = True
                 correct_plan(self.attempt.folder)
             self.step = callback.step
-            self._listen()
+            # as long as it beats in the trial's file, this process lives as well
+            beat = Heartbeat.read(self.attempt.folder).counter
+            if beat != self.beat:
+                self.beat = beat
+                watchdog.feed(self.attempt.experiment.cluster.stall_min)
             return
         entries = self.program.log()
         if entries and self.is_without_values:
@@ -343,15 +349,6 @@ class ExternalProgramMonitor:
         """
         entered = read_json(self.attempt.folder / paths.ENTERED) or {}
         return self.program.reports and entered.get("attempt") != self.attempt.number
-
-    def _listen(self) -> None:
-        """Our Callback beats in the trial's file; as long as it does, this process lives as
-        well.
-        """
-        beat = Heartbeat.read(self.attempt.folder).counter
-        if beat != self.beat:
-            self.beat = beat
-            watchdog.feed(self.attempt.experiment.cluster.stall_min)
 
     def _pass_on_request(self) -> None:
         """Pass a wish to stop on: our Callback waits for a rollout boundary, any other program gets
@@ -419,8 +416,11 @@ def _outcome(
     if (code != 0 and not has_trained and not (was_asked and not callback)) or is_cut:
         lines = _last_lines(attempt)
         said = error_line(lines)
-        if not said and (file := _REDIRECTED.search(trial.trainer.command or "")):
-            said = f"its output is in {file[1]}"
+        if not said:
+            folder = Path(trial.trainer.workdir or ".")
+            texts = [text for _, text in launch_texts(trial.trainer.command or "", folder)]
+            files = _REDIRECTED.findall("\n".join(texts))
+            said = f"its output is in {files[0]}" if files else ""
         raise ProgramFailed(code, lines[-LAST_LINES:], said)
     if code != 0 and has_trained and not stopped:
         print(

@@ -26,7 +26,7 @@ from grposweep.command._contract import ExternalProgram, NodeContext, Trial, nod
 from grposweep.command._frameworks import FRAMEWORKS as LAUNCHED
 from grposweep.command._frameworks import LaunchedFramework
 from grposweep.command._launched import build_launched, describe, native_args
-from grposweep.command._script import build_script
+from grposweep.command._script import build_script, placeholders
 from grposweep.command.any_program import build_command, options_of
 from grposweep.command.base import Base
 from grposweep.config.compose import to_experiment
@@ -136,12 +136,14 @@ def write_program(
         else replace(experiment, trainer=replace(trainer, args=start.args))
     )
     trial = Trial(trainer, folder.resolve(), base.recipe, place)
-    if is_opaque(trainer):
-        noted: Json = {"options": options_of(experiment, named, _plain(experiment))}
-    elif base.launch is not None:
+    options = options_of(experiment, named, _plain(experiment))
+    noted: Json = {}
+    if base.launch is not None:
         noted, recipe = _of_launch(base.launch, trainer, unchanged(before), setting, named)
-    else:
+    elif not is_opaque(trainer):
         noted, recipe = _of_asked(base, unchanged(before), setting, named)
+    own = {*placeholders(trainer), *(base.options if base.launch is None else ())}
+    noted["options"] = {name: value for name, value in options.items() if name in own}
     if not is_opaque(trainer):
         noted |= {"version": text(base.recipe.version), "processes": cluster.processes}
         output = LAUNCHED[noted["framework"]].output if "framework" in noted else "output_dir"
@@ -201,7 +203,7 @@ def _of_asked(
     keys |= changed
     entered = {name: value for name, value in base.trainer.args.items() if name not in base.options}
     given = _entered(keys, base.framework.takes(base.recipe.version))
-    return {"keys": {**given, **entered}, "options": base.options}, with_keys(base.recipe, keys)
+    return {"keys": {**given, **entered}}, with_keys(base.recipe, keys)
 
 
 def _entered(keys: Json, takes: KeySpecs) -> Json:

@@ -9,6 +9,7 @@ is lost. Only the standard library is imported.
 import json
 import os
 import shutil
+import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -161,11 +162,25 @@ def shown(question: Question, path: str) -> str:
     return f"{name}/ ({files} file{'s' * (files != 1)})"
 
 
+def _is_made_by_it(question: Question, path: str) -> bool:
+    """Return whether a file was made after the question began, as far as its file system notes
+    that. Only GNU's ``stat`` tells it.
+    """
+    began = Path(question.answers).with_name("package").joinpath(FILE).stat().st_mtime
+    try:
+        words = ["stat", "--format=%.9W", path]
+        made = float(subprocess.run(words, capture_output=True, check=False).stdout or 0)
+    except (OSError, ValueError):
+        return False
+    return made > began and not _is_of_sweeps(question, path)
+
+
 def _run_or_answer(question: Question, name: str, words: list[str]) -> None:
     """Run ``rm``, ``mv`` or ``rmdir``, unless something is lost by it."""
     operands = [_absolute(word) for word in words if not word.startswith("-")]
     if name == "mv" and operands and os.path.isdir(operands[-1]):  # noqa: PTH112 - a text
         operands.pop()
+    operands = [path for path in operands if not _is_made_by_it(question, path)]
     if loss := find_loss(question, operands):
         answer = {**loss, "shell": name}
         made = Path(question.answers) / f"{name}.part"

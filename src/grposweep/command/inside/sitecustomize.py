@@ -36,8 +36,15 @@ def _enter(module: ModuleType) -> None:
 
 _run_users()
 _PACKAGE = os.path.dirname(__file__)  # noqa: PTH120 - as above
-# A question's copy of the package has a file that says so: a program may start Python with
-# variables of its own choice.
+# A program may start Python with variables of its own choice. So the copy of the package has a file
+# that says of which question or trial it is.
+if "GRPOSWEEP_TRIAL" not in os.environ and os.path.exists(f"{_PACKAGE}/variables.json"):  # noqa: PTH110 - as above
+    import json
+
+    with open(f"{_PACKAGE}/variables.json", encoding="utf-8") as _variables:  # noqa: PTH123 - as above
+        os.environ.update(json.load(_variables))
+    # again, so that what ends a trial's processes finds it by its variables
+    os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
 if os.path.exists(f"{_PACKAGE}/question.json"):  # noqa: PTH110 - as above
     from grposweep.command.inside.probe import install
 

@@ -69,8 +69,11 @@ def _existing(checkpoint: Any) -> Any:
     """
     if not checkpoint or (checkpoint is not True and Path(checkpoint).is_dir()):
         return checkpoint
-    text = f"{RESUMES}={checkpoint}: this trial has none yet, so it starts from the beginning"
-    print(text, file=sys.stderr, flush=True)
+    print(
+        f"{RESUMES}={checkpoint}: this trial has none yet, so it starts from the beginning",
+        file=sys.stderr,
+        flush=True,
+    )
     return None
 
 
