@@ -14,7 +14,7 @@ import ast
 import posixpath
 import re
 from collections.abc import Iterator, Mapping
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -82,7 +82,7 @@ class Composer:
             return
         if text is None:
             raise UserError(f"{path}.yaml: the configuration names it, and it is not there.")
-        flat = parse_nested(text)
+        flat = _parse(text)
         content = nest({key: value for key, value in flat.config.items() if key != "defaults"})
         own, header = posixpath.dirname(path), re.search(_HEADER, text)
         if header is not None:
@@ -132,6 +132,10 @@ class Composer:
             if (folder / name).is_file():
                 return _text(folder / name)
         return None
+
+
+# the recipes of a repository compose the same files
+_parse = lru_cache(maxsize=MOST_FILES)(parse_nested)
 
 
 def _overridden(entries: list[Any]) -> Iterator[tuple[str, str]]:
@@ -218,6 +222,7 @@ GROUP = "actor_rollout_ref.rollout.n"
 OF_VALIDATION = "actor_rollout_ref.rollout.val_kwargs.n"
 
 
+@lru_cache(maxsize=8)
 def _evidence(folder: Path) -> tuple[dict[str, str], dict[str, str]]:
     """Return where this source does other things than verl: the key that sizes groups, and checks
     that it does not have.
