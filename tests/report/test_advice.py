@@ -1,16 +1,20 @@
 """What a report advises: what to use, how sure that is, and one command to try next."""
 
 import json
+import re
 import shlex
 import shutil
 import sys
 from pathlib import Path
+from random import Random
+from statistics import fmean
 from typing import Any
 
 import pytest
 import yaml
 
 from grposweep.report._advice import Advice, advise, tie_sentences
+from grposweep.report.compare import compare_all
 from grposweep.report.export import show_best
 from grposweep.report.html_page import render_report
 from grposweep.report.run_output import RunEnd, print_results
@@ -109,6 +113,21 @@ def test_a_best_value_at_an_edge_of_its_range_is_reported_with_a_wider_range(
         f"lr=tag(log,interval({range}))",
         "search.warm_start=s",
     ]
+
+
+@pytest.mark.parametrize(
+    ("key", "advised"), [("optimizer.adam_beta2", False), ("optimizer.weight_decay", True)]
+)
+def test_a_wider_range_that_the_key_refuses_is_not_advised(
+    tmp_path: Path, key: str, advised: bool
+) -> None:
+    """A beta above 1, where the best value lies."""
+    points = [(0.95 - 0.01 * n, 0.8 - 0.01 * n) for n in range(3)]
+    sweep = make(tmp_path, *points, *((1e-4 * rate, value - 0.3) for rate, value in points))
+    for path in (sweep / "sweep.yaml", *sweep.glob("trials/*/trial.json")):
+        text = path.read_text().replace("parameter: lr", f"parameter: {key}")
+        path.write_text(text.replace("high: 0.01", "high: 1.0").replace('"lr"', f'"{key}"'))
+    assert ("Widen" in advice(sweep).step.text) == advised
 
 
 def test_a_best_value_inside_its_range_needs_no_wider_one(tmp_path: Path) -> None:
@@ -239,11 +258,19 @@ def test_nothing_is_recommended_if_two_seeds_tell_no_point_from_the_start(tmp_pa
     assert tie_sentences(read_sweep(sweep))[0] == said
 
 
-def test_a_best_point_below_the_model_before_training_is_no_winner(tmp_path: Path) -> None:
-    """The sweep made the model worse."""
-    said = advice(make(tmp_path, (1e-4, 0.2), (3e-4, 0.1))).sentence
-    assert said.startswith(
-        "No winner: the best point (lr=0.0001 batch=small) ended below the model before training."
+@pytest.mark.parametrize(
+    ("direction", "values"), [("maximize", (0.2, 0.1)), ("minimize", (0.4, 0.5))]
+)
+def test_a_best_point_worse_than_the_model_before_training_is_no_winner(
+    tmp_path: Path, direction: str, values: tuple[float, float]
+) -> None:
+    """The sweep made the model worse: it ended lower than 0.3, or higher where less is better."""
+    sweep = make(tmp_path, (1e-4, values[0]), (3e-4, values[1]))
+    text = (sweep / "sweep.yaml").read_text()
+    (sweep / "sweep.yaml").write_text(text.replace("maximize", direction))
+    assert advice(sweep).sentence.startswith(
+        "No winner: the best point (lr=0.0001 batch=small) ended worse than the model before "
+        "training."
     )
 
 
@@ -262,20 +289,13 @@ def test_a_sweep_from_a_checkpoint_is_advised_nothing_that_its_command_refuses(
 ) -> None:
     """A branch takes no other schedule; another sweep without anything else to try does."""
     sweep = with_seeds(make(tmp_path, (3e-4, 0.8), (1e-4, 0.6)))
-    assert advice(sweep).step.text == "Train twice as long"
+    step = advice(sweep).step
+    assert step.text == "Train twice as long"
+    assert step.command.endswith(" schedule.budget_completions=12800")
     settings = yaml.safe_load((sweep / "sweep.yaml").read_text())
     settings["provenance"]["fork_of"] = {"sweep": "s", "trial": "0000-a", "step": 4}
     (sweep / "sweep.yaml").write_text(yaml.safe_dump(settings))
     assert advice(sweep).step.text == "Repeat it on another seed"
-
-
-def test_there_is_always_something_to_try_next(tmp_path: Path) -> None:
-    """Also for a clear winner inside its range on several values of the seed."""
-    step = advice(with_seeds(make(tmp_path, (3e-4, 0.8), (1e-4, 0.6)))).step
-    assert (step.text, step.command.split()[-1]) == (
-        "Train twice as long",
-        "schedule.budget_completions=12800",
-    )
 
 
 def test_advice_and_provenance_have_the_latest_command(tmp_path: Path) -> None:
@@ -314,3 +334,44 @@ def test_an_exact_tie_without_intervals_is_a_tie(
         tie_sentences(view)[0]
         == "Trials 0, 1 are tied on one seed: lr 0.0001 or 0.0003, batch small."
     )
+
+
+def simulate(path: Path, stream: Random, prompts: int, better: float) -> Path:
+    """A sweep of four trials that answer the same hard and easy prompts four times each. The first
+    has a better chance of a reward of 1 by so much.
+    """
+    chances = [0.1 + 0.6 * stream.random() for _ in range(prompts)]
+    found = [
+        [sum(stream.random() < chance + gain for _ in range(4)) / 4 for chance in chances]
+        for gain in (better, 0.0, 0.0, 0.0)
+    ]
+    points = [(1e-4 * (n + 1), fmean(means)) for n, means in enumerate(found)]
+    sweep = make(path, *points, evaluated=[100])
+    for folder, means in zip(sorted((sweep / "trials").iterdir()), found, strict=True):
+        line = {"step": 100, "prompts": "a", "means": means}
+        (folder / "prompt_rewards.jsonl").write_text(json.dumps(line) + "\n")
+    return sweep
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("prompts", [16, 64])
+def test_equal_points_are_rarely_told_apart_and_every_verdict_is_that_of_compare(
+    tmp_path: Path, prompts: int
+) -> None:
+    """In at most 5 % of 200 sweeps of four equal points one differs from the best. There and in 50
+    with one better point, those are tied whose p is 0.05 or more.
+    """
+    stream, apart = Random(prompts), []
+    for n in range(250):
+        view = read_sweep(simulate(tmp_path / str(n), stream, prompts, 0.25 * (n >= 200)))
+        tied = [point.first for point in view.tied]
+        apart.append(len(tied) < 3)
+        for trial in view.ranked[1:] if n >= 150 else ():
+            console = build_console(200)
+            with console.capture() as shown:
+                console.print(compare_all([str(view.path), str(trial.path)], tmp_path))
+            p = re.search(r"p [=<] (\S+) ", shown.get())
+            assert p is not None
+            assert (trial in tied) == (float(p[1]) >= 0.05), shown.get()
+    print(prompts, f"{fmean(apart[:200]):.3f} equal, {fmean(apart[200:]):.2f} better points differ")
+    assert fmean(apart[:200]) <= 0.05 < 0.4 <= fmean(apart[200:])

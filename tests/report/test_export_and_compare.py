@@ -21,14 +21,16 @@ from grporecipe.model import planning
 from grporecipe.reading.load import Options, load_recipe
 from grposweep.config.compose import load_experiment
 from grposweep.config.to_setting import read_setting
-from grposweep.report.compare import Values
-from grposweep.report.compare import compare as compare_values
+from grposweep.report._ranking import RankedPoint
+from grposweep.report._verdict import compare_points
 from grposweep.report.tables import at, draw_curves
 from grposweep.report.view import read_sweep
-from grposweep.search.sampling import UNKNOWN, Sampling
+from grposweep.search.sampling import Sampling
 from made import Made, make_sweep
 from support import RUN, Ended, environment, trials
 from support import grposweep as run_grposweep
+
+from .test_ranking import trial
 
 Commands = Callable[..., Ended]
 Run = Callable[..., Ended]
@@ -248,18 +250,11 @@ def test_what_cannot_be_exported_is_bad_input(
 
 
 def test_a_sweep_without_a_result_has_no_best(commands: Commands) -> None:
-    """Nor anything to compare."""
-    make_sweep(Path("outputs/c"), Made(trials=1, running=1))
-    assert commands("best", "c").code == 2
-    assert commands("compare", "c", "c").code == 2
-
-
-def test_the_command_that_tells_how_far_a_sweep_is_bears_a_blank_in_its_name(
-    commands: Commands,
-) -> None:
-    """Where there is no best yet."""
+    """Nor anything to compare. The command that tells how far it is bears a blank in its name."""
     make_sweep(Path("outputs/not yet"), Made(trials=1, running=1))
-    assert split(commands("best", "not yet").err)[-3:] == ["grposweep", "status", "not yet"]
+    ended = commands("best", "not yet")
+    assert (ended.code, split(ended.err)[-3:]) == (2, ["grposweep", "status", "not yet"])
+    assert commands("compare", "not yet", "not yet").code == 2
 
 
 def test_export_has_a_row_a_trial_and_a_column_a_parameter(commands: Commands, made: Path) -> None:
@@ -286,49 +281,62 @@ def test_a_column_that_there_is_not_is_refused_with_the_nearest(
     assert not Path("rows.csv").exists()
 
 
-def test_seeds_are_compared_by_welchs_test() -> None:
-    """Three and four seeds; scipy.stats.ttest_ind(other, one, equal_var=False) gives this p."""
-    one, other = [0.5, 0.52, 0.54], [0.6, 0.58, 0.63, 0.61]
-    said = compare_values(Values(one, [Sampling(0.001)] * 3), Values(other, [Sampling(0.001)] * 4))
-    assert said == "+0.0850, p = 0.0037 (Welch's t-test over 3 and 4 seeds)"
+def made_point(values: list[float], sampling: Sampling, seed: int = 0) -> RankedPoint:
+    """A point with these objectives on seeds from this one, each with this sampling."""
+    found = [trial(n, 1e-3, value, seed=n) for n, value in enumerate(values, seed)]
+    for each in found:
+        # computed already
+        vars(each)["sampling"] = sampling
+    return RankedPoint(found, found)
 
 
-def test_seeds_that_agree_are_compared_by_their_evaluations_errors() -> None:
-    """Two shares of 16 prompts that both seeds repeat differ by chance."""
-    one, other = (Values([value] * 2, [Sampling(0.12)] * 2) for value in (0.5, 0.6))
-    said = compare_values(one, other)
-    assert said.startswith("+0.1000, p = 0.4 ")
-    assert "no spread to test against" in compare_values(
-        Values([0.5] * 2, [UNKNOWN] * 2), Values([0.6] * 2, [UNKNOWN] * 2)
+@pytest.mark.parametrize(
+    ("one", "other", "seed", "error", "said"),
+    [
+        # a t of 5.47 at two degrees of freedom, those of the smaller side
+        ([0.5, 0.52, 0.54], [0.6, 0.58, 0.63, 0.61], 9, 0.001, "p = 0.032 (t-test over 3 and 4"),
+        # seeds that move both results by tenths hide no gain of a hundredth
+        ([0.5, 0.7, 0.9], [0.51, 0.711, 0.912], 0, None, "± 0.0025 (95 %), p = 0.0027 (t-test, pa"),
+        # two shares of 16 prompts that both seeds repeat
+        ([0.5, 0.5], [0.6, 0.6], 0, 0.12, "+0.1000 ± 0.2352 (95 %), p = 0.4 (t-test, paired over"),
+        ([0.5, 0.5], [0.6, 0.6], 0, None, "+0.1000; neither seeds nor standard errors tell its"),
+        # 2.1 standard errors
+        (
+            [0.5],
+            [0.53],
+            0,
+            0.01,
+            "+0.0300 ± 0.0277 (95 %), p = 0.034 (z-test from the evaluations'",
+        ),
+        ([0.5], [0.53], 0, None, "so this may be chance"),
+    ],
+)
+def test_seeds_count_and_without_them_the_evaluations_errors(
+    one: list[float], other: list[float], seed: int, error: float | None, said: str
+) -> None:
+    """Pairs of the same seeds, two groups of other seeds, or one evaluation each."""
+    verdict = compare_points(
+        made_point(one, Sampling(error)), made_point(other, Sampling(error), seed)
     )
-
-
-def test_without_seeds_the_evaluations_errors_count_and_that_is_reported() -> None:
-    """0.03 apart with errors of 0.01 and 0.01: 2.1 standard errors, p = 0.034."""
-    said = compare_values(Values([0.5], [Sampling(0.01)]), Values([0.53], [Sampling(0.01)]))
-    assert said.startswith(
-        "+0.0300 ± 0.0277 (95 %), p = 0.034 (z-test from the evaluations' standard errors"
-    )
-    assert "so this may be chance" in compare_values(
-        Values([0.5], [UNKNOWN]), Values([0.53], [Sampling(0.01)])
-    )
+    assert said in str(verdict)
 
 
 def test_two_trials_on_the_same_prompts_are_compared_by_prompt() -> None:
     """All four prompts gain about a tenth, which two separate intervals of ± 0.3 would hide."""
-    one = Values([0.5], [Sampling(0.16, [0.0, 0.4, 0.6, 1.0], "a")])
-    said = compare_values(one, Values([0.6], [Sampling(0.16, [0.12, 0.48, 0.71, 1.09], "a")]))
-    assert said.startswith("+0.1000 ± 0.0291 (95 %), p = 0.0016 (t-test, paired over 4 prompts")
+    one = made_point([0.5], Sampling(0.16, [0.0, 0.4, 0.6, 1.0], "a"))
+    other = made_point([0.6], Sampling(0.16, [0.12, 0.48, 0.71, 1.09], "a"))
+    assert str(compare_points(one, other)).startswith(
+        "+0.1000 ± 0.0291 (95 %), p = 0.0016 (t-test, paired over 4 prompts"
+    )
 
 
 def test_the_best_of_a_sweep_is_judged_by_its_other_seeds(commands: Commands, made: Path) -> None:
-    """It was chosen for its luck as well; a trial that a user names keeps its own value."""
+    """It was chosen for its luck as well. Its own trial is no other side."""
     best = read_sweep(made).best
     assert best is not None
+    assert "on 2 fresh seeds" in commands("compare", "a", "b").out
     ended = commands("compare", "a", f"a/{best.number}")
-    assert "2 other seeds" in ended.out
-    assert "3 seeds" in ended.out
-    assert commands("compare", "a/best", f"a/{best.number}").out == ended.out
+    assert (ended.code, "name the same trial" in ended.err) == (2, True)
 
 
 def test_two_seeds_of_a_point_are_compared_by_their_own_results(
@@ -367,8 +375,8 @@ def test_other_files_are_those_of_the_compared_trials(commands: Commands) -> Non
         files = {"files": {"rewards.py": digest}}
         make_sweep(Path("outputs", name), Made(trials=4, settings={"provenance": files}))
     assert "rewards.py has changed" in commands("compare", "early", "late").out
-    for trial in Path("outputs/early/trials").iterdir():
-        (trial / "provenance.json").write_text(json.dumps({"files": {"rewards.py": "2"}}))
+    for folder in Path("outputs/early/trials").iterdir():
+        (folder / "provenance.json").write_text(json.dumps({"files": {"rewards.py": "2"}}))
     assert "rewards.py has changed" not in commands("compare", "early", "late").out
 
 
@@ -468,6 +476,6 @@ def test_a_comparison_that_was_chosen_by_its_results_counts_the_others(
     named, chosen = commands("compare", "b/1", "b/2"), commands("compare", "b", "b/2")
     assert "comparisons" not in named.out
     assert "for the best of" in " ".join(chosen.out.split())
-    values = [Values([value], [Sampling(0.05)]) for value in (0.5, 0.63)]
-    assert "± 0.1386 (95 %), p = 0.066" in compare_values(*values)
-    assert "± 0.2075 (95 %), p = 0.99" in compare_values(*values, among=15)
+    points = [made_point([value], Sampling(0.05)) for value in (0.5, 0.63)]
+    assert "± 0.1386 (95 %), p = 0.066" in str(compare_points(*points))
+    assert "± 0.2075 (95 %), p = 0.99" in str(compare_points(*points, among=15))

@@ -53,19 +53,6 @@ def test_reading_changes_nothing(swept: Path) -> None:
     assert {path: path.stat().st_mtime_ns for path in swept.rglob("*")} == before
 
 
-def test_the_best_trial_is_the_searchs_own_whose_point_held_on_other_seeds(swept: Path) -> None:
-    """Not a replicate on a lucky seed, and not the luckiest trial of the search."""
-    view = read_sweep(swept)
-    confirmed = {
-        repr(trial.point): trial.objective or 0.0
-        for trial in view.trials
-        if trial.role == "confirm"
-    }
-    assert view.best is not None
-    assert view.best.role == "search"
-    assert confirmed[repr(view.best.point)] == max(confirmed.values())
-
-
 def test_a_curve_has_a_point_an_evaluation(swept: Path) -> None:
     """Ten and the one before training, with their standard errors; the training reward at every
     step.

@@ -140,15 +140,6 @@ def test_a_clear_loser_drops_out_and_saves_its_replicates() -> None:
     assert spent == 6 + 6 + FIRST_LOOK
 
 
-def test_the_lucky_one_of_the_search_does_not_win() -> None:
-    """Number 0 came first in the search; fresh seeds know nothing of that."""
-    standing, spent = run_race(drawn({0: 0.5, 1: 0.8}, 0.02, random.Random(1)))
-    assert standing.winner is not None
-    assert standing.winner.number == 1
-    # more seeds would change nothing
-    assert spent == 2 * FIRST_LOOK
-
-
 def test_replicates_of_a_point_that_is_no_leader_do_not_count() -> None:
     """The sweep continues with fewer leaders than before."""
     searched = [EndedTrial(0, 0.9, {}), EndedTrial(1, 0.5, {})]
@@ -191,40 +182,6 @@ def test_few_successes_widen_the_interval_somewhat() -> None:
     for successes, factor in ((3, 1.33), (32, 1.0)):
         found = Sampling(0.1, [1.0] * successes + [0.0] * (64 - successes))
         assert found.margin(0.05) == pytest.approx(factor * 1.998 * 0.1, rel=0.01)
-
-
-def test_equal_points_are_tied() -> None:
-    """They do not differ significantly, and that is reported."""
-    swings = {seed: 0.1 * (-1) ** index for index, seed in enumerate(SEEDS)}
-    standing, _ = run_race(
-        {
-            n: {seed: 0.5 + sign * swings[seed] for seed in SEEDS}
-            for n, sign in enumerate((1, -1, 0))
-        }
-    )
-    assert {runner.number for runner in standing.tied} | {standing.winner.number} == {0, 1, 2}  # type: ignore[union-attr]  # it is over
-
-
-def test_a_point_that_fails_on_a_fresh_seed_is_no_winner() -> None:
-    """However good it is on the others."""
-    values = drawn({0: 0.9, 1: 0.5}, 0.01, random.Random(0))
-    values[0][SEEDS[1]] = None
-    standing, _ = run_race(values)
-    assert standing.out == {0: "not finished on a fresh seed"}
-    assert standing.winner is not None
-    assert standing.winner.number == 1
-
-
-@pytest.mark.slow
-def test_the_truly_best_is_hardly_ever_dropped() -> None:
-    """At most one race in twenty, over all its looks and pairs; here the others are nearly as
-    good.
-    """
-    stream, dropped = random.Random(0), 0
-    for _ in range(400):
-        standing, _ = run_race(drawn({0: 0.51, 1: 0.5, 2: 0.5, 3: 0.5}, 0.05, stream))
-        dropped += 0 in standing.out
-    assert dropped / 400 <= 0.05
 
 
 @settings(max_examples=20)

@@ -9,14 +9,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from grporecipe.errors import UserError
 from grporecipe.files import Config, Json, as_number
 from grporecipe.redaction import redact
+from grporecipe.rules.check import check, errors
 from grporecipe.terminal import label_text, short, short_names
 from grposweep.config.evaluation import is_of_evaluation
+from grposweep.registries import is_external
 from grposweep.report._completions import warning
 from grposweep.report._ranking import RankedPoint
 from grposweep.report.trial_view import State, TrialView
 from grposweep.report.view import BEST, SweepView
+from grposweep.schema import Experiment
 from grposweep.search.replication import CHANCE
 from grposweep.search.sampling import p_of_groups
 from grposweep.storage.completions import read_prompt_rewards
@@ -33,7 +37,6 @@ MOST_TIED = 6
 LENGTHS = ("budget_completions", "epochs", "max_steps")
 # share of the finished trials after which a best one says that the search has not converged
 LATE = 0.8
-ON_FRESH_SEEDS = ("best on fresh seeds", "tied with the best")
 
 
 @dataclass(frozen=True)
@@ -67,7 +70,7 @@ def advise(view: SweepView) -> Advice | None:
     """
     if not view.leaderboard or view.compares:
         return None
-    best, tied = view.leaderboard[0], _tied(view)
+    best, tied = view.leaderboard[0], view.tied
     limits = [*_changed_nothing(view), *_measured_differently(view), *_uncertainty(view, tied)]
     limits += _at_edges(view, best.first)
     step = _next_step(view)
@@ -81,14 +84,11 @@ def advise(view: SweepView) -> Advice | None:
         f"{best.value:.4f}, but {doubt}."
     )
     sound = next((point for point in view.leaderboard if not warning(point.first)), None)
-    if sound is None:
-        return Advice(sentence, limits, [], step)
-    return Advice(
-        f"{sentence} Without such a sign: {_sentence(view, sound)}",
-        limits,
-        list(_uses(view, sound.first)),
-        step,
-    )
+    uses = []
+    if sound is not None:
+        sentence += f" Without such a sign: {_sentence(view, sound)}"
+        uses = list(_uses(view, sound.first))
+    return Advice(sentence, limits, uses, step)
 
 
 def tie_sentences(view: SweepView) -> list[str]:
@@ -104,13 +104,13 @@ def tie_sentences(view: SweepView) -> list[str]:
     if not _is_unclear(view, best):
         return measured
     verdict = find_no_winner(view)
-    return [*measured, *([verdict] if verdict else _uncertainty(view, _tied(view)))]
+    return [*measured, *([verdict] if verdict else _uncertainty(view, view.tied))]
 
 
 def _is_unclear(view: SweepView, best: RankedPoint) -> bool:
     """Return whether there is no winner, or several points are tied on one seed."""
     is_confirmed = best.source == "seeds" or bool(best.fate)
-    return bool(find_no_winner(view)) or (not is_confirmed and bool(_tied(view)))
+    return bool(find_no_winner(view)) or (not is_confirmed and bool(view.tied))
 
 
 def next_sentence(view: SweepView) -> str:
@@ -212,26 +212,24 @@ def find_no_winner(view: SweepView) -> str:
     if best is None or view.compares:
         return ""
     gain, points = best.gain, len(view.leaderboard)
-    better = math.inf if gain is None or gain.half is None else view.sign * gain.difference
-    half = 0.0 if gain is None else gain.half or 0.0
+    better, half = math.inf, 0.0
+    if gain is not None and gain.half is not None:
+        better, half = view.sign * gain.difference, gain.half
     # what early stopping left behind is told apart from the finished points
-    all_tied = len(_tied(view)) == points - 1 > 0 and not view.count(State.PRUNED, State.PAUSED)
+    all_tied = len(view.tied) == points - 1 > 0 and not view.count(State.PRUNED, State.PAUSED)
     if better > half and not all_tied:
         return ""
     name = f"the best point ({short(best.first.point)})" if best.first.point else "the run"
-    verdict = (
-        f"the {points} points cannot be told apart" if all_tied else f"{name} cannot be told apart"
-    )
     if better < -half:
-        verdict = f"{name} ended below the model before training"
-    elif better <= half:
-        verdict += f"{', not even' if all_tied else ''} from the model before training"
-    few = (
-        " Two seeds are too few for an interval."
-        if best.source == "seeds" and len(best.values) == 2
-        else ""
-    )
-    return f"{'No winner' if points > 1 else 'No gain'}: {verdict}.{few}"
+        verdict = f"{name} ended worse than the model before training."
+    elif not all_tied:
+        verdict = f"{name} cannot be told apart from the model before training."
+    else:
+        start = ", not even from the model before training" if better <= half else ""
+        verdict = f"the {points} points cannot be told apart{start}."
+    if len(best.values) == 2:
+        verdict += " Two seeds are too few for an interval."
+    return f"{'No winner' if points > 1 else 'No gain'}: {verdict}"
 
 
 def _uses(view: SweepView, best: TrialView) -> Iterator[Step]:
@@ -257,22 +255,6 @@ def _sentence(view: SweepView, best: RankedPoint) -> str:
         if gain is None
         else f"{text}, {gain.difference:+.4f} against {gain.start:.4f} before training."
     )
-
-
-def _tied(view: SweepView) -> list[RankedPoint]:
-    """Return the points whose results do not differ from the best one's: by their fresh seeds, else
-    by prompts at 95 %.
-    """
-    first, *rest = view.leaderboard
-    if first.fate:
-        return [point for point in rest if point.fate == ON_FRESH_SEEDS[1]]
-    return [point for point in rest if _is_close(first, point)]
-
-
-def _is_close(point: RankedPoint, other: RankedPoint) -> bool:
-    if point.half is None or other.half is None:
-        return point.value == other.value
-    return abs(point.value - other.value) <= math.hypot(point.half, other.half)
 
 
 def _uncertainty(view: SweepView, tied: Sequence[RankedPoint]) -> Iterator[str]:
@@ -361,7 +343,7 @@ def _next_step(view: SweepView) -> Step:
     """Return the one thing to try next: a wider range, other seeds, more trials, or a longer
     training.
     """
-    best, tied = view.leaderboard[0], _tied(view)
+    best, tied = view.leaderboard[0], view.tied
     steps = [
         *_widen(view, best.first),
         *_on_seeds(view, best, tied),
@@ -388,13 +370,12 @@ def _widen(view: SweepView, best: TrialView) -> Iterator[Step]:
             low, high = _wider(
                 float(view.ranges[name]["low"]), float(view.ranges[name]["high"]), end, log
             )
-            interval = (
-                f"tag(log,interval({low:g},{high:g}))" if log else f"interval({low:g},{high:g})"
-            )
-            yield Step(
-                f"Widen the range of {name}",
-                _command(view, {name: interval, "search.warm_start": view.name}),
-            )
+            interval = f"interval({low:g},{high:g})"
+            if log:
+                interval = f"tag(log,{interval})"
+            changes = {name: interval, "search.warm_start": view.name}
+            new_end = {name: low if end == "lower" else high}
+            yield from _propose(view, f"Widen the range of {name}", changes, values=new_end)
 
 
 def _on_seeds(view: SweepView, best: RankedPoint, tied: Sequence[RankedPoint]) -> Iterator[Step]:
@@ -409,10 +390,11 @@ def _on_seeds(view: SweepView, best: RankedPoint, tied: Sequence[RankedPoint]) -
             "Decide between them on fresh seeds" if unclear else "Confirm the winner on fresh seeds"
         )
         why = why if len(view.leaderboard) > 1 else "Repeat it on fresh seeds"
-        yield Step(why, _command(view, {"search.seeds": "5"}, keeps_name=True))
+        yield from _propose(view, why, {"search.seeds": "5"}, keeps_name=True)
     elif find_no_winner(view) and best.is_fresh:
         more = str(max(5, 2 * len(best.values)))
-        yield Step("Decide on more seeds", _command(view, {"search.seeds": more}, keeps_name=True))
+        changes = {"search.seeds": more}
+        yield from _propose(view, "Decide on more seeds", changes, keeps_name=True)
 
 
 def _more_trials(view: SweepView, best: RankedPoint) -> Iterator[Step]:
@@ -425,8 +407,9 @@ def _more_trials(view: SweepView, best: RankedPoint) -> Iterator[Step]:
         and view.ranges
         and view.is_over
     ):
-        more = _command(view, {"search.trials": str(2 * len(view.searched))}, keeps_name=True)
-        yield Step("Continue the search: the best trial was among the last", more)
+        text = "Continue the search: the best trial was among the last"
+        changes = {"search.trials": str(2 * len(view.searched))}
+        yield from _propose(view, text, changes, keeps_name=True)
 
 
 def _wider(low: float, high: float, end: str, log: bool) -> tuple[float, float]:
@@ -443,7 +426,43 @@ def _longer(view: SweepView) -> Iterator[Step]:
     for name, value in as_mapping(view.baseline.get("schedule")).items():
         if name in LENGTHS and (length := as_number(value)):
             key = f"schedule.{name}"
-            yield Step("Train twice as long", _command(view, {key: f"{2 * length:g}"}))
+            yield from _propose(view, "Train twice as long", {key: f"{2 * length:g}"})
+
+
+def _propose(
+    view: SweepView,
+    text: str,
+    changes: Mapping[str, str],
+    keeps_name: bool = False,
+    values: Mapping[str, Any] | None = None,
+) -> Iterator[Step]:
+    """Yield a step with the sweep's command and these overrides, if they can work: ``values`` make
+    no mistake in the best trial's configuration that it did not have (by default the overrides).
+    """
+    from omegaconf import OmegaConf
+
+    from grposweep.config.compose import escape, experiment_at
+
+    config = OmegaConf.create(escape(view.leaderboard[0].first.config or view.baseline))
+    try:
+        before = _mistakes(experiment_at(config.copy(), {}))
+        after = _mistakes(experiment_at(config, values or changes))
+    except UserError:
+        return
+    if after <= before:
+        yield Step(text, _command(view, changes, keeps_name))
+
+
+def _mistakes(experiment: Experiment) -> set[str]:
+    """Return the mistakes of a configuration, and the rules that it breaks."""
+    from grposweep.config.to_setting import read_setting
+    from grposweep.config.validate import find_mistakes
+
+    found = set(find_mistakes(experiment))
+    # of another program the rules need its answer
+    if not is_external(experiment.trainer.kind):
+        found |= {problem.code for problem in errors(check(read_setting(experiment)))}
+    return found
 
 
 def _command(view: SweepView, changes: Mapping[str, str], keeps_name: bool = False) -> str:

@@ -1,17 +1,14 @@
 """``grposweep compare``: sweeps (by their best trials) and trials side by side.
 
 Shows which settings differ, the learning curves, and whether the results differ by more than
-chance: by Welch's t-test over several seeds, otherwise by a z-test from the evaluations' standard
-errors.
+chance (`_verdict.py`).
 """
 
-import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import chain, islice
 from pathlib import Path
-from statistics import fmean
 from string import ascii_uppercase
 from typing import Any, NamedTuple
 
@@ -25,11 +22,11 @@ from grporecipe.terminal import count, label_text, short
 from grposweep.config.evaluation import is_of_evaluation
 from grposweep.report._completions import first_difference
 from grposweep.report._leaderboard import format_objective
+from grposweep.report._ranking import RankedPoint
+from grposweep.report._verdict import compare_points
 from grposweep.report.tables import FOLD, Fitted, build_table, draw_curves
 from grposweep.report.trial_view import TrialView, axis_of
 from grposweep.report.view import BEST, SweepView, find_names, read_sweep
-from grposweep.search.replication import CHANCE
-from grposweep.search.sampling import Sampling, average
 from grposweep.storage import paths
 from grposweep.storage.provenance import difference
 
@@ -52,81 +49,6 @@ def differences(here: Config, there: Config) -> list[Difference]:
     keys = [key for key in dict.fromkeys([*left, *right]) if key not in NAMING]
     pairs = (Difference(key, *(side.get(key, ABSENT) for side in (left, right))) for key in keys)
     return [pair for pair in pairs if pair.here != pair.there]
-
-
-# smaller p-values are not meaningful
-LEAST = 1e-6
-
-
-@dataclass(frozen=True)
-class Values:
-    """The results of one side: one value and its sampling per seed."""
-
-    values: Sequence[float]
-    samplings: Sequence[Sampling]
-
-    def minus(self, other: "Values") -> Sampling:
-        """Return the sampling of the difference of the means."""
-        return average(self.samplings).minus(average(other.samplings))
-
-
-def compare(first: Values, other: Values, among: int = 1) -> str:
-    """Return the difference ``other - first``, its p-value, and the test behind it.
-
-    ``among``: comparisons from which this one was chosen by its results; p and the interval hold
-    for all of them (Bonferroni).
-    """
-    difference = fmean(other.values) - fmean(first.values)
-    if len(first.values) > 1 and len(other.values) > 1:
-        return f"{difference:+.4f}, {_welch(first, other, among)}"
-    sampled = Values(first.values[:1], first.samplings[:1]).minus(
-        Values(other.values[:1], other.samplings[:1])
-    )
-    p, half = sampled.p_value(difference), sampled.margin(CHANCE / among)
-    if p is None:
-        return (
-            f"{difference:+.4f}; there are neither several seeds per side nor standard "
-            "errors, so this may be chance"
-        )
-    prompts = len(sampled.means)
-    how = (
-        f"t-test, paired over {prompts:,} prompts"
-        if prompts
-        else "z-test from the evaluations' standard errors"
-    )
-    how += f", for the best of {among:,} comparisons" if among > 1 else ""
-    return (
-        f"{difference:+.4f} ± {half:.4f} (95 %), {_chance(min(p * among, 1.0))} ({how}; "
-        "it covers the choice of prompts. To cover seeds, train several on each side)"
-    )
-
-
-def _welch(first: Values, other: Values, among: int) -> str:
-    """Welch's t-test, two-sided, unequal variances; p is at least that of the evaluations' own
-    errors.
-    """
-    # half a second
-    from scipy import stats
-
-    counts = f"{len(first.values)} and {len(other.values)} seeds"
-    agree = len(set(first.values)) == len(set(other.values)) == 1
-    p = (
-        math.nan
-        if agree
-        else float(stats.ttest_ind(other.values, first.values, equal_var=False).pvalue)
-    )
-    if (
-        sampled := other.minus(first).p_value(fmean(other.values) - fmean(first.values))
-    ) is not None:
-        p = sampled if math.isnan(p) else max(p, sampled)
-    if math.isnan(p):
-        return f"over {counts} that all agree: no spread to test against"
-    chosen = f", for the best of {among:,} comparisons" if among > 1 else ""
-    return f"{_chance(min(p * among, 1.0))} (Welch's t-test over {counts}{chosen})"
-
-
-def _chance(p: float) -> str:
-    return f"p = {p:.2g}" if p >= LEAST else f"p < {LEAST:g}"
 
 
 # side by side in 80 columns
@@ -157,53 +79,9 @@ class Side:
     is_best: bool
 
     @cached_property
-    def seeds(self) -> list[TrialView]:
-        """The finished trials of its point, on all seeds."""
-        point = _but_seed(self.trial)
-        return [trial for trial in self.view.ranked if _but_seed(trial) == point] or [self.trial]
-
-    @property
-    def values(self) -> Values:
-        """The results of its seeds, the trial's own first.
-
-        The own result of a winner with two or more replicates does not count: the winner was chosen
-        by it.
-        """
-        others = [trial for trial in self.seeds if trial.number != self.trial.number]
-        known = others if self.is_best and len(others) > 1 else [self.trial, *others]
-        # a winner's replicates may have read other files than the search
-        files = known[0].files
-        known = list(
-            {
-                t.seed: t for t in known[::-1] if t.objective is not None and t.files == files
-            }.values()
-        )[::-1]
-        return Values(
-            [trial.objective or 0.0 for trial in known], [trial.sampling for trial in known]
-        )
-
-    @property
-    def own_value(self) -> Values:
-        """The result of the trial alone, without its point's other seeds."""
-        known = self.trial.objective
-        return Values([] if known is None else [known], [self.trial.sampling])
-
-    def is_other_seed(self, other: "Side") -> bool:
-        """Return whether the user named two trials of one point, which differ in their seeds
-        only.
-        """
-        is_one_point = self.view.path == other.view.path and _but_seed(self.trial) == _but_seed(
-            other.trial
-        )
-        return is_one_point and not (self.is_best or other.is_best)
-
-    @property
-    def is_fresh(self) -> bool:
-        """Whether its values are from seeds that the choice of the best did not see."""
-        return (
-            self.is_best
-            and len([trial for trial in self.seeds if trial.number != self.trial.number]) > 1
-        )
+    def point(self) -> RankedPoint | None:
+        """Its point on all seeds that count; None without a result."""
+        return self.view.places.get(self.trial.number, (0, None))[1]
 
     @property
     def searched(self) -> int:
@@ -241,22 +119,16 @@ def compare_all(named: Sequence[str], outputs: Path) -> Group:
 
 
 def _refuse_same(sides: Sequence[Side], named: Sequence[str]) -> None:
-    """Raise UserError if two names stand for one result: a trial's own, or that of a winner on its
-    other seeds.
-    """
-    names: dict[tuple[Path, bool], str] = {}
+    """Raise UserError if two names stand for one trial."""
+    names: dict[Path, str] = {}
     for side, name in zip(sides, named, strict=True):
-        result = side.trial.path.resolve(), side.is_best
-        if result in names:
+        trial = side.trial.path.resolve()
+        if trial in names:
             raise UserError(
-                f"{names[result]} and {name} name the same trial ({side.view.name}, trial "
+                f"{names[trial]} and {name} name the same trial ({side.view.name}, trial "
                 f"{side.trial.number}), so nothing can differ. Name another trial or sweep."
             )
-        names[result] = name
-
-
-def _but_seed(trial: TrialView) -> dict[str, object]:
-    return {name: label for name, label in trial.point.items() if name != "seed"}
+        names[trial] = name
 
 
 def _provenance(side: Side) -> Json:
@@ -282,9 +154,8 @@ def _heads(sides: Sequence[Side]) -> Iterator[RenderableType]:
 
 
 def _over_seeds(side: Side) -> str:
-    values = side.values.values
-    chosen = "other " if side.is_best and len(values) < len(side.seeds) else ""
-    return f"; {len(values)} {chosen}seeds: {fmean(values):.4f}" if len(values) > 1 else ""
+    point = side.point
+    return f"; {point.brief}" if point is not None and point.source == "seeds" else ""
 
 
 def _settings(sides: Sequence[Side]) -> Iterator[RenderableType]:
@@ -350,29 +221,30 @@ def _verdicts(sides: Sequence[Side]) -> Iterator[RenderableType]:
 def _verdict(first: Side, side: Side) -> str:
     if first.view.metric != side.view.metric:
         return f"{side.view.metric} and {first.view.metric} are different objectives"
-    if not (first.values.values and side.values.values):
+    ours, theirs = first.point, side.point
+    if ours is None or theirs is None:
         return "no result on one side"
-    # the mean over seeds is the same on both sides
-    if first.is_other_seed(side):
-        return compare(first.own_value, side.own_value)
-    return compare(first.values, side.values, _chosen_among(first, side)) + _measured_differently(
-        first, side
-    )
+    if ours == theirs:
+        # two seeds of one point, whose mean is the same on both sides
+        ours, theirs = (replace(ours, counted=[each.trial]) for each in (first, side))
+    verdict = compare_points(ours, theirs, _chosen_among(first, side))
+    return f"{verdict}{_measured_differently(first, side)}"
 
 
 def _chosen_among(first: Side, side: Side) -> int:
     """Return how many comparisons this one was chosen from by its results.
 
-    Those are all pairs of a sweep whose best trial is compared with another of its trials. The best
-    of a sweep against something else was chosen from its trials. Two bests of as many trials have
-    the same bias. Fresh seeds were not seen by the choice.
+    Those are all of a sweep whose best trial is compared with another of its trials. The best of a
+    sweep against something else was chosen from its trials. Two bests of as many trials have the
+    same bias. Fresh seeds were not seen by the choice.
     """
-    bests = [each for each in (first, side) if each.is_best and not each.is_fresh]
-    sizes = {each.searched for each in bests}
-    if not bests or (len(bests) == 2 and len(sizes) == 1):
+    bests = [each for each in (first, side) if each.is_best]
+    if bests and first.view.path == side.view.path:
+        return first.view.comparisons
+    sizes = [each.searched for each in bests if each.point and not each.point.is_fresh]
+    if len(sizes) == 2 and len(set(sizes)) == 1:
         return 1
-    most = max(sizes)
-    return max(most * (most - 1) // 2, 1) if first.view.path == side.view.path else max(most, 1)
+    return max(sizes, default=1)
 
 
 def _measured_differently(first: Side, side: Side) -> str:

@@ -253,7 +253,7 @@ def replication_note(view: SweepView) -> list[str]:
         winner = f"trial {ranking.winner.number}, {estimate}"
         text = f"on {estimate.count} fresh seeds: {winner} (95 %)"
     if not ranking.tied:
-        return [text, "no other is tied with it"]
+        return [text, "no other leader is tied with it"]
     tied = ", ".join(str(candidate.number) for candidate in ranking.tied)
     plural = "s" * (len(ranking.tied) > 1)
     return [text, f"statistically tied with it: trial{plural} {tied}"]

@@ -20,6 +20,7 @@ from typing import Any
 from grporecipe.errors import UserError
 from grporecipe.files import Config, as_number, read_json, read_lines, whole_or_none
 from grposweep.report._ranking import (
+    FATES,
     Importance,
     RankedPoint,
     find_importance,
@@ -27,6 +28,7 @@ from grposweep.report._ranking import (
     replication_ranking,
 )
 from grposweep.report._trial_cache import add_row, read_rows, recall, stamp_files
+from grposweep.report._verdict import compare_points
 from grposweep.report.trial_view import State, TrialView, read_trial
 from grposweep.schema import sign_of
 from grposweep.search.analysis import Comparison, compare_effects
@@ -281,6 +283,26 @@ class SweepView:
         the search.
         """
         return self.leaderboard[0] if self.leaderboard else None
+
+    @property
+    def comparisons(self) -> int:
+        """The comparisons from which that of the best point and another one is chosen."""
+        if self.replication is not None and not self.compares:
+            return self.replication.comparisons
+        points = len(self.leaderboard)
+        return max(points * (points - 1) // 2, 1)
+
+    @cached_property
+    def tied(self) -> list[RankedPoint]:
+        """The points that cannot be told apart from the best one; after a race, its leaders
+        only.
+        """
+        if not self.leaderboard:
+            return []
+        first, *rest = self.leaderboard
+        if first.fate:
+            return [point for point in rest if point.fate == FATES["tied"]]
+        return [p for p in rest if compare_points(first, p, self.comparisons).is_tie]
 
     @property
     def best(self) -> TrialView | None:

@@ -55,8 +55,8 @@ class Contrast:
 
     @property
     def is_significant(self) -> bool:
-        """Return whether the interval excludes 0."""
-        return self.difference.excludes_zero
+        """Return whether the interval is known and excludes 0."""
+        return self.is_known and self.difference.excludes_zero
 
     def holds(self, label: Label) -> bool:
         """Return whether a label is among the better values."""

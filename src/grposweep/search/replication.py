@@ -174,6 +174,8 @@ class Ranking:
     out: Mapping[int, str] = field(default_factory=dict)
     # number of the trial, seed; in order
     wanted: tuple[tuple[int, int], ...] = ()
+    # from which that of the winner and another candidate is chosen
+    comparisons: int = 1
 
     @property
     def winner(self) -> Candidate | None:
@@ -210,7 +212,8 @@ def race(runners: Sequence[Candidate], seeds: Sequence[int]) -> Ranking:
     alive, out = list(runners), dict[int, str]()
     first = min(FIRST_LOOK, len(seeds))
     looks = range(first, len(seeds) + 1)
-    chance = CHANCE / max(len(runners) * (len(runners) - 1) * len(looks), 1)
+    pairs = len(runners) * (len(runners) - 1) // 2
+    comparisons = max(pairs * len(looks), 1)
     for count in looks:
         out |= {
             runner.number: "not finished on a fresh seed" for runner in alive if runner.has_failed
@@ -219,21 +222,21 @@ def race(runners: Sequence[Candidate], seeds: Sequence[int]) -> Ranking:
         opened = seeds[:count]
         wanted = [(r.number, seed) for seed in opened for r in alive if seed not in r.results]
         if wanted:
-            return Ranking(tuple(alive), out, tuple(wanted))
+            return Ranking(tuple(alive), out, tuple(wanted), comparisons)
         # stable: of two equal ones the search's better
         alive.sort(key=lambda runner: -runner.mean(opened))
-        # one-sided: the chance is that of an interval, which errs at both ends
+        # An interval errs at both ends, so it counts each pair once.
         beaten = [
             runner
             for runner in alive[1:]
-            if difference(alive[0], runner, 2 * chance, opened).low > 0
+            if difference(alive[0], runner, CHANCE / comparisons, opened).low > 0
         ]
         out |= {runner.number: f"worse on {count} fresh seeds" for runner in beaten}
         alive = [runner for runner in alive if runner not in beaten]
         if len(alive) == 1 < len(runners):
             # more seeds would change no decision
             break
-    return Ranking(tuple(alive), out)
+    return Ranking(tuple(alive), out, comparisons=comparisons)
 
 
 def on_fresh_seeds(runner: Candidate) -> Estimate | None:

@@ -80,12 +80,9 @@ class Sampling:
 
     def p_value(self, value: float) -> float | None:
         """Return the chance of a value at least this far from 0, two-sided; None if unknown."""
-        from scipy.special import ndtr, stdtr
-
         if not self.error:
             return None
-        far, freedom = -abs(value) / self.error / self.widening, len(self.means) - 1
-        return 2 * float(ndtr(far) if freedom < 1 else stdtr(freedom, far))
+        return student_p(len(self.means) - 1, value / self.error / self.widening)
 
     def minus(self, other: "Sampling") -> "Sampling":
         """Return the sampling of the difference of two results; on the same prompts it is paired by
@@ -107,6 +104,16 @@ def student_quantile(freedom: int, share: float) -> float:
     from scipy.special import stdtrit
 
     return float(stdtrit(freedom, share))
+
+
+def student_p(freedom: int, distance: float) -> float:
+    """Return the chance of a value at least so many standard errors from 0, two-sided; without
+    degrees of freedom by the normal distribution.
+    """
+    from scipy.special import ndtr, stdtr
+
+    far = -abs(distance)
+    return 2 * float(ndtr(far) if freedom < 1 else stdtr(freedom, far))
 
 
 UNKNOWN = Sampling()
