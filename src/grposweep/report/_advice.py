@@ -18,7 +18,7 @@ from grposweep.config.evaluation import is_of_evaluation
 from grposweep.registries import is_external
 from grposweep.report._completions import warning
 from grposweep.report._ranking import RankedPoint
-from grposweep.report.trial_view import State, TrialView
+from grposweep.report.trial_view import State, TrialView, name_trials
 from grposweep.report.view import BEST, SweepView
 from grposweep.schema import Experiment
 from grposweep.search.replication import CHANCE
@@ -32,8 +32,6 @@ MOSTLY = 0.5
 EDGE = 0.1
 # by which a logarithmic range is widened
 FACTOR = 10
-# trials that a sentence names
-MOST_TIED = 6
 LENGTHS = ("budget_completions", "epochs", "max_steps")
 # share of the finished trials after which a best one says that the search has not converged
 LATE = 0.8
@@ -146,13 +144,11 @@ def _changed_nothing(view: SweepView) -> list[str]:
             if len({repr(trial.point.get(name)) for trial in group}) > 1
         ]
         if name != "seed" and groups and all(map(_is_one_log, groups)):
-            numbers = ", ".join(
-                str(trial.number) for trial in sorted(groups[0], key=lambda trial: trial.number)
-            )
+            named = name_trials([trial.number for trial in groups[0]])
             has_no_gradient = _has_no_gradient(groups[0][0])
             what_to_do = NO_GRADIENT if has_no_gradient else "Check that the training reads it."
             lines.append(
-                f"{name} changed nothing: trials {numbers} have the same rewards and gradients "
+                f"{name} changed nothing: {named} have the same rewards and gradients "
                 f"at every step, to the last digit. {what_to_do}"
             )
     return lines
@@ -262,10 +258,9 @@ def _uncertainty(view: SweepView, tied: Sequence[RankedPoint]) -> Iterator[str]:
     if tied:
         what = "on these seeds" if best.source == "seeds" else "on one seed"
         trials = [best.first, *(point.first for point in tied)]
-        named = ", ".join(str(trial.number) for trial in trials[:MOST_TIED])
-        more = f" and {len(trials) - MOST_TIED} more" if len(trials) > MOST_TIED else ""
+        named = name_trials([trial.number for trial in trials]).capitalize()
         close = "are tied" if best.half is None else "do not differ significantly"
-        yield f"Trials {named}{more} {close} {what}: {_spread(view, trials)}."
+        yield f"{named} {close} {what}: {_spread(view, trials)}."
     elif best.source != "seeds":
         yield "This is one seed. Another seed moves results by more than the interval says."
     if len(best.seeds) == 1 and (share := best.seeds[0].sampling.largest) > MOSTLY:
