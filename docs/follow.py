@@ -21,6 +21,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import takewhile
 from pathlib import Path
 
 CHECKOUT = Path(__file__).resolve().parents[1]
@@ -162,17 +163,29 @@ def settled(page: str, is_shorter: bool = False) -> str:
     return re.sub(r"[─\s]+", " ", text)
 
 
+def difference(shown: str, now: str, is_shorter: bool = False) -> str:
+    """Return the first place at which a page shows something else than its commands print now;
+    empty if there is none.
+    """
+    old, new = settled(shown, is_shorter), settled(now, is_shorter)
+    if old == new:
+        return ""
+    at = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(old, new, strict=False)))
+    context = slice(max(at - 80, 0), at + 80)
+    return f"shown: {old[context]}\nprinted: {new[context]}"
+
+
 def main(pages: Sequence[str]) -> None:
     """Write the pages that show something else than their commands print, and name them."""
-    changed = []
+    has_changed = False
     for name in pages:
         page = Path(name)
         now = follow(page)
-        if settled(now) != settled(page.read_text(encoding="utf-8")):
+        if where := difference(page.read_text(encoding="utf-8"), now):
             page.write_text(now, encoding="utf-8")
-            changed.append(name)
-    if changed:
-        sys.exit(f"their commands printed something else, and now they show it: {(*changed,)}")
+            print(f"{name} showed something else than its commands print; now it is right\n{where}")
+            has_changed = True
+    sys.exit(has_changed)
 
 
 if __name__ == "__main__":

@@ -87,7 +87,7 @@ def test_every_command_has_examples_that_it_takes() -> None:
 
 def test_every_commands_help_fits_80_columns() -> None:
     """Examples are not wrapped, so each has to fit as it is."""
-    # its help is the one of python src/run.py, with all groups and keys
+    # its help is the one of python src/run.py, with all groups
     hydra = {"run"}
     for name in set(get_command(build_app()).commands) - hydra:  # type: ignore[attr-defined]  # typer's root is a group
         said = CliRunner().invoke(build_app(), [name, "--help"], env={"COLUMNS": "80"}).stdout

@@ -213,11 +213,13 @@ def test_an_option_that_changes_nothing_is_named_before_anything_trains(
 
 @pytest.mark.slow
 def test_the_ends_of_an_options_interval_are_asked_once_each(run: Run, command: Path) -> None:
-    """The command itself, and both ends: what a trial needs is known then."""
+    """The command itself, and both ends: what a trial needs is known then, and what a sweep spends
+    at least.
+    """
     edit(
         command,
         "args = GRPOConfig(**recipe",
-        "open('../asked', 'a').write('x')\nargs = GRPOConfig(**recipe",
+        "open('../asked', 'a').write('x')\nrecipe['eval_steps'] = 3\nargs = GRPOConfig(**recipe",
     )
     words = (
         "name=s",
@@ -228,6 +230,7 @@ def test_the_ends_of_an_options_interval_are_asked_once_each(run: Run, command: 
     )
     ended = run(ASKED, *words, "--", "bash launch.sh")
     assert ended.code == 0, ended.out + ended.err
+    assert "schedule.evaluations=1 a sweep spends 100% at least" in ended.out
     assert (command.parent / "asked").read_text() == "xxx"
 
 

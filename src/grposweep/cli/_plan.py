@@ -122,7 +122,8 @@ def show_fit(
         for problem in check(setting.replace({"gpu_memory_gib": None})):
             if problem.severity == "error" or problem.code == UNSTATED:
                 console.print(f"{problem.code} {render_problem(setting, problem)}", style="red")
-        console.print(memory_bars(memory, setting.gpu_memory_gib, console.width))
+        bars = memory_bars(memory, setting.gpu_memory_gib, console.width, has_range=gpu is None)
+        console.print(bars)
         for line in (savings_line(savings), host_line(host)):
             if line:
                 console.print(line)

@@ -30,7 +30,7 @@ HydraArguments: TypeAlias = Annotated[
 def run(arguments: HydraArguments = None) -> None:
     """Run one experiment, a sweep (-m), or the study of a sweep file.
 
-    'grposweep run --help' lists groups and keys.
+    'grposweep run --help' lists groups, and where keys are described.
     """
     from grposweep.cli._hydra_app import start
 

@@ -138,9 +138,11 @@ def find_unseen(name: str, answers: Mapping[str, Asked]) -> str:
         content = {part: recorded for part, recorded in asked.record.items() if part != "command"}
         other = seen.setdefault(json.dumps(content, sort_keys=True, default=str), value)
         if answers[other] is not asked and asked.is_exact:
+            data = ", data" if asked.record["train_rows"] else ""
+            unknown = "" if data else " The data is not known before it runs."
             return (
                 f"{name}: with {other} and with {value} the trainer gets the same configuration, "
-                "model, adapter, data and rewards. If the program does not use it inside of these, "
+                f"model, adapter{data} and rewards.{unknown} If the program uses it nowhere else, "
                 "both train the same. Check that it reads the option."
             )
     return ""

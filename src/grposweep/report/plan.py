@@ -375,9 +375,15 @@ PHASES = {
 NAMES, NUMBERS = 16, 12
 
 
-def memory_bars(memory: Memory, gpu_gib: float | None, width: int = 80, name: str = "") -> str:
+def memory_bars(
+    memory: Memory,
+    gpu_gib: float | None,
+    width: int = 80,
+    name: str = "",
+    has_range: bool = True,
+) -> str:
     """The phases of a rank as bars, on the scale of the GPU if it is known, and the parts of the
-    peak.
+    peak. ``has_range``: also its range.
     """
     whole = max(gpu_gib or 0.0, memory.peak / GIB)
     room = max(min(width, 80) - NAMES - NUMBERS, 10)
@@ -386,8 +392,9 @@ def memory_bars(memory: Memory, gpu_gib: float | None, width: int = 80, name: st
     lines = [
         f"{head}GPU memory a rank, estimated: {memory.peak / GIB:.1f}{of} GiB at the peak "
         f"({PHASES[memory.peak_phase]})",
-        f"between {memory.low / GIB:.1f} and {memory.high / GIB:.1f} GiB",
     ]
+    if has_range:
+        lines.append(f"between {memory.low / GIB:.1f} and {memory.high / GIB:.1f} GiB")
     for phase, label in PHASES.items():
         if phase not in memory.phases:
             continue

@@ -21,7 +21,7 @@ from grporecipe.rules.registry import Problem
 from grporecipe.terminal import count, short
 from grposweep.config.evaluation import is_of_evaluation
 from grposweep.config.precision import read_precision
-from grposweep.registries import is_external, runs_trl
+from grposweep.registries import runs_trl
 from grposweep.report.tables import FOLD, Row, build_table
 from grposweep.report.view import InvalidPoints
 from grposweep.schema import Experiment
@@ -171,9 +171,11 @@ def print_space_summary(
         console.print(note, style="yellow", soft_wrap=True, markup=False)
     if summary.plan:
         console.print(summary.plan, soft_wrap=True)
-    elif summary.effort < 1 and not is_external(base.trainer.kind):
-        trials, evaluations = summary.trials, base.schedule.evaluations
-        if impossible := describe_least(summary.effort, trials, evaluations):
+    elif summary.effort < 1:
+        evaluations = base.schedule.evaluations or _stated_evaluations(summary.settings)
+        if evaluations and (
+            impossible := describe_least(summary.effort, summary.trials, evaluations)
+        ):
             console.print(impossible, style="yellow", soft_wrap=True)
     warnings = {(p.code, p.message): p for p in problems if p.severity == "warning"}
     for (code, message), problem in islice(warnings.items(), SHOWN_WARNINGS):
@@ -252,6 +254,12 @@ def _held_out(base: Experiment, prepared: Config) -> str:
         else f"all of {base.task.eval_split}"
     )
     return f"held out: {held_out} of task.eval_prompts={wanted} prompts ({why}); {left}"
+
+
+def _stated_evaluations(settings: Sequence[Setting]) -> int:
+    """Return how often a command's own recipe evaluates; 0 if it does not say it in steps."""
+    steps, every = total_steps(settings[0]), settings[0].eval_steps
+    return int(steps / every) if steps and every and every >= 1 else 0
 
 
 def _length(settings: Sequence[Setting]) -> str:
