@@ -197,7 +197,10 @@ def edit(text: str, change: Config, nested: bool = False) -> str | None:
             if edited is not None and old != new:
                 edited = _rename(edited, old, new)
             if edited is not None:
-                is_same = _is_same(read(edited).config, new, value)
+                old_value = read(edited).config.get(new)
+                is_same = (
+                    value is not None and old_value == value and type(old_value) is type(value)
+                )
                 edited = _set(edited, new.split(".") if nested else [new], value, nested, is_same)
         return bom + edited if edited is not None and read(edited).config == wanted else None
     except (UserError, RecursionError):
@@ -221,16 +224,6 @@ def _moves(before: Config, change: Config, nested: bool) -> list[tuple[str, str,
     return [
         (key, key, value) for key, value in change.items() if value is not None or key in before
     ]
-
-
-def _is_same(config: Config, key: str, value: Any) -> bool:
-    """Return whether a key already has this value with the same type."""
-    return (
-        key in config
-        and value is not None
-        and config[key] == value
-        and type(config[key]) is type(value)
-    )
 
 
 def _root(text: str) -> yaml.MappingNode | None:

@@ -325,7 +325,10 @@ def find_activations(n: Need) -> tuple[float, float]:
     model, width = n.model, n.width
     flash, packs = n.runtime.flash, n.runtime.packs
     saved = parts.saved_by_layer(model, width, n.length, n.lora, n.compute, flash, casts=not packs)
-    layer = n.tokens * saved + (0.0 if packs else _casts(n) / model.layers)
+    layer: float = n.tokens * saved
+    if not packs and n.lora is not None and n.compute < FLOAT:
+        # autocast's copies of float32 adapters, saved for the backward pass
+        layer += n.trained * n.compute / model.layers
     # for the gradient of the head
     kept = model.hidden * width if n.lora is None or n.runtime.head == "tiles" else 0
     last = n.tokens * (parts.saved_by_norm(model, model.hidden, width, n.lora) + FLOAT + kept)
@@ -440,11 +443,6 @@ def _tile(n: Need, completions: int) -> float:
 def _head_weight(n: Need) -> float:
     """Return the bytes of the head's gradient, which is computed first."""
     return n.model.head_parameters * n.width if n.lora is None else 0
-
-
-def _casts(n: Need) -> float:
-    """Return the bytes of autocast's copies of float32 adapters, saved for the backward pass."""
-    return n.trained * n.compute if n.lora is not None and n.compute < FLOAT else 0
 
 
 def find_halves(n: Need) -> float:

@@ -83,9 +83,13 @@ def find_root(file: Path) -> Path | None:
     The search ends at the working directory, the home and the temporary directory, because these
     hold several projects.
     """
-    absolute = file.absolute()
-    folders = list(absolute.parents)[:UPWARD]
-    here, never = Path.cwd(), {Path.home(), Path(tempfile.gettempdir()), Path("/")}
+    return _root_above(file.absolute().parent, Path.cwd())
+
+
+@lru_cache(maxsize=1024)
+def _root_above(start: Path, here: Path) -> Path | None:
+    folders = [start, *start.parents][:UPWARD]
+    never = {Path.home(), Path(tempfile.gettempdir()), Path("/")}
     for folder in folders:
         if (folder / ".git").exists() and folder not in never:
             return folder

@@ -90,13 +90,18 @@ def _merged(base: ProjectSettings, over: ProjectSettings) -> ProjectSettings:
 
 
 def _nearest(folder: Path) -> ProjectSettings:
-    for above in (folder, *list(folder.parents)[:MOST_FOLDERS]):
-        for name in (OWN_FILE, SHARED_FILE):
-            stamp = file_stamp(above / name)
-            settings = None if stamp is None else _read(above / name, *stamp)
-            if settings is not None:
-                return settings
+    for file in _places(folder):
+        stamp = file_stamp(file)
+        settings = None if stamp is None else _read(file, *stamp)
+        if settings is not None:
+            return settings
     return NONE
+
+
+@lru_cache(maxsize=1024)
+def _places(folder: Path) -> tuple[Path, ...]:
+    above = (folder, *list(folder.parents)[:MOST_FOLDERS])
+    return tuple(each / name for each in above for name in (OWN_FILE, SHARED_FILE))
 
 
 @lru_cache(maxsize=256)
