@@ -71,7 +71,7 @@ _MANUAL = (
     "docs/guides/own_script.md."
 )
 # the last line of a shell that could not start a program
-_NOT_FOUND = re.compile(r"([^\s:]+): (?:(?:command )?not found|No such file or directory)$")
+_NOT_FOUND = r"([^\s:]+): (?:(?:command )?not found|No such file or directory)$"
 
 
 @dataclass(frozen=True)
@@ -513,7 +513,7 @@ def _refuse(command: str, run: _Run, limit: float) -> NoReturn:
             "Write PYTHONPATH=...:$PYTHONPATH where it is set, and take out -I and -E. It was "
             "ended before it trained."
         )
-    if "seen" not in run.notes and (lacking := _NOT_FOUND.search(last)):
+    if "seen" not in run.notes and (lacking := re.search(_NOT_FOUND, last)):
         raise UserError(
             f"{command}: it cannot be started, because {lacking[1]} is not found. Correct the "
             "command."

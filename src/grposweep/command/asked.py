@@ -45,7 +45,7 @@ FREE_PORT = 29500
 # commands that differ in their own options only; of further ones is known what all of these have
 # alike
 MOST_ASKED = 8
-_WORD = re.compile(r"[\w./~+-]+")
+_WORD = r"[\w./~+-]+"
 
 
 class _Answer(NamedTuple):
@@ -194,7 +194,7 @@ def _stamps(
     command: str, folder: Path, asked: Asked | UserError
 ) -> tuple[tuple[int, int] | None, ...]:
     """Return times and sizes of the files on which an answer depends."""
-    words = (folder / word for word in _WORD.findall(command))
+    words = (folder / word for word in re.findall(_WORD, command))
     read = () if isinstance(asked, UserError) else (*asked.files, *asked.modules)
     paths = (*words, *map(Path, read))
     return tuple(file_stamp(path) for path in paths)

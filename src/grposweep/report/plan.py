@@ -78,6 +78,25 @@ NUMBERS_OF: dict[str, Callable[[Setting], Any]] = {
     "length": lambda s: _length(s),
 }
 DATA = Line("processes with data of their own", "W", _w)
+
+
+def _each(s: Setting) -> int | Fraction | None:
+    """Return the completions of a step on each process."""
+    if _step_differs(s):
+        return _divided(planning.stated_completions_per_step(s), _w(s) or 0)
+    return s.per_device_train_batch_size * s.gradient_accumulation_steps
+
+
+def _rollouts(s: Setting) -> Fraction | None:
+    """Return the length as EasyR1 and verl count it; None for others."""
+    total, each = planning.total_steps(s), planning.steps_per_rollout(s)
+    return (
+        None
+        if s.framework.unit != "prompts" or total is None or not each
+        else Fraction(total) / Fraction(each)
+    )
+
+
 LINES = (
     Line("training processes", "all ranks", lambda s: s.processes),
     DATA,
@@ -89,7 +108,7 @@ LINES = (
         planning.stated_completions_per_step,
         "{B} x {W} x {A}",
     ),
-    Line("of these on each process", "B A", lambda s: _each(s), "{B} x {A}"),
+    Line("of these on each process", "B A", _each, "{B} x {A}"),
     Line(
         "prompts per optimizer step",
         "B W A / G",
@@ -114,7 +133,7 @@ LINES = (
     Line(
         "total rollouts, its own steps",
         "total steps / steps per rollout",
-        lambda s: _rollouts(s),
+        _rollouts,
         "{total} / {each}",
     ),
     Line(
@@ -213,13 +232,6 @@ def _lines_as_set(s: Setting) -> dict[str, tuple[str, str]]:
         )
         lines["optimizer steps per epoch"] = ("N x steps per rollout", "")
     return lines
-
-
-def _each(s: Setting) -> int | Fraction | None:
-    """Return the completions of a step on each process."""
-    if _step_differs(s):
-        return _divided(planning.stated_completions_per_step(s), _w(s) or 0)
-    return s.per_device_train_batch_size * s.gradient_accumulation_steps
 
 
 def plan_table(items: Sequence[tuple[str, Setting]]) -> Table:
@@ -333,16 +345,6 @@ def _value(line: Line, s: Setting) -> Any:
         return line.value(s)
     except ZeroDivisionError:
         return None
-
-
-def _rollouts(s: Setting) -> Fraction | None:
-    """Return the length as EasyR1 and verl count it; None for others."""
-    total, each = planning.total_steps(s), planning.steps_per_rollout(s)
-    return (
-        None
-        if s.framework.unit != "prompts" or total is None or not each
-        else Fraction(total) / Fraction(each)
-    )
 
 
 def _length(s: Setting) -> str:
