@@ -45,19 +45,16 @@ OF_THE_PROGRAM = (
     "task",
     "recipe",
 )
-READ = frozenset(
-    f"trainer.{name}"
-    for name in (
-        "kind",
-        "keep",
-        "command",
-        "workdir",
-        "environment",
-        "metrics",
-        "step_key",
-        "resume",
-        "checkpoints",
-    )
+READ = (
+    "trainer.kind",
+    "trainer.keep",
+    "trainer.command",
+    "trainer.workdir",
+    "trainer.environment",
+    "trainer.metrics",
+    "trainer.step_key",
+    "trainer.resume",
+    "trainer.checkpoints",
 )
 # Without the option, `ray job submit` prints the program's output and ends with it (ray
 # dashboard/modules/job/cli.py).

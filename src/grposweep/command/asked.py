@@ -97,8 +97,9 @@ def ask_base(
 
 def default_values(trainer: Trainer) -> Json:
     """Return TRL's defaults for the places of grposweep's keys: a point sets others."""
-    names = {key: name for name, key in homes().items()}
-    return {key: taken()[names[key]].default for key in open_places(trainer) & names.keys()}
+    return {
+        key: taken()[name].default for name, key in homes().items() if key in open_places(trainer)
+    }
 
 
 def ask_ahead(

@@ -313,7 +313,10 @@ class ExternalProgramMonitor:
         if (callback := self.callback) is not None:
             if not self.heard and self.attempt.is_main:
                 self.heard = True
-                correct_plan(self.attempt.folder)
+                # before, only the command's own values were known, or nothing
+                if record := read_json(self.attempt.folder / paths.TRAINED_WITH):
+                    plan = plan_content(trained_setting(record))
+                    write_json(self.attempt.folder / paths.PLAN, plan)
             self.step = callback.step
             # as long as it beats in the trial's file, this process lives as well
             beat = Heartbeat.read(self.attempt.folder).counter
@@ -373,14 +376,6 @@ class ExternalProgramMonitor:
     def _signal(self, number: signal.Signals) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.child.pid, number)
-
-
-def correct_plan(folder: Path) -> None:
-    """Write plan.json again with what the trainer got. Before, only the command's own values were
-    known, or nothing.
-    """
-    if record := read_json(folder / paths.TRAINED_WITH):
-        write_json(folder / paths.PLAN, plan_content(trained_setting(record)))
 
 
 def _outcome(

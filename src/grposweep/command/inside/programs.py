@@ -225,21 +225,14 @@ def _of_accelerate(name: str | None, launcher: str) -> int | None:
 
     if launcher not in ("accelerate", "trl"):
         return None
-    home = Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface") / "accelerate"
-    own = next(
-        (
-            str(path)
-            for path in (home / "default_config.yaml", home / "default_config.json")
-            if path.is_file()
-        ),
-        None,
-    )
-    place = name or own
-    return (
-        read_accelerate(place, lambda path: Path(path) if Path(path).is_file() else None).processes
-        if place
-        else None
-    )
+    home = os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface"
+    own = [f"{home}/accelerate/default_config.{kind}" for kind in ("yaml", "json")]
+    place = name or next(filter(os.path.isfile, own), None)
+    if place is None:
+        return None
+    return read_accelerate(
+        place, lambda path: Path(path) if Path(path).is_file() else None
+    ).processes
 
 
 def _without(words: list[str], names: frozenset[str]) -> Iterator[str]:
