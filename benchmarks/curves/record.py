@@ -63,7 +63,7 @@ WIDE = (
     "generation.temperature=interval(0.7,1.3)",
     "optimizer.warmup_steps=0,0.05,0.3",
     "model.lora.r=4,16",
-    "model.lora.enabled=false,true",
+    "model.lora.r=0,16",
 )
 SMALL = (*RANDOM, "lr=tag(log,interval(2e-5,5e-3))")
 # of a random space

@@ -4,10 +4,16 @@
 first use.
 """
 
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from grporecipe import __version__ as __version__
+
+if sys.version_info < (3, 11):  # noqa: UP036 - a checkout, which no pip has judged
+    found = ".".join(map(str, sys.version_info[:3]))
+    print(f"error: grposweep needs Python 3.11 or later, and this is {found}.", file=sys.stderr)
+    sys.exit(2)
 
 if TYPE_CHECKING:
     from grposweep.api import fit, lint, plan

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from grposweep.cli._hydra_app import copy_conf
-from grposweep.cli.run import command
+from grposweep.cli._run import command
+from grposweep.cli.hydra_app import copy_conf
 from grposweep.search.parse import parse_space
 from support import PROJECT, environment
 

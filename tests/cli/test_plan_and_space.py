@@ -13,8 +13,8 @@ import pytest
 
 from grporecipe.errors import UserError
 from grporecipe.reading.load import Options
-from grposweep.cli._hydra_app import copy_conf
 from grposweep.cli._plan import show_fit, show_plan, show_space, training_processes
+from grposweep.cli.hydra_app import copy_conf
 from support import PROJECT, Ended, environment, sampled
 from support import grposweep as run_grposweep
 
@@ -191,13 +191,13 @@ def test_entries_of_mappings_are_searched_with_and_without_a_plus(
 def test_a_space_says_what_is_dead_repeated_and_measured(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Half of the points have no LoRA, and none reads the clip: six trainings of 24 points. Half of
-    the range is refused.
+    """A third of the points has no LoRA, and none reads the clip: ten trainings of 36 points. Half
+    of the range is refused.
     """
-    space = "model.lora.enabled=true,false model.lora.r=8,16 loss.epsilon=0.1,0.2,0.3"
+    space = "model.lora.r=0,8,16 model.lora.alpha=16,32 loss.epsilon=0.1,0.2,0.3"
     assert show_space([*space.split(), "generation.temperature=0.7,1.0"], as_json=True) == 0
     found = json.loads(capsys.readouterr().out)
-    assert (found["valid"], found["repeated"]) == (24, 18)
+    assert (found["valid"], found["repeated"]) == (36, 26)
     assert found["measures"] == ["generation.temperature"]
     assert "batch.num_iterations=2" in found["dead"].pop("loss.epsilon")
     assert not found["dead"]
@@ -207,10 +207,10 @@ def test_a_space_says_what_is_dead_repeated_and_measured(
 
 def test_space_refuses_what_the_sweep_refuses(grposweep: Grposweep) -> None:
     """All values would train the same. A plan names such a key too."""
-    ended = grposweep("space", "model.lora.r=4,8")
+    ended = grposweep("space", "model.lora.alpha=4,8")
     assert ended.code == 2
-    assert "Set model.lora.enabled=true" in ended.err
-    assert "Set model.lora.enabled=true" in grposweep("plan", "model.lora.r=4").err
+    assert "Set model.lora.r above 0" in ended.err
+    assert "Set model.lora.r above 0" in grposweep("plan", "model.lora.alpha=4").err
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,7 @@ def composed(
     needs = {
         "jsonl": f"task.path='{prompts}'",
         "command": "trainer.command='train {output}'; trainer.metrics='{output}/log'",
-        "vllm_shared": "model.lora.enabled=true",
+        "vllm_shared": "model.lora.r=16",
     }
     by_group = {
         group: [path.stem for path in OPTIONS if path.parent.name == group] for group in GROUPS

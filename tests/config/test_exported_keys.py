@@ -26,7 +26,7 @@ BASE = [
     "schedule.budget_completions=null",
 ]
 SERVER = ("generation.use_vllm=true", "generation.vllm_mode=server")
-ADAPTER = ("model.lora.enabled=true",)
+ADAPTER = ("model.lora.r=16",)
 # What a key needs to have an effect, by how it begins.
 NEEDS = {
     "generation.vllm_server": SERVER,
@@ -141,9 +141,7 @@ def test_a_recipe_for_trl_has_no_key_that_trl_does_not_take(
     compose: Compose, generation: str
 ) -> None:
     """The GPUs of a server are ours; TRL's command would refuse the file."""
-    experiment = to_experiment(
-        compose([*BASE, f"generation={generation}", "model.lora.enabled=true"])
-    )
+    experiment = to_experiment(compose([*BASE, f"generation={generation}", "model.lora.r=16"]))
     recipe, _, left = trl_recipe(experiment, read_setting(experiment))
     assert 1 in (left.get("vllm_gpus"), left.get("vllm_shared_gpus"))
     assert recipe.keys() <= FRAMEWORKS["trl"].takes(TRL).keys()

@@ -14,7 +14,7 @@ from grposweep.config.to_setting import read_setting
 from grposweep.schema import Experiment
 from support import check_experiment, sampled
 
-LORA = "model.lora.enabled=true"
+LORA = "model.lora.r=16"
 
 
 def build(*overrides: str) -> Experiment:

@@ -2,6 +2,7 @@
 traceback, nothing harmed.
 """
 
+import ast
 import errno
 import re
 import shlex
@@ -107,52 +108,49 @@ def test_ctrl_c_before_anything_starts_is_quiet(start: Callable) -> None:
     assert "Traceback" not in output or process.returncode == -signal.SIGINT
 
 
-@pytest.mark.parametrize(
-    ("command", "module"),
-    [([str(RUN)], "hydra"), (["-m", "grposweep", "lint"], "typer")],
-    ids=["run.py", "grposweep"],
-)
+def python(here: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """How Python ends with these arguments, with the modules in the folder before all others."""
+    variables = environment(PYTHONPATH=f"{here}:{PROJECT / 'src'}")
+    command = [sys.executable, *words]
+    return subprocess.run(
+        command, cwd=here, env=variables, capture_output=True, text=True, check=False
+    )
+
+
+ENTRIES = {"run.py": [str(RUN)], "grposweep": ["-m", "grposweep", "lint"]}
+
+
+@pytest.mark.parametrize(("name", "module"), [("run.py", "hydra"), ("grposweep", "typer")])
 def test_ctrl_c_while_modules_are_imported_is_one_line(
-    tmp_path: Path, command: list[str], module: str
+    tmp_path: Path, name: str, module: str
 ) -> None:
     """No traceback of imports. The module here raises what Ctrl-C raises while it is imported."""
     (tmp_path / f"{module}.py").write_text("raise KeyboardInterrupt\n")
-    variables = environment(PYTHONPATH=f"{tmp_path}:{PROJECT / 'src'}")
-    ended = subprocess.run(
-        [sys.executable, *command],
-        cwd=tmp_path,
-        env=variables,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    ended = python(tmp_path, *ENTRIES[name])
     assert (ended.returncode, ended.stderr) == (130, "interrupted\n")
+
+
+@pytest.mark.parametrize("name", ENTRIES)
+def test_an_older_python_is_one_line(tmp_path: Path, name: str) -> None:
+    """Before anything is imported whose syntax it does not know."""
+    (tmp_path / "sitecustomize.py").write_text("import sys\nsys.version_info = (3, 8, 10)\n")
+    ended = python(tmp_path, *ENTRIES[name])
+    assert (ended.returncode, len(ended.stderr.splitlines())) == (2, 1)
+    assert "needs Python 3.11 or later" in ended.stderr
+    for file in (RUN, PROJECT / "src/grposweep/__init__.py", PROJECT / "src/grposweep/__main__.py"):
+        ast.parse(file.read_text(), feature_version=(3, 8))
 
 
 def test_without_hydra_recipes_are_judged_and_sweeps_say_what_to_install(tmp_path: Path) -> None:
     """The module here is missing as far as Python can tell."""
     (tmp_path / "hydra.py").write_text("raise ModuleNotFoundError('no hydra', name='hydra')\n")
     (tmp_path / "recipe.yaml").write_text("num_generations: 8\nper_device_train_batch_size: 3\n")
-    variables = environment(PYTHONPATH=f"{tmp_path}:{PROJECT / 'src'}")
-    ended = [
-        subprocess.run(
-            [sys.executable, *words],
-            cwd=tmp_path,
-            env=variables,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        for words in (
-            ["-m", "grposweep", "lint", "recipe.yaml", "--processes", "1"],
-            ["-m", "grposweep", "space", "lr=1e-3"],
-            [str(RUN), "lr=1e-3"],
-        )
-    ]
-    assert [done.returncode for done in ended] == [1, 2, 2]
-    assert "GB101" in ended[0].stdout
-    for done in ended[1:]:
-        assert done.stderr.startswith(
+    linted = python(tmp_path, *ENTRIES["grposweep"], "recipe.yaml", "--processes", "1")
+    assert (linted.returncode, "GB101" in linted.stdout) == (1, True)
+    for words in (["-m", "grposweep", "space", "lr=1e-3"], [str(RUN), "lr=1e-3"]):
+        ended = python(tmp_path, *words)
+        assert ended.returncode == 2
+        assert ended.stderr.startswith(
             "error: hydra is not installed, and sweeps need it. Run pip install"
         )
 

@@ -42,15 +42,15 @@ def test_a_grid_runs_every_valid_point_and_records_the_invalid_ones(run: Run) ->
 
 
 def test_points_that_are_one_training_are_one_trial(run: Run) -> None:
-    """The rank of LoRA changes nothing without it, and a fixed key nothing at all."""
+    """The scale of LoRA changes nothing at a rank of 0, and a fixed key nothing at all."""
     ended = run(
         *FAKE,
         "-m",
-        "model.lora.enabled=true,false",
-        "model.lora.r=8,16",
+        "model.lora.r=0,8",
+        "model.lora.alpha=8,16",
         "kl.ref_model_sync_steps=9",
     )
-    assert "model.lora.enabled is false, at 2 of 4 valid points" in ended.out
+    assert "model.lora.r is 0, at 2 of 4 valid points" in ended.out
     assert "so it changes nothing. Set kl.sync_ref_model=true" in ended.out
     assert len(trials(ended.sweep)) == 3
 

@@ -224,7 +224,7 @@ def test_a_users_own_prompts_and_a_local_model_train(run: Run, here: Path) -> No
         "task.max_completion_length=4",
         "model=qwen2_5_0_5b",
         "model.path=my model",
-        "model.lora.enabled=true",
+        "model.lora.r=16",
         "lr=1e-3",
     )
     assert ended.code == 0, ended.err

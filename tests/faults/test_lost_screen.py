@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from grporecipe.terminal import Screen, printable
-from grposweep.cli.run import command
+from grposweep.cli._run import command
 from grposweep.sweep import _interrupts as interrupts
 from grposweep.sweep._interrupts import SignalCounter, counting_interrupts
 from support import RUN, environment, read, trials, wait_for

@@ -30,7 +30,7 @@ SHORT = (
     "model.gradient_checkpointing=true",
 )
 COLOCATED = ("generation=vllm_colocate", "generation.vllm_max_model_length=32")
-ADAPTERS = ("model.lora.enabled=true", "model.dtype=bfloat16", "lr=1e-4")
+ADAPTERS = ("model.lora.r=16", "model.dtype=bfloat16", "lr=1e-4")
 needs_vllm = pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed here")
 needs_two = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
 

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.gpu_stack
 
 TWO = ("cluster.processes=2", "batch.per_device_train_batch_size=4")
 ADAPTERS = (
-    "model.lora.enabled=true",
+    "model.lora.r=16",
     "model.lora.r=4",
     "model.lora.alpha=8",
     "model.lora.target_modules=[all-linear]",

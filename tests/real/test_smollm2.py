@@ -152,7 +152,7 @@ def test_text_goes_into_the_template_by_itself(here: Path) -> None:
     ended = run_in(
         here,
         *SHORT,
-        "model.lora.enabled=true",
+        "model.lora.r=16",
         "model.lora.r=4",
         "-m",
         "lr=1e-4,1e-3",

@@ -27,10 +27,10 @@ def test_a_row_of_a_csv_file_is_a_point(tmp_path: Path) -> None:
     configured. Excel begins with a mark.
     """
     (tmp_path / "p.csv").write_text(
-        '\ufefflr, task.system_prompt, model.lora.enabled\n1e-3, "Think, then say a = 1.", '
+        '\ufefflr, task.system_prompt, model.use_kernels\n1e-3, "Think, then say a = 1.", '
         "true\n\n2,,\n"
     )
-    said = {"task.system_prompt": "Think, then say a = 1.", "model.lora.enabled": True}
+    said = {"task.system_prompt": "Think, then say a = 1.", "model.use_kernels": True}
     assert listed(tmp_path / "p.csv") == ({"lr": 0.001, **said}, {"lr": 2})
 
 

@@ -158,7 +158,7 @@ def test_trials_share_a_server_that_is_a_job_of_its_own(run: Run, vllm: tuple[st
     """
     shared = (
         "generation=vllm_shared",
-        "model.lora.enabled=true",
+        "model.lora.r=16",
         "cluster.gpus_per_node=1",
         "search.parallel=2",
     )

@@ -94,7 +94,7 @@ def test_a_shared_server_on_the_only_gpu_needs_a_place_there(
 ) -> None:
     """The message says how; then one of four places is the server's."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
-    shared = (*FAKE, "generation=vllm_shared", "model.lora.enabled=true", "lr=1e-4,1e-3")
+    shared = (*FAKE, "generation=vllm_shared", "model.lora.r=16", "lr=1e-4,1e-3")
     with pytest.raises(
         UserError,
         match=r"Set cluster\.trials_per_gpu=4 generation\.vllm_gpu_memory_utilization=0\.25",

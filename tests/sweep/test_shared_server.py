@@ -25,7 +25,7 @@ SHARED = Generation(use_vllm=True, vllm_mode="server", vllm_shared_gpus=1)
 def experiment(rank: int = 16, path: str = "org/model", **generation: object) -> Experiment:
     """A trial of a sweep that shares its server."""
     shared = Generation(**(vars(SHARED) | generation))  # type: ignore[arg-type]
-    return Experiment(model=Model(path=path, lora=Lora(enabled=True, r=rank)), generation=shared)
+    return Experiment(model=Model(path=path, lora=Lora(r=rank)), generation=shared)
 
 
 @pytest.fixture
@@ -143,7 +143,7 @@ def test_a_sweep_of_the_fake_trainer_needs_no_server(sweep_here: Sweep) -> None:
         "trainer=fake",
         "name=s",
         "generation=vllm_shared",
-        "model.lora.enabled=true",
+        "model.lora.r=16",
         "lr=1e-4,1e-3",
         "tracker=none",
     )

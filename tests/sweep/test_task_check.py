@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
 
 from grporecipe.errors import UserError
 from in_process import sweeps_in
@@ -14,6 +16,8 @@ from support import run_in, sampled
 
 SEARCH = ("-m", "lr=1e-4,1e-3")
 Start = Callable[..., str]
+# of a model's folder
+WHOLE = ["config.json", "model.safetensors", "tokenizer_config.json"]
 REWARD = "def close(completions, **_):\n    return [0.0] * len(completions)\n"
 
 
@@ -99,7 +103,7 @@ def test_a_sweep_over_the_model_tries_its_rewards_once(start: Start, tmp_path: P
         "task.rewards=[rewards.py:close]",
         "task.chat=false",
     )
-    assert "returned None" in start(*words, "model.lora.enabled=true", "model.lora.r=2,4,8")
+    assert "returned None" in start(*words, "model.lora.r=2,4,8")
     assert (tmp_path / "tried").read_text() == "x"
 
 
@@ -114,22 +118,31 @@ def test_text_that_the_tiny_model_cannot_read_is_refused_with_the_model_that_can
     assert "'Tom has 3 apples'. Set model=tiny_text" in said
 
 
+def test_another_encoding_is_named(start: Start, tmp_path: Path) -> None:
+    """With the line, and without a traceback."""
+    (tmp_path / "odd.jsonl").write_text('{"prompt": "1+1=", "answer": "é"}\n', encoding="latin-1")
+    assert "line 1 is not UTF-8" in start("task=jsonl", "task.path=odd.jsonl")
+
+
 @pytest.mark.parametrize(
-    ("data", "said"),
+    ("files", "keys", "said"),
     [
-        ('{"prompt": "1+1=", "answer": "café"}\n'.encode("latin-1"), "line 1 is not UTF-8"),
-        (
-            b'{"prompt": " ", "answer": "2"}\n{"prompt": "1+1=", "answer": "2"}\n',
-            "1 of 2 rows of odd.jsonl have an empty prompt",
-        ),
+        ([], [], "without config.json"),
+        (["config.json"], [], "no weights"),
+        (WHOLE, ["task.chat=true"], "the tokenizer of model.path=model has no chat template"),
+        (WHOLE, ["generation=vllm_colocate"], "vllm is not installed here. Run pip install"),
     ],
 )
-def test_rows_that_no_training_can_read_are_named(
-    start: Start, tmp_path: Path, data: bytes, said: str
+def test_what_preparation_would_refuse_is_read_from_files(
+    start: Start, tmp_path: Path, files: Sequence[str], keys: Sequence[str], said: str
 ) -> None:
-    """Another encoding, and empty prompts: with the line, and without a traceback."""
-    (tmp_path / "odd.jsonl").write_bytes(data)
-    assert said in start("task=jsonl", "task.path=odd.jsonl", "task.eval_prompts=1")
+    """The weights are empty: nothing loads them, and torch is not imported."""
+    (tmp_path / "model").mkdir()
+    for name in files:
+        (tmp_path / "model" / name).write_text("{}")
+    if files == WHOLE:
+        Tokenizer(WordLevel({})).save(str(tmp_path / "model" / "tokenizer.json"))
+    assert said in start("model.path=model", "task=jsonl", "task.path=sums.jsonl", *keys)
 
 
 def test_a_reward_that_its_file_makes_while_it_runs_is_not_refused(

@@ -45,7 +45,7 @@ OURS = {
 WINNERS: dict[str, list[str]] = {
     "plain": [],
     "lora": [
-        "model.lora.enabled=true",
+        "model.lora.r=16",
         "model.lora.r=4",
         "model.lora.alpha=9",
         "model.lora.target_modules=[q_proj]",

@@ -9,11 +9,9 @@ from typing import Any
 import pytest
 
 from grporecipe.errors import UserError
-from grporecipe.files import read_json
+from grporecipe.files import Json, read_json
 from grporecipe.rules.check import check
 from grposweep.config.to_setting import read_setting
-from grposweep.report.space_summary import SpaceSummary, print_space_summary
-from grposweep.report.tables import build_console
 from grposweep.schema import Task
 from grposweep.train._prepare import prepare_sweep
 from grposweep.train.prompts import beyond_positions, far_longer
@@ -148,25 +146,6 @@ def test_a_wrong_table_is_explained_by_line(tmp_path: Path, text: str | None, wo
         load_data(Task(kind="jsonl", path=str(tmp_path / "rows.csv"), eval_prompts=1))
 
 
-def test_a_prompt_with_two_answers_is_named_before_the_first_trial(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """One of its rows is always scored as wrong; whether that is meant, only the user knows."""
-    rows = [*sums(*range(9), answer="7"), *sums(3, answer="8"), *sums(4, answer="7")]
-    task = (
-        "trainer.kind=fake",
-        "task.kind=jsonl",
-        f"task.path={write_jsonl(tmp_path / 'rows.jsonl', rows)}",
-    )
-    write_sweep(tmp_path, *task, "task.eval_prompts=2")
-    assert prepare_sweep(tmp_path) == 0
-    entries = (read_json(tmp_path / "prepared.json") or {})["entries"]
-    summary = SpaceSummary(1, 0, 0, 1, "", is_local=True)
-    print_space_summary(build_console(300), summary, build_experiment(*task), [], entries, tmp_path)
-    said = "rows.jsonl: 1 prompt with several answers, such as rows 4 and 10 ('7' and '8')"
-    assert said in " ".join(capsys.readouterr().out.split())
-
-
 def test_a_prompt_far_longer_than_the_others_is_named() -> None:
     """Memory and vLLM's sequences are planned for it. Short prompts may differ by as much."""
 
@@ -180,21 +159,18 @@ def test_a_prompt_far_longer_than_the_others_is_named() -> None:
     assert "'oddodd" in said
 
 
-@pytest.mark.parametrize(("longest", "is_named"), [(192, False), (193, True)])
-def test_prompts_beyond_the_models_positions_are_named(longest: int, is_named: bool) -> None:
-    """Transformers samples on silently, and vLLM refuses the prompt."""
+def test_prompts_beyond_the_models_positions_are_named() -> None:
+    """Transformers samples on silently, and vLLM refuses the prompt. Nothing is left of one that
+    fills them all.
+    """
     experiment = build_experiment("generation.max_completion_length=64", "model.path=some/model")
-    said = beyond_positions(experiment, {"model": {"positions": 256}, "longest_prompt": longest})
-    assert bool(said) is is_named
-    assert (
-        not is_named
-        or "193 tokens and completions up to 64: more than the 256 positions of model.path=some/m"
-        in said
-    )
-    assert (
-        not is_named
-        or "Remove long prompts, set generation.max_completion_length=63, or set a model" in said
-    )
+    entry: Json = {"model": {"positions": 256}, "longest_prompt": 192}
+    assert beyond_positions(experiment, entry) == ""
+    said = beyond_positions(experiment, entry | {"longest_prompt": 193})
+    assert "193 tokens and completions up to 64: more than the 256 positions of" in said
+    assert "set generation.max_completion_length=63, or set a model" in said
+    with pytest.raises(UserError, match=says("256 tokens ... reads 256 at most")):
+        beyond_positions(experiment, entry | {"longest_prompt": 256})
 
 
 def test_questions_in_words_are_held_out_by_the_pair() -> None:

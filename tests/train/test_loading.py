@@ -8,7 +8,6 @@ import pytest
 import torch
 from trl import GRPOConfig
 
-from grporecipe.errors import UserError
 from grposweep.schema import Lora, Model, trl_arguments
 from grposweep.train import _models as models
 from grposweep.train._models import Loaded
@@ -75,31 +74,11 @@ def test_loading_options_reach_from_pretrained(make_trial: MakeTrial) -> None:
     }
 
 
-@pytest.mark.parametrize(
-    ("model", "words"),
-    [
-        (Model(quantization="4bit"), r"model\.quantization=4bit: bitsandbytes is not installed"),
-        (Model(attn_implementation="flash_attention_2"), "pip install flash-attn"),
-        (Model(attn_implementation="sdpa"), None),
-    ],
-)
-def test_a_package_that_an_option_needs_is_named(
-    model: Model, words: str | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Before a model is loaded."""
-    monkeypatch.setattr(models, "find_spec", lambda _: None)
-    if words is None:
-        models.check_installed(model)
-        return
-    with pytest.raises(UserError, match=words):
-        models.check_installed(model)
-
-
 def test_four_bits_are_qloras() -> None:
     """NF4, quantized twice, computed in what the model computes in; bitsandbytes itself reads
     this.
     """
-    model = Model(dtype="auto", quantization="4bit", lora=Lora(enabled=True))
+    model = Model(dtype="auto", quantization="4bit", lora=Lora(r=16))
     found = models.build_quantization(model)
     assert found is not None
     assert (found.load_in_4bit, found.bnb_4bit_quant_type, found.bnb_4bit_use_double_quant) == (
@@ -129,7 +108,7 @@ def test_adapters_on_quantized_weights_can_be_unscaled(mixed: str, wanted: torch
     network = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)).to(torch.bfloat16)
     network[0].requires_grad_(False)
     models.widen_adapters(
-        Model(dtype="auto", mixed_precision=mixed, quantization="4bit", lora=Lora(enabled=True)),
+        Model(dtype="auto", mixed_precision=mixed, quantization="4bit", lora=Lora(r=16)),
         network,
     )
     assert [part.weight.dtype for part in network] == [torch.bfloat16, wanted]

@@ -141,10 +141,10 @@ def test_a_local_folder_is_described(checkpoint: Path) -> None:
 
 def test_lora_is_pefts_own_configuration() -> None:
     """all-linear is a word to peft; a list of names is a list."""
-    lora = models.build_lora(Model(lora=Lora(enabled=True, r=4, alpha=8)))
+    lora = models.build_lora(Model(lora=Lora(r=4, alpha=8)))
     assert lora is not None
     assert (lora.r, lora.lora_alpha, lora.target_modules) == (4, 8, "all-linear")
-    named = models.build_lora(Model(lora=Lora(enabled=True, target_modules=["q_proj"])))
+    named = models.build_lora(Model(lora=Lora(r=16, target_modules=["q_proj"])))
     assert named is not None
     assert named.target_modules == {"q_proj"}
 
@@ -163,7 +163,7 @@ def test_a_real_checkpoint_is_trained_by_its_path_or_hub_id(
     (tmp_path / "sums.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     folder = make_trial(
         f"model.path={path}",
-        f"model.lora.enabled={lora}",
+        f"model.lora.r={16 * lora}",
         "model.gradient_checkpointing=true",
         "task.kind=jsonl",
         f"task.path={tmp_path}/sums.jsonl",
@@ -190,7 +190,7 @@ def test_a_hub_model_is_downloaded_once_and_trained_without_a_network(
     prepared commit.
     """
     plain = [f"model.path={REPOSITORY}", "model.revision=main", "kl.enabled=true", "kl.beta=0.1"]
-    overrides = [*plain, f"model.lora.enabled={lora}", "task.train_prompts=50"]
+    overrides = [*plain, f"model.lora.r={16 * lora}", "task.train_prompts=50"]
     folder = make_trial(*overrides)
     env = online(tmp_path)
     with serve(files_of(checkpoint)) as hub:

@@ -58,7 +58,7 @@ def test_deepspeed_is_told_of_float16() -> None:
     [
         (Model(dtype="auto"), "Tesla V100: this GPU has no bfloat16"),
         (Model(tf32=True), "Tesla V100 has no TensorFloat-32"),
-        (Model(dtype="auto", mixed_precision="fp16", lora=Lora(enabled=True)), None),
+        (Model(dtype="auto", mixed_precision="fp16", lora=Lora(r=16)), None),
     ],
 )
 def test_an_older_gpu_says_which_types_it_lacks(

@@ -104,6 +104,7 @@ def test_rows_that_repeat_a_prompt_are_accounted_for(
     """
     monkeypatch.setattr(sys, "path", [*sys.path])
     rows = [json.dumps({"prompt": f"{n % 25}+1=", "answer": str(n % 25 + 1)}) for n in range(60)]
+    rows[-1] = rows[-1].replace('"10"', '"7"')
     (tmp_path / "rows.jsonl").write_text("\n".join(rows))
     task = (
         "trainer.kind=fake",
@@ -124,6 +125,8 @@ def test_rows_that_repeat_a_prompt_are_accounted_for(
     assert (
         f"held out: 12 of task.eval_prompts=16 prompts (at most half of the data); {said}" in shown
     )
+    # which one is meant, only the user knows
+    assert "1 prompt with several answers, such as rows 10 and 60 ('10' and '7')" in shown
 
 
 def test_errors_in_data_name_the_users_file(
@@ -140,22 +143,15 @@ def test_errors_in_data_name_the_users_file(
     assert capsys.readouterr().err.startswith("task.path=mine.jsonl: line 1 is not JSON")
 
 
-@pytest.mark.parametrize(
-    ("body", "message"),
-    [
-        ("return [1.0]", "returned 1 values for 2 completions"),
-        ("raise ValueError('no')", "raised ValueError: no"),
-    ],
-)
 def test_a_misbehaving_reward_is_found_before_the_first_trial(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], body: str, message: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Name, file, and what came back."""
-    (tmp_path / "mine.py").write_text(f"def bad(completions, answer, **_):\n    {body}\n")
+    (tmp_path / "mine.py").write_text("def bad(completions, answer, **_): return [1.0]\n")
     write_sweep(tmp_path, f"task.rewards=[{tmp_path}/mine.py:bad]", "trainer.kind=fake")
     assert prepare_sweep(tmp_path) == 2
     error = capsys.readouterr().err
-    assert message in error
+    assert "returned 1 values for 2 completions" in error
     assert "mine.py" in error
     assert not (tmp_path / "prepared.json").exists()
 
@@ -164,7 +160,6 @@ def test_a_misbehaving_reward_is_found_before_the_first_trial(
     ("overrides", "message"),
     [
         (["task.kind=jsonl", "task.path=nowhere.jsonl"], "no such file"),
-        (["task.reward_weights=[1.0,2.0]"], "task.reward_weights has 2"),
         (["model.path=no/such-model"], "model.path=no/such-model"),
         (["model.dtype=int8"], "model.dtype=int8"),
         (["task.chat=true"], "chat template"),
@@ -199,21 +194,6 @@ def test_the_tiny_model_says_that_it_reads_sums_only(
     write_sweep(tmp_path, "task.kind=jsonl", f"task.path={tmp_path}/mine.jsonl")
     assert prepare_sweep(tmp_path) == 2
     assert "Set model=tiny_text" in capsys.readouterr().err
-
-
-@REAL
-def test_a_model_folder_without_weights_is_found_early(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Both mistakes with local folders."""
-    model = tmp_path / "model"
-    model.mkdir()
-    for present, message in ((False, "without config.json"), (True, "no weights")):
-        if present:
-            (model / "config.json").write_text("{}")
-        write_sweep(tmp_path, f"model.path={model}")
-        assert prepare_sweep(tmp_path) == 2
-        assert message in capsys.readouterr().err
 
 
 @pytest.mark.slow

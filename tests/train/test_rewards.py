@@ -187,26 +187,34 @@ def test_if_the_only_reward_judges_nothing_the_training_ends_with_that_message(
         (["grposweep.train.rewards:nothing"], "has no function nothing"),
         ([], "nothing would be learnt"),
         (["hidden.py:one"], "yaml.py is not used: 'import yaml' finds the installed package"),
-        (["mine.py:later"], "async"),
         (["mine.py:Judge"], "a class ... Write judge = Judge() in mine.py, and set mine.py:judge"),
     ],
 )
 def test_a_reward_that_cannot_be_loaded_is_bad_input(
     specs: list[str], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A misspelt one, a file that a package hides, a coroutine; or none at all, which TRL would say
-    after loading the model.
+    """A misspelt one, a file that a package hides; or none at all, which TRL would say after
+    loading the model.
     """
     (tmp_path / "yaml.py").write_text("points = 1.0\n")
     (tmp_path / "hidden.py").write_text(
         "from yaml import points\n\n\ndef one(completions):\n    return [points]\n"
     )
-    (tmp_path / "mine.py").write_text(
-        "async def later(completions, **_): return [0.0]\nclass Judge: pass\n"
-    )
+    (tmp_path / "mine.py").write_text("class Judge: pass\n")
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UserError, match=says(words)):
         load_rewards(Task(rewards=specs))
+
+
+def test_async_rewards_share_one_event_loop(tmp_path: Path) -> None:
+    """A client of a server that one call opens still works in the next."""
+    path = tmp_path / "rewards.py"
+    path.write_text(
+        "import asyncio\nseen = set()\nasync def later(completions, **_):\n    await "
+        "asyncio.sleep(0)\n    seen.add(asyncio.get_running_loop())\n    return [len(seen)]\n"
+    )
+    later = load_reward(f"{path}:later")
+    assert later(prompts=["p"], completions=["a"]) == later(prompts=["p"], completions=["b"]) == [1]
 
 
 def test_a_reward_that_edits_its_arguments_changes_nothing_for_the_next(tmp_path: Path) -> None:

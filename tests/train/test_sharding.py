@@ -95,7 +95,7 @@ def test_without_sharding_nothing_is_reported() -> None:
 
 @pytest.mark.parametrize(
     ("overrides", "is_once"),
-    [([], True), (["kl.beta=0.1"], False), (["kl.beta=0.1", "model.lora.enabled=true"], True)],
+    [([], True), (["kl.beta=0.1"], False), (["kl.beta=0.1", "model.lora.r=16"], True)],
 )
 def test_fsdp_loads_weights_once_unless_a_reference_needs_them(
     overrides: list[str], is_once: bool

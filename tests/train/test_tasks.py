@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from datasets import Dataset
+from datasets import Dataset, DatasetDict
 
 from grporecipe.errors import UserError
 from grposweep.schema import Task
@@ -65,25 +65,37 @@ def test_training_prompts_can_be_limited() -> None:
     }
 
 
-@pytest.mark.parametrize("layout", ["hub", "file"])
-def test_gsm8k_reads_local_copies(tmp_path: Path, layout: str) -> None:
+def test_gsm8k_reads_local_copies(tmp_path: Path) -> None:
     """The hub's own layout, or one file of which some rows are held out."""
-    if layout == "hub":
-        (tmp_path / "main").mkdir()
-        Dataset.from_list(GSM8K[:6]).to_parquet(tmp_path / "main" / "train-00000-of-00001.parquet")
-        Dataset.from_list(GSM8K[6:]).to_parquet(tmp_path / "main" / "test-00000-of-00001.parquet")
-        path = str(tmp_path)
-    else:
-        path = write_jsonl(tmp_path / "eggs.jsonl", list(GSM8K))
-    task = Task(
-        kind="gsm8k", path=path, subset="main", eval_prompts=2, chat=True, system_prompt="Think."
-    )
+    names = [f"{split}-00000-of-00001.parquet" for split in ("train", "test")]
+    for name, rows in zip(names, (GSM8K[:6], GSM8K[6:]), strict=True):
+        Dataset.from_list(rows).to_parquet(tmp_path / "main" / name)
+    task = Task(kind="gsm8k", subset="main", eval_prompts=2, chat=True, system_prompt="Think.")
+    task.path = str(tmp_path)
     data = load_data(task)
     assert data.counts() == {"train_prompts": 6, "eval_prompts": 2}
-    assert {row["answer"] for row in (*data.train, *data.held_out)} == {
-        str(n + 1000) for n in range(1, 9)
-    }
+    answers = {row["answer"] for row in (*data.train, *data.held_out)}
+    assert answers == {str(n + 1000) for n in range(1, 9)}
     assert [turn["role"] for turn in data.train[0]["prompt"]] == ["system", "user"]
+    task.path = str(tmp_path / "main" / names[0])
+    assert load_data(task).counts() == {"train_prompts": 4, "eval_prompts": 2}
+
+
+@pytest.mark.parametrize("layout", ["saved", "train-", "part-"])
+def test_a_folder_of_datasets_is_read(tmp_path: Path, layout: str) -> None:
+    """As save_to_disk writes it, as the hub lays it out, or in parts without a split's name."""
+    whole = Dataset.from_list(sums(*range(12)))
+    if layout == "saved":
+        DatasetDict(train=whole, test=Dataset.from_list(sums(20, 21, 22))).save_to_disk(tmp_path)
+    for part in (0, 6) if layout != "saved" else ():
+        whole.select(range(part, part + 6)).to_parquet(
+            tmp_path / "data" / f"{layout}{part}.parquet"
+        )
+    task = Task(kind="jsonl", path=str(tmp_path), eval_prompts=2)
+    assert load_data(task).counts() == {"train_prompts": 10, "eval_prompts": 2}
+    if layout == "saved":
+        task.eval_split = "test"
+        assert load_data(task).counts() == {"train_prompts": 12, "eval_prompts": 2}
 
 
 def test_gsm8k_offline_says_how_to_have_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,19 +139,6 @@ def test_jsonl_holds_out_the_end_of_a_fixed_shuffle_and_keeps_other_columns(tmp_
     assert "level" in data.train.column_names
 
 
-def test_jsonl_takes_a_second_file_for_the_held_out_prompts(tmp_path: Path) -> None:
-    """task.eval_split as a path."""
-    task = Task(
-        kind="jsonl",
-        eval_prompts=2,
-        path=write_jsonl(tmp_path / "a.jsonl", [{"prompt": "p", "answer": "1"}]),
-    )
-    task.eval_split = write_jsonl(
-        tmp_path / "b.jsonl", [{"prompt": f"e{n}", "answer": "1"} for n in range(3)]
-    )
-    assert load_data(task).counts() == {"train_prompts": 1, "eval_prompts": 2}
-
-
 def test_a_prompt_that_is_written_several_times_is_on_one_side(tmp_path: Path) -> None:
     """Also with other white space around it; the held-out prompts are all different."""
     rows = [*sums(*range(9)), *sums(*range(9), prompt=" {}+1=\n"), *sums(*range(9))]
@@ -174,19 +173,22 @@ def test_a_file_from_windows_is_read(tmp_path: Path) -> None:
     path = Path(write_jsonl(tmp_path / "rows.jsonl", sums(*range(4))))
     separated = path.read_text().replace("0+1=", "0\u2028+1=").replace("\n", "\r\n")
     path.write_bytes(b"\xef\xbb\xbf" + separated.encode())
-    assert (
-        load_data(Task(kind="jsonl", path=str(path), eval_prompts=1)).counts()["train_prompts"] == 3
-    )
+    task = Task(kind="jsonl", path=str(path), eval_prompts=1)
+    assert load_data(task).counts()["train_prompts"] == 3
+    # one array
+    path.write_text(json.dumps(sums(*range(3)), indent=1))
+    assert load_data(task).counts()["train_prompts"] == 2
 
 
 ONE = '{"prompt": "p", "answer": "1"}\n'
 # its keys, the text or the rows of its file, words of the message
 REFUSED = [
     ({"eval_prompts": 9000}, None, "at most 5000"),
-    ({"kind": "poetry"}, None, "task.kind=poetry"),
     ({"system_prompt": "Think."}, None, "task.chat=false"),
-    ({"kind": "jsonl"}, None, "task.path is not set"),
     ({"kind": "jsonl", "path": "mine.jsonl"}, None, "no such file"),
+    ({"path": ".", "train_split": "dev"}, ONE, "no rows of the split dev"),
+    ({"path": "rows.arrow"}, ONE, "end in .jsonl, .json, .parquet ... Dataset.to_parquet"),
+    ({}, f'\n{ONE}\n{{"prompt": "p"}}', "row 4 ... has no answer"),
     ({}, ONE + '{"prompt": \n', "line 2 is not JSON"),
     ({}, "[1, 2]\n", "line 1 is not a JSON object"),
     ({}, '{"prompt": "p"}\n', "row 1 ... has no answer: its columns are prompt"),
@@ -224,9 +226,10 @@ def test_what_cannot_be_learned_from_is_explained(
     monkeypatch.chdir(here)
     write_jsonl(here / "other.jsonl", sums(*range(6, 15)))
     if content is not None:
-        Path("rows.jsonl").write_text(content) if isinstance(content, str) else write_jsonl(
-            here / "rows.jsonl", content
-        )
         keys = {"kind": "jsonl", "path": "rows.jsonl", "eval_prompts": 1, **keys}
+        for name in ("rows.jsonl", "rows.arrow"):
+            Path(name).write_text(content) if isinstance(content, str) else write_jsonl(
+                here / name, content
+            )
     with pytest.raises(UserError, match=says(words)):
         load_data(Task(**keys))

@@ -234,7 +234,7 @@ def test_the_frozen_weights_under_an_adapter_are_the_file_that_trials_map(
     make_trial: MakeTrial,
 ) -> None:
     """So the trials of a machine without GPUs have their base weights in memory once."""
-    attempt = load_attempt(make_trial("model.lora.enabled=true"))
+    attempt = load_attempt(make_trial("model.lora.r=16"))
     grpo.calm()
     model = grpo.load_model(attempt.experiment.model, grpo.locate_model(attempt))
     data, arguments = grpo.load_data(attempt.experiment.task), grpo.build_config(attempt, model)

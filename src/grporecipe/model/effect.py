@@ -46,7 +46,7 @@ def find_lack(s: Setting, name: str) -> str:
     for alternative in known.needs.split(" or "):
         lacks.append([need for need in alternative.split() if not _holds(s, need)])
     least = min(reversed(lacks), key=len)
-    return least[0] if least else ""
+    return least[0] if least and s.keys.get(least[0], "") != s.key(name) else ""
 
 
 def describe_lack(s: Setting, need: str) -> tuple[str, str]:
@@ -58,6 +58,8 @@ def describe_lack(s: Setting, need: str) -> tuple[str, str]:
         )
     other, sign, wanted = _parts(need)
     value, key = getattr(s, other), s.key(other)
+    if key == s.keys.get("lora_rank"):
+        value = s.lora_rank
     shown = "null" if value is None else str(value).lower()
     why = f"nothing reads it while {key} is {shown}"
     if sign == "=":
@@ -66,7 +68,7 @@ def describe_lack(s: Setting, need: str) -> tuple[str, str]:
         return why, f"Set another {key}"
     if sign == "<":
         return why, f"Set {key} below {wanted}"
-    if isinstance(value, float):
+    if not isinstance(value, bool) and isinstance(value, int | float):
         return why, f"Set {key} above 0"
     return why, f"Set {key}=true"
 

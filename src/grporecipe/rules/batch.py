@@ -17,12 +17,10 @@ from grporecipe.model.setting import EVERY, TRL_LIKE, Setting
 from grporecipe.rules.helpers import (
     ALL_COUNTS,
     NO_COUNT,
-    divisors,
     each,
     every_count,
     multiples,
     no_field,
-    up_to,
 )
 from grporecipe.rules.registry import Change, F, Finding, Severity, Violation, by_trial, rule
 
@@ -140,26 +138,11 @@ def a_group_has_two(s: Setting) -> bool:
     return s.num_generations < 2 and not (s.distils and s.num_generations == 1)
 
 
-def _whole_micro_step_counts(s: Setting) -> int:
-    size, total = s.per_device_train_batch_size, s.generation_batch_size
-    if (
-        total is None
-        or s.steps_per_generation is not None
-        or size < 1
-        or total < 1
-        or s.version < ROLLOUTS
-    ):
-        return ALL_COUNTS
-    if total % size:
-        return NO_COUNT
-    return divisors(total // size) if s.version >= PRECEDENCE_FIXED else ALL_COUNTS
-
-
 @rule(
     "GB106",
     "error",
     SIZES,
-    _whole_micro_step_counts,
+    "by trial",
     of=TRL_LIKE,
     blames=("generation_batch_size", "per_device_train_batch_size", "processes"),
     why=(
@@ -307,17 +290,11 @@ rule(
 )
 
 
-def _agreeing_counts(s: Setting) -> int:
-    if s.prompts_per_step is None or s.auto & planning.TRAIN_SIZES:
-        return ALL_COUNTS
-    return by_trial(s, prompts_per_step_agrees)
-
-
 @rule(
     "GB104",
     "error",
     (*SIZES, *SOLVED, "num_generations"),
-    _agreeing_counts,
+    "by trial",
     of=TRL_LIKE,
     blames=("prompts_per_step",),
     why=(
@@ -433,23 +410,11 @@ def _misread(s: Setting) -> int | None:
     return total if total % (size * s.processes) else None
 
 
-def _filled_counts(s: Setting) -> int:
-    if s.generation_batch_size is None or not ROLLOUTS <= s.version < PRECEDENCE_FIXED:
-        return ALL_COUNTS
-    if (
-        s.steps_per_generation is not None
-        or min(s.generation_batch_size, s.per_device_train_batch_size) < 1
-    ):
-        return ALL_COUNTS
-    whole, rest = divmod(s.generation_batch_size, s.per_device_train_batch_size)
-    return ALL_COUNTS if rest else up_to(whole)
-
-
 @rule(
     "GB110",
     "error",
     SIZES,
-    _filled_counts,
+    "by trial",
     blames=("generation_batch_size",),
     why="a micro-step takes {unit} completions, so a rollout has none",
     instead="Choose a multiple of {unit}.",

@@ -190,8 +190,8 @@ def set_to(config: Any, key: Any) -> str:
 
 
 # Sets of process counts as masks: bit n-1 means that n processes work, for n in 1-64. A recipe that
-# does not state its processes is judged for all of these at once. One closed form per rule replaces
-# 64 verdicts, so an unstated count costs no more than a stated one.
+# does not state its processes is judged for all of these at once. The rules of most recipes have a
+# closed form that replaces 64 verdicts, so an unstated count costs little more than a stated one.
 
 NO_COUNT = 0
 ALL_COUNTS = (1 << MOST_PROCESSES) - 1
@@ -209,17 +209,6 @@ def multiples(step: int) -> int:
 def up_to(most: int) -> int:
     """Return 1 to ``most``."""
     return (1 << min(max(most, 0), MOST_PROCESSES)) - 1
-
-
-@lru_cache(maxsize=4096)
-def divisors(number: int) -> int:
-    """Return the divisors of a number; 0 has all."""
-    return sum(1 << (n - 1) for n in range(1, MOST_PROCESSES + 1) if number % n == 0)
-
-
-def only(number: int) -> int:
-    """Return this number alone."""
-    return 1 << (number - 1) if 1 <= number <= MOST_PROCESSES else NO_COUNT
 
 
 def members(mask: int) -> list[int]:

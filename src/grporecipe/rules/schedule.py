@@ -5,13 +5,10 @@ Sources: transformers 5.23 trainer.py and training_args.py, trl 1.16 trainer/uti
 and trainer/grpo_config.py.
 """
 
-from math import gcd
-
 from grporecipe.model import planning
 from grporecipe.model.setting import EVERY, TRL_LIKE, Setting
-from grporecipe.rules.batch import COMPLETIONS, LARGE_MODEL, SIZES, USES, judgeable
-from grporecipe.rules.helpers import ALL_COUNTS, multiples, up_to
-from grporecipe.rules.registry import Finding, Violation, by_trial, rule
+from grporecipe.rules.batch import LARGE_MODEL, SIZES, USES, judgeable
+from grporecipe.rules.registry import Finding, Violation, rule
 
 LENGTHS = ("budget_completions", "max_steps", "epochs")
 ROLLOUT = (*SIZES, "unsolved", "num_generations")
@@ -130,15 +127,11 @@ def the_length_is_positive(s: Setting) -> Violation | None:
     return None
 
 
-def _budget_counts(s: Setting) -> int:
-    return ALL_COUNTS if s.budget_completions is None else by_trial(s, the_budget_holds_a_step)
-
-
 @rule(
     "GS103",
     "error",
     (*ROLLOUT, "budget_completions", "max_steps", "num_iterations"),
-    _budget_counts,
+    "by trial",
     of=EVERY,
     blames=("budget_completions",),
     why="the first optimizer step needs {needed} completions ({rollout} per rollout)",
@@ -200,34 +193,11 @@ def _needed(s: Setting, steps: int = 1) -> int:
     return (planning.completions_per_rollout(s) or 0) * -(-steps // planning.steps_per_rollout(s))
 
 
-def _filled_counts(s: Setting) -> int:
-    """Return the counts with D >= B W S / G if groups are whole; GB101 and others report the
-    rest.
-    """
-    if (
-        s.train_prompts is None
-        or s.num_generations < 1
-        or not judgeable(s.replace({"processes": 1}))
-    ):
-        return ALL_COUNTS
-    most = s.train_prompts * s.num_generations
-    if s.generation_batch_size is not None:
-        return by_trial(s, the_data_fill_a_rollout)
-    per = s.per_device_train_batch_size * planning.micro_steps_per_generation(s)
-    per = per if s.version >= COMPLETIONS else per * s.num_generations
-    torn = (
-        ALL_COUNTS & ~multiples(s.num_generations // gcd(s.num_generations, per))
-        if per > 0
-        else ALL_COUNTS
-    )
-    return torn | up_to(most // per) if per > 0 else ALL_COUNTS
-
-
 @rule(
     "GS104",
     "error",
     ("framework", *ROLLOUT, "train_prompts"),
-    _filled_counts,
+    "by trial",
     of=TRL_LIKE,
     blames=SIZES[1:],
     what="{s.train_prompts} training prompts",

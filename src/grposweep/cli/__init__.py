@@ -1,7 +1,7 @@
 """The ``grposweep`` command: one module for each group of commands.
 
 Commands import what they need when they run, because lint has to start in a fraction of a second.
-This package imports nothing by itself: ``src/run.py`` needs ``cli.run`` alone.
+This package imports nothing by itself: ``src/run.py`` needs ``cli.hydra_app`` alone.
 """
 
 from typing import TYPE_CHECKING

@@ -32,7 +32,7 @@ def run(arguments: HydraArguments = None) -> None:
 
     'grposweep run --help' lists groups, and where keys are described.
     """
-    from grposweep.cli._hydra_app import start
+    from grposweep.cli.hydra_app import start
 
     start(arguments or [])
 
@@ -43,7 +43,7 @@ def init(folder: Annotated[Path, Argument(help="Folder to write.")] = Path("conf
 
     Edit the copy, and pass it with --config-dir.
     """
-    from grposweep.cli._hydra_app import STARTER, copy_conf
+    from grposweep.cli.hydra_app import STARTER, copy_conf
 
     study = copy_conf(folder)
     say(

@@ -43,7 +43,7 @@ from omegaconf.errors import (
     UnsupportedInterpolationType,
 )
 
-from grporecipe.errors import UserError
+from grporecipe.errors import UserError, refuse_mistakes
 from grporecipe.files import Config, Json, bounded_yaml, read_text
 from grporecipe.frameworks.trl.keys import known as keys_of_trl
 from grporecipe.model.setting import TRL
@@ -544,27 +544,20 @@ def check_groups(overrides: Iterable[str], folders: Sequence[Path] = ()) -> None
     are conf/ and those of
     --config-dir, for every misspelt option and key together: Hydra names the first one only.
     """
-    texts = list(
-        dict.fromkeys(text for override in overrides for text in _mistakes(override, folders))
-    )
-    if texts:
-        raise UserError(
-            texts[0]
-            if len(texts) == 1
-            else "\n- ".join([f"{len(texts)} overrides cannot work:", *texts])
-        )
+    refuse_mistakes(text for override in overrides for text in _mistakes(override, folders))
 
 
 def _mistakes(override: str, folders: Sequence[Path]) -> Iterator[str]:
     key, (name, is_set, value) = override_name(override), override.partition("=")
-    if re.fullmatch(_ONE_WORD, value) and key in LISTS:
+    is_group, is_word = name in (*GROUPS, "sweeps"), re.fullmatch(_ONE_WORD, value)
+    if is_word and key in LISTS:
         yield (
             f"{override}: {key} takes a list. Write '{key}=[{value}]' (in quotes, because of "
             "the brackets)."
         )
-    elif name in (*GROUPS, "sweeps") and re.fullmatch(_NO_OPTION, value):
+    elif is_group and re.fullmatch(_NO_OPTION, value):
         yield unknown_option(name, value, options(CONF, name))
-    elif folders and name in (*GROUPS, "sweeps") and re.fullmatch(_ONE_WORD, value):
+    elif folders and is_group and is_word:
         known = sorted({option for folder in folders for option in options(folder, name)})
         for word in value.split(","):
             if not any((folder / name / f"{word}.yaml").is_file() for folder in folders):
@@ -577,7 +570,8 @@ def _mistakes(override: str, folders: Sequence[Path]) -> Iterator[str]:
     ):
         # The group of a base recipe is registered later.
         groups = ("recipe", *(path.name for folder in folders for path in folder.glob("*")))
-        yield from [] if key in (*groups, *known_keys()) else [unknown_key(key)]
+        if key not in (*groups, *known_keys()):
+            yield unknown_key(key)
 
 
 @dataclass(frozen=True)

@@ -48,6 +48,7 @@ DERIVED: dict[str, tuple[str, ...]] = {
     "parameters": ("model.shape.parameters",),
     # as configured, or as prepared
     "architecture": ("model", "task"),
+    "lora": ("model.lora.r",),
     "lora_targets": ("model.lora.target_modules",),
     "runtime": (
         "model.quantization",
@@ -55,8 +56,8 @@ DERIVED: dict[str, tuple[str, ...]] = {
         "trainer.offload",
         "trainer.fsdp_config",
     ),
-    "weights_dtype": ("model.dtype", "model.mixed_precision", "model.lora.enabled"),
-    "autocast_dtype": ("model.dtype", "model.mixed_precision", "model.lora.enabled"),
+    "weights_dtype": ("model.dtype", "model.mixed_precision", "model.lora.r"),
+    "autocast_dtype": ("model.dtype", "model.mixed_precision", "model.lora.r"),
     "gpu_memory_gib": ("cluster.gpu", "cluster.gpu_memory_gib", "cluster.trials_per_gpu"),
     "gpu_trials": ("cluster.trials_per_gpu",),
     "gpu": ("cluster.gpu",),
@@ -164,6 +165,7 @@ PLAIN = Setting(
         **ARGS,
         "rewards": "task.rewards",
         "reward_weights": "task.reward_weights",
+        "lora": "model.lora.r",
         "lora_targets": "model.lora.target_modules",
     }
 )

@@ -200,13 +200,11 @@ class Points:
         interpolations unresolved.
         """
         self.compose_options(values)
-        sections = [
-            (name, self._section(name, option))
-            for pairs in _options(values)
-            for name, option in pairs
-        ]
+        sections = [("", self._base)]
+        for pairs in _options(values):
+            sections += [(name, self._section(name, option)) for name, option in pairs]
         raw: dict[str, list[Any]] = {}
-        for prefix, config in [("", self._base), *sections]:
+        for prefix, config in sections:
             for key, value in _leaves(_plain(config), prefix):
                 raw.setdefault(key, []).append(value)
         return raw
@@ -220,19 +218,14 @@ class Points:
         base = _plain(self._base)
         with suppress(UserError):
             for row in zip_longest(*_options(values)):
-                chosen = {
-                    pair[0]: pair[1]
-                    for pair in row
-                    if pair is not None and pair not in self._sections
-                }
+                chosen = dict(pair for pair in row if pair and pair not in self._sections)
                 if not chosen:
                     continue
                 composed, _ = self._composed(chosen)
                 if _plain(composed) | chosen != base | chosen:
                     return
-                self._sections |= {
-                    (name, option): composed[name] for name, option in chosen.items()
-                }
+                for name, option in chosen.items():
+                    self._sections[name, option] = composed[name]
 
     def _section(self, group: str, option: str) -> Any:
         """Return the section of a group option with the shared overrides applied, interpolations
@@ -247,9 +240,9 @@ class Points:
         another group.
         """
         config, chosen = self._composed(options)
-        self._sections |= {
-            (name, option): config[name] for name, option in chosen.items() if name in config
-        }
+        for name, option in chosen.items():
+            if name in config:
+                self._sections[name, option] = config[name]
         return config
 
     def _composed(self, options: Mapping[str, str]) -> tuple[DictConfig, Mapping[str, str]]:

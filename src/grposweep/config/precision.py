@@ -61,7 +61,7 @@ def check_precision(model: Model, cluster: Cluster | None = None) -> None:
         raise UserError(
             "model.dtype=float16: float16 weights cannot be trained, because their gradients "
             "cannot be unscaled. Set model.dtype=float32 with model.mixed_precision=fp16, or add "
-            "an adapter (model.lora.enabled=true)."
+            "an adapter (model.lora.r=16)."
         )
     if precision.weights == "bfloat16" and precision.mixed == "fp16":
         raise UserError(
@@ -125,8 +125,8 @@ def check_quantization(experiment: Experiment) -> None:
         return
     if not model.lora.enabled:
         raise UserError(
-            f"{named}: quantized weights cannot be trained. Set model.lora.enabled=true "
-            "(QLoRA), or model.quantization=null."
+            f"{named}: quantized weights cannot be trained. Set model.lora.r=16 (QLoRA), "
+            "or model.quantization=null."
         )
     if sharding in ("zero3", "fsdp"):
         raise UserError(

@@ -106,6 +106,7 @@ def read_fields(
         "reward_weights": None if task.reward_weights is None else len(task.reward_weights),
         "parameters": experiment.model.shape.parameters or None,
         "architecture": read_model(experiment, counted),
+        "lora": experiment.model.lora.enabled,
         "lora_targets": tuple(experiment.model.lora.target_modules),
         "runtime": read_runtime(experiment),
         "weights_dtype": precision.weights,

@@ -11,10 +11,12 @@ from typing import Any
 
 from grporecipe.errors import UserError, refuse_mistakes
 from grporecipe.files import parse_json, read_bytes
+from grporecipe.frameworks.trl import keys
+from grporecipe.model.releases import closest_keys
 from grporecipe.registries import load_entry
 from grposweep.config.precision import check_generation, check_precision, check_quantization
 from grposweep.config.search_budget import Budget
-from grposweep.config.to_setting import read_gpu
+from grposweep.config.to_setting import base_setting, read_gpu
 from grposweep.config.trl_args import check_args
 from grposweep.redaction import refuse_secrets
 from grposweep.registries import (
@@ -70,8 +72,11 @@ _LAUNCHERS_OWN = (
 RANGES: dict[str, tuple[str, Callable[[float], bool]]] = {
     "count": ("a whole number of at least 1", lambda value: value >= 1),
     "share": ("a share, from 0 to 1", lambda value: 0 <= value <= 1),
+    "part": ("a share above 0, at most 1", lambda value: 0 < value <= 1),
     "positive": ("a number above 0", lambda value: value > 0),
     "not negative": ("a number that is not negative", lambda value: value >= 0),
+    # numpy's
+    "seed": ("a whole number from 0 to 4294967295", lambda value: 0 <= value < 2**32),
 }
 
 
@@ -160,16 +165,9 @@ def check_search(experiment: Experiment) -> Iterator[str]:
         )
 
 
-def check_gpu(experiment: Experiment) -> Iterator[str]:
-    """Say if the memory of a GPU is not above 0. Raise UserError for a GPU that is not in the
-    catalog.
-    """
-    size = read_gpu(experiment.cluster)
-    if size is not None and not size > 0:
-        yield (
-            f"cluster.gpu_memory_gib={size:g}: it must be above 0. Set the memory of one GPU in "
-            "GiB, or null to skip the memory rules."
-        )
+def check_gpu(experiment: Experiment) -> None:
+    """Raise UserError for a GPU that is not in the catalog."""
+    read_gpu(experiment.cluster)
 
 
 def check_prompts(experiment: Experiment) -> Iterator[str]:
@@ -195,6 +193,15 @@ def check_name(experiment: Experiment) -> Iterator[str]:
             f"name={name}: it names a folder under outputs={experiment.outputs}. Set one "
             "without slashes."
         )
+
+
+def check_optimizer(experiment: Experiment) -> Iterator[str]:
+    """Name an optimizer or a schedule that transformers lacks. Other trainers have their own."""
+    for name in ("optim", "lr_scheduler_type"):
+        value, known = getattr(experiment.optimizer, name), keys.choices(name)
+        if value not in known and base_setting(experiment).framework.follows_trl:
+            near = " or ".join(closest_keys(value, known) or known)
+            yield f"optimizer.{name}={value}: transformers has no such choice. Set {near}."
 
 
 def check_types(experiment: Experiment) -> Iterator[str]:
@@ -242,6 +249,26 @@ def check_installed(experiment: Experiment) -> Iterator[str]:
         )
 
 
+# key and value ("*": any) -> module and package that it needs
+PACKAGES = {
+    ("model.quantization", "*"): ("bitsandbytes", "bitsandbytes"),
+    ("model.attn_implementation", "flash_attention_2"): ("flash_attn", "flash-attn"),
+    ("model.use_kernels", "*"): ("kernels", "kernels"),
+    ("generation.use_vllm", "*"): ("vllm", "'trl[vllm]'"),
+}
+
+
+def check_packages(experiment: Experiment) -> Iterator[str]:
+    """Name packages that options of TRL's trainer need and that are not installed here."""
+    for (key, wanted), (module, package) in PACKAGES.items():
+        value = value_at(experiment, key)
+        if value and wanted in ("*", value) and find_spec(module) is None:
+            yield (
+                f"{key}={str(value).lower()}: {module} is not installed here. Run pip install "
+                f"{package}, or leave {key} out."
+            )
+
+
 def check_tracker(experiment: Experiment) -> Iterator[str]:
     """Say if a tracker is not installed, or if TRL would have to write it and another program
     trains.
@@ -262,14 +289,9 @@ def check_tracker(experiment: Experiment) -> Iterator[str]:
 
 
 def check_effort(experiment: Experiment) -> Iterator[str]:
-    """Name an effort outside 0 to 1, or one that no policy of the sweep follows."""
+    """Name an effort that no policy of the sweep follows."""
     effort, stopping = experiment.search.effort, experiment.search.stopping
     followers = " or ".join(name for name, policy in POLICIES.items() if policy.follows_effort)
-    if effort is not None and not 0 < effort <= 1:
-        yield (
-            f"search.effort={effort}: it is a share of the cost of finishing every trial. Set a "
-            "number above 0, at most 1."
-        )
     if effort is not None and effort < 1 and not follows_effort(stopping):
         yield (
             f"search.effort={effort} with search.stopping={stopping}: only the policy {followers} "
@@ -307,11 +329,13 @@ def check_server(experiment: Experiment) -> Iterator[str]:
     """Say if GPUs are reserved for a vLLM server that is not used, or that runs elsewhere."""
     generation = experiment.generation
     gpus, url = generation.vllm_gpus, generation.vllm_server_base_url
-    if gpus and not (generation.use_vllm and generation.vllm_mode == "server"):
-        yield (
-            f"generation.vllm_gpus={gpus}: these GPUs are for a vLLM server, and none generates. "
-            "Set generation=vllm_server, or generation.vllm_gpus=0."
-        )
+    for name in ("vllm_gpus", "vllm_server_base_url", "vllm_server_command"):
+        value = getattr(generation, name)
+        if value and not generation.is_served:
+            yield (
+                f"generation.{name}={value}: it is of a vLLM server, and none generates. Set "
+                f"generation=vllm_server, or leave it out."
+            )
     served = gpus or generation.vllm_shared_gpus
     args = generation.vllm_server_args
     if args and (not served or generation.vllm_server_command is not None):
@@ -350,16 +374,16 @@ def check_shared_server(experiment: Experiment) -> Iterator[str]:
             )
         return
     named = f"generation.vllm_shared_gpus={gpus}"
-    if not (generation.use_vllm and generation.vllm_mode == "server"):
+    if not generation.is_served:
         yield (
             f"{named}: these GPUs are for a vLLM server, and none generates. Set "
             "generation=vllm_shared, or leave it out."
         )
     if not lora.enabled:
         yield (
-            f"{named} with model.lora.enabled=false: trials share the server's base weights, which "
-            "full fine-tuning changes. Set model.lora.enabled=true, or generation=vllm_server, "
-            "which gives each trial a server of its own."
+            f"{named} with model.lora.r=0: trials share the server's base weights, which full "
+            "fine-tuning changes. Set model.lora.r=16, or generation=vllm_server, which gives each "
+            "trial a server of its own."
         )
     if lora.r > LARGEST_RANK:
         yield (
@@ -522,6 +546,7 @@ CHECKS: dict[Callable[[Experiment], Iterable[str] | None], tuple[str, ...]] = {
     check_gpu: (),
     check_prompts: ("task.kind",),
     check_args: ("trainer.kind",),
+    check_optimizer: ("trainer.kind",),
     check_types: ("model", "trainer.kind", "trainer.sharding"),
     check_sharding_options: ("trainer.sharding", "trainer.offload"),
     check_fsdp_options: (),

@@ -68,8 +68,9 @@ def advise(view: SweepView) -> Advice | None:
     """
     if not view.leaderboard or view.compares:
         return None
-    best = view.leaderboard[0]
-    limits = [*_measured(view), *_uncertainty(view), *_at_edges(view, best.first)]
+    best, tied = view.leaderboard[0], view.tied
+    limits = [*_changed_nothing(view), *_measured_differently(view), *_uncertainty(view, tied)]
+    limits += _at_edges(view, best.first)
     step = _next_step(view)
     if not (doubt := warning(best.first)):
         if verdict := find_no_winner(view):
@@ -97,11 +98,11 @@ def tie_sentences(view: SweepView) -> list[str]:
     best = view.best_point
     if best is None or view.compares:
         return []
-    measured = _measured(view)
+    measured = [*_changed_nothing(view), *_measured_differently(view)]
     if not _is_unclear(view, best):
         return measured
     verdict = find_no_winner(view)
-    return [*measured, *([verdict] if verdict else _uncertainty(view))]
+    return [*measured, *([verdict] if verdict else _uncertainty(view, view.tied))]
 
 
 def _is_unclear(view: SweepView, best: RankedPoint) -> bool:
@@ -123,11 +124,6 @@ def next_sentence(view: SweepView) -> str:
         return ""
     step = _next_step(view)
     return f"{step.text}: {step.command}"
-
-
-def _measured(view: SweepView) -> list[str]:
-    """Return what the points' values cannot tell."""
-    return [*_changed_nothing(view), *_measured_differently(view), *_unequal_budgets(view)]
 
 
 def _changed_nothing(view: SweepView) -> list[str]:
@@ -204,21 +200,6 @@ def _measured_differently(view: SweepView) -> list[str]:
     ]
 
 
-def _unequal_budgets(view: SweepView) -> list[str]:
-    """Say that points were trained on different numbers of completions, if none was to set the
-    length.
-    """
-    # unknown for all trials, or for none
-    totals = {trial.result.completions or 0 for trial in view.ranked}
-    is_asked = any(name.startswith("schedule") for name in view.parameters)
-    if is_asked or len(totals) < 2:
-        return []
-    return [
-        f"The points trained on {min(totals):,} to {max(totals):,} completions, so a longer "
-        "training may be what leads. Set schedule.budget_completions for equal lengths."
-    ]
-
-
 def find_no_winner(view: SweepView) -> str:
     """Return why no point is better than the others, or than the model before training; empty if
     one is.
@@ -272,11 +253,11 @@ def _sentence(view: SweepView, best: RankedPoint) -> str:
     )
 
 
-def _uncertainty(view: SweepView) -> Iterator[str]:
+def _uncertainty(view: SweepView, tied: Sequence[RankedPoint]) -> Iterator[str]:
     best = view.leaderboard[0]
-    if view.tied:
+    if tied:
         what = "on these seeds" if best.source == "seeds" else "on one seed"
-        trials = [best.first, *(point.first for point in view.tied)]
+        trials = [best.first, *(point.first for point in tied)]
         named = name_trials([trial.number for trial in trials]).capitalize()
         close = "are tied" if best.half is None else "do not differ significantly"
         yield f"{named} {close} {what}: {_spread(view, trials)}."

@@ -75,7 +75,7 @@ class Experiment:
 
     lr: float = key(3e-4, setting="learning_rate", trl="learning_rate")
     """Learning rate."""
-    seed: int = key(0, setting="seed", trl="seed", native="data_seed")
+    seed: int = key(0, setting="seed", trl="seed", native="data_seed", range="seed")
     """Seed of data, model and sampling."""
     name: str | None = key(None, native="run_name")
     """Folder of the sweep below ``outputs`` (null: derived from what is swept)."""
@@ -203,5 +203,5 @@ def starts_own_server(generation: Generation) -> bool:
     """Return whether each trial has a vLLM server of its own, which its job or the local trial
     starts.
     """
-    is_served = generation.use_vllm and generation.vllm_mode == "server"
-    return is_served and generation.vllm_server_base_url is None and not generation.vllm_shared_gpus
+    is_own = generation.vllm_server_base_url is None and not generation.vllm_shared_gpus
+    return generation.is_served and is_own

@@ -67,18 +67,21 @@ class Shape:
 class Lora:
     """Low-rank adapters (peft)."""
 
-    enabled: bool = key(False, setting="lora", native="use_peft")
-    """Train adapters instead of the model's weights."""
-    r: int = key(16, setting="lora_rank", native="lora_r")
-    """Rank."""
-    alpha: int = key(32, setting="lora_alpha", native="lora_alpha")
+    r: int = key(0, setting="lora_rank", native="lora_r use_peft", range="not negative")
+    """Rank of the adapters, which are trained instead of the model's weights (0: no adapters)."""
+    alpha: int = key(32, setting="lora_alpha", native="lora_alpha", range="count")
     """Scale; an adapter's output is multiplied by ``alpha / r``."""
-    dropout: float = key(0.0, setting="lora_dropout", native="lora_dropout")
+    dropout: float = key(0.0, setting="lora_dropout", native="lora_dropout", range="share")
     """Dropout of an adapter's input (0 to 1)."""
     target_modules: list[str] = key(["all-linear"], native="lora_target_modules")
     """Names of the layers with an adapter, as peft takes them; ``all-linear`` for every linear
     layer.
     """
+
+    @property
+    def enabled(self) -> bool:
+        """Return whether adapters are trained."""
+        return self.r > 0
 
 
 @dataclass
@@ -155,7 +158,7 @@ class Task:
     """Names of built-in rewards, ``package.module:function`` or ``path/to/file.py:function``."""
     reward_weights: list[float] | None = key(None, trl="reward_weights")
     """A weight for each reward (null: 1)."""
-    train_prompts: int | None = key(None, setting="train_prompts")
+    train_prompts: int | None = key(None, setting="train_prompts", range="count")
     """The most training prompts (null: all)."""
     eval_prompts: int = key(256, setting="eval_prompts")
     """Held-out prompts, never trained on."""
@@ -209,9 +212,9 @@ class Kl:
     """Weigh the estimate of KL by the importance ratio."""
     sync_ref_model: bool = False
     """Move the reference model towards the trained one."""
-    ref_model_sync_steps: int = 512
+    ref_model_sync_steps: int = key(512, range="count")
     """Optimizer steps between two such moves."""
-    ref_model_mixup_alpha: float = 0.6
+    ref_model_mixup_alpha: float = key(0.6, range="share")
     """Share of the trained model in such a move (0 to 1)."""
 
 
@@ -223,7 +226,7 @@ class Optimizer:
     """Optimizer, by transformers' name."""
     weight_decay: float = 0.0
     """Weight decay."""
-    max_grad_norm: float = 1.0
+    max_grad_norm: float = key(1.0, range="not negative")
     """Gradients with a larger norm are scaled down to it."""
     lr_scheduler_type: str = "constant"
     """Schedule of the learning rate, by transformers' name."""
@@ -262,17 +265,24 @@ class Schedule:
     """Optimizer steps of a trial."""
     epochs: float | None = key(None, native="num_train_epochs", length=True)
     """Passes of a trial over the training prompts."""
-    evaluations: int = key(4, native="do_eval eval_steps eval_strategy", length=True)
+    evaluations: int = key(
+        4, native="do_eval eval_steps eval_strategy", length=True, range="not negative"
+    )
     """Evaluations of a trial, spread evenly over its optimizer steps. A new sweep takes more if
     ``search.effort`` needs them and this is not set.
     """
     eval_at_start: bool = key(True, native="eval_on_start", length=True)
     """Evaluate before the first optimizer step as well."""
-    checkpoints: int = key(2, native="resume_from_checkpoint save_steps save_strategy", length=True)
+    checkpoints: int = key(
+        2,
+        native="resume_from_checkpoint save_steps save_strategy",
+        length=True,
+        range="not negative",
+    )
     """Checkpoints of a trial, spread evenly and placed on rollout boundaries, where TRL can resume
     exactly.
     """
-    checkpoint_minutes: float | None = key(30.0, length=True, neutral=True)
+    checkpoint_minutes: float | None = key(30.0, length=True, neutral=True, range="positive")
     """Write another checkpoint at the first rollout boundary after so many minutes without one
     (null: never; nor with ``trainer.keep=all``, which keeps every one).
     """
@@ -306,7 +316,7 @@ class Generation:
     """GPUs that a colocated engine's weights are divided among."""
     vllm_gpu_memory_utilization: float = 0.3
     """Share of a GPU's memory for a colocated engine (0 to 1)."""
-    vllm_max_model_length: int | None = None
+    vllm_max_model_length: int | None = key(None, range="count")
     """Tokens of a sequence at most (null: the longest prompt that preparation found, and a
     completion).
     """
@@ -334,3 +344,8 @@ class Generation:
     """Further options of TRL's server (``vllm serve``)."""
     vllm_server_timeout: int = key(600, range="count", neutral=True)
     """Seconds that the server has to answer."""
+
+    @property
+    def is_served(self) -> bool:
+        """Return whether a vLLM server generates."""
+        return self.use_vllm and self.vllm_mode == "server"

@@ -120,7 +120,7 @@ class Place:
     """CPU threads of a rank."""
     gpu: str | None = None
     """Model of the GPUs (A100, H100, RTX 4090, ...): points that do not fit are then invalid."""
-    gpu_memory_gib: float | None = key(None, setting="gpu_memory_gib")
+    gpu_memory_gib: float | None = key(None, setting="gpu_memory_gib", range="positive")
     """Memory of a GPU in GiB, instead of its model."""
     mem_gb: int | None = key(None, setting="host_memory_gib", range="count")
     """Main memory of each node in GiB (null: the partition's default)."""
@@ -128,7 +128,7 @@ class Place:
     """Variables for attempts and preparation. They must not change what is learned
     (NCCL_SOCKET_IFNAME, HF_HOME, ...), because they are not part of a trial's identity.
     """
-    requeue_limit: int = 20
+    requeue_limit: int = key(20, range="not negative")
     """How often a trial may be preempted or lose its node."""
     controller: str = key("here", choices=("here", "job"))
     """Where the controller works: in the foreground, or as a job of one CPU."""
@@ -140,7 +140,7 @@ class Place:
     """
     poll_seconds: float = 30.0
     """Seconds between readings of the queue."""
-    stall_min: float | None = 30.0
+    stall_min: float | None = key(30.0, range="positive")
     """Minutes without a sign of life after which an attempt is ended, and tried once more (null:
     never).
     """
@@ -171,7 +171,7 @@ class Jobs(Place):
 
     nodes: int = key(1, setting="nodes", range="count")
     """Nodes of a job."""
-    gpus_per_node: int = key(0, setting="gpus_per_node")
+    gpus_per_node: int = key(0, setting="gpus_per_node", range="not negative")
     """GPUs of each node."""
     tasks_per_node: int = key(1, range="count")
     """Ranks of each node without GPUs, with ``threads`` CPUs each."""
@@ -212,7 +212,7 @@ class Jobs(Place):
     """Quality of service of jobs that do not train (null: as the trials' jobs)."""
     service_mem_gb: int | None = key(None, range="count")
     """Main memory in GiB of jobs that do not train (null: as the trials' jobs)."""
-    warn_seconds: int | None = None
+    warn_seconds: int | None = key(None, range="count")
     """Seconds before its end at which a job is asked to stop at a rollout boundary (null: a tenth
     of ``walltime_min``, 60 to 600; 120 without it): a rollout, an optimizer step and a checkpoint
     must fit.
@@ -251,7 +251,7 @@ class Search:
     """The most trials that run at once (null: as many as fit this machine's GPUs, one without a
     GPU; ``cluster.max_jobs`` on Slurm).
     """
-    seed: int = 0
+    seed: int = key(0, range="seed")
     """Seed of the sampler."""
     seeds: int = 0
     """Fresh seeds on which the best points are evaluated again (0: none, otherwise two or more). A
@@ -291,7 +291,7 @@ class Search:
     """Another guard (null: off): at two evaluations in a row more than this share of the held-out
     completions are the same template.
     """
-    effort: float | None = None
+    effort: float | None = key(None, range="part")
     """Largest share (above 0 to 1) of the cost of finishing every trial that the sweep may spend:
     trials that are behind pause, and a larger effort continues them (null: 0.6, or 1 for a list of
     points). One trial always finishes.

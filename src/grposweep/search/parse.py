@@ -87,15 +87,16 @@ def parse_space(
     empty parameters.
     """
     parser = OverridesParser.create(config_loader=loader)
-    given = [_parse(parser, argument) for argument in arguments]
-    swept = {_key(override) for override in given if override.is_sweep_override()}
-    # Hydra keeps only the last of each key
-    last = {_key(override): override for override in given}
-    typed = [
-        override
-        for override in given
-        if _key(override) not in swept or override is last[_key(override)]
-    ]
+    typed = [_parse(parser, argument) for argument in arguments]
+    first: dict[str, Override] = {}
+    for override in typed:
+        other = first.setdefault(_key(override), override)
+        is_swept = other.is_sweep_override() or override.is_sweep_override()
+        if other is not override and is_swept:
+            raise UserError(
+                f"{other.input_line} and {override.input_line}: only the last value of a key "
+                "counts. Leave one of them out."
+            )
     names = {_key(override) for override in typed}
     entries = [
         _entry(parser, name, content) for name, content in params.items() if name not in names
@@ -106,10 +107,7 @@ def parse_space(
     for override, when in entries:
         _sort(override, when, parameters, None if keeps_single else fixed)
     for override in typed:
-        if override.is_sweep_override():
-            parameters.append(Parameter(_key(override), _domain(override)))
-        else:
-            fixed.append(str(override.input_line))
+        _sort(override, {}, parameters, fixed)
     try:
         return build_space(parameters), fixed
     except ValueError as error:
@@ -197,10 +195,8 @@ def _entry(parser: OverridesParser, name: str, content: Any) -> tuple[Override, 
 def _sort(
     override: Override, when: When, parameters: list[Parameter], fixed: list[str] | None
 ) -> None:
-    """Sort one entry of a sweep file; ``fixed`` takes single values, and without it they are
-    parameters.
-    """
-    name = str(override.get_key_element())
+    """Sort one override; ``fixed`` takes single values, and without it they are parameters."""
+    name = _key(override)
     if override.is_sweep_override():
         parameters.append(Parameter(name, _domain(override), when))
     elif fixed is None:
@@ -253,8 +249,11 @@ def _domain(override: Override) -> Choice | Interval:
                 f"{override.input_line}: no value is left to search. Give at least one."
             )
         plain = tuple(_plain(value) for value in values)
-        distinct = {(type(v).__name__, str(v)): v for v in plain}
-        plain = tuple(distinct.values())
+        if len({(type(value), str(value)) for value in plain}) < len(plain):
+            raise UserError(
+                f"{override.input_line}: a value is there twice, and a point is trained once. Give "
+                "each value once. To train each point on fresh seeds as well, set search.seeds=3."
+            )
         if isinstance(value, RangeSweep) and len(plain) == 1 and isinstance(plain[0], float):
             raise UserError(
                 f"{override.input_line}: its only value is {plain[0]:g}, because a range goes in "

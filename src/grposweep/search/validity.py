@@ -266,6 +266,10 @@ class Validator:
         return self.validate(point).is_valid
 
 
+# keys whose default may be refused where a value is searched: no file, no adapters
+NEEDED = ("task.path", "model.lora.r")
+
+
 def check_space(
     space: Space, points: Points, names: Collection[str] = (), trains: bool = False
 ) -> None:
@@ -275,10 +279,9 @@ def check_space(
     ``names`` are the keys and groups of the command, ``trains`` whether trials start from this
     machine.
     """
-    # A file of prompts has no default, so the base is whole only with one of those that are
-    # searched.
-    path = {name: values[0] for name, values in space.choices.items() if name == "task.path"}
-    base = points.experiment(path) if path else points.base
+    # The base is whole only with one of the values that are searched.
+    needed = {name: values[-1] for name, values in space.choices.items() if name in NEEDED}
+    base = points.experiment(needed) if needed else points.base
     problems = find_base_mistakes(base, {*names, *(item.name for item in space.parameters)}, trains)
     options = (
         [item for item in space.parameters if item.name.startswith(OPTIONS)]
@@ -314,7 +317,7 @@ def check_space(
                 "Give one value; for each further value run a sweep with a name of its own."
             )
         else:
-            problems += _mistakes_at(points, parameter, parameter in options)
+            problems += _mistakes_at(points, parameter, parameter in options, needed)
     refuse_mistakes(problems)
 
 
@@ -331,14 +334,16 @@ def checked_values(parameter: Parameter) -> Sequence[Any]:
     return [domain.at(share) for share in (0.0, 1.0, *inside)]
 
 
-def _mistakes_at(points: Points, parameter: Parameter, is_asked: bool) -> Iterator[str]:
+def _mistakes_at(
+    points: Points, parameter: Parameter, is_asked: bool, needed: Config
+) -> Iterator[str]:
     """Yield what is wrong at the values of a parameter; ``is_asked``: the user's command is asked
     about each.
     """
     domain = parameter.domain
     for value in checked_values(parameter):
         try:
-            problems = find_mistakes(points.experiment({parameter.name: value}))
+            problems = find_mistakes(points.experiment({**needed, parameter.name: value}))
         except UserError as error:
             problems = [str(error)]
         if isinstance(domain, Interval) and any("Integer" in problem for problem in problems):

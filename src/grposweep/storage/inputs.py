@@ -224,25 +224,19 @@ def _imports(path: Path) -> set[str]:
     """Return the modules that a file imports by absolute names; empty for one that cannot be
     parsed.
     """
+    if not _is_small(path):
+        return set()
     try:
-        tree = (
-            ast.parse(path.read_bytes())
-            if path.stat().st_size <= COPIED_BYTES
-            else ast.Module([], [])
-        )
+        tree = ast.parse(path.read_bytes())
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return set()
-    names = {
-        alias.name
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Import)
-        for alias in node.names
-    }
-    return names | {
-        n.module
-        for n in ast.walk(tree)
-        if isinstance(n, ast.ImportFrom) and n.module and not n.level
-    }
+    names = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            names.add(node.module)
+    return names
 
 
 def _module_files(module: str, roots: Sequence[Path], last: Sequence[Path] = ()) -> list[Path]:

@@ -9,12 +9,14 @@ from pathlib import Path
 from grporecipe.errors import UserError
 from grporecipe.frameworks.trl.keys import installed
 from grporecipe.model.setting import TRL
+from grposweep.config.validate import check_packages, collect_messages
 from grposweep.launchers import launcher_class
 from grposweep.registries import TASKS, runs_trl
 from grposweep.schema import Experiment, Task
-from grposweep.train.hub import absence
+from grposweep.train.hub import absence, check_folder
+from grposweep.train.prompts import read_tokenizer, without_template
 from grposweep.train.rewards import TRIED, code_problems, early_problems
-from grposweep.train.tasks import LARGEST, split_rows
+from grposweep.train.tasks import LARGEST, bytes_of, split_rows
 from grposweep.train.tasks.arithmetic import READ_BY_TINY
 from grposweep.train.tasks.conversations import in_conversation
 
@@ -32,6 +34,8 @@ def task_problems(experiments: Iterable[Experiment]) -> Iterator[str]:
         # task tried once
         if model not in models:
             yield from _model_problems(experiment)
+        if _prepares_here(experiment):
+            yield from check_packages(experiment)
         code = [problem for spec in task.rewards for problem in code_problems(spec)]
         yield from _data_problems(experiment, is_tried=not code and task not in tasks)
         yield from code
@@ -56,7 +60,9 @@ def _model_problems(experiment: Experiment) -> Iterator[str]:
             "letter. Set the folder with the "
             "model's config.json, or a name such as Qwen/Qwen2.5-0.5B-Instruct."
         )
-    elif "/" in path and not Path(path).is_dir() and _prepares_here(experiment):
+    elif Path(path).is_dir():
+        yield from collect_messages(check_folder, Path(path))
+    elif "/" in path and _prepares_here(experiment):
         # the tiny models' names have no /
         yield from absence(experiment.model)
 
@@ -90,28 +96,33 @@ def _data_problems(experiment: Experiment, is_tried: bool) -> Iterator[str]:
     task = experiment.task
     files = [Path(name) for name in (task.path, task.eval_split) if name and Path(name).exists()]
     is_hub = TASKS[task.kind].path == "optional" and not files
-    if is_hub or any(file.stat().st_size > LARGEST for file in files):
+    if is_hub or bytes_of(files) > LARGEST:
         return
     try:
         train, held_out, _ = split_rows(task)
     except UserError as error:
         yield from error.problems or [str(error)]
         return
-    known = READ_BY_TINY.get(experiment.model.path)
-    prompts = (str(row["prompt"]) for row in (*train, *held_out))
-    other = (
-        None
-        if known is None
-        else next((prompt for prompt in prompts if not set(prompt) <= set(known)), None)
-    )
-    if other is not None:
+    known = READ_BY_TINY.get(experiment.model.path, "")
+    prompts = [str(row["prompt"]) for row in (*train, *held_out)]
+    unread = [prompt for prompt in prompts if known and not set(prompt) <= set(known)]
+    if unread:
         yield (
             f"model.path={experiment.model.path} reads {known} only, and task.kind={task.kind} has "
-            f"the prompt {other[:60]!r}. Set model=tiny_text for a first try with any text (it is "
-            "untrained), or a model of the hub or a folder."
+            f"the prompt {unread[0][:60]!r}. Set model=tiny_text for a first try with any text (it "
+            "is untrained), or a model of the hub or a folder."
         )
     elif is_tried and _prepares_here(experiment):
+        tokenizer = read_tokenizer(experiment.model)
         templates = dict.fromkeys([task.chat] if task.chat is not None else [True, False])
+        prompt = in_conversation(task, train[0]["prompt"], has_template=False)
+        if (
+            tokenizer is not None
+            and tokenizer.chat_template is None
+            and not isinstance(prompt, str)
+        ):
+            yield without_template(experiment)
+            return
         columns = dict.fromkeys(chain.from_iterable(train))
         first = [
             {"prompt_id": n, **dict.fromkeys(columns), **row} for n, row in enumerate(train[:TRIED])

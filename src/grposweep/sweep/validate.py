@@ -319,7 +319,9 @@ def validate_sweep(space: Space, points: Points, overrides: list[str]) -> Valida
         refuse_mistakes(refused_variables(os.environ, base.cluster.environment))
     # a sweep with results has its files and metric
     if base.name is None or not (Path(base.outputs) / base.name).exists():
-        refuse_mistakes(task_problems(validated.distinct("task", "trainer", "cluster", "model")))
+        refuse_mistakes(
+            task_problems(validated.distinct("task", "trainer", "cluster", "model", "generation"))
+        )
         check_metrics(
             validated.distinct("task", "trainer", "schedule"), compares=bool(space.parameters)
         )

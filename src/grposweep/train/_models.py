@@ -2,7 +2,6 @@
 
 import json
 from dataclasses import dataclass, field, replace
-from importlib.util import find_spec
 from pathlib import Path
 
 import torch
@@ -25,12 +24,6 @@ from grposweep.train._tiny import CREATED, Progress, silent, tiny_folder
 
 # keys of the model that from_pretrained takes
 LOADING = ("attn_implementation", "trust_remote_code", "use_kernels")
-# key and value of the model ("*": any) -> module and package that it needs
-PACKAGES = {
-    ("quantization", "*"): ("bitsandbytes", "bitsandbytes"),
-    ("attn_implementation", "flash_attention_2"): ("flash_attn", "flash-attn"),
-    ("use_kernels", "*"): ("kernels", "kernels"),
-}
 
 
 @dataclass(frozen=True)
@@ -71,7 +64,7 @@ def find_model_folder(
     if model.path in CREATED:
         return tiny_folder(model.path, progress)
     if is_local:
-        _check_folder(Path(model.path))
+        hub.check_folder(Path(model.path))
         return Path(model.path)
     return known or hub.download_model(
         replace(model, revision=prepared or model.revision), progress
@@ -156,20 +149,6 @@ def widen_adapters(model: Model, network: torch.nn.Module) -> None:
             parameter.data = parameter.data.float()
 
 
-def check_installed(model: Model) -> None:
-    """Raise UserError if a package that the model's options need is not installed in this
-    environment.
-    """
-    for (key, wanted), (module, package) in PACKAGES.items():
-        value = getattr(model, key)
-        if value and wanted in ("*", value) and find_spec(module) is None:
-            shown = "true" if value is True else value
-            raise UserError(
-                f"model.{key}={shown}: {package} is not installed here. Install it (pip install "
-                f"{package}), or leave model.{key} out."
-            )
-
-
 def build_lora(model: Model) -> LoraConfig | None:
     """Peft's configuration; None trains all weights."""
     lora = model.lora
@@ -211,17 +190,3 @@ def read_shape(config: PretrainedConfig) -> Json:
         "model_type": text.model_type,
         "positions": getattr(text, "max_position_embeddings", None) or 0,
     }
-
-
-def _check_folder(folder: Path) -> None:
-    """The commonest mistake with local models: a folder of something else, or of adapters only."""
-    if not (folder / "config.json").is_file():
-        raise UserError(
-            f"model.path={folder} is a folder without config.json, so no model of transformers'. "
-            "Set model.path to one that save_pretrained wrote, or to a hub id."
-        )
-    if not any(list(folder.glob(pattern)) for pattern in ("*.safetensors", "*.bin")):
-        raise UserError(
-            f"model.path={folder} has a config.json but no weights (*.safetensors or *.bin). Set "
-            "model.path to a complete copy, or to a hub id."
-        )

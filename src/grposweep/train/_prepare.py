@@ -10,7 +10,6 @@ import os
 import sys
 import time
 from collections.abc import Callable
-from importlib.util import find_spec
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,12 +21,17 @@ from grporecipe.errors import ExitCode, UserError
 from grporecipe.files import Json, read_json, write_json, write_text
 from grporecipe.redaction import redact
 from grposweep.config.compose import load_experiment
-from grposweep.launchers import launcher_class
 from grposweep.registries import runs_trl
 from grposweep.schema import Experiment
 from grposweep.storage import paths
 from grposweep.storage.inputs import TrialInputs
-from grposweep.train.prompts import beyond_positions, check_rendering, far_longer, longest_prompt
+from grposweep.train.prompts import (
+    beyond_positions,
+    check_rendering,
+    far_longer,
+    longest_prompt,
+    without_template,
+)
 from grposweep.train.rewards import TRIED, load_rewards, try_rewards
 from grposweep.train.tasks import Data, hash_rows, load_data
 
@@ -36,14 +40,6 @@ if TYPE_CHECKING:
 
 # bytes of a large weight file that are hashed at either end
 EDGE = 1 << 20
-# a prompt is far longer than others with as many times their tokens; all below so many tokens are
-# short
-FAR, SHORT = (
-    4,
-    256,
-)
-# prompts that are measured in tokens: those with the most bytes
-MOST_COUNTED = 1000
 
 
 def prepare_sweep(folder: Path) -> int:
@@ -102,31 +98,10 @@ def no_progress(_what: str, _done: int, _total: int) -> None:
     """Report nothing."""
 
 
-def check_packages(experiment: Experiment) -> None:
-    """Raise UserError if an option needs a package that is not installed here, unless attempts run
-    in another environment.
-    """
-    cluster = experiment.cluster
-    if launcher_class(cluster.kind).describe(cluster).has_own_environment:
-        return
-    if runs_trl(experiment.trainer.kind):
-        # torch: only for a real model
-        from grposweep.train._models import check_installed
-
-        check_installed(experiment.model)
-    if experiment.generation.use_vllm and find_spec("vllm") is None:
-        raise UserError(
-            f"generation.use_vllm=true ({experiment.generation.vllm_mode}): vLLM is not "
-            "installed here, so TRL would refuse "
-            "to start. Install it (pip install 'trl[vllm]'), or set generation=transformers."
-        )
-
-
 def prepare_experiment(
     experiment: Experiment, progress: Callable[[str, int, int], None] = no_progress
 ) -> Json:
     """Return the entry of one model and task."""
-    check_packages(experiment)
     # the fake trains no model: a minute saved for tests of the rest
     is_trained = runs_trl(experiment.trainer.kind)
     # A model may take hours to download, so wrong data or rewards are found before, unless its
@@ -136,12 +111,6 @@ def prepare_experiment(
     )
     data = load_data(experiment.task, loaded is not None and loaded.has_template)
     rewards = load_rewards(experiment.task)
-    weights = experiment.task.reward_weights
-    if weights is not None and len(weights) != len(rewards):
-        raise UserError(
-            f"task.reward_weights has {len(weights)} numbers, but task.rewards has {len(rewards)} "
-            "rewards. Set one weight a reward, or null for equal ones."
-        )
     notes = list(data.notes)
     notes += try_rewards(
         rewards, [data.train[number] for number in range(min(TRIED, len(data.train)))]
@@ -194,19 +163,10 @@ def check_prompts(experiment: Experiment, tokenizer: Any, train: Dataset) -> Non
     """Raise UserError for a chat without a template, or for the tiny model if prompts are not
     sums.
     """
-    prompt, path = train[0]["prompt"], experiment.model.path
+    prompt = train[0]["prompt"]
     if not isinstance(prompt, str):
         if tokenizer.chat_template is None:
-            what, cure = "prompts are conversations", "or write the prompts as text"
-            if experiment.task.chat:
-                what, cure = (
-                    "task.chat=true",
-                    "or task.chat=false and task.system_prompt=null if prompts are text",
-                )
-            raise UserError(
-                f"{what}, but the tokenizer of model.path={path} has no chat template. "
-                f"Set an instruction-tuned model (model=tiny_text for a first try), {cure}."
-            )
+            raise UserError(without_template(experiment))
         check_rendering(experiment, tokenizer, train["prompt"])
         return
     ids = tokenizer(prompt)["input_ids"]

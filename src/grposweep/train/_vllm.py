@@ -190,7 +190,7 @@ def server_address(generation: Generation, sweep: Path) -> Json:
 
     A server that the job started is named in the environment. The sweep's is waited for.
     """
-    if not generation.use_vllm or generation.vllm_mode != "server":
+    if not generation.is_served:
         return {}
     own = os.environ.get("GRPOSWEEP_VLLM_SERVER") or generation.vllm_server_base_url
     return {

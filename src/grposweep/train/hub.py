@@ -88,6 +88,20 @@ def absence(model: Model) -> Iterator[str]:
         yield explain_absence(model, error)
 
 
+def check_folder(folder: Path) -> None:
+    """Raise UserError for a folder of something else than a model, or of adapters only."""
+    if not (folder / "config.json").is_file():
+        raise UserError(
+            f"model.path={folder} is a folder without config.json, so no model of transformers'. "
+            "Set model.path to one that save_pretrained wrote, or to a hub id."
+        )
+    if not any(list(folder.glob(pattern)) for pattern in ("*.safetensors", "*.bin")):
+        raise UserError(
+            f"model.path={folder} has a config.json but no weights (*.safetensors or *.bin). Set "
+            "model.path to a complete copy, or to a hub id."
+        )
+
+
 def go_offline() -> None:
     """Keep the hub's clients from the network in this process and its children, unless the user has
     set otherwise.

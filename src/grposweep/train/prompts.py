@@ -14,10 +14,10 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from grporecipe.errors import UserError
 from grporecipe.files import Config, parse_json, read_bytes
 from grposweep.registries import TASKS
-from grposweep.schema import Experiment
+from grposweep.schema import Experiment, Model
 from grposweep.train.hub import local_snapshot
 from grposweep.train.rewards import text_of
-from grposweep.train.tasks import LARGEST, split_rows
+from grposweep.train.tasks import LARGEST, bytes_of, split_rows
 from grposweep.train.tasks.conversations import in_conversation
 
 # a prompt is far longer with as many times the tokens of others; fewer tokens than this are short
@@ -41,24 +41,25 @@ def longest_prompt(tokenizer: Any, prompts: Iterable[Any], template: Config | No
 
 def beyond_positions(experiment: Experiment, entry: Config) -> str:
     """Return a note if the longest prompt and a completion exceed the model's positions; empty
-    otherwise.
+    otherwise. Raises UserError if the prompt alone does.
 
     Transformers samples on, with embeddings of positions that were never trained. vLLM refuses the
     prompt.
     """
     positions, longest = entry["model"]["positions"], entry["longest_prompt"]
     completion = experiment.generation.max_completion_length
+    if 0 < positions <= longest:
+        raise UserError(
+            f"the longest prompt has {longest:,} tokens, and model.path={experiment.model.path} "
+            f"reads {positions:,} at most. Remove long prompts, or set a model with more positions."
+        )
     if not positions or longest + completion <= positions:
         return ""
-    shorter = (
-        f"set generation.max_completion_length={positions - longest}, "
-        if longest < positions
-        else ""
-    )
     return (
         f"the longest prompt has {longest:,} tokens and completions up to {completion:,}: more "
         f"than the {positions:,} positions of model.path={experiment.model.path}. Remove long "
-        f"prompts, {shorter}or set a model with more positions."
+        f"prompts, set generation.max_completion_length={positions - longest}, or set a model with "
+        "more positions."
     )
 
 
@@ -90,6 +91,27 @@ def _tokens(tokenizer: Any, prompt: Any, template: Config) -> Any:
 def render_prompt(tokenizer: Any, prompt: Any, template: Config, **how: Any) -> Any:
     """Return a conversation in the chat template, up to where the model's turn begins."""
     return tokenizer.apply_chat_template(prompt, add_generation_prompt=True, **how, **template)
+
+
+def without_template(experiment: Experiment) -> str:
+    """Return the message for conversations and a tokenizer that has no chat template."""
+    what, cure = "prompts are conversations", "or write the prompts as text"
+    if experiment.task.chat:
+        what = "task.chat=true"
+        cure = "or task.chat=false and task.system_prompt=null if prompts are text"
+    return (
+        f"{what}, but the tokenizer of model.path={experiment.model.path} has no chat template. "
+        f"Set an instruction-tuned model (model=tiny_text for a first try), {cure}."
+    )
+
+
+def read_tokenizer(model: Model) -> "FileTokenizer | None":
+    """Return the tokenizer of a folder here or in the hub's cache; None without its files."""
+    folder = Path(model.path)
+    try:
+        return FileTokenizer.read(folder if folder.is_dir() else local_snapshot(model))
+    except Exception:  # noqa: BLE001 - files of any content; preparation names what is wrong with them
+        return None
 
 
 def check_rendering(experiment: Experiment, tokenizer: Any, prompts: Iterable[Any]) -> None:
@@ -137,22 +159,21 @@ def count_local(experiment: Experiment) -> int | None:
     """
     task = experiment.task
     files = [Path(name) for name in (task.path, task.eval_split) if name and Path(name).exists()]
-    folder = Path(experiment.model.path)
     if not files and TASKS[task.kind].path != "unread":
         return None
-    if any(file.is_dir() or file.stat().st_size > LARGEST for file in files):
+    if bytes_of(files) > LARGEST:
+        return None
+    tokenizer = read_tokenizer(experiment.model)
+    if tokenizer is None:
         return None
     try:
-        tokenizer = FileTokenizer.read(
-            folder if folder.is_dir() else local_snapshot(experiment.model)
-        )
         train, held_out, _ = split_rows(task)
         has_template = tokenizer.chat_template is not None
         prompts = [
             in_conversation(task, row["prompt"], has_template) for row in (*train, *held_out)
         ]
         return longest_prompt(tokenizer, prompts, experiment.model.chat_template_kwargs)
-    except Exception:  # noqa: BLE001 - files of any content; preparation names what is wrong with them
+    except Exception:  # noqa: BLE001 - data and templates of any content; preparation names what is wrong
         return None
 
 

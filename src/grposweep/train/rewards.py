@@ -5,6 +5,7 @@ completion.
 """
 
 import ast
+import asyncio
 import importlib
 import importlib.util
 import inspect
@@ -20,6 +21,7 @@ from contextlib import closing
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
+from functools import cache
 from itertools import chain
 from math import isfinite
 from pathlib import Path
@@ -114,16 +116,16 @@ class Reward:
         given = {"prompts": prompts, "completions": completions, **columns}
         # Editing in place must change nothing for the next reward. TRL's callables and its state
         # stay what they are.
-        given = {
+        arguments = {
             name: deepcopy(value) if isinstance(value, list) else value
             for name, value in given.items()
+            if self._names is None or name in self._names
         }
-        arguments = (
-            given if self._names is None else {k: v for k, v in given.items() if k in self._names}
-        )
         self._check_columns(columns)
         try:
             values = self.function(**arguments)
+            if inspect.iscoroutine(values):
+                values = asyncio.run_coroutine_threadsafe(values, _loop()).result()
         except Exception as error:
             raise RewardError(
                 f"{self._where()} raised {type(error).__name__}: {error}{user_frame(error)}. "
@@ -206,6 +208,16 @@ def _turns_note(error: Exception, completions: list[Any]) -> str:
     )
 
 
+@cache
+def _loop() -> asyncio.AbstractEventLoop:
+    """Return the event loop of all async rewards, in a thread of its own, as in TRL: clients of a
+    server keep theirs.
+    """
+    loop = asyncio.new_event_loop()
+    threading.Thread(target=loop.run_forever, daemon=True).start()
+    return loop
+
+
 # rows that a reward is called with before anything trains
 TRIED = 2
 
@@ -239,9 +251,8 @@ def try_rewards(rewards: Iterable[Reward], rows: Sequence[Config]) -> list[str]:
             )
         except RewardError as error:
             raise UserError(f"{error}{hidden_note(reward.spec)}") from error
-        if changed := [
-            name for name, value in _state_of(reward.function).items() if before.get(name) != value
-        ]:
+        changed = dict(sorted(_state_of(reward.function).items() - before.items()))
+        if changed:
             notes.append(
                 f"task.rewards: {reward.spec} changes {', '.join(changed)} when it is called, "
                 "which no checkpoint holds. After "
@@ -261,19 +272,19 @@ def _state_of(function: Function) -> dict[str, str]:
     its code holds.
     """
     called = function if inspect.isroutine(function) else type(function).__call__
-    own = (
-        {}
-        if called is function
-        else {f"self.{name}": value for name, value in getattr(function, "__dict__", {}).items()}
-    )
-    shared = {} if called in BUILT_IN.values() else getattr(called, "__globals__", {})
-    named = {**own, **{name: value for name, value in shared.items() if not name.startswith("__")}}
-    small = {
-        n: v
+    named: Json = {}
+    if called not in BUILT_IN.values():
+        named |= getattr(called, "__globals__", {})
+    if called is not function:
+        own = getattr(function, "__dict__", {})
+        named |= {f"self.{name}": value for name, value in own.items()}
+    return {
+        n: repr(v)
         for n, v in named.items()
-        if isinstance(v, STATES) and (not hasattr(v, "__len__") or len(v) <= MOST_ITEMS)
+        if isinstance(v, STATES)
+        and not n.startswith("__")
+        and (not hasattr(v, "__len__") or len(v) <= MOST_ITEMS)
     }
-    return {name: repr(value) for name, value in small.items()}
 
 
 def _ignore(*_: Any) -> None:
@@ -328,27 +339,24 @@ def user_frame(error: BaseException) -> str:
     """Return where the user's own code raised an exception, with the values that it worked on;
     empty if it did not.
     """
-    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
-    lines = [line for _, line in traceback.walk_tb(error.__traceback__)]
     own = [
-        pair
-        for pair in zip(frames, lines, strict=True)
-        if not re.search(_LIBRARY, pair[0].f_code.co_filename)
+        (frame, line)
+        for frame, line in traceback.walk_tb(error.__traceback__)
+        if not re.search(_LIBRARY, frame.f_code.co_filename)
     ]
     if not own:
         return ""
     frame, line = own[-1]
-    code = linecache.getline(frame.f_code.co_filename, line).strip()
-    values = {
-        name: value
-        for name, value in frame.f_locals.items()
-        if isinstance(value, str | int | float | None | list | dict)
-    }
-    single_first = sorted(values.items(), key=lambda pair: isinstance(pair[1], list | dict))
-    shown = ", ".join(f"{name}={_short(value)}" for name, value in single_first[:SHOWN_VALUES])
-    return f", in {original_path(frame.f_code.co_filename)}, line {line} ({code[:80]})" + (
-        f" with {shown}" if shown else ""
-    )
+    file = frame.f_code.co_filename
+    values = [
+        pair
+        for pair in frame.f_locals.items()
+        if isinstance(pair[1], str | int | float | None | list | dict)
+    ]
+    values.sort(key=lambda pair: isinstance(pair[1], list | dict))
+    shown = ", ".join(f"{name}={_short(value)}" for name, value in values[:SHOWN_VALUES])
+    where = f"{original_path(file)}, line {line} ({linecache.getline(file, line).strip()[:80]})"
+    return f", in {where} with {shown}" if shown else f", in {where}"
 
 
 def _number(value: Any) -> float:
@@ -432,18 +440,14 @@ def code_problems(spec: str) -> Iterator[str]:
             f"{error}. Set a module that can be imported from the working directory."
         )
         return
-    if any(isinstance(node, ast.AsyncFunctionDef) and node.name == name for node in tree.body):
-        yield (
-            f"task.rewards holds {spec}, an async function, which is not supported. Set a "
-            "plain function."
-        )
-    if any(isinstance(node, ast.ClassDef) and node.name == name for node in tree.body):
+    kinds = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+    defined = {node.name: node for node in tree.body if isinstance(node, kinds)}
+    if isinstance(defined.get(name), ast.ClassDef):
         yield (
             f"task.rewards holds {spec}, a class, and a reward is a function or an object that "
             "can be called. Write "
             f"{name.lower()} = {name}() in {place}, and set {place}:{name.lower()}."
         )
-    defined = [node.name for node in tree.body if isinstance(node, ast.FunctionDef)]
     names = _names_in(tree)
     if names is not None and name not in names:
         suggestion = (
@@ -456,21 +460,14 @@ def _names_in(tree: ast.Module) -> set[str] | None:
     """Return all names in a module; None if it may have others, because it imports all of another
     or makes its own.
     """
-    nodes = list(ast.walk(tree))
-    imports = [
-        alias
-        for node in nodes
-        if isinstance(node, ast.Import | ast.ImportFrom)
-        for alias in node.names
-    ]
-    names = {alias.asname or alias.name for alias in imports} | {
-        n.id for n in nodes if isinstance(n, ast.Name)
-    }
-    names |= {
-        node.name
-        for node in nodes
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
-    }
+    names = set[str]()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.alias):
+            names.add(node.asname or node.name)
+        elif isinstance(node, ast.Name):
+            names.add(node.id)
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            names.add(node.name)
     return None if names & {"*", "globals", "setattr", "exec", "__getattr__"} else names
 
 
@@ -484,11 +481,6 @@ def _load_module(spec: str, place: str) -> ModuleType:
         if not place.endswith(".py"):
             return importlib.import_module(place)
         path = Path(place).resolve()
-        if not path.is_file():
-            raise UserError(
-                f"task.rewards holds {spec}: there is no file {path}. Set the path of one that "
-                "exists."
-            )
         module_spec = importlib.util.spec_from_file_location(f"grposweep_reward_{path.stem}", path)
         # a .py file always has a loader
         assert module_spec is not None
@@ -496,8 +488,6 @@ def _load_module(spec: str, place: str) -> ModuleType:
         module = importlib.util.module_from_spec(module_spec)
         module_spec.loader.exec_module(module)
         return module
-    except UserError:
-        raise
     except Exception as error:
         # the user's module may raise anything while it is imported
         raise UserError(

@@ -19,10 +19,11 @@ import transformers
 from torch.utils.data import Sampler
 from trl import GRPOConfig, GRPOTrainer
 
-from grporecipe.errors import UserError
+from grporecipe.errors import UserError, refuse_mistakes
 from grporecipe.model.planning import build_plan
 from grposweep.config.precision import no_bfloat16, read_precision
 from grposweep.config.to_setting import read_setting
+from grposweep.config.validate import check_packages
 from grposweep.registries import ranks_follow
 from grposweep.schema import Model
 from grposweep.schema.running import KEEPS_LAST, KEEPS_MODEL
@@ -44,7 +45,6 @@ from grposweep.train._evaluation import (
 from grposweep.train._models import (
     Loaded,
     build_quantization,
-    check_installed,
     find_model_folder,
     load_model,
     name_base_model,
@@ -171,7 +171,7 @@ def use_devices(attempt: Attempt) -> None:
         )
     check_sharding(attempt.experiment)
     check_gpu_precision(attempt.experiment.model)
-    check_installed(attempt.experiment.model)
+    refuse_mistakes(check_packages(attempt.experiment))
     threads = attempt.experiment.cluster.threads
     # or accelerate chooses for itself when there are several ranks
     os.environ["OMP_NUM_THREADS"] = str(threads)

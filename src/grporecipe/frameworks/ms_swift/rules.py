@@ -12,11 +12,9 @@ from grporecipe.rules.batch import SIZES, judgeable
 from grporecipe.rules.evaluation import evaluation_group
 from grporecipe.rules.helpers import (
     ALL_COUNTS,
-    NO_COUNT,
     divides_the_processes,
     multiples,
     one_of,
-    only,
 )
 from grporecipe.rules.registry import Finding, Violation, rule, variant
 
@@ -38,25 +36,11 @@ def coefficient(s: Setting) -> float:
     return s.kl_reward_coefficient if s.kl_placement == "reward" else s.beta
 
 
-def _rollout_counts(s: Setting) -> int:
-    if (
-        s.generation_batch_size is None
-        or s.steps_per_generation is None
-        or s.data_processes is not None
-    ):
-        return ALL_COUNTS
-    per = s.per_device_train_batch_size * s.steps_per_generation
-    if min(per, s.generation_batch_size, s.per_device_train_batch_size) < 1:
-        return ALL_COUNTS
-    whole, rest = divmod(s.generation_batch_size, per)
-    return NO_COUNT if rest else only(whole)
-
-
 @rule(
     "GB501",
     "error",
     SIZES,
-    _rollout_counts,
+    "by trial",
     of=MS_SWIFT,
     blames=("generation_batch_size", "steps_per_generation"),
     why="{steps_per_generation=} makes {made} completions per rollout "

@@ -12,13 +12,14 @@ import random
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from grporecipe.errors import UserError, refuse_mistakes
 from grporecipe.terminal import count as count_text
 from grposweep.registries import TASKS
 from grposweep.schema import Task
-from grposweep.train.tasks._readers import MOST_NAMED, Row
+from grposweep.train.tasks._readers import MOST_NAMED, Row, numbered
 from grposweep.train.tasks.conversations import (
     as_turns,
     check_system_prompt,
@@ -67,10 +68,6 @@ def split_rows(task: Task) -> tuple[list[Row], list[Row], tuple[str, ...]]:
     """Return training rows, held-out rows and notes. Raises UserError for what cannot be trained
     on.
     """
-    if task.kind not in TASKS:
-        raise UserError(
-            f"task.kind={task.kind}: there is no such task. Set task to one of: {', '.join(TASKS)}."
-        )
     train, held_out, *notes = TASKS[task.kind](task)
     if task.family_column is not None:
         refuse_mistakes(
@@ -92,6 +89,11 @@ def split_rows(task: Task) -> tuple[list[Row], list[Row], tuple[str, ...]]:
         )
     check_system_prompt(task, [row["prompt"] for row in (*train, *held_out)])
     return train, held_out, tuple(chain.from_iterable(notes))
+
+
+def bytes_of(paths: Iterable[Path]) -> int:
+    """Return the bytes of files, and of those in folders."""
+    return sum(file.stat().st_size for path in paths for file in (path, *path.rglob("*")))
 
 
 def hash_rows(rows: "Dataset") -> str:
@@ -134,25 +136,22 @@ def take_column(rows: list[Row], column: str, source: str, key: str) -> list[Any
 
 def _lacking(rows: list[Row], column: str, source: str, key: str) -> Iterator[str]:
     """Name the rows that lack a column."""
-    if numbers := [number for number, row in enumerate(rows, start=1) if row.get(column) is None]:
-        known = ", ".join(sorted(map(str, rows[numbers[0] - 1])))
-        if len(numbers) == 1:
-            what = f"{_numbered('row', numbers)} of {source} has no {column}: its columns are"
-        elif len(numbers) == len(rows):
-            what = f"{source} has no {column}: its columns are"
-        else:
-            what = (
-                f"{_numbered('row', numbers)} of {source} have no {column}: the columns of "
-                f"row {numbers[0]} are"
-            )
-        if all(column in rows[number - 1] for number in numbers):
-            what = what.partition(": ")[0]
-            yield (
-                f"{key}={column}, but {what} (null). Fill it in, or remove "
-                f"{_numbered('row', numbers)}."
-            )
-        else:
-            yield f"{key}={column}, but {what} {known}. Set {key} to one that every row has."
+    lacking = [(number, row) for number, row in numbered(rows) if row.get(column) is None]
+    if not lacking:
+        return
+    numbers = [number for number, _ in lacking]
+    which = _numbered("row", numbers)
+    known = ", ".join(sorted(map(str, lacking[0][1])))
+    what, shown = f"{which} of {source} has no {column}", "its columns are"
+    if len(numbers) == len(rows) > 1:
+        what = f"{source} has no {column}"
+    elif len(numbers) > 1:
+        what = f"{which} of {source} have no {column}"
+        shown = f"the columns of row {numbers[0]} are"
+    if all(column in row for _, row in lacking):
+        yield f"{key}={column}, but {what} (null). Fill it in, or remove {which}."
+    else:
+        yield f"{key}={column}, but {what}: {shown} {known}. Set {key} to one that every row has."
 
 
 def as_prompts(rows: list[Row], prompt_column: str, answer_column: str, source: str) -> list[Row]:
@@ -174,12 +173,7 @@ def _wrong_rows(
     """Name rows without a prompt or an answer, and columns of several types."""
     yield from _lacking(rows, prompt_column, source, "task.prompt_column")
     yield from _lacking(rows, answer_column, source, "task.answer_column")
-    numbered = list(enumerate(rows, start=1))
-    prompts = [
-        (number, row[prompt_column])
-        for number, row in numbered
-        if row.get(prompt_column) is not None
-    ]
+    prompts = _present(rows, prompt_column)
     if blank := [
         number for number, prompt in prompts if isinstance(prompt, str) and not prompt.strip()
     ]:
@@ -191,14 +185,11 @@ def _wrong_rows(
         yield (
             f"task.prompt_column={prompt_column}: {_numbered('row', wrong)} of {source}: {problem}"
         )
-    answers = [
-        (number, row[answer_column])
-        for number, row in numbered
-        if row.get(answer_column) is not None
-    ]
     # NaN is what pandas writes for a missing value, and the only value that differs from itself.
     if empty := [
-        number for number, answer in answers if answer != answer or not str(answer).strip()
+        number
+        for number, answer in _present(rows, answer_column)
+        if answer != answer or not str(answer).strip()
     ]:
         yield (
             f"task.answer_column={answer_column}: {len(empty)} of {len(rows)} rows of {source} "
@@ -210,6 +201,11 @@ def _wrong_rows(
     )
     if mixed:
         yield f"{source}: a column needs one type. Mixed are: {mixed}. {ONE_TYPE}"
+
+
+def _present(rows: list[Row], column: str) -> list[tuple[int, Any]]:
+    """Return the values of a column that has one, each with the number of its row."""
+    return [(number, row[column]) for number, row in numbered(rows) if row.get(column) is not None]
 
 
 def mixed_columns(rows: Iterable[Row]) -> str:

@@ -1,11 +1,14 @@
-"""Read rows from files of JSON lines, CSV and parquet, with errors that name the file and the
-line.
+"""Read rows from files of JSON lines, CSV and parquet, and from folders of them, with errors that
+name the file and the line.
 """
 
 import csv
 import io
 import sys
+from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from grporecipe.errors import UserError
 from grporecipe.files import Json, other_delimiter, parse_json
@@ -18,14 +21,46 @@ SUFFIXES = (".jsonl", ".json", ".parquet", *DELIMITERS)
 MOST_NAMED = 5
 
 
-def load_rows(path: Path, key: str = "task.path") -> list[Row]:
-    """Return the rows of a file of JSON lines, CSV or parquet, by its suffix; ``key`` is the key
-    that the user edits.
+# beginnings of the names of files of other splits than the training's
+HELD_OUT = ("test", "val", "dev", "eval")
+
+
+class Line(dict[str, Any]):
+    """A row that knows its line, which blank lines before it count for."""
+
+    def __init__(self, row: Row, number: int) -> None:
+        super().__init__(row)
+        self.number = number
+
+
+def numbered(rows: Iterable[Row]) -> list[tuple[int, Row]]:
+    """Return rows with their numbers in the file."""
+    return [(getattr(row, "number", place), row) for place, row in enumerate(rows, start=1)]
+
+
+def load_rows(path: Path, key: str = "task.path", split: str = "train") -> list[Row]:
+    """Return the rows of a file of JSON lines, CSV or parquet, by its suffix, or those of a split
+    in a folder; ``key`` is the key that the user edits.
     """
+    if path.is_dir():
+        rows = load_split(path, key, split)
+        if not rows:
+            raise UserError(
+                f"{key}={path}: this folder has no rows of the split {split}. It takes "
+                f"{split}*{', '.join(SUFFIXES)}, or what save_to_disk of datasets writes. Name a "
+                "folder or a file with prompts."
+            )
+        return rows
     if not path.is_file():
         raise UserError(
             f"{key}={path}: there is no such file (seen from {Path.cwd()}). Set {key} to a file "
             "of prompts."
+        )
+    if path.suffix not in SUFFIXES:
+        raise UserError(
+            f"{key}={path}: files of prompts end in {', '.join(SUFFIXES)}. Rename JSON lines to "
+            ".jsonl. Other kinds are written by Dataset.to_parquet('prompts.parquet') of datasets, "
+            "or to_parquet of pandas."
         )
     if path.suffix == ".parquet":
         return _load_parquet(path, key)
@@ -33,6 +68,25 @@ def load_rows(path: Path, key: str = "task.path") -> list[Row]:
     if path.suffix in DELIMITERS:
         return _parse_table(text, DELIMITERS[path.suffix], f"{key}={path}")
     return _parse_json_lines(text, f"{key}={path}")
+
+
+def load_split(folder: Path, key: str, split: str) -> list[Row]:
+    """Return the rows of a split that save_to_disk wrote, or of its files, as the hub lays them
+    out. Files whose name says no split are training rows.
+    """
+    if (folder / split).is_dir():
+        folder = folder / split
+    if (folder / "state.json").is_file():
+        # half a second that other files do not need
+        from datasets import load_from_disk
+
+        return list(load_from_disk(str(folder)).to_list())
+    places = (*folder.glob("*"), *folder.glob("data/*"))
+    files = sorted(file for file in places if file.suffix in SUFFIXES)
+    chosen = [file for file in files if file.name.startswith(split)]
+    if not chosen and split == "train":
+        chosen = [file for file in files if not file.name.startswith(HELD_OUT)]
+    return [row for file in chosen for row in load_rows(file, key)]
 
 
 def _read_text(path: Path, key: str) -> str:
@@ -78,7 +132,11 @@ def _parse_table(text: str, delimiter: str, source: str) -> list[Row]:
 
 
 def _parse_json_lines(text: str, source: str) -> list[Row]:
-    rows, wrong = [], dict[int, str]()
+    with suppress(ValueError):
+        whole = parse_json(text)
+        if isinstance(whole, list) and all(isinstance(row, dict) for row in whole):
+            return whole
+    rows, wrong = list[Row](), dict[int, str]()
     for number, line in enumerate(text.split("\n"), start=1):
         if not line.strip():
             continue
@@ -88,7 +146,7 @@ def _parse_json_lines(text: str, source: str) -> list[Row]:
             wrong[number] = f"is not JSON ({error})"
             continue
         if isinstance(row, dict):
-            rows.append(row)
+            rows.append(Line(row, number))
         else:
             wrong[number] = "is not a JSON object"
     if wrong:

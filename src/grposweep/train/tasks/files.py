@@ -19,7 +19,7 @@ from grposweep.train.tasks import (
     shuffled,
     take_column,
 )
-from grposweep.train.tasks._readers import SUFFIXES, Row, load_rows
+from grposweep.train.tasks._readers import Row, load_rows, load_split
 
 HUB = "openai/gsm8k"
 
@@ -30,29 +30,27 @@ def load_jsonl(task: Task) -> tuple[list[Row], list[Row], list[str]]:
     Held-out rows come from the file ``task.eval_split``, or are the end of a fixed shuffle of the
     one file.
     """
-    if not task.path:
-        raise UserError(
-            "task.path is not set, and task=jsonl reads its prompts from there. Set "
-            "task.path=prompts.jsonl."
-        )
-    files = {"task.path": task.path} | (
-        {} if task.eval_split is None else {"task.eval_split": task.eval_split}
-    )
+    path = Path(str(task.path))
+    files = {"task.path": (path, task.train_split)}
+    if task.eval_split is not None:
+        other = Path(task.eval_split)
+        is_split = path.is_dir() and not other.exists()
+        files["task.eval_split"] = (path if is_split else other, task.eval_split)
     read, problems = [], list[str]()
-    for key, path in files.items():
+    for key, (path, split) in files.items():
         try:
-            rows = load_rows(Path(path), key)
+            rows = load_rows(path, key, split)
             read.append(as_prompts(rows, task.prompt_column, task.answer_column, str(path)))
         except UserError as error:
             problems += error.problems or [str(error)]
     refuse_mistakes(problems)
     notes = [
         note
-        for path, rows in zip(files.values(), read, strict=True)
-        for note in conflicting_answers(rows, path)
+        for (path, _), rows in zip(files.values(), read, strict=True)
+        for note in conflicting_answers(rows, str(path))
     ]
     if task.eval_split is None:
-        return *hold_out(read[0], task.eval_prompts, task.path), notes
+        return *hold_out(read[0], task.eval_prompts, str(task.path)), notes
     return shuffled(read[0]), shuffled(read[1])[: task.eval_prompts], notes
 
 
@@ -95,20 +93,9 @@ def _local(path: Path, task: Task) -> tuple[list[Row], list[Row] | None]:
     """
     if path.is_file():
         return load_rows(path), None
-    if task.subset and (path / task.subset).is_dir():
-        path = path / task.subset
-    files = sorted(file for file in path.iterdir() if file.suffix in SUFFIXES)
-    train = [file for file in files if file.name.startswith(task.train_split)]
-    held_out = [file for file in files if file.name.startswith(task.eval_split or "test")]
-    if not train:
-        raise UserError(
-            f"task.path={task.path}: no file in {path} is called {task.train_split}*.parquet or "
-            f"{task.train_split}*.jsonl "
-            f"({', '.join(file.name for file in files) or 'it has no data files'}). Set "
-            f"task.path to a copy of {HUB}."
-        )
-    rest = [row for file in held_out for row in load_rows(file)]
-    return [row for file in train for row in load_rows(file)], rest or None
+    path = path / (task.subset or "") if (path / (task.subset or "")).is_dir() else path
+    held_out = load_split(path, "task.path", task.eval_split or "test")
+    return load_rows(path, "task.path", task.train_split), held_out or None
 
 
 def _hub(path: str, task: Task, split: str) -> list[Any]:
@@ -120,16 +107,16 @@ def _hub(path: str, task: Task, split: str) -> list[Any]:
     except Exception as error:
         # network errors are those of the client's HTTP library; ValueError: no such subset or split
         cause = (str(error).splitlines() or [type(error).__name__])[0]
+        why = (
+            f"not found here, and not to be had from the hub ({cause}). Set task.path to a local "
+            "folder with its parquet files, or HF_HOME to a cache that holds it, or allow network "
+            "access (trials do with HF_HUB_OFFLINE=0)."
+        )
         if WENT_OFFLINE in os.environ:
-            raise UserError(
-                f"task.path={path} (subset {task.subset}, split {split}): the hub cache of "
-                f"{socket.gethostname()} has the model and not this dataset ({cause}). A trial "
-                "whose model is there stays off the network. Set HF_HOME to a cache that holds "
-                "both, task.path to a local folder, or HF_HUB_OFFLINE=0."
-            ) from error
-        raise UserError(
-            f"task.path={path} (subset {task.subset}, split {split}): not found here, and not to "
-            f"be had from the hub ({cause}). Set task.path to a local folder with its parquet "
-            "files, or HF_HOME to a cache that holds it, or allow network access (trials do with "
-            "HF_HUB_OFFLINE=0)."
-        ) from error
+            why = (
+                f"the hub cache of {socket.gethostname()} has the model and not this dataset "
+                f"({cause}). A trial whose model is there stays off the network. Set HF_HOME to a "
+                "cache that holds both, task.path to a local folder, or HF_HUB_OFFLINE=0."
+            )
+        named = f"task.path={path} (subset {task.subset}, split {split})"
+        raise UserError(f"{named}: {why}") from error

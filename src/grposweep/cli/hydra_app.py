@@ -10,7 +10,7 @@ import hydra
 from omegaconf import DictConfig
 
 from grporecipe.errors import UserError
-from grposweep.cli.run import command
+from grposweep.cli._run import command
 from grposweep.process import CONF
 
 STARTER = "my_study"
