@@ -139,14 +139,6 @@ def test_a_best_value_inside_its_range_needs_no_wider_one(tmp_path: Path) -> Non
     ]
 
 
-def test_a_step_of_an_extended_sweep_has_the_trials_that_it_has(tmp_path: Path) -> None:
-    """Its first command asked for four."""
-    few, more = ([(1e-4 * (1 + index), 0.6) for index in range(trials)] for trials in (4, 6))
-    for points, wanted in ((few, "search.trials=4"), (more, "search.trials=6")):
-        command = advice(make(tmp_path / wanted, *points)).step.command
-        assert [word for word in command.split() if word.startswith("search.trials")] == [wanted]
-
-
 def test_a_command_hides_secrets_and_quotes_paths(tmp_path: Path) -> None:
     """The command line of the sweep may hold both."""
     sweep = make(tmp_path, (3e-4, 0.8), (1e-4, 0.6))

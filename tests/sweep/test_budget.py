@@ -83,6 +83,28 @@ def test_hours_stop_a_sweep_in_the_middle_and_a_larger_budget_continues_it(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("budget", "evaluations", "slots", "steps"),
+    [(1, 2, 1, 6), (3, 1, 2, 4), (3, 2, 2, 8), (2.5, 3, 8, 6), (2, 10, 3, 10)],
+)
+def test_a_sweep_spends_its_budget_at_most_by_one_rollout_a_slot(
+    tmp_path: Path, budget: float, evaluations: int, slots: int, steps: int
+) -> None:
+    """In whole trainings of eight seconds at most; one trial finishes."""
+    schedule = (f"schedule.max_steps={steps}", f"schedule.evaluations={evaluations}")
+    limits = (f"search.budget={budget}x", f"search.parallel={slots}")
+    pace = ("trainer.args.step_seconds=0.4", "-m", "lr=interval(1e-4,1e-3)")
+    ended = run_in(tmp_path, *PACE, *schedule, *limits, *pace)
+    assert ended.code == 0, ended.out
+    folders = trials(tmp_path / "outputs" / "s")
+    spent = sum(read(folder / "result.json")["completions"] for folder in folders)
+    training = read(folders[0] / "plan.json")["total_completions"]
+    assert spent <= budget * training + slots * training / steps
+    assert "finished" in statuses(tmp_path)
+    print(budget, evaluations, slots, steps, len(folders), f"{spent / training:.3f}")
+
+
+@pytest.mark.slow
 def test_hours_stop_a_command_that_cannot_resume_and_it_starts_over(tmp_path: Path) -> None:
     """It gets SIGTERM; its trial is stopped, not failed."""
     program = tmp_path / "train.py"

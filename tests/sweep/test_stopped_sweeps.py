@@ -3,7 +3,6 @@ policy of the test's own.
 """
 
 import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -170,14 +169,9 @@ def test_a_budget_says_what_it_buys_and_a_list_of_points_has_none(
     options = ("trainer=fake", "batch=small", "name=budget", "search.budget=2x")
     folder = sweep_here(*options, "lr=tag(log,interval(1e-5,1e-1))")
     said = " ".join(capsys.readouterr().out.split())
-    assert "search.budget=2x: about 5 trials start, up to 1 finish" in said
+    assert "search.budget=2x: about 5 trials start, and the first comparison costs 0.5x" in said
     assert "run the same command with a larger search.budget than 2x" in said
     assert len(trials(folder)) == 5
-    sweep_here(
-        *(option.replace("=2x", "=1x") for option in options), "lr=tag(log,interval(1e-5,1e-1))"
-    )
-    spent = re.findall(r"a larger search.budget than ([\d.]+)x", capsys.readouterr().out)
-    assert float(spent[-1]) > 1.5
     with pytest.raises(UserError, match="every trial finishes, so no"):
         sweep_here(*options, "lr=1e-4,1e-3")
     with pytest.raises(UserError, match=r"one training has 6400, .* set search\.budget=6x"):

@@ -61,7 +61,9 @@ def trl_recipe(experiment: Experiment, setting: Setting) -> tuple[Json, str, Jso
     """
     framework, own = FRAMEWORKS["trl"], native_keys(experiment)
     takes = framework.takes(TRL)
-    sized = in_completions(setting)
+    # one that follows from the prompts would limit others
+    length = experiment.generation.vllm_max_model_length
+    sized = in_completions(setting).replace({"vllm_max_model_length": length})
     if not sized.evaluations and sized.eval_at_start:
         # eval_on_start says it
         sized = sized.replace({"evaluates": False})

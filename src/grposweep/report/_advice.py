@@ -95,32 +95,27 @@ def tie_sentences(view: SweepView) -> list[str]:
 
     Ties on fresh seeds and effects of single factors have sentences of their own.
     """
-    best = view.best_point
-    if best is None or view.compares:
+    if not view.leaderboard or view.compares:
         return []
     measured = [*_changed_nothing(view), *_measured_differently(view)]
-    if not _is_unclear(view, best):
-        return measured
-    verdict = find_no_winner(view)
-    return [*measured, *([verdict] if verdict else _uncertainty(view, view.tied))]
+    if verdict := find_no_winner(view):
+        return [*measured, verdict]
+    return [*measured, *_uncertainty(view, view.tied)] if _is_tied_on_one_seed(view) else measured
 
 
-def _is_unclear(view: SweepView, best: RankedPoint) -> bool:
-    """Return whether there is no winner, or several points are tied on one seed."""
-    is_confirmed = best.source == "seeds" or bool(best.fate)
-    return bool(find_no_winner(view)) or (not is_confirmed and bool(view.tied))
+def _is_tied_on_one_seed(view: SweepView) -> bool:
+    best = view.leaderboard[0]
+    return best.source != "seeds" and not best.fate and bool(view.tied)
 
 
 def next_sentence(view: SweepView) -> str:
     """Return the command that decides a tie, or that widens the range of a parameter; empty if
     there is nothing to decide.
     """
-    best = view.best_point
-    if (
-        best is None
-        or view.compares
-        or not (_is_unclear(view, best) or any(_widen(view, best.first)))
-    ):
+    if not view.leaderboard or view.compares:
+        return ""
+    is_open = find_no_winner(view) or _is_tied_on_one_seed(view)
+    if not is_open and not any(_widen(view, view.leaderboard[0].first)):
         return ""
     step = _next_step(view)
     return f"{step.text}: {step.command}"
@@ -355,13 +350,9 @@ def _widen(view: SweepView, best: TrialView) -> Iterator[Step]:
     """Yield the same search with a wider range, if the values at its edge are significantly better
     than the others.
     """
-    clear = {
-        contrast.parameter: contrast
-        for contrast in view.importance.contrasts
-        if contrast.is_significant
-    }
+    clear = [contrast for contrast in view.importance.contrasts if contrast.is_significant]
     for name, end, log in _at_edge(view, best):
-        if name in clear and clear[name].holds(best.point[name]):
+        if any(one.parameter == name and one.holds(best.point[name]) for one in clear):
             low, high = _wider(
                 float(view.ranges[name]["low"]), float(view.ranges[name]["high"]), end, log
             )
@@ -469,8 +460,6 @@ def _command(view: SweepView, changes: Mapping[str, str], keeps_name: bool = Fal
     except ValueError:
         # a command that was damaged on disk
         words = []
-    if keeps_name and (trials := _trials_of_extended(view, words)):
-        changes = {"search.trials": trials, **changes}
     # which must not stop the command
     if keeps_name and _is_edited(view):
         changes = {"search.changed_files": "recorded", **changes}
@@ -512,13 +501,3 @@ def _is_edited(view: SweepView) -> bool:
     return any(
         not path.exists() or digest_of(path)[: len(digest)] != digest for path, digest in recorded
     )
-
-
-def _trials_of_extended(view: SweepView, words: Sequence[str]) -> str:
-    """Return the trials of a sweep that was extended after its recorded command; empty for any
-    other.
-    """
-    planned = as_mapping(view.baseline.get("search")).get("trials")
-    asked = [word.partition("=")[2] for word in words if word.startswith("search.trials=")]
-    number = int(asked[-1]) if asked and asked[-1].isdecimal() else as_number(planned)
-    return str(len(view.searched)) if number is not None and number < len(view.searched) else ""

@@ -45,18 +45,19 @@ class Signs:
         signs = (self._template(), self._repetition(), self._similar(), self._longer())
         return [*filter(None, signs), *self._drift()]
 
-    def _pair(self, name: str) -> tuple[float | None, float | None]:
+    def pair(self, name: str) -> tuple[float | None, float | None]:
+        """Return a metric now and before training."""
         return finite_or_none(self.now.get(name)), finite_or_none(self.start.get(name))
 
     def _rose(self, name: str, least: float = SHARE, more: float = MORE) -> bool:
-        now, start = self._pair(name)
+        now, start = self.pair(name)
         if now is None:
             return False
         return now >= WITHOUT_START if start is None else now >= max(least, start + more)
 
     def _of(self, name: str) -> str:
         """Return a share as numbers of samples, with that before training."""
-        (now, start), (samples, first) = self._pair(name), self._pair("samples")
+        (now, start), (samples, first) = self.pair(name), self.pair("samples")
         before = (
             ""
             if start is None or not first
@@ -76,22 +77,20 @@ class Signs:
             "similarity_across", SIMILAR, MORE_SIMILAR
         ):
             return ""
-        now, start = self._pair("similarity_across")
+        now, start = self.pair("similarity_across")
         before = formatted(" ({:.0%} before training)", start)
         return f"answers to different prompts share {now or 0:.0%} of their word triples{before}"
 
     def _repetition(self) -> str:
-        now, start = self._pair("distinct_ngrams")
+        now, start = self.pair("distinct_ngrams")
         if now is None or now > DISTINCT * (1 if start is None else min(start, 1)) or now > FEWER:
             return ""
         before = formatted(" ({:.0%} before training)", start)
         return f"texts repeat themselves: {now:.0%} of their word triples are distinct{before}"
 
     def _longer(self) -> str:
-        (now, start), (cut, first) = (
-            self._pair("eval_completions/mean_length"),
-            self._pair("eval_completions/clipped_ratio"),
-        )
+        now, start = self.pair("eval_completions/mean_length")
+        cut, first = self.pair("eval_completions/clipped_ratio")
         if (
             now is None
             or not start
@@ -110,7 +109,7 @@ class Signs:
             yield self._of("foreign_script_share").format(
                 " are in another script than their prompt"
             )
-        now, start = self._pair("marker_share")
+        now, start = self.pair("marker_share")
         if now is not None and start is not None and start >= SHARE + MORE and now <= start / 4:
             yield (
                 f"the answer's format is lost: {now:.0%} of the samples have its markers "
@@ -148,10 +147,7 @@ def measures(trial: TrialView) -> str:
     measured = signs(trial)
     texts = []
     for name, label in MEASURES.items():
-        now, start = (
-            finite_or_none(measured.now.get(name)),
-            finite_or_none(measured.start.get(name)),
-        )
+        now, start = measured.pair(name)
         if now is not None:
             texts.append(f"{label} {now:.3g}" + formatted(" ({:.3g})", start))
     step = measured.now.get("step", 0)

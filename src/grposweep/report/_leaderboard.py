@@ -124,7 +124,7 @@ def _columns(
     yield "time", NUMBER, lambda trial: format_duration(trial.seconds or None)
     # several devices per trial
     if any(trial.gpu_seconds > trial.seconds + 1 for trial in view.searched):
-        yield "GPU h", NUMBER, lambda trial: f"{trial.gpu_hours:.2f}"
+        yield f"{view.hours_unit[:3]} h", NUMBER, lambda trial: f"{trial.gpu_hours:.2f}"
 
 
 def contents_read(view: SweepView) -> dict[int, str]:

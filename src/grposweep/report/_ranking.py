@@ -48,14 +48,9 @@ class Gain:
     @property
     def text(self) -> str:
         """Return both values and their difference with its interval."""
-        half = (
-            " (interval unknown)"
-            if self.half is None
-            else f" ± {self.half:.4f} (95 % over {self.source})"
-        )
         return (
             f"{self.value:.4f} against {self.start:.4f} before training: "
-            f"{self.difference:+.4f}{half}"
+            f"{self.difference:+.4f}{_interval(self.half, self.source)}"
         )
 
 
@@ -161,18 +156,13 @@ class RankedPoint:
         """The mean with its 95 % interval, what that is over, and the gain over the value before
         training.
         """
-        interval = (
-            " (interval unknown)"
-            if self.half is None
-            else f" ± {self.half:.4f} (95 % over {self.over})"
-        )
         gain = (
             "" if self.gain is None else f", {self.gain.difference:+.4f} from {self.gain.start:.4f}"
         )
         mixed = (
             "; other trials read other contents of reward or data files" if self.is_mixed else ""
         )
-        return f"{self.value:.4f}{interval}{gain}{mixed}"
+        return f"{self.value:.4f}{_interval(self.half, self.over)}{gain}{mixed}"
 
     @property
     def gain(self) -> Gain | None:
@@ -188,6 +178,10 @@ class RankedPoint:
             [v - start for v, start in zip(self.values, starts, strict=True)], sampled.minus(before)
         )
         return Gain(self.value, math.fsum(starts) / len(starts), half, self.over)
+
+
+def _interval(half: float | None, over: str) -> str:
+    return " (interval unknown)" if half is None else f" ± {half:.4f} (95 % over {over})"
 
 
 def rank_points(

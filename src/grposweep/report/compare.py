@@ -242,9 +242,7 @@ def _chosen_among(first: Side, side: Side) -> int:
     if bests and first.view.path == side.view.path:
         return first.view.comparisons
     sizes = [each.searched for each in bests if each.point and not each.point.is_fresh]
-    if len(sizes) == 2 and len(set(sizes)) == 1:
-        return 1
-    return max(sizes, default=1)
+    return 1 if sizes[1:] == sizes[:1] else max(sizes)
 
 
 def _measured_differently(first: Side, side: Side) -> str:

@@ -140,7 +140,7 @@ class RunEnd:
     left_out: int = 0
     # and a trial that showed it
     left_out_by: int = 0
-    # search.budget or what was spent, if that is more; empty without one
+    # search.budget; empty without one
     budget: str = ""
     # the share of the cost of finishing every trial that may be spent
     effort: float = 1.0

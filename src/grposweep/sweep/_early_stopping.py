@@ -216,8 +216,8 @@ class EarlyStoppingMonitor:
     _decided: dict[int, int] = field(default_factory=dict)
     # of trials that do not run, and so do not change
     _still: dict[int, Curve] = field(default_factory=dict)
-    # what was known then
-    _none_promoted: set[tuple[bool, int, int, int, int]] = field(default_factory=set)
+    # what was known when none was promoted, by ``more``
+    _none_promoted: dict[bool, tuple[int, ...]] = field(default_factory=dict)
     _guarded: dict[int, bool] = field(default_factory=dict)
 
     @cached_property
@@ -267,23 +267,15 @@ class EarlyStoppingMonitor:
         if not self.paused:
             return None
         ended = sum(trial.state.is_finished() for trial in self.study.trials)
-        known = (
-            more,
-            ended,
-            len(self.study.searched),
-            len(self.paused),
-            sum(self._decided.values()),
-        )
+        begun, decided = len(self.study.searched), sum(self._decided.values())
+        known = (ended, begun, len(self.paused), decided)
         # asked at every tick while a slot is free
-        if known in self._none_promoted:
+        if self._none_promoted.get(more) == known:
             return None
         chosen = self.stopping.promote(self.curves(), more)
         if chosen in self.paused:
-            self._none_promoted.clear()
             return chosen
-        self._none_promoted = {known} | {
-            other for other in self._none_promoted if other[1:] == known[1:]
-        }
+        self._none_promoted[more] = known
         return None
 
     def restate(self) -> None:

@@ -51,7 +51,6 @@ from grposweep.report.tables import build_console
 from grposweep.report.trial_view import State
 from grposweep.report.view import SweepReader
 from grposweep.schema import Search
-from grposweep.search.budget import at_least_spent
 from grposweep.search.early_stopping.rungs import describe_budget
 from grposweep.search.mirror import JournalMirror, Mirror, RdbMirror
 from grposweep.search.space import Direction, Point
@@ -506,9 +505,8 @@ def _plan(controller: Controller, points: Sequence[Point]) -> str:
     if controller.search.budget is None:
         return ""
     budget = Budget.parse(controller.search.budget)
-    verdicts = [controller.validator.validate(point) for point in points]
-    known = [known_part(verdict.setting) for verdict in verdicts]
-    totals = list(filter(None, map(total_completions, known)))
+    settings = [known_part(controller.validator.validate(point).setting) for point in points]
+    totals = list(filter(None, map(total_completions, settings)))
     named = f"search.budget={controller.search.budget}"
     if controller.early_stopping.budgeted() is None:
         return (
@@ -531,8 +529,7 @@ def _plan(controller: Controller, points: Sequence[Point]) -> str:
 
 def _run_end(controller: Controller, reasons: Mapping[str, int]) -> RunEnd:
     left_out = controller.queue.left_out
-    budget = None if controller.early_stopping.budgeted() is None else controller.search.budget
-    curves, hours = controller.early_stopping.curves, controller.spending.hours
+    is_planned = controller.early_stopping.budgeted() is not None
     return RunEnd(
         halted=controller.outcomes.halted or controller.unwritable,
         is_spent=controller.is_spent,
@@ -540,7 +537,7 @@ def _run_end(controller: Controller, reasons: Mapping[str, int]) -> RunEnd:
         left_out_by=next(iter(left_out.values()), 0),
         exhausted=controller.queue.exhausted,
         effort=controller.early_stopping.stopping.effort,
-        budget=at_least_spent(Budget.parse(budget), curves(), hours) if budget else "",
+        budget=(is_planned and controller.search.budget) or "",
         reasons=reasons,
     )
 

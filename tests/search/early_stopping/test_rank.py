@@ -16,10 +16,6 @@ from grposweep.search.budget import buys
 from grposweep.search.early_stopping import Action, Curve, State
 from grposweep.search.early_stopping.rank import FEWEST, RankPolicy
 from grposweep.search.early_stopping.rungs import (
-    LATER_RUNGS,
-    SHARE,
-    affordable,
-    at_evaluation,
     describe_budget,
     least_share,
 )
@@ -199,6 +195,7 @@ class Swept:
     values: list[list[float]]
     random: Random
     policy: RankPolicy | None = None
+    lengths: Sequence[float] = (TOTAL, 2 * TOTAL)
     curves: list[Curve] = field(default_factory=list)
 
     def run(self) -> "Swept":
@@ -206,13 +203,13 @@ class Swept:
         policy, ends = self.policy or RankPolicy(self.effort), dict[int, float]()
         while True:
             while len(ends) < self.slots:
-                more = len(self.curves) < len(self.values)
+                more = self.has_points(policy)
                 number = policy.promote(self.curves, more)
                 if number is None and not more:
                     break
                 if number is None:
                     number = len(self.curves)
-                    total = self.random.choice([TOTAL, 2 * TOTAL])
+                    total = self.random.choice(self.lengths)
                     self.curves.append(Curve(total, (), (), number=number, state=State.RUNNING))
                 self._set(number, state=State.RUNNING)
                 ends[number] = self.random.random() + max(ends.values(), default=0.0) / 2
@@ -230,6 +227,11 @@ class Swept:
             if self.curves[number].state is not State.RUNNING:
                 del ends[number]
 
+    def has_points(self, policy: RankPolicy) -> bool:
+        """Whether a trial may start."""
+        most = policy.trials(self.curves) or len(self.values)
+        return len(self.curves) < min(most, len(self.values))
+
     def _set(self, number: int, **changed: object) -> None:
         self.curves[number] = replace(self.curves[number], **changed)
 
@@ -244,7 +246,7 @@ class Swept:
         if seen == self.evaluations:
             self._set(number, state=State.FINISHED)
         elif (
-            policy.decide(self.curves[number], others, len(self.curves) < len(self.values)).action
+            policy.decide(self.curves[number], others, self.has_points(policy)).action
             is Action.PAUSE
         ):
             self._set(number, state=State.PAUSED)
@@ -263,14 +265,25 @@ def test_the_number_of_trials_follows_from_the_budget(text: str, trials: int) ->
     assert RankPolicy(budget=lambda _: None).trials([]) == FEWEST
 
 
-def test_a_small_budget_finishes_one_trial() -> None:
-    """That of one training starts two."""
-    assert describe_budget(1.0, evaluations=10) == "about 2 trials start, up to 1 finish"
-
-
-def test_a_larger_budget_finishes_what_the_later_first_rung_leaves() -> None:
-    """35 trials until a fifth of their training take half of what fourteen trainings cost."""
-    assert describe_budget(14.0, evaluations=10) == "about 35 trials start, up to 6 finish"
+@pytest.mark.parametrize(
+    ("trainings", "evaluations", "said"),
+    [
+        (
+            1.0,
+            10,
+            "1 trial starts, and the first comparison costs 0.1x. To start more, set search.",
+        ),
+        (3.0, 1, "about 3 trials start, and the first comparison costs 3x. To start more, set sc"),
+        (3.0, 1, "To start more, set schedule.evaluations=2"),
+        (3.0, 2, "about 5 trials start, and the first comparison costs 2.5x"),
+        (14.0, 10, "about 35 trials start, and the first comparison costs 7x"),
+    ],
+)
+def test_few_evaluations_start_few_trials_and_the_plan_says_what_starts_more(
+    trainings: float, evaluations: int, said: str
+) -> None:
+    """All train until they are first compared, and one finishes."""
+    assert said in describe_budget(trainings, evaluations)
 
 
 @pytest.mark.parametrize(("trainings", "pauses"), [(5.0, [1, 3, 5]), (7.0, [2, 3, 5])], ids=str)
@@ -343,24 +356,15 @@ def test_any_sweep_spends_its_effort_at_most_and_one_trial_finishes(
 def test_any_search_spends_its_budget_at_most_and_one_trial_finishes(
     trainings: float, evaluations: int, slots: int, seed: int
 ) -> None:
-    """Beyond the budget, or its share of what has started, is what one trial takes, and another if
-    the first one fails.
-    """
-    random, budget = Random(seed), trainings * 1.5 * TOTAL
-    drawn = [[round(random.random(), 1) for _ in range(10)] for _ in range(affordable(trainings))]
-    curves = (
-        Swept(1.0, evaluations, slots, drawn, random, RankPolicy(budget=lambda _: budget))
-        .run()
-        .curves
-    )
-    full, most = sum(curve.total for curve in curves), max(curve.total for curve in curves)
-    least = max(SHARE, at_evaluation(LATER_RUNGS[0], evaluations)) * full
-    failed = sum(curve.state is State.STOPPED for curve in curves)
-    assert sum(curve.done for curve in curves) <= max(budget, least) + most * (1 + failed) * (
-        1 + 1e-9
-    )
-    left = [curve for curve in curves if curve.state is not State.STOPPED]
-    assert not left or any(curve.state is State.FINISHED for curve in curves)
+    """Nothing is spent beyond it, and one trial finishes unless one failed."""
+    random = Random(seed)
+    length = random.choice([TOTAL, 2 * TOTAL])
+    budget = trainings * length
+    drawn = [[round(random.random(), 1) for _ in range(10)] for _ in range(60)]
+    policy = RankPolicy(budget=lambda _: budget)
+    curves = Swept(1.0, evaluations, slots, drawn, random, policy, [length]).run().curves
+    assert sum(curve.done for curve in curves) <= budget * (1 + 1e-6)
+    assert {State.FINISHED, State.STOPPED} & {curve.state for curve in curves}
 
 
 def test_the_least_share_is_the_first_rung_of_all_and_the_rest_of_one() -> None:

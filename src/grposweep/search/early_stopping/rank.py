@@ -3,9 +3,11 @@
 A trial is ahead if at least ``FEWEST`` have come as far and its rank is within
 ``exp(-STEEPNESS x rung / effort)`` of all started trials. With an effort, a free slot resumes a
 trial that is ahead, or starts a new one. With a budget all start first. Then those ahead resume,
-the shortest first, and the others in the order of their ranks. Nothing resumes beyond the effort
-or the budget, and what the leader needs to finish is reserved. If nothing has finished when all is
-spent, the leader finishes. No trial is ended: with more to spend, it continues.
+the shortest first, and the others in the order of their ranks. Nothing resumes beyond the effort,
+and what the leader needs to finish is reserved. If nothing has finished when all is spent, the
+leader finishes. A budget is a ceiling: a trial starts or resumes only if its training until the
+next pause is paid, and one can finish after that. No trial is ended: with more to spend, it
+continues.
 """
 
 import math
@@ -19,7 +21,6 @@ from grposweep.search.curves import Curve, State
 from grposweep.search.early_stopping import CONTINUE, Action, Allowance, Decision, NoStopping
 from grposweep.search.early_stopping.rungs import (
     SHARE,
-    affordable,
     at_evaluation,
     reached,
     rungs,
@@ -28,6 +29,8 @@ from grposweep.search.early_stopping.rungs import (
 STEEPNESS = 3.0
 # Trials that a rank is among before it counts.
 FEWEST = 8
+# Amounts of completions that differ by less are the same.
+SAME = 1e-9
 
 
 class Place(NamedTuple):
@@ -58,6 +61,11 @@ class Place(NamedTuple):
         """Return the completions that the trial has spent when it next pauses or ends."""
         return self.end if self.curve.state is State.RUNNING else self.curve.done
 
+    @property
+    def left(self) -> float:
+        """Return the completions that the trial then needs to finish."""
+        return self.curve.total - self.spends
+
 
 @dataclass
 class RankPolicy(NoStopping):
@@ -78,8 +86,20 @@ class RankPolicy(NoStopping):
         """Return how many trials the budget is for, as far as known; None without a budget."""
         if self.budget is None:
             return None
+        if any(curve.state is State.RUNNING and not curve.total for curve in curves):
+            # what it costs is known soon
+            return len(curves)
         trainings = self._trainings(curves)
-        return affordable(trainings) if trainings else FEWEST
+        if not trainings:
+            return FEWEST
+        first, *_ = find_pauses(curves, self._rungs(curves))
+        left = trainings
+        for place in self._places(curves):
+            left -= place.spends / (place.curve.total or 1.0)
+        if not any(curve.state is State.FINISHED for curve in curves):
+            left -= 1 - first
+        more = math.floor(left / first * (1 + SAME))
+        return max(min(round(trainings / SHARE), len(curves) + more), 1)
 
     def decide(self, curve: Curve, others: Sequence[Curve], more: bool) -> Decision:
         """Pause a trial at a rung, unless a free slot would resume it at once."""
@@ -129,13 +149,16 @@ class RankPolicy(NoStopping):
         for place in row:
             needed = place.end - place.curve.done
             if leader is not None and leader is not place:
-                needed += leader.curve.total - leader.spends
-            if place.curve.state is State.PAUSED and needed <= left * (1 + 1e-9):
+                needed += leader.left
+            elif leader is not None and self.budget is not None:
+                needed = place.left
+            if place.curve.state is State.PAUSED and needed <= left * (1 + SAME):
                 return place.curve.number
         if leader is None or more or State.RUNNING in states:
             return None
         # Nothing has finished, and nothing will.
-        return leader.curve.number
+        paid = math.inf if self.budget is None else left * (1 + SAME)
+        return next((place.curve.number for place in ranked if place.left <= paid), None)
 
     def _rungs(self, curves: Sequence[Curve]) -> tuple[float, ...]:
         """Return the shares of the training at which a trial may pause."""
@@ -149,6 +172,15 @@ class RankPolicy(NoStopping):
         return (self.budget(curves) or 0.0) / fmean(totals)
 
 
+def find_pauses(curves: Sequence[Curve], shares: Sequence[float]) -> list[float]:
+    """Return the shares of the training at which a trial pauses, and 1, its end. Before the first
+    evaluation of any trial they are all 1.
+    """
+    begun = [curve for curve in curves if curve.completions and curve.total]
+    evaluations = min((curve.total / curve.completions[0] for curve in begun), default=1.0)
+    return [at_evaluation(share, evaluations) for share in (*shares, 1.0)]
+
+
 def rank_trials(
     curves: Sequence[Curve], shares: Sequence[float], effort: float, has_ties: bool
 ) -> list[Place]:
@@ -160,9 +192,7 @@ def rank_trials(
             rung.append(curve.held_out[index])
     for rung in values:
         rung.sort()
-    begun = [curve for curve in curves if curve.completions and curve.total]
-    evaluations = min((curve.total / curve.completions[0] for curve in begun), default=1.0)
-    ends = [at_evaluation(share, evaluations) for share in (*shares, 1.0)]
+    ends = find_pauses(curves, shares)
     most = [max(math.exp(-STEEPNESS * share / effort) * len(curves), 1.0) for share in shares]
 
     places = []

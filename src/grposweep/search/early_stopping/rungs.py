@@ -5,7 +5,7 @@ A rung is a share of the training. A trial is judged at its first evaluation at 
 
 import math
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from grposweep.search.curves import Curve, State
 
@@ -19,8 +19,8 @@ FIRST = 1 / 3
 # A budget is this share of what finishing every trial costs, which gives their number. Chosen on
 # half of the recorded files.
 SHARE = 0.4
-# The part of what the first rungs leave of a budget that finishes trials, on the same files.
-FINISHING = 0.7
+# Trials below which a budget says what starts more.
+FEWEST_STARTS = 4
 # Evaluations that are chosen or advised.
 MOST_EVALUATIONS = 20
 # Shares that differ by less are the same.
@@ -54,17 +54,31 @@ def at_evaluation(share: float, evaluations: float) -> float:
     return min(math.ceil((share - SAME) * evaluations) / evaluations, 1.0)
 
 
-def affordable(trainings: float) -> int:
-    """Return how many trials may start with a budget, in whole trainings."""
-    return max(round(trainings / SHARE), 1)
+def affordable(trainings: float, evaluations: int) -> int:
+    """Return how many trials may start with a budget, in whole trainings: all train until the
+    first rung, and one finishes.
+    """
+    first = at_evaluation(rungs(SHARE, trainings)[0], evaluations)
+    paid = math.floor((trainings - (1 - first)) / first + SAME)
+    return max(min(round(trainings / SHARE), paid), 1)
 
 
 def describe_budget(trainings: float, evaluations: int) -> str:
     """Return in words how many trials a budget is for; it pays for so many whole trainings."""
-    trials = affordable(trainings)
+    trials = affordable(trainings, evaluations)
     first = at_evaluation(rungs(SHARE, trainings)[0], evaluations)
-    finish = FINISHING * max(trainings - first * trials, 0.0) / max(1 - first, 0.1)
-    return f"about {trials} trials start, up to {max(round(min(finish, trials)), 1)} finish"
+    starts = "1 trial starts" if trials == 1 else f"about {trials} trials start"
+    text = f"{starts}, and the first comparison costs {first * trials:.3g}x"
+    if trials >= FEWEST_STARTS:
+        return text
+    enough = _fewest(evaluations, lambda more: affordable(trainings, more) >= FEWEST_STARTS)
+    change = f"schedule.evaluations={enough}" if enough else f"search.budget={FEWEST_STARTS}x"
+    return f"{text}. To start more, set {change}"
+
+
+def _fewest(least: int, is_enough: Callable[[int], bool]) -> int | None:
+    """Return the fewest evaluations from a number on that are enough; None if none are."""
+    return next(filter(is_enough, range(least, MOST_EVALUATIONS + 1)), None)
 
 
 def least_share(effort: float, trials: int, evaluations: int) -> float:
@@ -78,10 +92,7 @@ def choose_evaluations(effort: float, trials: int, usual: int) -> int:
 
     ``usual`` at least, and also if no number does.
     """
-    for evaluations in range(usual, MOST_EVALUATIONS + 1):
-        if least_share(effort, trials, evaluations) <= 0.9 * effort:
-            return evaluations
-    return usual
+    return _fewest(usual, lambda more: least_share(effort, trials, more) <= 0.9 * effort) or usual
 
 
 def describe_least(effort: float, trials: int, evaluations: int) -> str:
