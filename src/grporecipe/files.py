@@ -163,37 +163,25 @@ def other_delimiter(header: Sequence[str]) -> str:
     return next((letter for letter in ";|\t" if len(header) == 1 and letter in header[0]), "")
 
 
-def parse_yaml(text: str) -> Any:
-    """Return the value of a YAML text, of safe types, within the limits of `bounded_yaml`.
+def parse_yaml(text: str, loader_class: Any = None) -> Any:
+    """Return the value of a YAML text, of safe types, by PyYAML's safe loader or one like it.
 
-    Raises ValueError for anything else.
+    Raises ValueError for anything else, and for more than DEEPEST levels or MOST_YAML_VALUES
+    values.
     """
     # not needed for --help
     import yaml
 
-    try:
-        return yaml.load(bounded_yaml(text), yaml_loader())
-    except (yaml.YAMLError, TypeError, AttributeError, RecursionError, OverflowError) as error:
-        raise ValueError(" ".join(str(error).split())) from error
-
-
-def bounded_yaml(text: str) -> str:
-    """Return the text if it has at most DEEPEST levels and MOST_YAML_VALUES values.
-
-    Raises ValueError otherwise, and if it is not YAML.
-    """
-    import yaml
-
+    loader_class = loader_class or yaml_loader()
     if is_deep_yaml(text):
         raise ValueError(f"it is nested more than {DEEPEST} levels deep")
-    if "*" in text:
-        try:
-            count = count_yaml_values(yaml.compose(text, yaml_loader()), {})
-        except yaml.YAMLError as error:
-            raise ValueError(" ".join(str(error).split())) from error
-        if count > MOST_YAML_VALUES:
+    try:
+        node = yaml.compose(text, loader_class)
+        if "*" in text and count_yaml_values(node, {}) > MOST_YAML_VALUES:
             raise ValueError(f"it has more than {MOST_YAML_VALUES:,} values")
-    return text
+        return None if node is None else loader_class("").construct_document(node)
+    except (yaml.YAMLError, TypeError, AttributeError, RecursionError, OverflowError) as error:
+        raise ValueError(" ".join(str(error).split())) from error
 
 
 def is_deep_yaml(text: str) -> bool:

@@ -152,18 +152,20 @@ def list_(
     """
     from grposweep.report.sweeps_list import read_sweeps, sweeps_table
     from grposweep.report.tables import SCREEN_COLUMNS, build_console
+    from grposweep.report.view import SweepView
     from grposweep.storage.folders import find_sweeps, remembered
 
     here = folder or _outputs_of(config_dir)
     is_elsewhere = folder is None and next(find_sweeps(here), None) is None
     views, damaged = read_sweeps(here, *(remembered() if is_elsewhere else ()))
     console = build_console(SCREEN_COLUMNS)
-    for place in dict.fromkeys(view.path.parent if is_elsewhere else here for view in views):
+    by_place: dict[Path, list[SweepView]] = {}
+    for view in views:
+        by_place.setdefault(view.path.parent if is_elsewhere else here, []).append(view)
+    for place, those in by_place.items():
         if is_elsewhere:
             console.print(f"in {place}:", soft_wrap=True)
-        console.print(
-            sweeps_table(view for view in views if not is_elsewhere or view.path.parent == place)
-        )
+        console.print(sweeps_table(those))
     for why in damaged:
         console.print(why, style="yellow", soft_wrap=True)
 

@@ -44,9 +44,10 @@ from omegaconf.errors import (
 )
 
 from grporecipe.errors import UserError, refuse_mistakes
-from grporecipe.files import Config, Json, bounded_yaml, read_text
+from grporecipe.files import Config, Json, parse_yaml, read_text
 from grporecipe.frameworks.trl.keys import known as keys_of_trl
 from grporecipe.model.setting import TRL
+from grporecipe.model.values import NestedLoader
 from grporecipe.reading.yaml_text import INDENTATION
 from grposweep.config._loader import OnceLoader
 from grposweep.process import CONF
@@ -431,10 +432,10 @@ WRONG_TYPES = (
 def load_experiment(path: Path) -> Experiment:
     """Read the experiment in a trial's ``config.yaml``."""
     try:
-        config = OmegaConf.create(bounded_yaml(read_text(path)))
-        if not isinstance(config, DictConfig):
+        config = parse_yaml(read_text(path), NestedLoader)
+        if not isinstance(config, dict):
             raise ValueError("it is no mapping")
-    except (OSError, ValueError, yaml.YAMLError) as error:
+    except (OSError, ValueError) as error:
         why = " ".join(str(error).split())[:200]
         raise UserError(
             f"{path} is damaged ({why}). Restore it from a copy, or delete the trial's folder."

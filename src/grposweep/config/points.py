@@ -19,10 +19,10 @@ from typing import Any, cast
 
 from hydra.core.config_store import ConfigStore
 from omegaconf import DictConfig, OmegaConf
-from yaml import YAMLError
 
 from grporecipe.errors import UserError
-from grporecipe.files import Config, Json, bounded_yaml, parse_yaml, read_text
+from grporecipe.files import Config, Json, parse_yaml, read_text
+from grporecipe.model.values import NestedLoader
 from grposweep.config.compose import (
     PRIMARY,
     Session,
@@ -82,8 +82,8 @@ def register_sections(file: Path) -> bool:
     sets every key of ``kl``. Raises UserError if a group has an option of the file's name.
     """
     try:
-        content = OmegaConf.to_container(OmegaConf.create(bounded_yaml(read_text(file))))
-    except (OSError, ValueError, YAMLError):
+        content = parse_yaml(read_text(file), NestedLoader)
+    except (OSError, ValueError):
         # Hydra explains it
         return False
     if not isinstance(content, dict) or content.pop("defaults", None) != [PRIMARY, "_self_"]:
