@@ -145,6 +145,14 @@ def test_the_chinese_readme_has_the_figures_of_the_english_one() -> None:
     assert figures(PROJECT / "README.md") - figures(PROJECT / "README.zh.md") == set()
 
 
+def test_each_badge_of_the_readme_is_a_workflow() -> None:
+    """That the repository ships."""
+    badges = re.findall(r"/workflows/([\w.]+)/badge", (PROJECT / "README.md").read_text())
+    shipped = {path.name for path in (PROJECT / ".github" / "workflows").iterdir()}
+    assert badges
+    assert shipped >= {*badges}
+
+
 def test_the_index_leads_to_every_page() -> None:
     """By one click; the index itself is left out."""
     index = {(DOCS / link).resolve() for link in LINK.findall((DOCS / "README.md").read_text())}

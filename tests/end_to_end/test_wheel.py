@@ -1,4 +1,4 @@
-"""An installation from a built wheel, in a folder far from the checkout: run, sweep, init, lint."""
+"""An installation from the wheel of a source archive, far from the checkout: run, sweep, init, lint."""
 
 import os
 import shutil
@@ -13,7 +13,8 @@ import pytest
 from support import PROJECT, trials
 
 pytestmark = pytest.mark.slow
-PARTS = ("src", "conf", "sweeps", "slurm", "pyproject.toml", "README.md", "LICENSE")
+LEFT_OUT = shutil.ignore_patterns(".*", "__pycache__", "*.egg-info", "build", "outputs")
+ARCHIVE = "from setuptools.build_meta import build_sdist; build_sdist('..')"
 SHORT = ("trainer=fake", "schedule.budget_completions=null", "schedule.max_steps=2")
 
 
@@ -23,18 +24,9 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     dependencies by a .pth file.
     """
     folder = tmp_path_factory.mktemp("wheel")
-    for part in PARTS:
-        source, target = PROJECT / part, folder / "source" / part
-        target.parent.mkdir(exist_ok=True)
-        if source.is_dir():
-            shutil.copytree(
-                source,
-                target,
-                symlinks=True,
-                ignore=shutil.ignore_patterns("__pycache__", "*.egg-info", "build"),
-            )
-        else:
-            shutil.copyfile(source, target)
+    shutil.copytree(PROJECT, folder / "source", symlinks=True, ignore=LEFT_OUT)
+    subprocess.run([sys.executable, "-c", ARCHIVE], cwd=folder / "source", check=True)
+    (archive,) = folder.glob("*.tar.gz")
     build = [
         sys.executable,
         "-m",
@@ -45,7 +37,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "--no-build-isolation",
         "-w",
         folder,
-        folder / "source",
+        archive,
     ]
     subprocess.run(build, check=True)
     venv.create(folder / "env", with_pip=False, symlinks=True)
@@ -128,3 +120,14 @@ def test_the_wheel_adds_a_package_to_the_namespace_of_hydras_plugins(installed: 
     (plugins,) = installed.parents[1].glob("lib/python*/site-packages/hydra_plugins")
     assert (plugins / "grposweep" / "sweeper.py").is_file()
     assert not (plugins / "__init__.py").exists()
+
+
+def test_an_empty_environment_gets_what_lint_needs(installed: Path, tmp_path: Path) -> None:
+    """From the package index, so it is skipped without one."""
+    venv.create(tmp_path, with_pip=True)
+    (wheel,) = installed.parents[2].glob("*.whl")
+    if subprocess.run([tmp_path / "bin" / "pip", "install", "-q", wheel], check=False).returncode:
+        pytest.skip("no package index")
+    recipe = str(PROJECT / "docs" / "recipe.yaml")
+    judged = call(tmp_path / "bin" / "grposweep", tmp_path, "lint", recipe, "--processes", "7")
+    assert "1 file: 2 errors" in judged.stdout, judged.stderr
