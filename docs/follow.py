@@ -130,6 +130,8 @@ def _run(folder: Path, programs: str, overrides: Sequence[str], command: str) ->
     if done.returncode != int(wanted[1] if wanted else 0):
         raise RuntimeError(f"$ {command}\n{done.stdout}\nexit code {done.returncode}")
     text = done.stdout.replace(str(folder), SHOWN).replace(str(CHECKOUT), "/home/you/grposweep")
+    for override in overrides:
+        text = text.replace(f" {override}", "")
     return "".join(f"{line.rstrip()}\n" for line in text.splitlines())
 
 

@@ -88,7 +88,7 @@ def walk(s: Setting, max_steps: int | None = None) -> Walk:
     return Walk(steps, rollouts, boundaries, s.train_prompts - len({*samples}))
 
 
-@settings(derandomize=True, max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(s=valid_settings())
 def test_steps_rollouts_and_dropped_prompts_are_those_of_a_walk(s: Setting) -> None:
     """Every formula at once, for a run of epochs."""
@@ -98,7 +98,7 @@ def test_steps_rollouts_and_dropped_prompts_are_those_of_a_walk(s: Setting) -> N
     assert made.total_completions == seen.rollouts * (made.completions_per_rollout or 0)
 
 
-@settings(derandomize=True, max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(s=valid_settings(), steps=st.integers(1, 30))
 def test_a_run_of_steps_generates_what_a_walk_generates(s: Setting, steps: int) -> None:
     """``max_steps`` wins over the epochs, and the last epoch may be cut short."""
@@ -107,7 +107,7 @@ def test_a_run_of_steps_generates_what_a_walk_generates(s: Setting, steps: int) 
     assert made.total_completions == walk(s, steps).rollouts * (made.completions_per_rollout or 0)
 
 
-@settings(derandomize=True, max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(s=valid_settings(), budget=st.integers(1, 400))
 def test_a_budget_is_never_overspent_and_the_next_step_would(s: Setting, budget: int) -> None:
     """The steps of a budget are the most that its whole rollouts pay for (on one long epoch)."""
@@ -120,7 +120,7 @@ def test_a_budget_is_never_overspent_and_the_next_step_would(s: Setting, budget:
     assert walk(s, steps + 1).rollouts * rollout > budget
 
 
-@settings(derandomize=True, max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(s=valid_settings())
 def test_boundaries_are_where_no_generated_completion_is_left(s: Setting) -> None:
     """A checkpoint on any multiple resumes exactly (within an epoch, or where epochs end on whole
@@ -133,7 +133,7 @@ def test_boundaries_are_where_no_generated_completion_is_left(s: Setting) -> Non
     assert seen.boundaries == [every * n for n in range(1, 7)]
 
 
-@settings(derandomize=True, max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(s=valid_settings(), checkpoints=st.integers(1, 5))
 def test_checkpoints_fall_on_rollout_boundaries(s: Setting, checkpoints: int) -> None:
     """As many as asked for, or as many as there are boundaries."""
@@ -197,7 +197,7 @@ def test_an_evaluation_takes_the_batches_that_its_completions_fill() -> None:
     assert planning.evaluation_batches(replace(s, evaluates=False)) is None
 
 
-@settings(derandomize=True, max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(total=st.integers(1, 400), count=st.integers(1, 12), multiple=st.integers(1, 9))
 def test_a_spread_is_even_ends_at_the_end_and_keeps_to_multiples(
     total: int, count: int, multiple: int
@@ -223,7 +223,7 @@ def test_nothing_is_spread_over_nothing() -> None:
 AUTO = frozenset({"per_device_train_batch_size", "gradient_accumulation_steps"})
 
 
-@settings(derandomize=True, max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     prompts=st.integers(1, 24),
     generations=st.integers(2, 16),
@@ -252,7 +252,7 @@ def test_auto_keeps_what_the_algorithm_sees_and_takes_the_largest_size(
         assert planning.completions_per_step(s) == wanted
 
 
-@settings(derandomize=True, max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     generations=st.integers(1, 16),
     processes=st.integers(1, 8),

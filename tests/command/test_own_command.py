@@ -130,6 +130,7 @@ def test_what_the_trainer_got_is_shown_and_not_what_the_sweep_started_from(
     ended = run(ASKED, "name=s", "-m", "trainer.args.rows=32,48,64", "--", "bash launch.sh")
     assert ended.code == 0, ended.out + ended.err
     assert "each trial: 3 optimizer steps\n" in ended.out
+    assert "trained on 96 to 192 completions" in ended.out
     plans = [read(folder / "plan.json") for folder in trials(ended.sweep)]
     assert [(plan["completions_per_step"], plan["total_completions"]) for plan in plans] == [
         (32, 96),

@@ -41,7 +41,7 @@ def test_a_key_unlike_any_other_points_to_the_list() -> None:
 
 
 @pytest.mark.slow
-@settings(derandomize=True, max_examples=5, deadline=None)
+@settings(max_examples=5)
 @given(
     lr=st.floats(1e-12, 1e3),
     texts=st.lists(TEXTS, min_size=3, max_size=3),

@@ -58,9 +58,7 @@ def written(name: str, value: Any) -> str:
 
 
 @pytest.mark.slow
-@settings(
-    derandomize=True, max_examples=2, deadline=None, suppress_health_check=[HealthCheck.too_slow]
-)
+@settings(max_examples=2, suppress_health_check=[HealthCheck.too_slow])
 @given(point=st.fixed_dictionaries({}, optional=PARAMETERS))
 # the length follows the task's
 @example(point={"task": "gsm8k", "generation": "transformers"})

@@ -184,8 +184,6 @@ class TestSomeInterleavings(Sweep.TestCase):  # type: ignore[name-defined,misc]
     settings = settings(
         max_examples=4,
         stateful_step_count=25,
-        deadline=None,
-        derandomize=True,
         suppress_health_check=QUIET,
     )
 
@@ -197,6 +195,5 @@ class TestManyInterleavings(Sweep.TestCase):  # type: ignore[name-defined,misc]
     settings = settings(
         max_examples=examples(90),
         stateful_step_count=50,
-        deadline=None,
         suppress_health_check=QUIET,
     )

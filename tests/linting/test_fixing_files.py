@@ -199,7 +199,7 @@ LINES = st.lists(
 
 
 @pytest.mark.slow
-@settings(max_examples=examples(150), deadline=None)
+@settings(max_examples=examples(150))
 @given(lines=LINES, unsafe=st.booleans(), processes=st.sampled_from([None, 1, 7, 8]))
 def test_fixes_make_no_file_worse_and_a_second_run_changes_nothing(
     lines: list[str], unsafe: bool, processes: int | None, tmp_path_factory: pytest.TempPathFactory
@@ -263,7 +263,6 @@ def test_edits_are_where_the_keys_are(text: str, change: dict[str, object], expe
 
 
 @pytest.mark.slow
-@settings(deadline=None)
 @given(
     st.one_of(
         st.none(),

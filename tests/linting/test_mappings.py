@@ -109,7 +109,7 @@ def test_a_version_that_cannot_be_judged_is_bad_input(
 
 
 @pytest.mark.slow
-@settings(max_examples=examples(400), deadline=None)
+@settings(max_examples=examples(400))
 @given(
     st.dictionaries(KEYS, VALUES, max_size=9),
     st.sampled_from(["trl", "open-r1"]),
@@ -127,7 +127,7 @@ def test_no_mapping_crashes_the_linter(
 
 
 @pytest.mark.slow
-@settings(max_examples=examples(90), deadline=None, derandomize=True)
+@settings(max_examples=examples(90))
 @given(st.data())
 def test_no_mapping_with_dotted_keys_crashes_the_linter(data: st.DataObject) -> None:
     """Dotted or nested, known keys or not."""

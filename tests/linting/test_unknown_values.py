@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from grporecipe.linting.linter import lint_recipe
@@ -66,7 +66,6 @@ def errors(recipe: Recipe) -> set[str]:
 
 
 @pytest.mark.slow
-@settings(deadline=None)
 @given(st.data())
 def test_an_error_is_true_for_every_value_of_a_key_that_is_unknown(data: st.DataObject) -> None:
     """The environment of a run cannot hold a value that avoids it."""

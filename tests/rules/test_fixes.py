@@ -80,7 +80,7 @@ def verify(s: Setting, problem: Problem, fix: Fix) -> Setting:
 
 
 @pytest.mark.slow
-@settings(derandomize=True, max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(s=draw_settings(**BATCHES, **OTHERS))
 def test_a_fix_ends_its_problem_and_causes_none(s: Setting) -> None:
     """Even if other rules are broken as well."""
@@ -92,7 +92,7 @@ def test_a_fix_ends_its_problem_and_causes_none(s: Setting) -> None:
             verify(s, problem, fix)
 
 
-@settings(derandomize=True, max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(s=draw_settings(**BATCHES))
 def test_a_batch_with_one_error_has_a_fix_that_leaves_none(s: Setting) -> None:
     """No fix leads from one error to another."""
@@ -105,7 +105,7 @@ def test_a_batch_with_one_error_has_a_fix_that_leaves_none(s: Setting) -> None:
 
 
 @pytest.mark.slow
-@settings(derandomize=True, max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(s=draw_settings(**BATCHES))
 def test_no_smaller_change_of_the_same_kind_would_do(s: Setting) -> None:
     """The group size that is proposed is the nearest that works."""
@@ -313,7 +313,7 @@ def test_a_fix_is_safe_where_training_stays_what_it_was(
     assert [fix.safe for fix in fixes][: len(safe)] == safe, [str(fix) for fix in fixes]
 
 
-@settings(derandomize=True, max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(s=draw_settings(**BATCHES))
 def test_a_safe_fix_keeps_the_step_and_the_rollout(s: Setting) -> None:
     """prompts_per_step x num_generations, and how old completions get."""

@@ -122,7 +122,7 @@ class Watched(Setting):
 
 
 @pytest.mark.slow
-@settings(derandomize=True, max_examples=examples(200), deadline=None)
+@settings(max_examples=examples(200))
 @given(s=draw_settings(Watched))
 def test_a_rule_reads_no_field_that_it_does_not_declare(s: Setting) -> None:
     """The declared fields decide which verdicts are cached and which fixes are searched."""
@@ -142,7 +142,7 @@ def test_the_watch_sees_what_a_plan_formula_reads() -> None:
 
 
 @pytest.mark.slow
-@settings(derandomize=True, max_examples=examples(200), deadline=None)
+@settings(max_examples=examples(200))
 @given(s=draw_settings())
 def test_every_rule_answers_in_words_for_every_setting(s: Setting) -> None:
     """No setting, however wrong, makes a rule or its message fail; blame is on declared fields."""

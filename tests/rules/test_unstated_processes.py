@@ -37,7 +37,7 @@ def warned(**fields: Any) -> str | None:
     return found[0] if found else None
 
 
-@settings(derandomize=True, max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(s=draw_settings())
 # TRL 0.26.0 checks groups of 8 itself, and misses those of 3.
 @example(s=Setting(version=(0, 26, 0), num_generations_eval=3, per_device_eval_batch_size=4))
@@ -62,7 +62,7 @@ def test_every_error_that_reads_the_processes_says_which_of_them_work() -> None:
 
 
 @pytest.mark.slow
-@settings(derandomize=True, max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     size=st.integers(1, 12),
     accumulation=st.integers(1, 4),

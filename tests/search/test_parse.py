@@ -207,7 +207,7 @@ VALUES = st.lists(
 )
 
 
-@settings(derandomize=True, max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     parameters=st.dictionaries(
         st.sampled_from(["lr", "seed", "kl.beta", "batch"]), VALUES, min_size=1

@@ -107,7 +107,7 @@ def test_a_description_says_all_that_an_identity_needs() -> None:
     }
 
 
-@settings(derandomize=True, max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     ends=st.tuples(st.floats(1e-9, 1e3), st.floats(1e-9, 1e3)),
     share=st.floats(0, 1),

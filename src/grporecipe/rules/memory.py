@@ -50,6 +50,15 @@ def _fitting_counts(s: Setting) -> int:
     return by_trial(s, a_point_fits_the_gpu) if known else ALL_COUNTS
 
 
+def _suggest(s: Setting) -> Iterator[Json]:
+    """Yield changes that fit by the estimate, in the order in which they should be tried."""
+    limit = (s.gpu_memory_gib or 0) * GIB
+    for change in _changes(s):
+        memory = estimate(realise(s.replace(change)))
+        if memory is not None and memory.peak <= limit:
+            yield change
+
+
 @rule(
     "GM101",
     "error",
@@ -59,7 +68,7 @@ def _fitting_counts(s: Setting) -> int:
     blames=BLAMED,
     what="{what}",
     why="{needed}, and a GPU has {s.gpu_memory_gib:g} GiB{shared}",
-    to=lambda s: _suggest(s),
+    to=_suggest,
     instead="Take a smaller model, shorter completions, more GPUs with {sharding}, or larger ones.",
 )
 def a_point_fits_the_gpu(s: Setting) -> Finding:
@@ -77,40 +86,6 @@ def a_point_fits_the_gpu(s: Setting) -> Finding:
     if memory is None or memory.peak <= limit or memory.low <= limit:
         return None
     return {"what": _what(s), "needed": _needs(memory), "shared": _shared(s)}
-
-
-@rule(
-    "GM102",
-    "error",
-    ENGINE_READS,
-    blames=("vllm_gpu_memory_utilization", "vllm_max_model_length", "gpu_memory_gib"),
-    why="vLLM's share of a GPU is {share:.1f} of {s.gpu_memory_gib:g} GiB, and it needs "
-    "{needed:.1f} to start: {weights:.1f} "
-    "of weights, {cache:.1f} of keys and values for one sequence of {tokens:,} tokens, about "
-    "{own:g} of its own",
-    instead=(
-        "Set a larger {vllm_gpu_memory_utilization} or {vllm_tensor_parallel_size}, or a "
-        "smaller {vllm_max_model_length}."
-    ),
-    to=lambda s: _suggest_shares(s),
-)
-def the_share_of_vllm_holds_the_model(s: Setting) -> Finding:
-    """vLLM's share of each GPU must hold the weights, keys and values of one longest sequence, and
-    the engine itself.
-
-    Weights and keys are divided by ``vllm_tensor_parallel_size``. The longest sequence is
-    ``vllm_max_model_length``, or the model's own maximum: 40,960 tokens for Qwen3. vLLM 0.31 ends
-    at its start: "To serve at least one request with the model's max seq len (40960), 4.38 GiB KV
-    cache is needed", or "No available memory for the cache blocks". A sweep of ours takes the
-    longest prompt and a completion. TRL before 0.26 took ``max_prompt_length`` and a completion.
-    About 1 GiB is assumed for activations, a step's logits and CUDA graphs.
-    """
-    engine = find_engine(s)
-    if engine is None or engine.needed <= engine.share:
-        return None
-    share, needed = engine.share / GIB, engine.needed / GIB
-    parts = {"weights": engine.weights / GIB, "cache": engine.cache / GIB, "own": ENGINE / GIB}
-    return {"share": share, "needed": needed, "tokens": engine.tokens, **parts}
 
 
 def _suggest_shares(s: Setting) -> Iterator[Json]:
@@ -132,6 +107,40 @@ def _suggest_shares(s: Setting) -> Iterator[Json]:
     yield from (
         {"vllm_tensor_parallel_size": n} for n in (2, 4, 8) if n > s.vllm_tensor_parallel_size
     )
+
+
+@rule(
+    "GM102",
+    "error",
+    ENGINE_READS,
+    blames=("vllm_gpu_memory_utilization", "vllm_max_model_length", "gpu_memory_gib"),
+    why="vLLM's share of a GPU is {share:.1f} of {s.gpu_memory_gib:g} GiB, and it needs "
+    "{needed:.1f} to start: {weights:.1f} "
+    "of weights, {cache:.1f} of keys and values for one sequence of {tokens:,} tokens, about "
+    "{own:g} of its own",
+    instead=(
+        "Set a larger {vllm_gpu_memory_utilization} or {vllm_tensor_parallel_size}, or a "
+        "smaller {vllm_max_model_length}."
+    ),
+    to=_suggest_shares,
+)
+def the_share_of_vllm_holds_the_model(s: Setting) -> Finding:
+    """vLLM's share of each GPU must hold the weights, keys and values of one longest sequence, and
+    the engine itself.
+
+    Weights and keys are divided by ``vllm_tensor_parallel_size``. The longest sequence is
+    ``vllm_max_model_length``, or the model's own maximum: 40,960 tokens for Qwen3. vLLM 0.31 ends
+    at its start: "To serve at least one request with the model's max seq len (40960), 4.38 GiB KV
+    cache is needed", or "No available memory for the cache blocks". A sweep of ours takes the
+    longest prompt and a completion. TRL before 0.26 took ``max_prompt_length`` and a completion.
+    About 1 GiB is assumed for activations, a step's logits and CUDA graphs.
+    """
+    engine = find_engine(s)
+    if engine is None or engine.needed <= engine.share:
+        return None
+    share, needed = engine.share / GIB, engine.needed / GIB
+    parts = {"weights": engine.weights / GIB, "cache": engine.cache / GIB, "own": ENGINE / GIB}
+    return {"share": share, "needed": needed, "tokens": engine.tokens, **parts}
 
 
 @rule(
@@ -316,15 +325,6 @@ def _needs(memory: Memory) -> str:
 
 def _shared(s: Setting) -> str:
     return f" for each of the {s.gpu_trials} trials that share it" if s.gpu_trials > 1 else ""
-
-
-def _suggest(s: Setting) -> Iterator[Json]:
-    """Yield changes that fit by the estimate, in the order in which they should be tried."""
-    limit = (s.gpu_memory_gib or 0) * GIB
-    for change in _changes(s):
-        memory = estimate(realise(s.replace(change)))
-        if memory is not None and memory.peak <= limit:
-            yield change
 
 
 def _changes(s: Setting) -> Iterator[Json]:

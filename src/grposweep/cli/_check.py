@@ -43,12 +43,14 @@ def check_command(
     # a framework's launch is read as lint reads it
     recipe, hidden = base.launch, set[str]()
     if recipe is None:
-        for line in (*_filled(trainer), *_describe(base.asked)):
+        for line in _describe(base.asked, default_values(trainer)):
             say(line, sys.stdout if style == "text" else sys.stderr)
         # it says what is unknown
         recipe, hidden = recipe_of(base.asked), {UNRESOLVED}
+    file = Path(os.path.relpath(recipe.file or "."))
+    recipe = replace(recipe, file=str(file))
     try:
-        text = load_text(Path(recipe.file or ""))
+        text = load_text(file)
     except UserError:
         # a notebook's cells, a file that is gone
         text = ""
@@ -60,7 +62,7 @@ def check_command(
     report = open_report(
         LintOptions(Options(), selection, style, no_color="NO_COLOR" in os.environ), sys.stdout
     )
-    report.add(Path(os.path.relpath(recipe.file or ".")), judged)
+    report.add(file, judged)
     report.close(output.Total([judged.result], files=1, off={*selection.ignore}))
     return ExitCode.FINISHED if judged.result.ok else ExitCode.FAILED
 
@@ -105,14 +107,10 @@ def _place(line: str) -> tuple[str, int | None]:
     return file, int(number) if number.isdigit() else None
 
 
-def _filled(trainer: Trainer) -> Iterable[str]:
-    """Yield the values of places that a sweep would fill."""
-    for name, value in default_values(trainer).items():
+def _describe(asked: Asked, filled: Config) -> Iterable[str]:
+    """Yield which places of the command are filled, what was asked, how, and what is unknown."""
+    for name, value in filled.items():
         yield f"{{{name}}} is filled with {value}, TRL's default. Another one: {{{name}:VALUE}}"
-
-
-def _describe(asked: Asked) -> Iterable[str]:
-    """Yield what was asked, how, and what is unknown."""
     record: Config = asked.record
     count, name = record["world_size"], record["trainer"].rpartition(".")[2]
     version = FRAMEWORKS["trl"].traits.name_of(

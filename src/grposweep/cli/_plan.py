@@ -93,11 +93,12 @@ def show_fit(
             "(model=qwen2_5_1_5b), set model.shape, or give a recipe whose model is in "
             "docs/explanation/memory.md or a folder with a config.json."
         )
-    fits = (
-        fit_gpus(setting)
-        if setting.gpu_memory_gib is None
-        else [("", fit(setting, setting.gpu_memory_gib))]
-    )
+    gpu = None
+    if setting.gpu_memory_gib is None:
+        fits = fit_gpus(setting)
+    else:
+        gpu = fit(setting, setting.gpu_memory_gib)
+        fits = [("", gpu)]
     savings, host = find_savings(setting), find_host_memory(setting)
     if as_json:
         more = {
@@ -108,7 +109,6 @@ def show_fit(
             print(json.dumps({"gpu": name or None, **fitted.as_dict(), **more}))
     else:
         console = build_console()
-        gpu = None if setting.gpu_memory_gib is None else fits[0][1]
         console.print(gpu_table(fits) if gpu is None else fit_table(setting, gpu))
         if gpu is not None:
             console.print(f"It {gpu.verdict}: {gpu.low:.1f} to {gpu.high:.1f} of {gpu.gib:g} GiB.")
@@ -124,9 +124,8 @@ def show_fit(
                 console.print(f"{problem.code} {render_problem(setting, problem)}", style="red")
         bars = memory_bars(memory, setting.gpu_memory_gib, console.width, has_range=gpu is None)
         console.print(bars)
-        for line in (savings_line(savings), host_line(host)):
-            if line:
-                console.print(line)
+        for line in filter(None, (savings_line(savings), host_line(host))):
+            console.print(line)
         _print_assumptions(console, setting)
     return int(all(fitted.verdict == VERDICTS[False] for _, fitted in fits))
 

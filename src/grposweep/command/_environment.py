@@ -18,7 +18,7 @@ LAUNCH = "GRPOSWEEP_LAUNCH"
 # the variable that names the checkpoint to resume from
 RESUME = "GRPOSWEEP_RESUME"
 SHELL = ("bash", "-c") if shutil.which("bash") else ("sh", "-c")
-_SCRIPT = re.compile(r"[^\s;&|'\"]+\.(?:sh|bash|slurm|sbatch)\b")
+_SCRIPT = r"[^\s;&|'\"]+\.(?:sh|bash|slurm|sbatch)\b"
 _HOOK = SOURCE / "grposweep" / "command" / "inside" / "sitecustomize.py"
 
 
@@ -34,7 +34,7 @@ def launch_texts(command: str, folder: Path) -> Iterator[tuple[str, str]]:
     while waiting:
         name, text = waiting.pop(0)
         yield name, text
-        for found in _SCRIPT.findall(text):
+        for found in re.findall(_SCRIPT, text):
             if found not in seen:
                 seen.add(found)
                 with contextlib.suppress(OSError, ValueError):

@@ -28,7 +28,7 @@ from grposweep.command._script import words_of
 from grposweep.storage.checkpoints import newest_checkpoint
 
 PLUGIN = Path(__file__).resolve().parent / "ms_swift_plugin" / "grposweep_in_ms_swift.py"
-_LAST_STEP = re.compile(r'(?:"last_global_step": *|\A)(\d+)')
+_LAST_STEP = r'(?:"last_global_step": *|\A)(\d+)'
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,9 @@ class OnRay:
     def newest(self, output: Path, _: int) -> Path | None:
         """Return the newest complete checkpoint in an output folder."""
         tracker = output / self.tracker
-        noted = _LAST_STEP.search(tracker.read_text(encoding="utf-8") if tracker.is_file() else "")
+        noted = re.search(
+            _LAST_STEP, tracker.read_text(encoding="utf-8") if tracker.is_file() else ""
+        )
         checkpoint = output / f"global_step_{noted[1] if noted else ''}"
         return checkpoint if checkpoint.is_dir() else None
 

@@ -24,7 +24,7 @@ from grposweep.registries import is_opaque
 from grposweep.schema import Trainer
 from grposweep.storage import paths
 
-_ARGUMENTS = re.compile(r'"?\$(?:[@*]|\{[@*]\})"?')
+_ARGUMENTS = r'"?\$(?:[@*]|\{[@*]\})"?'
 
 
 def find_launch(trainer: Trainer) -> Recipe | None:
@@ -80,7 +80,7 @@ def _is_launch(recipe: Recipe) -> bool:
 def _with_arguments(text: str, name: str, command: str) -> str:
     """Return a script with the words that the command gives it in the place of ``"$@"``."""
     given = command.partition(name)[2] if name else ""
-    return _ARGUMENTS.sub(lambda _: given, text)
+    return re.sub(_ARGUMENTS, lambda _: given, text)
 
 
 def native_args(trainer: Trainer, framework: str) -> Json:

@@ -45,24 +45,21 @@ OF_THE_PROGRAM = (
     "task",
     "recipe",
 )
-READ = frozenset(
-    f"trainer.{name}"
-    for name in (
-        "kind",
-        "keep",
-        "command",
-        "workdir",
-        "environment",
-        "metrics",
-        "step_key",
-        "resume",
-        "checkpoints",
-    )
+READ = (
+    "trainer.kind",
+    "trainer.keep",
+    "trainer.command",
+    "trainer.workdir",
+    "trainer.environment",
+    "trainer.metrics",
+    "trainer.step_key",
+    "trainer.resume",
+    "trainer.checkpoints",
 )
 # Without the option, `ray job submit` prints the program's output and ends with it (ray
 # dashboard/modules/job/cli.py).
-_NO_WAIT = re.compile(r"\bray\s+job\s+submit(?:(?!\s--\s)[^\n;&|])*\s--no-wait\b")
-_NUMBER = re.compile(r"(\d+)\D*$")
+_NO_WAIT = r"\bray\s+job\s+submit(?:(?!\s--\s)[^\n;&|])*\s--no-wait\b"
+_NUMBER = r"(\d+)\D*$"
 # the rest of a number of which an expression has matched the beginning
 _REST = re.compile(r"(?:[eE][-+]?|\.)?\d+")
 
@@ -173,7 +170,7 @@ def check_command(experiment: Experiment) -> Iterator[str]:
     trainer, search = experiment.trainer, experiment.search
     places, source = placeholders(trainer), trainer.metrics or ""
     texts = launch_texts(trainer.command or "", Path(trainer.workdir or "."))
-    if any(_NO_WAIT.search(text.replace("\\\n", " ")) for _, text in texts):
+    if any(re.search(_NO_WAIT, text.replace("\\\n", " ")) for _, text in texts):
         yield (
             "trainer.command calls ray job submit --no-wait, which ends while the training runs on "
             "the cluster. A trial ends with its command. Give the command behind the -- (python3 "
@@ -238,7 +235,7 @@ def newest_of(trainer: Trainer, output: Path) -> Path | None:
     if trainer.resume is None:
         return None
     return max(
-        (path for path in output.glob(trainer.checkpoints) if _NUMBER.search(path.name)),
+        (path for path in output.glob(trainer.checkpoints) if re.search(_NUMBER, path.name)),
         key=step_of,
         default=None,
     )
@@ -246,7 +243,7 @@ def newest_of(trainer: Trainer, output: Path) -> Path | None:
 
 def step_of(checkpoint: Path) -> int:
     """Return the step of a checkpoint: the last number in its name."""
-    number = _NUMBER.search(checkpoint.name)
+    number = re.search(_NUMBER, checkpoint.name)
     return int(number[1]) if number else 0
 
 

@@ -21,7 +21,6 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import takewhile
 from pathlib import Path
-from typing import NoReturn
 
 from grporecipe.errors import UserError
 from grporecipe.files import Config, Json, parse_json
@@ -71,7 +70,7 @@ _MANUAL = (
     "docs/guides/own_script.md."
 )
 # the last line of a shell that could not start a program
-_NOT_FOUND = re.compile(r"([^\s:]+): (?:(?:command )?not found|No such file or directory)$")
+_NOT_FOUND = r"([^\s:]+): (?:(?:command )?not found|No such file or directory)$"
 
 
 @dataclass(frozen=True)
@@ -149,8 +148,9 @@ def ask(
     run = _run(how, question, seconds[how])
     built = sorted(note.removeprefix(OTHER) for note in run.notes if note.startswith(OTHER))
     _refuse_loss(question, run)
-    is_failed = not run.answers or any("failed" in answer for answer in run.answers)
-    is_failed = is_failed and how == STAND_INS
+    is_failed = how == STAND_INS and (
+        not run.answers or any("failed" in answer for answer in run.answers)
+    )
     # for real it would train
     if is_failed and built:
         raise UserError(
@@ -164,7 +164,7 @@ def ask(
         _refuse_loss(question, run)
     answers = [answer for answer in run.answers if "failed" not in answer]
     if not answers:
-        _refuse(command, run, seconds[how])
+        raise UserError(f"{command}: {_why_unanswered(run, seconds[how])}")
     first, *others = answers
     if "refused" in first:
         raise UserError(
@@ -498,58 +498,51 @@ def _trains_again(command: str, folder: Path) -> bool:
     return launches > 1
 
 
-def _refuse(command: str, run: _Run, limit: float) -> NoReturn:
-    """Raise UserError for a command that answered nothing."""
-    last = "\n".join(line for line in run.log.strip().splitlines()[-8:])
+def _why_unanswered(run: _Run, limit: float) -> str:
+    """Say why a command answered nothing, and what to do."""
+    last = "\n".join(run.log.strip().splitlines()[-8:])
     said = f" Its last lines:\n{last}" if last else ""
     if run.is_late:
-        raise UserError(
-            f"{command}: it built no GRPO trainer within {limit:g} s. Give a command that does "
-            f"less before its trainer, or prepare its data first.{said}"
+        return (
+            f"it built no GRPO trainer within {limit:g} s. Give a command that does less before "
+            f"its trainer, or prepare its data first.{said}"
         )
     if run.dropped:
-        raise UserError(
-            f"{command}: the program never reported its trainer: our hook is not in {run.dropped}. "
-            "Write PYTHONPATH=...:$PYTHONPATH where it is set, and take out -I and -E. It was "
-            "ended before it trained."
+        return (
+            f"the program never reported its trainer: our hook is not in {run.dropped}. Write "
+            "PYTHONPATH=...:$PYTHONPATH where it is set, and take out -I and -E. It was ended "
+            "before it trained."
         )
-    if "seen" not in run.notes and (lacking := _NOT_FOUND.search(last)):
-        raise UserError(
-            f"{command}: it cannot be started, because {lacking[1]} is not found. Correct the "
-            "command."
-        )
+    if "seen" not in run.notes and (lacking := re.search(_NOT_FOUND, last)):
+        return f"it cannot be started, because {lacking[1]} is not found. Correct the command."
     if run.is_left:
-        raise UserError(
-            f"{command}: it ends while its program runs on in the background. A trial ends with "
-            "its command. Take out nohup and "
-            "the & behind the program, or end the script with the line: wait"
+        return (
+            "it ends while its program runs on in the background. A trial ends with its command. "
+            "Take out nohup and the & behind the program, or end the script with the line: wait"
         )
     queue = next((answer["queue"] for answer in run.answers if "queue" in answer), "")
     if queue == RAY:
-        raise UserError(
-            f"{command}: it calls {RAY}, whose program runs on the cluster: the values of a trial "
-            "do not arrive there. Nothing was submitted. Give the command behind the --, as in: "
-            "python3 train.py. For a program without TRL's trainer set trainer.metrics."
+        return (
+            f"it calls {RAY}, whose program runs on the cluster: the values of a trial do not "
+            "arrive there. Nothing was submitted. Give the command behind the --, as in: python3 "
+            "train.py. For a program without TRL's trainer set trainer.metrics."
         )
     if queue:
-        raise UserError(
-            f"{command}: it calls {queue}, which would submit a job. Nothing was submitted. "
-            "Give the script of that job, as "
-            "in: bash train.slurm. The sweep submits its own jobs with cluster=slurm."
+        return (
+            f"it calls {queue}, which would submit a job. Nothing was submitted. Give the script "
+            "of that job, as in: bash train.slurm. The sweep submits its own jobs with "
+            "cluster=slurm."
         )
     if "seen" not in run.notes:
-        raise UserError(
-            f"{command}: the program never reported its trainer: no Python of it imports our hook. "
-            f"It may run in a container, with python -I or -E, or reset PYTHONPATH. {_MANUAL}{said}"
+        return (
+            "the program never reported its trainer: no Python of it imports our hook. It may run "
+            f"in a container, with python -I or -E, or reset PYTHONPATH. {_MANUAL}{said}"
         )
     if run.answers:
         why = _reason(run)
-        raise UserError(
-            f"{command}: it fails before its GRPO trainer: {why}. Correct it; nothing was "
-            f"trained.{said}"
-        )
-    raise UserError(
-        f"{command}: it ended without building a GRPO trainer. Give the command that trains. For "
-        "a program without TRL's trainer set trainer.metrics. If its trainer is built where our "
-        f"hook is not imported (a container, python -I), this cannot be seen. {_MANUAL}{said}"
+        return f"it fails before its GRPO trainer: {why}. Correct it; nothing was trained.{said}"
+    return (
+        "it ended without building a GRPO trainer. Give the command that trains. For a program "
+        "without TRL's trainer set trainer.metrics. If its trainer is built where our hook is not "
+        f"imported (a container, python -I), this cannot be seen. {_MANUAL}{said}"
     )

@@ -45,7 +45,7 @@ FREE_PORT = 29500
 # commands that differ in their own options only; of further ones is known what all of these have
 # alike
 MOST_ASKED = 8
-_WORD = re.compile(r"[\w./~+-]+")
+_WORD = r"[\w./~+-]+"
 
 
 class _Answer(NamedTuple):
@@ -97,8 +97,9 @@ def ask_base(
 
 def default_values(trainer: Trainer) -> Json:
     """Return TRL's defaults for the places of grposweep's keys: a point sets others."""
-    names = {key: name for name, key in homes().items()}
-    return {key: taken()[names[key]].default for key in open_places(trainer) & names.keys()}
+    return {
+        key: taken()[name].default for name, key in homes().items() if key in open_places(trainer)
+    }
 
 
 def ask_ahead(
@@ -194,7 +195,7 @@ def _stamps(
     command: str, folder: Path, asked: Asked | UserError
 ) -> tuple[tuple[int, int] | None, ...]:
     """Return times and sizes of the files on which an answer depends."""
-    words = (folder / word for word in _WORD.findall(command))
+    words = (folder / word for word in re.findall(_WORD, command))
     read = () if isinstance(asked, UserError) else (*asked.files, *asked.modules)
     paths = (*words, *map(Path, read))
     return tuple(file_stamp(path) for path in paths)

@@ -25,9 +25,7 @@ from grposweep.schema import AUTO, Experiment, Trainer, keys_with, trl_arguments
 
 # Programs that run elsewhere, without the environment of the command. Lines of comments do not
 # count.
-_ELSEWHERE = re.compile(
-    r"^(?![ \t]*#).*?\b(ray job submit|sbatch|qsub|bsub|salloc)\b", re.MULTILINE
-)
+_ELSEWHERE = r"(?m)^(?![ \t]*#).*?\b(ray job submit|sbatch|qsub|bsub|salloc)\b"
 SHARDING = (
     "trainer.sharding",
     "trainer.offload",
@@ -145,7 +143,7 @@ def check_launch(experiment: Experiment, launch: Recipe) -> Iterator[str]:
             f"Set cluster.processes={stated} (on Slurm cluster.nodes and cluster.gpus_per_node)."
         )
     for name, text in launch_texts(trainer.command or "", Path(trainer.workdir or ".")):
-        if found := _ELSEWHERE.search(text):
+        if found := re.search(_ELSEWHERE, text):
             yield (
                 f"{name or 'the command'} calls {found[1]}, whose program does not run in the "
                 "trial, so its values do not "

@@ -52,7 +52,7 @@ from grposweep.trial_plan import plan_content
 from grposweep.variables import OF_RANKS
 
 POLL_SECONDS = 0.5
-RANK_FAILED = re.compile(
+RANK_FAILED = (
     r"torch/distributed/elastic/multiprocessing/api.py:\d+\].* (closing signal|failed \(exitcode)"
 )
 # lines; an earlier attempt's are further up
@@ -70,13 +70,13 @@ CHOICE_SECONDS = 300.0
 PATIENCE_SECONDS = 30.0
 _TRACEBACK = "Traceback (most recent call last)"
 # of torchrun
-_RANK = re.compile(r"^\[(?:\w+ ?\d*)\]:? ?")
+_RANK = r"^\[(?:\w+ ?\d*)\]:? ?"
 # the lines that this process writes before the program's
-_OURS = re.compile(r"\$ |rank \d+ on \S+ is process ")
+_OURS = r"\$ |rank \d+ on \S+ is process "
 # into a file, not into another stream
-_REDIRECTED = re.compile(r">>?\s*(?!/dev/)([^\s&;|>]+)")
-_FRAME = re.compile(r'File "([^"]+)", line (\d+)')
-_LIBRARY = re.compile(r"/(?:site-packages|dist-packages|lib/python3[\d.]*|package/grposweep)/|^<")
+_REDIRECTED = r">>?\s*(?!/dev/)([^\s&;|>]+)"
+_FRAME = r'File "([^"]+)", line (\d+)'
+_LIBRARY = r"/(?:site-packages|dist-packages|lib/python3[\d.]*|package/grposweep)/|^<"
 # characters
 LONGEST_ERROR = 300
 WITHOUT_HOOK = (
@@ -313,7 +313,10 @@ class ExternalProgramMonitor:
         if (callback := self.callback) is not None:
             if not self.heard and self.attempt.is_main:
                 self.heard = True
-                correct_plan(self.attempt.folder)
+                # before, only the command's own values were known, or nothing
+                if record := read_json(self.attempt.folder / paths.TRAINED_WITH):
+                    plan = plan_content(trained_setting(record))
+                    write_json(self.attempt.folder / paths.PLAN, plan)
             self.step = callback.step
             # as long as it beats in the trial's file, this process lives as well
             beat = Heartbeat.read(self.attempt.folder).counter
@@ -375,14 +378,6 @@ class ExternalProgramMonitor:
             os.killpg(self.child.pid, number)
 
 
-def correct_plan(folder: Path) -> None:
-    """Write plan.json again with what the trainer got. Before, only the command's own values were
-    known, or nothing.
-    """
-    if record := read_json(folder / paths.TRAINED_WITH):
-        write_json(folder / paths.PLAN, plan_content(trained_setting(record)))
-
-
 def _outcome(
     attempt: Attempt,
     trial: Trial,
@@ -419,7 +414,7 @@ def _outcome(
         if not said:
             folder = Path(trial.trainer.workdir or ".")
             texts = [text for _, text in launch_texts(trial.trainer.command or "", folder)]
-            files = _REDIRECTED.findall("\n".join(texts))
+            files = re.findall(_REDIRECTED, "\n".join(texts))
             said = f"its output is in {files[0]}" if files else ""
         raise ProgramFailed(code, lines[-LAST_LINES:], said)
     if code != 0 and has_trained and not stopped:
@@ -495,15 +490,15 @@ def error_line(lines: Sequence[str]) -> str:
     """Return the words with which a log ends: its last exception with the file and line of the
     user's own code; without one its last line of an error, or else its last line.
     """
-    said = [_RANK.sub("", line).rstrip() for line in lines]
+    said = [re.sub(_RANK, "", line).rstrip() for line in lines]
     start = max((n for n, line in enumerate(said) if _TRACEBACK in line), default=None)
     if start is None:
-        last = [line.strip() for line in said if line and not _OURS.match(line)]
+        last = [line.strip() for line in said if line and not re.match(_OURS, line)]
         errors = [line for line in last if "error" in line.lower()]
         return (errors or last or [""])[-1][:LONGEST_ERROR]
     rest = said[start + 1 :]
-    frames = [match for line in rest if (match := _FRAME.search(line))]
-    own = [frame for frame in frames if not _LIBRARY.search(frame[1])] or frames
+    frames = [match for line in rest if (match := re.search(_FRAME, line))]
+    own = [frame for frame in frames if not re.search(_LIBRARY, frame[1])] or frames
     place = f" ({original_path(own[-1][1])}, line {own[-1][2]})" if own else ""
     # a frame is indented, and so are the lines of code in it
     end = next((line for line in rest if line and not line[0].isspace()), "")
@@ -516,6 +511,7 @@ def without_report(lines: list[str]) -> list[str]:
     """
     recent = len(lines) - LONGEST_REPORT
     start = next(
-        (n for n, line in enumerate(lines) if n >= recent and RANK_FAILED.search(line)), len(lines)
+        (n for n, line in enumerate(lines) if n >= recent and re.search(RANK_FAILED, line)),
+        len(lines),
     )
     return lines[:start]

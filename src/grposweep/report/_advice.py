@@ -68,9 +68,8 @@ def advise(view: SweepView) -> Advice | None:
     """
     if not view.leaderboard or view.compares:
         return None
-    best, tied = view.leaderboard[0], view.tied
-    limits = [*_changed_nothing(view), *_measured_differently(view), *_uncertainty(view, tied)]
-    limits += _at_edges(view, best.first)
+    best = view.leaderboard[0]
+    limits = [*_measured(view), *_uncertainty(view), *_at_edges(view, best.first)]
     step = _next_step(view)
     if not (doubt := warning(best.first)):
         if verdict := find_no_winner(view):
@@ -97,10 +96,10 @@ def tie_sentences(view: SweepView) -> list[str]:
     """
     if not view.leaderboard or view.compares:
         return []
-    measured = [*_changed_nothing(view), *_measured_differently(view)]
+    measured = _measured(view)
     if verdict := find_no_winner(view):
         return [*measured, verdict]
-    return [*measured, *_uncertainty(view, view.tied)] if _is_tied_on_one_seed(view) else measured
+    return [*measured, *_uncertainty(view)] if _is_tied_on_one_seed(view) else measured
 
 
 def _is_tied_on_one_seed(view: SweepView) -> bool:
@@ -119,6 +118,11 @@ def next_sentence(view: SweepView) -> str:
         return ""
     step = _next_step(view)
     return f"{step.text}: {step.command}"
+
+
+def _measured(view: SweepView) -> list[str]:
+    """Return what the points' values cannot tell."""
+    return [*_changed_nothing(view), *_measured_differently(view), *_unequal_budgets(view)]
 
 
 def _changed_nothing(view: SweepView) -> list[str]:
@@ -195,6 +199,21 @@ def _measured_differently(view: SweepView) -> list[str]:
     ]
 
 
+def _unequal_budgets(view: SweepView) -> list[str]:
+    """Say that points were trained on different numbers of completions, if none was to set the
+    length.
+    """
+    # unknown for all trials, or for none
+    totals = {trial.result.completions or 0 for trial in view.ranked}
+    is_asked = any(name.startswith("schedule") for name in view.parameters)
+    if is_asked or len(totals) < 2:
+        return []
+    return [
+        f"The points trained on {min(totals):,} to {max(totals):,} completions, so a longer "
+        "training may be what leads. Set schedule.budget_completions for equal lengths."
+    ]
+
+
 def find_no_winner(view: SweepView) -> str:
     """Return why no point is better than the others, or than the model before training; empty if
     one is.
@@ -248,11 +267,11 @@ def _sentence(view: SweepView, best: RankedPoint) -> str:
     )
 
 
-def _uncertainty(view: SweepView, tied: Sequence[RankedPoint]) -> Iterator[str]:
+def _uncertainty(view: SweepView) -> Iterator[str]:
     best = view.leaderboard[0]
-    if tied:
+    if view.tied:
         what = "on these seeds" if best.source == "seeds" else "on one seed"
-        trials = [best.first, *(point.first for point in tied)]
+        trials = [best.first, *(point.first for point in view.tied)]
         named = name_trials([trial.number for trial in trials]).capitalize()
         close = "are tied" if best.half is None else "do not differ significantly"
         yield f"{named} {close} {what}: {_spread(view, trials)}."

@@ -42,6 +42,40 @@ def _evaluation_share(s: Setting) -> str | None:
     return None if share is None else f"{share:.0%}"
 
 
+def _step_differs(s: Setting) -> bool:
+    """Return whether B W A is not the stated step, because something does not divide."""
+    return planning.completions_per_step(s) != planning.stated_completions_per_step(s)
+
+
+def _divided(number: int | None, by: int) -> Fraction | None:
+    return None if number is None or by < 1 else Fraction(number, by)
+
+
+def _each(s: Setting) -> int | Fraction | None:
+    """Return the completions of a step on each process."""
+    if _step_differs(s):
+        return _divided(planning.stated_completions_per_step(s), _w(s) or 0)
+    return s.per_device_train_batch_size * s.gradient_accumulation_steps
+
+
+def _rollouts(s: Setting) -> Fraction | None:
+    """Return the length as EasyR1 and verl count it; None for others."""
+    total, each = planning.total_steps(s), planning.steps_per_rollout(s)
+    return (
+        None
+        if s.framework.unit != "prompts" or total is None or not each
+        else Fraction(total) / Fraction(each)
+    )
+
+
+def _length(s: Setting) -> str:
+    if s.max_steps is not None:
+        return f"max_steps={s.max_steps}"
+    if s.budget_completions is not None:
+        return f"floor({s.budget_completions} / {planning.completions_per_rollout(s)}) rollouts"
+    return f"ceil({s.epochs} x {planning.steps_per_epoch(s)})"
+
+
 class _Numbers(Json):
     """The numbers of a setting by symbol, computed when a template asks for them."""
 
@@ -75,7 +109,7 @@ NUMBERS_OF: dict[str, Callable[[Setting], Any]] = {
     "trained": planning.total_completions,
     "B_eval": lambda s: s.per_device_eval_batch_size,
     "processes": lambda s: s.processes,
-    "length": lambda s: _length(s),
+    "length": _length,
 }
 DATA = Line("processes with data of their own", "W", _w)
 LINES = (
@@ -89,7 +123,7 @@ LINES = (
         planning.stated_completions_per_step,
         "{B} x {W} x {A}",
     ),
-    Line("of these on each process", "B A", lambda s: _each(s), "{B} x {A}"),
+    Line("of these on each process", "B A", _each, "{B} x {A}"),
     Line(
         "prompts per optimizer step",
         "B W A / G",
@@ -114,7 +148,7 @@ LINES = (
     Line(
         "total rollouts, its own steps",
         "total steps / steps per rollout",
-        lambda s: _rollouts(s),
+        _rollouts,
         "{total} / {each}",
     ),
     Line(
@@ -162,27 +196,16 @@ SYMBOLS = (
 )
 
 
-def _rollout_differs(s: Setting) -> bool:
-    """Return whether B W S is not the stated rollout, because something does not divide."""
-    micro_step, micro_steps = (
-        planning.completions_per_micro_step(s),
-        planning.micro_steps_per_generation(s),
-    )
-    return micro_step is not None and micro_step * micro_steps != planning.completions_per_rollout(
-        s
-    )
-
-
-def _step_differs(s: Setting) -> bool:
-    """Return whether B W A is not the stated step, because something does not divide."""
-    return planning.completions_per_step(s) != planning.stated_completions_per_step(s)
+def _other_rollout(s: Setting) -> int | None:
+    """Return B W S if it is not the stated rollout, because something does not divide."""
+    product = (planning.completions_per_micro_step(s) or 0) * planning.micro_steps_per_generation(s)
+    return product if product not in (0, planning.completions_per_rollout(s)) else None
 
 
 def _products_that_differ(s: Setting) -> Iterator[str]:
     """Yield each product of sizes that is not the number which the recipe sets, with both."""
     n = _Numbers(s)
-    if _rollout_differs(s):
-        product = (planning.completions_per_micro_step(s) or 0) * n["S"]
+    if product := _other_rollout(s):
         yield (
             f"B W S = {n['B']} x {n['W']} x {n['S']} = {product:,} completions per rollout, "
             f"where {n['rollout']:,} are set"
@@ -200,7 +223,7 @@ def _lines_as_set(s: Setting) -> dict[str, tuple[str, str]]:
     number.
     """
     lines, prompts = {}, s.prompts_per_rollout is not None
-    if _rollout_differs(s):
+    if _other_rollout(s):
         lines["completions per rollout"] = ("as set", "{P} prompts x {G}" if prompts else "")
     if _step_differs(s):
         lines["completions per optimizer step"] = ("as set", "{P_step} prompts x {G}")
@@ -213,13 +236,6 @@ def _lines_as_set(s: Setting) -> dict[str, tuple[str, str]]:
         )
         lines["optimizer steps per epoch"] = ("N x steps per rollout", "")
     return lines
-
-
-def _each(s: Setting) -> int | Fraction | None:
-    """Return the completions of a step on each process."""
-    if _step_differs(s):
-        return _divided(planning.stated_completions_per_step(s), _w(s) or 0)
-    return s.per_device_train_batch_size * s.gradient_accumulation_steps
 
 
 def plan_table(items: Sequence[tuple[str, Setting]]) -> Table:
@@ -240,7 +256,7 @@ def _plan_rows(items: Sequence[tuple[str, Setting]], lines: Sequence[Line]) -> I
     as_set = _lines_as_set(first) if len(items) == 1 else {}
     for line in lines:
         values = [_value(line, setting) for _, setting in items]
-        if all(value is None for value in values):
+        if values.count(None) == len(values):
             continue
         if line is DATA and all(_w(s) == s.processes for _, s in items):
             # nothing is shared
@@ -335,28 +351,6 @@ def _value(line: Line, s: Setting) -> Any:
         return None
 
 
-def _rollouts(s: Setting) -> Fraction | None:
-    """Return the length as EasyR1 and verl count it; None for others."""
-    total, each = planning.total_steps(s), planning.steps_per_rollout(s)
-    return (
-        None
-        if s.framework.unit != "prompts" or total is None or not each
-        else Fraction(total) / Fraction(each)
-    )
-
-
-def _length(s: Setting) -> str:
-    if s.max_steps is not None:
-        return f"max_steps={s.max_steps}"
-    if s.budget_completions is not None:
-        return f"floor({s.budget_completions} / {planning.completions_per_rollout(s)}) rollouts"
-    return f"ceil({s.epochs} x {planning.steps_per_epoch(s)})"
-
-
-def _divided(number: int | None, by: int) -> Fraction | None:
-    return None if number is None or by < 1 else Fraction(number, by)
-
-
 def _text(value: Any) -> str:
     if isinstance(value, Fraction):
         return f"{value.numerator:,}" if value.denominator == 1 else f"{value} = {float(value):.3g}"
@@ -401,12 +395,12 @@ def memory_bars(
         gib = memory.phases[phase] / GIB
         over = " over" if gpu_gib is not None and gib > gpu_gib else ""
         lines.append(f"{label:<{NAMES}}{'█' * round(room * gib / whole):<{room}}{gib:>6.1f}{over}")
-    parts = {
-        name: size for name, size in memory.as_gib().items() if name != "peak" and size >= 0.05
-    }
-    lines += wrap(
-        "in GiB: " + ", ".join(f"{name} {size:.1f}" for name, size in parts.items()), min(width, 80)
-    )
+    parts = [
+        f"{name} {size:.1f}"
+        for name, size in memory.as_gib().items()
+        if name != "peak" and size >= 0.05
+    ]
+    lines += wrap(f"in GiB: {', '.join(parts)}", min(width, 80))
     return "\n".join(lines)
 
 
@@ -420,13 +414,12 @@ def host_line(host: HostMemory | None) -> str:
     """Return the main memory of a node and what it is made of; empty if it is not known."""
     if host is None:
         return ""
-    shown = {
-        name.replace("asleep", "sleeping vLLM"): gib
+    parts = [
+        f"{name.replace('asleep', 'sleeping vLLM')} {gib:.0f}"
         for name, gib in host.as_gib().items()
-        if name != "peak"
-    }
-    parts = ", ".join(f"{name} {gib:.0f}" for name, gib in shown.items() if gib >= 0.5)
-    return f"Main memory of a node: about {host.peak / GIB:.0f} GiB ({parts})."
+        if name != "peak" and gib >= 0.5
+    ]
+    return f"Main memory of a node: about {host.peak / GIB:.0f} GiB ({', '.join(parts)})."
 
 
 def fit_table(s: Setting, fit: Fit) -> Table:

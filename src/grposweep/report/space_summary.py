@@ -258,8 +258,11 @@ def _held_out(base: Experiment, prepared: Config) -> str:
 
 def _stated_evaluations(settings: Sequence[Setting]) -> int:
     """Return how often a command's own recipe evaluates; 0 if it does not say it in steps."""
-    steps, every = total_steps(settings[0]), settings[0].eval_steps
-    return int(steps / every) if steps and every and every >= 1 else 0
+    for setting in settings:
+        steps, every = total_steps(setting) or 0, setting.eval_steps or 0
+        if every >= 1:
+            return int(steps / every)
+    return 0
 
 
 def _length(settings: Sequence[Setting]) -> str:
@@ -273,12 +276,9 @@ def _length(settings: Sequence[Setting]) -> str:
         ("epochs", 2, _epochs),
     ):
         values = [value for value in map(count_of, map(known_part, settings)) if value is not None]
-        texts = (
-            dict.fromkeys(f"{value:,.{digits}f}" for value in (min(values), max(values)))
-            if values
-            else {}
-        )
-        parts += [f"{' to '.join(texts)} {unit}"] if texts else []
+        if values:
+            texts = dict.fromkeys(f"{value:,.{digits}f}" for value in (min(values), max(values)))
+            parts.append(f"{' to '.join(texts)} {unit}")
     return ", ".join(parts)
 
 

@@ -210,11 +210,6 @@ def _deepspeed(path: Path, ranks: int) -> Iterator[str]:
     )
 
 
-def _fsdp_full(path: Path, ranks: int) -> Iterator[str]:  # noqa: ARG001 - every kind takes the number of ranks
-    """FSDP with a full state: rank 0 gathers and writes it."""
-    yield from _torn(path, "optimizer.bin", "pytorch_model_fsdp.bin", "scheduler.pt")
-
-
 def _fsdp_sharded(path: Path, ranks: int) -> Iterator[str]:  # noqa: ARG001 - every kind takes the number of ranks
     """FSDP with a sharded state: torch's distributed checkpoints, whose `.metadata` is written last
     and names the rest.
@@ -233,7 +228,10 @@ def _fsdp_sharded(path: Path, ranks: int) -> Iterator[str]:  # noqa: ARG001 - ev
 KINDS: dict[tuple[str, ...], Callable[[Path, int], Iterator[str]]] = {
     ("*/*_optim_states.pt",): _deepspeed,
     ("optimizer_0", "pytorch_model_fsdp_0"): _fsdp_sharded,
-    ("optimizer.bin", "pytorch_model_fsdp.bin"): _fsdp_full,
+    # FSDP with a full state: rank 0 gathers and writes it
+    ("optimizer.bin", "pytorch_model_fsdp.bin"): lambda path, _: _torn(
+        path, "optimizer.bin", "pytorch_model_fsdp.bin", "scheduler.pt"
+    ),
     ("optimizer.pt",): _replicated,
 }
 

@@ -94,7 +94,7 @@ CURVES = st.lists(
 UNDER_WAY = st.lists(VALUES, min_size=1, max_size=9)
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(CURVES, UNDER_WAY, st.randoms(use_true_random=False))
 @pytest.mark.parametrize("name", STOPPING)
 def test_the_order_of_the_others_does_not_matter(

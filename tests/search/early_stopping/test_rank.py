@@ -323,7 +323,7 @@ VALUES = st.lists(st.floats(-1, 1).map(lambda value: round(value, 1)), min_size=
 
 
 @pytest.mark.slow
-@settings(max_examples=int(os.environ.get("EXAMPLES", "100")), deadline=None)
+@settings(max_examples=int(os.environ.get("EXAMPLES", "100")))
 @given(
     st.lists(VALUES, min_size=1, max_size=20),
     st.floats(0.05, 0.99),
@@ -351,7 +351,7 @@ def test_any_sweep_spends_its_effort_at_most_and_one_trial_finishes(
 
 
 @pytest.mark.slow
-@settings(max_examples=int(os.environ.get("EXAMPLES", "100")), deadline=None)
+@settings(max_examples=int(os.environ.get("EXAMPLES", "100")))
 @given(st.floats(1.0, 20.0), st.integers(1, 20), st.integers(1, 8), st.integers(0, 1000))
 def test_any_search_spends_its_budget_at_most_and_one_trial_finishes(
     trainings: float, evaluations: int, slots: int, seed: int

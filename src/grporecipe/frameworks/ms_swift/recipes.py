@@ -40,11 +40,6 @@ SCALES = {"grpo": "group", "rloo": "none", "reinforce_plus_plus": "batch"}
 RENAMED = {"train_type": "tuner_type", "rlhf_beta": "beta"}
 
 
-def _first(values: Any) -> Any:
-    """Return the first of several values; older releases take one."""
-    return next(iter(values), None) if isinstance(values, list) else values
-
-
 def _listed(value: Any) -> list[Any]:
     """Return the values of a key that takes a single one in older releases."""
     return value if isinstance(value, list) else [] if value is None else [value]
@@ -137,8 +132,15 @@ OWN = (
     Field("max_steps", "max_steps", RELEASE, read=trl.read_steps, plain=False),
     # -1 is all of them
     Field("top_k", "top_k", RELEASE, read=lambda count: max(count or 0, 0), plain=False),
+    # the first of several; older releases take one
     *(
-        Field(f"vllm_server_{name}", f"vllm_server_{name}", RELEASE, read=_first, plain=False)
+        Field(
+            f"vllm_server_{name}",
+            f"vllm_server_{name}",
+            RELEASE,
+            read=lambda values: next(iter(_listed(values)), None),
+            plain=False,
+        )
         for name in ("base_url", "host", "port")
     ),
     Field("vllm_enable_sleep_mode", "sleep_level", RELEASE, read=bool, write=int, judged=False),

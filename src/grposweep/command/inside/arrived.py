@@ -8,14 +8,20 @@ transformers 5.23 trainer.py (``on_optimizer_step`` is called before the schedul
 
 import ast
 import inspect
+import re
+import sys
 import textwrap
 from collections.abc import Iterator, Set
 from contextlib import suppress
 from functools import cache
 from math import isclose
+from pathlib import Path
 from typing import Any
 
 from grposweep.command.inside.record import is_users, plain
+
+# a rate that follows from the configuration's, such as {"lr": args.learning_rate / 8}
+_MAKES_RATES = r"lr['\"]?\s*[=:][^,\n{]*\.learning_rate"
 
 
 def find_changed_attribute(trainer: Any, args: Any, keys: Set[str]) -> str | None:
@@ -96,27 +102,37 @@ def _sets_rates(cls: type) -> bool:
     )
 
 
-def find_own_rates(trainer: Any, args: Any, optimizer: Any, is_resumed: bool) -> str | None:
+def find_own_rates(args: Any, optimizer: Any, is_resumed: bool) -> str | None:
     """Say if a trial's learning rate is that of no group of the optimizer, which the script or a
-    checkpoint then decides; None if it is, or if the trainer's own method makes each rate of it.
+    checkpoint then decides; None if it is, or if the user's code makes rates of it.
     """
     rates = rates_of(optimizer)
-    if not rates or any(isclose(rate, args.learning_rate, rel_tol=1e-6) for rate in rates):
-        return None
-    makes = getattr(type(trainer).create_optimizer, "__code__", None)
-    if not is_resumed and makes is not None and "learning_rate" in makes.co_names:
+    is_made = any(isclose(rate, args.learning_rate, rel_tol=1e-6) for rate in rates)
+    if not rates or is_made or (not is_resumed and _makes_rates()):
         return None
     shown = ", ".join(f"{rate:g}" for rate in rates)
-    if is_resumed:
-        return (
-            f"learning_rate={args.learning_rate} is this trial's, but the script resumes from a "
-            f"checkpoint whose optimizer has learning rate {shown}. Start from its model with a "
-            "new optimizer, or leave lr out of the sweep."
-        )
-    return (
-        f"learning_rate={args.learning_rate} is this trial's, but the script passes an optimizer "
-        f"with learning rate {shown} to its trainer. Make the optimizer with args.learning_rate."
+    what = (
+        f"passes an optimizer with learning rate {shown} to its trainer. Make the optimizer with "
+        "args.learning_rate."
     )
+    if is_resumed:
+        what = (
+            f"resumes from a checkpoint whose optimizer has learning rate {shown}. Start from its "
+            "model with a new optimizer, or leave lr out of the sweep."
+        )
+    return f"learning_rate={args.learning_rate} is this trial's, but the script {what}"
+
+
+def _makes_rates() -> bool:
+    """Return whether a module of the user's, and no copy of a library, makes rates of the
+    configuration's.
+    """
+    for name, module in [*sys.modules.items()]:
+        file: Any = getattr(module, "__file__", None)
+        is_own = file and is_users(file) and not name.startswith(("trl.", "transformers."))
+        if is_own and re.search(_MAKES_RATES, Path(file).read_text(errors="replace")):
+            return True
+    return False
 
 
 def rates_of(optimizer: Any) -> list[float]:

@@ -68,7 +68,7 @@ class Callback(BoundaryCallback):
         self._refuse(find_changed_attribute(self.trainer, args, self.keys))
         if RATE in self.keys:
             is_resumed = state.global_step > 0
-            self._refuse(find_own_rates(self.trainer, args, optimizer, is_resumed))
+            self._refuse(find_own_rates(args, optimizer, is_resumed))
         self.pace = read_pace(args, known.get("train_dataloader"))
         self.metrics, self.evaluated = MetricsFile(self.folder, self.attempt), set[int]()
         self.heartbeat = HeartbeatFile(self.folder, state.max_steps, writer="callback")

@@ -12,7 +12,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -84,15 +83,6 @@ def _absolute(path: Any, folder: Any = None) -> str:
     return os.path.normpath(place.parent.resolve() / place.name)
 
 
-def lost(question: Question, paths: list[str]) -> Iterator[str]:
-    """Yield those of the paths that were there before the question, and are in no folder for
-    temporary files.
-    """
-    for path in paths:
-        if not is_temporary(question, path) and _was_there(question, path):
-            yield path
-
-
 def is_temporary(question: Question, path: str) -> bool:
     """Return whether a path is in a folder for temporary files, and not in the working folder."""
     place = Path(path)
@@ -108,7 +98,9 @@ def find_loss(question: Question, paths: list[str], is_opened: bool = False) -> 
     ``is_opened``: they are opened for writing, which is no harm to the folder of the sweeps.
     """
     of_sweeps = [path for path in paths if not is_opened and _is_of_sweeps(question, path)]
-    gone = of_sweeps or ([] if question.is_free else [*lost(question, paths)])
+    # that were there before the question, and are in no folder for temporary files
+    lost = [p for p in paths if not is_temporary(question, p) and _was_there(question, p)]
+    gone = of_sweeps or ([] if question.is_free else lost)
     if not gone:
         return {}
     return {"lost": ", ".join(shown(question, path) for path in gone), "sweeps": bool(of_sweeps)}
@@ -169,8 +161,8 @@ def _is_made_by_it(question: Question, path: str) -> bool:
     began = Path(question.answers).with_name("package").joinpath(FILE).stat().st_mtime
     try:
         words = ["stat", "--format=%.9W", path]
-        made = float(subprocess.run(words, capture_output=True, check=False).stdout or 0)
-    except (OSError, ValueError):
+        made = float(subprocess.check_output(words, stderr=subprocess.DEVNULL))
+    except (OSError, ValueError, subprocess.CalledProcessError):
         return False
     return made > began and not _is_of_sweeps(question, path)
 

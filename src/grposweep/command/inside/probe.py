@@ -165,9 +165,9 @@ class Answers:
 def _replaces_parents(member: Any) -> bool:
     """Return whether the user's code defines a method that does not call its parent's."""
     code = getattr(member, "__code__", None)
-    if code is None or not record.is_users(code.co_filename):
+    if code is None:
         return False
-    return code.co_name not in code.co_names
+    return record.is_users(code.co_filename) and code.co_name not in code.co_names
 
 
 def _merge(mine: dict[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:

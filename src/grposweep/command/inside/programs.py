@@ -30,10 +30,9 @@ _OURS = str(Path(__file__).parents[3])
 # code of ``python -c`` and of a here-document
 TYPED = ("<string>", "<stdin>")
 TAKE_VALUE = ("-X", "-W", "--check-hash-based-pycs")
-TRAINS = re.compile(r"GRPO|^[ \t]*(?:from|import)[ \t].*\b(?:trl|unsloth)\b", re.MULTILINE)
-IMPORTS = re.compile(
-    r"^[ \t]*(?:from[ \t]+(\.*[\w.]*)[ \t]+import[ \t]+\(?([\w, \t]*)|import[ \t]+([\w.]+))",
-    re.MULTILINE,
+TRAINS = r"(?m)GRPO|^[ \t]*(?:from|import)[ \t].*\b(?:trl|unsloth)\b"
+IMPORTS = (
+    r"(?m)^[ \t]*(?:from[ \t]+(\.*[\w.]*)[ \t]+import[ \t]+\(?([\w, \t]*)|import[ \t]+([\w.]+))"
 )
 NOTEBOOK = "grposweep.command.inside.notebook"
 # of a script's own code that is searched
@@ -94,7 +93,7 @@ def may_train(program: Program) -> bool:
             text = Path(file).read_text(encoding="utf-8", errors="replace")[:LONGEST]
         except OSError:
             continue
-        if TRAINS.search(text):
+        if re.search(TRAINS, text):
             return True
         waiting += [module for module in _imported(text, file, program) if record.is_users(module)]
     return False
@@ -102,7 +101,7 @@ def may_train(program: Program) -> bool:
 
 def _imported(text: str, file: str, program: Program) -> Iterator[str]:
     """Yield the files of the modules that a text imports."""
-    for origin, names, module in IMPORTS.findall(text):
+    for origin, names, module in re.findall(IMPORTS, text):
         dots = len(origin) - len(origin.lstrip("."))
         start = Path(file).parents[dots - 1] if dots else Path(program.file).parent
         base = module or origin.lstrip(".")
@@ -226,21 +225,14 @@ def _of_accelerate(name: str | None, launcher: str) -> int | None:
 
     if launcher not in ("accelerate", "trl"):
         return None
-    home = Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface") / "accelerate"
-    own = next(
-        (
-            str(path)
-            for path in (home / "default_config.yaml", home / "default_config.json")
-            if path.is_file()
-        ),
-        None,
-    )
-    place = name or own
-    return (
-        read_accelerate(place, lambda path: Path(path) if Path(path).is_file() else None).processes
-        if place
-        else None
-    )
+    home = os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface"
+    own = [f"{home}/accelerate/default_config.{kind}" for kind in ("yaml", "json")]
+    place = name or next(filter(os.path.isfile, own), None)
+    if place is None:
+        return None
+    return read_accelerate(
+        place, lambda path: Path(path) if Path(path).is_file() else None
+    ).processes
 
 
 def _without(words: list[str], names: frozenset[str]) -> Iterator[str]:

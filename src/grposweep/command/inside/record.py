@@ -227,12 +227,10 @@ def _qualified(cls: type) -> str:
 
 def _base(cls: type) -> str | None:
     """Return the trainer of TRL or Unsloth that a class is, or inherits from."""
-    known = (
-        one
-        for one in cls.__mro__
-        if one.__name__ in TRAINERS and one.__module__.startswith(("trl.", "Unsloth"))
-    )
-    return next((one.__name__ for one in known), None)
+    for one in cls.__mro__:
+        if one.__name__ in TRAINERS and one.__module__.startswith(("trl.", "Unsloth")):
+            return one.__name__
+    return None
 
 
 def _versions() -> Iterator[tuple[str, str]]:

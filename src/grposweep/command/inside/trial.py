@@ -77,7 +77,7 @@ def _existing(checkpoint: Any) -> Any:
     return None
 
 
-def _say_no_push() -> None:
+def _say_no_push(*_: Any, **__: Any) -> None:
     print(
         "this trial pushes nothing to the hub; push the winner with your own command",
         file=sys.stderr,
@@ -151,8 +151,5 @@ def _follow_trainers(module: ModuleType, trial: Path) -> None:
             followed[-1].leave()
             time.sleep(HOLD_SECONDS)
 
-    def pushed(*_: Any, **__: Any) -> None:
-        _say_no_push()
-
-    cls.__init__, cls.train, cls.push_to_hub = built, trained, pushed
+    cls.__init__, cls.train, cls.push_to_hub = built, trained, _say_no_push
     atexit.register(hold)
