@@ -49,6 +49,7 @@ def test_an_unknown_noise_is_told_as_that() -> None:
     assert (found.objective, found.best_step, found.optimism) == (0.8, 20, None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("truth", "share"),
     [
