@@ -2,6 +2,7 @@
 on a phone.
 """
 
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from grposweep.report.html_page import write_report
+from grposweep.report.trial_view import State
 from grposweep.report.view import read_sweep
 from grposweep.storage.completions import KeptCompletion, keep_completions
 from made import Made, make_comparison, make_sweep
@@ -171,6 +173,34 @@ def test_a_surface_is_drawn_from_20_trials_on_and_dots_before(
         )
 
 
+MARKS = """(name) => document.getElementById(name).data.flatMap((trace) =>
+  trace.xaxis === undefined || trace.xaxis === "x" ? Array(trace.x.length).fill(trace.marker.symbol ?? "circle") : []).sort()"""
+
+
+def test_paused_stopped_and_failed_trials_are_in_every_figure(
+    browser: "Browser", tmp_path: Path
+) -> None:
+    """Each with its own mark in slices and map; those with a value are lines, and an axis has
+    their states.
+    """
+    sweep = make_sweep(tmp_path / "s", Made(trials=12))
+    for trial in sorted((sweep / "trials").iterdir())[:2]:
+        result = {"status": "stopped", "attempt": 0, "step": 40, "objective": 0.4}
+        (trial / "result.json").write_text(json.dumps(result))
+        (trial / "control.json").write_text('{"action": "pause"}')
+    view = read_sweep(sweep)
+    marks = {State.PAUSED: "square", State.PRUNED: "diamond", State.FAILED: "x"}
+    wanted = sorted(marks.get(trial.state, "circle") for trial in view.trials)
+    assert set(wanted) == {"circle", *marks.values()}
+    with open_page(browser, write_report(view)) as opened:
+        assert opened.evaluate(MARKS, "plot-slices") == wanted
+        assert opened.evaluate(MARKS, "plot-map") == wanted
+        lines = "document.getElementById('plot-parallel').data[0].dimensions"
+        assert opened.evaluate(f"{lines}.at(-1).values.length") == 12 - wanted.count("x")
+        states = set(opened.evaluate(f"{lines}.at(-2).ticktext"))
+        assert states == {"finished", "paused", "stopped early"}
+
+
 CONTRAST = """(selector) => {
   const linear = (c) => (c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4);
   const light = (text) => {
@@ -307,7 +337,7 @@ def test_a_sweep_that_has_only_begun_has_a_page(browser: "Browser", tmp_path: Pa
     """Each figure says why it is not there."""
     sweep = make_sweep(tmp_path / "s", Made(trials=2, running=1, queued=1))
     with open_page(browser, write_report(read_sweep(sweep)), figures=FIGURES) as page:
-        assert "No trial has finished yet." in page.inner_text("#parameters")
+        assert "No trial has a value yet." in page.inner_text("#parameters")
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -80,18 +80,6 @@ def test_seeds_that_agree_by_chance_have_the_interval_of_their_sampling() -> Non
     assert estimate([0.5, 0.5]).margin == math.inf
 
 
-def test_results_on_the_same_prompts_are_compared_by_prompt() -> None:
-    """Hard and easy prompts spread both means; what changed is the same everywhere. Other prompts
-    say nothing of the kind.
-    """
-    before, after = [0.0, 0.25, 0.5, 0.75], [0.1, 0.37, 0.58, 0.87]
-    paired = Sampling(0.16, after, "a").minus(Sampling(0.16, before, "a"))
-    assert paired.error == pytest.approx(0.0096, abs=1e-4)
-    assert Sampling(0.16, after, "a").minus(Sampling(0.16, before, "b")).error == pytest.approx(
-        0.16 * math.sqrt(2)
-    )
-
-
 def test_more_seeds_of_the_same_prompts_do_not_make_the_prompts_more() -> None:
     """The mean of two equal results scatters over prompts as each of them."""
     one = Sampling(0.1, [0.0, 0.5, 1.0], "a")
@@ -154,17 +142,6 @@ def test_a_value_at_the_end_of_its_interval_has_a_p_of_five_percent(prompts: int
     """For few prompts and many."""
     sampling = Sampling(0.1, [n / prompts for n in range(prompts)])
     assert sampling.p_value(sampling.margin(0.05) or 0.0) == pytest.approx(0.05)
-
-
-def test_a_difference_of_equal_seeds_has_the_error_of_both_points() -> None:
-    """Standard errors of 0.1 and 0.3 over other prompts, and two seeds."""
-    one, other = (
-        Candidate(n, {1: 0.5, 2: 0.5}, dict.fromkeys((1, 2), Sampling(e)))
-        for n, e in ((0, 0.1), (1, 0.3))
-    )
-    assert difference(one, other).margin == pytest.approx(
-        1.96 * math.hypot(0.1, 0.3) / math.sqrt(2), rel=1e-3
-    )
 
 
 @pytest.mark.parametrize(("deviation", "out"), [(0.3, [1]), (0.45, [])])

@@ -7,10 +7,11 @@ function drawCurves() {
   const top = drawn.filter((trial) => trial.rank !== null && trial.rank < TOP);
   const others = drawn.filter((trial) => !top.includes(trial));
   const of = (state) => others.filter((trial) => trial.state === state);
-  const rest = others.filter((trial) => !["pruned", "failed", "running"].includes(trial.state));
+  const rest = others.filter((trial) => !["pruned", "failed", "paused", "running"].includes(trial.state));
   const traces = [
     bundle(rest, metric, over, { name: "other trials", color: color("faint"), width: 1 }),
     bundle(of("pruned"), metric, over, { name: "stopped early", color: color("warn"), width: 1, end: "diamond" }),
+    bundle(of("paused"), metric, over, { name: "paused", color: color("move"), width: 1, end: "square" }),
     bundle(of("failed"), metric, over, { name: "failed", color: color("bad"), width: 1, end: "x" }),
     bundle(of("running"), metric, over, { name: "running", color: color("move"), width: 1.5, dash: "dot" }),
   ].flat();
@@ -135,10 +136,10 @@ function wholeRange(parameter) {
   return low === null || high === null ? {} : { range: [low - 0.04 * (high - low), high + 0.04 * (high - low)] };
 }
 
-// Trials without an objective: stopped early at their last value, failed ones at the bottom.
+// Trials without an objective: paused ones and those stopped early at their last value, failed ones at the bottom.
 function lostTrials(i) {
-  const values = finished().map((trial) => trial.value), low = Math.min(...values, ...DATA.trials.map((trial) => trial.reached ?? Infinity));
-  return [["pruned", "diamond", "warn"], ["failed", "x", "bad"]].map(([state, symbol, ink]) => {
+  const low = DATA.trials.map(lastValue).reduce((a, b) => (a === null ? b : b === null ? a : Math.min(a, b)), null);
+  return [["paused", "square", "move"], ["pruned", "diamond", "warn"], ["failed", "x", "bad"]].map(([state, symbol, ink]) => {
     const trials = DATA.trials.filter((trial) => trial.state === state && trial.value === null && trial.point[i] !== null);
     return { trials, y: trials.map((trial) => trial.reached ?? low), mode: "markers", text: trials.map(hoverName),
       customdata: trials.map((trial) => trial.number), marker: { symbol, size: 8, color: color(ink), opacity: 0.8 } };
@@ -149,7 +150,7 @@ const shownAt = (parameter, i) => (trial) => (parameter.number ? trial.point[i] 
 
 function drawSlices() {
   const trials = finished();
-  if (!trials.length || !DATA.parameters.length) return sayInstead("plot-slices", "No trial has finished yet.");
+  if (!DATA.trials.some((trial) => lastValue(trial) !== null) || !DATA.parameters.length) return sayInstead("plot-slices", "No trial has a value yet.");
   const place = document.getElementById("plot-slices");
   const columns = Math.max(1, Math.min(DATA.parameters.length, Math.floor(place.clientWidth / 260), 4));
   const rows = Math.ceil(DATA.parameters.length / columns);

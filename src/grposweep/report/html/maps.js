@@ -6,11 +6,12 @@ const ENOUGH = 20; // finished trials for a surface between them
 
 function drawMap() {
   const [a, b] = ["across", "up"].map((id) => Number(document.getElementById(id).value));
-  const trials = finished().filter((trial) => trial.point[a] !== null && trial.point[b] !== null);
-  if (DATA.parameters.length < 2 || trials.length < 3 || a === b)
-    return sayInstead("plot-map", "A map needs two different parameters and three finished trials.");
+  const known = DATA.trials.filter((trial) => lastValue(trial) !== null && trial.point[a] !== null && trial.point[b] !== null);
+  const trials = known.filter((trial) => trial.value !== null);
+  if (DATA.parameters.length < 2 || known.length < 3 || a === b)
+    return sayInstead("plot-map", "A map needs two different parameters and three trials with a value.");
   document.getElementById("plot-map").style.height = "";
-  const x = scale(a, trials), y = scale(b, trials);
+  const x = scale(a, known), y = scale(b, known);
   const surface = { x: x.cells.map(x.shown), y: y.cells.map(y.shown), z: y.cells.map((v) => x.cells.map((u) => weigh(trials, x, y, u, v))) };
   const isSmooth = x.parameter.number && y.parameter.number;
   const shared = { colorscale: "Viridis", reversescale: !DATA.maximize, colorbar: { title: { text: plain(DATA.metric), side: "right" }, thickness: 12, outlinewidth: 0 },
@@ -55,13 +56,14 @@ function weigh(trials, x, y, u, v) {
 }
 
 function drawParallel() {
-  const trials = finished();
-  if (!DATA.parameters.length || trials.length < 2) return sayInstead("plot-parallel", "No two trials have finished yet.");
+  const trials = DATA.trials.filter((trial) => lastValue(trial) !== null);
+  if (!DATA.parameters.length || trials.length < 2) return sayInstead("plot-parallel", "No two trials have a value yet.");
   if (!hasWebGL()) return sayInstead("plot-parallel", "Parallel coordinates need WebGL, which this browser does not offer; the slices above show the same.");
   const asked = trials.filter((trial) => trial.point.every((value) => value !== null));
   const shown = asked.length ? asked : trials;
-  const values = shown.map((trial) => trial.value);
+  const values = shown.map(lastValue), states = [...new Set(shown.map((trial) => trial.label))];
   const dimensions = DATA.parameters.map((parameter, i) => parallelAxis(parameter, shown.map((trial) => trial.point[i])));
+  if (states.length > 1) dimensions.push(parallelAxis({ short: "state", labels: states }, shown.map((trial) => trial.label)));
   dimensions.push({ label: plain(DATA.metric), values });
   const font = { color: color("ink"), size: 12 };
   draw("plot-parallel", [{

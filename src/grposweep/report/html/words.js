@@ -30,6 +30,9 @@ const hoverName = (trial) => `trial ${trial.number}<br>${plain(pointText(trial))
 
 const finished = () => DATA.trials.filter((trial) => trial.value !== null);
 
+// What a trial ended with, or had reached when it was paused or stopped early.
+const lastValue = (trial) => trial.value ?? trial.reached;
+
 function layout(more) {
   const axis = { gridcolor: color("line"), zerolinecolor: color("line"), linecolor: color("line"), automargin: true };
   const given = Object.fromEntries(Object.entries(more).filter(([name]) => /^[xy]axis/.test(name))
