@@ -27,35 +27,12 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copytree(PROJECT, folder / "source", symlinks=True, ignore=LEFT_OUT)
     subprocess.run([sys.executable, "-c", ARCHIVE], cwd=folder / "source", check=True)
     (archive,) = folder.glob("*.tar.gz")
-    build = [
-        sys.executable,
-        "-m",
-        "pip",
-        "wheel",
-        "-q",
-        "--no-deps",
-        "--no-build-isolation",
-        "-w",
-        folder,
-        archive,
-    ]
-    subprocess.run(build, check=True)
     venv.create(folder / "env", with_pip=False, symlinks=True)
     packages = next((folder / "env").glob("lib/python*/site-packages"))
-    (wheel,) = folder.glob("*.whl")
-    install = [
-        sys.executable,
-        "-m",
-        "pip",
-        "--python",
-        folder / "env" / "bin" / "python",
-        "install",
-        "-q",
-        "--no-deps",
-        wheel,
-    ]
-    subprocess.run(install, check=True)
+    # setuptools among them, which builds the wheel
     (packages / "dependencies.pth").write_text("\n".join(site.getsitepackages()))
+    pip = [sys.executable, "-m", "pip", "--python", folder / "env" / "bin" / "python", "install"]
+    subprocess.run([*pip, "-q", "--no-deps", "--no-build-isolation", archive], check=True)
     shutil.rmtree(folder / "source")
     return folder / "env" / "bin" / "grposweep"
 
@@ -125,8 +102,8 @@ def test_the_wheel_adds_a_package_to_the_namespace_of_hydras_plugins(installed: 
 def test_an_empty_environment_gets_what_lint_needs(installed: Path, tmp_path: Path) -> None:
     """From the package index, so it is skipped without one."""
     venv.create(tmp_path, with_pip=True)
-    (wheel,) = installed.parents[2].glob("*.whl")
-    if subprocess.run([tmp_path / "bin" / "pip", "install", "-q", wheel], check=False).returncode:
+    (archive,) = installed.parents[2].glob("*.tar.gz")
+    if subprocess.run([tmp_path / "bin" / "pip", "install", "-q", archive], check=False).returncode:
         pytest.skip("no package index")
     recipe = str(PROJECT / "docs" / "recipe.yaml")
     judged = call(tmp_path / "bin" / "grposweep", tmp_path, "lint", recipe, "--processes", "7")
