@@ -9,17 +9,14 @@ measured; its messages are quoted in the docstrings.
 """
 
 from collections.abc import Callable
-from math import gcd
 from typing import Any
 
 from grporecipe.model import planning
 from grporecipe.model.setting import EVERY, TRL_LIKE, Setting
 from grporecipe.rules.helpers import (
     ALL_COUNTS,
-    NO_COUNT,
     each,
     every_count,
-    multiples,
     no_field,
 )
 from grporecipe.rules.registry import Change, F, Finding, Severity, Violation, by_trial, rule
@@ -59,21 +56,11 @@ def per_process(s: Setting) -> int:
     return s.per_device_train_batch_size * s.steps_per_generation
 
 
-def _whole_group_counts(s: Setting) -> int:
-    if s.num_generations < 1 or s.version < COMPLETIONS:
-        return ALL_COUNTS
-    if s.generation_batch_size and s.version >= ROLLOUTS:
-        torn = s.generation_batch_size > 0 and s.generation_batch_size % s.num_generations
-        return NO_COUNT if torn else ALL_COUNTS
-    per = per_process(s)
-    return ALL_COUNTS if per < 1 else multiples(s.num_generations // gcd(s.num_generations, per))
-
-
 @rule(
     "GB101",
     "error",
     ("framework", *SIZES, "unsolved", "num_generations"),
-    _whole_group_counts,
+    "by trial",
     of=TRL_LIKE,
     blames=("num_generations", *SIZES[1:]),
     why="it does not divide the {total} completions of {made_of}; {trainer} needs whole groups",

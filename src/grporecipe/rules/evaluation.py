@@ -6,13 +6,12 @@ Sources: as for GB; the check came with TRL 0.15, was absent in 0.20 and 0.21, a
 """
 
 from collections.abc import Callable
-from math import gcd
 
 from grporecipe.model import planning
 from grporecipe.model.setting import TRL_FAMILY, TRL_LIKE, Setting
 from grporecipe.rules.batch import LARGE_MODEL, judgeable
-from grporecipe.rules.helpers import ALL_COUNTS, each, multiples, no_field
-from grporecipe.rules.registry import Change, Counts, F, Finding, rule
+from grporecipe.rules.helpers import each, no_field
+from grporecipe.rules.registry import Change, F, Finding, rule
 
 READS = (
     "version",
@@ -54,23 +53,6 @@ def _missed_group(s: Setting) -> int:
     return evaluation_group(s) if missed else 0
 
 
-def _counts(s: Setting, group: int) -> int:
-    size = s.per_device_eval_batch_size
-    if group < 1 or size < 1 or not s.evaluates or "per_device_eval_batch_size" in s.unsolved:
-        return ALL_COUNTS
-    return multiples(group // gcd(group, size))
-
-
-def _checked_counts(s: Setting) -> int:
-    """Return the numbers of processes that pass this version's check."""
-    return _counts(s, _checked_group(s))
-
-
-def _missed_counts(s: Setting) -> int:
-    """Return the numbers at which this version misses nothing, or its own check fails first."""
-    return _counts(s, _missed_group(s)) | ALL_COUNTS & ~_checked_counts(s)
-
-
 def _torn(s: Setting, group: int) -> Finding:
     """Return the completions of an evaluation batch if they are not whole groups; None if they are,
     or are unknown.
@@ -87,13 +69,8 @@ def _torn(s: Setting, group: int) -> Finding:
     return {"total": size * s.processes, "group": group}
 
 
-def _whole(
-    code: str, counts: Counts, of: frozenset[str], consequence: str = ""
-) -> Callable[[F], F]:
-    """Register a rule that an evaluation batch holds whole groups.
-
-    ``counts`` gives the numbers of processes at which it does.
-    """
+def _whole(code: str, of: frozenset[str], consequence: str = "") -> Callable[[F], F]:
+    """Register a rule that an evaluation batch holds whole groups."""
     why = (
         "{s.processes} x {s.per_device_eval_batch_size} = {total} completions are not whole "
         "groups of {group}"
@@ -102,7 +79,7 @@ def _whole(
         code,
         "error",
         READS,
-        counts,
+        "by trial",
         of=of,
         blames=("per_device_eval_batch_size", "num_generations_eval"),
         why=why + consequence,
@@ -110,7 +87,7 @@ def _whole(
     )
 
 
-@_whole("GE101", _checked_counts, TRL_LIKE)
+@_whole("GE101", TRL_LIKE)
 def whole_groups_in_evaluation(s: Setting) -> Finding:
     """The global evaluation batch, B_eval W, must be a multiple of the evaluation's generations.
 
@@ -124,7 +101,6 @@ def whole_groups_in_evaluation(s: Setting) -> Finding:
 
 @_whole(
     "GE103",
-    _missed_counts,
     TRL_FAMILY,
     "; this TRL does not check it, and the first evaluation fails",
 )

@@ -190,8 +190,7 @@ def set_to(config: Any, key: Any) -> str:
 
 
 # Sets of process counts as masks: bit n-1 means that n processes work, for n in 1-64. A recipe that
-# does not state its processes is judged for all of these at once. The rules of most recipes have a
-# closed form that replaces 64 verdicts, so an unstated count costs little more than a stated one.
+# does not state its processes is judged for all of these at once.
 
 NO_COUNT = 0
 ALL_COUNTS = (1 << MOST_PROCESSES) - 1

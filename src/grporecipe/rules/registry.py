@@ -257,14 +257,15 @@ class Problem:
 
 
 def by_trial(setting: Setting, judge: Callable[[Setting], object]) -> int:
-    """Return the counts that a rule accepts, by applying it to each. For rules that seldom
-    apply.
-    """
-    return sum(
-        1 << (n - 1)
-        for n in range(1, MOST_PROCESSES + 1)
-        if not judge(setting.replace({"processes": n}))
-    )
+    """Return the counts that a rule accepts, by applying it to each."""
+    if _tried[0] is not setting:
+        counts = range(1, MOST_PROCESSES + 1)
+        _tried[:] = setting, [setting.replace({"processes": n}) for n in counts]
+    return sum(1 << at for at, tried in enumerate(_tried[1]) if not judge(tried))
+
+
+# the last setting, and it with each count: all rules ask for the same ones
+_tried: list[Any] = [None, []]
 
 
 REGISTRY: dict[str, Rule] = {}

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from grporecipe.model import planning
 from grporecipe.model.setting import IN_PROMPTS, Setting
 from grporecipe.rules.batch import COUNTS_SOMETHING, SIZES, judgeable
-from grporecipe.rules.helpers import ALL_COUNTS, each, multiples, named, near, no_field
+from grporecipe.rules.helpers import each, named, near, no_field
 from grporecipe.rules.registry import Change, Finding, Violation, rule
 
 SHARED = (
@@ -267,19 +267,11 @@ def the_first_rollout_is_learned_from(s: Setting) -> Finding:
     }
 
 
-def _engine_counts(s: Setting) -> int:
-    return (
-        ALL_COUNTS
-        if s.prompts_per_rollout is None
-        else multiples(max(s.vllm_tensor_parallel_size, 1))
-    )
-
-
 @rule(
     "GT301",
     "error",
     ("prompts_per_rollout", "processes", "vllm_tensor_parallel_size"),
-    _engine_counts,
+    "by trial",
     of=IN_PROMPTS,
     blames=("vllm_tensor_parallel_size", "processes"),
     why="the {s.processes} {count} cannot be cut into engines of {s.vllm_tensor_parallel_size}",
@@ -312,11 +304,7 @@ def _divisors(s: Setting, *names: str) -> Iterator[Change]:
         yield from each(name, near(getattr(s, name), lambda n: (s.processes or 1) % n == 0))
 
 
-def _shared_counts(s: Setting) -> int:
-    return ALL_COUNTS if s.prompts_per_rollout is None else multiples(shared(s))
-
-
-@rule("GT302", "error", (*SPLIT, "prompts_per_rollout"), _shared_counts, of=IN_PROMPTS)
+@rule("GT302", "error", (*SPLIT, "prompts_per_rollout"), "by trial", of=IN_PROMPTS)
 def sequences_share_all_processes(s: Setting) -> Violation | None:
     """Processes that share a sequence (Ulysses) or a model (Megatron) form groups of equal size.
 

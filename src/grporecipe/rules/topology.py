@@ -8,11 +8,9 @@ from grporecipe.model.effect import find_lack
 from grporecipe.model.setting import ROWS, TRL, TRL_LIKE, Setting
 from grporecipe.rules.batch import SIZES, whole_groups
 from grporecipe.rules.helpers import (
-    ALL_COUNTS,
     divides_the_processes,
     each,
     every_count,
-    multiples,
     named,
     no_field,
 )
@@ -84,15 +82,11 @@ def _colocates(s: Setting) -> bool:
     )
 
 
-def _colocated_counts(s: Setting) -> int:
-    return multiples(s.vllm_tensor_parallel_size) if _colocates(s) else ALL_COUNTS
-
-
 rule(
     "GT103",
     "error",
     ("version", "processes", "use_vllm", "vllm_mode", "vllm_tensor_parallel_size"),
-    _colocated_counts,
+    "by trial",
     of=TRL_LIKE,
     title="vLLM shares all processes",
     text="""Colocated vLLM splits the processes into groups of ``vllm_tensor_parallel_size``, which

@@ -136,6 +136,7 @@ def lint(
 @command(
     "grposweep check -- bash launch.sh",
     "grposweep check -- accelerate launch --num_processes 4 train.py --lr 1e-5",
+    context_settings={"allow_interspersed_args": False},
 )
 def check(
     words: Annotated[

@@ -86,6 +86,7 @@ def command(main: Callable[[], None]) -> None:
         tokens = [
             "verbose=true" if token in VERBOSE else token for token in split_tokens(words)
         ] + launched
+        _name_repeated(tokens)
         # argparse wants flags first
         sys.argv[1:] = sorted(_own_conf(_showing_base(tokens)), key=_is_override)
         _refuse_parts_of_hydra(sys.argv[1:])
@@ -173,6 +174,15 @@ def _refuse_slips(words: list[str]) -> None:
                 f"put -- in front of it: -- {shlex.join(words[at:])}"
             )
         raise UserError(f"{problem}. Write {text}.")
+
+
+def _name_repeated(tokens: list[str]) -> None:
+    """Say which overrides a later one of the same key replaces."""
+    last = {override_name(token): token for token in filter(_is_override, tokens)}
+    for token in filter(_is_override, tokens):
+        kept = last[override_name(token)]
+        if kept != token:
+            say(f"{token} is replaced by {kept}: only the last value of a key counts", sys.stderr)
 
 
 def _as_text(word: str) -> str:

@@ -216,7 +216,8 @@ def _assigned_later(experiment: Experiment) -> Iterator[str]:
     trainer, base = experiment.trainer, Base.of(experiment)
     record = base.asked.record
     changed = point_keys(base.recipe, unchanged(experiment), read_setting(experiment))
-    for name in changed.keys() | (trainer.args.keys() - base.options.keys()):
+    names = changed.keys() | (trainer.args.keys() - base.options.keys())
+    for name in names | ({"seed"} if experiment.search.seeds else set()):
         place = record["assigned"].get(name, "")
         if place and not _is_conditional(Path(trainer.workdir or "."), place):
             yield (

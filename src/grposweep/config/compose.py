@@ -173,6 +173,8 @@ def malformed(argument: str, error: Exception) -> str:
             f"{argument!r}: parts of this text are syntax for Hydra. Quote it twice: "
             f"{quoted(key, value)}"
         )
+    if value.endswith(","):
+        return f"{argument!r}: a value is missing at the end. Write {argument.rstrip(',')}."
     closed = _closed(argument)
     if closed:
         return f"{argument!r}: a bracket is not closed. Close it: {shlex.quote(closed)}"

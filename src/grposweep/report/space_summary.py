@@ -208,7 +208,8 @@ def print_space_summary(
     )
     if summary.is_local and busy > cores:
         console.print(
-            f"{busy} busy threads on {cores} cores: trials will slow each other down",
+            f"{busy} busy threads on {cores} cores: trials will slow each other down. Set less of "
+            "search.parallel, cluster.processes or cluster.threads.",
             style="yellow",
         )
 

@@ -53,6 +53,7 @@ from grposweep.report.view import SweepReader
 from grposweep.schema import Search
 from grposweep.search.early_stopping.rungs import describe_budget
 from grposweep.search.mirror import JournalMirror, Mirror, RdbMirror
+from grposweep.search.sampler import lists_points
 from grposweep.search.space import Direction, Point
 from grposweep.storage import paths
 from grposweep.storage.folders import SweepFolder, remember
@@ -399,6 +400,8 @@ def _control(prepared: _Prepared, controller: Controller, stack: ExitStack) -> i
     print_space_summary(
         console, _space_summary(controller), base, warnings, folder.prepared(), folder.path
     )
+    if left_out := _describe_left_out(controller):
+        console.print(left_out, style="yellow", soft_wrap=True)
     for line in controller.validator.fields.notes:
         console.print(f"warning {line}", style="yellow", soft_wrap=True)
     command = [sys.executable, *run_command(), *sys.argv[1:]]
@@ -479,6 +482,24 @@ def _run_on_end(controller: Controller, console: Console) -> None:
         problem = f": {error}"
     if problem:
         console.print(f"search.on_end failed{problem}", style="yellow", soft_wrap=True)
+
+
+def _describe_left_out(controller: Controller) -> str:
+    """Return what the number of trials leaves out; empty if nothing."""
+    queue, most = controller.queue, controller.search.trials
+    begun, points = len(controller.study.searched), len(queue.valid_points)
+    if most is None:
+        return ""
+    if not controller.study.space.parameters:
+        return (
+            f"search.trials={most}: this is a single run. To repeat it on fresh seeds, set "
+            "search.seeds=5."
+        )
+    if begun > most:
+        return f"search.trials={most}: {begun} trials have begun, so no further one starts"
+    if lists_points(queue.sampler) and points > most:
+        return f"search.trials={most}: only so many of {points} points are trained"
+    return ""
 
 
 def _space_summary(controller: Controller) -> SpaceSummary:

@@ -11,9 +11,7 @@ from grporecipe.model.setting import Setting
 from grporecipe.rules.batch import SIZES, judgeable
 from grporecipe.rules.evaluation import evaluation_group
 from grporecipe.rules.helpers import (
-    ALL_COUNTS,
     divides_the_processes,
-    multiples,
     one_of,
 )
 from grporecipe.rules.registry import Finding, Violation, rule, variant
@@ -321,15 +319,11 @@ def the_loss_survives_its_first_step(s: Setting) -> bool:
     return s.loss_type in ("real", "fipo") and s.version >= TAKES_ALL_FOR_TAUGHT
 
 
-def _sharing_counts(s: Setting) -> int:
-    return multiples(s.sequence_parallel_size) if s.sequence_parallel_size > 1 else ALL_COUNTS
-
-
 rule(
     "GT501",
     "error",
     ("processes", "sequence_parallel_size"),
-    _sharing_counts,
+    "by trial",
     of=MS_SWIFT,
     title="sequences are shared by whole groups",
     text="""``sequence_parallel_size`` divides the processes, which are laid out as a mesh of data

@@ -280,6 +280,23 @@ def one_precision_is_set(recipe: Recipe) -> Iterator[Violation]:
             )
 
 
+@recipe_rule("GS208", "warning")
+def the_warmup_is_set_once(recipe: Recipe) -> Iterator[Violation]:
+    """``warmup_ratio`` next to ``warmup_steps``: transformers reads the steps only.
+
+    transformers 4.57 training_args.py get_warmup_steps. Release 5 has no ratio.
+    """
+    ratio, steps = recipe.config.get("warmup_ratio"), recipe.config.get("warmup_steps")
+    if ratio and steps:
+        yield Violation(
+            f"warmup_ratio={ratio}",
+            f"warmup_steps={steps} overrides it, so it is not read",
+            "Leave one of them out.",
+            ("warmup_ratio", "warmup_steps"),
+            ({"warmup_ratio": None}, {"warmup_steps": None}),
+        )
+
+
 @recipe_rule("GV114", "error")
 def transformers_takes_the_values(recipe: Recipe) -> Iterator[Violation]:
     """Values that transformers' ``TrainingArguments`` refuses at start, alone or together.
