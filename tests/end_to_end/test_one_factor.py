@@ -47,6 +47,7 @@ def test_only_the_learning_rate_has_an_effect_on_the_fake_trainer(run: Run) -> N
     )
     assert ended.code == 0, ended.err
     assert "1 of 6 points invalid" in ended.out
+    assert "4 trials (one_factor), then up to 12 on fresh seeds" in ended.out
     assert verdicts(ended.sweep) == {
         ("lr", 3e-5): "worse",
         ("lr", 1e-3): "better",

@@ -161,7 +161,9 @@ def test_rewards_that_never_differ_are_no_collapse(
 @pytest.mark.parametrize(
     ("gpu", "unit"), [(True, "GPU hours"), (False, "CPU hours"), (None, "GPU hours")]
 )
-def test_hours_without_a_gpu_are_cpu_hours(tmp_path: Path, gpu: bool | None, unit: str) -> None:
+def test_hours_without_a_gpu_are_cpu_hours(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], gpu: bool | None, unit: str
+) -> None:
     """As the run noted; an older run has no note. A budget is in GPU hours always."""
     view = make(tmp_path, *CLEAR)
     assert view.progress.budget_hours is not None
@@ -169,7 +171,9 @@ def test_hours_without_a_gpu_are_cpu_hours(tmp_path: Path, gpu: bool | None, uni
     runs = view.trials[0].path / "runs.jsonl"
     runs.write_text(runs.read_text().splitlines()[-1] + "\n")
     assert view.spent_text.endswith("GPU hours")
-    assert replace(view, progress=replace(view.progress, budget_hours=None)).hours_unit == unit
+    view = replace(view, progress=replace(view.progress, budget_hours=None))
+    assert view.hours_unit == unit
+    assert f" {unit[:3]} h " in printed(view, capsys)
 
 
 def test_a_parameter_without_any_effect_is_named(

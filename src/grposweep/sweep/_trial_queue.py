@@ -74,6 +74,14 @@ class TrialQueue:
     def __post_init__(self) -> None:
         if self.repeat:
             self._before = self._looked = len(self.study.searched)
+        if self.sampler == "one_factor":
+            # a value that the base has is not run again
+            seen = set[str]()
+            for point in self.valid_points:
+                identity = self.validator.validate(point).config.identity
+                if identity in seen:
+                    self.doubles.add(freeze(point))
+                seen.add(identity)
 
     @property
     def target(self) -> int:
