@@ -46,7 +46,6 @@ def short(completions, **kwargs): return [1.0] * (len(completions) - 1)
 def single(completions, **kwargs): return 1.0
 def strings(completions, **kwargs): return ["1.0"] * len(completions)
 def raises(completions, **kwargs): raise KeyError("label")
-async def waits(completions, **kwargs): return None
 def other(data_source, solution_str, ground_truth): return [0.0]
 class Stateful:
     def __call__(self, completions, **kwargs): return [0.0] * len(completions)
@@ -212,7 +211,6 @@ MISTAKES = (
     reward(
         "raises", "KeyError: 'label', in r.py, line 8", "It gets prompts, completions, .*answer"
     ),
-    reward("waits", "async function", "Set a plain function"),
     Mistake(
         "an interval reversed",
         f"{FAKE} -m 'lr=interval(1e-3,1e-5)'",
@@ -247,9 +245,6 @@ MISTAKES = (
         "lr_bacth",
         "sweeps has no option",
         "mean sweeps=lr_batch",
-    ),
-    Mistake(
-        "kl.beta without KL", f"{FAKE} kl.beta=0.1", "kl.beta", "KL is off", "Set kl.enabled=true"
     ),
     Mistake(
         "no such script",
