@@ -111,10 +111,14 @@ def test_an_attempt_here_ended_with_its_controller_and_a_job_continues(
         wide.print(status_screen(read_sweep(copy)))
     assert ("fork: a1b2" in settings.read_text(), "starts over" in forked.get()) == (True, False)
     settings.write_text(text)
-    (trial / "checkpoints/checkpoint-10").mkdir(parents=True)
-    with wide.capture() as after:
-        wide.print(status_screen(read_sweep(copy)))
-    assert "resumes with the sweep" in after.get()
+    for step, says in ((10, "from step 10"), (11, "from step 10, because checkpoint-11 cannot be")):
+        checkpoint = trial / f"checkpoints/checkpoint-{step}"
+        checkpoint.mkdir(parents=True)
+        if step == 10:
+            (checkpoint / "fake.json").touch()
+        with wide.capture() as after:
+            wide.print(status_screen(read_sweep(copy)))
+        assert f"resumes with the sweep {says}" in after.get()
 
 
 def test_the_last_line_of_metrics_may_be_ahead_of_the_heartbeat(

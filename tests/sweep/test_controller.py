@@ -114,13 +114,15 @@ def test_a_resumed_sweep_names_the_trials_that_start_over(place: Place, tmp_path
         place.finish(str(number), "cancelled")
     (place.jobs[1].folder / "checkpoints/checkpoint-2").mkdir(parents=True)
     write_json(place.jobs[1].folder / "checkpoints/checkpoint-2/fake.json", {"step": 2})
+    (place.jobs[1].folder / "checkpoints/checkpoint-3").mkdir()
     controller.kill()
     controller.tick()
     again = open_controller(SweepFolder(tmp_path), place, NoStopping(), RATES)
     again.tick()
     assert again.outcomes.news == [
         "trial 0: it has no checkpoint yet and starts over",
-        "trial 1: it continues from its last checkpoint (step 2)",
+        "trial 1: it continues from step 2, because checkpoint-3 cannot be read "
+        "(it holds no optimizer state of a known kind)",
     ]
 
 

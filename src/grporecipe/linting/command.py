@@ -173,7 +173,10 @@ def lint_files(
         except UserError as error:
             progress.clear()
             if in_folder and not isinstance(error, BadSettings):
-                _leave_out(total, path, error)
+                total.skipped[str(path)] = str(error)
+                # one that mentions GRPO, or its keys, is named at the end
+                if not isinstance(error, NotARecipe) and _speaks_of_grpo(path):
+                    total.unjudged.append(str(path))
                 continue
             total.unusable += 1
             # settings apply to many files
@@ -246,15 +249,6 @@ def _told_once(
         return not is_known
 
     return _only(fixed, is_new)
-
-
-def _leave_out(total: output.Total, path: Path, error: UserError) -> None:
-    """Note a file of a folder that is not judged. One that mentions GRPO, or its keys, is named at
-    the end.
-    """
-    if not isinstance(error, NotARecipe) and _speaks_of_grpo(path):
-        total.unjudged.append(str(path))
-    total.skipped[str(path)] = str(error)
 
 
 def _speaks_of_grpo(path: Path) -> bool:

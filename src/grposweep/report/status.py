@@ -19,6 +19,7 @@ from grposweep.report.tables import build_grid, format_duration, formatted
 from grposweep.report.trial_view import State, TrialView, group_failures
 from grposweep.report.view import SweepReader, SweepView
 from grposweep.storage import paths
+from grposweep.storage.checkpoints import find_resume
 from grposweep.storage.records import AttemptEventKind, as_mapping
 from grposweep.storage.results import failure_label
 
@@ -274,7 +275,7 @@ def _last_end(trial: TrialView) -> str:
     """Return how the last attempt of a queued trial ended."""
     ended = [event for event in trial.attempts if event.event == AttemptEventKind.ENDED]
     if not ended:
-        return "no attempt has begun"
+        return f"attempt {trial.attempts[-1].attempt} starts" if trial.attempts else "not begun"
     cause = f" ({failure_label(ended[-1].failure)})" if ended[-1].failure else ""
     return f"attempt {ended[-1].attempt} ended{cause}, and the trial runs again"
 
@@ -287,9 +288,15 @@ def _resumption(view: SweepView, trial: TrialView) -> str:
 
     trainer = as_mapping(view.baseline.get("trainer"))
     is_ours = trainer.get("kind") in OWN_TRAINERS and not trainer.get("fork")
-    if not is_ours or any((trial.path / paths.CHECKPOINTS).glob("checkpoint-*")):
+    if not is_ours:
         return f"at step {trial.step}; resumes with the sweep"
-    return f"at step {trial.step}; starts over with the sweep, because it has no checkpoint"
+    ranks = as_mapping(view.baseline.get("cluster")).get("processes") or 1
+    step, why = find_resume(trial.path / paths.CHECKPOINTS, int(ranks))
+    if not step:
+        why = why or "it has no checkpoint"
+        return f"at step {trial.step}; starts over with the sweep, because {why}"
+    text = f"at step {trial.step}; resumes with the sweep from step {step}"
+    return f"{text}, because {why}" if why else text
 
 
 def _trials(

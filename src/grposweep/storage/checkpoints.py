@@ -62,6 +62,20 @@ def newest_checkpoint(folder: Path, ranks: int) -> Checkpoint | None:
     )
 
 
+def find_resume(folder: Path, ranks: int) -> tuple[int, str]:
+    """Return the step that a resume starts from (0: the beginning), and why from no later one;
+    empty if there is none.
+    """
+    newest = newest_checkpoint(folder, ranks)
+    step = 0 if newest is None else newest.step
+    later = [
+        f"{each.path.name} cannot be read ({examine_checkpoint(each, ranks).why})"
+        for each in _all(folder)
+        if each.step > step
+    ]
+    return step, " and ".join(later)
+
+
 def complete_checkpoints(folder: Path, ranks: int) -> list[Checkpoint]:
     """Return the complete checkpoints, by step."""
     complete = [

@@ -20,7 +20,7 @@ from grposweep.schema.running import KEEPS_MODEL
 from grposweep.search.study import SweepStudy
 from grposweep.search.validity import ValidationResult, Validator
 from grposweep.storage import paths
-from grposweep.storage.checkpoints import newest_checkpoint
+from grposweep.storage.checkpoints import find_resume
 from grposweep.storage.folders import SweepFolder, TrialFolder
 from grposweep.storage.records import Action, AttemptEventKind, ControlRequest, OomFix
 from grposweep.storage.results import Failure, FailureReport, TrialResult, TrialStatus, same_words
@@ -175,9 +175,13 @@ def describe_resume(folder: TrialFolder, verdict: ValidationResult) -> str:
     """
     trainer = verdict.experiment.trainer
     place = paths.MODEL if is_external(trainer.kind) else paths.CHECKPOINTS
-    newest = newest_checkpoint(folder.path / place, verdict.experiment.cluster.processes)
-    if newest is not None:
-        return f"it continues from its last checkpoint (step {newest.step})"
+    step, why = find_resume(folder.path / place, verdict.experiment.cluster.processes)
+    if step and why:
+        return f"it continues from step {step}, because {why}"
+    if step:
+        return f"it continues from its last checkpoint (step {step})"
+    if why:
+        return f"it starts over, because {why}"
     if is_external(trainer.kind) or trainer.fork:
         return "it continues from its last checkpoint"
     return "it has no checkpoint yet and starts over"

@@ -154,7 +154,14 @@ def continue_trial(
             f"Set --from {max(states, default='STEP')}{_listed(states)}."
         )
     if not branches:
-        _check_length(changed)
+        given = [name for name in changed if name in {f"schedule.{length}" for length in LENGTHS}]
+        if len(given) != 1:
+            raise UserError(
+                f"{' '.join(given) or 'no length'}: a trial continues to the end of one longer "
+                "schedule. Set one of schedule.max_steps, schedule.budget_completions and "
+                "schedule.epochs, such as schedule.max_steps=2000. With other keys, such as "
+                "lr=1e-6,1e-5, it branches."
+            )
     checkpoint, logs = _choose(trial, experiment, states, step, branches)
     parent = Parent(trial, experiment, recorded, checkpoint, logs)
     state = ForkState(
@@ -292,18 +299,6 @@ def _train_longer(
     return _start(
         parent, state, base, tokens, Space(), points, "--from", parent.step, "--yes", *tokens
     )
-
-
-def _check_length(changed: Sequence[str]) -> None:
-    """Raise UserError unless one length is given."""
-    given = [name for name in changed if name in {f"schedule.{length}" for length in LENGTHS}]
-    if len(given) != 1:
-        raise UserError(
-            f"{' '.join(given) or 'no length'}: a trial continues to the end of one longer "
-            "schedule. Set one of schedule.max_steps, schedule.budget_completions and "
-            "schedule.epochs, such as schedule.max_steps=2000. With other keys, such as "
-            "lr=1e-6,1e-5, it branches."
-        )
 
 
 def _with_length(parent: Parent, base: Experiment, given: set[str]) -> Experiment:

@@ -148,16 +148,6 @@ def _sampler(base: Experiment, space: Space) -> str:
     return sampler
 
 
-def _refuse_large_grid(base: Experiment, space: Space) -> None:
-    """Raise UserError for a grid with too many points, before any of them is composed."""
-    sampler = choose_sampler(base.search.sampler, space)
-    if sampler == "grid" and space.size > MOST_LISTED:
-        raise UserError(
-            f"search=grid: the space has {space.size:,} points, and a grid trains each of at most "
-            f"{MOST_LISTED:,}. Give fewer values, or set search=tpe with search.trials=50."
-        )
-
-
 def _evaluate(validator: Validator, sampler: str) -> SpaceValidity:
     """Judge the whole space.
 
@@ -310,7 +300,12 @@ def validate_sweep(space: Space, points: Points, overrides: list[str]) -> Valida
     """
     base = points.base
     check_numbers(overrides)
-    _refuse_large_grid(base, space)
+    # before any of its points is composed
+    if choose_sampler(base.search.sampler, space) == "grid" and space.size > MOST_LISTED:
+        raise UserError(
+            f"search=grid: the space has {space.size:,} points, and a grid trains each of at most "
+            f"{MOST_LISTED:,}. Give fewer values, or set search=tpe with search.trials=50."
+        )
     check_space(space, points, [*map(override_name, overrides)], trains=True)
     validated = validate_space(space, points)
     if validated.validity.is_dead:

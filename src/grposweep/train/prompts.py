@@ -9,8 +9,6 @@ from heapq import nlargest
 from pathlib import Path
 from typing import Any
 
-from jinja2.sandbox import ImmutableSandboxedEnvironment
-
 from grporecipe.errors import UserError
 from grporecipe.files import Config, parse_json, read_bytes
 from grposweep.registries import TASKS
@@ -222,6 +220,9 @@ class FileTokenizer:
         """Return the ids of a conversation. The environment of the template is that of transformers
         (chat_template_utils.py).
         """
+        # not needed where a point is refused first
+        from jinja2.sandbox import ImmutableSandboxedEnvironment
+
         environment = ImmutableSandboxedEnvironment(
             trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
         )

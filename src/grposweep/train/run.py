@@ -52,7 +52,10 @@ def run_attempt(folder: Path) -> int:
             file=sys.stderr,
         )
         return ExitCode.BAD_INPUT
-    _clear_result(folder)
+    # an earlier attempt's result is not this one's; one of this attempt is another rank's failure
+    present = TrialResult.read(folder)
+    if present.status is not None and present.attempt != attempt_number(folder):
+        (folder / paths.RESULT).unlink(missing_ok=True)
     try:
         return _train(load_attempt(folder))
     except UserError as error:
@@ -184,12 +187,3 @@ def _write_failure(folder: Path, kind: str, message: str, last_lines: list[str])
     last = max((row.step for row in read_metrics(folder)), default=0)
     failure = FailureReport(kind, redact(message), tuple(map(redact, last_lines)))
     TrialResult(TrialStatus.FAILED, number, step=last, failure=failure).write(folder)
-
-
-def _clear_result(folder: Path) -> None:
-    """An earlier attempt's result must not be taken for this one's; one of this attempt is another
-    rank's failure.
-    """
-    present = TrialResult.read(folder)
-    if present.status is not None and present.attempt != attempt_number(folder):
-        (folder / paths.RESULT).unlink(missing_ok=True)
