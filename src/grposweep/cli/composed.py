@@ -35,6 +35,11 @@ def run_single(config: DictConfig) -> int:
     overrides = cast(list[str], OmegaConf.to_container(hydra.overrides.task))
     compose = composer(GlobalHydra.instance().config_loader(), hydra.job.config_name)
     try:
+        if searched := hydra.sweeper.params:
+            raise UserError(
+                f"hydra.sweeper.params: a single run searches no {', '.join(searched)}. Add -m, or "
+                "set hydra.mode: MULTIRUN in the sweep file."
+            )
         points = Points(
             lambda wanted: config if wanted == overrides else compose(wanted), overrides
         )

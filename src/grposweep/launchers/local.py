@@ -117,8 +117,15 @@ def _free_gpus(setting: int | str) -> list[str]:
     is printed.
     """
     if shutil.which("nvidia-smi") is None:
-        _refuse_amd(setting)
-        return []
+        tool = next(filter(shutil.which, ("amd-smi", "rocm-smi")), None)
+        if tool is None:
+            return []
+        # its GPUs would stay idle
+        raise UserError(
+            f"cluster.gpus={setting}: this machine has {tool}, and only NVIDIA's GPUs are found "
+            f"without help. Set {VISIBLE}=0,1,... to the GPUs to use (ROCm reads it as well), or "
+            "cluster.gpus=0 to train on the CPU."
+        )
     gpus, failure = query("gpu=index,uuid,memory.used,memory.total")
     if failure:
         text = (
@@ -159,17 +166,6 @@ def _free_gpus(setting: int | str) -> list[str]:
         file=sys.stderr,
     )
     return free
-
-
-def _refuse_amd(setting: int | str) -> None:
-    """Raise UserError if this machine has AMD's tools: its GPUs would stay idle."""
-    tool = next(filter(shutil.which, ("amd-smi", "rocm-smi")), None)
-    if tool is not None:
-        raise UserError(
-            f"cluster.gpus={setting}: this machine has {tool}, and only NVIDIA's GPUs are found "
-            f"without help. Set {VISIBLE}=0,1,... to the GPUs to use (ROCm reads it as well), or "
-            "cluster.gpus=0 to train on the CPU."
-        )
 
 
 TRAINING = ["grposweep.train.run"]

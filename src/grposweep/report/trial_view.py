@@ -331,7 +331,16 @@ class TrialView:
         ]
         if most and len(lines) > most:
             lines = [lines[round(place * (len(lines) - 1) / (most - 1))] for place in range(most)]
-        return [_curve_point(line, metric) for line in lines]
+        return [
+            CurvePoint(
+                line["step"],
+                count_or_none(line.get("completions")) or line["step"],
+                float(line[metric]),
+                finite_or_none(line.get(f"{metric}_se")),
+                finite_or_none(line.get("time")) or 0.0,
+            )
+            for line in lines
+        ]
 
     @property
     def last_reward(self) -> float | None:
@@ -476,14 +485,3 @@ def _state(folder: TrialFolder, result: TrialResult, controller_lives: bool) -> 
 def axis_of(points: Sequence[CurvePoint]) -> str:
     """Return what a curve is drawn over: completions, or steps where completions are not known."""
     return "steps" if all(point.completions == point.step for point in points) else "completions"
-
-
-def _curve_point(line: Config, metric: str) -> CurvePoint:
-    error, when = finite_or_none(line.get(f"{metric}_se")), finite_or_none(line.get("time")) or 0.0
-    return CurvePoint(
-        line["step"],
-        count_or_none(line.get("completions")) or line["step"],
-        float(line[metric]),
-        error,
-        when,
-    )
