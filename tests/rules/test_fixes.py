@@ -13,11 +13,12 @@ from grporecipe.model.setting import Setting
 from grporecipe.rules.check import Problem, check, errors
 from grporecipe.rules.fixes import Fix, changed, find_fixes, render_problem
 from grposweep.config.fields import KEYS
+from grposweep.config.fields import PLAIN as OWN
 from support import executed_lines
 
 SIZES = frozenset({"per_device_train_batch_size", "gradient_accumulation_steps"})
 BASE = Setting(
-    processes=1, per_device_train_batch_size=8, max_steps=10, keys=KEYS, kl_enabled=False
+    processes=1, per_device_train_batch_size=8, max_steps=10, keys=OWN.keys, kl_enabled=False
 )
 
 BATCHES = {

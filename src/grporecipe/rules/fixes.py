@@ -22,6 +22,8 @@ from grporecipe.rules.helpers import ALL_COUNTS, members
 from grporecipe.rules.registry import Change, Rule, choose, shown
 
 MOST_FIXES = 3
+# of a LoRA that is switched on
+USUAL_RANK = 16
 MOST_GENERATIONS = 64
 MOST_PAIRS = 20_000
 # the largest distance from a number at which neighbours are searched
@@ -89,11 +91,17 @@ def find_fixes(
             (change for change in fresh if verifier.accepts(change) and has_keys(change)), None
         )
         if change is not None:
-            keys = tuple((s.key(name), value) for name, value in change.items())
+            keys = tuple((s.key(name), _spell(s, name, value)) for name, value in change.items())
             fixes.append(Fix(tuple(change.items()), keys, is_safe(s, change, problem)))
         if len(fixes) == MOST_FIXES:
             break
     return fixes
+
+
+def _spell(s: Setting, name: str, value: Any) -> Any:
+    """Return a value as its key takes it: LoRA as its rank, where that switches it on."""
+    is_rank = name == "lora" and s.key(name) == s.keys.get("lora_rank")
+    return USUAL_RANK * value if is_rank else value
 
 
 def render_problem(s: Setting, problem: Problem, ignore: Collection[str] = ()) -> str:

@@ -194,20 +194,6 @@ def set_to(config: Any, key: Any) -> str:
 
 NO_COUNT = 0
 ALL_COUNTS = (1 << MOST_PROCESSES) - 1
-_MULTIPLES = [0] + [
-    sum(1 << (n - 1) for n in range(step, MOST_PROCESSES + 1, step))
-    for step in range(1, MOST_PROCESSES + 1)
-]
-
-
-def multiples(step: int) -> int:
-    """Return the multiples of a positive step."""
-    return _MULTIPLES[step] if step <= MOST_PROCESSES else NO_COUNT
-
-
-def up_to(most: int) -> int:
-    """Return 1 to ``most``."""
-    return (1 << min(max(most, 0), MOST_PROCESSES)) - 1
 
 
 def members(mask: int) -> list[int]:
@@ -223,13 +209,12 @@ def describe_counts(mask: int) -> str:
         return f"all of 1 to {MOST_PROCESSES}"
     if not counts:
         return "none"
-    if len(counts) > 2:
-        if mask == up_to(counts[-1]):
-            return f"1 to {counts[-1]}"
-        if mask == multiples(counts[0]):
-            return f"multiples of {counts[0]}"
-        if mask == multiples(counts[0]) & up_to(counts[-1]):
-            return f"multiples of {counts[0]} up to {counts[-1]}"
+    first, last = counts[0], counts[-1]
+    if len(counts) > 2 and counts == [*range(first, last + 1, first)]:
+        if first == 1:
+            return f"1 to {last}"
+        end = "" if last + first > MOST_PROCESSES else f" up to {last}"
+        return f"multiples of {first}{end}"
     shown = ", ".join(map(str, counts[:12]))
     return shown if len(counts) <= 12 else f"{shown} and {len(counts) - 12} more up to {counts[-1]}"
 

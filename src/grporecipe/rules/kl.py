@@ -87,7 +87,7 @@ def syncing_needs_a_reference(s: Setting) -> bool:
     ("sync_ref_model", "lora", "beta", "version"),
     blames=("sync_ref_model", "lora"),
     why="with LoRA the reference is the frozen base model, which TRL cannot synchronise",
-    instead="Set {sync_ref_model}=false, or {lora}=false.",
+    instead="Set {sync_ref_model}=false, or train all weights.",
     harmless=("sync_ref_model",),
     to=({"sync_ref_model": False}, {"lora": False}),
 )

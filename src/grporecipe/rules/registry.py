@@ -20,7 +20,7 @@ items are available in the templates. If a message depends on more, the function
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache, partial
+from functools import cached_property, lru_cache
 from inspect import cleandoc
 from typing import Any, Literal, TypeVar
 
@@ -258,14 +258,23 @@ class Problem:
 
 def by_trial(setting: Setting, judge: Callable[[Setting], object]) -> int:
     """Return the counts that a rule accepts, by applying it to each."""
-    if _tried[0] is not setting:
-        counts = range(1, MOST_PROCESSES + 1)
-        _tried[:] = setting, [setting.replace({"processes": n}) for n in counts]
-    return sum(1 << at for at, tried in enumerate(_tried[1]) if not judge(tried))
+    tried, mask = setting.replace({}), 0
+    for at in range(MOST_PROCESSES):
+        # one setting for all: copies would take most of the time
+        tried.__dict__["processes"] = at + 1
+        mask |= (not judge(tried)) << at
+    return mask
 
 
-# the last setting, and it with each count: all rules ask for the same ones
-_tried: list[Any] = [None, []]
+def _remember(judge: Find, reads: Iterable[str]) -> Counts:
+    """Return what tries each count, once for all settings with the same values of these fields."""
+    names = sorted({*reads} - {"processes"})
+
+    @lru_cache(maxsize=4096)
+    def mask(values: tuple[Any, ...]) -> int:
+        return by_trial(Setting().replace(dict(zip(names, values, strict=True))), judge)
+
+    return lambda s: mask(tuple(getattr(s, name) for name in names))
 
 
 REGISTRY: dict[str, Rule] = {}
@@ -298,7 +307,7 @@ def rule(
 
     def add(find: F) -> F:
         assert code not in REGISTRY, f"{code} is taken"
-        masks = partial(by_trial, judge=find) if counts == "by trial" else counts
+        masks = _remember(find, reads) if counts == "by trial" else counts
         REGISTRY[code] = Rule(
             code=code,
             severity=severity,

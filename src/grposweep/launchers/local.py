@@ -351,7 +351,17 @@ class Local(Launcher):
         shared |= {GPU_TRIALS: str(self.share)} if self.share > 1 else {}
         port = _free_ports(PORTS)
         if job.generation.vllm_gpus:
-            shared |= _server_variables(port, {**os.environ, **shared})
+            known = {**os.environ, **shared}
+            direct_to = (known.get("no_proxy") or known.get("NO_PROXY"), "localhost", "127.0.0.1")
+            direct = ",".join(filter(None, direct_to))
+            shared |= {
+                "GRPOSWEEP_PORT": str(port),
+                "GRPOSWEEP_VLLM_PORT": str(port + 1),
+                "GRPOSWEEP_VLLM_SERVER": f"http://127.0.0.1:{port + 1}",
+                # not through a proxy
+                "no_proxy": direct,
+                "NO_PROXY": direct,
+            }
             mine = self._show(group.gpus[job.cluster.processes :])
             log = job.folder / paths.LOGS / "vllm.log"
             group.server = self.processes.start(["serve", str(job.folder)], {**shared, **mine}, log)
@@ -520,22 +530,6 @@ def build_processes(experiment: Experiment) -> Processes:
 def _gpus_of(cluster: Cluster, generation: Generation) -> int:
     """Return how many GPUs an attempt takes: one per rank, and those of its vLLM server."""
     return cluster.processes + generation.vllm_gpus
-
-
-def _server_variables(port: int, known: Mapping[str, str]) -> dict[str, str]:
-    """Return variables with the address of an attempt's own vLLM server, by its first port, without
-    a proxy.
-    """
-    direct = ",".join(
-        filter(None, (known.get("no_proxy") or known.get("NO_PROXY"), "localhost", "127.0.0.1"))
-    )
-    return {
-        "GRPOSWEEP_PORT": str(port),
-        "GRPOSWEEP_VLLM_PORT": str(port + 1),
-        "GRPOSWEEP_VLLM_SERVER": f"http://127.0.0.1:{port + 1}",
-        "no_proxy": direct,
-        "NO_PROXY": direct,
-    }
 
 
 def _free_ports(count: int) -> int:
