@@ -2,6 +2,7 @@
 used.
 """
 
+import sys
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
@@ -16,7 +17,7 @@ class Lazy:
     def load(self) -> Any:
         """Return the function or class."""
         module, _, name = self.target.partition(":")
-        return getattr(import_module(module), name)
+        return getattr(sys.modules.get(module) or import_module(module), name)
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
         return self.load()(*arguments, **named)

@@ -59,10 +59,11 @@ def _torn(s: Setting, group: int) -> Finding:
     """
     size = s.per_device_eval_batch_size
     if (
-        s.processes is None
-        or min(group, s.processes, size) < 1
-        or not s.evaluates
+        not s.evaluates
         or "per_device_eval_batch_size" in s.unsolved
+        or min(group, size) < 1
+        or s.processes is None
+        or s.processes < 1
         or size * s.processes % group == 0
     ):
         return None

@@ -19,6 +19,7 @@ items are available in the templates. If a message depends on more, the function
 
 import re
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from inspect import cleandoc
@@ -256,9 +257,23 @@ class Problem:
         return f"{self.broken.what}: {self.broken.why}"
 
 
+_BLANK = Setting()
+
+
+class _Unstated(Setting):
+    """A setting whose processes cannot be read: what is judged without them holds for each."""
+
+    @property
+    def processes(self) -> int:
+        raise LookupError
+
+
 def by_trial(setting: Setting, judge: Callable[[Setting], object]) -> int:
     """Return the counts that a rule accepts, by applying it to each."""
-    tried, mask = setting.replace({}), 0
+    unstated, tried, mask = object.__new__(_Unstated), setting.replace({}), 0
+    unstated.__dict__.update(setting.__dict__)
+    with suppress(LookupError):
+        return 0 if judge(unstated) else (1 << MOST_PROCESSES) - 1
     for at in range(MOST_PROCESSES):
         # one setting for all: copies would take most of the time
         tried.__dict__["processes"] = at + 1
@@ -272,7 +287,7 @@ def _remember(judge: Find, reads: Iterable[str]) -> Counts:
 
     @lru_cache(maxsize=4096)
     def mask(values: tuple[Any, ...]) -> int:
-        return by_trial(Setting().replace(dict(zip(names, values, strict=True))), judge)
+        return by_trial(_BLANK.replace(dict(zip(names, values, strict=True))), judge)
 
     return lambda s: mask(tuple(getattr(s, name) for name in names))
 

@@ -144,10 +144,10 @@ def the_budget_holds_a_step(s: Setting) -> Finding:
     A grposweep schedule: steps = floor(budget / (B W S)) mu S / A.
     """
     if (
-        not judgeable(s)
-        or s.num_iterations < 1
+        not s.budget_completions
         or s.max_steps is not None
-        or not s.budget_completions
+        or s.num_iterations < 1
+        or not judgeable(s)
     ):
         return None
     steps, rollout = planning.budget_steps(s), planning.completions_per_rollout(s)
@@ -210,7 +210,7 @@ def the_data_fill_a_rollout(s: Setting) -> Finding:
     TRL 1.16 with max_steps: no error and 0 optimizer steps; with epochs: "args.max_steps must be
     set to a positive value if dataloader does not have a length".
     """
-    if not judgeable(s) or s.train_prompts is None or planning.rollouts_per_epoch(s) != 0:
+    if s.train_prompts is None or not judgeable(s) or planning.rollouts_per_epoch(s) != 0:
         return None
     return {"prompts": planning.prompts_per_rollout(s)}
 

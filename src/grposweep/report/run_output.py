@@ -180,7 +180,9 @@ def print_results(console: Console, view: SweepView, end: RunEnd) -> None:
         console.print(line, style="yellow")
     for line in filter(None, (model_line(view, view.best), longer_line(view, view.best))):
         console.print(line, soft_wrap=True)
-    _print_importance(console, view)
+    contrasts = view.importance.contrasts
+    if any(contrast.is_significant for contrast in contrasts) and not view.compares:
+        console.print(contrasts_table(view.importance, view.metric))
     failed = [trial for trial in view.searched if outcome(trial) == "failed"]
     if failed:
         console.print(
@@ -202,13 +204,6 @@ def print_results(console: Console, view: SweepView, end: RunEnd) -> None:
     for text, style in _run_end(view, end):
         console.print(text, style=style)
     console.print(f"results in {view.path}", soft_wrap=True)
-
-
-def _print_importance(console: Console, view: SweepView) -> None:
-    """Print the effects of the parameters if one of them is clear."""
-    importance = view.importance
-    if any(contrast.is_significant for contrast in importance.contrasts) and not view.compares:
-        console.print(contrasts_table(importance, view.metric))
 
 
 def _winner(view: SweepView) -> Iterator[str]:

@@ -82,16 +82,10 @@ def _evaluate(attempt: Attempt, step: int) -> None:
         "eval", step, {"eval_reward": reward, "eval_reward_se": noise, "eval_reward_noise": noise}
     )
     if attempt.experiment.search.budget and 0 < step < attempt.total:
-        _wait_for_the_controller(attempt, step)
-
-
-def _wait_for_the_controller(attempt: Attempt, step: int) -> None:
-    """Give the controller time to pause this attempt, which would otherwise end before it is
-    judged.
-    """
-    until = time.monotonic() + LOOK_SECONDS
-    while time.monotonic() < until and not attempt.asks_to_stop(step):
-        time.sleep(0.01)
+        # the controller may pause this attempt, which would otherwise end before it is judged
+        until = time.monotonic() + LOOK_SECONDS
+        while time.monotonic() < until and not attempt.asks_to_stop(step):
+            time.sleep(0.01)
 
 
 def _misbehave(attempt: Attempt, step: int) -> None:
