@@ -24,10 +24,10 @@ PROGRAMS = {
 }
 
 
-@pytest.fixture(scope="module")
-def followed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+@pytest.fixture
+def followed(tmp_path: Path) -> Path:
     """The folder of a user who did all that the tutorial says, in order."""
-    folder = tmp_path_factory.mktemp("own") / "a folder"
+    folder = tmp_path / "a folder"
     programs = folder.parent / "bin"
     folder.mkdir()
     programs.mkdir()
@@ -58,7 +58,7 @@ def sweep(folder: Path, name: str) -> Path:
     return found
 
 
-def test_the_unchanged_command_is_swept_and_invalid_points_never_start(followed: Path) -> None:
+def the_unchanged_command_is_swept_and_invalid_points_never_start(followed: Path) -> None:
     """Two of four points train; each trainer got its own learning rate, and the rest as the recipe
     has it.
     """
@@ -70,7 +70,7 @@ def test_the_unchanged_command_is_swept_and_invalid_points_never_start(followed:
     assert "bash launch.sh" in (done[0] / "program.sh").read_text()
 
 
-def test_a_trials_objective_is_the_scripts_own_last_evaluation(followed: Path) -> None:
+def a_trials_objective_is_the_scripts_own_last_evaluation(followed: Path) -> None:
     """Every step is logged once, and the better learning rate learned more."""
     first, second = (
         read(folder / "result.json") for folder in trials(sweep(followed, "launch-lr"))
@@ -84,9 +84,7 @@ def test_a_trials_objective_is_the_scripts_own_last_evaluation(followed: Path) -
     assert second["objective"] > first["objective"]
 
 
-def test_an_option_of_the_script_is_swept_and_no_paused_trial_repeats_a_step(
-    followed: Path,
-) -> None:
+def an_option_of_the_script_is_swept_and_no_paused_trial_repeats_a_step(followed: Path) -> None:
     """Three trials, each on the rows that its option asks for; one may have paused."""
     done = trials(sweep(followed, "search"))
     assert len(done) == 3
@@ -102,7 +100,7 @@ def test_an_option_of_the_script_is_swept_and_no_paused_trial_repeats_a_step(
     assert ended.keys() <= {"finished", "stopped"}
 
 
-def test_two_processes_really_train(followed: Path) -> None:
+def two_processes_really_train(followed: Path) -> None:
     """The trainer reports the size of its world."""
     (trial,) = trials(sweep(followed, "two"))
     assert read(trial / "result.json")["status"] == "finished"
@@ -110,10 +108,25 @@ def test_two_processes_really_train(followed: Path) -> None:
     assert "torchrun --nproc_per_node 2" in (trial / "program.sh").read_text()
 
 
-def test_a_job_has_one_task_per_node_with_all_of_its_gpus(followed: Path) -> None:
+def a_job_has_one_task_per_node_with_all_of_its_gpus(followed: Path) -> None:
     """Two nodes of four GPUs: eight ranks, which accelerate or torchrun starts."""
     first, second = trials(sweep(followed, "jobs"))
     script = next(first.glob("job-*.sbatch")).read_text()
     assert "#SBATCH --ntasks-per-node=1" in script
     assert "#SBATCH --gres=gpu:4" in script
     assert yaml.safe_load((second / "recipe.yaml").read_text())["learning_rate"] == 1e-3
+
+
+PROMISES = (
+    the_unchanged_command_is_swept_and_invalid_points_never_start,
+    a_trials_objective_is_the_scripts_own_last_evaluation,
+    an_option_of_the_script_is_swept_and_no_paused_trial_repeats_a_step,
+    two_processes_really_train,
+    a_job_has_one_task_per_node_with_all_of_its_gpus,
+)
+
+
+def test_the_guide_keeps_its_promises(followed: Path) -> None:
+    """They are looked at together: to follow the guide takes minutes."""
+    for promise in PROMISES:
+        promise(followed)

@@ -180,8 +180,10 @@ def test_the_names_of_rewards_tell_open_r1_from_trl(
     path = tmp_path / "x.yaml"
     path.write_text(f"num_generations: 8\nlearning_rate: 1e-6\nreward_funcs: {rewards}\n")
     assert load_recipe(path, Options()).framework == framework
-    (tmp_path / ".git").mkdir()
-    assert load_recipe(path, Options()).framework == "trl"
+    inside = tmp_path / "repository" / "x.yaml"
+    (inside.parent / ".git").mkdir(parents=True)
+    inside.write_text(path.read_text())
+    assert load_recipe(inside, Options()).framework == "trl"
 
 
 def test_a_sign_in_the_program_s_name_is_enough(tmp_path: Path) -> None:
