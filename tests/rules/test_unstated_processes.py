@@ -13,10 +13,10 @@ from grporecipe.model.setting import Setting
 from grporecipe.rules.check import REGISTRY, check, errors
 from grporecipe.rules.fixes import find_fixes
 from grporecipe.rules.helpers import (
-    ALL_COUNTS,
     NO_COUNT,
     describe_counts,
 )
+from grporecipe.rules.registry import ALL_COUNTS
 
 UNSTATED = Setting(processes=None, num_generations=8, evaluates=False, max_steps=10)
 COUNTING = [rule for _, rule in sorted(REGISTRY.items()) if rule.counts is not None]

@@ -121,7 +121,7 @@ def test_a_resumed_sweep_names_the_trials_that_start_over(place: Place, tmp_path
     again.tick()
     assert again.outcomes.news == [
         "trial 0: it has no checkpoint yet and starts over",
-        "trial 1: it continues from step 2, because checkpoint-3 cannot be read "
+        "trial 1: it continues from its last checkpoint (step 2), because checkpoint-3 cannot be read "
         "(it holds no optimizer state of a known kind)",
     ]
 

@@ -14,12 +14,20 @@ from typing import Any
 from grporecipe.model import planning
 from grporecipe.model.setting import EVERY, TRL_LIKE, Setting
 from grporecipe.rules.helpers import (
-    ALL_COUNTS,
     each,
     every_count,
     no_field,
 )
-from grporecipe.rules.registry import Change, F, Finding, Severity, Violation, by_trial, rule
+from grporecipe.rules.registry import (
+    ALL_COUNTS,
+    Change,
+    F,
+    Finding,
+    Severity,
+    Violation,
+    by_trial,
+    rule,
+)
 
 SIZES = planning.ROLLOUT_READS
 # how many steps use a rollout

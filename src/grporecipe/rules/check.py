@@ -16,8 +16,9 @@ from grporecipe.model.framework import find_framework
 from grporecipe.model.recipe import Recipe
 from grporecipe.model.setting import EVERY, Setting
 from grporecipe.registries import FRAMEWORKS
-from grporecipe.rules.helpers import ALL_COUNTS, NO_COUNT, describe_counts
+from grporecipe.rules.helpers import NO_COUNT, describe_counts
 from grporecipe.rules.registry import (
+    ALL_COUNTS,
     MOST_PROCESSES,
     RECIPE_RULES,
     REGISTRY,

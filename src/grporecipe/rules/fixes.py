@@ -18,8 +18,8 @@ from grporecipe.model.values import Names
 from grporecipe.rules.batch import ROLLOUTS, per_process
 from grporecipe.rules.check import Problem, check, errors
 from grporecipe.rules.evaluation import OWN_GROUPS_CHECKED, evaluation_group
-from grporecipe.rules.helpers import ALL_COUNTS, members
-from grporecipe.rules.registry import Change, Rule, choose, shown
+from grporecipe.rules.helpers import members
+from grporecipe.rules.registry import ALL_COUNTS, Change, Rule, choose, shown
 
 MOST_FIXES = 3
 # of a LoRA that is switched on

@@ -13,7 +13,7 @@ from grporecipe.model.effect import describe_lack, find_lack
 from grporecipe.model.setting import Setting
 from grporecipe.model.values import Names
 from grporecipe.registries import NEWEST
-from grporecipe.rules.registry import MOST_PROCESSES, Change, Find, Violation, shown
+from grporecipe.rules.registry import ALL_COUNTS, MOST_PROCESSES, Change, Find, Violation, shown
 
 # largest distance from a number at which neighbours are searched
 FARTHEST = 1024
@@ -193,7 +193,6 @@ def set_to(config: Any, key: Any) -> str:
 # does not state its processes is judged for all of these at once.
 
 NO_COUNT = 0
-ALL_COUNTS = (1 << MOST_PROCESSES) - 1
 
 
 def members(mask: int) -> list[int]:

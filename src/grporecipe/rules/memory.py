@@ -13,8 +13,7 @@ from grporecipe.memory.host import HOST_READS, find_host_memory, loads_on_every_
 from grporecipe.memory.parts import ASSUMED_PROMPT_TOKENS, FLOAT, READS, find_prompt
 from grporecipe.model.planning import realise
 from grporecipe.model.setting import EVERY, Setting
-from grporecipe.rules.helpers import ALL_COUNTS
-from grporecipe.rules.registry import Finding, by_trial, rule
+from grporecipe.rules.registry import ALL_COUNTS, Finding, by_trial, rule
 
 FEWEST_GENERATIONS = 2
 SEARCHED = (*READS, "gpu_trials", "auto", "framework", "num_generations")
@@ -42,12 +41,9 @@ BLAMED = ("per_device_train_batch_size", "max_completion_length", "gpu_memory_gi
 
 def _fitting_counts(s: Setting) -> int:
     # More GPUs per node do not help if the trainer is told the GPUs of a node.
-    known = (
-        s.architecture is not None
-        and s.gpu_memory_gib is not None
-        and s.framework.unit != "prompts"
-    )
-    return by_trial(s, a_point_fits_the_gpu) if known else ALL_COUNTS
+    if s.framework.unit == "prompts":
+        return ALL_COUNTS
+    return by_trial(s, a_point_fits_the_gpu)
 
 
 def _suggest(s: Setting) -> Iterator[Json]:

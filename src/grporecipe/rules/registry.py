@@ -103,6 +103,8 @@ Found = Violation | Mapping[str, object] | bool | None
 Find = Callable[[Setting], Found]
 # the largest number for which an unstated count is judged
 MOST_PROCESSES = 64
+# the mask of all numbers up to it, see `helpers`
+ALL_COUNTS = (1 << MOST_PROCESSES) - 1
 F = TypeVar("F", bound=Find)
 # a mask of numbers of processes, see `helpers`
 Counts = Callable[[Setting], int]
@@ -273,7 +275,7 @@ def by_trial(setting: Setting, judge: Callable[[Setting], object]) -> int:
     unstated, tried, mask = object.__new__(_Unstated), setting.replace({}), 0
     unstated.__dict__.update(setting.__dict__)
     with suppress(LookupError):
-        return 0 if judge(unstated) else (1 << MOST_PROCESSES) - 1
+        return 0 if judge(unstated) else ALL_COUNTS
     for at in range(MOST_PROCESSES):
         # one setting for all: copies would take most of the time
         tried.__dict__["processes"] = at + 1

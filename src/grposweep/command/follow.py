@@ -230,10 +230,7 @@ def _start(
     dropped = (*NOT_INHERITED, "RAY_ADDRESS") if attempt.ranks > 1 else NOT_INHERITED
     own = trial.trainer.environment
     kept = {name: value for name, value in os.environ.items() if name not in dropped}
-    package, roots = (
-        package_folder(attempt.folder),
-        attempt.inputs.roots(given := foreign_path(own)),
-    )
+    package, given = package_folder(attempt.folder), foreign_path(own)
     ours = {
         "GRPOSWEEP_TRIAL": str(attempt.folder),
         "GRPOSWEEP_ATTEMPT": str(attempt.number),
@@ -241,9 +238,11 @@ def _start(
         **environment,
     }
     # for a program that starts its Python with variables of its own choice
-    named = {name: value for name, value in ours.items() if name.startswith("GRPOSWEEP_")}
-    write_json(package / "variables.json", named)
-    ours["PYTHONPATH"] = os.pathsep.join([str(package), *roots, *given])
+    write_json(
+        package / "variables.json",
+        {name: value for name, value in ours.items() if name.startswith("GRPOSWEEP_")},
+    )
+    ours["PYTHONPATH"] = os.pathsep.join([str(package), *attempt.inputs.roots(given), *given])
     # TRL's colocated vLLM takes a fixed one otherwise, also in a single process
     port = {"MASTER_PORT": free_port()} if attempt.ranks == 1 else {}
     folder = Path(trial.trainer.workdir or ".")

@@ -32,6 +32,8 @@ MOSTLY = 0.5
 EDGE = 0.1
 # by which a logarithmic range is widened
 FACTOR = 10
+# completions of trainings that differ by less are equal but for whole rollouts
+ROUNDED = 1.1
 LENGTHS = ("budget_completions", "epochs", "max_steps")
 # share of the finished trials after which a best one says that the search has not converged
 LATE = 0.8
@@ -200,13 +202,14 @@ def _measured_differently(view: SweepView) -> list[str]:
 
 
 def _unequal_budgets(view: SweepView) -> list[str]:
-    """Say that points were trained on different numbers of completions, if none was to set the
-    length.
+    """Say that points were trained on different numbers of completions, if no parameter sets the
+    length. A budget is rounded to whole rollouts, which is no such difference.
     """
-    # unknown for all trials, or for none
-    totals = {trial.result.completions or 0 for trial in view.ranked}
-    is_asked = any(name.startswith("schedule") for name in view.parameters)
-    if is_asked or len(totals) < 2:
+    # 0: unknown
+    totals = [trial.result.completions or 0 for trial in view.ranked] or [0]
+    if 0 in totals or max(totals) <= ROUNDED * min(totals):
+        return []
+    if any(name.startswith("schedule") for name in view.parameters):
         return []
     return [
         f"The points trained on {min(totals):,} to {max(totals):,} completions, so a longer "

@@ -295,8 +295,8 @@ def _resumption(view: SweepView, trial: TrialView) -> str:
     if not step:
         why = why or "it has no checkpoint"
         return f"at step {trial.step}; starts over with the sweep, because {why}"
-    text = f"at step {trial.step}; resumes with the sweep from step {step}"
-    return f"{text}, because {why}" if why else text
+    reason = f", because {why}" if why else ""
+    return f"at step {trial.step}; resumes with the sweep from step {step}{reason}"
 
 
 def _trials(

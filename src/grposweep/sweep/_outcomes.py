@@ -176,15 +176,13 @@ def describe_resume(folder: TrialFolder, verdict: ValidationResult) -> str:
     trainer = verdict.experiment.trainer
     place = paths.MODEL if is_external(trainer.kind) else paths.CHECKPOINTS
     step, why = find_resume(folder.path / place, verdict.experiment.cluster.processes)
-    if step and why:
-        return f"it continues from step {step}, because {why}"
     if step:
-        return f"it continues from its last checkpoint (step {step})"
-    if why:
-        return f"it starts over, because {why}"
+        reason = f", because {why}" if why else ""
+        return f"it continues from its last checkpoint (step {step}){reason}"
+    # it may resume from files that we do not know
     if is_external(trainer.kind) or trainer.fork:
         return "it continues from its last checkpoint"
-    return "it has no checkpoint yet and starts over"
+    return f"it starts over, because {why}" if why else "it has no checkpoint yet and starts over"
 
 
 def write_pruned(folder: TrialFolder, request: ControlRequest) -> None:

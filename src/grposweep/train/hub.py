@@ -95,7 +95,7 @@ def check_folder(folder: Path) -> None:
             f"model.path={folder} is a folder without config.json, so no model of transformers'. "
             "Set model.path to one that save_pretrained wrote, or to a hub id."
         )
-    if not any(list(folder.glob(pattern)) for pattern in ("*.safetensors", "*.bin")):
+    if not any(file.suffix in (".safetensors", ".bin") for file in folder.iterdir()):
         raise UserError(
             f"model.path={folder} has a config.json but no weights (*.safetensors or *.bin). Set "
             "model.path to a complete copy, or to a hub id."

@@ -129,9 +129,12 @@ def _makes_rates() -> bool:
     """
     for name, module in [*sys.modules.items()]:
         file: Any = getattr(module, "__file__", None)
-        is_own = file and is_users(file) and not name.startswith(("trl.", "transformers."))
-        if is_own and re.search(_MAKES_RATES, Path(file).read_text(errors="replace")):
-            return True
+        if not file or not is_users(file) or name.startswith(("trl.", "transformers.")):
+            continue
+        # in an archive, or gone
+        with suppress(OSError):
+            if re.search(_MAKES_RATES, Path(file).read_text(errors="replace")):
+                return True
     return False
 
 

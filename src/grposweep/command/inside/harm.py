@@ -156,15 +156,18 @@ def shown(question: Question, path: str) -> str:
 
 def _is_made_by_it(question: Question, path: str) -> bool:
     """Return whether a file was made after the question began, as far as its file system notes
-    that. Only GNU's ``stat`` tells it.
+    that. Only GNU's ``stat`` tells it. The clock of another file system may be a different one.
     """
-    began = Path(question.answers).with_name("package").joinpath(FILE).stat().st_mtime
+    began = Path(f"{question.answers}/../package/{FILE}").stat()
     try:
-        words = ["stat", "--format=%.9W", path]
-        made = float(subprocess.check_output(words, stderr=subprocess.DEVNULL))
+        if os.lstat(path).st_dev != began.st_dev:
+            return False
+        made = float(
+            subprocess.check_output(["stat", "--format=%.9W", path], stderr=subprocess.DEVNULL)
+        )
     except (OSError, ValueError, subprocess.CalledProcessError):
         return False
-    return made > began and not _is_of_sweeps(question, path)
+    return made > began.st_mtime and not _is_of_sweeps(question, path)
 
 
 def _run_or_answer(question: Question, name: str, words: list[str]) -> None:

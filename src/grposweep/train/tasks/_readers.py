@@ -132,10 +132,11 @@ def _parse_table(text: str, delimiter: str, source: str) -> list[Row]:
 
 
 def _parse_json_lines(text: str, source: str) -> list[Row]:
-    with suppress(ValueError):
-        whole = parse_json(text)
-        if isinstance(whole, list) and all(isinstance(row, dict) for row in whole):
-            return whole
+    if text.lstrip().startswith("["):
+        with suppress(ValueError):
+            whole = parse_json(text)
+            if all(isinstance(row, dict) for row in whole):
+                return list(whole)
     rows, wrong = list[Row](), dict[int, str]()
     for number, line in enumerate(text.split("\n"), start=1):
         if not line.strip():

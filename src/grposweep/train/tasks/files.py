@@ -93,7 +93,8 @@ def _local(path: Path, task: Task) -> tuple[list[Row], list[Row] | None]:
     """
     if path.is_file():
         return load_rows(path), None
-    path = path / (task.subset or "") if (path / (task.subset or "")).is_dir() else path
+    subset = path / (task.subset or "")
+    path = subset if subset.is_dir() else path
     held_out = load_split(path, "task.path", task.eval_split or "test")
     return load_rows(path, "task.path", task.train_split), held_out or None
 
