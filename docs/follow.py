@@ -38,7 +38,7 @@ DECIMAL = re.compile(r"[-+]?\d+\.\d+(?:e[-+]?\d+)?")
 VARIES = re.compile(
     # a trial's result, the tables of trials, curves, completions
     r"trial \d+(?::| eval_reward| paused| stopped| of .*: eval_reward)|eval_reward\b|\d\.\d+$"
-    r"|  eval_reward| +(?:\d+ +)?\d+ +(?:paused|\d)|trials that are|finished ones"
+    r"|to \d|  eval_reward| +(?:\d+ +)?\d+ +(?:paused|\d)|trials that are|finished ones"
     r"|.*│|diversity|prompts? |[AB] | +B has other| (?:lr|batch|kl)\S* +\S"
     # what follows from the results
     r"|(?:result|best|first in rank): |No (?:gain|winner)|Repeat it on|Decide between|Train twice"
@@ -158,8 +158,10 @@ def settled(page: str, is_shorter: bool = False) -> str:
     """
     lines = re.sub(r"'(/home/you[^']*)'", r"\1", page).splitlines()
     if VARYING in page:
-        lines = [DECIMAL.sub("#", line) for line in lines if not VARIES.match(line)]
+        lines = [line for line in lines if not VARIES.match(line)]
     text = PASSING.sub("#", "\n".join(lines))
+    if VARYING in page:
+        text = DECIMAL.sub("#", text)
     if is_shorter:
         text = re.sub(r"\d[\d,.]*", "#", text)
     return re.sub(r"[─\s]+", " ", text)

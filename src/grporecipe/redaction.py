@@ -32,74 +32,15 @@ _PAIRS = frozenset(
         "ACCESS_TOKEN",
     ]
 )
-_OTHER = frozenset(
-    [
-        "PATH",
-        "FILE",
-        "DIR",
-        "URL",
-        "URI",
-        "NAME",
-        "ID",
-        "IDS",
-        "TYPE",
-        "COUNT",
-        "NUM",
-        "LEN",
-        "LENGTH",
-        "MAX",
-        "MIN",
-        "LIMIT",
-        "BUDGET",
-        "LEVEL",
-        "PER",
-        "TTL",
-        "TIMEOUT",
-        "PUBLIC",
-    ]
+_OTHER = (
+    r"PATH|FILE|DIR|URL|URI|NAME|ID|IDS|TYPE|COUNT|NUM|LEN|LENGTH|MAX|MIN|LIMIT|BUDGET|LEVEL"
+    r"|PER|TTL|TIMEOUT|PUBLIC"
 )
 # Tokens that a model reads, and keys of a data row.
-_OF_A_MODEL = frozenset(
-    [
-        "PAD",
-        "EOS",
-        "BOS",
-        "UNK",
-        "MASK",
-        "SEP",
-        "CLS",
-        "STOP",
-        "START",
-        "END",
-        "IMAGE",
-        "VIDEO",
-        "AUDIO",
-        "SPECIAL",
-        "NEW",
-        "THINK",
-        "TOOL",
-        "PROMPT",
-        "INPUT",
-        "OUTPUT",
-        "LABEL",
-        "REWARD",
-        "RESPONSE",
-        "ANSWER",
-        "QUESTION",
-        "SOLUTION",
-        "COLUMN",
-        "CACHE",
-        "SORT",
-        "GROUP",
-        "PRIMARY",
-        "FOREIGN",
-        "METRIC",
-        "INDEX",
-        "DATA",
-        "TEMPLATE",
-        "CHAT",
-        "TEXT",
-    ]
+_OF_A_MODEL = (
+    r"PAD|EOS|BOS|UNK|MASK|SEP|CLS|STOP|START|END|IMAGE|VIDEO|AUDIO|SPECIAL|NEW|THINK|TOOL"
+    r"|PROMPT|INPUT|OUTPUT|LABEL|REWARD|RESPONSE|ANSWER|QUESTION|SOLUTION|COLUMN|CACHE|SORT"
+    r"|GROUP|PRIMARY|FOREIGN|METRIC|INDEX|DATA|TEMPLATE|CHAT|TEXT"
 )
 # Ends of an environment variable.
 _ENDS = ("_PASS", "_PWD", "_AUTH", "_LICENSE", "_WEBHOOK", "COOKIE", "COOKIES")
@@ -120,13 +61,13 @@ def _kind(name: str) -> str:
         for word in re.split(r"[^A-Z0-9]+", re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).upper())
         if word
     ]
-    if not _OTHER.isdisjoint(words):
+    if any(re.fullmatch(_OTHER, word) for word in words):
         return ""
     if not _SECRET.isdisjoint(words) or not _PAIRS.isdisjoint(map("_".join, pairwise(words))):
         return "sure"
     if any(word.endswith(("PASSWORD", "PASSWD")) for word in words):
         return "sure"
-    if not _OF_A_MODEL.isdisjoint(words):
+    if any(re.fullmatch(_OF_A_MODEL, word) for word in words):
         return ""
     if own.isupper() and ("TOKEN" in words or own.endswith(_ENDS)):
         return "sure"

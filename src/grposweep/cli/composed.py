@@ -34,8 +34,9 @@ def run_single(config: DictConfig) -> int:
     # as typed: an override may hold ${...}
     overrides = cast(list[str], OmegaConf.to_container(hydra.overrides.task))
     compose = composer(GlobalHydra.instance().config_loader(), hydra.job.config_name)
+    given = {override.split("=")[0] for override in overrides}
     try:
-        if searched := hydra.sweeper.params:
+        if searched := [key for key in hydra.sweeper.params or () if key not in given]:
             raise UserError(
                 f"hydra.sweeper.params: a single run searches no {', '.join(searched)}. Add -m, or "
                 "set hydra.mode: MULTIRUN in the sweep file."
