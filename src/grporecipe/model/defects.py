@@ -2,10 +2,9 @@
 
 A row of the file is a defect: the framework, the first and the last release that have it and the
 release that fixes it, the keys that meet it (``when``), its effect, what to set instead, and the
-reference. A value of ``when`` is the value that a key has (its release's default counts), one of
-several in a list, or ``{not: value}``, ``{above: number}``, ``{has: word}``, ``{unset: true}`` (the
-recipe does not have the key) and ``{multiple_of: number or key}``. Several names of one key are
-separated by ``|``.
+reference. A value of ``when`` is a condition of `model/conditions.py` on the value that a key has
+(its release's default counts), ``{unset: true}`` (the recipe does not have the key) or
+``{multiple_of: number or key}``. Several names of one key are separated by ``|``.
 """
 
 from dataclasses import dataclass

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from grporecipe.fields.reading import values_of
+from grporecipe.model.conditions import meets
 from grporecipe.model.defects import load_defects
 from grporecipe.model.framework import FRAMEWORKS, Values
 from grporecipe.model.recipe import Recipe
@@ -57,20 +58,14 @@ def _meets(key: str, test: Any, values: Values) -> bool:
     is_hidden = recipe.may_have_more or (recipe.code is not None and recipe.code.own_config)
     if key in recipe.unresolved or key in values.bad or (key not in values.given and is_hidden):
         return False
-    value = values.get(key)
-    if isinstance(test, list):
-        return value in test
-    if not isinstance(test, Mapping):
-        return bool(value == test)
-    ((kind, wanted),) = test.items()
+    kind = next(iter(test)) if isinstance(test, Mapping) else ""
     if kind == "unset":
         return key not in values.given
-    if kind == "not":
-        return bool(value != wanted)
-    if kind == "above":
-        return bool(values.number(key) > wanted)
+    value = values.get(key)
     if kind == "multiple_of":
+        wanted = test[kind]
         divisor = values.whole(wanted, 1) if isinstance(wanted, str) else wanted
         return bool(value is None or values.whole(key) % divisor == 0)
-    words = value if isinstance(value, list | tuple) else str(value).split()
-    return wanted in words
+    if kind == "above":
+        value = values.number(key)
+    return meets(value, test)
