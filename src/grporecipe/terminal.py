@@ -6,7 +6,7 @@ import codecs
 import logging
 import os
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from io import TextIOWrapper
 from math import inf
 from time import monotonic
@@ -177,6 +177,12 @@ def short_names(parameters: Iterable[str]) -> dict[str, str]:
 def label_text(label: Any) -> str:
     """Return a label as tables show it."""
     return f"{label:.3g}" if isinstance(label, float) else str(label)
+
+
+def first_of(names: Sequence[object], most: int) -> str:
+    """Return the first of these, and how many follow: a, b and 3 more."""
+    more = f" and {len(names) - most:,} more" if len(names) > most else ""
+    return ", ".join(map(str, names[:most])) + more
 
 
 def count(number: int, noun: str) -> str:

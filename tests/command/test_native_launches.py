@@ -259,7 +259,7 @@ def test_ours_is_added_to_the_users_lists(made: Made, here: Path) -> None:
 def test_sizes_that_take_an_option_back_remove_it(made: Made, here: Path) -> None:
     """A rollout's size and its micro-steps are refused together."""
     assert made("ms-swift", "batch.steps_per_generation=4")["keys"]["generation_batch_size"] is None
-    assert '"without": ["--generation_batch_size"]' in (here / "program.sh").read_text()
+    assert '"without": ["generation_batch_size"]' in (here / "program.sh").read_text()
 
 
 @pytest.mark.parametrize(

@@ -99,6 +99,7 @@ def test_a_command_runs_as_it_is_and_its_exports_survive(run: Run, command: Path
         0.7,
     ]
     assert b"grposweep." not in (command / "args.bin").read_bytes()
+    assert "Trials write outside of their folders: args.bin, seen.json. One" in ended.out
 
 
 @pytest.mark.slow
@@ -308,13 +309,20 @@ def test_a_second_training_ends_the_trial(run: Run, command: Path) -> None:
     assert "builds a second GRPO trainer after train.py:25 has trained one" in said
 
 
-@pytest.mark.slow
-def test_a_program_that_drops_our_path_is_told_as_that(run: Run, command: Path) -> None:
-    """It would train with its own values at every point. Asked, it does not answer."""
-    (command / "launch.sh").write_text(LAUNCH.replace("train.py", "-E train.py"))
-    ended = run(ASKED, "name=s", "lr=0.1", "--", "bash launch.sh")
-    assert ended.code == 2
-    assert "never reported its trainer" in ended.err
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ('"$@"', "", "--penalty is appended to the command, and does not arrive"),
+        ("train.py", "-E train.py", "never reported its trainer"),
+    ],
+)
+def test_a_script_that_passes_the_values_on_to_nothing_is_refused(
+    run: Run, command: Path, old: str, new: str, said: str
+) -> None:
+    """It would train with its own values at every point."""
+    (command / "launch.sh").write_text(LAUNCH.replace(old, new))
+    ended = run(ASKED, "-m", "trainer.args.penalty=0.1,0.2", "--", "bash launch.sh")
+    assert (ended.code, said in ended.err) == (2, True), ended.err
     assert not (command / "outputs").exists()
 
 
@@ -448,16 +456,6 @@ def test_a_written_winner_says_how_to_train_with_it(run: Run, command: Path) -> 
     assert f"train with them: grposweep rerun '{trial}', or write" in used
 
 
-def test_an_option_that_a_shell_script_does_not_pass_on_is_refused(run: Run, command: Path) -> None:
-    """All its values would train the same."""
-    (command / "launch.sh").write_text(LAUNCH.replace('"$@"', ""))
-    ended = run(ASKED, "-m", "trainer.args.penalty=0.1,0.2", "--", "bash launch.sh")
-    assert (
-        ended.code,
-        "--penalty is appended to the command, and does not arrive" in ended.err,
-    ) == (2, True), ended.err
-
-
 @pytest.mark.slow
 def test_sizes_that_follow_from_an_option_are_the_scripts_and_refuse_no_point(
     run: Run, command: Path
@@ -489,35 +487,39 @@ def test_sizes_that_follow_from_an_option_are_the_scripts_and_refuse_no_point(
         ("trainer.train()\nsys.exit('no folder to evaluate')", "", 0, "finished"),
         ("trainer.train()\ntrainer.evaluate()", "\npython -c 'print(1)'", 0, "finished"),
         ("sys.exit('another run is active')", "", 1, "exit code 1: another run is active"),
-        ("print('skip train')", "", 1, "skip that. Its last line: skip train"),
+        ("print('skip train')", "", 1, "trial left. Its last line: skip train"),
         ("sys.exit('no room')", " > out.log 2>&1", 1, "exit code 1: its output is in out.log"),
     ],
 )
 def test_a_trial_has_ended_if_its_training_has(
     run: Run, command: Path, line: str, pipe: str, code: int, said: str
 ) -> None:
-    """A pipe hides that it failed; a later step of the command that fails does not undo it."""
+    """A pipe hides that it failed; a later step of the command that fails does not undo it. An
+    evaluation after the training is no second line of its step.
+    """
     edit(command, "trainer.train()", line)
     (command / "launch.sh").write_text(LAUNCH.rstrip() + pipe + "\n")
     ended = run(ASKED, "name=s", "lr=0.1", "--", "bash launch.sh")
     assert ended.code == code, ended.out + ended.err
-    assert said in str(read(trials(command / "outputs" / "s")[0] / "result.json"))
+    (trial,) = trials(command / "outputs" / "s")
+    assert said in str(read(trial / "result.json"))
+    if said == "finished":
+        steps = [(line["step"], line["kind"]) for line in lines(trial / "metrics.jsonl")]
+        assert steps.count((3, "eval")) == 1
 
 
-@pytest.mark.slow
-def test_an_evaluation_after_the_training_is_no_second_line_of_its_step(
-    run: Run, command: Path
-) -> None:
-    """Each step was evaluated before."""
-    edit(command, "trainer.train()", "trainer.train()\ntrainer.evaluate()")
-    ended = run(ASKED, "name=s", "lr=0.1", "--", "bash", "launch.sh")
-    assert ended.code == 0, ended.out + ended.err
-    (trial,) = trials(ended.sweep)
-    assert [line["step"] for line in lines(trial / "metrics.jsonl") if line["kind"] == "eval"] == [
-        1,
-        2,
-        3,
-    ]
+def test_a_swept_variable_arrives_and_a_folder_that_stays_is_named(run: Run, command: Path) -> None:
+    """What the script makes of the variable is left to it. The second trial fails at the folder
+    that the first one made.
+    """
+    rate = "recipe['learning_rate'] = float(os.environ.get('RATE', 0.2))"
+    edit(command, "args = GRPO", f"{rate}\nargs = GRPO")
+    edit(command, "trainer.train()", "os.mkdir('made')\ntrainer.train()")
+    swept = "+trainer.environment.RATE=0.1,0.3"
+    ended = run(ASKED, "name=s", "-m", swept, "--", "bash launch.sh")
+    first, _ = trials(ended.sweep)
+    assert read(first / "result.json")["objective"] == 0.9
+    assert "outside of their folders: seen.json, made/. One" in ended.out
 
 
 @pytest.mark.slow

@@ -21,7 +21,7 @@ from grporecipe.project.versions import BY_DEFAULT, describe_version
 from grporecipe.reading.load import shown_text
 from grporecipe.redaction import masked, redact
 from grporecipe.rules.registry import Severity
-from grporecipe.terminal import one_line
+from grporecipe.terminal import first_of, one_line
 
 RED, YELLOW, GREEN, BOLD, DIM, PLAIN = (
     "\x1b[31m",
@@ -210,7 +210,7 @@ def show_total(screen: Screen, total: Total) -> None:
         screen.say("no recipe to judge in these folders")
     screen.say(screen.paint("; ".join(_closing_parts(total, counts)), colour))
     for version, names in _files_by_version(total).items():
-        screen.wrap(one_line(f"{_first_of(names)}: judged by {version}"), "", DIM)
+        screen.wrap(one_line(f"{first_of(names, MOST_NAMED)}: judged by {version}"), "", DIM)
     if total.off:
         screen.wrap(f"switched off: {', '.join(sorted(total.off))}", "")
     if total.in_folders:
@@ -220,7 +220,7 @@ def show_total(screen: Screen, total: Total) -> None:
             f"{_count(len(total.results), 'recipe')} judged, {_count(others, 'file')} skipped{why}"
         )
     if total.unjudged:
-        named = _first_of([one_line(name) for name in total.unjudged])
+        named = first_of([one_line(name) for name in total.unjudged], MOST_NAMED)
         screen.wrap(f"not judged (name one to see why): {named}", "")
 
 
@@ -247,12 +247,6 @@ def _closing_parts(total: Total, counts: Counter[Severity]) -> list[str]:
     if total.silenced:
         parts.append(f"{total.silenced} ignored by comments")
     return parts
-
-
-def _first_of(names: Sequence[str]) -> str:
-    """Return the first names, and how many follow."""
-    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
-    return ", ".join(names[:MOST_NAMED]) + more
 
 
 def _other_programs(total: Total) -> str:

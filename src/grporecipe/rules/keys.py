@@ -33,6 +33,7 @@ from grporecipe.rules.registry import (
     choose_for_recipes,
     recipe_rule,
 )
+from grporecipe.terminal import first_of
 
 # the options of a script's own call
 CALLED_WITH = ("$@", "$*", "${@}", "${@:1}", "${@:2}")
@@ -90,16 +91,13 @@ def shell_values_are_known(recipe: Recipe) -> Iterator[Violation]:
         elif value not in recipe.unresolved and (key == "num_processes" or _matters(recipe, key)):
             unknown.append(key)
     if unknown:
-        shown = ", ".join(f"{key}: {show(recipe.unresolved[key])}" for key in unknown[:4])
-        more = f" and {len(unknown) - 4} more" if len(unknown) > 4 else ""
+        shown = first_of([f"{key}: {show(recipe.unresolved[key])}" for key in unknown], 4)
         it = "it" if len(unknown) == 1 else "them"
         why = f"the file alone does not determine {it}, so nothing that depends on {it} was checked"
         flag = ", or lint with --processes" if "num_processes" in unknown else ""
         is_trl = FRAMEWORKS[recipe.framework].traits.follows_trl
         ask = " Or ask its trainer: grposweep check -- COMMAND." if is_trl else ""
-        yield Violation(
-            f"{shown}{more}", why, f"Assign {it} in the file{flag}.{ask}", tuple(unknown)
-        )
+        yield Violation(shown, why, f"Assign {it} in the file{flag}.{ask}", tuple(unknown))
 
 
 MODELS = frozenset(
@@ -242,8 +240,7 @@ def ambiguous(recipe: Recipe, key: str, takes: KeySpecs) -> Violation | None:
     meant = [name for name in options if name.startswith(key)]
     if len(meant) < 2:
         return None
-    more = " and others" if len(meant) > 3 else ""
-    why = f"argparse stops (ambiguous option), because it may mean {', '.join(meant[:3])}{more}"
+    why = f"argparse stops (ambiguous option), because it may mean {first_of(meant, 3)}"
     value = recipe.config[key]
     changes = tuple(
         {key: None, name: value} for name in get_close_matches(key, meant, 1, 0.8) if name in takes
@@ -320,9 +317,7 @@ def find_unknown_words(recipe: Recipe, words: Mapping[str, Names]) -> Iterator[V
         ):
             continue
         near = get_close_matches(str(value).lower(), allowed, n=1, cutoff=0.6)
-        why = f"{trainer} knows {', '.join(allowed[:6])}" + (
-            " and others" if len(allowed) > 6 else ""
-        )
+        why = f"{trainer} knows {first_of(allowed, 6)}"
         # A misspelt word is wrong in every release. Another one may be that of a fork, if the
         # version is unknown.
         is_typo = bool(get_close_matches(str(value).lower(), allowed, n=1, cutoff=0.75))
@@ -614,7 +609,6 @@ def _near(violations: list[Violation]) -> dict[str, str]:
 
 
 def _named(keys: Names, near: Mapping[str, str] | None = None) -> str:
-    more = f" and {len(keys) - MOST_NAMED} more" if len(keys) > MOST_NAMED else ""
     # for a single key the reason has the hint
     hints = near if near and len(keys) > 1 else {}
-    return ", ".join(cut(key) + hints.get(key, "") for key in keys[:MOST_NAMED]) + more
+    return first_of([cut(key) + hints.get(key, "") for key in keys], MOST_NAMED)

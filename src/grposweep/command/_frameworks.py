@@ -136,8 +136,13 @@ class MsSwift:
 
     def newest(self, output: Path, ranks: int) -> Path | None:
         """Return the newest complete checkpoint in an output folder."""
-        newest = newest_checkpoint(output, ranks)
-        return newest.path if newest else None
+        return newest_saved(output, ranks)
+
+
+def newest_saved(output: Path, ranks: int) -> Path | None:
+    """Return the newest complete checkpoint of transformers in an output folder."""
+    newest = newest_checkpoint(output, ranks)
+    return newest.path if newest else None
 
 
 def _step_of(checkpoint: Path) -> int:

@@ -137,7 +137,7 @@ def build_launched(trial: Trial, row: LaunchedFramework) -> ExternalProgram:
         "program": noted["program"],
         "words": row.words(keys),
         # only an option cannot be null
-        "without": [f"--{key}" for key, value in keys.items() if value is None and row.program],
+        "without": [key for key, value in keys.items() if value is None and row.program],
     }
     trainer, place = trial.trainer, trial.place
     cluster = RayCluster(trainer.python or "python3", place.nodes, place.gpus, place.cpus)

@@ -162,7 +162,7 @@ class RayNode:
             self.attempt.beat(0)
             # Slurm sends SIGTERM to Ray as well
             if child.poll() is not None and not self.attempt.terminated:
-                raise ConnectionError(f"{self._ended(child)}. {self._last_line()}")
+                raise self._ended(child)
             if self.attempt.terminated:
                 until = min(until, time.monotonic() + LAST_SECONDS)
             time.sleep(POLL_SECONDS)
@@ -196,7 +196,7 @@ class RayNode:
             if file.is_file() and (address := file.read_text().strip()):
                 return address
             if head.poll() is not None:
-                raise ConnectionError(f"{self._ended(head)}. {self._last_line()}")
+                raise self._ended(head)
         raise ConnectionError(f"Ray's head did not start within {seconds} s. {self._last_line()}")
 
     def _wait_for_nodes(self, head: "subprocess.Popen[bytes]", address: str) -> None:
@@ -229,10 +229,10 @@ class RayNode:
     def _announce(self, **state: Any) -> None:
         write_json(self.attempt.folder / STATE, {"attempt": self.attempt.number, **state})
 
-    def _ended(self, child: "subprocess.Popen[bytes]") -> str:
-        return (
+    def _ended(self, child: "subprocess.Popen[bytes]") -> ConnectionError:
+        return ConnectionError(
             f"Ray ended on node {self.attempt.rank} of {self.cluster.nodes} with exit code "
-            f"{child.returncode}"
+            f"{child.returncode}. {self._last_line()}"
         )
 
     def _last_line(self) -> str:

@@ -10,6 +10,7 @@ import shlex
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from grporecipe.diagnose.readers import find_log, own_lines
@@ -74,15 +75,14 @@ def build_command(trial: Trial) -> ExternalProgram:
             flush=True,
         )
     resumed_at = step_of(trial.checkpoint) if trial.checkpoint else None
-    source = trainer.metrics or ""
+    source, expression = trainer.metrics or "", None
     if source.startswith(EXPRESSION):
-        log = trial.folder / paths.LOGS / f"rank-{trial.place.node}.log"
-        tail = MetricsTail(lambda: [log], _expression(source), trainer.step_key, resumed_at)
+        expression = _expression(source)
+        folder, name = trial.folder / paths.LOGS, f"rank-{trial.place.node}.log"
     else:
-        name = source.replace("{output}", str(trial.output))
-        tail = MetricsTail(
-            lambda: _files(Path(trainer.workdir or "."), name), None, trainer.step_key, resumed_at
-        )
+        folder, name = Path(trainer.workdir or "."), source.replace("{output}", str(trial.output))
+    find = partial(_files, folder, name)
+    tail = MetricsTail(find, expression, trainer.step_key, resumed_at)
     line = launch_line(trainer, options, trial)
     return ExternalProgram((*SHELL, line), tail, resumed_at=resumed_at, finishes=False)
 

@@ -17,7 +17,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cache
 from itertools import takewhile
 from pathlib import Path
@@ -28,7 +28,7 @@ from grporecipe.reading.launch import LaunchParser
 from grporecipe.redaction import redact
 from grposweep.command import _view as view
 from grposweep.command._environment import HARM, SHELL, foreign_path, launch_texts, package_folder
-from grposweep.command.inside.harm import MADE, made_paths
+from grposweep.command.inside.harm import MADE, Question, made_paths
 from grposweep.process import MARK, MARKED_FOLDER, kill_group, marked, start_guard
 from grposweep.schema import Trainer
 
@@ -79,7 +79,7 @@ class Asked:
 
     ``how`` is ``stand-ins`` or ``real``, and ``why`` the reason why stand-ins did not do.
     ``record`` is described in command/inside/record.py; its ``given`` is the base recipe. ``files``
-    are the data files that the program opened, and ``modules`` the user's modules that it imported.
+    are the data files that the program opened, and the user's modules that it imported.
     ``seconds`` of CPU. ``assumed``: nothing states the number of training processes.
     ``is_exact``: it is the answer of this command, and not what several commands have alike.
     """
@@ -87,7 +87,6 @@ class Asked:
     how: str
     record: Config
     files: tuple[str, ...]
-    modules: tuple[str, ...]
     seconds: float
     assumed: bool = False
     why: str = ""
@@ -185,7 +184,6 @@ def ask(
         first["how"],
         first["record"],
         files,
-        tuple(first["modules"]),
         first["seconds"],
         "processes_assumed" in run.notes,
         why,
@@ -212,17 +210,17 @@ def _run(mode: str, question: _Question, limit: float) -> _Run:
         view.make_view(place)
     elif mode == REAL:
         _announce(command, folder)
-    asked = {
-        "answers": str(answers),
-        "mode": mode,
-        "processes": question.processes or 1,
-        "folder": str(folder),
-        "kept": str(place / view.KEPT) if has_view else "",
-        "sweeps": str(question.sweeps),
-        "is_free": question.is_free,
-    }
+    asked = Question(
+        str(answers),
+        mode,
+        question.processes or 1,
+        str(folder),
+        str(place / view.KEPT) if has_view else "",
+        str(question.sweeps),
+        question.is_free,
+    )
     sweep = _make_sweep(question, place if has_view else None, answers)
-    Path(package, "question.json").write_text(json.dumps(asked), encoding="utf-8")
+    Path(package, "question.json").write_text(json.dumps(asdict(asked)), encoding="utf-8")
     path = os.pathsep.join([package, *foreign_path(environment)])
     own_path = {**os.environ, **environment}.get("PATH", os.defpath)
     _replace_programs(place / "bin", answers, package, own_path)

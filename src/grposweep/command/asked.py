@@ -196,7 +196,7 @@ def _stamps(
 ) -> tuple[tuple[int, int] | None, ...]:
     """Return times and sizes of the files on which an answer depends."""
     words = (folder / word for word in re.findall(_WORD, command))
-    read = () if isinstance(asked, UserError) else (*asked.files, *asked.modules)
+    read = () if isinstance(asked, UserError) else asked.files
     paths = (*words, *map(Path, read))
     return tuple(file_stamp(path) for path in paths)
 
@@ -219,8 +219,7 @@ def _files(trainer: Trainer) -> list[Path]:
     own = [path for path in shell if path.resolve().is_relative_to(folder.resolve())]
     read: tuple[str, ...] = ()
     if find_launch(trainer) is None:
-        asked = ask_base(trainer)
-        read = (*asked.files, *asked.modules)
+        read = ask_base(trainer).files
     files = (*map(Path, read), *(path.absolute() for path in own))
     return [path for path in dict.fromkeys(files) if path.exists()]
 
@@ -235,8 +234,7 @@ def _alike(answers: Sequence[Asked]) -> Asked:
     unknown = sorted({*first.record["unknown"]}.union(*given) - kept.keys())
     record = {**first.record, "given": kept, "unknown": unknown}
     files = tuple(dict.fromkeys(chain.from_iterable(one.files for one in answers)))
-    modules = tuple(dict.fromkeys(chain.from_iterable(one.modules for one in answers)))
-    return replace(first, record=record, files=files, modules=modules, is_exact=False)
+    return replace(first, record=record, files=files, is_exact=False)
 
 
 def version_of(record: Config) -> Version | None:

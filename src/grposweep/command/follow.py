@@ -29,6 +29,7 @@ from grposweep.command._contract import (
     node_cpus,
 )
 from grposweep.command._environment import foreign_path, launch_texts, package_folder
+from grposweep.command._frameworks import newest_saved
 from grposweep.command._ray_cluster import (
     RayNode,
     StoppedEarly,
@@ -43,7 +44,7 @@ from grposweep.process import MARK, kill_group, signals_blocked, start_guard
 from grposweep.redaction import RedactedProgram
 from grposweep.registries import is_opaque
 from grposweep.storage import paths
-from grposweep.storage.checkpoints import keep_copy, newest_checkpoint, put_back, set_aside
+from grposweep.storage.checkpoints import keep_copy, put_back, set_aside
 from grposweep.storage.inputs import original_path
 from grposweep.storage.records import CallbackState, Heartbeat
 from grposweep.train import process as watchdog
@@ -86,7 +87,8 @@ WITHOUT_HOOK = (
 NEVER_REPORTED = f"trainer.command: the program did not get this trial's values: {WITHOUT_HOOK}"
 NO_TRAINING = (
     "trainer.command: the program did not get this trial's values, because it ended with exit code "
-    "0 before its training. Correct what makes it skip that. Its last line: "
+    "0 before its training. Correct what makes it skip that, such as a file that another trial "
+    "left. Its last line: "
 )
 NOTHING_READ = (
     "trainer.metrics={trainer.metrics}: the program ended, and nothing there has a step called "
@@ -177,13 +179,14 @@ def _trial(attempt: Attempt) -> Trial:
     )
     recipe = load_trial_recipe(attempt.folder, attempt.experiment)
     trial = Trial(attempt.experiment.trainer, attempt.folder, recipe, place)
-    if attempt.ranks > 1 or is_opaque(trial.trainer):
-        return replace(trial, checkpoint=choose_checkpoint(attempt, trial))
-    put_back(attempt.folder / KEPT, trial.output)
+    is_alone = attempt.ranks == 1
+    if is_alone:
+        put_back(attempt.folder / KEPT, trial.output)
     chosen = choose_checkpoint(attempt, trial)
-    if chosen is None or framework_of(trial.folder) is not None:
-        return replace(trial, checkpoint=chosen)
-    return replace(trial, checkpoint=keep_copy(chosen, attempt.folder / KEPT))
+    is_asked = not is_opaque(trial.trainer) and framework_of(trial.folder) is None
+    if chosen is not None and is_alone and is_asked:
+        chosen = keep_copy(chosen, attempt.folder / KEPT)
+    return replace(trial, checkpoint=chosen)
 
 
 def choose_checkpoint(attempt: Attempt, trial: Trial) -> Path | None:
@@ -469,8 +472,7 @@ def _newest(trial: Trial, ranks: int) -> Path | None:
         return newest_of(trial.trainer, trial.output)
     if (framework := framework_of(trial.folder)) is not None:
         return framework.newest(trial.output, ranks)
-    newest = newest_checkpoint(trial.output, ranks)
-    return newest.path if newest else None
+    return newest_saved(trial.output, ranks)
 
 
 def _last_lines(attempt: Attempt) -> list[str]:

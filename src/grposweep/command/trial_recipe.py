@@ -120,7 +120,7 @@ def write_program(
     program.sh is to read, or to repeat the trial by hand. It has the command of each node; in a Ray
     cluster that of the head. ``named`` are the keys and groups that command and point set: the
     user's command gets them even if they are its own values. ``start`` is the sweep's own trainer:
-    values that follow from a point's options are left to the command.
+    values that follow from a point's options and variables are left to the command.
     """
     trainer, cluster = experiment.trainer, experiment.cluster
     base = Base.of(experiment)
@@ -130,11 +130,7 @@ def write_program(
         gpus=cluster.gpus_per_node,
         cpus=node_cpus(cluster),
     )
-    before = (
-        experiment
-        if start is None
-        else replace(experiment, trainer=replace(trainer, args=start.args))
-    )
+    before = experiment if start is None else replace(experiment, trainer=start)
     trial = Trial(trainer, folder.resolve(), base.recipe, place)
     options = options_of(experiment, named, _plain(experiment))
     noted: Json = {}

@@ -4,6 +4,7 @@ import math
 import shlex
 import shutil
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +14,7 @@ from grporecipe.errors import UserError
 from grporecipe.files import Config, Json, as_number
 from grporecipe.redaction import redact
 from grporecipe.rules.check import check, errors
-from grporecipe.terminal import label_text, short, short_names
+from grporecipe.terminal import first_of, label_text, short, short_names
 from grposweep.config.evaluation import is_of_evaluation
 from grposweep.registries import is_external
 from grposweep.report._completions import warning
@@ -23,6 +24,7 @@ from grposweep.report.view import BEST, SweepView
 from grposweep.schema import Experiment
 from grposweep.search.replication import CHANCE
 from grposweep.search.sampling import p_of_groups
+from grposweep.storage import paths
 from grposweep.storage.completions import read_prompt_rewards
 from grposweep.storage.records import as_mapping
 
@@ -35,6 +37,8 @@ FACTOR = 10
 # completions of trainings that differ by less are equal but for whole rollouts
 ROUNDED = 1.1
 LENGTHS = ("budget_completions", "epochs", "max_steps")
+# files that one sentence names
+NAMED = 5
 # share of the finished trials after which a best one says that the search has not converged
 LATE = 0.8
 
@@ -124,7 +128,12 @@ def next_sentence(view: SweepView) -> str:
 
 def _measured(view: SweepView) -> list[str]:
     """Return what the points' values cannot tell."""
-    return [*_changed_nothing(view), *_measured_differently(view), *_unequal_budgets(view)]
+    return [
+        *_changed_nothing(view),
+        *_measured_differently(view),
+        *_unequal_budgets(view),
+        *_shared_files(view),
+    ]
 
 
 def _changed_nothing(view: SweepView) -> list[str]:
@@ -215,6 +224,28 @@ def _unequal_budgets(view: SweepView) -> list[str]:
         f"The points trained on {min(totals):,} to {max(totals):,} completions, so a longer "
         "training may be what leads. Set schedule.budget_completions for equal lengths."
     ]
+
+
+def _shared_files(view: SweepView) -> Iterator[str]:
+    """Name what trials of a command write outside of the sweep, if another trial writes the same
+    file, or fails before its training, which may be because of it.
+    """
+    written = Counter[str]()
+    is_kept_out = False
+    for trial in view.trials:
+        written.update(trial.written)
+        has_trained = (trial.path / paths.TRAINED_WITH).exists()
+        is_kept_out |= trial.state is State.FAILED and not has_trained
+    names = []
+    for path, trials in written.items():
+        if is_kept_out or (trials > 1 and not path.endswith("/")):
+            names.append(path.removeprefix(f"{view.provenance.get('working_directory')}/"))
+    if names:
+        yield (
+            f"Trials write outside of their folders: {first_of(names, NAMED)}. One "
+            "replaces the files of another, or ends because of them. Write them below "
+            "args.output_dir, which each trial has of its own."
+        )
 
 
 def find_no_winner(view: SweepView) -> str:

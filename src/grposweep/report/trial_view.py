@@ -26,6 +26,7 @@ from grporecipe.files import (
 )
 from grporecipe.model.guards import unmoved
 from grporecipe.model.metrics import translate
+from grporecipe.terminal import first_of
 from grposweep.schema import sign_of
 from grposweep.search.replication import CHANCE, CONFIRM
 from grposweep.search.sampling import Sampling, read_sampling, read_sampling_of_start
@@ -157,6 +158,11 @@ class TrialView:
         return (
             text_sha256(str(sorted(files.items())))[:8] if isinstance(files, dict) and files else ""
         )
+
+    @property
+    def written(self) -> list[str]:
+        """The paths outside of the sweep that its command wrote."""
+        return self._text(paths.WRITTEN).splitlines()
 
     @cached_property
     def objective(self) -> float | None:
@@ -423,8 +429,7 @@ def group_failures(trials: Iterable[TrialView]) -> list[str]:
 
 def name_trials(numbers: Sequence[int]) -> str:
     """Return trials by their numbers: ``trials 3, 5, 8``; of many only the first ones."""
-    more = f" and {len(numbers) - NAMED:,} more" if len(numbers) > NAMED else ""
-    return f"trial{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers[:NAMED]))}{more}"
+    return f"trial{'s' * (len(numbers) > 1)} {first_of(numbers, NAMED)}"
 
 
 def read_trial(folder: TrialFolder, controller_lives: bool) -> TrialView:

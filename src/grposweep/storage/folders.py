@@ -25,6 +25,7 @@ from grporecipe.files import (
     write_text,
 )
 from grporecipe.redaction import redact
+from grporecipe.terminal import first_of
 from grposweep.storage import paths
 from grposweep.storage.records import (
     Action,
@@ -433,7 +434,7 @@ def _instead(outputs: Path, named: str = "") -> str:
     if near:
         return f"Did you mean {near[0]}?"
     if names:
-        return f"Name one of {', '.join(names[:5])}{' ...' if len(names) > 5 else ''}, or a path."
+        return f"Name one of {first_of(names, 5)}, or a path."
     if elsewhere := [path for folder in remembered() if named and is_sweep(path := folder / named)]:
         return f"Name it by its path: {elsewhere[0]}"
     return "Name a sweep's folder by its path, or see 'grposweep list'."

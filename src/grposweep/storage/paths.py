@@ -99,6 +99,8 @@ STOP = "stop.json"
 ENTERED = "entered.json"
 # a Python of the user's command has loaded our hook
 HOOKED = "hooked"
+# what the user's command has written outside of the sweep, one path a line
+WRITTEN = "written.txt"
 # what the trainer of the user's own command got: every field, world size, rewards
 TRAINED_WITH = "trained_with.json"
 # keys that a point set in another program's recipe

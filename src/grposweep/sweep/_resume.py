@@ -27,7 +27,7 @@ from grporecipe.files import (
     write_text,
 )
 from grporecipe.redaction import redact
-from grporecipe.terminal import count, short
+from grporecipe.terminal import count, first_of, short
 from grposweep.config.compose import escape
 from grposweep.config.identity import OBJECTIVE
 from grposweep.launchers.base import EndState
@@ -226,10 +226,7 @@ def changed_keys(before: Config, now: Experiment) -> list[str]:
 
 def listed(keys: Sequence[str]) -> str:
     """Return the first few keys in brackets."""
-    if not keys:
-        return ""
-    more = "; ..." if len(keys) > SHOWN else ""
-    return f" ({'; '.join(keys[:SHOWN])}{more})"
+    return f" ({first_of(keys, SHOWN)})" if keys else ""
 
 
 def _values(parameter: Config | None) -> str:
@@ -380,8 +377,7 @@ UNDO = (
 
 def _changed_message(folder: SweepFolder, changed: Sequence[str], trained: Sequence[int]) -> str:
     """Return a message with the changed files, the trials that used them, and the three choices."""
-    more = ", ..." if len(changed) > SHOWN else ""
-    names = ", ".join(changed[:SHOWN]) + more
+    names = first_of(changed, SHOWN)
     have, them = ("have", "them") if len(changed) > 1 else ("has", "it")
     files = Inputs.read(folder.path).files
     lost = [name for name in changed if not files[name].copied]

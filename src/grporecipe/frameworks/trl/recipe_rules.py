@@ -27,6 +27,7 @@ from grporecipe.project.repository import find_repository
 from grporecipe.rules.helpers import cut, one_of, set_to, show
 from grporecipe.rules.keys import ambiguous
 from grporecipe.rules.registry import Severity, Violation, recipe_rule, variant
+from grporecipe.terminal import first_of
 
 # TrlParser refuses keys of a YAML that no dataclass has since this release
 PARSER_STOPS = (0, 19)
@@ -552,9 +553,7 @@ def own_scripts_may_have_own_keys(recipe: Recipe) -> Iterator[Violation]:
             yield _stranger(recipe, key, near, why, severity="warning")
     others = tuple(str(key) for key, _ in strangers if key not in typos)
     if others:
-        shown = ", ".join(cut(key) for key in others[:8]) + (
-            f" and {len(others) - 8} more" if len(others) > 8 else ""
-        )
+        shown = first_of([*map(cut, others)], 8)
         yield Violation(
             shown, "TRL has none of these keys", f"Fine if {launch.program} takes them.", others
         )

@@ -8,7 +8,7 @@ command starts asks here.
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 
@@ -17,7 +17,7 @@ def enter(text: str) -> None:
     JSON.
 
     ``program`` is a module, a file, or the words of a command. ``words`` are added, and each option
-    of ``without`` is removed.
+    that ``without`` names is removed.
     """
     launch: dict[str, Any] = json.loads(text)
     if not _is_program(launch["program"]):
@@ -25,7 +25,7 @@ def enter(text: str) -> None:
     # after the check: most processes are not the program
     from grposweep.storage import paths
 
-    sys.argv[1:] = [*_without(sys.argv[1:], launch["without"]), *launch["words"]]
+    sys.argv[1:] = [*without(sys.argv[1:], launch["without"]), *launch["words"]]
     file = os.path.join(os.environ["GRPOSWEEP_TRIAL"], paths.ENTERED)  # noqa: PTH118 - pathlib imports more
     entered = {"attempt": int(os.environ["GRPOSWEEP_ATTEMPT"]), "words": sys.argv[1:]}
     with open(f"{file}.{os.getpid()}", "w", encoding="utf-8") as opened:  # noqa: PTH123 - as above
@@ -44,13 +44,13 @@ def _is_program(name: str) -> bool:
     return own == wanted and sys.argv[1 : 1 + len(more)] == more
 
 
-def _without(words: Sequence[str], names: Sequence[str]) -> list[str]:
-    """Return words without some options and their values."""
+def without(words: Sequence[str], names: Collection[str]) -> list[str]:
+    """Return words without some options and their values. ``names`` have no dash."""
     kept: list[str] = []
     is_dropped = False
     for word in words:
         if word.startswith("--"):
-            is_dropped = word.partition("=")[0] in names
+            is_dropped = word[2:].partition("=")[0].replace("-", "_") in names
         if not is_dropped:
             kept.append(word)
     return kept

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from grposweep.command.inside import record
+from grposweep.command.inside.argv import without
 from grposweep.command.inside.harm import Question
 
 SYSTEM = (
@@ -33,6 +34,19 @@ TAKE_VALUE = ("-X", "-W", "--check-hash-based-pycs")
 TRAINS = r"(?m)GRPO|^[ \t]*(?:from|import)[ \t].*\b(?:trl|unsloth)\b"
 IMPORTS = (
     r"(?m)^[ \t]*(?:from[ \t]+(\.*[\w.]*)[ \t]+import[ \t]+\(?([\w, \t]*)|import[ \t]+([\w.]+))"
+)
+# options of papermill, and those that only papermill itself can read
+PARAMETERS = ("-p", "--parameters", "-r", "--parameters_raw")
+UNREAD = frozenset(
+    [
+        "-f",
+        "--parameters_file",
+        "-y",
+        "--parameters_yaml",
+        "-b",
+        "--parameters_base64",
+        "--cwd",
+    ]
 )
 NOTEBOOK = "grposweep.command.inside.notebook"
 # of a script's own code that is searched
@@ -145,7 +159,7 @@ def replace_launcher(program: Program, question: Question) -> None:
         return
     script, rest = start.launch.program, [word.text for word in start.after]
     if start.own is not None:
-        rest = list(_without(rest, launch.LAUNCHER_OPTIONS))
+        rest = without(rest, launch.LAUNCHER_OPTIONS)
     is_file = script.endswith(".py")
     if not may_train(Program(str(Path(script).absolute()) if is_file else _file_of(script))):
         return
@@ -172,35 +186,15 @@ def _replace_kernel(program: Program) -> None:
     words = list(program.arguments)
     path = next((Path(word) for word in words if word.endswith(".ipynb")), None)
     is_papermill = "papermill" in (program.module, Path(program.file).name)
-    names = [
-        n
-        for n, word in enumerate(words)
-        if word in ("-p", "--parameters", "-r", "--parameters_raw")
-    ]
-    others = {
-        "-f",
-        "--parameters_file",
-        "-y",
-        "--parameters_yaml",
-        "-b",
-        "--parameters_base64",
-        "--cwd",
-    }
-    runs = (
-        is_papermill
-        or "execute" in Path(program.file).name
-        or not {"execute", "--execute"}.isdisjoint(words)
-    )
-    if path is None or not runs or not others.isdisjoint(words):
+    runs = is_papermill or "execute" in (Path(program.file).name[-7:], *words)
+    if path is None or not runs or not UNREAD.isdisjoint(words):
         return
-    pairs = [
-        f"{words[n + 1]}={json.dumps(_value(words[n + 2], words[n]))}"
-        for n in names
-        if is_papermill and n + 2 < len(words)
-    ]
-    path = path.absolute()
+    path, pairs = path.absolute(), list[str]()
     if not is_papermill:
         os.chdir(path.parent)
+    for option, name, value in zip(words, words[1:], words[2:], strict=False):
+        if is_papermill and option in PARAMETERS:
+            pairs.append(f"{name}={json.dumps(_value(value, option))}")
     os.execv(sys.executable, [sys.executable, "-m", NOTEBOOK, str(path), *pairs])
 
 
@@ -233,13 +227,3 @@ def _of_accelerate(name: str | None, launcher: str) -> int | None:
     return read_accelerate(
         place, lambda path: Path(path) if Path(path).is_file() else None
     ).processes
-
-
-def _without(words: list[str], names: frozenset[str]) -> Iterator[str]:
-    """Yield words without these options and their values."""
-    skips = False
-    for word in words:
-        if word.startswith("--"):
-            skips = word[2:].partition("=")[0].replace("-", "_") in names
-        if not skips:
-            yield word

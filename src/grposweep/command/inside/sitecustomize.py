@@ -49,13 +49,17 @@ if os.path.exists(f"{_PACKAGE}/question.json"):  # noqa: PTH110 - as above
     from grposweep.command.inside.probe import install
 
     install(_PACKAGE)
-elif trial := os.environ.get("GRPOSWEEP_ENTERS"):
-    from grposweep.command.inside.imports import CONFIGS, TRAINERS, after_import
-    from grposweep.storage import paths
+elif trial := os.environ.get("GRPOSWEEP_TRIAL"):
+    from grposweep.command.inside.written import note_written
 
-    open(f"{trial}/{paths.HOOKED}", "w").close()  # noqa: PTH123 - as above
-    after_import(dict.fromkeys((*CONFIGS, TRAINERS), _enter))
-elif launch := os.environ.get("GRPOSWEEP_LAUNCH"):
-    from grposweep.command.inside.argv import enter
+    note_written(trial)
+    if "GRPOSWEEP_ENTERS" in os.environ:
+        from grposweep.command.inside.imports import CONFIGS, TRAINERS, after_import
+        from grposweep.storage import paths
 
-    enter(launch)
+        open(f"{trial}/{paths.HOOKED}", "w").close()  # noqa: PTH123 - as above
+        after_import(dict.fromkeys((*CONFIGS, TRAINERS), _enter))
+    elif launch := os.environ.get("GRPOSWEEP_LAUNCH"):
+        from grposweep.command.inside.argv import enter
+
+        enter(launch)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from grporecipe.errors import UserError, refuse_mistakes
 from grporecipe.terminal import count as count_text
+from grporecipe.terminal import first_of
 from grposweep.registries import TASKS
 from grposweep.schema import Task
 from grposweep.train.tasks._readers import MOST_NAMED, Row, numbered
@@ -124,8 +125,7 @@ def _build(task: Task, rows: list[Row], has_template: bool) -> "Dataset":
 
 def _numbered(what: str, numbers: Sequence[int]) -> str:
     """Return the first of these lines or rows by number, and how many more there are."""
-    shown, more = ", ".join(map(str, numbers[:MOST_NAMED])), len(numbers) - MOST_NAMED
-    return f"{what}{'s' * (len(numbers) > 1)} {shown}" + (f" and {more} more" if more > 0 else "")
+    return f"{what}{'s' * (len(numbers) > 1)} {first_of(numbers, MOST_NAMED)}"
 
 
 def take_column(rows: list[Row], column: str, source: str, key: str) -> list[Any]:
