@@ -8,27 +8,34 @@ import pytest
 from grporecipe.errors import UserError
 from grporecipe.fields.recipes import read_recipe
 from grporecipe.frameworks.ms_swift import keys as ms_swift
-from grporecipe.linting.linter import LintResult, lint_recipe
+from grporecipe.linting.linter import Diagnostic, LintResult, lint_recipe
 from grporecipe.model import planning
 from grporecipe.model.recipe import Recipe, VersionSource
 from grporecipe.model.setting import Setting, Version
 from grporecipe.reading.load import Options, load_recipe
 
 
-def read(processes: int | None = 8, train_prompts: int | None = None, **config: Any) -> Setting:
+def recipe(
+    processes: int | None = 8,
+    train_prompts: int | None = None,
+    version: Version = ms_swift.VERSION,
+    **config: Any,
+) -> Recipe:
+    """A recipe of a release."""
+    asked = VersionSource("asked", "--framework-version", "")
+    keys = {"rlhf_type": "grpo", **config}
+    return Recipe("ms-swift", version, keys, processes, train_prompts, version_source=asked)
+
+
+def read(*counts: int | None, **config: Any) -> Setting:
     """The setting behind a recipe."""
-    recipe = Recipe(
-        "ms-swift", ms_swift.VERSION, {"rlhf_type": "grpo", **config}, processes, train_prompts
-    )
-    return read_recipe(recipe).setting
+    return read_recipe(recipe(*counts, **config)).setting
 
 
-def lint(processes: int = 8, train_prompts: int | None = None, **config: Any) -> dict[str, str]:
+def lint(*counts: int, **config: Any) -> dict[str, str]:
     """What lint says, by code."""
-    recipe = Recipe(
-        "ms-swift", ms_swift.VERSION, {"rlhf_type": "grpo", **config}, processes, train_prompts
-    )
-    return {finding.code: finding.message for finding in lint_recipe(recipe).diagnostics}
+    found = lint_recipe(recipe(*counts, **config)).diagnostics
+    return {finding.code: finding.message for finding in found}
 
 
 def of_script(tmp_path: Path, text: str, **options: Any) -> LintResult:
@@ -128,8 +135,7 @@ def test_an_older_release_does_not_check_it(
     version: Version, config: dict[str, Any], code: str
 ) -> None:
     """Before 3.3.1, and before 3.11.1."""
-    recipe = Recipe("ms-swift", version, {"rlhf_type": "grpo", **config}, 8)
-    assert code not in {problem.code for problem in lint_recipe(recipe).diagnostics}
+    assert code not in lint(version=version, **config)
 
 
 def test_kl_in_the_reward_is_no_kl_in_the_loss() -> None:
@@ -159,6 +165,12 @@ def test_ppos_penalty_is_not_grpos() -> None:
     assert "GV501" not in said
 
 
+def unknown_key(release: Version, key: str, value: Any) -> Diagnostic:
+    """What lint says of a key that the release does not have."""
+    found = lint_recipe(recipe(version=release, **{key: value})).diagnostics
+    return next(finding for finding in found if finding.code == "GV501")
+
+
 @pytest.mark.parametrize(
     ("key", "value", "meant"),
     [("train_type", "full", "tuner_type"), ("num_generation_s", 8, "num_generations")],
@@ -167,9 +179,7 @@ def test_an_unknown_key_is_an_error_with_the_one_that_was_meant(
     key: str, value: Any, meant: str
 ) -> None:
     """An older release's word, or a typo: the fix is the key of today."""
-    recipe = Recipe("ms-swift", ms_swift.VERSION, {"rlhf_type": "grpo", key: value}, 8)
-    found = next(finding for finding in lint_recipe(recipe).diagnostics if finding.code == "GV501")
-    assert found.fixes[0].change == {key: None, meant: value}
+    assert unknown_key(ms_swift.VERSION, key, value).fixes[0].change == {key: None, meant: value}
 
 
 def test_the_beginning_of_one_key_is_that_key() -> None:
@@ -288,10 +298,8 @@ def test_held_out_prompts_that_fill_no_batch_are_never_scored() -> None:
 def test_a_release_takes_its_own_words(release: Version, key: str) -> None:
     """As the arguments of that release, whose parser lets no other key pass."""
     assert key in ms_swift.known(release)
-    config = {"rlhf_type": "grpo", key: ms_swift.known(release)[key].default or "x"}
-    assert "GV501" not in {
-        found.code for found in lint_recipe(Recipe("ms-swift", release, config, 8)).diagnostics
-    }
+    value = ms_swift.known(release)[key].default or "x"
+    assert "GV501" not in lint(version=release, **{key: value})
 
 
 @pytest.mark.parametrize(
@@ -306,29 +314,15 @@ def test_a_word_of_another_release_is_named_with_its_own(
     release: Version, key: str, near: str
 ) -> None:
     """Its successor or predecessor, or the release that it came with."""
-    recipe = Recipe(
-        "ms-swift",
-        release,
-        {"rlhf_type": "grpo", key: "full"},
-        8,
-        version_source=VersionSource("asked", "--framework-version", ""),
-    )
-    (found,) = (found for found in lint_recipe(recipe).diagnostics if found.code == "GV501")
+    found = unknown_key(release, key, "full")
     assert near in found.message or near in found.fixes[0].change
 
 
 def test_the_tuner_of_release_3_is_read() -> None:
     """``train_type: full`` has the learning rate of full training, and no adapter."""
-    s = read_recipe(
-        Recipe("ms-swift", (3, 10, 3), {"rlhf_type": "grpo", "train_type": "full"}, 8)
-    ).setting
+    s = read(version=(3, 10, 3), train_type="full")
     assert (s.lora, s.learning_rate) == (False, 1e-5)
-    assert (
-        read_recipe(
-            Recipe("ms-swift", (3, 8, 0), {"rlhf_type": "grpo", "scale_rewards": False})
-        ).setting.scale_rewards
-        == "none"
-    )
+    assert read(version=(3, 8, 0), scale_rewards=False).scale_rewards == "none"
 
 
 @pytest.mark.parametrize(
@@ -363,5 +357,5 @@ def test_a_recipe_for_megatron_has_no_key_of_another_release(tmp_path: Path) -> 
 @pytest.mark.parametrize("release", ms_swift.releases()[::8])
 def test_every_release_reads_an_empty_recipe(release: Version) -> None:
     """Its defaults may be of another type, or none: ``top_k`` was None once."""
-    s = read_recipe(Recipe("ms-swift", release, {"rlhf_type": "grpo"}, 8)).setting
+    s = read(version=release)
     assert (s.beta, s.num_generations, s.loss_type) == (0.04, 8, "grpo")

@@ -2,9 +2,11 @@
 renamed keys.
 """
 
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from grporecipe.errors import UserError
 from grporecipe.fields.recipes import read_recipe, spell_keys
@@ -77,6 +79,9 @@ def test_open_r1_has_the_defaults_of_the_release_it_pins() -> None:
     )
 
 
+FIELDS = yaml.safe_load(Path(__file__).with_name("trl_fields.yaml").read_text(encoding="utf-8"))
+
+
 def test_what_a_user_set_is_given_with_its_line() -> None:
     """Under the names of the setting."""
     found = reading(
@@ -87,33 +92,7 @@ def test_what_a_user_set_is_given_with_its_line() -> None:
     assert found.key("epochs") == "num_train_epochs"
 
 
-@pytest.mark.parametrize(
-    ("config", "field", "value"),
-    [
-        ({"evaluation_strategy": "steps"}, "evaluates", True),
-        ({"eval_strategy": False}, "evaluates", False),
-        ({"warmup_ratio": 0.1}, "warmup_steps", 0.1),
-        ({"warmup_ratio": 0.1, "warmup_steps": 5}, "warmup_steps", 5),
-        ({"scale_rewards": False}, "scale_rewards", "none"),
-        ({"scale_rewards": True}, "scale_rewards", "group"),
-        ({"max_steps": -1}, "max_steps", None),
-        ({"max_steps": 0}, "max_steps", 0),
-        ({"max_steps": 10}, "epochs", None),
-        ({"save_strategy": "no"}, "save_steps", None),
-        ({"use_peft": True}, "lora", True),
-        ({"reward_funcs": ["a", "b"]}, "rewards", 2),
-        ({"reward_weights": [1.0]}, "reward_weights", 1),
-        ({"model_name_or_path": "Qwen/Qwen2.5-1.5B-Instruct"}, "parameters", 1_500_000_000),
-        ({"model_name_or_path": "HuggingFaceTB/SmolLM2-135M"}, "parameters", 135_000_000),
-        ({"model_name_or_path": "Qwen/Qwen3-30B-A3B"}, "parameters", 30_000_000_000),
-        ({"model_name_or_path": "/data/my-model"}, "parameters", None),
-        ({"parallelism_config": {"tp_size": 2}}, "tensor_parallel_size", 2),
-        ({"accelerator_config": '{"split_batches": true}'}, "split_batches", True),
-        ({"learning_rate": "3e-06"}, "learning_rate", 3e-6),
-        ({"num_generations": "4"}, "num_generations", 4),
-        ({"num_processes": 4}, "processes", 4),
-    ],
-)
+@pytest.mark.parametrize(("config", "field", "value"), FIELDS)
 def test_keys_become_fields(config: dict[str, Any], field: str, value: Any) -> None:
     """Renamed keys, booleans, lists, nested mappings, numbers in strings."""
     assert getattr(setting(config), field) == value

@@ -31,25 +31,26 @@ BATCHES = {
     "num_generations_eval": st.one_of(st.none(), st.integers(1, 12)),
     "num_iterations": st.integers(1, 2),
 }
-OTHERS = {
-    "kl_enabled": st.sampled_from([None, True, False]),
-    "beta": st.sampled_from([-0.1, 0.0, 0.04]),
-    "sync_ref_model": st.booleans(),
-    "lora": st.booleans(),
-    "ref_model_sync_steps": st.sampled_from([0, 2]),
-    "max_steps": st.sampled_from([None, 0, 10]),
-    "epochs": st.sampled_from([None, -1.0, 1.0]),
-    "budget_completions": st.sampled_from([None, 0, 3, 6400]),
-    "train_prompts": st.sampled_from([None, 3, 1000]),
-    "prompts_per_step": st.sampled_from([None, 0, 3, 8]),
-    "learning_rate": st.sampled_from([-1.0, 0.0, 1e-6]),
-    "warmup_steps": st.sampled_from([-1.0, 0.05]),
-    "loss_type": st.sampled_from(["dapo", "ppo"]),
-    "temperature": st.sampled_from([0.0, 1.0]),
-    "eval_prompts": st.sampled_from([None, 0, 64]),
-    "auto": st.sampled_from([frozenset(), frozenset(), SIZES]),
-    "max_per_device_train_batch_size": st.sampled_from([None, 5, 64]),
+CHOICES: dict[str, list[Any]] = {
+    "kl_enabled": [None, True, False],
+    "beta": [-0.1, 0.0, 0.04],
+    "sync_ref_model": [False, True],
+    "lora": [False, True],
+    "ref_model_sync_steps": [0, 2],
+    "max_steps": [None, 0, 10],
+    "epochs": [None, -1.0, 1.0],
+    "budget_completions": [None, 0, 3, 6400],
+    "train_prompts": [None, 3, 1000],
+    "prompts_per_step": [None, 0, 3, 8],
+    "learning_rate": [-1.0, 0.0, 1e-6],
+    "warmup_steps": [-1.0, 0.05],
+    "loss_type": ["dapo", "ppo"],
+    "temperature": [0.0, 1.0],
+    "eval_prompts": [None, 0, 64],
+    "auto": [frozenset(), frozenset(), SIZES],
+    "max_per_device_train_batch_size": [None, 5, 64],
 }
+OTHERS = {name: st.sampled_from(values) for name, values in CHOICES.items()}
 
 
 def draw_settings(**drawn: st.SearchStrategy[Any]) -> st.SearchStrategy[Setting]:

@@ -184,15 +184,16 @@ def show_space(
 
     # Hydra and numpy: 0.3 s that lint and plan FILE should not pay
     from grposweep.config.points import Points
+    from grposweep.config.wandb_sweep import expand
     from grposweep.report.space_summary import print_invalid, print_what_differs, space_as_json
     from grposweep.search.evaluate import validate_points
     from grposweep.search.listed import list_points
     from grposweep.search.parse import parse_space, split_tokens
     from grposweep.search.validity import Validator, check_space
 
-    tokens = split_tokens(
-        argument for argument in arguments if argument not in ("-m", "--multirun")
-    )
+    words = expand([f"@{word}" if word.endswith(".yaml") else word for word in arguments])
+    before = words[: words.index("--")] if "--" in words else words
+    tokens = split_tokens(word for word in before if word not in ("-m", "--multirun"))
     with open_session(config_dir) as session:
         space, fixed = parse_space(tokens, session.sweep_params(tokens), session.loader)
         points = Points(session.compose, fixed)

@@ -269,7 +269,7 @@ def compare(names: Names = None, outputs: Outputs = Path("outputs")) -> None:
 )
 def space(
     arguments: Annotated[
-        list[str], Argument(help="A sweep as run.py takes it: -m lr=1e-4,3e-4 ...")
+        list[str], Argument(help="A sweep as run.py takes it, or a W&B sweep.yaml.")
     ],
     config_dir: ConfigDir = None,
     json: Annotated[bool, Option("--json", help="Print one JSON object.")] = False,

@@ -25,6 +25,7 @@ from grposweep.config.compose import (
     override_text,
     register_schema,
 )
+from grposweep.config.wandb_sweep import expand
 from grposweep.process import CONF, CONFIG_DIR, CONFIG_FLAGS, CONFIG_NAME, CONFIG_PATH
 from grposweep.search.parse import bracket_points, parse_space, split_tokens
 
@@ -76,7 +77,7 @@ def command(main: Callable[[], None]) -> None:
     # Hydra then raises instead of printing and exiting with 1
     os.environ["HYDRA_FULL_ERROR"] = "1"
     try:
-        words, launched = split_command(sys.argv[1:])
+        words, launched = split_command(expand(sys.argv[1:]))
         if VERSION in words:
             print(f"grposweep {__version__}")
             return

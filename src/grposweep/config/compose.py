@@ -77,16 +77,28 @@ def known_keys() -> list[str]:
     )
 
 
+def key_of_native(name: str) -> str | None:
+    """Return the key for an argument of GRPOConfig; None for other names."""
+    natives = {name: own for own, names in keys_with("native").items() for name in names.split()}
+    natives |= {name: own for own, name in trl_arguments().items()}
+    if name in natives:
+        return natives[name]
+    if name in keys_of_trl(TRL):
+        return [*_named(name), f"trainer.args.{name}"][0]
+    return None
+
+
+def _named(name: str) -> list[str]:
+    return [known for known in known_keys() if known.rpartition(".")[2] == name]
+
+
 def unknown_key(key: str) -> str:
     """Return the message for an unknown key, with the most similar keys."""
     keys, last = known_keys(), key.rpartition(".")[2]
-    same = [known for known in keys if known.rpartition(".")[2] == last]
-    # GRPOConfig's name, which may be like none of ours
-    natives = {name: own for own, names in keys_with("native").items() for name in names.split()}
-    natives |= {name: own for own, name in trl_arguments().items()}
-    same = [natives[last]] if last in natives else same
-    if not same and last in keys_of_trl(TRL):
-        same = [f"trainer.args.{last}"]
+    same, own = _named(last), key_of_native(last)
+    # GRPOConfig's name may be like none of ours
+    if own and own not in same:
+        same = [own]
     similar = get_close_matches(last, {known.rpartition(".")[2] for known in keys}, n=2, cutoff=0.7)
     near = (
         same
