@@ -19,7 +19,9 @@ ACTIONS = {2e-3: Action.PAUSE, 4e-3: Action.STOP}
 # guards off: at these learning rates some processors' rounding ends in a collapse
 SCRIPT = (
     "trainer=command",
-    f"trainer.command='{sys.executable} train.py --config recipe.yaml'",
+    f"trainer.command='{sys.executable} -m torch.distributed.run --nproc_per_node 2 train.py "
+    "--config recipe.yaml'",
+    "cluster.processes=2",
     "name=s",
     "lr=2e-3,1e-3,4e-3",
     f"schedule.max_steps={STEPS}",
@@ -31,7 +33,7 @@ SCRIPT = (
 @pytest.fixture(scope="module")
 def swept(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Path], int]:
     """The trials of the tutorial's script and recipe, and the last step of the paused one when it
-    was promoted.
+    was promoted. Two ranks (gloo) have to stop at one step: each rollout and each step joins them.
     """
     here, seen = tmp_path_factory.mktemp("pausing"), list[int]()
     for kind, text in BLOCK.findall(DOCUMENT.read_text()):

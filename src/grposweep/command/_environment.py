@@ -41,11 +41,11 @@ def launch_texts(command: str, folder: Path) -> Iterator[tuple[str, str]]:
                     waiting.append((found, (folder / found).read_text(encoding="utf-8")))
 
 
-def package_folder(folder: Path) -> Path:
+def package_folder(folder: Path, node: int = 0) -> Path:
     """Return a folder for PYTHONPATH that holds only these packages and the hook: others must not
-    leak into a program's own.
+    leak into a program's own. Each node of a trial has its own.
     """
-    path = folder / "package"
+    path = folder / f"package{node or ''}"
     path.mkdir(exist_ok=True)
     for target in (*(SOURCE / package for package in OWN_PACKAGES), _HOOK):
         with contextlib.suppress(FileExistsError):

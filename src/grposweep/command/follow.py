@@ -77,7 +77,7 @@ _OURS = r"\$ |rank \d+ on \S+ is process "
 # into a file, not into another stream
 _REDIRECTED = r">>?\s*(?!/dev/)([^\s&;|>]+)"
 _FRAME = r'File "([^"]+)", line (\d+)'
-_LIBRARY = r"/(?:site-packages|dist-packages|lib/python3[\d.]*|package/grposweep)/|^<"
+_LIBRARY = r"/(?:site-packages|dist-packages|lib/python3[\d.]*|package\d*/grposweep)/|^<"
 # characters
 LONGEST_ERROR = 300
 WITHOUT_HOOK = (
@@ -233,7 +233,7 @@ def _start(
     dropped = (*NOT_INHERITED, "RAY_ADDRESS") if attempt.ranks > 1 else NOT_INHERITED
     own = trial.trainer.environment
     kept = {name: value for name, value in os.environ.items() if name not in dropped}
-    package, given = package_folder(attempt.folder), foreign_path(own)
+    package, given = package_folder(attempt.folder, attempt.rank), foreign_path(own)
     ours = {
         "GRPOSWEEP_TRIAL": str(attempt.folder),
         "GRPOSWEEP_ATTEMPT": str(attempt.number),
