@@ -129,6 +129,11 @@ LAUNCHES = {
         "accelerate",
     ),
     "torchrun": ("torchrun --nproc_per_node 4 --nnodes=2 train_grpo.py --beta 0.1", 8, "torchrun"),
+    "accelerate on CPUs": (
+        "accelerate launch --cpu --num_processes 2 train_grpo.py --beta 0.1",
+        1,
+        "accelerate",
+    ),
     "torchrun with dashes": (
         'torchrun --nproc-per-node="4" train_grpo.py --beta 0.1',
         4,

@@ -485,6 +485,9 @@ def count_processes(start: LaunchCommand) -> tuple[int | None, str]:
             given[name] = word.text
         else:
             name = ""
+    # accelerate commands/launch.py: simple_launcher
+    if "cpu" in given and "mpirun_hostfile" not in given:
+        return 1, ""
     if option not in given and given.get("include"):
         return _included(given["include"] or "")
     if option not in given:
