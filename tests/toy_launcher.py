@@ -66,7 +66,7 @@ def open_controller(
     limit = None if search.budget is None else Budget.parse(search.budget).hours
     spending = Spending(folder, study, limit)
     queue = TrialQueue(study, validator, search, "grid", list(space.finite_points()))
-    recorder = OutcomeRecorder(folder, study, validator, search)
+    recorder = OutcomeRecorder(folder, study, validator, search, place)
     monitor = EarlyStoppingMonitor(folder, study, search, stopping)
     return Controller(
         folder, queue, recorder, place, cast(Lease, Free()), [], {}, monitor, spending

@@ -123,7 +123,8 @@ def _read(path: Path, most: int | None) -> bytes:
 
 def set_aside(path: Path) -> Path:
     """Rename an unreadable file, or what is in its place, to an unused path; return that path."""
-    target, number = path.with_name(f"{path.name}.damaged"), 1
+    target = path.with_name(f"{path.name}.damaged")
+    number = 1
     while os.path.lexists(target):
         number += 1
         target = path.with_name(f"{path.name}.damaged.{number}")

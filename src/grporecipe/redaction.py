@@ -120,7 +120,8 @@ def secrets_in(key: str, value: Any) -> Iterator[str]:
     """Yield the secrets in the value of a key, which may be a mapping or a list. An alias of YAML
     may hold itself.
     """
-    waiting, seen = [(key, value)], set[int]()
+    waiting = [(key, value)]
+    seen = set[int]()
     while waiting:
         name, inner = waiting.pop()
         if isinstance(inner, str) and is_secret(name, inner):
@@ -198,7 +199,8 @@ def redact(text: str) -> str:
 
 def _redact_named(text: str) -> str:
     """Return the text with the values redacted that stand behind the name of a secret."""
-    parts, end = [], 0
+    parts = []
+    end = 0
     for match in re.finditer(_NAME, text):
         value = _VALUE.match(text, match.end()) if match.start() >= end else None
         if value is not None and is_secret(

@@ -151,9 +151,15 @@ def discard(stream: TextIO) -> None:
 
 def keep_screens() -> None:
     """Let this process continue if a standard stream fails or was closed before."""
+    wrap_streams(Screen)
+
+
+def wrap_streams(wrapper: type) -> None:
+    """Put both standard streams, which are opened first, into wrappers of this type, once."""
     open_streams()
-    if not isinstance(sys.stdout, Screen):
-        sys.stdout, sys.stderr = cast(TextIO, Screen(sys.stdout)), cast(TextIO, Screen(sys.stderr))
+    if not isinstance(sys.stdout, wrapper):
+        sys.stdout = cast(TextIO, wrapper(sys.stdout))
+        sys.stderr = cast(TextIO, wrapper(sys.stderr))
 
 
 def short(point: Mapping[str, Any]) -> str:
@@ -206,7 +212,8 @@ class Progress:
         """Count a file."""
         self._files += 1
         if monotonic() >= self._next:
-            self._next, self._is_shown = monotonic() + self.EVERY, True
+            self._next = monotonic() + self.EVERY
+            self._is_shown = True
             self._err.write(
                 f"\r\x1b[K{self._files} files: "
                 f"{one_line(str(path)).encode('ascii', 'replace').decode()[:60]}"

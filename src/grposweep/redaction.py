@@ -10,12 +10,12 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from threading import Thread
-from typing import IO, Any, TextIO, cast
+from typing import IO, Any, TextIO
 
 from grporecipe.errors import UserError
 from grporecipe.files import Config
 from grporecipe.redaction import SHOWN, is_secret, redact
-from grporecipe.terminal import open_streams
+from grporecipe.terminal import wrap_streams
 from grposweep.process import STEP_SIGNALS, python_flags, signals_blocked
 
 _BEGIN, _END = (re.compile(rf"-----{word} [A-Z ]*PRIVATE KEY-----") for word in ("BEGIN", "END"))
@@ -103,12 +103,7 @@ def guard_output() -> None:
     """Redact secrets of the environment in everything that Python writes to standard output and
     standard error from now on.
     """
-    open_streams()
-    if not isinstance(sys.stdout, _Guarded):
-        sys.stdout, sys.stderr = (
-            cast(TextIO, _Guarded(sys.stdout)),
-            cast(TextIO, _Guarded(sys.stderr)),
-        )
+    wrap_streams(_Guarded)
 
 
 # bytes; a longer line is split
@@ -156,13 +151,15 @@ def redact_own_output() -> None:
 
 
 def _copy_redacted(source: IO[bytes], target: int) -> None:
-    rest, redactor = b"", StreamRedactor()
+    rest = b""
+    redactor = StreamRedactor()
     while chunk := os.read(source.fileno(), CHUNK):
         rest += chunk
         end = max(rest.rfind(b"\n"), rest.rfind(b"\r")) + 1 or (
             len(rest) if len(rest) >= CHUNK else 0
         )
-        whole, rest = rest[:end], rest[end:]
+        whole = rest[:end]
+        rest = rest[end:]
         _write_redacted(target, whole, redactor)
     _write_redacted(target, rest, redactor)
     os.close(target)

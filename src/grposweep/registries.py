@@ -151,21 +151,21 @@ OWN_TRAINERS = {
 }
 
 
-def is_external(kind: str) -> bool:
-    """Return whether a ``trainer.kind`` is an external program, which starts its own ranks."""
-    return kind not in OWN_TRAINERS
+def is_external(trainer: Trainer) -> bool:
+    """Return whether a trainer is an external program, which starts its own ranks."""
+    return trainer.kind not in OWN_TRAINERS
 
 
 def is_opaque(trainer: Trainer) -> bool:
     """Return whether nothing is known of a trainer but its command, and where it writes its
     metrics.
     """
-    return is_external(trainer.kind) and trainer.metrics is not None
+    return is_external(trainer) and trainer.metrics is not None
 
 
-def runs_trl(kind: str) -> bool:
-    """Return whether TRL trains the configured model in the ranks of this ``trainer.kind``."""
-    return not is_external(kind) and OWN_TRAINERS[kind].runs_trl
+def runs_trl(trainer: Trainer) -> bool:
+    """Return whether TRL trains the configured model in the ranks of this trainer."""
+    return not is_external(trainer) and OWN_TRAINERS[trainer.kind].runs_trl
 
 
 # What lower rooms ask of the room of these programs.

@@ -133,7 +133,7 @@ class Sweep(RuleBasedStateMachine):
     def a_paused_trial_does_not_run_and_says_why(self) -> None:
         """Its promotion finds it again under any controller."""
         for number in self.controller.early_stopping.paused:
-            folder = self.controller.trial_folder(self.controller.study.trials[number])
+            folder = self.controller.folder.of(self.controller.study.trials[number])
             assert folder.control.action == "pause"
             assert folder.control.reason
             assert not folder.is_done
@@ -145,7 +145,7 @@ class Sweep(RuleBasedStateMachine):
         """In its result, even if the attempt died before it obeyed."""
         for trial in self.controller.started:
             if trial.state == TrialState.PRUNED:
-                assert self.controller.trial_folder(trial).result.reason
+                assert self.controller.folder.of(trial).result.reason
 
     @invariant()
     def attempts_are_noted_in_order(self) -> None:
@@ -155,7 +155,7 @@ class Sweep(RuleBasedStateMachine):
 
     def attempts(self, trial: Any) -> int:
         """How many jobs it had."""
-        folder: TrialFolder = self.controller.trial_folder(trial)
+        folder: TrialFolder = self.controller.folder.of(trial)
         return sum(job.folder == folder.path for job in self.jobs.jobs)
 
     def teardown(self) -> None:

@@ -423,7 +423,10 @@ def test_nothing_of_the_repository_is_executed(tree: Tree) -> None:
         ("framework-version = 0.18\n", "framework-version must be text"),
         ("ignore = 'GB101'\n", "ignore must be a list"),
         ("= 1\n", "it cannot be read as TOML"),
-        ('[per-file."a.yaml"]\nper-file = {}\n', "there is no setting 'per-file'"),
+        (
+            '[per-file-overrides."a.yaml"]\nper-file-overrides = {}\n',
+            "there is no setting 'per-file-overrides'",
+        ),
     ],
 )
 def test_bad_settings_are_one_message(text: str, said: str, tree: Tree) -> None:

@@ -41,7 +41,8 @@ def wandb_lines(data: bytes) -> Iterator[Json]:
 
 def _item(data: bytes) -> tuple[str, Any]:
     """Return the key and the value of a history item."""
-    keys, value = [], None
+    keys = []
+    value = None
     for number, content in _fields(data):
         # the key, or the parts of a nested key
         if number in (1, 2) and isinstance(content, bytes):
@@ -79,7 +80,8 @@ def event_lines(data: bytes) -> Iterator[Json]:
 
 def _scalar(data: bytes) -> tuple[str, float] | None:
     """Return the tag and the value of a summary (a float, or a tensor with one float), or None."""
-    tag, value = "", None
+    tag = ""
+    value = None
     for number, content in _fields(data):
         if number == 1 and isinstance(content, bytes):
             tag = content.decode(errors="replace")

@@ -126,7 +126,8 @@ def falling(evidence: Evidence) -> Sign | None:
 
 
 def _has_fallen(evidence: Evidence) -> bool:
-    trend, scale = evidence.trend, evidence.scale
+    trend = evidence.trend
+    scale = evidence.scale
     return (
         trend is not None and scale is not None and trend.high < 0 and trend.change < -FLAT * scale
     )
@@ -193,7 +194,8 @@ def best_earlier(evidence: Evidence) -> Sign | None:
     if curve is None or len(curve.held_out) < guards.LONG + 1:
         return None
     best = max(range(len(curve.held_out)), key=curve.held_out.__getitem__)
-    now, top = max(curve.held_out[-guards.TWICE :]), curve.held_out[best]
+    now = max(curve.held_out[-guards.TWICE :])
+    top = curve.held_out[best]
     # batches have other prompts
     sigmas = BELOW_ERRORS if evidence.held_out else guards.FALLEN_ERRORS * math.sqrt(2)
     noise = sigmas * max((error for error in curve.errors if error), default=0.0)
@@ -236,7 +238,8 @@ def entropy_down(evidence: Evidence) -> Sign | None:
     windows = evidence.windows("entropy")
     if len(windows) < 4 or evidence.risen:
         return None
-    first, last = fmean(w.mean for w in windows[:2]), max(w.mean for w in windows[-2:])
+    first = fmean(w.mean for w in windows[:2])
+    last = max(w.mean for w in windows[-2:])
     if last > min(VANISHED_SHARE * first, VANISHED_NATS):
         return None
     return Sign(
@@ -254,14 +257,16 @@ def rate_too_high(evidence: Evidence) -> Sign | None:
     SmolLM2-135M on an H100 (benchmarks/gpu/RESULTS.md): rates of 2.3e-5 and more did so, and 1.8e-5
     and less did not.
     """
-    curve, values = evidence.curve, evidence.signal("entropy")
+    curve = evidence.curve
+    values = evidence.signal("entropy")
     begun = median(value for _, value in values[:3])
     fast = [(step, value) for step, value in values[:FAST_STEPS] if value <= FAST_SHARE * begun]
     if curve is None or len(curve.held_out) < guards.LONG or len(fast) < guards.TWICE:
         return None
     best = max(range(len(curve.held_out)), key=curve.held_out.__getitem__)
     start = curve.held_out[0] if curve.start is None else curve.start
-    top, now = max(curve.held_out[best], start), fmean(curve.held_out[-guards.TWICE :])
+    top = max(curve.held_out[best], start)
+    now = fmean(curve.held_out[-guards.TWICE :])
     noise = 2 * max((error for error in curve.errors if error), default=0.0)
     if top - now <= max(noise, LOST * (top - start)) and evidence.risen:
         return None
@@ -280,7 +285,8 @@ def entropy_up(evidence: Evidence) -> Sign | None:
     windows = evidence.windows("entropy")
     if len(windows) < 4 or evidence.risen:
         return None
-    first, last = fmean(w.mean for w in windows[:2]), min(w.mean for w in windows[-2:])
+    first = fmean(w.mean for w in windows[:2])
+    last = min(w.mean for w in windows[-2:])
     if last < EXPLOSION_TIMES * first or last < first + EXPLOSION_NATS:
         return None
     return Sign(
@@ -330,7 +336,8 @@ def truncation(evidence: Evidence) -> Sign | None:
     windows = evidence.windows("truncated")
     if len(windows) < 2:
         return None
-    first, last = windows[0].mean, min(window.mean for window in windows[-2:])
+    first = windows[0].mean
+    last = min(window.mean for window in windows[-2:])
     if last < TRUNCATED or last < first - DROP:
         return None
     return Sign(
@@ -346,7 +353,8 @@ def longer(evidence: Evidence) -> Sign | None:
     windows = evidence.windows("length")
     if len(windows) < 4 or evidence.risen:
         return None
-    first, last = windows[0], windows[-1]
+    first = windows[0]
+    last = windows[-1]
     if min(w.mean - 3 * w.error for w in windows[-2:]) < LONGER * (first.mean + 3 * first.error):
         return None
     return Sign(
@@ -391,7 +399,8 @@ def warm_up(evidence: Evidence) -> Sign | None:
 
 def unmoved(evidence: Evidence) -> Sign | None:
     """Look for a training in which no logged step could change a weight."""
-    log, equal = evidence.log, dict(evidence.signal("zero_std"))
+    log = evidence.log
+    equal = dict(evidence.signal("zero_std"))
     rows = ({**log.rows[step], "step": step, "zero_std": equal.get(step)} for step in log.steps)
     text = guards.unmoved(rows, log.total)
     return Sign(text, (log.steps[0], log.end), {"steps": len(log.steps)}) if text else None

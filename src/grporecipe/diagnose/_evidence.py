@@ -131,8 +131,10 @@ class Evidence:
             parts = self.windows("reward")
             if len(parts) < FEWEST_EVALUATIONS:
                 return None
-            steps, values = [part.last for part in parts], [part.mean for part in parts]
-            step_errors, start = [part.error for part in parts], parts[0].mean
+            steps = [part.last for part in parts]
+            values = [part.mean for part in parts]
+            step_errors = [part.error for part in parts]
+            start = parts[0].mean
         signals = {name: self._between(name, steps) for name in _SIGNALS}
         total = float(max(self.log.total or 0, self.log.end, 1))
         return RewardCurve(
@@ -185,7 +187,8 @@ class Evidence:
         # Student's t; 0.25 s that only a long log costs
         from scipy.special import stdtrit
 
-        xs, ys = [float(step) for step, _ in points], [value for _, value in points]
+        xs = [float(step) for step, _ in points]
+        ys = [value for _, value in points]
         count, x, y = len(xs), fmean(xs), fmean(ys)
         across = sum((a - x) ** 2 for a in xs)
         slope = sum((a - x) * (b - y) for a, b in zip(xs, ys, strict=True)) / across
@@ -214,7 +217,8 @@ class Evidence:
         if len(self.evaluations) >= FEWEST_TREND or len(values) < WINDOWS:
             return 0.0
         begun = max(len(values) // 20, 5)
-        first, rest = _window(values[:begun]), _window(values[begun:])
+        first = _window(values[:begun])
+        rest = _window(values[begun:])
         return rest.mean - first.mean + 2 * math.hypot(first.error, rest.error)
 
     def share(self, name: str, is_true: Callable[[float], bool]) -> float:

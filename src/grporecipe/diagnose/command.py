@@ -40,7 +40,7 @@ def parse_fail_on(text: str | None) -> frozenset[str]:
 
 
 def diagnose_once(
-    path: Path, console: Console, as_json: bool, fail_on: frozenset[str], recipe: Path | None = None
+    path: Path, console: Console, as_json: bool, fail_on: frozenset[str], recipe: Path | None
 ) -> ExitCode:
     """Print the diagnosis of a log, with the settings of its recipe that the advice changes, and
     return the exit code.

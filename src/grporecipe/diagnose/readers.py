@@ -255,7 +255,8 @@ def _progress(
         return step, total
     for done, of in re.findall(_PROGRESS, text):
         if int(of) == planned if planned else total is None or int(of) >= total:
-            step, total = int(done), int(of)
+            step = int(done)
+            total = int(of)
     return step, total
 
 
@@ -282,7 +283,8 @@ def _easyr1(lines: Iterable[str]) -> Iterator[Line]:
         if start := re.fullmatch(_EASYR1, plain):
             if block:
                 yield block
-            block, stack = {"step": int(start[1])}, []
+            block = {"step": int(start[1])}
+            stack = []
         elif block is not None and (pair := re.fullmatch(_YAML, plain)):
             indent = len(pair[1])
             stack = [entry for entry in stack if entry[0] < indent]

@@ -139,7 +139,8 @@ def nearest(key: str, takes: Mapping[str, KeySpec], value: Any = None) -> list[s
     """
     *sections, word = key.split(".")
     below = (takes if isinstance(takes, KeyTable) else KeyTable(takes)).below
-    wanted, by_word = set(sections), dict[str, list[str]]()
+    wanted = set(sections)
+    by_word = dict[str, list[str]]()
     for name in min((below.get(section, []) for section in sections), key=len, default=list(takes)):
         *inside, last = name.split(".")
         if wanted.issubset(inside):

@@ -36,7 +36,8 @@ def describe(recipe: Recipe, s: Setting) -> Setting:
     unknown.
     """
     name = str(s.model_name_or_path or "")
-    model, read = find_model(name), FRAMEWORKS[s.framework.name].memory
+    model = find_model(name)
+    read = FRAMEWORKS[s.framework.name].memory
     if model is None or read is None:
         return s
     fields = read(values_of(recipe), s)
@@ -130,7 +131,8 @@ def read_ms_swift(values: Values, s: Setting) -> Fields:
 
 def read_verl(values: Values, s: Setting) -> Fields | None:
     """Read verl with FSDP: float32 shards, half precision in between, sequences without padding."""
-    actor, model = "actor_rollout_ref.actor", "actor_rollout_ref.model"
+    actor = "actor_rollout_ref.actor"
+    model = "actor_rollout_ref.model"
     if s.engine not in (None, "dp", "fsdp", "fsdp2"):
         return None
     tokens = values.get(f"{actor}.ppo_max_token_len_per_gpu", "int") if s.dynamic_batching else None

@@ -48,7 +48,8 @@ def collect(framework: Framework, recipe: Recipe) -> Values:
     """Return the values of a recipe under present names, without the signs of overrides. A deleted
     key has no default.
     """
-    takes, renamed = framework.known_keys(recipe), framework.renamed
+    takes = framework.known_keys(recipe)
+    renamed = framework.renamed
     given: Fields = {}
     for written, value in recipe.config.items():
         key = written.lstrip("+")
@@ -82,7 +83,7 @@ def collect_converted(
     recipe: Recipe,
     takes: KeyTable,
     renamed: Mapping[str, str],
-    convert: Callable[[Any, str], Value] = convert,
+    convert: Callable[[Any, str], Value],
     spell: Callable[[str], str] = str,
 ) -> Values:
     """Return the values of a flat recipe as the framework's parser converts them, under present
@@ -238,10 +239,8 @@ def with_other_values(framework: Framework, recipe: Recipe) -> list[Recipe]:
     """Return the recipe with several values of each key that only the run knows. What is true for
     all of them is certain.
     """
-    takes, hidden = (
-        framework.known_keys(recipe),
-        {*(key.lstrip("+") for key in recipe.unresolved), *recipe.assumed},
-    )
+    takes = framework.known_keys(recipe)
+    hidden = {*(key.lstrip("+") for key in recipe.unresolved), *recipe.assumed}
     keys = hidden & takes.keys()
     return (
         [_with_values(framework, recipe, keys, which) for which in range(len(SAMPLES["int"]))]
@@ -281,7 +280,8 @@ def _with_values(framework: Framework, recipe: Recipe, keys: Set[str], which: in
 
 
 def _read(framework: Framework, recipe: Recipe) -> ParsedRecipe:
-    values, keys = values_of(recipe), framework.keys_at(recipe.version)
+    values = values_of(recipe)
+    keys = framework.keys_at(recipe.version)
     own = framework.keys_of(values) if framework.keys_of else {}
     keys |= own
     stated = read_rows(framework, values, keys)
@@ -327,7 +327,8 @@ def _build_setting(
     ``held`` has the fields of each key that a recipe sets; for a mapping, those of all keys in it.
     ``unstated`` are fields that the recipe does not state, although it sets their key.
     """
-    recipe, lines = values.recipe, values.lines
+    recipe = values.recipe
+    lines = values.lines
     counted = _counted(framework)
     given = {
         name: key for key in values.given for name in held.get(key, ()) if name not in unstated

@@ -37,7 +37,8 @@ def to_native(framework: Framework, change: Config, recipe: Recipe, s: Setting) 
     """
     native: Fields = {}
     for name, value in change.items():
-        special, row = framework.special.get(name), framework.by_name.get(name)
+        special = framework.special.get(name)
+        row = framework.by_name.get(name)
         if special is not None:
             keys = special(value, recipe, s, native)
         elif name == "processes" and not framework.is_dotted:
@@ -94,7 +95,8 @@ def in_completions(s: Setting) -> Setting:
     plain = plain.replace(
         {"prompts_per_rollout": None, "prompts_per_step": None, "data_processes": s.processes}
     )
-    rollout, step = planning.completions_per_rollout(s), planning.completions_per_step(s)
+    rollout = planning.completions_per_rollout(s)
+    step = planning.completions_per_step(s)
     if not s.processes or not rollout or not step:
         return plain
     for size in range(max(s.per_device_train_batch_size, 1), 0, -1):
@@ -158,11 +160,10 @@ def _counted(s: Setting) -> tuple[Setting, bool]:
     is rounded.
     """
     group = max(s.num_generations, 1)
-    rollout, step = (
-        planning.completions_per_rollout(s) or group,
-        planning.completions_per_step(s) or group,
-    )
-    prompts, taken = max(rollout // group, 1), -(-step // group)
+    rollout = planning.completions_per_rollout(s) or group
+    step = planning.completions_per_step(s) or group
+    prompts = max(rollout // group, 1)
+    taken = -(-step // group)
     is_whole = step % group == 0
     if taken > prompts or prompts % taken:
         taken = max(n for n in range(1, prompts + 1) if prompts % n == 0 and n <= taken)

@@ -106,13 +106,15 @@ def _of_files(code: str, entry: Config) -> Example:
         if "fixed" in entry:
             corrected = _replace_words(text, entry["fixed"])
         elif "processes" in entry:
-            corrected, options = text, replace(options, processes=entry["processes"])
+            corrected = text
+            options = replace(options, processes=entry["processes"])
         else:
             corrected = fix_file(
                 path, options, RuleSelection((code,)), unsafe=True, write=False
             ).judged.text
         after = judge_text(path, corrected, options, EVERYTHING)
-    before, command = _diagnostics(judged), _command(name, stated)
+    before = _diagnostics(judged)
+    command = _command(name, stated)
     change = _change(text, corrected)
     if "processes" in entry:
         change = _change(command, _command(name, {**stated, "processes": entry["processes"]}))
@@ -201,12 +203,14 @@ def _change(before: str, after: str) -> str:
 
 def _of_sweep(code: str, entry: Config) -> Example:
     """Judge the keys of a sweep, with the facts that preparation counts."""
-    keys, facts = entry["sweep"], entry.get("facts", {})
+    keys = entry["sweep"]
+    facts = entry.get("facts", {})
     problems = check(_read_sweep(entry, keys, facts))
     corrected, finding, reason = {**keys, **entry.get("fixed", {})}, StringIO(), ""
     for problem in problems:
         if problem.code == code:
-            fixes, reason = find_fixes(problem.setting, problem), f"{problem.broken.why}."
+            fixes = find_fixes(problem.setting, problem)
+            reason = f"{problem.broken.why}."
             advice = f"Set {', or '.join(map(str, fixes))}." if fixes else problem.broken.instead
             screen = _screen(finding)
             screen.say(f"{code} {problem.severity}")

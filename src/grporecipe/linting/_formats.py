@@ -42,7 +42,8 @@ def _relative(path: Path) -> str:
     """Return a path relative to the working directory if it is below it, as code hosts name
     files.
     """
-    whole, here = path.absolute(), Path.cwd()
+    whole = path.absolute()
+    here = Path.cwd()
     return (whole.relative_to(here) if whole.is_relative_to(here) else path).as_posix()
 
 
@@ -66,7 +67,8 @@ class GithubReport(Report):
         self._say("error", path, "", "not judged", message)
 
     def _say(self, severity: str, path: Path, place: str, title: str, message: str) -> None:
-        name, line = _relative(path), place.removeprefix(":")
+        name = _relative(path)
+        line = place.removeprefix(":")
         # GitHub knows no cells
         where = f",line={line}" if line.isdigit() else ""
         properties = f"title={_escape(f'grposweep ({title})')},file={_escape(name)}{where}"
@@ -148,7 +150,8 @@ class DiffReport(Report):
     """A unified diff of the fixes, as ``patch`` takes it; of a notebook one of each cell."""
 
     def add(self, path: Path, fixed: FixedFile) -> None:
-        name, texts = one_line(str(path)), (fixed.before, fixed.judged.text)
+        name = one_line(str(path))
+        texts = (fixed.before, fixed.judged.text)
         if path.suffix == NOTEBOOK:
             old_cells, new_cells = map(code_cells, texts)
             for (number, old), (_, new) in zip(old_cells, new_cells, strict=True):
@@ -160,10 +163,8 @@ class DiffReport(Report):
         old, new = (re.findall(LINE, text) for text in (before, after))
         out = self._out
         for line in unified_diff(old, new, name, name):
-            text, end = (
-                line.removesuffix("\n"),
-                "\n" if line.endswith("\n") else "\n\\ No newline at end of file\n",
-            )
+            text = line.removesuffix("\n")
+            end = "\n" if line.endswith("\n") else "\n\\ No newline at end of file\n"
             # a line with a secret is no patch, which is safer than to print it
             text = redact(text)
             # patch needs the exact text

@@ -41,7 +41,8 @@ def _names(index: bytes) -> list[str]:
     if signature != b"DIRC" or version not in (2, 3, 4):
         raise ValueError("no index of git")
     names: list[str] = []
-    name, at = b"", 12
+    name = b""
+    at = 12
     for _ in range(count):
         (flags,) = struct.unpack(">H", index[at + 60 : at + FIXED])
         start = at + FIXED + 2 * bool(flags & EXTENDED)

@@ -87,7 +87,8 @@ def fix_file(
         judged, words = step
         changes.append(words)
     if write and judged.text != original:
-        target, folder = path.resolve(), (find_root(path) or path.parent).resolve()
+        target = path.resolve()
+        folder = (find_root(path) or path.parent).resolve()
         if not target.is_relative_to(folder):
             # A repository of others may hold links to the user's own files.
             note = (
@@ -148,7 +149,7 @@ def _is_better(before: JudgedText, after: JudgedText, code: str) -> bool:
         problem.code
         for result in after.results
         for problem in result.diagnostics
-        if problem.severity == "error"
+        if problem.is_error
     }
     return new[code] < old[code] and all(new[other] <= old[other] for other in errors)
 
@@ -187,7 +188,8 @@ def edit(text: str, change: Config, nested: bool = False) -> str | None:
     Comments, order, quotes and line ends stay. The result is read back and compared. With
     ``nested``, keys are dotted paths.
     """
-    read, bom = (parse_nested if nested else parse_yaml), BOM * text.startswith(BOM)
+    read = parse_nested if nested else parse_yaml
+    bom = BOM * text.startswith(BOM)
     try:
         before = read(text).config
         wanted = {key: value for key, value in before.items() if key not in change}
@@ -252,13 +254,15 @@ def _set(text: str, path: list[str], value: Any, nested: bool, is_same: bool) ->
     """Set one key in place, or add it to the deepest existing section. Duplicates of it in a flat
     file are removed.
     """
-    section, rest = _root(text), list(path)
+    section = _root(text)
+    rest = list(path)
     if section is None or (section.flow_style and not nested):
         return None
     while len(rest) > 1 and (inner := _entries(section, rest[0])):
         if not isinstance(inner[-1][1], yaml.MappingNode):
             return None
-        section, rest = inner[-1][1], rest[1:]
+        section = inner[-1][1]
+        rest = rest[1:]
     entries = _entries(section, rest[0]) if len(rest) == 1 else []
     superfluous = [] if nested else entries[:-1]
     if entries and value is None:
@@ -307,7 +311,8 @@ def _line_end(text: str, entry: Entry) -> int:
 def _without(text: str, section: yaml.MappingNode, entry: Entry) -> str | None:
     """Return the text without the lines of one key; None if these lines hold anything else."""
     at = entry[0].start_mark.index
-    start, end = text.rfind("\n", 0, at) + 1, _line_end(text, entry)
+    start = text.rfind("\n", 0, at) + 1
+    end = _line_end(text, entry)
     shared = any(
         start <= key.start_mark.index < end for key, _ in section.value if key is not entry[0]
     )

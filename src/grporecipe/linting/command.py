@@ -60,7 +60,8 @@ def find_targets(paths: Iterable[Path]) -> Iterator[Target]:
 
 
 def _walk(top: Path) -> Iterator[Path]:
-    specs, tracked = dict(_ignored_above(top)), tracked_paths(top)
+    specs = dict(_ignored_above(top))
+    tracked = tracked_paths(top)
     for folder, folders, files in os.walk(top):
         here = Path(folder)
         specs.update(_ignored_in(here))
@@ -125,7 +126,8 @@ def _is_ignored(path: Path, specs: dict[Path, "GitIgnoreSpec"], tracked: frozens
     """Return whether git ignores a path: the deepest file with a matching pattern decides. What git
     tracks is never ignored.
     """
-    whole, ending = path.absolute(), "/" if path.is_dir() else ""
+    whole = path.absolute()
+    ending = "/" if path.is_dir() else ""
     if whole in tracked:
         return False
     for folder in whole.parents:
@@ -159,12 +161,12 @@ def lint_files(
 ) -> int:
     """Answer every file, and every recipe in a folder. Return the exit code of the worst answer."""
     err = err or sys.stderr
-    report, total = (
-        open_report(lint_options, out),
-        output.Total(off={*lint_options.selection.ignore}),
-    )
-    refused, said = set[str](), defaultdict[Path | None, set[str]](set)
-    told, progress = set[tuple[Path | None, str, str, str]](), Progress(err)
+    report = open_report(lint_options, out)
+    total = output.Total(off={*lint_options.selection.ignore})
+    refused = set[str]()
+    said = defaultdict[Path | None, set[str]](set)
+    told = set[tuple[Path | None, str, str, str]]()
+    progress = Progress(err)
     for path, in_folder in find_targets(paths):
         total.in_folders |= in_folder
         progress.step(path)
@@ -189,7 +191,7 @@ def lint_files(
                 refused.add(str(error))
             continue
         if in_folder and not TESTS.isdisjoint(path.parts):
-            fixed = _only(fixed, lambda _, problem: problem.severity == "error")
+            fixed = _only(fixed, lambda _, problem: problem.is_error)
         if in_folder:
             root = find_root(path)
             seen = frozenset(said[root])
@@ -241,7 +243,7 @@ def _told_once(
         # no line of the script sets it, so each of its launches has it
         if not named and problem.line is None:
             shown_by = result.recipe.file or ""
-        if problem.severity == "error" or not shown_by:
+        if problem.is_error or not shown_by:
             return True
         known = (root, shown_by, problem.code, message)
         is_known = known in told
@@ -272,7 +274,8 @@ def _add(total: output.Total, path: Path, fixed: FixedFile, err: TextIO) -> None
 
 
 def _judge(path: Path, lint_options: LintOptions) -> FixedFile:
-    options, selection = lint_options.options, lint_options.selection
+    options = lint_options.options
+    selection = lint_options.selection
     if lint_options.fix or lint_options.diff:
         return fix_file(path, options, selection, lint_options.unsafe, write=lint_options.fix)
     text = load_text(path)

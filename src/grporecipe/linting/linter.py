@@ -26,7 +26,15 @@ from grporecipe.model.values import Names
 from grporecipe.project.repository import is_overridden
 from grporecipe.project.settings import settings_for
 from grporecipe.reading.load import Options, parse_recipes, shown_text
-from grporecipe.rules.check import RECIPE_RULES, REGISTRY, Problem, RecipeRule, check, recipe_rules
+from grporecipe.rules.check import (
+    RECIPE_RULES,
+    REGISTRY,
+    Problem,
+    RecipeRule,
+    check,
+    errors,
+    recipe_rules,
+)
 from grporecipe.rules.fixes import find_fixes
 from grporecipe.rules.keys import (
     OF_DEFAULTS,
@@ -80,6 +88,11 @@ class Diagnostic:
     # of an error, by native key
     sources: Mapping[str, str] = field(default_factory=dict)
 
+    @property
+    def is_error(self) -> bool:
+        """Return whether it is an error."""
+        return self.severity == "error"
+
 
 @dataclass(frozen=True)
 class LintResult:
@@ -101,7 +114,7 @@ class LintResult:
     @property
     def ok(self) -> bool:
         """Return whether no problem has severity error."""
-        return all(diagnostic.severity != "error" for diagnostic in self.diagnostics)
+        return not any(diagnostic.is_error for diagnostic in self.diagnostics)
 
 
 @dataclass(frozen=True)
@@ -183,15 +196,11 @@ def lint_recipe(
     # no optimizer step: advice on training says nothing
     if key and values_of(recipe).flag(key):
         diagnostics = [
-            problem
-            for problem in diagnostics
-            if problem.severity == "error" or problem.code.startswith("GV")
+            problem for problem in diagnostics if problem.is_error or problem.code.startswith("GV")
         ]
     if _holds_defaults(recipe):
         diagnostics = [
-            problem
-            for problem in diagnostics
-            if problem.severity == "error" and problem.code.startswith("GV")
+            problem for problem in diagnostics if problem.is_error and problem.code.startswith("GV")
         ]
     diagnostics = _without_idle_advice(diagnostics, setting)
     diagnostics = [
@@ -205,7 +214,7 @@ def _without_idle_advice(diagnostics: list[Diagnostic], setting: Setting) -> lis
     """Leave out advice (GA) on a quantity that an error is about: its numbers mean nothing until
     that is corrected.
     """
-    wrong = {key for problem in diagnostics if problem.severity == "error" for key in problem.keys}
+    wrong = {key for problem in diagnostics if problem.is_error for key in problem.keys}
 
     def rests_on(problem: Diagnostic) -> set[str]:
         rule = REGISTRY.get(problem.code)
@@ -242,14 +251,10 @@ def _not_judged(
     """
     if not (recipe.assumed or recipe.unchecked):
         return
-    errors = [
-        each
-        for each in check(reading.setting, selection.ignore, selection.select)
-        if each.severity == "error"
-    ]
+    found = errors(check(reading.setting, selection.ignore, selection.select))
     for key, place in recipe.assumed.items():
         fields = fields_behind(FRAMEWORKS[recipe.framework], recipe, {key})
-        codes = [each.code for each in errors if each.rule.reads & fields]
+        codes = [each.code for each in found if each.rule.reads & fields]
         if codes:
             need = "needs" if len(codes) == 1 else "need"
             yield Diagnostic(
@@ -258,7 +263,7 @@ def _not_judged(
                 f"not judged: {', '.join(codes)} {need} {key}, but {place}.",
                 (key,),
             )
-    yield from (_unchecked(recipe, each.code) for each in errors if each.code in recipe.unchecked)
+    yield from (_unchecked(recipe, each.code) for each in found if each.code in recipe.unchecked)
 
 
 def _unchecked(recipe: Recipe, code: str) -> Diagnostic:
@@ -274,7 +279,8 @@ def _is_declared(problem: Problem, recipe: Recipe) -> bool:
     """Return whether a problem is about unset keys for which the launched program has defaults of
     its own.
     """
-    s, fields = problem.setting, problem.broken.fields
+    s = problem.setting
+    fields = problem.broken.fields
     declared = recipe.code.declares if recipe.code is not None else {}
     return s.given.isdisjoint(fields) and any(s.key(name) in declared for name in fields)
 
@@ -307,12 +313,10 @@ def _of_setting(
     others = accepting_releases(recipe, problem.rule) if problem.severity != "note" else []
     if not others:
         is_guess = problem.code in OF_DEFAULTS and not recipe.version_source.known
-        sources = (
-            sources_of(recipe, setting, problem.rule.reads) if problem.severity == "error" else {}
-        )
+        sources = sources_of(recipe, setting, problem.rule.reads) if problem.is_error else {}
         shown: Severity = "note" if is_guess else problem.severity
         return Diagnostic(problem.code, shown, message, keys, line, tuple(fixes), sources)
-    severity: Severity = "warning" if problem.severity == "error" else "note"
+    severity: Severity = "warning" if problem.is_error else "note"
     unsafe = tuple(replace(fix, safe=False) for fix in fixes)
     return Diagnostic(problem.code, severity, message + _guess(recipe, others), keys, line, unsafe)
 
@@ -333,13 +337,15 @@ def _of_recipe(
     severity = broken.severity or rule.severity
     other = release_without(recipe, rule, broken) if severity == "error" else None
     if other is not None:
-        severity, message = "warning", message + _guess(recipe, [other])
+        severity = "warning"
+        message = message + _guess(recipe, [other])
     sources = sources_of_keys(recipe, broken.fields) if severity == "error" else {}
     return Diagnostic(rule.code, severity, message, broken.fields, line, tuple(fixes[:3]), sources)
 
 
 def _guess(recipe: Recipe, others: Sequence[Version]) -> str:
-    first, last = text(others[0]), text(others[-1])
+    first = text(others[0])
+    last = text(others[-1])
     which = f"{first} allows" if first == last else f"{first} to {last} allow"
     return f" ({text(recipe.version)} is assumed; {which} it.)"
 
@@ -352,11 +358,7 @@ def _of_older(
     for release in older_releases(recipe):
         reading = read_recipe(replace(recipe, version=release))
         for problem in _problems(reading, selection, _is_part(recipe)):
-            if (
-                problem.severity == "error"
-                and problem.code not in known
-                and "version" in problem.rule.reads
-            ):
+            if problem.is_error and problem.code not in known and "version" in problem.rule.reads:
                 refusing.setdefault(problem.code, []).append((release, problem, reading.setting))
     for cases in refusing.values():
         newest, problem, setting = cases[-1]
@@ -446,19 +448,8 @@ def is_valid_fix(recipe: Recipe, reading: ParsedRecipe, rule: RecipeRule, change
         return False
     new = read_recipe(after)
     if new.setting != reading.setting or new.unknown != reading.unknown:
-        before = {
-            problem.code
-            for problem in _problems(reading, EVERYTHING)
-            if problem.severity == "error"
-        }
-        if (
-            not {
-                problem.code
-                for problem in _problems(new, EVERYTHING)
-                if problem.severity == "error"
-            }
-            <= before
-        ):
+        known = {problem.code for problem in errors(_problems(reading, EVERYTHING))}
+        if any(problem.code not in known for problem in errors(_problems(new, EVERYTHING))):
             return False
     refused = _errors_about(after, touched)
     return not refused or refused <= _errors_about(recipe, touched)
@@ -505,7 +496,8 @@ def plan_numbers(s: Setting, unknown: frozenset[str] = frozenset()) -> Json:
     ]
     if unknown & SIZES or min(*sizes, *given) < 1:
         return plan
-    rollout, prompts = planning.completions_per_rollout(s), planning.prompts_per_rollout(s)
+    rollout = planning.completions_per_rollout(s)
+    prompts = planning.prompts_per_rollout(s)
     plan["completions_per_rollout"] = rollout
     plan["completions_per_step"] = planning.stated_completions_per_step(s)
     if (rollout is not None and prompts is None) or planning.micro_steps_per_generation(s) < 1:

@@ -125,7 +125,7 @@ def show_diagnostic(
         screen.wrap(one_line(diagnostic.message), head, DIM, indent="")
         _show_fixes(screen, diagnostic, recipe)
         return
-    colour = RED if diagnostic.severity == "error" else YELLOW
+    colour = RED if diagnostic.is_error else YELLOW
     screen.say(
         f"{screen.paint(place, BOLD)} "
         f"{screen.paint(f'{diagnostic.code} {diagnostic.severity}', colour)}"
@@ -263,7 +263,8 @@ class Report:
     """
 
     def __init__(self, screen: Screen) -> None:
-        self._screen, self._out = screen, screen.out
+        self._screen = screen
+        self._out = screen.out
 
     def add(self, path: Path, fixed: FixedFile) -> None:
         """Add a judged file."""
@@ -315,10 +316,8 @@ def _files_by_version(total: Total) -> dict[str, list[str]]:
     by_version: dict[str, list[str]] = {}
     for result in total.results:
         if not result.diagnostics and result.recipe.version_source not in (BY_DEFAULT, BY_CALLER):
-            files, name = (
-                by_version.setdefault(describe_version(result.recipe), []),
-                result.recipe.file or "-",
-            )
+            files = by_version.setdefault(describe_version(result.recipe), [])
+            name = result.recipe.file or "-"
             files += [] if name in files else [name]
     return by_version
 
@@ -375,7 +374,7 @@ def render_result(result: LintResult, start: int | None = None) -> str:
                     ]
                 }
                 | {"safe": [fix.safe for fix in problem.fixes]}
-                | ({"sources": dict(problem.sources)} if problem.severity == "error" else {})
+                | ({"sources": dict(problem.sources)} if problem.is_error else {})
                 | _cell(recipe, problem.line)
                 for problem in result.diagnostics
             ],

@@ -20,7 +20,8 @@ from grporecipe.model.setting import TRL_FAMILY
 from grporecipe.rules.check import RECIPE_RULES, REGISTRY, RecipeRule, Rule
 from grporecipe.rules.registry import FAMILIES
 
-COMMAND, INDEX = "python -m grporecipe.linting.rule_docs", Path("docs/reference/rules.md")
+COMMAND = "python -m grporecipe.linting.rule_docs"
+INDEX = Path("docs/reference/rules.md")
 # Symbols in formulas; case matters.
 SYMBOLS = {
     "W": "training processes (`processes`)",

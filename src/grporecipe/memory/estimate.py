@@ -182,7 +182,7 @@ def memory_gib(s: Setting) -> dict[str, float] | None:
     return None if memory is None else memory.as_gib()
 
 
-def build_memory(n: Need, factors: Mapping[str, float] | None = None) -> Memory:
+def build_memory(n: Need, factors: Mapping[str, float] | None) -> Memory:
     """Compute the memory of a need.
 
     With accumulation, gradients exist from the first micro-batch on. Otherwise only those of the
@@ -195,9 +195,11 @@ def build_memory(n: Need, factors: Mapping[str, float] | None = None) -> Memory:
     """
     states = find_states(n)
     saved, passing = find_activations(n)
-    head, generation = find_head(n), find_generation(n)
+    head = find_head(n)
+    generation = find_generation(n)
     engine = n.engine_share * (n.gpu_gib or 0.0) * GIB
-    gathered, halves = _gathered(n), find_halves(n)
+    gathered = _gathered(n)
+    halves = find_halves(n)
     kept = states.gradients if n.accumulates or n.processes > 1 else _head_weight(n)
     # Autocast's copies are kept until the forward pass ends; those of frozen weights are not.
     cached = halves if n.lora is None else halves / n.model.layers
@@ -322,8 +324,10 @@ def find_activations(n: Need) -> tuple[float, float]:
     like any other. The embedding's gradient is dense, as is that of the largest matrix before it is
     added to the others.
     """
-    model, width = n.model, n.width
-    flash, packs = n.runtime.flash, n.runtime.packs
+    model = n.model
+    width = n.width
+    flash = n.runtime.flash
+    packs = n.runtime.packs
     saved = parts.saved_by_layer(model, width, n.length, n.lora, n.compute, flash, casts=not packs)
     layer: float = n.tokens * saved
     if not packs and n.lora is not None and n.compute < FLOAT:
@@ -415,7 +419,8 @@ def find_generation(n: Need) -> float:
     """
     if n.rollout == 0:
         return 0.0
-    model, width = n.model, n.width
+    model = n.model
+    width = n.width
     cache = n.rollout * n.length * parts.cached(model, width)
     logits = n.rollout * model.vocabulary * sampled_bytes(width, n.is_filtered, n.is_nucleus)
     prefill = n.rollout * n.prompt * parts.passing_forward(model, width)
@@ -513,7 +518,8 @@ def find_engine(s: Setting) -> Engine | None:
     is_float = (
         s.vllm_mode != "colocate" and s.weights_dtype == "float32" and s.autocast_dtype is None
     )
-    width, tokens = FLOAT if is_float else HALF, find_longest_sequence(s)
+    width = FLOAT if is_float else HALF
+    tokens = find_longest_sequence(s)
     layers = -(-model.layers // model.kind.full_every)
     heads = max(model.kv_heads / size, 1)
     return Engine(
@@ -528,7 +534,8 @@ def find_longest_sequence(s: Setting) -> int:
     """Return vLLM's longest sequence in tokens: as set, as TRL derives it, or the model's
     maximum.
     """
-    prompt, positions = find_prompt(s), s.architecture.positions if s.architecture else 0
+    prompt = find_prompt(s)
+    positions = s.architecture.positions if s.architecture else 0
     own = (prompt or ASSUMED_PROMPT_TOKENS) + s.max_completion_length
     if s.vllm_max_model_length is not None:
         return s.vllm_max_model_length

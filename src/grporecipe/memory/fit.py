@@ -160,7 +160,8 @@ def find_savings(s: Setting) -> list[Saving]:
 
 def _changes(s: Setting) -> Iterator[tuple[str, Config]]:
     """Yield every single change that the setting does not have yet, with its label."""
-    size, is_sharded = s.per_device_train_batch_size, s.sharding != "none"
+    size = s.per_device_train_batch_size
+    is_sharded = s.sharding != "none"
     if not s.gradient_checkpointing:
         yield "gradient checkpointing", {"gradient_checkpointing": True}
     if s.runtime.tokens_per_batch is not None:
@@ -225,7 +226,8 @@ def _largest(fits: Callable[[int], bool], most: int, unit: int = 1) -> int | Non
     """Return the largest number that fits, times the unit, by bisection; None if 1 does not fit."""
     if not fits(1):
         return None
-    low, high = 1, most + 1
+    low = 1
+    high = most + 1
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if fits(middle) else (low, middle)

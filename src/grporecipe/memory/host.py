@@ -96,7 +96,8 @@ def _loading(s: Setting, n: Need, ranks: int) -> float:
         return models * n.model.weights * width / n.shards * ranks
     loading = ranks if n.sharding not in WEIGHTS_SHARDED or loads_on_every_rank(s) else 1
     if n.runtime.head == "packed":
-        loading, models = 1, 1
+        loading = 1
+        models = 1
     return loading * models * n.model.weights * width
 
 

@@ -369,10 +369,10 @@ def saved_by_layer(
     a: Architecture,
     width: int,
     length: int,
-    lora: Lora | None = None,
-    compute: int | None = None,
-    flash: bool = False,
-    casts: bool = True,
+    lora: Lora | None,
+    compute: int | None,
+    flash: bool,
+    casts: bool,
 ) -> int:
     """Return bytes per token that one layer's forward pass saves; ``width`` bytes per element,
     ``length`` tokens per sequence.
@@ -404,7 +404,7 @@ def saved_by_layer(
     )
 
 
-def saved_by_norm(a: Architecture, elements: int, width: int, lora: Lora | None = None) -> int:
+def saved_by_norm(a: Architecture, elements: int, width: int, lora: Lora | None) -> int:
     """Return bytes of an RMSNorm: a float32 copy of its input (if that is not float32), and the
     normalised values.
 
@@ -415,7 +415,7 @@ def saved_by_norm(a: Architecture, elements: int, width: int, lora: Lora | None 
     return elements * (FLOAT + (FLOAT if a.kind.keeps_float_norm else width))
 
 
-def _inputs(a: Architecture, width: int, lora: Lora | None, casts: bool = True) -> int:
+def _inputs(a: Architecture, width: int, lora: Lora | None, casts: bool) -> int:
     """Return bytes that linear modules keep for their weights' gradients, without the attention
     that o_proj reads.
 
@@ -443,7 +443,8 @@ def passing_forward(a: Architecture, width: int) -> int:
     """Return bytes per token while one layer runs without gradients: three widths of the MLP at
     once, or attention's.
     """
-    mlp, attention = 3 * a.computed_width * width, 5 * a.query_width * width
+    mlp = 3 * a.computed_width * width
+    attention = 5 * a.query_width * width
     return max(mlp, attention) + a.hidden * (2 * width + FLOAT)
 
 

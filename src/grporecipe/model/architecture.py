@@ -201,7 +201,8 @@ def read_config(config: Config) -> Architecture | None:
     layers, hidden, heads = (
         _size(text, name) for name in ("num_hidden_layers", "hidden_size", "num_attention_heads")
     )
-    vocabulary, intermediate = _size(text, "vocab_size"), width or _size(text, "intermediate_size")
+    vocabulary = _size(text, "vocab_size")
+    intermediate = width or _size(text, "intermediate_size")
     if min(layers, hidden, heads, vocabulary, intermediate) < 1:
         return None
     # if config.json does not say: configuration_<kind>.py
@@ -283,7 +284,8 @@ def _qwen2(
 def _qwen3(
     vision: Any, layers: int, width: int, mlp: int, patch: int, merge: int, hidden: int
 ) -> int:
-    merged, deep = merge * merge * width, len(vision.get("deepstack_visual_indexes", (8, 16, 24)))
+    merged = merge * merge * width
+    deep = len(vision.get("deepstack_visual_indexes", (8, 16, 24)))
     merger = merged * merged + merged + merged * hidden + hidden
     positions = (_size(vision, "num_position_embeddings") or 2304) * width
     norms = 2 * width + deep * 2 * merged
@@ -293,7 +295,8 @@ def _qwen3(
 
 def _siglip(vision: Any, layers: int, width: int, mlp: int, patch: int, _: int, hidden: int) -> int:
     positions = (_size(vision, "image_size") // max(patch, 1)) ** 2 * width
-    embedding, projector = 3 * patch * patch * width + width, width * hidden + width
+    embedding = 3 * patch * patch * width + width
+    projector = width * hidden + width
     return layers * _block(width, mlp, 2, 2) + embedding + positions + 2 * width + projector
 
 

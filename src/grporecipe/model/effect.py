@@ -57,7 +57,8 @@ def describe_lack(s: Setting, need: str) -> tuple[str, str]:
             f"Set {s.key('num_iterations')}=2, for example",
         )
     other, sign, wanted = _parts(need)
-    value, key = getattr(s, other), s.key(other)
+    value = getattr(s, other)
+    key = s.key(other)
     if key == s.keys.get("lora_rank"):
         value = s.lora_rank
     shown = "null" if value is None else str(value).lower()

@@ -82,7 +82,8 @@ def kl_blow_up(curve: RewardCurve) -> str:
 
 def entropy_collapse(curve: RewardCurve) -> str:
     """Entropy has collapsed while the reward is still low."""
-    entropy, first = recent(curve, "entropy", TWICE), _first(curve, "entropy")
+    entropy = recent(curve, "entropy", TWICE)
+    first = _first(curve, "entropy")
     if (
         len(entropy) < TWICE
         or first is None
@@ -106,7 +107,8 @@ def no_variance(curve: RewardCurve) -> str:
 
 def all_truncated(curve: RewardCurve) -> str:
     """All completions have come to run into the length limit: endless repetition."""
-    shares, first = recent(curve, "truncated", LONG), _first(curve, "truncated")
+    shares = recent(curve, "truncated", LONG)
+    first = _first(curve, "truncated")
     if not _stands_still(curve, shares) or first is None or first > SOME or has_risen(curve):
         return ""
     return (

@@ -135,10 +135,12 @@ def total_completions(s: Setting) -> int | None:
     """Return the completions of all rollouts that the run's steps begin. An epoch's last step takes
     what is left of it.
     """
-    total, rollout = total_steps(s), completions_per_rollout(s)
+    total = total_steps(s)
+    rollout = completions_per_rollout(s)
     if total is None or rollout is None:
         return None
-    steps, rollouts = steps_per_epoch(s), rollouts_per_epoch(s)
+    steps = steps_per_epoch(s)
+    rollouts = rollouts_per_epoch(s)
     # the data are unknown: count as one long epoch
     if not steps or not rollouts:
         return ceil(total / steps_per_rollout(s)) * rollout
@@ -206,7 +208,8 @@ def evaluated_completions(s: Setting) -> int | None:
 
 def evaluation_share(s: Setting) -> float | None:
     """Return the share of evaluations in all generated completions, from 0 to 1."""
-    trained, evaluated = total_completions(s), evaluated_completions(s)
+    trained = total_completions(s)
+    evaluated = evaluated_completions(s)
     return evaluated / (trained + evaluated) if trained and evaluated else None
 
 
@@ -240,7 +243,8 @@ class Plan:
 
 def build_plan(s: Setting) -> Plan:
     """Compute all numbers of a valid setting whose ``auto`` sizes are solved."""
-    step, total = stated_completions_per_step(s), total_steps(s)
+    step = stated_completions_per_step(s)
+    total = total_steps(s)
     return Plan(
         processes=s.processes,
         per_device_train_batch_size=s.per_device_train_batch_size,
@@ -369,10 +373,8 @@ def resize(s: Setting) -> Setting:
         * s.pipeline_parallel_size
     )
     ranks = None if s.processes is None else s.processes // max(shared, 1)
-    completions, size = (
-        s.prompts_per_rollout * s.num_generations,
-        max(s.per_device_train_batch_size, 1),
-    )
+    completions = s.prompts_per_rollout * s.num_generations
+    size = max(s.per_device_train_batch_size, 1)
     per_step = s.prompts_per_step * s.num_generations // max(ranks or 1, 1)
     accumulation = max(per_step // size, 1)
     if s.prompts_per_step > 0 and s.prompts_per_rollout % s.prompts_per_step:

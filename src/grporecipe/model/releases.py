@@ -105,7 +105,8 @@ class ReleaseTable:
     """
 
     def __init__(self, package: str, newest: Version) -> None:
-        self.package, self.newest = package, newest
+        self.package = package
+        self.newest = newest
         self._known: dict[Version, KeyTable] = {}
 
     @cached_property

@@ -154,7 +154,8 @@ def _clause(sign: str, version: str) -> str:
     """Return one clause. Pre- and post-releases count as their release, because tables of keys have
     releases only.
     """
-    parts, is_prefix = _numbers(version), "*" in version
+    parts = _numbers(version)
+    is_prefix = "*" in version
     plain = ".".join(parts)
     if sign in ("^", "~") or (sign == "~=" and len(parts) == 1):
         held = 2 if sign == "~" or (sign == "^" and parts[0] == "0") else 1
@@ -228,7 +229,8 @@ def _of_entry(file: Path, key: str, value: Any) -> Iterator[Pin]:
     ..., tag = "v0.14.0"}``.
     """
     entry = value if isinstance(value, dict) else {"version": value}
-    version, ref = entry.get("version"), entry.get("tag") or entry.get("rev") or entry.get("branch")
+    version = entry.get("version")
+    ref = entry.get("tag") or entry.get("rev") or entry.get("branch")
     if isinstance(version, str) and re.fullmatch(rf"{_BLANK}\(?{_CLAUSES}\)?{_BLANK}", version):
         yield Pin(file, _short(f'{key} = "{version}"'), _specifier(version))
     elif isinstance(version, str) and re.fullmatch(_VERSION, version):

@@ -128,7 +128,8 @@ def find_program(program: str, script: Path, paths: Sequence[str] = ()) -> Path 
     A script may be for another working directory, so a file is also found by the end of its path;
     the nearest of several. ``paths`` are the folders of PYTHONPATH.
     """
-    root, folders = find_root(script) or script.absolute().parent, _working_folders(script)
+    root = find_root(script) or script.absolute().parent
+    folders = _working_folders(script)
     if not program.endswith(".py"):
         if not program.replace(".", "_").isidentifier():
             return None
@@ -262,7 +263,7 @@ def _registers(root: Path, word: str) -> bool:
 SETS = r"(?m)^[ \t]+(?:config|cfg)\.((?:\w+\.)+\w+)[ \t]*=(?!=)"
 
 
-def set_by_program(file: Path, program: str = "") -> dict[str, str]:
+def set_by_program(file: Path, program: str) -> dict[str, str]:
     """Return the keys that a Hydra program of the repository sets itself, each with the file that
     does.
 
@@ -317,7 +318,8 @@ def _nearest_file(places: Iterable[Path], script: Path, is_bare: bool) -> Path |
     """Return the file with the longest path in common with a script; None for one of several of the
     same bare name.
     """
-    files, shared = [path for path in places if path.is_file()], script.absolute().parts
+    files = [path for path in places if path.is_file()]
+    shared = script.absolute().parts
     if is_bare and len(files) > 1:
         return None
     return max(
@@ -346,7 +348,8 @@ def walk(root: Path) -> Repository:
 
 def _list(folder: Path) -> tuple[list[Path], list[Path]]:
     """Return a folder's subfolders and its files with requirements, sorted by name."""
-    folders, files = [], []
+    folders = []
+    files = []
     try:
         with os.scandir(folder) as entries:
             for entry in sorted(entries, key=lambda entry: entry.name):
@@ -363,7 +366,7 @@ def _list(folder: Path) -> tuple[list[Path], list[Path]]:
     return folders, files
 
 
-def has_requirements(name: str, folder: str = "") -> bool:
+def has_requirements(name: str, folder: str) -> bool:
     """Return whether a file of this name, in a folder of this name, holds requirements."""
     return (
         name in NAMES

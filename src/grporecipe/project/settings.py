@@ -28,14 +28,15 @@ from grporecipe.files import Config, file_stamp
 from grporecipe.model.values import Names
 from grporecipe.registries import FRAMEWORKS
 
-OWN_FILE, SHARED_FILE = ".grposweep.toml", "pyproject.toml"
+OWN_FILE = ".grposweep.toml"
+SHARED_FILE = "pyproject.toml"
 # bytes
 LARGEST = 2**20
 # upward
 MOST_FOLDERS = 40
-OVERRIDES = ("per-file-overrides", "per-file")
+OVERRIDES = "per-file-overrides"
 READ = ", ".join(sorted(FRAMEWORKS))
-KEYS = ("framework", "framework-version", "processes", "select", "ignore", *OVERRIDES)
+KEYS = ("framework", "framework-version", "processes", "select", "ignore", OVERRIDES)
 
 
 @dataclass(frozen=True)
@@ -135,14 +136,15 @@ def _read(file: Path, _: int, size: int) -> ProjectSettings | None:
 
 
 def _parse(table: Config, where: str, is_override: bool = False) -> ProjectSettings:
-    known = [key for key in KEYS if not (is_override and key in OVERRIDES)]
+    known = [key for key in KEYS if not (is_override and key == OVERRIDES)]
     for key in table:
         if key not in known:
             raise BadSettings(
                 f"{where}: there is no setting {str(key)[:60]!r}. The settings are "
                 f"{', '.join(known)}."
             )
-    framework, processes = table.get("framework"), table.get("processes")
+    framework = table.get("framework")
+    processes = table.get("processes")
     if framework is not None and framework not in FRAMEWORKS:
         raise BadSettings(f"{where}: framework = {framework!r}: grposweep reads {READ}.")
     if processes is not None and (
@@ -153,18 +155,15 @@ def _parse(table: Config, where: str, is_override: bool = False) -> ProjectSetti
             "processes = 8, for example."
         )
     select, ignore = (_codes(table.get(key, []), key, where) for key in ("select", "ignore"))
-    overrides = []
-    for name in OVERRIDES:
-        entries = table.get(name, {})
-        if not isinstance(entries, dict) or not all(
-            isinstance(entry, dict) for entry in entries.values()
-        ):
-            raise BadSettings(
-                f'{where}: {name} must hold a table for each pattern. Write [{name}."old/*.yaml"].'
-            )
-        overrides += [
-            (glob, _parse(entry, f"{where}: {glob}", True)) for glob, entry in entries.items()
-        ]
+    entries = table.get(OVERRIDES, {})
+    if not isinstance(entries, dict) or not all(
+        isinstance(entry, dict) for entry in entries.values()
+    ):
+        raise BadSettings(
+            f"{where}: {OVERRIDES} must hold a table for each pattern. Write "
+            f'[{OVERRIDES}."old/*.yaml"].'
+        )
+    overrides = [(glob, _parse(entry, f"{where}: {glob}", True)) for glob, entry in entries.items()]
     versions = _versions(table.get("framework-version", {}), where)
     return ProjectSettings(None, framework, versions, processes, select, ignore, tuple(overrides))
 

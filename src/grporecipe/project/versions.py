@@ -111,7 +111,8 @@ def _of_pin(framework: Framework, probe: Recipe, file: Path) -> Judged | None:
     repository = find_repository(file) if framework.packages else None
     if repository is None:
         return None
-    releases, root = releases_of(framework), repository.root
+    releases = releases_of(framework)
+    root = repository.root
     roots = _vendored_in(root, framework.vendor.marker) if framework.vendor else ()
     own = next((folder for folder in roots if file.absolute().is_relative_to(folder)), None)
     for pins in _nearest_pins(repository, framework.packages, file):
@@ -138,7 +139,8 @@ def _of_source(framework: Framework, probe: Recipe, file: Path) -> Judged | None
     repository = find_repository(file) if framework.vendor is not None else None
     if framework.vendor is None or repository is None:
         return None
-    folder, roots = file.absolute().parent, _vendored_in(repository.root, framework.vendor.marker)
+    folder = file.absolute().parent
+    roots = _vendored_in(repository.root, framework.vendor.marker)
     stated: Judged | None = None
     for root in sorted(roots, key=lambda root: -_shared_parts(folder, root)):
         vendored = framework.vendor.read(root, probe)
@@ -177,7 +179,8 @@ def _runs(framework: Framework, probe: Recipe, judged: Judged) -> bool:
 @lru_cache(maxsize=128)
 def _vendored_in(root: Path, marker: str) -> tuple[Path, ...]:
     """Return the folders of a repository that contain a framework's own source."""
-    repository, name = walk(root), Path(marker).parts[0]
+    repository = walk(root)
+    name = Path(marker).parts[0]
     parents = dict.fromkeys(folder.parent for folder in repository.folders if folder.name == name)
     return tuple(parent for parent in parents if any(parent.glob(marker)))
 

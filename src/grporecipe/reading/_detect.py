@@ -50,7 +50,8 @@ def recognise_recipe(
     elif framework.traits.follows_trl:
         signs.refuse_without_sign(config, programs)
         if not programs and framework.is_familiar:
-            own, is_familiar = framework.takes(framework.version), framework.is_familiar
+            own = framework.takes(framework.version)
+            is_familiar = framework.is_familiar
             signs.refuse_own_keys(config, lambda key: key in own or is_familiar(key))
     return name
 

@@ -115,7 +115,8 @@ def build_recipe(
         code=more.get("code"),
         launch=more.get("launch"),
     )
-    launch, own = more.get("launch"), {}
+    launch = more.get("launch")
+    own = {}
     if file is not None and FRAMEWORKS[framework].is_dotted:
         own = set_by_program(Path(file), launch.program if launch else "")
     return Recipe(

@@ -245,8 +245,10 @@ class LaunchParser:
             )
             words, server_gpus = expanded or (command.words, 0)
             if start := self._start(words, cut):
-                start.server_gpus, start.environment = server_gpus, command.environment
-                start.folder, start.aside = command.folder, command.aside
+                start.server_gpus = server_gpus
+                start.environment = command.environment
+                start.folder = command.folder
+                start.aside = command.aside
                 start.launch = replace(start.launch, line=min(word.line for word in command.words))
                 start.is_dotted = any(
                     self.override.match(word.text) for word in start.after
@@ -259,7 +261,8 @@ class LaunchParser:
         the launcher.
         """
         for n, word in enumerate(words):
-            name, rest = PurePosixPath(word.text).name, words[n + 1 :]
+            name = PurePosixPath(word.text).name
+            rest = words[n + 1 :]
             own = self.commands.get(name)
             if own is not None and own.word == _second(words, n):
                 return LaunchCommand(
@@ -493,7 +496,8 @@ def count_processes(start: LaunchCommand) -> tuple[int | None, str]:
     if option not in given:
         # torchrun's default
         return (1, "") if start.launch.launcher == "torchrun" else (None, "")
-    count, factor = given[option] or "", given.get(times, "1") or ""
+    count = given[option] or ""
+    factor = given.get(times, "1") or ""
     if count.isdigit() and factor.isdigit():
         return int(count) * int(factor), ""
     return None, count if not count.isdigit() else f"{times} {factor}"

@@ -61,67 +61,62 @@ def read_accelerate(name: str, find: Find) -> LauncherFile:
     if name in SHIPPED:
         processes, sharding = SHIPPED[name]
         return LauncherFile(processes, {"sharding": sharding})
-    path = find(name)
-    config = _mapping(path)
+    config = _mapping(find(name))
+    trouble = f"{name} (the accelerate configuration was not found, or states none)"
     if config is None:
         # the file is missing, but its name has the stage
-        stage = re.search(_STAGE, Path(name).name)
-        fields = {"sharding": STAGES[stage[1]]} if stage else {}
-        return LauncherFile(
-            None, fields, f"{name} (the accelerate configuration was not found, or states none)"
-        )
+        return LauncherFile(None, _named_stage(name), trouble)
+    fields = _fields_of_accelerate(config, find)
     count = config.get("num_processes")
-    stated = LauncherFile(
-        count if isinstance(count, int) and not isinstance(count, bool) and count > 0 else None
-    )
-    if stated.processes is None:
-        stated.trouble = f"{name} (the accelerate configuration was not found, or states none)"
-    stated.fields = _fields_of_accelerate(config, find)
-    return stated
+    if isinstance(count, int) and not isinstance(count, bool) and count > 0:
+        return LauncherFile(count, fields)
+    return LauncherFile(None, fields, trouble)
+
+
+def _named_stage(name: str) -> Json:
+    """Return the sharding that a file's name states; empty if it states none."""
+    stage = re.search(_STAGE, Path(name).name)
+    return {"sharding": STAGES[stage[1]]} if stage else {}
 
 
 def _fields_of_accelerate(config: Config, find: Find) -> Json:
     kind = str(config.get("distributed_type", "NO")).upper()
     fields: Json = {"sharding": "none"}
+    inside = config.get(f"{kind.lower()}_config")
+    inside = inside if isinstance(inside, Mapping) else {}
     if kind == "DEEPSPEED":
-        inside = config.get("deepspeed_config")
-        inside = inside if isinstance(inside, Mapping) else {}
         stage = str(inside.get("zero_stage", ""))
-        named = inside.get("deepspeed_config_file")
-        fields = (
-            {"sharding": STAGES[stage]} if stage in STAGES else read_deepspeed(named, find).fields
-        )
+        if stage in STAGES:
+            fields = {"sharding": STAGES[stage]}
+        else:
+            fields = read_deepspeed(inside.get("deepspeed_config_file"), find)
     elif kind == "FSDP":
-        inside = config.get("fsdp_config")
-        inside = inside if isinstance(inside, Mapping) else {}
-        fields = {
-            "sharding": FSDP.get(
-                str(inside.get("fsdp_sharding_strategy", "FULL_SHARD")).upper(), "fsdp"
-            )
-        }
+        strategy = str(inside.get("fsdp_sharding_strategy", "FULL_SHARD")).upper()
+        fields = {"sharding": FSDP.get(strategy, "fsdp")}
     dtype = DTYPES.get(str(config.get("mixed_precision", "no")))
     return fields | ({"autocast_dtype": dtype} if dtype else {})
 
 
-def read_deepspeed(value: Any, find: Find) -> LauncherFile:
-    """Read a ``deepspeed`` key: a name of ms-swift's, a JSON object, or a file."""
+def read_deepspeed(value: Any, find: Find) -> Json:
+    """Return the fields of the setting behind a ``deepspeed`` key: a name of ms-swift's, a JSON
+    object, or a file.
+    """
     if isinstance(value, str) and value in WORDS:
-        return LauncherFile(fields={"sharding": WORDS[value]})
+        return {"sharding": WORDS[value]}
     config = value if isinstance(value, Mapping) else None
     if isinstance(value, str):
         config = _parsed(value) if value.lstrip().startswith("{") else _mapping(find(value))
     if config is None:
-        named_stage = re.search(_STAGE, Path(value).name) if isinstance(value, str) else None
-        return LauncherFile(fields={"sharding": STAGES[named_stage[1]]} if named_stage else {})
+        return _named_stage(value) if isinstance(value, str) else {}
     zero = config.get("zero_optimization")
     stage = str(zero.get("stage", 0)) if isinstance(zero, Mapping) else "0"
-    return LauncherFile(fields={"sharding": STAGES[stage]} if stage in STAGES else {})
+    return {"sharding": STAGES[stage]} if stage in STAGES else {}
 
 
 def read_keys(config: Config, find: Find) -> Json:
     """Return the fields of the setting that a recipe's own ``deepspeed`` or ``fsdp`` key states."""
     if config.get("deepspeed"):
-        return read_deepspeed(config["deepspeed"], find).fields
+        return read_deepspeed(config["deepspeed"], find)
     words = config.get("fsdp")
     if words:
         words = (

@@ -80,7 +80,7 @@ def parse_recipes(path: Path, text: str, options: Options) -> list[Recipe]:
         from grporecipe.reading._scripts import recipes_of_script
 
         return recipes_of_script(path, text, options)
-    return [parse_recipe(path, text, options)]
+    return [_parse_mapping(path, text, options)]
 
 
 def shown_text(path: Path, text: str) -> str:
@@ -98,11 +98,12 @@ def parse_recipe(path: Path, text: str, options: Options) -> Recipe:
     """Return the recipe in the present or future text of a file: the first in Python, the last
     launch in a script.
     """
-    options = _of_project(path, options)
-    if path.suffix in PYTHON:
-        return parse_recipes(path, text, options)[0]
-    if path.suffix in SHELLS or text.startswith("#!"):
-        return parse_recipes(path, text, options)[-1]
+    recipes = parse_recipes(path, text, options)
+    return recipes[0] if path.suffix in PYTHON else recipes[-1]
+
+
+def _parse_mapping(path: Path, text: str, options: Options) -> Recipe:
+    """Return the recipe in a file that is one mapping."""
     if path.suffix == ".toml":
         refuse_toml(text)
     flat = parse_yaml(text)

@@ -270,7 +270,8 @@ def refuse_without_sign(config: Config, programs: Iterable[str] = ()) -> None:
     """Raise NotARecipe if neither flat keys nor the program that reads them show a GRPO
     training.
     """
-    named, words = list(programs), _words(config)
+    named = list(programs)
+    words = _words(config)
     is_tuned = bool(named) and "beta" in words and not any(keys & words for keys in OTHERS.values())
     if is_tuned or any(is_named(program, config) for program in named) or has_sign(config):
         return

@@ -247,6 +247,11 @@ class Problem:
         """The rule's severity."""
         return self.rule.severity
 
+    @property
+    def is_error(self) -> bool:
+        """Return whether the rule is one of errors."""
+        return self.severity == "error"
+
     @cached_property
     def broken(self) -> Violation:
         """Return the description of the problem."""
@@ -439,4 +444,4 @@ def choose_for_recipes(framework: FrameworkTraits) -> tuple[RecipeRule, ...]:
 
 def errors(problems: Iterable[Problem]) -> list[Problem]:
     """Return the problems that make a point invalid."""
-    return [problem for problem in problems if problem.severity == "error"]
+    return [problem for problem in problems if problem.is_error]

@@ -17,7 +17,7 @@ from typer import Argument, Option
 from typer.core import TyperCommand, TyperGroup
 
 from grporecipe.errors import ExitCode, UserError
-from grporecipe.terminal import discard, printable
+from grporecipe.terminal import discard, say
 from grposweep import __version__
 from grposweep.storage import paths
 
@@ -120,7 +120,7 @@ def answer(work: Callable[[], int | None]) -> int:
         code = work() or ExitCode.FINISHED
         sys.stdout.flush()
     except UserError as error:
-        print(f"error: {printable(str(error))}", file=sys.stderr)
+        say(f"error: {error}", sys.stderr)
         return ExitCode.BAD_INPUT
     except KeyboardInterrupt:
         return ExitCode.INTERRUPTED
@@ -131,7 +131,7 @@ def answer(work: Callable[[], int | None]) -> int:
         # no permission, or the disk is full or gone
         named = error.filename or "a file or the output"
         room = " Make room, and give the same command again." if error.errno in NO_ROOM else ""
-        print(f"error: {printable(str(named))}: {error.strerror or error}.{room}", file=sys.stderr)
+        say(f"error: {named}: {error.strerror or error}.{room}", sys.stderr)
         with contextlib.suppress(OSError):
             sys.stdout.flush()
             return ExitCode.BAD_INPUT
@@ -188,3 +188,4 @@ LogOrNames = Annotated[
 Names = Annotated[list[str] | None, Argument(metavar="[SWEEP] [TRIAL] ...", **_TRIALS)]
 NamesAndKeys = Annotated[list[str], Argument(metavar="[SWEEP] TRIAL [key=value] ...", **_TRIALS)]
 Outputs = Annotated[Path, Option(help="Folder that holds the sweeps.")]
+AsJson = Annotated[bool, Option("--json", help="Print one JSON object.")]

@@ -112,7 +112,8 @@ def _describe(asked: Asked, filled: Config) -> Iterable[str]:
     for name, value in filled.items():
         yield f"{{{name}}} is filled with {value}, TRL's default. Another one: {{{name}:VALUE}}"
     record: Config = asked.record
-    count, name = record["world_size"], record["trainer"].rpartition(".")[2]
+    count = record["world_size"]
+    name = record["trainer"].rpartition(".")[2]
     version = FRAMEWORKS["trl"].traits.name_of(
         record["versions"].get("trl", "of an unknown version")
     )

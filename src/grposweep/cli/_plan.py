@@ -63,9 +63,7 @@ def show_plan(
             print(json.dumps({"file": name or None, "plan": shown}))
     else:
         _print_plans(build_console(), named)
-    return int(
-        any(problem.severity == "error" for _, setting in named for problem in check(setting))
-    )
+    return int(any(problem.is_error for _, setting in named for problem in check(setting)))
 
 
 def show_fit(
@@ -99,7 +97,8 @@ def show_fit(
     else:
         gpu = fit(setting, setting.gpu_memory_gib)
         fits = [("", gpu)]
-    savings, host = find_savings(setting), find_host_memory(setting)
+    savings = find_savings(setting)
+    host = find_host_memory(setting)
     if as_json:
         more = {
             "savings": {saving.change: saving.gib for saving in savings},
@@ -120,7 +119,7 @@ def show_fit(
                 console.print(needs)
         # memory problems are part of the estimate above
         for problem in check(setting.replace({"gpu_memory_gib": None})):
-            if problem.severity == "error" or problem.code == UNSTATED:
+            if problem.is_error or problem.code == UNSTATED:
                 console.print(f"{problem.code} {render_problem(setting, problem)}", style="red")
         bars = memory_bars(memory, setting.gpu_memory_gib, console.width, has_range=gpu is None)
         console.print(bars)
@@ -266,7 +265,7 @@ def _of_overrides(overrides: Sequence[str], options: Options, config_dir: Path |
         points = Points(session.compose, list(overrides))
         base = points.base
         counted = {} if options.train_prompts is None else {"train_prompts": options.train_prompts}
-        if runs_trl(base.trainer.kind) and (longest := count_local(base)) is not None:
+        if runs_trl(base.trainer) and (longest := count_local(base)) is not None:
             counted["longest_prompt"] = longest
         setting = read_setting(base, counted)
         for line in validate_points(Validator(Space(), points)).describe_lacks():
@@ -288,7 +287,7 @@ def _print_plans(console: Console, named: Sequence[tuple[str, Setting]]) -> None
         for note in notes(setting):
             console.print(f"{head}{note}")
         for problem in check(setting):
-            style = "red" if problem.severity == "error" else "yellow"
+            style = "red" if problem.is_error else "yellow"
             console.print(f"{head}{problem.code} {render_problem(setting, problem)}", style=style)
 
 

@@ -61,6 +61,8 @@ VllmGpus = Annotated[
 RecipeFramework = Annotated[
     Framework, Option(help="The recipe's framework; auto detects it from keys and paths.")
 ]
+Select = Annotated[list[str] | None, Option(help="Only these rules (GB101, GB).")]
+Ignore = Annotated[list[str] | None, Option(help="Rules or families to leave out.")]
 DatasetSize = Annotated[int | None, Option(min=1, help="Training prompts.")]
 Gpu = Annotated[
     str | None,
@@ -77,7 +79,7 @@ Gpu = Annotated[
 )
 def lint(
     files: Files = None,
-    framework: Annotated[Framework, Option(help="auto detects it from keys and paths.")] = "auto",
+    framework: RecipeFramework = "auto",
     processes: Processes = None,
     framework_version: FrameworkVersion = None,
     dataset_size: DatasetSize = None,
@@ -98,8 +100,8 @@ def lint(
     diff: Annotated[
         bool, Option("--diff", help="Write nothing: show what --fix would change.")
     ] = False,
-    select: Annotated[list[str] | None, Option(help="Only these rules (GB101, GB).")] = None,
-    ignore: Annotated[list[str] | None, Option(help="Rules or families to leave out.")] = None,
+    select: Select = None,
+    ignore: Ignore = None,
 ) -> int:
     """Check GRPO recipes: errors, their lines and fixes.
 
@@ -147,8 +149,8 @@ def check(
         int | None, Option(min=1, help="Training processes, if the command does not state them.")
     ] = None,
     format: Annotated[Format, Option(help="text, or one JSON object as for lint.")] = Format.text,
-    select: Annotated[list[str] | None, Option(help="Only these rules (GB101, GB).")] = None,
-    ignore: Annotated[list[str] | None, Option(help="Rules or families to leave out.")] = None,
+    select: Select = None,
+    ignore: Ignore = None,
 ) -> int:
     """Check a launch by the values that its trainer gets.
 
@@ -182,9 +184,7 @@ def rules(
 )
 def plan(
     items: Annotated[list[str], Argument(help="Recipes, or overrides key=value of grposweep.")],
-    framework: Annotated[
-        Framework, Option(help="The recipes' framework; auto detects it from keys and paths.")
-    ] = "auto",
+    framework: RecipeFramework = "auto",
     processes: Ranks = None,
     gpus: Gpus = None,
     vllm_gpus: VllmGpus = 0,

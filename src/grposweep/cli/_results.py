@@ -9,7 +9,17 @@ from typer import Argument, Option
 
 from grporecipe.errors import UserError
 from grporecipe.terminal import say, write_data
-from grposweep.cli._app import ConfigDir, Named, Names, NamesAndKeys, Outputs, Required, command
+from grposweep.cli._app import (
+    OUTPUTS,
+    AsJson,
+    ConfigDir,
+    Named,
+    Names,
+    NamesAndKeys,
+    Outputs,
+    Required,
+    command,
+)
 
 if TYPE_CHECKING:
     from grposweep.storage.folders import TrialFolder
@@ -57,7 +67,7 @@ def init(folder: Annotated[Path, Argument(help="Folder to write.")] = Path("conf
     "grposweep rerun lr_batch 7 lr=1e-3           # with a change",
     "grposweep rerun 7 force=true                 # again",
 )
-def rerun(names: NamesAndKeys, outputs: Outputs = Path("outputs")) -> int:
+def rerun(names: NamesAndKeys, outputs: Outputs = OUTPUTS) -> int:
     """Repeat a trial exactly, or with a change.
 
     Configuration and seeds are those of the trial, and so is the code if the sweep kept a copy.
@@ -108,7 +118,7 @@ def continue_(
     yes: Annotated[
         bool, Option("--yes", help="Do not ask if the training differs from the longer schedule's.")
     ] = False,
-    outputs: Outputs = Path("outputs"),
+    outputs: Outputs = OUTPUTS,
 ) -> int:
     """Train a trial on from a checkpoint: longer, or changed.
 
@@ -133,7 +143,7 @@ def continue_(
     "grposweep retry           # all failed trials of the newest sweep",
     "grposweep retry lr_batch 3 7",
 )
-def retry(names: Names = None, outputs: Outputs = Path("outputs")) -> int:
+def retry(names: Names = None, outputs: Outputs = OUTPUTS) -> int:
     """Retry failed trials and resume their sweep.
 
     Each trial continues from its last checkpoint, or from the beginning if its files have changed.
@@ -191,7 +201,7 @@ def best(
     force: Annotated[
         bool, Option("--force", help="Replace a file that holds something else.")
     ] = False,
-    outputs: Outputs = Path("outputs"),
+    outputs: Outputs = OUTPUTS,
 ) -> None:
     """Show a sweep's best trial, or write what repeats it."""
     from grposweep.report.export import show_best
@@ -217,7 +227,7 @@ def export(
     output: Annotated[
         Path | None, Option("--output", "-o", help="A file.", show_default="stdout")
     ] = None,
-    outputs: Outputs = Path("outputs"),
+    outputs: Outputs = OUTPUTS,
 ) -> None:
     """Write all trials as a table.
 
@@ -251,7 +261,7 @@ def export(
     "grposweep compare lr_batch/3 kl_grid/7",
     "grposweep compare lr_batch outputs/other/trials/0004-3f9a1c",
 )
-def compare(names: Names = None, outputs: Outputs = Path("outputs")) -> None:
+def compare(names: Names = None, outputs: Outputs = OUTPUTS) -> None:
     """Compare trials, or the best trials of sweeps.
 
     Shows settings, curves, and whether the difference is significant.
@@ -272,7 +282,7 @@ def space(
         list[str], Argument(help="A sweep as run.py takes it, or a W&B sweep.yaml.")
     ],
     config_dir: ConfigDir = None,
-    json: Annotated[bool, Option("--json", help="Print one JSON object.")] = False,
+    json: AsJson = False,
 ) -> int:
     """Count the valid and invalid points of a sweep.
 
@@ -286,7 +296,7 @@ def space(
 
 
 @command("grposweep cancel lr_batch")
-def cancel(sweep: Required, outputs: Outputs = Path("outputs")) -> None:
+def cancel(sweep: Required, outputs: Outputs = OUTPUTS) -> None:
     """Cancel the jobs of one sweep.
 
     The sweep's command resumes them from their last checkpoints.

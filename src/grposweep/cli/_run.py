@@ -15,7 +15,7 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import MarkedYAMLError
 
 from grporecipe.errors import ExitCode, LeaseLostError, UserError
-from grporecipe.terminal import keep_screens, printable, say
+from grporecipe.terminal import keep_screens, say
 from grposweep import __version__
 from grposweep.config.compose import (
     check_groups,
@@ -99,7 +99,7 @@ def command(main: Callable[[], None]) -> None:
     except (UserError, HydraException, OmegaConfBaseException, MarkedYAMLError) as error:
         if wanted:
             raise
-        print(f"error: {printable(message(error))}", file=sys.stderr)
+        say(f"error: {message(error)}", sys.stderr)
         sys.exit(ExitCode.BAD_INPUT)
     except OSError as error:
         # before the first trial: a disk without room, a limit on the size of files
@@ -111,13 +111,13 @@ def command(main: Callable[[], None]) -> None:
     except RuntimeError as error:
         if wanted or str(error) != NO_THREAD:
             raise
-        print(f"error: {NO_THREAD_MESSAGE}", file=sys.stderr)
+        say(f"error: {NO_THREAD_MESSAGE}", sys.stderr)
         sys.exit(ExitCode.BAD_INPUT)
     except LeaseLostError as error:
-        print(f"stopped: {printable(str(error))}", file=sys.stderr)
+        say(f"stopped: {error}", sys.stderr)
         sys.exit(ExitCode.FAILED)
     except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
+        say("interrupted", sys.stderr)
         sys.exit(ExitCode.INTERRUPTED)
 
 
@@ -128,7 +128,8 @@ def split_command(arguments: list[str]) -> tuple[list[str], list[str]]:
     if "--" not in arguments:
         return arguments, []
     at = arguments.index("--")
-    before, words = arguments[:at], arguments[at + 1 :]
+    before = arguments[:at]
+    words = arguments[at + 1 :]
     if not words:
         raise UserError(
             "-- is the last word: your own launch command belongs behind it, such as -- bash "
@@ -164,11 +165,14 @@ def _refuse_slips(words: list[str]) -> None:
             continue
         elif after.startswith("="):
             parts = words[at : at + 3] if after == "=" else words[at : at + 2]
-            text, problem = "".join(parts), "an override has no spaces"
+            text = "".join(parts)
+            problem = "an override has no spaces"
         elif before.endswith(("=", ",")):
-            text, problem = before + word, "an override has no spaces"
+            text = before + word
+            problem = "an override has no spaces"
         elif word.endswith(".yaml"):
-            text, problem = f"sweeps={Path(word).stem}", f"{word} is no override"
+            text = f"sweeps={Path(word).stem}"
+            problem = f"{word} is no override"
         else:
             raise UserError(
                 f"{word} is no override (key=value). If your own launch command begins with it, "
@@ -204,7 +208,8 @@ def _own_conf(tokens: list[str]) -> list[str]:
     """
     words: list[str] = []
     for token in tokens:
-        folder, is_value = token, bool(words) and words[-1] in CONFIG_DIR
+        folder = token
+        is_value = bool(words) and words[-1] in CONFIG_DIR
         flag, _, value = token.partition("=")
         if flag in (CONFIG_DIR[0], CONFIG_NAME[0]) and value:
             words, folder, is_value = [*words, flag], value, flag in CONFIG_DIR

@@ -9,7 +9,16 @@ from typing import Annotated
 from typer import Argument, Option
 
 from grporecipe.errors import UserError
-from grposweep.cli._app import OUTPUTS, ConfigDir, LogOrNames, Named, Names, Outputs, command
+from grposweep.cli._app import (
+    OUTPUTS,
+    AsJson,
+    ConfigDir,
+    LogOrNames,
+    Named,
+    Names,
+    Outputs,
+    command,
+)
 from grposweep.storage import paths
 
 
@@ -23,8 +32,8 @@ def status(
     watch: Annotated[
         bool, Option("--watch", help="Show it live until the sweep is done, or Ctrl-C.")
     ] = False,
-    json: Annotated[bool, Option("--json", help="Print one JSON object.")] = False,
-    outputs: Outputs = Path("outputs"),
+    json: AsJson = False,
+    outputs: Outputs = OUTPUTS,
 ) -> None:
     """Show the progress of a sweep.
 
@@ -36,7 +45,8 @@ def status(
     from grposweep.report.view import SweepReader
     from grposweep.storage.folders import find_sweep
 
-    reader, console = SweepReader(find_sweep(sweep, outputs)), build_console(SCREEN_COLUMNS)
+    reader = SweepReader(find_sweep(sweep, outputs))
+    console = build_console(SCREEN_COLUMNS)
     if json:
         print(dumps(status_json(reader.read())))
     elif not watch:
@@ -54,7 +64,7 @@ def status(
     "grposweep show lr_batch 12",
     "grposweep show lr_batch        # its best trial",
 )
-def show(names: Names = None, outputs: Outputs = Path("outputs")) -> None:
+def show(names: Names = None, outputs: Outputs = OUTPUTS) -> None:
     """Show one trial: curve, problems and command.
 
     Also its differences from the best trial and from the baseline.
@@ -79,7 +89,7 @@ def diagnose(
         bool, Option("--watch", help="Read it again until it ends or --fail-on.")
     ] = False,
     interval: Annotated[float, Option(min=0.1, metavar="SECONDS", help="Between readings.")] = 10.0,
-    json: Annotated[bool, Option("--json", help="Print one JSON object.")] = False,
+    json: AsJson = False,
     fail_on: Annotated[
         str | None,
         Option(
@@ -90,7 +100,7 @@ def diagnose(
             ),
         ),
     ] = None,
-    outputs: Outputs = Path("outputs"),
+    outputs: Outputs = OUTPUTS,
 ) -> int:
     """Diagnose a GRPO training from its log.
 
@@ -112,7 +122,8 @@ def diagnose(
         raise UserError(
             f"{names[1]}: there is no such file. Name the recipe of {names[0]}, or leave it out."
         )
-    path, console = _log(names[:1] if recipe else names, outputs), build_console(LOG_COLUMNS)
+    path = _log(names[:1] if recipe else names, outputs)
+    console = build_console(LOG_COLUMNS)
     if watch and recipe:
         raise UserError(
             f"--watch with {recipe}: a log that grows is diagnosed without its recipe. Leave "
@@ -195,7 +206,7 @@ def report(
     offline: Annotated[
         bool, Option("--offline", help="Put plotly.js (4.8 MB) into the page: one file to send.")
     ] = False,
-    outputs: Outputs = Path("outputs"),
+    outputs: Outputs = OUTPUTS,
 ) -> None:
     """Write an HTML page about a sweep.
 

@@ -16,7 +16,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from grporecipe.errors import ExitCode, UserError
 from grporecipe.files import Config
-from grporecipe.terminal import printable
+from grporecipe.terminal import say
 from grposweep.config.compose import check_groups, message
 from grposweep.config.points import Compose, Points
 from grposweep.registries import is_external
@@ -46,7 +46,7 @@ def run_single(config: DictConfig) -> int:
         )
         return _run(Space(), points, overrides, dict(hydra.runtime.choices))
     except UserError as error:
-        print(f"error: {printable(str(error))}", file=sys.stderr)
+        say(f"error: {error}", sys.stderr)
         return ExitCode.BAD_INPUT
 
 
@@ -90,7 +90,7 @@ def _run(space: Space, points: Points, overrides: list[str], choices: Config) ->
     )
     trainer = points.base.trainer
     # model and task are the program's
-    if is_external(trainer.kind):
+    if is_external(trainer):
         words = (trainer.command or trainer.kind).split()
         named = [
             Path(word).stem for word in words if word.endswith((".py", ".sh", ".yaml", ".yml"))

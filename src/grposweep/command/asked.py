@@ -209,7 +209,7 @@ def find_inputs(experiments: Iterable[Experiment]) -> Inputs:
 
 
 def _files(trainer: Trainer) -> list[Path]:
-    if not is_external(trainer.kind):
+    if not is_external(trainer):
         return []
     if is_opaque(trainer):
         return named_files(trainer)

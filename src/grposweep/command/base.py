@@ -101,4 +101,4 @@ class Base:
 
 def is_asked(experiment: Experiment) -> bool:
     """Return whether an experiment's trainer is a command that is asked what its trainer gets."""
-    return is_external(experiment.trainer.kind) and Base.of(experiment).is_asked
+    return is_external(experiment.trainer) and Base.of(experiment).is_asked

@@ -58,7 +58,7 @@ def check_reach(trainer: Trainer, names: Collection[str]) -> Iterator[str]:
     """Name keys that the user's command does not read, each with the nearest key that it reads, and
     its places without a value.
     """
-    if not is_external(trainer.kind):
+    if not is_external(trainer):
         return
     yield from any_program.unfilled(trainer, names)
     if is_opaque(trainer):
@@ -88,7 +88,7 @@ def check_reach(trainer: Trainer, names: Collection[str]) -> Iterator[str]:
 def check_program(experiment: Experiment) -> Iterator[str]:
     """Say if the user's command cannot run as a trial, or contradicts the sweep."""
     trainer = experiment.trainer
-    if not is_external(trainer.kind):
+    if not is_external(trainer):
         if trainer.command is not None:
             yield (
                 f"trainer.command with trainer={trainer.kind}: only trainer=command runs it. Set "

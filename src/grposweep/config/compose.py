@@ -94,8 +94,10 @@ def _named(name: str) -> list[str]:
 
 def unknown_key(key: str) -> str:
     """Return the message for an unknown key, with the most similar keys."""
-    keys, last = known_keys(), key.rpartition(".")[2]
-    same, own = _named(last), key_of_native(last)
+    keys = known_keys()
+    last = key.rpartition(".")[2]
+    same = _named(last)
+    own = key_of_native(last)
     # GRPOConfig's name may be like none of ours
     if own and own not in same:
         same = [own]
@@ -211,7 +213,8 @@ def _closed(argument: str) -> str:
     """Return an override with the brackets at its end that are missing; empty if none is, or one is
     closed wrongly.
     """
-    pairs, missing = dict(zip("([{", ")]}", strict=True)), ""
+    pairs = dict(zip("([{", ")]}", strict=True))
+    missing = ""
     for letter in re.sub(r"\"[^\"]*\"|'[^']*'", "", argument):
         if letter in pairs:
             missing = pairs[letter] + missing
@@ -424,7 +427,8 @@ def _explain_search(key: str, value: str, is_whole: bool) -> str:
     ends = re.fullmatch(RANGE, value)
     if ends is None:
         return ""
-    low, high = float(ends[1]), float(ends[2])
+    low = float(ends[1])
+    high = float(ends[2])
     domain = f"interval({ends[1]},{ends[2]})"
     if is_whole:
         domain = f"range({low:g},{high + 1:g})"
@@ -563,8 +567,10 @@ def check_groups(overrides: Iterable[str], folders: Sequence[Path] = ()) -> None
 
 
 def _mistakes(override: str, folders: Sequence[Path]) -> Iterator[str]:
-    key, (name, is_set, value) = override_name(override), override.partition("=")
-    is_group, is_word = name in (*GROUPS, "sweeps"), re.fullmatch(_ONE_WORD, value)
+    key = override_name(override)
+    (name, is_set, value) = override.partition("=")
+    is_group = name in (*GROUPS, "sweeps")
+    is_word = re.fullmatch(_ONE_WORD, value)
     if is_word and key in LISTS:
         yield (
             f"{override}: {key} takes a list. Write '{key}=[{value}]' (in quotes, because of "

@@ -95,7 +95,8 @@ def type_text(kind: Any) -> str:
     """Return a type in YAML's terms."""
     if isinstance(kind, UnionType):
         return " or ".join(type_text(part) for part in get_args(kind))
-    origin, parts = get_origin(kind), get_args(kind)
+    origin = get_origin(kind)
+    parts = get_args(kind)
     if origin is list:
         return f"list of {type_text(parts[0])}"
     if origin is dict:

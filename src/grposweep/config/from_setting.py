@@ -18,7 +18,8 @@ def native_keys(experiment: Experiment) -> Json:
         read_precision(experiment.model),
         experiment.generation,
     )
-    trainer, minutes = experiment.trainer, experiment.schedule.checkpoint_minutes
+    trainer = experiment.trainer
+    minutes = experiment.schedule.checkpoint_minutes
     names = (
         "vllm_server_base_url",
         "vllm_server_timeout",
@@ -59,7 +60,8 @@ def trl_recipe(experiment: Experiment, setting: Setting) -> tuple[Json, str, Jso
     """Return a recipe of TRL for an experiment, the command that launches it, and the keys that TRL
     does not take.
     """
-    framework, own = FRAMEWORKS["trl"], native_keys(experiment)
+    framework = FRAMEWORKS["trl"]
+    own = native_keys(experiment)
     takes = framework.takes(TRL)
     # one that follows from the prompts would limit others
     length = experiment.generation.vllm_max_model_length

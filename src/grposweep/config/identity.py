@@ -59,7 +59,8 @@ def prepared_key(experiment: Experiment) -> str:
 
 def _content(experiment: Experiment) -> Json:
     """Return the content to hash, with ``auto`` types resolved."""
-    content, precision = asdict(experiment), read_precision(experiment.model)
+    content = asdict(experiment)
+    precision = read_precision(experiment.model)
     content["model"] |= {"dtype": precision.weights, "mixed_precision": precision.mixed}
     return content
 
@@ -72,7 +73,7 @@ def trainer_content(trainer: Trainer) -> Json:
         name: getattr(trainer, name) for name in ("kind", "sharding", "compile", "args")
     }
     content |= {"fork": trainer.fork} if trainer.fork else {}
-    if not is_external(trainer.kind):
+    if not is_external(trainer):
         content |= {"offload": trainer.offload, "fsdp_config": trainer.fsdp_config}
         if trainer.deepspeed_config is not None:
             content["deepspeed_config"] = file_digest(Path(trainer.deepspeed_config))

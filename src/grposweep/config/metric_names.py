@@ -62,7 +62,8 @@ def check_metrics(experiments: Iterable[Experiment], compares: bool) -> None:
     """
     judged = list(experiments)
     for experiment in judged:
-        names, metric = known_names(experiment), experiment.search.metric
+        names = known_names(experiment)
+        metric = experiment.search.metric
         # A library that a reward calls may log metrics: such a name is refused only if it looks
         # misspelt.
         if not (names is None or metric in names) and (
@@ -99,10 +100,11 @@ def known_names(experiment: Experiment) -> frozenset[str] | None:
     """Return all metrics that the experiment's trainer reports, or None if they are not known
     before it runs.
     """
-    trainer, rewards = experiment.trainer, experiment.task.rewards
-    if not is_external(trainer.kind) and (metrics := OWN_TRAINERS[trainer.kind].metrics):
+    trainer = experiment.trainer
+    rewards = experiment.task.rewards
+    if not is_external(trainer) and (metrics := OWN_TRAINERS[trainer.kind].metrics):
         return metrics
-    is_known = runs_trl(trainer.kind) and experiment.cluster.python is None
+    is_known = runs_trl(trainer) and experiment.cluster.python is None
     recorded = _trl_names() if is_known else frozenset()
     if not recorded or not rewards or any(map(_logs_its_own, rewards)):
         return None
@@ -151,9 +153,10 @@ def _unknown(metric: str, trainer: str, names: frozenset[str]) -> str:
 
 def _check_evaluated(experiment: Experiment) -> None:
     """Raise UserError if the objective is of evaluations, and there is none after the start."""
-    search, schedule = experiment.search, experiment.schedule
+    search = experiment.search
+    schedule = experiment.schedule
     if (
-        is_external(experiment.trainer.kind)
+        is_external(experiment.trainer)
         or schedule.evaluations
         or not search.metric.startswith("eval_")
     ):

@@ -9,7 +9,7 @@ same way: a group's option replaces the group, a key its value, the rest stays.
 """
 
 import pickle
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from functools import cache, cached_property
@@ -22,7 +22,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from grporecipe.errors import UserError
 from grporecipe.files import Config, Json, parse_yaml, read_text
-from grporecipe.model.values import NestedLoader
+from grporecipe.model.values import NestedLoader, flatten
 from grposweep.config.compose import (
     PRIMARY,
     Session,
@@ -50,7 +50,7 @@ def recipe_options(composed: DictConfig) -> list[str]:
     Returns None for grposweep's own trainers.
     """
     check_choice("trainer.kind", composed.trainer.kind)
-    if not is_external(composed.trainer.kind):
+    if not is_external(composed.trainer):
         return []
     trainer = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(Trainer), composed.trainer))
     # structured() keeps the type
@@ -200,12 +200,12 @@ class Points:
         interpolations unresolved.
         """
         self.compose_options(values)
-        sections = [("", self._base)]
+        contents = [_plain(self._base)]
         for pairs in _options(values):
-            sections += [(name, self._section(name, option)) for name, option in pairs]
+            contents += [{name: _plain(self._section(name, option))} for name, option in pairs]
         raw: dict[str, list[Any]] = {}
-        for prefix, config in sections:
-            for key, value in _leaves(_plain(config), prefix):
+        for content in contents:
+            for key, value in flatten(content).items():
                 raw.setdefault(key, []).append(value)
         return raw
 
@@ -269,15 +269,6 @@ def _options(values: Mapping[str, Sequence[Any]]) -> list[list[tuple[str, str]]]
         if name in GROUPS and name != "debug":
             groups.append([(name, str(option)) for option in options])
     return groups
-
-
-def _leaves(content: Any, prefix: str) -> Iterator[tuple[str, Any]]:
-    """Yield dotted keys and values of a nested mapping."""
-    if not isinstance(content, dict):
-        yield prefix, content
-        return
-    for name, value in content.items():
-        yield from _leaves(value, f"{prefix}.{name}" if prefix else str(name))
 
 
 # groups whose options choose options of several groups

@@ -62,7 +62,7 @@ def base_setting(experiment: Experiment) -> Setting:
     """Return the setting to which an experiment's fields are applied: an external trainer's recipe,
     otherwise an empty one.
     """
-    if not is_external(experiment.trainer.kind):
+    if not is_external(experiment.trainer):
         cluster = experiment.cluster
         return (
             OF_TASKS
@@ -87,11 +87,12 @@ def read_fields(
     auto = frozenset(name for name in AUTO_SIZES if fields[name] == AUTO)
     fields |= dict.fromkeys(auto, 1)
     fields |= _optional_fields(experiment, fields, base)
-    if is_external(experiment.trainer.kind):
+    if is_external(experiment.trainer):
         return _recipe_fields(experiment, fields | {"auto": auto}, base)
     schedule, task, counted = experiment.schedule, experiment.task, prepared or {}
     precision = read_precision(experiment.model)
-    memory, trials = read_gpu(experiment.cluster), gpu_trials(experiment.cluster)
+    memory = read_gpu(experiment.cluster)
+    trials = gpu_trials(experiment.cluster)
     return fields | {
         "auto": auto,
         "evaluates": schedule.evaluations > 0 or schedule.eval_at_start,
@@ -129,7 +130,7 @@ def _optional_fields(experiment: Experiment, fields: Config, base: Setting) -> J
     if isinstance(options["generation_kwargs"], dict):
         options["generation_kwargs"] = json.dumps(options["generation_kwargs"], sort_keys=True)
     # an external trainer's are in the base
-    if args and not is_external(experiment.trainer.kind):
+    if args and not is_external(experiment.trainer):
         options |= {
             name: value for name, value in read_args(experiment.trainer).items() if name in ARGS
         }
@@ -179,7 +180,8 @@ def read_runtime(experiment: Experiment) -> Runtime:
     """Return the memory use of grposweep's trainer: like TRL, with quantized weights and offloaded
     states.
     """
-    model, trainer = experiment.model, experiment.trainer
+    model = experiment.model
+    trainer = experiment.trainer
     offloads = frozenset(
         OFFLOADED["all" if trainer.fsdp_config.get("cpu_offload") else trainer.offload]
     )
@@ -244,10 +246,12 @@ def read_model_length(experiment: Experiment, counted: Config) -> int | None:
     None leaves it to vLLM, which then keeps room for the model's maximum. This is so before
     preparation, and if both together exceed that maximum, with which vLLM does not start.
     """
-    generation, longest = experiment.generation, counted.get("longest_prompt")
+    generation = experiment.generation
+    longest = counted.get("longest_prompt")
     if generation.vllm_max_model_length is not None or longest is None:
         return generation.vllm_max_model_length
-    length, shape = int(longest) + generation.max_completion_length, counted.get("model")
+    length = int(longest) + generation.max_completion_length
+    shape = counted.get("model")
     positions = shape.get("positions") if isinstance(shape, dict) else None
     return None if positions and length > positions else length
 

@@ -89,7 +89,7 @@ def check_args(experiment: Experiment) -> Iterator[str]:
     for name, value in trainer.args.items():
         problem = (
             _check_own_key(experiment, name, value)
-            if is_external(trainer.kind)
+            if is_external(trainer)
             else _check_arg(trainer, name, value)
         )
         if problem:
@@ -98,7 +98,7 @@ def check_args(experiment: Experiment) -> Iterator[str]:
 
 def _check_arg(trainer: Trainer, name: str, value: Any) -> str:
     """Describe what is wrong with an argument of TRL's own trainer; empty if nothing is."""
-    if not runs_trl(trainer.kind) and name in Fake.__dataclass_fields__:
+    if not runs_trl(trainer) and name in Fake.__dataclass_fields__:
         return ""
     keys = taken()
     home = homes().get(name)

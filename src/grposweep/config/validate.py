@@ -118,7 +118,7 @@ def find_base_mistakes(base: Experiment, names: Collection[str], trains: bool) -
     if is_unknown or any(collect_messages(refuse_secrets, asdict(base))):
         return problems
     problems += check_place(base.cluster, names)
-    if is_external(base.trainer.kind):
+    if is_external(base.trainer):
         problems += collect_messages(CHECK_KEYS, base.trainer, names)
     return [*problems, *check_installed(base), *check_tracker(base)] if trains else problems
 
@@ -150,14 +150,15 @@ def check_value(key: str, value: Any) -> Iterator[str]:
 
 def check_search(experiment: Experiment) -> Iterator[str]:
     """Name numbers of seeds and evaluations with which nothing could be compared."""
-    search, evaluations = experiment.search, experiment.schedule.evaluations
+    search = experiment.search
+    evaluations = experiment.schedule.evaluations
     if search.seeds == 1 or search.seeds < 0:
         none = "" if search.sampler == "one_factor" else ", or 0 to train no leader again"
         yield (
             f"search.seeds={search.seeds}: an interval needs at least two seeds. Set "
             f"search.seeds=5 (2 at least){none}."
         )
-    if search.last > max(evaluations, 1) and not is_external(experiment.trainer.kind):
+    if search.last > max(evaluations, 1) and not is_external(experiment.trainer):
         yield (
             f"search.last={search.last}: the objective averages over that many evaluations, and "
             "there are "
@@ -198,7 +199,8 @@ def check_name(experiment: Experiment) -> Iterator[str]:
 def check_optimizer(experiment: Experiment) -> Iterator[str]:
     """Name an optimizer or a schedule that transformers lacks. Other trainers have their own."""
     for name in ("optim", "lr_scheduler_type"):
-        value, known = getattr(experiment.optimizer, name), keys.choices(name)
+        value = getattr(experiment.optimizer, name)
+        known = keys.choices(name)
         if value not in known and base_setting(experiment).framework.follows_trl:
             near = " or ".join(closest_keys(value, known) or known)
             yield f"optimizer.{name}={value}: transformers has no such choice. Set {near}."
@@ -206,7 +208,7 @@ def check_optimizer(experiment: Experiment) -> Iterator[str]:
 
 def check_types(experiment: Experiment) -> Iterator[str]:
     """Name numeric types that TRL cannot train. Other trainers' types are set by their recipes."""
-    if runs_trl(experiment.trainer.kind):
+    if runs_trl(experiment.trainer):
         yield from collect_messages(check_precision, experiment.model, experiment.cluster)
         yield from collect_messages(check_generation, experiment)
         yield from collect_messages(check_quantization, experiment)
@@ -241,11 +243,11 @@ def _choice(key: str, value: Any) -> Iterator[str]:
 
 def check_installed(experiment: Experiment) -> Iterator[str]:
     """Say if trials would train with TRL here, and only linting and planning are installed."""
-    kind = experiment.trainer.kind
-    if runs_trl(kind) and find_spec("trl") is None:
+    trainer = experiment.trainer
+    if runs_trl(trainer) and find_spec("trl") is None:
         yield (
-            f"trainer={kind}: TRL is not installed here. Run pip install '.[train]' in a checkout "
-            "of grposweep, or set trainer=fake to try a sweep without training."
+            f"trainer={trainer.kind}: TRL is not installed here. Run pip install '.[train]' in a "
+            "checkout of grposweep, or set trainer=fake to try a sweep without training."
         )
 
 
@@ -273,10 +275,11 @@ def check_tracker(experiment: Experiment) -> Iterator[str]:
     """Say if a tracker is not installed, or if TRL would have to write it and another program
     trains.
     """
-    kind, tracker = experiment.tracker.kind, TRACKERS[experiment.tracker.kind]
+    kind = experiment.tracker.kind
+    tracker = TRACKERS[experiment.tracker.kind]
     if experiment.tracker.mode == "disabled" or not tracker.modules:
         return
-    if tracker.is_trls and not runs_trl(experiment.trainer.kind):
+    if tracker.is_trls and not runs_trl(experiment.trainer):
         yield (
             f"tracker={kind}: TRL writes it, and trainer={experiment.trainer.kind} is another "
             "program. Set report_to in its own recipe, or tracker=none."
@@ -290,7 +293,8 @@ def check_tracker(experiment: Experiment) -> Iterator[str]:
 
 def check_effort(experiment: Experiment) -> Iterator[str]:
     """Name an effort that no policy of the sweep follows."""
-    effort, stopping = experiment.search.effort, experiment.search.stopping
+    effort = experiment.search.effort
+    stopping = experiment.search.stopping
     followers = " or ".join(name for name, policy in POLICIES.items() if policy.follows_effort)
     if effort is not None and effort < 1 and not follows_effort(stopping):
         yield (
@@ -328,7 +332,8 @@ def check_environment(experiment: Experiment) -> Iterator[str]:
 def check_server(experiment: Experiment) -> Iterator[str]:
     """Say if GPUs are reserved for a vLLM server that is not used, or that runs elsewhere."""
     generation = experiment.generation
-    gpus, url = generation.vllm_gpus, generation.vllm_server_base_url
+    gpus = generation.vllm_gpus
+    url = generation.vllm_server_base_url
     for name in ("vllm_gpus", "vllm_server_base_url", "vllm_server_command"):
         value = getattr(generation, name)
         if value and not generation.is_served:
@@ -410,12 +415,13 @@ def check_shared_server(experiment: Experiment) -> Iterator[str]:
             "engines would load an adapter into "
             f"one of them only. Set generation.vllm_tensor_parallel_size={gpus}."
         )
-    if is_external(kind := experiment.trainer.kind):
+    if is_external(experiment.trainer):
         yield (
-            f"{named} with trainer={kind}: that program sends no adapters to it. Set "
-            "generation=transformers."
+            f"{named} with trainer={experiment.trainer.kind}: that program sends no adapters to "
+            "it. Set generation=transformers."
         )
-    share, used = experiment.cluster.trials_per_gpu, generation.vllm_gpu_memory_utilization
+    share = experiment.cluster.trials_per_gpu
+    used = generation.vllm_gpu_memory_utilization
     if isinstance(share, int) and share > 1 and gpus > 1:
         yield (
             f"{named} and cluster.trials_per_gpu={share}: a server that shares has one. Set "
@@ -447,7 +453,8 @@ FSDP_KEYS = (
 def check_sharding_options(experiment: Experiment) -> Iterator[str]:
     """Name options that this kind of sharding lacks, and a DeepSpeed file that does not fit."""
     trainer = experiment.trainer
-    sharding, offload = trainer.sharding, trainer.offload
+    sharding = trainer.sharding
+    offload = trainer.offload
     if offload != "none" and sharding not in OFFLOADS[offload]:
         yield (
             f"trainer.offload={offload} and trainer.sharding={sharding}: it moves sharded "

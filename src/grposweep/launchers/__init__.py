@@ -37,7 +37,7 @@ def build_launcher(
     Raises UserError if this machine cannot be one.
     """
     gpus = experiment.generation.vllm_gpus
-    if gpus and is_external(experiment.trainer.kind):
+    if gpus and is_external(experiment.trainer):
         raise UserError(
             f"generation.vllm_gpus={gpus}: trainer={experiment.trainer.kind} starts its ranks "
             "itself, so the job has no server of its own. Set generation=transformers, and let the "

@@ -28,7 +28,8 @@ class DryRun(Launcher):
     slots = ALL
 
     def __init__(self, sweep: Path, scripts: Scripts) -> None:
-        self._sweep, self._scripts = sweep, scripts
+        self._sweep = sweep
+        self._scripts = scripts
         if scripts.controller is not None:
             self.submit_controller = partial(self._show_controller, scripts.controller)
 

@@ -179,7 +179,8 @@ TRL = [
 ]
 # an attempt's: where its ranks meet, its vLLM server, the weights sent there
 PORTS = 3
-FIRST_PORT, LAST_PORT = 10_000, 32_000
+FIRST_PORT = 10_000
+LAST_PORT = 32_000
 
 
 @dataclass
@@ -249,7 +250,8 @@ class Local(Launcher):
 
     def __init__(self, processes: Processes, gpus: list[str], slots: int, share: int = 1) -> None:
         """``gpus`` names each GPU ``share`` times."""
-        self.slots, self.share = slots, share
+        self.slots = slots
+        self.share = share
         self.processes = processes
         self._gpus = gpus
         # places in that list
@@ -266,7 +268,8 @@ class Local(Launcher):
 
         Raises UserError if the GPUs asked for are not there.
         """
-        gpus, parallel = visible_gpus(experiment.cluster.gpus), experiment.search.parallel
+        gpus = visible_gpus(experiment.cluster.gpus)
+        parallel = experiment.search.parallel
         share = (
             1
             if experiment.cluster.trials_per_gpu == AUTO
@@ -287,7 +290,8 @@ class Local(Launcher):
 
     @classmethod
     def validate(cls, experiment: Experiment) -> None:
-        share, processes = experiment.cluster.trials_per_gpu, experiment.cluster.processes
+        share = experiment.cluster.trials_per_gpu
+        processes = experiment.cluster.processes
         what = f"cluster.trials_per_gpu={share}"
         if share != AUTO and int(share) < 1:
             raise UserError(
@@ -305,7 +309,8 @@ class Local(Launcher):
         """Raise UserError if a trial needs more GPUs than there are, or a server that nothing
         starts.
         """
-        generation, total = experiment.generation, len(self._gpus)
+        generation = experiment.generation
+        total = len(self._gpus)
         if starts_own_server(generation) and not (generation.vllm_gpus and total):
             raise UserError(
                 f"generation.vllm_gpus={generation.vllm_gpus} on a machine with {total} GPUs: "
@@ -509,7 +514,7 @@ def build_processes(experiment: Experiment) -> Processes:
 
     A rerun's copy of the code may be older than the warm server's module.
     """
-    trains = runs_trl(experiment.trainer.kind)
+    trains = runs_trl(experiment.trainer)
     if trains and sys.flags.optimize > 1:
         raise UserError(
             "PYTHONOPTIMIZE=2 removes docstrings, and transformers cannot be imported without "

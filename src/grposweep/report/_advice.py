@@ -499,7 +499,7 @@ def _mistakes(experiment: Experiment) -> set[str]:
 
     found = set(find_mistakes(experiment))
     # of another program the rules need its answer
-    if not is_external(experiment.trainer.kind):
+    if not is_external(experiment.trainer):
         found |= {problem.code for problem in errors(check(read_setting(experiment)))}
     return found
 

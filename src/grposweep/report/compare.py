@@ -16,7 +16,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from grporecipe.errors import UserError
-from grporecipe.files import Config, Json, read_json
+from grporecipe.files import Config, Json
 from grporecipe.model.values import flatten
 from grporecipe.terminal import count, label_text, short
 from grposweep.config.evaluation import is_of_evaluation
@@ -27,8 +27,8 @@ from grposweep.report._verdict import compare_points
 from grposweep.report.tables import FOLD, Fitted, build_table, draw_curves
 from grposweep.report.trial_view import TrialView, axis_of
 from grposweep.report.view import BEST, SweepView, find_names, read_sweep
-from grposweep.storage import paths
 from grposweep.storage.provenance import difference
+from grposweep.storage.records import read_provenance
 
 # keys of the sweep, not of a trial
 NAMING = ("name", "outputs", "force", "verbose")
@@ -135,7 +135,7 @@ def _provenance(side: Side) -> Json:
     """Return what the trial was trained with; a retried trial has other files than its sweep began
     with.
     """
-    return read_json(side.trial.path / paths.PROVENANCE) or dict(side.view.provenance)
+    return read_provenance(side.trial.path) or dict(side.view.provenance)
 
 
 def _heads(sides: Sequence[Side]) -> Iterator[RenderableType]:

@@ -257,11 +257,11 @@ def _recipe(view: SweepView, best: TrialView, head: str) -> str:
     from grposweep.registries import is_external
 
     experiment = load_experiment(best.path / paths.CONFIG)
-    if is_external(kind := experiment.trainer.kind):
+    if is_external(experiment.trainer):
         form = "recipe" if (best.path / paths.RECIPE).is_file() else "command"
         raise UserError(
-            f"--as trl: trial {best.number} was trained by a program of its own (trainer={kind}), "
-            f"whose keys are not TRL's. Set --as {form}."
+            f"--as trl: trial {best.number} was trained by a program of its own "
+            f"(trainer={experiment.trainer.kind}), whose keys are not TRL's. Set --as {form}."
         )
     setting = ResolvedConfig.of(experiment, view.prepared).setting
     if setting.model_name_or_path is None and not experiment.model.path.startswith("embedded"):

@@ -332,12 +332,12 @@ def model_line(view: SweepView, trial: TrialView | None) -> str:
     if view.is_fake:
         return "fake trainer: these numbers are made up, and nothing was trained"
     from grposweep.registries import runs_trl
-    from grposweep.schema.running import KEEPS_MODEL
+    from grposweep.schema.running import KEEPS_MODEL, Trainer
 
     trainer = view.baseline.get("trainer")
     if (
         not isinstance(trainer, dict)
-        or not runs_trl(str(trainer.get("kind")))
+        or not runs_trl(Trainer(kind=str(trainer.get("kind"))))
         or trainer.get("keep") not in KEEPS_MODEL
     ):
         return ""
@@ -352,9 +352,14 @@ def longer_line(view: SweepView, trial: TrialView | None) -> str:
     needs; empty if neither works.
     """
     from grposweep.registries import runs_trl
+    from grposweep.schema import Trainer
 
     trainer = view.baseline.get("trainer")
-    if trial is None or not isinstance(trainer, dict) or not runs_trl(str(trainer.get("kind"))):
+    if (
+        trial is None
+        or not isinstance(trainer, dict)
+        or not runs_trl(Trainer(kind=str(trainer.get("kind"))))
+    ):
         return ""
     checkpoints = trial.path / paths.CHECKPOINTS
     if trial.total and (checkpoints / f"checkpoint-{trial.total}").is_dir():

@@ -195,7 +195,7 @@ def print_space_summary(
     if summary.is_new and needed > shutil.disk_usage(folder).free and DISK not in base.rules.ignore:
         raise UserError(f"{report}. To start anyway, set rules.ignore=[{DISK}].")
     console.print(report)
-    if summary.sampler and runs_trl(base.trainer.kind) and base.trainer.keep == "best":
+    if summary.sampler and runs_trl(base.trainer) and base.trainer.keep == "best":
         every = replace(base, trainer=replace(base.trainer, keep="all"))
         size = _gib(estimate_bytes(every, parameters, summary.left, summary.at_once))
         console.print(

@@ -168,7 +168,7 @@ def _warnings(view: SweepView, trial: TrialView) -> list[str]:
 
     try:
         experiment = load_experiment(trial.path / paths.CONFIG)
-        if is_external(experiment.trainer.kind):
+        if is_external(experiment.trainer):
             # the rules judged the recipe of its own program
             return []
         setting = ResolvedConfig.of(experiment, view.prepared).setting

@@ -32,7 +32,7 @@ from grposweep.search.replication import CHANCE, CONFIRM
 from grposweep.search.sampling import Sampling, read_sampling, read_sampling_of_start
 from grposweep.storage import paths
 from grposweep.storage.folders import METRICS_TAIL_BYTES, TrialFolder
-from grposweep.storage.records import Action, AttemptEvent, Heartbeat, as_mapping
+from grposweep.storage.records import Action, AttemptEvent, Heartbeat, as_mapping, read_provenance
 from grposweep.storage.results import (
     FailureReport,
     TrialResult,
@@ -154,7 +154,7 @@ class TrialView:
         """
         if not (self.path.parent.parent / paths.INPUTS).exists():
             return ""
-        files = (read_json(self.path / paths.PROVENANCE) or {}).get("files")
+        files = read_provenance(self.path).get("files")
         return (
             text_sha256(str(sorted(files.items())))[:8] if isinstance(files, dict) and files else ""
         )

@@ -564,11 +564,10 @@ def logs_steps(settings: Config) -> bool:
     """Return whether the trainer of a recorded sweep logs every optimizer step; a program of the
     user's own may not.
     """
-    from grposweep.registries import is_external
+    from grposweep.registries import OWN_TRAINERS
 
-    return not is_external(
-        str(as_mapping(as_mapping(settings.get("baseline")).get("trainer")).get("kind"))
-    )
+    trainer = as_mapping(as_mapping(settings.get("baseline")).get("trainer"))
+    return trainer.get("kind") in OWN_TRAINERS
 
 
 def read_sweep(sweep: SweepFolder | Path) -> SweepView:

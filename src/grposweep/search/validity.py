@@ -58,7 +58,7 @@ class RuleInputs:
         if is_asked(points.base):
             self._base = self._base.replace({"unknown": self._base.unknown | self._find_varying()})
         trainer = points.base.trainer
-        self._is_launch = is_external(trainer.kind) and Base.of(points.base).launch is not None
+        self._is_launch = is_external(trainer) and Base.of(points.base).launch is not None
         # of a framework's launch, by the values of its own keys
         self._native: dict[str, Setting] = {}
         raw = points.raw_values(space.choices)

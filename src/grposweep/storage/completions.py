@@ -158,14 +158,15 @@ def best_step(evaluations: Evaluations, maximize: bool = True) -> int | None:
     return best(values, key=lambda step: values[step], default=None)
 
 
-def thin_evaluations(evaluations: Evaluations, maximize: bool = True) -> Evaluations:
+def thin_evaluations(evaluations: Evaluations, maximize: bool) -> Evaluations:
     """Drop evaluations until all lines have at most `TRIAL_BYTES`, each time the one with the
     nearest neighbours.
     """
     left = dict(evaluations)
     sizes = {step: sum(len(kept.line()) for kept in group) for step, group in left.items()}
     while sum(sizes[step] for step in left) > TRIAL_BYTES:
-        steps, best = list(left), best_step(left, maximize)
+        steps = list(left)
+        best = best_step(left, maximize)
         gaps = {
             step: after - before
             for before, step, after in zip(steps, steps[1:], steps[2:], strict=False)

@@ -131,7 +131,8 @@ def _first(numbers: list[int]) -> str:
 
 def _record_damage(trial: TrialFolder) -> Iterator[str]:
     """Yield a line if trial.json or config.yaml does not belong to the trial's folder."""
-    name, known = trial.path.name, trial.record
+    name = trial.path.name
+    known = trial.record
     if not trial.attempts():
         # A controller may be writing it.
         return

@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from grporecipe.errors import UserError
 from grporecipe.files import (
@@ -46,6 +46,9 @@ from grposweep.storage.results import (
     TrialStatus,
     read_runs,
 )
+
+if TYPE_CHECKING:
+    from optuna.trial import FrozenTrial
 
 # the last lines of these bytes are shown
 LOG_TAIL_BYTES = 1 << 16
@@ -167,14 +170,16 @@ class TrialFolder(Folder):
 
         No attempt of the trial may be running.
         """
-        begun, result = self.open_attempt(), self.result
+        begun = self.open_attempt()
+        result = self.result
         is_over = result.is_final or self.control.ends_trial
         if begun is None or (
             not is_over and (-1 if result.attempt is None else result.attempt) < begun.number
         ):
             # no attempt, or one without a result yet
             return
-        failure, ended = self.failure, AttemptEventKind.ENDED
+        failure = self.failure
+        ended = AttemptEventKind.ENDED
         decided = {name: getattr(failure, name) for name in ("step", "again", "nodes", "needs_gib")}
         decided |= {"code": result.exit_code, "failure": failure.name}
         self.note_attempt(begun.number, ended, killed=False, unseen=True, **decided)
@@ -296,6 +301,10 @@ class SweepFolder(Folder):
     def trial(self, number: int, experiment: str) -> TrialFolder:
         """Return the folder of a trial, which need not exist."""
         return TrialFolder(self.path / paths.TRIALS / f"{number:04d}-{experiment[:6]}")
+
+    def of(self, trial: "FrozenTrial") -> TrialFolder:
+        """Return the folder of a trial of the study."""
+        return self.trial(trial.number, trial.user_attrs["experiment"])
 
     def trials(self) -> Iterator[TrialFolder]:
         """Yield the trial folders that exist, by number."""

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from grporecipe.errors import UserError
 from grposweep.storage import paths
-from grposweep.storage.checkpoints import Checkpoint
+from grposweep.storage.checkpoints import Checkpoint, keep_copy
 from grposweep.storage.records import Record
 
 # bytes read at once
@@ -59,14 +59,15 @@ class ForkState(Record):
 
         Files are hard links if the file system supports them, so a checkpoint takes its space once.
         """
-        target, kept = sweep / paths.FORK, ForkState.find(sweep)
+        target = sweep / paths.FORK
+        kept = ForkState.find(sweep)
         # the parent's folder may have been moved
         if kept is not None and replace(kept, sweep=self.sweep) == self:
             return
         shutil.rmtree(target, ignore_errors=True)
         # a running trial may delete its checkpoints; the hash reveals that
         with contextlib.suppress(OSError):
-            shutil.copytree(checkpoint, self.checkpoint(sweep).path, copy_function=_link)
+            keep_copy(checkpoint, target)
         if checkpoint_hash(self.checkpoint(sweep).path) != self.sha256:
             shutil.rmtree(target, ignore_errors=True)
             raise UserError(
@@ -111,11 +112,3 @@ def _copy_logs(source: Path, target: Path) -> None:
     for name in (paths.METRICS, paths.COMPLETIONS, paths.PROMPT_REWARDS):
         if (source / name).is_file():
             shutil.copyfile(source / name, target / name)
-
-
-def _link(source: str, target: str) -> None:
-    try:
-        os.link(source, target)
-    except OSError:
-        # another file system, or one without hard links
-        shutil.copyfile(source, target)

@@ -23,11 +23,11 @@ from pathlib import Path
 from typing import Any, Self
 
 from grporecipe.errors import UserError
-from grporecipe.files import read_json, text_or
+from grporecipe.files import text_or
 from grposweep.process import OWN_PACKAGES
 from grposweep.schema import Experiment, Task, Trainer
 from grposweep.storage import paths
-from grposweep.storage.records import Record, as_mapping, read_fields
+from grposweep.storage.records import Record, as_mapping, read_fields, read_provenance
 
 # larger files are hashed by samples
 WHOLE_BYTES = 64 << 20
@@ -145,9 +145,7 @@ def find_inputs(
     code: list[Path] = []
     for experiment in experiments:
         task, trainer, model = experiment.task, experiment.trainer, Path(experiment.model.path)
-        data += [
-            Path(name) for name in (task.path, task.eval_split) if name and Path(name).exists()
-        ]
+        data += data_files(task)
         named = Path(trainer.deepspeed_config or os.devnull)
         read_in_place += [named] if named.is_file() else []
         read_in_place += [model] if model.is_dir() else []
@@ -168,6 +166,12 @@ def find_inputs(
     return Inputs(dict(sorted(files.items())))
 
 
+def data_files(task: Task) -> list[Path]:
+    """Return the task's files and folders of prompts that exist here."""
+    named = filter(None, (task.path, task.eval_split))
+    return [path for path in map(Path, named) if path.exists()]
+
+
 def _is_small(path: Path) -> bool:
     return path.is_file() and path.stat().st_size <= COPIED_BYTES
 
@@ -184,7 +188,8 @@ def code_files(specs: Sequence[str]) -> list[Path]:
     # not our own source
     given = [root for root in named_roots if not (root / "grposweep").is_dir()]
     for spec in specs:
-        place, last = spec.rpartition(":")[0], user_folders([spec])
+        place = spec.rpartition(":")[0]
+        last = user_folders([spec])
         named = (
             [Path(place)]
             if place.endswith(".py")
@@ -205,9 +210,7 @@ def user_folders(specs: Iterable[str]) -> list[Path]:
     return list(dict.fromkeys([*folders, Path.cwd()]))
 
 
-def _with_imports(
-    files: Sequence[Path], roots: Sequence[Path], last: Sequence[Path] = ()
-) -> list[Path]:
+def _with_imports(files: Sequence[Path], roots: Sequence[Path], last: Sequence[Path]) -> list[Path]:
     """Return files and the project's files that they import, directly or indirectly."""
     by_path = {path.absolute(): path for path in files}
     waiting = list(files)
@@ -239,7 +242,7 @@ def _imports(path: Path) -> set[str]:
     return names
 
 
-def _module_files(module: str, roots: Sequence[Path], last: Sequence[Path] = ()) -> list[Path]:
+def _module_files(module: str, roots: Sequence[Path], last: Sequence[Path]) -> list[Path]:
     """Return the project's files of a module; all files of a package, because it may import them by
     name.
 
@@ -281,7 +284,8 @@ def hidden_files(spec: str) -> Iterator[str]:
     """Yield a sentence for each of the user's files that a task's code would import, if no package
     had its name.
     """
-    place, folders = spec.rpartition(":")[0], user_folders([spec])
+    place = spec.rpartition(":")[0]
+    folders = user_folders([spec])
     modules = _imports(Path(place)) if place.endswith(".py") and Path(place).is_file() else {place}
     for top in sorted({module.partition(".")[0] for module in modules} - {""}):
         file = next(
@@ -333,8 +337,9 @@ class TrialInputs:
     @classmethod
     def read(cls, trial: Path) -> Self:
         """Return the inputs of a trial; empty without a record of them."""
-        recorded = read_json(trial / paths.PROVENANCE) or {}
-        copies, files = recorded.get("copies"), recorded.get("files")
+        recorded = read_provenance(trial)
+        copies = recorded.get("copies")
+        files = recorded.get("files")
         if not isinstance(copies, str) or not isinstance(files, dict):
             return cls()
         folder = trial.parent.parent / copies if copies else None
@@ -375,7 +380,8 @@ class TrialInputs:
     def task(self, task: Task) -> Task:
         """Return the task with its files replaced by their copies."""
         rewards = [self._code(spec) for spec in task.rewards]
-        path, held_out = task.path and self.path(task.path), task.eval_split
+        path = task.path and self.path(task.path)
+        held_out = task.eval_split
         if held_out:
             held_out = self.path(held_out)
         return replace(task, path=path, eval_split=held_out, rewards=rewards)

@@ -124,7 +124,8 @@ def _process_lives(holder: Json) -> bool | None:
 
     Containers may share a host name, and /proc may hide other users' processes (proc(5), hidepid).
     """
-    pid, born = holder.get("pid"), holder.get("birth")
+    pid = holder.get("pid")
+    born = holder.get("birth")
     if (
         holder.get("host") != socket.gethostname()
         or holder.get("namespace", pid_namespace()) != pid_namespace()
@@ -146,7 +147,8 @@ def is_held(path: Path) -> bool:
     # a suspended or stalled holder moves no counter, and lives
     if lives is not None:
         return lives
-    until, notice_at = time.monotonic() + PATIENCE_SECONDS, time.monotonic() + NOTICE_SECONDS
+    until = time.monotonic() + PATIENCE_SECONDS
+    notice_at = time.monotonic() + NOTICE_SECONDS
     while time.monotonic() < until:
         time.sleep(0.2)
         if time.monotonic() > notice_at:

@@ -51,10 +51,12 @@ TIMES = (
 
 def first_difference(before: Iterable[Config], after: Iterable[Config]) -> str | None:
     """Describe where two histories first differ; None if they are equal."""
-    old, new = list(before), list(after)
+    old = list(before)
+    new = list(after)
     for old_line, new_line in zip(old, new, strict=False):
         for name in {**old_line, **new_line}:
-            then, now = old_line.get(name), new_line.get(name)
+            then = old_line.get(name)
+            now = new_line.get(name)
             if then != now and name not in TIMES:
                 return f"{name} {then} became {now} at step {old_line.get('step')}"
     if len(old) != len(new):

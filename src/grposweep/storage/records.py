@@ -264,6 +264,11 @@ def read_metrics(trial: Path) -> Iterator[MetricRow]:
 COPY = "trial"
 
 
+def read_provenance(trial: Path) -> Json:
+    """Return the provenance of a trial; empty if it is missing or damaged."""
+    return read_json(trial / paths.PROVENANCE) or {}
+
+
 @dataclass(frozen=True)
 class TrialRecord(Record):
     """trial.json: the trial's number, point and attributes as the study holds them; and a hash of
@@ -282,7 +287,7 @@ class TrialRecord(Record):
     @classmethod
     def read_copy(cls, trial: Path) -> Self | None:
         """Return the copy in provenance.json; None if it is missing or damaged."""
-        return cls.parse((read_json(trial / paths.PROVENANCE) or {}).get(COPY))
+        return cls.parse(read_provenance(trial).get(COPY))
 
 
 @dataclass(frozen=True)

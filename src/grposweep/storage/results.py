@@ -37,7 +37,8 @@ class Failure(StrEnum):
     def __new__(cls, value: str, label: str = "") -> Self:
         """Keep the label with the value."""
         failure = str.__new__(cls, value)
-        failure._value_, failure.label = value, label
+        failure._value_ = value
+        failure.label = label
         return failure
 
     GPU_MEMORY = "gpu_memory", "out of GPU memory"
@@ -171,7 +172,8 @@ class TrialResult(Record):
         """Return the result of a JSON object; values of the wrong type are left out."""
         content = as_mapping(content)
         known = read_fields(cls, content)
-        status, steps = content.get("status"), content.get("evaluated")
+        status = content.get("status")
+        steps = content.get("evaluated")
         if isinstance(status, str) and status in set(TrialStatus):
             known["status"] = TrialStatus(status)
         if isinstance(steps, list):
@@ -302,7 +304,8 @@ def read_runs(folder: Path) -> list[RunRecord]:
     runs: list[RunRecord] = []
     for line in read_lines(folder / paths.RUNS, attempt=int, time=int | float):
         if line.get("event") == "start":
-            devices, restarts = as_number(line.get("devices")), whole_or_none(line.get("restarts"))
+            devices = as_number(line.get("devices"))
+            restarts = whole_or_none(line.get("restarts"))
             runs.append(RunRecord(line["attempt"], devices or 0, restarts or 0, line["time"]))
         elif runs and runs[-1].end is None:
             seconds = as_number(line.get("seconds"))

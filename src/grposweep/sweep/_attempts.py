@@ -33,6 +33,7 @@ from grposweep.storage.records import (
     read_metrics,
 )
 from grposweep.sweep._failures import log_sizes
+from grposweep.sweep._log import about
 from grposweep.sweep._oom import find_needs
 from grposweep.trial_plan import plan_content
 
@@ -87,7 +88,7 @@ def write_trial(
         f"{shlex.quote(str(Path.cwd()))} &&\n{shlex.join(command)}\n"
     )
     write_text(folder.path / paths.COMMAND, redact(text))
-    if is_external(verdict.experiment.trainer.kind):
+    if is_external(verdict.experiment.trainer):
         named = {override_name(override) for override in (*overrides, *values)}
         write_program(
             folder.path,
@@ -123,7 +124,8 @@ class HeartbeatMonitor:
             now: tuple[int, int] | None = (stat.st_mtime_ns, stat.st_ino)
         except OSError:
             now = None
-        before, self.looked = self.looked, time.monotonic()
+        before = self.looked
+        self.looked = time.monotonic()
         moved = now != self.seen or waits
         # A controller that was suspended, or waited for a stalled file system, did not see what
         # happened meanwhile; the attempt may have waited with it.
@@ -157,6 +159,11 @@ class RunningAttempt:
     request: ControlRequest = field(default_factory=ControlRequest)
     end: End | None = None
 
+    @property
+    def where(self) -> Json:
+        """Return the ``extra`` of log calls about it."""
+        return about(self.folder.number, self.attempt)
+
 
 @dataclass
 class Attempts:
@@ -174,7 +181,8 @@ class Attempts:
             number = begun.number
         else:
             number = folder.next_attempt()
-            packages, logs = self.provenance.get("packages"), log_sizes(folder.path)
+            packages = self.provenance.get("packages")
+            logs = log_sizes(folder.path)
             self._note(folder, number, AttemptEventKind.INTENT, packages=packages, logs=logs)
         needs, was_crowded_out = find_needs(folder, verdict)
         job = replace(
@@ -254,7 +262,7 @@ def rollout_seconds(folder: TrialFolder, steps: int) -> float | None:
 
 def _job(folder: TrialFolder, number: int, verdict: ValidationResult) -> Job:
     experiment = verdict.experiment
-    starts_ranks = is_external(experiment.trainer.kind)
+    starts_ranks = is_external(experiment.trainer)
     return Job(
         folder.path, number, experiment.cluster, experiment.generation, starts_ranks=starts_ranks
     )

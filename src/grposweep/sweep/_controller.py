@@ -92,11 +92,11 @@ class Controller:
         )
         self.running = self.spending.running
         self.attempts = Attempts(self.launcher, self.provenance)
-        self.outcomes.launcher = self.launcher
 
     def tick(self) -> bool:
         """Collect, then fill free slots. Return whether the sweep has nothing left to do."""
-        before, self.unwritable = self.unwritable, ""
+        before = self.unwritable
+        self.unwritable = ""
         try:
             self.lease.check()
             self.collect()
@@ -180,7 +180,7 @@ class Controller:
                 del self.running[number]
                 if running.request.action == Action.PAUSE and not running.folder.is_done:
                     reason = running.request.reason
-                    logger.info("paused: %s", reason, extra=about(number, running.attempt))
+                    logger.info("paused: %s", reason, extra=running.where)
                     self.outcomes.news.append(f"trial {number} paused: {reason}")
                     self.early_stopping.pause(number)
                 # there may be room now
@@ -202,7 +202,7 @@ class Controller:
             )
             logger.warning(
                 "its folder was removed: it starts from the beginning",
-                extra=about(number, running.attempt),
+                extra=running.where,
             )
 
     def fill(self) -> None:
@@ -230,7 +230,8 @@ class Controller:
     def _report_waiting(self, why: GpuBusy) -> None:
         """Say once which trial waits for memory and who holds it; the log repeats that rarely."""
         number = next(number for number, reason in self.waiting.items() if reason is why)
-        key, now = f"{number} {why.holders}", time.monotonic()
+        key = f"{number} {why.holders}"
+        now = time.monotonic()
         before, when = self._said
         if key != before:
             self.outcomes.news.append(f"trial {number} waits. {why}")
@@ -246,7 +247,7 @@ class Controller:
         for trial in self.started:
             if trial.state.is_finished() or trial.number in known:
                 continue
-            folder = self.trial_folder(trial)
+            folder = self.folder.of(trial)
             if (
                 folder.control.action != Action.PAUSE
                 or folder.is_done
@@ -289,7 +290,7 @@ class Controller:
         for trial in self.started:
             if not trial.state.is_finished() and trial.number not in self.running:
                 verdict = self.validator.validate(dict(trial.params), trial.user_attrs.get("seed"))
-                self._follow(self.trial_folder(trial), verdict)
+                self._follow(self.folder.of(trial), verdict)
         self.stop(f"search.budget={self.search.budget} is spent")
         if self.running:
             self.outcomes.news.append(
@@ -320,10 +321,6 @@ class Controller:
             running.killed = True
             self.launcher.cancel(running.job_id)
 
-    def trial_folder(self, trial: FrozenTrial) -> TrialFolder:
-        """Return the folder of a started trial."""
-        return self.folder.trial(trial.number, trial.user_attrs["experiment"])
-
     def _watch(self, running: RunningAttempt) -> None:
         """Read an attempt's learning curve. End the attempt if its heartbeat stopped, which is
         noted on disk first.
@@ -339,8 +336,8 @@ class Controller:
         if not running.hangs and limit is not None and running.heartbeat.still_seconds > limit:
             running.folder.note_attempt(running.attempt, AttemptEventKind.HANGS, time=time.time())
             running.hangs = True
-            where = about(running.folder.number, running.attempt)
-            logger.warning("no heartbeat for %.0f s: the attempt is cancelled", limit, extra=where)
+            text = "no heartbeat for %.0f s: the attempt is cancelled"
+            logger.warning(text, limit, extra=running.where)
         if running.hangs:
             running.cancelled = True
             self.launcher.cancel(running.job_id)
@@ -369,7 +366,7 @@ class Controller:
                 f"since its last checkpoint would be lost. Set cluster.warn_seconds={enough}."
             )
             self.outcomes.news.append(news)
-            logger.warning("%s", news, extra=about(running.folder.number, running.attempt))
+            logger.warning("%s", news, extra=running.where)
 
     def _resume(self, trial: FrozenTrial) -> None:
         """Continue an unfinished trial: follow its attempt, record its result, leave it paused, or
@@ -415,7 +412,7 @@ class Controller:
         logger.info(
             "resume: the attempt %s still runs",
             running.job_id,
-            extra=about(folder.number, running.attempt),
+            extra=running.where,
         )
         return True
 
@@ -455,4 +452,4 @@ class Controller:
         except GpuBusy as why:
             self.waiting[folder.number] = why
             raise
-        logger.info("started as %s", running.job_id, extra=about(folder.number, running.attempt))
+        logger.info("started as %s", running.job_id, extra=running.where)

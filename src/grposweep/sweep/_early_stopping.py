@@ -28,7 +28,6 @@ from grposweep.storage.folders import SweepFolder
 from grposweep.storage.records import Action as ControlAction
 from grposweep.storage.records import Heartbeat
 from grposweep.sweep._attempts import RunningAttempt
-from grposweep.sweep._log import about
 
 # a curve's name for a training signal: TRL's
 SIGNALS: Mapping[str, str] = {
@@ -68,7 +67,8 @@ class Tail:
             return False, []
         replaced = stat.st_ino != self._file or stat.st_size < self._seen
         if replaced:
-            self._file, self._seen = stat.st_ino, 0
+            self._file = stat.st_ino
+            self._seen = 0
         if stat.st_size == self._seen:
             return replaced, []
         try:
@@ -145,7 +145,8 @@ class CurveReader:
         )
 
     def _evaluate(self, line: Line) -> None:
-        value, step = as_number(line.get(self.metric)), line.get("step")
+        value = as_number(line.get(self.metric))
+        step = line.get("step")
         if value is None or not isinstance(step, int):
             return
         if step == 0:
@@ -247,8 +248,8 @@ class EarlyStoppingMonitor:
         if decision is not None:
             action, reason, guard = decision
             running.request = running.folder.request(action, reason, guard)
-            where = about(number, running.attempt)
-            logger.info("%s asked at step %d: %s", action, reader.steps[-1], reason, extra=where)
+            text = "%s asked at step %d: %s"
+            logger.info(text, action, reader.steps[-1], reason, extra=running.where)
         self._decided[number] = reader.steps[-1]
 
     def pause(self, number: int) -> None:
@@ -267,7 +268,8 @@ class EarlyStoppingMonitor:
         if not self.paused:
             return None
         ended = sum(trial.state.is_finished() for trial in self.study.trials)
-        begun, decided = len(self.study.searched), sum(self._decided.values())
+        begun = len(self.study.searched)
+        decided = sum(self._decided.values())
         known = (ended, begun, len(self.paused), decided)
         # asked at every tick while a slot is free
         if self._none_promoted.get(more) == known:
@@ -284,9 +286,7 @@ class EarlyStoppingMonitor:
         """
         for number, place in self.stopping.describe(self.curves()).items() if self.paused else ():
             trial = self.study.trials[number]
-            self.folder.trial(number, trial.user_attrs["experiment"]).request(
-                ControlAction.PAUSE, place
-            )
+            self.folder.of(trial).request(ControlAction.PAUSE, place)
 
     def share(self, trial: FrozenTrial) -> float:
         """Return the finished share of a trial's training, from 0 to 1."""
@@ -365,7 +365,7 @@ class EarlyStoppingMonitor:
         state = _state(trial, number in self.paused)
         curve = reader.curve(number, trial.params, state, self._total(number, reader))
         if state is not State.RUNNING:
-            trained = self.folder.trial(number, trial.user_attrs["experiment"]).result.completions
+            trained = self.folder.of(trial).result.completions
             curve = replace(curve, trained=min(trained or 0.0, curve.total))
             self._still[number] = curve
             self._readers.pop(number)
@@ -388,7 +388,7 @@ class EarlyStoppingMonitor:
         if trial.user_attrs.get("invalid"):
             return False
         if trial.number not in self._guarded:
-            result = self.folder.trial(trial.number, trial.user_attrs["experiment"]).result
+            result = self.folder.of(trial).result
             self._guarded[trial.number] = bool(result.guard)
         return self._guarded[trial.number]
 

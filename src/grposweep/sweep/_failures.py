@@ -458,12 +458,12 @@ def next_step(past: Sequence[Failure], requeue_limit: int) -> Step:
     return policy.then
 
 
-def is_epidemic(endings: Sequence[tuple[Failure, str] | None], count: int = EPIDEMIC) -> bool:
-    """Return whether the last ``count`` ended trials failed with the same message.
+def is_epidemic(endings: Sequence[tuple[Failure, str] | None]) -> bool:
+    """Return whether the last ``EPIDEMIC`` ended trials failed with the same message.
 
     ``endings`` are in order of time: None for a trial that finished, else its class and
     ``same_words``.
     """
-    last = endings[-count:]
+    last = endings[-EPIDEMIC:]
     failed = [ending for ending in last if ending is not None and RETRIES[ending[0]].spreads]
-    return len(failed) == count and len(set(failed)) == 1
+    return len(failed) == EPIDEMIC and len(set(failed)) == 1

@@ -54,10 +54,8 @@ def counting_interrupts() -> Iterator[SignalCounter]:
     )
     inner, outer = socket.socketpair()
     outer.setblocking(False)
-    wakeup, closed = (
-        signal.set_wakeup_fd(outer.fileno(), warn_on_full_buffer=False),
-        threading.Event(),
-    )
+    wakeup = signal.set_wakeup_fd(outer.fileno(), warn_on_full_buffer=False)
+    closed = threading.Event()
     thread = threading.Thread(
         target=_answer, args=(inner, interrupts, closed), daemon=True, name="interrupts"
     )
@@ -89,7 +87,8 @@ def _answer(signals: socket.socket, interrupts: SignalCounter, closed: threading
             signal.pthread_sigmask(signal.SIG_BLOCK, REQUESTS)
             signal.pthread_sigmask(signal.SIG_UNBLOCK, REQUESTS)
             continue
-        came, requests = time.monotonic(), set(signals.recv(64)) & set(REQUESTS)
+        came = time.monotonic()
+        requests = set(signals.recv(64)) & set(REQUESTS)
         if requests and not closed.wait(ANSWER_SECONDS) and interrupts.taken < came - LATE_SECONDS:
             say(
                 f"process {os.getpid()} waits for a call that does not return (does the file "

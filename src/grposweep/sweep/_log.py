@@ -76,7 +76,8 @@ def controller_log(sweep: Path, console: Console, verbose: bool) -> Iterator[Non
     # delay: the file is opened by the first line, whose failure is then that line's.
     file = _LogFile(path, maxBytes=FILE_BYTES, backupCount=BACKUPS, encoding="utf-8", delay=True)
     handlers: list[logging.Handler] = [file, *([_Terminal(console)] if verbose else [])]
-    level, propagate = logger.level, logger.propagate
+    level = logger.level
+    propagate = logger.propagate
     logger.setLevel(logging.INFO)
     logger.propagate = False
     for handler in handlers:

@@ -154,7 +154,8 @@ def _parse(text: str) -> OutOfMemory:
         for name, patterns in _STATED.items()
         if (match := next(filter(None, (re.search(pattern, text) for pattern in patterns)), None))
     }
-    allocated, unallocated = stated.pop("allocated", None), stated.pop("unallocated", None)
+    allocated = stated.pop("allocated", None)
+    unallocated = stated.pop("unallocated", None)
     if allocated is not None and unallocated is not None:
         stated["reserved"] = allocated + unallocated
     asked = re.search(_ASKED, text)
@@ -175,13 +176,15 @@ def find_others(oom: OutOfMemory, owns: Owns) -> Held:
     if oom.total is None or oom.free is None or oom.used is None:
         return Held()
     if oom.allowed is None:
-        gib, least = oom.total - oom.free - oom.used, BUSY_SHARE * oom.total
+        gib = oom.total - oom.free - oom.used
+        least = BUSY_SHARE * oom.total
     else:
         # the sweep's other trials on this GPU hold their shares at most, and a context each
         others_at_most = (oom.total - oom.allowed) + (
             round(oom.total / oom.allowed) - 1
         ) * CONTEXT / GIB
-        gib, least = oom.total - oom.free - oom.used - others_at_most, 0.0
+        gib = oom.total - oom.free - oom.used - others_at_most
+        least = 0.0
     return Held(gib) if gib > least else Held()
 
 

@@ -146,7 +146,8 @@ def known_oom(sweep: SweepFolder, verdict: ValidationResult) -> int | None:
             sizes[name] >= n for name, n in line["sizes"].items()
         ):
             return int(line["trial"])
-    memory, limit = estimate(verdict.setting), verdict.setting.gpu_memory_gib
+    memory = estimate(verdict.setting)
+    limit = verdict.setting.gpu_memory_gib
     if memory is None or limit is None:
         return None
     return find_trial_too_large(memory, corrections(sweep), limit * GIB)

@@ -45,7 +45,7 @@ UNFINISHED = (Step.RETRY, Step.ELSEWHERE, Step.HEAL, Step.STOP)
 
 
 def decide_retry(
-    running: RunningAttempt, verdict: ValidationResult, end: End, launcher: Launcher | None = None
+    running: RunningAttempt, verdict: ValidationResult, end: End, launcher: Launcher
 ) -> tuple[Failure, FailureReport]:
     """Classify a failed attempt and choose: retry, heal or fail.
 
@@ -60,7 +60,8 @@ def decide_retry(
         (event for event in reversed(events) if event.event == AttemptEventKind.INTENT), None
     )
     evidence = read_evidence(folder.path, end, not running.hangs, intent.logs if intent else None)
-    failure, report = classify_failure(evidence), _report(folder, end)
+    failure = classify_failure(evidence)
+    report = _report(folder, end)
     reopened = max(
         (n for n, event in enumerate(events) if event.event == AttemptEventKind.REOPENED), default=0
     )
@@ -68,7 +69,7 @@ def decide_retry(
         Failure(event.failure) for event in events[reopened:] if event.failure and not event.again
     ]
     shortage = None
-    if failure in (Failure.GPU_MEMORY, Failure.BAD_CONFIGURATION) and launcher is not None:
+    if failure in (Failure.GPU_MEMORY, Failure.BAD_CONFIGURATION):
         shortage = _find_shortage(running, verdict, evidence, launcher, failure)
         failure = Failure.GPU_MEMORY if shortage is not None else failure
     if failure is Failure.GPU_MEMORY:
@@ -81,7 +82,7 @@ def decide_retry(
     elif shortage is not None and shortage.is_others:
         taken = sum(bool(event.again) for event in events[reopened:])
         step = Step.FAIL
-        if launcher is not None and launcher.gpus.sees_memory:
+        if launcher.gpus.sees_memory:
             step = Step.RETRY
         elif taken < verdict.experiment.cluster.requeue_limit:
             step = Step.ELSEWHERE
@@ -118,7 +119,7 @@ def _find_shortage(
     """
     # Processes of an external program end with it, those of an earlier controller's trials with
     # that controller.
-    is_program = is_external(verdict.experiment.trainer.kind)
+    is_program = is_external(verdict.experiment.trainer)
     owns = partial(launcher.gpus.owns, ended=running.end is None or is_program)
     texts = (evidence.error, *(line for log in evidence.logs.values() for line in reversed(log)))
     read_now = partial(launcher.gpus.memory, running.job_id)
@@ -161,7 +162,7 @@ def _apply_heal(
     before = OomFix.find(folder.path)
     # A fix for this very attempt was written by a controller that died at it.
     is_healed = before is not None and before.attempt != attempt
-    if changes is None or is_healed or is_external(verdict.experiment.trainer.kind):
+    if changes is None or is_healed or is_external(verdict.experiment.trainer):
         return False
     OomFix(changes, failure.label, attempt).write(folder.path)
     sizes = ", ".join(f"{name}={size}" for name, size in changes.items())
@@ -174,13 +175,13 @@ def describe_resume(folder: TrialFolder, verdict: ValidationResult) -> str:
     checkpoints.
     """
     trainer = verdict.experiment.trainer
-    place = paths.MODEL if is_external(trainer.kind) else paths.CHECKPOINTS
+    place = paths.MODEL if is_external(trainer) else paths.CHECKPOINTS
     step, why = find_resume(folder.path / place, verdict.experiment.cluster.processes)
     if step:
         reason = f", because {why}" if why else ""
         return f"it continues from its last checkpoint (step {step}){reason}"
     # it may resume from files that we do not know
-    if is_external(trainer.kind) or trainer.fork:
+    if is_external(trainer) or trainer.fork:
         return "it continues from its last checkpoint"
     return f"it starts over, because {why}" if why else "it has no checkpoint yet and starts over"
 
@@ -216,10 +217,10 @@ class OutcomeRecorder:
     study: SweepStudy
     validator: Validator
     search: Search
+    # which knows the sweep's processes
+    launcher: Launcher
     # trainer.keep
     keep: str = "best"
-    # which knows the sweep's processes
-    launcher: Launcher | None = None
     # of trials, in time
     endings: list[tuple[Failure, str] | None] = field(default_factory=list)
     # lines for the display
@@ -231,7 +232,7 @@ class OutcomeRecorder:
 
     def record(self, running: RunningAttempt, end: End) -> None:
         """Record how an attempt ended, and whether its trial has ended."""
-        where = about(running.folder.number, running.attempt)
+        where = running.where
         if running.hangs:
             end = replace(
                 end,
@@ -293,7 +294,8 @@ class OutcomeRecorder:
             self._delete_models(finished)
 
     def _record_failure(self, running: RunningAttempt, end: End) -> None:
-        verdict, folder = self.validator.validate(running.point, running.seed), running.folder
+        verdict = self.validator.validate(running.point, running.seed)
+        folder = running.folder
         failure, report = decide_retry(running, verdict, end, self.launcher)
         continues = report.step in UNFINISHED
         if not continues and failure is Failure.GPU_MEMORY and report.needs_gib is None:
@@ -316,8 +318,8 @@ class OutcomeRecorder:
             what = report.message if failure is Failure.GPU_MEMORY else failure.label
             self.news.append(f"trial {folder.number}: {what}; {how}")
         self._note_end(running, end, report)
-        text, where = "failed (%s): %s; next: %s", about(folder.number, running.attempt)
-        logger.warning(text, failure.label, report.message, report.step, extra=where)
+        text = "failed (%s): %s; next: %s"
+        logger.warning(text, failure.label, report.message, report.step, extra=running.where)
         if not continues:
             self._close(folder, failure, report.message, report.kind)
 
@@ -395,4 +397,4 @@ class OutcomeRecorder:
         )
 
     def _trial(self, number: int) -> TrialFolder:
-        return self.folder.trial(number, self.study.trials[number].user_attrs["experiment"])
+        return self.folder.of(self.study.trials[number])

@@ -21,14 +21,13 @@ from grporecipe.files import (
     Json,
     delete_folder,
     is_draft,
-    read_json,
     read_lines,
     write_json,
     write_text,
 )
 from grporecipe.redaction import redact
 from grporecipe.terminal import count, first_of, short
-from grposweep.config.compose import escape
+from grposweep.config.compose import escape, override_text
 from grposweep.config.identity import OBJECTIVE
 from grposweep.launchers.base import EndState
 from grposweep.report.compare import differences
@@ -40,7 +39,7 @@ from grposweep.storage import paths
 from grposweep.storage.folders import SweepFolder, TrialFolder
 from grposweep.storage.inputs import Inputs
 from grposweep.storage.provenance import difference
-from grposweep.storage.records import COPY, AttemptEventKind, as_mapping
+from grposweep.storage.records import COPY, AttemptEventKind, as_mapping, read_provenance
 from grposweep.storage.results import TrialStatus
 
 # keys in which two sweeps differ
@@ -55,7 +54,7 @@ WRITTEN = {"code", *(name for name in vars(paths).values() if isinstance(name, s
 OURS = {paths.TRIALS, paths.LEASE, paths.CONTROLLER_LOG}
 
 
-def default_name(hint: str, space: Space, identity: str, study: str = "") -> str:
+def default_name(hint: str, space: Space, identity: str, study: str) -> str:
     """Return a short readable name: the sweep's file, or model, task and parameters, and the head
     of the identity's hash.
     """
@@ -171,7 +170,8 @@ def _recognise(
         what = "another space"
         start = f"; with search.warm_start={folder.path.name} it begins with the results here"
         if settings.get("space") == known:
-            what, start = "the same space over another base configuration", ""
+            what = "the same space over another base configuration"
+            start = ""
         raise UserError(
             f"name={folder.path.name}: {folder.path} holds a sweep of "
             f"{what}{_unlike(settings, known, base)}, and its results must not be mixed with "
@@ -194,10 +194,12 @@ def _recognise(
 
 def _unlike(settings: Json, space: list[Json], base: Experiment) -> str:
     """Return the first few keys that differ between the recorded sweep and this one."""
-    there, here = _by_name(settings.get("space")), _by_name(space)
+    there = _by_name(settings.get("space"))
+    here = _by_name(space)
     keys = []
     for name in there | here:
-        old, new = there.get(name), here.get(name)
+        old = there.get(name)
+        new = here.get(name)
         if old != new:
             keys.append(f"{name}: {_values(old)} there, {_values(new)} here")
     before = settings.get("baseline")
@@ -218,7 +220,7 @@ def changed_keys(before: Config, now: Experiment) -> list[str]:
     """
     changes = differences(before, escape(asdict(now)))
     return [
-        f"{key}={_plain(old)} there, {_plain(new)} here"
+        f"{key}={override_text(old)} there, {override_text(new)} here"
         for key, old, new in changes
         if _is_question(key, old, new)
     ]
@@ -234,18 +236,9 @@ def _values(parameter: Config | None) -> str:
     if parameter is None:
         return "not searched"
     if isinstance(choices := parameter.get("choices"), list):
-        shown = ",".join(map(_plain, choices[:SHOWN]))
+        shown = ",".join(map(override_text, choices[:SHOWN]))
         return f"{shown},... ({len(choices)} values)" if len(choices) > SHOWN else shown
-    return f"{_plain(parameter.get('low'))} to {_plain(parameter.get('high'))}"
-
-
-def _plain(value: object) -> str:
-    """Return a recorded value as it is typed."""
-    if isinstance(value, list):
-        return f"[{','.join(map(_plain, value))}]"
-    if value is None or isinstance(value, bool):
-        return "null" if value is None else str(value).lower()
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    return f"{override_text(parameter.get('low'))} to {override_text(parameter.get('high'))}"
 
 
 def _is_question(key: str, old: object, new: object) -> bool:
@@ -345,7 +338,7 @@ def renew_untrained(folder: SweepFolder, provenance: Config) -> None:
     new trials use.
     """
     for trial in folder.trials():
-        before = read_json(trial.path / paths.PROVENANCE) or {}
+        before = read_provenance(trial.path)
         if _files(before) != _files(provenance) and not (trial.is_done or _is_trained(trial)):
             renew_inputs(trial, provenance)
 
@@ -354,7 +347,7 @@ def renew_inputs(trial: TrialFolder, provenance: Config) -> None:
     """Let the trial's next attempt use these files; if they differ from its own it starts from the
     beginning.
     """
-    before = read_json(trial.path / paths.PROVENANCE) or {}
+    before = read_provenance(trial.path)
     if _files(before) != _files(provenance):
         trial.delete_checkpoints()
         # where another program keeps its checkpoints
@@ -402,7 +395,8 @@ def open_study(folder: SweepFolder, space: Space, direction: Direction, metric: 
     """Return the sweep's study with all trials of its folders. Only for the holder of the lease,
     because it notes ends.
     """
-    study, folders = SweepStudy(space, direction), folders_by_number(folder)
+    study = SweepStudy(space, direction)
+    folders = folders_by_number(folder)
     invalid = _invalid_points(study, folder)
     for number in range(max(folders, default=-1) + 1):
         if not any(_add(study, trial, metric) for trial in folders.get(number, ())):

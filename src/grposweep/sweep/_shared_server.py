@@ -63,7 +63,7 @@ class SharedServer:
         for. Raises UserError if one server cannot serve them all.
         """
         # trainer=fake samples nothing
-        experiments = [item for item in experiments if runs_trl(item.trainer.kind)]
+        experiments = [item for item in experiments if runs_trl(item.trainer)]
         sharing = [item for item in experiments if item.generation.vllm_shared_gpus]
         if not sharing:
             return None
@@ -101,7 +101,8 @@ class SharedServer:
         if begun is not None and (
             job_id := self.launcher.find(self._job(begun.number), begun.job_id)
         ):
-            self.job_id, self.number = job_id, begun.number
+            self.job_id = job_id
+            self.number = begun.number
             return
         (self.folder.path / paths.LOGS).mkdir(parents=True, exist_ok=True)
         write_text(self.folder.path / paths.CONFIG, render_experiment(self.experiment))
@@ -119,7 +120,8 @@ class SharedServer:
         end = self.launcher.poll(self.job_id) if self.job_id else None
         if end is None:
             return
-        self.job_id, self.ends = "", self.ends + 1
+        self.job_id = ""
+        self.ends = self.ends + 1
         self._note(AttemptEventKind.ENDED, code=end.code, kind=end.kind)
         answered = (self.folder.path / paths.SERVER_ADDRESS).exists()
         logger.warning("the shared vLLM server has ended (exit code %d)", end.code)
@@ -144,7 +146,8 @@ class SharedServer:
 
     def _job(self, number: int) -> Job:
         """Return its job: one process, with all of the server's GPUs."""
-        gpus, cluster = self.experiment.generation.vllm_shared_gpus, self.experiment.cluster
+        gpus = self.experiment.generation.vllm_shared_gpus
+        cluster = self.experiment.cluster
         per_node = gpus if cluster.gpus_per_node else 0
         shape = replace(cluster, processes=gpus, nodes=1, gpus_per_node=per_node, tasks_per_node=1)
         return Job(self.folder.path, number, shape, starts_ranks=True, serves=True)
@@ -160,7 +163,8 @@ def _differs(first: Experiment, item: Experiment) -> str:
         return "generation.vllm_shared_gpus: some trials share a vLLM server, and others do not"
     for path in SAME:
         name = path.partition(".")[2]
-        one, other = getattr(first.model, name), getattr(item.model, name)
+        one = getattr(first.model, name)
+        other = getattr(item.model, name)
         if one != other:
             return (
                 f"{path}={one} and {other}: the trials of a sweep share one vLLM server, "

@@ -40,7 +40,7 @@ class Spending:
         number = trial.number
         if number in self._ended:
             return self._ended[number]
-        path = self.folder.trial(number, trial.user_attrs["experiment"]).path
+        path = self.folder.of(trial).path
         attempt = self.running.get(number)
         if attempt is None:
             _, seconds = run_cost(path)

@@ -120,7 +120,8 @@ def build_study(folder: SweepFolder, space: ValidatedSpace) -> SweepStudy:
 
     Raises UserError if one was recorded with other values than it has now.
     """
-    base, search = space.base, space.base.search
+    base = space.base
+    search = space.base.search
     # `check_space` has seen the direction.
     study = open_study(folder, space.space, cast(Direction, search.direction), search.metric)
 
@@ -150,7 +151,9 @@ def build_controller(
     study.learn([(seen.point, seen.value) for seen in warm.observations])
     valid = list(space.validity.valid_points())
     first = [*space.enqueued, *warm.first]
-    outcomes = OutcomeRecorder(folder, study, space.validator, base.search, base.trainer.keep)
+    outcomes = OutcomeRecorder(
+        folder, study, space.validator, base.search, launcher, base.trainer.keep
+    )
     # an earlier controller may have died before it did this
     outcomes.keep_best()
     budget = None if base.search.budget is None else Budget.parse(base.search.budget)

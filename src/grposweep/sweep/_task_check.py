@@ -13,6 +13,7 @@ from grposweep.config.validate import check_packages, collect_messages
 from grposweep.launchers import launcher_class
 from grposweep.registries import TASKS, runs_trl
 from grposweep.schema import Experiment, Task
+from grposweep.storage.inputs import data_files
 from grposweep.train.hub import absence, check_folder
 from grposweep.train.prompts import read_tokenizer, without_template
 from grposweep.train.rewards import TRIED, code_problems, early_problems
@@ -27,9 +28,11 @@ def task_problems(experiments: Iterable[Experiment]) -> Iterator[str]:
 
     Only for TRL's own trainer in this environment. Preparation checks the same again, and more.
     """
-    models, tasks = set[tuple[str, str | None]](), list[Task]()
+    models = set[tuple[str, str | None]]()
+    tasks = list[Task]()
     for experiment in filter(_runs_trl_here, experiments):
-        model, task = (experiment.model.path, experiment.model.revision), experiment.task
+        model = (experiment.model.path, experiment.model.revision)
+        task = experiment.task
         # of a sweep over other keys of the model or the trainer, each model is looked up and each
         # task tried once
         if model not in models:
@@ -70,7 +73,7 @@ def _model_problems(experiment: Experiment) -> Iterator[str]:
 def _runs_trl_here(experiment: Experiment) -> bool:
     """Return whether the TRL of this environment trains."""
     described = launcher_class(experiment.cluster.kind).describe(experiment.cluster)
-    return runs_trl(experiment.trainer.kind) and not described.has_own_environment
+    return runs_trl(experiment.trainer) and not described.has_own_environment
 
 
 def newer_trl(experiments: Iterable[Experiment]) -> str:
@@ -94,7 +97,7 @@ def _data_problems(experiment: Experiment, is_tried: bool) -> Iterator[str]:
     A dataset of the hub is left to preparation.
     """
     task = experiment.task
-    files = [Path(name) for name in (task.path, task.eval_split) if name and Path(name).exists()]
+    files = data_files(task)
     is_hub = TASKS[task.kind].path == "optional" and not files
     if is_hub or bytes_of(files) > LARGEST:
         return

@@ -105,7 +105,8 @@ class TrialQueue:
         """Return the number of trials of the sweep, including replicates; an upper bound while
         these race.
         """
-        standing, replication = self.study.ranking, self.study.replication
+        standing = self.study.ranking
+        replication = self.study.replication
         if standing is None or replication is None:
             return self.target
         is_over = len(self.study.searched) >= self.target and not standing.wanted

@@ -205,7 +205,8 @@ def _place(folder: TrialFolder, validator: Validator) -> tuple[Point, bool] | No
     except (OSError, UserError):
         # of a version with other keys, or damaged
         return None
-    wanted, past_numbers = past.learning(), numbers(past.setting)
+    wanted = past.learning()
+    past_numbers = numbers(past.setting)
     # its own value of a parameter, or every option if that has to be tried
     candidates = validator.space.combinations(lambda parameter: _labels(parameter, past))
     for point in islice(candidates, MOST_LOOKED_AT):

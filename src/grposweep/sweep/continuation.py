@@ -187,7 +187,7 @@ def kept_states(trial: TrialFolder, experiment: Experiment) -> dict[int, tuple[C
 
     Raises UserError for a trial of another program, and if there is none.
     """
-    if is_external(experiment.trainer.kind):
+    if is_external(experiment.trainer):
         raise UserError(
             f"trial {trial.number} was trained by trainer={experiment.trainer.kind}, whose "
             "checkpoints another program reads. "
@@ -325,7 +325,8 @@ def _with_length(parent: Parent, base: Experiment, given: set[str]) -> Experimen
     evaluations = base.schedule.evaluations
     if "schedule.evaluations" not in given and evaluations:
         evaluations = max(round(parent.experiment.schedule.evaluations * total / old), 1)
-    optimizer, warmup = base.optimizer, base.optimizer.warmup_steps
+    optimizer = base.optimizer
+    warmup = base.optimizer.warmup_steps
     # a share of the length, which transformers rounds up
     if 0 < warmup < 1:
         optimizer = replace(optimizer, warmup_steps=math.ceil(old * warmup))
@@ -340,7 +341,8 @@ def _with_length(parent: Parent, base: Experiment, given: set[str]) -> Experimen
 
 def _unlike_longer(parent: Parent) -> Iterator[str]:
     """Say what differs from a training that had the longer schedule from its start."""
-    kind, step = parent.experiment.optimizer.lr_scheduler_type, parent.step
+    kind = parent.experiment.optimizer.lr_scheduler_type
+    step = parent.step
     if kind not in CONSTANT:
         yield (
             f"optimizer.lr_scheduler_type={kind} follows the length. Until step {step} the rate "
@@ -362,7 +364,8 @@ def _branch(parent: Parent, state: ForkState, tokens: Sequence[str], session: Se
         override_name(token): token.partition("=")[2] for token in tokens if token not in options
     }
     alone = _alone(parent, state)
-    alone.search.sampler, alone.search.seeds = ONE_FACTOR, SEEDS
+    alone.search.sampler = ONE_FACTOR
+    alone.search.seeds = SEEDS
     base = apply_values(alone, parse_values(options, session.loader), session)
     if base.search.sampler != ONE_FACTOR:
         raise UserError(

@@ -13,7 +13,7 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from grporecipe.errors import ExitCode, UserError
-from grporecipe.files import Config, Json, parse_yaml, read_json, read_lines, read_text, text_sha256
+from grporecipe.files import Config, Json, parse_yaml, read_lines, read_text, text_sha256
 from grporecipe.redaction import redact
 from grporecipe.terminal import say
 from grposweep.command.asked import find_inputs
@@ -44,7 +44,7 @@ from grposweep.storage.provenance import (
     is_present_code,
     repeated_by,
 )
-from grposweep.storage.records import TrialRecord
+from grposweep.storage.records import TrialRecord, read_provenance
 from grposweep.sweep.run import run_sweep
 from grposweep.sweep.validate import validate_sweep
 
@@ -56,7 +56,8 @@ CHOICE_OF_VALUE = ("search.at", "search.last", "search.metric")
 
 def rerun_trial(trial: TrialFolder, overrides: list[str]) -> int:
     """Run a trial again; returns the exit code. Raises UserError before anything starts."""
-    sweep, recorded = trial.sweep.path, recorded_by(trial)
+    sweep = trial.sweep.path
+    recorded = recorded_by(trial)
     go_to(recorded.get("working_directory"))
     experiment = _experiment(trial, overrides, own_conf(recorded))
     for line in not_as_recorded(trial, experiment, recorded, is_changed=bool(overrides)):
@@ -107,7 +108,8 @@ def recorded_by(trial: TrialFolder) -> Json:
             f"{trial.path} has no {paths.CONFIG}, so its configuration is unknown. Restore the "
             "file, or name another trial."
         )
-    record, config = TrialRecord.find(trial.path), trial.path / paths.CONFIG
+    record = TrialRecord.find(trial.path)
+    config = trial.path / paths.CONFIG
     known = "" if record is None else record.config_sha256
     # cut off, it may still be YAML
     if known not in ("", text_sha256(config.read_text(encoding="utf-8", errors="replace"))):
@@ -116,7 +118,7 @@ def recorded_by(trial: TrialFolder) -> Json:
             "Changes are made "
             f"by overrides: grposweep rerun {shlex.quote(str(trial.path))} key=value."
         )
-    return read_json(trial.path / paths.PROVENANCE) or {}
+    return read_provenance(trial.path)
 
 
 def go_to(directory: Any) -> None:
@@ -185,7 +187,8 @@ def name_of(kind: str, trial: TrialFolder, space: Space, base: Experiment) -> st
     identity = sweep_identity(space.identity(), base)
     if base.search.changed_files == ACCEPT and (changed := changed_files(trial, base)):
         identity = text_sha256(f"{identity}{changed}")
-    sweep, end = trial.sweep.path, f"{kind}-{identity[:6]}"
+    sweep = trial.sweep.path
+    end = f"{kind}-{identity[:6]}"
     # of a repeat of what already has the name
     longer = f"{sweep.name}-{trial.number:04d}-{end}"
     rerun = RERUN.search(sweep.name)
@@ -229,8 +232,10 @@ def not_as_recorded(
     trial: TrialFolder, experiment: Experiment, recorded: Config, is_changed: bool
 ) -> list[str]:
     """List what differs from when the trial ran: code, packages, files that its program reads."""
-    inputs, code = find_inputs([experiment]), experiment.cluster.code
-    now, kept = collect_provenance(inputs), TrialInputs.read(trial.path).over(inputs)
+    inputs = find_inputs([experiment])
+    code = experiment.cluster.code
+    now = collect_provenance(inputs)
+    kept = TrialInputs.read(trial.path).over(inputs)
     lines = [f"training runs the sweep's own copy of the code, {code}"] if code else []
     copied = ", ".join(name for name in kept.changed(inputs) if kept.files[name].copied)
     if copied and experiment.search.changed_files != ACCEPT:
@@ -244,7 +249,7 @@ def not_as_recorded(
     if recorded and (changes := difference(known, now)):
         lines.append(f"not as recorded: {changes}")
     if (
-        is_external(experiment.trainer.kind)
+        is_external(experiment.trainer)
         and not is_changed
         and _identity(trial, experiment)[:6] != trial.head
     ):
@@ -265,9 +270,10 @@ def _compared(
     the same.
     """
     *_, again = [folder for folder in rerun.trials() if folder.result.value is not None]
-    before, after = trial.result.value or 0.0, again.result.value or 0.0
+    before = trial.result.value or 0.0
+    after = again.result.value or 0.0
     text = f"recorded {before:.4f}, now {after:.4f} ({after - before:+.4f})"
-    one, other = (read_json(folder.path / paths.PROVENANCE) or {} for folder in (trial, again))
+    one, other = (read_provenance(folder.path) for folder in (trial, again))
     files = difference(*({"files": record.get("files")} for record in (one, other)))
     differ = [*unlike, *([files] if files else [])]
     if differ:

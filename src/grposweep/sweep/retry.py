@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from grporecipe.errors import UserError
-from grporecipe.files import Config, read_json, read_lines, read_text, text_or
+from grporecipe.files import Config, read_lines, read_text, text_or
 from grporecipe.terminal import count, say
 from grposweep.config.compose import load_experiment, render_experiment
 from grposweep.report.view import open_sweep
@@ -25,7 +25,7 @@ from grposweep.storage import paths
 from grposweep.storage.folders import SweepFolder, TrialFolder
 from grposweep.storage.lease import Lease
 from grposweep.storage.provenance import difference
-from grposweep.storage.records import AttemptEventKind
+from grposweep.storage.records import AttemptEventKind, read_provenance
 from grposweep.storage.results import Failure, TrialStatus
 from grposweep.sweep._resume import renew_inputs
 
@@ -56,7 +56,7 @@ def reopen_failed(folder: SweepFolder, validator: Validator, provenance: Config)
         except UserError:
             # a point of another space
             continue
-        before = read_json(trial.path / paths.PROVENANCE) or {}
+        before = read_provenance(trial.path)
         cured = _cure(trial, verdict, before, provenance) if trial.failure.name in BY_CODE else None
         if cured or trial.path.name in named:
             # with other files it starts from the beginning
@@ -87,7 +87,8 @@ def _cure(trial: TrialFolder, verdict: ValidationResult, before: Config, now: Co
     ):
         # reading the experiment takes ten times as long
         return None
-    recorded, present = _relevant(load_experiment(config)), _relevant(verdict.experiment)
+    recorded = _relevant(load_experiment(config))
+    present = _relevant(verdict.experiment)
     return (
         "its configuration has changed"
         if _is_same(trial, verdict) and recorded != present
@@ -148,10 +149,8 @@ def _command(folder: SweepFolder) -> tuple[list[str], Path]:
         {},
         *read_lines(folder.path / paths.COMMANDS, command=str, working_directory=str),
     ]
-    words, start = (
-        shlex.split(recorded.get("command", "")),
-        Path(recorded.get("working_directory", "")),
-    )
+    words = shlex.split(recorded.get("command", ""))
+    start = Path(recorded.get("working_directory", ""))
     there = Path(text_or(recorded.get("sweep")) or folder.path)
     if len(words) > 1 and not (there.is_dir() and there.samefile(folder.path)):
         raise UserError(

@@ -135,7 +135,7 @@ def run_trials(
             for trial in controller.started:
                 if trial.state.is_finished() and trial.number not in printed:
                     printed.add(trial.number)
-                    ended = reader.trial(controller.trial_folder(trial))
+                    ended = reader.trial(controller.folder.of(trial))
                     first = (
                         reasons.setdefault(ended.failure_words, ended.number)
                         if ended.state is State.FAILED
@@ -173,7 +173,8 @@ def _progress(controller: Controller, invalid: int) -> SweepProgress:
     """Return the facts that readers of the folder cannot derive from the trials. ``invalid``:
     points of the finite parameters.
     """
-    queue, search = controller.queue, controller.search
+    queue = controller.queue
+    search = controller.search
     valid = None if queue.is_sampled else len(queue.valid_points)
     waits: dict[int, Any] = {
         number: controller.launcher.waiting(item.job_id)
@@ -266,7 +267,8 @@ def _validate(
     space: ValidatedSpace, overrides: list[str], hint: str, study: str, origin: Config
 ) -> _Validated:
     """Find the sweep's folder, the evaluations that its effort needs, and the user's files."""
-    base, points = space.base, space.validator.points
+    base = space.base
+    points = space.validator.points
     check_names(Path.cwd(), Path(base.outputs).resolve())
     identity = sweep_identity(space.space.identity(), points.base)
     name = base.name or default_name(hint, space.space, identity, study)
@@ -291,7 +293,8 @@ def _open(
     validated: _Validated, keep: Callable[[Path], object] | None, stack: ExitStack
 ) -> _Opened:
     """Take the lease of the sweep's folder, and write the sweep and the user's files into it."""
-    console, base = build_console(), validated.space.base
+    console = build_console()
+    base = validated.space.base
     space, identity, provenance = validated.space.space, validated.identity, validated.provenance
     interrupts = stack.enter_context(counting_interrupts())
     folder, note = open_folder(validated.folder, identity, space, base, provenance)
@@ -348,7 +351,8 @@ def _prepare(opened: _Opened, stack: ExitStack) -> _Prepared | None:
 def _build(prepared: _Prepared, stack: ExitStack) -> Controller:
     """Build the controller. Say which trials are tried again, and which points are invalid."""
     space, launcher, folder = prepared.space, prepared.launcher, prepared.folder
-    console, provenance = prepared.console, prepared.provenance
+    console = prepared.console
+    provenance = prepared.provenance
     experiments = space.distinct("model", "generation", "trainer", "task")
     server = SharedServer.of(folder.path, experiments, folder.prepared(), launcher)
     if not launcher.is_dry:
@@ -392,7 +396,8 @@ def check_names(*folders: Path) -> None:
 def _control(prepared: _Prepared, controller: Controller, stack: ExitStack) -> int:
     """Run a controller to its end. ``stack`` holds the lease and all that runs."""
     base, launcher, folder = prepared.space.base, prepared.launcher, prepared.folder
-    console, interrupts = prepared.console, prepared.interrupts
+    console = prepared.console
+    interrupts = prepared.interrupts
     mirrors = _mirrors(controller, base.search)
     warnings: list[Problem] = []
     for point in controller.queue.valid_points[:CHECKED_POINTS]:
@@ -413,7 +418,8 @@ def _control(prepared: _Prepared, controller: Controller, stack: ExitStack) -> i
         console.print(launcher.submit_controller(command), soft_wrap=True)
         return ExitCode.FINISHED
 
-    ended_before, reader = controller.ended, SweepReader(folder)
+    ended_before = controller.ended
+    reader = SweepReader(folder)
     invalid = prepared.space.validity.invalid
     try:
         reasons = run_trials(controller, console, interrupts, invalid, mirrors, reader)
@@ -429,9 +435,11 @@ def _control(prepared: _Prepared, controller: Controller, stack: ExitStack) -> i
             problem = f"{mirror.problem}, at the next run of this command"
             console.print(problem, style="yellow")
 
-    end, code = name_status(controller), ExitCode.FINISHED
+    end = name_status(controller)
+    code = ExitCode.FINISHED
     if interrupts.count:
-        end, code = "interrupted", ExitCode.INTERRUPTED
+        end = "interrupted"
+        code = ExitCode.INTERRUPTED
     elif controller.study.best is None or controller.stopped_itself:
         code = ExitCode.FAILED
     logger.info("the controller ends: %s, exit code %d", end, code)
@@ -461,7 +469,8 @@ def _run_on_end(controller: Controller, console: Console) -> None:
         return
     best, name, objective = controller.study.best, "", ""
     if best is not None:
-        name, objective = controller.trial_folder(best).path.name, repr(best.value)
+        name = controller.folder.of(best).path.name
+        objective = repr(best.value)
     variables = {
         "GRPOSWEEP_SWEEP": str(controller.folder.path),
         "GRPOSWEEP_STATUS": name_status(controller),
@@ -486,8 +495,10 @@ def _run_on_end(controller: Controller, console: Console) -> None:
 
 def _describe_left_out(controller: Controller) -> str:
     """Return what the number of trials leaves out; empty if nothing."""
-    queue, most = controller.queue, controller.search.trials
-    begun, points = len(controller.study.searched), len(queue.valid_points)
+    queue = controller.queue
+    most = controller.search.trials
+    begun = len(controller.study.searched)
+    points = len(queue.valid_points)
     if most is None:
         return ""
     if not controller.study.space.parameters:

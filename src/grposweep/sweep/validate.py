@@ -74,7 +74,7 @@ class ValidatedSpace:
     def preparable(self) -> dict[str, Experiment]:
         """Return one experiment per model and task among the valid points that really train."""
         experiments = self.distinct("model", "task", "trainer")
-        return {prepared_key(item): item for item in experiments if runs_trl(item.trainer.kind)}
+        return {prepared_key(item): item for item in experiments if runs_trl(item.trainer)}
 
     def distinct(self, *sections: str) -> list[Experiment]:
         """Return one experiment for each combination of the parameters in these sections, among the
@@ -203,9 +203,10 @@ def choose_evaluations_of(
 
     A sweep that exists keeps the number that it began with.
     """
-    base, usual = validated.base, Schedule().evaluations
+    base = validated.base
+    usual = Schedule().evaluations
     is_set = any(override_name(override) == "schedule.evaluations" for override in overrides)
-    if is_set or base.schedule.evaluations != usual or is_external(base.trainer.kind):
+    if is_set or base.schedule.evaluations != usual or is_external(base.trainer):
         return []
     if folder.path.exists():
         recorded = as_mapping(as_mapping((folder.settings() or {}).get("baseline")).get("schedule"))
@@ -310,7 +311,7 @@ def validate_sweep(space: Space, points: Points, overrides: list[str]) -> Valida
     validated = validate_space(space, points)
     if validated.validity.is_dead:
         refuse_mistakes(validated.validity.describe_lacks())
-    if any(runs_trl(experiment.trainer.kind) for experiment in validated.distinct("trainer")):
+    if any(runs_trl(experiment.trainer) for experiment in validated.distinct("trainer")):
         refuse_mistakes(refused_variables(os.environ, base.cluster.environment))
     # a sweep with results has its files and metric
     if base.name is None or not (Path(base.outputs) / base.name).exists():

@@ -66,7 +66,8 @@ class Completion:
     @property
     def ends_with_answer(self) -> bool:
         """Return whether it ends with the reference answer, so that it is not an empty phrase."""
-        answer, text = self.answer.strip(), self.text.rstrip(_END)
+        answer = self.answer.strip()
+        text = self.text.rstrip(_END)
         if not answer or not text.endswith(answer):
             return False
         before = text[: -len(answer)][-1:]
@@ -193,7 +194,8 @@ def _similarity(
     related: Callable[[int, int], bool],
 ) -> float:
     """Return the mean Jaccard index of pairs whose prompts are related; 0 without such a pair."""
-    ids, sets = [completion.prompt_id for completion in completions], [set(gram) for gram in grams]
+    ids = [completion.prompt_id for completion in completions]
+    sets = [set(gram) for gram in grams]
     pairs = [(a, b) for a, b in combinations(range(len(ids)), 2) if related(ids[a], ids[b])]
     if len(pairs) > PAIRS:
         # its own generator: training draws from the global one

@@ -27,6 +27,10 @@ from grposweep.train.rewards import text_of
 DIGITS = r"\d+"
 # held-out prompts whose completions are kept at each evaluation, and how many of each
 KEPT_PROMPTS, KEPT_EACH = 4, 2
+# call, rank, position, prompt_id, weighted reward
+Row = tuple[int, int, int, int, float]
+# call, rank, position, completion with its rewards
+PlacedCompletion = tuple[int, int, int, Completion]
 
 
 @dataclass
@@ -92,8 +96,8 @@ class HeldOutEvaluation:
             self.prompts.append(list(prompt_ids))
         self.values[reward].append([float("nan") if value is None else value for value in values])
 
-    def rows(self, rank: int) -> list[tuple[int, int, int, int, float]]:
-        """(call, rank, position, prompt_id, weighted reward): sorted over all ranks, the order of
+    def rows(self, rank: int) -> list[Row]:
+        """Return the rows of this rank; sorted over all ranks they are in the order of
         evaluation.
         """
         weights = torch.tensor(self.weights, dtype=torch.float64)
@@ -109,8 +113,8 @@ class HeldOutEvaluation:
             ]
         return rows
 
-    def completions(self, rank: int) -> list[tuple[int, int, int, Completion]]:
-        """(call, rank, position, completion with its rewards), as `rows`."""
+    def completions(self, rank: int) -> list[PlacedCompletion]:
+        """Return the completions of this rank in the order of `rows`."""
         rewards = {row[:3]: finite_or_none(row[4]) for row in self.rows(rank)}
         rows = []
         for call, texts in enumerate(self.texts):
@@ -121,9 +125,7 @@ class HeldOutEvaluation:
         return rows
 
 
-def in_order(
-    completions: list[tuple[int, int, int, Completion]], generations: int
-) -> list[Completion]:
+def in_order(completions: list[PlacedCompletion], generations: int) -> list[Completion]:
     """Return all ranks' completions in the order of evaluation, each prompt's own only (see
     `prompt_means`).
     """
@@ -153,9 +155,7 @@ def sampling_error(completions: list[Completion]) -> float | None:
     )
 
 
-def prompt_means(
-    rows: list[tuple[int, int, int, int, float]], generations: int
-) -> dict[int, float]:
+def prompt_means(rows: list[Row], generations: int) -> dict[int, float]:
     """Return the mean reward of each prompt, by its id; NaN for one without a reward.
 
     accelerate fills the last batch of several ranks with prompts of the first; a prompt's first
@@ -244,8 +244,8 @@ def rewards_by_prompt(
 def judge(
     attempt: Attempt,
     step: int,
-    rows: list[tuple[int, int, int, int, float]],
-    completions: list[tuple[int, int, int, Completion]],
+    rows: list[Row],
+    completions: list[PlacedCompletion],
     generations: int,
     names: Sequence[str],
     values: Config,
@@ -264,7 +264,7 @@ def judge(
     metrics: Json = {"eval_reward": mean, "eval_reward_se": error}
     if attempt.is_main:
         ordered = in_order(completions, generations)
-        metrics |= {"eval_reward_noise": sampling_error(ordered)}
+        metrics["eval_reward_noise"] = sampling_error(ordered)
         append_prompt_rewards(attempt.folder, step, rewards_by_prompt(by_prompt, ordered))
         metrics |= keep_evaluation(attempt, step, {**values, **metrics}, ordered, names, began)
     return metrics
@@ -283,7 +283,8 @@ def keep_evaluation(
     ``names`` are those of the rewards, ``began`` when the evaluation began (seconds of the
     performance counter).
     """
-    before, search = time.perf_counter(), attempt.experiment.search
+    before = time.perf_counter()
+    search = attempt.experiment.search
     measured = measure(completions)
     metrics: dict[str, float] = measured.metrics
     value = finite_or_none({**values, **metrics}.get(search.metric))

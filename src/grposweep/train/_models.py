@@ -20,7 +20,8 @@ from grporecipe.files import Json, parse_json, read_bytes, write_text
 from grposweep.config.precision import check_precision, read_precision
 from grposweep.schema import Model
 from grposweep.train import hub
-from grposweep.train._tiny import CREATED, Progress, silent, tiny_folder
+from grposweep.train._tiny import CREATED, tiny_folder
+from grposweep.train.hub import Progress, silent
 
 # keys of the model that from_pretrained takes
 LOADING = ("attn_implementation", "trust_remote_code", "use_kernels")

@@ -9,7 +9,6 @@ import hashlib
 import os
 import sys
 import time
-from collections.abc import Callable
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,6 +24,7 @@ from grposweep.registries import runs_trl
 from grposweep.schema import Experiment
 from grposweep.storage import paths
 from grposweep.storage.inputs import TrialInputs
+from grposweep.train.hub import Progress
 from grposweep.train.prompts import (
     beyond_positions,
     check_rendering,
@@ -85,7 +85,8 @@ class Reporter:
     """
 
     def __init__(self, path: Path) -> None:
-        self.path, self.written = path, 0.0
+        self.path = path
+        self.written = 0.0
 
     def __call__(self, what: str, done: int, total: int) -> None:
         """Record that ``done`` of ``total`` items of ``what`` are done."""
@@ -94,16 +95,10 @@ class Reporter:
             write_json(self.path, {"what": what, "done": done, "total": total})
 
 
-def no_progress(_what: str, _done: int, _total: int) -> None:
-    """Report nothing."""
-
-
-def prepare_experiment(
-    experiment: Experiment, progress: Callable[[str, int, int], None] = no_progress
-) -> Json:
+def prepare_experiment(experiment: Experiment, progress: Progress) -> Json:
     """Return the entry of one model and task."""
     # the fake trains no model: a minute saved for tests of the rest
-    is_trained = runs_trl(experiment.trainer.kind)
+    is_trained = runs_trl(experiment.trainer)
     # A model may take hours to download, so wrong data or rewards are found before, unless its
     # tokenizer decides how they look.
     loaded = (
@@ -128,9 +123,7 @@ def prepare_experiment(
     return {**entry, "hashes": hashes} | ({"notes": notes} if notes else {})
 
 
-def find_model(
-    experiment: Experiment, progress: Callable[[str, int, int], None] = no_progress
-) -> "Loaded":
+def find_model(experiment: Experiment, progress: Progress) -> "Loaded":
     """Download the model if it is on the hub. Return its tokenizer and configuration."""
     from grposweep.train._models import find_model_folder, load_model
 

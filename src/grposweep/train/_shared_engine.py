@@ -105,7 +105,8 @@ class AdapterClient(VLLMClient):  # type: ignore[misc]  # trl is not typed
         """Sample from the version that was saved last. The one before is dropped; its files stay
         for one more version.
         """
-        before, self.model = self.model, self.next_name()
+        before = self.model
+        self.model = self.next_name()
         self.version += 1
         self.load_newest()
         unload(self.base_url, [before] if before else [])

@@ -29,9 +29,11 @@ from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 from grporecipe.errors import UserError
 from grporecipe.files import Json
 from grposweep.storage.folders import SET_CACHE, cache_folder
+from grposweep.train.hub import Progress, silent
 from grposweep.train.tasks.arithmetic import CHARACTERS, WARM_START_PAIRS, pairs
 
-EMBEDDED, EMBEDDED_TEXT = "embedded", "embedded-text"
+EMBEDDED = "embedded"
+EMBEDDED_TEXT = "embedded-text"
 # model.path of models that are created here
 CREATED = (EMBEDDED, EMBEDDED_TEXT)
 VOCABULARY = (*CHARACTERS, "<unk>", "<pad>", "<eos>")
@@ -39,7 +41,8 @@ VOCABULARY = (*CHARACTERS, "<unk>", "<pad>", "<eos>")
 PROMPT_TOKENS = 6
 # of prompt and completion, for a model that reads any text
 TEXT_TOKENS = 4096
-PAD, EOS = VOCABULARY.index("<pad>"), VOCABULARY.index("<eos>")
+PAD = VOCABULARY.index("<pad>")
+EOS = VOCABULARY.index("<eos>")
 
 # Everything that decides the weights. The wide initialisation is what makes it quick: Qwen's own
 # 0.02 is meant for wide models and needs several times the steps at width 64, and its weights are
@@ -72,12 +75,6 @@ TEXT_TEMPLATE = (
     "{%- for turn in messages -%}{{ turn.role }}: {{ turn.content or '' }}\n{% endfor -%}"
     "{%- if add_generation_prompt -%}{{ 'assistant: ' }}{%- endif -%}"
 )
-# what, done, total
-Progress = Callable[[str, int, int], None]
-
-
-def silent(_what: str, _done: int, _total: int) -> None:
-    """Report nothing."""
 
 
 def tiny_folder(path: str = EMBEDDED, progress: Progress = silent) -> Path:
@@ -174,14 +171,21 @@ TOKENIZERS: dict[str, Callable[[], PreTrainedTokenizerFast]] = {
 def untrained(tokenizer: PreTrainedTokenizerFast) -> Qwen2ForCausalLM:
     """Return a model of the same size for any text, with weights that are always the same."""
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(RECIPE["seed"])
         shape = {**RECIPE["config"], "max_position_embeddings": TEXT_TOKENS}
-        ends = {
-            "pad_token_id": tokenizer.pad_token_id,
-            "eos_token_id": tokenizer.eos_token_id,
-            "bos_token_id": None,
-        }
-        return Qwen2ForCausalLM(Qwen2Config(vocab_size=len(tokenizer), **ends, **shape)).eval()
+        return _initialised(tokenizer, shape).eval()
+
+
+def _initialised(tokenizer: PreTrainedTokenizerFast, shape: Json) -> Qwen2ForCausalLM:
+    """Return a model of this shape, and leave torch's random numbers as its weights need them."""
+    torch.manual_seed(RECIPE["seed"])
+    config = Qwen2Config(
+        vocab_size=len(tokenizer),
+        pad_token_id=tokenizer.pad_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        bos_token_id=None,
+        **shape,
+    )
+    return Qwen2ForCausalLM(config)
 
 
 def warm_start(tokenizer: PreTrainedTokenizerFast, progress: Progress = silent) -> Qwen2ForCausalLM:
@@ -192,15 +196,7 @@ def warm_start(tokenizer: PreTrainedTokenizerFast, progress: Progress = silent) 
     torch.set_num_threads(1)
     try:
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(RECIPE["seed"])
-            ends = {
-                "pad_token_id": tokenizer.pad_token_id,
-                "eos_token_id": tokenizer.eos_token_id,
-                "bos_token_id": None,
-            }
-            model = Qwen2ForCausalLM(
-                Qwen2Config(vocab_size=len(tokenizer), **ends, **RECIPE["config"])
-            )
+            model = _initialised(tokenizer, RECIPE["config"])
             _fit(model, progress)
     finally:
         torch.set_num_threads(threads)
@@ -253,11 +249,10 @@ def _with_tail(ids: torch.Tensor) -> torch.Tensor:
 
 def encode_sums(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
     """Token ids of ``a+b=c`` and the end, filled up on the right; a digit's id is the digit."""
-    plus, equals = (
-        torch.full_like(a, CHARACTERS.index("+")),
-        torch.full_like(a, CHARACTERS.index("=")),
-    )
-    eos, pad = torch.full_like(a, EOS), torch.full_like(a, PAD)
+    plus = torch.full_like(a, CHARACTERS.index("+"))
+    equals = torch.full_like(a, CHARACTERS.index("="))
+    eos = torch.full_like(a, EOS)
+    pad = torch.full_like(a, PAD)
     prompt = torch.stack([a // 10, a % 10, plus, b // 10, b % 10, equals], 1)
     one = torch.stack([c, eos, pad, pad, pad], 1)
     two = torch.stack([c // 10, c % 10, eos, pad, pad], 1)

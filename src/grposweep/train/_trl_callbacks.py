@@ -50,7 +50,8 @@ class Stopwatch:
     @contextmanager
     def measure(self, part: str) -> Iterator[None]:
         """Count what happens as one part, and as no other: generation lies within scoring."""
-        before, within = time.perf_counter(), sum(self._seconds.values())
+        before = time.perf_counter()
+        within = sum(self._seconds.values())
         try:
             yield
         finally:
@@ -60,7 +61,8 @@ class Stopwatch:
     @contextmanager
     def pause(self) -> Iterator[None]:
         """Leave out what happens."""
-        before, seconds = time.perf_counter(), dict(self._seconds)
+        before = time.perf_counter()
+        seconds = dict(self._seconds)
         try:
             yield
         finally:
@@ -74,9 +76,11 @@ class Stopwatch:
         ``tokens`` have been generated so far, those of prompts among them.
         """
         now = time.perf_counter()
-        step, so_far = max(now - self._lap, 1e-9), max(now - self._start, 1e-9)
+        step = max(now - self._lap, 1e-9)
+        so_far = max(now - self._start, 1e-9)
         shares = {part: min(seconds / step, 1.0) for part, seconds in self._seconds.items()}
-        self._seconds, self._lap = dict.fromkeys(self._seconds, 0.0), now
+        self._seconds = dict.fromkeys(self._seconds, 0.0)
+        self._lap = now
         return {
             "time/step": step,
             **{f"time_share/{part}": share for part, share in shares.items()},
@@ -120,7 +124,8 @@ class Sample:
         """|after - before| / |before| over the sample, and remember the new weights; None if
         there are none.
         """
-        before, self._before = self._before, self._look()
+        before = self._before
+        self._before = self._look()
         if not len(before):
             return None
         size = torch.linalg.vector_norm(before)
@@ -180,7 +185,8 @@ class TrialControlCallback(BoundaryCallback):
     """Decides at every optimizer step; all ranks decide alike, rank 0 writes."""
 
     def __init__(self, attempt: Attempt, updates: UpdateNormCallback) -> None:
-        self.attempt, self.updates = attempt, updates
+        self.attempt = attempt
+        self.updates = updates
         # optimizer step of the last checkpoint
         self.saved = 0
         # and when it was written, or when this attempt began to train
@@ -197,7 +203,8 @@ class TrialControlCallback(BoundaryCallback):
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
     ) -> None:
-        step, attempt = state.global_step, self.attempt
+        step = state.global_step
+        attempt = self.attempt
         last = step >= attempt.total
         if step in attempt.plan.evaluation_steps:
             control.should_evaluate = True

@@ -78,7 +78,8 @@ def batch_arguments(attempt: Attempt) -> Json:
     """Return the batch as the plan has it: only steps_per_generation, since TRL refuses it with
     generation_batch_size.
     """
-    plan, setting = attempt.plan, attempt.setting
+    plan = attempt.plan
+    setting = attempt.setting
     return {
         "per_device_train_batch_size": plan.per_device_train_batch_size,
         "gradient_accumulation_steps": plan.gradient_accumulation_steps,
@@ -102,7 +103,8 @@ def course_arguments(attempt: Attempt) -> Json:
     """Return the course of the run. Evaluations and checkpoints are placed by our callback, at the
     plan's steps.
     """
-    evaluates, keep = bool(attempt.plan.evaluation_steps), attempt.experiment.trainer.keep
+    evaluates = bool(attempt.plan.evaluation_steps)
+    keep = attempt.experiment.trainer.keep
     return {
         "output_dir": str(attempt.checkpoints),
         "max_steps": attempt.total,
@@ -149,7 +151,8 @@ def sharding_options(experiment: Experiment) -> Json:
     """Return GRPOConfig's arguments for sharding. transformers itself derives ``auto`` values from
     its other arguments.
     """
-    trainer, mixed = experiment.trainer, read_precision(experiment.model).mixed
+    trainer = experiment.trainer
+    mixed = read_precision(experiment.model).mixed
     if trainer.sharding == "none":
         return {}
     if trainer.sharding == "fsdp":
@@ -262,7 +265,8 @@ def check_is_sharded(attempt: Attempt, trainer: GRPOTrainer) -> None:
     """Raise UserError if several ranks would train as plain DDP although sharding is set:
     accelerate may drop it silently.
     """
-    sharding, kind = attempt.experiment.trainer.sharding, trainer.accelerator.distributed_type
+    sharding = attempt.experiment.trainer.sharding
+    kind = trainer.accelerator.distributed_type
     wanted = DistributedType.DEEPSPEED if sharding in ZERO else DistributedType.FSDP
     if sharding != "none" and attempt.ranks > 1 and kind != wanted:
         raise UserError(

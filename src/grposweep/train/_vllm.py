@@ -115,11 +115,13 @@ def keep_serving(folder: Path, command: list[str], environment: dict[str, str], 
     """
     url = f"http://{os.environ.get(ADDRESS, '127.0.0.1')}:{port}"
     reach_directly(url)
-    trials, began = folder.parent.parent / paths.TRIALS, time.time()
+    trials = folder.parent.parent / paths.TRIALS
+    began = time.time()
     while True:
         (folder / paths.SERVER_ADDRESS).unlink(missing_ok=True)
         print(f"starting the server at {url}: {shlex.join(command)}", flush=True)
-        server, answered = subprocess.Popen(command, env=environment), False
+        server = subprocess.Popen(command, env=environment)
+        answered = False
         while server.poll() is None:
             if not answered and health(url) is None:
                 answered = True
@@ -171,7 +173,8 @@ def server_command(
     """
     from trl.scripts.vllm_serve import ScriptArguments, build_command
 
-    model, generation = experiment.model, experiment.generation
+    model = experiment.model
+    generation = experiment.generation
     arguments = ScriptArguments(
         model=path,
         tensor_parallel_size=generation.vllm_tensor_parallel_size,

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from grporecipe.errors import UserError
-from grporecipe.files import Config, Json, read_json
+from grporecipe.files import Config, Json
 from grporecipe.model.planning import Plan, build_plan
 from grporecipe.model.setting import Setting
 from grposweep.config.compose import load_experiment
@@ -17,9 +17,10 @@ from grposweep.schema import Experiment, Task
 from grposweep.storage import paths
 from grposweep.storage.checkpoints import Checkpoint, newest_checkpoint, set_aside
 from grposweep.storage.completions import rewind_completions
+from grposweep.storage.folders import TrialFolder
 from grposweep.storage.forks import start_of_continuation
 from grposweep.storage.inputs import TrialInputs
-from grposweep.storage.records import apply_oom_fix, read_attempts
+from grposweep.storage.records import apply_oom_fix, as_mapping, read_attempts
 from grposweep.train import process as watchdog
 from grposweep.train.records import (
     ControlFile,
@@ -92,9 +93,7 @@ class Attempt:
         return watchdog.devices(self.experiment) + self._part_of_server()
 
     def _part_of_server(self) -> float:
-        if not (
-            self.experiment.generation.vllm_shared_gpus and runs_trl(self.experiment.trainer.kind)
-        ):
+        if not (self.experiment.generation.vllm_shared_gpus and runs_trl(self.experiment.trainer)):
             return 0.0
         served = load_experiment(self.folder.parent.parent / paths.SHARED_SERVER / paths.CONFIG)
         return served.generation.vllm_shared_gpus / (served.search.parallel or 1)
@@ -108,10 +107,8 @@ class Attempt:
         """Return the newest complete checkpoint, or that of a continuation, or None; metrics go
         back to its step. For rank 0.
         """
-        checkpoint, fork = (
-            newest_checkpoint(self.checkpoints, self.ranks),
-            self.experiment.trainer.fork,
-        )
+        checkpoint = newest_checkpoint(self.checkpoints, self.ranks)
+        fork = self.experiment.trainer.fork
         set_aside(self.checkpoints, self.ranks)
         if checkpoint is None and fork is not None:
             checkpoint = start_of_continuation(self.folder, fork)
@@ -157,7 +154,8 @@ class Attempt:
         if self._evaluated is None and kind == "eval":
             self._evaluated = step
         elif self._evaluated is not None and step > self._evaluated and not self._is_metric_known:
-            lines, search = self.metrics.lines(), self.experiment.search
+            lines = self.metrics.lines()
+            search = self.experiment.search
             if not any(search.metric in line for line in lines):
                 check_objective(lines, search.metric, Objective(None, None, None, None))
             self._is_metric_known = True
@@ -176,8 +174,9 @@ class Outcome:
 def load_attempt(folder: Path) -> Attempt:
     """Everything that a trainer needs, out of the trial folder and torchrun's environment."""
     experiment = apply_oom_fix(folder, load_experiment(folder / paths.CONFIG))
-    rank, ranks = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
-    is_theirs = is_external(experiment.trainer.kind)
+    rank = int(os.environ.get("RANK", 0))
+    ranks = int(os.environ.get("WORLD_SIZE", 1))
+    is_theirs = is_external(experiment.trainer)
     if not is_theirs and ranks != experiment.cluster.processes:
         instead = (
             "" if ranks_follow(experiment.cluster.kind) else f", or set cluster.processes={ranks}"
@@ -216,7 +215,7 @@ def read_own_setting(folder: Path, experiment: Experiment) -> Setting:
     """A program's from its own recipe as the trial holds it, ours from the configuration and what
     preparation counted.
     """
-    if is_external(experiment.trainer.kind):
+    if is_external(experiment.trainer):
         setting: Setting = READ_TRIAL_SETTING(folder, experiment)
         return setting
     return read_setting(experiment, read_prepared(folder, experiment))
@@ -224,9 +223,8 @@ def read_own_setting(folder: Path, experiment: Experiment) -> Setting:
 
 def read_prepared(folder: Path, experiment: Experiment) -> Config:
     """Return the results of preparation for a trial's model and task; empty without preparation."""
-    entries = (read_json(folder.parent.parent / paths.PREPARED) or {}).get("entries", {})
-    entry = entries.get(prepared_key(experiment))
-    return entry if isinstance(entry, dict) else {}
+    entries = TrialFolder(folder).sweep.prepared()
+    return as_mapping(entries.get(prepared_key(experiment)))
 
 
 def prepared_weights(folder: Path, experiment: Experiment) -> str | None:

@@ -34,7 +34,8 @@ def train(attempt: Attempt) -> Outcome:
     """Walk through the steps; the other ranks wait for rank 0's word."""
     if not attempt.is_main:
         return _follow(attempt)
-    fake, step = _fake(attempt), _resume(attempt)
+    fake = _fake(attempt)
+    step = _resume(attempt)
     if step == 0 and attempt.experiment.schedule.eval_at_start:
         _evaluate(attempt, 0)
     while step < attempt.total:
@@ -69,7 +70,8 @@ def _fake(attempt: Attempt) -> Fake:
 
 def reward_at(attempt: Attempt, step: int) -> float:
     """Return the synthetic learning curve at a step; its noise depends on seed and step only."""
-    fake, lr = _fake(attempt), attempt.experiment.lr
+    fake = _fake(attempt)
+    lr = attempt.experiment.lr
     target = max(BEST - PER_DECADE * abs(math.log10(lr / fake.best_lr)), 0.0)
     noise = random.Random(f"{attempt.experiment.seed} {lr} {step}").gauss(0.0, fake.noise)
     return START + (target - START) * (1 - math.exp(-3 * step / attempt.total)) + noise
@@ -125,7 +127,8 @@ def _hold_memory(gpu: Path) -> None:
         held = {int(path.name): float(path.read_text()) for path in files}
         own = held.pop(os.getpid(), 0.0)
         wanted = needs if own else needs / 2
-        asked, free = wanted - own, total - own - sum(held.values())
+        asked = wanted - own
+        free = total - own - sum(held.values())
         if asked > free or wanted > total / trials:
             listed = "".join(
                 f"Process {pid} has {gib:.2f} GiB memory in use. " for pid, gib in held.items()
@@ -165,7 +168,8 @@ def _resume(attempt: Attempt) -> int:
 
 
 def _finish(attempt: Attempt, step: int) -> Outcome:
-    keep, search = attempt.experiment.trainer.keep, attempt.experiment.search
+    keep = attempt.experiment.trainer.keep
+    search = attempt.experiment.search
     best = find_objective(attempt.metrics.lines(), search).best_step
     model = (
         _save_model(attempt.folder, best or step)

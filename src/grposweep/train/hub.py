@@ -19,7 +19,7 @@ from grporecipe.errors import UserError
 from grporecipe.files import parse_json, read_bytes
 from grposweep.schema import Model
 
-# what is downloaded, bytes so far, bytes in all
+# what is made, how much of it is done, and how much there is: of a download, bytes
 Progress = Callable[[str, int, int], None]
 
 # The first pattern with a match: some repositories also hold the weights in other formats.
@@ -32,6 +32,10 @@ OFFLINE = ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE")
 WENT_OFFLINE = "GRPOSWEEP_OFFLINE"
 # between two looks at a download
 SECONDS = 1.0
+
+
+def silent(_what: str, _done: int, _total: int) -> None:
+    """Report no progress."""
 
 
 def download_model(model: Model, progress: Progress) -> Path:
@@ -166,7 +170,8 @@ def _wanted_files(model: Model) -> dict[str, int]:
 @contextmanager
 def _reported(model: Model, total: int, progress: Progress) -> Iterator[None]:
     """Report the bytes of a model in the cache until the context ends; a partial file counts."""
-    blobs, ended = _repository(model) / "blobs", Event()
+    blobs = _repository(model) / "blobs"
+    ended = Event()
     before = _size(blobs)
 
     def report() -> None:
@@ -204,7 +209,8 @@ def _cached_commit(model: Model) -> str | None:
     """Return the commit that the revision meant when it was last downloaded; a commit's own hash
     means itself.
     """
-    revision, folder = model.revision or "main", _repository(model)
+    revision = model.revision or "main"
+    folder = _repository(model)
     try:
         return (folder / "refs" / revision).read_text(encoding="utf-8").strip()
     except OSError:

@@ -23,7 +23,8 @@ from grposweep.launchers.base import GPU_TRIALS, RANKS, RankPlace
 from grposweep.schema import Experiment
 from grposweep.storage import paths
 
-RESTARTS, PORT = "GRPOSWEEP_RESTARTS", "GRPOSWEEP_PORT"
+RESTARTS = "GRPOSWEEP_RESTARTS"
+PORT = "GRPOSWEEP_PORT"
 # by which other nodes reach this one
 ADDRESS = "GRPOSWEEP_ADDRESS"
 REACH_SECONDS = 45.0
@@ -131,10 +132,12 @@ def devices(experiment: Experiment) -> float:
     one if it shares it.
     """
     kind = os.environ.get(RANKS)
-    cluster, served = experiment.cluster, experiment.generation.vllm_gpus
+    cluster = experiment.cluster
+    served = experiment.generation.vllm_gpus
     if kind:
         return launcher_class(kind).describe(cluster).devices
-    held, share = cluster.processes + served, gpu_trials()
+    held = cluster.processes + served
+    share = gpu_trials()
     return held if share == 1 else held / share
 
 

@@ -13,6 +13,7 @@ from grporecipe.errors import UserError
 from grporecipe.files import Config, parse_json, read_bytes
 from grposweep.registries import TASKS
 from grposweep.schema import Experiment, Model
+from grposweep.storage.inputs import data_files
 from grposweep.train.hub import local_snapshot
 from grposweep.train.rewards import text_of
 from grposweep.train.tasks import LARGEST, bytes_of, split_rows
@@ -44,7 +45,8 @@ def beyond_positions(experiment: Experiment, entry: Config) -> str:
     Transformers samples on, with embeddings of positions that were never trained. vLLM refuses the
     prompt.
     """
-    positions, longest = entry["model"]["positions"], entry["longest_prompt"]
+    positions = entry["model"]["positions"]
+    longest = entry["longest_prompt"]
     completion = experiment.generation.max_completion_length
     if 0 < positions <= longest:
         raise UserError(
@@ -93,7 +95,8 @@ def render_prompt(tokenizer: Any, prompt: Any, template: Config, **how: Any) -> 
 
 def without_template(experiment: Experiment) -> str:
     """Return the message for conversations and a tokenizer that has no chat template."""
-    what, cure = "prompts are conversations", "or write the prompts as text"
+    what = "prompts are conversations"
+    cure = "or write the prompts as text"
     if experiment.task.chat:
         what = "task.chat=true"
         cure = "or task.chat=false and task.system_prompt=null if prompts are text"
@@ -118,7 +121,8 @@ def check_rendering(experiment: Experiment, tokenizer: Any, prompts: Iterable[An
 
     One conversation of each order of roles is tried.
     """
-    path, by_roles = experiment.model.path, dict[tuple[str, ...], Any]()
+    path = experiment.model.path
+    by_roles = dict[tuple[str, ...], Any]()
     for prompt in prompts:
         by_roles.setdefault(tuple(turn["role"] for turn in prompt), prompt)
     for roles, prompt in by_roles.items():
@@ -156,7 +160,7 @@ def count_local(experiment: Experiment) -> int | None:
     Takes about a second.
     """
     task = experiment.task
-    files = [Path(name) for name in (task.path, task.eval_split) if name and Path(name).exists()]
+    files = data_files(task)
     if not files and TASKS[task.kind].path != "unread":
         return None
     if bytes_of(files) > LARGEST:
@@ -192,7 +196,8 @@ class FileTokenizer:
         if folder is None:
             raise FileNotFoundError
         config = parse_json(read_bytes(folder / "tokenizer_config.json"))
-        file, template = folder / "chat_template.jinja", config.get("chat_template")
+        file = folder / "chat_template.jinja"
+        template = config.get("chat_template")
         # several by name
         if isinstance(template, list):
             template = next(

@@ -137,7 +137,8 @@ class ControlFile:
                 self.request = ControlRequest.read(self.folder)
                 self.seen = (stat.st_mtime_ns, stat.st_ino)
         except FileNotFoundError:
-            self.request, self.seen = ControlRequest(), None
+            self.request = ControlRequest()
+            self.seen = None
 
 
 @dataclass(frozen=True)
@@ -177,14 +178,14 @@ def find_objective(lines: list[Json], search: Search, metric: str | None = None)
     metric = metric or str(search.metric)
     marked = [line for line in lines if metric in line]
     first = marked[0] if marked and marked[0]["step"] == 0 else {}
-    start, start_error = as_number(first.get(metric)), as_number(first.get(f"{metric}_se"))
-    recent, best = marked[-search.last :], None
+    start = as_number(first.get(metric))
+    start_error = as_number(first.get(f"{metric}_se"))
+    recent = marked[-search.last :]
+    best = None
     if search.at == "best" and (best := find_best(marked, search, metric)) is not None:
         recent = best.lines
-    value, error = (
-        _mean([line[metric] for line in recent]),
-        _mean([line.get(f"{metric}_se") for line in recent]),
-    )
+    value = _mean([line[metric] for line in recent])
+    error = _mean([line.get(f"{metric}_se") for line in recent])
     steps = [line["step"] for line in recent]
     by_prompt = steps if metric == "eval_reward" else ()
     if best is None or value is None:

@@ -294,7 +294,8 @@ def _ignore(*_: Any) -> None:
 def try_early(request: Path) -> None:
     """Try the rewards of a file that `early_problems` wrote, and write what is wrong next to it."""
     asked = read_json(request) or {}
-    task, problem = Task(rewards=asked["rewards"]), ""
+    task = Task(rewards=asked["rewards"])
+    problem = ""
     sys.path += map(str, user_folders(task.rewards))
     for rows in asked["forms"]:
         try:

@@ -82,7 +82,7 @@ def _train(attempt: Attempt) -> int:
     sys.path[:] = attempt.inputs.search_path(sys.path, attempt.experiment.task)
     # a warning at the import of TRL's asynchronous trainer
     os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
-    trains_ours = runs_trl(attempt.experiment.trainer.kind)
+    trains_ours = runs_trl(attempt.experiment.trainer)
     leave_job(os.environ, trains_ours)
     if trains_ours:
         refuse_mistakes(refused_variables(os.environ))
@@ -107,7 +107,7 @@ def _train(attempt: Attempt) -> int:
         train = trainer.load()
         watchdog.feed(attempt.experiment.cluster.stall_min)
         attempt.tracker.start(attempt.experiment, attempt.plan)
-        if not is_external(attempt.experiment.trainer.kind):
+        if not is_external(attempt.experiment.trainer):
             watchdog.name_process(attempt.rank, os.getpid())
         outcome = train(attempt)
         # Rank 0 speaks for all: srun would take another rank's STOPPED for a failure, and end rank
@@ -135,7 +135,8 @@ def _write_outcome(attempt: Attempt, outcome: Outcome) -> int:
         and present.status is TrialStatus.FAILED
     ):
         return ExitCode.FAILED
-    search, lines = attempt.experiment.search, attempt.metrics.lines()
+    search = attempt.experiment.search
+    lines = attempt.metrics.lines()
     objective = find_objective(lines, search)
     if is_opaque(attempt.experiment.trainer):
         # its step 0 may be its first step

@@ -43,7 +43,8 @@ class Tracker:
     report_to: tuple[str, ...] = ()
 
     def __init__(self, options: schema.Tracker, folder: Path) -> None:
-        self.options, self.folder = options, folder
+        self.options = options
+        self.folder = folder
 
     def start(self, experiment: schema.Experiment, plan: Plan) -> None:
         """Open the run. Raises an exception if that is impossible."""
@@ -71,7 +72,8 @@ class ReportTo(Tracker):
         self.report_to = (options.kind,)
 
     def start(self, experiment: schema.Experiment, plan: Plan) -> None:  # noqa: ARG002 - TRL writes the configuration
-        files, project = str(self.folder / self.options.kind), self.options.project
+        files = str(self.folder / self.options.kind)
+        project = self.options.project
         os.environ |= {
             "TENSORBOARD_LOGGING_DIR": files,
             "MLFLOW_EXPERIMENT_NAME": project,

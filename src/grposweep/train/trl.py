@@ -188,7 +188,8 @@ def check_gpu_precision(model: Model) -> None:
         or torch.cuda.get_device_capability() >= (8, 0)
     ):
         return
-    precision, name = read_precision(model), torch.cuda.get_device_name()
+    precision = read_precision(model)
+    name = torch.cuda.get_device_name()
     if "bfloat16" in (precision.weights, precision.computed):
         raise UserError(no_bfloat16(name))
     if model.tf32:
@@ -200,7 +201,8 @@ def check_gpu_precision(model: Model) -> None:
 
 def check_counts(attempt: Attempt, data: Data) -> None:
     """Check the number of prompts against the plan's. Without preparation the plan is made here."""
-    counts, setting = data.counts(), attempt.setting
+    counts = data.counts()
+    setting = attempt.setting
     if setting.train_prompts is None:
         attempt.setting = read_setting(attempt.experiment, counts)
         attempt.plan, attempt.pace = (
@@ -244,15 +246,11 @@ class Trainer(GRPOTrainer):  # type: ignore[misc]  # trl is not typed
                 values = dict(super().evaluate(*args, **kwargs))
         finally:
             self.held_out.active = False
-        rows, completions = (
-            self.held_out.rows(self.attempt.rank),
-            self.held_out.completions(self.attempt.rank),
-        )
+        rows = self.held_out.rows(self.attempt.rank)
+        completions = self.held_out.completions(self.attempt.rank)
         if ranks > 1:
-            rows, completions = (
-                accelerate.utils.gather_object(rows),
-                accelerate.utils.gather_object(completions),
-            )
+            rows = accelerate.utils.gather_object(rows)
+            completions = accelerate.utils.gather_object(completions)
         names = [reward.__name__ for reward in self.reward_funcs]
         values |= judge(
             self.attempt, step, rows, completions, self.num_generations_eval, names, values, began
@@ -462,7 +460,8 @@ def finish(attempt: Attempt, trainer: Trainer) -> Outcome:
     """Keep what ``trainer.keep`` says; a stopped trial always keeps the checkpoint it will resume
     from.
     """
-    step, keep = trainer.state.global_step, attempt.experiment.trainer.keep
+    step = trainer.state.global_step
+    keep = attempt.experiment.trainer.keep
     stopped = next(
         c.stopped for c in trainer.callback_handler.callbacks if isinstance(c, TrialControlCallback)
     )

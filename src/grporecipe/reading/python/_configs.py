@@ -203,7 +203,8 @@ def _is_config(names: Names, node: ast.expr, steps: int = 0) -> bool:
     """Return whether a class is TRL's GRPOConfig, or a class of the file that is derived from
     it.
     """
-    name, origin = name_of(node), names.origin(node)
+    name = name_of(node)
+    origin = names.origin(node)
     if name in names.classes:
         return steps < MOST_BASES and any(
             _is_config(names, base, steps + 1) for base in names.classes[name].bases

@@ -130,7 +130,7 @@ MOST_FOLLOWED = 300
 LARGEST = 2**20
 
 
-def uses_trl(path: Path, places: Sequence[Path] = ()) -> bool | None:
+def uses_trl(path: Path, places: Sequence[Path]) -> bool | None:
     """Return whether a program that trains, or what it imports from its repository, imports TRL or
     what builds on TRL.
 
@@ -152,10 +152,8 @@ def uses_trl(path: Path, places: Sequence[Path] = ()) -> bool | None:
             tree = ast.parse(text)
         except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
             return None
-        is_open, mentions = (
-            is_open or re.search(BY_NAME, text) is not None,
-            mentions or "grpo" in text.lower(),
-        )
+        is_open = is_open or re.search(BY_NAME, text) is not None
+        mentions = mentions or "grpo" in text.lower()
         if (file == path and (is_open or re.search(STARTS, text))) or len(seen) > MOST_FOLLOWED:
             return None
         for level, module, inner in imports_of(tree):
@@ -219,7 +217,7 @@ def _files_of(
     return []
 
 
-def read_options(names: Names, path: Path | None = None) -> tuple[dict[str, KeySpec], bool]:
+def read_options(names: Names, path: Path | None) -> tuple[dict[str, KeySpec], bool]:
     """Return the options of a file's parsers, and whether these are all of them.
 
     With ``path``, the place of the file, classes that it imports from its repository are read too.
@@ -289,7 +287,8 @@ def fields_of(names: Names, name: str, steps: int = 0) -> dict[str, KeySpec]:
         fields |= fields_of(names, name_of(base), steps + 1)
     for one in node.body:
         if isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name):
-            default, kind = default_of(one.value), _kind(one.annotation)
+            default = default_of(one.value)
+            kind = _kind(one.annotation)
             if "ClassVar" not in text_of(one.annotation):
                 fields[one.target.id] = KeySpec(
                     kind if default is not None else kind.rstrip("?") + "?", default
@@ -323,7 +322,8 @@ def _kind(annotation: ast.expr | None) -> str:
 def _read_option(call: ast.Call) -> dict[str, KeySpec]:
     """Return the options of ``add_argument("--key", type=int, default=1)``."""
     words = {word.arg: word.value for word in call.keywords}
-    action, default = words.get("action"), default_of(words.get("default"))
+    action = words.get("action")
+    default = default_of(words.get("default"))
     if action is not None or "is_flag" in words:
         is_off = isinstance(action, ast.Constant) and action.value == "store_false"
         spec = KeySpec("bool", is_off if default is None else default)

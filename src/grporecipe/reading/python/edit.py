@@ -68,7 +68,8 @@ def _edits(source: str, first: int, made: PythonConfig, change: Config) -> Itera
     """Yield the changes of a source whose first line has this number. One removed and one added key
     are a rename.
     """
-    call, starts = made.call, [0, *(match.end() for match in re.finditer("\n", source))]
+    call = made.call
+    starts = [0, *(match.end() for match in re.finditer("\n", source))]
 
     def at(line: int | None, column: int | None) -> int:
         start = starts[(line or first) - first]
@@ -118,7 +119,8 @@ def _removed(source: str, start: int, end: int) -> Edit:
     """
     comma = _COMMA.match(source, end)
     after = comma.end() if comma else end
-    line_start, line_end = source.rfind("\n", 0, start) + 1, _LINE_END.match(source, after)
+    line_start = source.rfind("\n", 0, start) + 1
+    line_end = _LINE_END.match(source, after)
     if line_end and not source[line_start:start].strip():
         return line_start, line_end.end(), ""
     if comma:

@@ -152,9 +152,11 @@ def _python_of(source: str) -> str:
 
 def _without_magics(source: str) -> str:
     """Replace a cell's lines for IPython or a shell by ``pass``."""
-    lines, continues = [], False
+    lines = []
+    continues = False
     for line in source.split("\n"):
-        magic, assigned = re.match(_MAGIC, line), re.match(_ASSIGNED, line)
+        magic = re.match(_MAGIC, line)
+        assigned = re.match(_ASSIGNED, line)
         if continues:
             lines.append("")
         elif assigned:

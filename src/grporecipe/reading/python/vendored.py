@@ -26,10 +26,8 @@ def with_types(own: KeySpecs, release: KeySpecs) -> KeyTable:
     """Return a source's keys. What is no literal in it, a type or a default, is the release's."""
     table = KeyTable()
     for key, spec in own.items():
-        known, default = (
-            release.get(key, spec),
-            list(spec.default) if isinstance(spec.default, tuple) else spec.default,
-        )
+        known = release.get(key, spec)
+        default = list(spec.default) if isinstance(spec.default, tuple) else spec.default
         # An annotation may be looser than what the trainer does with the value; a type of another
         # kind is the source's own.
         kind = spec.type if _is_other(spec.type, known.type) else known.type

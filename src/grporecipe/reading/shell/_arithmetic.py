@@ -49,7 +49,8 @@ def holds(text: str) -> bool | None:
     """Return whether a comparison of whole numbers is true; None if unknown."""
     match = re.fullmatch(r"([^<>=!&|]+)(==|!=|<=|>=|<|>)([^<>=!&|]+)", text)
     if match:
-        left, right = calculate(match[1]), calculate(match[3])
+        left = calculate(match[1])
+        right = calculate(match[3])
         return None if left is None or right is None else COMPARISONS[match[2]](left, right)
     if re.search(r"[<>=!&|]", text):
         return None

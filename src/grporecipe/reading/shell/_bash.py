@@ -181,7 +181,8 @@ class _Shell(Builtins):
         return True
 
     def _subshell(self, body: list[Node]) -> bool | None:
-        before, functions = self.snapshot(), dict(self.functions)
+        before = self.snapshot()
+        functions = dict(self.functions)
         status = self.run(body)
         self.functions = functions | {
             name: node for name, node in self.functions.items() if name not in functions
@@ -448,7 +449,8 @@ class _Shell(Builtins):
             SyntaxReader(text.replace("\r\n", "\n").replace(OPEN, "").replace(CLOSE, "")).script()
         )
         self.depth -= 1
-        self.silent, self.ended = kept, ""
+        self.silent = kept
+        self.ended = ""
         return None
 
 

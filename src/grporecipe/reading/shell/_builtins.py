@@ -63,7 +63,8 @@ class State:
                 states.append(self.snapshot())
             elif self.ended != "exit":
                 self.escaped.append(self.snapshot())
-            last, self.ended = self.ended, ""
+            last = self.ended
+            self.ended = ""
         if states:
             self._merge(states)
         else:
@@ -75,14 +76,16 @@ class State:
             values = [state[0].get(name) for state in states]
             same = values[0] if _all_same(values) else None
             keep(self.scope.values, name, _merged(name, values) if same is None else same)
-        arguments, folders = [state[1] for state in states], {state[2] for state in states}
+        arguments = [state[1] for state in states]
+        folders = {state[2] for state in states}
         self.scope.arguments = arguments[0] if _all_same(arguments) else None
         self.scope.folder = folders.pop() if len(folders) == 1 else ""
 
     def absorb(self, since: int, *ends: str) -> None:
         """Merge the branches that left a loop or function early."""
         self.ended = "" if self.ended in ends else self.ended
-        states, self.escaped = self.escaped[since:], self.escaped[:since]
+        states = self.escaped[since:]
+        self.escaped = self.escaped[:since]
         if states:
             self._merge([self.snapshot(), *states])
 
@@ -93,10 +96,8 @@ def _all_same(values: list) -> bool:  # type: ignore[type-arg]  # of any type
 
 def _merged(name: str, values: "list[str | list[Word] | None]") -> "str | list[Word]":
     """Return a variable that differs between branches: only the common prefix is known."""
-    texts, lists = (
-        [x for x in values if isinstance(x, str)],
-        [x for x in values if isinstance(x, list)],
-    )
+    texts = [x for x in values if isinstance(x, str)]
+    lists = [x for x in values if isinstance(x, list)]
     if len(lists) == len(values):
         first = min(lists, key=len)
         if first and all(_texts(value[: len(first)]) == _texts(first) for value in lists):
@@ -145,7 +146,8 @@ def judge_words(words: CommandLine) -> bool | None:
 
 def judge_double(text: str, scope: Scope, line: int) -> bool | None:
     """Evaluate the text between ``[[`` and ``]]``."""
-    operands, at = [], 0
+    operands = []
+    at = 0
     while at < len(text):
         if text[at].isspace():
             at += 1
@@ -178,7 +180,8 @@ class _Condition:
     """A recursive descent parser over operands, with three truth values."""
 
     def __init__(self, operands: list[Operand]) -> None:
-        self.operands, self.at = operands, 0
+        self.operands = operands
+        self.at = 0
 
     def judge(self) -> bool | None:
         """Return the truth value of the whole condition."""
@@ -305,7 +308,8 @@ class Builtins(State):
             keep(self.scope.values, name, unknown(f"${name}"))
         if node.input is None or not names:
             return
-        text, between = input_of(self.scope, node), self.scope.values.get("IFS", " ")
+        text = input_of(self.scope, node)
+        between = self.scope.values.get("IFS", " ")
         if "a" in flags and between in (" ", ","):
             pieces = text.split("," if between == "," else None)
             marked = [finished(piece.strip("\n"), node.line) for piece in pieces]

@@ -103,7 +103,8 @@ HEREDOC = re.compile(r"\d*<<(-?)[ \t]*(['\"]?)([^\s'\"\\;&|()<>]+)\2")
 NAME = re.compile(r"[A-Za-z_]\w*")
 FUNCTION = re.compile(r"([^\s;&|()<>$`'\"=]+)[ \t]*\([ \t]*\)")
 ARRAY = r"[A-Za-z_]\w*\+?=$"
-BLANKS, ENDS = " \t\r", frozenset(" \t\r\n;&|()<>")
+BLANKS = " \t\r"
+ENDS = frozenset(" \t\r\n;&|()<>")
 
 
 def closing(text: str, at: int) -> int:
@@ -318,7 +319,8 @@ class SyntaxReader:
             self._move(1)
 
     def _arithmetic(self) -> Test:
-        start, line = self.at, self.line
+        start = self.at
+        line = self.line
         self._move(closing(self.text, self.at) - self.at)
         return Test(
             self.text[start + 2 : self.at].removesuffix(")").removesuffix(")"),
@@ -327,7 +329,8 @@ class SyntaxReader:
         )
 
     def _double_bracket(self) -> Test:
-        start, line = self.at, self.line
+        start = self.at
+        line = self.line
         while self.at < len(self.text) and not self.text.startswith("]]", self.at):
             self._move(skip(self.text, self.at) - self.at)
         text = self.text[start : self.at]
@@ -335,7 +338,8 @@ class SyntaxReader:
         return Test(text, line)
 
     def _if(self) -> If:
-        branches, otherwise = [], []
+        branches = []
+        otherwise = []
         while True:
             condition = self._list({"then"})
             self._take("then")
@@ -413,7 +417,8 @@ class SyntaxReader:
                 if self._blank() and not self._operator():
                     target = self._word()
                     if match[0] == "<<<":
-                        command.input, command.is_string = target, True
+                        command.input = target
+                        command.is_string = True
             elif self._operator() or (not command.line and self.text[self.at] not in "<>"):
                 return
             else:
@@ -424,7 +429,8 @@ class SyntaxReader:
 
     def _word(self) -> Raw:
         """Return the source text of one word; an array includes its brackets."""
-        start, line = self.at, self.line
+        start = self.at
+        line = self.line
         while self.at < len(self.text):
             char = self.text[self.at]
             if char in "<>" and self.text.startswith("(", self.at + 1):

@@ -153,7 +153,8 @@ def _alternatives(text: str) -> list[str]:
     first, dots, last = text.partition("..")
     if "," in text or not dots:
         return text.split(",")
-    start, end = int(first), int(last)
+    start = int(first)
+    end = int(last)
     return [
         str(number)
         for number in range(start, end + (1 if end >= start else -1), 1 if end >= start else -1)
@@ -184,12 +185,14 @@ class Fields:
     def _end(self) -> None:
         if self.current is not None:
             self.words.append(finished(self.current, self.line, self.raw.text.count("\n")))
-        self.current, self.line = None, self.raw.line
+        self.current = None
+        self.line = self.raw.line
 
     def _take(self, text: str, quoted: bool) -> None:
         at = 0
         while at < len(text):
-            char, end = text[at], skip(text, at)
+            char = text[at]
+            end = skip(text, at)
             if char == OPEN:
                 self._add(text[at:end])
             elif char == "\\" and (
@@ -361,11 +364,14 @@ class Fields:
             rest = value[start if start >= 0 else max(len(value) + start, 0) :]
             return rest[: int(part[2])] if part[2] else rest
         if cut := re.match(r"%%|%|##|#|//|/", operation):
-            word, new = operation[cut.end() :], ""
+            word = operation[cut.end() :]
+            new = ""
             if cut[0][0] == "/":
                 parts = re.split(r"(?<!\\)/", word, maxsplit=1)
-                word, new = parts[0], "".join(parts[1:])
-            pattern, new = self._word(word), self._word(new)
+                word = parts[0]
+                new = "".join(parts[1:])
+            pattern = self._word(word)
+            new = self._word(new)
             if is_known(pattern) and is_known(new):
                 return _replaced(value, cut[0], pattern, new)
         return unknown(raw)

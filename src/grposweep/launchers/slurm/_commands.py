@@ -166,7 +166,8 @@ def cancel_jobs(job_ids: Sequence[str]) -> None:
 
 
 def _entry(line: str) -> JobInfo | None:
-    fields, at = [], 0
+    fields = []
+    at = 0
     for _, width in _COLUMNS:
         fields.append(line[at : at + width].strip())
         at += width

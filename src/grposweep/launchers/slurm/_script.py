@@ -111,7 +111,8 @@ def _server(job: Job) -> Json | None:
     """Return the shape of the job's own vLLM server and the shell line that starts it; None if it
     has none.
     """
-    cluster, generation = job.cluster, job.generation
+    cluster = job.cluster
+    generation = job.generation
     gpus = generation.vllm_gpus
     if not gpus:
         return None
@@ -131,7 +132,7 @@ def _server(job: Job) -> Json | None:
     }
 
 
-def sbatch_options(cluster: Cluster, name: str, starts_ranks: bool = False) -> list[str]:
+def sbatch_options(cluster: Cluster, name: str, starts_ranks: bool) -> list[str]:
     """Return the options of an attempt's job; ``cluster.extra`` comes last and wins."""
     options = [
         f"--job-name={name}",
@@ -157,7 +158,8 @@ def service_cluster(cluster: Cluster) -> Cluster:
     """Return the cluster as the jobs that do not train see it; a partition of their own knows
     neither QOS nor features.
     """
-    partition, own = cluster.service_partition, cluster.service_partition is not None
+    partition = cluster.service_partition
+    own = cluster.service_partition is not None
     return replace(
         cluster,
         partition=partition if own else cluster.partition,

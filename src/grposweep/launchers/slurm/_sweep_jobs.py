@@ -47,7 +47,8 @@ def submit_controller(cluster: Cluster, sweep: Path, command: Sequence[str]) -> 
     A controller that waits or runs already is kept. Returns the message to the user. Raises
     UserError if Slurm does not take the job.
     """
-    name, log = build_job_name(CONTROLLER, sweep), sweep / paths.CONTROLLER_OUTPUT
+    name = build_job_name(CONTROLLER, sweep)
+    log = sweep / paths.CONTROLLER_OUTPUT
     try:
         if waiting := _living(name):
             return f"the controller is Slurm job {waiting} already; its output is in {log}"
@@ -68,7 +69,8 @@ def submit_controller(cluster: Cluster, sweep: Path, command: Sequence[str]) -> 
 
 def write_controller(cluster: Cluster, sweep: Path, command: Sequence[str]) -> Path:
     """Write the script of a sweep's controller; return its path."""
-    name, script = build_job_name(CONTROLLER, sweep), sweep / "controller.sbatch"
+    name = build_job_name(CONTROLLER, sweep)
+    script = sweep / "controller.sbatch"
     text = render_template(
         "controller.sbatch.j2",
         name=name,
@@ -101,8 +103,10 @@ class SlurmPreparation:
 
     def __init__(self, cluster: Cluster, code: Path) -> None:
         """``code`` is the folder whose grposweep the job runs."""
-        self._cluster, self._code = cluster, code
-        self._job_id, self._done = "", Path()
+        self._cluster = cluster
+        self._code = code
+        self._job_id = ""
+        self._done = Path()
         self._read_at = 0.0
 
     def start(self, sweep: Path, log: Path) -> None:
@@ -158,7 +162,8 @@ class SlurmPreparation:
         return ExitCode.FAILED if code is None else code
 
     def _write(self, sweep: Path, name: str, log: Path) -> Path:
-        cluster, script = self._cluster, sweep / paths.PREPARE_FOLDER / "job.sbatch"
+        cluster = self._cluster
+        script = sweep / paths.PREPARE_FOLDER / "job.sbatch"
         # GPUs would be held idle
         extra = [
             option for option in cluster.extra if not option.startswith(("--gres", "--gpu", "-G"))

@@ -80,8 +80,10 @@ class Slurm(Launcher):
 
     def __init__(self, sweep: Path, cluster: Cluster, slots: int, code: Path) -> None:
         """``code`` is the folder whose grposweep the jobs run."""
-        self.slots, self._code = slots, code
-        self._sweep, self._cluster = sweep, cluster
+        self.slots = slots
+        self._code = code
+        self._sweep = sweep
+        self._cluster = cluster
         self._news_seconds = min(NEWS_SECONDS, cluster.poll_seconds)
         self._jobs: dict[str, _Followed] = {}
         self._read_at = -cluster.poll_seconds
@@ -96,7 +98,8 @@ class Slurm(Launcher):
         Raises UserError if this machine has no Slurm; a scheduler that does not answer now may do
         so later.
         """
-        cluster, parallel = experiment.cluster, experiment.search.parallel
+        cluster = experiment.cluster
+        parallel = experiment.search.parallel
         check_installed()
         slots = cluster.max_jobs if parallel is None else min(parallel, cluster.max_jobs)
         return cls(sweep, cluster, slots, code_for(cluster, sweep))
@@ -277,7 +280,8 @@ def _status(job: Job) -> TrialStatus | None:
 
 def _check_server(cluster: Cluster, generation: Generation) -> None:
     """Raise UserError if a vLLM server is wanted and no GPU of the job is left for it."""
-    gpus, is_served = generation.vllm_gpus, starts_own_server(generation)
+    gpus = generation.vllm_gpus
+    is_served = starts_own_server(generation)
     if is_served and gpus and not cluster.gpus_per_node:
         raise UserError(
             f"generation.vllm_gpus={gpus}: a job with cluster.gpus_per_node=0 has none. Set how "

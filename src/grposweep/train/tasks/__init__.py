@@ -142,7 +142,8 @@ def _lacking(rows: list[Row], column: str, source: str, key: str) -> Iterator[st
     numbers = [number for number, _ in lacking]
     which = _numbered("row", numbers)
     known = ", ".join(sorted(map(str, lacking[0][1])))
-    what, shown = f"{which} of {source} has no {column}", "its columns are"
+    what = f"{which} of {source} has no {column}"
+    shown = "its columns are"
     if len(numbers) == len(rows) > 1:
         what = f"{source} has no {column}"
     elif len(numbers) > 1:

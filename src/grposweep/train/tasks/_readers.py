@@ -137,7 +137,8 @@ def _parse_json_lines(text: str, source: str) -> list[Row]:
             whole = parse_json(text)
             if all(isinstance(row, dict) for row in whole):
                 return list(whole)
-    rows, wrong = list[Row](), dict[int, str]()
+    rows = list[Row]()
+    wrong = dict[int, str]()
     for number, line in enumerate(text.split("\n"), start=1):
         if not line.strip():
             continue

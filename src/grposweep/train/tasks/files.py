@@ -36,7 +36,8 @@ def load_jsonl(task: Task) -> tuple[list[Row], list[Row], list[str]]:
         other = Path(task.eval_split)
         is_split = path.is_dir() and not other.exists()
         files["task.eval_split"] = (path if is_split else other, task.eval_split)
-    read, problems = [], list[str]()
+    read = []
+    problems = list[str]()
     for key, (path, split) in files.items():
         try:
             rows = load_rows(path, key, split)
@@ -62,10 +63,8 @@ def load_gsm8k(task: Task) -> tuple[list[Row], list[Row]]:
     if Path(path).exists():
         train, held_out = _local(Path(path), task)
     else:
-        train, held_out = (
-            _hub(path, task, task.train_split),
-            _hub(path, task, task.eval_split or "test"),
-        )
+        train = _hub(path, task, task.train_split)
+        held_out = _hub(path, task, task.eval_split or "test")
     if held_out is None:
         return hold_out(_rows(train, path), task.eval_prompts, path)
     asked = shuffled(_rows(held_out, path))[: task.eval_prompts]
