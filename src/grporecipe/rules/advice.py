@@ -259,7 +259,8 @@ def small_updates_are_not_rounded_away(s: Setting) -> Finding:
     silent: two public sweeps with bfloat16 weights end at 0.47 with 5e-6, 0.58 to 0.67 with 1e-5,
     and are best at 3e-5 and 4e-5.
     """
-    advised, is_toy = rates_for(s).advised, s.parameters is not None and s.parameters < LARGE_MODEL
+    advised = rates_for(s).advised
+    is_toy = s.parameters is not None and s.parameters < LARGE_MODEL
     if not rounds_updates(s) or is_toy or not 0 < s.learning_rate <= FULL.advised:
         return None
     rate = min(MOVED, key=lambda known: abs(log(known / s.learning_rate)))
@@ -319,7 +320,8 @@ def thoughts_fit_in_a_completion(recipe: Recipe) -> Iterator[Violation]:
 
 # Rewards of 0 or 1 by their names in Open-R1, ms-swift and trl.rewards.
 BINARY = frozenset(["accuracy", "format", "accuracy_reward", "think_format_reward"])
-SMALLEST_GROUP, SMALL_GROUP = 2, 3
+SMALLEST_GROUP = 2
+SMALL_GROUP = 3
 
 
 @recipe_rule("GA209", "warning", of=TRL_LIKE)
@@ -352,10 +354,8 @@ def groups_tell_right_from_wrong(recipe: Recipe) -> Iterator[Violation]:
 
 def _stated_count(recipe: Recipe, field: str) -> tuple[str, int]:
     """Return the key of a count and its value; 0 if the recipe does not state it."""
-    key, values = (
-        FRAMEWORKS[recipe.framework].keys_at(recipe.version).get(field, ""),
-        values_of(recipe),
-    )
+    key = FRAMEWORKS[recipe.framework].keys_at(recipe.version).get(field, "")
+    values = values_of(recipe)
     return key, values.whole(key) if key in values.given and key not in values.bad else 0
 
 

@@ -154,7 +154,8 @@ def a_rollout_is_whole_micro_steps(s: Setting) -> Finding:
     to 0.19.0 compute ``generation_batch_size % B * W``, which is 0 whenever B divides it: GB201 and
     GB110 describe what happens there.
     """
-    total, size = s.generation_batch_size, s.per_device_train_batch_size
+    total = s.generation_batch_size
+    size = s.per_device_train_batch_size
     if (
         total is None
         or s.steps_per_generation is not None
@@ -397,7 +398,8 @@ def _misread(s: Setting) -> int | None:
     """Return the rollout that TRL 0.18.0-0.19.0 accept although it is not a multiple of B W; None
     if nothing is misread.
     """
-    total, size = s.generation_batch_size, s.per_device_train_batch_size
+    total = s.generation_batch_size
+    size = s.per_device_train_batch_size
     if total is None or s.processes is None or not ROLLOUTS <= s.version < PRECEDENCE_FIXED:
         return None
     if s.steps_per_generation is not None or min(total, size, s.processes) < 1 or total % size:

@@ -171,7 +171,8 @@ def held_out_prompts_are_all_scored(s: Setting) -> Finding:
     """
     if not s.dataloader_drop_last or not s.evaluates or not s.eval_prompts or not s.processes:
         return None
-    group, batch = evaluation_group(s), s.per_device_eval_batch_size * s.processes
+    group = evaluation_group(s)
+    batch = s.per_device_eval_batch_size * s.processes
     if min(s.eval_prompts, group, batch) < 1 or not (left := s.eval_prompts * group % batch):
         return None
     return {"lost": -(-left // group)}
@@ -234,5 +235,6 @@ def a_last_evaluation_would_work(s: Setting) -> Finding:
     """
     if not s.do_eval or s.evaluates or s.processes is None or s.version < CHECKED:
         return None
-    group, total = evaluation_group(s), s.per_device_eval_batch_size * s.processes
+    group = evaluation_group(s)
+    total = s.per_device_eval_batch_size * s.processes
     return {"total": total, "group": group} if min(group, total) >= 1 and total % group else None

@@ -152,7 +152,8 @@ def _processes(s: Setting, problem: Problem) -> Iterator[Change]:
     """Return numbers of processes that the broken rule accepts, nearest first."""
     accepts = problem.rule.counts
     assert accepts is not None
-    now, mask = s.processes or 1, accepts(s)
+    now = s.processes or 1
+    mask = accepts(s)
     # if all work, processes are not the problem
     works = [n for n in members(mask) if n != now and mask != ALL_COUNTS]
     return ({"processes": n} for n in sorted(works, key=lambda n: (abs(n - now), n)))
@@ -195,7 +196,8 @@ def _sized_once(s: Setting) -> Iterator[Change]:
     """Return changes that drop one of two keys for the rollout's size and set the other to whole
     groups.
     """
-    group, steps = max(s.num_generations, 1), s.steps_per_generation or 0
+    group = max(s.num_generations, 1)
+    steps = s.steps_per_generation or 0
     unit = s.per_device_train_batch_size * (s.processes or 1)
     whole = (n for n in _nearest(steps, steps + max(group, 2), 1) if n * unit % group == 0)
     yield from ({"generation_batch_size": None, "steps_per_generation": n} for n in whole)

@@ -91,7 +91,8 @@ def divides_the_processes(
     """
 
     def find(s: Setting) -> Violation | None:
-        size, count = getattr(s, name), s.processes
+        size = getattr(s, name)
+        count = s.processes
         if count is None or count < 1 or size < 1 or not is_checked(s) or count % size == 0:
             return None
         return Violation(
@@ -208,7 +209,8 @@ def describe_counts(mask: int) -> str:
         return f"all of 1 to {MOST_PROCESSES}"
     if not counts:
         return "none"
-    first, last = counts[0], counts[-1]
+    first = counts[0]
+    last = counts[-1]
     if len(counts) > 2 and counts == [*range(first, last + 1, first)]:
         if first == 1:
             return f"1 to {last}"

@@ -299,7 +299,8 @@ def no_reference_is_loaded_for_nothing(s: Setting) -> bool:
 # Frameworks that count prompts: an estimator and a coefficient of a KL term in the loss or in the
 # reward.
 
-IN_LOSS, IN_REWARD = ("loss", "both"), ("reward", "both")
+IN_LOSS = ("loss", "both")
+IN_REWARD = ("reward", "both")
 NORMALISED = ("grpo", "grpo_passk", "grpo_vectorized")
 PLACES = ("kl_placement", "beta", "kl_reward_coefficient")
 
@@ -465,7 +466,8 @@ def the_coefficients_are_not_negative(s: Setting) -> Violation | None:
     """
     for name, value in coefficients(s):
         if value < 0:
-            key, changes = s.key(name), ({name: -value}, {name: 0.0})
+            key = s.key(name)
+            changes = ({name: -value}, {name: 0.0})
             return Violation(
                 f"{key}={value:g}", NEGATIVE, f"Set {key}={-value:g}.", (name,), changes
             )

@@ -210,7 +210,8 @@ def the_clip_is_a_range(s: Setting) -> bool:
     TRL since 1.6, with and without vLLM: "vllm_importance_sampling_clip_min (3.0) must be less than
     vllm_importance_sampling_clip_max (2.0)."
     """
-    low, high = s.vllm_importance_sampling_clip_min, s.vllm_importance_sampling_clip_max
+    low = s.vllm_importance_sampling_clip_min
+    high = s.vllm_importance_sampling_clip_max
     return low is not None and high is not None and low >= high and s.version >= CLIP_ADDED
 
 
@@ -450,7 +451,8 @@ CLIP_READS = (
     *CLIPPING[:2],
     "importance_sampling_level",
 )
-OF_SEQUENCES, OF_TOKENS = 0.01, 1.0
+OF_SEQUENCES = 0.01
+OF_TOKENS = 1.0
 
 
 def _steps_per_rollout(s: Setting) -> float:
@@ -526,7 +528,8 @@ def stale_samples_are_clipped(s: Setting) -> Finding:
     importance-weighted loss does at a staleness of 3 steps, one with a clip does not). ``delta``
     bounds the ratio in TRL and ms-swift, so it is enough there.
     """
-    steps, names = _steps_per_rollout(s), _wide(s)
+    steps = _steps_per_rollout(s)
+    names = _wide(s)
     if not names or steps <= 1:
         return None
     name = names[0]
@@ -563,7 +566,8 @@ TRUNCATING: Mapping[str, tuple[Callable[[float], bool], float | None]] = {
     "top_k": (lambda value: value >= 1, 0),
     "min_p": (lambda value: value > 0, None),
 }
-PROCESSED, UNBIASED = (0, 24), (1, 17)
+PROCESSED = (0, 24)
+UNBIASED = (1, 17)
 # Unsloth replaces this part of TRL
 OF_TRL = frozenset({"trl", "open-r1"})
 

@@ -134,7 +134,8 @@ def the_share_of_vllm_holds_the_model(s: Setting) -> Finding:
     engine = find_engine(s)
     if engine is None or engine.needed <= engine.share:
         return None
-    share, needed = engine.share / GIB, engine.needed / GIB
+    share = engine.share / GIB
+    needed = engine.needed / GIB
     parts = {"weights": engine.weights / GIB, "cache": engine.cache / GIB, "own": ENGINE / GIB}
     return {"share": share, "needed": needed, "tokens": engine.tokens, **parts}
 
@@ -304,7 +305,8 @@ def _known(s: Setting) -> Memory | None:
 def _what(s: Setting) -> str:
     known = find_prompt(s)
     prompt = f"{ASSUMED_PROMPT_TOKENS} (assumed)" if known is None else str(known)
-    size, length = "per_device_train_batch_size", "max_completion_length"
+    size = "per_device_train_batch_size"
+    length = "max_completion_length"
     return (
         f"{s.key(size)}={getattr(s, size)} with {s.key(length)}={getattr(s, length)} and "
         f"prompts of {prompt} tokens"
@@ -312,7 +314,8 @@ def _what(s: Setting) -> str:
 
 
 def _needs(memory: Memory) -> str:
-    low, high = memory.low / GIB, memory.high / GIB
+    low = memory.low / GIB
+    high = memory.high / GIB
     return (
         f"needs about {memory.peak / GIB:.1f} GiB, between {low:.1f} and {high:.1f} "
         f"({memory.peak_phase})"
@@ -335,7 +338,8 @@ def _changes(s: Setting) -> Iterator[Json]:
         )
         yield from ({"per_device_train_batch_size": n} for n in smaller)
         return
-    sizes, shares = list(_smaller(s)), list(_smaller_shares(s))
+    sizes = list(_smaller(s))
+    shares = list(_smaller_shares(s))
     others = [
         change
         for change in ({"gradient_checkpointing": True}, {"lora": True})
@@ -362,7 +366,8 @@ def _smaller_shares(s: Setting) -> Iterator[Json]:
     still starts.
     """
     if s.vllm_mode == "colocate" and (engine := find_engine(s)) is not None:
-        whole, shares = (s.gpu_memory_gib or 0) * GIB, (n / 20 for n in range(18, 0, -1))
+        whole = (s.gpu_memory_gib or 0) * GIB
+        shares = (n / 20 for n in range(18, 0, -1))
         yield from (
             {"vllm_gpu_memory_utilization": n}
             for n in shares
@@ -378,7 +383,8 @@ def _smaller(s: Setting) -> Iterator[Json]:
     """Yield smaller micro-batches, the largest first. More accumulation keeps the effective batch
     and the rollout.
     """
-    size, accumulation = s.per_device_train_batch_size, s.gradient_accumulation_steps
+    size = s.per_device_train_batch_size
+    accumulation = s.gradient_accumulation_steps
     if "per_device_train_batch_size" in s.auto:
         yield from ({"max_per_device_train_batch_size": n} for n in range(size - 1, 0, -1))
         return

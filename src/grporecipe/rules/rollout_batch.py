@@ -217,7 +217,8 @@ def most_prompts_are_used(s: Setting) -> Finding:
     """Every epoch leaves out the D mod P prompts that fill no rollout; reported from a tenth of the
     data.
     """
-    prompts, known = s.prompts_per_rollout, s.train_prompts
+    prompts = s.prompts_per_rollout
+    known = s.train_prompts
     if (
         prompts is None
         or known is None
@@ -255,7 +256,8 @@ def the_first_rollout_is_learned_from(s: Setting) -> Finding:
     """
     if s.warmup_steps <= 0 or not judgeable(s) or s.num_iterations < 1:
         return None
-    steps, total = float(planning.steps_per_rollout(s)), planning.total_steps(s)
+    steps = float(planning.steps_per_rollout(s))
+    total = planning.total_steps(s)
     # so short a training tests the program
     if not total or steps / total < NOTICEABLE or total <= 2 * steps:
         return None

@@ -150,7 +150,8 @@ def the_budget_holds_a_step(s: Setting) -> Finding:
         or not judgeable(s)
     ):
         return None
-    steps, rollout = planning.budget_steps(s), planning.completions_per_rollout(s)
+    steps = planning.budget_steps(s)
+    rollout = planning.completions_per_rollout(s)
     if s.budget_completions < 0 or steps is None or rollout is None or steps >= 1:
         return None
     return {"needed": _needed(s), "rollout": rollout}
@@ -287,10 +288,8 @@ def steps_end_on_rollouts(s: Setting) -> Finding:
     """
     if not judgeable(s) or s.num_iterations < 1:
         return None
-    micro, accumulation = (
-        planning.micro_steps_per_generation(s) * s.num_iterations,
-        s.gradient_accumulation_steps,
-    )
+    micro = planning.micro_steps_per_generation(s) * s.num_iterations
+    accumulation = s.gradient_accumulation_steps
     return {"micro": micro} if micro % accumulation and accumulation % micro else None
 
 

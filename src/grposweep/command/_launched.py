@@ -139,7 +139,8 @@ def build_launched(trial: Trial, row: LaunchedFramework) -> ExternalProgram:
         # only an option cannot be null
         "without": [key for key, value in keys.items() if value is None and row.program],
     }
-    trainer, place = trial.trainer, trial.place
+    trainer = trial.trainer
+    place = trial.place
     cluster = RayCluster(trainer.python or "python3", place.nodes, place.gpus, place.cpus)
     places = placeholders(trainer)
     placed = {name: value for name, value in noted["options"].items() if name in places}

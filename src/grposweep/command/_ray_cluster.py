@@ -191,7 +191,8 @@ class RayNode:
         return [*options, f"--ray-client-server-port={free_port()}"] if has_client else options
 
     def _address(self, head: "subprocess.Popen[bytes]") -> str:
-        file, seconds = self.folder / ADDRESS, self.attempt.experiment.cluster.ray_timeout
+        file = self.folder / ADDRESS
+        seconds = self.attempt.experiment.cluster.ray_timeout
         for _ in _until(self.attempt, seconds):
             if file.is_file() and (address := file.read_text().strip()):
                 return address
@@ -200,7 +201,8 @@ class RayNode:
         raise ConnectionError(f"Ray's head did not start within {seconds} s. {self._last_line()}")
 
     def _wait_for_nodes(self, head: "subprocess.Popen[bytes]", address: str) -> None:
-        shape, seconds = self.cluster, self.attempt.experiment.cluster.ray_timeout
+        shape = self.cluster
+        seconds = self.attempt.experiment.cluster.ray_timeout
         answer = self.attempt.folder / paths.LOGS / "ray-joined.log"
         answer.unlink(missing_ok=True)
         numbers = (shape.nodes, shape.gpus, shape.cpus, seconds)

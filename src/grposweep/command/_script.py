@@ -72,7 +72,8 @@ def command_line(trainer: Trainer, options: Config) -> str:
         lambda match: _as_typed(command[: match.start()], str(options.get(match[1], match[2]))),
         command,
     )
-    places, words = placeholders(trainer), list[str]()
+    places = placeholders(trainer)
+    words = list[str]()
     for name, value in options.items():
         # null is the usual default of an option
         if name not in places and value is not None and value != []:
@@ -82,7 +83,8 @@ def command_line(trainer: Trainer, options: Config) -> str:
 
 def _as_typed(before: str, value: str) -> str:
     """Return a value for its place in a command line, which may stand in quotes."""
-    quote, escaped = "", False
+    quote = ""
+    escaped = False
     for letter in before:
         if escaped or (letter == "\\" and quote != "'"):
             escaped = not escaped

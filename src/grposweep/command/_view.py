@@ -17,7 +17,8 @@ from pathlib import Path
 
 # in a view's own folder: the user's folder as it was
 KEPT = "kept"
-_UPPER, _WORK = "upper", "work"
+_UPPER = "upper"
+_WORK = "work"
 _ENTER = """set -e
 mount --bind "$1" "$2/kept"
 cd "$1"

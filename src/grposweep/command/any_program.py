@@ -111,7 +111,8 @@ def options_of(experiment: Experiment, named: Collection[str], plain: Experiment
     without any value of theirs. A key that is not set keeps the default that the command has for
     it.
     """
-    trainer, known = experiment.trainer, {path for path, _ in keys_of()}
+    trainer = experiment.trainer
+    known = {path for path, _ in keys_of()}
     options = dict(trainer.args)
     for name in placeholders(trainer) & known:
         value = value_at(experiment, name)
@@ -167,8 +168,10 @@ def check_command(experiment: Experiment) -> Iterator[str]:
     """Say what a program needs that nothing else is known of: a command, its metrics, and how it
     resumes.
     """
-    trainer, search = experiment.trainer, experiment.search
-    places, source = placeholders(trainer), trainer.metrics or ""
+    trainer = experiment.trainer
+    search = experiment.search
+    places = placeholders(trainer)
+    source = trainer.metrics or ""
     texts = launch_texts(trainer.command or "", Path(trainer.workdir or "."))
     if any(re.search(_NO_WAIT, text.replace("\\\n", " ")) for _, text in texts):
         yield (

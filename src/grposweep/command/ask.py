@@ -33,7 +33,8 @@ from grposweep.process import MARK, MARKED_FOLDER, kill_group, marked, start_gua
 from grposweep.schema import Trainer
 
 MODE = "GRPOSWEEP_ASK_MODE"
-STAND_INS, REAL = "stand-ins", "real"
+STAND_INS = "stand-ins"
+REAL = "real"
 SECONDS = {STAND_INS: 60.0, REAL: 600.0}
 # seconds before a long question is announced
 QUIET = 2.0
@@ -140,7 +141,8 @@ def ask(
     or if it would destroy files.
     """
     _refuse_queues(command, folder)
-    how, why = REAL if {**os.environ, **environment}.get(MODE) == REAL else STAND_INS, ""
+    how = REAL if {**os.environ, **environment}.get(MODE) == REAL else STAND_INS
+    why = ""
     question = _Question(
         command, folder.resolve(), environment, processes, sweeps.absolute(), how == REAL
     )
@@ -158,7 +160,8 @@ def ask(
             "training before it."
         )
     if is_failed and ("on_stand_ins" in run.notes or (run.is_late and "seen" in run.notes)):
-        how, why = REAL, _reason(run)
+        how = REAL
+        why = _reason(run)
         run = _run(how, question, seconds[how])
         _refuse_loss(question, run)
     answers = [answer for answer in run.answers if "failed" not in answer]
@@ -202,7 +205,8 @@ def _run(mode: str, question: _Question, limit: float) -> _Run:
     place = Path(tempfile.gettempdir(), f"{MARKED_FOLDER}{mark}").resolve()
     place.mkdir(mode=0o700)
     command, folder, environment = question.command, question.folder, question.environment
-    answers, log = place / "answers", place / "log"
+    answers = place / "answers"
+    log = place / "log"
     answers.mkdir()
     package = str(package_folder(place))
     has_view = view.can_view(folder)

@@ -71,10 +71,8 @@ def ask_base(
     Raises UserError if it does not build one GRPO trainer.
     """
     placed = {name: value for name, value in trainer.args.items() if name in placeholders(trainer)}
-    place, defaults = (
-        NodeContext(processes or 1, nodes=nodes, port=FREE_PORT),
-        default_values(trainer),
-    )
+    place = NodeContext(processes or 1, nodes=nodes, port=FREE_PORT)
+    defaults = default_values(trainer)
     plain = _answer(trainer, place, {**defaults, **placed}, outputs)
     options = own_options(trainer, plain)
     if options == placed:
@@ -162,7 +160,8 @@ def own_options(trainer: Trainer, asked: Asked) -> Json:
 
 
 def _answer(trainer: Trainer, place: NodeContext, options: Config, outputs: str) -> Asked:
-    folder, key = Path(trainer.workdir or ".").resolve(), _key(trainer)
+    folder = Path(trainer.workdir or ".").resolve()
+    key = _key(trainer)
     # all trials have as many processes
     known = _ANSWERS.setdefault(key, {})
     command = command_line(trainer, options)
@@ -260,7 +259,8 @@ def trained_setting(record: Config) -> Setting:
 
 def asked_recipe(trainer: Trainer, asked: Asked, processes: int) -> Recipe:
     """Return the command's values as a recipe of the TRL that it imports."""
-    record, options = asked.record, own_options(trainer, asked)
+    record = asked.record
+    options = own_options(trainer, asked)
     entered = {name: value for name, value in trainer.args.items() if name not in options}
     unknown = {name: "depends on data" for name in record["unknown"] if name not in entered}
     return Recipe(

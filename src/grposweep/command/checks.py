@@ -42,7 +42,8 @@ def _unwritten(launch: Recipe) -> set[str]:
     """Return the keys for which a framework's launch has no key of its own, or none that acts: a
     coefficient of a KL that is not in the loss, a micro-batch where tokens decide it.
     """
-    known, setting = READS[launch.framework], read_recipe(launch).setting
+    known = READS[launch.framework]
+    setting = read_recipe(launch).setting
     rows = {name for name, row in known.by_name.items() if row.fixable} | set(known.special)
     keys = {
         key for name, key in KEYS.items() if name not in rows and not key.startswith(_FOLLOWING)
@@ -178,7 +179,8 @@ def check_asked(experiment: Experiment) -> Iterator[str]:
 
     Raises UserError if the command builds no GRPO trainer.
     """
-    cluster, metric = experiment.cluster, experiment.search.metric
+    cluster = experiment.cluster
+    metric = experiment.search.metric
     record = Base.of(experiment).asked.record
     if record["world_size"] != cluster.processes:
         instead = (
@@ -213,7 +215,8 @@ def _assigned_later(experiment: Experiment) -> Iterator[str]:
     """Name the point's values that a line of the script always replaces after its configuration is
     built.
     """
-    trainer, base = experiment.trainer, Base.of(experiment)
+    trainer = experiment.trainer
+    base = Base.of(experiment)
     record = base.asked.record
     changed = point_keys(base.recipe, unchanged(experiment), read_setting(experiment))
     names = changed.keys() | (trainer.args.keys() - base.options.keys())

@@ -122,7 +122,8 @@ def write_program(
     user's command gets them even if they are its own values. ``start`` is the sweep's own trainer:
     values that follow from a point's options and variables are left to the command.
     """
-    trainer, cluster = experiment.trainer, experiment.cluster
+    trainer = experiment.trainer
+    cluster = experiment.cluster
     base = Base.of(experiment)
     place = NodeContext(
         cluster.processes,
@@ -170,7 +171,8 @@ def _of_launch(
     """
     framework = FRAMEWORKS[launch.framework]
     if framework.traits.unit == "prompts":
-        before, setting = in_prompts(before)[0], in_prompts(setting)[0]
+        before = in_prompts(before)[0]
+        setting = in_prompts(setting)[0]
     setting = setting.replace({"framework": framework.traits, "version": launch.version})
     setting = setting.replace({"keys": framework.keys_at(launch.version)})
     changed: Json = {}
@@ -222,7 +224,8 @@ def _ray_lines(program: ExternalProgram) -> list[str]:
     """Return comments on what a job runs around a program on several nodes."""
     if program.ray is None:
         return []
-    head, worker = program.ray.start_head("/tmp/FOLDER"), program.ray.start_worker("HEAD:PORT")
+    head = program.ray.start_head("/tmp/FOLDER")
+    worker = program.ray.start_worker("HEAD:PORT")
     explained = comment(
         f"The job starts Ray on its {program.ray.nodes} nodes, waits for all of them, and runs "
         "the last line on the first:",

@@ -22,10 +22,12 @@ TEXT = 400
 # A sign needs a share of this size, and this much more of it than before training: a base model may
 # have begun with it.
 SHARE, MORE, WITHOUT_START = 0.25, 0.15, 0.5
-SIMILAR, MORE_SIMILAR = 0.5, 0.25
+SIMILAR = 0.5
+MORE_SIMILAR = 0.25
 # of the n-grams, and of what it was
 DISTINCT, FEWER = 0.6, 0.6
-LONGER, TRUNCATED = 2.0, 0.5
+LONGER = 2.0
+TRUNCATED = 0.5
 
 
 @dataclass(frozen=True)

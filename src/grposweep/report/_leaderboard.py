@@ -225,7 +225,8 @@ def contrasts_table(importance: Importance, metric: str) -> Table:
     for contrast in importance.contrasts:
         style = "" if contrast.is_significant else "dim"
         whole = contrast.trials + contrast.others
-        name, part = names[contrast.parameter], format_part(contrast.better)
+        name = names[contrast.parameter]
+        part = format_part(contrast.better)
         cells = (name, part, f"{contrast.trials} of {whole}", *format_contrast(contrast))
         rows.append(Styled(cells, style))
     caption = "each against its other values; the other parameters vary"

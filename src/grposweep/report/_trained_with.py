@@ -28,7 +28,8 @@ def with_trained(config: Config, record: Config, folder: Path) -> Config:
     A field has grposweep's key, or that of ``trainer.args`` if there is none. Fields that name the
     trial's folder are left out.
     """
-    got, trainer = as_mapping(record.get("values")), as_mapping(config.get("trainer"))
+    got = as_mapping(record.get("values"))
+    trainer = as_mapping(config.get("trainer"))
     values = {name: value for name, value in got.items() if str(folder) not in str(value)}
     options = {
         name: value for name, value in as_mapping(trainer.get("args")).items() if name not in got

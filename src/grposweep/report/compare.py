@@ -45,7 +45,8 @@ class Difference(NamedTuple):
 
 def differences(here: Config, there: Config) -> list[Difference]:
     """Return all dotted keys whose values differ, in the order of the first configuration."""
-    left, right = flatten(here), flatten(there)
+    left = flatten(here)
+    right = flatten(there)
     keys = [key for key in dict.fromkeys([*left, *right]) if key not in NAMING]
     pairs = (Difference(key, *(side.get(key, ABSENT) for side in (left, right))) for key in keys)
     return [pair for pair in pairs if pair.here != pair.there]
@@ -221,7 +222,8 @@ def _verdicts(sides: Sequence[Side]) -> Iterator[RenderableType]:
 def _verdict(first: Side, side: Side) -> str:
     if first.view.metric != side.view.metric:
         return f"{side.view.metric} and {first.view.metric} are different objectives"
-    ours, theirs = first.point, side.point
+    ours = first.point
+    theirs = side.point
     if ours is None or theirs is None:
         return "no result on one side"
     if ours == theirs:

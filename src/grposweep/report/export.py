@@ -54,7 +54,8 @@ def show_best(view: SweepView, file: Path | None, form: str | None, force: bool 
     Raises UserError if no trial has finished, if the form does not match the file, or if the file
     holds something else and ``force`` is not set.
     """
-    best, point = view.best, view.best_point
+    best = view.best
+    point = view.best_point
     if best is None or point is None:
         status = shlex.join(["grposweep", "status", view.name])
         raise UserError(
@@ -315,7 +316,8 @@ def _data_and_rewards(view: SweepView, task: "Task", setting: "Setting") -> Json
     from grposweep.schema import Task
 
     there = Path(str(view.provenance.get("working_directory") or "."))
-    data, rewards = there / (task.path or ""), [_dotted(spec, there) for spec in task.rewards]
+    data = there / (task.path or "")
+    rewards = [_dotted(spec, there) for spec in task.rewards]
     is_plain = all(getattr(task, name) == getattr(Task(), name) for name in READ_ELSEWHERE)
     # prompts that go into a template here, and not there
     is_plain = is_plain and not setting.chat

@@ -414,7 +414,8 @@ def _trial(
         _label(trial.point.get(parameter["name"]), parameter["number"]) for parameter in parameters
     ]
     last = max(trial.lines, key=lambda line: line["step"], default={})
-    steps, completions = last.get("step", 0), _rounded(as_number(last.get("completions")), DIGITS)
+    steps = last.get("step", 0)
+    completions = _rounded(as_number(last.get("completions")), DIGITS)
     per_step = completions / steps if steps > 0 and completions else 1
     return {
         "number": trial.number,

@@ -60,7 +60,8 @@ def _each(s: Setting) -> int | Fraction | None:
 
 def _rollouts(s: Setting) -> Fraction | None:
     """Return the length as EasyR1 and verl count it; None for others."""
-    total, each = planning.total_steps(s), planning.steps_per_rollout(s)
+    total = planning.total_steps(s)
+    each = planning.steps_per_rollout(s)
     return (
         None
         if s.framework.unit != "prompts" or total is None or not each
@@ -222,7 +223,8 @@ def _lines_as_set(s: Setting) -> dict[str, tuple[str, str]]:
     """Return formula and numbers of the lines whose usual formula does not make the stated
     number.
     """
-    lines, prompts = {}, s.prompts_per_rollout is not None
+    lines = {}
+    prompts = s.prompts_per_rollout is not None
     if _other_rollout(s):
         lines["completions per rollout"] = ("as set", "{P} prompts x {G}" if prompts else "")
     if _step_differs(s):
@@ -270,7 +272,8 @@ def _plan_rows(items: Sequence[tuple[str, Setting]], lines: Sequence[Line]) -> I
 def notes(s: Setting) -> list[str]:
     """Return notes next to the table: a misleading shortcut formula, and what is unknown."""
     lines = []
-    short, exact = shortcut(s), planning.total_steps(s)
+    short = shortcut(s)
+    exact = planning.total_steps(s)
     if short is not None and exact is not None and short != exact and s.epochs is not None:
         lines.append(
             f"The shortcut D G / (B W) x mu / A x E gives {float(short):,.1f} steps; in truth "
@@ -436,7 +439,8 @@ def fit_table(s: Setting, fit: Fit) -> Table:
 
 def gpu_table(fits: Sequence[tuple[str, Fit]]) -> Table:
     """Every GPU of the table: whether the setting fits, and how far each size can go."""
-    text, number = {"no_wrap": True}, {**RIGHT, "no_wrap": True}
+    text = {"no_wrap": True}
+    number = {**RIGHT, "no_wrap": True}
     columns = (
         ("GPU", text),
         ("GiB", number),

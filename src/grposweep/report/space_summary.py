@@ -61,7 +61,8 @@ def space_as_json(validity: SpaceValidity) -> Json:
     """Return the counts of a space, its dead parameters each with the reason, and what decides the
     measure. Of a large space or one with ranges the counts are those of sampled points.
     """
-    counts, valid = validity.by_rule(), validity.valid
+    counts = validity.by_rule()
+    valid = validity.valid
     if validity.ranges:
         counts = {code: number for code, number in validity.ranges.items() if code}
         valid = validity.ranges[""]
@@ -95,10 +96,8 @@ def print_invalid_points(console: Console, validity: SpaceValidity) -> None:
 def _invalid_points(validity: SpaceValidity, code: str, number: int) -> InvalidPoints:
     verdict = validity.first(code)
     problem, fixes = next((p, fixes) for p, fixes in verdict.fixes() if p.code == code)
-    point, changes = (
-        validity.validator.space.finite_part(verdict.point),
-        [str(fix) for fix in fixes],
-    )
+    point = validity.validator.space.finite_part(verdict.point)
+    changes = [str(fix) for fix in fixes]
     return InvalidPoints(code, number, point, problem.message, changes or [problem.broken.instead])
 
 
@@ -237,7 +236,8 @@ def _held_out(base: Experiment, prepared: Config) -> str:
     fewest = min(
         counted, key=lambda entry: int(entry["eval_prompts"]), default={"eval_prompts": wanted}
     )
-    held_out, trained = fewest["eval_prompts"], fewest.get("train_prompts", 0)
+    held_out = fewest["eval_prompts"]
+    trained = fewest.get("train_prompts", 0)
     if (held_out >= wanted and 2 * held_out <= trained) or not trained:
         return ""
     distinct = fewest["distinct_prompts"]
@@ -260,7 +260,8 @@ def _held_out(base: Experiment, prepared: Config) -> str:
 def _stated_evaluations(settings: Sequence[Setting]) -> int:
     """Return how often a command's own recipe evaluates; 0 if it does not say it in steps."""
     for setting in settings:
-        steps, every = total_steps(setting) or 0, setting.eval_steps or 0
+        steps = total_steps(setting) or 0
+        every = setting.eval_steps or 0
         if every >= 1:
             return int(steps / every)
     return 0
@@ -284,7 +285,8 @@ def _length(settings: Sequence[Setting]) -> str:
 
 
 def _epochs(s: Setting) -> float | None:
-    total, epoch = total_steps(s), steps_per_epoch(s)
+    total = total_steps(s)
+    epoch = steps_per_epoch(s)
     return total / epoch if total is not None and epoch else None
 
 

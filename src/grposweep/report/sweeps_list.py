@@ -21,7 +21,8 @@ def read_sweeps(*folders: Path) -> tuple[list[SweepView], list[str]]:
 
     Raises UserError if there is none.
     """
-    views, damaged = [], []
+    views = []
+    damaged = []
     for sweep in sorted(
         chain.from_iterable(map(find_sweeps, folders)), key=lambda sweep: -last_change(sweep.path)
     ):

@@ -166,7 +166,8 @@ def draw_curve(
     for (a, b), (c, d) in zip(dots, dots[1:] or dots, strict=False):
         steps = max(abs(c - a), abs(d - b), 1)
         for step in range(steps + 1):
-            column, row = round(a + (c - a) * step / steps), round(b + (d - b) * step / steps)
+            column = round(a + (c - a) * step / steps)
+            row = round(b + (d - b) * step / steps)
             letters[row // 4][column // 2] |= DOTS[row % 4][column % 2]
     return _frame(
         ["".join(chr(BRAILLE + bits) if bits else " " for bits in row) for row in letters],
@@ -211,7 +212,8 @@ def _frame(
     """Return the rows with labelled axes."""
     labels = [f"{y[1]:8.4f}", *[" " * 8] * (len(rows) - 2), f"{y[0]:8.4f}"]
     lines = [f"{label} │{row.rstrip()}" for label, row in zip(labels, rows, strict=True)]
-    left, right = f"{x[0]:,.0f}", f"{x[1]:,.0f} {axis}"
+    left = f"{x[0]:,.0f}"
+    right = f"{x[1]:,.0f} {axis}"
     return [*lines, f"{'':8} └{left}{right:>{max(width - len(left), len(right) + 1)}}"]
 
 

@@ -187,8 +187,10 @@ def _trained(trial: TrialView) -> Iterator[RenderableType]:
     """Yield what the trainer of the user's command got: values that differ from TRL's defaults, and
     those of the point.
     """
-    record, entered = trial.trained, (read_json(trial.path / paths.CHANGED) or {}).get("keys", {})
-    given, later = as_mapping(record.get("given")), as_mapping(record.get("assigned"))
+    record = trial.trained
+    entered = (read_json(trial.path / paths.CHANGED) or {}).get("keys", {})
+    given = as_mapping(record.get("given"))
+    later = as_mapping(record.get("assigned"))
     values = {
         name: value
         for name, value in as_mapping(record.get("values")).items()

@@ -403,7 +403,8 @@ class SweepView:
     @cached_property
     def invalid_count(self) -> int:
         """The number of invalid points; one that breaks several rules counts once."""
-        points, valid = self.progress.points, self.progress.valid
+        points = self.progress.points
+        valid = self.progress.valid
         if points is not None and valid is not None:
             return points - valid
         return sum(1 for _ in read_lines(self.path / paths.INVALID, point=dict, problems=list))
@@ -455,7 +456,8 @@ class SweepView:
     def _instead(self) -> str:
         if not self.trials:
             return "It has started none yet."
-        first, last = self.trials[0].number, self.trials[-1].number
+        first = self.trials[0].number
+        last = self.trials[-1].number
         ways = [f"its number ({first} to {last})", f"its folder's name ({self.trials[-1].name})"]
         return (
             f"Name one by {', '.join(ways)} or {BEST}."
@@ -597,7 +599,8 @@ def find_names(
     pairs: list[tuple[SweepFolder, str]] = []
     sweep: SweepFolder | None = None
     for name in names:
-        path, (head, slash, trial) = Path(name), name.rstrip("/").rpartition("/")
+        path = Path(name)
+        (head, slash, trial) = name.rstrip("/").rpartition("/")
         is_trial = re.fullmatch(TRIAL, name) is not None
         if is_sweep(path.parent.parent) and (path / paths.CONFIG).is_file():
             pairs.append((SweepFolder(path.resolve().parent.parent), path.resolve().name))
@@ -645,7 +648,8 @@ def _controller(lease: Path) -> str:
 
     from grposweep.process import exists
 
-    pid, host = holder.get("pid"), holder.get("host")
+    pid = holder.get("pid")
+    host = holder.get("host")
     if host == socket.gethostname() and not exists(pid):
         return ""
     return f"process {pid} on {host}"

@@ -154,7 +154,8 @@ def part_of(domain: Choice | Interval, label: Label) -> Choice | Interval | None
     """
     if isinstance(domain, Choice):
         return None if label is None and None not in domain.labels else Choice((label,), (label,))
-    number, scale = as_number(label), replace(domain, integer=False)
+    number = as_number(label)
+    scale = replace(domain, integer=False)
     if number is None:
         return None
     bound = scale.at(0.5)
@@ -178,7 +179,8 @@ def mean_difference(
     statistic). Welch's degrees of freedom cover 83 to 91 % instead of 95 % with four to eight
     trials of which some have collapsed.
     """
-    mean, count = _average(one) - _average(other), len(one) + len(other)
+    mean = _average(one) - _average(other)
+    count = len(one) + len(other)
     freedom = min(len(one), len(other)) - 1
     if freedom < 1:
         return Estimate(mean, math.inf, count)
@@ -188,7 +190,8 @@ def mean_difference(
 
 def _squared_error(trials: Sequence[Measured]) -> float:
     """Return the squared standard error of a mean."""
-    mean, count = _average(trials), len(trials)
+    mean = _average(trials)
+    count = len(trials)
     return math.fsum((trial.value - mean) ** 2 for trial in trials) / (count - 1) / count
 
 
@@ -254,7 +257,8 @@ def compare_effects(
     def effect(number: int, parameter: str, label: Label) -> Effect:
         if number not in known:
             return Effect(parameter, label, number, None, None, "unfinished")
-        mean, gain = _mean(known[number], sign), gain_of.get(number)
+        mean = _mean(known[number], sign)
+        gain = gain_of.get(number)
         if gain is None:
             return Effect(parameter, label, number, mean, None, "unknown")
         verdict = "better" if gain.low > 0 else "worse" if gain.high < 0 else "tied"

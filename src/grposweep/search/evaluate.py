@@ -115,7 +115,8 @@ class SpaceValidity:
     @property
     def is_dead(self) -> bool:
         """Return whether no parameter changes anything at any valid point."""
-        parameters, lacks = self.validator.space.parameters, self.lacks
+        parameters = self.validator.space.parameters
+        lacks = self.lacks
         dead = [item.name in lacks and lacks[item.name].is_dead for item in parameters]
         return bool(dead) and all(dead)
 
@@ -136,7 +137,8 @@ class SpaceValidity:
         """Return how many points each rule prunes, of those that are drawn from a space with
         ranges and of their ends; ``""`` counts the valid ones.
         """
-        space, counts = self.validator.space, Counter[str]()
+        space = self.validator.space
+        counts = Counter[str]()
         if space.is_finite or space.points:
             return counts
         random = Random(f"{self.validator.points.base.search.seed}:ranges")
@@ -290,7 +292,8 @@ def _judge(
 def _counted(
     validator: Validator, points: Sequence[Point], kind: type[SpaceValidity]
 ) -> SpaceValidity:
-    broken, lacking = [], []
+    broken = []
+    lacking = []
     for point in points:
         result = validator.validate(point)
         broken.append(_codes(result))

@@ -32,7 +32,8 @@ class StudyCopy:
 
     def __init__(self, open_copy: Callable[[], optuna.Study], name: str) -> None:
         """``open_copy`` opens the storage. It is called again after every failure."""
-        self._open, self._name = open_copy, name
+        self._open = open_copy
+        self._name = name
         self._study: optuna.Study | None = None
 
     def update(self, trials: Sequence[FrozenTrial]) -> None:
@@ -72,7 +73,8 @@ class JournalMirror:
     """
 
     def __init__(self, path: Path, direction: Direction) -> None:
-        self._path, self._direction = path, direction
+        self._path = path
+        self._direction = direction
         self._copy = StudyCopy(self._open, path.parent.name)
         # of the trials that were written
         self._states: list[TrialState] = []
@@ -91,7 +93,8 @@ class JournalMirror:
         except Exception as error:  # noqa: BLE001 - Optuna raises many kinds, and a sweep needs no journal
             self.problem = f"study.journal is behind ({_first_line(error)}); trying again"
         else:
-            self._states, self.problem = states, ""
+            self._states = states
+            self.problem = ""
 
     def close(self) -> bool:
         """Return whether all was written; if not, ``problem`` says why."""
@@ -149,7 +152,8 @@ class RdbMirror:
         """Set the present trials of the sweep."""
         states = [trial.state for trial in trials]
         if states != self._states:
-            self._states, self._trials = states, list(trials)
+            self._states = states
+            self._trials = list(trials)
             self._copied.clear()
             self._news.set()
 

@@ -239,7 +239,8 @@ def _numbers(value: Any) -> Iterator[float]:
 
 def _domain(override: Override) -> Choice | Interval:
     """Return the domain of one sweep override."""
-    name, value = override.get_key_element(), override.value()
+    name = override.get_key_element()
+    value = override.value()
     if isinstance(value, IntervalSweep):
         return _interval(name, value)
     if isinstance(value, RangeSweep | ChoiceSweep | Glob):
@@ -268,7 +269,8 @@ def _domain(override: Override) -> Choice | Interval:
 
 
 def _interval(name: str, sweep: IntervalSweep) -> Interval:
-    low, high = sweep.start, sweep.end
+    low = sweep.start
+    high = sweep.end
     if low is None or high is None or not low < high:
         raise UserError(
             f"{name}=interval({low},{high}): the interval is empty. Give the smaller end first."

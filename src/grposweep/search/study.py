@@ -32,7 +32,8 @@ class SamplerView:
 
     def __init__(self, direction: Direction, prior: Sequence[FrozenTrial] = ()) -> None:
         """Begin with ``prior``, finished trials of earlier sweeps."""
-        self._direction, self._prior = direction, prior
+        self._direction = direction
+        self._prior = prior
         # Trials that may still change: number in the sweep's study -> in this copy.
         self._open: dict[int, int] = {}
         # of these, as they were copied
@@ -62,7 +63,8 @@ class SamplerView:
         self._seen = len(trials)
         copies = self._study.get_trials(deepcopy=False)
         for number, copied in list(self._open.items()):
-            trial, foreseen = trials[number], (predicted or {}).get(number)
+            trial = trials[number]
+            foreseen = (predicted or {}).get(number)
             known, value = self._shown.get(number, (None, None))
             if known is trial and value == foreseen:
                 continue
@@ -83,12 +85,15 @@ def _update_copy(copied: FrozenTrial, trial: FrozenTrial, predicted: float | Non
     change.
     """
     if trial.state == TrialState.COMPLETE:
-        copied.state, copied.values = TrialState.COMPLETE, trial.values
+        copied.state = TrialState.COMPLETE
+        copied.values = trial.values
     elif predicted is not None:
-        copied.state, copied.values = TrialState.COMPLETE, [predicted]
+        copied.state = TrialState.COMPLETE
+        copied.values = [predicted]
     else:
         known = trial.state == TrialState.RUNNING or bool(trial.intermediate_values)
-        copied.state, copied.values = trial.state if known else TrialState.FAIL, trial.values
+        copied.state = trial.state if known else TrialState.FAIL
+        copied.values = trial.values
         # what samplers know a stopped trial by
         copied.intermediate_values = trial.intermediate_values
 
@@ -225,7 +230,8 @@ class SweepStudy:
 
         Optuna takes the last evaluation of a pruned trial as its value.
         """
-        trial, seen = copy(self.trials[number]), dict(evaluations or {})
+        trial = copy(self.trials[number])
+        seen = dict(evaluations or {})
         if trial.state.is_finished():
             return
         trial.state = TrialState.FAIL if value is None else TrialState.COMPLETE

@@ -93,7 +93,8 @@ class RuleInputs:
             answers = {}
             for value in checked_values(option):
                 experiment = self._points.experiment({option.name: value})
-                other, answers[str(value)] = base_setting(experiment), Base.of(experiment).asked
+                other = base_setting(experiment)
+                answers[str(value)] = Base.of(experiment).asked
                 fields |= {
                     name for name in _VALUES if getattr(other, name) != getattr(self._base, name)
                 } | other.unknown
@@ -234,7 +235,8 @@ class Validator:
     """
 
     def __init__(self, space: Space, points: Points, prepared: Config | None = None) -> None:
-        self.space, self.points = space, points
+        self.space = space
+        self.points = points
         self.ignore = tuple(points.base.rules.ignore)
         self.learn(prepared or {})
 
@@ -381,7 +383,8 @@ class ValidationResult:
 
         Those of the shared ones that a rule names are left out.
         """
-        set_by, lacks = self.validator.fields.set_by, {}
+        set_by = self.validator.fields.set_by
+        lacks = {}
         blamed = {field for problem in self.problems for field in problem.broken.fields}
         for name in (*self.point, *self.validator.points.shared):
             field = set_by.get(name)

@@ -232,10 +232,8 @@ def derive_loss(values: Values, _: Config) -> Fields:
     """Return the loss in TRL's terms. In TRL a ratio per sequence is an importance sampling
     level.
     """
-    word, average = (
-        values.word(f"{ACTOR}.loss_type", "default"),
-        values.word(f"{ACTOR}.loss_avg_mode", "token"),
-    )
+    word = values.word(f"{ACTOR}.loss_type", "default")
+    average = values.word(f"{ACTOR}.loss_avg_mode", "token")
     return {
         "loss_type": "grpo" if word in LOSSES and average == "seq" else LOSSES.get(word, word),
         "importance_sampling_level": "sequence" if word.startswith("gspo") else "token",

@@ -181,7 +181,8 @@ def offloading_does_not_accumulate(s: Setting) -> Finding:
 
 
 def _chunks(s: Setting) -> bool:
-    prompts, count = s.prompts_per_generation or s.prompts_per_rollout or 0, s.processes or 1
+    prompts = s.prompts_per_generation or s.prompts_per_rollout or 0
+    count = s.processes or 1
     return prompts % count == 0 and rollout_completions(s) % count == 0
 
 
@@ -303,7 +304,8 @@ def nothing_is_generated_for_the_bin(s: Setting) -> Finding:
     EasyR1 generates portions until there are enough, and keeps ``batch[: P * n]``. With online
     filtering this is necessary.
     """
-    size, prompts = s.prompts_per_generation, s.prompts_per_rollout or 0
+    size = s.prompts_per_generation
+    prompts = s.prompts_per_rollout or 0
     if size is None or size < 1 or not is_sized(s) or s.filters_groups or prompts % size == 0:
         return None
     return {"surplus": -prompts % size * s.num_generations}
@@ -414,7 +416,8 @@ def keys_of_easyr1_exist(recipe: Recipe) -> Iterator[Violation]:
 
 def _when(key: str, recipe: Recipe) -> str:
     """Say when a key was added or removed, and name the release that the recipe is judged by."""
-    now, releases = text(recipe.version), easyr1.span(key)
+    now = text(recipe.version)
+    releases = easyr1.span(key)
     if releases is None:
         return "no EasyR1 release has such a key"
     first, last = releases
@@ -446,9 +449,11 @@ def easyr1_keeps_what_is_set(recipe: Recipe) -> Iterator[Violation]:
             continue
         other = easyr1.OVERWRITTEN.get(key, "")
         now = recipe.config.get(other, known[other].default) if other in known else None
-        why, advice = "EasyR1 computes it and ignores what is set", "Remove it."
+        why = "EasyR1 computes it and ignores what is set"
+        advice = "Remove it."
         if other:
-            why, advice = f"EasyR1 overwrites it with {other}={show(now)}", f"Set {other} instead."
+            why = f"EasyR1 overwrites it with {other}={show(now)}"
+            advice = f"Set {other} instead."
         yield Violation(
             f"{key}={show(value)}", why, advice, (key,), ({key: None},), frozenset({key})
         )

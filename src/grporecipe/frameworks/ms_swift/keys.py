@@ -179,7 +179,8 @@ def data_ranks(v: Config, processes: int | None) -> int | None:
 
 def completions(v: Config) -> int:
     """Return the completions of a rollout, as given or from its number of optimizer steps."""
-    total, steps = v["generation_batch_size"], v["steps_per_generation"]
+    total = v["generation_batch_size"]
+    steps = v["steps_per_generation"]
     return int(v["global_batch_size"] * (1 if steps is None else steps) if total is None else total)
 
 

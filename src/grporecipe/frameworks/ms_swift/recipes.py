@@ -359,7 +359,8 @@ def processes_of(environment: Any) -> int | None:
     variables = read_mapping(environment)
     if not variables.keys() & {"NPROC_PER_NODE", "NNODES"}:
         return None
-    each, nodes = str(variables.get("NPROC_PER_NODE", 1)), str(variables.get("NNODES", 1))
+    each = str(variables.get("NPROC_PER_NODE", 1))
+    nodes = str(variables.get("NNODES", 1))
     if not (each.isdigit() and nodes.isdigit()):
         return None
     return int(each) * int(nodes)
@@ -367,7 +368,8 @@ def processes_of(environment: Any) -> int | None:
 
 def derive_launch(values: Values, fields: Config) -> Fields:
     """Return the processes, the GPUs that one process sees, and with Megatron its sizes."""
-    recipe, processes = values.recipe, fields["processes"]
+    recipe = values.recipe
+    processes = fields["processes"]
     if processes is None:
         processes = processes_of(recipe.config.get(ENVIRONMENT))
     megatron = megatron_fields(recipe.config, processes) if is_megatron(recipe) else {}

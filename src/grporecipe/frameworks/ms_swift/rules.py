@@ -19,7 +19,8 @@ from grporecipe.rules.registry import Finding, Violation, rule, variant
 MS_SWIFT = frozenset({"ms-swift"})
 # The choices in rlhf_trainers/grpo_trainer.py and args_mixin.py.
 LOSSES = ("grpo", "bnpo", "dr_grpo", "dapo", "cispo", "sapo", "real", "fipo")
-SCALES, LEVELS = ("group", "batch", "none", "gdpo"), ("token", "sequence", "sequence_token")
+SCALES = ("group", "batch", "none", "gdpo")
+LEVELS = ("token", "sequence", "sequence_token")
 # normalised by the tokens of a whole rollout
 WINDOWED = ("cispo", "dapo", "fipo")
 KL = ("beta", "kl_placement", "kl_reward_coefficient")
@@ -53,7 +54,8 @@ def the_two_sizes_of_a_rollout_agree(s: Setting) -> Finding:
     rlhf_trainers/args_mixin.py: "generation_batch_size (16) must equal per_device_train_batch_size
     * world_size * steps_per_generation = 32." TRL refuses the two together in any case.
     """
-    total, steps = s.generation_batch_size, s.steps_per_generation
+    total = s.generation_batch_size
+    steps = s.steps_per_generation
     if total is None or steps is None or s.processes is None or s.data_processes is not None:
         return None
     made = s.per_device_train_batch_size * s.processes * steps
@@ -106,7 +108,8 @@ def _sizes_of_evaluation(s: Setting) -> tuple[int, int, int] | None:
         or "per_device_eval_batch_size" in s.unsolved
     ):
         return None
-    group, batch = evaluation_group(s), s.per_device_eval_batch_size * s.processes
+    group = evaluation_group(s)
+    batch = s.per_device_eval_batch_size * s.processes
     return None if min(group, batch, s.eval_prompts) < 1 else (s.eval_prompts, group, batch)
 
 
@@ -270,7 +273,8 @@ def the_loss_is_normalised_by_its_step(s: Setting) -> Finding:
     """
     if s.loss_type not in WINDOWED or not judgeable(s):
         return None
-    steps, accumulation = planning.micro_steps_per_generation(s), s.gradient_accumulation_steps
+    steps = planning.micro_steps_per_generation(s)
+    accumulation = s.gradient_accumulation_steps
     return {"steps": steps, "accumulation": accumulation} if steps > accumulation else None
 
 
@@ -365,17 +369,16 @@ def vllm_has_a_named_place(s: Setting) -> Violation | None:
     ):
         return None
     if s.use_vllm and not s.vllm_mode:
-        what, why = (
-            f"{s.key('use_vllm')}=true",
-            f"{s.key('vllm_mode')} is not set, and has no default",
-        )
+        what = f"{s.key('use_vllm')}=true"
+        why = f"{s.key('vllm_mode')} is not set, and has no default"
         changes: tuple[dict[str, object], ...] = ({"vllm_mode": "colocate"}, {"use_vllm": False})
     elif s.vllm_mode and not s.use_vllm:
         what = f"{s.key('vllm_mode')}={s.vllm_mode}"
         why = f"{s.key('use_vllm')} is false, and ms-swift refuses the mode"
         changes = ({"vllm_mode": ""}, {"use_vllm": True})
     elif s.vllm_mode == "server" and not (s.vllm_server_host or s.vllm_server_base_url):
-        what, why = f"{s.key('vllm_mode')}=server", "the server has no address"
+        what = f"{s.key('vllm_mode')}=server"
+        why = "the server has no address"
         changes = ({"vllm_server_host": "127.0.0.1"}, {"vllm_mode": "colocate"})
     else:
         return None

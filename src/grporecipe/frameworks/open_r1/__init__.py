@@ -95,7 +95,8 @@ def mixture_trouble(mixture: Any) -> str | None:
 
 
 GPUS_PER_NODE = 8
-SCRIPT, PROGRAM = "slurm/train.slurm", "src/open_r1/grpo.py"
+SCRIPT = "slurm/train.slurm"
+PROGRAM = "src/open_r1/grpo.py"
 
 
 def expand_sbatch(words: CommandLine) -> tuple[CommandLine, int] | None:
@@ -107,7 +108,8 @@ def expand_sbatch(words: CommandLine) -> tuple[CommandLine, int] | None:
     script = next((n for n, word in enumerate(words) if word.text.endswith(SCRIPT)), None)
     if script is None or not any(word.text.endswith("sbatch") for word in words[:script]):
         return None
-    before, after = _options(words[:script]), _options(words[script + 1 :])
+    before = _options(words[:script])
+    after = _options(words[script + 1 :])
     nodes = before.get("nodes", before.get("N", Word("1", 0)))
     if (
         not nodes.text.isdigit()
@@ -143,7 +145,8 @@ def _split(text: str) -> list[str]:
 
 def _options(words: CommandLine) -> dict[str, Word]:
     """Return the options of a command: ``--name value``, ``--name=value`` and ``-N value``."""
-    options, name = {}, ""
+    options = {}
+    name = ""
     for word in words:
         # --args holds options of the training script
         if word.text.startswith("-") and name != "args":

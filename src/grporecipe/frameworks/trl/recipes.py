@@ -80,7 +80,8 @@ def _warmup(values: Values) -> Any:
     """Return the warmup in steps, which win, or as a share of all. Transformers 4 has no shares in
     ``warmup_steps``.
     """
-    steps, ratio = values.stated.get("warmup_steps"), values.stated.get("warmup_ratio")
+    steps = values.stated.get("warmup_steps")
+    ratio = values.stated.get("warmup_ratio")
     if ratio and not steps:
         return ratio
     has_ratio = "warmup_ratio" in known(values.recipe.version) and values.recipe.version < (
@@ -259,7 +260,8 @@ def _by_release(row: Field) -> Field:
     """Return a row with the key that the newest release has, and the one before it was renamed."""
     key = RENAMES.get(row.key, row.key)
     old = BACK.get(key, "")
-    added, known_before = span(key), span(old)
+    added = span(key)
+    known_before = span(old)
     if row.type != RELEASE or added is None or known_before is None:
         return row
     before = {added[0]: old} if known_before[0] < added[0] else {}
@@ -388,7 +390,8 @@ def _write_release(framework: Framework, s: Setting, takes: KeySpecs, default: C
         key = next((name for name in (row.key, *row.before.values()) if name in takes), None)
         if row.type != RELEASE or not row.plain or key is None:
             continue
-        value, kind = getattr(s, row.name), takes[key].type
+        value = getattr(s, row.name)
+        kind = takes[key].type
         if value is None and (default.get(row.name) is None or not kind.endswith("?")):
             # the release's default
             continue

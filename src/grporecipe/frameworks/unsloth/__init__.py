@@ -84,7 +84,8 @@ def corrected_size(
 
 def derive_own(values: Values, fields: Config) -> Fields:
     """Return the fields that Unsloth changes before TRL sees the configuration."""
-    stated, changes = values.stated, Fields()
+    stated = values.stated
+    changes = Fields()
     sizes = ("per_device_train_batch_size", "gradient_accumulation_steps", "num_generations")
     if stated.get("steps_per_generation") is None and stated.get("generation_batch_size") is None:
         size, accumulation, group = (fields[name] for name in sizes)

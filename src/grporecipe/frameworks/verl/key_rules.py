@@ -76,7 +76,8 @@ def keys_of_verl_exist(recipe: Recipe) -> Iterator[Violation]:
 def _absent(recipe: Recipe, key: str, known: KeyTable) -> Iterator[Violation]:
     """Describe a key that needs a ``+`` or is a typo. A file may add keys for code of its own."""
     is_file = recipe.launch is None and recipe.file is not None
-    plain, value = key.lstrip("~"), recipe.config[key]
+    plain = key.lstrip("~")
+    value = recipe.config[key]
     above = next((name for name in _above(plain) if name in known), "")
     if above and known.defaults[above] in ({}, None) and key == plain:
         if is_file:
@@ -193,10 +194,8 @@ def verl_reads_what_is_set(recipe: Recipe) -> Iterator[Violation]:
     """
     if not verl.is_own_trainer(recipe):
         return
-    dead, is_file = (
-        unread(verl.known_keys(recipe)),
-        recipe.launch is None and recipe.file is not None,
-    )
+    dead = unread(verl.known_keys(recipe))
+    is_file = recipe.launch is None and recipe.file is not None
     values = values_of(recipe)
     for written, value in recipe.config.items():
         key = written.lstrip("+")

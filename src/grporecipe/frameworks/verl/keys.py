@@ -32,8 +32,10 @@ from grporecipe.registries import NEWEST
 TRAITS = FrameworkTraits("verl", "verl", unit="prompts", syntax="dotted")
 VERSION: Version = NEWEST["verl"]
 ACTOR, ROLLOUT, REF = (f"actor_rollout_ref.{name}" for name in ("actor", "rollout", "ref"))
-MODEL, OPTIM = "actor_rollout_ref.model", f"{ACTOR}.optim"
-CONTROL, MEGATRON = "algorithm.kl_ctrl", f"{ACTOR}.megatron"
+MODEL = "actor_rollout_ref.model"
+OPTIM = f"{ACTOR}.optim"
+CONTROL = "algorithm.kl_ctrl"
+MEGATRON = f"{ACTOR}.megatron"
 OWN_PROGRAMS = ("verl.trainer.main_ppo", "verl/trainer/main_ppo.py")
 # verl's check that a rollout holds a step (GB402), as it is written in any release.
 HOLDS_A_STEP = r"\btrain_batch_size\s*(?:>=|<)\s*[\w.]*ppo_mini_batch_size"

@@ -57,7 +57,8 @@ def a_sequence_fits_a_micro_batch(recipe: Recipe) -> Iterator[Violation]:
     size = sum(values.whole(key, 512) for key in LENGTHS)
     sizes = derive_topology(values, {})
     shared = max(sizes["sequence_parallel_size"], sizes.get("context_parallel_size", 1), 1)
-    enough, seen = ceil(size / shared), set[int]()
+    enough = ceil(size / shared)
+    seen = set[int]()
     for switch, key in _limits(values):
         limit = values.whole(key, DEFAULT_TOKENS)
         # the limits for log-probabilities follow that of updates

@@ -276,7 +276,8 @@ def derive_groups(values: Values, fields: Config) -> Fields:
     repetition is read as a prompt. PRIME samples ``data.n_samples`` completions. Distillation
     without task rewards has no advantages; another trainer may form groups of its own.
     """
-    agents, step = values.whole(AGENTS, 1), fields["prompts_per_step"]
+    agents = values.whole(AGENTS, 1)
+    step = fields["prompts_per_step"]
     group = fields["num_generations"]
     groups: Fields = {}
     if agents > 1 and step % agents == 0:

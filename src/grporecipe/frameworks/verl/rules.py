@@ -212,7 +212,8 @@ def log_probabilities_are_whole_micro_batches(s: Setting) -> Violation | None:
         or not _step_splits(s)
     ):
         return None
-    prompts, step = s.prompts_per_rollout or 0, s.prompts_per_step or 1
+    prompts = s.prompts_per_rollout or 0
+    step = s.prompts_per_step or 1
     # after verl has filled the last step
     count = ceil(prompts / step) * per_rank(s)
     sizes = {name: getattr(s, name) or 0 for name in (LOGGED if s.loads_reference else LOGGED[:1])}
@@ -251,7 +252,8 @@ def no_step_is_padded(s: Setting) -> Finding:
     weaker. With dynamic micro-batches even P < p passes verl's validation. Before 0.9 there is no
     padding: the last step is smaller, or Megatron's workers stop.
     """
-    prompts, step = s.prompts_per_rollout or 0, s.prompts_per_step or 1
+    prompts = s.prompts_per_rollout or 0
+    step = s.prompts_per_step or 1
     # the last: GB402
     if not is_sized(s) or is_whole_steps(s) or (prompts < step and not s.dynamic_batching):
         return None
@@ -318,7 +320,8 @@ def grpo_is_the_estimator(recipe: Recipe) -> Iterator[Violation]:
     Reported if nothing says that PPO is meant: several completions per prompt, no estimator and no
     key of the critic.
     """
-    values, key = values_of(recipe), "algorithm.adv_estimator"
+    values = values_of(recipe)
+    key = "algorithm.adv_estimator"
     names = [name.lstrip("+~") for name in recipe.config]
     # A fork may have estimators by step and by token.
     says_ppo = any(name.startswith("critic.") or name.endswith("adv_estimator") for name in names)
@@ -339,7 +342,8 @@ PROMPTS, STEP, FETCH = (
     "data.gen_batch_size",
 )
 MICRO = f"{verl.ACTOR}.ppo_micro_batch_size"
-DYNAMIC, ULYSSES = f"{verl.ACTOR}.use_dynamic_bsz", f"{verl.ACTOR}.ulysses_sequence_parallel_size"
+DYNAMIC = f"{verl.ACTOR}.use_dynamic_bsz"
+ULYSSES = f"{verl.ACTOR}.ulysses_sequence_parallel_size"
 PACKED = f"{verl.MODEL}.use_remove_padding"
 SIZES_LOGGED = (
     f"{verl.ROLLOUT}.log_prob_micro_batch_size",
@@ -357,7 +361,8 @@ def a_rollout_is_whole_fetches(recipe: Recipe) -> Iterator[Violation]:
     not state whether it filters is not reported.
     """
     values = values_of(recipe)
-    size, prompts = values.get(FETCH, "int"), values.whole(PROMPTS, 1024)
+    size = values.get(FETCH, "int")
+    prompts = values.whole(PROMPTS, 1024)
     if (
         size is None
         or size < 1
@@ -478,10 +483,12 @@ def deprecated_micro_batches_divide_a_step(recipe: Recipe) -> Iterator[Violation
     "ppo_micro_batch_size (4) * ulysses_sequence_parallel_size (1) must be >= n_gpus (8)".
     """
     values = values_of(recipe)
-    size, step = values.get(MICRO, "int"), values.whole(STEP, 256)
+    size = values.get(MICRO, "int")
+    step = values.whole(STEP, 256)
     if size is None or size < 1 or values.flag(DYNAMIC):
         return
-    gpus, shared = _gpus(recipe, values), values.whole(ULYSSES, 1)
+    gpus = _gpus(recipe, values)
+    shared = values.whole(ULYSSES, 1)
     broken = {
         f"it does not divide {STEP}={step}": step % size != 0,
         f"it is shared by {gpus} GPUs" + (f", {shared} to a sequence" if shared > 1 else ""): size
@@ -499,8 +506,10 @@ def one_kind_of_micro_batch(recipe: Recipe) -> Iterator[Violation]:
     verl stops with a bare AssertionError when the workers are set up. By default the second follows
     the first.
     """
-    values, name = values_of(recipe), f"{verl.ROLLOUT}.log_prob_use_dynamic_bsz"
-    update, logged = values.flag(DYNAMIC), values.get(name, "bool")
+    values = values_of(recipe)
+    name = f"{verl.ROLLOUT}.log_prob_use_dynamic_bsz"
+    update = values.flag(DYNAMIC)
+    logged = values.get(name, "bool")
     if logged is not None and logged != update and verl.sizes_per_gpu_only(verl.known_keys(recipe)):
         why = f"{DYNAMIC}={str(update).lower()}, and the workers assert that the two agree"
         instead = f"Leave {name} out: it follows."
@@ -517,7 +526,8 @@ def asynchronous_steps_are_whole(recipe: Recipe) -> Iterator[Violation]:
     """
     values = values_of(recipe)
     steps = values.whole("trainer.v1.separate_async.parameter_sync_step", 4)
-    prompts, step = values.whole(PROMPTS, 1024), values.whole(STEP, 256)
+    prompts = values.whole(PROMPTS, 1024)
+    step = values.whole(STEP, 256)
     is_asynchronous = values.word("trainer.v1.trainer_mode", "sync") == "separate_async"
     whole = steps * step
     if is_asynchronous and prompts != whole and verl.is_v1(recipe):

@@ -84,7 +84,8 @@ class Composer:
             raise UserError(f"{path}.yaml: the configuration names it, and it is not there.")
         flat = _parse(text)
         content = nest({key: value for key, value in flat.config.items() if key != "defaults"})
-        own, header = posixpath.dirname(path), re.search(_HEADER, text)
+        own = posixpath.dirname(path)
+        header = re.search(_HEADER, text)
         if header is not None:
             package = header[1].replace("_global_", "").replace("_group_", own.replace("/", "."))
         entries = flat.config.get("defaults") or []
@@ -190,7 +191,8 @@ def read_source(folder: Path, recipe: Recipe) -> Vendored:
         for key, value in recipe.config.items()
         if "." not in key.partition("@")[0]
     }
-    keys, version = _keys(folder, find_main(folder, recipe), choices), _version(folder)
+    keys = _keys(folder, find_main(folder, recipe), choices)
+    version = _version(folder)
     if version is None:
         own = keys if keys is not None else _keys(folder, Main(folder / CONFIG, "ppo_trainer"), {})
         version = (

@@ -33,7 +33,8 @@ def find_changed_attribute(trainer: Any, args: Any, keys: Set[str]) -> str | Non
         # what cannot be compared, such as a tensor, is not judged
         with suppress(Exception):
             code = compile(ast.Expression(expression), "<copy>", "eval")
-            wanted, actual = eval(code, {"args": args}), getattr(trainer, name)
+            wanted = eval(code, {"args": args})
+            actual = getattr(trainer, name)
             if actual != wanted and not keys.isdisjoint(fields):
                 return (
                     f"{fields[0]}={plain(getattr(args, fields[0]))} is this trial's, but the "

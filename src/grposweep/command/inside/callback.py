@@ -57,7 +57,8 @@ class Callback(BoundaryCallback):
     ) -> None:
         if self.folder is None:
             return
-        optimizer, self.began_at = known.get("optimizer"), state.global_step
+        optimizer = known.get("optimizer")
+        self.began_at = state.global_step
         if is_watched(args):
             self.keys = set((read_json(self.folder / paths.CHANGED) or {}).get("keys", {}))
             if state.is_world_process_zero:
@@ -85,7 +86,8 @@ class Callback(BoundaryCallback):
             self._refuse(find_changed_attribute(self.trainer, args, self.keys))
         # a callback may set it at the end of the first step
         if RATE in self.keys and step < 2:
-            optimizer, scheduler = known.get("optimizer"), known.get("lr_scheduler")
+            optimizer = known.get("optimizer")
+            scheduler = known.get("lr_scheduler")
             self._refuse(find_changed_rate(self.trainer, optimizer, scheduler))
 
     def _refuse(self, message: str | None) -> None:
@@ -135,7 +137,8 @@ class Callback(BoundaryCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
     ) -> None:
         if self.folder is not None and state.is_world_process_zero:
-            self.ended, self.state = True, state
+            self.ended = True
+            self.state = state
             self._say(state)
 
     def leave(self) -> None:

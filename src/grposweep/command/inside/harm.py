@@ -108,7 +108,8 @@ def find_loss(question: Question, paths: list[str], is_opened: bool = False) -> 
 
 def _is_of_sweeps(question: Question, path: str) -> bool:
     """Return whether a path that exists is the folder of the sweeps, holds it, or is in it."""
-    place, sweeps = Path(path), Path(question.sweeps)
+    place = Path(path)
+    sweeps = Path(question.sweeps)
     is_inside = sweeps.is_relative_to(place) or place.is_relative_to(sweeps)
     return is_inside and os.path.lexists(path)
 

@@ -33,7 +33,8 @@ class AfterImport:
             return None
         spec = importlib.machinery.PathFinder.find_spec(name, path, target)
         if spec is not None and spec.loader is not None:
-            execute, change = spec.loader.exec_module, self.changes[name]
+            execute = spec.loader.exec_module
+            change = self.changes[name]
 
             def execute_and_change(module: ModuleType) -> None:
                 execute(module)

@@ -153,7 +153,8 @@ class Answers:
         }
         if self.pipe is None and self.other is None:
             self.give(how="real", **answer)
-        self.answer, self.is_given = {"how": "stand-ins", **answer}, False
+        self.answer = {"how": "stand-ins", **answer}
+        self.is_given = False
         atexit.register(self.give)
         # not in the main thread
         with suppress(ValueError):
@@ -183,7 +184,8 @@ def _merge(mine: dict[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
         )
         return {"failed": why, "seconds": mine["seconds"]}
     if "record" in mine:
-        first, second = mine["record"], other["record"]
+        first = mine["record"]
+        second = other["record"]
         unknown = set[str]()
         for part in ("values", "given"):
             names = first[part].keys() | second[part].keys()
@@ -250,7 +252,8 @@ def _watch(answers: Answers, is_training: bool) -> None:
     def trainer(name: str) -> Callable[[Any], None]:
         def change(module: Any) -> None:
             cls = getattr(module, name)
-            build, signature = cls.__init__, inspect.signature(cls.__init__)
+            build = cls.__init__
+            signature = inspect.signature(cls.__init__)
 
             def built(self: Any, *values: Any, **named: Any) -> None:
                 passed = {**signature.bind_partial(self, *values, **named).arguments, **named}
@@ -392,7 +395,8 @@ def _run_on_stand_ins(answers: Answers, program: programs.Program) -> None:
 
 def _watch_end(answers: Answers) -> None:
     """Answer if the script fails before its trainer, so that nothing runs after it."""
-    show, leave = sys.excepthook, sys.exit
+    show = sys.excepthook
+    leave = sys.exit
 
     def failed(kind: type[BaseException], error: BaseException, trace: Any) -> None:
         show(kind, error, trace)
@@ -403,7 +407,8 @@ def _watch_end(answers: Answers) -> None:
             answers.give(failed=f"it leaves with {code}")
         leave(code)
 
-    sys.excepthook, sys.exit = failed, left
+    sys.excepthook = failed
+    sys.exit = left
 
 
 def _note(answers: Answers, event: str, words: tuple[Any, ...]) -> bool:

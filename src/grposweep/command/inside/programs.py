@@ -70,7 +70,8 @@ def this_program() -> Program:
         if word in TAKE_VALUE:
             next(words, None)
         elif word == "-m":
-            module, rest = next(words, ""), tuple(words)
+            module = next(words, "")
+            rest = tuple(words)
             return Program(rest[0] if module == NOTEBOOK else _file_of(module), module, rest)
         elif word == "-c":
             return Program()
@@ -97,7 +98,8 @@ def may_train(program: Program) -> bool:
     """
     if Path(program.file).name == "trl":
         return False
-    waiting, seen = [program.file], set[str]()
+    waiting = [program.file]
+    seen = set[str]()
     while waiting and len(seen) < MOST_FILES:
         file = waiting.pop(0)
         if not file or file in seen:
@@ -157,7 +159,8 @@ def replace_launcher(program: Program, question: Question) -> None:
         )[0]
     except UserError:
         return
-    script, rest = start.launch.program, [word.text for word in start.after]
+    script = start.launch.program
+    rest = [word.text for word in start.after]
     if start.own is not None:
         rest = without(rest, launch.LAUNCHER_OPTIONS)
     is_file = script.endswith(".py")

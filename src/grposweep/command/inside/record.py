@@ -68,7 +68,8 @@ def watch_config(cls: Any, change: Callable[[Any], None]) -> None:
     ``cls`` is TRL's class, or the base of all configurations: some programs derive a GRPOConfig of
     their own from it.
     """
-    check, assign = cls.__post_init__, cls.__setattr__
+    check = cls.__post_init__
+    assign = cls.__setattr__
 
     def changed(self: Any) -> None:
         if is_watched(self) or not is_grpo(self):
@@ -126,8 +127,10 @@ def describe(config: Any, trainer: Any, passed: Mapping[str, Any]) -> dict[str, 
     """Return the record of a trainer that gets this configuration and these arguments of its
     constructor.
     """
-    noted, values = vars(config)[_OWN], dict(fields_of(config))
-    built, assigned = noted["built"], noted["assigned"]
+    noted = vars(config)[_OWN]
+    values = dict(fields_of(config))
+    built = noted["built"]
+    assigned = noted["assigned"]
     later = {name: values[name] for name in assigned if values[name] != built[name]}
     rewards = passed.get("reward_funcs")
     rewards = (

@@ -156,7 +156,8 @@ class Thing(metaclass=AnyClass):
 
     def __iter__(self) -> Iterator[Any]:
         frame = sys._getframe(1)
-        code, at = frame.f_code.co_code, frame.f_lasti
+        code = frame.f_code.co_code
+        at = frame.f_lasti
         # model, tokenizer = ...: as many as there are names
         unpacks = dis.opname[code[at]] == "UNPACK_SEQUENCE"
         return iter(
@@ -316,7 +317,8 @@ def stand_in(trainer: type[Thing]) -> None:
     sys.meta_path.append(Finder(True))
     _stand_in_transformers(transformers)
     as_first_rank(base)
-    base.torch, base.requires_backends = Thing(), lambda *_: None
+    base.torch = Thing()
+    base.requires_backends = lambda *_: None
     import huggingface_hub
 
     for name in ("login", "notebook_login", "interpreter_login"):
@@ -347,10 +349,8 @@ def alone(module: Any) -> None:
     build = cls.__init__
 
     def built(self: Any, *values: Any, **named: Any) -> None:
-        ranks, before = (
-            processes(),
-            {name: os.environ.pop(name) for name in RANKS if name in os.environ},
-        )
+        ranks = processes()
+        before = {name: os.environ.pop(name) for name in RANKS if name in os.environ}
         try:
             build(self, *values, **named)
         finally:
@@ -368,7 +368,8 @@ def processes() -> int:
 def _stand_in_transformers(transformers: Any) -> None:
     """Replace what needs torch (placeholders that raise at their use) or a hub."""
     lazy: Any = type(transformers)
-    get, made = lazy.__getattr__, dict[str, Any]()
+    get = lazy.__getattr__
+    made = dict[str, Any]()
 
     def stand_in(module: Any, name: str) -> Any:
         value = None if name.startswith(LOADING) else get(module, name)

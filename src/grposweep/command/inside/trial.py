@@ -104,8 +104,10 @@ def _follow_trainers(module: ModuleType, trial: Path) -> None:
     training would use an unfinished model.
     """
     cls = module.Trainer
-    build, train = cls.__init__, cls.train
-    signature, trained_at = inspect.signature(build), list[str]()
+    build = cls.__init__
+    train = cls.train
+    signature = inspect.signature(build)
+    trained_at = list[str]()
     # our Callback of each trainer
     followed = list[Any]()
 
