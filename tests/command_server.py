@@ -188,72 +188,6 @@ def _answer(connection: socket.socket) -> NoReturn:
     os._exit(0)
 
 
-def keep_options() -> None:
-    """Let Hydra do once in this process what depends on the files of conf/ and the options chosen,
-    and on no key's value.
-
-    That is most of a composition: reading the files, the list of those that the options include,
-    and merging them.
-    """
-    import pickle
-
-    from hydra._internal import defaults_list
-    from hydra._internal.config_loader_impl import ConfigLoaderImpl
-    from hydra._internal.config_repository import ConfigRepository
-    from hydra.core.config_store import ConfigStore
-    from hydra.core.object_type import ObjectType
-
-    from grposweep.process import CONF
-
-    kept = dict[tuple[str, ...], bytes]()
-    read, merge = ConfigRepository.load_config, ConfigLoaderImpl._compose_config_from_defaults_list
-    find = defaults_list._create_defaults_list
-
-    def once(key: tuple[str, ...], make: Callable[[], Any]) -> Any:
-        if key not in kept:
-            kept[key] = pickle.dumps(make())
-        # Hydra edits what it gets
-        return pickle.loads(kept[key])
-
-    def of_conf(repo: Any) -> bool:
-        files = {source.path for source in repo.get_sources() if source.scheme() == "file"}
-        # an external trainer's own options
-        return files == {str(CONF)} and "recipe" not in ConfigStore.instance().repo
-
-    def load(self: ConfigRepository, config_path: str) -> Any:
-        source = self._find_object_source(config_path, ObjectType.CONFIG)
-        if source is None or (source.path != str(CONF) and not config_path.startswith("hydra/")):
-            return read(self, config_path)
-        return once((source.path, config_path), lambda: read(self, config_path))
-
-    def find_once(
-        repo: Any, config_name: Any, overrides: Any, prepend_hydra: bool, skip_missing: bool
-    ) -> Any:
-        if not of_conf(repo):
-            return find(repo, config_name, overrides, prepend_hydra, skip_missing)
-        chosen = (overrides.override_choices, overrides.append_group_defaults, overrides.deletions)
-        keys = overrides.config_overrides
-
-        def make() -> Any:
-            found = find(repo, config_name, overrides, prepend_hydra, skip_missing)
-            return found, {**vars(overrides), "config_overrides": []}
-
-        found, state = once(
-            ("list", repr((config_name, chosen, prepend_hydra, skip_missing))), make
-        )
-        vars(overrides).update(state, config_overrides=keys)
-        return found
-
-    def merge_once(self: ConfigLoaderImpl, defaults: Any, repo: Any) -> Any:
-        if not of_conf(repo):
-            return merge(self, defaults=defaults, repo=repo)
-        return once(("merged", repr(defaults)), lambda: merge(self, defaults=defaults, repo=repo))
-
-    ConfigRepository.load_config = load  # type: ignore[method-assign]
-    ConfigLoaderImpl._compose_config_from_defaults_list = merge_once  # type: ignore[method-assign]
-    defaults_list._create_defaults_list = find_once
-
-
 def _import_all() -> None:
     """What commands import sooner or later; Hydra's parsers are warm after one composition."""
     import gc
@@ -282,7 +216,6 @@ def _import_all() -> None:
     for name in (*TRAINING, *(TRL if TRAINS in os.environ else []), "typer._adapters"):
         if find_spec(name) is not None:
             importlib.import_module(name)
-    keep_options()
     with open_session() as session:
         for trainer, mode in product(("trainer=fake", "trainer=command"), RunMode):
             session.loader.load_configuration("config", [trainer, "lr=1e-3"], mode)

@@ -20,7 +20,7 @@ from hydra.core.config_store import ConfigStore
 from hypothesis import settings
 from omegaconf import DictConfig
 
-from command_server import TRAINS, keep_options
+from command_server import TRAINS
 from grposweep.config.compose import Session, open_session, register_schema
 from grposweep.process import PROJECT
 from in_process import Sweep, sweeps_in
@@ -149,7 +149,6 @@ def start(here: Path) -> Iterator[Callable[..., "subprocess.Popen[str]"]]:
 
 # once for all tests
 register_schema()
-keep_options()
 
 
 @pytest.hookimpl(trylast=True)

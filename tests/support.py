@@ -35,12 +35,14 @@ def examples(many: int) -> int:
     return many if "GRPOSWEEP_THOROUGH" in os.environ else many // 3
 
 
-def sampled(cases: Iterable[Any], every: int) -> list[ParameterSet]:
-    """Mark the cases that only the slow tier tries: all but each ``every``-th, from the first."""
+def sampled(
+    cases: Iterable[Any], every: int, rest: pytest.MarkDecorator = pytest.mark.slow
+) -> list[ParameterSet]:
+    """Mark the cases that only a later tier tries: all but each ``every``-th, from the first."""
     marked = []
     for n, case in enumerate(cases):
         values = case if isinstance(case, tuple) else (case,)
-        marked.append(pytest.param(*values, marks=[pytest.mark.slow] * (n % every > 0)))
+        marked.append(pytest.param(*values, marks=[rest] * (n % every > 0)))
     return marked
 
 

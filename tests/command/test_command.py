@@ -215,7 +215,7 @@ def like(kind: str, name: str, *words: str) -> tuple[str, ...]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", PROGRAMS)
+@pytest.mark.parametrize("kind", sampled(PROGRAMS, 3, pytest.mark.thorough))
 def test_programs_that_log_as_known_trainers_are_swept_paused_and_resumed(
     run: Run, here: Path, kind: str
 ) -> None:

@@ -2,39 +2,26 @@
 is refused by name.
 """
 
+import operator
 from pathlib import Path
 
 import pytest
-from _pytest.mark import ParameterSet
 
 from grporecipe.errors import UserError
 from grposweep.command.ask import ask
 from own_commands import RATES, OwnCommand, read_commands, stage, sweep
-from support import lines, read, trials
+from support import lines, read, sampled, trials
 
 pytestmark = pytest.mark.slow
 
 ALL = read_commands()
 SWEPT = [one for one in ALL if one.in_trial or not one.refused]
-# of the commands that train with the stub is in the slow tier; all are in the thorough one
-EVERY = 4
 # what a command leaves that was run on
 LEFT = ("submitted", "trained.txt")
+NAMES = operator.attrgetter("name")
 
 
-def sampled(commands: list[OwnCommand]) -> list[ParameterSet]:
-    """Mark the commands that only the thorough tier tries."""
-    rare = [
-        [] if n % EVERY == 0 and not one.real else [pytest.mark.thorough]
-        for n, one in enumerate(commands)
-    ]
-    return [
-        pytest.param(one, id=one.name, marks=marks)
-        for one, marks in zip(commands, rare, strict=True)
-    ]
-
-
-@pytest.mark.parametrize("one", sampled(ALL))
+@pytest.mark.parametrize("one", sampled(ALL, 6, pytest.mark.thorough), ids=NAMES)
 def test_an_unchanged_command_is_asked(here: Path, one: OwnCommand) -> None:
     """Its values are known or unknown as its script says, or a message says why it cannot be swept.
     Nothing trains meanwhile.
@@ -51,7 +38,7 @@ def test_an_unchanged_command_is_asked(here: Path, one: OwnCommand) -> None:
     assert not [name for name in LEFT if (here / name).exists()]
 
 
-@pytest.mark.parametrize("one", sampled(SWEPT))
+@pytest.mark.parametrize("one", sampled(SWEPT, 6, pytest.mark.thorough), ids=NAMES)
 def test_every_trial_trains_with_its_own_values(here: Path, one: OwnCommand) -> None:
     """What its trainer got are the point's values, and it trained with them; or it was refused
     before its first step.

@@ -391,12 +391,16 @@ def test_what_cannot_be_swept_is_refused_before_anything_is_written(
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("launch", "signal"),
-    [
-        ("bash launch.sh", SIGINT),
-        ("bash launch.sh 2>&1 | tee log.txt", SIGKILL),
-        (f"{sys.executable} spawned.py", SIGINT),
-        (f"{sys.executable} chosen.py", SIGKILL),
-    ],
+    sampled(
+        [
+            ("bash launch.sh", SIGINT),
+            ("bash launch.sh 2>&1 | tee log.txt", SIGKILL),
+            (f"{sys.executable} spawned.py", SIGINT),
+            (f"{sys.executable} chosen.py", SIGKILL),
+        ],
+        3,
+        pytest.mark.thorough,
+    ),
 )
 def test_a_script_that_never_resumes_continues(
     start: Callable, run: Run, command: Path, launch: str, signal: Signals

@@ -28,6 +28,8 @@ SHELL = re.compile(r"^```(?:sh|console)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
 ANCHOR = re.compile(r"\]\((?!\w+://)([^)#\s]*)#([^)\s]+)\)")
 
+# pages whose commands train for minutes, which are followed before a release
+TRAINING = ("tutorial.md", "own_script.md")
 # a tenth of the tutorial's; `make docs` trains it all
 SHORTER = (
     "schedule.budget_completions=640",
@@ -231,7 +233,14 @@ def first_value(override: str) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", FOLLOWED, ids=named)
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(page, marks=[pytest.mark.thorough] * (page.name in TRAINING))
+        for page in FOLLOWED
+    ],
+    ids=named,
+)
 def test_following_a_page_gives_what_it_shows(
     page: Path, follow: ModuleType, tmp_path: Path
 ) -> None:

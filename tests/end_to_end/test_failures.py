@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from grporecipe.files import write_json
-from support import Ended, lines, read, trials, wait_for
+from support import Ended, lines, read, sampled, trials, wait_for
 
 Run = Callable[..., Ended]
 LaunchCommand = Callable[..., "Popen[str]"]
@@ -159,7 +159,9 @@ def ranks(trial: Path) -> list[int]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "killed", [slice(0, 1), slice(1, 2), slice(0, 2)], ids=["the first rank", "the second", "all"]
+    "killed",
+    sampled([slice(0, 1), slice(1, 2), slice(0, 2)], 3, pytest.mark.thorough),
+    ids=["the first rank", "the second", "all"],
 )
 def test_a_trial_whose_ranks_are_killed_costs_no_other_and_leaves_none_behind(
     start: LaunchCommand, here: Path, killed: slice

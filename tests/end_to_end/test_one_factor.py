@@ -83,7 +83,7 @@ def test_lint_names_the_three_causes_of_the_stalled_run() -> None:
     assert "0 errors, 3 warnings" in ended.out
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_the_stalled_run_stalls_and_its_sweep_finds_the_way_out(run: Run) -> None:
     """Real training: the baseline gains nothing that its seeds could tell, a higher rate does and
     is told apart.

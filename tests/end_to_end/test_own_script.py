@@ -13,7 +13,7 @@ import yaml
 
 from support import PROJECT, environment, lines, read, trials
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.thorough]
 DOCUMENT = PROJECT / "docs" / "guides" / "own_script.md"
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 # what pip installs; interpreters of their own, because values enter when Python starts

@@ -45,6 +45,7 @@ def only_trial(sweep: Path) -> Path:
     return folder
 
 
+@pytest.mark.thorough
 def test_the_demos_winner_beats_the_untrained_model(run: Run) -> None:
     """On 256 held-out prompts by 0.05 and by two standard errors; some points were invalid and cost
     nothing.
@@ -233,6 +234,7 @@ def test_a_users_own_prompts_and_a_local_model_train(run: Run, here: Path) -> No
     assert result["start"] is not None
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(
     shutil.which("g++") is None or " " in sys.prefix,
     reason="torch compiles with g++, from a path without blanks",

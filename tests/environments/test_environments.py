@@ -11,7 +11,7 @@ import pytest
 from environments.table import ENVIRONMENTS, Environment, together
 from grporecipe.errors import ExitCode
 from grposweep.process import SOURCE, ForkServer
-from support import PROJECT, RUN, Ended, environment, lines, read
+from support import PROJECT, RUN, Ended, environment, lines, read, sampled
 
 pytestmark = pytest.mark.slow
 FIXTURES = PROJECT / "tests" / "fixtures"
@@ -64,7 +64,9 @@ def run_there(
     return Ended(done.returncode, done.stdout, done.stderr)
 
 
-@pytest.mark.parametrize("where", ENVIRONMENTS, ids=lambda one: one.name)
+@pytest.mark.parametrize(
+    "where", sampled(ENVIRONMENTS, 4, pytest.mark.thorough), ids=lambda one: one.name
+)
 def test_the_warm_server_starts_and_answers(
     where: Environment,
     here: Path,
@@ -141,7 +143,11 @@ def trained(here: Path) -> list[object]:
     ]
 
 
-@pytest.mark.parametrize("group", GROUPS, ids=lambda group: ", ".join(one.name for one in group))
+@pytest.mark.parametrize(
+    "group",
+    sampled(GROUPS, 8, pytest.mark.thorough),
+    ids=lambda group: ", ".join(one.name for one in group),
+)
 def test_two_steps_train(group: list[Environment], here: Path, plain: list[object]) -> None:
     """``python src/run.py`` trains the same two steps, or ends with one message; never with a
     traceback.

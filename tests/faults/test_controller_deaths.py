@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from support import sampled
+
 from .sweeps import EASY, LATE, ByRate, Scenario, survive_all
 
 pytestmark = pytest.mark.slow
@@ -108,7 +110,7 @@ def test_a_sweep_survives_deaths_at_its_riskiest_moments(name: str, tmp_path: Pa
     assert len(report) == 4
 
 
-@pytest.mark.parametrize("name", SCENARIOS)
+@pytest.mark.parametrize("name", sampled(SCENARIOS, 3, pytest.mark.thorough))
 def test_a_sweep_survives_a_death_at_any_moment(name: str, tmp_path: Path) -> None:
     """Nothing is lost, run twice or left behind; trials, values and best are those of the
     undisturbed sweep.

@@ -15,6 +15,7 @@ from grposweep.report.html_page import page_content, page_data, script_json
 from grposweep.report.status import status_json, status_screen
 from grposweep.report.trial_screen import trial_screen
 from grposweep.report.view import read_sweep
+from support import sampled
 
 from .damage import damaged, json_values, lines, object_file, try_all
 from .test_sweep_files import ATTEMPTS, METRICS, RECORD, RESULT, RUNS, put, sweep  # noqa: F401 - a fixture among them
@@ -84,7 +85,7 @@ def look(folder: Path) -> None:
     page_content(view)
 
 
-@pytest.mark.parametrize("name", OF_TRIAL)
+@pytest.mark.parametrize("name", sampled(OF_TRIAL, 3, pytest.mark.thorough))
 def test_a_trials_damaged_file_hides_nothing_else(name: str, sweep: object) -> None:  # noqa: F811
     """One at a time, among sound ones."""
     folder: Path = sweep.path  # type: ignore[attr-defined]

@@ -15,6 +15,7 @@ pytestmark = pytest.mark.slow
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "gamed_reward.py"
 
 
+@pytest.mark.thorough
 def test_the_trial_that_games_its_reward_wins_and_is_told(tmp_path: Path) -> None:
     """Its completions are a few templates and hardly ever right; the honest trials have no
     warning.

@@ -42,9 +42,16 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_report(read_sweep(make_sweep(tmp_path_factory.mktemp("page") / "s", made)))
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def page(browser: "Browser", report: Path) -> Iterator["Page"]:
-    """The page, which must stay silent and alone."""
+    """The page, which must stay silent and alone. Who changes it changes it back."""
+    with open_page(browser, report) as opened:
+        yield opened
+
+
+@pytest.fixture
+def own_page(browser: "Browser", report: Path) -> Iterator["Page"]:
+    """A page for one test that changes its figures."""
     with open_page(browser, report) as opened:
         yield opened
 
@@ -90,6 +97,7 @@ def test_words_and_a_state_filter_rows(page: "Page") -> None:
     assert all(re.fullmatch(r"0\.\d{4}", text) for text in column(page, "eval_reward"))
     page.select_option("#state", "failed")
     assert page.inner_text("#shown").startswith("2 of ")
+    page.select_option("#state", "")
 
 
 def test_hovering_over_a_figure_names_the_trial(page: "Page") -> None:
@@ -112,16 +120,16 @@ def test_a_click_on_a_row_shows_the_trial_with_its_command(page: "Page") -> None
     assert not page.is_visible("#trial")
 
 
-def test_curves_of_another_metric_over_steps_can_be_chosen(page: "Page") -> None:
+def test_curves_of_another_metric_over_steps_can_be_chosen(own_page: "Page") -> None:
     """And two other parameters on the map."""
-    page.select_option("#metric", "kl")
-    page.select_option("#over", "steps")
-    page.select_option("#across", "2")
-    page.wait_for_function(
+    own_page.select_option("#metric", "kl")
+    own_page.select_option("#over", "steps")
+    own_page.select_option("#across", "2")
+    own_page.wait_for_function(
         "document.querySelector('#plot-curves .xtitle').textContent === 'optimizer steps'"
     )
-    assert page.text_content("#plot-curves .ytitle") == "kl"
-    assert page.text_content("#plot-map .xtitle") == "num_generations"
+    assert own_page.text_content("#plot-curves .ytitle") == "kl"
+    assert own_page.text_content("#plot-map .xtitle") == "num_generations"
 
 
 def test_a_logarithmic_axis_has_ticks_at_1_2_and_5(page: "Page") -> None:
@@ -136,17 +144,19 @@ def test_a_logarithmic_axis_has_ticks_at_1_2_and_5(page: "Page") -> None:
     assert page.evaluate("ticks125(1e-6, 1e-1)") == pytest.approx([10.0**n for n in range(-6, 0)])
 
 
-def test_a_band_wider_than_the_plot_is_named_and_not_drawn(page: "Page") -> None:
+def test_a_band_wider_than_the_plot_is_named_and_not_drawn(own_page: "Page") -> None:
     """A standard error of 10 would press all curves into a line."""
-    page.evaluate(
+    own_page.evaluate(
         "DATA.trials.forEach((trial) => { trial.curves[DATA.metric]?.[2]?.fill(10); }); "
         "drawCurves()"
     )
-    low, high = page.evaluate("document.getElementById('plot-curves')._fullLayout.yaxis.range")
-    values = page.evaluate("DATA.trials.flatMap((trial) => trial.curves[DATA.metric]?.[1] ?? [])")
+    low, high = own_page.evaluate("document.getElementById('plot-curves')._fullLayout.yaxis.range")
+    values = own_page.evaluate(
+        "DATA.trials.flatMap((trial) => trial.curves[DATA.metric]?.[1] ?? [])"
+    )
     traces = "document.getElementById('plot-curves').data"
-    drawn = page.evaluate(f"{traces}.flatMap((trace) => trace.y.filter((y) => y !== null))")
-    names = page.evaluate(f"{traces}.map((trace) => trace.name ?? '')")
+    drawn = own_page.evaluate(f"{traces}.flatMap((trace) => trace.y.filter((y) => y !== null))")
+    names = own_page.evaluate(f"{traces}.map((trace) => trace.name ?? '')")
     assert 1 > high > max(*values, *drawn) > min(*values, *drawn) > low > -1
     assert any("band wider than the plot" in name for name in names)
 
@@ -242,11 +252,13 @@ def test_text_can_be_read_in_the_light_and_in_the_dark(
         assert {place: contrast(page, place) for place in read if contrast(page, place) < 4.5} == {}
 
 
-def test_figures_follow_when_the_colour_scheme_changes(page: "Page") -> None:
+def test_figures_follow_when_the_colour_scheme_changes(own_page: "Page") -> None:
     """A laptop in the evening."""
-    before = page.evaluate("getComputedStyle(document.querySelector('#plot-curves .xtitle')).fill")
-    page.emulate_media(color_scheme="dark")
-    page.wait_for_function(
+    before = own_page.evaluate(
+        "getComputedStyle(document.querySelector('#plot-curves .xtitle')).fill"
+    )
+    own_page.emulate_media(color_scheme="dark")
+    own_page.wait_for_function(
         "before => getComputedStyle(document.querySelector('#plot-curves .xtitle')).fill !== "
         "before",
         arg=before,

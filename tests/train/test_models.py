@@ -26,6 +26,7 @@ from grposweep.train._tiny import (
     untrained,
 )
 from grposweep.train.hub import OFFLINE
+from support import sampled
 
 from .conftest import MakeTrial, metrics_of, result_of
 from .hub_server import REPOSITORY, Hub, files_of, serve
@@ -149,9 +150,10 @@ def test_lora_is_pefts_own_configuration() -> None:
     assert named.target_modules == {"q_proj"}
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("lora", [False, True])
-@pytest.mark.parametrize("origin", ["folder", "hub"])
+@pytest.mark.parametrize(
+    ("origin", "lora"),
+    sampled([("hub", True), ("folder", False)], 2, pytest.mark.thorough),
+)
 def test_a_real_checkpoint_is_trained_by_its_path_or_hub_id(
     checkpoint: Path, make_trial: MakeTrial, tmp_path: Path, origin: str, lora: bool
 ) -> None:
@@ -182,7 +184,7 @@ def test_a_real_checkpoint_is_trained_by_its_path_or_hub_id(
     assert (folder / result_of(folder)["model"] / weights).is_file()
 
 
-@pytest.mark.parametrize("lora", [False, True])
+@pytest.mark.parametrize("lora", sampled([False, True], 2, pytest.mark.thorough))
 def test_a_hub_model_is_downloaded_once_and_trained_without_a_network(
     checkpoint: Path, make_trial: MakeTrial, tmp_path: Path, lora: bool
 ) -> None:
@@ -207,6 +209,7 @@ def test_a_hub_model_is_downloaded_once_and_trained_without_a_network(
         assert (adapter["base_model_name_or_path"], adapter["revision"]) == (REPOSITORY, hub.commit)
 
 
+@pytest.mark.thorough
 def test_data_of_the_hub_is_loaded_by_the_preparation_and_found_without_a_network(
     cool_tiny: None, make_trial: MakeTrial, tmp_path: Path
 ) -> None:

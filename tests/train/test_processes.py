@@ -156,7 +156,7 @@ def start_ranks(folder: Path, env: dict[str, str], start: Start = start_forked) 
     return [wait() for wait in ranks]
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_the_tiny_model_learns_and_the_learning_rate_decides_how_much(
     make_trial: MakeTrial,
 ) -> None:

@@ -478,13 +478,11 @@ def _propose(
     """Yield a step with the sweep's command and these overrides, if they can work: ``values`` make
     no mistake in the best trial's configuration that it did not have (by default the overrides).
     """
-    from omegaconf import OmegaConf
+    from grposweep.config.compose import escape, experiment_at, typed
 
-    from grposweep.config.compose import escape, experiment_at
-
-    config = OmegaConf.create(escape(view.leaderboard[0].first.config or view.baseline))
     try:
-        before = _mistakes(experiment_at(config.copy(), {}))
+        config = typed(escape(view.leaderboard[0].first.config or view.baseline))
+        before = _mistakes(experiment_at(config, {}))
         after = _mistakes(experiment_at(config, values or changes))
     except UserError:
         return
