@@ -79,7 +79,7 @@ def test_open_r1_has_the_defaults_of_the_release_it_pins() -> None:
     )
 
 
-FIELDS = yaml.safe_load(Path(__file__).with_name("trl_fields.yaml").read_text(encoding="utf-8"))
+TABLES = yaml.safe_load(Path(__file__).with_name("trl_tables.yaml").read_text(encoding="utf-8"))
 
 
 def test_what_a_user_set_is_given_with_its_line() -> None:
@@ -92,7 +92,7 @@ def test_what_a_user_set_is_given_with_its_line() -> None:
     assert found.key("epochs") == "num_train_epochs"
 
 
-@pytest.mark.parametrize(("config", "field", "value"), FIELDS)
+@pytest.mark.parametrize(("config", "field", "value"), TABLES["fields"])
 def test_keys_become_fields(config: dict[str, Any], field: str, value: Any) -> None:
     """Renamed keys, booleans, lists, nested mappings, numbers in strings."""
     assert getattr(setting(config), field) == value
@@ -116,18 +116,9 @@ def test_warmup_shares_are_steps_before_transformers_5() -> None:
     assert setting({"warmup_steps": 0.1}).warmup_steps == 0.1
 
 
-@pytest.mark.parametrize(
-    ("config", "paths", "framework"),
-    [
-        ({}, (), "trl"),
-        ({"dataset_prompt_column": "q"}, (), "open-r1"),
-        ({}, ("open-r1/recipes/grpo.yaml",), "open-r1"),
-        ({}, ("run.sh", "src/open_r1/grpo.py"), "open-r1"),
-        ({"system_prompt": "hi"}, ("recipes/grpo.yaml",), "trl"),
-    ],
-)
+@pytest.mark.parametrize(("config", "paths", "framework"), TABLES["frameworks"])
 def test_the_framework_is_detected_by_keys_and_paths(
-    config: dict[str, Any], paths: tuple[str, ...], framework: str
+    config: dict[str, Any], paths: list[str], framework: str
 ) -> None:
     """Never by what is installed here."""
     assert detect_framework(config, *paths) == framework
@@ -179,30 +170,12 @@ def test_fixes_speak_the_recipe_s_own_words() -> None:
     assert spell_keys({"rewards": 2}, recipe, now) is None
 
 
-@pytest.mark.parametrize(
-    ("value", "kind", "expected"),
-    [
-        ("3e-06", "float", (3e-6, "string")),
-        ("8", "int", (8, "string")),
-        ("8.0", "int", (None, "type")),
-        (8.0, "int", (8, "type")),
-        (8.5, "int", (8, "type")),
-        (True, "int", (None, "type")),
-        ("no", "bool", (False, "string")),
-        (1, "bool", (True, "")),
-        (2, "bool", (True, "type")),
-        (None, "int", (None, "type")),
-        (None, "int?", (None, "")),
-        (8, "float", (8, "")),
-        ("x", "any", ("x", "")),
-        ([1], "float", (None, "type")),
-    ],
-)
+@pytest.mark.parametrize(("value", "kind", "number", "trouble"), TABLES["values"])
 def test_values_are_what_argparse_makes_of_them(
-    value: Any, kind: str, expected: tuple[Any, str]
+    value: Any, kind: str, number: Any, trouble: str
 ) -> None:
     """Strings are converted, the rest is taken as it is."""
-    assert tuple(convert(value, kind)) == expected
+    assert tuple(convert(value, kind)) == (number, trouble)
 
 
 def test_yaml_is_read_as_trl_reads_it() -> None:

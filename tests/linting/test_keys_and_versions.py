@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from grporecipe.frameworks.trl.keys import choices, parse_version
 from grporecipe.linting.linter import Diagnostic, lint_recipe, select_rules
@@ -20,6 +21,8 @@ from grporecipe.model.recipe import (
 from grporecipe.reading.load import Options, load_recipe
 
 GV = select_rules(["GV"])
+
+REWARDS = yaml.safe_load(Path(__file__).with_name("rewards.yaml").read_text(encoding="utf-8"))
 
 
 def findings(
@@ -339,22 +342,13 @@ def test_what_trl_refuses_at_start_is_an_error(config: dict[str, Any], key: str)
     assert "GV118" not in {found.code for found in findings(config, "1.8")}
 
 
-@pytest.mark.parametrize(
-    ("group", "rewards", "is_told"),
-    [
-        (2, ["accuracy", "format"], True),
-        (3, ["accuracy"], True),
-        (8, ["accuracy"], False),
-        (2, ["accuracy", "length"], False),
-    ],
-)
-def test_groups_of_two_with_rewards_of_0_or_1_are_reported(
-    group: int, rewards: list[str], is_told: bool
+@pytest.mark.parametrize(("code", "is_told", "config"), REWARDS)
+def test_rewards_that_teach_nothing_are_reported(
+    code: str, is_told: bool, config: dict[str, Any]
 ) -> None:
-    """Half of them or more teach nothing."""
-    config = {"num_generations": group, "per_device_train_batch_size": 24, "reward_funcs": rewards}
+    """In half of the groups of two or more, or in every completion."""
     found = lint_recipe(Recipe("trl", parse_version("1.16"), config)).diagnostics
-    assert ("GA209" in {each.code for each in found}) == is_told
+    assert (code in {each.code for each in found}) == is_told
 
 
 @pytest.mark.parametrize(

@@ -103,6 +103,20 @@ def test_the_start_says_if_few_prompts_are_held_out_or_left_to_train_on(
     assert " ".join(found) == said
 
 
+def test_the_start_of_a_sweep_says_which_differences_can_be_chance(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The 95 % interval of two equal points that answer half of the prompts."""
+    summary = SpaceSummary(4, 0, 0, 1, "grid", is_local=True)
+    prepared = {"one": {"eval_prompts": 64}}
+    print_space_summary(build_console(), summary, Experiment(), [], prepared, tmp_path)
+    said = " ".join(capsys.readouterr().out.split())
+    assert (
+        "differences below 0.17 can be chance with 64 held-out prompts; 256 (task.eval_prompts)"
+        in said
+    )
+
+
 def test_the_start_of_a_sweep_says_what_to_keep_for_a_fork(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -13,7 +13,12 @@ import pytest
 
 from grposweep.search.analysis import compare_effects
 from grposweep.search.replication import Candidate, race
-from grposweep.search.sampling import Sampling, share_error, student_quantile
+from grposweep.search.sampling import (
+    Sampling,
+    describe_resolution,
+    share_error,
+    student_quantile,
+)
 
 REPEATS = 300
 # parameters that are compared with the baseline
@@ -276,3 +281,13 @@ def test_the_interval_of_one_point_covers_its_mean_with_heavy_tails_too(
         margin = Sampling(stdev(means) / 8, means).margin(0.05)
         covered += margin is not None and abs(fmean(means) - mean) <= margin
     assert least <= covered / 1000 <= most
+
+
+def test_equal_points_differ_by_less_than_what_can_be_chance() -> None:
+    """In 95 % of all pairs, with rewards of 0 and 1 as the start of a sweep assumes them."""
+    least = float(describe_resolution(0.5 / math.sqrt(256), 256).split()[2])
+    stream, far = random.Random(0), 0
+    for _ in range(4000):
+        first, other = (stream.getrandbits(256).bit_count() / 256 for _ in range(2))
+        far += abs(first - other) >= least
+    assert 0.03 < far / 4000 < 0.07

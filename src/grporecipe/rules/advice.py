@@ -288,8 +288,7 @@ def thoughts_fit_in_a_completion(recipe: Recipe) -> Iterator[Violation]:
     makes the prompts.
     """
     reading = read_recipe(recipe)
-    s = reading.setting
-    name = (s.model_name_or_path or "").rstrip("/").rsplit("/", 1)[-1]
+    s, name = reading.setting, _model_name(recipe)
     is_hybrid = bool(re.fullmatch(HYBRID, name)) and not recipe.in_python
     short = SHORT_OF_HYBRIDS if is_hybrid else SHORT if re.search(THINKER, name) else 0
     if (
@@ -297,7 +296,7 @@ def thoughts_fit_in_a_completion(recipe: Recipe) -> Iterator[Violation]:
         or {"max_completion_length", "model_name_or_path"} & reading.unknown
     ):
         return
-    if any(word in f"{recipe.config}" for word in THINKING_KEYS):
+    if _says_how_to_think(recipe):
         return
     key = s.key("max_completion_length")
     off = (
@@ -318,6 +317,51 @@ def thoughts_fit_in_a_completion(recipe: Recipe) -> Iterator[Violation]:
     )
 
 
+def _model_name(recipe: Recipe) -> str:
+    """Return the name of a model without its owner or folder."""
+    path = read_recipe(recipe).setting.model_name_or_path or ""
+    return path.rstrip("/").rsplit("/", 1)[-1]
+
+
+def _says_how_to_think(recipe: Recipe) -> bool:
+    return any(word in f"{recipe.config}" for word in THINKING_KEYS)
+
+
+# Models whose chat template ends a prompt with <think>, so that no completion begins with it.
+OPENED = r"R1-Distill|DeepSeek-R1|QwQ-32B|Qwen3-.*-Thinking|Qwen3\.[568]-|Nemotron-3-"
+# rewards that want <think> in the completion, by their names in Open-R1, ms-swift and trl.rewards
+OF_THOUGHTS = frozenset(["format", "think_format_reward"])
+
+
+@recipe_rule("GA211", "warning", of=TRL_LIKE)
+def thoughts_are_opened_by_the_model(recipe: Recipe) -> Iterator[Violation]:
+    """A reward for ``<think>...</think>`` with a model whose chat template writes ``<think>`` into
+    the prompt: it is 0 for every completion.
+
+    trl 1.16 rewards/format_rewards.py and Open-R1's ``format`` match from the beginning of the
+    completion (open-r1#255, #560, trl#6966); ms-swift's does too (ms-swift#9764). Not judged if the
+    recipe says how the model thinks, or has a chat template of its own.
+    """
+    rewards = OF_THOUGHTS.intersection(_reward_names(recipe))
+    has_template = "chat_template" in f"{recipe.config}" or _says_how_to_think(recipe)
+    if rewards and re.search(OPENED, _model_name(recipe)) and not has_template:
+        yield Violation(
+            f"reward_funcs has {min(rewards)}",
+            f"the chat template of {_model_name(recipe)} writes <think> into the prompt, so no "
+            "completion begins with it and the reward is always 0",
+            "Leave it out, or take a chat template that ends before <think>.",
+            ("reward_funcs",),
+        )
+
+
+def _reward_names(recipe: Recipe) -> list[str]:
+    """Return the names of the rewards that a recipe states."""
+    rewards = recipe.config.get("reward_funcs")
+    if "reward_funcs" in recipe.unresolved or not isinstance(rewards, str | list):
+        return []
+    return [rewards] if isinstance(rewards, str) else [*map(str, rewards)]
+
+
 # Rewards of 0 or 1 by their names in Open-R1, ms-swift and trl.rewards.
 BINARY = frozenset(["accuracy", "format", "accuracy_reward", "think_format_reward"])
 SMALLEST_GROUP = 2
@@ -336,12 +380,9 @@ def groups_tell_right_from_wrong(recipe: Recipe) -> Iterator[Violation]:
     rewards show that they
     are 0 or 1.
     """
-    rewards = recipe.config.get("reward_funcs")
-    names = [rewards] if isinstance(rewards, str) else rewards
-    if not isinstance(names, list) or not names or not BINARY.issuperset(map(str, names)):
-        return
+    names = _reward_names(recipe)
     key, count = _stated_count(recipe, "num_generations")
-    if "reward_funcs" not in recipe.unresolved and SMALLEST_GROUP <= count <= SMALL_GROUP:
+    if names and BINARY.issuperset(names) and SMALLEST_GROUP <= count <= SMALL_GROUP:
         least = 100 * 2 * 0.5**count
         why = (
             f"with rewards of 0 or 1 at least {least:.0f} % of such groups are all right or "

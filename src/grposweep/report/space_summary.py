@@ -2,6 +2,7 @@
 space.
 """
 
+import math
 import os
 import shutil
 from collections.abc import Iterable, Sequence
@@ -28,6 +29,7 @@ from grposweep.schema import Experiment
 from grposweep.schema.running import KEEPS_MODEL
 from grposweep.search.early_stopping.rungs import describe_least
 from grposweep.search.evaluate import SpaceValidity
+from grposweep.search.sampling import describe_resolution
 from grposweep.search.validity import DISK
 from grposweep.trial_plan import known_part
 
@@ -162,8 +164,14 @@ def print_space_summary(
     console.print(_size(summary, base))
     if length := _length(summary.settings):
         console.print(f"each trial: {length}")
-    if fewer := _held_out(base, prepared):
+    fewest = _fewest(base, prepared)
+    if fewer := _held_out(base, fewest):
         console.print(fewer, soft_wrap=True)
+    if summary.trials > 1 and runs_trl(base.trainer.kind) and not base.search.seeds:
+        prompts = fewest["eval_prompts"]
+        line = describe_resolution(0.5 / math.sqrt(prompts), prompts)
+        more = f"{4 * prompts:,} (task.eval_prompts) or search.seeds=4 halve that"
+        console.print(f"rewards of 0 and 1: {line}; {more}", soft_wrap=True)
     for note in dict.fromkeys(
         note for entry in prepared.values() for note in entry.get("notes", ())
     ):
@@ -227,15 +235,18 @@ def _size(summary: SpaceSummary, base: Experiment) -> str:
     )
 
 
-def _held_out(base: Experiment, prepared: Config) -> str:
+def _fewest(base: Experiment, prepared: Config) -> Config:
+    """Return the counts of the model and task with the fewest held-out prompts."""
+    counted = [entry for entry in prepared.values() if "eval_prompts" in entry]
+    unknown = {"eval_prompts": base.task.eval_prompts}
+    return min(counted, key=lambda entry: int(entry["eval_prompts"]), default=unknown)
+
+
+def _held_out(base: Experiment, fewest: Config) -> str:
     """Return how many prompts are held out if fewer than the task wants, or over a third of the
     data; empty otherwise.
     """
     wanted = base.task.eval_prompts
-    counted = [entry for entry in prepared.values() if "eval_prompts" in entry]
-    fewest = min(
-        counted, key=lambda entry: int(entry["eval_prompts"]), default={"eval_prompts": wanted}
-    )
     held_out = fewest["eval_prompts"]
     trained = fewest.get("train_prompts", 0)
     if (held_out >= wanted and 2 * held_out <= trained) or not trained:

@@ -116,6 +116,15 @@ def student_p(freedom: int, distance: float) -> float:
     return 2 * float(ndtr(far) if freedom < 1 else stdtr(freedom, far))
 
 
+def describe_resolution(error: float, prompts: int) -> str:
+    """Return which differences of two points can be chance, if each has this standard error over so
+    many prompts: those inside the 95 % interval of equal points. Four times the prompts, or four
+    seeds, halve it.
+    """
+    least = student_quantile(0, 0.975) * math.hypot(error, error)
+    return f"differences below {least:.2g} can be chance with {prompts:,} held-out prompts"
+
+
 UNKNOWN = Sampling()
 
 

@@ -54,6 +54,7 @@ from grposweep.schema import Search
 from grposweep.search.early_stopping.rungs import describe_budget
 from grposweep.search.mirror import JournalMirror, Mirror, RdbMirror
 from grposweep.search.sampler import lists_points
+from grposweep.search.sampling import describe_resolution
 from grposweep.search.space import Direction, Point
 from grposweep.storage import paths
 from grposweep.storage.folders import SweepFolder, remember
@@ -143,6 +144,10 @@ def run_trials(
                     )
                     alike = first if first != ended.number else None
                     display.say(trial_line(ended, controller.search.metric, alike))
+                    spread = ended.sampling
+                    if len(printed) == 1 and spread.error and spread.means:
+                        line = describe_resolution(spread.error, len(spread.means))
+                        display.say(f"trial {ended.number}: by its spread {line}")
             if done:
                 _write_progress(controller, invalid, written)
                 return reasons

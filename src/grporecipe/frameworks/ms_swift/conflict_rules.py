@@ -60,7 +60,7 @@ CASES: Mapping[str, Callable[[Values], bool]] = {
 
 @cache
 def _conflicts() -> Config:
-    """Return the lists of conflicts: ``refused`` and ``overruled``."""
+    """Return the parts of conflicts.yaml."""
     text = Path(__file__).with_name("conflicts.yaml").read_text(encoding="utf-8")
     conflicts: Config = parse_yaml(text)
     return conflicts
@@ -72,30 +72,6 @@ def _applies(when: str | Config | list[Config], values: Values) -> bool:
         return CASES[when](values)
     cases = when if isinstance(when, list) else [when]
     return any(all(meets(values[key], test) for key, test in case.items()) for case in cases)
-
-
-OTHER_METHODS = {
-    "ppo": (
-        "num_ppo_epochs",
-        "whiten_rewards",
-        "kl_coef",
-        "cliprange",
-        "vf_coef",
-        "cliprange_value",
-        "gamma",
-        "lam",
-        "num_mini_batches",
-        "local_rollout_forward_batch_size",
-        "num_sample_generations",
-        "missing_eos_penalty",
-    ),
-    "dpo": ("label_smoothing", "rpo_alpha", "ld_alpha", "discopop_tau"),
-    "cpo": ("cpo_alpha", "simpo_gamma"),
-    "kto": ("desirable_weight", "undesirable_weight"),
-    "rm": ("center_rewards_coefficient",),
-    "gkd": ("sft_alpha", "lmbda", "seq_kd", "gkd_logits_topk"),
-}
-MEANT = {"kl_coef": "beta", "cliprange": "epsilon", "num_ppo_epochs": "num_iterations"}
 
 
 @recipe_rule("GV505", "error", of=MS_SWIFT)
@@ -128,11 +104,11 @@ def the_keys_are_of_this_method(recipe: Recipe) -> Iterator[Violation]:
     For example, ``kl_coef`` is PPO's penalty. GRPO's is ``beta``, 0.04 unless set.
     arguments/rlhf_args.py.
     """
+    methods, meant_by = _conflicts()["other_methods"], _conflicts()["meant"]
     for key, value in recipe.config.items():
         name = spelled(str(key), recipe.version)
-        method = next((method for method, names in OTHER_METHODS.items() if name in names), None)
-        if method is not None:
-            meant = MEANT.get(name)
+        if method := methods.get(name):
+            meant = meant_by.get(name)
             advice = f"GRPO's key is {meant}." if meant else "Leave it out."
             change = {str(key): None}
             yield Violation(
