@@ -167,7 +167,7 @@ def print_space_summary(
     fewest = _fewest(base, prepared)
     if fewer := _held_out(base, fewest):
         console.print(fewer, soft_wrap=True)
-    if summary.trials > 1 and runs_trl(base.trainer.kind) and not base.search.seeds:
+    if summary.trials > 1 and runs_trl(base.trainer) and not base.search.seeds:
         prompts = fewest["eval_prompts"]
         line = describe_resolution(0.5 / math.sqrt(prompts), prompts)
         more = f"{4 * prompts:,} (task.eval_prompts) or search.seeds=4 halve that"
