@@ -128,6 +128,7 @@ def test_a_launch_is_asked_as_it_is(
     assert not (here / "after").exists()
 
 
+@pytest.mark.slow
 def test_a_value_of_the_data_is_unknown(asked: Ask) -> None:
     """Not a number of a stand-in; what does not depend on data is known."""
     record = asked(script(DATA), "python train.py").record

@@ -178,16 +178,6 @@ class Sweep(RuleBasedStateMachine):
 QUIET = [HealthCheck.too_slow, HealthCheck.filter_too_much]
 
 
-class TestSomeInterleavings(Sweep.TestCase):  # type: ignore[name-defined,misc]
-    """The same ones each time, in seconds."""
-
-    settings = settings(
-        max_examples=4,
-        stateful_step_count=25,
-        suppress_health_check=QUIET,
-    )
-
-
 @pytest.mark.slow
 class TestManyInterleavings(Sweep.TestCase):  # type: ignore[name-defined,misc]
     """Others each time."""

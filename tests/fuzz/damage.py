@@ -1,6 +1,4 @@
-"""Texts that were right once: strategies that damage them, and the two lengths at which a property
-is tried.
-"""
+"""Texts that were right once: strategies that damage them, and how often a property is tried."""
 
 import json
 import os
@@ -8,14 +6,11 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
-import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-# The default tier and the slow one have always the same examples; `make fuzz` tries others, and
-# many times as many.
+# always the same examples; `make fuzz` tries others, and many times as many
 MANY = int(os.environ.get("GRPOSWEEP_FUZZ_EXAMPLES", "150"))
-LENGTHS = pytest.mark.parametrize("examples", [25, pytest.param(MANY, marks=pytest.mark.slow)])
 EACH = timedelta(seconds=2)
 
 SCRAPS = [
@@ -129,7 +124,7 @@ def object_file(seed: dict[str, Any]) -> st.SearchStrategy[str]:
 
 
 def try_all(
-    check: Callable[[str], object], strategy: st.SearchStrategy[str], examples: int
+    check: Callable[[str], object], strategy: st.SearchStrategy[str], examples: int = MANY
 ) -> None:
     """Run a check on many texts, each within two seconds."""
     few = examples < 1000

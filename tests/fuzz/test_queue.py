@@ -15,7 +15,9 @@ from grposweep.launchers.base import LauncherBusy
 from grposweep.launchers.slurm import _commands as queue
 from grposweep.schema import Cluster
 
-from .damage import LENGTHS, damaged, try_all
+from .damage import damaged, try_all
+
+pytestmark = pytest.mark.slow
 
 QUEUE = "".join(
     f"{job_id:<24}{state:<24}{status:<16}{reason:<48}{name:<256}\n"
@@ -43,12 +45,11 @@ def say(monkeypatch: pytest.MonkeyPatch) -> Say:
     return prepare
 
 
-@LENGTHS
 @pytest.mark.parametrize(
     ("sound", "read"), [(QUEUE, queue.read_queue), (ACCOUNTS, lambda: queue.read_accounts(["12"]))]
 )
 def test_a_damaged_queue_is_read_as_far_as_it_goes(
-    examples: int, say: Say, sound: str, read: Callable[[], dict[str, queue.JobInfo]]
+    say: Say, sound: str, read: Callable[[], dict[str, queue.JobInfo]]
 ) -> None:
     """Every entry of squeue or sacct has a number, a state and a status."""
 
@@ -61,11 +62,10 @@ def test_a_damaged_queue_is_read_as_far_as_it_goes(
                 True,
             )
 
-    try_all(check, damaged(sound) | st.text(), examples)
+    try_all(check, damaged(sound) | st.text())
 
 
-@LENGTHS
-def test_every_answer_of_sbatch_is_a_number_a_wait_or_a_refusal(examples: int, say: Say) -> None:
+def test_every_answer_of_sbatch_is_a_number_a_wait_or_a_refusal(say: Say) -> None:
     """By its standard output, its errors and its exit code."""
 
     def check(text: str) -> None:
@@ -79,7 +79,6 @@ def test_every_answer_of_sbatch_is_a_number_a_wait_or_a_refusal(examples: int, s
         damaged(
             "123;cluster\n", "greetings\n124\n", "\nsbatch: error: invalid partition specified: x\n"
         ),
-        examples,
     )
 
 

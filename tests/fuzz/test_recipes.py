@@ -11,7 +11,9 @@ from grporecipe.linting.command import LintOptions, lint_files
 from grporecipe.linting.linter import select_rules
 from grporecipe.reading.load import Options
 
-from .damage import LENGTHS, damaged, try_all
+from .damage import damaged, try_all
+
+pytestmark = pytest.mark.slow
 
 RECIPE = """\
 # a comment
@@ -61,22 +63,19 @@ def lint(path: Path, text: str, fix: bool = False) -> None:
             json.loads(out.getvalue(), parse_constant=pytest.fail)
 
 
-@LENGTHS
-def test_damaged_yaml_is_answered(examples: int, tmp_path: Path) -> None:
+def test_damaged_yaml_is_answered(tmp_path: Path) -> None:
     """Bytes that are no text, tags, anchors, dates that are none, nesting."""
-    try_all(lambda text: lint(tmp_path / "recipe.yaml", text), damaged(RECIPE), examples)
+    try_all(lambda text: lint(tmp_path / "recipe.yaml", text), damaged(RECIPE))
 
 
-@LENGTHS
-def test_damaged_yaml_is_fixed_or_refused(examples: int, tmp_path: Path) -> None:
+def test_damaged_yaml_is_fixed_or_refused(tmp_path: Path) -> None:
     """--fix writes files: the same holds."""
-    try_all(lambda text: lint(tmp_path / "recipe.yaml", text, fix=True), damaged(RECIPE), examples)
+    try_all(lambda text: lint(tmp_path / "recipe.yaml", text, fix=True), damaged(RECIPE))
 
 
-@LENGTHS
-def test_damaged_scripts_are_answered(examples: int, tmp_path: Path) -> None:
+def test_damaged_scripts_are_answered(tmp_path: Path) -> None:
     """Open quotes, brackets and here documents, variables of themselves."""
-    try_all(lambda text: lint(tmp_path / "run.sh", text), damaged(SCRIPT), examples)
+    try_all(lambda text: lint(tmp_path / "run.sh", text), damaged(SCRIPT))
 
 
 ALIASES = "".join(f"b{n + 1}: &b{n + 1} [*b{n}, *b{n}]\n" for n in range(40))

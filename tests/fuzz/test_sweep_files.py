@@ -28,7 +28,9 @@ from grposweep.sweep._failures import classify_failure, read_evidence
 from grposweep.sweep._resume import open_folder, open_study
 from grposweep.train.records import ControlFile, MetricsFile, find_objective
 
-from .damage import LENGTHS, damaged, lines, object_file, try_all
+from .damage import MANY, damaged, lines, object_file, try_all
+
+pytestmark = pytest.mark.slow
 
 LR = {"parameter": "lr", "low": 1e-5, "high": 1e-2, "log": True}
 SWEEP = {
@@ -139,11 +141,8 @@ FILES = {
 }
 
 
-@LENGTHS
 @pytest.mark.parametrize("name", FILES)
-def test_a_trials_damaged_file_is_read_as_far_as_it_goes(
-    examples: int, name: str, sweep: SweepFolder
-) -> None:
+def test_a_trials_damaged_file_is_read_as_far_as_it_goes(name: str, sweep: SweepFolder) -> None:
     """By everything that reads it; objectives are finite numbers, evaluations have whole steps."""
     trial = trial_of(sweep)
 
@@ -152,14 +151,11 @@ def test_a_trials_damaged_file_is_read_as_far_as_it_goes(
         assert len(list(read_everything(trial))) == 12
         assert all(isinstance(step, int) and step >= 0 for step in trial.evaluations("eval_reward"))
 
-    try_all(check, FILES[name], examples)
+    try_all(check, FILES[name])
 
 
-@LENGTHS
 @pytest.mark.parametrize("name", ["metrics.jsonl", "result.json", "trial.json"])
-def test_a_study_is_made_again_from_damaged_files(
-    examples: int, name: str, sweep: SweepFolder
-) -> None:
+def test_a_study_is_made_again_from_damaged_files(name: str, sweep: SweepFolder) -> None:
     """One trial, or the place of one."""
     trial = trial_of(sweep)
 
@@ -169,11 +165,10 @@ def test_a_study_is_made_again_from_damaged_files(
         study = open_study(sweep, read_space([LR]), "maximize", "eval_reward")
         assert len(study.trials) == 1
 
-    try_all(check, FILES[name], max(examples // 10, 10))
+    try_all(check, FILES[name], MANY // 10)
 
 
-@LENGTHS
-def test_a_damaged_description_gives_one_message(examples: int, sweep: SweepFolder) -> None:
+def test_a_damaged_description_gives_one_message(sweep: SweepFolder) -> None:
     """By the sweep's own command, and by what reads the sweep."""
 
     def check(text: str) -> None:
@@ -190,14 +185,11 @@ def test_a_damaged_description_gives_one_message(examples: int, sweep: SweepFold
             read_sweep(sweep)
 
     rendered = yaml.safe_dump(SWEEP, sort_keys=False)
-    try_all(check, damaged(rendered) | object_file(SWEEP), max(examples // 5, 10))
+    try_all(check, damaged(rendered) | object_file(SWEEP), MANY // 5)
 
 
-@LENGTHS
 @pytest.mark.parametrize("name", [*FILES, "control.json"])
-def test_each_line_about_a_damaged_file_names_it(
-    examples: int, name: str, sweep: SweepFolder
-) -> None:
+def test_each_line_about_a_damaged_file_names_it(name: str, sweep: SweepFolder) -> None:
     """Every damage of every file."""
     trial = trial_of(sweep)
     strategy = FILES.get(name, object_file({"action": "stop", "until_step": None}))
@@ -208,35 +200,30 @@ def test_each_line_about_a_damaged_file_names_it(
             line.startswith(trial.path.name) for line in trial_damage(trial, logs_steps=True)
         )
 
-    try_all(check, strategy, max(examples // 25, 5))
+    try_all(check, strategy, MANY // 25)
 
 
-@LENGTHS
-def test_damaged_preparation_is_no_preparation(examples: int, sweep: SweepFolder) -> None:
+def test_damaged_preparation_is_no_preparation(sweep: SweepFolder) -> None:
     """Entries that are none do not reach the rules."""
 
     def check(text: str) -> None:
         put(sweep.path / "prepared.json", text)
         assert all(isinstance(entry, dict) for entry in sweep.prepared().values())
 
-    try_all(check, object_file({"entries": {"abc": {"train_prompts": 5}, "def": 3}}), examples)
+    try_all(check, object_file({"entries": {"abc": {"train_prompts": 5}, "def": 3}}))
 
 
-@LENGTHS
-def test_a_damaged_word_of_the_controller_asks_for_nothing_or_to_stop(
-    examples: int, tmp_path: Path
-) -> None:
+def test_a_damaged_word_of_the_controller_asks_for_nothing_or_to_stop(tmp_path: Path) -> None:
     """An attempt in training does not die of it."""
 
     def check(text: str) -> None:
         put(tmp_path / "control.json", text)
         assert ControlFile(tmp_path).asks_to_stop(3) in (True, False)
 
-    try_all(check, object_file({"action": "stop", "until_step": 3}), examples)
+    try_all(check, object_file({"action": "stop", "until_step": 3}))
 
 
-@LENGTHS
-def test_an_attempt_continues_from_damaged_metrics(examples: int, tmp_path: Path) -> None:
+def test_an_attempt_continues_from_damaged_metrics(tmp_path: Path) -> None:
     """Rewinding leaves whole lines up to the checkpoint, and the objective is a number or none."""
     metrics = MetricsFile(tmp_path, attempt=1)
 
@@ -248,13 +235,10 @@ def test_an_attempt_continues_from_damaged_metrics(examples: int, tmp_path: Path
         assert all(line["step"] <= 1 for line in metrics.lines())
         assert metrics.path.read_text().count("\n") == len(metrics.lines())
 
-    try_all(check, lines(*METRICS), examples)
+    try_all(check, lines(*METRICS))
 
 
-@LENGTHS
-def test_a_damaged_lease_is_free(
-    examples: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_damaged_lease_is_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its holder, if there is one, writes it again within a second; nothing it may say is taken for
     a process.
     """
@@ -268,5 +252,5 @@ def test_a_damaged_lease_is_free(
     try_all(
         check,
         object_file({"owner": "x", "host": "y", "pid": 3, "counter": 1}),
-        max(examples // 25, 5),
+        MANY // 25,
     )

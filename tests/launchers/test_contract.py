@@ -89,7 +89,7 @@ class Place:
         return job_id
 
 
-@pytest.fixture(params=["local", "slurm", "toy"])
+@pytest.fixture(params=["local", "toy", pytest.param("slurm", marks=pytest.mark.slow)])
 def place(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Place]:

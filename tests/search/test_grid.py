@@ -58,6 +58,7 @@ def test_a_setting_by_look_up_equals_the_composed_one(compose: Compose) -> None:
         )
 
 
+@pytest.mark.slow
 def test_a_small_space_is_judged_point_by_point(compose: Compose) -> None:
     """Totals, the valid points in order, and the counts of each rule."""
     arguments = [

@@ -260,6 +260,7 @@ def test_a_large_effect_is_found() -> None:
     assert found >= 0.9
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("draw", "mean", "least", "most"),
     [

@@ -161,6 +161,7 @@ def test_a_continuations_page_and_status_say_what_it_started_from(tmp_path: Path
     assert "from     lr_batch trial 0003-abcdef at step 40" in shown.get()
 
 
+@pytest.mark.slow
 def test_a_branch_with_accepted_changes_is_another_sweep(sweep_here: Sweep, tmp_path: Path) -> None:
     """Otherwise it would show the results of the fork that read the recorded files."""
     prompts = tmp_path / "p.jsonl"

@@ -49,6 +49,7 @@ def attempts(folder: Path) -> list[int]:
     ]
 
 
+@pytest.mark.slow
 def test_failed_trials_are_tried_again_once_what_may_have_failed_them_has_changed(
     sweep: Sweep,
     tmp_path: Path,

@@ -1,6 +1,4 @@
-"""The one real training of the default tier: GRPO on the tiny model, in this process. test_trl.py
-has the others.
-"""
+"""One real training: GRPO on the tiny model, in this process. test_trl.py has the others."""
 
 import pytest
 
@@ -12,6 +10,7 @@ from grposweep.storage.provenance import TIMES
 from .conftest import MakeTrial, metrics_of, result_of
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("cool_tiny")
 def test_a_finished_trial_keeps_its_model_and_reports_its_objective(make_trial: MakeTrial) -> None:
     """keep=best: the model stays until the controller knows the winner, checkpoints go."""

@@ -20,6 +20,7 @@ from grposweep.train.run import run_attempt
 from .conftest import MakeTrial, metrics_of, result_of
 
 
+@pytest.mark.slow
 def test_a_trial_is_a_run_under_its_own_folder_and_id(make_fake: MakeTrial) -> None:
     """Group, name, tags, configuration, plan, metrics and summary are in what `wandb sync`
     sends.
