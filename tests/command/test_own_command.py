@@ -264,16 +264,6 @@ def test_a_command_on_several_nodes_is_asked_with_their_variables(
 
 
 @pytest.mark.slow
-def test_a_command_that_ignores_the_other_nodes_is_told_what_to_write(
-    run: Run, command: Path
-) -> None:
-    """It would train on one node, twice."""
-    job = ("name=s", "cluster=dry_run", "cluster.nodes=2", "cluster.gpus_per_node=1", "lr=0.1")
-    ended = run(ASKED, *job, "--", "bash launch.sh")
-    assert (ended.code, "--machine_rank $NODE_RANK" in ended.err) == (2, True), ended.err
-
-
-@pytest.mark.slow
 def test_a_null_of_a_field_that_needs_a_value_is_the_trainer_s_default(
     run: Run, command: Path
 ) -> None:
@@ -293,20 +283,6 @@ def test_a_null_of_a_field_that_needs_a_value_is_the_trainer_s_default(
     assert ended.code == 0, ended.err
     keys = read(trials(ended.sweep)[0] / "changed.json")["keys"]
     assert (keys["max_steps"], keys["num_train_epochs"]) == (3, 3.0)
-
-
-@pytest.mark.slow
-def test_a_second_training_ends_the_trial(run: Run, command: Path) -> None:
-    """Also with GRPOSWEEP_ASK_MODE=real, with which nothing after the first trainer is seen."""
-    edit(
-        command,
-        "trainer.save_model",
-        "trainer = GRPOTrainer('model', right, args)\ntrainer.save_model",
-    )
-    ended = run(ASKED, "name=s", "lr=0.1", "--", "bash launch.sh")
-    assert ended.code == 1
-    said = str(read(trials(command / "outputs" / "s")[0] / "result.json"))
-    assert "builds a second GRPO trainer after train.py:25 has trained one" in said
 
 
 @pytest.mark.parametrize(
@@ -353,6 +329,12 @@ def test_placeholders_and_appended_options_are_swept(run: Run, command: Path) ->
                 "",
                 ("lr=0.1", "cluster.processes=2"),
                 "the command starts 1 processes, and cluster.processes=2",
+            ),
+            (
+                "",
+                "",
+                ("cluster=dry_run", "cluster.nodes=2", "cluster.gpus_per_node=1", "lr=0.1"),
+                "--machine_rank $NODE_RANK",
             ),
             ("", "", ("model.lora.r=8",), "Set the option of your command that has it"),
             (
@@ -490,6 +472,12 @@ def test_sizes_that_follow_from_an_option_are_the_scripts_and_refuse_no_point(
         ),
         ("trainer.train()\nsys.exit('no folder to evaluate')", "", 0, "finished"),
         ("trainer.train()\ntrainer.evaluate()", "\npython -c 'print(1)'", 0, "finished"),
+        (
+            "trainer.train()\ntrainer = GRPOTrainer('model', right, args)",
+            "",
+            1,
+            "builds a second GRPO trainer after train.py:25 has trained one",
+        ),
         ("sys.exit('another run is active')", "", 1, "exit code 1: another run is active"),
         ("print('skip train')", "", 1, "trial left. Its last line: skip train"),
         ("sys.exit('no room')", " > out.log 2>&1", 1, "exit code 1: its output is in out.log"),
@@ -499,7 +487,8 @@ def test_a_trial_has_ended_if_its_training_has(
     run: Run, command: Path, line: str, pipe: str, code: int, said: str
 ) -> None:
     """A pipe hides that it failed; a later step of the command that fails does not undo it. An
-    evaluation after the training is no second line of its step.
+    evaluation after the training is no second line of its step, and a second training is an
+    error.
     """
     edit(command, "trainer.train()", line)
     (command / "launch.sh").write_text(LAUNCH.rstrip() + pipe + "\n")

@@ -243,7 +243,7 @@ def _shared_files(view: SweepView) -> Iterator[str]:
     if names:
         yield (
             f"Trials write outside of their folders: {first_of(names, NAMED)}. One "
-            "replaces the files of another, or ends because of them. Write them below "
+            "changes the files of another, or ends because of them. Write them below "
             "args.output_dir, which each trial has of its own."
         )
 
