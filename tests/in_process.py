@@ -10,7 +10,7 @@ from command_server import share_warm_server
 from grposweep.cli.composed import composer
 from grposweep.config.compose import open_session
 from grposweep.config.points import Points
-from grposweep.search.early_stopping import CONTINUE, Action, Curve, Decision, NoStopping, State
+from grposweep.search.early_stopping import CONTINUE, Action, Curve, Decision, State, StoppingPolicy
 from grposweep.search.parse import parse_space, split_tokens
 from grposweep.sweep import _start as start
 from grposweep.sweep import run
@@ -37,7 +37,7 @@ def sweeps_in(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Sweep:
     return made
 
 
-class Waits(NoStopping):
+class Waits(StoppingPolicy):
     """Acts on trials of these learning rates at their first evaluation; promotes a paused one when
     nothing else is left.
     """

@@ -16,7 +16,7 @@ from grposweep.config.validate import check_choice, choices
 from grposweep.process import CONF
 from grposweep.registries import POLICIES, SAMPLERS, TASKS, TRACKERS, Lazy
 from grposweep.schema import AUTO, Tracker
-from grposweep.search.early_stopping import NoStopping
+from grposweep.search.early_stopping import StoppingPolicy
 
 BUILDS: list[Any] = [
     *POLICIES.values(),
@@ -54,7 +54,7 @@ def test_what_is_registered_is_a_choice_and_nothing_else(
     """One line is enough."""
     with pytest.raises(UserError, match=f"{key}=toy"):
         check_choice(key, "toy")
-    monkeypatch.setitem(registry, "toy", NoStopping)
+    monkeypatch.setitem(registry, "toy", StoppingPolicy)
     check_choice(key, "toy")
     assert "toy" in choices(key)
 

@@ -74,7 +74,7 @@ class Linted:
     @property
     def errors(self) -> tuple[Diagnostic, ...]:
         """Return the problems that make training fail."""
-        return tuple(problem for problem in self.problems if problem.severity == "error")
+        return tuple(problem for problem in self.problems if problem.is_error)
 
     @property
     def warnings(self) -> tuple[Diagnostic, ...]:

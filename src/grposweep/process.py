@@ -24,7 +24,7 @@ import time
 from collections.abc import Iterator, Mapping
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol
+from typing import Any, BinaryIO
 
 # the folder on sys.path that holds the packages
 SOURCE = Path(__file__).resolve().parents[1]
@@ -67,28 +67,10 @@ def die_with(parent: int) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-class Processes(Protocol):
-    """Starts and watches ``python -m grposweep.train <arguments>``."""
-
-    def start(self, arguments: list[str], environment: Mapping[str, str], log: Path | None) -> int:
-        """Start one process and return its pid. Its output goes to ``log`` (None: this
-        terminal).
-        """
-
-    def poll(self, pid: int, timeout: float = 0.0) -> int | None:
-        """Return the exit code (negative: the signal), or None while it runs; wait up to
-        ``timeout`` seconds.
-        """
-
-    def lost(self, pid: int) -> bool:
-        """Return whether a process ended only because the server that it was forked from died."""
-
-    def close(self) -> None:
-        """Kill the processes that still run."""
-
-
 class SpawnedProcesses:
-    """Starts a new interpreter for each process: 4-13 s of imports, and nothing shared."""
+    """Starts and watches ``python -m grposweep.train <arguments>``, a new interpreter for each
+    process: 4-13 s of imports, and nothing shared.
+    """
 
     def __init__(self, code: Path = SOURCE) -> None:
         """``code`` is the folder whose grposweep the processes run."""
@@ -96,6 +78,9 @@ class SpawnedProcesses:
         self._running: dict[int, subprocess.Popen[bytes]] = {}
 
     def start(self, arguments: list[str], environment: Mapping[str, str], log: Path | None) -> int:
+        """Start one process and return its pid. Its output goes to ``log`` (None: this
+        terminal).
+        """
         output = None if log is None else _open_log(log)
         # A recorded copy of older code would never unblock them.
         numbers = STOP_SIGNALS if self._code == SOURCE else ()
@@ -115,6 +100,9 @@ class SpawnedProcesses:
         return process.pid
 
     def poll(self, pid: int, timeout: float = 0.0) -> int | None:
+        """Return the exit code (negative: the signal), or None while it runs; wait up to
+        ``timeout`` seconds.
+        """
         process = self._running[pid]
         try:
             return process.wait(timeout) if timeout > 0 else process.poll()
@@ -122,16 +110,18 @@ class SpawnedProcesses:
             return None
 
     def lost(self, pid: int) -> bool:  # noqa: ARG002 - they have no server
+        """Return whether a process ended only because the server that it was forked from died."""
         return False
 
     def close(self) -> None:
+        """Kill the processes that still run."""
         for process in self._running.values():
             if process.poll() is None:
                 end_session(process.pid)
                 process.wait()
 
 
-class ForkServer:
+class ForkServer(SpawnedProcesses):
     """A server that has imported torch and trl once and forks for each process: 0.02 s instead of
     seconds.
 
@@ -151,14 +141,17 @@ class ForkServer:
         ``code`` is the folder whose grposweep it runs, ``environment`` has further variables for
         these imports.
         """
-        self._preload, self._code, self._environment = preload, code, environment or {}
+        super().__init__(code)
+        self._preload = preload
+        self._environment = environment or {}
         # process ids
         self._forked: set[int] = set()
         self._ended: dict[int, int] = {}
         self._buffer = b""
         # of what its imports write
         self._log: Path | None = None
-        self._instead: SpawnedProcesses | None = None
+        # whether further processes are no longer forked
+        self._spawns = False
 
     @cached_property
     def _server(self) -> "subprocess.Popen[bytes]":
@@ -181,8 +174,8 @@ class ForkServer:
             )
 
     def start(self, arguments: list[str], environment: Mapping[str, str], log: Path | None) -> int:
-        if self._instead is not None:
-            pid = self._instead.start(arguments, environment, log)
+        if self._spawns:
+            pid = super().start(arguments, environment, log)
             # the system reused the id
             self._forked.discard(pid)
             return pid
@@ -210,7 +203,7 @@ class ForkServer:
                 problem = event.get("cannot_fork", problem)
             if has_ended and not problem:
                 problem = f"its server ended with code {self._server.returncode}"
-        self._instead = SpawnedProcesses(self._code)
+        self._spawns = True
         print(
             f"cluster.warm: {problem}, so no trial can be forked from a warm process. Each starts "
             "its own and takes some seconds longer. Set cluster.warm=false to do so without "
@@ -220,8 +213,8 @@ class ForkServer:
         return self.start(arguments, environment, log)
 
     def poll(self, pid: int, timeout: float = 0.0) -> int | None:
-        if self._instead is not None and pid not in self._forked:
-            return self._instead.poll(pid, timeout)
+        if self._spawns and pid not in self._forked:
+            return super().poll(pid, timeout)
         if pid not in self._ended:
             self._events(timeout)
         if pid not in self._ended and self._server.poll() is not None:
@@ -230,12 +223,11 @@ class ForkServer:
         return self._ended.get(pid)
 
     def lost(self, pid: int) -> bool:
-        is_forked = self._instead is None or pid in self._forked
+        is_forked = not self._spawns or pid in self._forked
         return is_forked and pid not in self._ended and self._server.poll() is not None
 
     def close(self) -> None:
-        if self._instead is not None:
-            self._instead.close()
+        super().close()
         if "_server" not in self.__dict__:
             # never needed
             return

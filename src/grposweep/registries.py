@@ -49,7 +49,7 @@ class Policy(Lazy):
 
 # search.stopping (``auto`` chooses one)
 POLICIES: dict[str, Policy] = {
-    "none": Policy("grposweep.search.early_stopping:NoStopping"),
+    "none": Policy("grposweep.search.early_stopping:StoppingPolicy"),
     "median": Policy("grposweep.search.early_stopping.optuna_pruners:MedianPolicy"),
     "asha": Policy("grposweep.search.early_stopping.optuna_pruners:AshaPolicy"),
     "halving": Policy("grposweep.search.early_stopping.optuna_pruners:HalvingPolicy"),

@@ -26,15 +26,7 @@ from grposweep.config.compose import load_experiment, open_session
 from grposweep.config.points import Compose, Points
 from grposweep.launchers.local import Local
 from grposweep.schema import Experiment
-from grposweep.search.early_stopping import (
-    CONTINUE,
-    Action,
-    Curve,
-    Decision,
-    NoStopping,
-    State,
-    StoppingPolicy,
-)
+from grposweep.search.early_stopping import CONTINUE, Action, Curve, Decision, State, StoppingPolicy
 from grposweep.search.evaluate import validate_points
 from grposweep.search.parse import parse_space, split_tokens
 from grposweep.search.space import Space
@@ -73,7 +65,7 @@ class Scenario:
     taken: dict[str, int] = field(default_factory=dict)
     deaf: dict[str, int] = field(default_factory=dict)
     slots: int = 1
-    stopping: StoppingPolicy = field(default_factory=NoStopping)
+    stopping: StoppingPolicy = field(default_factory=StoppingPolicy)
 
 
 @dataclass(frozen=True)
@@ -134,7 +126,7 @@ class Stage:
         run.build_launcher = lambda *_: place
         run.collect_provenance = lambda _base: {"packages": {}}
         attempt.load_experiment = self.points.read
-        if type(self.scenario.stopping) is not NoStopping:
+        if type(self.scenario.stopping) is not StoppingPolicy:
             start.build_policy = lambda *_: self.scenario.stopping
             attempt.Attempt.log = _patient(attempt.Attempt.log)  # type: ignore[method-assign]
         run.POLL_SECONDS = 0.002
@@ -150,7 +142,7 @@ class EarlyTpe(optuna.samplers.TPESampler):
         super().__init__(n_startup_trials=2, **given)
 
 
-class ByRate(NoStopping):
+class ByRate(StoppingPolicy):
     """A way of stopping that decides by the learning rate alone, at the first evaluation: 1e-3
     continues, 2e-3 is paused and promoted at the end, 3e-3 is stopped, 4e-3 is paused and never
     promoted.

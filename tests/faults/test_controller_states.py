@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from optuna.trial import TrialState
 
-from grposweep.search.early_stopping import CONTINUE, Action, Curve, Decision, NoStopping, State
+from grposweep.search.early_stopping import CONTINUE, Action, Curve, Decision, State, StoppingPolicy
 from grposweep.storage.damage import disorder
 from grposweep.storage.folders import SweepFolder, TrialFolder
 from support import examples
@@ -24,7 +24,7 @@ GRID = ("lr=1e-3,2e-3,3e-3,4e-3", f"search.budget={BUDGET_HOURS:g}h")
 ENDS = ("finished", "crash", "memory", "silent", "taken", "cancelled")
 
 
-class Halves(NoStopping):
+class Halves(StoppingPolicy):
     """Pauses what is below the others' median, stops what is near nothing, promotes the best at the
     end if it is good.
     """

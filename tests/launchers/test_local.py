@@ -291,12 +291,13 @@ def test_the_engines_of_a_server_end_with_a_killed_controller(tmp_path: Path) ->
     wait_for(lambda: not is_running(int(engine.read_text())), seconds=10)
 
 
-class Staged:
+class Staged(SpawnedProcesses):
     """Processes that end when a test says so; ``full`` is how many start before the disk is
     full.
     """
 
     def __init__(self, full: int = 9) -> None:
+        super().__init__()
         self.full, self.started, self.codes = full, 0, dict[int, int]()
         self.told: Mapping[str, str] = {}
 
@@ -310,13 +311,6 @@ class Staged:
     def poll(self, pid: int, timeout: float = 0.0) -> int | None:  # noqa: ARG002
         """Return what the test has set."""
         return self.codes.get(pid - 2**30)
-
-    def lost(self, pid: int) -> bool:  # noqa: ARG002 - the contract's arguments
-        """None had a server."""
-        return False
-
-    def close(self) -> None:
-        """Nothing runs."""
 
 
 @pytest.mark.parametrize(("first", "end"), [(2, 1), (1, ExitCode.SERVER_ENDED)])

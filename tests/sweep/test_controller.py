@@ -17,7 +17,7 @@ from grporecipe.files import write_json, write_text
 from grposweep.launchers.base import Description, End
 from grposweep.report.view import SweepReader
 from grposweep.schema import Cluster
-from grposweep.search.early_stopping import Action, Curve, Decision, NoStopping, State
+from grposweep.search.early_stopping import Action, Curve, Decision, State, StoppingPolicy
 from grposweep.search.validity import Validator
 from grposweep.storage.folders import SweepFolder
 from grposweep.storage.lease import Lease
@@ -31,7 +31,7 @@ from toy_launcher import Place, composed, open_controller
 RATES = "lr=1e-3,2e-3,3e-3,4e-3"
 
 
-class Stops(NoStopping):
+class Stops(StoppingPolicy):
     """Ends every trial at its first evaluation."""
 
     def decide(self, curve: Curve, others: object, more: bool) -> Decision:  # noqa: ARG002 - the contract's arguments
@@ -46,7 +46,7 @@ def place() -> Place:
 
 def test_a_sweep_waits_for_a_busy_place(place: Place, tmp_path: Path) -> None:
     """A full queue is no end of the sweep, though nothing runs."""
-    controller = open_controller(SweepFolder(tmp_path), place, NoStopping(), RATES)
+    controller = open_controller(SweepFolder(tmp_path), place, StoppingPolicy(), RATES)
     place.is_busy = True
     assert [controller.tick() for _ in range(3)] == [False, False, False]
     assert controller.trouble == "full"
@@ -64,7 +64,7 @@ def test_a_trial_without_gpu_memory_is_tried_again_only_in_smaller_micro_batches
         "batch.num_generations=8",
         "batch.prompts_per_step=null",
     )
-    controller = open_controller(SweepFolder(tmp_path), place, NoStopping(), "lr=1e-3", *batch)
+    controller = open_controller(SweepFolder(tmp_path), place, StoppingPolicy(), "lr=1e-3", *batch)
     controller.tick()
     place.finish("0", "memory")
     controller.tick()
@@ -79,7 +79,7 @@ def test_a_trial_that_others_crowd_out_moves_to_other_nodes_a_limited_number_of_
     who held how much.
     """
     controller = open_controller(
-        SweepFolder(tmp_path), place, NoStopping(), "lr=1e-3", "cluster.requeue_limit=2"
+        SweepFolder(tmp_path), place, StoppingPolicy(), "lr=1e-3", "cluster.requeue_limit=2"
     )
     for attempt in range(3):
         controller.tick()
@@ -107,7 +107,7 @@ def test_a_trial_that_others_crowd_out_moves_to_other_nodes_a_limited_number_of_
 
 def test_a_resumed_sweep_names_the_trials_that_start_over(place: Place, tmp_path: Path) -> None:
     """Two were stopped after four steps; one had saved a checkpoint by then."""
-    controller = open_controller(SweepFolder(tmp_path), place, NoStopping(), RATES)
+    controller = open_controller(SweepFolder(tmp_path), place, StoppingPolicy(), RATES)
     controller.tick()
     for number, job in enumerate(place.jobs):
         write_json(job.folder / "heartbeat", {"step": 4})
@@ -117,7 +117,7 @@ def test_a_resumed_sweep_names_the_trials_that_start_over(place: Place, tmp_path
     (place.jobs[1].folder / "checkpoints/checkpoint-3").mkdir()
     controller.kill()
     controller.tick()
-    again = open_controller(SweepFolder(tmp_path), place, NoStopping(), RATES)
+    again = open_controller(SweepFolder(tmp_path), place, StoppingPolicy(), RATES)
     again.tick()
     assert again.outcomes.news == [
         "trial 0: it has no checkpoint yet and starts over",
@@ -126,7 +126,7 @@ def test_a_resumed_sweep_names_the_trials_that_start_over(place: Place, tmp_path
     ]
 
 
-class Decides(NoStopping):
+class Decides(StoppingPolicy):
     """Decides the same at each evaluation, and promotes what is paused."""
 
     def __init__(self, action: Action) -> None:
@@ -170,7 +170,7 @@ def test_an_objective_that_a_trial_does_not_report_ends_the_sweep_unless_another
     place: Place, tmp_path: Path, finished: bool
 ) -> None:
     """One message for the sweep, not one for each of three trials."""
-    controller = open_controller(SweepFolder(tmp_path), place, NoStopping(), RATES)
+    controller = open_controller(SweepFolder(tmp_path), place, StoppingPolicy(), RATES)
     controller.tick()
     if finished:
         place.finish("0", "finished")
@@ -185,7 +185,7 @@ def test_a_sweep_that_is_stopped_does_not_wait_for_a_busy_place(
     place: Place, tmp_path: Path
 ) -> None:
     """Nothing is to be submitted any more."""
-    controller = open_controller(SweepFolder(tmp_path), place, NoStopping(), RATES)
+    controller = open_controller(SweepFolder(tmp_path), place, StoppingPolicy(), RATES)
     place.is_busy = True
     controller.tick()
     controller.stop()
@@ -196,7 +196,7 @@ def test_a_sweep_that_stopped_itself_does_not_wait_for_a_busy_place(
     place: Place, tmp_path: Path
 ) -> None:
     """Three trials have failed alike while the place takes no fourth."""
-    controller = open_controller(SweepFolder(tmp_path), place, NoStopping(), RATES)
+    controller = open_controller(SweepFolder(tmp_path), place, StoppingPolicy(), RATES)
     controller.tick()
     place.finish("0", "crash")
     controller.tick()
@@ -243,7 +243,7 @@ def test_a_warning_that_comes_too_late_for_a_rollout_is_printed_once(
 ) -> None:
     """As soon as it is known how long one takes; the first one does not count."""
     place = Warns()
-    controller = open_controller(SweepFolder(tmp_path), place, NoStopping(), RATES)
+    controller = open_controller(SweepFolder(tmp_path), place, StoppingPolicy(), RATES)
     controller.tick()
     for step, each in enumerate((900.0, seconds, seconds), start=1):
         for job in place.alive.values():
@@ -263,7 +263,7 @@ def test_an_unfinished_trial_continues_with_the_values_that_it_was_recorded_with
     are the user's choice.
     """
     folder = SweepFolder(tmp_path)
-    controller = open_controller(folder, place, NoStopping(), RATES)
+    controller = open_controller(folder, place, StoppingPolicy(), RATES)
     controller.tick()
     check_recorded(
         folder,
@@ -280,7 +280,7 @@ def test_an_edited_option_does_not_rank_among_trials_that_finished_with_the_old_
 ) -> None:
     """Its label would stand for two configurations in one study."""
     folder, words = SweepFolder(tmp_path), "kl=low,high"
-    controller = open_controller(folder, place, NoStopping(), words)
+    controller = open_controller(folder, place, StoppingPolicy(), words)
     controller.tick()
     for name in ("0", "1"):
         place.finish(name, "finished")
@@ -296,7 +296,7 @@ def test_an_attempt_that_signal_9_ended_says_what_usually_sends_it(
     place: Place, tmp_path: Path
 ) -> None:
     """It leaves no result, and its log has no error."""
-    controller = open_controller(SweepFolder(tmp_path), place, NoStopping(), "lr=1e-3")
+    controller = open_controller(SweepFolder(tmp_path), place, StoppingPolicy(), "lr=1e-3")
     controller.tick()
     place.ends["0"] = End(-9)
     controller.tick()
@@ -316,7 +316,7 @@ def test_a_trial_whose_folder_is_removed_begins_again(
     monkeypatch.setattr(
         place, "submit", lambda job: place.jobs.append(job) or f"job-{len(place.jobs) - 1}"
     )
-    controller = open_controller(SweepFolder(tmp_path), place, NoStopping(), RATES)
+    controller = open_controller(SweepFolder(tmp_path), place, StoppingPolicy(), RATES)
     controller.tick()
     folder = controller.running[0].folder
     shutil.rmtree(folder.path)
@@ -340,7 +340,7 @@ def test_a_controller_that_was_replaced_while_it_wrote_a_folder_submits_nothing(
     place: Place, tmp_path: Path
 ) -> None:
     """The disk stalled for so long that another controller took over."""
-    controller = open_controller(SweepFolder(tmp_path), place, NoStopping(), RATES)
+    controller = open_controller(SweepFolder(tmp_path), place, StoppingPolicy(), RATES)
 
     class Lost:
         def check(self) -> None:

@@ -9,20 +9,13 @@ from typing import Any
 
 import pytest
 
-from grposweep.search.early_stopping import (
-    Action,
-    Curve,
-    Decision,
-    NoStopping,
-    State,
-    StoppingPolicy,
-)
+from grposweep.search.early_stopping import Action, Curve, Decision, State, StoppingPolicy
 from grposweep.storage.folders import SweepFolder
 from grposweep.train.records import MetricsFile
 from toy_launcher import Place, open_controller
 
 
-class Pauses(NoStopping):
+class Pauses(StoppingPolicy):
     """Pauses each trial at each of its evaluations, and keeps what it was shown; promotes when
     ``promotes`` is set.
     """
@@ -117,7 +110,7 @@ def test_the_last_evaluation_ends_a_trial_by_itself(tmp_path: Path) -> None:
 
 def test_a_guard_ends_a_collapsed_trial_without_any_early_stopping(tmp_path: Path) -> None:
     """The reward falls below what the model had before training."""
-    sweep = Sweep(tmp_path, NoStopping())
+    sweep = Sweep(tmp_path, StoppingPolicy())
     MetricsFile(sweep.place.jobs[1].folder, 0).write("eval", 0, 0, {"eval_reward": 0.5})
     assert sweep.evaluate("1", 0.1)["action"] == "run"
     asked = sweep.evaluate("1", 0.1)
@@ -127,7 +120,7 @@ def test_a_guard_ends_a_collapsed_trial_without_any_early_stopping(tmp_path: Pat
 
 def test_no_guard_ends_what_all_others_are_compared_with(tmp_path: Path) -> None:
     """Without the control of a fork, or the base of one factor at a time, no effect is known."""
-    sweep = Sweep(tmp_path, NoStopping(), "search=one_factor", "search.seeds=2")
+    sweep = Sweep(tmp_path, StoppingPolicy(), "search=one_factor", "search.seeds=2")
     MetricsFile(sweep.place.jobs[0].folder, 0).write("eval", 0, 0, {"eval_reward": 0.5})
     assert sweep.evaluate("0", 0.1, 0.1, 0.1)["action"] == "run"
 
@@ -137,7 +130,7 @@ def test_a_sampler_is_told_the_worst_of_a_collapsed_trial(
     tmp_path: Path, value: float, told: float
 ) -> None:
     """Its own last value, or that of the worst finished trial (0.1)."""
-    sweep = Sweep(tmp_path, NoStopping())
+    sweep = Sweep(tmp_path, StoppingPolicy())
     MetricsFile(sweep.place.jobs[1].folder, 0).write("eval", 0, 0, {"eval_reward": 0.9})
     assert sweep.evaluate("1", value, value)["action"] == "prune"
     sweep.place.finish("1", "finished")

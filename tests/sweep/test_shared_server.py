@@ -11,7 +11,7 @@ from grporecipe.files import write_json
 from grposweep.config.compose import load_experiment
 from grposweep.launchers.base import End
 from grposweep.schema import Experiment, Generation, Lora, Model
-from grposweep.search.early_stopping import NoStopping
+from grposweep.search.early_stopping import StoppingPolicy
 from grposweep.storage.folders import SweepFolder
 from grposweep.sweep._controller import Controller
 from grposweep.sweep._shared_server import SharedServer
@@ -37,7 +37,7 @@ def place() -> Place:
 @pytest.fixture
 def controller(place: Place, tmp_path: Path) -> Controller:
     """One that has ticked once: the server and two trials run."""
-    found = open_controller(SweepFolder(tmp_path), place, NoStopping(), "lr=1e-3,2e-3,3e-3")
+    found = open_controller(SweepFolder(tmp_path), place, StoppingPolicy(), "lr=1e-3,2e-3,3e-3")
     found.server = SharedServer.of(tmp_path, [experiment()], {}, place)
     found.tick()
     return found

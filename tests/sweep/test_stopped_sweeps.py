@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from grporecipe.errors import UserError
-from grposweep.search.early_stopping import EFFORT, NoStopping, build_policy, choose_effort
+from grposweep.search.early_stopping import EFFORT, StoppingPolicy, build_policy, choose_effort
 from grposweep.search.early_stopping.rank import RankPolicy
 from grposweep.storage.provenance import TIMES
 from in_process import Sweep, Waits
@@ -88,7 +88,7 @@ def test_a_promoted_trial_of_the_real_trainer_equals_an_undisturbed_one_bit_for_
         seen.append((trials(tmp_path / "outputs" / "paused")[0] / "metrics.jsonl").read_text())
 
     paused = sweep_here(*words, "name=paused", stopping=Waits(look))
-    straight = sweep_here(*words, "name=straight", stopping=NoStopping())
+    straight = sweep_here(*words, "name=straight", stopping=StoppingPolicy())
     (trial, _), (undisturbed, _) = trials(paused), trials(straight)
     assert len(seen) == 1
     assert 6 <= max(json.loads(line)["step"] for line in seen[0].splitlines()) < 30
@@ -135,7 +135,7 @@ def test_grids_and_comparisons_pause_nothing_unless_asked() -> None:
     assert {choose_effort(None, sampler) for sampler in ("grid", "one_factor")} == {1.0}
     assert choose_effort(None, "tpe") == EFFORT
     assert isinstance(build_policy("auto", 0.5), RankPolicy)
-    assert isinstance(build_policy("auto", 1.0), NoStopping)
+    assert isinstance(build_policy("auto", 1.0), StoppingPolicy)
 
 
 @pytest.mark.slow

@@ -174,7 +174,8 @@ def lint_recipe(
     diagnostics += _of_older(recipe, selection, {problem.code for problem in diagnostics})
     for rule in recipe_rules(recipe):
         if rule.code in recipe.unchecked:
-            diagnostics += [_unchecked(recipe, rule.code)] if find_violations(rule, recipe) else []
+            if find_violations(rule, recipe):
+                diagnostics.append(_unchecked(recipe, rule.code))
         elif selection.has(rule.code):
             broken = [
                 violation

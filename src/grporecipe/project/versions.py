@@ -359,5 +359,6 @@ def describe_version(recipe: Recipe) -> str:
     if source.where in ASSUMED and source.kind != "asked":
         taken = source.text or "no release accepts all keys"
         why = f"assumed, because the recipe states no version, and {taken}; set --framework-version"
-    why += ", which does not accept all keys" if source.conflict else ""
+    if source.conflict:
+        why += ", which does not accept all keys"
     return f"{FRAMEWORKS[recipe.framework].traits.name_of(text(recipe.version))} ({why})"

@@ -151,8 +151,10 @@ def the_memory_for_a_named_gpu_is_estimated(recipe: Recipe) -> Iterator[Violatio
     """
     if recipe.gpu_gib is None:
         return
-    what, setting = f"a GPU of {recipe.gpu_gib:g} GiB", read_recipe(recipe).setting
-    name, key = setting.model_name_or_path, setting.key("model_name_or_path")
+    what = f"a GPU of {recipe.gpu_gib:g} GiB"
+    setting = read_recipe(recipe).setting
+    name = setting.model_name_or_path
+    key = setting.key("model_name_or_path")
     if setting.architecture is not None:
         return
     if FRAMEWORKS[recipe.framework].memory is None or (name and find_model(name)):
@@ -532,7 +534,8 @@ def _left_to_newer(violations: list[Violation], recipe: Recipe) -> Iterator[Viol
     if violations:
         framework = FRAMEWORKS[recipe.framework]
         keys = tuple(key for broken in violations for key in broken.fields)
-        newest, it = text(releases_of(framework)[-1]), "it" if len(violations) == 1 else "them"
+        newest = text(releases_of(framework)[-1])
+        it = "it" if len(violations) == 1 else "them"
         stated = f"{recipe.version_source.where} states {text(recipe.version)}"
         why = (
             f"no {framework.traits.display_name} up to {newest} takes {it}, but {stated}: not "
@@ -563,10 +566,8 @@ def the_pinned_version_takes_the_keys(recipe: Recipe) -> Iterator[Violation]:
             f"{'it' if len(keys) == 1 else 'them'}"
         )
         if source.kind == "pinned":
-            why, advice = (
-                "no known release takes all keys",
-                "Change the keys, or lint with --framework-version.",
-            )
+            why = "no known release takes all keys"
+            advice = "Change the keys, or lint with --framework-version."
         else:
             now = text(recipe.version)
             why = f"the newest release that takes all keys is {now}"

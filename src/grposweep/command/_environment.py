@@ -30,7 +30,8 @@ def launch_texts(command: str, folder: Path) -> Iterator[tuple[str, str]]:
     """Yield the texts of a command and of the shell scripts that it names, and that these name,
     each after its name.
     """
-    waiting, seen = [("", command)], {""}
+    waiting = [("", command)]
+    seen = {""}
     while waiting:
         name, text = waiting.pop(0)
         yield name, text

@@ -75,12 +75,15 @@ def build_command(trial: Trial) -> ExternalProgram:
             flush=True,
         )
     resumed_at = step_of(trial.checkpoint) if trial.checkpoint else None
-    source, expression = trainer.metrics or "", None
+    source = trainer.metrics or ""
+    expression = None
     if source.startswith(EXPRESSION):
         expression = _expression(source)
-        folder, name = trial.folder / paths.LOGS, f"rank-{trial.place.node}.log"
+        folder = trial.folder / paths.LOGS
+        name = f"rank-{trial.place.node}.log"
     else:
-        folder, name = Path(trainer.workdir or "."), source.replace("{output}", str(trial.output))
+        folder = Path(trainer.workdir or ".")
+        name = source.replace("{output}", str(trial.output))
     find = partial(_files, folder, name)
     tail = MetricsTail(find, expression, trainer.step_key, resumed_at)
     line = launch_line(trainer, options, trial)

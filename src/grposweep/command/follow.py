@@ -233,7 +233,8 @@ def _start(
     dropped = (*NOT_INHERITED, "RAY_ADDRESS") if attempt.ranks > 1 else NOT_INHERITED
     own = trial.trainer.environment
     kept = {name: value for name, value in os.environ.items() if name not in dropped}
-    package, given = package_folder(attempt.folder, attempt.rank), foreign_path(own)
+    package = package_folder(attempt.folder, attempt.rank)
+    given = foreign_path(own)
     ours = {
         "GRPOSWEEP_TRIAL": str(attempt.folder),
         "GRPOSWEEP_ATTEMPT": str(attempt.number),
@@ -446,7 +447,8 @@ def _early_end(attempt: Attempt, trial: Trial, callback: CallbackState | None) -
         return ""
     steps = sorted({int(line["step"]) for line in attempt.metrics.lines()})
     gaps = [later - earlier for earlier, later in pairwise(steps)]
-    step, spacing = steps[-1], 1 + max(gaps, default=1)
+    step = steps[-1]
+    spacing = 1 + max(gaps, default=1)
     if total - step < spacing:
         return ""
     return (

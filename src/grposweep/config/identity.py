@@ -72,7 +72,8 @@ def trainer_content(trainer: Trainer) -> Json:
     content: Json = {
         name: getattr(trainer, name) for name in ("kind", "sharding", "compile", "args")
     }
-    content |= {"fork": trainer.fork} if trainer.fork else {}
+    if trainer.fork:
+        content["fork"] = trainer.fork
     if not is_external(trainer):
         content |= {"offload": trainer.offload, "fsdp_config": trainer.fsdp_config}
         if trainer.deepspeed_config is not None:

@@ -45,7 +45,8 @@ def read_sweep_file(file: Path) -> tuple[list[str], list[str]]:
         sweep = read_mapping(parse_yaml(file.read_text(encoding="utf-8")))
     except (OSError, ValueError) as error:
         raise UserError(f"{file}: it cannot be read ({error}). Name a sweep file.") from error
-    parameters, metric = read_mapping(sweep.get("parameters")), read_mapping(sweep.get("metric"))
+    parameters = read_mapping(sweep.get("parameters"))
+    metric = read_mapping(sweep.get("metric"))
     method = sweep.get("method")
     if not parameters or method not in SAMPLERS:
         raise UserError(

@@ -17,7 +17,7 @@ from typing import ClassVar, NamedTuple, Protocol, Self
 from grporecipe.errors import UserError
 from grporecipe.terminal import count
 from grposweep.launchers.gpu_memory import GpuMemory
-from grposweep.process import SOURCE, Processes, SpawnedProcesses, end_session
+from grposweep.process import SOURCE, SpawnedProcesses, end_session
 from grposweep.schema import Cluster, Experiment, Generation, Place
 from grposweep.storage.folders import TrialFolder
 from grposweep.storage.records import AttemptEventKind, read_attempts
@@ -179,7 +179,7 @@ class LocalPreparation:
 
     where = "importing torch and trl takes a few seconds"
 
-    def __init__(self, processes: Processes, environment: Mapping[str, str]) -> None:
+    def __init__(self, processes: SpawnedProcesses, environment: Mapping[str, str]) -> None:
         self._processes, self._environment, self._pid = processes, environment, 0
 
     def start(self, sweep: Path, log: Path) -> None:

@@ -44,7 +44,6 @@ from grposweep.process import (
     MARK,
     SOURCE,
     ForkServer,
-    Processes,
     SpawnedProcesses,
     end_session,
     exists,
@@ -248,7 +247,9 @@ class Local(Launcher):
     section = ThisMachine
     shares_gpus = True
 
-    def __init__(self, processes: Processes, gpus: list[str], slots: int, share: int = 1) -> None:
+    def __init__(
+        self, processes: SpawnedProcesses, gpus: list[str], slots: int, share: int = 1
+    ) -> None:
         """``gpus`` names each GPU ``share`` times."""
         self.slots = slots
         self.share = share
@@ -270,11 +271,8 @@ class Local(Launcher):
         """
         gpus = visible_gpus(experiment.cluster.gpus)
         parallel = experiment.search.parallel
-        share = (
-            1
-            if experiment.cluster.trials_per_gpu == AUTO
-            else int(experiment.cluster.trials_per_gpu)
-        )
+        # `share_gpus` has put a number in the place of auto
+        share = int(experiment.cluster.trials_per_gpu)
         if share > 1 and not gpus:
             raise UserError(
                 f"cluster.trials_per_gpu={share}: this machine has no GPU to share. Set "
@@ -353,7 +351,8 @@ class Local(Launcher):
             "GRPOSWEEP_ATTEMPT": str(job.attempt),
             "OMP_NUM_THREADS": str(job.cluster.threads),
         }
-        shared |= {GPU_TRIALS: str(self.share)} if self.share > 1 else {}
+        if self.share > 1:
+            shared[GPU_TRIALS] = str(self.share)
         port = _free_ports(PORTS)
         if job.generation.vllm_gpus:
             known = {**os.environ, **shared}
@@ -509,7 +508,7 @@ class Local(Launcher):
         return LocalPreparation(self.processes, cluster.environment)
 
 
-def build_processes(experiment: Experiment) -> Processes:
+def build_processes(experiment: Experiment) -> SpawnedProcesses:
     """Return the starter of training processes: a warm server, or a new interpreter for each.
 
     A rerun's copy of the code may be older than the warm server's module.

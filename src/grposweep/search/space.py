@@ -74,8 +74,10 @@ class Parameter:
         else:
             domain = self.domain
             content = {"parameter": self.name, "low": domain.low, "high": domain.high}
-            content |= {"log": True} if domain.log else {}
-            content |= {"integer": True} if domain.integer else {}
+            if domain.log:
+                content["log"] = True
+            if domain.integer:
+                content["integer"] = True
         return content | (
             {"when": {name: list(labels) for name, labels in self.when.items()}}
             if self.when

@@ -147,8 +147,10 @@ def find_inputs(
         task, trainer, model = experiment.task, experiment.trainer, Path(experiment.model.path)
         data += data_files(task)
         named = Path(trainer.deepspeed_config or os.devnull)
-        read_in_place += [named] if named.is_file() else []
-        read_in_place += [model] if model.is_dir() else []
+        if named.is_file():
+            read_in_place.append(named)
+        if model.is_dir():
+            read_in_place.append(model)
         code += code_files(task.rewards)
         read_in_place += asked(trainer)
     files = {

@@ -71,11 +71,8 @@ def write_trial(
     # What names or controls the sweep is left out, and a study's own values stay.
     steering = ("search", "name=", "hydra", "force=", "verbose=")
     kept = [override for override in overrides if not override.lstrip("+").startswith(steering)]
-    kept += (
-        ["hydra.mode=RUN", "name=null"]
-        if any(override.startswith("sweeps=") for override in kept)
-        else []
-    )
+    if any(override.startswith("sweeps=") for override in kept):
+        kept += ["hydra.mode=RUN", "name=null"]
     command = [
         sys.executable,
         *run_command(),

@@ -400,7 +400,8 @@ class Controller:
             is_news = bool(folder.heartbeat().step) and result.status is not TrialStatus.RETRIED
             news = f"trial {trial.number}: {describe_resume(folder, verdict)}" if is_news else ""
             self._submit(folder, verdict)
-            self.outcomes.news += [news] if news else []
+            if news:
+                self.outcomes.news.append(news)
 
     def _follow(self, folder: TrialFolder, verdict: ValidationResult) -> bool:
         """Follow a trial's attempt that still runs. Return False if there is none."""

@@ -19,7 +19,7 @@ from optuna.trial import FrozenTrial, TrialState
 from grporecipe.files import LARGEST, Config, Json, as_number, objects, open_file, read_json
 from grposweep.schema import Search, sign_of
 from grposweep.search.curves import Curve, State, check_curve, one_template
-from grposweep.search.early_stopping import Action, NoStopping, StoppingPolicy
+from grposweep.search.early_stopping import Action, StoppingPolicy
 from grposweep.search.replication import is_replicate
 from grposweep.search.space import Point
 from grposweep.search.study import SweepStudy
@@ -208,7 +208,7 @@ class EarlyStoppingMonitor:
     folder: SweepFolder
     study: SweepStudy
     search: Search
-    stopping: StoppingPolicy = field(default_factory=NoStopping)
+    stopping: StoppingPolicy = field(default_factory=StoppingPolicy)
     # trials that wait for their promotion
     paused: set[int] = field(default_factory=set)
     _readers: dict[int, CurveReader] = field(default_factory=dict)
@@ -229,7 +229,7 @@ class EarlyStoppingMonitor:
     @property
     def stops_early(self) -> bool:
         """Return whether other trials' curves decide about a trial."""
-        return type(self.stopping) is not NoStopping
+        return type(self.stopping) is not StoppingPolicy
 
     def watch(self, running: RunningAttempt, more: bool) -> None:
         """Judge a running trial's new evaluations, if any, and send the decision to its attempt.

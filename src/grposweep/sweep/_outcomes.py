@@ -334,7 +334,8 @@ class OutcomeRecorder:
                 "nodes": end.nodes,
                 "needs_gib": report.needs_gib,
             }
-            content |= {"again": True} if report.again else {}
+            if report.again:
+                content["again"] = True
         seconds = round(time.monotonic() - running.since, 3)
         running.folder.note_attempt(
             running.attempt,

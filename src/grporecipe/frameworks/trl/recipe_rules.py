@@ -93,7 +93,8 @@ def _is_missing(recipe: Recipe, program: PurePosixPath) -> bool:
 
 def fate(recipe: Recipe, key: str) -> Fate:
     """Return what happens to a key of a recipe that its launch does not take."""
-    launch, version = recipe.launch, recipe.version
+    launch = recipe.launch
+    version = recipe.version
     if recipe.in_python:
         return Fate("GRPOConfig() raises a TypeError")
     # keys of a YAML that a script names have no lines
@@ -287,7 +288,8 @@ def the_warmup_is_set_once(recipe: Recipe) -> Iterator[Violation]:
 
     transformers 4.57 training_args.py get_warmup_steps. Release 5 has no ratio.
     """
-    ratio, steps = recipe.config.get("warmup_ratio"), recipe.config.get("warmup_steps")
+    ratio = recipe.config.get("warmup_ratio")
+    steps = recipe.config.get("warmup_steps")
     if ratio and steps:
         yield Violation(
             f"warmup_ratio={ratio}",
@@ -310,11 +312,10 @@ def transformers_takes_the_values(recipe: Recipe) -> Iterator[Violation]:
     """
     values = {key: value for key, value in recipe.config.items() if key not in recipe.unresolved}
     for use in ("logging", "save", "eval"):
-        key, strategy = f"{use}_steps", f"{use}_strategy"
-        every, is_read = (
-            values.get(key),
-            recipe.config.get(strategy, "no" if use == "eval" else "steps") == "steps",
-        )
+        key = f"{use}_steps"
+        strategy = f"{use}_strategy"
+        every = values.get(key)
+        is_read = recipe.config.get(strategy, "no" if use == "eval" else "steps") == "steps"
         if isinstance(every, bool) or not isinstance(every, (int, float)) or not is_read:
             continue
         if every == 0 and use == "logging":
@@ -391,10 +392,8 @@ def trl_takes_the_values(recipe: Recipe) -> Iterator[Violation]:
         yield Violation(
             "lora_target_modules has lm_head", why, "Leave lm_head out.", ("lora_target_modules",)
         )
-    coefficient, model = (
-        values.get("router_aux_loss_coef"),
-        find_model(str(values.get("model_name_or_path"))),
-    )
+    coefficient = values.get("router_aux_loss_coef")
+    model = find_model(str(values.get("model_name_or_path")))
     if (
         recipe.version >= CHECKS_AUX_LOSS
         and coefficient
@@ -489,7 +488,8 @@ def keys_exist_in_this_version(recipe: Recipe) -> Iterator[Violation]:
             keys.span(str(key)) is None and (key not in open_r1.KEYS or is_own_script(recipe))
         ):
             continue
-        way, end = instead(key, recipe.config, takes), fate(recipe, str(key))
+        way = instead(key, recipe.config, takes)
+        end = fate(recipe, str(key))
         change = way.change
         why = f"{_when(str(key), recipe)}; {end.text}"
         advice = (
@@ -497,7 +497,8 @@ def keys_exist_in_this_version(recipe: Recipe) -> Iterator[Violation]:
         )
         # a fix that only removes a key needs an explanation
         if way.why and change == {key: None}:
-            why, advice = f"{why}; {way.why}", "Remove it."
+            why = f"{why}; {way.why}"
+            advice = "Remove it."
         safe = frozenset(change) if change and way.safe else frozenset()
         yield Violation(
             set_to(recipe.config, key),
@@ -518,7 +519,8 @@ def keys_are_known(recipe: Recipe) -> Iterator[Violation]:
     Whether training stops or the key is lost depends on release and launch, as in GV101.
     """
     if not is_own_script(recipe):
-        takes, is_foreign = taken(recipe), recipe.code is not None and recipe.code.reads_recipes
+        takes = taken(recipe)
+        is_foreign = recipe.code is not None and recipe.code.reads_recipes
         for key, near in _strangers(recipe):
             if is_foreign and (recipe.launch is None or key not in recipe.lines):
                 continue
@@ -593,7 +595,8 @@ def evaluation_has_data(recipe: Recipe) -> Iterator[Violation]:
     didn't pass an `eval_dataset` to `Trainer`." Judged for TRL's own class only, and not if
     ``**words`` may hold the data.
     """
-    code, key = recipe.code, "eval_strategy"
+    code = recipe.code
+    key = "eval_strategy"
     if (
         code is None
         or code.no_evaluation is None
@@ -651,7 +654,8 @@ def imports_exist_in_this_version(recipe: Recipe) -> Iterator[Violation]:
     in a function. Of a module only its existence is judged, not what is imported from it. Source:
     trl/__init__.py and the files of each release.
     """
-    code, version = recipe.code, recipe.version
+    code = recipe.code
+    version = recipe.version
     for name, line in (
         code.imports if code is not None and recipe.version_source.kind in STATED else ()
     ):
@@ -691,7 +695,8 @@ def mixtures_are_well_formed(recipe: Recipe) -> Iterator[Violation]:
         else None
     )
     if trouble:
-        key, why = "dataset_mixture", f"Open-R1 refuses it: {trouble}"
+        key = "dataset_mixture"
+        why = f"Open-R1 refuses it: {trouble}"
         yield Violation(key, why, "See its README for an example.", (key,))
 
 

@@ -493,7 +493,8 @@ def _model(s: Setting, takes: KeySpecs) -> Fields:
             "lora_alpha": alpha,
             "lora_dropout": s.lora_dropout,
         }
-        native |= {"lora_target_modules": list(s.lora_targets)} if s.lora_targets else {}
+        if s.lora_targets:
+            native["lora_target_modules"] = list(s.lora_targets)
     return native | ({"parallelism_config": large} if large else {})
 
 

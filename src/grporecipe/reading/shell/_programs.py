@@ -103,7 +103,8 @@ def printed(scope: Scope, text: str, line: int) -> str | None:
             if output is None:
                 scope.folder = folder
                 return None
-            lines += [output] if words[0].text not in ("cd", "pushd") else []
+            if words[0].text not in ("cd", "pushd"):
+                lines.append(output)
     scope.folder = folder
     return "\n".join(lines)
 

@@ -192,7 +192,8 @@ def _replace_kernel(program: Program) -> None:
     runs = is_papermill or "execute" in (Path(program.file).name[-7:], *words)
     if path is None or not runs or not UNREAD.isdisjoint(words):
         return
-    path, pairs = path.absolute(), list[str]()
+    path = path.absolute()
+    pairs = list[str]()
     if not is_papermill:
         os.chdir(path.parent)
     for option, name, value in zip(words, words[1:], words[2:], strict=False):

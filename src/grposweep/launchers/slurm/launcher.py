@@ -235,7 +235,8 @@ class Slurm(Launcher):
             and followed.since < now
             and (followed.last is None or followed.last.is_alive)
         ]
-        jobs |= commands.read_accounts(lost) if lost else {}
+        if lost:
+            jobs |= commands.read_accounts(lost)
         for job_id, followed in self._jobs.items():
             if job_id in jobs:
                 followed.last = last = jobs[job_id]

@@ -9,7 +9,6 @@ policy is a class in a file of this package and a line in ``grposweep.registries
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Protocol
 
 from grposweep.registries import POLICIES, SAMPLERS
 from grposweep.schema import AUTO
@@ -22,7 +21,6 @@ __all__ = [
     "Action",
     "Curve",
     "Decision",
-    "NoStopping",
     "State",
     "StoppingPolicy",
     "build_policy",
@@ -57,61 +55,42 @@ class Decision:
 CONTINUE = Decision(Action.CONTINUE)
 
 
-class StoppingPolicy(Protocol):
-    """An early-stopping policy. ``more`` is whether a new trial could still be started.
+class StoppingPolicy:
+    """An early-stopping policy. This base stops nothing, and trials that another policy has paused
+    continue.
 
-    ``effort`` is the share of the cost of finishing every trial that it may spend.
+    ``effort`` is the share of the cost of finishing every trial that it may spend. ``more`` is
+    whether a new trial could still be started.
     """
-
-    effort: float
-
-    def decide(self, curve: Curve, others: Sequence[Curve], more: bool) -> Decision:
-        """Return what a running trial does after its newest evaluation; ``others`` are all other
-        started trials.
-        """
-
-    def promote(self, curves: Sequence[Curve], more: bool) -> int | None:
-        """Return the number of the paused trial that a free slot should resume, or None to start a
-        new point instead.
-        """
-
-    def predict(self, curves: Sequence[Curve]) -> dict[int, float]:
-        """Return the values to tell a sampler for unfinished trials, by number; it ignores all
-        others.
-        """
-
-    def describe(self, curves: Sequence[Curve]) -> dict[int, str]:
-        """Return why paused trials wait, in words by number; those that it leaves out keep the
-        reason of their pause.
-        """
-
-    def trials(self, curves: Sequence[Curve]) -> int | None:
-        """Return how many trials its budget is for, by what is known; None without a budget."""
-
-
-class NoStopping:
-    """No early stopping. Trials that another policy has paused continue."""
 
     effort = 1.0
 
     def decide(self, curve: Curve, others: Sequence[Curve], more: bool) -> Decision:  # noqa: ARG002 - the contract's arguments
-        """Continue."""
+        """Return what a running trial does after its newest evaluation; ``others`` are all other
+        started trials. By default it continues.
+        """
         return CONTINUE
 
     def promote(self, curves: Sequence[Curve], more: bool) -> int | None:  # noqa: ARG002 - the contract's arguments
-        """Return the first paused trial."""
+        """Return the number of the paused trial that a free slot should resume, or None to start a
+        new point instead. By default it is the first one.
+        """
         return min((curve.number for curve in curves if curve.state is State.PAUSED), default=None)
 
     def predict(self, curves: Sequence[Curve]) -> dict[int, float]:  # noqa: ARG002 - the contract's arguments
-        """Return nothing: only finished trials count."""
+        """Return the values to tell a sampler for unfinished trials, by number; it ignores all
+        others.
+        """
         return {}
 
     def describe(self, curves: Sequence[Curve]) -> dict[int, str]:  # noqa: ARG002 - the contract's arguments
-        """Return nothing: the reasons stand."""
+        """Return why paused trials wait, in words by number; those that it leaves out keep the
+        reason of their pause.
+        """
         return {}
 
     def trials(self, curves: Sequence[Curve]) -> int | None:  # noqa: ARG002 - the contract's arguments
-        """Return None: no budget decides."""
+        """Return how many trials its budget is for, by what is known; None without a budget."""
         return None
 
 

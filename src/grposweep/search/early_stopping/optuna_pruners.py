@@ -8,7 +8,7 @@ risers.
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from grposweep.search.early_stopping import CONTINUE, Action, Curve, Decision, NoStopping, State
+from grposweep.search.early_stopping import CONTINUE, Action, Curve, Decision, State, StoppingPolicy
 
 # 0.2 s that --help and --cfg should not pay
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 HYPERBAND_FACTOR = 3
 
 
-class _PrunerPolicy(NoStopping):
+class _PrunerPolicy(StoppingPolicy):
     """Stop when the pruner would prune. Optuna's samplers use the evaluations of pruned trials
     themselves.
     """

@@ -18,7 +18,7 @@ from statistics import fmean
 from typing import NamedTuple
 
 from grposweep.search.curves import Curve, State
-from grposweep.search.early_stopping import CONTINUE, Action, Allowance, Decision, NoStopping
+from grposweep.search.early_stopping import CONTINUE, Action, Allowance, Decision, StoppingPolicy
 from grposweep.search.early_stopping.rungs import (
     SHARE,
     at_evaluation,
@@ -68,7 +68,7 @@ class Place(NamedTuple):
 
 
 @dataclass
-class RankPolicy(NoStopping):
+class RankPolicy(StoppingPolicy):
     """Continue trials in the order of their ranks.
 
     ``effort`` is the share of the full cost to spend, above 0 to 1. A ``budget`` decides it

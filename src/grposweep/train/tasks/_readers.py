@@ -153,7 +153,8 @@ def _parse_json_lines(text: str, source: str) -> list[Row]:
             wrong[number] = "is not a JSON object"
     if wrong:
         mistakes = [f"line {number} {why}" for number, why in list(wrong.items())[:MOST_NAMED]]
-        mistakes += [f"and {len(wrong) - MOST_NAMED} more lines"] if len(wrong) > MOST_NAMED else []
+        if len(wrong) > MOST_NAMED:
+            mistakes.append(f"and {len(wrong) - MOST_NAMED} more lines")
         raise UserError(f"{source}: {'; '.join(mistakes)}. Write one JSON object per line.")
     return rows
 
