@@ -170,7 +170,7 @@ def print_space_summary(
     if summary.trials > 1 and runs_trl(base.trainer) and not base.search.seeds:
         prompts = fewest["eval_prompts"]
         line = describe_resolution(0.5 / math.sqrt(prompts), prompts)
-        more = f"{4 * prompts:,} (task.eval_prompts) or search.seeds=4 halve that"
+        more = f"{4 * prompts:,} (task.eval_prompts), or at best search.seeds=4, halve that"
         console.print(f"rewards of 0 and 1: {line}; {more}", soft_wrap=True)
     for note in dict.fromkeys(
         note for entry in prepared.values() for note in entry.get("notes", ())

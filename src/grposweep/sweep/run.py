@@ -145,7 +145,8 @@ def run_trials(
                     alike = first if first != ended.number else None
                     display.say(trial_line(ended, controller.search.metric, alike))
                     spread = ended.sampling
-                    if len(printed) == 1 and spread.error and spread.means:
+                    is_first = len(printed) == 1 < controller.queue.planned
+                    if is_first and spread.error and spread.means:
                         line = describe_resolution(spread.error, len(spread.means))
                         display.say(f"trial {ended.number}: by its spread {line}")
             if done:
