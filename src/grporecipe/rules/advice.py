@@ -288,7 +288,8 @@ def thoughts_fit_in_a_completion(recipe: Recipe) -> Iterator[Violation]:
     makes the prompts.
     """
     reading = read_recipe(recipe)
-    s, name = reading.setting, _model_name(recipe)
+    s = reading.setting
+    name = _model_name(recipe)
     is_hybrid = bool(re.fullmatch(HYBRID, name)) and not recipe.in_python
     short = SHORT_OF_HYBRIDS if is_hybrid else SHORT if re.search(THINKER, name) else 0
     if (

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import ClassVar, NamedTuple, Protocol, Self
+from typing import ClassVar, NamedTuple, Self
 
 from grporecipe.errors import UserError
 from grporecipe.terminal import count
@@ -127,12 +127,6 @@ class RankPlace:
     restarts: int = 0
 
 
-class Interrupted(Protocol):
-    """Counts requests to stop."""
-
-    count: int
-
-
 class LauncherBusy(Exception):
     """The launcher takes no further attempt now: a full queue, a scheduler that does not answer.
     Try again later.
@@ -158,40 +152,25 @@ class LauncherUnreachable(Exception):
     """The launcher's scheduler gave no answer."""
 
 
-class Preparer(Protocol):
-    """Runs ``python -m grposweep.train prepare <sweep>`` once."""
-
-    where: str
-    """Where it runs, for the message to the user."""
-
-    def start(self, sweep: Path, log: Path) -> None:
-        """Begin; the output goes to ``log``. Raises UserError if it cannot run there."""
-
-    def poll(self) -> int | None:
-        """Return the exit code, or None while it waits or runs; takes about 0.2 seconds."""
-
-    def end(self) -> None:
-        """Stop it now."""
-
-
-class LocalPreparation:
-    """Prepares in a process of this machine."""
+class Preparation:
+    """Runs ``python -m grposweep.train prepare <sweep>`` once, in a process of this machine."""
 
     where = "importing torch and trl takes a few seconds"
+    """Where it runs, for the message to the user."""
 
     def __init__(self, processes: SpawnedProcesses, environment: Mapping[str, str]) -> None:
         self._processes, self._environment, self._pid = processes, environment, 0
 
     def start(self, sweep: Path, log: Path) -> None:
-        """Start the process."""
+        """Begin; the output goes to ``log``. Raises UserError if it cannot run there."""
         self._pid = self._processes.start(["prepare", str(sweep)], self._environment, log)
 
     def poll(self) -> int | None:
-        """Return the process's exit code."""
+        """Return the exit code, or None while it waits or runs; takes about 0.2 seconds."""
         return self._processes.poll(self._pid, timeout=PREPARATION_POLL_SECONDS)
 
     def end(self) -> None:
-        """Kill the process and its children."""
+        """Stop it now."""
         end_session(self._pid)
 
 
@@ -415,9 +394,9 @@ class Launcher(ABC):
     def close(self) -> None:  # noqa: B027 - a default
         """End everything that does not outlive its controller, and release resources."""
 
-    def preparation(self, cluster: Cluster) -> Preparer:
+    def preparation(self, cluster: Cluster) -> Preparation:
         """Return the object that prepares models and data."""
-        return LocalPreparation(SpawnedProcesses(SOURCE), cluster.environment)
+        return Preparation(SpawnedProcesses(SOURCE), cluster.environment)
 
     def detach_message(self, job_ids: Sequence[str]) -> str:
         """Return the message for the user when the controller leaves its attempts.

@@ -25,8 +25,7 @@ from grposweep.launchers.base import (
     Job,
     Launcher,
     LauncherBusy,
-    LocalPreparation,
-    Preparer,
+    Preparation,
 )
 from grposweep.launchers.gpu_memory import (
     BUSY_MIB,
@@ -503,9 +502,9 @@ class Local(Launcher):
         """Kill everything that still runs."""
         self.processes.close()
 
-    def preparation(self, cluster: Cluster) -> Preparer:
+    def preparation(self, cluster: Cluster) -> Preparation:
         """Return a process of the same server as the trials'."""
-        return LocalPreparation(self.processes, cluster.environment)
+        return Preparation(self.processes, cluster.environment)
 
 
 def build_processes(experiment: Experiment) -> SpawnedProcesses:

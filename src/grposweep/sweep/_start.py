@@ -20,7 +20,7 @@ from grposweep.command.any_program import stops_early
 from grposweep.config.compose import escape, load_experiment, render_experiment
 from grposweep.config.identity import ResolvedConfig
 from grposweep.config.search_budget import Budget
-from grposweep.launchers.base import Interrupted, Launcher
+from grposweep.launchers.base import Launcher
 from grposweep.registries import is_opaque
 from grposweep.schema import GROUPS, Experiment
 from grposweep.search.budget import buys
@@ -36,6 +36,7 @@ from grposweep.storage.folders import SweepFolder, TrialFolder
 from grposweep.storage.lease import Lease
 from grposweep.sweep._controller import Controller
 from grposweep.sweep._early_stopping import EarlyStoppingMonitor
+from grposweep.sweep._interrupts import SignalCounter
 from grposweep.sweep._oom import known_oom
 from grposweep.sweep._outcomes import OutcomeRecorder
 from grposweep.sweep._resume import changed_keys, listed, open_study
@@ -53,7 +54,7 @@ def prepare_sweep(
     experiments: Mapping[str, Experiment],
     launcher: Launcher,
     console: Console,
-    interrupts: Interrupted,
+    interrupts: SignalCounter,
 ) -> bool:
     """Prepare every model and task that is not prepared yet. Return False if the user interrupted
     it.

@@ -28,7 +28,8 @@ def _two_precisions(v: Values) -> bool:
     """Return whether fp16 and bf16 are both on: base_args/model_args.py _init_mixed_precision
     derives what is not set.
     """
-    fp16, bf16 = v["fp16"], v["bf16"]
+    fp16 = v["fp16"]
+    bf16 = v["bf16"]
     fp16 = v["torch_dtype"] in ("float16", "float32") if fp16 is None else fp16
     return bool(fp16 and (v["torch_dtype"] == "bfloat16" if bf16 is None else bf16))
 
@@ -104,7 +105,8 @@ def the_keys_are_of_this_method(recipe: Recipe) -> Iterator[Violation]:
     For example, ``kl_coef`` is PPO's penalty. GRPO's is ``beta``, 0.04 unless set.
     arguments/rlhf_args.py.
     """
-    methods, meant_by = _conflicts()["other_methods"], _conflicts()["meant"]
+    methods = _conflicts()["other_methods"]
+    meant_by = _conflicts()["meant"]
     for key, value in recipe.config.items():
         name = spelled(str(key), recipe.version)
         if method := methods.get(name):
@@ -146,13 +148,15 @@ def _values(recipe: Recipe) -> tuple[Values, set[str]]:
     """Return every key as ms-swift reads it, with defaults for unset and unreadable keys, and the
     keys that are set.
     """
-    takes, given = known(recipe.version), set[str]()
+    takes = known(recipe.version)
+    given = set[str]()
     # A key that the release does not have counts as unset.
     values: Json = {**known().defaults, **takes.defaults}
     for key, value in recipe.config.items():
         name = spelled(str(key), recipe.version)
         if name in takes and str(key) not in recipe.unresolved:
-            converted, name = read_value(value, takes[name].type), RENAMED.get(name, name)
+            converted = read_value(value, takes[name].type)
+            name = RENAMED.get(name, name)
             if not converted.trouble:
                 values[name] = converted.value
                 given.add(name)

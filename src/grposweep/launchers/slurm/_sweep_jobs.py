@@ -13,6 +13,7 @@ from grposweep.launchers.base import (
     PREPARATION_POLL_SECONDS,
     LauncherBusy,
     LauncherUnreachable,
+    Preparation,
     is_controller_job,
 )
 from grposweep.launchers.slurm import _commands as commands
@@ -94,7 +95,7 @@ def _living(name: str) -> str:
     )
 
 
-class SlurmPreparation:
+class SlurmPreparation(Preparation):
     """Prepares in a job of one task without GPUs, on ``cluster.service_partition`` or the partition
     of the trials' jobs.
     """

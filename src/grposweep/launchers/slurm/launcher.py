@@ -19,8 +19,7 @@ from grposweep.launchers.base import (
     Launcher,
     LauncherBusy,
     LauncherUnreachable,
-    LocalPreparation,
-    Preparer,
+    Preparation,
     limit_requeues,
     note_cancelled,
 )
@@ -196,11 +195,11 @@ class Slurm(Launcher):
         """End a job through scancel."""
         commands.cancel_jobs([job_id])
 
-    def preparation(self, cluster: Cluster) -> Preparer:
+    def preparation(self, cluster: Cluster) -> Preparation:
         """Return a process of this machine, or with ``cluster.prepare=job`` a job."""
         if cluster.prepare == "job":
             return SlurmPreparation(cluster, self._code)
-        return LocalPreparation(SpawnedProcesses(Path(cluster.code or SOURCE)), cluster.environment)
+        return Preparation(SpawnedProcesses(Path(cluster.code or SOURCE)), cluster.environment)
 
     def _find_by_name(self, name: str) -> str | None:
         """Return the job of this name, by two queries, because its submission may still be under
