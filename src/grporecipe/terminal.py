@@ -163,8 +163,11 @@ def wrap_streams(wrapper: type) -> None:
 
 
 def short(point: Mapping[str, Any]) -> str:
-    """Return a short form of a point: the last word of each parameter, with its label."""
-    words = (f"{name.rsplit('.', 1)[-1]}={label_text(label)}" for name, label in point.items())
+    """Return a short form of a point: the last word of each parameter, with its label. Two
+    parameters of one last word have their whole names.
+    """
+    names = short_names(point)
+    words = (f"{names[name]}={label_text(label)}" for name, label in point.items())
     return " ".join(words) or "as configured"
 
 

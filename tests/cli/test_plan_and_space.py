@@ -267,8 +267,9 @@ def test_a_fit_measures_prompts_if_data_and_tokenizer_are_files_here(
     show_fit([*overrides, *task], Options(), 80.0, as_json=True)
     peak = json.loads(capsys.readouterr().out)["peak"]
     unknown = [*overrides, *task, "task.path=elsewhere.jsonl"]
-    show_fit(unknown, Options(), 80.0, as_json=True)
+    show_fit(unknown, Options(), 80.0, as_json=True, gpu_name="H100")
     found = json.loads(capsys.readouterr().out)
+    assert found["gpu"] == "H100"
     assert found["low"] < peak < found["peak"] / 3
     show_fit(unknown, Options(), 80.0, as_json=False)
     said = " ".join(capsys.readouterr().out.split())

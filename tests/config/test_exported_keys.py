@@ -141,7 +141,9 @@ def test_a_recipe_for_trl_has_no_key_that_trl_does_not_take(
     compose: Compose, generation: str
 ) -> None:
     """The GPUs of a server are ours; TRL's command would refuse the file."""
-    experiment = to_experiment(compose([*BASE, f"generation={generation}", "model.lora.r=16"]))
+    experiment = to_experiment(compose([f"generation={generation}", "model.lora.r=16"]))
     recipe, _, left = trl_recipe(experiment, read_setting(experiment))
     assert 1 in (left.get("vllm_gpus"), left.get("vllm_shared_gpus"))
     assert recipe.keys() <= FRAMEWORKS["trl"].takes(TRL).keys()
+    # KL is off, and lint would warn
+    assert "use_bias_correction_kl" not in recipe

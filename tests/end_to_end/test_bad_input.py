@@ -50,6 +50,14 @@ def test_bad_input_is_one_message_and_code_2(here: Path, typed: str, words: str)
             "# @package _global_\nhydra:\n  sweeper:\n    param: {lr: 1}\n",
             "hydra.sweeper.param is no key. Put what is searched below hydra.sweeper.params",
         ),
+        ("# @package _global_\nsearh: {trials: 3}\n", "sweeps/own.yaml: searh .* mean search"),
+        ("# @package _global_\nsearch: {trials: many}\n", "search.trials=many is not a whole"),
+        ("# @package _global_\ntrainer: fake\n", "trainer is a section. .* /trainer: fake"),
+        ("search: {trials: 3}\n", "Begin it with the line: # @package _global_"),
+        ("# @package _global_\ndefaults: [override trainr: fake]\n", "trainr names no group"),
+        ("# @package _global_\ndefaults: trainer\n", "must be a list .* override /GROUP: OPTION"),
+        ("# @package _global_\nhydra: {sweeper: {params: [lr=1]}}\n", "a list stands where a"),
+        ("# @package _global_\nlr: ${oc.env:NONE}\n", "lr: NONE is not exported. Export it"),
     ],
 )
 def test_a_mistake_in_a_sweep_file_is_one_line(here: Path, text: str, words: str) -> None:

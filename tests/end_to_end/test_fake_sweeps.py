@@ -357,3 +357,10 @@ def test_the_controller_never_imports_torch(here: Path) -> None:
         check=True,
     )
     assert json.loads(done.stdout.splitlines()[-1]) == [0, []]
+
+
+def test_a_run_without_evaluations_has_no_result(run: Run) -> None:
+    """The value is the start's, which is no gain of 0."""
+    ended = run("trainer=fake", "schedule.evaluations=0")
+    assert "No result: only the model before training was evaluated" in ended.out
+    assert "Evaluate what is trained: python" in ended.out

@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 import yaml
 
-from grposweep.report._advice import Advice, advise, tie_sentences
+from grposweep.report._advice import Advice, advise, next_sentence, tie_sentences
 from grposweep.report.compare import compare_all
 from grposweep.report.export import show_best
 from grposweep.report.html_page import render_report
 from grposweep.report.run_output import RunEnd, print_results
-from grposweep.report.status import status_screen
+from grposweep.report.status import status_json, status_screen
 from grposweep.report.tables import build_console
 from grposweep.report.view import read_sweep
 from made import Made, make_comparison, make_sweep
@@ -102,10 +102,7 @@ def test_a_best_value_at_an_edge_of_its_range_is_reported_with_a_wider_range(
     near = [(lr * shift, 0.8 - 0.01 * n) for n, shift in enumerate((1, 1.1, 0.9))]
     far = [(1e-7 / rate, value - 0.2) for rate, value in near]
     found = advice(make(tmp_path, *near, *far))
-    assert any(
-        text.startswith(f"The best value lies at the edge of its range: lr ({lr:g}, ")
-        for text in found.limits
-    )
+    assert any(text.startswith(f"lr={lr:g} lies at the ") for text in found.limits)
     assert found.step.text == "Widen the range of lr"
     assert shlex.split(found.step.command)[2:] == [
         "sweeps=lr_batch",
@@ -215,6 +212,14 @@ def test_the_terminal_calls_a_tie_what_the_report_calls_a_tie(
     assert " ".join(said.split()).count(tie) == 3
     assert said.count("Decide between them on fresh seeds: python src/run.py sweeps=lr_batch") == 2
     assert tie_sentences(read_sweep(make(tmp_path / "clear", (1e-4, 0.8), (3e-4, 0.5)))) == []
+
+
+def test_a_difference_without_an_interval_is_no_clear_winner(tmp_path: Path) -> None:
+    """One seed each, and an evaluation without standard errors."""
+    view = read_sweep(make(tmp_path, (1e-4, 0.8), (3e-4, 0.5), objective_se=None))
+    assert "so the interval is unknown" in tie_sentences(view)[-1]
+    assert status_json(view)["best"]["warning"] == " ".join(tie_sentences(view))
+    assert next_sentence(view).startswith("Confirm the winner on fresh seeds: python")
 
 
 def test_nothing_is_recommended_if_two_seeds_tell_no_point_from_the_start(tmp_path: Path) -> None:

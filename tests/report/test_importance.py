@@ -100,7 +100,7 @@ def test_a_range_is_not_widened_without_evidence(tmp_path: Path) -> None:
     ]
     found = advise(make(tmp_path, *values))
     assert found is not None
-    assert "The best value lies at the edge of its range: lr (0.009, upper edge)." in found.limits
+    assert "lr=0.009 lies at the upper edge of its range." in found.limits
     assert "lr" not in found.step.text
 
 

@@ -24,6 +24,7 @@ from grposweep.search.replication import (
     step_down,
 )
 from grposweep.search.sampling import Sampling, average, share_error
+from grposweep.storage.completions import PromptRewards
 
 SEEDS = fresh_seeds(0, 6)
 
@@ -78,6 +79,16 @@ def test_seeds_that_agree_by_chance_have_the_interval_of_their_sampling() -> Non
         1.96 * 0.12 / math.sqrt(2), rel=1e-3
     )
     assert estimate([0.5, 0.5]).margin == math.inf
+
+
+def test_an_interval_is_no_wider_than_rewards_from_0_to_1_allow() -> None:
+    """Two seeds that differ by 0.3 say 1.9 by Student's t. A reward without limits keeps that."""
+    share = Sampling.of(0.1, PromptRewards("a", [0.0, 0.5, 1.0]))
+    wide = Sampling.of(0.1, PromptRewards("a", [0.0, 0.5, 2.0]))
+    assert str(estimate([0.2, 0.5], sampling=share)) == "0.3500 ± 0.6500"
+    assert str(estimate([0.2, 0.5], sampling=share.minus(share))) == "0.3500 ± 1.3500"
+    assert str(estimate([0.2, 0.5], sampling=wide)) == "0.3500 ± 1.9059"
+    assert estimate([0.2], sampling=share).margin == math.inf
 
 
 def test_more_seeds_of_the_same_prompts_do_not_make_the_prompts_more() -> None:

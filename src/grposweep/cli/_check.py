@@ -17,7 +17,7 @@ from grporecipe.model.framework import FRAMEWORKS
 from grporecipe.model.recipe import NOT_STATED, KeySpec, LaunchedCode, Recipe, VersionSource
 from grporecipe.model.setting import TRL
 from grporecipe.reading.load import Options, load_text
-from grporecipe.terminal import say
+from grporecipe.terminal import count, say
 from grposweep.command.ask import Asked
 from grposweep.command.asked import default_values, version_of
 from grposweep.command.base import Base
@@ -112,12 +112,11 @@ def _describe(asked: Asked, filled: Config) -> Iterable[str]:
     for name, value in filled.items():
         yield f"{{{name}}} is filled with {value}, TRL's default. Another one: {{{name}:VALUE}}"
     record: Config = asked.record
-    count = record["world_size"]
+    ranks = count(record["world_size"], "process")
     name = record["trainer"].rpartition(".")[2]
     version = FRAMEWORKS["trl"].traits.name_of(
         record["versions"].get("trl", "of an unknown version")
     )
-    ranks = f"{count} process" + "es" * (count != 1)
     way = f"for real ({asked.why})" if asked.why else "on stand-ins"
     yield (
         f"{record['trainer_line']} builds {name} with {ranks}, {version}; asked {way} "
@@ -125,8 +124,8 @@ def _describe(asked: Asked, filled: Config) -> Iterable[str]:
     )
     if asked.assumed:
         yield (
-            f"nothing states the number of processes, so it is taken to be {count}; "
-            "--processes sets it"
+            "nothing states the number of processes, so it is taken to be "
+            f"{record['world_size']}; --processes sets it"
         )
     if record["unknown"]:
         yield f"not judged, because only a real run knows it: {', '.join(record['unknown'])}"

@@ -72,6 +72,7 @@ def show_fit(
     gpu_gib: float | None,
     as_json: bool,
     config_dir: Path | None = None,
+    gpu_name: str = "",
 ) -> int:
     """Print how large each size can be on one GPU, or on each known GPU. Return 1 if it fits on
     none.
@@ -96,7 +97,7 @@ def show_fit(
         fits = fit_gpus(setting)
     else:
         gpu = fit(setting, setting.gpu_memory_gib)
-        fits = [("", gpu)]
+        fits = [(gpu_name, gpu)]
     savings = find_savings(setting)
     host = find_host_memory(setting)
     if as_json:

@@ -239,7 +239,8 @@ def fit(
 
     options = Options(str(framework), None, processes, own_version=framework_version)
     _say_processes(map(Path, items), processes)
-    return show_fit(items, options, _gpu(gpu), json or format is Format.json, config_dir)
+    shown = json or format is Format.json
+    return show_fit(items, options, _gpu(gpu), shown, config_dir, gpu or "")
 
 
 def _say_processes(files: Iterable[Path], processes: int | None) -> None:

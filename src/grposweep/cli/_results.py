@@ -207,7 +207,7 @@ def best(
     from grposweep.report.export import show_best
     from grposweep.report.view import open_sweep
 
-    show_best(open_sweep(sweep, outputs), export, None if form is None else str(form), force)
+    show_best(open_sweep(sweep, outputs), export, form, force)
 
 
 @command(

@@ -60,8 +60,12 @@ DISK_ERRORS = {
     **dict.fromkeys((errno.EROFS, errno.EACCES, errno.EPERM), "Allow writing there"),
     **dict.fromkeys((errno.EISDIR, errno.ENOTDIR, errno.EEXIST), "Move away what stands there"),
 }
+# whose messages name what is set, apart from UserError's own
+EXPLAINED = (UserError, HydraException, OmegaConfBaseException, MarkedYAMLError)
 # Python's own
 NO_THREAD = "can't start new thread"
+# Hydra's own
+NO_LIST = "Invalid defaults list"
 NO_THREAD_MESSAGE = (
     "this machine starts no further thread ('ulimit -u' limits processes and threads of a user). "
     "End other processes or raise the limit, and run the same command again: nothing is lost."
@@ -96,29 +100,31 @@ def command(main: Callable[[], None]) -> None:
         if COMPLETION.isdisjoint(sys.argv):
             check_groups(filter(_is_override, sys.argv[1:]), [CONF, *_folders(sys.argv[1:])])
         main()
-    except (UserError, HydraException, OmegaConfBaseException, MarkedYAMLError) as error:
-        if wanted:
-            raise
-        say(f"error: {message(error)}", sys.stderr)
-        sys.exit(ExitCode.BAD_INPUT)
-    except OSError as error:
-        # before the first trial: a disk without room, a limit on the size of files
-        if wanted or error.filename is None or error.errno not in DISK_ERRORS:
-            raise
-        do = f"{DISK_ERRORS[error.errno]}, or set outputs=... to another disk."
-        say(f"error: {error.filename} cannot be used ({error.strerror}). {do}", sys.stderr)
-        sys.exit(ExitCode.BAD_INPUT)
-    except RuntimeError as error:
-        if wanted or str(error) != NO_THREAD:
-            raise
-        say(f"error: {NO_THREAD_MESSAGE}", sys.stderr)
-        sys.exit(ExitCode.BAD_INPUT)
     except LeaseLostError as error:
         say(f"stopped: {error}", sys.stderr)
         sys.exit(ExitCode.FAILED)
     except KeyboardInterrupt:
         say("interrupted", sys.stderr)
         sys.exit(ExitCode.INTERRUPTED)
+    except Exception as error:
+        text = "" if wanted else _explain(error)
+        if not text:
+            raise
+        say(f"error: {text}", sys.stderr)
+        sys.exit(ExitCode.BAD_INPUT)
+
+
+def _explain(error: Exception) -> str:
+    """Return the message for what the user can correct; empty for an error of the program."""
+    if isinstance(error, OSError) and error.filename is not None and error.errno in DISK_ERRORS:
+        # before the first trial: a disk without room, a limit on the size of files
+        do = f"{DISK_ERRORS[error.errno]}, or set outputs=... to another disk."
+        return f"{error.filename} cannot be used ({error.strerror}). {do}"
+    if str(error) == NO_THREAD:
+        return NO_THREAD_MESSAGE
+    if str(error).startswith(NO_LIST):
+        return f"{error}. Write its lines as - override /GROUP: OPTION."
+    return message(error) if isinstance(error, EXPLAINED) else ""
 
 
 def split_command(arguments: list[str]) -> tuple[list[str], list[str]]:

@@ -25,7 +25,6 @@ from hydra.core.config_loader import ConfigLoader
 from hydra.core.config_store import ConfigNode, ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from hydra.errors import (
-    ConfigCompositionException,
     HydraException,
     MissingConfigException,
     OverrideParseException,
@@ -407,6 +406,9 @@ def explain_error(error: OmegaConfBaseException) -> str:
             f"{key or 'A value'} refers to a key that does not exist: {first}. Correct the name "
             "inside ${...}, or write \\${...} for text such as a variable of the shell."
         )
+    if variable := re.search(r"Environment variable '(\w+)' not found", first):
+        name = variable[1]
+        return f"{key}: {name} is not exported. Export it, or write ${{oc.env:{name},VALUE}}."
     for pattern, wanted in WRONG_TYPES:
         if match := re.search(pattern, first):
             advice = "Set one ('--cfg job' shows the present value)."
@@ -525,17 +527,12 @@ def message(error: Exception) -> str:
     if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
         mark = error.problem_mark
         return f"{mark.name}:{mark.line + 1}: {error.problem}. {INDENTATION}"
-    cause = error.__cause__
-    if isinstance(error, ConfigCompositionException) and isinstance(cause, OmegaConfBaseException):
+    cause = error.__cause__ or error.__context__
+    if in_file := re.match(r"In '([^']+)': ", text):
+        return f"{in_file[1]}.yaml: {_explain_file(text, cause)}"
+    if isinstance(cause, OmegaConfBaseException):
         return explain_error(cause)
-    unknown = re.search(r"Could not override '([^']+)'", text)
-    if of_sweeper := re.search(r"full_key: (hydra\.sweeper\.\w+)", text):
-        return (
-            f"{text.split(':')[0]}: {of_sweeper[1]} is no key. Put what is searched below "
-            "hydra.sweeper.params."
-        )
-    # "In 'sweeps/x'": a mistake in a file, which Hydra explains well
-    if unknown and not text.startswith("In '"):
+    if unknown := re.search(r"Could not override '([^']+)'", text):
         key = unknown[1]
         return unknown_option(key, "", options(CONF, key)) if key in GROUPS else unknown_key(key)
     if "Ambiguous value" in text:
@@ -548,6 +545,27 @@ def message(error: Exception) -> str:
     if isinstance(error, OverrideParseException):
         return malformed(error.override, error)
     return " ".join(text.split()) or repr(error)
+
+
+def _explain_file(text: str, cause: BaseException | None) -> str:
+    """Explain what Hydra refuses in the file of a sweep."""
+    if re.search(r"(?m)full_key: sweeps$|@sweeps\.", text):
+        return "its keys would be keys of sweeps. Begin it with the line: # @package _global_"
+    if override := re.search(r"Could not override '(?:sweeps/)?([^@']+)", text):
+        return (
+            f"defaults: {override[1]} names no group. Write - override /GROUP: OPTION; the "
+            f"groups are {', '.join(GROUPS)}."
+        )
+    if of_sweeper := re.search(r"full_key: (hydra\.sweeper\.\w+)", text):
+        return f"{of_sweeper[1]} is no key. Put what is searched below hydra.sweeper.params."
+    if section := re.search(r"\w+ is not a subclass of (\w+)\. value: (.*)", text):
+        name = section[1].lower()
+        return f"{name} is a section. Below defaults, write - override /{name}: {section[2]}"
+    if "ListConfig" in text:
+        return "a list stands where a section belongs. Write each line as key: value, without -."
+    if isinstance(cause, OmegaConfBaseException):
+        return explain_error(cause)
+    return " ".join(text.split())
 
 
 def override_name(override: str) -> str:

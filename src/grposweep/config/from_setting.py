@@ -66,6 +66,9 @@ def trl_recipe(experiment: Experiment, setting: Setting) -> tuple[Json, str, Jso
     # one that follows from the prompts would limit others
     length = experiment.generation.vllm_max_model_length
     sized = in_completions(setting).replace({"vllm_max_model_length": length})
+    if not sized.beta:
+        # nothing reads it, and lint warns of it
+        sized = sized.replace({"use_bias_correction_kl": None})
     if not sized.evaluations and sized.eval_at_start:
         # eval_on_start says it
         sized = sized.replace({"evaluates": False})

@@ -105,12 +105,14 @@ def tie_sentences(view: SweepView) -> list[str]:
     measured = _measured(view)
     if verdict := find_no_winner(view):
         return [*measured, verdict]
-    return [*measured, *_uncertainty(view)] if _is_tied_on_one_seed(view) else measured
+    return [*measured, *_uncertainty(view)] if _is_open_on_one_seed(view) else measured
 
 
-def _is_tied_on_one_seed(view: SweepView) -> bool:
-    best = view.leaderboard[0]
-    return best.source != "seeds" and not best.fate and bool(view.tied)
+def _is_open_on_one_seed(view: SweepView) -> bool:
+    """Return whether one seed has tied the best point with another, or has no interval."""
+    best, *others = view.leaderboard
+    is_open = view.tied or (others and best.half is None)
+    return best.source != "seeds" and not best.fate and bool(is_open)
 
 
 def next_sentence(view: SweepView) -> str:
@@ -119,7 +121,7 @@ def next_sentence(view: SweepView) -> str:
     """
     if not view.leaderboard or view.compares:
         return ""
-    is_open = find_no_winner(view) or _is_tied_on_one_seed(view)
+    is_open = find_no_winner(view) or _is_open_on_one_seed(view)
     if not is_open and not any(_widen(view, view.leaderboard[0].first)):
         return ""
     step = _next_step(view)
@@ -155,8 +157,9 @@ def _changed_nothing(view: SweepView) -> list[str]:
         ]
         if name != "seed" and groups and all(map(_is_one_log, groups)):
             named = name_trials([trial.number for trial in groups[0]])
-            has_no_gradient = _has_no_gradient(groups[0][0])
-            what_to_do = NO_GRADIENT if has_no_gradient else "Check that the training reads it."
+            what_to_do = "Check that the training reads it."
+            if _has_no_gradient(groups[0][0]):
+                what_to_do = NO_GRADIENT
             lines.append(
                 f"{name} changed nothing: {named} have the same rewards and gradients "
                 f"at every step, to the last digit. {what_to_do}"
@@ -255,6 +258,8 @@ def find_no_winner(view: SweepView) -> str:
     best = view.best_point
     if best is None or view.compares:
         return ""
+    if best.is_untrained:
+        return "No result: only the model before training was evaluated (schedule.evaluations=0)."
     gain, points = best.gain, len(view.leaderboard)
     better, half = math.inf, 0.0
     if gain is not None and gain.half is not None:
@@ -290,15 +295,11 @@ def _uses(view: SweepView, best: TrialView) -> Iterator[Step]:
 
 
 def _sentence(view: SweepView, best: RankedPoint) -> str:
-    text = f"Use {short(best.first.point)}: {view.metric} {best.value:.4f}"
-    if best.half is not None:
-        text += f" ± {best.half:.4f} (95 % over {best.over})"
     gain = best.gain
-    return (
-        f"{text}."
-        if gain is None
-        else f"{text}, {gain.difference:+.4f} against {gain.start:.4f} before training."
-    )
+    text = f"Use {short(best.first.point)}: {view.metric} {best.value:.4f} {best.interval}"
+    if gain is not None:
+        text += f", {gain.difference:+.4f} against {gain.start:.4f} before training"
+    return f"{text}."
 
 
 def _uncertainty(view: SweepView) -> Iterator[str]:
@@ -311,12 +312,14 @@ def _uncertainty(view: SweepView) -> Iterator[str]:
         yield f"{named} {close} {what}: {_spread(view, trials)}."
     elif best.source != "seeds":
         yield "This is one seed. Another seed moves results by more than the interval says."
-    if len(best.seeds) == 1 and (share := best.seeds[0].sampling.largest) > MOSTLY:
+    is_single = len(best.seeds) == 1
+    share = best.seeds[0].sampling.largest
+    if is_single and share > MOSTLY:
         yield (
             f"One held-out prompt makes {share:.0%} of the variance, so the result is about that "
             "prompt. Bound the reward, or set a larger task.eval_prompts."
         )
-    if len(best.seeds) == 1 and _has_variants(best.first):
+    if is_single and _has_variants(best.first):
         yield (
             "Held-out prompts that differ only in digits have similar rewards (permutation "
             f"test, p < {CHANCE:g}). The interval "
@@ -346,9 +349,7 @@ def _spread(view: SweepView, trials: Sequence[TrialView]) -> str:
 
 def _values(labels: Sequence[Any]) -> str:
     distinct = list(dict.fromkeys(labels))
-    if len(distinct) > 2 and all(
-        isinstance(label, int | float) and not isinstance(label, bool) for label in distinct
-    ):
+    if len(distinct) > 2 and None not in map(as_number, distinct):
         return f"{label_text(min(distinct))} to {label_text(max(distinct))}"
     return " or ".join(map(label_text, distinct))
 
@@ -358,11 +359,8 @@ def _at_edge(view: SweepView, best: TrialView) -> Iterator[tuple[str, str, bool]
     upper, logarithmic.
     """
     for name, entry in view.ranges.items():
-        value, low, high = (
-            as_number(best.point.get(name)),
-            float(entry["low"]),
-            float(entry["high"]),
-        )
+        value = as_number(best.point.get(name))
+        low, high = float(entry["low"]), float(entry["high"])
         if value is None or not low < high:
             continue
         log = bool(entry.get("log")) and low > 0
@@ -373,13 +371,10 @@ def _at_edge(view: SweepView, best: TrialView) -> Iterator[tuple[str, str, bool]
         yield name, "lower" if share <= EDGE else "upper", log
 
 
-def _at_edges(view: SweepView, best: TrialView) -> list[str]:
-    """Return which best values lie at an edge of their range, in one sentence."""
-    values = [
-        f"{name} ({label_text(best.point[name])}, {end} edge)"
-        for name, end, _ in _at_edge(view, best)
-    ]
-    return [f"The best value lies at the edge of its range: {', '.join(values)}."] if values else []
+def _at_edges(view: SweepView, best: TrialView) -> Iterator[str]:
+    """Yield which best values lie at an edge of their range, a sentence each."""
+    for name, end, _ in _at_edge(view, best):
+        yield f"{name}={label_text(best.point[name])} lies at the {end} edge of its range."
 
 
 def _next_step(view: SweepView) -> Step:
@@ -393,9 +388,9 @@ def _next_step(view: SweepView) -> Step:
         *_more_trials(view, best),
         *_longer(view),
     ]
-    another_seed = Step(
-        "Repeat it on another seed", f"grposweep rerun {shlex.quote(view.name)} {BEST} seed=1"
-    )
+    seed = int(as_number(best.first.config.get("seed")) or 0) + 1
+    name = shlex.quote(view.name)
+    another_seed = Step("Repeat it on another seed", f"grposweep rerun {name} {BEST} seed={seed}")
     return next(iter(steps), another_seed)
 
 
@@ -419,11 +414,14 @@ def _widen(view: SweepView, best: TrialView) -> Iterator[Step]:
 
 def _on_seeds(view: SweepView, best: RankedPoint, tied: Sequence[RankedPoint]) -> Iterator[Step]:
     """Yield the sweep with fresh seeds, or with more of them if those that it has decide
-    nothing. On other seeds, points that are one training are one training again.
+    nothing. On other seeds, points that are one training are one training again. A training
+    without evaluations gets some.
     """
     if tied and _is_one_log([best.first, *(point.first for point in tied)]):
         return
-    if best.source != "seeds" and "seed" not in view.parameters:
+    if best.is_untrained:
+        yield from _propose(view, "Evaluate what is trained", {"schedule.evaluations": "4"})
+    elif best.source != "seeds" and "seed" not in view.parameters:
         unclear = tied or find_no_winner(view)
         why = (
             "Decide between them on fresh seeds" if unclear else "Confirm the winner on fresh seeds"
@@ -452,9 +450,10 @@ def _more_trials(view: SweepView, best: RankedPoint) -> Iterator[Step]:
 
 
 def _wider(low: float, high: float, end: str, log: bool) -> tuple[float, float]:
+    below, above = low - (high - low), high + (high - low)
     if log:
-        return (low / FACTOR, high) if end == "lower" else (low, high * FACTOR)
-    return (low - (high - low), high) if end == "lower" else (low, high + (high - low))
+        below, above = low / FACTOR, high * FACTOR
+    return (below, high) if end == "lower" else (low, above)
 
 
 def _longer(view: SweepView) -> Iterator[Step]:
@@ -481,7 +480,7 @@ def _propose(
     from grposweep.config.compose import escape, experiment_at, typed
 
     try:
-        config = typed(escape(view.leaderboard[0].first.config or view.baseline))
+        config = typed(escape(view.leaderboard[0].first.recorded or view.baseline))
         before = _mistakes(experiment_at(config, {}))
         after = _mistakes(experiment_at(config, values or changes))
     except UserError:
@@ -495,11 +494,11 @@ def _mistakes(experiment: Experiment) -> set[str]:
     from grposweep.config.to_setting import read_setting
     from grposweep.config.validate import find_mistakes
 
-    found = set(find_mistakes(experiment))
-    # of another program the rules need its answer
-    if not is_external(experiment.trainer):
-        found |= {problem.code for problem in errors(check(read_setting(experiment)))}
-    return found
+    # another program would have to be asked
+    if is_external(experiment.trainer):
+        return set()
+    broken = {problem.code for problem in errors(check(read_setting(experiment)))}
+    return broken.union(find_mistakes(experiment))
 
 
 def _command(view: SweepView, changes: Mapping[str, str], keeps_name: bool = False) -> str:

@@ -165,7 +165,7 @@ def warning(trial: TrialView) -> str:
     """Return one sentence about a degenerate policy, or one that has not changed; empty without a
     sign of either.
     """
-    return "; ".join((*filter(None, [trial.unmoved]), *signs(trial).texts))
+    return "; ".join(filter(None, (trial.unmoved, *signs(trial).texts)))
 
 
 def winner_warning(trial: TrialView | None) -> list[str]:
@@ -272,9 +272,8 @@ def _pairs(trial: TrialView) -> Sequence[tuple[KeptCompletion | None, KeptComple
     completions = read_completions(trial.path)
     if not completions:
         return []
-    start: dict[str, KeptCompletion] = {}
-    for kept in completions.get(0, ()):
-        start.setdefault(kept.prompt, kept)
+    # the first of each prompt
+    start = {kept.prompt: kept for kept in reversed(completions.get(0, ()))}
     step = _objective_step(trial, completions)
     now: dict[str, KeptCompletion] = {}
     for kept in sorted(completions[step], key=lambda kept: not kept.template):
@@ -284,13 +283,12 @@ def _pairs(trial: TrialView) -> Sequence[tuple[KeptCompletion | None, KeptComple
 
 def _facts(kept: KeptCompletion) -> str:
     """Return reward and parts of a completion, and whether it was cut off, in brackets."""
-    parts = (
-        []
-        if len(kept.rewards) < 2
-        else [f"{name} {_number(value)}" for name, value in kept.rewards.items()]
-    )
-    cut = ["cut off"] if kept.truncated else []
-    return f"  [{', '.join([f'reward {_number(kept.reward)}', *parts, *cut])}]"
+    facts = [f"reward {_number(kept.reward)}"]
+    if len(kept.rewards) > 1:
+        facts += [f"{name} {_number(value)}" for name, value in kept.rewards.items()]
+    if kept.truncated:
+        facts.append("cut off")
+    return f"  [{', '.join(facts)}]"
 
 
 def _number(value: float | None) -> str:

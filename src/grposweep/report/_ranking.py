@@ -17,6 +17,7 @@ from grposweep.search.replication import CHANCE, EndedTrial, Ranking, Replicatio
 from grposweep.search.sampling import Sampling, average
 from grposweep.search.space import Direction, read_space
 from grposweep.storage.completions import read_prompt_rewards
+from grposweep.storage.records import as_mapping
 
 # trials with a value
 FEWEST = 4
@@ -50,8 +51,13 @@ class Gain:
         """Return both values and their difference with its interval."""
         return (
             f"{self.value:.4f} against {self.start:.4f} before training: "
-            f"{self.difference:+.4f}{_interval(self.half, self.source)}"
+            f"{self.difference:+.4f} {self.interval}"
         )
+
+    @property
+    def interval(self) -> str:
+        """Return the interval around the difference."""
+        return _interval(self.half, self.source)
 
 
 @dataclass(frozen=True)
@@ -162,26 +168,39 @@ class RankedPoint:
         mixed = (
             "; other trials read other contents of reward or data files" if self.is_mixed else ""
         )
-        return f"{self.value:.4f}{_interval(self.half, self.over)}{gain}{mixed}"
+        return f"{self.value:.4f} {self.interval}{gain}{mixed}"
+
+    @property
+    def interval(self) -> str:
+        """Return the interval around the mean, with what it is over."""
+        return _interval(self.half, self.over)
+
+    @property
+    def is_untrained(self) -> bool:
+        """Whether its value is that of the model before training: no other was evaluated."""
+        schedule = as_mapping(self.first.config.get("schedule"))
+        return schedule.get("evaluations") == 0 and self.first.objective == self.first.start
 
     @property
     def gain(self) -> Gain | None:
-        """The gain of the trials that count, each against its own start; None if one has no
-        start.
+        """The gain of the trials that count, each against its own start; None if one has no start
+        or nothing but it.
         """
         starts = [trial.start for trial in self.seeds if trial.start is not None]
-        if len(starts) < len(self.seeds):
+        if len(starts) < len(self.seeds) or self.is_untrained:
             return None
         sampled = average([trial.sampling for trial in self.seeds])
         before = average([trial.start_sampling for trial in self.seeds])
         half = self._half(
             [v - start for v, start in zip(self.values, starts, strict=True)], sampled.minus(before)
         )
+        if half is not None:
+            half = sampled.cut(half, self.value)
         return Gain(self.value, math.fsum(starts) / len(starts), half, self.over)
 
 
 def _interval(half: float | None, over: str) -> str:
-    return " (interval unknown)" if half is None else f" ± {half:.4f} (95 % over {over})"
+    return "(interval unknown)" if half is None else f"± {half:.4f} (95 % over {over})"
 
 
 def rank_points(
@@ -289,9 +308,6 @@ def _measured(trial: TrialView, metric: str, share: float | None) -> Measured:
         before = [point for point in curve if point.step <= share * (trial.total or curve[-1].step)]
         if before:
             rewards = read_prompt_rewards(trial.path, [before[-1].step])
-            return Measured(
-                dict(trial.point),
-                before[-1].value,
-                Sampling(before[-1].error, rewards.by_family, rewards.prompts),
-            )
+            sampling = Sampling.of(before[-1].error, rewards)
+            return Measured(dict(trial.point), before[-1].value, sampling)
     return Measured(dict(trial.point), trial.value or 0.0, trial.sampling)

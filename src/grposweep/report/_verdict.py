@@ -79,7 +79,8 @@ def compare_points(first: RankedPoint, other: RankedPoint, among: int = 1) -> Ve
         test += f", for the best of {among:,} comparisons"
     half = sampling.margin(CHANCE / among)
     if freedom:
-        half = finite_or_none(margin_of(squared, freedom, sampling, CHANCE / among))
+        half = margin_of(squared, freedom, sampling, CHANCE / among)
+        half = finite_or_none(sampling.cut(half, difference))
     else:
         test += "; it covers the choice of prompts. To cover seeds, train several on each side"
 

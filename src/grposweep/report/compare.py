@@ -48,7 +48,7 @@ def differences(here: Config, there: Config) -> list[Difference]:
     left = flatten(here)
     right = flatten(there)
     keys = [key for key in dict.fromkeys([*left, *right]) if key not in NAMING]
-    pairs = (Difference(key, *(side.get(key, ABSENT) for side in (left, right))) for key in keys)
+    pairs = [Difference(key, left.get(key, ABSENT), right.get(key, ABSENT)) for key in keys]
     return [pair for pair in pairs if pair.here != pair.there]
 
 

@@ -182,17 +182,13 @@ def _cards(view: SweepView) -> Iterator[tuple[str, str, str]]:
     """Yield each card: title, figure, and the line under it."""
     best = view.best_point
     if best is not None:
-        text = f"trial {best.first.number}: {short(best.first.point)}"
-        if best.half is not None:
-            text = f"± {best.half:.4f} (95 % over {best.over}), {text}"
+        text = f"{best.interval}, trial {best.first.number}: {short(best.first.point)}"
         if best.first.at_best:
             text += f"; {best.first.at_best}"
         yield "best", f"{best.value:.4f}", text
         gain = best.gain
         if gain is not None:
-            text = f"from {gain.start:.4f} before training"
-            if gain.half is not None:
-                text = f"± {gain.half:.4f} (95 % over {gain.source}), {text}"
+            text = f"{gain.interval}, from {gain.start:.4f} before training"
             yield "since the start", f"{gain.difference:+.4f}", text
 
     left = f"{view.planned - view.ended:,} to go" if view.planned > view.ended else "all ended"
@@ -247,7 +243,7 @@ def _verdicts(view: SweepView) -> dict[int | None, str]:
 
 
 def _cells(view: SweepView, trial: TrialView, hours: float) -> Json:
-    known = [trial.point.get(name) for name in view.parameters]
+    known = map(trial.point.get, view.parameters)
     labels = [("", "") if label is None else (label_text(label), label) for label in known]
     return {
         "number": trial.number,

@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from grporecipe.files import as_number, write_json
-from grporecipe.terminal import count, label_text, redraws, short, short_names
+from grporecipe.terminal import count, redraws, short
 from grposweep.report._advice import find_no_winner, next_sentence, tie_sentences
 from grposweep.report._completions import winner_warning
 from grposweep.report._leaderboard import contrasts_table, effects_table, leaderboard, outcome
@@ -25,6 +25,7 @@ from grposweep.report.trial_view import State, TrialView, group_failures, name_t
 from grposweep.report.view import SweepView
 from grposweep.search.replication import CHANCE, Estimate, on_fresh_seeds
 from grposweep.storage import paths
+from grposweep.storage.records import as_mapping
 
 HOW_TO_RETRY = (
     "correct the cause and give the same command again: it retries trials whose files, "
@@ -154,8 +155,7 @@ def trial_line(trial: TrialView, metric: str, alike: int | None = None) -> str:
     """Return one line for a trial that ended. ``alike``: an earlier trial that failed for the same
     reason.
     """
-    names = short_names(trial.point)
-    point = " ".join(f"{names[name]}={label_text(label)}" for name, label in trial.point.items())
+    point = short(trial.point)
     if trial.state is State.PRUNED:
         reached = "" if trial.reached is None else f" at {metric} {trial.reached:.4f}"
         return f"trial {trial.number} stopped early{reached}: {trial.reason} {point}"
@@ -271,17 +271,13 @@ def early_stopping_note(view: SweepView, effort: float = 1.0) -> str:
         if trial.state is State.PRUNED and trial.result.failure is not None
     ]
     flat = sum(trial.result.guard == "no_variance" for trial in guarded)
-    collapsed = len(guarded) - flat
-    if collapsed:
-        counts += f", {collapsed} of them because {_its(collapsed)} training had collapsed"
-    if flat:
-        counts += f", {flat} of them because {_its(flat)} rewards never differed"
+    reasons = {"training had collapsed": len(guarded) - flat, "rewards never differed": flat}
+    for reason, number in reasons.items():
+        if number:
+            its = "its" if number == 1 else "their"
+            counts += f", {number} of them because {its} {reason}"
     finishing = ": {:.0%} of the completions that finishing every trial takes"
     return counts + formatted(finishing, _spent_share(view))
-
-
-def _its(number: int) -> str:
-    return "its" if number == 1 else "their"
 
 
 def continue_note(view: SweepView, budget: str = "") -> str:
@@ -312,9 +308,9 @@ def model_line(view: SweepView, trial: TrialView | None) -> str:
     """
     if trial is None:
         return ""
-    settings = view.baseline.get("trainer")
+    trainer = as_mapping(view.baseline.get("trainer"))
     # of a program of which only its metrics are known
-    is_opaque = isinstance(settings, dict) and settings.get("metrics") is not None
+    is_opaque = trainer.get("metrics") is not None
     repeats = [other for other in view.trials if other.attributes.get("of") == trial.number]
     for trained in (trial, *repeats):
         model = trained.path / paths.MODEL
@@ -334,12 +330,8 @@ def model_line(view: SweepView, trial: TrialView | None) -> str:
     from grposweep.registries import runs_trl
     from grposweep.schema.running import KEEPS_MODEL, Trainer
 
-    trainer = view.baseline.get("trainer")
-    if (
-        not isinstance(trainer, dict)
-        or not runs_trl(Trainer(kind=str(trainer.get("kind"))))
-        or trainer.get("keep") not in KEEPS_MODEL
-    ):
+    kind = str(trainer.get("kind"))
+    if not runs_trl(Trainer(kind=kind)) or trainer.get("keep") not in KEEPS_MODEL:
         return ""
     again = f"grposweep rerun {shlex.quote(str(trial.path))}"
     return (
@@ -354,12 +346,8 @@ def longer_line(view: SweepView, trial: TrialView | None) -> str:
     from grposweep.registries import runs_trl
     from grposweep.schema import Trainer
 
-    trainer = view.baseline.get("trainer")
-    if (
-        trial is None
-        or not isinstance(trainer, dict)
-        or not runs_trl(Trainer(kind=str(trainer.get("kind"))))
-    ):
+    kind = str(as_mapping(view.baseline.get("trainer")).get("kind"))
+    if trial is None or not runs_trl(Trainer(kind=kind)):
         return ""
     checkpoints = trial.path / paths.CHECKPOINTS
     if trial.total and (checkpoints / f"checkpoint-{trial.total}").is_dir():

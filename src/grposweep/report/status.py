@@ -14,7 +14,6 @@ from grporecipe.terminal import count, short
 from grposweep.report._advice import tie_sentences
 from grposweep.report._completions import warning, winner_warning
 from grposweep.report._leaderboard import format_effect
-from grposweep.report._ranking import RankedPoint
 from grposweep.report.tables import build_grid, format_duration, formatted
 from grposweep.report.trial_view import State, TrialView, group_failures
 from grposweep.report.view import SweepReader, SweepView
@@ -91,7 +90,7 @@ def status_json(view: SweepView) -> Json:
         "direction": view.direction,
         "target": view.planned,
         "states": {state.value: view.count(state) for state in State},
-        "best": None if view.best_point is None else _best_json(view.best_point),
+        "best": _best_json(view),
         "effects": _effects_json(view) or None,
         "gpu_hours": view.gpu_hours,
         "budget_hours": view.progress.budget_hours,
@@ -107,8 +106,12 @@ def status_json(view: SweepView) -> Json:
     }
 
 
-def _best_json(best: RankedPoint) -> Json:
+def _best_json(view: SweepView) -> Json | None:
+    best = view.best_point
+    if best is None:
+        return None
     gain = best.gain
+    doubts = filter(None, (warning(best.first), *tie_sentences(view)))
     return {
         **_identity(best.first),
         "objective": best.value,
@@ -116,7 +119,7 @@ def _best_json(best: RankedPoint) -> Json:
         "interval_over": best.source or None,
         "seeds": len(best.values),
         "fresh": best.is_fresh,
-        "warning": warning(best.first) or None,
+        "warning": " ".join(doubts) or None,
         "start": gain and gain.start,
         "gain": gain and gain.difference,
         "gain_half_interval_95": gain and gain.half,
@@ -141,14 +144,14 @@ def _identity(trial: TrialView) -> Json:
 
 
 def _under_way(view: SweepView, trial: TrialView) -> Json:
-    waits = view.progress.waiting.get(str(trial.number))
-    progress = {"step": trial.step, "total": trial.total, "reward": trial.last_reward}
     return {
         **_identity(trial),
         "state": trial.state.value,
-        **progress,
+        "step": trial.step,
+        "total": trial.total,
+        "reward": trial.last_reward,
         "gpu_hours": trial.gpu_hours,
-        "waits": waits,
+        "waits": view.progress.waiting.get(str(trial.number)),
         "warning": trial.unmoved or None,
     }
 
@@ -170,11 +173,11 @@ def _best(view: SweepView) -> RenderableType:
             "best", "no trial has finished" if view.is_over else "no trial has finished yet"
         )
     where = _line("", f"trial {best.first.number}: {short(best.first.point)}")
-    at_best = [_line("", best.first.at_best)] if best.first.at_best else []
     doubts = (Text(line, "yellow") for line in winner_warning(best.first))
     # the command is in the report
-    ties = (Padding(Text(line), (0, 0, 0, 9)) for line in tie_sentences(view)[:1])
-    return Group(_line("best", best.text, "bold green"), where, *at_best, *ties, *doubts)
+    notes = filter(None, (best.first.at_best, *tie_sentences(view)[:1]))
+    lines = (Padding(Text(line), (0, 0, 0, 9)) for line in notes)
+    return Group(_line("best", best.text, "bold green"), where, *lines, *doubts)
 
 
 def _effects(view: SweepView) -> RenderableType | None:

@@ -174,12 +174,10 @@ def _warnings(view: SweepView, trial: TrialView) -> list[str]:
         setting = ResolvedConfig.of(experiment, view.prepared).setting
     except Exception:  # noqa: BLE001 - a damaged configuration, or one of another version, makes OmegaConf raise what it likes
         return []
-    problems = (
-        problem for problem in check(setting) if problem.code not in experiment.rules.ignore
-    )
     return [
         f"{problem.severity} {problem.code} {render_problem(setting, problem)}"
-        for problem in problems
+        for problem in check(setting)
+        if problem.code not in experiment.rules.ignore
     ]
 
 

@@ -360,10 +360,9 @@ class TrialView:
         """Why no step has changed a weight so far; empty if one has. Reads metrics.jsonl until the
         first step that has.
         """
-        lines = read_lines(self.path / paths.METRICS, step=int)
         rows = (
             {**translate(line), "step": line["step"]}
-            for line in lines
+            for line in read_lines(self.path / paths.METRICS, step=int)
             if line.get("kind") == "train"
         )
         return unmoved(rows, self.total)
@@ -377,19 +376,22 @@ class TrialView:
 
     @cached_property
     def config(self) -> Config:
-        """The resolved configuration, with the values that the trainer got where it said so; empty
-        if it cannot be read.
-        """
-        try:
-            config = as_mapping(parse_yaml(self._text(paths.CONFIG)))
-        except ValueError:
-            return {}
+        """The recorded configuration, with the values that the trainer got where it said so."""
+        config = self.recorded
         if not config or not self.trained:
             return config
         # the whole schema
         from grposweep.report._trained_with import with_trained
 
         return with_trained(config, self.trained, self.path)
+
+    @cached_property
+    def recorded(self) -> Config:
+        """The resolved configuration that grposweep gave; empty if it cannot be read."""
+        try:
+            return as_mapping(parse_yaml(self._text(paths.CONFIG)))
+        except ValueError:
+            return {}
 
     @cached_property
     def plan(self) -> Config:

@@ -195,9 +195,9 @@ class SweepView:
             return "not started"
         if not left:
             failed = self.count(State.FAILED)
-            return (
-                f"done, {f'{failed:,}' if self.leaderboard else 'all'} failed" if failed else "done"
-            )
+            if not failed:
+                return "done"
+            return f"done, {failed:,} failed" if self.leaderboard else "done, all failed"
         moving = sum(
             trial.is_open for trial in self.trials if trial.state in (State.RUNNING, State.QUEUED)
         )

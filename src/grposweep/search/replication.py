@@ -65,14 +65,16 @@ def estimate(
     1) s / sqrt(n).
 
     The interval is never narrower than the ``sampling`` of this mean makes it, because few rewards
-    of 0 and 1 agree by chance. Equal values of unknown sampling have no interval. Source: Student
+    of 0 and 1 agree by chance, and never wider than rewards from 0 to 1 allow. Equal values of
+    unknown sampling have no interval. Source: Student
     (1908), The probable error of a mean. It assumes that results over seeds are normally
     distributed.
     """
     count = len(values)
     mean = math.fsum(values) / count
     squared = math.fsum((value - mean) ** 2 for value in values) / max(count - 1, 1) / count
-    return Estimate(mean, margin_of(squared, count - 1, sampling, chance), count)
+    margin = margin_of(squared, count - 1, sampling, chance)
+    return Estimate(mean, sampling.cut(margin, mean), count)
 
 
 def step_down(differences: Sequence[Callable[[float], Estimate]]) -> list[Estimate]:

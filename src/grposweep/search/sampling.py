@@ -4,14 +4,15 @@ reward.
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from pathlib import Path
 from random import Random
 from statistics import NormalDist, stdev
+from typing import Self
 
 from grporecipe.files import finite_or_none
-from grposweep.storage.completions import read_prompt_rewards
+from grposweep.storage.completions import PromptRewards, read_prompt_rewards
 from grposweep.storage.results import TrialResult
 
 # of the variance over prompts in one prompt, up to which nothing is widened,
@@ -33,11 +34,31 @@ class Sampling:
 
     ``means`` are the mean rewards of the prompts or of their families, in their order
     (`PromptRewards.by_family`), and ``prompts`` is a hash of the prompts; empty if unknown.
+    ``reach`` is 1 if all rewards are from 0 to 1, 2 for a difference of such means, or infinite.
     """
 
     error: float | None = None
     means: Sequence[float] = ()
     prompts: str = ""
+    reach: float = math.inf
+
+    @classmethod
+    def of(cls, error: float | None, rewards: PromptRewards) -> Self:
+        """Return the sampling of a mean reward with this standard error."""
+        means = rewards.by_family
+        reach = math.inf
+        if means and min(means) >= 0 and max(means) <= 1:
+            reach = 1.0
+        return cls(error, means, rewards.prompts, reach)
+
+    def cut(self, margin: float, mean: float) -> float:
+        """Return half of an interval around a mean, at most as much as its rewards allow; infinite
+        if it is unknown.
+        """
+        if math.isinf(margin):
+            return margin
+        # a mean lies from 0 to 1, and a difference from -1 to 1
+        return min(margin, max(abs(mean) + self.reach - 1, 1 - abs(mean)))
 
     @cached_property
     def largest(self) -> float:
@@ -90,7 +111,8 @@ class Sampling:
         """
         errors = [self.error, other.error]
         apart = None if None in errors else math.hypot(*errors)  # type: ignore[arg-type]  # None is excluded
-        return _joint([self, other], apart, lambda pair: pair[0] - pair[1])
+        joined = _joint([self, other], apart, lambda pair: pair[0] - pair[1])
+        return replace(joined, reach=self.reach + other.reach)
 
 
 @cache
@@ -145,11 +167,13 @@ def _joint(
     differs from another.
     """
     asked = {(part.prompts, len(part.means)) for part in parts}
+    reach = max(part.reach for part in parts)
     if len(asked) > 1 or len(parts[0].means) < 2:
-        return Sampling(apart)
+        return Sampling(apart, reach=reach)
     columns = [part.means for part in parts]
     means = [joined(values) for values in zip(*columns, strict=True)]
-    return Sampling(stdev(means) / math.sqrt(len(means)) or apart, means, parts[0].prompts)
+    error = stdev(means) / math.sqrt(len(means)) or apart
+    return Sampling(error, means, parts[0].prompts, reach)
 
 
 def p_of_groups(values: Sequence[float], groups: Sequence[int]) -> float:
@@ -201,12 +225,11 @@ def read_sampling(trial: Path, result: TrialResult, samples: int | None) -> Samp
     error = share_error(
         result.objective, finite_or_none(result.objective_se), len(rewards.by_family) or samples
     )
-    return Sampling(error, rewards.by_family, rewards.prompts)
+    return Sampling.of(error, rewards)
 
 
 def read_sampling_of_start(trial: Path, result: TrialResult) -> Sampling:
     """Return the sampling of the metric before training; without a standard error the value counts
     as exact.
     """
-    rewards = read_prompt_rewards(trial, [0])
-    return Sampling(finite_or_none(result.start_se) or 0.0, rewards.by_family, rewards.prompts)
+    return Sampling.of(finite_or_none(result.start_se) or 0.0, read_prompt_rewards(trial, [0]))
