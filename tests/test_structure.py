@@ -15,6 +15,7 @@ import pytest
 from grposweep.registries import EXTERNAL, LAUNCHERS, OWN_TRAINERS, TASKS, TRACKERS
 from support import PROJECT
 
+pytestmark = pytest.mark.slow
 SOURCE = PROJECT / "src"
 RECIPES, SWEEPS = "grporecipe", "grposweep"
 # of the packages themselves

@@ -7,9 +7,12 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 from grposweep.report.trial_view import State
 from support import PROJECT
 
+pytestmark = pytest.mark.slow
 # Words that a reader cannot look up, or that have a plain substitute (if, any, each, next to,
 # correct, the user, continue, silently, still, forever, reported, requested).
 BANNED = re.compile(

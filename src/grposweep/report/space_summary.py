@@ -167,7 +167,9 @@ def print_space_summary(
     fewest = _fewest(base, prepared)
     if fewer := _held_out(base, fewest):
         console.print(fewer, soft_wrap=True)
-    if summary.trials > 1 and runs_trl(base.trainer) and not base.search.seeds:
+    # the points of a sweep over seeds are means
+    has_seeds = bool(base.search.seeds) or len({one.seed for one in summary.settings}) > 1
+    if summary.trials > 1 and runs_trl(base.trainer) and not has_seeds:
         prompts = fewest["eval_prompts"]
         line = describe_resolution(0.5 / math.sqrt(prompts), prompts)
         more = f"{4 * prompts:,} (task.eval_prompts), or at best search.seeds=4, halve that"
