@@ -260,10 +260,13 @@ def find_no_winner(view: SweepView) -> str:
         return ""
     if best.is_untrained:
         return "No result: only the model before training was evaluated (schedule.evaluations=0)."
-    gain, points = best.gain, len(view.leaderboard)
-    better, half = math.inf, 0.0
+    gain = best.gain
+    points = len(view.leaderboard)
+    better = math.inf
+    half = 0.0
     if gain is not None and gain.half is not None:
-        better, half = view.sign * gain.difference, gain.half
+        better = view.sign * gain.difference
+        half = gain.half
     # what early stopping left behind is told apart from the finished points
     all_tied = len(view.tied) == points - 1 > 0 and not view.count(State.PRUNED, State.PAUSED)
     if better > half and not all_tied:
@@ -360,7 +363,8 @@ def _at_edge(view: SweepView, best: TrialView) -> Iterator[tuple[str, str, bool]
     """
     for name, entry in view.ranges.items():
         value = as_number(best.point.get(name))
-        low, high = float(entry["low"]), float(entry["high"])
+        low = float(entry["low"])
+        high = float(entry["high"])
         if value is None or not low < high:
             continue
         log = bool(entry.get("log")) and low > 0
@@ -381,7 +385,8 @@ def _next_step(view: SweepView) -> Step:
     """Return the one thing to try next: a wider range, other seeds, more trials, or a longer
     training.
     """
-    best, tied = view.leaderboard[0], view.tied
+    best = view.leaderboard[0]
+    tied = view.tied
     steps = [
         *_widen(view, best.first),
         *_on_seeds(view, best, tied),
@@ -450,9 +455,11 @@ def _more_trials(view: SweepView, best: RankedPoint) -> Iterator[Step]:
 
 
 def _wider(low: float, high: float, end: str, log: bool) -> tuple[float, float]:
-    below, above = low - (high - low), high + (high - low)
+    below = low - (high - low)
+    above = high + (high - low)
     if log:
-        below, above = low / FACTOR, high * FACTOR
+        below = low / FACTOR
+        above = high * FACTOR
     return (below, high) if end == "lower" else (low, above)
 
 

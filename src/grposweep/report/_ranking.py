@@ -243,7 +243,8 @@ def replication_ranking(
     """
     if replication is None:
         return None
-    sign, ended = sign_of(direction), [trial for trial in trials if trial.state.is_over]
+    sign = sign_of(direction)
+    ended = [trial for trial in trials if trial.state.is_over]
     results = [None if trial.objective is None else sign * trial.objective for trial in ended]
     return replication.ranking(
         [

@@ -55,15 +55,18 @@ def compare_points(first: RankedPoint, other: RankedPoint, among: int = 1) -> Ve
     left = {trial.seed: trial for trial in first.seeds}
     right = {trial.seed: trial for trial in other.seeds}
     shared = [seed for seed in left if seed in right]
-    squared, freedom = 0.0, 0
+    squared = 0.0
+    freedom = 0
     if len(shared) > 1:
-        ours, theirs = [left[seed] for seed in shared], [right[seed] for seed in shared]
+        ours = [left[seed] for seed in shared]
+        theirs = [right[seed] for seed in shared]
         pairs = zip(_values(ours), _values(theirs), strict=True)
         squared = variance([there - here for here, there in pairs]) / len(shared)
         freedom = len(shared) - 1
         test = f"t-test, paired over {len(shared)} seeds"
     else:
-        ours, theirs = list(left.values()), list(right.values())
+        ours = list(left.values())
+        theirs = list(right.values())
         freedom = min(len(ours), len(theirs)) - 1
         if freedom:
             squared = sum(variance(_values(side)) / len(side) for side in (ours, theirs))

@@ -348,10 +348,8 @@ def seconds_left(view: SweepView) -> float | None:
     each = _seconds_each(view.trials)
     if each is None:
         return None
-    running, share = (
-        [trial for trial in view.trials if trial.state is State.RUNNING],
-        view.progress.share,
-    )
+    running = [trial for trial in view.trials if trial.state is State.RUNNING]
+    share = view.progress.share
     slots = max(min(view.progress.at_once or len(running), left), 1)
     if share < 1:
         return (

@@ -212,7 +212,8 @@ class TrialView:
         """At which step the objective was taken under ``search.at=best``, or that the last one is
         past the best; else empty.
         """
-        step, optimism = self.result.best_step, self.result.optimism
+        step = self.result.best_step
+        optimism = self.result.optimism
         if self.objective is None:
             return ""
         if step is None:
@@ -436,7 +437,8 @@ def name_trials(numbers: Sequence[int]) -> str:
 
 def read_trial(folder: TrialFolder, controller_lives: bool) -> TrialView:
     """Read one trial. ``controller_lives``: attempts on this machine may still be running."""
-    record, result = folder.record, folder.result
+    record = folder.record
+    result = folder.result
     state = _state(folder, result, controller_lives)
     beat = Heartbeat() if state.is_over else folder.heartbeat()
     silent = _silence(folder.path) if state is State.RUNNING else 0.0
@@ -473,7 +475,8 @@ def _state(folder: TrialFolder, result: TrialResult, controller_lives: bool) -> 
     status = result.status
     if status in (TrialStatus.FINISHED, TrialStatus.PRUNED, TrialStatus.FAILED):
         return State(status.value)
-    begun, reported = folder.open_attempt(), result.attempt
+    begun = folder.open_attempt()
+    reported = result.attempt
     if begun is not None and (reported is None or reported < begun.number):
         if (begun.job_id or "local").startswith("local") and not controller_lives:
             # its attempt ended with the controller

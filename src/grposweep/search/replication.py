@@ -211,7 +211,8 @@ def fresh_seeds(own: int, count: int) -> tuple[int, ...]:
 
 def race(runners: Sequence[Candidate], seeds: Sequence[int]) -> Ranking:
     """Rank these candidates, the search's best one first, over these fresh seeds (two or more)."""
-    alive, out = list(runners), dict[int, str]()
+    alive = list(runners)
+    out = dict[int, str]()
     first = min(FIRST_LOOK, len(seeds))
     looks = range(first, len(seeds) + 1)
     pairs = len(runners) * (len(runners) - 1) // 2
@@ -297,7 +298,8 @@ class Replication:
         }
         samplings = {number: self._own(own[number]) for number in ranked}
         for _, value, attributes, sampling in ended:
-            of, seed = attributes.get("of"), attributes.get("seed")
+            of = attributes.get("of")
+            seed = attributes.get("seed")
             if (
                 attributes.get("role") == CONFIRM
                 and isinstance(of, int)

@@ -22,7 +22,8 @@ HEAVY = 12.0
 
 # of the prompts
 FEW_VALUES = 0.5
-FEW_USUAL, FEW_HEAVY = 0.1, 1.5
+FEW_USUAL = 0.1
+FEW_HEAVY = 1.5
 # of a permutation test: a tenth of a second for 256 prompts
 DRAWS = 399
 
@@ -187,7 +188,8 @@ def p_of_groups(values: Sequence[float], groups: Sequence[int]) -> float:
         members.setdefault(group, []).append(index)
     if not 1 < len(members) < len(groups) or len(set(values)) < 2:
         return 1.0
-    mean, draw = math.fsum(values) / len(values), Random(0)
+    mean = math.fsum(values) / len(values)
+    draw = Random(0)
     centred = [value - mean for value in values]
 
     def between() -> float:
@@ -197,7 +199,8 @@ def p_of_groups(values: Sequence[float], groups: Sequence[int]) -> float:
             parts.append(total**2 / len(indexes))
         return math.fsum(parts)
 
-    here, larger = between() * (1 - 1e-9), 0
+    here = between() * (1 - 1e-9)
+    larger = 0
     for _ in range(DRAWS):
         draw.shuffle(centred)
         larger += between() >= here
