@@ -267,7 +267,8 @@ def _run(arguments: list[str]) -> None:
         sys.argv, sys.path[0] = arguments[1:], os.getcwd()  # noqa: PTH109 - as the interpreter does, links unresolved
         runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
     else:
-        sys.argv, sys.path[0] = arguments, str(Path(arguments[0]).parent)
+        sys.argv = arguments
+        sys.path[0] = str(Path(arguments[0]).parent)
         runpy.run_path(arguments[0], run_name="__main__")
 
 
@@ -284,7 +285,8 @@ class _Served:
 
     def __init__(self, connection: socket.socket, its_input: int, its_output: int) -> None:
         self._connection = connection
-        self.pid, self.returncode = int(self._line()), None
+        self.pid = int(self._line())
+        self.returncode = None
         self.stdin, self.stdout = os.fdopen(its_input, "wb"), os.fdopen(its_output, "rb")
 
     def poll(self) -> int | None:

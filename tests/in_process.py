@@ -45,7 +45,8 @@ class Waits(StoppingPolicy):
     def __init__(
         self, on_promotion: Callable[[int], None], actions: Mapping[float, Action] | None = None
     ) -> None:
-        self.on_promotion, self.actions = on_promotion, actions or {2e-3: Action.PAUSE}
+        self.on_promotion = on_promotion
+        self.actions = actions or {2e-3: Action.PAUSE}
         self.asked: set[int] = set()
 
     def decide(self, curve: Curve, others: Sequence[Curve], more: bool) -> Decision:  # noqa: ARG002 - the contract's arguments

@@ -18,7 +18,8 @@ from grposweep.config.points import Points
 
 # five times as fast, where PyYAML was built with it
 DUMPER = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
-STEP_SECONDS, EPOCH = 3.0, 1_790_000_000.0
+STEP_SECONDS = 3.0
+EPOCH = 1_790_000_000.0
 FAILURE = {
     "kind": "OutOfMemoryError",
     "class": "gpu_memory",
@@ -104,10 +105,8 @@ def make_comparison(path: Path, turned: list[dict[str, Any]], seeds: int = 4) ->
     """A sweep of one factor at a time: the baseline (lr 3e-4) and these points, all on so many
     seeds.
     """
-    chance, made = (
-        random.Random(0),
-        Made(trials=1 + len(turned), replicates=seeds, sampler="one_factor"),
-    )
+    chance = random.Random(0)
+    made = Made(trials=1 + len(turned), replicates=seeds, sampler="one_factor")
     (path / "trials").mkdir(parents=True)
     space = [
         {"parameter": name, "choices": [point[name] for point in turned if name in point]}

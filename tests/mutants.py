@@ -105,7 +105,8 @@ def sample(
     source: Path, count: int, seed: int, parts: Sequence[str] = tuple(NEAR)
 ) -> list[tuple[str, MutationSpec]]:
     """Return as many mutants of each part, no two of one place."""
-    chance, found = random.Random(seed), []
+    chance = random.Random(seed)
+    found = []
     for part in parts:
         root = source / part
         places: dict[tuple[Path, tuple[int, int]], list[MutationSpec]] = {}

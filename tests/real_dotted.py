@@ -22,7 +22,8 @@ Config = dict[str, Any]
 Draw = Callable[[random.Random], Config]
 Mutation = Callable[[Config, random.Random], Config]
 A, R, F = "actor_rollout_ref.actor", "actor_rollout_ref.rollout", "actor_rollout_ref.ref"
-W, D = "worker.actor", "data"
+W = "worker.actor"
+D = "data"
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,8 @@ def numbers(rng: random.Random) -> dict[str, int]:
     """Sizes that fit together: processes, completions, prompts per step and a rollout,
     micro-batches.
     """
-    processes, group = rng.choice([1, 2, 4, 8, 16]), rng.randint(2, 8)
+    processes = rng.choice([1, 2, 4, 8, 16])
+    group = rng.randint(2, 8)
     step = processes * rng.randint(1, 6)
     rollout = step * rng.randint(1, 4)
     each = step * group // processes
@@ -301,7 +303,8 @@ def errors(verdict: LintResult) -> list[str]:
 
 def compare(peer: Peer, asker: Asker, count: int, seed: int) -> Comparison:
     """Draw, break and judge; then the fixes of what both refuse."""
-    rng, done = random.Random(seed), Comparison(asker.versions)
+    rng = random.Random(seed)
+    done = Comparison(asker.versions)
     kinds = list(peer.mutations)
     for n in range(count):
         config = peer.draw(rng)
@@ -316,7 +319,8 @@ def compare(peer: Peer, asker: Asker, count: int, seed: int) -> Comparison:
 
 
 def _judge(peer: Peer, asker: Asker, done: Comparison, kind: str, config: Config) -> None:
-    verdict, error = lint(peer.name, config), asker.ask(config)
+    verdict = lint(peer.name, config)
+    error = asker.ask(config)
     codes = errors(verdict)
     done.judged.append(ValidatedSpace(kind, config, error, codes))
     done.accepted += not error

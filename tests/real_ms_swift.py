@@ -35,8 +35,10 @@ CHECKED = frozenset({"GL503"}).union(*WORDS.values())
 
 def draw_recipe(random: Random) -> tuple[int, dict[str, Any]]:
     """A number of processes and a recipe that ms-swift takes."""
-    processes, size = random.choice([1, 2, 3, 4, 6, 7, 8, 16]), random.choice([1, 2, 4, 6, 8])
-    accumulation, steps = random.choice([1, 1, 2, 4]), random.choice([None, None, 1, 2, 3, 4])
+    processes = random.choice([1, 2, 3, 4, 6, 7, 8, 16])
+    size = random.choice([1, 2, 4, 6, 8])
+    accumulation = random.choice([1, 1, 2, 4])
+    steps = random.choice([None, None, 1, 2, 3, 4])
     rollout = processes * size * (steps or accumulation)
     groups = [n for n in range(2, min(rollout, 64) + 1) if rollout % n == 0]
     if not groups:
@@ -164,7 +166,8 @@ class Comparison:
 
     def kept(self, most: int) -> list[dict[str, Any]]:
         """Some verdicts of each kind."""
-        seen, found = Counter[str](), []
+        seen = Counter[str]()
+        found = []
         for line in self.verdicts:
             seen[line["mutation"]] += 1
             if seen[line["mutation"]] <= most * (6 if not line["mutation"] else 1):
@@ -181,7 +184,8 @@ def compare(python: str, model: str, count: int, seed: int) -> Comparison:
     """Judge recipes, half of them mutants, by lint and by the real classes; then let these judge
     the fixes.
     """
-    random, done = Random(seed), Comparison()
+    random = Random(seed)
+    done = Comparison()
     drawn = [draw_recipe(random) for _ in range(count)]
     named = [("", *case) for case in drawn]
     for n, (processes, config) in enumerate(drawn):

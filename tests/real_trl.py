@@ -24,10 +24,8 @@ REUSE, ROLLOUTS, OWN_EVAL, HUB, CLIPS = (0, 16), (0, 18), (0, 26), (0, 28), (1, 
 
 def draw_setting(random: Random, version: Version) -> Setting:
     """A setting that is valid about half of the time."""
-    processes, size = (
-        random.choice([1, 2, 2, 3, 4, 4, 5, 6, 7, 8, 8, 9]),
-        random.choice([1, 2, 3, 4, 6, 8, 12, 16]),
-    )
+    processes = random.choice([1, 2, 2, 3, 4, 4, 5, 6, 7, 8, 8, 9])
+    size = random.choice([1, 2, 3, 4, 6, 8, 12, 16])
     drawn: dict[str, Any] = {
         "num_generations": random.choice([*[2, 3, 4, 4, 6, 8] * 4, 0, 1, 14]),
         "gradient_accumulation_steps": random.choice([1, 1, 2, 3, 4, 6, 8]),
@@ -58,7 +56,8 @@ def draw_setting(random: Random, version: Version) -> Setting:
 
 def _draw_rollout(random: Random, unit: int, size: int) -> dict[str, Any]:
     """None, one or (seldom) both of the two keys that size a rollout."""
-    whole, torn = unit * random.randint(1, 4), size * random.randint(1, 9)
+    whole = unit * random.randint(1, 4)
+    torn = size * random.randint(1, 9)
     rollout = random.choice([*[None] * 6, whole, whole, torn, random.randint(1, 64)])
     per = random.choice([None, None, 1, 2, 3, 4, 8])
     return {
@@ -148,7 +147,8 @@ def compare(python: str, version: Version, count: int, seed: int) -> Comparison:
     """Judge random settings by the rules and by the TRL of an interpreter, then let it judge the
     fixes.
     """
-    random, done = Random(seed), Comparison()
+    random = Random(seed)
+    done = Comparison()
     settings = [draw_setting(random, version) for _ in range(count)]
     done.versions, answers = ask_settings(python, settings)
     for s, answer in zip(settings, answers, strict=True):

@@ -20,7 +20,8 @@ COUNT = st.integers(1, 6)
 def valid_settings(draw: st.DrawFn) -> Setting:
     """Any setting that TRL accepts: whole groups, and data for at least one rollout."""
     size, processes, accumulation = draw(COUNT), draw(st.integers(1, 4)), draw(COUNT)
-    per_generation, as_completions = draw(st.one_of(st.none(), COUNT)), draw(st.booleans())
+    per_generation = draw(st.one_of(st.none(), COUNT))
+    as_completions = draw(st.booleans())
     rollout = size * processes * (per_generation or accumulation)
     generations = draw(st.sampled_from([n for n in range(1, rollout + 1) if rollout % n == 0]))
     prompts = rollout // generations
@@ -56,7 +57,8 @@ def walk(s: Setting, max_steps: int | None = None) -> Walk:
     rollout = s.generation_batch_size or a_micro_step * (
         s.steps_per_generation or s.gradient_accumulation_steps
     )
-    per_generation, chunk = rollout // a_micro_step, rollout // s.num_generations
+    per_generation = rollout // a_micro_step
+    chunk = rollout // s.num_generations
     chunks = [
         c
         for i in range(0, s.train_prompts, chunk)
@@ -115,7 +117,8 @@ def test_a_budget_is_never_overspent_and_the_next_step_would(s: Setting, budget:
         budget // (planning.completions_per_rollout(s) or 1) + 8
     )
     s = replace(s, epochs=None, budget_completions=budget, train_prompts=enough)
-    rollout, steps = planning.completions_per_rollout(s) or 0, planning.total_steps(s) or 0
+    rollout = planning.completions_per_rollout(s) or 0
+    steps = planning.total_steps(s) or 0
     assert steps == 0 or walk(s, steps).rollouts * rollout <= budget
     assert walk(s, steps + 1).rollouts * rollout > budget
 

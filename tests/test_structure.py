@@ -17,7 +17,8 @@ from support import PROJECT
 
 pytestmark = pytest.mark.slow
 SOURCE = PROJECT / "src"
-RECIPES, SWEEPS = "grporecipe", "grposweep"
+RECIPES = "grporecipe"
+SWEEPS = "grposweep"
 # of the packages themselves
 ENTRY_POINTS = ("__init__", "__main__")
 # Runs inside another program, which imports it by path; so it is an entry point, and may import
@@ -158,7 +159,8 @@ def test_a_module_with_an_underscore_is_imported_in_its_room_only() -> None:
 
 def test_a_module_without_an_underscore_is_entered_from_elsewhere() -> None:
     """Another room, the command line, a registry or the Makefile names it."""
-    entered, ours = set(), set(modules())
+    entered = set()
+    ours = set(modules())
     for path in [*SOURCE.rglob("*.py"), PROJECT / "Makefile", PROJECT / "pyproject.toml"]:
         names = re.findall(r"\b(?:grporecipe|grposweep)(?:\.\w+)+", text_of(path))
         if path.suffix == ".py":
@@ -215,7 +217,8 @@ def test_the_page_lists_every_package_in_an_order_that_respects_imports() -> Non
     """A package's layer in docs/explanation/how_it_works.md is above the layers of all that it
     imports.
     """
-    imports, layers = package_imports(), layers_of_the_page()
+    imports = package_imports()
+    layers = layers_of_the_page()
     assert layers.keys() == imports.keys()
     for package in (RECIPES, SWEEPS):
         levels_of = [level for name, level in layers.items() if name.startswith(f"{package}/")]

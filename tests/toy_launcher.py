@@ -60,7 +60,8 @@ def open_controller(
 ) -> Controller:
     """A controller of a grid, such as ``lr=1e-3,2e-3``, that knows nothing but the folder."""
     space, points = composed(*arguments)
-    search, validator = points.base.search, Validator(space, points)
+    search = points.base.search
+    validator = Validator(space, points)
     (folder.path / "trials").mkdir(exist_ok=True)
     study = open_study(folder, space, "maximize", search.metric)
     limit = None if search.budget is None else Budget.parse(search.budget).hours
@@ -114,7 +115,8 @@ class Place(Launcher):
         )
         if self.is_busy:
             raise LauncherBusy("full")
-        dies, self.dies = self.dies, ""
+        dies = self.dies
+        self.dies = ""
         if dies == "before":
             raise Died
         self.jobs.append(job)

@@ -37,7 +37,8 @@ def lower_bounds() -> Iterator[str]:
 
 def resolve(kind: str, python: str, folder: Path) -> Path:
     """Write the exact versions of an environment into its folder; return the file."""
-    found, limits = folder / "versions.txt", folder / "limits.txt"
+    found = folder / "versions.txt"
+    limits = folder / "limits.txt"
     known = {
         "locked": (PROJECT / "constraints.txt").read_text().splitlines(),
         "lowest": [*lower_bounds()],
@@ -70,7 +71,8 @@ def build(kind: str, python: str) -> Path:
     ).stdout.split()[1]
     folder = PROJECT / ".venvs" / f"{kind.replace('==', '-')}-{'.'.join(version.split('.')[:2])}"
     subprocess.run([python, "-m", "venv", folder], check=True)
-    own, versions = folder / "bin" / "python", resolve(kind, python, folder)
+    own = folder / "bin" / "python"
+    versions = resolve(kind, python, folder)
     install = [
         own,
         "-m",
@@ -90,7 +92,8 @@ def main(pythons: list[str]) -> int:
     failed = 0
     for python in pythons:
         for kind in kinds:
-            own, start = build(kind, python), time.monotonic()
+            own = build(kind, python)
+            start = time.monotonic()
             marks = [] if kind == "locked" else ["-m", OTHERS]
             workers = ["-n", os.environ.get("WORKERS", "1")]
             command = [

@@ -367,7 +367,8 @@ def interrupted(
     """The trial of a sweep that was interrupted in its middle and continued."""
     words = ("trainer=command", "lr=0.1", JSON_LINES, REWARD, "name=s", "trainer.keep=all", *words)
     words = (*words, "+trainer.environment.WAIT='0.2'", *COMMAND)
-    process, folder = start(*words), here / "outputs" / "s" / "trials"
+    process = start(*words)
+    folder = here / "outputs" / "s" / "trials"
     wait_for(
         lambda: [*folder.glob("*/metrics.jsonl")] and len(steps(trials(folder.parent)[0])) >= 3
     )

@@ -37,10 +37,8 @@ def write(folder: Path, *steps: int, kind: str = "reward", start: int = 0) -> No
 
 def test_several_nodes_are_told_where_to_meet(tmp_path: Path) -> None:
     """Its own torchrun starts the ranks of each; a single process needs none."""
-    trainer, recipe = (
-        Trainer(kind="command", command="bash run.sh"),
-        Recipe("ms-swift", (4, 6, 0), {}),
-    )
+    trainer = Trainer(kind="command", command="bash run.sh")
+    recipe = Recipe("ms-swift", (4, 6, 0), {})
     places = [NodeContext(processes=n) for n in (1, 2)]
     places.append(NodeContext(processes=16, node=1, nodes=2, address="10.0.0.1", port=29500))
     told = [

@@ -194,7 +194,8 @@ def test_what_is_written_reads_back_as_the_point(
     """Sizes, length, schedule and objective, in each framework's own units and words."""
     made(framework, *words.split())
     experiment = points(framework, *words.split()).base
-    wanted, found = read_setting(experiment), trial_setting(here, experiment)
+    wanted = read_setting(experiment)
+    found = trial_setting(here, experiment)
     # how long ms-swift's epochs are is known to its data only
     plan = {name: plan_numbers(wanted)[name] for name in SIZED if plan_numbers(wanted)[name]}
     assert {name: plan_numbers(found)[name] for name in plan} == plan
@@ -370,7 +371,8 @@ def test_the_last_whole_checkpoint_is_the_one_that_the_framework_has_noted(
     for step in (20, 30):
         (here / "model" / f"global_step_{step}").mkdir(parents=True)
     (here / "model" / tracker).write_text(text)
-    row, experiment = framework_of(here), points(framework).base
+    row = framework_of(here)
+    experiment = points(framework).base
     assert row is not None
     newest = row.newest(here / "model", 1)
     assert newest == here / "model" / "global_step_20"

@@ -35,7 +35,8 @@ def swept(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Path], int]:
     """The trials of the tutorial's script and recipe, and the last step of the paused one when it
     was promoted. Two ranks (gloo) have to stop at one step: each rollout and each step joins them.
     """
-    here, seen = tmp_path_factory.mktemp("pausing"), list[int]()
+    here = tmp_path_factory.mktemp("pausing")
+    seen = list[int]()
     for kind, text in BLOCK.findall(DOCUMENT.read_text()):
         if kind in ("python", "yaml"):
             (here / text.splitlines()[0].removeprefix("# ")).write_text(text)

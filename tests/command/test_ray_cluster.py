@@ -38,7 +38,8 @@ class Job:
     """Two nodes of a job, whose processes end with the test."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.started = folder, []
+        self.folder = folder
+        self.started = []
         (folder / "logs").mkdir()
         python = folder / "python"
         python.write_text(PYTHON)
@@ -219,7 +220,8 @@ def test_rays_folder_is_short_enough_for_its_sockets(
 def test_no_port_is_one_that_another_job_on_the_node_may_have() -> None:
     """By default every Ray takes 6379, 10001, 52365 and 10002-19999."""
     cluster = RayCluster("python", 2, 4, 32)
-    head, worker = cluster.start_head("/tmp/ray-1"), cluster.start_worker("10.0.0.1:4321")
+    head = cluster.start_head("/tmp/ray-1")
+    worker = cluster.start_worker("10.0.0.1:4321")
     for command in (head, worker):
         assert {
             "--min-worker-port=0",

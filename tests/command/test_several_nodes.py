@@ -46,7 +46,8 @@ def test_a_second_nodes_process_obeys_the_search_and_leaves_metrics_alone(tmp_pa
 
 def test_a_torchrun_command_meets_on_its_nodes_as_it_is(tmp_path: Path) -> None:
     """Two nodes with two processes each: ranks 0 to 3 of 4."""
-    script, port = tmp_path / "train.py", 20000 + os.getpid() % 9000
+    script = tmp_path / "train.py"
+    port = 20000 + os.getpid() % 9000
     script.write_text(
         "import os\nos.write(1, '{RANK} {WORLD_SIZE}\\n'.format(**os.environ).encode())\n"
     )

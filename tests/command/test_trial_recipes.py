@@ -28,7 +28,8 @@ def recipe_of(points: Callable[..., Points], here: Path) -> Recipe:
     """``recipe_of("lr=0.1")``: what stands in the trial's folder."""
 
     def make(*overrides: str) -> dict[str, Any]:
-        experiment, folder = points(*overrides).base, here / "trial"
+        experiment = points(*overrides).base
+        folder = here / "trial"
         folder.mkdir()
         write_program(folder, experiment, read_setting(experiment))
         return dict(yaml.safe_load((folder / "recipe.yaml").read_text()))

@@ -57,7 +57,8 @@ def test_a_rendered_experiment_loads_as_the_same(
 ) -> None:
     """Floats keep every bit, texts every character, auto and null their meaning."""
     experiment = Experiment(lr=lr, name=texts[0])
-    experiment.task.system_prompt, experiment.loss.epsilon_high = texts[1], delta
+    experiment.task.system_prompt = texts[1]
+    experiment.loss.epsilon_high = delta
     experiment.tracker.tags = texts
     experiment.batch.per_device_train_batch_size = size
     experiment.search.enqueue = [{"lr": lr, "kl": {"beta": 0.1}}]
@@ -79,7 +80,8 @@ def test_the_set_of_keys_that_a_user_may_set_changes_only_on_purpose() -> None:
     """Renaming a key breaks people's sweeps: a change belongs in the changelog, then in
     knobs.txt.
     """
-    now, frozen = sorted(known_keys()), KNOBS.read_text().split()
+    now = sorted(known_keys())
+    frozen = KNOBS.read_text().split()
     show = 'from grposweep.config.compose import *; print(*sorted(known_keys()), sep="\n")'
     accept = f"PYTHONPATH=src python -c '{show}' > {KNOBS}"
     assert now == frozen, (

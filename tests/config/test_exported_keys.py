@@ -126,7 +126,8 @@ def test_each_key_of_a_trial_is_written_or_listed(compose: Compose) -> None:
         experiment = to_experiment(compose([*BASE, *overrides]))
         return str(trl_recipe(experiment, read_setting(experiment)))
 
-    plain, silent = to_experiment(compose(BASE)), []
+    plain = to_experiment(compose(BASE))
+    silent = []
     for key in keys():
         needs = next((words for start, words in NEEDS.items() if key.startswith(start)), ())
         if exported(*needs) == exported(

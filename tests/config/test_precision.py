@@ -112,7 +112,8 @@ def test_a_configured_shape_has_the_positions_of_its_model() -> None:
 
 def test_the_same_types_are_the_same_experiment_however_they_are_written() -> None:
     """And others are another one."""
-    pure, mixed = identity("model.dtype=bfloat16"), identity("model.mixed_precision=bf16")
+    pure = identity("model.dtype=bfloat16")
+    mixed = identity("model.mixed_precision=bf16")
     assert identity("model.dtype=auto") == mixed != pure
     assert identity("model.dtype=auto", LORA) == identity("model.dtype=bfloat16", LORA)
     assert identity("model.mixed_precision=none") == identity()
@@ -137,7 +138,8 @@ def test_a_warm_start_does_not_mix_results_of_different_precision() -> None:
         experiment = build(*overrides)
         return ResolvedConfig.of(experiment).learning()
 
-    pure, mixed = learnt("model.dtype=bfloat16"), learnt("model.dtype=auto")
+    pure = learnt("model.dtype=bfloat16")
+    mixed = learnt("model.dtype=auto")
     assert pure != mixed
     assert is_same_point(pure, mixed)
     assert learnt("model.mixed_precision=bf16") == mixed

@@ -34,7 +34,8 @@ def test_a_file_of_deepspeeds_is_part_of_the_identity_by_its_content(tmp_path: P
         check_experiment(experiment)
         return ResolvedConfig.of(experiment).identity
 
-    here, there = tmp_path / "a.json", tmp_path / "b.json"
+    here = tmp_path / "a.json"
+    there = tmp_path / "b.json"
     first = identity(write(here, zero_optimization={"stage": 2}))
     assert identity(write(there, zero_optimization={"stage": 2})) == first
     assert (

@@ -71,7 +71,8 @@ def own_verdict(row: dict[str, Any], *families: str) -> LintResult:
 
 def test_the_rules_agree_with_trl_for_every_number_of_processes() -> None:
     """What GRPOConfig accepts has no error; what it refuses has an error for the same reason."""
-    count, different = Counter[str](), []
+    count = Counter[str]()
+    different = []
     for row in TRL:
         for processes, error in row["expected"]["trl_batch_errors"].items():
             codes = trl_errors(row, int(processes), "GB", "GE")

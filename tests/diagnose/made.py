@@ -210,7 +210,8 @@ def wandb(rows: Iterable[Row]) -> bytes:
             if room <= 0:
                 data.extend(bytes(room + 7))
                 continue
-            part, record = record[:room], record[room:]
+            part = record[:room]
+            record = record[room:]
             kind = (1 if first else 4) if not record else (2 if first else 3)
             data.extend(bytes(4) + struct.pack("<HB", len(part), kind) + part)
             first = False

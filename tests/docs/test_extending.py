@@ -49,7 +49,8 @@ def examples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Write the page's files where grposweep's packages find them, and add its lines to the
     registries.
     """
-    codes, modules = {*REGISTRY, *RECIPE_RULES}, set()
+    codes = {*REGISTRY, *RECIPE_RULES}
+    modules = set()
     for path, registry, text in EXAMPLE.findall(PAGE):
         if path in REGISTRIES:
             monkeypatch.setitem(getattr(REGISTRIES[path], registry), *entry(text))
@@ -243,8 +244,10 @@ def test_the_launcher_sets_the_priority_and_ends_what_runs(tmp_path: Path) -> No
     from grposweep.launchers.base import Job
 
     experiment = Experiment()
-    experiment.trainer.kind, experiment.cluster.kind = "fake", "nice"
-    experiment.trainer.args, experiment.schedule.max_steps = {"hang_at": 2}, 50
+    experiment.trainer.kind = "fake"
+    experiment.cluster.kind = "nice"
+    experiment.trainer.args = {"hang_at": 2}
+    experiment.schedule.max_steps = 50
     experiment.batch.per_device_train_batch_size = experiment.batch.gradient_accumulation_steps = 8
     launcher = build_launcher(experiment, tmp_path)
     folder = tmp_path / "trials" / "0000-abcdef"

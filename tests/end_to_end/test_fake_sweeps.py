@@ -85,7 +85,8 @@ def test_the_same_adaptive_sweep_twice_asks_the_same_points(run: Run) -> None:
     space = ("-m", "lr=tag(log,interval(1e-5,3e-3))", "kl=none,low", "search.trials=12")
     # when a pause takes effect depends on timing
     arguments = ("trainer=fake", "search.stopping=none", *space)
-    first, second = run(*arguments, "name=a"), run(*arguments, "name=b")
+    first = run(*arguments, "name=a")
+    second = run(*arguments, "name=b")
     assert [trial.params for trial in study(first.sweep).trials] == [
         t.params for t in study(second.sweep).trials
     ]

@@ -83,7 +83,8 @@ def scalars(folder: Path) -> dict[str, dict[int, float]]:
 
     found: dict[str, dict[int, float]] = {}
     for path in folder.glob("events.out.tfevents.*"):
-        data, place = path.read_bytes(), 0
+        data = path.read_bytes()
+        place = 0
         while place < len(data):
             (length,) = struct.unpack_from("<Q", data, place)
             event: Any = Event.FromString(data[place + 12 : place + 12 + length])

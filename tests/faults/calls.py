@@ -44,7 +44,8 @@ class Calls:
     """The calls of this process, in order; it kills itself at the one numbered ``fatal``."""
 
     def __init__(self, below: Path, fatal: int | None = None) -> None:
-        self.below, self.fatal = str(below), fatal
+        self.below = str(below)
+        self.fatal = fatal
         self.made: list[str] = []
         # attempts are forks of this one, and make calls of their own
         self._process = os.getpid()

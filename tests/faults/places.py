@@ -203,10 +203,8 @@ class Elsewhere(Launcher):
         if job.attempt < self._taken.get(number, 0):
             self._end(job_id, {"code": ExitCode.FAILED, "kind": "preempted", "again": True})
             return 0
-        environment, deaf = (
-            {"GRPOSWEEP_ATTEMPT": str(job.attempt)},
-            job.attempt < self._deaf.get(number, 0),
-        )
+        environment = {"GRPOSWEEP_ATTEMPT": str(job.attempt)}
+        deaf = job.attempt < self._deaf.get(number, 0)
         self._end(
             job_id,
             {

@@ -233,7 +233,8 @@ def known(sweep: Path) -> list[tuple[Any, ...]]:
 
 def wrong(stage: Stage, undisturbed: list[tuple[Any, ...]]) -> list[str]:
     """What must not be at the end of a sweep, in words."""
-    sweep, notes = stage.sweep, ledger(stage.here / "state")
+    sweep = stage.sweep
+    notes = ledger(stage.here / "state")
     found = [f"another study: {known(sweep)}"] if known(sweep) != undisturbed else []
     started = [trial for trial in undisturbed if not trial[4].get("invalid")]
     folders = [folder.path.name for folder in SweepFolder(sweep).trials()]
@@ -302,7 +303,8 @@ def survive_all(
     with staged(scenario, here / "undisturbed") as stage:
         code = stage.controller()
         assert code in (0, 1), (stage.here / "log").read_text()
-        undisturbed, calls = known(stage.sweep), stage.calls()
+        undisturbed = known(stage.sweep)
+        calls = stage.calls()
         assert not wrong(stage, undisturbed)
         for config in stage.sweep.glob("trials/*/config.yaml"):
             stage.points.read(config)

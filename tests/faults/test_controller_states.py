@@ -70,7 +70,8 @@ class Sweep(RuleBasedStateMachine):
     @rule(dies=st.sampled_from(["", "", "before", "after"]))
     def tick(self, dies: str) -> None:
         """One look; it may die at its first submission."""
-        self.controller.busy_until, self.jobs.dies = 0.0, dies
+        self.controller.busy_until = 0.0
+        self.jobs.dies = dies
         try:
             self.controller.tick()
         except Died:

@@ -42,7 +42,8 @@ def test_a_lost_or_torn_file_costs_no_trial(
     """The controller died before it looked, so only the file said it."""
     stage.clear()
     stage.controller()
-    undisturbed, calls = known(stage.sweep), stage.calls()
+    undisturbed = known(stage.sweep)
+    calls = stage.calls()
     ends = [
         n
         for n, call in enumerate(calls)

@@ -59,7 +59,8 @@ def start(here: Path) -> Iterator[Start]:
     started: list[subprocess.Popen[str]] = []
 
     def call(variables: dict[str, str] | None = None, **settings: Any) -> "subprocess.Popen[str]":
-        command, pipe = [sys.executable, str(RUN), *WORDS], subprocess.PIPE
+        command = [sys.executable, str(RUN), *WORDS]
+        pipe = subprocess.PIPE
         # No bytecode: a limit on the size of files would cut it off, also that of other packages.
         used = environment(PYTHONDONTWRITEBYTECODE="1", **(variables or {}))
         started.append(
@@ -307,7 +308,8 @@ def test_a_disk_that_becomes_read_only_ends_a_sweep_that_continues_later(
     """
     # LD_PRELOAD takes no space
     library = compiled(Path(__file__).with_name("slow_disk.c"), here.parent / "slow.so")
-    below, read_only = here / "outputs", here / "read-only"
+    below = here / "outputs"
+    read_only = here / "read-only"
     process = start(
         variables={
             "LD_PRELOAD": str(library),

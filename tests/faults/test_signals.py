@@ -76,7 +76,8 @@ def disturb(start: Start, name: str, most: int, chosen: random.Random) -> Counte
         try:
             code = controller.wait(timeout=wait)
         except subprocess.TimeoutExpired:
-            group, number = chosen.choice(GROUPS), chosen.choice(NUMBERS)
+            group = chosen.choice(GROUPS)
+            number = chosen.choice(NUMBERS)
             if group == "server" and chosen.random() < 0.3:
                 number = signal.SIGKILL
             send(processes_of(controller.pid)[group], number)

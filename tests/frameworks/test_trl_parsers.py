@@ -27,7 +27,8 @@ def test_a_key_is_dropped_by_the_releases_whose_parser_drops_it(way: str, kind: 
     """
     program, code = ("trl.scripts.grpo", None) if way == "script" else ("train.py", OWN)
     for line in map(json.loads, LINES):
-        launch, lines = LaunchContext("accelerate", program), {"betta": 1} if kind == "flag" else {}
+        launch = LaunchContext("accelerate", program)
+        lines = {"betta": 1} if kind == "flag" else {}
         recipe = Recipe(
             "trl",
             parse_version(line["version"]),

@@ -135,7 +135,8 @@ def test_a_renamed_key_is_read_fixed_and_written_by_release(
     version: str, key: str, default: float
 ) -> None:
     """Under the name that the release has; its default is known too."""
-    field, release = "vllm_importance_sampling_clip_max", keys.parse_version(version)
+    field = "vllm_importance_sampling_clip_max"
+    release = keys.parse_version(version)
     recipe = Recipe("trl", release, {key: 4.0})
     s = read_recipe(recipe).setting
     assert (getattr(s, field), s.key(field)) == (4.0, key)

@@ -23,7 +23,8 @@ def lines(name: str) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("name", sorted(PEERS))
 def test_lint_agrees_with_the_framework_s_own_code(name: str) -> None:
     """Refused at start or late, or accepted silently although broken."""
-    peer, judged = PEERS[name], 0
+    peer = PEERS[name]
+    judged = 0
     for line in lines(name):
         codes = errors(lint(name, line["config"]))
         heard = [code for code in codes if code not in peer.silences]

@@ -79,7 +79,8 @@ class Instant(Launcher):
 
     def poll(self, job_id: str) -> End | None:
         number = int(job_id.removeprefix("local-"))
-        job, look = self.jobs[number], self.looks[number]
+        job = self.jobs[number]
+        look = self.looks[number]
         self.looks[number] += 1
         half = STEPS // 2
         is_stopped = look > 0 and (job.folder / "control.json").exists()
@@ -200,12 +201,11 @@ def change_value(text: str, rng: random.Random) -> str:
     # brackets that an earlier damage left
     with contextlib.suppress(ValueError, RecursionError):
         found = json.loads(rows[place])
-        node, key = found, None
+        node = found
+        key = None
         while isinstance(node, dict | list) and node and (key is None or rng.random() < 0.7):
-            parent, key = (
-                node,
-                rng.choice(list(node) if isinstance(node, dict) else range(len(node))),
-            )
+            parent = node
+            key = rng.choice(list(node) if isinstance(node, dict) else range(len(node)))
             node = parent[key]
         if key is not None:
             parent[key] = rng.choice(VALUES)
@@ -333,7 +333,8 @@ def damage(sweep: Path, rng: random.Random) -> list[str]:
             if p.is_file() and not p.is_symlink() and p.stat().st_size < 1 << 30
         )
         if trials and rng.random() < 0.1:
-            name, trial = rng.choice(list(FOLDERS)), rng.choice(trials)
+            name = rng.choice(list(FOLDERS))
+            trial = rng.choice(trials)
             with contextlib.suppress(FileNotFoundError, OSError):
                 FOLDERS[name](trial)
             said.append(f"{name}: {trial.name}")
@@ -430,7 +431,8 @@ def _too_long(_signal: int, _frame: object) -> None:
 
 def _give(name: str, work: Callable[[], int | None], found: Outcome) -> None:
     """Run a command as its own process would; anything but an answer or a message is wrong."""
-    out, err = io.StringIO(), io.StringIO()
+    out = io.StringIO()
+    err = io.StringIO()
     signal.signal(signal.SIGALRM, _too_long)
     signal.alarm(SECONDS)
     try:

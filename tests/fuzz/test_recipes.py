@@ -44,7 +44,8 @@ def lint(path: Path, text: str, fix: bool = False) -> None:
     """The file is answered, as text and as JSON that every program reads."""
     path.write_bytes(text.encode("utf-8", errors="surrogatepass"))
     for as_json in (False, True):
-        out, err = io.StringIO(), io.StringIO()
+        out = io.StringIO()
+        err = io.StringIO()
         code = lint_files(
             [path],
             LintOptions(

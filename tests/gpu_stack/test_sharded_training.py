@@ -75,7 +75,8 @@ def test_an_interrupted_training_equals_an_uninterrupted_one(
         f"trainer.keep={keep}",
     )
     environment = {"GPU_STACK_STATE": state}
-    stopped, straight = make_trial(*overrides), make_trial(*overrides, name="0001-b")
+    stopped = make_trial(*overrides)
+    straight = make_trial(*overrides, name="0001-b")
     control(stopped, "pause", until_step=2)
     assert ranks.train(stopped, **environment) == ExitCode.STOPPED, log_of(stopped)
     assert (stopped / result_of(stopped)["checkpoint"] / file).is_file()

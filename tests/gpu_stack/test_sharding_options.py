@@ -26,7 +26,8 @@ def train_both(
 ) -> tuple[Lines, Lines]:
     """Train twice with one override each; return the metrics of both."""
     overrides = (*TWO, f"trainer.sharding={sharding}", "schedule.max_steps=3")
-    first, second = make_trial(*overrides, one), make_trial(*overrides, other, name="0001-b")
+    first = make_trial(*overrides, one)
+    second = make_trial(*overrides, other, name="0001-b")
     for folder in (first, second):
         assert ranks.train(folder) == ExitCode.FINISHED, log_of(folder)
     assert len(wrapped(first) | wrapped(second)) == 1

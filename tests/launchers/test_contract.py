@@ -144,10 +144,8 @@ def test_a_cancelled_attempt_ends_alone(place: Place) -> None:
     no error.
     """
     launcher = place.controller()
-    hanging, other = (
-        place.start(launcher, place.job(0, hang_at=2)),
-        place.start(launcher, place.job(1)),
-    )
+    hanging = place.start(launcher, place.job(0, hang_at=2))
+    other = place.start(launcher, place.job(1))
     assert launcher.poll(hanging) is None
     assert launcher.waiting(hanging) == ""
     launcher.cancel(hanging)
@@ -179,7 +177,8 @@ def test_a_later_controller_finds_what_outlives_the_first(place: Place) -> None:
 def test_another_launchers_attempt_is_not_found(place: Place) -> None:
     """Each knows its own ids."""
     ids = {"local": "local-12", "slurm": "12", "toy": "toy-12"}
-    launcher, job = place.controller(), place.job()
+    launcher = place.controller()
+    job = place.job()
     assert [launcher.find(job, ids[kind]) for kind in ids if kind != place.kind] == [None, None]
     owners = {
         kind: [owner.kind for owner in schedulers() if owner.may_have_started(job.folder, job_id)]
@@ -192,7 +191,8 @@ def test_cancelling_a_sweep_ends_its_jobs_and_no_others(place: Place) -> None:
     """Their ends are noted; where nothing outlives its controller, one message says that there are
     no jobs.
     """
-    launcher, other = place.controller(), Place(place.kind, place.outputs / "others")
+    launcher = place.controller()
+    other = Place(place.kind, place.outputs / "others")
     job = place.job(hang_at=2)
     job_id = place.start(launcher, job)
     place.opened.append(strange := other.controller())
@@ -210,8 +210,10 @@ def test_cancelling_a_sweep_ends_its_jobs_and_no_others(place: Place) -> None:
 
 def test_whether_an_open_attempt_runs_is_known_without_its_controller(place: Place) -> None:
     """A job is known by its attempt as well as by its id."""
-    launcher, job = place.controller(), place.job(hang_at=2)
-    job_id, scheduler = place.start(launcher, job), launcher.scheduler
+    launcher = place.controller()
+    job = place.job(hang_at=2)
+    job_id = place.start(launcher, job)
+    scheduler = launcher.scheduler
     assert (scheduler is not None) is launcher.outlives
     if scheduler is None:
         return
@@ -238,7 +240,8 @@ def test_what_cannot_work_is_refused_by_its_launcher(place: Place) -> None:
 
 def test_detaching_says_what_continues(place: Place) -> None:
     """With the command that ends it; what ends with its controller leaves nothing to say."""
-    message, ids = place.controller().detach_message(["toy-3", "toy-4"]), "toy-3 toy-4"
+    message = place.controller().detach_message(["toy-3", "toy-4"])
+    ids = "toy-3 toy-4"
     assert (ids in message and "detached" in message) is launcher_class(place.kind).outlives
 
 
@@ -274,7 +277,8 @@ def test_a_dry_run_writes_and_starts_nothing(
 ) -> None:
     """Its command is printed; no sweep has a job of it."""
     place = Place("dry_run", tmp_path / "outputs")
-    launcher, job = place.controller(), place.job()
+    launcher = place.controller()
+    job = place.job()
     job_id = launcher.submit(job)
     assert launcher.is_dry
     assert "sbatch --parsable" in capsys.readouterr().out

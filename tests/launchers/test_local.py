@@ -139,10 +139,8 @@ def test_a_trial_whose_process_cannot_start_now_leaves_its_gpu(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It can start later."""
-    local, job = (
-        Local(SpawnedProcesses(), ["0"], slots=1),
-        Job(trial(tmp_path / "trials" / "0000-a"), 0, Cluster()),
-    )
+    local = Local(SpawnedProcesses(), ["0"], slots=1)
+    job = Job(trial(tmp_path / "trials" / "0000-a"), 0, Cluster())
 
     def refuse(*_: object, **__: object) -> None:
         raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
@@ -229,10 +227,8 @@ def served(folder: Path, command: str, processes: int = 1) -> Path:
     """A trial folder of the fake trainer, whose server is a shell line."""
     trial(folder, step_seconds=0.02)
     experiment = load_experiment(folder / "config.yaml")
-    experiment.generation, experiment.cluster.processes = (
-        replace(SERVED, vllm_server_command=command),
-        processes,
-    )
+    experiment.generation = replace(SERVED, vllm_server_command=command)
+    experiment.cluster.processes = processes
     (folder / "config.yaml").write_text(render_experiment(experiment))
     return folder
 
@@ -305,7 +301,8 @@ class Staged(SpawnedProcesses):
         """Return a number that no process can have."""
         if self.started == self.full:
             raise OSError(errno.ENOSPC, "No space left on device")
-        self.started, self.told = self.started + 1, environment
+        self.started = self.started + 1
+        self.told = environment
         return 2**30 + self.started
 
     def poll(self, pid: int, timeout: float = 0.0) -> int | None:  # noqa: ARG002
@@ -393,7 +390,8 @@ def test_all_gpus_are_used_unless_told_otherwise(
     """
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     experiment = Experiment()
-    experiment.cluster.processes, experiment.search.parallel = processes, parallel
+    experiment.cluster.processes = processes
+    experiment.search.parallel = parallel
     assert Local.build(experiment, tmp_path).slots == slots
 
 
@@ -629,7 +627,8 @@ def test_a_warm_server_that_is_killed_gives_way_to_fresh_processes(
     for name, text in texts.items():
         (tmp_path / "grposweep" / name).write_text(text)
     warm = ForkServer([], code=tmp_path)
-    first, second = warm.start([], {}, None), warm.start([], {}, None)
+    first = warm.start([], {}, None)
+    second = warm.start([], {}, None)
     assert warm.poll(first) == -signal.SIGKILL
     assert warm.lost(first)
     assert not warm.lost(second)

@@ -40,7 +40,8 @@ def found(folder: Path) -> list[str]:
 
 def lint(*paths: Path) -> tuple[int, str, str]:
     """Exit code, stdout, stderr."""
-    out, err = io.StringIO(), io.StringIO()
+    out = io.StringIO()
+    err = io.StringIO()
     code = lint_files(paths, LintOptions(Options(processes=8), select_rules(["GB"])), out, err)
     return code, out.getvalue(), err.getvalue()
 
@@ -257,7 +258,8 @@ def test_a_long_run_says_how_far_it_is_on_a_terminal_only(
     """From two seconds on, on stderr, and the line is gone at the end."""
     (tmp_path / "a.yaml").write_text("num_generations: 8\n")
     monkeypatch.setattr(Progress, "AFTER", 0.0)
-    shown, piped = Terminal(), io.StringIO()
+    shown = Terminal()
+    piped = io.StringIO()
     for err in (shown, piped):
         lint_files([tmp_path], LintOptions(Options(), select_rules()), io.StringIO(), err)
     assert "1 files:" in shown.getvalue()

@@ -91,7 +91,8 @@ def test_sarif_has_what_its_schema_requires(
     assert set(log) == {"$schema", "version", "runs"}
     assert log["version"] == "2.1.0"
     (run,) = log["runs"]
-    driver, (invocation,) = run["tool"]["driver"], run["invocations"]
+    driver = run["tool"]["driver"]
+    (invocation,) = run["invocations"]
     assert driver["name"] == "grposweep"
     assert invocation["executionSuccessful"] is False
     assert "No such file" in invocation["toolExecutionNotifications"][0]["message"]["text"]
@@ -121,7 +122,8 @@ def test_a_diff_is_what_fix_would_write(
     end: str, here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Nothing is written, exit code 1; patch makes the same file of it as --fix."""
-    path, other = here / "r.yaml", here / "s.yaml"
+    path = here / "r.yaml"
+    other = here / "s.yaml"
     text = OLD.replace("\n", "\r\n") if end == "\r\n" else OLD.removesuffix("\n") + end
     for file in (path, other):
         file.write_bytes(text.encode())

@@ -137,10 +137,8 @@ def test_no_mapping_with_dotted_keys_crashes_the_linter(data: st.DataObject) -> 
         st.sampled_from(DOTTED_KEYS[framework]),
         st.text(max_size=8),
     )
-    processes, prompts = (
-        st.one_of(st.none(), st.integers(1, 9)),
-        st.one_of(st.none(), st.integers(1, 5000)),
-    )
+    processes = st.one_of(st.none(), st.integers(1, 9))
+    prompts = st.one_of(st.none(), st.integers(1, 5000))
     config = data.draw(st.dictionaries(names, DOTTED_VALUES, max_size=9))
     ask(
         config, Options(framework, processes=data.draw(processes), train_prompts=data.draw(prompts))
@@ -164,10 +162,8 @@ def test_real_recipes_agree_with_the_real_class() -> None:
         for row in known_recipes("trl", "open-r1")
         for processes, error in row["expected"].get("trl_batch_errors", {}).items()
     ]
-    options, chosen = (
-        {n: Options("trl", parse_version("1.10"), n) for n in range(1, 9)},
-        select_rules(["GB,GE"]),
-    )
+    options = {n: Options("trl", parse_version("1.10"), n) for n in range(1, 9)}
+    chosen = select_rules(["GB,GE"])
     found = [
         lint_recipe(build_recipe(config, options[n]), chosen, with_fixes=False).ok
         for config, n, _ in asked

@@ -20,7 +20,8 @@ def test_a_project_ignores_rules_for_its_files(
     recipe: Write, here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """All of them, or by a pattern; what is off is reported."""
-    path, other = recipe(start=BAD), recipe(start=BAD, name="old.yaml")
+    path = recipe(start=BAD)
+    other = recipe(start=BAD, name="old.yaml")
     assert lint([path, other], processes=8, select=["GB"]) == 1
     (here / "pyproject.toml").write_text(
         '[tool.grposweep.per-file-overrides."old*.yaml"]\nignore = ["GB101"]\n'

@@ -53,9 +53,11 @@ def test_small_batches_and_a_timid_learning_rate_are_named(
 ) -> None:
     """In the framework's own words."""
     found = findings(EASYR1 if framework == "easyr1" else VERL, framework, version)
-    size, rate = ("worker.actor.global_batch_size", "worker.actor.optim.lr")
+    size = "worker.actor.global_batch_size"
+    rate = "worker.actor.optim.lr"
     if framework == "verl":
-        size, rate = f"{ACTOR}.ppo_mini_batch_size", f"{ACTOR}.optim.lr"
+        size = f"{ACTOR}.ppo_mini_batch_size"
+        rate = f"{ACTOR}.optim.lr"
     assert f"{size}=8: an optimizer step averages over 8 prompts only" in found["GA201"].message
     assert (
         f"{rate}=1e-06: conservative for a 7 B model and 8 prompts per step"

@@ -31,7 +31,8 @@ SWIFT: dict[str, tuple[Any, ...]] = {
     "rlhf_type": ("grpo",),
     **{key: TRL[key] for key in ("num_generations", "beta", "temperature")},
 }
-ACTOR, ROLLOUT = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
+ACTOR = "actor_rollout_ref.actor"
+ROLLOUT = "actor_rollout_ref.rollout"
 VERL: dict[str, tuple[Any, ...]] = {
     "data.train_batch_size": SIZES,
     f"{ROLLOUT}.n": SIZES,

@@ -46,7 +46,8 @@ def test_the_estimate_is_what_torch_counts(
 
     monkeypatch.setattr(architectures, "PEAK_LAYERS", 2)
     a = replace(architectures.architecture(name), layers=2, parameters=0)
-    counted, estimated = architectures.count(a, checkpoints), architectures.predict(a, checkpoints)
+    counted = architectures.count(a, checkpoints)
+    estimated = architectures.predict(a, checkpoints)
     assert (counted.parameters, counted.optimizer) == (estimated.parameters, estimated.optimizer)
     # the head's input is saved too, by a kernel that these passes leave out
     head = (
@@ -84,7 +85,8 @@ def test_float32_weights_under_autocast_save_what_torch_counts(name: str) -> Non
     assert estimated == pytest.approx(architectures.count_saved_under_autocast(a), rel=0.02)
 
 
-EVERYTHING, SOME = ("all-linear",), ("q_proj", "v_proj")
+EVERYTHING = ("all-linear",)
+SOME = ("q_proj", "v_proj")
 SHORTEST = {
     ("Qwen2.5-0.5B", EVERYTHING, 2),
     ("Llama-3.2-1B", SOME, 4),

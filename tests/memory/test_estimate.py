@@ -147,10 +147,8 @@ def test_vllm_takes_its_share_of_the_gpu_all_the_time() -> None:
 def test_a_sleeping_engine_takes_its_share_only_while_it_generates() -> None:
     """Its sleep mode gives it back for the other phases."""
     colocated = {"use_vllm": True, "vllm_gpu_memory_utilization": 0.3, "gpu_memory_gib": 80.0}
-    awake, asleep = (
-        memory(**colocated).phases,
-        memory(**colocated, vllm_enable_sleep_mode=True).phases,
-    )
+    awake = memory(**colocated).phases
+    asleep = memory(**colocated, vllm_enable_sleep_mode=True).phases
     given_back = {
         name: round((awake[name] - asleep[name]) / GIB) for name in awake if name != "sync"
     }
@@ -205,7 +203,8 @@ def test_eight_bits_do_not_hold_the_embedding() -> None:
 
 def test_fsdp_gathers_a_head_of_its_own_in_addition_to_the_embedding() -> None:
     """They are one group, being outside of the layers."""
-    tied, apart = replace(QWEN, parameters=0), replace(QWEN, parameters=0, tied_embeddings=False)
+    tied = replace(QWEN, parameters=0)
+    apart = replace(QWEN, parameters=0, tied_embeddings=False)
     one, two = (
         memory(architecture=model, sharding="fsdp", processes=1000).phases["scoring"]
         for model in (tied, apart)

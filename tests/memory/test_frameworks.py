@@ -94,7 +94,8 @@ def test_parts_that_verl_offloads_are_on_the_gpu_only_while_used(
     them meanwhile.
     """
     s = setting(tmp_path, {**VERL, f"{ACTOR}.fsdp_config.{key}": True})
-    found, host = memory(s), find_host_memory(s)
+    found = memory(s)
+    host = find_host_memory(s)
     assert part not in found.parts[phase]
     assert part in found.parts["step"]
     assert host is not None

@@ -27,7 +27,8 @@ def test_the_results_are_those_of_the_lines_that_are_kept() -> None:
 
 def test_lines_that_are_reported_twice_are_kept_once(tmp_path: Path) -> None:
     """Those of another card are kept as well."""
-    first, kept = tmp_path / "first", tmp_path / "kept"
+    first = tmp_path / "first"
+    kept = tmp_path / "kept"
     first.write_text('{"card": "A"}\n{"card": "B"}\n')
     for _ in range(2):
         gpu_report.add(first, kept)

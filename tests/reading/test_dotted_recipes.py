@@ -145,7 +145,8 @@ def test_the_case_of_eight_gpus_is_sixteen_completions_each() -> None:
         "worker.rollout.n": 8,
         "worker.actor.micro_batch_size_per_device_for_update": 16,
     }
-    one, two = setting(config), setting({**config, "worker.actor.ulysses_size": 2})
+    one = setting(config)
+    two = setting({**config, "worker.actor.ulysses_size": 2})
     each = [s.per_device_train_batch_size * s.gradient_accumulation_steps for s in (one, two)]
     assert each == [16, 32]
     assert (two.processes, two.data_processes) == (8, 4)

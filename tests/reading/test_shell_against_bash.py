@@ -118,10 +118,8 @@ def test_each_construct_is_read_as_bash_runs_it(name: str, tmp_path: Path) -> No
 
 def statement(draw: random.Random, depth: int) -> str:
     """Return a random statement over the variables X, Y and Z."""
-    name, value = (
-        draw.choice("XYZ"),
-        draw.choice(["1", "2", "'b c'", '"$X d"', "$Y", "$((2 * 3))", "${Z:-4}", '"$Z"$X']),
-    )
+    name = draw.choice("XYZ")
+    value = draw.choice(["1", "2", "'b c'", '"$X d"', "$Y", "$((2 * 3))", "${Z:-4}", '"$Z"$X'])
     test = (
         f'[ "{draw.choice(["$X", "$Y", "1"])}" {draw.choice(["=", "!="])} '
         f"{draw.choice(['1', '2', 'b'])} ]"

@@ -58,7 +58,8 @@ def open_page(
     itself and for plotly.js.
     """
     context = browser.new_context(color_scheme=scheme, viewport={"width": width, "height": 900})  # type: ignore[arg-type]
-    page, said = context.new_page(), []
+    page = context.new_page()
+    said = []
     # WebGL in software, on a busy machine
     page.set_default_timeout(120_000)
     page.on("console", lambda message: said.append(f"{message.type}: {message.text}"))

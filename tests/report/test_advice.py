@@ -358,7 +358,8 @@ def test_equal_points_are_rarely_told_apart_and_every_verdict_is_that_of_compare
     """In at most 5 % of 200 sweeps of four equal points one differs from the best. There and in 50
     with one better point, those are tied whose p is 0.05 or more.
     """
-    stream, apart = Random(prompts), []
+    stream = Random(prompts)
+    apart = []
     for n in range(250):
         view = read_sweep(simulate(tmp_path / str(n), stream, prompts, 0.25 * (n >= 200)))
         tied = [point.first for point in view.tied]

@@ -52,7 +52,8 @@ def made(commands: Commands, both: Path) -> Path:
 
 def test_best_names_the_winner_and_what_it_beat(commands: Commands, made: Path) -> None:
     """By its value on fresh seeds, with that of the search below."""
-    view, ended = read_sweep(made), commands("best", "a")
+    view = read_sweep(made)
+    ended = commands("best", "a")
     assert view.best is not None
     assert view.best_point is not None
     assert f"trial {view.best.number} of a: eval_reward {view.best_point.text}" in ended.out
@@ -473,7 +474,8 @@ def test_a_comparison_that_was_chosen_by_its_results_counts_the_others(
     comparison of their own.
     """
     assert read_sweep(made.with_name("b")).best is not None
-    named, chosen = commands("compare", "b/1", "b/2"), commands("compare", "b", "b/2")
+    named = commands("compare", "b/1", "b/2")
+    chosen = commands("compare", "b", "b/2")
     assert "comparisons" not in named.out
     assert "for the best of" in " ".join(chosen.out.split())
     points = [made_point([value], Sampling(0.05)) for value in (0.5, 0.63)]

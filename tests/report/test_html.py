@@ -175,7 +175,8 @@ def test_a_point_of_one_trial_has_the_interval_of_its_prompts(view: SweepView) -
 
 def test_a_thinned_curve_keeps_its_ends(view: SweepView) -> None:
     """And as many points as it may have."""
-    curve, kept = view.trial(0).curve("reward"), view.trial(0).curve("reward", 50)
+    curve = view.trial(0).curve("reward")
+    kept = view.trial(0).curve("reward", 50)
     assert (len(kept), kept[0], kept[-1]) == (50, curve[0], curve[-1])
 
 

@@ -79,7 +79,8 @@ def test_few_trials_have_effects_with_intervals_on_the_page_and_the_terminal(
 ) -> None:
     """The significant one comes first; no share is stated."""
     view = make(tmp_path, *CLEAR)
-    said, page = printed(view, capsys), render_report(view)
+    said = printed(view, capsys)
+    page = render_report(view)
     rows = [line.split() for line in said.splitlines() if " of 6 " in line]
     assert [row[0] for row in rows] == ["batch", "lr"]
     assert " ".join(rows[0]) == "batch small 3 of 6 +0.3800 ± 0.0507"
@@ -277,10 +278,8 @@ def test_similar_rewards_of_prompts_that_differ_in_digits_are_told_and_change_no
     result.write_text(
         json.dumps(json.loads(result.read_text()) | {"evaluated": [100], "objective_se": 0.01})
     )
-    steady, groups = (
-        [0.1 * (n // 4) + 0.01 * (n % 4) for n in range(16)],
-        [n // 4 for n in range(16)],
-    )
+    steady = [0.1 * (n // 4) + 0.01 * (n % 4) for n in range(16)]
+    groups = [n // 4 for n in range(16)]
     told = {}
     for name, means, families in (
         ("alike", steady, []),

@@ -114,7 +114,8 @@ def test_a_point_is_invalid_and_a_trial_stopped_early_in_all_that_users_read(
 ) -> None:
     """The word "pruned" is in files and JSON only, which scripts read."""
     make_sweep(HERE / "s", Made(trials=20))
-    status, show = commands("status", "s").out, commands("show", "s", "3").out
+    status = commands("status", "s").out
+    show = commands("show", "s", "3").out
     commands("report", "s")
     page = (HERE / "s" / "report.html").read_text().split("<body>")[1].split("<script")[0]
     visible = re.sub(r"<[^>]*>", " ", page)
@@ -145,7 +146,8 @@ def test_every_screen_means_the_same_best_and_prints_the_same_number(commands: C
     """
     sweep = make_sweep(HERE / "s", Made(trials=12, replicates=2))
     best = json.loads(commands("status", "s", "--json").out)["best"]
-    number, value = best["number"], f"{best['objective']:.4f}"
+    number = best["number"]
+    value = f"{best['objective']:.4f}"
     own = json.loads((sweep / "trials" / best["folder"] / "result.json").read_text())["objective"]
     assert value != f"{own:.4f}"
     commands("report", "s")

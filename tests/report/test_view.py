@@ -129,7 +129,8 @@ def test_the_last_line_of_metrics_may_be_ahead_of_the_heartbeat(
     """
     copy = Path(shutil.copytree(swept, tmp_path / "copy"))
     trial = next((copy / "trials").glob("0009-*"))
-    beat, steps = json.loads((trial / "heartbeat").read_text()), []
+    beat = json.loads((trial / "heartbeat").read_text())
+    steps = []
     for logged in (beat["step"] + 3, 1):
         with (trial / "metrics.jsonl").open("a") as lines:
             lines.write(f'\n{{"step": {logged}, "kind": "train"}}\n{{"step": 99')
@@ -298,7 +299,8 @@ def test_a_dry_run_is_neither_queued_nor_running(sweep_here: Sweep) -> None:
     """
     words = ("trainer=fake", "name=s", "schedule.budget_completions=512")
     folder = sweep_here(*words, "lr=1e-3,2e-3", "cluster=dry_run")
-    view, console = read_sweep(folder), Console(width=80)
+    view = read_sweep(folder)
+    console = Console(width=80)
     with console.capture() as shown:
         console.print(status_screen(view), sweeps_table([view]))
     assert view.progress_text == "dry run: nothing was launched"
@@ -314,7 +316,8 @@ def test_failures_that_are_alike_are_printed_once_and_shown_whole(
     words = ("trainer=fake", "name=s", "schedule.budget_completions=512")
     monkeypatch.setenv("COLUMNS", "300")
     folder = sweep_here(*words, "trainer.args.crash_at=1", "lr=1e-3,2e-3")
-    said, console = capsys.readouterr().out, Console(width=40)
+    said = capsys.readouterr().out
+    console = Console(width=40)
     view = read_sweep(folder)
     assert said.count(view.trials[0].reason) == 1
     assert "trial 1 failed: as trial 0 did" in said
@@ -350,10 +353,8 @@ def test_a_failed_trial_is_not_counted_as_finished(
 def test_out_of_memory_in_several_trials_is_one_line_with_their_numbers(tmp_path: Path) -> None:
     """On the status screen; amounts may differ."""
     message = "out of GPU memory: 2.3 of its 9.9 GiB in use, 24 GiB held by process 1218, not ours"
-    view, console = (
-        read_sweep(make_sweep(tmp_path / "s", Made(trials=60, message=message))),
-        Console(width=200),
-    )
+    view = read_sweep(make_sweep(tmp_path / "s", Made(trials=60, message=message)))
+    console = Console(width=200)
     failed = [trial for trial in view.trials if trial.state is State.FAILED]
     result = failed[1].result
     assert result.failure is not None

@@ -14,7 +14,8 @@ from grporecipe.reading.load import Options, build_recipe
 from grporecipe.rules.check import check
 from support import examples
 
-TOO_HIGH, TOO_LOW = {"GA202"}, {"GA203", "GA206"}
+TOO_HIGH = {"GA202"}
+TOO_LOW = {"GA203", "GA206"}
 SHAPES = [
     None,
     *(

@@ -125,7 +125,8 @@ def train(tmp_path: Path) -> Train:
             train_dataset=Dataset.from_dict({"prompt": ["w1"] * 64}),
         )
         if corrects:
-            trainer.use_vllm, trainer._last_loaded_step = True, -1
+            trainer.use_vllm = True
+            trainer._last_loaded_step = -1
             trainer.vllm_generation = SimpleNamespace(sync_weights=lambda: None)
         trainer.train()
         return list(trainer.state.log_history)
@@ -177,7 +178,8 @@ def _nucleus(length: int, top_p: float) -> Callable[..., Any]:
     def rollout(prompts: list[Any], trainer: Any) -> dict[str, Any]:
         import torch
 
-        ids, said = torch.ones(len(prompts), 1, dtype=torch.long), []
+        ids = torch.ones(len(prompts), 1, dtype=torch.long)
+        said = []
         for _ in range(length):
             probabilities = _log_probabilities(trainer, torch.cat([ids, ids[:, :1]], 1))[
                 :, -1

@@ -102,7 +102,8 @@ def test_equal_repeats_give_a_verdict_only_beyond_the_error_of_sampling() -> Non
     """Rewards of 0 and 1 over few prompts agree by chance; without an error there is no verdict at
     all.
     """
-    points, changed = {0: {}, 1: {"lr": 1e-3}}, {1: 0.5625, 2: 0.5625}
+    points = {0: {}, 1: {"lr": 1e-3}}
+    changed = {1: 0.5625, 2: 0.5625}
     for error, verdict in ((0.12, "tied"), (0.01, "better"), (None, "unknown")):
         errors = dict.fromkeys((1, 2), Sampling(error))
         runners = [Candidate(0, {1: 0.5, 2: 0.5}, errors), Candidate(1, changed, errors)]
@@ -114,7 +115,8 @@ def test_no_effect_is_found_where_there_is_none() -> None:
     """Six parameters that do nothing: any verdict but tied in at most one comparison of twenty, all
     six together.
     """
-    stream, wrong = random.Random(1), 0
+    stream = random.Random(1)
+    wrong = 0
     for _ in range(300):
         runners = [Candidate(i, {seed: stream.gauss(0.5, 0.1) for seed in SEEDS}) for i in range(7)]
         found = compare_effects({i: {"lr": i} if i else {} for i in range(7)}, runners, 1).effects

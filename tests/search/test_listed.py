@@ -78,10 +78,8 @@ def test_listed_points_are_judged_run_and_extended_by_the_same_command(
     """An invalid point never starts. Once it is corrected, and another one is added, only these two
     are trained.
     """
-    points, words = (
-        here / "p.csv",
-        ("trainer=fake", "schedule=steps", "schedule.max_steps=2", "-m", "search.points=p.csv"),
-    )
+    points = here / "p.csv"
+    words = ("trainer=fake", "schedule=steps", "schedule.max_steps=2", "-m", "search.points=p.csv")
     points.write_text("lr,batch.num_generations\n1e-3,8\n1e-4,12\n")
     first = run(*words)
     assert "GB101" in first.out

@@ -55,7 +55,8 @@ def postgres(tmp_path: Path) -> Iterator[Postgres]:
 
 def test_a_trial_that_is_stopped_early_is_pruned_in_the_copy(here: Path) -> None:
     """Its value is that of its last evaluation; running trials and pruned ones are told apart."""
-    study, mirror = SweepStudy(SPACE, "maximize"), JournalMirror(here / "j", "maximize")
+    study = SweepStudy(SPACE, "maximize")
+    mirror = JournalMirror(here / "j", "maximize")
     numbers = [study.add({"lr": rate}, {}) for rate in (1e-3, 1e-4)]
     mirror.show(study.trials)
     study.tell(numbers[0], 0.2, {10: 0.3, 20: 0.2}, pruned=True)

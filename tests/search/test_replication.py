@@ -118,7 +118,8 @@ def test_what_a_seed_does_to_both_points_cancels() -> None:
     """Seeds that move results by tenths hide a difference of a hundredth, unless they are
     paired.
     """
-    one, other = {1: 0.50, 2: 0.71, 3: 0.92}, {1: 0.491, 2: 0.70, 3: 0.909}
+    one = {1: 0.50, 2: 0.71, 3: 0.92}
+    other = {1: 0.491, 2: 0.70, 3: 0.909}
     assert difference(Candidate(0, one), Candidate(1, other)).low > 0
     assert estimate(list(one.values())).low < 0.7 < estimate(list(one.values())).high
 

@@ -161,7 +161,8 @@ def test_invalid_points_in_the_study_do_not_change_what_tpe_asks(tmp_path: Path)
     """Adaptive samplers neither ask for invalid points nor see them: it is as if those trials had
     failed.
     """
-    invalid, failed = open_study(tmp_path), open_study(tmp_path)
+    invalid = open_study(tmp_path)
+    failed = open_study(tmp_path)
     bad: list[Point] = [
         {"lr": 1e-5, "processes": 8, "generations": 7, "kl": "none"} for _ in range(12)
     ]

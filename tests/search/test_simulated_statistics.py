@@ -144,7 +144,8 @@ def test_the_interval_of_the_best_of_many_holds_the_truth(trials: int) -> None:
     """
     for kind in KINDS:
         for samples in SAMPLES:
-            stream, held = random.Random(f"{kind} {samples} {trials}"), []
+            stream = random.Random(f"{kind} {samples} {trials}")
+            held = []
             for _ in range(100):
                 values = [evaluate(kind, 0.5, samples, stream) for _ in range(trials)]
                 value, error = max(values, key=lambda pair: pair[0])
@@ -165,7 +166,8 @@ def draw_on_prompts(
     """A point whose seeds all answer these prompts, each so often; ``ease`` is a prompt's log-odds
     of a reward of 1.
     """
-    values, samplings = {}, {}
+    values = {}
+    samplings = {}
     for seed in range(seeds):
         shift = shift_to(round(min(max(stream.gauss(mean, SPREAD), 0.02), 0.98), 3))
         means = [fmean(stream.random() < share(own + shift) for _ in range(each)) for own in ease]
@@ -190,7 +192,8 @@ def shift_to(mean: float) -> float:
     """The log-odds by which all prompts together are easier, so that their mean reward is this
     one.
     """
-    low, high = -10.0, 10.0
+    low = -10.0
+    high = 10.0
     for _ in range(40):
         middle = (low + high) / 2
         low, high = (
@@ -276,7 +279,8 @@ def test_the_interval_of_one_point_covers_its_mean_with_heavy_tails_too(
     draw: Callable[[random.Random], float], mean: float, least: float, most: float
 ) -> None:
     """In about 95 % of 1,000 samples of 64 prompts; the Pareto distribution has no variance."""
-    stream, covered = random.Random(3), 0
+    stream = random.Random(3)
+    covered = 0
     for _ in range(1000):
         means = [draw(stream) for _ in range(64)]
         margin = Sampling(stdev(means) / 8, means).margin(0.05)
@@ -287,7 +291,8 @@ def test_the_interval_of_one_point_covers_its_mean_with_heavy_tails_too(
 def test_equal_points_differ_by_less_than_what_can_be_chance() -> None:
     """In 95 % of all pairs, with rewards of 0 and 1 as the start of a sweep assumes them."""
     least = float(describe_resolution(0.5 / math.sqrt(256), 256).split()[2])
-    stream, far = random.Random(0), 0
+    stream = random.Random(0)
+    far = 0
     for _ in range(4000):
         first, other = (stream.getrandbits(256).bit_count() / 256 for _ in range(2))
         far += abs(first - other) >= least

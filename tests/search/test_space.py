@@ -117,7 +117,8 @@ def test_a_share_of_an_interval_lies_on_its_own_scale(
     ends: tuple[float, float], share: float, scale: bool
 ) -> None:
     """The middle of a logarithmic interval is the geometric mean."""
-    low, high = min(ends), max(ends) * 2
+    low = min(ends)
+    high = max(ends) * 2
     value = Interval(low, high, log=scale).at(share)
     assert low * (1 - 1e-9) <= value <= high * (1 + 1e-9)
     got = log(value / low) / log(high / low) if scale else (value - low) / (high - low)

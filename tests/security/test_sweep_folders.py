@@ -87,7 +87,8 @@ def test_a_link_in_a_sweep_is_not_followed_when_checkpoints_are_deleted(
     tmp_path: Path, elsewhere: Path, link: str
 ) -> None:
     """Whether the trial, its checkpoints, its model or all trials are elsewhere."""
-    path, target = tmp_path / "s" / link, elsewhere
+    path = tmp_path / "s" / link
+    target = elsewhere
     if link == "trials":
         path.rmdir()
         target = elsewhere / "0000-abcdef"

@@ -61,7 +61,8 @@ def test_a_large_file_is_hashed_by_samples(tmp_path: Path) -> None:
 
 def test_an_attempt_reads_the_copy_of_data_that_was_edited_while_it_waited(tmp_path: Path) -> None:
     """The original may change: the copy has what the sweep recorded."""
-    data, sweep = tmp_path / "train.jsonl", tmp_path / "sweep"
+    data = tmp_path / "train.jsonl"
+    sweep = tmp_path / "sweep"
     data.write_text('{"prompt": "1"}\n')
     sweep.mkdir()
     task = replace(Task(), path=str(data))

@@ -52,7 +52,8 @@ def test_sweeps_are_listed_from_any_folder_by_their_paths(
     another folder may reuse it.
     """
     monkeypatch.setenv("GRPOSWEEP_CACHE", str(tmp_path / "cache"))
-    here, elsewhere = tmp_path / "here", tmp_path / "elsewhere"
+    here = tmp_path / "here"
+    elsewhere = tmp_path / "elsewhere"
     here.mkdir()
     elsewhere.mkdir()
     sweep = run_in(here, "trainer=fake", "schedule.budget_completions=320", "name=mine").sweep

@@ -49,7 +49,8 @@ def parent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TrialFolder:
         )
     (trial.parents[1] / "sweep.yaml").write_text("name: s\n")
     experiment = Experiment()
-    experiment.trainer.kind, experiment.schedule.max_steps = "fake", 8
+    experiment.trainer.kind = "fake"
+    experiment.schedule.max_steps = 8
     experiment.batch.per_device_train_batch_size = experiment.batch.gradient_accumulation_steps = 8
     (trial / "config.yaml").write_text(render_experiment(experiment))
     return TrialFolder(trial)
@@ -110,7 +111,8 @@ def test_a_trial_that_kept_no_checkpoint_is_answered_with_the_command_that_keeps
 
 def test_a_child_is_another_experiment_than_a_training_from_the_start() -> None:
     """Whose identity, and that of all trials before, does not know of forks."""
-    whole, forked = Experiment(), Experiment()
+    whole = Experiment()
+    forked = Experiment()
     forked.trainer = replace(forked.trainer, fork="0123456789ab")
     whole_id, fork_id = (ResolvedConfig.of(each).identity for each in (whole, forked))
     assert whole_id != fork_id
@@ -121,10 +123,8 @@ def test_a_child_starts_with_what_its_parent_had_logged(
 ) -> None:
     """The state lies in the fork's own sweep: the parent may lose its checkpoints."""
     (parent.path / "metrics.jsonl").write_text('{"step": 1}\n')
-    source, child = (
-        parent.path / "checkpoints" / "checkpoint-4",
-        tmp_path / "fork" / "trials" / "0000-a",
-    )
+    source = parent.path / "checkpoints" / "checkpoint-4"
+    child = tmp_path / "fork" / "trials" / "0000-a"
     child.mkdir(parents=True)
     state = ForkState("s", parent.path.name, 4, 0, checkpoint_hash(source))
     state.keep(source, parent.path, tmp_path / "fork")

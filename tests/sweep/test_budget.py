@@ -161,7 +161,8 @@ def test_a_resumed_sweep_tries_the_points_of_another_list(
 ) -> None:
     """The first of the new list, too, although the first of the old one was tried."""
     validator = build_validator(compose, "lr=interval(1e-3,1e-2)")
-    study, started = SweepStudy(validator.space, "maximize"), []
+    study = SweepStudy(validator.space, "maximize")
+    started = []
     for lr in (2e-3, 3e-3, 3e-3):
         trial = TrialQueue(study, validator, Search(trials=20), "random", [], [{"lr": lr}]).next()
         assert trial is not None

@@ -95,7 +95,8 @@ def test_a_decaying_rate_is_asked_about(
 @pytest.mark.slow
 def test_a_sweep_of_a_sweep_of_one_trial_has_a_short_name(finished: list[TrialFolder]) -> None:
     """The name is that of the first sweep and its trial."""
-    outputs, words = finished[0].sweep.path.parent, ["schedule.max_steps=6"]
+    outputs = finished[0].sweep.path.parent
+    words = ["schedule.max_steps=6"]
     assert continue_trial(finished[0], words) == 0
     (first,) = outputs.glob("s-0-continue-*")
     assert continue_trial(TrialFolder(trials(first)[0]), ["schedule.max_steps=8"]) == 0

@@ -85,10 +85,8 @@ def test_a_trial_that_others_crowd_out_moves_to_other_nodes_a_limited_number_of_
         controller.tick()
         place.finish(str(attempt), "crowded")
     controller.tick()
-    folder, held = (
-        place.jobs[0].folder,
-        "54 of the GPU's 79.1 GiB in use, 24 GiB held by process 1218, not ours",
-    )
+    folder = place.jobs[0].folder
+    held = "54 of the GPU's 79.1 GiB in use, 24 GiB held by process 1218, not ours"
     steps = [line["step"] for line in lines(folder / "attempts.jsonl") if line["event"] == "ended"]
     assert steps == ["elsewhere", "elsewhere", "fail"]
     needs = [
@@ -279,7 +277,8 @@ def test_an_edited_option_does_not_rank_among_trials_that_finished_with_the_old_
     place: Place, tmp_path: Path
 ) -> None:
     """Its label would stand for two configurations in one study."""
-    folder, words = SweepFolder(tmp_path), "kl=low,high"
+    folder = SweepFolder(tmp_path)
+    words = "kl=low,high"
     controller = open_controller(folder, place, StoppingPolicy(), words)
     controller.tick()
     for name in ("0", "1"):

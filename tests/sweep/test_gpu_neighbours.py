@@ -69,7 +69,8 @@ class Gpu:
 @pytest.fixture
 def gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Gpu]:
     """The only GPU of this machine, as nvidia-smi and CUDA_VISIBLE_DEVICES name it."""
-    found, tools = Gpu(tmp_path / "gpu"), tmp_path / "tools"
+    found = Gpu(tmp_path / "gpu")
+    tools = tmp_path / "tools"
     tools.mkdir()
     (tools / "nvidia-smi").write_text(
         NVIDIA_SMI.format(python=sys.executable, gpu=str(found.folder))
@@ -106,7 +107,8 @@ def ends(sweep: Path) -> list[list[tuple[str | None, bool]]]:
     return [[(e.get("failure"), bool(e.get("again"))) for e in each] for each in events]
 
 
-CROWDED, FINE = ("gpu_memory", True), (None, False)
+CROWDED = ("gpu_memory", True)
+FINE = (None, False)
 
 
 @pytest.mark.slow
@@ -126,10 +128,8 @@ def test_a_sweep_waits_for_a_neighbour_and_loses_nothing(
     thread = once_it_waits(tmp_path, leave)
     folder = sweep_here(*gpu.words(30), "lr=1e-4,2e-4,3e-4")
     thread.join()
-    said, held = (
-        " ".join(capsys.readouterr().out.split()),
-        f"56 GiB held by process {gpu.neighbour.pid}, not ours",
-    )
+    said = " ".join(capsys.readouterr().out.split())
+    held = f"56 GiB held by process {gpu.neighbour.pid}, not ours"
     assert (
         f"trial 0: out of GPU memory: 15 of the GPU's 80 GiB in use, {held}; it has no "
         "checkpoint yet"

@@ -82,7 +82,8 @@ def test_trials_that_take_turns_on_a_gpu_are_told_of_mps(
 
 def test_a_trial_gets_the_gpu_that_the_fewest_share() -> None:
     """Not the first with a place: the others would idle."""
-    gpus, taken = ["0", "1"] * 3, list[int]()
+    gpus = ["0", "1"] * 3
+    taken = list[int]()
     for _ in gpus:
         taken.append(least_used(gpus, set(range(6)).difference(taken)))
     assert [gpus[place] for place in taken] == ["0", "1"] * 3

@@ -70,7 +70,8 @@ def test_only_what_is_new_is_read(metrics: MetricsFile, monkeypatch: pytest.Monk
 
 def test_a_line_that_is_still_being_written_is_read_when_it_is_whole(metrics: MetricsFile) -> None:
     """Nothing of it is lost, also if it is the first line."""
-    reader, line = CurveReader(metrics.path, "eval_reward"), metrics.path.read_bytes()
+    reader = CurveReader(metrics.path, "eval_reward")
+    line = metrics.path.read_bytes()
     metrics.path.write_bytes(line[:-9])
     reader.update()
     assert reader.start is None

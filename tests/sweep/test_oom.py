@@ -130,7 +130,8 @@ def test_peaks_are_shared_between_sweeps_only_if_a_file_is_named(
     sweep: SweepFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On the same GPU with the same versions; another GPU is not corrected."""
-    verdict, other = ValidatedSpace(24.0), ValidatedSpace(48.0)
+    verdict = ValidatedSpace(24.0)
+    other = ValidatedSpace(48.0)
     finish(sweep, verdict, verdict.gib)
     assert calibrate(verdict.setting).memory_factors == ()
     monkeypatch.setenv(VARIABLE, str(tmp_path / "peaks.jsonl"))
@@ -138,7 +139,8 @@ def test_peaks_are_shared_between_sweeps_only_if_a_file_is_named(
     ((_, factor),) = calibrate(verdict.setting).memory_factors
     assert factor == pytest.approx(1.2)
     assert calibrate(other.setting).memory_factors == ()
-    before, after = estimate(verdict.setting), estimate(calibrate(verdict.setting))
+    before = estimate(verdict.setting)
+    after = estimate(calibrate(verdict.setting))
     assert before is not None
     assert after is not None
     assert after.peak == pytest.approx(1.2 * before.peak)
@@ -148,7 +150,8 @@ def test_a_trial_needs_the_largest_of_what_is_known(sweep: SweepFolder) -> None:
     """The lower end of the estimate, corrected by finished trials; its own peak; what it needed
     when others held it.
     """
-    trial, verdict = trial_folder(sweep, 9), ValidatedSpace(24.0)
+    trial = trial_folder(sweep, 9)
+    verdict = ValidatedSpace(24.0)
     memory = estimate(verdict.setting)
     assert memory is not None
     assert find_needs(trial, verdict) == (pytest.approx(memory.low / GIB), False)  # type: ignore[arg-type]
@@ -164,7 +167,8 @@ def test_what_a_trial_needs_is_unknown_after_its_micro_batches_were_halved(
     sweep: SweepFolder,
 ) -> None:
     """Until an attempt with the smaller ones has said it."""
-    trial, verdict = trial_folder(sweep, 9), ValidatedSpace(24.0)
+    trial = trial_folder(sweep, 9)
+    verdict = ValidatedSpace(24.0)
     append_line(trial.path / "metrics.jsonl", {"step": 1, "attempt": 0, "memory/peak": 30.0})
     OomFix({"per_device_train_batch_size": 4}, "out of GPU memory", attempt=0).write(trial.path)
     assert find_needs(trial, verdict) == (None, False)  # type: ignore[arg-type]

@@ -24,7 +24,8 @@ class Fails:
     where = "here"
 
     def __init__(self, code: int, explanation: str = "") -> None:
-        self.code, self.explanation = code, explanation
+        self.code = code
+        self.explanation = explanation
 
     def preparation(self, _cluster: Cluster) -> "Fails":
         return self

@@ -86,7 +86,8 @@ def test_two_histories_differ_by_numbers_and_never_by_times() -> None:
 def test_a_second_rerun_shows_the_recorded_result(run: Run, here: Path) -> None:
     """And ``force=true`` runs it again."""
     run(*FAKE)
-    first, second = grposweep(here, "rerun", "1"), grposweep(here, "rerun", "1")
+    first = grposweep(here, "rerun", "1")
+    second = grposweep(here, "rerun", "1")
     assert first.code == second.code == 0
     assert "every number of metrics.jsonl is the same" in first.out
     assert "has repeated it already, and nothing is trained. Add force=true" in second.out
@@ -263,7 +264,8 @@ def test_a_real_trial_repeats_bit_for_bit(run: Run, here: Path) -> None:
 
 def test_a_configuration_that_was_cut_off_is_not_run(tmp_path: Path) -> None:
     """What is left of it may be valid, and would be another trial."""
-    trial, text = TrialFolder(tmp_path / "0000-abcdef"), "trainer:\n  kind: fake\nlr: 0.001\n"
+    trial = TrialFolder(tmp_path / "0000-abcdef")
+    text = "trainer:\n  kind: fake\nlr: 0.001\n"
     trial.path.mkdir()
     (trial.path / "config.yaml").write_text(text)
     TrialRecord({}, {}, text_sha256(text), 0).write(trial.path)

@@ -71,7 +71,8 @@ def test_the_study_has_all_that_the_journal_shows(sweep: Path) -> None:
 
 def test_a_journal_is_rewritten_at_each_start(sweep: Path) -> None:
     """Damage, or another program's lines, cannot matter; a folder in its place is a note."""
-    shown, journal = load(sweep), sweep / "study.journal"
+    shown = load(sweep)
+    journal = sweep / "study.journal"
     journal.write_text("{")
     study = open_study(SweepFolder(sweep), space_of(GRID), "maximize", "eval_reward")
     mirror = JournalMirror(journal, "maximize")
@@ -142,10 +143,8 @@ def test_an_adaptive_sweep_without_its_journal_asks_the_same_points(run: Run) ->
 def test_a_finished_sweeps_command_only_writes_its_journal(run: Run) -> None:
     """No trial runs again."""
     sweep = run(*GRID).sweep
-    before, attempts = (
-        load(sweep),
-        [(folder / "attempts.jsonl").read_text() for folder in trials(sweep)],
-    )
+    before = load(sweep)
+    attempts = [(folder / "attempts.jsonl").read_text() for folder in trials(sweep)]
     (sweep / "study.journal").unlink()
     assert run(*GRID).code == 0
     assert load(sweep) == before

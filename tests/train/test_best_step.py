@@ -63,8 +63,10 @@ def test_what_a_maximum_of_noise_gains_is_taken_off(truth: list[float], share: f
     """Over 200 trainings the mean error of the corrected maximum is a small part of that of the
     maximum itself.
     """
-    chance, error = random.Random(1), 0.03
-    raw, corrected = [], []
+    chance = random.Random(1)
+    error = 0.03
+    raw = []
+    corrected = []
     for _ in range(200):
         seen = [value + chance.gauss(0, error) for value in truth]
         place = seen.index(max(seen))
@@ -76,7 +78,8 @@ def test_what_a_maximum_of_noise_gains_is_taken_off(truth: list[float], share: f
 def test_a_resumed_trial_has_the_same_best_step_value_and_model(make_fake: MakeTrial) -> None:
     """The fake trainer's noise makes the best evaluation an early one."""
     options = ("search.at=best", "trainer.args.noise=0.2", "schedule.evaluations=4", "seed=3")
-    disturbed, straight = make_fake(*options), make_fake(*options, name="0001-b")
+    disturbed = make_fake(*options)
+    straight = make_fake(*options, name="0001-b")
     control(disturbed, "pause", until_step=2)
     assert run_attempt(disturbed) == ExitCode.STOPPED
     (disturbed / "control.json").unlink()

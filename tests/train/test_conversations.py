@@ -23,7 +23,8 @@ from .test_prepare import write_sweep
 from .test_tasks import sums, write_jsonl
 
 Turns = list[dict[str, Any]]
-SYSTEM, PLUS = {"role": "system", "content": "Add."}, {"role": "user", "content": "{}+1="}
+SYSTEM = {"role": "system", "content": "Add."}
+PLUS = {"role": "user", "content": "{}+1="}
 SHARE = [{"from": "system", "value": "Add."}, {"from": "human", "value": "{}+1="}]
 
 

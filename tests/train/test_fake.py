@@ -23,10 +23,8 @@ def test_a_finished_trial_has_its_objective_in_result_json(make_fake: MakeTrial)
     """The mean of the last evaluations, and the start before any training."""
     folder = make_fake("search.last=2")
     assert run_attempt(folder) == ExitCode.FINISHED
-    result, evaluations = (
-        result_of(folder),
-        [line for line in metrics_of(folder) if line["kind"] == "eval"],
-    )
+    result = result_of(folder)
+    evaluations = [line for line in metrics_of(folder) if line["kind"] == "eval"]
     assert [line["step"] for line in evaluations] == [0, 2, 4]
     assert result["objective"] == pytest.approx(
         sum(line["eval_reward"] for line in evaluations[1:]) / 2
@@ -104,10 +102,8 @@ def test_a_pause_may_name_its_step_and_the_next_attempt_continues_from_there(
     make_fake: MakeTrial,
 ) -> None:
     """Two attempts leave the same metrics as one."""
-    paused, straight = (
-        make_fake("trainer.args.noise=0.1"),
-        make_fake("trainer.args.noise=0.1", name="0001-b"),
-    )
+    paused = make_fake("trainer.args.noise=0.1")
+    straight = make_fake("trainer.args.noise=0.1", name="0001-b")
     control(paused, "pause", until_step=3)
     assert run_attempt(paused) == ExitCode.STOPPED
     assert result_of(paused)["step"] == 3

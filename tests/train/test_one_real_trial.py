@@ -24,7 +24,8 @@ def test_a_finished_trial_keeps_its_model_and_reports_its_objective(make_trial: 
     assert run_attempt(folder) == ExitCode.FINISHED
     # a setting of the process
     torch.set_num_threads(threads)
-    result, lines = result_of(folder), metrics_of(folder)
+    result = result_of(folder)
+    lines = metrics_of(folder)
     assert [(line["kind"], line["step"], line["completions"]) for line in lines] == [
         ("eval", 0, 0),
         *[

@@ -43,7 +43,8 @@ def here(cool_tiny: None) -> dict[str, str]:
     from grposweep.train import _tiny as tiny
 
     full = {**tiny.RECIPE, "steps": 700}
-    cool, tiny_recipe = tiny.tiny_folder(), dict(tiny.RECIPE)
+    cool = tiny.tiny_folder()
+    tiny_recipe = dict(tiny.RECIPE)
     tiny.RECIPE.update(full)
     target = cache_folder() / f"tiny-{tiny.recipe_hash()}"
     tiny.RECIPE.update(tiny_recipe)
@@ -84,7 +85,8 @@ def test_a_fork_of_a_warm_process_gives_the_same_metrics_bit_for_bit(
     make_trial: MakeTrial, here: dict[str, str]
 ) -> None:
     """So a sweep may use the warm server, and a rerun a fresh process."""
-    fresh, forked = make_trial(), make_trial(name="0001-b")
+    fresh = make_trial()
+    forked = make_trial(name="0001-b")
     assert run(["-m", "grposweep.train", fresh], here).returncode == 0
     assert run(["-c", FORK, forked], here).returncode == 0
     assert metrics_of(fresh, timeless=True) == metrics_of(forked, timeless=True)
@@ -123,7 +125,8 @@ def test_two_ranks_stop_at_the_same_step_and_continue_bit_for_bit(
     that it was stopped.
     """
     ranks = ("cluster.processes=2", "batch.per_device_train_batch_size=4")
-    stopped, straight = make_trial(*ranks), make_trial(*ranks, name="0001-b")
+    stopped = make_trial(*ranks)
+    straight = make_trial(*ranks, name="0001-b")
     (stopped / "control.json").write_text('{"action": "pause", "until_step": 2}')
     # srun ends a step at its first exit code that is not 0
     assert start_ranks(stopped, here) == [3, 0]

@@ -224,7 +224,8 @@ def test_a_reward_that_edits_its_arguments_changes_nothing_for_the_next(tmp_path
         "def spoil(completions, answer, **_):\n    completions[0][0]['content'] = answer[0] = "
         "''\n    return [0.0]\n"
     )
-    completions, answer = [[{"role": "assistant", "content": "46"}]], ["46"]
+    completions = [[{"role": "assistant", "content": "46"}]]
+    answer = ["46"]
     for spec in (f"{path}:spoil", "exact"):
         paid = load_reward(spec)(prompts=["45+1="], completions=completions, answer=answer)
     assert paid == [1.0]

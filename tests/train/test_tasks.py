@@ -37,7 +37,8 @@ def sums(*numbers: int, answer: object = "1", prompt: str = "{}+1=") -> list[dic
 def test_arithmetic_holds_out_prompts_that_are_never_trained_on(eval_prompts: int) -> None:
     """And every sum is in one of the two."""
     data = load_data(Task(eval_prompts=eval_prompts))
-    train, held_out = set(data.train["prompt"]), set(data.held_out["prompt"])
+    train = set(data.train["prompt"])
+    held_out = set(data.held_out["prompt"])
     assert not train & held_out
     assert (len(train | held_out), len(held_out)) == (10_000, eval_prompts)
 

@@ -54,7 +54,8 @@ def test_two_offline_attempts_are_one_run_with_the_whole_history(
     assert run_attempt(folder) == ExitCode.STOPPED
     (folder / "control.json").unlink()
     monkeypatch.setenv("GRPOSWEEP_ATTEMPT", "1")
-    written, log = [], tracker.WandbTracker._log
+    written = []
+    log = tracker.WandbTracker._log
     monkeypatch.setattr(
         tracker.WandbTracker, "_log", lambda self, line: (written.append(line), log(self, line))
     )

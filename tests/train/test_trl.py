@@ -55,7 +55,8 @@ def test_a_resumed_trial_equals_an_undisturbed_one_bit_for_bit(
     make_trial: MakeTrial, overrides: list[str]
 ) -> None:
     """Weights, optimizer, random numbers and the order of prompts all come back."""
-    disturbed, straight = make_trial(*overrides), make_trial(*overrides, name="0001-b")
+    disturbed = make_trial(*overrides)
+    straight = make_trial(*overrides, name="0001-b")
     stop_then_continue(disturbed, step=3 if "schedule.max_steps=6" in overrides else 2)
     assert run_attempt(straight) == ExitCode.FINISHED
     assert metrics_of(disturbed, timeless=True) == metrics_of(straight, timeless=True)
@@ -113,7 +114,8 @@ def test_a_crashed_trial_continues_from_its_last_checkpoint(
     make_trial: MakeTrial, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Step 3 was written and is taken back: the checkpoint is of step 2."""
-    crashed, straight = make_trial(), make_trial(name="0001-b")
+    crashed = make_trial()
+    straight = make_trial(name="0001-b")
     log = grpo.Attempt.log
 
     def crash(attempt: grpo.Attempt, kind: str, step: int, values: dict[str, float]) -> None:
@@ -237,7 +239,8 @@ def test_the_frozen_weights_under_an_adapter_are_the_file_that_trials_map(
     attempt = load_attempt(make_trial("model.lora.r=16"))
     grpo.calm()
     model = grpo.load_model(attempt.experiment.model, grpo.locate_model(attempt))
-    data, arguments = grpo.load_data(attempt.experiment.task), grpo.build_config(attempt, model)
+    data = grpo.load_data(attempt.experiment.task)
+    arguments = grpo.build_config(attempt, model)
     trainer = grpo.build_trainer(attempt, model, data, arguments, resumed_at=0)
     lines = [
         line
@@ -354,7 +357,8 @@ def test_every_evaluation_keeps_completions_and_measures_how_varied_they_are(
     """The same prompts each time, with their rewards; an interruption leaves neither gaps nor
     duplicates.
     """
-    disturbed, straight = make_trial(), make_trial(name="0001-b")
+    disturbed = make_trial()
+    straight = make_trial(name="0001-b")
     stop_then_continue(disturbed, step=2)
     assert run_attempt(straight) == ExitCode.FINISHED
     kept = read_completions(straight)
@@ -389,10 +393,12 @@ def test_the_model_of_the_best_evaluation_is_kept_across_an_interruption(
         "schedule.evaluations=6",
         "lr=3e-2",
     )
-    disturbed, straight = make_trial(*options), make_trial(*options, name="0001-b")
+    disturbed = make_trial(*options)
+    straight = make_trial(*options, name="0001-b")
     stop_then_continue(disturbed, step=3)
     assert run_attempt(straight) == ExitCode.FINISHED
-    one, other = result_of(disturbed), result_of(straight)
+    one = result_of(disturbed)
+    other = result_of(straight)
     best = one["best_step"]
     assert (one["objective"], best) == (other["objective"], other["best_step"])
     assert best < 6

@@ -38,14 +38,16 @@ def test_a_step_that_bfloat16_swallows_is_none_at_all() -> None:
 
 def test_weights_that_are_not_trained_do_not_count() -> None:
     """Without a trainable weight there is no size."""
-    sample, model = Sample(1), torch.nn.Linear(4, 4).requires_grad_(False)
+    sample = Sample(1)
+    model = torch.nn.Linear(4, 4).requires_grad_(False)
     sample.take(model)
     assert sample.change() is None
 
 
 def test_weights_that_were_moved_are_looked_at_where_they_are_now() -> None:
     """What frameworks do that shard or offload."""
-    model, sample = torch.nn.Linear(8, 8, bias=False), Sample(1)
+    model = torch.nn.Linear(8, 8, bias=False)
+    sample = Sample(1)
     torch.nn.init.ones_(model.weight)
     sample.take(model)
     for before in (1.0, 1.5):

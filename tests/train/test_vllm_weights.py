@@ -84,10 +84,8 @@ def trainer(make_trial: MakeTrial, server: str, monkeypatch: pytest.MonkeyPatch)
         VLLMGeneration, "_init_vllm", lambda self: setattr(self, "vllm_client", Recorder())
     )
     attempt = load_attempt(make_trial(*SERVED, f"generation.vllm_server_base_url={server}"))
-    data, model = (
-        grpo.load_data(attempt.experiment.task),
-        grpo.load_model(attempt.experiment.model, grpo.locate_model(attempt)),
-    )
+    data = grpo.load_data(attempt.experiment.task)
+    model = grpo.load_model(attempt.experiment.model, grpo.locate_model(attempt))
     grpo.check_counts(attempt, data)
     trainer = grpo.build_trainer(
         attempt, model, data, grpo.build_config(attempt, model), resumed_at=0
@@ -135,7 +133,8 @@ def test_trl_alone_sends_the_weights_of_the_base_model(trainer: grpo.Trainer) ->
     """
     # ours, which hides the class's
     del trainer.vllm_generation._iter_named_params
-    base, merged = policy(trainer, is_merged=False), policy(trainer, is_merged=True)
+    base = policy(trainer, is_merged=False)
+    merged = policy(trainer, is_merged=True)
     found = received(trainer)
     assert all(torch.allclose(found[name], base[name], atol=1e-5) for name in base)
     assert not all(torch.allclose(found[name], merged[name], atol=1e-2) for name in base)

@@ -21,7 +21,8 @@ def test_signs_of_life_put_the_end_off_with_few_new_threads(
     monkeypatch: pytest.MonkeyPatch, minutes: float
 ) -> None:
     """After each of a thousand, at least 19 twentieths of the time are left."""
-    now, ends = 1000.0, []
+    now = 1000.0
+    ends = []
     monkeypatch.setattr(time, "monotonic", lambda: now)
     monkeypatch.setattr(
         faulthandler, "dump_traceback_later", lambda seconds, **_: ends.append(now + seconds)

@@ -31,7 +31,8 @@ def take_fsdp_on_cpus(state: ModuleType) -> None:
         init(self, *args, **kwargs)
         plugin = None if os.environ.get("GPU_STACK_STOCK_ACCELERATE") else kwargs.get("fsdp_plugin")
         if plugin is not None and self.distributed_type == DistributedType.MULTI_CPU:
-            self.distributed_type, self.fsdp_plugin = DistributedType.FSDP, plugin
+            self.distributed_type = DistributedType.FSDP
+            self.fsdp_plugin = plugin
             # later instances copy it
             state.PartialState._shared_state["distributed_type"] = DistributedType.FSDP
 

@@ -78,7 +78,8 @@ def test_the_script_is_the_one_that_was_read_last(
     three nodes.
     """
     monkeypatch.chdir("/")
-    sweep, (cluster, generation) = Path("/runs/a sweep"), SCRIPTS[name]
+    sweep = Path("/runs/a sweep")
+    (cluster, generation) = SCRIPTS[name]
     script = render_script(
         Job(sweep / "trials" / "0007-3f9a1c", 2, cluster, generation),
         sweep,
@@ -146,7 +147,8 @@ def test_ports_are_none_that_outgoing_connections_take(outgoing: str, tmp_path: 
     """Three for each job; on a system that leaves none, any."""
     (tmp_path / "range").write_text(outgoing.replace(" ", "\t") + "\n")
     script = render_script(Job(tmp_path, 0, Cluster(kind="slurm")), tmp_path, tmp_path)
-    start, end = script.index("read -r first_outgoing"), script.index("srun --export")
+    start = script.index("read -r first_outgoing")
+    end = script.index("srun --export")
     block = script[start:end].replace(
         "/proc/sys/net/ipv4/ip_local_port_range", str(tmp_path / "range")
     )

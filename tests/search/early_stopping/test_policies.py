@@ -67,7 +67,8 @@ PRUNERS: dict[str, pruners.BasePruner] = {
 def test_a_pruner_stops_the_trials_that_optunas_own_stops(name: str) -> None:
     """After the same evaluations of forty trials."""
     study = optuna.create_study(study_name="sweep", direction="maximize", pruner=PRUNERS[name])
-    random, others = Random(0), list[Curve]()
+    random = Random(0)
+    others = list[Curve]()
     for number in range(40):
         trial, values, state = study.ask(), list[float](), State.FINISHED
         for evaluation in range(1, 10):
@@ -101,7 +102,8 @@ def test_the_order_of_the_others_does_not_matter(
     name: str, others: list[Curve], values: list[float], random
 ) -> None:  # type: ignore[no-untyped-def]
     """Every answer is a function of the set of curves."""
-    way, trial = build_policy(name, 0.6), running(curve(99, values))
+    way = build_policy(name, 0.6)
+    trial = running(curve(99, values))
     mixed = random.sample(others, len(others))
     assert way.decide(trial, others, True) == way.decide(trial, mixed, True)
     assert way.promote([*others, trial], False) == way.promote([*mixed, trial], False)

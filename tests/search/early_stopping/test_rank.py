@@ -90,7 +90,8 @@ def test_the_shares_that_continue_follow_the_effort() -> None:
     """exp(-3 x 0.1 / effort): of 20 trials 11, 14 and 15 may continue after a tenth."""
     counts = []
     for effort in (0.5, 0.7, 0.99):
-        resumed, curves = 0, first_evaluations(20)
+        resumed = 0
+        curves = first_evaluations(20)
         while (number := RankPolicy(effort).promote(curves, more=True)) is not None:
             resumed += 1
             curves = [replace(c, state=State.FINISHED) if c.number == number else c for c in curves]
@@ -200,7 +201,8 @@ class Swept:
 
     def run(self) -> "Swept":
         """Start, resume, pause and fail trials until nothing is left."""
-        policy, ends = self.policy or RankPolicy(self.effort), dict[int, float]()
+        policy = self.policy or RankPolicy(self.effort)
+        ends = dict[int, float]()
         while True:
             while len(ends) < self.slots:
                 more = self.has_points(policy)
@@ -236,7 +238,8 @@ class Swept:
         self.curves[number] = replace(self.curves[number], **changed)
 
     def _evaluate(self, number: int, policy: RankPolicy) -> None:
-        seen, total = len(self.curves[number].held_out) + 1, self.curves[number].total
+        seen = len(self.curves[number].held_out) + 1
+        total = self.curves[number].total
         completions = [total * (n + 1) / self.evaluations for n in range(seen)]
         values = [self.values[number][n % len(self.values[number])] for n in range(seen)]
         self._set(
@@ -259,7 +262,8 @@ def test_the_number_of_trials_follows_from_the_budget(text: str, trials: int) ->
     """Two and a half times as many as it could finish; 95 % of hours. Here two have trained two
     trainings.
     """
-    curves, budget = [trial(0, *[0.5] * 10), trial(1, *[0.4] * 10)], Budget.parse(text)
+    curves = [trial(0, *[0.5] * 10), trial(1, *[0.4] * 10)]
+    budget = Budget.parse(text)
     policy = RankPolicy(budget=lambda known: buys(budget, known, lambda: 2.0))
     assert policy.trials(curves) == trials
     assert RankPolicy(budget=lambda _: None).trials([]) == FEWEST
@@ -338,7 +342,8 @@ def test_any_sweep_spends_its_effort_at_most_and_one_trial_finishes(
     if the first one fails.
     """
     curves = Swept(effort, evaluations, slots, drawn, Random(seed)).run().curves
-    full, most = sum(curve.total for curve in curves), max(curve.total for curve in curves)
+    full = sum(curve.total for curve in curves)
+    most = max(curve.total for curve in curves)
     # of one trial's training
     first = least_share(effort, 10**9, evaluations)
     failed = sum(curve.state is State.STOPPED for curve in curves)

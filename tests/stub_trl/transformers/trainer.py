@@ -30,7 +30,8 @@ class Trainer:
         callbacks: Any = None,
     ) -> None:
         self.model, self.args, self.callbacks = model, args, list(callbacks or [])
-        self.train_dataset, self.eval_dataset = train_dataset, eval_dataset
+        self.train_dataset = train_dataset
+        self.eval_dataset = eval_dataset
         self.history: list[dict[str, float]] = []
         self.accelerator = SimpleNamespace(wait_for_everyone=lambda: None)
         self.callback_handler = SimpleNamespace(callbacks=self.callbacks)
@@ -42,7 +43,8 @@ class Trainer:
         self.control = TrainerControl()
         if resume_from_checkpoint:
             kept = json.loads((Path(resume_from_checkpoint) / "trainer_state.json").read_text())
-            self.state.global_step, self.history = kept["global_step"], kept["log_history"]
+            self.state.global_step = kept["global_step"]
+            self.history = kept["log_history"]
         self.create_optimizer()
         groups = self.optimizer.param_groups
         rates = [group.setdefault("initial_lr", group["lr"]) for group in groups]

@@ -93,7 +93,8 @@ def test_an_experiment_whose_sizes_were_left_to_the_planner_is_healed_too(tmp_pa
     before.
     """
     experiment = Experiment()
-    experiment.batch.prompts_per_step, experiment.batch.num_generations = 8, 8
+    experiment.batch.prompts_per_step = 8
+    experiment.batch.num_generations = 8
     experiment.schedule.max_steps = 10
     before = read_setting(experiment)
     changes = halve_batch(before)

@@ -116,7 +116,8 @@ def test_a_message_without_sizes_is_judged_by_the_gpu_as_it_is_now() -> None:
     """As on a GPU that is full at the start: the trial needs more than is free. Without others
     nothing is known.
     """
-    full, error = GpuMemory(80, 79, {1218: 72, 77: 7}), ["RuntimeError: CUDA error: out of memory"]
+    full = GpuMemory(80, 79, {1218: 72, 77: 7})
+    error = ["RuntimeError: CUDA error: out of memory"]
     found = find_shortage(error, lambda: [GpuMemory(80, 1, {}), full], OURS.__contains__)
     assert found is not None
     assert found.text == "out of GPU memory: 72 GiB held by process 1218, not ours"
@@ -139,7 +140,8 @@ def test_vllm_that_does_not_start_because_of_others_is_short_of_memory() -> None
         "desired GPU memory utilization (0.95, 45.01 GiB). Decrease GPU memory utilization or "
         "reduce GPU memory used by other processes."
     )
-    busy, ours = GpuMemory(47.38, 16, {1218: 16}), GpuMemory(47.38, 16, {77: 16})
+    busy = GpuMemory(47.38, 16, {1218: 16})
+    ours = GpuMemory(47.38, 16, {77: 16})
     found = find_shortage_of_engine([text], lambda: [busy], OURS.__contains__)
     assert found is not None
     assert found.text == "out of GPU memory: 16 GiB held by process 1218, not ours"
