@@ -114,6 +114,15 @@ def test_a_value_that_only_a_running_shell_knows_is_the_trials(run: Run, here: P
     assert values == pytest.approx([0.8, 1.0])
 
 
+def test_a_defect_of_the_stated_release_is_told_at_the_start(run: Run, here: Path) -> None:
+    """Before a trial trains: verl 0.7.0 has the estimator, and its first update raises."""
+    actor = "actor_rollout_ref.actor"
+    write_framework(here, "verl", f"{actor}.use_kl_loss=true", f"{actor}.kl_loss_type=low_var_kl+")
+    (here / "pyproject.toml").write_text('[project]\ndependencies = ["verl==0.7.0"]\n')
+    ended = run("lr=1e-6", "cluster=dry_run", "--", "bash run.sh")
+    assert f"warning GV120 {actor}.kl_loss_type=low_var_kl+" in ended.out
+
+
 @pytest.mark.parametrize("framework", sampled(ALL, 3))
 def test_a_trial_without_its_values_is_ended(run: Run, here: Path, framework: str) -> None:
     """A container or a script of the user's drops PYTHONPATH: both trials would train the same."""

@@ -340,11 +340,11 @@ def _changes(s: Setting) -> Iterator[Json]:
         return
     sizes = list(_smaller(s))
     shares = list(_smaller_shares(s))
-    others = [
-        change
-        for change in ({"gradient_checkpointing": True}, {"lora": True})
-        if not _has(s, change)
-    ]
+    others: list[Json] = []
+    if not s.gradient_checkpointing:
+        others.append({"gradient_checkpointing": True})
+    if not s.lora:
+        others.append({"lora": True})
     yield from sizes
     yield from shares
     yield from ({**size, **share} for share in shares for size in sizes)
@@ -373,10 +373,6 @@ def _smaller_shares(s: Setting) -> Iterator[Json]:
             for n in shares
             if engine.needed <= n * whole < engine.share
         )
-
-
-def _has(s: Setting, change: Json) -> bool:
-    return all(getattr(s, name) == value for name, value in change.items())
 
 
 def _smaller(s: Setting) -> Iterator[Json]:

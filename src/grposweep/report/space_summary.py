@@ -168,7 +168,7 @@ def print_space_summary(
     if fewer := _held_out(base, fewest):
         console.print(fewer, soft_wrap=True)
     # the points of a sweep over seeds are means
-    has_seeds = bool(base.search.seeds) or len({one.seed for one in summary.settings}) > 1
+    has_seeds = base.search.seeds or len({one.seed for one in summary.settings}) > 1
     if summary.trials > 1 and runs_trl(base.trainer) and not has_seeds:
         prompts = fewest["eval_prompts"]
         line = describe_resolution(0.5 / math.sqrt(prompts), prompts)

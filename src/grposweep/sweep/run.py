@@ -27,13 +27,14 @@ from rich.text import Text
 from grporecipe.errors import ExitCode, UserError
 from grporecipe.files import Config, Json
 from grporecipe.model.planning import total_completions
-from grporecipe.rules.registry import Problem
+from grporecipe.rules.check import RECIPE_RULES, Problem
 from grposweep.command.asked import find_inputs
 from grposweep.config.identity import sweep_identity
 from grposweep.config.search_budget import Budget
 from grposweep.launchers import build_launcher, launcher_class
 from grposweep.launchers.base import Launcher
 from grposweep.process import run_command
+from grposweep.registries import BASE, is_external
 from grposweep.report.run_output import (
     LiveDisplay,
     RunEnd,
@@ -413,7 +414,11 @@ def _control(prepared: _Prepared, controller: Controller, stack: ExitStack) -> i
     )
     if left_out := _describe_left_out(controller):
         console.print(left_out, style="yellow", soft_wrap=True)
-    for line in controller.validator.fields.notes:
+    notes = list(controller.validator.fields.notes)
+    if is_external(base.trainer):
+        defects = RECIPE_RULES["GV120"].judge(BASE.load().of(base).recipe)
+        notes += [f"GV120 {one.what}: {one.why}. {one.instead}" for one in defects]
+    for line in notes:
         console.print(f"warning {line}", style="yellow", soft_wrap=True)
     command = [sys.executable, *run_command(), *sys.argv[1:]]
     if launcher.is_dry:

@@ -38,13 +38,13 @@ from grporecipe.rules.rollout_batch import (
 EASYR1 = frozenset({"easyr1"})
 
 
-def _portion(s: Setting) -> int | None:
-    """The prompts of the first generation call."""
-    return s.prompts_per_rollout if s.prompts_per_generation is None else s.prompts_per_generation
-
-
 variant("GB302", EASYR1, lambda s: find_lone_completion(s, "EasyR1 refuses it"))
-variant("GS301", EASYR1, lambda s: is_unfilled(s, _portion(s)))
+# the prompts of the first generation call
+variant(
+    "GS301",
+    EASYR1,
+    lambda s: is_unfilled(s, s.prompts_per_generation or s.prompts_per_rollout),
+)
 # It builds the controller in any case.
 variant("GK304", EASYR1, lambda s: bool(s.loads_reference) and has_no_horizon(s))
 variant("GK306", EASYR1, lambda s: find_idle_reference(s, "algorithm.disable_kl=true"))

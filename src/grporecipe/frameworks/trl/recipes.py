@@ -486,7 +486,10 @@ def _model(s: Setting, takes: KeySpecs) -> Fields:
     if s.weights_dtype == "bfloat16":
         native["dtype" if "dtype" in takes else "torch_dtype"] = "bfloat16"
     if s.lora:
-        alpha = _as_count(s.lora_alpha)
+        alpha = s.lora_alpha
+        # a whole number is the form of keys
+        if alpha == int(alpha):
+            alpha = int(alpha)
         native |= {
             "use_peft": True,
             "lora_r": s.lora_rank,
@@ -501,8 +504,3 @@ def _model(s: Setting, takes: KeySpecs) -> Fields:
 def _steps(every: float) -> float:
     """Return a frequency in optimizer steps, or below 1 as a share of all."""
     return int(every) if every >= 1 else every
-
-
-def _as_count(number: float) -> float:
-    """Return a whole number as an int, which is the form of keys."""
-    return int(number) if number == int(number) else number
