@@ -6,7 +6,6 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
-from itertools import pairwise
 from typing import Any
 from urllib.parse import quote
 
@@ -20,18 +19,7 @@ SHORTEST, SHORTEST_MIXED = 12, 8
 # Words that make a name that of a secret, two of them side by side, and words that make it another
 # thing: a path, a number.
 _SECRET = frozenset(["PASSPHRASE", "SECRET", "SECRETS", "CREDENTIALS", "APIKEY"])
-_PAIRS = frozenset(
-    [
-        "API_KEY",
-        "ACCESS_KEY",
-        "PRIVATE_KEY",
-        "SECRET_KEY",
-        "HUB_TOKEN",
-        "HF_TOKEN",
-        "AUTH_TOKEN",
-        "ACCESS_TOKEN",
-    ]
-)
+_PAIRS = r"(?:^|_)(?:(?:API|ACCESS|PRIVATE|SECRET)_KEY|(?:HUB|HF|AUTH|ACCESS)_TOKEN)(?:_|$)"
 _OTHER = (
     r"PATH|FILE|DIR|URL|URI|NAME|ID|IDS|TYPE|COUNT|NUM|LEN|LENGTH|MAX|MIN|LIMIT|BUDGET|LEVEL"
     r"|PER|TTL|TIMEOUT|PUBLIC"
@@ -63,7 +51,7 @@ def _kind(name: str) -> str:
     ]
     if any(re.fullmatch(_OTHER, word) for word in words):
         return ""
-    if not _SECRET.isdisjoint(words) or not _PAIRS.isdisjoint(map("_".join, pairwise(words))):
+    if not _SECRET.isdisjoint(words) or re.search(_PAIRS, "_".join(words)):
         return "sure"
     if any(word.endswith(("PASSWORD", "PASSWD")) for word in words):
         return "sure"

@@ -44,7 +44,11 @@ def test_a_sweep_file_is_overrides_and_a_command(tmp_path: Path) -> None:
     [
         ("{distribution: q_normal, mu: 0}", "lr has the distribution q_normal"),
         ("{parameters: {a: {value: 1}}}", "lr has nested parameters"),
-        ("{min: 1}", "lr has the distribution uniform, which has no counterpart"),
+        ("{min: 1}", "lr has the distribution uniform and no list of values, which has no"),
+        ("{values: }", "no list of values"),
+        ("{values: 1e-6}", "no list of values"),
+        ("{distribution: [x], min: 1, max: 2}", "lr has the distribution"),
+        ("{value: 1}}\ncommand: ['${envvar:X}']\nx: {", "command has"),
     ],
 )
 def test_what_has_no_counterpart_is_refused(tmp_path: Path, parameter: str, said: str) -> None:

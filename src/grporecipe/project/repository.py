@@ -24,22 +24,9 @@ MOST_FILES = 400
 DEEPEST = 7
 # folders above a file
 UPWARD = 12
-SKIPPED = frozenset(
-    [
-        "node_modules",
-        "venv",
-        "env",
-        "site-packages",
-        "__pycache__",
-        "build",
-        "dist",
-        "wandb",
-        "outputs",
-        "checkpoints",
-        "third_party",
-        "data",
-        "datasets",
-    ]
+SKIPPED = (
+    r"\..*|node_modules|venv|env|site-packages|__pycache__|build|dist|wandb|outputs|checkpoints"
+    r"|third_party|data|datasets"
 )
 NAMES = frozenset(
     [
@@ -354,7 +341,9 @@ def _list(folder: Path) -> tuple[list[Path], list[Path]]:
         with os.scandir(folder) as entries:
             for entry in sorted(entries, key=lambda entry: entry.name):
                 if entry.is_dir(follow_symlinks=False):
-                    if not entry.name.startswith(".") and entry.name.lower() not in SKIPPED:
+                    if not entry.name.startswith(".") and not re.fullmatch(
+                        SKIPPED, entry.name.lower()
+                    ):
                         folders.append(folder / entry.name)
                 elif has_requirements(entry.name, folder.name) and entry.is_file(
                     follow_symlinks=False

@@ -69,81 +69,18 @@ _UNKNOWN = rf"{OPEN}[^{CLOSE}]*{CLOSE}/?"
 _WORKING = r"\$(?:\(pwd\)|PWD|\{PWD\})/"
 NODES = ("NPROC_PER_NODE", "NNODES")
 # Programs next to a GRPO training, by the words of their names.
-RIVALS = frozenset(
-    [
-        "sft",
-        "dpo",
-        "kto",
-        "serve",
-        "server",
-        "eval",
-        "evaluate",
-        "evaluation",
-        "merge",
-        "merger",
-        "prepare",
-        "preprocess",
-        "data",
-        "plot",
-        "convert",
-        "infer",
-        "inference",
-        "generate",
-        "generation",
-        "test",
-        "download",
-        "upload",
-        "benchmark",
-        "demo",
-    ]
+RIVALS = (
+    r"sft|dpo|kto|serve|server|eval|evaluate|evaluation|merge|merger|prepare|preprocess|data"
+    r"|plot|convert|infer|inference|generate|generation|test|download|upload|benchmark|demo"
 )
 DOTTED_RIVALS = frozenset(
     {"sft", "sac", "merger", "merge", "generation", "eval", "serve", "server", "preprocess"}
 )
 # Commands that may name a launch in their words but do not run it.
-NOT_STARTING = frozenset(
-    [
-        "echo",
-        "printf",
-        "cat",
-        "grep",
-        "egrep",
-        "pgrep",
-        "pkill",
-        "killall",
-        "kill",
-        "ls",
-        "cp",
-        "mv",
-        "rm",
-        "mkdir",
-        "sed",
-        "awk",
-        "pip",
-        "pip3",
-        "git",
-        "wget",
-        "curl",
-        "which",
-        "type",
-        "command",
-        "trap",
-        "alias",
-        "sleep",
-        "touch",
-        "chmod",
-        "tail",
-        "head",
-        "find",
-        "tar",
-        "unzip",
-        "huggingface-cli",
-        "hf",
-        "conda-env",
-        "log",
-        "logger",
-        "ps",
-    ]
+NOT_STARTING = (
+    r"echo|printf|cat|grep|egrep|pgrep|pkill|killall|kill|ls|cp|mv|rm|mkdir|sed|awk|pip|pip3"
+    r"|git|wget|curl|which|type|command|trap|alias|sleep|touch|chmod|tail|head|find|tar|unzip"
+    r"|huggingface-cli|hf|conda-env|log|logger|ps"
 )
 RUNNERS = frozenset({"uv", "poetry", "pdm", "pixi", "hatch", "rye", "pipenv"})
 # A script is judged as it runs without arguments, with its defaults (${1:-8}).
@@ -233,7 +170,7 @@ class LaunchParser:
         """Return every launch, in order."""
         launches = []
         for command, following in zip(commands, [*commands, Command()][1:], strict=True):
-            if PurePosixPath(command.words[0].text).name in NOT_STARTING:
+            if re.fullmatch(NOT_STARTING, PurePosixPath(command.words[0].text).name):
                 continue
             cut = None
             for word in following.words[:1]:
@@ -291,10 +228,10 @@ class LaunchParser:
         )
         if start.own is not None or len(start.options.keys() & GROUP_OPTIONS) > 1:
             return False
-        words = set(re.split(r"[^a-z]+", name))
+        words = re.split(r"[^a-z]+", name)
         if start.is_dotted:
-            return not words.isdisjoint(DOTTED_RIVALS)
-        return not words.isdisjoint(RIVALS) or (
+            return not DOTTED_RIVALS.isdisjoint(words)
+        return any(re.fullmatch(RIVALS, word) for word in words) or (
             ("sft" in name or "dpo" in name) and "grpo" not in name
         )
 

@@ -66,7 +66,7 @@ def parse_with(text: str, loader_class: Any, read: Callable[[Any, Any], FlatConf
 
 def _top_level(loader: Any, node: Any) -> FlatConfig:
     """Return the keys of the top-level mapping."""
-    keys = [(_name(key), key.start_mark.line + 1, value.value) for key, value in node.value]
+    keys = [(str(key.value), key.start_mark.line + 1, value.value) for key, value in node.value]
     config = loader.construct_document(node)
     lines: dict[str, int] = {}
     written: Json = {}
@@ -76,10 +76,6 @@ def _top_level(loader: Any, node: Any) -> FlatConfig:
             duplicates.append(Duplicate(name, lines[name], line, written[name]))
         lines[name], written[name] = line, value
     return FlatConfig({str(key): value for key, value in config.items()}, lines, tuple(duplicates))
-
-
-def _name(node: Any) -> str:
-    return str(node.value) if isinstance(node, yaml.ScalarNode) else ""
 
 
 INDENTATION = (

@@ -329,7 +329,7 @@ def _says_how_to_think(recipe: Recipe) -> bool:
 
 
 # Models whose chat template ends a prompt with <think>, so that no completion begins with it.
-OPENED = r"R1-Distill|DeepSeek-R1|QwQ-32B|Qwen3-.*-Thinking|Qwen3\.[568]-|Nemotron-3-"
+OPENED = r"R1-Distill|DeepSeek-R1$|QwQ-32B(?!-Preview)|Qwen3-.*-Thinking|Qwen3\.[568]-|Nemotron-3-"
 # rewards that want <think> in the completion, by their names in Open-R1, ms-swift and trl.rewards
 OF_THOUGHTS = frozenset(["format", "think_format_reward"])
 

@@ -3,6 +3,7 @@ training.
 """
 
 import json
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -191,7 +192,7 @@ def show_space(
     from grposweep.search.parse import parse_space, split_tokens
     from grposweep.search.validity import Validator, check_space
 
-    words = expand([f"@{word}" if word.endswith(".yaml") else word for word in arguments])
+    words = expand([re.sub(r"^[^@=]+\.ya?ml$", r"@\g<0>", word) for word in arguments])
     before = words[: words.index("--")] if "--" in words else words
     tokens = split_tokens(word for word in before if word not in ("-m", "--multirun"))
     with open_session(config_dir) as session:

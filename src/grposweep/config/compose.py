@@ -550,7 +550,10 @@ def message(error: Exception) -> str:
 def _explain_file(text: str, cause: BaseException | None) -> str:
     """Explain what Hydra refuses in the file of a sweep."""
     if re.search(r"(?m)full_key: sweeps$|@sweeps\.", text):
-        return "its keys would be keys of sweeps. Begin it with the line: # @package _global_"
+        return (
+            "it has no key of a sweep. Begin it with the line: # @package _global_, and put what "
+            "is searched below hydra.sweeper.params."
+        )
     if override := re.search(r"Could not override '(?:sweeps/)?([^@']+)", text):
         return (
             f"defaults: {override[1]} names no group. Write - override /GROUP: OPTION; the "

@@ -3,6 +3,8 @@
 Source: W&B's documentation of sweep configurations, and wandb 0.31 sdk/launch/sweeps.
 """
 
+import re
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,18 +24,7 @@ RANGES = {
     "log_uniform_values": "tag(log,interval({},{}))",
 }
 # parts of a file that say nothing about the search, or that are read
-READ = (
-    "command",
-    "description",
-    "entity",
-    "method",
-    "metric",
-    "name",
-    "parameters",
-    "program",
-    "project",
-    "run_cap",
-)
+READ = r"command|description|entity|method|metric|name|parameters|program|project|run_cap"
 
 
 def read_sweep_file(file: Path) -> tuple[list[str], list[str]]:
@@ -47,7 +38,7 @@ def read_sweep_file(file: Path) -> tuple[list[str], list[str]]:
         raise UserError(f"{file}: it cannot be read ({error}). Name a sweep file.") from error
     parameters = read_mapping(sweep.get("parameters"))
     metric = read_mapping(sweep.get("metric"))
-    method = sweep.get("method")
+    method = str(sweep.get("method"))
     if not parameters or method not in SAMPLERS:
         raise UserError(
             f"{file}: a sweep file of W&B has parameters and a method of {', '.join(SAMPLERS)}, "
@@ -55,15 +46,16 @@ def read_sweep_file(file: Path) -> tuple[list[str], list[str]]:
         )
     overrides = [_override(file, str(name), entry) for name, entry in parameters.items()]
     overrides.append(f"search.sampler={SAMPLERS[method]}")
-    if "run_cap" in sweep:
-        overrides.append(f"search.trials={sweep['run_cap']}")
+    if cap := sweep.get("run_cap"):
+        overrides.append(f"search.trials={cap}")
     if metric.get("goal") == "minimize":
         overrides.append("search.direction=minimize")
-    if name := str(metric.get("name", "")).replace("/", "_"):
-        overrides.append(f"search.metric={override_text(name)}")
-    for part in sweep.keys() - set(READ):
-        say(f"{file}: {part} is not taken over; see docs/guides/moving.md", sys.stderr)
-    return overrides, _command(sweep)
+    if name := metric.get("name"):
+        overrides.append(f"search.metric={override_text(str(name).replace('/', '_'))}")
+    for part in sweep:
+        if not re.fullmatch(READ, str(part)):
+            say(f"{file}: {part} is not taken over; see docs/guides/moving.md", sys.stderr)
+    return overrides, _command(file, sweep)
 
 
 def _override(file: Path, name: str, entry: Any) -> str:
@@ -75,17 +67,18 @@ def _override(file: Path, name: str, entry: Any) -> str:
             f"{file}: {name} has nested parameters, which have no counterpart. Write its keys as "
             "parameters of their own."
         )
-    if "values" in values:
-        return f"{key}={','.join(map(_text, values['values']))}"
+    listed = values.get("values", "")
+    if listed and isinstance(listed, list):
+        return f"{key}={','.join(map(_text, listed))}"
     if "value" in values:
         return f"{key}={_text(values['value'])}"
     ends = [values.get("min"), values.get("max")]
     usual = "int_uniform" if all(isinstance(end, int) for end in ends) else "uniform"
-    distribution = values.get("distribution", usual)
+    distribution = str(values.get("distribution", usual))
     if distribution not in RANGES or None in ends:
         raise UserError(
-            f"{file}: {name} has the distribution {distribution}, which has no counterpart. Give "
-            f"values, or min and max with one of {', '.join(RANGES)}."
+            f"{file}: {name} has the distribution {distribution} and no list of values, which has "
+            f"no counterpart. Give a list, or min and max with one of {', '.join(RANGES)}."
         )
     return f"{key}={RANGES[distribution].format(*ends)}"
 
@@ -96,12 +89,25 @@ def _text(value: Any) -> str:
     return str(value) if is_number else override_text(value)
 
 
-def _command(sweep: Config) -> list[str]:
+def _command(file: Path, sweep: Config) -> list[str]:
     """Return the words of a file's command. The parameters enter by themselves."""
-    macros = {"${env}": "", "${args}": "", "${interpreter}": "python"}
-    macros["${program}"] = str(sweep.get("program", ""))
-    words = map(str, sweep.get("command", ("${interpreter}", "${program}")))
-    return [word for word in (macros.get(word, word) for word in words) if word]
+    macros = {
+        "${env}": "",
+        "${args}": "",
+        "${args_no_boolean_flags}": "",
+        "${interpreter}": "python",
+        "${program}": str(sweep.get("program", "")),
+    }
+    command = sweep.get("command") or ["${interpreter}", "${program}"]
+    if isinstance(command, str):
+        command = shlex.split(command)
+    words = [macros.get(word, word) for word in map(str, command)]
+    for word in words:
+        if word.startswith("${"):
+            raise UserError(
+                f"{file}: command has {word}, which has no counterpart. Write it after --."
+            )
+    return list(filter(None, words))
 
 
 def expand(words: Sequence[str]) -> list[str]:

@@ -16,7 +16,7 @@ from grporecipe.redaction import redact
 from grporecipe.rules.check import check, errors
 from grporecipe.terminal import first_of, label_text, short, short_names
 from grposweep.config.evaluation import is_of_evaluation
-from grposweep.registries import is_external
+from grposweep.registries import is_external, is_opaque
 from grposweep.report._completions import warning
 from grposweep.report._ranking import RankedPoint
 from grposweep.report.trial_view import State, TrialView, name_trials
@@ -24,7 +24,6 @@ from grposweep.report.view import BEST, SweepView
 from grposweep.schema import Experiment
 from grposweep.search.replication import CHANCE
 from grposweep.search.sampling import p_of_groups
-from grposweep.storage import paths
 from grposweep.storage.completions import read_prompt_rewards
 from grposweep.storage.records import as_mapping
 
@@ -236,9 +235,9 @@ def _shared_files(view: SweepView) -> Iterator[str]:
     written = Counter[str]()
     is_kept_out = False
     for trial in view.trials:
-        written.update(trial.written)
-        has_trained = (trial.path / paths.TRAINED_WITH).exists()
-        is_kept_out |= trial.state is State.FAILED and not has_trained
+        # a trial has several processes
+        written.update([*dict.fromkeys(trial.written)])
+        is_kept_out |= trial.state is State.FAILED and not trial.lines
     names = []
     for path, trials in written.items():
         if is_kept_out or (trials > 1 and not path.endswith("/")):
@@ -247,7 +246,7 @@ def _shared_files(view: SweepView) -> Iterator[str]:
         yield (
             f"Trials write outside of their folders: {first_of(names, NAMED)}. One "
             "changes the files of another, or ends because of them. Write them below "
-            "args.output_dir, which each trial has of its own."
+            "args.output_dir or {output}, which each trial has of its own."
         )
 
 
@@ -466,7 +465,8 @@ def _wider(low: float, high: float, end: str, log: bool) -> tuple[float, float]:
 def _longer(view: SweepView) -> Iterator[Step]:
     """Yield the same sweep with twice the training."""
     # the command of a sweep that began with a trial's checkpoint takes no other schedule
-    if "fork_of" in view.provenance:
+    # nor does a program of which nothing is known but where it writes its metrics
+    if "fork_of" in view.provenance or as_mapping(view.baseline.get("trainer")).get("metrics"):
         return
     for name, value in as_mapping(view.baseline.get("schedule")).items():
         if name in LENGTHS and (length := as_number(value)):
@@ -501,8 +501,9 @@ def _mistakes(experiment: Experiment) -> set[str]:
     from grposweep.config.to_setting import read_setting
     from grposweep.config.validate import find_mistakes
 
+    trainer = experiment.trainer
     # another program would have to be asked
-    if is_external(experiment.trainer):
+    if is_external(trainer) and not is_opaque(trainer):
         return set()
     broken = {problem.code for problem in errors(check(read_setting(experiment)))}
     return broken.union(find_mistakes(experiment))

@@ -169,11 +169,14 @@ def print_space_summary(
         console.print(fewer, soft_wrap=True)
     # the points of a sweep over seeds are means
     has_seeds = base.search.seeds or len({one.seed for one in summary.settings}) > 1
-    if summary.trials > 1 and runs_trl(base.trainer) and not has_seeds:
+    is_evaluated = runs_trl(base.trainer) and base.schedule.evaluations != 0
+    if summary.trials > 1 and is_evaluated and not has_seeds:
         prompts = fewest["eval_prompts"]
-        line = describe_resolution(0.5 / math.sqrt(prompts), prompts)
-        more = f"{4 * prompts:,} (task.eval_prompts), or at best search.seeds=4, halve that"
-        console.print(f"rewards of 0 and 1: {line}; {more}", soft_wrap=True)
+        console.print(
+            f"rewards of 0 and 1: {describe_resolution(0.5 / math.sqrt(prompts), prompts)}; "
+            f"{4 * prompts:,} (task.eval_prompts), or at best search.seeds=4, halve that",
+            soft_wrap=True,
+        )
     for note in dict.fromkeys(
         note for entry in prepared.values() for note in entry.get("notes", ())
     ):

@@ -59,7 +59,7 @@ class Sampling:
         if math.isinf(margin):
             return margin
         # a mean lies from 0 to 1, and a difference from -1 to 1
-        return min(margin, max(abs(mean) + self.reach - 1, 1 - abs(mean)))
+        return min(margin, max(abs(mean) + (self.reach - 1), 1 - abs(mean)))
 
     @cached_property
     def largest(self) -> float:

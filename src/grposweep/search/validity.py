@@ -16,7 +16,7 @@ from grporecipe.errors import UserError, refuse_mistakes
 from grporecipe.files import Config, Json
 from grporecipe.model.effect import find_lack
 from grporecipe.model.setting import Setting
-from grporecipe.rules.check import REGISTRY, Problem, check, errors
+from grporecipe.rules.check import RECIPE_RULES, REGISTRY, Problem, check, errors
 from grporecipe.rules.fixes import find_fixes
 from grposweep.command.asked import OPTIONS, ask_ahead, find_unseen
 from grposweep.command.base import Base, is_asked
@@ -306,7 +306,7 @@ def check_space(
     unknown = [
         code
         for code in points.base.rules.ignore
-        if code not in REGISTRY and code not in (*families, DISK)
+        if code not in (*REGISTRY, *RECIPE_RULES, *families, DISK)
     ]
     points.compose_options(space.choices)
     problems += [

@@ -84,6 +84,8 @@ from grposweep.sweep.validate import ValidatedSpace, choose_evaluations_of, vali
 from grposweep.trial_plan import known_part
 
 logger = logging.getLogger(__name__)
+# the rule on known defects of a command's release
+DEFECTS = "GV120"
 # valid points whose warnings are printed
 CHECKED_POINTS = 100
 # after which the command of search.on_end is ended
@@ -415,9 +417,14 @@ def _control(prepared: _Prepared, controller: Controller, stack: ExitStack) -> i
     if left_out := _describe_left_out(controller):
         console.print(left_out, style="yellow", soft_wrap=True)
     notes = list(controller.validator.fields.notes)
-    if is_external(base.trainer):
-        defects = RECIPE_RULES["GV120"].judge(BASE.load().of(base).recipe)
-        notes += [f"GV120 {one.what}: {one.why}. {one.instead}" for one in defects]
+    if is_external(base.trainer) and DEFECTS not in base.rules.ignore:
+        swept = {
+            parameter.name.partition(".args.")[2] for parameter in controller.study.space.parameters
+        }
+        for defect in RECIPE_RULES[DEFECTS].judge(BASE.load().of(base).recipe):
+            # a swept key has other values than the base's
+            if swept.isdisjoint(defect.fields):
+                notes.append(f"{DEFECTS} {defect.what}: {defect.why}. {defect.instead}")
     for line in notes:
         console.print(f"warning {line}", style="yellow", soft_wrap=True)
     command = [sys.executable, *run_command(), *sys.argv[1:]]

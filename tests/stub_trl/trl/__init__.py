@@ -55,7 +55,7 @@ class TrlParser(HfArgumentParser):
         """Return an object of each class; options win."""
         self.add_argument("--config")
         given, _ = self.parse_known_args()
-        if "config" in given:
+        if given.config:
             self._defaults.update(yaml.safe_load(Path(given.config).read_text()))
         return self.parse_args_into_dataclasses()
 

@@ -189,7 +189,8 @@ def _replace_kernel(program: Program) -> None:
     words = list(program.arguments)
     path = next((Path(word) for word in words if word.endswith(".ipynb")), None)
     is_papermill = "papermill" in (program.module, Path(program.file).name)
-    runs = is_papermill or "execute" in (Path(program.file).name[-7:], *words)
+    runs = is_papermill or Path(program.file).name.endswith("execute")
+    runs = runs or not {"execute", "--execute"}.isdisjoint(words)
     if path is None or not runs or not UNREAD.isdisjoint(words):
         return
     path = path.absolute()

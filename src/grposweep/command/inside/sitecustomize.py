@@ -50,9 +50,11 @@ if os.path.exists(f"{_PACKAGE}/question.json"):  # noqa: PTH110 - as above
 
     install(_PACKAGE)
 elif trial := os.environ.get("GRPOSWEEP_TRIAL"):
-    from grposweep.command.inside.written import note_written
+    # the program's own Python may be older than this package takes
+    if sys.version_info >= (3, 11):  # noqa: UP036 - as it says
+        from grposweep.command.inside.written import note_written
 
-    note_written(trial)
+        note_written(trial)
     if "GRPOSWEEP_ENTERS" in os.environ:
         from grposweep.command.inside.imports import CONFIGS, TRAINERS, after_import
         from grposweep.storage import paths

@@ -21,12 +21,16 @@ def note_written(trial: str) -> None:
     here, trials = f"{os.getcwd()}/", os.path.dirname(trial)  # noqa: PTH109, PTH120 - pathlib imports more
 
     def note(event: str, words: tuple[Any, ...]) -> None:
-        is_folder = event == "os.mkdir"
+        # in the working directory, not in that of a descriptor
+        is_folder = event == "os.mkdir" and words[2] == -1
         is_opened = event == "open" and not isinstance(words[0], int)
         if not is_folder and not (is_opened and words[2] & (os.O_WRONLY | os.O_RDWR)):
             return
         path = os.path.abspath(os.fsdecode(words[0])) + "/" * is_folder  # noqa: PTH100 - as above
         if path in noted or path.startswith(trials) or _IGNORED.search(path.removeprefix(here)):
+            return
+        # a temporary file without a name is opened as its folder
+        if is_opened and os.path.isdir(path):  # noqa: PTH112 - as above
             return
         noted.add(path)
         # a full disk must not end the program

@@ -90,7 +90,7 @@ class JobInfo:
     @property
     def is_alive(self) -> bool:
         """Return whether the job will end, or run again, by itself."""
-        return self.state in ALIVE
+        return re.fullmatch(ALIVE, self.state) is not None
 
 
 def submit_script(script: Path, cluster: Cluster) -> str:
@@ -248,22 +248,10 @@ def _refusal(why: str, text: str, cluster: Cluster) -> str:
 
 
 # A job in one of these states will end, or run again, by itself.
-ALIVE = {
-    "PENDING",
-    "CONFIGURING",
-    "RUNNING",
-    "COMPLETING",
-    "SUSPENDED",
-    "STOPPED",
-    "REQUEUED",
-    "REQUEUE_FED",
-    "REQUEUE_HOLD",
-    "RESIZING",
-    "SIGNALING",
-    "STAGE_OUT",
-    "SPECIAL_EXIT",
-    "RESV_DEL_HOLD",
-}
+ALIVE = (
+    r"PENDING|CONFIGURING|RUNNING|COMPLETING|SUSPENDED|STOPPED|REQUEUED|REQUEUE_FED"
+    r"|REQUEUE_HOLD|RESIZING|SIGNALING|STAGE_OUT|SPECIAL_EXIT|RESV_DEL_HOLD"
+)
 # not one of Slurm's: neither the queue nor accounting knows the job any more
 VANISHED = "VANISHED"
 
