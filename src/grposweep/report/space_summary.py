@@ -169,8 +169,8 @@ def print_space_summary(
         console.print(fewer, soft_wrap=True)
     # the points of a sweep over seeds are means
     has_seeds = base.search.seeds or len({one.seed for one in summary.settings}) > 1
-    is_evaluated = runs_trl(base.trainer) and base.schedule.evaluations != 0
-    if summary.trials > 1 and is_evaluated and not has_seeds:
+    is_ranked = summary.trials > 1 and base.schedule.evaluations != 0
+    if is_ranked and runs_trl(base.trainer) and not has_seeds:
         prompts = fewest["eval_prompts"]
         console.print(
             f"rewards of 0 and 1: {describe_resolution(0.5 / math.sqrt(prompts), prompts)}; "

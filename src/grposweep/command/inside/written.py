@@ -29,8 +29,8 @@ def note_written(trial: str) -> None:
         path = os.path.abspath(os.fsdecode(words[0])) + "/" * is_folder  # noqa: PTH100 - as above
         if path in noted or path.startswith(trials) or _IGNORED.search(path.removeprefix(here)):
             return
-        # a temporary file without a name is opened as its folder
-        if is_opened and os.path.isdir(path):  # noqa: PTH112 - as above
+        # a temporary file without a name is opened as its folder, and a folder may be there
+        if os.path.isdir(path):  # noqa: PTH112 - as above
             return
         noted.add(path)
         # a full disk must not end the program
