@@ -70,8 +70,8 @@ _WORKING = r"\$(?:\(pwd\)|PWD|\{PWD\})/"
 NODES = ("NPROC_PER_NODE", "NNODES")
 # Programs next to a GRPO training, by the words of their names.
 RIVALS = (
-    r"sft|dpo|kto|serve|server|eval|evaluate|evaluation|merge|merger|prepare|preprocess|data"
-    r"|plot|convert|infer|inference|generate|generation|test|download|upload|benchmark|demo"
+    r"(?<![a-z])(?:sft|dpo|kto|serve|server|eval|evaluate|evaluation|merge|merger|prepare|preprocess|data"
+    r"|plot|convert|infer|inference|generate|generation|test|download|upload|benchmark|demo)(?![a-z])"
 )
 DOTTED_RIVALS = frozenset(
     {"sft", "sac", "merger", "merge", "generation", "eval", "serve", "server", "preprocess"}
@@ -231,7 +231,7 @@ class LaunchParser:
         words = re.split(r"[^a-z]+", name)
         if start.is_dotted:
             return not DOTTED_RIVALS.isdisjoint(words)
-        return any(re.fullmatch(RIVALS, word) for word in words) or (
+        return bool(re.search(RIVALS, name)) or (
             ("sft" in name or "dpo" in name) and "grpo" not in name
         )
 
