@@ -18,8 +18,10 @@ SHORTEST, SHORTEST_MIXED = 12, 8
 
 # Words that make a name that of a secret, two of them side by side, and words that make it another
 # thing: a path, a number.
-_SECRET = frozenset(["PASSPHRASE", "SECRET", "SECRETS", "CREDENTIALS", "APIKEY"])
-_PAIRS = r"(?:^|_)(?:(?:API|ACCESS|PRIVATE|SECRET)_KEY|(?:HUB|HF|AUTH|ACCESS)_TOKEN)(?:_|$)"
+_SECRET = (
+    r"(?:^|_)(?:PASSPHRASE|SECRETS?|CREDENTIALS|APIKEY|[A-Z0-9]*PASSW(?:OR)?D"
+    r"|(?:API|ACCESS|PRIVATE|SECRET)_KEY|(?:HUB|HF|AUTH|ACCESS)_TOKEN)(?:_|$)"
+)
 _OTHER = (
     r"PATH|FILE|DIR|URL|URI|NAME|ID|IDS|TYPE|COUNT|NUM|LEN|LENGTH|MAX|MIN|LIMIT|BUDGET|LEVEL"
     r"|PER|TTL|TIMEOUT|PUBLIC"
@@ -51,9 +53,7 @@ def _kind(name: str) -> str:
     ]
     if any(re.fullmatch(_OTHER, word) for word in words):
         return ""
-    if not _SECRET.isdisjoint(words) or re.search(_PAIRS, "_".join(words)):
-        return "sure"
-    if any(word.endswith(("PASSWORD", "PASSWD")) for word in words):
+    if re.search(_SECRET, "_".join(words)):
         return "sure"
     if any(re.fullmatch(_OF_A_MODEL, word) for word in words):
         return ""

@@ -39,6 +39,16 @@ def test_a_sweep_file_is_overrides_and_a_command(tmp_path: Path) -> None:
     assert expand([f"@{file}", "--", "x"]) == [*overrides, "--", "x"]
 
 
+def test_a_file_without_a_goal_minimizes_and_one_without_a_program_starts_none(
+    tmp_path: Path,
+) -> None:
+    """As W&B does."""
+    file = tmp_path / "sweep.yaml"
+    file.write_text("method: grid\nmetric: {name: loss}\nparameters: {beta: {value: 1}}\n")
+    search = ["search.sampler=grid", "search.metric=loss", "search.direction=minimize"]
+    assert expand([f"@{file}"]) == ["kl.beta=1", *search]
+
+
 @pytest.mark.parametrize(
     ("parameter", "said"),
     [

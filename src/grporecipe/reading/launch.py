@@ -70,11 +70,12 @@ _WORKING = r"\$(?:\(pwd\)|PWD|\{PWD\})/"
 NODES = ("NPROC_PER_NODE", "NNODES")
 # Programs next to a GRPO training, by the words of their names.
 RIVALS = (
-    r"(?<![a-z])(?:sft|dpo|kto|serve|server|eval|evaluate|evaluation|merge|merger|prepare|preprocess|data"
-    r"|plot|convert|infer|inference|generate|generation|test|download|upload|benchmark|demo)(?![a-z])"
+    r"(?<![a-z])(?:sft|dpo|kto|serve|server|eval|evaluate|evaluation|merge|merger|prepare"
+    r"|preprocess|data|plot|convert|infer|inference|generate|generation|test|download|upload"
+    r"|benchmark|demo)(?![a-z])"
 )
-DOTTED_RIVALS = frozenset(
-    {"sft", "sac", "merger", "merge", "generation", "eval", "serve", "server", "preprocess"}
+DOTTED_RIVALS = (
+    r"(?<![a-z])(?:sft|sac|merger|merge|generation|eval|serve|server|preprocess)(?![a-z])"
 )
 # Commands that may name a launch in their words but do not run it.
 NOT_STARTING = (
@@ -228,10 +229,9 @@ class LaunchParser:
         )
         if start.own is not None or len(start.options.keys() & GROUP_OPTIONS) > 1:
             return False
-        words = re.split(r"[^a-z]+", name)
         if start.is_dotted:
-            return not DOTTED_RIVALS.isdisjoint(words)
-        return bool(re.search(RIVALS, name)) or (
+            return re.search(DOTTED_RIVALS, name) is not None
+        return re.search(RIVALS, name) is not None or (
             ("sft" in name or "dpo" in name) and "grpo" not in name
         )
 

@@ -83,7 +83,7 @@ def key_of_native(name: str) -> str | None:
     if name in natives:
         return natives[name]
     if name in keys_of_trl(TRL):
-        return [*_named(name), f"trainer.args.{name}"][0]
+        return next(iter(_named(name)), f"trainer.args.{name}")
     return None
 
 
@@ -589,7 +589,7 @@ def check_groups(overrides: Iterable[str], folders: Sequence[Path] = ()) -> None
 
 def _mistakes(override: str, folders: Sequence[Path]) -> Iterator[str]:
     key = override_name(override)
-    (name, is_set, value) = override.partition("=")
+    name, is_set, value = override.partition("=")
     is_group = name in (*GROUPS, "sweeps")
     is_word = re.fullmatch(_ONE_WORD, value)
     if is_word and key in LISTS:

@@ -48,10 +48,11 @@ def read_sweep_file(file: Path) -> tuple[list[str], list[str]]:
     overrides.append(f"search.sampler={SAMPLERS[method]}")
     if cap := sweep.get("run_cap"):
         overrides.append(f"search.trials={cap}")
-    if metric.get("goal") == "minimize":
-        overrides.append("search.direction=minimize")
     if name := metric.get("name"):
         overrides.append(f"search.metric={override_text(str(name).replace('/', '_'))}")
+        # without a goal W&B minimizes
+        if metric.get("goal", "minimize") == "minimize":
+            overrides.append("search.direction=minimize")
     for part in sweep:
         if not re.fullmatch(READ, str(part)):
             say(f"{file}: {part} is not taken over; see docs/guides/moving.md", sys.stderr)
@@ -61,6 +62,8 @@ def read_sweep_file(file: Path) -> tuple[list[str], list[str]]:
 def _override(file: Path, name: str, entry: Any) -> str:
     """Return the override of one parameter."""
     values = read_mapping(entry)
+    if "probabilities" in values:
+        say(f"{file}: the probabilities of {name} are not taken over", sys.stderr)
     key = key_of_native(name.replace("-", "_")) or f"trainer.args.{name}"
     if "parameters" in values:
         raise UserError(
@@ -90,7 +93,11 @@ def _text(value: Any) -> str:
 
 
 def _command(file: Path, sweep: Config) -> list[str]:
-    """Return the words of a file's command. The parameters enter by themselves."""
+    """Return the words of a file's command; none if it names no program. The parameters enter by
+    themselves.
+    """
+    if not sweep.get("command") and not sweep.get("program"):
+        return []
     macros = {
         "${env}": "",
         "${args}": "",
@@ -117,5 +124,5 @@ def expand(words: Sequence[str]) -> list[str]:
     if at is None:
         return [*words]
     overrides, command = read_sweep_file(Path(words[at][1:]))
-    launch = ["--", *command] if own == len(words) else []
+    launch = ["--", *command] if command and own == len(words) else []
     return [*words[:at], *overrides, *words[at + 1 :], *launch]

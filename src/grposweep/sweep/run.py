@@ -422,8 +422,8 @@ def _control(prepared: _Prepared, controller: Controller, stack: ExitStack) -> i
             parameter.name.partition(".args.")[2] for parameter in controller.study.space.parameters
         }
         for defect in RECIPE_RULES[DEFECTS].judge(BASE.load().of(base).recipe):
-            # a swept key has other values than the base's
-            if swept.isdisjoint(defect.fields):
+            # a swept key has other values than the base's; lint has the notes as well
+            if swept.isdisjoint(defect.fields) and defect.severity != "note":
                 notes.append(f"{DEFECTS} {defect.what}: {defect.why}. {defect.instead}")
     for line in notes:
         console.print(f"warning {line}", style="yellow", soft_wrap=True)
