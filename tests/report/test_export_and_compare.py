@@ -481,3 +481,16 @@ def test_a_comparison_that_was_chosen_by_its_results_counts_the_others(
     points = [made_point([value], Sampling(0.05)) for value in (0.5, 0.63)]
     assert "± 0.1386 (95 %), p = 0.066" in str(compare_points(*points))
     assert "± 0.2075 (95 %), p = 0.99" in str(compare_points(*points, among=15))
+
+
+@pytest.mark.parametrize(("value", "among"), [(0.5, 4), (0.7, 3)])
+def test_of_two_bests_the_trials_of_the_better_one_count(
+    commands: Commands, made: Path, value: float, among: int
+) -> None:
+    """Its luck makes the difference: four trials of b have finished, and three of c."""
+    other = make_sweep(made.with_name("c"), Made(trials=3))
+    result = next(other.glob("trials/0000-*/result.json"))
+    result.write_text(json.dumps(json.loads(result.read_text()) | {"objective": value}))
+    said = " ".join(commands("compare", "c", "b").out.split())
+    assert f"for the best of {among} comparisons" in said
+    assert "the best of many trials looks better than it is" in said

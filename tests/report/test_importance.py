@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from grposweep.report._advice import advise
+from grposweep.report._leaderboard import basis_text
 from grposweep.report.html_page import render_report
 from grposweep.report.run_output import RunEnd, print_results
 from grposweep.report.tables import build_console
@@ -105,22 +106,21 @@ def test_a_range_is_not_widened_without_evidence(tmp_path: Path) -> None:
     assert "lr" not in found.step.text
 
 
-def test_with_a_paused_trial_all_count_as_they_were_after_its_share_of_the_training(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_a_paused_trial_counts_with_what_the_finished_ones_gained_from_there(
+    tmp_path: Path,
 ) -> None:
-    """After half of it the difference of 0.38 at the end was half as large."""
+    """It reached 0.41 after half of the training, in which the others rose by 0.219. A collapsed
+    one has ended as it is.
+    """
     view = make(tmp_path, *CLEAR, paused=1)
-    assert (view.importance.trials, view.importance.unfinished, view.importance.share) == (
-        6,
-        1,
-        0.5,
-    )
-    said = " ".join(printed(view, capsys).split())
-    assert (
-        "6 trials, 1 of them paused or stopped early; all as they were after 50% of the training"
-        in said
-    )
-    assert "batch small 3 of 6 +0.1900 ± 0.0253" in said
+    said = "6 trials, 1 of them paused or stopped early (with what finished ones gained from there)"
+    assert basis_text(view.importance) == said
+    assert round(view.importance.contrasts[0].difference.mean, 3) == 0.307
+    result = view.trial(5).path / "result.json"
+    failure = {"class": "collapse", "kind": "guard", "message": "seen"}
+    result.write_text(json.dumps(json.loads(result.read_text()) | {"failure": failure}))
+    contrasts = read_sweep(view.path).importance.contrasts
+    assert round(contrasts[0].difference.mean, 3) == 0.38
 
 
 def test_paused_trials_follow_the_finished_ones_by_their_value(

@@ -234,15 +234,12 @@ def contrasts_table(importance: Importance, metric: str) -> Table:
 
 
 def basis_text(importance: Importance) -> str:
-    """Return the number of trials that count, and how many of them have not finished."""
-    unfinished = (
-        f", {importance.unfinished} of them paused or stopped early"
-        if importance.unfinished
-        else ""
-    )
-    if importance.share is not None:
-        unfinished += f"; all as they were after {importance.share:.0%} of the training"
-    return f"{count(importance.trials, 'trial')}{unfinished}"
+    """Return how many trials count, and how many of them have not finished."""
+    text = count(importance.trials, "trial")
+    if importance.unfinished:
+        text += f", {importance.unfinished} of them paused or stopped early"
+        text += " (with what finished ones gained from there)"
+    return text
 
 
 def format_part(part: Choice | Interval) -> str:

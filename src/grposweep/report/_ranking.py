@@ -1,7 +1,7 @@
 """Rank the points of a sweep: first those confirmed on fresh seeds, then the others by value.
 
-And rank its parameters by their contrasts. If some trials are paused or were stopped early, all
-count as they were after the training that all have had.
+And rank its parameters by their contrasts. A trial that is paused or was stopped early counts with
+what the finished ones gained after its share of the training.
 """
 
 import math
@@ -12,11 +12,10 @@ from functools import cached_property
 from grporecipe.files import Config, finite_or_none
 from grposweep.report.trial_view import TrialView
 from grposweep.schema import sign_of
-from grposweep.search.analysis import Contrast, Measured, find_contrasts
+from grposweep.search.analysis import Contrast, Measured, find_contrasts, gain_after
 from grposweep.search.replication import CHANCE, EndedTrial, Ranking, Replication, estimate
 from grposweep.search.sampling import Sampling, average
 from grposweep.search.space import Direction, read_space
-from grposweep.storage.completions import read_prompt_rewards
 from grposweep.storage.records import as_mapping
 
 # trials with a value
@@ -259,13 +258,12 @@ class Importance:
     """The contrasts of the parameters, the clearest first.
 
     ``trials`` is the number of trials that count, and ``unfinished`` how many of them have not
-    finished. With some, all count as they were after ``share`` of their training.
+    finished.
     """
 
     contrasts: Sequence[Contrast] = ()
     trials: int = 0
     unfinished: int = 0
-    share: float | None = None
 
 
 def find_importance(
@@ -283,32 +281,28 @@ def find_importance(
     inside = [trial for trial in trials if set(trial.point) <= set(parameters)]
     finished = [trial for trial in inside if trial.objective is not None]
     unfinished = [trial for trial in inside if trial.reached is not None]
-    # a collapsed training has ended as it is; a paused one had less training than the others
-    shares_reached = [
-        _share_reached(trial, metric) for trial in unfinished if trial.result.failure is None
-    ]
-    share = min((reached for reached in shares_reached if reached is not None), default=None)
-    known = [_measured(trial, metric, share) for trial in (*finished, *unfinished)]
-    maximize = direction == "maximize"
-    contrasts = find_contrasts(parameters, known, maximize) if len(known) >= FEWEST else []
-    return Importance(contrasts, len(known), len(unfinished), share)
+    curves = [_curve(trial, metric) for trial in finished] if unfinished else []
+    gains: dict[float, float] = {}
+    known = []
+    for trial in (*finished, *unfinished):
+        value = trial.value or 0.0
+        # a collapsed training has ended as it is; a paused one had less training than the others
+        if trial.objective is None and trial.result.failure is None:
+            for share, _ in _curve(trial, metric)[-1:]:
+                gains.setdefault(share, gain_after(share, curves))
+                value += gains[share]
+        known.append(Measured(dict(trial.point), value, trial.sampling))
+    contrasts = []
+    if finished and len(known) >= FEWEST:
+        contrasts = find_contrasts(parameters, known, direction == "maximize")
+    return Importance(contrasts, len(known), len(unfinished))
 
 
-def _share_reached(trial: TrialView, metric: str) -> float | None:
-    """Return the share of its training after which a trial was evaluated last; None if its length
-    is unknown.
+def _curve(trial: TrialView, metric: str) -> list[tuple[float, float]]:
+    """Return the evaluations of a trial, each with the share of the training after it; a finished
+    one ends with its objective.
     """
-    curve = trial.curve(metric) if trial.total else []
-    return min(curve[-1].step / trial.total, 1.0) if curve else None
-
-
-def _measured(trial: TrialView, metric: str, share: float | None) -> Measured:
-    """Return a trial's value after a share of its training, or the one that it has ended with."""
-    if share is not None and trial.result.failure is None:
-        curve = trial.curve(metric)
-        before = [point for point in curve if point.step <= share * (trial.total or curve[-1].step)]
-        if before:
-            rewards = read_prompt_rewards(trial.path, [before[-1].step])
-            sampling = Sampling.of(before[-1].error, rewards)
-            return Measured(dict(trial.point), before[-1].value, sampling)
-    return Measured(dict(trial.point), trial.value or 0.0, trial.sampling)
+    curve = trial.curve(metric)
+    ends = [] if trial.objective is None else [(1.0, trial.objective)]
+    total = curve[-1].step if curve and ends else trial.total
+    return [(min(at.step / total, 1.0), at.value) for at in curve if total] + ends

@@ -211,12 +211,8 @@ def _verdicts(sides: Sequence[Side]) -> Iterator[RenderableType]:
     yield Text("")
     for side in sides[1:]:
         yield Text.assemble((f"{side.letter} - {first.letter}: ", "bold"), _verdict(first, side))
-    sizes = {side.searched for side in sides if side.is_best}
-    if len(sizes) > 1:
-        yield Text(
-            "the best of many trials looks better than it is; more trials make this bias larger",
-            "yellow",
-        )
+    if any(_is_chosen(side) for side in sides):
+        yield Text("the best of many trials looks better than it is", "yellow")
 
 
 def _verdict(first: Side, side: Side) -> str:
@@ -233,18 +229,26 @@ def _verdict(first: Side, side: Side) -> str:
     return f"{verdict}{_measured_differently(first, side)}"
 
 
+def _is_chosen(side: Side) -> bool:
+    """Return whether a side was chosen by its value, which fresh seeds were not."""
+    return bool(side.is_best and side.searched > 1 and side.point and not side.point.is_fresh)
+
+
 def _chosen_among(first: Side, side: Side) -> int:
     """Return how many comparisons this one was chosen from by its results.
 
-    Those are all of a sweep whose best trial is compared with another of its trials. The best of a
-    sweep against something else was chosen from its trials. Two bests of as many trials have the
-    same bias. Fresh seeds were not seen by the choice.
+    Those are all of a sweep whose best trial is compared with another of its trials. Otherwise they
+    are the trials that a best was chosen from: of two, those of the better one, whose luck makes
+    the difference.
     """
-    bests = [each for each in (first, side) if each.is_best]
-    if bests and first.view.path == side.view.path:
+    if first.view.path == side.view.path and (first.is_best or side.is_best):
         return first.view.comparisons
-    sizes = [each.searched for each in bests if each.point and not each.point.is_fresh]
-    return 1 if sizes[1:] == sizes[:1] else max(sizes)
+    chosen = [
+        (each.point.sign * each.point.value, each.searched)
+        for each in (first, side)
+        if each.point and _is_chosen(each)
+    ]
+    return max(chosen, default=(0.0, 1))[1]
 
 
 def _measured_differently(first: Side, side: Side) -> str:

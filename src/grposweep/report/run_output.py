@@ -246,7 +246,9 @@ def replication_note(view: SweepView) -> list[str]:
     text = ""
     if estimate:
         winner = f"trial {ranking.winner.number}, {estimate}"
+        missed = 1 - CHANCE ** (1 / estimate.count)
         text = f"on {estimate.count} fresh seeds: {winner} (95 %)"
+        text += f"; this does not exclude a collapse on up to {missed:.0%} of seeds"
     if not ranking.tied:
         return [text, "no other leader is tied with it"]
     tied = ", ".join(str(candidate.number) for candidate in ranking.tied)

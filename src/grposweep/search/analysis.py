@@ -18,6 +18,9 @@ from grposweep.search.replication import (
 from grposweep.search.sampling import UNKNOWN, Sampling, average
 from grposweep.search.space import Choice, Interval, Label, Parameter, Point
 
+# Shares of a training that differ by less are the same.
+SAME = 1e-3
+
 
 @dataclass(frozen=True)
 class Measured:
@@ -64,6 +67,20 @@ class Contrast:
             return label in self.better.labels
         number = as_number(label)
         return number is not None and self.better.low <= number <= self.better.high
+
+
+def gain_after(share: float, finished: Sequence[Sequence[tuple[float, float]]]) -> float:
+    """Return what finished trainings gained on average after a share of the training.
+
+    Each is a curve of shares and values. The gain is that of a training that was paused there, for
+    a comparison with finished ones: 0 if nothing tells it.
+    """
+    gains = []
+    for curve in finished:
+        before = [value for at, value in curve if at <= share + SAME]
+        if before:
+            gains.append(curve[-1][1] - before[-1])
+    return math.fsum(gains) / max(len(gains), 1)
 
 
 def find_contrasts(
@@ -233,39 +250,30 @@ def compare_effects(
     there is none.
     """
     by_trial = {candidate.number: candidate for candidate in candidates}
-    baseline = next(
-        (by_trial[number] for number, point in points.items() if not point and number in by_trial),
-        None,
-    )
-    changed = {
-        number: next(iter(point.items())) for number, point in sorted(points.items()) if point
-    }
-    known = {
-        n: by_trial[n]
-        for n in changed
-        if n in by_trial and by_trial[n].values and not by_trial[n].has_failed
-    }
-    base = baseline.values.keys() if baseline else {}
-    compared = [candidate for candidate in known.values() if candidate.values.keys() & base]
-    gains = (
-        step_down([partial(difference, candidate, baseline) for candidate in compared])
-        if baseline
-        else []
-    )
-    gain_of = {candidate.number: gain for candidate, gain in zip(compared, gains, strict=True)}
+    known = {n: found for n, found in by_trial.items() if found.values and not found.has_failed}
+    unchanged = [number for number, point in points.items() if number in by_trial and not point]
+    baseline = by_trial[unchanged[0]] if unchanged else None
+    gains: dict[int, Estimate] = {}
+    if baseline:
+        seeds = baseline.values.keys()
+        compared = [n for n in known if points.get(n) and known[n].values.keys() & seeds]
+        tests = [partial(difference, known[number], baseline) for number in compared]
+        gains = dict(zip(compared, step_down(tests), strict=True))
 
-    def effect(number: int, parameter: str, label: Label) -> Effect:
-        if number not in known:
-            return Effect(parameter, label, number, None, None, "unfinished")
-        mean = _mean(known[number], sign)
-        gain = gain_of.get(number)
-        if gain is None:
-            return Effect(parameter, label, number, mean, None, "unknown")
-        verdict = "better" if gain.low > 0 else "worse" if gain.high < 0 else "tied"
-        verdict = verdict if math.isfinite(gain.margin) else "unknown"
-        return Effect(parameter, label, number, mean, replace(gain, mean=sign * gain.mean), verdict)
-
-    effects = [effect(number, *change) for number, change in changed.items()]
+    effects = []
+    for number, point in sorted(points.items()):
+        for parameter, label in point.items():
+            mean, verdict = None, "unfinished"
+            if number in known:
+                mean, verdict = _mean(known[number], sign), "unknown"
+            gain = gains.get(number)
+            if gain:
+                if math.isfinite(gain.margin):
+                    verdict = "tied"
+                if gain.excludes_zero:
+                    verdict = "better" if gain.mean > 0 else "worse"
+                gain = replace(gain, mean=sign * gain.mean)
+            effects.append(Effect(parameter, label, number, mean, gain, verdict))
     if baseline is None:
         return Comparison(None, None, effects)
     return Comparison(baseline.number, _mean(baseline, sign), effects)
