@@ -49,26 +49,37 @@ class Lack(NamedTuple):
         return self.points == self.of
 
 
+@dataclass(frozen=True, slots=True)
+class JudgedPoint:
+    """A point with the rules that it breaks, and the keys that change nothing there."""
+
+    point: Point
+    codes: frozenset[str]
+    # each key with the need that it lacks
+    lacking: Mapping[str, str]
+
+
 @dataclass(frozen=True)
 class SpaceValidity:
-    """The points that a sweep may try, each judged by itself, and the rules that each breaks."""
+    """The points that a sweep may try, each judged by itself."""
 
     validator: Validator
-    points: Sequence[Point]
-    broken: Sequence[frozenset[str]]
-    # the keys that change nothing there, each with the need that it lacks
-    lacking: Sequence[Mapping[str, str]]
+    judged: Sequence[JudgedPoint]
     is_sampled: ClassVar[bool] = False
 
     @property
     def total(self) -> int:
         """Return the number of points."""
-        return len(self.points)
+        return len(self.judged)
+
+    @cached_property
+    def _valid(self) -> list[JudgedPoint]:
+        return [judged for judged in self.judged if not judged.codes]
 
     @property
     def valid(self) -> int:
         """Return how many of them are valid."""
-        return sum(not codes for codes in self.broken)
+        return len(self._valid)
 
     @property
     def size(self) -> int:
@@ -84,8 +95,9 @@ class SpaceValidity:
     def valid_points(self) -> Iterator[Point]:
         """Return the valid ones in their order; of several that are one training the first."""
         first: dict[object, Point] = {}
-        for point, lacking in self._valid():
-            read = {name: label for name, label in point.items() if name not in lacking}
+        for judged in self._valid:
+            point = judged.point
+            read = {name: label for name, label in point.items() if name not in judged.lacking}
             first.setdefault(freeze(read), point)
         return iter(first.values())
 
@@ -102,14 +114,12 @@ class SpaceValidity:
         names = [parameter.name for parameter in self.validator.space.parameters]
         found = {}
         for name in (*names, *self.validator.points.shared):
-            active = [point for point, _ in self._valid() if name in point or name not in names]
-            idle = [(point, lacking[name]) for point, lacking in self._valid() if name in lacking]
-            is_dead = len(idle) == len(active)
-            if idle and (is_dead or name in names):
-                point, need = idle[0]
-                setting = self.validator.validate(point).setting
-                why, revived = describe_lack(setting, need)
-                found[name] = Lack(len(idle), len(active), why, revived)
+            active = sum(name in valid.point or name not in names for valid in self._valid)
+            idle = [valid for valid in self._valid if name in valid.lacking]
+            if idle and (len(idle) == active or name in names):
+                setting = self.validator.validate(idle[0].point).setting
+                lack = describe_lack(setting, idle[0].lacking[name])
+                found[name] = Lack(len(idle), active, *lack)
         return found
 
     @property
@@ -149,25 +159,23 @@ class SpaceValidity:
 
     def invalid_points(self, code: str | None = None) -> Iterator[Point]:
         """Return the invalid ones (of one rule)."""
-        return (
-            point
-            for point, codes in self._with_codes()
-            if codes and (code is None or code in codes)
-        )
+        for judged in self.judged:
+            if judged.codes and (code is None or code in judged.codes):
+                yield judged.point
 
     def by_rule(self) -> dict[str, int]:
         """Return how many points each rule prunes by itself, most first."""
-        return dict(Counter(code for codes in self.broken for code in codes).most_common())
+        return dict(Counter(code for judged in self.judged for code in judged.codes).most_common())
 
     def valid_by_label(self) -> dict[str, dict[Label, tuple[int, int]]]:
         """Return for each finite parameter and label how many of its points are valid, of how
         many.
         """
         counts: dict[str, dict[Label, tuple[int, int]]] = {}
-        for point, codes in self._with_codes():
-            for name, label in self.validator.space.finite_part(point).items():
+        for judged in self.judged:
+            for name, label in self.validator.space.finite_part(judged.point).items():
                 valid, total = counts.setdefault(name, {}).get(label, (0, 0))
-                counts[name][label] = valid + (not codes), total + 1
+                counts[name][label] = valid + (not judged.codes), total + 1
         return counts
 
     @property
@@ -183,11 +191,7 @@ class SpaceValidity:
         """Return one experiment for each combination of the parameters in these sections, among the
         valid points.
         """
-        names = [
-            item.name
-            for item in self.validator.space.parameters
-            if item.name.split(".")[0] in sections
-        ]
+        names = self._names(sections)
         most = None if names else 1
         points = {}
         for point in islice(self.valid_points(), most):
@@ -195,13 +199,10 @@ class SpaceValidity:
             points[freeze(part)] = point
         return [self.validator.validate(point).experiment for point in points.values()]
 
-    def _valid(self) -> Iterator[tuple[Point, Mapping[str, str]]]:
-        for point, codes, lacking in zip(self.points, self.broken, self.lacking, strict=True):
-            if not codes:
-                yield point, lacking
-
-    def _with_codes(self) -> Iterator[tuple[Point, frozenset[str]]]:
-        return zip(self.points, self.broken, strict=True)
+    def _names(self, sections: Sequence[str]) -> list[str]:
+        """Return the parameters in these sections."""
+        names = [parameter.name for parameter in self.validator.space.parameters]
+        return [name for name in names if name.split(".")[0] in sections]
 
 
 @dataclass(frozen=True)
@@ -222,10 +223,9 @@ class SampledValidity(SpaceValidity):
         """Return the estimated share of valid points. A point of a smaller branch is drawn more
         often, and counts less.
         """
-        weights = [self.validator.space.weight(point) for point in self.points]
-        return sum(
-            weight for weight, codes in zip(weights, self.broken, strict=True) if not codes
-        ) / sum(weights)
+        weight = self.validator.space.weight
+        valid = sum(weight(judged.point) for judged in self._valid)
+        return valid / sum(weight(judged.point) for judged in self.judged)
 
     def describe(self) -> str:
         """Return the estimate in words."""
@@ -235,11 +235,7 @@ class SampledValidity(SpaceValidity):
         """Return one experiment for each combination of the parameters in these sections, also for
         those not drawn.
         """
-        names = {
-            item.name
-            for item in self.validator.space.parameters
-            if item.name.split(".")[0] in sections
-        }
+        names = set(self._names(sections))
 
         def labels_of(parameter: Parameter) -> Sequence[Label] | None:
             domain = parameter.domain
@@ -292,13 +288,11 @@ def _judge(
 def _counted(
     validator: Validator, points: Sequence[Point], kind: type[SpaceValidity]
 ) -> SpaceValidity:
-    broken = []
-    lacking = []
+    judged = []
     for point in points:
         result = validator.validate(point)
-        broken.append(_codes(result))
-        lacking.append(result.lacks)
-    return kind(validator, points, broken, lacking)
+        judged.append(JudgedPoint(point, _codes(result), result.lacks))
+    return kind(validator, judged)
 
 
 def _probes(space: Space, combination: Point) -> Iterator[Point]:

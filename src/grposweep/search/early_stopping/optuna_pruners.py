@@ -28,14 +28,15 @@ class _PrunerPolicy(StoppingPolicy):
     def decide(self, curve: Curve, others: Sequence[Curve], more: bool) -> Decision:  # noqa: ARG002 - the contract's arguments
         """Return whether to stop the trial or continue."""
         evaluation = len(curve.held_out)
-        evaluations = round(evaluation / curve.share)
-        if not self._prunes([*map(_freeze, others)], _freeze(curve), evaluations):
+        trial = _freeze(curve)
+        history = _History([*map(_freeze, others), trial])
+        if not self._prunes(history, trial, round(evaluation / curve.share)):
             return CONTINUE
         return Decision(
             Action.STOP, f"{self.name} at evaluation {evaluation}: {curve.held_out[-1]:.4g}"
         )
 
-    def _prunes(self, others: "list[FrozenTrial]", trial: "FrozenTrial", evaluations: int) -> bool:
+    def _prunes(self, history: Any, trial: "FrozenTrial", evaluations: int) -> bool:
         raise NotImplementedError
 
 
@@ -44,15 +45,10 @@ class MedianPolicy(_PrunerPolicy):
 
     name = "median"
 
-    def _prunes(
-        self,
-        others: "list[FrozenTrial]",
-        trial: "FrozenTrial",
-        evaluations: int,  # noqa: ARG002 - the contract's arguments
-    ) -> bool:
+    def _prunes(self, history: Any, trial: "FrozenTrial", evaluations: int) -> bool:  # noqa: ARG002 - the contract's arguments
         from optuna.pruners import MedianPruner
 
-        return MedianPruner().prune(_History([*others, trial]), trial)  # type: ignore[arg-type]  # a study as far as pruners look
+        return MedianPruner().prune(history, trial)
 
 
 class HalvingPolicy(_PrunerPolicy):
@@ -62,13 +58,8 @@ class HalvingPolicy(_PrunerPolicy):
     factor = 2
     rate = 1
 
-    def _prunes(
-        self,
-        others: "list[FrozenTrial]",
-        trial: "FrozenTrial",
-        evaluations: int,  # noqa: ARG002 - the contract's arguments
-    ) -> bool:
-        return _halve(others, trial, self.factor, self.rate)
+    def _prunes(self, history: Any, trial: "FrozenTrial", evaluations: int) -> bool:  # noqa: ARG002 - the contract's arguments
+        return _halve(history.trials, trial, self.factor, self.rate)
 
 
 class AshaPolicy(HalvingPolicy):
@@ -84,32 +75,32 @@ class HyperbandPolicy(_PrunerPolicy):
 
     name = "hyperband"
 
-    def _prunes(self, others: "list[FrozenTrial]", trial: "FrozenTrial", evaluations: int) -> bool:
+    def _prunes(self, history: Any, trial: "FrozenTrial", evaluations: int) -> bool:
         from optuna.pruners import HyperbandPruner
 
-        study: Any = _History([*others, trial])
         pruner = HyperbandPruner(1, evaluations, HYPERBAND_FACTOR)
         # brackets are known from the start
-        pruner._try_initialization(study)
-        bracket = pruner._get_bracket_id(study, trial)
-        rivals = [other for other in others if pruner._get_bracket_id(study, other) == bracket]
+        pruner._try_initialization(history)
+        bracket = pruner._get_bracket_id(history, trial)
+        rivals = [one for one in history.trials if pruner._get_bracket_id(history, one) == bracket]
         return _halve(rivals, trial, HYPERBAND_FACTOR, bracket)
 
 
-def _halve(others: "list[FrozenTrial]", trial: "FrozenTrial", factor: int, rate: int) -> bool:
-    """Return whether successive halving prunes; its rungs are at factor ** rate, factor ** (rate +
-    1), ... evaluations.
+def _halve(trials: "list[FrozenTrial]", trial: "FrozenTrial", factor: int, rate: int) -> bool:
+    """Return whether successive halving prunes one of these trials.
+
+    Its rungs are at factor ** rate, factor ** (rate + 1), ... evaluations.
     """
     from optuna.pruners import SuccessiveHalvingPruner
 
-    for other in (*others, trial):
+    for other in trials:
         # The pruner itself notes the rung at the trial's last evaluation.
         evaluations, rung = len(other.intermediate_values) - (other is trial), 0
         while (step := factor ** (rate + rung)) <= evaluations:
             other.system_attrs[f"completed_rung_{rung}"] = other.intermediate_values[step]
             rung += 1
-    pruner = SuccessiveHalvingPruner(1, factor, rate)
-    return pruner.prune(_History([*others, trial]), trial)  # type: ignore[arg-type]  # a study as far as pruners look
+    history: Any = _History(trials)
+    return SuccessiveHalvingPruner(1, factor, rate).prune(history, trial)
 
 
 def _freeze(curve: Curve) -> "FrozenTrial":
