@@ -258,6 +258,49 @@ def test_keys_of_a_recipe_that_the_program_loads_itself_are_its_own(tmp_path: Pa
     assert errors(run, "1.16") == errors(tmp_path / "conf/r.yaml", "1.16") == []
 
 
+STOCK = "accelerate launch train.py --num_generations 8 --importance_sampling_level item\n"
+SWIFT = "swift rlhf --rlhf_type grpo --loss_type real --external_plugins plugins/p.py\n"
+TO_SITE = "T=$(python -c 'import trl; print(trl.__file__)')\ncp libs/trl/grpo.py $T\n"
+
+
+@pytest.mark.parametrize(
+    ("script", "files", "why"),
+    [
+        (STOCK, {"requirements.txt": "trl==0.21.0"}, ""),
+        (STOCK, {"requirements.txt": "git+https://github.com/huggingface/trl.git@v0.21.0"}, ""),
+        (STOCK, {"requirements.txt": "git+https://github.com/me/trl.git"}, "requirements.txt"),
+        (STOCK, {"pyproject.toml": "[tool.uv.sources]\ntrl={git='https://a.b/me/trl'}"}, "pyproj"),
+        (STOCK, {"INSTALL.SH": TO_SITE}, "INSTALL.SH copies files"),
+        (SWIFT, {"plugins/p.py": "import swift\norms['a'] = 1\n"}, ""),
+        (SWIFT, {"plugins/p.py": "from swift import mixin\nmixin.teach = None\n"}, "p.py replaces"),
+    ],
+)
+def test_what_stock_code_refuses_is_a_note_where_other_code_trains(
+    script: str, files: dict[str, str], why: str, tmp_path: Path
+) -> None:
+    """A fork, files copied over the installed package, or a plug-in that replaces functions."""
+    run = write(tmp_path, run_sh=script)
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    found = lint_recipe(load_recipe(run, Options())).diagnostics
+    refused = [each for each in found if each.code in ("GL103", "GL503")]
+    assert [each.severity for each in refused] == ["note" if why else "error"]
+    assert f"Not an error here, because {why}" in refused[0].message or not why
+
+
+@pytest.mark.parametrize("how", ["yaml.safe_load(open('conf/r.yaml'))", "json.load(file)"])
+def test_keys_of_a_recipe_that_a_program_opens_are_known_to_it_alone(
+    how: str, tmp_path: Path
+) -> None:
+    """It may be anywhere in the repository, and passes what it likes to GRPOConfig."""
+    program = f"from trl import GRPOConfig\nc = {how}\nGRPOConfig(**c['grpo'])\n"
+    files = {"conf__r_yaml": "num_generations: 8\nbeta: 0\ndataset_split: a\n"}
+    write(tmp_path, src__train_py=program, **files)
+    codes = [each.code for each in errors(tmp_path / "conf/r.yaml", "1.16")]
+    assert codes == ([] if "yaml" in how else ["GV102"])
+
+
 TRAINER = (
     "from verl.trainer.ppo.ray_trainer import RayPPOTrainer\nclass Robot(RayPPOTrainer): pass\n"
 )

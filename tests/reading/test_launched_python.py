@@ -100,6 +100,24 @@ def test_a_subclass_follows_trl_unless_it_makes_its_own_batches(
     assert (found.trainer, found.own_trainer) == ("Ours", own)
 
 
+@pytest.mark.parametrize(
+    ("text", "trainer"),
+    [
+        ("t = Loop(reward_funcs=[f])\nt.train()", ("Loop", True)),
+        ("Check(reward_funcs=[f])", ("GRPOTrainer", False)),
+        ("KINDS = {'a': OurTrainer}\nKINDS[k](reward_funcs=[f])", ("OurTrainer", True)),
+        ("t = o.trainer_class(reward_funcs=[f])\nt.train()", ("o.trainer_class", True)),
+    ],
+)
+def test_what_gets_rewards_is_a_trainer_if_it_trains(
+    text: str, trainer: tuple[str, bool], code: Callable[..., LaunchedCode]
+) -> None:
+    """A callback is none; a class may be in a dictionary, or known to the running program only."""
+    head = "from trl import GRPOTrainer\nfrom ours import Check, Loop, OurTrainer\n"
+    found = code({"src/pictures/grpo.py": f"{head}GRPOTrainer(reward_funcs=[f])\n{text}\n"})
+    assert (found.trainer, found.own_trainer) == trainer
+
+
 def test_trl_s_trainer_is_not_an_own_one_even_in_a_repository_with_a_copy_of_trl(
     code: Callable[..., LaunchedCode],
 ) -> None:

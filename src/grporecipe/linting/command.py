@@ -5,7 +5,6 @@ In a folder, all files that may hold a recipe and that git does not ignore are l
 
 import os
 import sys
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -164,7 +163,6 @@ def lint_files(
     report = open_report(lint_options, out)
     total = output.Total(off={*lint_options.selection.ignore})
     refused = set[str]()
-    said = defaultdict[Path | None, set[str]](set)
     told = set[tuple[Path | None, str, str, str]]()
     progress = Progress(err)
     for path, in_folder in find_targets(paths):
@@ -193,13 +191,7 @@ def lint_files(
         if in_folder and not TESTS.isdisjoint(path.parts):
             fixed = _only(fixed, lambda _, problem: problem.is_error)
         if in_folder:
-            root = find_root(path)
-            seen = frozenset(said[root])
-            fixed = _only(fixed, lambda _, problem, seen=seen: problem.code not in seen)  # type: ignore[misc]
-            said[root] |= {
-                problem.code for result in fixed.judged.results for problem in result.diagnostics
-            } & ONCE
-            fixed = _told_once(fixed, root, told)
+            fixed = _told_once(fixed, find_root(path), told)
         progress.clear()
         _add(total, path, fixed, err)
         report.add(path, fixed)
@@ -243,6 +235,8 @@ def _told_once(
         # no line of the script sets it, so each of its launches has it
         if not named and problem.line is None:
             shown_by = result.recipe.file or ""
+        if problem.code in ONCE:
+            shown_by = message = "a repository"
         if problem.is_error or not shown_by:
             return True
         known = (root, shown_by, problem.code, message)

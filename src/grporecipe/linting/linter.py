@@ -155,6 +155,8 @@ def _codes(items: Iterable[str]) -> Names:
 
 EVERYTHING = RuleSelection()
 OWN_BATCHES = "GV112"
+# errors of the shell and of files, before any trainer reads a key
+OF_ANY_TRAINER = frozenset({"GV107", "GV116", "GV407"})
 
 
 def lint_recipe(
@@ -204,11 +206,21 @@ def lint_recipe(
             problem for problem in diagnostics if problem.is_error and problem.code.startswith("GV")
         ]
     diagnostics = _without_idle_advice(diagnostics, setting)
+    if recipe.replaced:
+        diagnostics = [_doubted(problem, recipe.replaced) for problem in diagnostics]
     diagnostics = [
         replace(problem, message=recipe.without_secrets(problem.message)) for problem in diagnostics
     ]
     diagnostics.sort(key=lambda diagnostic: (diagnostic.line or 0, diagnostic.code))
     return LintResult(recipe, setting, tuple(diagnostics), plan_numbers(setting, reading.unknown))
+
+
+def _doubted(problem: Diagnostic, why: str) -> Diagnostic:
+    """Return an error that rests on the code of a release as a note, because other code runs."""
+    if not problem.is_error or problem.code in OF_ANY_TRAINER:
+        return problem
+    message = f"{problem.message} Not an error here, because {why}."
+    return replace(problem, severity="note", message=message, fixes=())
 
 
 def _without_idle_advice(diagnostics: list[Diagnostic], setting: Setting) -> list[Diagnostic]:

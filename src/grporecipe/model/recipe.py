@@ -139,7 +139,8 @@ class Recipe:
     that are not set. ``launch_fields`` are fields of the setting that files next to the recipe
     state: accelerate's configuration, DeepSpeed's. ``assumed`` are keys whose meaning the trainer's
     own source changes, and ``unchecked`` rules on checks that it does not have, each with the place
-    that shows it; what depends on them is not judged. ``vendored`` are the keys and defaults of the
+    that shows it; what depends on them is not judged. ``replaced`` is why the trainer that runs is
+    no release, so what a release refuses may pass. ``vendored`` are the keys and defaults of the
     framework's source in the repository, used instead of a release's. Lines of a notebook are
     numbered through all of its code cells; ``cells`` holds the number and the first line of each.
     """
@@ -164,6 +165,7 @@ class Recipe:
     vendored: Mapping[str, KeySpec] | None = None
     assumed: Mapping[str, str] = field(default_factory=dict)
     unchecked: Mapping[str, str] = field(default_factory=dict)
+    replaced: str = ""
     code: LaunchedCode | None = None
     cells: tuple[tuple[int, int], ...] = ()
     # computed once

@@ -18,6 +18,9 @@ from grporecipe.model.setting import Version
 # bytes; lock files have a megabyte
 LARGEST = 4 * 2**20
 
+# whose repositories are those of the packages themselves
+OWNERS = r"[/:](?:huggingface|volcengine|verl-project|modelscope|hiyouga)/"
+
 LOCKS = ("uv.lock", "poetry.lock", "Pipfile.lock")
 
 # Every repetition has a limit, so that a hostile file takes no longer than its length.
@@ -58,6 +61,12 @@ class Pin(NamedTuple):
     def is_open(self) -> bool:
         """Whether it names a commit or a branch, whose version is unknown."""
         return bool(self.ref) and self.exact is None
+
+    @property
+    def is_fork(self) -> bool:
+        """Whether it names a repository of git that is not the package's own."""
+        url = re.search(r"(?:git\+|://|git@)\S+", self.text)
+        return bool(self.ref and url) and not re.search(OWNERS, self.text)
 
     def allows(self, version: Version) -> bool:
         """Return whether a version satisfies the requirement."""
@@ -230,13 +239,13 @@ def _of_entry(file: Path, key: str, value: Any) -> Iterator[Pin]:
     """
     entry = value if isinstance(value, dict) else {"version": value}
     version = entry.get("version")
-    ref = entry.get("tag") or entry.get("rev") or entry.get("branch")
+    ref = entry.get("tag") or entry.get("rev") or entry.get("branch") or "main"
     if isinstance(version, str) and re.fullmatch(rf"{_BLANK}\(?{_CLAUSES}\)?{_BLANK}", version):
         yield Pin(file, _short(f'{key} = "{version}"'), _specifier(version))
     elif isinstance(version, str) and re.fullmatch(_VERSION, version):
         yield Pin(file, f'{key} = "{version}"', _clause("==", version))
     elif entry.get("git") and isinstance(ref, str):
-        yield Pin(file, _short(f"{key} {ref}"), "", ref)
+        yield Pin(file, _short(f"{key} {entry['git']} {ref}"), "", ref)
 
 
 def _of_lock(file: Path, text: str, package: str) -> Iterator[Pin]:

@@ -160,7 +160,7 @@ def scripts_of(root: Path) -> Iterator[tuple[Path, str]]:
 
 @lru_cache(maxsize=32)
 def _scripts(root: Path) -> tuple[Path, ...]:
-    scripts = (path for path in _files_of(root, "*.*") if path.suffix in SCRIPTS)
+    scripts = (path for path in _files_of(root, "*.*") if path.suffix.lower() in SCRIPTS)
     return tuple(islice(scripts, MOST_SCRIPTS))
 
 
@@ -227,6 +227,11 @@ def is_elsewhere(file: Path, folder: str) -> bool:
 MOST_MODULES = 3000
 
 
+def python_files(root: Path) -> Iterator[Path]:
+    """Yield the Python files of a repository."""
+    return islice(_files_of(root, "*.py"), MOST_MODULES)
+
+
 def registers(file: Path, word: str) -> bool:
     """Return whether Python code of a file's repository registers a word: ``@register("x")``,
     ``R.register("x")``, an Enum.
@@ -240,38 +245,11 @@ def _registers(root: Path, word: str) -> bool:
     quoted = rf"""["']{re.escape(word)}["']"""
     registered = re.compile(rf"\bregister\w*\(\s*(?:[\w.]+\s*,\s*)?{quoted}")
     listed = re.compile(rf"^[ \t]+\w+\s*=\s*{quoted}", re.MULTILINE)
-    for path in islice(_files_of(root, "*.py"), MOST_MODULES):
+    for path in python_files(root):
         text = head_of(path)
         if registered.search(text) or ("Enum)" in text and listed.search(text)):
             return True
     return False
-
-
-SETS = r"(?m)^[ \t]+(?:config|cfg)\.((?:\w+\.)+\w+)[ \t]*=(?!=)"
-
-
-def set_by_program(file: Path, program: str) -> dict[str, str]:
-    """Return the keys that a Hydra program of the repository sets itself, each with the file that
-    does.
-
-    Without a launch the program is one above a configuration, up to the repository's root.
-    """
-    root = find_root(file)
-    if root is None:
-        return {}
-    if program:
-        paths = [find_program(program, file)]
-    else:
-        paths = []
-        for folder in file.absolute().parents[1:]:
-            if folder.is_relative_to(root):
-                paths += sorted(folder.glob("*.py"))
-    texts = {path.name: head_of(path) for path in paths if path is not None}
-    keys: dict[str, str] = {}
-    for name, text in texts.items():
-        if "hydra.main(" in text:
-            keys |= dict.fromkeys(re.findall(SETS, text), f"{name} sets it")
-    return keys
 
 
 LITERAL = r"(?:[\w.+-]+/)+[\w.+-]+\.(?:json|ya?ml|py)"

@@ -4,6 +4,7 @@ Sources in this order: an option, the project's settings, the repository's pins,
 source in the repository, the releases that take all keys of the recipe, and the default.
 """
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -19,7 +20,15 @@ from grporecipe.model.releases import closest_keys, is_taken, text
 from grporecipe.model.setting import Version
 from grporecipe.model.values import convert
 from grporecipe.project._pins import Pin, allows, find_pins
-from grporecipe.project.repository import Repository, find_repository, is_elsewhere, walk
+from grporecipe.project.repository import (
+    Repository,
+    find_program,
+    find_repository,
+    head_of,
+    is_elsewhere,
+    scripts_of,
+    walk,
+)
 from grporecipe.project.settings import settings_for
 from grporecipe.terminal import count
 
@@ -76,6 +85,39 @@ def find_version(
         or _of_source(framework, probe, file)
         or _by_keys(framework, probe, releases_of(framework))
     )
+
+
+# code at the margin of a plug-in that gives an attribute of something imported another value
+PATCHES = r"(?m)^(?:setattr\(|[A-Za-z_]\w*(?:\.\w+)+\s*=[^=])"
+
+
+def find_replacement(name: str, config: Config, file: Path) -> str:
+    """Return why the trainer that runs is no release of a framework; empty if nothing says so.
+
+    A requirement may name a fork, a script may copy files over the installed package, and a plug-in
+    may replace functions of the trainer.
+    """
+    repository = find_repository(file)
+    if repository is None:
+        return ""
+    for package in FRAMEWORKS[name].packages:
+        nearest = next(_nearest_pins(repository, (package,), file), [])
+        forks = [f"{pin.file.name} installs {pin.text}" for pin in nearest if pin.is_fork]
+        module = package.removeprefix("ms-")
+        copies = rf"(?m)^\s*(?:cp|mv|rsync)\s.*\b{module}/"
+        scripts = [
+            f"{path.name} copies files over the installed {package}"
+            for path, text in scripts_of(repository.root)
+            if re.search(rf"site-packages|\b{module}\.__file__", text) and re.search(copies, text)
+        ]
+        if forks or scripts:
+            return (forks + scripts)[0]
+    plugins = config.get("external_plugins")
+    for plugin in plugins if isinstance(plugins, list) else [plugins]:
+        path = find_program(str(plugin), file) if str(plugin).endswith(".py") else None
+        if path is not None and re.search(PATCHES, head_of(path)):
+            return f"{path.name} replaces functions of what it imports"
+    return ""
 
 
 def _of_project(framework: Framework, file: Path) -> Judged | None:

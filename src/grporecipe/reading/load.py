@@ -156,9 +156,9 @@ def _from_yaml(path: Path, flat: FlatConfig, options: Options) -> Recipe:
         and flat.config.keys() - framework.takes(framework.version).keys()
     ):
         from grporecipe.reading._scripts import read_launching
-        from grporecipe.reading.python._launched import read_launched, read_nearest
+        from grporecipe.reading.python._launched import read_launched, read_nearest, read_opening
 
-        code = read_nearest(path) or read_launching(path)
+        code = read_nearest(path) or read_launching(path) or read_opening(path)
         if code is None and framework.program:
             code = read_launched(framework.program, path)
     return build_recipe(

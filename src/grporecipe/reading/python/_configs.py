@@ -83,7 +83,7 @@ class PythonConfig:
     cells: tuple[Cell, ...] = ()
     code: LaunchedCode | None = None
     spread: str = ""
-    # keys that are not in the call but come from its trainer, model and LoRA
+    # keys that are not in the call: of its trainer, model and LoRA, and set later
     elsewhere: frozenset[str] = frozenset()
 
 
@@ -154,10 +154,12 @@ def _recipe(path: Path, made: PythonConfig, options: Options) -> Recipe:
             else code.declares
         )
         code = replace(code, declares=declares, trainer="UnslothGRPOTrainer", own_trainer=patched)
-    stated = {**made.config, **{key: [] for key in made.unresolved}}
-    # transformers takes both spellings
-    for key in made.elsewhere.intersection(DTYPES):
-        stated.pop(key)
+    # what another call takes says nothing about the release
+    stated = {
+        key: [] if key in made.unresolved else value
+        for key, value in made.config.items()
+        if key not in made.elsewhere
+    }
     judged = _installed(made, framework, options) or options.find_version(
         framework, stated, path, code=code
     )
@@ -230,21 +232,17 @@ def _configure(
             word.arg == "args" and _is_given(word.value, call, owners, at) for word in one.keywords
         )
     ]
-    # config.seed = 3, trainer.args.seed = 3
+    every = {**_read_elsewhere(names, trainers, is_only), **slots}
+    # config.seed = 3, trainer.args.seed = 3: no call refuses such a key
     for owner in owners | {".args"}:
-        slots |= {
+        every |= {
             key: Slot(UNKNOWN, node, node.lineno)
             for key, node in names.attributes.get(owner, {}).items()
         }
-    elsewhere = {
-        key: slot
-        for key, slot in _read_elsewhere(names, trainers, is_only).items()
-        if key not in slots
-    }
     own = fields_of(names, name_of(call.func))
     config = {key: spec.default for key, spec in own.items() if spec.default is not None}
     unresolved = {words: words for words in unknown}
-    for key, slot in {**elsewhere, **slots}.items():
+    for key, slot in every.items():
         config[key] = slot.value
         if slot.value is UNKNOWN:
             config[key] = unresolved[key] = text_of(slot.node)
@@ -254,7 +252,7 @@ def _configure(
     is_unsloth = any(origin.partition(".")[0] == "unsloth" for origin in names.imports.values())
     return PythonConfig(
         config,
-        {key: slot.line for key, slot in {**elsewhere, **slots}.items()},
+        {key: slot.line for key, slot in every.items()},
         unresolved,
         call,
         call.lineno,
@@ -273,7 +271,7 @@ def _configure(
             imports=names.of_trl,
         ),
         unknown[0] if unknown else "",
-        frozenset(elsewhere),
+        frozenset(every.keys() - slots.keys()),
     )
 
 

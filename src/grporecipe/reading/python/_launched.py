@@ -15,12 +15,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 from grporecipe.model.recipe import KeySpec, LaunchedCode
-from grporecipe.project.repository import find_program, find_root
+from grporecipe.project.repository import find_program, find_root, head_of, python_files
 from grporecipe.reading.python.source import (
     Names,
     last_name,
     name_of,
     option_names,
+    place_of,
     read_file,
     text_of,
 )
@@ -107,6 +108,24 @@ def read_nearest(recipe: Path) -> LaunchedCode | None:
             )
         if folder == root:
             break
+    return None
+
+
+LOADS = r"\b(?:yaml\.\w*load|OmegaConf\.load)\("
+
+
+def read_opening(recipe: Path) -> LaunchedCode | None:
+    """Return the code of a program of the repository that opens a recipe without TRL's parser: only
+    this program knows the keys.
+
+    It names the file, or makes a GRPOConfig of what it reads.
+    """
+    root = find_root(recipe)
+    for path in python_files(root) if root is not None else ():
+        text = head_of(path)
+        is_own = "GRPOConfig(" in text and "TrlParser" not in text
+        if (is_own or recipe.name in text) and re.search(LOADS, text):
+            return LaunchedCode(str(path), declares_more=True)
     return None
 
 
@@ -366,23 +385,51 @@ def read_trainer(names: Names) -> tuple[str, bool]:
 
 
 def _trainers(names: Names) -> Iterator[tuple[str, bool]]:
-    """Yield each class that a file trains with, and whether it makes its batches in its own way."""
+    """Yield each class that a file trains with, and whether it makes its batches in its own way.
+
+    A class whose name does not say that it is a trainer is one if the file calls its ``train()``.
+    """
+    trained = {
+        place_of(call.func.value)
+        for call, _ in names.calls
+        if isinstance(call.func, ast.Attribute) and call.func.attr == "train"
+    }
+    places = {id(value): place for place, value in names.assigned}
     for call, scope in names.calls:
         words = {word.arg for word in call.keywords}
+        name = last_name(call.func)
         if not (
-            words & REWARDS
-            or last_name(call.func).endswith("GRPOTrainer")
-            or {"args", "train_dataset"} <= words
+            words & REWARDS or name.endswith("GRPOTrainer") or {"args", "train_dataset"} <= words
         ):
             continue
-        values = [call.func, *(one for one in scope.bindings(call.func) if one is not None)]
-        # Several classes may be assigned to a variable.
-        for node in (inner for one in values for inner in ast.walk(one)):
-            if not isinstance(node, (ast.Name, ast.Attribute)):
-                continue
-            is_class = name_of(node) in names.classes or names.origin(node)
-            if is_class and (last_name(node).endswith("Trainer") or words & REWARDS):
-                yield last_name(node), _has_own_batches(names, node)
+        is_trained = places.get(id(call), "") in trained
+        root = call.func
+        while isinstance(root, ast.Subscript):
+            root = root.value
+        values = [call.func, *(one for one in scope.bindings(root) if one is not None)]
+        # Several classes may be assigned to a variable, or held by a dictionary.
+        classes = [
+            node
+            for one in values
+            for node in ast.walk(one)
+            if isinstance(node, (ast.Name, ast.Attribute))
+            and (name_of(node) in names.classes or names.origin(node))
+            and (_is_trainer(names, node) or (words & REWARDS and is_trained))
+        ]
+        for node in classes:
+            yield last_name(node), _has_own_batches(names, node)
+        if not classes and is_trained and not isinstance(call.func, ast.Name):
+            # options.trainer_class(...)
+            yield text_of(call.func), True
+
+
+def _is_trainer(names: Names, node: ast.expr, steps: int = 0) -> bool:
+    """Return whether a class, or one that it derives from, is called a trainer."""
+    known = names.classes.get(name_of(node))
+    bases = known.bases if known is not None and steps < MOST_BASES else []
+    return last_name(node).endswith("Trainer") or any(
+        _is_trainer(names, base, steps + 1) for base in bases
+    )
 
 
 def _has_own_batches(names: Names, node: ast.expr, steps: int = 0) -> bool:
