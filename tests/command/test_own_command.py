@@ -167,6 +167,39 @@ def test_a_subclass_with_defaults_of_its_own_is_judged_by_them(run: Run, command
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(("release", "objective"), [("0.26.2", 3.0), ("0.28.0", 0.4)])
+def test_a_release_that_logs_the_reward_without_weights_is_ranked_with_them(
+    run: Run, command: Path, release: str, objective: float
+) -> None:
+    """TRL 0.27 to 0.29 train the weighted sum and log the plain one; the functions' means tell."""
+    about = command / f"trl-{release}.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: trl\nVersion: {release}\n")
+    edit(command, "GRPOConfig(**recipe)", "GRPOConfig(**recipe, reward_weights=[0.2])")
+    logged = "eval_reward=3.0, **{'eval_rewards/right/mean': 2.0})"
+    logs = f"lambda logs: log(dict(logs, {logged} if 'eval_reward' in logs else logs)"
+    edit(command, "trainer.train()", f"log = trainer._log\ntrainer._log = {logs}\ntrainer.train()")
+    ended = run(ASKED, "name=s", "lr=0.1", "--", "bash launch.sh")
+    (trial,) = trials(ended.sweep)
+    assert read(trial / "result.json")["objective"] == objective, ended.out
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("option", ["reward_weights=[1.0],[2.0]", "penalty=0.1,0.2"])
+def test_points_with_other_rewards_are_not_ranked_by_their_sum(
+    run: Run, command: Path, option: str
+) -> None:
+    """Other weights, or another value that a reward function reads. One function's mean may be."""
+    edit(command, "return [1.0 for", "return [1.0 - own['penalty'] for")
+    words = (ASKED, "name=s", "cluster=dry_run", "-m", f"trainer.args.{option}")
+    ended = run(*words, "--", "bash launch.sh")
+    assert ended.code == 2
+    assert "ranked by a measure of its own. Set search.metric=eval_rewards/NAME/mean" in ended.err
+    ended = run(*words, "search.metric=eval_rewards/right/mean", "--", "bash launch.sh")
+    assert ended.code == 0, ended.err
+
+
+@pytest.mark.slow
 def test_a_trl_that_does_not_say_its_release_is_not_taken_for_the_newest(
     run: Run, command: Path
 ) -> None:

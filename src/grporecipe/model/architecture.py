@@ -7,10 +7,11 @@ their MLP (three matrices).
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
+from pathlib import Path
 from typing import Any, Literal
 
-from grporecipe.files import Config
+from grporecipe.files import Config, parse_yaml, read_text
 
 
 @dataclass(frozen=True)
@@ -29,26 +30,13 @@ class Kind:
     full_every: int = 1
 
 
-KINDS = {
-    "llama": Kind(),
-    "mistral": Kind(),
-    "mixtral": Kind(),
-    "phi3": Kind(),
-    "granite": Kind(),
-    "smollm3": Kind(),
-    "qwen2": Kind(has_bias=True),
-    "qwen2_vl": Kind(has_bias=True),
-    "qwen2_5_vl": Kind(has_bias=True),
-    "qwen3": Kind(query_key_norms="head"),
-    "qwen3_moe": Kind(query_key_norms="head"),
-    "qwen3_vl": Kind(query_key_norms="head"),
-    "qwen3_vl_moe": Kind(query_key_norms="head"),
-    "olmo2": Kind(query_key_norms="width"),
-    "gemma": Kind(keeps_float_norm=True),
-    "gemma2": Kind(norms=4, keeps_float_norm=True, full_every=2),
-    "gemma3": Kind(norms=4, query_key_norms="head", keeps_float_norm=True, full_every=6),
-    "gemma3_text": Kind(norms=4, query_key_norms="head", keeps_float_norm=True, full_every=6),
-}
+@cache
+def load_kinds() -> dict[str, Kind]:
+    """Return the features by ``model_type``, from ``kinds.yaml``."""
+    kinds = parse_yaml(read_text(Path(__file__).with_name("kinds.yaml")))
+    return {name: Kind(**features) for name, features in kinds.items()}
+
+
 LINEAR = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 
 
@@ -86,7 +74,7 @@ class Architecture:
     @property
     def kind(self) -> Kind:
         """Return the features of its layers. An unknown type counts as Llama."""
-        return KINDS.get(self.model_type, KINDS["llama"])
+        return load_kinds().get(self.model_type, Kind())
 
     @property
     def query_width(self) -> int:
@@ -194,7 +182,7 @@ def read_config(config: Config) -> Architecture | None:
     inner = config.get("text_config")
     text: Config = {**config, **inner} if isinstance(inner, Mapping) else config
     kind = str(config.get("model_type", ""))
-    if kind not in KINDS:
+    if kind not in load_kinds():
         return None
     experts = _size(text, "num_experts") or _size(text, "num_local_experts")
     width = _size(text, "moe_intermediate_size") if experts else 0

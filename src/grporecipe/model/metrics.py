@@ -3,51 +3,15 @@
 import math
 import re
 from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+
+from grporecipe.files import parse_yaml, read_text
 
 MOST_STEPS = 10**12
 # a larger number counts as infinite: its square is no float
 _LARGEST = 1e100
 
-# This project's name of a metric: the frameworks' names. The first one that a line has is used.
-NAMES: Mapping[str, tuple[str, ...]] = {
-    "loss": ("loss", "actor/loss", "actor/pg_loss", "policy_loss"),
-    "reward": (
-        "reward",
-        "critic/score/mean",
-        "reward/overall",
-        "critic/rewards/mean",
-        "rewards/mean",
-    ),
-    "reward_std": ("reward_std", "reward/std"),
-    "zero_std": ("frac_reward_zero_std",),
-    "reward_max": ("critic/score/max", "critic/rewards/max"),
-    "reward_min": ("critic/score/min", "critic/rewards/min"),
-    "kl": ("kl", "actor/kl_loss", "actor/kl_penalty", "actor/reward_kl_penalty", "kl/mean"),
-    "entropy": ("entropy", "entropy/mean", "actor/entropy", "actor/entropy_loss"),
-    "grad_norm": ("grad_norm", "actor/grad_norm", "actor_grad_norm"),
-    "clip_ratio": (
-        "clip_ratio/region_mean",
-        "actor/pg_clipfrac",
-        "clip_ratio",
-        "actor/pg_clipfrac_higher",
-    ),
-    "length": (
-        "completions/mean_length",
-        "completion_length",
-        "response_length/mean",
-        "response_length",
-    ),
-    "truncated": ("completions/clipped_ratio", "response_length/clip_ratio"),
-    "learning_rate": ("learning_rate", "actor/lr", "lr", "actor_lr"),
-    "epoch": ("epoch", "training/epoch"),
-    "step_time": ("time/step", "timing_s/step", "perf/time_per_step", "timing/step", "step_time"),
-    "generation_time": ("timing_s/gen", "timing/gen"),
-    "generation_share": ("time_share/generation",),
-    "update_size": ("update_size",),
-    "eval_reward": ("eval_reward", "val/reward_score"),
-    "eval_se": ("eval_reward_se",),
-    "eval_loss": ("eval_loss",),
-}
 STEPS = (
     "step",
     "_step",
@@ -59,11 +23,21 @@ STEPS = (
 )
 # verl's, one for each data source
 _VALIDATION = r"val-core/.+/mean@\d+|val/test_score/.+"
-_OURS = {theirs: (ours, rank) for ours, names in NAMES.items() for rank, theirs in enumerate(names)}
 # verl printed three decimals until 0.2, too few for a learning rate
 _ROUNDED = r"0\.00+"
 # this project logs NaN as null
 _OFTEN_NAN = frozenset({"loss", "grad_norm"})
+
+
+@cache
+def _ours() -> dict[str, tuple[str, int]]:
+    """Return this project's name for each name in ``metrics.yaml``, and its rank there."""
+    names = parse_yaml(read_text(Path(__file__).with_name("metrics.yaml")))
+    return {
+        theirs: (ours, rank)
+        for ours, words in names.items()
+        for rank, theirs in enumerate(words.split())
+    }
 
 
 def translate(line: Mapping[str, object]) -> dict[str, float]:
@@ -72,10 +46,11 @@ def translate(line: Mapping[str, object]) -> dict[str, float]:
     """
     ranked: dict[str, tuple[int, float]] = {}
     validation: list[float] = []
+    known = _ours()
     for key, value in line.items():
         name = _plain(key)
-        if name in _OURS:
-            ours, rank = _OURS[name]
+        if name in known:
+            ours, rank = known[name]
             number = math.nan if value is None and ours in _OFTEN_NAN else to_number(value)
             if ours == "learning_rate" and isinstance(value, str) and re.fullmatch(_ROUNDED, value):
                 continue

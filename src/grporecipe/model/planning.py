@@ -185,11 +185,16 @@ def save_every(s: Setting) -> int | None:
     return max(total // s.checkpoints // boundary, 1) * boundary
 
 
+def generations_of_evaluation(s: Setting) -> int:
+    """Return the completions of a held-out prompt."""
+    return s.num_generations_eval or s.num_generations
+
+
 def evaluation_batches(s: Setting) -> int | None:
     """Return ceil(D_eval G_eval / (B_eval W)) forward batches per evaluation."""
     if s.processes is None or s.eval_prompts is None or not s.evaluates:
         return None
-    completions = s.eval_prompts * (s.num_generations_eval or s.num_generations)
+    completions = s.eval_prompts * generations_of_evaluation(s)
     return ceil(completions / (s.per_device_eval_batch_size * s.processes))
 
 
@@ -199,11 +204,7 @@ def evaluated_completions(s: Setting) -> int | None:
     """
     if s.eval_prompts is None or not s.evaluates:
         return None
-    return (
-        (s.evaluations + s.eval_at_start)
-        * s.eval_prompts
-        * (s.num_generations_eval or s.num_generations)
-    )
+    return (s.evaluations + s.eval_at_start) * s.eval_prompts * generations_of_evaluation(s)
 
 
 def evaluation_share(s: Setting) -> float | None:
@@ -335,7 +336,7 @@ def _realise_eval(s: Setting) -> Setting:
     """Return B_eval: the largest within the bound with whole groups, and no larger than the
     held-out set needs.
     """
-    group = s.num_generations_eval or s.num_generations
+    group = generations_of_evaluation(s)
     if group < 1 or not s.processes or s.processes < 1:
         return s.replace({"unsolved": s.unsolved | {"per_device_eval_batch_size"}})
     unit = group // gcd(group, s.processes)

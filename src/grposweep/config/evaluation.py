@@ -1,10 +1,24 @@
 """The keys that decide how a trial is measured. Tables read them, so this module imports
-nothing.
+nothing of ours.
 """
+
+import re
 
 # of generation: how the next token is drawn, and all that decides how completions are sampled
 TOKEN_SAMPLING = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 SAMPLING = ("max_completion_length", *TOKEN_SAMPLING, "generation_kwargs")
+
+
+# keys of a command that say what is rewarded: TRL's, Open-R1's, ms-swift's
+REWARDS = (
+    r"trainer\.args\.(reward_(funcs|weights)|cosine_\w+|repetition_(max_penalty|n_grams)|"
+    r"soft_(max|cache)_length)"
+)
+
+
+def is_of_reward(key: str) -> bool:
+    """Return whether a key of a command says what is rewarded."""
+    return re.fullmatch(REWARDS, key) is not None
 
 
 def is_of_evaluation(key: str) -> bool:
@@ -14,4 +28,4 @@ def is_of_evaluation(key: str) -> bool:
     name = key.removeprefix("generation.")
     is_of_task = key == "task" or key.startswith("task.")
     is_of_sampling = name != key and name in SAMPLING
-    return (is_of_task and key != "task.train_prompts") or is_of_sampling
+    return (is_of_task and key != "task.train_prompts") or is_of_sampling or is_of_reward(key)

@@ -18,8 +18,8 @@ from grposweep.registries import OWN_TRAINERS, is_external, runs_trl
 from grposweep.schema import Experiment
 from grposweep.storage.inputs import code_files
 
-# of its training loop
-TRANSFORMERS = {
+ALWAYS = {
+    # of transformers' training loop
     "loss",
     "grad_norm",
     "learning_rate",
@@ -30,9 +30,7 @@ TRANSFORMERS = {
     "eval_samples_per_second",
     "eval_steps_per_second",
     "eval_model_preparation_time",
-}
-# of train/trl.py, train/_trl_callbacks.py and train/_diversity.py
-OURS = {
+    # of train/trl.py, train/_trl_callbacks.py and train/_diversity.py
     "eval_reward_se",
     "eval_reward_noise",
     "update_size",
@@ -84,16 +82,24 @@ def _check_same_reward(experiments: Sequence[Experiment]) -> None:
         values = list(
             dict.fromkeys(str(getattr(experiment.task, key)) for experiment in experiments)
         )
-        metric = experiments[0].search.metric
-        if len(values) > 1 and metric.removeprefix("eval_") in ("reward", "reward_std"):
+        if len(values) > 1:
             shared = set.intersection(*(set(experiment.task.rewards) for experiment in experiments))
             name = min(shared, default="NAME").rpartition(":")[2]
-            raise UserError(
-                f"task.{key} is searched ({', '.join(values)}), and search.metric={metric} is the "
-                "sum of these rewards: each point would be ranked by a measure of its own. Set "
-                f"search.metric=eval_rewards/{name}/mean, or another that is the same for all "
-                "points."
+            refuse_own_measure(
+                f"task.{key} is searched ({', '.join(values)})", experiments[0].search.metric, name
             )
+
+
+def refuse_own_measure(what: str, metric: str, name: str = "NAME") -> None:
+    """Raise UserError if the objective is the sum of rewards that differ from point to point; of
+    the function ``name`` they have the mean.
+    """
+    if metric.removeprefix("eval_") in ("reward", "reward_std"):
+        raise UserError(
+            f"{what}, and search.metric={metric} is the sum of these rewards: each point would be "
+            f"ranked by a measure of its own. Set search.metric=eval_rewards/{name}/mean, or "
+            "another that is the same for all points."
+        )
 
 
 def known_names(experiment: Experiment) -> frozenset[str] | None:
@@ -111,7 +117,7 @@ def known_names(experiment: Experiment) -> frozenset[str] | None:
     names = {
         re.sub(_OF_A_REWARD, spec.rpartition(":")[2], name) for name in recorded for spec in rewards
     }
-    return frozenset(TRANSFORMERS | OURS | names | {f"eval_{name}" for name in names})
+    return frozenset(ALWAYS | names | {f"eval_{name}" for name in names})
 
 
 @cache

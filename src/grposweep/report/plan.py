@@ -2,15 +2,16 @@
 which GPU.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from fractions import Fraction
+from functools import cache
+from pathlib import Path
 from textwrap import wrap
 from typing import Any
 
 from rich.table import Table
 
-from grporecipe.files import Json
+from grporecipe.files import Json, parse_yaml, read_text
 from grporecipe.memory.estimate import GIB, Memory, estimate
 from grporecipe.memory.fit import PROMPTS, Fit, Saving
 from grporecipe.memory.host import HostMemory
@@ -20,24 +21,26 @@ from grporecipe.model.setting import Setting
 from grposweep.report.tables import FOLD, RIGHT, Column, Row, Styled, build_table
 
 
-@dataclass(frozen=True)
-class Line:
-    """One number of a plan: its name, its formula in symbols, how it follows, and the formula with
-    numbers as a template.
-    """
-
-    name: str
-    formula: str
-    value: Callable[[Setting], Any]
-    numbers: str = ""
+@cache
+def read_table() -> Json:
+    """Return the symbols and lines of ``plan.yaml``."""
+    table: Json = parse_yaml(read_text(Path(__file__).with_name("plan.yaml")))
+    return table
 
 
-def _w(s: Setting) -> int | None:
+def _number(s: Setting, name: str) -> Any:
+    """Return a number of the plan by its name in the table."""
+    compute = globals().get(name) or getattr(planning, name, None)
+    return compute(s) if compute else getattr(s, name)
+
+
+def data_ranks(s: Setting) -> int | None:
     """Return the processes that a batch is split over."""
     return s.processes if s.data_processes is None else s.data_processes
 
 
-def _evaluation_share(s: Setting) -> str | None:
+def percent_of_evaluations(s: Setting) -> str | None:
+    """Return the share of evaluations in all completions."""
     share = planning.evaluation_share(s)
     return None if share is None else f"{share:.0%}"
 
@@ -51,14 +54,19 @@ def _divided(number: int | None, by: int) -> Fraction | None:
     return None if number is None or by < 1 else Fraction(number, by)
 
 
-def _each(s: Setting) -> int | Fraction | None:
+def completions_on_each(s: Setting) -> int | Fraction | None:
     """Return the completions of a step on each process."""
     if _step_differs(s):
-        return _divided(planning.stated_completions_per_step(s), _w(s) or 0)
+        return _divided(planning.stated_completions_per_step(s), data_ranks(s) or 0)
     return s.per_device_train_batch_size * s.gradient_accumulation_steps
 
 
-def _rollouts(s: Setting) -> Fraction | None:
+def prompts_of_step(s: Setting) -> Fraction | None:
+    """Return the prompts of an optimizer step."""
+    return _divided(planning.stated_completions_per_step(s), s.num_generations)
+
+
+def total_rollouts(s: Setting) -> Fraction | None:
     """Return the length as EasyR1 and verl count it; None for others."""
     total = planning.total_steps(s)
     each = planning.steps_per_rollout(s)
@@ -69,12 +77,23 @@ def _rollouts(s: Setting) -> Fraction | None:
     )
 
 
-def _length(s: Setting) -> str:
+def describe_length(s: Setting) -> str:
+    """Return what the length follows from."""
     if s.max_steps is not None:
         return f"max_steps={s.max_steps}"
     if s.budget_completions is not None:
         return f"floor({s.budget_completions} / {planning.completions_per_rollout(s)}) rollouts"
     return f"ceil({s.epochs} x {planning.steps_per_epoch(s)})"
+
+
+def describe_kl(s: Setting) -> str:
+    """Return where KL is, by which estimator, with which coefficient."""
+    places = (
+        ("loss", s.kl_estimator or "k3", s.beta),
+        ("reward", s.kl_reward_estimator or "k1", s.kl_reward_coefficient),
+    )
+    asked = [row for row in places if s.kl_placement in (row[0], "both") and row[2]]
+    return " and ".join(f"{place}, {name} x {by:g}" for place, name, by in asked) or "none"
 
 
 class _Numbers(Json):
@@ -85,110 +104,9 @@ class _Numbers(Json):
         self._setting = setting
 
     def __missing__(self, symbol: str) -> Any:
-        return NUMBERS_OF[symbol](self._setting)
+        return _number(self._setting, read_table()["symbols"][symbol])
 
 
-NUMBERS_OF: dict[str, Callable[[Setting], Any]] = {
-    "B": lambda s: s.per_device_train_batch_size,
-    "W": _w,
-    "A": lambda s: s.gradient_accumulation_steps,
-    "S": planning.micro_steps_per_generation,
-    "G": lambda s: s.num_generations,
-    "mu": lambda s: s.num_iterations,
-    "D": lambda s: s.train_prompts,
-    "P": planning.prompts_per_rollout,
-    "N": planning.rollouts_per_epoch,
-    "rollout": planning.completions_per_rollout,
-    "step": planning.stated_completions_per_step,
-    "P_step": lambda s: s.prompts_per_step,
-    "total": planning.total_steps,
-    "each": planning.steps_per_rollout,
-    "boundary": planning.boundary_steps,
-    "D_eval": lambda s: s.eval_prompts,
-    "G_eval": lambda s: s.num_generations_eval or s.num_generations,
-    "evaluated": planning.evaluated_completions,
-    "trained": planning.total_completions,
-    "B_eval": lambda s: s.per_device_eval_batch_size,
-    "processes": lambda s: s.processes,
-    "length": _length,
-}
-DATA = Line("processes with data of their own", "W", _w)
-LINES = (
-    Line("training processes", "all ranks", lambda s: s.processes),
-    DATA,
-    Line("completions per rollout", "B W S", planning.completions_per_rollout, "{B} x {W} x {S}"),
-    Line("prompts per rollout", "B W S / G", planning.prompts_per_rollout, "{rollout} / {G}"),
-    Line(
-        "completions per optimizer step",
-        "B W A",
-        planning.stated_completions_per_step,
-        "{B} x {W} x {A}",
-    ),
-    Line("of these on each process", "B A", _each, "{B} x {A}"),
-    Line(
-        "prompts per optimizer step",
-        "B W A / G",
-        lambda s: _divided(planning.stated_completions_per_step(s), s.num_generations),
-        "{step} / {G}",
-    ),
-    Line("optimizer steps per rollout", "mu S / A", planning.steps_per_rollout, "{mu} x {S} / {A}"),
-    Line("rollouts per epoch", "floor(D / P)", planning.rollouts_per_epoch, "floor({D} / {P})"),
-    Line("prompts dropped per epoch", "D mod P", planning.dropped_prompts, "{D} mod {P}"),
-    Line(
-        "optimizer steps per epoch",
-        "ceil(N mu S / A)",
-        planning.steps_per_epoch,
-        "ceil({N} x {mu} x {S} / {A})",
-    ),
-    Line(
-        "total optimizer steps",
-        "max_steps, the budget's, or ceil(E U)",
-        planning.total_steps,
-        "{length}",
-    ),
-    Line(
-        "total rollouts, its own steps",
-        "total steps / steps per rollout",
-        _rollouts,
-        "{total} / {each}",
-    ),
-    Line(
-        "evaluation batches",
-        "ceil(D_eval G_eval / (B_eval W))",
-        planning.evaluation_batches,
-        "ceil({D_eval} x {G_eval} / ({B_eval} x {processes}))",
-    ),
-    Line(
-        "share of evaluations",
-        "evaluated / (evaluated + trained)",
-        _evaluation_share,
-        "{evaluated} / ({evaluated} + {trained})",
-    ),
-    Line(
-        "steps between checkpoints",
-        "a multiple of the rollout boundary",
-        planning.save_every,
-        "boundary every {boundary}",
-    ),
-)
-
-
-def _kl(s: Setting) -> str:
-    """Where KL is, by which estimator, with which coefficient."""
-    places = (
-        ("loss", s.kl_estimator or "k3", s.beta),
-        ("reward", s.kl_reward_estimator or "k1", s.kl_reward_coefficient),
-    )
-    asked = [row for row in places if s.kl_placement in (row[0], "both") and row[2]]
-    return " and ".join(f"{place}, {name} x {by:g}" for place, name, by in asked) or "none"
-
-
-# what tells recipes apart, apart from their sizes
-COMPARED = (
-    Line("learning rate", "at its peak", lambda s: f"{s.learning_rate:g}"),
-    Line("loss", "in TRL's words", lambda s: s.loss_type),
-    Line("KL", "place, estimator x coefficient", _kl),
-)
 SYMBOLS = (
     "B per_device_train_batch_size, W processes (that hold different data), A "
     "gradient_accumulation_steps, S steps_per_generation (micro-steps), G num_generations, mu "
@@ -242,31 +160,32 @@ def _lines_as_set(s: Setting) -> dict[str, tuple[str, str]]:
 
 def plan_table(items: Sequence[tuple[str, Setting]]) -> Table:
     """Return one column a recipe; for a single one also the formulas with its numbers."""
+    table = read_table()
     columns: list[Column] = [
         "",
         *((name or "value", {**RIGHT, **FOLD}) for name, _ in items),
         ("formula", FOLD),
     ]
     if len(items) > 1:
-        return build_table(columns, _plan_rows(items, LINES + COMPARED))
+        return build_table(columns, _plan_rows(items, table["lines"] + table["compared"]))
     columns.append(("with numbers", {**FOLD, "style": "dim"}))
-    return build_table(columns, _plan_rows(items, LINES))
+    return build_table(columns, _plan_rows(items, table["lines"]))
 
 
-def _plan_rows(items: Sequence[tuple[str, Setting]], lines: Sequence[Line]) -> Iterator[Row]:
+def _plan_rows(items: Sequence[tuple[str, Setting]], lines: Sequence[Json]) -> Iterator[Row]:
     first = items[0][1]
     as_set = _lines_as_set(first) if len(items) == 1 else {}
     for line in lines:
-        values = [_value(line, setting) for _, setting in items]
+        values = [_value(setting, line["value"]) for _, setting in items]
         if values.count(None) == len(values):
             continue
-        if line is DATA and all(_w(s) == s.processes for _, s in items):
+        if line["formula"] == "W" and all(data_ranks(s) == s.processes for _, s in items):
             # nothing is shared
             continue
         cells = ["?" if value is None else _text(value) for value in values]
-        formula, template = as_set.get(line.name, (line.formula, line.numbers))
+        formula, template = as_set.get(line["name"], (line["formula"], line.get("numbers", "")))
         numbers = [template.format_map(_Numbers(first))] if len(items) == 1 else []
-        yield line.name, *cells, formula, *numbers
+        yield line["name"], *cells, formula, *numbers
 
 
 def notes(s: Setting) -> list[str]:
@@ -336,7 +255,8 @@ def shortcut(s: Setting) -> Fraction | None:
     if s.processes is None or s.train_prompts is None or s.epochs is None or _step_differs(s):
         return None
     per_pass = Fraction(
-        s.train_prompts * s.num_generations, s.per_device_train_batch_size * (_w(s) or s.processes)
+        s.train_prompts * s.num_generations,
+        s.per_device_train_batch_size * (data_ranks(s) or s.processes),
     )
     return (
         per_pass
@@ -346,10 +266,10 @@ def shortcut(s: Setting) -> Fraction | None:
     )
 
 
-def _value(line: Line, s: Setting) -> Any:
+def _value(s: Setting, name: str) -> Any:
     """Return a number of the plan; None if a size is missing or invalid, which the rules report."""
     try:
-        return line.value(s)
+        return _number(s, name)
     except ZeroDivisionError:
         return None
 

@@ -20,6 +20,7 @@ from grporecipe.rules.check import RECIPE_RULES, REGISTRY, Problem, check, error
 from grporecipe.rules.fixes import find_fixes
 from grposweep.command.asked import OPTIONS, ask_ahead, find_unseen
 from grposweep.command.base import Base, is_asked
+from grposweep.config.evaluation import is_of_reward
 from grposweep.config.fields import SOURCES
 from grposweep.config.identity import ResolvedConfig, prepared_key
 from grposweep.config.points import Points
@@ -55,6 +56,8 @@ class RuleInputs:
         self.set_by = {**own, **{f"{OPTIONS[0]}{key}": name for key, name in own.items()}}
         # sentences on what is not known of the user's command
         self.notes: list[str] = []
+        # options of the command that say what is rewarded
+        self.rewarding = [p.name for p in space.parameters if is_of_reward(p.name)]
         if is_asked(points.base):
             self._base = self._base.replace({"unknown": self._base.unknown | self._find_varying()})
         trainer = points.base.trainer
@@ -99,6 +102,8 @@ class RuleInputs:
                     name for name in _VALUES if getattr(other, name) != getattr(self._base, name)
                 } | other.unknown
             self.notes += filter(None, [find_unseen(option.name, answers)])
+            if len({str(asked.record["rewards"]) for asked in answers.values()}) > 1:
+                self.rewarding.append(option.name)
         return fields
 
     def setting(self, point: Point) -> Setting:

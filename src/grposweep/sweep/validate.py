@@ -18,7 +18,7 @@ from grporecipe.rules.fixes import render_problem
 from grposweep.command.any_program import stops_early
 from grposweep.config.compose import override_name
 from grposweep.config.identity import prepared_key
-from grposweep.config.metric_names import check_metrics
+from grposweep.config.metric_names import check_metrics, refuse_own_measure
 from grposweep.config.points import Points
 from grposweep.config.search_budget import Budget
 from grposweep.registries import follows_effort, is_external, is_opaque, runs_trl
@@ -321,4 +321,6 @@ def validate_sweep(space: Space, points: Points, overrides: list[str]) -> Valida
         check_metrics(
             validated.distinct("task", "trainer", "schedule"), compares=bool(space.parameters)
         )
+        for name in validated.validator.fields.rewarding:
+            refuse_own_measure(f"{name} is searched, which changes rewards", base.search.metric)
     return validated

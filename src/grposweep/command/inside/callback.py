@@ -7,7 +7,10 @@ files.
 """
 
 import os
-from math import ceil
+import re
+from collections.abc import Sequence
+from math import ceil, nan
+from operator import mul
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +30,7 @@ from grposweep.command.inside.record import (
     is_watched,
     line_of,
     plain,
+    versions,
 )
 from grposweep.storage import paths
 from grposweep.storage.records import CallbackState
@@ -34,6 +38,8 @@ from grposweep.train.callback import BoundaryCallback
 from grposweep.train.records import ControlFile, HeartbeatFile, MetricsFile, RolloutSchedule
 
 RATE = "learning_rate"
+# releases of TRL, see PR 5353
+UNWEIGHTED = r"0\.2[789]\."
 # unset, each follows from the other
 ROLLOUT_SIZES = ("steps_per_generation", "generation_batch_size")
 
@@ -128,8 +134,9 @@ class Callback(BoundaryCallback):
             return
         if kind == "eval":
             self.evaluated.add(state.global_step)
+        written = with_weights(logs, getattr(args, "reward_weights", None))
         self.metrics.write(
-            kind, state.global_step, self.pace.completions_at(state.global_step), logs
+            kind, state.global_step, self.pace.completions_at(state.global_step), written
         )
         self._say(state)
 
@@ -165,6 +172,18 @@ class Callback(BoundaryCallback):
         # a signal that came to the attempt's own process
         passed_on = read_json(self.folder / paths.STOP) or {}
         return passed_on.get("attempt") == self.attempt or self.control.asks_to_stop(step)
+
+
+def with_weights(logs: dict[str, Any], weights: Sequence[float] | None) -> dict[str, Any]:
+    """Return a log entry with the reward that is trained: TRL 0.27 to 0.29 log the sum without the
+    weights. It is the weighted sum of the functions' means, or none where two have one name.
+    """
+    if weights is None or not re.match(UNWEIGHTED, dict(versions()).get("trl", "")):
+        return logs
+    name = "eval_reward" if "eval_reward" in logs else "reward"
+    means = [mean for key, mean in logs.items() if re.fullmatch(f"{name}s/.+/mean", key)]
+    reward = sum(map(mul, weights, means)) if len(means) == len(weights) else nan
+    return {**logs, name: reward}
 
 
 def read_pace(args: TrainingArguments, dataloader: Any) -> RolloutSchedule:

@@ -28,9 +28,11 @@ A record is a JSON object:
 """
 
 import dataclasses
+import inspect
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -42,6 +44,8 @@ PACKAGES = ("trl", "transformers", "torch", "peft", "vllm")
 _LIBRARIES = ("site-packages", "dist-packages", f"{os.sep}lib{os.sep}python", "<frozen", "<string>")
 # of these packages
 _HERE = str(Path(__file__).parents[3])
+# of what a reward function reads: config.reward.scale
+DEEPEST_VALUE = 3
 # Fields of peft's LoraConfig.
 ADAPTER = (
     "r",
@@ -141,7 +145,7 @@ def describe(config: Any, trainer: Any, passed: Mapping[str, Any]) -> dict[str, 
         "trainer": _qualified(type(trainer)),
         "base": _base(type(trainer)),
         "config": _qualified(type(config)),
-        "versions": dict(_versions()),
+        "versions": dict(versions()),
         "line": noted["line"],
         "trainer_line": users_line(),
         "command": list(sys.orig_argv),
@@ -236,7 +240,8 @@ def _base(cls: type) -> str | None:
     return None
 
 
-def _versions() -> Iterator[tuple[str, str]]:
+def versions() -> Iterator[tuple[str, str]]:
+    """Yield the releases of the packages that are there."""
     for name in PACKAGES:
         try:
             yield name, version(name)
@@ -273,10 +278,41 @@ def _adapter(config: Any) -> dict[str, Any]:
 def _reward(reward: Any) -> str:
     if isinstance(reward, str):
         return reward
-    if isinstance(reward, partial):
-        arguments = [f"{name}={plain(value)}" for name, value in reward.keywords.items()]
-        return f"{_reward(reward.func)}({', '.join(arguments)})"
     named = getattr(getattr(reward, "config", None), "_name_or_path", None)
-    return (
-        named if isinstance(named, str) else str(getattr(reward, "__name__", type(reward).__name__))
-    )
+    if isinstance(named, str):
+        return named
+    if isinstance(reward, partial):
+        name, read = _reward(reward.func), reward.keywords
+    else:
+        name, read = str(getattr(reward, "__name__", type(reward).__name__)), _read_by(reward)
+    arguments = [f"{key}={value}" for key, value in _public(read).items()]
+    return f"{name}({', '.join(arguments)})" if arguments else name
+
+
+def _read_by(reward: Any) -> dict[str, Any]:
+    """Return the numbers and texts that a reward function reads from outside: those of its own, of
+    its closure and module, and of objects and mappings there, such as parsed arguments.
+    """
+    found = dict(getattr(reward, "__dict__", {}))
+    names = _names_in(getattr(reward, "__code__", None))
+    scopes: list[Any] = [getattr(reward, "__globals__", {})]
+    with suppress(TypeError, ValueError):
+        scopes.append(inspect.getclosurevars(reward).nonlocals)
+    for _ in range(DEEPEST_VALUE):
+        inner: dict[str, Any] = {}
+        for scope in scopes:
+            known = scope if isinstance(scope, Mapping) else getattr(scope, "__dict__", {})
+            inner |= {name: known[name] for name in names if name in known}
+        found |= inner
+        scopes = [*inner.values()]
+    return {name: value for name, value in found.items() if isinstance(value, (int, float, str))}
+
+
+def _names_in(code: Any) -> list[str]:
+    """Return the names that code and its comprehensions read outside, and their texts, which may
+    be keys.
+    """
+    names = [*getattr(code, "co_names", ()), *getattr(code, "co_freevars", ())]
+    for part in getattr(code, "co_consts", ()):
+        names += [part] if isinstance(part, str) else _names_in(part)
+    return names

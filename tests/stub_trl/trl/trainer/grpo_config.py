@@ -45,6 +45,7 @@ class GRPOConfig(TrainingArguments):
     gradient_checkpointing: bool = True
     temperature: float = 1.0
     epsilon: float = 0.2
+    reward_weights: list[float] | None = None
     loss_type: str = "dapo"
     lr_scheduler_type: str = "linear"
     run_name: str | None = None
