@@ -239,6 +239,27 @@ def test_the_command_line_wins_over_the_yaml_it_names(folder: Path) -> None:
     assert recipe.config == {"num_generations": 4, "beta": 0.1}
 
 
+@pytest.mark.parametrize(
+    ("nodes", "use_vllm", "processes"), [(2, "true", 8), (2, "false", 16), (1, "true", None)]
+)
+def test_open_r1_s_slurm_script_gives_its_last_node_to_vllm(
+    nodes: int, use_vllm: str, processes: int | None, folder: Path
+) -> None:
+    """By ``sbatch slurm/train.slurm``: 8 GPUs per node, and the recipe by model and suffix."""
+    recipes = folder / "recipes" / "Qwen" / "grpo"
+    recipes.mkdir(parents=True)
+    (recipes / "config_demo.yaml").write_text(
+        f"use_vllm: {use_vllm}\nnum_generations: 16\n", encoding="utf-8"
+    )
+    words = (
+        f"--nodes={nodes} slurm/train.slurm --model Qwen --task grpo --config demo "
+        "--accelerator zero2"
+    )
+    recipe = load(folder, f"sbatch {words} --args '--beta 0.1'\n")
+    assert (recipe.framework, recipe.processes) == ("open-r1", processes)
+    assert recipe.config == {"use_vllm": use_vllm == "true", "num_generations": 16, "beta": 0.1}
+
+
 def test_an_unknown_word_behind_a_value_may_hold_options(folder: Path) -> None:
     """``$FLAGS`` is reported, and is not part of the value before it."""
     recipe = load(

@@ -20,7 +20,7 @@ from grporecipe.files import Config, Json
 from grporecipe.model.recipe import KeySpecs, Recipe
 from grporecipe.model.releases import parse_release
 from grporecipe.model.setting import FrameworkTraits, Setting, Version
-from grporecipe.model.values import Names, convert, resolve
+from grporecipe.model.values import CommandLine, Names, convert, resolve
 
 # as the type of a row: type and default are those of the release's key
 RELEASE = "release"
@@ -186,6 +186,8 @@ class Framework:
         sections: the first words of its dotted keys.
         renamed: older names of keys, read as the present ones.
         commands: its commands by name.
+        expand: returns the launch in a wrapper script, and the number of its GPUs that a vLLM
+            server may take.
         parse_version: reads a stated release; by default two or three numbers.
         is_familiar: whether a flat key is one of any release, or a habit of users.
         releases: the releases for ``--framework-version``; None if there is no choice.
@@ -230,6 +232,7 @@ class Framework:
     sections: Names = ()
     renamed: Mapping[str, str] = field(default_factory=dict)
     commands: Mapping[str, Command] = field(default_factory=dict)
+    expand: Callable[[CommandLine], tuple[CommandLine, int] | None] | None = None
     parse_version: Callable[[str], Version] | None = None
     is_familiar: Callable[[str], bool] | None = None
     releases: Callable[[], Sequence[Version]] | None = None

@@ -252,6 +252,33 @@ def _registers(root: Path, word: str) -> bool:
     return False
 
 
+SETS = r"(?m)^[ \t]+(?:config|cfg)\.((?:\w+\.)+\w+)[ \t]*=(?!=)"
+
+
+def set_by_program(file: Path, program: str) -> dict[str, str]:
+    """Return the keys that a Hydra program of the repository sets itself, each with the file that
+    does.
+
+    Without a launch the program is one above a configuration, up to the repository's root.
+    """
+    root = find_root(file)
+    if root is None:
+        return {}
+    if program:
+        paths = [find_program(program, file)]
+    else:
+        paths = []
+        for folder in file.absolute().parents[1:]:
+            if folder.is_relative_to(root):
+                paths += sorted(folder.glob("*.py"))
+    texts = {path.name: head_of(path) for path in paths if path is not None}
+    keys: dict[str, str] = {}
+    for name, text in texts.items():
+        if "hydra.main(" in text:
+            keys |= dict.fromkeys(re.findall(SETS, text), f"{name} sets it")
+    return keys
+
+
 LITERAL = r"(?:[\w.+-]+/)+[\w.+-]+\.(?:json|ya?ml|py)"
 
 

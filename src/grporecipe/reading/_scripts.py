@@ -152,6 +152,9 @@ def _from_launch(path: Path, start: launch.LaunchCommand, text: str, options: Op
         **start.environment,
     }
     processes, trouble, fields = _processes(start, path, config)
+    if processes is not None and start.server_gpus and base.get("use_vllm") is True:
+        processes = max(processes - start.server_gpus, 0) or None
+        trouble = "" if processes else "the only node is the vLLM server's"
     unresolved = dict(start.unresolved)
     if trouble:
         unresolved["num_processes"] = trouble

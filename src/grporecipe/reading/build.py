@@ -12,6 +12,7 @@ from grporecipe.model.framework import FRAMEWORKS
 from grporecipe.model.recipe import Recipe
 from grporecipe.model.setting import Version
 from grporecipe.model.values import flatten
+from grporecipe.project.repository import set_by_program
 from grporecipe.project.settings import settings_for
 from grporecipe.project.versions import Judged, find_replacement, find_version
 from grporecipe.reading._detect import detect_framework, recognise_recipe
@@ -114,6 +115,10 @@ def build_recipe(
         code=more.get("code"),
         launch=more.get("launch"),
     )
+    launch = more.get("launch")
+    own = {}
+    if file is not None and FRAMEWORKS[framework].is_dotted:
+        own = set_by_program(Path(file), launch.program if launch else "")
     is_stated = judged.source.kind in ("asked", "project", "vendored")
     replaced = "" if file is None or is_stated else find_replacement(framework, config, Path(file))
     return Recipe(
@@ -126,7 +131,7 @@ def build_recipe(
         options.gpu,
         version_source=judged.source,
         vendored=judged.vendored,
-        assumed=judged.assumed,
+        assumed={**own, **judged.assumed},
         unchecked=judged.unchecked,
         replaced=replaced,
         **more,

@@ -119,6 +119,8 @@ class LaunchCommand:
     aside: bool = False
     # words known only to a running shell may hold further options
     may_have_more: bool = False
+    # of the processes, those for a vLLM server if the recipe uses one
+    server_gpus: int = 0
 
 
 class LaunchParser:
@@ -129,6 +131,7 @@ class LaunchParser:
         self.commands = {
             name: command for framework in known for name, command in framework.commands.items()
         }
+        self.expanders = [framework.expand for framework in known if framework.expand]
         self.trainings = [framework.trainings for framework in known if framework.trainings]
         sections = dict.fromkeys(name for framework in known for name in framework.sections)
         self.override = re.compile(rf"\+{{0,2}}~?(?:{'|'.join(sections)})\.\S*=")
@@ -175,7 +178,12 @@ class LaunchParser:
                 # only an option, meant for the command before it
                 if word.text.startswith("--") or self.override.match(word.text):
                     cut = word.line
-            if start := self._start(command.words, cut):
+            expanded = next(
+                filter(None, (expand(command.words) for expand in self.expanders)), None
+            )
+            words, server_gpus = expanded or (command.words, 0)
+            if start := self._start(words, cut):
+                start.server_gpus = server_gpus
                 start.environment = command.environment
                 start.folder = command.folder
                 start.aside = command.aside

@@ -115,16 +115,16 @@ LOADS = r"\b(?:yaml\.\w*load|OmegaConf\.load)\("
 
 
 def read_opening(recipe: Path) -> LaunchedCode | None:
-    """Return the code of a program of the repository that opens a recipe without TRL's parser: only
-    this program knows the keys.
-
-    It names the file, or makes a GRPOConfig of what it reads.
+    """Return the code of a program of the repository that names a recipe and opens it without TRL's
+    parser: only this program knows the keys.
     """
     root = find_root(recipe)
-    for path in python_files(root) if root is not None else ():
+    if root is None:
+        return None
+    name = recipe.absolute().relative_to(root).as_posix()
+    for path in python_files(root):
         text = head_of(path)
-        is_own = "GRPOConfig(" in text and "TrlParser" not in text
-        if (is_own or recipe.name in text) and re.search(LOADS, text):
+        if name in text and re.search(LOADS, text):
             return LaunchedCode(str(path), declares_more=True)
     return None
 
