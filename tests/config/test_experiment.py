@@ -89,6 +89,11 @@ def test_the_set_of_keys_that_a_user_may_set_changes_only_on_purpose() -> None:
     )
 
 
+def check(*overrides: str) -> None:
+    """Check the experiment with these overrides."""
+    check_experiment(to_experiment(OmegaConf.from_dotlist([*overrides])))
+
+
 @pytest.mark.parametrize("key", [*keys_with("choices"), *REGISTERED])
 def test_every_word_of_a_list_passes_and_another_is_refused(key: str) -> None:
     """The message names the words that would do."""
@@ -104,29 +109,27 @@ def test_every_word_of_a_list_passes_and_another_is_refused(key: str) -> None:
     }
     # which need a command of the user's
     for word in set(choices(key)) - {"script", "open-r1"}:
-        check_experiment(
-            to_experiment(OmegaConf.from_dotlist([f"{key}={word}", *needs.get(word, [])]))
-        )
+        check(f"{key}={word}", *needs.get(word, []))
     with pytest.raises(UserError) as caught:
-        check_experiment(to_experiment(OmegaConf.from_dotlist([f"{key}=nonsense"])))
+        check(f"{key}=nonsense")
     assert all(word in str(caught.value) for word in (f"{key}=nonsense", *choices(key)))
 
 
 @pytest.mark.parametrize("key", sorted(sizes()))
 def test_a_size_is_a_number_or_auto(key: str) -> None:
     """``automatic`` would otherwise be found out by the trainer."""
-    check_experiment(to_experiment(OmegaConf.from_dotlist([f"{key}=auto"])))
-    check_experiment(to_experiment(OmegaConf.from_dotlist([f"{key}=2"])))
+    check(f"{key}=auto")
+    check(f"{key}=2")
     with pytest.raises(UserError, match=f"{key}=automatic"):
-        check_experiment(to_experiment(OmegaConf.from_dotlist([f"{key}=automatic"])))
+        check(f"{key}=automatic")
 
 
 @pytest.mark.parametrize("key", keys_with("range"))
 def test_a_number_outside_its_range_is_refused(key: str) -> None:
     """Zero threads, trials or evaluations are typing errors, and so is a negative share."""
-    check_experiment(to_experiment(OmegaConf.from_dotlist([f"{key}=1"])))
+    check(f"{key}=1")
     with pytest.raises(UserError, match=f"{key}=-1"):
-        check_experiment(to_experiment(OmegaConf.from_dotlist([f"{key}=-1"])))
+        check(f"{key}=-1")
 
 
 def test_an_option_that_does_not_exist_names_the_options_and_the_parameter() -> None:

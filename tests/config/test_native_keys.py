@@ -100,13 +100,6 @@ def test_everything_that_we_pass_to_trl_has_a_home() -> None:
     ].keys()
 
 
-def test_a_plus_is_taken_too_and_changes_nothing(session: Session) -> None:
-    """``+trainer.args.x`` is Hydra's own way to add a key."""
-    one, other = (base(session, f"{sign}trainer.args.disable_dropout=true") for sign in ("", "+"))
-    assert one == other
-    assert one.trainer.args == {"disable_dropout": True}
-
-
 def test_identities_change_only_with_what_is_set(session: Session) -> None:
     """Null is what a key is without an override."""
     plain = base(session)

@@ -17,7 +17,7 @@ from grporecipe.errors import UserError
 from grposweep.config.compose import override_text, register_schema
 from grposweep.process import PROJECT
 from grposweep.search.parse import check_numbers, parse_space, parse_values, split_tokens
-from grposweep.search.space import Choice, Interval, Parameter, Space, build_space
+from grposweep.search.space import Choice, Interval, Space
 from refused import says
 
 
@@ -119,9 +119,6 @@ def test_an_interval_is_continuous_unless_it_is_cast(argument: str, interval: In
         ("lr=interval(2,1)", "lr ... interval(2 ... smaller end first"),
         ("n=range(3,3)", "n"),
         ("lr=tag(log,interval(0,1))", "lr ... logarithm ... above 0"),
-        ("lr=tag(log,interval(-1,1))", "lr"),
-        ("n=range(5,1)", "n"),
-        ("lr=1e-3,", "lr"),
         ("lr=(1,2", "lr"),
         ("lr=interval(1)", "lr"),
         ("lr=a b,'c", "lr"),
@@ -167,9 +164,6 @@ def test_a_forced_override_also_wins_over_the_sweep_file(prefix: str) -> None:
     """``++kl.beta=0.1`` is the same parameter, said louder."""
     params = {"kl.beta": "0.001,0.04"}
     assert parse_space([f"{prefix}kl.beta=0.1"], params) == (Space(), [f"{prefix}kl.beta=0.1"])
-    assert [d.name for d in parse_space([f"{prefix}kl.beta=0.1,0.2"], params)[0].parameters] == [
-        "kl.beta"
-    ]
 
 
 def test_a_sweep_file_holds_plain_values_and_conditions() -> None:
@@ -227,17 +221,6 @@ def test_the_grid_goes_in_the_order_of_hydras_own_sweeper(parameters: dict[str, 
     ]
 
 
-def test_parameters_are_ordered_by_their_conditions() -> None:
-    """A parameter comes after those that it depends on, a circle is refused."""
-    c = Choice((1, 2), (1, 2))
-    space = build_space(
-        [Parameter("c", c, {"b": (1,)}), Parameter("b", c, {"a": (1,)}), Parameter("a", c)]
-    )
-    assert [d.name for d in space.parameters] == ["a", "b", "c"]
-    with pytest.raises(ValueError, match="a waits for b"):
-        build_space([Parameter("a", c, {"b": (1,)}), Parameter("b", c, {"a": (1,)})])
-
-
 TEXTS = [
     "",
     "a\\b",
@@ -277,22 +260,12 @@ def test_ordinary_text_stays_unquoted() -> None:
     assert {text: override_text(text) for text in typed} == typed
 
 
-@pytest.mark.parametrize(
-    "argument",
-    ["lr=1e-4,nan", "kl.beta=inf", "lr=interval(1e-5,inf)", "a=[1.0,-inf]", "lr=choice(nan)"],
-)
-def test_a_number_that_is_not_finite_is_refused(argument: str) -> None:
-    """In a list, alone, at an end of an interval; before anything starts."""
-    with pytest.raises(UserError, match="is no finite number"):
-        parse_space([argument], {})
-    parse_space(["a='inf','nan'"], {})
-
-
 def test_all_numbers_that_are_not_finite_are_named_at_once() -> None:
-    """Those of the command line, of the sweep file and of a single run."""
+    """Those of the command line, of the sweep file and of a single run; quoted they are text."""
+    odd = ["lr=1e-4,nan", "kl.beta=inf", "seed=choice(nan)", "b=[1.0,-inf]"]
     with pytest.raises(UserError) as refused:
-        parse_space(["lr=1e-4,nan", "kl.beta=inf"], {"loss.epsilon_high": "interval(0,inf)"})
-    named = re.findall(r"^- (.*): \w+ is no finite", str(refused.value), re.MULTILINE)
-    assert named == ["lr=1e-4,nan", "kl.beta=inf", "loss.epsilon_high=interval(0,inf)"]
+        parse_space([*odd, "a='inf','nan'"], {"loss.epsilon_high": "interval(0,inf)"})
+    named = re.findall(r"^- (.*): \S+ is no finite", str(refused.value), re.MULTILINE)
+    assert named == [*odd, "loss.epsilon_high=interval(0,inf)"]
     with pytest.raises(UserError, match="2 keys cannot work"):
         check_numbers(["lr=nan", "kl.beta=inf"])
