@@ -175,7 +175,6 @@ def test_data_that_fill_no_rollout_give_no_step() -> None:
         max_steps=10,
     )
     assert planning.total_steps(s) == 0
-    assert planning.rollouts_per_epoch(s) == 0
 
 
 def test_what_depends_on_an_unknown_is_unknown() -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from grporecipe.errors import UserError
 from grporecipe.reading.load import Options
-from grposweep.cli._plan import show_fit, show_plan, show_space, training_processes
+from grposweep.cli._plan import show_fit, show_plan, show_space
 from grposweep.cli.hydra_app import copy_conf
 from support import PROJECT, Ended, environment, sampled
 from support import grposweep as run_grposweep
@@ -27,6 +27,7 @@ MS_SWIFT = [
     "schedule=epochs",
 ]
 Grposweep = Callable[..., Ended]
+CHANCE = "rewards of 0 and 1: differences below 0.087 can be chance"
 
 
 @pytest.fixture
@@ -72,6 +73,7 @@ def test_the_plan_says_where_the_guides_shortcut_is_wrong(grposweep: Grposweep) 
     assert "1,333.3" in wrong
     assert "1,332" in wrong
     assert "shortcut" not in right
+    assert CHANCE in right
 
 
 def test_gpus_of_a_vllm_server_are_no_processes(grposweep: Grposweep, here: Path) -> None:
@@ -79,7 +81,8 @@ def test_gpus_of_a_vllm_server_are_no_processes(grposweep: Grposweep, here: Path
     (here / "recipe.yaml").write_text(
         "per_device_train_batch_size: 1\nnum_generations: 8\nmax_steps: 10\n"
     )
-    ended = grposweep("plan", "recipe.yaml", "--gpus", "8", "--vllm-gpus", "1")
+    same = ("--processes", "7")
+    ended = grposweep("plan", "recipe.yaml", "--gpus", "8", "--vllm-gpus", "1", *same)
     assert ended.code == 1
     assert "GB101" in ended.out
     assert "processes=8" in ended.out.replace("\n", " ")
@@ -104,6 +107,7 @@ def test_recipes_stand_side_by_side(grposweep: Grposweep, here: Path) -> None:
         (["batch=16"], "batch.prompts_per_step"),
         (["a.yaml", "lr=3"], "cannot be combined"),
         (["lr=1e-3", "--gpus", "1", "--vllm-gpus", "1"], "no GPU is left"),
+        (["lr=1e-3", "--processes", "4", "--gpus", "8"], "--gpus means 8 processes"),
     ],
 )
 def test_bad_input_is_one_message(grposweep: Grposweep, arguments: list[str], part: str) -> None:
@@ -120,6 +124,8 @@ def test_space_counts_without_running_anything(grposweep: Grposweep, here: Path)
     assert ended.code == 0
     assert ended.out.startswith("8 points, 4 valid, 4 invalid")
     assert "never valid" in ended.out
+    assert CHANCE in ended.out
+    assert CHANCE not in grposweep("space", "-m", "seed=1,2").out
     assert not (here / "outputs").exists()
 
 
@@ -319,10 +325,3 @@ def test_the_table_of_gpus_has_whole_headings_in_80_columns(
     said = capsys.readouterr().out
     assert "…" not in said
     assert re.search(r"^ T4 .*does not fit ", said, re.MULTILINE)
-
-
-def test_processes_and_gpus_that_contradict_each_other_are_refused() -> None:
-    """The same number said twice is none."""
-    assert training_processes(4, 5, 1) == 4
-    with pytest.raises(UserError, match=r"--processes 4 --gpus 8: .* --gpus means 8 processes"):
-        training_processes(4, 8, 0)

@@ -121,7 +121,6 @@ def test_an_interval_is_continuous_unless_it_is_cast(argument: str, interval: In
         ("lr=tag(log,interval(0,1))", "lr ... logarithm ... above 0"),
         ("lr=(1,2", "lr"),
         ("lr=interval(1)", "lr"),
-        ("lr=a b,'c", "lr"),
         ("lr=nope(1,2)", "lr"),
         ("lr=choice()", "lr=choice()"),
     ],

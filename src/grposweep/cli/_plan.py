@@ -186,7 +186,12 @@ def show_space(
     # Hydra and numpy: 0.3 s that lint and plan FILE should not pay
     from grposweep.config.points import Points
     from grposweep.config.wandb_sweep import expand
-    from grposweep.report.space_summary import print_invalid, print_what_differs, space_as_json
+    from grposweep.report.space_summary import (
+        describe_chance,
+        print_invalid,
+        print_what_differs,
+        space_as_json,
+    )
     from grposweep.search.evaluate import validate_points
     from grposweep.search.listed import list_points
     from grposweep.search.parse import parse_space, split_tokens
@@ -215,6 +220,9 @@ def show_space(
         console = build_console()
         console.print(validity.describe())
         print_what_differs(console, validity)
+        chance = describe_chance(points.base, points.base.task.eval_prompts)
+        if chance and validity.valid > 1 and "seed" not in space.choices:
+            console.print(chance, soft_wrap=True)
         if validity.invalid:
             print_invalid(console, validity)
             console.print(_label_table(validity.valid_by_label()))

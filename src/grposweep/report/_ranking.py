@@ -4,10 +4,10 @@ And rank its parameters by their contrasts. A trial that is paused or was stoppe
 what the finished ones gained after its share of the training.
 """
 
-import math
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from statistics import fmean
 
 from grporecipe.files import Config, finite_or_none
 from grposweep.report.trial_view import TrialView
@@ -102,7 +102,7 @@ class RankedPoint:
     @cached_property
     def value(self) -> float:
         """Their mean."""
-        return math.fsum(self.values) / len(self.values)
+        return fmean(self.values)
 
     @property
     def source(self) -> str:
@@ -195,7 +195,7 @@ class RankedPoint:
         )
         if half is not None:
             half = sampled.cut(half, self.value)
-        return Gain(self.value, math.fsum(starts) / len(starts), half, self.over)
+        return Gain(self.value, fmean(starts), half, self.over)
 
 
 def _interval(half: float | None, over: str) -> str:

@@ -19,6 +19,7 @@ from grporecipe.memory.parts import ASSUMED_PROMPT_TOKENS, find_prompt
 from grporecipe.model import planning
 from grporecipe.model.setting import Setting
 from grposweep.report.tables import FOLD, RIGHT, Column, Row, Styled, build_table
+from grposweep.search.sampling import describe_shares
 
 
 @cache
@@ -217,6 +218,8 @@ def notes(s: Setting) -> list[str]:
             "The number of training prompts is unknown, so epochs cannot be counted in steps. "
             "Set --dataset-size."
         )
+    if s.evaluations and s.eval_prompts and "eval_prompts" in s.keys:
+        lines.append(describe_shares(s.eval_prompts))
     return lines
 
 

@@ -2,7 +2,6 @@
 space.
 """
 
-import math
 import os
 import shutil
 from collections.abc import Iterable, Sequence
@@ -29,7 +28,7 @@ from grposweep.schema import Experiment
 from grposweep.schema.running import KEEPS_MODEL
 from grposweep.search.early_stopping.rungs import describe_least
 from grposweep.search.evaluate import SpaceValidity
-from grposweep.search.sampling import describe_resolution
+from grposweep.search.sampling import describe_shares
 from grposweep.search.validity import DISK
 from grposweep.trial_plan import known_part
 
@@ -119,6 +118,15 @@ def _invalid_row(row: InvalidPoints) -> Row:
     return f"{row.code}\n{count(row.count, 'point')}", why, "\nor ".join(row.fixes)
 
 
+def describe_chance(base: Experiment, prompts: int) -> str:
+    """Return which differences of two points can be chance, for rewards of 0 and 1; empty without
+    evaluations of our own, and if points are means over seeds.
+    """
+    if not base.schedule.evaluations or not runs_trl(base.trainer) or base.search.seeds:
+        return ""
+    return describe_shares(prompts)
+
+
 @dataclass(frozen=True)
 class SpaceSummary:
     """The size of a sweep that is about to start."""
@@ -169,15 +177,10 @@ def print_space_summary(
     if fewer := _held_out(base, fewest):
         console.print(fewer, soft_wrap=True)
     # the points of a sweep over seeds are means
-    has_seeds = base.search.seeds or len({one.seed for one in summary.settings}) > 1
-    is_ranked = summary.trials > 1 and base.schedule.evaluations != 0
-    if is_ranked and runs_trl(base.trainer) and not has_seeds:
-        prompts = fewest["eval_prompts"]
-        console.print(
-            f"rewards of 0 and 1: {describe_resolution(0.5 / math.sqrt(prompts), prompts)}; "
-            f"{4 * prompts:,} (task.eval_prompts), or at best search.seeds=4, halve that",
-            soft_wrap=True,
-        )
+    has_seeds = len({one.seed for one in summary.settings}) > 1
+    chance = describe_chance(base, fewest["eval_prompts"])
+    if chance and summary.trials > 1 and not has_seeds:
+        console.print(chance, soft_wrap=True)
     for note in dict.fromkeys(
         note for entry in prepared.values() for note in entry.get("notes", ())
     ):

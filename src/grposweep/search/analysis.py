@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from statistics import fmean, variance
 
 from grporecipe.files import as_number
 from grposweep.search.replication import (
@@ -131,9 +132,7 @@ def _gain(
             blocks.setdefault(others, ([], []))[side].append(trial.value)
     if len(blocks) < 2 or not all(one and other for one, other in blocks.values()):
         return mean_difference(ours, rest, chance)
-    gains = [
-        math.fsum(one) / len(one) - math.fsum(other) / len(other) for one, other in blocks.values()
-    ]
+    gains = [fmean(one) - fmean(other) for one, other in blocks.values()]
     return estimate(gains, chance, _sampled(ours, rest))
 
 
@@ -182,7 +181,7 @@ def part_of(domain: Choice | Interval, label: Label) -> Choice | Interval | None
 
 
 def _average(trials: Sequence[Measured]) -> float:
-    return math.fsum(trial.value for trial in trials) / len(trials)
+    return fmean(trial.value for trial in trials)
 
 
 def mean_difference(
@@ -207,9 +206,7 @@ def mean_difference(
 
 def _squared_error(trials: Sequence[Measured]) -> float:
     """Return the squared standard error of a mean."""
-    mean = _average(trials)
-    count = len(trials)
-    return math.fsum((trial.value - mean) ** 2 for trial in trials) / (count - 1) / count
+    return variance(trial.value for trial in trials) / len(trials)
 
 
 @dataclass(frozen=True)

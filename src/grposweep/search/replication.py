@@ -17,6 +17,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from statistics import fmean
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from grporecipe.files import Config
@@ -71,7 +72,7 @@ def estimate(
     distributed.
     """
     count = len(values)
-    mean = math.fsum(values) / count
+    mean = fmean(values)
     squared = math.fsum((value - mean) ** 2 for value in values) / max(count - 1, 1) / count
     margin = margin_of(squared, count - 1, sampling, chance)
     return Estimate(mean, sampling.cut(margin, mean), count)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from pathlib import Path
 from random import Random
-from statistics import NormalDist, stdev
+from statistics import NormalDist, fmean, stdev
 from typing import Self
 
 from grporecipe.files import finite_or_none
@@ -66,7 +66,7 @@ class Sampling:
         """The share of the variance over prompts that a single prompt makes, from 0 to 1; 0 if
         unknown.
         """
-        mean = math.fsum(self.means) / len(self.means) if self.means else 0.0
+        mean = fmean(self.means) if self.means else 0.0
         squares = [(value - mean) ** 2 for value in self.means]
         whole = math.fsum(squares)
         return max(squares) / whole if whole > 0 else 0.0
@@ -148,6 +148,16 @@ def describe_resolution(error: float, prompts: int) -> str:
     return f"differences below {least:.2g} can be chance with {prompts:,} held-out prompts"
 
 
+def describe_shares(prompts: int) -> str:
+    """Return which differences can be chance for rewards of 0 and 1, half of them earned, which
+    have the largest spread.
+    """
+    return (
+        f"rewards of 0 and 1: {describe_resolution(0.5 / math.sqrt(prompts), prompts)}; "
+        f"{4 * prompts:,} (task.eval_prompts), or at best search.seeds=4, halve that"
+    )
+
+
 UNKNOWN = Sampling()
 
 
@@ -155,7 +165,7 @@ def average(samplings: Sequence[Sampling]) -> Sampling:
     """Return the sampling of the mean of at least one result."""
     known = [sampling.error for sampling in samplings if sampling.error is not None]
     apart = math.hypot(*known) / len(samplings) if len(known) == len(samplings) else None
-    return _joint(samplings, apart, lambda values: math.fsum(values) / len(samplings))
+    return _joint(samplings, apart, fmean)
 
 
 def _joint(
@@ -188,7 +198,7 @@ def p_of_groups(values: Sequence[float], groups: Sequence[int]) -> float:
         members.setdefault(group, []).append(index)
     if not 1 < len(members) < len(groups) or len(set(values)) < 2:
         return 1.0
-    mean = math.fsum(values) / len(values)
+    mean = fmean(values)
     draw = Random(0)
     centred = [value - mean for value in values]
 

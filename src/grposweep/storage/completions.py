@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import groupby
 from pathlib import Path
+from statistics import fmean
 from typing import Self
 
 from grporecipe.files import Config, append_line, finite_or_none, read_lines, text_or, write_text
@@ -264,8 +265,5 @@ def read_prompt_rewards(trial: Path, steps: Sequence[int]) -> PromptRewards:
     rewards = [lines.get(step, PromptRewards()) for step in steps]
     if len({(one.prompts, len(one.means)) for one in rewards}) != 1:
         return PromptRewards()
-    means = tuple(
-        math.fsum(values) / len(values)
-        for values in zip(*(one.means for one in rewards), strict=True)
-    )
+    means = tuple(fmean(values) for values in zip(*(one.means for one in rewards), strict=True))
     return replace(rewards[0], means=means)
