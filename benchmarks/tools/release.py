@@ -174,7 +174,7 @@ def by_hand(
     ]
     if gone:
         yield (
-            f"  {', '.join(gone)}: is there a successor? (RENAMES, DROPPED and the like in "
+            f"  {', '.join(gone)}: is there a successor? (names.yaml and the like in "
             "the framework's folder)"
         )
     yield from (f"  {line}" for line in tool.BY_HAND)

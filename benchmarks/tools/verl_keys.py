@@ -35,15 +35,15 @@ CHECKS = re.compile(
     r"|workers/config/\w+|workers/engine_workers|workers/(actor|critic|rollout)/\w+)\.py"
 )
 RESTS = (
-    (CORE, "@register_adv_est", "frameworks/verl/keys.py: SINCE, the estimators"),
-    (CORE, "@register_policy_loss", "frameworks/verl/keys.py: SINCE, the losses"),
-    (CORE, "AdvantageEstimator", "frameworks/verl/keys.py: SINCE, the estimators"),
+    (CORE, "@register_adv_est", "frameworks/verl/choices.yaml: the estimators"),
+    (CORE, "@register_policy_loss", "frameworks/verl/choices.yaml: the losses"),
+    (CORE, "AdvantageEstimator", "frameworks/verl/choices.yaml: the estimators"),
     (CORE, "agg_loss", "frameworks/verl/recipes.py: AVERAGES"),
-    (CORE, "kl_penalty_forward", "frameworks/verl/keys.py: KL"),
+    (CORE, "kl_penalty_forward", "frameworks/verl/choices.yaml: kl_loss_type"),
     (
         "verl/workers/rollout/base.py",
         "_ROLLOUT_REGISTRY",
-        "frameworks/verl/keys.py: SINCE, the engines of rollouts",
+        "frameworks/verl/choices.yaml: the engines of rollouts",
     ),
     ("verl/utils/config.py", "validate_config", "frameworks/verl/rules.py: sizes"),
 )

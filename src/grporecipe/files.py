@@ -13,6 +13,7 @@ import re
 import shutil
 import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from itertools import accumulate
 from pathlib import Path
 from types import UnionType
@@ -183,6 +184,12 @@ def parse_yaml(text: str, loader_class: Any = None) -> Any:
         return None if node is None else loader_class("").construct_document(node)
     except (yaml.YAMLError, TypeError, AttributeError, RecursionError, OverflowError) as error:
         raise ValueError(" ".join(str(error).split())) from error
+
+
+@cache
+def read_own_yaml(module: str, name: str) -> Any:
+    """Return the content of a YAML file of ours in a module's folder (its ``__file__``)."""
+    return parse_yaml(Path(module).with_name(name).read_text(encoding="utf-8"))
 
 
 def is_deep_yaml(text: str) -> bool:

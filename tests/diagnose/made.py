@@ -1,6 +1,7 @@
 """Write logs in the formats of all frameworks, from one list of training steps."""
 
 import json
+import math
 import struct
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -10,9 +11,14 @@ from typing import Any
 Row = dict[str, float]
 
 
-def run(steps: int = 100, seed: int = 0, **changed: Callable[[int], float]) -> list[Row]:
-    """Return a healthy training under TRL's names. ``changed`` sets other values by step
-    (underscores in names are slashes).
+# rewards without a trend
+FLAT = "0.3 + 0.02 * (-1) ** step"
+WORDS = {"nan": math.nan, "max": max, "min": min, "sin": math.sin}
+
+
+def run(steps: int = 100, seed: int = 0, **changed: str) -> list[Row]:
+    """Return a healthy training under TRL's names. ``changed`` are formulas of other values, of the
+    step.
     """
     draw = Random(seed)
     rows = []
@@ -29,7 +35,8 @@ def run(steps: int = 100, seed: int = 0, **changed: Callable[[int], float]) -> l
             "kl": 0.02 * step / steps,
             "entropy": 0.5 - 0.2 * step / steps,
         }
-        row.update({name.replace("__", "/"): value(step) for name, value in changed.items()})
+        for name, formula in changed.items():
+            row[name] = eval(FLAT if formula == "flat" else formula, WORDS, {"step": step})
         rows.append(row)
     return rows
 
@@ -117,15 +124,7 @@ def nest(row: Row) -> dict[str, Any]:
 def easyr1_rows(rows: list[Row]) -> list[dict[str, Any]]:
     """The rows as EasyR1 names and nests them."""
     names = {"critic/score/mean": "reward/overall", "actor/entropy": "actor/entropy_loss"}
-    return [
-        nest(
-            {
-                names.get(name, name).replace("response_length/", "response_length/"): v
-                for name, v in row.items()
-            }
-        )
-        for row in verl(rows)
-    ]
+    return [nest({names.get(name, name): v for name, v in row.items()}) for row in verl(rows)]
 
 
 def easyr1_jsonl(rows: list[Row]) -> str:
@@ -157,6 +156,20 @@ def table(rows: list[Row]) -> str:
     )
 
 
+SLIME = {"loss": "loss", "kl": "kl_loss", "entropy": "entropy_loss"}
+SLIME_ROLLOUT = {"reward": "raw_reward", "completions/mean_length": "response_lengths"}
+
+
+def slime(rows: list[Row]) -> str:
+    """Return slime's console under Ray: the rollout's metrics, then those of its step."""
+    text = []
+    for i, row in enumerate(rows):
+        rollout = {f"rollout/{theirs}": row[name] for name, theirs in SLIME_ROLLOUT.items()}
+        step = {f"train/{theirs}": row[name] for name, theirs in SLIME.items()}
+        text += [f"utils.py:135 - rollout {i}: {rollout}", f"model.py:900 - step {i}: {step}"]
+    return "".join(f"(MegatronTrainRayActor pid=7) {line}\n" for line in text)
+
+
 TEXTS: dict[str, Callable[[list[Row]], str]] = {
     "console": console,
     "strings": strings,
@@ -168,6 +181,7 @@ TEXTS: dict[str, Callable[[list[Row]], str]] = {
     "easyr1_jsonl": easyr1_jsonl,
     "easyr1_console": easyr1_console,
     "table": table,
+    "slime": slime,
 }
 
 

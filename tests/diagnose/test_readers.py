@@ -31,6 +31,21 @@ def test_every_format_gives_the_same_rewards(name: str, tmp_path: Path) -> None:
     assert log.total == (400 if name in ("console", "state", "swift") else None)
 
 
+PRIME_RL = {
+    "Step 3 |    2s | Reward 0.25 | Turns 1.0 | Truncation 25.0%": {"reward", "truncated"},
+    "Step 3 | Time: 2s | Reward: 0.25 | Seq. Length: 0.25 tokens/sample": {"reward", "length"},
+    "Step 3 | 2s | Loss 0.25 | Mismatch KL 0.25 | MFU 1%": {"loss", "mismatch_kl"},
+}
+
+
+@pytest.mark.parametrize("line", PRIME_RL)
+def test_the_console_of_prime_rl_is_read(line: str, tmp_path: Path) -> None:
+    """Of the orchestrator, today's and an older one, and of the trainer; not its micro-steps."""
+    path = tmp_path / "log"
+    path.write_text(f"10:00 DEBUG Micro Step 1/4 | Loss 1.0\n\x1b[32m10:00\x1b[0m SUCCESS {line}\n")
+    assert read_log(path).rows == {3: dict.fromkeys(PRIME_RL[line], 0.25)}
+
+
 def test_tensorboard_events_are_read_without_tensorboard(tmp_path: Path) -> None:
     """The file in a run's folder is found, and its incomplete end is ignored."""
     (tmp_path / "events.out.tfevents.1.node.2.0").write_bytes(events(ROWS)[:-30])

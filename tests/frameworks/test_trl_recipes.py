@@ -147,9 +147,7 @@ def test_a_renamed_key_is_read_fixed_and_written_by_release(
 
 
 def test_a_key_that_a_release_removed_has_a_successor_or_a_reason() -> None:
-    """As a line in RENAMES or DROPPED of frameworks/trl/keys.py; else its field would lose its
-    key.
-    """
+    """In frameworks/trl/names.yaml; else its field would lose its key."""
     rows = [row.key for row in FRAMEWORKS["trl"].fields if row.type == RELEASE]
     removed = [key for key in rows if (span := keys.span(key)) and span[1] is not None]
     assert [key for key in removed if key not in keys.DROPPED] == []

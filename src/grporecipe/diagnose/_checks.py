@@ -1,14 +1,16 @@
-"""The checks of a training log. Each looks for one symptom and returns its evidence, or None."""
+"""The checks of a training log. Each looks for one symptom and returns its values, or None."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import StrEnum
+from itertools import pairwise
 from statistics import fmean, median
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from grporecipe.diagnose._evidence import Evidence
+from grporecipe.diagnose._evidence import Evidence, Window
 from grporecipe.diagnose._log import Log
 from grporecipe.model import guards
+from grporecipe.model.guards import RewardCurve
 
 # Healthy trainings do not reach these thresholds. A threshold that a sweep's guard has too is taken
 # from the guard.
@@ -31,14 +33,18 @@ EXPLOSION_TIMES, EXPLOSION_NATS = 3.0, 1.0
 VANISHED_SHARE, VANISHED_NATS = 0.1, 0.05
 # logged steps, and the share of the first entropy that is left
 FAST_STEPS, FAST_SHARE = 20, 0.2
-# of the reward's gain
-LOST = 1 / 3
 # nats per token, on average: trainings of language models stay below
 KL_WARN = 1.0
 # times the median; the number of such steps
 SPIKE, SPIKES = 20.0, 3
-# share of groups, on average over the last windows
-NO_VARIANCE = 0.8
+# share of groups, on average over the last windows: a warning, and a note
+NO_VARIANCE, HALF = 0.8, 0.5
+# gradient norm, against the first windows; below the usual max_grad_norm it counts for nothing
+GROWTH_TIMES, GROWTH_NORM = 10.0, 1.0
+# clip ratio
+OFTEN_CLIPPED = 0.05
+# standard errors of a window's mean
+SURE = 2.0
 TRUNCATED = guards.SOME
 # times the first completions
 LONGER = 1.5
@@ -51,6 +57,7 @@ GENERATION = 0.85
 NEAR_ZERO = 0.01
 # median gradient norm, ten times the usual max_grad_norm
 CLIPPED = 10.0
+HUGE = 100.0
 
 
 class Level(StrEnum):
@@ -64,22 +71,24 @@ class Level(StrEnum):
 
 
 class Sign(NamedTuple):
-    """The result of a check: a sentence of evidence, the range of steps, numbers for scripts, and
-    an unusual level.
+    """The result of a check: the range of steps, the values of the sentence in ``findings.yaml``,
+    and the name of its variant there.
     """
 
-    evidence: str
     steps: tuple[int, int]
-    numbers: Mapping[str, float]
-    level: Level | None = None
+    values: Mapping[str, float | str]
+    variant: str = ""
 
 
-def guard(guard: Callable[[Any], str]) -> Callable[[Evidence], Sign | None]:
+Finder = Callable[[Evidence], Sign | None]
+
+
+def guard(check: Callable[[RewardCurve], str]) -> Finder:
     """Return a check that applies one of the sweep's guards to the log."""
 
     def find(evidence: Evidence) -> Sign | None:
         curve = evidence.curve
-        text = guard(curve) if curve is not None else ""
+        text = check(curve) if curve is not None else ""
         if not text or curve is None:
             return None
         if not evidence.held_out:
@@ -91,12 +100,12 @@ def guard(guard: Callable[[Any], str]) -> Callable[[Evidence], Sign | None]:
             for old, new in words:
                 text = text.replace(old, new)
         recent = evidence.stops[-min(guards.LONG, len(evidence.stops))]
-        return Sign(text, (recent, evidence.log.end), {"reward": curve.held_out[-1]})
+        return Sign((recent, evidence.log.end), {"text": text, "reward": curve.held_out[-1]})
 
     return find
 
 
-def non_finite(name: str) -> Callable[[Evidence], Sign | None]:
+def non_finite(name: str) -> Finder:
     """Return a check for values of a metric that are NaN or infinite in the last steps."""
 
     def find(evidence: Evidence) -> Sign | None:
@@ -105,24 +114,20 @@ def non_finite(name: str) -> Callable[[Evidence], Sign | None]:
         if len(last) < 3 or any(math.isfinite(value) for _, value in last):
             return None
         bad = [step for step, value in values if not math.isfinite(value)]
-        text = f"{name} is {last[-1][1]} in the last {len(last)} logged steps"
-        if len(bad) == len(values):
-            text = f"{name} is {last[-1][1]} from the first logged step"
-        return Sign(text, (bad[0], last[-1][0]), {})
+        variant = "from the first" if len(bad) == len(values) else ""
+        return Sign((bad[0], last[-1][0]), {"value": str(last[-1][1])}, variant)
 
     return find
 
 
 def flat(evidence: Evidence) -> Sign | None:
     """Look for a flat reward: the interval of its change excludes a large gain."""
-    if _has_fallen(evidence) or (observed := _no_gain(evidence, "has not risen")) is None:
-        return None
-    return observed._replace(level=Level.NOTE) if _is_high(evidence) else observed
+    return None if _has_fallen(evidence) else _no_gain(evidence)
 
 
 def falling(evidence: Evidence) -> Sign | None:
     """Look for a falling reward: the interval of its change excludes a flat one."""
-    return _no_gain(evidence, "has fallen") if _has_fallen(evidence) else None
+    return _no_gain(evidence) if _has_fallen(evidence) else None
 
 
 def _has_fallen(evidence: Evidence) -> bool:
@@ -133,7 +138,7 @@ def _has_fallen(evidence: Evidence) -> bool:
     )
 
 
-def _no_gain(evidence: Evidence, words: str) -> Sign | None:
+def _no_gain(evidence: Evidence) -> Sign | None:
     """Return the change of a reward that has not risen. Return None if it has, or if it may still
     rise.
     """
@@ -151,13 +156,9 @@ def _no_gain(evidence: Evidence, words: str) -> Sign | None:
         or _still_warming(evidence)
     ):
         return None
-    return Sign(
-        f"the {trend.name} {words}: {trend.change:+.3g} from step {trend.first} to {trend.last} "
-        f"(95 % interval {trend.low:+.3g} to {trend.high:+.3g}; rewards of a group differ by "
-        f"{scale:.2g})",
-        (trend.first, trend.last),
-        {"change": trend.change, "low": trend.low, "high": trend.high},
-    )
+    values = {"change": trend.change, "low": trend.low, "high": trend.high, "scale": scale}
+    variant = "solved" if _is_high(evidence) else ""
+    return Sign((trend.first, trend.last), {**values, "name": trend.name}, variant)
 
 
 def _is_high(evidence: Evidence) -> bool:
@@ -177,15 +178,10 @@ def below_start(evidence: Evidence) -> Sign | None:
     if curve is None or curve.start is None or len(curve.held_out) < guards.TWICE:
         return None
     now = max(curve.held_out[-guards.TWICE :])
-    noise = BELOW_ERRORS * max((error for error in curve.errors if error), default=0.0)
+    noise = BELOW_ERRORS * evidence.noise
     if curve.start - now <= max(noise, DROP * abs(curve.start)):
         return None
-    return Sign(
-        f"held-out reward was {curve.start:.4g} before training and is {curve.held_out[-1]:.4g} "
-        "now",
-        (0, evidence.log.end),
-        {"start": curve.start, "now": curve.held_out[-1]},
-    )
+    return Sign((0, evidence.log.end), {"start": curve.start, "now": curve.held_out[-1]})
 
 
 def best_earlier(evidence: Evidence) -> Sign | None:
@@ -193,44 +189,28 @@ def best_earlier(evidence: Evidence) -> Sign | None:
     curve = evidence.curve
     if curve is None or len(curve.held_out) < guards.LONG + 1:
         return None
-    best = max(range(len(curve.held_out)), key=curve.held_out.__getitem__)
     now = max(curve.held_out[-guards.TWICE :])
-    top = curve.held_out[best]
+    top = curve.held_out[evidence.best]
     # batches have other prompts
     sigmas = BELOW_ERRORS if evidence.held_out else guards.FALLEN_ERRORS * math.sqrt(2)
-    noise = sigmas * max((error for error in curve.errors if error), default=0.0)
+    noise = sigmas * evidence.noise
     gain = max(abs(top), abs(top - (curve.start or 0.0)))
     large = DROP * gain if evidence.held_out else FLAT * (evidence.scale or top)
     if top - now <= max(noise, large) or (
         curve.start is not None and evidence.held_out and top <= curve.start
     ):
         return None
-    step = evidence.stops[best]
-    return Sign(
-        f"{evidence.reward_name} was best at step {step} ({top:.4g}) and is "
-        f"{curve.held_out[-1]:.4g} at {evidence.stops[-1]}",
-        (step, evidence.stops[-1]),
-        {"best_step": step, "best": top, "now": curve.held_out[-1]},
-    )
+    steps = (evidence.stops[evidence.best], evidence.stops[-1])
+    return Sign(steps, {"best_step": steps[0], "best": top, "now": curve.held_out[-1]})
 
 
 def few_groups(evidence: Evidence) -> Sign | None:
     """Look for groups whose rewards are all equal."""
     last = evidence.windows("zero_std")[-3:]
-    if len(last) < 3 or (share := fmean(window.mean for window in last)) < NO_VARIANCE:
+    if len(last) < 3 or (share := fmean(window.mean for window in last)) < HALF:
         return None
-    level = Level.NOTE if evidence.risen else None
-    stands = (
-        ""
-        if evidence.risen or evidence.curve is None
-        else f", and the {evidence.reward_name} has not risen"
-    )
-    return Sign(
-        f"{share:.0%} of the groups had no variance in their rewards{stands}",
-        (last[0].first, last[-1].last),
-        {"share": share},
-        level,
-    )
+    is_note = share < NO_VARIANCE or evidence.risen or evidence.curve is None
+    return Sign((last[0].first, last[-1].last), {"share": share}, "half" if is_note else "")
 
 
 def entropy_down(evidence: Evidence) -> Sign | None:
@@ -242,12 +222,7 @@ def entropy_down(evidence: Evidence) -> Sign | None:
     last = max(w.mean for w in windows[-2:])
     if last > min(VANISHED_SHARE * first, VANISHED_NATS):
         return None
-    return Sign(
-        f"entropy has fallen from {first:.3g} to {last:.2g} nats per token, and the "
-        f"{evidence.reward_name} has not risen",
-        (windows[-2].first, windows[-1].last),
-        {"first": first, "last": last},
-    )
+    return Sign(_ends(windows), {"first": first, "last": last})
 
 
 def rate_too_high(evidence: Evidence) -> Sign | None:
@@ -263,38 +238,63 @@ def rate_too_high(evidence: Evidence) -> Sign | None:
     fast = [(step, value) for step, value in values[:FAST_STEPS] if value <= FAST_SHARE * begun]
     if curve is None or len(curve.held_out) < guards.LONG or len(fast) < guards.TWICE:
         return None
-    best = max(range(len(curve.held_out)), key=curve.held_out.__getitem__)
-    start = curve.held_out[0] if curve.start is None else curve.start
-    top = max(curve.held_out[best], start)
-    now = fmean(curve.held_out[-guards.TWICE :])
-    noise = 2 * max((error for error in curve.errors if error), default=0.0)
-    if top - now <= max(noise, LOST * (top - start)) and evidence.risen:
+    if not evidence.lost:
         return None
     step, value = fast[0]
-    return Sign(
-        f"entropy fell from {begun:.3g} to {value:.2g} nats per token by step {step}, and the "
-        f"{evidence.reward_name} from "
-        f"{top:.4g} at step {evidence.stops[best]} to {curve.held_out[-1]:.4g}",
-        (step, evidence.log.end),
-        {"first": begun, "by_step": step, "best": top, "now": curve.held_out[-1]},
-    )
+    top = max(curve.held_out[evidence.best], evidence.begun)
+    values_now = {"best": top, "best_step": evidence.stops[evidence.best]}
+    values_now |= {"first": begun, "then": value, "by_step": step, "now": curve.held_out[-1]}
+    return Sign((step, evidence.log.end), values_now)
 
 
-def entropy_up(evidence: Evidence) -> Sign | None:
-    """Look for entropy that has multiplied while the reward has not risen."""
-    windows = evidence.windows("entropy")
-    if len(windows) < 4 or evidence.risen:
-        return None
-    first = fmean(w.mean for w in windows[:2])
-    last = min(w.mean for w in windows[-2:])
-    if last < EXPLOSION_TIMES * first or last < first + EXPLOSION_NATS:
-        return None
-    return Sign(
-        f"entropy has risen from {first:.3g} to {last:.3g} nats per token, and the "
-        f"{evidence.reward_name} has not risen",
-        (windows[-2].first, windows[-1].last),
-        {"first": first, "last": last},
-    )
+def _ends(windows: Sequence[Window]) -> tuple[int, int]:
+    return windows[-2].first, windows[-1].last
+
+
+def grown(name: str, times: float, more: float) -> Finder:
+    """Return a check for a metric that has multiplied, and is larger by at least ``more``."""
+
+    def find(evidence: Evidence) -> Sign | None:
+        windows = evidence.windows(name)
+        if len(windows) < 4:
+            return None
+        first = fmean(window.mean for window in windows[:2])
+        last = min(window.mean for window in windows[-2:])
+        if min(w.mean - SURE * w.error for w in windows[-2:]) < max(times * first, first + more):
+            return None
+        return Sign(_ends(windows), {"first": first, "last": last})
+
+    return find
+
+
+def grad_growth(evidence: Evidence) -> Sign | None:
+    """Look for a gradient norm that has multiplied, and a clip ratio that has grown with it."""
+    sign = grown("grad_norm", GROWTH_TIMES, GROWTH_NORM)(evidence)
+    clips = [window.mean for window in evidence.windows("clip_ratio")]
+    if sign is None or not clips or clips[-1] < max(2 * clips[0], OFTEN_CLIPPED):
+        return sign
+    values = {**sign.values, "clips_first": clips[0], "clips": clips[-1]}
+    return Sign(sign.steps, values, "clipped")
+
+
+def traded(evidence: Evidence) -> Sign | None:
+    """Look for a reward function that has lost most of its value while another has risen."""
+    values: dict[str, float | str] = {}
+    since = 0
+    for name in evidence.reward_functions:
+        windows = evidence.windows(name)
+        if len(windows) < 4:
+            continue
+        means = [fmean((first.mean, second.mean)) for first, second in pairwise(windows)]
+        top = max(means)
+        noise = 2 * SURE * max(window.error for window in windows)
+        shown = name.removesuffix("/mean")
+        if top > 0 and means[-1] < min(top / 2, top - noise):
+            since = windows[means.index(top)].first
+            values |= {"fallen": shown, "top": top, "rest": means[-1]}
+        elif means[-1] > means[0] + noise:
+            values |= {"risen": shown, "first": means[0], "last": means[-1]}
+    return Sign((since, evidence.log.end), values) if len(values) == 6 else None
 
 
 def kl_drift(evidence: Evidence) -> Sign | None:
@@ -302,31 +302,21 @@ def kl_drift(evidence: Evidence) -> Sign | None:
     windows = evidence.windows("kl")[-guards.TWICE :]
     if len(windows) < guards.TWICE or min(window.mean for window in windows) < KL_WARN:
         return None
-    return Sign(
-        f"KL to the reference is {windows[-1].mean:.3g} nats per token on average; it usually "
-        f"stays below {KL_WARN:g}",
-        (windows[0].first, windows[-1].last),
-        {"kl": windows[-1].mean},
-        Level.NOTE if evidence.risen else None,
-    )
+    return Sign(_ends(windows), {"kl": windows[-1].mean}, "rising" if evidence.risen else "")
 
 
-def spikes(name: str, least: float) -> Callable[[Evidence], Sign | None]:
-    """Look for single steps far above the others."""
+def spikes(name: str, least: float) -> Finder:
+    """Return a check for single steps far above the others."""
 
     def find(evidence: Evidence) -> Sign | None:
         values = evidence.log.series(name)
         usual = median([value for _, value in values if value > 0] or [0.0])
         steps = [step for step, value in values if value > max(SPIKE * usual, least)]
-        if len(values) < SOME_ROWS or len(steps) < SPIKES or evidence.risen:
+        if len(values) < SOME_ROWS or len(steps) < SPIKES:
             return None
         most = max(value for _, value in values)
-        return Sign(
-            f"{len(steps)} of {len(values)} logged steps exceed {SPIKE:g} times the median "
-            f"{usual:.3g}, up to {most:.3g}",
-            (steps[0], steps[-1]),
-            {"count": len(steps), "highest": most},
-        )
+        shown = {"count": len(steps), "rows": len(values), "usual": usual, "highest": most}
+        return Sign((steps[0], steps[-1]), shown)
 
     return find
 
@@ -340,29 +330,7 @@ def truncation(evidence: Evidence) -> Sign | None:
     last = min(window.mean for window in windows[-2:])
     if last < TRUNCATED or last < first - DROP:
         return None
-    return Sign(
-        f"{windows[-1].mean:.0%} of the completions run into the length limit ({first:.0%} at "
-        "first)",
-        (windows[-2].first, windows[-1].last),
-        {"first": first, "last": windows[-1].mean},
-    )
-
-
-def longer(evidence: Evidence) -> Sign | None:
-    """Look for completions that have become longer while the reward has not risen."""
-    windows = evidence.windows("length")
-    if len(windows) < 4 or evidence.risen:
-        return None
-    first = windows[0]
-    last = windows[-1]
-    if min(w.mean - 3 * w.error for w in windows[-2:]) < LONGER * (first.mean + 3 * first.error):
-        return None
-    return Sign(
-        f"completions have grown from {first.mean:.0f} to {last.mean:.0f} tokens, and the "
-        f"{evidence.reward_name} has not risen",
-        (first.first, last.last),
-        {"first": first.mean, "last": last.mean},
-    )
+    return Sign(_ends(windows), {"first": first, "last": windows[-1].mean})
 
 
 def no_rate(evidence: Evidence) -> Sign | None:
@@ -372,11 +340,7 @@ def no_rate(evidence: Evidence) -> Sign | None:
     idle = next((i for i, (_, rate) in enumerate(reversed(rates)) if rate > 0), len(rates))
     if len(rates) < SOME_ROWS or idle < max(5, 0.2 * len(rates)):
         return None
-    return Sign(
-        f"learning_rate is 0 in the last {idle} logged steps",
-        (zeros[-idle], zeros[-1]),
-        {"steps": idle},
-    )
+    return Sign((zeros[-idle], zeros[-1]), {"steps": idle})
 
 
 def _still_warming(evidence: Evidence) -> bool:
@@ -386,15 +350,11 @@ def _still_warming(evidence: Evidence) -> bool:
 
 def warm_up(evidence: Evidence) -> Sign | None:
     """Look for a learning rate that is still rising."""
-    rates = evidence.log.series("learning_rate")
-    if not _still_warming(evidence) or evidence.risen:
+    if not _still_warming(evidence):
         return None
-    return Sign(
-        f"learning_rate still rises: {rates[0][1]:.3g} at step {rates[0][0]}, "
-        f"{rates[-1][1]:.3g} at step {rates[-1][0]}",
-        (rates[0][0], rates[-1][0]),
-        {"learning_rate": rates[-1][1]},
-    )
+    rates = evidence.log.series("learning_rate")
+    steps = (rates[0][0], rates[-1][0])
+    return Sign(steps, {"first": rates[0][1], "learning_rate": rates[-1][1]})
 
 
 def unmoved(evidence: Evidence) -> Sign | None:
@@ -403,7 +363,7 @@ def unmoved(evidence: Evidence) -> Sign | None:
     equal = dict(evidence.signal("zero_std"))
     rows = ({**log.rows[step], "step": step, "zero_std": equal.get(step)} for step in log.steps)
     text = guards.unmoved(rows, log.total)
-    return Sign(text, (log.steps[0], log.end), {"steps": len(log.steps)}) if text else None
+    return Sign((log.steps[0], log.end), {"text": text, "steps": len(log.steps)}) if text else None
 
 
 def no_update(evidence: Evidence) -> Sign | None:
@@ -416,51 +376,40 @@ def no_update(evidence: Evidence) -> Sign | None:
     ]
     if len(sizes) < SOME_ROWS or any(size > 0 for _, size in sizes):
         return None
-    return Sign(
-        f"no weight changed in {len(sizes)} logged steps with a gradient",
-        (sizes[0][0], sizes[-1][0]),
-        {},
-    )
+    return Sign((sizes[0][0], sizes[-1][0]), {"count": len(sizes)})
 
 
 def precision(evidence: Evidence) -> Sign | None:
     """Look for a learning rate too small for bfloat16 weights: its updates round to nothing."""
-    rates = evidence.log.series("learning_rate")
-    top = max(rate for _, rate in rates)
+    top = max(rate for _, rate in evidence.log.series("learning_rate"))
     need = TYPICAL_WEIGHT * BF16_HALF_STEP
     if evidence.log.weights not in ("bfloat16", "bf16") or not 0 < top < need:
         return None
-    return Sign(
-        f"weights are bfloat16 and the learning rate is at most {top:.2g}: AdamW moves a weight by "
-        f"about that, and a weight of {TYPICAL_WEIGHT:g} only changes by {need:.1g} or more",
-        (rates[0][0], rates[-1][0]),
-        {"learning_rate": top, "needed": need},
-    )
+    values = {"learning_rate": top, "weight": TYPICAL_WEIGHT, "needed": need}
+    return Sign(evidence.log.range, values)
 
 
 def no_gradient(evidence: Evidence) -> Sign | None:
-    """Look for a gradient norm of 0."""
+    """Look for a gradient norm of 0 that equal rewards do not explain."""
     last = evidence.log.series("grad_norm")[-2 * SOME_ROWS :]
     if len(last) < 2 * SOME_ROWS or any(norm > 0 for _, norm in last):
         return None
-    return Sign(
-        f"grad_norm is 0 in the last {len(last)} logged steps", (last[0][0], last[-1][0]), {}
-    )
+    equal = dict(evidence.signal("zero_std"))
+    shares = [equal[step] for step, _ in last if step in equal]
+    if shares and min(shares) >= guards.ALL:
+        return None
+    return Sign((last[0][0], last[-1][0]), {"count": len(last)}, "frozen" if shares else "")
 
 
 def clipped_gradient(evidence: Evidence) -> Sign | None:
     """Look for a gradient norm far above the usual limit."""
-    norms = evidence.log.series("grad_norm")
-    usual = median(norm for _, norm in norms)
+    norms = [norm for _, norm in evidence.log.series("grad_norm")]
+    usual = median(norms)
     if usual < CLIPPED:
         return None
-    share = evidence.share("grad_norm", lambda norm: norm > 1)
-    return Sign(
-        f"the median gradient norm is {usual:.3g}; with max_grad_norm 1, the default, "
-        f"{share:.0%} of the updates are clipped",
-        (norms[0][0], norms[-1][0]),
-        {"median": usual, "share": share},
-    )
+    share = sum(norm > 1 for norm in norms) / len(norms)
+    variant = "huge" if usual > HUGE else ""
+    return Sign(evidence.log.range, {"median": usual, "share": share}, variant)
 
 
 def generation(evidence: Evidence) -> Sign | None:
@@ -470,11 +419,7 @@ def generation(evidence: Evidence) -> Sign | None:
     )
     if len(shares) < SOME_ROWS or (share := median(shares)) < GENERATION:
         return None
-    return Sign(
-        f"{share:.0%} of a step is generation",
-        (evidence.log.steps[0], evidence.log.end),
-        {"share": share},
-    )
+    return Sign(evidence.log.range, {"share": share})
 
 
 def _measured_shares(log: Log) -> Iterator[float]:
@@ -491,9 +436,35 @@ def loss(evidence: Evidence) -> Sign | None:
     values = [abs(value) for _, value in evidence.log.series("loss")]
     if len(values) < 3 or median(values) > NEAR_ZERO:
         return None
-    steps = evidence.log.steps
-    return Sign(
-        f"the median of |loss| is {median(values):.2g}",
-        (steps[0], steps[-1]),
-        {"median": median(values)},
-    )
+    return Sign(evidence.log.range, {"median": median(values)})
+
+
+FINDERS: dict[str, Finder] = {
+    **{name: guard(find) for name, find in guards.GUARDS.items()},
+    "non_finite": non_finite("loss"),
+    "non_finite_gradient": non_finite("grad_norm"),
+    "entropy_explosion": grown("entropy", EXPLOSION_TIMES, EXPLOSION_NATS),
+    "learning_rate_zero": no_rate,
+    "no_gradient": no_gradient,
+    "no_update": no_update,
+    "nothing_moved": unmoved,
+    "below_start": below_start,
+    "rate_too_high": rate_too_high,
+    "best_step": best_earlier,
+    "flat": flat,
+    "falling": falling,
+    "reward_traded": traded,
+    "entropy_fall": entropy_down,
+    "few_groups": few_groups,
+    "kl_drift": kl_drift,
+    "kl_spikes": spikes("kl", KL_WARN),
+    "grad_growth": grad_growth,
+    "grad_spikes": spikes("grad_norm", 1.0),
+    "truncation": truncation,
+    "length_growth": grown("length", LONGER, 0.0),
+    "precision": precision,
+    "warm_up": warm_up,
+    "gradient_clipped": clipped_gradient,
+    "generation_bound": generation,
+    "loss_near_zero": loss,
+}

@@ -3,14 +3,15 @@ guards, and its trend.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from statistics import fmean, median, stdev
+from statistics import fmean, linear_regression, median, stdev
 
 from grporecipe.diagnose._log import Log
-from grporecipe.model.guards import RewardCurve, has_risen
+from grporecipe.model.guards import TWICE, RewardCurve, has_risen
+from grporecipe.model.metrics import is_reward_function
 
 # of a log without evaluations
 WINDOWS = 10
@@ -20,6 +21,8 @@ FEWEST_IN_WINDOW = 3
 FEWEST_EVALUATIONS = 3
 # points of a trend
 FEWEST_TREND = 6
+# of the reward's gain
+LOST = 1 / 3
 _SIGNALS = ("kl", "entropy", "grad_norm", "zero_std", "truncated", "update_size")
 
 
@@ -159,6 +162,47 @@ class Evidence:
         return self.curve is not None and has_risen(self.curve)
 
     @cached_property
+    def best(self) -> int:
+        """Return the index of the curve's best point."""
+        values = self.curve.held_out if self.curve else []
+        return max(range(len(values)), key=values.__getitem__)
+
+    @cached_property
+    def noise(self) -> float:
+        """Return the largest standard error of the curve's points."""
+        errors = self.curve.errors if self.curve else []
+        return max((error for error in errors if error), default=0.0)
+
+    @cached_property
+    def lost(self) -> bool:
+        """Return whether the reward has not risen, or has lost much of its gain."""
+        curve = self.curve
+        if curve is None or not self.risen:
+            return True
+        top = max(curve.held_out[self.best], self.begun)
+        now = fmean(curve.held_out[-TWICE:])
+        return top - now > max(2 * self.noise, LOST * (top - self.begun))
+
+    @property
+    def begun(self) -> float:
+        """Return the reward before training, or the curve's first point."""
+        values = self.curve.held_out if self.curve else []
+        start = self.curve.start if self.curve else None
+        return values[0] if start is None else start
+
+    @property
+    def fate(self) -> str:
+        """Return what has become of a reward that is lost, for sentences."""
+        words = "has lost much of its gain" if self.risen else "has not risen"
+        return f"{self.reward_name} {words}"
+
+    @cached_property
+    def reward_functions(self) -> list[str]:
+        """Return the names of the rewards of single functions."""
+        names = dict.fromkeys(name for row in self.log.rows.values() for name in row)
+        return [name for name in names if is_reward_function(name)]
+
+    @cached_property
     def scale(self) -> float | None:
         """Return the size of a large reward difference: the median standard deviation in a group,
         or a substitute.
@@ -189,25 +233,16 @@ class Evidence:
 
         xs = [float(step) for step, _ in points]
         ys = [value for _, value in points]
-        count, x, y = len(xs), fmean(xs), fmean(ys)
-        across = sum((a - x) ** 2 for a in xs)
-        slope = sum((a - x) * (b - y) for a, b in zip(xs, ys, strict=True)) / across
-        rest = sum((b - y - slope * (a - x)) ** 2 for a, b in zip(xs, ys, strict=True))
-        free = count - 2
-        half = float(stdtrit(free, 0.975)) * math.sqrt(rest / free / across) * (xs[-1] - xs[0])
-        change = slope * (xs[-1] - xs[0])
-        if points is self.evaluations:
-            return Trend(
-                "held-out reward", change, change - half, change + half, points[0][0], points[-1][0]
-            )
-        return Trend(
-            "training reward",
-            change,
-            change - half,
-            change + half,
-            self.log.steps[0],
-            points[-1][0],
-        )
+        slope, intercept = linear_regression(xs, ys)
+        rest = sum((y - intercept - slope * x) ** 2 for x, y in points)
+        length = xs[-1] - xs[0]
+        error = math.sqrt(rest / (len(xs) - 2) / sum((x - fmean(xs)) ** 2 for x in xs))
+        half = float(stdtrit(len(xs) - 2, 0.975)) * error * length
+        change = slope * length
+        is_held_out = points is self.evaluations
+        name = "held-out reward" if is_held_out else "training reward"
+        first = points[0][0] if is_held_out else self.log.steps[0]
+        return Trend(name, change, change - half, change + half, first, points[-1][0])
 
     def early_gain(self) -> float:
         """Return the upper end (95 %) of the training reward's gain over its first twentieth; 0 if
@@ -220,11 +255,6 @@ class Evidence:
         first = _window(values[:begun])
         rest = _window(values[begun:])
         return rest.mean - first.mean + 2 * math.hypot(first.error, rest.error)
-
-    def share(self, name: str, is_true: Callable[[float], bool]) -> float:
-        """Return the share of a metric's values for which ``is_true`` holds; 0 without values."""
-        values = self.log.series(name)
-        return sum(is_true(value) for _, value in values) / len(values) if values else 0.0
 
     def _between(self, name: str, stops: Sequence[int]) -> list[float | None]:
         """Return the means of a signal between the points of the curve."""

@@ -1,14 +1,14 @@
-"""The findings in a training log: a table of checks, each with its sentence and advice."""
+"""The findings in a training log; ``findings.yaml`` has the sentence and the advice of each."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cache
+from typing import Literal
 
-from grporecipe.diagnose import _checks as checks
-from grporecipe.diagnose._checks import SOME_ROWS, Level, Sign
+from grporecipe.diagnose._checks import FINDERS, SOME_ROWS, Level
 from grporecipe.diagnose._evidence import Evidence
 from grporecipe.diagnose._log import Log
-from grporecipe.model import guards
+from grporecipe.files import Config, read_own_yaml
 
 
 @dataclass(frozen=True)
@@ -26,18 +26,39 @@ class Finding:
     numbers: Mapping[str, float] = field(default_factory=dict)
 
 
-class Check(NamedTuple):
-    """A check: the metrics that it needs, the sentence that it reports, and the fields of a setting
-    that its advice changes.
-    """
+@dataclass(frozen=True, kw_only=True)
+class Check:
+    """A row of ``findings.yaml``, which explains the fields."""
 
     name: str
-    level: Level
+    level: str
     needs: tuple[str, ...]
-    find: Callable[[Evidence], Sign | None]
     text: str
+    evidence: str
     advice: str
+    variants: Config = field(default_factory=dict)
+    unless: Literal["", "risen", "kept"] = ""
     changes: str = ""
+    explained_by: frozenset[str] = frozenset()
+    collapse: bool = False
+
+
+@cache
+def load_checks() -> tuple[Check, ...]:
+    """Return the checks, in the order of the file."""
+    return tuple(
+        Check(name=name, **row) for name, row in read_own_yaml(__file__, "findings.yaml").items()
+    )
+
+
+def collapses() -> set[str]:
+    """Return the names of the findings that mean a lost training."""
+    return {check.name for check in load_checks() if check.collapse}
+
+
+def names_to_fail() -> set[str]:
+    """Return what ``--fail-on`` takes."""
+    return {check.name for check in load_checks()} | {"collapse"} | {level.value for level in Level}
 
 
 @dataclass(frozen=True)
@@ -59,11 +80,8 @@ class Diagnosis:
         """Return whether a finding has one of these names or levels, or is a collapse and these
         include ``collapse``.
         """
-        own = (
-            {item.name, item.level, *(["collapse"] if item.name in COLLAPSE else [])}
-            for item in self.findings
-        )
-        return any(names & each for each in own)
+        wanted = names | collapses() if "collapse" in names else names
+        return any({finding.name, finding.level} & wanted for finding in self.findings)
 
 
 def diagnose(log: Log) -> Diagnosis:
@@ -71,34 +89,60 @@ def diagnose(log: Log) -> Diagnosis:
     evidence = Evidence(log)
     findings: dict[str, Finding] = {}
     missing: dict[str, str] = {}
-    for check in CHECKS:
+    for check in load_checks():
         lacking = [name for name in check.needs if not _has(evidence, name)]
-        if "update_size" in lacking:
-            # only this project's trainer logs it
+        if any(name == "update_size" or log.has(name) for name in lacking):
+            # only this project's trainer logs update_size; others may be NaN throughout
             continue
         if lacking:
             missing[check.name] = ", ".join(MISSING.get(name, name) for name in lacking)
-        elif sign := check.find(evidence):
+        elif not _is_excused(check, evidence) and (sign := FINDERS[check.name](evidence)):
+            row = replace(check, **check.variants.get(sign.variant, {}))
+            words = {"reward_name": evidence.reward_name, "fate": evidence.fate}
+            since, until = sign.steps
             findings[check.name] = Finding(
                 check.name,
-                sign.level or check.level,
-                check.text,
-                sign.evidence,
-                check.advice,
+                Level(row.level),
+                row.text,
+                row.evidence.format(**words | dict(sign.values), since=since, until=until),
+                row.advice,
                 sign.steps,
-                sign.numbers,
+                {name: value for name, value in sign.values.items() if not isinstance(value, str)},
             )
-    for name, others in EXPLAINED_BY.items():
-        if others & findings.keys():
-            findings.pop(name, None)
-    return Diagnosis(
-        log,
-        sorted(findings.values(), key=lambda finding: list(Level).index(finding.level)),
-        missing,
-    )
+    _leave_out(findings)
+    ordered = sorted(findings.values(), key=lambda finding: LEVELS.index(finding.level))
+    return Diagnosis(log, ordered, missing)
+
+
+def _leave_out(findings: dict[str, Finding]) -> None:
+    """Drop what another finding of its level or worse explains, and what began when the weights
+    were NaN.
+    """
+    broken = [findings[name].steps[0] for name in NOT_A_NUMBER if name in findings]
+    for check in load_checks():
+        if (finding := findings.get(check.name)) is None:
+            continue
+        worse = LEVELS[: LEVELS.index(finding.level) + 1]
+        causes = {other.name for other in findings.values() if other.level in worse}
+        if causes & collapses():
+            causes.add("collapse")
+        begun_after = bool(broken) and finding.steps[0] >= min(broken)
+        if causes & set(check.explained_by) or (begun_after and check.name not in NOT_A_NUMBER):
+            del findings[check.name]
+
+
+LEVELS = list(Level)
+NOT_A_NUMBER = ("non_finite", "non_finite_gradient")
+
+
+def _is_excused(check: Check, evidence: Evidence) -> bool:
+    if check.unless == "risen":
+        return evidence.risen
+    return check.unless == "kept" and not evidence.lost
 
 
 def _has(evidence: Evidence, name: str) -> bool:
+    log = evidence.log
     if name == "rows":
         return evidence.curve is not None
     if name == "start":
@@ -106,12 +150,12 @@ def _has(evidence: Evidence, name: str) -> bool:
     if name == "trend":
         return evidence.trend is not None
     if name == "weights":
-        return evidence.log.weights is not None
+        return log.weights is not None
+    if name == "nats":
+        return not log.kl_is_scaled
     if name == "generation":
-        return evidence.log.has("generation_share") or evidence.log.has(
-            "generation_time", "step_time"
-        )
-    return bool(evidence.signal(name)) or (name == "loss" and evidence.log.has(name))
+        return log.has("generation_share") or log.has("generation_time", "step_time")
+    return bool(evidence.signal(name)) or (name == "loss" and log.has(name))
 
 
 MISSING = {
@@ -119,329 +163,6 @@ MISSING = {
     "start": "an evaluation before training and three after",
     "trend": "18 logged steps with a reward, or six evaluations",
     "weights": "the type of the weights",
+    "nats": "verl's release and recipe, because actor/kl_loss of 0.6 and 0.7 is not in nats",
     "generation": "times of generation and steps",
 }
-
-
-P, W, N = Level.PROBLEM, Level.WARNING, Level.NOTE
-# a row a check
-CHECKS = (
-    Check(
-        "non_finite",
-        P,
-        ("loss",),
-        checks.non_finite("loss"),
-        "The loss is not a number.",
-        "Go back to the last checkpoint before it. Lower the learning rate, or train in bf16 "
-        "instead of fp16.",
-    ),
-    Check(
-        "non_finite_gradient",
-        P,
-        (),
-        checks.non_finite("grad_norm"),
-        "The gradient is not a number.",
-        "From the first step on, the learning rate is not the reason: train in bf16 instead of "
-        "fp16, and look for completions without tokens. Later, go back to the last checkpoint "
-        "before it, and lower the learning rate.",
-    ),
-    Check(
-        "kl_blow_up",
-        P,
-        ("rows", "kl"),
-        checks.guard(guards.kl_blow_up),
-        "The policy has left its reference and gained nothing.",
-        "Stop. Start again with a lower learning rate or a larger beta.",
-        "learning_rate beta",
-    ),
-    Check(
-        "entropy_collapse",
-        P,
-        ("rows", "entropy"),
-        checks.guard(guards.entropy_collapse),
-        "The entropy has collapsed.",
-        "Stop. Every completion is the same. Start again with a lower learning rate, "
-        "clip-higher (epsilon_high) or a KL term.",
-        "learning_rate epsilon_high beta",
-    ),
-    Check(
-        "no_variance",
-        P,
-        ("rows", "zero_std"),
-        checks.guard(guards.no_variance),
-        "No group has any variance in its rewards.",
-        "There is no gradient. If the reward is at its maximum, the prompts are solved: use "
-        "harder ones. If it is at its "
-        "minimum, use easier prompts, more generations, or a reward with partial credit.",
-        "num_generations",
-    ),
-    Check(
-        "all_truncated",
-        P,
-        ("rows", "truncated"),
-        checks.guard(guards.all_truncated),
-        "All completions are truncated.",
-        "The model repeats itself until the limit. Stop, lower the learning rate, and look at "
-        "completions.",
-        "learning_rate max_completion_length",
-    ),
-    Check(
-        "reward_fallen",
-        P,
-        ("rows",),
-        checks.guard(guards.reward_fallen),
-        "The reward has collapsed.",
-        "Stop, and take a checkpoint from before. Lower the learning rate or add a KL term.",
-        "learning_rate beta",
-    ),
-    Check(
-        "entropy_explosion",
-        P,
-        ("rows", "entropy"),
-        checks.entropy_up,
-        "The entropy explodes: completions become random.",
-        "Lower the learning rate, or the entropy bonus if there is one. Check the sampling "
-        "temperature.",
-        "learning_rate temperature",
-    ),
-    Check(
-        "learning_rate_zero",
-        P,
-        ("learning_rate",),
-        checks.no_rate,
-        "The learning rate is 0, so nothing is trained.",
-        "Check the schedule and the number of steps for which it is computed.",
-    ),
-    Check(
-        "no_gradient",
-        P,
-        ("grad_norm",),
-        checks.no_gradient,
-        "There is no gradient.",
-        "Where groups have variance in their rewards (frac_reward_zero_std below 1), the trained "
-        "weights get none: check that they are not frozen, that LoRA's target modules exist in the "
-        "model, and that inputs require gradients under gradient checkpointing.",
-    ),
-    Check(
-        "no_update",
-        P,
-        ("update_size", "learning_rate", "grad_norm"),
-        checks.no_update,
-        "Updates round to nothing.",
-        "Keep the weights in float32 (bf16 autocast), or raise the learning rate.",
-    ),
-    Check(
-        "nothing_moved",
-        P,
-        ("reward",),
-        checks.unmoved,
-        "Nothing has moved since the start.",
-        "Stop, and look at what the evidence names. Learning rate: check the warm-up and the "
-        "number of steps. Variance: drop prompts that are always or never solved. Gradient: check "
-        "which weights are trained (the B of LoRA starts at zero and must not stay there). Same "
-        "weights: keep them in float32.",
-    ),
-    Check(
-        "below_start",
-        P,
-        ("start",),
-        checks.below_start,
-        "The evaluation is below its start.",
-        "Training makes the model worse on held-out prompts. Lower the learning rate; compare the "
-        "training reward with the evaluation's: if the first rises, the reward is being gamed.",
-        "learning_rate",
-    ),
-    Check(
-        "rate_too_high",
-        W,
-        ("rows", "entropy"),
-        checks.rate_too_high,
-        "The learning rate is too high.",
-        "The policy became certain before it had learnt. Lower the learning rate 3 to 5 times, "
-        "or warm it up over more steps.",
-        "learning_rate warmup_steps",
-    ),
-    Check(
-        "best_step",
-        W,
-        ("rows",),
-        checks.best_earlier,
-        "The best step was earlier.",
-        "Take the checkpoint nearest to that step. For the next run: fewer steps, or a lower "
-        "learning rate.",
-        "learning_rate max_steps epochs",
-    ),
-    Check(
-        "flat",
-        W,
-        ("trend",),
-        checks.flat,
-        "The reward is flat.",
-        "Look at completions and their rewards: can the model earn the reward at all, and does "
-        "it differ in a group? If so, "
-        "raise the learning rate (3 to 10 times) or the number of prompts per step.",
-        "learning_rate",
-    ),
-    Check(
-        "falling",
-        W,
-        ("trend",),
-        checks.falling,
-        "The reward falls.",
-        "Training makes the model worse. Lower the learning rate (3 to 10 times), or add a KL "
-        "term.",
-        "learning_rate beta",
-    ),
-    Check(
-        "entropy_fall",
-        W,
-        ("rows", "entropy"),
-        checks.entropy_down,
-        "The entropy has nearly vanished.",
-        "All completions of a prompt are soon the same, and nothing new is tried. Lower the "
-        "learning rate, or use clip-higher (epsilon_high) or a KL term.",
-        "learning_rate epsilon_high beta",
-    ),
-    Check(
-        "few_groups",
-        W,
-        ("zero_std",),
-        checks.few_groups,
-        "Few groups carry signal.",
-        "Most completions are generated for nothing. Raise num_generations, or filter the prompts: "
-        "in verl with algorithm.filter_groups.enable=true, in EasyR1 with "
-        "algorithm.online_filtering=true, in ms-swift with dynamic_sample=true. TRL has no such "
-        "filter: drop prompts that are always or never solved from the data set.",
-        "num_generations",
-    ),
-    Check(
-        "kl_drift",
-        W,
-        ("kl",),
-        checks.kl_drift,
-        "The policy drifts far from its reference.",
-        "Without a gain in reward this is noise: lower the learning rate or raise beta.",
-        "learning_rate beta",
-    ),
-    Check(
-        "kl_spikes",
-        W,
-        ("kl",),
-        checks.spikes("kl", checks.KL_WARN),
-        "KL has spikes.",
-        "Single tokens became very unlikely. Lower the learning rate, or clip more (epsilon).",
-        "learning_rate epsilon",
-    ),
-    Check(
-        "grad_spikes",
-        W,
-        ("grad_norm",),
-        checks.spikes("grad_norm", 1.0),
-        "The gradient norm has spikes.",
-        "Keep max_grad_norm at 1 or less, and lower the learning rate. Look at the batches of "
-        "these steps.",
-        "max_grad_norm learning_rate",
-    ),
-    Check(
-        "truncation",
-        W,
-        ("truncated",),
-        checks.truncation,
-        "Many completions are truncated.",
-        "A truncated answer earns no reward. Raise max_completion_length, or leave truncated "
-        "completions out of the loss.",
-        "max_completion_length mask_truncated_completions",
-    ),
-    Check(
-        "length_growth",
-        W,
-        ("length", "rows"),
-        checks.longer,
-        "Completions grow without a gain in reward.",
-        "Look at completions. Use a loss without length bias (dr_grpo, dapo), or penalise "
-        "overlong completions.",
-        "loss_type",
-    ),
-    Check(
-        "precision",
-        W,
-        ("learning_rate", "weights"),
-        checks.precision,
-        "Updates are too small for the precision of the weights.",
-        "Keep the weights in float32 (bf16 autocast), or train with LoRA at a higher learning "
-        "rate.",
-    ),
-    Check(
-        "warm_up",
-        N,
-        ("learning_rate",),
-        checks.warm_up,
-        "The learning rate is still in warm-up.",
-        "A flat reward says nothing yet.",
-    ),
-    Check(
-        "gradient_clipped",
-        N,
-        ("grad_norm",),
-        checks.clipped_gradient,
-        "Gradient clipping scales all updates down.",
-        "This is common. The learning rate then sets the size of the updates alone.",
-    ),
-    Check(
-        "generation_bound",
-        N,
-        ("generation",),
-        checks.generation,
-        "Most of the time is generation.",
-        "Generate with vLLM or SGLang, lower max_completion_length, or do more updates per "
-        "rollout.",
-        "use_vllm num_iterations",
-    ),
-    Check(
-        "loss_near_zero",
-        N,
-        ("loss",),
-        checks.loss,
-        "The loss is near 0, as it should be.",
-        "The ratio of new to old policy is 1 in the first update of a rollout, and a group's "
-        "advantages add up to 0. So the policy term's value is 0, its gradient is not, and only "
-        "the KL term is left. Watch the reward instead.",
-    ),
-)
-COLLAPSE = (*guards.GUARDS, "entropy_explosion")
-IDLE = ("nothing_moved", "learning_rate_zero", "no_gradient", "no_update")
-# a finding is not shown if one of these explains it
-EXPLAINED_BY = {
-    # all rewards are 0; the advice on variance would mislead
-    "no_variance": {"reward_fallen"},
-    "nothing_moved": {*COLLAPSE, "learning_rate_zero", "no_gradient", "no_update"},
-    "flat": {*COLLAPSE, *IDLE, "below_start", "precision", "few_groups"},
-    "falling": {*COLLAPSE, "below_start"},
-    "below_start": {"reward_fallen"},
-    "best_step": {"below_start"},
-    "few_groups": {"no_variance", "reward_fallen", "nothing_moved", "rate_too_high"},
-    "no_gradient": {
-        "reward_fallen",
-        "no_variance",
-        "few_groups",
-        "learning_rate_zero",
-        "non_finite",
-    },
-    "no_update": {"learning_rate_zero"},
-    "entropy_fall": {"entropy_collapse", "rate_too_high"},
-    "kl_drift": {"kl_blow_up"},
-    "kl_spikes": {"kl_blow_up", "kl_drift"},
-    "truncation": {"all_truncated"},
-    "loss_near_zero": {
-        *IDLE,
-        "no_variance",
-        "few_groups",
-        "non_finite",
-        "non_finite_gradient",
-        "reward_fallen",
-        "rate_too_high",
-    },
-}
-NAMES_TO_FAIL = frozenset(
-    {check.name for check in CHECKS} | {"collapse"} | {level.value for level in Level}
-)

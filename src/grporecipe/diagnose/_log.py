@@ -10,7 +10,9 @@ from grporecipe.model.metrics import step_of, translate
 # logged lines; only the last ones of a longer log are kept
 MOST_ROWS = 200_000
 # no supervised training logs these
-_SIGNS = frozenset({"reward", "zero_std", "eval_reward"})
+_SIGNS = frozenset({"reward", "zero_std", "eval_reward", "clip_ratio", "mismatch_kl"})
+# verl's KL, whose scale depends on the release; EasyR1 logs it in nats, with its own reward
+_SCALED_KL, _EASYR1 = "actor/kl_loss", "reward/overall"
 
 
 @dataclass
@@ -30,6 +32,10 @@ class Log:
     weights: str | None = None
     # damaged lines
     skipped: int = 0
+    # KL is verl's actor/kl_loss, which some releases do not log in nats
+    kl_is_scaled: bool = False
+    # what was converted by the recipe
+    converted: str = ""
 
     @classmethod
     def build(
@@ -41,7 +47,10 @@ class Log:
         log = cls(path, format, total=total)
         rows: dict[int, dict[str, float]] = {}
         last = 0
+        own_kl = False
         for line in lines:
+            log.kl_is_scaled = log.kl_is_scaled or _SCALED_KL in line
+            own_kl = own_kl or _EASYR1 in line
             step, end = step_of(line)
             values = translate(line)
             log.total = end or log.total
@@ -55,6 +64,7 @@ class Log:
             rows.setdefault(step, {}).update(values)
             if len(rows) > 2 * MOST_ROWS:
                 rows = dict(list(rows.items())[-MOST_ROWS:])
+        log.kl_is_scaled = log.kl_is_scaled and not own_kl
         log.rows = dict(sorted(rows.items()))
         return log
 
@@ -72,6 +82,11 @@ class Log:
     def end(self) -> int:
         """Return the last step of training."""
         return self.steps[-1] if self.steps else 0
+
+    @property
+    def range(self) -> tuple[int, int]:
+        """Return the first and the last step of training."""
+        return self.steps[0], self.end
 
     def series(self, name: str) -> list[tuple[int, float]]:
         """Return a metric as pairs of step and finite value."""

@@ -14,11 +14,19 @@ from rich.padding import Padding
 from rich.text import Text
 
 from grporecipe.diagnose._checks import Level
-from grporecipe.diagnose._findings import CHECKS, NAMES_TO_FAIL, Diagnosis, Finding, diagnose
+from grporecipe.diagnose._findings import (
+    Diagnosis,
+    Finding,
+    diagnose,
+    load_checks,
+    names_to_fail,
+)
+from grporecipe.diagnose._releases import convert
 from grporecipe.diagnose.readers import NoMetricsYet, find_log, read_log
 from grporecipe.errors import ExitCode, UserError
 from grporecipe.fields.recipes import read_recipe, spell_keys
 from grporecipe.files import Json
+from grporecipe.model.recipe import Recipe
 from grporecipe.reading.load import Options, load_recipe
 from grporecipe.terminal import label_text, redraws
 
@@ -31,8 +39,8 @@ def parse_fail_on(text: str | None) -> frozenset[str]:
     Raises UserError for a name that no finding has.
     """
     names = frozenset(name.strip() for name in (text or "").split(",") if name.strip())
-    if unknown := sorted(names - NAMES_TO_FAIL):
-        known = ", ".join(sorted(NAMES_TO_FAIL))
+    if unknown := sorted(names - names_to_fail()):
+        known = ", ".join(sorted(names_to_fail()))
         raise UserError(
             f"--fail-on {','.join(unknown)}: no finding has that name. Set some of {known}."
         )
@@ -45,8 +53,13 @@ def diagnose_once(
     """Print the diagnosis of a log, with the settings of its recipe that the advice changes, and
     return the exit code.
     """
-    settings = {} if recipe is None else settings_of(recipe)
-    diagnosis = diagnose(read_log(path))
+    settings: Mapping[str, str] = {}
+    log = read_log(path)
+    if recipe is not None:
+        read = _read_recipe(recipe)
+        settings = settings_of(recipe, read)
+        convert(log, read)
+    diagnosis = diagnose(log)
     if as_json:
         print(json.dumps(diagnosis_json(diagnosis, settings)))
     else:
@@ -102,19 +115,20 @@ def _diagnoses(path: Path, interval: float) -> Iterator[Diagnosis]:
         time.sleep(interval)
 
 
-def settings_of(path: Path) -> dict[str, str]:
-    """Return for each finding where a recipe sets what the advice changes, such as ``recipe.yaml:
-    beta=0 (line 4)``.
-
-    Raises UserError if the file cannot be read as a recipe.
-    """
+def _read_recipe(path: Path) -> Recipe:
     try:
-        recipe = load_recipe(path, Options())
+        return load_recipe(path, Options())
     except UserError as error:
         raise UserError(f"{path}: {error}") from error
+
+
+def settings_of(path: Path, recipe: Recipe) -> dict[str, str]:
+    """Return for each finding where a recipe sets what the advice changes, such as ``recipe.yaml:
+    beta=0 (line 4)``.
+    """
     setting = read_recipe(recipe).setting
     texts = {}
-    for check in (each for each in CHECKS if each.changes):
+    for check in (each for each in load_checks() if each.changes):
         keys: Json = {}
         for field in check.changes.split():
             keys |= spell_keys({field: getattr(setting, field)}, recipe, setting) or {}
@@ -133,8 +147,9 @@ def show_diagnosis(diagnosis: Diagnosis, settings: Mapping[str, str] | None = No
     of = f" of {log.total:,}" if log.total else ""
     numbered = ", lines numbered" if log.counted else ""
     skipped = f", {log.skipped} damaged lines skipped" if log.skipped else ""
+    converted = f", {log.converted}" if log.converted else ""
     head = f"{log.format}, {len(log.steps):,} logged steps to {log.end:,}{of}{numbered}{skipped}"
-    parts: list[RenderableType] = [Text(log.path, "bold", overflow="fold"), Text(head)]
+    parts: list[RenderableType] = [Text(log.path, "bold", overflow="fold"), Text(head + converted)]
     if diagnosis.healthy:
         parts.append(Text("no problem found", "bold green"))
     parts += [

@@ -43,6 +43,12 @@ _HISTORY = r"\{[^{}]*\}"
 _VERL = r"\bstep:(\d+) - "
 _NUMPY = r"np\.\w+\((.*)\)"
 _EASYR1 = r"Step (\d+)\s*"
+_SLIME = r"\b(step|rollout|perf|eval) (\d+): (\{.*)"
+# a data set's reward; "aime-truncated_ratio" and "aime-pass@1" are others
+_SLIME_EVALUATION = r"eval/[^/@]+(?<!-truncated_ratio)"
+# of the trainer and of the orchestrator; older releases have a colon after the name
+_PRIME_RL = r"\bStep (\d+) \| (.*)"
+_PRIME_RL_PAIR = r"([A-Z][\w. ]*?):?\s+([-+\d.e]+|nan|inf)(%?)[^|]*"
 _YAML = r"( *)([\w@./-]+):(?: (\S+))?\s*"
 
 
@@ -80,8 +86,8 @@ def read_log(path: Path) -> Log:
 
 
 _READ = (
-    "trainer_state.json, the output of TRL, verl, EasyR1 or ms-swift, logging.jsonl, "
-    "metrics.jsonl, a W&B run or its CSV, or a file of TensorBoard events"
+    "trainer_state.json, the output of TRL, verl, EasyR1, ms-swift, slime or prime-rl, "
+    "logging.jsonl, metrics.jsonl, a W&B run or its CSV, or a file of TensorBoard events"
 )
 # The first pattern that matches in a folder is used; of several matches, the newest file.
 _FOLDER = (
@@ -148,7 +154,9 @@ def _read_text(file: Path, text: str) -> Log:
         )
     lines = [line for line in text.replace("\r", "\n").split("\n") if 0 < len(line) <= LONGEST_LINE]
     logs = [Log.build(str(file), name, read(lines)) for name, read in TEXT_FORMATS.items()]
-    best = max(logs, key=lambda log: (log.is_grpo, sum(map(len, log.rows.values()))))
+    best = max(
+        logs, key=lambda log: (log.is_grpo, not log.counted, sum(map(len, log.rows.values())))
+    )
     if best.rows and best.format == "JSON lines":
         best.skipped = sum(line.startswith("{") and _whole(line) is None for line in lines)
     best.total = best.total or next((log.total for log in logs if log.total), None)
@@ -271,6 +279,43 @@ def _verl(lines: Iterable[str]) -> Iterator[Line]:
             }
 
 
+def _slime(lines: Iterable[str]) -> Iterator[Line]:
+    """Read slime's console: ``step 12: {...}`` of the trainer, from 0 on, and before it the
+    rollout's ``perf 3: {...}``.
+
+    Source: slime/backends/megatron_utils/model.py and slime/observability of 0.3.1.
+    """
+    step = 0
+    for line in lines:
+        if match := re.search(_SLIME, line):
+            pairs = {name: a or b or c for name, a, b, c in re.findall(_PAIR, match[3])}
+            if match[1] == "step":
+                step = int(match[2]) + 1
+                yield {"step": step, **pairs}
+            else:
+                held_out = {
+                    f"val-core/{name}/mean@1": value
+                    for name, value in pairs.items()
+                    if re.fullmatch(_SLIME_EVALUATION, name)
+                }
+                yield {"step": step + (match[1] != "eval"), **(held_out or pairs)}
+
+
+def _prime_rl(lines: Iterable[str]) -> Iterator[Line]:
+    """Read the console of prime-rl's trainer and orchestrator: ``Step 12 | 3s | Reward 0.5 | ...``.
+
+    Source: src/prime_rl/trainer/rl/train.py and orchestrator/orchestrator.py, November 2025 to
+    August 2026.
+    """
+    for line in lines:
+        if "Step " in line and (match := re.search(_PRIME_RL, re.sub(_COLOUR, "", line))):
+            named: Line = {"step": int(match[1])}
+            for part in match[2].split("|"):
+                if pair := re.fullmatch(_PRIME_RL_PAIR, part.strip()):
+                    named[pair[1]] = f"{pair[2]}e-2" if pair[3] else pair[2]
+            yield named
+
+
 def _easyr1(lines: Iterable[str]) -> Iterator[Line]:
     """Read EasyR1's console: ``Step 12``, then its metrics as nested YAML."""
     block: Line | None = None
@@ -337,6 +382,8 @@ TEXT_FORMATS: dict[str, Callable[[Iterable[str]], Iterator[Line]]] = {
     "JSON lines": _json_lines,
     "console of transformers": _dicts,
     "console of verl": _verl,
+    "console of slime": _slime,
+    "console of prime-rl": _prime_rl,
     "console of EasyR1": _easyr1,
     "CSV": _table,
 }

@@ -10,44 +10,12 @@ from functools import cache
 from pathlib import Path
 
 from grporecipe.errors import UserError
-from grporecipe.files import parse_json, read_json
+from grporecipe.files import parse_json, read_json, read_own_yaml
 from grporecipe.model.architecture import Architecture, read_config
 
-GPUS = {
-    "T4": 15.0,
-    "V100-16GB": 16.0,
-    "V100": 32.0,
-    "L4": 22.5,
-    "A10": 22.5,
-    "A10G": 22.5,
-    "RTX 3090": 24.0,
-    "RTX 4090": 24.0,
-    "RTX 5090": 31.8,
-    "A40": 45.0,
-    "L20": 45.0,
-    "A100-40GB": 40.0,
-    "L40S": 45.0,
-    "A6000": 48.0,
-    "A100": 80.0,
-    "H100": 79.6,
-    "H800": 79.6,
-    "H20": 95.6,
-    "GH200": 95.6,
-    "H200": 140.4,
-    "B200": 179.1,
-    "MI250X": 64.0,
-    "MI300X": 192.0,
-}
-ALIASES = {
-    "a10040": "A100-40GB",
-    "a10080": "A100",
-    "a10080gb": "A100",
-    "h10080gb": "H100",
-    "v10016": "V100-16GB",
-    "v10032gb": "V100",
-}
-
-
+_FILE = read_own_yaml(__file__, "gpus.yaml")
+GPUS: dict[str, float] = _FILE["gpus"]
+ALIASES: dict[str, str] = _FILE["aliases"]
 SIZE = r"(?i)(\d+(?:\.\d+)?) ?GiB"
 # beyond any GPU
 MOST_GIB = 10_000

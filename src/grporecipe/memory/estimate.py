@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+from grporecipe.files import read_own_yaml
 from grporecipe.memory import parts
 from grporecipe.memory.parts import (
     ASSUMED_PROMPT_TOKENS,
@@ -29,7 +30,7 @@ ENGINE = 1.0 * GIB
 DEFAULT_SHARE = 0.3
 # before, TRL set max_prompt_length + max_completion_length
 OWN_LENGTH = (0, 26)
-# Constants that no formula gives, each with its source. `TOLERANCE` holds their errors.
+# Constants that no formula gives, each with its source. `tolerances.yaml` holds their errors.
 # CUDA's context (0.3-0.5 GiB by driver and GPU) and cuBLAS's workspaces (32 MiB a stream on Hopper)
 CONTEXT = 0.6 * GIB
 # one NCCL communicator: channels x 4 MiB buffers for each peer (NCCL_BUFFSIZE), and NVLS's
@@ -67,34 +68,7 @@ PARTS = (
     "generation",
     "peak",
 )
-# The lower and upper error of a part, as a share of it.
-TOLERANCE = {
-    # exact except for padding and buffers
-    "weights": (0.01, 0.02),
-    "reference": (0.01, 0.02),
-    "optimizer": (0.01, 0.02),
-    # buckets
-    "gradients": (0.02, 0.05),
-    # within 6 % of torch's own count; GPU kernels save differently
-    "activations": (0.15, 0.15),
-    # temporaries of a release
-    "logits": (0.25, 0.25),
-    # how many layers are fetched ahead
-    "gathered": (0.3, 0.5),
-    "generation": (0.1, 0.1),
-    # vLLM profiles with random inputs
-    "engine": (0.03, 0.05),
-    # the two figures of its source
-    "asleep": (0.5, 0.5),
-    # none if it is eager; more for large models
-    "graphs": (1.0, 3.0),
-    # by driver, GPU and libraries
-    "context": (0.5, 1.0),
-    # by channels and algorithms
-    "communication": (0.5, 2.0),
-    # none, or 18 % of what comes and goes
-    "fragmentation": (1.0, 2.0),
-}
+TOLERANCE = read_own_yaml(__file__, "tolerances.yaml")
 # share of the limit of a prompt or a packed sequence, assumed if the data are unknown
 FEWEST_TOKENS = 0.25
 

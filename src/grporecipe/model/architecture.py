@@ -8,10 +8,9 @@ their MLP (three matrices).
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
-from pathlib import Path
 from typing import Any, Literal
 
-from grporecipe.files import Config, parse_yaml, read_text
+from grporecipe.files import Config, read_own_yaml
 
 
 @dataclass(frozen=True)
@@ -31,10 +30,11 @@ class Kind:
 
 
 @cache
-def load_kinds() -> dict[str, Kind]:
-    """Return the features by ``model_type``, from ``kinds.yaml``."""
-    kinds = parse_yaml(read_text(Path(__file__).with_name("kinds.yaml")))
-    return {name: Kind(**features) for name, features in kinds.items()}
+def load_kinds() -> Mapping[str, Kind]:
+    """Return the kinds of models whose memory is known, by ``model_type``."""
+    return {
+        name: Kind(**features) for name, features in read_own_yaml(__file__, "kinds.yaml").items()
+    }
 
 
 LINEAR = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")

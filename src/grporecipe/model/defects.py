@@ -9,10 +9,9 @@ reference. A value of ``when`` is a condition of `model/conditions.py` on the va
 
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from typing import Literal
 
-from grporecipe.files import Config, parse_yaml
+from grporecipe.files import Config, read_own_yaml
 from grporecipe.model.releases import parse_release
 from grporecipe.model.setting import Version
 
@@ -36,11 +35,10 @@ class Defect:
 @cache
 def load_defects() -> tuple[Defect, ...]:
     """Return the known defects, in the order of the file."""
-    content = Path(__file__).with_name("defects.yaml").read_text(encoding="utf-8")
     return tuple(
         Defect(
             name=name,
             **{**row, "first": parse_release(row["first"]), "last": parse_release(row["last"])},
         )
-        for name, row in parse_yaml(content).items()
+        for name, row in read_own_yaml(__file__, "defects.yaml").items()
     )

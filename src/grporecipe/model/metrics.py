@@ -4,9 +4,8 @@ import math
 import re
 from collections.abc import Mapping
 from functools import cache
-from pathlib import Path
 
-from grporecipe.files import parse_yaml, read_text
+from grporecipe.files import read_own_yaml
 
 MOST_STEPS = 10**12
 # a larger number counts as infinite: its square is no float
@@ -21,6 +20,8 @@ STEPS = (
     "iteration",
     "global_step/max_steps",
 )
+# of TRL, ms-swift and Open-R1 ("rewards/format_reward/mean"), and of EasyR1 ("reward/format")
+_FUNCTION = r"rewards?/(?!overall|mean$|std|min$|max$)[^/]+(/mean)?"
 # verl's, one for each data source
 _VALIDATION = r"val-core/.+/mean@\d+|val/test_score/.+"
 # verl printed three decimals until 0.2, too few for a learning rate
@@ -30,14 +31,12 @@ _OFTEN_NAN = frozenset({"loss", "grad_norm"})
 
 
 @cache
-def _ours() -> dict[str, tuple[str, int]]:
-    """Return this project's name for each name in ``metrics.yaml``, and its rank there."""
-    names = parse_yaml(read_text(Path(__file__).with_name("metrics.yaml")))
-    return {
-        theirs: (ours, rank)
-        for ours, words in names.items()
-        for rank, theirs in enumerate(words.split())
-    }
+def _names() -> dict[str, tuple[str, int]]:
+    """Return by a framework's name of a metric this project's name and the rank among its names."""
+    known: dict[str, tuple[str, int]] = {}
+    for ours, names in read_own_yaml(__file__, "metrics.yaml").items():
+        known |= {theirs: (ours, rank) for rank, theirs in enumerate(names)}
+    return known
 
 
 def translate(line: Mapping[str, object]) -> dict[str, float]:
@@ -46,7 +45,7 @@ def translate(line: Mapping[str, object]) -> dict[str, float]:
     """
     ranked: dict[str, tuple[int, float]] = {}
     validation: list[float] = []
-    known = _ours()
+    known = _names()
     for key, value in line.items():
         name = _plain(key)
         if name in known:
@@ -56,12 +55,19 @@ def translate(line: Mapping[str, object]) -> dict[str, float]:
                 continue
             if number is not None and rank < ranked.get(ours, (rank + 1, 0.0))[0]:
                 ranked[ours] = (rank, number)
+        elif is_reward_function(name) and (number := to_number(value)) is not None:
+            ranked[name] = (0, number)
         elif re.fullmatch(_VALIDATION, name) and (number := to_number(value)) is not None:
             validation.append(number)
     values = {ours: number for ours, (_, number) in ranked.items()}
     if validation:
         values.setdefault("eval_reward", sum(validation) / len(validation))
     return values
+
+
+def is_reward_function(name: str) -> bool:
+    """Return whether a metric is the mean reward of a single function."""
+    return re.fullmatch(_FUNCTION, name) is not None
 
 
 def step_of(line: Mapping[str, object]) -> tuple[int | None, int | None]:

@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from grporecipe.errors import NotARecipe
-from grporecipe.files import Config
+from grporecipe.files import Config, read_own_yaml
 
 
 class Signature(NamedTuple):
@@ -21,193 +21,24 @@ class Signature(NamedTuple):
     """
 
     name: str
-    keys: tuple[str, ...] = ()
-    launch: re.Pattern[str] | None = None
+    keys: list[str]
+    launch: re.Pattern[str]
 
 
-def _launch(pattern: str) -> re.Pattern[str]:
-    return re.compile(rf"(?<![\w./-])(?:{pattern})")
-
-
-SIGNATURES = (
+# of the kinds in signs.yaml: its recipe is another file
+LAUNCHER = "an accelerate configuration"
+_FILE = read_own_yaml(__file__, "signs.yaml")
+SIGNATURES = [
     Signature(
-        "NeMo-RL",
-        (
-            "grpo policy.model_name",
-            "grpo loss_fn",
-            "policy.model_name loss_fn",
-            "grpo.num_prompts_per_step",
-            "grpo.num_generations_per_prompt",
-            "defaults grpo",
-            "defaults policy",
-        ),
-        _launch(
-            r"(?:-m )?nemo_rl\.|\+{0,2}(?:grpo\.(?:num_|max_)\w+|policy\.(?:model_name"
-            r"|\w{1,40}_cfg\.\S{1,80})|cluster\.\w+)="
-        ),
-    ),
-    Signature(
-        "prime-rl",
-        ("orchestrator", "rollouts_per_example", "trainer_gpu_ids", "inference_gpu_ids"),
-        _launch(
-            r"uv run (?:--\S{1,40} ){0,9}(?:rl|orchestrator|trainer) .{0,200}@"
-            r"|(?:-m )?prime_rl\.|src/prime_rl/"
-        ),
-    ),
-    Signature(
-        "SkyRL",
-        ("generator trainer", "trainer.placement", "generator environment"),
-        _launch(
-            r"(?:-m )?skyrl(?:_train|_agent)?\.|\+{0,2}generator\.\w+="
-            r"|\+{0,2}trainer\.(?:placement|policy)\.\S{1,80}="
-        ),
-    ),
-    Signature(
-        "OpenRLHF",
-        ("micro_rollout_batch_size", "rollout.n_samples_per_prompt", "algo.advantage.estimator"),
-        re.compile(r"\bopenrlhf[./]cli[./]train_\w+"),
-    ),
-    Signature(
-        "slime",
-        (),
-        _launch(
-            r"--(?:num-rollout|rollout-num-gpus(?:-per-engine)?|sglang-mem-fraction-static"
-            r"|rollout-function-path"
-            r"|advantage-estimator|n-samples-per-prompt|rollout-batch-size)\b"
-        ),
-    ),
-    Signature(
-        "ROLL",
-        ("actor_train actor_infer", "num_return_sequences_in_group", "actor_train.worker_cls"),
-        re.compile(
-            r"\bstart_(?:rlvr|agentic|dpo|sft|distill)\w{0,40}pipeline\.py\b|\broll\.pipeline\."
-        ),
-    ),
-    Signature(
-        "AReaL",
-        ("gconfig", "allocation_mode actor", "allocation_mode cluster", "stats_logger trial_name"),
-        re.compile(
-            r"-m (?:areal|realhf)\b|\bareal[./](?:launcher|infra"
-            r"|scheduler)\b|/main_a?sync_ppo\.py|\ballocation_mode="
-        ),
-    ),
-    Signature(
-        "verifiers",
-        ("trainer.args env", "trainer.args inference", "trainer.args.rollouts_per_example"),
-        _launch(r"vf-(?:rl|train|vllm|tui|eval)\b|-m verifiers\b"),
-    ),
-    Signature("torchtune", ("*._component_",), _launch(r"tune run\b|(?:-m )?torchtune\.")),
-    Signature(
-        "oumi",
-        ("training.trainer_type", "model.model_name training", "model.model_name data.train"),
-        _launch(r"oumi (?:train|distributed|launch|evaluate|infer)\b|-m oumi\b"),
-    ),
-    Signature(
-        "axolotl",
-        (
-            "base_model sequence_len",
-            "base_model micro_batch_size",
-            "base_model datasets",
-            "base_model adapter",
-            "base_model rl",
-            "base_model trl",
-            "rl trl.num_generations",
-        ),
-        _launch(r"axolotl (?:train|preprocess|vllm-serve|inference|merge-lora)\b|-m axolotl\."),
-    ),
-    Signature(
-        "LLaMA-Factory",
-        ("finetuning_type", "stage template", "stage cutoff_len", "stage do_train"),
-        re.compile(r"\b(?:llamafactory-cli|lmf) \w|\bllamafactory[./]\w|\bsrc/train_bash\.py"),
-    ),
-    Signature(
-        "open-instruct",
-        (
-            "dataset_mixer_list",
-            "num_unique_prompts_rollout",
-            "num_samples_per_prompt_rollout",
-            "oe_eval_max_length",
-        ),
-        re.compile(
-            r"\bopen_instruct/\w{1,80}\.py\b|-m open_instruct\b|--num_(?:unique_prompts"
-            r"|samples_per_prompt)_rollout\b"
-        ),
-    ),
-)
-# Other kinds of files in a repository, by keys that occur together.
-KINDS = (
-    ("an accelerate configuration", ("distributed_type", "compute_environment")),
-    ("a DeepSpeed configuration", ("zero_optimization",)),
-    ("a Docker Compose file", ("services",)),
-    ("a GitHub Actions workflow", ("jobs on", "jobs True", "runs description")),
-    ("a MkDocs configuration", ("site_name",)),
-    ("a pre-commit configuration", ("repos",)),
-    ("a Read the Docs configuration", ("sphinx version", "build python")),
-    ("a conda environment", ("channels", "dependencies name")),
-    ("a Kubernetes manifest", ("apiVersion kind",)),
-    ("a SkyPilot task", ("resources run", "resources setup")),
-    ("a model's configuration", ("architectures", "model_type vocab_size")),
-    ("a dataset card", ("dataset_info", "task_categories", "size_categories")),
-    ("an evaluation task", ("doc_to_text", "doc_to_target")),
-    ("a package's manifest", ("devDependencies", "scripts dependencies", "cff-version")),
-)
-# TRL's keys that only a trainer with groups of completions has.
-GROUPS = frozenset(
-    [
-        "num_generations",
-        "reward_funcs",
-        "reward_weights",
-        "steps_per_generation",
-        "generation_batch_size",
-        "num_iterations",
-        "epsilon_high",
-        "scale_rewards",
-        "mask_truncated_completions",
-        "num_generations_eval",
-        "importance_sampling_level",
-        "log_completions",
-        "num_completions_to_print",
-        "top_entropy_quantile",
-        "use_bias_correction_kl",
-        "off_policy_mask_threshold",
-        "log_unique_prompts",
-        "wandb_log_unique_prompts",
-        "reward_model_name_or_path",
-        "multi_objective_aggregation",
-        "vllm_importance_sampling_correction",
-    ]
-)
-# Keys of TRL's other trainers: supervised, and on pairs of preferences.
-OTHERS = {
-    "an SFT recipe": frozenset(
-        [
-            "packing",
-            "eval_packing",
-            "completion_only_loss",
-            "assistant_only_loss",
-            "dataset_text_field",
-            "dataset_kwargs",
-            "neftune_noise_alpha",
-            "max_seq_length",
-        ]
-    ),
-    "a DPO recipe, or one of another training on preferences": frozenset(
-        [
-            "rpo_alpha",
-            "precompute_ref_log_probs",
-            "reference_free",
-            "label_smoothing",
-            "desirable_weight",
-            "undesirable_weight",
-            "orpo_alpha",
-            "simpo_gamma",
-            "cpo_alpha",
-            "loss_weights",
-            "truncation_mode",
-            "max_length",
-        ]
-    ),
-}
+        name,
+        row.get("keys", []),
+        re.compile("".join(row["launch"]).replace("<start>", r"(?<![\w./-])")),
+    )
+    for name, row in _FILE["signatures"].items()
+]
+KINDS: Mapping[str, list[str]] = _FILE["kinds"]
+GROUPS = frozenset(_FILE["groups"])
+OTHERS = {name: frozenset(keys) for name, keys in _FILE["others"].items()}
 # One of them alone is no sign: every trainer on preferences has a beta, every generation a
 # temperature.
 TOGETHER = (
@@ -275,9 +106,9 @@ def refuse_without_sign(config: Config, programs: Iterable[str] = ()) -> None:
     is_tuned = bool(named) and "beta" in words and not any(keys & words for keys in OTHERS.values())
     if is_tuned or any(is_named(program, config) for program in named) or has_sign(config):
         return
-    kinds = [kind for kind, keys in KINDS if _stand_together(keys, words)]
+    kinds = [kind for kind, keys in KINDS.items() if _stand_together(keys, words)]
     kinds += [kind for kind, keys in OTHERS.items() if keys & words and TRAINS & words]
-    advice = "Name the recipe, and --processes." if kinds[:1] == [KINDS[0][0]] else ""
+    advice = "Name the recipe, and --processes." if kinds[:1] == [LAUNCHER] else ""
     if kinds:
         raise NotARecipe(f"it is {kinds[0]}, not a GRPO recipe. {advice}".rstrip())
     inside = sorted(
@@ -354,7 +185,7 @@ def refuse_launch(text: str) -> None:
     )
     command = "\n".join(lines)
     name = next(
-        (row.name for row in SIGNATURES if row.launch is not None and row.launch.search(command)),
+        (row.name for row in SIGNATURES if row.launch.search(command)),
         "",
     )
     if name:

@@ -104,8 +104,8 @@ def diagnose(
 ) -> int:
     """Diagnose a GRPO training from its log.
 
-    It reads trainer_state.json, the output of TRL, ms-swift, verl and EasyR1, their JSON lines,
-    W&B's offline runs and CSV, TensorBoard events, and metrics.jsonl.
+    It reads trainer_state.json, the output of TRL, ms-swift, verl, EasyR1, slime and prime-rl,
+    JSON lines, W&B's offline runs and CSV, TensorBoard events, and metrics.jsonl.
 
     Exit code: 0 success, 1 if a finding of --fail-on is present, 2 unusable input.
     """

@@ -5,9 +5,8 @@ are derived from several keys; ``DERIVED`` names these keys.
 """
 
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
-from grporecipe.files import parse_yaml, read_text
+from grporecipe.files import read_own_yaml
 from grporecipe.model.setting import Setting
 from grposweep.schema import keys_of
 
@@ -33,7 +32,7 @@ def _keys() -> Iterator[tuple[str, str]]:
 # A field of the setting -> the key of its value.
 KEYS = dict(_keys())
 
-_FILE = parse_yaml(read_text(Path(__file__).with_name("fields.yaml")))
+_FILE = read_own_yaml(__file__, "fields.yaml")
 # Fields that follow from several keys (or sections), and from what preparation counted.
 DERIVED: dict[str, list[str]] = _FILE["derived"]
 # Fields of the loss, the optimizer and vLLM that only ``trainer.args`` sets.

@@ -5,13 +5,12 @@ which GPU.
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from functools import cache
-from pathlib import Path
 from textwrap import wrap
 from typing import Any
 
 from rich.table import Table
 
-from grporecipe.files import Json, parse_yaml, read_text
+from grporecipe.files import Json, read_own_yaml
 from grporecipe.memory.estimate import GIB, Memory, estimate
 from grporecipe.memory.fit import PROMPTS, Fit, Saving
 from grporecipe.memory.host import HostMemory
@@ -25,7 +24,7 @@ from grposweep.search.sampling import describe_shares
 @cache
 def read_table() -> Json:
     """Return the symbols and lines of ``plan.yaml``."""
-    table: Json = parse_yaml(read_text(Path(__file__).with_name("plan.yaml")))
+    table: Json = read_own_yaml(__file__, "plan.yaml")
     return table
 
 

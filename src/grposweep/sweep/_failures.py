@@ -20,7 +20,7 @@ from functools import cache
 from pathlib import Path
 
 from grporecipe.errors import ExitCode
-from grporecipe.files import Config, open_file, read_lines
+from grporecipe.files import Config, open_file, read_lines, read_own_yaml
 from grposweep.launchers import launcher_class
 from grposweep.launchers.base import End, EndState
 from grposweep.registries import LAUNCHERS
@@ -70,107 +70,6 @@ _ERROR = r"[\w.]*(?:Error|Exception): .*"
 # characters of a line that are looked at, so that no pattern takes long
 _LONGEST = 1000
 
-# In the order in which they are tried on a line.
-_PATTERNS: dict[Failure, tuple[str, ...]] = {
-    Failure.REWARD: (r"(?:[\w.]+\.)?RewardError: ",),
-    Failure.GPU_MEMORY: (
-        r"(?:torch\.)?(?:cuda\.)?OutOfMemoryError: ",
-        _ERROR + r"(?:CUDA|HIP|XPU|MPS backend) out of memory",
-        r"(?:" + _ERROR + r")?(?:CUDA|HIP|Triton) [Ee]rror(?: \[CUDA\])?: out of memory",
-        _ERROR + r"CU(?:BLAS|DNN|SPARSE)_STATUS_ALLOC_FAILED",
-        r"(?:\S+ \[\d+\] (?:\S+ )?NCCL WARN )?Cuda failure (?:\d+ )?'out of memory'",
-    ),
-    Failure.HOST_MEMORY: (
-        r"(?:\[ *[\d.]+\] )?(?:Memory cgroup out|Out) of memory: Killed process",
-        _ERROR + r"DefaultCPUAllocator: (?:can't allocate|not enough) memory",
-        _ERROR + r"DataLoader worker .* is killed by signal: (?:Killed|Bus error)",
-        r"(?:[\w.]+\.)?_?(?:Array)?MemoryError(?::|$)",
-        r"OSError: \[Errno 12\]",
-        r"ray\.exceptions\.OutOfMemoryError: ",
-        r"terminate called after throwing an instance of 'std::bad_alloc'",
-        r"\S+ \[\d+\] (?:\S+ )?NCCL WARN .*shared memory .*No space left",
-    ),
-    Failure.DISK_FULL: (
-        _ERROR + r"(?:No space left on device|Disk quota exceeded|StorageFull)",
-        r"(?:[\w./ -]+: )+(?:.*: )?(?:No space left on device|Disk quota exceeded)$",
-        _ERROR + r"No usable temporary directory found",
-        r"ray\.exceptions\.OutOfDiskError: ",
-        _ERROR + r"(?:inline_container\.cc.*unexpected pos|PytorchStreamWriter failed writing)",
-    ),
-    Failure.COLLAPSE: (r"collapse: ",),
-    Failure.NON_FINITE: (
-        _ERROR + r"probability tensor contains either",
-        r".*Assertion `probability tensor contains either .* failed",
-        _ERROR + r"Current loss scale already at minimum",
-        r"FloatingPointError: ",
-        _ERROR + r".*returned nan values in its",
-        r"ValueError: Expected parameter (?:logits|probs) .* to satisfy the constraint",
-        _ERROR + r".*(?:Unexpected result nan|found NaN in local grad norm)",
-        r"(?:" + _ERROR + r")?[Ll]oss (?:is|was) (?:nan|inf|not finite)",
-        _ERROR + r"The total norm of order .* is non-finite",
-    ),
-    Failure.BAD_CONFIGURATION: (
-        r"(?:bad_input|unknown_metric): ",
-        r"(?:ModuleNotFound|Import)Error: ",
-        r"OSError: .*(?:is not a valid model identifier|Incorrect path_or_model_id|gated repo)",
-        r"[\w.]*\.(?:HFValidation|RepositoryNotFound|RevisionNotFound|GatedRepo)Error: ",
-        r"TypeError: \w*(?:Config|Arguments|Trainer)\.__init__\(\) got an unexpected keyword",
-        r"ValueError: .*must (?:be divisible by|divide) ",
-        r"ValueError: .*[Gg][Pp][Uu][_ ]memory[_ ]utilization",
-        r"ValueError: .*(?:max seq len|max_model_len)",
-        r"ValueError: GRPO requires at least",
-        r"ValueError: (?:The global .*batch size .*divisible|Bfloat16 is only supported)",
-        # Hydra's
-        r"(?:Could not override '|Key '[^']+' is not in struct)",
-        r"ValueError: Target modules .* not found in the base model",
-        # TRL's first look at the data
-        r"KeyError: 'prompt'$",
-    ),
-    Failure.NODE_FAILURE: (
-        _ERROR
-        + r"CUDA error: (?:uncorrectable (?:ECC|NVLink)|an? .*hardware|.*device.*unavailable)",
-        r".*NVRM: Xid .*(?:fallen off the bus|uncorrectable|Double Bit ECC)",
-        # NVIDIA: reset or replace it
-        r".*NVRM: Xid \([^)]*\): (?:48|74|79|95|119|120|140|154)\b",
-        r"(?:\[ *[\d.]+\] )?(?:mce: Uncorrected hardware|.*SIGBUS .*hardware memory corruption)",
-        # nvidia-smi's
-        r".*(?:GPU is lost|Unable to determine the device handle for GPU)",
-    ),
-    Failure.HANG: (
-        # faulthandler's, see train/process.py
-        r"Timeout \(\d+:\d\d:\d\d(?:\.\d+)?\)!$",
-        r"\[E\d+ .* ProcessGroupNCCL.*watchdog got stuck",
-        r"RuntimeError: DataLoader timed out after",
-        _ERROR + r"Ranks? [\d, ]+ failed to pass monitoredBarrier",
-        # SGLang's
-        r"Scheduler watchdog timeout",
-        r"ray\.exceptions\.GetTimeoutError: ",
-        # vLLM's engine waits for its workers
-        r"TimeoutError: RPC call to \w+ timed out",
-    ),
-    Failure.KILLED: (
-        r".*\*\*\* SIGTERM received at time=",
-        r"KeyboardInterrupt\b",
-        _ERROR + r"DataLoader worker .* is killed by signal: Terminated",
-        r"W\d+ .*Received (?:1|2|15) death signal",
-        r"(?:[\w.]+\.)?SignalException: ",
-    ),
-    Failure.COMMUNICATION: (
-        r"(?:[\w.]+\.)?Dist(?:Backend|Network|Store)Error: ",
-        _ERROR + r"(?:third_party/gloo|NCCL error|Connection (?:closed|reset) by peer)",
-        _ERROR + r"(?:.*EADDRINUSE|.*[Aa]ddress already in use)",
-        _ERROR + r"(?:Timed out waiting \d+ms for|Application timeout caused pair closure)",
-        r"\[E\d+ .* ProcessGroup(?:NCCL|Gloo)\.cpp:\d+\]",
-        r"\S+ \[\d+\] (?:\S+ )?NCCL WARN (?:NET/|socketProgress|Net )",
-        r"(?:[\w.]+\.)?ConnectionError: ",
-        r"(?:[\w.]+\.)?(?:Read|Connect)Timeout(?:Error)?: ",
-        # Ray's head
-        _ERROR + r"Failed to connect to GCS",
-        r"nccl(?:Remote|System)Error: ",
-    ),
-}
-
-
 # What a launcher or the sweep itself knows of an attempt's end.
 FAILURE_OF_END: dict[str, Failure] = {
     EndState.OUT_OF_MEMORY: Failure.HOST_MEMORY,
@@ -192,7 +91,10 @@ def _all_patterns(kinds: tuple[str, ...]) -> tuple[tuple[Failure, re.Pattern[str
         for kind in kinds
         for state, text in launcher_class(kind).log_patterns
     )
-    general = ((failure, text) for failure, texts in _PATTERNS.items() for text in texts)
+    table = read_own_yaml(__file__, "failures.yaml").items()
+    general = (
+        (Failure(name), text.replace("<error>", _ERROR)) for name, texts in table for text in texts
+    )
     return tuple((failure, re.compile(text)) for failure, text in (*launchers, *general))
 
 

@@ -6,10 +6,8 @@ rlhf_trainers/grpo_trainer.py.
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from functools import cache
-from pathlib import Path
 
-from grporecipe.files import Config, Json, parse_yaml
+from grporecipe.files import Config, Json, read_own_yaml
 from grporecipe.frameworks.ms_swift.keys import is_megatron, known, read_value, spelled
 from grporecipe.frameworks.ms_swift.recipes import RENAMED
 from grporecipe.frameworks.ms_swift.rules import MS_SWIFT
@@ -59,11 +57,9 @@ CASES: Mapping[str, Callable[[Values], bool]] = {
 }
 
 
-@cache
 def _conflicts() -> Config:
     """Return the parts of conflicts.yaml."""
-    text = Path(__file__).with_name("conflicts.yaml").read_text(encoding="utf-8")
-    conflicts: Config = parse_yaml(text)
+    conflicts: Config = read_own_yaml(__file__, "conflicts.yaml")
     return conflicts
 
 

@@ -12,7 +12,7 @@ from functools import cache, lru_cache, partial
 from typing import Any, NamedTuple
 
 from grporecipe.errors import UserError
-from grporecipe.files import Config, Json
+from grporecipe.files import Config, Json, read_own_yaml
 from grporecipe.model.recipe import KeySpec, Recipe
 from grporecipe.model.releases import (
     KeyTable,
@@ -131,96 +131,12 @@ def transformers(version: Version) -> str:
     return str(names[max(bisect_right(releases(), version) - 1, 0)])
 
 
-# `trl grpo` passes these to accelerate launch, also from the YAML. It reads ``env`` itself.
-PASSED_ON = frozenset(
-    [
-        "num_processes",
-        "num_machines",
-        "machine_rank",
-        "main_process_ip",
-        "main_process_port",
-        "accelerate_config",
-        "config_file",
-        "mixed_precision",
-        "use_deepspeed",
-        "deepspeed_config_file",
-        "zero_stage",
-        "gpu_ids",
-        "multi_gpu",
-        "dynamo_backend",
-        "env",
-    ]
-)
-# old name: new name, with the same meaning
-RENAMES = {
-    "evaluation_strategy": "eval_strategy",
-    "torch_dtype": "dtype",
-    "vllm_guided_decoding_regex": "vllm_structured_outputs_regex",
-    "vllm_max_model_len": "vllm_max_model_length",
-    "wandb_log_unique_prompts": "log_unique_prompts",
-    "per_gpu_train_batch_size": "per_device_train_batch_size",
-    "per_gpu_eval_batch_size": "per_device_eval_batch_size",
-    "push_to_hub_token": "hub_token",
-    "push_to_hub_model_id": "hub_model_id",
-    "no_cuda": "use_cpu",
-    "vllm_importance_sampling_cap": "vllm_importance_sampling_clip_max",
-}
+_NAMES = read_own_yaml(__file__, "names.yaml")
+PASSED_ON = frozenset(_NAMES["passed_on"])
+RENAMES: Mapping[str, str] = _NAMES["renames"]
+HABITS: Mapping[str, str] = _NAMES["habits"]
+DROPPED: Mapping[str, Config] = _NAMES["dropped"]
 BACK = {new: old for old, new in RENAMES.items()}
-# Keys without a successor: the reason, and the values without effect, for which the key can be
-# removed.
-DROPPED: dict[str, tuple[str, tuple[Any, ...]]] = {
-    "max_prompt_length": (
-        "TRL no longer truncates prompts: filter long ones out of the dataset",
-        (None,),
-    ),
-    "use_liger_loss": ("use_liger_kernel or TRL's chunked loss replaced it", (None, False)),
-    "overwrite_output_dir": ("the output folder is always written to", (None, True, False)),
-    "vllm_device": (
-        "vLLM shares the training GPUs or is a server: vllm_mode selects which",
-        (None, "auto"),
-    ),
-    "vllm_dtype": ("vLLM takes the model's own type", (None, "auto")),
-    "vllm_enable_prefix_caching": ("vLLM always caches prefixes", (None, True)),
-    "logging_dir": (
-        "the environment variable TENSORBOARD_LOGGING_DIR sets the folder of the logs",
-        (None,),
-    ),
-    "save_safetensors": ("weights are always saved as safetensors", (None, True)),
-    "group_by_length": ("train_sampling_strategy replaced it", (None, False)),
-    "tp_size": ("parallelism_config holds the parallel sizes", (None, 0, 1)),
-    "dispatch_batches": ("accelerator_config holds it", (None,)),
-    "split_batches": ("accelerator_config holds it", (None, False)),
-    "gradient_checkpointing_use_reentrant": ("gradient_checkpointing_kwargs holds it", (None,)),
-    "adafactor": ("optim: adafactor replaced it", (None, False)),
-    "use_mps_device": ("the device is detected automatically", (None, True, False)),
-    "use_ipex": ("transformers dropped it", (None, False)),
-    "half_precision_backend": ("there is one backend", (None, "auto")),
-    "fp16_backend": ("there is one backend", (None, "auto")),
-    "include_tokens_per_second": ("transformers dropped it", (None, False)),
-    "ray_scope": ("transformers dropped it", (None, "last")),
-    "past_index": ("transformers dropped it", (None, -1)),
-}
-# Names from other libraries and from habit, which are no typos.
-HABITS = {
-    "lr": "learning_rate",
-    "batch_size": "per_device_train_batch_size",
-    "train_batch_size": "per_device_train_batch_size",
-    "eval_batch_size": "per_device_eval_batch_size",
-    "epochs": "num_train_epochs",
-    "num_epochs": "num_train_epochs",
-    "kl_coef": "beta",
-    "kl_beta": "beta",
-    "group_size": "num_generations",
-    "num_samples": "num_generations",
-    "rollout_n": "num_generations",
-    "grad_accum_steps": "gradient_accumulation_steps",
-    "max_new_tokens": "max_completion_length",
-    "max_seq_length": "max_completion_length",
-    "clip_range": "epsilon",
-    "model_name": "model_name_or_path",
-    "model": "model_name_or_path",
-    "dataset": "dataset_name",
-}
 
 
 class Replacement(NamedTuple):
@@ -243,11 +159,12 @@ def instead(key: str, config: Config, takes: Mapping[str, KeySpec]) -> Replaceme
         if new not in config:
             return Replacement(f"its name is now {new}", {key: None, new: value}, safe=True)
         return Replacement(f"{new} replaced it, and is set", {key: None}, safe=config[new] == value)
-    if key in DROPPED:
-        why, harmless = DROPPED[key]
+    if dropped := DROPPED.get(key):
         # 1 is not true
-        is_harmless = any(type(value) is type(other) and value == other for other in harmless)
-        return Replacement(why, {key: None}, safe=is_harmless)
+        is_harmless = any(
+            type(value) is type(other) and value == other for other in dropped["harmless"]
+        )
+        return Replacement(dropped["why"], {key: None}, safe=is_harmless)
     return Replacement("", {key: None} if value is None else None, safe=value is None)
 
 

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from functools import cache, partial
 from typing import Any, Literal, NamedTuple
 
-from grporecipe.files import Config
+from grporecipe.files import Config, read_own_yaml
 from grporecipe.model.recipe import KeySpec, Recipe
 from grporecipe.model.releases import (
     KeyTable,
@@ -150,79 +150,6 @@ def sizes_per_gpu_only(keys: KeyTable) -> bool:
     return "reward.num_workers" in keys and "trainer.use_legacy_worker_impl" not in keys
 
 
-ALWAYS: Version = (0, 0, 0)
-_ESTIMATORS: dict[str, Version] = {
-    "kl": ALWAYS,
-    "abs": ALWAYS,
-    "mse": ALWAYS,
-    "low_var_kl": ALWAYS,
-    "full": ALWAYS,
-    "k1": (0, 4, 0),
-    "k2": (0, 4, 0),
-    "k3": (0, 4, 0),
-}
-KL: dict[str, Version] = {**_ESTIMATORS, **{f"{word}+": (0, 6, 0) for word in _ESTIMATORS}}
-# The choices of a key, each with the release that added it.
-SINCE: dict[str, dict[str, Version]] = {
-    "algorithm.adv_estimator": {
-        "grpo": ALWAYS,
-        "gae": ALWAYS,
-        "reinforce_plus_plus": ALWAYS,
-        "remax": ALWAYS,
-        "rloo": (0, 3, 0),
-        "reinforce_plus_plus_baseline": (0, 4, 0),
-        "opo": (0, 4, 0),
-        "grpo_passk": (0, 4, 0),
-        "gpg": (0, 5, 0),
-        "rloo_vectorized": (0, 6, 0),
-        "grpo_vectorized": (0, 6, 0),
-        "optimal_token_baseline": (0, 7, 0),
-        "tir_optimal_token_baseline": (0, 7, 0),
-        "gdpo": (0, 7, 0),
-    },
-    "algorithm.kl_penalty": KL,
-    "algorithm.kl_ctrl.type": {"fixed": ALWAYS, "adaptive": ALWAYS},
-    f"{ACTOR}.kl_loss_type": KL,
-    f"{ACTOR}.loss_agg_mode": {
-        "token-mean": ALWAYS,
-        "seq-mean-token-sum": ALWAYS,
-        "seq-mean-token-mean": ALWAYS,
-        "seq-mean-token-sum-norm": ALWAYS,
-        "token-sum": (0, 9, 0),
-    },
-    f"{ACTOR}.policy_loss.loss_mode": {
-        "vanilla": ALWAYS,
-        "gpg": ALWAYS,
-        "clip_cov": ALWAYS,
-        "kl_cov": ALWAYS,
-        "gspo": (0, 6, 0),
-        "geo_mean": (0, 6, 0),
-        "dppo_tv": (0, 7, 0),
-        "dppo_kl": (0, 7, 0),
-        "sapo": (0, 7, 0),
-        "cispo": (0, 7, 0),
-        "bypass_mode": (0, 7, 0),
-        "dro": (0, 9, 0),
-    },
-    f"{OPTIM}.lr_scheduler_type": {"constant": ALWAYS, "cosine": ALWAYS},
-    f"{OPTIM}.warmup_style": {"constant": ALWAYS, "cosine": ALWAYS},
-    f"{ROLLOUT}.name": {"vllm": ALWAYS, "sglang": ALWAYS, "trtllm": (0, 7, 0)},
-    f"{ROLLOUT}.mode": {"async": ALWAYS},
-    f"{ACTOR}.strategy": {
-        "fsdp": ALWAYS,
-        "fsdp2": ALWAYS,
-        "megatron": ALWAYS,
-        **dict.fromkeys(("veomni", "torchtitan"), (0, 7, 0)),
-        **dict.fromkeys(("automodel", "fsdp_turbo"), (0, 9, 0)),
-    },
-    "algorithm.rollout_correction.rollout_is": {"token": ALWAYS, "sequence": ALWAYS},
-}
-# Choices that later releases refuse, each with the release that removed it.
-UNTIL: dict[str, dict[str, Version]] = {
-    f"{ROLLOUT}.mode": {"sync": (0, 7, 0)},
-    f"{ROLLOUT}.name": {"hf": (0, 8, 0), "sglang_async": (0, 5, 0)},
-    f"{ACTOR}.policy_loss.loss_mode": {"rollout_correction": (0, 7, 0)},
-}
 REGISTRIES = frozenset(
     {
         "algorithm.adv_estimator",
@@ -240,11 +167,15 @@ ALSO_WORDS = frozenset({"algorithm.rollout_correction.rollout_is_threshold"})
 
 def words(recipe: Recipe) -> dict[str, tuple[str, ...]]:
     """Return the choices of each key in a recipe's release. Its own source may register others."""
-    choices = {
-        key: tuple(word for word, since in every.items() if since <= recipe.version)
-        + tuple(word for word, until in UNTIL.get(key, {}).items() if recipe.version < until)
-        for key, every in SINCE.items()
-    }
+    table = read_own_yaml(__file__, "choices.yaml")
+    choices: dict[str, tuple[str, ...]] = {}
+    for key, by_release in table["added"].items():
+        allowed: list[str] = []
+        for release, added in by_release.items():
+            allowed += added if parse_release(release) <= recipe.version else []
+        for release, removed in table["removed"].get(key, {}).items():
+            allowed += removed if recipe.version < parse_release(release) else []
+        choices[key] = tuple(allowed)
     own = REGISTRIES if recipe.vendored is not None or not is_own_trainer(recipe) else frozenset()
     engine = (
         {f"{OPTIM}.lr_scheduler_type"} if engine_of(recipe) not in ("dp", "megatron") else set()
