@@ -108,10 +108,14 @@ def test_recipes_stand_side_by_side(grposweep: Grposweep, here: Path) -> None:
         (["a.yaml", "lr=3"], "cannot be combined"),
         (["lr=1e-3", "--gpus", "1", "--vllm-gpus", "1"], "no GPU is left"),
         (["lr=1e-3", "--processes", "4", "--gpus", "8"], "--gpus means 8 processes"),
+        (["run.sh"], "only the run knows num_generations"),
     ],
 )
-def test_bad_input_is_one_message(grposweep: Grposweep, arguments: list[str], part: str) -> None:
+def test_bad_input_is_one_message(
+    grposweep: Grposweep, arguments: list[str], part: str, here: Path
+) -> None:
     """Code 2, no traceback."""
+    (here / "run.sh").write_text("swift rlhf --rlhf_type grpo --num_generations $G\n")
     ended = grposweep("plan", *arguments)
     assert ended.code == 2
     assert part in ended.err

@@ -9,7 +9,7 @@ import pytest
 
 from grporecipe.errors import NotARecipe
 from grporecipe.linting.linter import Diagnostic, lint_recipe
-from grporecipe.reading.load import Options, load_recipe
+from grporecipe.reading.load import Options, load_recipe, load_recipes
 
 LAUNCH = "export CUDA_VISIBLE_DEVICES=0,1\npython train.py --num_generations 8 --beta 0.1\n"
 OWN = (
@@ -264,41 +264,62 @@ TO_SITE = "T=$(python -c 'import trl; print(trl.__file__)')\ncp libs/trl/grpo.py
 
 
 @pytest.mark.parametrize(
-    ("script", "files", "why"),
+    ("script", "name", "text", "why"),
     [
-        (STOCK, {"requirements.txt": "trl==0.21.0"}, ""),
-        (STOCK, {"requirements.txt": "git+https://github.com/huggingface/trl.git@v0.21.0"}, ""),
-        (STOCK, {"requirements.txt": "git+https://github.com/me/trl.git"}, "requirements.txt"),
-        (STOCK, {"pyproject.toml": "[tool.uv.sources]\ntrl={git='https://a.b/me/trl'}"}, "pyproj"),
-        (STOCK, {"INSTALL.SH": TO_SITE}, "INSTALL.SH copies files"),
-        (SWIFT, {"plugins/p.py": "import swift\norms['a'] = 1\n"}, ""),
-        (SWIFT, {"plugins/p.py": "from swift import mixin\nmixin.teach = None\n"}, "p.py replaces"),
+        (STOCK, "requirements.txt", "trl==0.21.0", ""),
+        (STOCK, "requirements.txt", "git+https://github.com/huggingface/trl.git@v0.21.0", ""),
+        (STOCK, "requirements.txt", "git+https://github.com/me/trl.git", "requirements.txt"),
+        (STOCK, "pyproject.toml", "[tool.uv.sources]\ntrl={git='https://a.b/me/trl'}", "pyproj"),
+        (STOCK, "INSTALL.SH", TO_SITE, "INSTALL.SH copies files"),
+        (SWIFT, "plugins/p.py", "import swift\norms['a'] = 1\n", ""),
+        (SWIFT, "plugins/p.py", "from swift import mixin\nmixin.teach = None\n", "p.py replaces"),
     ],
 )
 def test_what_stock_code_refuses_is_a_note_where_other_code_trains(
-    script: str, files: dict[str, str], why: str, tmp_path: Path
+    script: str, name: str, text: str, why: str, tmp_path: Path
 ) -> None:
     """A fork, files copied over the installed package, or a plug-in that replaces functions."""
-    run = write(tmp_path, run_sh=script)
-    for name, text in files.items():
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text(text)
+    run = write(tmp_path, run_sh=script, **{name: text})
     found = lint_recipe(load_recipe(run, Options())).diagnostics
-    refused = [each for each in found if each.code in ("GL103", "GL503")]
-    assert [each.severity for each in refused] == ["note" if why else "error"]
-    assert f"Not an error here, because {why}" in refused[0].message or not why
+    (refused,) = (each for each in found if each.code in ("GL103", "GL503"))
+    assert refused.severity == ("note" if why else "error")
+    assert f"Not an error here, because {why}" in refused.message or not why
 
 
-@pytest.mark.parametrize("how", ["yaml.safe_load(open('conf/r.yaml'))", "json.load(file)"])
-def test_keys_of_a_recipe_that_a_program_opens_are_known_to_it_alone(
-    how: str, tmp_path: Path
-) -> None:
+def test_keys_of_a_recipe_that_a_program_opens_are_known_to_it_alone(tmp_path: Path) -> None:
     """It may be anywhere in the repository, and passes what it likes to GRPOConfig."""
-    program = f"from trl import GRPOConfig\nc = {how}\nGRPOConfig(**c['grpo'])\n"
-    files = {"conf__r_yaml": "num_generations: 8\nbeta: 0\ndataset_split: a\n"}
-    write(tmp_path, src__train_py=program, **files)
-    codes = [each.code for each in errors(tmp_path / "conf/r.yaml", "1.16")]
-    assert codes == ([] if "yaml" in how else ["GV102"])
+    program = "from trl import GRPOConfig\nGRPOConfig(**yaml.safe_load(file)['grpo'])\n"
+    write(tmp_path, src__train_py=program, r_yaml="num_generations: 8\ndataset_split: a\n")
+    assert errors(tmp_path / "r.yaml", "1.16") == []
+
+
+SIZES = "data.train_batch_size=32 actor_rollout_ref.actor.ppo_mini_batch_size=16"
+MAIN = "python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo actor_rollout_ref.rollout.n=8"
+EASYR1 = "python3 -m verl.trainer.main config=examples/config.yaml trainer.n_gpus_per_node=1"
+
+
+@pytest.mark.parametrize(
+    ("script", "codes", "prompts"),
+    [
+        (f"{MAIN} --config-path=/x --config-name=own", ["GV405"], None),
+        (f"{MAIN} --config-path=/x --config-name=own {SIZES}", ["GV405"], 32),
+        (f"{MAIN} --config-path=conf --config-name=part {SIZES}", [], 32),
+        (f"{MAIN} --config-path=conf --config-name=part", [], None),
+        (EASYR1, ["GV106", "GV116"], None),
+    ],
+)
+def test_values_of_a_configuration_that_is_not_known_are_unknown(
+    script: str, codes: list[str], prompts: int | None, tmp_path: Path
+) -> None:
+    """It was not found, or builds on others that were not: no default of verl's is judged, nor
+    EasyR1's example in its place. A plan needs sizes that the launch states.
+    """
+    more = " actor_rollout_ref.rollout.max_model_len=320" if "part" in script else ""
+    part = "defaults: [/algo: base, _self_]\ndata: {max_response_length: 64}\n"
+    run = write(tmp_path, run_sh=script + more, conf__part_yaml=part, examples__a_py="")
+    found = lint_recipe(load_recipes(run, Options())[0])
+    assert [each.code for each in found.diagnostics] == codes
+    assert found.plan["prompts_per_rollout"] == prompts
 
 
 TRAINER = (

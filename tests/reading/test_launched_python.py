@@ -71,14 +71,6 @@ def test_fields_of_the_script_s_dataclasses_are_declared(code: Callable[..., Lau
     assert found.other_keys == "stop"
 
 
-def test_a_trainer_of_the_repository_is_its_own_if_any_branch_is(
-    code: Callable[..., LaunchedCode],
-) -> None:
-    """A class without TRL's trainer among its bases makes its batches in its own way."""
-    found = code({"src/pictures/grpo.py": SCRIPT, "src/pictures/trainer.py": OWN})
-    assert (found.trainer, found.own_trainer) == ("PictureTrainer", True)
-
-
 @pytest.mark.parametrize(
     ("body", "own"),
     [

@@ -40,7 +40,6 @@ from grporecipe.rules.keys import (
     OF_DEFAULTS,
     accepting_releases,
     find_violations,
-    older_releases,
     release_without,
 )
 from grporecipe.rules.registry import Change, Severity, Violation
@@ -173,7 +172,6 @@ def lint_recipe(
         if not _is_declared(problem, recipe) and problem.code not in recipe.unchecked
     ]
     diagnostics += _not_judged(recipe, reading, selection)
-    diagnostics += _of_older(recipe, selection, {problem.code for problem in diagnostics})
     for rule in recipe_rules(recipe):
         if rule.code in recipe.unchecked:
             if find_violations(rule, recipe):
@@ -212,7 +210,8 @@ def lint_recipe(
         replace(problem, message=recipe.without_secrets(problem.message)) for problem in diagnostics
     ]
     diagnostics.sort(key=lambda diagnostic: (diagnostic.line or 0, diagnostic.code))
-    return LintResult(recipe, setting, tuple(diagnostics), plan_numbers(setting, reading.unknown))
+    unknown = reading.unknown | unknown_sizes(recipe, reading)
+    return LintResult(recipe, setting, tuple(diagnostics), plan_numbers(setting, unknown))
 
 
 def _doubted(problem: Diagnostic, why: str) -> Diagnostic:
@@ -250,8 +249,13 @@ def _problems(
     problems = check(reading.setting, selection.ignore, selection.select)
     # one of the keys is in another file, or on a command line
     if is_part:
+        given = reading.setting.given
+        unset = FRAMEWORKS[reading.setting.framework.name].by_name.keys() - given
         problems = [
-            problem for problem in problems if {*problem.broken.fields} <= reading.setting.given
+            problem
+            for problem in problems
+            if {*problem.broken.fields} <= given
+            and (problem.is_error or not problem.rule.reads & unset)
         ]
     return [problem for problem in problems if not problem.rule.reads & reading.unknown]
 
@@ -363,29 +367,6 @@ def _guess(recipe: Recipe, others: Sequence[Version]) -> str:
     return f" ({text(recipe.version)} is assumed; {which} it.)"
 
 
-def _of_older(
-    recipe: Recipe, selection: RuleSelection, known: Collection[str]
-) -> Iterator[Diagnostic]:
-    """Yield what older releases of a required range refuse and the judged one takes, as notes."""
-    refusing: dict[str, list[tuple[Version, Problem, Setting]]] = {}
-    for release in older_releases(recipe):
-        reading = read_recipe(replace(recipe, version=release))
-        for problem in _problems(reading, selection, _is_part(recipe)):
-            if problem.is_error and problem.code not in known and "version" in problem.rule.reads:
-                refusing.setdefault(problem.code, []).append((release, problem, reading.setting))
-    for cases in refusing.values():
-        newest, problem, setting = cases[-1]
-        shown = _of_setting(
-            replace(recipe, version=newest), setting, problem, RuleSelection(), with_fixes=False
-        )
-        span = text(newest) if len(cases) == 1 else f"{text(cases[0][0])} to {text(newest)}"
-        trainer = FRAMEWORKS[recipe.framework].traits.display_name
-        why = f" (In {trainer} {span} only, which {recipe.version_source.text} allows.)"
-        yield replace(
-            shown, severity="note", message=_message(problem.broken, has_repairs=False) + why
-        )
-
-
 def _is_of_unset(broken: Violation, recipe: Recipe) -> bool:
     """Return whether a problem is about keys without a value that a command line may still set."""
     stated = {
@@ -493,6 +474,16 @@ def changed(recipe: Recipe, change: Config) -> Recipe:
     )
 
 
+# of dotted configurations: a plan needs them, and a configuration that is not known may set them
+STATED_SIZES = frozenset({"prompts_per_rollout", "prompts_per_step", "num_generations"})
+
+
+def unknown_sizes(recipe: Recipe, reading: ParsedRecipe) -> frozenset[str]:
+    """Return the sizes that a plan needs and that only the run knows."""
+    unset = STATED_SIZES - reading.setting.given
+    return reading.unknown & STEP_SIZES | (unset if _is_part(recipe) else frozenset())
+
+
 def plan_numbers(s: Setting, unknown: frozenset[str] = frozenset()) -> Json:
     """Return the plan's numbers; None if something is unknown or the batch is invalid."""
     plan: Json = dict.fromkeys(PLAN)
@@ -507,7 +498,7 @@ def plan_numbers(s: Setting, unknown: frozenset[str] = frozenset()) -> Json:
         for size in (s.steps_per_generation, s.generation_batch_size, s.processes)
         if size is not None
     ]
-    if unknown & SIZES or min(*sizes, *given) < 1:
+    if unknown & STEP_SIZES or min(*sizes, *given) < 1:
         return plan
     rollout = planning.completions_per_rollout(s)
     prompts = planning.prompts_per_rollout(s)

@@ -9,7 +9,7 @@ from grporecipe.errors import NotARecipe, UserError
 from grporecipe.files import Config, Json
 from grporecipe.model.framework import FRAMEWORKS
 from grporecipe.model.recipe import LaunchedCode, Recipe
-from grporecipe.project.repository import find_folders, find_root, scripts_of
+from grporecipe.project.repository import find_folders, find_root, lacks_file, scripts_of
 from grporecipe.project.versions import releases_of
 from grporecipe.reading import launch
 from grporecipe.reading._detect import detect_framework, recognise_recipe
@@ -231,7 +231,7 @@ def _base_of(
     if "$" in given.base:
         given.may_have_more = True
         return FlatConfig({}, {}, ())
-    fallback = FRAMEWORKS[framework].base_config
+    fallback = None if lacks_file(script, given.base) else FRAMEWORKS[framework].base_config
     own = (
         fallback(given.base, options.find_version(framework, given.config, script).version)
         if fallback

@@ -5,7 +5,7 @@ training.
 import json
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from rich.table import Table
 from grporecipe.errors import UserError, refuse_mistakes
 from grporecipe.fields.memory import describe
 from grporecipe.fields.recipes import read_recipe
-from grporecipe.linting.linter import plan_numbers
+from grporecipe.linting.linter import plan_numbers, unknown_sizes
 from grporecipe.linting.output import place_of
 from grporecipe.memory.calibration import calibrate
 from grporecipe.memory.estimate import estimate, memory_gib
@@ -24,13 +24,14 @@ from grporecipe.memory.fit import VERDICTS, find_savings, fit, fit_gpus
 from grporecipe.memory.host import find_host_memory
 from grporecipe.model.framework import FRAMEWORKS
 from grporecipe.model.planning import evaluation_share
+from grporecipe.model.recipe import Recipe
 from grporecipe.model.releases import text
 from grporecipe.model.setting import TRL, Setting
 from grporecipe.project.versions import describe_version
 from grporecipe.reading.load import Options, load_recipes
 from grporecipe.rules.check import UNSTATED, check
 from grporecipe.rules.fixes import render_problem
-from grporecipe.terminal import say
+from grporecipe.terminal import first_of, say
 from grposweep.report.plan import (
     SYMBOLS,
     fit_table,
@@ -240,18 +241,29 @@ def _of_file(name: str, options: Options) -> list[tuple[str, Setting]]:
                 "it is for AsyncGRPOTrainer, which generates while it trains, so it has no "
                 "rollouts and no plan. Name a recipe of GRPOTrainer."
             )
-        starts = [
-            min(recipe.lines.values(), default=None) if len(recipes) > 1 else None
-            for recipe in recipes
-        ]
         for version in dict.fromkeys(map(describe_version, recipes)):
             say(f"{name}: read as {version}", sys.stderr)
-        return [
-            (f"{name}{place_of(recipe, start)}", describe(recipe, read_recipe(recipe).setting))
-            for recipe, start in zip(recipes, starts, strict=True)
-        ]
+        return [pair for recipe in recipes for pair in _of_recipe(name, recipe, len(recipes) > 1)]
     except UserError as error:
         raise UserError(f"{name}: {error}") from error
+
+
+def _of_recipe(name: str, recipe: Recipe, is_one_of_several: bool) -> Iterator[tuple[str, Setting]]:
+    """Yield the setting of a recipe, unless a size behind its plan is not known."""
+    start = min(recipe.lines.values(), default=None) if is_one_of_several else None
+    reading = read_recipe(recipe)
+    unknown = unknown_sizes(recipe, reading)
+    if recipe.may_have_more and "config" not in recipe.unresolved:
+        # options of the script's own call, which are mostly none
+        unknown &= reading.setting.given
+    if not unknown:
+        yield f"{name}{place_of(recipe, start)}", describe(recipe, reading.setting)
+        return
+    keys = first_of(sorted(map(reading.setting.key, unknown)), 3)
+    text = f"only the run knows {keys}, so there is no plan. Set it, or lint the file to see why."
+    if not is_one_of_several:
+        raise UserError(text)
+    say(text, sys.stderr)
 
 
 def _of_overrides(overrides: Sequence[str], options: Options, config_dir: Path | None) -> Setting:

@@ -43,7 +43,7 @@ def keys_of_verl_exist(recipe: Recipe) -> Iterator[Violation]:
     +...". The same happens below an empty mapping: ``rollout.engine_kwargs.vllm.x`` needs the ``+``
     too. With ``+`` a typo is accepted, and never read.
     """
-    if not verl.is_composed(recipe) or _is_missing_base(recipe):
+    if not verl.is_composed(recipe):
         return
     known = verl.known_keys(recipe)
     for refused in refusals(recipe, known):
@@ -127,7 +127,7 @@ def keys_of_verl_are_not_added_twice(recipe: Recipe) -> Iterator[Violation]:
     "Could not append to config. An item is already at 'trainer.val_before_train'." ``++key`` sets
     it either way.
     """
-    if not verl.is_composed(recipe) or _is_missing_base(recipe):
+    if not verl.is_composed(recipe):
         return
     for refused in refusals(recipe, verl.known_keys(recipe)):
         if refused.finds == "there":
@@ -248,24 +248,11 @@ def a_configuration_of_verl_is_found(recipe: Recipe) -> Iterator[Violation]:
 
     Its keys were not judged.
     """
-    if _is_missing_base(recipe):
+    if verl.is_missing_base(recipe):
         why = "no such file from here or from the script's folders, so its keys were not judged"
         yield Violation(
             f"--config-name {recipe.base}", why, "Lint in the folder from which it can be found."
         )
-
-
-def _is_missing_base(recipe: Recipe) -> bool:
-    """Return whether a recipe's base configuration is not verl's own and was not found."""
-    if recipe.vendored is not None:
-        # it was composed
-        return False
-    own = recipe.base and not recipe.base.endswith(
-        ("ppo_trainer.yaml", "ppo_megatron_trainer.yaml")
-    )
-    return (
-        bool(own) and recipe.launch is not None and not recipe.config.keys() - recipe.lines.keys()
-    )
 
 
 def _mistyped(recipe: Recipe) -> Iterator[Violation]:

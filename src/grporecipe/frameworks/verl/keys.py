@@ -14,6 +14,7 @@ trainer/config/algorithm.py (rollout_is_threshold); hydra 1.3 _internal/config_l
 
 from collections.abc import Iterator, Mapping
 from functools import cache, partial
+from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from grporecipe.files import Config, read_own_yaml
@@ -41,8 +42,8 @@ OWN_PROGRAMS = ("verl.trainer.main_ppo", "verl/trainer/main_ppo.py")
 HOLDS_A_STEP = r"\btrain_batch_size\s*(?:>=|<)\s*[\w.]*ppo_mini_batch_size"
 # without it (until 0.3) KL is in the reward if it is not in the loss
 REWARD_SWITCH = "algorithm.use_kl_in_reward"
-# of Search-R1 and its forks: completions of a prompt for each of rollout.n
-AGENTS = f"{ROLLOUT}.n_agent"
+# of Search-R1, of verl-agent and of their forks: completions of a prompt for each of rollout.n
+AGENTS = (f"{ROLLOUT}.n_agent", "env.rollout.n")
 
 
 releases = partial(releases_of, __package__)
@@ -120,11 +121,29 @@ def known_keys(recipe: Recipe) -> KeyTable:
     return known(recipe.version, engine_of(recipe))
 
 
+# verl's own configurations
+OWN_BASES = ("ppo_trainer", "ppo_megatron_trainer")
+
+
 def is_composed(recipe: Recipe) -> bool:
     """Return whether the program's composed configuration is known: verl's own, or one in the
-    repository.
+    repository that builds on nothing else.
     """
-    return recipe.vendored is not None or is_own_trainer(recipe)
+    entries = recipe.config.get("defaults") or []
+    is_own = all(entry in ("_self_", *OWN_BASES) for entry in entries)
+    is_known = is_own_trainer(recipe) and is_own and not is_missing_base(recipe)
+    return recipe.vendored is not None or is_known
+
+
+def is_missing_base(recipe: Recipe) -> bool:
+    """Return whether a recipe's base configuration is not verl's own and was not found."""
+    if recipe.vendored is not None:
+        # it was composed
+        return False
+    own = recipe.base and Path(recipe.base).stem not in OWN_BASES
+    return (
+        bool(own) and recipe.launch is not None and not recipe.config.keys() - recipe.lines.keys()
+    )
 
 
 def is_own_trainer(recipe: Recipe) -> bool:

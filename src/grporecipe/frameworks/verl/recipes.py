@@ -268,15 +268,20 @@ def refills(values: Values) -> bool:
     return not is_synchronous or any(values.flag(key) for key in wanted)
 
 
+def agents_of(values: Values) -> int:
+    """Return the repetitions of a prompt that a key of a fork sets; 1 without one."""
+    return max(values.whole(key, 1) for key in AGENTS)
+
+
 def derive_groups(values: Values, fields: Config) -> Fields:
     """Return the group size, and the advantage estimator if a group of one is intended.
 
-    Search-R1 and its forks repeat a prompt ``n_agent`` times before ``rollout.n``, and count
+    Search-R1, verl-agent and their forks repeat a prompt before ``rollout.n``, and count
     ``ppo_mini_batch_size`` after that: in prompts if it holds all their repetitions, otherwise each
     repetition is read as a prompt. PRIME samples ``data.n_samples`` completions. Distillation
     without task rewards has no advantages; another trainer may form groups of its own.
     """
-    agents = values.whole(AGENTS, 1)
+    agents = agents_of(values)
     step = fields["prompts_per_step"]
     group = fields["num_generations"]
     groups: Fields = {}

@@ -19,8 +19,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from grporecipe.errors import UserError
+from grporecipe.fields.reading import values_of
 from grporecipe.files import Config
 from grporecipe.frameworks.verl.keys import (
+    ACTOR,
     HOLDS_A_STEP,
     OWN_PROGRAMS,
     engine_of,
@@ -28,6 +30,7 @@ from grporecipe.frameworks.verl.keys import (
     releases,
     spec_of,
 )
+from grporecipe.frameworks.verl.recipes import agents_of
 from grporecipe.model.framework import Vendored
 from grporecipe.model.recipe import Recipe
 from grporecipe.model.releases import KeyTable
@@ -200,7 +203,15 @@ def read_source(folder: Path, recipe: Recipe) -> Vendored:
             if own is None
             else nearest_release(own, partial(known, engine=engine_of(recipe)), releases())
         )
-    return Vendored(keys, version, *_evidence(folder))
+    assumed, unchecked = _evidence(folder)
+    return Vendored(keys, version, {} if _groups_are_known(recipe) else assumed, unchecked)
+
+
+def _groups_are_known(recipe: Recipe) -> bool:
+    """Return whether a recipe sets the other key that sizes groups, and steps are whole groups."""
+    values = values_of(recipe)
+    agents = agents_of(values)
+    return agents > 1 and values.whole(f"{ACTOR}.ppo_mini_batch_size", 256) % agents == 0
 
 
 # The code on which a rule rests: the files that may hold it in some release, and what it looks like
