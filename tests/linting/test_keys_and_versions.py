@@ -22,7 +22,10 @@ from grporecipe.reading.load import Options, load_recipe
 
 GV = select_rules(["GV"])
 
-REWARDS = yaml.safe_load(Path(__file__).with_name("rewards.yaml").read_text(encoding="utf-8"))
+REWARDS, TAKEN = (
+    yaml.safe_load(Path(__file__).with_name(name).read_text(encoding="utf-8"))
+    for name in ("rewards.yaml", "taken.yaml")
+)
 
 
 def findings(
@@ -351,39 +354,7 @@ def test_rewards_that_teach_nothing_are_reported(
     assert (code in {each.code for each in found}) == is_told
 
 
-@pytest.mark.parametrize(
-    "config",
-    [
-        {"epsilon_high": None},
-        {"max_grad_norm": 1},
-        {"use_vllm": 1},
-        {"report_to": "wandb"},
-        {"run_name": 7},
-        {"reward_funcs": ["a"]},
-        {"scale_rewards": False},
-        {"scale_rewards": "batch"},
-        {"eval_strategy": "no"},
-        {"lr_scheduler_kwargs": {"num_cycles": 1}},
-        {"report_to": ["wandb", "none"]},
-        {"optim": "adamw_hf"},
-        {"fp16": True},
-        {"fp16_full_eval": True},
-        {"deepspeed": "zero.json"},
-        {"eval_steps": 0.1},
-        {"bf16": True},
-        {"pad_to_multiple_of": 8},
-        {"generation_kwargs": '{"a": 1}'},
-        {"logging_strategy": "epoch", "logging_steps": 0},
-        {"logging_steps": 0.1},
-        {"save_strategy": "epoch", "save_steps": 1.5},
-        {"dataloader_prefetch_factor": 2, "dataloader_num_workers": 1},
-        {"torch_empty_cache_steps": 1},
-        {"eval_steps": 2.5},
-        {"debug": "underflow_overflow"},
-        {"vllm_mode": "local"},
-        {"accelerator_config": {"split_batches": False}},
-    ],
-)
+@pytest.mark.parametrize("config", TAKEN)
 def test_values_that_trl_and_transformers_take_are_fine(config: dict[str, Any]) -> None:
     """No false alarm, nor for a value without effect."""
     assert findings(config) == []

@@ -288,13 +288,14 @@ def test_what_stock_code_refuses_is_a_note_where_other_code_trains(
 
 def test_keys_of_a_recipe_that_a_program_opens_are_known_to_it_alone(tmp_path: Path) -> None:
     """It may be anywhere in the repository, and passes what it likes to GRPOConfig."""
-    program = "from trl import GRPOConfig\nGRPOConfig(**yaml.safe_load(file)['grpo'])\n"
+    program = "from trl import GRPOConfig\nGRPOConfig(**yaml.safe_load(open('r.yaml'))['grpo'])\n"
     write(tmp_path, src__train_py=program, r_yaml="num_generations: 8\ndataset_split: a\n")
     assert errors(tmp_path / "r.yaml", "1.16") == []
 
 
 SIZES = "data.train_batch_size=32 actor_rollout_ref.actor.ppo_mini_batch_size=16"
 MAIN = "python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo actor_rollout_ref.rollout.n=8"
+LENGTH = "actor_rollout_ref.rollout.max_model_len=320"
 EASYR1 = "python3 -m verl.trainer.main config=examples/config.yaml trainer.n_gpus_per_node=1"
 
 
@@ -304,7 +305,7 @@ EASYR1 = "python3 -m verl.trainer.main config=examples/config.yaml trainer.n_gpu
         (f"{MAIN} --config-path=/x --config-name=own", ["GV405"], None),
         (f"{MAIN} --config-path=/x --config-name=own {SIZES}", ["GV405"], 32),
         (f"{MAIN} --config-path=conf --config-name=part {SIZES}", [], 32),
-        (f"{MAIN} --config-path=conf --config-name=part", [], None),
+        (f"{MAIN} --config-path=conf --config-name=part {LENGTH}", [], None),
         (EASYR1, ["GV106", "GV116"], None),
     ],
 )
@@ -314,9 +315,8 @@ def test_values_of_a_configuration_that_is_not_known_are_unknown(
     """It was not found, or builds on others that were not: no default of verl's is judged, nor
     EasyR1's example in its place. A plan needs sizes that the launch states.
     """
-    more = " actor_rollout_ref.rollout.max_model_len=320" if "part" in script else ""
     part = "defaults: [/algo: base, _self_]\ndata: {max_response_length: 64}\n"
-    run = write(tmp_path, run_sh=script + more, conf__part_yaml=part, examples__a_py="")
+    run = write(tmp_path, run_sh=script, conf__part_yaml=part, examples__a_py="")
     found = lint_recipe(load_recipes(run, Options())[0])
     assert [each.code for each in found.diagnostics] == codes
     assert found.plan["prompts_per_rollout"] == prompts

@@ -164,21 +164,14 @@ def _recipe(path: Path, made: PythonConfig, options: Options) -> Recipe:
         framework, stated, path, code=code
     )
     known = FRAMEWORKS[framework].takes(judged.version)
+    foreign = made.elsewhere - known.keys()
     recipe = build_recipe(
-        {
-            key: value
-            for key, value in made.config.items()
-            if key in known or key not in made.elsewhere
-        },
+        {key: value for key, value in made.config.items() if key not in foreign},
         replace(options, framework=framework, judged=judged),
         processes=made.processes,
         file=str(path),
         lines=made.lines,
-        unresolved={
-            key: text
-            for key, text in made.unresolved.items()
-            if key in known or key not in made.elsewhere
-        },
+        unresolved={key: text for key, text in made.unresolved.items() if key not in foreign},
         code=code,
         cells=made.cells,
     )
