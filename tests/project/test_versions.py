@@ -158,21 +158,6 @@ def test_an_error_of_some_releases_of_a_range_is_a_warning(tree: Tree) -> None:
     assert "GV303" in codes(linted("bad.sh"), "error")
 
 
-@pytest.mark.parametrize(("required", "says"), [("trl>=0.14", True), ("trl>=0.19", False)])
-def test_an_error_of_older_releases_of_a_range_is_a_note(
-    required: str, says: bool, tree: Tree
-) -> None:
-    """TRL 0.15 and 0.16 do not count accumulated micro-batches."""
-    recipe = "num_generations: 8\nper_device_train_batch_size: 4\ngradient_accumulation_steps: 4\n"
-    tree(**{"recipes/r.yaml": recipe, "requirements.txt": f"{required}\n"})
-    result = lint_recipe(load_recipe(Path("recipes/r.yaml"), Options(processes=1)))
-    found = {d.code: d for d in result.diagnostics}
-    assert ("GB101" in found, result.ok) == (says, True)
-    if says:
-        assert found["GB101"].severity == "note"
-        assert "(In TRL 0.15.0 to 0.16.1 only, which trl>=0.14 allows.)" in found["GB101"].message
-
-
 @pytest.mark.parametrize(("required", "severity"), [("", "note"), ("trl==1.16.0\n", "warning")])
 def test_a_warning_about_a_default_of_a_guessed_release_is_a_note(
     required: str, severity: str, tree: Tree

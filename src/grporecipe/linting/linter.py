@@ -40,7 +40,6 @@ from grporecipe.rules.keys import (
     OF_DEFAULTS,
     accepting_releases,
     find_violations,
-    older_releases,
     release_without,
 )
 from grporecipe.rules.registry import Change, Severity, Violation
@@ -173,7 +172,6 @@ def lint_recipe(
         if not _is_declared(problem, recipe) and problem.code not in recipe.unchecked
     ]
     diagnostics += _not_judged(recipe, reading, selection)
-    diagnostics += _of_older(recipe, selection, {problem.code for problem in diagnostics})
     for rule in recipe_rules(recipe):
         if rule.code in recipe.unchecked:
             if find_violations(rule, recipe):
@@ -367,29 +365,6 @@ def _guess(recipe: Recipe, others: Sequence[Version]) -> str:
     last = text(others[-1])
     which = f"{first} allows" if first == last else f"{first} to {last} allow"
     return f" ({text(recipe.version)} is assumed; {which} it.)"
-
-
-def _of_older(
-    recipe: Recipe, selection: RuleSelection, known: Collection[str]
-) -> Iterator[Diagnostic]:
-    """Yield what older releases of a required range refuse and the judged one takes, as notes."""
-    refusing: dict[str, list[tuple[Version, Problem, Setting]]] = {}
-    for release in older_releases(recipe):
-        reading = read_recipe(replace(recipe, version=release))
-        for problem in _problems(reading, selection, _is_part(recipe)):
-            if problem.is_error and problem.code not in known and "version" in problem.rule.reads:
-                refusing.setdefault(problem.code, []).append((release, problem, reading.setting))
-    for cases in refusing.values():
-        newest, problem, setting = cases[-1]
-        shown = _of_setting(
-            replace(recipe, version=newest), setting, problem, RuleSelection(), with_fixes=False
-        )
-        span = text(newest) if len(cases) == 1 else f"{text(cases[0][0])} to {text(newest)}"
-        trainer = FRAMEWORKS[recipe.framework].traits.display_name
-        why = f" (In {trainer} {span} only, which {recipe.version_source.text} allows.)"
-        yield replace(
-            shown, severity="note", message=_message(problem.broken, has_repairs=False) + why
-        )
 
 
 def _is_of_unset(broken: Violation, recipe: Recipe) -> bool:

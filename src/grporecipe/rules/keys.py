@@ -435,21 +435,6 @@ def is_broken(recipe: Recipe, rule: Rule) -> bool:
     return bool(rule.find(s))
 
 
-def older_releases(recipe: Recipe) -> list[Version]:
-    """Return the releases of a required range that are older than the judged one and take the
-    recipe's keys.
-    """
-    # it loads the frameworks
-    from grporecipe.project.versions import allowed_releases, misfits
-
-    allowed = allowed_releases(recipe) if recipe.version_source.kind == "range" else []
-    return [
-        older
-        for older in allowed
-        if older < recipe.version and not misfits(replace(recipe, version=older))
-    ]
-
-
 def release_without(recipe: Recipe, rule: RecipeRule, broken: Violation) -> Version | None:
     """Return a release of a required range for which a rule on recipes does not find this, or
     None.
