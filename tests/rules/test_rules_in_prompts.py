@@ -62,11 +62,15 @@ LAUNCHED = (
 
 
 def verdict(framework: str, changes: dict[str, Any]) -> LintResult:
-    """The verdict on GOOD with changes, 1,024 training prompts; None removes a key."""
+    """The verdict of a ``release``, or the newest, on GOOD with changes, 1,024 training prompts;
+    None removes a key.
+    """
     config = {
         key: value for key, value in {**GOOD[framework], **changes}.items() if value is not None
     }
-    return lint_recipe(build_recipe(config, Options(framework, train_prompts=1024)))
+    release = config.pop("release", None)
+    options = Options(framework, own_version=release, train_prompts=1024)
+    return lint_recipe(build_recipe(config, options))
 
 
 def codes(found: LintResult, severity: str = "") -> set[str]:

@@ -120,14 +120,9 @@ def non_finite(name: str) -> Finder:
     return find
 
 
-def flat(evidence: Evidence) -> Sign | None:
-    """Look for a flat reward: the interval of its change excludes a large gain."""
-    return None if _has_fallen(evidence) else _no_gain(evidence)
-
-
-def falling(evidence: Evidence) -> Sign | None:
-    """Look for a falling reward: the interval of its change excludes a flat one."""
-    return _no_gain(evidence) if _has_fallen(evidence) else None
+def no_gain(falls: bool) -> Finder:
+    """Return a check for a reward whose interval excludes a large gain, or also a flat reward."""
+    return lambda evidence: _no_gain(evidence) if _has_fallen(evidence) == falls else None
 
 
 def _has_fallen(evidence: Evidence) -> bool:
@@ -336,11 +331,10 @@ def truncation(evidence: Evidence) -> Sign | None:
 def no_rate(evidence: Evidence) -> Sign | None:
     """Look for a learning rate of 0. A schedule's last steps may have it."""
     rates = evidence.log.series("learning_rate")
-    zeros = [step for step, rate in rates if rate == 0]
     idle = next((i for i, (_, rate) in enumerate(reversed(rates)) if rate > 0), len(rates))
     if len(rates) < SOME_ROWS or idle < max(5, 0.2 * len(rates)):
         return None
-    return Sign((zeros[-idle], zeros[-1]), {"steps": idle})
+    return Sign((rates[-idle][0], rates[-1][0]), {"count": idle})
 
 
 def _still_warming(evidence: Evidence) -> bool:
@@ -363,7 +357,7 @@ def unmoved(evidence: Evidence) -> Sign | None:
     equal = dict(evidence.signal("zero_std"))
     rows = ({**log.rows[step], "step": step, "zero_std": equal.get(step)} for step in log.steps)
     text = guards.unmoved(rows, log.total)
-    return Sign((log.steps[0], log.end), {"text": text, "steps": len(log.steps)}) if text else None
+    return Sign(log.range, {"text": text, "count": len(log.steps)}) if text else None
 
 
 def no_update(evidence: Evidence) -> Sign | None:
@@ -434,9 +428,9 @@ def _measured_shares(log: Log) -> Iterator[float]:
 def loss(evidence: Evidence) -> Sign | None:
     """Look for a loss near 0."""
     values = [abs(value) for _, value in evidence.log.series("loss")]
-    if len(values) < 3 or median(values) > NEAR_ZERO:
+    if len(values) < 3 or (usual := median(values)) > NEAR_ZERO:
         return None
-    return Sign(evidence.log.range, {"median": median(values)})
+    return Sign(evidence.log.range, {"median": usual})
 
 
 FINDERS: dict[str, Finder] = {
@@ -451,8 +445,8 @@ FINDERS: dict[str, Finder] = {
     "below_start": below_start,
     "rate_too_high": rate_too_high,
     "best_step": best_earlier,
-    "flat": flat,
-    "falling": falling,
+    "flat": no_gain(falls=False),
+    "falling": no_gain(falls=True),
     "reward_traded": traded,
     "entropy_fall": entropy_down,
     "few_groups": few_groups,

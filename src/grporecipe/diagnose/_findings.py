@@ -98,13 +98,11 @@ def diagnose(log: Log) -> Diagnosis:
             missing[check.name] = ", ".join(MISSING.get(name, name) for name in lacking)
         elif not _is_excused(check, evidence) and (sign := FINDERS[check.name](evidence)):
             row = replace(check, **check.variants.get(sign.variant, {}))
-            words = {"reward_name": evidence.reward_name, "fate": evidence.fate}
-            since, until = sign.steps
             findings[check.name] = Finding(
                 check.name,
                 Level(row.level),
                 row.text,
-                row.evidence.format(**words | dict(sign.values), since=since, until=until),
+                row.evidence.format(log=evidence, steps=sign.steps, **sign.values),
                 row.advice,
                 sign.steps,
                 {name: value for name, value in sign.values.items() if not isinstance(value, str)},

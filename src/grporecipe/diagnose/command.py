@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import nullcontext, suppress
+from dataclasses import asdict
 from pathlib import Path
 
 from rich.console import Console, Group, RenderableType
@@ -167,12 +168,10 @@ def _paragraph(finding: Finding, settings: str | None) -> Iterator[RenderableTyp
     yield Text.assemble(
         (f"{finding.level}", STYLES[finding.level]), f" {finding.name}: ", (finding.text, "bold")
     )
-    yield Padding(
-        Text(f"Steps {first:,}-{last:,}: {finding.evidence}."), (0, 0, 0, 2), expand=False
-    )
-    yield Padding(Text(finding.advice), (0, 0, 0, 2), expand=False)
+    below = [Text(f"Steps {first:,}-{last:,}: {finding.evidence}."), Text(finding.advice)]
     if settings:
-        yield Padding(Text(settings, "bold", overflow="fold"), (0, 0, 0, 2), expand=False)
+        below.append(Text(settings, "bold", overflow="fold"))
+    yield Padding(Group(*below), (0, 0, 0, 2), expand=False)
 
 
 def _missing(diagnosis: Diagnosis) -> str:
@@ -188,28 +187,18 @@ def _missing(diagnosis: Diagnosis) -> str:
 def diagnosis_json(diagnosis: Diagnosis, settings: Mapping[str, str] | None = None) -> Json:
     """Return a diagnosis as JSON for scripts; ``settings`` as for `show_diagnosis`."""
     log = diagnosis.log
+    findings = []
+    for finding in diagnosis.findings:
+        shown = asdict(finding)
+        if settings and settings.get(finding.name):
+            shown["settings"] = settings[finding.name]
+        findings.append(shown)
     return {
         "log": log.path,
         "format": log.format,
         "steps": [log.steps[0], log.end] if log.steps else None,
         "total": log.total,
         "healthy": diagnosis.healthy,
-        "findings": [
-            {
-                "name": finding.name,
-                "level": finding.level.value,
-                "text": finding.text,
-                "evidence": finding.evidence,
-                "advice": finding.advice,
-                "steps": list(finding.steps),
-                "numbers": dict(finding.numbers),
-                **(
-                    {"settings": settings[finding.name]}
-                    if settings and settings.get(finding.name)
-                    else {}
-                ),
-            }
-            for finding in diagnosis.findings
-        ],
+        "findings": findings,
         "not_judged": diagnosis.not_judged,
     }

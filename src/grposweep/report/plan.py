@@ -4,7 +4,6 @@ which GPU.
 
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
-from functools import cache
 from textwrap import wrap
 from typing import Any
 
@@ -20,12 +19,7 @@ from grporecipe.model.setting import Setting
 from grposweep.report.tables import FOLD, RIGHT, Column, Row, Styled, build_table
 from grposweep.search.sampling import describe_shares
 
-
-@cache
-def read_table() -> Json:
-    """Return the symbols and lines of ``plan.yaml``."""
-    table: Json = read_own_yaml(__file__, "plan.yaml")
-    return table
+TABLE: Json = read_own_yaml(__file__, "plan.yaml")
 
 
 def _number(s: Setting, name: str) -> Any:
@@ -104,7 +98,7 @@ class _Numbers(Json):
         self._setting = setting
 
     def __missing__(self, symbol: str) -> Any:
-        return _number(self._setting, read_table()["symbols"][symbol])
+        return _number(self._setting, TABLE["symbols"][symbol])
 
 
 SYMBOLS = (
@@ -160,16 +154,15 @@ def _lines_as_set(s: Setting) -> dict[str, tuple[str, str]]:
 
 def plan_table(items: Sequence[tuple[str, Setting]]) -> Table:
     """Return one column a recipe; for a single one also the formulas with its numbers."""
-    table = read_table()
     columns: list[Column] = [
         "",
         *((name or "value", {**RIGHT, **FOLD}) for name, _ in items),
         ("formula", FOLD),
     ]
     if len(items) > 1:
-        return build_table(columns, _plan_rows(items, table["lines"] + table["compared"]))
+        return build_table(columns, _plan_rows(items, TABLE["lines"] + TABLE["compared"]))
     columns.append(("with numbers", {**FOLD, "style": "dim"}))
-    return build_table(columns, _plan_rows(items, table["lines"]))
+    return build_table(columns, _plan_rows(items, TABLE["lines"]))
 
 
 def _plan_rows(items: Sequence[tuple[str, Setting]], lines: Sequence[Json]) -> Iterator[Row]:

@@ -57,10 +57,7 @@ CASES: Mapping[str, Callable[[Values], bool]] = {
 }
 
 
-def _conflicts() -> Config:
-    """Return the parts of conflicts.yaml."""
-    conflicts: Config = read_own_yaml(__file__, "conflicts.yaml")
-    return conflicts
+CONFLICTS: Config = read_own_yaml(__file__, "conflicts.yaml")
 
 
 def _applies(when: str | Config | list[Config], values: Values) -> bool:
@@ -101,8 +98,8 @@ def the_keys_are_of_this_method(recipe: Recipe) -> Iterator[Violation]:
     For example, ``kl_coef`` is PPO's penalty. GRPO's is ``beta``, 0.04 unless set.
     arguments/rlhf_args.py.
     """
-    methods = _conflicts()["other_methods"]
-    meant_by = _conflicts()["meant"]
+    methods = CONFLICTS["other_methods"]
+    meant_by = CONFLICTS["meant"]
     for key, value in recipe.config.items():
         name = spelled(str(key), recipe.version)
         if method := methods.get(name):
@@ -124,7 +121,7 @@ def _broken(recipe: Recipe, kind: str) -> Iterator[Violation]:
         return
     values, given = _values(recipe)
     unknown = {spelled(str(key), recipe.version) for key in recipe.unresolved}
-    for conflict in _conflicts()[kind]:
+    for conflict in CONFLICTS[kind]:
         keys = conflict["keys"]
         if recipe.version < tuple(conflict.get("since", ())):
             continue

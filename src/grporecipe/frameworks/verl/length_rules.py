@@ -23,6 +23,7 @@ from grporecipe.model.setting import Version
 from grporecipe.rules.registry import Change, Violation, recipe_rule
 
 LENGTHS = ("data.max_prompt_length", "data.max_response_length")
+PREFILL = ("max_num_batched_tokens", "enable_chunked_prefill", "max_model_len", "mode", "name")
 # of each limit
 DEFAULT_TOKENS = 16384
 # of vLLM's MaxLoRARanks
@@ -85,6 +86,35 @@ def a_sequence_fits_a_micro_batch(recipe: Recipe) -> Iterator[Violation]:
             (key, *LENGTHS),
             ({key: enough},),
             severity=None if recipe.version < ONE_ENGINE else "warning",
+        )
+
+
+@recipe_rule("GT403", "error", of=VERL)
+def a_sequence_fits_a_prefill(recipe: Recipe) -> Iterator[Violation]:
+    """With chunked prefill, verl's default, the engine's token limit holds prompt plus response.
+
+    verl 0.3 to 0.6, vllm_rollout_spmd.py: "Enable chunked prefill, max_num_batched_tokens is
+    smaller than max_model_len". From 0.7 on nothing checks it, and ``mode=async`` never did.
+    """
+    values = values_of(recipe)
+    tokens, chunked, longest, mode, name = (f"{verl.ROLLOUT}.{key}" for key in PREFILL)
+    limit = values.whole(tokens, 8192)
+    size = values.whole(longest) or sum(values.whole(key, 512) for key in LENGTHS)
+    if (
+        (0, 3) <= recipe.version < (0, 7)
+        and limit < size
+        and values.word(mode) != "async"
+        and values.word(name) == "vllm"
+        and values.flag(chunked, True)
+        and verl.is_own_trainer(recipe)
+        and not values.bad & {tokens, chunked, longest, mode, name, *LENGTHS}
+    ):
+        yield Violation(
+            f"{tokens}={limit}",
+            f"with chunked prefill vLLM's workers refuse sequences of {size} tokens at start",
+            f"Set {tokens}={size} or more.",
+            (tokens, *LENGTHS),
+            ({tokens: size},),
         )
 
 
