@@ -2,6 +2,7 @@
 recording for each training.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from heapq import heappop, heappush
 
@@ -54,7 +55,10 @@ class Rehearsal:
         trials: int,
         slots: int = 1,
         budget: float | None = None,
+        first: Sequence[int] = (),
     ) -> None:
+        # places that start first
+        self.first = list(first)
         self.pool, self.policy, self.seed, self.slots = pool, policy, seed, slots
         self.trainings = draw_trainings(pool, seed)
         self.left = list(range(len(pool.places)))
@@ -124,7 +128,7 @@ class Rehearsal:
         valid = ValidPoints(lambda _: True, ())
         asked = self.study.ask(valid, self.policy.sampler, self.seed, predicted=predicted)
         assert asked is not None
-        place = self.pool.nearest(asked, self.left)
+        place = self.first.pop(0) if self.first else self.pool.nearest(asked, self.left)
         self.left.remove(place)
         recorded, point = self.trainings[place], self.pool.places[place].point
         number = self.study.add(

@@ -205,8 +205,8 @@ class ResolvedConfig:
 
 
 def is_same_point(one: Json, other: Json) -> bool:
-    """Return whether two results of `learning` differ at most in the model and in the length of
-    training.
+    """Return whether two results of `learning` differ at most in the model, the task and the length
+    of training.
     """
     return _without_length(one) == _without_length(other)
 
@@ -218,4 +218,4 @@ def _without_length(content: Json) -> Json:
         for name, value in content["schedule"].items()
         if f"schedule.{name}" not in keys_with("length")
     }
-    return {**content, "schedule": schedule, "model": None}
+    return {**content, "schedule": schedule, "model": None, "task": None}

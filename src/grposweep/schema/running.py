@@ -268,8 +268,10 @@ class Search:
     point a row. A longer list extends the sweep.
     """
     warm_start: Any = None
-    """Earlier sweeps (a name or path, or a list): their best points are tried first, and their
-    results inform the sampler if the space, the objective and the training are the same.
+    """Earlier sweeps of the same objective (a name or path, or a list): their best three points are
+    tried first. Their results inform the sampler where the model, the task and the training are the
+    same too. ``auto`` is the newest sweep of the same model, objective and space in the folders
+    that ``grposweep list`` knows.
     """
     storage: str | None = None
     """URL of a database (any that Optuna takes) that a copy of the study is kept in, under the

@@ -95,18 +95,13 @@ def find_contrasts(
     effect of one in both. All together are significant by chance in at most 5 % of sweeps
     (`step_down`), also for the best of more than two values (Bonferroni).
     """
-    split = {
-        name: _split(p, trials, 1 if maximize else -1)
-        for name, p in parameters.items()
-        if name != "seed"
-    }
-    sides = {name: side for name, side in split.items() if side is not None}
-    gains = step_down(
-        [
-            partial(_gain, name, ours, rest, values)
-            for name, (_, ours, rest, values) in sides.items()
-        ]
-    )
+    sides = {}
+    for name, parameter in parameters.items():
+        side = _split(parameter, trials, 1 if maximize else -1)
+        if side is not None and name != "seed":
+            sides[name] = side
+    tests = [partial(_gain, name, *side[1:]) for name, side in sides.items()]
+    gains = step_down(tests)
     contrasts = []
     for (name, (better, ours, rest, _)), gain in zip(sides.items(), gains, strict=True):
         values = [trial.value for trial in (*ours, *rest)]

@@ -125,10 +125,9 @@ class SpaceValidity:
     @property
     def is_dead(self) -> bool:
         """Return whether no parameter changes anything at any valid point."""
-        parameters = self.validator.space.parameters
-        lacks = self.lacks
-        dead = [item.name in lacks and lacks[item.name].is_dead for item in parameters]
-        return bool(dead) and all(dead)
+        dead = {name for name, lack in self.lacks.items() if lack.is_dead}
+        names = {parameter.name for parameter in self.validator.space.parameters}
+        return bool(names) and names <= dead
 
     def describe_lacks(self) -> list[str]:
         """Return a line for each key that changes nothing, with what would revive it."""

@@ -43,12 +43,13 @@ class StudyCopy:
         # a dead connection is replaced
         study, self._study = self._study or self._open(), None
         there = study.get_trials(deepcopy=False)
-        for mine, theirs in zip(trials, there, strict=False):
+        pairs = list(zip(trials, there, strict=False))
+        for mine, theirs in pairs:
             if mine.user_attrs.get("experiment") != theirs.user_attrs.get("experiment"):
                 raise ValueError(
                     f"its study {self._name!r} is another sweep's; give this one another name=..."
                 )
-        for mine, theirs in zip(trials, there, strict=False):
+        for mine, theirs in pairs:
             if mine.state.is_finished() and not theirs.state.is_finished():
                 _end(study, theirs, mine)
         for mine in trials[len(there) :]:

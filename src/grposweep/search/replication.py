@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from statistics import fmean
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple
 
 from grporecipe.files import Config
 from grposweep.search.sampling import UNKNOWN, Sampling, average, student_quantile
@@ -195,13 +195,13 @@ class Ranking:
         """Return, by trial number, the place from 0 and the result: best, tied, unfinished, or why
         it is out.
         """
-        first, others = ("best", "tied") if self.winner else ("unfinished", "unfinished")
-        alive = [
-            (runner.number, others if index else first) for index, runner in enumerate(self.alive)
-        ]
+        numbers = [runner.number for runner in self.alive]
+        fates = dict.fromkeys(numbers, "tied" if self.winner else "unfinished")
+        if self.winner:
+            fates[self.winner.number] = "best"
         return {
             number: (place, fate)
-            for place, (number, fate) in enumerate([*alive, *self.out.items()])
+            for place, (number, fate) in enumerate((fates | dict(self.out)).items())
         }
 
 
@@ -250,7 +250,6 @@ def on_fresh_seeds(runner: Candidate) -> Estimate | None:
     return runner.overall if runner.values else None
 
 
-Own = TypeVar("Own")
 # a replicate's role
 CONFIRM = "confirm"
 
@@ -290,27 +289,27 @@ class Replication:
 
     def ranking(self, ended: Sequence[EndedTrial]) -> Ranking:
         """Return the state of the race, given all trials that have ended."""
-        searched = [trial for trial in ended if trial.attributes.get("role") != CONFIRM]
-        value_of = {trial.number: trial.value for trial in searched if trial.value is not None}
-        ranked = sorted(value_of, key=lambda number: (-value_of[number], number))[: self.leaders]
-        own = {trial.number: trial.sampling for trial in searched}
-        results: dict[int, dict[int, float | None]] = {
-            number: self._own(value_of[number]) for number in ranked
-        }
-        samplings = {number: self._own(own[number]) for number in ranked}
-        for _, value, attributes, sampling in ended:
-            of = attributes.get("of")
-            seed = attributes.get("seed")
-            if (
-                attributes.get("role") == CONFIRM
-                and isinstance(of, int)
-                and isinstance(seed, int)
-                and of in results
-            ):
-                results[of][seed], samplings[of][seed] = value, sampling
-        runners = [
-            Candidate(number, values, samplings[number]) for number, values in results.items()
-        ]
+        ranked = []
+        replicates = []
+        for trial in ended:
+            if trial.attributes.get("role") == CONFIRM:
+                replicates.append(trial)
+            elif trial.value is not None:
+                ranked.append((-trial.value, trial.number, trial))
+        # of each leader, by seed
+        results: dict[int, dict[int, EndedTrial]] = {}
+        for _, number, trial in sorted(ranked)[: self.leaders]:
+            results[number] = {} if self.own is None else {self.own: trial}
+        for trial in replicates:
+            of = trial.attributes.get("of")
+            seed = trial.attributes.get("seed")
+            if isinstance(of, int) and isinstance(seed, int) and of in results:
+                results[of][seed] = trial
+        runners = []
+        for number, by_seed in results.items():
+            values = {seed: trial.value for seed, trial in by_seed.items()}
+            samplings = {seed: trial.sampling for seed, trial in by_seed.items()}
+            runners.append(Candidate(number, values, samplings))
         if self.leaders is not None:
             return race(runners, self.seeds)
         wanted = [
@@ -321,9 +320,6 @@ class Replication:
         ]
         best_first = sorted(runners, key=lambda runner: -runner.mean(runner.values))
         return Ranking(tuple(best_first), wanted=tuple(wanted))
-
-    def _own(self, value: Own) -> dict[int, Own]:
-        return {} if self.own is None else {self.own: value}
 
 
 def build_replication(sampler: str, seed: int, seeds: int, leaders: int) -> Replication | None:

@@ -115,24 +115,19 @@ class Space:
 
     @cached_property
     def size(self) -> int:
-        """Return the number of assignments of the finite parameters."""
-        return len(self.points) or self._size_below({}, 0)
-
-    def _size_below(self, point: Point, index: int) -> int:
-        """Return the number of assignments from a parameter on. Only labels that others depend on
-        are tried one by one.
+        """Return the number of assignments of the finite parameters. Only labels that others depend
+        on are tried one by one.
         """
-        if index == len(self.parameters):
-            return 1
-        parameter = self.parameters[index]
-        if isinstance(parameter.domain, Interval) or not parameter.is_active(point):
-            return self._size_below(point, index + 1)
-        if not any(parameter.name in other.when for other in self.parameters):
-            return len(parameter.domain.labels) * self._size_below(point, index + 1)
-        return sum(
-            self._size_below({**point, parameter.name: label}, index + 1)
-            for label in parameter.domain.labels
-        )
+        if self.points:
+            return len(self.points)
+        asked = set().union(*[parameter.when for parameter in self.parameters])
+        free = [p for p in self.parameters if p.name in self.choices and p.name not in asked]
+        size = 0
+        for point in self.combinations(
+            lambda p: p.domain.labels if p.name in asked and isinstance(p.domain, Choice) else None
+        ):
+            size += prod(len(self.choices[p.name]) for p in free if p.is_active(point))
+        return size
 
     def weight(self, point: Point) -> int:
         """Return the inverse of the probability with which the finite part of a point is drawn."""

@@ -36,8 +36,6 @@ class SamplerView:
         self._prior = prior
         # Trials that may still change: number in the sweep's study -> in this copy.
         self._open: dict[int, int] = {}
-        # of these, as they were copied
-        self._shown: dict[int, tuple[FrozenTrial, float | None]] = {}
         # trials looked at
         self._seen = 0
         self._study = self._begun()
@@ -52,7 +50,7 @@ class SamplerView:
             len(self._study.get_trials(deepcopy=False))
             > 2 * (len(trials) + len(self._prior)) + FAILED_DRAWS
         ):
-            self._open, self._shown, self._seen = {}, {}, 0
+            self._open, self._seen = {}, 0
             self._study = self._begun()
         for trial in trials[self._seen :]:
             if trial.state != TrialState.FAIL and not (
@@ -64,14 +62,9 @@ class SamplerView:
         copies = self._study.get_trials(deepcopy=False)
         for number, copied in list(self._open.items()):
             trial = trials[number]
-            foreseen = (predicted or {}).get(number)
-            known, value = self._shown.get(number, (None, None))
-            if known is trial and value == foreseen:
-                continue
-            _update_copy(copies[copied], trial, foreseen)
-            self._shown[number] = trial, foreseen
+            _update_copy(copies[copied], trial, (predicted or {}).get(number))
             if trial.state in (TrialState.COMPLETE, TrialState.FAIL):
-                del self._open[number], self._shown[number]
+                del self._open[number]
         return self._study
 
     def _begun(self) -> optuna.Study:

@@ -28,6 +28,7 @@ from grposweep.config.to_setting import base_setting, read_fields, resolve_auto
 from grposweep.config.validate import find_base_mistakes, find_mistakes
 from grposweep.registries import is_external
 from grposweep.schema import GROUPS, Experiment
+from grposweep.search.sampler import continuous
 from grposweep.search.space import Choice, Interval, Parameter, Point, Space, freeze
 
 _PLAIN = re.compile(r"\$\{([A-Za-z_][\w.]*)\}")
@@ -71,11 +72,7 @@ class RuleInputs:
         self._whole = {
             k: v[2:-1] for k, v in alike.items() if isinstance(v, str) and _PLAIN.fullmatch(v)
         }
-        self._continuous = {
-            parameter.name
-            for parameter in space.parameters
-            if isinstance(parameter.domain, Interval)
-        }
+        self._continuous = continuous(space)
         self._parameters = {field: self._depends(field) for field in SOURCES}
         carried = {field: self._carried(field) for field in SOURCES}
         self._direct = {field: name for field, name in carried.items() if name is not None}
@@ -98,9 +95,7 @@ class RuleInputs:
                 experiment = self._points.experiment({option.name: value})
                 other = base_setting(experiment)
                 answers[str(value)] = Base.of(experiment).asked
-                fields |= {
-                    name for name in _VALUES if getattr(other, name) != getattr(self._base, name)
-                } | other.unknown
+                fields |= {*self._changed(other), *other.unknown}
             self.notes += filter(None, [find_unseen(option.name, answers)])
             if len({str(asked.record["rewards"]) for asked in answers.values()}) > 1:
                 self.rewarding.append(option.name)
@@ -132,13 +127,16 @@ class RuleInputs:
         if str(own) not in self._native:
             experiment = self._points.experiment(self._space.values(own))
             self._native[str(own)] = base_setting(experiment)
-        other = self._native[str(own)]
-        changed = [name for name in _VALUES if getattr(other, name) != getattr(self._base, name)]
         return {
-            name: getattr(other, name)
-            for name in changed
+            name: value
+            for name, value in self._changed(self._native[str(own)]).items()
             if self._parameters.get(name, frozenset()).isdisjoint(point)
         }
+
+    def _changed(self, other: Setting) -> Json:
+        """Return the fields that differ from those of the base configuration."""
+        values = {name: getattr(other, name) for name in _VALUES}
+        return {name: of for name, of in values.items() if of != getattr(self._base, name)}
 
     def _row(
         self,

@@ -2,26 +2,35 @@
 
 An earlier trial is a point of this space if some point here learns the same: same prompts per step,
 generations, rates and so on, with any processes and per-device sizes that realise them. Its result
-is an observation where model and schedule are the same as well; with others the best points are
-still tried first. Nothing of it enters the sweep's own study.
+is an observation where model, task, files and schedule are the same as well; with others the best
+points are still tried first. Nothing of it enters the sweep's own study.
 """
 
 import logging
 import os
+import shlex
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
 
 from grporecipe.errors import UserError
 from grporecipe.files import Json, read_json, set_aside, write_json
-from grposweep.config.compose import load_experiment
+from grposweep.config.compose import escape, load_experiment
 from grposweep.config.identity import OBJECTIVE, ResolvedConfig, is_same_point, numbers, sizes
-from grposweep.schema import GROUPS, Experiment, Search, Task, value_at
+from grposweep.schema import AUTO, GROUPS, Experiment, Search, value_at
 from grposweep.search.space import Interval, Label, Parameter, Point, Space, freeze
 from grposweep.search.validity import Validator
 from grposweep.storage import paths
-from grposweep.storage.folders import SweepFolder, TrialFolder, find_sweep
+from grposweep.storage.folders import (
+    SweepFolder,
+    TrialFolder,
+    find_sweep,
+    find_sweeps,
+    last_change,
+    remembered,
+)
 from grposweep.storage.inputs import Inputs, TrialInputs
 from grposweep.storage.records import as_mapping, read_fields
 from grposweep.sweep.validate import ValidatedSpace
@@ -31,6 +40,10 @@ logger = logging.getLogger(__name__)
 FIRST = 3
 # points of this space an earlier trial, where many options could realise it
 MOST_LOOKED_AT = 2000
+
+
+# benchmarks/curves/RESULTS.md
+GAIN = "replayed sweeps of 3 to 7 trainings then lacked a third to a half less of the best"
 
 
 @dataclass(frozen=True)
@@ -47,89 +60,101 @@ class Observation:
 class WarmStart:
     """The result of a warm start: points to try first, and results for the sampler."""
 
+    # the names of the earlier sweeps
+    sources: Sequence[str] = ()
     first: Sequence[Point] = ()
     observations: Sequence[Observation] = ()
 
 
-def named_sweeps(search: Search) -> list[str]:
-    """``search.warm_start`` as a list: one name, several, or none."""
-    wanted = search.warm_start
-    return (
-        []
-        if wanted is None
-        else [wanted]
-        if isinstance(wanted, str)
-        else [str(name) for name in wanted]
-    )
+def find_sources(folder: SweepFolder, base: Experiment, space: Space) -> list[SweepFolder]:
+    """Return the sweeps that ``search.warm_start`` names: one, several, or none.
 
-
-def check_sources(base: Experiment, space: Space, inputs: Inputs) -> list[Json]:
-    """The sweeps that are to be taken over, as the provenance names them.
-
-    Raises UserError for one that is not there, that optimised something else, or on another task.
+    Raises UserError for one that is not there, or that optimised something else.
     """
-    return [
-        _check(find_sweep(name, Path(base.outputs)), base, space, inputs)
-        for name in named_sweeps(base.search)
-    ]
+    wanted = base.search.warm_start
+    if wanted is None:
+        return []
+    if wanted == AUTO:
+        return list(islice(find_earlier(folder, base, space), 1))
+    names = [wanted] if isinstance(wanted, str) else map(str, wanted)
+    sources = [find_sweep(name, Path(base.outputs)) for name in names]
+    for source in sources:
+        settings = source.settings() or {}
+        other = _other_objective(settings, base.search)
+        if other:
+            keys = ", ".join(
+                f"search.{name}={value}, here {getattr(base.search, name)}"
+                for name, value in other.items()
+            )
+            raise UserError(
+                f"search.warm_start: {source.path.name} optimised something else ({keys}), and its "
+                "values cannot be compared with ours. Set the same objective, or leave that sweep "
+                "out."
+            )
+    return sources
 
 
-def _check(source: SweepFolder, base: Experiment, space: Space, inputs: Inputs) -> Json:
-    settings = source.settings() or {}
-    ours = {name: getattr(base.search, name) for name in OBJECTIVE}
-    theirs = {"at": "last", **as_mapping(settings.get("search"))}
-    other = {name: theirs.get(name) for name in ours if theirs.get(name) != ours[name]}
-    if other:
-        there = " ".join(f"search.{name}={value}" for name, value in other.items())
-        here = " ".join(f"search.{name}={ours[name]}" for name in other)
-        raise UserError(
-            f"search.warm_start: {source.path.name} optimised something else ({there}; here "
-            f"{here}), and its values cannot "
-            "be compared with ours. Set the same objective, or leave that sweep out."
-        )
-    task = as_mapping(settings.get("baseline")).get("task")
-    searched = {parameter.name.split(".")[0] for parameter in space.parameters}
-    # Keys that are new since that sweep had their defaults; how often a prompt is answered only
-    # moves the noise.
-    task = (
-        {**asdict(Task()), **task}
-        if isinstance(task, dict) and "task" not in searched
-        else asdict(base.task)
+def describe_source(sweep: SweepFolder) -> Json:
+    """Return an earlier sweep as the provenance names it."""
+    return {"sweep": str(sweep.path), "identity": (sweep.settings() or {}).get("identity")}
+
+
+def find_earlier(folder: SweepFolder, base: Experiment, space: Space) -> Iterator[SweepFolder]:
+    """Yield the user's other sweeps of the same model, objective and space, the newest first."""
+    outputs = Path(base.outputs).resolve()
+    known = set[SweepFolder]()
+    for place in (outputs, *remembered()):
+        # another user's folder hides no other
+        with suppress(UserError):
+            known.update(find_sweeps(place))
+    known.discard(SweepFolder(folder.path.resolve()))
+    for sweep in sorted(known, key=lambda sweep: -last_change(sweep.path)):
+        # one that is damaged hides no other
+        with suppress(OSError, UserError):
+            if _is_alike(sweep.settings() or {}, base, space) and any(_finished(sweep)):
+                yield sweep
+
+
+def _is_alike(settings: Json, base: Experiment, space: Space) -> bool:
+    """Return whether a recorded sweep has this model, objective and space."""
+    baseline = as_mapping(settings.get("baseline"))
+    trainer = as_mapping(baseline.get("trainer"))
+    program = trainer.get("kind"), trainer.get("command")
+    return (
+        settings.get("space") == space.describe()
+        and baseline.get("model") == escape(asdict(base.model))
+        and program == (base.trainer.kind, base.trainer.command)
+        and not _other_objective(settings, base.search)
     )
-    unlike = [name for name, value in asdict(base.task).items() if task[name] != value]
-    keys = ", ".join(f"task.{name}" for name in unlike if name != "eval_generations")
-    if keys:
-        raise UserError(
-            f"search.warm_start: {source.path.name} was on another task ({keys} differ), and its "
-            "values cannot be compared with ours. Leave that sweep out."
-        )
-    changed = [_changed_files(folder, inputs) for folder, _ in _finished(source)]
-    if changed and all(changed):
-        raise UserError(
-            f"search.warm_start: {source.path.name} was on other contents of "
-            f"{', '.join(changed[0])}, and its values cannot be "
-            "compared with ours. Restore the files, or leave that sweep out."
-        )
-    return {"sweep": str(source.path), "identity": settings.get("identity")}
 
 
-def _changed_files(folder: TrialFolder, now: Inputs) -> list[str]:
-    """Return the reward and data files of an earlier trial that have other contents now."""
-    return TrialInputs.read(folder.path).over(Inputs()).changed(now)
+def _other_objective(settings: Json, search: Search) -> Json:
+    """Return the recorded keys of the objective that differ from those of this search."""
+    theirs = as_mapping(settings.get("search"))
+    return {
+        name: theirs.get(name) for name in OBJECTIVE if theirs.get(name) != getattr(search, name)
+    }
 
 
-def open_warm_start(folder: SweepFolder, space: ValidatedSpace, inputs: Inputs) -> WarmStart:
-    """Read the warm start of the first start, or create it now."""
+def open_warm_start(
+    folder: SweepFolder, space: ValidatedSpace, inputs: Inputs, provenance: Json
+) -> WarmStart:
+    """Read the warm start of the first start, or create it now, from the sweeps that the provenance
+    names.
+    """
     path = folder.path / paths.WARM_START
     warm = _read(path)
-    if warm is None and named_sweeps(space.base.search):
+    if warm is None and space.base.search.warm_start:
+        sources = provenance.get("warm_start")
         if os.path.lexists(path):
             logger.warning(
                 "%s is damaged and set aside as %s; it is made again",
                 path.name,
                 set_aside(path).name,
             )
-        warm = _take_over(space, inputs)
+            recorded = (folder.settings() or {}).get("provenance")
+            sources = as_mapping(recorded).get("warm_start")
+        warm = _take_over(space, inputs, [Path(source["sweep"]) for source in sources or ()])
         write_json(path, asdict(warm))
     return warm or WarmStart()
 
@@ -140,49 +165,57 @@ def _read(path: Path) -> WarmStart | None:
     try:
         first = [dict(point) for point in content["first"]]
         lines = [read_fields(Observation, line) for line in content["observations"]]
-        return WarmStart(first, [Observation(**line) for line in lines])
+        return WarmStart(content["sources"], first, [Observation(**line) for line in lines])
     except (AttributeError, KeyError, TypeError, ValueError):
         return None
 
 
 def describe_warm_start(warm: WarmStart) -> str:
     """Describe in one line what earlier sweeps contribute."""
-    sweeps = (
-        ", ".join(sorted({seen.sweep for seen in warm.observations}))
-        or "sweeps of another model, precision or schedule"
-    )
+    if not warm.sources:
+        return "warm start: no earlier sweep of the same model, objective and space"
     return (
-        f"warm start: {len(warm.first)} points tried first, {len(warm.observations)} results "
-        f"of {sweeps} known to the sampler"
+        f"warm start from {', '.join(warm.sources)}: {len(warm.first)} points tried first, "
+        f"{len(warm.observations)} results known to the sampler"
     )
 
 
-def _take_over(space: ValidatedSpace, inputs: Inputs) -> WarmStart:
-    base = space.base
+def propose_warm_start(folder: SweepFolder, base: Experiment, space: Space) -> str:
+    """Name an earlier sweep to start from, with the words to type and what they gain; empty without
+    one.
+    """
+    for sweep in find_earlier(folder, base, space):
+        name = shlex.quote(str(sweep.path))
+        if sweep.path.parent == folder.path.parent.resolve():
+            name = sweep.path.name
+        return (
+            f"{sweep.path.name} searched the same space with this model and objective. Add "
+            f"search.warm_start={name} to try its best {FIRST} points first: {GAIN}"
+        )
+    return ""
+
+
+def _take_over(space: ValidatedSpace, inputs: Inputs, sources: Sequence[Path]) -> WarmStart:
+    is_better_larger = space.base.search.direction == "maximize"
     first: dict[object, Point] = {}
     observations: list[Observation] = []
-    for name in named_sweeps(base.search):
-        source = find_sweep(name, Path(base.outputs))
-        finished = [
-            (folder, value)
-            for folder, value in _finished(source)
-            if not _changed_files(folder, inputs)
-        ]
+    for path in sources:
         ranked = sorted(
-            finished, key=lambda pair: pair[1], reverse=base.search.direction == "maximize"
+            _finished(SweepFolder(path)), key=lambda pair: pair[1], reverse=is_better_larger
         )
-        places = ((folder, value, _place(folder, space.validator)) for folder, value in ranked)
-        placed = [(folder, value, *place) for folder, value, place in places if place is not None]
-        best = list({freeze(point): point for _, _, point, _ in placed}.values())[:FIRST]
-        first |= {freeze(point): point for point in best}
-        observations += [
-            Observation(point, value, source.path.name, folder.number)
-            for folder, value, point, is_alike in placed
-            if is_alike
-        ]
-    return WarmStart(
-        list(first.values()), sorted(observations, key=lambda seen: (seen.sweep, seen.trial))
-    )
+        best: dict[object, Point] = {}
+        for folder, value in ranked:
+            found = _place(folder, space.validator)
+            if found is None:
+                continue
+            point, is_alike = found
+            if len(best) < FIRST:
+                best.setdefault(freeze(point), point)
+            if is_alike and not TrialInputs.read(folder.path).over(Inputs()).changed(inputs):
+                observations.append(Observation(point, value, path.name, folder.number))
+        first |= best
+    observations.sort(key=lambda seen: (seen.sweep, seen.trial))
+    return WarmStart([path.name for path in sources], list(first.values()), observations)
 
 
 def _finished(source: SweepFolder) -> Iterator[tuple[TrialFolder, float]]:
@@ -209,15 +242,18 @@ def _place(folder: TrialFolder, validator: Validator) -> tuple[Point, bool] | No
     past_numbers = numbers(past.setting)
     # its own value of a parameter, or every option if that has to be tried
     candidates = validator.space.combinations(lambda parameter: _labels(parameter, past))
+    similar = None
     for point in islice(candidates, MOST_LOOKED_AT):
         if numbers(validator.fields.setting(point)) != past_numbers or not validator.is_valid(
             point
         ):
             continue
         content = validator.validate(point).config.learning()
-        if is_same_point(content, wanted):
-            return point, content == wanted
-    return None
+        if content == wanted:
+            return point, True
+        if similar is None and is_same_point(content, wanted):
+            similar = point, False
+    return similar
 
 
 def _labels(parameter: Parameter, past: ResolvedConfig) -> Sequence[Label]:

@@ -78,7 +78,13 @@ from grposweep.sweep._resume import (
 from grposweep.sweep._shared_server import SharedServer
 from grposweep.sweep._start import build_controller, build_study, prepare_sweep, record_invalid
 from grposweep.sweep._task_check import newer_trl
-from grposweep.sweep._warm_start import check_sources, describe_warm_start, open_warm_start
+from grposweep.sweep._warm_start import (
+    describe_source,
+    describe_warm_start,
+    find_sources,
+    open_warm_start,
+    propose_warm_start,
+)
 from grposweep.sweep.retry import reopen_failed
 from grposweep.sweep.validate import ValidatedSpace, choose_evaluations_of, validate_space
 from grposweep.trial_plan import known_part
@@ -290,7 +296,8 @@ def _validate(
     inputs = find_inputs(space.distinct("model", "task", "trainer"))
     provenance = {**collect_provenance(inputs), **origin}
     if base.search.warm_start and not folder.has(paths.WARM_START):
-        provenance["warm_start"] = check_sources(space.base, space.space, inputs)
+        sources = find_sources(folder, base, space.space)
+        provenance["warm_start"] = [describe_source(sweep) for sweep in sources]
     scheduler = launcher_class(base.cluster.kind).scheduler
     # A resume waits for a scheduler that does not answer.
     if scheduler is not None and not folder.path.exists():
@@ -373,9 +380,14 @@ def _build(prepared: _Prepared, stack: ExitStack) -> Controller:
     record_invalid(folder, study, space)
     print_invalid_points(console, space.validity)
     print_what_differs(console, space.validity)
-    warm = open_warm_start(folder, space, prepared.inputs)
-    if warm.first:
-        console.print(describe_warm_start(warm))
+    warm = open_warm_start(folder, space, prepared.inputs, provenance)
+    line = ""
+    if space.base.search.warm_start:
+        line = describe_warm_start(warm)
+    elif not (study.trials or lists_points(space.sampler)):
+        line = propose_warm_start(folder, space.base, space.space)
+    if line:
+        console.print(line, soft_wrap=True)
     controller = build_controller(
         folder, study, space, warm, launcher, prepared.lease, prepared.overrides, provenance
     )

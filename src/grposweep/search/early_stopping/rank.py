@@ -124,8 +124,7 @@ class RankPolicy(StoppingPolicy):
 
     def predict(self, curves: Sequence[Curve]) -> dict[int, float]:
         """Return the last values of paused trials."""
-        paused = [curve for curve in curves if curve.held_out and curve.state is State.PAUSED]
-        return {curve.number: curve.held_out[-1] for curve in paused}
+        return {c.number: c.held_out[-1] for c in curves if c.held_out and c.state is State.PAUSED}
 
     def _places(self, curves: Sequence[Curve]) -> list[Place]:
         return rank_trials(curves, self._rungs(curves), self.effort, self.budget is None)
