@@ -87,12 +87,10 @@ def test_auto_takes_the_newest_sweep_of_the_same_model_objective_and_space(earli
     run_in(earlier, *words, "name=first")
     named = run_in(earlier, *words, "name=second", "task.eval_prompts=64")
     assert "Add search.warm_start=first to try its best 3 points first" in named.out
-    ended = run_in(earlier, *words, "name=third", "seed=7", "search.warm_start=auto")
+    ended = run_in(earlier, *words, "name=third", "search.warm_start=auto")
     assert "warm start from second: 3 points tried first, 0 results known to the" in ended.out
     tried = [read(folder / "trial.json")["point"] for folder in trials(ended.sweep)]
     assert tried == read(ended.sweep / "warm_start.json")["first"]
-    again = run_in(earlier, *words, "name=third", "seed=7", "search.warm_start=auto")
-    assert "warm start from second" in again.out
     unlike = run_in(
         earlier, *words, "name=fourth", "search.warm_start=auto", "search.metric=reward"
     )
