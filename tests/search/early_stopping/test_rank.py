@@ -56,6 +56,8 @@ def test_the_worst_of_eight_pauses_and_the_best_continues() -> None:
         Action.PAUSE,
         "rank 8 of 8 after 10% of the training",
     )
+    # with all the effort no trial pauses
+    assert decide(1.0, trial(99, -0.1), others)[0] is Action.CONTINUE
     others[1:] = [trial(n, 0.0, 0.0) for n in range(1, 7)]
     assert decide(0.6, trial(99, 0.5), others)[0] is Action.CONTINUE
 
@@ -97,11 +99,6 @@ def test_the_shares_that_continue_follow_the_effort() -> None:
             curves = [replace(c, state=State.FINISHED) if c.number == number else c for c in curves]
         counts.append(resumed)
     assert counts == [11, 14, 15]
-
-
-def test_with_all_the_effort_no_trial_pauses() -> None:
-    """The worst of eight continues."""
-    assert decide(1.0, trial(99, -0.1), first_evaluations(FEWEST - 1))[0] is Action.CONTINUE
 
 
 def test_after_half_of_the_training_a_small_effort_continues_the_best_only() -> None:
@@ -379,9 +376,7 @@ def test_the_least_share_is_the_first_rung_of_all_and_the_rest_of_one() -> None:
     assert least_share(0.3, 10, 10) == pytest.approx(0.19)
 
 
-@pytest.mark.parametrize("effort", [0.3, 0.6])
-def test_a_sampler_is_told_the_last_values_of_paused_trials(effort: float) -> None:
+def test_a_sampler_is_told_the_last_values_of_paused_trials() -> None:
     """Of no finished ones, whose values it has."""
-    assert RankPolicy(effort).predict([trial(0, 0.1, 0.2), trial(1, *[0.5] * 10), trial(2)]) == {
-        0: 0.2
-    }
+    curves = [trial(0, 0.1, 0.2), trial(1, *[0.5] * 10), trial(2)]
+    assert RankPolicy().predict(curves) == {0: 0.2}
