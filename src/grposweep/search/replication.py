@@ -199,10 +199,8 @@ class Ranking:
         fates = dict.fromkeys(numbers, "tied" if self.winner else "unfinished")
         if self.winner:
             fates[self.winner.number] = "best"
-        return {
-            number: (place, fate)
-            for place, (number, fate) in enumerate((fates | dict(self.out)).items())
-        }
+        fates.update(self.out)
+        return {number: (place, fate) for place, (number, fate) in enumerate(fates.items())}
 
 
 def fresh_seeds(own: int, count: int) -> tuple[int, ...]:

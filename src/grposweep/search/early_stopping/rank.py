@@ -53,8 +53,8 @@ class Place(NamedTuple):
 
     def describe(self) -> str:
         """Return the rank in words."""
-        after = f"after {self.curve.share:.0%} of the training"
-        return f"rank {self.rank + 1} of {self.among} {after}"
+        share = self.curve.share
+        return f"rank {self.rank + 1} of {self.among} after {share:.0%} of the training"
 
     @property
     def spends(self) -> float:
