@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 from grporecipe import rules
-from grporecipe.files import Config, Json, parse_yaml
+from grporecipe.files import Config, Json, read_own_yaml
 from grporecipe.linting.apply_fixes import fix_file, render_value
 from grporecipe.linting.linter import Diagnostic, JudgedText, RuleSelection, judge_text
 from grporecipe.linting.output import INDENT, Screen, show_diagnostic
@@ -68,16 +68,10 @@ class Example(NamedTuple):
 
 
 @cache
-def _entries() -> Mapping[str, Config]:
-    text = (Path(*rules.__path__) / "examples.yaml").read_text(encoding="utf-8")
-    entries: Mapping[str, Config] = parse_yaml(text)
-    return entries
-
-
-@cache
 def build_example(code: str) -> Example | None:
     """Judge the example of a rule. Return None if it has none, as a rule that a user adds."""
-    entry = _entries().get(code)
+    entries: Mapping[str, Config] = read_own_yaml(rules.__file__, "examples.yaml")
+    entry = entries.get(code)
     if entry is None:
         return None
     return _of_sweep(code, entry) if "sweep" in entry else _of_files(code, entry)

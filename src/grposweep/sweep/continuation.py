@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from grporecipe.errors import ExitCode, UserError
-from grporecipe.files import Config, Json
+from grporecipe.files import Config, Json, read_own_yaml
 from grporecipe.model.planning import boundary_steps, total_steps
 from grporecipe.terminal import say
 from grposweep.config.compose import Session, load_experiment, open_session, override_name
@@ -71,33 +71,8 @@ OPTIONS = (
 )
 MAY = ""
 # What may change in a branch, by key or its beginning (the longest counts): MAY, or why not.
-IN_A_BRANCH = {
-    "lr": MAY,
-    "kl": MAY,
-    "kl.sync_ref_model": "the reference model is that of the checkpoint",
-    "kl.ref_model": "the reference model is that of the checkpoint",
-    "loss": MAY,
-    "optimizer": MAY,
-    "optimizer.optim": "the checkpoint holds the state of the other optimizer",
-    "optimizer.warmup_steps": "warmup belongs to the start of a training",
-    "generation": "it decides which random numbers are drawn",
-    "generation.max_completion_length": MAY,
-    "generation.temperature": MAY,
-    "generation.top_": MAY,
-    "generation.min_p": MAY,
-    "generation.repetition_penalty": MAY,
-    "seed": (
-        "all children of a seed share data order and random numbers, and search.seeds=N "
-        "repeats them on N seeds"
-    ),
-    "model": "the checkpoint holds the weights of this model",
-    "task": "other prompts or rewards are another task, whose results cannot be compared",
-    "batch": "it decides the prompts of each step, so the data order would change",
-    "schedule": "the data order and the learning rate follow a plan of the whole training",
-    "trainer": "the checkpoint was written by this trainer",
-    "trainer.fork": MAY,
-    "cluster.processes": "the checkpoint holds the state of so many ranks",
-    "cluster.threads": "another number of threads rounds differently",
+IN_A_BRANCH: Mapping[str, str] = {
+    **read_own_yaml(__file__, "in_a_branch.yaml"),
     **dict.fromkeys(OPTIONS, MAY),
 }
 
