@@ -101,6 +101,7 @@ def test_hidden_folders_and_environments_are_left_out(put: Write, here: Path) ->
         ".hidden/a.yaml",
         "env/a.yaml",
         "node_modules/a.yaml",
+        "unsloth_compiled_cache/a.yaml",
         "conf/batch/a.yaml",
         mine,
         "a.json",

@@ -478,11 +478,12 @@ def test_unresolved_values_are_reported_for_keys_that_the_release_reads(
     assert bool(found) is is_judged
 
 
-def test_a_cut_command_is_an_error(tmp_path: Path) -> None:
-    """At the line that bash runs as a command of its own."""
+@pytest.mark.parametrize("cut", ["# --epsilon 0.2", "--run_name <name>"])
+def test_a_cut_command_is_an_error(cut: str, tmp_path: Path) -> None:
+    """At the line that bash runs as a command of its own, or takes for the name of a file."""
     script = tmp_path / "run.sh"
     script.write_text(
-        "python train_grpo.py --beta 0.1 \\\n  # --epsilon 0.2 \\\n  --num_generations 4\n",
+        f"python train_grpo.py --beta 0.1 \\\n  {cut} \\\n  --num_generations 4\n",
         encoding="utf-8",
     )
     (found,) = lint_recipe(load_recipe(script, Options()), GV).diagnostics

@@ -114,6 +114,13 @@ def test_a_profile_for_a_launcher_of_its_own_is_not_judged(tmp_path: Path) -> No
             load_recipe(path, Options())
 
 
+def test_a_folder_that_is_called_like_a_framework_is_no_launch_of_it(tmp_path: Path) -> None:
+    """A check of the code of EasyR1, whose options are not EasyR1's."""
+    run = write(tmp_path, run_sh="python3 easyr1/check.py --files a --import_package verl\n")
+    with pytest.raises(NotARecipe, match="nothing identifies it"):
+        load_recipe(run, Options())
+
+
 def test_a_value_from_the_environment_is_not_a_missing_one(tmp_path: Path) -> None:
     """ms-swift's dataset."""
     run = write(

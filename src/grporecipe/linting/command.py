@@ -29,7 +29,7 @@ PYTHON = (".py", ".ipynb")
 SUFFIXES = frozenset((*YAML, *SHELLS, *PYTHON))
 # in the folder of a sweep's results
 SWEEP = "sweep.yaml"
-SKIPPED = frozenset({"node_modules", "site-packages", "__pycache__"})
+SKIPPED = frozenset({"node_modules", "site-packages", "__pycache__", "unsloth_compiled_cache"})
 # The recipes of a project's tests are short and unusual by intention: in folders only their errors
 # are shown.
 TESTS = frozenset({"tests", "test"})

@@ -37,11 +37,10 @@ def recognise_recipe(
     framework = FRAMEWORKS[name]
     if framework.is_dotted:
         sections = {str(key).lstrip("+~").partition(".")[0] for key in config}
-        if (
-            name != _by_keys(config)
-            and name != _by_paths(programs)
-            and len(sections & {*framework.sections}) < 2
-        ):
+        named = sections & {*framework.sections}
+        # a folder may be named like a framework, and a program in it have other options
+        is_named = name == _by_paths(programs) and (named or not config)
+        if name != _by_keys(config) and not is_named and len(named) < 2:
             signs.refuse_without_sign(config)
         if "defaults" not in config and not _by_paths(programs):
             signs.refuse_own_sections(

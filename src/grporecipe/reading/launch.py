@@ -173,7 +173,7 @@ class LaunchParser:
         for command, following in zip(commands, [*commands, Command()][1:], strict=True):
             if re.fullmatch(NOT_STARTING, PurePosixPath(command.words[0].text).name):
                 continue
-            cut = None
+            cut = command.lost
             for word in following.words[:1]:
                 # only an option, meant for the command before it
                 if word.text.startswith("--") or self.override.match(word.text):

@@ -39,37 +39,10 @@ SIGNATURES = [
 KINDS: Mapping[str, list[str]] = _FILE["kinds"]
 GROUPS = frozenset(_FILE["groups"])
 OTHERS = {name: frozenset(keys) for name, keys in _FILE["others"].items()}
-# One of them alone is no sign: every trainer on preferences has a beta, every generation a
-# temperature.
-TOGETHER = (
-    "max_completion_length",
-    "max_prompt_length",
-    "beta temperature",
-    "use_vllm learning_rate",
-    "vllm_mode",
-)
 # in a program's name; grposweep's own commands do not train
 NAMED = r"grpo(?!sweep)"
-LOSSES = ("grpo", "dr_grpo", "bnpo", "dapo", "cispo", "sapo", "gspo")
-TRAINS = frozenset(
-    ["learning_rate", "per_device_train_batch_size", "num_train_epochs", "max_steps", "output_dir"]
-)
-# One of them is needed next to a program's name.
-BASIC = TRAINS | {
-    "model_name_or_path",
-    "dataset_name",
-    "deepspeed",
-    "config",
-    "torch_dtype",
-    "dtype",
-    "bf16",
-    "beta",
-    "report_to",
-    "logging_steps",
-    "lr_scheduler_type",
-    "use_peft",
-    "use_vllm",
-}
+TRAINS = frozenset(_FILE["trains"])
+BASIC = TRAINS.union(_FILE["basic"])
 # keys that may be typos
 MOST_OWN = 5
 EXAMPLES = "num_generations, reward_funcs, rlhf_type, worker or actor_rollout_ref"
@@ -138,11 +111,16 @@ def has_sign(config: Config) -> bool:
     """Return whether flat keys include one of a GRPO training, possibly misspelled."""
     words = {str(key) for key in config}
     loss = config.get("loss_type")
-    if words & GROUPS or str(loss[0] if isinstance(loss, list) and loss else loss) in LOSSES:
+    if (
+        words & GROUPS
+        or str(loss[0] if isinstance(loss, list) and loss else loss) in _FILE["losses"]
+    ):
         return True
     if any(words & keys for keys in OTHERS.values()):
         return False
-    return _stand_together(TOGETHER, words) or (bool(words & TRAINS) and _is_misspelled(words))
+    return _stand_together(_FILE["together"], words) or (
+        bool(words & TRAINS) and _is_misspelled(words)
+    )
 
 
 def _is_misspelled(words: Iterable[str]) -> bool:

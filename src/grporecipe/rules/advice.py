@@ -239,9 +239,8 @@ MOVED = {1e-6: 0.016, 5e-6: 0.10, 1e-5: 0.19, 1e-4: 0.98}
     why="{learning_rate=} is too small for weights of 8 significant bits: most of its updates "
     "round to nothing (at {rate:g} "
     "AdamW makes {moved:.1%} of the intended movement)",
-    instead="Set {weights_dtype}=float32 under bfloat16 autocast, shard (ZeRO and FSDP step "
-    "float32 copies), use LoRA, or take "
-    "a rate of {advised:g} or more.",
+    instead="Set {weights_dtype}=float32 under bfloat16 autocast, {shard}use LoRA, or take a rate "
+    "of {advised:g} or more.",
 )
 def small_updates_are_not_rounded_away(s: Setting) -> Finding:
     """AdamW on weights in half precision loses small updates: an update below 1/256 of a weight
@@ -264,7 +263,8 @@ def small_updates_are_not_rounded_away(s: Setting) -> Finding:
     if not rounds_updates(s) or is_toy or not 0 < s.learning_rate <= FULL.advised:
         return None
     rate = min(MOVED, key=lambda known: abs(log(known / s.learning_rate)))
-    return {"rate": rate, "moved": MOVED[rate], "advised": advised}
+    shard = "shard (ZeRO and FSDP step float32 copies), " if s.sharding == "none" else ""
+    return {"rate": rate, "moved": MOVED[rate], "advised": advised, "shard": shard}
 
 
 # Models that think before they answer. Qwen3's do so unless its chat template is told not to.

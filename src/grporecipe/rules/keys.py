@@ -122,8 +122,8 @@ def _matters(recipe: Recipe, key: str) -> bool:
 
 @recipe_rule("GV107", "error", of=EVERY)
 def the_launch_is_whole(recipe: Recipe) -> Iterator[Violation]:
-    r"""A launch command that ends before its options do: after a comment, a blank line, or a blank
-    behind the backslash.
+    r"""A launch command that loses options: it ends after a comment, a blank line, or a blank
+    behind the backslash, or a placeholder such as ``<path>`` redirects.
 
     bash joins lines at a backslash that is the last character; a comment runs to the end of its
     line, even after a backslash. The options that follow run as a separate command, and the trainer
@@ -131,11 +131,12 @@ def the_launch_is_whole(recipe: Recipe) -> Iterator[Violation]:
     """
     if recipe.launch is not None and recipe.launch.cut_line is not None:
         why = (
-            "the command ended before them (a comment, or a blank after the backslash), so "
-            "they are never passed"
+            "the command ended before them (a comment, or a blank after the backslash), or < and "
+            "> of a placeholder redirect, so they are never passed"
         )
         instead = (
-            "Move the comment above the command, and end each line but the last with a backslash."
+            "Move the comment above the command, end each line but the last with a backslash, and "
+            "replace the placeholder."
         )
         yield Violation(f"the options from line {recipe.launch.cut_line} on", why, instead)
 

@@ -62,13 +62,15 @@ class Command:
     read.
 
     ``folder`` is the working directory, if the script changes it. ``aside``: it is in a function
-    that is not called, or after an ``exit``.
+    that is not called, or after an ``exit``. ``lost`` is the line of an option that a redirection
+    takes.
     """
 
     words: CommandLine = field(default_factory=list)
     environment: Values = field(default_factory=dict)
     folder: str = ""
     aside: bool = False
+    lost: int | None = None
 
 
 # reads a sourced file, by its name and the working directory
@@ -403,7 +405,7 @@ class _Shell(Builtins):
             if self.line:
                 words = [Word(word.text, self.line, word.unknown) for word in words]
             self.commands.append(
-                Command(words, dict(self.scope.values), self.scope.folder, self.aside)
+                Command(words, dict(self.scope.values), self.scope.folder, self.aside, node.lost)
             )
 
     def _inner(self, word: Word, arguments: CommandLine | None, is_subshell: bool) -> bool | None:

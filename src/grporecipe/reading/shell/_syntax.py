@@ -29,6 +29,8 @@ class Simple:
     is_literal: bool = False
     # it is a here string
     is_string: bool = False
+    # the line of an option that is the file of a redirection, as behind <placeholder>
+    lost: int | None = None
 
 
 @dataclass
@@ -419,6 +421,8 @@ class SyntaxReader:
                     if match[0] == "<<<":
                         command.input = target
                         command.is_string = True
+                    elif target.text.startswith("--"):
+                        command.lost = target.line
             elif self._operator() or (not command.line and self.text[self.at] not in "<>"):
                 return
             else:
