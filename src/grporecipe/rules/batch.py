@@ -353,22 +353,19 @@ def auto_finds_a_size(s: Setting) -> Violation | None:
             fields=("prompts_per_step",),
             suggestions=({"prompts_per_step": 8},),
         )
-    wanted = s.prompts_per_step * s.num_generations
+    prompts = s.prompts_per_step
+    wanted = prompts * s.num_generations
+    near = [n for step in range(1, 65) for n in (prompts + step, prompts - step) if n >= 1]
     return Violation(
-        what=f"{s.key('prompts_per_step')}={s.prompts_per_step}",
+        what=f"{s.key('prompts_per_step')}={prompts}",
         why=(
             f"{wanted} completions per step cannot be split over {s.processes} processes in the "
             "sizes left to choose"
         ),
         instead=f"Choose prompts_per_step x num_generations as a multiple of {s.processes}.",
         fields=("prompts_per_step", "processes"),
-        suggestions=each("prompts_per_step", _near(s.prompts_per_step)),
+        suggestions=each("prompts_per_step", near),
     )
-
-
-def _near(value: int) -> list[int]:
-    """Return positive neighbours, nearest first."""
-    return [n for step in range(1, 65) for n in (value + step, value - step) if n >= 1]
 
 
 @rule(

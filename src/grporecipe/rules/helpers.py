@@ -150,9 +150,9 @@ class OtherSizes:
         for name in self.names:
             now = getattr(self.setting, name)
             if now is not None:
-                yield from ({name: n} for n in near(now, partial(self._fits, name)))
+                yield from each(name, near(now, partial(self._accepts, name)))
 
-    def _fits(self, name: str, value: int) -> bool:
+    def _accepts(self, name: str, value: int) -> bool:
         return self.accepts(self.setting.replace({name: value}))
 
 

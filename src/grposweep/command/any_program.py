@@ -25,7 +25,7 @@ from grposweep.command._script import (
     placeholders,
     without_value,
 )
-from grposweep.schema import Experiment, Trainer, keys_of, value_at
+from grposweep.schema import Command, Experiment, Trainer, keys_of, value_at
 from grposweep.storage import paths
 
 # begins a metrics source that is an expression for the program's own output
@@ -46,17 +46,13 @@ OF_THE_PROGRAM = (
     "task",
     "recipe",
 )
-READ = (
-    "trainer.kind",
-    "trainer.keep",
-    "trainer.command",
-    "trainer.workdir",
-    "trainer.environment",
-    "trainer.metrics",
-    "trainer.step_key",
-    "trainer.resume",
-    "trainer.checkpoints",
-)
+# What is told to grposweep, not to the program. Only frameworks start Ray, which needs
+# trainer.python.
+READ = {
+    "trainer",
+    "schedule.max_steps",
+    *(f"trainer.{name}" for name in ("kind", "keep", *Command.__dataclass_fields__)),
+} - {"trainer.python"}
 # Without the option, `ray job submit` prints the program's output and ends with it (ray
 # dashboard/modules/job/cli.py).
 _NO_WAIT = r"\bray\s+job\s+submit(?:(?!\s--\s)[^\n;&|])*\s--no-wait\b"
@@ -135,14 +131,9 @@ def unplaced(trainer: Trainer, names: Iterable[str]) -> Iterator[str]:
     places = placeholders(trainer)
     for name in names:
         section = name.partition(".")[0]
-        if (
-            name == "schedule.max_steps"
-            or name in READ
-            or name.startswith(("trainer.args", "trainer.environment"))
-        ):
-            # the first is told to grposweep, not to the program
+        if name in READ or name.startswith(("trainer.args", "trainer.environment")):
             continue
-        if section == "trainer" and name != "trainer":
+        if section == "trainer":
             yield (
                 f"{name}: trainer=command does not read it, so it would change nothing. Leave "
                 "it out."

@@ -21,7 +21,15 @@ from grposweep.command.trial_recipe import point_keys, unchanged
 from grposweep.config.fields import KEYS, reaches
 from grposweep.config.to_setting import read_setting
 from grposweep.registries import LAUNCHERS, is_external, is_opaque
-from grposweep.schema import AUTO, Experiment, Trainer, keys_with, trl_arguments
+from grposweep.schema import (
+    AUTO,
+    Command,
+    Experiment,
+    Trainer,
+    default_of,
+    keys_with,
+    trl_arguments,
+)
 
 # Programs that run elsewhere, without the environment of the command. Lines of comments do not
 # count.
@@ -90,11 +98,12 @@ def check_program(experiment: Experiment) -> Iterator[str]:
     """Say if the user's command cannot run as a trial, or contradicts the sweep."""
     trainer = experiment.trainer
     if not is_external(trainer):
-        if trainer.command is not None:
-            yield (
-                f"trainer.command with trainer={trainer.kind}: only trainer=command runs it. Set "
-                "trainer=command."
-            )
+        for name in Command.__dataclass_fields__:
+            if getattr(trainer, name) != default_of(f"trainer.{name}"):
+                yield (
+                    f"trainer.{name} with trainer={trainer.kind}: only trainer=command reads it. "
+                    "Set trainer=command, or leave it out."
+                )
         return
     launch = find_launch(trainer)
     if trainer.command is None:

@@ -44,8 +44,15 @@ class Signs:
         """Each sign of a degenerate policy, in words; empty for a healthy one, and for trials
         without such metrics.
         """
-        signs = (self._template(), self._repetition(), self._similar(), self._longer())
-        return [*filter(None, signs), *self._drift()]
+        signs = (
+            self._share("template_share", "are one template"),
+            self._repetition(),
+            self._similar(),
+            self._longer(),
+            self._share("foreign_script_share", "are in another script than their prompt"),
+            self._lost_format(),
+        )
+        return [*filter(None, signs)]
 
     def pair(self, name: str) -> tuple[float | None, float | None]:
         """Return a metric now and before training."""
@@ -57,22 +64,17 @@ class Signs:
             return False
         return now >= WITHOUT_START if start is None else now >= max(least, start + more)
 
-    def _of(self, name: str) -> str:
-        """Return a share as numbers of samples, with that before training."""
+    def _share(self, name: str, what: str) -> str:
+        """Return a share that rose as numbers of samples that ``what`` says, with that before
+        training; otherwise an empty text.
+        """
         (now, start), (samples, first) = self.pair(name), self.pair("samples")
-        before = (
-            ""
-            if start is None or not first
-            else f" ({start * first:.0f} of {first:.0f} before training)"
-        )
-        return f"{(now or 0) * (samples or 0):.0f} of {samples or 0:.0f} samples{{}}{before}"
-
-    def _template(self) -> str:
-        return (
-            self._of("template_share").format(" are one template")
-            if self._rose("template_share")
-            else ""
-        )
+        if now is None or not self._rose(name):
+            return ""
+        before = ""
+        if start is not None and first:
+            before = f" ({start * first:.0f} of {first:.0f} before training)"
+        return f"{now * (samples or 0):.0f} of {samples or 0:.0f} samples {what}{before}"
 
     def _similar(self) -> str:
         if self._rose("template_share") or not self._rose(
@@ -106,17 +108,14 @@ class Signs:
             f"{cut:.0%} are cut off"
         )
 
-    def _drift(self) -> Iterator[str]:
-        if self._rose("foreign_script_share"):
-            yield self._of("foreign_script_share").format(
-                " are in another script than their prompt"
-            )
+    def _lost_format(self) -> str:
         now, start = self.pair("marker_share")
-        if now is not None and start is not None and start >= SHARE + MORE and now <= start / 4:
-            yield (
-                f"the answer's format is lost: {now:.0%} of the samples have its markers "
-                f"({start:.0%} before training)"
-            )
+        if now is None or start is None or start < SHARE + MORE or now > start / 4:
+            return ""
+        return (
+            f"the answer's format is lost: {now:.0%} of the samples have its markers "
+            f"({start:.0%} before training)"
+        )
 
 
 def signs(trial: TrialView) -> Signs:

@@ -26,6 +26,7 @@ from grposweep.schema._learning import (
 )
 from grposweep.schema.running import (
     Cluster,
+    Command,
     Fake,
     Jobs,
     Place,
@@ -40,6 +41,7 @@ __all__ = [
     "AUTO",
     "Batch",
     "Cluster",
+    "Command",
     "Fake",
     "Generation",
     "Jobs",

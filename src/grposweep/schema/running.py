@@ -35,8 +35,10 @@ class Fake:
 
 
 @dataclass
-class Trainer:
-    """The trainer of an attempt, and what it keeps. Keys from ``python`` on are for ``command``."""
+class Training:
+    """What grposweep's own training reads. ``kind``, ``keep``, ``fork`` and ``args`` are for every
+    trainer.
+    """
 
     kind: str = "trl"
     """The trainer."""
@@ -50,14 +52,6 @@ class Trainer:
     checkpoint, ``none`` none. The folder of a winner that your own script trained stays as the
     script left it, with all checkpoints.
     """
-    log_completions: bool = key(False, trl="log_completions", native="num_completions_to_print")
-    """Keep all training completions, as Parquet files in the trial's folder."""
-    sharding: str = key("none", setting="sharding", native="deepspeed fsdp", choices=SHARDING)
-    """Divide optimizer states (``zero1``), gradients as well (``zero2``) and weights as well
-    (``zero3`` by DeepSpeed, ``fsdp`` by torch) among a trial's ranks.
-    """
-    compile: bool = key(False, trl="torch_compile")
-    """Run the model through torch.compile."""
     fork: str | None = None
     """Hash of the checkpoint that a trial starts from; 'grposweep continue' sets it (null: the
     start of a training).
@@ -68,6 +62,14 @@ class Trainer:
     ``--NAME value``. For a launch of verl, EasyR1 or ms-swift the framework's own keys
     (``trainer.args.trainer.total_epochs=2``).
     """
+    log_completions: bool = key(False, trl="log_completions", native="num_completions_to_print")
+    """Keep all training completions, as Parquet files in the trial's folder."""
+    sharding: str = key("none", setting="sharding", native="deepspeed fsdp", choices=SHARDING)
+    """Divide optimizer states (``zero1``), gradients as well (``zero2``) and weights as well
+    (``zero3`` by DeepSpeed, ``fsdp`` by torch) among a trial's ranks.
+    """
+    compile: bool = key(False, trl="torch_compile")
+    """Run the model through torch.compile."""
     offload: str = key("none", choices=("none", "optimizer", "all"))
     """Keep optimizer states (``optimizer``, ZeRO) or weights as well (``all``, ZeRO-3 and FSDP) in
     main memory.
@@ -76,6 +78,12 @@ class Trainer:
     """A DeepSpeed configuration file (JSON) to use instead of the built-in one."""
     fsdp_config: dict[str, Any] = key({})
     """Options of FSDP under transformers' names, added to the built-in ones."""
+
+
+@dataclass
+class Command:
+    """What only ``trainer=command`` reads."""
+
     python: str | None = None
     """Interpreter that has Ray, for a launch of verl or EasyR1 on several nodes (null:
     ``python3``).
@@ -106,6 +114,11 @@ class Trainer:
     """With ``metrics``: pattern of its checkpoints below ``{output}``; the last number in a name is
     the step.
     """
+
+
+@dataclass
+class Trainer(Command, Training):
+    """The trainer of an attempt, and what it keeps. Keys from ``python`` on are for ``command``."""
 
 
 @dataclass
