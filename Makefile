@@ -66,12 +66,14 @@ mutants: $(VENV)/ready .venvs/mutants/ready
 	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check cosmic-ray==8.7.0
 	touch $@
 
-# On a real two-node Slurm of its own, which needs root and Debian's packages (installed when they are missing).
+# On two real two-node Slurms, one for each worker of pytest: the tests wait most of the time, and set nodes down, so each
+# worker has a cluster of its own. Needs root and Debian's packages (installed when they are missing).
 slurm: $(VENV)/ready
-	slurm/dev_cluster.sh start
-	state=$${GRPOSWEEP_SLURM:-/tmp/grposweep-slurm}; \
-	SLURM_CONF=$$state/slurm.conf GRPOSWEEP_SLURM_REQUIRED=1 $(BIN)/python -m pytest -m slurm tests/slurm; \
-	code=$$?; slurm/dev_cluster.sh stop; exit $$code
+	state=$${GRPOSWEEP_SLURM:-/tmp/grposweep-slurm}; slurm/dev_cluster.sh start; \
+	GRPOSWEEP_SLURM=$$state-2 GRPOSWEEP_SLURM_PORT=16827 slurm/dev_cluster.sh start; \
+	SLURM_CONF=$$state/slurm.conf GRPOSWEEP_SECOND_SLURM_CONF=$$state-2/slurm.conf GRPOSWEEP_SLURM_REQUIRED=1 \
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m slurm tests/slurm --durations 10; \
+	code=$$?; slurm/dev_cluster.sh stop; GRPOSWEEP_SLURM=$$state-2 slurm/dev_cluster.sh stop; exit $$code
 
 # A job's Ray cluster on the same two nodes, with Ray in an environment of its own; without it `make slurm` skips these tests.
 slurm-ray: $(VENV)/ready .venvs/ray/ready

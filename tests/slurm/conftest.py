@@ -14,8 +14,10 @@ from cluster_jobs import ours, slurm
 @pytest.fixture(scope="session", autouse=True)
 def cluster() -> None:
     """Skip without a cluster of two nodes; fail instead where $GRPOSWEEP_SLURM_REQUIRED says that
-    it must be there.
+    it must be there. The second worker of pytest has a cluster of its own.
     """
+    if os.environ.get("PYTEST_XDIST_WORKER") == "gw1":
+        os.environ["SLURM_CONF"] = os.environ["GRPOSWEEP_SECOND_SLURM_CONF"]
     why = "no sinfo on this machine"
     if shutil.which("sinfo"):
         nodes = subprocess.run(

@@ -86,48 +86,59 @@ def test_a_sweep_of_real_trials_on_two_nodes_equals_the_local_one(run: Run) -> N
     assert "n[1-2]" in (trials(there.sweep)[0] / "logs" / "job.log").read_text()
 
 
-def test_a_requeued_trial_and_one_over_its_time_limit_equal_an_undisturbed_one(
+PATIENT = """
+import os, time
+
+def patient(completions, **columns):
+    time.sleep(float(os.environ.get("SECONDS_OF_A_REWARD", 0)))
+    return [len(set(str(completion))) / 40 for completion in completions]
+"""
+
+
+def test_a_trial_that_is_requeued_and_then_over_its_time_limit_equals_an_undisturbed_one(
     run: Run, start: LaunchCommand, here: Path
 ) -> None:
     """Both are real training on two ranks; the limit's warning stops all ranks at a rollout
     boundary.
 
-    The limit is raised once it has ended a run: on a busy machine the imports alone would use it up
-    each time. So many steps take more than the half minute after which the limit warns, on a fast
-    machine too.
+    The reward sleeps, so that the training takes longer than Slurm needs to notice its new end.
     """
+    (here / "patient.py").write_text(PATIENT)
     long = (
         "batch=auto",
         "schedule=steps",
-        "schedule.max_steps=600",
+        "schedule.max_steps=180",
         "schedule.evaluations=3",
         "schedule.checkpoints=15",
+        "task.rewards=[patient.py:patient]",
     )
-    two = ("cluster=slurm", "cluster.gpus_per_node=1", "cluster.nodes=2", *QUICK)
-    undisturbed = trials(
-        run("cluster=local", "cluster.processes=2", "name=undisturbed", *long, timeout=900).sweep
-    )[0]
-    requeued = start(*two, "name=s", *long)
-    wait_for(is_at(here, 0, 60), 600)
-    slurm("scontrol", "requeue", *ours())
-    output, _ = requeued.communicate(timeout=900)
-    assert requeued.returncode == 0, output
-    limited = start(
-        *two, "name=limited", "cluster.walltime_min=1", "cluster.warn_seconds=30", *long
+    local = ("cluster=local", "cluster.processes=2", "name=undisturbed")
+    undisturbed = trials(run(*local, *long, timeout=900).sweep)[0]
+    disturbed = start(
+        "cluster=slurm",
+        "cluster.gpus_per_node=1",
+        "cluster.nodes=2",
+        *QUICK,
+        "cluster.environment.SECONDS_OF_A_REWARD=0.3",
+        "cluster.walltime_min=30",
+        "cluster.warn_seconds=30",
+        "name=s",
+        *long,
     )
-    sweep = here / "outputs" / "limited"
-    wait_for(
-        lambda: any(run.restarts for trial in sweep.glob("trials/*") for run in read_runs(trial)),
-        900,
-    )
-    slurm("scontrol", "update", f"JobId={''.join(ours())}", "TimeLimit=30")
-    output, _ = limited.communicate(timeout=900)
-    assert limited.returncode == 0, output
-    for folder in (trials(here / "outputs" / "s")[0], trials(sweep)[0]):
-        assert metrics(folder) == metrics(undisturbed)
-        assert [run for run in read_runs(folder) if run.restarts]
-        # the same job throughout
-        assert len(events(folder, "intent")) == 1
+    wait_for(is_at(here, 0, 20), 600)
+    (job,) = ours()
+    slurm("scontrol", "requeue", job)
+    wait_for(is_at(here, 0, 40), 600)
+    slurm("scontrol", "update", f"JobId={job}", "EndTime=now+60")
+    (folder,) = here.glob("outputs/s/trials/*")
+    wait_for(lambda: "warned" in (folder / "logs" / "job.log").read_text(), 600)
+    slurm("scontrol", "update", f"JobId={job}", "TimeLimit=30")
+    output, _ = disturbed.communicate(timeout=900)
+    assert disturbed.returncode == 0, output
+    assert metrics(folder) == metrics(undisturbed)
+    assert max(run.restarts for run in read_runs(folder)) >= 2
+    # the same job throughout
+    assert len(events(folder, "intent")) == 1
 
 
 def test_a_sweep_survives_ten_deaths_of_its_controller(
@@ -360,7 +371,7 @@ def test_accounting_says_how_a_job_ended_that_the_queue_has_forgotten(
     """Cancelled without a controller, and gone from squeue: told apart from one that has to be run
     again.
     """
-    process = start(*SLOW, "lr=1e-3")
+    process = start(*LONG, "lr=1e-3")
     wait_for(is_at(here, 0, 10))
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=900)
@@ -369,7 +380,7 @@ def test_accounting_says_how_a_job_ended_that_the_queue_has_forgotten(
     wait_for(
         lambda: job not in slurm("squeue", "--noheader", "--states=all", "--format=%i").split(), 120
     )
-    ended = run(*SLOW, "lr=1e-3")
+    ended = run(*LONG, "lr=1e-3")
     assert ended.code == 1
     (trial,) = trials(ended.sweep)
     assert read(trial / "result.json")["failure"]["kind"] == "cancelled"
