@@ -155,7 +155,7 @@ def _codes(items: Iterable[str]) -> Names:
 EVERYTHING = RuleSelection()
 OWN_BATCHES = "GV112"
 # errors of the shell and of files, before any trainer reads a key
-OF_ANY_TRAINER = frozenset({"GV107", "GV116", "GV407"})
+OF_ANY_TRAINER = ("GV107", "GV116", "GV407")
 
 
 def lint_recipe(
@@ -475,7 +475,7 @@ def changed(recipe: Recipe, change: Config) -> Recipe:
 
 
 # of dotted configurations: a plan needs them, and a configuration that is not known may set them
-STATED_SIZES = frozenset({"prompts_per_rollout", "prompts_per_step", "num_generations"})
+STATED_SIZES = {"prompts_per_rollout", "prompts_per_step", "num_generations"}
 
 
 def unknown_sizes(recipe: Recipe, reading: ParsedRecipe) -> frozenset[str]:

@@ -137,13 +137,9 @@ def is_composed(recipe: Recipe) -> bool:
 
 def is_missing_base(recipe: Recipe) -> bool:
     """Return whether a recipe's base configuration is not verl's own and was not found."""
-    if recipe.vendored is not None:
-        # it was composed
-        return False
-    own = recipe.base and Path(recipe.base).stem not in OWN_BASES
-    return (
-        bool(own) and recipe.launch is not None and not recipe.config.keys() - recipe.lines.keys()
-    )
+    is_own = not recipe.base or Path(recipe.base).stem in OWN_BASES
+    # a configuration in the repository's own source was composed
+    return not (is_own or recipe.vendored is not None or recipe.config.keys() - recipe.lines.keys())
 
 
 def is_own_trainer(recipe: Recipe) -> bool:

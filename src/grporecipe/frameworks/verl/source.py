@@ -204,14 +204,12 @@ def read_source(folder: Path, recipe: Recipe) -> Vendored:
             else nearest_release(own, partial(known, engine=engine_of(recipe)), releases())
         )
     assumed, unchecked = _evidence(folder)
-    return Vendored(keys, version, {} if _groups_are_known(recipe) else assumed, unchecked)
-
-
-def _groups_are_known(recipe: Recipe) -> bool:
-    """Return whether a recipe sets the other key that sizes groups, and steps are whole groups."""
     values = values_of(recipe)
     agents = agents_of(values)
-    return agents > 1 and values.whole(f"{ACTOR}.ppo_mini_batch_size", 256) % agents == 0
+    # the recipe sets the other key that sizes groups, and steps are whole groups
+    if agents > 1 and values.whole(f"{ACTOR}.ppo_mini_batch_size", 256) % agents == 0:
+        assumed = {}
+    return Vendored(keys, version, assumed, unchecked)
 
 
 # The code on which a rule rests: the files that may hold it in some release, and what it looks like

@@ -95,7 +95,7 @@ def read_nearest(recipe: Path) -> LaunchedCode | None:
         near = [
             code
             for file in sorted(folder.glob("*.py"))
-            if _names_config(file) and (code := read_program(file))
+            if "GRPOConfig" in head_of(file) and (code := read_program(file))
         ]
         codes = [code for code in near if code.parsers & {"TrlParser", "HfArgumentParser"}]
         if codes:
@@ -127,13 +127,6 @@ def read_opening(recipe: Path) -> LaunchedCode | None:
         if name in text and re.search(LOADS, text):
             return LaunchedCode(str(path), declares_more=True)
     return None
-
-
-def _names_config(file: Path) -> bool:
-    try:
-        return b"GRPOConfig" in file.read_bytes()[:LARGEST]
-    except OSError:
-        return False
 
 
 TRL_BASED = frozenset(
