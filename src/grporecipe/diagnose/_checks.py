@@ -433,6 +433,14 @@ def loss(evidence: Evidence) -> Sign | None:
     return Sign(evidence.log.range, {"median": usual})
 
 
+def never_clipped(evidence: Evidence) -> Sign | None:
+    """Look for a clip ratio that is always 0."""
+    ratios = evidence.log.series("clip_ratio")
+    if len(ratios) < SOME_ROWS or any(ratio for _, ratio in ratios):
+        return None
+    return Sign(evidence.log.range, {"count": len(ratios)})
+
+
 FINDERS: dict[str, Finder] = {
     **{name: guard(find) for name, find in guards.GUARDS.items()},
     "non_finite": non_finite("loss"),
@@ -460,5 +468,6 @@ FINDERS: dict[str, Finder] = {
     "warm_up": warm_up,
     "gradient_clipped": clipped_gradient,
     "generation_bound": generation,
+    "never_clipped": never_clipped,
     "loss_near_zero": loss,
 }

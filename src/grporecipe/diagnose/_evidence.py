@@ -22,7 +22,7 @@ FEWEST_EVALUATIONS = 3
 # points of a trend
 FEWEST_TREND = 6
 # of the reward's gain
-LOST = 1 / 3
+LOST = 1 / 4
 _SIGNALS = ("kl", "entropy", "grad_norm", "zero_std", "truncated", "update_size")
 
 

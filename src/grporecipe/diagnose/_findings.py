@@ -58,7 +58,7 @@ def collapses() -> set[str]:
 
 def names_to_fail() -> set[str]:
     """Return what ``--fail-on`` takes."""
-    return {check.name for check in load_checks()} | {"collapse"} | {level.value for level in Level}
+    return {check.name for check in load_checks()} | {"collapse", *Level}
 
 
 @dataclass(frozen=True)

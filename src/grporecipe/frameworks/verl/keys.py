@@ -165,15 +165,9 @@ def sizes_per_gpu_only(keys: KeyTable) -> bool:
     return "reward.num_workers" in keys and "trainer.use_legacy_worker_impl" not in keys
 
 
-REGISTRIES = frozenset(
-    {
-        "algorithm.adv_estimator",
-        f"{ACTOR}.policy_loss.loss_mode",
-        f"{ROLLOUT}.name",
-        f"{ROLLOUT}.mode",
-        f"{ACTOR}.strategy",
-    }
-)
+_CHOICES = read_own_yaml(__file__, "choices.yaml")
+REGISTRIES = frozenset(_CHOICES["registries"])
+GROUPS = frozenset(_CHOICES["groups"])
 # A choice that is used only if a switch is on.
 SWITCHES = {f"{ACTOR}.kl_loss_type": f"{ACTOR}.use_kl_loss"}
 # Keys with a numeric default that also take text ("0.5_4.0": a lower and an upper bound).
@@ -182,13 +176,12 @@ ALSO_WORDS = frozenset({"algorithm.rollout_correction.rollout_is_threshold"})
 
 def words(recipe: Recipe) -> dict[str, tuple[str, ...]]:
     """Return the choices of each key in a recipe's release. Its own source may register others."""
-    table = read_own_yaml(__file__, "choices.yaml")
     choices: dict[str, tuple[str, ...]] = {}
-    for key, by_release in table["added"].items():
+    for key, by_release in _CHOICES["added"].items():
         allowed: list[str] = []
         for release, added in by_release.items():
             allowed += added if parse_release(release) <= recipe.version else []
-        for release, removed in table["removed"].get(key, {}).items():
+        for release, removed in _CHOICES["removed"].get(key, {}).items():
             allowed += removed if recipe.version < parse_release(release) else []
         choices[key] = tuple(allowed)
     own = REGISTRIES if recipe.vendored is not None or not is_own_trainer(recipe) else frozenset()
@@ -211,21 +204,6 @@ def unread(known: KeyTable) -> dict[str, str]:
         ),
     }
     return {key: instead for key, (instead, is_unread) in conditions.items() if is_unread}
-
-
-GROUPS = (
-    "defaults",
-    "actor",
-    "ref",
-    "rollout",
-    "model",
-    "critic",
-    "data",
-    "reward",
-    "model_engine",
-    "hydra",
-    "transfer_queue",
-)
 
 
 class Refusal(NamedTuple):

@@ -7,13 +7,14 @@ Nothing here keeps state.
 import os
 import re
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 from grporecipe.errors import ExitCode, UserError
+from grporecipe.files import read_own_yaml
 from grposweep.launchers.base import End, EndState, LauncherBusy, LauncherUnreachable
 from grposweep.launchers.slurm._script import submit_command, submit_environment
 from grposweep.process import die_with
@@ -266,51 +267,13 @@ class StateInfo(NamedTuple):
     again: bool
 
 
+_FILE = read_own_yaml(__file__, "states.yaml")
 MEANINGS = {
-    "TIMEOUT": StateInfo(
-        EndState.TIMEOUT,
-        "the time limit ended it; set cluster.walltime_min higher, or more schedule.checkpoints",
-        True,
-    ),
-    "DEADLINE": StateInfo(EndState.TIMEOUT, "its deadline ended it", True),
-    "PREEMPTED": StateInfo(EndState.PREEMPTED, "another job took its place", True),
-    "NODE_FAIL": StateInfo(EndState.NODE_FAILED, "a node failed under it", True),
-    "BOOT_FAIL": StateInfo(EndState.NODE_FAILED, "a node did not come up for it", True),
-    "REVOKED": StateInfo(EndState.PREEMPTED, "the cluster gave it back", True),
-    VANISHED: StateInfo(
-        EndState.VANISHED, "Slurm does not know it any more, and it left no result", True
-    ),
-    "OUT_OF_MEMORY": StateInfo(
-        EndState.OUT_OF_MEMORY,
-        "it used more memory than it asked for; set cluster.mem_gb higher",
-        False,
-    ),
-    "CANCELLED": StateInfo(EndState.CANCELLED, "it was cancelled", False),
+    state: StateInfo(**{**row, "kind": EndState(row["kind"])})
+    for state, row in _FILE["meanings"].items()
 }
-# What srun and slurmstepd write to a rank's log, from the beginning of the line.
-LOG_PATTERNS = (
-    (EndState.OUT_OF_MEMORY, r"slurmstepd: error: .*oom[-_ ]kill event"),
-    (EndState.OUT_OF_MEMORY, r"srun: error: .*: Out Of Memory"),
-    (EndState.OUT_OF_MEMORY, r"slurmstepd: error: .*[Ee]xceeded .*memory limit"),
-    (EndState.NODE_FAILED, r"slurmstepd: error: .*DUE TO NODE FAILURE"),
-    (EndState.NODE_FAILED, r"srun: error: Node failure on "),
-    (EndState.TIMEOUT, r"slurmstepd: error: .*DUE TO TIME LIMIT"),
-    (EndState.PREEMPTED, r"slurmstepd: error: .*DUE TO (?:PREEMPTION|JOB REQUEUE)"),
-    # A step's is an echo of its tasks'.
-    (EndState.CANCELLED, r"slurmstepd: error: \*\*\* JOB \d+ ON \S+ CANCELLED AT "),
-)
-# A pending job with one of these reasons stays pending forever; the key to look at first.
-HOPELESS = {
-    "PartitionTimeLimit": "walltime_min",
-    "PartitionNodeLimit": "nodes",
-    "BadConstraints": "constraint",
-    "PartitionConfig": "partition",
-    "InvalidAccount": "account",
-    "InvalidQOS": "qos",
-    "QOSMaxWallDurationPerJobLimit": "walltime_min",
-    "AssocMaxWallDurationPerJobLimit": "walltime_min",
-    "QOSMaxNodePerJobLimit": "nodes",
-}
+LOG_PATTERNS = tuple((EndState(kind), pattern) for kind, pattern in _FILE["log"])
+HOPELESS: Mapping[str, str] = _FILE["hopeless"]
 
 
 def end_of(job: JobInfo, status: TrialStatus | None, asked_to_stop: bool) -> End:
