@@ -235,19 +235,12 @@ class SampledValidity(SpaceValidity):
         those not drawn.
         """
         names = set(self._names(sections))
-
-        def labels_of(parameter: Parameter) -> Sequence[Label] | None:
-            domain = parameter.domain
-            if parameter.name in names and isinstance(domain, Choice):
-                return domain.labels
-            return None
-
         valid = list(islice(self.valid_points(), TRIED))
         drawn = set()
         for point in self.valid_points():
             drawn.add(freeze({name: point[name] for name in names & point.keys()}))
         missing = []
-        for combination in islice(self.validator.space.combinations(labels_of), MOST_LISTED):
+        for combination in islice(self.validator.space.assignments(names), MOST_LISTED):
             if freeze(combination) in drawn:
                 continue
             changed = [

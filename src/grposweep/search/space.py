@@ -2,7 +2,7 @@
 Optuna.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
@@ -109,8 +109,12 @@ class Space:
         """Yield every assignment of the finite parameters in the order of Hydra's own grid (the
         last one changes fastest).
         """
-        yield from self.points or self.combinations(
-            lambda p: None if isinstance(p.domain, Interval) else p.domain.labels
+        yield from self.points or self.assignments(self.choices)
+
+    def assignments(self, names: Container[str]) -> Iterator[Point]:
+        """Yield every assignment of the finite parameters among these."""
+        return self.combinations(
+            lambda p: p.domain.labels if p.name in names and isinstance(p.domain, Choice) else None
         )
 
     @cached_property
@@ -123,9 +127,7 @@ class Space:
         asked = set().union(*[parameter.when for parameter in self.parameters])
         free = [p for p in self.parameters if p.name in self.choices and p.name not in asked]
         size = 0
-        for point in self.combinations(
-            lambda p: p.domain.labels if p.name in asked and isinstance(p.domain, Choice) else None
-        ):
+        for point in self.assignments(asked):
             size += prod(len(self.choices[p.name]) for p in free if p.is_active(point))
         return size
 

@@ -118,8 +118,7 @@ class RankPolicy(StoppingPolicy):
 
     def describe(self, curves: Sequence[Curve]) -> dict[int, str]:
         """Return the ranks of all paused trials in words, by number."""
-        places = self._places(curves)
-        waiting = [p for p in places if p.level and p.curve.state is State.PAUSED]
+        waiting = [p for p in self._places(curves) if p.level and p.curve.state is State.PAUSED]
         return {place.curve.number: place.describe() for place in waiting}
 
     def predict(self, curves: Sequence[Curve]) -> dict[int, float]:
