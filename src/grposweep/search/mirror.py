@@ -74,9 +74,14 @@ class JournalMirror:
     """
 
     def __init__(self, path: Path, direction: Direction) -> None:
-        self._path = path
-        self._direction = direction
-        self._copy = StudyCopy(self._open, path.parent.name)
+        name = path.parent.name
+
+        def open_copy() -> optuna.Study:
+            path.unlink(missing_ok=True)
+            storage = JournalStorage(_UnsyncedJournal(str(path)))
+            return optuna.create_study(storage=storage, study_name=name, direction=direction)
+
+        self._copy = StudyCopy(open_copy, name)
         # of the trials that were written
         self._states: list[TrialState] = []
         # why the journal is behind; empty if it is not
@@ -101,13 +106,6 @@ class JournalMirror:
         """Return whether all was written; if not, ``problem`` says why."""
         return not self.problem
 
-    def _open(self) -> optuna.Study:
-        self._path.unlink(missing_ok=True)
-        storage = JournalStorage(_UnsyncedJournal(str(self._path)))
-        return optuna.create_study(
-            storage=storage, study_name=self._path.parent.name, direction=self._direction
-        )
-
 
 class RdbMirror:
     """Copies the sweep's study to an Optuna storage whenever it changed and the server answers."""
@@ -129,21 +127,21 @@ class RdbMirror:
                 "RDB URL such as postgresql://host/database, and install its driver (pip "
                 "install 'psycopg[binary]')."
             ) from error
-        self._url, self._name, self._direction, self._last_seconds = (
-            url,
-            name,
-            direction,
-            last_seconds,
-        )
+
+        def open_copy() -> optuna.Study:
+            storage = optuna.storages.RDBStorage(url, engine_kwargs={"pool_pre_ping": True})
+            return optuna.create_study(
+                storage=storage, study_name=name, direction=direction, load_if_exists=True
+            )
+
+        self._last_seconds = last_seconds
         self._trials: Sequence[FrozenTrial] = ()
         # of these
         self._states: list[TrialState] = []
-        self._news, self._copied, self._ends = (
-            threading.Event(),
-            threading.Event(),
-            threading.Event(),
-        )
-        self._copy = StudyCopy(self._open, name)
+        self._news = threading.Event()
+        self._copied = threading.Event()
+        self._ends = threading.Event()
+        self._copy = StudyCopy(open_copy, name)
         # why the database is behind; empty if it is not
         self.problem = ""
         self._thread = threading.Thread(target=self._work, daemon=True, name="mirror")
@@ -183,12 +181,6 @@ class RdbMirror:
                 self.problem = ""
                 if not self._news.is_set():
                     self._copied.set()
-
-    def _open(self) -> optuna.Study:
-        storage = optuna.storages.RDBStorage(self._url, engine_kwargs={"pool_pre_ping": True})
-        return optuna.create_study(
-            storage=storage, study_name=self._name, direction=self._direction, load_if_exists=True
-        )
 
 
 Mirror = JournalMirror | RdbMirror
