@@ -23,50 +23,16 @@ from grporecipe.model.values import CommandLine, Word
 TRAITS = FrameworkTraits("open-r1", "TRL", follows_trl=True)
 # of TRL, which Open-R1 pins
 VERSION: Version = (0, 18, 0)
+TABLE = load_table(__package__)
 # Open-R1's own keys with type and default: src/open_r1/configs.py, GRPOConfig and
 # GRPOScriptArguments.
-KEYS = {name: KeySpec(*spec) for name, spec in load_table(__package__)["keys"].items()}
+KEYS = {name: KeySpec(*spec) for name, spec in TABLE["keys"].items()}
 # Keys that only Open-R1's recipes use; chat_template and the like appear in all recipes.
-ONLY = frozenset(
-    [
-        "benchmarks",
-        "hub_model_revision",
-        "overwrite_hub_revision",
-        "push_to_hub_revision",
-        "dataset_mixture",
-        "dataset_prompt_column",
-        "cosine_min_value_wrong",
-        "cosine_max_value_wrong",
-        "cosine_min_value_correct",
-        "cosine_max_value_correct",
-        "cosine_max_len",
-        "repetition_n_grams",
-        "repetition_max_penalty",
-        "e2b_router_url",
-        "morph_router_url",
-        "code_eval_test_batch_size",
-    ]
-)
+ONLY = frozenset[str](TABLE["only"])
 
 # Its registry of rewards (src/open_r1/rewards.py). TRL's own words end in "_reward", or are dotted
 # paths.
-REWARDS = frozenset(
-    [
-        "accuracy",
-        "format",
-        "reasoning_steps",
-        "cosine",
-        "repetition_penalty",
-        "length",
-        "code",
-        "binary_code",
-        "ioi_code",
-        "cf_code",
-        "code_format",
-        "tag_count",
-        "soft_overlong_punishment",
-    ]
-)
+REWARDS = frozenset[str](TABLE["rewards"])
 
 
 @lru_cache(maxsize=128)

@@ -268,11 +268,6 @@ def refills(values: Values) -> bool:
     return not is_synchronous or any(values.flag(key) for key in wanted)
 
 
-def agents_of(values: Values) -> int:
-    """Return the repetitions of a prompt that a key of a fork sets; 1 without one."""
-    return max(values.whole(key, 1) for key in AGENTS)
-
-
 def derive_groups(values: Values, fields: Config) -> Fields:
     """Return the group size, and the advantage estimator if a group of one is intended.
 
@@ -281,7 +276,7 @@ def derive_groups(values: Values, fields: Config) -> Fields:
     repetition is read as a prompt. PRIME samples ``data.n_samples`` completions. Distillation
     without task rewards has no advantages; another trainer may form groups of its own.
     """
-    agents = agents_of(values)
+    agents = max(values.whole(key, 1) for key in AGENTS)
     step = fields["prompts_per_step"]
     group = fields["num_generations"]
     groups: Fields = {}

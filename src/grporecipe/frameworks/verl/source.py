@@ -23,6 +23,7 @@ from grporecipe.fields.reading import values_of
 from grporecipe.files import Config
 from grporecipe.frameworks.verl.keys import (
     ACTOR,
+    AGENTS,
     HOLDS_A_STEP,
     OWN_PROGRAMS,
     engine_of,
@@ -30,7 +31,6 @@ from grporecipe.frameworks.verl.keys import (
     releases,
     spec_of,
 )
-from grporecipe.frameworks.verl.recipes import agents_of
 from grporecipe.model.framework import Vendored
 from grporecipe.model.recipe import Recipe
 from grporecipe.model.releases import KeyTable
@@ -205,8 +205,8 @@ def read_source(folder: Path, recipe: Recipe) -> Vendored:
         )
     assumed, unchecked = _evidence(folder)
     values = values_of(recipe)
-    agents = agents_of(values)
-    # the recipe sets the other key that sizes groups, and steps are whole groups
+    agents = values.whole(AGENTS[0], 1)
+    # steps are whole groups; those of verl-agent are of turns, whose number only the run knows
     if agents > 1 and values.whole(f"{ACTOR}.ppo_mini_batch_size", 256) % agents == 0:
         assumed = {}
     return Vendored(keys, version, assumed, unchecked)
