@@ -156,15 +156,6 @@ def test_a_save_interval_that_a_recipe_names_is_kept() -> None:
     assert planning.save_every(replace(s, save_steps=None, checkpoints=0)) is None
 
 
-def test_a_budget_gives_a_large_batch_no_more_completions() -> None:
-    """6,400 completions: 100 steps of 64, 50 of 128."""
-    s = Setting(
-        processes=1, num_generations=8, per_device_train_batch_size=64, budget_completions=6400
-    )
-    assert planning.total_steps(s) == 100
-    assert planning.total_steps(replace(s, gradient_accumulation_steps=2)) == 50
-
-
 def test_data_that_fill_no_rollout_give_no_step() -> None:
     """As in TRL with max_steps: it finishes without one."""
     s = Setting(

@@ -36,7 +36,7 @@ CONDITIONAL = build_space(
 
 
 def test_a_conditional_parameter_is_not_asked_where_its_condition_fails() -> None:
-    """none: 1; low: 2; high with 0.001: 1, with 0.04: 2."""
+    """Conditions chain. none: 1; low: 2; high with 0.001: 1, with 0.04: 2."""
     points = list(CONDITIONAL.finite_points())
     assert len(points) == 6
     assert all(("kl.beta" in point) == (point["kl"] != "none") for point in points)
@@ -44,13 +44,6 @@ def test_a_conditional_parameter_is_not_asked_where_its_condition_fails() -> Non
         ("extra" in point) == (point.get("kl.beta") == 0.04 and point["kl"] == "high")
         for point in points
     )
-
-
-def test_a_parameter_depending_on_one_that_is_not_asked_is_not_asked() -> None:
-    """Conditions chain."""
-    extra = next(parameter for parameter in CONDITIONAL.parameters if parameter.name == "extra")
-    assert not extra.is_active({"kl": "high"})
-    assert extra.is_active({"kl": "high", "kl.beta": 0.04})
 
 
 def test_the_finite_part_leaves_the_continuous_parameters_out() -> None:

@@ -14,7 +14,8 @@ from grporecipe.rules.check import check
 from grposweep.config.to_setting import read_setting
 from grposweep.schema import Task
 from grposweep.train._prepare import prepare_sweep
-from grposweep.train.prompts import beyond_positions, far_longer
+from grposweep.train.prompts import beyond_positions, check_answers, far_longer
+from grposweep.train.rewards import find_unearnable
 from grposweep.train.tasks import Data, load_data
 from refused import says
 
@@ -147,12 +148,24 @@ def test_a_wrong_table_is_explained_by_line(tmp_path: Path, text: str | None, wo
         load_data(Task(kind="jsonl", path=str(tmp_path / "rows.csv"), eval_prompts=1))
 
 
+def letters(text: str) -> dict[str, list[int]]:
+    """A tokenizer with one token a letter."""
+    return {"input_ids": [0] * len(text)}
+
+
+def test_rewards_that_no_completion_can_earn_are_refused() -> None:
+    """Answers that are longer than any completion, and answers that are no mathematics."""
+    code = "def f(x):\n    return x"
+    experiment = build_experiment("generation.max_completion_length=8", "task.rewards=[exact]")
+    check_answers(experiment, letters, [code, "12345678"])
+    with pytest.raises(UserError, match="=22 or more"):
+        check_answers(experiment, letters, [code])
+    assert "finds none" in next(find_unearnable(["math"], [code]))
+    assert not [*find_unearnable(["math"], [code, "x + 1"])]
+
+
 def test_a_prompt_far_longer_than_the_others_is_named() -> None:
     """Memory and vLLM's sequences are planned for it. Short prompts may differ by as much."""
-
-    def letters(text: str) -> dict[str, list[int]]:
-        return {"input_ids": [0] * len(text)}
-
     usual = ["x" * (n % 300) for n in range(500)]
     assert far_longer(letters, usual) == ""
     said = far_longer(letters, [*usual, "odd" * 1000])
@@ -206,6 +219,10 @@ def test_gd202_is_about_prompts_that_miss_the_template(chat: bool) -> None:
             "{{ raise_exception('System role not supported') }}",
             "refuses a conversation of system, user: System role not",
         ),
+        (
+            "{% for m in messages %}{{ m.content }}{% endfor %}<think>\n",
+            "task.rewards has format, and the chat template",
+        ),
     ],
 )
 def test_a_chat_template_without_room_for_a_turn_is_found_by_the_preparation(
@@ -228,12 +245,13 @@ def test_a_chat_template_without_room_for_a_turn_is_found_by_the_preparation(
         f"task.path={path}",
         "task.system_prompt=Add.",
         "task.eval_prompts=1",
+        "task.rewards=[exact,format]",
     )
     write_sweep(tmp_path, f"model.path={tmp_path}/model", *task)
     assert prepare_sweep(tmp_path) == 2
     assert words in capsys.readouterr().err
     write_sweep(tmp_path, f"model.path={tmp_path}/model", *task, "task.system_prompt=null")
-    assert prepare_sweep(tmp_path) == (2 if "raise" in template else 0)
+    assert prepare_sweep(tmp_path) == (0 if "system" in template else 2)
 
 
 @pytest.mark.slow

@@ -135,8 +135,7 @@ def _mistyped(value: Any, kind: str) -> str:
     base = kind.rstrip("?")
     if value is None:
         return "" if kind.endswith("?") or base in ("any", "list") else WANTED[base]
-    if base == "str":
-        return "" if isinstance(value, str) else WANTED[base]
-    if base == "list":
-        return "" if isinstance(value, list | str) else WANTED[base]
+    types = {"str": str, "list": list | str}
+    if base in types:
+        return "" if isinstance(value, types[base]) else WANTED[base]
     return WANTED[base] if base in WANTED and convert(value, kind).trouble else ""

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import asdict
 from importlib.util import find_spec
+from math import inf, ulp
 from pathlib import Path
 from typing import Any
 
@@ -68,15 +69,17 @@ _LAUNCHERS_OWN = (
 )
 
 
-# Ranges that a key may name: what it takes, and a test of that.
-RANGES: dict[str, tuple[str, Callable[[float], bool]]] = {
-    "count": ("a whole number of at least 1", lambda value: value >= 1),
-    "share": ("a share, from 0 to 1", lambda value: 0 <= value <= 1),
-    "part": ("a share above 0, at most 1", lambda value: 0 < value <= 1),
-    "positive": ("a number above 0", lambda value: value > 0),
-    "not negative": ("a number that is not negative", lambda value: value >= 0),
+# the smallest number
+ABOVE_0 = ulp(0)
+# Ranges that a key may name: what it takes, and its ends.
+RANGES: dict[str, tuple[str, float, float]] = {
+    "count": ("a whole number of at least 1", 1, inf),
+    "share": ("a share, from 0 to 1", 0, 1),
+    "part": ("a share above 0, at most 1", ABOVE_0, 1),
+    "positive": ("a number above 0", ABOVE_0, inf),
+    "not negative": ("a number that is not negative", 0, inf),
     # numpy's
-    "seed": ("a whole number from 0 to 4294967295", lambda value: 0 <= value < 2**32),
+    "seed": ("a whole number from 0 to 4294967295", 0, 4294967295),
 }
 
 
@@ -134,8 +137,8 @@ def collect_messages(check: Callable[..., Iterable[str] | None], *arguments: Any
 def check_value(key: str, value: Any) -> Iterator[str]:
     """Say if a key has an unknown choice, a word that is no size, or a number outside its range."""
     if key in (ranges := keys_with("range")) and value is not None:
-        wanted, is_inside = RANGES[ranges[key]]
-        if not is_inside(value):
+        wanted, low, high = RANGES[ranges[key]]
+        if not low <= value <= high:
             unset = ", or null for the default" if default_of(key) is None else ""
             yield f"{key}={value:g}: it takes {wanted}. Set one{unset}."
     elif key in sizes():

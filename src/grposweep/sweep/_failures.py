@@ -320,30 +320,20 @@ class Policy:
 
     retries: int | None
     again: Step
-    then: Step = Step.FAIL
+    then: Step
     # Whether the same words in several trials mean that the next trial will fail as well: not where
     # the point decides.
     spreads: bool = False
 
 
-RETRIES = {
-    Failure.PREEMPTED: Policy(None, Step.RETRY),
-    Failure.TIME_LIMIT: Policy(None, Step.RETRY),
-    Failure.NODE_FAILURE: Policy(3, Step.ELSEWHERE),
-    Failure.COMMUNICATION: Policy(2, Step.ELSEWHERE, spreads=True),
-    Failure.HANG: Policy(1, Step.ELSEWHERE, spreads=True),
-    Failure.GPU_MEMORY: Policy(1, Step.HEAL),
-    # a shared node's other jobs may have been the cause
-    Failure.HOST_MEMORY: Policy(1, Step.ELSEWHERE, spreads=True),
-    Failure.DISK_FULL: Policy(0, Step.STOP, Step.STOP),
-    # nothing speaks against its point
-    Failure.KILLED: Policy(3, Step.RETRY),
-    Failure.BAD_CONFIGURATION: Policy(0, Step.FAIL, spreads=True),
-    Failure.REWARD: Policy(0, Step.FAIL, spreads=True),
-    Failure.CRASH: Policy(0, Step.FAIL, spreads=True),
-    Failure.NON_FINITE: Policy(0, Step.FAIL),
-    Failure.COLLAPSE: Policy(0, Step.FAIL),
-}
+@cache
+def policies() -> dict[str, Policy]:
+    """Return the policies by the name of a failure's class, from ``policies.yaml``."""
+    rows = read_own_yaml(__file__, "policies.yaml")
+    return {
+        name: Policy(**{**row, "again": Step(row["again"]), "then": Step(row["then"])})
+        for name, row in rows.items()
+    }
 
 
 def next_step(past: Sequence[Failure], requeue_limit: int) -> Step:
@@ -353,7 +343,7 @@ def next_step(past: Sequence[Failure], requeue_limit: int) -> Step:
     continues forever.
     """
     newest = past[-1]
-    policy = RETRIES[newest]
+    policy = policies()[newest]
     limit = requeue_limit if policy.retries is None else policy.retries
     if past.count(newest) <= limit and len(past) <= max(requeue_limit, limit):
         return policy.again
@@ -367,5 +357,5 @@ def is_epidemic(endings: Sequence[tuple[Failure, str] | None]) -> bool:
     ``same_words``.
     """
     last = endings[-EPIDEMIC:]
-    failed = [ending for ending in last if ending is not None and RETRIES[ending[0]].spreads]
+    failed = [ending for ending in last if ending is not None and policies()[ending[0]].spreads]
     return len(failed) == EPIDEMIC and len(set(failed)) == 1

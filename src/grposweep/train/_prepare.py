@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from datasets import Dataset
 from filelock import FileLock
 
-from grporecipe.errors import ExitCode, UserError
+from grporecipe.errors import ExitCode, UserError, refuse_mistakes
 from grporecipe.files import Json, read_json, write_json, write_text
 from grporecipe.redaction import redact
 from grposweep.config.compose import load_experiment
@@ -27,12 +27,13 @@ from grposweep.storage.inputs import TrialInputs
 from grposweep.train.hub import Progress
 from grposweep.train.prompts import (
     beyond_positions,
+    check_answers,
     check_rendering,
     far_longer,
     longest_prompt,
     without_template,
 )
-from grposweep.train.rewards import TRIED, load_rewards, try_rewards
+from grposweep.train.rewards import TRIED, find_unearnable, load_rewards, try_rewards
 from grposweep.train.tasks import Data, hash_rows, load_data
 
 if TYPE_CHECKING:
@@ -141,6 +142,8 @@ def prepare_model(experiment: Experiment, loaded: "Loaded", data: Data) -> Json:
     from grposweep.train._models import read_shape
 
     check_prompts(experiment, loaded.tokenizer, data.train)
+    check_answers(experiment, loaded.tokenizer, data.train["answer"])
+    refuse_mistakes(find_unearnable(experiment.task.rewards, data.train["answer"]))
     prompts = chain(data.train["prompt"], data.held_out["prompt"])
     return {
         "model": read_shape(loaded.config),

@@ -5,7 +5,7 @@ Imports no transformers.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from heapq import nlargest
+from heapq import nlargest, nsmallest
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +93,23 @@ def render_prompt(tokenizer: Any, prompt: Any, template: Config, **how: Any) -> 
     return tokenizer.apply_chat_template(prompt, add_generation_prompt=True, **how, **template)
 
 
+def check_answers(experiment: Experiment, tokenizer: Any, answers: Sequence[str]) -> None:
+    """Raise UserError if no completion can be one of the answers, because each has more tokens."""
+    limit = experiment.generation.max_completion_length
+    # a token has a letter at least
+    if "exact" not in experiment.task.rewards or min(map(len, answers)) <= limit:
+        return
+    shortest = nsmallest(MOST_COUNTED, answers, key=len)
+    # one token may begin the text
+    least = min(len(_tokens(tokenizer, answer.strip(), {})) for answer in shortest) - 1
+    if least > limit:
+        raise UserError(
+            f"generation.max_completion_length={limit}: every answer of the data has more tokens "
+            f"({least} at least), so task.rewards=[exact] would be 0 for every completion. Set "
+            f"generation.max_completion_length={least + 1} or more, or another reward."
+        )
+
+
 def without_template(experiment: Experiment) -> str:
     """Return the message for conversations and a tokenizer that has no chat template."""
     what = "prompts are conversations"
@@ -142,6 +159,12 @@ def check_rendering(experiment: Experiment, tokenizer: Any, prompts: Iterable[An
                 f"the chat template of model.path={path} refuses {shown}: {error}. Set {cure}, "
                 "or another model."
             ) from error
+        if "format" in experiment.task.rewards and rendered.rstrip().endswith("<think>"):
+            raise UserError(
+                f"task.rewards has format, and the chat template of model.path={path} writes "
+                "<think> into the prompt: no completion begins with it, so the reward is always 0. "
+                "Leave it out, or set model.chat_template_kwargs so that the prompt ends before it."
+            )
         said = (
             (turn["role"], turn["content"]) for turn in prompt if turn["role"] in ("system", "user")
         )

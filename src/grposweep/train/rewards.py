@@ -22,7 +22,7 @@ from copy import deepcopy
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import cache
-from itertools import chain
+from itertools import chain, product
 from math import isfinite
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -92,6 +92,23 @@ def _verify(text: str, gold: str) -> float:
         return float(verify(wanted, parse(text, parsing_timeout=seconds), timeout_seconds=seconds))
     except Exception:  # noqa: BLE001 - a model's text goes through two parsers and sympy: a text that breaks them is not the answer
         return 0.0
+
+
+# rows whose answers `math` is tried on
+EXTRACTED = 100
+# ways to write an answer
+FORMS = ("%s", "$%s$", r"\boxed{%s}")
+
+
+def find_unearnable(rewards: Sequence[str], answers: Sequence[str]) -> Iterator[str]:
+    """Say if ``math`` finds none of the first answers, in none of the ways to write one."""
+    pairs = product(answers[:EXTRACTED], FORMS)
+    if "math" in rewards and not any(_verify(form % answer, answer) for answer, form in pairs):
+        yield (
+            f"task.rewards has math, which finds none of the first answers (such as "
+            f"{answers[0][:40]!r}) in a completion, so it would always be 0. Set "
+            "task.rewards=[exact], or another task.answer_column."
+        )
 
 
 @dataclass

@@ -18,10 +18,10 @@ import yaml
 
 from grposweep.launchers.base import End
 from grposweep.storage.results import Failure
-from grposweep.sweep._failures import RETRIES, Evidence, classify_failure, log_sizes, read_evidence
+from grposweep.sweep._failures import Evidence, classify_failure, log_sizes, policies, read_evidence
 
 PARTS = ("develop", "held_out", "fresh", "blind_first", "blind_second", "blind_third")
-FOREVER = {failure for failure, policy in RETRIES.items() if policy.retries is None}
+FOREVER = {failure for failure, policy in policies().items() if policy.retries is None}
 
 
 def cases(part: str) -> list[dict[str, Any]]:
