@@ -5,8 +5,8 @@ Sources: trl 0.17-1.16 trainer/grpo_trainer.py (``_compute_loss``, whose branche
 the release that added each loss) and trainer/grpo_config.py.
 """
 
-from collections.abc import Callable, Iterator, Mapping
-from math import erf, log, sqrt
+from collections.abc import Iterator, Mapping
+from math import erf, inf, log, sqrt, ulp
 from typing import NamedTuple
 
 from grporecipe.model import planning
@@ -560,11 +560,11 @@ CORRECTED = (
     "vllm_importance_sampling_correction",
     "vllm_importance_sampling_mode",
 )
-# Sampling options: whether a value leaves tokens out, and a value that does not.
-TRUNCATING: Mapping[str, tuple[Callable[[float], bool], float | None]] = {
-    "top_p": (lambda value: value < 1, 1.0),
-    "top_k": (lambda value: value >= 1, 0),
-    "min_p": (lambda value: value > 0, None),
+# Sampling options: the least value and the most that leave no tokens out, and a usual one.
+TRUNCATING: Mapping[str, tuple[float, float, float | None]] = {
+    "top_p": (1, inf, 1.0),
+    "top_k": (-inf, 0, 0),
+    "min_p": (-inf, 0, None),
 }
 PROCESSED = (0, 24)
 UNBIASED = (1, 17)
@@ -574,14 +574,16 @@ OF_TRL = frozenset({"trl", "open-r1"})
 
 def _truncating(s: Setting) -> list[str]:
     """Return the sampling options that are set and leave tokens out."""
-    values = {name: getattr(s, name) for name in TRUNCATING}
-    return [
-        name for name, value in values.items() if value is not None and TRUNCATING[name][0](value)
-    ]
+    names = []
+    for name, (least, most, _) in TRUNCATING.items():
+        value = getattr(s, name)
+        if value is not None and not least <= value <= most:
+            names.append(name)
+    return names
 
 
 def _untruncate(s: Setting) -> Iterator[Change]:
-    yield {name: TRUNCATING[name][1] for name in _truncating(s)}
+    yield {name: TRUNCATING[name][2] for name in _truncating(s)}
     yield {"vllm_importance_sampling_correction": False}
 
 
@@ -741,20 +743,21 @@ def long_completions_keep_their_weight(s: Setting) -> Finding:
 class Range(NamedTuple):
     """The values that generation or the optimizer takes for a field, in words, and a usual one."""
 
-    takes: Callable[[float], bool]
+    low: float
+    high: float
     words: str
     usual: float | int
 
 
+# the smallest number
+ABOVE_0 = ulp(0)
 RANGES: Mapping[str, Range] = {
-    "top_p": Range(lambda value: 0 < value <= 1, "above 0, up to 1", 1.0),
-    "min_p": Range(lambda value: 0 <= value <= 1, "from 0 to 1", 0.0),
-    "top_k": Range(lambda value: value >= -1, "a count, 0 or -1 for all tokens", 0),
-    "repetition_penalty": Range(lambda value: value > 0, "above 0", 1.0),
-    "vllm_gpu_memory_utilization": Range(
-        lambda value: 0 < value <= 1, "a share above 0, up to 1", 0.3
-    ),
-    "weight_decay": Range(lambda value: value >= 0, "0 or more", 0.0),
+    "top_p": Range(ABOVE_0, 1, "above 0, up to 1", 1.0),
+    "min_p": Range(0, 1, "from 0 to 1", 0.0),
+    "top_k": Range(-1, inf, "a count, 0 or -1 for all tokens", 0),
+    "repetition_penalty": Range(ABOVE_0, inf, "above 0", 1.0),
+    "vllm_gpu_memory_utilization": Range(ABOVE_0, 1, "a share above 0, up to 1", 0.3),
+    "weight_decay": Range(0, inf, "0 or more", 0.0),
 }
 
 
@@ -769,7 +772,9 @@ def sampling_and_decay_are_in_range(s: Setting) -> Violation | None:
     """
     values = {name: getattr(s, name) for name in RANGES}
     wrong = {
-        n: value for n, value in values.items() if value is not None and not RANGES[n].takes(value)
+        n: value
+        for n, value in values.items()
+        if value is not None and not RANGES[n].low <= value <= RANGES[n].high
     }
     if not wrong:
         return None

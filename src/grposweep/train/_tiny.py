@@ -27,7 +27,7 @@ from tokenizers import decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
 from grporecipe.errors import UserError
-from grporecipe.files import Json
+from grporecipe.files import Json, read_own_yaml
 from grposweep.storage.folders import SET_CACHE, cache_folder
 from grposweep.train.hub import Progress, silent
 from grposweep.train.tasks.arithmetic import CHARACTERS, WARM_START_PAIRS, pairs
@@ -44,32 +44,8 @@ TEXT_TOKENS = 4096
 PAD = VOCABULARY.index("<pad>")
 EOS = VOCABULARY.index("<eos>")
 
-# Everything that decides the weights. The wide initialisation is what makes it quick: Qwen's own
-# 0.02 is meant for wide models and needs several times the steps at width 64, and its weights are
-# easily wrecked by GRPO.
-RECIPE: Json = {
-    "version": 1,
-    "config": {
-        "hidden_size": 64,
-        "intermediate_size": 128,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 4,
-        "max_position_embeddings": 64,
-        "tie_word_embeddings": True,
-        "initializer_range": 0.13,
-        "rope_parameters": {"rope_type": "default", "rope_theta": 100.0},
-    },
-    # optimizer steps
-    "steps": 700,
-    # sums
-    "batch": 64,
-    "learning_rate": 5e-3,
-    # share of sums taught with a superfluous "=" after the answer
-    "tail": 0.65,
-    "seed": 20,
-}
-
+# everything that decides the weights
+RECIPE: Json = read_own_yaml(__file__, "tiny.yaml")
 # Of the model for any text; a prompt takes ten or twenty bytes more.
 TEXT_TEMPLATE = (
     "{%- for turn in messages -%}{{ turn.role }}: {{ turn.content or '' }}\n{% endfor -%}"

@@ -9,7 +9,7 @@ import re
 from dataclasses import replace
 from functools import lru_cache, partial
 
-from grporecipe.files import Config
+from grporecipe.files import Config, read_own_yaml
 from grporecipe.frameworks.trl import FRAMEWORK as TRL_FRAMEWORK
 from grporecipe.frameworks.trl import keys as trl_keys
 from grporecipe.model.framework import Values
@@ -23,24 +23,7 @@ from grporecipe.registries import Lazy
 TRAITS = FrameworkTraits("unsloth", "Unsloth", follows_trl=True)
 # of TRL, the newest that Unsloth allows
 VERSION: Version = (0, 24, 0)
-DEFAULTS: Fields = {
-    "per_device_train_batch_size": 4,
-    "per_device_eval_batch_size": 4,
-    "gradient_accumulation_steps": 2,
-    "weight_decay": 0.001,
-    "seed": 3407,
-    "optim": "adamw_8bit",
-    "learning_rate": 5e-5,
-    "logging_steps": 1,
-    "num_generations": 8,
-    "top_k": None,
-    "vllm_mode": "colocate",
-    "bf16": False,
-    "auto_find_batch_size": False,
-    "loss_type": "bnpo",
-    "beta": 0.001,
-    "vllm_importance_sampling_correction": False,
-}
+DEFAULTS: Fields = read_own_yaml(__file__, "defaults.yaml")
 # of all steps: the warmup if none is set
 SHARE = 0.1
 OWN = {
