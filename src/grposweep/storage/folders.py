@@ -278,20 +278,14 @@ class SweepFolder(Folder):
         return dict(content) if isinstance(content, dict) else {}
 
     @property
-    def is_real(self) -> bool:
-        """Return whether it trains: not with the fake trainer, and not only written by a dry
-        run.
-        """
+    def is_fake(self) -> bool:
+        """Return whether the fake trainer makes its results."""
         try:
             baseline = dict((self.settings() or {}).get("baseline") or {})
-            trainer, cluster = (
-                dict(baseline.get(name) or {}).get("kind") for name in ("trainer", "cluster")
-            )
+            return dict(baseline.get("trainer") or {}).get("kind") == "fake"
         except (UserError, TypeError, ValueError):
             # damaged: what opens it says so
-            return True
-        is_written = cluster == "dry_run" and not any(trial.attempts() for trial in self.trials())
-        return trainer != "fake" and not is_written
+            return False
 
     def prepared(self) -> Json:
         """Return the counts of preparation by model and task; empty before preparation."""
@@ -334,7 +328,7 @@ def newest_sweep(outputs: Path, reruns: bool = True) -> SweepFolder:
     """Return the sweep under ``outputs`` that changed last. With ``reruns``, reruns and
     continuations of single trials count too.
 
-    Dry runs and sweeps of the fake trainer count only if there is no other.
+    Sweeps of the fake trainer count only if there is no other.
 
     Raises UserError if there is none.
     """
@@ -344,7 +338,7 @@ def newest_sweep(outputs: Path, reruns: bool = True) -> SweepFolder:
     if not sweeps:
         raise UserError(f"no sweep in {outputs.resolve()}. {_instead(outputs)}")
     sweeps.sort(key=lambda folder: -last_change(folder.path))
-    return next((folder for folder in sweeps if folder.is_real), sweeps[0])
+    return next((folder for folder in sweeps if not folder.is_fake), sweeps[0])
 
 
 SET_CACHE = "Set GRPOSWEEP_CACHE=... in the environment to a folder of your own."
