@@ -32,6 +32,8 @@ def words(script: str) -> list[list[str]]:
 
 
 WORDS = {
+    "a list that is counted": ("G=0,1,2\na $(echo $G | tr ',' '\\n' | wc -l)", [["a", "3"]]),
+    "by awk": ("G=0,1\na $(echo \"$G\" | awk -F, '{print NF}')", [["a", "2"]]),
     "quotes": ("""a "b c" 'd $e' f\\ g""", [["a", "b c", "d $e", "f g"]]),
     "continuations": ("a \\\n  b \\\n  c\nd", [["a", "b", "c"], ["d"]]),
     "comments": ("a # b\n# c\nd#e", [["a"], ["d#e"]]),
@@ -360,6 +362,7 @@ def test_a_comment_at_the_end_cuts_nothing(folder: Path) -> None:
             "--num_generations 8 --max_steps 9",
             set(),
         ),
+        ("CUDA_VISIBLE_DEVICES=0,1 python spread.py --num_generations 8 --max_steps 9", set()),
         (
             "CUDA_VISIBLE_DEVICES=0,1 swift rlhf --rlhf_type grpo --model m --num_generations 8",
             {"GT504"},
@@ -379,6 +382,7 @@ def test_a_single_process_that_is_shown_several_gpus_is_noticed(
     """
     path = tmp_path / "train.sh"
     path.write_text(text)
+    (tmp_path / "spread.py").write_text("from trl import GRPOTrainer\nload(device_map='auto')\n")
     verdict = lint_recipe(load_recipe(path, Options()))
     found = {finding.code for finding in verdict.diagnostics}
     assert found & {"GT105", "GT503", "GT504"} == codes

@@ -1,5 +1,6 @@
 """Turn shell scripts into recipes: each launch with the files that it names."""
 
+import re
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -9,7 +10,13 @@ from grporecipe.errors import NotARecipe, UserError
 from grporecipe.files import Config, Json
 from grporecipe.model.framework import FRAMEWORKS
 from grporecipe.model.recipe import LaunchedCode, Recipe
-from grporecipe.project.repository import find_folders, find_root, lacks_file, scripts_of
+from grporecipe.project.repository import (
+    find_folders,
+    find_root,
+    head_of,
+    lacks_file,
+    scripts_of,
+)
 from grporecipe.project.versions import releases_of
 from grporecipe.reading import launch
 from grporecipe.reading._detect import detect_framework, recognise_recipe
@@ -21,6 +28,7 @@ from grporecipe.reading.yaml_text import FlatConfig, parse_nested, parse_yaml
 
 # of one script
 MOST_LAUNCHES = 64
+SPREAD = r"device_map['\"]?\s*[=:]\s*['\"](?:auto|balanced)|\bhf_device_map\b"
 
 
 def recipes_of_script(path: Path, text: str, options: Options) -> list[Recipe]:
@@ -155,6 +163,8 @@ def _from_launch(path: Path, start: launch.LaunchCommand, text: str, options: Op
     if processes is not None and start.server_gpus and base.get("use_vllm") is True:
         processes = max(processes - start.server_gpus, 0) or None
         trouble = "" if processes else "the only node is the vLLM server's"
+    # a model on several GPUs is no DataParallel
+    is_spread = code is not None and re.search(SPREAD, head_of(Path(code.file)))
     unresolved = dict(start.unresolved)
     if trouble:
         unresolved["num_processes"] = trouble
@@ -176,7 +186,7 @@ def _from_launch(path: Path, start: launch.LaunchCommand, text: str, options: Op
             start.launch,
             config=next(iter(_config_name(start)), ""),
             accelerate=launch.accelerate_file(start) or "",
-            visible_gpus=launch.count_visible_gpus(start.environment),
+            visible_gpus=None if is_spread else launch.count_visible_gpus(start.environment),
         ),
         code=code,
     )

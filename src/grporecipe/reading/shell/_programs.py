@@ -9,8 +9,8 @@ import re
 from pathlib import PurePosixPath
 
 from grporecipe.model.values import CommandLine, Word
-from grporecipe.reading.shell._syntax import Chain, Simple, SyntaxReader
-from grporecipe.reading.shell._words import Scope, Values, joined_path
+from grporecipe.reading.shell._syntax import Chain, Raw, Simple, SyntaxReader
+from grporecipe.reading.shell._words import Scope, Values, is_known, joined_path
 
 SHELLS = frozenset({"bash", "sh", "zsh", "dash", "ksh"})
 TMUX_KEYS = frozenset({"Enter", "C-m", "ENTER", "KPEnter"})
@@ -87,10 +87,21 @@ def reads_script(words: CommandLine) -> bool:
     return bool(names) and (names[-1] in SHELLS or names[0] in ("sbatch", "ssh"))
 
 
+# the words of a list with commas, counted: echo $A | tr ',' '\\n' | wc -l, or awk -F, '{print NF}'
+COUNTED = (
+    r"\s*echo\s+(\"?\$\{?\w+\}?\"?)\s*\|\s*"
+    r"(?:tr\s+['\"]?,['\"]?\s+['\"](?:\\n| )['\"]\s*\|\s*wc\s+-[lw]"
+    r"|awk\s+-F\s*['\"]?,['\"]?\s+'\{\s*print\s+NF;?\s*\}')\s*"
+)
+
+
 def printed(scope: Scope, text: str, line: int) -> str | None:
     """Return the output of commands in ``$( )`` that only handle text: dirname, basename, echo and
     the like.
     """
+    if counted := re.fullmatch(COUNTED, text):
+        value = scope.text(Raw(counted[1], line))
+        return str(value.count(",") + 1) if is_known(value) else None
     folder = scope.folder
     lines: list[str] = []
     for node in SyntaxReader(text, line).script():
