@@ -204,6 +204,7 @@ def test_an_unknown_key_has_its_near_name_without_a_version(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("name", "text", "said"),
     [
+        ("r.yaml", "per_device_train_batch_size: 8.0\n", "per_device_train_batch_size=8.0: "),
         ("r.yaml", "max_prompt_lenght: 512\n", "max_prompt_lenght removed, max_prompt_length: 512"),
         ("r.yaml", 'num_iterations: "2"\n', 'num_iterations: "2": YAML reads it as text; TRL'),
         ("r.json", '{"num_generations": 8, "beta": "1e-3"}', 'beta: "1e-3": TRL\'s parser makes'),

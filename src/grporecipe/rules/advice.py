@@ -175,7 +175,7 @@ def the_learning_rate_is_not_timid(s: Setting) -> Finding:
 @rule(
     "GA204",
     "warning",
-    (*RATED, "warmup_steps", "lr_scheduler_type", "version"),
+    (*RATED, "warmup_steps", "lr_scheduler_type", "version", "max_steps"),
     of=EVERY,
     blames=("warmup_steps", "learning_rate"),
     what="{warmup_steps}=0",
@@ -189,6 +189,8 @@ def a_steep_start_has_warmup(s: Setting) -> Finding:
     Adam's moments have not settled then. The EasyR1 report advises these rates together with
     warmup. Judged only if the model's size is known.
     """
+    if 0 < (s.max_steps or 0) <= FEW_STEPS:
+        return None
     is_steep = s.learning_rate >= rates_for(s).advised
     if s.parameters is None or s.parameters < LARGE_MODEL or not is_steep or s.warmup_steps != 0:
         return None

@@ -450,8 +450,10 @@ def _mistyped(key: str, value: Any, wanted: str, change: Config | None) -> Viola
     if isinstance(value, float) and not isfinite(value):
         why = "it is not a finite number, so every weight that it affects becomes NaN"
         return Violation(f"{key}={value}", why, "Write a number such as 1.0e-6.", (key,))
+    # 8.0 is shown with its point, which is what is wrong
+    shown = value if isinstance(value, float) else show(value)
     return Violation(
-        f"{key}={show(value)}",
+        f"{key}={shown}",
         f"{key} must be {wanted}",
         f"Set {key} to {wanted}.",
         (key,),
