@@ -193,10 +193,9 @@ def test_the_share_counts_each_point_once_although_branches_have_different_sizes
     counts = validate_points(build_validator(compose, words, betas))
     assert isinstance(counts, SampledValidity)
     assert counts.size == 11 * 10**3 * 3
-    low = sum(
-        counts.validator.space.weight(point) for point in counts.points if point["kl"] == "low"
-    )
-    whole = sum(map(counts.validator.space.weight, counts.points))
+    points = [judged.point for judged in counts.judged]
+    low = sum(counts.validator.space.weight(point) for point in points if point["kl"] == "low")
+    whole = sum(map(counts.validator.space.weight, points))
     assert low / whole == pytest.approx(2 / 3, abs=0.04)
 
 
@@ -205,8 +204,7 @@ def test_a_value_that_was_not_drawn_is_prepared_as_well(compose: Compose) -> Non
     """Each task of a sampled space has its experiment, with a valid point."""
     tasks = "task.eval_prompts=range(1,10)"
     counts = validate_points(build_validator(compose, [*LARGE, tasks]))
-    parts = {name: getattr(counts, name)[:40] for name in ("points", "broken", "lacking")}
-    few = replace(counts, **parts)
+    few = replace(counts, judged=counts.judged[:40])
     assert {item.task.eval_prompts for item in few.distinct("task")} == set(range(1, 10))
 
 
