@@ -296,15 +296,16 @@ def _read_by(reward: Any) -> dict[str, Any]:
     found = dict(getattr(reward, "__dict__", {}))
     names = _names_in(getattr(reward, "__code__", None))
     scopes: list[Any] = [getattr(reward, "__globals__", {})]
-    with suppress(TypeError, ValueError):
+    # the user's objects may raise anything
+    with suppress(Exception):
         scopes.append(inspect.getclosurevars(reward).nonlocals)
-    for _ in range(DEEPEST_VALUE):
-        inner: dict[str, Any] = {}
-        for scope in scopes:
-            known = scope if isinstance(scope, Mapping) else getattr(scope, "__dict__", {})
-            inner |= {name: known[name] for name in names if name in known}
-        found |= inner
-        scopes = [*inner.values()]
+        for _ in range(DEEPEST_VALUE):
+            inner: dict[str, Any] = {}
+            for scope in scopes:
+                known = scope if isinstance(scope, Mapping) else getattr(scope, "__dict__", {})
+                inner |= {name: known[name] for name in names if name in known}
+            found |= inner
+            scopes = [*inner.values()]
     return {name: value for name, value in found.items() if isinstance(value, (int, float, str))}
 
 
