@@ -185,9 +185,8 @@ def test_a_project_s_own_copy_of_the_groups_decides(
             "model.chat_template_kwargs.enable_thinking=false,true",
             "+model.chat_template_kwargs.enable_thinking=false,true",
             "cluster.environment.NCCL_DEBUG=INFO,WARN",
-            "trainer.environment.SEEN=a,b",
         ],
-        4,
+        3,
     ),
 )
 def test_entries_of_mappings_are_searched_with_and_without_a_plus(

@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from grporecipe.errors import UserError
+from grposweep.command._view import can_view
 from grposweep.command.ask import ask
 from own_commands import STUB, OwnCommand, stage
 from support import sampled
@@ -64,6 +65,8 @@ def answer_of(row: dict[str, Any], folder: Path, variables: dict[str, str]) -> N
 @pytest.mark.parametrize("row", sampled(ROWS, 12), ids=lambda row: row["kind"])
 def test_asking_changes_nothing(here: Path, row: dict[str, Any]) -> None:
     """It is answered, or the line that would is named, and no file is other than before."""
+    if row.get("view") and not can_view(here):
+        pytest.skip("needs a view of a folder (user namespaces)")
     variables = staged(row, here)
     before = contents(here)
     answer_of(row, here, variables)

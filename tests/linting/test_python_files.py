@@ -2,6 +2,7 @@
 
 import io
 import json
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -53,6 +54,7 @@ def test_a_fix_is_shown_as_python(tmp_path: Path) -> None:
     assert "fix: torch_dtype removed, dtype='bfloat16'\n" in answer(write(tmp_path, CALL))
 
 
+@pytest.mark.skipif(shutil.which("patch") is None, reason="needs patch")
 def test_fixes_are_shown_as_a_diff_and_not_written(tmp_path: Path) -> None:
     """Of a file as ``patch`` takes it; of a notebook with the number of the cell."""
     path = write(tmp_path, CALL)
