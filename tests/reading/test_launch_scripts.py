@@ -75,6 +75,8 @@ def test_words_are_bash_s_own(name: str) -> None:
         "if x; then N=1; fi\na $N",
         "N=1\nif x; then N=2; fi\na $N",
         "N=$(nproc)\na $N",
+        'N=${1:-${N:-}}\nif [ -z "$N" ]; then exit 1; fi\na $N',
+        'N=${1:-}\n[ -n "${N}" ] || exit 1\na $N',
     ],
 )
 def test_values_known_only_to_a_running_shell_are_unknown(script: str) -> None:

@@ -18,7 +18,7 @@ from grporecipe.model.framework import FRAMEWORKS
 from grporecipe.model.rates import FULL, rates_for, rounds_updates
 from grporecipe.model.recipe import Recipe
 from grporecipe.model.setting import EVERY, TRL_FAMILY, TRL_LIKE, Setting
-from grporecipe.rules.batch import LARGE_MODEL, SIZES, judgeable
+from grporecipe.rules.batch import LARGE_MODEL, SIZES, judgeable, only_tries
 from grporecipe.rules.registry import Finding, Violation, recipe_rule, rule
 
 # per step; 8 is the batch of the stalled run
@@ -28,17 +28,13 @@ TIMID, TIMID_LORA = 2e-7, 2e-6
 # parameters: half and twice those of the report's model
 SMALLEST_REPORTED, LARGEST_REPORTED = 3.5e9, 15e9
 STEP = (*SIZES, "unsolved", "num_generations", "max_steps")
-# optimizer steps, and parameters: a run of so few, or of so small a model, only tries the code
-FEW_STEPS, TINY_MODEL = 20, 1e8
 
 
 def _prompts_per_step(s: Setting) -> float | None:
     """Return the prompts behind one optimizer step; None while something is unknown, and for a run
     that only tries the code.
     """
-    is_short = s.max_steps is not None and 0 < s.max_steps <= FEW_STEPS
-    is_tiny = s.parameters is not None and s.parameters < TINY_MODEL
-    if is_short or is_tiny or s.num_generations < 1 or not judgeable(s):
+    if only_tries(s) or s.num_generations < 1 or not judgeable(s):
         return None
     completions = planning.completions_per_step(s)
     return (
@@ -52,11 +48,7 @@ def _is_as_reported(s: Setting) -> bool:
     """Return whether all weights of a model are trained whose size is about that of the stalled
     run.
     """
-    return (
-        not s.lora
-        and s.parameters is not None
-        and SMALLEST_REPORTED <= s.parameters <= LARGEST_REPORTED
-    )
+    return not s.lora and SMALLEST_REPORTED <= (s.parameters or 0) <= LARGEST_REPORTED
 
 
 @rule(
@@ -128,7 +120,7 @@ def the_learning_rate_is_not_hot(s: Setting) -> Finding:
     One function has all rates: model/rates.py.
     """
     rates = rates_for(s)
-    if s.parameters is None or s.parameters < LARGE_MODEL or s.learning_rate <= rates.most:
+    if (s.parameters or 0) < LARGE_MODEL or s.learning_rate <= rates.most:
         return None
     return {"model": _model(s), "most": rates.most, "rate": rates.advised}
 
@@ -152,11 +144,7 @@ def the_learning_rate_is_not_timid(s: Setting) -> Finding:
     step. Judged up to twice the size of the report's model. GA206 speaks of weights in half
     precision.
     """
-    if (
-        s.parameters is None
-        or not LARGE_MODEL <= s.parameters <= LARGEST_REPORTED
-        or rounds_updates(s)
-    ):
+    if not LARGE_MODEL <= (s.parameters or 0) <= LARGEST_REPORTED or rounds_updates(s):
         return None
     rates = rates_for(s)
     most = TIMID_LORA if s.lora else rates.usual if _is_as_reported(s) else TIMID
@@ -189,10 +177,8 @@ def a_steep_start_has_warmup(s: Setting) -> Finding:
     Adam's moments have not settled then. The EasyR1 report advises these rates together with
     warmup. Judged only if the model's size is known.
     """
-    if 0 < (s.max_steps or 0) <= FEW_STEPS:
-        return None
     is_steep = s.learning_rate >= rates_for(s).advised
-    if s.parameters is None or s.parameters < LARGE_MODEL or not is_steep or s.warmup_steps != 0:
+    if s.parameters is None or only_tries(s) or not is_steep or s.warmup_steps != 0:
         return None
     if not s.framework.follows_trl:
         return {"how": ""}

@@ -35,6 +35,8 @@ USES = (*SIZES, "unsolved", "num_iterations")
 SOLVED = ("auto", "unsolved", "prompts_per_step")
 # weights; smaller models are toys, with other learning rates
 LARGE_MODEL = 1e8
+# optimizer steps
+FEW_STEPS = 20
 # versions that changed the unit that must be whole
 COMPLETIONS, ACCUMULATED, ROLLOUTS = (0, 15), (0, 17), (0, 18)
 PRECEDENCE_FIXED = (0, 19, 1)
@@ -51,6 +53,12 @@ def judgeable(s: Setting) -> bool:
     ):
         return False
     return planning.micro_steps_per_generation(s) >= 1 and not s.unsolved & planning.TRAIN_SIZES
+
+
+def only_tries(s: Setting) -> bool:
+    """Return whether a run of so few steps, or of so small a model, only tries the code."""
+    is_short = 0 < (s.max_steps or 0) <= FEW_STEPS
+    return is_short or (s.parameters or LARGE_MODEL) < LARGE_MODEL
 
 
 def per_process(s: Setting) -> int:

@@ -11,6 +11,7 @@ categorical policy.
 
 from grporecipe.model import planning
 from grporecipe.model.setting import EVERY, IN_PROMPTS, TRL_LIKE, Setting
+from grporecipe.rules.batch import only_tries
 from grporecipe.rules.helpers import unread
 from grporecipe.rules.registry import Finding, Violation, rule
 
@@ -189,7 +190,7 @@ def the_reference_stays_behind(s: Setting) -> bool:
 @rule(
     "GK203",
     "warning",
-    ("version", "given", "beta"),
+    ("version", "given", "beta", "lora", "max_steps", "parameters"),
     blames=("beta",),
     what="{beta} is not set",
     why=(
@@ -203,9 +204,11 @@ def the_coefficient_was_meant(s: Setting) -> bool:
     there is no KL at all.
 
     So a recipe that leaves it out changes its objective and its memory with the release that runs
-    it.
+    it. LoRA loads no second model, and a run that only tries the code compares nothing.
     """
-    return s.version < BETA_ZERO and s.beta != 0 and bool(s.given) and "beta" not in s.given
+    is_left_out = bool(s.given) and "beta" not in s.given
+    loads = is_left_out and s.version < BETA_ZERO and s.beta != 0 and not s.lora
+    return loads and not only_tries(s)
 
 
 @rule(

@@ -8,7 +8,7 @@ families' files.
 from grporecipe.frameworks.ms_swift.keys import PLACE_IS_CHECKED, TAKES_ALL_FOR_TAUGHT
 from grporecipe.model import planning
 from grporecipe.model.setting import Setting
-from grporecipe.rules.batch import SIZES, judgeable
+from grporecipe.rules.batch import SIZES, judgeable, only_tries
 from grporecipe.rules.evaluation import evaluation_group
 from grporecipe.rules.helpers import (
     divides_the_processes,
@@ -190,22 +190,23 @@ def syncing_has_a_reference(s: Setting) -> Finding:
 @rule(
     "GK502",
     "warning",
-    ("given", "lora", *KL),
+    ("given", "lora", "max_steps", "parameters", *KL),
     of=MS_SWIFT,
     blames=("beta",),
     what="{beta} is not set",
-    why="ms-swift takes {taken:g}{model}, where TRL takes 0",
+    why="ms-swift takes {taken:g} and loads a second model, where TRL takes 0",
     instead="Write down which is meant: {beta}={taken:g} or {beta}=0.",
 )
 def the_coefficient_was_meant_in_ms_swift(s: Setting) -> Finding:
     """An unset ``beta`` is 0.04: there is a KL penalty, and with full training a second model in
     memory.
 
-    arguments/rlhf_args.py _init_grpo. TRL takes 0 and loads none.
+    arguments/rlhf_args.py _init_grpo. TRL takes 0 and loads none. Not told with LoRA, which loads
+    none either, and in a run that only tries the code.
     """
-    if not s.given or {"beta", "kl_reward_coefficient"} & s.given or coefficient(s) == 0:
+    if not s.given or {"beta", "kl_reward_coefficient"} & s.given or s.lora or only_tries(s):
         return None
-    return {"taken": coefficient(s), "model": "" if s.lora else " and loads a second model"}
+    return {"taken": coefficient(s)} if coefficient(s) != 0 else None
 
 
 @rule(

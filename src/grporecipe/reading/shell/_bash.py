@@ -6,6 +6,7 @@ are read, and a variable that differs between them is unknown. Arguments and var
 script does not set are unknown, except for their defaults (``${N:-8}``).
 """
 
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
@@ -15,8 +16,6 @@ from grporecipe.model.values import CommandLine, Word
 from grporecipe.reading.shell._builtins import BUILTINS, Builtins, judge_double
 from grporecipe.reading.shell._programs import handed_on, input_of, printed, reads_script
 from grporecipe.reading.shell._syntax import (
-    CLOSE,
-    OPEN,
     Case,
     Chain,
     Function,
@@ -29,7 +28,16 @@ from grporecipe.reading.shell._syntax import (
     SyntaxReader,
     Test,
 )
-from grporecipe.reading.shell._words import ASSIGNMENT, Scope, Values, glob, is_known, keep, unknown
+from grporecipe.reading.shell._words import (
+    ASSIGNMENT,
+    Scope,
+    Values,
+    glob,
+    is_known,
+    keep,
+    plain,
+    unknown,
+)
 
 # characters; the longest launch scripts have ten thousand
 LONGEST_SHELL = 256 * 2**10
@@ -100,11 +108,10 @@ def parse_script(
         raise UserError(
             f"it has more than {LONGEST_SHELL // 2**10} KiB, so it is no launch script."
         )
-    clean = text.replace("\r\n", "\n").replace(OPEN, "").replace(CLOSE, "")
     try:
         shell = _Shell(Scope(values if values is not None else {}, path=path), read)
         shell.opens = opens
-        return shell.script(clean)
+        return shell.script(text)
     except RecursionError:
         raise UserError("its brackets are nested too deep, so it is no launch script.") from None
 
@@ -133,16 +140,24 @@ class _Shell(Builtins):
         """Return the commands. Those after an ``exit`` and in functions that are not called are
         marked ``aside``.
         """
-        for node in SyntaxReader(text).script():
+        for node in _nodes(text):
             self.run([node])
-            self.aside = self.aside or self.ended == "exit"
+            if self.ended == "exit":
+                self.aside = True
+                self._fill_checked(node)
             self.ended = ""
         self.aside = True
-        for name in [name for name in self.functions if name not in self.called]:
+        for name in list(self.functions):
             if name not in self.called:
                 self.scope.arguments = None
                 self.branch([lambda name=name: self._call(name, [], 0)], may_skip=True)  # type: ignore[misc]  # bound now
         return self.commands
+
+    def _fill_checked(self, node: Node) -> None:
+        """Forget empty variables of a check that ends the script: after it they have values."""
+        for name, value in self.scope.values.items():
+            if value == "" and re.search(rf"\${{?{name}\b", repr(node)):
+                keep(self.scope.values, name, unknown(f"${name}"))
 
     def run(self, nodes: Iterable[Node]) -> bool | None:
         """Read commands in order. Return the status of the last one, None if only a running shell
@@ -447,13 +462,16 @@ class _Shell(Builtins):
         kept = self.silent
         self.silent = True
         self.depth += 1
-        self.run(
-            SyntaxReader(text.replace("\r\n", "\n").replace(OPEN, "").replace(CLOSE, "")).script()
-        )
+        self.run(_nodes(text))
         self.depth -= 1
         self.silent = kept
         self.ended = ""
         return None
+
+
+def _nodes(text: str) -> list[Node]:
+    """Return the commands of a file."""
+    return SyntaxReader(plain(text.replace("\r\n", "\n"))).script()
 
 
 def _names(raws: list[Raw]) -> list[str]:
