@@ -31,13 +31,13 @@ CHECKS = re.compile(
     r"|dp_actor))\.py"
 )
 RESTS = (
-    ("verl/trainer/core_algos.py", "AdvantageEstimator", "frameworks/easyr1/recipes.py: CHOICES"),
+    ("verl/trainer/core_algos.py", "AdvantageEstimator", "frameworks/easyr1/fields.yaml: choices"),
     (
         "verl/trainer/core_algos.py",
         "compute_policy_loss",
-        "frameworks/easyr1/recipes.py: CHOICES, LOSSES",
+        "frameworks/easyr1/fields.yaml: choices; recipes.py: LOSSES",
     ),
-    ("verl/trainer/core_algos.py", "compute_kl", "frameworks/easyr1/recipes.py: KNOWN_ESTIMATORS"),
+    ("verl/trainer/core_algos.py", "compute_kl", "frameworks/easyr1/fields.yaml: choices"),
     ("verl/workers/fsdp_workers.py", "FSDPWorker", "frameworks/easyr1/rules.py: sizes"),
 )
 TESTS = (("make", "easyr1"),)

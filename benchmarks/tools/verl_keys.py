@@ -49,8 +49,8 @@ RESTS = (
 )
 TESTS = (("make", "verl"), ("make", "verl-releases"))
 BY_HAND = (
-    "frameworks/verl/recipes.py: FIELDS, with before= for a renamed key; keys.py: unread(), for "
-    "one that nothing reads any more",
+    "frameworks/verl/fields.yaml; recipes.py: OWN, with before= for a renamed key; keys.py: "
+    "unread(), for one that nothing reads any more",
     "frameworks/verl/source.py: where its source keeps keys, if the configuration moved",
 )
 CONFIG = "verl/trainer/config/"

@@ -125,6 +125,12 @@ class Field:
         return value if self.write is None else self.write(value)
 
 
+def table_of(rows: Iterable[Config], own: Iterable[Field]) -> tuple[Field, ...]:
+    """Return a framework's table: the rows of its file, those with a name only from its code."""
+    by_name = {each.name: each for each in own}
+    return tuple(by_name.get(row["name"]) or Field(**row) for row in rows)
+
+
 @dataclass(frozen=True)
 class Command:
     """A command of the framework that starts a training: ``swift rlhf``, ``trl grpo``.

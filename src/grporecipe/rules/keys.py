@@ -305,7 +305,7 @@ def words_are_known(_: Recipe) -> tuple[Violation, ...]:
     return ()
 
 
-def find_unknown_words(recipe: Recipe, words: Mapping[str, Names]) -> Iterator[Violation]:
+def find_unknown_words(recipe: Recipe, words: Mapping[str, Sequence[str]]) -> Iterator[Violation]:
     """Find values that are not among the choices of their key."""
     trainer = FRAMEWORKS[recipe.framework].traits.display_name
     for written, value in recipe.config.items():

@@ -7,14 +7,15 @@ verl/trainer/config.py, verl/workers/*/config.py, verl/trainer/core_algos.py,
 verl/workers/fsdp_workers.py.
 """
 
+from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
 from grporecipe.fields import dotted
 from grporecipe.fields.lora import lora_rows, one_name
 from grporecipe.fields.writing import warmup_change
-from grporecipe.files import Config
-from grporecipe.model.framework import Field, NativeChange, Values
+from grporecipe.files import Config, read_own_yaml
+from grporecipe.model.framework import Field, NativeChange, Values, table_of
 from grporecipe.model.recipe import Recipe
 from grporecipe.model.releases import ReleaseTable, text
 from grporecipe.model.setting import FrameworkTraits, Setting, Version
@@ -35,17 +36,9 @@ RENAMED = {
     "worker.actor.optim.warmup_style": "worker.actor.optim.lr_scheduler_type",
     "trainer.total_episodes": "trainer.total_epochs",
 }
-# in the order of a written recipe
-FIELDS = (
-    Field("prompts_per_rollout", "data.rollout_batch_size", "int", 1),
-    Field("prompts_per_generation", "data.mini_rollout_batch_size", "int?"),
-    Field("num_generations", f"{ROLLOUT}.n", "int", 1),
-    Field("prompts_per_step", f"{ACTOR}.global_batch_size", "int", 1),
-    Field(
-        "per_device_train_batch_size", f"{ACTOR}.micro_batch_size_per_device_for_update", "int", 1
-    ),
-    Field("experience_batch_size", f"{ACTOR}.micro_batch_size_per_device_for_experience", "int", 1),
-    Field("dynamic_batching", f"{ACTOR}.dynamic_batching", "bool", False),
+_TABLES = read_own_yaml(__file__, "fields.yaml")
+# the rows that need code; the others and the order are in fields.yaml
+OWN = (
     Field(
         "sequence_parallel_size",
         f"{ACTOR}.ulysses_size",
@@ -53,11 +46,6 @@ FIELDS = (
         1,
         before={(0, 3, 1): f"{ACTOR}.ulysses_sequence_parallel_size"},
     ),
-    Field("num_iterations", f"{ACTOR}.ppo_epochs", "int", 1),
-    Field("offloads_parameters", f"{ACTOR}.fsdp.enable_cpu_offload", "bool", False),
-    Field("", "trainer.nnodes"),
-    Field("processes", "trainer.n_gpus_per_node"),
-    Field("advantage_estimator", f"{ALGORITHM}.adv_estimator", "str", ""),
     Field("loads_reference", f"{ALGORITHM}.disable_kl", write=lambda loads: not loads),
     Field(
         "kl_placement", f"{ALGORITHM}.use_kl_loss", before={ALGORITHM_KL: f"{ACTOR}.use_kl_loss"}
@@ -70,13 +58,6 @@ FIELDS = (
     ),
     Field("kl_reward_estimator", f"{ALGORITHM}.kl_penalty", write=dotted.estimator_word),
     Field("beta", f"{ALGORITHM}.kl_coef", before={ALGORITHM_KL: f"{ACTOR}.kl_loss_coef"}),
-    Field("kl_reward_coefficient", f"{ALGORITHM}.kl_coef"),
-    Field("kl_controller", f"{ALGORITHM}.kl_type", "str", "fixed"),
-    Field("kl_horizon", f"{ALGORITHM}.kl_horizon", "float", 0.0),
-    Field("kl_target", f"{ALGORITHM}.kl_target", "float", 0.0),
-    Field("filters_groups", f"{ALGORITHM}.online_filtering", "bool", False),
-    Field("loss_type", f"{ACTOR}.loss_type", fixable=False),
-    Field("loss_average", f"{ACTOR}.loss_avg_mode", "str", "token"),
     Field(
         "epsilon",
         f"{ACTOR}.clip_ratio_low",
@@ -94,72 +75,21 @@ FIELDS = (
     dotted.clip(f"{ACTOR}.clip_ratio_dual", 3.0),
     dotted.unless("sapo_temperature_pos", f"{ACTOR}.tau_positive", 1.0),
     dotted.unless("sapo_temperature_neg", f"{ACTOR}.tau_negative", 1.05),
-    Field("max_grad_norm", f"{ACTOR}.max_grad_norm", "float", 0.0),
-    Field("max_steps", "trainer.max_steps", "int?", rollouts=True),
     Field("epochs", "trainer.total_epochs", "int?", before={(0, 3, 1): "trainer.total_episodes"}),
     dotted.frequency("save_steps", "trainer.save_freq"),
     dotted.frequency("eval_steps", "trainer.val_freq"),
-    Field("learning_rate", f"{ACTOR}.optim.lr", "float", 0.0),
-    Field("lr_scheduler_type", f"{ACTOR}.optim.lr_scheduler_type", "str", "constant"),
-    Field("warmup_steps", f"{ACTOR}.optim.lr_warmup_steps", rollouts=True),
-    Field("", f"{ACTOR}.optim.lr_warmup_ratio"),
-    Field("minimum_learning_rate_ratio", f"{ACTOR}.optim.min_lr_ratio", "float?"),
-    Field("weight_decay", f"{ACTOR}.optim.weight_decay", "float", 0.0),
-    Field("", f"{ACTOR}.optim.betas", judged=False),
     Field("dataset_name", "data.train_files", "any", read=one_name, judged=False),
     Field("eval_dataset_name", "data.val_files", "any", read=one_name, judged=False),
-    Field("seed", "data.seed", "int", 1),
-    Field("max_prompt_length", "data.max_prompt_length", "int", 1),
-    Field("max_completion_length", "data.max_response_length", "int", 1),
     Field(
         "model_name_or_path", f"{ACTOR}.model.model_path", "str", "", read=lambda name: name or None
     ),
-    Field("parameters", f"{ACTOR}.model.model_path", fixable=False),
-    Field("gradient_checkpointing", f"{ACTOR}.model.enable_gradient_checkpointing", "bool", True),
     *lora_rows(f"{LORA}.rank", f"{LORA}.alpha", f"{LORA}.target_modules", 64),
-    Field("temperature", f"{ROLLOUT}.temperature", "float", 0.0),
-    Field("top_p", f"{ROLLOUT}.top_p", "float", 0.0),
     dotted.top_k(f"{ROLLOUT}.top_k"),
-    Field("vllm_tensor_parallel_size", f"{ROLLOUT}.tensor_parallel_size", "int", 1),
-    Field("vllm_gpu_memory_utilization", f"{ROLLOUT}.gpu_memory_utilization", "float", 0.0),
-    Field("max_batched_tokens", f"{ROLLOUT}.max_num_batched_tokens", "int", 1),
 )
-KNOWN_ESTIMATORS = ("kl", "abs", "mse", "low_var_kl", "full")
-CHOICES: dict[str, tuple[str, ...]] = {
-    "algorithm.adv_estimator": (
-        "grpo",
-        "gae",
-        "grpo_passk",
-        "reinforce_plus_plus",
-        "remax",
-        "rloo",
-    ),
-    "algorithm.kl_penalty": KNOWN_ESTIMATORS,
-    "algorithm.kl_type": ("fixed", "adaptive"),
-    # until 0.2
-    "worker.actor.kl_loss_type": KNOWN_ESTIMATORS,
-    "worker.actor.loss_avg_mode": ("token", "seq"),
-    "worker.actor.loss_type": ("default", "gspo", "gspo_token", "cispo", "sapo"),
-    "worker.actor.optim.lr_scheduler_type": ("constant", "cosine"),
-    "worker.actor.optim.strategy": ("adamw", "adamw_bf16"),
-}
+FIELDS = table_of(_TABLES["fields"], OWN)
+CHOICES: Mapping[str, list[str]] = _TABLES["choices"]
 # Keys that EasyR1 overwrites with another key's value after reading.
-OVERWRITTEN = {
-    "worker.actor.disable_kl": "algorithm.disable_kl",
-    "worker.actor.use_kl_loss": "algorithm.use_kl_loss",
-    "worker.actor.kl_penalty": "algorithm.kl_penalty",
-    "worker.actor.kl_coef": "algorithm.kl_coef",
-    "worker.rollout.prompt_length": "data.max_prompt_length",
-    "worker.rollout.response_length": "data.max_response_length",
-    "worker.rollout.trust_remote_code": "worker.actor.model.trust_remote_code",
-    "worker.ref.micro_batch_size_per_device_for_experience": (
-        "worker.actor.micro_batch_size_per_device_for_experience"
-    ),
-    "worker.ref.padding_free": "worker.actor.padding_free",
-    "worker.ref.dynamic_batching": "worker.actor.dynamic_batching",
-    "worker.ref.ulysses_size": "worker.actor.ulysses_size",
-    "worker.ref.use_torch_compile": "worker.actor.use_torch_compile",
-}
+OVERWRITTEN: Mapping[str, str] = _TABLES["overwritten"]
 
 
 # EasyR1 overwrites keys whose type begins with ``auto``
@@ -183,13 +113,7 @@ def base_config(name: str, version: Version) -> Config | None:
 
 # EasyR1's losses under TRL's names; its token mean is taken over all ranks.
 LOSSES = {"default": "dapo", "gspo": "dapo", "gspo_token": "dapo"}
-WRITTEN = {
-    "dapo": ("default", "token"),
-    "grpo": ("default", "seq"),
-    "bnpo": ("default", "token"),
-    "cispo": ("cispo", "token"),
-    "sapo": ("sapo", "token"),
-}
+WRITTEN: Mapping[str, list[str]] = _TABLES["written"]
 
 
 def keys_of(values: Values) -> dict[str, str]:

@@ -17,7 +17,7 @@ from grporecipe.fields.dotted import NEVER_CLIPPED, clip, estimator_word, freque
 from grporecipe.fields.lora import lora_rows, one_name
 from grporecipe.fields.reading import values_of
 from grporecipe.fields.writing import warmup_change
-from grporecipe.files import Config
+from grporecipe.files import Config, read_own_yaml
 from grporecipe.frameworks.verl.keys import (
     ACTOR,
     AGENTS,
@@ -26,37 +26,19 @@ from grporecipe.frameworks.verl.keys import (
     MEGATRON,
     MODEL,
     OPTIM,
-    REF,
     REWARD_SWITCH,
     ROLLOUT,
     engine_of,
     is_own_trainer,
     known_keys,
 )
-from grporecipe.model.framework import Field, NativeChange, Values
+from grporecipe.model.framework import Field, NativeChange, Values, table_of
 from grporecipe.model.recipe import Recipe
 from grporecipe.model.values import Fields, model_size
 from grporecipe.project.repository import find_program, head_of
 
-# in the order of a written recipe
-FIELDS = (
-    Field("prompts_per_rollout", "data.train_batch_size", "int", 1),
-    Field("prompts_per_generation", "data.gen_batch_size"),
-    Field("num_generations", f"{ROLLOUT}.n", "int", 1),
-    Field("prompts_per_step", f"{ACTOR}.ppo_mini_batch_size", "int", 1),
-    Field("per_device_train_batch_size", f"{ACTOR}.ppo_micro_batch_size_per_gpu"),
-    Field("experience_batch_size", f"{ROLLOUT}.log_prob_micro_batch_size_per_gpu", "int?"),
-    Field("reference_batch_size", f"{REF}.log_prob_micro_batch_size_per_gpu", "int?"),
-    Field("dynamic_batching", f"{ACTOR}.use_dynamic_bsz", "bool", False),
-    Field("", f"{ACTOR}.ppo_max_token_len_per_gpu"),
-    Field("num_iterations", f"{ACTOR}.ppo_epochs", "int", 1),
-    Field("tensor_parallel_size", f"{MEGATRON}.tensor_model_parallel_size"),
-    Field("pipeline_parallel_size", f"{MEGATRON}.pipeline_model_parallel_size"),
-    Field("context_parallel_size", f"{MEGATRON}.context_parallel_size"),
-    Field("sequence_parallel_size", f"{ACTOR}.fsdp_config.ulysses_sequence_parallel_size"),
-    Field("", "trainer.nnodes"),
-    Field("processes", "trainer.n_gpus_per_node"),
-    Field("advantage_estimator", "algorithm.adv_estimator", "str", ""),
+# the rows that need code; the others and the order are in fields.yaml
+OWN = (
     Field(
         "scale_rewards",
         "algorithm.norm_adv_by_std_in_grpo",
@@ -65,19 +47,8 @@ FIELDS = (
         read=lambda is_scaled: "group" if is_scaled else "none",
         write=lambda scaling: scaling != "none",
     ),
-    Field("", "algorithm.use_kl_in_reward"),
-    Field("filters_groups", "algorithm.filter_groups.enable", "bool", False),
-    Field("kl_placement", f"{ACTOR}.use_kl_loss"),
-    Field("loads_reference", f"{ACTOR}.use_kl_loss", fixable=False),
-    Field("beta", f"{ACTOR}.kl_loss_coef"),
     Field("kl_estimator", f"{ACTOR}.kl_loss_type", write=estimator_word),
-    Field("kl_reward_coefficient", f"{CONTROL}.kl_coef"),
-    Field("kl_controller", f"{CONTROL}.type"),
-    Field("kl_horizon", f"{CONTROL}.horizon", "float", 0.0),
-    Field("kl_target", f"{CONTROL}.target_kl", "float", 0.0),
     Field("kl_reward_estimator", "algorithm.kl_penalty", write=estimator_word),
-    Field("loss_type", f"{ACTOR}.policy_loss.loss_mode", fixable=False),
-    Field("loss_average", f"{ACTOR}.loss_agg_mode", "str", ""),
     Field(
         "epsilon",
         f"{ACTOR}.clip_ratio_low",
@@ -104,45 +75,19 @@ FIELDS = (
         0.0,
         before={(0, 8, 0): f"{ACTOR}.grad_clip"},
     ),
-    Field("max_steps", "trainer.total_training_steps", "int?", rollouts=True),
-    Field("epochs", "trainer.total_epochs", "int?"),
     frequency("save_steps", "trainer.save_freq"),
     frequency("eval_steps", "trainer.test_freq"),
-    Field("learning_rate", f"{OPTIM}.lr", "float", 0.0),
     Field(
         "lr_scheduler_type",
         f"{OPTIM}.lr_scheduler_type",
         before={(0, 6, 0): f"{OPTIM}.warmup_style"},
     ),
-    # Megatron's key
-    Field("", f"{OPTIM}.lr_decay_style"),
-    Field("warmup_steps", f"{OPTIM}.lr_warmup_steps", rollouts=True),
-    Field("", f"{OPTIM}.lr_warmup_steps_ratio"),
-    Field("minimum_learning_rate_ratio", f"{OPTIM}.min_lr_ratio", "float?"),
-    Field("weight_decay", f"{OPTIM}.weight_decay", "float", 0.0),
-    Field("", f"{OPTIM}.betas", judged=False),
     Field("dataset_name", "data.train_files", "any", read=one_name, judged=False),
     Field("eval_dataset_name", "data.val_files", "any", read=one_name, judged=False),
-    Field("seed", "data.seed", "int?"),
-    Field("max_prompt_length", "data.max_prompt_length", "int", 1),
-    Field("max_completion_length", "data.max_response_length", "int", 1),
-    Field("", "data.filter_overlong_prompts", judged=False),
-    Field("model_name_or_path", f"{MODEL}.path", "str", ""),
-    Field("parameters", f"{MODEL}.path", fixable=False),
     *lora_rows(f"{MODEL}.lora_rank", f"{MODEL}.lora_alpha", f"{MODEL}.target_modules", 16),
-    # its choices are checked, no number depends on it
-    Field("", f"{ROLLOUT}.name", judged=False),
-    Field("temperature", f"{ROLLOUT}.temperature", "float", 0.0),
-    Field("top_p", f"{ROLLOUT}.top_p", "float", 0.0),
     top_k(f"{ROLLOUT}.top_k"),
-    Field("vllm_tensor_parallel_size", f"{ROLLOUT}.tensor_model_parallel_size"),
-    Field("vllm_gpu_memory_utilization", f"{ROLLOUT}.gpu_memory_utilization", "float", 0.0),
-    Field("offloads_parameters", f"{ACTOR}.fsdp_config.param_offload", "bool", False),
-    Field("gradient_checkpointing", f"{MODEL}.enable_gradient_checkpointing", "bool", True),
-    Field("removes_padding", f"{MODEL}.use_remove_padding", "bool", False),
-    Field("max_batched_tokens", f"{ROLLOUT}.max_num_batched_tokens", "int", 1),
-    Field("vllm_max_model_length", f"{ROLLOUT}.max_model_len", "int?"),
 )
+FIELDS = table_of(read_own_yaml(__file__, "fields.yaml")["fields"], OWN)
 # verl's ways to average the loss, with the loss of TRL that does the same.
 AVERAGES = {
     "token-mean": "dapo",
