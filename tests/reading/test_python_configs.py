@@ -3,12 +3,14 @@ about all others.
 """
 
 import json
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
+import yaml
 
 from grporecipe.errors import UserError
+from grporecipe.files import Json
 from grporecipe.linting.linter import lint_recipe
 from grporecipe.model.recipe import Recipe, VersionSource
 from grporecipe.reading.load import Options, load_recipe, load_recipes
@@ -45,77 +47,19 @@ def notebook(folder: Path, *cells: str, name: str = "train.ipynb") -> Path:
     return path
 
 
-VALUES: dict[str, tuple[str, Any]] = {
-    "literals": ("GRPOConfig(beta=0.04, temperature=-1)", {"beta": 0.04, "temperature": -1}),
-    "names": (
-        "N = 8\nB = N * 4 // 2\nGRPOConfig(num_generations=N, seed=B)",
-        {"num_generations": 8, "seed": 16},
-    ),
-    "f-strings": ("m = 'q'\nn = 7\nGRPOConfig(run_name=f'{m}-{n}b')", {"run_name": "q-7b"}),
-    "a dictionary": (
-        "d = dict(beta=1, seed=2)\nGRPOConfig(**d, top_k=5)",
-        {"beta": 1, "seed": 2, "top_k": 5},
-    ),
-    "the same twice": ("n = 3\nif x:\n    n = 3\nGRPOConfig(seed=n)", {"seed": 3}),
-    "paths": ("import os\no = 'out'\nGRPOConfig(os.path.join(o, 'a'))", {"output_dir": "out/a"}),
-    "argparse defaults": (
-        "p.add_argument('--num-generations', type=int, default=8)\nargs = p.parse_args()\n"
-        "GRPOConfig(num_generations=args.num_generations)",
-        {"num_generations": 8},
-    ),
-    "a parameter args": (
-        "p.add_argument('--seed', default=3)\ndef main(args):\n    GRPOConfig(seed=args.seed)",
-        {"seed": 3},
-    ),
-    "a literal dictionary": ("GRPOConfig(**{'beta': 0.0})", {"beta": 0.0}),
-    "module names": ("import trl\ntrl.GRPOConfig(beta=1)", {"beta": 1}),
-    "a function": ("def main():\n    n = 2\n    return GRPOConfig(seed=n)", {"seed": 2}),
-    "main": ("if __name__ == '__main__':\n    s = 3\n    GRPOConfig(seed=s)", {"seed": 3}),
-    "a class of its own": (
-        "class C(GRPOConfig):\n    seed: int = 5\n    o: int = 1\nC(beta=1)",
-        {"seed": 5, "o": 1, "beta": 1},
-    ),
-    "the folder": ("GRPOConfig('out', beta=1)", {"output_dir": "out", "beta": 1}),
-}
-
-
-@pytest.mark.parametrize("name", VALUES)
-def test_values_are_those_that_the_text_says(name: str, tmp_path: Path) -> None:
-    """Literals, and what follows from them; nothing is unresolved."""
-    text, expected = VALUES[name]
-    recipe = read(tmp_path, HEAD + text)
-    assert (recipe.config, recipe.unresolved) == (expected, {})
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "GRPOConfig(seed=args.seed)",
-        "def f(n):\n    GRPOConfig(seed=n)",
-        "for n in (1, 2):\n    GRPOConfig(seed=n)",
-        "n = 1\nif x:\n    n = 2\nGRPOConfig(seed=n)",
-        "n = 8\nn = 4\nGRPOConfig(seed=n)",
-        "class C:\n    s = 1\nGRPOConfig(seed=C.s)",
-        "p.add_argument('--seed', required=True)\nargs = "
-        "p.parse_args()\nGRPOConfig(seed=args.seed)",
-        "p.add_argument('--seed', default=1)\nargs = p.parse_args()\nargs.seed = "
-        "2\nGRPOConfig(seed=args.seed)",
-        "try:\n    from values import SEED\nexcept E:\n    SEED = 1\nGRPOConfig(seed=SEED)",
-        "*a, b = 1, 2, 3\nGRPOConfig(seed=b)",
-        "p.add_argument('--seed', default=1)\nargs = p.parse_args(['--seed', "
-        "'3'])\nGRPOConfig(seed=args.seed)",
-        "p.add_argument('--seed', default=1)\np.set_defaults(seed=3)\nargs = "
-        "p.parse_args()\nGRPOConfig(seed=args.seed)",
-        "class C:\n    n = 1\n    def f(self):\n        GRPOConfig(seed=n)",
-        "GRPOConfig(seed=f'{1:02}')",
-        "n = n + 1\nGRPOConfig(seed=n)",
-        "n = int(input())\nGRPOConfig(seed=n)",
-        "GRPOConfig(seed='a' * 10**9)",
-        "GRPOConfig(seed=9 ** 9 ** 9)",
-        "a = GRPOConfig(seed=1)\nif x:\n    a.seed = 2",
-        "try:\n    n = 1\nexcept E:\n    n = 2\nGRPOConfig(seed=n)",
-    ],
+SCRIPTS = yaml.safe_load(
+    Path(__file__).with_name("python_scripts.yaml").read_text(encoding="utf-8")
 )
+
+
+@pytest.mark.parametrize("row", SCRIPTS["values"].values(), ids=SCRIPTS["values"])
+def test_values_are_those_that_the_text_says(row: Json, tmp_path: Path) -> None:
+    """Literals, and what follows from them; nothing is unresolved."""
+    recipe = read(tmp_path, HEAD + row["script"])
+    assert (recipe.config, recipe.unresolved) == (row["config"], {})
+
+
+@pytest.mark.parametrize("text", SCRIPTS["unresolved"])
 def test_what_only_a_running_program_knows_is_unresolved(text: str, tmp_path: Path) -> None:
     """Arguments, parameters, loops, branches and calls: no guess."""
     assert read(tmp_path, HEAD + text).unresolved.keys() == {"seed"}
@@ -332,3 +276,15 @@ def test_dictionaries_that_double_each_other_are_not_followed_without_end(tmp_pa
     lines = ["d0 = {'seed': 1}", *(f"d{n} = {{**d{n - 1}, **d{n - 1}}}" for n in range(1, 40))]
     text = "\n".join([*lines, "GRPOConfig(**d39)"])
     assert read(tmp_path, HEAD + text).unresolved
+
+
+@pytest.mark.parametrize("row", SCRIPTS["searches"].values(), ids=SCRIPTS["searches"])
+def test_each_combination_that_an_optuna_script_tries_is_judged(row: Json, tmp_path: Path) -> None:
+    """Of more combinations than are tried, a sample."""
+    recipe = replace(read(tmp_path, HEAD + row["script"]), processes=1)
+    found = [
+        f"{each.code} {each.severity}: {each.message}" for each in lint_recipe(recipe).diagnostics
+    ]
+    assert len(found) == len(row["found"])
+    for line, beginning in zip(found, row["found"], strict=True):
+        assert line.startswith(beginning)

@@ -193,6 +193,7 @@ def lint_recipe(
             for each in diagnostics
             if each.code.startswith("GV") or not _is_overridden(each, recipe)
         ]
+    diagnostics += _of_points(recipe, selection, {each.code for each in diagnostics})
     key = FRAMEWORKS[recipe.framework].only_evaluates
     # no optimizer step: advice on training says nothing
     if key and values_of(recipe).flag(key):
@@ -212,6 +213,31 @@ def lint_recipe(
     diagnostics.sort(key=lambda diagnostic: (diagnostic.line or 0, diagnostic.code))
     unknown = reading.unknown | unknown_sizes(recipe, reading)
     return LintResult(recipe, setting, tuple(diagnostics), plan_numbers(setting, unknown))
+
+
+def _of_points(recipe: Recipe, selection: RuleSelection, known: set[str]) -> Iterator[Diagnostic]:
+    """Yield the errors of combinations that an Optuna script tries, with their number, and what
+    else is found in all of them.
+    """
+    found: dict[str, list[tuple[Config, Diagnostic]]] = {}
+    for point in recipe.points:
+        rest = {key: text for key, text in recipe.unresolved.items() if key not in point}
+        tried = replace(recipe, config={**recipe.config, **point}, unresolved=rest, points=())
+        for each in lint_recipe(tried, selection, with_fixes=False).diagnostics:
+            if each.code not in known and not point.keys().isdisjoint(each.keys):
+                found.setdefault(each.code, []).append((point, each))
+    for code, cases in found.items():
+        first = cases[0][1]
+        keys = [key for key in recipe.points[0] if key in first.keys]
+        every = {str([point.get(key) for key in keys]) for point in recipe.points}
+        bad = {str([point.get(key) for key in keys]) for point, _ in cases}
+        if first.is_error:
+            count = f"{len(bad)} of {len(every)} combinations of {' and '.join(keys)}"
+            message = f"{count} cannot work: {code} {first.message}"
+            severity: Severity = "error" if bad == every else "note"
+            yield replace(first, severity=severity, message=message)
+        elif bad == every:
+            yield first
 
 
 def _doubted(problem: Diagnostic, why: str) -> Diagnostic:

@@ -168,6 +168,8 @@ class Recipe:
     replaced: str = ""
     code: LaunchedCode | None = None
     cells: tuple[tuple[int, int], ...] = ()
+    # combinations of values that an Optuna script tries, of keys that are unresolved
+    points: tuple[Config, ...] = ()
     # computed once
     derived: Json = field(default_factory=dict, init=False, repr=False, compare=False)
 

@@ -76,6 +76,8 @@ def shell_values_are_known(recipe: Recipe) -> Iterator[Violation]:
     """
     unknown = []
     for key, value in recipe.unresolved.items():
+        if any(key in point for point in recipe.points):
+            continue
         if key == "config":
             why = "the recipe that the script names was not found, so its keys were not checked"
             yield Violation(f"{key}: {show(value)}", why, "Lint that recipe itself.", (key,))

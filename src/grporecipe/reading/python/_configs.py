@@ -8,9 +8,11 @@ LoRA's keys in a recipe); peft LoraConfig; unsloth FastLanguageModel (``from_pre
 """
 
 import ast
+import random
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from itertools import islice, product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -43,6 +45,8 @@ from grporecipe.reading.python.source import (
 )
 
 CONFIG = "GRPOConfig"
+# of what an Optuna script tries
+MOST_POINTS = 256
 CONFIGS = (CONFIG, "AsyncGRPOConfig")
 LORA = {
     "r": "lora_r",
@@ -85,6 +89,8 @@ class PythonConfig:
     spread: str = ""
     # keys that are not in the call: of its trainer, model and LoRA, and set later
     elsewhere: frozenset[str] = frozenset()
+    # values of unresolved keys by the combinations of what an Optuna trial suggests
+    points: tuple[Config, ...] = ()
 
 
 class Slot(NamedTuple):
@@ -174,6 +180,7 @@ def _recipe(path: Path, made: PythonConfig, options: Options) -> Recipe:
         unresolved={key: text for key, text in made.unresolved.items() if key not in foreign},
         code=code,
         cells=made.cells,
+        points=made.points,
     )
     if not made.spread:
         return recipe
@@ -265,7 +272,49 @@ def _configure(
         ),
         unknown[0] if unknown else "",
         frozenset(every.keys() - slots.keys()),
+        _points(names, call, scope),
     )
+
+
+def _points(names: Names, call: ast.Call, scope: Scope) -> tuple[Config, ...]:
+    """Return the arguments of a call that depend on what an Optuna trial suggests, for each
+    combination of suggested values. Of more than MOST_POINTS combinations, a sample.
+    """
+    searched = {id(made): _suggested(names, made, at) for made, at in names.calls}
+    searched = {made: values for made, values in searched.items() if values}
+    combinations = [*islice(product(*searched.values()), MOST_POINTS + 1)]
+    if len(combinations) > MOST_POINTS:
+        draw = random.Random(0)
+        combinations = [tuple(map(draw.choice, searched.values())) for _ in range(MOST_POINTS)]
+    fixed = _arguments(names, call, scope)[0]
+    points: list[Config] = []
+    for values in combinations if searched else ():
+        names.forget(dict(zip(searched, values, strict=True)))
+        given = _arguments(names, call, scope)[0]
+        point = {
+            key: slot.value
+            for key, slot in given.items()
+            if fixed[key].value is UNKNOWN and slot.value is not UNKNOWN
+        }
+        if point and point not in points:
+            points.append(point)
+    names.forget({})
+    return tuple(points)
+
+
+def _suggested(names: Names, call: ast.Call, scope: Scope) -> list[Any]:
+    """Return the values that a call of an Optuna trial suggests: a list, or a range's two ends."""
+    name = last_name(call.func)
+    if not name.startswith("suggest_"):
+        return []
+    given = _arguments(names, call, scope)[0]
+    words = ("*1", "*2", "choices", "low", "high")
+    match [given[word].value for word in words if word in given]:
+        case [list() as choices]:
+            return choices
+        case [int() | float() as low, int() | float() as high]:
+            return [low, high]
+    return []
 
 
 def _arguments(names: Names, call: ast.Call, scope: Scope) -> tuple[dict[str, Slot], list[str]]:

@@ -233,8 +233,16 @@ class Names:
     assigned: list[tuple[str, ast.expr]] = field(default_factory=list)
     module: Scope = field(default_factory=Scope)
     spreads: int = 0
+    # values that calls are taken to return, by their id
+    returned: dict[int, Any] = field(default_factory=dict)
     # `imports_of_trl`
     of_trl: tuple[tuple[str, int], ...] = ()
+
+    def forget(self, returned: dict[int, Any]) -> None:
+        """Take calls to return other values, and forget what was computed without them."""
+        self.returned = returned
+        for _, scope in self.calls:
+            scope.known.clear()
 
     def origin(self, node: ast.expr) -> str:
         """Return the dotted name that an expression is imported as (``trl.GRPOConfig``); empty if
@@ -258,6 +266,8 @@ class Names:
                 return plain
             case ast.Name(id=name):
                 return self._constant(name, scope, depth)
+            case ast.Call() if id(node) in self.returned:
+                return self.returned[id(node)]
             case ast.Attribute(value=ast.Name(id=owner), attr=key) if self._is_parsed(owner, scope):
                 defaults = self.options.get(key, [None])
                 return (
