@@ -297,6 +297,8 @@ def test_an_accelerate_configuration_says_the_processes(folder: Path) -> None:
         ("", "no launch command"),
         ("CUDA_VISIBLE_DEVICES=3 python src/vllm_serve.py --model x\n", "no GRPO training"),
         ("python -m verl.experimental.vla.main_sac data.train_batch_size=8\n", "no GRPO training"),
+        ("python main.py eval --num_generations 8\n", "no GRPO training"),
+        ("python -m pkg.data.grpo_build --num_generations 8\n", "no GRPO training"),
         (
             "cd /w\nN=8 bash scripts/train.sh --seed 1\n",
             r"It runs scripts/train.sh: lint that script\.",

@@ -172,6 +172,14 @@ def test_a_launch_in_a_variable_or_switched_off_by_a_default_is_read(
     assert (recipe.framework, recipe.config["data.train_batch_size"]) == ("verl", 64)
 
 
+def test_a_launcher_s_overrides_count_above_the_script_that_it_runs(tmp_path: Path) -> None:
+    """What the other script sets is no duplicate."""
+    (tmp_path / "train.sh").write_text(f"{OVERRIDES} $@\n")
+    (recipe,) = load(tmp_path, "bash train.sh data.train_batch_size=32\n")
+    assert recipe.config == {"data.train_batch_size": 32, "actor_rollout_ref.rollout.n": 8}
+    assert not recipe.duplicates
+
+
 def test_a_launch_that_is_switched_off_is_not_read_if_another_runs(tmp_path: Path) -> None:
     """The one that runs by default is meant."""
     script = (

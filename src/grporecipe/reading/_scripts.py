@@ -121,7 +121,7 @@ def _from_launch(path: Path, start: launch.LaunchCommand, text: str, options: Op
     if start.is_dotted if options.framework == "auto" else FRAMEWORKS[options.framework].is_dotted:
         return _from_overrides(path, start, text, options)
     flat = _config_of(start, path)
-    base = {**flat.config}
+    base = flat.config
     framework = options.framework
     paths = launch.python_path(start)
     code = read_launched(start.launch.program, path, paths) if start.own is None else None
@@ -170,7 +170,7 @@ def _from_launch(path: Path, start: launch.LaunchCommand, text: str, options: Op
         unresolved["num_processes"] = trouble
     if options.processes is not None:
         unresolved.pop("num_processes", None)
-    if not start.lines.keys() & {"num_processes"} and processes is not None:
+    if "num_processes" not in start.lines and processes is not None:
         config.pop("num_processes", None)
     return build_recipe(
         config,
@@ -215,12 +215,14 @@ def _from_overrides(path: Path, start: launch.LaunchCommand, text: str, options:
     if options.framework == "auto" and base.config:
         # maybe a profile
         recognise_recipe({**base.config, **given.config}, [str(path)], [start.launch.program])
+    # what another script sets, this one may replace
+    is_own = Path(start.launch.program).name in text
     return build_recipe(
         {**base.config, **given.config},
         replace(options, framework=framework),
         file=str(path),
         lines=given.lines,
-        duplicates=given.duplicates,
+        duplicates=given.duplicates if is_own else (),
         unresolved=given.unresolved,
         may_have_more=given.may_have_more,
         launch=replace(start.launch, config=given.base, raw=given.raw),

@@ -71,8 +71,8 @@ NODES = ("NPROC_PER_NODE", "NNODES")
 # Programs next to a GRPO training, by the words of their names.
 RIVALS = (
     r"(?<![a-z])(?:sft|dpo|kto|serve|server|eval|evaluate|evaluation|merge|merger|prepare"
-    r"|preprocess|data|plot|convert|infer|inference|generate|generation|test|download|upload"
-    r"|benchmark|demo)(?![a-z])"
+    r"|preprocess|build|data|plot|convert|infer|inference|generate|generation|test|download|upload"
+    r"|benchmark|demo)(?![a-z])|^(?!.*grpo).*(?:sft|dpo)"
 )
 DOTTED_RIVALS = (
     r"(?<![a-z])(?:sft|sac|merger|merge|generation|eval|serve|server|preprocess)(?![a-z])"
@@ -178,10 +178,8 @@ class LaunchParser:
                 # only an option, meant for the command before it
                 if word.text.startswith("--") or self.override.match(word.text):
                     cut = word.line
-            expanded = next(
-                filter(None, (expand(command.words) for expand in self.expanders)), None
-            )
-            words, server_gpus = expanded or (command.words, 0)
+            expanded = (expand(command.words) for expand in self.expanders)
+            words, server_gpus = next(filter(None, expanded), (command.words, 0))
             if start := self._start(words, cut):
                 start.server_gpus = server_gpus
                 start.environment = command.environment
@@ -222,18 +220,16 @@ class LaunchParser:
     def _is_rival(self, start: LaunchCommand) -> bool:
         """Return whether the program's name shows that a launch is no GRPO training."""
         program = start.launch.program.lower()
-        name = (
-            PurePosixPath(program).name
-            if "/" in program
-            else program.removesuffix(".py").rpartition(".")[2]
-        )
+        name = re.split("[./]", program.removesuffix(".py"))[-1]
+        for word in start.after[:1]:
+            # a command of the program
+            if word.text.isalpha():
+                name += f" {word.text}"
         if start.own is not None or len(start.options.keys() & GROUP_OPTIONS) > 1:
             return False
         if start.is_dotted:
             return re.search(DOTTED_RIVALS, name) is not None
-        return re.search(RIVALS, name) is not None or (
-            ("sft" in name or "dpo" in name) and "grpo" not in name
-        )
+        return re.search(RIVALS, name) is not None
 
 
 def has_sign_of_grpo(start: LaunchCommand, code: LaunchedCode | None) -> bool:
@@ -243,7 +239,7 @@ def has_sign_of_grpo(start: LaunchCommand, code: LaunchedCode | None) -> bool:
         return True
     # open_r1/$TASK.py
     if "$" in program:
-        return any(name in program for name in ("open_r1", "open-r1"))
+        return re.search("open[_-]r1", program) is not None
     return code is not None and _names_grpo(code)
 
 
@@ -269,22 +265,15 @@ def _with_python(launcher: str, rest: CommandLine, cut: int | None) -> LaunchCom
     """Return the launch of a python command: a module that is a launcher, another module, or a
     file.
     """
-    at = next(
-        (
-            n
-            for n, word in enumerate(rest)
-            if word.text in ("-m", "-c") or not word.text.startswith("-")
-        ),
-        0,
-    )
-    module = _second(rest, at) if rest and rest[at].text == "-m" else ""
-    if rest and rest[at].text == "-c":
-        return None
-    return (
-        _launched(MODULES[module], rest[at + 2 :], cut)
-        if module in MODULES
-        else _launched(launcher, rest, cut)
-    )
+    for n, word in enumerate(rest):
+        module = _second(rest, n)
+        if word.text == "-m" and module in MODULES:
+            return _launched(MODULES[module], rest[n + 2 :], cut)
+        if word.text == "-c":
+            return None
+        if not word.text.startswith("-"):
+            break
+    return _launched(launcher, rest, cut)
 
 
 def _names_launcher(words: CommandLine) -> bool:
@@ -295,21 +284,19 @@ def _names_launcher(words: CommandLine) -> bool:
 
 
 def _launched(launcher: str, words: CommandLine, cut: int | None) -> LaunchCommand | None:
+    named = []
+    # known only to a running shell
+    hidden = []
+    previous = ""
     for n, word in enumerate(words):
-        if word.text in ("-m", "--module") and n + 1 < len(words):
-            return LaunchCommand(
-                LaunchContext(launcher, words[n + 1].text, cut), words[:n], words[n + 2 :]
-            )
-        if word.text.endswith(".py"):
-            return LaunchCommand(LaunchContext(launcher, word.text, cut), words[:n], words[n + 1 :])
-    # a program known only to a running shell
-    for n, word in enumerate(words):
-        if (
-            word.unknown
-            and not word.text.startswith("-")
-            and not (n and words[n - 1].text.startswith("-"))
-        ):
-            return LaunchCommand(LaunchContext(launcher, word.text, cut), words[:n], words[n + 1 :])
+        if word.text.endswith(".py") or previous in ("-m", "--module"):
+            named.append(n)
+        elif word.unknown and not word.text.startswith("-") and not previous.startswith("-"):
+            hidden.append(n)
+        previous = word.text
+    for at in [*named, *hidden][:1]:
+        context = LaunchContext(launcher, words[at].text, cut)
+        return LaunchCommand(context, words[:at], words[at + 1 :])
     return None
 
 
@@ -359,15 +346,11 @@ def build_config(start: LaunchCommand, takes: Mapping[str, KeySpec]) -> Json:
     for name, values in start.options.items():
         if name in ("config", "local_rank") or (passes_on and name in LAUNCHER_OPTIONS):
             continue
-        key = (
-            name
-            if name in takes or not name.startswith("no_") or name[3:] not in takes
-            else name[3:]
-        )
-        if key != name:
-            config[key] = False
+        positive = name.removeprefix("no_")
+        if name not in takes and positive in takes:
+            config[positive] = False
         else:
-            config[key] = _value(values, takes[key].type if key in takes else "any")
+            config[name] = _value(values, takes[name].type if name in takes else "any")
     return config
 
 
@@ -481,9 +464,7 @@ def python_path(start: LaunchCommand) -> list[str]:
     shell knows is left out.
     """
     value = start.environment.get("PYTHONPATH")
-    names = (
-        [re.sub(_UNKNOWN, "", name) for name in value.split(":")] if isinstance(value, str) else []
-    )
+    names = re.sub(_UNKNOWN, "", value).split(":") if isinstance(value, str) else []
     return [str(PurePosixPath(start.folder, name)) for name in names if name]
 
 

@@ -407,7 +407,7 @@ class _Shell(Builtins):
 
     def _record(self, words: CommandLine, node: Simple) -> None:
         """Record a command, or read the script that it passes to another shell."""
-        inner = handed_on(words)
+        inner = handed_on(words, self._other)
         if inner is None and node.input is not None and words and reads_script(words):
             text = input_of(self.scope, node)
             inner = [Word(text, node.input.line, marked=text, span=text.count("\n"))]
@@ -450,6 +450,11 @@ class _Shell(Builtins):
             None,
             False,
         )
+
+    def _other(self, name: str) -> str | None:
+        """Return the text of another script, unless this one is another already."""
+        is_own = not self.line and not self.silent
+        return self.read(name, self.scope.folder) if self.read and is_own else None
 
     def _source(self, words: CommandLine) -> bool | None:
         text = (

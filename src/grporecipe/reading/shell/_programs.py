@@ -6,6 +6,8 @@ SLURM_JOB_NUM_NODES, SLURM_NNODES).
 """
 
 import re
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import PurePosixPath
 
 from grporecipe.model.values import CommandLine, Word
@@ -16,9 +18,14 @@ SHELLS = frozenset({"bash", "sh", "zsh", "dash", "ksh"})
 TMUX_KEYS = frozenset({"Enter", "C-m", "ENTER", "KPEnter"})
 
 
-def handed_on(words: CommandLine) -> CommandLine | None:
+def handed_on(
+    words: CommandLine, read: Callable[[str], str | None] = lambda _: None
+) -> CommandLine | None:
     """Return the script that a command passes to another shell (``bash -c``, tmux, Slurm's wrap),
     and its arguments.
+
+    ``read`` returns the text of a file of the checkout. Only one that gets arguments is read: the
+    others are recipes themselves.
     """
     name = PurePosixPath(words[0].text).name if words else ""
     if name in ("echo", "printf", "cat"):
@@ -30,22 +37,15 @@ def handed_on(words: CommandLine) -> CommandLine | None:
                 if re.fullmatch(r"-[a-z]*c", words[options].text):
                     return words[options + 1 :]
                 options += 1
+            if options < len(words) - 1 and (text := read(words[options].text)):
+                return [Word(text, word.line, marked=text), *words[options:]]
     if name == "tmux":
         return _typed(words)
     if name == "sbatch":
-        for n, word in enumerate(words[1:], 1):
-            if word.text.startswith("--wrap="):
-                return [
-                    Word(
-                        word.text[7:],
-                        word.line,
-                        word.unknown,
-                        word.marked.partition("=")[2],
-                        word.span,
-                    )
-                ]
-            if word.text == "--wrap" and n + 1 < len(words):
-                return [words[n + 1]]
+        for n, word in enumerate(words):
+            option, equals, script = word.marked.partition("=")
+            if option == "--wrap":
+                return [replace(word, marked=script)] if equals else words[n + 1 : n + 2] or None
     if name == "ray" and words[1:2] and words[1].text == "job" and _is_script(words[-1]):
         return words[-1:]
     if name in ("ssh", "su") and len(words) > 2 and " " in words[-1].text.strip():
