@@ -109,13 +109,18 @@ def test_recipes_stand_side_by_side(grposweep: Grposweep, here: Path) -> None:
         (["lr=1e-3", "--gpus", "1", "--vllm-gpus", "1"], "no GPU is left"),
         (["lr=1e-3", "--processes", "4", "--gpus", "8"], "--gpus means 8 processes"),
         (["run.sh"], "only the run knows num_generations"),
+        (["turns.sh"], "only the run knows actor_rollout_ref.rollout.n"),
+        (["rest.sh"], "only the run knows actor_rollout_ref.rollout.n"),
     ],
 )
 def test_bad_input_is_one_message(
     grposweep: Grposweep, arguments: list[str], part: str, here: Path
 ) -> None:
     """Code 2, no traceback."""
+    verl = "python -m verl.trainer.main_ppo actor_rollout_ref.actor.ppo_mini_batch_size=64"
     (here / "run.sh").write_text("swift rlhf --rlhf_type grpo --num_generations $G\n")
+    (here / "turns.sh").write_text(f"{verl} +env.rollout.n=8\n")
+    (here / "rest.sh").write_text(f"{verl} actor_rollout_ref.rollout.n_agent=5\n")
     ended = grposweep("plan", *arguments)
     assert ended.code == 2
     assert part in ended.err

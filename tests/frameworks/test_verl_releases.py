@@ -178,8 +178,6 @@ def test_groups_of_n_agent_are_no_lone_completions() -> None:
     assert "GB302" in judge({**config, f"{ROLLOUT}.n_agent": 1}, (0, 2, 0), vendored=known)
     setting = read_recipe(recipe_of(config, (0, 2, 0), vendored=known)).setting
     assert (setting.num_generations, setting.prompts_per_step) == (8, 4)
-    agents = {**RECIPE, f"{ROLLOUT}.n": 1, "+env.rollout.n": 8}
-    assert read_recipe(recipe_of(agents, (0, 4, 0))).setting.num_generations == 8
 
 
 def test_distillation_without_task_rewards_needs_no_group() -> None:

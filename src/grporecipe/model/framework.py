@@ -223,6 +223,8 @@ class Framework:
             note says so.
         is_composed: whether the configuration below a launch's overrides is known; None if it
             always is.
+        assume: returns the keys whose meaning the trainer's own source changes, with the place; by
+            default those that were found in the repository.
 
     """
 
@@ -260,6 +262,7 @@ class Framework:
     only_evaluates: str = ""
     is_asynchronous: "Callable[[Recipe], bool]" = lambda _: False
     is_composed: "Callable[[Recipe], bool] | None" = None
+    assume: "Callable[[Recipe], Mapping[str, str]]" = lambda recipe: recipe.assumed
 
     def __post_init__(self) -> None:
         spelled = self.traits.display_name

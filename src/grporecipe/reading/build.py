@@ -2,7 +2,7 @@
 made.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -121,7 +121,7 @@ def build_recipe(
         own = set_by_program(Path(file), launch.program if launch else "")
     is_stated = judged.source.kind in ("asked", "project", "vendored")
     replaced = "" if file is None or is_stated else find_replacement(framework, config, Path(file))
-    return Recipe(
+    recipe = Recipe(
         framework,
         judged.version,
         config,
@@ -136,6 +136,7 @@ def build_recipe(
         replaced=replaced,
         **more,
     )
+    return replace(recipe, assumed=FRAMEWORKS[framework].assume(recipe))
 
 
 def find_near(name: str, file: Path, folder: str = "") -> Path | None:

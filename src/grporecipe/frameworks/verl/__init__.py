@@ -4,7 +4,7 @@ import re
 
 from grporecipe.frameworks.verl import keys
 from grporecipe.frameworks.verl.keys import refusals
-from grporecipe.frameworks.verl.recipes import DERIVED, FIELDS, SPECIAL, keys_of
+from grporecipe.frameworks.verl.recipes import DERIVED, FIELDS, SPECIAL, keys_of, sized_elsewhere
 from grporecipe.model.framework import Framework, Vendor
 from grporecipe.registries import Lazy
 
@@ -45,5 +45,6 @@ FRAMEWORK = Framework(
     config_defaults=("ppo_trainer", "_self_"),
     own_configs=re.compile(r"/(?:verl|recipe)/(?:[\w-]+/){1,6}config/"),
     is_composed=keys.is_composed,
+    assume=sized_elsewhere,
     memory=Lazy("grporecipe.fields.memory:read_verl"),
 )

@@ -42,6 +42,7 @@ OWN_PROGRAMS = ("verl.trainer.main_ppo", "verl/trainer/main_ppo.py")
 HOLDS_A_STEP = r"\btrain_batch_size\s*(?:>=|<)\s*[\w.]*ppo_mini_batch_size"
 # without it (until 0.3) KL is in the reward if it is not in the loss
 REWARD_SWITCH = "algorithm.use_kl_in_reward"
+GROUP = f"{ROLLOUT}.n"
 # of Search-R1, of verl-agent and of their forks: completions of a prompt for each of rollout.n
 AGENTS = (f"{ROLLOUT}.n_agent", "env.rollout.n")
 

@@ -8,6 +8,7 @@ which Hydra finds the defaults of a configuration.
 """
 
 import re
+from collections.abc import Mapping
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from grporecipe.frameworks.verl.keys import (
     ACTOR,
     AGENTS,
     CONTROL,
+    GROUP,
     HOLDS_A_STEP,
     MEGATRON,
     MODEL,
@@ -216,29 +218,40 @@ def refills(values: Values) -> bool:
 def derive_groups(values: Values, fields: Config) -> Fields:
     """Return the group size, and the advantage estimator if a group of one is intended.
 
-    Search-R1, verl-agent and their forks repeat a prompt before ``rollout.n``, and count
-    ``ppo_mini_batch_size`` after that: in prompts if it holds all their repetitions, otherwise each
-    repetition is read as a prompt. PRIME samples ``data.n_samples`` completions. Distillation
-    without task rewards has no advantages; another trainer may form groups of its own.
+    Search-R1 and its forks repeat a prompt before ``rollout.n``, and count ``ppo_mini_batch_size``
+    after that. PRIME samples ``data.n_samples`` completions. Distillation without task rewards has
+    no advantages; another trainer may form groups of its own.
     """
-    agents = max(values.whole(key, 1) for key in AGENTS)
+    agents = values.whole(AGENTS[0], 1)
     step = fields["prompts_per_step"]
     group = fields["num_generations"]
-    groups: Fields = {}
     if agents > 1 and step % agents == 0:
-        group *= agents
-        groups = {"num_generations": group, "prompts_per_step": step // agents}
-    elif agents > 1:
-        groups = {"prompts_per_rollout": fields["prompts_per_rollout"] * agents}
+        return {"num_generations": group * agents, "prompts_per_step": step // agents}
     if group != 1:
-        return groups
+        return {}
     scores = values.flag(f"{DISTILLATION}.use_task_rewards", True)
-    has_samples = agents > 1 or values.whole("data.n_samples", 1) > 1
+    has_samples = any(values.whole(key, 1) > 1 for key in (*AGENTS, "data.n_samples"))
     if values.flag("distillation.enabled") and not scores:
-        groups["advantage_estimator"] = "distillation"
-    elif has_samples or not is_own_trainer(values.recipe):
-        groups["advantage_estimator"] = "the trainer's own"
-    return groups
+        return {"advantage_estimator": "distillation"}
+    if has_samples or not is_own_trainer(values.recipe):
+        return {"advantage_estimator": "the trainer's own"}
+    return {}
+
+
+def sized_elsewhere(recipe: Recipe) -> Mapping[str, str]:
+    """Return the keys whose meaning the trainer's own source changes, with the place.
+
+    A step of Search-R1 is whole groups if ``n_agent`` divides it. One of verl-agent is of turns,
+    whose number only the run knows.
+    """
+    values = values_of(recipe)
+    counts = [values.whole(key, 1) for key in AGENTS]
+    if max(counts) <= 1:
+        return recipe.assumed
+    rest = values.whole(f"{ACTOR}.ppo_mini_batch_size", 256) % counts[0]
+    if rest == 0 and counts[1] <= 1:
+        return {key: place for key, place in recipe.assumed.items() if key != GROUP}
+    return {GROUP: f"{AGENTS[counts[1] > 1]} sizes groups", **recipe.assumed}
 
 
 def has_reward_switch(values: Values) -> bool:

@@ -19,11 +19,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from grporecipe.errors import UserError
-from grporecipe.fields.reading import values_of
 from grporecipe.files import Config
 from grporecipe.frameworks.verl.keys import (
-    ACTOR,
-    AGENTS,
+    GROUP,
     HOLDS_A_STEP,
     OWN_PROGRAMS,
     engine_of,
@@ -203,13 +201,7 @@ def read_source(folder: Path, recipe: Recipe) -> Vendored:
             if own is None
             else nearest_release(own, partial(known, engine=engine_of(recipe)), releases())
         )
-    assumed, unchecked = _evidence(folder)
-    values = values_of(recipe)
-    agents = values.whole(AGENTS[0], 1)
-    # steps are whole groups; those of verl-agent are of turns, whose number only the run knows
-    if agents > 1 and values.whole(f"{ACTOR}.ppo_mini_batch_size", 256) % agents == 0:
-        assumed = {}
-    return Vendored(keys, version, assumed, unchecked)
+    return Vendored(keys, version, *_evidence(folder))
 
 
 # The code on which a rule rests: the files that may hold it in some release, and what it looks like
@@ -229,7 +221,6 @@ CHECKED_IN = (
     "verl/workers/config/*.py",
 )
 _REPEATED = r"\brepeat_times\s*=\s*self\.config\.([\w.]+)"
-GROUP = "actor_rollout_ref.rollout.n"
 OF_VALIDATION = "actor_rollout_ref.rollout.val_kwargs.n"
 
 
