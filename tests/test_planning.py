@@ -154,6 +154,7 @@ def test_a_save_interval_that_a_recipe_names_is_kept() -> None:
     # a share of all steps, rounded up, as in transformers
     assert planning.save_every(replace(s, save_steps=0.25)) == 3
     assert planning.save_every(replace(s, save_steps=None, checkpoints=0)) is None
+    assert planning.evaluate_every(replace(s, eval_steps=0.25)) == 3
 
 
 def test_data_that_fill_no_rollout_give_no_step() -> None:

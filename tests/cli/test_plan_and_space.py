@@ -93,10 +93,12 @@ def test_recipes_stand_side_by_side(grposweep: Grposweep, here: Path) -> None:
     for name, size in (("a.yaml", 8), ("b.yaml", 16)):
         (here / name).write_text(
             f"per_device_train_batch_size: {size}\nnum_generations: 8\nmax_steps: 10\n"
+            "eval_strategy: steps\neval_steps: 5\n"
         )
     out = grposweep("plan", "a.yaml", "b.yaml", "--processes", "2").out
-    row = next(line for line in out.splitlines() if "completions per rollout" in line)
-    assert row.split()[3:5] == ["16", "32"]
+    assert re.search("completions per rollout +16 +32 ", out)
+    assert re.search("steps between evaluations +5 +5 ", out)
+    assert "The number of held-out prompts is unknown" in out
 
 
 @pytest.mark.parametrize(

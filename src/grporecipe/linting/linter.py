@@ -549,7 +549,7 @@ def plan_numbers(s: Setting, unknown: frozenset[str] = frozenset()) -> Json:
 
 def _plain(number: float) -> float:
     """Return 7 instead of 7.0."""
-    return int(number) if number == int(number) else number
+    return int(number) if number.is_integer() else number
 
 
 NAME = "grposweep:"

@@ -170,17 +170,31 @@ def spread(total: int, count: int, multiple: int = 1) -> tuple[int, ...]:
     )
 
 
+def stated_interval(steps: float | None, total: int | None) -> int | None:
+    """Return an interval in optimizer steps as it is set; below 1 it is a share of all steps."""
+    if steps is None:
+        return None
+    if steps >= 1:
+        return int(steps)
+    return ceil(total * steps) if total else None
+
+
+def evaluate_every(s: Setting) -> int | None:
+    """Return optimizer steps between a recipe's evaluations; None if it has none, or unknown."""
+    if not s.evaluates:
+        return None
+    if s.eval_strategy == "epoch":
+        return steps_per_epoch(s)
+    return stated_interval(s.eval_steps, total_steps(s))
+
+
 def save_every(s: Setting) -> int | None:
     """Return optimizer steps between checkpoints: as set (below 1: a share of all steps), or about
     total / checkpoints, on a rollout boundary; None for no checkpoints.
     """
     total = total_steps(s)
-    if s.save_steps is not None and s.save_steps >= 1:
-        return int(s.save_steps)
-    if not total or (s.save_steps is None and s.checkpoints < 1):
-        return None
-    if s.save_steps is not None:
-        return ceil(total * s.save_steps)
+    if s.save_steps is not None or not total or s.checkpoints < 1:
+        return stated_interval(s.save_steps, total)
     boundary = boundary_steps(s)
     return max(total // s.checkpoints // boundary, 1) * boundary
 

@@ -61,7 +61,7 @@ def show_plan(
         for name, setting in named:
             shown = plan_numbers(setting)
             shown["evaluation_share"] = evaluation_share(setting) if shown["total_steps"] else None
-            shown |= {"memory_gib": memory_gib(setting)}
+            shown["memory_gib"] = memory_gib(setting)
             print(json.dumps({"file": name or None, "plan": shown}))
     else:
         _print_plans(build_console(), named)

@@ -64,11 +64,7 @@ def total_rollouts(s: Setting) -> Fraction | None:
     """Return the length as EasyR1 and verl count it; None for others."""
     total = planning.total_steps(s)
     each = planning.steps_per_rollout(s)
-    return (
-        None
-        if s.framework.unit != "prompts" or total is None or not each
-        else Fraction(total) / Fraction(each)
-    )
+    return None if s.framework.unit != "prompts" or total is None or not each else total / each
 
 
 def describe_length(s: Setting) -> str:
@@ -170,7 +166,7 @@ def _plan_rows(items: Sequence[tuple[str, Setting]], lines: Sequence[Json]) -> I
     as_set = _lines_as_set(first) if len(items) == 1 else {}
     for line in lines:
         values = [_value(setting, line["value"]) for _, setting in items]
-        if values.count(None) == len(values):
+        if set(values) == {None}:
             continue
         if line["formula"] == "W" and all(data_ranks(s) == s.processes for _, s in items):
             # nothing is shared
@@ -186,7 +182,7 @@ def notes(s: Setting) -> list[str]:
     lines = []
     short = shortcut(s)
     exact = planning.total_steps(s)
-    if short is not None and exact is not None and short != exact and s.epochs is not None:
+    if short is not None and exact is not None and short != exact:
         lines.append(
             f"The shortcut D G / (B W) x mu / A x E gives {float(short):,.1f} steps; in truth "
             f"there are {exact:,}: whole rollouts only, rounded up once an epoch."
@@ -209,6 +205,11 @@ def notes(s: Setting) -> list[str]:
         lines.append(
             "The number of training prompts is unknown, so epochs cannot be counted in steps. "
             "Set --dataset-size."
+        )
+    if s.evaluates and s.eval_prompts is None:
+        lines.append(
+            "The number of held-out prompts is unknown, so the batches and completions of an "
+            "evaluation cannot be counted."
         )
     if s.evaluations and s.eval_prompts and "eval_prompts" in s.keys:
         lines.append(describe_shares(s.eval_prompts))
@@ -247,11 +248,12 @@ def shortcut(s: Setting) -> Fraction | None:
     """The steps by the ms-swift guide's formula, which ignores floor, ceil and S != A; None where
     something is unknown.
     """
-    if s.processes is None or s.train_prompts is None or s.epochs is None or _step_differs(s):
+    ranks = data_ranks(s)
+    if not ranks or s.train_prompts is None or s.epochs is None or _step_differs(s):
         return None
     per_pass = Fraction(
         s.train_prompts * s.num_generations,
-        s.per_device_train_batch_size * (data_ranks(s) or s.processes),
+        s.per_device_train_batch_size * ranks,
     )
     return (
         per_pass
