@@ -5,6 +5,7 @@ does not know.
 from pathlib import Path
 
 import pytest
+import yaml
 
 from grporecipe.errors import UserError
 from grporecipe.linting.linter import lint_recipe
@@ -31,28 +32,7 @@ def words(script: str) -> list[list[str]]:
     return [[word.text for word in command.words] for command in parse_script(script)]
 
 
-WORDS = {
-    "a list that is counted": ("G=0,1,2\na $(echo $G | tr ',' '\\n' | wc -l)", [["a", "3"]]),
-    "by awk": ("G=0,1\na $(echo \"$G\" | awk -F, '{print NF}')", [["a", "2"]]),
-    "quotes": ("""a "b c" 'd $e' f\\ g""", [["a", "b c", "d $e", "f g"]]),
-    "continuations": ("a \\\n  b \\\n  c\nd", [["a", "b", "c"], ["d"]]),
-    "comments": ("a # b\n# c\nd#e", [["a"], ["d#e"]]),
-    "operators": ("a && b; c | d & e", [["a"], ["b"], ["c"], ["d"], ["e"]]),
-    "variables": ("N=8\nM=$N\na $M ${N}x", [["a", "8", "8x"]]),
-    "defaults": ("a ${N:-8} ${M-9}", [["a", "8", "9"]]),
-    "a default of a variable": ("G=4\na ${N:-$G}", [["a", "4"]]),
-    "arithmetic": ("N=8\na $((N * 2 - 1)) $(( $N / 3 ))", [["a", "15", "2"]]),
-    "arrays": (
-        "A=(--x 1\n  --y 'b c')\nA+=(--z)\na \"${A[@]}\"",
-        [["a", "--x", "1", "--y", "b c", "--z"]],
-    ),
-    "split values": ('A="--x 1 --y 2"\na $A "$A"', [["a", "--x", "1", "--y", "2", "--x 1 --y 2"]]),
-    "redirections": ("a > out.txt 2>&1 < in b", [["a", "b"]]),
-    "a here document": ("cat <<EOF\npython no.py\nEOF\na", [["cat"], ["a"]]),
-    "environment before a command": ("X=1 Y=2 a b", [["a", "b"]]),
-    "exports": ("export N=3 M=4\na $N $M", [["a", "3", "4"]]),
-    "a loop over words": ("for n in 4 5; do\n a $n\ndone", [["a", "4"], ["a", "5"]]),
-}
+WORDS = yaml.safe_load(Path(__file__).with_name("words.yaml").read_text(encoding="utf-8"))
 
 
 @pytest.mark.parametrize("name", WORDS)

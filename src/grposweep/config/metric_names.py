@@ -13,43 +13,12 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from grporecipe.errors import UserError
-from grporecipe.files import read_text
+from grporecipe.files import read_own_yaml, read_text
 from grposweep.registries import OWN_TRAINERS, is_external, runs_trl
 from grposweep.schema import Experiment
 from grposweep.storage.inputs import code_files
 
-ALWAYS = {
-    # of transformers' training loop
-    "loss",
-    "grad_norm",
-    "learning_rate",
-    "epoch",
-    "num_tokens",
-    "eval_loss",
-    "eval_runtime",
-    "eval_samples_per_second",
-    "eval_steps_per_second",
-    "eval_model_preparation_time",
-    # of train/trl.py, train/_trl_callbacks.py and train/_diversity.py
-    "eval_reward_se",
-    "eval_reward_noise",
-    "update_size",
-    "time/step",
-    "time_share/generation",
-    "time_share/scoring",
-    "time_share/training",
-    "time_share/diversity",
-    "tokens_per_second",
-    "memory/peak",
-    "samples",
-    "diversity",
-    "template_share",
-    "distinct_ngrams",
-    "similarity_within",
-    "similarity_across",
-    "foreign_script_share",
-    "marker_share",
-}
+ALWAYS = frozenset(read_own_yaml(__file__, "metric_names.yaml"))
 _RECORDED = r'_metrics\[[^\]]+\]\[f?"([^"]+)"\]'
 _OF_A_REWARD = r"\{\w*reward\w*\}"
 

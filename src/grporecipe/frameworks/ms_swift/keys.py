@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from functools import lru_cache, partial
 from typing import Any
 
-from grporecipe.files import Config
+from grporecipe.files import Config, read_own_yaml
 from grporecipe.model.recipe import KeySpec, Recipe
 from grporecipe.model.releases import KeyTable, key_span, load_table, parse_release, releases_of
 from grporecipe.model.setting import FrameworkTraits, Version
@@ -111,30 +111,11 @@ def read_value(value: Any, kind: str) -> Value:
 
 ANYTHING = KeySpec("any", None)
 MARKS = frozenset(["micro_batch_size", "global_batch_size", "tensor_model_parallel_size"])
+TABLES = read_own_yaml(__file__, "names.yaml")
 # keys and their defaults
-COUNTS = {
-    "micro_batch_size": 1,
-    "global_batch_size": 16,
-    "tensor_model_parallel_size": 1,
-    "pipeline_model_parallel_size": 1,
-    "context_parallel_size": 1,
-    "num_generations": 8,
-    "generation_batch_size": None,
-    "steps_per_generation": None,
-    "train_iters": None,
-    "num_train_epochs": None,
-    "num_iterations": 1,
-    "lr_warmup_iters": 0,
-}
+COUNTS: Config = TABLES["counts"]
 NUMBERS = {"lr": None, "lr_warmup_fraction": None}
-MEGATRON_KEYS = {
-    "per_device_train_batch_size": "micro_batch_size",
-    "gradient_accumulation_steps": "global_batch_size",
-    "learning_rate": "lr",
-    "max_steps": "train_iters",
-    "tensor_parallel_size": "tensor_model_parallel_size",
-    "pipeline_parallel_size": "pipeline_model_parallel_size",
-}
+MEGATRON_KEYS: dict[str, str] = TABLES["megatron"]
 
 
 def is_megatron(recipe: Recipe) -> bool:

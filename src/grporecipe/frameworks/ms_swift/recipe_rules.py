@@ -23,47 +23,11 @@ from grporecipe.rules.helpers import set_to, show
 from grporecipe.rules.registry import Violation, recipe_rule
 
 # Names of keys in older releases and in other libraries.
-RENAMES = {
-    "train_type": "tuner_type",
-    "sft_type": "tuner_type",
-    "lora_target_modules": "target_modules",
-    "vllm_max_model_length": "vllm_max_model_len",
-    "model_name_or_path": "model",
-    "model_id_or_path": "model",
-    "dataset_name": "dataset",
-    "use_peft": "tuner_type",
-    "dtype": "torch_dtype",
-    "max_prompt_length": "max_length",
-    "custom_register_path": "external_plugins",
-    "num_infer_workers": "vllm_tensor_parallel_size",
-    "vllm_server_url": "vllm_server_base_url",
-    "kl_coef": "beta",
-}
+RENAMES: Mapping[str, str] = keys.TABLES["renames"]
 # before 4.0
 OLDER = {"tuner_type": "train_type"}
-SAME_VALUE = frozenset(
-    [
-        "train_type",
-        "tuner_type",
-        "sft_type",
-        "model_name_or_path",
-        "model_id_or_path",
-        "dataset_name",
-        "dtype",
-        "vllm_max_model_length",
-        "custom_register_path",
-    ]
-)
-GONE = {
-    "vllm_device": "vLLM shares the training GPUs (vllm_mode: colocate), or is a server of its own",
-    "tensor_parallel_size": "LMDeploy is no longer a back-end; vllm_tensor_parallel_size is vLLM's",
-    "num_infer_workers": (
-        "vLLM runs in every training process (vllm_mode: colocate), or is a server of its own"
-    ),
-    "lmdeploy_device": "LMDeploy is no longer a back-end",
-    "use_lmdeploy": "LMDeploy is no longer a back-end",
-    "evaluation_strategy": "its name is now eval_strategy",
-}
+SAME_VALUE = frozenset(keys.TABLES["same_value"])
+GONE: Mapping[str, str] = keys.TABLES["gone"]
 
 
 @recipe_rule("GV501", "error", of=MS_SWIFT, by_release=True)

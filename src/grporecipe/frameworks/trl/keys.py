@@ -131,11 +131,11 @@ def transformers(version: Version) -> str:
     return str(names[max(bisect_right(releases(), version) - 1, 0)])
 
 
-_NAMES = read_own_yaml(__file__, "names.yaml")
-PASSED_ON = frozenset(_NAMES["passed_on"])
-RENAMES: Mapping[str, str] = _NAMES["renames"]
-HABITS: Mapping[str, str] = _NAMES["habits"]
-DROPPED: Mapping[str, Config] = _NAMES["dropped"]
+NAMES = read_own_yaml(__file__, "names.yaml")
+PASSED_ON = frozenset(NAMES["passed_on"])
+RENAMES: Mapping[str, str] = NAMES["renames"]
+HABITS: Mapping[str, str] = NAMES["habits"]
+DROPPED: Mapping[str, Config] = NAMES["dropped"]
 BACK = {new: old for old, new in RENAMES.items()}
 
 

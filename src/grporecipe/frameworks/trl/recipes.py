@@ -7,6 +7,7 @@ are compared in docs/reference/frameworks.md.
 """
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
@@ -14,7 +15,7 @@ from typing import Any
 from grporecipe.fields.lora import as_modules
 from grporecipe.fields.reading import collect_converted, release_defaults
 from grporecipe.files import Config
-from grporecipe.frameworks.trl.keys import BACK, RENAMES, is_async, known, span
+from grporecipe.frameworks.trl.keys import BACK, NAMES, RENAMES, is_async, known, span
 from grporecipe.model.framework import ABSENT, RELEASE, Field, Framework, NativeChange, Values
 from grporecipe.model.planning import save_every, total_steps
 from grporecipe.model.recipe import KeySpec, KeySpecs, Recipe
@@ -130,35 +131,7 @@ def _inside(name: str, word: str) -> Field:
 
 # Keys that affect the training, in the order of a recipe. Every other key is written only if it is
 # not the default.
-ALWAYS = (
-    "model_name_or_path",
-    "dataset_name",
-    "num_generations",
-    "per_device_train_batch_size",
-    "gradient_accumulation_steps",
-    "steps_per_generation",
-    "num_iterations",
-    "max_completion_length",
-    "temperature",
-    "top_p",
-    "top_k",
-    "beta",
-    "use_bias_correction_kl",
-    "loss_type",
-    "epsilon",
-    "epsilon_high",
-    "delta",
-    "importance_sampling_level",
-    "mask_truncated_completions",
-    "learning_rate",
-    "optim",
-    "weight_decay",
-    "adam_beta1",
-    "adam_beta2",
-    "adam_epsilon",
-    "max_grad_norm",
-    "seed",
-)
+ALWAYS: Sequence[str] = NAMES["always"]
 # Fields whose key has another name, whose value needs a conversion, or that the functions below
 # write.
 CONVERTED = (

@@ -23,20 +23,11 @@ from grporecipe.registries import Lazy
 TRAITS = FrameworkTraits("unsloth", "Unsloth", follows_trl=True)
 # of TRL, the newest that Unsloth allows
 VERSION: Version = (0, 24, 0)
-DEFAULTS: Fields = read_own_yaml(__file__, "defaults.yaml")
+_TABLES = read_own_yaml(__file__, "defaults.yaml")
+DEFAULTS: Fields = _TABLES["defaults"]
 # of all steps: the warmup if none is set
 SHARE = 0.1
-OWN = {
-    "vllm_sampling_params": KeySpec("any", None),
-    "unsloth_num_chunks": KeySpec("int?", -1),
-    "unsloth_logit_chunk_multiplier": KeySpec("int?", None),
-    "unsloth_grpo_mini_batch": KeySpec("int?", None),
-    "max_seq_length": KeySpec("int?", None),
-    # Keys set by calls other than the configuration: FastLanguageModel.from_pretrained and
-    # get_peft_model.
-    "fast_inference": KeySpec("bool", False),
-    "load_in_4bit": KeySpec("bool", True),
-}
+OWN = {name: KeySpec(*row) for name, row in _TABLES["own"].items()}
 DAPO_CLIP = 0.28
 
 

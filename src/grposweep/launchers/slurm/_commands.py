@@ -56,16 +56,6 @@ _NO_CLUSTER = (
     "Could not establish a configuration source",
     "Unable to establish configuration source",
 )
-# sbatch's messages on a job that will never be taken, the key to change, and where to look.
-_REFUSED = (
-    ("partition", "partition", "sinfo lists the partitions"),
-    ("account", "account", "sacctmgr show associations user=$USER lists yours"),
-    ("qos", "qos", "sacctmgr show associations user=$USER lists yours"),
-    ("feature", "constraint", "sinfo --format='%f' lists the features"),
-    ("node configuration", "nodes", "sinfo --format='%N %c %m %G' lists what nodes have"),
-    ("time limit", "walltime_min", "sinfo --format='%P %l' lists the partitions' limits"),
-    ("node name", "exclude", "sinfo --format='%N' lists the nodes"),
-)
 _SCRIPT = "cluster=dry_run writes the script without submitting it."
 
 
@@ -268,6 +258,7 @@ class StateInfo(NamedTuple):
 
 
 _FILE = read_own_yaml(__file__, "states.yaml")
+_REFUSED = _FILE["refused"]
 MEANINGS = {
     state: StateInfo(**{**row, "kind": EndState(row["kind"])})
     for state, row in _FILE["meanings"].items()
