@@ -6,12 +6,15 @@ import json
 from pathlib import Path
 
 import pytest
+import yaml
 
 from grporecipe.errors import UserError
 from grporecipe.fields.recipes import read_recipe
 from grporecipe.linting.linter import lint_recipe
 from grporecipe.model.recipe import Recipe
 from grporecipe.reading.load import Options, load_recipes
+
+SCRIPTS = yaml.safe_load(Path(__file__).with_name("launches.yaml").read_text(encoding="utf-8"))
 
 
 def load(folder: Path, script: str) -> list[Recipe]:
@@ -39,21 +42,7 @@ def test_a_loop_makes_a_recipe_of_each_value(tmp_path: Path) -> None:
     assert [recipe.config["num_generations"] for recipe in load(tmp_path, script)] == [4, 8]
 
 
-@pytest.mark.parametrize(
-    "launch",
-    [
-        "LAUNCHER='accelerate launch --num_processes 4'\nCMD='src/open_r1/grpo.py --beta "
-        '0.1\'\nsrun bash -c "$LAUNCHER $CMD"',
-        "CMD='torchrun --nproc_per_node 4 grpo.py --beta 0.1'\neval $CMD",
-        "tmux new-session -d -s x\ntmux send-keys -t x 'torchrun --nproc_per_node 4 grpo.py "
-        "--beta 0.1' C-m",
-        'CMD=(torchrun --nproc_per_node 4 grpo.py)\nCMD+=(--beta 0.1)\n"${CMD[@]}" > log 2>&1 &',
-        "sbatch --nodes 1 --wrap='torchrun --nproc_per_node 4 grpo.py --beta 0.1'",
-        "N=4\nsbatch <<EOF\n#!/bin/bash\ntorchrun --nproc_per_node $N grpo.py --beta 0.1\nEOF",
-        "docker run --gpus all image torchrun --nproc_per_node 4 grpo.py --beta 0.1",
-        "$PYTHON -m torch.distributed.run --nproc_per_node 4 grpo.py --beta 0.1",
-    ],
-)
+@pytest.mark.parametrize("launch", SCRIPTS["found"])
 def test_launches_are_found_behind_other_commands(launch: str, tmp_path: Path) -> None:
     """In strings, arrays, here documents and other shells."""
     (recipe,) = load(tmp_path, launch)
@@ -105,29 +94,7 @@ def test_variables_of_a_sourced_file_are_known(tmp_path: Path) -> None:
     assert recipe.config == {"num_generations": 12}
 
 
-@pytest.mark.parametrize(
-    ("content", "sharding", "processes"),
-    [
-        (
-            "distributed_type: DEEPSPEED\nnum_processes: 6\ndeepspeed_config:\n  zero_stage: 3\n",
-            "zero3",
-            6,
-        ),
-        (
-            "distributed_type: DEEPSPEED\nnum_processes: 4\ndeepspeed_config:\n  "
-            "deepspeed_config_file: ds.json\n",
-            "zero2",
-            4,
-        ),
-        (
-            "distributed_type: FSDP\nnum_processes: 2\nfsdp_config:\n  fsdp_sharding_strategy: "
-            "FULL_SHARD\n",
-            "fsdp",
-            2,
-        ),
-        ("distributed_type: MULTI_GPU\nnum_processes: 2\n", "none", 2),
-    ],
-)
+@pytest.mark.parametrize(("content", "sharding", "processes"), SCRIPTS["accelerate"])
 def test_an_accelerate_configuration_says_how_the_model_is_divided(
     content: str, sharding: str, processes: int, tmp_path: Path
 ) -> None:
@@ -187,3 +154,14 @@ def test_a_launch_that_is_switched_off_is_not_read_if_another_runs(tmp_path: Pat
     )
     (recipe,) = load(tmp_path, script)
     assert recipe.config["trainer.nnodes"] == 2
+
+
+@pytest.mark.parametrize(("script", "swept"), SCRIPTS["sweeps"])
+def test_launches_that_differ_in_few_values_are_one_sweep(
+    script: str, swept: list[str], tmp_path: Path
+) -> None:
+    """Said once, at the first of them."""
+    first, *others = load(tmp_path, script)
+    notes = [each for each in lint_recipe(first).diagnostics if each.code == "GA212"]
+    assert [list(each.keys) for each in notes] == [swept] * bool(swept)
+    assert not any(recipe.swept for recipe in others)

@@ -170,6 +170,8 @@ class Recipe:
     cells: tuple[tuple[int, int], ...] = ()
     # combinations of values that an Optuna script tries, of keys that are unresolved
     points: tuple[Config, ...] = ()
+    # keys in which the launches of a script differ that are one sweep; of the first launch
+    swept: tuple[str, ...] = ()
     # computed once
     derived: Json = field(default_factory=dict, init=False, repr=False, compare=False)
 

@@ -28,6 +28,9 @@ from grporecipe.reading.yaml_text import FlatConfig, parse_nested, parse_yaml
 
 # of one script
 MOST_LAUNCHES = 64
+# launches that are one sweep, and keys in which they differ
+FEWEST_SWEPT, MOST_SWEPT = 3, 3
+OTHER_SUBJECT = r"model|data|file|checkpoint|resume"
 SPREAD = r"device_map['\"]?\s*[=:]\s*['\"](?:auto|balanced)|\bhf_device_map\b"
 
 
@@ -60,7 +63,29 @@ def recipes_of_script(path: Path, text: str, options: Options) -> list[Recipe]:
                 recipes.append(recipe)
     if not recipes and refused is not None:
         raise refused
+    recipes[:1] = [replace(first, swept=_swept(first, recipes)) for first in recipes[:1]]
     return recipes
+
+
+def _swept(first: Recipe, recipes: list[Recipe]) -> tuple[str, ...]:
+    """Return the keys that make the launches of a script one sweep: few, and neither the model nor
+    the data, which make stages or a comparison of models of it.
+    """
+    keys: set[str] = set()
+    for each in recipes:
+        both = {*each.config, *first.config}
+        keys |= {key for key in both if each.config.get(key) != first.config.get(key)}
+    takes = FRAMEWORKS[first.framework].is_judged
+    judged = sorted(key for key in keys if takes(key.lstrip("+"), first.version))
+    is_other = any(re.search(OTHER_SUBJECT, key) for key in keys)
+    is_sweep = len(recipes) >= FEWEST_SWEPT and len(judged) <= MOST_SWEPT and not is_other
+    is_one = all(_program(each) == _program(first) for each in recipes)
+    return tuple(judged) if is_sweep and is_one else ()
+
+
+def _program(recipe: Recipe) -> tuple[object, ...]:
+    program = recipe.launch.program if recipe.launch else ""
+    return recipe.framework, program, recipe.processes, recipe.unresolved
 
 
 def read_launching(recipe: Path) -> LaunchedCode | None:

@@ -459,3 +459,19 @@ def _model(s: Setting) -> str:
     """Return the model in words."""
     assert s.parameters is not None
     return f"{'LoRA on ' if s.lora else ''}a {s.parameters / 1e9:.2g} B model"
+
+
+@recipe_rule("GA212", "note", of=EVERY)
+def launches_are_one_sweep(recipe: Recipe) -> Iterator[Violation]:
+    """Three launches or more of a script that differ in up to three keys with literal values.
+
+    As one sweep they are compared by one measure, continue after an interruption, and the best is
+    repeated with other seeds: `grposweep run` takes one of the launches as its command.
+    """
+    if recipe.swept:
+        yield Violation(
+            f"{' and '.join(recipe.swept)}: no other parameter differs in the script's launches",
+            "as one sweep they are compared, continued and repeated",
+            "Keep one launch and run: python src/run.py -m KEY=VALUE,VALUE -- COMMAND.",
+            recipe.swept,
+        )
