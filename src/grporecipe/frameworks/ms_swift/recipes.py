@@ -18,6 +18,7 @@ from grporecipe.files import Config
 from grporecipe.frameworks.ms_swift.keys import (
     ENVIRONMENT,
     MEGATRON_KEYS,
+    TABLES,
     is_megatron,
     known,
     megatron_fields,
@@ -25,7 +26,15 @@ from grporecipe.frameworks.ms_swift.keys import (
     spelled,
 )
 from grporecipe.frameworks.trl import recipes as trl
-from grporecipe.model.framework import ABSENT, RELEASE, Field, Framework, NativeChange, Values
+from grporecipe.model.framework import (
+    ABSENT,
+    RELEASE,
+    Field,
+    Framework,
+    NativeChange,
+    Values,
+    table_of,
+)
 from grporecipe.model.recipe import Recipe
 from grporecipe.model.releases import KeyTable
 from grporecipe.model.setting import Version
@@ -45,49 +54,9 @@ def _listed(value: Any) -> list[Any]:
     return value if isinstance(value, list) else [] if value is None else [value]
 
 
-OWN = (
-    *(
-        Field(name, name, RELEASE)
-        for name in (
-            "steps_per_generation",
-            "epsilon_high",
-            "delta",
-            "num_generations_eval",
-            "vllm_gpu_memory_utilization",
-            "advantage_estimator",
-            "auto_find_batch_size",
-            "do_eval",
-            "load_best_model_at_end",
-            "log_completions",
-            "ref_model_mixup_alpha",
-            "ref_model_sync_steps",
-            "sequence_parallel_size",
-            "use_liger_kernel",
-            "use_vllm",
-            "vllm_tensor_parallel_size",
-            "gradient_checkpointing",
-        )
-    ),
-    # The functions below write these.
-    *(
-        Field(name, name, RELEASE, plain=False)
-        for name in (
-            "eval_steps",
-            "save_steps",
-            "save_strategy",
-            "lr_scheduler_type",
-            "scale_rewards",
-            "beta",
-            "per_device_eval_batch_size",
-            "generation_batch_size",
-            "sync_ref_model",
-        )
-    ),
+# the rows that need code; the others and the order are in names.yaml
+OF_CODE = (
     Field("vllm_mode", "vllm_mode", RELEASE, write=lambda mode: mode or None, plain=False),
-    # Fields whose key has another name, or whose value needs a conversion.
-    Field("processes", "NPROC_PER_NODE"),
-    Field("epochs", "num_train_epochs"),
-    Field("evaluates", "eval_strategy"),
     Field(
         "lora",
         "tuner_type",
@@ -95,10 +64,6 @@ OWN = (
         read=lambda tuner: tuner != "full",
         write=lambda is_on: "lora" if is_on else "full",
         plain=False,
-    ),
-    *(
-        Field(name, name, RELEASE, fixable=False, judged=False, plain=False)
-        for name in ("lora_rank", "lora_alpha", "lora_dropout")
     ),
     Field(
         "lora_targets",
@@ -110,25 +75,14 @@ OWN = (
         plain=False,
     ),
     Field("eval_dataset_name", "val_dataset", RELEASE, read=one_name, judged=False, plain=False),
-    # a recipe holds the list, a setting its length
-    Field("rewards", "reward_funcs", fixable=False),
     Field("kl_placement", "kl_in_reward", write=lambda place: place == "reward"),
-    Field("kl_reward_coefficient", "beta"),
-    Field("model_name_or_path", "model", RELEASE, plain=False),
-    Field("dataset_name", "dataset"),
     Field(
         "parameters",
         "model",
         fixable=False,
         derive=lambda values: model_size(str(values.stated.get("model") or "")) or ABSENT,
     ),
-    Field("train_prompts", "dataset", fixable=False),
-    Field("eval_prompts", "val_dataset", fixable=False),
     Field("split_batches", "accelerator_config.split_batches", derive=trl.read_split),
-    Field("vllm_max_model_length", "vllm_max_model_len", RELEASE, plain=False),
-    Field("vllm_importance_sampling_mode", "rollout_importance_sampling_mode"),
-    Field("max_prompt_length", "max_length", RELEASE, plain=False),
-    Field("mask_truncated_completions", "overlong_filter", RELEASE, plain=False),
     Field("max_steps", "max_steps", RELEASE, read=trl.read_steps, plain=False),
     # -1 is all of them
     Field("top_k", "top_k", RELEASE, read=lambda count: max(count or 0, 0), plain=False),
@@ -145,24 +99,8 @@ OWN = (
     ),
     Field("vllm_enable_sleep_mode", "sleep_level", RELEASE, read=bool, write=int, judged=False),
     Field("min_p", "min_p", RELEASE, read=lambda share: share or None, judged=False),
-    Field("repetition_penalty", "repetition_penalty", RELEASE, judged=False),
-    Field("top_entropy_quantile", "top_entropy_quantile", RELEASE, judged=False),
-    Field("off_policy_mask_threshold", "off_policy_sequence_mask_delta", RELEASE, judged=False),
-    Field("sapo_temperature_pos", "tau_pos", RELEASE, judged=False),
-    Field("sapo_temperature_neg", "tau_neg", RELEASE, judged=False),
-    # Derived below, from keys of the same name or (the parallel sizes) of Megatron's.
-    *(
-        Field(name, name)
-        for name in (
-            "loss_type",
-            "warmup_steps",
-            "eval_strategy",
-            "tensor_parallel_size",
-            "pipeline_parallel_size",
-            "context_parallel_size",
-        )
-    ),
 )
+OWN = table_of(TABLES["fields"], OF_CODE)
 # Of the keys that affect the training, those that are TRL's: every recipe states them. Others only
 # if they are not the default.
 FIELDS = (
