@@ -231,12 +231,13 @@ def _of_points(recipe: Recipe, selection: RuleSelection, known: set[str]) -> Ite
         keys = [key for key in recipe.points[0] if key in first.keys]
         every = {str([point.get(key) for key in keys]) for point in recipe.points}
         bad = {str([point.get(key) for key in keys]) for point, _ in cases}
+        in_all = len(cases) >= len(recipe.points)
         if first.is_error:
             count = f"{len(bad)} of {len(every)} combinations of {' and '.join(keys)}"
             message = f"{count} cannot work: {code} {first.message}"
-            severity: Severity = "error" if bad == every else "note"
+            severity: Severity = "error" if in_all else "note"
             yield replace(first, severity=severity, message=message)
-        elif bad == every:
+        elif in_all:
             yield first
 
 
