@@ -279,7 +279,9 @@ TO_SITE = "T=$(python -c 'import trl; print(trl.__file__)')\ncp libs/trl/grpo.py
         (STOCK, "pyproject.toml", "[tool.uv.sources]\ntrl={git='https://a.b/me/trl'}", "pyproj"),
         (STOCK, "INSTALL.SH", TO_SITE, "INSTALL.SH copies files"),
         (SWIFT, "plugins/p.py", "import swift\norms['a'] = 1\n", ""),
-        (SWIFT, "plugins/p.py", "from swift import mixin\nmixin.teach = None\n", "p.py replaces"),
+        (SWIFT, "plugins/p.py", "from swift import mixin\nmixin.teach = ours\n", "p.py replaces"),
+        (SWIFT, "plugins/p.py", "import swift, torch\ntorch.backends.x.y = fast\n", ""),
+        (STOCK, "setup.sh", "S=/opt/site-packages\ncp configs/trl/ds.json ~/cache\n", ""),
     ],
 )
 def test_what_stock_code_refuses_is_a_note_where_other_code_trains(
@@ -298,6 +300,8 @@ def test_keys_of_a_recipe_that_a_program_opens_are_known_to_it_alone(tmp_path: P
     program = "from trl import GRPOConfig\nGRPOConfig(**yaml.safe_load(open('r.yaml'))['grpo'])\n"
     write(tmp_path, src__train_py=program, r_yaml="num_generations: 8\ndataset_split: a\n")
     assert errors(tmp_path / "r.yaml", "1.16") == []
+    (tmp_path / "src/train.py").write_text("# r.yaml\nyaml.safe_load(open('other_r.yaml'))\n")
+    assert [each.code for each in errors(tmp_path / "r.yaml", "1.16")] == ["GV102"]
 
 
 SIZES = "data.train_batch_size=32 actor_rollout_ref.actor.ppo_mini_batch_size=16"

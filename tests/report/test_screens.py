@@ -340,7 +340,7 @@ def test_a_sweep_stands_for_its_best_trial_in_show_and_for_its_failed_ones_in_re
 
 @pytest.mark.slow
 def test_the_newest_sweep_that_trains_is_meant_and_listed_first(commands: Commands) -> None:
-    """Sweeps of the fake trainer come after it, and are marked. A dry run is meant like others."""
+    """Sweeps of the fake trainer come after it, and are marked. A dry run has a status only."""
     for number, (name, kind) in enumerate((("real", "trl"), ("newer", "fake"))):
         made = Made(trials=2, settings={"baseline": {"trainer": {"kind": kind}}})
         os.utime(make_sweep(HERE / name, made) / "sweep.yaml", (1e9 + number, 1e9 + number))
@@ -349,6 +349,7 @@ def test_the_newest_sweep_that_trains_is_meant_and_listed_first(commands: Comman
     assert out.index("real") < out.index("fake trainer, ")
     make_sweep(HERE / "dry", Made(settings={"baseline": {"cluster": {"kind": "dry_run"}}}))
     assert commands("status").out.startswith("dry: ")
+    assert commands("best").out == commands("best", "real").out
     for name, is_fake in (("real", False), ("newer", True)):
         for screen in (commands("show", name).out, commands("best", name).out):
             assert ("fake trainer" in screen) is is_fake

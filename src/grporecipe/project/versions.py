@@ -22,9 +22,7 @@ from grporecipe.model.values import convert
 from grporecipe.project._pins import Pin, allows, find_pins
 from grporecipe.project.repository import (
     Repository,
-    find_program,
     find_repository,
-    head_of,
     is_elsewhere,
     scripts_of,
     walk,
@@ -87,37 +85,31 @@ def find_version(
     )
 
 
-# code at the margin of a plug-in that gives an attribute of something imported another value
-PATCHES = r"(?m)^(?:setattr\(|[A-Za-z_]\w*(?:\.\w+)+\s*=[^=])"
-
-
-def find_replacement(name: str, config: Config, file: Path) -> str:
+def find_replacement(name: str, file: Path) -> str:
     """Return why the trainer that runs is no release of a framework; empty if nothing says so.
 
-    A requirement may name a fork, a script may copy files over the installed package, and a plug-in
-    may replace functions of the trainer.
+    A requirement may name a fork, and a script may copy files over the installed package.
     """
     repository = find_repository(file)
     if repository is None:
         return ""
     for package in FRAMEWORKS[name].packages:
         nearest = next(_nearest_pins(repository, (package,), file), [])
-        forks = [f"{pin.file.name} installs {pin.text}" for pin in nearest if pin.is_fork]
-        module = package.removeprefix("ms-")
-        copies = rf"(?m)^\s*(?:cp|mv|rsync)\s.*\b{module}/"
-        scripts = [
-            f"{path.name} copies files over the installed {package}"
-            for path, text in scripts_of(repository.root)
-            if re.search(rf"site-packages|\b{module}\.__file__", text) and re.search(copies, text)
-        ]
-        if forks or scripts:
-            return (forks + scripts)[0]
-    plugins = config.get("external_plugins")
-    for plugin in plugins if isinstance(plugins, list) else [plugins]:
-        path = find_program(str(plugin), file) if str(plugin).endswith(".py") else None
-        if path is not None and re.search(PATCHES, head_of(path)):
-            return f"{path.name} replaces functions of what it imports"
+        for pin in nearest:
+            if pin.is_fork:
+                return f"{pin.file.name} installs {pin.text}"
+        for path, script in scripts_of(repository.root):
+            if _copies_over(script, package.removeprefix("ms-")):
+                return f"{path.name} copies files over the installed {package}"
     return ""
+
+
+def _copies_over(script: str, module: str) -> bool:
+    """Return whether a script copies files to where a module is installed."""
+    known = dict(re.findall(r"(?m)^\s*(?:export\s+)?(\w+)=(.*)$", script))
+    targets = re.findall(r"(?m)^\s*(?:cp|mv|rsync)\s.*\s(\S+)[ \t]*$", script)
+    places = re.sub(r"\$\{?(\w+)\}?", lambda name: known.get(name[1], ""), "\n".join(targets))
+    return re.search(rf"site-packages\S*/{module}\b|\b{module}\.__file__", places) is not None
 
 
 def _of_project(framework: Framework, file: Path) -> Judged | None:
@@ -302,18 +294,16 @@ def misfits(recipe: Recipe) -> frozenset[str]:
         takes = {**takes, **recipe.code.declares}
     if not framework.is_dotted:
         own = framework.passed_on | {framework.environment_key}
-        others = ((key, value) for key, value in recipe.config.items() if key not in own)
-        return frozenset(key for key, value in others if not _fits(value, takes.get(key)))
+        bad = []
+        for key, value in recipe.config.items():
+            spec = takes.get(key)
+            # a list may be the words in a script
+            if spec is None or (
+                not isinstance(value, list) and convert(value, spec.type).trouble == "type"
+            ):
+                bad.append(key)
+        return frozenset(bad) - own
     return frozenset(key for key in recipe.config if not is_taken(key, takes))
-
-
-def _fits(value: Any, spec: KeySpec | None) -> bool:
-    """Return whether a release has a key and its parser reads this value. A list may be the words
-    in a script.
-    """
-    return spec is not None and (
-        isinstance(value, list) or convert(value, spec.type).trouble != "type"
-    )
 
 
 def _misfits_by_release(

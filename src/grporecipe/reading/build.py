@@ -120,7 +120,13 @@ def build_recipe(
     if file is not None and FRAMEWORKS[framework].is_dotted:
         own = set_by_program(Path(file), launch.program if launch else "")
     is_stated = judged.source.kind in ("asked", "project", "vendored")
-    replaced = "" if file is None or is_stated else find_replacement(framework, config, Path(file))
+    replaced = ""
+    if file is not None and not is_stated:
+        replaced = find_replacement(framework, Path(file))
+        if "external_plugins" in config:
+            from grporecipe.reading.python._launched import find_patch
+
+            replaced = replaced or find_patch(config["external_plugins"], Path(file))
     recipe = Recipe(
         framework,
         judged.version,

@@ -19,15 +19,16 @@ from grporecipe.reading.yaml_text import parse_yaml
 
 # bytes; real files have one or two kilobytes
 LARGEST = 2**18
-# accelerate's configurations in TRL by name: processes, and how the model is sharded
+# How accelerate's configurations in TRL shard the model, by name. single_gpu has one process, the
+# others have 8.
 SHIPPED = {
-    "fsdp1": (8, "fsdp"),
-    "fsdp2": (8, "fsdp"),
-    "multi_gpu": (8, "none"),
-    "single_gpu": (1, "none"),
-    "zero1": (8, "zero1"),
-    "zero2": (8, "zero2"),
-    "zero3": (8, "zero3"),
+    "fsdp1": "fsdp",
+    "fsdp2": "fsdp",
+    "multi_gpu": "none",
+    "single_gpu": "none",
+    "zero1": "zero1",
+    "zero2": "zero2",
+    "zero3": "zero3",
 }
 STAGES = {"0": "none", "1": "zero1", "2": "zero2", "3": "zero3"}
 WORDS = {
@@ -59,8 +60,7 @@ Find = Callable[[str], Path | None]
 def read_accelerate(name: str, find: Find) -> LauncherFile:
     """Read an accelerate configuration: one of TRL's by its name, or a file."""
     if name in SHIPPED:
-        processes, sharding = SHIPPED[name]
-        return LauncherFile(processes, {"sharding": sharding})
+        return LauncherFile(1 if name == "single_gpu" else 8, {"sharding": SHIPPED[name]})
     config = _mapping(find(name))
     trouble = f"{name} (the accelerate configuration was not found, or states none)"
     if config is None:

@@ -11,6 +11,7 @@ from grporecipe.model.recipe import Recipe
 from grporecipe.registries import load_entry
 from grporecipe.rules.check import recipe_rules
 from grporecipe.rules.keys import find_violations
+from grporecipe.terminal import label_text
 from grposweep.command import any_program
 from grposweep.command._environment import launch_texts
 from grposweep.command._frameworks import FRAMEWORKS
@@ -99,10 +100,11 @@ def check_program(experiment: Experiment) -> Iterator[str]:
     trainer = experiment.trainer
     if not is_external(trainer):
         for name in Command.__dataclass_fields__:
-            if getattr(trainer, name) != default_of(f"trainer.{name}"):
+            default = default_of(f"trainer.{name}")
+            if getattr(trainer, name) != default:
                 yield (
                     f"trainer.{name} with trainer={trainer.kind}: only trainer=command reads it. "
-                    "Set trainer=command, or leave it out."
+                    f"Set trainer=command, or leave it out (trainer.{name}={label_text(default)})."
                 )
         return
     launch = find_launch(trainer)

@@ -582,9 +582,9 @@ def read_sweep(sweep: SweepFolder | Path) -> SweepView:
 
 def open_sweep(named: str | None, outputs: Path) -> SweepView:
     """Read the sweep that the user names: a name under ``outputs``, a path, or None for the newest
-    there.
+    there with results.
     """
-    return read_sweep(find_sweep(named, outputs))
+    return read_sweep(find_sweep(named, outputs) if named else newest_sweep(outputs))
 
 
 def find_names(

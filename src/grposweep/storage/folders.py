@@ -280,12 +280,21 @@ class SweepFolder(Folder):
     @property
     def is_fake(self) -> bool:
         """Return whether the fake trainer makes its results."""
+        return self._kind("trainer") == "fake"
+
+    @property
+    def is_only_written(self) -> bool:
+        """Return whether a dry run wrote it, and nothing has trained."""
+        is_dry = self._kind("cluster") == "dry_run"
+        return is_dry and not any(trial.attempts() for trial in self.trials())
+
+    def _kind(self, section: str) -> str:
         try:
-            baseline = dict((self.settings() or {}).get("baseline") or {})
-            return dict(baseline.get("trainer") or {}).get("kind") == "fake"
-        except (UserError, TypeError, ValueError):
+            baseline = as_mapping(as_mapping(self.settings()).get("baseline"))
+        except UserError:
             # damaged: what opens it says so
-            return False
+            return ""
+        return str(as_mapping(baseline.get(section)).get("kind"))
 
     def prepared(self) -> Json:
         """Return the counts of preparation by model and task; empty before preparation."""
@@ -314,7 +323,7 @@ def find_sweep(named: str | None, outputs: Path) -> SweepFolder:
     Raises UserError if there is no such sweep.
     """
     if named is None:
-        return newest_sweep(outputs)
+        return newest_sweep(outputs, written=True)
     for path in (Path(named), outputs / named):
         if is_sweep(path):
             return SweepFolder(path.resolve())
@@ -324,11 +333,11 @@ def find_sweep(named: str | None, outputs: Path) -> SweepFolder:
     )
 
 
-def newest_sweep(outputs: Path, reruns: bool = True) -> SweepFolder:
+def newest_sweep(outputs: Path, reruns: bool = True, written: bool = False) -> SweepFolder:
     """Return the sweep under ``outputs`` that changed last. With ``reruns``, reruns and
-    continuations of single trials count too.
+    continuations of single trials count too, with ``written`` dry runs.
 
-    Sweeps of the fake trainer count only if there is no other.
+    Others, and sweeps of the fake trainer, count only if there is nothing else.
 
     Raises UserError if there is none.
     """
@@ -338,7 +347,8 @@ def newest_sweep(outputs: Path, reruns: bool = True) -> SweepFolder:
     if not sweeps:
         raise UserError(f"no sweep in {outputs.resolve()}. {_instead(outputs)}")
     sweeps.sort(key=lambda folder: -last_change(folder.path))
-    return next((folder for folder in sweeps if not folder.is_fake), sweeps[0])
+    meant = (one for one in sweeps if not (one.is_fake or (one.is_only_written and not written)))
+    return next(meant, sweeps[0])
 
 
 SET_CACHE = "Set GRPOSWEEP_CACHE=... in the environment to a folder of your own."

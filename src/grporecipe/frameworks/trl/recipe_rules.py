@@ -104,10 +104,8 @@ def fate(recipe: Recipe, key: str) -> Fate:
     if recipe.code is not None and recipe.code.other_keys == "dropped":
         return Fate(f"{recipe.code.file} drops it silently, so it is lost", "warning")
     if is_own_script(recipe):
-        return Fate(
-            f"TRL's parser refuses it; fine if {launch.program if launch else ''} takes it",
-            "warning",
-        )
+        program = recipe.code.file if launch is None and recipe.code else launch and launch.program
+        return Fate(f"TRL's parser refuses it; fine if {program} takes it", "warning")
     if launch is not None and (
         launch.launcher == "trl" or "trl.scripts.grpo" in launch.program.replace("/", ".")
     ):

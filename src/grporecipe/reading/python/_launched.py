@@ -121,10 +121,11 @@ def read_opening(recipe: Path) -> LaunchedCode | None:
     root = find_root(recipe)
     if root is None:
         return None
-    name = recipe.absolute().relative_to(root).as_posix()
+    name = re.escape(recipe.absolute().relative_to(root).as_posix())
     for path in python_files(root):
         text = head_of(path)
-        if name in text and re.search(LOADS, text):
+        # a whole literal
+        if re.search(rf"[\"'](?:\./)?{name}[\"']", text) and re.search(LOADS, text):
             return LaunchedCode(str(path), declares_more=True)
     return None
 
@@ -138,6 +139,19 @@ STARTS = r"\b(?:subprocess|os\.system|os\.exec\w+|runpy)\b"
 BY_NAME = r"\b(?:importlib\.import_module|__import__)\b"
 # files of a repository
 MOST_FOLLOWED = 300
+
+
+def find_patch(plugins: Any, file: Path) -> str:
+    """Return which plug-in of a recipe replaces functions of a trainer; empty if none does."""
+    for plugin in plugins if isinstance(plugins, list) else [plugins]:
+        path = find_program(str(plugin), file)
+        names = (read_file(path) if path is not None else None) or Names()
+        for owner in names.attributes:
+            if names.imports.get(owner, "").partition(".")[0] in TRL_BASED:
+                return f"{Path(plugin).name} replaces functions of what it imports"
+    return ""
+
+
 # characters of one
 LARGEST = 2**20
 
