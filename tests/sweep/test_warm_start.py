@@ -1,6 +1,7 @@
 """Sweeps that begin with what earlier ones found."""
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -33,7 +34,7 @@ LATER = (
 @pytest.fixture(scope="module")
 def earlier(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder in which such a sweep was run."""
-    here = tmp_path_factory.mktemp("warm")
+    here = tmp_path_factory.mktemp("p,q(1)=z")
     assert run_in(here, *EARLIER).code == 0
     return here
 
@@ -58,6 +59,9 @@ def test_best_points_come_first_and_results_are_known_on_other_hardware(earlier:
     assert [source["sweep"] for source in provenance["warm_start"]] == [
         str(earlier / "outputs" / "early")
     ]
+    # the names of the sources are only for the message
+    del taken["sources"]
+    (ended.sweep / "warm_start.json").write_text(json.dumps(taken))
     again = run_in(earlier, *LATER, "search.warm_start=gone")
     assert again.code == 0, again.err
     assert read(again.sweep / "warm_start.json") == taken
@@ -87,6 +91,9 @@ def test_auto_takes_the_newest_sweep_of_the_same_model_objective_and_space(earli
     run_in(earlier, *words, "name=first")
     named = run_in(earlier, *words, "name=second", "task.eval_prompts=64")
     assert "Add search.warm_start=first to try its best 3 points first" in named.out
+    far = run_in(earlier, *words, "name=far", "outputs=far", "task.eval_prompts=32")
+    assert f"""Add 'search.warm_start="{earlier}/outputs/second"' to try""" in far.out
+    shutil.rmtree(earlier / "far")
     ended = run_in(earlier, *words, "name=third", "search.warm_start=auto")
     assert "warm start from second: 3 points tried first, 0 results known to the" in ended.out
     tried = [read(folder / "trial.json")["point"] for folder in trials(ended.sweep)]
@@ -144,6 +151,7 @@ def test_an_earlier_trial_is_found_at_any_option_that_learns_the_same(
             "optimised something else (search.metric=eval_reward, here reward)",
         ),
         ("search.warm_start=[early,nowhere]", "nowhere is no sweep"),
+        ("search.warm_start=123", "123 is no sweep"),
     ],
 )
 def test_what_cannot_be_compared_is_refused_in_one_message(

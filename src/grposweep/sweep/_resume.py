@@ -27,7 +27,7 @@ from grporecipe.files import (
 )
 from grporecipe.redaction import redact
 from grporecipe.terminal import count, first_of, short
-from grposweep.config.compose import escape, override_text
+from grposweep.config.compose import escape, override_text, quoted
 from grposweep.config.identity import OBJECTIVE
 from grposweep.launchers.base import EndState
 from grposweep.report.compare import differences
@@ -168,7 +168,8 @@ def _recognise(
     if settings.get("identity") != identity:
         known = space.describe()
         what = "another space"
-        start = f"; with search.warm_start={folder.path.name} it begins with the results here"
+        change = quoted("search.warm_start", folder.path.name)
+        start = f"; with {change} it begins with the results here"
         if settings.get("space") == known:
             what = "the same space over another base configuration"
             start = ""

@@ -8,7 +8,6 @@ points are still tried first. Nothing of it enters the sweep's own study.
 
 import logging
 import os
-import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -17,7 +16,7 @@ from pathlib import Path
 
 from grporecipe.errors import UserError
 from grporecipe.files import Json, read_json, set_aside, write_json
-from grposweep.config.compose import escape, load_experiment
+from grposweep.config.compose import escape, load_experiment, quoted
 from grposweep.config.identity import OBJECTIVE, ResolvedConfig, is_same_point, numbers, sizes
 from grposweep.schema import AUTO, GROUPS, Experiment, Search, value_at
 from grposweep.search.space import Interval, Label, Parameter, Point, Space, freeze
@@ -76,8 +75,8 @@ def find_sources(folder: SweepFolder, base: Experiment, space: Space) -> list[Sw
         return []
     if wanted == AUTO:
         return list(islice(find_earlier(folder, base, space), 1))
-    names = [wanted] if isinstance(wanted, str) else map(str, wanted)
-    sources = [find_sweep(name, Path(base.outputs)) for name in names]
+    names = wanted if isinstance(wanted, list) else [wanted]
+    sources = [find_sweep(str(name), Path(base.outputs)) for name in names]
     for source in sources:
         settings = source.settings() or {}
         other = _other_objective(settings, base.search)
@@ -165,7 +164,8 @@ def _read(path: Path) -> WarmStart | None:
     try:
         first = [dict(point) for point in content["first"]]
         lines = [read_fields(Observation, line) for line in content["observations"]]
-        return WarmStart(content["sources"], first, [Observation(**line) for line in lines])
+        sources = content.get("sources", ["earlier sweeps"])
+        return WarmStart(sources, first, [Observation(**line) for line in lines])
     except (AttributeError, KeyError, TypeError, ValueError):
         return None
 
@@ -185,12 +185,11 @@ def propose_warm_start(folder: SweepFolder, base: Experiment, space: Space) -> s
     one.
     """
     for sweep in find_earlier(folder, base, space):
-        name = shlex.quote(str(sweep.path))
-        if sweep.path.parent == folder.path.parent.resolve():
-            name = sweep.path.name
+        is_near = sweep.path.parent == folder.path.parent.resolve()
+        name = sweep.path.name if is_near else str(sweep.path)
         return (
             f"{sweep.path.name} searched the same space with this model and objective. Add "
-            f"search.warm_start={name} to try its best {FIRST} points first: {GAIN}"
+            f"{quoted('search.warm_start', name)} to try its best {FIRST} points first: {GAIN}"
         )
     return ""
 
