@@ -8,7 +8,7 @@ ignore-file[GB101]`` applies to the whole file. Several codes are separated by c
 """
 
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -136,11 +136,9 @@ def select_rules(select: Iterable[str] = (), ignore: Iterable[str] = ()) -> Rule
 
 
 def _codes(items: Iterable[str]) -> Names:
-    codes = sorted({**REGISTRY, **RECIPE_RULES})
-    chosen: list[str] = []
-    for wanted in (
-        part.strip().upper() for item in items for part in item.split(",") if part.strip()
-    ):
+    codes = {**REGISTRY, **RECIPE_RULES}
+    chosen = set[str]()
+    for wanted in re.findall(SEPARATE, ",".join(items).upper()):
         meant = [code for code in codes if code.startswith(wanted)]
         if not meant:
             families = ", ".join(sorted({code[:2] for code in codes}))
@@ -148,12 +146,14 @@ def _codes(items: Iterable[str]) -> Names:
                 f"{wanted}: no rule or family of this name. Families are {families}; see "
                 "grposweep rules."
             )
-        chosen += meant
-    return tuple(sorted(set(chosen)))
+        chosen.update(meant)
+    return tuple(sorted(chosen))
 
 
 EVERYTHING = RuleSelection()
 OWN_BATCHES = "GV112"
+# a code in a list
+SEPARATE = r"[^\s,]+"
 # errors of the shell and of files, before any trainer reads a key
 OF_ANY_TRAINER = ("GV107", "GV116", "GV407")
 
@@ -217,28 +217,39 @@ def lint_recipe(
 
 def _of_points(recipe: Recipe, selection: RuleSelection, known: set[str]) -> Iterator[Diagnostic]:
     """Yield the errors of combinations that an Optuna script tries, with their number, and what
-    else is found in all of them.
+    else is found in all of them. Of a range it has to hold at both ends.
     """
     found: dict[str, list[tuple[Config, Diagnostic]]] = {}
-    for point in recipe.points:
-        rest = {key: text for key, text in recipe.unresolved.items() if key not in point}
-        tried = replace(recipe, config={**recipe.config, **point}, unresolved=rest, points=())
-        for each in lint_recipe(tried, selection, with_fixes=False).diagnostics:
-            if each.code not in known and not point.keys().isdisjoint(each.keys):
-                found.setdefault(each.code, []).append((point, each))
+    for ends in recipe.points:
+        at_ends = [_at_point(recipe, selection, point) for point in ends]
+        for code in set.intersection(*map(set, at_ends)) - known:
+            found.setdefault(code, []).append((ends[0], at_ends[0][code]))
+    points = [ends[0] for ends in recipe.points if ends[0]]
+    sample = " (a sample)" if len(points) < len(recipe.points) else ""
     for code, cases in found.items():
         first = cases[0][1]
-        keys = [key for key in recipe.points[0] if key in first.keys]
-        every = {str([point.get(key) for key in keys]) for point in recipe.points}
+        keys = [key for key in points[0] if key in first.keys]
+        every = {str([point.get(key) for key in keys]) for point in points}
         bad = {str([point.get(key) for key in keys]) for point, _ in cases}
-        in_all = len(cases) >= len(recipe.points)
+        in_all = len(cases) == len(recipe.points)
         if first.is_error:
-            count = f"{len(bad)} of {len(every)} combinations of {' and '.join(keys)}"
+            count = f"{len(bad)} of {len(every)} combinations of {' and '.join(keys)}{sample}"
             message = f"{count} cannot work: {code} {first.message}"
             severity: Severity = "error" if in_all else "note"
             yield replace(first, severity=severity, message=message)
         elif in_all:
             yield first
+
+
+def _at_point(recipe: Recipe, selection: RuleSelection, point: Config) -> dict[str, Diagnostic]:
+    """Return by code what is found at one point because of its values."""
+    rest = {key: text for key, text in recipe.unresolved.items() if key not in point}
+    tried = replace(recipe, config={**recipe.config, **point}, unresolved=rest, points=())
+    return {
+        each.code: each
+        for each in lint_recipe(tried, selection, with_fixes=False).diagnostics
+        if not point.keys().isdisjoint(each.keys)
+    }
 
 
 def _doubted(problem: Diagnostic, why: str) -> Diagnostic:
@@ -254,19 +265,14 @@ def _without_idle_advice(diagnostics: list[Diagnostic], setting: Setting) -> lis
     that is corrected.
     """
     wrong = {key for problem in diagnostics if problem.is_error for key in problem.keys}
-
-    def rests_on(problem: Diagnostic) -> set[str]:
-        rule = REGISTRY.get(problem.code)
-        return {
-            *problem.keys,
-            *(setting.key(name) for name in (rule.reads & STEP_SIZES if rule is not None else ())),
-        }
-
-    return [
-        problem
-        for problem in diagnostics
-        if not problem.code.startswith("GA") or wrong.isdisjoint(rests_on(problem))
-    ]
+    kept = []
+    for problem in diagnostics:
+        rests_on = {*problem.keys}
+        if problem.code in REGISTRY:
+            rests_on.update(map(setting.key, REGISTRY[problem.code].reads & STEP_SIZES))
+        if not problem.code.startswith("GA") or wrong.isdisjoint(rests_on):
+            kept.append(problem)
+    return kept
 
 
 def _problems(
@@ -396,15 +402,10 @@ def _guess(recipe: Recipe, others: Sequence[Version]) -> str:
 
 def _is_of_unset(broken: Violation, recipe: Recipe) -> bool:
     """Return whether a problem is about keys without a value that a command line may still set."""
-    stated = {
-        *(str(key).lstrip("+~") for key, value in recipe.config.items() if value is not None),
-        *recipe.unresolved,
-    }
-    return bool(
-        (recipe.may_have_more or _is_part(recipe))
-        and broken.fields
-        and stated.isdisjoint(broken.fields)
-    )
+    if not broken.fields or not (recipe.may_have_more or _is_part(recipe)):
+        return False
+    stated = {str(key).lstrip("+~") for key, value in recipe.config.items() if value is not None}
+    return stated.isdisjoint(broken.fields) and recipe.unresolved.keys().isdisjoint(broken.fields)
 
 
 def _certain(rule: RecipeRule, broken: Sequence[Violation], recipe: Recipe) -> list[Violation]:
@@ -437,28 +438,23 @@ def _holds_defaults(recipe: Recipe) -> bool:
     launches set the values.
     """
     pattern = FRAMEWORKS[recipe.framework].own_configs
-    if pattern is None or recipe.launch is not None or recipe.file is None:
+    if not pattern or recipe.launch is not None or not recipe.file:
         return False
-    return pattern.search(Path(recipe.file).absolute().as_posix()) is not None
+    return bool(pattern.search(Path(recipe.file).absolute().as_posix()))
 
 
 def _message(broken: Violation, has_repairs: bool) -> str:
     """Return the message: the setting, the reason, and advice if no verified change exists."""
-    return (
-        f"{broken.what}: {broken.why}."
-        if has_repairs
-        else f"{broken.what}: {broken.why}. {broken.instead}"
-    )
+    problem = f"{broken.what}: {broken.why}."
+    return problem if has_repairs else f"{problem} {broken.instead}"
 
 
 def _where(recipe: Recipe, keys: Names, line: int | None) -> str:
     """Name the file of a key that a script's own recipe sets."""
     named = recipe.launch.config if recipe.launch else ""
-    return (
-        f" (It is set in {named}.)"
-        if named and line is None and any(key in recipe.config for key in keys)
-        else ""
-    )
+    if not named or line is not None or recipe.config.keys().isdisjoint(keys):
+        return ""
+    return f" (It is set in {named}.)"
 
 
 def is_valid_fix(recipe: Recipe, reading: ParsedRecipe, rule: RecipeRule, change: Config) -> bool:
@@ -472,21 +468,18 @@ def is_valid_fix(recipe: Recipe, reading: ParsedRecipe, rule: RecipeRule, change
         known = {problem.code for problem in errors(_problems(reading, EVERYTHING))}
         if any(problem.code not in known for problem in errors(_problems(new, EVERYTHING))):
             return False
-    refused = _errors_about(after, touched)
-    return not refused or refused <= _errors_about(recipe, touched)
+    return _errors_about(after, touched) <= _errors_about(recipe, touched)
 
 
-def _errors_about(recipe: Recipe, keys: Collection[str]) -> set[str]:
+def _errors_about(recipe: Recipe, keys: set[str]) -> set[str]:
     """Return the codes of the recipe rules on sizes whose errors name one of these keys."""
-    of_sizes = [
-        rule
-        for rule in recipe_rules(recipe)
-        if rule.code[:2] in ("GB", "GT") and rule.severity == "error"
-    ]
-    violations = [
-        (rule.code, broken) for rule in of_sizes for broken in find_violations(rule, recipe)
-    ]
-    return {code for code, broken in violations if not set(broken.fields).isdisjoint(keys)}
+    codes = set()
+    for rule in recipe_rules(recipe):
+        if rule.code.startswith(("GB", "GT")) and rule.severity == "error":
+            for broken in find_violations(rule, recipe):
+                if not keys.isdisjoint(broken.fields):
+                    codes.add(rule.code)
+    return codes
 
 
 def changed(recipe: Recipe, change: Config) -> Recipe:
@@ -519,13 +512,11 @@ def plan_numbers(s: Setting, unknown: frozenset[str] = frozenset()) -> Json:
         s.gradient_accumulation_steps,
         s.num_iterations,
         s.num_generations,
+        s.steps_per_generation,
+        s.generation_batch_size,
+        s.processes,
     )
-    given = [
-        size
-        for size in (s.steps_per_generation, s.generation_batch_size, s.processes)
-        if size is not None
-    ]
-    if unknown & STEP_SIZES or min(*sizes, *given) < 1:
+    if unknown & STEP_SIZES or any(size is not None and size < 1 for size in sizes):
         return plan
     rollout = planning.completions_per_rollout(s)
     prompts = planning.prompts_per_rollout(s)
@@ -539,10 +530,8 @@ def plan_numbers(s: Setting, unknown: frozenset[str] = frozenset()) -> Json:
         plan["prompts_per_step"] = _plain(plan["completions_per_step"] / s.num_generations)
     if s.processes is not None or s.generation_batch_size is None:
         plan["steps_per_rollout"] = _plain(float(planning.steps_per_rollout(s)))
-    plan["rollouts_per_epoch"], plan["dropped_prompts"] = (
-        planning.rollouts_per_epoch(s),
-        planning.dropped_prompts(s),
-    )
+    plan["rollouts_per_epoch"] = planning.rollouts_per_epoch(s)
+    plan["dropped_prompts"] = planning.dropped_prompts(s)
     if not unknown & LENGTHS and (s.max_steps or s.epochs is None or s.epochs > 0):
         plan["total_steps"] = planning.total_steps(s)
     return plan
@@ -591,8 +580,7 @@ def read_comments(text: str, show: Callable[[], str]) -> tuple[Comment, ...]:
     comments = []
     for number, line in enumerate(lines, 1):
         if match := re.search(COMMENT, line):
-            listed = (code.strip().upper() for code in (match[2] or "").split(","))
-            codes = ALL if match[2] is None else tuple(filter(None, listed))
+            codes = ALL if match[2] is None else tuple(re.findall(SEPARATE, match[2].upper()))
             reach = None if match[1] else _reach(lines, number, not line[: match.start()].strip())
             comments.append(Comment(number, codes, reach))
     return tuple(comments)
@@ -676,5 +664,5 @@ def select_for(path: Path, selection: RuleSelection) -> RuleSelection:
         own = select_rules(settings.select, settings.ignore)
     except UserError as error:
         raise BadSettings(f"{settings.file}: {error}") from None
-    off = {*selection.ignore, *(code for code in own.ignore if code not in selection.select)}
+    off = {*selection.ignore} | ({*own.ignore} - {*selection.select})
     return RuleSelection(selection.select or own.select, tuple(sorted(off)))

@@ -1,7 +1,7 @@
 """A recipe of one framework as it was read: native keys, values and lines."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
@@ -168,8 +168,9 @@ class Recipe:
     replaced: str = ""
     code: LaunchedCode | None = None
     cells: tuple[tuple[int, int], ...] = ()
-    # combinations of values that an Optuna script tries, of keys that are unresolved
-    points: tuple[Config, ...] = ()
+    # combinations of values that an Optuna script tries, of keys that are unresolved: each at the
+    # ends of its ranges; an empty one stands for those that are not listed
+    points: Sequence[Sequence[Config]] = ()
     # keys in which the launches of a script differ that are one sweep; of the first launch
     swept: tuple[str, ...] = ()
     # computed once

@@ -76,7 +76,7 @@ def shell_values_are_known(recipe: Recipe) -> Iterator[Violation]:
     """
     unknown = []
     for key, value in recipe.unresolved.items():
-        if any(key in point for point in recipe.points):
+        if any(key in ends[0] for ends in recipe.points):
             continue
         if key == "config":
             why = "the recipe that the script names was not found, so its keys were not checked"

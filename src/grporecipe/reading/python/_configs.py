@@ -10,7 +10,7 @@ LoRA's keys in a recipe); peft LoraConfig; unsloth FastLanguageModel (``from_pre
 import ast
 import random
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice, product
 from pathlib import Path
@@ -90,7 +90,7 @@ class PythonConfig:
     # keys that are not in the call: of its trainer, model and LoRA, and set later
     elsewhere: frozenset[str] = frozenset()
     # values of unresolved keys by the combinations of what an Optuna trial suggests
-    points: tuple[Config, ...] = ()
+    points: Sequence[Sequence[Config]] = ()
 
 
 class Slot(NamedTuple):
@@ -154,11 +154,9 @@ def _recipe(path: Path, made: PythonConfig, options: Options) -> Recipe:
     if code is not None and made.framework == "unsloth":
         # judged as a TRL recipe, although Unsloth replaces class and configuration
         patched = framework != "unsloth"
-        declares = (
-            {**dict.fromkeys(UNSLOTH_KEYS, KeySpec("any", None)), **code.declares}
-            if patched
-            else code.declares
-        )
+        declares = code.declares
+        if patched:
+            declares = {**dict.fromkeys(UNSLOTH_KEYS, KeySpec("any", None)), **declares}
         code = replace(code, declares=declares, trainer="UnslothGRPOTrainer", own_trainer=patched)
     # what another call takes says nothing about the release
     stated = {
@@ -276,45 +274,56 @@ def _configure(
     )
 
 
-def _points(names: Names, call: ast.Call, scope: Scope) -> tuple[Config, ...]:
+def _points(names: Names, call: ast.Call, scope: Scope) -> list[list[Config]]:
     """Return the arguments of a call that depend on what an Optuna trial suggests, for each
-    combination of suggested values. Of more than MOST_POINTS combinations, a sample.
+    combination of suggested values, at both ends of its ranges. Of more than MOST_POINTS
+    combinations, a sample, and an empty one for the others.
     """
     searched = {id(made): _suggested(names, made, at) for made, at in names.calls}
     searched = {made: values for made, values in searched.items() if values}
     combinations = [*islice(product(*searched.values()), MOST_POINTS + 1)]
+    points: list[list[Config]] = []
     if len(combinations) > MOST_POINTS:
         draw = random.Random(0)
         combinations = [tuple(map(draw.choice, searched.values())) for _ in range(MOST_POINTS)]
+        points.append([{}])
     fixed = _arguments(names, call, scope)[0]
-    points: list[Config] = []
-    for values in combinations if searched else ():
-        names.forget(dict(zip(searched, values, strict=True)))
-        given = _arguments(names, call, scope)[0]
-        point = {
-            key: slot.value
-            for key, slot in given.items()
-            if fixed[key].value is UNKNOWN and slot.value is not UNKNOWN
-        }
-        if point and point not in points:
-            points.append(point)
+    for combination in combinations:
+        ends: list[Config] = []
+        for values in zip(*combination, strict=True):
+            names.forget(dict(zip(searched, values, strict=True)))
+            point = {
+                key: slot.value
+                for key, slot in _arguments(names, call, scope)[0].items()
+                if fixed[key].value is UNKNOWN and slot.value is not UNKNOWN
+            }
+            if point and point not in ends:
+                ends.append(point)
+        if ends and ends not in points:
+            points.append(ends)
     names.forget({})
-    return tuple(points)
+    return points
 
 
-def _suggested(names: Names, call: ast.Call, scope: Scope) -> list[Any]:
-    """Return the values that a call of an Optuna trial suggests: a list, or a range's two ends."""
+def _suggested(names: Names, call: ast.Call, scope: Scope) -> list[tuple[Any, Any]]:
+    """Return the values that a call of an Optuna trial suggests, each twice, or the two ends of a
+    range of real numbers. None of a range of very many integers: its ends say nothing of others.
+    """
     name = last_name(call.func)
     if not name.startswith("suggest_"):
         return []
     given = _arguments(names, call, scope)[0]
     words = ("*1", "*2", "choices", "low", "high")
-    match [given[word].value for word in words if word in given]:
-        case [list() as choices]:
-            return choices
-        case [int() | float() as low, int() | float() as high]:
-            return [low, high]
-    return []
+    step = given["step"].value if "step" in given else 1
+    values: Sequence[Any] = ()
+    match [*(given[word].value for word in words if word in given), step]:
+        case [list() as choices, _]:
+            values = choices
+        case [int() | float() as low, int() | float() as high, _] if name != "suggest_int":
+            return [(low, high)]
+        case [int() as low, int() as high, int() as step] if step > 0:
+            values = range(low, high + 1, step)
+    return [] if values[MOST_POINTS:] else [(value, value) for value in values]
 
 
 def _arguments(names: Names, call: ast.Call, scope: Scope) -> tuple[dict[str, Slot], list[str]]:
@@ -360,10 +369,13 @@ def _read_elsewhere(
         return {}
     slots: dict[str, Slot] = {}
     for call, scope in names.calls:
-        if last_name(call.func) not in ("from_pretrained", "get_peft_model"):
+        name = last_name(call.func)
+        if name not in ("from_pretrained", "get_peft_model"):
             continue
         given, _ = _arguments(names, call, scope)
-        if name_of(call.func).startswith("Fast") and last_name(call.func) == "from_pretrained":
+        if name == "get_peft_model" and "r" in given:
+            slots |= _read_lora(call, given)
+        elif name == "from_pretrained" and name_of(call.func).startswith("Fast"):
             model = given.get("model_name") or given.get("*0")
             loaded = {"model_name_or_path": model, "load_in_4bit": given.get("load_in_4bit")}
             slots |= {
@@ -371,21 +383,14 @@ def _read_elsewhere(
                 for key, slot in loaded.items()
                 if slot is not None and slot.value is not UNKNOWN
             }
-        elif last_name(call.func) == "get_peft_model" and "r" in given:
-            slots |= _read_lora(call, given)
     if not trainers:
         return slots
     given, _ = _arguments(names, *trainers[0])
     if "peft_config" in given and given["peft_config"].value is not None:
-        lora = trainers[0][1].bindings(given["peft_config"].node)
-        is_known = (
-            len(lora) == 1
-            and isinstance(lora[0], ast.Call)
-            and last_name(lora[0].func) == "LoraConfig"
-        )
+        lora = _call_of("LoraConfig", given["peft_config"], trainers[0][1])
         slots["use_peft"] = given["peft_config"]._replace(value=UNKNOWN)
-        if is_known and isinstance(lora[0], ast.Call):
-            slots |= _read_lora(lora[0], _arguments(names, lora[0], trainers[0][1])[0])
+        if lora is not None:
+            slots |= _read_lora(lora, _arguments(names, lora, trainers[0][1])[0])
     if "model" in given and isinstance(given["model"].value, str):
         slots["model_name_or_path"] = given["model"]
     elif "model" in given:
@@ -396,6 +401,14 @@ def _read_elsewhere(
     return slots
 
 
+def _call_of(name: str, slot: Slot, scope: Scope) -> ast.Call | None:
+    """Return the call of a function that makes a value, if nothing else may make it."""
+    match scope.bindings(slot.node):
+        case [ast.Call() as call] if last_name(call.func) == name:
+            return call
+    return None
+
+
 def _read_type(names: Names, model: Slot, scope: Scope) -> dict[str, Slot]:
     """Return the type of the weights that a trainer's model is loaded with, under both names of its
     key.
@@ -403,13 +416,8 @@ def _read_type(names: Names, model: Slot, scope: Scope) -> dict[str, Slot]:
     It is unknown if something else than ``from_pretrained`` makes the model. Without a type,
     transformers chooses one: 4 takes float32, 5 that of the model's files.
     """
-    made = scope.bindings(model.node)
-    loads = (
-        len(made) == 1
-        and isinstance(made[0], ast.Call)
-        and last_name(made[0].func) == "from_pretrained"
-    )
-    given = _arguments(names, made[0], scope)[0] if loads and isinstance(made[0], ast.Call) else {}
+    loads = _call_of("from_pretrained", model, scope)
+    given = _arguments(names, loads, scope)[0] if loads is not None else {}
     dtype = given.get("torch_dtype") or given.get("dtype") or model._replace(value=UNKNOWN)
     if isinstance(dtype.node, ast.Attribute) and name_of(dtype.node).startswith("torch."):
         dtype = dtype._replace(value=last_name(dtype.node))
@@ -430,7 +438,7 @@ def _first_without(
         if (
             is_given
             or unknown
-            or len(trainer.args) > 1
+            or "*1" in given
             or any(isinstance(one, ast.Starred) for one in trainer.args)
         ):
             return None
@@ -448,22 +456,20 @@ def _processes(source: Source, names: Names) -> int | None:
     """Return the processes of a notebook: those of its launcher, or 1, its kernel. None for a
     file.
     """
-    launched = [call for call in names.calls if last_name(call[0].func) == "notebook_launcher"]
-    if launched:
-        count = _arguments(names, *launched[0])[0].get("num_processes")
-        return (
-            count.value
-            if count is not None and isinstance(count.value, int) and count.value > 0
-            else None
-        )
+    for call, scope in names.calls:
+        if last_name(call.func) == "notebook_launcher":
+            match _arguments(names, call, scope)[0].get("num_processes"):
+                case Slot(int(count)) if count > 0:
+                    return count
+            return None
     return 1 if source.cells else None
 
 
 def _pin(source: Source) -> tuple[str, int] | None:
     """Return the last TRL release that a notebook installs in a cell, and its line."""
-    pins = [
-        (match[1], number)
-        for number, line in enumerate(source.text.split("\n"), 1)
-        if source.cells and not line.lstrip().startswith("#") and (match := re.search(PINS, line))
-    ]
-    return pins[-1] if pins else None
+    pin = None
+    for number, line in enumerate(source.text.split("\n"), 1):
+        match = re.search(PINS, line)
+        if match and source.cells and not line.lstrip().startswith("#"):
+            pin = match[1], number
+    return pin
