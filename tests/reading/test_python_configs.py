@@ -285,6 +285,5 @@ def test_each_combination_that_an_optuna_script_tries_is_judged(row: Json, tmp_p
     found = [
         f"{each.code} {each.severity}: {each.message}" for each in lint_recipe(recipe).diagnostics
     ]
-    assert len(found) == len(row["found"])
     for line, beginning in zip(found, row["found"], strict=True):
         assert line.startswith(beginning)

@@ -164,7 +164,8 @@ def lint_recipe(
     """Return every problem of a recipe, by line, then code."""
     reading = read_recipe(recipe)
     setting = reading.setting
-    if FRAMEWORKS[recipe.framework].is_asynchronous(recipe):
+    framework = FRAMEWORKS[recipe.framework]
+    if framework.is_asynchronous(recipe):
         selection = RuleSelection((OWN_BATCHES if selection.has(OWN_BATCHES) else "none",))
     diagnostics = [
         _of_setting(recipe, setting, problem, selection, with_fixes)
@@ -187,14 +188,14 @@ def lint_recipe(
             diagnostics += [
                 _of_recipe(reading, recipe, rule, violation, with_fixes) for violation in broken
             ]
-    if recipe.launch is None and recipe.file is not None and FRAMEWORKS[recipe.framework].is_dotted:
+    if recipe.launch is None and recipe.file is not None and framework.is_dotted:
         diagnostics = [
             each
             for each in diagnostics
             if each.code.startswith("GV") or not _is_overridden(each, recipe)
         ]
     diagnostics += _of_points(recipe, selection, {each.code for each in diagnostics})
-    key = FRAMEWORKS[recipe.framework].only_evaluates
+    key = framework.only_evaluates
     # no optimizer step: advice on training says nothing
     if key and values_of(recipe).flag(key):
         diagnostics = [
@@ -225,7 +226,7 @@ def _of_points(recipe: Recipe, selection: RuleSelection, known: set[str]) -> Ite
         for code in set.intersection(*map(set, at_ends)) - known:
             found.setdefault(code, []).append((ends[0], at_ends[0][code]))
     points = [ends[0] for ends in recipe.points if ends[0]]
-    sample = " (a sample)" if len(points) < len(recipe.points) else ""
+    sample = " (a sample)" if [{}] in recipe.points else ""
     for code, cases in found.items():
         first = cases[0][1]
         keys = [key for key in points[0] if key in first.keys]
@@ -410,9 +411,8 @@ def _is_of_unset(broken: Violation, recipe: Recipe) -> bool:
 
 def _certain(rule: RecipeRule, broken: Sequence[Violation], recipe: Recipe) -> list[Violation]:
     """Return the findings that hold for every value of the keys that only the run knows."""
-    others = with_other_values(FRAMEWORKS[recipe.framework], recipe)
     certain = list(broken)
-    for other in others:
+    for other in with_other_values(FRAMEWORKS[recipe.framework], recipe):
         violated = {each.fields for each in find_violations(rule, other)}
         certain = [each for each in certain if each.fields in violated]
     return certain
@@ -463,11 +463,10 @@ def is_valid_fix(recipe: Recipe, reading: ParsedRecipe, rule: RecipeRule, change
     touched = set(change)
     if any(touched & set(broken.fields) for broken in rule.judge(after)):
         return False
-    new = read_recipe(after)
-    if new.setting != reading.setting or new.unknown != reading.unknown:
-        known = {problem.code for problem in errors(_problems(reading, EVERYTHING))}
-        if any(problem.code not in known for problem in errors(_problems(new, EVERYTHING))):
-            return False
+    known = {problem.code for problem in errors(_problems(reading, EVERYTHING))}
+    found = errors(_problems(read_recipe(after), EVERYTHING))
+    if any(problem.code not in known for problem in found):
+        return False
     return _errors_about(after, touched) <= _errors_about(recipe, touched)
 
 
@@ -642,8 +641,6 @@ def judge_text(path: Path, text: str, options: Options, selection: RuleSelection
     selection = select_for(path, selection)
     results = [lint_recipe(recipe, selection) for recipe in parse_recipes(path, text, options)]
     comments = read_comments(text, lambda: shown_text(path, text))
-    if not comments:
-        return JudgedText(text, tuple(results), off=selection.ignore)
     kept = tuple(silence(result, comments) for result in results)
     silenced = sum(len(result.diagnostics) for result in results) - sum(
         len(result.diagnostics) for result in kept
@@ -658,8 +655,6 @@ def select_for(path: Path, selection: RuleSelection) -> RuleSelection:
     settings ignore them. ``--ignore`` adds to the settings'.
     """
     settings = settings_for(path)
-    if not settings.select and not settings.ignore:
-        return selection
     try:
         own = select_rules(settings.select, settings.ignore)
     except UserError as error:

@@ -78,8 +78,7 @@ def find_sources(folder: SweepFolder, base: Experiment, space: Space) -> list[Sw
     names = wanted if isinstance(wanted, list) else [wanted]
     sources = [find_sweep(str(name), Path(base.outputs)) for name in names]
     for source in sources:
-        settings = source.settings() or {}
-        other = _other_objective(settings, base.search)
+        other = _other_objective(source.settings() or {}, base.search)
         if other:
             keys = ", ".join(
                 f"search.{name}={value}, here {getattr(base.search, name)}"

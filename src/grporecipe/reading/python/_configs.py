@@ -80,7 +80,6 @@ class PythonConfig:
     lines: Mapping[str, int]
     unresolved: Mapping[str, str]
     call: ast.Call
-    line: int
     framework: str
     processes: int | None = None
     pinned: tuple[str, int] | None = None
@@ -121,10 +120,9 @@ def find_configs(path: Path, text: str) -> list[PythonConfig]:
         and (call.keywords or len(call.args) != 1 or not text_of(call.args[0]).endswith("-GRPO'"))
     ]
     if not made:
-        reads = any(word in text for word in ("TrlParser", "HfArgumentParser"))
-        how = (
-            " Its parser reads it: lint the recipe or the script that launches it." if reads else ""
-        )
+        how = ""
+        if "TrlParser" in text or "HfArgumentParser" in text:
+            how = " Its parser reads it: lint the recipe or the script that launches it."
         raise NotARecipe(f"no {CONFIG}(...) of TRL here is given its values.{how}")
     try:
         return [
@@ -189,8 +187,8 @@ def _recipe(path: Path, made: PythonConfig, options: Options) -> Recipe:
 
 def _installed(made: PythonConfig, framework: str, options: Options) -> Judged | None:
     """Return the release that a notebook installs in a cell, unless an option gives one."""
-    asked = (options.judged, options.version, options.own_version)
-    if made.pinned is None or any(one is not None for one in asked):
+    is_stated = options.judged or options.version or options.own_version
+    if made.pinned is None or is_stated:
         return None
     release, line = made.pinned
     cell = max(cell.number for cell in made.cells if cell.line <= line)
@@ -253,7 +251,6 @@ def _configure(
         {key: slot.line for key, slot in every.items()},
         unresolved,
         call,
-        call.lineno,
         "unsloth" if is_unsloth else "trl",
         _processes(source, names),
         _pin(source),
@@ -385,16 +382,17 @@ def _read_elsewhere(
             }
     if not trainers:
         return slots
-    given, _ = _arguments(names, *trainers[0])
+    trainer, scope = trainers[0]
+    given, _ = _arguments(names, trainer, scope)
     if "peft_config" in given and given["peft_config"].value is not None:
-        lora = _call_of("LoraConfig", given["peft_config"], trainers[0][1])
+        lora = _call_of("LoraConfig", given["peft_config"], scope)
         slots["use_peft"] = given["peft_config"]._replace(value=UNKNOWN)
         if lora is not None:
-            slots |= _read_lora(lora, _arguments(names, lora, trainers[0][1])[0])
+            slots |= _read_lora(lora, _arguments(names, lora, scope)[0])
     if "model" in given and isinstance(given["model"].value, str):
         slots["model_name_or_path"] = given["model"]
     elif "model" in given:
-        slots |= _read_type(names, given["model"], trainers[0][1])
+        slots |= _read_type(names, given["model"], scope)
     rewards = given.get("reward_funcs")
     if rewards is not None and isinstance(rewards.node, ast.List):
         slots["reward_funcs"] = rewards._replace(value=[text_of(one) for one in rewards.node.elts])

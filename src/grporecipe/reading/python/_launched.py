@@ -11,6 +11,7 @@ batches are made).
 import ast
 import re
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
@@ -60,12 +61,8 @@ def read_program(path: Path) -> LaunchedCode | None:
         return None
     declares, is_whole = read_options(names, path)
     trainer, own_trainer = read_trainer(names)
-    parsed = [
-        node
-        for call, _ in names.calls
-        if last_name(call.func) in PARSERS
-        for node in _parsed_classes(call)
-    ]
+    parsing = [call for call, _ in names.calls if last_name(call.func) in PARSERS]
+    parsed = chain.from_iterable(map(_parsed_classes, parsing))
     makes_config = any(
         call.keywords and name_of(call.func).endswith("GRPOConfig") for call, _ in names.calls
     )
@@ -77,7 +74,7 @@ def read_program(path: Path) -> LaunchedCode | None:
         _other_keys(names),
         makes_config,
         declares_more=not is_whole,
-        parsers=frozenset(last_name(call.func) for call, _ in names.calls) & PARSERS,
+        parsers=frozenset(last_name(call.func) for call in parsing),
         classes=frozenset(last_name(node) for node in parsed if _is_library(names, node)),
         imports=names.of_trl,
     )
@@ -92,12 +89,9 @@ def read_nearest(recipe: Path) -> LaunchedCode | None:
     """
     root = find_root(recipe)
     for folder in recipe.absolute().parents if root is not None else ():
-        near = [
-            code
-            for file in sorted(folder.glob("*.py"))
-            if "GRPOConfig" in head_of(file) and (code := read_program(file))
-        ]
-        codes = [code for code in near if code.parsers & {"TrlParser", "HfArgumentParser"}]
+        near = [file for file in sorted(folder.glob("*.py")) if "GRPOConfig" in head_of(file)]
+        read = filter(None, map(read_program, near))
+        codes = [code for code in read if code.parsers & {"TrlParser", "HfArgumentParser"}]
         if codes:
             fates = {code.other_keys for code in codes}
             return LaunchedCode(

@@ -41,7 +41,7 @@ def edit_call(path: Path, text: str, index: int, change: Config) -> str | None:
     except (UserError, ValueError, RecursionError):
         return None
     kept = [
-        replace(config, call=made.call, code=None, lines={}, line=0, cells=())
+        replace(config, call=made.call, code=None, lines={}, cells=())
         for config in (*before, *after)
     ]
     kept[index] = replace(kept[index], config=wanted)
@@ -51,10 +51,10 @@ def edit_call(path: Path, text: str, index: int, change: Config) -> str | None:
 def _edited(path: Path, text: str, made: PythonConfig, change: Config) -> str:
     """Return the text with the call changed. Raises ValueError for a value that is no literal."""
     is_notebook = path.suffix == NOTEBOOK
-    number, first = (
-        max(cell for cell in made.cells if cell.line <= made.line) if is_notebook else (0, 1)
-    )
-    source = dict(code_cells(text))[number] if is_notebook else text
+    source, first = text, 1
+    if is_notebook:
+        number, first = max(cell for cell in made.cells if cell.line <= made.call.lineno)
+        source = dict(code_cells(text))[number]
     for start, end, instead in sorted(_edits(source, first, made, change), reverse=True):
         source = source[:start] + instead + source[end:]
     if not is_notebook:
@@ -82,11 +82,9 @@ def _edits(source: str, first: int, made: PythonConfig, change: Config) -> Itera
     new = [key for key, value in change.items() if value is not None and key not in made.config]
     renamed = dict(zip(gone, new, strict=True)) if len(gone) == len(new) == 1 else {}
     for key, word in words.items():
-        start, end, name = (
-            at(word.lineno, word.col_offset),
-            at(word.end_lineno, word.end_col_offset),
-            renamed.get(key),
-        )
+        start = at(word.lineno, word.col_offset)
+        end = at(word.end_lineno, word.end_col_offset)
+        name = renamed.get(key)
         if name is not None:
             yield start, start + len(key), name
         elif key in gone:
