@@ -51,9 +51,7 @@ def test_tensorboard_events_are_read_without_tensorboard(tmp_path: Path) -> None
     (tmp_path / "events.out.tfevents.1.node.2.0").write_bytes(events(ROWS)[:-30])
     log = read_log(tmp_path)
     assert log.format == "TensorBoard events"
-    assert [value for _, value in log.series("reward")] == pytest.approx(
-        [row["reward"] for row in ROWS], rel=1e-5
-    )
+    assert log.values("reward") == pytest.approx([row["reward"] for row in ROWS], rel=1e-5)
 
 
 def test_an_offline_run_of_wandb_is_read_without_wandb(tmp_path: Path) -> None:

@@ -88,17 +88,12 @@ def guard(check: Callable[[RewardCurve], str]) -> Finder:
 
     def find(evidence: Evidence) -> Sign | None:
         curve = evidence.curve
-        text = check(curve) if curve is not None else ""
-        if not text or curve is None:
+        text = check(curve)
+        if not text:
             return None
         if not evidence.held_out:
-            words = (
-                ("held-out", "training"),
-                ("before training", "at first"),
-                ("evaluations", "tenths of the log"),
-            )
-            for old, new in words:
-                text = text.replace(old, new)
+            text = text.replace("held-out", "training").replace("before training", "at first")
+            text = text.replace("evaluations", "tenths of the log")
         recent = evidence.stops[-min(guards.LONG, len(evidence.stops))]
         return Sign((recent, evidence.log.end), {"text": text, "reward": curve.held_out[-1]})
 
@@ -143,24 +138,30 @@ def _no_gain(evidence: Evidence) -> Sign | None:
         or scale is None
         or evidence.risen
         or (log.total and log.end < EARLY * log.total)
-    ):
-        return None
-    if (
-        trend.low > 0
+        or trend.low > 0
         or max(trend.high, evidence.early_gain()) >= FLAT * scale
         or _still_warming(evidence)
     ):
         return None
-    values = {"change": trend.change, "low": trend.low, "high": trend.high, "scale": scale}
     variant = "solved" if _is_high(evidence) else ""
-    return Sign((trend.first, trend.last), {**values, "name": trend.name}, variant)
+    return Sign(
+        (trend.first, trend.last),
+        {
+            "name": trend.name,
+            "change": trend.change,
+            "low": trend.low,
+            "high": trend.high,
+            "scale": scale,
+        },
+        variant,
+    )
 
 
 def _is_high(evidence: Evidence) -> bool:
     """Return whether most prompts are solved: groups have no variance, and the reward is near its
     highest value.
     """
-    values = [value for _, value in evidence.log.series("reward")]
+    values = evidence.log.values("reward")
     equal = [share for _, share in evidence.signal("zero_std")]
     return (
         bool(values and equal) and fmean(equal) >= 0.5 and fmean(values) >= HIGH * max(values) > 0
@@ -170,19 +171,17 @@ def _is_high(evidence: Evidence) -> bool:
 def below_start(evidence: Evidence) -> Sign | None:
     """Look for evaluations that are worse than the one before training."""
     curve = evidence.curve
-    if curve is None or curve.start is None or len(curve.held_out) < guards.TWICE:
-        return None
+    start = evidence.begun
     now = max(curve.held_out[-guards.TWICE :])
-    noise = BELOW_ERRORS * evidence.noise
-    if curve.start - now <= max(noise, DROP * abs(curve.start)):
+    if start - now <= max(BELOW_ERRORS * evidence.noise, DROP * abs(start)):
         return None
-    return Sign((0, evidence.log.end), {"start": curve.start, "now": curve.held_out[-1]})
+    return Sign((0, evidence.log.end), {"start": start, "now": curve.held_out[-1]})
 
 
 def best_earlier(evidence: Evidence) -> Sign | None:
     """Look for a reward that was much better earlier."""
     curve = evidence.curve
-    if curve is None or len(curve.held_out) < guards.LONG + 1:
+    if len(curve.held_out) < guards.LONG + 1:
         return None
     now = max(curve.held_out[-guards.TWICE :])
     top = curve.held_out[evidence.best]
@@ -204,7 +203,7 @@ def few_groups(evidence: Evidence) -> Sign | None:
     last = evidence.windows("zero_std")[-3:]
     if len(last) < 3 or (share := fmean(window.mean for window in last)) < HALF:
         return None
-    is_note = share < NO_VARIANCE or evidence.risen or evidence.curve is None
+    is_note = share < NO_VARIANCE or evidence.risen or not evidence.stops
     return Sign((last[0].first, last[-1].last), {"share": share}, "half" if is_note else "")
 
 
@@ -231,15 +230,21 @@ def rate_too_high(evidence: Evidence) -> Sign | None:
     values = evidence.signal("entropy")
     begun = median(value for _, value in values[:3])
     fast = [(step, value) for step, value in values[:FAST_STEPS] if value <= FAST_SHARE * begun]
-    if curve is None or len(curve.held_out) < guards.LONG or len(fast) < guards.TWICE:
-        return None
-    if not evidence.lost:
+    if len(fast) < guards.TWICE or not evidence.lost:
         return None
     step, value = fast[0]
     top = max(curve.held_out[evidence.best], evidence.begun)
-    values_now = {"best": top, "best_step": evidence.stops[evidence.best]}
-    values_now |= {"first": begun, "then": value, "by_step": step, "now": curve.held_out[-1]}
-    return Sign((step, evidence.log.end), values_now)
+    return Sign(
+        (step, evidence.log.end),
+        {
+            "best": top,
+            "best_step": evidence.stops[evidence.best],
+            "first": begun,
+            "then": value,
+            "by_step": step,
+            "now": curve.held_out[-1],
+        },
+    )
 
 
 def _ends(windows: Sequence[Window]) -> tuple[int, int]:
@@ -268,8 +273,7 @@ def grad_growth(evidence: Evidence) -> Sign | None:
     clips = [window.mean for window in evidence.windows("clip_ratio")]
     if sign is None or not clips or clips[-1] < max(2 * clips[0], OFTEN_CLIPPED):
         return sign
-    values = {**sign.values, "clips_first": clips[0], "clips": clips[-1]}
-    return Sign(sign.steps, values, "clipped")
+    return Sign(sign.steps, {**sign.values, "clips_first": clips[0], "clips": clips[-1]}, "clipped")
 
 
 def traded(evidence: Evidence) -> Sign | None:
@@ -304,14 +308,16 @@ def spikes(name: str, least: float) -> Finder:
     """Return a check for single steps far above the others."""
 
     def find(evidence: Evidence) -> Sign | None:
-        values = evidence.log.series(name)
-        usual = median([value for _, value in values if value > 0] or [0.0])
-        steps = [step for step, value in values if value > max(SPIKE * usual, least)]
+        values = evidence.log.values(name)
+        usual = median([value for value in values if value > 0] or [0.0])
+        least_spike = max(SPIKE * usual, least)
+        steps = [step for step, value in evidence.log.series(name) if value > least_spike]
         if len(values) < SOME_ROWS or len(steps) < SPIKES:
             return None
-        most = max(value for _, value in values)
-        shown = {"count": len(steps), "rows": len(values), "usual": usual, "highest": most}
-        return Sign((steps[0], steps[-1]), shown)
+        return Sign(
+            (steps[0], steps[-1]),
+            {"count": len(steps), "rows": len(values), "usual": usual, "highest": max(values)},
+        )
 
     return find
 
@@ -338,7 +344,7 @@ def no_rate(evidence: Evidence) -> Sign | None:
 
 
 def _still_warming(evidence: Evidence) -> bool:
-    rates = [rate for _, rate in evidence.log.series("learning_rate")]
+    rates = evidence.log.values("learning_rate")
     return len(rates) >= 3 and rates[-1] > rates[-2] > rates[0] and rates[-1] == max(rates)
 
 
@@ -375,12 +381,13 @@ def no_update(evidence: Evidence) -> Sign | None:
 
 def precision(evidence: Evidence) -> Sign | None:
     """Look for a learning rate too small for bfloat16 weights: its updates round to nothing."""
-    top = max(rate for _, rate in evidence.log.series("learning_rate"))
+    top = max(evidence.log.values("learning_rate"))
     need = TYPICAL_WEIGHT * BF16_HALF_STEP
     if evidence.log.weights not in ("bfloat16", "bf16") or not 0 < top < need:
         return None
-    values = {"learning_rate": top, "weight": TYPICAL_WEIGHT, "needed": need}
-    return Sign(evidence.log.range, values)
+    return Sign(
+        evidence.log.range, {"learning_rate": top, "weight": TYPICAL_WEIGHT, "needed": need}
+    )
 
 
 def no_gradient(evidence: Evidence) -> Sign | None:
@@ -397,7 +404,7 @@ def no_gradient(evidence: Evidence) -> Sign | None:
 
 def clipped_gradient(evidence: Evidence) -> Sign | None:
     """Look for a gradient norm far above the usual limit."""
-    norms = [norm for _, norm in evidence.log.series("grad_norm")]
+    norms = evidence.log.values("grad_norm")
     usual = median(norms)
     if usual < CLIPPED:
         return None
@@ -408,9 +415,7 @@ def clipped_gradient(evidence: Evidence) -> Sign | None:
 
 def generation(evidence: Evidence) -> Sign | None:
     """Look for steps that spend most of their time on generation."""
-    shares = [value for _, value in evidence.log.series("generation_share")] or list(
-        _measured_shares(evidence.log)
-    )
+    shares = evidence.log.values("generation_share") or list(_measured_shares(evidence.log))
     if len(shares) < SOME_ROWS or (share := median(shares)) < GENERATION:
         return None
     return Sign(evidence.log.range, {"share": share})
@@ -427,7 +432,7 @@ def _measured_shares(log: Log) -> Iterator[float]:
 
 def loss(evidence: Evidence) -> Sign | None:
     """Look for a loss near 0."""
-    values = [abs(value) for _, value in evidence.log.series("loss")]
+    values = [abs(value) for value in evidence.log.values("loss")]
     if len(values) < 3 or (usual := median(values)) > NEAR_ZERO:
         return None
     return Sign(evidence.log.range, {"median": usual})
@@ -435,8 +440,8 @@ def loss(evidence: Evidence) -> Sign | None:
 
 def never_clipped(evidence: Evidence) -> Sign | None:
     """Look for a clip ratio that is always 0."""
-    ratios = evidence.log.series("clip_ratio")
-    if len(ratios) < SOME_ROWS or any(ratio for _, ratio in ratios):
+    ratios = evidence.log.values("clip_ratio")
+    if len(ratios) < SOME_ROWS or any(ratios):
         return None
     return Sign(evidence.log.range, {"count": len(ratios)})
 

@@ -79,33 +79,22 @@ class Evidence:
         values = self.log.series(name)
         if name != "zero_std" or values:
             return values
-        if spread := self.log.series("reward_std"):
-            return [(step, float(value <= 1e-9)) for step, value in spread]
-        least = dict(self.log.series("reward_min"))
-        return [
-            (step, float(most == least[step]))
-            for step, most in self.log.series("reward_max")
-            if step in least
-        ]
+        spread = self.log.series("reward_std") or self._ranges()
+        return [(step, float(value <= 1e-9)) for step, value in spread]
 
     @cached_property
     def evaluations(self) -> list[tuple[int, float]]:
         """Return the evaluations after the start."""
-        begun = self.log.steps[0] if self.log.steps else 0
-        return [
-            (step, value)
-            for step, value in self.log.series("eval_reward")
-            if step > 0 and step >= begun
-        ]
+        begun = max([1, *self.log.steps[:1]])
+        return [(step, value) for step, value in self.log.series("eval_reward") if step >= begun]
 
     @cached_property
     def start(self) -> float | None:
         """Return the evaluation before training."""
-        begun = self.log.steps[0] if self.log.steps else 1
-        return next(
-            (value for step, value in self.log.series("eval_reward") if step == 0 or step < begun),
-            None,
-        )
+        held_out = self.log.series("eval_reward")
+        if held_out[:1] == self.evaluations[:1]:
+            return None
+        return held_out[0][1]
 
     @property
     def held_out(self) -> bool:
@@ -120,9 +109,9 @@ class Evidence:
         return "held-out reward" if self.held_out else "training reward"
 
     @cached_property
-    def curve(self) -> RewardCurve | None:
-        """Return the reward as the curve that the sweep's guards read, or None if the log is too
-        short.
+    def curve(self) -> RewardCurve:
+        """Return the reward as the curve that the sweep's guards read, with at least three points,
+        or without points if the log is too short.
         """
         if self.held_out:
             steps = [step for step, _ in self.evaluations]
@@ -133,7 +122,7 @@ class Evidence:
         else:
             parts = self.windows("reward")
             if len(parts) < FEWEST_EVALUATIONS:
-                return None
+                return RewardCurve(0.0, [], [])
             steps = [part.last for part in parts]
             values = [part.mean for part in parts]
             step_errors = [part.error for part in parts]
@@ -142,7 +131,7 @@ class Evidence:
         total = float(max(self.log.total or 0, self.log.end, 1))
         return RewardCurve(
             total,
-            [float(s) for s in steps],
+            steps,
             values,
             start,
             step_errors,
@@ -152,43 +141,40 @@ class Evidence:
     @cached_property
     def stops(self) -> list[int]:
         """Return the steps of the curve's points."""
-        return [int(step) for step in self.curve.completions] if self.curve else []
+        return [int(step) for step in self.curve.completions]
 
     @cached_property
     def risen(self) -> bool:
         """Return whether the reward has risen by more than noise, as the sweep's guards define
         it.
         """
-        return self.curve is not None and has_risen(self.curve)
+        return bool(self.stops) and has_risen(self.curve)
 
     @cached_property
     def best(self) -> int:
         """Return the index of the curve's best point."""
-        values = self.curve.held_out if self.curve else []
+        values = self.curve.held_out
         return max(range(len(values)), key=values.__getitem__)
 
     @cached_property
     def noise(self) -> float:
         """Return the largest standard error of the curve's points."""
-        errors = self.curve.errors if self.curve else []
-        return max((error for error in errors if error), default=0.0)
+        return max((error for error in self.curve.errors if error), default=0.0)
 
     @cached_property
     def lost(self) -> bool:
         """Return whether the reward has not risen, or has lost much of its gain."""
-        curve = self.curve
-        if curve is None or not self.risen:
+        if not self.risen:
             return True
-        top = max(curve.held_out[self.best], self.begun)
-        now = fmean(curve.held_out[-TWICE:])
+        top = max(self.curve.held_out[self.best], self.begun)
+        now = fmean(self.curve.held_out[-TWICE:])
         return top - now > max(2 * self.noise, LOST * (top - self.begun))
 
     @property
     def begun(self) -> float:
         """Return the reward before training, or the curve's first point."""
-        values = self.curve.held_out if self.curve else []
-        start = self.curve.start if self.curve else None
-        return values[0] if start is None else start
+        start = self.curve.start
+        return self.curve.held_out[0] if start is None else start
 
     @property
     def fate(self) -> str:
@@ -207,13 +193,10 @@ class Evidence:
         """Return the size of a large reward difference: the median standard deviation in a group,
         or a substitute.
         """
-        spread = [value for _, value in self.log.series("reward_std") if value > 0]
+        spread = [value for value in self.log.values("reward_std") if value > 0]
         if spread:
             return median(spread)
-        least = dict(self.log.series("reward_min"))
-        ranges = [
-            most - least[step] for step, most in self.log.series("reward_max") if step in least
-        ]
+        ranges = [value for _, value in self._ranges()]
         return median(ranges) / 4 or None if ranges else None
 
     @cached_property
@@ -223,8 +206,10 @@ class Evidence:
 
         None if there are too few points.
         """
-        points: list[tuple[int, float]] = self.evaluations
+        name = "held-out reward"
+        points = self.evaluations
         if len(points) < FEWEST_TREND:
+            name = "training reward"
             points = [(window.last, window.mean) for window in self.windows("reward")]
         if len(points) < FEWEST_TREND:
             return None
@@ -239,9 +224,7 @@ class Evidence:
         error = math.sqrt(rest / (len(xs) - 2) / sum((x - fmean(xs)) ** 2 for x in xs))
         half = float(stdtrit(len(xs) - 2, 0.975)) * error * length
         change = slope * length
-        is_held_out = points is self.evaluations
-        name = "held-out reward" if is_held_out else "training reward"
-        first = points[0][0] if is_held_out else self.log.steps[0]
+        first = points[0][0] if points is self.evaluations else self.log.steps[0]
         return Trend(name, change, change - half, change + half, first, points[-1][0])
 
     def early_gain(self) -> float:
@@ -255,6 +238,15 @@ class Evidence:
         first = _window(values[:begun])
         rest = _window(values[begun:])
         return rest.mean - first.mean + 2 * math.hypot(first.error, rest.error)
+
+    def _ranges(self) -> list[tuple[int, float]]:
+        """Return the largest reward minus the smallest one by step."""
+        least = dict(self.log.series("reward_min"))
+        return [
+            (step, most - least[step])
+            for step, most in self.log.series("reward_max")
+            if step in least
+        ]
 
     def _between(self, name: str, stops: Sequence[int]) -> list[float | None]:
         """Return the means of a signal between the points of the curve."""

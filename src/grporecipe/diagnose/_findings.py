@@ -23,7 +23,7 @@ class Finding:
     evidence: str
     advice: str
     steps: tuple[int, int]
-    numbers: Mapping[str, float] = field(default_factory=dict)
+    numbers: Mapping[str, float]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,7 +142,7 @@ def _is_excused(check: Check, evidence: Evidence) -> bool:
 def _has(evidence: Evidence, name: str) -> bool:
     log = evidence.log
     if name == "rows":
-        return evidence.curve is not None
+        return bool(evidence.stops)
     if name == "start":
         return evidence.start is not None and evidence.held_out
     if name == "trend":
@@ -161,6 +161,6 @@ MISSING = {
     "start": "an evaluation before training and three after",
     "trend": "18 logged steps with a reward, or six evaluations",
     "weights": "the type of the weights",
-    "nats": "verl's release and recipe, because actor/kl_loss of 0.6 and 0.7 is not in nats",
+    "nats": "verl's release and batch sizes, because actor/kl_loss of 0.6 and 0.7 is not in nats",
     "generation": "times of generation and steps",
 }

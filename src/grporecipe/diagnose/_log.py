@@ -92,6 +92,10 @@ class Log:
         """Return a metric as pairs of step and finite value."""
         return [(step, value) for step, value in self.every(name) if math.isfinite(value)]
 
+    def values(self, name: str) -> list[float]:
+        """Return the finite values of a metric."""
+        return [value for _, value in self.series(name)]
+
     def every(self, name: str) -> Iterator[tuple[int, float]]:
         """Yield a metric as pairs of step and value, including NaN and infinity."""
         return ((step, row[name]) for step, row in self.rows.items() if name in row)

@@ -1,18 +1,30 @@
 """What a release logs under a name that means something else, converted by the recipe."""
 
+import math
+import re
 from fractions import Fraction
 
 from grporecipe.diagnose._log import Log
 from grporecipe.fields.recipes import read_recipe
-from grporecipe.model.metrics import is_reward_function
-from grporecipe.model.planning import steps_per_rollout
+from grporecipe.model import planning
 from grporecipe.model.recipe import Recipe
 
 # FSDP's actor, verl/workers/actor/dp_actor.py: the mean over micro-batches of a part for each
 # micro-batch from 0.6.0 on, the sum over the updates of a rollout in 0.7
 VERL_PARTS, VERL_SUMS, VERL_NATS = (0, 6), (0, 7), (0, 8)
+# what the scale of verl's KL depends on
+VERL_SIZES = {
+    "engine",
+    "dynamic_batching",
+    "generation_batch_size",
+    "gradient_accumulation_steps",
+    "num_iterations",
+    "prompts_per_step",
+}
 # the sum without reward_weights: trl/trainer/grpo_trainer.py, PR 5353
 TRL_UNWEIGHTED, TRL_WEIGHTED = (0, 27), (1, 0)
+# the module of a function in reward_funcs, or the owner of a model: TRL logs the name after it
+OWNER = r".*/|^[^/]*\."
 
 
 def convert(log: Log, recipe: Recipe) -> None:
@@ -24,32 +36,71 @@ def convert(log: Log, recipe: Recipe) -> None:
     if log.kl_is_scaled and recipe.framework == "verl":
         _convert_kl(log, recipe)
     weights = recipe.config.get("reward_weights")
-    if isinstance(weights, list) and TRL_UNWEIGHTED <= recipe.version < TRL_WEIGHTED:
-        _weigh(log, weights)
+    if weights is not None and TRL_UNWEIGHTED <= recipe.version < TRL_WEIGHTED:
+        log.converted = (
+            "the reward is not weighted: reward_weights and reward_funcs have no number for each "
+            "function of the log"
+        )
+        _weigh(log, recipe)
 
 
 def _convert_kl(log: Log, recipe: Recipe) -> None:
-    setting = read_recipe(recipe).setting
-    factor = Fraction(1)
-    if setting.engine == "fsdp" and VERL_PARTS <= recipe.version < VERL_NATS:
-        if recipe.version >= VERL_SUMS:
-            factor = 1 / steps_per_rollout(setting)
-        elif setting.dynamic_batching:
-            # the number of micro-batches depends on the completions
-            return
-        else:
-            factor = Fraction(setting.gradient_accumulation_steps)
+    factor = _kl_factor(recipe)
+    if not factor:
+        return
     for row in log.rows.values():
         if "kl" in row:
-            row["kl"] *= float(factor)
+            row["kl"] *= factor
     log.kl_is_scaled = False
     log.converted = f"KL is actor/kl_loss x {factor}"
 
 
-def _weigh(log: Log, weights: list[float]) -> None:
+def _kl_factor(recipe: Recipe) -> Fraction:
+    """Return the KL in nats of a logged 1; 0 if the sizes are unknown or do not divide."""
+    if not VERL_PARTS <= recipe.version < VERL_NATS:
+        return Fraction(1)
+    setting, unknown = read_recipe(recipe)
+    if recipe.may_have_more or unknown & VERL_SIZES:
+        return Fraction(0)
+    if setting.engine != "fsdp":
+        return Fraction(1)
+
+    step = planning.stated_completions_per_step(setting)
+    rollout = planning.completions_per_rollout(setting)
+    if not step or not rollout or planning.completions_per_step(setting) != step:
+        return Fraction(0)
+    updates = Fraction(setting.num_iterations * rollout, step)
+    if updates < 1 or updates.denominator > 1:
+        return Fraction(0)
+    if recipe.version >= VERL_SUMS:
+        return 1 / updates
+    # the number of micro-batches of dynamic batching depends on the completions
+    return Fraction(0 if setting.dynamic_batching else setting.gradient_accumulation_steps)
+
+
+def _weigh(log: Log, recipe: Recipe) -> None:
+    """Weigh the rewards of training and evaluations by the names of the functions. If a weight or a
+    mean is missing, change nothing.
+    """
+    try:
+        names = [re.sub(OWNER, "", name) for name in recipe.config["reward_funcs"]]
+        weights = dict(zip(names, map(float, recipe.config["reward_weights"]), strict=True))
+    except (KeyError, TypeError, ValueError, OverflowError):
+        return
+
+    weighted = []
     for row in log.rows.values():
-        parts = [value for name, value in row.items() if is_reward_function(name)]
-        if len(parts) == len(weights):
-            row["reward"] = sum(weight * part for weight, part in zip(weights, parts, strict=True))
-            row.pop("reward_std", None)
-            log.converted = "the reward is weighted by reward_weights"
+        for reward in {"reward", "eval_reward"} & row.keys():
+            means = {f"{reward}s/{name}/mean": weight for name, weight in weights.items()}
+            logged = {name for name in row if name.startswith(f"{reward}s/")}
+            if means.keys() != logged or len(means) < len(names):
+                return
+            value = sum(weight * row[mean] for mean, weight in means.items())
+            if not math.isfinite(value):
+                return
+            weighted.append((row, reward, value))
+
+    for row, reward, value in weighted:
+        row[reward] = value
+        row.pop("reward_std", None)
+    log.converted = "the reward is weighted by reward_weights"

@@ -84,11 +84,11 @@ def watch_log(
             for diagnosis in _diagnoses(path, interval):
                 names = [finding.name for finding in diagnosis.findings]
                 if live:
-                    live.update(show_diagnosis(diagnosis), refresh=True)
+                    live.update(show_diagnosis(diagnosis, {}), refresh=True)
                 elif as_json and names != shown:
-                    print(json.dumps(diagnosis_json(diagnosis)), flush=True)
+                    print(json.dumps(diagnosis_json(diagnosis, {})), flush=True)
                 elif names != shown:
-                    console.print(show_diagnosis(diagnosis))
+                    console.print(show_diagnosis(diagnosis, {}))
                 shown = names
                 if diagnosis.fails(fail_on):
                     return ExitCode.FAILED
@@ -129,7 +129,7 @@ def settings_of(path: Path, recipe: Recipe) -> dict[str, str]:
     """
     setting = read_recipe(recipe).setting
     texts = {}
-    for check in (each for each in load_checks() if each.changes):
+    for check in load_checks():
         keys: Json = {}
         for field in check.changes.split():
             keys |= spell_keys({field: getattr(setting, field)}, recipe, setting) or {}
@@ -140,7 +140,7 @@ def settings_of(path: Path, recipe: Recipe) -> dict[str, str]:
     return texts
 
 
-def show_diagnosis(diagnosis: Diagnosis, settings: Mapping[str, str] | None = None) -> Group:
+def show_diagnosis(diagnosis: Diagnosis, settings: Mapping[str, str]) -> Group:
     """Return a diagnosis as text for the terminal; ``settings`` are where a recipe sets what a
     finding's advice changes.
     """
@@ -153,11 +153,8 @@ def show_diagnosis(diagnosis: Diagnosis, settings: Mapping[str, str] | None = No
     parts: list[RenderableType] = [Text(log.path, "bold", overflow="fold"), Text(head + converted)]
     if diagnosis.healthy:
         parts.append(Text("no problem found", "bold green"))
-    parts += [
-        part
-        for finding in diagnosis.findings
-        for part in _paragraph(finding, (settings or {}).get(finding.name))
-    ]
+    for finding in diagnosis.findings:
+        parts += _paragraph(finding, settings.get(finding.name))
     if diagnosis.not_judged:
         parts.append(Text(f"not judged: {_missing(diagnosis)}", "dim"))
     return Group(*parts)
@@ -184,14 +181,14 @@ def _missing(diagnosis: Diagnosis) -> str:
     )
 
 
-def diagnosis_json(diagnosis: Diagnosis, settings: Mapping[str, str] | None = None) -> Json:
+def diagnosis_json(diagnosis: Diagnosis, settings: Mapping[str, str]) -> Json:
     """Return a diagnosis as JSON for scripts; ``settings`` as for `show_diagnosis`."""
     log = diagnosis.log
     findings = []
     for finding in diagnosis.findings:
         shown = asdict(finding)
-        if settings and settings.get(finding.name):
-            shown["settings"] = settings[finding.name]
+        if text := settings.get(finding.name):
+            shown["settings"] = text
         findings.append(shown)
     return {
         "log": log.path,

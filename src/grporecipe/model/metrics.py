@@ -55,7 +55,10 @@ def translate(line: Mapping[str, object]) -> dict[str, float]:
                 continue
             if number is not None and rank < ranked.get(ours, (rank + 1, 0.0))[0]:
                 ranked[ours] = (rank, number)
-        elif is_reward_function(name) and (number := to_number(value)) is not None:
+        elif (
+            is_reward_function(name.removeprefix("eval_"))
+            and (number := to_number(value)) is not None
+        ):
             ranked[name] = (0, number)
         elif re.fullmatch(_VALIDATION, name) and (number := to_number(value)) is not None:
             validation.append(number)
