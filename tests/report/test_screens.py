@@ -347,7 +347,8 @@ def test_the_newest_sweep_that_trains_is_meant_and_listed_first(commands: Comman
     assert commands("status").out.startswith("real: ")
     out = commands("list").out
     assert out.index("real") < out.index("fake trainer, ")
-    make_sweep(HERE / "dry", Made(settings={"baseline": {"cluster": {"kind": "dry_run"}}}))
+    dry = Made(trials=0, settings={"baseline": {"cluster": {"kind": "dry_run"}}})
+    make_sweep(HERE / "dry", dry)
     assert commands("status").out.startswith("dry: ")
     assert commands("best").out == commands("best", "real").out
     for name, is_fake in (("real", False), ("newer", True)):
