@@ -335,5 +335,5 @@ def test_check_takes_the_fields_and_the_batches_of_a_subclass_for_what_they_are(
     """
     (here / "train.py").write_text(script(own, end=END.replace("GRPOTrainer", "Trainer")))
     ended = grposweep(here, "check", "--", "python", "train.py", PATH=PATH)
-    assert (ended.code, "GV1" in ended.out) == (0, False), ended.out + ended.err
+    assert (ended.code, "GV1" in ended.out) == (0, False), ended
     assert "builds Trainer with 1 process" in ended.out

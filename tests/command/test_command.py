@@ -98,7 +98,7 @@ def test_its_metrics_are_read_where_it_writes_them(
     leaves need not be a model.
     """
     ended = run("-m", "trainer=command", "lr=0.1,0.2", *words, "name=s", *COMMAND, "--form", form)
-    assert ended.code == 0, ended.out + ended.err
+    assert ended.code == 0, ended
     assert ("its files are in" in ended.out, "its model" in ended.out) == (True, False)
     assert objectives(ended.sweep) == [1.2, 2.4]
     assert steps(trials(ended.sweep)[0]) == list(range(1, 13))
@@ -131,7 +131,7 @@ def test_binary_logs_are_read_without_their_libraries(
     (here / name).write_bytes(write(training(20)))
     words = ("trainer=command", "trainer.metrics={output}/*", f"trainer.step_key={step}", "name=s")
     ended = run(*words, "search.metric=train/reward", "--", "cp", name, "{output}/")
-    assert ended.code == 0, ended.out + ended.err
+    assert ended.code == 0, ended
     assert max(steps(trials(ended.sweep)[0])) >= 19
 
 
@@ -263,7 +263,7 @@ def test_values_enter_at_their_places_and_other_options_are_appended(run: Run) -
         "--s",
         "{seed}",
     )
-    assert ended.code == 0, ended.out + ended.err
+    assert ended.code == 0, ended
     (trial,) = trials(ended.sweep)
     out = str(trial / "model")
     assert seen(trial) == [
@@ -348,7 +348,7 @@ def test_nothing_is_claimed_that_only_the_program_knows(run: Run, here: Path) ->
     """No sizes, no completions, and no recipe; all commands that show a sweep work."""
     ended = run("-m", "trainer=command", "lr=0.1,1e9", JSON_LINES, REWARD, "name=s", *COMMAND)
     # no rule refuses a learning rate
-    assert ended.code == 0, ended.out + ended.err
+    assert ended.code == 0, ended
     plan = read(trials(ended.sweep)[0] / "plan.json")
     assert {name for name, value in plan.items() if value is not None} == set()
     assert {line["completions"] for line in lines(trials(ended.sweep)[0] / "metrics.jsonl")} == {
@@ -376,7 +376,7 @@ def interrupted(
     process.communicate(timeout=60)
     assert read(trials(folder.parent)[0] / "result.json")["status"] == "stopped"
     ended = run(*words)
-    assert ended.code == 0, ended.out + ended.err
+    assert ended.code == 0, ended
     return trials(folder.parent)[0]
 
 
@@ -424,7 +424,7 @@ def test_trials_pause_and_are_promoted(run: Run) -> None:
         "name=s",
         *COMMAND,
     )
-    assert ended.code == 0, ended.out + ended.err
+    assert ended.code == 0, ended
     results = [read(trial / "result.json") for trial in trials(ended.sweep)]
     assert {result["status"] for result in results} == {"finished", "stopped"}
     assert all(
@@ -440,7 +440,7 @@ def test_the_page_holds_what_it_says(run: Run, here: Path) -> None:
     for block in re.findall(r"```sh\n(.*?)```", text, re.DOTALL):
         words = shlex.split(block.replace("\\\n", " "))
         ended = run(*words[words.index("$GRPOSWEEP/src/run.py") + 1 :])
-        assert ended.code == 0, ended.out + ended.err
+        assert ended.code == 0, ended
 
 
 @pytest.mark.slow

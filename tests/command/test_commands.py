@@ -51,7 +51,7 @@ def test_every_trial_trains_with_its_own_values(here: Path, one: OwnCommand) -> 
         assert one.refused in " ".join((ended.out + ended.err).split())
         assert not list(here.glob("outputs/s/trials/*/metrics.jsonl"))
         return
-    assert ended.code == 0, ended.out + ended.err
+    assert ended.code == 0, ended
     done = trials(here / "outputs" / "s")
     assert (
         tuple(read(folder / "trained_with.json")["values"]["learning_rate"] for folder in done)

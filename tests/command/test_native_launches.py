@@ -77,7 +77,7 @@ def test_a_launch_script_is_swept_as_it_is(run: Run, here: Path, framework: str)
     """
     write_framework(here, framework)
     ended = run("-m", "lr=1e-6,3e-6", "name=s", "trainer.keep=all", "--", "bash run.sh")
-    assert ended.code == 0, ended.out + ended.err
+    assert ended.code == 0, ended
     folders = trials(ended.sweep)
     values = [read(folder / "result.json")["objective"] for folder in folders]
     assert values == pytest.approx([0.8, 1.0])

@@ -88,7 +88,7 @@ def test_open_r1s_trl_trains_a_sweep(run: Callable[..., Ended], here: Path) -> N
     command = ("--", str(TRL_018), "src/open_r1/grpo.py", "--config", "recipe.yaml")
     points = ("lr=1e-3,1e-2", "batch.num_generations=4,6")
     ended = run("-m", *points, *command, timeout=400)
-    assert ended.code == 0, ended.out + ended.err
+    assert ended.code == 0, ended
     results = [read(folder / "result.json") for folder in trials(ended.sweep)]
     assert [(result["status"], result["step"]) for result in results] == [("finished", 4)] * 2
     assert "GB101" in ended.out

@@ -53,11 +53,11 @@ def command(here: Path, script: tuple[str, ...]) -> Path:
     return here
 
 
-def edit(folder: Path, old: str, new: str) -> None:
-    """Change the script."""
-    text = (folder / "train.py").read_text()
+def edit(folder: Path, old: str, new: str, file: str = "train.py") -> None:
+    """Change the script, or another file."""
+    text = (folder / file).read_text()
     assert old in text
-    (folder / "train.py").write_text(text.replace(old, new))
+    (folder / file).write_text(text.replace(old, new))
 
 
 # a sweep whose trainings take long
@@ -84,7 +84,7 @@ def test_a_command_runs_as_it_is_and_its_exports_survive(run: Run, command: Path
         "import pickle; pickle.dump(args, open('args.bin', 'wb'))\ntrainer = GRPO",
     )
     ended = run(ASKED, "name=s", "-m", "lr=0.1,0.3", "--", "bash", "launch.sh")
-    assert ended.code == 0, ended.out + ended.err
+    assert ended.code == 0, ended
     records = [read(folder / "trained_with.json") for folder in trials(ended.sweep)]
     assert [record["values"]["learning_rate"] for record in records] == [0.1, 0.3]
     assert {record["values"]["weight_decay"] for record in records} == {0.1}
@@ -129,7 +129,7 @@ def test_what_the_trainer_got_is_shown_and_not_what_the_sweep_started_from(
     """
     edit(command, "args = GRPOConfig(**recipe", f"{ROWS}args = GRPOConfig(**recipe, {FOLLOW}")
     ended = run(ASKED, "name=s", "-m", "trainer.args.rows=32,48,64", "--", "bash launch.sh")
-    assert ended.code == 0, ended.out + ended.err
+    assert ended.code == 0, ended
     assert "each trial: 3 optimizer steps\n" in ended.out
     assert "trained on 96 to 192 completions" in ended.out
     plans = [read(folder / "plan.json") for folder in trials(ended.sweep)]
@@ -162,7 +162,7 @@ def test_a_subclass_with_defaults_of_its_own_is_judged_by_them(run: Run, command
         f'{own}del recipe["generation_batch_size"]\nargs = Own(**recipe',
     )
     ended = run(ASKED, "name=s", "lr=0.1", "--", "bash launch.sh")
-    assert "each trial: 3 optimizer steps, 192 completions" in ended.out, ended.out + ended.err
+    assert "each trial: 3 optimizer steps, 192 completions" in ended.out, ended
     assert "gradient_accumulation_steps: 4" in grposweep(command, "best", "s", "--as", "trl").out
 
 
@@ -184,19 +184,42 @@ def test_a_release_that_logs_the_reward_without_weights_is_ranked_with_them(
     assert read(trial / "result.json")["objective"] == objective, ended.out
 
 
+# an option, a field of the configuration, and a value that is another in each process
+READS = (
+    "return [1.0 for _ in completions]",
+    "print(STARTED, args.learning_rate); return [1.0 - own.get('penalty', 0) for _ in completions]"
+    "\n\n\nSTARTED = str(__import__('time').time())",
+)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("option", ["reward_weights=[1.0],[2.0]", "penalty=0.1,0.2"])
 def test_points_with_other_rewards_are_not_ranked_by_their_sum(
     run: Run, command: Path, option: str
 ) -> None:
     """Other weights, or another value that a reward function reads. One function's mean may be."""
-    edit(command, "return [1.0 for", "return [1.0 - own['penalty'] for")
-    words = (ASKED, "name=s", "cluster=dry_run", "-m", f"trainer.args.{option}")
+    edit(command, *READS)
+    words = (ASKED, "name=s", "-m", f"trainer.args.{option}")
     ended = run(*words, "--", "bash launch.sh")
     assert ended.code == 2
+    assert ("(right.penalty)" in ended.err) == option.startswith("penalty")
     assert "ranked by a measure of its own. Set search.metric=eval_rewards/NAME/mean" in ended.err
-    ended = run(*words, "search.metric=eval_rewards/right/mean", "--", "bash launch.sh")
+    ended = run(*words, "search.metric=eval_loss", "--", "bash launch.sh")
     assert ended.code == 0, ended.err
+    assert "They are measured differently" in grposweep(command, "compare", "s/0", "s/1").out
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("option", ["lr=0.1,0.3", "trainer.args.note=a,b"])
+def test_a_reward_that_reads_the_configuration_or_a_time_is_one_measure(
+    run: Run, command: Path, option: str
+) -> None:
+    """Both differ from trial to trial; only an option's value is of the reward."""
+    edit(command, *READS)
+    ended = run(ASKED, "name=s", "-m", option, "--", "bash launch.sh")
+    assert ended.code == 0, ended.err
+    compared = grposweep(command, "compare", "s/0", "s/1").out
+    assert ("B - A" in compared, "measured differently" in compared) == (True, False)
 
 
 @pytest.mark.slow
@@ -242,7 +265,7 @@ def test_an_option_that_changes_nothing_is_named_before_anything_trains(
     """
     edit(command, "args = GRPOConfig(**recipe", f"{ROWS}args = GRPOConfig(**recipe, {FOLLOW}")
     ended = run(ASKED, "name=s", "cluster=dry_run", "-m", words, "--", "bash launch.sh")
-    assert ended.code == 0, ended.out + ended.err
+    assert ended.code == 0, ended
     assert ("the trainer gets the same" in ended.out) == said, ended.out
 
 
@@ -264,7 +287,7 @@ def test_the_ends_of_an_options_interval_are_asked_once_each(run: Run, command: 
         "trainer.args.penalty=interval(0.1,0.5)",
     )
     ended = run(ASKED, *words, "--", "bash launch.sh")
-    assert ended.code == 0, ended.out + ended.err
+    assert ended.code == 0, ended
     assert "schedule.evaluations=1 a sweep spends 100% at least" in ended.out
     assert (command.parent / "asked").read_text() == "xxx"
 
@@ -285,9 +308,7 @@ def test_a_command_on_several_nodes_is_asked_with_their_variables(
     """Its trainer has the processes of all nodes: 16 completions on each of 8 make a rollout of
     128.
     """
-    (command / "recipe.yaml").write_text(
-        (command / "recipe.yaml").read_text().replace("generation_batch_size: 32", "")
-    )
+    edit(command, "generation_batch_size: 32", "", "recipe.yaml")
     job = ("name=s", "cluster=dry_run", "cluster.nodes=2", "cluster.gpus_per_node=4", "lr=0.1")
     ended = run(ASKED, *job, "--", words % sys.executable)
     assert ended.code == 0, ended.err
@@ -301,9 +322,7 @@ def test_a_null_of_a_field_that_needs_a_value_is_the_trainer_s_default(
     run: Run, command: Path
 ) -> None:
     """``num_train_epochs=None`` would stop the trainer; the steps decide."""
-    (command / "recipe.yaml").write_text(
-        (command / "recipe.yaml").read_text().replace("max_steps: 3", "num_train_epochs: 2")
-    )
+    edit(command, "max_steps: 3", "num_train_epochs: 2", "recipe.yaml")
     ended = run(
         ASKED,
         "name=s",
@@ -342,7 +361,7 @@ def test_placeholders_and_appended_options_are_swept(run: Run, command: Path) ->
     words = ("lr=0.1", "-m", "trainer.args.note=a,b", "trainer.args.penalty=0.5")
     places = "--note {note:mine} --learning_rate {lr}"
     ended = run(ASKED, "name=s", *words, "--", f"bash launch.sh {places}")
-    assert ended.code == 0, ended.out + ended.err
+    assert ended.code == 0, ended
     given = "--note b --learning_rate 0.1 --penalty 0.5"
     assert read(command / "seen.json")["arguments"][2:] == given.split()
 
@@ -486,7 +505,7 @@ def test_sizes_that_follow_from_an_option_are_the_scripts_and_refuse_no_point(
     edit(command, "args = GRPOConfig(**recipe", f"{ROWS}args = GRPOConfig(**recipe, {FOLLOW}")
     ended = run(ASKED, "name=s", "-m", "trainer.args.rows=32,48", *sized, "--", "bash launch.sh")
     assert "GB101" not in ended.out + ended.err, ended.err
-    assert ended.code == 0, ended.out + ended.err
+    assert ended.code == 0, ended
     short, whole = trials(command / "outputs" / "s")
     assert "must be divisible" in str(read(short / "result.json")["failure"])
     record = read(whole / "trained_with.json")["values"]
@@ -526,7 +545,7 @@ def test_a_trial_has_ended_if_its_training_has(
     edit(command, "trainer.train()", line)
     (command / "launch.sh").write_text(LAUNCH.rstrip() + pipe + "\n")
     ended = run(ASKED, "name=s", "lr=0.1", "--", "bash launch.sh")
-    assert ended.code == code, ended.out + ended.err
+    assert ended.code == code, ended
     (trial,) = trials(command / "outputs" / "s")
     assert said in str(read(trial / "result.json"))
     if said == "finished":
@@ -605,7 +624,7 @@ def test_rates_that_follow_from_the_swept_one_are_swept(run: Run, command: Path)
     lines = f"{OWN_OPTIMIZER % rates}\ntrainer.train(resume_from_checkpoint=True)"
     edit(command, "trainer.train()", lines)
     ended = run(ASKED, "name=s", "lr=0.1", "--", "bash", "launch.sh")
-    assert ended.code == 0, ended.out + ended.err
+    assert ended.code == 0, ended
     assert read(trials(ended.sweep)[0] / "trained_with.json")["rates"] == [0.05, 0.2]
 
 
@@ -628,7 +647,7 @@ def test_a_trial_pushes_nothing_and_has_a_port_of_its_own(run: Run, command: Pat
         "assert not args.push_to_hub\ntrainer.train()\ntrainer.push_to_hub()",
     )
     ended = run(ASKED, "name=s", "lr=0.1", "--", "bash", "launch.sh")
-    assert ended.code == 0, ended.out + ended.err
+    assert ended.code == 0, ended
     (log,) = (command / "outputs" / "s").glob("trials/*/logs/rank-0.log")
     assert log.read_text().count("pushes nothing to the hub") == 2
     assert int(read(command / "seen.json")["environment"]["MASTER_PORT"]) > 1024

@@ -46,7 +46,7 @@ def marked_processes(folder: Path) -> list[int]:
 def test_a_jobs_warning_does_not_end_the_program(run: Run, script: Script) -> None:
     """Slurm sends it to all processes of a step; ours asks the program to stop."""
     ended = run(*script, "lr=0.1", "+trainer.environment.RECEIVES=SIGUSR2")
-    assert ended.code == 0, ended.out + ended.err
+    assert ended.code == 0, ended
 
 
 @pytest.mark.slow
@@ -55,7 +55,7 @@ def test_parameters_override_the_recipe_and_the_rest_of_it_stays(run: Run, scrip
     that it saves.
     """
     ended = run(*script, "-m", "lr=0.1,0.3")
-    assert ended.code == 0, ended.out + ended.err
+    assert ended.code == 0, ended
     assert [recipe["learning_rate"] for recipe in recipes(ended.sweep)] == [0.1, 0.3]
     assert all(
         recipe["weight_decay"] == 0.1 and recipe["generation_batch_size"] == 32

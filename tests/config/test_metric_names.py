@@ -2,13 +2,17 @@
 are known.
 """
 
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from grporecipe.errors import UserError
+from grporecipe.frameworks import open_r1
+from grporecipe.frameworks.ms_swift import keys as ms_swift
 from grposweep.config.compose import open_session
+from grposweep.config.evaluation import is_of_reward
 from grposweep.config.metric_names import check_metrics, known_names
 from grposweep.config.points import Points
 from grposweep.schema import Experiment
@@ -113,3 +117,10 @@ def test_searched_rewards_are_not_ranked_by_their_own_sum(made: Made, key: str) 
     check_metrics(
         [made(option, "search.metric=eval_rewards/exact/mean") for option in options], compares=True
     )
+
+
+def test_only_the_frameworks_own_keys_say_what_is_rewarded() -> None:
+    """Others of these beginnings are a script's own options."""
+    known = {*open_r1.TABLE["keys"], *ms_swift.table()["keys"], "cosine_cycles"}
+    alike = [key for key in known if re.match("cosine_|repetition_[mn]|soft_", key)]
+    assert [key for key in alike if not is_of_reward(f"trainer.args.{key}")] == ["cosine_cycles"]

@@ -71,7 +71,7 @@ def test_a_trial_sees_the_gpus_of_both_nodes(run: Run, verl: tuple[str, ...], he
     has the job's shape.
     """
     ended = run(*verl, timeout=300)
-    assert ended.code == 0, ended.out + ended.err
+    assert ended.code == 0, ended
     seen = read(here / "seen.json")
     assert seen["used"] == [["n1", "0", "x"], ["n1", "1", "x"], ["n2", "0", "x"], ["n2", "1", "x"]]
     assert (seen["resources"]["GPU"], seen["resources"]["CPU"]) == (4, 16)
@@ -103,7 +103,7 @@ def test_two_jobs_share_the_nodes(run: Run, verl: tuple[str, ...]) -> None:
         "+trainer.environment.SECONDS_TO_RUN='5'",
         timeout=1500,
     )
-    assert ended.code == 0, ended.out + ended.err
+    assert ended.code == 0, ended
     assert [read(trial / "result.json")["status"] for trial in trials(ended.sweep)] == [
         "finished"
     ] * 2

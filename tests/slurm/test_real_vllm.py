@@ -137,7 +137,7 @@ def test_the_real_server_samples_from_the_weights_that_the_jobs_rank_trains(
 ) -> None:
     """In all steps, by TRL's difference of log-probabilities; then the server is gone."""
     ended = run(*TRAINED, *vllm, timeout=1500)
-    assert ended.code == 0, ended.out + ended.err
+    assert ended.code == 0, ended
     (trial,) = trials(ended.sweep)
     steps = [line for line in lines(trial / "metrics.jsonl") if line["kind"] == "train"]
     differences = [line["sampling/sampling_logp_difference/mean"] for line in steps]
@@ -163,7 +163,7 @@ def test_trials_share_a_server_that_is_a_job_of_its_own(run: Run, vllm: tuple[st
         "search.parallel=2",
     )
     ended = run(*TRAINED, *vllm, *shared, "-m", "lr=1e-3,2e-3", timeout=1500)
-    assert ended.code == 0, ended.out + ended.err
+    assert ended.code == 0, ended
     for trial in trials(ended.sweep):
         steps = [line for line in lines(trial / "metrics.jsonl") if line["kind"] == "train"]
         print([line["sampling/sampling_logp_difference/mean"] for line in steps])

@@ -102,7 +102,7 @@ def test_a_reward_finds_its_neighbours_and_the_sweep_keeps_a_copy_of_them(
         "name=s",
         "task.rewards=[rewards/mine.py:f]",
     )
-    assert ended.code == 0, ended.out + ended.err
+    assert ended.code == 0, ended
     assert read(ended.sweep / "inputs.json")["files"].keys() == {
         "rewards/mine.py",
         "rewards/tool.py",

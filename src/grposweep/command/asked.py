@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from itertools import chain, islice
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -114,12 +114,11 @@ def ask_ahead(
     answers have alike.
     """
     _BETWEEN.pop(_key(base), None)
-    trainers = iter(trainers)
-    for first in islice(trainers, 1):
-        # an option that the command does not know is asked once
-        ask_base(first, cluster.processes, cluster.nodes, outputs)
+    first, *others = trainers
+    # an option that the command does not know is asked once
+    ask_base(first, cluster.processes, cluster.nodes, outputs)
     with ThreadPoolExecutor(os.cpu_count()) as workers:
-        for trainer in islice(trainers, MOST_ASKED - 2):
+        for trainer in others[: MOST_ASKED - 2]:
             workers.submit(ask_base, trainer, cluster.processes, cluster.nodes, outputs)
     _BETWEEN[_key(base)] = frozenset(name.removeprefix(OPTIONS[0]) for name in between)
 
@@ -134,7 +133,7 @@ def find_unseen(name: str, answers: Mapping[str, Asked]) -> str:
     """
     seen: dict[str, str] = {}
     for value, asked in answers.items():
-        content = {part: recorded for part, recorded in asked.record.items() if part != "command"}
+        content = {**asked.record, "command": None}
         other = seen.setdefault(json.dumps(content, sort_keys=True, default=str), value)
         if answers[other] is not asked and asked.is_exact:
             data = ", data" if asked.record["train_rows"] else ""
@@ -145,6 +144,24 @@ def find_unseen(name: str, answers: Mapping[str, Asked]) -> str:
                 "both train the same. Check that it reads the option."
             )
     return ""
+
+
+def find_rewarding(answers: Mapping[str, Asked]) -> str:
+    """Return what the values of an option change of rewards: their names, or a value that one
+    reads, with the option's own in it at each. Other values, such as a time, may differ between
+    any two answers.
+    """
+    records = {value: asked.record for value, asked in answers.items() if asked.is_exact}
+    names = {", ".join(record["rewards"]) for record in records.values()}
+    if len(names) > 1:
+        return " or ".join(sorted(names))
+    reads: dict[str, set[str]] = {}
+    for value, record in records.items():
+        word = re.compile(rf"(?<![A-Za-z0-9]){re.escape(value)}(?![A-Za-z0-9])")
+        for key, read in record["reward_values"].items():
+            if word.search(str(read)):
+                reads.setdefault(key, set()).add(str(read))
+    return ", ".join(key for key, texts in reads.items() if len(texts) == len(records) > 1)
 
 
 def own_options(trainer: Trainer, asked: Asked) -> Json:
@@ -194,10 +211,9 @@ def _stamps(
     command: str, folder: Path, asked: Asked | UserError
 ) -> tuple[tuple[int, int] | None, ...]:
     """Return times and sizes of the files on which an answer depends."""
-    words = (folder / word for word in re.findall(_WORD, command))
     read = () if isinstance(asked, UserError) else asked.files
-    paths = (*words, *map(Path, read))
-    return tuple(file_stamp(path) for path in paths)
+    # a file that was read has an absolute path
+    return tuple(file_stamp(folder / path) for path in (*re.findall(_WORD, command), *read))
 
 
 def find_inputs(experiments: Iterable[Experiment]) -> Inputs:
@@ -216,18 +232,15 @@ def _files(trainer: Trainer) -> list[Path]:
     # others that it names may be what it writes
     shell = [folder / name for name, _ in launch_texts(trainer.command or "", folder) if name]
     own = [path for path in shell if path.resolve().is_relative_to(folder.resolve())]
-    read: tuple[str, ...] = ()
-    if find_launch(trainer) is None:
-        read = ask_base(trainer).files
-    files = (*map(Path, read), *(path.absolute() for path in own))
-    return [path for path in dict.fromkeys(files) if path.exists()]
+    read = ask_base(trainer).files if find_launch(trainer) is None else ()
+    return list(filter(Path.exists, dict.fromkeys((*map(Path, read), *own))))
 
 
 def _alike(answers: Sequence[Asked]) -> Asked:
     """Return what several answers have alike. The values in which they differ are unknown."""
     first = answers[0]
     given = [answer.record["given"] for answer in answers]
-    kept = dict(given[0])
+    kept = given[0]
     for values in given:
         kept = {name: value for name, value in kept.items() if values.get(name) == value}
     unknown = sorted({*first.record["unknown"]}.union(*given) - kept.keys())
@@ -260,14 +273,15 @@ def trained_setting(record: Config) -> Setting:
 def asked_recipe(trainer: Trainer, asked: Asked, processes: int) -> Recipe:
     """Return the command's values as a recipe of the TRL that it imports."""
     record = asked.record
+    version = version_of(record)
     options = own_options(trainer, asked)
     entered = {name: value for name, value in trainer.args.items() if name not in options}
     unknown = {name: "depends on data" for name in record["unknown"] if name not in entered}
     return Recipe(
         "trl",
-        version_of(record) or TRL,
+        version or TRL,
         {**record["given"], **entered},
         processes,
         unresolved=unknown,
-        version_source=VersionSource("asked", "installed") if version_of(record) else NOT_STATED,
+        version_source=VersionSource("asked", "installed") if version else NOT_STATED,
     )

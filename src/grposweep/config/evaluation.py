@@ -11,21 +11,22 @@ SAMPLING = ("max_completion_length", *TOKEN_SAMPLING, "generation_kwargs")
 
 # keys of a command that say what is rewarded: TRL's, Open-R1's, ms-swift's
 REWARDS = (
-    r"trainer\.args\.(reward_(funcs|weights)|cosine_\w+|repetition_(max_penalty|n_grams)|"
-    r"soft_(max|cache)_length)"
+    r"trainer\.args\.(reward_(funcs|weights)|cosine_max_len|"
+    r"cosine_(min|max)_(len_)?value_(wrong|correct)|repetition_(max_penalty|n_grams)|"
+    r"soft_(max_length|cache_length|punish_cache))"
 )
 
 
 def is_of_reward(key: str) -> bool:
     """Return whether a key of a command says what is rewarded."""
-    return re.fullmatch(REWARDS, key) is not None
+    return bool(re.fullmatch(REWARDS, key))
 
 
 def is_of_evaluation(key: str) -> bool:
     """Return whether a key decides how a trial is measured, and not only how it is trained:
     prompts, rewards, sampling.
     """
-    name = key.removeprefix("generation.")
-    is_of_task = key == "task" or key.startswith("task.")
-    is_of_sampling = name != key and name in SAMPLING
-    return (is_of_task and key != "task.train_prompts") or is_of_sampling or is_of_reward(key)
+    section, _, name = key.partition(".")
+    is_of_task = section == "task" and name != "train_prompts"
+    is_of_sampling = section == "generation" and name in SAMPLING
+    return is_of_task or is_of_sampling or is_of_reward(key)

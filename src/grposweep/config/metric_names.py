@@ -48,9 +48,7 @@ def _check_same_reward(experiments: Sequence[Experiment]) -> None:
     have a measure of its own.
     """
     for key in ("rewards", "reward_weights"):
-        values = list(
-            dict.fromkeys(str(getattr(experiment.task, key)) for experiment in experiments)
-        )
+        values = dict.fromkeys(str(getattr(each.task, key)) for each in experiments)
         if len(values) > 1:
             shared = set.intersection(*(set(experiment.task.rewards) for experiment in experiments))
             name = min(shared, default="NAME").rpartition(":")[2]

@@ -40,7 +40,14 @@ def with_trained(config: Config, record: Config, folder: Path) -> Config:
         "args": options | {name: values[name] for name in values.keys() - KEYS.keys()},
     }
     placed = {KEYS[name]: value for name, value in values.items() if name in KEYS}
-    for key, value in {**placed, **{key: record.get(name) for key, name in OWN.items()}}.items():
+    placed |= {key: record.get(name) for key, name in OWN.items()}
+    # others, such as a time, may differ between any two trials
+    placed |= {
+        f"task.rewards.{name}": value
+        for name, value in as_mapping(record.get("reward_values")).items()
+        if value in options.values()
+    }
+    for key, value in placed.items():
         section, _, name = key.rpartition(".")
         if section:
             changed[section] = {**as_mapping(changed.get(section)), name: value}
@@ -51,13 +58,11 @@ def with_trained(config: Config, record: Config, folder: Path) -> Config:
 
 def trained_text(record: Config) -> str:
     """Return what trained a trial: trainer and release, processes, model, rows and rewards."""
-    version, rows, held_out = (
-        as_mapping(record.get("versions")).get("trl"),
-        record.get("train_rows"),
-        record.get("eval_rows"),
-    )
+    rows = record.get("train_rows")
+    held_out = record.get("eval_rows")
     parts = [
-        f"{str(record.get('trainer')).rpartition('.')[2]} of TRL {version or '(unknown version)'}",
+        f"{str(record.get('trainer')).rpartition('.')[2]} of TRL "
+        f"{as_mapping(record.get('versions')).get('trl') or '(unknown version)'}",
         count(int(record.get("world_size") or 1), "process"),
         f"model {record.get('model') or '(an object)'}"
         + (" with an adapter" if record.get("peft") else ""),

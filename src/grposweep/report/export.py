@@ -176,19 +176,13 @@ def _trained_with(best: TrialView, record: Config, head: Sequence[str]) -> str:
     """
     import yaml
 
-    given = {
-        name: value
-        for name, value in as_mapping(record.get("given")).items()
-        if name != "output_dir"
-    }
-    made = [
-        f"TRL {as_mapping(record.get('versions')).get('trl', '')}",
-        f"processes: {record.get('world_size')}",
-    ]
+    given = as_mapping(record.get("given"))
     omitted = [f"{name} {record.get(name)}" for name in ("model", "rewards") if record.get(name)]
     lines = [
         *head,
-        f"what its trainer got ({', '.join(made)}); {best.path / 'program.sh'} launched it",
+        f"what its trainer got (TRL {as_mapping(record.get('versions')).get('trl', '')}, "
+        f"processes: {record.get('world_size')}); "
+        f"{best.path / 'program.sh'} launched it",
         f"Not in it: model, data and rewards, which are the command's own ({'; '.join(omitted)}).",
     ]
     return comment(*lines) + yaml.safe_dump(

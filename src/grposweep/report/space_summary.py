@@ -67,7 +67,7 @@ def space_as_json(validity: SpaceValidity) -> Json:
     if validity.ranges:
         counts = {code: number for code, number in validity.ranges.items() if code}
         valid = validity.ranges[""]
-    names = [parameter.name for parameter in validity.validator.space.parameters]
+    parameters = validity.validator.space.parameters
     rewarding = validity.validator.fields.rewarding
     dead = {name: lack for name, lack in validity.lacks.items() if lack.is_dead}
     return {
@@ -76,7 +76,11 @@ def space_as_json(validity: SpaceValidity) -> Json:
         "invalid": counts,
         "dead": {name: f"{lack.why}. {lack.revived}." for name, lack in dead.items()},
         "repeated": validity.repeated,
-        "measures": [name for name in names if is_of_evaluation(name) or name in rewarding],
+        "measures": [
+            item.name
+            for item in parameters
+            if is_of_evaluation(item.name) or item.name in rewarding
+        ],
     }
 
 

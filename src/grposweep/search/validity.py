@@ -18,7 +18,7 @@ from grporecipe.model.effect import find_lack
 from grporecipe.model.setting import Setting
 from grporecipe.rules.check import RECIPE_RULES, REGISTRY, Problem, check, errors
 from grporecipe.rules.fixes import find_fixes
-from grposweep.command.asked import OPTIONS, ask_ahead, find_unseen
+from grposweep.command.asked import OPTIONS, ask_ahead, find_rewarding, find_unseen
 from grposweep.command.base import Base, is_asked
 from grposweep.config.evaluation import is_of_reward
 from grposweep.config.fields import SOURCES
@@ -27,7 +27,7 @@ from grposweep.config.points import Points
 from grposweep.config.to_setting import base_setting, read_fields, resolve_auto
 from grposweep.config.validate import find_base_mistakes, find_mistakes
 from grposweep.registries import is_external
-from grposweep.schema import GROUPS, Experiment
+from grposweep.schema import Experiment
 from grposweep.search.sampler import continuous
 from grposweep.search.space import Choice, Interval, Parameter, Point, Space, freeze
 
@@ -54,31 +54,37 @@ class RuleInputs:
         self._base = base_setting(points.base)
         own = {key: name for name, key in self._base.keys.items()}
         # what each key sets; options of a framework's command too
-        self.set_by = {**own, **{f"{OPTIONS[0]}{key}": name for key, name in own.items()}}
+        self.set_by = own | {f"{OPTIONS[0]}{key}": name for key, name in own.items()}
         # sentences on what is not known of the user's command
         self.notes: list[str] = []
-        # options of the command that say what is rewarded
-        self.rewarding = [p.name for p in space.parameters if is_of_reward(p.name)]
+        # options of the command that say what is rewarded, each with what it changes
+        self.rewarding = {p.name: "rewards" for p in space.parameters if is_of_reward(p.name)}
         if is_asked(points.base):
             self._base = self._base.replace({"unknown": self._base.unknown | self._find_varying()})
-        trainer = points.base.trainer
-        self._is_launch = is_external(trainer) and Base.of(points.base).launch is not None
+        is_own = is_external(points.base.trainer)
+        self._is_launch = is_own and Base.of(points.base).launch is not None
         # of a framework's launch, by the values of its own keys
         self._native: dict[str, Setting] = {}
         raw = points.raw_values(space.choices)
         self._references = {key: set().union(*map(_referred, raws)) for key, raws in raw.items()}
         # keys whose value is always exactly the value of one other key
-        alike = {key: raws[0] for key, raws in raw.items() if len(set(map(str, raws))) == 1}
         self._whole = {
-            k: v[2:-1] for k, v in alike.items() if isinstance(v, str) and _PLAIN.fullmatch(v)
+            key: str(raws[0])[2:-1]
+            for key, raws in raw.items()
+            if len({*map(str, raws)}) == 1 and _PLAIN.fullmatch(str(raws[0]))
         }
         self._continuous = continuous(space)
         self._parameters = {field: self._depends(field) for field in SOURCES}
-        carried = {field: self._carried(field) for field in SOURCES}
-        self._direct = {field: name for field, name in carried.items() if name is not None}
-        self._tables: dict[tuple[str, ...], dict[tuple[Any, ...], Json]] = {}
-        for field in SOURCES:
-            self._tables.setdefault(self._table_of(field), {})
+        # the continuous parameter whose value is a field's: its own key, or the one that its key
+        # refers to
+        self._direct: dict[str, str] = {}
+        for field, (key, *others) in SOURCES.items():
+            for name in (self._whole.get(key), key):
+                if name in self._continuous and not others:
+                    self._direct[field] = name
+        self._tables: dict[tuple[str, ...], dict[tuple[Any, ...], Json]] = {
+            self._table_of(field): {} for field in SOURCES
+        }
 
     def _find_varying(self) -> set[str]:
         """Return the fields that follow from options of the user's command: no point's value is
@@ -95,10 +101,10 @@ class RuleInputs:
                 experiment = self._points.experiment({option.name: value})
                 other = base_setting(experiment)
                 answers[str(value)] = Base.of(experiment).asked
-                fields |= {*self._changed(other), *other.unknown}
+                fields |= self._changed(other).keys() | other.unknown
             self.notes += filter(None, [find_unseen(option.name, answers)])
-            if len({str(asked.record["rewards"]) for asked in answers.values()}) > 1:
-                self.rewarding.append(option.name)
+            if changed := find_rewarding(answers):
+                self.rewarding[option.name] = f"rewards ({changed})"
         return fields
 
     def setting(self, point: Point) -> Setting:
@@ -135,8 +141,11 @@ class RuleInputs:
 
     def _changed(self, other: Setting) -> Json:
         """Return the fields that differ from those of the base configuration."""
-        values = {name: getattr(other, name) for name in _VALUES}
-        return {name: of for name, of in values.items() if of != getattr(self._base, name)}
+        return {
+            name: getattr(other, name)
+            for name in _VALUES
+            if getattr(other, name) != getattr(self._base, name)
+        }
 
     def _row(
         self,
@@ -147,12 +156,10 @@ class RuleInputs:
         """Return the fields that depend on just these parameters, composed once for each
         combination of their labels.
         """
-        key = tuple(
-            (point[name], type(point[name])) if name in point else None for name in parameters
-        )
+        own = {name: point[name] for name in parameters if name in point}
+        key = tuple((name, value, type(value)) for name, value in own.items())
         if key not in table:
-            values = self._space.values({name: point[name] for name in parameters if name in point})
-            experiment = self._points.experiment(values)
+            experiment = self._points.experiment(self._space.values(own))
             fields = read_fields(experiment, self._prepared.get(prepared_key(experiment)))
             table[key] = {
                 field: fields[field] for field in SOURCES if self._table_of(field) == parameters
@@ -181,27 +188,11 @@ class RuleInputs:
         if is_inside or parameter == "debug" or key == "*":
             return True
         seen.add(key)
-        inside = [
-            refs
-            for known, refs in self._references.items()
-            if known == key or known.startswith(f"{key}.")
-        ]
         return any(
             self._touches(parameter, ref, seen)
-            for refs in inside
-            for ref in refs
-            if ref not in seen
-        )
-
-    def _carried(self, field: str) -> str | None:
-        """Return the continuous parameter whose value is the field's: its own key, or the one that
-        its key refers to.
-        """
-        keys = SOURCES[field]
-        if len(keys) != 1 or keys[0] in GROUPS:
-            return None
-        return next(
-            (name for name in (keys[0], self._whole.get(keys[0])) if name in self._continuous), None
+            for known, refs in self._references.items()
+            if f"{known}.".startswith(f"{key}.")
+            for ref in refs - seen
         )
 
 
@@ -211,12 +202,9 @@ def _referred(value: Any) -> set[str]:
     """
     if not isinstance(value, str) or "${" not in value:
         return set()
-    plain = set(_PLAIN.findall(value))
-    return (
-        plain
-        if len(_PLAIN.findall(value)) == re.sub(_OURS, "", value).count("${")
-        else plain | {"*"}
-    )
+    plain = _PLAIN.findall(value)
+    is_plain = len(plain) == re.sub(_OURS, "", value).count("${")
+    return {*plain} if is_plain else {*plain, "*"}
 
 
 # groups and keys that the controller reads, or that change no training
@@ -259,8 +247,8 @@ class Validator:
             setting = self.fields.setting(point)
             if seed is not None:
                 setting = setting.replace({"seed": seed})
-            problems = tuple(check(setting, self.ignore))
-            result = ValidationResult(point, setting, problems, self, seed)
+            problems = check(setting, self.ignore)
+            result = ValidationResult(point, setting, tuple(problems), self, seed)
             if len(self._results) >= MOST_KEPT:
                 self._results.clear()
             self._results[key] = result
@@ -288,32 +276,24 @@ def check_space(
     needed = {name: values[-1] for name, values in space.choices.items() if name in NEEDED}
     base = points.experiment(needed) if needed else points.base
     problems = find_base_mistakes(base, {*names, *(item.name for item in space.parameters)}, trains)
-    options = (
-        [item for item in space.parameters if item.name.startswith(OPTIONS)]
-        if is_asked(base)
-        else []
-    )
+    asked = OPTIONS if is_asked(base) else ()
+    options = [item for item in space.parameters if item.name.startswith(asked)]
     if options and not problems:
         # of a value, which is named below
         with suppress(UserError):
             at = [
-                points.experiment({item.name: value})
+                points.experiment({item.name: value}).trainer
                 for item in options
                 for value in checked_values(item)
             ]
             between = [item.name for item in options if isinstance(item.domain, Interval)]
-            ask_ahead(
-                base.trainer, [item.trainer for item in at], base.cluster, between, base.outputs
-            )
+            ask_ahead(base.trainer, at, base.cluster, between, base.outputs)
     families = {known[:2] for known in REGISTRY}
-    unknown = [
-        code
-        for code in points.base.rules.ignore
-        if code not in (*REGISTRY, *RECIPE_RULES, *families, DISK)
-    ]
     points.compose_options(space.choices)
     problems += [
-        f"rules.ignore: there is no rule {code}. 'grposweep rules' lists them." for code in unknown
+        f"rules.ignore: there is no rule {code}. 'grposweep rules' lists them."
+        for code in points.base.rules.ignore
+        if code not in (*REGISTRY, *RECIPE_RULES, *families, DISK)
     ]
     for parameter in space.parameters:
         if parameter.name.partition(".")[0] in SHARED:
@@ -351,7 +331,7 @@ def _mistakes_at(
             problems = find_mistakes(points.experiment({**needed, parameter.name: value}))
         except UserError as error:
             problems = [str(error)]
-        if isinstance(domain, Interval) and any("Integer" in problem for problem in problems):
+        if isinstance(domain, Interval) and "Integer" in str(problems):
             text = f"interval({domain.low:g},{domain.high:g})"
             yield (
                 f"{parameter.name}={text} has fractions, and this key takes whole numbers. "
@@ -391,9 +371,10 @@ class ValidationResult:
         blamed = {field for problem in self.problems for field in problem.broken.fields}
         for name in (*self.point, *self.validator.points.shared):
             field = set_by.get(name)
-            if field is not None and (name in self.point or field not in blamed):
-                lacks[name] = find_lack(self.setting, field)
-        return {name: lack for name, lack in lacks.items() if lack}
+            is_judged = name in self.point or field not in blamed
+            if field and is_judged and (lack := find_lack(self.setting, field)):
+                lacks[name] = lack
+        return lacks
 
     @cached_property
     def training(self) -> object:
@@ -415,9 +396,8 @@ class ValidationResult:
     @property
     def values(self) -> Json:
         """Return the configuration values that differ from the base configuration."""
-        return self.validator.space.values(self.point) | (
-            {} if self.seed is None else {"seed": self.seed}
-        )
+        values = self.validator.space.values(self.point)
+        return values if self.seed is None else {**values, "seed": self.seed}
 
     def reasons(self) -> list[Json]:
         """Return the problems as ``invalid.jsonl`` and the study keep them."""

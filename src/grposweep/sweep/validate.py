@@ -321,6 +321,6 @@ def validate_sweep(space: Space, points: Points, overrides: list[str]) -> Valida
         check_metrics(
             validated.distinct("task", "trainer", "schedule"), compares=bool(space.parameters)
         )
-        for name in validated.validator.fields.rewarding:
-            refuse_own_measure(f"{name} is searched, which changes rewards", base.search.metric)
+        for name, changed in validated.validator.fields.rewarding.items():
+            refuse_own_measure(f"{name} is searched, which changes {changed}", base.search.metric)
     return validated

@@ -69,8 +69,8 @@ class Callback(BoundaryCallback):
             self.keys = set((read_json(self.folder / paths.CHANGED) or {}).get("keys", {}))
             if state.is_world_process_zero:
                 record = describe(args, self.trainer, arguments_of(self.trainer))
-                own = {"steps": state.max_steps, "rates": rates_of(optimizer)}
-                write_json(self.folder / paths.TRAINED_WITH, {**record, **own})
+                record |= {"steps": state.max_steps, "rates": rates_of(optimizer)}
+                write_json(self.folder / paths.TRAINED_WITH, record)
         self._refuse(trouble(self.folder, args))
         self._refuse(find_changed_attribute(self.trainer, args, self.keys))
         if RATE in self.keys:

@@ -17,7 +17,8 @@ A record is a JSON object:
 - ``unknown``: fields whose value depends on data, so only a real run knows them. They are not in
   ``given``.
 - ``model``: its name or folder, null if the script passes an object without one; ``rewards``: their
-  names.
+  names; ``reward_values``: the numbers and texts that they read from outside, without fields of the
+  configuration.
 - ``train_rows``, ``eval_rows``: rows of the data sets, null if they are unknown; ``evaluates``:
   whether it has held-out data.
 - ``peft``: whether it trains an adapter; ``adapter``: that adapter's rank and the like, as far as
@@ -136,10 +137,9 @@ def describe(config: Any, trainer: Any, passed: Mapping[str, Any]) -> dict[str, 
     built = noted["built"]
     assigned = noted["assigned"]
     later = {name: values[name] for name in assigned if values[name] != built[name]}
-    rewards = passed.get("reward_funcs")
-    rewards = (
-        rewards if isinstance(rewards, (list, tuple)) else [] if rewards is None else [rewards]
-    )
+    rewards = passed.get("reward_funcs") or []
+    rewards = rewards if isinstance(rewards, (list, tuple)) else [rewards]
+    named = [_reward(reward) for reward in rewards]
     train, evaluation = (_rows(passed.get(name)) for name in ("train_dataset", "eval_dataset"))
     return {
         "trainer": _qualified(type(trainer)),
@@ -155,7 +155,13 @@ def describe(config: Any, trainer: Any, passed: Mapping[str, Any]) -> dict[str, 
         "assigned": {name: assigned[name] for name in later},
         "unknown": [],
         "model": _model(passed.get("model")),
-        "rewards": [_reward(reward) for reward in rewards],
+        "rewards": [name for name, _ in named],
+        "reward_values": {
+            f"{name}.{key}": value
+            for name, read in named
+            for key, value in _public(read).items()
+            if value != plain(values.get(key))
+        },
         "train_rows": train,
         "eval_rows": evaluation,
         "evaluates": passed.get("eval_dataset") is not None,
@@ -167,9 +173,7 @@ def describe(config: Any, trainer: Any, passed: Mapping[str, Any]) -> dict[str, 
 def _public(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return fields for JSON, without those that hold a secret, such as ``hub_token``."""
     shown = {name: plain(value) for name, value in values.items()}
-    return {
-        name: value for name, value in shown.items() if next(secrets_in(name, value), None) is None
-    }
+    return {name: value for name, value in shown.items() if not [*secrets_in(name, value)]}
 
 
 def fields_of(config: Any) -> Iterator[tuple[str, Any]]:
@@ -275,18 +279,17 @@ def _adapter(config: Any) -> dict[str, Any]:
     }
 
 
-def _reward(reward: Any) -> str:
+def _reward(reward: Any) -> tuple[str, dict[str, Any]]:
+    """Return a reward's name, and the values that it reads from outside."""
     if isinstance(reward, str):
-        return reward
+        return reward, {}
+    if isinstance(reward, partial):
+        name, read = _reward(reward.func)
+        return name, read | reward.keywords
     named = getattr(getattr(reward, "config", None), "_name_or_path", None)
     if isinstance(named, str):
-        return named
-    if isinstance(reward, partial):
-        name, read = _reward(reward.func), reward.keywords
-    else:
-        name, read = str(getattr(reward, "__name__", type(reward).__name__)), _read_by(reward)
-    arguments = [f"{key}={value}" for key, value in _public(read).items()]
-    return f"{name}({', '.join(arguments)})" if arguments else name
+        return named, {}
+    return str(getattr(reward, "__name__", type(reward).__name__)), _read_by(reward)
 
 
 def _read_by(reward: Any) -> dict[str, Any]:
