@@ -463,10 +463,11 @@ def is_valid_fix(recipe: Recipe, reading: ParsedRecipe, rule: RecipeRule, change
     touched = set(change)
     if any(touched & set(broken.fields) for broken in rule.judge(after)):
         return False
-    known = {problem.code for problem in errors(_problems(reading, EVERYTHING))}
-    found = errors(_problems(read_recipe(after), EVERYTHING))
-    if any(problem.code not in known for problem in found):
-        return False
+    new = read_recipe(after)
+    if new != reading:
+        known = {problem.code for problem in errors(_problems(reading, EVERYTHING))}
+        if any(problem.code not in known for problem in errors(_problems(new, EVERYTHING))):
+            return False
     return _errors_about(after, touched) <= _errors_about(recipe, touched)
 
 

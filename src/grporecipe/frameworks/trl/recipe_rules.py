@@ -104,7 +104,7 @@ def fate(recipe: Recipe, key: str) -> Fate:
     if recipe.code is not None and recipe.code.other_keys == "dropped":
         return Fate(f"{recipe.code.file} drops it silently, so it is lost", "warning")
     if is_own_script(recipe):
-        program = recipe.code.file if launch is None and recipe.code else launch and launch.program
+        program = launch.program if launch else recipe.code and recipe.code.file
         return Fate(f"TRL's parser refuses it; fine if {program} takes it", "warning")
     if launch is not None and (
         launch.launcher == "trl" or "trl.scripts.grpo" in launch.program.replace("/", ".")
