@@ -180,14 +180,14 @@ def test_ctrl_c_detaches_and_the_same_command_comes_back(
     run: Run, start: LaunchCommand, here: Path
 ) -> None:
     """The job continues meanwhile, and is not submitted again."""
-    process = start(*SLOW, "lr=1e-3")
+    process = start(*LONG, "lr=1e-3")
     wait_for(is_at(here, 0, 10))
     process.send_signal(signal.SIGINT)
     output, _ = process.communicate(timeout=900)
     assert process.returncode == 130
     assert "detached: 1 job" in output
     assert len(ours()) == 1
-    ended = run(*SLOW, "lr=1e-3")
+    ended = run(*LONG, "lr=1e-3")
     assert ended.code == 0, ended.err
     (folder,) = trials(ended.sweep)
     assert {line["attempt"] for line in lines(folder / "metrics.jsonl")} == {0}
@@ -321,9 +321,9 @@ def test_cancel_ends_the_sweeps_jobs_and_only_those(
     run: Run, start: LaunchCommand, here: Path
 ) -> None:
     """Another sweep's job lives on, and the cancelled sweep can be resumed."""
-    for name in ("s", "other"):
-        process = start(*LONG, f"name={name}", "lr=1e-3")
-        wait_for(lambda name=name: list(here.glob(f"outputs/{name}/trials/*/heartbeat")))
+    both = [start(*LONG, f"name={name}", "lr=1e-3") for name in ("s", "other")]
+    wait_for(lambda: len(list(here.glob("outputs/*/trials/*/heartbeat"))) == 2)
+    for process in both:
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=900)
     assert len(ours()) == 2
