@@ -213,15 +213,16 @@ $(RELEASES): %-release: $(VENV)/ready .venvs/uv/ready
 # The generated pages, the recorded terminal, then what the commands of the pages print; minutes. It fails where a page
 # showed something else, and corrects it.
 docs: $(VENV)/ready
-	$(BIN)/python -m grporecipe.linting.rule_docs
-	$(BIN)/python -m grposweep.config.docs
+	$(BIN)/python docs/make_examples.py
+	$(BIN)/python docs/make_rules.py
+	$(BIN)/python docs/make_configuration.py
 	$(BIN)/python docs/make_reference.py
 	$(BIN)/python docs/pictures.py --recording
 	$(BIN)/python docs/follow.py docs/tutorial.md docs/guides/*.md
 
 # The documentation as a static site in build/site, in an environment of its own. Broken links fail.
 site: .venvs/site/ready
-	.venvs/site/bin/python -m grporecipe.linting.rule_docs build/rules
+	.venvs/site/bin/python docs/make_rules.py build/rules
 	NO_MKDOCS_2_WARNING=1 .venvs/site/bin/mkdocs build --quiet
 
 .venvs/site/ready: mkdocs.yml

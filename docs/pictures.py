@@ -15,6 +15,7 @@ import sys
 import tempfile
 from io import StringIO
 from pathlib import Path
+from typing import Literal
 
 from rich.console import Console
 from rich.text import Text
@@ -26,10 +27,13 @@ RECORDED = "grposweep lint docs/recipe.yaml --processes 7"
 # pixels: a wide screen and a phone
 SIZES = {"1400": (1400, 820), "420": (420, 900)}
 README = CHECKOUT / "docs" / "report.png"
-PICTURES = {README: (960, 1130, "light")} | {
+Scheme = Literal["light", "dark"]
+SCHEMES: tuple[Scheme, ...] = ("light", "dark")
+PICTURES: dict[Path, tuple[int, int, Scheme]] = {README: (960, 1130, "light")}
+PICTURES |= {
     CHECKOUT / "docs" / "guides" / f"report-{name}-{scheme}.png": (*size, scheme)
     for name, size in SIZES.items()
-    for scheme in ("light", "dark")
+    for scheme in SCHEMES
 }
 MOST_BYTES = 150_000
 
@@ -99,7 +103,7 @@ def take(file: Path) -> None:
         for picture, (width, height, scheme) in PICTURES.items():
             page = browser.new_page(
                 viewport={"width": width, "height": height}, color_scheme=scheme
-            )  # type: ignore[arg-type]
+            )
             # WebGL in software, on a busy machine
             page.set_default_timeout(180_000)
             page.goto(file.as_uri())

@@ -4,11 +4,11 @@ short.
 
 import pytest
 
-from grporecipe.linting._examples import Example, build_example
-from grporecipe.rules.check import RECIPE_RULES, REGISTRY
+from grporecipe.linting.explain_rules import RULES, RuleExample, find_example
 from grposweep.schema import keys_of
+from support import load_script
 
-RULES = {**REGISTRY, **RECIPE_RULES}
+MAKER = load_script("make_examples")
 # lines
 LONGEST = 8
 # Errors that come with an example, because two rules are about the same value.
@@ -17,9 +17,9 @@ ALSO = {"GB410": {"GB404"}, "GL108": {"GV104"}, "GT104": {"GV104"}}
 MILDER = {"GB413": "warning", "GV103": "note"}
 
 
-def example(code: str) -> Example:
-    """Return the example of a rule, which must have one."""
-    found = build_example(code)
+def example(code: str) -> RuleExample:
+    """Return what is shown of the example of a rule, which must have one."""
+    found = find_example(code)
     assert found is not None, f"add an example of {code} to src/grporecipe/rules/examples.yaml"
     return found
 
@@ -27,15 +27,21 @@ def example(code: str) -> Example:
 @pytest.mark.parametrize("code", sorted(RULES))
 def test_an_example_breaks_its_rule_alone(code: str) -> None:
     """No other rule has an error."""
-    assert f"{code} {MILDER.get(code, RULES[code].severity)}" in example(code).finding
-    assert example(code).others == ALSO.get(code, set())
+    judged = MAKER.build_example(code)
+    assert f"{code} {MILDER.get(code, RULES[code].severity)}" in judged.shown.finding
+    assert judged.others == ALSO.get(code, set())
 
 
 @pytest.mark.parametrize("code", sorted(RULES))
 def test_a_corrected_example_keeps_its_rule(code: str) -> None:
     """Corrected by the linter, or by the change in the file; no error is new."""
     assert example(code).change
-    assert example(code).is_corrected
+    assert MAKER.build_example(code).is_corrected
+
+
+def test_examples_are_shown_as_they_are_judged() -> None:
+    """If this fails, run ``make docs`` or ``python docs/make_examples.py``."""
+    assert MAKER.TARGET.read_text(encoding="utf-8") == MAKER.render_examples()
 
 
 @pytest.mark.parametrize("code", sorted(RULES))

@@ -172,7 +172,7 @@ def rules(
     ] = None,
 ) -> None:
     """List the rules, or explain one."""
-    from grporecipe.linting.rule_docs import explain_rules
+    from grporecipe.linting.explain_rules import explain_rules
 
     explain_rules(words or (), sys.stdout)
 

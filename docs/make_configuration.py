@@ -1,5 +1,6 @@
-"""Write docs/reference/configuration.md from the schema and conf/: ``python -m
-grposweep.config.docs [FILE]``.
+"""Write docs/reference/configuration.md from the schema and conf/ (``make docs``).
+
+python docs/make_configuration.py [FILE]
 """
 
 import argparse
@@ -17,10 +18,9 @@ from grposweep.config.validate import choices
 from grposweep.process import CONF
 from grposweep.schema import Experiment
 
-COMMAND = "python -m grposweep.config.docs"
-HEAD = f"""# Configuration
+HEAD = """# Configuration
 
-Generated from the schema and `conf/` by `{COMMAND}` (or `make docs`); do not edit. Every key can be
+Generated from the schema and `conf/` by `make docs`; do not edit. Every key can be
 given on the command line of `run.py` (`batch.num_generations=8`), swept with `-m`
 (`batch.num_generations=8,16`), and set in a file of `sweeps/`. A group's option (`batch=small`)
 sets several keys at once. An unknown key is an error that names the nearest one. `python src/run.py
@@ -66,7 +66,7 @@ def _section(name: str, schema: Any) -> Iterator[str]:
 def _descriptions(schema: Any) -> dict[str, str]:
     """Return the docstring beneath each key of a section, on one line."""
     sources = [ast.parse(inspect.getsource(part)).body[0] for part in schema.__mro__[:-1]]
-    # classes
+    # each is a class
     body = [node for source in sources for node in source.body]  # type: ignore[attr-defined]
     return {
         key.target.id: " ".join(ast.literal_eval(below.value).split())

@@ -1,5 +1,7 @@
-"""The example of each rule in ``rules/examples.yaml``: what breaks it, what is printed, and the
-change that corrects it.
+"""Judge the example of each rule in ``rules/examples.yaml``, and write what ``grposweep rules``
+shows of it to ``rules/judged_examples.yaml`` (``make docs``).
+
+python docs/make_examples.py
 """
 
 import re
@@ -12,9 +14,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
+import yaml
+
 from grporecipe import rules
 from grporecipe.files import Config, Json, read_own_yaml
 from grporecipe.linting.apply_fixes import fix_file, render_value
+from grporecipe.linting.explain_rules import JUDGED, RuleExample
 from grporecipe.linting.linter import Diagnostic, JudgedText, RuleSelection, judge_text
 from grporecipe.linting.output import INDENT, Screen, show_diagnostic
 from grporecipe.memory.catalog import find_model, memory_of
@@ -45,35 +50,49 @@ FACTS: Mapping[str, Callable[[Any], object]] = {
     "runtime": lambda offloads: Runtime(offloads=frozenset(offloads), computes_offloaded=True),
 }
 EVERYTHING = RuleSelection()
+HEAD = "# Generated from examples.yaml by `make docs`; do not edit.\n"
+TARGET = Path(rules.__file__).with_name(JUDGED)
 Problems = Sequence[Diagnostic] | Sequence[Problem]
 
 
 class Example(NamedTuple):
-    """An example after it was judged.
-
-    ``about`` is the command that judges it, or a sentence on a sweep. ``source`` is its text and
-    ``language`` what that is written in. ``finding`` is what is printed, and ``reason`` the part
-    that says why. ``change`` has the lines that differ when it is corrected. ``others`` are the
-    codes of errors of other rules. ``is_corrected``: the change ends the problem.
+    """An example after it was judged: what is shown of it, the codes of errors of other rules, and
+    whether the change ends the problem.
     """
 
-    about: str
-    language: str
-    source: str
-    finding: str
-    reason: str
-    change: str
+    shown: RuleExample
     others: frozenset[str]
     is_corrected: bool
 
 
-@cache
-def build_example(code: str) -> Example | None:
-    """Judge the example of a rule. Return None if it has none, as a rule that a user adds."""
+class _Dumper(yaml.SafeDumper):
+    """Write a text of several lines as lines."""
+
+
+def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    style = "|" if "\n" in text else None
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+
+_Dumper.add_representer(str, _represent_text)
+
+
+def render_examples() -> str:
+    """Return the file of all judged examples."""
+    shown = {code: build_example(code).shown._asdict() for code in sorted(_entries())}
+    text = yaml.dump(shown, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=10**6)
+    return f"{HEAD}{text}"
+
+
+def _entries() -> Mapping[str, Config]:
     entries: Mapping[str, Config] = read_own_yaml(rules.__file__, "examples.yaml")
-    entry = entries.get(code)
-    if entry is None:
-        return None
+    return entries
+
+
+@cache
+def build_example(code: str) -> Example:
+    """Judge the example of a rule."""
+    entry = _entries()[code]
     return _of_sweep(code, entry) if "sweep" in entry else _of_files(code, entry)
 
 
@@ -113,16 +132,8 @@ def _of_files(code: str, entry: Config) -> Example:
     if "processes" in entry:
         change = _change(command, _command(name, {**stated, "processes": entry["processes"]}))
     language = {".yaml": "yaml", ".py": "python"}.get(path.suffix, "sh")
-    return Example(
-        f"``{command}``",
-        language,
-        text,
-        finding,
-        _reason(before, code),
-        change,
-        _others(before, code),
-        _is_corrected(_diagnostics(after), before, code),
-    )
+    shown = RuleExample(f"``{command}``", language, text, finding, _reason(before, code), change)
+    return Example(shown, _others(before, code), _is_corrected(_diagnostics(after), before, code))
 
 
 def _diagnostics(judged: JudgedText) -> list[Diagnostic]:
@@ -215,16 +226,8 @@ def _of_sweep(code: str, entry: Config) -> Example:
     after = check(_read_sweep(entry, corrected, entry.get("fixed_facts", facts)))
     about = f"Keys of a sweep; {entry['about']}." if "about" in entry else "Keys of a sweep."
     change = _change(_show_keys(keys), _show_keys(corrected))
-    return Example(
-        about,
-        "sh",
-        _show_keys(keys),
-        finding.getvalue().rstrip(),
-        reason,
-        change,
-        _others(problems, code),
-        _is_corrected(after, problems, code),
-    )
+    shown = RuleExample(about, "sh", _show_keys(keys), finding.getvalue().rstrip(), reason, change)
+    return Example(shown, _others(problems, code), _is_corrected(after, problems, code))
 
 
 def _read_sweep(entry: Config, keys: Config, counted: Config) -> Setting:
@@ -240,3 +243,7 @@ def _read_sweep(entry: Config, keys: Config, counted: Config) -> Setting:
 
 def _show_keys(keys: Config) -> str:
     return "".join(f"{key}={render_value(value)}\n" for key, value in keys.items())
+
+
+if __name__ == "__main__":
+    TARGET.write_text(render_examples(), encoding="utf-8")
