@@ -13,6 +13,7 @@ from typing import Any
 
 import yaml
 
+from grporecipe.files import Json
 from grposweep.config.compose import open_session, render_experiment
 from grposweep.config.points import Points
 
@@ -75,7 +76,7 @@ class Made:
     message: str = FAILURE["message"]  # type: ignore[assignment]
     sampler: str = "auto"
     # over sweep.yaml's own
-    settings: dict[str, Any] = field(default_factory=dict)
+    settings: Json = field(default_factory=dict)
 
 
 def make_sweep(path: Path, made: Made) -> Path:
@@ -85,7 +86,7 @@ def make_sweep(path: Path, made: Made) -> Path:
     space = [{"parameter": "lr", "low": 1e-5, "high": 1e-2, "log": True}]
     space += [{"parameter": name, "choices": labels} for name, labels in made.parameters.items()]
     _write_sweep(path, made, space)
-    found: list[tuple[float, int, dict[str, Any]]] = []
+    found: list[tuple[float, int, Json]] = []
     for number in range(made.trials):
         point = {"lr": 10 ** chance.uniform(-5, -2)} | {
             name: chance.choice(v) for name, v in made.parameters.items()
@@ -101,7 +102,7 @@ def make_sweep(path: Path, made: Made) -> Path:
     return path
 
 
-def make_comparison(path: Path, turned: list[dict[str, Any]], seeds: int = 4) -> Path:
+def make_comparison(path: Path, turned: list[Json], seeds: int = 4) -> Path:
     """A sweep of one factor at a time: the baseline (lr 3e-4) and these points, all on so many
     seeds.
     """
@@ -121,7 +122,7 @@ def make_comparison(path: Path, turned: list[dict[str, Any]], seeds: int = 4) ->
     return path
 
 
-def _write_sweep(path: Path, made: Made, space: list[dict[str, Any]]) -> None:
+def _write_sweep(path: Path, made: Made, space: list[Json]) -> None:
     provenance = {
         "grposweep": "0.1.0",
         "git_sha": "0" * 40,
@@ -177,8 +178,8 @@ def _write_trial(
     sweep: Path,
     made: Made,
     number: int,
-    point: dict[str, Any],
-    attributes: dict[str, Any],
+    point: Json,
+    attributes: Json,
     chance: random.Random,
     ends: str = "",
 ) -> float:
@@ -225,7 +226,7 @@ def _write_trial(
 
 
 def _write_result(folder: Path, made: Made, state: str, step: int, values: list[float]) -> None:
-    failure: dict[str, Any] | None = None
+    failure: Json | None = None
     if state == "failed":
         failure = {**FAILURE, "message": made.message}
     if state == "pruned":
@@ -260,9 +261,7 @@ def _state(made: Made, number: int) -> str:
     return "failed" if number % 17 == 5 else "pruned" if number % 11 == 3 else "finished"
 
 
-def _metrics(
-    made: Made, point: dict[str, Any], last: int, begin: float, chance: random.Random
-) -> Any:
+def _metrics(made: Made, point: Json, last: int, begin: float, chance: random.Random) -> Any:
     """Lines as TRL's trainer leaves them: one a step, one more an evaluation."""
     top = max(0.85 - 0.2 * abs(math.log10(point.get("lr", 3e-4) / 3e-4)), 0.02) + chance.gauss(
         0, 0.01
@@ -317,10 +316,10 @@ def _metrics(
             }
 
 
-def _json(path: Path, content: dict[str, Any]) -> None:
+def _json(path: Path, content: Json) -> None:
     path.write_text(json.dumps({**content}, indent=1) + "\n")
 
 
-def _lines(path: Path, lines: list[dict[str, Any]]) -> None:
+def _lines(path: Path, lines: list[Json]) -> None:
     with path.open("a") as file:
         file.writelines(json.dumps(line) + "\n" for line in lines)

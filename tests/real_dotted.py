@@ -9,8 +9,8 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
 
+from grporecipe.files import Json
 from grporecipe.linting.apply_fixes import render_value
 from grporecipe.linting.linter import LintResult, changed, lint_recipe
 from grporecipe.reading.load import Options, build_recipe
@@ -18,7 +18,7 @@ from real_asker import BENCHMARKS, TABLES
 
 ASKS = BENCHMARKS / "frameworks"
 PROMPTS = 4096
-Config = dict[str, Any]
+Config = Json
 Draw = Callable[[random.Random], Config]
 Mutation = Callable[[Config, random.Random], Config]
 A, R, F = "actor_rollout_ref.actor", "actor_rollout_ref.rollout", "actor_rollout_ref.ref"
@@ -168,7 +168,7 @@ def _fewer(config: Config, key: str, other: str) -> Config:
 SIZES = {"off": _off, "uneven": _uneven, "times": _times, "fewer": _fewer}
 
 
-def mutate(changes: list[dict[str, Any]], config: Config, rng: random.Random) -> Config:
+def mutate(changes: list[Json], config: Config, rng: random.Random) -> Config:
     """The recipe after one way to break it, as mutations.yaml writes it."""
     for change in changes:
         for key, values in change.items():
@@ -236,7 +236,7 @@ class Comparison:
             1 - sum(truth) / len(truth),
         )
 
-    def kept(self, of_each: int) -> Iterator[dict[str, Any]]:
+    def kept(self, of_each: int) -> Iterator[Json]:
         """Some recipes of each kind with the framework's verdict."""
         seen: dict[tuple[str, bool], int] = defaultdict(int)
         for one in self.judged:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
+from grporecipe.files import Json
 from grporecipe.frameworks.ms_swift.keys import VERSION
 from grporecipe.linting.linter import LintResult, changed, lint_recipe
 from grporecipe.model.planning import completions_per_rollout, micro_steps_per_generation
@@ -33,7 +34,7 @@ LATE = (
 CHECKED = frozenset({"GL503"}).union(*WORDS.values())
 
 
-def draw_recipe(random: Random) -> tuple[int, dict[str, Any]]:
+def draw_recipe(random: Random) -> tuple[int, Json]:
     """A number of processes and a recipe that ms-swift takes."""
     processes = random.choice([1, 2, 3, 4, 6, 7, 8, 16])
     size = random.choice([1, 2, 4, 6, 8])
@@ -44,7 +45,7 @@ def draw_recipe(random: Random) -> tuple[int, dict[str, Any]]:
     if not groups:
         return draw_recipe(random)
     group = random.choice(groups)
-    config: dict[str, Any] = {
+    config: Json = {
         "per_device_train_batch_size": size,
         "gradient_accumulation_steps": accumulation,
         "num_generations": group,
@@ -63,11 +64,11 @@ def draw_recipe(random: Random) -> tuple[int, dict[str, Any]]:
     return processes, {**BASE, **config}
 
 
-def _draw_evaluation(random: Random, processes: int, group: int) -> dict[str, Any]:
+def _draw_evaluation(random: Random, processes: int, group: int) -> Json:
     if random.random() < 0.6:
         return {}
     fits = [n for n in range(1, 65) if n * processes % group == 0]
-    found: dict[str, Any] = {
+    found: Json = {
         "per_device_eval_batch_size": random.choice(fits or [group]),
         "split_dataset_ratio": 0.01,
     }
@@ -76,7 +77,7 @@ def _draw_evaluation(random: Random, processes: int, group: int) -> dict[str, An
     return found
 
 
-def _draw_others(random: Random) -> dict[str, Any]:
+def _draw_others(random: Random) -> Json:
     """A quarter of the keys that need no other one."""
     choices: dict[str, list[Any]] = TABLES["ms-swift"]["choices"]
     return {
@@ -85,10 +86,10 @@ def _draw_others(random: Random) -> dict[str, Any]:
 
 
 # One way each to break a valid recipe; most of them break every one.
-MUTATIONS: dict[str, dict[str, Any]] = TABLES["ms-swift"]["mutations"]
+MUTATIONS: dict[str, Json] = TABLES["ms-swift"]["mutations"]
 
 
-def mutate(config: dict[str, Any], name: str) -> dict[str, Any]:
+def mutate(config: Json, name: str) -> Json:
     """A recipe broken in a named way."""
     change = MUTATIONS[name]
     kept = {key: value for key, value in config.items() if key not in change}
@@ -99,12 +100,12 @@ def mutate(config: dict[str, Any], name: str) -> dict[str, Any]:
     }
 
 
-def build_recipe(processes: int, config: dict[str, Any]) -> Recipe:
+def build_recipe(processes: int, config: Json) -> Recipe:
     """As lint gets it."""
     return Recipe("ms-swift", VERSION, config, processes)
 
 
-def to_argv(config: dict[str, Any]) -> list[str]:
+def to_argv(config: Json) -> list[str]:
     """The words that `swift rlhf FILE` makes of a YAML: cli/main.py parse_yaml_args."""
     words: list[str] = []
     for key, value in config.items():
@@ -112,7 +113,7 @@ def to_argv(config: dict[str, Any]) -> list[str]:
     return words
 
 
-def ask_recipes(python: str, model: str, cases: Iterable[tuple[int, dict[str, Any]]]) -> Answers:
+def ask_recipes(python: str, model: str, cases: Iterable[tuple[int, Json]]) -> Answers:
     """The versions behind an interpreter, and its answer to each recipe over a model and data in a
     folder.
     """
@@ -134,7 +135,7 @@ class Comparison:
     by_mutation: Counter[str] = field(default_factory=Counter)
     differences: list[str] = field(default_factory=list)
     # recipes with what the classes said
-    verdicts: list[dict[str, Any]] = field(default_factory=list)
+    verdicts: list[Json] = field(default_factory=list)
     # by lint
     flagged: int = 0
     rightly: int = 0
@@ -164,7 +165,7 @@ class Comparison:
         """
         return 1 - sum(is_broken(line) for line in self.verdicts) / len(self.verdicts)
 
-    def kept(self, most: int) -> list[dict[str, Any]]:
+    def kept(self, most: int) -> list[Json]:
         """Some verdicts of each kind."""
         seen = Counter[str]()
         found = []
@@ -175,7 +176,7 @@ class Comparison:
         return found
 
 
-def is_broken(line: dict[str, Any]) -> bool:
+def is_broken(line: Json) -> bool:
     """Whether a recorded recipe fails, early or late."""
     return bool(line["error"]) or line["mutation"] in LATE
 
@@ -219,7 +220,7 @@ def agrees(verdict: LintResult, error: str) -> bool:
     return bool(reason & codes_of(verdict)) if error else not codes_of(verdict)
 
 
-def _compare_one(name: str, verdict: LintResult, answer: dict[str, Any], done: Comparison) -> None:
+def _compare_one(name: str, verdict: LintResult, answer: Json, done: Comparison) -> None:
     error = answer["error"]
     done.accepted += not error
     done.refused += bool(error)
@@ -242,7 +243,7 @@ def _compare_one(name: str, verdict: LintResult, answer: dict[str, Any], done: C
         done.differences += [f"{where}: {text}" for text in _misread(verdict, answer["derived"])]
 
 
-def _misread(verdict: LintResult, derived: dict[str, Any]) -> list[str]:
+def _misread(verdict: LintResult, derived: Json) -> list[str]:
     """Where the setting is not what ms-swift made of the recipe."""
     s = verdict.setting
     made = {
@@ -270,7 +271,7 @@ def _misread(verdict: LintResult, derived: dict[str, Any]) -> list[str]:
     ]
 
 
-def _repaired(verdict: LintResult) -> list[tuple[int, dict[str, Any]]]:
+def _repaired(verdict: LintResult) -> list[tuple[int, Json]]:
     """The recipe after each repair of its only error."""
     errors = [finding for finding in verdict.diagnostics if finding.severity == "error"]
     if len(errors) != 1 or errors[0].code not in CHECKED:

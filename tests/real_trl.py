@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
+from grporecipe.files import Json
 from grporecipe.model import planning
 from grporecipe.model.setting import Setting, Version
 from grporecipe.rules.check import check, errors
@@ -26,7 +27,7 @@ def draw_setting(random: Random, version: Version) -> Setting:
     """A setting that is valid about half of the time."""
     processes = random.choice([1, 2, 2, 3, 4, 4, 5, 6, 7, 8, 8, 9])
     size = random.choice([1, 2, 3, 4, 6, 8, 12, 16])
-    drawn: dict[str, Any] = {
+    drawn: Json = {
         "num_generations": random.choice([*[2, 3, 4, 4, 6, 8] * 4, 0, 1, 14]),
         "gradient_accumulation_steps": random.choice([1, 1, 2, 3, 4, 6, 8]),
         "num_iterations": random.randint(1, 3),
@@ -54,7 +55,7 @@ def draw_setting(random: Random, version: Version) -> Setting:
     )
 
 
-def _draw_rollout(random: Random, unit: int, size: int) -> dict[str, Any]:
+def _draw_rollout(random: Random, unit: int, size: int) -> Json:
     """None, one or (seldom) both of the two keys that size a rollout."""
     whole = unit * random.randint(1, 4)
     torn = size * random.randint(1, 9)
@@ -66,11 +67,9 @@ def _draw_rollout(random: Random, unit: int, size: int) -> dict[str, Any]:
     }
 
 
-def _draw_seldom(random: Random, version: Version) -> dict[str, Any]:
+def _draw_seldom(random: Random, version: Version) -> Json:
     """Keys that are mostly left alone."""
-    drawn: dict[str, Any] = {
-        "lr_scheduler_type": random.choice([*["linear"] * 9, "reduce_lr_on_plateau"])
-    }
+    drawn: Json = {"lr_scheduler_type": random.choice([*["linear"] * 9, "reduce_lr_on_plateau"])}
     if random.random() < 0.06:
         drawn |= {
             "load_best_model_at_end": True,
@@ -101,7 +100,7 @@ def checked(version: Version) -> frozenset[str]:
     return CHECKED if version >= (0, 15) else CHECKED - {"GB102"}
 
 
-def to_native(s: Setting) -> dict[str, Any]:
+def to_native(s: Setting) -> Json:
     """The keyword arguments of TRL's configuration."""
     names = [
         "num_generations",
@@ -163,7 +162,7 @@ def compare(python: str, version: Version, count: int, seed: int) -> Comparison:
     return done
 
 
-def _compare_one(s: Setting, answer: dict[str, Any], done: Comparison) -> None:
+def _compare_one(s: Setting, answer: Json, done: Comparison) -> None:
     done.asked += 1
     codes = {problem.code for problem in errors(check(s))} & checked(s.version)
     error = answer["error"]
@@ -202,7 +201,7 @@ def fixed(s: Setting) -> list[Setting]:
 ARGUMENTS: dict[str, list[Any]] = TABLES["trl"]["arguments"]
 
 
-def draw_arguments(random: Random) -> dict[str, Any]:
+def draw_arguments(random: Random) -> Json:
     """A few of transformers' arguments, the first value of each most often."""
     names = random.sample(sorted(ARGUMENTS), random.randint(1, 5))
     return {name: random.choice([*ARGUMENTS[name][:1] * 2, *ARGUMENTS[name]]) for name in names}

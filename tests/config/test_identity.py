@@ -5,11 +5,11 @@ import os
 import shlex
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from command.conftest import SCRIPT
+from grporecipe.files import Json
 from grposweep.config.compose import Session
 from grposweep.config.identity import ResolvedConfig, prepared_key, sweep_identity
 from grposweep.config.points import Points
@@ -18,7 +18,7 @@ from support import sampled
 GOLDEN = Path(__file__).with_name("identities.json")
 FROZEN: dict[str, list[str]] = json.loads(GOLDEN.read_text())
 ACCEPT = "ACCEPT_IDENTITIES=1 python -m pytest tests/config/test_identity.py"
-SPACE: list[dict[str, Any]] = [{"parameter": "lr", "low": 1e-5, "high": 1e-3, "log": True}]
+SPACE: list[Json] = [{"parameter": "lr", "low": 1e-5, "high": 1e-3, "log": True}]
 RECIPE = """\
 learning_rate: 1.0e-6
 per_device_train_batch_size: 8

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from grporecipe.files import Json
 from grporecipe.frameworks.trl.keys import known, table
 from grporecipe.model import setting
 from grporecipe.model.framework import FRAMEWORKS
@@ -44,7 +45,7 @@ def identity(experiment: Experiment) -> str:
 
 
 @cache
-def grpo_config() -> dict[str, Any]:
+def grpo_config() -> Json:
     """Every field of the installed GRPOConfig with its default, read without importing TRL; ``...``
     for what is no constant.
     """
@@ -54,7 +55,7 @@ def grpo_config() -> dict[str, Any]:
         "_BaseConfig": root / "trainer/base_config.py",
         "TrainingArguments": root.parent / "transformers/training_args.py",
     }
-    found: dict[str, Any] = {}
+    found: Json = {}
     for name, path in files.items():
         classes = [
             node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ClassDef)

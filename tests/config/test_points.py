@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from omegaconf import DictConfig, OmegaConf
 
 from grporecipe.errors import UserError
+from grporecipe.files import Json
 from grporecipe.model.setting import Setting
 from grposweep.config.compose import known_keys, resolved, to_experiment, typed
 from grposweep.config.fields import KEYS
@@ -66,7 +67,7 @@ def written(name: str, value: Any) -> str:
 # sets keys of other groups
 @example(point={"debug": "smoke", "schedule": "steps", "lr": 0.5})
 def test_a_point_is_the_experiment_that_hydra_composes(
-    point: dict[str, Any], points: Points, compose: Compose
+    point: Json, points: Points, compose: Compose
 ) -> None:
     """Groups, values and both together, with shared overrides and interpolations."""
     slow = compose([*SHARED, *(written(name, value) for name, value in point.items())])
@@ -131,7 +132,7 @@ def test_options_of_several_groups_share_a_composition(compose: Compose) -> None
     "point",
     [{"batch.num_generatons": 4}, {"nothing": 1}, {"batch.num_generations": 2.5}, {"lr": "fast"}],
 )
-def test_a_parameter_that_fits_no_key_is_bad_input(point: dict[str, Any], points: Points) -> None:
+def test_a_parameter_that_fits_no_key_is_bad_input(point: Json, points: Points) -> None:
     """The message names the parameter."""
     with pytest.raises(UserError, match=next(iter(point))):
         points.experiment(point)

@@ -2,11 +2,10 @@
 and what must not be mixed.
 """
 
-from typing import Any
-
 import pytest
 from omegaconf import OmegaConf
 
+from grporecipe.files import Json
 from grposweep.config.compose import Session, open_session, to_experiment
 from grposweep.config.identity import ResolvedConfig, is_same_point
 from grposweep.config.precision import Precision, read_precision
@@ -134,7 +133,7 @@ def test_the_same_types_are_the_same_experiment_however_they_are_written() -> No
 def test_a_warm_start_does_not_mix_results_of_different_precision() -> None:
     """The best points are tried first, as with another model."""
 
-    def learnt(*overrides: str) -> dict[str, Any]:
+    def learnt(*overrides: str) -> Json:
         experiment = build(*overrides)
         return ResolvedConfig.of(experiment).learning()
 

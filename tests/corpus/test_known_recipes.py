@@ -4,11 +4,11 @@ and fields.
 
 from collections import Counter
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
 from grporecipe.fields.recipes import read_recipe
+from grporecipe.files import Json
 from grporecipe.frameworks.trl.keys import parse_version
 from grporecipe.linting.linter import LintResult, lint_recipe, select_rules
 from grporecipe.model.recipe import Recipe
@@ -35,14 +35,12 @@ EXPLAINED = dict.fromkeys(
 )
 
 
-def recipe(row: dict[str, Any], processes: int | None, version: str = "1.10") -> Recipe:
+def recipe(row: Json, processes: int | None, version: str = "1.10") -> Recipe:
     """A row of TRL's family, as TRL of that version reads it with that number of processes."""
     return build_recipe(row["config"], Options("trl", parse_version(version), processes))
 
 
-def trl_errors(
-    row: dict[str, Any], processes: int, *families: str, version: str = "1.10"
-) -> set[str]:
+def trl_errors(row: Json, processes: int, *families: str, version: str = "1.10") -> set[str]:
     """The codes of the rules' errors on it."""
     setting = read_recipe(recipe(row, processes, version)).setting
     return {
@@ -50,7 +48,7 @@ def trl_errors(
     }
 
 
-def own_errors(row: dict[str, Any], *families: str) -> set[str]:
+def own_errors(row: Json, *families: str) -> set[str]:
     """The codes of the linter's errors on a row as it stands, with the number of processes that it
     states.
     """
@@ -61,7 +59,7 @@ def own_errors(row: dict[str, Any], *families: str) -> set[str]:
     }
 
 
-def own_verdict(row: dict[str, Any], *families: str) -> LintResult:
+def own_verdict(row: Json, *families: str) -> LintResult:
     """The linter's verdict on it."""
     return lint_recipe(
         build_recipe(row["config"], Options(row["framework"], processes=row["processes"])),
@@ -154,7 +152,7 @@ def test_the_verdicts_on_easyr1_and_verl_agree_with_their_source() -> None:
     }
 
 
-def expected(row: dict[str, Any]) -> str:
+def expected(row: Json) -> str:
     """The batch rule that a row breaks by its framework's source, or an empty text."""
     return str(row["expected"]["batch_error_at_stated_processes"])
 

@@ -7,10 +7,10 @@ ways.
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from grporecipe.files import Json
 from grporecipe.linting.linter import lint_recipe
 from grposweep.process import PROJECT
 from real_ms_swift import LATE, MUTATIONS, agrees, build_recipe, codes_of, compare, is_broken
@@ -20,7 +20,7 @@ PYTHON = PROJECT / ".venvs" / "ms-swift" / "bin" / "python"
 TINY = PROJECT / "outputs" / "ms-swift-tiny"
 
 
-def recorded() -> list[dict[str, Any]]:
+def recorded() -> list[Json]:
     """Recipes with what ms-swift 4.6.0 said."""
     return [json.loads(line) for line in VERDICTS.read_text().splitlines()]
 

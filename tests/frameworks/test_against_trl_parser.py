@@ -4,12 +4,12 @@ where its keys end.
 
 import dataclasses
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 
 from grporecipe.fields.recipes import read_recipe
+from grporecipe.files import Json
 from grporecipe.frameworks.trl import keys
 from grporecipe.linting.linter import lint_recipe, select_rules
 from grporecipe.model.setting import TRL
@@ -20,7 +20,7 @@ from grporecipe.reading.yaml_text import parse_yaml
 pytestmark = pytest.mark.slow
 
 BASE = {"output_dir": "out", "use_cpu": True, "bf16": False, "report_to": "none"}
-RECIPES: dict[str, dict[str, Any]] = yaml.safe_load(
+RECIPES: dict[str, Json] = yaml.safe_load(
     Path(__file__).with_name("trl_parser_recipes.yaml").read_text()
 )
 

@@ -7,6 +7,7 @@ import pytest
 
 from grporecipe.errors import UserError
 from grporecipe.fields.recipes import read_recipe
+from grporecipe.files import Json
 from grporecipe.frameworks.ms_swift import keys as ms_swift
 from grporecipe.linting.linter import Diagnostic, LintResult, lint_recipe
 from grporecipe.model import planning
@@ -114,7 +115,7 @@ def test_the_defaults_fit_eight_processes_and_not_one(processes: int, fits: bool
         {"bf16_full_eval": True, "fp16_full_eval": True},
     ],
 )
-def test_two_precisions_at_once_are_refused(config: dict[str, Any]) -> None:
+def test_two_precisions_at_once_are_refused(config: Json) -> None:
     """Set, or derived from torch_dtype (base_args/model_args.py _init_mixed_precision); one of them
     as false is fine.
     """
@@ -131,9 +132,7 @@ def test_two_precisions_at_once_are_refused(config: dict[str, Any]) -> None:
         ((3, 10, 3), {"use_vllm": True}, "GT502"),
     ],
 )
-def test_an_older_release_does_not_check_it(
-    version: Version, config: dict[str, Any], code: str
-) -> None:
+def test_an_older_release_does_not_check_it(version: Version, config: Json, code: str) -> None:
     """Before 3.3.1, and before 3.11.1."""
     assert code not in lint(version=version, **config)
 
@@ -337,7 +336,7 @@ def test_the_tuner_of_release_3_is_read() -> None:
         },
     ],
 )
-def test_vllm_needs_no_mode_with_megatron(config: dict[str, Any]) -> None:
+def test_vllm_needs_no_mode_with_megatron(config: Json) -> None:
     """`megatron rlhf`, with --use_ray too, does not run the check of `swift rlhf`."""
     assert "GT502" in lint(use_vllm=True)
     assert "GT502" not in lint(**config)

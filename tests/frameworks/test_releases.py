@@ -12,6 +12,7 @@ from zipfile import ZipFile
 
 import pytest
 
+from grporecipe.files import Json
 from grporecipe.frameworks.trl import keys
 from grporecipe.linting.linter import Diagnostic, lint_recipe
 from grporecipe.model.framework import FRAMEWORKS
@@ -86,7 +87,7 @@ def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return import_module("release")
 
 
-def grown(release: ModuleType, name: str) -> tuple[dict[str, Any], Any]:
+def grown(release: ModuleType, name: str) -> tuple[Json, Any]:
     """The table of a framework with release 9.0.0, and the framework's tool."""
     tool = import_module(f"{name}_keys")
     table = json.loads(tool.TARGET.read_text(encoding="utf-8"))

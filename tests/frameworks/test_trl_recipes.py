@@ -10,6 +10,7 @@ import yaml
 
 from grporecipe.errors import UserError
 from grporecipe.fields.recipes import read_recipe, spell_keys
+from grporecipe.files import Json
 from grporecipe.frameworks.trl import keys
 from grporecipe.frameworks.trl.recipes import native_keys
 from grporecipe.model.framework import FRAMEWORKS, RELEASE, ParsedRecipe
@@ -21,13 +22,13 @@ from grporecipe.reading.yaml_text import parse_yaml
 
 
 def reading(
-    config: dict[str, Any], version: str = "1.16", framework: str = "trl", **more: Any
+    config: Json, version: str = "1.16", framework: str = "trl", **more: Any
 ) -> ParsedRecipe:
     """A recipe's reading."""
     return read_recipe(Recipe(framework, keys.parse_version(version), config, **more))
 
 
-def setting(config: dict[str, Any], version: str = "1.16", framework: str = "trl") -> Setting:
+def setting(config: Json, version: str = "1.16", framework: str = "trl") -> Setting:
     """A recipe's setting."""
     return reading(config, version, framework).setting
 
@@ -93,7 +94,7 @@ def test_what_a_user_set_is_given_with_its_line() -> None:
 
 
 @pytest.mark.parametrize(("config", "field", "value"), TABLES["fields"])
-def test_keys_become_fields(config: dict[str, Any], field: str, value: Any) -> None:
+def test_keys_become_fields(config: Json, field: str, value: Any) -> None:
     """Renamed keys, booleans, lists, nested mappings, numbers in strings."""
     assert getattr(setting(config), field) == value
 
@@ -118,7 +119,7 @@ def test_warmup_shares_are_steps_before_transformers_5() -> None:
 
 @pytest.mark.parametrize(("config", "paths", "framework"), TABLES["frameworks"])
 def test_the_framework_is_detected_by_keys_and_paths(
-    config: dict[str, Any], paths: list[str], framework: str
+    config: Json, paths: list[str], framework: str
 ) -> None:
     """Never by what is installed here."""
     assert detect_framework(config, *paths) == framework

@@ -2,12 +2,12 @@
 
 from itertools import product
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from grporecipe.fields.reading import release_defaults
 from grporecipe.fields.recipes import read_recipe
+from grporecipe.files import Json
 from grporecipe.linting.apply_fixes import fix_file
 from grporecipe.linting.linter import LintResult, lint_recipe, select_rules
 from grporecipe.linting.output import describe_version
@@ -31,7 +31,7 @@ GRPOTrainer(model=model, args=args, reward_funcs=[len], train_dataset=None).trai
 """
 
 
-def linted(config: dict[str, Any], processes: int | None = 1) -> LintResult:
+def linted(config: Json, processes: int | None = 1) -> LintResult:
     """The answer to keys."""
     return lint_recipe(build_recipe(config, Options("unsloth", processes=processes)))
 
@@ -117,7 +117,7 @@ def test_the_batch_is_corrected_if_unsloth_corrects_it() -> None:
         ({"use_bias_correction_kl": True}, "GV101", "warning"),
     ],
 )
-def test_its_own_checks_are_reported(config: dict[str, Any], code: str, severity: str) -> None:
+def test_its_own_checks_are_reported(config: Json, code: str, severity: str) -> None:
     """Keys that TRL does not take are dropped with a line of its log."""
     result = linted({"num_generations": 4, **config})
     assert code in found(result, severity)

@@ -14,6 +14,7 @@ from hydra.errors import HydraException
 from omegaconf import OmegaConf
 
 from grporecipe.fields.recipes import read_recipe
+from grporecipe.files import Json
 from grporecipe.frameworks.verl import keys as verl
 from grporecipe.frameworks.verl.keys import refusals, spec_of
 from grporecipe.frameworks.verl.source import Composer, read_source
@@ -45,7 +46,7 @@ MAIN = "verl.trainer.main_ppo"
 
 
 def recipe_of(
-    config: dict[str, Any], version: Version = (0, 9, 1), program: str = MAIN, **more: Any
+    config: Json, version: Version = (0, 9, 1), program: str = MAIN, **more: Any
 ) -> Recipe:
     """Return a recipe of overrides on a script's line 1."""
     stated = VersionSource("asked", "--framework-version", ".".join(map(str, version)))
@@ -62,7 +63,7 @@ def recipe_of(
 
 
 def judge(
-    config: dict[str, Any], version: Version = (0, 9, 1), program: str = MAIN, **more: Any
+    config: Json, version: Version = (0, 9, 1), program: str = MAIN, **more: Any
 ) -> dict[str, Diagnostic]:
     """Return what is found in a recipe, by code."""
     return {
@@ -71,7 +72,7 @@ def judge(
     }
 
 
-def rows() -> list[dict[str, Any]]:
+def rows() -> list[Json]:
     """Return Hydra's verdicts on overrides, by release and engine
     (benchmarks/frameworks/verl_overrides.py).
     """
@@ -151,9 +152,7 @@ def test_before_0_4_kl_is_in_the_reward_if_it_is_not_in_the_loss() -> None:
         ({}, "GV404", (0, 6, 0)),
     ],
 )
-def test_batches_are_checked_as_the_release_does(
-    changes: dict[str, Any], code: str, since: Version
-) -> None:
+def test_batches_are_checked_as_the_release_does(changes: Json, code: str, since: Version) -> None:
     """What a release does not check trains there; a rollout had a default engine once, and sizes
     were for all GPUs.
     """

@@ -8,13 +8,13 @@ import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from omegaconf import OmegaConf
 
 from grporecipe.errors import UserError
+from grporecipe.files import Json
 from grposweep.config.compose import to_experiment
 from grposweep.launchers.local import Local
 from support import Ended, lines, trials
@@ -34,7 +34,7 @@ SHORT = [
 ]
 
 
-def steps(sweep: Path) -> list[dict[str, Any]]:
+def steps(sweep: Path) -> list[Json]:
     """The training steps of a sweep's only trial."""
     (trial,) = trials(sweep)
     return [line for line in lines(trial / "metrics.jsonl") if line["kind"] == "train"]

@@ -4,11 +4,11 @@ touched.
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 
+from grporecipe.files import Json
 from grporecipe.linting.apply_fixes import edit
 from support import Ended
 
@@ -50,7 +50,7 @@ worker:
         ),
     ],
 )
-def test_a_dotted_key_is_set_in_place(change: dict[str, Any], old: str, new: str) -> None:
+def test_a_dotted_key_is_set_in_place(change: Json, old: str, new: str) -> None:
     """A missing one is added at the end of the deepest existing section."""
     assert edit(TEXT, change, nested=True) == TEXT.replace(old, new)
 
@@ -64,7 +64,7 @@ def test_a_dotted_key_is_set_in_place(change: dict[str, Any], old: str, new: str
         {"worker.actor.optim.x": 1},
     ],
 )
-def test_an_edit_that_would_touch_more_is_not_made(change: dict[str, Any]) -> None:
+def test_an_edit_that_would_touch_more_is_not_made(change: Json) -> None:
     """The only key of a section, and keys that share a line."""
     assert edit(TEXT, change, nested=True) is None
 

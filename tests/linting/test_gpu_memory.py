@@ -3,11 +3,11 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 
+from grporecipe.files import Json
 from grporecipe.linting.linter import Diagnostic, lint_recipe
 from grporecipe.memory.catalog import memory_of
 from grporecipe.reading.load import Options, build_recipe
@@ -15,7 +15,7 @@ from support import Ended
 
 Lint = Callable[..., Ended]
 Write = Callable[..., Path]
-CONFIG: dict[str, Any] = {
+CONFIG: Json = {
     "model_name_or_path": "Qwen/Qwen2.5-1.5B-Instruct",
     "dtype": "bfloat16",
     "num_generations": 8,
@@ -32,7 +32,7 @@ CONFIG: dict[str, Any] = {
 LARGE = {**CONFIG, "per_device_train_batch_size": 16, "gradient_accumulation_steps": 4}
 
 
-def judged(config: dict[str, Any], gpu: str, framework: str = "trl") -> dict[str, Diagnostic]:
+def judged(config: Json, gpu: str, framework: str = "trl") -> dict[str, Diagnostic]:
     """The memory rules that a recipe breaks on a GPU."""
     options = Options(framework, processes=8, gpu_gib=memory_of(gpu, "--gpu"), gpu=gpu)
     found = lint_recipe(build_recipe(config, options)).diagnostics

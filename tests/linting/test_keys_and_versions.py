@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
+from grporecipe.files import Json
 from grporecipe.frameworks.trl.keys import choices, parse_version
 from grporecipe.linting.linter import Diagnostic, lint_recipe, select_rules
 from grporecipe.model.recipe import (
@@ -29,7 +30,7 @@ REWARDS, TAKEN = (
 
 
 def findings(
-    config: dict[str, Any], version: str = "1.16", framework: str = "trl", **more: Any
+    config: Json, version: str = "1.16", framework: str = "trl", **more: Any
 ) -> list[Diagnostic]:
     """The family's findings on a recipe."""
     return list(
@@ -219,7 +220,7 @@ def test_batch_rules_of_trl_do_not_judge_another_trainer() -> None:
     ],
 )
 def test_an_asynchronous_trainer_is_named_and_not_judged(
-    config: dict[str, Any], code: LaunchedCode | None
+    config: Json, code: LaunchedCode | None
 ) -> None:
     """By its class, or by keys that only it has: it makes batches its own way."""
     (found,) = findings(config, code=code)
@@ -315,7 +316,7 @@ def test_values_of_the_wrong_type_are_errors(key: str, value: Any) -> None:
         {"accelerator_config": {"split_batch": True}},
     ],
 )
-def test_what_transformers_refuses_at_start_is_an_error(config: dict[str, Any]) -> None:
+def test_what_transformers_refuses_at_start_is_an_error(config: Json) -> None:
     """Alone or together."""
     assert [found.code for found in findings(config)] == ["GV114"]
 
@@ -336,7 +337,7 @@ LIGER = {"fused_linear_cross_entropy": True}
         ),
     ],
 )
-def test_what_trl_refuses_at_start_is_an_error(config: dict[str, Any], key: str) -> None:
+def test_what_trl_refuses_at_start_is_an_error(config: Json, key: str) -> None:
     """Each was tried with TRL 1.16 and a tiny model. Without one of the keys it trains, and so do
     older releases.
     """
@@ -346,16 +347,14 @@ def test_what_trl_refuses_at_start_is_an_error(config: dict[str, Any], key: str)
 
 
 @pytest.mark.parametrize(("code", "is_told", "config"), REWARDS)
-def test_rewards_that_teach_nothing_are_reported(
-    code: str, is_told: bool, config: dict[str, Any]
-) -> None:
+def test_rewards_that_teach_nothing_are_reported(code: str, is_told: bool, config: Json) -> None:
     """In half of the groups of two or more, or in every completion."""
     found = lint_recipe(Recipe("trl", parse_version("1.16"), config)).diagnostics
     assert (code in {each.code for each in found}) == is_told
 
 
 @pytest.mark.parametrize("config", TAKEN)
-def test_values_that_trl_and_transformers_take_are_fine(config: dict[str, Any]) -> None:
+def test_values_that_trl_and_transformers_take_are_fine(config: Json) -> None:
     """No false alarm, nor for a value without effect."""
     assert findings(config) == []
 
@@ -600,7 +599,7 @@ def test_an_unknown_key_hides_no_choice_that_no_release_has(tmp_path: Path) -> N
     ],
 )
 def test_a_model_that_thinks_has_room_for_its_answer(
-    model: str, length: int, more: dict[str, Any], fires: bool
+    model: str, length: int, more: Json, fires: bool
 ) -> None:
     """GA208 knows it by its name, and offers a length."""
     config = {"model_name_or_path": model, "max_completion_length": length, **more}

@@ -3,13 +3,13 @@ refused.
 """
 
 import json
-from typing import Any
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from grporecipe.errors import UserError
+from grporecipe.files import Json
 from grporecipe.frameworks.easyr1 import recipes as easyr1
 from grporecipe.frameworks.trl import recipes as trl
 from grporecipe.frameworks.trl.keys import parse_version, table
@@ -72,9 +72,7 @@ DOTTED_VALUES = st.one_of(
 )
 
 
-def ask(
-    config: dict[str, Any], options: Options, chosen: RuleSelection = EVERYTHING
-) -> dict[str, Any]:
+def ask(config: Json, options: Options, chosen: RuleSelection = EVERYTHING) -> Json:
     """The answer as a program reads it."""
     found = json.loads(
         render_result(lint_recipe(build_recipe(config, options), chosen)),
@@ -84,7 +82,7 @@ def ask(
     return dict(found)
 
 
-def codes(config: dict[str, Any], options: Options) -> set[str]:
+def codes(config: Json, options: Options) -> set[str]:
     """The rules that it breaks."""
     return {problem["code"] for problem in ask(config, options)["problems"]}
 
@@ -120,7 +118,7 @@ def test_a_version_that_cannot_be_judged_is_bad_input(
 # a name without ASCII letters
 @example({"À": ""}, "trl", "1.16", None, None)
 def test_no_mapping_crashes_the_linter(
-    config: dict[str, Any], framework: str, version: str, processes: int | None, prompts: int | None
+    config: Json, framework: str, version: str, processes: int | None, prompts: int | None
 ) -> None:
     """For every recipe the answer is one valid JSON object."""
     ask(config, Options(framework, processes=processes, train_prompts=prompts, own_version=version))

@@ -2,15 +2,14 @@
 is named for what it is.
 """
 
-from typing import Any
-
 import pytest
 
+from grporecipe.files import Json
 from grporecipe.linting.linter import Diagnostic, lint_recipe
 from grporecipe.reading.load import Options, build_recipe
 
 ACTOR = "actor_rollout_ref.actor"
-EASYR1: dict[str, Any] = {
+EASYR1: Json = {
     "data.rollout_batch_size": 32,
     "worker.rollout.n": 5,
     "worker.actor.global_batch_size": 8,
@@ -21,7 +20,7 @@ EASYR1: dict[str, Any] = {
     "algorithm.kl_coef": 0.0,
     "worker.actor.kl_loss_coef": 1e-3,
 }
-VERL: dict[str, Any] = {
+VERL: Json = {
     "algorithm.adv_estimator": "grpo",
     "data.train_batch_size": 32,
     "actor_rollout_ref.rollout.n": 5,
@@ -37,9 +36,7 @@ VERL: dict[str, Any] = {
 }
 
 
-def findings(
-    config: dict[str, Any], framework: str, version: str | None = None
-) -> dict[str, Diagnostic]:
+def findings(config: Json, framework: str, version: str | None = None) -> dict[str, Diagnostic]:
     """What is found, by code."""
     recipe = build_recipe(config, Options(framework, own_version=version))
     return {finding.code: finding for finding in lint_recipe(recipe).diagnostics}
@@ -94,7 +91,7 @@ def test_easyr1_of_today_stops_at_the_unknown_key_and_has_no_kl() -> None:
     ],
 )
 def test_older_easyr1_and_verl_have_an_active_loss_with_a_dead_coefficient(
-    config: dict[str, Any], framework: str, dead: str, active: str
+    config: Json, framework: str, dead: str, active: str
 ) -> None:
     """The coefficient is read by nothing, and KL is on. In verl's scripts a 0 there is a habit, and
     says nothing.

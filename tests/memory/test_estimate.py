@@ -7,6 +7,7 @@ import pytest
 
 from grporecipe.fields.memory import describe
 from grporecipe.fields.recipes import read_recipe
+from grporecipe.files import Json
 from grporecipe.memory.catalog import find_model, known_models, memory_of
 from grporecipe.memory.estimate import (
     ASLEEP,
@@ -47,7 +48,7 @@ def memory(**fields: Any) -> Memory:
 
 
 def described(
-    config: dict[str, Any], version: tuple[int, int, int] = (1, 16, 0), framework: str = "trl"
+    config: Json, version: tuple[int, int, int] = (1, 16, 0), framework: str = "trl"
 ) -> Setting:
     """What a recipe's keys say of memory."""
     recipe = Recipe(framework, version, config)
@@ -132,7 +133,7 @@ def test_checkpointing_saves_activations_and_lora_the_optimizer() -> None:
         {"top_k": 50},
     ],
 )
-def test_the_estimate_never_falls_when_a_size_grows(more: dict[str, Any]) -> None:
+def test_the_estimate_never_falls_when_a_size_grows(more: Json) -> None:
     """Otherwise a smaller size might not be a fix."""
     assert memory(**more).peak >= memory().peak
 
@@ -274,7 +275,7 @@ def test_a_recipes_model_is_known_by_its_name(name: str, known: bool) -> None:
     ],
 )
 def test_what_a_recipe_leaves_out_is_as_its_release_has_it(
-    version: tuple[int, int, int], config: dict[str, Any], wanted: tuple[str, bool, bool]
+    version: tuple[int, int, int], config: Json, wanted: tuple[str, bool, bool]
 ) -> None:
     """The weights' type, whether autocast computes in less, and checkpointing."""
     s = described({"model_name_or_path": "Qwen/Qwen2.5-1.5B", **config}, version)

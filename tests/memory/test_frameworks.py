@@ -9,6 +9,7 @@ import pytest
 from grporecipe.errors import UserError
 from grporecipe.fields.memory import describe
 from grporecipe.fields.recipes import read_recipe
+from grporecipe.files import Json
 from grporecipe.memory.catalog import find_bits, find_model
 from grporecipe.memory.estimate import GIB, Memory, estimate
 from grporecipe.memory.host import find_host_memory
@@ -51,7 +52,7 @@ TRL = {
 }
 
 
-def setting(tmp_path: Path, config: dict[str, Any], **options: Any) -> Setting:
+def setting(tmp_path: Path, config: Json, **options: Any) -> Setting:
     """The setting behind a recipe in a file, with its memory, on a GPU of 80 GiB."""
     path = tmp_path / "recipe.yaml"
     path.write_text("".join(f"{key}: {json.dumps(value)}\n" for key, value in config.items()))

@@ -9,6 +9,7 @@ import pytest
 
 from grporecipe.errors import UserError
 from grporecipe.fields.recipes import read_recipe
+from grporecipe.files import Json
 from grporecipe.linting.linter import lint_recipe, plan_numbers
 from grporecipe.model import planning
 from grporecipe.model.setting import Setting
@@ -38,7 +39,7 @@ DOTTED = {
 
 
 def setting(
-    config: dict[str, Any], framework: str = "easyr1", version: str | None = None, **options: Any
+    config: Json, framework: str = "easyr1", version: str | None = None, **options: Any
 ) -> Setting:
     """The setting behind dotted keys."""
     return read_recipe(
@@ -225,7 +226,7 @@ def test_dynamic_micro_batches_are_bounded_by_their_tokens() -> None:
     ],
 )
 def test_easyr1_s_kl_is_in_the_place_of_its_release(
-    config: dict[str, Any], version: str | None, place: str, loss: float, reward: float
+    config: Json, version: str | None, place: str, loss: float, reward: float
 ) -> None:
     """Until 0.2 the actor has a coefficient of its own; since 0.3.0 there is one for either
     place.

@@ -4,11 +4,11 @@ kind.
 
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from grporecipe.errors import ExitCode, NotARecipe
+from grporecipe.files import Json
 from grporecipe.linting.command import LintOptions, lint_files
 from grporecipe.linting.linter import RuleSelection
 from grporecipe.reading._detect import detect_framework, recognise_recipe
@@ -150,7 +150,7 @@ def test_what_is_of_another_framework_or_kind_is_named(
         {"reward_funcs": ["accuracy"], "max_seq_length": 2048},
     ],
 )
-def test_few_keys_are_a_sign_of_grpo(config: dict[str, Any]) -> None:
+def test_few_keys_are_a_sign_of_grpo(config: Json) -> None:
     """Of TRL, whose words all others share; a misspelled one is judged as a mistake."""
     assert recognise_recipe(config) == "trl"
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from grporecipe.files import Json
 from support import PROJECT, Ended, grposweep, lines, read, run_in, trials, wait_for
 
 MODEL = PROJECT / ".models/smollm2_135m"
@@ -66,7 +67,7 @@ def asked(number: int) -> list[dict[str, str]]:
     return [{"role": "user", "content": QUESTION.format(number)}]
 
 
-def metrics(sweep: Path, kind: str = "train") -> list[dict[str, Any]]:
+def metrics(sweep: Path, kind: str = "train") -> list[Json]:
     """The training steps, or evaluations, of a sweep's first trial."""
     return [line for line in lines(trials(sweep)[0] / "metrics.jsonl") if line["kind"] == kind]
 

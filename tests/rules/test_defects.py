@@ -4,11 +4,11 @@ one that fixes it, and not of a recipe that does not meet it.
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 
+from grporecipe.files import Json
 from grporecipe.linting.linter import lint_recipe
 from grporecipe.model.defects import Defect, load_defects
 from grporecipe.model.framework import FRAMEWORKS
@@ -19,7 +19,7 @@ from grporecipe.reading.load import Options, build_recipe
 CASES = yaml.safe_load(Path(__file__).with_name("defects.yaml").read_text(encoding="utf-8"))
 
 
-def told(defect: Defect, keys: dict[str, Any], version: Version) -> bool:
+def told(defect: Defect, keys: Json, version: Version) -> bool:
     """Whether lint tells a defect of keys at a stated release."""
     options = Options(framework=defect.framework)
     base = {"rlhf_type": "grpo"} if defect.framework == "ms-swift" else {}

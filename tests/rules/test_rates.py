@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from grporecipe.files import Json
 from grporecipe.linting.linter import lint_recipe
 from grporecipe.model.architecture import Architecture
 from grporecipe.model.rates import rates_for
@@ -110,7 +111,7 @@ def test_the_type_of_the_weights_decides_without_a_gpu(rate: float, dtype: str, 
         ),
     ],
 )
-def test_other_frameworks_round_updates_away_too(framework: str, config: dict[str, Any]) -> None:
+def test_other_frameworks_round_updates_away_too(framework: str, config: Json) -> None:
     """ms-swift without DeepSpeed, and verl, whose FSDP steps shards of the model's type."""
     found = lint_recipe(build_recipe(config, Options(framework, processes=1))).diagnostics
     assert "GA206" in {each.code for each in found}

@@ -13,6 +13,7 @@ import yaml
 from hypothesis import given, settings
 
 from drawn import NAMES, draw_settings
+from grporecipe.files import Json
 from grporecipe.model.architecture import Architecture
 from grporecipe.model.releases import parse_release
 from grporecipe.model.setting import TRL_FRAMEWORK, Runtime, Setting
@@ -48,7 +49,7 @@ READ: dict[str, Callable[[Any], Any]] = {
 }
 
 
-def fields_of(row: dict[str, Any]) -> dict[str, Any]:
+def fields_of(row: Json) -> Json:
     """The fields of a row."""
     return {name: READ[name](value) if name in READ else value for name, value in row.items()}
 
@@ -73,7 +74,7 @@ def only(s: Setting, code: str) -> Problem:
 
 @pytest.mark.parametrize(("code", "bad", "good"), CASES)
 def test_a_rule_fires_on_a_bad_setting_and_not_on_its_neighbour(
-    code: str, bad: dict[str, Any], good: dict[str, Any]
+    code: str, bad: Json, good: Json
 ) -> None:
     """The neighbour differs in as little as possible and breaks no rule at all."""
     assert code in codes(replace(GOOD, **bad))
@@ -155,9 +156,7 @@ def test_every_rule_answers_in_words_for_every_setting(s: Setting) -> None:
 
 
 @pytest.mark.parametrize(("code", "bad", "_good"), CASES)
-def test_messages_carry_the_native_names_of_the_keys(
-    code: str, bad: dict[str, Any], _good: dict[str, Any]
-) -> None:
+def test_messages_carry_the_native_names_of_the_keys(code: str, bad: Json, _good: Json) -> None:
     """The message has the key as the user wrote it, and not this project's name of the field."""
     native = {name: f"their-{name}" for name in NAMES}
     problem = only(replace(GOOD, **bad, keys=native), code)
@@ -199,7 +198,7 @@ def test_the_open_r1_case_gets_its_three_fixes() -> None:
 
 
 @pytest.mark.parametrize("tries", [{"max_steps": 5}, {"parameters": 5_000_000}])
-def test_a_run_that_tries_the_code_gets_no_advice_on_its_step(tries: dict[str, Any]) -> None:
+def test_a_run_that_tries_the_code_gets_no_advice_on_its_step(tries: Json) -> None:
     """GA201: a step of one prompt is noise where something is learnt."""
     s = Setting(processes=1, given=frozenset({"num_generations"}), num_generations=8)
     s = s.replace({"per_device_train_batch_size": 8, "max_steps": 500})

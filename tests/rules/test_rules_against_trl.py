@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from grporecipe.files import Json
 from grporecipe.linting.linter import lint_recipe
 from grporecipe.model.setting import TRL
 from grporecipe.reading.load import Options, build_recipe
@@ -71,7 +72,7 @@ def test_the_drawn_settings_break_every_rule_that_trl_checks() -> None:
     assert sum(len(fixed(s)) for s in settings) > 1000
 
 
-Train = Callable[..., list[dict[str, Any]]]
+Train = Callable[..., list[Json]]
 
 
 @pytest.fixture
@@ -87,7 +88,7 @@ def train(tmp_path: Path) -> Train:
 
     def run(
         rollout: Callable[..., Any], corrects: bool = True, steps: int = 1, **options: Any
-    ) -> list[dict[str, Any]]:
+    ) -> list[Json]:
         torch.manual_seed(0)
         words = {f"w{n}": n for n in range(62)} | {"<pad>": 62, "<eos>": 63}
         tokenizer = PreTrainedTokenizerFast(
@@ -141,7 +142,7 @@ def _log_probabilities(trainer: Any, ids: Any) -> Any:
         return trainer.model(ids).logits[:, :-1].float().log_softmax(-1)
 
 
-def _answer(prompts: list[Any], ids: Any, said: Any) -> dict[str, Any]:
+def _answer(prompts: list[Any], ids: Any, said: Any) -> Json:
     return {
         "prompt_ids": [[1]] * len(prompts),
         "completion_ids": ids[:, 1:].tolist(),
@@ -154,7 +155,7 @@ def _noisy(length: int, deviation: float) -> Callable[..., Any]:
     same policy do.
     """
 
-    def rollout(prompts: list[Any], trainer: Any) -> dict[str, Any]:
+    def rollout(prompts: list[Any], trainer: Any) -> Json:
         import torch
 
         ids = torch.cat(
@@ -175,7 +176,7 @@ def _nucleus(length: int, top_p: float) -> Callable[..., Any]:
     them.
     """
 
-    def rollout(prompts: list[Any], trainer: Any) -> dict[str, Any]:
+    def rollout(prompts: list[Any], trainer: Any) -> Json:
         import torch
 
         ids = torch.ones(len(prompts), 1, dtype=torch.long)

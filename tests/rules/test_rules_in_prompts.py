@@ -3,11 +3,11 @@ hold.
 """
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 
+from grporecipe.files import Json
 from grporecipe.linting.linter import LintResult, changed, lint_recipe
 from grporecipe.model.framework import FRAMEWORKS
 from grporecipe.model.recipe import LaunchContext, Recipe
@@ -20,7 +20,7 @@ ACTOR, ROLLOUT, REF = (
     "actor_rollout_ref.rollout",
     "actor_rollout_ref.ref",
 )
-GOOD: dict[str, dict[str, Any]] = {
+GOOD: dict[str, Json] = {
     "easyr1": {
         "data.rollout_batch_size": 128,
         "data.max_prompt_length": 1024,
@@ -61,7 +61,7 @@ LAUNCHED = (
 )
 
 
-def verdict(framework: str, changes: dict[str, Any]) -> LintResult:
+def verdict(framework: str, changes: Json) -> LintResult:
     """The verdict of a ``release``, or the newest, on GOOD with changes, 1,024 training prompts;
     None removes a key.
     """
@@ -102,7 +102,7 @@ def test_a_good_recipe_has_no_problem(framework: str) -> None:
 
 @pytest.mark.parametrize(("framework", "code", "bad", "good"), CASES)
 def test_a_rule_fires_on_a_bad_recipe_and_not_on_its_neighbour(
-    framework: str, code: str, bad: dict[str, Any], good: dict[str, Any]
+    framework: str, code: str, bad: Json, good: Json
 ) -> None:
     """The neighbour breaks no rule that is an error."""
     assert code in codes(verdict(framework, bad))
@@ -127,7 +127,7 @@ def test_every_rule_in_prompts_has_a_case() -> None:
 
 @pytest.mark.parametrize(("framework", "code", "bad", "good"), CASES)
 def test_a_fix_ends_its_problem_in_the_framework_s_own_words(
-    framework: str, code: str, bad: dict[str, Any], good: dict[str, Any]
+    framework: str, code: str, bad: Json, good: Json
 ) -> None:
     """Applied to the recipe and judged again; every error of a size or a place has one."""
     found = verdict(framework, bad)
@@ -142,7 +142,7 @@ def test_a_fix_ends_its_problem_in_the_framework_s_own_words(
 
 @pytest.mark.parametrize(("framework", "code", "bad", "good"), CASES)
 def test_a_message_names_the_keys_that_were_set(
-    framework: str, code: str, bad: dict[str, Any], good: dict[str, Any]
+    framework: str, code: str, bad: Json, good: Json
 ) -> None:
     """It has no name of TRL and none of this project."""
     messages = [
@@ -175,7 +175,7 @@ def test_a_command_line_without_its_configuration_is_noticed(
     config = {key: value for key, value in GOOD[framework].items() if key != f"{ROLLOUT}.name"}
     lines = dict.fromkeys(config, 2)
     options = Options(framework)
-    said: dict[str, Any] = {
+    said: Json = {
         "launch": LaunchContext("python", program),
         "file": "run.sh",
         "lines": lines,

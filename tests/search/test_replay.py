@@ -4,11 +4,11 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 from xml.etree import ElementTree
 
 import pytest
 
+from grporecipe.files import Json
 from support import sampled
 
 REPLAY = Path(__file__).parents[2] / "benchmarks" / "curves" / "replay.py"
@@ -198,7 +198,7 @@ def test_a_sweep_has_lost_if_a_better_point_had_started() -> None:
 
     pool = Pool("made", [place(worth) for worth in (0.2, 0.5, 0.796, 0.8)])
 
-    def found(finished: list[tuple[float, int]], started: list[int]) -> dict[str, Any]:
+    def found(finished: list[tuple[float, int]], started: list[int]) -> Json:
         return Outcome(finished, started, 30.0, 40.0).figures(pool)
 
     assert found([(20.0, 1)], [0, 1])["regret"] == pytest.approx(0.375)

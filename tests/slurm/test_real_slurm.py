@@ -8,12 +8,12 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 from cluster_jobs import ours, slurm
 
+from grporecipe.files import Json
 from grposweep.storage.provenance import TIMES
 from grposweep.storage.results import read_runs
 from support import RUN, Ended, environment, lines, read, trials, wait_for
@@ -38,14 +38,14 @@ SLOW = (
 LONG = (*SLOW, "trainer.args.step_seconds=0.2")
 
 
-def metrics(trial: Path) -> list[dict[str, Any]]:
+def metrics(trial: Path) -> list[Json]:
     """A trial's metrics without what may differ between two runs of it."""
     return [
         {k: v for k, v in line.items() if k not in TIMES} for line in lines(trial / "metrics.jsonl")
     ]
 
 
-def events(trial: Path, event: str) -> list[dict[str, Any]]:
+def events(trial: Path, event: str) -> list[Json]:
     """One kind of line in attempts.jsonl."""
     return [line for line in lines(trial / "attempts.jsonl") if line["event"] == event]
 
@@ -55,7 +55,7 @@ def step(trial: Path) -> int:
     return max((line["step"] for line in lines(trial / "metrics.jsonl")), default=0)
 
 
-def read_config(trial: Path) -> dict[str, Any]:
+def read_config(trial: Path) -> Json:
     """A trial's configuration."""
     return dict(yaml.safe_load((trial / "config.yaml").read_text()))
 

@@ -5,10 +5,10 @@ keeps the decision.
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from grporecipe.files import Json
 from grposweep.search.early_stopping import Action, Curve, Decision, State, StoppingPolicy
 from grposweep.storage.folders import SweepFolder
 from grposweep.train.records import MetricsFile
@@ -46,14 +46,14 @@ class Sweep:
         self.controller = open_controller(self.folder, self.place, self.stopping, *self.words)
         self.controller.tick()
 
-    def evaluate(self, name: str, *values: float) -> dict[str, Any]:
+    def evaluate(self, name: str, *values: float) -> Json:
         """Return the requests to a trial after evaluations, which the controller sees together."""
         for value in values:
             self.place.evaluate(name, value)
         self.controller.tick()
         return self.asked(name)
 
-    def asked(self, name: str) -> dict[str, Any]:
+    def asked(self, name: str) -> Json:
         """Action, reason and guard in a trial's control.json."""
         path = self.place.jobs[int(name)].folder / "control.json"
         return dict(json.loads(path.read_text())) if path.exists() else {"action": "run"}

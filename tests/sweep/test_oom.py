@@ -3,11 +3,10 @@ them.
 """
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from grporecipe.files import append_line
+from grporecipe.files import Json, append_line
 from grporecipe.memory.calibration import LARGEST, SMALLEST, VARIABLE, calibrate
 from grporecipe.memory.estimate import CONTEXT, GIB, estimate
 from grposweep.config.compose import to_experiment
@@ -16,7 +15,7 @@ from grposweep.storage.folders import SweepFolder, TrialFolder
 from grposweep.storage.records import AttemptEventKind, OomFix
 from grposweep.sweep._oom import corrections, find_needs, known_oom, record_peak
 
-OVERRIDES: dict[str, Any] = {
+OVERRIDES: Json = {
     "model": {
         "dtype": "bfloat16",
         "gradient_checkpointing": True,

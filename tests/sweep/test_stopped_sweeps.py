@@ -4,11 +4,11 @@ policy of the test's own.
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from grporecipe.errors import UserError
+from grporecipe.files import Json
 from grposweep.search.early_stopping import EFFORT, StoppingPolicy, build_policy, choose_effort
 from grposweep.search.early_stopping.rank import RankPolicy
 from grposweep.storage.provenance import TIMES
@@ -26,7 +26,7 @@ FAKE = (
 SLOW = "trainer.args.step_seconds=0.15"
 
 
-def timeless(trial: Path) -> list[dict[str, Any]]:
+def timeless(trial: Path) -> list[Json]:
     """The metrics without what differs between two runs anyway."""
     left_out = {*TIMES, "attempt", "time"}
     return [

@@ -11,11 +11,11 @@ jobs.
 """
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 
+from grporecipe.files import Json
 from grposweep.launchers.base import End
 from grposweep.storage.results import Failure
 from grposweep.sweep._failures import Evidence, classify_failure, log_sizes, policies, read_evidence
@@ -24,12 +24,12 @@ PARTS = ("develop", "held_out", "fresh", "blind_first", "blind_second", "blind_t
 FOREVER = {failure for failure, policy in policies().items() if policy.retries is None}
 
 
-def cases(part: str) -> list[dict[str, Any]]:
+def cases(part: str) -> list[Json]:
     """One file of the corpus."""
     return list(yaml.safe_load((Path(__file__).parent / f"{part}.yaml").read_text()))
 
 
-def found(case: dict[str, Any]) -> Failure:
+def found(case: Json) -> Failure:
     """The class by its evidence."""
     logs = {name: text.splitlines() for name, text in case["logs"].items()}
     evidence = {
@@ -38,7 +38,7 @@ def found(case: dict[str, Any]) -> Failure:
     return classify_failure(Evidence(logs=logs, **evidence))
 
 
-def accepted(case: dict[str, Any]) -> list[str]:
+def accepted(case: Json) -> list[str]:
     """The classes that are right; mostly one."""
     return [case["class"], *case.get("also", [])]
 
