@@ -24,7 +24,7 @@ from command_server import TRAINS
 from grposweep.config.compose import Session, open_session, register_schema
 from grposweep.process import PROJECT
 from in_process import Sweep, sweeps_in
-from support import RUN, Ended, environment, run_in
+from support import RUN, Ended, Printed, Run, Start, environment, run_in
 
 # Modules whose tests are all of another tier: pytest would import them, and torch with them, to
 # deselect all of it.
@@ -97,13 +97,19 @@ def here(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def run(here: Path) -> Callable[..., Ended]:
+def run(here: Path) -> Run:
     """``run("-m", "lr=...")`` runs the command to its end."""
 
     def call(*arguments: str, timeout: float = 300) -> Ended:
         return run_in(here, *arguments, timeout=timeout)
 
     return call
+
+
+@pytest.fixture
+def printed(capsys: pytest.CaptureFixture[str]) -> Printed:
+    """``printed()``: what went to the terminal since the last call, without errors."""
+    return lambda: capsys.readouterr().out
 
 
 @pytest.fixture
@@ -120,7 +126,7 @@ def accept_interrupts() -> None:
 
 
 @pytest.fixture
-def start(here: Path) -> Iterator[Callable[..., "subprocess.Popen[str]"]]:
+def start(here: Path) -> Iterator[Start]:
     """``start(...)`` starts the command, for interrupting and killing; it ends with the test at the
     latest.
     """

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from grposweep.schema import Experiment
 
 from command_server import run_forked
+from grporecipe.files import Json
 
 PROJECT = Path(__file__).resolve().parents[1]
 RUN = PROJECT / "src" / "run.py"
@@ -72,6 +73,17 @@ class Ended:
         return Path(line.removeprefix("results in "))
 
 
+Run = Callable[..., Ended]
+Start = Callable[..., "subprocess.Popen[str]"]
+Write = Callable[..., Path]
+Printed = Callable[[], str]
+
+
+def unwrap(text: str) -> str:
+    """Return the words of a text that was wrapped at some width, on one line."""
+    return " ".join(text.split())
+
+
 def environment(**extra: str) -> dict[str, str]:
     """This environment without what a user's shell may add; no colours, no hub."""
     kept = {
@@ -98,12 +110,12 @@ def trials(sweep: Path) -> list[Path]:
     return sorted((sweep / "trials").iterdir())
 
 
-def read(path: Path) -> dict[str, Any]:
+def read(path: Path) -> Json:
     """One JSON file."""
     return dict(json.loads(path.read_text()))
 
 
-def lines(path: Path) -> list[dict[str, Any]]:
+def lines(path: Path) -> list[Json]:
     """All JSON lines of a file."""
     return [json.loads(line) for line in path.read_text().splitlines()]
 
@@ -128,7 +140,7 @@ def load_script(name: str) -> ModuleType:
     return module
 
 
-def known_recipes(*frameworks: str) -> list[dict[str, Any]]:
+def known_recipes(*frameworks: str) -> list[Json]:
     """The rows of tests/corpus of these frameworks."""
     return [
         row

@@ -14,7 +14,7 @@ from grporecipe.errors import UserError
 from grposweep import api
 from made import Made, make_sweep
 from refused import says
-from support import PROJECT, environment
+from support import PROJECT, Printed, environment
 
 GOOD = {
     "num_generations": 8,
@@ -77,7 +77,7 @@ def test_lint_takes_files(tmp_path: Path) -> None:
 
 
 def test_the_examples_of_the_page_run(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    printed: Printed, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """docs/guides/python.md."""
     pytest.importorskip("pandas", reason="pandas is not installed")
@@ -90,7 +90,7 @@ def test_the_examples_of_the_page_run(
         if not example.startswith("# "):
             # our own page
             exec(example, {})
-    out = capsys.readouterr().out
+    out = printed()
     assert "GB101 " in out
     assert "{'processes': 7}" in out
     assert out.splitlines()[-3].startswith("True [")

@@ -11,17 +11,17 @@ import pytest
 from grposweep.cli._run import command
 from grposweep.cli.hydra_app import copy_conf
 from grposweep.search.parse import parse_space
-from support import PROJECT, environment
+from support import PROJECT, Printed, environment
 
 
 def test_a_sweep_s_configuration_is_shown_with_what_is_searched(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, printed: Printed
 ) -> None:
     """-m --cfg job: Hydra takes one of the two, and overrides behind both."""
     monkeypatch.setattr(sys, "argv", ["run.py", "kl=low", "-m", "--cfg", "job", "lr=1e-3,2e-3"])
     command(lambda: None)
     assert sys.argv == ["run.py", "--cfg", "job", "kl=low"]
-    assert capsys.readouterr().out == "# searched: lr=1e-3,2e-3\n"
+    assert printed() == "# searched: lr=1e-3,2e-3\n"
 
 
 def test_a_project_s_own_conf_is_the_primary_folder(

@@ -11,6 +11,7 @@ import pytest
 
 from grporecipe.reading.load import Options
 from grposweep.cli._plan import show_plan
+from support import Printed, unwrap
 
 TRL = """\
 num_generations: 8
@@ -50,11 +51,11 @@ def recipes(tmp_path: Path) -> list[str]:
 
 
 def test_one_training_in_three_frameworks_gives_one_plan(
-    recipes: list[str], capsys: pytest.CaptureFixture[str]
+    recipes: list[str], printed: Printed
 ) -> None:
     """Number by number."""
     assert show_plan(recipes, Options(processes=8, train_prompts=1000), as_json=True) == 0
-    plans = [json.loads(line)["plan"] for line in capsys.readouterr().out.splitlines()]
+    plans = [json.loads(line)["plan"] for line in printed().splitlines()]
     assert plans[0] == plans[1] == plans[2]
     assert (
         plans[0]["completions_per_rollout"],
@@ -63,12 +64,10 @@ def test_one_training_in_three_frameworks_gives_one_plan(
     ) == (256, 16, 40)
 
 
-def test_side_by_side_plans_show_loss_and_kl(
-    recipes: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_side_by_side_plans_show_loss_and_kl(recipes: list[str], printed: Printed) -> None:
     """A column each; what EasyR1 and verl call steps is explained."""
     show_plan(recipes, Options(processes=8, train_prompts=1000), as_json=False)
-    said = " ".join(capsys.readouterr().out.split())
+    said = unwrap(printed())
     assert "learning rate 1e-06 1e-06 1e-06" in said
     assert said.count("loss, k3 x 0.01") == 3
     assert "EasyR1's steps are rollouts: trainer.max_steps" in said
@@ -76,7 +75,7 @@ def test_side_by_side_plans_show_loss_and_kl(
 
 @pytest.mark.parametrize("micro", [15, 16])
 def test_a_plan_prints_no_product_that_is_not_equal(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, micro: int
+    tmp_path: Path, printed: Printed, monkeypatch: pytest.MonkeyPatch, micro: int
 ) -> None:
     """256 prompts are no whole steps of 96, and 16 does not divide the 60 completions of a step on
     each GPU.
@@ -88,7 +87,7 @@ def test_a_plan_prints_no_product_that_is_not_equal(
         script.replace("ppo_micro_batch_size_per_gpu=16", f"ppo_micro_batch_size_per_gpu={micro}")
     )
     show_plan([str(tmp_path / "v.sh")], Options(processes=8, train_prompts=1000), as_json=False)
-    said = " ".join(capsys.readouterr().out.split())
+    said = unwrap(printed())
     assert "completions per rollout 1,280 as set 256 prompts x 5" in said
     assert re.search(r"prompts per optimizer step 96 (B W A / G|as set) 480 / 5", said)
     assert "of these on each process 60" in said

@@ -5,7 +5,6 @@ how it resumes.
 import re
 import shlex
 import signal
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -14,9 +13,8 @@ import pytest
 
 from diagnose.made import events, wandb
 from diagnose.made import run as training
-from support import PROJECT, Ended, grposweep, lines, read, sampled, trials, wait_for
+from support import PROJECT, Run, Start, grposweep, lines, read, sampled, trials, wait_for
 
-Run = Callable[..., Ended]
 PAGE = PROJECT / "docs" / "guides" / "any_program.md"
 PROGRAM = """
 import json, os, sys, time
@@ -361,9 +359,7 @@ def test_nothing_is_claimed_that_only_the_program_knows(run: Run, here: Path) ->
     assert (refused.code, "Set --as command." in refused.err) == (2, True)
 
 
-def interrupted(
-    run: Run, start: Callable[..., "subprocess.Popen[str]"], here: Path, *words: str
-) -> Path:
+def interrupted(run: Run, start: Start, here: Path, *words: str) -> Path:
     """The trial of a sweep that was interrupted in its middle and continued."""
     words = ("trainer=command", "lr=0.1", JSON_LINES, REWARD, "name=s", "trainer.keep=all", *words)
     words = (*words, "+trainer.environment.WAIT='0.2'", *COMMAND)
@@ -382,7 +378,7 @@ def interrupted(
 
 @pytest.mark.slow
 def test_an_interrupted_trial_resumes_from_the_newest_checkpoint(
-    run: Run, start: Callable[..., "subprocess.Popen[str]"], here: Path
+    run: Run, start: Start, here: Path
 ) -> None:
     """No step is trained twice, and its words are at the end of the command."""
     trial = interrupted(run, start, here, "trainer.resume=--resume {checkpoint}")
@@ -394,9 +390,7 @@ def test_an_interrupted_trial_resumes_from_the_newest_checkpoint(
 
 
 @pytest.mark.slow
-def test_a_program_that_cannot_resume_starts_over(
-    run: Run, start: Callable[..., "subprocess.Popen[str]"], here: Path
-) -> None:
+def test_a_program_that_cannot_resume_starts_over(run: Run, start: Start, here: Path) -> None:
     """Its earlier steps do not count."""
     (here / "train.py").write_text(PROGRAM.replace(".mkdir()", ".mkdir(exist_ok=True)"))
     trial = interrupted(run, start, here)

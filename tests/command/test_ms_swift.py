@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,7 @@ from grposweep.command._logs import LogTail, swift_entries
 from grposweep.command.follow import without_report
 from grposweep.process import PROJECT
 from grposweep.schema import Trainer
-from support import Ended
+from support import Run
 
 PYTHON = PROJECT / ".venvs" / "ms-swift" / "bin" / "python"
 TINY = PROJECT / "benchmarks" / "frameworks" / "tiny"
@@ -102,7 +101,7 @@ def test_lines_that_are_no_entries_are_skipped(tmp_path: Path) -> None:
     assert [entry.step for entry in log()] == [2]
 
 
-def test_the_validator_speaks_of_ms_swift_before_anything_starts(run: Callable[..., Ended]) -> None:
+def test_the_validator_speaks_of_ms_swift_before_anything_starts(run: Run) -> None:
     """The same rules as for its recipes, with the names of the parameters."""
     done = run("batch.num_generations=12", "--", *COMMAND)
     assert done.code == 2
@@ -111,9 +110,7 @@ def test_the_validator_speaks_of_ms_swift_before_anything_starts(run: Callable[.
 
 @pytest.mark.slow
 @pytest.mark.skipif(not PYTHON.exists(), reason="make ms-swift makes its environment")
-def test_a_sweep_trains_with_the_real_ms_swift(
-    run: Callable[..., Ended], here: Path, tmp_path: Path
-) -> None:
+def test_a_sweep_trains_with_the_real_ms_swift(run: Run, here: Path, tmp_path: Path) -> None:
     """Two points of the tiny model: metrics, evaluations, result and model are where those of TRL
     are.
     """
@@ -138,9 +135,7 @@ def test_a_sweep_trains_with_the_real_ms_swift(
 
 @pytest.mark.slow
 @pytest.mark.skipif(not PYTHON.exists(), reason="make ms-swift makes its environment")
-def test_two_processes_train_one_trial(
-    run: Callable[..., Ended], here: Path, tmp_path: Path
-) -> None:
+def test_two_processes_train_one_trial(run: Run, here: Path, tmp_path: Path) -> None:
     """Its own torchrun starts them, without GPUs over gloo; a rollout is twice as large."""
     folder = tmp_path / "tiny"
     subprocess.run([sys.executable, str(TINY / "prepare.py"), str(folder)], check=True)
@@ -156,7 +151,7 @@ def test_two_processes_train_one_trial(
 @pytest.mark.slow
 @pytest.mark.skipif(not PYTHON.exists(), reason="make ms-swift makes its environment")
 def test_a_trial_that_ms_swift_refuses_fails_with_its_words(
-    run: Callable[..., Ended], here: Path, tmp_path: Path
+    run: Run, here: Path, tmp_path: Path
 ) -> None:
     """Here a reward that it does not know; the exit code is the truth."""
     folder = tmp_path / "tiny"

@@ -29,9 +29,8 @@ from grposweep.config.to_setting import read_setting
 from grposweep.search.parse import parse_space
 from grposweep.search.validity import Validator, check_space
 from stub_frameworks import write_framework
-from support import Ended, check_experiment, lines, read, sampled, trials, wait_for
+from support import Run, check_experiment, lines, read, sampled, trials, wait_for
 
-Run = Callable[..., Ended]
 ALL = ("easyr1", "verl", "ms-swift")
 RAY = ("easyr1", "verl")
 # In the words of EasyR1 and verl, its own keys for the same things.

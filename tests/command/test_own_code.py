@@ -14,7 +14,7 @@ import pytest
 
 from grporecipe.files import write_text
 from stub_frameworks import write_framework
-from support import PROJECT, Ended, read, trials
+from support import PROJECT, Run, read, trials
 
 pytestmark = pytest.mark.slow
 VENVS = PROJECT / ".venvs"
@@ -74,7 +74,7 @@ save_steps: 2
 
 
 @pytest.mark.skipif(not TRL_018.exists(), reason="needs TRL 0.18.0 (make trl-versions)")
-def test_open_r1s_trl_trains_a_sweep(run: Callable[..., Ended], here: Path) -> None:
+def test_open_r1s_trl_trains_a_sweep(run: Run, here: Path) -> None:
     """A stand-in for its grpo.py, with the parser and the trainer of TRL 0.18.0, on a tiny model
     made by its own transformers.
     """
@@ -95,9 +95,7 @@ def test_open_r1s_trl_trains_a_sweep(run: Callable[..., Ended], here: Path) -> N
 
 
 @pytest.mark.skipif(not VERL.exists(), reason="needs verl (make verl)")
-def test_verls_own_command_line_takes_a_trials_configuration(
-    run: Callable[..., Ended], here: Path
-) -> None:
+def test_verls_own_command_line_takes_a_trials_configuration(run: Run, here: Path) -> None:
     """Hydra composes the trial's words, which may set keys that exist and others; GPU packages are
     stand-ins.
     """
@@ -115,7 +113,7 @@ def test_verls_own_command_line_takes_a_trials_configuration(
 
 
 def test_a_stop_waits_for_a_rollout_boundary_and_the_same_command_continues(
-    run: Callable[..., Ended], start: Callable, here: Path
+    run: Run, start: Callable, here: Path
 ) -> None:
     """Ctrl-C in the middle of a real TRL training of a user's script: a checkpoint at a boundary,
     no step twice or never.

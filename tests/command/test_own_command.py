@@ -13,9 +13,8 @@ from signal import SIGINT, SIGKILL, Signals
 import pytest
 import yaml
 
-from support import Ended, grposweep, lines, read, sampled, trials, wait_for
+from support import Run, grposweep, lines, read, sampled, trials, wait_for
 
-Run = Callable[..., Ended]
 # the stub of TRL takes no time
 ASKED = "+trainer.environment.GRPOSWEEP_ASK_MODE=real"
 LAUNCH = f"""#!/bin/bash

@@ -11,9 +11,8 @@ import pytest
 import yaml
 
 from grposweep.process import MARK
-from support import Ended, grposweep, lines, read, trials, wait_for
+from support import Run, grposweep, lines, read, trials, wait_for
 
-Run = Callable[..., Ended]
 Script = tuple[str, ...]
 
 

@@ -9,7 +9,7 @@ import pytest
 from grporecipe.diagnose._findings import Diagnosis, diagnose
 from grporecipe.diagnose._log import Log
 from grporecipe.files import read_own_yaml
-from support import PROJECT, grposweep, lines
+from support import PROJECT, grposweep, lines, unwrap
 
 from .made import FLAT, Row, run, swift, table, verl_console
 
@@ -97,9 +97,9 @@ def test_a_recipe_after_the_log_names_the_settings_to_change(tmp_path: Path) -> 
         "model_name_or_path: m\nnum_generations: 8\nlearning_rate: 1.0e-3\n"
     )
     ended = grposweep(tmp_path, "diagnose", "log.jsonl", "recipe.yaml")
-    assert "recipe.yaml: learning_rate=0.001 (line 3), beta=0 (default)" in " ".join(
-        ended.out.split()
-    ), ended.out + ended.err
+    assert "recipe.yaml: learning_rate=0.001 (line 3), beta=0 (default)" in unwrap(ended.out), (
+        ended.out + ended.err
+    )
     said = json.loads(grposweep(tmp_path, "diagnose", "log.jsonl", "recipe.yaml", "--json").out)
     assert said["findings"][0]["settings"].startswith("recipe.yaml: learning_rate=0.001 (line 3)")
 

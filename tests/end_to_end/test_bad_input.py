@@ -17,9 +17,7 @@ import pytest
 from grporecipe.errors import ExitCode
 from grposweep.cli._app import answer
 from refused import read_rows, says
-from support import PROJECT, RUN, Ended, environment, grposweep, run_in
-
-Run = Callable[..., Ended]
+from support import PROJECT, RUN, Run, environment, grposweep, run_in
 
 DEFAULT, SLOW = read_rows(Path(__file__).with_name("refused.txt")).values()
 

@@ -13,9 +13,8 @@ import pytest
 from rich.console import Console
 
 from grposweep.sweep._log import controller_log
-from support import Ended, trials, wait_for
+from support import Run, trials, wait_for
 
-Run = Callable[..., Ended]
 FAKE = ("trainer=fake", "name=s")
 LINE = re.compile(
     r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z (?:INFO|WARNING|ERROR) +trial=(?:\d+"

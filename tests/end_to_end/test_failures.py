@@ -5,18 +5,14 @@ stops itself.
 import os
 import re
 import signal
-from collections.abc import Callable
 from pathlib import Path
-from subprocess import Popen
 from typing import Any
 
 import pytest
 
 from grporecipe.files import write_json
-from support import Ended, lines, read, sampled, trials, wait_for
+from support import Run, Start, lines, read, sampled, trials, wait_for
 
-Run = Callable[..., Ended]
-LaunchCommand = Callable[..., "Popen[str]"]
 FAKE = ("trainer=fake", "name=s")
 
 
@@ -125,7 +121,7 @@ def test_a_rank_that_hangs_ends_itself_and_is_tried_once_more(run: Run) -> None:
 
 @pytest.mark.slow
 def test_an_attempt_that_is_stopped_as_a_whole_is_ended_by_its_controller(
-    start: LaunchCommand, here: Path
+    start: Start, here: Path
 ) -> None:
     """SIGSTOP: its own watchdog is stopped as well."""
     process = start(*FAKE, "trainer.args.step_seconds=0.1", "cluster.stall_min=0.05", "lr=1e-3")
@@ -164,7 +160,7 @@ def ranks(trial: Path) -> list[int]:
     ids=["the first rank", "the second", "all"],
 )
 def test_a_trial_whose_ranks_are_killed_costs_no_other_and_leaves_none_behind(
-    start: LaunchCommand, here: Path, killed: slice
+    start: Start, here: Path, killed: slice
 ) -> None:
     """Kill -9, as the kernel does: the rest of its ranks is ended, the failure is recorded, and
     both trials finish.

@@ -15,7 +15,7 @@ import yaml
 
 from support import (
     PROJECT,
-    Ended,
+    Run,
     environment,
     is_running,
     lines,
@@ -25,7 +25,6 @@ from support import (
     wait_for,
 )
 
-Run = Callable[..., Ended]
 FAKE = ("trainer=fake", "name=s")
 SLOW = (*FAKE, "trainer.args.step_seconds=0.02", "schedule=steps", "schedule.max_steps=100")
 

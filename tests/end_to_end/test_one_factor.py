@@ -4,16 +4,14 @@ for real.
 
 import json
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from grposweep.search.replication import estimate
-from support import PROJECT, Ended, grposweep, read, trials
+from support import PROJECT, Run, grposweep, read, trials
 
-Run = Callable[..., Ended]
 FAKE = (
     "trainer=fake",
     "trainer.args.noise=0.02",

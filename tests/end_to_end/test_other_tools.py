@@ -8,17 +8,16 @@ import struct
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from support import Ended, environment, grposweep, lines, trials, wait_for
+from support import Run, environment, grposweep, lines, trials, wait_for
 
 pytestmark = pytest.mark.slow
-Run = Callable[..., Ended]
 
 
 @contextmanager

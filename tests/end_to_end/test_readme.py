@@ -2,11 +2,10 @@
 
 import shlex
 import subprocess
-from collections.abc import Callable
 
 import pytest
 
-from support import PROJECT, Ended
+from support import PROJECT, Run
 
 COMMANDS = [
     shlex.split(line, comments=True)[2:]
@@ -23,7 +22,7 @@ def test_the_readme_has_its_commands() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
-def test_a_command_of_the_readme_runs(run: Callable[..., Ended], command: list[str]) -> None:
+def test_a_command_of_the_readme_runs(run: Run, command: list[str]) -> None:
     """With the fake trainer; the slow tier trains for real."""
     ended = run(*command) if "--help" in command else run("trainer=fake", *command)
     assert ended.code == 0, ended.err

@@ -18,10 +18,9 @@ import safetensors.numpy
 
 from command_server import shims
 from grposweep.storage.provenance import TIMES
-from support import Ended, environment, grposweep, lines, read, trials, wait_for
+from support import Run, environment, grposweep, lines, read, trials, wait_for
 
 pytestmark = pytest.mark.slow
-Run = Callable[..., Ended]
 SHORT = (
     "schedule=steps",
     "schedule.max_steps=12",

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from support import RUN, environment, grposweep, lines, read, run_in, trials, wait_for
+from support import RUN, Start, environment, grposweep, lines, read, run_in, trials, wait_for
 
 pytestmark = pytest.mark.slow
 WORDS = (
@@ -50,7 +50,6 @@ int clock_gettime(clockid_t id, struct timespec *now) {
   return code;
 }
 """
-Start = Callable[..., "subprocess.Popen[str]"]
 
 
 @pytest.fixture

@@ -8,12 +8,11 @@ import random
 import signal
 import subprocess
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from support import lines, read, trials
+from support import Start, lines, read, trials
 
 pytestmark = pytest.mark.slow
 # benchmarks/README.md has the table of 200
@@ -30,7 +29,6 @@ WORDS = (
     "lr=1e-4,2e-4,3e-4,5e-4,1e-3,2e-3,3e-3,5e-3",
 )
 GROUPS = ("all", "controller", "server", "ranks", "one rank")
-Start = Callable[..., "subprocess.Popen[str]"]
 NUMBERS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 

@@ -3,7 +3,6 @@ sharding over NCCL.
 """
 
 import os
-from collections.abc import Callable
 from importlib.util import find_spec
 
 import pytest
@@ -11,13 +10,12 @@ import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from grposweep.train._tiny import EOS, PAD, VOCABULARY, build_tokenizer
-from support import Ended, lines, trials
+from support import Ended, Run, lines, trials
 
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU is visible to torch"),
 ]
-Run = Callable[..., Ended]
 DIFFERENCE = "sampling/sampling_logp_difference/mean"
 STEPS = 12
 SHORT = (

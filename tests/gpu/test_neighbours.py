@@ -4,7 +4,7 @@ that waits for them.
 
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,7 +13,7 @@ import torch
 from gpu.test_on_a_gpu import SHORT
 from grposweep.launchers.gpu_memory import read_memory
 from grposweep.sweep._neighbours import find_shortage
-from support import Ended, environment, lines, read, trials, wait_for
+from support import Run, Start, environment, lines, read, trials, wait_for
 
 pytestmark = [
     pytest.mark.gpu,
@@ -39,7 +39,7 @@ try:
 except torch.OutOfMemoryError as error:
     print(f"torch.OutOfMemoryError: {error}")
 """
-Neighbour = Callable[..., "subprocess.Popen[str]"]
+Neighbour = Start
 
 
 @pytest.fixture
@@ -100,9 +100,7 @@ def test_nvidia_smi_counts_what_the_neighbour_holds(neighbour: Neighbour) -> Non
     )
 
 
-def test_a_trial_that_fits_next_to_a_neighbour_starts(
-    neighbour: Neighbour, run: Callable[..., Ended]
-) -> None:
+def test_a_trial_that_fits_next_to_a_neighbour_starts(neighbour: Neighbour, run: Run) -> None:
     """Nothing waits."""
     neighbour(0.7)
     ended = run(*SHORT, timeout=600)
@@ -111,7 +109,7 @@ def test_a_trial_that_fits_next_to_a_neighbour_starts(
 
 
 def test_a_sweep_waits_until_the_neighbour_has_left(
-    neighbour: Neighbour, start: Callable[..., "subprocess.Popen[str]"], here: Path
+    neighbour: Neighbour, start: Start, here: Path
 ) -> None:
     """No attempt is spent, and no micro-batch is halved."""
     other = neighbour("all")

@@ -4,9 +4,7 @@ share one.
 
 import math
 import signal
-import subprocess
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,7 +15,7 @@ from grporecipe.errors import UserError
 from grporecipe.files import Json
 from grposweep.config.compose import to_experiment
 from grposweep.launchers.local import Local
-from support import Ended, lines, trials
+from support import Run, Start, lines, trials
 
 pytestmark = [
     pytest.mark.gpu,
@@ -40,7 +38,7 @@ def steps(sweep: Path) -> list[Json]:
     return [line for line in lines(trial / "metrics.jsonl") if line["kind"] == "train"]
 
 
-def test_two_real_steps_in_bfloat16(run: Callable[..., Ended], here: Path) -> None:
+def test_two_real_steps_in_bfloat16(run: Run, here: Path) -> None:
     """Finite losses, and GPU memory is what the peak counts."""
     ended = run(*SHORT, timeout=600)
     assert ended.code == 0, ended.out + ended.err
@@ -49,9 +47,7 @@ def test_two_real_steps_in_bfloat16(run: Callable[..., Ended], here: Path) -> No
     assert all(math.isfinite(line["loss"]) and 0 < line["memory/peak"] < 4 for line in found)
 
 
-def test_a_stopped_trial_continues_from_its_checkpoint(
-    start: Callable[..., "subprocess.Popen[str]"], run: Callable[..., Ended], here: Path
-) -> None:
+def test_a_stopped_trial_continues_from_its_checkpoint(start: Start, run: Run, here: Path) -> None:
     """Ctrl-C stops it at a rollout boundary; the same command does the other steps, and none
     twice.
     """
@@ -73,9 +69,7 @@ def test_a_stopped_trial_continues_from_its_checkpoint(
     assert {line["attempt"] for line in found} == {0, 1}
 
 
-def test_two_trials_take_turns_on_one_gpu(
-    run: Callable[..., Ended], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_two_trials_take_turns_on_one_gpu(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """One slot for any number of requested ones; the sweep prints how many run at once."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     ended = run("-m", *SHORT, "lr=1e-4,1e-3", "search.parallel=2", timeout=900)

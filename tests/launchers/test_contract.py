@@ -20,7 +20,7 @@ from grposweep.registries import LAUNCHERS
 from grposweep.report.view import read_sweep
 from grposweep.schema import Cluster, Experiment
 from in_process import Sweep
-from support import check_experiment, lines, read, trials, wait_for
+from support import Printed, check_experiment, lines, read, trials, wait_for
 
 NO_JOB = "has no job that waits or runs"
 
@@ -272,16 +272,14 @@ def test_models_and_data_are_prepared(place: Place) -> None:
     assert ("Slurm job" in preparer.where) is (place.kind == "slurm")
 
 
-def test_a_dry_run_writes_and_starts_nothing(
-    state: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_dry_run_writes_and_starts_nothing(state: Path, tmp_path: Path, printed: Printed) -> None:
     """Its command is printed; no sweep has a job of it."""
     place = Place("dry_run", tmp_path / "outputs")
     launcher = place.controller()
     job = place.job()
     job_id = launcher.submit(job)
     assert launcher.is_dry
-    assert "sbatch --parsable" in capsys.readouterr().out
+    assert "sbatch --parsable" in printed()
     assert (job.folder / "job-0.sbatch").is_file()
     assert (launcher.poll(job_id), launcher.find(job, None)) == (None, None)
     assert "none is submitted" in launcher.detach_message([job_id])
@@ -305,13 +303,13 @@ def test_every_launcher_is_registered_under_its_own_name() -> None:
 
 
 def test_a_whole_sweep_runs_on_a_launcher_that_one_line_registers(
-    sweep_here: Sweep, toy: Path, capsys: pytest.CaptureFixture[str]
+    sweep_here: Sweep, toy: Path, printed: Printed
 ) -> None:
     """From the command's words to the winner, and no file is damaged."""
     folder = sweep_here("trainer=fake", "name=s", "cluster.kind=toy", "lr=1e-4,1e-3,1e-2")
     assert [read(trial / "result.json")["status"] for trial in trials(folder)] == ["finished"] * 3
     assert len(list(toy.glob("*.job"))) == 3
-    assert "best: trial 1" in capsys.readouterr().out
+    assert "best: trial 1" in printed()
     assert read_sweep(folder).damage == []
 
 

@@ -1,11 +1,10 @@
 """The grposweep command as a process, from a folder of its own whose name has a space."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from support import Ended, grposweep
+from support import Ended, Run, Write, grposweep
 
 VALID = """\
 # the smallest recipe that is right
@@ -20,7 +19,7 @@ save_steps: 100
 
 
 @pytest.fixture
-def lint(here: Path) -> Callable[..., Ended]:
+def lint(here: Path) -> Run:
     """``lint("recipe.yaml", "--processes", "8")`` runs the command to its end."""
 
     def call(*arguments: str, stdin: str = "", command: str = "lint") -> Ended:
@@ -30,7 +29,7 @@ def lint(here: Path) -> Callable[..., Ended]:
 
 
 @pytest.fixture
-def recipe(here: Path) -> Callable[..., Path]:
+def recipe(here: Path) -> Write:
     """``recipe("num_generations: 7")`` writes a file with the valid recipe and these lines."""
 
     def write(more: str = "", name: str = "recipe.yaml", start: str = VALID) -> Path:

@@ -13,7 +13,7 @@ from grporecipe.linting import explain_rules as document
 from grporecipe.model import planning
 from grporecipe.model.setting import Setting
 from grporecipe.rules import rollout_batch
-from support import load_script
+from support import Printed, load_script, unwrap
 
 MAKER = load_script("make_rules")
 
@@ -34,12 +34,10 @@ HEADINGS = ("What it checks", "Why it fails", "Example", "Fix")
 
 
 @pytest.mark.parametrize("code", ["GB101", "GD201", "GV107", "GL301"])
-def test_a_rule_is_explained_under_four_headings(
-    code: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_rule_is_explained_under_four_headings(code: str, printed: Printed) -> None:
     """In their order, within 80 columns apart from the lines of an example."""
     document.explain_rules([code.lower()], sys.stdout)
-    lines = capsys.readouterr().out.splitlines()
+    lines = printed().splitlines()
     assert [line for line in lines if line in HEADINGS] == list(HEADINGS)
     assert (
         max(len(line) for line in lines if line.startswith("  ") and not line.startswith("    "))
@@ -155,7 +153,7 @@ def test_a_stated_formula_is_what_is_computed(
         if code in ("GB304", "GB305", "GB306", "GB309", "GB310", "GB401", "GB403", "GB404")
         else COMPLETIONS
     )
-    text = " ".join(document.RULES[code].explanation.split())
+    text = unwrap(document.RULES[code].explanation)
     assert re.search(rf"(?<![A-Zp/] ){re.escape(formula)}(?! ?[/\w(]*[A-Z]\b)", text), text
     assert evaluate(formula, s) == computed(s)
 

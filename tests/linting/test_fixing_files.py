@@ -3,7 +3,6 @@ do.
 """
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,10 +13,7 @@ from hypothesis import strategies as st
 from grporecipe.linting.apply_fixes import edit, fix_file, render_value
 from grporecipe.linting.linter import Diagnostic, LintResult, lint_recipe, select_rules
 from grporecipe.reading.load import Options, load_recipe
-from support import Ended, examples
-
-Lint = Callable[..., Ended]
-Write = Callable[..., Path]
+from support import Run, Write, examples
 
 NEWEST = ("--framework-version", "1.16")
 OLD = """\
@@ -57,7 +53,7 @@ reward_funcs:
 
 @pytest.mark.parametrize(("mark", "end"), [("", "\n"), ("", "\r\n"), ("\ufeff", "\n")])
 def test_safe_fixes_keep_comments_order_quotes_and_line_ends(
-    mark: str, end: str, lint: Lint, recipe: Write
+    mark: str, end: str, lint: Run, recipe: Write
 ) -> None:
     """Byte for byte, but for the keys that are fixed."""
     path = recipe(start=(mark + OLD).replace("\n", end))
@@ -68,7 +64,7 @@ def test_safe_fixes_keep_comments_order_quotes_and_line_ends(
     assert "5 fixes written" in ended.out
 
 
-def test_a_second_run_changes_nothing(lint: Lint, recipe: Write) -> None:
+def test_a_second_run_changes_nothing(lint: Run, recipe: Write) -> None:
     """Idempotent, and the file is not even touched."""
     path = recipe(start=OLD)
     lint("recipe.yaml", "--processes", "8", "--fix", "--unsafe-fixes")
@@ -78,7 +74,7 @@ def test_a_second_run_changes_nothing(lint: Lint, recipe: Write) -> None:
     assert "written" not in ended.out
 
 
-def test_fixes_that_change_training_wait_for_the_other_flag(lint: Lint, recipe: Write) -> None:
+def test_fixes_that_change_training_wait_for_the_other_flag(lint: Run, recipe: Write) -> None:
     """A batch with other sizes is another batch."""
     path = recipe(start="num_generations: 8\nper_device_train_batch_size: 1 # small\n")
     first = lint("recipe.yaml", "--processes", "7", "--fix", "--select", "GB")
@@ -93,7 +89,7 @@ def test_fixes_that_change_training_wait_for_the_other_flag(lint: Lint, recipe: 
     )
 
 
-def test_a_warmup_below_zero_is_fixed_where_it_is_set(lint: Lint, recipe: Write) -> None:
+def test_a_warmup_below_zero_is_fixed_where_it_is_set(lint: Run, recipe: Write) -> None:
     """A share of warmup in the same file does not count then, and keeps its value."""
     path = recipe(
         start=(
@@ -107,21 +103,21 @@ def test_a_warmup_below_zero_is_fixed_where_it_is_set(lint: Lint, recipe: Write)
     assert yaml.safe_load(path.read_text())["warmup_steps"] == 0
 
 
-def test_an_evaluation_size_is_a_safe_fix(lint: Lint, recipe: Write) -> None:
+def test_an_evaluation_size_is_a_safe_fix(lint: Run, recipe: Write) -> None:
     """It changes no training."""
     path = recipe("eval_strategy: steps\neval_steps: 50\nper_device_eval_batch_size: 4\n")
     assert lint("recipe.yaml", "--processes", "1", "--fix").code == 0
     assert "per_device_eval_batch_size: 8\n" in path.read_text()
 
 
-def test_duplicate_keys_without_effect_are_removed(lint: Lint, recipe: Write) -> None:
+def test_duplicate_keys_without_effect_are_removed(lint: Run, recipe: Write) -> None:
     """The last line stays as it is."""
     path = recipe("beta: 0.1 # first\nepsilon: 0.3\nbeta: 0.0 # last\n")
     assert lint("recipe.yaml", "--processes", "8", "--fix", "--select", "GV", *NEWEST).code == 0
     assert path.read_text().endswith("save_steps: 100\nepsilon: 0.3\nbeta: 0.0 # last\n")
 
 
-def test_scripts_are_not_rewritten_and_that_is_reported(lint: Lint, here: Path) -> None:
+def test_scripts_are_not_rewritten_and_that_is_reported(lint: Run, here: Path) -> None:
     """Bash is not YAML."""
     script = "accelerate launch --num_processes 8 train_grpo.py --torch_dtype bfloat16\n"
     (here / "run.sh").write_text(script)
@@ -130,7 +126,7 @@ def test_scripts_are_not_rewritten_and_that_is_reported(lint: Lint, here: Path) 
     assert "shell scripts are not rewritten" in ended.out
 
 
-def test_links_and_modes_survive(lint: Lint, recipe: Write, here: Path) -> None:
+def test_links_and_modes_survive(lint: Run, recipe: Write, here: Path) -> None:
     """The file behind a link is written, not the link."""
     path = recipe("torch_dtype: auto\n", "real.yaml")
     path.chmod(0o640)
@@ -142,7 +138,7 @@ def test_links_and_modes_survive(lint: Lint, recipe: Write, here: Path) -> None:
 
 
 def test_a_link_out_of_a_repository_is_left_alone(
-    lint: Lint, recipe: Write, here: Path, tmp_path: Path
+    lint: Run, recipe: Write, here: Path, tmp_path: Path
 ) -> None:
     """A cloned repository must not reach the user's other files."""
     (here / ".git").mkdir()
@@ -155,7 +151,7 @@ def test_a_link_out_of_a_repository_is_left_alone(
     assert f"Run lint on {own} to fix that file" in " ".join((ended.out + ended.err).split())
 
 
-def test_json_answers_are_about_the_fixed_file(lint: Lint, recipe: Write) -> None:
+def test_json_answers_are_about_the_fixed_file(lint: Run, recipe: Write) -> None:
     """One object per file, as without --fix."""
     recipe("torch_dtype: auto\n")
     answer = json.loads(

@@ -2,7 +2,6 @@
 touched.
 """
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,7 @@ import yaml
 
 from grporecipe.files import Json
 from grporecipe.linting.apply_fixes import edit
-from support import Ended
+from support import Run
 
 TEXT = """\
 # EasyR1
@@ -69,7 +68,7 @@ def test_an_edit_that_would_touch_more_is_not_made(change: Json) -> None:
     assert edit(TEXT, change, nested=True) is None
 
 
-def test_a_file_is_fixed_and_its_comments_stay(lint: Callable[..., Ended], here: Path) -> None:
+def test_a_file_is_fixed_and_its_comments_stay(lint: Run, here: Path) -> None:
     """An overwritten key goes with --fix; what changes the objective only with --unsafe-fixes."""
     path = here / "easy.yaml"
     path.write_text(

@@ -6,7 +6,6 @@ import io
 import json
 import os
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,13 +14,13 @@ from grporecipe.linting.command import LintOptions, find_targets, lint_files
 from grporecipe.linting.linter import select_rules
 from grporecipe.reading.load import Options
 from grporecipe.terminal import Progress
+from support import Write, unwrap
 
-Write = Callable[..., Path]
 BAD = "num_generations: 7\nper_device_train_batch_size: 8\n"
 
 
 @pytest.fixture
-def put(here: Path) -> Callable[..., Path]:
+def put(here: Path) -> Write:
     """``put("a/b.yaml")`` writes a recipe, or other text, into a file."""
 
     def write(name: str, text: str = BAD) -> Path:
@@ -127,7 +126,7 @@ def test_a_recipe_of_a_tests_folder_is_told_its_errors_only(put: Write, here: Pa
 def test_a_recipe_of_a_folder_that_cannot_be_parsed_is_named(put: Write, here: Path) -> None:
     """By its keys, although nothing in it says GRPO."""
     put("broken.yaml", "num_generations: 8\nbeta: 0.04: x\n")
-    out = " ".join(lint(here)[1].split())
+    out = unwrap(lint(here)[1])
     assert "not judged (name one to see why): " in out
     assert "broken.yaml" in out
 
@@ -144,7 +143,7 @@ def test_files_of_a_folder_that_are_no_recipes_are_counted_only(put: Write, here
     assert (code, err) == (1, "")
     assert "a.yaml:1: GB101 error" in out
     assert "\n1 recipe judged, 2 files skipped (no GRPO recipes)\n" in out
-    assert " ".join(out.split()).endswith(f"not judged (name one to see why): {here}/grpo.sh")
+    assert unwrap(out).endswith(f"not judged (name one to see why): {here}/grpo.sh")
 
 
 def test_a_named_file_that_is_no_recipe_stays_bad_input(put: Write, here: Path) -> None:

@@ -2,7 +2,8 @@
 
 import json
 import subprocess
-from collections.abc import Callable
+from contextlib import redirect_stdout
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -10,25 +11,26 @@ import pytest
 
 from grporecipe.errors import UserError
 from grposweep.cli._recipes import LintFormat, lint
+from support import Write, unwrap
 
-Write = Callable[..., Path]
 BAD = "num_generations: 7\nper_device_train_batch_size: 8\n"
 OLD = "torch_dtype: auto  # type\nnum_generations: 8\n"
 
 
-def output(capsys: pytest.CaptureFixture[str], *files: Path, **options: Any) -> tuple[int, str]:
+def output(*files: Path, **options: Any) -> tuple[int, str]:
     """Exit code and stdout."""
-    code = lint(list(files), processes=8, **options)
-    return code or 0, capsys.readouterr().out
+    with redirect_stdout(StringIO()) as out:
+        code = lint(list(files), processes=8, **options)
+    return code or 0, out.getvalue()
 
 
 def test_github_gets_an_annotation_a_problem(
-    recipe: Write, here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    recipe: Write, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """File from the working directory, line, rule; what would end a property is escaped."""
     monkeypatch.chdir(here)
     code, out = output(
-        capsys, recipe(start=BAD, name="a,b:c.yaml"), select=["GB101"], format=LintFormat.github
+        recipe(start=BAD, name="a,b:c.yaml"), select=["GB101"], format=LintFormat.github
     )
     (line,) = out.splitlines()
     assert code == 1
@@ -40,7 +42,7 @@ def test_github_gets_an_annotation_a_problem(
 
 
 def test_a_note_is_one_line_and_neither_a_warning_nor_a_failure(
-    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It says what was not checked: in GitHub's words a notice."""
     monkeypatch.chdir(here)
@@ -48,43 +50,39 @@ def test_a_note_is_one_line_and_neither_a_warning_nor_a_failure(
     path.write_text(
         "accelerate launch -m trl.scripts.grpo --model_name_or_path m --num_generations $N\n"
     )
-    code, out = output(capsys, path, format=LintFormat.github, select=["GV106"])
+    code, out = output(path, format=LintFormat.github, select=["GV106"])
     assert (code, out.startswith("::notice title=grposweep (GV106),file=run.sh,line=1::")) == (
         0,
         True,
     )
-    code, out = output(capsys, path, select=["GV106"])
+    code, out = output(path, select=["GV106"])
     assert (code, "0 errors, 0 warnings, 1 note" in out) == (0, True)
-    assert f"{path}:1: GV106 note: num_generations: $N" in " ".join(out.split())
+    assert f"{path}:1: GV106 note: num_generations: $N" in unwrap(out)
 
 
-def test_the_place_of_a_note_is_on_one_line(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_place_of_a_note_is_on_one_line(here: Path) -> None:
     """As an editor reads it, however long the name of the file is and with blanks in it."""
     path = here / "a rather long name of a folder" / "experiments of november" / "run.sh"
     path.parent.mkdir(parents=True)
     path.write_text("accelerate launch -m trl.scripts.grpo --num_generations $N\n")
-    _, out = output(capsys, path, select=["GV106"])
+    _, out = output(path, select=["GV106"])
     (line,) = (line for line in out.splitlines() if "GV106" in line)
     assert line.startswith(f"{path}:1: GV106 note: ")
 
 
-def test_github_gets_an_annotation_for_a_file_that_cannot_be_judged(
-    here: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_github_gets_an_annotation_for_a_file_that_cannot_be_judged(here: Path) -> None:
     """Exit code 2."""
-    code, out = output(capsys, here / "missing.yaml", format=LintFormat.github)
+    code, out = output(here / "missing.yaml", format=LintFormat.github)
     assert code == 2
     assert out.startswith("::error title=grposweep (not judged),file=")
 
 
-def test_sarif_has_what_its_schema_requires(
-    recipe: Write, here: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_sarif_has_what_its_schema_requires(recipe: Write, here: Path) -> None:
     """SARIF 2.1.0: version and runs; tool.driver.name; message, and a rule at ruleIndex; an
     invocation that says how it ended.
     """
     code, out = output(
-        capsys, recipe(start=BAD, name="ü b.yaml"), here / "missing.yaml", format=LintFormat.sarif
+        recipe(start=BAD, name="ü b.yaml"), here / "missing.yaml", format=LintFormat.sarif
     )
     log = json.loads(out)
     assert code == 2
@@ -109,42 +107,36 @@ def test_sarif_has_what_its_schema_requires(
     assert "GB101" in {result["ruleId"] for result in run["results"]}
 
 
-def test_sarif_of_clean_files_is_a_log_too(
-    recipe: Write, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_sarif_of_clean_files_is_a_log_too(recipe: Write) -> None:
     """With no results."""
-    code, out = output(capsys, recipe(), format=LintFormat.sarif)
+    code, out = output(recipe(), format=LintFormat.sarif)
     assert (code, json.loads(out)["runs"][0]["results"]) == (0, [])
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n", ""])
-def test_a_diff_is_what_fix_would_write(
-    end: str, here: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_diff_is_what_fix_would_write(end: str, here: Path) -> None:
     """Nothing is written, exit code 1; patch makes the same file of it as --fix."""
     path = here / "r.yaml"
     other = here / "s.yaml"
     text = OLD.replace("\n", "\r\n") if end == "\r\n" else OLD.removesuffix("\n") + end
     for file in (path, other):
         file.write_bytes(text.encode())
-    code, diff = output(capsys, path, select=["GV101"], diff=True, framework_version="1.16")
+    code, diff = output(path, select=["GV101"], diff=True, framework_version="1.16")
     assert code == 1
     assert path.read_bytes() == text.encode()
-    output(capsys, other, select=["GV101"], fix=True, framework_version="1.16")
+    output(other, select=["GV101"], fix=True, framework_version="1.16")
     patch = diff.replace(str(path), "r.yaml").encode()
     subprocess.run(["git", "apply", "-p0", "-"], input=patch, cwd=here, check=True)
     assert path.read_bytes() == other.read_bytes() != text.encode()
 
 
-def test_a_diff_of_nothing_to_fix_is_clean(
-    recipe: Write, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_diff_of_nothing_to_fix_is_clean(recipe: Write) -> None:
     """Exit code 0 as ruff's, though there is a problem that has an unsafe fix only; --unsafe-fixes
     shows it.
     """
     path = recipe(start=BAD)
-    assert output(capsys, path, select=["GB101"], diff=True) == (0, "")
-    code, out = output(capsys, path, select=["GB101"], diff=True, unsafe_fixes=True)
+    assert output(path, select=["GB101"], diff=True) == (0, "")
+    code, out = output(path, select=["GB101"], diff=True, unsafe_fixes=True)
     assert code == 1
     assert "\n-num_generations: 7\n+num_generations: 8\n" in out or "\n+" in out
 

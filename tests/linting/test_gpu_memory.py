@@ -1,8 +1,6 @@
 """``grposweep lint --gpu``: whether a recipe fits the GPU that one has, from the outside."""
 
 import json
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 import yaml
@@ -11,10 +9,8 @@ from grporecipe.files import Json
 from grporecipe.linting.linter import Diagnostic, lint_recipe
 from grporecipe.memory.catalog import memory_of
 from grporecipe.reading.load import Options, build_recipe
-from support import Ended
+from support import Run, Write, unwrap
 
-Lint = Callable[..., Ended]
-Write = Callable[..., Path]
 CONFIG: Json = {
     "model_name_or_path": "Qwen/Qwen2.5-1.5B-Instruct",
     "dtype": "bfloat16",
@@ -39,7 +35,7 @@ def judged(config: Json, gpu: str, framework: str = "trl") -> dict[str, Diagnost
     return {problem.code: problem for problem in found if problem.code.startswith("GM")}
 
 
-def test_a_recipe_that_does_not_fit_is_fixed_with_its_own_keys(lint: Lint, recipe: Write) -> None:
+def test_a_recipe_that_does_not_fit_is_fixed_with_its_own_keys(lint: Run, recipe: Write) -> None:
     """--fix takes the smaller micro-batch, which leaves training as it is; then the recipe fits."""
     path = recipe(start="".join(f"{key}: {json.dumps(value)}\n" for key, value in LARGE.items()))
     gpu = ("recipe.yaml", "--processes", "8", "--gpu", "A100")
@@ -54,7 +50,7 @@ def test_a_recipe_that_does_not_fit_is_fixed_with_its_own_keys(lint: Lint, recip
     assert fixed["per_device_train_batch_size"] * fixed["gradient_accumulation_steps"] == 64
 
 
-def test_lint_and_fit_draw_the_line_at_the_same_batch(lint: Lint, recipe: Write) -> None:
+def test_lint_and_fit_draw_the_line_at_the_same_batch(lint: Run, recipe: Write) -> None:
     """Both have the same verdict on the largest micro-batch that fits by the estimate, of the next
     one, and of one far beyond.
     """
@@ -107,9 +103,9 @@ def test_what_cannot_be_judged_is_reported(
 
 @pytest.mark.parametrize(("gpu", "warned"), [("T4", True), ("A100", False)])
 def test_bfloat16_is_noticed_on_a_gpu_without_it(
-    lint: Lint, recipe: Write, gpu: str, warned: bool
+    lint: Run, recipe: Write, gpu: str, warned: bool
 ) -> None:
     """By the GPU's name: its memory alone does not tell."""
     recipe(start=json.dumps(CONFIG))
     out = lint("recipe.yaml", "--processes", "8", "--gpu", gpu).out
-    assert ("dtype=bfloat16: a T4 has no bfloat16 arithmetic" in " ".join(out.split())) is warned
+    assert ("dtype=bfloat16: a T4 has no bfloat16 arithmetic" in unwrap(out)) is warned

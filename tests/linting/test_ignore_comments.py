@@ -1,6 +1,5 @@
 """``# grposweep: ignore[GB101]``: comments in YAML and shell scripts that switch rules off."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -9,8 +8,8 @@ from grporecipe.linting.apply_fixes import fix_file
 from grporecipe.linting.linter import JudgedText, judge_text, select_rules
 from grporecipe.reading.load import Options
 from grposweep.cli._recipes import lint
+from support import Write
 
-Write = Callable[..., Path]
 SIZES = "num_generations: 7{}\nper_device_train_batch_size: 8{}\n"
 COMMAND = (
     "{}accelerate launch --num_processes 8 grpo.py \\\n  --num_generations 7 \\\n  "

@@ -8,15 +8,12 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from support import PROJECT, Ended, environment
+from support import PROJECT, Run, Write, environment, unwrap
 
-Lint = Callable[..., Ended]
-Write = Callable[..., Path]
 NEWEST = ("--framework-version", "1.16")
 PLAN = [
     "completions_per_rollout",
@@ -30,7 +27,7 @@ PLAN = [
 ]
 
 
-def test_a_valid_recipe_is_one_quiet_line(lint: Lint, recipe: Write) -> None:
+def test_a_valid_recipe_is_one_quiet_line(lint: Run, recipe: Write) -> None:
     """Exit code 0, and a closing line."""
     recipe()
     ended = lint("recipe.yaml", "--processes", "8")
@@ -39,7 +36,7 @@ def test_a_valid_recipe_is_one_quiet_line(lint: Lint, recipe: Write) -> None:
 
 
 def test_a_number_of_processes_that_replaces_the_file_s_own_is_printed(
-    lint: Lint, here: Path
+    lint: Run, here: Path
 ) -> None:
     """Not if both are the same."""
     (here / "run.sh").write_text(
@@ -52,7 +49,7 @@ def test_a_number_of_processes_that_replaces_the_file_s_own_is_printed(
 
 
 def test_the_version_that_valid_files_were_judged_by_is_stated_with_their_names(
-    lint: Lint, recipe: Write, here: Path
+    lint: Run, recipe: Write, here: Path
 ) -> None:
     """Of several files it would not be clear which one is meant."""
     (here / "requirements.txt").write_text("trl==1.16.0\n")
@@ -63,23 +60,23 @@ def test_the_version_that_valid_files_were_judged_by_is_stated_with_their_names(
 
 
 def test_a_version_that_nothing_states_is_said_to_be_assumed_with_the_reason_and_the_option(
-    lint: Lint, recipe: Write
+    lint: Run, recipe: Write
 ) -> None:
     """Which release takes all keys is no statement of the recipe."""
     recipe(start="num_generations: 8\nper_device_train_batch_size: 1\n")
-    out = " ".join(lint("recipe.yaml", "--processes", "7").out.split())
+    out = unwrap(lint("recipe.yaml", "--processes", "7").out)
     assert (
         "assumed, because the recipe states no version, and it accepts all keys; set "
         "--framework-version"
     ) in out
     recipe(start="num_generations: 7\nper_device_train_batch_size: 1\nmax_prompt_length: 512\n")
-    out = " ".join(lint("recipe.yaml", "--processes", "8").out.split())
+    out = unwrap(lint("recipe.yaml", "--processes", "8").out)
     assert re.search(
         r"states no version, and 0\.\d+\.\d to \d+\.\d+\.\d accept all keys; set --framework", out
     )
 
 
-def test_an_error_points_at_its_line_and_shows_ways_out(lint: Lint, recipe: Write) -> None:
+def test_an_error_points_at_its_line_and_shows_ways_out(lint: Run, recipe: Write) -> None:
     """The place, the source line, the reason, three fixes of different kinds; exit code 1."""
     recipe(start="num_generations: 8\nper_device_train_batch_size: 1\n")
     ended = lint("recipe.yaml", "--processes", "7")
@@ -95,7 +92,7 @@ def test_an_error_points_at_its_line_and_shows_ways_out(lint: Lint, recipe: Writ
     assert max(map(len, ended.out.splitlines()[:-1])) <= 80
 
 
-def test_only_a_fix_that_the_option_alone_writes_is_marked_safe(lint: Lint, recipe: Write) -> None:
+def test_only_a_fix_that_the_option_alone_writes_is_marked_safe(lint: Run, recipe: Write) -> None:
     """A renamed key is; one whose value had an effect is not."""
     recipe(start="torch_dtype: bfloat16\nmax_prompt_length: 512\n")
     out = lint("recipe.yaml", "--processes", "8", *NEWEST).out
@@ -104,7 +101,7 @@ def test_only_a_fix_that_the_option_alone_writes_is_marked_safe(lint: Lint, reci
     assert "1 fixable with --fix (1 more with --unsafe-fixes)" in out
 
 
-def test_json_has_exactly_the_promised_fields(lint: Lint, recipe: Write) -> None:
+def test_json_has_exactly_the_promised_fields(lint: Run, recipe: Write) -> None:
     """One object per file: file, framework, version, processes, ok, plan, problems with fixes."""
     recipe(start="num_generations: 8\nper_device_train_batch_size: 1\n")
     answer = json.loads(lint("recipe.yaml", "--processes", "7", "--format", "json").out)
@@ -137,7 +134,7 @@ def test_json_has_exactly_the_promised_fields(lint: Lint, recipe: Write) -> None
     assert "num_generations" in problem["keys"]
 
 
-def test_an_invalid_batch_has_no_nonsense_in_its_plan(lint: Lint, recipe: Write) -> None:
+def test_an_invalid_batch_has_no_nonsense_in_its_plan(lint: Run, recipe: Write) -> None:
     """7 completions per rollout are known; prompts and steps of them are not."""
     recipe(start="num_generations: 8\nper_device_train_batch_size: 1\n")
     plan = json.loads(
@@ -146,7 +143,7 @@ def test_an_invalid_batch_has_no_nonsense_in_its_plan(lint: Lint, recipe: Write)
     assert plan == {**dict.fromkeys(PLAN), "completions_per_rollout": 7, "completions_per_step": 7}
 
 
-def test_a_valid_plan_has_whole_numbers(lint: Lint, recipe: Write) -> None:
+def test_a_valid_plan_has_whole_numbers(lint: Run, recipe: Write) -> None:
     """8 x 8 x 4 = 256 completions, 32 prompts, 31 rollouts of 1,000 prompts, 8 dropped."""
     recipe()
     out = lint("recipe.yaml", "--processes", "8", "--dataset-size", "1000", "--format", "json").out
@@ -156,7 +153,7 @@ def test_a_valid_plan_has_whole_numbers(lint: Lint, recipe: Write) -> None:
     assert ".0" not in out.split('"plan"')[1].split("}")[0]
 
 
-def test_unstated_processes_are_null_and_named_once(lint: Lint, recipe: Write) -> None:
+def test_unstated_processes_are_null_and_named_once(lint: Run, recipe: Write) -> None:
     """One warning says which counts work; numbers that depend on them are null."""
     recipe(start="num_generations: 6\nper_device_train_batch_size: 1\nmax_steps: 100\n")
     answer = json.loads(lint("recipe.yaml", "--format", "json", "--select", "GB,GT").out)
@@ -196,7 +193,7 @@ UNUSABLE = {
 
 @pytest.mark.parametrize("name", UNUSABLE)
 def test_unusable_input_is_one_message_and_the_others_are_answered(
-    name: str, lint: Lint, recipe: Write, here: Path
+    name: str, lint: Run, recipe: Write, here: Path
 ) -> None:
     """Exit code 2 wins; no traceback."""
     data, words = UNUSABLE[name]
@@ -212,7 +209,7 @@ def test_unusable_input_is_one_message_and_the_others_are_answered(
     assert "1 could not be judged" in ended.out
 
 
-def test_a_named_pipe_is_refused_and_not_waited_for(lint: Lint, here: Path) -> None:
+def test_a_named_pipe_is_refused_and_not_waited_for(lint: Run, here: Path) -> None:
     """Opening one without a writer waits without end."""
     os.mkfifo(here / "pipe.yaml")
     assert (
@@ -220,7 +217,7 @@ def test_a_named_pipe_is_refused_and_not_waited_for(lint: Lint, here: Path) -> N
     )
 
 
-def test_unusable_input_is_answered_in_json_too(lint: Lint, recipe: Write) -> None:
+def test_unusable_input_is_answered_in_json_too(lint: Run, recipe: Write) -> None:
     """One object per file of any kind."""
     recipe()
     ended = lint("missing.yaml", "recipe.yaml", "--processes", "8", "--format", "json")
@@ -244,7 +241,7 @@ def test_unusable_input_is_answered_in_json_too(lint: Lint, recipe: Write) -> No
         "\x1b[31m.yaml",
     ],
 )
-def test_hostile_names_are_shown_on_one_line(name: str, lint: Lint, recipe: Write) -> None:
+def test_hostile_names_are_shown_on_one_line(name: str, lint: Run, recipe: Write) -> None:
     """Names with blanks, quotes, newlines, escapes and dashes."""
     recipe("num_generations_evil: 1\n", name)
     ended = lint("--processes", "8", "--", name)
@@ -274,7 +271,7 @@ def test_a_terminal_without_unicode_gets_escapes(recipe: Write) -> None:
 
 @pytest.mark.parametrize(("start", "end"), [("\ufeff", "\n"), ("", "\r\n"), ("\ufeff", "\r\n")])
 def test_byte_order_marks_and_windows_line_ends_are_read(
-    start: str, end: str, lint: Lint, here: Path
+    start: str, end: str, lint: Run, here: Path
 ) -> None:
     """Lines still count from 1."""
     (here / "r.yaml").write_bytes(f"{start}num_generations: 8{end}beta_: 1{end}".encode())
@@ -284,7 +281,7 @@ def test_byte_order_marks_and_windows_line_ends_are_read(
     assert [(item["code"], item["line"]) for item in answer["problems"]] == [("GV102", 2)]
 
 
-def test_rules_can_be_selected_and_ignored_visibly(lint: Lint, recipe: Write) -> None:
+def test_rules_can_be_selected_and_ignored_visibly(lint: Run, recipe: Write) -> None:
     """By code or family, together or apart; what is off is reported."""
     recipe("torch_dtype: bfloat16\n", start="num_generations: 8\nper_device_train_batch_size: 1\n")
     assert (
@@ -308,7 +305,7 @@ def test_rules_can_be_selected_and_ignored_visibly(lint: Lint, recipe: Write) ->
         ["--fomrat", "json"],
     ],
 )
-def test_bad_options_are_one_message(arguments: list[str], lint: Lint, recipe: Write) -> None:
+def test_bad_options_are_one_message(arguments: list[str], lint: Run, recipe: Write) -> None:
     """Exit code 2, and no traceback."""
     recipe()
     ended = lint("recipe.yaml", *arguments)
@@ -317,12 +314,12 @@ def test_bad_options_are_one_message(arguments: list[str], lint: Lint, recipe: W
     assert ended.out == ""
 
 
-def test_no_file_at_all_is_bad_input(lint: Lint) -> None:
+def test_no_file_at_all_is_bad_input(lint: Run) -> None:
     """With an option, so that it is not a call for help."""
     assert lint("--format", "json").code == 2
 
 
-def test_an_older_release_judges_by_its_own_rules(lint: Lint, recipe: Write) -> None:
+def test_an_older_release_judges_by_its_own_rules(lint: Run, recipe: Write) -> None:
     """TRL 0.16 knows no accumulation in its divisibility rule, and has a max_prompt_length."""
     recipe(
         "max_prompt_length: 512\n",
@@ -336,7 +333,7 @@ def test_an_older_release_judges_by_its_own_rules(lint: Lint, recipe: Write) -> 
     assert ("GB101" in new, "GV101" in new) == (False, True)
 
 
-def test_a_rule_on_the_model_s_shape_needs_no_gpu(lint: Lint, recipe: Write) -> None:
+def test_a_rule_on_the_model_s_shape_needs_no_gpu(lint: Run, recipe: Write) -> None:
     """Qwen2.5-0.5B has 14 attention heads, which vLLM cannot divide among four GPUs."""
     engine = "use_vllm: true\nvllm_mode: colocate\nvllm_tensor_parallel_size: {}\n"
     text = f"model_name_or_path: Qwen/Qwen2.5-0.5B\nnum_generations: 8\n{engine}"
@@ -407,7 +404,7 @@ def test_lint_imports_nothing_heavy(recipe: Write) -> None:
     assert done.stdout.splitlines()[-1] == "0 []"
 
 
-def test_rules_are_listed_and_explained(lint: Lint) -> None:
+def test_rules_are_listed_and_explained(lint: Run) -> None:
     """All of them by family, one family, one rule in full."""
     everything = lint(command="rules").out
     assert {"GB  the training batch", "GV  keys and versions"} <= set(everything.splitlines())
@@ -418,12 +415,12 @@ def test_rules_are_listed_and_explained(lint: Lint) -> None:
     assert lint("GX", command="rules").code == 2
 
 
-def test_rules_are_found_by_words(lint: Lint) -> None:
+def test_rules_are_found_by_words(lint: Run) -> None:
     """In the family's topic, the title, the first line and the fields that a rule reads; all of the
     words.
     """
     found = lint("kl", command="rules").out
-    assert ("GK101" in found, "GK the KL" in " ".join(found.split()), "GB101" in found) == (
+    assert ("GK101" in found, "GK the KL" in unwrap(found), "GB101" in found) == (
         True,
         True,
         False,

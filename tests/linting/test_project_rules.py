@@ -2,7 +2,6 @@
 wins.
 """
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,14 +10,12 @@ from grporecipe.errors import UserError
 from grporecipe.linting.linter import lint_recipe, select_for, select_rules
 from grporecipe.reading.load import Options, load_recipes
 from grposweep.cli._recipes import lint
+from support import Printed, Write
 
-Write = Callable[..., Path]
 BAD = "num_generations: 7\nper_device_train_batch_size: 8\n"
 
 
-def test_a_project_ignores_rules_for_its_files(
-    recipe: Write, here: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_project_ignores_rules_for_its_files(recipe: Write, here: Path, printed: Printed) -> None:
     """All of them, or by a pattern; what is off is reported."""
     path = recipe(start=BAD)
     other = recipe(start=BAD, name="old.yaml")
@@ -26,12 +23,12 @@ def test_a_project_ignores_rules_for_its_files(
     (here / "pyproject.toml").write_text(
         '[tool.grposweep.per-file-overrides."old*.yaml"]\nignore = ["GB101"]\n'
     )
-    capsys.readouterr()
+    printed()
     assert lint([path, other], processes=8, select=["GB1", "GA"], ignore=["GA201"]) == 1
-    assert "recipe.yaml:1: GB101" in capsys.readouterr().out
+    assert "recipe.yaml:1: GB101" in printed()
     (here / ".grposweep.toml").write_text('ignore = ["GB101"]\n')
     assert lint([path, other], processes=8) == 0
-    assert "switched off: GB101\n" in capsys.readouterr().out
+    assert "switched off: GB101\n" in printed()
 
 
 def test_the_command_line_wins(here: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 from grporecipe.linting.command import LintOptions, lint_files
 from grporecipe.linting.linter import EVERYTHING
 from grporecipe.reading.load import Options
+from support import unwrap
 
 VERSION = {"version": (1, 16, 0)}
 CALL = (
@@ -109,7 +110,7 @@ def test_evaluation_without_data_is_an_error(
     path = write(tmp_path, f"{text}GRPOTrainer('m'{more}, args=args, train_dataset=data)\n")
     shown = answer(path)
     assert ("train.py:3: GE104 error" in shown) is found
-    assert ("GRPOTrainer(...) on line 5 gets no eval_dataset" in " ".join(shown.split())) is found
+    assert ("GRPOTrainer(...) on line 5 gets no eval_dataset" in unwrap(shown)) is found
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from grporecipe.model.setting import Setting
 from grporecipe.reading.load import Options, load_recipes
 from grporecipe.registries import NEWEST
 from grposweep.cli._plan import show_fit
+from support import Printed
 
 ACTOR = "actor_rollout_ref.actor"
 VERL = {
@@ -137,14 +138,12 @@ def test_a_version_is_refused_for_this_projects_own_trainer() -> None:
         show_fit(["model=qwen2_5_1_5b"], Options(own_version="0.17"), 80.0, as_json=True)
 
 
-def test_fit_names_the_change_that_saves_most(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_fit_names_the_change_that_saves_most(tmp_path: Path, printed: Printed) -> None:
     """With its interval, its phase and the verdict, for programs as well."""
     path = tmp_path / "recipe.yaml"
     path.write_text("".join(f"{key}: {json.dumps(value)}\n" for key, value in TRL.items()))
     show_fit([str(path)], Options(processes=2), 24.0, as_json=True)
-    answer = json.loads(capsys.readouterr().out)
+    answer = json.loads(printed())
     assert answer["verdict"] in ("may fit", "does not fit")
     assert answer["low"] < answer["peak"] < answer["high"]
     assert (answer["phase"], next(iter(answer["savings"]))) == (
@@ -204,7 +203,7 @@ def test_quantized_weights_take_a_quarter(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("share", "verdict"), [(0.3, "does not fit"), (0.6, "may fit")])
 def test_fit_knows_whether_vllm_starts(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], share: float, verdict: str
+    tmp_path: Path, printed: Printed, share: float, verdict: str
 ) -> None:
     """7B on 40 GB: 12 GiB do not hold weights of 14.2, however small the rest is."""
     config = {
@@ -221,7 +220,7 @@ def test_fit_knows_whether_vllm_starts(
     path = tmp_path / "recipe.yaml"
     path.write_text("".join(f"{key}: {json.dumps(value)}\n" for key, value in config.items()))
     show_fit([str(path)], Options(processes=1), 40.0, as_json=True)
-    answer = json.loads(capsys.readouterr().out)
+    answer = json.loads(printed())
     assert (answer["verdict"], answer["engine_needs"] > answer["engine_share"]) == (
         verdict,
         share == 0.3,
@@ -232,7 +231,7 @@ def test_fit_knows_whether_vllm_starts(
     ("release", "offers"), [("0.24.0", True), ("0.29.0", False), ("1.16.0", True)]
 )
 def test_vllms_sleep_is_offered_where_it_keeps_the_policy(
-    here: Path, capsys: pytest.CaptureFixture[str], release: str, offers: bool
+    here: Path, printed: Printed, release: str, offers: bool
 ) -> None:
     """In between, vLLM wakes up with the base model's weights."""
     recipe = here / "r.yaml"
@@ -242,4 +241,4 @@ def test_vllms_sleep_is_offered_where_it_keeps_the_policy(
     )
     options = Options(processes=4, own_version=release)
     show_fit([str(recipe)], options, 80.0, as_json=False)
-    assert ("sleep mode" in capsys.readouterr().out) == offers
+    assert ("sleep mode" in printed()) == offers

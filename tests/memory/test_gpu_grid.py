@@ -26,6 +26,7 @@ from gpu_grid import (
 from gpu_point import Point
 
 from grporecipe.model.architecture import Architecture
+from support import Printed
 
 POINT = Point("qwen2.5-0.5b", 8, 256, checkpoints=True, lora=False, kl=False)
 H200 = 140.4
@@ -114,11 +115,11 @@ def test_a_later_call_continues_from_what_this_gpu_has_measured(tmp_path: Path) 
     ],
 )
 def test_the_comparison_prints_whether_it_holds(
-    capsys: pytest.CaptureFixture[str], outcomes: list[Outcome], wanted: int, code: int, says: str
+    printed: Printed, outcomes: list[Outcome], wanted: int, code: int, says: str
 ) -> None:
     """The exit code is 0 only if all of it holds."""
     assert compare(outcomes, wanted, "H200", H200) == code
-    assert says in capsys.readouterr().out
+    assert says in printed()
 
 
 @pytest.mark.slow

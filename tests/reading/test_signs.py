@@ -13,6 +13,7 @@ from grporecipe.linting.command import LintOptions, lint_files
 from grporecipe.linting.linter import RuleSelection
 from grporecipe.reading._detect import detect_framework, recognise_recipe
 from grporecipe.reading.load import Options, load_recipe
+from support import Printed
 
 # our own words in the style of each framework
 YAML = {
@@ -198,9 +199,7 @@ def test_a_sign_in_the_program_s_name_is_enough(tmp_path: Path) -> None:
     assert refusal(path, "python -m grposweep lint recipe.yaml --processes 8\n")
 
 
-def test_the_command_ends_with_exit_code_2(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_ends_with_exit_code_2(tmp_path: Path, printed: Printed) -> None:
     """The line has the file's name."""
     path = tmp_path / "x.yaml"
     path.write_text(YAML["axolotl"])

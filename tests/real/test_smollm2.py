@@ -7,7 +7,6 @@ import math
 import re
 import shlex
 import signal
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +15,7 @@ from typing import Any
 import pytest
 
 from grporecipe.files import Json
-from support import PROJECT, Ended, grposweep, lines, read, run_in, trials, wait_for
+from support import PROJECT, Ended, Run, Start, grposweep, lines, read, run_in, trials, wait_for
 
 MODEL = PROJECT / ".models/smollm2_135m"
 pytestmark = [
@@ -170,9 +169,7 @@ def test_text_goes_into_the_template_by_itself(here: Path) -> None:
     assert read(winner / "adapter_config.json")["r"] == 4
 
 
-def test_a_stopped_run_continues_from_its_checkpoint(
-    start: Callable[..., "subprocess.Popen[str]"], run: Callable[..., Ended], here: Path
-) -> None:
+def test_a_stopped_run_continues_from_its_checkpoint(start: Start, run: Run, here: Path) -> None:
     """Ctrl-C ends it after a step; the same command does the others, and none twice."""
     write_task(here, asked)
     long = [*SHORT, "schedule.max_steps=3"]

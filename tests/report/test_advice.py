@@ -22,6 +22,7 @@ from grposweep.report.status import status_json, status_screen
 from grposweep.report.tables import build_console
 from grposweep.report.view import read_sweep
 from made import Made, make_comparison, make_sweep
+from support import Printed, unwrap
 
 SPACE = [
     {"parameter": "lr", "low": 1e-5, "high": 1e-2, "log": True},
@@ -198,7 +199,7 @@ def test_no_advice_before_a_trial_has_finished_or_in_a_comparison(tmp_path: Path
 
 
 def test_the_terminal_calls_a_tie_what_the_report_calls_a_tie(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, printed: Printed
 ) -> None:
     """At the end of a run, in status within 80 columns, and from best; a clear winner has no such
     sentence.
@@ -208,8 +209,8 @@ def test_the_terminal_calls_a_tie_what_the_report_calls_a_tie(
     print_results(build_console(80), view, RunEnd())
     build_console(80).print(status_screen(view))
     show_best(view, None, None)
-    said = capsys.readouterr().out
-    assert " ".join(said.split()).count(tie) == 3
+    said = printed()
+    assert unwrap(said).count(tie) == 3
     assert said.count("Decide between them on fresh seeds: python src/run.py sweeps=lr_batch") == 2
     assert tie_sentences(read_sweep(make(tmp_path / "clear", (1e-4, 0.8), (3e-4, 0.5)))) == []
 
@@ -315,15 +316,11 @@ def test_advice_and_provenance_have_the_latest_command(tmp_path: Path) -> None:
     assert advice(sweep).step.command == wanted
 
 
-def test_an_exact_tie_without_intervals_is_a_tie(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_exact_tie_without_intervals_is_a_tie(tmp_path: Path, printed: Printed) -> None:
     """Of all points, or of the best ones; without it the earlier trial would be the best."""
     view = read_sweep(make(tmp_path, (1e-4, 0.2625), (3e-4, 0.2625), objective_se=None))
     print_results(build_console(80), view, RunEnd())
-    assert "No winner: the 2 points cannot be told apart" in " ".join(
-        capsys.readouterr().out.split()
-    )
+    assert "No winner: the 2 points cannot be told apart" in unwrap(printed())
     view = read_sweep(
         make(tmp_path / "3", (1e-4, 0.6), (3e-4, 0.6), (5e-4, 0.5), objective_se=None)
     )

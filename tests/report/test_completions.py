@@ -14,6 +14,7 @@ from grposweep.report.html_page import page_data, render_report
 from grposweep.report.view import read_sweep
 from grposweep.storage.completions import KeptCompletion, keep_completions
 from made import Made, make_sweep
+from support import unwrap
 
 from .conftest import Commands
 
@@ -67,7 +68,7 @@ def test_a_degenerate_winner_is_told_with_its_text_and_the_starts(
 ) -> None:
     """What a terminal would obey is shown as it is written."""
     text = commands(command, *(["best"] if command == "show" else [])).out
-    assert "20 of 64 samples are one template (3 of 64 before training)" in " ".join(text.split())
+    assert "20 of 64 samples are one template (3 of 64 before training)" in unwrap(text)
     assert "let me think" in text
     assert "\\x1b[31m\\x07\\u202e" in text
     assert not {"\x1b", "\x07", "‮"} & set(text)
@@ -79,7 +80,7 @@ def test_show_prints_three_completions_with_reward_and_whether_they_were_cut_off
     """Prompt, start and now."""
     text = commands("show", str(best_of(sweep))).out
     assert text.count("prompt   What is") == 3
-    joined = " ".join(text.split())
+    joined = unwrap(text)
     assert joined.count("[reward 0.7, cut off]") == 2
     assert "one template 0.312 (0.05), distinct triples 0.9 (0.9)" in joined
 

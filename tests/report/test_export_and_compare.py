@@ -8,7 +8,6 @@ import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from shlex import quote, split
@@ -27,13 +26,11 @@ from grposweep.report.tables import at, draw_curves
 from grposweep.report.view import read_sweep
 from grposweep.search.sampling import Sampling
 from made import Made, make_sweep
-from support import RUN, Ended, environment, trials
+from support import RUN, Run, environment, trials, unwrap
 from support import grposweep as run_grposweep
 
+from .conftest import Commands
 from .test_ranking import trial
-
-Commands = Callable[..., Ended]
-Run = Callable[..., Ended]
 
 
 @pytest.fixture(scope="module")
@@ -477,7 +474,7 @@ def test_a_comparison_that_was_chosen_by_its_results_counts_the_others(
     named = commands("compare", "b/1", "b/2")
     chosen = commands("compare", "b", "b/2")
     assert "comparisons" not in named.out
-    assert "for the best of" in " ".join(chosen.out.split())
+    assert "for the best of" in unwrap(chosen.out)
     points = [made_point([value], Sampling(0.05)) for value in (0.5, 0.63)]
     assert "± 0.1386 (95 %), p = 0.066" in str(compare_points(*points))
     assert "± 0.2075 (95 %), p = 0.99" in str(compare_points(*points, among=15))
@@ -491,6 +488,6 @@ def test_of_two_bests_the_trials_of_the_better_one_count(
     other = make_sweep(made.with_name("c"), Made(trials=3))
     result = next(other.glob("trials/0000-*/result.json"))
     result.write_text(json.dumps(json.loads(result.read_text()) | {"objective": value}))
-    said = " ".join(commands("compare", "c", "b").out.split())
+    said = unwrap(commands("compare", "c", "b").out)
     assert f"for the best of {among} comparisons" in said
     assert "the best of many trials looks better than it is" in said

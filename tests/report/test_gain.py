@@ -11,13 +11,13 @@ from grposweep.report.tables import build_console
 from grposweep.report.view import read_sweep
 from grposweep.storage.folders import SweepFolder
 from in_process import Sweep
-from support import read, trials
+from support import Printed, read, trials, unwrap
 
 pytestmark = pytest.mark.slow
 
 
 def test_the_gain_after_a_race_is_the_same_in_the_terminal_in_status_and_in_the_report(
-    sweep_here: Sweep, capsys: pytest.CaptureFixture[str]
+    sweep_here: Sweep, printed: Printed
 ) -> None:
     """The mean over the fresh seeds, each against its own start; not against the start of the
     search's seed.
@@ -29,19 +29,19 @@ def test_the_gain_after_a_race_is_the_same_in_the_terminal_in_status_and_in_the_
         "schedule.max_steps=2",
     )
     folder = sweep_here(*words, "lr=1e-3,1e-1", "name=s", "search.seeds=2", "search.leaders=2")
-    said = capsys.readouterr().out
+    said = printed()
     view = read_sweep(SweepFolder(folder))
     results = [read(trial / "result.json") for trial in trials(folder)[2:]]
     # replicates of the better rate
     mine = [result for result in results if result["objective"] > 0.6][:2]
     expected = sum(result["objective"] - result["start"] for result in mine) / 2
-    assert f"before training: {expected:+.4f} ± " in " ".join(said.split())
+    assert f"before training: {expected:+.4f} ± " in unwrap(said)
     best = status_json(view)["best"]
     assert best["gain"] == pytest.approx(expected)
     console = build_console(200)
     with console.capture() as shown:
         console.print(status_screen(view))
-    assert f"{expected:+.4f} from {best['start']:.4f}" in " ".join(shown.get().split())
+    assert f"{expected:+.4f} from {best['start']:.4f}" in unwrap(shown.get())
     page = write_report(view, None).read_text()
     assert re.search(
         rf"{re.escape(f'{expected:+.4f}')}.*from {best['start']:.4f} before training",

@@ -19,6 +19,7 @@ from grposweep.search.analysis import part_of
 from grposweep.search.space import Interval
 from grposweep.storage.results import start_run
 from made import Made, make_comparison, make_sweep
+from support import unwrap
 
 # learning rate, batch, objective
 Trial = tuple[float, str, float]
@@ -69,18 +70,20 @@ def make(path: Path, *trials: Trial, paused: int = 0) -> SweepView:
     return read_sweep(sweep)
 
 
-def printed(view: SweepView, capsys: pytest.CaptureFixture[str]) -> str:
+def printed(view: SweepView) -> str:
     """The end of a run in 80 columns."""
-    print_results(build_console(80), view, RunEnd())
-    return capsys.readouterr().out
+    console = build_console(80)
+    with console.capture() as shown:
+        print_results(console, view, RunEnd())
+    return shown.get()
 
 
 def test_few_trials_have_effects_with_intervals_on_the_page_and_the_terminal(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
 ) -> None:
     """The significant one comes first; no share is stated."""
     view = make(tmp_path, *CLEAR)
-    said = printed(view, capsys)
+    said = printed(view)
     page = render_report(view)
     rows = [line.split() for line in said.splitlines() if " of 6 " in line]
     assert [row[0] for row in rows] == ["batch", "lr"]
@@ -123,12 +126,10 @@ def test_a_paused_trial_counts_with_what_the_finished_ones_gained_from_there(
     assert round(contrasts[0].difference.mean, 3) == 0.38
 
 
-def test_paused_trials_follow_the_finished_ones_by_their_value(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_paused_trials_follow_the_finished_ones_by_their_value(tmp_path: Path) -> None:
     """On the terminal and on the page; 0.40, 0.42 and 0.41 were reached."""
     view = make(tmp_path, *CLEAR, paused=3)
-    said = printed(view, capsys)
+    said = printed(view)
     assert re.findall(r"paused at (\d\.\d+)", said) == ["0.4200", "0.4100", "0.4000"]
     assert re.findall(r'class="quiet">(0\.\d+)</td>', render_report(view)) == [
         "0.4200",
@@ -137,9 +138,7 @@ def test_paused_trials_follow_the_finished_ones_by_their_value(
     ]
 
 
-def test_rewards_that_never_differ_are_no_collapse(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_rewards_that_never_differ_are_no_collapse(tmp_path: Path) -> None:
     """A guard has ended both trials, for reasons of their own."""
     view = make(tmp_path, *CLEAR)
     for number, guard in ((0, "no_variance"), (1, "reward_fallen")):
@@ -152,7 +151,7 @@ def test_rewards_that_never_differ_are_no_collapse(
             "failure": failure,
         }
         (view.trial(number).path / "result.json").write_text(json.dumps(content))
-    said = " ".join(printed(read_sweep(view.path), capsys).split())
+    said = unwrap(printed(read_sweep(view.path)))
     assert (
         "1 of them because its training had collapsed, 1 of them because its rewards never differed"
         in said
@@ -162,9 +161,7 @@ def test_rewards_that_never_differ_are_no_collapse(
 @pytest.mark.parametrize(
     ("gpu", "unit"), [(True, "GPU hours"), (False, "CPU hours"), (None, "GPU hours")]
 )
-def test_hours_without_a_gpu_are_cpu_hours(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], gpu: bool | None, unit: str
-) -> None:
+def test_hours_without_a_gpu_are_cpu_hours(tmp_path: Path, gpu: bool | None, unit: str) -> None:
     """As the run noted; an older run has no note. A budget is in GPU hours always."""
     view = make(tmp_path, *CLEAR)
     assert view.progress.budget_hours is not None
@@ -174,19 +171,17 @@ def test_hours_without_a_gpu_are_cpu_hours(
     assert view.spent_text.endswith("GPU hours")
     view = replace(view, progress=replace(view.progress, budget_hours=None))
     assert view.hours_unit == unit
-    assert f" {unit[:3]} h " in printed(view, capsys)
+    assert f" {unit[:3]} h " in printed(view)
 
 
-def test_a_parameter_without_any_effect_is_named(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_parameter_without_any_effect_is_named(tmp_path: Path) -> None:
     """Trials that differ in nothing else have the same log; one other digit in it is an effect."""
     alike = [
         (lr, batch, 0.8 if lr == 1e-4 else 0.5)
         for lr in (1e-4, 1e-3)
         for batch in ("small", "medium")
     ]
-    said = printed(make(tmp_path / "a", *alike), capsys)
+    said = printed(make(tmp_path / "a", *alike))
     assert (
         "batch changed nothing: trials 0, 1 have the same rewards and gradients at every step"
         in said
@@ -196,20 +191,16 @@ def test_a_parameter_without_any_effect_is_named(
     for metrics in tmp_path.glob("a/**/metrics.jsonl"):
         rows = [{**json.loads(line), "grad_norm": 0.0} for line in metrics.read_text().splitlines()]
         metrics.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    said = printed(read_sweep(next(tmp_path.glob("a/**/sweep.yaml")).parent), capsys)
-    assert "No step had a gradient: the rewards of each group were the same" in " ".join(
-        said.split()
-    )
+    said = printed(read_sweep(next(tmp_path.glob("a/**/sweep.yaml")).parent))
+    assert "No step had a gradient: the rewards of each group were the same" in unwrap(said)
     alike[0] = (1e-4, "small", 0.8001)
-    assert "changed nothing" not in printed(make(tmp_path / "b", *alike), capsys)
+    assert "changed nothing" not in printed(make(tmp_path / "b", *alike))
 
 
-def test_a_comparison_of_one_factor_has_no_second_table_of_effects(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_comparison_of_one_factor_has_no_second_table_of_effects(tmp_path: Path) -> None:
     """Its own effects are paired by seed."""
     view = read_sweep(make_comparison(tmp_path / "s", [{"lr": 1e-5}, {"lr": 1e-3}, {"lr": 1e-2}]))
-    assert "effects of single parameters" not in printed(view, capsys)
+    assert "effects of single parameters" not in printed(view)
 
 
 @pytest.mark.parametrize(("high", "lower"), [(16, range(2, 10)), (3, [2])])
@@ -227,9 +218,7 @@ def test_the_halves_of_a_range_of_whole_numbers_share_none(
 
 
 @pytest.mark.slow
-def test_a_paused_trial_has_one_value_on_the_terminal_and_on_the_page(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_paused_trial_has_one_value_on_the_terminal_and_on_the_page(tmp_path: Path) -> None:
     """Its objective is the mean of its last two evaluations, 0.70 and 0.36 (search.last=2)."""
     view = make(tmp_path, *CLEAR[:5], (3e-4, "medium", 0.53), paused=1)
     metrics = tmp_path / "s" / "trials" / view.trial(5).name / "metrics.jsonl"
@@ -240,15 +229,13 @@ def test_a_paused_trial_has_one_value_on_the_terminal_and_on_the_page(
     ]
     metrics.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
     view = read_sweep(tmp_path / "s")
-    assert "paused at 0.5300" in printed(view, capsys)
+    assert "paused at 0.5300" in printed(view)
     page = render_report(view)
     assert ">0.5300<" in page
     assert ">0.3600<" not in page
 
 
-def test_a_trial_that_fell_after_its_best_evaluation_says_so(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_trial_that_fell_after_its_best_evaluation_says_so(tmp_path: Path) -> None:
     """By more than the errors of its last two evaluations, with the step to keep; a smaller fall is
     noise.
     """
@@ -261,10 +248,8 @@ def test_a_trial_that_fell_after_its_best_evaluation_says_so(
             for s, v in values
         ]
         metrics.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
-        said = printed(read_sweep(view.path), capsys)
-        assert (
-            "past its peak: 0.7800 at step 40, 0.7000 at step 60" in " ".join(said.split())
-        ) == told
+        said = printed(read_sweep(view.path))
+        assert ("past its peak: 0.7800 at step 40, 0.7000 at step 60" in unwrap(said)) == told
 
 
 def test_similar_rewards_of_prompts_that_differ_in_digits_are_told_and_change_no_number(

@@ -2,13 +2,13 @@
 
 from pathlib import Path
 
-import pytest
 from rich.console import Console
 
 from grposweep.report.run_output import LiveDisplay, live_screen
 from grposweep.report.tables import build_console
 from grposweep.report.view import read_sweep
 from made import Made, make_sweep
+from support import Printed
 
 
 def drawn(sweep: Path, notice: str = "") -> str:
@@ -46,11 +46,11 @@ def test_before_a_trial_has_finished_nothing_is_best_and_the_end_unknown(tmp_pat
 
 
 def test_without_a_terminal_only_lasting_lines_are_printed(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, printed: Printed
 ) -> None:
     """A log file has no use for a display."""
     with LiveDisplay(build_console(80)) as display:
         assert not display.is_live
         display.show(read_sweep(make_sweep(tmp_path / "s", Made(trials=1))))
         display.say("trial 0 eval_reward 0.5 [lr=1e-3]")
-    assert capsys.readouterr().out == "trial 0 eval_reward 0.5 [lr=1e-3]\n"
+    assert printed() == "trial 0 eval_reward 0.5 [lr=1e-3]\n"

@@ -12,7 +12,7 @@ import pytest
 
 from grposweep.report.tables import draw_curve
 from made import Made, make_comparison, make_sweep
-from support import PROJECT, environment, sampled
+from support import PROJECT, environment, sampled, unwrap
 
 from .conftest import Commands
 
@@ -163,7 +163,7 @@ def test_every_screen_means_the_same_best_and_prints_the_same_number(commands: C
     assert len({row["seed"] for row in rows}) == len(repeats) + 1
     assert f'<p class="figure">{value}</p><p class="quiet">' in page
     assert f"trial {number} of s: eval_reward {value} ± " in commands("best", "s").out
-    assert f"best {value} on 2 fresh seeds" in " ".join(commands("list").out.split())
+    assert f"best {value} on 2 fresh seeds" in unwrap(commands("list").out)
     assert f"eval_reward  {value} ± " in commands("show", "best").out
     assert f"best     {value} ± " in commands("status", "s").out
 
@@ -171,7 +171,7 @@ def test_every_screen_means_the_same_best_and_prints_the_same_number(commands: C
 def test_without_fresh_seeds_list_says_that_the_best_is_of_the_search(commands: Commands) -> None:
     """So one column of numbers is not read as if all were confirmed."""
     make_sweep(HERE / "s", Made(trials=12))
-    assert re.search(r"best 0\.\d{4} in the search, lr=", " ".join(commands("list").out.split()))
+    assert re.search(r"best 0\.\d{4} in the search, lr=", unwrap(commands("list").out))
 
 
 def test_the_newest_sweep_is_meant_where_none_is_named(commands: Commands) -> None:

@@ -21,7 +21,7 @@ from grposweep.storage.folders import TrialFolder
 from grposweep.storage.results import TrialResult, TrialStatus
 from in_process import Sweep
 from made import Made, make_sweep
-from support import trials
+from support import Printed, trials, unwrap
 
 FAKE = ("trainer=fake", "schedule.budget_completions=64", "search.effort=1")
 
@@ -310,20 +310,20 @@ def test_a_dry_run_is_neither_queued_nor_running(sweep_here: Sweep) -> None:
 
 
 def test_failures_that_are_alike_are_printed_once_and_shown_whole(
-    sweep_here: Sweep, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    sweep_here: Sweep, monkeypatch: pytest.MonkeyPatch, printed: Printed
 ) -> None:
     """A sweep that is done is not said to have no finished trial "yet"."""
     words = ("trainer=fake", "name=s", "schedule.budget_completions=512")
     monkeypatch.setenv("COLUMNS", "300")
     folder = sweep_here(*words, "trainer.args.crash_at=1", "lr=1e-3,2e-3")
-    said = capsys.readouterr().out
+    said = printed()
     console = Console(width=40)
     view = read_sweep(folder)
     assert said.count(view.trials[0].reason) == 1
     assert "trial 1 failed: as trial 0 did" in said
     with console.capture() as shown:
         console.print(status_screen(view))
-    text = " ".join(shown.get().split())
+    text = unwrap(shown.get())
     assert f"trials 0, 1: crashed: {view.trials[0].reason}" in text
     assert "no trial has finished spent" in text
     with pytest.raises(UserError, match="no finished trial, so none"):
@@ -331,9 +331,7 @@ def test_failures_that_are_alike_are_printed_once_and_shown_whole(
 
 
 @pytest.mark.slow
-def test_a_failed_trial_is_not_counted_as_finished(
-    sweep_here: Sweep, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_failed_trial_is_not_counted_as_finished(sweep_here: Sweep, printed: Printed) -> None:
     """The last lines of a run, and ``status``, count the same."""
     words = ("trainer=fake", "name=s", "batch=small", "search.parallel=1")
     folder = sweep_here(
@@ -344,7 +342,7 @@ def test_a_failed_trial_is_not_counted_as_finished(
         "lr=1e-3,3e-3,1e-2",
     )
     assert read_sweep(folder).count(State.FAILED) == 1
-    said = capsys.readouterr().out
+    said = printed()
     assert "\n1 failed: trial " in said
     assert "\n1 finished, 1 paused, 1 failed: " in said
 
@@ -368,14 +366,14 @@ def test_out_of_memory_in_several_trials_is_one_line_with_their_numbers(tmp_path
 
 
 def test_a_long_name_of_a_sweep_stays_on_one_line_of_the_list(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, printed: Printed
 ) -> None:
     """In 80 columns; it is copied from there. The value of the best trial may fold."""
     view = read_sweep(
         make_sweep(tmp_path / "tiny-arithmetic-run-28b196", Made(trials=6, running=1))
     )
     build_console(80).print(sweeps_table([view]))
-    assert "tiny-arithmetic-run-28b196 " in capsys.readouterr().out
+    assert "tiny-arithmetic-run-28b196 " in printed()
 
 
 def test_huge_values_of_a_file_are_no_values(tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 """``search.points``: points that are listed, instead of parameters that span a grid."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,9 +10,8 @@ from grposweep.schema import Search
 from grposweep.search.listed import list_points
 from grposweep.search.space import Space
 from refused import says
-from support import Ended, grposweep, lines, read, run_in, trials
+from support import Run, grposweep, lines, read, run_in, trials
 
-Run = Callable[..., Ended]
 TWO = "search.points={lr:1e-3,batch:small},{lr:1e-4,batch:medium}"
 
 

@@ -4,9 +4,8 @@ waited for.
 
 import os
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from subprocess import Popen
 from typing import Any
 
 import optuna
@@ -18,10 +17,8 @@ from grposweep.search.mirror import JournalMirror, RdbMirror
 from grposweep.search.space import Interval, Parameter, Space
 from grposweep.search.study import SweepStudy
 from search.postgres import Postgres, find, free_port
-from support import Ended, trials, wait_for
+from support import Run, Start, trials, wait_for
 
-Run = Callable[..., Ended]
-LaunchCommand = Callable[..., "Popen[str]"]
 SPACE = Space((Parameter("lr", Interval(1e-5, 1e-2)),))
 FAKE = ("trainer=fake", "name=s")
 
@@ -115,9 +112,7 @@ def test_a_server_that_never_answers_is_named_at_the_end() -> None:
 
 
 @pytest.mark.slow
-def test_a_sweep_outlives_its_database(
-    start: LaunchCommand, here: Path, postgres: Postgres
-) -> None:
+def test_a_sweep_outlives_its_database(start: Start, here: Path, postgres: Postgres) -> None:
     """PostgreSQL dies after the first trial and comes back before the last; nothing is missing in
     the end.
     """

@@ -22,7 +22,7 @@ from grposweep.report.trial_view import read_trial
 from grposweep.schema import Cluster
 from grposweep.storage.folders import SweepFolder
 from grposweep.sweep._attempts import write_trial
-from support import Ended, run_in, sampled, shellcheck, trials
+from support import Run, run_in, sampled, shellcheck, trials
 
 HOSTILE = 'it\'s "q" $HOME $(touch owned) `touch owned` ; touch owned & \\ * é\t!x\ntouch owned\n#'
 # $HOME in single quotes does not expand: that is wanted
@@ -120,7 +120,7 @@ def test_values_of_a_point_are_words_of_the_command_that_repeats_its_trial(
 
 
 @pytest.mark.slow
-def test_a_variable_of_the_shell_in_braces_stays_text(run: Callable[..., Ended]) -> None:
+def test_a_variable_of_the_shell_in_braces_stays_text(run: Run) -> None:
     r"""``\${HOME}`` is Hydra's way to write it: the job has ``${HOME}``, and so has a repeated
     trial.
     """

@@ -11,7 +11,7 @@ import pytest
 from grporecipe.files import append_line, write_text
 from grposweep.storage.checkpoints import drop_best_models, drop_checkpoints
 from grposweep.storage.folders import TrialFolder
-from support import Ended
+from support import Run
 
 
 @pytest.fixture
@@ -40,9 +40,7 @@ def test_files_have_the_permissions_that_the_umask_leaves(
 
 
 @pytest.mark.slow
-def test_all_files_of_a_sweep_can_be_read_by_team_mates(
-    here: Path, run: Callable[..., Ended]
-) -> None:
+def test_all_files_of_a_sweep_can_be_read_by_team_mates(here: Path, run: Run) -> None:
     """With the usual umask of 022, and written by the user alone."""
     mask = os.umask(0o022)
     os.umask(mask)
@@ -128,9 +126,7 @@ def test_a_checkpoint_that_is_a_link_is_not_followed(tmp_path: Path, elsewhere: 
 
 
 @pytest.mark.parametrize("name", ["../x", "a/../../b", "/tmp/x", "..", ".", "a/b", "''"])
-def test_a_sweeps_name_cannot_leave_the_outputs(
-    here: Path, run: Callable[..., Ended], name: str
-) -> None:
+def test_a_sweeps_name_cannot_leave_the_outputs(here: Path, run: Run, name: str) -> None:
     """One message, and nothing is written."""
     ended = run("trainer=fake", f"name={name}")
     assert ended.code == 2

@@ -3,7 +3,6 @@ itself is a stub.
 """
 
 import os
-import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,10 +12,9 @@ from cluster_jobs import ours, slurm
 
 from grposweep.storage.results import read_runs
 from stub_verl import write_stub
-from support import PROJECT, Ended, read, trials, wait_for
+from support import PROJECT, Run, Start, read, trials, wait_for
 
 pytestmark = pytest.mark.slurm
-Run = Callable[..., Ended]
 PYTHON = PROJECT / ".venvs" / "ray" / "bin" / "python"
 NODES = (
     "cluster=slurm",
@@ -110,7 +108,7 @@ def test_two_jobs_share_the_nodes(run: Run, verl: tuple[str, ...]) -> None:
 
 
 def test_a_warned_job_stops_the_program_and_starts_ray_again(
-    start: Callable[..., "subprocess.Popen[str]"], verl: tuple[str, ...], here: Path
+    start: Start, verl: tuple[str, ...], here: Path
 ) -> None:
     """Slurm's warning before the time limit reaches every node; only the program on the first one
     is asked to stop.

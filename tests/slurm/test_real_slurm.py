@@ -16,11 +16,9 @@ from cluster_jobs import ours, slurm
 from grporecipe.files import Json
 from grposweep.storage.provenance import TIMES
 from grposweep.storage.results import read_runs
-from support import RUN, Ended, environment, lines, read, trials, wait_for
+from support import RUN, Run, Start, environment, lines, read, trials, wait_for
 
 pytestmark = pytest.mark.slurm
-Run = Callable[..., Ended]
-LaunchCommand = Callable[..., "subprocess.Popen[str]"]
 
 QUICK = ("cluster.poll_seconds=1", "cluster.cpus_per_gpu=1")
 FOUR_RANKS = ("cluster=slurm", "cluster.nodes=2", "cluster.gpus_per_node=2", *QUICK)
@@ -96,7 +94,7 @@ def patient(completions, **columns):
 
 
 def test_a_trial_that_is_requeued_and_then_over_its_time_limit_equals_an_undisturbed_one(
-    run: Run, start: LaunchCommand, here: Path
+    run: Run, start: Start, here: Path
 ) -> None:
     """Both are real training on two ranks; the limit's warning stops all ranks at a rollout
     boundary.
@@ -141,9 +139,7 @@ def test_a_trial_that_is_requeued_and_then_over_its_time_limit_equals_an_undistu
     assert len(events(folder, "intent")) == 1
 
 
-def test_a_sweep_survives_ten_deaths_of_its_controller(
-    run: Run, start: LaunchCommand, here: Path
-) -> None:
+def test_a_sweep_survives_ten_deaths_of_its_controller(run: Run, start: Start, here: Path) -> None:
     """Kill -9 at any moment: no trial lost, none twice, no orphan job, and the grid's best."""
     grid = (
         *SLOW,
@@ -177,7 +173,7 @@ def test_a_sweep_survives_ten_deaths_of_its_controller(
 
 
 def test_ctrl_c_detaches_and_the_same_command_comes_back(
-    run: Run, start: LaunchCommand, here: Path
+    run: Run, start: Start, here: Path
 ) -> None:
     """The job continues meanwhile, and is not submitted again."""
     process = start(*LONG, "lr=1e-3")
@@ -194,7 +190,7 @@ def test_ctrl_c_detaches_and_the_same_command_comes_back(
 
 
 def test_a_job_cancelled_by_hand_is_a_failed_trial_and_the_sweep_continues(
-    run: Run, start: LaunchCommand, here: Path
+    run: Run, start: Start, here: Path
 ) -> None:
     """It is told apart from a crash, and not submitted again."""
     process = start(*SLOW, "cluster.max_jobs=1", "-m", "lr=1e-4,1e-3")
@@ -207,7 +203,7 @@ def test_a_job_cancelled_by_hand_is_a_failed_trial_and_the_sweep_continues(
     assert read(second / "result.json")["status"] == "finished"
 
 
-def test_a_trial_survives_its_node(start: LaunchCommand, here: Path) -> None:
+def test_a_trial_survives_its_node(start: Start, here: Path) -> None:
     """The node is set down in the middle; the trial continues elsewhere from its checkpoint."""
     process = start(*SLOW, "lr=1e-3")
     wait_for(is_at(here, 0, 30))
@@ -268,7 +264,7 @@ def test_hostile_folder_names_are_only_names(name: str, here: Path) -> None:
     assert read(trials(folder / "outputs" / "s")[0] / "result.json")["status"] == "finished"
 
 
-def test_a_preempted_trial_gives_way_and_continues(start: LaunchCommand, here: Path) -> None:
+def test_a_preempted_trial_gives_way_and_continues(start: Start, here: Path) -> None:
     """A job of the partition with the higher priority takes all CPUs; ours stops at a boundary and
     requeues itself.
     """
@@ -317,9 +313,7 @@ def test_the_controller_may_be_a_job_that_requeues_itself(run: Run, here: Path) 
     assert "best: trial" in (here / "outputs" / "s" / "controller.out").read_text()
 
 
-def test_cancel_ends_the_sweeps_jobs_and_only_those(
-    run: Run, start: LaunchCommand, here: Path
-) -> None:
+def test_cancel_ends_the_sweeps_jobs_and_only_those(run: Run, start: Start, here: Path) -> None:
     """Another sweep's job lives on, and the cancelled sweep can be resumed."""
     both = [start(*LONG, f"name={name}", "lr=1e-3") for name in ("s", "other")]
     wait_for(lambda: len(list(here.glob("outputs/*/trials/*/heartbeat"))) == 2)
@@ -366,7 +360,7 @@ def test_a_full_queue_is_filled_again_as_its_jobs_end(run: Run) -> None:
 
 
 def test_accounting_says_how_a_job_ended_that_the_queue_has_forgotten(
-    run: Run, start: LaunchCommand, here: Path
+    run: Run, start: Start, here: Path
 ) -> None:
     """Cancelled without a controller, and gone from squeue: told apart from one that has to be run
     again.

@@ -5,16 +5,14 @@ and vLLM's CPU build.
 import os
 import shlex
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from cluster_jobs import ours
 
-from support import PROJECT, Ended, lines, read, trials, wait_for
+from support import PROJECT, Run, lines, read, trials, wait_for
 
 pytestmark = pytest.mark.slurm
-Run = Callable[..., Ended]
 STUB = Path(__file__).with_name("vllm_stub.py")
 SERVED = (
     "trainer=fake",

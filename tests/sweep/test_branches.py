@@ -3,7 +3,6 @@ data and random numbers.
 """
 
 import shutil
-from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -22,9 +21,8 @@ from grposweep.storage.forks import ForkState, checkpoint_hash, start_of_continu
 from grposweep.sweep.continuation import continue_trial
 from in_process import Sweep
 from refused import says
-from support import Ended, grposweep, lines, read, sampled, trials
+from support import Printed, Run, grposweep, lines, read, sampled, trials
 
-Run = Callable[..., Ended]
 FAKE = (
     "trainer=fake",
     "trainer.keep=all",
@@ -91,12 +89,12 @@ def test_what_a_branch_cannot_do_is_refused_before_anything_starts(
 
 
 def test_a_branch_whose_changes_are_all_invalid_is_refused(
-    parent: TrialFolder, capsys: pytest.CaptureFixture[str]
+    parent: TrialFolder, printed: Printed
 ) -> None:
     """Only the control would be trained."""
     with pytest.raises(UserError, match="None of the changes is valid"):
         continue_trial(parent, ["generation.temperature=0"], 4)
-    assert "GL104" in capsys.readouterr().out
+    assert "GL104" in printed()
     assert [path.name for path in Path("outputs").iterdir()] == ["s"]
 
 
@@ -180,7 +178,7 @@ def test_a_branch_with_accepted_changes_is_another_sweep(sweep_here: Sweep, tmp_
 
 @pytest.mark.slow
 def test_a_branch_can_be_resumed_from_its_own_copy_after_a_move(
-    sweep_here: Sweep, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    sweep_here: Sweep, tmp_path: Path, printed: Printed
 ) -> None:
     """The parent's checkpoints are gone, and paths in the records name the old folder."""
     parent = TrialFolder(trials(sweep_here(*FAKE))[0])
@@ -194,7 +192,7 @@ def test_a_branch_can_be_resumed_from_its_own_copy_after_a_move(
         )
         == 0
     )
-    assert "4 of them recorded already" in capsys.readouterr().out
+    assert "4 of them recorded already" in printed()
 
 
 @pytest.mark.slow

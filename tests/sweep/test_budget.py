@@ -18,7 +18,7 @@ from grposweep.storage.folders import SweepFolder
 from grposweep.storage.results import end_run, start_run
 from grposweep.sweep._spending import Spending
 from grposweep.sweep._trial_queue import TrialQueue
-from support import grposweep, lines, read, run_in, sampled, trials
+from support import grposweep, lines, read, run_in, sampled, trials, unwrap
 
 PACE = (
     "trainer=fake",
@@ -57,7 +57,7 @@ def test_hours_stop_a_sweep_in_the_middle_and_a_larger_budget_continues_it(
     """Nothing has failed, nothing else starts, and no step is trained twice."""
     words = (*PACE, *SWEEPS[name])
     first = run_in(tmp_path, *words, SPENT)
-    said = " ".join(first.out.split())
+    said = unwrap(first.out)
     # no trial has finished
     assert first.code == 1, first.err
     assert (
@@ -127,9 +127,9 @@ def test_hours_stop_a_command_that_cannot_resume_and_it_starts_over(tmp_path: Pa
         "lr=1e-4,1e-3",
     )
     first = run_in(tmp_path, *words, "search.budget=0.0001h")
-    assert "search.budget=0.0001h is spent: 1 running trial will stop" in " ".join(
-        first.out.split()
-    ), first.out + first.err
+    assert "search.budget=0.0001h is spent: 1 running trial will stop" in unwrap(first.out), (
+        first.out + first.err
+    )
     assert statuses(tmp_path) == ["stopped"]
     last = run_in(tmp_path, *words, "search.budget=1h")
     assert last.code == 0, last.out + last.err

@@ -10,7 +10,7 @@ from grposweep.storage.folders import TrialFolder
 from grposweep.sweep.continuation import continue_trial
 from in_process import Sweep
 from refused import says
-from support import lines, sampled, trials
+from support import Printed, lines, sampled, trials
 
 FAKE = (
     "trainer=fake",
@@ -78,9 +78,7 @@ def test_what_cannot_continue_is_refused_with_what_to_set(
 
 
 @pytest.mark.slow
-def test_a_decaying_rate_is_asked_about(
-    sweep_here: Sweep, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_decaying_rate_is_asked_about(sweep_here: Sweep, printed: Printed) -> None:
     """It says what differs, and without a terminal it needs --yes."""
     (trial,) = map(
         TrialFolder,
@@ -88,7 +86,7 @@ def test_a_decaying_rate_is_asked_about(
     )
     with pytest.raises(UserError, match="Add --yes"):
         continue_trial(trial, ["schedule.max_steps=8"])
-    assert "optimizer.lr_scheduler_type=linear follows the length" in capsys.readouterr().out
+    assert "optimizer.lr_scheduler_type=linear follows the length" in printed()
     assert continue_trial(trial, ["schedule.max_steps=8"], yes=True) == 0
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from grposweep.report.view import read_sweep
-from support import Ended, grposweep, lines, read, run_in, sampled, trials
+from support import Ended, grposweep, lines, read, run_in, sampled, trials, unwrap
 
 COMMAND = ("trainer=fake", "name=s", "-m", "lr=1e-3,2e-3,3e-3")
 
@@ -189,7 +189,7 @@ def test_status_and_the_resume_say_the_same_lines(
     """File, damage and consequence."""
     looked, resumed, _, sweep = damaged
     for ended in (looked, resumed):
-        said = " ".join(ended.out.split())
+        said = unwrap(ended.out)
         assert (
             f"{trials(sweep)[1].name}/result.json has conflict marks of git in line 2, so it is "
             "skipped"

@@ -18,7 +18,7 @@ from grposweep.report.status import status_json
 from grposweep.report.view import read_sweep
 from grposweep.schema import Cluster
 from in_process import Sweep
-from support import lines, read, trials, wait_for
+from support import Printed, lines, read, trials, unwrap, wait_for
 
 FAKE = (
     "trainer=fake",
@@ -113,7 +113,7 @@ FINE = (None, False)
 
 @pytest.mark.slow
 def test_a_sweep_waits_for_a_neighbour_and_loses_nothing(
-    gpu: Gpu, sweep_here: Sweep, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    gpu: Gpu, sweep_here: Sweep, tmp_path: Path, printed: Printed
 ) -> None:
     """The trial fails, waits and continues: no attempt is spent, no micro-batch is halved, one line
     says who holds how much.
@@ -128,7 +128,7 @@ def test_a_sweep_waits_for_a_neighbour_and_loses_nothing(
     thread = once_it_waits(tmp_path, leave)
     folder = sweep_here(*gpu.words(30), "lr=1e-4,2e-4,3e-4")
     thread.join()
-    said = " ".join(capsys.readouterr().out.split())
+    said = unwrap(printed())
     held = f"56 GiB held by process {gpu.neighbour.pid}, not ours"
     assert (
         f"trial 0: out of GPU memory: 15 of the GPU's 80 GiB in use, {held}; it has no "

@@ -9,7 +9,7 @@ from grporecipe.errors import UserError
 from grposweep.launchers.local import Local, least_used
 from grposweep.schema import Cluster, Experiment, Generation
 from in_process import Sweep
-from support import lines, read, trials
+from support import Printed, lines, read, trials
 
 FAKE = ("trainer=fake", "name=s", "schedule.budget_completions=512", "tracker=none")
 
@@ -29,12 +29,12 @@ def test_the_number_of_ranks_can_be_searched(
 
 @pytest.mark.slow
 def test_trials_that_share_a_gpu_run_at_once_and_are_charged_their_share(
-    sweep_here: Sweep, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    sweep_here: Sweep, monkeypatch: pytest.MonkeyPatch, printed: Printed
 ) -> None:
     """Two GPUs with two trials each; a GPU second is one second of all trials of a GPU together."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
     sweep = sweep_here(*FAKE, "cluster.trials_per_gpu=2", "lr=1e-4,2e-4,3e-4,4e-4")
-    assert "4 at once" in capsys.readouterr().out
+    assert "4 at once" in printed()
     for folder in trials(sweep):
         result = read(folder / "result.json")
         assert lines(folder / "runs.jsonl")[0]["devices"] == 0.5
@@ -42,7 +42,7 @@ def test_trials_that_share_a_gpu_run_at_once_and_are_charged_their_share(
 
 
 def test_as_many_trials_share_a_gpu_as_fit_by_the_estimate(
-    sweep_here: Sweep, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    sweep_here: Sweep, monkeypatch: pytest.MonkeyPatch, printed: Printed
 ) -> None:
     """Not more than there are CPU cores, since each trial keeps one busy."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
@@ -55,7 +55,7 @@ def test_as_many_trials_share_a_gpu_as_fit_by_the_estimate(
         "lr=1e-4,1e-3",
     )
     sweep = sweep_here(*words)
-    assert "cluster.trials_per_gpu=auto: 2; the largest trial needs" in capsys.readouterr().out
+    assert "cluster.trials_per_gpu=auto: 2; the largest trial needs" in printed()
     assert [lines(folder / "runs.jsonl")[0]["devices"] for folder in trials(sweep)] == [0.5, 0.5]
 
 
@@ -64,7 +64,7 @@ def test_trials_that_take_turns_on_a_gpu_are_told_of_mps(
     sweep_here: Sweep,
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    printed: Printed,
 ) -> None:
     """Where it is installed and does not run, and only if trials share a GPU."""
     control = tmp_path / "nvidia-cuda-mps-control"
@@ -73,11 +73,11 @@ def test_trials_that_take_turns_on_a_gpu_are_told_of_mps(
     monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", str(tmp_path / "pipe"))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     sweep_here(*FAKE, "cluster.trials_per_gpu=2", "lr=1e-4,2e-4")
-    assert "Start it with nvidia-cuda-mps-control -d" in capsys.readouterr().out
+    assert "Start it with nvidia-cuda-mps-control -d" in printed()
     (tmp_path / "pipe" / "control").parent.mkdir()
     (tmp_path / "pipe" / "control").touch()
     sweep_here(*FAKE, "cluster.trials_per_gpu=2", "lr=3e-4,4e-4", "name=t")
-    assert "mps" not in capsys.readouterr().out
+    assert "mps" not in printed()
 
 
 def test_a_trial_gets_the_gpu_that_the_fewest_share() -> None:

@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from support import Ended, read, trials, wait_for
+from support import Run, read, trials, wait_for
 
 pytestmark = pytest.mark.slow
-Run = Callable[..., Ended]
 FAKE = ("trainer=fake", "name=s", "schedule.budget_completions=512")
 TELL = (
     "search.on_end='echo "

@@ -1,6 +1,5 @@
 """What a sweep says about a preparation that failed, and what a refused command leaves."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ from grposweep.storage.folders import SweepFolder
 from grposweep.sweep._interrupts import SignalCounter
 from grposweep.sweep._start import prepare_sweep
 from in_process import Sweep
-from support import Ended, read
+from support import Run, read
 
 
 class Fails:
@@ -85,7 +84,7 @@ def test_a_refused_command_leaves_no_folder(
 
 
 def test_a_reward_finds_its_neighbours_and_the_sweep_keeps_a_copy_of_them(
-    run: Callable[..., Ended], here: Path
+    run: Run, here: Path
 ) -> None:
     """Its file may be in any folder. A package comes before a file of its name."""
     (here / "rewards").mkdir()

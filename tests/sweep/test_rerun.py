@@ -4,7 +4,6 @@ of its own.
 
 import shlex
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -21,9 +20,8 @@ from grposweep.storage.inputs import TrialInputs
 from grposweep.storage.provenance import difference, first_difference
 from grposweep.storage.records import TrialRecord
 from grposweep.sweep.rerun import recorded_by
-from support import Ended, grposweep, lines, read, trials
+from support import Ended, Run, grposweep, lines, read, trials
 
-Run = Callable[..., Ended]
 FAKE = ("trainer=fake", "name=s", "schedule.budget_completions=512", "-m", "lr=1e-3,3e-3", "kl=low")
 
 

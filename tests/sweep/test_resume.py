@@ -1,7 +1,6 @@
 """The study is built from the trial folders. Damage to the journal, its copy, changes nothing."""
 
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +14,10 @@ from grposweep.search.space import Space
 from grposweep.search.study import SweepStudy
 from grposweep.storage.folders import SweepFolder
 from grposweep.sweep._resume import GONE, open_study
-from support import Ended, study, trials
+from support import Run, study, trials
 
 from .conftest import GRID
 
-Run = Callable[..., Ended]
 # Without early stopping: when a running trial hears that it is to pause is a matter of time.
 TPE = (
     "trainer=fake",

@@ -18,7 +18,7 @@ from grposweep.sweep._resume import leaving_nothing
 from grposweep.sweep.rerun import rerun_trial
 from grposweep.sweep.retry import retry_trials
 from in_process import Sweep, sweeps_in
-from support import RUN, lines, read, trials
+from support import RUN, Printed, lines, read, trials, unwrap
 
 REWARDS = "task.rewards=[rewards.py:right]"
 FAKE = (
@@ -54,7 +54,7 @@ def test_failed_trials_are_tried_again_once_what_may_have_failed_them_has_change
     sweep: Sweep,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    printed: Printed,
 ) -> None:
     """By the same command, and once: after a change of a file that their reward imports, of a key
     that leaves the experiment the same, and after a login. Keys that decide what is tried or shown
@@ -62,15 +62,15 @@ def test_failed_trials_are_tried_again_once_what_may_have_failed_them_has_change
     """
     folder = sweep(*GRID)
     assert attempts(sweep(*GRID, "search.trials=9", "verbose=true")) == [1, 1]
-    assert "give the same command again" in " ".join(capsys.readouterr().out.split())
+    assert "give the same command again" in unwrap(printed())
     (tmp_path / "helpers.py").write_text("ONE = 2.0\n")
     assert attempts(sweep(*GRID)) == [2, 2]
-    assert "trial 0 is tried again: helpers.py has changed" in capsys.readouterr().out
+    assert "trial 0 is tried again: helpers.py has changed" in printed()
     digests = read(trials(folder)[0] / "provenance.json")["files"]
     assert digests.keys() == {"rewards.py", "helpers.py"}
     changed = (*GRID, "+cluster.environment.NCCL_P2P_DISABLE=1")
     assert attempts(sweep(*changed)) == [3, 3]
-    assert "trial 0 is tried again: its configuration has changed" in capsys.readouterr().out
+    assert "trial 0 is tried again: its configuration has changed" in printed()
     assert "NCCL_P2P_DISABLE" in (trials(folder)[0] / "config.yaml").read_text()
     assert attempts(sweep(*changed)) == [3, 3]
     monkeypatch.setenv("HF_TOKEN", "a-token-of-this-test")
@@ -78,7 +78,7 @@ def test_failed_trials_are_tried_again_once_what_may_have_failed_them_has_change
 
 
 def test_retry_repeats_the_last_command(
-    sweep: Sweep, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    sweep: Sweep, monkeypatch: pytest.MonkeyPatch, printed: Printed
 ) -> None:
     """Not the first one, whose search.trials may be smaller."""
     words = (*FAKE, CRASH, "lr=1e-2")
@@ -86,9 +86,9 @@ def test_retry_repeats_the_last_command(
         monkeypatch.setattr(sys, "argv", [str(RUN), "-m", *words, *more])
         folder = sweep(*words, *more)
     monkeypatch.setattr(subprocess, "run", lambda *_, **__: subprocess.CompletedProcess((), 5))
-    capsys.readouterr()
+    printed()
     assert retry_trials("s", (), folder.parent) == 5
-    assert capsys.readouterr().out.endswith(" search.trials=7\n")
+    assert printed().endswith(" search.trials=7\n")
 
 
 def test_retry_runs_the_script_that_is_still_where_the_command_had_it(

@@ -1,6 +1,5 @@
 """Sweeps whose leaders are evaluated again on fresh seeds, with the fake trainer and its noise."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import optuna
@@ -8,7 +7,6 @@ import pytest
 
 from support import Ended, grposweep, run_in, study, trials
 
-Run = Callable[..., Ended]
 RACED = (
     "trainer=fake",
     "name=s",

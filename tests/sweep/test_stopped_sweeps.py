@@ -13,7 +13,7 @@ from grposweep.search.early_stopping import EFFORT, StoppingPolicy, build_policy
 from grposweep.search.early_stopping.rank import RankPolicy
 from grposweep.storage.provenance import TIMES
 from in_process import Sweep, Waits
-from support import lines, read, trials
+from support import Printed, lines, read, trials, unwrap
 
 FAKE = (
     "trainer=fake",
@@ -36,9 +36,7 @@ def timeless(trial: Path) -> list[Json]:
 
 
 @pytest.mark.slow
-def test_a_collapsed_trial_is_ended_with_its_evidence(
-    sweep_here: Sweep, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_collapsed_trial_is_ended_with_its_evidence(sweep_here: Sweep, printed: Printed) -> None:
     """Its reward falls to nothing; the other one's is far from its best, and continues."""
     folder = sweep_here(*FAKE, SLOW, "lr=1e-3,1", "trainer.args.best_lr=1e3", "trainer.keep=last")
     collapsed, sound = (read(trial / "result.json") for trial in trials(folder))
@@ -50,7 +48,7 @@ def test_a_collapsed_trial_is_ended_with_its_evidence(
     assert collapsed["failure"]["class"] == "collapse"
     assert collapsed["reason"].startswith("held-out reward has fallen from 0.2 before training")
     assert collapsed["step"] < 10
-    said = capsys.readouterr().out
+    said = printed()
     assert "trial 0 stopped early at eval_reward" in said
     # in the leaderboard, where others have their objective
     assert f"stopped early at {collapsed['objective']:.4f}  " in said
@@ -101,7 +99,7 @@ def test_a_promoted_trial_of_the_real_trainer_equals_an_undisturbed_one_bit_for_
 
 @pytest.mark.slow
 def test_a_larger_effort_continues_the_trials_that_a_smaller_one_left_paused(
-    sweep_here: Sweep, capsys: pytest.CaptureFixture[str]
+    sweep_here: Sweep, printed: Printed
 ) -> None:
     """The end says what was spent and how to continue. Then every trial finishes, and none trains a
     step twice.
@@ -109,7 +107,7 @@ def test_a_larger_effort_continues_the_trials_that_a_smaller_one_left_paused(
     space = ("lr=tag(log,interval(1e-5,3e-2))", "search.trials=10", "trainer.keep=none")
     folder = sweep_here(*FAKE, SLOW, *space, "search.effort=0.5")
     states = [read(trial / "result.json")["status"] for trial in trials(folder)]
-    said = capsys.readouterr().out
+    said = printed()
     assert {"finished", "stopped"} == set(states)
     assert f"{states.count('finished')} finished, {states.count('stopped')} paused: 5" in said
     assert "of 10 after 50% of the training" in said or "of 10 after 10% of the training" in said
@@ -140,7 +138,7 @@ def test_grids_and_comparisons_pause_nothing_unless_asked() -> None:
 
 @pytest.mark.slow
 def test_an_effort_gets_the_evaluations_that_it_needs_and_says_what_is_impossible(
-    sweep_here: Sweep, capsys: pytest.CaptureFixture[str]
+    sweep_here: Sweep, printed: Printed
 ) -> None:
     """A sweep that continues keeps its number of evaluations. The last lines say what was spent in
     each case.
@@ -148,27 +146,27 @@ def test_an_effort_gets_the_evaluations_that_it_needs_and_says_what_is_impossibl
     options = ("trainer=fake", "batch=small", "lr=1e-3", "seed=0,1,2,3,4,5,6,7,8,9,10,11")
     folder = sweep_here(*options, "search.effort=0.2", "name=low")
     assert {len(read(trial / "plan.json")["evaluation_steps"]) for trial in trials(folder)} == {10}
-    assert "of the completions that finishing every trial takes" in capsys.readouterr().out
+    assert "of the completions that finishing every trial takes" in printed()
     sweep_here(*options, "search.effort=0.3", "name=low")
-    assert "resumed" in capsys.readouterr().out
+    assert "resumed" in printed()
     sweep_here(
         *options, "search.effort=0.2", "schedule.evaluations=2", "name=few", "cluster=dry_run"
     )
-    said = " ".join(capsys.readouterr().out.split())
+    said = unwrap(printed())
     assert "schedule.evaluations=2 a sweep spends 54% at least" in said
     assert "schedule.evaluations=10 makes 0.2 possible" in said
 
 
 @pytest.mark.slow
 def test_a_budget_says_what_it_buys_and_a_list_of_points_has_none(
-    sweep_here: Sweep, capsys: pytest.CaptureFixture[str]
+    sweep_here: Sweep, printed: Printed
 ) -> None:
     """Two and a half times as many trials start as it could finish; its last lines name a larger
     budget.
     """
     options = ("trainer=fake", "batch=small", "name=budget", "search.budget=2x")
     folder = sweep_here(*options, "lr=tag(log,interval(1e-5,1e-1))")
-    said = " ".join(capsys.readouterr().out.split())
+    said = unwrap(printed())
     assert "search.budget=2x: about 5 trials start, and the first comparison costs 0.5x" in said
     assert "run the same command with a larger search.budget than 2x" in said
     assert len(trials(folder)) == 5

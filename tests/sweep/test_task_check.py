@@ -12,7 +12,7 @@ from tokenizers.models import WordLevel
 
 from grporecipe.errors import UserError
 from in_process import sweeps_in
-from support import run_in, sampled
+from support import Printed, run_in, sampled
 
 SEARCH = ("-m", "lr=1e-4,1e-3")
 Start = Callable[..., str]
@@ -22,9 +22,7 @@ REWARD = "def close(completions, **_):\n    return [0.0] * len(completions)\n"
 
 
 @pytest.fixture
-def start(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Start:
+def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, printed: Printed) -> Start:
     """``start("task=jsonl", ...)``: the message of a sweep that is refused and leaves nothing
     behind.
     """
@@ -37,7 +35,7 @@ def start(
         with pytest.raises(UserError) as refused:
             sweep(*arguments, "name=s", "lr=1e-4,1e-3")
         assert not (tmp_path / "outputs").exists()
-        assert "preparing" not in capsys.readouterr().out
+        assert "preparing" not in printed()
         return str(refused.value)
 
     return message

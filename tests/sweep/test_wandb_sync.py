@@ -10,11 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from support import Ended, lines, trials, wait_for
+from support import Run, lines, trials, wait_for
 from wandb_stub import Server, wandb_server
 
 pytestmark = pytest.mark.slow
-Run = Callable[..., Ended]
 TRACKED = ("trainer=fake", "name=s", "tracker=wandb", "schedule=steps", "schedule.max_steps=8")
 
 

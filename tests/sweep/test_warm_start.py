@@ -1,7 +1,6 @@
 """Sweeps that begin with what earlier ones found."""
 
 import json
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,9 +11,8 @@ from fuzz.damaged_sweeps import without_waiting
 from grposweep.config.compose import load_experiment
 from grposweep.config.identity import ResolvedConfig
 from in_process import sweeps_in
-from support import Ended, read, run_in, trials
+from support import Run, read, run_in, trials
 
-Run = Callable[..., Ended]
 SHORT = ("trainer=fake", "schedule=steps", "schedule.max_steps=2", "schedule.evaluations=1")
 EARLIER = (*SHORT, "name=early", "batch.per_device_train_batch_size=32", "-m", "lr=1e-5,1e-3,3e-3")
 # The same 4 prompts x 8 generations per step, in two micro-steps.

@@ -9,7 +9,7 @@ import pytest
 
 from command.conftest import SCRIPT as TRAINER
 from command.conftest import TRAINS
-from support import Ended, read, trials, wait_for
+from support import Ended, Run, read, trials, wait_for
 
 SCRIPT = "import helper\n" + TRAINER.replace(
     "trainer.train()", "trainer.evaluated = helper.VALUE\ntrainer.train()"
@@ -73,7 +73,7 @@ def edit_while_jobs_wait(
 
 def test_a_waiting_job_refuses_a_file_that_changed_and_has_no_copy(
     edit_while_jobs_wait: Callable[[str, str], Ended],
-    run: Callable[..., Ended],
+    run: Run,
     words: tuple[str, ...],
     here: Path,
 ) -> None:
@@ -89,7 +89,7 @@ def test_a_waiting_job_refuses_a_file_that_changed_and_has_no_copy(
 
 
 def test_what_a_dry_run_wrote_trains_with_the_files_of_the_real_run(
-    run: Callable[..., Ended], words: tuple[str, ...], here: Path, state: Path
+    run: Run, words: tuple[str, ...], here: Path, state: Path
 ) -> None:
     """Users look at the scripts first, and then correct their code."""
     (state / "go").touch()

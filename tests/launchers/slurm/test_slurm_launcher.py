@@ -3,8 +3,6 @@ real thing.
 """
 
 import signal
-import subprocess
-from collections.abc import Callable
 from pathlib import Path
 
 import fake_slurm
@@ -20,7 +18,7 @@ from grposweep.launchers.slurm.launcher import Slurm
 from grposweep.schema import Cluster
 from grposweep.storage.results import start_run
 from in_process import Sweep
-from support import Ended, lines, read, sampled, trials, wait_for
+from support import Run, Start, lines, read, sampled, trials, wait_for
 
 # the queue is read at every poll
 EAGER = Cluster(kind="slurm", poll_seconds=0.0)
@@ -310,7 +308,6 @@ def test_the_queue_is_read_rarely_while_nothing_happens(state: Path, tmp_path: P
     assert (state / "calls").read_text().count("squeue") == 1
 
 
-LaunchCommand = Callable[..., "subprocess.Popen[str]"]
 FAKE = (
     "trainer=fake",
     "name=s",
@@ -321,7 +318,7 @@ FAKE = (
 
 
 @pytest.mark.slow
-def test_a_whole_sweep_runs_as_jobs(run: Callable[..., Ended], state: Path) -> None:
+def test_a_whole_sweep_runs_as_jobs(run: Run, state: Path) -> None:
     """Each trial has its script and its job's log next to it."""
     ended = run(*FAKE, "-m", "lr=1e-4,1e-3,1e-2")
     assert ended.code == 0, ended.err
@@ -334,7 +331,7 @@ def test_a_whole_sweep_runs_as_jobs(run: Callable[..., Ended], state: Path) -> N
 
 @pytest.mark.slow
 def test_a_full_queue_and_a_killed_controller_lose_and_double_nothing(
-    run: Callable[..., Ended], start: LaunchCommand, here: Path, state: Path
+    run: Run, start: Start, here: Path, state: Path
 ) -> None:
     """One trial runs while its controller is killed, one was announced and never submitted."""
     slow = (
@@ -367,7 +364,7 @@ def test_a_full_queue_and_a_killed_controller_lose_and_double_nothing(
 
 
 @pytest.mark.slow
-def test_ctrl_c_detaches(start: LaunchCommand, here: Path, state: Path) -> None:
+def test_ctrl_c_detaches(start: Start, here: Path, state: Path) -> None:
     """The job continues; the message names the way back."""
     process = start(*FAKE, "trainer.args.step_seconds=0.1", "lr=1e-3")
     wait_for(lambda: list(here.glob("outputs/s/trials/0000-*/heartbeat")))
@@ -379,7 +376,7 @@ def test_ctrl_c_detaches(start: LaunchCommand, here: Path, state: Path) -> None:
     assert fake_slurm.jobs()[0]["state"] == "RUNNING"
 
 
-def detach(start: LaunchCommand, here: Path) -> None:
+def detach(start: Start, here: Path) -> None:
     """Leave a sweep ``s`` with one running job behind."""
     process = start(*FAKE, "trainer.args.step_seconds=0.1", "lr=1e-3")
     wait_for(lambda: list(here.glob("outputs/s/trials/0000-*/heartbeat")))
@@ -389,7 +386,7 @@ def detach(start: LaunchCommand, here: Path) -> None:
 
 @pytest.mark.slow
 def test_a_trial_that_runs_as_a_job_is_not_run_here_as_well(
-    run: Callable[..., Ended], start: LaunchCommand, here: Path, state: Path
+    run: Run, start: Start, here: Path, state: Path
 ) -> None:
     """The cluster is no part of a sweep's identity, so the user may come back with another one."""
     detach(start, here)
@@ -401,9 +398,7 @@ def test_a_trial_that_runs_as_a_job_is_not_run_here_as_well(
 
 
 @pytest.mark.slow
-def test_a_cancelled_sweep_can_be_resumed(
-    run: Callable[..., Ended], start: LaunchCommand, here: Path, state: Path
-) -> None:
+def test_a_cancelled_sweep_can_be_resumed(run: Run, start: Start, here: Path, state: Path) -> None:
     """Its job ends, and is no failure of its trial."""
     detach(start, here)
     assert cancel_sweep("s", here / "outputs").startswith("cancelled 1 job ")
@@ -420,7 +415,7 @@ def test_cancelling_what_is_no_sweep_is_bad_input(tmp_path: Path) -> None:
 
 
 def test_a_dry_run_writes_everything_and_prints_the_commands(
-    run: Callable[..., Ended], here: Path, state: Path
+    run: Run, here: Path, state: Path
 ) -> None:
     """Nothing is submitted, and the real command then submits what was written."""
     ended = run(
@@ -439,7 +434,7 @@ def test_a_dry_run_writes_everything_and_prints_the_commands(
 
 
 @pytest.mark.slow
-def test_points_may_have_different_shapes(run: Callable[..., Ended], state: Path) -> None:
+def test_points_may_have_different_shapes(run: Run, state: Path) -> None:
     """A parameter may be the number of nodes; the ranks, and with them what is valid, follow."""
     ended = run(
         "trainer=fake", "name=s", "cluster=dry_run", "batch=auto", "-m", "cluster.nodes=1,2"
