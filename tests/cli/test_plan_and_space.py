@@ -105,8 +105,8 @@ def test_recipes_stand_side_by_side(grposweep: Run, here: Path) -> None:
         (["lr=1e-3", "--gpus", "1", "--vllm-gpus", "1"], "no GPU is left"),
         (["lr=1e-3", "--processes", "4", "--gpus", "8"], "--gpus means 8 processes"),
         (["run.sh"], "only the run knows num_generations"),
-        (["turns.sh"], "only the run knows actor_rollout_ref.rollout.n"),
-        (["rest.sh"], "only the run knows actor_rollout_ref.rollout.n"),
+        (["turns.sh"], "env.rollout.n sizes groups, so there is no plan"),
+        (["rest.sh"], "n_agent sizes groups, so there is no plan"),
     ],
 )
 def test_bad_input_is_one_message(

@@ -259,8 +259,14 @@ def _of_recipe(name: str, recipe: Recipe, is_one_of_several: bool) -> Iterator[t
     if not unknown:
         yield f"{name}{place_of(recipe, start)}", describe(recipe, reading.setting)
         return
-    keys = first_of(sorted(map(reading.setting.key, unknown)), 3)
-    text = f"only the run knows {keys}, so there is no plan. Set it, or lint the file to see why."
+    stated = unknown & FRAMEWORKS[recipe.framework].by_name.keys() or unknown
+    keys = sorted(map(reading.setting.key, stated))
+    text = (
+        f"only the run knows {first_of(keys, 3)}, so there is no plan. Set it, or lint the file to "
+        "see why."
+    )
+    for key in recipe.assumed.keys() & keys:
+        text = f"{key}: {recipe.assumed[key]}, so there is no plan."
     if not is_one_of_several:
         raise UserError(text)
     say(text, sys.stderr)

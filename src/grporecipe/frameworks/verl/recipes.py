@@ -166,29 +166,29 @@ def derive_sizes(values: Values, fields: Config) -> Fields:
     if fields["prompts_per_rollout"] == 0:
         sizes["prompts_per_rollout"] = _fully_asynchronous(values)
     is_old_validation = values.flag("trainer.val_only") and values.recipe.version < CHECKED_AT_START
-    if is_old_validation or _leaves_sizes_unchecked(values.recipe):
+    if is_old_validation:
         sizes["prompts_per_rollout"] = None
     return sizes
 
 
-def _leaves_sizes_unchecked(recipe: Recipe) -> bool:
-    """Return whether a program of the repository starts a trainer of its own without verl's
-    validation.
+def _own_program(recipe: Recipe) -> str:
+    """Return the program of the repository that starts a trainer of its own without verl's
+    validation; empty if another one is launched.
 
     Before 0.6 the trainer itself validates, also one that is derived from verl's; a copy next to
     the program may not.
     """
     if is_own_trainer(recipe) or recipe.launch is None or recipe.file is None:
-        return False
-    path = find_program(recipe.launch.program, Path(recipe.file))
+        return ""
+    program = recipe.launch.program
+    path = find_program(program, Path(recipe.file))
     if path is not None and recipe.version < PROGRAM_VALIDATES:
         trainer = path.with_name("ray_trainer.py")
-        return trainer.is_file() and not re.search(
-            HOLDS_A_STEP, trainer.read_text(encoding="utf-8", errors="replace")
-        )
+        text = trainer.read_text(encoding="utf-8", errors="replace") if trainer.is_file() else ""
+        return program if text and not re.search(HOLDS_A_STEP, text) else ""
     text = head_of(path) if path is not None else ""
-    validates = ("validate_config", "main_ppo import", "run_ppo(")
-    return "RayPPOTrainer" in text and not any(word in text for word in validates)
+    validates = any(word in text for word in ("validate_config", "main_ppo import", "run_ppo("))
+    return program if "RayPPOTrainer" in text and not validates else ""
 
 
 def _fully_asynchronous(values: Values) -> int:
@@ -239,13 +239,17 @@ def derive_groups(values: Values, fields: Config) -> Fields:
 
 
 def sized_elsewhere(recipe: Recipe) -> Mapping[str, str]:
-    """Return the keys whose meaning the trainer's own source changes, with the place.
+    """Return the keys whose meaning or check the trainer's own source changes, with the place.
 
     A step of Search-R1 is whole groups if ``n_agent`` divides it. One of verl-agent is of turns,
     whose number only the run knows.
     """
     values = values_of(recipe)
     counts = [values.whole(key, 1) for key in AGENTS]
+    program = _own_program(recipe)
+    if program:
+        own = "starts a trainer of its own, without verl's checks"
+        return {"data.train_batch_size": f"{program} {own}", **recipe.assumed}
     if max(counts) <= 1:
         return recipe.assumed
     rest = values.whole(f"{ACTOR}.ppo_mini_batch_size", 256) % counts[0]
