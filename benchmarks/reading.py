@@ -70,7 +70,7 @@ def main() -> None:
         report = here / "outputs" / "five" / "report.html"
         row("`status`, 1,000 trials", lambda: seconds(here, "status", "thousand"))
         row("`status --json`, 1,000 trials", lambda: seconds(here, "status", "thousand", "--json"))
-        row("`show 12`, 1,000 trials", lambda: seconds(here, "show", "12", "--sweep", "thousand"))
+        row("`show 12`, 1,000 trials", lambda: seconds(here, "show", "thousand", "12"))
         row("`list`, 1,500 trials in two sweeps", lambda: seconds(here, "list"))
         row(
             "`report`, 500 trials",

@@ -113,7 +113,7 @@ def main() -> None:
         again = ["-c", path + f"import scale; scale.control({arguments!r})"]
         for what, words in {
             "`status s`": [*COMMAND, "status", "s"],
-            "`show 0`": [*COMMAND, "show", "0", "--sweep", "s"],
+            "`show 0`": [*COMMAND, "show", "s", "0"],
             "`list`": [*COMMAND, "list"],
             "`report s`": [*COMMAND, "report", "s"],
             "`export s`": [*COMMAND, "export", "s"],

@@ -35,7 +35,7 @@ COMMANDS = (
     (("list",), 0),
     (("status", "thousand"), 0),
     (("best", "thousand"), 0),
-    (("show", "12", "--sweep", "thousand"), 0),
+    (("show", "thousand", "12"), 0),
     (("space", "lr=1e-4,1e-3", "batch=small,medium"), 0),
     ((RUN, "--help"), 0),
     ((RUN, "--cfg", "job"), 0),

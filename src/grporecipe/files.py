@@ -316,12 +316,15 @@ def read_lines(path: Path, **shape: "type | UnionType") -> Iterator[dict[str, An
     ``shape`` gives required keys and their types, such as ``step=int``. Lines without them are
     skipped.
     """
-    for value in objects(_split_lines(path)):
+    # most lines of a long file may lack a key, and reading JSON is what takes time
+    names = [json.dumps(name) for name in shape]
+    lines = (line for line in _split_lines(path) if all(name in line for name in names))
+    for value in objects(lines):
         if all(isinstance(value.get(name), kind) for name, kind in shape.items()):
             yield value
 
 
-def _split_lines(path: Path) -> Iterator[str | bytes]:
+def _split_lines(path: Path) -> Iterator[str]:
     """Yield the lines of a file; a large one is not held in memory as a whole. A missing file has
     none.
     """
@@ -332,7 +335,8 @@ def _split_lines(path: Path) -> Iterator[str | bytes]:
             yield from read_text(path, errors="replace").split("\n")
             return
         with open_file(path) as file:
-            yield from file
+            for line in file:
+                yield line.decode("utf-8-sig", "replace")
     except (FileNotFoundError, ValueError):
         return
 

@@ -331,9 +331,15 @@ class TrialView:
 
         Of more than ``most`` points these are evenly spread, with the first and the last.
         """
+        # evaluations are few among the lines of the steps
+        found = (
+            read_lines(self.path / paths.METRICS, step=int, **{metric: int | float})
+            if metric.startswith("eval_")
+            else self.lines
+        )
         lines = [
             line
-            for line in self.lines
+            for line in found
             if finite_or_none(line.get(metric)) is not None and line["step"] >= 0
         ]
         if most and len(lines) > most:
