@@ -5,7 +5,7 @@
 Each recorded curve is cut in the middle. Saturating curves of 41 rates are fitted to the first half
 by Bayesian linear regression and averaged by their likelihood; the value at the end gets an 80 %
 interval. ``--drift`` widens it by a random walk after the part that was seen. Printed are the share
-of ends inside, the width, and the mean error, beside that of "it stays as it is".
+of ends inside, the width, and the mean error, with that of "it stays as it is".
 """
 
 import argparse
