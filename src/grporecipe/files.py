@@ -49,6 +49,13 @@ _STEPS = {"[": 1, "{": 1, "]": -1, "}": -1}
 _SURROGATE = r"\\u[dD][89a-fA-F]"
 
 
+def absolute(path: str | Path) -> Path:
+    """Return a path from the root without ``..``, so that its parents are the folders above it.
+    Links are not resolved.
+    """
+    return Path(os.path.abspath(path))  # noqa: PTH100 - Path.absolute() keeps ".."
+
+
 def open_file(path: Path, buffering: int = -1) -> BinaryIO:
     """Open a file for reading.
 

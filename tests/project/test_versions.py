@@ -15,6 +15,7 @@ from grporecipe.model.releases import text
 from grporecipe.project._pins import find_pins
 from grporecipe.reading.load import Options, load_recipe
 from grporecipe.registries import NEWEST
+from support import grposweep
 
 Tree = Callable[..., Path]
 RECIPE = "model_name_or_path: a/b\nnum_generations: 8\nper_device_train_batch_size: 8\n"
@@ -103,6 +104,22 @@ def test_the_nearest_requirement_counts(tree: Tree) -> None:
         }
     )
     assert loaded().version == (0, 18, 0)
+
+
+@pytest.mark.parametrize("named", ["../other/r.yaml", "../other", "old/../../other/r.yaml"])
+def test_a_recipe_is_judged_in_the_repository_that_it_is_in(tree: Tree, named: str) -> None:
+    """Not by requirements and settings of the working folder, nor of a folder on the way to it."""
+    here = tree(
+        **{
+            "requirements.txt": "trl==0.18.0",
+            "r.yaml": RECIPE,
+            "old/.grposweep.toml": 'framework-version = "0.16.0"',
+            "../other/requirements.txt": "trl==0.21.0",
+            "../other/r.yaml": RECIPE,
+        }
+    )
+    assert "TRL 0.21.0 (requirements.txt" in grposweep(here, "lint", named).out
+    assert "TRL 0.18.0 (requirements.txt" in grposweep(here, "lint", "old/../r.yaml").out
 
 
 REQUIREMENTS = {

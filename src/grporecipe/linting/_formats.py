@@ -11,7 +11,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from grporecipe import __version__
-from grporecipe.files import Json
+from grporecipe.files import Json, absolute
 from grporecipe.linting.apply_fixes import FixedFile
 from grporecipe.linting.linter import Diagnostic
 from grporecipe.linting.output import (
@@ -42,7 +42,7 @@ def _relative(path: Path) -> str:
     """Return a path relative to the working directory if it is below it, as code hosts name
     files.
     """
-    whole = path.absolute()
+    whole = absolute(path)
     here = Path.cwd()
     return (whole.relative_to(here) if whole.is_relative_to(here) else path).as_posix()
 

@@ -6,7 +6,7 @@ import struct
 from contextlib import suppress
 from pathlib import Path
 
-from grporecipe.files import read_bytes, read_text
+from grporecipe.files import absolute, read_bytes, read_text
 
 # bytes of an entry before its path (gitformat-index): times, ids, sizes, object name, flags
 FIXED = 62
@@ -18,7 +18,7 @@ def tracked_paths(top: Path) -> frozenset[Path]:
 
     Empty outside of a repository, and for an index that cannot be read.
     """
-    for root in [top.absolute(), *top.absolute().parents]:
+    for root in [absolute(top), *absolute(top).parents]:
         git = root / ".git"
         if not git.exists():
             continue

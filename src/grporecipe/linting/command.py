@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TextIO
 
 from grporecipe.errors import BadSettings, ExitCode, NotARecipe, UserError
+from grporecipe.files import absolute
 from grporecipe.linting import output
 from grporecipe.linting._git_index import tracked_paths
 from grporecipe.linting.apply_fixes import FixedFile, fix_file
@@ -104,7 +105,7 @@ def _has(path: Path, mark: bytes) -> bool:
 
 def _ignored_above(top: Path) -> Iterator[tuple[Path, "GitIgnoreSpec"]]:
     """Yield the .gitignore files above a folder, up to the root of its repository."""
-    folders = [top.absolute(), *top.absolute().parents]
+    folders = [absolute(top), *absolute(top).parents]
     root = next((n for n, folder in enumerate(folders) if (folder / ".git").exists()), 0)
     for folder in reversed(folders[1 : root + 1]):
         yield from _ignored_in(folder)
@@ -118,14 +119,14 @@ def _ignored_in(folder: Path) -> Iterator[tuple[Path, "GitIgnoreSpec"]]:
         lines = (folder / ".gitignore").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         return
-    yield folder.absolute(), GitIgnoreSpec.from_lines(lines)
+    yield absolute(folder), GitIgnoreSpec.from_lines(lines)
 
 
 def _is_ignored(path: Path, specs: dict[Path, "GitIgnoreSpec"], tracked: frozenset[Path]) -> bool:
     """Return whether git ignores a path: the deepest file with a matching pattern decides. What git
     tracks is never ignored.
     """
-    whole = path.absolute()
+    whole = absolute(path)
     ending = "/" if path.is_dir() else ""
     if whole in tracked:
         return False

@@ -15,7 +15,7 @@ from pathlib import Path
 from grporecipe.errors import BadSettings, UserError
 from grporecipe.fields.reading import fields_behind, values_of, with_other_values
 from grporecipe.fields.recipes import read_recipe, spell_keys
-from grporecipe.files import Config, Json
+from grporecipe.files import Config, Json, absolute
 from grporecipe.linting._sources import sources_of, sources_of_keys
 from grporecipe.model import planning
 from grporecipe.model.framework import FRAMEWORKS, ParsedRecipe
@@ -440,7 +440,7 @@ def _holds_defaults(recipe: Recipe) -> bool:
     pattern = FRAMEWORKS[recipe.framework].own_configs
     if not pattern or recipe.launch is not None or not recipe.file:
         return False
-    return bool(pattern.search(Path(recipe.file).absolute().as_posix()))
+    return bool(pattern.search(absolute(recipe.file).as_posix()))
 
 
 def _message(broken: Violation, has_repairs: bool) -> str:

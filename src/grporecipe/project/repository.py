@@ -16,6 +16,8 @@ from itertools import islice, product
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from grporecipe.files import absolute
+
 # of a repository
 MOST_FOLDERS = 3000
 # with requirements
@@ -70,7 +72,7 @@ def find_root(file: Path) -> Path | None:
     The search ends at the working directory, the home and the temporary directory, because these
     hold several projects.
     """
-    return _root_above(file.absolute().parent, Path.cwd())
+    return _root_above(absolute(file).parent, Path.cwd())
 
 
 @lru_cache(maxsize=1024)
@@ -95,8 +97,8 @@ def _working_folders(script: Path) -> list[Path]:
     """Return the folders that a script may be started in: the working directory, and those above it
     in its repository.
     """
-    root = find_root(script) or script.absolute().parent
-    above = list(script.absolute().parents)
+    root = find_root(script) or absolute(script).parent
+    above = list(absolute(script).parents)
     levels = above.index(root) + 1 if root in above else UPWARD
     return [Path.cwd(), *above[:levels]]
 
@@ -115,7 +117,7 @@ def find_program(program: str, script: Path, paths: Sequence[str] = ()) -> Path 
     A script may be for another working directory, so a file is also found by the end of its path;
     the nearest of several. ``paths`` are the folders of PYTHONPATH.
     """
-    root = find_root(script) or script.absolute().parent
+    root = find_root(script) or absolute(script).parent
     folders = _working_folders(script)
     if not program.endswith(".py"):
         if not program.replace(".", "_").isidentifier():
@@ -189,7 +191,7 @@ def is_overridden(file: Path, values: Mapping[str, Any]) -> bool:
     named = re.compile(rf"\bconfig=\S*\b{stem}\.ya?ml|(?:--config-name|-cn)[= ]['\"]?{stem}\b")
     primary = re.compile(rf"config_name\s*=\s*['\"]{stem}(?:\.yaml)?['\"]")
     programs = []
-    for folder in list(file.absolute().parents)[:3]:
+    for folder in list(absolute(file).parents)[:3]:
         if folder.is_relative_to(root):
             programs += [path.name for path in folder.glob("*.py") if primary.search(head_of(path))]
     words = [
@@ -268,7 +270,7 @@ def set_by_program(file: Path, program: str) -> dict[str, str]:
         paths = [find_program(program, file)]
     else:
         paths = []
-        for folder in file.absolute().parents[1:]:
+        for folder in absolute(file).parents[1:]:
             if folder.is_relative_to(root):
                 paths += sorted(folder.glob("*.py"))
     texts = {path.name: head_of(path) for path in paths if path is not None}
@@ -292,7 +294,7 @@ def lacks_file(file: Path, name: str) -> bool:
     if repository is None or not repository.folders[0].joinpath(".git").exists():
         return False
     wanted = PurePosixPath(name)
-    above = [folder for folder in file.absolute().parents if folder.is_relative_to(repository.root)]
+    above = [folder for folder in absolute(file).parents if folder.is_relative_to(repository.root)]
     if not any((folder / wanted.parent).is_dir() for folder in above):
         return False
     try:
@@ -311,7 +313,7 @@ def _nearest_file(places: Iterable[Path], script: Path, is_bare: bool) -> Path |
     same bare name.
     """
     files = [path for path in places if path.is_file()]
-    shared = script.absolute().parts
+    shared = absolute(script).parts
     if is_bare and len(files) > 1:
         return None
     return max(

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from grporecipe.errors import BadSettings
-from grporecipe.files import Config, file_stamp
+from grporecipe.files import Config, absolute, file_stamp
 from grporecipe.model.values import Names
 from grporecipe.registries import FRAMEWORKS
 
@@ -68,13 +68,13 @@ def settings_for(path: Path) -> ProjectSettings:
 
     Raises BadSettings for settings that cannot be read.
     """
-    absolute = Path(path).absolute()
-    settings = _nearest(absolute.parent)
+    whole = absolute(path)
+    settings = _nearest(whole.parent)
     if settings.file is None:
         return settings
-    name = absolute.relative_to(settings.file.parent).as_posix()
+    name = whole.relative_to(settings.file.parent).as_posix()
     for pattern, changed in settings.overrides:
-        if fnmatch(name, pattern) or fnmatch(absolute.name, pattern):
+        if fnmatch(name, pattern) or fnmatch(whole.name, pattern):
             settings = _merged(settings, changed)
     return settings
 

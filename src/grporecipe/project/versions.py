@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from grporecipe.errors import BadSettings, UserError
-from grporecipe.files import Config
+from grporecipe.files import Config, absolute
 from grporecipe.model.framework import FRAMEWORKS, Framework, version_of
 from grporecipe.model.recipe import KeySpec, Recipe, VersionSource
 from grporecipe.model.releases import closest_keys, is_taken, text
@@ -148,7 +148,7 @@ def _of_pin(framework: Framework, probe: Recipe, file: Path) -> Judged | None:
     releases = releases_of(framework)
     root = repository.root
     roots = _vendored_in(root, framework.vendor.marker) if framework.vendor else ()
-    own = next((folder for folder in roots if file.absolute().is_relative_to(folder)), None)
+    own = next((folder for folder in roots if absolute(file).is_relative_to(folder)), None)
     for pins in _nearest_pins(repository, framework.packages, file):
         if own is not None and all(pin.file.is_relative_to(own) for pin in pins):
             # the framework's own repository, where requirements have other purposes
@@ -173,7 +173,7 @@ def _of_source(framework: Framework, probe: Recipe, file: Path) -> Judged | None
     repository = find_repository(file) if framework.vendor is not None else None
     if framework.vendor is None or repository is None:
         return None
-    folder = file.absolute().parent
+    folder = absolute(file).parent
     roots = _vendored_in(repository.root, framework.vendor.marker)
     stated: Judged | None = None
     for root in sorted(roots, key=lambda root: -_shared_parts(folder, root)):
@@ -225,7 +225,7 @@ def _nearest_pins(
     """Yield the requirements of a repository by distance from a file: folders above it first, then
     others.
     """
-    folder = file.absolute().parent
+    folder = absolute(file).parent
     by_distance: dict[tuple[int, int], list[Path]] = {}
     for path in repository.requirements:
         shared = _shared_parts(folder, path.parent)

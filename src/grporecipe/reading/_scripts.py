@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from grporecipe.errors import NotARecipe, UserError
-from grporecipe.files import Config, Json
+from grporecipe.files import Config, Json, absolute
 from grporecipe.model.framework import FRAMEWORKS
 from grporecipe.model.recipe import LaunchedCode, Recipe
 from grporecipe.project.repository import (
@@ -122,7 +122,7 @@ def _is_same(one: Recipe, other: Recipe) -> bool:
 def _sourced(script: Path, name: str, folder: str) -> str | None:
     """Return the text of a file that a script sources, if it is in the script's repository."""
     path = find_near(name, script, folder)
-    root = find_root(script) or script.absolute().parent
+    root = find_root(script) or absolute(script).parent
     if path is None or not path.resolve().is_relative_to(root.resolve()):
         return None
     try:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from grporecipe.errors import UserError
-from grporecipe.files import Config, open_file
+from grporecipe.files import Config, absolute, open_file
 from grporecipe.model.framework import FRAMEWORKS
 from grporecipe.model.recipe import Recipe
 from grporecipe.model.setting import Version
@@ -149,7 +149,7 @@ def find_near(name: str, file: Path, folder: str = "") -> Path | None:
     """Return a file that another file names. Relative paths start at its working directory, its
     folder or a folder above.
     """
-    own, *above = list(file.absolute().parents)[:5]
+    own, *above = list(absolute(file).parents)[:5]
     places = [Path(folder)] if folder else []
     try:
         # of an absolute name, the file itself

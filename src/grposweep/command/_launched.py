@@ -11,7 +11,7 @@ from pathlib import Path
 
 from grporecipe.errors import UserError
 from grporecipe.fields.recipes import read_recipe
-from grporecipe.files import Json, read_json
+from grporecipe.files import Json, absolute, read_json
 from grporecipe.model.framework import FRAMEWORKS as READS
 from grporecipe.model.recipe import Recipe
 from grporecipe.model.values import flatten
@@ -41,7 +41,7 @@ def find_launch(trainer: Trainer) -> Recipe | None:
         )
     if trainer.command is None or is_opaque(trainer):
         return None
-    return _find(tuple(launch_texts(trainer.command, folder)), folder.absolute())
+    return _find(tuple(launch_texts(trainer.command, folder)), absolute(folder))
 
 
 @lru_cache(maxsize=16)

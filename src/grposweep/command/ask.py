@@ -23,7 +23,7 @@ from itertools import takewhile
 from pathlib import Path
 
 from grporecipe.errors import UserError
-from grporecipe.files import Config, Json, parse_json
+from grporecipe.files import Config, Json, absolute, parse_json
 from grporecipe.reading.launch import LaunchParser
 from grporecipe.redaction import redact
 from grposweep.command import _view as view
@@ -144,7 +144,7 @@ def ask(
     how = REAL if {**os.environ, **environment}.get(MODE) == REAL else STAND_INS
     why = ""
     question = _Question(
-        command, folder.resolve(), environment, processes, sweeps.absolute(), how == REAL
+        command, folder.resolve(), environment, processes, absolute(sweeps), how == REAL
     )
     run = _run(how, question, seconds[how])
     built = sorted(note.removeprefix(OTHER) for note in run.notes if note.startswith(OTHER))

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from grporecipe.errors import UserError
 from grporecipe.fields.recipes import read_recipe
-from grporecipe.files import Config, Json, file_stamp
+from grporecipe.files import Config, Json, absolute, file_stamp
 from grporecipe.frameworks.trl.keys import parse_version
 from grporecipe.model.recipe import NOT_STATED, Recipe, VersionSource
 from grporecipe.model.setting import TRL, Setting, Version
@@ -228,7 +228,7 @@ def _files(trainer: Trainer) -> list[Path]:
         return []
     if is_opaque(trainer):
         return named_files(trainer)
-    folder = Path(trainer.workdir or ".").absolute()
+    folder = absolute(trainer.workdir or ".")
     # others that it names may be what it writes
     shell = [folder / name for name, _ in launch_texts(trainer.command or "", folder) if name]
     own = [path for path in shell if path.resolve().is_relative_to(folder.resolve())]

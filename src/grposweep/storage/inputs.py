@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from grporecipe.errors import UserError
-from grporecipe.files import text_or
+from grporecipe.files import absolute, text_or
 from grposweep.process import OWN_PACKAGES
 from grposweep.schema import Experiment, Task, Trainer
 from grposweep.storage import paths
@@ -208,19 +208,19 @@ def user_folders(specs: Iterable[str]) -> list[Path]:
     and the working directory.
     """
     modules = [spec.rpartition(":")[0] for spec in specs]
-    folders = [Path(name).absolute().parent for name in modules if name.endswith(".py")]
+    folders = [absolute(name).parent for name in modules if name.endswith(".py")]
     return list(dict.fromkeys([*folders, Path.cwd()]))
 
 
 def _with_imports(files: Sequence[Path], roots: Sequence[Path], last: Sequence[Path]) -> list[Path]:
     """Return files and the project's files that they import, directly or indirectly."""
-    by_path = {path.absolute(): path for path in files}
+    by_path = {absolute(path): path for path in files}
     waiting = list(files)
     while waiting and len(by_path) < MOST_FILES:
         for module in _imports(waiting.pop()):
             for path in _module_files(module, roots, last):
-                if path.absolute() not in by_path:
-                    by_path[path.absolute()] = path
+                if absolute(path) not in by_path:
+                    by_path[absolute(path)] = path
                     waiting.append(path)
     return list(by_path.values())
 
@@ -311,7 +311,7 @@ def digest_of(path: Path) -> str:
             digest.update(f"{name}\0{digest_of(path / name)}\0".encode())
         return digest.hexdigest()
     stat = path.stat()
-    return _file_digest(path.absolute(), stat.st_size, stat.st_mtime_ns)
+    return _file_digest(absolute(path), stat.st_size, stat.st_mtime_ns)
 
 
 @lru_cache(maxsize=4096)

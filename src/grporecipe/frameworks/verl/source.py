@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from grporecipe.errors import UserError
-from grporecipe.files import Config
+from grporecipe.files import Config, absolute
 from grporecipe.frameworks.verl.keys import (
     GROUP,
     HOLDS_A_STEP,
@@ -291,8 +291,8 @@ def _programs(folder: Path, program: str, recipe: Recipe) -> Iterator[Path]:
     folders above the script.
     """
     name = program if program.endswith(".py") else program.replace(".", "/") + ".py"
-    script = list(Path(recipe.file or ".").absolute().parents)
-    for place in (folder, *list(folder.absolute().parents)[:2], Path(), *script[:ABOVE]):
+    script = list(absolute(recipe.file or ".").parents)
+    for place in (folder, *list(absolute(folder).parents)[:2], Path(), *script[:ABOVE]):
         yield place / name
 
 

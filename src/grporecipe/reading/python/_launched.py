@@ -15,6 +15,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
+from grporecipe.files import absolute
 from grporecipe.model.recipe import KeySpec, LaunchedCode
 from grporecipe.project.repository import find_program, find_root, head_of, python_files
 from grporecipe.reading.python.source import (
@@ -88,7 +89,7 @@ def read_nearest(recipe: Path) -> LaunchedCode | None:
     there are none.
     """
     root = find_root(recipe)
-    for folder in recipe.absolute().parents if root is not None else ():
+    for folder in absolute(recipe).parents if root is not None else ():
         near = [file for file in sorted(folder.glob("*.py")) if "GRPOConfig" in head_of(file)]
         read = filter(None, map(read_program, near))
         codes = [code for code in read if code.parsers & {"TrlParser", "HfArgumentParser"}]
@@ -115,7 +116,7 @@ def read_opening(recipe: Path) -> LaunchedCode | None:
     root = find_root(recipe)
     if root is None:
         return None
-    name = re.escape(recipe.absolute().relative_to(root).as_posix())
+    name = re.escape(absolute(recipe).relative_to(root).as_posix())
     for path in python_files(root):
         text = head_of(path)
         # a whole literal
@@ -160,7 +161,7 @@ def uses_trl(path: Path, places: Sequence[Path]) -> bool | None:
     missing or known only when it runs. Files that import by name and do not mention GRPO are taken
     to load something else.
     """
-    root = find_root(path) or path.absolute().parent
+    root = find_root(path) or absolute(path).parent
     waiting, seen, computes, is_open, mentions = [path], set[Path](), False, False, False
     while waiting:
         file = waiting.pop()

@@ -57,22 +57,22 @@ def changed_paths(question: Question, event: str, words: tuple[Any, ...]) -> lis
         is_changed = bool(int(words[2] or 0) & flags) and isinstance(
             words[0], (str, bytes, os.PathLike)
         )
-        return [_absolute(words[0])] if is_changed else []
+        return [absolute(words[0])] if is_changed else []
     if event == "shutil.move":
         return _moved(words[0], words[1], -1, -1)
     if event == "os.rename":
         return _moved(*words[:4])
     if event not in DELETIONS or isinstance(words[0], int):
         return []
-    return [_absolute(words[0], words[1] if len(words) > 1 and event != "os.truncate" else None)]
+    return [absolute(words[0], words[1] if len(words) > 1 and event != "os.truncate" else None)]
 
 
 def _moved(old: Any, new: Any, old_folder: Any, new_folder: Any) -> list[str]:
-    target = _absolute(new, new_folder)
-    return [_absolute(old, old_folder), *([] if os.path.isdir(target) else [target])]  # noqa: PTH112 - a text
+    target = absolute(new, new_folder)
+    return [absolute(old, old_folder), *([] if os.path.isdir(target) else [target])]  # noqa: PTH112 - a text
 
 
-def _absolute(path: Any, folder: Any = None) -> str:
+def absolute(path: Any, folder: Any = None) -> str:
     """Return a path with the links of its folder resolved; ``folder`` is an open descriptor, or
     None or -1.
     """
@@ -135,7 +135,7 @@ def note_made(question: Question, path: Any) -> None:
     """Note a file or folder that is about to be made in the working folder, so that it is removed
     after the question.
     """
-    place = _absolute(path)
+    place = absolute(path)
     if (
         not question.kept
         and Path(place).is_relative_to(question.folder)
@@ -173,7 +173,7 @@ def _is_made_by_it(question: Question, path: str) -> bool:
 
 def _run_or_answer(question: Question, name: str, words: list[str]) -> None:
     """Run ``rm``, ``mv`` or ``rmdir``, unless something is lost by it."""
-    operands = [_absolute(word) for word in words if not word.startswith("-")]
+    operands = [absolute(word) for word in words if not word.startswith("-")]
     if name == "mv" and operands and os.path.isdir(operands[-1]):  # noqa: PTH112 - a text
         operands.pop()
     operands = [path for path in operands if not _is_made_by_it(question, path)]

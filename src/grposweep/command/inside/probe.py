@@ -479,7 +479,7 @@ def _is_harmless(question: Question, path: str) -> bool:
     """Return whether a change is in a folder for temporary files, or made by a library that writes
     logs.
     """
-    if path == ":memory:" or harm.is_temporary(question, str(Path(path).absolute())):
+    if path == ":memory:" or harm.is_temporary(question, harm.absolute(path)):
         return True
     frame: Any = sys._getframe(2)
     while frame is not None and not record.is_users(frame.f_code.co_filename):
