@@ -7,6 +7,7 @@ import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -190,10 +191,11 @@ def show_space(
     from grposweep.report.space_summary import (
         describe_chance,
         print_invalid,
+        print_length,
         print_what_differs,
         space_as_json,
     )
-    from grposweep.search.evaluate import validate_points
+    from grposweep.search.evaluate import TRIED, validate_points
     from grposweep.search.listed import list_points
     from grposweep.search.parse import parse_space, split_tokens
     from grposweep.search.validity import Validator, check_space
@@ -221,6 +223,8 @@ def show_space(
         console = build_console()
         console.print(validity.describe())
         print_what_differs(console, validity)
+        first = islice(validity.valid_points(), TRIED)
+        print_length(console, (validator.validate(point).setting for point in first))
         chance = describe_chance(points.base, points.base.task.eval_prompts)
         if chance and validity.valid > 1 and "seed" not in space.choices:
             console.print(chance, soft_wrap=True)

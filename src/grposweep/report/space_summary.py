@@ -4,7 +4,7 @@ space.
 
 import os
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -20,6 +20,7 @@ from grporecipe.model.setting import Setting
 from grporecipe.rules.registry import Problem
 from grporecipe.terminal import count, short
 from grposweep.config.evaluation import is_of_evaluation
+from grposweep.config.identity import sizes
 from grposweep.config.precision import read_precision
 from grposweep.registries import runs_trl
 from grposweep.report.tables import FOLD, Row, build_table
@@ -29,6 +30,7 @@ from grposweep.schema.running import KEEPS_MODEL
 from grposweep.search.early_stopping.rungs import describe_least
 from grposweep.search.evaluate import SpaceValidity
 from grposweep.search.sampling import describe_shares
+from grposweep.search.space import freeze
 from grposweep.search.validity import DISK
 from grposweep.trial_plan import known_part
 
@@ -37,6 +39,12 @@ BYTES_TRAINED = 12
 # metrics, logs and tracker files of a trial, generously
 LOG_BYTES = 2_000_000
 SHOWN_WARNINGS = 5
+# what a batch of a fixed size is split among
+SPLITS = (
+    "batch.per_device_train_batch_size",
+    "batch.gradient_accumulation_steps",
+    "cluster.processes",
+)
 
 
 def print_invalid(console: Console, validity: SpaceValidity) -> None:
@@ -54,8 +62,30 @@ def print_what_differs(console: Console, validity: SpaceValidity) -> None:
             f"{count(validity.valid, 'valid point')} are {count(left, 'different training')}. "
             "Points that are one training are one trial."
         )
-    for line in lines:
+    for line in (*lines, *_describe_splits(validity)):
         console.print(line, style="yellow", soft_wrap=True)
+
+
+def _describe_splits(validity: SpaceValidity) -> Iterator[str]:
+    """Yield how many valid points split the batch of another one among other micro-steps and
+    processes. ``bnpo`` averages within a micro-step, so a split changes what it learns.
+    """
+    validator = validity.validator
+    names = [item.name for item in validator.space.parameters if item.name in SPLITS]
+    if validity.is_sampled or len(names) < 2:
+        return
+    points = list(validity.valid_points())
+    batches = set()
+    for point in points:
+        setting = validator.fields.setting(point)
+        others = {name: label for name, label in point.items() if name not in names}
+        split = setting.per_device_train_batch_size if setting.loss_type == "bnpo" else None
+        batches.add(freeze({**others, **sizes(setting), "split": split}))
+    if len(batches) < len(points):
+        yield (
+            f"{len(points) - len(batches):,} of {count(len(points), 'valid point')} have the batch "
+            f"of another one, split otherwise ({', '.join(names)}): they differ by rounding alone"
+        )
 
 
 def space_as_json(validity: SpaceValidity) -> Json:
@@ -175,8 +205,7 @@ def print_space_summary(
     Raises UserError if the disk is too small for a new sweep.
     """
     console.print(_size(summary, base))
-    if length := _length(summary.settings):
-        console.print(f"each trial: {length}")
+    print_length(console, summary.settings)
     fewest = _fewest(base, prepared)
     if fewer := _held_out(base, fewest):
         console.print(fewer, soft_wrap=True)
@@ -291,21 +320,23 @@ def _stated_evaluations(settings: Sequence[Setting]) -> int:
     return 0
 
 
-def _length(settings: Sequence[Setting]) -> str:
-    """Return the optimizer steps, completions and epochs of a trial; ranges where points differ,
-    empty if unknown.
+def print_length(console: Console, settings: Iterable[Setting]) -> None:
+    """Print the optimizer steps, completions and epochs of a trial; ranges where points differ,
+    nothing if they are unknown.
     """
+    known = list(map(known_part, settings))
     parts = []
     for unit, digits, count_of in (
         ("optimizer steps", 0, total_steps),
         ("completions", 0, total_completions),
         ("epochs", 2, _epochs),
     ):
-        values = [value for value in map(count_of, map(known_part, settings)) if value is not None]
+        values = [value for value in map(count_of, known) if value is not None]
         if values:
             texts = dict.fromkeys(f"{value:,.{digits}f}" for value in (min(values), max(values)))
             parts.append(f"{' to '.join(texts)} {unit}")
-    return ", ".join(parts)
+    if parts:
+        console.print(f"each trial: {', '.join(parts)}")
 
 
 def _epochs(s: Setting) -> float | None:
