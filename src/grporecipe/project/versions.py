@@ -309,7 +309,19 @@ def misfits(recipe: Recipe) -> frozenset[str]:
 def _misfits_by_release(
     recipe: Recipe, releases: Iterable[Version]
 ) -> dict[Version, frozenset[str]]:
-    return {release: misfits(replace(recipe, version=release)) for release in releases}
+    framework = FRAMEWORKS[recipe.framework]
+    by_release: dict[Version, frozenset[str]] = {}
+    # most releases have the same types of a recipe's keys
+    by_types: dict[object, frozenset[str]] = {}
+    for release in releases:
+        types: object = release
+        if not (framework.is_dotted or framework.key_table):
+            takes = framework.takes(release)
+            types = tuple(takes[key].type if key in takes else None for key in recipe.config)
+        if types not in by_types:
+            by_types[types] = misfits(replace(recipe, version=release))
+        by_release[release] = by_types[types]
+    return by_release
 
 
 def fitting_releases(recipe: Recipe) -> list[Version]:

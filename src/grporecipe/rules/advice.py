@@ -277,7 +277,7 @@ def thoughts_fit_in_a_completion(recipe: Recipe) -> Iterator[Violation]:
     """
     reading = read_recipe(recipe)
     s = reading.setting
-    name = _model_name(recipe)
+    name = _model_name(s)
     is_hybrid = bool(re.fullmatch(HYBRID, name)) and not recipe.in_python
     short = SHORT_OF_HYBRIDS if is_hybrid else SHORT if re.search(THINKER, name) else 0
     if (
@@ -306,9 +306,9 @@ def thoughts_fit_in_a_completion(recipe: Recipe) -> Iterator[Violation]:
     )
 
 
-def _model_name(recipe: Recipe) -> str:
+def _model_name(s: Setting) -> str:
     """Return the name of a model without its owner or folder."""
-    path = read_recipe(recipe).setting.model_name_or_path or ""
+    path = s.model_name_or_path or ""
     return path.rstrip("/").rsplit("/", 1)[-1]
 
 
@@ -333,10 +333,13 @@ def thoughts_are_opened_by_the_model(recipe: Recipe) -> Iterator[Violation]:
     """
     rewards = OF_THOUGHTS.intersection(_reward_names(recipe))
     has_template = "chat_template" in f"{recipe.config}" or _says_how_to_think(recipe)
-    if rewards and re.search(OPENED, _model_name(recipe)) and not has_template:
+    if not rewards or has_template:
+        return
+    name = _model_name(read_recipe(recipe).setting)
+    if re.search(OPENED, name):
         yield Violation(
             f"reward_funcs has {min(rewards)}",
-            f"the chat template of {_model_name(recipe)} writes <think> into the prompt, so no "
+            f"the chat template of {name} writes <think> into the prompt, so no "
             "completion begins with it and the reward is always 0",
             "Leave it out, or take a chat template that ends before <think>.",
             ("reward_funcs",),
