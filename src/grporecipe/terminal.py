@@ -196,7 +196,8 @@ def first_of(names: Sequence[object], most: int) -> str:
 
 def count(number: int, noun: str) -> str:
     """Return a number with its noun: 1 trial, 2 trials, 2 processes."""
-    return f"1 {noun}" if number == 1 else f"{number:,} {noun}{'es' if noun.endswith('s') else 's'}"
+    ending = "es" if noun.endswith(("s", "x")) else "s"
+    return f"1 {noun}" if number == 1 else f"{number:,} {noun}{ending}"
 
 
 class Progress:

@@ -13,6 +13,7 @@ from urllib.parse import quote
 from grporecipe import __version__
 from grporecipe.files import Json, absolute
 from grporecipe.linting.apply_fixes import FixedFile
+from grporecipe.linting.explain_rules import RULES
 from grporecipe.linting.linter import Diagnostic
 from grporecipe.linting.output import (
     BOLD,
@@ -28,14 +29,12 @@ from grporecipe.linting.output import (
 from grporecipe.model.recipe import Recipe
 from grporecipe.reading.python.source import NOTEBOOK, code_cells
 from grporecipe.redaction import redact
-from grporecipe.rules.check import RECIPE_RULES, REGISTRY, RecipeRule, Rule
 from grporecipe.terminal import one_line
 
 HOME = "https://github.com/grposweep/grposweep"
 SARIF_SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 LINE = r"[^\n]*\n|[^\n]+"
 STYLES = {"+": (GREEN,), "-": (RED,), "@": (BOLD,)}
-RULES: dict[str, Rule | RecipeRule] = {**REGISTRY, **RECIPE_RULES}
 
 
 def _relative(path: Path) -> str:

@@ -19,7 +19,7 @@ from grporecipe.linting.linter import (
     judge_text,
 )
 from grporecipe.model.values import without_none
-from grporecipe.project.repository import find_root
+from grporecipe.project.repository import project_folder
 from grporecipe.project.versions import Judged
 from grporecipe.reading.load import PYTHON, SHELLS, Options, load_text
 from grporecipe.reading.yaml_text import parse_nested, parse_yaml
@@ -88,7 +88,7 @@ def fix_file(
         changes.append(words)
     if write and judged.text != original:
         target = path.resolve()
-        folder = (find_root(path) or path.parent).resolve()
+        folder = project_folder(path).resolve()
         if not target.is_relative_to(folder):
             # A repository of others may hold links to the user's own files.
             note = (

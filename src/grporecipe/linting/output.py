@@ -21,7 +21,7 @@ from grporecipe.project.versions import BY_DEFAULT, describe_version
 from grporecipe.reading.load import shown_text
 from grporecipe.redaction import masked, redact
 from grporecipe.rules.registry import Severity
-from grporecipe.terminal import first_of, one_line
+from grporecipe.terminal import count, first_of, one_line
 
 RED, YELLOW, GREEN, BOLD, DIM, PLAIN = (
     "\x1b[31m",
@@ -217,7 +217,7 @@ def show_total(screen: Screen, total: Total) -> None:
         others = len(total.skipped) - len(total.unjudged)
         why = f" (no GRPO recipes{_other_programs(total)})" if others else ""
         screen.say(
-            f"{_count(len(total.results), 'recipe')} judged, {_count(others, 'file')} skipped{why}"
+            f"{count(len(total.results), 'recipe')} judged, {count(others, 'file')} skipped{why}"
         )
     if total.unjudged:
         named = first_of([one_line(name) for name in total.unjudged], MOST_NAMED)
@@ -226,17 +226,17 @@ def show_total(screen: Screen, total: Total) -> None:
 
 def _closing_parts(total: Total, counts: Counter[Severity]) -> list[str]:
     """Return the parts of the closing line: files, errors, warnings, and what --fix would do."""
-    files = _count(total.files + total.unusable, "file")
+    files = count(total.files + total.unusable, "file")
     if len(total.results) != total.files:
-        files = f"{_count(len(total.results), 'recipe')} in {files}"
-    found = f"{_count(counts['error'], 'error')}, {_count(counts['warning'], 'warning')}"
+        files = f"{count(len(total.results), 'recipe')} in {files}"
+    found = f"{count(counts['error'], 'error')}, {count(counts['warning'], 'warning')}"
     if counts["note"]:
-        found += f", {_count(counts['note'], 'note')}"
+        found += f", {count(counts['note'], 'note')}"
     parts = [f"{files}: {found}"]
     if total.unusable:
         parts.append(f"{total.unusable} could not be judged")
     if total.changed:
-        parts.append(f"{_count(total.changed, 'fix', 'fixes')} written")
+        parts.append(f"{count(total.changed, 'fix')} written")
     of_files = (result for result in total.results if is_written(result.recipe))
     safe, unsafe = _fixable(problem for result in of_files for problem in result.diagnostics)
     if safe:
@@ -332,10 +332,6 @@ def _fixable(diagnostics: Iterable[Diagnostic]) -> tuple[int, int]:
     ]
     safe = sum(any(fix.safe for fix in fixes) for fixes in written)
     return safe, sum(bool(fixes) for fixes in written) - safe
-
-
-def _count(number: int, one: str, many: str = "") -> str:
-    return f"{number} {one if number == 1 else many or one + 's'}"
 
 
 def writable(text: str, out: TextIO) -> str:

@@ -75,6 +75,11 @@ def find_root(file: Path) -> Path | None:
     return _root_above(absolute(file).parent, Path.cwd())
 
 
+def project_folder(file: Path) -> Path:
+    """Return the root of a file's repository; without one, the file's own folder."""
+    return find_root(file) or absolute(file).parent
+
+
 @lru_cache(maxsize=1024)
 def _root_above(start: Path, here: Path) -> Path | None:
     folders = [start, *start.parents][:UPWARD]
@@ -97,7 +102,7 @@ def _working_folders(script: Path) -> list[Path]:
     """Return the folders that a script may be started in: the working directory, and those above it
     in its repository.
     """
-    root = find_root(script) or absolute(script).parent
+    root = project_folder(script)
     above = list(absolute(script).parents)
     levels = above.index(root) + 1 if root in above else UPWARD
     return [Path.cwd(), *above[:levels]]
@@ -117,7 +122,7 @@ def find_program(program: str, script: Path, paths: Sequence[str] = ()) -> Path 
     A script may be for another working directory, so a file is also found by the end of its path;
     the nearest of several. ``paths`` are the folders of PYTHONPATH.
     """
-    root = find_root(script) or absolute(script).parent
+    root = project_folder(script)
     folders = _working_folders(script)
     if not program.endswith(".py"):
         if not program.replace(".", "_").isidentifier():
@@ -150,6 +155,8 @@ SCRIPTS = (".sh", ".bash", ".slurm", ".sbatch")
 MOST_SCRIPTS = 1000
 # bytes
 LARGEST_SCRIPT = 2**16
+# of a framework's source, or a file of its configuration
+LARGEST_SOURCE = 2 * 2**20
 
 
 def scripts_of(root: Path) -> Iterator[tuple[Path, str]]:
@@ -207,10 +214,10 @@ def is_overridden(file: Path, values: Mapping[str, Any]) -> bool:
     return is_named
 
 
-def head_of(path: Path) -> str:
-    """Return the beginning of a text file; empty if it cannot be read."""
+def head_of(path: Path, most: int = LARGEST_SCRIPT) -> str:
+    """Return the beginning of a text file, up to a number of bytes; empty if it cannot be read."""
     try:
-        return path.read_bytes()[:LARGEST_SCRIPT].decode("utf-8", "replace")
+        return path.read_bytes()[:most].decode("utf-8", "replace")
     except OSError:
         return ""
 

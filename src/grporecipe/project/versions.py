@@ -328,9 +328,14 @@ def fitting_releases(recipe: Recipe) -> list[Version]:
     """Return the releases that take all keys of a recipe. Keys that no release takes are
     ignored.
     """
+    return _fit(recipe)[1]
+
+
+def _fit(recipe: Recipe) -> tuple[frozenset[str], list[Version]]:
+    """Return the keys of a recipe that no release takes, and the releases that take all others."""
     by_release = _misfits_by_release(recipe, releases_of(FRAMEWORKS[recipe.framework]))
     never = frozenset.intersection(*by_release.values())
-    return [release for release, unknown in by_release.items() if unknown == never]
+    return never, [release for release, unknown in by_release.items() if unknown == never]
 
 
 def _judge_by_pin(
@@ -343,12 +348,10 @@ def _judge_by_pin(
     own = misfits(recipe)
     if not own:
         return Judged(pinned, source)
-    by_release = _misfits_by_release(recipe, releases_of(framework))
-    never = frozenset.intersection(*by_release.values())
+    never, fits = _fit(recipe)
     elsewhere = tuple(key for key in recipe.config if key in own - never)
     if not elsewhere:
         return Judged(pinned, source)
-    fits = [release for release, unknown in by_release.items() if unknown == never]
     if not fits:
         return Judged(pinned, source._replace(conflict=elsewhere))
     version = framework.version if framework.version in fits else fits[-1]

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from grporecipe.errors import NotARecipe, UserError
-from grporecipe.files import Config, Json, absolute
+from grporecipe.files import Config, Json
 from grporecipe.model.framework import FRAMEWORKS
 from grporecipe.model.recipe import LaunchedCode, Recipe
 from grporecipe.project.repository import (
@@ -15,6 +15,7 @@ from grporecipe.project.repository import (
     find_root,
     head_of,
     lacks_file,
+    project_folder,
     scripts_of,
 )
 from grporecipe.project.versions import releases_of
@@ -26,6 +27,7 @@ from grporecipe.reading.python._launched import read_launched, uses_trl
 from grporecipe.reading.signs import refuse_launch
 from grporecipe.reading.yaml_text import FlatConfig, parse_nested, parse_yaml
 
+NOTHING = FlatConfig({}, {}, ())
 # of one script
 MOST_LAUNCHES = 64
 # launches that are one sweep, and keys in which they differ
@@ -122,7 +124,7 @@ def _is_same(one: Recipe, other: Recipe) -> bool:
 def _sourced(script: Path, name: str, folder: str) -> str | None:
     """Return the text of a file that a script sources, if it is in the script's repository."""
     path = find_near(name, script, folder)
-    root = find_root(script) or absolute(script).parent
+    root = project_folder(script)
     if path is None or not path.resolve().is_relative_to(root.resolve()):
         return None
     try:
@@ -263,11 +265,11 @@ def _base_of(
     configuration.
     """
     if not given.base:
-        return FlatConfig({}, {}, ())
+        return NOTHING
     # only a running shell knows it
     if "$" in given.base:
         given.may_have_more = True
-        return FlatConfig({}, {}, ())
+        return NOTHING
     fallback = None if lacks_file(script, given.base) else FRAMEWORKS[framework].base_config
     own = (
         fallback(given.base, options.find_version(framework, given.config, script).version)
@@ -308,12 +310,12 @@ def _config_of(start: launch.LaunchCommand, script: Path) -> FlatConfig:
     """
     names = _config_name(start)
     if not names:
-        return FlatConfig({}, {}, ())
+        return NOTHING
     path = None if "config" in start.unresolved else find_near(names[0], script, start.folder)
     if path is None:
         start.may_have_more = True
         start.unresolved["config"] = names[0]
-        return FlatConfig({}, {}, ())
+        return NOTHING
     try:
         return parse_yaml(load_text(path))
     except UserError as error:

@@ -29,7 +29,6 @@ from grporecipe.reading.shell._words import Values, plain
 from grporecipe.reading.signs import GROUPS, is_named
 from grporecipe.reading.yaml_text import parse_override
 
-PYTHONS = ("python", "python3")
 # command: launcher, and the word that follows
 LAUNCHERS = {
     "accelerate": ("accelerate", "launch"),
@@ -199,19 +198,20 @@ class LaunchParser:
         for n, word in enumerate(words):
             name = PurePosixPath(word.text).name
             rest = words[n + 1 :]
+            second = _second(words, n)
             own = self.commands.get(name)
-            if own is not None and own.word == _second(words, n):
+            if own is not None and own.word == second:
                 return LaunchCommand(
                     LaunchContext(name, own.program, cut), rest[1:], rest[1:], own=own
                 )
-            if name in LAUNCHERS and LAUNCHERS[name][1] in ("", _second(words, n)):
+            if name in LAUNCHERS and LAUNCHERS[name][1] in ("", second):
                 launcher, subcommand = LAUNCHERS[name]
                 return _launched(launcher, rest[bool(subcommand) :], cut)
-            if name in PYTHONS or name.startswith("python3."):
+            if _is_python(name):
                 return _with_python("python", rest, cut)
-            if word.unknown and (_second(words, n) == "-m" or _second(words, n).endswith(".py")):
+            if word.unknown and (second == "-m" or second.endswith(".py")):
                 return _with_python("python" if "py" in word.text.lower() else "", rest, cut)
-            if name in RUNNERS and _second(words, n) == "run" and not _names_launcher(rest):
+            if name in RUNNERS and second == "run" and not _names_launcher(rest):
                 return _launched("python", rest[1:], cut)
         if words[0].text.endswith(".py") and "/" in words[0].text:
             return LaunchCommand(LaunchContext("python", words[0].text, cut), [], words[1:])
@@ -278,9 +278,11 @@ def _with_python(launcher: str, rest: CommandLine, cut: int | None) -> LaunchCom
 
 def _names_launcher(words: CommandLine) -> bool:
     names = [PurePosixPath(word.text).name for word in words]
-    return any(
-        name in LAUNCHERS or name in PYTHONS or name.startswith("python3.") for name in names
-    )
+    return any(name in LAUNCHERS or _is_python(name) for name in names)
+
+
+def _is_python(name: str) -> bool:
+    return name in ("python", "python3") or name.startswith("python3.")
 
 
 def _launched(launcher: str, words: CommandLine, cut: int | None) -> LaunchCommand | None:
@@ -371,11 +373,10 @@ def spell_out(start: LaunchCommand, tables: Sequence[Collection[str]], has_dashe
         meant = next((keys for keys in matches if keys), [])
         is_one = len(meant) == 1 and not (has_dashes and "_" in meant[0] and "_" not in name)
         if is_one and meant[0] not in start.options:
-            start.options[meant[0]] = start.options.pop(name)
-            if name in start.lines:
-                start.lines[meant[0]] = start.lines.pop(name)
-            if name in start.unresolved:
-                start.unresolved[meant[0]] = start.unresolved.pop(name)
+            of_option: tuple[Json, ...] = (start.options, start.lines, start.unresolved)
+            for values in of_option:
+                if name in values:
+                    values[meant[0]] = values.pop(name)
 
 
 def _value(values: list[str], kind: str) -> Any:
@@ -398,16 +399,7 @@ def count_processes(start: LaunchCommand) -> tuple[int | None, str]:
     if start.own is not None and start.own.counts == "environment":
         return _from_environment(start.environment)
     option, times = PROCESSES[start.own.counts if start.own else start.launch.launcher]
-    given = {}
-    name = ""
-    for word in start.before:
-        if word.text.startswith("--"):
-            name, value = _option(word.text)
-            given[name] = value
-        elif name and given.get(name) is None:
-            given[name] = word.text
-        else:
-            name = ""
+    given = _launcher_options(start)
     # accelerate commands/launch.py: simple_launcher
     if "cpu" in given and "mpirun_hostfile" not in given:
         return 1, ""
@@ -421,6 +413,20 @@ def count_processes(start: LaunchCommand) -> tuple[int | None, str]:
     if count.isdigit() and factor.isdigit():
         return int(count) * int(factor), ""
     return None, count if not count.isdigit() else f"{times} {factor}"
+
+
+def _launcher_options(start: LaunchCommand) -> dict[str, str | None]:
+    """Return the options before the program's name with their values, None for a flag."""
+    given: dict[str, str | None] = {}
+    name = ""
+    for word in start.before:
+        if word.text.startswith("--"):
+            name, given[name] = _option(word.text)
+        elif name and given[name] is None:
+            given[name] = word.text
+        else:
+            name = ""
+    return given
 
 
 def _included(hosts: str) -> tuple[int | None, str]:
@@ -470,14 +476,19 @@ def python_path(start: LaunchCommand) -> list[str]:
 
 def accelerate_file(start: LaunchCommand) -> str | None:
     """Return the accelerate configuration that a launch names."""
-    for n, word in enumerate(start.before):
-        name, value = _option(word.text)
-        if word.text.startswith("--") and name in ("config_file", "accelerate_config"):
-            return value or _second(start.before, n)
-    return None
+    given = _launcher_options(start)
+    return given.get("config_file") or given.get("accelerate_config")
 
 
-FILE_OPTIONS = ("--config-name", "-cn", "--config-path", "-cp", "--config-dir", "-cd")
+# Hydra's own options: what they name
+FILE_OPTIONS = {
+    "--config-name": "name",
+    "-cn": "name",
+    "--config-path": "path",
+    "-cp": "path",
+    "--config-dir": "folder",
+    "-cd": "folder",
+}
 
 
 @dataclass
@@ -503,7 +514,8 @@ def read_overrides(start: LaunchCommand) -> Overrides:
     for word in words:
         name, equals, value = word.text.partition("=")
         if name in FILE_OPTIONS:
-            options[name] = value if equals else getattr(next(words, None), "text", "")
+            named = value if equals else getattr(next(words, None), "text", "")
+            options[FILE_OPTIONS[name]] = named
         elif name == "config":
             given.base = value
         else:
@@ -538,9 +550,8 @@ def _named(options: Mapping[str, str]) -> str:
     """Return the file that Hydra's own options name. With neither path nor name it is verl's
     own.
     """
-    name = options.get("--config-name") or options.get("-cn") or ""
-    folder = options.get("--config-path") or options.get("-cp") or ""
-    folder = folder or options.get("--config-dir") or options.get("-cd") or ""
+    name = options.get("name", "")
+    folder = options.get("path") or options.get("folder", "")
     if not name:
         return ""
     name = name if name.endswith((".yaml", ".yml")) else f"{name}.yaml"

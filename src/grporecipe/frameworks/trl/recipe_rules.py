@@ -402,7 +402,9 @@ def trl_takes_the_values(recipe: Recipe) -> Iterator[Violation]:
             f"{cut(str(values['model_name_or_path']))} is dense, so it has no auxiliary loss "
             "to weigh"
         )
-        yield _stopped("router_aux_loss_coef", coefficient, why, {"router_aux_loss_coef": None})
+        yield _refused(
+            "router_aux_loss_coef", coefficient, why, ({"router_aux_loss_coef": None},), "TRL"
+        )
     kernel = read_mapping(values.get("liger_kernel_config"))
     if (
         is_fused
@@ -410,8 +412,12 @@ def trl_takes_the_values(recipe: Recipe) -> Iterator[Violation]:
         and kernel.get("fused_linear_cross_entropy")
     ):
         why = "Liger's fused cross-entropy replaces the forward pass that TRL itself patches"
-        yield _stopped(
-            "liger_kernel_config", "fused_linear_cross_entropy", why, {"liger_kernel_config": None}
+        yield _refused(
+            "liger_kernel_config",
+            "fused_linear_cross_entropy",
+            why,
+            ({"liger_kernel_config": None},),
+            "TRL",
         )
     accelerator = read_mapping(values.get("accelerator_config"))
     if (
@@ -420,16 +426,14 @@ def trl_takes_the_values(recipe: Recipe) -> Iterator[Violation]:
         and accelerator.get("dispatch_batches")
     ):
         why = "streamed data need dispatch_batches=false"
-        yield _stopped("accelerator_config", "dispatch_batches", why, {"accelerator_config": None})
+        yield _refused(
+            "accelerator_config", "dispatch_batches", why, ({"accelerator_config": None},), "TRL"
+        )
 
 
-def _stopped(key: str, value: Any, why: str, change: Fields) -> Violation:
-    return Violation(
-        f"{key}={show(value)}", f"TRL stops at start: {why}", "Remove it.", (key,), (change,)
-    )
-
-
-def _refused(key: str, value: Any, why: str, changes: tuple[Fields, ...]) -> Violation:
+def _refused(
+    key: str, value: Any, why: str, changes: tuple[Fields, ...], by: str = "transformers"
+) -> Violation:
     change = changes[0] if changes else {}
     advice = (
         f"Set {' and '.join(f'{name}={show(new)}' for name, new in change.items())}."
@@ -438,9 +442,7 @@ def _refused(key: str, value: Any, why: str, changes: tuple[Fields, ...]) -> Vio
     )
     if change == {key: None}:
         advice = "Remove it."
-    return Violation(
-        f"{key}={show(value)}", f"transformers stops at start: {why}", advice, (key,), changes
-    )
+    return Violation(f"{key}={show(value)}", f"{by} stops at start: {why}", advice, (key,), changes)
 
 
 def _mistyped(key: str, value: Any, wanted: str, change: Config | None) -> Violation:

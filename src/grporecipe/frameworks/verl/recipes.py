@@ -37,7 +37,7 @@ from grporecipe.frameworks.verl.keys import (
 from grporecipe.model.framework import Field, NativeChange, Values, table_of
 from grporecipe.model.recipe import Recipe
 from grporecipe.model.values import Fields, model_size
-from grporecipe.project.repository import find_program, head_of
+from grporecipe.project.repository import LARGEST_SOURCE, find_program, head_of
 
 # the rows that need code; the others and the order are in fields.yaml
 OWN = (
@@ -184,7 +184,7 @@ def _own_program(recipe: Recipe) -> str:
     path = find_program(program, Path(recipe.file))
     if path is not None and recipe.version < PROGRAM_VALIDATES:
         trainer = path.with_name("ray_trainer.py")
-        text = trainer.read_text(encoding="utf-8", errors="replace") if trainer.is_file() else ""
+        text = head_of(trainer, LARGEST_SOURCE)
         return program if text and not re.search(HOLDS_A_STEP, text) else ""
     text = head_of(path) if path is not None else ""
     validates = any(word in text for word in ("validate_config", "main_ppo import", "run_ppo("))

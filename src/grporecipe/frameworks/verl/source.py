@@ -34,14 +34,14 @@ from grporecipe.model.recipe import Recipe
 from grporecipe.model.releases import KeyTable
 from grporecipe.model.setting import Version
 from grporecipe.model.values import Fields, flatten, nest
+from grporecipe.project.repository import LARGEST_SOURCE, head_of
+from grporecipe.reading.python.source import parse_python
 from grporecipe.reading.python.vendored import code_of, missing_checks, nearest_release
 from grporecipe.reading.yaml_text import parse_nested
 
 CONFIG = "verl/trainer/config"
 # of one configuration; verl's has about 30
 MOST_FILES = 200
-# bytes
-LARGEST = 2 * 2**20
 # folders above a script or the package in which its program is looked for
 ABOVE = 5
 _HEADER = r"(?m)^#\s*@package\s+(\S+)"
@@ -132,7 +132,7 @@ class Composer:
         name = path if path.endswith((".yaml", ".yml")) else f"{path}.yaml"
         for folder in self.folders:
             if (folder / name).is_file():
-                return _text(folder / name)
+                return head_of(folder / name, LARGEST_SOURCE)
         return None
 
 
@@ -154,14 +154,6 @@ def _join(package: str, name: str) -> str:
     if name.startswith("_global_"):
         return name.removeprefix("_global_").lstrip(".")
     return ".".join(filter(None, (package, name)))
-
-
-def _text(path: Path) -> str:
-    try:
-        data = path.read_bytes()[: LARGEST + 1]
-        return data.decode("utf-8") if len(data) <= LARGEST else ""
-    except (OSError, UnicodeDecodeError):
-        return ""
 
 
 def merge(into: Fields, other: Config) -> None:
@@ -258,7 +250,7 @@ def _keys(folder: Path, main: Main | None, choices: Mapping[str, str]) -> KeyTab
 
 def _version(folder: Path) -> Version | None:
     # 0.8.0.dev may be as 0.7
-    match = re.fullmatch(_VERSION, _text(folder / "verl" / "version" / "version").strip())
+    match = re.fullmatch(_VERSION, head_of(folder / "verl" / "version" / "version").strip())
     return (int(match[1]), int(match[2]), int(match[3] or 0)) if match else None
 
 
@@ -271,7 +263,7 @@ def find_main(folder: Path, recipe: Recipe) -> Main | None:
     if file is None:
         own = Path(recipe.base).stem or "ppo_trainer"
         return Main(folder / CONFIG, own) if program.endswith(OWN_PROGRAMS) else None
-    stated = _decorated(_text(file))
+    stated = _decorated(head_of(file, LARGEST_SOURCE))
     if stated is None and not recipe.base:
         return None
     configured, name = stated or ("config", "")
@@ -298,9 +290,8 @@ def _programs(folder: Path, program: str, recipe: Recipe) -> Iterator[Path]:
 
 def _decorated(text: str) -> tuple[str, str] | None:
     """Return the folder and the name in the decorator ``hydra.main``."""
-    try:
-        tree = ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+    tree = parse_python(text)
+    if tree is None:
         return None
     calls = [
         call

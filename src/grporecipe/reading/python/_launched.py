@@ -17,7 +17,13 @@ from typing import Any, Literal
 
 from grporecipe.files import absolute
 from grporecipe.model.recipe import KeySpec, LaunchedCode
-from grporecipe.project.repository import find_program, find_root, head_of, python_files
+from grporecipe.project.repository import (
+    find_program,
+    find_root,
+    head_of,
+    project_folder,
+    python_files,
+)
 from grporecipe.reading.python.source import (
     Names,
     last_name,
@@ -161,7 +167,7 @@ def uses_trl(path: Path, places: Sequence[Path]) -> bool | None:
     missing or known only when it runs. Files that import by name and do not mention GRPO are taken
     to load something else.
     """
-    root = find_root(path) or absolute(path).parent
+    root = project_folder(path)
     waiting, seen, computes, is_open, mentions = [path], set[Path](), False, False, False
     while waiting:
         file = waiting.pop()
@@ -283,9 +289,7 @@ def _imported_fields(origin: str, path: Path) -> dict[str, KeySpec]:
     # defined nowhere
     if not module.strip("."):
         return {}
-    for file in (
-        _files_of(path, (find_root(path) or path.parent,), level, module.lstrip("."), ()) or ()
-    ):
+    for file in _files_of(path, (project_folder(path),), level, module.lstrip("."), ()) or ():
         names = read_file(file)
         if names is not None and name in names.classes:
             return fields_of(names, name)

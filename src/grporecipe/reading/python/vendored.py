@@ -10,6 +10,7 @@ from pathlib import Path
 from grporecipe.model.recipe import KeySpec, KeySpecs
 from grporecipe.model.releases import KeyTable
 from grporecipe.model.setting import Version
+from grporecipe.project.repository import LARGEST_SOURCE, head_of
 from grporecipe.reading.python._launched import MOST_BASES, fields_of
 from grporecipe.reading.python.source import Names, name_of, read_file
 
@@ -17,8 +18,6 @@ _VERSION = (
     r"""(?:\A|(?:__version__|version) {0,9}= {0,9}["'])(\d{1,3})\.(\d{1,3})(?:\.(\d{1,3}))?"""
 )
 COMMENT = r"(?m)^\s*#.*$"
-# characters
-LARGEST = 2**20
 Known = Callable[[Version], Mapping[str, KeySpec]]
 
 
@@ -49,7 +48,10 @@ def code_of(folder: Path, files: Sequence[str]) -> dict[str, str]:
     ``files`` are patterns.
     """
     paths = dict.fromkeys(path for pattern in files for path in sorted(folder.glob(pattern)))
-    return {path.relative_to(folder).as_posix(): re.sub(COMMENT, "", _text(path)) for path in paths}
+    return {
+        path.relative_to(folder).as_posix(): re.sub(COMMENT, "", head_of(path, LARGEST_SOURCE))
+        for path in paths
+    }
 
 
 def missing_checks(
@@ -140,17 +142,10 @@ def stated_version(folder: Path, files: Sequence[str]) -> Version | None:
     """Return the first version that one of these files states, or None."""
     for name in files:
         path = folder / name
-        match = re.search(_VERSION, _text(path)) if path.is_file() else None
+        match = re.search(_VERSION, head_of(path).strip())
         if match:
             return (int(match[1]), int(match[2]), int(match[3] or 0))
     return None
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")[:LARGEST].strip()
-    except (OSError, UnicodeDecodeError):
-        return ""
 
 
 def nearest_release(own: KeySpecs, known: Known, releases: Sequence[Version]) -> Version:

@@ -34,7 +34,6 @@ from grporecipe.reading.shell._words import (
     Values,
     glob,
     is_known,
-    keep,
     plain,
     unknown,
 )
@@ -150,14 +149,14 @@ class _Shell(Builtins):
         for name in list(self.functions):
             if name not in self.called:
                 self.scope.arguments = None
-                self.branch([lambda name=name: self._call(name, [], 0)], may_skip=True)  # type: ignore[misc]  # bound now
+                self.branch([partial(self._call, name, [], 0)], may_skip=True)
         return self.commands
 
     def _fill_checked(self, node: Node) -> None:
         """Forget empty variables of a check that ends the script: after it they have values."""
         for name, value in self.scope.values.items():
             if value == "" and re.search(rf"\${{?{name}\b", repr(node)):
-                keep(self.scope.values, name, unknown(f"${name}"))
+                self.scope.doubt(name)
 
     def run(self, nodes: Iterable[Node]) -> bool | None:
         """Read commands in order. Return the status of the last one, None if only a running shell
@@ -218,7 +217,7 @@ class _Shell(Builtins):
                 status = self._run(part)
                 status = not status if negated and status is not None else status
             else:
-                self.branch([lambda part=part: self._run(part)], may_skip=True)  # type: ignore[misc]  # bound now
+                self.branch([partial(self._run, part)], may_skip=True)
                 status = None
             is_program = (
                 isinstance(part, Simple) and bool(part.words) and part.words[0].text not in ASKING
@@ -244,7 +243,7 @@ class _Shell(Builtins):
         if not possible:
             return self.run(last)
         bodies = (*possible, last)
-        self.branch([lambda body=body: self.run(body) for body in bodies], False)  # type: ignore[misc]  # bound now
+        self.branch([partial(self.run, body) for body in bodies], may_skip=False)
         return None
 
     def _for(self, node: Loop) -> bool | None:
@@ -258,13 +257,13 @@ class _Shell(Builtins):
             or len(words) * self.rounds > MOST_ROUNDS
         ):
             if node.name:
-                keep(self.scope.values, node.name, unknown(f"${node.name}"))
-            self.branch([lambda: self._round(node.body)], may_skip=True)
+                self.scope.doubt(node.name)
+            self.branch([partial(self._round, node.body)], may_skip=True)
             self.absorb(since)
             return None
         self.rounds *= max(len(words), 1)
         for word in words:
-            keep(self.scope.values, node.name, word.marked)
+            self.scope.keep(node.name, word.marked)
             if self._round(node.body):
                 break
         self.rounds //= max(len(words), 1)
@@ -288,7 +287,7 @@ class _Shell(Builtins):
             status = self.run(node.condition)
             status = not status if node.until and status is not None else status
             if status is None:
-                self.branch([lambda: self._round(node.body)], may_skip=True)
+                self.branch([partial(self._round, node.body)], may_skip=True)
             if status is not True or self.ended or self._round(node.body):
                 break
         self.absorb(since)
@@ -312,7 +311,7 @@ class _Shell(Builtins):
                 break
         if len(possible) == 1 and not may_skip:
             return self.run(possible[0])
-        self.branch([lambda body=body: self.run(body) for body in possible], may_skip)  # type: ignore[misc]  # bound now
+        self.branch([partial(self.run, body) for body in possible], may_skip)
         return None
 
     def _simple(self, node: Simple) -> bool | None:
@@ -327,14 +326,8 @@ class _Shell(Builtins):
             self._assign(raw)
         status = self._command(node.words[at:], node) if before is not None else True
         for name, value in (before or {}).items():
-            self._put(name, value)
+            self.scope.keep(name, value)
         return status
-
-    def _put(self, name: str, value: "str | list[Word] | None") -> None:
-        if value is None:
-            self.scope.values.pop(name, None)
-        else:
-            keep(self.scope.values, name, value)
 
     def _assign(self, raw: Raw) -> None:
         match = ASSIGNMENT.fullmatch(raw.text)
@@ -355,7 +348,7 @@ class _Shell(Builtins):
             value = self.scope.text(Raw(right, raw.line))
             if more:
                 value = old + value if isinstance(old, str) else unknown(f"${name}")
-        keep(self.scope.values, name, value)
+        self.scope.keep(name, value)
 
     def _command(self, raws: list[Raw], node: Simple) -> bool | None:
         name = raws[0].text
@@ -383,7 +376,7 @@ class _Shell(Builtins):
             if self.locals and name != "export":
                 self.locals[-1].setdefault(variable, self.scope.values.get(variable))
             if is_map:
-                keep(self.scope.values, variable, unknown(f"${{{variable}[@]}}"))
+                self.scope.keep(variable, unknown(f"${{{variable}[@]}}"))
             else:
                 self._assign(raw)
         return True
@@ -401,7 +394,7 @@ class _Shell(Builtins):
         self.absorb(kept[3], "return")
         self.depth -= 1
         for variable, value in self.locals.pop().items():
-            self._put(variable, value)
+            self.scope.keep(variable, value)
         self.scope.arguments, self.line, self.silent = kept[:3]
         return status
 
@@ -412,10 +405,11 @@ class _Shell(Builtins):
             text = input_of(self.scope, node)
             inner = [Word(text, node.input.line, marked=text, span=text.count("\n"))]
         if inner is not None and self.depth < DEEPEST:
-            kept = self.scope.path
-            self.scope.path = inner[1].marked if len(inner) > 1 else kept
-            self._inner(inner[0], inner[2:] if len(inner) > 1 else None, is_subshell=True)
-            self.scope.path = kept
+            kept = self.scope.path, self.scope.arguments
+            if len(inner) > 1:
+                self.scope.path, self.scope.arguments = inner[1].marked, inner[2:]
+            self._inner(inner[0], self._subshell)
+            self.scope.path, self.scope.arguments = kept
         elif words and not self.silent:
             if self.line:
                 words = [Word(word.text, self.line, word.unknown) for word in words]
@@ -423,33 +417,23 @@ class _Shell(Builtins):
                 Command(words, dict(self.scope.values), self.scope.folder, self.aside, node.lost)
             )
 
-    def _inner(self, word: Word, arguments: CommandLine | None, is_subshell: bool) -> bool | None:
+    def _inner(self, word: Word, run: Callable[[list[Node]], bool | None]) -> bool | None:
         """Read the script in a word. Its lines are those of the file if it is written there."""
-        kept = self.line, self.scope.arguments
+        kept = self.line
         if word.marked.count("\n") > word.span:
             self.line = self.line or word.line
-        nodes = SyntaxReader(word.marked, word.line).script()
         self.depth += 1
-        if is_subshell:
-            self.scope.arguments = arguments if arguments is not None else kept[1]
-            status = self._subshell(nodes)
-        else:
-            status = self.run(nodes)
+        status = run(SyntaxReader(word.marked, word.line).script())
         self.depth -= 1
-        self.line = kept[0]
-        if is_subshell:
-            self.scope.arguments = kept[1]
+        self.line = kept
         return status
 
     def _eval(self, words: CommandLine) -> bool | None:
         if not words or self.depth >= DEEPEST:
             return None
         text = " ".join(word.marked for word in words)
-        return self._inner(
-            Word(text, words[0].line, marked=text, span=sum(word.span for word in words)),
-            None,
-            False,
-        )
+        span = sum(word.span for word in words)
+        return self._inner(Word(text, words[0].line, marked=text, span=span), self.run)
 
     def _other(self, name: str) -> str | None:
         """Return the text of another script, unless this one is another already."""

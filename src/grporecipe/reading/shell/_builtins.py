@@ -21,7 +21,6 @@ from grporecipe.reading.shell._words import (
     glob,
     is_known,
     joined_path,
-    keep,
     plain_part,
     unknown,
 )
@@ -75,7 +74,7 @@ class State:
         for name in names:
             values = [state[0].get(name) for state in states]
             same = values[0] if _all_same(values) else None
-            keep(self.scope.values, name, _merged(name, values) if same is None else same)
+            self.scope.keep(name, _merged(name, values) if same is None else same)
         arguments = [state[1] for state in states]
         folders = {state[2] for state in states}
         self.scope.arguments = arguments[0] if _all_same(arguments) else None
@@ -281,7 +280,7 @@ class Builtins(State):
         name, sign, right = match.groups()
         right = "1" if sign in ("++", "--") else right
         value = calculate_in(self.scope, right if sign == "=" else f"{name} {sign[0]} ({right})")
-        keep(self.scope.values, name, unknown(f"${name}") if value is None else str(value))
+        self.scope.keep(name, unknown(f"${name}") if value is None else str(value))
         return None
 
     def set_arguments(self, words: CommandLine, _: Simple) -> bool:
@@ -305,7 +304,7 @@ class Builtins(State):
         names = [word.text for word in words if re.fullmatch(r"[A-Za-z_]\w*", word.text)]
         flags = "".join(word.text for word in words if word.text.startswith("-"))
         for name in names:
-            keep(self.scope.values, name, unknown(f"${name}"))
+            self.scope.doubt(name)
         if node.input is None or not names:
             return
         text = input_of(self.scope, node)
@@ -313,20 +312,19 @@ class Builtins(State):
         if "a" in flags and between in (" ", ","):
             pieces = text.split("," if between == "," else None)
             marked = [finished(piece.strip("\n"), node.line) for piece in pieces]
-            keep(
-                self.scope.values,
+            self.scope.keep(
                 names[-1],
                 marked if is_known(text) else unknown(f"${{{names[-1]}[@]}}"),
             )
         elif "d" in flags:
-            keep(self.scope.values, names[-1], text.strip(" \t\n"))
+            self.scope.keep(names[-1], text.strip(" \t\n"))
         elif len(names) == 1 and "\n" not in text.strip():
-            keep(self.scope.values, names[0], text.strip())
+            self.scope.keep(names[0], text.strip())
 
     def unset(self, words: CommandLine, _: Simple) -> bool:
         """Forget variables."""
         for word in words:
-            self.scope.values.pop(word.text, None)
+            self.scope.keep(word.text, None)
         return True
 
     def cd(self, words: CommandLine, _: Simple) -> None:
@@ -341,7 +339,7 @@ class Builtins(State):
     def getopts(self, words: CommandLine, _: Simple) -> None:
         """Apply ``getopts``, whose option is known only to a running shell."""
         for name in (*(word.text for word in words[1:2]), "OPTARG"):
-            keep(self.scope.values, name, unknown(f"${name}"))
+            self.scope.doubt(name)
 
     def popd(self, *_: object) -> None:
         """Apply ``popd``. The working directory is unknown afterwards."""

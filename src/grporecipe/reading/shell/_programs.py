@@ -18,9 +18,7 @@ SHELLS = frozenset({"bash", "sh", "zsh", "dash", "ksh"})
 TMUX_KEYS = frozenset({"Enter", "C-m", "ENTER", "KPEnter"})
 
 
-def handed_on(
-    words: CommandLine, read: Callable[[str], str | None] = lambda _: None
-) -> CommandLine | None:
+def handed_on(words: CommandLine, read: Callable[[str], str | None]) -> CommandLine | None:
     """Return the script that a command passes to another shell (``bash -c``, tmux, Slurm's wrap),
     and its arguments.
 

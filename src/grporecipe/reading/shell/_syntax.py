@@ -249,17 +249,13 @@ class SyntaxReader:
             if joint not in ("&&", "||"):
                 return parts[0][2] if len(parts) == 1 and not parts[0][1] else Chain(parts)
             self._move(2)
-            while self._operator() == "\n":
-                self._move(1)
-                self._heredocs()
+            self._newlines()
 
     def _pipeline(self) -> Node:
         parts = [self._command()]
         while self._operator() in ("|", "|&"):
             self._move(len(self._operator()))
-            while self._operator() == "\n":
-                self._move(1)
-                self._heredocs()
+            self._newlines()
             parts.append(self._command())
         return (
             parts[0]
@@ -312,8 +308,7 @@ class SyntaxReader:
         return self._double_bracket()
 
     def _body(self) -> list[Node]:
-        while self._operator() == "\n":
-            self._move(1)
+        self._newlines()
         return [self._command()] if self._blank() else []
 
     def _close(self, bracket: str) -> None:

@@ -55,14 +55,6 @@ def finished(marked: str, line: int, span: int = 0) -> Word:
     return Word(plain(marked), line, not is_known(marked), marked, span)
 
 
-def keep(values: Values, name: str, value: "str | list[Word]") -> None:
-    """Store a variable. One that is too long becomes unknown, and no more than a maximum number are
-    stored.
-    """
-    if name in values or len(values) < MOST_VARIABLES:
-        values[name] = value if _length(value) <= LONGEST_VALUE else unknown(f"${name}")
-
-
 def _length(value: "str | list[Word]") -> int:
     return sum(len(word.text) + 1 for word in value) if isinstance(value, list) else len(value)
 
@@ -83,6 +75,20 @@ class Scope:
     substitute: Callable[[str, int], str | None] = lambda *_: None
     # characters
     expanded: int = 0
+
+    def keep(self, name: str, value: "str | list[Word] | None") -> None:
+        """Store a variable; None removes it. One that is too long becomes unknown, and no more than
+        a maximum number are stored.
+        """
+        if value is None:
+            self.values.pop(name, None)
+        elif name in self.values or len(self.values) < MOST_VARIABLES:
+            is_long = _length(value) > LONGEST_VALUE
+            self.values[name] = unknown(f"${name}") if is_long else value
+
+    def doubt(self, name: str) -> None:
+        """Make a variable unknown."""
+        self.keep(name, unknown(f"${name}"))
 
     def look_up(self, name: str) -> "str | list[Word] | None":
         """Return a variable's value; None if it is not set."""
@@ -115,7 +121,7 @@ class Scope:
     def document(self, raw: Raw) -> str:
         """Return a here document as one text with marks."""
         fields = Fields(self, raw, splits=False)
-        fields.take_quoted(raw.text)
+        fields.take(raw.text, quoted=True)
         return fields.current or ""
 
     def array(self, raw: Raw) -> CommandLine:
@@ -155,10 +161,8 @@ def _alternatives(text: str) -> list[str]:
         return text.split(",")
     start = int(first)
     end = int(last)
-    return [
-        str(number)
-        for number in range(start, end + (1 if end >= start else -1), 1 if end >= start else -1)
-    ]
+    step = 1 if end >= start else -1
+    return [str(number) for number in range(start, end + step, step)]
 
 
 class Fields:
@@ -175,7 +179,7 @@ class Fields:
 
     def read(self) -> CommandLine:
         """Return the fields."""
-        self._take(self.raw.text, quoted=False)
+        self.take(self.raw.text, quoted=False)
         self._end()
         return self.words
 
@@ -188,7 +192,8 @@ class Fields:
         self.current = None
         self.line = self.raw.line
 
-    def _take(self, text: str, quoted: bool) -> None:
+    def take(self, text: str, quoted: bool) -> None:
+        """Take a text, with the rules of double quotes or without."""
         at = 0
         while at < len(text):
             char = text[at]
@@ -221,11 +226,7 @@ class Fields:
         is_array = re.fullmatch(r"\$(?:@|\{(?:@|\w+\[@\]).*\})", text, re.DOTALL) is not None
         if is_array and self.current == "":
             self.current = None
-        self.take_quoted(text)
-
-    def take_quoted(self, text: str) -> None:
-        """Take text with the rules of double quotes."""
-        self._take(text, quoted=True)
+        self.take(text, quoted=True)
 
     def _expand(self, text: str, at: int, quoted: bool) -> int:
         """Take the expansion of a ``$`` or a backquote. Return the position after it."""
@@ -342,7 +343,7 @@ class Fields:
             return unknown(raw)
         default = self._word(word)
         if sign[-1] == "=":
-            keep(self.scope.values, name, default)
+            self.scope.keep(name, default)
         return default
 
     def _word(self, text: str) -> str:
