@@ -20,8 +20,11 @@ from support import environment
 pytestmark = pytest.mark.slow
 
 RANK = """
-import datetime, json, os, sys, time
+import atexit, datetime, json, os, sys, time
 import torch, torch.distributed as dist
+# once for all forks
+from transformers import AutoModel
+from trl import GRPOConfig
 
 def start():
     for number, (folder, port, fault) in enumerate(json.load(sys.stdin)):
@@ -30,6 +33,8 @@ def start():
                 os.chdir(folder)
                 log = os.open(f"logs/rank-{rank}.log", os.O_WRONLY | os.O_CREAT)
                 os.dup2(log, 1), os.dup2(log, 2)
+                # after the traceback, as a rank of ours: without taking torch down
+                atexit.register(os._exit, 1)
                 return rank, port, fault
             started.append((number, rank, pid))
 
