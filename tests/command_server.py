@@ -5,7 +5,8 @@ Each xdist worker has a server of its own, started when first needed. A fork has
 environment, folder and streams, and nothing of the test's process. In the slow tier the server has
 imported torch and TRL as well, and a sweep's warm server is a fork, too. Programs named ``python``
 and ``grposweep`` in ``shims()`` hand what a shell starts to the server. What has to be a new
-interpreter is started as one (the fixture ``start``); ``GRPOSWEEP_TEST_SPAWN=1`` starts all so.
+interpreter is started as one (the fixture ``start_interpreter``);
+``GRPOSWEEP_TEST_SPAWN=1`` runs whole commands so.
 """
 
 import atexit
@@ -238,6 +239,8 @@ def _become(asked: dict[str, Any], files: Files) -> NoReturn:
         sys.stdin = open(0, closefd=False)  # noqa: SIM115 - for the rest of this process
         address = os.environ[ADDRESS]
         process.subprocess = _subprocess(lambda: address)  # type: ignore[attr-defined]
+        # as in a new interpreter, wherever the tests run
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         os.environ.clear()
         os.environ.update(asked["environment"])
         os.chdir(asked["folder"])
@@ -280,14 +283,13 @@ def _exit_code(code: object) -> int:
     return 1
 
 
-class _Served:
-    """A warm server that is a fork of the command server, as ``ForkServer`` sees a ``Popen``."""
+class _Fork:
+    """A fork of the command server, as its user sees a ``Popen``."""
 
-    def __init__(self, connection: socket.socket, its_input: int, its_output: int) -> None:
+    def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
         self.pid = int(self._line())
-        self.returncode = None
-        self.stdin, self.stdout = os.fdopen(its_input, "wb"), os.fdopen(its_output, "rb")
+        self.returncode: int | None = None
 
     def poll(self) -> int | None:
         """Its exit code, or None while it runs."""
@@ -301,7 +303,7 @@ class _Served:
 
         code = self._look(timeout)
         if code is None:
-            raise subprocess.TimeoutExpired("the warm server", timeout or 0)
+            raise subprocess.TimeoutExpired("a fork of the command server", timeout or 0)
         return code
 
     def _look(self, timeout: float | None) -> int | None:
@@ -318,6 +320,42 @@ class _Served:
             # no more than this line, so that ``select`` sees the next one
             line += self._connection.recv(1)
         return line
+
+
+class _Served(_Fork):
+    """A warm server that is a fork of the command server."""
+
+    def __init__(self, connection: socket.socket, its_input: int, its_output: int) -> None:
+        super().__init__(connection)
+        self.stdin, self.stdout = os.fdopen(its_input, "wb"), os.fdopen(its_output, "rb")
+
+
+class Started(_Fork):
+    """A command that a test interrupts or kills; its output goes to a file."""
+
+    def __init__(self, arguments: Sequence[str], environment: Mapping[str, str], folder: Path):
+        from tempfile import TemporaryFile
+
+        self._output = TemporaryFile("r+")  # noqa: SIM115 - read when it has ended
+        address = _start_server()
+        with Path(os.devnull).open() as nothing:
+            files = (nothing.fileno(), *[self._output.fileno()] * 2)
+            super().__init__(request(address, arguments, environment, files, folder))
+
+    def send_signal(self, number: signal.Signals) -> None:
+        """Send a signal unless it has ended."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        """End it at once."""
+        self.send_signal(signal.SIGKILL)
+
+    def communicate(self, timeout: float | None = None) -> tuple[str, None]:
+        """All that it printed, when it has ended."""
+        self.wait(timeout)
+        self._output.seek(0)
+        return self._output.read(), None
 
 
 def _subprocess(address: Callable[[], str]) -> Any:

@@ -20,11 +20,11 @@ from hydra.core.config_store import ConfigStore
 from hypothesis import settings
 from omegaconf import DictConfig
 
-from command_server import TRAINS
+from command_server import TRAINS, Started
 from grposweep.config.compose import Session, open_session, register_schema
 from grposweep.process import PROJECT
 from in_process import Sweep, sweeps_in
-from support import RUN, Ended, Printed, Run, Start, environment, run_in
+from support import RUN, Ended, Printed, Run, Start, StartInterpreter, environment, run_in
 
 # Modules whose tests are all of another tier: pytest would import them, and torch with them, to
 # deselect all of it.
@@ -118,6 +118,23 @@ def sweep_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sweep:
     return sweeps_in(tmp_path, monkeypatch)
 
 
+@pytest.fixture
+def start(here: Path) -> Iterator[Start]:
+    """``start(...)`` starts the command, for interrupting and killing; it ends with the test at the
+    latest.
+    """
+    started: list[Started] = []
+
+    def call(*arguments: str) -> Started:
+        started.append(Started([str(RUN), *arguments], environment(), here))
+        return started[-1]
+
+    yield call
+    for process in started:
+        process.kill()
+        process.wait()
+
+
 def accept_interrupts() -> None:
     """A process started in the background inherits that Ctrl-C is ignored, and its children with
     it.
@@ -126,13 +143,13 @@ def accept_interrupts() -> None:
 
 
 @pytest.fixture
-def start(here: Path) -> Iterator[Start]:
-    """``start(...)`` starts the command, for interrupting and killing; it ends with the test at the
-    latest.
+def start_interpreter(here: Path) -> Iterator[StartInterpreter]:
+    """The same in a new interpreter, for what happens before a command begins, and to its
+    children.
     """
     started: list[subprocess.Popen[str]] = []
 
-    def call(*arguments: str) -> "subprocess.Popen[str]":
+    def call(*arguments: str) -> subprocess.Popen[str]:
         command = [sys.executable, str(RUN), *arguments]
         process = subprocess.Popen(
             command,

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from grposweep.schema import Experiment
 
-from command_server import run_forked
+from command_server import Started, run_forked
 from grporecipe.files import Json
 
 PROJECT = Path(__file__).resolve().parents[1]
@@ -74,7 +74,8 @@ class Ended:
 
 
 Run = Callable[..., Ended]
-Start = Callable[..., "subprocess.Popen[str]"]
+Start = Callable[..., Started]
+StartInterpreter = Callable[..., "subprocess.Popen[str]"]
 Write = Callable[..., Path]
 Printed = Callable[[], str]
 

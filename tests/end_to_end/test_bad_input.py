@@ -9,7 +9,6 @@ import shlex
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,7 +16,7 @@ import pytest
 from grporecipe.errors import ExitCode
 from grposweep.cli._app import answer
 from refused import read_rows, says
-from support import PROJECT, RUN, Run, environment, grposweep, run_in
+from support import PROJECT, RUN, Run, StartInterpreter, environment, grposweep, run_in
 
 DEFAULT, SLOW = read_rows(Path(__file__).with_name("refused.txt")).values()
 
@@ -105,9 +104,9 @@ def test_an_outputs_folder_that_cannot_exist_is_refused(run: Run, here: Path) ->
     assert "cannot be written" in ended.err
 
 
-def test_ctrl_c_before_anything_starts_is_quiet(start: Callable) -> None:
+def test_ctrl_c_before_anything_starts_is_quiet(start_interpreter: StartInterpreter) -> None:
     """Interrupted while still composing: no traceback."""
-    process = start("trainer=fake", "-m", "lr=1e-3,1e-4")
+    process = start_interpreter("trainer=fake", "-m", "lr=1e-3,1e-4")
     process.send_signal(signal.SIGINT)
     output, _ = process.communicate(timeout=300)
     assert process.returncode in (130, -signal.SIGINT)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from support import Start, lines, read, trials
+from support import StartInterpreter, lines, read, trials
 
 pytestmark = pytest.mark.slow
 # benchmarks/README.md has the table of 200
@@ -63,7 +63,7 @@ def send(pids: list[int], number: signal.Signals) -> None:
             continue
 
 
-def disturb(start: Start, name: str, most: int, chosen: random.Random) -> Counter[str]:
+def disturb(start: StartInterpreter, name: str, most: int, chosen: random.Random) -> Counter[str]:
     """Send up to ``most`` signals to one sweep until it has finished; its command is repeated where
     it has stopped.
     """
@@ -92,12 +92,12 @@ def disturb(start: Start, name: str, most: int, chosen: random.Random) -> Counte
         controller = start(f"name={name}", *WORDS)
 
 
-def test_no_trial_fails_because_of_signals(start: Start, here: Path) -> None:
+def test_no_trial_fails_because_of_signals(start_interpreter: StartInterpreter, here: Path) -> None:
     """The same command continues until all trials have finished, each step trained once."""
     chosen = random.Random(0)
     sent: Counter[str] = Counter()
     for number in itertools.count():
-        sent += disturb(start, f"s{number}", SIGNALS - sent.total(), chosen)
+        sent += disturb(start_interpreter, f"s{number}", SIGNALS - sent.total(), chosen)
         folders = trials(here / "outputs" / f"s{number}")
         assert [read(trial / "result.json")["status"] for trial in folders] == ["finished"] * TRIALS
         for trial in folders:

@@ -5,8 +5,6 @@ the tiny model learns.
 import os
 import re
 import socket
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -37,22 +35,6 @@ def here(cool_tiny: None) -> dict[str, str]:
     if not target.exists():
         target.symlink_to(cool)
     return environment()
-
-
-def test_a_trial_trains_in_a_process_of_its_own_and_prints_one_line(
-    make_trial: MakeTrial, here: dict[str, str]
-) -> None:
-    """How to look at it if it is silent. Progress is the controller's to show; the logs hold what
-    went wrong.
-    """
-    folder = make_trial(sweep="spaces and 'quotes'")
-    command = [sys.executable, "-m", "grposweep.train", str(folder)]
-    done = subprocess.run(command, env=here, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout) == (0, "")
-    assert re.fullmatch(
-        r"rank 0 on \S+ is process (\d+)\. If it is silent: py-spy dump --pid \1\n", done.stderr
-    )
-    assert result_of(folder)["status"] == "finished"
 
 
 def test_two_ranks_train_together_and_count_each_held_out_prompt_once(
