@@ -24,7 +24,6 @@ from support import PROJECT, Ended, run_in
 
 COMMANDS = PROJECT / "tests" / "command" / "commands"
 STUB = PROJECT / "tests" / "stub_trl"
-RATES = (1e-4, 3e-4)
 REWARDS = """
 from pathlib import Path
 from datasets import load_dataset
@@ -85,6 +84,12 @@ class OwnCommand:
     sweep: list[str] = field(default_factory=lambda: ["lr=1e-4,3e-4"])
 
     @property
+    def rates(self) -> list[float]:
+        """Return the learning rates of its sweep."""
+        (values,) = [word for word in self.sweep if word.startswith("lr=")]
+        return [float(value) for value in values.removeprefix("lr=").split(",")]
+
+    @property
     def is_installed(self) -> bool:
         """Return whether what it needs is there."""
         return not self.needs or find_spec(self.needs) is not None
@@ -119,7 +124,7 @@ def stage(one: OwnCommand, folder: Path) -> dict[str, str]:
 
 
 def sweep(one: OwnCommand, folder: Path, variables: Mapping[str, str]) -> Ended:
-    """Sweep a staged command over two learning rates."""
+    """Sweep a staged command over its learning rates."""
     stub = (
         ()
         if one.real

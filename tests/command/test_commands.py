@@ -9,7 +9,7 @@ import pytest
 
 from grporecipe.errors import UserError
 from grposweep.command.ask import ask
-from own_commands import RATES, OwnCommand, read_commands, stage, sweep
+from own_commands import OwnCommand, read_commands, stage, sweep
 from support import lines, read, sampled, trials
 
 pytestmark = pytest.mark.slow
@@ -53,9 +53,7 @@ def test_every_trial_trains_with_its_own_values(here: Path, one: OwnCommand) -> 
         return
     assert ended.code == 0, ended
     done = trials(here / "outputs" / "s")
-    assert (
-        tuple(read(folder / "trained_with.json")["values"]["learning_rate"] for folder in done)
-        == RATES
-    )
+    trained = [read(folder / "trained_with.json")["values"]["learning_rate"] for folder in done]
+    assert trained == one.rates
     rewards = [{line["reward"] for line in lines(folder / "metrics.jsonl")} for folder in done]
-    assert one.real or rewards == [{rate} for rate in RATES]
+    assert one.real or rewards == [{rate} for rate in one.rates]

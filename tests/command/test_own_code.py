@@ -130,7 +130,7 @@ def test_a_stop_waits_for_a_rollout_boundary_and_the_same_command_continues(
     (here / "tiny").symlink_to(tiny_folder())
     own = (
         "name=s",
-        "schedule.max_steps=150",
+        "schedule.max_steps=60",
         "--",
         f"{sys.executable} train.py --config recipe.yaml",
     )
@@ -146,5 +146,5 @@ def test_a_stop_waits_for_a_rollout_boundary_and_the_same_command_continues(
     ended = run(*own, timeout=300)
     assert ended.code == 0, ended.out + str(read(trial / "result.json"))
     steps = [line["step"] for line in lines(trial / "metrics.jsonl") if line["kind"] == "train"]
-    assert steps == list(range(1, 151))
+    assert steps == list(range(1, 61))
     assert {line["attempt"] for line in lines(trial / "metrics.jsonl")} == {0, 1}

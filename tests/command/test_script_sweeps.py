@@ -154,7 +154,7 @@ import json, os, sys, time
 from pathlib import Path
 folder, attempt = Path(os.environ["GRPOSWEEP_TRIAL"]), int(os.environ["GRPOSWEEP_ATTEMPT"])
 (folder / "callback.json").write_text(json.dumps({"attempt": attempt, "step": 1, "total": 3, "stopped": False}))
-for beat in range(120):
+for beat in range(80):
     time.sleep(0.1)
     if beat < int(os.environ["BEATS"]):
         (folder / "heartbeat.new").write_text(json.dumps({"step": 1, "total": 3, "counter": beat}))
@@ -167,14 +167,14 @@ for beat in range(120):
 def test_a_program_lives_as_long_as_its_callback_beats(
     run: Run, script: Script, here: Path
 ) -> None:
-    """Twelve seconds of training with six seconds' patience; and one that falls silent after two is
+    """Eight seconds of training with four seconds' patience; and one that falls silent after two is
     ended.
     """
     (here / "train.py").write_text(
         (here / "train.py").read_text().replace("trainer.train()", BEATING)
     )
-    own = (*script[:-1], "cluster.stall_min=0.1", "cluster.warm=false")
-    alive = run(*own, "name=alive", "+trainer.environment.BEATS='120'")
+    own = (*script[:-1], "cluster.stall_min=0.07", "cluster.warm=false")
+    alive = run(*own, "name=alive", "+trainer.environment.BEATS='80'")
     assert results(alive.sweep)[0]["status"] == "finished", alive.out
     silent = run(*own, "name=silent", "+trainer.environment.BEATS='20'")
     assert results(silent.sweep)[0]["status"] == "failed", silent.out
