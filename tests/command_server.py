@@ -239,7 +239,7 @@ def _become(asked: dict[str, Any], files: Files) -> NoReturn:
         sys.stdin = open(0, closefd=False)  # noqa: SIM115 - for the rest of this process
         address = os.environ[ADDRESS]
         process.subprocess = _subprocess(lambda: address)  # type: ignore[attr-defined]
-        # as in a new interpreter, wherever the tests run
+        # ignored by what was started in the background
         signal.signal(signal.SIGINT, signal.default_int_handler)
         os.environ.clear()
         os.environ.update(asked["environment"])

@@ -14,7 +14,17 @@ from typing import Any
 
 import pytest
 
-from support import RUN, Start, environment, grposweep, lines, read, run_in, trials, wait_for
+from support import (
+    RUN,
+    StartInterpreter,
+    environment,
+    grposweep,
+    lines,
+    read,
+    run_in,
+    trials,
+    wait_for,
+)
 
 pytestmark = pytest.mark.slow
 WORDS = (
@@ -53,8 +63,8 @@ int clock_gettime(clockid_t id, struct timespec *now) {
 
 
 @pytest.fixture
-def start(here: Path) -> Iterator[Start]:
-    """Start the sweep; it ends with the test at the latest."""
+def start(here: Path) -> Iterator[StartInterpreter]:
+    """StartInterpreter the sweep; it ends with the test at the latest."""
     started: list[subprocess.Popen[str]] = []
 
     def call(variables: dict[str, str] | None = None, **settings: Any) -> "subprocess.Popen[str]":
@@ -130,7 +140,7 @@ def clock(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("hours", [5, -5])
 def test_a_clock_that_jumps_by_hours_changes_nothing(
-    start: Start, here: Path, clock: Path, hours: int
+    start: StartInterpreter, here: Path, clock: Path, hours: int
 ) -> None:
     """No trial hangs, none is run twice, and what it costs is what it took; controller and trials
     see the jump.
@@ -152,7 +162,9 @@ def test_a_clock_that_jumps_by_hours_changes_nothing(
     assert status.code == 0, status.err
 
 
-def test_a_suspended_controller_continues_when_it_is_continued(start: Start, here: Path) -> None:
+def test_a_suspended_controller_continues_when_it_is_continued(
+    start: StartInterpreter, here: Path
+) -> None:
     """Its trial ends meanwhile."""
     process = start()
     wait_for(lambda: is_midway(here), 180)
@@ -164,7 +176,9 @@ def test_a_suspended_controller_continues_when_it_is_continued(start: Start, her
     check_finished(here / "outputs" / "s")
 
 
-def test_a_folder_that_was_moved_while_its_sweep_rested_continues(start: Start, here: Path) -> None:
+def test_a_folder_that_was_moved_while_its_sweep_rested_continues(
+    start: StartInterpreter, here: Path
+) -> None:
     """After Ctrl-C, with all that it holds, at another path."""
     process = start()
     wait_for(lambda: is_midway(here), 180)
@@ -179,7 +193,7 @@ def test_a_folder_that_was_moved_while_its_sweep_rested_continues(start: Start, 
     assert list(here.iterdir()) == []
 
 
-def test_few_open_files_are_enough(start: Start, here: Path) -> None:
+def test_few_open_files_are_enough(start: StartInterpreter, here: Path) -> None:
     """Login nodes set such limits."""
     process = start(preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64)))
     out, err = process.communicate(timeout=300)
@@ -189,7 +203,7 @@ def test_few_open_files_are_enough(start: Start, here: Path) -> None:
 
 @pytest.mark.parametrize("size", [300, 4000])
 def test_a_limit_on_file_size_is_reported_and_the_sweep_continues_later(
-    start: Start, here: Path, size: int
+    start: StartInterpreter, here: Path, size: int
 ) -> None:
     """A quota on the size of files, in bytes; without it the same command finishes."""
     process = start(preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (size, size)))
@@ -204,7 +218,7 @@ def test_a_limit_on_file_size_is_reported_and_the_sweep_continues_later(
 
 @pytest.mark.parametrize("rule", ["fsync trial.json", "stat heartbeat"])
 def test_a_file_system_that_stalls_under_a_controller_loses_nothing(
-    start: Start, here: Path, rule: str
+    start: StartInterpreter, here: Path, rule: str
 ) -> None:
     """One call does not return for as long as the test wants (a process as on a hard NFS mount:
     only SIGKILL ends it).
@@ -242,7 +256,9 @@ def test_a_file_system_that_stalls_under_a_controller_loses_nothing(
     assert "damaged" not in grposweep(here, "status", "s").out
 
 
-def test_a_file_system_that_is_slow_under_trials_changes_nothing(start: Start, here: Path) -> None:
+def test_a_file_system_that_is_slow_under_trials_changes_nothing(
+    start: StartInterpreter, here: Path
+) -> None:
     """Some calls take two seconds, and each one of controller and trials 5 ms."""
     slow_calls = (
         "write metrics.jsonl",
@@ -273,7 +289,7 @@ def test_a_file_system_that_is_slow_under_trials_changes_nothing(start: Start, h
 
 @pytest.mark.parametrize("times", [3, 20])
 def test_a_lease_that_is_stale_for_a_moment_does_not_end_its_sweep(
-    start: Start, here: Path, times: int
+    start: StartInterpreter, here: Path, times: int
 ) -> None:
     """On NFS a file that is replaced while it is read is stale (ESTALE, 116); the lease is replaced
     every second.
@@ -300,7 +316,7 @@ def test_a_lease_that_is_stale_for_a_moment_does_not_end_its_sweep(
 
 @pytest.mark.parametrize(("where", "code"), [("", 1), ("/s/study.journal", 0), ("/s/trials", 1)])
 def test_a_disk_that_becomes_read_only_ends_a_sweep_that_continues_later(
-    start: Start, here: Path, where: str, code: int
+    start: StartInterpreter, here: Path, where: str, code: int
 ) -> None:
     """The whole disk, or trials: one message, and once it can be written nothing is lost. The
     journal, a copy, ends none.
@@ -350,7 +366,7 @@ def disk(here: Path) -> Iterator[Callable[[str], None]]:
 
 @pytest.mark.parametrize("options", ["size=40k", "nr_inodes=12"])
 def test_a_full_disk_is_reported_and_the_sweep_continues_later(
-    disk: Callable[[str], None], start: Start, here: Path, options: str
+    disk: Callable[[str], None], start: StartInterpreter, here: Path, options: str
 ) -> None:
     """No blocks or no inodes; with room the same command finishes."""
     disk(options)
