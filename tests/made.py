@@ -16,6 +16,8 @@ import yaml
 from grporecipe.files import Json
 from grposweep.config.compose import open_session, render_experiment
 from grposweep.config.points import Points
+from grposweep.report.trial_view import TrialView
+from grposweep.report.view import read_sweep
 
 # five times as fast, where PyYAML was built with it
 DUMPER = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
@@ -51,6 +53,13 @@ def baseline() -> str:
 def baseline_values() -> Any:
     """The same, read."""
     return yaml.safe_load(baseline())
+
+
+def best_of(sweep: Path) -> TrialView:
+    """The best trial of a sweep, which has one."""
+    best = read_sweep(sweep).best
+    assert best is not None
+    return best
 
 
 @dataclass

@@ -121,6 +121,23 @@ def lines(path: Path) -> list[Json]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
+def write_lines(path: Path, rows: Iterable[Json]) -> None:
+    """Write a file of JSON lines."""
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+
+
+def update(path: Path, **fields: object) -> None:
+    """Set fields of the object in a JSON file."""
+    path.write_text(json.dumps({**read(path), **fields}))
+
+
+def edit(path: Path, old: str, new: str) -> None:
+    """Replace a text of a file wherever it stands. The file must hold it."""
+    text = path.read_text()
+    assert old in text, f"{path} has no {old}"
+    path.write_text(text.replace(old, new))
+
+
 def study(sweep: Path) -> "optuna.Study":
     """A sweep's study as any Optuna user opens it."""
     import optuna

@@ -10,6 +10,7 @@ import pytest
 from grporecipe.errors import NotARecipe
 from grporecipe.linting.linter import Diagnostic, lint_recipe
 from grporecipe.reading.load import Options, load_recipe, load_recipes
+from support import edit
 
 LAUNCH = "export CUDA_VISIBLE_DEVICES=0,1\npython train.py --num_generations 8 --beta 0.1\n"
 OWN = (
@@ -213,7 +214,7 @@ def test_sizes_of_an_evaluation_are_not_judged_where_nothing_checks_them(tmp_pat
     run = write(tmp_path, run_sh=VERL.format("trainer.main_ppo", f"{sizes} +trainer.val_only=true"))
     assert not {"GB401", "GB402", "GB403"} & {d.code for d in errors(run, "0.1.0")}
     assert {"GB401", "GB402", "GB403"} & {d.code for d in errors(run, "0.4.0")}
-    run.write_text(run.read_text().replace(" +trainer.val_only=true", ""))
+    edit(run, " +trainer.val_only=true", "")
     assert "GB401" in {d.code for d in errors(run, "0.1.0")}
 
 

@@ -2,7 +2,6 @@
 that a CPU does it.
 """
 
-import json
 import sys
 from dataclasses import asdict
 from itertools import pairwise
@@ -26,7 +25,7 @@ from gpu_grid import (
 from gpu_point import Point
 
 from grporecipe.model.architecture import Architecture
-from support import Printed
+from support import Printed, write_lines
 
 POINT = Point("qwen2.5-0.5b", 8, 256, checkpoints=True, lora=False, kl=False)
 H200 = 140.4
@@ -93,9 +92,7 @@ def test_a_later_call_continues_from_what_this_gpu_has_measured(tmp_path: Path) 
         ("T4", Outcome(POINT, 5.0)),
     ]
     path = tmp_path / "grid.jsonl"
-    path.write_text(
-        "".join(json.dumps({"gpu": gpu, **asdict(outcome)}) + "\n" for gpu, outcome in lines)
-    )
+    write_lines(path, ({"gpu": gpu, **asdict(outcome)} for (gpu, outcome) in lines))
     assert read_outcomes(path, "H200") == [found]
     assert read_outcomes(tmp_path / "none.jsonl", "H200") == []
 

@@ -2,7 +2,6 @@
 what it lacks.
 """
 
-import json
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +12,8 @@ from support import PROJECT
 
 sys.path.insert(0, str(PROJECT / "benchmarks" / "gpu"))
 import gpu_report
+
+from support import write_lines
 
 HERE = PROJECT / "benchmarks" / "gpu"
 
@@ -55,7 +56,7 @@ def test_a_card_is_told_its_failed_tests_and_its_fastest_way_to_share(tmp_path: 
             "seconds_a_trial_step": 0.1,
         },
     ]
-    (tmp_path / "results").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    write_lines(tmp_path / "results", lines)
     text = gpu_report.render(tmp_path / "results", tmp_path / "none")
     assert "0 passed, 1 failed, 0 were skipped." in text
     assert "| `x` | failed: two lines | 1 |" in text

@@ -1,6 +1,5 @@
 """What a report advises: what to use, how sure that is, and one command to try next."""
 
-import json
 import re
 import shlex
 import shutil
@@ -13,6 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
+from grporecipe.files import append_line, write_json
 from grposweep.report._advice import Advice, advise, next_sentence, tie_sentences
 from grposweep.report.compare import compare_all
 from grposweep.report.export import show_best
@@ -22,7 +22,10 @@ from grposweep.report.status import status_json, status_screen
 from grposweep.report.tables import build_console
 from grposweep.report.view import read_sweep
 from made import Made, make_comparison, make_sweep
-from support import Printed, unwrap
+from support import Printed, edit, read, unwrap, update, write_lines
+from support import trials as trial_folders
+
+from .conftest import on_terminal
 
 SPACE = [
     {"parameter": "lr", "low": 1e-5, "high": 1e-2, "log": True},
@@ -42,12 +45,9 @@ def make(path: Path, *trials: tuple[float, float], **changes: Any) -> Path:
         settings={"space": SPACE, "provenance": command},
     )
     sweep = make_sweep(path / "s", made)
-    (sweep / "outlook.json").write_text(json.dumps({"target": len(trials), "sampler": "tpe"}))
-    for folder, (lr, value) in zip(sorted((sweep / "trials").iterdir()), trials, strict=True):
-        trial = json.loads((folder / "trial.json").read_text())
-        (folder / "trial.json").write_text(
-            json.dumps(trial | {"point": {"lr": lr, "batch": "small"}})
-        )
+    write_json(sweep / "outlook.json", {"target": len(trials), "sampler": "tpe"})
+    for folder, (lr, value) in zip(trial_folders(sweep), trials, strict=True):
+        update(folder / "trial.json", point={"lr": lr, "batch": "small"})
         result = {
             "status": "finished",
             "objective": value,
@@ -55,7 +55,7 @@ def make(path: Path, *trials: tuple[float, float], **changes: Any) -> Path:
             "start": 0.3,
             "attempt": 1,
         }
-        (folder / "result.json").write_text(json.dumps(result | changes))
+        write_json(folder / "result.json", result | changes)
         # its curve ends elsewhere
         (folder / "metrics.jsonl").unlink()
     return sweep
@@ -122,9 +122,10 @@ def test_a_wider_range_that_the_key_refuses_is_not_advised(
     """A beta above 1, where the best value lies."""
     points = [(0.95 - 0.01 * n, 0.8 - 0.01 * n) for n in range(3)]
     sweep = make(tmp_path, *points, *((1e-4 * rate, value - 0.3) for rate, value in points))
-    for path in (sweep / "sweep.yaml", *sweep.glob("trials/*/trial.json")):
-        text = path.read_text().replace("parameter: lr", f"parameter: {key}")
-        path.write_text(text.replace("high: 0.01", "high: 1.0").replace('"lr"', f'"{key}"'))
+    edit(sweep / "sweep.yaml", "parameter: lr", f"parameter: {key}")
+    edit(sweep / "sweep.yaml", "high: 0.01", "high: 1.0")
+    for path in sweep.glob("trials/*/trial.json"):
+        edit(path, '"lr"', f'"{key}"')
     assert ("Widen" in advice(sweep).step.text) == advised
 
 
@@ -140,11 +141,8 @@ def test_a_best_value_inside_its_range_needs_no_wider_one(tmp_path: Path) -> Non
 def test_a_command_hides_secrets_and_quotes_paths(tmp_path: Path) -> None:
     """The command line of the sweep may hold both."""
     sweep = make(tmp_path, (3e-4, 0.8), (1e-4, 0.6))
-    text = (sweep / "sweep.yaml").read_text()
     secret = "'search.storage=postgresql://me:hunter2@db/x' 'task.path=/a folder/x'"
-    (sweep / "sweep.yaml").write_text(
-        text.replace("sweeps=lr_batch", f"sweeps=lr_batch {secret}", 1)
-    )
+    edit(sweep / "sweep.yaml", "sweeps=lr_batch", f"sweeps=lr_batch {secret}")
     command = advice(sweep).step.command
     assert "hunter2" not in command
     assert "'task.path=/a folder/x'" in command
@@ -157,14 +155,9 @@ def test_a_command_works_from_another_folder_and_after_an_edit_of_the_rewards(
     files.
     """
     sweep = make(tmp_path, (3e-4, 0.8), (1e-4, 0.6))
-    (sweep / "sweep.yaml").write_text(
-        (sweep / "sweep.yaml")
-        .read_text()
-        .replace("packages:", "working_directory: /a b\n  packages:", 1)
-    )
-    (sweep / "inputs.json").write_text(
-        json.dumps({"files": {"rewards.py": {"digest": "aa", "copied": True}}})
-    )
+    edit(sweep / "sweep.yaml", "packages:", "working_directory: /a b\n  packages:")
+    files = {"rewards.py": {"digest": "aa", "copied": True}}
+    write_json(sweep / "inputs.json", {"files": files})
     assert (
         advice(sweep).step.command
         == f"cd '/a b' && {COMMAND} search.changed_files=recorded search.seeds=5"
@@ -176,10 +169,7 @@ def test_a_command_begins_with_grposweep_if_the_shell_finds_it(
 ) -> None:
     """The one of this Python. Another one would run another version."""
     sweep = make(tmp_path / "s", (3e-4, 0.8), (1e-4, 0.6))
-    text = (sweep / "sweep.yaml").read_text()
-    (sweep / "sweep.yaml").write_text(
-        text.replace("python src/run.py", "python -m grposweep run", 1)
-    )
+    edit(sweep / "sweep.yaml", "python src/run.py", "python -m grposweep run")
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin/grposweep").touch(0o755)
     begins = {}
@@ -236,17 +226,9 @@ def test_nothing_is_recommended_if_two_seeds_tell_no_point_from_the_start(tmp_pa
     ):
         original = next((sweep / "trials").glob(f"{of:04d}-*"))
         copy = shutil.copytree(original, sweep / "trials" / f"{number:04d}-{number:06d}")
-        trial, result = (
-            json.loads((copy / name).read_text()) for name in ("trial.json", "result.json")
-        )
-        trial["attributes"] |= {
-            "role": "confirm",
-            "of": of,
-            "seed": seed,
-            "experiment": f"{number:06d}",
-        }
-        (copy / "trial.json").write_text(json.dumps(trial))
-        (copy / "result.json").write_text(json.dumps(result | {"objective": value}))
+        attributes = {"role": "confirm", "of": of, "seed": seed, "experiment": f"{number:06d}"}
+        update(copy / "trial.json", attributes=attributes)
+        update(copy / "result.json", objective=value)
     found = advice(sweep)
     said = "No winner: the 2 points cannot be told apart, not even from the model before training."
     said += " Two seeds are too few for an interval."
@@ -264,8 +246,7 @@ def test_a_best_point_worse_than_the_model_before_training_is_no_winner(
 ) -> None:
     """The sweep made the model worse: it ended lower than 0.3, or higher where less is better."""
     sweep = make(tmp_path, (1e-4, values[0]), (3e-4, values[1]))
-    text = (sweep / "sweep.yaml").read_text()
-    (sweep / "sweep.yaml").write_text(text.replace("maximize", direction))
+    edit(sweep / "sweep.yaml", "maximize", direction)
     assert advice(sweep).sentence.startswith(
         "No winner: the best point (lr=0.0001 batch=small) ended worse than the model before "
         "training."
@@ -274,11 +255,8 @@ def test_a_best_point_worse_than_the_model_before_training_is_no_winner(
 
 def with_seeds(sweep: Path) -> Path:
     """Make the seed a parameter of all trials."""
-    for folder in (sweep / "trials").iterdir():
-        trial = json.loads((folder / "trial.json").read_text())
-        (folder / "trial.json").write_text(
-            json.dumps(trial | {"point": {**trial["point"], "seed": 1}})
-        )
+    for path in sweep.glob("trials/*/trial.json"):
+        update(path, point={**read(path)["point"], "seed": 1})
     return sweep
 
 
@@ -303,10 +281,8 @@ def test_advice_and_provenance_have_the_latest_command(tmp_path: Path) -> None:
     sweep = make(tmp_path, (3e-4, 0.8), (1e-4, 0.6))
     for seeds in (3, 5):
         command = f"{COMMAND} name=t schedule.epochs=1 schedule.epochs=2 search.seeds={seeds}"
-        with (sweep / "commands.jsonl").open("a") as file:
-            file.write(
-                json.dumps({"command": command, "working_directory": str(Path.cwd())}) + "\n"
-            )
+        line = {"command": command, "working_directory": str(Path.cwd())}
+        append_line(sweep / "commands.jsonl", line)
     page = render_report(read_sweep(sweep))
     assert "search.seeds=5" in page[page.index('id="provenance"') :]
     assert "search.seeds=3" not in page
@@ -341,9 +317,9 @@ def simulate(path: Path, stream: Random, prompts: int, better: float) -> Path:
     ]
     points = [(1e-4 * (n + 1), fmean(means)) for n, means in enumerate(found)]
     sweep = make(path, *points, evaluated=[100])
-    for folder, means in zip(sorted((sweep / "trials").iterdir()), found, strict=True):
+    for folder, means in zip(trial_folders(sweep), found, strict=True):
         line = {"step": 100, "prompts": "a", "means": means}
-        (folder / "prompt_rewards.jsonl").write_text(json.dumps(line) + "\n")
+        write_lines(folder / "prompt_rewards.jsonl", [line])
     return sweep
 
 
@@ -362,11 +338,10 @@ def test_equal_points_are_rarely_told_apart_and_every_verdict_is_that_of_compare
         tied = [point.first for point in view.tied]
         apart.append(len(tied) < 3)
         for trial in view.ranked[1:] if n >= 150 else ():
-            console = build_console(200)
-            with console.capture() as shown:
-                console.print(compare_all([str(view.path), str(trial.path)], tmp_path))
-            p = re.search(r"p [=<] (\S+) ", shown.get())
+            compared = compare_all([str(view.path), str(trial.path)], tmp_path)
+            shown = on_terminal(compared, columns=200)
+            p = re.search(r"p [=<] (\S+) ", shown)
             assert p is not None
-            assert (trial in tied) == (float(p[1]) >= 0.05), shown.get()
+            assert (trial in tied) == (float(p[1]) >= 0.05), shown
     print(prompts, f"{fmean(apart[:200]):.3f} equal, {fmean(apart[200:]):.2f} better points differ")
     assert fmean(apart[:200]) <= 0.05 < 0.4 <= fmean(apart[200:])

@@ -13,7 +13,7 @@ from grposweep.report._completions import Signs
 from grposweep.report.html_page import page_data, render_report
 from grposweep.report.view import read_sweep
 from grposweep.storage.completions import KeptCompletion, keep_completions
-from made import Made, make_sweep
+from made import Made, best_of, make_sweep
 from support import unwrap
 
 from .conftest import Commands
@@ -49,17 +49,8 @@ def sampled(sweep: Path, number: int, text: str = HOSTILE, **now: Any) -> Path:
 def sweep(tmp_path: Path) -> Path:
     """Its best trial is one template."""
     path = make_sweep(tmp_path / "outputs/s", Made(trials=5))
-    best = read_sweep(path).best
-    assert best is not None
-    sampled(path, best.number, template_share=20 / 64)
+    sampled(path, best_of(path).number, template_share=20 / 64)
     return path
-
-
-def best_of(sweep: Path) -> int:
-    """The number of the best trial."""
-    best = read_sweep(sweep).best
-    assert best is not None
-    return best.number
 
 
 @pytest.mark.parametrize("command", ["status", "show", "best"])
@@ -78,7 +69,7 @@ def test_show_prints_three_completions_with_reward_and_whether_they_were_cut_off
     commands: Commands, sweep: Path
 ) -> None:
     """Prompt, start and now."""
-    text = commands("show", str(best_of(sweep))).out
+    text = commands("show", str(best_of(sweep).number)).out
     assert text.count("prompt   What is") == 3
     joined = unwrap(text)
     assert joined.count("[reward 0.7, cut off]") == 2
@@ -118,10 +109,10 @@ def test_a_page_without_completions_has_no_section_of_them(tmp_path: Path) -> No
 def test_compare_shows_where_two_trials_answer_differently(commands: Commands, sweep: Path) -> None:
     """The same prompt, both answers."""
     other = next(
-        trial.number for trial in read_sweep(sweep).ranked if trial.number != best_of(sweep)
+        trial.number for trial in read_sweep(sweep).ranked if trial.number != best_of(sweep).number
     )
     sampled(sweep, other, text="4")
-    text = commands("compare", f"s/{best_of(sweep)}", f"s/{other}").out
+    text = commands("compare", f"s/{best_of(sweep).number}", f"s/{other}").out
     assert "prompt What is 0?" in text
     assert "4  [reward 0.7]" in text
 

@@ -16,6 +16,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from grporecipe.fields.recipes import read_recipe
+from grporecipe.files import write_json
 from grporecipe.model import planning
 from grporecipe.reading.load import Options, load_recipe
 from grposweep.config.compose import load_experiment
@@ -25,8 +26,8 @@ from grposweep.report._verdict import compare_points
 from grposweep.report.tables import at, draw_curves
 from grposweep.report.view import read_sweep
 from grposweep.search.sampling import Sampling
-from made import Made, make_sweep
-from support import RUN, Run, environment, trials, unwrap
+from made import Made, best_of, make_sweep
+from support import RUN, Run, environment, trials, unwrap, update
 from support import grposweep as run_grposweep
 
 from .conftest import Commands
@@ -68,8 +69,7 @@ def test_best_states_what_fresh_seeds_say_and_whether_there_is_a_model(
     folder = make_sweep(Path("outputs/c"), Made(trials=6, settings=trained)).resolve()
     assert "second: trial" in commands("best", "c").out
     assert "Train it again: grposweep rerun " in commands("best", "c").out
-    best = read_sweep(folder).best
-    assert best is not None
+    best = best_of(folder)
     (best.path / "model" / "adapter").mkdir(parents=True)
     assert f"its model is in {best.path / 'model'}" in commands("best", "c").out
 
@@ -78,8 +78,7 @@ def test_the_command_that_best_shows_bears_a_blank_in_a_path(commands: Commands)
     """Pasted into a shell, the trial's folder is one word."""
     folder = make_sweep(Path("outputs/with a blank"), Made(trials=6))
     shown = commands("best", str(folder)).out.split("repeat it: ")[1]
-    best = read_sweep(folder.resolve()).best
-    assert best is not None
+    best = best_of(folder.resolve())
     assert split(shown) == ["grposweep", "rerun", str(best.path)]
 
 
@@ -89,8 +88,7 @@ def test_the_winner_is_a_hydra_configuration_of_the_same_experiment(
     """All its values; what conf/ defines by another key refers to it again."""
     assert commands("best", "a", "--export", "w.yaml").code == 0
     text = Path("w.yaml").read_text()
-    best = read_sweep(made).best
-    assert best is not None
+    best = best_of(made)
     assert text.startswith(
         f"# python {quote(str(RUN))} --config-dir {quote(str(Path.cwd()))} --config-name w\n"
     )
@@ -150,8 +148,7 @@ def test_the_winner_is_a_recipe_that_reads_back_to_the_same_setting(
 ) -> None:
     """Sizes, steps, learning rate, KL; in TRL's words."""
     assert commands("best", "b", "--export", "r.yaml", "--as", "trl").code == 0
-    best = read_sweep(Path("outputs/b")).best
-    assert best is not None
+    best = best_of(Path("outputs/b"))
     setting = read_setting(load_experiment(best.path / "config.yaml"))
     assert "# Not in it: the model (here the tiny one" in Path("r.yaml").read_text()
     again = read_recipe(load_recipe(Path("r.yaml"), Options("trl", None, 1))).setting
@@ -172,8 +169,7 @@ def test_the_winner_of_another_program_is_no_recipe_of_trl(
     commands: Commands, made: Path, kind: str
 ) -> None:
     """Its own recipe is what repeats it."""
-    best = read_sweep(Path("outputs/b")).best
-    assert best is not None
+    best = best_of(Path("outputs/b"))
     (best.path / "recipe.yaml").write_text("num_generations: 8\n")
     config = OmegaConf.load(best.path / "config.yaml")
     config.trainer.kind = kind
@@ -184,8 +180,7 @@ def test_the_winner_of_another_program_is_no_recipe_of_trl(
 
 def test_a_value_of_several_lines_stays_in_its_comment(commands: Commands, made: Path) -> None:
     """A line of its own would be a command, or a key."""
-    best = read_sweep(made).best
-    assert best is not None
+    best = best_of(made)
     hostile = "note\ntouch X #\r\u2028y"
     record = {
         "given": {"beta": 0.1},
@@ -194,7 +189,7 @@ def test_a_value_of_several_lines_stays_in_its_comment(commands: Commands, made:
         "world_size": 1,
         "command": ["a\nb"],
     }
-    (best.path / "trained_with.json").write_text(json.dumps(record))
+    write_json(best.path / "trained_with.json", record)
     written = commands("best", "a", "--as", "trl").out
     assert set(OmegaConf.create(written)) == {"beta", "output_dir"}
     assert [line for line in written.splitlines() if line[0] != "#"] == written.splitlines()[-2:]
@@ -204,8 +199,7 @@ def test_the_recipe_of_another_trainers_winner_is_the_one_that_it_read(
     commands: Commands, made: Path
 ) -> None:
     """A yaml file takes it without ``--as``; the line above it names the trial."""
-    best = read_sweep(made).best
-    assert best is not None
+    best = best_of(made)
     recipe = "num_generations: 8\nlearning_rate: 3.0e-06\nreward_funcs: [accuracy]\n"
     (best.path / "recipe.yaml").write_text(recipe)
     assert commands("best", "a", "--export", "own.yaml").code == 0
@@ -330,8 +324,7 @@ def test_two_trials_on_the_same_prompts_are_compared_by_prompt() -> None:
 
 def test_the_best_of_a_sweep_is_judged_by_its_other_seeds(commands: Commands, made: Path) -> None:
     """It was chosen for its luck as well. Its own trial is no other side."""
-    best = read_sweep(made).best
-    assert best is not None
+    best = best_of(made)
     assert "on 2 fresh seeds" in commands("compare", "a", "b").out
     ended = commands("compare", "a", f"a/{best.number}")
     assert (ended.code, "name the same trial" in ended.err) == (2, True)
@@ -343,8 +336,7 @@ def test_two_seeds_of_a_point_are_compared_by_their_own_results(
     """The mean over the seeds of their point is the same on both sides, so it would say that they
     are equal.
     """
-    best = read_sweep(made).best
-    assert best is not None
+    best = best_of(made)
     other = next(
         trial
         for trial in read_sweep(made).ranked
@@ -374,7 +366,7 @@ def test_other_files_are_those_of_the_compared_trials(commands: Commands) -> Non
         make_sweep(Path("outputs", name), Made(trials=4, settings={"provenance": files}))
     assert "rewards.py has changed" in commands("compare", "early", "late").out
     for folder in Path("outputs/early/trials").iterdir():
-        (folder / "provenance.json").write_text(json.dumps({"files": {"rewards.py": "2"}}))
+        write_json(folder / "provenance.json", {"files": {"rewards.py": "2"}})
     assert "rewards.py has changed" not in commands("compare", "early", "late").out
 
 
@@ -408,8 +400,7 @@ def test_trls_own_parser_takes_the_exported_recipe(commands: Commands, made: Pat
     from trl.scripts.grpo import make_parser
 
     commands("best", "a", "--export", "r.yaml", "--as", "trl")
-    best = read_sweep(made).best
-    assert best is not None
+    best = best_of(made)
     experiment = load_experiment(best.path / "config.yaml")
     arguments = [
         "--config",
@@ -439,8 +430,7 @@ def test_hydra_composes_the_exported_winner_to_the_same_trial(
     ).sweep
     assert commands("best", str(sweep), "--export", str(here / "w.yaml")).code == 0
     command = (here / "w.yaml").read_text().splitlines()[0].removeprefix("# python ")
-    best = read_sweep(sweep).best
-    assert best is not None
+    best = best_of(sweep)
     for more, count in (("name=one", 1), ("name=two -m lr=1e-4,1e-3", 2)):
         line = f"{quote(sys.executable)} {command} {more}"
         subprocess.run(
@@ -487,7 +477,7 @@ def test_of_two_bests_the_trials_of_the_better_one_count(
     """Its luck makes the difference: four trials of b have finished, and three of c."""
     other = make_sweep(made.with_name("c"), Made(trials=3))
     result = next(other.glob("trials/0000-*/result.json"))
-    result.write_text(json.dumps(json.loads(result.read_text()) | {"objective": value}))
+    update(result, objective=value)
     said = unwrap(commands("compare", "c", "b").out)
     assert f"for the best of {among} comparisons" in said
     assert "the best of many trials looks better than it is" in said

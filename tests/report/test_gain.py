@@ -7,11 +7,12 @@ import pytest
 
 from grposweep.report.html_page import write_report
 from grposweep.report.status import status_json, status_screen
-from grposweep.report.tables import build_console
 from grposweep.report.view import read_sweep
 from grposweep.storage.folders import SweepFolder
 from in_process import Sweep
 from support import Printed, read, trials, unwrap
+
+from .conftest import on_terminal
 
 pytestmark = pytest.mark.slow
 
@@ -38,10 +39,8 @@ def test_the_gain_after_a_race_is_the_same_in_the_terminal_in_status_and_in_the_
     assert f"before training: {expected:+.4f} ± " in unwrap(said)
     best = status_json(view)["best"]
     assert best["gain"] == pytest.approx(expected)
-    console = build_console(200)
-    with console.capture() as shown:
-        console.print(status_screen(view))
-    assert f"{expected:+.4f} from {best['start']:.4f}" in unwrap(shown.get())
+    shown = on_terminal(status_screen(view), columns=200)
+    assert f"{expected:+.4f} from {best['start']:.4f}" in unwrap(shown)
     page = write_report(view, None).read_text()
     assert re.search(
         rf"{re.escape(f'{expected:+.4f}')}.*from {best['start']:.4f} before training",

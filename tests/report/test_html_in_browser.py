@@ -14,7 +14,7 @@ from grposweep.report.html_page import write_report
 from grposweep.report.trial_view import State
 from grposweep.report.view import read_sweep
 from grposweep.storage.completions import KeptCompletion, keep_completions
-from made import Made, make_comparison, make_sweep
+from made import Made, best_of, make_comparison, make_sweep
 
 from .browser import FIGURES, open_page, start_browser
 
@@ -325,8 +325,7 @@ def test_one_can_flip_through_a_models_texts_and_none_of_them_runs(
 ) -> None:
     """Before training next to an evaluation; on a phone the page is no wider than the screen."""
     sweep = make_sweep(tmp_path / "s", Made(trials=5))
-    best = read_sweep(sweep).best
-    assert best is not None
+    best = best_of(sweep)
     for step in (0, 50, 100):
         said = f"{step} {HOSTILE} {'long' * 200}"
         keep_completions(

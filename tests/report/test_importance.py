@@ -2,13 +2,13 @@
 next.
 """
 
-import json
 import re
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from grporecipe.files import write_json
 from grposweep.report._advice import advise
 from grposweep.report._leaderboard import basis_text
 from grposweep.report.html_page import render_report
@@ -19,7 +19,7 @@ from grposweep.search.analysis import part_of
 from grposweep.search.space import Interval
 from grposweep.storage.results import start_run
 from made import Made, make_comparison, make_sweep
-from support import unwrap
+from support import lines, unwrap, update, write_lines
 
 # learning rate, batch, objective
 Trial = tuple[float, str, float]
@@ -45,29 +45,27 @@ def make(path: Path, *trials: Trial, paused: int = 0) -> SweepView:
     )
     for number, folder in enumerate(sorted((sweep / "trials").iterdir())):
         lr, batch, value = trials[number]
-        record = json.loads((folder / "trial.json").read_text())
-        (folder / "trial.json").write_text(
-            json.dumps(record | {"point": {"lr": lr, "batch": batch}})
-        )
+        update(folder / "trial.json", point={"lr": lr, "batch": batch})
         is_paused = number >= len(trials) - paused
-        result = {
-            "status": "stopped" if is_paused else "finished",
-            "attempt": 0,
-            "objective": value,
-        }
-        (folder / "result.json").write_text(json.dumps(result))
+        status = "stopped" if is_paused else "finished"
+        result = {"status": status, "attempt": 0, "objective": value}
+        write_json(folder / "result.json", result)
         if is_paused:
             (folder / "control.json").write_text('{"action": "pause", "reason": "6th of 6"}')
-        (folder / "plan.json").write_text(json.dumps({"total_completions": 6400}))
-        rise = [
-            (step, 0.2 + (value - 0.2) * step / 100) for step in range(0, 101 - 50 * is_paused, 10)
-        ]
-        lines = [
-            {"kind": "eval", "step": s, "completions": 64 * s, "eval_reward": value}
-            for s, value in rise
-        ]
-        (folder / "metrics.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+        write_json(folder / "plan.json", {"total_completions": 6400})
+        steps = range(0, 101 - 50 * is_paused, 10)
+        rise = [(step, 0.2 + (value - 0.2) * step / 100) for step in steps]
+        write_curve(folder, *rise)
     return read_sweep(sweep)
+
+
+def write_curve(trial: Path, *points: tuple[int, float], **more: object) -> None:
+    """Evaluations of a trial: steps and rewards."""
+    lines = [
+        {"kind": "eval", "step": s, "completions": 64 * s, "eval_reward": value, **more}
+        for s, value in points
+    ]
+    write_lines(trial / "metrics.jsonl", lines)
 
 
 def printed(view: SweepView) -> str:
@@ -121,7 +119,7 @@ def test_a_paused_trial_counts_with_what_the_finished_ones_gained_from_there(
     assert round(view.importance.contrasts[0].difference.mean, 3) == 0.307
     result = view.trial(5).path / "result.json"
     failure = {"class": "collapse", "kind": "guard", "message": "seen"}
-    result.write_text(json.dumps(json.loads(result.read_text()) | {"failure": failure}))
+    update(result, failure=failure)
     contrasts = read_sweep(view.path).importance.contrasts
     assert round(contrasts[0].difference.mean, 3) == 0.38
 
@@ -150,7 +148,7 @@ def test_rewards_that_never_differ_are_no_collapse(tmp_path: Path) -> None:
             "guard": guard,
             "failure": failure,
         }
-        (view.trial(number).path / "result.json").write_text(json.dumps(content))
+        write_json(view.trial(number).path / "result.json", content)
     said = unwrap(printed(read_sweep(view.path)))
     assert (
         "1 of them because its training had collapsed, 1 of them because its rewards never differed"
@@ -189,8 +187,7 @@ def test_a_parameter_without_any_effect_is_named(tmp_path: Path) -> None:
     assert "Decide between them on fresh seeds" not in said
     assert "lr changed nothing" not in said
     for metrics in tmp_path.glob("a/**/metrics.jsonl"):
-        rows = [{**json.loads(line), "grad_norm": 0.0} for line in metrics.read_text().splitlines()]
-        metrics.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        write_lines(metrics, [{**line, "grad_norm": 0.0} for line in lines(metrics)])
     said = printed(read_sweep(next(tmp_path.glob("a/**/sweep.yaml")).parent))
     assert "No step had a gradient: the rewards of each group were the same" in unwrap(said)
     alike[0] = (1e-4, "small", 0.8001)
@@ -221,13 +218,7 @@ def test_the_halves_of_a_range_of_whole_numbers_share_none(
 def test_a_paused_trial_has_one_value_on_the_terminal_and_on_the_page(tmp_path: Path) -> None:
     """Its objective is the mean of its last two evaluations, 0.70 and 0.36 (search.last=2)."""
     view = make(tmp_path, *CLEAR[:5], (3e-4, "medium", 0.53), paused=1)
-    metrics = tmp_path / "s" / "trials" / view.trial(5).name / "metrics.jsonl"
-    values = ((0, 0.2), (10, 0.7), (20, 0.36))
-    lines = [
-        {"kind": "eval", "step": s, "completions": 64 * s, "eval_reward": value}
-        for s, value in values
-    ]
-    metrics.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    write_curve(view.trial(5).path, (0, 0.2), (10, 0.7), (20, 0.36))
     view = read_sweep(tmp_path / "s")
     assert "paused at 0.5300" in printed(view)
     page = render_report(view)
@@ -240,14 +231,9 @@ def test_a_trial_that_fell_after_its_best_evaluation_says_so(tmp_path: Path) -> 
     noise.
     """
     view = make(tmp_path, *CLEAR)
-    metrics = view.trials[0].path / "metrics.jsonl"
     for errors, told in ((0.04, True), (0.2, False)):
         values = ((0, 0.05), (20, 0.67), (40, 0.78), (50, 0.68), (60, 0.7))
-        lines = [
-            {"kind": "eval", "step": s, "eval_reward": v, "eval_reward_se": errors}
-            for s, v in values
-        ]
-        metrics.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+        write_curve(view.trials[0].path, *values, eval_reward_se=errors)
         said = printed(read_sweep(view.path))
         assert ("past its peak: 0.7800 at step 40, 0.7000 at step 60" in unwrap(said)) == told
 
@@ -260,9 +246,7 @@ def test_similar_rewards_of_prompts_that_differ_in_digits_are_told_and_change_no
     """
     view = make(tmp_path, *CLEAR)
     result = view.trials[0].path / "result.json"
-    result.write_text(
-        json.dumps(json.loads(result.read_text()) | {"evaluated": [100], "objective_se": 0.01})
-    )
+    update(result, evaluated=[100], objective_se=0.01)
     steady = [0.1 * (n // 4) + 0.01 * (n % 4) for n in range(16)]
     groups = [n // 4 for n in range(16)]
     told = {}
@@ -272,7 +256,7 @@ def test_similar_rewards_of_prompts_that_differ_in_digits_are_told_and_change_no
         ("named", steady, groups),
     ):
         line = {"step": 100, "prompts": "a", "means": means, "alike": groups, "families": families}
-        (view.trials[0].path / "prompt_rewards.jsonl").write_text(json.dumps(line) + "\n")
+        write_lines(view.trials[0].path / "prompt_rewards.jsonl", [line])
         advice = advise(read_sweep(view.path))
         assert advice is not None
         assert "eval_reward 0.8000" in advice.sentence

@@ -2,21 +2,18 @@
 
 from pathlib import Path
 
-from rich.console import Console
-
 from grposweep.report.run_output import LiveDisplay, live_screen
 from grposweep.report.tables import build_console
 from grposweep.report.view import read_sweep
 from made import Made, make_sweep
 from support import Printed
 
+from .conftest import on_terminal
+
 
 def drawn(sweep: Path, notice: str = "") -> str:
     """The screen as text, 120 columns wide."""
-    console = Console(width=120, no_color=True)
-    with console.capture() as capture:
-        console.print(live_screen(read_sweep(sweep), 75.0, notice))
-    return capture.get()
+    return on_terminal(live_screen(read_sweep(sweep), 75.0, notice), columns=120)
 
 
 def test_the_display_shows_counts_the_best_and_a_line_a_running_trial(tmp_path: Path) -> None:

@@ -1,12 +1,12 @@
 """Which point is the best: by its mean over seeds, and of raced leaders by fresh seeds alone."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from grporecipe.files import write_json
 from grposweep.report._ranking import RankedPoint, rank_points, replication_ranking
 from grposweep.report.trial_view import State, TrialView
 from grposweep.search.replication import Replication
@@ -155,7 +155,7 @@ def read_files(folder: Path, number: int, content: str) -> TrialView:
     )
     found.path.mkdir(parents=True)
     (folder / "inputs.json").touch()
-    (found.path / "provenance.json").write_text(json.dumps({"files": {"rewards.py": content}}))
+    write_json(found.path / "provenance.json", {"files": {"rewards.py": content}})
     return found
 
 

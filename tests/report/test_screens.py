@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from grporecipe.files import write_json
 from grposweep.report.tables import draw_curve
 from made import Made, make_comparison, make_sweep
-from support import PROJECT, environment, sampled, unwrap
+from support import PROJECT, edit, environment, sampled, unwrap, update, write_lines
 
 from .conftest import Commands
 
@@ -72,7 +73,7 @@ def test_status_expects_no_more_than_early_stopping_may_spend(commands: Commands
     path = make_sweep(HERE / "s", Made(trials=20, running=2)) / "outlook.json"
     found = []
     for share in (1.0, 0.5):
-        path.write_text(json.dumps({**json.loads(path.read_text()), "target": 100, "share": share}))
+        update(path, target=100, share=share)
         found.append(json.loads(commands("status", "--json").out))
     assert found[1]["seconds_left"] < found[0]["seconds_left"] / 2
 
@@ -96,7 +97,7 @@ def test_status_and_show_say_that_a_running_trial_has_not_moved(commands: Comman
         }
         for step in range(1, 6)
     ]
-    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_lines(folder / "metrics.jsonl", rows)
     warnings = [
         trial["warning"] for trial in json.loads(commands("status", "--json").out)["under_way"]
     ]
@@ -240,7 +241,7 @@ def test_show_tells_that_a_process_ended_without_a_result(commands: Commands) ->
         "trials/0010-*/attempts.jsonl"
     )
     assert "without a result" not in commands("show", "10").out
-    attempts.write_text(attempts.read_text().replace('"job_id": "7010"', '"job_id": "local-7010"'))
+    edit(attempts, '"job_id": "7010"', '"job_id": "local-7010"')
     assert (
         "attempt 0  local-7010, its process ended without a result: kill -9,"
         in commands("show", "10").out
@@ -268,7 +269,7 @@ def test_list_finds_the_sweeps_of_a_copy_of_conf(commands: Commands) -> None:
     """Its configuration puts them elsewhere."""
     assert commands("init", "conf").code == 0
     config = Path("conf/config.yaml")
-    config.write_text(config.read_text().replace("outputs: outputs ", "outputs: shared "))
+    edit(config, "outputs: outputs ", "outputs: shared ")
     make_sweep(Path("shared") / "elsewhere", Made(trials=2))
     assert "elsewhere" in commands("list", "--config-dir", "conf").out
 
@@ -297,8 +298,7 @@ def test_status_is_watched_until_the_sweep_is_done(tmp_path: Path) -> None:
     import pty
 
     make_sweep(tmp_path / "outputs" / "s", Made(trials=2, settings={}))
-    outlook = tmp_path / "outputs" / "s" / "outlook.json"
-    outlook.write_text(json.dumps({"target": 2}))
+    write_json(tmp_path / "outputs" / "s" / "outlook.json", {"target": 2})
     pid, terminal = pty.fork()
     if pid == 0:
         os.chdir(tmp_path)

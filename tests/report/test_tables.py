@@ -1,6 +1,5 @@
 """The terminal's tables at a given width."""
 
-import json
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +19,9 @@ from grposweep.report.tables import build_console, build_table
 from grposweep.report.view import InvalidPoints, read_sweep
 from grposweep.schema import Experiment
 from made import Made, make_comparison, make_sweep
-from support import Printed, unwrap
+from support import Printed, unwrap, update, write_lines
+
+from .conftest import on_terminal
 
 WHY = "it does not divide the 32 completions of a rollout " * 3
 LONG = InvalidPoints("GB101", 8, {"batch": "small"}, WHY, ["a_key=1"])
@@ -36,12 +37,10 @@ def test_what_is_piped_is_as_wide_as_columns_says(
     assert columns - 5 <= max(len(line) for line in printed().splitlines()) <= columns
 
 
-def test_text_from_files_cannot_steer_the_terminal(printed: Printed) -> None:
+def test_text_from_files_cannot_steer_the_terminal() -> None:
     """Escape sequences are shown, markup is text, in lines and in tables."""
-    console = build_console()
-    console.print(build_table(["trial"], [["\x1b]0;title\x07"], ["[bold]x[/]"]]))
-    console.print("\x1b[2J[link=https://evil.example]here[/link] :bomb:")
-    shown = printed()
+    table = build_table(["trial"], [["\x1b]0;title\x07"], ["[bold]x[/]"]])
+    shown = on_terminal(table, "\x1b[2J[link=https://evil.example]here[/link] :bomb:")
     assert "\x1b" not in shown
     assert "\\x1b]0;" in shown
     assert "[bold]x[/]" in shown
@@ -49,7 +48,7 @@ def test_text_from_files_cannot_steer_the_terminal(printed: Printed) -> None:
 
 
 def test_a_value_that_is_invalid_is_in_the_table_of_effects_with_its_reason(
-    tmp_path: Path, printed: Printed
+    tmp_path: Path,
 ) -> None:
     """It was not trained; the user who asked for it looks for it there."""
     sweep = make_comparison(tmp_path / "s", [{"lr": 1e-2}])
@@ -59,11 +58,10 @@ def test_a_value_that_is_invalid_is_in_the_table_of_effects_with_its_reason(
         "fixes": [],
     }
     line = {"point": {"generation.temperature": 0}, "problems": [problem]}
-    (sweep / "invalid.jsonl").write_text(json.dumps(line) + "\n")
+    write_lines(sweep / "invalid.jsonl", [line])
     view = read_sweep(sweep)
     assert view.comparison is not None
-    build_console().print(effects_table(view, view.comparison))
-    shown = printed()
+    shown = on_terminal(effects_table(view, view.comparison), columns=100)
     assert re.search(r"generation.temperature +0 +GL104 +invalid", shown)
     assert "GL104: generation.temperature=0: sampling needs" in shown
 
@@ -140,11 +138,9 @@ def test_the_interval_of_a_trial_is_the_same_on_every_screen(
     """
     sweep = make_sweep(tmp_path / "s", Made(trials=1))
     (result,) = sweep.glob("trials/*/result.json")
-    result.write_text(
-        json.dumps(json.loads(result.read_text()) | {"evaluated": [100], "objective_se": 0.01})
-    )
+    update(result, evaluated=[100], objective_se=0.01)
     line = {"step": 100, "prompts": "a", "means": [0.5, 0.6, 0.7]}
-    (result.parent / "prompt_rewards.jsonl").write_text(json.dumps(line) + "\n")
+    write_lines(result.parent / "prompt_rewards.jsonl", [line])
     view = read_sweep(sweep)
     build_console().print(leaderboard(view))
     show_best(view, None, None)

@@ -9,19 +9,19 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 from grporecipe.errors import UserError
 from grposweep.report.status import status_screen
 from grposweep.report.sweeps_list import sweeps_table
-from grposweep.report.tables import build_console
 from grposweep.report.trial_view import State, TrialView, read_trial
 from grposweep.report.view import SweepReader, read_sweep
 from grposweep.storage.folders import TrialFolder
 from grposweep.storage.results import TrialResult, TrialStatus
 from in_process import Sweep
 from made import Made, make_sweep
-from support import Printed, trials, unwrap
+from support import Printed, edit, lines, trials, unwrap, update
+
+from .conftest import on_terminal
 
 FAKE = ("trainer=fake", "schedule.budget_completions=64", "search.effort=1")
 
@@ -94,31 +94,21 @@ def test_an_attempt_here_ended_with_its_controller_and_a_job_continues(
     """The lease is free: a local attempt cannot be under way, a Slurm job can."""
     copy = Path(shutil.copytree(swept, tmp_path / "copy"))
     trial = next((copy / "trials").glob("0009-*"))
-    text = (trial / "attempts.jsonl").read_text()
-    (trial / "attempts.jsonl").write_text(
-        text.replace('"job_id": "7009"', '"job_id": "local-7009"')
-    )
+    edit(trial / "attempts.jsonl", '"job_id": "7009"', '"job_id": "local-7009"')
     view = read_sweep(copy)
     assert (view.trial(9).state, view.trial(10).state) == (State.STOPPED, State.RUNNING)
-    wide = Console(width=160)
-    with wide.capture() as before:
-        wide.print(status_screen(view))
-    assert "starts over with the sweep, because it has no checkpoint" in before.get()
-    settings = copy / "sweep.yaml"
-    text = settings.read_text()
-    settings.write_text(text.replace("    fork: null\n", "    fork: a1b2\n"))
-    with wide.capture() as forked:
-        wide.print(status_screen(read_sweep(copy)))
-    assert ("fork: a1b2" in settings.read_text(), "starts over" in forked.get()) == (True, False)
-    settings.write_text(text)
+    unfinished = on_terminal(status_screen(view), columns=160)
+    assert "starts over with the sweep, because it has no checkpoint" in unfinished
+    edit(copy / "sweep.yaml", "    fork: null\n", "    fork: a1b2\n")
+    assert "starts over" not in on_terminal(status_screen(read_sweep(copy)), columns=160)
+    edit(copy / "sweep.yaml", "    fork: a1b2\n", "    fork: null\n")
     for step, says in ((10, "from step 10"), (11, "from step 10, because checkpoint-11 cannot be")):
         checkpoint = trial / f"checkpoints/checkpoint-{step}"
         checkpoint.mkdir(parents=True)
         if step == 10:
             (checkpoint / "fake.json").touch()
-        with wide.capture() as after:
-            wide.print(status_screen(read_sweep(copy)))
-        assert f"resumes with the sweep {says}" in after.get()
+        shown = on_terminal(status_screen(read_sweep(copy)), columns=160)
+        assert f"resumes with the sweep {says}" in shown
 
 
 def test_the_last_line_of_metrics_may_be_ahead_of_the_heartbeat(
@@ -132,8 +122,8 @@ def test_the_last_line_of_metrics_may_be_ahead_of_the_heartbeat(
     beat = json.loads((trial / "heartbeat").read_text())
     steps = []
     for logged in (beat["step"] + 3, 1):
-        with (trial / "metrics.jsonl").open("a") as lines:
-            lines.write(f'\n{{"step": {logged}, "kind": "train"}}\n{{"step": 99')
+        with (trial / "metrics.jsonl").open("a") as file:
+            file.write(f'\n{{"step": {logged}, "kind": "train"}}\n{{"step": 99')
         steps.append(read_sweep(copy).trial(9).step)
     assert steps == [beat["step"] + 3, beat["step"]]
 
@@ -241,8 +231,7 @@ def test_a_trial_with_a_row_is_not_read_again(
 def test_a_row_of_other_files_does_not_count(sweep_here: Sweep) -> None:
     """A file that was replaced by another of the same size and date, too."""
     folder = sweep_here("name=s", *FAKE, "lr=1e-3,2e-3,3e-3,4e-3,5e-3")
-    rows = (folder / "summary.jsonl").read_text()
-    (folder / "summary.jsonl").write_text(rows.replace('"state": "finished"', '"state": "failed"'))
+    edit(folder / "summary.jsonl", '"state": "finished"', '"state": "failed"')
     counts = [read_sweep(folder).count(State.FAILED)]
     for trial, name in zip(
         trials(folder),
@@ -261,12 +250,8 @@ def test_a_controller_that_ends_completes_the_summary(sweep_here: Sweep) -> None
     rows = folder / "summary.jsonl"
     rows.write_text(rows.read_text().splitlines(keepends=True)[0] + '{"trial": "0001-')
     sweep_here("name=s", *FAKE, "lr=1e-3,2e-3")
-    assert (
-        len(
-            {json.loads(row)["trial"] for row in rows.read_text().splitlines() if row.endswith("}")}
-        )
-        == 2
-    )
+    whole = [row for row in rows.read_text().splitlines() if row.endswith("}")]
+    assert len({json.loads(row)["trial"] for row in whole}) == 2
 
 
 def test_a_reader_finds_trials_that_start_later(tmp_path: Path) -> None:
@@ -287,8 +272,7 @@ def test_seeds_that_a_later_command_asked_for_count(tmp_path: Path) -> None:
     """sweep.yaml says what the first command asked for; outlook.json what the last one did."""
     sweep = make_sweep(tmp_path / "s", Made(trials=6, replicates=1))
     assert read_sweep(sweep).replication is not None
-    progress = json.loads((sweep / "outlook.json").read_text())
-    (sweep / "outlook.json").write_text(json.dumps({**progress, "seeds": 0, "leaders": 0}))
+    update(sweep / "outlook.json", seeds=0, leaders=0)
     assert read_sweep(sweep).replication is None
 
 
@@ -300,12 +284,10 @@ def test_a_dry_run_is_neither_queued_nor_running(sweep_here: Sweep) -> None:
     words = ("trainer=fake", "name=s", "schedule.budget_completions=512")
     folder = sweep_here(*words, "lr=1e-3,2e-3", "cluster=dry_run")
     view = read_sweep(folder)
-    console = Console(width=80)
-    with console.capture() as shown:
-        console.print(status_screen(view), sweeps_table([view]))
+    shown = on_terminal(status_screen(view), sweeps_table([view]))
     assert view.progress_text == "dry run: nothing was launched"
-    assert "2 written, none launched" in shown.get()
-    assert "running" not in shown.get()
+    assert "2 written, none launched" in shown
+    assert "running" not in shown
     assert read_sweep(sweep_here(*words, "lr=1e-3,2e-3")).progress_text == "done"
 
 
@@ -317,13 +299,11 @@ def test_failures_that_are_alike_are_printed_once_and_shown_whole(
     monkeypatch.setenv("COLUMNS", "300")
     folder = sweep_here(*words, "trainer.args.crash_at=1", "lr=1e-3,2e-3")
     said = printed()
-    console = Console(width=40)
     view = read_sweep(folder)
     assert said.count(view.trials[0].reason) == 1
     assert "trial 1 failed: as trial 0 did" in said
-    with console.capture() as shown:
-        console.print(status_screen(view))
-    text = unwrap(shown.get())
+    monkeypatch.delenv("COLUMNS")
+    text = unwrap(on_terminal(status_screen(view), columns=40))
     assert f"trials 0, 1: crashed: {view.trials[0].reason}" in text
     assert "no trial has finished spent" in text
     with pytest.raises(UserError, match="no finished trial, so none"):
@@ -352,41 +332,34 @@ def test_out_of_memory_in_several_trials_is_one_line_with_their_numbers(tmp_path
     """On the status screen; amounts may differ."""
     message = "out of GPU memory: 2.3 of its 9.9 GiB in use, 24 GiB held by process 1218, not ours"
     view = read_sweep(make_sweep(tmp_path / "s", Made(trials=60, message=message)))
-    console = Console(width=200)
     failed = [trial for trial in view.trials if trial.state is State.FAILED]
     result = failed[1].result
     assert result.failure is not None
     other = replace(result.failure, message=message.replace("2.3", "2.7"))
     replace(result, failure=other).write(failed[1].path)
-    with console.capture() as shown:
-        console.print(status_screen(read_sweep(view.path)))
-    assert (
-        f"\n  trials {', '.join(str(trial.number) for trial in failed)}: {message} " in shown.get()
-    )
+    numbers = ", ".join(str(trial.number) for trial in failed)
+    shown = on_terminal(status_screen(read_sweep(view.path)), columns=200)
+    assert f"\n  trials {numbers}: {message} " in shown
 
 
 def test_a_long_name_of_a_sweep_stays_on_one_line_of_the_list(
-    tmp_path: Path, printed: Printed
+    tmp_path: Path,
 ) -> None:
     """In 80 columns; it is copied from there. The value of the best trial may fold."""
     view = read_sweep(
         make_sweep(tmp_path / "tiny-arithmetic-run-28b196", Made(trials=6, running=1))
     )
-    build_console(80).print(sweeps_table([view]))
-    assert "tiny-arithmetic-run-28b196 " in printed()
+    assert "tiny-arithmetic-run-28b196 " in on_terminal(sweeps_table([view]))
 
 
 def test_huge_values_of_a_file_are_no_values(tmp_path: Path) -> None:
     """Their squares are no numbers, and statistics square them."""
     path = make_sweep(tmp_path / "s", Made(trials=6, replicates=1))
     for number, folder in enumerate(trials(path)):
-        content = json.loads((folder / "result.json").read_text())
-        (folder / "result.json").write_text(
-            json.dumps({**content, "objective": (-1) ** number * 1e308})
-        )
+        update(folder / "result.json", objective=(-1) ** number * 1e308)
     view = read_sweep(path)
     assert [trial.value for trial in view.trials] == [None] * len(view.trials)
-    build_console().print(status_screen(view))
+    assert on_terminal(status_screen(view))
 
 
 def test_of_very_many_steps_some_are_held_in_memory(
@@ -396,7 +369,7 @@ def test_of_very_many_steps_some_are_held_in_memory(
     monkeypatch.setattr("grposweep.report.trial_view.MOST_STEPS", 100)
     path = make_sweep(tmp_path / "s", Made(trials=1, steps=1000, evaluations=10))
     (folder,) = trials(path)
-    all_lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    all_lines = lines(folder / "metrics.jsonl")
     held = read_sweep(path).trials[0].lines
     steps = [line["step"] for line in held if line["kind"] == "train"]
     assert 100 <= len(steps) <= 200

@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 import pytest
 
 from grporecipe.files import Json
-from support import sampled
+from support import sampled, write_lines
 
 REPLAY = Path(__file__).parents[2] / "benchmarks" / "curves" / "replay.py"
 CHART = REPLAY.with_name("chart.py")
@@ -43,7 +43,7 @@ def recorded(tmp_path: Path) -> Path:
         for seed in (0, 1)
     ]
     path = tmp_path / "made.jsonl"
-    path.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    write_lines(path, lines)
     return path
 
 

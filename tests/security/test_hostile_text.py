@@ -15,6 +15,7 @@ import yaml
 
 from grposweep.cli import build_app
 from made import Made, make_sweep
+from support import write_lines
 
 HOSTILE = "\x1b]0;own\x07\x1b[2J\x9b31m\u202e[red]x[bold]:bomb:"
 STEERING = ("\x1b]0;", "\x07", "\x1b[2J", "\x9b", "\u202e")
@@ -84,8 +85,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         f"{{'loss': 0.0, 'reward': 0.1}}{HOSTILE}\nTraceback (most recent call "
         f"last):\nValueError: {HOSTILE}\n"
     )
-    (here / "log.jsonl").write_text(
-        "".join(json.dumps({"step": n, "reward": 0.1, HOSTILE: HOSTILE}) + "\n" for n in range(9))
+    write_lines(
+        here / "log.jsonl", ({"step": n, "reward": 0.1, HOSTILE: HOSTILE} for n in range(9))
     )
     return here
 

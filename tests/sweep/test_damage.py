@@ -2,7 +2,6 @@
 changed.
 """
 
-import json
 import math
 import os
 import shutil
@@ -13,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from grposweep.report.view import read_sweep
-from support import Ended, grposweep, lines, read, run_in, sampled, trials, unwrap
+from support import Ended, grposweep, lines, read, run_in, sampled, trials, unwrap, update
 
 COMMAND = ("trainer=fake", "name=s", "-m", "lr=1e-3,2e-3,3e-3")
 
@@ -50,9 +49,7 @@ def lose_number(sweep: Path, number: float | None = None) -> Path:
     may write it.
     """
     trial = finished(sweep)
-    (trial / "result.json").write_text(
-        json.dumps({**read(trial / "result.json"), "objective": number})
-    )
+    update(trial / "result.json", objective=number)
     return trial
 
 

@@ -2,7 +2,6 @@
 is imported.
 """
 
-import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -12,7 +11,7 @@ from tokenizers.models import WordLevel
 
 from grporecipe.errors import UserError
 from in_process import sweeps_in
-from support import Printed, run_in, sampled
+from support import Printed, run_in, sampled, write_lines
 
 SEARCH = ("-m", "lr=1e-4,1e-3")
 Start = Callable[..., str]
@@ -27,7 +26,7 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, printed: Printed) -> 
     behind.
     """
     rows = [{"prompt": f"{n}+1=", "answer": str(n + 1)} for n in range(90)]
-    (tmp_path / "sums.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_lines(tmp_path / "sums.jsonl", rows)
     (tmp_path / "rewards.py").write_text(REWARD)
     sweep = sweeps_in(tmp_path, monkeypatch)
 
@@ -186,7 +185,7 @@ def test_wrong_rows_of_both_files_are_named_together(start: Start, tmp_path: Pat
         {"prompt": "2", "answer": "2", "level": 1},
     ]
     rows += [{"answer": "3", "level": "hard"}, {"answer": "4"}]
-    (tmp_path / "held.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_lines(tmp_path / "held.jsonl", rows)
     said = start("task=jsonl", "task.path=odd.jsonl", "task.eval_split=held.jsonl")
     for part in (
         "line 2 is not JSON",
