@@ -24,7 +24,7 @@ from command_server import TRAINS, Started
 from grposweep.config.compose import Session, open_session, register_schema
 from grposweep.process import PROJECT
 from in_process import Sweep, sweeps_in
-from support import RUN, Ended, Printed, Run, Start, StartInterpreter, environment, run_in
+from support import RUN, Ended, Printed, Run, Start, StartInterpreter, environment, examples, run_in
 
 # Modules whose tests are all of another tier: pytest would import them, and torch with them, to
 # deselect all of it.
@@ -40,6 +40,7 @@ settings.register_profile(
     derandomize="GRPOSWEEP_THOROUGH" not in os.environ,
     # a busy machine takes any time
     deadline=None,
+    max_examples=examples(100),
 )
 settings.load_profile("repeatable")
 

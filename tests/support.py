@@ -19,6 +19,7 @@ from _pytest.mark import ParameterSet
 
 if TYPE_CHECKING:
     import optuna
+    from rich.console import RenderableType
 
     from grposweep.schema import Experiment
 
@@ -83,6 +84,16 @@ Printed = Callable[[], str]
 def unwrap(text: str) -> str:
     """Return the words of a text that was wrapped at some width, on one line."""
     return " ".join(text.split())
+
+
+def on_terminal(*shown: "RenderableType", columns: int = 80) -> str:
+    """What a terminal of this width shows."""
+    from grposweep.report.tables import build_console
+
+    console = build_console(columns)
+    with console.capture() as text:
+        console.print(*shown)
+    return text.get()
 
 
 def environment(**extra: str) -> dict[str, str]:

@@ -29,29 +29,25 @@ def made() -> Iterator[Made]:
 
 
 @pytest.mark.parametrize(
-    ("metric", "reward"),
+    ("reward", "metrics"),
     [
-        ("eval_reward", "exact"),
-        ("reward", "exact"),
-        ("eval_rewards/exact/mean", "exact"),
-        ("eval_kl", "exact"),
-        ("rewards/right/std", "rewards.py:right"),
-        ("diversity", "exact"),
-        ("eval_loss", "math"),
-        ("loss", "exact"),
+        ("exact", "eval_reward reward eval_rewards/exact/mean eval_kl diversity loss"),
+        ("rewards.py:right", "rewards/right/std"),
+        ("math", "eval_loss"),
     ],
 )
 def test_names_that_trl_and_the_evaluation_report_are_known(
-    made: Made, metric: str, reward: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    made: Made, reward: str, metrics: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Those of rewards are made of the functions' names."""
     (tmp_path / "rewards.py").write_text(
         "def right(completions, **_): return [1.0 for _ in completions]\n"
     )
     monkeypatch.chdir(tmp_path)
-    check_metrics(
-        [made("trainer=trl", f"task.rewards=[{reward}]", f"search.metric={metric}")], compares=True
-    )
+    experiment = made("trainer=trl", f"task.rewards=[{reward}]")
+    for metric in metrics.split():
+        experiment.search.metric = metric
+        check_metrics([experiment], compares=True)
 
 
 @pytest.mark.parametrize(

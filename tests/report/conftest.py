@@ -6,22 +6,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from rich.console import RenderableType
 from typer.testing import CliRunner
 
 from grposweep.cli import build_app
-from grposweep.report.tables import build_console
 from support import Ended
 
 Commands = Callable[..., Ended]
-
-
-def on_terminal(*shown: RenderableType, columns: int = 80) -> str:
-    """What a terminal of this width shows."""
-    console = build_console(columns)
-    with console.capture() as text:
-        console.print(*shown)
-    return text.get()
 
 
 @pytest.fixture

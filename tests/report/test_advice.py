@@ -22,10 +22,8 @@ from grposweep.report.status import status_json, status_screen
 from grposweep.report.tables import build_console
 from grposweep.report.view import read_sweep
 from made import Made, make_comparison, make_sweep
-from support import Printed, edit, read, unwrap, update, write_lines
+from support import Printed, edit, on_terminal, read, unwrap, update, write_lines
 from support import trials as trial_folders
-
-from .conftest import on_terminal
 
 SPACE = [
     {"parameter": "lr", "low": 1e-5, "high": 1e-2, "log": True},

@@ -10,9 +10,7 @@ from grposweep.report.status import status_json, status_screen
 from grposweep.report.view import read_sweep
 from grposweep.storage.folders import SweepFolder
 from in_process import Sweep
-from support import Printed, read, trials, unwrap
-
-from .conftest import on_terminal
+from support import Printed, on_terminal, read, trials, unwrap
 
 pytestmark = pytest.mark.slow
 

@@ -6,9 +6,7 @@ from grposweep.report.run_output import LiveDisplay, live_screen
 from grposweep.report.tables import build_console
 from grposweep.report.view import read_sweep
 from made import Made, make_sweep
-from support import Printed
-
-from .conftest import on_terminal
+from support import Printed, on_terminal
 
 
 def drawn(sweep: Path, notice: str = "") -> str:

@@ -19,9 +19,7 @@ from grposweep.report.tables import build_console, build_table
 from grposweep.report.view import InvalidPoints, read_sweep
 from grposweep.schema import Experiment
 from made import Made, make_comparison, make_sweep
-from support import Printed, unwrap, update, write_lines
-
-from .conftest import on_terminal
+from support import Printed, on_terminal, unwrap, update, write_lines
 
 WHY = "it does not divide the 32 completions of a rollout " * 3
 LONG = InvalidPoints("GB101", 8, {"batch": "small"}, WHY, ["a_key=1"])

@@ -19,9 +19,7 @@ from grposweep.storage.folders import TrialFolder
 from grposweep.storage.results import TrialResult, TrialStatus
 from in_process import Sweep
 from made import Made, make_sweep
-from support import Printed, edit, lines, trials, unwrap, update
-
-from .conftest import on_terminal
+from support import Printed, edit, lines, on_terminal, trials, unwrap, update
 
 FAKE = ("trainer=fake", "schedule.budget_completions=64", "search.effort=1")
 

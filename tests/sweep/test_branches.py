@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 import yaml
-from rich.console import Console
 
 from grporecipe.errors import ExitCode, UserError
 from grposweep.config.compose import load_experiment, render_experiment
@@ -16,12 +15,12 @@ from grposweep.config.identity import ResolvedConfig
 from grposweep.report.status import status_screen
 from grposweep.report.view import read_sweep
 from grposweep.schema import Experiment
-from grposweep.storage.folders import SweepFolder, TrialFolder
+from grposweep.storage.folders import TrialFolder
 from grposweep.storage.forks import ForkState, checkpoint_hash, start_of_continuation
 from grposweep.sweep.continuation import continue_trial
 from in_process import Sweep
 from refused import says
-from support import Printed, Run, grposweep, lines, read, sampled, trials
+from support import Printed, Run, grposweep, lines, on_terminal, read, sampled, trials
 
 FAKE = (
     "trainer=fake",
@@ -153,10 +152,8 @@ def test_a_continuations_page_and_status_say_what_it_started_from(tmp_path: Path
     (sweep / "sweep.yaml").write_text(
         yaml.safe_dump({"identity": "x", "provenance": {"fork_of": asdict(state)}})
     )
-    console = Console(width=100)
-    with console.capture() as shown:
-        console.print(status_screen(read_sweep(SweepFolder(sweep))))
-    assert "from     lr_batch trial 0003-abcdef at step 40" in shown.get()
+    shown = on_terminal(status_screen(read_sweep(sweep)), columns=100)
+    assert "from     lr_batch trial 0003-abcdef at step 40" in shown
 
 
 @pytest.mark.slow

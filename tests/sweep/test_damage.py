@@ -11,8 +11,21 @@ from pathlib import Path
 
 import pytest
 
+from grposweep.report.status import status_screen
 from grposweep.report.view import read_sweep
-from support import Ended, grposweep, lines, read, run_in, sampled, trials, unwrap, update
+from in_process import Sweep
+from support import (
+    Ended,
+    grposweep,
+    lines,
+    on_terminal,
+    read,
+    run_in,
+    sampled,
+    trials,
+    unwrap,
+    update,
+)
 
 COMMAND = ("trainer=fake", "name=s", "-m", "lr=1e-3,2e-3,3e-3")
 
@@ -216,17 +229,18 @@ def test_a_trial_whose_result_is_damaged_was_attempted(
 
 @pytest.mark.parametrize("number", sampled([None, math.nan], 2))
 def test_a_finished_trial_without_a_number_has_one_state_everywhere(
-    tmp_path: Path, number: float | None
+    sweep_here: Sweep, number: float | None
 ) -> None:
     """It has failed, with its reason; the sweep's command runs it again."""
-    assert run_in(tmp_path, *COMMAND).code == 0
-    trial = lose_number(tmp_path / "outputs" / "s", number)
-    looked = grposweep(tmp_path, "status", "s")
-    assert "2 finished, 1 failed" in looked.out
-    assert "it finished without a number as its objective" in looked.out
-    assert run_in(tmp_path, *COMMAND).code == 0
+    words = [word for word in COMMAND if word != "-m"]
+    sweep = sweep_here(*words)
+    trial = lose_number(sweep, number)
+    looked = on_terminal(status_screen(read_sweep(sweep)))
+    assert "2 finished, 1 failed" in looked
+    assert "it finished without a number as its objective" in looked
+    sweep_here(*words)
     assert read(trial / "result.json")["objective"] is not None
-    assert "3 finished" in grposweep(tmp_path, "status", "s").out
+    assert "3 finished" in on_terminal(status_screen(read_sweep(sweep)))
 
 
 @pytest.mark.slow

@@ -78,43 +78,37 @@ def test_failed_trials_are_tried_again_once_what_may_have_failed_them_has_change
 
 
 def test_retry_repeats_the_last_command(
-    sweep: Sweep, monkeypatch: pytest.MonkeyPatch, printed: Printed
+    sweep: Sweep, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, printed: Printed
 ) -> None:
-    """Not the first one, whose search.trials may be smaller."""
-    words = (*FAKE, CRASH, "lr=1e-2")
-    for more in ((), ("search.trials=7",)):
-        monkeypatch.setattr(sys, "argv", [str(RUN), "-m", *words, *more])
-        folder = sweep(*words, *more)
-    monkeypatch.setattr(subprocess, "run", lambda *_, **__: subprocess.CompletedProcess((), 5))
-    printed()
-    assert retry_trials("s", (), folder.parent) == 5
-    assert printed().endswith(" search.trials=7\n")
-
-
-def test_retry_runs_the_script_that_is_still_where_the_command_had_it(
-    sweep: Sweep, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its path counts from where the command was given; one that is gone is refused, and so is a
-    command without words.
+    """Not the first one, whose search.trials may be smaller. ``run`` is recorded, which Hydra does
+    not see. A script's path counts from where the command was given; one that is gone is refused,
+    and so is a command without words.
     """
-    folder = sweep(*FAKE, CRASH, "lr=1e-2")
+    words = (*FAKE, CRASH, "lr=1e-2")
+    for program, *more in (["bin/grposweep"], [str(RUN), "-m", "search.trials=7"]):
+        monkeypatch.setattr(sys, "argv", [program, *words, *more])
+        folder = sweep(*words, *more[1:])
+    commands = folder / "commands.jsonl"
+    assert f"-m grposweep run {FAKE[0]}" in lines(commands)[0]["command"]
     asked: list[list[str]] = []
     monkeypatch.setattr(
         subprocess,
         "run",
-        lambda words, **_: asked.append(words) or subprocess.CompletedProcess((), 0),
+        lambda words, **_: asked.append(words) or subprocess.CompletedProcess((), 5),
     )
+    printed()
+    assert retry_trials("s", (), folder.parent) == 5
+    assert printed().endswith(" search.trials=7\n")
     (tmp_path / "there.py").write_text("")
-    for command in ("python there.py -m lr=1e-2", "python gone.py there.py", "python"):
-        append_line(
-            folder / "commands.jsonl", {"command": command, "working_directory": str(tmp_path)}
-        )
-        if command.endswith("1e-2"):
-            assert retry_trials("s", (), folder.parent) == 0
-        else:
-            with pytest.raises(UserError, match="does not record a command that can be run again"):
-                retry_trials("s", (), folder.parent)
-    assert asked == [[sys.executable, "there.py", "-m", "lr=1e-2"]]
+    place = {"working_directory": str(tmp_path)}
+    append_line(commands, {"command": "python there.py -m lr=1e-2", **place})
+    assert retry_trials("s", (), folder.parent) == 5
+    assert asked[1:] == [[sys.executable, "there.py", "-m", "lr=1e-2"]]
+    for command in ("python gone.py there.py", "python"):
+        append_line(commands, {"command": command, **place})
+        with pytest.raises(UserError, match="does not record a command that can be run again"):
+            retry_trials("s", (), folder.parent)
+    assert len(asked) == 2
 
 
 @pytest.mark.slow
@@ -237,15 +231,6 @@ def test_the_recorded_command_of_a_rerun_names_its_trial(sweep: Sweep) -> None:
     (made,) = trial.parents[2].glob("*rerun*")
     (noted,) = lines(made / "commands.jsonl")
     assert noted["command"].endswith(f"-m grposweep rerun {trial}")
-
-
-def test_the_recorded_command_of_grposweep_run_has_its_first_word(
-    sweep: Sweep, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Hydra does not see that word, so it is not in ``sys.argv``."""
-    monkeypatch.setattr(sys, "argv", ["bin/grposweep", *FAKE, "lr=1e-3"])
-    (noted,) = lines(sweep(*FAKE, "lr=1e-3") / "commands.jsonl")
-    assert f"-m grposweep run {FAKE[0]}" in noted["command"]
 
 
 def test_a_refused_command_deletes_only_what_a_sweep_writes(tmp_path: Path) -> None:
