@@ -143,7 +143,7 @@ def update(path: Path, **fields: object) -> None:
 
 
 def edit(path: Path, old: str, new: str) -> None:
-    """Replace a text of a file wherever it stands. The file must hold it."""
+    """Replace all occurrences of a text in a file, which must hold it."""
     text = path.read_text()
     assert old in text, f"{path} has no {old}"
     path.write_text(text.replace(old, new))

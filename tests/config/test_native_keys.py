@@ -28,6 +28,7 @@ from grposweep.schema import Experiment, keys_with, trl_arguments
 from grposweep.search.parse import parse_space
 from grposweep.search.validity import Validator, check_space
 from support import check_experiment
+from verdicts import codes_of
 
 OPTIONS = [KEYS[name] for name in setting.OPTIONS if name in KEYS]
 
@@ -119,11 +120,9 @@ def test_identities_change_only_with_what_is_set(session: Session) -> None:
 def test_arguments_are_judged_by_the_rules_of_their_keys(session: Session) -> None:
     """With one that a rule refuses, and one that corrects it."""
     vllm = ["generation=vllm_colocate", "loss=vespo"]
-    assert {problem.code for problem in check(read_setting(base(session, *vllm)))} >= {"GL107"}
+    assert codes_of(check(read_setting(base(session, *vllm)))) >= {"GL107"}
     corrected = [*vllm, "trainer.args.vllm_importance_sampling_mode=token_truncate"]
-    assert not {problem.code for problem in check(read_setting(base(session, *corrected)))} & {
-        "GL107"
-    }
+    assert not codes_of(check(read_setting(base(session, *corrected)))) & {"GL107"}
 
 
 @pytest.mark.parametrize(

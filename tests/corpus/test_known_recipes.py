@@ -15,6 +15,7 @@ from grporecipe.model.recipe import Recipe
 from grporecipe.reading.load import Options, build_recipe
 from grporecipe.rules.check import check, errors
 from support import executed_lines, known_recipes
+from verdicts import codes_of, error_codes
 
 TRL = [row for row in known_recipes("trl", "open-r1") if "trl_batch_errors" in row["expected"]]
 REASONS = {
@@ -43,20 +44,14 @@ def recipe(row: Json, processes: int | None, version: str = "1.10") -> Recipe:
 def trl_errors(row: Json, processes: int, *families: str, version: str = "1.10") -> set[str]:
     """The codes of the rules' errors on it."""
     setting = read_recipe(recipe(row, processes, version)).setting
-    return {
-        problem.code for problem in check(setting, select=families) if problem.severity == "error"
-    }
+    return error_codes(check(setting, select=families))
 
 
 def own_errors(row: Json, *families: str) -> set[str]:
     """The codes of the linter's errors on a row as it stands, with the number of processes that it
     states.
     """
-    return {
-        finding.code
-        for finding in own_verdict(row, *families).diagnostics
-        if finding.severity == "error"
-    }
+    return error_codes(own_verdict(row, *families).diagnostics)
 
 
 def own_verdict(row: Json, *families: str) -> LintResult:
@@ -168,7 +163,7 @@ def test_kl_settings_without_effect_are_found() -> None:
         )
         # the default says nothing
         if code is not None and "=0.001 (dead)" not in note:
-            assert code in {finding.code for finding in own_verdict(row).diagnostics}, (
+            assert code in codes_of(own_verdict(row).diagnostics), (
                 row["id"],
                 note,
             )

@@ -14,6 +14,7 @@ from grporecipe.model import planning
 from grporecipe.model.recipe import Recipe, VersionSource
 from grporecipe.model.setting import Setting, Version
 from grporecipe.reading.load import Options, load_recipe
+from verdicts import codes_of
 
 
 def recipe(
@@ -231,7 +232,7 @@ def test_options_behind_a_comment_are_lost(tmp_path: Path) -> None:
         "swift rlhf --rlhf_type grpo --dataset a --reward_funcs format \\\n# "
         "sizes\n--num_generations 4\n"
     )
-    assert "GV107" in {finding.code for finding in of_script(tmp_path, text).diagnostics}
+    assert "GV107" in codes_of(of_script(tmp_path, text).diagnostics)
 
 
 def test_megatrons_steps_a_generation_are_optimizer_steps(tmp_path: Path) -> None:
@@ -261,7 +262,7 @@ def test_megatrons_defaults_do_not_fit_eight_gpus(tmp_path: Path) -> None:
     """2 prompts per rollout for 8 data ranks; with model parallelism they are fewer."""
     command = "NPROC_PER_NODE=8 megatron rlhf --rlhf_type grpo --train_iters 10"
     codes = [
-        {finding.code for finding in of_script(tmp_path, f"{command}{more}\n").diagnostics}
+        codes_of(of_script(tmp_path, f"{command}{more}\n").diagnostics)
         for more in ("", " --tensor_model_parallel_size 4")
     ]
     assert ["GB503" in found for found in codes] == [True, False]
@@ -350,7 +351,7 @@ def test_a_recipe_for_megatron_has_no_key_of_another_release(tmp_path: Path) -> 
     )
     found = lint_recipe(load_recipe(path, Options()))
     assert found.recipe.version == ms_swift.VERSION
-    assert "GL503" in {finding.code for finding in found.diagnostics}
+    assert "GL503" in codes_of(found.diagnostics)
 
 
 @pytest.mark.parametrize("release", ms_swift.releases()[::8])

@@ -14,13 +14,13 @@ import pytest
 
 from grporecipe.files import Json
 from grporecipe.frameworks.trl import keys
-from grporecipe.linting.linter import Diagnostic, lint_recipe
+from grporecipe.linting.linter import Diagnostic
 from grporecipe.model.framework import FRAMEWORKS
 from grporecipe.project.versions import releases_of
-from grporecipe.reading.load import Options, load_recipe
 from grporecipe.registries import NEWEST
 from grporecipe.rules.loss import AGGREGATIONS, CORRECTIONS, LEVELS, SCALES
 from support import PROJECT
+from verdicts import findings_of
 
 WORKERS = "actor_rollout_ref"
 LAUNCH = (
@@ -36,7 +36,7 @@ def findings(path: Path, script: str, **options: Any) -> list[Diagnostic]:
     """Errors, and what concerns keys and versions, of a file with this text."""
     path.parent.mkdir(exist_ok=True)
     path.write_text(script, encoding="utf-8")
-    found = lint_recipe(load_recipe(path, Options(processes=1, **options))).diagnostics
+    found = findings_of(path, processes=1, **options)
     return [one for one in found if one.severity == "error" or one.code.startswith("GV")]
 
 

@@ -26,6 +26,7 @@ from grporecipe.model.setting import Version
 from grporecipe.model.values import flatten
 from grporecipe.reading.load import Options, load_recipe
 from grporecipe.reading.yaml_text import parse_override
+from verdicts import codes_of, findings_of
 
 ACTOR, ROLLOUT, REF = (
     "actor_rollout_ref.actor",
@@ -319,7 +320,7 @@ def test_a_file_of_verl_s_keys_may_add_keys_and_leave_the_rest_to_the_command_li
     unknown = [diagnostic.message for diagnostic in found.diagnostics if diagnostic.code == "GV401"]
     assert len(unknown) == 1
     assert "kl_penaltyy" in unknown[0]
-    assert "GV305" in {diagnostic.code for diagnostic in found.diagnostics}
+    assert "GV305" in codes_of(found.diagnostics)
     script = tmp_path / "run.sh"
     script.write_text(
         "python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo algorithm.own_bonus=0.1\n"
@@ -332,9 +333,7 @@ def test_a_character_that_hydra_cannot_parse_is_an_error(sign: str, tmp_path: Pa
     """And no other: asked of Hydra's own parser."""
     script = tmp_path / "run.sh"
     script.write_text(f"python3 -m verl.trainer.main_ppo 'actor_rollout_ref.model.path=a{sign}b'\n")
-    found = {
-        diagnostic.code for diagnostic in lint_recipe(load_recipe(script, Options())).diagnostics
-    }
+    found = codes_of(findings_of(script))
     try:
         OverridesParser.create().parse_override(f"actor_rollout_ref.model.path=a{sign}b")
     except HydraException:
@@ -351,13 +350,9 @@ def test_a_file_is_not_blamed_for_a_group_that_it_does_not_size(tmp_path: Path) 
     path.write_text(
         "algorithm:\n  adv_estimator: grpo\nactor_rollout_ref:\n  actor:\n    clip_ratio: 0.2\n"
     )
-    assert "GB302" not in {
-        found.code for found in lint_recipe(load_recipe(path, Options())).diagnostics
-    }
+    assert "GB302" not in codes_of(findings_of(path))
     path.write_text(path.read_text() + "  rollout:\n    n: 1\n")
-    assert "GB302" in {
-        found.code for found in lint_recipe(load_recipe(path, Options())).diagnostics
-    }
+    assert "GB302" in codes_of(findings_of(path))
 
 
 def test_groups_that_prime_sizes_by_its_own_key_have_more_than_one_completion(
@@ -371,10 +366,5 @@ def test_groups_that_prime_sizes_by_its_own_key_have_more_than_one_completion(
     codes = []
     for count in (1, 4):
         (tmp_path / "run.sh").write_text(launch.format(count))
-        codes.append(
-            {
-                found.code
-                for found in lint_recipe(load_recipe(tmp_path / "run.sh", Options())).diagnostics
-            }
-        )
+        codes.append(codes_of(findings_of(tmp_path / "run.sh")))
     assert ("GB302" in codes[0], "GB302" in codes[1]) == (True, False)

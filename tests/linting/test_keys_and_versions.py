@@ -20,6 +20,7 @@ from grporecipe.model.recipe import (
     VersionSource,
 )
 from grporecipe.reading.load import Options, load_recipe
+from verdicts import codes_of, error_codes, findings_of
 
 GV = select_rules(["GV"])
 
@@ -197,7 +198,7 @@ BATCH = {"num_generations": 8, "per_device_train_batch_size": 1, "max_steps": 10
 def test_batch_rules_of_trl_do_not_judge_another_trainer() -> None:
     """Its batches may hold prompts: neither an error nor a plan, and one warning says so."""
     plain = lint_recipe(Recipe("trl", (1, 16, 0), BATCH, 7))
-    assert "GB101" in {found.code for found in plain.diagnostics if found.severity == "error"}
+    assert "GB101" in error_codes(plain.diagnostics)
     own = lint_recipe(
         Recipe(
             "trl",
@@ -343,7 +344,7 @@ def test_what_trl_refuses_at_start_is_an_error(config: Json, key: str) -> None:
     """
     assert [found.code for found in findings(config)] == ["GV118"]
     assert findings({name: value for name, value in config.items() if name != key}) == []
-    assert "GV118" not in {found.code for found in findings(config, "1.8")}
+    assert "GV118" not in codes_of(findings(config, "1.8"))
 
 
 @pytest.mark.parametrize(("code", "is_told", "config"), REWARDS)
@@ -418,7 +419,7 @@ def test_rules_that_depend_on_an_unknown_value_report_nothing() -> None:
         unresolved={"num_generations": "$G"},
     )
     verdict = lint_recipe(recipe)
-    codes = {found.code for found in verdict.diagnostics}
+    codes = codes_of(verdict.diagnostics)
     assert "GV106" in codes
     assert "GK106" in codes
     assert not any(code.startswith("GB") for code in codes)
@@ -571,18 +572,12 @@ def test_an_unknown_key_hides_no_choice_that_no_release_has(tmp_path: Path) -> N
         "python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grop "
         "actor_rollout_ref.actor.foo=1\n"
     )
-    assert "GV305" in {
-        found.code
-        for found in lint_recipe(load_recipe(path, Options())).diagnostics
-        if found.severity == "error"
-    }
+    assert "GV305" in error_codes(findings_of(path))
     path = tmp_path / "recipe.yaml"
     path.write_text(
         "num_generations: 8\nfoo_bar: 1\ntorch_dtype: bf16\nlr_scheduler_type: cosine_annealing\n"
     )
-    assert [found.code for found in lint_recipe(load_recipe(path, Options())).diagnostics].count(
-        "GV104"
-    ) == 2
+    assert [found.code for found in findings_of(path)].count("GV104") == 2
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from grporecipe.linting.output import render_fix
 from grporecipe.reading.load import Options, load_recipes, parse_recipe
 from grposweep import lint
 from support import grposweep
+from verdicts import the_one
 
 VERL = """#!/bin/bash
 python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo data.train_batch_size=64 \\
@@ -116,11 +117,7 @@ def test_two_sizes_of_log_probabilities_are_fixed_together(tmp_path: Path) -> No
         text = text.replace(old, new)
     script = tmp_path / "run.sh"
     script.write_text(text)
-    (found,) = (
-        one
-        for one in lint(script, framework_version="0.9.1").recipes[0].diagnostics
-        if one.code == "GB405"
-    )
+    found = the_one(lint(script, framework_version="0.9.1").recipes[0].diagnostics, "GB405")
     assert (
         "180 completions of a rollout on each data rank (256 prompts, filled to 288, x 5 / 8)"
         in found.message
@@ -157,7 +154,7 @@ trainer: {nnodes: 1, n_gpus_per_node: 8}
             "actor_rollout_ref.actor.ppo_mini_batch_size",
         ),
     ]:
-        (found,) = (found for found in judge(text, name).diagnostics if found.code == code)
+        found = the_one(judge(text, name).diagnostics, code)
         steps = [fix.change[size] for fix in found.fixes if size in fix.change]
         assert len(found.fixes) > len(steps)
         assert all(512 % step == 0 for step in steps)
@@ -189,14 +186,14 @@ def test_an_unknown_key_has_its_near_name_without_a_version(tmp_path: Path) -> N
     """
     script = tmp_path / "run.sh"
     script.write_text(VERL.format("actor_rollout_ref.actor.ppo_epoch=1"))
-    (found,) = (one for one in lint(script).recipes[0].diagnostics if one.code == "GV110")
+    found = the_one(lint(script).recipes[0].diagnostics, "GV110")
     assert (
         "actor_rollout_ref.actor.ppo_epoch: no verl release has this key (ppo_epochs?)"
         in found.message
     )
     assert found.severity == "warning"
     script.write_text(VERL.format("actor_rollout_ref.actor.ppo_epoch=1 trainer.nothing_like=2"))
-    (found,) = (one for one in lint(script).recipes[0].diagnostics if one.code == "GV110")
+    found = the_one(lint(script).recipes[0].diagnostics, "GV110")
     assert "actor_rollout_ref.actor.ppo_epoch (ppo_epochs?), trainer.nothing_like" in found.message
     assert found.severity == "warning"
 

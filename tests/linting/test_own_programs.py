@@ -11,6 +11,7 @@ from grporecipe.errors import NotARecipe
 from grporecipe.linting.linter import Diagnostic, lint_recipe
 from grporecipe.reading.load import Options, load_recipe, load_recipes
 from support import edit
+from verdicts import codes_of, error_codes, findings_of
 
 LAUNCH = "export CUDA_VISIBLE_DEVICES=0,1\npython train.py --num_generations 8 --beta 0.1\n"
 OWN = (
@@ -39,23 +40,7 @@ def write(folder: Path, **files: str) -> Path:
 
 def errors(path: Path, version: str | None = None) -> list[Diagnostic]:
     """The errors of a recipe."""
-    return [
-        d
-        for d in lint_recipe(load_recipe(path, Options(own_version=version))).diagnostics
-        if d.severity == "error"
-    ]
-
-
-def test_a_program_with_a_trainer_of_its_own_is_not_judged(tmp_path: Path) -> None:
-    """Its imports are followed by name: none is TRL, and torch trains."""
-    run = write(
-        tmp_path, run_sh=LAUNCH, train_py=OWN, training_py="import torch\nclass GRPOTrainer: pass\n"
-    )
-    with pytest.raises(
-        NotARecipe,
-        match=r"train.py has a trainer of its own: neither it nor what it imports uses TRL",
-    ):
-        load_recipe(run, Options())
+    return [d for d in findings_of(path, own_version=version) if d.severity == "error"]
 
 
 @pytest.mark.parametrize(
@@ -65,39 +50,6 @@ def test_a_program_that_may_use_trl_is_judged(tmp_path: Path, inside: str) -> No
     """TRL behind an import of the repository, or one that only running it would tell."""
     run = write(tmp_path, run_sh=LAUNCH, train_py=OWN, training_py=f"import torch\n{inside}")
     assert [found.code for found in errors(run)] == ["GT105"]
-
-
-def test_a_forks_own_trainer_has_the_defaults_of_its_own_configuration(tmp_path: Path) -> None:
-    """Its package is not in the place of verl's, its configuration sets what verl's leaves open,
-    and it has keys of any type.
-    """
-    main = (
-        "import hydra\n@hydra.main(config_path='config', config_name='ppo_trainer')\ndef "
-        "main(config): pass\n"
-    )
-    micro = "{log_prob_micro_batch_size_per_gpu: 1, n: 8}"
-    own = (
-        "data: {train_batch_size: 1024}\nalgorithm: {adv_estimator: grpo, rounds: "
-        "1}\nactor_rollout_ref:\n"
-        "  actor: {ppo_mini_batch_size: 256, ppo_micro_batch_size_per_gpu: 1}\n  rollout: "
-        f"{micro}\n  ref: {micro}\n"
-    )
-    run = write(
-        tmp_path,
-        run_sh=VERL.format("agent_trainer.main_ppo", "'algorithm.rounds=[1,2]'"),
-        verl__agent_trainer__main_ppo_py=main,
-        verl__agent_trainer__config__ppo_trainer_yaml=own,
-    )
-    assert {"GB408", "GV303", "GV401"}.isdisjoint(found.code for found in errors(run))
-
-
-def test_a_configuration_that_only_the_shell_knows_leaves_its_keys_open(tmp_path: Path) -> None:
-    """What it sets cannot be missing."""
-    run = write(
-        tmp_path,
-        run_sh='python3 -m verl.trainer.main_ppo --config-name "$NAME" data.train_batch_size=64\n',
-    )
-    assert errors(run, "0.8.0") == []
 
 
 def test_a_profile_for_a_launcher_of_its_own_is_not_judged(tmp_path: Path) -> None:
@@ -113,34 +65,6 @@ def test_a_profile_for_a_launcher_of_its_own_is_not_judged(tmp_path: Path) -> No
     for path in (run, tmp_path / "profile.yaml"):
         with pytest.raises(NotARecipe, match="are not those of the framework that it resembles"):
             load_recipe(path, Options())
-
-
-def test_a_folder_that_is_called_like_a_framework_is_no_launch_of_it(tmp_path: Path) -> None:
-    """A check of the code of EasyR1, whose options are not EasyR1's."""
-    run = write(tmp_path, run_sh="python3 easyr1/check.py --files a --import_package verl\n")
-    with pytest.raises(NotARecipe, match="nothing identifies it"):
-        load_recipe(run, Options())
-
-
-def test_a_value_from_the_environment_is_not_a_missing_one(tmp_path: Path) -> None:
-    """ms-swift's dataset."""
-    run = write(
-        tmp_path,
-        run_sh="swift rlhf --rlhf_type grpo --model m --dataset ${DATA} --reward_funcs accuracy\n",
-    )
-    assert "GV505" not in {found.code for found in errors(run)}
-
-
-def test_an_added_key_that_nothing_reads_is_no_error(tmp_path: Path) -> None:
-    """Hydra accepts it; it may be a typo."""
-    added = "+actor_rollout_ref.actor.fsdp_config.grad_offload=false"
-    found = lint_recipe(
-        load_recipe(
-            write(tmp_path, run_sh=VERL.format("trainer.main_ppo", added)),
-            Options(own_version="0.4.0"),
-        )
-    )
-    assert {d.severity for d in found.diagnostics if d.code == "GV401"} <= {"warning"}
 
 
 TRAIN = (
@@ -165,7 +89,7 @@ def test_a_prefix_of_one_option_is_that_option(option: str, stops: bool, tmp_pat
     """As argparse reads it (checked with TRL's own parser): it stops at a prefix of several."""
     run = write(tmp_path, run_sh=f"torchrun train.py --beta 0.1 {option}\n", train_py=TRAIN)
     found = lint_recipe(load_recipe(run, Options()))
-    assert ("GV102" in {d.code for d in found.diagnostics if d.severity == "error"}) is stops
+    assert ("GV102" in error_codes(found.diagnostics)) is stops
     assert found.setting.epochs == (6 if "epoch" in option else 3)
 
 
@@ -202,7 +126,7 @@ def test_a_verl_next_to_the_script_is_not_what_runs_if_it_refuses_a_release_s_ke
         (folder / f"{place}verl/trainer/config").mkdir(parents=True)
         (folder / f"{place}verl/trainer/config/ppo_trainer.yaml").write_text(config)
         write(folder, scripts__run_sh=line)
-        assert ("GV402" in {d.code for d in errors(folder / "scripts/run.sh")}) is refuses
+        assert ("GV402" in codes_of(errors(folder / "scripts/run.sh"))) is refuses
 
 
 def test_sizes_of_an_evaluation_are_not_judged_where_nothing_checks_them(tmp_path: Path) -> None:
@@ -212,10 +136,10 @@ def test_sizes_of_an_evaluation_are_not_judged_where_nothing_checks_them(tmp_pat
         "actor_rollout_ref.actor.ppo_micro_batch_size=15"
     )
     run = write(tmp_path, run_sh=VERL.format("trainer.main_ppo", f"{sizes} +trainer.val_only=true"))
-    assert not {"GB401", "GB402", "GB403"} & {d.code for d in errors(run, "0.1.0")}
-    assert {"GB401", "GB402", "GB403"} & {d.code for d in errors(run, "0.4.0")}
+    assert not {"GB401", "GB402", "GB403"} & codes_of(errors(run, "0.1.0"))
+    assert {"GB401", "GB402", "GB403"} & codes_of(errors(run, "0.4.0"))
     edit(run, " +trainer.val_only=true", "")
-    assert "GB401" in {d.code for d in errors(run, "0.1.0")}
+    assert "GB401" in codes_of(errors(run, "0.1.0"))
 
 
 @pytest.mark.parametrize(
@@ -290,7 +214,7 @@ def test_what_stock_code_refuses_is_a_note_where_other_code_trains(
 ) -> None:
     """A fork, files copied over the installed package, or a plug-in that replaces functions."""
     run = write(tmp_path, run_sh=script, **{name: text})
-    found = lint_recipe(load_recipe(run, Options())).diagnostics
+    found = findings_of(run)
     (refused,) = (each for each in found if each.code in ("GL103", "GL503"))
     assert refused.severity == ("note" if why else "error")
     assert f"Not an error here, because {why}" in refused.message or not why
@@ -352,7 +276,7 @@ def test_sizes_are_judged_if_the_program_validates_them(checks: bool, tmp_path: 
     run.write_text(
         line.replace("\n", " actor_rollout_ref.rollout.n=8 algorithm.adv_estimator=grpo\n")
     )
-    assert ("GB402" in {found.code for found in errors(run, "0.7.0")}) is checks
+    assert ("GB402" in codes_of(errors(run, "0.7.0"))) is checks
 
 
 @pytest.mark.parametrize("count", [5, 1])
@@ -369,29 +293,7 @@ def test_a_base_configuration_is_judged_by_what_its_launches_leave_of_it(
         run_sh=f"python3 -m verl.trainer.main config=base.yaml worker.rollout.n={count}\n",
         base_yaml=base,
     )
-    assert ("GB302" in {found.code for found in errors(tmp_path / "base.yaml", "0.2.0")}) is (
-        count == 1
-    )
-
-
-def test_unset_keys_are_not_judged_for_a_program_with_a_configuration_of_its_own(
-    tmp_path: Path,
-) -> None:
-    """Neither of a default of verl's (GB406: a step of 256 prompts), nor of an estimator by
-    step.
-    """
-    line = (
-        "python3 nb/train.py data.train_batch_size=64 actor_rollout_ref.rollout.n=4 "
-        "algorithm.step_adv_estimator=grpo "
-    )
-    run = write(
-        tmp_path,
-        run_sh=line + "actor_rollout_ref.actor.use_dynamic_bsz=True\n",
-        nb__train_py="import verl\n",
-    )
-    assert not {"GB406", "GL303"} & {
-        found.code for found in lint_recipe(load_recipe(run, Options())).diagnostics
-    }
+    assert ("GB302" in codes_of(errors(tmp_path / "base.yaml", "0.2.0"))) is (count == 1)
 
 
 def test_an_edited_launch_is_read_again_in_the_same_process(tmp_path: Path) -> None:
@@ -402,41 +304,6 @@ def test_an_edited_launch_is_read_again_in_the_same_process(tmp_path: Path) -> N
     )
     launch = "python3 -m verl.trainer.main config=base.yaml worker.rollout.n={}\n"
     write(tmp_path, run_sh=launch.format(5), base_yaml=base)
-    assert "GB302" not in {found.code for found in errors(tmp_path / "base.yaml", "0.2.0")}
+    assert "GB302" not in codes_of(errors(tmp_path / "base.yaml", "0.2.0"))
     (tmp_path / "run.sh").write_text(launch.format(1))
-    assert "GB302" in {found.code for found in errors(tmp_path / "base.yaml", "0.2.0")}
-
-
-def test_a_base_that_builds_on_other_files_may_set_what_a_launch_leaves_out(tmp_path: Path) -> None:
-    """A defaults list of Hydra to configurations of the fork."""
-    line = (
-        "python3 local_grpo.py --config-path conf --config-name algo/npu data.train_batch_size=8 "
-    )
-    run = write(
-        tmp_path,
-        run_sh=line + "actor_rollout_ref.rollout.n=8 algorithm.adv_estimator=grpo\n",
-        conf__algo__npu_yaml="defaults: [base, _self_]\ntrainer: {n_gpus_per_node: 1}\n",
-    )
-    assert errors(run) == []
-
-
-def test_a_default_of_the_program_s_configuration_class_is_not_that_of_trl(tmp_path: Path) -> None:
-    """``beta`` of a class that the program imports from its repository."""
-    own = (
-        "import trl\nfrom dataclasses import dataclass\n@dataclass\nclass "
-        "GRPOConfig(trl.GRPOConfig):\n    beta: float = {}\n"
-    )
-    program = "from own.configs import GRPOConfig\n" + TRAIN.replace(
-        "GRPOConfig, GRPOTrainer", "GRPOTrainer"
-    )
-    run = write(
-        tmp_path,
-        run_sh="torchrun train_grpo.py --num_generations 8 --max_completion_length 64\n",
-        train_grpo_py=program,
-        own__configs_py=own.format("0.0"),
-    )
-    codes = {
-        found.code
-        for found in lint_recipe(load_recipe(run, Options(own_version="0.18.0"))).diagnostics
-    }
-    assert "GK203" not in codes
+    assert "GB302" in codes_of(errors(tmp_path / "base.yaml", "0.2.0"))

@@ -12,6 +12,7 @@ from grporecipe.linting.linter import lint_recipe
 from grporecipe.model.recipe import Recipe
 from grporecipe.reading.load import Options, build_recipe, load_recipe
 from support import PROJECT
+from verdicts import error_codes
 
 SIZES = (1, 2, 3, 4, 6, 8, 12, 16)
 TRL: dict[str, tuple[Any, ...]] = {
@@ -59,11 +60,7 @@ KEYS = {"trl": TRL, "ms-swift": SWIFT, "verl": VERL, "easyr1": EASYR1}
 
 def errors(recipe: Recipe) -> set[str]:
     """The codes of a recipe's errors."""
-    return {
-        each.code
-        for each in lint_recipe(recipe, with_fixes=False).diagnostics
-        if each.severity == "error"
-    }
+    return error_codes(lint_recipe(recipe, with_fixes=False).diagnostics)
 
 
 @pytest.mark.slow

@@ -13,6 +13,7 @@ from grporecipe.memory.catalog import find_model
 from grporecipe.memory.estimate import GIB, Memory, estimate, find_engine
 from grporecipe.model.setting import Setting
 from grporecipe.rules.check import check
+from verdicts import codes_of, the_one
 
 COLOCATED = {"use_vllm": True, "vllm_gpu_memory_utilization": 0.3}
 SERVED = {"use_vllm": True, "vllm_mode": "server"}
@@ -80,7 +81,7 @@ def test_sharded_weights_do_not_make_a_small_share_larger(sharding: str) -> None
     """
     s = run("Qwen2.5-7B", 8, 1024, 8, sharding=sharding, gpu_memory_gib=40.0, **COLOCATED)
     assert memory(s).peak < 40 * GIB
-    (problem,) = [problem for problem in check(s) if problem.code == "GM102"]
+    problem = the_one(check(s), "GM102")
     assert (
         "share of a GPU is 12.0 of 40 GiB, and it needs 16.9 to start: 14.2 of weights, 1.8 of keys"
         in problem.message
@@ -104,7 +105,7 @@ def test_a_share_must_hold_the_longest_sequence_of_the_model(
         vllm_max_model_length=length,
         **COLOCATED,
     )
-    assert ("GM102" in {problem.code for problem in check(s)}) is not starts
+    assert ("GM102" in codes_of(check(s))) is not starts
     engine = find_engine(s)
     assert engine is not None
     assert round(engine.cache / GIB, 2) == (0.16 if starts else 4.38)

@@ -16,6 +16,7 @@ from grporecipe.project._pins import find_pins
 from grporecipe.reading.load import Options, load_recipe
 from grporecipe.registries import NEWEST
 from support import grposweep
+from verdicts import the_one
 
 Tree = Callable[..., Path]
 RECIPE = "model_name_or_path: a/b\nnum_generations: 8\nper_device_train_batch_size: 8\n"
@@ -237,7 +238,7 @@ def test_keys_of_no_common_release_are_one_note_without_fixes(tree: Tree) -> Non
         [],
         ["GV110"],
     )
-    (found,) = (found for found in result.diagnostics if found.code == "GV110")
+    found = the_one(result.diagnostics, "GV110")
     assert found.fixes == ()
     assert "max_prompt_length" in found.keys
 
@@ -252,7 +253,7 @@ def test_a_pin_and_keys_of_another_release_are_one_warning(tree: Tree) -> None:
     )
     result = linted()
     assert (codes(result, "error"), codes(result, "warning")) == ([], ["GV111"])
-    (found,) = (found for found in result.diagnostics if found.code == "GV111")
+    found = the_one(result.diagnostics, "GV111")
     assert "setup.py pins trl==0.18.0" in found.message
     assert text(NEWEST["trl"]) in found.message
 

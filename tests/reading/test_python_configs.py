@@ -14,6 +14,7 @@ from grporecipe.files import Json
 from grporecipe.linting.linter import lint_recipe
 from grporecipe.model.recipe import Recipe, VersionSource
 from grporecipe.reading.load import Options, load_recipe, load_recipes
+from verdicts import the_one
 
 HEAD = "from trl import GRPOConfig, GRPOTrainer\n"
 
@@ -172,11 +173,9 @@ def test_a_broken_notebook_is_refused_in_one_message(text: str, tmp_path: Path) 
 
 def test_an_unknown_key_is_a_type_error(tmp_path: Path) -> None:
     """No parser reads the call."""
-    (problem,) = [
-        p
-        for p in lint_recipe(read(tmp_path, HEAD + "GRPOConfig(num_generation=8)")).diagnostics
-        if p.code == "GV102"
-    ]
+    problem = the_one(
+        lint_recipe(read(tmp_path, HEAD + "GRPOConfig(num_generation=8)")).diagnostics, "GV102"
+    )
     assert "TypeError" in problem.message
     assert problem.line == 2
 

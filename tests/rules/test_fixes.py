@@ -15,6 +15,7 @@ from grporecipe.rules.fixes import Fix, changed, find_fixes, render_problem
 from grposweep.config.fields import KEYS
 from grposweep.config.fields import PLAIN as OWN
 from support import executed_lines
+from verdicts import codes_of, the_one
 
 SIZES = frozenset({"per_device_train_batch_size", "gradient_accumulation_steps"})
 BASE = Setting(
@@ -62,7 +63,7 @@ def draw_settings(**drawn: st.SearchStrategy[Any]) -> st.SearchStrategy[Setting]
 
 def broken(s: Setting) -> set[str]:
     """The codes of its errors."""
-    return {problem.code for problem in errors(check(s))}
+    return codes_of(errors(check(s)))
 
 
 def verify(s: Setting, problem: Problem, fix: Fix) -> Setting:
@@ -279,7 +280,7 @@ def test_no_fix_changes_the_processes_of_a_job_whose_nodes_and_gpus_decide_them(
     """On Slurm cluster.processes follows from them, and another number is refused."""
     here = BASE.replace({"per_device_train_batch_size": 2, "num_generations": 8, "processes": 3})
     for s, is_offered in ((here, True), (here.replace({"nodes": 1, "gpus_per_node": 3}), False)):
-        (problem,) = (problem for problem in errors(check(s)) if problem.code == "GB101")
+        problem = the_one(errors(check(s)), "GB101")
         assert any("cluster.processes" in str(fix) for fix in find_fixes(s, problem)) is is_offered
 
 

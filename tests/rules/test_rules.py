@@ -22,6 +22,7 @@ from grporecipe.rules.check import REGISTRY, Problem, check, errors
 from grporecipe.rules.fixes import find_fixes, render_problem
 from grposweep.config.fields import KEYS
 from support import examples
+from verdicts import codes_of
 
 GOOD = Setting(
     processes=1,
@@ -64,7 +65,7 @@ CASES = [
 
 def codes(s: Setting) -> set[str]:
     """The codes of all problems."""
-    return {problem.code for problem in check(s)}
+    return codes_of(check(s))
 
 
 def only(s: Setting, code: str) -> Problem:

@@ -1,0 +1,4 @@
+import argparse
+import torch
+from training import GRPOTrainer
+argparse.ArgumentParser().parse_args()
