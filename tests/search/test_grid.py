@@ -12,7 +12,7 @@ from omegaconf import DictConfig
 from grporecipe.rules.check import check, errors
 from grposweep.config.points import Points
 from grposweep.config.to_setting import read_setting
-from grposweep.search.evaluate import SampledValidity, validate_points
+from grposweep.search.evaluate import validate_points
 from grposweep.search.parse import parse_space
 from grposweep.search.validity import Validator
 
@@ -165,7 +165,6 @@ def test_a_large_space_is_counted_by_sampling(compose: Compose) -> None:
     """
     validator = build_validator(compose, LARGE)
     counts = validate_points(validator)
-    assert isinstance(counts, SampledValidity)
     assert (counts.size, counts.total) == (960_000, 2_000)
     assert counts.share == pytest.approx(0.4275, abs=0.04)
     assert (
@@ -191,7 +190,7 @@ def test_the_share_counts_each_point_once_although_branches_have_different_sizes
     ]
     betas = {"kl.beta": {"when": {"kl": "low"}, "space": "0.01,0.02"}}
     counts = validate_points(build_validator(compose, words, betas))
-    assert isinstance(counts, SampledValidity)
+    assert counts.is_sampled
     assert counts.size == 11 * 10**3 * 3
     points = [judged.point for judged in counts.judged]
     low = sum(counts.validator.space.weight(point) for point in points if point["kl"] == "low")

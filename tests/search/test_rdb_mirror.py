@@ -97,13 +97,14 @@ def test_a_server_that_refuses_connections_costs_no_trial(
 
 
 @pytest.mark.slow
-def test_a_server_that_never_answers_is_named_at_the_end() -> None:
+def test_a_server_that_never_answers_is_named_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """It accepts the connection and stays silent, so the driver waits and raises nothing."""
     pytest.importorskip("psycopg", reason="psycopg is not installed")
+    monkeypatch.setattr("grposweep.search.mirror.LAST_SECONDS", 0.05)
     trial = optuna.trial.create_trial(state=optuna.trial.TrialState.COMPLETE, value=0.5)
     with socket.create_server(("127.0.0.1", 0)) as server:
         url = f"postgresql+psycopg://team@127.0.0.1:{server.getsockname()[1]}/x"
-        mirror = RdbMirror(url, "s", "maximize", last_seconds=0.05)
+        mirror = RdbMirror(url, "s", "maximize")
         mirror.show([trial])
         assert not mirror.close()
         assert (

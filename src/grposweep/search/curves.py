@@ -19,6 +19,25 @@ class State(StrEnum):
     STOPPED = "stopped"
 
 
+class Place(NamedTuple):
+    """Where a trial stands at the rungs of an early-stopping policy."""
+
+    number: int
+    state: State
+    # completions: of a whole training, so far, until the first evaluation
+    total: float
+    done: float
+    interval: float
+    # of the training that is done at the last evaluation
+    share: float
+    # how many rungs it has reached, its values there, and the largest value tied with the last one
+    level: int
+    values: list[float]
+    tied: float
+    # whether the newest evaluation is at a rung
+    is_at_rung: bool
+
+
 @dataclass(frozen=True, kw_only=True)
 class Curve(RewardCurve):
     """A trial's learning curve. Its values are negated if the sweep minimises.
@@ -30,6 +49,10 @@ class Curve(RewardCurve):
     state: State
     point: Config = field(default_factory=dict)
     trained: float = 0.0
+    # by the rungs, and whether values may be tied; early_stopping/table.py finds each once
+    places: dict[tuple[tuple[float, ...], bool], Place] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     @property
     def done(self) -> float:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
 from random import Random
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 from grporecipe.errors import UserError
 from grporecipe.model.effect import describe_lack
@@ -61,11 +61,14 @@ class JudgedPoint:
 
 @dataclass(frozen=True)
 class SpaceValidity:
-    """The points that a sweep may try, each judged by itself."""
+    """The points that a sweep may try, each judged by itself.
+
+    ``is_sampled``: they were drawn from a space with too many. All counts are of the drawn ones.
+    """
 
     validator: Validator
     judged: Sequence[JudgedPoint]
-    is_sampled: ClassVar[bool] = False
+    is_sampled: bool = False
 
     @property
     def total(self) -> int:
@@ -84,10 +87,22 @@ class SpaceValidity:
     @property
     def size(self) -> int:
         """Return the number of points of the space."""
-        return self.total
+        return self.validator.space.size if self.is_sampled else self.total
+
+    @property
+    def share(self) -> float:
+        """Return the estimated share of valid points. A point of a smaller branch is drawn more
+        often, and counts less.
+        """
+        weight = self.validator.space.weight
+        valid = sum(weight(judged.point) for judged in self._valid)
+        return valid / sum(weight(judged.point) for judged in self.judged)
 
     def describe(self) -> str:
-        """Return the counts in words."""
+        """Return the counts in words, or the estimate."""
+        if self.is_sampled:
+            share = f"about {self.share:.0%} of {self.size:,} points valid"
+            return f"{share}, from {self.total:,} sampled"
         if self.ranges and self.size == 1:
             return f"{self.ranges['']} of {self.ranges.total()} sampled points of the range valid"
         return f"{self.total:,} points, {self.valid:,} valid, {self.invalid:,} invalid"
@@ -148,7 +163,7 @@ class SpaceValidity:
         """
         space = self.validator.space
         counts = Counter[str]()
-        if space.is_finite or space.points:
+        if space.is_finite:
             return counts
         random = Random(f"{self.validator.points.base.search.seed}:ranges")
         probes = islice(_probes(space, next(space.finite_points())), MOST_PROBES)
@@ -188,68 +203,26 @@ class SpaceValidity:
 
     def distinct(self, *sections: str) -> list[Experiment]:
         """Return one experiment for each combination of the parameters in these sections, among the
-        valid points.
+        valid points and, of a sampled space, for those not drawn.
         """
-        names = self._names(sections)
+        space = self.validator.space
+        names = {p.name for p in space.parameters if p.name.split(".")[0] in sections}
         most = None if names else 1
         points = {}
         for point in islice(self.valid_points(), most):
-            part = {name: point[name] for name in names if name in point}
-            points[freeze(part)] = point
+            points[freeze({name: point[name] for name in names & point.keys()})] = point
+        if self.is_sampled:
+            tried = list(islice(self.valid_points(), TRIED))
+            for combination in islice(space.assignments(names), MOST_LISTED):
+                if freeze(combination) not in points:
+                    changed = [
+                        {**point, **combination}
+                        for point in tried
+                        if combination.keys() <= point.keys()
+                    ]
+                    found = filter(self.validator.is_valid, changed)
+                    points |= {freeze(combination): point for point in islice(found, 1)}
         return [self.validator.validate(point).experiment for point in points.values()]
-
-    def _names(self, sections: Sequence[str]) -> list[str]:
-        """Return the parameters in these sections."""
-        names = [parameter.name for parameter in self.validator.space.parameters]
-        return [name for name in names if name.split(".")[0] in sections]
-
-
-@dataclass(frozen=True)
-class SampledValidity(SpaceValidity):
-    """The results of points that were drawn from a space with too many. All counts are of the drawn
-    ones.
-    """
-
-    is_sampled: ClassVar[bool] = True
-
-    @property
-    def size(self) -> int:
-        """Return the number of points of the space."""
-        return self.validator.space.size
-
-    @property
-    def share(self) -> float:
-        """Return the estimated share of valid points. A point of a smaller branch is drawn more
-        often, and counts less.
-        """
-        weight = self.validator.space.weight
-        valid = sum(weight(judged.point) for judged in self._valid)
-        return valid / sum(weight(judged.point) for judged in self.judged)
-
-    def describe(self) -> str:
-        """Return the estimate in words."""
-        return f"about {self.share:.0%} of {self.size:,} points valid, from {self.total:,} sampled"
-
-    def distinct(self, *sections: str) -> list[Experiment]:
-        """Return one experiment for each combination of the parameters in these sections, also for
-        those not drawn.
-        """
-        names = set(self._names(sections))
-        valid = list(islice(self.valid_points(), TRIED))
-        drawn = set()
-        for point in self.valid_points():
-            drawn.add(freeze({name: point[name] for name in names & point.keys()}))
-        missing = []
-        for combination in islice(self.validator.space.assignments(names), MOST_LISTED):
-            if freeze(combination) in drawn:
-                continue
-            changed = [
-                {**point, **combination} for point in valid if combination.keys() <= point.keys()
-            ]
-            found = next(filter(self.validator.is_valid, changed), None)
-            if found:
-                missing.append(self.validator.validate(found).experiment)
-        return super().distinct(*sections) + missing
 
 
 def validate_points(validator: Validator) -> SpaceValidity:
@@ -257,41 +230,33 @@ def validate_points(validator: Validator) -> SpaceValidity:
     a sample of it.
     """
     space = validator.space
-    if space.points or not space.parameters or space.size <= MOST_LISTED:
-        return _judge(validator, space.finite_points(), SpaceValidity)
-    random = Random(f"{validator.points.base.search.seed}:space")
-    drawn = (space.finite_part(space.draw(random)) for _ in range(SAMPLED))
-    return _judge(validator, {freeze(point): point for point in drawn}.values(), SampledValidity)
-
-
-def _judge(
-    validator: Validator, finite: Iterable[Point], kind: type[SpaceValidity]
-) -> SpaceValidity:
-    """Judge finite combinations, each at the first valid probe of the continuous parameters, or in
-    their middle.
-    """
+    finite: Iterable[Point] = space.finite_points()
+    is_sampled = not space.points and space.size > MOST_LISTED
+    if is_sampled:
+        random = Random(f"{validator.points.base.search.seed}:space")
+        drawn = (space.finite_part(space.draw(random)) for _ in range(SAMPLED))
+        finite = {freeze(point): point for point in drawn}.values()
     points = []
     for combination in finite:
-        probed = list(_probes(validator.space, combination))
+        # the first valid probe of the continuous parameters, or their middle
+        probed = list(_probes(space, combination))
         points.append(next(filter(validator.is_valid, probed), probed[0]))
-    return _counted(validator, points, kind)
+    return SpaceValidity(validator, _judge(validator, points), is_sampled)
 
 
-def _counted(
-    validator: Validator, points: Sequence[Point], kind: type[SpaceValidity]
-) -> SpaceValidity:
+def _judge(validator: Validator, points: Iterable[Point]) -> list[JudgedPoint]:
     judged = []
     for point in points:
         result = validator.validate(point)
         judged.append(JudgedPoint(point, _codes(result), result.lacks))
-    return kind(validator, judged)
+    return judged
 
 
 def _probes(space: Space, combination: Point) -> Iterator[Point]:
     """Yield a combination of the finite parameters with every combination of probes of the
     continuous ones.
     """
-    if space.points or space.is_finite:
+    if space.is_finite:
         yield combination
         return
 
@@ -340,4 +305,4 @@ def validate_one_factor(validator: Validator) -> SpaceValidity:
             "search=one_factor compares with the base configuration, which is invalid itself. "
             f"{text}"
         )
-    return _counted(validator, points, SpaceValidity)
+    return SpaceValidity(validator, _judge(validator, points))

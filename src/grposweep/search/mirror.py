@@ -6,11 +6,11 @@ away costs nothing.
 
 import json
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import optuna
-from optuna.storages import JournalStorage
+from optuna.storages import BaseStorage, JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import FrozenTrial, TrialState
 
@@ -25,23 +25,44 @@ LAST_SECONDS = 10.0
 BEHIND = "search.storage is behind ({}); trying again"
 
 
-class StudyCopy:
+class Mirror:
     """A copy of the sweep's study in an Optuna storage: trials are added, and ended, in the order
     of their numbers.
     """
 
-    def __init__(self, open_copy: Callable[[], optuna.Study], name: str) -> None:
-        """``open_copy`` opens the storage. It is called again after every failure."""
-        self._open = open_copy
+    def __init__(self, name: str, direction: Direction) -> None:
         self._name = name
+        self._direction = direction
         self._study: optuna.Study | None = None
+        # of the trials that were shown
+        self._states: list[TrialState] = []
+        # why the copy is behind; empty if it is not
+        self.problem = ""
+
+    def open_storage(self) -> BaseStorage:
+        """Open the storage. It is called again after every failure."""
+        raise NotImplementedError
+
+    def show(self, trials: Sequence[FrozenTrial]) -> None:
+        """Set the present trials of the sweep."""
+        raise NotImplementedError
+
+    def close(self) -> bool:
+        """Return whether all was written; if not, ``problem`` says why."""
+        return not self.problem
 
     def update(self, trials: Sequence[FrozenTrial]) -> None:
         """Write what changed. Raises what the storage raises, and ValueError for another sweep's
         study.
         """
         # a dead connection is replaced
-        study, self._study = self._study or self._open(), None
+        study = self._study or optuna.create_study(
+            storage=self.open_storage(),
+            study_name=self._name,
+            direction=self._direction,
+            load_if_exists=True,
+        )
+        self._study = None
         there = study.get_trials(deepcopy=False)
         pairs = list(zip(trials, there, strict=False))
         for mine, theirs in pairs:
@@ -68,24 +89,19 @@ class _UnsyncedJournal(JournalFileBackend):
             file.write("".join(f"{json.dumps(log)}\n" for log in logs).encode())
 
 
-class JournalMirror:
+class JournalMirror(Mirror):
     """Writes the sweep's study to ``study.journal``, for optuna-dashboard and notebooks. It is
     never read back.
     """
 
     def __init__(self, path: Path, direction: Direction) -> None:
-        name = path.parent.name
+        super().__init__(path.parent.name, direction)
+        self._path = path
 
-        def open_copy() -> optuna.Study:
-            path.unlink(missing_ok=True)
-            storage = JournalStorage(_UnsyncedJournal(str(path)))
-            return optuna.create_study(storage=storage, study_name=name, direction=direction)
-
-        self._copy = StudyCopy(open_copy, name)
-        # of the trials that were written
-        self._states: list[TrialState] = []
-        # why the journal is behind; empty if it is not
-        self.problem = ""
+    def open_storage(self) -> BaseStorage:
+        """Begin an empty journal."""
+        self._path.unlink(missing_ok=True)
+        return JournalStorage(_UnsyncedJournal(str(self._path)))
 
     def show(self, trials: Sequence[FrozenTrial]) -> None:
         """Write what changed in the trials of the sweep. A failure is noted, and the next change
@@ -95,25 +111,20 @@ class JournalMirror:
         if states == self._states:
             return
         try:
-            self._copy.update(trials)
+            self.update(trials)
         except Exception as error:  # noqa: BLE001 - Optuna raises many kinds, and a sweep needs no journal
             self.problem = f"study.journal is behind ({_first_line(error)}); trying again"
         else:
             self._states = states
             self.problem = ""
 
-    def close(self) -> bool:
-        """Return whether all was written; if not, ``problem`` says why."""
-        return not self.problem
 
-
-class RdbMirror:
+class RdbMirror(Mirror):
     """Copies the sweep's study to an Optuna storage whenever it changed and the server answers."""
 
-    def __init__(
-        self, url: str, name: str, direction: Direction, last_seconds: float = LAST_SECONDS
-    ) -> None:
+    def __init__(self, url: str, name: str, direction: Direction) -> None:
         """``url`` is any that Optuna's RDBStorage takes. Raises UserError if it is none."""
+        super().__init__(name, direction)
         try:
             import sqlalchemy
 
@@ -123,29 +134,20 @@ class RdbMirror:
             # sqlalchemy raises its own ArgumentError, or ImportError for a missing driver
             raise UserError(
                 f"search.storage={url}: this is no database that can be used here "
-                f"({str(error).splitlines()[0]}). Set an Optuna "
+                f"({_first_line(error)}). Set an Optuna "
                 "RDB URL such as postgresql://host/database, and install its driver (pip "
                 "install 'psycopg[binary]')."
             ) from error
-
-        def open_copy() -> optuna.Study:
-            storage = optuna.storages.RDBStorage(url, engine_kwargs={"pool_pre_ping": True})
-            return optuna.create_study(
-                storage=storage, study_name=name, direction=direction, load_if_exists=True
-            )
-
-        self._last_seconds = last_seconds
+        self._url = url
         self._trials: Sequence[FrozenTrial] = ()
-        # of these
-        self._states: list[TrialState] = []
         self._news = threading.Event()
         self._copied = threading.Event()
         self._ends = threading.Event()
-        self._copy = StudyCopy(open_copy, name)
-        # why the database is behind; empty if it is not
-        self.problem = ""
-        self._thread = threading.Thread(target=self._work, daemon=True, name="mirror")
-        self._thread.start()
+        threading.Thread(target=self._work, daemon=True, name="mirror").start()
+
+    def open_storage(self) -> BaseStorage:
+        """Connect to the server."""
+        return optuna.storages.RDBStorage(self._url, engine_kwargs={"pool_pre_ping": True})
 
     def show(self, trials: Sequence[FrozenTrial]) -> None:
         """Set the present trials of the sweep."""
@@ -160,7 +162,7 @@ class RdbMirror:
         """Wait a while until the rest is copied, and return whether it was; if not, ``problem``
         says why.
         """
-        copied = not self._trials or self._copied.wait(self._last_seconds)
+        copied = not self._trials or self._copied.wait(LAST_SECONDS)
         if not copied:
             self.problem = self.problem or BEHIND.format("the server does not answer")
         self._ends.set()
@@ -172,7 +174,7 @@ class RdbMirror:
             self._news.wait()
             self._news.clear()
             try:
-                self._copy.update(self._trials)
+                self.update(self._trials)
             except Exception as error:  # noqa: BLE001 - a database and its driver raise many kinds: it is tried again
                 self.problem = BEHIND.format(_first_line(error))
                 self._ends.wait(PAUSE_SECONDS)
@@ -181,9 +183,6 @@ class RdbMirror:
                 self.problem = ""
                 if not self._news.is_set():
                     self._copied.set()
-
-
-Mirror = JournalMirror | RdbMirror
 
 
 def _end(study: optuna.Study, theirs: FrozenTrial, mine: FrozenTrial) -> None:

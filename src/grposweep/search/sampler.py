@@ -33,8 +33,8 @@ ADAPTIVE = "tpe"
 # of an adaptive search; a grid runs all its valid points
 DEFAULT_TRIALS = 20
 
-# the parameters that every trial has
-Common = Mapping[str, "BaseDistribution"]
+# parameters, by name
+Distributions = Mapping[str, "BaseDistribution"]
 
 
 @dataclass(frozen=True)
@@ -62,6 +62,7 @@ def lists_points(name: str) -> bool:
 def candidates(
     study: "Study",
     space: Space,
+    distributions: Distributions,
     sampler_name: str,
     random: Random,
     fixed: Mapping[str, Label],
@@ -73,7 +74,6 @@ def candidates(
     ``study`` is a scratch copy: each draw leaves a failed trial in it, which samplers ignore.
     ``fixed`` labels are in each draw.
     """
-    distributions = {parameter.name: distribution(parameter) for parameter in space.parameters}
     common = {p.name: distributions[p.name] for p in space.parameters if not p.when}
     seed = random.randrange(2**31)
     with warnings.catch_warnings():
@@ -90,7 +90,7 @@ def candidates(
         yield _draw(study, space, distributions, sampler, {**point, **fixed})
 
 
-def build_tpe(seed: int, common: Common) -> "BaseSampler":
+def build_tpe(seed: int, common: Distributions) -> "BaseSampler":
     """Return Optuna's TPE sampler, told which parameters every trial has."""
     from optuna import samplers
 
@@ -109,7 +109,7 @@ def build_tpe(seed: int, common: Common) -> "BaseSampler":
     return Tpe(seed=seed, warn_independent_sampling=False)
 
 
-def build_random(seed: int, common: Common) -> "BaseSampler":  # noqa: ARG001 - the contract's arguments
+def build_random(seed: int, common: Distributions) -> "BaseSampler":  # noqa: ARG001 - the contract's arguments
     """Return Optuna's random sampler."""
     from optuna import samplers
 
@@ -151,7 +151,7 @@ def _share_labels() -> None:
 def _draw(
     study: "Study",
     space: Space,
-    distributions: Mapping[str, "BaseDistribution"],
+    distributions: Distributions,
     sampler: "BaseSampler",
     fixed: Mapping[str, Label],
 ) -> Point:

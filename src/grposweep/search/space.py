@@ -69,20 +69,19 @@ class Parameter:
 
     def describe(self) -> dict[str, Any]:
         """Return the parameter as ``sweep.yaml`` and the sweep's identity hold it."""
-        if isinstance(self.domain, Choice):
-            content: dict[str, Any] = {"parameter": self.name, "choices": list(self.domain.labels)}
+        domain = self.domain
+        content: dict[str, Any] = {"parameter": self.name}
+        if isinstance(domain, Choice):
+            content["choices"] = list(domain.labels)
         else:
-            domain = self.domain
-            content = {"parameter": self.name, "low": domain.low, "high": domain.high}
+            content |= {"low": domain.low, "high": domain.high}
             if domain.log:
                 content["log"] = True
             if domain.integer:
                 content["integer"] = True
-        return content | (
-            {"when": {name: list(labels) for name, labels in self.when.items()}}
-            if self.when
-            else {}
-        )
+        if self.when:
+            content["when"] = {name: list(labels) for name, labels in self.when.items()}
+        return content
 
 
 @dataclass(frozen=True)
@@ -155,11 +154,11 @@ class Space:
         ):
             yield from self.combinations(labels_of, extended, index + 1)
 
-    def draw(self, random: Random, finite: Sequence[Point] = ()) -> Point:
-        """Return a random point; its finite part is one of ``finite`` where these are given."""
-        point = dict(random.choice(finite)) if finite else {}
+    def draw(self, random: Random) -> Point:
+        """Return a random point."""
+        point: Point = {}
         for parameter in self.parameters:
-            if parameter.name not in point and parameter.is_active(point):
+            if parameter.is_active(point):
                 domain = parameter.domain
                 if isinstance(domain, Choice):
                     point[parameter.name] = random.choice(domain.labels)

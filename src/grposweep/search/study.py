@@ -34,11 +34,15 @@ class SamplerView:
         """Begin with ``prior``, finished trials of earlier sweeps."""
         self._direction = direction
         self._prior = prior
+        self._begin()
+
+    def _begin(self) -> None:
         # Trials that may still change: number in the sweep's study -> in this copy.
         self._open: dict[int, int] = {}
         # trials looked at
         self._seen = 0
-        self._study = self._begun()
+        self._study = optuna.create_study(direction=self._direction)
+        self._study.add_trials(self._prior)
 
     def updated(
         self, trials: Sequence[FrozenTrial], predicted: Mapping[int, float] | None = None
@@ -50,8 +54,7 @@ class SamplerView:
             len(self._study.get_trials(deepcopy=False))
             > 2 * (len(trials) + len(self._prior)) + FAILED_DRAWS
         ):
-            self._open, self._seen = {}, 0
-            self._study = self._begun()
+            self._begin()
         for trial in trials[self._seen :]:
             if trial.state != TrialState.FAIL and not (
                 is_replicate(trial) or trial.user_attrs.get("invalid")
@@ -66,11 +69,6 @@ class SamplerView:
             if trial.state in (TrialState.COMPLETE, TrialState.FAIL):
                 del self._open[number]
         return self._study
-
-    def _begun(self) -> optuna.Study:
-        study = optuna.create_study(direction=self._direction)
-        study.add_trials(self._prior)
-        return study
 
 
 def _update_copy(copied: FrozenTrial, trial: FrozenTrial, predicted: float | None) -> None:
@@ -115,7 +113,7 @@ class SweepStudy:
         # Returns the standard error of a finished trial's evaluation, by number and experiment:
         # only its folder has it.
         self.sampling_of: Callable[[int, str], Sampling] = lambda _number, _experiment: UNKNOWN
-        self._direction, self._prior = direction, list[FrozenTrial]()
+        self._direction = direction
         self._view = SamplerView(direction)
         # Numbers and points: what a trial is never changes.
         self._started, self._searched, self._taken = list[int](), list[int](), set[Any]()
@@ -124,11 +122,11 @@ class SweepStudy:
         """Tell samplers what earlier sweeps found at points of this space; the study itself stays
         as it is.
         """
-        self._prior = [
+        prior = [
             self._trial(point, {}, state=TrialState.COMPLETE, value=value)
             for point, value in observations
         ]
-        self._view = SamplerView(self._direction, self._prior)
+        self._view = SamplerView(self._direction, prior)
 
     @property
     def started(self) -> list[FrozenTrial]:
@@ -178,11 +176,8 @@ class SweepStudy:
             for trial in self.searched
             if trial.state == TrialState.COMPLETE and trial.value is not None
         ]
-        return min(
-            finished,
-            key=lambda trial: (-self.sign * (trial.value or 0.0), trial.number),
-            default=None,
-        )
+        # max() returns the first of equal ones
+        return max(finished, key=lambda trial: self.sign * (trial.value or 0.0), default=None)
 
     @property
     def kept(self) -> set[int]:
@@ -230,11 +225,9 @@ class SweepStudy:
         trial.state = TrialState.FAIL if value is None else TrialState.COMPLETE
         if pruned:
             trial.state, value = TrialState.PRUNED, seen[max(seen)] if seen else None
-        trial.value, trial.intermediate_values, trial.datetime_complete = (
-            value,
-            seen,
-            datetime.now(),
-        )
+        trial.value = value
+        trial.intermediate_values = seen
+        trial.datetime_complete = datetime.now()
         self.trials[number] = trial
 
     def ask(
@@ -253,7 +246,9 @@ class SweepStudy:
         random = Random(f"{seed}:{len(self.trials)}")
         history = self._view.updated(self.trials, predicted)
         taken = self._taken if self.space.is_finite else ()
-        drawn = candidates(history, self.space, sampler, random, fixed or {}, valid.finite)
+        drawn = candidates(
+            history, self.space, self._distributions, sampler, random, fixed or {}, valid.finite
+        )
         return next(
             (point for point in drawn if freeze(point) not in taken and valid.is_valid(point)), None
         )

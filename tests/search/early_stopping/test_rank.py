@@ -14,11 +14,12 @@ from hypothesis import strategies as st
 from grposweep.config.search_budget import Budget
 from grposweep.search.budget import buys
 from grposweep.search.early_stopping import Action, Curve, State
-from grposweep.search.early_stopping.rank import FEWEST, RankPolicy
+from grposweep.search.early_stopping.rank import RankPolicy
 from grposweep.search.early_stopping.rungs import (
     describe_budget,
     least_share,
 )
+from grposweep.search.early_stopping.table import FEWEST
 
 # completions
 TOTAL = 1000.0
@@ -135,11 +136,10 @@ def test_a_trial_without_an_evaluation_is_expected_to_take_one_interval_until_it
 
 def test_trials_that_differ_by_less_than_the_error_of_their_difference_are_tied() -> None:
     """Noise alone pauses none: with a standard error of 0.1, values from 0 to 0.07 are the same."""
-    noisy = [replace(curve, errors=[0.1]) for curve in first_evaluations(FEWEST)]
+    curves = first_evaluations(FEWEST)
+    noisy = [replace(curve, errors=[0.1]) for curve in curves]
     assert decide(0.6, noisy[0], noisy[1:])[0] is Action.CONTINUE
-    assert (
-        decide(0.6, first_evaluations(FEWEST)[0], first_evaluations(FEWEST)[1:])[0] is Action.PAUSE
-    )
+    assert decide(0.6, curves[0], curves[1:])[0] is Action.PAUSE
 
 
 def test_what_is_left_of_the_effort_continues_the_best_ranked_paused_trials() -> None:

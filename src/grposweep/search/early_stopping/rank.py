@@ -11,60 +11,17 @@ continues.
 """
 
 import math
-from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
-from typing import NamedTuple
 
-from grposweep.search.curves import Curve, State
+from grposweep.search.curves import Curve, Place, State
 from grposweep.search.early_stopping import CONTINUE, Action, Allowance, Decision, StoppingPolicy
-from grposweep.search.early_stopping.rungs import (
-    SHARE,
-    at_evaluation,
-    reached,
-    rungs,
-)
+from grposweep.search.early_stopping.rungs import SHARE, rungs
+from grposweep.search.early_stopping.table import FEWEST, Table
 
-STEEPNESS = 3.0
-# Trials that a rank is among before it counts.
-FEWEST = 8
 # Amounts of completions that differ by less are the same.
 SAME = 1e-9
-
-
-class Place(NamedTuple):
-    """Where a started trial stands."""
-
-    curve: Curve
-    # The rungs that it has reached. At the last of them so many trials were better, of so many.
-    level: int
-    rank: int
-    among: int
-    # Whether it resumes before the order of the ranks decides.
-    is_ahead: bool
-    # The completions at which it pauses next, or ends.
-    end: float
-
-    @property
-    def order(self) -> tuple[float, int, int]:
-        """Return a key: the best ranks first, of equal ones the furthest first."""
-        return self.rank / self.among, -self.level, self.curve.number
-
-    def describe(self) -> str:
-        """Return the rank in words."""
-        share = self.curve.share
-        return f"rank {self.rank + 1} of {self.among} after {share:.0%} of the training"
-
-    @property
-    def spends(self) -> float:
-        """Return the completions that the trial has spent when it next pauses or ends."""
-        return self.end if self.curve.state is State.RUNNING else self.curve.done
-
-    @property
-    def left(self) -> float:
-        """Return the completions that the trial then needs to finish."""
-        return self.curve.total - self.spends
 
 
 @dataclass
@@ -92,10 +49,11 @@ class RankPolicy(StoppingPolicy):
         trainings = self._trainings(curves)
         if not trainings:
             return FEWEST
-        first, *_ = find_pauses(curves, self._rungs(curves))
+        table = self._table(curves)
+        first = table.pauses[0]
         left = trainings
-        for place in self._places(curves):
-            left -= place.spends / (place.curve.total or 1.0)
+        for place in table.places:
+            left -= table.spends(place) / (place.total or 1.0)
         if not any(curve.state is State.FINISHED for curve in curves):
             left -= 1 - first
         more = math.floor(left / first * (1 + SAME))
@@ -103,64 +61,65 @@ class RankPolicy(StoppingPolicy):
 
     def decide(self, curve: Curve, others: Sequence[Curve], more: bool) -> Decision:
         """Pause a trial at a rung, unless a free slot would resume it at once."""
-        curves = [*others, replace(curve, state=State.PAUSED)]
-        is_at_rung = len(curve.held_out) - 1 in reached(curve, self._rungs(curves))
-        if self.effort >= 1 or not is_at_rung:
+        table = self._table([*others, replace(curve, state=State.PAUSED)])
+        if self.effort >= 1 or not table.find_place(curve).is_at_rung:
             return CONTINUE
-        places = self._places(curves)
-        if self._next(places, more) == curve.number:
+        if self._next(table, more) == curve.number:
             return CONTINUE
-        return Decision(Action.PAUSE, places[-1].describe())
+        return Decision(Action.PAUSE, table.describe(table.places[-1]))
 
     def promote(self, curves: Sequence[Curve], more: bool) -> int | None:
         """Return the paused trial that a free slot resumes, or None to start a new one."""
-        return self._next(self._places(curves), more)
+        return self._next(self._table(curves), more)
 
     def describe(self, curves: Sequence[Curve]) -> dict[int, str]:
         """Return the ranks of all paused trials in words, by number."""
-        waiting = [p for p in self._places(curves) if p.level and p.curve.state is State.PAUSED]
-        return {place.curve.number: place.describe() for place in waiting}
+        table = self._table(curves)
+        waiting = [p for p in table.places if p.level and p.state is State.PAUSED]
+        return {place.number: table.describe(place) for place in waiting}
 
     def predict(self, curves: Sequence[Curve]) -> dict[int, float]:
         """Return the last values of paused trials."""
         return {c.number: c.held_out[-1] for c in curves if c.held_out and c.state is State.PAUSED}
 
-    def _places(self, curves: Sequence[Curve]) -> list[Place]:
-        return rank_trials(curves, self._rungs(curves), self.effort, self.budget is None)
-
-    def _next(self, places: Sequence[Place], more: bool) -> int | None:
-        curves = [place.curve for place in places]
-        full = self.effort * sum(curve.total for curve in curves)
+    def _next(self, table: Table, more: bool) -> int | None:
+        full = self.effort * sum([place.total for place in table.places])
         if self.budget is not None:
             # It pays for nothing but first rungs until all have started.
-            full = 0.0 if more else (self.budget(curves) or 0.0)
-        left = full - sum(place.spends for place in places)
+            full = 0.0 if more else (self.budget(table.curves) or 0.0)
+        left = full - sum(map(table.spends, table.places))
 
-        states = {curve.state for curve in curves}
-        unfinished = [p for p in places if p.curve.state in (State.PAUSED, State.RUNNING)]
-        ranked = sorted((p for p in unfinished if p.level), key=lambda place: place.order)
-        leader = None if State.FINISHED in states else next(iter(ranked), None)
-        row = [place for place in ranked if place.is_ahead]
-        row.sort(key=lambda place: (place.level, place.rank))
-        if not more:
-            row += ranked
-        for place in row:
-            needed = place.end - place.curve.done
-            if leader is not None and leader is not place:
-                needed += leader.left
-            elif leader is not None and self.budget is not None:
-                needed = place.left
-            if place.curve.state is State.PAUSED and needed <= left * (1 + SAME):
-                return place.curve.number
-        if leader is None or more or State.RUNNING in states:
-            return None
-        # Nothing has finished, and nothing will.
-        paid = math.inf if self.budget is None else left * (1 + SAME)
-        return next((place.curve.number for place in ranked if place.left <= paid), None)
+        states = {place.state for place in table.places}
+        leader, reserved = None, 0.0
+        if State.FINISHED not in states:
+            best = table.find_best(lambda place: place.state in (State.PAUSED, State.RUNNING))
+            leader = min(best, key=table.order, default=None)
+        if leader is not None:
+            reserved = leader.total - table.spends(leader)
 
-    def _rungs(self, curves: Sequence[Curve]) -> tuple[float, ...]:
-        """Return the shares of the training at which a trial may pause."""
-        return rungs(self.effort, self._trainings(curves))
+        def is_paid(place: Place) -> bool:
+            needed = table.end(place) - place.done + reserved
+            if place is leader:
+                end = table.end(place) if self.budget is None else place.total
+                needed = end - place.done
+            return place.state is State.PAUSED and needed <= left * (1 + SAME)
+
+        best = table.find_best(is_paid)
+        chosen = next(filter(table.is_ahead, best), None)
+        if chosen is None and not more:
+            chosen = min(best, key=table.order, default=None)
+        if chosen is None and leader is not None and not more and State.RUNNING not in states:
+            # Nothing has finished, and nothing will.
+            most = math.inf if self.budget is None else left * (1 + SAME)
+            best = table.find_best(
+                lambda place: place.state is State.PAUSED and place.total - place.done <= most
+            )
+            chosen = min(best, key=table.order, default=None)
+        return None if chosen is None else chosen.number
+
+    def _table(self, curves: Sequence[Curve]) -> Table:
+        shares = rungs(self.effort, self._trainings(curves))
+        return Table(curves, shares, self.effort, has_ties=self.budget is None)
 
     def _trainings(self, curves: Sequence[Curve]) -> float:
         """Return the budget in whole trainings; 0 while that is unknown, and without a budget."""
@@ -168,42 +127,3 @@ class RankPolicy(StoppingPolicy):
         if self.budget is None or not totals:
             return 0.0
         return (self.budget(curves) or 0.0) / fmean(totals)
-
-
-def find_pauses(curves: Sequence[Curve], shares: Sequence[float]) -> list[float]:
-    """Return the shares of the training at which a trial pauses, and 1, its end. Before the first
-    evaluation of any trial they are all 1.
-    """
-    begun = [curve for curve in curves if curve.completions and curve.total]
-    evaluations = min((curve.total / curve.completions[0] for curve in begun), default=1.0)
-    return [at_evaluation(share, evaluations) for share in (*shares, 1.0)]
-
-
-def rank_trials(
-    curves: Sequence[Curve], shares: Sequence[float], effort: float, has_ties: bool
-) -> list[Place]:
-    """Compare all started trials at each rung."""
-    judged = [reached(curve, shares) for curve in curves]
-    values: list[list[float]] = [[] for _ in shares]
-    for curve, indexes in zip(curves, judged, strict=True):
-        for rung, index in zip(values, indexes, strict=False):
-            rung.append(curve.held_out[index])
-    for rung in values:
-        rung.sort()
-    ends = find_pauses(curves, shares)
-    most = [max(math.exp(-STEEPNESS * share / effort) * len(curves), 1.0) for share in shares]
-
-    places = []
-    for curve, indexes in zip(curves, judged, strict=True):
-        level, rank, among, is_ahead = len(indexes), 0, 0, False
-        if level:
-            among = len(values[level - 1])
-            error = 0.0
-            if has_ties and curve.errors:
-                error = curve.errors[indexes[-1]] or 0.0
-            tied = curve.held_out[indexes[-1]] + math.sqrt(2) * error
-            rank = among - bisect_right(values[level - 1], tied)
-            is_ahead = among >= FEWEST and rank < most[level - 1]
-        end = max(ends[level] * curve.total, curve.done)
-        places.append(Place(curve, level, rank, among, is_ahead, end))
-    return places

@@ -4,10 +4,7 @@ A rung is a share of the training. A trial is judged at its first evaluation at 
 """
 
 import math
-from bisect import bisect_left
-from collections.abc import Callable, Sequence
-
-from grposweep.search.curves import Curve, State
+from collections.abc import Callable
 
 RUNGS = (0.1, 0.25, 0.5)
 # Those of a budget of LATER trainings or more, which can pay for better ranks. Chosen on half of
@@ -32,21 +29,6 @@ def rungs(effort: float, trainings: float = 0.0) -> tuple[float, ...]:
     if trainings >= LATER:
         return LATER_RUNGS
     return (min(RUNGS[0], FIRST * effort), *RUNGS[1:])
-
-
-def reached(curve: Curve, shares: Sequence[float]) -> list[int]:
-    """Return the index of the first evaluation at each rung that a trial has reached.
-
-    A trial that paused before the first one, under another budget or effort, has reached it.
-    """
-    indexes = []
-    for share in shares:
-        index = bisect_left(curve.completions, (share - SAME) * curve.total)
-        if index < len(curve.completions):
-            indexes.append(index)
-    if not indexes and curve.completions and curve.state is State.PAUSED:
-        return [len(curve.completions) - 1]
-    return indexes
 
 
 def at_evaluation(share: float, evaluations: float) -> float:
