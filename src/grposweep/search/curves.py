@@ -49,7 +49,7 @@ class Curve(RewardCurve):
     state: State
     point: Config = field(default_factory=dict)
     trained: float = 0.0
-    # by the rungs, and whether values may be tied; early_stopping/table.py finds each once
+    # by the rungs, and whether values may be tied; early_stopping/_table.py finds each once
     places: dict[tuple[tuple[float, ...], bool], Place] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )

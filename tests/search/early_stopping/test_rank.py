@@ -15,11 +15,7 @@ from grposweep.config.search_budget import Budget
 from grposweep.search.budget import buys
 from grposweep.search.early_stopping import Action, Curve, State
 from grposweep.search.early_stopping.rank import RankPolicy
-from grposweep.search.early_stopping.rungs import (
-    describe_budget,
-    least_share,
-)
-from grposweep.search.early_stopping.table import FEWEST
+from grposweep.search.early_stopping.rungs import FEWEST, describe_budget, least_share
 
 # completions
 TOTAL = 1000.0

@@ -17,8 +17,8 @@ from statistics import fmean
 
 from grposweep.search.curves import Curve, Place, State
 from grposweep.search.early_stopping import CONTINUE, Action, Allowance, Decision, StoppingPolicy
-from grposweep.search.early_stopping.rungs import SHARE, rungs
-from grposweep.search.early_stopping.table import FEWEST, Table
+from grposweep.search.early_stopping._table import Table
+from grposweep.search.early_stopping.rungs import FEWEST, SHARE, rungs
 
 # Amounts of completions that differ by less are the same.
 SAME = 1e-9

@@ -16,6 +16,8 @@ FIRST = 1 / 3
 # A budget is this share of what finishing every trial costs, which gives their number. Chosen on
 # half of the recorded files.
 SHARE = 0.4
+# Trials that a rank is among before it counts.
+FEWEST = 8
 # Trials below which a budget says what starts more.
 FEWEST_STARTS = 4
 # Evaluations that are chosen or advised.

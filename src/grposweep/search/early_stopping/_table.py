@@ -7,11 +7,9 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from grposweep.search.curves import Curve, Place, State
-from grposweep.search.early_stopping.rungs import SAME, at_evaluation
+from grposweep.search.early_stopping.rungs import FEWEST, SAME, at_evaluation
 
 STEEPNESS = 3.0
-# Trials that a rank is among before it counts.
-FEWEST = 8
 
 
 @dataclass(frozen=True)
