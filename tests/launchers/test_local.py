@@ -42,8 +42,9 @@ def local(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> It
     launcher.close()
 
 
-def trial(folder: Path, **fake: object) -> Path:
+def trial(outputs: Path, name: str = "0000-a", **fake: object) -> Path:
     """A trial folder for the fake trainer: 50 steps."""
+    folder = outputs / "trials" / name
     experiment = Experiment()
     experiment.trainer.kind = "fake"
     experiment.batch.per_device_train_batch_size = experiment.batch.gradient_accumulation_steps = 8
@@ -54,6 +55,14 @@ def trial(folder: Path, **fake: object) -> Path:
     (folder / "config.yaml").write_text(render_experiment(experiment))
     append_line(folder / "attempts.jsonl", {"attempt": 0})
     return folder
+
+
+def hanging(local: Local, outputs: Path) -> str:
+    """An attempt that trains and never ends."""
+    folder = trial(outputs, hang_at=2)
+    job_id = local.submit(Job(folder, 0, Cluster()))
+    wait_for((folder / "heartbeat").exists)
+    return job_id
 
 
 def ended(local: Local, job_id: str) -> int:
@@ -77,25 +86,21 @@ def test_a_copy_of_the_code_without_the_warm_server_starts_fresh_processes(tmp_p
 
 def test_a_crash_has_its_code_and_its_words_in_the_log(local: Local, tmp_path: Path) -> None:
     """Exit code 1."""
-    folder = trial(tmp_path / "trials" / "0000-a", crash_at=3)
+    folder = trial(tmp_path, crash_at=3)
     assert ended(local, local.submit(Job(folder, 0, Cluster()))) == 1
     assert "staged" in (folder / "logs" / "rank-0.log").read_text()
 
 
 def test_a_cancelled_attempt_is_ended_by_a_signal(local: Local, tmp_path: Path) -> None:
     """Deaf to everything else."""
-    folder = trial(tmp_path / "trials" / "0000-a", hang_at=2)
-    job_id = local.submit(Job(folder, 0, Cluster()))
-    wait_for(lambda: (folder / "heartbeat").exists())
+    job_id = hanging(local, tmp_path)
     local.cancel(job_id)
     assert ended(local, job_id) == -9
 
 
 def test_closing_ends_what_still_runs(local: Local, tmp_path: Path) -> None:
     """No process outlives its controller."""
-    folder = trial(tmp_path / "trials" / "0000-a", hang_at=2)
-    job_id = local.submit(Job(folder, 0, Cluster()))
-    wait_for(lambda: (folder / "heartbeat").exists())
+    job_id = hanging(local, tmp_path)
     local.close()
     wait_for(lambda: not is_running(int(job_id.removeprefix("local-"))), seconds=5)
 
@@ -122,8 +127,7 @@ def test_a_warm_server_that_can_start_no_process_now_keeps_those_that_run(tmp_pa
         ForkServer(TRAINING, environment={"PYTHONPATH": f"{tmp_path}:{SOURCE}"}), [], slots=2
     )
     jobs = [
-        Job(trial(tmp_path / "trials" / name, step_seconds=0.02), 0, Cluster())
-        for name in ("0000-a", "0001-b")
+        Job(trial(tmp_path, name, step_seconds=0.02), 0, Cluster()) for name in ("0000-a", "0001-b")
     ]
     first = local.submit(jobs[0])
     full.touch()
@@ -140,7 +144,7 @@ def test_a_trial_whose_process_cannot_start_now_leaves_its_gpu(
 ) -> None:
     """It can start later."""
     local = Local(SpawnedProcesses(), ["0"], slots=1)
-    job = Job(trial(tmp_path / "trials" / "0000-a"), 0, Cluster())
+    job = Job(trial(tmp_path), 0, Cluster())
 
     def refuse(*_: object, **__: object) -> None:
         raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
@@ -175,7 +179,7 @@ def test_gpus_are_divided_and_given_back(tmp_path: Path) -> None:
     """Two attempts at once see different GPUs; the third one gets what the first gave back."""
     recorder = Recorder()
     local = Local(recorder, ["5", "7"], slots=2)
-    folders = [trial(tmp_path / "trials" / f"000{n}-a") for n in range(3)]
+    folders = [trial(tmp_path, f"000{n}-a") for n in range(3)]
     first, second = (local.submit(Job(folder, 0, Cluster())) for folder in folders[:2])
     assert ended(local, first) == 0
     third = local.submit(Job(folders[2], 0, Cluster()))
@@ -188,7 +192,7 @@ def test_ranks_see_all_gpus_of_their_trial_as_torchrun_shows_them(tmp_path: Path
     recorder = Recorder()
     local = Local(recorder, ["4", "5", "6", "7"], slots=2)
     names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "CUDA_VISIBLE_DEVICES")
-    local.submit(Job(trial(tmp_path / "trials" / "0000-a"), 0, Cluster(processes=2)))
+    local.submit(Job(trial(tmp_path), 0, Cluster(processes=2)))
     local.close()
     told = [tuple(environment[name] for name in names) for environment in recorder.environments]
     assert told == [("0", "0", "2", "2", "4,5"), ("1", "1", "2", "2", "4,5")]
@@ -198,9 +202,7 @@ def test_ranks_have_the_users_variables(tmp_path: Path) -> None:
     """Those of cluster.environment."""
     recorder = Recorder()
     local = Local(recorder, ["0"], slots=1)
-    local.submit(
-        Job(trial(tmp_path / "trials" / "0000-a"), 0, Cluster(environment={"NCCL_DEBUG": "INFO"}))
-    )
+    local.submit(Job(trial(tmp_path), 0, Cluster(environment={"NCCL_DEBUG": "INFO"})))
     local.close()
     assert recorder.environments[0]["NCCL_DEBUG"] == "INFO"
 
@@ -209,7 +211,7 @@ def test_ranks_have_the_users_variables(tmp_path: Path) -> None:
 def test_a_trial_waits_until_enough_gpus_are_free(tmp_path: Path) -> None:
     """One of two is taken; a trial of two ranks starts when it is given back."""
     local = Local(Recorder(), ["0", "1"], slots=2)
-    short, wide = (trial(tmp_path / "trials" / f"000{n}-a") for n in range(2))
+    short, wide = (trial(tmp_path, f"000{n}-a") for n in range(2))
     first = local.submit(Job(short, 0, Cluster()))
     with pytest.raises(LauncherBusy, match="waits for 2 GPUs, and 1 of 2 are free"):
         local.submit(Job(wide, 0, Cluster(processes=2)))
@@ -223,9 +225,9 @@ def test_a_trial_waits_until_enough_gpus_are_free(tmp_path: Path) -> None:
 SERVED = Generation(use_vllm=True, vllm_mode="server", vllm_gpus=1)
 
 
-def served(folder: Path, command: str, processes: int = 1) -> Path:
+def served(outputs: Path, command: str, processes: int = 1) -> Path:
     """A trial folder of the fake trainer, whose server is a shell line."""
-    trial(folder, step_seconds=0.02)
+    folder = trial(outputs, step_seconds=0.02)
     experiment = load_experiment(folder / "config.yaml")
     experiment.generation = replace(SERVED, vllm_server_command=command)
     experiment.cluster.processes = processes
@@ -238,9 +240,7 @@ def test_a_trial_has_a_server_on_gpus_of_its_own_that_ends_with_it(tmp_path: Pat
     """Ranks know where it is; its GPUs are given back once it has ended."""
     recorder = Recorder()
     local = Local(recorder, ["0", "1", "2"], slots=1)
-    folder = served(
-        tmp_path / "trials" / "0000-a", "echo on $GRPOSWEEP_VLLM_PORT; sleep 60", processes=2
-    )
+    folder = served(tmp_path, "echo on $GRPOSWEEP_VLLM_PORT; sleep 60", processes=2)
     assert ended(local, local.submit(Job(folder, 0, Cluster(processes=2), SERVED))) == 0
     assert recorder.seen == ["2", "0,1", "0,1"]
     port = int((folder / "logs" / "vllm.log").read_text().removeprefix("on "))
@@ -249,7 +249,7 @@ def test_a_trial_has_a_server_on_gpus_of_its_own_that_ends_with_it(tmp_path: Pat
     assert {"localhost", "127.0.0.1"} <= set(rank["no_proxy"].split(","))
     assert port - 1 == int(rank["MASTER_PORT"]) == int(rank["GRPOSWEEP_PORT"])
     # all three GPUs
-    local.submit(Job(trial(tmp_path / "trials" / "0001-b"), 0, Cluster(processes=3)))
+    local.submit(Job(trial(tmp_path, "0001-b"), 0, Cluster(processes=3)))
     local.close()
 
 
@@ -257,7 +257,7 @@ def test_a_trial_has_a_server_on_gpus_of_its_own_that_ends_with_it(tmp_path: Pat
 def test_a_server_that_ends_early_ends_its_trial(tmp_path: Path) -> None:
     """Its ranks would wait for completions."""
     local = Local(SpawnedProcesses(), ["0", "1"], slots=1)
-    folder = served(tmp_path / "trials" / "0000-a", "exit 7")
+    folder = served(tmp_path, "exit 7")
     job_id = local.submit(Job(folder, 0, Cluster(), SERVED))
     ends: list[End] = []
     wait_for(lambda: (end := local.poll(job_id)) is not None and not ends.append(end), seconds=30)
@@ -277,7 +277,7 @@ time.sleep(60)
 
 def test_the_engines_of_a_server_end_with_a_killed_controller(tmp_path: Path) -> None:
     """The kernel ends the server alone; its engine would keep the GPU's memory."""
-    folder = served(tmp_path / "trials" / "0000-a", f"sleep 60 & echo $! > {tmp_path}/engine; wait")
+    folder = served(tmp_path, f"sleep 60 & echo $! > {tmp_path}/engine; wait")
     controller = subprocess.Popen([sys.executable, "-c", CONTROLLER, str(folder)])
     engine = tmp_path / "engine"
     wait_for(lambda: engine.exists() and engine.read_text().endswith("\n"), seconds=30)
@@ -407,8 +407,11 @@ def test_gpus_are_those_that_the_environment_shows(
     assert visible_gpus(0) == []
 
 
+Machine = Callable[..., None]
+
+
 @pytest.fixture
-def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
     """``machine("0, GPU-a, 5, 81559", processes="GPU-a, 77, 900")``: what nvidia-smi lists here."""
     tools = tmp_path / "tools"
     tools.mkdir()
@@ -428,7 +431,7 @@ TWO = ("0, GPU-a, 5, 81559", "1, GPU-b, 5, 81559")
 
 
 def test_a_gpu_on_which_another_process_holds_memory_is_left_out(
-    machine: Callable[..., None], capfd: pytest.CaptureFixture[str]
+    machine: Machine, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """The message names them and says how to use them anyway; neither our own processes nor desktop
     programs count.
@@ -442,7 +445,7 @@ def test_a_gpu_on_which_another_process_holds_memory_is_left_out(
 
 
 def test_much_used_memory_counts_where_processes_cannot_be_listed(
-    machine: Callable[..., None],
+    machine: Machine,
 ) -> None:
     """As in a container; what a display takes does not."""
     machine("0, GPU-a, 1200, 24564", "1, GPU-b, 20000, 24564")
@@ -454,7 +457,7 @@ def test_much_used_memory_counts_where_processes_cannot_be_listed(
     assert visible_gpus("auto") == ["0", "1"]
 
 
-def test_a_machine_whose_gpus_are_all_taken_is_refused(machine: Callable[..., None]) -> None:
+def test_a_machine_whose_gpus_are_all_taken_is_refused(machine: Machine) -> None:
     """Training on the CPU instead would be no favour."""
     machine(*TWO, processes="GPU-a, 999998, 900\nGPU-b, 999999, 900")
     with pytest.raises(
@@ -464,7 +467,7 @@ def test_a_machine_whose_gpus_are_all_taken_is_refused(machine: Callable[..., No
     assert visible_gpus(0) == []
 
 
-def test_more_free_gpus_than_there_are_cannot_be_had(machine: Callable[..., None]) -> None:
+def test_more_free_gpus_than_there_are_cannot_be_had(machine: Machine) -> None:
     """The message names how many are free."""
     machine(*TWO, processes="GPU-a, 999999, 900")
     assert visible_gpus(1) == ["1"]
@@ -473,7 +476,7 @@ def test_more_free_gpus_than_there_are_cannot_be_had(machine: Callable[..., None
 
 
 def test_a_driver_that_fails_is_no_silent_training_on_the_cpu(
-    machine: Callable[..., None], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    machine: Machine, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Missing GPUs are an error if they are required, else one line. A driver without GPUs is a
     machine without.
@@ -494,7 +497,7 @@ def test_a_driver_that_fails_is_no_silent_training_on_the_cpu(
 
 @pytest.mark.parametrize("tool", ["rocm-smi", "amd-smi"])
 def test_a_machine_with_amd_gpus_is_refused_unless_they_are_named(
-    machine: Callable[..., None], monkeypatch: pytest.MonkeyPatch, tool: str
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, tool: str
 ) -> None:
     """They are not listed, and all trials would share them."""
     machine(tool=tool)
@@ -503,6 +506,17 @@ def test_a_machine_with_amd_gpus_is_refused_unless_they_are_named(
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     assert visible_gpus("auto") == ["0"]
     assert gpu_order() == {}
+
+
+def warm_server(code: Path, server: str, main: str = "") -> ForkServer:
+    """A server of the test's own, and what a process with a new interpreter runs."""
+    package = code / "grposweep" / "train"
+    package.mkdir(parents=True)
+    (package.parent / "__init__.py").touch()
+    files = {"__init__.py": "", "warm_server.py": server, "__main__.py": main}
+    for name, text in files.items():
+        (package / name).write_text(text)
+    return ForkServer([], code=code)
 
 
 SERVER = """
@@ -518,14 +532,7 @@ def test_a_process_that_gets_the_number_of_an_ended_one_has_not_ended(tmp_path: 
     """Process numbers come round again in long sweeps. A server of the test's own gives two
     processes the same one.
     """
-    (tmp_path / "grposweep" / "train").mkdir(parents=True)
-    for name, text in {
-        "__init__.py": "",
-        "train/__init__.py": "",
-        "train/warm_server.py": SERVER,
-    }.items():
-        (tmp_path / "grposweep" / name).write_text(text)
-    warm = ForkServer([], code=tmp_path)
+    warm = warm_server(tmp_path, SERVER)
     assert warm.start([], {}, None) == 7
     assert warm.poll(7, timeout=10.0) == 0
     assert warm.start([], {}, None) == 7
@@ -559,7 +566,7 @@ def test_a_warm_server_whose_imports_start_cuda_gives_way_to_fresh_processes_and
     )
     monkeypatch.setenv("PYTHONPATH", str(installed))
     local = Local(ForkServer([*TRAINING, *TRL]), [], slots=2)
-    folders = [trial(tmp_path / "trials" / name) for name in ("0000-a", "0001-b")]
+    folders = [trial(tmp_path, name) for name in ("0000-a", "0001-b")]
     jobs = [local.submit(Job(folder, 0, Cluster())) for folder in folders]
     assert [ended(local, job) for job in jobs] == [0, 0]
     local.close()
@@ -579,20 +586,11 @@ def test_processes_that_cannot_be_forked_are_started(
     """Each with a new interpreter, its log and its exit code; a deaf one ends when the server is
     closed.
     """
-    (tmp_path / "grposweep" / "train").mkdir(parents=True)
     main = (
         "import sys, time; print(sys.argv[1], flush=True); time.sleep(float(sys.argv[1])); "
         "sys.exit(3)"
     )
-    texts = {
-        "__init__.py": "",
-        "train/__init__.py": "",
-        "train/warm_server.py": SAYS_NO,
-        "train/__main__.py": main,
-    }
-    for name, text in texts.items():
-        (tmp_path / "grposweep" / name).write_text(text)
-    warm = ForkServer([], code=tmp_path)
+    warm = warm_server(tmp_path, SAYS_NO, main)
     short, long = (
         warm.start([seconds], {}, tmp_path / f"{seconds}.log") for seconds in ("0", "60")
     )
@@ -617,16 +615,7 @@ def test_a_warm_server_that_is_killed_gives_way_to_fresh_processes(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Its processes died with it, further ones start, and the end is clean."""
-    (tmp_path / "grposweep" / "train").mkdir(parents=True)
-    texts = {
-        "__init__.py": "",
-        "train/__init__.py": "",
-        "train/warm_server.py": KILLED,
-        "train/__main__.py": "exit(3)",
-    }
-    for name, text in texts.items():
-        (tmp_path / "grposweep" / name).write_text(text)
-    warm = ForkServer([], code=tmp_path)
+    warm = warm_server(tmp_path, KILLED, "exit(3)")
     first = warm.start([], {}, None)
     second = warm.start([], {}, None)
     assert warm.poll(first) == -signal.SIGKILL
@@ -640,14 +629,7 @@ def test_a_warm_server_that_is_killed_gives_way_to_fresh_processes(
 
 def test_the_end_of_a_killed_warm_server_is_clean(tmp_path: Path) -> None:
     """What it was asked last is still in the pipe."""
-    (tmp_path / "grposweep" / "train").mkdir(parents=True)
-    for name, text in {
-        "__init__.py": "",
-        "train/__init__.py": "",
-        "train/warm_server.py": KILLED,
-    }.items():
-        (tmp_path / "grposweep" / name).write_text(text)
-    warm = ForkServer([], code=tmp_path)
+    warm = warm_server(tmp_path, KILLED)
     warm.start([], {}, None)
     # the test's own death of it
     warm._server.kill()
@@ -665,9 +647,7 @@ def test_signals_that_ask_for_a_stop_end_ranks_in_order_and_not_their_server(
     it.
     """
     local = Local(ForkServer(TRAINING), [], slots=2)
-    folders = [
-        trial(tmp_path / "trials" / name, step_seconds=0.05) for name in ("0000-a", "0001-b")
-    ]
+    folders = [trial(tmp_path, name, step_seconds=0.05) for name in ("0000-a", "0001-b")]
     jobs = [local.submit(Job(folder, 0, Cluster())) for folder in folders]
     server = local.processes._server  # type: ignore[attr-defined]
     for pid in (server.pid, *(int(job.removeprefix("local-")) for job in jobs)):
@@ -682,9 +662,7 @@ def test_signals_that_ask_for_a_stop_end_ranks_in_order_and_not_their_server(
 def test_the_death_of_the_warm_server_is_no_failure_of_its_trials(tmp_path: Path) -> None:
     """Both die with it. Each gets another attempt, in a process of its own."""
     local = Local(ForkServer(TRAINING), [], slots=2)
-    folders = [
-        trial(tmp_path / "trials" / name, step_seconds=0.05) for name in ("0000-a", "0001-b")
-    ]
+    folders = [trial(tmp_path, name, step_seconds=0.05) for name in ("0000-a", "0001-b")]
     jobs = [local.submit(Job(folder, 0, Cluster())) for folder in folders]
     local.processes._server.kill()  # type: ignore[attr-defined]
     ends: list[End] = []
@@ -694,7 +672,7 @@ def test_the_death_of_the_warm_server_is_no_failure_of_its_trials(tmp_path: Path
             seconds=30,
         )
     assert [(end.kind, end.again) for end in ends] == [(EndState.FORK_SERVER_DIED, True)] * 2
-    again = local.submit(Job(trial(tmp_path / "trials" / "0002-c"), 1, Cluster()))
+    again = local.submit(Job(trial(tmp_path, "0002-c"), 1, Cluster()))
     assert ended(local, again) == 0
     local.close()
 

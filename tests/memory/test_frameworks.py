@@ -53,10 +53,16 @@ TRL = {
 }
 
 
+def write(folder: Path, config: Json) -> Path:
+    """A file with a recipe."""
+    path = folder / "recipe.yaml"
+    path.write_text("".join(f"{key}: {json.dumps(value)}\n" for key, value in config.items()))
+    return path
+
+
 def setting(tmp_path: Path, config: Json, **options: Any) -> Setting:
     """The setting behind a recipe in a file, with its memory, on a GPU of 80 GiB."""
-    path = tmp_path / "recipe.yaml"
-    path.write_text("".join(f"{key}: {json.dumps(value)}\n" for key, value in config.items()))
+    path = write(tmp_path, config)
     (recipe,) = load_recipes(path, Options(**options))
     return describe(recipe, read_recipe(recipe).setting).replace({"gpu_memory_gib": 80.0})
 
@@ -140,9 +146,7 @@ def test_a_version_is_refused_for_this_projects_own_trainer() -> None:
 
 def test_fit_names_the_change_that_saves_most(tmp_path: Path, printed: Printed) -> None:
     """With its interval, its phase and the verdict, for programs as well."""
-    path = tmp_path / "recipe.yaml"
-    path.write_text("".join(f"{key}: {json.dumps(value)}\n" for key, value in TRL.items()))
-    show_fit([str(path)], Options(processes=2), 24.0, as_json=True)
+    show_fit([str(write(tmp_path, TRL))], Options(processes=2), 24.0, as_json=True)
     answer = json.loads(printed())
     assert answer["verdict"] in ("may fit", "does not fit")
     assert answer["low"] < answer["peak"] < answer["high"]
@@ -217,9 +221,7 @@ def test_fit_knows_whether_vllm_starts(
         "per_device_train_batch_size": 1,
         "gradient_checkpointing": True,
     }
-    path = tmp_path / "recipe.yaml"
-    path.write_text("".join(f"{key}: {json.dumps(value)}\n" for key, value in config.items()))
-    show_fit([str(path)], Options(processes=1), 40.0, as_json=True)
+    show_fit([str(write(tmp_path, config))], Options(processes=1), 40.0, as_json=True)
     answer = json.loads(printed())
     assert (answer["verdict"], answer["engine_needs"] > answer["engine_share"]) == (
         verdict,

@@ -4,14 +4,21 @@ outputs/.
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
 from grposweep.cli import build_app
+from made import Made, make_sweep
 from support import Ended
 
 Commands = Callable[..., Ended]
+
+
+def write_sweep(name: str = "s", **made: Any) -> Path:
+    """A sweep in outputs/, as ``Made`` describes it."""
+    return make_sweep(Path("outputs", name), Made(**made))
 
 
 @pytest.fixture

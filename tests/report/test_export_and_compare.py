@@ -30,7 +30,7 @@ from made import Made, best_of, make_sweep
 from support import RUN, Run, environment, trials, unwrap, update
 from support import grposweep as run_grposweep
 
-from .conftest import Commands
+from .conftest import Commands, write_sweep
 from .test_ranking import trial
 
 
@@ -66,7 +66,7 @@ def test_best_states_what_fresh_seeds_say_and_whether_there_is_a_model(
     assert "on 2 fresh seeds: trial " in commands("best", "a").out
     assert "second: trial" not in commands("best", "a").out
     trained = {"baseline": {"trainer": {"kind": "trl", "keep": "best"}}}
-    folder = make_sweep(Path("outputs/c"), Made(trials=6, settings=trained)).resolve()
+    folder = write_sweep("c", trials=6, settings=trained).resolve()
     assert "second: trial" in commands("best", "c").out
     assert "Train it again: grposweep rerun " in commands("best", "c").out
     best = best_of(folder)
@@ -76,7 +76,7 @@ def test_best_states_what_fresh_seeds_say_and_whether_there_is_a_model(
 
 def test_the_command_that_best_shows_bears_a_blank_in_a_path(commands: Commands) -> None:
     """Pasted into a shell, the trial's folder is one word."""
-    folder = make_sweep(Path("outputs/with a blank"), Made(trials=6))
+    folder = write_sweep("with a blank", trials=6)
     shown = commands("best", str(folder)).out.split("repeat it: ")[1]
     best = best_of(folder.resolve())
     assert split(shown) == ["grposweep", "rerun", str(best.path)]
@@ -132,7 +132,7 @@ def test_an_exported_configuration_has_no_name_of_an_option(run: Run, here: Path
 
 def test_a_file_that_holds_something_else_is_replaced_only_with_force(commands: Commands) -> None:
     """The same export again is no other file."""
-    make_sweep(Path("outputs/named"), Made(trials=4))
+    write_sweep("named", trials=4)
     export = ("best", "named", "--export", "mine.sh")
     assert [commands(*export).code for _ in range(2)] == [0, 0]
     Path("mine.sh").write_text("my own\n")
@@ -243,7 +243,7 @@ def test_what_cannot_be_exported_is_bad_input(
 
 def test_a_sweep_without_a_result_has_no_best(commands: Commands) -> None:
     """Nor anything to compare. The command that tells how far it is bears a blank in its name."""
-    make_sweep(Path("outputs/not yet"), Made(trials=1, running=1))
+    write_sweep("not yet", trials=1, running=1)
     ended = commands("best", "not yet")
     assert (ended.code, split(ended.err)[-3:]) == (2, ["grposweep", "status", "not yet"])
     assert commands("compare", "not yet", "not yet").code == 2
@@ -443,7 +443,7 @@ def test_hydra_composes_the_exported_winner_to_the_same_trial(
 
 def test_the_recipe_of_a_trial_does_not_write_into_its_folder(commands: Commands) -> None:
     """A training from it would replace the model that the sweep keeps."""
-    sweep = make_sweep(Path("outputs/s"), Made(trials=3))
+    sweep = write_sweep(trials=3)
     best = json.loads(commands("status", "s", "--json").out)["best"]["number"]
     (trial,) = (
         path for path in (sweep / "trials").iterdir() if path.name.startswith(f"{best:04}-")

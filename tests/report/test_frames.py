@@ -8,16 +8,16 @@ import pytest
 
 from grporecipe.errors import UserError
 from grposweep import load_sweep
-from made import CLIPS, LENGTHS, Made, make_sweep
+from made import CLIPS, LENGTHS
 
-from .conftest import Commands
+from .conftest import Commands, write_sweep
 
 pytest.importorskip("pandas", reason="pandas is not installed")
 
 
 def test_trials_are_a_data_frame_with_parameters_and_objectives(commands: Commands) -> None:
     """Indexed by number; the best row is the best trial."""
-    make_sweep(Path("outputs/s"), Made(trials=12))
+    write_sweep(trials=12)
     sweep = load_sweep("s")
     assert list(sweep.trials.index) == list(range(12))
     assert {"state", "lr", "batch", "objective", "gpu_hours"} <= set(sweep.trials.columns)
@@ -29,7 +29,7 @@ def test_trials_are_a_data_frame_with_parameters_and_objectives(commands: Comman
 
 def test_the_history_has_every_logged_number(commands: Commands) -> None:
     """The same rows from Python and from the command."""
-    make_sweep(Path("outputs/s"), Made(trials=3))
+    write_sweep(trials=3)
     history = load_sweep("s").history
     curve = history[(history.trial == 0) & (history.metric == "eval_reward")]
     assert curve.step.is_monotonic_increasing
@@ -42,7 +42,7 @@ def test_the_history_has_every_logged_number(commands: Commands) -> None:
 
 def test_the_history_has_metrics_alone(commands: Commands) -> None:
     """The fields that say where a line belongs (version, attempt, time) are none."""
-    make_sweep(Path("outputs/s"), Made(trials=1))
+    write_sweep(trials=1)
     both = {*CLIPS, *LENGTHS, "kl", "loss", "reward", "reward_std"}
     sizes = {
         "learning_rate",
@@ -58,7 +58,7 @@ def test_the_history_has_metrics_alone(commands: Commands) -> None:
 
 def test_a_trials_row_has_the_last_value_of_each_metric(commands: Commands) -> None:
     """After the columns of the trial, by name; trials.step and the parameters keep theirs."""
-    make_sweep(Path("outputs/s"), Made(trials=3))
+    write_sweep(trials=3)
     sweep = load_sweep("s")
     columns = list(sweep.trials.columns)
     metrics = columns[columns.index("failure") + 1 :]
@@ -71,7 +71,7 @@ def test_a_trials_row_has_the_last_value_of_each_metric(commands: Commands) -> N
 
 def test_a_metric_with_the_name_of_a_column_is_only_in_the_history(commands: Commands) -> None:
     """A trainer may log ``seconds``; the trial's column stays what it is."""
-    make_sweep(Path("outputs/s"), Made(trials=1))
+    write_sweep(trials=1)
     with next(Path("outputs/s/trials").glob("0000-*")).joinpath("metrics.jsonl").open("a") as file:
         file.write('{"step": 900, "seconds": -1.0, "epoch": 9.0}\n')
     sweep = load_sweep("s")
@@ -82,7 +82,7 @@ def test_a_metric_with_the_name_of_a_column_is_only_in_the_history(commands: Com
 
 def test_an_empty_sweep_and_one_that_is_not_there(commands: Commands) -> None:
     """No rows, and one message."""
-    make_sweep(Path("outputs/s"), Made(trials=0))
+    write_sweep(trials=0)
     assert load_sweep("s").history.empty
     assert load_sweep("s").best is None
     with pytest.raises(UserError, match="nothing"):

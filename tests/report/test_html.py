@@ -16,7 +16,7 @@ from grposweep.report.html_page import render_report, script_json, write_report
 from grposweep.report.view import SweepView, read_sweep
 from made import Made, make_comparison, make_sweep
 
-from .conftest import Commands
+from .conftest import Commands, write_sweep
 
 HOSTILE = "</script><script>alert(1)</script><!-- \"'&"
 
@@ -31,7 +31,7 @@ def view(tmp_path_factory: pytest.TempPathFactory) -> SweepView:
 
 def test_the_command_writes_one_file_into_the_sweeps_folder(commands: Commands) -> None:
     """And says where; with everything that has a section."""
-    make_sweep(Path("outputs/s"), Made(trials=20))
+    write_sweep(trials=20)
     ended = commands("report")
     assert ended.code == 0
     text = Path("outputs/s/report.html").read_text()
@@ -76,7 +76,7 @@ def test_the_pages_of_a_folder_share_one_plotly(commands: Commands) -> None:
 @pytest.mark.slow
 def test_a_foreign_plotly_of_the_same_size_is_replaced(commands: Commands) -> None:
     """The page that is made next to it would run it."""
-    make_sweep(Path("outputs/s"), Made(trials=2))
+    write_sweep(trials=2)
     commands("report")
     (shared,) = Path("outputs").glob("plotly-*.min.js")
     own = shared.read_bytes()
@@ -87,7 +87,7 @@ def test_a_foreign_plotly_of_the_same_size_is_replaced(commands: Commands) -> No
 
 def test_a_report_that_cannot_be_written_is_one_message(commands: Commands) -> None:
     """Another user's sweep is read-only."""
-    make_sweep(Path("outputs/s"), Made(trials=2))
+    write_sweep(trials=2)
     ended = commands("report", "--output", "/proc/nowhere/r.html")
     assert ended.code == 2
     assert "--output" in ended.err

@@ -15,7 +15,7 @@ from grposweep.report.tables import draw_curve
 from made import Made, make_comparison, make_sweep
 from support import PROJECT, edit, environment, sampled, unwrap, update, write_lines
 
-from .conftest import Commands
+from .conftest import Commands, write_sweep
 
 HERE = Path("outputs")
 
@@ -24,7 +24,7 @@ def test_status_shows_how_far_a_sweep_is_what_runs_and_why_others_do_not(
     commands: Commands,
 ) -> None:
     """Everything that matters, 80 columns wide."""
-    make_sweep(HERE / "s", Made(trials=20, running=2, queued=1))
+    write_sweep(trials=20, running=2, queued=1)
     out = commands("status", "s").out
     expected = (
         "2 running, 1 queued",
@@ -42,7 +42,7 @@ def test_status_shows_how_far_a_sweep_is_what_runs_and_why_others_do_not(
 
 def test_the_further_lines_of_a_cause_are_indented_as_its_first(commands: Commands) -> None:
     """So that they are not read as a section of their own."""
-    make_sweep(HERE / "s", Made(trials=20, message=f"a reward raised {'again ' * 20}"))
+    write_sweep(trials=20, message=f"a reward raised {'again ' * 20}")
     out = commands("status", "s").out.splitlines()
     at = next(number for number, line in enumerate(out) if "trial 5:" in line)
     assert out[at + 1].startswith("  ")
@@ -51,7 +51,7 @@ def test_the_further_lines_of_a_cause_are_indented_as_its_first(commands: Comman
 
 def test_status_is_one_json_object_for_scripts(commands: Commands) -> None:
     """With the running trials' steps and rewards."""
-    make_sweep(HERE / "s", Made(trials=20, running=2))
+    write_sweep(trials=20, running=2)
     said = json.loads(commands("status", "--json").out)
     assert said["states"] == {
         "queued": 0,
@@ -70,7 +70,7 @@ def test_status_is_one_json_object_for_scripts(commands: Commands) -> None:
 
 def test_status_expects_no_more_than_early_stopping_may_spend(commands: Commands) -> None:
     """The time to come is that of the share that the sweep may spend, here of a hundred trials."""
-    path = make_sweep(HERE / "s", Made(trials=20, running=2)) / "outlook.json"
+    path = write_sweep(trials=20, running=2) / "outlook.json"
     found = []
     for share in (1.0, 0.5):
         update(path, target=100, share=share)
@@ -80,7 +80,7 @@ def test_status_expects_no_more_than_early_stopping_may_spend(commands: Commands
 
 def test_status_and_show_say_that_a_running_trial_has_not_moved(commands: Commands) -> None:
     """From its first logged steps, which have no gradient."""
-    make_sweep(HERE / "s", Made(trials=20, running=2))
+    write_sweep(trials=20, running=2)
     number = json.loads(commands("status", "--json").out)["under_way"][0]["number"]
     (folder,) = HERE.glob(f"s/trials/{number:04}-*")
     rows = [
@@ -114,7 +114,7 @@ def test_a_point_is_invalid_and_a_trial_stopped_early_in_all_that_users_read(
     commands: Commands,
 ) -> None:
     """The word "pruned" is in files and JSON only, which scripts read."""
-    make_sweep(HERE / "s", Made(trials=20))
+    write_sweep(trials=20)
     status = commands("status", "s").out
     show = commands("show", "s", "3").out
     commands("report", "s")
@@ -145,7 +145,7 @@ def test_every_screen_means_the_same_best_and_prints_the_same_number(commands: C
     """The mean on fresh seeds, not what the search had found, in list, show, best, status, report
     and export.
     """
-    sweep = make_sweep(HERE / "s", Made(trials=12, replicates=2))
+    sweep = write_sweep(trials=12, replicates=2)
     best = json.loads(commands("status", "s", "--json").out)["best"]
     number = best["number"]
     value = f"{best['objective']:.4f}"
@@ -171,16 +171,14 @@ def test_every_screen_means_the_same_best_and_prints_the_same_number(commands: C
 
 def test_without_fresh_seeds_list_says_that_the_best_is_of_the_search(commands: Commands) -> None:
     """So one column of numbers is not read as if all were confirmed."""
-    make_sweep(HERE / "s", Made(trials=12))
+    write_sweep(trials=12)
     assert re.search(r"best 0\.\d{4} in the search, lr=", unwrap(commands("list").out))
 
 
 def test_the_newest_sweep_is_meant_where_none_is_named(commands: Commands) -> None:
     """By its study's last change."""
     for number, name in enumerate(("b", "a")):
-        os.utime(
-            make_sweep(HERE / name, Made(trials=2)) / "sweep.yaml", (1e9 + number, 1e9 + number)
-        )
+        os.utime(write_sweep(name, trials=2) / "sweep.yaml", (1e9 + number, 1e9 + number))
     assert commands("status").out.startswith("a: ")
 
 
@@ -202,7 +200,7 @@ def test_a_name_that_is_no_sweep_is_answered_with_the_nearest_that_is_one(
     commands: Commands,
 ) -> None:
     """A typing error."""
-    make_sweep(HERE / "lr_batch", Made(trials=1))
+    write_sweep("lr_batch", trials=1)
     assert "Did you mean lr_batch?" in commands("status", "lr_bach").err
 
 
@@ -210,7 +208,7 @@ def test_show_tells_everything_about_a_trial(commands: Commands) -> None:
     """Its curve, its rank, what tells it from the best and the baseline, its command on a line of
     its own.
     """
-    make_sweep(HERE / "s", Made(trials=12))
+    write_sweep(trials=12)
     out = commands("show", "0").out
     expected = (
         "trial 0 of s: finished",
@@ -227,7 +225,7 @@ def test_show_tells_everything_about_a_trial(commands: Commands) -> None:
 
 def test_show_tells_why_a_trial_failed(commands: Commands) -> None:
     """The class in words, the message, the end of its log."""
-    make_sweep(HERE / "s", Made(trials=12, message="[red]no markup[/red]"))
+    write_sweep(trials=12, message="[red]no markup[/red]")
     out = commands("show", "5").out
     assert "out of GPU memory: [red]no markup[/red]" in out
     assert "torch.OutOfMemoryError" in out
@@ -237,9 +235,7 @@ def test_show_tells_that_a_process_ended_without_a_result(commands: Commands) ->
     """Its attempt was local and has begun, no result and no end of it were noted, and no controller
     is at work.
     """
-    (attempts,) = make_sweep(HERE / "s", Made(trials=12, running=2)).glob(
-        "trials/0010-*/attempts.jsonl"
-    )
+    (attempts,) = write_sweep(trials=12, running=2).glob("trials/0010-*/attempts.jsonl")
     assert "without a result" not in commands("show", "10").out
     edit(attempts, '"job_id": "7010"', '"job_id": "local-7010"')
     assert (
@@ -250,7 +246,7 @@ def test_show_tells_that_a_process_ended_without_a_result(commands: Commands) ->
 
 def test_an_unknown_trial_is_answered_with_those_there_are(commands: Commands) -> None:
     """One message."""
-    make_sweep(HERE / "s", Made(trials=12))
+    write_sweep(trials=12)
     ended = commands("show", "77")
     assert (ended.code, ended.out) == (2, "")
     assert "by its number (0 to 11)" in ended.err
@@ -276,7 +272,7 @@ def test_list_finds_the_sweeps_of_a_copy_of_conf(commands: Commands) -> None:
 
 def test_list_shows_whole_dates_next_to_long_names(commands: Commands) -> None:
     """80 columns: nothing is cut."""
-    make_sweep(HERE / "tiny-arithmetic-lr-batch-num_generations-d9f37f", Made(trials=4))
+    write_sweep("tiny-arithmetic-lr-batch-num_generations-d9f37f", trials=4)
     out = commands("list").out
     assert re.search(r"\b\d{4}-\d\d-\d\d\b", out)
     assert re.search(r"\b\d\d:\d\d\b", out)
@@ -319,7 +315,7 @@ def test_status_is_watched_until_the_sweep_is_done(tmp_path: Path) -> None:
 def test_a_sweep_and_its_trial_are_named_in_one_way(commands: Commands, words: str) -> None:
     """Also by SWEEP/TRIAL, and with options before or after."""
     for name in ("mine", "newer"):
-        make_sweep(HERE / name, Made(trials=12))
+        write_sweep(name, trials=12)
     assert commands("show", *words.split()).out.startswith("trial 3 of mine: ")
     assert commands("diagnose", *words.split()).code == 0
     compared = commands("compare", *words.split(), "mine", "7").out
@@ -331,7 +327,7 @@ def test_a_sweep_stands_for_its_best_trial_in_show_and_for_its_failed_ones_in_re
     commands: Commands,
 ) -> None:
     """A wrong name is answered with the nearest one."""
-    make_sweep(HERE / "mine", Made(trials=4))
+    write_sweep("mine", trials=4)
     assert commands("show", "mine").out == commands("show", "mine", "best").out
     assert "mine has no failed trial" in commands("retry", "mine").err
     assert "Did you mean mine?" in commands("retry", "mime").err
@@ -347,7 +343,7 @@ def test_the_newest_sweep_that_trains_is_meant_and_listed_first(commands: Comman
     assert commands("status").out.startswith("real: ")
     assert re.search("(?s)real.*fake trainer, ", commands("list").out)
     dry = {"baseline": {"cluster": {"kind": "dry_run"}}}
-    make_sweep(HERE / "dry", Made(trials=0, settings=dry))
+    write_sweep("dry", trials=0, settings=dry)
     assert commands("status").out.startswith("dry: ")
     assert commands("best").out == commands("best", "real").out
     for name, is_fake in (("real", False), ("newer", True)):

@@ -3,7 +3,6 @@ restart.
 """
 
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -64,14 +63,14 @@ def score(point: Point) -> float:
     return -abs(lr - 3e-3)
 
 
-def open_study(folder: Path, space: Space = MIXED) -> SweepStudy:
+def open_study(space: Space = MIXED) -> SweepStudy:
     """A new study."""
     return SweepStudy(space, "maximize")
 
 
-def reopened(study: SweepStudy, folder: Path) -> SweepStudy:
+def reopened(study: SweepStudy) -> SweepStudy:
     """A study of the same trials, as the next controller builds it."""
-    again = open_study(folder, study.space)
+    again = open_study(study.space)
     for trial in study.trials:
         again.tell(
             again.add(trial.params, trial.user_attrs), trial.value, trial.intermediate_values
@@ -94,57 +93,54 @@ def search(
 
 
 @pytest.mark.parametrize("asks", [300, pytest.param(2000, marks=pytest.mark.slow)])
-def test_all_random_asks_are_valid(tmp_path: Path, asks: int) -> None:
+def test_all_random_asks_are_valid(asks: int) -> None:
     """Each for itself: the history stays empty, so the number comes from the seed."""
-    study = open_study(tmp_path)
+    study = open_study()
     points = [study.ask(MOSTLY_INVALID, "random", seed) for seed in range(asks)]
     assert all(point is not None and fits(point) for point in points)
     assert len({freeze(point) for point in points if point}) == asks
 
 
-def test_sixty_asks_of_tpe_are_valid_and_learn(tmp_path: Path) -> None:
+def test_sixty_asks_of_tpe_are_valid_and_learn() -> None:
     """Every parameter that is active is there, no other."""
-    points = search(open_study(tmp_path), MOSTLY_INVALID, "tpe", 60)
+    points = search(open_study(), MOSTLY_INVALID, "tpe", 60)
     assert len(points) == 60
     assert all(fits(point) and ("kl.beta" in point) == (point["kl"] == "low") for point in points)
     assert sum(map(score, points[30:])) > sum(map(score, points[:30]))
 
 
 @pytest.mark.parametrize("sampler", ["random", "tpe"])
-def test_a_finite_space_is_asked_once_each_and_then_exhausted(sampler: str, tmp_path: Path) -> None:
+def test_a_finite_space_is_asked_once_each_and_then_exhausted(sampler: str) -> None:
     """One valid point in twelve is found too, and None ends the sweep."""
     valid = valid_of(FINITE, lambda point: point["a"] != 3 or point["b"] == "y")
-    points = search(open_study(tmp_path, FINITE), valid, sampler, 99)
+    points = search(open_study(FINITE), valid, sampler, 99)
     assert len(points) == len(valid.finite) == 10
     assert {freeze(point) for point in points} == {freeze(point) for point in valid.finite}
 
 
-def test_one_valid_point_among_many_is_found(tmp_path: Path) -> None:
+def test_one_valid_point_among_many_is_found() -> None:
     """Free draws would need a thousand tries; the list of valid combinations needs one."""
     parameters = tuple(Parameter(name, choice(*range(10))) for name in "abc")
     valid = valid_of(Space(parameters), lambda point: list(point.values()) == [7, 7, 7])
-    assert open_study(tmp_path, Space(parameters)).ask(valid, "tpe", 0) == {"a": 7, "b": 7, "c": 7}
-    assert (
-        open_study(tmp_path, Space(parameters)).ask(ValidPoints(lambda _: False, ()), "tpe", 0)
-        is None
-    )
+    assert open_study(Space(parameters)).ask(valid, "tpe", 0) == {"a": 7, "b": 7, "c": 7}
+    assert open_study(Space(parameters)).ask(ValidPoints(lambda _: False, ()), "tpe", 0) is None
 
 
-def test_rare_valid_points_are_not_taken_from_the_head_of_the_list(tmp_path: Path) -> None:
+def test_rare_valid_points_are_not_taken_from_the_head_of_the_list() -> None:
     """Where free draws find none, the combination is drawn too."""
     parameters = tuple(Parameter(name, choice(*range(12))) for name in "abc")
     valid = valid_of(
         Space(parameters), lambda point: point["a"] == point["b"] == 7 and point["c"] in (1, 5, 9)
     )
-    study = open_study(tmp_path, Space(parameters))
+    study = open_study(Space(parameters))
     found = [study.ask(valid, "random", seed) for seed in range(12)]
     assert {point["c"] for point in found if point} == {1, 5, 9}
 
 
 @pytest.mark.parametrize("sampler", ["random", "tpe"])
-def test_the_next_point_is_the_same_for_the_next_controller(sampler: str, tmp_path: Path) -> None:
+def test_the_next_point_is_the_same_for_the_next_controller(sampler: str) -> None:
     """An ask is a pure function of seed, number and told history, not of who asked before."""
-    study = open_study(tmp_path)
+    study = open_study()
     search(study, MOSTLY_INVALID, sampler, 15)
     # still running
     study.add({"lr": 1e-3, "processes": 1, "generations": 8, "kl": "none"}, {})
@@ -153,16 +149,16 @@ def test_the_next_point_is_the_same_for_the_next_controller(sampler: str, tmp_pa
     following = study.ask(MOSTLY_INVALID, sampler, 0)
     assert following is not None
     assert study.ask(MOSTLY_INVALID, sampler, 0) == following
-    assert reopened(study, tmp_path).ask(MOSTLY_INVALID, sampler, 0) == following
-    assert reopened(study, tmp_path).ask(MOSTLY_INVALID, sampler, 1) != following
+    assert reopened(study).ask(MOSTLY_INVALID, sampler, 0) == following
+    assert reopened(study).ask(MOSTLY_INVALID, sampler, 1) != following
 
 
-def test_invalid_points_in_the_study_do_not_change_what_tpe_asks(tmp_path: Path) -> None:
+def test_invalid_points_in_the_study_do_not_change_what_tpe_asks() -> None:
     """Adaptive samplers neither ask for invalid points nor see them: it is as if those trials had
     failed.
     """
-    invalid = open_study(tmp_path)
-    failed = open_study(tmp_path)
+    invalid = open_study()
+    failed = open_study()
     bad: list[Point] = [
         {"lr": 1e-5, "processes": 8, "generations": 7, "kl": "none"} for _ in range(12)
     ]
@@ -173,9 +169,9 @@ def test_invalid_points_in_the_study_do_not_change_what_tpe_asks(tmp_path: Path)
 
 
 @pytest.mark.parametrize("sampler", ["random", "tpe"])
-def test_fixed_parameters_keep_their_values(sampler: str, tmp_path: Path) -> None:
+def test_fixed_parameters_keep_their_values(sampler: str) -> None:
     """A user's own first point; what it leaves out is filled in validly."""
-    study = open_study(tmp_path)
+    study = open_study()
     fixed: Point = {"processes": 6, "kl": "low", "kl.beta": 0.05}
     points = [study.ask(MOSTLY_INVALID, sampler, seed, fixed) for seed in range(20)]
     assert all(
@@ -184,9 +180,9 @@ def test_fixed_parameters_keep_their_values(sampler: str, tmp_path: Path) -> Non
     assert len({freeze(point) for point in points if point}) > 1
 
 
-def test_fixed_parameters_that_fit_nothing_give_none(tmp_path: Path) -> None:
+def test_fixed_parameters_that_fit_nothing_give_none() -> None:
     """No endless search."""
-    study = open_study(tmp_path, FINITE)
+    study = open_study(FINITE)
     valid = valid_of(FINITE, lambda point: point["a"] != 2)
     assert study.ask(valid, "random", 0, {"a": 2}) is None
     assert study.ask(valid, "random", 0, {"a": 1}) is not None

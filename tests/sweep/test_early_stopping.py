@@ -46,6 +46,11 @@ class Sweep:
         self.controller = open_controller(self.folder, self.place, self.stopping, *self.words)
         self.controller.tick()
 
+    def begin(self, number: int, value: float) -> None:
+        """A trial's evaluation before training."""
+        metrics = MetricsFile(self.place.jobs[number].folder, 0)
+        metrics.write("eval", 0, 0, {"eval_reward": value})
+
     def evaluate(self, name: str, *values: float) -> Json:
         """Return the requests to a trial after evaluations, which the controller sees together."""
         for value in values:
@@ -111,7 +116,7 @@ def test_the_last_evaluation_ends_a_trial_by_itself(tmp_path: Path) -> None:
 def test_a_guard_ends_a_collapsed_trial_without_any_early_stopping(tmp_path: Path) -> None:
     """The reward falls below what the model had before training."""
     sweep = Sweep(tmp_path, StoppingPolicy())
-    MetricsFile(sweep.place.jobs[1].folder, 0).write("eval", 0, 0, {"eval_reward": 0.5})
+    sweep.begin(1, 0.5)
     assert sweep.evaluate("1", 0.1)["action"] == "run"
     asked = sweep.evaluate("1", 0.1)
     assert (asked["action"], asked["guard"]) == ("prune", "reward_fallen")
@@ -121,7 +126,7 @@ def test_a_guard_ends_a_collapsed_trial_without_any_early_stopping(tmp_path: Pat
 def test_no_guard_ends_what_all_others_are_compared_with(tmp_path: Path) -> None:
     """Without the control of a fork, or the base of one factor at a time, no effect is known."""
     sweep = Sweep(tmp_path, StoppingPolicy(), "search=one_factor", "search.seeds=2")
-    MetricsFile(sweep.place.jobs[0].folder, 0).write("eval", 0, 0, {"eval_reward": 0.5})
+    sweep.begin(0, 0.5)
     assert sweep.evaluate("0", 0.1, 0.1, 0.1)["action"] == "run"
 
 
@@ -131,7 +136,7 @@ def test_a_sampler_is_told_the_worst_of_a_collapsed_trial(
 ) -> None:
     """Its own last value, or that of the worst finished trial (0.1)."""
     sweep = Sweep(tmp_path, StoppingPolicy())
-    MetricsFile(sweep.place.jobs[1].folder, 0).write("eval", 0, 0, {"eval_reward": 0.9})
+    sweep.begin(1, 0.9)
     assert sweep.evaluate("1", value, value)["action"] == "prune"
     sweep.place.finish("1", "finished")
     sweep.place.finish("0", "finished")

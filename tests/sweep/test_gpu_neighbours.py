@@ -225,43 +225,52 @@ def local(gpu: Gpu) -> Iterator[Local]:
     launcher.close()
 
 
-def job(folder: Path, needs: float | None, crowded: bool = False) -> Job:
-    """A trial of such a need."""
-    folder.mkdir(exist_ok=True)
-    return Job(folder, 0, Cluster(), needs_gib=needs, was_crowded_out=crowded)
+Submit = Callable[..., str]
+
+
+@pytest.fixture
+def submit(local: Local, tmp_path: Path) -> Submit:
+    """``submit("0", 18)`` starts a trial that needs so many GiB."""
+
+    def call(name: str, needs: float | None, crowded: bool = False) -> str:
+        folder = tmp_path / name
+        folder.mkdir(exist_ok=True)
+        return local.submit(Job(folder, 0, Cluster(), needs_gib=needs, was_crowded_out=crowded))
+
+    return call
 
 
 def test_as_many_trials_start_as_fit_with_the_neighbour(
-    local: Local, gpu: Gpu, tmp_path: Path
+    submit: Submit, local: Local, gpu: Gpu
 ) -> None:
     """By what they need, not by what they hold yet; the next one starts when the neighbour has
     left.
     """
     gpu.take(40)
     for number in range(2):
-        local.submit(job(tmp_path / f"{number}", 18))
+        submit(f"{number}", 18)
     with pytest.raises(
         GpuBusy,
         match=rf"40 GiB held by process {gpu.neighbour.pid}, not ours; it needs 18 GiB, 4 are free",
     ):
-        local.submit(job(tmp_path / "2", 18))
+        submit("2", 18)
     gpu.leave()
-    local.submit(job(tmp_path / "2", 18))
+    submit("2", 18)
     assert len(local.processes.running) == 3  # type: ignore[attr-defined]  # its processes are the test's
 
 
 def test_without_neighbours_and_without_a_known_need_trials_start_as_ever(
-    local: Local, gpu: Gpu, tmp_path: Path
+    submit: Submit, local: Local, gpu: Gpu
 ) -> None:
     """Ours may need more than there is, by the estimate: CUDA decides."""
     for number in range(3):
-        local.submit(job(tmp_path / f"{number}", 70))
+        submit(f"{number}", 70)
     gpu.take(79)
-    local.submit(job(tmp_path / "3", None))
+    submit("3", None)
 
 
 def test_a_neighbour_whose_processes_cannot_be_listed_is_waited_for(
-    local: Local, gpu: Gpu, tmp_path: Path
+    submit: Submit, local: Local, gpu: Gpu
 ) -> None:
     """In a container: nothing of ours runs, and memory is used."""
     (gpu.folder / "hidden").write_text("70")
@@ -269,32 +278,32 @@ def test_a_neighbour_whose_processes_cannot_be_listed_is_waited_for(
         GpuBusy,
         match="GPU 0: 70 GiB held by processes that cannot be listed here, not ours; it needs 18",
     ):
-        local.submit(job(tmp_path / "0", 18))
+        submit("0", 18)
 
 
-def test_a_program_of_the_desktop_is_not_waited_for(local: Local, gpu: Gpu, tmp_path: Path) -> None:
+def test_a_program_of_the_desktop_is_not_waited_for(submit: Submit, gpu: Gpu) -> None:
     """It stays. An estimate that lacks a little of the whole GPU may be too high, and a trial that
     fails for it is too large.
     """
     gpu.take(2)
-    local.submit(job(tmp_path / "0", 20))
+    submit("0", 20)
     (gpu.folder / "hidden").write_text("3")
     for number in range(1, 4):
-        local.submit(job(tmp_path / f"{number}", 20, crowded=True))
+        submit(f"{number}", 20, crowded=True)
 
 
 def test_a_trial_that_was_crowded_out_waits_for_ours_where_processes_have_other_ids(
-    local: Local, gpu: Gpu, tmp_path: Path
+    submit: Submit, local: Local, gpu: Gpu
 ) -> None:
     """In a container it is not known who holds what, so the wait may be for the sweep's own trials,
     which end.
     """
-    first = local.submit(job(tmp_path / "0", 18))
+    first = submit("0", 18)
     (gpu.folder / "hidden").write_text("75")
-    local.submit(job(tmp_path / "1", 18))
+    submit("1", 18)
     with pytest.raises(
         GpuBusy,
         match="75 GiB in use by this sweep's trials and by processes that cannot be listed here",
     ):
-        local.submit(job(tmp_path / "2", 18, crowded=True))
+        submit("2", 18, crowded=True)
     assert local.poll(first) is None

@@ -70,6 +70,16 @@ SCRIPTS = {
 }
 
 
+def check_syntax(script: str) -> None:
+    """Let bash read a script without running it."""
+    subprocess.run(["bash", "-n"], input=script, text=True, check=True)
+
+
+def rendered(folder: Path, cluster: Cluster) -> str:
+    """The script of a trial in the sweep's own folder."""
+    return render_script(Job(folder, 0, cluster), folder, folder)
+
+
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_the_script_is_the_one_that_was_read_last(
     name: str, monkeypatch: pytest.MonkeyPatch
@@ -101,7 +111,7 @@ def test_the_script_is_valid_shell(
     """Also for hostile folders."""
     folder = tmp_path / 'it\'s "x" %j $HOME `id`\nnew line' / "trials" / "0007-3f9a1c"
     script = render_script(Job(folder, 0, cluster, generation), folder.parent.parent, folder)
-    subprocess.run(["bash", "-n"], input=script, text=True, check=True)
+    check_syntax(script)
     lines = [line for line in script.splitlines() if line.startswith("#SBATCH")]
     assert not [line for line in lines if "%" in line or "'" in line]
 
@@ -115,7 +125,7 @@ def test_the_server_that_trials_share_is_a_job_that_says_where_it_is(tmp_path: P
     assert f"-m grposweep.train serve {tmp_path} &" in script
     assert script.index("GRPOSWEEP_ADDRESS=$(address_of") < script.index("srun --export")
     assert {"#SBATCH --gres=gpu:2", "#SBATCH --ntasks-per-node=1"} <= set(script.splitlines())
-    subprocess.run(["bash", "-n"], input=script, text=True, check=True)
+    check_syntax(script)
 
 
 def test_a_job_inherits_nothing_of_the_job_that_submits_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,7 +156,7 @@ PORTS = {"32768 60999": (10000, 32768), "10000 60000": (60001, 65536), "1024 650
 def test_ports_are_none_that_outgoing_connections_take(outgoing: str, tmp_path: Path) -> None:
     """Three for each job; on a system that leaves none, any."""
     (tmp_path / "range").write_text(outgoing.replace(" ", "\t") + "\n")
-    script = render_script(Job(tmp_path, 0, Cluster(kind="slurm")), tmp_path, tmp_path)
+    script = rendered(tmp_path, Cluster(kind="slurm"))
     start = script.index("read -r first_outgoing")
     end = script.index("srun --export")
     block = script[start:end].replace(
@@ -276,8 +286,8 @@ def test_the_guides_apptainer_command_makes_a_script_that_starts_ranks_in_the_im
         if word.startswith(("cluster.python=", "cluster.setup="))
     ]
     cluster = to_experiment(OmegaConf.from_dotlist(["cluster.kind=slurm", *words])).cluster
-    script = render_script(Job(tmp_path, 0, cluster), tmp_path, tmp_path)
-    subprocess.run(["bash", "-n"], input=script, text=True, check=True)
+    script = rendered(tmp_path, cluster)
+    check_syntax(script)
     assert "\nmodule load apptainer\n" in script
     assert (
         "\n  apptainer exec --nv --bind /scratch /images/grpo.sif python -P -m grposweep.train "
@@ -300,7 +310,7 @@ def test_a_job_is_warned_early_enough_for_a_rollout_and_a_checkpoint(
 ) -> None:
     """A tenth of the time limit unless set; it waits for a boundary for most of that."""
     cluster = Cluster(kind="slurm", warn_seconds=set_, walltime_min=walltime)
-    script = render_script(Job(tmp_path, 0, cluster), tmp_path, tmp_path)
+    script = rendered(tmp_path, cluster)
     assert f"#SBATCH --signal=B:USR1@{lead}\n" in script
     assert f"(sleep {patience} && requeue)" in script
 
