@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -22,6 +22,7 @@ from omegaconf import DictConfig
 
 from command_server import TRAINS, Started
 from grposweep.config.compose import Session, open_session, register_schema
+from grposweep.config.points import Compose
 from grposweep.process import PROJECT
 from in_process import Sweep, sweeps_in
 from support import RUN, Ended, Printed, Run, Start, StartInterpreter, environment, examples, run_in
@@ -185,9 +186,6 @@ def pytest_runtest_teardown() -> None:
     for name, options in list(groups.items()):
         if isinstance(options, dict) and options.pop("recipe.yaml", None) and not options:
             del groups[name]
-
-
-Compose = Callable[[list[str]], DictConfig]
 
 
 @cache

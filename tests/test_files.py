@@ -33,10 +33,15 @@ def test_a_written_file_replaces_the_old_one_and_leaves_no_other_file(tmp_path: 
     assert list(tmp_path.iterdir()) == [path]
 
 
+@pytest.mark.parametrize(
+    ("text", "error"), [("new", Interrupted), ("x" * 100_000 + "\ud800", UnicodeEncodeError)]
+)
 def test_a_writer_that_dies_before_the_rename_leaves_the_old_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, error: type[Exception]
 ) -> None:
-    """The disk fills up while syncing: the reader still sees the old text, and no scrap stays."""
+    """The disk fills up while syncing, or a lone surrogate fails half-way: the reader still sees
+    the old text, and no scrap stays.
+    """
     path = tmp_path / "result.json"
     write_text(path, "old")
 
@@ -44,18 +49,8 @@ def test_a_writer_that_dies_before_the_rename_leaves_the_old_file(
         raise Interrupted
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(Interrupted):
-        write_text(path, "new")
-    assert path.read_text() == "old"
-    assert list(tmp_path.iterdir()) == [path]
-
-
-def test_text_that_cannot_be_encoded_leaves_the_old_file(tmp_path: Path) -> None:
-    """A lone surrogate fails half-way through the write."""
-    path = tmp_path / "log.txt"
-    write_text(path, "old")
-    with pytest.raises(UnicodeEncodeError):
-        write_text(path, "x" * 100_000 + "\ud800")
+    with pytest.raises(error):
+        write_text(path, text)
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
 

@@ -4,9 +4,16 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from grporecipe.linting.linter import Diagnostic, lint_recipe
+from grporecipe.linting.linter import Diagnostic, LintResult, lint_recipe
 from grporecipe.reading.load import Options, load_recipe
 from grporecipe.rules.registry import Problem
+
+
+def lint_text(folder: Path, text: str, name: str = "run.sh", **options: Any) -> LintResult:
+    """The verdict on a file with this text."""
+    path = folder / name
+    path.write_text(text, encoding="utf-8")
+    return lint_recipe(load_recipe(path, Options(**options)))
 
 
 def findings_of(path: Path, **options: Any) -> tuple[Diagnostic, ...]:

@@ -8,10 +8,10 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import OmegaConf
 
 from grposweep.config.compose import to_experiment
-from grposweep.config.points import Points
+from grposweep.config.points import Compose, Points
 from grposweep.process import PROJECT
 from grposweep.schema import GROUPS, Experiment
 from grposweep.search.parse import parse_space
@@ -19,7 +19,6 @@ from grposweep.search.space import Interval
 from grposweep.search.validity import Validator, check_space
 from support import check_experiment, sampled
 
-Compose = Callable[[list[str]], DictConfig]
 # group -> option, and what they make
 Composed = tuple[dict[str, str], Experiment]
 

@@ -2,14 +2,13 @@
 on disk.
 """
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import OmegaConf
 
 from grporecipe.errors import UserError
 from grporecipe.model.architecture import Architecture
@@ -21,12 +20,11 @@ from grposweep.config.compose import (
     unknown_key,
     unknown_option,
 )
+from grposweep.config.points import Compose
 from grposweep.config.to_setting import read_setting
 from grposweep.config.validate import REGISTERED, check_installed, check_packages, choices
 from grposweep.schema import Experiment, Model, Trainer, keys_with, sizes
 from support import check_experiment
-
-Compose = Callable[[list[str]], DictConfig]
 
 KNOBS = Path(__file__).with_name("knobs.txt")
 TEXTS = st.text(st.characters(codec="utf-8", exclude_characters="$"), max_size=12)

@@ -3,22 +3,20 @@ the list of what is left.
 """
 
 import re
-from collections.abc import Callable
 from functools import cache
 from typing import Any
 
 import pytest
-from omegaconf import DictConfig
 
 from grporecipe.model.framework import FRAMEWORKS
 from grporecipe.model.setting import TRL
 from grposweep.config.compose import to_experiment
 from grposweep.config.from_setting import trl_recipe
+from grposweep.config.points import Compose
 from grposweep.config.to_setting import read_setting
 from grposweep.schema import value_at
 from support import PROJECT
 
-Compose = Callable[[list[str]], DictConfig]
 BASE = [
     "model.path=Qwen/Qwen2.5-0.5B",
     "kl=low",

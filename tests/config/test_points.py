@@ -2,7 +2,6 @@
 change with the question.
 """
 
-from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -18,11 +17,9 @@ from grporecipe.model.setting import Setting
 from grposweep.config.compose import known_keys, resolved, to_experiment, typed
 from grposweep.config.fields import KEYS
 from grposweep.config.identity import ResolvedConfig, sweep_identity
-from grposweep.config.points import Points
+from grposweep.config.points import Compose, Points
 from grposweep.config.to_setting import read_setting
 from grposweep.schema import Experiment
-
-Compose = Callable[[list[str]], DictConfig]
 
 SHARED = [
     "search.trials=5",

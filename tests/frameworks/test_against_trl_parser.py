@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from grporecipe.fields.recipes import read_recipe
-from grporecipe.files import Json
+from grporecipe.files import Json, read_own_yaml
 from grporecipe.frameworks.trl import keys
 from grporecipe.linting.linter import lint_recipe, select_rules
 from grporecipe.model.setting import TRL
@@ -20,9 +20,7 @@ from grporecipe.reading.yaml_text import parse_yaml
 pytestmark = pytest.mark.slow
 
 BASE = {"output_dir": "out", "use_cpu": True, "bf16": False, "report_to": "none"}
-RECIPES: dict[str, Json] = yaml.safe_load(
-    Path(__file__).with_name("trl_parser_recipes.yaml").read_text()
-)
+RECIPES: dict[str, Json] = read_own_yaml(__file__, "trl_parser_recipes.yaml")
 
 
 def is_taken(path: Path) -> bool:

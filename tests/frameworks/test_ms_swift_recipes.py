@@ -9,12 +9,12 @@ from grporecipe.errors import UserError
 from grporecipe.fields.recipes import read_recipe
 from grporecipe.files import Json
 from grporecipe.frameworks.ms_swift import keys as ms_swift
-from grporecipe.linting.linter import Diagnostic, LintResult, lint_recipe
+from grporecipe.linting.linter import Diagnostic, lint_recipe
 from grporecipe.model import planning
 from grporecipe.model.recipe import Recipe, VersionSource
 from grporecipe.model.setting import Setting, Version
 from grporecipe.reading.load import Options, load_recipe
-from verdicts import codes_of
+from verdicts import codes_of, lint_text
 
 
 def recipe(
@@ -38,13 +38,6 @@ def lint(*counts: int, **config: Any) -> dict[str, str]:
     """What lint says, by code."""
     found = lint_recipe(recipe(*counts, **config)).diagnostics
     return {finding.code: finding.message for finding in found}
-
-
-def of_script(tmp_path: Path, text: str, **options: Any) -> LintResult:
-    """The verdict on a launch script."""
-    path = tmp_path / "grpo.sh"
-    path.write_text(text)
-    return lint_recipe(load_recipe(path, Options(**options)))
 
 
 def test_the_table_of_keys_is_of_the_version_judged_by() -> None:
@@ -211,8 +204,8 @@ def test_a_script_says_its_processes_in_variables(tmp_path: Path) -> None:
         ("export NPROC_PER_NODE=6\n", 6),
         ("", 1),
     ):
-        assert of_script(tmp_path, f"#!/bin/bash\n{head}{command}").setting.processes == processes
-    assert of_script(tmp_path, f"NPROC_PER_NODE=$GPUS \\\n{command}").setting.processes is None
+        assert lint_text(tmp_path, f"#!/bin/bash\n{head}{command}").setting.processes == processes
+    assert lint_text(tmp_path, f"NPROC_PER_NODE=$GPUS \\\n{command}").setting.processes is None
 
 
 def test_a_yaml_behind_a_script_brings_its_environment(tmp_path: Path) -> None:
@@ -220,9 +213,9 @@ def test_a_yaml_behind_a_script_brings_its_environment(tmp_path: Path) -> None:
     (tmp_path / "grpo.yaml").write_text(
         "ENV: {NPROC_PER_NODE: 2}\nrlhf_type: grpo\nnum_generations: 4\nbeta: 0.1\n"
     )
-    found = of_script(tmp_path, "swift rlhf grpo.yaml --beta 0.2\n").setting
+    found = lint_text(tmp_path, "swift rlhf grpo.yaml --beta 0.2\n").setting
     assert (found.processes, found.num_generations, found.beta) == (2, 4, 0.2)
-    assert of_script(tmp_path, "NPROC_PER_NODE=4 swift rlhf grpo.yaml\n").setting.processes == 4
+    assert lint_text(tmp_path, "NPROC_PER_NODE=4 swift rlhf grpo.yaml\n").setting.processes == 4
     assert read_recipe(load_recipe(tmp_path / "grpo.yaml", Options())).setting.processes == 2
 
 
@@ -232,7 +225,7 @@ def test_options_behind_a_comment_are_lost(tmp_path: Path) -> None:
         "swift rlhf --rlhf_type grpo --dataset a --reward_funcs format \\\n# "
         "sizes\n--num_generations 4\n"
     )
-    assert "GV107" in codes_of(of_script(tmp_path, text).diagnostics)
+    assert "GV107" in codes_of(lint_text(tmp_path, text).diagnostics)
 
 
 def test_megatrons_steps_a_generation_are_optimizer_steps(tmp_path: Path) -> None:
@@ -243,7 +236,7 @@ def test_megatrons_steps_a_generation_are_optimizer_steps(tmp_path: Path) -> Non
         "--steps_per_generation 2 --num_generations 4 --tensor_model_parallel_size 2 "
         "--train_iters 100 --lr 1e-6\n"
     )
-    verdict = of_script(tmp_path, text)
+    verdict = lint_text(tmp_path, text)
     s = verdict.setting
     assert (
         planning.completions_per_rollout(s),
@@ -262,7 +255,7 @@ def test_megatrons_defaults_do_not_fit_eight_gpus(tmp_path: Path) -> None:
     """2 prompts per rollout for 8 data ranks; with model parallelism they are fewer."""
     command = "NPROC_PER_NODE=8 megatron rlhf --rlhf_type grpo --train_iters 10"
     codes = [
-        codes_of(of_script(tmp_path, f"{command}{more}\n").diagnostics)
+        codes_of(lint_text(tmp_path, f"{command}{more}\n").diagnostics)
         for more in ("", " --tensor_model_parallel_size 4")
     ]
     assert ["GB503" in found for found in codes] == [True, False]
@@ -345,11 +338,8 @@ def test_vllm_needs_no_mode_with_megatron(config: Json) -> None:
 
 def test_a_recipe_for_megatron_has_no_key_of_another_release(tmp_path: Path) -> None:
     """Its keys are in no table, so they choose no release."""
-    path = tmp_path / "grpo.yaml"
-    path.write_text(
-        "rlhf_type: grpo\nmicro_batch_size: 2\nglobal_batch_size: 16\nlr: 1e-6\nloss_type: real\n"
-    )
-    found = lint_recipe(load_recipe(path, Options()))
+    keys = "micro_batch_size: 2\nglobal_batch_size: 16\nlr: 1e-6\nloss_type: real\n"
+    found = lint_text(tmp_path, f"rlhf_type: grpo\n{keys}", "grpo.yaml")
     assert found.recipe.version == ms_swift.VERSION
     assert "GL503" in codes_of(found.diagnostics)
 

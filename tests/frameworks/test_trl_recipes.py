@@ -2,15 +2,13 @@
 renamed keys.
 """
 
-from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from grporecipe.errors import UserError
 from grporecipe.fields.recipes import read_recipe, spell_keys
-from grporecipe.files import Json
+from grporecipe.files import Json, read_own_yaml
 from grporecipe.frameworks.trl import keys
 from grporecipe.frameworks.trl.recipes import native_keys
 from grporecipe.model.framework import FRAMEWORKS, RELEASE, ParsedRecipe
@@ -80,7 +78,7 @@ def test_open_r1_has_the_defaults_of_the_release_it_pins() -> None:
     )
 
 
-TABLES = yaml.safe_load(Path(__file__).with_name("trl_tables.yaml").read_text(encoding="utf-8"))
+TABLES = read_own_yaml(__file__, "trl_tables.yaml")
 
 
 def test_what_a_user_set_is_given_with_its_line() -> None:

@@ -12,7 +12,8 @@ from grporecipe.linting.apply_fixes import fix_file
 from grporecipe.linting.linter import LintResult, lint_recipe, select_rules
 from grporecipe.linting.output import describe_version
 from grporecipe.model.framework import FRAMEWORKS
-from grporecipe.reading.load import Options, build_recipe, load_recipes
+from grporecipe.reading.load import Options, build_recipe
+from verdicts import lint_text
 
 SCRIPT = """
 from unsloth import FastLanguageModel
@@ -43,11 +44,8 @@ def found(result: LintResult, severity: str) -> set[str]:
 
 def test_a_python_file_that_imports_it_is_its_recipe(tmp_path: Path) -> None:
     """TRL would refuse one completion per step for groups of six; Unsloth takes six."""
-    path = tmp_path / "train.py"
-    path.write_text(SCRIPT)
-    (recipe,) = load_recipes(path, Options(processes=1))
-    result = lint_recipe(recipe)
-    assert (recipe.framework, found(result, "error")) == ("unsloth", set())
+    result = lint_text(tmp_path, SCRIPT, "train.py", processes=1)
+    assert (result.recipe.framework, found(result, "error")) == ("unsloth", set())
     assert "GB701" in found(result, "warning")
     assert (result.plan["completions_per_rollout"], result.setting.per_device_train_batch_size) == (
         6,
@@ -62,9 +60,8 @@ def test_a_python_file_that_imports_it_is_its_recipe(tmp_path: Path) -> None:
 
 def test_a_size_that_is_not_known_is_not_corrected(tmp_path: Path) -> None:
     """The default was judged in its place; the version is that of the TRL beneath."""
-    path = tmp_path / "train.py"
-    path.write_text(SCRIPT.replace("size=1", "size=size_of_mine()"))
-    result = lint_recipe(load_recipes(path, Options(processes=1))[0])
+    script = SCRIPT.replace("size=1", "size=size_of_mine()")
+    result = lint_text(tmp_path, script, "train.py", processes=1)
     assert not {"GB701", "GB101"} & found(result, "warning") | found(result, "error")
     assert describe_version(result.recipe).startswith("Unsloth on TRL 0.24.0 (")
 
@@ -126,12 +123,10 @@ def test_its_own_checks_are_reported(config: Json, code: str, severity: str) -> 
 
 def test_its_own_keys_are_taken_and_tell_it(tmp_path: Path) -> None:
     """A YAML with one of them is Unsloth's."""
+    keys = "num_generations: 4\nunsloth_num_chunks: -1\nmax_seq_length: 2048\n"
     path = tmp_path / "recipe.yaml"
-    path.write_text(
-        "num_generations: 4\nunsloth_num_chunks: -1\nmax_seq_length: "
-        "2048\nper_device_train_batch_size: 3\n"
-    )
-    result = lint_recipe(load_recipes(path, Options(processes=1))[0])
+    text = f"{keys}per_device_train_batch_size: 3\n"
+    result = lint_text(tmp_path, text, path.name, processes=1)
     assert (result.recipe.framework, found(result, "error")) == ("unsloth", set())
     fix_file(path, Options(processes=1), select_rules(), unsafe=True)
     assert "per_device_train_batch_size: 4\n" in path.read_text()

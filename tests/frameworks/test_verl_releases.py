@@ -24,9 +24,8 @@ from grporecipe.model.recipe import LaunchContext, Recipe, VersionSource
 from grporecipe.model.releases import KeyTable, parse_release
 from grporecipe.model.setting import Version
 from grporecipe.model.values import flatten
-from grporecipe.reading.load import Options, load_recipe
 from grporecipe.reading.yaml_text import parse_override
-from verdicts import codes_of, findings_of
+from verdicts import codes_of, lint_text
 
 ACTOR, ROLLOUT, REF = (
     "actor_rollout_ref.actor",
@@ -309,31 +308,28 @@ def test_a_file_of_verl_s_keys_may_add_keys_and_leave_the_rest_to_the_command_li
     """An override of the same unknown key stops, and a typo is named; a size without a value is set
     where the file is used.
     """
-    path = tmp_path / "mine.yaml"
-    path.write_text(
+    mine = (
         "algorithm: {adv_estimator: grpo, own_bonus: 0.1, kl_penaltyy: kl}\n"
         "actor_rollout_ref:\n  rollout: {n: 8, log_prob_micro_batch_size_per_gpu: null}\n"
         "  actor: {policy_loss: {loss_mode: mine}}\n"
     )
-    found = lint_recipe(load_recipe(path, Options(own_version="0.9.1")))
+    found = lint_text(tmp_path, mine, "mine.yaml", own_version="0.9.1")
     assert found.ok
     unknown = [diagnostic.message for diagnostic in found.diagnostics if diagnostic.code == "GV401"]
     assert len(unknown) == 1
     assert "kl_penaltyy" in unknown[0]
     assert "GV305" in codes_of(found.diagnostics)
-    script = tmp_path / "run.sh"
-    script.write_text(
+    launch = (
         "python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo algorithm.own_bonus=0.1\n"
     )
-    assert not lint_recipe(load_recipe(script, Options(own_version="0.9.1"))).ok
+    assert not lint_text(tmp_path, launch, own_version="0.9.1").ok
 
 
 @pytest.mark.parametrize("sign", sorted(set(string.punctuation) - set("\\'\"()[]{},$")))
 def test_a_character_that_hydra_cannot_parse_is_an_error(sign: str, tmp_path: Path) -> None:
     """And no other: asked of Hydra's own parser."""
-    script = tmp_path / "run.sh"
-    script.write_text(f"python3 -m verl.trainer.main_ppo 'actor_rollout_ref.model.path=a{sign}b'\n")
-    found = codes_of(findings_of(script))
+    launch = f"python3 -m verl.trainer.main_ppo 'actor_rollout_ref.model.path=a{sign}b'\n"
+    found = codes_of(lint_text(tmp_path, launch).diagnostics)
     try:
         OverridesParser.create().parse_override(f"actor_rollout_ref.model.path=a{sign}b")
     except HydraException:
@@ -346,13 +342,10 @@ def test_a_file_is_not_blamed_for_a_group_that_it_does_not_size(tmp_path: Path) 
     """It is merged over another one; a launch that leaves the group out is complete, and has one
     completion.
     """
-    path = tmp_path / "part.yaml"
-    path.write_text(
-        "algorithm:\n  adv_estimator: grpo\nactor_rollout_ref:\n  actor:\n    clip_ratio: 0.2\n"
-    )
-    assert "GB302" not in codes_of(findings_of(path))
-    path.write_text(path.read_text() + "  rollout:\n    n: 1\n")
-    assert "GB302" in codes_of(findings_of(path))
+    part = "algorithm: {adv_estimator: grpo}\nactor_rollout_ref:\n  actor: {clip_ratio: 0.2}\n"
+    for group, is_judged in (("", False), ("  rollout: {n: 1}\n", True)):
+        found = lint_text(tmp_path, part + group, "part.yaml").diagnostics
+        assert ("GB302" in codes_of(found)) is is_judged
 
 
 def test_groups_that_prime_sizes_by_its_own_key_have_more_than_one_completion(
@@ -363,8 +356,6 @@ def test_groups_that_prime_sizes_by_its_own_key_have_more_than_one_completion(
         "python3 -m verl.trainer.main_ppo algorithm.adv_estimator=rloo "
         "data.train_batch_size=256 data.n_samples={}\n"
     )
-    codes = []
-    for count in (1, 4):
-        (tmp_path / "run.sh").write_text(launch.format(count))
-        codes.append(codes_of(findings_of(tmp_path / "run.sh")))
-    assert ("GB302" in codes[0], "GB302" in codes[1]) == (True, False)
+    for count, is_judged in ((1, True), (4, False)):
+        found = lint_text(tmp_path, launch.format(count)).diagnostics
+        assert ("GB302" in codes_of(found)) is is_judged

@@ -5,9 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
-from grporecipe.files import Json
+from grporecipe.files import Json, read_own_yaml
 from grporecipe.frameworks.trl.keys import choices, parse_version
 from grporecipe.linting.linter import Diagnostic, lint_recipe, select_rules
 from grporecipe.model.recipe import (
@@ -20,14 +19,11 @@ from grporecipe.model.recipe import (
     VersionSource,
 )
 from grporecipe.reading.load import Options, load_recipe
-from verdicts import codes_of, error_codes, findings_of
+from verdicts import codes_of, error_codes, lint_text
 
 GV = select_rules(["GV"])
 
-REWARDS, TAKEN = (
-    yaml.safe_load(Path(__file__).with_name(name).read_text(encoding="utf-8"))
-    for name in ("rewards.yaml", "taken.yaml")
-)
+REWARDS, TAKEN = (read_own_yaml(__file__, name) for name in ("rewards.yaml", "taken.yaml"))
 
 
 def findings(
@@ -567,17 +563,12 @@ def test_an_error_of_one_release_is_a_warning_if_another_release_may_train(
 
 def test_an_unknown_key_hides_no_choice_that_no_release_has(tmp_path: Path) -> None:
     """The version is unknown then; a misspelt word is wrong with any."""
-    path = tmp_path / "run.sh"
-    path.write_text(
-        "python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grop "
-        "actor_rollout_ref.actor.foo=1\n"
-    )
-    assert "GV305" in error_codes(findings_of(path))
-    path = tmp_path / "recipe.yaml"
-    path.write_text(
-        "num_generations: 8\nfoo_bar: 1\ntorch_dtype: bf16\nlr_scheduler_type: cosine_annealing\n"
-    )
-    assert [found.code for found in findings_of(path)].count("GV104") == 2
+    launch = "algorithm.adv_estimator=grop actor_rollout_ref.actor.foo=1\n"
+    verl = lint_text(tmp_path, f"python3 -m verl.trainer.main_ppo {launch}")
+    assert "GV305" in error_codes(verl.diagnostics)
+    keys = "num_generations: 8\nfoo_bar: 1\ntorch_dtype: bf16\n"
+    trl = lint_text(tmp_path, f"{keys}lr_scheduler_type: cosine_annealing\n", "recipe.yaml")
+    assert [found.code for found in trl.diagnostics].count("GV104") == 2
 
 
 @pytest.mark.parametrize(

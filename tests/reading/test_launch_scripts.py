@@ -5,13 +5,13 @@ does not know.
 from pathlib import Path
 
 import pytest
-import yaml
 
 from grporecipe.errors import UserError
-from grporecipe.linting.linter import lint_recipe
+from grporecipe.files import read_own_yaml
 from grporecipe.model.recipe import Recipe
 from grporecipe.reading.load import Options, load_recipe
 from grporecipe.reading.shell._bash import parse_script
+from verdicts import codes_of, lint_text
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def words(script: str) -> list[list[str]]:
     return [[word.text for word in command.words] for command in parse_script(script)]
 
 
-WORDS = yaml.safe_load(Path(__file__).with_name("words.yaml").read_text(encoding="utf-8"))
+WORDS = read_own_yaml(__file__, "words.yaml")
 
 
 @pytest.mark.parametrize("name", WORDS)
@@ -364,11 +364,8 @@ def test_a_single_process_that_is_shown_several_gpus_is_noticed(
     """TRL refuses DataParallel, ms-swift spreads the layers; one GPU, or a process per GPU, is as
     it should be.
     """
-    path = tmp_path / "train.sh"
-    path.write_text(text)
     (tmp_path / "spread.py").write_text("from trl import GRPOTrainer\nload(device_map='auto')\n")
-    verdict = lint_recipe(load_recipe(path, Options()))
-    found = {finding.code for finding in verdict.diagnostics}
+    found = codes_of(lint_text(tmp_path, text).diagnostics)
     assert found & {"GT105", "GT503", "GT504"} == codes
 
 
@@ -405,10 +402,7 @@ def test_a_program_that_makes_its_configuration_has_sizes_of_its_own(folder: Pat
         "GRPOTrainer(args=GRPOConfig(per_device_train_batch_size=6, "
         "num_generations=a.num_generations))\n"
     )
-    recipe = load(folder, "python grpo.py --num_generations 6\n")
-    assert [
-        found.code for found in lint_recipe(recipe).diagnostics if found.severity == "error"
-    ] == []
+    assert lint_text(folder, "python grpo.py --num_generations 6\n").ok
 
 
 def test_a_pattern_of_many_stars_ends() -> None:

@@ -7,10 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import yaml
 
 from grporecipe.errors import UserError
-from grporecipe.files import Json
+from grporecipe.files import Json, read_own_yaml
 from grporecipe.linting.linter import lint_recipe
 from grporecipe.model.recipe import Recipe, VersionSource
 from grporecipe.reading.load import Options, load_recipe, load_recipes
@@ -48,9 +47,7 @@ def notebook(folder: Path, *cells: str, name: str = "train.ipynb") -> Path:
     return path
 
 
-SCRIPTS = yaml.safe_load(
-    Path(__file__).with_name("python_scripts.yaml").read_text(encoding="utf-8")
-)
+SCRIPTS = read_own_yaml(__file__, "python_scripts.yaml")
 
 
 @pytest.mark.parametrize("row", SCRIPTS["values"].values(), ids=SCRIPTS["values"])

@@ -6,15 +6,15 @@ import json
 from pathlib import Path
 
 import pytest
-import yaml
 
 from grporecipe.errors import UserError
 from grporecipe.fields.recipes import read_recipe
+from grporecipe.files import read_own_yaml
 from grporecipe.linting.linter import lint_recipe
 from grporecipe.model.recipe import Recipe
 from grporecipe.reading.load import Options, load_recipes
 
-SCRIPTS = yaml.safe_load(Path(__file__).with_name("launches.yaml").read_text(encoding="utf-8"))
+SCRIPTS = read_own_yaml(__file__, "launches.yaml")
 
 
 def load(folder: Path, script: str) -> list[Recipe]:

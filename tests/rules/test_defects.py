@@ -3,12 +3,10 @@ one that fixes it, and not of a recipe that does not meet it.
 """
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
-import yaml
 
-from grporecipe.files import Json
+from grporecipe.files import Json, read_own_yaml
 from grporecipe.linting.linter import lint_recipe
 from grporecipe.model.defects import Defect, load_defects
 from grporecipe.model.framework import FRAMEWORKS
@@ -16,7 +14,7 @@ from grporecipe.model.setting import Version
 from grporecipe.project.versions import releases_of
 from grporecipe.reading.load import Options, build_recipe
 
-CASES = yaml.safe_load(Path(__file__).with_name("defects.yaml").read_text(encoding="utf-8"))
+CASES = read_own_yaml(__file__, "defects.yaml")
 
 
 def told(defect: Defect, keys: Json, version: Version) -> bool:

@@ -2,12 +2,9 @@
 hold.
 """
 
-from pathlib import Path
-
 import pytest
-import yaml
 
-from grporecipe.files import Json
+from grporecipe.files import Json, read_own_yaml
 from grporecipe.linting.linter import LintResult, changed, lint_recipe
 from grporecipe.model.framework import FRAMEWORKS
 from grporecipe.model.recipe import LaunchContext, Recipe
@@ -47,9 +44,7 @@ GOOD: dict[str, Json] = {
 # framework, code, what breaks it over GOOD, a neighbour that does not
 CASES = [
     (framework, code, case["bad"], case["good"])
-    for framework, rules in yaml.safe_load(
-        Path(__file__).with_name("cases_in_prompts.yaml").read_text()
-    ).items()
+    for framework, rules in read_own_yaml(__file__, "cases_in_prompts.yaml").items()
     for code, cases in rules.items()
     for case in cases
 ]

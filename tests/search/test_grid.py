@@ -1,22 +1,18 @@
 """Judging a space by look-up says what composing and judging each point says."""
 
 import random
-from collections.abc import Callable
 from dataclasses import replace
 from itertools import islice
 from typing import Any
 
 import pytest
-from omegaconf import DictConfig
 
 from grporecipe.rules.check import check, errors
-from grposweep.config.points import Points
+from grposweep.config.points import Compose, Points
 from grposweep.config.to_setting import read_setting
 from grposweep.search.evaluate import validate_points
 from grposweep.search.parse import parse_space
 from grposweep.search.validity import Validator
-
-Compose = Callable[[list[str]], DictConfig]
 
 WIDE = (
     [

@@ -5,16 +5,15 @@ is, and none is a command.
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from omegaconf import DictConfig
 
 from grposweep.config.compose import load_experiment, to_experiment
 from grposweep.config.identity import ResolvedConfig
+from grposweep.config.points import Compose
 from grposweep.launchers.base import Job
 from grposweep.launchers.slurm._script import render_script
 from grposweep.launchers.slurm._sweep_jobs import write_controller
@@ -94,7 +93,7 @@ def test_shellcheck_finds_a_value_without_quotes() -> None:
 
 
 def test_values_of_a_point_are_words_of_the_command_that_repeats_its_trial(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compose: Callable[[list[str]], DictConfig]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compose: Compose
 ) -> None:
     """Also in a hostile folder."""
     here = tmp_path / HOSTILE.replace("/", "")

@@ -21,23 +21,29 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "HEARTBEAT_SECONDS", 0.1)
 
 
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """Where the lease of a sweep is."""
+    return tmp_path / "lease.json"
+
+
 def holder(path: Path, host: str, pid: int) -> None:
     """Another user's lease."""
     write_json(path, {"owner": "other", "host": host, "pid": pid, "counter": 3})
 
 
-def test_a_live_holder_is_respected(tmp_path: Path) -> None:
+def test_a_live_holder_is_respected(path: Path) -> None:
     """Its counter moves, so the second one is refused."""
-    with Lease(tmp_path / "lease.json"), pytest.raises(UserError, match="another controller"):
-        Lease(tmp_path / "lease.json").__enter__()
+    with Lease(path), pytest.raises(UserError, match="another controller"):
+        Lease(path).__enter__()
 
 
-def test_a_lease_ends_with_its_holder(tmp_path: Path) -> None:
+def test_a_lease_ends_with_its_holder(path: Path) -> None:
     """The next one gets it at once."""
-    with Lease(tmp_path / "lease.json"):
+    with Lease(path):
         pass
-    with Lease(tmp_path / "lease.json"):
-        assert read_json(tmp_path / "lease.json")["pid"] == os.getpid()
+    with Lease(path):
+        assert read_json(path)["pid"] == os.getpid()
 
 
 @pytest.mark.parametrize(
@@ -46,45 +52,45 @@ def test_a_lease_ends_with_its_holder(tmp_path: Path) -> None:
     ids=["no such process", "elsewhere", "a reused pid"],
 )
 def test_a_holder_that_is_dead_or_whose_counter_stands_still_is_followed(
-    tmp_path: Path, host: str, pid: int
+    path: Path, host: str, pid: int
 ) -> None:
     """Clocks of two machines differ; a counter that does not move says the same everywhere."""
-    holder(tmp_path / "lease.json", host, pid)
-    with Lease(tmp_path / "lease.json") as lease:
+    holder(path, host, pid)
+    with Lease(path) as lease:
         lease.check()
 
 
 def test_a_pid_that_another_process_got_is_no_holder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By the time of the process's start; nothing is watched."""
     monkeypatch.setattr(module, "PATIENCE_SECONDS", 3600.0)
     known = {"owner": "other", "host": socket.gethostname(), "pid": os.getpid(), "counter": 3}
-    write_json(tmp_path / "lease.json", {**known, "birth": (birth(os.getpid()) or 0) - 1})
-    with Lease(tmp_path / "lease.json") as lease:
+    write_json(path, {**known, "birth": (birth(os.getpid()) or 0) - 1})
+    with Lease(path) as lease:
         lease.check()
 
 
 @pytest.mark.skipif(birth(os.getpid()) is None, reason="this system has no /proc")
-def test_a_holder_on_this_machine_that_moves_nothing_is_respected(tmp_path: Path) -> None:
+def test_a_holder_on_this_machine_that_moves_nothing_is_respected(path: Path) -> None:
     """It is suspended, or waits for a disk: two controllers would train its trials twice."""
     known = {"owner": "other", "host": socket.gethostname(), "pid": os.getpid(), "counter": 3}
-    write_json(tmp_path / "lease.json", {**known, "birth": birth(os.getpid())})
+    write_json(path, {**known, "birth": birth(os.getpid())})
     with pytest.raises(UserError, match="another controller"):
-        Lease(tmp_path / "lease.json").__enter__()
+        Lease(path).__enter__()
 
 
 @pytest.mark.parametrize("hidden", ["pid_namespace", "is_hidden"])
 def test_a_holder_that_only_its_counter_shows_is_watched(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hidden: str
+    path: Path, monkeypatch: pytest.MonkeyPatch, hidden: str
 ) -> None:
     """Two containers may share a host name and a pid; /proc may hide other users' processes."""
     numbers = itertools.count(1)
     monkeypatch.setattr(module, "PATIENCE_SECONDS", 60.0)
     monkeypatch.setattr(module, "birth", lambda _pid: next(numbers))
     monkeypatch.setattr(module, hidden, lambda *_: next(numbers))
-    with Lease(tmp_path / "lease.json"):
-        assert module.is_held(tmp_path / "lease.json")
+    with Lease(path):
+        assert module.is_held(path)
 
 
 def test_a_process_has_a_birth_until_it_ends() -> None:
@@ -99,25 +105,25 @@ def test_a_process_has_a_birth_until_it_ends() -> None:
 
 
 def test_a_wait_for_a_holder_elsewhere_is_explained(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Who held the sweep, and for how long its lease is watched."""
     monkeypatch.setattr(module, "NOTICE_SECONDS", 0.0)
-    holder(tmp_path / "lease.json", "another-host", 12)
-    with Lease(tmp_path / "lease.json"):
+    holder(path, "another-host", 12)
+    with Lease(path):
         pass
     assert capsys.readouterr().err.startswith(
         "process 12 on another-host held this sweep last; watching"
     )
 
 
-def test_a_controller_that_lost_its_lease_stops_and_does_not_take_it_back(tmp_path: Path) -> None:
+def test_a_controller_that_lost_its_lease_stops_and_does_not_take_it_back(path: Path) -> None:
     """It was suspended, another one took over, it wakes up."""
-    with Lease(tmp_path / "lease.json") as lease:
-        holder(tmp_path / "lease.json", "another-host", 1)
+    with Lease(path) as lease:
+        holder(path, "another-host", 1)
         with pytest.raises(LeaseLostError):
             lease.check()
-    assert read_json(tmp_path / "lease.json")["owner"] == "other"
+    assert read_json(path)["owner"] == "other"
 
 
 def test_a_folder_that_is_gone_was_not_taken_over(tmp_path: Path) -> None:
@@ -132,9 +138,9 @@ def test_a_folder_that_is_gone_was_not_taken_over(tmp_path: Path) -> None:
             lease.check()
 
 
-def test_a_lease_that_is_removed_was_not_taken_over(tmp_path: Path) -> None:
+def test_a_lease_that_is_removed_was_not_taken_over(path: Path) -> None:
     """By a hand that tidies up."""
-    with Lease(tmp_path / "lease.json") as lease:
-        (tmp_path / "lease.json").unlink()
+    with Lease(path) as lease:
+        (path).unlink()
         with pytest.raises(LeaseLostError, match="was removed while its sweep ran"):
             lease.check()

@@ -3,13 +3,11 @@ budget continues it.
 """
 
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from omegaconf import DictConfig
 
-from grposweep.config.points import Points
+from grposweep.config.points import Compose, Points
 from grposweep.report.trial_view import State
 from grposweep.report.view import read_sweep
 from grposweep.schema import Search
@@ -138,14 +136,14 @@ def test_hours_stop_a_command_that_cannot_resume_and_it_starts_over(tmp_path: Pa
     assert statuses(tmp_path) == ["finished", "finished"]
 
 
-def build_validator(compose: Callable[[list[str]], DictConfig], *arguments: str) -> Validator:
+def build_validator(compose: Compose, *arguments: str) -> Validator:
     """The validator of a space, such as ``lr=interval(1e-5,1e-2)``, and of what every trial has."""
     space, fixed = parse_space(list(arguments), {})
     return Validator(space, Points(compose, fixed))
 
 
 def test_a_budget_of_exactly_the_hours_of_the_trials_is_spent(
-    compose: Callable[[list[str]], DictConfig], tmp_path: Path
+    compose: Compose, tmp_path: Path
 ) -> None:
     """An hour on two devices is two GPU hours."""
     study = SweepStudy(build_validator(compose, "lr=interval(1e-4,1e-2)").space, "maximize")
@@ -159,7 +157,7 @@ def test_a_budget_of_exactly_the_hours_of_the_trials_is_spent(
 
 
 def test_a_resumed_sweep_tries_the_points_of_another_list(
-    compose: Callable[[list[str]], DictConfig],
+    compose: Compose,
 ) -> None:
     """The first of the new list, too, although the first of the old one was tried."""
     validator = build_validator(compose, "lr=interval(1e-3,1e-2)")

@@ -2,7 +2,6 @@
 own.
 """
 
-import json
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,6 +22,7 @@ from grposweep.storage.folders import SweepFolder
 from grposweep.storage.lease import Lease
 from grposweep.sweep import _attempts as attempts
 from grposweep.sweep._attempts import HeartbeatMonitor
+from grposweep.sweep._controller import Controller
 from grposweep.sweep._start import check_recorded
 from grposweep.train.records import MetricsFile
 from support import lines, read
@@ -42,6 +42,17 @@ class Stops(StoppingPolicy):
 def place() -> Place:
     """The launcher."""
     return Place()
+
+
+def begin(
+    place: Place, folder: Path, *words: str, policy: StoppingPolicy | None = None
+) -> Controller:
+    """A controller that has started its first trials."""
+    controller = open_controller(
+        SweepFolder(folder), place, policy or StoppingPolicy(), *(words or [RATES])
+    )
+    controller.tick()
+    return controller
 
 
 def test_a_sweep_waits_for_a_busy_place(place: Place, tmp_path: Path) -> None:
@@ -64,8 +75,7 @@ def test_a_trial_without_gpu_memory_is_tried_again_only_in_smaller_micro_batches
         "batch.num_generations=8",
         "batch.prompts_per_step=null",
     )
-    controller = open_controller(SweepFolder(tmp_path), place, StoppingPolicy(), "lr=1e-3", *batch)
-    controller.tick()
+    controller = begin(place, tmp_path, "lr=1e-3", *batch)
     place.finish("0", "memory")
     controller.tick()
     assert read(place.jobs[0].folder / "result.json")["status"] == status
@@ -87,13 +97,14 @@ def test_a_trial_that_others_crowd_out_moves_to_other_nodes_a_limited_number_of_
     controller.tick()
     folder = place.jobs[0].folder
     held = "54 of the GPU's 79.1 GiB in use, 24 GiB held by process 1218, not ours"
-    steps = [line["step"] for line in lines(folder / "attempts.jsonl") if line["event"] == "ended"]
-    assert steps == ["elsewhere", "elsewhere", "fail"]
-    needs = [
-        line["needs_gib"] for line in lines(folder / "attempts.jsonl") if line["event"] == "ended"
-    ]
+    ends = [line for line in lines(folder / "attempts.jsonl") if line["event"] == "ended"]
+    assert [end["step"] for end in ends] == ["elsewhere", "elsewhere", "fail"]
     # what was free did not suffice
-    assert needs == [56.05, pytest.approx(61.655), pytest.approx(67.82, abs=0.01)]
+    assert [end["needs_gib"] for end in ends] == [
+        56.05,
+        pytest.approx(61.655),
+        pytest.approx(67.82, abs=0.01),
+    ]
     assert read(folder / "result.json")["failure"]["message"] == f"out of GPU memory: {held}"
     assert (
         controller.outcomes.news[0]
@@ -105,8 +116,7 @@ def test_a_trial_that_others_crowd_out_moves_to_other_nodes_a_limited_number_of_
 
 def test_a_resumed_sweep_names_the_trials_that_start_over(place: Place, tmp_path: Path) -> None:
     """Two were stopped after four steps; one had saved a checkpoint by then."""
-    controller = open_controller(SweepFolder(tmp_path), place, StoppingPolicy(), RATES)
-    controller.tick()
+    controller = begin(place, tmp_path)
     for number, job in enumerate(place.jobs):
         write_json(job.folder / "heartbeat", {"step": 4})
         place.finish(str(number), "cancelled")
@@ -168,8 +178,7 @@ def test_an_objective_that_a_trial_does_not_report_ends_the_sweep_unless_another
     place: Place, tmp_path: Path, finished: bool
 ) -> None:
     """One message for the sweep, not one for each of three trials."""
-    controller = open_controller(SweepFolder(tmp_path), place, StoppingPolicy(), RATES)
-    controller.tick()
+    controller = begin(place, tmp_path)
     if finished:
         place.finish("0", "finished")
         controller.tick()
@@ -194,8 +203,7 @@ def test_a_sweep_that_stopped_itself_does_not_wait_for_a_busy_place(
     place: Place, tmp_path: Path
 ) -> None:
     """Three trials have failed alike while the place takes no fourth."""
-    controller = open_controller(SweepFolder(tmp_path), place, StoppingPolicy(), RATES)
-    controller.tick()
+    controller = begin(place, tmp_path)
     place.finish("0", "crash")
     controller.tick()
     place.is_busy = True
@@ -210,21 +218,17 @@ def test_curves_are_judged_until_the_sweep_is_asked_to_stop(place: Place, tmp_pa
     """Afterwards every attempt ends at its next boundary, and continues with the next
     controller.
     """
-    controller = open_controller(SweepFolder(tmp_path), place, Stops(), RATES)
-    controller.tick()
+    controller = begin(place, tmp_path, policy=Stops())
     place.evaluate("0", 0.5)
     controller.tick()
-    first, second = (
-        json.loads((job.folder / "control.json").read_text())
-        if (job.folder / "control.json").exists()
-        else {}
-        for job in place.jobs
-    )
-    assert (first["action"], first["reason"], second) == ("prune", "trial 0 is not needed", {})
+    first, second = (job.folder / "control.json" for job in place.jobs)
+    asked = read(first)
+    assert (asked["action"], asked["reason"]) == ("prune", "trial 0 is not needed")
+    assert not second.exists()
     controller.stop()
     place.evaluate("1", 0.5)
     controller.tick()
-    assert json.loads((place.jobs[1].folder / "control.json").read_text())["action"] == "stop"
+    assert read(second)["action"] == "stop"
 
 
 class Warns(Place):
@@ -241,8 +245,7 @@ def test_a_warning_that_comes_too_late_for_a_rollout_is_printed_once(
 ) -> None:
     """As soon as it is known how long one takes; the first one does not count."""
     place = Warns()
-    controller = open_controller(SweepFolder(tmp_path), place, StoppingPolicy(), RATES)
-    controller.tick()
+    controller = begin(place, tmp_path)
     for step, each in enumerate((900.0, seconds, seconds), start=1):
         for job in place.alive.values():
             MetricsFile(job.folder, 0).write(
@@ -261,8 +264,7 @@ def test_an_unfinished_trial_continues_with_the_values_that_it_was_recorded_with
     are the user's choice.
     """
     folder = SweepFolder(tmp_path)
-    controller = open_controller(folder, place, StoppingPolicy(), RATES)
-    controller.tick()
+    controller = begin(place, tmp_path)
     check_recorded(
         folder,
         controller.study,
@@ -295,8 +297,7 @@ def test_an_attempt_that_signal_9_ended_says_what_usually_sends_it(
     place: Place, tmp_path: Path
 ) -> None:
     """It leaves no result, and its log has no error."""
-    controller = open_controller(SweepFolder(tmp_path), place, StoppingPolicy(), "lr=1e-3")
-    controller.tick()
+    controller = begin(place, tmp_path, "lr=1e-3")
     place.ends["0"] = End(-9)
     controller.tick()
     failure = read(place.jobs[0].folder / "result.json")["failure"]
@@ -315,20 +316,14 @@ def test_a_trial_whose_folder_is_removed_begins_again(
     monkeypatch.setattr(
         place, "submit", lambda job: place.jobs.append(job) or f"job-{len(place.jobs) - 1}"
     )
-    controller = open_controller(SweepFolder(tmp_path), place, StoppingPolicy(), RATES)
-    controller.tick()
+    controller = begin(place, tmp_path)
     folder = controller.running[0].folder
     shutil.rmtree(folder.path)
     controller.tick()
     controller.tick()
     assert place.alive["2"].folder == folder.path
-    assert (
-        sum(
-            "was removed; the trial starts from the beginning" in line
-            for line in controller.outcomes.news
-        )
-        == 1
-    )
+    told = "\n".join(controller.outcomes.news)
+    assert told.count("was removed; the trial starts from the beginning") == 1
     for name in list(place.alive):
         place.finish(name, "finished")
     controller.tick()
