@@ -50,7 +50,7 @@ def memory_problem(s: Setting) -> Problem:
 
 
 def test_a_smaller_micro_batch_at_the_same_effective_batch_comes_first() -> None:
-    """It keeps completions a step and a rollout, so --fix may write it. Then checkpointing, which
+    """It keeps completions per step and per rollout, so --fix may write it. Then checkpointing, which
     costs a third more computing.
     """
     assert find_fixes(POINT, memory_problem(POINT))[0].safe
