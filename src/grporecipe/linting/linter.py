@@ -332,8 +332,9 @@ def _is_declared(problem: Problem, recipe: Recipe) -> bool:
     """
     s = problem.setting
     fields = problem.broken.fields
-    declared = recipe.code.declares if recipe.code is not None else {}
-    return s.given.isdisjoint(fields) and any(s.key(name) in declared for name in fields)
+    return s.given.isdisjoint(fields) and any(
+        s.key(name) in recipe.code.declares for name in fields
+    )
 
 
 def _of_setting(

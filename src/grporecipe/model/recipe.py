@@ -69,10 +69,10 @@ class LaunchedCode:
     no ``eval_dataset`` or ``reward_funcs``. ``declares_more`` is true if other files may declare
     further keys. ``parsers`` are the classes that parse its command line, and ``classes`` those of
     the library whose fields they take. ``imports`` are the names and modules of TRL that it always
-    imports, with their lines.
+    imports, with their lines. It is false without a file, if none is known.
     """
 
-    file: str
+    file: str = ""
     declares: Mapping[str, KeySpec] = field(default_factory=dict)
     trainer: str = ""
     own_trainer: bool = False
@@ -85,12 +85,18 @@ class LaunchedCode:
     classes: frozenset[str] = frozenset()
     imports: tuple[tuple[str, int], ...] = ()
 
+    def __bool__(self) -> bool:
+        return bool(self.file)
+
     @property
     def reads_recipes(self) -> bool:
         """Whether an argparse option of its own names the recipe, so that only its code knows the
         keys in it.
         """
         return "config" in self.declares and self.parsers <= {"ArgumentParser"}
+
+
+NO_CODE = LaunchedCode()
 
 
 @dataclass(frozen=True)
@@ -166,7 +172,7 @@ class Recipe:
     assumed: Mapping[str, str] = field(default_factory=dict)
     unchecked: Mapping[str, str] = field(default_factory=dict)
     replaced: str = ""
-    code: LaunchedCode | None = None
+    code: LaunchedCode = NO_CODE
     cells: tuple[tuple[int, int], ...] = ()
     # combinations of values that an Optuna script tries, of keys that are unresolved: each at the
     # ends of its ranges; an empty one stands for those that are not listed

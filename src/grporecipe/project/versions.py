@@ -290,7 +290,7 @@ def misfits(recipe: Recipe) -> frozenset[str]:
     if framework.misfits is not None:
         return frozenset(framework.misfits(recipe))
     takes = framework.known_keys(recipe)
-    if recipe.code is not None:
+    if recipe.code:
         takes = {**takes, **recipe.code.declares}
     if not framework.is_dotted:
         own = framework.passed_on | {framework.environment_key}

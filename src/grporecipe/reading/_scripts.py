@@ -9,7 +9,7 @@ from pathlib import Path
 from grporecipe.errors import NotARecipe, UserError
 from grporecipe.files import Config, Json
 from grporecipe.model.framework import FRAMEWORKS
-from grporecipe.model.recipe import LaunchedCode, Recipe
+from grporecipe.model.recipe import NO_CODE, LaunchedCode, Recipe
 from grporecipe.project.repository import (
     find_folders,
     find_root,
@@ -90,7 +90,7 @@ def _program(recipe: Recipe) -> tuple[object, ...]:
     return recipe.framework, program, recipe.processes, recipe.unresolved
 
 
-def read_launching(recipe: Path) -> LaunchedCode | None:
+def read_launching(recipe: Path) -> LaunchedCode:
     """Return the code of the first program that a script of the repository starts with ``--config``
     and this recipe.
     """
@@ -104,7 +104,7 @@ def read_launching(recipe: Path) -> LaunchedCode | None:
             ):
                 if any(Path(name).name == recipe.name for name in _config_name(start)):
                     return read_launched(start.launch.program, script, launch.python_path(start))
-    return None
+    return NO_CODE
 
 
 def _is_same(one: Recipe, other: Recipe) -> bool:
@@ -151,7 +151,7 @@ def _from_launch(path: Path, start: launch.LaunchCommand, text: str, options: Op
     base = flat.config
     framework = options.framework
     paths = launch.python_path(start)
-    code = read_launched(start.launch.program, path, paths) if start.own is None else None
+    code = read_launched(start.launch.program, path, paths) if start.own is None else NO_CODE
     if framework == "auto" and launch.has_sign_of_grpo(start, code):
         framework = detect_framework(
             {**base, **start.options}, start.launch.program, str(path), *_config_name(start)
@@ -163,7 +163,7 @@ def _from_launch(path: Path, start: launch.LaunchCommand, text: str, options: Op
         recognise_recipe({**base, **start.options}, [str(path)], [start.launch.program])
     places = find_folders(paths, path)
     if (
-        code is not None
+        code
         and FRAMEWORKS[framework].traits.follows_trl
         and uses_trl(Path(code.file), places) is False
     ):
@@ -191,7 +191,7 @@ def _from_launch(path: Path, start: launch.LaunchCommand, text: str, options: Op
         processes = max(processes - start.server_gpus, 0) or None
         trouble = "" if processes else "the only node is the vLLM server's"
     # a model on several GPUs is no DataParallel
-    is_spread = code is not None and re.search(SPREAD, head_of(Path(code.file)))
+    is_spread = re.search(SPREAD, head_of(Path(code.file)))
     unresolved = dict(start.unresolved)
     if trouble:
         unresolved["num_processes"] = trouble
@@ -207,7 +207,7 @@ def _from_launch(path: Path, start: launch.LaunchCommand, text: str, options: Op
         lines={name: line for name, line in start.lines.items() if name in config},
         duplicates=tuple(twice for twice in flat.duplicates if twice.key not in start.options),
         unresolved=unresolved,
-        may_have_more=start.may_have_more or (code is not None and code.own_config),
+        may_have_more=start.may_have_more or code.own_config,
         launch_fields=fields,
         launch=replace(
             start.launch,
@@ -219,14 +219,15 @@ def _from_launch(path: Path, start: launch.LaunchCommand, text: str, options: Op
     )
 
 
-def _spell_out(start: launch.LaunchCommand, framework: str, code: LaunchedCode | None) -> None:
+def _spell_out(start: launch.LaunchCommand, framework: str, code: LaunchedCode) -> None:
     table = FRAMEWORKS[framework]
-    own = code.declares if code is not None else {}
-    if start.options.keys() <= {*table.takes(table.version), *own, "config"}:
+    if start.options.keys() <= {*table.takes(table.version), *code.declares, "config"}:
         return
     releases = (table.version, *reversed(releases_of(table)))
     launch.spell_out(
-        start, [{**table.takes(release), **own} for release in releases], table.traits.follows_trl
+        start,
+        [{**table.takes(release), **code.declares} for release in releases],
+        table.traits.follows_trl,
     )
 
 

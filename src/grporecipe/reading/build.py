@@ -9,7 +9,7 @@ from typing import Any
 from grporecipe.errors import UserError
 from grporecipe.files import Config, absolute, open_file
 from grporecipe.model.framework import FRAMEWORKS
-from grporecipe.model.recipe import Recipe
+from grporecipe.model.recipe import NO_CODE, Recipe
 from grporecipe.model.setting import Version
 from grporecipe.model.values import flatten
 from grporecipe.project.repository import set_by_program
@@ -112,7 +112,7 @@ def build_recipe(
         None if file is None else Path(file),
         more.pop("folder", ""),
         base=more.get("base", ""),
-        code=more.get("code"),
+        code=more.get("code", NO_CODE),
         launch=more.get("launch"),
     )
     launch = more.get("launch")

@@ -232,7 +232,7 @@ class LaunchParser:
         return re.search(RIVALS, name) is not None
 
 
-def has_sign_of_grpo(start: LaunchCommand, code: LaunchedCode | None) -> bool:
+def has_sign_of_grpo(start: LaunchCommand, code: LaunchedCode) -> bool:
     """Return whether the name or the text of a launch's program shows that it trains with GRPO."""
     program = start.launch.program.lower()
     if start.own is not None or is_named(program, start.options):
@@ -240,7 +240,7 @@ def has_sign_of_grpo(start: LaunchCommand, code: LaunchedCode | None) -> bool:
     # open_r1/$TASK.py
     if "$" in program:
         return re.search("open[_-]r1", program) is not None
-    return code is not None and _names_grpo(code)
+    return _names_grpo(code)
 
 
 def _names_grpo(code: LaunchedCode) -> bool:

@@ -10,7 +10,7 @@ from grporecipe.errors import UserError
 from grporecipe.fields.recipes import read_recipe
 from grporecipe.files import parse_json
 from grporecipe.model.framework import FRAMEWORKS
-from grporecipe.model.recipe import Recipe
+from grporecipe.model.recipe import NO_CODE, Recipe
 from grporecipe.project.repository import find_root
 from grporecipe.project.settings import settings_for
 from grporecipe.reading._detect import by_words, recognise_recipe
@@ -149,7 +149,7 @@ def _from_yaml(path: Path, flat: FlatConfig, options: Options) -> Recipe:
             "it is an accelerate configuration, not a recipe. Name the recipe, and --processes."
         )
     fields = read_keys(flat.config, lambda name: find_near(name, path))
-    code = None
+    code = NO_CODE
     framework = FRAMEWORKS[options.framework]
     if (
         framework.name in OWN_READERS
@@ -159,7 +159,7 @@ def _from_yaml(path: Path, flat: FlatConfig, options: Options) -> Recipe:
         from grporecipe.reading.python._launched import read_launched, read_nearest, read_opening
 
         code = read_nearest(path) or read_launching(path) or read_opening(path)
-        if code is None and framework.program:
+        if not code and framework.program:
             code = read_launched(framework.program, path)
     return build_recipe(
         flat.config,

@@ -406,7 +406,7 @@ def a_rollout_is_used_a_few_times(recipe: Recipe) -> Iterator[Violation]:
     each pass (d1 draws another mask).
     """
     key, count = _stated_count(recipe, "num_iterations")
-    if count >= MANY_PASSES and not (recipe.code is not None and recipe.code.own_trainer):
+    if count >= MANY_PASSES and not recipe.code.own_trainer:
         why = f"runs with {count} passes over each rollout are reported to collapse"
         yield Violation(f"{key}={count}", why, "Set 1 or 2.", (key,), ({key: 1}, {key: 2}))
 

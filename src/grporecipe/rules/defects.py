@@ -22,7 +22,7 @@ def the_release_does_what_its_keys_say(recipe: Recipe) -> Iterator[Violation]:
     Only for a release that is stated, and for the framework's own code. The reference of each
     defect is in defects.yaml: the change that fixed it, and the file of the release.
     """
-    is_stock = recipe.vendored is None and not (recipe.code and recipe.code.own_trainer)
+    is_stock = recipe.vendored is None and not recipe.code.own_trainer
     if recipe.version_source.kind not in ("asked", "project", "pinned") or not is_stock:
         return
     framework = FRAMEWORKS[recipe.framework]
@@ -55,7 +55,7 @@ def _key(written: str, values: Values) -> str:
 def _meets(key: str, test: Any, values: Values) -> bool:
     """Return whether the value of a key is certain, and passes a test of ``when``."""
     recipe = values.recipe
-    is_hidden = recipe.may_have_more or (recipe.code is not None and recipe.code.own_config)
+    is_hidden = recipe.may_have_more or recipe.code.own_config
     if key in recipe.unresolved or key in values.bad or (key not in values.given and is_hidden):
         return False
     kind = next(iter(test)) if isinstance(test, Mapping) else ""

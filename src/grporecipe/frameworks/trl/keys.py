@@ -100,7 +100,7 @@ def is_async(recipe: Recipe) -> bool:
     """Return whether a recipe is for TRL's AsyncGRPOTrainer, by its class or by keys that only it
     has.
     """
-    is_built = recipe.code is not None and recipe.code.trainer == "AsyncGRPOTrainer"
+    is_built = recipe.code.trainer == "AsyncGRPOTrainer"
     return is_built or not OF_ASYNC.isdisjoint(recipe.config)
 
 

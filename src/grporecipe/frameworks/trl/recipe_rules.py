@@ -67,15 +67,12 @@ def taken(recipe: Recipe) -> KeySpecs:
 def is_own_script(recipe: Recipe) -> bool:
     """Return whether a script may read own keys that are unknown here."""
     launch = recipe.launch
+    code = recipe.code
     if launch is None or launch.launcher == "trl":
-        return launch is None and recipe.code is not None and recipe.code.declares_more
-    is_read = recipe.code is not None and bool(
-        recipe.code.declares or recipe.code.parsers - {"ArgumentParser"}
-    )
-    if recipe.code is not None and (
-        recipe.code.declares_more or (is_read and recipe.code.other_keys)
-    ):
-        return recipe.code.declares_more
+        return launch is None and code.declares_more
+    is_read = code.declares or code.parsers - {"ArgumentParser"}
+    if code.declares_more or (is_read and code.other_keys):
+        return code.declares_more
     own = next((own for own in OWN_PROGRAMS if launch.program.endswith(own)), "")
     return not own or _is_missing(recipe, PurePosixPath(own))
 
@@ -84,7 +81,7 @@ def _is_missing(recipe: Recipe, program: PurePosixPath) -> bool:
     """Return whether a repository has the folder of the launched file but not the file, as in a
     fork that renamed it.
     """
-    repository = find_repository(Path(recipe.file)) if recipe.code is None and recipe.file else None
+    repository = find_repository(Path(recipe.file)) if recipe.file and not recipe.code else None
     if repository is None or program.suffix != ".py":
         return False
     parts = program.parent.parts
@@ -101,10 +98,10 @@ def fate(recipe: Recipe, key: str) -> Fate:
     is_flag = launch is not None and key in recipe.lines
     if launch is not None and launch.launcher == "trl" and version >= COMMAND_HANDS_ON:
         return Fate("accelerate launch, which gets it from `trl grpo`, refuses it")
-    if recipe.code is not None and recipe.code.other_keys == "dropped":
+    if recipe.code.other_keys == "dropped":
         return Fate(f"{recipe.code.file} drops it silently, so it is lost", "warning")
     if is_own_script(recipe):
-        program = launch.program if launch else recipe.code and recipe.code.file
+        program = launch.program if launch else recipe.code.file
         return Fate(f"TRL's parser refuses it; fine if {program} takes it", "warning")
     if launch is not None and (
         launch.launcher == "trl" or "trl.scripts.grpo" in launch.program.replace("/", ".")
@@ -154,9 +151,7 @@ def numbers_are_numbers(recipe: Recipe) -> Iterator[Violation]:
     ``GRPOConfig(**yaml)`` fails late, or misreads the value: the text "false" counts as true.
     """
     takes = taken(recipe)
-    is_read_by_own = (
-        recipe.in_python or recipe.file is None or bool(recipe.code and recipe.code.reads_recipes)
-    )
+    is_read_by_own = recipe.in_python or recipe.file is None or recipe.code.reads_recipes
     for key, value in recipe.config.items():
         if isinstance(value, str) and key in takes and key not in recipe.unresolved:
             converted = convert(value, takes[key].type)
@@ -185,7 +180,7 @@ def numbers_are_numbers(recipe: Recipe) -> Iterator[Violation]:
 
 def _is_declared_list(recipe: Recipe, key: str) -> bool:
     """Return whether the launched program's own parser reads an option as a list of words."""
-    own = recipe.code.declares.get(key) if recipe.code is not None else None
+    own = recipe.code.declares.get(key)
     return own is not None and own.type.rstrip("?") in ("list", "any")
 
 
@@ -374,7 +369,7 @@ def trl_takes_the_values(recipe: Recipe) -> Iterator[Violation]:
     (streamed data), 1.14 (auxiliary loss), 1.15 and 1.16 trainer/grpo_trainer.py (__init__).
     """
     values = {key: value for key, value in recipe.config.items() if key not in recipe.unresolved}
-    if recipe.code is not None and recipe.code.own_trainer:
+    if recipe.code.own_trainer:
         return
     is_fused = recipe.version >= NO_ADAPTED_HEAD
     targets = values.get("lora_target_modules")
@@ -522,15 +517,14 @@ def keys_are_known(recipe: Recipe) -> Iterator[Violation]:
     """
     if not is_own_script(recipe):
         takes = taken(recipe)
-        is_foreign = recipe.code is not None and recipe.code.reads_recipes
         for key, near in _strangers(recipe):
-            if is_foreign and (recipe.launch is None or key not in recipe.lines):
+            if recipe.code.reads_recipes and (recipe.launch is None or key not in recipe.lines):
                 continue
             if (short := ambiguous(recipe, key, takes)) is not None:
                 yield short
                 continue
             end = fate(recipe, str(key))
-            if recipe.launch is None and recipe.code is not None and end.severity and not near:
+            if recipe.launch is None and recipe.code and end.severity and not near:
                 # the program lets other keys pass, so other code may read them
                 continue
             is_known = recipe.version_source.known or _is_typo_in_every_release(
@@ -574,7 +568,7 @@ def batches_are_those_of_trl(recipe: Recipe) -> Iterator[Violation]:
     judges its recipes.
     """
     if has_own_batches(recipe):
-        name = recipe.code.trainer if recipe.code and recipe.code.trainer else "AsyncGRPOTrainer"
+        name = recipe.code.trainer or "AsyncGRPOTrainer"
         why = (
             "it makes batches in its own way, so TRL's rules on their sizes were not applied, "
             "and there is no plan"
@@ -599,12 +593,7 @@ def evaluation_has_data(recipe: Recipe) -> Iterator[Violation]:
     """
     code = recipe.code
     key = "eval_strategy"
-    if (
-        code is None
-        or code.no_evaluation is None
-        or code.trainer != "GRPOTrainer"
-        or code.own_trainer
-    ):
+    if code.no_evaluation is None or code.trainer != "GRPOTrainer" or code.own_trainer:
         return
     if key not in recipe.unresolved and recipe.config.get(key) in ("steps", "epoch"):
         why = (
@@ -625,12 +614,7 @@ def rewards_are_given(recipe: Recipe) -> Iterator[Violation]:
     other words may hold the functions. Source: trl trainer/grpo_trainer.py (__init__).
     """
     code = recipe.code
-    if (
-        code is not None
-        and code.no_rewards is not None
-        and code.trainer == "GRPOTrainer"
-        and not code.own_trainer
-    ):
+    if code.no_rewards is not None and code.trainer == "GRPOTrainer" and not code.own_trainer:
         why = (
             f"GRPOTrainer(...) on line {code.no_rewards} gets no reward_funcs, so TRL stops "
             "at start"
@@ -658,14 +642,12 @@ def imports_exist_in_this_version(recipe: Recipe) -> Iterator[Violation]:
     """
     code = recipe.code
     version = recipe.version
-    for name, line in (
-        code.imports if code is not None and recipe.version_source.kind in STATED else ()
-    ):
+    for name, line in code.imports if recipe.version_source.kind in STATED else ():
         lived = keys.span_of_import(name)
         if lived is not None and lived[0] <= version and (lived[1] is None or version < lived[1]):
             continue
         what = f"import {name}" if name.startswith("trl.") else f"from trl import {name}"
-        file = PurePosixPath(code.file).name if code is not None else ""
+        file = PurePosixPath(code.file).name
         when = f"no release up to {text(keys.releases()[-1])} has it"
         if lived is not None:
             when = (

@@ -267,7 +267,7 @@ def has_own_batches(recipe: Recipe) -> bool:
     """Return whether the trainer makes batches in its own way, so that TRL's sizes and checks do
     not apply.
     """
-    return is_async(recipe) or (recipe.code is not None and recipe.code.own_trainer)
+    return is_async(recipe) or recipe.code.own_trainer
 
 
 @lru_cache(maxsize=128)

@@ -147,7 +147,7 @@ def is_own_trainer(recipe: Recipe) -> bool:
     """Return whether verl's own ``main_ppo`` trains, whose checks are known. A configuration alone
     is taken to be for it.
     """
-    if recipe.code is not None and recipe.code.own_trainer:
+    if recipe.code.own_trainer:
         return False
     return recipe.launch is None or recipe.launch.program.endswith(OWN_PROGRAMS)
 

@@ -20,7 +20,7 @@ from grporecipe.errors import NotARecipe, UserError
 from grporecipe.fields.memory import DTYPES
 from grporecipe.files import Config
 from grporecipe.model.framework import FRAMEWORKS, version_of
-from grporecipe.model.recipe import KeySpec, LaunchedCode, Recipe, VersionSource
+from grporecipe.model.recipe import NO_CODE, KeySpec, LaunchedCode, Recipe, VersionSource
 from grporecipe.project.versions import Judged
 from grporecipe.reading.build import Options, build_recipe
 from grporecipe.reading.python._launched import (
@@ -84,7 +84,7 @@ class PythonConfig:
     processes: int | None = None
     pinned: tuple[str, int] | None = None
     cells: tuple[Cell, ...] = ()
-    code: LaunchedCode | None = None
+    code: LaunchedCode = NO_CODE
     spread: str = ""
     # keys that are not in the call: of its trainer, model and LoRA, and set later
     elsewhere: frozenset[str] = frozenset()
@@ -149,7 +149,7 @@ def _recipe(path: Path, made: PythonConfig, options: Options) -> Recipe:
             f"it has TRL's GRPOConfig, which is not of {framework}. Leave --framework out."
         )
     code = made.code
-    if code is not None and made.framework == "unsloth":
+    if made.framework == "unsloth":
         # judged as a TRL recipe, although Unsloth replaces class and configuration
         patched = framework != "unsloth"
         declares = code.declares

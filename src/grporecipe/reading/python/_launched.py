@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from grporecipe.files import absolute
-from grporecipe.model.recipe import KeySpec, LaunchedCode
+from grporecipe.model.recipe import NO_CODE, KeySpec, LaunchedCode
 from grporecipe.project.repository import (
     find_program,
     find_root,
@@ -51,21 +51,21 @@ REWARDS = frozenset(
 )
 
 
-def read_launched(program: str, script: Path, paths: Sequence[str] = ()) -> LaunchedCode | None:
-    """Return the options and the trainer of a launched program; None if its file is not in the
+def read_launched(program: str, script: Path, paths: Sequence[str] = ()) -> LaunchedCode:
+    """Return the options and the trainer of a launched program; NO_CODE if its file is not in the
     script's repository.
 
     ``paths`` are the folders of PYTHONPATH.
     """
     path = find_program(program, script, paths)
-    return read_program(path) if path else None
+    return read_program(path) if path else NO_CODE
 
 
-def read_program(path: Path) -> LaunchedCode | None:
-    """Return the options and the trainer of a Python file; None if it cannot be read."""
+def read_program(path: Path) -> LaunchedCode:
+    """Return the options and the trainer of a Python file; NO_CODE if it cannot be read."""
     names = read_file(path)
     if names is None:
-        return None
+        return NO_CODE
     declares, is_whole = read_options(names, path)
     trainer, own_trainer = read_trainer(names)
     parsing = [call for call, _ in names.calls if last_name(call.func) in PARSERS]
@@ -87,17 +87,17 @@ def read_program(path: Path) -> LaunchedCode | None:
     )
 
 
-def read_nearest(recipe: Path) -> LaunchedCode | None:
+def read_nearest(recipe: Path) -> LaunchedCode:
     """Return what the nearest near above a recipe parse with GRPOConfig: their options, and the
     fate of other keys.
 
-    They are in the folder of the recipe or in one above it, up to the repository's root. None if
+    They are in the folder of the recipe or in one above it, up to the repository's root. NO_CODE if
     there are none.
     """
     root = find_root(recipe)
     for folder in absolute(recipe).parents if root is not None else ():
         near = [file for file in sorted(folder.glob("*.py")) if "GRPOConfig" in head_of(file)]
-        read = filter(None, map(read_program, near))
+        read = map(read_program, near)
         codes = [code for code in read if code.parsers & {"TrlParser", "HfArgumentParser"}]
         if codes:
             fates = {code.other_keys for code in codes}
@@ -109,26 +109,26 @@ def read_nearest(recipe: Path) -> LaunchedCode | None:
             )
         if folder == root:
             break
-    return None
+    return NO_CODE
 
 
 LOADS = r"\b(?:yaml\.\w*load|OmegaConf\.load)\("
 
 
-def read_opening(recipe: Path) -> LaunchedCode | None:
+def read_opening(recipe: Path) -> LaunchedCode:
     """Return the code of a program of the repository that names a recipe and opens it without TRL's
     parser: only this program knows the keys.
     """
     root = find_root(recipe)
     if root is None:
-        return None
+        return NO_CODE
     name = re.escape(absolute(recipe).relative_to(root).as_posix())
     for path in python_files(root):
         text = head_of(path)
         # a whole literal
         if re.search(rf"[\"'](?:\./)?{name}[\"']", text) and re.search(LOADS, text):
             return LaunchedCode(str(path), declares_more=True)
-    return None
+    return NO_CODE
 
 
 TRL_BASED = frozenset(

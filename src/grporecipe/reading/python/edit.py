@@ -41,7 +41,7 @@ def edit_call(path: Path, text: str, index: int, change: Config) -> str | None:
     except (UserError, ValueError, RecursionError):
         return None
     kept = [
-        replace(config, call=made.call, code=None, lines={}, cells=())
+        replace(config, call=made.call, code=made.code, lines={}, cells=())
         for config in (*before, *after)
     ]
     kept[index] = replace(kept[index], config=wanted)
