@@ -11,7 +11,7 @@ import pytest
 
 from grporecipe.frameworks.trl.keys import parse_version, releases
 from grporecipe.frameworks.trl.recipe_rules import fate
-from grporecipe.model.recipe import KeySpec, LaunchContext, LaunchedCode, Recipe
+from grporecipe.model.recipe import NO_CODE, KeySpec, LaunchContext, LaunchedCode, Recipe
 
 LINES = (
     Path(__file__).with_name("trl_parser_verdicts.jsonl").read_text(encoding="utf-8").splitlines()
@@ -25,7 +25,7 @@ def test_a_key_is_dropped_by_the_releases_whose_parser_drops_it(way: str, kind: 
     """A script that calls the parser without options, and trl.scripts.grpo, each with a YAML and on
     a command line.
     """
-    program, code = ("trl.scripts.grpo", None) if way == "script" else ("train.py", OWN)
+    program, code = ("trl.scripts.grpo", NO_CODE) if way == "script" else ("train.py", OWN)
     for line in map(json.loads, LINES):
         launch = LaunchContext("accelerate", program)
         lines = {"betta": 1} if kind == "flag" else {}

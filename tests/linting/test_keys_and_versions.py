@@ -10,6 +10,7 @@ from grporecipe.files import Json, read_own_yaml
 from grporecipe.frameworks.trl.keys import choices, parse_version
 from grporecipe.linting.linter import Diagnostic, lint_recipe, select_rules
 from grporecipe.model.recipe import (
+    NO_CODE,
     NOT_STATED,
     Duplicate,
     KeySpec,
@@ -212,13 +213,11 @@ def test_batch_rules_of_trl_do_not_judge_another_trainer() -> None:
 @pytest.mark.parametrize(
     ("config", "code"),
     [
-        ({"max_staleness": 4, "beta": -1, "unknown_key": 1}, None),
+        ({"max_staleness": 4, "beta": -1, "unknown_key": 1}, NO_CODE),
         ({"num_generations": 7}, LaunchedCode("t.py", trainer="AsyncGRPOTrainer")),
     ],
 )
-def test_an_asynchronous_trainer_is_named_and_not_judged(
-    config: Json, code: LaunchedCode | None
-) -> None:
+def test_an_asynchronous_trainer_is_named_and_not_judged(config: Json, code: LaunchedCode) -> None:
     """By its class, or by keys that only it has: it makes batches its own way."""
     (found,) = findings(config, code=code)
     assert (found.code, found.severity) == ("GV112", "note")

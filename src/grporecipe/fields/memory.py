@@ -56,7 +56,7 @@ def describe_types(recipe: Recipe, s: Setting) -> Setting:
 
     Megatron steps float32 copies (its distributed optimizer), also that of ms-swift.
     """
-    is_megatron = recipe.launch is not None and "megatron" in recipe.launch.program
+    is_megatron = "megatron" in recipe.launch.program
     read = FRAMEWORKS[s.framework.name].memory
     fields = None
     if read is not None and not is_megatron:

@@ -335,7 +335,7 @@ def _build_setting(
     }
     setting = _blank(framework, recipe.version).replace(
         {
-            "launcher": recipe.launch.launcher if recipe.launch else None,
+            "launcher": recipe.launch.launcher or None,
             # never empty, which would mean an experiment of this project
             "given": frozenset(("framework", *given)),
             "keys": keys,

@@ -188,7 +188,7 @@ def lint_recipe(
             diagnostics += [
                 _of_recipe(reading, recipe, rule, violation, with_fixes) for violation in broken
             ]
-    if recipe.launch is None and recipe.file is not None and framework.is_dotted:
+    if recipe.is_configuration and framework.is_dotted:
         diagnostics = [
             each
             for each in diagnostics
@@ -383,7 +383,7 @@ def _of_recipe(
         ):
             fixes.append(Fix(change, broken.without_effect >= change.keys()))
     line = next((recipe.lines[key] for key in broken.fields if key in recipe.lines), None)
-    if rule.code == "GV107" and recipe.launch:
+    if rule.code == "GV107":
         line = recipe.launch.cut_line
     message = _message(broken, bool(fixes)) + _where(recipe, broken.fields, line)
     severity = broken.severity or rule.severity
@@ -424,7 +424,7 @@ def _is_part(recipe: Recipe) -> bool:
     program of its own.
     """
     framework = FRAMEWORKS[recipe.framework]
-    if recipe.launch is not None:
+    if recipe.launch:
         is_open = (
             not recipe.base
             or "defaults" in recipe.config
@@ -439,7 +439,7 @@ def _holds_defaults(recipe: Recipe) -> bool:
     launches set the values.
     """
     pattern = FRAMEWORKS[recipe.framework].own_configs
-    if not pattern or recipe.launch is not None or not recipe.file:
+    if not pattern or recipe.launch or not recipe.file:
         return False
     return bool(pattern.search(absolute(recipe.file).as_posix()))
 
@@ -452,7 +452,7 @@ def _message(broken: Violation, has_repairs: bool) -> str:
 
 def _where(recipe: Recipe, keys: Names, line: int | None) -> str:
     """Name the file of a key that a script's own recipe sets."""
-    named = recipe.launch.config if recipe.launch else ""
+    named = recipe.launch.config
     if not named or line is not None or recipe.config.keys().isdisjoint(keys):
         return ""
     return f" (It is set in {named}.)"

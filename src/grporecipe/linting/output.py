@@ -96,7 +96,7 @@ def is_written(recipe: Recipe) -> bool:
     """Return whether ``--fix`` writes into the recipe's file. It edits neither scripts nor
     Python.
     """
-    return recipe.launch is None and not recipe.in_python
+    return not recipe.launch and not recipe.in_python
 
 
 def start_of(recipe: Recipe, fixed: FixedFile) -> int | None:
@@ -154,7 +154,7 @@ def render_fix(fix: Fix, recipe: Recipe) -> str:
     """
     if set(fix.change) == {"processes"}:
         return f"launch {fix.change['processes']} processes"
-    if recipe.launch is None:
+    if not recipe.launch:
         return render_change(fix.change, recipe.in_python)
     return ", ".join(_as_word(key, value, recipe) for key, value in fix.change.items())
 
@@ -166,7 +166,7 @@ def _as_word(key: str, value: Any, recipe: Recipe) -> str:
     if value is None:
         return f"{key} removed"
     value = masked(key, value)
-    if recipe.launch and recipe.launch.config and key in recipe.config and key not in recipe.lines:
+    if recipe.launch.config and key in recipe.config and key not in recipe.lines:
         return render_change({key: value})
     listed = value if isinstance(value, list) else [value]
     words = [one if isinstance(one, str) else render_value(one) for one in listed]

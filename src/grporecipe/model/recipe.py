@@ -119,10 +119,11 @@ class LaunchContext:
     is the recipe that it names, whose keys have no line here, ``accelerate`` the configuration of
     accelerate. ``visible_gpus`` is how many GPUs CUDA_VISIBLE_DEVICES shows, if the script sets it.
     The command begins on ``line`` of the script. ``raw`` holds the values of dotted overrides as
-    passed to the program, by key.
+    passed to the program, by key. It is false without launcher and program, if no command launches
+    the recipe.
     """
 
-    launcher: str
+    launcher: str = ""
     program: str = ""
     cut_line: int | None = None
     config: str = ""
@@ -130,6 +131,12 @@ class LaunchContext:
     visible_gpus: int | None = None
     line: int | None = None
     raw: Mapping[str, str] = field(default_factory=dict)
+
+    def __bool__(self) -> bool:
+        return bool(self.launcher or self.program)
+
+
+NO_LAUNCH = LaunchContext()
 
 
 @dataclass(frozen=True)
@@ -164,7 +171,7 @@ class Recipe:
     unresolved: Mapping[str, str] = field(default_factory=dict)
     may_have_more: bool = False
     launch_fields: Config = field(default_factory=dict)
-    launch: LaunchContext | None = None
+    launch: LaunchContext = NO_LAUNCH
     # the configuration that a dotted command line builds on
     base: str = ""
     version_source: VersionSource = BY_CALLER
@@ -206,7 +213,12 @@ class Recipe:
         """Return whether it is a call in Python. No parser reads its arguments, so an unknown key
         raises TypeError.
         """
-        return self.launch is None and (self.file or "").endswith((".py", ".ipynb"))
+        return not self.launch and (self.file or "").endswith((".py", ".ipynb"))
+
+    @property
+    def is_configuration(self) -> bool:
+        """Return whether it is a file that no known command launches."""
+        return not self.launch and self.file is not None
 
     def place(self, line: int) -> tuple[int | None, int]:
         """Return the cell of a line and the line within it. Outside of notebooks: no cell, and the

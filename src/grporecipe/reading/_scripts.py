@@ -86,8 +86,7 @@ def _swept(first: Recipe, recipes: list[Recipe]) -> tuple[str, ...]:
 
 
 def _program(recipe: Recipe) -> tuple[object, ...]:
-    program = recipe.launch.program if recipe.launch else ""
-    return recipe.framework, program, recipe.processes, recipe.unresolved
+    return recipe.framework, recipe.launch.program, recipe.processes, recipe.unresolved
 
 
 def read_launching(recipe: Path) -> LaunchedCode:

@@ -9,7 +9,7 @@ from typing import Any
 from grporecipe.errors import UserError
 from grporecipe.files import Config, absolute, open_file
 from grporecipe.model.framework import FRAMEWORKS
-from grporecipe.model.recipe import NO_CODE, Recipe
+from grporecipe.model.recipe import NO_CODE, NO_LAUNCH, Recipe
 from grporecipe.model.setting import Version
 from grporecipe.model.values import flatten
 from grporecipe.project.repository import set_by_program
@@ -106,6 +106,7 @@ def build_recipe(
     file = more.get("file")
     if processes is None and file is not None:
         processes = settings_for(Path(file)).processes
+    launch = more.get("launch", NO_LAUNCH)
     judged = options.find_version(
         framework,
         config,
@@ -113,12 +114,11 @@ def build_recipe(
         more.pop("folder", ""),
         base=more.get("base", ""),
         code=more.get("code", NO_CODE),
-        launch=more.get("launch"),
+        launch=launch,
     )
-    launch = more.get("launch")
     own = {}
     if file is not None and FRAMEWORKS[framework].is_dotted:
-        own = set_by_program(Path(file), launch.program if launch else "")
+        own = set_by_program(Path(file), launch.program)
     is_stated = judged.source.kind in ("asked", "project", "vendored")
     replaced = ""
     if file is not None and not is_stated:

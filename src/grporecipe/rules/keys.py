@@ -131,7 +131,7 @@ def the_launch_is_whole(recipe: Recipe) -> Iterator[Violation]:
     line, even after a backslash. The options that follow run as a separate command, and the trainer
     uses its defaults for them.
     """
-    if recipe.launch is not None and recipe.launch.cut_line is not None:
+    if recipe.launch.cut_line is not None:
         why = (
             "the command ended before them (a comment, or a blank after the backslash), or < and "
             "> of a placeholder redirect, so they are never passed"
@@ -192,10 +192,9 @@ def named_files_exist(recipe: Recipe) -> Iterator[Violation]:
     is in the repository, if no file of that name is anywhere in it and the script does not write
     it.
     """
-    launch = recipe.launch
     named = [
         ("config", recipe.unresolved.get("config")),
-        ("config_file", launch.accelerate if launch else None),
+        ("config_file", recipe.launch.accelerate),
     ]
     for key in recipe.config.keys() - recipe.unresolved.keys():
         if key.lstrip("+") in FILES:
@@ -237,7 +236,7 @@ def ambiguous(recipe: Recipe, key: str, takes: KeySpecs) -> Violation | None:
     """Describe an option that is a prefix of several, at which argparse stops in any release; None
     for other keys.
     """
-    if recipe.launch is None or key not in recipe.lines:
+    if not recipe.launch or key not in recipe.lines:
         return None
     # HfArgumentParser has both spellings
     dashed = FRAMEWORKS[recipe.framework].traits.follows_trl

@@ -70,7 +70,7 @@ def _is_launch(recipe: Recipe) -> bool:
     """Return whether a recipe is of a framework here by its program or its keys, and not only by
     the name of a folder.
     """
-    if recipe.framework not in FRAMEWORKS or recipe.launch is None:
+    if recipe.framework not in FRAMEWORKS or not recipe.launch:
         return False
     programs = READS[recipe.framework].programs
     has_keys = any("." in key for key in recipe.config)
@@ -122,7 +122,7 @@ def describe(launch: Recipe) -> Json:
     for key in row.lists:
         own = launch.config.get(key, defaults[key].default if key in defaults else None)
         lists[key] = own if isinstance(own, list) else [own] if own else []
-    program = row.program or (launch.launch.program if launch.launch else "")
+    program = row.program or launch.launch.program
     return {"framework": launch.framework, "program": program, "lists": lists}
 
 

@@ -467,7 +467,7 @@ def a_configuration_of_easyr1_is_named(recipe: Recipe) -> Iterator[Violation]:
     They are not those of examples/config.yaml: one completion per prompt (which GRPO refuses), KL
     in the reward, another estimator, larger micro-batches.
     """
-    if recipe.launch is not None and not recipe.base and recipe.launch.program:
+    if not recipe.base and recipe.launch.program:
         yield Violation(
             what="config= is not given",
             why="EasyR1 then uses the defaults of its classes, not those of examples/config.yaml",

@@ -122,9 +122,7 @@ def is_megatron(recipe: Recipe) -> bool:
     """Return whether a recipe is for the Megatron back-end: by its command, or by keys that the
     other one does not have.
     """
-    return bool(MARKS & recipe.config.keys()) or (
-        recipe.launch is not None and recipe.launch.launcher == "megatron"
-    )
+    return bool(MARKS & recipe.config.keys()) or (recipe.launch.launcher == "megatron")
 
 
 def keys_of_recipe(recipe: Recipe) -> KeyTable:

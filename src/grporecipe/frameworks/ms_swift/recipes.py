@@ -311,8 +311,7 @@ def derive_launch(values: Values, fields: Config) -> Fields:
     if processes is None:
         processes = processes_of(recipe.config.get(ENVIRONMENT))
     megatron = megatron_fields(recipe.config, processes) if is_megatron(recipe) else {}
-    visible = recipe.launch.visible_gpus if recipe.launch else None
-    return {"processes": processes, "visible_gpus": visible, **megatron}
+    return {"processes": processes, "visible_gpus": recipe.launch.visible_gpus, **megatron}
 
 
 DERIVED = (derive_rollout, derive_schedule, derive_loss, derive_data, derive_launch)

@@ -68,8 +68,8 @@ def is_own_script(recipe: Recipe) -> bool:
     """Return whether a script may read own keys that are unknown here."""
     launch = recipe.launch
     code = recipe.code
-    if launch is None or launch.launcher == "trl":
-        return launch is None and code.declares_more
+    if not launch or launch.launcher == "trl":
+        return not launch and code.declares_more
     is_read = code.declares or code.parsers - {"ArgumentParser"}
     if code.declares_more or (is_read and code.other_keys):
         return code.declares_more
@@ -95,17 +95,15 @@ def fate(recipe: Recipe, key: str) -> Fate:
     if recipe.in_python:
         return Fate("GRPOConfig() raises a TypeError")
     # keys of a YAML that a script names have no lines
-    is_flag = launch is not None and key in recipe.lines
-    if launch is not None and launch.launcher == "trl" and version >= COMMAND_HANDS_ON:
+    is_flag = bool(launch) and key in recipe.lines
+    if launch.launcher == "trl" and version >= COMMAND_HANDS_ON:
         return Fate("accelerate launch, which gets it from `trl grpo`, refuses it")
     if recipe.code.other_keys == "dropped":
         return Fate(f"{recipe.code.file} drops it silently, so it is lost", "warning")
     if is_own_script(recipe):
-        program = launch.program if launch else recipe.code.file
+        program = launch.program or recipe.code.file
         return Fate(f"TRL's parser refuses it; fine if {program} takes it", "warning")
-    if launch is not None and (
-        launch.launcher == "trl" or "trl.scripts.grpo" in launch.program.replace("/", ".")
-    ):
+    if launch.launcher == "trl" or "trl.scripts.grpo" in launch.program.replace("/", "."):
         drops = (
             SCRIPT_DROPS <= version < SCRIPT_CHECKS_FLAGS if is_flag else version >= SCRIPT_DROPS
         )
@@ -518,13 +516,13 @@ def keys_are_known(recipe: Recipe) -> Iterator[Violation]:
     if not is_own_script(recipe):
         takes = taken(recipe)
         for key, near in _strangers(recipe):
-            if recipe.code.reads_recipes and (recipe.launch is None or key not in recipe.lines):
+            if recipe.code.reads_recipes and (not recipe.launch or key not in recipe.lines):
                 continue
             if (short := ambiguous(recipe, key, takes)) is not None:
                 yield short
                 continue
             end = fate(recipe, str(key))
-            if recipe.launch is None and recipe.code and end.severity and not near:
+            if not recipe.launch and recipe.code and end.severity and not near:
                 # the program lets other keys pass, so other code may read them
                 continue
             is_known = recipe.version_source.known or _is_typo_in_every_release(
@@ -539,7 +537,7 @@ def own_scripts_may_have_own_keys(recipe: Recipe) -> Iterator[Violation]:
     arguments.
     """
     launch = recipe.launch
-    if launch is None or not is_own_script(recipe):
+    if not launch or not is_own_script(recipe):
         return
     strangers = list(_strangers(recipe))
     # A script with many keys of its own may also have those that resemble TRL's.

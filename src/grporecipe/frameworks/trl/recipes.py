@@ -303,13 +303,12 @@ def keys_of(values: Values) -> dict[str, str]:
 
 def derive_launch(values: Values, fields: Config) -> Fields:
     """Return the processes, if only the recipe states them, and the GPUs that one process sees."""
-    launch = values.recipe.launch
     processes = (
         values.stated.get("num_processes") if fields["processes"] is None else fields["processes"]
     )
     return {
         "processes": processes,
-        "visible_gpus": launch.visible_gpus if launch else None,
+        "visible_gpus": values.recipe.launch.visible_gpus,
     }
 
 

@@ -75,7 +75,7 @@ def keys_of_verl_exist(recipe: Recipe) -> Iterator[Violation]:
 
 def _absent(recipe: Recipe, key: str, known: KeyTable) -> Iterator[Violation]:
     """Describe a key that needs a ``+`` or is a typo. A file may add keys for code of its own."""
-    is_file = recipe.launch is None and recipe.file is not None
+    is_file = recipe.is_configuration
     plain = key.lstrip("~")
     value = recipe.config[key]
     above = next((name for name in _above(plain) if name in known), "")
@@ -162,7 +162,7 @@ def overrides_can_be_parsed(recipe: Recipe) -> Iterator[Violation]:
     Hydra stops: LexerNoViableAltException. bash expands ``~`` only at the start of a word or of a
     variable's value. Source: hydra 1.3 grammar/OverrideLexer.g4.
     """
-    for key, value in (recipe.launch.raw if recipe.launch else {}).items():
+    for key, value in recipe.launch.raw.items():
         if IN_BRACES.fullmatch(value):
             why = "Hydra's grammar has only key: value in braces, so it stops"
             yield Violation(
@@ -195,7 +195,6 @@ def verl_reads_what_is_set(recipe: Recipe) -> Iterator[Violation]:
     if not verl.is_own_trainer(recipe):
         return
     dead = unread(verl.known_keys(recipe))
-    is_file = recipe.launch is None and recipe.file is not None
     values = values_of(recipe)
     for written, value in recipe.config.items():
         key = written.lstrip("+")
@@ -207,7 +206,7 @@ def verl_reads_what_is_set(recipe: Recipe) -> Iterator[Violation]:
                 used = {values.number(f"{key}_low"), values.number(f"{key}_high")}
                 if (
                     {f"{key}_low", f"{key}_high"} <= recipe.config.keys()
-                    or is_file
+                    or recipe.is_configuration
                     or used == {value}
                 ):
                     continue
@@ -230,7 +229,7 @@ def an_engine_of_verl_is_named(recipe: Recipe) -> Iterator[Violation]:
     partial, so it is not checked.
     """
     key = f"{verl.ROLLOUT}.name"
-    is_whole = recipe.launch is not None and not recipe.base and verl.is_composed(recipe)
+    is_whole = bool(recipe.launch) and not recipe.base and verl.is_composed(recipe)
     default = verl.known_keys(recipe).defaults.get(key, "???")
     if (
         is_whole
@@ -291,7 +290,7 @@ def _unknown_words(recipe: Recipe) -> Iterator[Violation]:
     """Find choices that verl does not know. A trainer that reads a file may register its own
     choices.
     """
-    severity: Severity | None = "warning" if recipe.launch is None and recipe.file else None
+    severity: Severity | None = "warning" if recipe.is_configuration else None
     for violation in find_unknown_words(recipe, _words(recipe)):
         yield replace(violation, severity=severity)
 

@@ -149,7 +149,7 @@ def is_own_trainer(recipe: Recipe) -> bool:
     """
     if recipe.code.own_trainer:
         return False
-    return recipe.launch is None or recipe.launch.program.endswith(OWN_PROGRAMS)
+    return not recipe.launch or recipe.launch.program.endswith(OWN_PROGRAMS)
 
 
 def is_v1(recipe: Recipe) -> bool:

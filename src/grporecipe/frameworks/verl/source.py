@@ -258,7 +258,7 @@ def find_main(folder: Path, recipe: Recipe) -> Main | None:
     """Return the configuration of a recipe's program: that of its ``hydra.main``, or the one on its
     command line.
     """
-    program = recipe.launch.program if recipe.launch else "verl.trainer.main_ppo"
+    program = recipe.launch.program or "verl.trainer.main_ppo"
     file = next((path for path in _programs(folder, program, recipe) if path.is_file()), None)
     if file is None:
         own = Path(recipe.base).stem or "ppo_trainer"
