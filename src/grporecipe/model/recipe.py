@@ -209,6 +209,11 @@ class Recipe:
         return self.lines.get(key)
 
     @property
+    def stated(self) -> Json:
+        """Return the keys whose values the recipe itself determines."""
+        return {key: value for key, value in self.config.items() if key not in self.unresolved}
+
+    @property
     def in_python(self) -> bool:
         """Return whether it is a call in Python. No parser reads its arguments, so an unknown key
         raises TypeError.

@@ -19,6 +19,7 @@ from grporecipe.model.rates import FULL, rates_for, rounds_updates
 from grporecipe.model.recipe import Recipe
 from grporecipe.model.setting import EVERY, TRL_FAMILY, TRL_LIKE, Setting
 from grporecipe.rules.batch import LARGE_MODEL, SIZES, judgeable, only_tries
+from grporecipe.rules.helpers import of_key
 from grporecipe.rules.registry import Finding, Violation, recipe_rule, rule
 
 # per step; 8 is the batch of the stalled run
@@ -380,9 +381,7 @@ def groups_tell_right_from_wrong(recipe: Recipe) -> Iterator[Violation]:
             f"with rewards of 0 or 1 at least {least:.0f} % of such groups are all right or "
             "all wrong, and teach nothing"
         )
-        yield Violation(
-            f"{key}={count}", why, f"Set {key}=8, or take more prompts per step.", (key,)
-        )
+        yield of_key(key, count, why, f"Set {key}=8, or take more prompts per step.")
 
 
 def _stated_count(recipe: Recipe, field: str) -> tuple[str, int]:
@@ -408,7 +407,7 @@ def a_rollout_is_used_a_few_times(recipe: Recipe) -> Iterator[Violation]:
     key, count = _stated_count(recipe, "num_iterations")
     if count >= MANY_PASSES and not recipe.code.own_trainer:
         why = f"runs with {count} passes over each rollout are reported to collapse"
-        yield Violation(f"{key}={count}", why, "Set 1 or 2.", (key,), ({key: 1}, {key: 2}))
+        yield of_key(key, count, why, "Set 1 or 2.", {key: 1}, {key: 2})
 
 
 ATTENTION = frozenset(

@@ -18,7 +18,7 @@ from grporecipe.model.values import Names
 from grporecipe.rules.batch import ROLLOUTS, per_process
 from grporecipe.rules.check import Problem, check, errors
 from grporecipe.rules.evaluation import OWN_GROUPS_CHECKED, evaluation_group
-from grporecipe.rules.helpers import members
+from grporecipe.rules.helpers import FARTHEST, members
 from grporecipe.rules.registry import ALL_COUNTS, Change, Rule, choose, shown
 
 MOST_FIXES = 3
@@ -26,8 +26,6 @@ MOST_FIXES = 3
 USUAL_RANK = 16
 MOST_GENERATIONS = 64
 MOST_PAIRS = 20_000
-# the largest distance from a number at which neighbours are searched
-FARTHEST = 1024
 TRAIN_BATCH = ("GB101", "GB106", "GB110", "GS104")
 EVAL_BATCH = ("GE101", "GE103")
 # two keys size the rollout

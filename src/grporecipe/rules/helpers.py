@@ -178,6 +178,11 @@ def show(value: Any) -> str:
     return cut(shown(value))
 
 
+def of_key(key: str, value: Any, why: str, instead: str, *changes: Change) -> Violation:
+    """Describe the value of one key of a recipe, with changes that may repair it."""
+    return Violation(f"{key}={show(value)}", why, instead, (key,), changes)
+
+
 def cut(text: str) -> str:
     """Return one line of at most 40 characters, without control characters."""
     if not text.isprintable():

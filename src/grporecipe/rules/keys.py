@@ -273,13 +273,9 @@ def find_mistyped(
     """Find values that are not of their key's type. ``adjust`` returns the effective key and type
     for those of the table.
     """
-    for written, value in recipe.config.items():
+    for written, value in recipe.stated.items():
         key = written.lstrip("+")
-        if (
-            key not in takes
-            or written in recipe.unresolved
-            or (isinstance(value, str) and "${" in value)
-        ):
+        if key not in takes or (isinstance(value, str) and "${" in value):
             continue
         kind = adjust(key, takes[key].type.removeprefix("auto "))
         converted = convert(value, kind)
@@ -309,10 +305,10 @@ def words_are_known(_: Recipe) -> tuple[Violation, ...]:
 def find_unknown_words(recipe: Recipe, words: Mapping[str, Sequence[str]]) -> Iterator[Violation]:
     """Find values that are not among the choices of their key."""
     trainer = FRAMEWORKS[recipe.framework].traits.display_name
-    for written, value in recipe.config.items():
+    for written, value in recipe.stated.items():
         key = written.lstrip("+")
         allowed = words.get(key)
-        if allowed is None or value is None or written in recipe.unresolved:
+        if allowed is None or value is None:
             continue
         if (
             str(value) in allowed

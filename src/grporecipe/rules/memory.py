@@ -331,11 +331,7 @@ def _changes(s: Setting) -> Iterator[Json]:
     micro-batches alone keep it.
     """
     if s.framework.unit == "prompts":
-        smaller = (
-            n
-            for n in range(s.per_device_train_batch_size - 1, 0, -1)
-            if s.per_device_train_batch_size % n == 0
-        )
+        smaller = _divisors(s.per_device_train_batch_size)
         yield from ({"per_device_train_batch_size": n} for n in smaller)
         return
     sizes = list(_smaller(s))
@@ -384,7 +380,7 @@ def _smaller(s: Setting) -> Iterator[Json]:
     if "per_device_train_batch_size" in s.auto:
         yield from ({"max_per_device_train_batch_size": n} for n in range(size - 1, 0, -1))
         return
-    for n in (n for n in range(min(size, 1024) - 1, 0, -1) if size % n == 0):
+    for n in _divisors(size):
         change = {"per_device_train_batch_size": n}
         if "gradient_accumulation_steps" not in s.auto:
             change["gradient_accumulation_steps"] = accumulation * size // n
@@ -403,8 +399,9 @@ def _shorter_rollouts(s: Setting) -> Iterator[Json]:
         and s.steps_per_generation in (None, accumulation)
         and s.generation_batch_size is None
     ):
-        yield from (
-            {"steps_per_generation": n}
-            for n in range(accumulation - 1, 0, -1)
-            if accumulation % n == 0
-        )
+        yield from ({"steps_per_generation": n} for n in _divisors(accumulation))
+
+
+def _divisors(size: int) -> Iterator[int]:
+    """Yield the smaller numbers that divide a size, the largest first."""
+    return (n for n in range(min(size, 1024) - 1, 0, -1) if size % n == 0)

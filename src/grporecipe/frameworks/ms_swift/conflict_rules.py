@@ -145,9 +145,9 @@ def _values(recipe: Recipe) -> tuple[Values, set[str]]:
     given = set[str]()
     # A key that the release does not have counts as unset.
     values: Json = {**known().defaults, **takes.defaults}
-    for key, value in recipe.config.items():
+    for key, value in recipe.stated.items():
         name = spelled(str(key), recipe.version)
-        if name in takes and str(key) not in recipe.unresolved:
+        if name in takes:
             converted = read_value(value, takes[name].type)
             name = RENAMED.get(name, name)
             if not converted.trouble:

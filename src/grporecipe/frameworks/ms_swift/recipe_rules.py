@@ -19,7 +19,7 @@ from grporecipe.model.recipe import KeySpec, Recipe
 from grporecipe.model.releases import closest_keys, text
 from grporecipe.model.setting import Version
 from grporecipe.model.values import Names
-from grporecipe.rules.helpers import set_to, show
+from grporecipe.rules.helpers import of_key, set_to
 from grporecipe.rules.registry import Violation, recipe_rule
 
 # Names of keys in older releases and in other libraries.
@@ -110,20 +110,14 @@ def ms_swift_reads_the_values(recipe: Recipe) -> Iterator[Violation]:
     is valid here.
     """
     takes = {} if keys.is_megatron(recipe) else FRAMEWORKS[recipe.framework].known_keys(recipe)
-    for key, value in recipe.config.items():
+    for key, value in recipe.stated.items():
         name = keys.spelled(str(key), recipe.version)
-        if name not in takes or str(key) in recipe.unresolved:
+        if name not in takes:
             continue
         trouble = _trouble(name, value, takes[name].type, recipe.version)
         if trouble:
             why, changes = trouble
-            yield Violation(
-                f"{key}={show(value)}",
-                why,
-                f"Leave {key} out for its default.",
-                (str(key),),
-                changes,
-            )
+            yield of_key(str(key), value, why, f"Leave {key} out for its default.", *changes)
 
 
 def _trouble(
@@ -221,10 +215,5 @@ def megatron_trains_each_rollout_once(recipe: Recipe) -> Iterator[Violation]:
         yield Violation("num_iterations above 1", why, "Leave it out.", ("num_iterations",))
     for name in ("sync_ref_model", "async_generate"):
         if recipe.config.get(name) in (True, "true", "True"):
-            yield Violation(
-                f"{name}=true",
-                "Megatron GRPO does not have it",
-                "Leave it out.",
-                (name,),
-                ({name: None},),
-            )
+            why = "Megatron GRPO does not have it"
+            yield of_key(name, True, why, "Leave it out.", {name: None})

@@ -24,7 +24,7 @@ from grporecipe.model.releases import closest_keys, text
 from grporecipe.model.setting import TRL_FAMILY, Version
 from grporecipe.model.values import Fields, convert, read_mapping
 from grporecipe.project.repository import find_repository
-from grporecipe.rules.helpers import cut, one_of, set_to, show
+from grporecipe.rules.helpers import cut, of_key, one_of, set_to, show
 from grporecipe.rules.keys import ambiguous
 from grporecipe.rules.registry import Severity, Violation, recipe_rule, variant
 from grporecipe.terminal import first_of
@@ -150,8 +150,8 @@ def numbers_are_numbers(recipe: Recipe) -> Iterator[Violation]:
     """
     takes = taken(recipe)
     is_read_by_own = recipe.in_python or recipe.file is None or recipe.code.reads_recipes
-    for key, value in recipe.config.items():
-        if isinstance(value, str) and key in takes and key not in recipe.unresolved:
+    for key, value in recipe.stated.items():
+        if isinstance(value, str) and key in takes:
             converted = convert(value, takes[key].type)
             if converted.trouble == "string":
                 is_quoted = recipe.in_python or (recipe.file or "").endswith(".json")
@@ -192,9 +192,7 @@ def values_have_their_type(recipe: Recipe) -> Iterator[Violation]:
     YAML.
     """
     takes = taken(recipe)
-    for key, value in recipe.config.items():
-        if key in recipe.unresolved:
-            continue
+    for key, value in recipe.stated.items():
         if key in UNREAD and not _is_read(key, recipe.config):
             continue
         if key in CHOSEN and (wrong := _wrong_choice(key, value)) is not None:
@@ -301,7 +299,7 @@ def transformers_takes_the_values(recipe: Recipe) -> Iterator[Violation]:
     5.23 training_args.py (__post_init__, _validate_args, _process_fsdp_args); trainer_pt_utils.py
     AcceleratorConfig.
     """
-    values = {key: value for key, value in recipe.config.items() if key not in recipe.unresolved}
+    values = recipe.stated
     for use in ("logging", "save", "eval"):
         key = f"{use}_steps"
         strategy = f"{use}_strategy"
@@ -366,7 +364,7 @@ def trl_takes_the_values(recipe: Recipe) -> Iterator[Violation]:
     cross-entropy. Batches that one process dispatches, if data are streamed. Source: trl 1.9
     (streamed data), 1.14 (auxiliary loss), 1.15 and 1.16 trainer/grpo_trainer.py (__init__).
     """
-    values = {key: value for key, value in recipe.config.items() if key not in recipe.unresolved}
+    values = recipe.stated
     if recipe.code.own_trainer:
         return
     is_fused = recipe.version >= NO_ADAPTED_HEAD
@@ -435,7 +433,7 @@ def _refused(
     )
     if change == {key: None}:
         advice = "Remove it."
-    return Violation(f"{key}={show(value)}", f"{by} stops at start: {why}", advice, (key,), changes)
+    return of_key(key, value, f"{by} stops at start: {why}", advice, *changes)
 
 
 def _mistyped(key: str, value: Any, wanted: str, change: Config | None) -> Violation:
@@ -593,14 +591,13 @@ def evaluation_has_data(recipe: Recipe) -> Iterator[Violation]:
     key = "eval_strategy"
     if code.no_evaluation is None or code.trainer != "GRPOTrainer" or code.own_trainer:
         return
-    if key not in recipe.unresolved and recipe.config.get(key) in ("steps", "epoch"):
+    strategy = recipe.stated.get(key)
+    if strategy in ("steps", "epoch"):
         why = (
             f"GRPOTrainer(...) on line {code.no_evaluation} gets no eval_dataset, so "
             "transformers stops at start"
         )
-        yield Violation(
-            f"{key}={show(recipe.config[key])}", why, "Pass eval_dataset.", (key,), ({key: "no"},)
-        )
+        yield of_key(key, strategy, why, "Pass eval_dataset.", {key: "no"})
 
 
 @recipe_rule("GV115", "error")

@@ -21,7 +21,7 @@ from grporecipe.model.releases import KeyTable
 from grporecipe.model.setting import Setting
 from grporecipe.model.values import Names
 from grporecipe.reading.yaml_text import IN_BRACES
-from grporecipe.rules.helpers import cut, show
+from grporecipe.rules.helpers import cut, of_key, show
 from grporecipe.rules.keys import find_dead_keys, find_mistyped, find_unknown_words, unknown
 from grporecipe.rules.registry import Severity, Violation, recipe_rule, variant
 
@@ -52,12 +52,8 @@ def keys_of_verl_exist(recipe: Recipe) -> Iterator[Violation]:
         elif refused.finds == "shape":
             key = refused.written
             why = "Hydra does not replace a mapping by a list, or a list by a mapping"
-            yield Violation(
-                f"{key}={show(recipe.config[key])}",
-                why,
-                "Write it in the shape of its default.",
-                (key,),
-            )
+            advice = "Write it in the shape of its default."
+            yield of_key(key, recipe.config[key], why, advice)
     for key, value in recipe.config.items():
         plain = key.lstrip("+")
         if key == plain or plain in known or plain.startswith("ray_kwargs"):
@@ -217,7 +213,7 @@ def verl_reads_what_is_set(recipe: Recipe) -> Iterator[Violation]:
     size = recipe.config.get(FETCH)
     if size not in (None, 1) and verl.is_v1(recipe) and refills(values_of(recipe)):
         why = "verl overwrites it with 1, because it replaces groups one by one"
-        yield Violation(f"{FETCH}={show(size)}", why, "Leave it out.", (FETCH,))
+        yield of_key(FETCH, size, why, "Leave it out.")
 
 
 @recipe_rule("GV404", "error", of=VERL, by_release=True)

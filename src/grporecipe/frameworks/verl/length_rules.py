@@ -20,7 +20,8 @@ from grporecipe.frameworks.verl.rules import DYNAMIC, ONE_ENGINE, VERL
 from grporecipe.model.framework import Values
 from grporecipe.model.recipe import Recipe
 from grporecipe.model.setting import Version
-from grporecipe.rules.registry import Change, Violation, recipe_rule
+from grporecipe.rules.helpers import of_key, show
+from grporecipe.rules.registry import Violation, recipe_rule
 
 LENGTHS = ("data.max_prompt_length", "data.max_response_length")
 PREFILL = ("max_num_batched_tokens", "enable_chunked_prefill", "max_model_len", "mode", "name")
@@ -120,15 +121,14 @@ def a_sequence_fits_a_prefill(recipe: Recipe) -> Iterator[Violation]:
 
 class Refused(NamedTuple):
     """A size that the rollout engine refuses: the first release that checks it, key, value, reason,
-    advice, change.
+    and the value to set instead.
     """
 
     since: Version
     key: str
     value: Any
     why: str
-    instead: str
-    change: Change | None = None
+    new: Any
 
 
 @recipe_rule("GT402", "error", of=VERL)
@@ -142,8 +142,8 @@ def the_engine_takes_its_sizes(recipe: Recipe) -> Iterator[Violation]:
     values = values_of(recipe)
     for row in _refused(values):
         if recipe.version >= row.since and row.key in values.given and row.key not in values.bad:
-            changes = (row.change,) if row.change else ()
-            yield Violation(f"{row.key}={row.value}", row.why, row.instead, (row.key,), changes)
+            advice = f"Set {row.key}={show(row.new)}."
+            yield of_key(row.key, row.value, row.why, advice, {row.key: row.new})
 
 
 def _refused(values: Values) -> Iterator[Refused]:
@@ -157,7 +157,7 @@ def _refused(values: Values) -> Iterator[Refused]:
     stages, experts, tensor, data = (f"{verl.ROLLOUT}.{each}" for each in names)
     if values.whole(stages, 1) > 1 and name in ("vllm", "sglang", "trtllm"):
         why = f"verl's {name} rollouts have no pipeline parallelism, and stop at start"
-        yield Refused((0, 6, 0), stages, values.whole(stages), why, f"Set {stages}=1.", {stages: 1})
+        yield Refused((0, 6, 0), stages, values.whole(stages), why, 1)
     whole = values.whole(tensor, 1) * values.whole(data, 1)
     if (
         values.whole(experts, 1) > 1
@@ -166,26 +166,12 @@ def _refused(values: Values) -> Iterator[Refused]:
         and not values.bad & {tensor, data}
     ):
         why = f"verl asserts that it is {tensor} x {data}, {whole}"
-        yield Refused(
-            (0, 6, 0),
-            experts,
-            values.whole(experts),
-            why,
-            f"Set {experts}={whole}.",
-            {experts: whole},
-        )
+        yield Refused((0, 6, 0), experts, values.whole(experts), why, whole)
     apart = f"{verl.ROLLOUT}.disaggregation.enabled"
     if values.flag(apart) and name not in ("", "vllm", "sglang"):
         why = f"prefill and decoding are apart in vllm and sglang only, and the engine is {name}"
-        yield Refused((0, 9, 0), apart, "true", why, f"Set {apart}=false.", {apart: False})
+        yield Refused((0, 9, 0), apart, True, why, False)
     rank = f"{verl.MODEL}.lora_rank"
     if values.whole(rank) > LARGEST_RANK and name == "vllm":
         why = f"vLLM takes adapters up to rank {LARGEST_RANK}, and verl stops"
-        yield Refused(
-            (0, 6, 1),
-            rank,
-            values.whole(rank),
-            why,
-            f"Choose at most {LARGEST_RANK}.",
-            {rank: LARGEST_RANK},
-        )
+        yield Refused((0, 6, 1), rank, values.whole(rank), why, LARGEST_RANK)

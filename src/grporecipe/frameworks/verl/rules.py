@@ -21,7 +21,7 @@ from grporecipe.model.framework import Values
 from grporecipe.model.recipe import Recipe
 from grporecipe.model.setting import Setting
 from grporecipe.rules.batch import judgeable
-from grporecipe.rules.helpers import each, near, other_sizes
+from grporecipe.rules.helpers import each, near, of_key, other_sizes
 from grporecipe.rules.kl import find_idle_reference
 from grporecipe.rules.registry import Change, Finding, Violation, recipe_rule, rule, variant
 from grporecipe.rules.rollout_batch import (
@@ -496,7 +496,7 @@ def deprecated_micro_batches_divide_a_step(recipe: Recipe) -> Iterator[Violation
         < gpus,
     }
     for why in (why for why, is_broken in broken.items() if is_broken):
-        yield Violation(f"{MICRO}={size}", why, f"Set {MICRO}_per_gpu instead.", (MICRO,))
+        yield of_key(MICRO, size, why, f"Set {MICRO}_per_gpu instead.")
 
 
 @recipe_rule("GB411", "error", of=VERL)
@@ -513,7 +513,7 @@ def one_kind_of_micro_batch(recipe: Recipe) -> Iterator[Violation]:
     if logged is not None and logged != update and verl.sizes_per_gpu_only(verl.known_keys(recipe)):
         why = f"{DYNAMIC}={str(update).lower()}, and the workers assert that the two agree"
         instead = f"Leave {name} out: it follows."
-        yield Violation(f"{name}={str(logged).lower()}", why, instead, (name,), ({name: None},))
+        yield of_key(name, logged, why, instead, {name: None})
 
 
 @recipe_rule("GB412", "error", of=VERL)
@@ -532,9 +532,7 @@ def asynchronous_steps_are_whole(recipe: Recipe) -> Iterator[Violation]:
     whole = steps * step
     if is_asynchronous and prompts != whole and verl.is_v1(recipe):
         why = f"this trainer takes {steps} steps of {step} prompts per rollout, {whole} in all"
-        yield Violation(
-            f"{PROMPTS}={prompts}", why, f"Set {PROMPTS}={whole}.", (PROMPTS,), ({PROMPTS: whole},)
-        )
+        yield of_key(PROMPTS, prompts, why, f"Set {PROMPTS}={whole}.", {PROMPTS: whole})
 
 
 @recipe_rule("GT401", "error", of=VERL)
