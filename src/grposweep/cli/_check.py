@@ -55,9 +55,9 @@ def check_command(
         # a notebook's cells, a file that is gone
         text = ""
     result = lint_recipe(recipe, selection)
-    known = tuple(problem for problem in result.diagnostics if problem.code not in hidden)
+    shown = tuple(problem for problem in result.diagnostics if problem.code not in hidden)
     judged = FixedFile(
-        JudgedText(text, (replace(result, diagnostics=known),), off=selection.ignore), text
+        JudgedText(text, (replace(result, diagnostics=shown),), off=selection.ignore), text
     )
     report = open_report(
         LintOptions(Options(), selection, style, no_color="NO_COLOR" in os.environ), sys.stdout

@@ -99,8 +99,8 @@ def launch_line(trainer: Trainer, options: Config, trial: Trial) -> str:
     )
     filled = replace(trainer, command=command)
     ours = {"output": trial.output, "checkpoint": trial.checkpoint or ""}
-    known = {name: value for name, value in ours.items() if name in placeholders(filled)}
-    return command_line(filled, {**options, **known})
+    filled_in = {name: value for name, value in ours.items() if name in placeholders(filled)}
+    return command_line(filled, {**options, **filled_in})
 
 
 def options_of(experiment: Experiment, named: Collection[str], plain: Experiment) -> Json:
@@ -111,9 +111,9 @@ def options_of(experiment: Experiment, named: Collection[str], plain: Experiment
     it.
     """
     trainer = experiment.trainer
-    known = {path for path, _ in keys_of()}
+    keys = {path for path, _ in keys_of()}
     options = dict(trainer.args)
-    for name in placeholders(trainer) & known:
+    for name in placeholders(trainer) & keys:
         value = value_at(experiment, name)
         is_named = name in named or name.partition(".")[0] in named
         if (

@@ -180,24 +180,24 @@ def _answer(trainer: Trainer, place: NodeContext, options: Config, outputs: str)
     folder = Path(trainer.workdir or ".").resolve()
     key = _key(trainer)
     # all trials have as many processes
-    known = _ANSWERS.setdefault(key, {})
+    cache = _ANSWERS.setdefault(key, {})
     command = command_line(trainer, options)
-    for asked, answer in [*known.items()]:
+    for asked, answer in [*cache.items()]:
         if answer.stamps != _stamps(asked, folder, answer.asked):
-            known.pop(asked, None)
-    answers = [answer.asked for answer in known.values() if isinstance(answer.asked, Asked)]
+            cache.pop(asked, None)
+    answers = [answer.asked for answer in cache.values() if isinstance(answer.asked, Asked)]
     is_between = answers and not _BETWEEN.get(key, frozenset()).isdisjoint(options)
-    if command not in known and (is_between or len(answers) >= MOST_ASKED):
+    if command not in cache and (is_between or len(answers) >= MOST_ASKED):
         return _alike(answers)
-    if command not in known:
+    if command not in cache:
         outcome: Asked | UserError
         try:
             variables = {**trainer.environment, **nodes_of_launch(place)}
             outcome = ask(command, folder, variables, place.processes, sweeps=Path(outputs))
         except UserError as error:
             outcome = error
-        known[command] = _Answer(outcome, _stamps(command, folder, outcome))
-    outcome = known[command].asked
+        cache[command] = _Answer(outcome, _stamps(command, folder, outcome))
+    outcome = cache[command].asked
     if isinstance(outcome, UserError):
         raise outcome
     return outcome

@@ -51,9 +51,9 @@ def _unwritten(launch: Recipe) -> set[str]:
     """Return the keys for which a framework's launch has no key of its own, or none that acts: a
     coefficient of a KL that is not in the loss, a micro-batch where tokens decide it.
     """
-    known = READS[launch.framework]
+    framework = READS[launch.framework]
     setting = read_recipe(launch).setting
-    rows = {name for name, row in known.by_name.items() if row.fixable} | set(known.special)
+    rows = {name for name, row in framework.by_name.items() if row.fixable} | set(framework.special)
     keys = {
         key for name, key in KEYS.items() if name not in rows and not key.startswith(_FOLLOWING)
     }

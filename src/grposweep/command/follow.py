@@ -58,11 +58,9 @@ RANK_FAILED = (
 )
 # lines; an earlier attempt's are further up
 LONGEST_REPORT = 100
-KEPT = (
-    # in a trial folder: the checkpoint that an attempt resumes from; its program may clear its
-    # output folder
-    "resumed"
-)
+# in a trial folder: the checkpoint that an attempt resumes from; its program may clear its output
+# folder
+KEPT = "resumed"
 # in a trial folder: which checkpoint an attempt on several nodes resumes from
 RESUME = "resume.json"
 # that the other nodes wait for the first one's choice; it may start later

@@ -88,7 +88,7 @@ def key_of_native(name: str) -> str | None:
 
 
 def _named(name: str) -> list[str]:
-    return [known for known in known_keys() if known.rpartition(".")[2] == name]
+    return [key for key in known_keys() if key.rpartition(".")[2] == name]
 
 
 def unknown_key(key: str) -> str:
@@ -100,7 +100,7 @@ def unknown_key(key: str) -> str:
     # GRPOConfig's name may be like none of ours
     if own and own not in same:
         same = [own]
-    similar = get_close_matches(last, {known.rpartition(".")[2] for known in keys}, n=2, cutoff=0.7)
+    similar = get_close_matches(last, {each.rpartition(".")[2] for each in keys}, n=2, cutoff=0.7)
     near = (
         same
         or get_close_matches(key, keys, n=2, cutoff=0.6)
@@ -600,10 +600,10 @@ def _mistakes(override: str, folders: Sequence[Path]) -> Iterator[str]:
     elif is_group and re.fullmatch(_NO_OPTION, value):
         yield unknown_option(name, value, options(CONF, name))
     elif folders and is_group and is_word:
-        known = sorted({option for folder in folders for option in options(folder, name)})
+        choices = sorted({option for folder in folders for option in options(folder, name)})
         for word in value.split(","):
             if not any((folder / name / f"{word}.yaml").is_file() for folder in folders):
-                yield unknown_option(name, word, known)
+                yield unknown_option(name, word, choices)
     elif (
         folders
         and is_set

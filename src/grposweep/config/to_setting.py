@@ -166,10 +166,10 @@ def read_model(experiment: Experiment, counted: Config) -> Architecture | None:
         return None
     model = experiment.model
     configured = read_architecture(model.shape)
-    known = prepared_architecture(counted) or find_model(model.path)
-    if configured is None or known is None:
-        return configured or known
-    return replace(configured, positions=known.positions)
+    counted_shape = prepared_architecture(counted) or find_model(model.path)
+    if configured is None or counted_shape is None:
+        return configured or counted_shape
+    return replace(configured, positions=counted_shape.positions)
 
 
 OFFLOADED = {"none": (), "optimizer": ("optimizer",), "all": ("weights", "optimizer")}
@@ -235,8 +235,8 @@ def prepared_architecture(counted: Config) -> Architecture | None:
     shape = counted.get("model")
     fields = {field.name: field.default is MISSING for field in fields_of(Architecture)}
     needed = {name for name, is_needed in fields.items() if is_needed}
-    known = isinstance(shape, dict) and needed <= shape.keys() <= fields.keys()
-    return Architecture(**shape) if known else None  # type: ignore[arg-type]  # its keys are checked above
+    is_whole = isinstance(shape, dict) and needed <= shape.keys() <= fields.keys()
+    return Architecture(**shape) if is_whole else None  # type: ignore[arg-type]  # its keys are checked above
 
 
 def read_model_length(experiment: Experiment, counted: Config) -> int | None:

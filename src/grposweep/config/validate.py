@@ -203,9 +203,9 @@ def check_optimizer(experiment: Experiment) -> Iterator[str]:
     """Name an optimizer or a schedule that transformers lacks. Other trainers have their own."""
     for name in ("optim", "lr_scheduler_type"):
         value = getattr(experiment.optimizer, name)
-        known = keys.choices(name)
-        if value not in known and base_setting(experiment).framework.follows_trl:
-            near = " or ".join(closest_keys(value, known) or known)
+        choices = keys.choices(name)
+        if value not in choices and base_setting(experiment).framework.follows_trl:
+            near = " or ".join(closest_keys(value, choices) or choices)
             yield f"optimizer.{name}={value}: transformers has no such choice. Set {near}."
 
 

@@ -354,8 +354,12 @@ class Local(Launcher):
             shared[GPU_TRIALS] = str(self.share)
         port = _free_ports(PORTS)
         if job.generation.vllm_gpus:
-            known = {**os.environ, **shared}
-            direct_to = (known.get("no_proxy") or known.get("NO_PROXY"), "localhost", "127.0.0.1")
+            environment = {**os.environ, **shared}
+            direct_to = (
+                environment.get("no_proxy") or environment.get("NO_PROXY"),
+                "localhost",
+                "127.0.0.1",
+            )
             direct = ",".join(filter(None, direct_to))
             shared |= {
                 "GRPOSWEEP_PORT": str(port),

@@ -120,7 +120,7 @@ def _columns(
     for trial in view.searched:
         for name, text in short_names(trial.point).items():
             labels.setdefault(text, {})[trial.number] = label_text(trial.point[name])
-    yield from ((name, FOLD, partial(_known, known)) for name, known in labels.items())
+    yield from ((name, FOLD, partial(_known, texts)) for name, texts in labels.items())
     yield "time", NUMBER, lambda trial: format_duration(trial.seconds or None)
     # several devices per trial
     if any(trial.gpu_seconds > trial.seconds + 1 for trial in view.searched):

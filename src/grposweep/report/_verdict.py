@@ -90,8 +90,8 @@ def compare_points(first: RankedPoint, other: RankedPoint, among: int = 1) -> Ve
     chances = [sampling.p_value(difference)]
     if squared:
         chances.append(student_p(freedom, difference / math.sqrt(squared)))
-    known = [min(chance * among, 1.0) for chance in chances if chance is not None]
-    return Verdict(difference, half, max(known, default=None), test)
+    adjusted = [min(chance * among, 1.0) for chance in chances if chance is not None]
+    return Verdict(difference, half, max(adjusted, default=None), test)
 
 
 def _values(trials: Sequence[TrialView]) -> list[float]:

@@ -243,8 +243,8 @@ def _verdicts(view: SweepView) -> dict[int | None, str]:
 
 
 def _cells(view: SweepView, trial: TrialView, hours: float) -> Json:
-    known = map(trial.point.get, view.parameters)
-    labels = [("", "") if label is None else (label_text(label), label) for label in known]
+    values = map(trial.point.get, view.parameters)
+    labels = [("", "") if label is None else (label_text(label), label) for label in values]
     return {
         "number": trial.number,
         "state": trial.state.value,
@@ -347,8 +347,8 @@ def _parameter(view: SweepView, name: str, text: str) -> Json:
     others as categories.
     """
     labels = [trial.point[name] for trial in view.trials if name in trial.point]
-    known = map(as_number, labels)
-    numbers = [number for number in known if number is not None and math.isfinite(number)]
+    parsed = map(as_number, labels)
+    numbers = [number for number in parsed if number is not None and math.isfinite(number)]
     is_number = len(numbers) == len(labels) and len(set(numbers)) > MOST_CATEGORIES
     is_log = is_number and min(numbers) > 0 and max(numbers) >= LOG_SPAN * min(numbers)
     texts = [] if is_number else _in_order(labels, view.choices.get(name, []))
@@ -375,13 +375,13 @@ def _at(config: Config, name: str) -> Any:
 
 def _effect(effect: Effect) -> Json:
     """Return a changed parameter's effect and half of its interval; None without one."""
-    known = effect.effect
+    estimate = effect.effect
     return {
         "name": short({effect.parameter: effect.label}),
         "trial": effect.trial,
         "verdict": effect.verdict,
-        "mean": known and _rounded(known.mean, 6),
-        "half": known and _rounded(known.margin, 6),
+        "mean": estimate and _rounded(estimate.mean, 6),
+        "half": estimate and _rounded(estimate.margin, 6),
     }
 
 
@@ -389,9 +389,9 @@ def _in_order(labels: Sequence[Any], choices: Sequence[Any]) -> list[str]:
     """Sort numbers by size, other labels in the order of the space."""
     if all(isinstance(label, int | float) for label in labels):
         return list(dict.fromkeys(label_text(label) for label in sorted(labels)))
-    known = [label_text(label) for label in choices]
+    ordered = [label_text(label) for label in choices]
     texts = {label_text(label) for label in labels}
-    return [text for text in known if text in texts] + sorted(texts - set(known))
+    return [text for text in ordered if text in texts] + sorted(texts - set(ordered))
 
 
 def _trial(

@@ -36,26 +36,26 @@ def render_rows(view: SweepView, form: str, chosen: Sequence[str] = ()) -> str:
     Raises UserError for a column that there is not.
     """
     rows = trial_rows(view)
-    known = (
+    columns = (
         list(rows[0])
         if rows
         else ["trial", "folder", "state", *REPEATS, *view.parameters, "objective", *AFTER]
     )
-    chosen = [_whole_name(name, known) for name in chosen]
-    if unknown := [name for name in chosen if name not in known]:
-        near = get_close_matches(unknown[0], known, n=3) or known[:12]
+    chosen = [_whole_name(name, columns) for name in chosen]
+    if unknown := [name for name in chosen if name not in columns]:
+        near = get_close_matches(unknown[0], columns, n=3) or columns[:12]
         raise UserError(
             f"--columns {','.join(unknown)}: there is no such column. Set some of "
             f"{', '.join(near)}."
         )
-    rows = [{name: row[name] for name in chosen or known} for row in rows]
-    return json.dumps(rows, indent=1) + "\n" if form == "json" else _csv(rows, chosen or known)
+    rows = [{name: row[name] for name in chosen or columns} for row in rows]
+    return json.dumps(rows, indent=1) + "\n" if form == "json" else _csv(rows, chosen or columns)
 
 
-def _whole_name(name: str, known: Sequence[str]) -> str:
+def _whole_name(name: str, columns: Sequence[str]) -> str:
     """Return the only column that ends with this name, or else the name itself."""
-    ends = [column for column in known if column.endswith(f".{name}")]
-    return ends[0] if name not in known and len(ends) == 1 else name
+    ends = [column for column in columns if column.endswith(f".{name}")]
+    return ends[0] if name not in columns and len(ends) == 1 else name
 
 
 def _csv(rows: Sequence[Config], columns: Sequence[str]) -> str:

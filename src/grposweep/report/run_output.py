@@ -371,9 +371,9 @@ def _spent_share(view: SweepView) -> float | None:
     pairs = (
         (t.result.completions, as_number(t.plan.get("total_completions"))) for t in view.searched
     )
-    known = [(done or 0.0, total) for done, total in pairs if total]
-    whole = sum(total for _, total in known)
-    return sum(min(done, total) for done, total in known) / whole if whole else None
+    planned = [(done or 0.0, total) for done, total in pairs if total]
+    whole = sum(total for _, total in planned)
+    return sum(min(done, total) for done, total in planned) / whole if whole else None
 
 
 def _run_end(view: SweepView, end: RunEnd) -> Iterator[tuple[str, str]]:

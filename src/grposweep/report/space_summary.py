@@ -324,14 +324,14 @@ def print_length(console: Console, settings: Iterable[Setting]) -> None:
     """Print the optimizer steps, completions and epochs of a trial; ranges where points differ,
     nothing if they are unknown.
     """
-    known = list(map(known_part, settings))
+    stated = list(map(known_part, settings))
     parts = []
     for unit, digits, count_of in (
         ("optimizer steps", 0, total_steps),
         ("completions", 0, total_completions),
         ("epochs", 2, _epochs),
     ):
-        values = [value for value in map(count_of, known) if value is not None]
+        values = [value for value in map(count_of, stated) if value is not None]
         if values:
             texts = dict.fromkeys(f"{value:,.{digits}f}" for value in (min(values), max(values)))
             parts.append(f"{' to '.join(texts)} {unit}")

@@ -183,13 +183,13 @@ def draw_curves(
     """Return curves over ``axis`` under their letters, interpolated linearly, as lines of text;
     none without points.
     """
-    known = {letter: sorted(points) for letter, points in curves.items() if points}
-    if not known:
+    drawn = {letter: sorted(points) for letter, points in curves.items() if points}
+    if not drawn:
         return []
-    x, y = (_range(point[axis] for points in known.values() for point in points) for axis in (0, 1))
+    x, y = (_range(point[axis] for points in drawn.values() for point in points) for axis in (0, 1))
     rows = [[" "] * width for _ in range(height)]
     span = y[1] - y[0] or 1.0
-    for letter, points in known.items():
+    for letter, points in drawn.items():
         for column in range(width):
             value = at(points, x[0] + (x[1] - x[0]) * column / max(width - 1, 1))
             if value is not None:
@@ -222,5 +222,5 @@ def _share(value: float, ends: tuple[float, float]) -> float:
 
 
 def _range(values: Iterable[float]) -> tuple[float, float]:
-    known = list(values)
-    return min(known), max(known)
+    numbers = list(values)
+    return min(numbers), max(numbers)

@@ -78,8 +78,8 @@ def _fact_rows(view: SweepView, trial: TrialView) -> Iterator[Row]:
         yield "rank", f"{rank} of {count(len(view.leaderboard), 'point')}"
     for effect in view.comparison.effects if view.comparison else ():
         if effect.trial == trial.number:
-            known = f"{format_effect(effect)}, {effect.verdict}"
-            yield "effect", f"{known} (95 % with all other changes)"
+            verdict = f"{format_effect(effect)}, {effect.verdict}"
+            yield "effect", f"{verdict} (95 % with all other changes)"
     if trial.trained:
         yield "trained with", trained_text(trial.trained)
     of = f" of {trial.total:,}" if trial.total else ""
@@ -116,11 +116,11 @@ def _attempts(trial: TrialView) -> Iterator[tuple[int, str]]:
 def _end(event: AttemptEvent) -> str:
     if event.failure is not None:
         return f"ended: {failure_label(event.failure)}, then {event.step or 'nothing'}"
-    known: Mapping[object, str] = {
+    texts: Mapping[object, str] = {
         ExitCode.FINISHED: "ended well",
         ExitCode.STOPPED: "stopped when asked",
     }
-    return known.get(event.code, f"ended with code {event.code}")
+    return texts.get(event.code, f"ended with code {event.code}")
 
 
 def _curve(view: SweepView, trial: TrialView) -> Iterator[RenderableType]:

@@ -257,12 +257,12 @@ class SweepView:
     def replication(self) -> Ranking | None:
         """The ranking of points on several seeds; None if the sweep uses one seed."""
         search = self._search
-        known = (
+        pairs = (
             (self.progress.seeds, search.get("seeds")),
             (self.progress.leaders, search.get("leaders")),
         )
         seeds, leaders = (
-            whole_or_none(asked) or 0 if decided is None else decided for decided, asked in known
+            whole_or_none(asked) or 0 if decided is None else decided for decided, asked in pairs
         )
         replication = build_replication(
             self.sampler, whole_or_none(self.baseline.get("seed")) or 0, seeds, leaders
@@ -543,21 +543,21 @@ class SweepReader:
 
     def _look(self, folder: TrialFolder, controller_lives: bool) -> TrialView:
         name = folder.path.name
-        known = self._known.get(name)
-        if known is not None and known.settled:
-            return known.view
-        if known is None and name in self._rows:
+        cached = self._known.get(name)
+        if cached is not None and cached.settled:
+            return cached.view
+        if cached is None and name in self._rows:
             if (recalled := recall(folder, self._rows[name])) is not None:
                 self._known[name] = _Known(recalled, settled=True)
                 return recalled
             del self._rows[name]
         files = None
-        if known is not None:
+        if cached is not None:
             files = (controller_lives, stamp_files(folder.path))
-            if files == known.files and known.view.state is not State.RUNNING:
-                return known.view
+            if files == cached.files and cached.view.state is not State.RUNNING:
+                return cached.view
         view = read_trial(folder, controller_lives)
-        settled = known is not None and view.state.is_over and folder.open_attempt() is None
+        settled = cached is not None and view.state.is_over and folder.open_attempt() is None
         self._known[name] = _Known(view, files, settled)
         return view
 

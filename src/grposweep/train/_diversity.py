@@ -99,9 +99,11 @@ def _words(prompt: str) -> frozenset[str]:
     return frozenset(word.lower() for word in re.findall(_KNOWN, prompt[:LONGEST]))
 
 
-def _without(text: str, known: frozenset[str]) -> str:
+def _without(text: str, ignored: frozenset[str]) -> str:
     text = text[:LONGEST].lower()
-    rest = " ".join(re.sub(_KNOWN, lambda word: "_" if word[0] in known else word[0], text).split())
+    rest = " ".join(
+        re.sub(_KNOWN, lambda word: "_" if word[0] in ignored else word[0], text).split()
+    )
     return rest if re.search(_LITERAL, rest) else " ".join(text.split())
 
 
@@ -212,8 +214,8 @@ def _triples(text: str) -> list[tuple[str, ...]]:
 def _is_foreign(completion: Completion) -> bool:
     """Return whether most letters are of a script that the prompt does not use."""
     letters = Counter(map(_script, filter(str.isalpha, completion.text[:LETTERS])))
-    known = _scripts(completion.prompt) if letters else ()
-    return bool(letters and known) and letters.most_common(1)[0][0] not in known
+    expected = _scripts(completion.prompt) if letters else ()
+    return bool(letters and expected) and letters.most_common(1)[0][0] not in expected
 
 
 @lru_cache(maxsize=4096)

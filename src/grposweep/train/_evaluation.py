@@ -178,15 +178,15 @@ def mean_over_prompts(
     """Return the mean of the prompts' mean rewards, and its standard error over prompts, or over
     their families.
     """
-    known = {prompt: mean for prompt, mean in by_prompt.items() if not math.isnan(mean)}
-    mean = float(torch.tensor(list(known.values()), dtype=torch.float64).mean())
+    measured = {prompt: mean for prompt, mean in by_prompt.items() if not math.isnan(mean)}
+    mean = float(torch.tensor(list(measured.values()), dtype=torch.float64).mean())
     # prompts whose texts were not recorded have no family
     groups = (
-        [families[prompt] for prompt in known]
-        if families and known.keys() <= families.keys()
+        [families[prompt] for prompt in measured]
+        if families and measured.keys() <= families.keys()
         else ()
     )
-    grouped = PromptRewards("", list(known.values()), groups)
+    grouped = PromptRewards("", list(measured.values()), groups)
     means = torch.tensor(grouped.by_family, dtype=torch.float64)
     return mean, float(means.std(correction=1) / len(means) ** 0.5) if len(means) > 1 else None
 
@@ -235,9 +235,9 @@ def rewards_by_prompt(
             {prompt: re.sub(DIGITS, "0", text.strip()) for prompt, text in texts.items()}
         ).values()
     )
-    known = "\0".join([*(texts[prompt] for prompt in sorted(texts)), *map(str, families)])
+    content = "\0".join([*(texts[prompt] for prompt in sorted(texts)), *map(str, families)])
     return PromptRewards(
-        text_sha256(known)[:12], means, families, alike if len(set(alike)) > 1 else ()
+        text_sha256(content)[:12], means, families, alike if len(set(alike)) > 1 else ()
     )
 
 

@@ -56,10 +56,10 @@ def find_model_folder(
     hub model is downloaded.
     """
     is_local = model.path in CREATED or Path(model.path).is_dir()
-    known = None if is_local else hub.find_snapshot(model, prepared)
+    snapshot = None if is_local else hub.find_snapshot(model, prepared)
     # of the hub; preparation loads none
     wants_kernels = model.use_kernels or "/" in (model.attn_implementation or "")
-    if prepared is not None and (is_local or known) and not wants_kernels:
+    if prepared is not None and (is_local or snapshot) and not wants_kernels:
         # the client would try for half a minute to see whether the task's data is new
         hub.go_offline()
     if model.path in CREATED:
@@ -67,7 +67,7 @@ def find_model_folder(
     if is_local:
         hub.check_folder(Path(model.path))
         return Path(model.path)
-    return known or hub.download_model(
+    return snapshot or hub.download_model(
         replace(model, revision=prepared or model.revision), progress
     )
 

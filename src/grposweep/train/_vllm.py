@@ -226,9 +226,9 @@ def wait_for_server(url: str, seconds: float) -> None:
 
 def reach_directly(url: str) -> None:
     """Keep this process's requests to a server from a cluster's proxy, which knows no nodes."""
-    known = os.environ.get("no_proxy") or os.environ.get("NO_PROXY") or ""
-    if (host := str(urlsplit(url).hostname)) not in known.split(","):
-        os.environ["no_proxy"] = os.environ["NO_PROXY"] = ",".join(filter(None, (known, host)))
+    hosts = os.environ.get("no_proxy") or os.environ.get("NO_PROXY") or ""
+    if (host := str(urlsplit(url).hostname)) not in hosts.split(","):
+        os.environ["no_proxy"] = os.environ["NO_PROXY"] = ",".join(filter(None, (hosts, host)))
 
 
 def health(url: str) -> str | None:

@@ -60,8 +60,8 @@ def download_model(model: Model, progress: Progress) -> Path:
         # network errors are those of the client's HTTP library, which has changed twice
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise
-        if (known := local_snapshot(model)) is not None:
-            return known
+        if (snapshot := local_snapshot(model)) is not None:
+            return snapshot
         raise UserError(explain_absence(model, error)) from error
 
 

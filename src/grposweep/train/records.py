@@ -210,19 +210,21 @@ def find_best(marked: list[Json], search: Search, metric: str) -> BestEvaluation
 
     ``marked`` are the lines that have the metric; the one before training is no result of it.
     """
-    known = [line for line in marked if line["step"] > 0 and as_number(line[metric]) is not None]
-    last = min(search.last, len(known))
-    if not known:
+    evaluated = [
+        line for line in marked if line["step"] > 0 and as_number(line[metric]) is not None
+    ]
+    last = min(search.last, len(evaluated))
+    if not evaluated:
         return None
     sign = sign_of(search.direction)
-    values = [sign * float(line[metric]) for line in known]
+    values = [sign * float(line[metric]) for line in evaluated]
     means = _windows(values, last)
     place = means.index(max(means))
-    noise = [as_number(line.get(f"{metric}_noise")) for line in known]
+    noise = [as_number(line.get(f"{metric}_noise")) for line in evaluated]
     errors = [error for error in noise if error is not None]
     return BestEvaluations(
-        known[place : place + last],
-        optimism(values, errors, last) if len(errors) == len(known) else None,
+        evaluated[place : place + last],
+        optimism(values, errors, last) if len(errors) == len(evaluated) else None,
     )
 
 

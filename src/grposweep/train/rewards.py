@@ -489,8 +489,8 @@ def _names_in(tree: ast.Module) -> set[str] | None:
     return None if names & {"*", "globals", "setattr", "exec", "__getattr__"} else names
 
 
-def _suggestion(name: str, known: Iterable[str]) -> str:
-    near = get_close_matches(name, list(known), n=1)
+def _suggestion(name: str, names: Iterable[str]) -> str:
+    near = get_close_matches(name, list(names), n=1)
     return f" Did you mean {near[0]}?" if near else ""
 
 

@@ -305,8 +305,8 @@ def _read_by(reward: Any) -> dict[str, Any]:
         for _ in range(DEEPEST_VALUE):
             inner: dict[str, Any] = {}
             for scope in scopes:
-                known = scope if isinstance(scope, Mapping) else getattr(scope, "__dict__", {})
-                inner |= {name: known[name] for name in names if name in known}
+                attributes = scope if isinstance(scope, Mapping) else getattr(scope, "__dict__", {})
+                inner |= {name: attributes[name] for name in names if name in attributes}
             found |= inner
             scopes = [*inner.values()]
     return {name: value for name, value in found.items() if isinstance(value, (int, float, str))}

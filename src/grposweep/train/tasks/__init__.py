@@ -74,8 +74,8 @@ def split_rows(task: Task) -> tuple[list[Row], list[Row], tuple[str, ...]]:
         refuse_mistakes(
             _lacking(held_out, task.family_column, "the held-out prompts", "task.family_column")
         )
-    known = {prompt_key(row) for row in train}
-    if repeated := sum(prompt_key(row) in known for row in held_out):
+    prompts = {prompt_key(row) for row in train}
+    if repeated := sum(prompt_key(row) in prompts for row in held_out):
         raise UserError(
             f"task.eval_split={task.eval_split}: {repeated} of {len(held_out)} held-out prompts "
             "are training prompts too, so training would learn them. Remove them from one of the "
@@ -141,7 +141,7 @@ def _lacking(rows: list[Row], column: str, source: str, key: str) -> Iterator[st
         return
     numbers = [number for number, _ in lacking]
     which = _numbered("row", numbers)
-    known = ", ".join(sorted(map(str, lacking[0][1])))
+    columns = ", ".join(sorted(map(str, lacking[0][1])))
     what = f"{which} of {source} has no {column}"
     shown = "its columns are"
     if len(numbers) == len(rows) > 1:
@@ -152,7 +152,7 @@ def _lacking(rows: list[Row], column: str, source: str, key: str) -> Iterator[st
     if all(column in row for _, row in lacking):
         yield f"{key}={column}, but {what} (null). Fill it in, or remove {which}."
     else:
-        yield f"{key}={column}, but {what}: {shown} {known}. Set {key} to one that every row has."
+        yield f"{key}={column}, but {what}: {shown} {columns}. Set {key} to one that every row has."
 
 
 def as_prompts(rows: list[Row], prompt_column: str, answer_column: str, source: str) -> list[Row]:

@@ -68,8 +68,8 @@ def load_gsm8k(task: Task) -> tuple[list[Row], list[Row]]:
     if held_out is None:
         return hold_out(_rows(train, path), task.eval_prompts, path)
     asked = shuffled(_rows(held_out, path))[: task.eval_prompts]
-    known = {prompt_key(row) for row in asked}
-    return [row for row in _rows(train, path) if prompt_key(row) not in known], asked
+    prompts = {prompt_key(row) for row in asked}
+    return [row for row in _rows(train, path) if prompt_key(row) not in prompts], asked
 
 
 def final_answer(text: str) -> str:
