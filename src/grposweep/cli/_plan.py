@@ -200,8 +200,8 @@ def show_space(
     from grposweep.search.parse import parse_space, split_tokens
     from grposweep.search.validity import Validator, check_space
 
-    words = expand([re.sub(r"^[^@=]+\.ya?ml$", r"@\g<0>", word) for word in arguments])
-    before = words[: words.index("--")] if "--" in words else words
+    expanded = expand([re.sub(r"^[^@=]+\.ya?ml$", r"@\g<0>", word) for word in arguments])
+    before = expanded[: expanded.index("--")] if "--" in expanded else expanded
     tokens = split_tokens(word for word in before if word not in ("-m", "--multirun"))
     with open_session(config_dir) as session:
         space, fixed = parse_space(tokens, session.sweep_params(tokens), session.loader)

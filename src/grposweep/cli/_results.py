@@ -88,11 +88,11 @@ def _trial_and_overrides(names: list[str], outputs: Path) -> tuple["TrialFolder"
     overrides = [
         word for word in names if ("=" in word or word.startswith("~")) and not Path(word).exists()
     ]
-    words = [word for word in names if word not in overrides]
-    (folder, trial), *others = find_names(words, outputs, reruns=False)
+    named = [word for word in names if word not in overrides]
+    (folder, trial), *others = find_names(named, outputs, reruns=False)
     if not trial or others:
         raise UserError(
-            f"{' '.join(words) or 'no name'}: name one trial, such as lr_batch 7, lr_batch/7 or "
+            f"{' '.join(named) or 'no name'}: name one trial, such as lr_batch 7, lr_batch/7 or "
             "best."
         )
     return TrialFolder(read_sweep(folder).trial(trial).path), overrides

@@ -81,15 +81,15 @@ def command(main: Callable[[], None]) -> None:
     # Hydra then raises instead of printing and exiting with 1
     os.environ["HYDRA_FULL_ERROR"] = "1"
     try:
-        words, launched = split_command(expand(sys.argv[1:]))
-        if VERSION in words:
+        arguments, launched = split_command(expand(sys.argv[1:]))
+        if VERSION in arguments:
             print(f"grposweep {__version__}")
             return
-        if COMPLETION.isdisjoint(words):
-            _refuse_slips(words)
-        words = [bracket_points(_as_text(word)) for word in words]
+        if COMPLETION.isdisjoint(arguments):
+            _refuse_slips(arguments)
+        arguments = [bracket_points(_as_text(word)) for word in arguments]
         tokens = [
-            "verbose=true" if token in VERBOSE else token for token in split_tokens(words)
+            "verbose=true" if token in VERBOSE else token for token in split_tokens(arguments)
         ] + launched
         _name_repeated(tokens)
         # argparse wants flags first
@@ -135,8 +135,8 @@ def split_command(arguments: list[str]) -> tuple[list[str], list[str]]:
         return arguments, []
     at = arguments.index("--")
     before = arguments[:at]
-    words = arguments[at + 1 :]
-    if not words:
+    launch = arguments[at + 1 :]
+    if not launch:
         raise UserError(
             "-- is the last word: your own launch command belongs behind it, such as -- bash "
             "launch.sh"
@@ -145,15 +145,15 @@ def split_command(arguments: list[str]) -> tuple[list[str], list[str]]:
     # one word is a whole command line, such as 'CUDA_VISIBLE_DEVICES=0 python train.py'
     return before, [
         *kind,
-        f"trainer.command={override_text(words[0] if len(words) == 1 else shlex.join(words))}",
+        f"trainer.command={override_text(launch[0] if len(launch) == 1 else shlex.join(launch))}",
     ]
 
 
-def _refuse_slips(words: list[str]) -> None:
+def _refuse_slips(arguments: list[str]) -> None:
     """Raise UserError for words that are no overrides, with what they mean."""
-    for at, word in enumerate(words):
-        before = words[at - 1] if at else ""
-        after = "".join(words[at + 1 : at + 2])
+    for at, word in enumerate(arguments):
+        before = arguments[at - 1] if at else ""
+        after = "".join(arguments[at + 1 : at + 2])
         if word.startswith("--") and word.partition("=")[0] not in FLAGS:
             name, _, value = word[2:].partition("=")
             if not value and "=" not in after and not after.startswith("-"):
@@ -170,7 +170,7 @@ def _refuse_slips(words: list[str]) -> None:
         ):
             continue
         elif after.startswith("="):
-            parts = words[at : at + 3] if after == "=" else words[at : at + 2]
+            parts = arguments[at : at + 3] if after == "=" else arguments[at : at + 2]
             text = "".join(parts)
             problem = "an override has no spaces"
         elif before.endswith(("=", ",")):
@@ -182,7 +182,7 @@ def _refuse_slips(words: list[str]) -> None:
         else:
             raise UserError(
                 f"{word} is no override (key=value). If your own launch command begins with it, "
-                f"put -- in front of it: -- {shlex.join(words[at:])}"
+                f"put -- in front of it: -- {shlex.join(arguments[at:])}"
             )
         raise UserError(f"{problem}. Write {text}.")
 
@@ -212,17 +212,17 @@ def _own_conf(tokens: list[str]) -> list[str]:
     Hydra itself searches such a folder after the package's own, so it would never read a copied
     option.
     """
-    words: list[str] = []
+    arguments: list[str] = []
     for token in tokens:
         folder = token
-        is_value = bool(words) and words[-1] in CONFIG_DIR
+        is_value = bool(arguments) and arguments[-1] in CONFIG_DIR
         flag, _, value = token.partition("=")
         if flag in (CONFIG_DIR[0], CONFIG_NAME[0]) and value:
-            words, folder, is_value = [*words, flag], value, flag in CONFIG_DIR
+            arguments, folder, is_value = [*arguments, flag], value, flag in CONFIG_DIR
         if is_value and is_conf(Path(folder)):
-            words[-1], folder = "--config-path", str(Path(folder).resolve())
-        words.append(folder)
-    return words
+            arguments[-1], folder = "--config-path", str(Path(folder).resolve())
+        arguments.append(folder)
+    return arguments
 
 
 def _with_options(arguments: list[str]) -> list[str]:

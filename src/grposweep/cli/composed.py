@@ -91,9 +91,9 @@ def _run(space: Space, points: Points, overrides: list[str], choices: Config) ->
     trainer = points.base.trainer
     # model and task are the program's
     if is_external(trainer):
-        words = (trainer.command or trainer.kind).split()
+        arguments = (trainer.command or trainer.kind).split()
         named = [
-            Path(word).stem for word in words if word.endswith((".py", ".sh", ".yaml", ".yml"))
+            Path(word).stem for word in arguments if word.endswith((".py", ".sh", ".yaml", ".yml"))
         ]
         hint = "-".join(named) or trainer.kind
     study = Path(str(choices.get("sweeps") or "")).name

@@ -57,17 +57,17 @@ class NodeContext:
         return self.processes // self.nodes
 
 
-def meeting(place: NodeContext) -> dict[str, str]:
+def meeting(context: NodeContext) -> dict[str, str]:
     """Return the variables by which a launch on one of several nodes finds the others; empty for a
     single node.
     """
-    if place.nodes == 1:
+    if context.nodes == 1:
         return {}
     return {
-        "NNODES": str(place.nodes),
-        "NODE_RANK": str(place.node),
-        "MASTER_ADDR": place.address,
-        "MASTER_PORT": str(place.port),
+        "NNODES": str(context.nodes),
+        "NODE_RANK": str(context.node),
+        "MASTER_ADDR": context.address,
+        "MASTER_PORT": str(context.port),
     }
 
 

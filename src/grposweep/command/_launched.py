@@ -140,15 +140,15 @@ def build_launched(trial: Trial, row: LaunchedFramework) -> ExternalProgram:
         "without": [key for key, value in keys.items() if value is None and row.program],
     }
     trainer = trial.trainer
-    place = trial.place
-    cluster = RayCluster(trainer.python or "python3", place.nodes, place.gpus, place.cpus)
+    context = trial.place
+    cluster = RayCluster(trainer.python or "python3", context.nodes, context.gpus, context.cpus)
     places = placeholders(trainer)
     placed = {name: value for name, value in noted["options"].items() if name in places}
     return ExternalProgram(
         (*SHELL, command_line(trainer, placed)),
         row.log(trial),
         {LAUNCH: json.dumps(launch), **row.environment(trial)},
-        cluster if row.ray_cpus and place.nodes > 1 else None,
+        cluster if row.ray_cpus and context.nodes > 1 else None,
         reports=True,
         resumed_at=row.resumed_at(trial),
     )

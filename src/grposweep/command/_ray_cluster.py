@@ -70,11 +70,11 @@ def make_folder() -> Path:
     """Return a new folder for Ray's sockets and logs, in the system's own if its path is short
     enough.
     """
-    place = tempfile.gettempdir()
+    parent = tempfile.gettempdir()
     name = Path(
         tempfile.mkdtemp(
             prefix="ray-",
-            dir=place if len(place) + len("/ray-12345678") <= LONGEST_PATH else "/tmp",
+            dir=parent if len(parent) + len("/ray-12345678") <= LONGEST_PATH else "/tmp",
         )
     )
     return name.resolve() if len(str(name.resolve())) <= LONGEST_PATH else name

@@ -44,14 +44,16 @@ def build_script(trial: Trial) -> ExternalProgram:
     return ExternalProgram(command, watch_states(trial.output), environment, reports=True)
 
 
-def nodes_of_launch(place: NodeContext) -> dict[str, str]:
+def nodes_of_launch(context: NodeContext) -> dict[str, str]:
     """Return the variables by which a command on one of several nodes finds the others.
 
     torchrun reads its options from those that begin with PET_. Source: torch
     distributed/argparse_util.py.
     """
     return {
-        f"{start}{name}": value for name, value in meeting(place).items() for start in ("", "PET_")
+        f"{start}{name}": value
+        for name, value in meeting(context).items()
+        for start in ("", "PET_")
     }
 
 
@@ -73,12 +75,12 @@ def command_line(trainer: Trainer, options: Config) -> str:
         command,
     )
     places = placeholders(trainer)
-    words = list[str]()
+    arguments = list[str]()
     for name, value in options.items():
         # null is the usual default of an option
         if name not in places and value is not None and value != []:
-            words += [f"--{name}", *words_of(value)]
-    return " ".join([text, *map(shlex.quote, words)])
+            arguments += [f"--{name}", *words_of(value)]
+    return " ".join([text, *map(shlex.quote, arguments)])
 
 
 def _as_typed(before: str, value: str) -> str:

@@ -34,13 +34,13 @@ _TRIAL = (
 )
 
 
-def make_view(place: Path) -> None:
+def make_view(view: Path) -> None:
     """Make the folders that `view_command` needs."""
     for name in (KEPT, _UPPER, _WORK):
-        (place / name).mkdir()
+        (view / name).mkdir()
 
 
-def view_command(folder: Path, place: Path) -> list[str]:
+def view_command(folder: Path, view: Path) -> list[str]:
     """Return the words in front of a command that runs it in a view of ``folder``, with ``place``
     for what it changes.
     """
@@ -50,7 +50,7 @@ def view_command(folder: Path, place: Path) -> list[str]:
         if os.getuid() == 0
         else [unshare, "-U", f"--map-user={os.getuid()}", f"--map-group={os.getgid()}"]
     )
-    return [unshare, "-rm", "/bin/sh", "-c", _ENTER, "sh", str(folder), str(place), *own]
+    return [unshare, "-rm", "/bin/sh", "-c", _ENTER, "sh", str(folder), str(view), *own]
 
 
 @cache
@@ -78,24 +78,24 @@ def _has_mounts(folder: Path) -> bool:
     return any(Path(place).is_relative_to(folder) and Path(place) != folder for place in places)
 
 
-def _runs(folder: Path, place: Path, text: str) -> bool:
-    place.mkdir()
-    make_view(place)
-    command = [*view_command(folder, place), "/bin/sh", "-ec", text, str(place)]
+def _runs(folder: Path, view: Path, text: str) -> bool:
+    view.mkdir()
+    make_view(view)
+    command = [*view_command(folder, view), "/bin/sh", "-ec", text, str(view)]
     try:
         return subprocess.run(command, capture_output=True, timeout=20, check=False).returncode == 0
     except (OSError, subprocess.TimeoutExpired):
         return False
     finally:
-        open_folders(place)
+        open_folders(view)
 
 
-def open_folders(place: Path) -> None:
+def open_folders(view: Path) -> None:
     """Make the kernel's own folder in a view's place removable."""
     with suppress(OSError):
-        (place / _WORK / "work").chmod(stat.S_IRWXU)
+        (view / _WORK / "work").chmod(stat.S_IRWXU)
 
 
-def changed_in(place: Path, path: Path) -> Path:
+def changed_in(view: Path, path: Path) -> Path:
     """Return where a changed or new file of the folder is, by its path relative to the folder."""
-    return place / _UPPER / path
+    return view / _UPPER / path

@@ -217,11 +217,13 @@ def named_files(trainer: Trainer) -> list[Path]:
     """Return the files that the command names."""
     folder = Path(trainer.workdir or ".")
     try:
-        words = shlex.split(trainer.command or "")
+        arguments = shlex.split(trainer.command or "")
     except ValueError:
         # the shell may read it
-        words = (trainer.command or "").split()
-    named = (folder / part for word in words for part in (word, word.rpartition("=")[2]) if part)
+        arguments = (trainer.command or "").split()
+    named = (
+        folder / part for word in arguments for part in (word, word.rpartition("=")[2]) if part
+    )
     return [path for path in dict.fromkeys(named) if path.is_file()]
 
 

@@ -352,8 +352,8 @@ def _replace_programs(folder: Path, answers: Path, package: str, path: str) -> N
             lines.insert(0, f'[ "$1 $2" = "job submit" ] || exec {shlex.quote(own)} "$@"')
         texts[name.partition(" ")[0]] = "\n".join(["#!/bin/sh", *lines, ""])
     for name in DELETE:
-        words = shlex.join([sys.executable, "-I", str(HARM), package, name])
-        texts[name] = f'#!/bin/sh\nexec {words} "$@"\n'
+        replacement = shlex.join([sys.executable, "-I", str(HARM), package, name])
+        texts[name] = f'#!/bin/sh\nexec {replacement} "$@"\n'
     for name, text in texts.items():
         (folder / name).write_text(text, encoding="utf-8")
         (folder / name).chmod(0o755)
@@ -375,9 +375,9 @@ def _refuse_queues(command: str, folder: Path) -> None:
     """Raise UserError if the command submits jobs by a program's path, which cannot be replaced.
     Nothing has run.
     """
-    for place, line in _find_lines(command, folder, _QUEUE_PATH):
+    for location, line in _find_lines(command, folder, _QUEUE_PATH):
         raise UserError(
-            f"{command}: {place} calls a scheduler's program by its path ({line}), so asking it "
+            f"{command}: {location} calls a scheduler's program by its path ({line}), so asking it "
             "would submit a job. Nothing ran. Give the script of that job, as in: bash "
             "train.slurm. The sweep submits its own jobs with cluster=slurm."
         )
@@ -389,9 +389,9 @@ def check_ports(trainer: Trainer, at_once: int) -> None:
     """
     if trainer.command is None or at_once < 2:
         return
-    for place, line in _find_lines(trainer.command, Path(trainer.workdir or "."), _PORT):
+    for at, line in _find_lines(trainer.command, Path(trainer.workdir or "."), _PORT):
         raise UserError(
-            f"{place} has a fixed port ({line}), and only one of the {at_once} trials that run at "
+            f"{at} has a fixed port ({line}), and only one of the {at_once} trials that run at "
             "once on this machine gets it. Leave the port out, or write --master_port "
             "$MASTER_PORT, which each trial has. Otherwise set search.parallel=1."
         )
@@ -406,16 +406,18 @@ def _refuse_loss(question: _Question, run: _Run) -> None:
         return
     if shell := answer.get("shell"):
         pattern = re.compile(rf"(?:^|[\s;&|(`'\"]){shell}\s")
-        place = next(
+        location = next(
             (
-                f"{place} ({line})"
-                for place, line in _find_lines(question.command, question.folder, pattern)
+                f"{location} ({line})"
+                for location, line in _find_lines(question.command, question.folder, pattern)
             ),
             shell,
         )
     else:
-        place = answer["line"] or "a program of it"
-    what = f"{question.command}: {place} would delete, move or overwrite {redact(answer['lost'])}"
+        location = answer["line"] or "a program of it"
+    what = (
+        f"{question.command}: {location} would delete, move or overwrite {redact(answer['lost'])}"
+    )
     if answer["sweeps"]:
         raise UserError(
             f"{what}, which belongs to the folder of the sweeps. A trial would destroy its own "
@@ -473,16 +475,16 @@ def _without_hook(mark: str, package: str) -> str:
     """
     for pid in marked(mark):
         with suppress(OSError):
-            place = Path("/proc", str(pid))
-            variables = (place / "environ").read_bytes().decode(errors="replace").split("\0")
-            words = (place / "cmdline").read_bytes().decode(errors="replace").split("\0")
+            process = Path("/proc", str(pid))
+            variables = (process / "environ").read_bytes().decode(errors="replace").split("\0")
+            arguments = (process / "cmdline").read_bytes().decode(errors="replace").split("\0")
             path = next((text[11:] for text in variables if text.startswith("PYTHONPATH=")), "")
-            flags = takewhile(lambda word: word.startswith("-"), words[1:])
+            flags = takewhile(lambda word: word.startswith("-"), arguments[1:])
             is_isolated = any(re.match("-[a-zA-Z]*[IE]", flag) for flag in flags)
             is_hooked = package in path and not is_isolated
-            if is_hooked or "libtorch" not in (place / "maps").read_text():
+            if is_hooked or "libtorch" not in (process / "maps").read_text():
                 continue
-            line = " ".join(words).strip()
+            line = " ".join(arguments).strip()
             if is_isolated:
                 return line
             return f"PYTHONPATH={path} {line}" if path else f"{line} (without PYTHONPATH)"

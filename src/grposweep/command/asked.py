@@ -71,13 +71,13 @@ def ask_base(
     Raises UserError if it does not build one GRPO trainer.
     """
     placed = {name: value for name, value in trainer.args.items() if name in placeholders(trainer)}
-    place = NodeContext(processes or 1, nodes=nodes, port=FREE_PORT)
+    context = NodeContext(processes or 1, nodes=nodes, port=FREE_PORT)
     defaults = default_values(trainer)
-    plain = _answer(trainer, place, {**defaults, **placed}, outputs)
+    plain = _answer(trainer, context, {**defaults, **placed}, outputs)
     options = own_options(trainer, plain)
     if options == placed:
         return plain
-    asked = _answer(trainer, place, {**defaults, **options}, outputs)
+    asked = _answer(trainer, context, {**defaults, **options}, outputs)
     lost = [
         name
         for name in options
@@ -176,7 +176,7 @@ def own_options(trainer: Trainer, asked: Asked) -> Json:
     }
 
 
-def _answer(trainer: Trainer, place: NodeContext, options: Config, outputs: str) -> Asked:
+def _answer(trainer: Trainer, context: NodeContext, options: Config, outputs: str) -> Asked:
     folder = Path(trainer.workdir or ".").resolve()
     key = _key(trainer)
     # all trials have as many processes
@@ -192,8 +192,8 @@ def _answer(trainer: Trainer, place: NodeContext, options: Config, outputs: str)
     if command not in cache:
         outcome: Asked | UserError
         try:
-            variables = {**trainer.environment, **nodes_of_launch(place)}
-            outcome = ask(command, folder, variables, place.processes, sweeps=Path(outputs))
+            variables = {**trainer.environment, **nodes_of_launch(context)}
+            outcome = ask(command, folder, variables, context.processes, sweeps=Path(outputs))
         except UserError as error:
             outcome = error
         cache[command] = _Answer(outcome, _stamps(command, folder, outcome))

@@ -232,18 +232,18 @@ def _assigned_later(experiment: Experiment) -> Iterator[str]:
     changed = point_keys(base.recipe, unchanged(experiment), read_setting(experiment))
     names = changed.keys() | (trainer.args.keys() - base.options.keys())
     for name in names | ({"seed"} if experiment.search.seeds else set()):
-        place = record["assigned"].get(name, "")
-        if place and not _is_conditional(Path(trainer.workdir or "."), place):
+        line = record["assigned"].get(name, "")
+        if line and not _is_conditional(Path(trainer.workdir or "."), line):
             yield (
-                f"{name}: {place} sets {name}={record['values'][name]} after the configuration is "
+                f"{name}: {line} sets {name}={record['values'][name]} after the configuration is "
                 "built, so no trial would get another value. Take that line out, or leave "
                 f"{name} out of the sweep."
             )
 
 
-def _is_conditional(folder: Path, place: str) -> bool:
+def _is_conditional(folder: Path, location: str) -> bool:
     """Return whether a line runs under some condition only; also if its file cannot be read."""
-    file, _, number = place.rpartition(":")
+    file, _, number = location.rpartition(":")
     try:
         tree = ast.parse((folder / file).read_text(encoding="utf-8"))
     except (OSError, SyntaxError):

@@ -166,7 +166,7 @@ def _trial(attempt: Attempt) -> Trial:
     """Return the trial for the program's builder. In a job of several nodes this process is one of
     them.
     """
-    place = NodeContext(
+    context = NodeContext(
         processes=attempt.experiment.cluster.processes,
         node=attempt.rank,
         nodes=attempt.ranks,
@@ -176,7 +176,7 @@ def _trial(attempt: Attempt) -> Trial:
         cpus=node_cpus(attempt.experiment.cluster),
     )
     recipe = load_trial_recipe(attempt.folder, attempt.experiment)
-    trial = Trial(attempt.experiment.trainer, attempt.folder, recipe, place)
+    trial = Trial(attempt.experiment.trainer, attempt.folder, recipe, context)
     is_alone = attempt.ranks == 1
     if is_alone:
         put_back(attempt.folder / KEPT, trial.output)
@@ -500,10 +500,10 @@ def error_line(lines: Sequence[str]) -> str:
     rest = said[start + 1 :]
     frames = [match for line in rest if (match := re.search(_FRAME, line))]
     own = [frame for frame in frames if not re.search(_LIBRARY, frame[1])] or frames
-    place = f" ({original_path(own[-1][1])}, line {own[-1][2]})" if own else ""
+    location = f" ({original_path(own[-1][1])}, line {own[-1][2]})" if own else ""
     # a frame is indented, and so are the lines of code in it
     end = next((line for line in rest if line and not line[0].isspace()), "")
-    return end[:LONGEST_ERROR] + place
+    return end[:LONGEST_ERROR] + location
 
 
 def without_report(lines: list[str]) -> list[str]:

@@ -125,14 +125,14 @@ def write_program(
     trainer = experiment.trainer
     cluster = experiment.cluster
     base = Base.of(experiment)
-    place = NodeContext(
+    context = NodeContext(
         cluster.processes,
         nodes=cluster.nodes,
         gpus=cluster.gpus_per_node,
         cpus=node_cpus(cluster),
     )
     before = experiment if start is None else replace(experiment, trainer=start)
-    trial = Trial(trainer, folder.resolve(), base.recipe, place)
+    trial = Trial(trainer, folder.resolve(), base.recipe, context)
     options = options_of(experiment, named, _plain(experiment))
     noted: Json = {}
     if base.launch is not None:

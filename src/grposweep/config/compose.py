@@ -71,7 +71,7 @@ def known_keys() -> list[str]:
     parts = [path.split(".") for path, _ in keys_of()]
     return list(
         dict.fromkeys(
-            ".".join(words[:depth]) for words in parts for depth in range(1, len(words) + 1)
+            ".".join(names[:depth]) for names in parts for depth in range(1, len(names) + 1)
         )
     )
 

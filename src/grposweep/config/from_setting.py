@@ -76,11 +76,11 @@ def trl_recipe(experiment: Experiment, setting: Setting) -> tuple[Json, str, Jso
         framework, sized, TRL
     )
     left = {name: value for name, value in own.items() if name not in takes}
-    words = ["accelerate", "launch"]
+    launcher = ["accelerate", "launch"]
     if sized.sharding.startswith("zero") and "deepspeed" not in own:
-        words += ["--use_deepspeed", "--zero_stage", sized.sharding[-1]]
+        launcher += ["--use_deepspeed", "--zero_stage", sized.sharding[-1]]
     elif sized.sharding == "fsdp":
         left["sharding"] = sized.sharding
     if sized.processes is not None:
-        words += ["--num_processes", str(sized.processes)]
-    return recipe, f"{shlex.join(words)} -m trl.scripts.grpo --config recipe.yaml", left
+        launcher += ["--num_processes", str(sized.processes)]
+    return recipe, f"{shlex.join(launcher)} -m trl.scripts.grpo --config recipe.yaml", left

@@ -79,8 +79,8 @@ def trainer_content(trainer: Trainer) -> Json:
         if trainer.deepspeed_config is not None:
             content["deepspeed_config"] = file_digest(Path(trainer.deepspeed_config))
         return content
-    words = ("environment", "command", "metrics", "step_key")
-    return {**content, **{name: getattr(trainer, name) for name in words}}
+    names = ("environment", "command", "metrics", "step_key")
+    return {**content, **{name: getattr(trainer, name) for name in names}}
 
 
 def _drop_neutral(content: Json) -> None:

@@ -108,21 +108,21 @@ def _command(file: Path, sweep: Config) -> list[str]:
     command = sweep.get("command") or ["${interpreter}", "${program}"]
     if isinstance(command, str):
         command = shlex.split(command)
-    words = [macros.get(word, word) for word in map(str, command)]
-    for word in words:
+    arguments = [macros.get(word, word) for word in map(str, command)]
+    for word in arguments:
         if word.startswith("${"):
             raise UserError(
                 f"{file}: command has {word}, which has no counterpart. Write it after --."
             )
-    return list(filter(None, words))
+    return list(filter(None, arguments))
 
 
-def expand(words: Sequence[str]) -> list[str]:
+def expand(arguments: Sequence[str]) -> list[str]:
     """Replace ``@sweep.yaml`` by the file's overrides, and its command if none is given."""
-    own = words.index("--") if "--" in words else len(words)
-    at = next((at for at, word in enumerate(words[:own]) if word.startswith("@")), None)
+    own = arguments.index("--") if "--" in arguments else len(arguments)
+    at = next((at for at, word in enumerate(arguments[:own]) if word.startswith("@")), None)
     if at is None:
-        return [*words]
-    overrides, command = read_sweep_file(Path(words[at][1:]))
-    launch = ["--", *command] if command and own == len(words) else []
-    return [*words[:at], *overrides, *words[at + 1 :], *launch]
+        return [*arguments]
+    overrides, command = read_sweep_file(Path(arguments[at][1:]))
+    launch = ["--", *command] if command and own == len(arguments) else []
+    return [*arguments[:at], *overrides, *arguments[at + 1 :], *launch]

@@ -104,8 +104,8 @@ def least_used(gpus: Sequence[str], free: Collection[int]) -> int:
     """Return a free place on the GPU that the fewest trials share; ``gpus`` names the GPU of each
     place.
     """
-    count = Counter(gpus[place] for place in free)
-    return min(free, key=lambda place: (-count[gpus[place]], place))
+    count = Counter(gpus[index] for index in free)
+    return min(free, key=lambda index: (-count[gpus[index]], index))
 
 
 def _free_gpus(setting: int | str) -> list[str]:
@@ -324,7 +324,7 @@ class Local(Launcher):
         """
         self._check_gpus(job.cluster, job.generation)
         group = _Group(self._take_gpus(job), job.needs_gib or 0.0, kills_before=kills_for_memory())
-        group.names = {self._gpus[place] for place in group.gpus}
+        group.names = {self._gpus[index] for index in group.gpus}
         try:
             self._start(group, job)
         except BaseException as error:
@@ -432,7 +432,7 @@ class Local(Launcher):
         if job.needs_gib is None:
             return set()
         by_gpu: dict[str, Holders] = {}
-        for name, memory in read_memory({self._gpus[place] for place in self._free}).items():
+        for name, memory in read_memory({self._gpus[index] for index in self._free}).items():
             running = [
                 group.needs_gib
                 for group in self._groups.values()
@@ -443,7 +443,7 @@ class Local(Launcher):
             holders = find_holders(memory, owns, running, needed, job.was_crowded_out)
             if holders is not None:
                 by_gpu[name] = holders
-        places = {place for place in self._free if self._gpus[place] in by_gpu}
+        places = {index for index in self._free if self._gpus[index] in by_gpu}
         if len(self._free) - len(places) < count:
             name, holders = next(iter(by_gpu.items()))
             raise GpuBusy(f"GPU {name}: {holders.text}", f"{name} {holders.processes}")
@@ -452,7 +452,7 @@ class Local(Launcher):
     def _show(self, gpus: list[int]) -> dict[str, str]:
         """Return the variables that show a process these GPUs; none on a machine without."""
         return (
-            {VISIBLE: ",".join(self._gpus[place] for place in gpus), **gpu_order()} if gpus else {}
+            {VISIBLE: ",".join(self._gpus[index] for index in gpus), **gpu_order()} if gpus else {}
         )
 
     def poll(self, job_id: str) -> End | None:

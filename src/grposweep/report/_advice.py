@@ -367,8 +367,8 @@ def _at_edge(view: SweepView, best: TrialView) -> Iterator[tuple[str, str, bool]
         if value is None or not low < high:
             continue
         log = bool(entry.get("log")) and low > 0
-        place: Callable[[float], float] = math.log if log else float
-        share = (place(value) - place(low)) / (place(high) - place(low))
+        position: Callable[[float], float] = math.log if log else float
+        share = (position(value) - position(low)) / (position(high) - position(low))
         if EDGE < share < 1 - EDGE:
             continue
         yield name, "lower" if share <= EDGE else "upper", log
@@ -514,18 +514,18 @@ def _command(view: SweepView, changes: Mapping[str, str], keeps_name: bool = Fal
     space.
     """
     try:
-        words = shlex.split(redact(str(view.provenance.get("command") or "")))
+        arguments = shlex.split(redact(str(view.provenance.get("command") or "")))
     except ValueError:
         # a command that was damaged on disk
-        words = []
+        arguments = []
     # which must not stop the command
     if keeps_name and _is_edited(view):
         changes = {"search.changed_files": "recorded", **changes}
     dropped = set(changes) if keeps_name else {"name", *changes}
     # the one that counts
-    last = {word.partition("=")[0]: n for n, word in enumerate(words) if "=" in word}
+    last = {word.partition("=")[0]: n for n, word in enumerate(arguments) if "=" in word}
     kept = []
-    for n, word in enumerate(words or ["python", "src/run.py"]):
+    for n, word in enumerate(arguments or ["python", "src/run.py"]):
         name = word.partition("=")[0]
         if name not in dropped and last.get(name, n) == n:
             kept.append(word)
@@ -536,13 +536,13 @@ def _command(view: SweepView, changes: Mapping[str, str], keeps_name: bool = Fal
     )
 
 
-def _shortened(words: list[str]) -> list[str]:
+def _shortened(arguments: list[str]) -> list[str]:
     """Return a command with ``grposweep`` for ``python -m grposweep`` if this shell finds the one
     of this Python.
     """
-    program = shutil.which("grposweep") if words[1:3] == ["-m", "grposweep"] else None
+    program = shutil.which("grposweep") if arguments[1:3] == ["-m", "grposweep"] else None
     is_ours = program is not None and Path(program).parent == Path(sys.executable).parent
-    return ["grposweep", *words[3:]] if is_ours else words
+    return ["grposweep", *arguments[3:]] if is_ours else arguments
 
 
 def _is_edited(view: SweepView) -> bool:

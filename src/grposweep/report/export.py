@@ -153,8 +153,8 @@ def _how_to_use(view: SweepView, best: TrialView, record: Config, file: Path) ->
     """Return the user's command with this file as its recipe, or what repeats a trial whose command
     reads none.
     """
-    words = [str(word) for word in record.get("command") or []]
-    recipes = [word for word in words if word.endswith((".yaml", ".yml"))]
+    arguments = [str(word) for word in record.get("command") or []]
+    recipes = [word for word in arguments if word.endswith((".yaml", ".yml"))]
     if len(recipes) != 1 or record.get("world_size") != 1:
         command = f"grposweep rerun {shlex.quote(str(best.path))}"
         return (
@@ -166,7 +166,9 @@ def _how_to_use(view: SweepView, best: TrialView, record: Config, file: Path) ->
         or view.provenance.get("working_directory")
         or "."
     )
-    command = shlex.join([str(file.resolve()) if word == recipes[0] else word for word in words])
+    command = shlex.join(
+        [str(file.resolve()) if word == recipes[0] else word for word in arguments]
+    )
     return f"with the other keys of {recipes[0]} added: cd {shlex.quote(there)} && {command}"
 
 
@@ -342,12 +344,12 @@ def _data_and_rewards(view: SweepView, task: "Task", setting: "Setting") -> Json
 
 def _dotted(spec: str, there: Path) -> str:
     """Return a reward as TRL imports it from a folder; empty if it lies elsewhere."""
-    place, _, name = spec.rpartition(":")
-    if not place:
+    module, _, name = spec.rpartition(":")
+    if not module:
         return f"grposweep.train.rewards.{name}"
-    if not place.endswith(".py"):
-        return f"{place}.{name}"
-    path = there / place
+    if not module.endswith(".py"):
+        return f"{module}.{name}"
+    path = there / module
     return (
         ".".join((*path.relative_to(there).with_suffix("").parts, name))
         if path.is_relative_to(there)

@@ -209,20 +209,20 @@ def _rows(view: SweepView) -> Iterator[Json]:
     objective.
     """
     verdicts = _verdicts(view)
-    for rank, place in enumerate(view.leaderboard, 1):
-        notes = [verdicts.get(trial.number, "") for trial in place.trials]
-        note = place.fate or next(filter(None, notes), "")
-        half = place.own.half
-        hours = sum(trial.gpu_hours for trial in place.trials)
+    for rank, point in enumerate(view.leaderboard, 1):
+        notes = [verdicts.get(trial.number, "") for trial in point.trials]
+        note = point.fate or next(filter(None, notes), "")
+        half = point.own.half
+        hours = sum(trial.gpu_hours for trial in point.trials)
         yield {
-            **_cells(view, place.first, hours),
+            **_cells(view, point.first, hours),
             "rank": rank,
-            "worth": f"{place.value:.4f}",
+            "worth": f"{point.value:.4f}",
             "half": formatted("{:.4f}", half),
-            "source": place.source,
-            "seeds": len(place.values),
-            "key": place.value,
-            "note": "; ".join(filter(None, (note, warning(place.first)))),
+            "source": point.source,
+            "seeds": len(point.values),
+            "key": point.value,
+            "note": "; ".join(filter(None, (note, warning(point.first)))),
         }
     fresh = [trial for trial in view.trials if trial.is_replicate and trial.objective is None]
     for trial in (*view.unfinished, *fresh):
@@ -334,11 +334,11 @@ def _completions(view: SweepView) -> list[Json]:
     """
     shown: list[Json] = []
     size = 0
-    for place in view.leaderboard[:MOST_TRIALS]:
-        kept = page_evaluations(place.first, MOST_EVALUATIONS, view.direction == "maximize")
+    for point in view.leaderboard[:MOST_TRIALS]:
+        kept = page_evaluations(point.first, MOST_EVALUATIONS, view.direction == "maximize")
         size += len(json.dumps(kept))
         if kept is not None and size <= COMPLETION_BYTES:
-            shown.append({"number": place.first.number, "warning": warning(place.first), **kept})
+            shown.append({"number": point.first.number, "warning": warning(point.first), **kept})
     return shown
 
 

@@ -124,13 +124,13 @@ def history_rows(view: SweepView) -> Iterator[Json]:
     """
     for trial in view.trials:
         for row in read_metrics(trial.path):
-            place = {
+            columns = {
                 "trial": trial.number,
                 "step": row.step,
                 "completions": row.line.get("completions"),
             }
             for name, value in row.metrics().items():
-                yield {**place, "metric": name, "value": value}
+                yield {**columns, "metric": name, "value": value}
 
 
 def render_history(view: SweepView, form: str) -> str:

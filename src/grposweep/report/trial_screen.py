@@ -95,11 +95,11 @@ def _attempts(trial: TrialView) -> Iterator[tuple[int, str]]:
     """Yield each attempt's number, with its job id and how it ended."""
     texts: dict[int, list[str]] = {}
     for event in trial.attempts:
-        words = texts.setdefault(event.attempt, [])
+        events = texts.setdefault(event.attempt, [])
         if event.event == AttemptEventKind.STARTED:
-            words.append(event.job_id or "")
+            events.append(event.job_id or "")
         elif event.event == AttemptEventKind.ENDED:
-            words.append(_end(event))
+            events.append(_end(event))
     *_, last = (None, *trial.attempts)
     if (
         last
@@ -110,7 +110,7 @@ def _attempts(trial: TrialView) -> Iterator[tuple[int, str]]:
         texts[last.attempt].append(
             "its process ended without a result: kill -9, no memory left, or a reboot"
         )
-    yield from ((number, ", ".join(words) or "announced") for number, words in texts.items())
+    yield from ((number, ", ".join(events) or "announced") for number, events in texts.items())
 
 
 def _end(event: AttemptEvent) -> str:

@@ -311,11 +311,11 @@ class TrialView:
         others: list[tuple[int, Config]] = []
         steps: list[tuple[int, Config]] = []
         every, seen, last = 1, 0, None
-        for place, line in enumerate(read_lines(self.path / paths.METRICS, step=int)):
+        for index, line in enumerate(read_lines(self.path / paths.METRICS, step=int)):
             if line.get("kind") != "train":
-                others.append((place, line))
+                others.append((index, line))
                 continue
-            last = (place, line)
+            last = (index, line)
             if seen % every == 0:
                 steps.append(last)
             seen += 1
@@ -343,7 +343,7 @@ class TrialView:
             if finite_or_none(line.get(metric)) is not None and line["step"] >= 0
         ]
         if most and len(lines) > most:
-            lines = [lines[round(place * (len(lines) - 1) / (most - 1))] for place in range(most)]
+            lines = [lines[round(index * (len(lines) - 1) / (most - 1))] for index in range(most)]
         return [
             CurvePoint(
                 line["step"],

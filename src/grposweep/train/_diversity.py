@@ -147,11 +147,11 @@ def pick_places(
     wanted = _spread(sorted({completion.prompt_id for completion in completions}), prompts)
     seen: Counter[int] = Counter()
     places = []
-    for place, completion in enumerate(completions):
+    for index, completion in enumerate(completions):
         seen[completion.prompt_id] += 1
         if completion.prompt_id in wanted and seen[completion.prompt_id] <= each:
-            places.append(place)
-    if top and not any(keys[place] == top for place in places):
+            places.append(index)
+    if top and not any(keys[index] == top for index in places):
         places.append(keys.index(top))
     return places
 
@@ -233,4 +233,4 @@ def _spread(items: Sequence[T], most: int) -> list[T]:
     """Return at most ``most`` items, evenly spread, with the first and the last."""
     if len(items) <= most:
         return list(items)
-    return [items[round(place * (len(items) - 1) / (most - 1))] for place in range(most)]
+    return [items[round(index * (len(items) - 1) / (most - 1))] for index in range(most)]

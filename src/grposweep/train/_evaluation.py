@@ -73,18 +73,18 @@ class HeldOutEvaluation:
         self.texts.append(
             [
                 Completion(
-                    prompt_id=columns["prompt_id"][place],
+                    prompt_id=columns["prompt_id"][index],
                     prompt=prompt
                     if isinstance(prompt, str)
                     else "\n".join(str(turn["content"]) for turn in prompt),
                     text=text_of(completion),
-                    answer=str(answers[place]),
-                    family=str(families[place]),
+                    answer=str(answers[index]),
+                    family=str(families[index]),
                     truncated=bool(
-                        self.ends and len(ids[place]) and int(ids[place][-1]) not in self.ends
+                        self.ends and len(ids[index]) and int(ids[index][-1]) not in self.ends
                     ),
                 )
-                for place, (prompt, completion) in enumerate(zip(prompts, completions, strict=True))
+                for index, (prompt, completion) in enumerate(zip(prompts, completions, strict=True))
             ]
         )
 
@@ -108,8 +108,8 @@ class HeldOutEvaluation:
             # as TRL: a completion without a reward does not count
             totals[parts.isnan().all(0)] = float("nan")
             rows += [
-                (call, rank, place, prompt, float(totals[place]))
-                for place, prompt in enumerate(prompt_ids)
+                (call, rank, index, prompt, float(totals[index]))
+                for index, prompt in enumerate(prompt_ids)
             ]
         return rows
 
@@ -118,10 +118,10 @@ class HeldOutEvaluation:
         rewards = {row[:3]: finite_or_none(row[4]) for row in self.rows(rank)}
         rows = []
         for call, texts in enumerate(self.texts):
-            for place, completion in enumerate(texts):
-                parts = tuple(finite_or_none(values[call][place]) for values in self.values)
-                reward = rewards[call, rank, place]
-                rows.append((call, rank, place, replace(completion, reward=reward, parts=parts)))
+            for index, completion in enumerate(texts):
+                parts = tuple(finite_or_none(values[call][index]) for values in self.values)
+                reward = rewards[call, rank, index]
+                rows.append((call, rank, index, replace(completion, reward=reward, parts=parts)))
         return rows
 
 
@@ -293,15 +293,15 @@ def keep_evaluation(
             step=step,
             attempt=attempt.number,
             value=value,
-            prompt_id=completions[place].prompt_id,
-            prompt=completions[place].prompt,
-            completion=completions[place].text,
-            reward=completions[place].reward,
-            rewards=dict(zip(names, completions[place].parts, strict=True)),
-            truncated=completions[place].truncated,
-            template=bool(measured.template) and measured.keys[place] == measured.template,
+            prompt_id=completions[index].prompt_id,
+            prompt=completions[index].prompt,
+            completion=completions[index].text,
+            reward=completions[index].reward,
+            rewards=dict(zip(names, completions[index].parts, strict=True)),
+            truncated=completions[index].truncated,
+            template=bool(measured.template) and measured.keys[index] == measured.template,
         )
-        for place in pick_places(
+        for index in pick_places(
             completions, measured.keys, measured.template, KEPT_PROMPTS, KEPT_EACH
         )
     ]

@@ -219,11 +219,11 @@ def find_best(marked: list[Json], search: Search, metric: str) -> BestEvaluation
     sign = sign_of(search.direction)
     values = [sign * float(line[metric]) for line in evaluated]
     means = _windows(values, last)
-    place = means.index(max(means))
+    first = means.index(max(means))
     noise = [as_number(line.get(f"{metric}_noise")) for line in evaluated]
     errors = [error for error in noise if error is not None]
     return BestEvaluations(
-        evaluated[place : place + last],
+        evaluated[first : first + last],
         optimism(values, errors, last) if len(errors) == len(evaluated) else None,
     )
 
@@ -250,8 +250,8 @@ def optimism(values: list[float], errors: list[float], last: int = 1) -> float:
             [value + chance.gauss(0, error) for value, error in zip(truth, errors, strict=True)],
             last,
         )
-        place = max(range(len(drawn)), key=drawn.__getitem__)
-        gained += drawn[place] - means[place]
+        index = max(range(len(drawn)), key=drawn.__getitem__)
+        gained += drawn[index] - means[index]
     return max(gained / DRAWS, 0.0) if len(means) > 1 else 0.0
 
 

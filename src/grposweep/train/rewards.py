@@ -193,8 +193,8 @@ class Reward:
 
     def _where(self) -> str:
         code = getattr(inspect.unwrap(self.function), "__code__", None)
-        place, colon, name = self.spec.rpartition(":")
-        spec = f"{original_path(place)}{colon}{name}" if place.endswith(".py") else self.spec
+        path, colon, name = self.spec.rpartition(":")
+        spec = f"{original_path(path)}{colon}{name}" if path.endswith(".py") else self.spec
         return (
             f"task.rewards: {spec} "
             f"({original_path(code.co_filename) if code else 'no source file'})"
@@ -410,11 +410,11 @@ def load_reward(spec: str) -> Reward:
 
 def _load(spec: str) -> Callable[..., Any]:
     refuse_mistakes(code_problems(spec))
-    place, _, name = spec.rpartition(":")
-    function: Callable[..., Any] | None = getattr(_load_module(spec, place), name, None)
+    path, _, name = spec.rpartition(":")
+    function: Callable[..., Any] | None = getattr(_load_module(spec, path), name, None)
     if not callable(function):
         advice = hidden_note(spec) or " Set the name of one it has."
-        raise UserError(f"task.rewards holds {spec}, but {place} has no function {name}.{advice}")
+        raise UserError(f"task.rewards holds {spec}, but {path} has no function {name}.{advice}")
     return function
 
 
@@ -422,10 +422,10 @@ def hidden_note(spec: str) -> str:
     """Return what is to be said of files that a package hides from the user's code; they may be why
     it fails.
     """
-    place, _, name = spec.rpartition(":")
+    path, _, name = spec.rpartition(":")
     return "".join(
         f" {sentence}"
-        for sentence in hidden_files(f"{original_path(place)}:{name}" if place else spec)
+        for sentence in hidden_files(f"{original_path(path)}:{name}" if path else spec)
     )
 
 

@@ -44,11 +44,11 @@ def _is_program(name: str) -> bool:
     return own == wanted and sys.argv[1 : 1 + len(more)] == more
 
 
-def without(words: Sequence[str], names: Collection[str]) -> list[str]:
+def without(arguments: Sequence[str], names: Collection[str]) -> list[str]:
     """Return words without some options and their values. ``names`` have no dash."""
     kept: list[str] = []
     is_dropped = False
-    for word in words:
+    for word in arguments:
         if word.startswith("--"):
             is_dropped = word[2:].partition("=")[0].replace("-", "_") in names
         if not is_dropped:

@@ -48,23 +48,27 @@ def read_question(package: Path) -> Question:
     return Question(**json.loads((package / FILE).read_text(encoding="utf-8")))
 
 
-def changed_paths(question: Question, event: str, words: tuple[Any, ...]) -> list[str]:
+def changed_paths(question: Question, event: str, arguments: tuple[Any, ...]) -> list[str]:
     """Return the absolute paths that an audit event deletes, moves or overwrites; without a view
     also what it writes to.
     """
     if event == "open":
         flags = os.O_TRUNC if question.kept else os.O_TRUNC | os.O_WRONLY | os.O_RDWR
-        is_changed = bool(int(words[2] or 0) & flags) and isinstance(
-            words[0], (str, bytes, os.PathLike)
+        is_changed = bool(int(arguments[2] or 0) & flags) and isinstance(
+            arguments[0], (str, bytes, os.PathLike)
         )
-        return [absolute(words[0])] if is_changed else []
+        return [absolute(arguments[0])] if is_changed else []
     if event == "shutil.move":
-        return _moved(words[0], words[1], -1, -1)
+        return _moved(arguments[0], arguments[1], -1, -1)
     if event == "os.rename":
-        return _moved(*words[:4])
-    if event not in DELETIONS or isinstance(words[0], int):
+        return _moved(*arguments[:4])
+    if event not in DELETIONS or isinstance(arguments[0], int):
         return []
-    return [absolute(words[0], words[1] if len(words) > 1 and event != "os.truncate" else None)]
+    return [
+        absolute(
+            arguments[0], arguments[1] if len(arguments) > 1 and event != "os.truncate" else None
+        )
+    ]
 
 
 def _moved(old: Any, new: Any, old_folder: Any, new_folder: Any) -> list[str]:
@@ -79,16 +83,16 @@ def absolute(path: Any, folder: Any = None) -> str:
     start = Path.cwd()
     if isinstance(folder, int) and folder >= 0:
         start = Path(f"/proc/self/fd/{folder}").resolve()
-    place = start / os.fsdecode(path)
-    return os.path.normpath(place.parent.resolve() / place.name)
+    joined = start / os.fsdecode(path)
+    return os.path.normpath(joined.parent.resolve() / joined.name)
 
 
 def is_temporary(question: Question, path: str) -> bool:
     """Return whether a path is in a folder for temporary files, and not in the working folder."""
-    place = Path(path)
-    in_temporary = place.is_relative_to(Path(tempfile.gettempdir()).resolve())
-    return place.is_relative_to("/dev") or (
-        in_temporary and not place.is_relative_to(question.folder)
+    file = Path(path)
+    in_temporary = file.is_relative_to(Path(tempfile.gettempdir()).resolve())
+    return file.is_relative_to("/dev") or (
+        in_temporary and not file.is_relative_to(question.folder)
     )
 
 
@@ -108,18 +112,18 @@ def find_loss(question: Question, paths: list[str], is_opened: bool = False) -> 
 
 def _is_of_sweeps(question: Question, path: str) -> bool:
     """Return whether a path that exists is the folder of the sweeps, holds it, or is in it."""
-    place = Path(path)
+    file = Path(path)
     sweeps = Path(question.sweeps)
-    is_inside = sweeps.is_relative_to(place) or place.is_relative_to(sweeps)
+    is_inside = sweeps.is_relative_to(file) or file.is_relative_to(sweeps)
     return is_inside and os.path.lexists(path)
 
 
 def _was_there(question: Question, path: str) -> bool:
-    place = Path(path)
-    if question.kept and place.is_relative_to(question.folder):
-        return os.path.lexists(question.kept / place.relative_to(question.folder))
+    file = Path(path)
+    if question.kept and file.is_relative_to(question.folder):
+        return os.path.lexists(question.kept / file.relative_to(question.folder))
     return os.path.lexists(path) and made_paths(Path(question.answers)).isdisjoint(
-        [path, *map(str, place.parents)]
+        [path, *map(str, file.parents)]
     )
 
 
@@ -135,21 +139,21 @@ def note_made(question: Question, path: Any) -> None:
     """Note a file or folder that is about to be made in the working folder, so that it is removed
     after the question.
     """
-    place = absolute(path)
+    whole = absolute(path)
     if (
         not question.kept
-        and Path(place).is_relative_to(question.folder)
-        and not os.path.lexists(place)
+        and Path(whole).is_relative_to(question.folder)
+        and not os.path.lexists(whole)
     ):
         with (Path(question.answers) / MADE).open("a", encoding="utf-8") as file:
-            file.write(f"{place}\n")
+            file.write(f"{whole}\n")
 
 
 def shown(question: Question, path: str) -> str:
     """Return a path as the user would write it, with the number of files that a folder holds."""
-    place = Path(path)
-    name = os.path.relpath(path, question.folder) if place.is_relative_to(question.folder) else path
-    if not place.is_dir() or place.is_symlink():
+    file = Path(path)
+    name = os.path.relpath(path, question.folder) if file.is_relative_to(question.folder) else path
+    if not file.is_dir() or file.is_symlink():
         return name
     files = sum(len(files) for _, _, files in os.walk(path))
     return f"{name}/ ({files} file{'s' * (files != 1)})"
@@ -171,9 +175,9 @@ def _is_made_by_it(question: Question, path: str) -> bool:
     return made > began.st_mtime and not _is_of_sweeps(question, path)
 
 
-def _run_or_answer(question: Question, name: str, words: list[str]) -> None:
+def _run_or_answer(question: Question, name: str, arguments: list[str]) -> None:
     """Run ``rm``, ``mv`` or ``rmdir``, unless something is lost by it."""
-    operands = [absolute(word) for word in words if not word.startswith("-")]
+    operands = [absolute(word) for word in arguments if not word.startswith("-")]
     if name == "mv" and operands and os.path.isdir(operands[-1]):  # noqa: PTH112 - a text
         operands.pop()
     operands = [path for path in operands if not _is_made_by_it(question, path)]
@@ -186,7 +190,7 @@ def _run_or_answer(question: Question, name: str, words: list[str]) -> None:
     here = Path(question.answers).with_name("bin")
     others = [folder for folder in os.get_exec_path() if Path(folder).resolve() != here.resolve()]
     program = shutil.which(name, path=os.pathsep.join(others)) or f"/bin/{name}"
-    os.execv(program, [name, *words])
+    os.execv(program, [name, *arguments])
 
 
 if __name__ == "__main__":

@@ -242,10 +242,10 @@ def _watch(answers: Answers, is_training: bool) -> None:
     # A view keeps what a step before the training overwrites.
     is_spared = frozenset() if is_training or not answers.question.kept else frozenset(["open"])
 
-    def watch(event: str, words: tuple[Any, ...]) -> None:
-        _note(answers, event, words)
+    def watch(event: str, arguments: tuple[Any, ...]) -> None:
+        _note(answers, event, arguments)
         if event not in is_spared:
-            _save(answers, event, words)
+            _save(answers, event, arguments)
 
     sys.addaudithook(watch)
 
@@ -390,7 +390,7 @@ def _run_on_stand_ins(answers: Answers, program: programs.Program) -> None:
         nothing = os.open(os.devnull, os.O_RDWR)
         for stream in (0, 1, 2):
             os.dup2(nothing, stream)
-    sys.addaudithook(lambda event, words: _guard(answers, event, words))
+    sys.addaudithook(lambda event, arguments: _guard(answers, event, arguments))
 
 
 def _watch_end(answers: Answers) -> None:
@@ -411,15 +411,19 @@ def _watch_end(answers: Answers) -> None:
     sys.exit = left
 
 
-def _note(answers: Answers, event: str, words: tuple[Any, ...]) -> bool:
+def _note(answers: Answers, event: str, arguments: tuple[Any, ...]) -> bool:
     """Note a data file that is opened for reading. Return whether a file is opened for writing."""
-    if event != "open" or answers.is_given or not isinstance(words[0], (str, bytes, os.PathLike)):
+    if (
+        event != "open"
+        or answers.is_given
+        or not isinstance(arguments[0], (str, bytes, os.PathLike))
+    ):
         return False
-    if int(words[2] or 0) & WRITES:
-        if int(words[2]) & os.O_CREAT:
-            harm.note_made(answers.question, words[0])
+    if int(arguments[2] or 0) & WRITES:
+        if int(arguments[2]) & os.O_CREAT:
+            harm.note_made(answers.question, arguments[0])
         return True
-    path = str(Path(os.fsdecode(words[0])).absolute())
+    path = str(Path(os.fsdecode(arguments[0])).absolute())
     if (
         record.is_users(path)
         and not path.startswith(programs.SYSTEM)
@@ -429,16 +433,16 @@ def _note(answers: Answers, event: str, words: tuple[Any, ...]) -> bool:
     return False
 
 
-def _save(answers: Answers, event: str, words: tuple[Any, ...]) -> None:
+def _save(answers: Answers, event: str, arguments: tuple[Any, ...]) -> None:
     """End the attempt before the user's own code deletes, moves or overwrites what was there
     before.
     """
-    if event == "os.mkdir" and not answers.is_given and not os.path.lexists(words[0]):
-        answers.made.append(os.path.abspath(words[0]))  # noqa: PTH100 - a text
-        harm.note_made(answers.question, words[0])
+    if event == "os.mkdir" and not answers.is_given and not os.path.lexists(arguments[0]):
+        answers.made.append(os.path.abspath(arguments[0]))  # noqa: PTH100 - a text
+        harm.note_made(answers.question, arguments[0])
     if event not in harm.DELETIONS and event != "open":
         return
-    paths = [] if answers.is_given else harm.changed_paths(answers.question, event, words)
+    paths = [] if answers.is_given else harm.changed_paths(answers.question, event, arguments)
     if not paths or not _is_direct():
         return
     if loss := harm.find_loss(answers.question, paths, event == "open"):
@@ -462,13 +466,13 @@ def _is_direct() -> bool:
     return file in programs.TYPED or record.is_users(file)
 
 
-def _guard(answers: Answers, event: str, words: tuple[Any, ...]) -> None:
+def _guard(answers: Answers, event: str, arguments: tuple[Any, ...]) -> None:
     """End the attempt before anything happens on stand-ins that is not harmless."""
-    _save(answers, event, words)
-    is_change = _note(answers, event, words) or event in CHANGES
+    _save(answers, event, arguments)
+    is_change = _note(answers, event, arguments) or event in CHANGES
     if answers.is_given or not (is_change or event in STARTS):
         return
-    what = str(words[0])[:200] if words else ""
+    what = str(arguments[0])[:200] if arguments else ""
     if is_change and _is_harmless(answers.question, what):
         return
     line = record.users_line()

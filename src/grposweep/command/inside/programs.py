@@ -65,18 +65,18 @@ class Program(NamedTuple):
 
 def this_program() -> Program:
     """Return this process's program."""
-    words = iter(sys.orig_argv[1:])
-    for word in words:
+    arguments = iter(sys.orig_argv[1:])
+    for word in arguments:
         if word in TAKE_VALUE:
-            next(words, None)
+            next(arguments, None)
         elif word == "-m":
-            module = next(words, "")
-            rest = tuple(words)
+            module = next(arguments, "")
+            rest = tuple(arguments)
             return Program(rest[0] if module == NOTEBOOK else _file_of(module), module, rest)
         elif word == "-c":
             return Program()
         elif not word.startswith("-"):
-            return Program(str(Path(word).absolute()), "", tuple(words))
+            return Program(str(Path(word).absolute()), "", tuple(arguments))
     return Program()
 
 
@@ -152,10 +152,10 @@ def replace_launcher(program: Program, question: Question) -> None:
         _replace_kernel(program)
     if name not in launch.LAUNCHERS and name != "trl" and program.module not in launch.MODULES:
         return
-    words = ("python", "-m", program.module) if program.module else (name,)
+    started = ("python", "-m", program.module) if program.module else (name,)
     try:
         start = launch.LaunchParser([FRAMEWORKS["trl"]]).find(
-            shlex.join((*words, *program.arguments))
+            shlex.join((*started, *program.arguments))
         )[0]
     except UserError:
         return
@@ -186,18 +186,18 @@ def _replace_kernel(program: Program) -> None:
     """Run a notebook's cells in this process, if it is one that executes a notebook with options
     that can be read.
     """
-    words = list(program.arguments)
-    path = next((Path(word) for word in words if word.endswith(".ipynb")), None)
+    arguments = list(program.arguments)
+    path = next((Path(word) for word in arguments if word.endswith(".ipynb")), None)
     is_papermill = "papermill" in (program.module, Path(program.file).name)
     runs = is_papermill or Path(program.file).name.endswith("execute")
-    runs = runs or not {"execute", "--execute"}.isdisjoint(words)
-    if path is None or not runs or not UNREAD.isdisjoint(words):
+    runs = runs or not {"execute", "--execute"}.isdisjoint(arguments)
+    if path is None or not runs or not UNREAD.isdisjoint(arguments):
         return
     path = path.absolute()
     pairs = list[str]()
     if not is_papermill:
         os.chdir(path.parent)
-    for option, name, value in zip(words, words[1:], words[2:], strict=False):
+    for option, name, value in zip(arguments, arguments[1:], arguments[2:], strict=False):
         if is_papermill and option in PARAMETERS:
             pairs.append(f"{name}={json.dumps(_value(value, option))}")
     os.execv(sys.executable, [sys.executable, "-m", NOTEBOOK, str(path), *pairs])
@@ -207,10 +207,17 @@ def _value(text: str, option: str) -> Any:
     """Return a parameter as papermill reads it: a number, a truth value or null if it looks like
     one, otherwise text.
     """
-    words = {"True": True, "true": True, "False": False, "false": False, "None": None, "null": None}
+    literals = {
+        "True": True,
+        "true": True,
+        "False": False,
+        "false": False,
+        "None": None,
+        "null": None,
+    }
     if option in ("-r", "--parameters_raw"):
         return text
-    for read in (words.__getitem__, int, float):
+    for read in (literals.__getitem__, int, float):
         with suppress(KeyError, ValueError):
             return read(text)
     return text
@@ -226,9 +233,9 @@ def _of_accelerate(name: str | None, launcher: str) -> int | None:
         return None
     home = os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface"
     own = [f"{home}/accelerate/default_config.{kind}" for kind in ("yaml", "json")]
-    place = name or next(filter(os.path.isfile, own), None)
-    if place is None:
+    file = name or next(filter(os.path.isfile, own), None)
+    if file is None:
         return None
     return read_accelerate(
-        place, lambda path: Path(path) if Path(path).is_file() else None
+        file, lambda path: Path(path) if Path(path).is_file() else None
     ).processes

@@ -20,13 +20,13 @@ def note_written(trial: str) -> None:
     noted = set[str]()
     here, trials = f"{os.getcwd()}/", os.path.dirname(trial)  # noqa: PTH109, PTH120 - pathlib imports more
 
-    def note(event: str, words: tuple[Any, ...]) -> None:
+    def note(event: str, arguments: tuple[Any, ...]) -> None:
         # in the working directory, not in that of a descriptor
-        is_folder = event == "os.mkdir" and words[2] == -1
-        is_opened = event == "open" and not isinstance(words[0], int)
-        if not is_folder and not (is_opened and words[2] & (os.O_WRONLY | os.O_RDWR)):
+        is_folder = event == "os.mkdir" and arguments[2] == -1
+        is_opened = event == "open" and not isinstance(arguments[0], int)
+        if not is_folder and not (is_opened and arguments[2] & (os.O_WRONLY | os.O_RDWR)):
             return
-        path = os.path.abspath(os.fsdecode(words[0])) + "/" * is_folder  # noqa: PTH100 - as above
+        path = os.path.abspath(os.fsdecode(arguments[0])) + "/" * is_folder  # noqa: PTH100 - as above
         if path in noted or path.startswith(trials) or _IGNORED.search(path.removeprefix(here)):
             return
         # a temporary file without a name is opened as its folder, and a folder may be there

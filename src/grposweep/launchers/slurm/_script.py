@@ -248,8 +248,8 @@ def python_command(cluster: Cluster) -> str:
     image.sif python``.
     """
     python = cluster.python or sys.executable
-    words = [python] if Path(python).is_file() else shlex.split(python)
-    return shlex.join([*words, *python_flags(Path(cluster.code or SOURCE))])
+    arguments = [python] if Path(python).is_file() else shlex.split(python)
+    return shlex.join([*arguments, *python_flags(Path(cluster.code or SOURCE))])
 
 
 # of pyxis, Apptainer, Docker
@@ -260,12 +260,12 @@ def mount_sources(cluster: Cluster) -> list[str]:
     """Return the absolute paths on the node, quoted, that options of a container mount or take as
     an image.
     """
-    words = list(cluster.container)
+    arguments = list(cluster.container)
     # an open quotation mark, which the shell will report
     with suppress(ValueError):
-        words += shlex.split(cluster.python or "")
+        arguments += shlex.split(cluster.python or "")
     mounts: dict[str, None] = {}
-    for word, following in pairwise([*words, ""]):
+    for word, following in pairwise([*arguments, ""]):
         name, _, value = word.partition("=")
         if name in _MOUNTS:
             sources = (mount.partition(":")[0] for mount in (value or following).split(","))

@@ -35,7 +35,7 @@ class Line(dict[str, Any]):
 
 def numbered(rows: Iterable[Row]) -> list[tuple[int, Row]]:
     """Return rows with their numbers in the file."""
-    return [(getattr(row, "number", place), row) for place, row in enumerate(rows, start=1)]
+    return [(getattr(row, "number", number), row) for number, row in enumerate(rows, start=1)]
 
 
 def load_rows(path: Path, key: str = "task.path", split: str = "train") -> list[Row]:
@@ -94,9 +94,9 @@ def _read_text(path: Path, key: str) -> str:
         # newlines inside of a CSV value stay as they are
         return path.read_bytes().decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        place = path.read_bytes()[: error.start].count(b"\n") + 1
+        line = path.read_bytes()[: error.start].count(b"\n") + 1
         raise UserError(
-            f"{key}={path}: line {place} is not UTF-8 (byte {error.start}). Convert the file: "
+            f"{key}={path}: line {line} is not UTF-8 (byte {error.start}). Convert the file: "
             f"iconv -f LATIN1 -t UTF-8 {path} > utf8{path.suffix}."
         ) from error
 
