@@ -177,8 +177,8 @@ def list_(
         if is_elsewhere:
             console.print(f"in {place}:", soft_wrap=True)
         console.print(sweeps_table(those))
-    for why in damaged:
-        console.print(why, style="yellow", soft_wrap=True)
+    for reason in damaged:
+        console.print(reason, style="yellow", soft_wrap=True)
 
 
 def _outputs_of(config_dir: Path | None) -> Path:

@@ -142,7 +142,7 @@ def ask(
     """
     _refuse_queues(command, folder)
     how = REAL if {**os.environ, **environment}.get(MODE) == REAL else STAND_INS
-    why = ""
+    reason = ""
     question = _Question(
         command, folder.resolve(), environment, processes, absolute(sweeps), how == REAL
     )
@@ -161,7 +161,7 @@ def ask(
         )
     if is_failed and ("on_stand_ins" in run.notes or (run.is_late and "seen" in run.notes)):
         how = REAL
-        why = _reason(run)
+        reason = _reason(run)
         run = _run(how, question, seconds[how])
         _refuse_loss(question, run)
     answers = [answer for answer in run.answers if "failed" not in answer]
@@ -189,7 +189,7 @@ def ask(
         files,
         first["seconds"],
         "processes_assumed" in run.notes,
-        why,
+        reason,
     )
 
 
@@ -543,8 +543,8 @@ def _why_unanswered(run: _Run, limit: float) -> str:
             f"in a container, with python -I or -E, or reset PYTHONPATH. {_MANUAL}{said}"
         )
     if run.answers:
-        why = _reason(run)
-        return f"it fails before its GRPO trainer: {why}. Correct it; nothing was trained.{said}"
+        reason = _reason(run)
+        return f"it fails before its GRPO trainer: {reason}. Correct it; nothing was trained.{said}"
     return (
         "it ended without building a GRPO trainer. Give the command that trains. For a program "
         "without TRL's trainer set trainer.metrics. If its trainer is built where our hook is not "

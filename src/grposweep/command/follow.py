@@ -399,9 +399,9 @@ def _outcome(
     ):
         if watch.unreported:
             raise UserError(NEVER_REPORTED)
-        why = f"{NO_TRAINING}{error_line(_last_lines(attempt))}"
+        reason = f"{NO_TRAINING}{error_line(_last_lines(attempt))}"
         is_hooked = (attempt.folder / paths.HOOKED).exists()
-        raise UserError(why if is_hooked else f"{why}. If it trains, {WITHOUT_HOOK}")
+        raise UserError(reason if is_hooked else f"{reason}. If it trains, {WITHOUT_HOOK}")
     # Slurm sends SIGTERM to the program as well
     was_asked = watch.asked_at is not None or attempt.terminated
     stopped = callback.stopped if callback else was_asked and (code != 0 or not program.finishes)

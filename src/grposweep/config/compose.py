@@ -456,9 +456,9 @@ def load_experiment(path: Path) -> Experiment:
         if not isinstance(config, dict):
             raise ValueError("it is no mapping")
     except (OSError, ValueError) as error:
-        why = " ".join(str(error).split())[:200]
+        reason = " ".join(str(error).split())[:200]
         raise UserError(
-            f"{path} is damaged ({why}). Restore it from a copy, or delete the trial's folder."
+            f"{path} is damaged ({reason}). Restore it from a copy, or delete the trial's folder."
         ) from error
     return to_experiment(config)
 

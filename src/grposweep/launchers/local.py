@@ -151,7 +151,7 @@ def _free_gpus(setting: int | str) -> list[str]:
     free = [index for index, *_ in gpus if index not in busy]
     if not busy:
         return free
-    shown = "; ".join(f"GPU {index}: {why}" for index, why in busy.items())
+    shown = "; ".join(f"GPU {index}: {reason}" for index, reason in busy.items())
     if not free:
         raise UserError(
             f"cluster.gpus={setting}: other processes hold memory on all of this machine's GPUs "

@@ -427,11 +427,11 @@ def _on_seeds(view: SweepView, best: RankedPoint, tied: Sequence[RankedPoint]) -
         yield from _propose(view, "Evaluate what is trained", {"schedule.evaluations": "4"})
     elif best.source != "seeds" and "seed" not in view.parameters:
         unclear = tied or find_no_winner(view)
-        why = (
+        reason = (
             "Decide between them on fresh seeds" if unclear else "Confirm the winner on fresh seeds"
         )
-        why = why if len(view.leaderboard) > 1 else "Repeat it on fresh seeds"
-        yield from _propose(view, why, {"search.seeds": "5"}, keeps_name=True)
+        reason = reason if len(view.leaderboard) > 1 else "Repeat it on fresh seeds"
+        yield from _propose(view, reason, {"search.seeds": "5"}, keeps_name=True)
     elif find_no_winner(view) and best.is_fresh:
         more = str(max(5, 2 * len(best.values)))
         changes = {"search.seeds": more}

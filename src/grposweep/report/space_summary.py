@@ -146,10 +146,10 @@ def invalid_table(rows: Iterable[InvalidPoints], invalid: int, total: int) -> Ta
 
 
 def _invalid_row(row: InvalidPoints) -> Row:
-    why = Text(row.message)
+    reason = Text(row.message)
     if row.point:
-        why.append(f"\n({short(row.point)})", style="dim")
-    return f"{row.code}\n{count(row.count, 'point')}", why, "\nor ".join(row.fixes)
+        reason.append(f"\n({short(row.point)})", style="dim")
+    return f"{row.code}\n{count(row.count, 'point')}", reason, "\nor ".join(row.fixes)
 
 
 def describe_chance(base: Experiment, prompts: int) -> str:
@@ -302,12 +302,12 @@ def _held_out(base: Experiment, fewest: Config) -> str:
         )
     if held_out >= wanted:
         return f"held out: {count(held_out, 'prompt')} (task.eval_prompts); {left}"
-    why = (
+    reason = (
         "at most half of the data"
         if base.task.eval_split is None
         else f"all of {base.task.eval_split}"
     )
-    return f"held out: {held_out} of task.eval_prompts={wanted} prompts ({why}); {left}"
+    return f"held out: {held_out} of task.eval_prompts={wanted} prompts ({reason}); {left}"
 
 
 def _stated_evaluations(settings: Sequence[Setting]) -> int:

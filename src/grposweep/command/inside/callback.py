@@ -231,12 +231,12 @@ def trouble(folder: Path, args: TrainingArguments) -> str | None:
         # an enumeration's word
         actual = getattr(actual, "value", actual)
         if actual != value and not (value is None and name in ROLLOUT_SIZES):
-            why = (
+            reason = (
                 "it does not take that from the recipe or the command line. Pass the parsed "
                 "arguments on to the trainer as they are."
             )
             if name == "world_size":
-                why = f"its launcher started so many. Set cluster.processes={actual}."
+                reason = f"its launcher started so many. Set cluster.processes={actual}."
             told = f"{name}={value} is this trial's, but the script trains with {name}={actual}"
-            return f"{told}: {why}"
+            return f"{told}: {reason}"
     return None

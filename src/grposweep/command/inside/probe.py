@@ -177,12 +177,12 @@ def _merge(mine: dict[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
         return {**loss, "seconds": mine["seconds"]}
     is_alike = [mine.get("refused"), "record" in mine] == [other.get("refused"), "record" in other]
     if "failed" in mine or not is_alike:
-        why = (
+        reason = (
             mine.get("failed")
             or other.get("failed")
             or "it ends in another way if its data have another size"
         )
-        return {"failed": why, "seconds": mine["seconds"]}
+        return {"failed": reason, "seconds": mine["seconds"]}
     if "record" in mine:
         first = mine["record"]
         second = other["record"]

@@ -221,7 +221,7 @@ def _last_error(text: str) -> str:
     return lines[-1] if lines else "no reason given"
 
 
-def _refusal(why: str, text: str, cluster: Cluster) -> str:
+def _refusal(reason: str, text: str, cluster: Cluster) -> str:
     """Return the message to the user, with the key that Slurm seems to complain about."""
     for word, key, look in _REFUSED:
         if word in text.lower() and (getattr(cluster, key) is not None or key == "partition"):
@@ -229,11 +229,11 @@ def _refusal(why: str, text: str, cluster: Cluster) -> str:
             is_service = value is not None and getattr(cluster, f"service_{key}", None) == value
             name = f"cluster.{'service_' if is_service else ''}{key}"
             return (
-                f"{name}={'null' if value is None else value}: Slurm refuses the job ({why}). "
+                f"{name}={'null' if value is None else value}: Slurm refuses the job ({reason}). "
                 f"Set another {name}; {look}. {_SCRIPT}"
             )
     return (
-        f"cluster=slurm: Slurm refuses the job ({why}). Correct what cluster.* and "
+        f"cluster=slurm: Slurm refuses the job ({reason}). Correct what cluster.* and "
         f"cluster.extra ask for. {_SCRIPT}"
     )
 

@@ -152,7 +152,9 @@ def _parse_json_lines(text: str, source: str) -> list[Row]:
         else:
             wrong[number] = "is not a JSON object"
     if wrong:
-        mistakes = [f"line {number} {why}" for number, why in list(wrong.items())[:MOST_NAMED]]
+        mistakes = [
+            f"line {number} {reason}" for number, reason in list(wrong.items())[:MOST_NAMED]
+        ]
         if len(wrong) > MOST_NAMED:
             mistakes.append(f"and {len(wrong) - MOST_NAMED} more lines")
         raise UserError(f"{source}: {'; '.join(mistakes)}. Write one JSON object per line.")

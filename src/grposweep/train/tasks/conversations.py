@@ -114,9 +114,9 @@ def check_system_prompt(task: Task, prompts: list[Any], has_template: bool | Non
         return
     is_chat = has_template if task.chat is None else task.chat
     if is_chat is False and isinstance(prompts[0], str):
-        why = "task.chat=false" if task.chat is False else "the tokenizer has no chat template"
+        reason = "task.chat=false" if task.chat is False else "the tokenizer has no chat template"
         raise UserError(
-            f"task.system_prompt is set, but {why}: a plain prompt has no system turn to put it "
+            f"task.system_prompt is set, but {reason}: a plain prompt has no system turn to put it "
             "in. Set task.chat=true and a model with a chat template, or task.system_prompt=null."
         )
     own = [

@@ -107,16 +107,16 @@ def _hub(path: str, task: Task, split: str) -> list[Any]:
     except Exception as error:
         # network errors are those of the client's HTTP library; ValueError: no such subset or split
         cause = (str(error).splitlines() or [type(error).__name__])[0]
-        why = (
+        reason = (
             f"not found here, and not to be had from the hub ({cause}). Set task.path to a local "
             "folder with its parquet files, or HF_HOME to a cache that holds it, or allow network "
             "access (trials do with HF_HUB_OFFLINE=0)."
         )
         if WENT_OFFLINE in os.environ:
-            why = (
+            reason = (
                 f"the hub cache of {socket.gethostname()} has the model and not this dataset "
                 f"({cause}). A trial whose model is there stays off the network. Set HF_HOME to a "
                 "cache that holds both, task.path to a local folder, or HF_HUB_OFFLINE=0."
             )
         named = f"task.path={path} (subset {task.subset}, split {split})"
-        raise UserError(f"{named}: {why}") from error
+        raise UserError(f"{named}: {reason}") from error
