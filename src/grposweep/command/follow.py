@@ -40,6 +40,7 @@ from grposweep.command._ray_cluster import (
 from grposweep.command.any_program import newest_of
 from grposweep.command.asked import trained_setting
 from grposweep.command.trial_recipe import build_program, framework_of, load_trial_recipe
+from grposweep.config.trial_plan import plan_content
 from grposweep.process import MARK, kill_group, signals_blocked, start_guard
 from grposweep.redaction import RedactedProgram
 from grposweep.registries import is_opaque
@@ -49,7 +50,6 @@ from grposweep.storage.inputs import original_path
 from grposweep.storage.records import CallbackState, Heartbeat
 from grposweep.train import process as watchdog
 from grposweep.train.attempt import Attempt, Outcome
-from grposweep.trial_plan import plan_content
 from grposweep.variables import OF_RANKS
 
 POLL_SECONDS = 0.5

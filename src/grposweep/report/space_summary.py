@@ -22,6 +22,7 @@ from grporecipe.terminal import count, short
 from grposweep.config.evaluation import is_of_evaluation
 from grposweep.config.identity import sizes
 from grposweep.config.precision import read_precision
+from grposweep.config.trial_plan import known_part
 from grposweep.registries import runs_trl
 from grposweep.report.tables import FOLD, Row, build_table
 from grposweep.report.view import InvalidPoints
@@ -32,7 +33,6 @@ from grposweep.search.evaluate import SpaceValidity
 from grposweep.search.sampling import describe_shares
 from grposweep.search.space import freeze
 from grposweep.search.validity import DISK
-from grposweep.trial_plan import known_part
 
 # of a checkpointed parameter: float32 weight and AdamW's two moments
 BYTES_TRAINED = 12

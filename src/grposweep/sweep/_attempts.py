@@ -15,6 +15,7 @@ from grporecipe.files import Config, Json, text_sha256, write_json, write_text
 from grporecipe.redaction import redact
 from grposweep.command.trial_recipe import write_program
 from grposweep.config.compose import override_name, override_text, render_experiment
+from grposweep.config.trial_plan import plan_content
 from grposweep.launchers import refuse_other_launcher
 from grposweep.launchers.base import End, Job, Launcher
 from grposweep.process import run_command
@@ -35,7 +36,6 @@ from grposweep.storage.records import (
 from grposweep.sweep._failures import log_sizes
 from grposweep.sweep._log import about
 from grposweep.sweep._oom import find_needs
-from grposweep.trial_plan import plan_content
 
 
 def write_trial(

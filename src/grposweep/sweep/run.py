@@ -31,6 +31,7 @@ from grporecipe.rules.check import RECIPE_RULES, Problem
 from grposweep.command.asked import find_inputs
 from grposweep.config.identity import sweep_identity
 from grposweep.config.search_budget import Budget
+from grposweep.config.trial_plan import known_part
 from grposweep.launchers import build_launcher, launcher_class
 from grposweep.launchers.base import Launcher
 from grposweep.process import run_command
@@ -87,7 +88,6 @@ from grposweep.sweep._warm_start import (
 )
 from grposweep.sweep.retry import reopen_failed
 from grposweep.sweep.validate import ValidatedSpace, choose_evaluations_of, validate_space
-from grposweep.trial_plan import known_part
 
 logger = logging.getLogger(__name__)
 # the rule on known defects of a command's release
