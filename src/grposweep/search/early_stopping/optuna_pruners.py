@@ -1,21 +1,22 @@
-"""Optuna's pruners as policies: median, successive halving, ASHA and Hyperband. A stopped trial has
-ended.
+"""The rules of Optuna's pruners as policies: median, successive halving, ASHA and Hyperband. A
+stopped trial has ended.
 
 Their step is the number of the evaluation, from 1. These pruners ignore evaluation noise and late
-risers.
+risers. A test compares each decision with Optuna's own.
 """
 
+import math
+from bisect import bisect_right
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from itertools import accumulate
+from statistics import median
+from zlib import crc32
 
 from grposweep.search.early_stopping import CONTINUE, Action, Curve, Decision, State, StoppingPolicy
 
-# 0.2 s that --help and --cfg should not pay
-if TYPE_CHECKING:
-    from optuna.trial import FrozenTrial
-
-# Optuna's default
+# Optuna's defaults
 HYPERBAND_FACTOR = 3
+FEWEST_FINISHED = 5
 
 
 class _PrunerPolicy(StoppingPolicy):
@@ -27,28 +28,30 @@ class _PrunerPolicy(StoppingPolicy):
 
     def decide(self, curve: Curve, others: Sequence[Curve], more: bool) -> Decision:  # noqa: ARG002 - the contract's arguments
         """Return whether to stop the trial or continue."""
-        evaluation = len(curve.held_out)
-        trial = _freeze(curve)
-        history = _History([*map(_freeze, others), trial])
-        if not self._prunes(history, trial, round(evaluation / curve.share)):
+        if not self._prunes(curve, others):
             return CONTINUE
+        evaluation = len(curve.held_out)
         return Decision(
             Action.STOP, f"{self.name} at evaluation {evaluation}: {curve.held_out[-1]:.4g}"
         )
 
-    def _prunes(self, history: Any, trial: "FrozenTrial", evaluations: int) -> bool:
+    def _prunes(self, curve: Curve, others: Sequence[Curve]) -> bool:
         raise NotImplementedError
 
 
 class MedianPolicy(_PrunerPolicy):
-    """Stop a trial that is worse than the median of the others at the same evaluation."""
+    """Stop a trial whose best value is worse than the median of the finished trials at the same
+    evaluation.
+    """
 
     name = "median"
 
-    def _prunes(self, history: Any, trial: "FrozenTrial", evaluations: int) -> bool:  # noqa: ARG002 - the contract's arguments
-        from optuna.pruners import MedianPruner
-
-        return MedianPruner().prune(history, trial)
+    def _prunes(self, curve: Curve, others: Sequence[Curve]) -> bool:
+        finished = [other for other in others if other.state is State.FINISHED]
+        values = _values_at(len(curve.held_out), finished)
+        if len(finished) < FEWEST_FINISHED or not values:
+            return False
+        return max(curve.held_out) < median(values)
 
 
 class HalvingPolicy(_PrunerPolicy):
@@ -58,8 +61,8 @@ class HalvingPolicy(_PrunerPolicy):
     factor = 2
     rate = 1
 
-    def _prunes(self, history: Any, trial: "FrozenTrial", evaluations: int) -> bool:  # noqa: ARG002 - the contract's arguments
-        return _halve(history.trials, trial, self.factor, self.rate)
+    def _prunes(self, curve: Curve, others: Sequence[Curve]) -> bool:
+        return _halve(curve, others, self.factor, self.rate)
 
 
 class AshaPolicy(HalvingPolicy):
@@ -75,60 +78,35 @@ class HyperbandPolicy(_PrunerPolicy):
 
     name = "hyperband"
 
-    def _prunes(self, history: Any, trial: "FrozenTrial", evaluations: int) -> bool:
-        from optuna.pruners import HyperbandPruner
-
-        pruner = HyperbandPruner(1, evaluations, HYPERBAND_FACTOR)
-        # brackets are known from the start
-        pruner._try_initialization(history)
-        bracket = pruner._get_bracket_id(history, trial)
-        rivals = [one for one in history.trials if pruner._get_bracket_id(history, one) == bracket]
-        return _halve(rivals, trial, HYPERBAND_FACTOR, bracket)
+    def _prunes(self, curve: Curve, others: Sequence[Curve]) -> bool:
+        evaluations = round(len(curve.held_out) / curve.share)
+        bracket = _bracket(curve, evaluations)
+        rivals = [other for other in others if _bracket(other, evaluations) == bracket]
+        return _halve(curve, rivals, HYPERBAND_FACTOR, bracket)
 
 
-def _halve(trials: "list[FrozenTrial]", trial: "FrozenTrial", factor: int, rate: int) -> bool:
-    """Return whether successive halving prunes one of these trials.
-
-    Its rungs are at factor ** rate, factor ** (rate + 1), ... evaluations.
+def _halve(curve: Curve, others: Sequence[Curve], factor: int, rate: int) -> bool:
+    """Return whether successive halving prunes a trial: at evaluation factor ** rate, factor **
+    (rate + 1), ... the best of every ``factor`` continue, and at least one.
     """
-    from optuna.pruners import SuccessiveHalvingPruner
-
-    for other in trials:
-        # The pruner itself notes the rung at the trial's last evaluation.
-        evaluations, rung = len(other.intermediate_values) - (other is trial), 0
-        while (step := factor ** (rate + rung)) <= evaluations:
-            other.system_attrs[f"completed_rung_{rung}"] = other.intermediate_values[step]
-            rung += 1
-    history: Any = _History(trials)
-    return SuccessiveHalvingPruner(1, factor, rate).prune(history, trial)
+    evaluations = len(curve.held_out)
+    rung = factor**rate
+    while rung < evaluations:
+        rung *= factor
+    if rung > evaluations:
+        return False
+    values = sorted([*_values_at(rung, others), curve.held_out[-1]])
+    return curve.held_out[-1] < values[-max(len(values) // factor, 1)]
 
 
-def _freeze(curve: Curve) -> "FrozenTrial":
-    from optuna.trial import TrialState, create_trial
-
-    is_finished = curve.state == State.FINISHED
-    trial = create_trial(
-        state=TrialState.COMPLETE if is_finished else TrialState.PRUNED,
-        value=curve.held_out[-1] if is_finished else None,
-        intermediate_values=dict(enumerate(curve.held_out, 1)),
-    )
-    trial.number = trial._trial_id = curve.number
-    return trial
+def _values_at(evaluation: int, curves: Sequence[Curve]) -> list[float]:
+    return [c.held_out[evaluation - 1] for c in curves if len(c.held_out) >= evaluation]
 
 
-class _History:
-    """The part of a study that pruners read; Optuna's own study would copy every trial."""
-
-    study_name = "sweep"
-
-    def __init__(self, trials: "list[FrozenTrial]") -> None:
-        from optuna.study import StudyDirection
-
-        self.trials, self.direction, self._storage = trials, StudyDirection.MAXIMIZE, self
-
-    def get_trials(self, deepcopy: bool = True, states: Any = None) -> "list[FrozenTrial]":  # noqa: ARG002 - Optuna's
-        """Return all trials, or those in these states."""
-        return [trial for trial in self.trials if states is None or trial.state in states]
-
-    def set_trial_system_attr(self, *_: Any) -> None:
-        """Leave the trials as they are: the pruner adds the value of its own trial itself."""
+def _bracket(curve: Curve, evaluations: int) -> int:
+    """Return the bracket of a trial, as HyperbandPruner gives it in a study named ``sweep``."""
+    brackets = math.floor(math.log(evaluations, HYPERBAND_FACTOR)) + 1
+    later = reversed(range(brackets))
+    sizes = [math.ceil(brackets * HYPERBAND_FACTOR**rungs / (rungs + 1)) for rungs in later]
+    place = crc32(f"sweep_{curve.number}".encode()) % sum(sizes)
+    return bisect_right(list(accumulate(sizes)), place)
