@@ -10,14 +10,13 @@ import logging
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from pathlib import Path
 from statistics import fmean
 
 from optuna.trial import FrozenTrial, TrialState
 
 from grporecipe.files import LARGEST, Config, Json, as_number, objects, open_file, read_json
-from grposweep.schema import Search, sign_of
+from grposweep.schema import Search
 from grposweep.search.curves import Curve, State, check_curve, one_template
 from grposweep.search.early_stopping import Action, StoppingPolicy
 from grposweep.search.replication import is_replicate
@@ -47,79 +46,38 @@ Line = Config
 logger = logging.getLogger(__name__)
 
 
-@dataclass
-class Tail:
-    """Reads new lines of a file that grows by appends. An attempt replaces the file when it resumes
-    from a checkpoint.
-    """
-
-    path: Path
-    # inode
-    _file: int = -1
-    # bytes
-    _seen: int = 0
-
-    def read(self) -> tuple[bool, list[Json]]:
-        """Return whether the file was replaced, and its complete lines since the last call."""
-        try:
-            stat = self.path.stat()
-        except FileNotFoundError:
-            return False, []
-        replaced = stat.st_ino != self._file or stat.st_size < self._seen
-        if replaced:
-            self._file = stat.st_ino
-            self._seen = 0
-        if stat.st_size == self._seen:
-            return replaced, []
-        try:
-            with open_file(self.path) as file:
-                file.seek(self._seen)
-                data = file.read(LARGEST)
-        except (FileNotFoundError, ValueError):
-            # something else in its place: 'grposweep status' names it
-            return False, []
-        whole = data[: data.rfind(b"\n") + 1]
-        self._seen += len(whole)
-        return replaced, list(objects(whole.split(b"\n")))
-
-
-@dataclass
 class CurveReader:
     """One trial's evaluations and training signals, read from its file; ``sign`` is -1 if less is
     better.
+
+    The file grows by appends. An attempt replaces it when it resumes from a checkpoint.
     """
 
-    path: Path
-    metric: str
-    sign: int = 1
-    start: float | None = None
-    steps: list[int] = field(default_factory=list)
-    attempts: list[int] = field(default_factory=list)
-    completions: list[float] = field(default_factory=list)
-    held_out: list[float] = field(default_factory=list)
-    errors: list[float | None] = field(default_factory=list)
-    signals: dict[str, list[float | None]] = field(default_factory=dict)
-    _tail: Tail | None = None
-    # training steps since the last evaluation
-    _stretch: list[Line] = field(default_factory=list)
+    def __init__(self, path: Path, metric: str, sign: int = 1) -> None:
+        self.path = path
+        self._metric = metric
+        self._sign = sign
+        # inode
+        self._file = -1
+        self._begin()
+
+    def _begin(self) -> None:
+        """Forget what was read: the attempt repeats the steps after its checkpoint."""
+        self.start: float | None = None
+        self.steps: list[int] = []
+        self.attempts: list[int] = []
+        self.completions: list[float] = []
+        self.held_out: list[float] = []
+        self.errors: list[float | None] = []
+        self.signals: dict[str, list[float | None]] = {}
+        # bytes
+        self._seen = 0
+        # training steps since the last evaluation
+        self._stretch: list[Line] = []
 
     def update(self) -> bool:
         """Read new lines, and return whether there were any."""
-        self._tail = self._tail or Tail(self.path)
-        replaced, lines = self._tail.read()
-        # the attempt repeats the steps after its checkpoint
-        if replaced:
-            self.start = None
-            for values in (
-                self.steps,
-                self.attempts,
-                self.completions,
-                self.held_out,
-                self.errors,
-                self._stretch,
-            ):
-                values.clear()
-            self.signals.clear()
+        replaced, lines = self._read_tail()
         for line in lines:
             if line.get("kind") == "train":
                 self._stretch.append(line)
@@ -144,13 +102,36 @@ class CurveReader:
             point=point,
         )
 
+    def _read_tail(self) -> tuple[bool, list[Json]]:
+        """Return whether the file was replaced, and its complete lines since the last call."""
+        try:
+            stat = self.path.stat()
+        except FileNotFoundError:
+            return False, []
+        replaced = stat.st_ino != self._file or stat.st_size < self._seen
+        if replaced:
+            self._file = stat.st_ino
+            self._begin()
+        if stat.st_size == self._seen:
+            return replaced, []
+        try:
+            with open_file(self.path) as file:
+                file.seek(self._seen)
+                data = file.read(LARGEST)
+        except (FileNotFoundError, ValueError):
+            # something else in its place: 'grposweep status' names it
+            return False, []
+        whole = data[: data.rfind(b"\n") + 1]
+        self._seen += len(whole)
+        return replaced, list(objects(whole.split(b"\n")))
+
     def _evaluate(self, line: Line) -> None:
-        value = as_number(line.get(self.metric))
+        value = as_number(line.get(self._metric))
         step = line.get("step")
         if value is None or not isinstance(step, int):
             return
         if step == 0:
-            self.start = self.sign * value
+            self.start = self._sign * value
             return
         means = {ours: mean(self._stretch, theirs) for ours, theirs in SIGNALS.items()}
         means[BROKEN] = broken(self._stretch)
@@ -164,8 +145,8 @@ class CurveReader:
         self.attempts.append(attempt if isinstance(attempt, int) else 0)
         # unknown: the axis is steps
         self.completions.append(as_number(line.get("completions")) or float(step))
-        self.held_out.append(self.sign * value)
-        self.errors.append(as_number(line.get(f"{self.metric}_se")))
+        self.held_out.append(self._sign * value)
+        self.errors.append(as_number(line.get(f"{self._metric}_se")))
         self._stretch = []
 
 
@@ -220,11 +201,6 @@ class EarlyStoppingMonitor:
     # what was known when none was promoted, by ``more``
     _none_promoted: dict[bool, tuple[int, ...]] = field(default_factory=dict)
     _guarded: dict[int, bool] = field(default_factory=dict)
-
-    @cached_property
-    def sign(self) -> int:
-        """Return the factor that makes larger values better."""
-        return sign_of(self.search.direction)
 
     @property
     def stops_early(self) -> bool:
@@ -317,12 +293,15 @@ class EarlyStoppingMonitor:
         if guarded:
             finished = (trial.value for trial in trials if trial.state == TrialState.COMPLETE)
             worst = min(
-                (self.sign * value for value in finished if value is not None), default=math.inf
+                (self.study.sign * value for value in finished if value is not None),
+                default=math.inf,
             )
             values |= {
-                t.number: min(self.sign * t.value, worst) for t in guarded if t.value is not None
+                t.number: min(self.study.sign * t.value, worst)
+                for t in guarded
+                if t.value is not None
             }
-        return {number: self.sign * value for number, value in values.items()}
+        return {number: self.study.sign * value for number, value in values.items()}
 
     def _decide(self, trial: FrozenTrial, more: bool) -> tuple[ControlAction, str, str] | None:
         """Decide about a running trial: guards first; replicates of leaders on other seeds are not
@@ -337,7 +316,7 @@ class EarlyStoppingMonitor:
         if not trial.params and self.search.sampler == "one_factor":
             return None
         curve = self._curve(trial)
-        alarm = check_curve(curve, is_reward=self.sign > 0) if self.search.guards else None
+        alarm = check_curve(curve, is_reward=self.study.sign > 0) if self.search.guards else None
         if alarm is None and self.search.max_template_share is not None:
             alarm = one_template(curve, self.search.max_template_share)
         if alarm is not None:
@@ -374,7 +353,7 @@ class EarlyStoppingMonitor:
     def _reader(self, number: int, head: str) -> CurveReader:
         if number not in self._readers:
             path = self.folder.trial(number, head).path / paths.METRICS
-            self._readers[number] = CurveReader(path, self.search.metric, self.sign)
+            self._readers[number] = CurveReader(path, self.search.metric, self.study.sign)
         return self._readers[number]
 
     def _total(self, number: int, reader: CurveReader) -> float:
