@@ -50,8 +50,8 @@ from grposweep.storage.results import (
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
 
-# the last lines of these bytes are shown
-LOG_TAIL_BYTES = 1 << 16
+# so many last lines of these bytes are shown
+LOG_LINES, LOG_TAIL_BYTES = 12, 1 << 16
 # of metrics.jsonl: enough for its last lines
 METRICS_TAIL_BYTES = 1 << 16
 # in the user's cache: the folders that hold sweeps
@@ -218,7 +218,7 @@ class TrialFolder(Folder):
         request.write(self.path)
         return request
 
-    def last_lines(self, count: int = 12) -> list[str]:
+    def last_lines(self) -> list[str]:
         """Return the end of the first rank's log, or of the job's log if no rank wrote one; secrets
         are redacted.
         """
@@ -227,7 +227,7 @@ class TrialFolder(Folder):
                 "utf-8", "replace"
             )
             if text.strip():
-                return redact("\n".join(text.splitlines()[-count:])).split("\n")
+                return redact("\n".join(text.splitlines()[-LOG_LINES:])).split("\n")
         return []
 
     def delete_model(self) -> None:

@@ -16,6 +16,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from importlib.util import find_spec
@@ -106,20 +107,27 @@ class Inputs(Record):
         ).hexdigest()
         target = sweep / paths.INPUTS_FOLDER / state[:12]
         if not target.exists():
-            target.parent.mkdir(exist_ok=True)
-            draft = Path(tempfile.mkdtemp(dir=target.parent, prefix=".draft-"))
-            # mkdtemp's 0700 would exclude team mates
-            draft.chmod(0o755)
-            for name in chosen:
-                copy = draft / Path(name).resolve().relative_to("/")
-                copy.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(path_of(name), copy)
-                if digest_of(copy)[:16] != self.files[name].digest:
-                    raise UserError(
-                        f"{name} was changed while it was copied. Give the same command again."
-                    )
-            draft.rename(target)
+            with drafted(target) as draft:
+                for name in chosen:
+                    copy = draft / Path(name).resolve().relative_to("/")
+                    copy.parent.mkdir(parents=True, exist_ok=True)
+                    shutil.copyfile(path_of(name), copy)
+                    if digest_of(copy)[:16] != self.files[name].digest:
+                        raise UserError(
+                            f"{name} was changed while it was copied. Give the same command again."
+                        )
         return replace(self, copies=f"{paths.INPUTS_FOLDER}/{target.name}")
+
+
+@contextmanager
+def drafted(target: Path) -> Iterator[Path]:
+    """Yield a new folder, which becomes ``target`` once all is in it."""
+    target.parent.mkdir(exist_ok=True)
+    draft = Path(tempfile.mkdtemp(dir=target.parent, prefix=".draft-"))
+    # mkdtemp's 0700 would exclude team mates
+    draft.chmod(0o755)
+    yield draft
+    draft.rename(target)
 
 
 _COPY = rf".*/{paths.INPUTS_FOLDER}/[0-9a-f]{{12}}(?=/)"

@@ -13,7 +13,6 @@ import shutil
 import socket
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterable
 from importlib.metadata import PackageNotFoundError, version
 from itertools import pairwise
@@ -25,7 +24,7 @@ from grporecipe.terminal import say
 from grposweep import __version__
 from grposweep.process import CONFIG_FLAGS, OWN_PACKAGES, PROJECT, SOURCE
 from grposweep.storage import paths
-from grposweep.storage.inputs import Inputs
+from grposweep.storage.inputs import Inputs, drafted
 from grposweep.storage.records import as_mapping
 
 # a large checkout on a slow disk answers sooner
@@ -225,17 +224,12 @@ def snapshot_code(sweep: Path) -> Path:
     """
     files, digest = _source()
     target = sweep / "code" / digest
-    if target.exists():
-        return target
-    target.parent.mkdir(exist_ok=True)
-    draft = Path(tempfile.mkdtemp(dir=target.parent, prefix=".draft-"))
-    # mkdtemp's 0700 would exclude team mates
-    draft.chmod(0o755)
-    for path in files:
-        copy = draft / path.relative_to(SOURCE)
-        copy.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(path, copy)
-    draft.rename(target)
+    if not target.exists():
+        with drafted(target) as draft:
+            for path in files:
+                copy = draft / path.relative_to(SOURCE)
+                copy.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(path, copy)
     return target
 
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from grporecipe.errors import ExitCode
 from grporecipe.files import (
@@ -241,8 +241,7 @@ class TrialResult(Record):
         return ExitCode.FINISHED if self.status is TrialStatus.FINISHED else ExitCode.FAILED
 
 
-@dataclass(frozen=True)
-class TrialOutcome:
+class TrialOutcome(NamedTuple):
     """A trial's values for the study: its value (None: failed), the metric by optimizer step, and
     whether it was pruned.
     """
@@ -323,19 +322,22 @@ def run_cost(
     ``least`` and ``most`` bound the seconds of a run under way. They come from a monotonic clock,
     because the time of day can be changed.
     """
-    lengths = [
-        (run.devices, _length(folder, run, is_running, most, least)) for run in read_runs(folder)
-    ]
-    return sum(length for _, length in lengths), sum(
-        devices * length for devices, length in lengths
-    )
+    seconds = 0.0
+    device_seconds = 0.0
+    for run in read_runs(folder):
+        if run.end is not None:
+            length = max(run.end - run.start, 0.0)
+        elif is_running:
+            length = min(max(time.time() - run.start, least), most)
+        else:
+            length = _length_of_dead(folder, run)
+        seconds += length
+        device_seconds += run.devices * length
+    return seconds, device_seconds
 
 
-def _length(folder: Path, run: RunRecord, is_running: bool, most: float, least: float) -> float:
-    if run.end is not None:
-        return max(run.end - run.start, 0.0)
-    if is_running:
-        return min(max(time.time() - run.start, least), most)
+def _length_of_dead(folder: Path, run: RunRecord) -> float:
+    """Return the seconds of a run that died: until its last sign of life."""
     ends = read_lines(folder / paths.ATTEMPTS, attempt=int, seconds=int | float)
     # for which a controller did
     watched = (line["seconds"] for line in ends if line["attempt"] == run.attempt)

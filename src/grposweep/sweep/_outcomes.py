@@ -278,7 +278,7 @@ class OutcomeRecorder:
         outcome = folder.outcome(self.search.metric)
         if outcome.is_pruned:
             self._delete_resumable([folder])
-        self.study.tell(folder.number, outcome.value, outcome.evaluations, outcome.is_pruned)
+        self.study.tell(folder.number, *outcome)
         if outcome.value is not None and self.keep in KEEPS_MODEL:
             self._delete_models([folder.number])
 

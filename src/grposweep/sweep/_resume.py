@@ -435,8 +435,7 @@ def _add(study: SweepStudy, trial: TrialFolder, metric: str) -> bool:
         if trial.is_done:
             trial.close_attempt()
             outcome = trial.outcome(metric)
-            number = study.add(record.point, record.attributes)
-            study.tell(number, outcome.value, outcome.evaluations, outcome.is_pruned)
+            study.tell(study.add(record.point, record.attributes), *outcome)
         else:
             study.add(record.point, record.attributes)
     except ValueError:
