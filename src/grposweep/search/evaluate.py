@@ -272,23 +272,14 @@ def _codes(result: ValidationResult) -> frozenset[str]:
     return frozenset(problem.code for problem in errors(result.problems))
 
 
-def single_points(space: Space) -> Iterator[Point]:
-    """Yield the baseline, which changes nothing, then one value of one parameter at a time, in the
-    order of the space.
-    """
-    yield {}
-    for parameter in space.parameters:
-        if isinstance(parameter.domain, Choice):
-            for label in parameter.domain.labels:
-                yield {parameter.name: label}
-
-
 def validate_one_factor(validator: Validator) -> SpaceValidity:
     """Validate the baseline and every point that differs from it in one parameter.
 
     Raises UserError if the baseline itself is invalid. Raises it also if a parameter has a
     condition, because only one parameter is changed at a time.
     """
+    # the baseline changes nothing
+    points: list[Point] = [{}]
     for parameter in validator.space.parameters:
         if parameter.when:
             raise UserError(
@@ -296,7 +287,8 @@ def validate_one_factor(validator: Validator) -> SpaceValidity:
                 "search=one_factor turns one parameter at a time. Drop the condition, and set what "
                 "it needs in the base configuration."
             )
-    points = list(single_points(validator.space))
+        if isinstance(parameter.domain, Choice):
+            points += [{parameter.name: label} for label in parameter.domain.labels]
     baseline = validator.validate(points[0])
     problems = errors(baseline.problems)
     if problems:

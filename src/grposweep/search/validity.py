@@ -73,14 +73,14 @@ class RuleInputs:
             for key, raws in raw.items()
             if len({*map(str, raws)}) == 1 and _PLAIN.fullmatch(str(raws[0]))
         }
-        self._continuous = continuous(space)
         self._parameters = {field: self._depends(field) for field in SOURCES}
         # the continuous parameter whose value is a field's: its own key, or the one that its key
         # refers to
         self._direct: dict[str, str] = {}
+        ranges = continuous(space)
         for field, (key, *others) in SOURCES.items():
             for name in (self._whole.get(key), key):
-                if name in self._continuous and not others:
+                if name in ranges and not others:
                     self._direct[field] = name
         self._tables: dict[tuple[str, ...], dict[tuple[Any, ...], Json]] = {
             self._table_of(field): {} for field in SOURCES
@@ -225,11 +225,11 @@ class Validator:
     task.
     """
 
-    def __init__(self, space: Space, points: Points, prepared: Config | None = None) -> None:
+    def __init__(self, space: Space, points: Points) -> None:
         self.space = space
         self.points = points
         self.ignore = tuple(points.base.rules.ignore)
-        self.learn(prepared or {})
+        self.learn({})
 
     def learn(self, prepared: Config) -> None:
         """Use these counts from now on."""

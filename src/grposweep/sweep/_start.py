@@ -41,7 +41,7 @@ from grposweep.sweep._oom import known_oom
 from grposweep.sweep._outcomes import OutcomeRecorder
 from grposweep.sweep._resume import changed_keys, listed, open_study
 from grposweep.sweep._spending import Spending
-from grposweep.sweep._trial_queue import Outlook, TrialQueue
+from grposweep.sweep._trial_queue import TrialQueue
 from grposweep.sweep._warm_start import WarmStart
 from grposweep.sweep.validate import ValidatedSpace, plans_trials
 
@@ -168,8 +168,6 @@ def build_controller(
         allowance = partial(buys, budget, hours=spending.hours)
     stopping = build_policy(base.search.stopping, effort, allowance)
     monitor = EarlyStoppingMonitor(folder, study, base.search, stopping)
-    outlook = Outlook(partial(known_oom, folder), monitor.budgeted, monitor.foreseen)
-    sampled = space.validity.is_sampled
     queue = TrialQueue(
         study,
         space.validator,
@@ -178,8 +176,10 @@ def build_controller(
         valid,
         first,
         base.force,
-        sampled,
-        outlook,
+        space.validity.is_sampled,
+        partial(known_oom, folder),
+        monitor.budgeted,
+        monitor.foreseen,
     )
     return Controller(
         folder, queue, outcomes, launcher, lease, overrides, dict(provenance), monitor, spending

@@ -25,18 +25,6 @@ class QueuedTrial(NamedTuple):
     attributes: Json
 
 
-@dataclass(frozen=True)
-class Outlook:
-    """What others know of trials that have not started; the queue asks them for each next trial."""
-
-    # the trial that ran out of memory with less
-    known_oom: Callable[[ValidationResult], int | None] = lambda _: None
-    # the number of trials that search.budget is for
-    budgeted: Callable[[], int | None] = lambda: None
-    # of trials without a value: what a sampler is told of them
-    foreseen: Callable[[], Mapping[int, float]] = dict
-
-
 @dataclass
 class TrialQueue:
     """Knows what has been started of a space, and decides what comes next."""
@@ -53,7 +41,12 @@ class TrialQueue:
     repeat: bool = False
     # there may be more valid points
     is_sampled: bool = False
-    outlook: Outlook = Outlook()
+    # What others know of trials that have not started. The trial that ran out of memory with less:
+    known_oom: Callable[[ValidationResult], int | None] = lambda _: None
+    # the number of trials that search.budget is for
+    budgeted: Callable[[], int | None] = lambda: None
+    # of trials without a value: what a sampler is told of them
+    foreseen: Callable[[], Mapping[int, float]] = dict
     # valid points that are another one's experiment
     doubles: set[object] = field(default_factory=set)
     # valid points that are too large, and by which trial
@@ -89,7 +82,7 @@ class TrialQueue:
         most = None
         if self.study.space.is_finite and not self.is_sampled:
             most = len(self.valid_points) - len(self.doubles)
-        budgeted = self.outlook.budgeted()
+        budgeted = self.budgeted()
         if budgeted is not None:
             budgeted = max(min(budgeted, self.search.trials or budgeted), len(self.study.searched))
         usual = DEFAULT_TRIALS
@@ -193,7 +186,7 @@ class TrialQueue:
             verdict = self.validator.validate(point)
             if not verdict.is_valid or verdict.training in self._trained:
                 return False
-            trial = self.outlook.known_oom(verdict)
+            trial = self.known_oom(verdict)
             if trial is not None:
                 self.left_out[freeze(point)] = trial
                 return False
@@ -209,7 +202,7 @@ class TrialQueue:
             )
             return next(filter(is_new, agreeing), None)
         finite = tuple(self.study.space.finite_part(point) for point in self.valid_points)
-        foreseen = {} if self.sampler == "random" else self.outlook.foreseen()
+        foreseen = {} if self.sampler == "random" else self.foreseen()
         return self.study.ask(
             ValidPoints(is_new, finite), self.sampler, self.search.seed, fixed, foreseen
         )

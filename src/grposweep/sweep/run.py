@@ -146,12 +146,10 @@ def run_trials(
                 if trial.state.is_finished() and trial.number not in printed:
                     printed.add(trial.number)
                     ended = reader.trial(controller.folder.of(trial))
-                    first = (
-                        reasons.setdefault(ended.failure_words, ended.number)
-                        if ended.state is State.FAILED
-                        else None
-                    )
-                    alike = first if first != ended.number else None
+                    alike = None
+                    if ended.state is State.FAILED:
+                        first = reasons.setdefault(ended.failure_words, ended.number)
+                        alike = first if first != ended.number else None
                     display.say(trial_line(ended, controller.search.metric, alike))
                     spread = ended.sampling
                     is_first = len(printed) == 1 < controller.queue.planned

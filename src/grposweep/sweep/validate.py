@@ -113,21 +113,23 @@ def _sampler(base: Experiment, space: Space) -> str:
             f"force=true with search={sampler}: only a list of points can be run once more. "
             "Set a larger search.trials, or another name=..."
         )
-    if sampler == "one_factor" and not space.parameters:
-        raise UserError(
-            "search=one_factor without parameters compares nothing. Give each parameter its "
-            "alternatives: lr=1e-4,1e-3, or for a single one lr=choice(1e-3)."
-        )
-    if sampler == "one_factor" and not base.search.seeds:
-        raise UserError(
-            "search.seeds=0 with search=one_factor: intervals of effects need several seeds. "
-            "Set search.seeds=5."
-        )
-    if sampler == "one_factor" and base.search.effort is not None and base.search.effort < 1:
-        raise UserError(
-            f"search.effort={base.search.effort} with search=one_factor: every point is compared, "
-            "so every trial has to finish. Leave search.effort out, or set search=tpe."
-        )
+    if sampler == "one_factor":
+        if not space.parameters:
+            raise UserError(
+                "search=one_factor without parameters compares nothing. Give each parameter its "
+                "alternatives: lr=1e-4,1e-3, or for a single one lr=choice(1e-3)."
+            )
+        if not base.search.seeds:
+            raise UserError(
+                "search.seeds=0 with search=one_factor: intervals of effects need several seeds. "
+                "Set search.seeds=5."
+            )
+        if base.search.effort is not None and base.search.effort < 1:
+            raise UserError(
+                f"search.effort={base.search.effort} with search=one_factor: every point is "
+                "compared, so every trial has to finish. Leave search.effort out, or set "
+                "search=tpe."
+            )
     budget = base.search.budget
     if (
         budget is not None
