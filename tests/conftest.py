@@ -45,6 +45,9 @@ settings.register_profile(
 )
 settings.load_profile("repeatable")
 
+# Torch reads it when it is imported. With more threads a tiny model takes ten times as long where
+# other workers need the cores.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 # set in xdist's workers only: what is printed would be of another width there
 os.environ.pop("COLUMNS", None)
 # a command sets it, and reads it as the user's wish
