@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 # always the same examples; `make fuzz` tries others, and many times as many
-MANY = int(os.environ.get("GRPOSWEEP_FUZZ_EXAMPLES", "150"))
+MANY = int(os.environ.get("GRPOSWEEP_FUZZ_EXAMPLES", "100"))
 EACH = timedelta(seconds=2)
 
 SCRAPS = [

@@ -15,14 +15,14 @@ from grposweep.report.html_page import page_content, page_data, script_json
 from grposweep.report.status import status_json, status_screen
 from grposweep.report.trial_screen import trial_screen
 from grposweep.report.view import read_sweep
-from support import sampled
+from support import examples, sampled
 
 from .damage import damaged, json_values, lines, object_file, try_all
 from .test_sweep_files import ATTEMPTS, METRICS, RECORD, RESULT, RUNS, put, sweep  # noqa: F401 - a fixture among them
 
 pytestmark = pytest.mark.slow
 # of each file; an example reads the whole sweep
-EXAMPLES = 40
+EXAMPLES = examples(45)
 OUTLOOK = {
     "target": 4,
     "at_once": 2,

@@ -22,7 +22,7 @@ from grposweep.report.status import status_json, status_screen
 from grposweep.report.tables import build_console
 from grposweep.report.view import read_sweep
 from made import Made, make_comparison, make_sweep
-from support import Printed, edit, on_terminal, read, unwrap, update, write_lines
+from support import Printed, edit, on_terminal, read, sampled, unwrap, update, write_lines
 from support import trials as trial_folders
 
 SPACE = [
@@ -322,7 +322,7 @@ def simulate(path: Path, stream: Random, prompts: int, better: float) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("prompts", [16, 64])
+@pytest.mark.parametrize("prompts", sampled([16, 64], 2, pytest.mark.thorough))
 def test_equal_points_are_rarely_told_apart_and_every_verdict_is_that_of_compare(
     tmp_path: Path, prompts: int
 ) -> None:
