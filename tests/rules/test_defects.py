@@ -11,7 +11,6 @@ from grporecipe.linting.linter import lint_recipe
 from grporecipe.model.defects import Defect, load_defects
 from grporecipe.model.framework import FRAMEWORKS
 from grporecipe.model.setting import Version
-from grporecipe.project.versions import releases_of
 from grporecipe.reading.load import Options, build_recipe
 
 CASES = read_own_yaml(__file__, "defects.yaml")
@@ -28,7 +27,7 @@ def told(defect: Defect, keys: Json, version: Version) -> bool:
 
 def known(defect: Defect) -> list[Version]:
     """The releases of a defect's framework that lint knows."""
-    return list(releases_of(FRAMEWORKS[defect.framework]))
+    return list(FRAMEWORKS[defect.framework].known_releases)
 
 
 @pytest.mark.parametrize("defect", load_defects(), ids=lambda defect: defect.name)

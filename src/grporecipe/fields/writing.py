@@ -138,13 +138,7 @@ def in_prompts(s: Setting) -> tuple[Setting, bool]:
     if s.prompts_per_rollout is None or s.prompts_per_step is None:
         s, is_whole = _counted(s)
         is_exact = is_exact and is_whole
-    shared = (
-        s.tensor_parallel_size
-        * s.sequence_parallel_size
-        * s.context_parallel_size
-        * s.pipeline_parallel_size
-    )
-    ranks = max((s.processes or 1) // max(shared, 1), 1)
+    ranks = max((s.processes or 1) // planning.shared(s), 1)
     each = (s.prompts_per_step or 0) * s.num_generations // ranks
     size = next(
         (n for n in range(min(s.per_device_train_batch_size, each), 0, -1) if each % n == 0), 1

@@ -363,14 +363,16 @@ def _of_setting(
     line = next((setting.lines[name] for name in fields if name in setting.lines), None)
     message = _message(problem.broken, bool(fixes)) + _where(recipe, keys, line)
     others = accepting_releases(recipe, problem.rule) if problem.severity != "note" else []
-    if not others:
-        is_guess = problem.code in OF_DEFAULTS and not recipe.version_source.known
-        sources = sources_of(recipe, setting, problem.rule.reads) if problem.is_error else {}
-        shown: Severity = "note" if is_guess else problem.severity
-        return Diagnostic(problem.code, shown, message, keys, line, tuple(fixes), sources)
-    severity: Severity = "warning" if problem.is_error else "note"
-    unsafe = tuple(replace(fix, safe=False) for fix in fixes)
-    return Diagnostic(problem.code, severity, message + _guess(recipe, others), keys, line, unsafe)
+    severity = problem.severity
+    if others:
+        severity = "warning" if problem.is_error else "note"
+        fixes = [replace(fix, safe=False) for fix in fixes]
+        message += _guess(recipe, others)
+    elif problem.code in OF_DEFAULTS and not recipe.version_source.known:
+        severity = "note"
+    is_certain = problem.is_error and not others
+    sources = sources_of(recipe, setting, problem.rule.reads) if is_certain else {}
+    return Diagnostic(problem.code, severity, message, keys, line, tuple(fixes), sources)
 
 
 def _of_recipe(
@@ -430,7 +432,7 @@ def _is_part(recipe: Recipe) -> bool:
             or "defaults" in recipe.config
             or recipe.config.keys() <= recipe.lines.keys()
         )
-        return is_open and framework.is_composed is not None and not framework.is_composed(recipe)
+        return is_open and not framework.is_composed(recipe)
     return recipe.file is not None and bool(framework.config_defaults)
 
 

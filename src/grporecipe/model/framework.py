@@ -221,7 +221,7 @@ class Framework:
         only_evaluates: the key that ends a run after its first validation.
         is_asynchronous: whether a recipe is for a trainer that generates while it trains; only a
             note says so.
-        is_composed: whether the configuration below a launch's overrides is known; None if it
+        is_composed: whether the configuration below a launch's overrides is known; by default it
             always is.
         assume: returns the keys whose meaning the trainer's own source changes, with the place; by
             default those that were found in the repository.
@@ -261,7 +261,7 @@ class Framework:
     own_configs: re.Pattern[str] | None = None
     only_evaluates: str = ""
     is_asynchronous: "Callable[[Recipe], bool]" = lambda _: False
-    is_composed: "Callable[[Recipe], bool] | None" = None
+    is_composed: "Callable[[Recipe], bool]" = lambda _: True
     assume: "Callable[[Recipe], Mapping[str, str]]" = lambda recipe: recipe.assumed
 
     def __post_init__(self) -> None:
@@ -279,6 +279,11 @@ class Framework:
     def is_dotted(self) -> bool:
         """Return whether keys are dotted, and overridden as ``a.b=c``."""
         return self.traits.syntax == "dotted"
+
+    @property
+    def known_releases(self) -> Sequence[Version]:
+        """Return the releases in the table, ascending; without a table, the default."""
+        return self.releases() if self.releases else (self.version,)
 
     @cached_property
     def by_name(self) -> dict[str, Field]:
@@ -389,9 +394,8 @@ def _own_version(text: str, framework: Framework) -> Version:
             f"version {text[:40]!r}: a version has two or three numbers. Write it like 0.3.3."
         )
     version = parse_release(".".join((*parts[:3], "0")[:3]))
-    known = framework.releases() if framework.releases else (framework.version,)
-    if version < known[0]:
-        first = ".".join(map(str, known[0]))
+    if version < framework.known_releases[0]:
+        first = ".".join(map(str, framework.known_releases[0]))
         raise UserError(
             f"{framework.name} {text}: the first release that can be judged is {first}."
         )

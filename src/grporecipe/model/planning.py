@@ -360,6 +360,19 @@ def _realise_eval(s: Setting) -> Setting:
     return s.replace({"per_device_eval_batch_size": max(bound // unit, 1) * unit})
 
 
+def shared(s: Setting) -> int:
+    """Return the number of processes that work on one data rank's completions together."""
+    product = 1
+    for size in (
+        s.tensor_parallel_size,
+        s.sequence_parallel_size,
+        s.context_parallel_size,
+        s.pipeline_parallel_size,
+    ):
+        product *= max(size, 1)
+    return product
+
+
 RESIZED = frozenset(
     {
         "gradient_accumulation_steps",
@@ -381,13 +394,7 @@ def resize(s: Setting) -> Setting:
     """
     if s.prompts_per_rollout is None or s.prompts_per_step is None:
         return s
-    shared = (
-        s.tensor_parallel_size
-        * s.sequence_parallel_size
-        * s.context_parallel_size
-        * s.pipeline_parallel_size
-    )
-    ranks = None if s.processes is None else s.processes // max(shared, 1)
+    ranks = None if s.processes is None else s.processes // shared(s)
     completions = s.prompts_per_rollout * s.num_generations
     size = max(s.per_device_train_batch_size, 1)
     per_step = s.prompts_per_step * s.num_generations // max(ranks or 1, 1)

@@ -96,49 +96,6 @@ def key_span(changes: Sequence[Sequence[Any]] | None) -> tuple[Version, Version 
     return parse_release(changes[0][0]), parse_release(last[0]) if len(last) == 1 else None
 
 
-class ReleaseTable:
-    """The keys of a framework by release, read from the ``keys.json`` of its folder when they are
-    first needed.
-
-    ``data["releases"]`` lists its releases in ascending order. ``data["keys"]`` has the history of
-    each key (`keys_at_release`).
-    """
-
-    def __init__(self, package: str, newest: Version) -> None:
-        self.package = package
-        self.newest = newest
-        self._known: dict[Version, KeyTable] = {}
-
-    @cached_property
-    def data(self) -> Fields:
-        """The table."""
-        return load_table(self.package)
-
-    def releases(self) -> tuple[Version, ...]:
-        """Return every release that the table knows, ascending."""
-        return tuple(parse_release(name) for name in self.data["releases"])
-
-    def known(self, version: Version | None = None) -> KeyTable:
-        """Return the keys of a release (None: the newest one)."""
-        version = version or self.newest
-        if version not in self._known:
-            self._known[version] = keys_at_release(self.data["keys"], version)
-        return self._known[version]
-
-    def choices(self, version: Version) -> dict[str, tuple[str, ...]]:
-        """Return the words of each key of a release that takes only some."""
-        changes = (
-            (name, change_at(history, version)) for name, history in self.data["choices"].items()
-        )
-        return {name: tuple(change[1]) for name, change in changes if len(change) > 1}
-
-    def span(self, name: str) -> tuple[Version, Version | None] | None:
-        """Return the releases in which a key came and left (None: still there); None for a key that
-        never existed.
-        """
-        return key_span(self.data["keys"].get(name))
-
-
 @cache
 def parse_release(name: str) -> Version:
     """Parse a release of a table, which has three numbers."""

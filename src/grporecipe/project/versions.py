@@ -81,7 +81,7 @@ def find_version(
         _of_project(framework, file)
         or _of_pin(framework, probe, file)
         or _of_source(framework, probe, file)
-        or _by_keys(framework, probe, releases_of(framework))
+        or _by_keys(framework, probe, framework.known_releases)
     )
 
 
@@ -132,7 +132,7 @@ def _stated(framework: Framework, version: Version, source: VersionSource) -> Ju
     """Return a stated version. One that is newer than all known releases is judged as the newest of
     them.
     """
-    newest = releases_of(framework)[-1]
+    newest = framework.known_releases[-1]
     if version > newest:
         source = source._replace(
             kind="newer", text=f"{source.text}, judged as {text(newest)}, the newest release known"
@@ -145,7 +145,7 @@ def _of_pin(framework: Framework, probe: Recipe, file: Path) -> Judged | None:
     repository = find_repository(file) if framework.packages else None
     if repository is None:
         return None
-    releases = releases_of(framework)
+    releases = framework.known_releases
     root = repository.root
     roots = _vendored_in(root, framework.vendor.marker) if framework.vendor else ()
     own = next((folder for folder in roots if absolute(file).is_relative_to(folder)), None)
@@ -207,7 +207,7 @@ def _runs(framework: Framework, probe: Recipe, judged: Judged) -> bool:
     """
     if not misfits(replace(probe, version=judged.version, vendored=judged.vendored)):
         return True
-    return all(_misfits_by_release(probe, releases_of(framework)).values())
+    return all(_misfits_by_release(probe, framework.known_releases).values())
 
 
 @lru_cache(maxsize=128)
@@ -271,14 +271,9 @@ def _judge_pin(
     return judged._replace(source=judged.source._replace(where=where, text=stated))
 
 
-def releases_of(framework: Framework) -> Sequence[Version]:
-    """Return the releases in a framework's table, ascending."""
-    return framework.releases() if framework.releases else (framework.version,)
-
-
 def allowed_releases(recipe: Recipe) -> list[Version]:
     """Return the releases that may train a recipe whose repository requires a range."""
-    known = releases_of(FRAMEWORKS[recipe.framework])
+    known = FRAMEWORKS[recipe.framework].known_releases
     return [release for release in known if allows(recipe.version_source.text, release)]
 
 
@@ -333,7 +328,7 @@ def fitting_releases(recipe: Recipe) -> list[Version]:
 
 def _fit(recipe: Recipe) -> tuple[frozenset[str], list[Version]]:
     """Return the keys of a recipe that no release takes, and the releases that take all others."""
-    by_release = _misfits_by_release(recipe, releases_of(FRAMEWORKS[recipe.framework]))
+    by_release = _misfits_by_release(recipe, FRAMEWORKS[recipe.framework].known_releases)
     never = frozenset.intersection(*by_release.values())
     return never, [release for release, unknown in by_release.items() if unknown == never]
 
@@ -387,7 +382,7 @@ def is_typo(key: str, framework: Framework, recipe: Recipe) -> bool:
     """Return whether a key that no release takes has a spelling similar to an existing key."""
     if framework.is_dotted:
         return False
-    ever = any(key in framework.takes(release) for release in releases_of(framework))
+    ever = any(key in framework.takes(release) for release in framework.known_releases)
     return not ever and bool(closest_keys(key, framework.known_keys(recipe)))
 
 

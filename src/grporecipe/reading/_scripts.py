@@ -18,7 +18,6 @@ from grporecipe.project.repository import (
     project_folder,
     scripts_of,
 )
-from grporecipe.project.versions import releases_of
 from grporecipe.reading import launch
 from grporecipe.reading._detect import detect_framework, recognise_recipe
 from grporecipe.reading.build import Options, build_recipe, find_near, load_text
@@ -222,7 +221,7 @@ def _spell_out(start: launch.LaunchCommand, framework: str, code: LaunchedCode) 
     table = FRAMEWORKS[framework]
     if start.options.keys() <= {*table.takes(table.version), *code.declares, "config"}:
         return
-    releases = (table.version, *reversed(releases_of(table)))
+    releases = (table.version, *reversed(table.known_releases))
     launch.spell_out(
         start,
         [{**table.takes(release), **code.declares} for release in releases],

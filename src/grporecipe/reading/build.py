@@ -97,36 +97,37 @@ def build_recipe(
             if len(config) <= FEW_KEYS
             else recognise_recipe(config, paths)
         )
-    processes = options.processes if options.processes is not None else more.pop("processes", None)
-    more.pop("processes", None)
+    processes = more.pop("processes", None)
+    if options.processes is not None:
+        processes = options.processes
     if FRAMEWORKS[framework].is_dotted:
         config = flatten(config)
     if len(config) > MOST_KEYS:
         raise UserError(f"it has {len(config):,} keys, so it is not a recipe.")
-    file = more.get("file")
-    if processes is None and file is not None:
-        processes = settings_for(Path(file)).processes
+    path = Path(more["file"]) if "file" in more else None
+    if processes is None and path is not None:
+        processes = settings_for(path).processes
     launch = more.get("launch", NO_LAUNCH)
     judged = options.find_version(
         framework,
         config,
-        None if file is None else Path(file),
+        path,
         more.pop("folder", ""),
         base=more.get("base", ""),
         code=more.get("code", NO_CODE),
         launch=launch,
     )
     own = {}
-    if file is not None and FRAMEWORKS[framework].is_dotted:
-        own = set_by_program(Path(file), launch.program)
+    if path is not None and FRAMEWORKS[framework].is_dotted:
+        own = set_by_program(path, launch.program)
     is_stated = judged.source.kind in ("asked", "project", "vendored")
     replaced = ""
-    if file is not None and not is_stated:
-        replaced = find_replacement(framework, Path(file))
+    if path is not None and not is_stated:
+        replaced = find_replacement(framework, path)
         if "external_plugins" in config:
             from grporecipe.reading.python._launched import find_patch
 
-            replaced = replaced or find_patch(config["external_plugins"], Path(file))
+            replaced = replaced or find_patch(config["external_plugins"], path)
     recipe = Recipe(
         framework,
         judged.version,

@@ -408,7 +408,7 @@ def accepting_releases(recipe: Recipe, rule: Rule) -> list[Version]:
     tell is known, but not for a warning about the defaults of a release.
     """
     # It loads the frameworks.
-    from grporecipe.project.versions import allowed_releases, fitting_releases, releases_of
+    from grporecipe.project.versions import allowed_releases, fitting_releases
 
     possible: Sequence[Version]
     if rule.severity != "error":
@@ -419,7 +419,7 @@ def accepting_releases(recipe: Recipe, rule: Rule) -> list[Version]:
     elif recipe.version_source.known and not recipe.version_source.conflict:
         return []
     else:
-        possible = fitting_releases(recipe) or releases_of(FRAMEWORKS[recipe.framework])
+        possible = fitting_releases(recipe) or FRAMEWORKS[recipe.framework].known_releases
     return [
         release for release in possible if not is_broken(replace(recipe, version=release), rule)
     ]
@@ -511,13 +511,10 @@ def the_version_of_the_keys_is_known(recipe: Recipe) -> Iterator[Violation]:
 
 def _left_to_newer(violations: list[Violation], recipe: Recipe) -> Iterator[Violation]:
     """Yield one finding for all that a stated release, newer than those known, may take."""
-    # it loads the frameworks
-    from grporecipe.project.versions import releases_of
-
     if violations:
         framework = FRAMEWORKS[recipe.framework]
         keys = tuple(key for broken in violations for key in broken.fields)
-        newest = text(releases_of(framework)[-1])
+        newest = text(framework.known_releases[-1])
         it = "it" if len(violations) == 1 else "them"
         stated = f"{recipe.version_source.where} states {text(recipe.version)}"
         why = (
@@ -563,13 +560,13 @@ def the_pinned_version_takes_the_keys(recipe: Recipe) -> Iterator[Violation]:
 def _never_taken(key: str, recipe: Recipe) -> bool:
     """Return whether no release takes a key."""
     # it loads the frameworks
-    from grporecipe.project.versions import misfits, releases_of
+    from grporecipe.project.versions import misfits
 
     framework = FRAMEWORKS[recipe.framework]
     if not framework.is_dotted:
-        return not any(key in framework.takes(release) for release in releases_of(framework))
+        return not any(key in framework.takes(release) for release in framework.known_releases)
     return all(
-        key in misfits(replace(recipe, version=release)) for release in releases_of(framework)
+        key in misfits(replace(recipe, version=release)) for release in framework.known_releases
     )
 
 

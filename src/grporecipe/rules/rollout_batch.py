@@ -13,6 +13,7 @@ trainer/ppo/v1/trainer_base.py, trainer/ppo/core_algos.py.
 from collections.abc import Iterator
 
 from grporecipe.model import planning
+from grporecipe.model.planning import shared
 from grporecipe.model.setting import IN_PROMPTS, Setting
 from grporecipe.rules.batch import COUNTS_SOMETHING, SIZES, judgeable
 from grporecipe.rules.helpers import each, named, near, no_field
@@ -40,19 +41,6 @@ COUNTED = (
 )
 # these compare within a group
 GROUPED = ("grpo", "rloo", "grpo_passk", "grpo_vectorized", "rloo_vectorized", "gdpo")
-
-
-def shared(s: Setting) -> int:
-    """Return the number of processes that work on one data rank's completions together."""
-    product = 1
-    for size in (
-        s.tensor_parallel_size,
-        s.sequence_parallel_size,
-        s.context_parallel_size,
-        s.pipeline_parallel_size,
-    ):
-        product *= max(size, 1)
-    return product
 
 
 def ranks(s: Setting) -> int | None:

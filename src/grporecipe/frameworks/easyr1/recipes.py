@@ -8,7 +8,7 @@ verl/workers/fsdp_workers.py.
 """
 
 from collections.abc import Mapping
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 from grporecipe.fields import dotted
@@ -17,7 +17,14 @@ from grporecipe.fields.writing import warmup_change
 from grporecipe.files import Config, read_own_yaml
 from grporecipe.model.framework import Field, NativeChange, Values, table_of
 from grporecipe.model.recipe import Recipe
-from grporecipe.model.releases import ReleaseTable, text
+from grporecipe.model.releases import (
+    KeyTable,
+    key_span,
+    keys_at_release,
+    load_table,
+    releases_of,
+    text,
+)
 from grporecipe.model.setting import FrameworkTraits, Setting, Version
 from grporecipe.model.values import Fields, model_size
 from grporecipe.registries import NEWEST
@@ -92,9 +99,21 @@ CHOICES: Mapping[str, list[str]] = _TABLES["choices"]
 OVERWRITTEN: Mapping[str, str] = _TABLES["overwritten"]
 
 
-# EasyR1 overwrites keys whose type begins with ``auto``
-TABLE = ReleaseTable(__package__, VERSION)
-releases, known, span = TABLE.releases, TABLE.known, TABLE.span
+table = partial(load_table, __package__)
+releases = partial(releases_of, __package__)
+
+
+@cache
+def known(version: Version = VERSION) -> KeyTable:
+    """Return the keys of a release. EasyR1 overwrites those whose type begins with ``auto``."""
+    return keys_at_release(table()["keys"], version)
+
+
+def span(name: str) -> tuple[Version, Version | None] | None:
+    """Return the releases that added and removed a key (None: still there); None for a key that
+    never existed.
+    """
+    return key_span(table()["keys"].get(name))
 
 
 @cache
@@ -103,7 +122,7 @@ def example(version: Version = VERSION) -> Config:
     others.
     """
     name = text(max(release for release in releases() if release <= version))
-    return dict(TABLE.data["examples"][name])
+    return dict(table()["examples"][name])
 
 
 def base_config(name: str, version: Version) -> Config | None:

@@ -13,6 +13,7 @@ from grporecipe.fields.dotted import nearest
 from grporecipe.fields.reading import values_of
 from grporecipe.frameworks.easyr1 import recipes as easyr1
 from grporecipe.model.framework import known_keys
+from grporecipe.model.planning import shared
 from grporecipe.model.recipe import Recipe
 from grporecipe.model.releases import is_taken, text
 from grporecipe.model.setting import Setting
@@ -31,7 +32,6 @@ from grporecipe.rules.rollout_batch import (
     per_rank,
     ranks,
     rollout_completions,
-    shared,
     step_completions,
 )
 
