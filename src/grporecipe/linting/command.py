@@ -229,13 +229,11 @@ def _told_once(
 
     def is_new(result: LintResult, problem: Diagnostic) -> bool:
         message, _, place = problem.message.partition(SET_IN)
-        named = place.removesuffix(".)") or (
-            "" if result.recipe.launch else result.recipe.file or ""
-        )
+        named = place.removesuffix(".)") or ("" if result.recipe.launch else result.recipe.file)
         shown_by = Path(named).name
         # no line of the script sets it, so each of its launches has it
         if not named and problem.line is None:
-            shown_by = result.recipe.file or ""
+            shown_by = result.recipe.file
         if problem.code in ONCE:
             shown_by = message = "a repository"
         if problem.is_error or not shown_by:

@@ -323,7 +323,7 @@ def _unchecked(recipe: Recipe, code: str) -> Diagnostic:
 
 def _is_overridden(problem: Diagnostic, recipe: Recipe) -> bool:
     values = {key: recipe.config[key] for key in problem.keys if key in recipe.config}
-    return is_overridden(Path(recipe.file or ""), values)
+    return is_overridden(Path(recipe.file), values)
 
 
 def _is_declared(problem: Problem, recipe: Recipe) -> bool:
@@ -433,7 +433,7 @@ def _is_part(recipe: Recipe) -> bool:
             or recipe.config.keys() <= recipe.lines.keys()
         )
         return is_open and not framework.is_composed(recipe)
-    return recipe.file is not None and bool(framework.config_defaults)
+    return bool(recipe.file and framework.config_defaults)
 
 
 def _holds_defaults(recipe: Recipe) -> bool:

@@ -352,7 +352,7 @@ def render_result(result: LintResult, start: int | None = None) -> str:
     recipe = result.recipe
     return _encode(
         {
-            "file": recipe.file,
+            "file": recipe.file or None,
             "framework": recipe.framework,
             "version": {"release": text(recipe.version), **recipe.version_source._asdict()},
             "processes": result.setting.processes,

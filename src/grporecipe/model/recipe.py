@@ -165,7 +165,7 @@ class Recipe:
     train_prompts: int | None = None
     gpu_gib: float | None = None
     gpu: str | None = None
-    file: str | None = None
+    file: str = ""
     lines: Mapping[str, int] = field(default_factory=dict)
     duplicates: tuple[Duplicate, ...] = ()
     unresolved: Mapping[str, str] = field(default_factory=dict)
@@ -218,12 +218,12 @@ class Recipe:
         """Return whether it is a call in Python. No parser reads its arguments, so an unknown key
         raises TypeError.
         """
-        return not self.launch and (self.file or "").endswith((".py", ".ipynb"))
+        return not self.launch and self.file.endswith((".py", ".ipynb"))
 
     @property
     def is_configuration(self) -> bool:
         """Return whether it is a file that no known command launches."""
-        return not self.launch and self.file is not None
+        return bool(self.file) and not self.launch
 
     def place(self, line: int) -> tuple[int | None, int]:
         """Return the cell of a line and the line within it. Outside of notebooks: no cell, and the

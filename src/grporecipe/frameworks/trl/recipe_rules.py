@@ -149,12 +149,12 @@ def numbers_are_numbers(recipe: Recipe) -> Iterator[Violation]:
     ``GRPOConfig(**yaml)`` fails late, or misreads the value: the text "false" counts as true.
     """
     takes = taken(recipe)
-    is_read_by_own = recipe.in_python or recipe.file is None or recipe.code.reads_recipes
+    is_read_by_own = recipe.in_python or not recipe.file or recipe.code.reads_recipes
     for key, value in recipe.stated.items():
         if isinstance(value, str) and key in takes:
             converted = convert(value, takes[key].type)
             if converted.trouble == "string":
-                is_quoted = recipe.in_python or (recipe.file or "").endswith(".json")
+                is_quoted = recipe.in_python or recipe.file.endswith(".json")
                 why = (
                     f"YAML reads it as text; TRL's parser makes {show(converted.value)} of it, a "
                     "script of your own may not"

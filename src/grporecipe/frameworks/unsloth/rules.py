@@ -13,6 +13,7 @@ from grporecipe.frameworks.unsloth import DAPO_CLIP, DEFAULTS, FRAMEWORK, correc
 from grporecipe.model import planning
 from grporecipe.model.recipe import Recipe
 from grporecipe.model.setting import Setting
+from grporecipe.rules.helpers import of_key
 from grporecipe.rules.registry import RecipeJudge, Violation, recipe_rule, rule, variant
 
 UNSLOTH = frozenset({"unsloth"})
@@ -116,13 +117,8 @@ def a_mini_batch_fits_a_rollout(recipe: Recipe) -> Iterator[Violation]:
     rollout = planning.completions_per_rollout(read_table(FRAMEWORK, recipe).setting)
     if rollout is not None and size > rollout:
         key = "unsloth_grpo_mini_batch"
-        yield Violation(
-            f"{key}={size}",
-            f"a rollout has {rollout} completions, and Unsloth stops",
-            f"Set at most {rollout}.",
-            (key,),
-            ({key: rollout},),
-        )
+        why = f"a rollout has {rollout} completions, and Unsloth stops"
+        yield of_key(key, size, why, f"Set at most {rollout}.", {key: rollout})
 
 
 def _dropped(judge: RecipeJudge) -> RecipeJudge:

@@ -178,7 +178,7 @@ def _own_program(recipe: Recipe) -> str:
     Before 0.6 the trainer itself validates, also one that is derived from verl's; a copy next to
     the program may not.
     """
-    if is_own_trainer(recipe) or not recipe.launch or recipe.file is None:
+    if is_own_trainer(recipe) or not recipe.launch or not recipe.file:
         return ""
     program = recipe.launch.program
     path = find_program(program, Path(recipe.file))

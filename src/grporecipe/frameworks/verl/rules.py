@@ -372,7 +372,7 @@ def a_rollout_is_whole_fetches(recipe: Recipe) -> Iterator[Violation]:
         or not verl.is_v1(recipe)
     ):
         return
-    if size > prompts and recipe.file is None and FILTERS not in recipe.config:
+    if size > prompts and not recipe.file and FILTERS not in recipe.config:
         return
     fitting = [n for n in range(min(size, prompts), 0, -1) if prompts % n == 0][:3]
     yield Violation(
@@ -413,7 +413,7 @@ def micro_batches_have_a_size(recipe: Recipe) -> Iterator[Violation]:
     so these are not required.
     """
     values = values_of(recipe)
-    is_part = recipe.file is None and not any(
+    is_part = not recipe.file and not any(
         "log_prob_micro_batch_size" in key for key in recipe.config
     )
     size = values.get(f"{MICRO}_per_gpu", "int") or 1
@@ -465,13 +465,9 @@ def micro_batches_are_sized_per_gpu(recipe: Recipe) -> Iterator[Violation]:
                 "verl no longer reads it: it passes validation, and the workers stop with an "
                 "AssertionError"
             )
-            yield Violation(
-                f"{name}={whole}",
-                why,
-                f"Set {name}_per_gpu={size} instead.",
-                (name,),
-                ({name: None, f"{name}_per_gpu": size},),
-            )
+            own_key = f"{name}_per_gpu"
+            changes = {name: None, own_key: size}
+            yield of_key(name, whole, why, f"Set {own_key}={size} instead.", changes)
 
 
 @recipe_rule("GB410", "error", of=VERL)
@@ -489,13 +485,13 @@ def deprecated_micro_batches_divide_a_step(recipe: Recipe) -> Iterator[Violation
         return
     gpus = _gpus(recipe, values)
     shared = values.whole(ULYSSES, 1)
-    broken = {
-        f"it does not divide {STEP}={step}": step % size != 0,
-        f"it is shared by {gpus} GPUs" + (f", {shared} to a sequence" if shared > 1 else ""): size
-        * shared
-        < gpus,
-    }
-    for why in (why for why, is_broken in broken.items() if is_broken):
+    reasons = []
+    if step % size:
+        reasons.append(f"it does not divide {STEP}={step}")
+    if size * shared < gpus:
+        split = f", {shared} to a sequence" if shared > 1 else ""
+        reasons.append(f"it is shared by {gpus} GPUs{split}")
+    for why in reasons:
         yield of_key(MICRO, size, why, f"Set {MICRO}_per_gpu instead.")
 
 

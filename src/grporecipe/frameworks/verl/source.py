@@ -283,7 +283,7 @@ def _programs(folder: Path, program: str, recipe: Recipe) -> Iterator[Path]:
     folders above the script.
     """
     name = program if program.endswith(".py") else program.replace(".", "/") + ".py"
-    script = list(absolute(recipe.file or ".").parents)
+    script = list(absolute(recipe.file).parents)
     for place in (folder, *list(absolute(folder).parents)[:2], Path(), *script[:ABOVE]):
         yield place / name
 
