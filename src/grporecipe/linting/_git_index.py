@@ -6,33 +6,29 @@ import struct
 from contextlib import suppress
 from pathlib import Path
 
-from grporecipe.files import absolute, read_bytes, read_text
+from grporecipe.files import read_bytes, read_text
 
 # bytes of an entry before its path (gitformat-index): times, ids, sizes, object name, flags
 FIXED = 62
 EXTENDED = 0x4000
 
 
-def tracked_paths(top: Path) -> frozenset[Path]:
-    """Return the tracked files of the repository that holds a folder, and the folders above them.
+def tracked_paths(root: Path) -> frozenset[Path]:
+    """Return the tracked files of the repository with this root, and the folders above them.
 
-    Empty outside of a repository, and for an index that cannot be read.
+    Empty without a repository, and for an index that cannot be read.
     """
-    for root in [absolute(top), *absolute(top).parents]:
-        git = root / ".git"
-        if not git.exists():
-            continue
-        found: set[Path] = set()
-        with suppress(OSError, ValueError, struct.error, IndexError):
-            if git.is_file():
-                # a worktree or a submodule: gitdir: PATH
-                git = root / read_text(git).partition("gitdir:")[2].strip()
-            for name in _names(read_bytes(git / "index")):
-                path = root / name
-                found.add(path)
-                found.update(path.parents)
-        return frozenset(found)
-    return frozenset()
+    found: set[Path] = set()
+    git = root / ".git"
+    with suppress(OSError, ValueError, struct.error, IndexError):
+        if git.is_file():
+            # a worktree or a submodule: gitdir: PATH
+            git = root / read_text(git).partition("gitdir:")[2].strip()
+        for name in _names(read_bytes(git / "index")):
+            path = root / name
+            found.add(path)
+            found.update(path.parents)
+    return frozenset(found)
 
 
 def _names(index: bytes) -> list[str]:

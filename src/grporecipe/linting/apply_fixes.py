@@ -56,7 +56,7 @@ def fix_file(
 ) -> FixedFile:
     """Apply all allowed fixes, one at a time, each judged before the next. Write the file once."""
     original = load_text(path)
-    judged = judge_text(path, original, options, selection)
+    judged = first = judge_text(path, original, options, selection)
     is_script = path.suffix in SHELLS or (original.startswith("#!") and path.suffix not in PYTHON)
     if is_script or (write and path.suffix in PYTHON):
         wanted = any(problem.fixes for result in judged.results for problem in result.diagnostics)
@@ -95,7 +95,7 @@ def fix_file(
                 f"a link to {target}, outside of {folder}, was left alone. Run lint on "
                 f"{target} to fix that file"
             )
-            return FixedFile(judge_text(path, original, options, selection), original, note=note)
+            return FixedFile(first, original, note=note)
         _write(path, original, judged.text)
     return FixedFile(judged, original, tuple(changes))
 

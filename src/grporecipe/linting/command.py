@@ -60,8 +60,9 @@ def find_targets(paths: Iterable[Path]) -> Iterator[Target]:
 
 
 def _walk(top: Path) -> Iterator[Path]:
-    specs = dict(_ignored_above(top))
-    tracked = tracked_paths(top)
+    above = _folders_to_root(top)
+    specs = dict(spec for folder in above for spec in _ignored_in(folder))
+    tracked = tracked_paths(above[-1])
     for folder, folders, files in os.walk(top):
         here = Path(folder)
         specs.update(_ignored_in(here))
@@ -103,12 +104,13 @@ def _has(path: Path, mark: bytes) -> bool:
         return False
 
 
-def _ignored_above(top: Path) -> Iterator[tuple[Path, "GitIgnoreSpec"]]:
-    """Yield the .gitignore files above a folder, up to the root of its repository."""
+def _folders_to_root(top: Path) -> list[Path]:
+    """Return a folder and those above it, up to the root of its repository; without one, the folder
+    alone.
+    """
     folders = [absolute(top), *absolute(top).parents]
     root = next((n for n, folder in enumerate(folders) if (folder / ".git").exists()), 0)
-    for folder in reversed(folders[1 : root + 1]):
-        yield from _ignored_in(folder)
+    return folders[: root + 1]
 
 
 def _ignored_in(folder: Path) -> Iterator[tuple[Path, "GitIgnoreSpec"]]:
