@@ -7,12 +7,18 @@ from statistics import fmean
 import pytest
 
 from grposweep.search.analysis import Contrast, Measured, find_contrasts
-from grposweep.search.space import Choice, Interval, Parameter, Point
+from grposweep.search.space import Choice, Interval, Label, Parameter, Point
 from support import examples, sampled
+
+
+def choice(name: str, *labels: Label) -> Parameter:
+    """A parameter whose values are its labels."""
+    return Parameter(name, Choice(labels, labels))
+
 
 PARAMETERS = {
     "lr": Parameter("lr", Interval(1e-5, 1e-2, log=True)),
-    "kl": Parameter("kl", Choice(("none", "low"), ("none", "low"))),
+    "kl": choice("kl", "none", "low"),
 }
 
 
@@ -74,8 +80,7 @@ def test_the_best_of_several_values_is_no_effect_where_all_are_equal() -> None:
     """Choosing the best one of four does not make the interval miss 0 more often than one in
     twenty.
     """
-    labels = ("none", "low", "medium", "high")
-    kinds = PARAMETERS | {"kl": Parameter("kl", Choice(labels, labels))}
+    kinds = PARAMETERS | {"kl": choice("kl", "none", "low", "medium", "high")}
     found = list(
         contrasts(lambda stream, point: Measured(point, stream.gauss(0.5, 0.05)), "kl", kinds)
     )
@@ -91,9 +96,7 @@ def test_the_best_of_several_values_has_a_wider_interval_than_the_better_of_two(
             for n, label in enumerate(labels)
             for k in range(4)
         ]
-        kinds = {
-            "kl": Parameter("kl", Choice(tuple(sorted(set(labels))), tuple(sorted(set(labels)))))
-        }
+        kinds = {"kl": choice("kl", *sorted(set(labels)))}
         (contrast,) = find_contrasts(kinds, measured, maximize=True)
         margins.append(contrast.difference.margin)
     assert margins[0] > 1.3 * margins[1]
@@ -113,7 +116,7 @@ def test_noise_shows_no_parameter_that_decides_with_many_trials_either(
     noise: str, trials: int
 ) -> None:
     """In one of twenty sweeps at most."""
-    group = Parameter("group", Choice((4, 8, 16), (4, 8, 16)))
+    group = choice("group", 4, 8, 16)
     kinds = PARAMETERS | {"group": group, "beta": Parameter("beta", Interval(0.0, 0.1))}
     stream, found, repeats = random.Random(2), 0, examples(REPEATS)
     for _ in range(repeats):
@@ -161,10 +164,7 @@ def test_a_full_grid_shows_the_effect_of_one_parameter_apart_from_the_other() ->
     """Differences are taken at each learning rate; without any they are significant by chance in at
     most 5 % of sweeps.
     """
-    kinds = {
-        "lr": Parameter("lr", Choice((1, 2, 3), (1, 2, 3))),
-        "kl": Parameter("kl", Choice(("a", "b"), ("a", "b"))),
-    }
+    kinds = {"lr": choice("lr", 1, 2, 3), "kl": choice("kl", "a", "b")}
 
     def grid(stream: random.Random, gain: float) -> Contrast:
         tried = [
@@ -196,6 +196,6 @@ def test_an_interval_that_spans_most_of_what_is_possible_is_no_information() -> 
 
 def test_a_seed_and_a_parameter_with_one_value_have_no_contrast() -> None:
     """Nor does one that no trial has."""
-    seed = Parameter("seed", Choice((0, 1), (0, 1)))
+    seed = choice("seed", 0, 1)
     tried = [Measured({"kl": "low", "seed": n % 2}, 0.1 * n) for n in range(6)]
     assert find_contrasts(PARAMETERS | {"seed": seed}, tried, maximize=True) == []

@@ -42,13 +42,17 @@ def run_bash(script: Path, here: Path, **extra: str) -> "subprocess.CompletedPro
     return ended
 
 
-def test_values_and_folders_reach_a_job_as_they_are(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The whole script, with srun in place of Slurm's."""
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A trial's folder with a hostile name above it, which is the working directory."""
     folder = tmp_path / HOSTILE.replace("/", "") / "trials" / "0000-3f9a1c"
     folder.mkdir(parents=True)
     monkeypatch.chdir(folder)
+    return folder
+
+
+def test_values_and_folders_reach_a_job_as_they_are(folder: Path, tmp_path: Path) -> None:
+    """The whole script, with srun in place of Slurm's."""
     for tool in ("srun", "scontrol", "sinfo"):
         (tmp_path / tool).write_text(STUB)
         (tmp_path / tool).chmod(0o755)
@@ -67,15 +71,10 @@ def test_values_and_folders_reach_a_job_as_they_are(
     assert seen.endswith(f"grposweep.train\n{folder}\n")
 
 
-def test_shellcheck_finds_nothing_in_the_jobs_of_hostile_values(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_shellcheck_finds_nothing_in_the_jobs_of_hostile_values(folder: Path) -> None:
     """Of a trial and of a controller: folders, environment, container options, words of the
     command.
     """
-    folder = tmp_path / HOSTILE.replace("/", "") / "trials" / "0000-3f9a1c"
-    folder.mkdir(parents=True)
-    monkeypatch.chdir(folder)
     options = [f"--container-image={HOSTILE}", f"--container-mounts={HOSTILE}:/data"]
     cluster = Cluster(
         kind="slurm", environment={"NOTE": HOSTILE}, python="python", container=options

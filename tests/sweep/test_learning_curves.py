@@ -18,6 +18,12 @@ def metrics(tmp_path: Path) -> MetricsFile:
     return metrics
 
 
+@pytest.fixture
+def reader(metrics: MetricsFile) -> CurveReader:
+    """A reader of it that has read nothing yet."""
+    return CurveReader(metrics.path, "eval_reward")
+
+
 def train(metrics: MetricsFile, step: int, **values: float) -> None:
     """Two training steps of eight completions, and an evaluation."""
     for at in (step - 1, step):
@@ -26,14 +32,13 @@ def train(metrics: MetricsFile, step: int, **values: float) -> None:
 
 
 def test_an_evaluation_carries_the_means_of_the_training_steps_before_it(
-    metrics: MetricsFile,
+    metrics: MetricsFile, reader: CurveReader
 ) -> None:
     """TRL's names become ours; what was not logged is unknown, and so is a mean with a number
     missing.
     """
     train(metrics, 2, **{"frac_reward_zero_std": 0.5, "kl": math.nan})
     train(metrics, 4)
-    reader = CurveReader(metrics.path, "eval_reward")
     assert reader.update()
     curve = reader.curve(7, {"lr": 1e-3}, State.RUNNING, 80.0)
     assert (curve.start, curve.held_out, curve.errors) == (0.2, (0.2, 0.4), (0.01, 0.01))
@@ -43,18 +48,20 @@ def test_an_evaluation_carries_the_means_of_the_training_steps_before_it(
     assert curve.signals["broken"] == (0.0, 0.0)
 
 
-def test_the_share_of_one_template_is_that_of_the_evaluation_itself(metrics: MetricsFile) -> None:
+def test_the_share_of_one_template_is_that_of_the_evaluation_itself(
+    metrics: MetricsFile, reader: CurveReader
+) -> None:
     """It is a measurement of held-out completions, not a mean over training steps."""
     for step, share in ((2, 0.1), (4, 0.8)):
         metrics.write("eval", step, 8 * step, {"eval_reward": 0.5, "template_share": share})
-    reader = CurveReader(metrics.path, "eval_reward")
     reader.update()
     assert reader.curve(7, {}, State.RUNNING, 80.0).signals["templates"] == (0.1, 0.8)
 
 
-def test_only_what_is_new_is_read(metrics: MetricsFile, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_what_is_new_is_read(
+    metrics: MetricsFile, reader: CurveReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A look at a file that has not changed opens nothing; half a line waits for its end."""
-    reader = CurveReader(metrics.path, "eval_reward")
     assert reader.update()
     with monkeypatch.context() as patch:
         patch.setattr(Path, "open", None)
@@ -68,9 +75,10 @@ def test_only_what_is_new_is_read(metrics: MetricsFile, monkeypatch: pytest.Monk
     assert reader.held_out == [0.7]
 
 
-def test_a_line_that_is_still_being_written_is_read_when_it_is_whole(metrics: MetricsFile) -> None:
+def test_a_line_that_is_still_being_written_is_read_when_it_is_whole(
+    metrics: MetricsFile, reader: CurveReader
+) -> None:
     """Nothing of it is lost, also if it is the first line."""
-    reader = CurveReader(metrics.path, "eval_reward")
     line = metrics.path.read_bytes()
     metrics.path.write_bytes(line[:-9])
     reader.update()
@@ -81,11 +89,12 @@ def test_a_line_that_is_still_being_written_is_read_when_it_is_whole(metrics: Me
     assert reader.start == 0.2
 
 
-def test_steps_that_an_attempt_takes_back_are_forgotten(metrics: MetricsFile) -> None:
+def test_steps_that_an_attempt_takes_back_are_forgotten(
+    metrics: MetricsFile, reader: CurveReader
+) -> None:
     """Continuing from a checkpoint replaces the file."""
     train(metrics, 2)
     train(metrics, 4)
-    reader = CurveReader(metrics.path, "eval_reward")
     reader.update()
     later = MetricsFile(metrics.folder, 1)
     later.rewind(2)
@@ -104,11 +113,12 @@ def test_the_curve_of_a_minimized_metric_is_negated(metrics: MetricsFile) -> Non
     assert (reader.start, reader.held_out) == (-0.2, [-0.2])
 
 
-def test_a_nan_loss_is_distinguished_from_one_that_is_not_logged(metrics: MetricsFile) -> None:
+def test_a_nan_loss_is_distinguished_from_one_that_is_not_logged(
+    metrics: MetricsFile, reader: CurveReader
+) -> None:
     """A program may log none."""
     train(metrics, 2, loss=math.nan)
     metrics.write("eval", 3, 24, {"eval_reward": 0.1})
-    reader = CurveReader(metrics.path, "eval_reward")
     reader.update()
     assert reader.signals["broken"] == [1.0, None]
 
