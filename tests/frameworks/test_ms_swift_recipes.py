@@ -219,15 +219,6 @@ def test_a_yaml_behind_a_script_brings_its_environment(tmp_path: Path) -> None:
     assert read_recipe(load_recipe(tmp_path / "grpo.yaml", Options())).setting.processes == 2
 
 
-def test_options_behind_a_comment_are_lost(tmp_path: Path) -> None:
-    """Bash ends the command there."""
-    text = (
-        "swift rlhf --rlhf_type grpo --dataset a --reward_funcs format \\\n# "
-        "sizes\n--num_generations 4\n"
-    )
-    assert "GV107" in codes_of(lint_text(tmp_path, text).diagnostics)
-
-
 def test_megatrons_steps_a_generation_are_optimizer_steps(tmp_path: Path) -> None:
     """Two steps of 16 completions per rollout; four data ranks of 8 GPUs in micro-batches of 2."""
     text = (

@@ -10,6 +10,7 @@ from grporecipe.model.framework import FRAMEWORKS
 from grporecipe.model.recipe import LaunchContext, Recipe
 from grporecipe.reading.load import Options, build_recipe
 from grporecipe.rules.check import RECIPE_RULES, REGISTRY
+from verdicts import the_one
 
 IN_PROMPTS = sorted(name for name, known in FRAMEWORKS.items() if known.is_dotted)
 ACTOR, ROLLOUT, REF = (
@@ -71,6 +72,14 @@ def verdict(framework: str, changes: Json) -> LintResult:
 def codes(found: LintResult, severity: str = "") -> set[str]:
     """The codes of all findings."""
     return {finding.code for finding in found.diagnostics if finding.severity.startswith(severity)}
+
+
+def test_a_coefficient_that_was_removed_is_moved_to_the_key_that_took_its_place() -> None:
+    """EasyR1 0.3.0 has one coefficient, in the loss or in the reward."""
+    keys = {"worker.actor.kl_loss_coef": 1e-3, "algorithm.kl_coef": 0.0}
+    found = the_one(verdict("easyr1", keys).diagnostics, "GV301")
+    moved = {"worker.actor.kl_loss_coef": None, "algorithm.kl_coef": 1e-3}
+    assert moved in [fix.change for fix in found.fixes]
 
 
 @pytest.mark.parametrize(
