@@ -328,7 +328,7 @@ class Controller:
         if running.cancelled:
             return
         if not self.stopping:
-            self.early_stopping.watch(running, self.queue.has_points)
+            self.early_stopping.watch(running, lambda: self.queue.has_points)
         moved = running.heartbeat.look(waits=bool(self.launcher.waiting(running.job_id)))
         if moved and not self._warning_checked:
             self._check_warning(running)

@@ -8,7 +8,7 @@ attempt dies.
 
 import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import fmean
@@ -207,10 +207,11 @@ class EarlyStoppingMonitor:
         """Return whether other trials' curves decide about a trial."""
         return type(self.stopping) is not StoppingPolicy
 
-    def watch(self, running: RunningAttempt, more: bool) -> None:
+    def watch(self, running: RunningAttempt, has_more: Callable[[], bool]) -> None:
         """Judge a running trial's new evaluations, if any, and send the decision to its attempt.
 
-        ``more``: whether new points may be started.
+        ``has_more``: whether new points may be started. With a budget all trials answer that, and
+        each tick looks at every running one.
         """
         number = running.folder.number
         reader = self._reader(number, running.folder.head)
@@ -220,7 +221,7 @@ class EarlyStoppingMonitor:
         is_last = reader.completions[-1] >= self._total(number, reader) > 0
         if is_last or reader.steps[-1] <= self._decided.get(number, 0):
             return
-        decision = self._decide(self.study.trials[number], more)
+        decision = self._decide(self.study.trials[number], has_more)
         if decision is not None:
             action, reason, guard = decision
             running.request = running.folder.request(action, reason, guard)
@@ -303,7 +304,9 @@ class EarlyStoppingMonitor:
             }
         return {number: self.study.sign * value for number, value in values.items()}
 
-    def _decide(self, trial: FrozenTrial, more: bool) -> tuple[ControlAction, str, str] | None:
+    def _decide(
+        self, trial: FrozenTrial, has_more: Callable[[], bool]
+    ) -> tuple[ControlAction, str, str] | None:
         """Decide about a running trial: guards first; replicates of leaders on other seeds are not
         stopped early.
 
@@ -328,7 +331,7 @@ class EarlyStoppingMonitor:
         decided = self._decided.get(trial.number, 0)
         for seen, (step, attempt) in enumerate(zip(reader.steps, reader.attempts, strict=True), 1):
             if step > decided and attempt == reader.attempts[-1]:
-                decision = self.stopping.decide(curve.until(seen), others, more)
+                decision = self.stopping.decide(curve.until(seen), others, has_more())
                 if decision.action in ACTIONS:
                     return ACTIONS[decision.action], decision.reason, ""
         return None
