@@ -31,10 +31,9 @@ def list_points(space: Space, search: Search) -> Space:
     refuse_mistakes(_mistakes(space, search, rows))
     parameters = []
     for name in dict.fromkeys(name for row in rows for name in row):
-        values = {freeze({name: label_of(row[name])}): row[name] for row in rows if name in row}
-        parameters.append(
-            Parameter(name, Choice(tuple(map(label_of, values.values())), tuple(values.values())))
-        )
+        given = {freeze({name: label_of(row[name])}): row[name] for row in rows if name in row}
+        values = tuple(given.values())
+        parameters.append(Parameter(name, Choice(tuple(map(label_of, values)), values)))
     return Space(tuple(parameters), tuple(map(_point, rows)))
 
 

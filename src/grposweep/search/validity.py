@@ -110,8 +110,8 @@ class RuleInputs:
     def setting(self, point: Point) -> Setting:
         """Return the setting at a point, its ``auto`` sizes resolved."""
         fields: Json = {}
-        for parameters, table in self._tables.items():
-            fields |= self._row(parameters, table, point)
+        for parameters in self._tables:
+            fields |= self._row(parameters, point)
         for field, parameter in self._direct.items():
             if parameter in point:
                 fields[field] = point[parameter]
@@ -147,15 +147,11 @@ class RuleInputs:
             if getattr(other, name) != getattr(self._base, name)
         }
 
-    def _row(
-        self,
-        parameters: tuple[str, ...],
-        table: dict[tuple[Any, ...], Json],
-        point: Point,
-    ) -> Json:
+    def _row(self, parameters: tuple[str, ...], point: Point) -> Json:
         """Return the fields that depend on just these parameters, composed once for each
         combination of their labels.
         """
+        table = self._tables[parameters]
         own = {name: point[name] for name in parameters if name in point}
         key = tuple((name, value, type(value)) for name, value in own.items())
         if key not in table:

@@ -161,18 +161,12 @@ def find_inputs(
             read_in_place.append(model)
         code += code_files(task.rewards)
         read_in_place += asked(trainer)
-    files = {
-        _name(path): InputFile(digest_of(path)[:16], _is_small(path))
-        for path in dict.fromkeys(data)
-    }
-    files |= {_name(path): InputFile(digest_of(path)[:16]) for path in dict.fromkeys(read_in_place)}
-    texts = {
-        path: path.read_text(encoding="utf-8", errors="replace") for path in dict.fromkeys(code)
-    }
-    movable = not any(re.search(_OWN_PLACE, text) for text in texts.values())
-    files |= {
-        _name(path): InputFile(digest_of(path)[:16], movable and _is_small(path)) for path in texts
-    }
+    texts = (path.read_text(encoding="utf-8", errors="replace") for path in {*code})
+    is_movable = not any(re.search(_OWN_PLACE, text) for text in texts)
+    copied = {path: _is_small(path) for path in data}
+    copied |= dict.fromkeys(read_in_place, False)
+    copied |= {path: is_movable and _is_small(path) for path in code}
+    files = {_name(path): InputFile(digest_of(path)[:16], own) for path, own in copied.items()}
     return Inputs(dict(sorted(files.items())))
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from grporecipe.errors import UserError
-from grporecipe.files import Config, Json, text_sha256, write_json, write_text
+from grporecipe.files import Json, text_sha256, write_json, write_text
 from grporecipe.redaction import redact
 from grposweep.command.trial_recipe import write_program
 from grposweep.config.compose import override_name, override_text, render_experiment
@@ -43,9 +43,8 @@ def write_trial(
     number: int,
     verdict: ValidationResult,
     overrides: list[str],
-    values: Config,
     provenance: Json,
-    attributes: Config | None = None,
+    attributes: Json,
 ) -> TrialFolder:
     """Write a trial's folder; ``config.yaml`` last, so that a folder which has one is complete.
     Idempotent.
@@ -58,9 +57,9 @@ def write_trial(
     if folder.has(paths.CONFIG):
         return folder
     folder.path.mkdir(parents=True, exist_ok=True)
+    values = verdict.values
     point_overrides = [f"{name}={override_text(value)}" for name, value in values.items()]
     config = render_experiment(verdict.experiment)
-    attributes = {"experiment": identity, **(attributes or {})}
     record = TrialRecord(verdict.point, attributes, text_sha256(config), number)
     record.write(folder.path)
     write_json(folder.path / paths.PLAN, plan_content(verdict.setting))

@@ -438,7 +438,6 @@ class Controller:
             number,
             verdict,
             self.overrides,
-            verdict.values,
             self.provenance,
             attributes,
         )

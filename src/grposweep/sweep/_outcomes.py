@@ -65,9 +65,8 @@ def decide_retry(
     reopened = max(
         (n for n, event in enumerate(events) if event.event == AttemptEventKind.REOPENED), default=0
     )
-    past = [
-        Failure(event.failure) for event in events[reopened:] if event.failure and not event.again
-    ]
+    recent = events[reopened:]
+    past = [Failure(event.failure) for event in recent if event.failure and not event.again]
     shortage = None
     if failure in (Failure.GPU_MEMORY, Failure.BAD_CONFIGURATION):
         shortage = _find_shortage(running, verdict, evidence, launcher, failure)
@@ -80,13 +79,13 @@ def decide_retry(
     if end.again:
         step = Step.RETRY
     elif shortage is not None and shortage.is_others:
-        taken = sum(bool(event.again) for event in events[reopened:])
+        taken = sum(bool(event.again) for event in recent)
         step = Step.FAIL
         if launcher.gpus.sees_memory:
             step = Step.RETRY
         elif taken < verdict.experiment.cluster.requeue_limit:
             step = Step.ELSEWHERE
-        before = max((event.needs_gib or 0.0 for event in events[reopened:]), default=0.0)
+        before = max((event.needs_gib or 0.0 for event in recent), default=0.0)
         # it did not suffice
         needs = max(shortage.needs_gib or 0.0, MORE * before)
         report = replace(report, needs_gib=round(needs, 3), again=step is not Step.FAIL)
@@ -99,9 +98,12 @@ def decide_retry(
             folder, verdict, failure, intent.attempt if intent else 0
         ):
             step = Step.FAIL
-    report = replace(report, name=failure.value, step=step.value)
     return failure, replace(
-        report, again=end.again or report.again, nodes=end.nodes or report.nodes
+        report,
+        name=failure.value,
+        step=step.value,
+        again=end.again or report.again,
+        nodes=end.nodes or report.nodes,
     )
 
 

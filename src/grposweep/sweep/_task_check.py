@@ -117,7 +117,7 @@ def _data_problems(experiment: Experiment, is_tried: bool) -> Iterator[str]:
         )
     elif is_tried and _prepares_here(experiment):
         tokenizer = read_tokenizer(experiment.model)
-        templates = dict.fromkeys([task.chat] if task.chat is not None else [True, False])
+        templates = [True, False] if task.chat is None else [task.chat]
         prompt = in_conversation(task, train[0]["prompt"], has_template=False)
         if (
             tokenizer is not None

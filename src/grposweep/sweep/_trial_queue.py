@@ -127,9 +127,9 @@ class TrialQueue:
     def _next_point(self) -> QueuedTrial | None:
         """Return a new point; None if no valid one is left."""
         started = self.study.searched
-        self._known |= {freeze(trial.params) for trial in started[self._looked :]}
-        self._done |= {trial.user_attrs["experiment"] for trial in started[self._looked :]}
         for trial in started[self._looked :]:
+            self._known.add(freeze(trial.params))
+            self._done.add(trial.user_attrs["experiment"])
             self._trained.add(self.validator.validate(trial.params).training)
         self._looked = len(started)
         for index, wanted in enumerate(self.enqueued):
@@ -179,19 +179,22 @@ class TrialQueue:
         """Return the next point of the grid, or what the sampler proposes."""
 
         def is_new(point: Point) -> bool:
+            key = freeze(point)
+            if key in self._known:
+                return False
             if self.repeat:
-                return freeze(point) not in self._known
-            if freeze(point) in self._known or freeze(point) in self.doubles:
+                return True
+            if key in self.doubles:
                 return False
             verdict = self.validator.validate(point)
             if not verdict.is_valid or verdict.training in self._trained:
                 return False
             trial = self.known_oom(verdict)
             if trial is not None:
-                self.left_out[freeze(point)] = trial
+                self.left_out[key] = trial
                 return False
             if verdict.config.identity in self._done:
-                self.doubles.add(freeze(point))
+                self.doubles.add(key)
                 return False
             return True
 
