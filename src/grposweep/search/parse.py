@@ -97,9 +97,8 @@ def parse_space(
                 f"{other.input_line} and {override.input_line}: only the last value of a key "
                 "counts. Leave one of them out."
             )
-    names = {_key(override) for override in typed}
     entries = [
-        _entry(parser, name, content) for name, content in params.items() if name not in names
+        _entry(parser, name, content) for name, content in params.items() if name not in first
     ]
     _refuse_infinite([*typed, *(override for override, _ in entries)])
     parameters: list[Parameter] = []

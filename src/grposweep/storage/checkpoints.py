@@ -57,9 +57,7 @@ class Finding:
 
 def newest_checkpoint(folder: Path, ranks: int) -> Checkpoint | None:
     """Return the complete checkpoint with the highest step, or None to start from the beginning."""
-    return max(
-        complete_checkpoints(folder, ranks), key=lambda checkpoint: checkpoint.step, default=None
-    )
+    return next(reversed(complete_checkpoints(folder, ranks)), None)
 
 
 def find_resume(folder: Path, ranks: int) -> tuple[int, str]:

@@ -11,7 +11,6 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from itertools import groupby
 from pathlib import Path
 from statistics import fmean
 from typing import Self
@@ -82,10 +81,10 @@ def read_completions(trial: Path) -> Evaluations:
             return {}
     except OSError:
         return {}
-    completions = sorted(
-        map(KeptCompletion.parse, read_lines(path, step=int)), key=lambda kept: kept.step
-    )
-    return {step: list(kept) for step, kept in groupby(completions, key=lambda kept: kept.step)}
+    evaluations: Evaluations = {}
+    for line in read_lines(path, step=int):
+        evaluations.setdefault(line["step"], []).append(KeptCompletion.parse(line))
+    return dict(sorted(evaluations.items()))
 
 
 def keep_completions(

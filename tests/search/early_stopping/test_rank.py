@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 
 from grposweep.config.search_budget import Budget
 from grposweep.search.budget import buys
-from grposweep.search.early_stopping import Action, Curve, State
+from grposweep.search.early_stopping import Action, Curve, Decision, State
 from grposweep.search.early_stopping.rank import RankPolicy
 from grposweep.search.early_stopping.rungs import FEWEST, describe_budget, least_share
+from support import executed_lines
 
 # completions
 TOTAL = 1000.0
@@ -38,32 +39,27 @@ def first_evaluations(count: int) -> list[Curve]:
     return [trial(number, number / 100) for number in range(count)]
 
 
-def decide(
-    effort: float, mine: Curve, others: Sequence[Curve], more: bool = True
-) -> tuple[Action, str]:
-    """Return the action and its reason for a running trial."""
-    decision = RankPolicy(effort).decide(replace(mine, state=State.RUNNING), others, more)
-    return decision.action, decision.reason
+def decide(effort: float, mine: Curve, others: Sequence[Curve]) -> Decision:
+    """Return the decision on a running trial, while more may start."""
+    return RankPolicy(effort).decide(replace(mine, state=State.RUNNING), others, more=True)
 
 
 def test_the_worst_of_eight_pauses_and_the_best_continues() -> None:
     """The reason says rank, number and share."""
     others = first_evaluations(FEWEST - 1)
-    assert decide(0.6, trial(99, -0.1), others) == (
-        Action.PAUSE,
-        "rank 8 of 8 after 10% of the training",
+    assert decide(0.6, trial(99, -0.1), others) == Decision(
+        Action.PAUSE, "rank 8 of 8 after 10% of the training"
     )
     # with all the effort no trial pauses
-    assert decide(1.0, trial(99, -0.1), others)[0] is Action.CONTINUE
+    assert decide(1.0, trial(99, -0.1), others).action is Action.CONTINUE
     others[1:] = [trial(n, 0.0, 0.0) for n in range(1, 7)]
-    assert decide(0.6, trial(99, 0.5), others)[0] is Action.CONTINUE
+    assert decide(0.6, trial(99, 0.5), others).action is Action.CONTINUE
 
 
 def test_until_eight_trials_have_come_as_far_even_the_leader_pauses() -> None:
     """A free slot starts a new trial before that."""
-    assert decide(0.6, trial(99, 0.5), first_evaluations(3)) == (
-        Action.PAUSE,
-        "rank 1 of 4 after 10% of the training",
+    assert decide(0.6, trial(99, 0.5), first_evaluations(3)) == Decision(
+        Action.PAUSE, "rank 1 of 4 after 10% of the training"
     )
     assert RankPolicy(0.6).promote(first_evaluations(FEWEST - 1), more=True) is None
 
@@ -80,7 +76,8 @@ def test_only_a_tenth_a_quarter_and_half_of_the_training_are_rungs() -> None:
     """The evaluations after 10, 30 and 50 % are the first at or after them."""
     others = [trial(n, *[1.0] * 9) for n in range(FEWEST)]
     pauses = [
-        decide(0.6, trial(99, *[0.0] * seen), others)[0] is Action.PAUSE for seen in range(1, 10)
+        decide(0.6, trial(99, *[0.0] * seen), others).action is Action.PAUSE
+        for seen in range(1, 10)
     ]
     assert [seen for seen, paused in enumerate(pauses, 1) if paused] == [1, 3, 5]
 
@@ -104,10 +101,11 @@ def test_after_half_of_the_training_a_small_effort_continues_the_best_only() -> 
     stopped = [trial(n, 0.0, state=State.STOPPED) for n in range(10, 40)]
     others = [*stopped, *(trial(n, *[n / 100] * 5) for n in range(6))]
     assert (
-        decide(0.3, trial(99, *[0.055] * 5), [*others, trial(6, *[0.06] * 10)])[0] is Action.PAUSE
+        decide(0.3, trial(99, *[0.055] * 5), [*others, trial(6, *[0.06] * 10)]).action
+        is Action.PAUSE
     )
     assert (
-        decide(0.3, trial(99, *[0.055] * 5), [*others, trial(6, *[0.01] * 10)])[0]
+        decide(0.3, trial(99, *[0.055] * 5), [*others, trial(6, *[0.01] * 10)]).action
         is Action.CONTINUE
     )
 
@@ -134,8 +132,8 @@ def test_trials_that_differ_by_less_than_the_error_of_their_difference_are_tied(
     """Noise alone pauses none: with a standard error of 0.1, values from 0 to 0.07 are the same."""
     curves = first_evaluations(FEWEST)
     noisy = [replace(curve, errors=[0.1]) for curve in curves]
-    assert decide(0.6, noisy[0], noisy[1:])[0] is Action.CONTINUE
-    assert decide(0.6, curves[0], curves[1:])[0] is Action.PAUSE
+    assert decide(0.6, noisy[0], noisy[1:]).action is Action.CONTINUE
+    assert decide(0.6, curves[0], curves[1:]).action is Action.PAUSE
 
 
 def test_what_is_left_of_the_effort_continues_the_best_ranked_paused_trials() -> None:
@@ -160,9 +158,8 @@ def test_a_larger_effort_continues_every_paused_trial() -> None:
 def test_trainings_of_other_lengths_are_compared_at_the_same_share() -> None:
     """Twice the completions, evaluated as often."""
     others = [trial(n, n / 100, total=2 * TOTAL) for n in range(FEWEST - 1)]
-    assert decide(0.6, trial(99, -0.1), others) == (
-        Action.PAUSE,
-        "rank 8 of 8 after 10% of the training",
+    assert decide(0.6, trial(99, -0.1), others) == Decision(
+        Action.PAUSE, "rank 8 of 8 after 10% of the training"
     )
 
 
@@ -170,6 +167,14 @@ def test_with_a_budget_no_trial_resumes_before_all_have_started() -> None:
     """Not even the best of thirty."""
     curves = first_evaluations(30)
     assert RankPolicy(budget=lambda _: 20 * TOTAL).promote(curves, more=True) is None
+
+
+def test_a_decision_costs_a_few_lines_for_each_trial() -> None:
+    """What a curve has reached is kept with it, and thousands of trials are not sorted."""
+    curves = first_evaluations(1_000)
+    policy = RankPolicy(0.6)
+    policy.promote(curves, more=False)
+    executed_lines(lambda: policy.promote(curves, more=False), 32_000)
 
 
 def test_a_paused_trial_without_its_metrics_is_left_alone() -> None:
