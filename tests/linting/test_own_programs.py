@@ -10,7 +10,6 @@ import pytest
 from grporecipe.errors import NotARecipe
 from grporecipe.linting.linter import Diagnostic, lint_recipe
 from grporecipe.reading.load import Options, load_recipe, load_recipes
-from support import edit
 from verdicts import codes_of, error_codes, findings_of
 
 LAUNCH = "export CUDA_VISIBLE_DEVICES=0,1\npython train.py --num_generations 8 --beta 0.1\n"
@@ -50,21 +49,6 @@ def test_a_program_that_may_use_trl_is_judged(tmp_path: Path, inside: str) -> No
     """TRL behind an import of the repository, or one that only running it would tell."""
     run = write(tmp_path, run_sh=LAUNCH, train_py=OWN, training_py=f"import torch\n{inside}")
     assert [found.code for found in errors(run)] == ["GT105"]
-
-
-def test_a_profile_for_a_launcher_of_its_own_is_not_judged(tmp_path: Path) -> None:
-    """It resembles a configuration of verl, and has sections that verl does not have."""
-    profile = "".join(
-        f"{name}: 1\n"
-        for name in ("profile", "model_path", "turns", "rollout", "actor", "validation")
-    )
-    profile += (
-        "data: {train_batch_size: 2}\nactor_rollout_ref: {actor: {ppo_mini_batch_size: 256}}\n"
-    )
-    run = write(tmp_path, run_sh="python launch.py --config profile.yaml\n", profile_yaml=profile)
-    for path in (run, tmp_path / "profile.yaml"):
-        with pytest.raises(NotARecipe, match="are not those of the framework that it resembles"):
-            load_recipe(path, Options())
 
 
 TRAIN = (
@@ -127,19 +111,6 @@ def test_a_verl_next_to_the_script_is_not_what_runs_if_it_refuses_a_release_s_ke
         (folder / f"{place}verl/trainer/config/ppo_trainer.yaml").write_text(config)
         write(folder, scripts__run_sh=line)
         assert ("GV402" in codes_of(errors(folder / "scripts/run.sh"))) is refuses
-
-
-def test_sizes_of_an_evaluation_are_not_judged_where_nothing_checks_them(tmp_path: Path) -> None:
-    """verl 0.1 looks at a size only when it is used; since 0.2 it stops at start."""
-    sizes = (
-        "data.train_batch_size=16 trainer.n_gpus_per_node=5 "
-        "actor_rollout_ref.actor.ppo_micro_batch_size=15"
-    )
-    run = write(tmp_path, run_sh=VERL.format("trainer.main_ppo", f"{sizes} +trainer.val_only=true"))
-    assert not {"GB401", "GB402", "GB403"} & codes_of(errors(run, "0.1.0"))
-    assert {"GB401", "GB402", "GB403"} & codes_of(errors(run, "0.4.0"))
-    edit(run, " +trainer.val_only=true", "")
-    assert "GB401" in codes_of(errors(run, "0.1.0"))
 
 
 @pytest.mark.parametrize(
@@ -279,25 +250,10 @@ def test_sizes_are_judged_if_the_program_validates_them(checks: bool, tmp_path: 
     assert ("GB402" in codes_of(errors(run, "0.7.0"))) is checks
 
 
-@pytest.mark.parametrize("count", [5, 1])
-def test_a_base_configuration_is_judged_by_what_its_launches_leave_of_it(
-    count: int, tmp_path: Path
-) -> None:
-    """A value that each of them replaces has no effect; one that they repeat has."""
-    base = (
-        "data: {rollout_batch_size: 512}\nalgorithm: {adv_estimator: grpo}\nworker:\n  "
-        "rollout: {n: 1}\n"
-    )
-    write(
-        tmp_path,
-        run_sh=f"python3 -m verl.trainer.main config=base.yaml worker.rollout.n={count}\n",
-        base_yaml=base,
-    )
-    assert ("GB302" in codes_of(errors(tmp_path / "base.yaml", "0.2.0"))) is (count == 1)
-
-
 def test_an_edited_launch_is_read_again_in_the_same_process(tmp_path: Path) -> None:
-    """A notebook lints, edits, and lints once more."""
+    """A notebook lints, edits, and lints once more. A value of the base that each launch replaces
+    has no effect; one that they repeat has.
+    """
     base = (
         "data: {rollout_batch_size: 512}\nalgorithm: {adv_estimator: grpo}\nworker:\n  "
         "rollout: {n: 1}\n"

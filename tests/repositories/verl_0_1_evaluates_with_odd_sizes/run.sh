@@ -1,0 +1,2 @@
+# verl 0.1 looks at a size only when it is used.
+python3 -m verl.trainer.main_ppo actor_rollout_ref.actor.ppo_mini_batch_size=64 data.train_batch_size=16 trainer.n_gpus_per_node=5 actor_rollout_ref.actor.ppo_micro_batch_size=15 +trainer.val_only=true
