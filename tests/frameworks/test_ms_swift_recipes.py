@@ -242,16 +242,6 @@ def test_megatrons_steps_a_generation_are_optimizer_steps(tmp_path: Path) -> Non
     assert not [finding for finding in verdict.diagnostics if finding.severity == "error"]
 
 
-def test_megatrons_defaults_do_not_fit_eight_gpus(tmp_path: Path) -> None:
-    """2 prompts per rollout for 8 data ranks; with model parallelism they are fewer."""
-    command = "NPROC_PER_NODE=8 megatron rlhf --rlhf_type grpo --train_iters 10"
-    codes = [
-        codes_of(lint_text(tmp_path, f"{command}{more}\n").diagnostics)
-        for more in ("", " --tensor_model_parallel_size 4")
-    ]
-    assert ["GB503" in found for found in codes] == [True, False]
-
-
 def test_another_training_is_no_grpo() -> None:
     """Without rlhf_type `swift rlhf` trains DPO."""
     with pytest.raises(UserError, match="rlhf_type is dpo, the default"):

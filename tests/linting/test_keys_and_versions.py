@@ -235,19 +235,6 @@ def test_own_keys_of_own_scripts_are_one_warning() -> None:
     assert "src/train.py" in found.message
 
 
-def test_a_key_of_the_recipe_that_a_script_names_says_so(tmp_path: Path) -> None:
-    """The line is in another file."""
-    (tmp_path / "r.yaml").write_text("torch_dtype: auto\n", encoding="utf-8")
-    (tmp_path / "run.sh").write_text(
-        "trl grpo --config r.yaml --num_processes 2\n", encoding="utf-8"
-    )
-    (found,) = lint_recipe(
-        load_recipe(tmp_path / "run.sh", Options(own_version="1.16")), GV
-    ).diagnostics
-    assert found.line is None
-    assert found.message.endswith("(It is set in r.yaml.)")
-
-
 def test_keys_of_the_launcher_and_the_environment_are_known() -> None:
     """``trl grpo`` takes num_processes from the YAML, and every TRL sets ``env``."""
     assert findings({"num_processes": 4, "env": {"A": "1"}}) == []
@@ -471,18 +458,6 @@ def test_unresolved_values_are_reported_for_keys_that_the_release_reads(
         Recipe(framework, version, config, unresolved={key: "$X"}), select_rules(["GV106"])
     ).diagnostics
     assert bool(found) is is_judged
-
-
-@pytest.mark.parametrize("cut", ["# --epsilon 0.2", "--run_name <name>"])
-def test_a_cut_command_is_an_error(cut: str, tmp_path: Path) -> None:
-    """At the line that bash runs as a command of its own, or takes for the name of a file."""
-    script = tmp_path / "run.sh"
-    script.write_text(
-        f"python train_grpo.py --beta 0.1 \\\n  {cut} \\\n  --num_generations 4\n",
-        encoding="utf-8",
-    )
-    (found,) = lint_recipe(load_recipe(script, Options()), GV).diagnostics
-    assert (found.code, found.severity, found.line) == ("GV107", "error", 3)
 
 
 @pytest.mark.parametrize(
