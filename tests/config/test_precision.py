@@ -11,7 +11,7 @@ from grposweep.config.identity import ResolvedConfig, is_same_point
 from grposweep.config.precision import Precision, read_precision
 from grposweep.config.to_setting import read_setting
 from grposweep.schema import Experiment
-from support import check_experiment, sampled
+from support import sampled
 
 LORA = "model.lora.r=16"
 
@@ -58,26 +58,6 @@ def test_a_setting_holds_both_types() -> None:
         ("float32", "bfloat16"),
         ("bfloat16", None),
     ]
-
-
-def test_types_of_other_trainers_are_their_own() -> None:
-    """A user's command has them in its own code; the fake trainer has none."""
-    own = ("trainer.command='train {output}'", "trainer.metrics='{output}/log'")
-    for words in (("trainer.kind=command", *own), ("trainer.kind=fake",)):
-        check_experiment(build(*words, "model.dtype=float16", "model.quantization=4bit"))
-
-
-@pytest.mark.parametrize(
-    "overrides",
-    [
-        ["model.dtype=auto", "model.mixed_precision=fp16"],
-        [],
-        ["model.dtype=auto", "cluster.gpu=A100"],
-    ],
-)
-def test_older_gpus_take_float16(overrides: list[str]) -> None:
-    """And float32; newer ones bfloat16."""
-    check_experiment(build("cluster.gpu=V100", *overrides))
 
 
 def test_quantized_and_offloaded_states_are_estimated_as_such() -> None:

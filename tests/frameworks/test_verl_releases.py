@@ -179,15 +179,6 @@ def test_groups_of_n_agent_are_no_lone_completions() -> None:
     assert (setting.num_generations, setting.prompts_per_step) == (8, 4)
 
 
-def test_distillation_without_task_rewards_needs_no_group() -> None:
-    """No advantage is computed there."""
-    config = {**RECIPE, f"{ROLLOUT}.n": 1, "distillation.enabled": True}
-    assert "GB302" in judge(config)
-    assert "GB302" not in judge(
-        {**config, "distillation.distillation_loss.use_task_rewards": False}
-    )
-
-
 def test_another_trainer_is_judged_by_what_holds_for_any() -> None:
     """DAPO's own fetches more prompts than a rollout holds; its configuration has more keys."""
     config = {

@@ -193,15 +193,6 @@ def test_the_open_r1_case_gets_its_three_fixes() -> None:
     )
 
 
-@pytest.mark.parametrize("tries", [{"max_steps": 5}, {"parameters": 5_000_000}])
-def test_a_run_that_tries_the_code_gets_no_advice_on_its_step(tries: Json) -> None:
-    """GA201: a step of one prompt is noise where something is learnt."""
-    s = Setting(processes=1, given=frozenset({"num_generations"}), num_generations=8)
-    s = s.replace({"per_device_train_batch_size": 8, "max_steps": 500})
-    assert check(s, select=("GA201",))
-    assert not check(s.replace(tries), select=("GA201",))
-
-
 @pytest.mark.parametrize(
     ("warmup", "advice"), [(0, "Try 5e-06 with"), (0.1, "Try 5e-06, or more prompts per step.")]
 )
