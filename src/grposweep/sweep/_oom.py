@@ -14,8 +14,10 @@ out of memory, or more than the GPU has according to the measured peaks.
 
 from collections.abc import Collection
 from dataclasses import asdict
+from functools import lru_cache
+from pathlib import Path
 
-from grporecipe.files import Json, append_line, read_lines, whole_or_none
+from grporecipe.files import Json, append_line, file_stamp, read_lines, whole_or_none
 from grporecipe.memory.calibration import (
     SHAPE,
     find_factors,
@@ -157,7 +159,14 @@ def corrections(sweep: SweepFolder) -> dict[str, tuple[float, int]]:
     """Return, for each phase, the factor between measured peaks and estimate, and the trial that
     measured it.
     """
-    return find_factors(read_lines(sweep.path / paths.MEMORY, **SHAPE, trial=int))
+    path = sweep.path / paths.MEMORY
+    return _read_factors(path, file_stamp(path))
+
+
+# A request for a point looks at many candidates, and each finished trial has a line.
+@lru_cache(maxsize=1)
+def _read_factors(path: Path, stamp: object) -> dict[str, tuple[float, int]]:  # noqa: ARG001 - the stamp is part of the cache's key
+    return find_factors(read_lines(path, **SHAPE, trial=int))
 
 
 def _sizes(verdict: ValidationResult) -> dict[str, int]:

@@ -204,11 +204,15 @@ class TrialQueue:
                 p for p in left if all(p.get(name) == label for name, label in fixed.items())
             )
             return next(filter(is_new, agreeing), None)
-        finite = tuple(self.study.space.finite_part(point) for point in self.valid_points)
         foreseen = {} if self.sampler == "random" else self.foreseen()
         return self.study.ask(
-            ValidPoints(is_new, finite), self.sampler, self.search.seed, fixed, foreseen
+            ValidPoints(is_new, self._finite), self.sampler, self.search.seed, fixed, foreseen
         )
+
+    @cached_property
+    def _finite(self) -> tuple[Point, ...]:
+        """The finite parts of the valid points, which each request takes as they are."""
+        return tuple(map(self.study.space.finite_part, self.valid_points))
 
     @cached_property
     def _frozen(self) -> list[tuple[Point, object]]:
