@@ -19,7 +19,7 @@ from grporecipe.model.rates import FULL, rates_for, rounds_updates
 from grporecipe.model.recipe import Recipe
 from grporecipe.model.setting import EVERY, TRL_FAMILY, TRL_LIKE, Setting
 from grporecipe.rules.batch import LARGE_MODEL, SIZES, judgeable, only_tries
-from grporecipe.rules.helpers import of_key
+from grporecipe.rules.helpers import named, of_key
 from grporecipe.rules.registry import Finding, Violation, recipe_rule, rule
 
 # per step; 8 is the batch of the stalled run
@@ -74,7 +74,7 @@ def a_step_has_several_prompts(s: Setting) -> Violation | None:
     if s.prompts_per_rollout is not None and s.prompts_per_rollout < (s.prompts_per_step or 0):
         name = "prompts_per_rollout"
     return Violation(
-        what=f"{s.key(name)}={getattr(s, name)}",
+        what=named(s, (name,)),
         why=f"an optimizer step averages over {prompts:g} prompt{'' if prompts == 1 else 's'} only",
         instead=(
             f"{'Accumulate' if s.prompts_per_rollout is None else 'Take'} more; 32 prompts "

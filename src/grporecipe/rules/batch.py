@@ -16,6 +16,7 @@ from grporecipe.model.setting import EVERY, TRL_LIKE, Setting
 from grporecipe.rules.helpers import (
     each,
     every_count,
+    named,
     no_field,
 )
 from grporecipe.rules.registry import (
@@ -193,7 +194,7 @@ def the_rollout_is_sized_once(s: Setting) -> Violation | None:
         == (s.processes or 0) * s.per_device_train_batch_size * s.steps_per_generation
     )
     return Violation(
-        what=" and ".join(f"{s.key(name)}={getattr(s, name)}" for name in names),
+        what=named(s, names),
         why="both size the rollout, and TRL refuses the two together even if they agree",
         instead=f"Leave {s.key('generation_batch_size')} out.",
         fields=names,

@@ -14,6 +14,7 @@ from grporecipe.model.setting import Setting
 from grporecipe.model.values import Names
 from grporecipe.registries import NEWEST
 from grporecipe.rules.registry import ALL_COUNTS, MOST_PROCESSES, Change, Find, Violation, shown
+from grporecipe.terminal import count
 
 # largest distance from a number at which neighbours are searched
 FARTHEST = 1024
@@ -39,7 +40,7 @@ def one_of(name: str, allowed: Iterable[str] | Callable[[Setting], Iterable[str]
         # Another word means another objective: the probable spelling is suggested first, and alone.
         near = get_close_matches(str(value).lower().replace("-", "_"), words, n=1, cutoff=0.75)
         return Violation(
-            f"{s.key(name)}={value}",
+            named(s, (name,)),
             f"this {s.trainer} knows {', '.join(words)}",
             f"Set {s.key(name)} to one of them.",
             (name,),
@@ -68,7 +69,7 @@ def no_field(
             value = getattr(s, name)
             if value is not None and is_wrong(s, name, value):
                 return Violation(
-                    f"{s.key(name)}={shown(value)}",
+                    named(s, (name,)),
                     why,
                     instead.format(s.key(name)),
                     (name,),
@@ -92,15 +93,17 @@ def divides_the_processes(
 
     def find(s: Setting) -> Violation | None:
         size = getattr(s, name)
-        count = s.processes
-        if count is None or count < 1 or size < 1 or not is_checked(s) or count % size == 0:
+        processes = s.processes
+        if processes is None or processes < 1 or size < 1:
+            return None
+        if not is_checked(s) or processes % size == 0:
             return None
         return Violation(
-            f"{s.key(name)}={size}",
-            f"it does not divide the {count} training {'process' if count == 1 else 'processes'}",
-            f"Choose a divisor of {count}.",
+            named(s, (name,)),
+            f"it does not divide the {count(processes, 'training process')}",
+            f"Choose a divisor of {processes}.",
             (name, "processes"),
-            each(name, (n for n in suggest(size, count) if count % n == 0)),
+            each(name, (n for n in suggest(size, processes) if processes % n == 0)),
         )
 
     return find

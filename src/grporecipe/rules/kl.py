@@ -12,7 +12,7 @@ categorical policy.
 from grporecipe.model import planning
 from grporecipe.model.setting import EVERY, IN_PROMPTS, TRL_LIKE, Setting
 from grporecipe.rules.batch import only_tries
-from grporecipe.rules.helpers import unread
+from grporecipe.rules.helpers import named, unread
 from grporecipe.rules.registry import Finding, Violation, rule
 
 # before, SyncRefModelCallback passes over a missing reference silently
@@ -118,7 +118,7 @@ def syncing_has_a_rhythm(s: Setting) -> Violation | None:
         return None
     name = "ref_model_sync_steps" if s.ref_model_sync_steps < 1 else "ref_model_mixup_alpha"
     return Violation(
-        what=f"{s.key(name)}={getattr(s, name):g}",
+        what=named(s, (name,)),
         why="the reference moves by a share in (0, 1], every 1 or more optimizer steps",
         instead=f"Set {s.key(name)}={DEFAULTS[name]}, the default.",
         fields=(name,),

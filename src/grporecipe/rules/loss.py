@@ -778,8 +778,7 @@ def sampling_and_decay_are_in_range(s: Setting) -> Violation | None:
     }
     if not wrong:
         return None
-    shown = " and ".join(f"{s.key(name)}={value:g}" for name, value in wrong.items())
     why = "; ".join(f"{s.key(name)} is {RANGES[name].words}" for name in wrong)
     usual = {name: RANGES[name].usual for name in wrong}
     advice = " ".join(f"Set {s.key(name)}={value:g}." for name, value in usual.items())
-    return Violation(shown, why, advice, tuple(wrong), (usual,))
+    return Violation(named(s, wrong), why, advice, tuple(wrong), (usual,))

@@ -8,6 +8,7 @@ and trainer/grpo_config.py.
 from grporecipe.model import planning
 from grporecipe.model.setting import EVERY, TRL_LIKE, Setting
 from grporecipe.rules.batch import LARGE_MODEL, SIZES, USES, judgeable
+from grporecipe.rules.helpers import named
 from grporecipe.rules.registry import Finding, Violation, rule
 
 LENGTHS = ("budget_completions", "max_steps", "epochs")
@@ -47,7 +48,7 @@ def one_length(s: Setting) -> Violation | None:
         )
     others = [{other: None for other in given if other != name} for name in reversed(given)]
     return Violation(
-        what=" and ".join(f"{s.key(name)}={getattr(s, name)}" for name in given),
+        what=named(s, given),
         why=f"a run has one length, and these are {len(given)}",
         instead="Choose the matching option (schedule=completions, steps or epochs).",
         fields=tuple(given),
@@ -116,7 +117,7 @@ def the_length_is_positive(s: Setting) -> Violation | None:
         is_evaluation = name == "max_steps" and value == 0 and s.framework.syntax == "dotted"
         if value is not None and value <= 0 and not is_evaluation:
             return Violation(
-                what=f"{s.key(name)}={value}",
+                what=named(s, (name,)),
                 why="a run without a step trains nothing",
                 instead=f"Set {s.key(name)} above 0.",
                 fields=(name,),

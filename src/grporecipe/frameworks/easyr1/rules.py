@@ -17,7 +17,7 @@ from grporecipe.model.planning import shared
 from grporecipe.model.recipe import Recipe
 from grporecipe.model.releases import is_taken, text
 from grporecipe.model.setting import Setting
-from grporecipe.rules.helpers import other_sizes, show
+from grporecipe.rules.helpers import named, other_sizes, show
 from grporecipe.rules.keys import find_dead_keys, find_mistyped, find_unknown_words, unknown
 from grporecipe.rules.kl import find_idle_reference, has_no_horizon
 from grporecipe.rules.registry import Finding, Violation, recipe_rule, rule, variant
@@ -200,7 +200,7 @@ def every_process_generates_alike(s: Setting) -> Violation | None:
     if getattr(s, name) % s.processes == 0:
         name = "prompts_per_rollout"
     return Violation(
-        what=f"{s.key(name)}={getattr(s, name)}",
+        what=named(s, (name,)),
         why=(
             f"the {s.processes} processes generate equal parts of it, and it is not a multiple "
             f"of {s.processes}"

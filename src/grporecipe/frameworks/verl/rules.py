@@ -21,7 +21,7 @@ from grporecipe.model.framework import Values
 from grporecipe.model.recipe import Recipe
 from grporecipe.model.setting import Setting
 from grporecipe.rules.batch import judgeable
-from grporecipe.rules.helpers import each, near, of_key, other_sizes
+from grporecipe.rules.helpers import each, named, near, of_key, other_sizes
 from grporecipe.rules.kl import find_idle_reference
 from grporecipe.rules.registry import Change, Finding, Violation, recipe_rule, rule, variant
 from grporecipe.rules.rollout_batch import (
@@ -223,7 +223,7 @@ def log_probabilities_are_whole_micro_batches(s: Setting) -> Violation | None:
     filled = f", filled to {prompts + -prompts % step}," if prompts % step else ""
     fitting = near(sizes[broken[0]], lambda size: count % size == 0)
     return Violation(
-        what=" and ".join(f"{s.key(name)}={sizes[name]}" for name in broken),
+        what=named(s, broken),
         why=f"{'it does' if len(broken) == 1 else 'they do'} not divide the {count} completions "
         "of a rollout on each data rank "
         f"({prompts} prompts{filled} x {s.num_generations} / {ranks(s)})",
