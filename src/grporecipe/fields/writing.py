@@ -6,7 +6,7 @@ docs/reference/frameworks.md compares the frameworks' features.
 """
 
 from collections.abc import Mapping
-from math import ceil
+from math import ceil, gcd
 from typing import Any
 
 import yaml
@@ -99,21 +99,17 @@ def in_completions(s: Setting) -> Setting:
     step = planning.completions_per_step(s)
     if not s.processes or not rollout or not step:
         return plain
-    for size in range(max(s.per_device_train_batch_size, 1), 0, -1):
-        micro = size * s.processes
-        if rollout % micro == 0 and step % micro == 0:
-            changes = {
-                "per_device_train_batch_size": size,
-                "gradient_accumulation_steps": step // micro,
-                "steps_per_generation": rollout // micro,
-            }
-            return _evaluated(plain.replace(changes))
-    nearest = {
-        "per_device_train_batch_size": 1,
-        "gradient_accumulation_steps": max(round(step / s.processes), 1),
-        "steps_per_generation": max(round(rollout / s.processes), 1),
+    shared = gcd(rollout, step)
+    sizes = range(max(s.per_device_train_batch_size, 1), 0, -1)
+    # if no size divides both, the nearest whole ones
+    size = next((size for size in sizes if shared % (size * s.processes) == 0), 1)
+    micro = size * s.processes
+    changes = {
+        "per_device_train_batch_size": size,
+        "gradient_accumulation_steps": max(round(step / micro), 1),
+        "steps_per_generation": max(round(rollout / micro), 1),
     }
-    return _evaluated(plain.replace(nearest))
+    return _evaluated(plain.replace(changes))
 
 
 def _evaluated(s: Setting) -> Setting:
@@ -139,14 +135,12 @@ def in_prompts(s: Setting) -> tuple[Setting, bool]:
         s, is_whole = _counted(s)
         is_exact = is_exact and is_whole
     ranks = max((s.processes or 1) // planning.shared(s), 1)
-    each = (s.prompts_per_step or 0) * s.num_generations // ranks
+    each, rest = divmod((s.prompts_per_step or 0) * s.num_generations, ranks)
     size = next(
         (n for n in range(min(s.per_device_train_batch_size, each), 0, -1) if each % n == 0), 1
     )
-    is_divided = (s.prompts_per_step or 0) * s.num_generations % ranks == 0
-    return planning.resize(
-        s.replace({"per_device_train_batch_size": size})
-    ), is_exact and is_divided
+    resized = planning.resize(s.replace({"per_device_train_batch_size": size}))
+    return resized, is_exact and rest == 0
 
 
 def _counted(s: Setting) -> tuple[Setting, bool]:
