@@ -7,6 +7,7 @@ from functools import cache
 from typing import Any
 
 import pytest
+from omegaconf import DictConfig, OmegaConf
 
 from grporecipe.model.framework import FRAMEWORKS
 from grporecipe.model.setting import TRL
@@ -118,13 +119,16 @@ def other(key: str, value: Any) -> str:
 @pytest.mark.slow
 def test_each_key_of_a_trial_is_written_or_listed(compose: Compose) -> None:
     """Another value of a key changes the recipe, its command or the list."""
+    base = compose(BASE)
 
     @cache
     def exported(*overrides: str) -> str:
-        experiment = to_experiment(compose([*BASE, *overrides]))
+        changed = OmegaConf.merge(base, OmegaConf.from_dotlist(list(overrides)))
+        assert isinstance(changed, DictConfig)
+        experiment = to_experiment(changed)
         return str(trl_recipe(experiment, read_setting(experiment)))
 
-    plain = to_experiment(compose(BASE))
+    plain = to_experiment(base)
     silent = []
     for key in keys():
         needs = next((words for start, words in NEEDS.items() if key.startswith(start)), ())

@@ -91,7 +91,7 @@ def test_a_killed_sweep_resumes_from_a_checkpoint_with_the_same_metrics(
     """Kill -9 of the controller in the middle of training, then the same command: as if nothing had
     happened.
     """
-    longer = (*SHORT, "schedule.max_steps=80", "schedule.checkpoints=16")
+    longer = (*SHORT, "schedule.max_steps=48", "schedule.checkpoints=12")
     undisturbed = only_trial(run(*longer, "name=undisturbed").sweep)
     process = start(*longer, "name=killed")
     wait_for(
