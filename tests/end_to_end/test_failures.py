@@ -14,6 +14,8 @@ from grporecipe.files import write_json
 from support import Run, Start, lines, read, sampled, trials, wait_for
 
 FAKE = ("trainer=fake", "name=s")
+# four seconds of training
+SECONDS = ("trainer.args.step_seconds=0.1", "schedule=steps", "schedule.max_steps=40")
 
 
 def failure(trial: Path) -> dict[str, Any]:
@@ -124,7 +126,7 @@ def test_an_attempt_that_is_stopped_as_a_whole_is_ended_by_its_controller(
     start: Start, here: Path
 ) -> None:
     """SIGSTOP: its own watchdog is stopped as well."""
-    process = start(*FAKE, "trainer.args.step_seconds=0.1", "cluster.stall_min=0.05", "lr=1e-3")
+    process = start(*FAKE, *SECONDS, "cluster.stall_min=0.05", "lr=1e-3")
     wait_for(lambda: list(here.glob("outputs/s/trials/0000-*/heartbeat")))
     (trial,) = trials(here / "outputs" / "s")
     job = next(
@@ -165,9 +167,7 @@ def test_a_trial_whose_ranks_are_killed_costs_no_other_and_leaves_none_behind(
     """Kill -9, as the kernel does: the rest of its ranks is ended, the failure is recorded, and
     both trials finish.
     """
-    process = start(
-        *FAKE, "cluster=local_ddp", "trainer.args.step_seconds=0.1", "lr=1e-3,2e-3", "-m"
-    )
+    process = start(*FAKE, *SECONDS, "cluster=local_ddp", "lr=1e-3,2e-3", "-m")
     wait_for(lambda: list(here.glob("outputs/s/trials/0000-*/heartbeat")))
     (trial,) = trials(here / "outputs" / "s")
     wait_for(lambda: len(ranks(trial)) == 2)
