@@ -2,8 +2,9 @@
 seconds of imports.
 
 Each xdist worker has a server of its own, started when first needed. A fork has its own arguments,
-environment, folder and streams, and nothing of the test's process. In the slow tier the server has
-imported torch and TRL as well, and a sweep's warm server is a fork, too. Programs named ``python``
+environment, folder and streams, and nothing of the test's process. A sweep's warm server is a fork,
+too; with torch and TRL it is one of a second server, which imports them when it is first needed: a
+fork with torch takes five times as long as one without. Programs named ``python``
 and ``grposweep`` in ``shims()`` hand what a shell starts to the server. What has to be a new
 interpreter is started as one (the fixture ``start_interpreter``);
 ``GRPOSWEEP_TEST_SPAWN=1`` runs whole commands so.
@@ -24,8 +25,8 @@ from typing import Any, NoReturn
 SOURCE = Path(__file__).resolve().parents[1] / "src"
 # the variable with the server's address
 ADDRESS = "GRPOSWEEP_TEST_SERVER"
-# set: the server imports torch and TRL
-TRAINS = "GRPOSWEEP_TEST_TRAINS"
+# follows it: the server that has imported torch and TRL
+TRAINS = "-trains"
 SPAWN = "GRPOSWEEP_TEST_SPAWN"
 # bytes of a request
 MOST = 1 << 20
@@ -88,10 +89,10 @@ def run_forked(
 
 
 def start_forked(arguments: Sequence[str], environment: Mapping[str, str]) -> Callable[[], int]:
-    """Start ``python <arguments>`` here with this process's output; what waits for its exit
-    code.
+    """Start ``python <arguments>``, a training, here with this process's output; what waits for its
+    exit code.
     """
-    address = _start_server()
+    address = _start_server() + TRAINS
     with Path(os.devnull).open() as nothing:
         connection = request(address, arguments, environment, (nothing.fileno(), 1, 2), Path.cwd())
 
@@ -146,24 +147,44 @@ def _start_server() -> str:
 
 
 def serve() -> None:
-    """Fork for each connection until the standard input ends."""
+    """Fork for each connection until the standard input ends. The first training makes a second
+    server, for trainings.
+    """
     import select
 
+    from grposweep.process import die_with
+
     _import_all()
-    listening = socket.socket(socket.AF_UNIX)
-    listening.bind("\0" + os.environ[ADDRESS])
-    listening.listen()
+    commands, trainings = _listen(""), _listen(TRAINS)
+    listening = [commands, trainings]
     print("listening", flush=True)
     signal.signal(signal.SIGCHLD, _reap)
     while True:
-        ready, _, _ = select.select([0, listening], [], [])
+        ready, _, _ = select.select([0, *listening], [], [])
         if 0 in ready:
             return
-        connection, _ = listening.accept()
+        if ready[0] is trainings and commands in listening:
+            server = os.getpid()
+            listening = [commands]
+            if os.fork() == 0:
+                die_with(server)
+                listening = [trainings]
+                _import_trl()
+            continue
+        connection, _ = ready[0].accept()
         if os.fork() == 0:
-            listening.close()
+            for one in (commands, trainings):
+                one.close()
             _answer(connection)
         connection.close()
+
+
+def _listen(suffix: str) -> socket.socket:
+    """Listen at the server's address with this suffix."""
+    listening = socket.socket(socket.AF_UNIX)
+    listening.bind("\0" + os.environ[ADDRESS] + suffix)
+    listening.listen()
+    return listening
 
 
 def _reap(*_: object) -> None:
@@ -191,10 +212,8 @@ def _answer(connection: socket.socket) -> NoReturn:
 
 def _import_all() -> None:
     """What commands import sooner or later; Hydra's parsers are warm after one composition."""
-    import gc
     import importlib
     import pkgutil
-    from importlib.util import find_spec
     from itertools import product
 
     from hydra.types import RunMode
@@ -203,24 +222,46 @@ def _import_all() -> None:
     import grposweep
     import hydra_plugins.grposweep.sweeper  # noqa: F401
     from grposweep.config.compose import open_session
-    from grposweep.launchers.local import TRAINING, TRL
+    from grposweep.launchers.local import TRAINING
 
     for package in (grporecipe, grposweep):
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             others = {"train", "inside", "ms_swift_plugin", "__main__"}
             if others.isdisjoint(module.name.split(".")):
                 importlib.import_module(module.name)
-    # as in the warm server: torch reads it when it is imported
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
     # Newer releases of Typer import the last one, and pydantic with it, when they read arguments:
     # half of a short command.
-    for name in (*TRAINING, *(TRL if TRAINS in os.environ else []), "typer._adapters"):
-        if find_spec(name) is not None:
-            importlib.import_module(name)
+    _import_some([*TRAINING, "typer._adapters"])
     with open_session() as session:
         for trainer, mode in product(("trainer=fake", "trainer=command"), RunMode):
             session.loader.load_configuration("config", [trainer, "lr=1e-3"], mode)
-    # the forks' collector leaves these pages shared
+    _share()
+
+
+def _import_trl() -> None:
+    """What trainings import."""
+    from grposweep.launchers.local import TRL
+
+    # as in the warm server: torch reads it when it is imported
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    _import_some(TRL)
+    _share()
+
+
+def _import_some(names: Sequence[str]) -> None:
+    """Import those of these modules that are installed."""
+    import importlib
+    from importlib.util import find_spec
+
+    for name in names:
+        if find_spec(name) is not None:
+            importlib.import_module(name)
+
+
+def _share() -> None:
+    """Let the forks' collector leave these pages shared."""
+    import gc
+
     gc.freeze()
     gc.set_threshold(50_000, 20, 50)
 
@@ -360,14 +401,14 @@ class Started(_Fork):
 
 def _subprocess(address: Callable[[], str]) -> Any:
     """The module ``subprocess`` for ``grposweep.process``: a warm server is a fork of the command
-    server at this address, if that has imported the same.
+    server at this address, or of the one for trainings.
     """
     import subprocess
     from types import SimpleNamespace
 
     from grposweep.launchers.local import TRAINING, TRL
 
-    known = {*TRAINING, *(TRL if TRAINS in os.environ else ())}
+    known = {*TRAINING, *TRL}
 
     def popen(command: list[str], **options: Any) -> Any:
         is_served = (
@@ -380,8 +421,9 @@ def _subprocess(address: Callable[[], str]) -> Any:
             return subprocess.Popen(command, **options)
         (its_input, ours), (theirs, its_output) = os.pipe(), os.pipe()
         files = (its_input, its_output, 2)
+        suffix = "" if set(TRAINING).issuperset(command[4:]) else TRAINS
         connection = request(
-            address(), [command[1], *command[3:]], options["env"], files, Path.cwd()
+            address() + suffix, [command[1], *command[3:]], options["env"], files, Path.cwd()
         )
         os.close(its_input)
         os.close(its_output)

@@ -20,7 +20,7 @@ from hydra.core.config_store import ConfigStore
 from hypothesis import settings
 from omegaconf import DictConfig
 
-from command_server import TRAINS, Started
+from command_server import Started
 from grposweep.config.compose import Session, open_session, register_schema
 from grposweep.config.points import Compose
 from grposweep.process import PROJECT
@@ -54,12 +54,6 @@ os.environ.pop("COLUMNS", None)
 os.environ.pop("HYDRA_FULL_ERROR", None)
 # not the user's index of sweeps
 os.environ.setdefault("GRPOSWEEP_CACHE", str(Path.home() / ".cache/grposweep/tests"))
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    """Let the command server of the tiers that train import torch once, instead of each sweep."""
-    if "not slow" not in config.option.markexpr:
-        os.environ[TRAINS] = "1"
 
 
 def pytest_collection_finish() -> None:
