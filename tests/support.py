@@ -1,5 +1,6 @@
 """What tests share: the command's environment, and sweeps read back from disk."""
 
+import io
 import json
 import os
 import shutil
@@ -72,6 +73,14 @@ class Ended:
             line for line in reversed(self.out.splitlines()) if line.startswith("results in ")
         )
         return Path(line.removeprefix("results in "))
+
+
+class Terminal(io.StringIO):
+    """A stream that says that it is a terminal."""
+
+    def isatty(self) -> bool:
+        """Return true."""
+        return True
 
 
 Run = Callable[..., Ended]

@@ -14,7 +14,7 @@ from grporecipe.linting.command import LintOptions, find_targets, lint_files
 from grporecipe.linting.linter import select_rules
 from grporecipe.reading.load import Options
 from grporecipe.terminal import Progress
-from support import Write, unwrap
+from support import Terminal, Write, unwrap
 
 BAD = "num_generations: 7\nper_device_train_batch_size: 8\n"
 
@@ -242,14 +242,6 @@ def test_a_recipe_that_several_launches_name_is_told_once(tmp_path: Path) -> Non
     out = io.StringIO()
     lint_files([tmp_path], LintOptions(Options(), select_rules(["GV105"])), out)
     assert out.getvalue().count("GV105 warning") == 1
-
-
-class Terminal(io.StringIO):
-    """A stream that says it is a terminal."""
-
-    def isatty(self) -> bool:
-        """Return true."""
-        return True
 
 
 def test_a_long_run_says_how_far_it_is_on_a_terminal_only(

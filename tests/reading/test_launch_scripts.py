@@ -175,38 +175,6 @@ def test_launchers_say_how_many_processes_train(name: str, folder: Path) -> None
     assert recipe.config.get("beta", 0.1) in (0.1, 1)
 
 
-def test_the_last_training_launch_counts(folder: Path) -> None:
-    """Not the server before it, nor the evaluation after it."""
-    launch = "accelerate launch --num_processes 7 grpo.py --num_generations 7"
-    recipe = load(
-        folder,
-        f"trl vllm-serve --model x &\npython prepare.py\n{launch}\npython evaluate.py --n 3\n",
-    )
-    assert recipe.processes == 7
-    assert recipe.config == {"num_generations": 7}
-
-
-def test_options_have_the_types_that_argparse_gives_them(folder: Path) -> None:
-    """Numbers, flags, lists, no_ options, dashes for underscores; each at its line."""
-    recipe = load(
-        folder,
-        "python train_grpo.py --num-generations 4 \\\n --learning_rate 1e-6 --bf16 "
-        "--no_shuffle_dataset \\\n"
-        "  --reward_funcs a b --use_vllm False --eval_strategy no\n",
-    )
-    assert recipe.config == {
-        "num_generations": 4,
-        "learning_rate": 1e-6,
-        "bf16": True,
-        "shuffle_dataset": False,
-        "reward_funcs": ["a", "b"],
-        "use_vllm": False,
-        "eval_strategy": "no",
-    }
-    assert recipe.lines["num_generations"] == 1
-    assert recipe.lines["reward_funcs"] == 3
-
-
 def test_the_command_line_wins_over_the_yaml_it_names(folder: Path) -> None:
     """``--config`` is looked for next to the script, and above it."""
     (folder / "recipes").mkdir()
@@ -243,30 +211,6 @@ def test_open_r1_s_slurm_script_gives_its_last_node_to_vllm(
     assert recipe.config == {"use_vllm": use_vllm == "true", "num_generations": 16, "beta": 0.1}
 
 
-def test_an_unknown_word_behind_a_value_may_hold_options(folder: Path) -> None:
-    """``$FLAGS`` is reported, and is not part of the value before it."""
-    recipe = load(
-        folder,
-        'FLAGS=""\nif x; then FLAGS="--beta 1"; fi\npython grpo.py --loss_type grpo $FLAGS "$@" '
-        "--seed 1\n",
-    )
-    assert recipe.config == {"loss_type": "grpo", "seed": 1}
-    assert recipe.unresolved == {"$FLAGS": "$FLAGS", "$@": "$@"}
-
-
-def test_an_accelerate_configuration_says_the_processes(folder: Path) -> None:
-    """A missing file is reported with the keys that it would set."""
-    (folder / "zero2.yaml").write_text(
-        "distributed_type: DEEPSPEED\nnum_processes: 6\n", encoding="utf-8"
-    )
-    assert (
-        load(folder, "accelerate launch --config_file zero2.yaml grpo.py --beta 0.1").processes == 6
-    )
-    recipe = load(folder, "accelerate launch --config_file zero9.yaml grpo.py --beta 0.1")
-    assert recipe.processes is None
-    assert "zero9.yaml" in recipe.unresolved["num_processes"]
-
-
 @pytest.mark.parametrize(
     ("script", "why"),
     [
@@ -290,14 +234,6 @@ def test_a_script_that_cannot_be_read_says_why(script: str, why: str, folder: Pa
     """
     with pytest.raises(UserError, match=why):
         load(folder, script)
-
-
-def test_unresolved_values_are_kept_as_they_are_written(folder: Path) -> None:
-    """By key, for GV106."""
-    recipe = load(
-        folder, "accelerate launch --num_processes $N grpo.py --num_generations $G --beta 0.1\n"
-    )
-    assert recipe.unresolved == {"num_processes": "$N", "num_generations": "$G"}
 
 
 @pytest.mark.parametrize(
@@ -364,31 +300,6 @@ def test_a_single_process_that_is_shown_several_gpus_is_noticed(
     (tmp_path / "spread.py").write_text("from trl import GRPOTrainer\nload(device_map='auto')\n")
     found = codes_of(lint_text(tmp_path, text).diagnostics)
     assert found & {"GT105", "GT503", "GT504"} == codes
-
-
-def test_slurm_s_variables_are_those_of_the_sbatch_lines(folder: Path) -> None:
-    """A default for runs without Slurm was taken for the job's GPUs."""
-    head = "#!/bin/bash\n#SBATCH --nodes=2\n#SBATCH --gres=gpu:a100:4\n"
-    launch = (
-        "torchrun --nnodes=$SLURM_NNODES --nproc_per_node=${SLURM_GPUS_ON_NODE:-2} grpo.py "
-        "--num_generations 8\n"
-    )
-    assert load(folder, head + launch).processes == 8
-    assert load(folder, "#!/bin/bash\n" + launch.replace("$SLURM_NNODES", "1")).processes == 2
-
-
-def test_deepspeed_counts_the_gpus_that_are_included(folder: Path) -> None:
-    """``--include host:0,1@other:2`` names them."""
-    assert (
-        load(
-            folder, "deepspeed --include localhost:0,1@b:2 grpo.py --num_generations 8\n"
-        ).processes
-        == 3
-    )
-    assert (
-        load(folder, "deepspeed --include localhost grpo.py --num_generations 8\n").processes
-        is None
-    )
 
 
 def test_a_program_that_makes_its_configuration_has_sizes_of_its_own(folder: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from grporecipe.errors import UserError
 from grporecipe.fields.recipes import read_recipe
-from grporecipe.files import read_own_yaml
+from grporecipe.files import Json, read_own_yaml
 from grporecipe.linting.linter import lint_recipe
 from grporecipe.model.recipe import Recipe
 from grporecipe.reading.load import Options, load_recipes
@@ -23,23 +23,15 @@ def load(folder: Path, script: str) -> list[Recipe]:
     return load_recipes(folder / "run.sh", Options())
 
 
-def test_every_launch_of_a_script_is_judged_once(tmp_path: Path) -> None:
-    """By its own line; evaluations are skipped, and what is the same comes once."""
-    launch = "python train_grpo.py --num_generations"
-    recipes = load(
-        tmp_path, f"{launch} 4\n{launch} 8\npython evaluate.py --num_generations 8\n{launch} 4\n"
-    )
-    assert [recipe.config for recipe in recipes] == [{"num_generations": 4}, {"num_generations": 8}]
-    assert [recipe.launch and recipe.launch.line for recipe in recipes] == [1, 2]
-
-
-def test_a_loop_makes_a_recipe_of_each_value(tmp_path: Path) -> None:
-    """Functions and conditions are read as bash runs them."""
-    script = (
-        "run() { python train_grpo.py --num_generations $1 --beta ${B:-0.1}; }\nfor g in 4 "
-        "8; do run $g; done\n"
-    )
-    assert [recipe.config["num_generations"] for recipe in load(tmp_path, script)] == [4, 8]
+@pytest.mark.parametrize("row", SCRIPTS["read"].values(), ids=SCRIPTS["read"])
+def test_a_script_is_read_as_bash_runs_it(row: Json, tmp_path: Path) -> None:
+    """Its launches, and what it says of each; nothing is set twice."""
+    for name, text in row.get("files", {}).items():
+        (tmp_path / name).write_text(text)
+    recipes = load(tmp_path, row["script"])
+    for recipe, said in zip(recipes, row["recipes"], strict=True):
+        assert {name: getattr(recipe, name) for name in said} == said
+        assert not recipe.duplicates
 
 
 @pytest.mark.parametrize("launch", SCRIPTS["found"])
@@ -57,12 +49,6 @@ def test_a_program_without_a_sign_of_grpo_is_refused(launch: str, tmp_path: Path
     """Nothing is invented for a program that trains nothing."""
     with pytest.raises(UserError):
         load(tmp_path, launch)
-
-
-def test_the_text_of_a_program_is_a_sign_of_grpo(tmp_path: Path) -> None:
-    """With any name."""
-    (tmp_path / "go.py").write_text("from trl import GRPOTrainer\nGRPOTrainer(args=1)\n")
-    assert len(load(tmp_path, "python go.py --learning_rate 1e-6")) == 1
 
 
 def test_one_unknown_word_leaves_the_rest_of_a_string_known(tmp_path: Path) -> None:
@@ -87,13 +73,6 @@ def test_a_recipe_next_to_the_script_is_found_by_the_script_s_folder(tmp_path: P
     assert recipe.may_have_more
 
 
-def test_variables_of_a_sourced_file_are_known(tmp_path: Path) -> None:
-    """If it is in the repository; its commands are not the script's."""
-    (tmp_path / "env.sh").write_text("G=12\npython train_grpo.py --beta 1\n")
-    (recipe,) = load(tmp_path, "source env.sh\npython train_grpo.py --num_generations $G\n")
-    assert recipe.config == {"num_generations": 12}
-
-
 @pytest.mark.parametrize(("content", "sharding", "processes"), SCRIPTS["accelerate"])
 def test_an_accelerate_configuration_says_how_the_model_is_divided(
     content: str, sharding: str, processes: int, tmp_path: Path
@@ -115,45 +94,6 @@ def test_a_deepspeed_key_of_a_recipe_is_read(tmp_path: Path) -> None:
     )
     (recipe,) = load_recipes(tmp_path / "grpo.yaml", Options())
     assert read_recipe(recipe).setting.sharding == "zero3"
-
-
-OVERRIDES = (
-    "python3 -m verl.trainer.main_ppo data.train_batch_size=64 actor_rollout_ref.rollout.n=8"
-)
-
-
-@pytest.mark.parametrize(
-    "script",
-    [
-        # a variable that holds the whole launch
-        f'cmd="{OVERRIDES}"\nray job submit --no-wait -- "$cmd"\n',
-        # switched off by a default
-        f'RUN=${{RUN:-0}}\nif [[ "$RUN" == "1" ]]; then\n  {OVERRIDES}\nfi\n',
-    ],
-)
-def test_a_launch_in_a_variable_or_switched_off_by_a_default_is_read(
-    script: str, tmp_path: Path
-) -> None:
-    """A user switches it on, and then it is what trains."""
-    (recipe,) = load(tmp_path, script)
-    assert (recipe.framework, recipe.config["data.train_batch_size"]) == ("verl", 64)
-
-
-def test_a_launcher_s_overrides_count_above_the_script_that_it_runs(tmp_path: Path) -> None:
-    """What the other script sets is no duplicate."""
-    (tmp_path / "train.sh").write_text(f"{OVERRIDES} $@\n")
-    (recipe,) = load(tmp_path, "bash train.sh data.train_batch_size=32\n")
-    assert recipe.config == {"data.train_batch_size": 32, "actor_rollout_ref.rollout.n": 8}
-    assert not recipe.duplicates
-
-
-def test_a_launch_that_is_switched_off_is_not_read_if_another_runs(tmp_path: Path) -> None:
-    """The one that runs by default is meant."""
-    script = (
-        f'if [[ "${{OLD:-0}}" == "1" ]]; then\n  {OVERRIDES}\nfi\n{OVERRIDES} trainer.nnodes=2\n'
-    )
-    (recipe,) = load(tmp_path, script)
-    assert recipe.config["trainer.nnodes"] == 2
 
 
 @pytest.mark.parametrize(("script", "swept"), SCRIPTS["sweeps"])

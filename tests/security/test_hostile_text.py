@@ -13,9 +13,10 @@ import pytest
 import typer
 import yaml
 
+from grporecipe.files import write_json
 from grposweep.cli import build_app
 from made import Made, make_sweep
-from support import write_lines
+from support import Terminal, write_lines
 
 HOSTILE = "\x1b]0;own\x07\x1b[2J\x9b31m\u202e[red]x[bold]:bomb:"
 STEERING = ("\x1b]0;", "\x07", "\x1b[2J", "\x9b", "\u202e")
@@ -25,13 +26,6 @@ RECIPE = {
     f"k{HOSTILE}": HOSTILE,
     "learning_rate": HOSTILE,
 }
-
-
-class Terminal(io.StringIO):
-    """A stream that says that it is a terminal."""
-
-    def isatty(self) -> bool:
-        return True
 
 
 def hostile(value: Any) -> Any:
@@ -74,9 +68,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for trial in (sweep / "trials").iterdir():
             (trial / "logs").mkdir()
             (trial / "logs" / "rank-0.log").write_text(HOSTILE)
-            (trial / "provenance.json").write_text(
-                json.dumps({"git_sha": HOSTILE, "packages": {HOSTILE: HOSTILE}})
-            )
+            packages = {"git_sha": HOSTILE, "packages": {HOSTILE: HOSTILE}}
+            write_json(trial / "provenance.json", packages)
             change(trial / "attempts.jsonl", event=True)
             if (trial / "result.json").exists():
                 change(trial / "result.json", status=True)

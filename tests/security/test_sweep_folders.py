@@ -89,11 +89,9 @@ def test_a_link_in_a_sweep_is_not_followed_when_checkpoints_are_deleted(
     target = elsewhere
     if link == "trials":
         path.rmdir()
-        target = elsewhere / "0000-abcdef"
+        (elsewhere / "0000-abcdef").mkdir()
         for name in ("checkpoints", "model"):
-            (target / name).mkdir(parents=True)
-            (elsewhere / name / "kept").rename(target / name / "kept")
-        target = elsewhere
+            (elsewhere / name).rename(elsewhere / "0000-abcdef" / name)
     if link.endswith(("checkpoints", "model")):
         path.parent.mkdir()
         target = elsewhere / path.name
