@@ -9,7 +9,7 @@ import pytest
 
 from grporecipe.errors import UserError
 from grporecipe.fields.recipes import read_recipe
-from grporecipe.files import Json
+from grporecipe.files import Json, read_own_yaml
 from grporecipe.linting.linter import lint_recipe, plan_numbers
 from grporecipe.model import planning
 from grporecipe.model.setting import Setting
@@ -136,112 +136,16 @@ def test_the_framework_is_detected_by_keys_and_programs() -> None:
     assert detect_framework({"data.seed": 8}, "verl.trainer.main") == "easyr1"
 
 
-def test_the_case_of_eight_gpus_is_sixteen_completions_each() -> None:
-    """8 GPUs, 16 prompts per step, 8 completions per prompt; sequences shared by two ranks make it
-    32.
-    """
-    config = {
-        "data.rollout_batch_size": 32,
-        "worker.actor.global_batch_size": 16,
-        "worker.rollout.n": 8,
-        "worker.actor.micro_batch_size_per_device_for_update": 16,
-    }
-    one = setting(config)
-    two = setting({**config, "worker.actor.ulysses_size": 2})
-    each = [s.per_device_train_batch_size * s.gradient_accumulation_steps for s in (one, two)]
-    assert each == [16, 32]
-    assert (two.processes, two.data_processes) == (8, 4)
-    assert planning.completions_per_step(one) == planning.completions_per_step(two) == 128
-    assert planning.steps_per_rollout(one) == planning.steps_per_rollout(two) == 2
+MEANINGS = read_own_yaml(__file__, "dotted.yaml")
 
 
-def test_what_easyr1_rounds_down_is_planned_as_it_runs() -> None:
-    """Two GPUs, one prompt per step, five completions: five steps of 4 and not four of 5."""
-    s = setting(
-        {
-            "data.rollout_batch_size": 4,
-            "worker.actor.global_batch_size": 1,
-            "worker.rollout.n": 5,
-            "worker.actor.micro_batch_size_per_device_for_update": 1,
-            "trainer.n_gpus_per_node": 2,
-        }
-    )
-    assert planning.completions_per_rollout(s) == 20
-    assert (planning.steps_per_rollout(s), planning.completions_per_step(s)) == (5, 4)
-
-
-def test_steps_and_frequencies_are_counted_in_rollouts() -> None:
-    """100 rollouts of four steps are 400 optimizer steps; a share of warmup stays one."""
-    s = setting(
-        {
-            "data.rollout_batch_size": 512,
-            "worker.actor.global_batch_size": 128,
-            "trainer.max_steps": 100,
-            "trainer.save_freq": 5,
-            "worker.actor.optim.lr_warmup_ratio": 0.1,
-        }
-    )
-    assert (s.max_steps, s.save_steps, s.warmup_steps, s.epochs) == (400, 20, 0.1, None)
-    assert planning.total_steps(s) == 400
-
-
-def test_verl_pads_a_rollout_and_stops_with_its_epochs() -> None:
-    """160 prompts in steps of 64 are three steps; 100 steps do not fit into 2 epochs of 6
-    rollouts.
-    """
-    config = {
-        "data.train_batch_size": 160,
-        f"{ACTOR}.ppo_mini_batch_size": 64,
-        "actor_rollout_ref.rollout.n": 8,
-        f"{ACTOR}.ppo_micro_batch_size_per_gpu": 8,
-        "trainer.total_training_steps": 100,
-        "trainer.total_epochs": 2,
-    }
-    s = setting(config, "verl", train_prompts=1000)
-    assert (planning.steps_per_rollout(s), s.max_steps, planning.total_steps(s)) == (3, 300, 36)
-
-
-def test_dynamic_micro_batches_are_bounded_by_their_tokens() -> None:
-    """16,384 tokens hold four sequences of 4,096: the largest whole part of a step within that."""
-    config = {
-        f"{ACTOR}.use_dynamic_bsz": True,
-        "data.max_prompt_length": 1024,
-        "data.max_response_length": 3072,
-        "data.train_batch_size": 64,
-        f"{ACTOR}.ppo_mini_batch_size": 64,
-        "actor_rollout_ref.rollout.n": 5,
-    }
-    s = setting(config, "verl")
-    assert (s.per_device_train_batch_size, s.gradient_accumulation_steps) == (4, 10)
-
-
-@pytest.mark.parametrize(
-    ("config", "version", "place", "loss", "reward"),
-    [
-        ({"algorithm.kl_coef": 0.1}, None, "reward", 0.0, 0.1),
-        ({"algorithm.kl_coef": 0.1, "algorithm.use_kl_loss": True}, None, "loss", 0.1, 0.0),
-        ({"algorithm.kl_coef": 0.1, "algorithm.disable_kl": True}, None, "none", 0.0, 0.0),
-        ({"algorithm.kl_coef": 0.0, "worker.actor.kl_loss_coef": 0.1}, "0.2", "loss", 0.1, 0.0),
-        ({"algorithm.kl_coef": 0.2, "worker.actor.use_kl_loss": False}, "0.2", "reward", 0.0, 0.2),
-    ],
-)
-def test_easyr1_s_kl_is_in_the_place_of_its_release(
-    config: Json, version: str | None, place: str, loss: float, reward: float
-) -> None:
-    """Until 0.2 the actor has a coefficient of its own; since 0.3.0 there is one for either
-    place.
-    """
-    s = setting(config, version=version)
-    assert (s.kl_placement, s.beta, s.kl_reward_coefficient) == (place, loss, reward)
-
-
-def test_megatron_s_data_ranks_are_what_its_models_leave() -> None:
-    """16 GPUs in models of 2 x 2 are four data ranks."""
-    megatron = {f"{ACTOR}.strategy": "megatron", "trainer.nnodes": 2} | {
-        f"{ACTOR}.megatron.{name}_model_parallel_size": 2 for name in ("tensor", "pipeline")
-    }
-    s = setting({**megatron, f"{ACTOR}.ppo_micro_batch_size_per_gpu": 1}, "verl")
-    assert (s.processes, s.data_processes, s.engine) == (16, 4, "megatron")
+@pytest.mark.parametrize("row", MEANINGS.values(), ids=MEANINGS)
+def test_keys_become_fields_and_numbers_of_the_plan(row: Json) -> None:
+    """As the framework trains with them."""
+    s = setting(row["config"], row["framework"], **row.get("options", {}))
+    fields, plan = row.get("fields", {}), row.get("plan", {})
+    assert {name: getattr(s, name) for name in fields} == fields
+    assert {name: getattr(planning, name)(s) for name in plan} == plan
 
 
 def test_values_known_only_to_a_running_shell_are_not_judged(tmp_path: Path) -> None:
