@@ -4,6 +4,7 @@ budget continues it.
 
 import sys
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -16,6 +17,7 @@ from grposweep.search.study import SweepStudy
 from grposweep.search.validity import Validator
 from grposweep.storage.folders import SweepFolder
 from grposweep.storage.results import end_run, start_run
+from grposweep.sweep._attempts import RunningAttempt
 from grposweep.sweep._spending import Spending
 from grposweep.sweep._trial_queue import TrialQueue
 from support import lines, read, run_in, sampled, trials, unwrap
@@ -154,6 +156,14 @@ def test_a_budget_of_exactly_the_hours_of_the_trials_is_spent(
     end_run(path, 0, seconds=3600.0)
     spent = [Spending(SweepFolder(tmp_path), study, limit).is_over for limit in (2.1, 2.0, None)]
     assert spent == [False, True, False]
+    # the cost of a trial is read again after another attempt
+    spending = Spending(SweepFolder(tmp_path), study, 4.0)
+    assert not spending.is_over
+    start_run(path, 1, 2)
+    end_run(path, 1, seconds=3600.0)
+    spending.running[0] = cast(RunningAttempt, None)
+    spending.end(0)
+    assert spending.is_over
 
 
 def test_a_resumed_sweep_tries_the_points_of_another_list(

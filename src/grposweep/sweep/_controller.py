@@ -177,7 +177,7 @@ class Controller:
                 self._watch(running)
             else:
                 self.outcomes.record(running, running.end)
-                del self.running[number]
+                self.spending.end(number)
                 if running.request.action == Action.PAUSE and not running.folder.is_done:
                     reason = running.request.reason
                     logger.info("paused: %s", reason, extra=running.where)
@@ -192,7 +192,7 @@ class Controller:
         """
         number = running.folder.number
         if running.end is not None:
-            del self.running[number]
+            self.spending.end(number)
         elif not running.cancelled:
             running.cancelled = True
             self.launcher.cancel(running.job_id)

@@ -24,8 +24,8 @@ class Spending:
     limit: float | None
     # the controller's own
     running: dict[int, RunningAttempt] = field(default_factory=dict)
-    # device seconds of ended trials, which are read once
-    _ended: dict[int, float] = field(default_factory=dict)
+    # device seconds of trials that do not run, which are read once
+    _known: dict[int, float] = field(default_factory=dict)
 
     def hours(self) -> float:
         """Return the GPU hours of all trials so far, including running ones."""
@@ -36,16 +36,18 @@ class Spending:
         """Whether the limit is reached."""
         return self.limit is not None and self.hours() >= self.limit
 
+    def end(self, number: int) -> None:
+        """Note that an attempt of a trial has ended."""
+        del self.running[number]
+        self._known.pop(number, None)
+
     def _device_seconds(self, trial: FrozenTrial) -> float:
         number = trial.number
-        if number in self._ended:
-            return self._ended[number]
-        path = self.folder.of(trial).path
         attempt = self.running.get(number)
-        if attempt is None:
-            _, seconds = run_cost(path)
-        else:
-            _, seconds = run_cost(path, is_running=True, most=time.monotonic() - attempt.since)
-        if trial.state.is_finished():
-            self._ended[number] = seconds
-        return seconds
+        if attempt is not None:
+            most = time.monotonic() - attempt.since
+            _, seconds = run_cost(attempt.folder.path, is_running=True, most=most)
+            return seconds
+        if number not in self._known:
+            _, self._known[number] = run_cost(self.folder.of(trial).path)
+        return self._known[number]
