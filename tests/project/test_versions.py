@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from grporecipe.errors import UserError
+from grporecipe.files import Json, read_own_yaml
 from grporecipe.linting.linter import LintResult, judge_text, lint_recipe, select_rules
 from grporecipe.model.recipe import Recipe
 from grporecipe.model.releases import text
@@ -95,16 +96,26 @@ def test_an_option_wins_over_settings_and_these_over_requirements(tree: Tree) ->
     )
 
 
-def test_the_nearest_requirement_counts(tree: Tree) -> None:
-    """Of a folder above before that of the repository."""
-    tree(
-        **{
-            "requirements.txt": "trl==0.14.0\n",
-            "recipes/setup.py": "x = ['trl==0.18.0']",
-            "recipes/r.yaml": RECIPE,
-        }
-    )
-    assert loaded().version == (0, 18, 0)
+VERSIONS = read_own_yaml(__file__, "versions.yaml")
+
+
+@pytest.mark.parametrize("row", VERSIONS.values(), ids=VERSIONS)
+def test_a_repository_says_which_version_trains(row: Json, tree: Tree) -> None:
+    """And an error holds only if it holds in all versions that may."""
+    tree(**row["files"])
+    result = linted(row.get("judged", "recipes/r.yaml"))
+    source = result.recipe.version_source
+    assert list(result.recipe.version) == row.get("version", list(result.recipe.version))
+    assert source.kind == row.get("kind", source.kind)
+    assert source.text.startswith(row.get("begins", ""))
+    found = {problem.code: problem for problem in result.diagnostics}
+    problems = row.get("problems", {})
+    assert {code: found[code].severity for code in problems} == problems
+    for code, words in row.get("says", {}).items():
+        assert words in found[code].message
+    for severity in ("error", "warning"):
+        if f"{severity}s" in row:
+            assert codes(result, severity) == row[f"{severity}s"]
 
 
 @pytest.mark.parametrize("named", ["../other/r.yaml", "../other", "old/../../other/r.yaml"])
@@ -147,44 +158,6 @@ def test_every_kind_of_requirement_is_read(name: str, tree: Tree) -> None:
     assert pin.exact == (0, 18, 0)
 
 
-def test_a_range_is_a_version_if_all_its_releases_take_the_same_keys(tree: Tree) -> None:
-    """So the newest of them is judged by."""
-    tree(**{"recipes/r.yaml": RECIPE, "requirements.txt": "trl>=0.14,<0.16\n"})
-    assert (loaded().version, loaded().version_source.kind) == ((0, 15, 2), "range")
-
-
-def test_an_error_of_some_releases_of_a_range_is_a_warning(tree: Tree) -> None:
-    """It names the releases that allow it: the engine of verl has a default before 0.6. An error of
-    all of them stays.
-    """
-    run = (
-        "python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo "
-        "actor_rollout_ref.rollout.n=8 {}\n"
-    )
-    tree(
-        **{
-            "run.sh": run.format(""),
-            "bad.sh": run.format("trainer.nnodes=x"),
-            "requirements.txt": "verl>=0.4.0\n",
-        }
-    )
-    found = {problem.code: problem for problem in linted("run.sh").diagnostics}
-    assert (found["GV404"].severity, "0.5.0 allows it" in found["GV404"].message) == (
-        "warning",
-        True,
-    )
-    assert "GV303" in codes(linted("bad.sh"), "error")
-
-
-@pytest.mark.parametrize(("required", "severity"), [("", "note"), ("trl==1.16.0\n", "warning")])
-def test_a_warning_about_a_default_of_a_guessed_release_is_a_note(
-    required: str, severity: str, tree: Tree
-) -> None:
-    """TRL 1.16 is assumed, and its ``use_bias_correction_kl`` came with 1.10."""
-    tree(**{"recipes/r.yaml": RECIPE + "beta: 0.1\n", "requirements.txt": required})
-    assert {d.code: d.severity for d in linted().diagnostics}["GK204"] == severity
-
-
 def test_a_key_of_other_releases_is_not_called_unknown_to_all(tree: Tree) -> None:
     """``vllm_max_model_len`` went when ``vllm_max_model_length`` came; its value is known only to
     the program.
@@ -192,35 +165,6 @@ def test_a_key_of_other_releases_is_not_called_unknown_to_all(tree: Tree) -> Non
     made = "GRPOConfig(vllm_max_model_len=own.length, vllm_max_model_length=2, beta=0.1)"
     tree(**{"train.py": f"from trl import GRPOConfig\nimport own\nargs = {made}\n"})
     assert all("no TRL release has" not in d.message for d in linted("train.py").diagnostics)
-
-
-def test_a_range_whose_releases_differ_bounds_the_releases_that_are_tried(tree: Tree) -> None:
-    """The newest of them that takes all."""
-    tree(**{"recipes/r.yaml": OLD, "requirements.txt": "trl>=0.20\n"})
-    found = loaded()
-    assert (found.version, found.version_source.kind) == ((0, 27, 2), "keys")
-    assert found.version_source.text.startswith("trl>=0.20; ")
-
-
-def test_a_commit_is_no_version(tree: Tree) -> None:
-    """So the keys decide."""
-    tree(
-        **{
-            "recipes/r.yaml": OLD,
-            "setup.py": "d = ['trl @ git+https://github.com/huggingface/trl.git@"
-            + "a1" * 20
-            + "']",
-        }
-    )
-    assert (loaded().version, loaded().version_source.kind) == ((0, 27, 2), "keys")
-
-
-def test_a_recipe_alone_is_judged_by_the_newest_release_with_its_keys(tree: Tree) -> None:
-    """A typo is still an error. For TRL 1.16 the older key was one too."""
-    tree(**{"recipes/r.yaml": OLD + "num_generatons: 4\n"})
-    result = linted()
-    assert result.recipe.version == (0, 27, 2)
-    assert (codes(result, "error"), codes(result, "warning")) == (["GV102"], [])
 
 
 def test_keys_of_no_common_release_are_one_note_without_fixes(tree: Tree) -> None:
@@ -362,17 +306,6 @@ def test_the_keys_of_an_easyr1_in_the_repository_count(tree: Tree) -> None:
     assert [message.partition(":")[0] for message in messages] == ["worker.rollout.m=1"]
     tree(**{"verl/workers/config/own.py": WORKER.replace("n: int = 8", "n: int = 16")})
     assert linted("run.sh").setting.num_generations == 16
-
-
-def test_the_version_of_an_ms_swift_in_the_repository_counts(tree: Tree) -> None:
-    """Its keys are those of the release."""
-    tree(
-        **{
-            "run.sh": "swift rlhf --rlhf_type grpo --model a/b --dataset c\n",
-            "swift/version.py": "__version__ = '3.10.0'\n",
-        }
-    )
-    assert linted("run.sh").recipe.version == (3, 10, 0)
 
 
 def test_lists_of_defaults_are_composed_from_that_folder(tree: Tree) -> None:
