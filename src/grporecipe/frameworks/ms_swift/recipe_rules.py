@@ -14,7 +14,7 @@ from grporecipe.frameworks.ms_swift import keys
 from grporecipe.frameworks.ms_swift.rules import MS_SWIFT
 from grporecipe.frameworks.trl.keys import HABITS
 from grporecipe.frameworks.trl.recipe_rules import WANTED
-from grporecipe.model.framework import FRAMEWORKS
+from grporecipe.model.framework import known_keys
 from grporecipe.model.recipe import KeySpec, Recipe
 from grporecipe.model.releases import closest_keys, text
 from grporecipe.model.setting import Version
@@ -40,7 +40,7 @@ def ms_swift_knows_the_keys(recipe: Recipe) -> Iterator[Violation]:
     """
     if recipe.config.get("ignore_args_error") in (True, "true") or keys.is_megatron(recipe):
         return
-    takes = FRAMEWORKS[recipe.framework].known_keys(recipe)
+    takes = known_keys(recipe)
     for key, value in recipe.config.items():
         name = keys.spelled(str(key), recipe.version)
         if name in takes or name == keys.ENVIRONMENT:
@@ -109,7 +109,7 @@ def ms_swift_reads_the_values(recipe: Recipe) -> Iterator[Violation]:
     Leave a key out for its default. A number in quotes, or one that YAML reads as text (``1e-6``),
     is valid here.
     """
-    takes = {} if keys.is_megatron(recipe) else FRAMEWORKS[recipe.framework].known_keys(recipe)
+    takes = {} if keys.is_megatron(recipe) else known_keys(recipe)
     for key, value in recipe.stated.items():
         name = keys.spelled(str(key), recipe.version)
         if name not in takes:

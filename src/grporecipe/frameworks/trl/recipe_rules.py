@@ -18,7 +18,7 @@ from grporecipe.frameworks.trl import keys
 from grporecipe.frameworks.trl.keys import HABITS, PASSED_ON, instead
 from grporecipe.frameworks.trl.recipes import has_own_batches
 from grporecipe.memory.catalog import find_model
-from grporecipe.model.framework import FRAMEWORKS
+from grporecipe.model.framework import known_keys
 from grporecipe.model.recipe import KeySpec, KeySpecs, Recipe
 from grporecipe.model.releases import closest_keys, text
 from grporecipe.model.setting import TRL_FAMILY, Version
@@ -60,7 +60,7 @@ def taken(recipe: Recipe) -> KeySpecs:
     The values of a script's own keys are not judged, because only the script knows how it reads
     them.
     """
-    takes = recipe.vendored or FRAMEWORKS[recipe.framework].known_keys(recipe)
+    takes = recipe.vendored or known_keys(recipe)
     return {**takes, **dict.fromkeys(recipe.code.declares, ANYTHING)} if recipe.code else takes
 
 
