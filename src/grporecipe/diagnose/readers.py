@@ -21,6 +21,7 @@ from grporecipe.files import (
     whole_or_none,
 )
 from grporecipe.model.metrics import translate
+from grporecipe.model.values import listed
 
 # in the folder of a sweep's trial
 METRICS, PLAN, CONFIG = "metrics.jsonl", "plan.json", "config.yaml"
@@ -178,8 +179,9 @@ def _from_json(file: Path, value: Any) -> Log:
         lines = [line for line in value["log_history"] if isinstance(line, dict)]
         known = total if isinstance(total, int) and total > 0 else None
         return Log.build(str(file), "trainer_state.json", lines, known)
-    items = value if isinstance(value, list) else [value]
-    return Log.build(str(file), "JSON", [flatten(line) for line in items if isinstance(line, dict)])
+    return Log.build(
+        str(file), "JSON", [flatten(line) for line in listed(value) if isinstance(line, dict)]
+    )
 
 
 def flatten(line: Config, prefix: str = "", depth: int = MOST_NESTED) -> Line:

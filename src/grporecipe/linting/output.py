@@ -17,6 +17,7 @@ from grporecipe.linting.linter import Diagnostic, Fix, LintResult
 from grporecipe.model.framework import FRAMEWORKS
 from grporecipe.model.recipe import BY_CALLER, Recipe
 from grporecipe.model.releases import text
+from grporecipe.model.values import listed
 from grporecipe.project.versions import BY_DEFAULT, describe_version
 from grporecipe.reading.load import shown_text
 from grporecipe.redaction import masked, redact
@@ -168,8 +169,7 @@ def _as_word(key: str, value: Any, recipe: Recipe) -> str:
     value = masked(key, value)
     if recipe.launch.config and key in recipe.config and key not in recipe.lines:
         return render_change({key: value})
-    listed = value if isinstance(value, list) else [value]
-    words = [one if isinstance(one, str) else render_value(one) for one in listed]
+    words = [one if isinstance(one, str) else render_value(one) for one in listed(value)]
     if FRAMEWORKS[recipe.framework].is_dotted:
         text = f"[{','.join(words)}]" if isinstance(value, list) else words[0]
         return f"{key}={shlex.quote(text)}"

@@ -33,6 +33,11 @@ def without_none(values: Mapping[str, Any]) -> Fields:
     return {name: value for name, value in values.items() if value is not None}
 
 
+def listed(value: Any) -> list[Any]:
+    """Return the items of a list, or another value as its only item."""
+    return value if isinstance(value, list) else [value]
+
+
 class Value(NamedTuple):
     """A converted value. ``trouble`` is empty, ``string`` (a number given as text) or ``type``
     (unusable).

@@ -2,7 +2,7 @@
 counts.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sized
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import lru_cache, partial
@@ -170,6 +170,18 @@ def other_sizes(*names: str, accepts: Callable[[Setting], bool]) -> Callable[[Se
 def named(s: Setting, names: Iterable[str]) -> str:
     """Return fields as ``key=value and key=value``."""
     return " and ".join(f"{s.key(name)}={shown(getattr(s, name))}" for name in names)
+
+
+def it_or_them(names: Sized) -> str:
+    """Return the pronoun for one or several."""
+    return "it" if len(names) == 1 else "them"
+
+
+def unset(key: str, why: str, *values: Any) -> Violation:
+    """Describe a key of a recipe that is not set, with values that may repair it."""
+    advice = f"Set {key}={show(values[0])}."
+    changes = tuple({key: value} for value in values)
+    return Violation(f"{key} is not set", why, advice, (key,), changes)
 
 
 def show(value: Any) -> str:

@@ -21,9 +21,9 @@ from grporecipe.model.framework import FRAMEWORKS, known_keys
 from grporecipe.model.recipe import KeySpecs, Recipe
 from grporecipe.model.releases import text
 from grporecipe.model.setting import DOTTED, EVERY, Version
-from grporecipe.model.values import Names, convert
+from grporecipe.model.values import Names, convert, listed
 from grporecipe.project.repository import lacks_file, registers
-from grporecipe.rules.helpers import NO_COUNT, cut, show
+from grporecipe.rules.helpers import NO_COUNT, cut, it_or_them, show
 from grporecipe.rules.registry import (
     Change,
     RecipeRule,
@@ -94,7 +94,7 @@ def shell_values_are_known(recipe: Recipe) -> Iterator[Violation]:
             unknown.append(key)
     if unknown:
         shown = first_of([f"{key}: {show(recipe.unresolved[key])}" for key in unknown], 4)
-        it = "it" if len(unknown) == 1 else "them"
+        it = it_or_them(unknown)
         why = f"the file alone does not determine {it}, so nothing that depends on {it} was checked"
         flag = ", or lint with --processes" if "num_processes" in unknown else ""
         is_trl = FRAMEWORKS[recipe.framework].traits.follows_trl
@@ -198,8 +198,7 @@ def named_files_exist(recipe: Recipe) -> Iterator[Violation]:
     ]
     for key in recipe.config.keys() - recipe.unresolved.keys():
         if key.lstrip("+") in FILES:
-            names = recipe.config[key]
-            named += [(key, name) for name in (names if isinstance(names, list) else [names])]
+            named += [(key, name) for name in listed(recipe.config[key])]
     for key, value in named:
         name = value.partition(":")[0].removeprefix("./") if isinstance(value, str) else ""
         if name and recipe.file and lacks_file(Path(recipe.file), name):
@@ -360,7 +359,7 @@ def find_dead_keys(recipe: Recipe, dead: Names, why: str) -> Iterator[Violation]
         words = " and ".join(f"{key}={show(recipe.config[key])}" for key in named)
         yield Violation(
             words,
-            f"nothing reads {'it' if len(named) == 1 else 'them'}, because {why}",
+            f"nothing reads {it_or_them(named)}, because {why}",
             "Remove the keys without effect, or switch on their KL term.",
             tuple(named),
         )
@@ -515,7 +514,7 @@ def _left_to_newer(violations: list[Violation], recipe: Recipe) -> Iterator[Viol
         framework = FRAMEWORKS[recipe.framework]
         keys = tuple(key for broken in violations for key in broken.fields)
         newest = text(framework.known_releases[-1])
-        it = "it" if len(violations) == 1 else "them"
+        it = it_or_them(violations)
         stated = f"{recipe.version_source.where} states {text(recipe.version)}"
         why = (
             f"no {framework.traits.display_name} up to {newest} takes {it}, but {stated}: not "
@@ -541,10 +540,7 @@ def the_pinned_version_takes_the_keys(recipe: Recipe) -> Iterator[Violation]:
     source = recipe.version_source
     keys = tuple(key for key in source.conflict if key in recipe.config)
     if keys:
-        pins = (
-            f"{source.where} pins {source.text}, which does not take "
-            f"{'it' if len(keys) == 1 else 'them'}"
-        )
+        pins = f"{source.where} pins {source.text}, which does not take {it_or_them(keys)}"
         if source.kind == "pinned":
             why = "no known release takes all keys"
             advice = "Change the keys, or lint with --framework-version."

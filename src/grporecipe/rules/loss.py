@@ -14,7 +14,7 @@ from grporecipe.model.effect import MOVES, MOVES_READS, describe_lack, find_lack
 from grporecipe.model.setting import EVERY, TRL_LIKE, Setting
 from grporecipe.model.values import Names
 from grporecipe.rules.batch import USES, judgeable
-from grporecipe.rules.helpers import each, named, no_field, one_of
+from grporecipe.rules.helpers import each, it_or_them, named, no_field, one_of
 from grporecipe.rules.registry import Change, Finding, Violation, rule
 
 SCALES = ("group", "batch", "none")
@@ -370,10 +370,9 @@ def the_loss_reads_its_options(s: Setting) -> Violation | None:
     names = [name for name, lack in _idle(s) if lack != MOVES]
     if not names:
         return None
-    it = "it" if len(names) == 1 else "them"
     return Violation(
         named(s, names),
-        f"the {s.loss_type} loss does not read {it}",
+        f"the {s.loss_type} loss does not read {it_or_them(names)}",
         "Leave out the unread options, or choose another loss.",
         ("loss_type", *names),
     )

@@ -11,6 +11,7 @@ from grporecipe.rules.helpers import (
     divides_the_processes,
     each,
     every_count,
+    it_or_them,
     named,
     no_field,
 )
@@ -323,7 +324,7 @@ def vllm_reads_its_options(s: Setting) -> Violation | None:
     has_place = s.use_vllm and s.vllm_mode in VLLM_MODES and s.version >= VLLM_HAS_A_PLACE
     if not names or not has_place:
         return None
-    it = "it" if len(names) == 1 else "them"
+    it = it_or_them(names)
     why = f"{s.key('vllm_mode')}={s.vllm_mode} does not read {it}"
     if s.version < MODE_CHECKED:
         why = f"TRL 0.16 and 0.17 generate on a vLLM server alone, and do not read {it}"

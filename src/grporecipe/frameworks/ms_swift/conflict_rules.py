@@ -13,6 +13,7 @@ from grporecipe.frameworks.ms_swift.recipes import RENAMED
 from grporecipe.frameworks.ms_swift.rules import MS_SWIFT
 from grporecipe.model.conditions import meets
 from grporecipe.model.recipe import Recipe
+from grporecipe.model.values import listed
 from grporecipe.rules.helpers import show
 from grporecipe.rules.registry import Violation, recipe_rule
 
@@ -64,8 +65,7 @@ def _applies(when: str | Config | list[Config], values: Values) -> bool:
     """Return whether the values are one of the cases of a conflict."""
     if isinstance(when, str):
         return CASES[when](values)
-    cases = when if isinstance(when, list) else [when]
-    return any(all(meets(values[key], test) for key, test in case.items()) for case in cases)
+    return any(all(meets(values[key], test) for key, test in case.items()) for case in listed(when))
 
 
 @recipe_rule("GV505", "error", of=MS_SWIFT)

@@ -21,7 +21,7 @@ from grporecipe.files import Config, read_own_yaml
 from grporecipe.model.recipe import KeySpec, Recipe
 from grporecipe.model.releases import KeyTable, key_span, load_table, parse_release, releases_of
 from grporecipe.model.setting import FrameworkTraits, Version
-from grporecipe.model.values import Fields, Value, convert
+from grporecipe.model.values import Fields, Value, convert, listed
 from grporecipe.registries import NEWEST
 
 # environment variables in a YAML file, no key of the parser
@@ -97,9 +97,7 @@ def read_value(value: Any, kind: str) -> Value:
     whole number.
     """
     if kind.startswith("list"):
-        return Value(
-            value if isinstance(value, list) else [value], "" if value not in ([], None) else "type"
-        )
+        return Value(listed(value), "" if value not in ([], None) else "type")
     if isinstance(value, list):
         return Value(None, "type") if len(value) != 1 else read_value(value[0], kind)
     if value is None:

@@ -22,7 +22,7 @@ from grporecipe.model.framework import known_keys
 from grporecipe.model.recipe import KeySpec, KeySpecs, Recipe
 from grporecipe.model.releases import closest_keys, text
 from grporecipe.model.setting import TRL_FAMILY, Version
-from grporecipe.model.values import Fields, convert, read_mapping
+from grporecipe.model.values import Fields, convert, listed, read_mapping
 from grporecipe.project.repository import find_repository
 from grporecipe.rules.helpers import cut, of_key, one_of, set_to, show
 from grporecipe.rules.keys import ambiguous
@@ -335,8 +335,8 @@ def transformers_takes_the_values(recipe: Recipe) -> Iterator[Violation]:
         ("debug", {"underflow_overflow", "tpu_metrics_debug"}),
     ):
         words = values[key].split() if isinstance(values.get(key), str) else values.get(key)
-        listed = words if isinstance(words, list) else []
-        wrong = [word for word in listed if isinstance(word, str) and word not in known]
+        chosen = words if isinstance(words, list) else []
+        wrong = [word for word in chosen if isinstance(word, str) and word not in known]
         if wrong and str(values[key]).lower() not in ("true", "false", ""):
             yield _refused(key, values[key], f"its words are {', '.join(sorted(known))}", ())
     inside = values.get("accelerator_config")
@@ -369,11 +369,7 @@ def trl_takes_the_values(recipe: Recipe) -> Iterator[Violation]:
         return
     is_fused = recipe.version >= NO_ADAPTED_HEAD
     targets = values.get("lora_target_modules")
-    if (
-        is_fused
-        and values.get("use_peft") is True
-        and "lm_head" in (targets if isinstance(targets, list) else [targets])
-    ):
+    if is_fused and values.get("use_peft") is True and "lm_head" in listed(targets):
         why = (
             "TRL computes log-probabilities from the weights of lm_head, so an adapter on it "
             "is refused"

@@ -21,7 +21,7 @@ from grporecipe.model.releases import KeyTable
 from grporecipe.model.setting import Setting
 from grporecipe.model.values import Names
 from grporecipe.reading.yaml_text import IN_BRACES
-from grporecipe.rules.helpers import cut, of_key, show
+from grporecipe.rules.helpers import cut, of_key, show, unset
 from grporecipe.rules.keys import find_dead_keys, find_mistyped, find_unknown_words, unknown
 from grporecipe.rules.registry import Severity, Violation, recipe_rule, variant
 
@@ -233,7 +233,7 @@ def an_engine_of_verl_is_named(recipe: Recipe) -> Iterator[Violation]:
         and key not in {written.lstrip("+") for written in recipe.config}
     ):
         why = "it has no default, so verl stops"
-        yield Violation(f"{key} is not set", why, f"Set {key}=vllm.", (key,), ({key: "vllm"},))
+        yield unset(key, why, "vllm")
 
 
 @recipe_rule("GV405", "note", of=VERL)

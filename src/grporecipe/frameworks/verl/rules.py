@@ -21,7 +21,7 @@ from grporecipe.model.framework import Values
 from grporecipe.model.recipe import Recipe
 from grporecipe.model.setting import Setting
 from grporecipe.rules.batch import judgeable
-from grporecipe.rules.helpers import each, named, near, of_key, other_sizes
+from grporecipe.rules.helpers import each, named, near, of_key, other_sizes, unset
 from grporecipe.rules.kl import find_idle_reference
 from grporecipe.rules.registry import Change, Finding, Violation, recipe_rule, rule, variant
 from grporecipe.rules.rollout_batch import (
@@ -326,13 +326,7 @@ def grpo_is_the_estimator(recipe: Recipe) -> Iterator[Violation]:
     # A fork may have estimators by step and by token.
     says_ppo = any(name.startswith("critic.") or name.endswith("adv_estimator") for name in names)
     if not says_ppo and values.word(key) == "gae" and values.whole(f"{verl.ROLLOUT}.n", 1) > 1:
-        yield Violation(
-            f"{key} is not set",
-            "verl's default is gae: this is PPO with a critic",
-            f"Set {key}=grpo.",
-            (key,),
-            ({key: "grpo"},),
-        )
+        yield unset(key, "verl's default is gae: this is PPO with a critic", "grpo")
 
 
 FILTERS = "algorithm.filter_groups.enable"
@@ -421,9 +415,7 @@ def micro_batches_have_a_size(recipe: Recipe) -> Iterator[Violation]:
         key = f"{name}_per_gpu"
         if whole is None and own is None and not (name != MICRO and is_part):
             why = "it has no default, and without dynamic micro-batches verl stops at start"
-            yield Violation(
-                f"{key} is not set", why, f"Set {key}={size}.", (key,), ({key: size}, {key: 1})
-            )
+            yield unset(key, why, size, 1)
 
 
 @recipe_rule("GB409", "error", of=VERL)

@@ -17,6 +17,7 @@ from typing import Any, Literal
 
 from grporecipe.files import absolute
 from grporecipe.model.recipe import NO_CODE, KeySpec, LaunchedCode
+from grporecipe.model.values import listed
 from grporecipe.project.repository import (
     find_program,
     find_root,
@@ -144,7 +145,7 @@ MOST_FOLLOWED = 300
 
 def find_patch(plugins: Any, file: Path) -> str:
     """Return which plug-in of a recipe replaces functions of a trainer; empty if none does."""
-    for plugin in plugins if isinstance(plugins, list) else [plugins]:
+    for plugin in listed(plugins):
         path = find_program(str(plugin), file)
         names = (read_file(path) if path is not None else None) or Names()
         for owner in names.attributes:

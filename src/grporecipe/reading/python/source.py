@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 from grporecipe.errors import UserError
 from grporecipe.files import Json, file_stamp, parse_json
+from grporecipe.model.values import listed
 
 NOTEBOOK = ".ipynb"
 # Magics whose cell still contains Python.
@@ -131,8 +132,7 @@ def code_cells(text: str) -> list[tuple[int, str]]:
 
 
 def _joined(source: Any) -> str:
-    lines = source if isinstance(source, list) else [source]
-    return "".join(line for line in lines if isinstance(line, str))
+    return "".join(line for line in listed(source) if isinstance(line, str))
 
 
 def _python_of(source: str) -> str:
