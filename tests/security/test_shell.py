@@ -100,11 +100,13 @@ def test_values_of_a_point_are_words_of_the_command_that_repeats_its_trial(
     monkeypatch.chdir(here)
     config = ResolvedConfig.of(to_experiment(compose(["trainer=fake"])))
     verdict: Any = SimpleNamespace(
-        point={"note": HOSTILE}, experiment=config.experiment, config=config, setting=config.setting
+        point={"note": HOSTILE},
+        values={"note": HOSTILE},
+        experiment=config.experiment,
+        config=config,
+        setting=config.setting,
     )
-    trial = write_trial(
-        SweepFolder(here / "s"), 0, verdict, [f"shared={HOSTILE}"], {"note": HOSTILE}, {}
-    )
+    trial = write_trial(SweepFolder(here / "s"), 0, verdict, [f"shared={HOSTILE}"], {}, {})
     text = (trial.path / "command.sh").read_text()
     assert shlex.quote(sys.executable) in text
     assert shellcheck(text, *KEPT) == ""
