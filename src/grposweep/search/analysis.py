@@ -242,22 +242,22 @@ def compare_effects(
     there is none.
     """
     by_trial = {candidate.number: candidate for candidate in candidates}
-    known = {n: found for n, found in by_trial.items() if found.values and not found.has_failed}
+    measured = {n: found for n, found in by_trial.items() if found.values and not found.has_failed}
     unchanged = [number for number, point in points.items() if number in by_trial and not point]
     baseline = by_trial[unchanged[0]] if unchanged else None
     gains: dict[int, Estimate] = {}
     if baseline:
         seeds = baseline.values.keys()
-        compared = [n for n in known if points.get(n) and known[n].values.keys() & seeds]
-        tests = [partial(difference, known[number], baseline) for number in compared]
+        compared = [n for n in measured if points.get(n) and measured[n].values.keys() & seeds]
+        tests = [partial(difference, measured[number], baseline) for number in compared]
         gains = dict(zip(compared, step_down(tests), strict=True))
 
     effects = []
     for number, point in sorted(points.items()):
         for parameter, label in point.items():
             mean, verdict = None, "unfinished"
-            if number in known:
-                mean, verdict = _mean(known[number], sign), "unknown"
+            if number in measured:
+                mean, verdict = _mean(measured[number], sign), "unknown"
             gain = gains.get(number)
             if gain:
                 if math.isfinite(gain.margin):

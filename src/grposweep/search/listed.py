@@ -90,9 +90,9 @@ def _read_csv(path: Path) -> list[Json]:
             row for row in csv.reader(io.StringIO(text), skipinitialspace=True, strict=True) if row
         ]
     except (OSError, ValueError, csv.Error) as error:
-        why = error.strerror if isinstance(error, OSError) else error
+        reason = error.strerror if isinstance(error, OSError) else error
         raise UserError(
-            f"{head}: this file cannot be read ({why}). Name a CSV file, or write {EXAMPLE}."
+            f"{head}: this file cannot be read ({reason}). Name a CSV file, or write {EXAMPLE}."
         ) from error
     if len(lines) < 2:
         raise UserError(

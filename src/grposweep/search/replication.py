@@ -88,11 +88,11 @@ def step_down(differences: Sequence[Callable[[float], Estimate]]) -> list[Estima
     """
     certain: dict[int, Estimate] = {}
     while len(certain) < len(differences):
-        rest = [place for place in range(len(differences)) if place not in certain]
-        tried = {place: differences[place](CHANCE / len(rest)) for place in rest}
-        new = {place: one for place, one in tried.items() if one.excludes_zero}
+        rest = [index for index in range(len(differences)) if index not in certain]
+        tried = {index: differences[index](CHANCE / len(rest)) for index in rest}
+        new = {index: one for index, one in tried.items() if one.excludes_zero}
         certain |= new or tried
-    return [certain[place] for place in range(len(differences))]
+    return [certain[index] for index in range(len(differences))]
 
 
 def margin_of(squared: float, freedom: int, sampling: Sampling, chance: float = CHANCE) -> float:
@@ -200,7 +200,7 @@ class Ranking:
         if self.winner:
             fates[self.winner.number] = "best"
         fates.update(self.out)
-        return {number: (place, fate) for place, (number, fate) in enumerate(fates.items())}
+        return {number: (rank, fate) for rank, (number, fate) in enumerate(fates.items())}
 
 
 def fresh_seeds(own: int, count: int) -> tuple[int, ...]:

@@ -163,8 +163,8 @@ def _draw(
     with warnings.catch_warnings():
         # PartialFixedSampler and GPSampler say that they are experimental
         warnings.simplefilter("ignore")
-        known = {name: label for name, label in fixed.items() if name in distributions}
-        study.sampler = optuna.samplers.PartialFixedSampler(known, sampler) if known else sampler
+        drawn = {name: label for name, label in fixed.items() if name in distributions}
+        study.sampler = optuna.samplers.PartialFixedSampler(drawn, sampler) if drawn else sampler
         trial = study.ask()
         point: Point = {}
         for parameter in space.parameters:

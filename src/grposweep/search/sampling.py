@@ -163,8 +163,8 @@ UNKNOWN = Sampling()
 
 def average(samplings: Sequence[Sampling]) -> Sampling:
     """Return the sampling of the mean of at least one result."""
-    known = [sampling.error for sampling in samplings if sampling.error is not None]
-    apart = math.hypot(*known) / len(samplings) if len(known) == len(samplings) else None
+    errors = [sampling.error for sampling in samplings if sampling.error is not None]
+    apart = math.hypot(*errors) / len(samplings) if len(errors) == len(samplings) else None
     return _joint(samplings, apart, fmean)
 
 

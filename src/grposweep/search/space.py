@@ -28,8 +28,8 @@ class Choice:
         """Return the configuration's value behind a label (1, 1.0 and True are different
         labels).
         """
-        for known, value in zip(self.labels, self.values, strict=True):
-            if known == label and type(known) is type(label):
+        for choice, value in zip(self.labels, self.values, strict=True):
+            if choice == label and type(choice) is type(label):
                 return value
         return self.values[self.labels.index(label)]
 

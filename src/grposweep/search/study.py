@@ -82,8 +82,8 @@ def _update_copy(copied: FrozenTrial, trial: FrozenTrial, predicted: float | Non
         copied.state = TrialState.COMPLETE
         copied.values = [predicted]
     else:
-        known = trial.state == TrialState.RUNNING or bool(trial.intermediate_values)
-        copied.state = trial.state if known else TrialState.FAIL
+        is_copied = trial.state == TrialState.RUNNING or bool(trial.intermediate_values)
+        copied.state = trial.state if is_copied else TrialState.FAIL
         copied.values = trial.values
         # what samplers know a stopped trial by
         copied.intermediate_values = trial.intermediate_values

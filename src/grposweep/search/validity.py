@@ -186,8 +186,8 @@ class RuleInputs:
         seen.add(key)
         return any(
             self._touches(parameter, ref, seen)
-            for known, refs in self._references.items()
-            if f"{known}.".startswith(f"{key}.")
+            for path, refs in self._references.items()
+            if f"{path}.".startswith(f"{key}.")
             for ref in refs - seen
         )
 
@@ -284,7 +284,7 @@ def check_space(
             ]
             between = [item.name for item in options if isinstance(item.domain, Interval)]
             ask_ahead(base.trainer, at, base.cluster, between, base.outputs)
-    families = {known[:2] for known in REGISTRY}
+    families = {code[:2] for code in REGISTRY}
     points.compose_options(space.choices)
     problems += [
         f"rules.ignore: there is no rule {code}. 'grposweep rules' lists them."

@@ -290,7 +290,7 @@ def _shards(metadata: Path) -> list[str]:
     return sorted(name for name in names if name.endswith(".distcp"))
 
 
-def _rename(checkpoint: Checkpoint, why: str) -> None:
+def _rename(checkpoint: Checkpoint, reason: str) -> None:
     """Rename a checkpoint so that no program takes it for `checkpoint-N`. Report it in the log and
     in a file next to it.
     """
@@ -300,7 +300,9 @@ def _rename(checkpoint: Checkpoint, why: str) -> None:
     )
     target = next(path for name in names if not (path := checkpoint.path.with_name(name)).exists())
     checkpoint.path.rename(target)
-    text = f"{checkpoint.path.name} cannot be resumed from and was renamed to {target.name}: {why}."
+    text = (
+        f"{checkpoint.path.name} cannot be resumed from and was renamed to {target.name}: {reason}."
+    )
     print(text, file=sys.stderr, flush=True)
     # a full disk may be the reason for the torn checkpoint
     with contextlib.suppress(OSError):

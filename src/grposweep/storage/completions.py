@@ -92,8 +92,8 @@ def keep_completions(
 ) -> None:
     """Add one evaluation to the file. It replaces an earlier one of the same step."""
     if completions:
-        known = read_completions(trial) | {completions[0].step: fit_texts(completions)}
-        _write(trial, thin_evaluations({step: known[step] for step in sorted(known)}, maximize))
+        kept = read_completions(trial) | {completions[0].step: fit_texts(completions)}
+        _write(trial, thin_evaluations({step: kept[step] for step in sorted(kept)}, maximize))
 
 
 def rewind_completions(trial: Path, step: int | None) -> None:
@@ -232,10 +232,10 @@ class PromptRewards:
 
 def _groups(listed: object, prompts: int) -> tuple[int, ...]:
     """Return the numbers of a JSON list for so many prompts; empty for anything else."""
-    known = (
+    groups = (
         tuple(each for each in listed if isinstance(each, int)) if isinstance(listed, list) else ()
     )
-    return known if len(known) == prompts else ()
+    return groups if len(groups) == prompts else ()
 
 
 def append_prompt_rewards(trial: Path, step: int, rewards: PromptRewards) -> None:

@@ -121,8 +121,8 @@ def lines_damage(path: Path) -> str:
     return ""
 
 
-def _line(text: bytes, place: int) -> int:
-    return text.count(b"\n", 0, place) + 1
+def _line(text: bytes, offset: int) -> int:
+    return text.count(b"\n", 0, offset) + 1
 
 
 def _first(numbers: list[int]) -> str:
@@ -132,17 +132,17 @@ def _first(numbers: list[int]) -> str:
 def _record_damage(trial: TrialFolder) -> Iterator[str]:
     """Yield a line if trial.json or config.yaml does not belong to the trial's folder."""
     name = trial.path.name
-    known = trial.record
+    record = trial.record
     if not trial.attempts():
         # A controller may be writing it.
         return
-    if known is None:
+    if record is None:
         yield (
             f"{name}/{paths.TRIAL} does not state the trial's point, so the trial is skipped; "
             "overrides.yaml has the point"
         )
         return
-    if TrialRecord.find(trial.path) != known:
+    if TrialRecord.find(trial.path) != record:
         yield (
             f"{name}/{paths.TRIAL} does not state the trial's point, so it is skipped; "
             f"{paths.PROVENANCE} states it"
@@ -155,7 +155,7 @@ def _record_damage(trial: TrialFolder) -> Iterator[str]:
             "the trial has not ended"
         )
         return
-    if known.config_sha256 not in ("", digest):
+    if record.config_sha256 not in ("", digest):
         yield (
             f"{name}/{paths.CONFIG} was changed after the trial was written; restore it: the "
             "results are those of the old one"

@@ -371,13 +371,13 @@ def cache_folder() -> Path:
 
 def remember(outputs: Path) -> None:
     """Note a folder of sweeps in the user's index, where they are found from any other folder."""
-    known = remembered()
+    folders = remembered()
     outputs = outputs.resolve()
-    if outputs not in known:
+    if outputs not in folders:
         # a convenience only
         with suppress(OSError, UserError):
             cache_folder().mkdir(parents=True, exist_ok=True)
-            write_text(cache_folder() / INDEX, "".join(f"{path}\n" for path in [*known, outputs]))
+            write_text(cache_folder() / INDEX, "".join(f"{path}\n" for path in [*folders, outputs]))
 
 
 def remembered() -> list[Path]:
@@ -402,8 +402,8 @@ def find_sweeps(folder: Path) -> Iterator[SweepFolder]:
         if isinstance(error, PermissionError) and error.filename == str(root):
             raise UserError(_unreadable(root)) from error
 
-    for place, folders, files in os.walk(root, onerror=refuse):
-        here = Path(place)
+    for parent, folders, files in os.walk(root, onerror=refuse):
+        here = Path(parent)
         if paths.SWEEP in files:
             folders.clear()
             yield SweepFolder(here)

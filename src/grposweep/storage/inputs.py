@@ -288,9 +288,9 @@ def hidden_files(spec: str) -> Iterator[str]:
     """Yield a sentence for each of the user's files that a task's code would import, if no package
     had its name.
     """
-    place = spec.rpartition(":")[0]
+    path = spec.rpartition(":")[0]
     folders = user_folders([spec])
-    modules = _imports(Path(place)) if place.endswith(".py") and Path(place).is_file() else {place}
+    modules = _imports(Path(path)) if path.endswith(".py") and Path(path).is_file() else {path}
     for top in sorted({module.partition(".")[0] for module in modules} - {""}):
         file = next(
             (folder / f"{top}.py" for folder in folders if (folder / f"{top}.py").is_file()), None
@@ -391,8 +391,8 @@ class TrialInputs:
         return replace(task, path=path, eval_split=held_out, rewards=rewards)
 
     def _code(self, spec: str) -> str:
-        place, _, name = spec.rpartition(":")
-        return f"{self.path(place)}:{name}" if place.endswith(".py") else spec
+        path, _, name = spec.rpartition(":")
+        return f"{self.path(path)}:{name}" if path.endswith(".py") else spec
 
     def roots(self, given: Iterable[str]) -> list[str]:
         """Return the copies of folders on the import path."""

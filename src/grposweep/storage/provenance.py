@@ -121,14 +121,14 @@ def repeated_by(recorded: Config, command: str, *arguments: object) -> Json:
 
     Its trials are built on the configuration of the ``recorded`` trial.
     """
-    words = [Path(sys.executable).name, "-m", "grposweep", command, *map(str, arguments)]
-    return {"command": redact(shlex.join(words)), "configuration": configuration_of(recorded)}
+    argv = [Path(sys.executable).name, "-m", "grposweep", command, *map(str, arguments)]
+    return {"command": redact(shlex.join(argv)), "configuration": configuration_of(recorded)}
 
 
 def configuration_of(recorded: Config) -> list[str]:
     """Return Hydra's flags, with their values, that chose the configuration of a recorded sweep."""
-    words = recorded.get("configuration")
-    return [str(word) for word in words] if isinstance(words, list) else []
+    overrides = recorded.get("configuration")
+    return [str(word) for word in overrides] if isinstance(overrides, list) else []
 
 
 _VARIABLES = (
@@ -203,15 +203,15 @@ def _git(*arguments: str) -> str | None:
             timeout=GIT_SECONDS,
         )
     except subprocess.TimeoutExpired:
-        why = f"it did not answer within {GIT_SECONDS:.0f} s"
+        cause = f"it did not answer within {GIT_SECONDS:.0f} s"
     except OSError as error:
-        why = str(error)
+        cause = str(error)
     else:
         if answer.returncode == 0:
             return answer.stdout.strip()
-        why = next(iter(answer.stderr.splitlines()), f"exit code {answer.returncode}")
+        cause = next(iter(answer.stderr.splitlines()), f"exit code {answer.returncode}")
     say(
-        f"git {arguments[0]} failed ({why}), so the version of grposweep's code is not recorded.",
+        f"git {arguments[0]} failed ({cause}), so the version of grposweep's code is not recorded.",
         sys.stderr,
     )
     return None

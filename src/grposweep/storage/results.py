@@ -118,7 +118,7 @@ class FailureReport:
 
     def as_dict(self) -> Json:
         """Return the known fields under the names of result.json."""
-        known = {
+        content = {
             "class": self.name,
             "then": self.step,
             "again": self.again,
@@ -126,7 +126,7 @@ class FailureReport:
             "needs_gib": self.needs_gib,
         }
         head = {"kind": self.kind, "message": self.message, "last_lines": list(self.last_lines)}
-        return {**head, **{name: value for name, value in known.items() if value is not None}}
+        return {**head, **{name: value for name, value in content.items() if value is not None}}
 
 
 NO_NUMBER = FailureReport("no_number", "it finished without a number as its objective")

@@ -227,25 +227,25 @@ class Controller:
                     self.outcomes.news.append(f"no trial can start now: {why}")
             self.busy, self.busy_until = str(why), time.monotonic() + why.seconds
 
-    def _report_waiting(self, why: GpuBusy) -> None:
+    def _report_waiting(self, busy: GpuBusy) -> None:
         """Say once which trial waits for memory and who holds it; the log repeats that rarely."""
-        number = next(number for number, reason in self.waiting.items() if reason is why)
-        key = f"{number} {why.holders}"
+        number = next(number for number, reason in self.waiting.items() if reason is busy)
+        key = f"{number} {busy.holders}"
         now = time.monotonic()
         before, when = self._said
         if key != before:
-            self.outcomes.news.append(f"trial {number} waits. {why}")
+            self.outcomes.news.append(f"trial {number} waits. {busy}")
         if key != before or now - when > REPEAT_SECONDS:
             self._said = key, now
-            logger.warning("waits. %s", why, extra=about(number))
+            logger.warning("waits. %s", busy, extra=about(number))
 
     def _start_one(self) -> bool:
         """Start the next trial: unfinished, then promoted, then new. Return False if there is
         none.
         """
-        known = self.running.keys() | self.early_stopping.paused | self.waiting.keys()
+        started = self.running.keys() | self.early_stopping.paused | self.waiting.keys()
         for trial in self.started:
-            if trial.state.is_finished() or trial.number in known:
+            if trial.state.is_finished() or trial.number in started:
                 continue
             folder = self.folder.of(trial)
             if (
@@ -299,11 +299,11 @@ class Controller:
                 "rollout boundary"
             )
 
-    def stop(self, why: str = "interrupted") -> None:
+    def stop(self, reason: str = "interrupted") -> None:
         """Ask every attempt to stop at its next rollout boundary; nothing new is started."""
         self.stopping = True
         logger.info(
-            "%s: %d attempts will stop at their next rollout boundary", why, len(self.running)
+            "%s: %d attempts will stop at their next rollout boundary", reason, len(self.running)
         )
         for running in self.running.values():
             if running.request.ends_trial:

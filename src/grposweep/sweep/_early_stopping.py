@@ -89,9 +89,9 @@ class CurveReader:
         """Return what is known as a curve. ``total`` is the completions of a whole training, as far
         as known.
         """
-        known = self.completions[-1] if self.completions else 0.0
+        evaluated = self.completions[-1] if self.completions else 0.0
         return Curve(
-            max(total or 0.0, known),
+            max(total or 0.0, evaluated),
             tuple(self.completions),
             tuple(self.held_out),
             self.start,
@@ -247,23 +247,23 @@ class EarlyStoppingMonitor:
         ended = sum(trial.state.is_finished() for trial in self.study.trials)
         begun = len(self.study.searched)
         decided = sum(self._decided.values())
-        known = (ended, begun, len(self.paused), decided)
+        state = (ended, begun, len(self.paused), decided)
         # asked at every tick while a slot is free
-        if self._none_promoted.get(more) == known:
+        if self._none_promoted.get(more) == state:
             return None
         chosen = self.stopping.promote(self.curves(), more)
         if chosen in self.paused:
             return chosen
-        self._none_promoted[more] = known
+        self._none_promoted[more] = state
         return None
 
     def restate(self) -> None:
         """Write the final places of paused trials: more trials have been compared since they
         paused.
         """
-        for number, place in self.stopping.describe(self.curves()).items() if self.paused else ():
+        for number, rank in self.stopping.describe(self.curves()).items() if self.paused else ():
             trial = self.study.trials[number]
-            self.folder.of(trial).request(ControlAction.PAUSE, place)
+            self.folder.of(trial).request(ControlAction.PAUSE, rank)
 
     def share(self, trial: FrozenTrial) -> float:
         """Return the finished share of a trial's training, from 0 to 1."""
@@ -339,9 +339,9 @@ class EarlyStoppingMonitor:
     def _curve(self, trial: FrozenTrial) -> Curve:
         """Return a trial's present curve."""
         number = trial.number
-        known = self._still.get(number)
-        if known is not None and known.state == _state(trial, number in self.paused):
-            return known
+        cached = self._still.get(number)
+        if cached is not None and cached.state == _state(trial, number in self.paused):
+            return cached
         reader = self._reader(number, str(trial.user_attrs["experiment"])[:6])
         reader.update()
         state = _state(trial, number in self.paused)

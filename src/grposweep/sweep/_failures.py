@@ -106,18 +106,18 @@ def read_log(lines: Iterable[str]) -> Iterator[Failure]:
     what ends in errors after a watchdog has spoken is what hung.
     """
     frames: list[tuple[str, str]] = []
-    known, wraps, hung = False, False, False
+    is_named, wraps, hung = False, False, False
     for line in _since_progress(lines):
         if line.startswith(_BEGINS):
             frames = []
         elif frame := re.match(_FRAME, line):
             frames.append((frame[1], frame[2] or ""))
         elif line.startswith(_CAUSE):
-            wraps = known
+            wraps = is_named
         elif (failure := _read_line(line, frames)) is not None:
             if not (failure is Failure.CRASH and (wraps or hung)):
                 yield failure
-            known, wraps, hung = (
+            is_named, wraps, hung = (
                 failure is not Failure.CRASH,
                 False,
                 hung or failure is Failure.HANG,

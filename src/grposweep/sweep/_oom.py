@@ -126,16 +126,16 @@ def find_needs(trial: TrialFolder, verdict: ValidationResult) -> tuple[float | N
         if (whole_or_none(row.line.get("attempt")) or 0) >= first
     )
     peaks = (row.number("memory/peak") for row in rows)
-    known = [*crowded, *(peak + CONTEXT / GIB for peak in peaks if peak is not None)]
+    needs = [*crowded, *(peak + CONTEXT / GIB for peak in peaks if peak is not None)]
     if fix is None and (memory := estimate(verdict.setting)) is not None:
         factors = corrections(trial.sweep)
-        known.append(memory.low / GIB)
-        known += [
+        needs.append(memory.low / GIB)
+        needs += [
             size * factors[phase][0] / GIB
             for phase, size in memory.phases.items()
             if phase in factors
         ]
-    return max(known, default=None), bool(crowded)
+    return max(needs, default=None), bool(crowded)
 
 
 def known_oom(sweep: SweepFolder, verdict: ValidationResult) -> int | None:

@@ -177,8 +177,8 @@ def describe_resume(folder: TrialFolder, verdict: ValidationResult) -> str:
     checkpoints.
     """
     trainer = verdict.experiment.trainer
-    place = paths.MODEL if is_external(trainer) else paths.CHECKPOINTS
-    step, why = find_resume(folder.path / place, verdict.experiment.cluster.processes)
+    checkpoints = paths.MODEL if is_external(trainer) else paths.CHECKPOINTS
+    step, why = find_resume(folder.path / checkpoints, verdict.experiment.cluster.processes)
     if step:
         reason = f", because {why}" if why else ""
         return f"it continues from its last checkpoint (step {step}){reason}"
@@ -362,11 +362,11 @@ class OutcomeRecorder:
                 "other trial has (with another metric the sweep needs another name)"
             )
 
-    def _halt(self, why: str) -> None:
+    def _halt(self, reason: str) -> None:
         """Start no further trial. Running trials continue."""
         if not self.halted:
-            logger.error("the sweep stops itself: %s", why)
-        self.halted = self.halted or why
+            logger.error("the sweep stops itself: %s", reason)
+        self.halted = self.halted or reason
 
     def _delete_resumable(self, pruned: Iterable[TrialFolder]) -> None:
         """Delete the checkpoints of trials that were stopped early."""

@@ -59,8 +59,8 @@ def default_name(hint: str, space: Space, identity: str, study: str) -> str:
     of the identity's hash.
     """
     parameters = [parameter.name.rsplit(".", 1)[-1] for parameter in space.parameters]
-    words = [study] if study else [hint, *(parameters[:4] or ["run"])]
-    return "-".join([*words, identity[:6]])
+    parts = [study] if study else [hint, *(parameters[:4] or ["run"])]
+    return "-".join([*parts, identity[:6]])
 
 
 def open_folder(
@@ -166,16 +166,16 @@ def _recognise(
     provenance: Json,
 ) -> str:
     if settings.get("identity") != identity:
-        known = space.describe()
+        described = space.describe()
         what = "another space"
         change = quoted("search.warm_start", folder.path.name)
         start = f"; with {change} it begins with the results here"
-        if settings.get("space") == known:
+        if settings.get("space") == described:
             what = "the same space over another base configuration"
             start = ""
         raise UserError(
             f"name={folder.path.name}: {folder.path} holds a sweep of "
-            f"{what}{_unlike(settings, known, base)}, and its results must not be mixed with "
+            f"{what}{_unlike(settings, described, base)}, and its results must not be mixed with "
             f"others. Set another name=..., or none for a folder of its own{start}."
         )
     records = [trial.record for trial in folder.trials()]
@@ -266,12 +266,12 @@ def describe_sweep(
 
     For the lease's holder only.
     """
-    known = space.describe()
+    described = space.describe()
     if is_new:
         content = {
             "name": base.name,
             "identity": identity,
-            "space": known,
+            "space": described,
             "search": {
                 name: getattr(base.search, name)
                 for name in ("sampler", "seed", *OBJECTIVE, "seeds", "leaders")
@@ -282,9 +282,9 @@ def describe_sweep(
         }
     else:
         content = folder.settings() or {}
-        if not space.points or content.get("space") == known:
+        if not space.points or content.get("space") == described:
             return
-        content["space"] = known
+        content["space"] = described
     write_text(
         folder.path / paths.SWEEP, yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
     )

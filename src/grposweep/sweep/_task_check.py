@@ -106,13 +106,13 @@ def _data_problems(experiment: Experiment, is_tried: bool) -> Iterator[str]:
     except UserError as error:
         yield from error.problems or [str(error)]
         return
-    known = READ_BY_TINY.get(experiment.model.path, "")
+    charset = READ_BY_TINY.get(experiment.model.path, "")
     prompts = [str(row["prompt"]) for row in (*train, *held_out)]
-    unread = [prompt for prompt in prompts if known and not set(prompt) <= set(known)]
+    unread = [prompt for prompt in prompts if charset and not set(prompt) <= set(charset)]
     if unread:
         yield (
-            f"model.path={experiment.model.path} reads {known} only, and task.kind={task.kind} has "
-            f"the prompt {unread[0][:60]!r}. Set model=tiny_text for a first try with any text (it "
+            f"model.path={experiment.model.path} reads {charset} only, and task.kind={task.kind} "
+            f"has the prompt {unread[0][:60]!r}. Set model=tiny_text for a first try with any text (it "
             "is untrained), or a model of the hub or a folder."
         )
     elif is_tried and _prepares_here(experiment):

@@ -100,13 +100,13 @@ def describe_source(sweep: SweepFolder) -> Json:
 def find_earlier(folder: SweepFolder, base: Experiment, space: Space) -> Iterator[SweepFolder]:
     """Yield the user's other sweeps of the same model, objective and space, the newest first."""
     outputs = Path(base.outputs).resolve()
-    known = set[SweepFolder]()
-    for place in (outputs, *remembered()):
+    sweeps = set[SweepFolder]()
+    for parent in (outputs, *remembered()):
         # another user's folder hides no other
         with suppress(UserError):
-            known.update(find_sweeps(place))
-    known.discard(SweepFolder(folder.path.resolve()))
-    for sweep in sorted(known, key=lambda sweep: -last_change(sweep.path)):
+            sweeps.update(find_sweeps(parent))
+    sweeps.discard(SweepFolder(folder.path.resolve()))
+    for sweep in sorted(sweeps, key=lambda sweep: -last_change(sweep.path)):
         # one that is damaged hides no other
         with suppress(OSError, UserError):
             if _is_alike(sweep.settings() or {}, base, space) and any(_finished(sweep)):

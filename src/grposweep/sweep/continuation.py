@@ -234,7 +234,7 @@ def _start(
     """Run the sweep that continues the parent. ``overrides`` are shared by its trials; ``flags``
     repeat the command.
     """
-    words = [*overrides_of(parent.trial), *overrides, f"trainer.fork={state.digest}"]
+    changes = [*overrides_of(parent.trial), *overrides, f"trainer.fork={state.digest}"]
     origin = {
         "fork_of": asdict(state),
         **repeated_by(parent.recorded, "continue", parent.trial.path, *flags),
@@ -244,7 +244,7 @@ def _start(
         state.keep(parent.checkpoint.path, parent.logs, folder)
         keep_inputs(parent.trial, base, folder)
 
-    return run_sweep(validate_sweep(space, points, words), words, "continue", origin, keep)
+    return run_sweep(validate_sweep(space, points, changes), changes, "continue", origin, keep)
 
 
 def _say_differences(parent: Parent, base: Experiment) -> None:
@@ -415,14 +415,14 @@ def _refuse(parent: Parent, child: Json, change: str = "") -> None:
             for k in IN_A_BRANCH
             if key == k or key.startswith(f"{k}.") or ("." in k and key.startswith(k))
         )
-        why = IN_A_BRANCH[max(rules, key=len)]
-        if not why and sharding != "none" and key.startswith(("lr", "optimizer.")):
-            why = f"with trainer.sharding={sharding} it comes back from the checkpoint"
-        if why:
+        reason = IN_A_BRANCH[max(rules, key=len)]
+        if not reason and sharding != "none" and key.startswith(("lr", "optimizer.")):
+            reason = f"with trainer.sharding={sharding} it comes back from the checkpoint"
+        if reason:
             change = change or f"{key}={after}"
             raise UserError(
                 f"{change}: a branch cannot change {key} ({before} in trial "
-                f"{parent.trial.number}): {why}. It can change lr, "
+                f"{parent.trial.number}): {reason}. It can change lr, "
                 "optimizer.*, kl.*, loss.* and the sampling. Train from the start instead: "
                 f"grposweep rerun {shlex.quote(str(parent.trial.path))} {shlex.quote(change)}."
             )

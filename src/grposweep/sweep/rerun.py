@@ -67,7 +67,9 @@ def rerun_trial(trial: TrialFolder, overrides: list[str]) -> int:
     origin = {"rerun_of": parent, **repeated_by(recorded, "rerun", trial.path, *overrides)}
     points = Points(lambda _: OmegaConf.create(escape(asdict(experiment))), [])
     repeat = SweepFolder(Path(experiment.outputs) / str(experiment.name))
-    if not experiment.force and any(known.result.value is not None for known in repeat.trials()):
+    if not experiment.force and any(
+        trial_folder.result.value is not None for trial_folder in repeat.trials()
+    ):
         say(
             f"{experiment.name} has repeated it already, and nothing is trained. Add force=true "
             "to train it again."
@@ -80,8 +82,8 @@ def rerun_trial(trial: TrialFolder, overrides: list[str]) -> int:
             state.keep(state.checkpoint(sweep).path, sweep / paths.FORK, folder)
         keep_inputs(trial, experiment, folder)
 
-    words = [*overrides_of(trial), *overrides]
-    ended = run_sweep(validate_sweep(Space(), points, words), words, "rerun", origin, keep)
+    changes = [*overrides_of(trial), *overrides]
+    ended = run_sweep(validate_sweep(Space(), points, changes), changes, "rerun", origin, keep)
     if ended == ExitCode.FINISHED and trial.result.value is not None:
         before = load_experiment(trial.path / paths.CONFIG)
         unlike = overrides if _identity(trial, before) != _identity(trial, experiment) else []
@@ -110,9 +112,9 @@ def recorded_by(trial: TrialFolder) -> Json:
         )
     record = TrialRecord.find(trial.path)
     config = trial.path / paths.CONFIG
-    known = "" if record is None else record.config_sha256
+    digest = "" if record is None else record.config_sha256
     # cut off, it may still be YAML
-    if known not in ("", text_sha256(config.read_text(encoding="utf-8", errors="replace"))):
+    if digest not in ("", text_sha256(config.read_text(encoding="utf-8", errors="replace"))):
         raise UserError(
             f"{config} is not what the trial began with: it was cut off or edited. Restore it. "
             "Changes are made "
@@ -245,8 +247,8 @@ def not_as_recorded(
             "(search.changed_files=accept uses the present content)"
         )
     theirs = {name: recorded.get(name) for name in ("packages", "files")}
-    known = {**now, **theirs} if code else dict(recorded)
-    if recorded and (changes := difference(known, now)):
+    expected = {**now, **theirs} if code else dict(recorded)
+    if recorded and (changes := difference(expected, now)):
         lines.append(f"not as recorded: {changes}")
     if (
         is_external(experiment.trainer)

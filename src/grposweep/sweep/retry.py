@@ -149,22 +149,22 @@ def _command(folder: SweepFolder) -> tuple[list[str], Path]:
         {},
         *read_lines(folder.path / paths.COMMANDS, command=str, working_directory=str),
     ]
-    words = shlex.split(recorded.get("command", ""))
+    arguments = shlex.split(recorded.get("command", ""))
     start = Path(recorded.get("working_directory", ""))
     there = Path(text_or(recorded.get("sweep")) or folder.path)
-    if len(words) > 1 and not (there.is_dir() and there.samefile(folder.path)):
+    if len(arguments) > 1 and not (there.is_dir() and there.samefile(folder.path)):
         raise UserError(
             f"{folder.path} was moved or copied: its command runs {there}. Give the command where "
-            f"its files are now, and then grposweep retry: {shlex.join(words)} "
+            f"its files are now, and then grposweep retry: {shlex.join(arguments)} "
             f"outputs={shlex.quote(str(folder.path.parent))} name={shlex.quote(folder.path.name)}"
         )
     if (
-        len(words) < 2
+        len(arguments) < 2
         or not start.is_dir()
-        or not (words[1] == "-m" or (start / words[1]).is_file())
+        or not (arguments[1] == "-m" or (start / arguments[1]).is_file())
     ):
         raise UserError(
             f"{folder.path} does not record a command that can be run again. "
             "Run the sweep's own command, and then grposweep retry."
         )
-    return [sys.executable, *words[1:]], start
+    return [sys.executable, *arguments[1:]], start

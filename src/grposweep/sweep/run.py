@@ -335,8 +335,8 @@ def _open(
         warnings = [*SweepReader(folder).read().damage, *warnings]
     for line in filter(None, warnings):
         console.print(line, style="yellow", soft_wrap=True)
-    known = {**vars(validated), "folder": folder}
-    return _Opened(**known, lease=lease, console=console, interrupts=interrupts)
+    parts = {**vars(validated), "folder": folder}
+    return _Opened(**parts, lease=lease, console=console, interrupts=interrupts)
 
 
 def _prepare(opened: _Opened, stack: ExitStack) -> _Prepared | None:

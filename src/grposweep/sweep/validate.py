@@ -245,10 +245,10 @@ def read_enqueued(wanted: Sequence[Config], space: Space, validator: Validator) 
         point: Point = {}
         for name, value in flatten(entry).items():
             if name not in parameters:
-                known = ", ".join(parameters) or "none"
+                names = ", ".join(parameters) or "none"
                 raise UserError(
                     f"search.enqueue: {name} is not searched here. The parameters of this sweep "
-                    f"are {known}."
+                    f"are {names}."
                 )
             point[name] = _label(parameters[name], value)
         _check(point, space, validator)
