@@ -112,8 +112,8 @@ def _data_problems(experiment: Experiment, is_tried: bool) -> Iterator[str]:
     if unread:
         yield (
             f"model.path={experiment.model.path} reads {charset} only, and task.kind={task.kind} "
-            f"has the prompt {unread[0][:60]!r}. Set model=tiny_text for a first try with any text (it "
-            "is untrained), or a model of the hub or a folder."
+            f"has the prompt {unread[0][:60]!r}. Set model=tiny_text for a first try with any text "
+            "(it is untrained), or a model of the hub or a folder."
         )
     elif is_tried and _prepares_here(experiment):
         tokenizer = read_tokenizer(experiment.model)
