@@ -18,6 +18,7 @@ def test_points_that_are_sampled_differently_are_not_compared_by_their_values_al
         "name=s",
         "batch=small",
         "schedule.budget_completions=160",
+        "schedule.evaluations=1",
         "-m",
         "generation.temperature=0.5,1.0",
     )
