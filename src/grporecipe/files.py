@@ -224,7 +224,7 @@ def is_deep_yaml(text: str) -> bool:
     return False
 
 
-def count_yaml_values(node: Any, known: dict[int, int]) -> int:
+def count_yaml_values(node: Any, counted: dict[int, int]) -> int:
     """Count a node and those below it, with aliases expanded; ``known`` are counts by node id.
 
     Raises ValueError for a number that is too long, such as one of many digits in base 60.
@@ -239,16 +239,16 @@ def count_yaml_values(node: Any, known: dict[int, int]) -> int:
         ):
             raise ValueError(f"a number of {len(node.value):,} characters")
         return 1
-    if id(node) not in known:
+    if id(node) not in counted:
         # a node may contain itself
-        known[id(node)] = 1
+        counted[id(node)] = 1
         below = (
             [part for pair in node.value for part in pair]
             if isinstance(node, yaml.MappingNode)
             else node.value
         )
-        known[id(node)] = 1 + sum(count_yaml_values(part, known) for part in below)
-    return known[id(node)]
+        counted[id(node)] = 1 + sum(count_yaml_values(part, counted) for part in below)
+    return counted[id(node)]
 
 
 def write_text(path: Path, text: str) -> None:

@@ -41,9 +41,9 @@ def parse_fail_on(text: str | None) -> frozenset[str]:
     """
     names = frozenset(name.strip() for name in (text or "").split(",") if name.strip())
     if unknown := sorted(names - names_to_fail()):
-        known = ", ".join(sorted(names_to_fail()))
+        listed = ", ".join(sorted(names_to_fail()))
         raise UserError(
-            f"--fail-on {','.join(unknown)}: no finding has that name. Set some of {known}."
+            f"--fail-on {','.join(unknown)}: no finding has that name. Set some of {listed}."
         )
     return names
 

@@ -177,8 +177,8 @@ def _from_json(file: Path, value: Any) -> Log:
     if isinstance(value, dict) and isinstance(value.get("log_history"), list):
         total = value.get("max_steps")
         lines = [line for line in value["log_history"] if isinstance(line, dict)]
-        known = total if isinstance(total, int) and total > 0 else None
-        return Log.build(str(file), "trainer_state.json", lines, known)
+        planned = total if isinstance(total, int) and total > 0 else None
+        return Log.build(str(file), "trainer_state.json", lines, planned)
     return Log.build(
         str(file), "JSON", [flatten(line) for line in listed(value) if isinstance(line, dict)]
     )
@@ -240,8 +240,8 @@ def _numbered(
     finished training.
     """
     steps = [step for pairs, step in entries if "reward" in translate(pairs)]
-    known = [step for step in steps if step is not None]
-    if total and len(known) == len(steps) and known == sorted(set(known)):
+    numbered = [step for step in steps if step is not None]
+    if total and len(numbered) == len(steps) and numbered == sorted(set(numbered)):
         yield from (
             {"global_step/max_steps": f"{step}/{total}", **pairs} for pairs, step in entries
         )

@@ -240,9 +240,9 @@ def _told_once(
             shown_by = message = "a repository"
         if problem.is_error or not shown_by:
             return True
-        known = (root, shown_by, problem.code, message)
-        is_known = known in told
-        told.add(known)
+        identity = (root, shown_by, problem.code, message)
+        is_known = identity in told
+        told.add(identity)
         return not is_known
 
     return _only(fixed, is_new)

@@ -216,14 +216,14 @@ def lint_recipe(
     return LintResult(recipe, setting, tuple(diagnostics), plan_numbers(setting, unknown))
 
 
-def _of_points(recipe: Recipe, selection: RuleSelection, known: set[str]) -> Iterator[Diagnostic]:
+def _of_points(recipe: Recipe, selection: RuleSelection, seen: set[str]) -> Iterator[Diagnostic]:
     """Yield the errors of combinations that an Optuna script tries, with their number, and what
     else is found in all of them. Of a range it has to hold at both ends.
     """
     found: dict[str, list[tuple[Config, Diagnostic]]] = {}
     for ends in recipe.points:
         at_ends = [_at_point(recipe, selection, point) for point in ends]
-        for code in set.intersection(*map(set, at_ends)) - known:
+        for code in set.intersection(*map(set, at_ends)) - seen:
             found.setdefault(code, []).append((ends[0], at_ends[0][code]))
     points = [ends[0] for ends in recipe.points if ends[0]]
     sample = " (a sample)" if [{}] in recipe.points else ""
@@ -353,7 +353,7 @@ def _of_setting(
     for fix in solved:
         change = native(dict(fix.change))
         # Two changes of a setting may change the same key of the recipe.
-        if change and all(change != known.change for known in fixes):
+        if change and all(change != other.change for other in fixes):
             fixes.append(Fix(change, fix.safe))
     fields = problem.broken.fields
     blamed = [
@@ -380,7 +380,7 @@ def _of_recipe(
 ) -> Diagnostic:
     fixes: list[Fix] = []
     for change in broken.suggestions if with_fixes else ():
-        if all(change != known.change for known in fixes) and is_valid_fix(
+        if all(change != fix.change for fix in fixes) and is_valid_fix(
             recipe, reading, rule, change
         ):
             fixes.append(Fix(change, broken.without_effect >= change.keys()))
@@ -468,8 +468,8 @@ def is_valid_fix(recipe: Recipe, reading: ParsedRecipe, rule: RecipeRule, change
         return False
     new = read_recipe(after)
     if new != reading:
-        known = {problem.code for problem in errors(_problems(reading, EVERYTHING))}
-        if any(problem.code not in known for problem in errors(_problems(new, EVERYTHING))):
+        codes = {problem.code for problem in errors(_problems(reading, EVERYTHING))}
+        if any(problem.code not in codes for problem in errors(_problems(new, EVERYTHING))):
             return False
     return _errors_about(after, touched) <= _errors_about(recipe, touched)
 
@@ -606,11 +606,11 @@ def _reach(lines: Sequence[str], number: int, is_alone: bool) -> range:
 
 def unknown_codes(comments: Sequence[Comment]) -> list[tuple[int, str]]:
     """Return line and text of each code that is neither a rule nor a family."""
-    known = (*REGISTRY, *RECIPE_RULES)
+    codes = (*REGISTRY, *RECIPE_RULES)
     unknown = []
     for comment in comments:
         for code in comment.codes:
-            if not any(name.startswith(code) for name in known):
+            if not any(name.startswith(code) for name in codes):
                 unknown.append((comment.line, code))
     return unknown
 

@@ -29,7 +29,7 @@ def memory_of(name: str, key: str) -> float:
     """
     if (stated := re.fullmatch(SIZE, name.strip())) and 0 < float(stated[1]) < MOST_GIB:
         return float(stated[1])
-    by_name = {_plain(known): gib for known, gib in GPUS.items()}
+    by_name = {_plain(model): gib for model, gib in GPUS.items()}
     gib = by_name.get(_plain(ALIASES.get(_plain(name), name)))
     if gib is None:
         raise UserError(
@@ -87,7 +87,7 @@ def find_model(name: str) -> Architecture | None:
 @cache
 def _by_name(last: str) -> Architecture | None:
     table = known_models()
-    fitting = [known for known in table if last == known or last.startswith(f"{known}-")]
+    fitting = [model for model in table if last == model or last.startswith(f"{model}-")]
     if not fitting:
         return None
     entry = table[max(fitting, key=len)]

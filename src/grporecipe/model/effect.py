@@ -39,11 +39,11 @@ def find_lack(s: Setting, name: str) -> str:
 
     Of several alternatives the one counts that lacks least.
     """
-    known = ROWS[name]
-    if not known.needs or (known.of_trl and "extends TRL" not in s.framework.labels):
+    row = ROWS[name]
+    if not row.needs or (row.of_trl and "extends TRL" not in s.framework.labels):
         return ""
     lacks = []
-    for alternative in known.needs.split(" or "):
+    for alternative in row.needs.split(" or "):
         lacks.append([need for need in alternative.split() if not _holds(s, need)])
     least = min(reversed(lacks), key=len)
     return least[0] if least and s.keys.get(least[0], "") != s.key(name) else ""

@@ -293,7 +293,7 @@ class Framework:
     @cached_property
     def never_null(self) -> frozenset[str]:
         """The keys whose namesake in the setting always has a value."""
-        nullable = {known.name for known in fields(Setting) if "None" in str(known.type)}
+        nullable = {field.name for field in fields(Setting) if "None" in str(field.type)}
         return frozenset(row.key for row in self.fields if row.key == row.name) - nullable
 
     def known_keys(self, recipe: Recipe) -> KeySpecs:

@@ -33,10 +33,10 @@ _OFTEN_NAN = frozenset({"loss", "grad_norm"})
 @cache
 def _names() -> dict[str, tuple[str, int]]:
     """Return by a framework's name of a metric this project's name and the rank among its names."""
-    known: dict[str, tuple[str, int]] = {}
+    ranked: dict[str, tuple[str, int]] = {}
     for ours, names in read_own_yaml(__file__, "metrics.yaml").items():
-        known |= {theirs: (ours, rank) for rank, theirs in enumerate(names)}
-    return known
+        ranked |= {theirs: (ours, rank) for rank, theirs in enumerate(names)}
+    return ranked
 
 
 def translate(line: Mapping[str, object]) -> dict[str, float]:
@@ -45,11 +45,11 @@ def translate(line: Mapping[str, object]) -> dict[str, float]:
     """
     ranked: dict[str, tuple[int, float]] = {}
     validation: list[float] = []
-    known = _names()
+    names = _names()
     for key, value in line.items():
         name = _plain(key)
-        if name in known:
-            ours, rank = known[name]
+        if name in names:
+            ours, rank = names[name]
             number = math.nan if value is None and ours in _OFTEN_NAN else to_number(value)
             if ours == "learning_rate" and isinstance(value, str) and re.fullmatch(_ROUNDED, value):
                 continue

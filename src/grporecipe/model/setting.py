@@ -142,19 +142,19 @@ CISPO, CLIPS = "loss_type=cispo", "loss_type!=cispo|sapo|vespo|real"
 VESPO = "loss_type=vespo use_vllm or loss_type=vespo moves"
 
 
-def row(default: Any = None, **known: Any) -> Any:
+def row(default: Any = None, **metadata: Any) -> Any:
     """Declare a field of the setting with its default, and with what is known of it (`Row`)."""
-    return field(default=default, metadata={"row": Row(**known)})
+    return field(default=default, metadata={"row": Row(**metadata)})
 
 
-def internal(default: Any = None, **known: Any) -> Any:
+def internal(default: Any = None, **metadata: Any) -> Any:
     """Declare a field of this project, or of the command that starts the recipe."""
-    return row(default, **{"native": False, **known})
+    return row(default, **{"native": False, **metadata})
 
 
-def option(default: Any = None, **known: Any) -> Any:
+def option(default: Any = None, **metadata: Any) -> Any:
     """Declare a field whose key in the sweep leaves it to TRL unless it is set."""
-    return row(default, option=True, **known)
+    return row(default, option=True, **metadata)
 
 
 def provenance() -> Any:

@@ -184,10 +184,11 @@ def _expanded(text: str) -> list[str]:
     """
     lines = [line for line in text.splitlines() if not line.lstrip().startswith("#")]
     lines = [re.sub(r"\s#.*", "", line) for line in lines]
-    known = dict(re.findall(_VARIABLE, "\n".join(lines)))
+    values = dict(re.findall(_VARIABLE, "\n".join(lines)))
     used = [line for line in lines if not re.match(r"\s*(?:ARG|ENV|export)\s", line)]
     return [
-        re.sub(r"\$\{?(\w+)\}?", lambda match: known.get(match[1], match[0]), line) for line in used
+        re.sub(r"\$\{?(\w+)\}?", lambda match: values.get(match[1], match[0]), line)
+        for line in used
     ]
 
 

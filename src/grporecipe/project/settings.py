@@ -136,12 +136,12 @@ def _read(file: Path, _: int, size: int) -> ProjectSettings | None:
 
 
 def _parse(table: Config, where: str, is_override: bool = False) -> ProjectSettings:
-    known = [key for key in KEYS if not (is_override and key == OVERRIDES)]
+    keys = [key for key in KEYS if not (is_override and key == OVERRIDES)]
     for key in table:
-        if key not in known:
+        if key not in keys:
             raise BadSettings(
                 f"{where}: there is no setting {str(key)[:60]!r}. The settings are "
-                f"{', '.join(known)}."
+                f"{', '.join(keys)}."
             )
     framework = table.get("framework")
     processes = table.get("processes")

@@ -106,9 +106,9 @@ def find_replacement(name: str, file: Path) -> str:
 
 def _copies_over(script: str, module: str) -> bool:
     """Return whether a script copies files to where a module is installed."""
-    known = dict(re.findall(r"(?m)^\s*(?:export\s+)?(\w+)=(.*)$", script))
+    values = dict(re.findall(r"(?m)^\s*(?:export\s+)?(\w+)=(.*)$", script))
     targets = re.findall(r"(?m)^\s*(?:cp|mv|rsync)\s.*\s(\S+)[ \t]*$", script)
-    places = re.sub(r"\$\{?(\w+)\}?", lambda name: known.get(name[1], ""), "\n".join(targets))
+    places = re.sub(r"\$\{?(\w+)\}?", lambda name: values.get(name[1], ""), "\n".join(targets))
     return re.search(rf"site-packages\S*/{module}\b|\b{module}\.__file__", places) is not None
 
 
@@ -273,8 +273,8 @@ def _judge_pin(
 
 def allowed_releases(recipe: Recipe) -> list[Version]:
     """Return the releases that may train a recipe whose repository requires a range."""
-    known = FRAMEWORKS[recipe.framework].known_releases
-    return [release for release in known if allows(recipe.version_source.text, release)]
+    releases = FRAMEWORKS[recipe.framework].known_releases
+    return [release for release in releases if allows(recipe.version_source.text, release)]
 
 
 def misfits(recipe: Recipe) -> frozenset[str]:

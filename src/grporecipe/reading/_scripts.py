@@ -60,7 +60,7 @@ def recipes_of_script(path: Path, text: str, options: Options) -> list[Recipe]:
         except UserError as error:
             refused = refused or error
         else:
-            if not any(_is_same(recipe, known) for known in recipes):
+            if not any(_is_same(recipe, other) for other in recipes):
                 recipes.append(recipe)
     if not recipes and refused is not None:
         raise refused

@@ -130,11 +130,11 @@ def _is_misspelled(words: Iterable[str]) -> bool:
     return any(get_close_matches(word, GROUPS, 1, 0.88) for word in words)
 
 
-def refuse_own_keys(config: Config, known: Callable[[str], bool]) -> None:
+def refuse_own_keys(config: Config, is_known: Callable[[str], bool]) -> None:
     """Raise NotARecipe if half of the keys belong to no framework, or some that are sections. It is
     for a script of its own.
     """
-    own = [str(key) for key in config if not known(str(key))]
+    own = [str(key) for key in config if not is_known(str(key))]
     has_sections = any(isinstance(config[key], dict) for key in own if key in config)
     if len(own) > max((len(config) - 1) // 2, MOST_OWN) or (has_sections and len(own) > 2):
         raise NotARecipe(

@@ -251,7 +251,7 @@ def small_updates_are_not_rounded_away(s: Setting) -> Finding:
     is_toy = s.parameters is not None and s.parameters < LARGE_MODEL
     if not rounds_updates(s) or is_toy or not 0 < s.learning_rate <= FULL.advised:
         return None
-    rate = min(MOVED, key=lambda known: abs(log(known / s.learning_rate)))
+    rate = min(MOVED, key=lambda rate_of_table: abs(log(rate_of_table / s.learning_rate)))
     shard = "shard (ZeRO and FSDP step float32 copies), " if s.sharding == "none" else ""
     return {"rate": rate, "moved": MOVED[rate], "advised": advised, "shard": shard}
 

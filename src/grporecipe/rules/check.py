@@ -83,9 +83,9 @@ def check(
     ]
     if is_stated:
         return stated
-    known = {problem.code for problem in stated}
+    codes = {problem.code for problem in stated}
     unstated = [
-        problem for problem in _judge_unstated(setting, chosen) if problem.code not in known
+        problem for problem in _judge_unstated(setting, chosen) if problem.code not in codes
     ]
     return sorted(stated + unstated, key=lambda problem: problem.code)
 

@@ -81,9 +81,9 @@ def find_fixes(
     fixes: list[Fix] = []
     for kind in candidates(s, problem):
         # a fix that contains another one adds nothing
-        known = [set(fix.change) for fix in fixes]
+        found = [set(fix.change) for fix in fixes]
         fresh = (
-            change for change in kind if not any(less <= set(change.items()) for less in known)
+            change for change in kind if not any(less <= set(change.items()) for less in found)
         )
         change = next(
             (change for change in fresh if verifier.accepts(change) and has_keys(change)), None

@@ -404,12 +404,12 @@ def keys_of_easyr1_exist(recipe: Recipe) -> Iterator[Violation]:
     ``worker.actor.kl_loss_coef`` is a key of release 0.2, where it is the coefficient of the KL
     loss; since 0.3.0 only ``algorithm.kl_coef`` exists.
     """
-    known = known_keys(recipe)
+    keys = known_keys(recipe)
     for key in recipe.config:
-        if is_taken(key, known):
+        if is_taken(key, keys):
             continue
         new = SUCCESSORS.get(key)
-        near_keys = [new] if new is not None and new in known else nearest(key, known)
+        near_keys = [new] if new is not None and new in keys else nearest(key, keys)
         why = f"{_when(key, recipe)}{_instead(recipe, new)}; EasyR1 refuses it"
         yield unknown(recipe, key, near_keys, why, safe=key in easyr1.RENAMED)
 
@@ -443,12 +443,12 @@ def easyr1_keeps_what_is_set(recipe: Recipe) -> Iterator[Violation]:
     ``worker.actor.kl_coef=0.1`` becomes the value of ``algorithm.kl_coef``, and
     ``global_batch_size_per_device`` is computed.
     """
-    known = known_keys(recipe)
+    keys = known_keys(recipe)
     for key, value in recipe.config.items():
-        if key not in known or not known[key].type.startswith("auto"):
+        if key not in keys or not keys[key].type.startswith("auto"):
             continue
         other = easyr1.OVERWRITTEN.get(key, "")
-        now = recipe.config.get(other, known[other].default) if other in known else None
+        now = recipe.config.get(other, keys[other].default) if other in keys else None
         why = "EasyR1 computes it and ignores what is set"
         advice = "Remove it."
         if other:

@@ -108,8 +108,8 @@ def span_of_import(name: str) -> tuple[Version, Version | None] | None:
     """Return the releases that added and removed a name or a module of TRL, as `span` does for a
     key.
     """
-    known = table()["imports"]
-    return key_span(known.get(name) or known.get(f"trl.{name}"))
+    imports = table()["imports"]
+    return key_span(imports.get(name) or imports.get(f"trl.{name}"))
 
 
 @lru_cache(maxsize=1024)

@@ -45,10 +45,10 @@ def keys_of_verl_exist(recipe: Recipe) -> Iterator[Violation]:
     """
     if not verl.is_composed(recipe):
         return
-    known = verl.known_keys(recipe)
-    for refused in refusals(recipe, known):
+    keys = verl.known_keys(recipe)
+    for refused in refusals(recipe, keys):
         if refused.finds == "absent":
-            yield from _absent(recipe, refused.written, known)
+            yield from _absent(recipe, refused.written, keys)
         elif refused.finds == "shape":
             key = refused.written
             why = "Hydra does not replace a mapping by a list, or a list by a mapping"
@@ -56,9 +56,9 @@ def keys_of_verl_exist(recipe: Recipe) -> Iterator[Violation]:
             yield of_key(key, recipe.config[key], why, advice)
     for key, value in recipe.config.items():
         plain = key.lstrip("+")
-        if key == plain or plain in known or plain.startswith("ray_kwargs"):
+        if key == plain or plain in keys or plain.startswith("ray_kwargs"):
             continue
-        if near := _misspelled(plain, known):
+        if near := _misspelled(plain, keys):
             yield Violation(
                 f"{key}={show(value)}",
                 f"the + adds a key that nothing reads, one letter from {near}",
@@ -69,16 +69,16 @@ def keys_of_verl_exist(recipe: Recipe) -> Iterator[Violation]:
             )
 
 
-def _absent(recipe: Recipe, key: str, known: KeyTable) -> Iterator[Violation]:
+def _absent(recipe: Recipe, key: str, keys: KeyTable) -> Iterator[Violation]:
     """Describe a key that needs a ``+`` or is a typo. A file may add keys for code of its own."""
     is_file = recipe.is_configuration
     plain = key.lstrip("~")
     value = recipe.config[key]
-    above = next((name for name in _above(plain) if name in known), "")
-    if above and known.defaults[above] in ({}, None) and key == plain:
+    above = next((name for name in _above(plain) if name in keys), "")
+    if above and keys.defaults[above] in ({}, None) and key == plain:
         if is_file:
             return
-        empty = "an empty mapping" if known.defaults[above] == {} else "null"
+        empty = "an empty mapping" if keys.defaults[above] == {} else "null"
         yield Violation(
             f"{key}={show(value)}",
             f"{above} is {empty}, and Hydra adds a key to it only with a +",
@@ -88,10 +88,10 @@ def _absent(recipe: Recipe, key: str, known: KeyTable) -> Iterator[Violation]:
             frozenset({key, f"+{key}"}),
         )
         return
-    if is_file and not _misspelled(plain, known):
+    if is_file and not _misspelled(plain, keys):
         # a file may have keys that code reads by name, or that its own program reads
         return
-    near = nearest(plain, known, value)
+    near = nearest(plain, keys, value)
     violation = unknown(recipe, key, near, "verl reads no such key" if is_file else HYDRA_STOPS)
     yield replace(violation, severity="warning") if is_file else violation
 
@@ -103,15 +103,13 @@ def _above(key: str) -> Iterator[str]:
         key = key.rpartition(".")[0]
 
 
-def _misspelled(key: str, known: KeyTable) -> str:
+def _misspelled(key: str, keys: KeyTable) -> str:
     """Return the existing key that differs from this one by one letter, or an empty text."""
     # only an added key needs it
     from difflib import get_close_matches
 
     alike = [
-        name
-        for name in known
-        if abs(len(name) - len(key)) < 2 and name.count(".") == key.count(".")
+        name for name in keys if abs(len(name) - len(key)) < 2 and name.count(".") == key.count(".")
     ]
     return next(iter(get_close_matches(key, alike, n=1, cutoff=0.93)), "")
 

@@ -192,16 +192,16 @@ def words(recipe: Recipe) -> dict[str, tuple[str, ...]]:
     return {key: allowed for key, allowed in choices.items() if key not in own | engine}
 
 
-def unread(known: KeyTable) -> dict[str, str]:
+def unread(keys: KeyTable) -> dict[str, str]:
     """Return the keys that a release takes but does not read, each with the key that it reads
     instead.
     """
     conditions = {
-        f"{ACTOR}.grad_clip": (f"{OPTIM}.clip_grad", sizes_per_gpu_only(known)),
-        f"{ACTOR}.clip_ratio": (f"{ACTOR}.clip_ratio_low", f"{ACTOR}.clip_ratio_low" in known),
+        f"{ACTOR}.grad_clip": (f"{OPTIM}.clip_grad", sizes_per_gpu_only(keys)),
+        f"{ACTOR}.clip_ratio": (f"{ACTOR}.clip_ratio_low", f"{ACTOR}.clip_ratio_low" in keys),
         "algorithm.filter_groups.max_num_gen_batches": (
             "algorithm.filter_groups.max_inflight_gen_batches",
-            "trainer.use_v1" in known,
+            "trainer.use_v1" in keys,
         ),
     }
     return {key: instead for key, (instead, is_unread) in conditions.items() if is_unread}
@@ -218,7 +218,7 @@ class Refusal(NamedTuple):
     finds: Literal["absent", "there", "shape"]
 
 
-def refusals(recipe: Recipe, known: KeyTable) -> Iterator[Refusal]:
+def refusals(recipe: Recipe, keys: KeyTable) -> Iterator[Refusal]:
     """Yield the overrides that Hydra refuses, in order. Keys added by earlier overrides or other
     files may be set.
     """
@@ -227,21 +227,21 @@ def refusals(recipe: Recipe, known: KeyTable) -> Iterator[Refusal]:
         key = written.lstrip("+~")
         if _is_of_a_group(key):
             continue
-        is_mapping = key in known.sections or known.defaults.get(key) == {}
-        is_list = isinstance(known.defaults.get(key), list)
+        is_mapping = key in keys.sections or keys.defaults.get(key) == {}
+        is_list = isinstance(keys.defaults.get(key), list)
         is_other = isinstance(value, list) if is_mapping else is_list and isinstance(value, dict)
         if is_other and not written.startswith("~"):
             yield Refusal(written, "shape")
         elif (recipe.base and written not in recipe.lines) or written.startswith("++"):
             _add(added, key, value)
         elif written.startswith("+"):
-            if _has_value(key, known, added) and not isinstance(value, (dict, list)):
+            if _has_value(key, keys, added) and not isinstance(value, (dict, list)):
                 yield Refusal(written, "there")
             _add(added, key, value)
         elif written.startswith("~"):
-            if not (_has_value(key, known, added) or "${" in str(known.defaults.get(key))):
+            if not (_has_value(key, keys, added) or "${" in str(keys.defaults.get(key))):
                 yield Refusal(written, "absent")
-        elif not _takes(key, value, known, added):
+        elif not _takes(key, value, keys, added):
             yield Refusal(written, "absent")
 
 
@@ -260,24 +260,24 @@ def _add(added: Fields, key: str, value: Any) -> None:
         added |= flatten({key: value})
 
 
-def _has_value(key: str, known: KeyTable, added: Config) -> bool:
+def _has_value(key: str, keys: KeyTable, added: Config) -> bool:
     """Return whether a key has a value that is neither null nor missing. References are
     followed.
     """
-    if key in known.sections:
+    if key in keys.sections:
         return True
-    value = added[key] if key in added else resolve(known.defaults, key)
+    value = added[key] if key in added else resolve(keys.defaults, key)
     return value is not None and value != "???"
 
 
-def _takes(key: str, value: Any, known: KeyTable, added: Config) -> bool:
+def _takes(key: str, value: Any, keys: KeyTable, added: Config) -> bool:
     """Return whether a key may be set without ``+``: it exists, and so do the keys of a mapping
     that it is set to.
     """
-    is_mapping = key in known.sections or known.defaults.get(key) == {}
+    is_mapping = key in keys.sections or keys.defaults.get(key) == {}
     if is_mapping and isinstance(value, Mapping) and value:
-        return all(_takes(name, leaf, known, added) for name, leaf in flatten({key: value}).items())
-    if key in known or key in known.sections or key in added:
+        return all(_takes(name, leaf, keys, added) for name, leaf in flatten({key: value}).items())
+    if key in keys or key in keys.sections or key in added:
         return True
     above, _, index = key.rpartition(".")
-    return index.isdigit() and isinstance(known.defaults.get(above), list)
+    return index.isdigit() and isinstance(keys.defaults.get(above), list)

@@ -165,8 +165,8 @@ def _recipe(path: Path, made: PythonConfig, options: Options) -> Recipe:
     judged = _installed(made, framework, options) or options.find_version(
         framework, stated, path, code=code
     )
-    known = FRAMEWORKS[framework].takes(judged.version)
-    foreign = made.elsewhere - known.keys()
+    keys = FRAMEWORKS[framework].takes(judged.version)
+    foreign = made.elsewhere - keys.keys()
     recipe = build_recipe(
         {key: value for key, value in made.config.items() if key not in foreign},
         replace(options, framework=framework, judged=judged),
@@ -180,7 +180,7 @@ def _recipe(path: Path, made: PythonConfig, options: Options) -> Recipe:
     )
     if not made.spread:
         return recipe
-    rest = dict.fromkeys(known.keys() - recipe.config.keys(), made.spread)
+    rest = dict.fromkeys(keys.keys() - recipe.config.keys(), made.spread)
     # **words may set any key
     return replace(recipe, unresolved={**rest, **recipe.unresolved})
 
@@ -444,10 +444,10 @@ def _first_without(
 
 
 def _read_lora(call: ast.Call, given: Mapping[str, Slot]) -> dict[str, Slot]:
-    known = {
+    settings = {
         LORA[key]: slot for key, slot in given.items() if key in LORA and slot.value is not UNKNOWN
     }
-    return {"use_peft": Slot(True, call, call.lineno), **known}
+    return {"use_peft": Slot(True, call, call.lineno), **settings}
 
 
 def _processes(source: Source, names: Names) -> int | None:

@@ -432,8 +432,8 @@ def _trainers(names: Names) -> Iterator[tuple[str, bool]]:
 
 def _is_trainer(names: Names, node: ast.expr, steps: int = 0) -> bool:
     """Return whether a class, or one that it derives from, is called a trainer."""
-    known = names.classes.get(name_of(node))
-    bases = known.bases if known is not None and steps < MOST_BASES else []
+    definition = names.classes.get(name_of(node))
+    bases = definition.bases if definition is not None and steps < MOST_BASES else []
     return last_name(node).endswith("Trainer") or any(
         _is_trainer(names, base, steps + 1) for base in bases
     )
@@ -443,16 +443,16 @@ def _has_own_batches(names: Names, node: ast.expr, steps: int = 0) -> bool:
     """Return whether a class makes its batches in its own way: it is not TRL's, nor derived from it
     without changing them.
     """
-    known = names.classes.get(name_of(node))
-    if known is None or steps > MOST_BASES:
+    definition = names.classes.get(name_of(node))
+    if definition is None or steps > MOST_BASES:
         return names.origin(node).partition(".")[0] not in LIBRARY_TRAINERS
-    methods = {one.name: one for one in known.body if isinstance(one, ast.FunctionDef)}
+    methods = {one.name: one for one in definition.body if isinstance(one, ast.FunctionDef)}
     if methods.keys() & BATCH_METHODS or (
         "__init__" in methods and not _calls_super(methods["__init__"])
     ):
         # TRL's checks are in the constructor
         return True
-    return all(_has_own_batches(names, base, steps + 1) for base in known.bases)
+    return all(_has_own_batches(names, base, steps + 1) for base in definition.bases)
 
 
 def _calls_super(function: ast.FunctionDef) -> bool:

@@ -406,9 +406,9 @@ def _compute(op: ast.operator, left: Any, right: Any) -> Any:
 
 
 def _concatenate(parts: list[Any]) -> Any:
-    known = all(isinstance(part, (str, int, float)) for part in parts)
-    text = "".join(map(str, parts)) if known else ""
-    return text if known and len(text) <= LONGEST else UNKNOWN
+    is_literal = all(isinstance(part, (str, int, float)) for part in parts)
+    text = "".join(map(str, parts)) if is_literal else ""
+    return text if is_literal and len(text) <= LONGEST else UNKNOWN
 
 
 def imports_of_trl(tree: ast.Module) -> tuple[tuple[str, int], ...]:

@@ -25,22 +25,22 @@ def with_types(own: KeySpecs, release: KeySpecs) -> KeyTable:
     """Return a source's keys. What is no literal in it, a type or a default, is the release's."""
     table = KeyTable()
     for key, spec in own.items():
-        known = release.get(key, spec)
+        released = release.get(key, spec)
         default = list(spec.default) if isinstance(spec.default, tuple) else spec.default
         # An annotation may be looser than what the trainer does with the value; a type of another
         # kind is the source's own.
-        kind = spec.type if _is_other(spec.type, known.type) else known.type
-        table[key] = KeySpec(kind, known.default if default is None else default)
+        kind = spec.type if _is_other(spec.type, released.type) else released.type
+        table[key] = KeySpec(kind, released.default if default is None else default)
     return table
 
 
-def _is_other(own: str, known: str) -> bool:
+def _is_other(own: str, released: str) -> bool:
     """Return whether a source's type holds texts or lists where the release's holds numbers, or
     more than a text.
     """
-    if known.rstrip("?") == "str":
+    if released.rstrip("?") == "str":
         return own.rstrip("?") in ("list", "any")
-    return own.rstrip("?") in ("str", "list") and known.rstrip("?") in ("int", "float", "bool")
+    return own.rstrip("?") in ("str", "list") and released.rstrip("?") in ("int", "float", "bool")
 
 
 def code_of(folder: Path, files: Sequence[str]) -> dict[str, str]:
@@ -148,6 +148,6 @@ def stated_version(folder: Path, files: Sequence[str]) -> Version | None:
     return None
 
 
-def nearest_release(own: KeySpecs, known: Known, releases: Sequence[Version]) -> Version:
+def nearest_release(own: KeySpecs, keys_of: Known, releases: Sequence[Version]) -> Version:
     """Return the newest release whose keys differ least."""
-    return min(reversed(releases), key=lambda release: len(known(release).keys() ^ own.keys()))
+    return min(reversed(releases), key=lambda release: len(keys_of(release).keys() ^ own.keys()))

@@ -101,8 +101,8 @@ class Scope:
         if name == "PWD" and self.folder:
             return self.folder
         if name.isdigit():
-            known = self.arguments is not None and 0 < int(name) <= len(self.arguments)
-            return self.arguments[int(name) - 1].marked if known and self.arguments else None
+            is_given = self.arguments is not None and 0 < int(name) <= len(self.arguments)
+            return self.arguments[int(name) - 1].marked if is_given and self.arguments else None
         return self.values.get(name)
 
     def words(self, raw: Raw) -> CommandLine:
