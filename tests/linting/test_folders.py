@@ -41,7 +41,9 @@ def lint(*paths: Path) -> tuple[int, str, str]:
     """Exit code, stdout, stderr."""
     out = io.StringIO()
     err = io.StringIO()
-    code = lint_files(paths, LintOptions(Options(processes=8), select_rules(["GB"])), out, err)
+    code = lint_files(
+        paths, LintOptions(Options(processes=8), select_rules(["GB", "GS203"])), out, err
+    )
     return code, out.getvalue(), err.getvalue()
 
 
@@ -114,13 +116,17 @@ def test_hidden_folders_and_environments_are_left_out(put: Write, here: Path) ->
 
 
 def test_a_recipe_of_a_tests_folder_is_told_its_errors_only(put: Write, here: Path) -> None:
-    """It is short and unusual by intention; named itself, it is judged like any other."""
+    """It is short and unusual by intention; named itself, it is judged like any other, and so is a
+    recipe of a repository below such a folder.
+    """
     few = "num_generations: 8\nper_device_train_batch_size: 8\nmax_steps: 9\nnum_train_epochs: 2\n"
     file = put("tests/a.yaml", few)
-    assert "warning" in lint(file)[1]
-    assert "0 errors, 0 warnings" in lint(here)[1]
+    assert "GS203" in lint(file)[1]
+    assert "GS203" not in lint(here)[1]
     put("tests/a.yaml", few.replace("8", "7", 1))
     assert "error" in lint(here)[1]
+    put("tests/own/.git/config", "")
+    assert "GS203" in lint(put("tests/own/a.yaml", few).parent)[1]
 
 
 def test_a_recipe_of_a_folder_that_cannot_be_parsed_is_named(put: Write, here: Path) -> None:
@@ -204,7 +210,7 @@ def test_json_names_the_files_that_are_skipped_and_why(put: Write, here: Path) -
     put("compose.yaml", "services: {web: {image: grpo}}\n")
     put("launch.sh", "# starts GRPO\nbash other.sh\n")
     out = io.StringIO()
-    lint_files([here], LintOptions(Options(), select_rules(["GB"]), format="json"), out)
+    lint_files([here], LintOptions(Options(), select_rules(["GB", "GS203"]), format="json"), out)
     rows = [json.loads(line) for line in out.getvalue().splitlines()]
     assert [Path(row["file"]).name for row in rows] == ["a.yaml", "compose.yaml", "launch.sh"]
     assert [row["ok"] for row in rows[1:]] == [None, None]

@@ -191,10 +191,13 @@ def lint_files(
             if isinstance(error, BadSettings):
                 refused.add(str(error))
             continue
-        if in_folder and not TESTS.isdisjoint(path.parts):
-            fixed = _only(fixed, lambda _, problem: problem.is_error)
         if in_folder:
-            fixed = _told_once(fixed, find_root(path), told)
+            root = find_root(path)
+            # a folder above the repository is none of its tests
+            inner = absolute(path).relative_to(root) if root is not None else path
+            if not TESTS.isdisjoint(inner.parts):
+                fixed = _only(fixed, lambda _, problem: problem.is_error)
+            fixed = _told_once(fixed, root, told)
         progress.clear()
         _add(total, path, fixed, err)
         report.add(path, fixed)
