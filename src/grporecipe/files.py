@@ -51,9 +51,12 @@ _SURROGATE = r"\\u[dD][89a-fA-F]"
 
 def absolute(path: str | Path) -> Path:
     """Return a path from the root without ``..``, so that its parents are the folders above it.
-    Links are not resolved.
+    Links are resolved only in front of ``..``, which then is the folder above their target.
     """
-    return Path(os.path.abspath(path))  # noqa: PTH100 - Path.absolute() keeps ".."
+    whole = Path(path).absolute()
+    if ".." not in whole.parts:
+        return whole
+    return whole.resolve() if whole.name == ".." else whole.parent.resolve() / whole.name
 
 
 def open_file(path: Path, buffering: int = -1) -> BinaryIO:

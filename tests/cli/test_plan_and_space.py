@@ -138,7 +138,7 @@ def test_space_names_lengths_and_batches_that_are_one(grposweep: Run) -> None:
     """8 x 4 and 16 x 2 completions train alike, except where a loss averages in each micro-step."""
     words = ("batch.per_device_train_batch_size=8,16", "batch.gradient_accumulation_steps=2,4")
     out = grposweep("space", "-m", *words).out
-    assert "1 of 4 valid points have the batch of another one, split otherwise" in out
+    assert "1 of 4 trainings have the batch of another one, split otherwise" in out
     assert "each trial: 100 to 400 optimizer steps, 6,400 completions" in out
     assert "split otherwise" not in grposweep("space", "-m", *words, "loss.loss_type=bnpo").out
 

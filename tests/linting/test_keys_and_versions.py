@@ -117,6 +117,8 @@ def test_keys_that_the_launched_script_declares_are_known() -> None:
     declares = {"max_pixels": KeySpec("int?", None)}
     code = LaunchedCode("train.py", declares, other_keys="stop")
     assert findings({"max_pixels": "400"}, launch=OWN, lines=FLAG, code=code) == []
+    # as `check` finds it, where an installed package builds the configuration
+    assert findings({"max_pixels": "400"}, code=replace(code, file="")) == []
     (typo,) = findings({"betta": 1}, launch=OWN, lines=FLAG, code=code)
     assert (typo.code, typo.severity) == ("GV102", "error")
     (lost,) = findings(

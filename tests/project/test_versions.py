@@ -131,6 +131,10 @@ def test_a_recipe_is_judged_in_the_repository_that_it_is_in(tree: Tree, named: s
         }
     )
     assert "TRL 0.21.0 (requirements.txt" in grposweep(here, "lint", named).out
+    # the folder above a link is that above its target
+    (here / "../other/deep").mkdir()
+    (here / "link").symlink_to("../other/deep")
+    assert "TRL 0.21.0 (requirements.txt" in grposweep(here, "lint", "link/../r.yaml").out
     assert "TRL 0.18.0 (requirements.txt" in grposweep(here, "lint", "old/../r.yaml").out
 
 

@@ -164,6 +164,12 @@ def test_a_budget_of_exactly_the_hours_of_the_trials_is_spent(
     spending.running[0] = cast(RunningAttempt, None)
     spending.end(0)
     assert spending.is_over
+    # an attempt of an earlier controller, which this one does not follow yet
+    start_run(path, 2, 2)
+    later = Spending(SweepFolder(tmp_path), study, 6.0)
+    assert not later.is_over
+    end_run(path, 2, seconds=3600.0)
+    assert later.is_over
 
 
 def test_a_resumed_sweep_tries_the_points_of_another_list(

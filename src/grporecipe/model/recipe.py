@@ -69,7 +69,7 @@ class LaunchedCode:
     no ``eval_dataset`` or ``reward_funcs``. ``declares_more`` is true if other files may declare
     further keys. ``parsers`` are the classes that parse its command line, and ``classes`` those of
     the library whose fields they take. ``imports`` are the names and modules of TRL that it always
-    imports, with their lines. It is false without a file, if none is known.
+    imports, with their lines. It is false without a file and options, if none is known.
     """
 
     file: str = ""
@@ -86,7 +86,7 @@ class LaunchedCode:
     imports: tuple[tuple[str, int], ...] = ()
 
     def __bool__(self) -> bool:
-        return bool(self.file)
+        return bool(self.file or self.declares)
 
     @property
     def reads_recipes(self) -> bool:

@@ -403,5 +403,5 @@ def _shorter_rollouts(s: Setting) -> Iterator[Json]:
 
 
 def _divisors(size: int) -> Iterator[int]:
-    """Yield the smaller numbers that divide a size, the largest first."""
+    """Yield the smaller numbers below 1,024 that divide a size, the largest first."""
     return (n for n in range(min(size, 1024) - 1, 0, -1) if size % n == 0)

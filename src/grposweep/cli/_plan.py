@@ -7,8 +7,8 @@ import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import islice
 from pathlib import Path
+from random import Random
 from typing import Any
 
 from rich.console import Console
@@ -195,7 +195,7 @@ def show_space(
         print_what_differs,
         space_as_json,
     )
-    from grposweep.search.evaluate import TRIED, validate_points
+    from grposweep.search.evaluate import SAMPLED, validate_points
     from grposweep.search.listed import list_points
     from grposweep.search.parse import parse_space, split_tokens
     from grposweep.search.validity import Validator, check_space
@@ -223,8 +223,9 @@ def show_space(
         console = build_console()
         console.print(validity.describe())
         print_what_differs(console, validity)
-        first = islice(validity.valid_points(), TRIED)
-        print_length(console, (validator.validate(point).setting for point in first))
+        valid = list(validity.valid_points())
+        some = Random(0).sample(valid, min(len(valid), SAMPLED))
+        print_length(console, map(validator.fields.setting, some))
         chance = describe_chance(points.base, points.base.task.eval_prompts)
         if chance and validity.valid > 1 and "seed" not in space.choices:
             console.print(chance, soft_wrap=True)
@@ -269,8 +270,9 @@ def _of_recipe(name: str, recipe: Recipe, is_one_of_several: bool) -> Iterator[t
         f"only the run knows {first_of(keys, 3)}, so there is no plan. Set it, or lint the file to "
         "see why."
     )
-    for key in recipe.assumed.keys() & keys:
-        text = f"{key}: {recipe.assumed[key]}, so there is no plan."
+    places = [f"{key}: {place}" for key, place in recipe.assumed.items() if key in keys]
+    if places:
+        text = f"{'; '.join(places)}, so there is no plan."
     if not is_one_of_several:
         raise UserError(text)
     say(text, sys.stderr)

@@ -41,7 +41,7 @@ def make_view(view: Path) -> None:
 
 
 def view_command(folder: Path, view: Path) -> list[str]:
-    """Return the words in front of a command that runs it in a view of ``folder``, with ``place``
+    """Return the words in front of a command that runs it in a view of ``folder``, with ``view``
     for what it changes.
     """
     unshare = shutil.which("unshare") or "unshare"

@@ -40,11 +40,7 @@ BYTES_TRAINED = 12
 LOG_BYTES = 2_000_000
 SHOWN_WARNINGS = 5
 # what a batch of a fixed size is split among
-SPLITS = (
-    "batch.per_device_train_batch_size",
-    "batch.gradient_accumulation_steps",
-    "cluster.processes",
-)
+SPLITS = ("batch.per_device_train_batch_size", "batch.gradient_accumulation_steps")
 
 
 def print_invalid(console: Console, validity: SpaceValidity) -> None:
@@ -67,24 +63,28 @@ def print_what_differs(console: Console, validity: SpaceValidity) -> None:
 
 
 def _describe_splits(validity: SpaceValidity) -> Iterator[str]:
-    """Yield how many valid points split the batch of another one among other micro-steps and
-    processes. ``bnpo`` averages within a micro-step, so a split changes what it learns.
+    """Yield how many trainings split the batch of another one among other micro-steps. ``bnpo``
+    averages within a micro-step, and a mask takes its quantile there, so that a split changes what
+    is learned.
     """
     validator = validity.validator
-    names = [item.name for item in validator.space.parameters if item.name in SPLITS]
-    if validity.is_sampled or len(names) < 2:
+    names = {item.name for item in validator.space.parameters}
+    if validity.is_sampled or not names.issuperset(SPLITS):
         return
-    points = list(validity.valid_points())
-    batches = set()
-    for point in points:
-        setting = validator.fields.setting(point)
-        others = {name: label for name, label in point.items() if name not in names}
-        split = setting.per_device_train_batch_size if setting.loss_type == "bnpo" else None
-        batches.add(freeze({**others, **sizes(setting), "split": split}))
-    if len(batches) < len(points):
+    trainings, batches = set(), set()
+    for point in validity.valid_points():
+        s = validator.fields.setting(point)
+        others = {name: label for name, label in point.items() if name not in SPLITS}
+        batch = freeze({**others, **sizes(s)})
+        split = (batch, s.per_device_train_batch_size, s.gradient_accumulation_steps)
+        has_part = s.loss_type == "bnpo" or (s.top_entropy_quantile or 1.0) < 1
+        trainings.add(split)
+        batches.add(split if has_part else batch)
+    if len(batches) < len(trainings):
         yield (
-            f"{len(points) - len(batches):,} of {count(len(points), 'valid point')} have the batch "
-            f"of another one, split otherwise ({', '.join(names)}): they differ by rounding alone"
+            f"{len(trainings) - len(batches):,} of {count(len(trainings), 'training')} have the "
+            f"batch of another one, split otherwise ({', '.join(SPLITS)}): they differ by rounding "
+            "alone"
         )
 
 

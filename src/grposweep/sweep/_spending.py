@@ -7,7 +7,7 @@ from optuna.trial import FrozenTrial
 
 from grposweep.search.study import SweepStudy
 from grposweep.storage.folders import SweepFolder
-from grposweep.storage.results import run_cost
+from grposweep.storage.results import read_runs, run_cost
 from grposweep.sweep._attempts import RunningAttempt
 
 HOUR = 3600.0
@@ -49,5 +49,10 @@ class Spending:
             _, seconds = run_cost(attempt.folder.path, is_running=True, most=most)
             return seconds
         if number not in self._known:
-            _, self._known[number] = run_cost(self.folder.of(trial).path)
+            path = self.folder.of(trial).path
+            _, seconds = run_cost(path)
+            # an attempt of an earlier controller may still run
+            if not (trial.state.is_finished() or all(run.end for run in read_runs(path))):
+                return seconds
+            self._known[number] = seconds
         return self._known[number]

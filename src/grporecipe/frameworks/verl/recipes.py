@@ -246,16 +246,16 @@ def sized_elsewhere(recipe: Recipe) -> Mapping[str, str]:
     """
     values = values_of(recipe)
     counts = [values.whole(key, 1) for key in AGENTS]
-    program = _own_program(recipe)
-    if program:
+    places = recipe.assumed
+    if program := _own_program(recipe):
         own = "starts a trainer of its own, without verl's checks"
-        return {"data.train_batch_size": f"{program} {own}", **recipe.assumed}
+        places = {"data.train_batch_size": f"{program} {own}", **places}
     if max(counts) <= 1:
-        return recipe.assumed
+        return places
     rest = values.whole(f"{ACTOR}.ppo_mini_batch_size", 256) % counts[0]
     if rest == 0 and counts[1] <= 1:
-        return {key: place for key, place in recipe.assumed.items() if key != GROUP}
-    return {GROUP: f"{AGENTS[counts[1] > 1]} sizes groups", **recipe.assumed}
+        return {key: place for key, place in places.items() if key != GROUP}
+    return {GROUP: f"{AGENTS[counts[1] > 1]} sizes groups", **places}
 
 
 def has_reward_switch(values: Values) -> bool:
