@@ -13,6 +13,7 @@ import atexit
 import inspect
 import json
 import os
+import re
 import signal
 import sys
 import tempfile
@@ -384,6 +385,9 @@ def _run_on_stand_ins(answers: Answers, program: programs.Program) -> None:
     if os.fork():
         os.close(target)
         answers.other = b"".join(iter(lambda: os.read(source, 65536), b""))
+        # what is named by the time of day has another name in the next second
+        if re.search(time.strftime(r"%M\D?%S|%s").encode(), answers.other):
+            time.sleep(1)
     else:
         answers.pipe = target
         stand_ins.SIZE.reverse()
