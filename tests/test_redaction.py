@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from grporecipe.errors import UserError
 from grporecipe.redaction import SHOWN, redact
-from grposweep.redaction import StreamRedactor, refuse_secrets
+from grposweep.process.redaction import StreamRedactor, refuse_secrets
 from support import PROJECT, environment
 
 LETTERS = "".join(map(chr, range(97, 123))) + "0123456789"
@@ -256,7 +256,7 @@ def test_a_configuration_that_refers_to_a_secret_is_fine() -> None:
 def test_what_training_prints_is_guarded() -> None:
     """By prints, by tracebacks, and by loggers that start afterwards."""
     code = (
-        "import logging, os, sys; from grposweep.redaction import guard_output; guard_output(); "
+        "import logging, os, sys; from grposweep.process.redaction import guard_output; guard_output(); "
         "guard_output()\n"
         f"print('a {HF} b'); print('correct-horse-battery', file=sys.stderr); "
         "logging.warning('correct-horse-battery')\n"

@@ -14,8 +14,8 @@ from grporecipe.errors import UserError
 from grposweep.config.compose import options, unknown_option
 from grposweep.config.validate import check_choice, choices
 from grposweep.process import CONF
-from grposweep.registries import POLICIES, SAMPLERS, TASKS, TRACKERS, Lazy
 from grposweep.schema import AUTO, Tracker
+from grposweep.schema.registries import POLICIES, SAMPLERS, TASKS, TRACKERS, Lazy
 from grposweep.search.early_stopping import StoppingPolicy
 
 BUILDS: list[Any] = [

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from grposweep.registries import EXTERNAL, LAUNCHERS, OWN_TRAINERS, TASKS, TRACKERS
+from grposweep.schema.registries import EXTERNAL, LAUNCHERS, OWN_TRAINERS, TASKS, TRACKERS
 from support import PROJECT
 
 pytestmark = pytest.mark.slow
@@ -335,7 +335,7 @@ PARSERS = re.compile(
 )
 OWN_PARSERS = {
     "grporecipe/files.py": "the one place",
-    "grposweep/process.py": (
+    "grposweep/process/__init__.py": (
         "runs as a script without the package, and reads what the warm server says"
     ),
     "grposweep/command/inside/argv.py": "runs in every Python of a command, before more is imported",

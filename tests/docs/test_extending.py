@@ -27,10 +27,10 @@ from grporecipe.registries import Lazy
 from grporecipe.rules import fixes
 from grporecipe.rules import registry as registry_of_rules
 from grporecipe.rules.registry import RECIPE_RULES, REGISTRY
-from grposweep import registries as sweep_registries
 from grposweep.config.compose import render_experiment, to_experiment
-from grposweep.registries import Policy, TaskLoader
 from grposweep.schema import Experiment
+from grposweep.schema import registries as sweep_registries
+from grposweep.schema.registries import Policy, TaskLoader
 from in_process import Sweep
 from support import PROJECT, lines, trials, wait_for
 
@@ -40,7 +40,7 @@ EXAMPLE = re.compile(
 )
 REGISTRIES = {
     "src/grporecipe/registries.py": recipe_registries,
-    "src/grposweep/registries.py": sweep_registries,
+    "src/grposweep/schema/registries.py": sweep_registries,
 }
 
 

@@ -7,7 +7,7 @@ import fake_slurm
 import pytest
 from toy_queue import JOBS, Toy
 
-from grposweep.registries import LAUNCHERS
+from grposweep.schema.registries import LAUNCHERS
 
 
 @pytest.fixture

@@ -16,9 +16,9 @@ from grposweep.config.compose import render_experiment
 from grposweep.config.validate import check_place
 from grposweep.launchers import build_launcher, cancel_sweep, is_running, launcher_class, schedulers
 from grposweep.launchers.base import End, EndState, Job, Launcher
-from grposweep.registries import LAUNCHERS
 from grposweep.report.view import read_sweep
 from grposweep.schema import Cluster, Experiment
+from grposweep.schema.registries import LAUNCHERS
 from in_process import Sweep
 from support import Printed, check_experiment, lines, read, trials, wait_for
 

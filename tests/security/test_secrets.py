@@ -10,7 +10,7 @@ import pytest
 
 from command.conftest import RECIPE, SCRIPT, TRAINS
 from grporecipe.redaction import redact
-from grposweep.redaction import RedactedProgram
+from grposweep.process.redaction import RedactedProgram
 from support import Ended, grposweep, run_in, sampled, wait_for
 
 HF, KEY, PASSWORD = (

@@ -4,8 +4,8 @@ import pytest
 
 from grporecipe.errors import ExitCode
 from grposweep.config.compose import load_experiment
-from grposweep.config.metric_names import known_names
 from grposweep.storage.provenance import TIMES
+from grposweep.sweep._metric_names import known_names
 
 from .conftest import MakeTrial, metrics_of, result_of
 

@@ -16,9 +16,9 @@ import typer
 from typer import Argument, Option
 from typer.core import TyperCommand, TyperGroup
 
+from grporecipe import __version__
 from grporecipe.errors import ExitCode, UserError
 from grporecipe.terminal import discard, say
-from grposweep import __version__
 from grposweep.storage import paths
 
 # The commands by what they are for, in the order of their use.

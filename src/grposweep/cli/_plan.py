@@ -289,7 +289,7 @@ def _of_overrides(overrides: Sequence[str], options: Options, config_dir: Path |
     # Hydra: not for recipes
     from grposweep.config.points import Points
     from grposweep.config.to_setting import read_setting
-    from grposweep.registries import runs_trl
+    from grposweep.schema.registries import runs_trl
     from grposweep.search.evaluate import validate_points
     from grposweep.search.space import Space
     from grposweep.search.validity import Validator

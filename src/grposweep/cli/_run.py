@@ -14,9 +14,9 @@ from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 from yaml import MarkedYAMLError
 
+from grporecipe import __version__
 from grporecipe.errors import ExitCode, LeaseLostError, UserError
 from grporecipe.terminal import keep_screens, say
-from grposweep import __version__
 from grposweep.config.compose import (
     check_groups,
     is_conf,

@@ -19,7 +19,7 @@ from grporecipe.files import Config
 from grporecipe.terminal import say
 from grposweep.config.compose import check_groups, message
 from grposweep.config.points import Compose, Points
-from grposweep.registries import is_external
+from grposweep.schema.registries import is_external
 from grposweep.search.listed import list_points
 from grposweep.search.parse import ONE_FACTOR, parse_space
 from grposweep.search.space import Space

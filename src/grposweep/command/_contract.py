@@ -2,7 +2,8 @@
 read.
 
 Nothing runs here, so a command can be shown without submitting anything; ``command/follow.py`` runs
-it. An external trainer is a file of this package and a line in ``grposweep.registries.EXTERNAL``.
+it. An external trainer is a file of this package and a line in
+``grposweep.schema.registries.EXTERNAL``.
 """
 
 from collections.abc import Callable, Mapping

@@ -20,8 +20,8 @@ from grposweep.command._contract import ExternalProgram, RayCluster, Trial
 from grposweep.command._environment import LAUNCH, SHELL, launch_texts
 from grposweep.command._frameworks import FRAMEWORKS, LaunchedFramework
 from grposweep.command._script import command_line, placeholders
-from grposweep.registries import is_opaque
 from grposweep.schema import Trainer
+from grposweep.schema.registries import is_opaque
 from grposweep.storage import paths
 
 _ARGUMENTS = r'"?\$(?:[@*]|\{[@*]\})"?'

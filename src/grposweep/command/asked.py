@@ -33,8 +33,8 @@ from grposweep.command._script import (
 from grposweep.command.any_program import named_files
 from grposweep.command.ask import SWEEPS, Asked, ask
 from grposweep.config.trl_args import homes, taken
-from grposweep.registries import is_external, is_opaque
 from grposweep.schema import Cluster, Experiment, Trainer
+from grposweep.schema.registries import is_external, is_opaque
 from grposweep.storage import inputs
 from grposweep.storage.inputs import Inputs
 

@@ -13,9 +13,9 @@ from grporecipe.model.setting import ROWS, TRL, Setting
 from grposweep.command._launched import find_launch, with_args
 from grposweep.command.ask import Asked
 from grposweep.command.asked import ask_base, asked_recipe, own_options
-from grposweep.redaction import refuse_secrets
-from grposweep.registries import is_external, is_opaque
+from grposweep.process.redaction import refuse_secrets
 from grposweep.schema import Experiment, Trainer
+from grposweep.schema.registries import is_external, is_opaque
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,6 @@ from grposweep.command.base import Base
 from grposweep.command.trial_recipe import point_keys, unchanged
 from grposweep.config.fields import KEYS, reaches
 from grposweep.config.to_setting import read_setting
-from grposweep.registries import LAUNCHERS, is_external, is_opaque
 from grposweep.schema import (
     AUTO,
     Command,
@@ -31,6 +30,7 @@ from grposweep.schema import (
     keys_with,
     trl_arguments,
 )
+from grposweep.schema.registries import LAUNCHERS, is_external, is_opaque
 
 # Programs that run elsewhere, without the environment of the command. Lines of comments do not
 # count.

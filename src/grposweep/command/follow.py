@@ -42,15 +42,15 @@ from grposweep.command.asked import trained_setting
 from grposweep.command.trial_recipe import build_program, framework_of, load_trial_recipe
 from grposweep.config.trial_plan import plan_content
 from grposweep.process import MARK, kill_group, signals_blocked, start_guard
-from grposweep.redaction import RedactedProgram
-from grposweep.registries import is_opaque
+from grposweep.process.redaction import RedactedProgram
+from grposweep.process.variables import OF_RANKS
+from grposweep.schema.registries import is_opaque
 from grposweep.storage import paths
 from grposweep.storage.checkpoints import keep_copy, put_back, set_aside
 from grposweep.storage.inputs import original_path
 from grposweep.storage.records import CallbackState, Heartbeat
 from grposweep.train import process as watchdog
 from grposweep.train.attempt import Attempt, Outcome
-from grposweep.variables import OF_RANKS
 
 POLL_SECONDS = 0.5
 RANK_FAILED = (

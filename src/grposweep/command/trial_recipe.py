@@ -33,8 +33,8 @@ from grposweep.config.compose import to_experiment
 from grposweep.config.fields import KEYS
 from grposweep.config.to_setting import own_values, read_setting
 from grposweep.config.trl_args import homes
-from grposweep.registries import is_opaque
 from grposweep.schema import Experiment, Trainer
+from grposweep.schema.registries import is_opaque
 from grposweep.storage import paths
 
 # Two keys for the size of a rollout, which TRL refuses together: once sizes change, it is written

@@ -50,8 +50,8 @@ from grporecipe.model.values import NestedLoader
 from grporecipe.reading.yaml_text import INDENTATION
 from grposweep.config._loader import OnceLoader
 from grposweep.process import CONF
-from grposweep.registries import suggest_search_key
 from grposweep.schema import GROUPS, Experiment, keys_of, keys_with, trl_arguments
+from grposweep.schema.registries import suggest_search_key
 
 # For a number given as a group option: the key that takes it.
 NUMBER_KEYS = {

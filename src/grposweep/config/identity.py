@@ -19,8 +19,8 @@ from grporecipe.model.setting import Setting
 from grposweep.config.fields import KEYS
 from grposweep.config.precision import read_precision
 from grposweep.config.to_setting import read_setting
-from grposweep.registries import is_external
 from grposweep.schema import AUTO, AUTO_SIZES, Experiment, Trainer, keys_with
+from grposweep.schema.registries import is_external
 
 # The keys of ``search`` that make it another question.
 OBJECTIVE = ("metric", "direction", "last", "at")

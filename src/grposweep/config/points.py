@@ -36,8 +36,8 @@ from grposweep.config.fields import NUMBERS
 from grposweep.config.to_setting import own_values
 from grposweep.config.validate import check_choice
 from grposweep.process import CONF
-from grposweep.registries import BASE, is_external
 from grposweep.schema import GROUPS, Experiment, Trainer, keys_of
+from grposweep.schema.registries import BASE, is_external
 
 # the name of these options, and of the group that chooses all of them
 OPTION = "recipe"

@@ -18,7 +18,6 @@ from grporecipe.model.setting import OF_TRL, OPTIONS, Runtime, Setting
 from grposweep.config.fields import ARGS, DERIVED, FROM_RECIPE, KEYS, NUMBERS, OF_TASKS, PLAIN
 from grposweep.config.precision import read_precision
 from grposweep.config.trl_args import read_args
-from grposweep.registries import BASE, is_external, is_opaque, ranks_follow
 from grposweep.schema import (
     AUTO,
     AUTO_SIZES,
@@ -29,6 +28,7 @@ from grposweep.schema import (
     keys_of,
     value_at,
 )
+from grposweep.schema.registries import BASE, is_external, is_opaque, ranks_follow
 
 
 def read_setting(experiment: Experiment, prepared: Config | None = None) -> Setting:

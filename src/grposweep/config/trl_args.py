@@ -20,8 +20,8 @@ from grporecipe.model.values import convert
 from grporecipe.rules.helpers import show
 from grposweep.config.compose import known_keys
 from grposweep.config.fields import NUMBERS, reaches
-from grposweep.registries import BASE, is_external, is_opaque, runs_trl
 from grposweep.schema import Experiment, Fake, Trainer, keys_with, trl_arguments
+from grposweep.schema.registries import BASE, is_external, is_opaque, runs_trl
 
 # sections without keys of the trainer
 ELSEWHERE = ("search", "cluster", "tracker", "rules")

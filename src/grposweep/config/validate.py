@@ -19,8 +19,20 @@ from grposweep.config.precision import check_generation, check_precision, check_
 from grposweep.config.search_budget import Budget
 from grposweep.config.to_setting import base_setting, read_gpu
 from grposweep.config.trl_args import check_args
-from grposweep.redaction import refuse_secrets
-from grposweep.registries import (
+from grposweep.process.redaction import refuse_secrets
+from grposweep.schema import (
+    AUTO,
+    Cluster,
+    Experiment,
+    ThisMachine,
+    Trainer,
+    default_of,
+    keys_of,
+    keys_with,
+    sizes,
+    value_at,
+)
+from grposweep.schema.registries import (
     CHECK_KEYS,
     CHECK_PROGRAM,
     EXTERNAL,
@@ -34,18 +46,6 @@ from grposweep.registries import (
     is_external,
     runs_trl,
     suggest_search_key,
-)
-from grposweep.schema import (
-    AUTO,
-    Cluster,
-    Experiment,
-    ThisMachine,
-    Trainer,
-    default_of,
-    keys_of,
-    keys_with,
-    sizes,
-    value_at,
 )
 
 # Keys whose choices are registries, so registered names are choices at once.

@@ -17,8 +17,8 @@ from grposweep.launchers.base import (
     SweepJob,
     note_cancelled,
 )
-from grposweep.registries import LAUNCHERS, is_external
 from grposweep.schema import Experiment
+from grposweep.schema.registries import LAUNCHERS, is_external
 from grposweep.storage.folders import find_sweep
 from grposweep.storage.lease import Lease
 

@@ -18,16 +18,13 @@ from grporecipe.errors import UserError
 from grporecipe.terminal import count
 from grposweep.launchers.gpu_memory import GpuMemory
 from grposweep.process import SOURCE, SpawnedProcesses, end_session
+from grposweep.process.variables import RankPlace
 from grposweep.schema import Cluster, Experiment, Generation, Place
 from grposweep.storage.folders import TrialFolder
 from grposweep.storage.records import AttemptEventKind, read_attempts
 from grposweep.storage.results import read_runs
 
 PREPARATION_POLL_SECONDS = 0.2
-# the variable that tells an attempt how many trials share its GPU
-GPU_TRIALS = "GRPOSWEEP_GPU_TRIALS"
-# names the launcher whose `Scheduler.rank_place` a rank must ask for its place
-RANKS = "GRPOSWEEP_RANKS"
 
 
 @dataclass(frozen=True)
@@ -107,24 +104,6 @@ class SweepJob:
     attempt: int | None = None
     is_controller: bool = False
     is_of_sweep: bool = True
-
-
-@dataclass(frozen=True)
-class RankPlace:
-    """The place of a rank in its job; ``rank``, ``local_rank`` and ``ranks`` as torch.distributed
-    counts them.
-
-    ``address`` is that of the first rank's node. ``port`` is the first of three that no other job
-    of a node takes: for the ranks, for a vLLM server, and for the weights sent to it. ``restarts``
-    is how often the launcher has restarted the job.
-    """
-
-    rank: int
-    local_rank: int
-    ranks: int
-    address: str
-    port: int
-    restarts: int = 0
 
 
 class LauncherBusy(Exception):

@@ -17,7 +17,6 @@ from typing import Self
 
 from grporecipe.errors import ExitCode, UserError
 from grposweep.launchers.base import (
-    GPU_TRIALS,
     End,
     EndState,
     GpuBusy,
@@ -48,8 +47,9 @@ from grposweep.process import (
     exists,
     kills_for_memory,
 )
-from grposweep.registries import CHECK_PORTS, runs_trl
+from grposweep.process.variables import GPU_TRIALS
 from grposweep.schema import AUTO, Cluster, Experiment, Generation, ThisMachine, starts_own_server
+from grposweep.schema.registries import CHECK_PORTS, runs_trl
 from grposweep.storage import paths
 
 # of fork: a limit on processes, or on memory

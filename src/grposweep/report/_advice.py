@@ -16,12 +16,12 @@ from grporecipe.redaction import redact
 from grporecipe.rules.check import check, errors
 from grporecipe.terminal import first_of, label_text, short, short_names
 from grposweep.config.evaluation import is_of_evaluation
-from grposweep.registries import is_external, is_opaque
 from grposweep.report._completions import warning
 from grposweep.report._ranking import RankedPoint
 from grposweep.report.trial_view import State, TrialView, name_trials
 from grposweep.report.view import BEST, SweepView
 from grposweep.schema import Experiment
+from grposweep.schema.registries import is_external, is_opaque
 from grposweep.search.replication import CHANCE
 from grposweep.search.sampling import p_of_groups
 from grposweep.storage.completions import read_prompt_rewards

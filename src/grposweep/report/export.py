@@ -251,7 +251,7 @@ def _recipe(view: SweepView, best: TrialView, head: str) -> str:
     from grposweep.config.compose import load_experiment
     from grposweep.config.from_setting import trl_recipe
     from grposweep.config.identity import ResolvedConfig
-    from grposweep.registries import is_external
+    from grposweep.schema.registries import is_external
 
     experiment = load_experiment(best.path / paths.CONFIG)
     if is_external(experiment.trainer):

@@ -329,7 +329,7 @@ def model_line(view: SweepView, trial: TrialView | None) -> str:
         return text
     if view.is_fake:
         return "fake trainer: these numbers are made up, and nothing was trained"
-    from grposweep.registries import runs_trl
+    from grposweep.schema.registries import runs_trl
     from grposweep.schema.running import KEEPS_MODEL, Trainer
 
     kind = str(trainer.get("kind"))
@@ -345,8 +345,8 @@ def longer_line(view: SweepView, trial: TrialView | None) -> str:
     """Return the command that trains the winner longer, or how to keep the checkpoint that it
     needs; empty if neither works.
     """
-    from grposweep.registries import runs_trl
     from grposweep.schema import Trainer
+    from grposweep.schema.registries import runs_trl
 
     kind = str(as_mapping(view.baseline.get("trainer")).get("kind"))
     if trial is None or not runs_trl(Trainer(kind=kind)):

@@ -23,10 +23,10 @@ from grposweep.config.evaluation import is_of_evaluation
 from grposweep.config.identity import sizes
 from grposweep.config.precision import read_precision
 from grposweep.config.trial_plan import known_part
-from grposweep.registries import runs_trl
 from grposweep.report.tables import FOLD, Row, build_table
 from grposweep.report.view import InvalidPoints
 from grposweep.schema import Experiment
+from grposweep.schema.registries import runs_trl
 from grposweep.schema.running import KEEPS_MODEL
 from grposweep.search.early_stopping.rungs import describe_least
 from grposweep.search.evaluate import SpaceValidity

@@ -287,7 +287,7 @@ def _resumption(view: SweepView, trial: TrialView) -> str:
     """Return where a stopped trial is, and how it resumes. An external program and a continuation
     have their own checkpoints.
     """
-    from grposweep.registries import OWN_TRAINERS
+    from grposweep.schema.registries import OWN_TRAINERS
 
     trainer = as_mapping(view.baseline.get("trainer"))
     is_ours = trainer.get("kind") in OWN_TRAINERS and not trainer.get("fork")

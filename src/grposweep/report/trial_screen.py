@@ -164,7 +164,7 @@ def _warnings(view: SweepView, trial: TrialView) -> list[str]:
     # OmegaConf: 0.2 s that status should not pay
     from grposweep.config.compose import load_experiment
     from grposweep.config.identity import ResolvedConfig
-    from grposweep.registries import is_external
+    from grposweep.schema.registries import is_external
 
     try:
         experiment = load_experiment(trial.path / paths.CONFIG)

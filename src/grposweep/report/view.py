@@ -221,7 +221,7 @@ class SweepView:
             return False
         # only for a sweep that has started nothing
         from grposweep.launchers import launcher_class
-        from grposweep.registries import LAUNCHERS
+        from grposweep.schema.registries import LAUNCHERS
 
         kind = as_mapping(self.baseline.get("cluster")).get("kind")
         return kind in LAUNCHERS and launcher_class(str(kind)).is_dry
@@ -566,7 +566,7 @@ def logs_steps(settings: Config) -> bool:
     """Return whether the trainer of a recorded sweep logs every optimizer step; a program of the
     user's own may not.
     """
-    from grposweep.registries import OWN_TRAINERS
+    from grposweep.schema.registries import OWN_TRAINERS
 
     trainer = as_mapping(as_mapping(settings.get("baseline")).get("trainer"))
     return trainer.get("kind") in OWN_TRAINERS

@@ -4,7 +4,7 @@ history.
 Optuna has no sampler for hard constraints. Candidates are drawn from an in-memory copy of the study
 until one is valid. If none is, the sampler fills up combinations of the finite parameters that are
 known to be valid. A new sampler is a function ``build_...(seed, common)`` and a line in
-``grposweep.registries.SAMPLERS``.
+``grposweep.schema.registries.SAMPLERS``.
 """
 
 import warnings
@@ -14,8 +14,8 @@ from functools import cache
 from random import Random
 from typing import TYPE_CHECKING
 
-from grposweep.registries import SAMPLERS
 from grposweep.schema import AUTO
+from grposweep.schema.registries import SAMPLERS
 from grposweep.search.space import Choice, Interval, Label, Parameter, Point, Space
 
 # 0.2 s that --help and --cfg should not pay

@@ -26,8 +26,8 @@ from grposweep.config.identity import ResolvedConfig, prepared_key
 from grposweep.config.points import Points
 from grposweep.config.to_setting import base_setting, read_fields, resolve_auto
 from grposweep.config.validate import find_base_mistakes, find_mistakes
-from grposweep.registries import is_external
 from grposweep.schema import Experiment
+from grposweep.schema.registries import is_external
 from grposweep.search.sampler import continuous
 from grposweep.search.space import Choice, Interval, Parameter, Point, Space, freeze
 

@@ -18,10 +18,10 @@ from importlib.metadata import PackageNotFoundError, version
 from itertools import pairwise
 from pathlib import Path
 
+from grporecipe import __version__
 from grporecipe.files import Config, Json, append_line, file_digest
 from grporecipe.redaction import redact
 from grporecipe.terminal import say
-from grposweep import __version__
 from grposweep.process import CONFIG_FLAGS, OWN_PACKAGES, PROJECT, SOURCE
 from grposweep.storage import paths
 from grposweep.storage.inputs import Inputs, drafted

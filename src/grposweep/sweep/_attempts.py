@@ -19,7 +19,7 @@ from grposweep.config.trial_plan import plan_content
 from grposweep.launchers import refuse_other_launcher
 from grposweep.launchers.base import End, Job, Launcher
 from grposweep.process import run_command
-from grposweep.registries import is_external
+from grposweep.schema.registries import is_external
 from grposweep.search.space import Point
 from grposweep.search.validity import ValidationResult
 from grposweep.storage import paths

@@ -23,7 +23,7 @@ from grporecipe.errors import ExitCode
 from grporecipe.files import Config, open_file, read_lines, read_own_yaml
 from grposweep.launchers import launcher_class
 from grposweep.launchers.base import End, EndState
-from grposweep.registries import LAUNCHERS
+from grposweep.schema.registries import LAUNCHERS
 from grposweep.storage import paths
 from grposweep.storage.results import Failure, TrialResult
 

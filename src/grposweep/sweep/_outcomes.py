@@ -14,8 +14,8 @@ from optuna.trial import TrialState
 from grporecipe.errors import ExitCode, UnknownMetricError
 from grporecipe.files import Json
 from grposweep.launchers.base import End, EndState, Launcher
-from grposweep.registries import is_external
 from grposweep.schema import Search
+from grposweep.schema.registries import is_external
 from grposweep.schema.running import KEEPS_MODEL
 from grposweep.search.study import SweepStudy
 from grposweep.search.validity import ValidationResult, Validator

@@ -14,8 +14,8 @@ from grposweep.config.compose import render_experiment
 from grposweep.config.identity import prepared_key
 from grposweep.config.to_setting import read_model_length
 from grposweep.launchers.base import Job, Launcher, note_cancelled
-from grposweep.registries import runs_trl
 from grposweep.schema import Experiment
+from grposweep.schema.registries import runs_trl
 from grposweep.storage import paths
 from grposweep.storage.folders import TrialFolder
 from grposweep.storage.records import AttemptEventKind

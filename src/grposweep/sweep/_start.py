@@ -21,8 +21,8 @@ from grposweep.config.compose import escape, load_experiment, render_experiment
 from grposweep.config.identity import ResolvedConfig
 from grposweep.config.search_budget import Budget
 from grposweep.launchers.base import Launcher
-from grposweep.registries import is_opaque
 from grposweep.schema import GROUPS, Experiment
+from grposweep.schema.registries import is_opaque
 from grposweep.search.budget import buys
 from grposweep.search.early_stopping import build_policy, choose_effort
 from grposweep.search.replication import build_replication

@@ -11,8 +11,8 @@ from grporecipe.frameworks.trl.keys import installed
 from grporecipe.model.setting import TRL
 from grposweep.config.validate import check_packages, collect_messages
 from grposweep.launchers import launcher_class
-from grposweep.registries import TASKS, runs_trl
 from grposweep.schema import Experiment, Task
+from grposweep.schema.registries import TASKS, runs_trl
 from grposweep.storage.inputs import data_files
 from grposweep.train.hub import absence, check_folder
 from grposweep.train.prompts import read_tokenizer, without_template

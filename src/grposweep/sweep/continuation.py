@@ -25,9 +25,9 @@ from grporecipe.terminal import say
 from grposweep.config.compose import Session, load_experiment, open_session, override_name
 from grposweep.config.identity import ResolvedConfig
 from grposweep.config.points import Points, apply_values, check_groups_one_by_one, recorded_points
-from grposweep.registries import is_external
 from grposweep.report.compare import differences
 from grposweep.schema import Experiment
+from grposweep.schema.registries import is_external
 from grposweep.search.parse import ONE_FACTOR, parse_space, parse_values, split_tokens
 from grposweep.search.space import Choice, Space
 from grposweep.storage import paths

@@ -28,8 +28,8 @@ from grposweep.config.compose import (
 from grposweep.config.identity import OBJECTIVE, ResolvedConfig, sweep_identity
 from grposweep.config.points import Points, apply_values
 from grposweep.launchers import schedulers
-from grposweep.registries import is_external
 from grposweep.schema import Experiment, Search
+from grposweep.schema.registries import is_external
 from grposweep.search.parse import parse_values
 from grposweep.search.space import Space
 from grposweep.storage import paths

@@ -35,7 +35,6 @@ from grposweep.config.trial_plan import known_part
 from grposweep.launchers import build_launcher, launcher_class
 from grposweep.launchers.base import Launcher
 from grposweep.process import run_command
-from grposweep.registries import BASE, is_external
 from grposweep.report.run_output import (
     LiveDisplay,
     RunEnd,
@@ -53,6 +52,7 @@ from grposweep.report.tables import build_console
 from grposweep.report.trial_view import State
 from grposweep.report.view import SweepReader
 from grposweep.schema import Search
+from grposweep.schema.registries import BASE, is_external
 from grposweep.search.early_stopping.rungs import describe_budget
 from grposweep.search.mirror import JournalMirror, Mirror, RdbMirror
 from grposweep.search.sampler import lists_points

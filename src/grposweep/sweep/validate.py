@@ -18,11 +18,11 @@ from grporecipe.rules.fixes import render_problem
 from grposweep.command.any_program import stops_early
 from grposweep.config.compose import override_name
 from grposweep.config.identity import prepared_key
-from grposweep.config.metric_names import check_metrics, refuse_own_measure
 from grposweep.config.points import Points
 from grposweep.config.search_budget import Budget
-from grposweep.registries import follows_effort, is_external, is_opaque, runs_trl
+from grposweep.process.variables import refused_variables
 from grposweep.schema import Experiment, Schedule
+from grposweep.schema.registries import follows_effort, is_external, is_opaque, runs_trl
 from grposweep.search.early_stopping.rungs import choose_evaluations
 from grposweep.search.evaluate import (
     MOST_LISTED,
@@ -41,8 +41,8 @@ from grposweep.search.space import Choice, Label, Parameter, Point, Space
 from grposweep.search.validity import Validator, check_space
 from grposweep.storage.folders import SweepFolder
 from grposweep.storage.records import as_mapping
+from grposweep.sweep._metric_names import check_metrics, refuse_own_measure
 from grposweep.sweep._task_check import task_problems
-from grposweep.variables import refused_variables
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from grporecipe.errors import ExitCode, packages_first
 from grposweep.process import STOP_SIGNALS
-from grposweep.redaction import guard_output
+from grposweep.process.redaction import guard_output
 
 USAGE = (
     "usage: python -m grposweep.train <trial folder> | prepare <sweep folder> | serve "

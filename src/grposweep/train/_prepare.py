@@ -20,8 +20,8 @@ from grporecipe.errors import ExitCode, UserError, refuse_mistakes
 from grporecipe.files import Json, read_json, write_json, write_text
 from grporecipe.redaction import redact
 from grposweep.config.compose import load_experiment
-from grposweep.registries import runs_trl
 from grposweep.schema import Experiment
+from grposweep.schema.registries import runs_trl
 from grposweep.storage import paths
 from grposweep.storage.inputs import TrialInputs
 from grposweep.train.hub import Progress

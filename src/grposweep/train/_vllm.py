@@ -25,7 +25,7 @@ from grporecipe.files import Json, read_json, write_json
 from grposweep.config.compose import load_experiment
 from grposweep.config.precision import read_precision
 from grposweep.process import end_children_with
-from grposweep.redaction import redact_own_output
+from grposweep.process.redaction import redact_own_output
 from grposweep.schema import Experiment, Generation
 from grposweep.storage import paths
 from grposweep.train.process import ADDRESS, PORT, port_for_weights

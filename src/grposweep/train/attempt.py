@@ -12,8 +12,8 @@ from grporecipe.model.setting import Setting
 from grposweep.config.compose import load_experiment
 from grposweep.config.identity import prepared_key
 from grposweep.config.to_setting import read_setting
-from grposweep.registries import READ_TRIAL_SETTING, is_external, ranks_follow, runs_trl
 from grposweep.schema import Experiment, Task
+from grposweep.schema.registries import READ_TRIAL_SETTING, is_external, ranks_follow, runs_trl
 from grposweep.storage import paths
 from grposweep.storage.checkpoints import Checkpoint, newest_checkpoint, set_aside
 from grposweep.storage.completions import rewind_completions

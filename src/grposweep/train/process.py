@@ -18,9 +18,10 @@ from contextlib import suppress
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from grposweep.launchers import launcher_class
-from grposweep.launchers.base import GPU_TRIALS, RANKS, RankPlace
+from grporecipe.registries import load_entry
+from grposweep.process.variables import GPU_TRIALS, RANKS, RankPlace
 from grposweep.schema import Experiment
+from grposweep.schema.registries import LAUNCHERS
 from grposweep.storage import paths
 
 RESTARTS = "GRPOSWEEP_RESTARTS"
@@ -43,7 +44,7 @@ def take_rank_place(folder: Path) -> None:
         return
     # it would end a process that is still importing torch
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR2})
-    scheduler = launcher_class(os.environ[RANKS]).scheduler
+    scheduler = load_entry(LAUNCHERS[os.environ[RANKS]]).scheduler
     assert scheduler is not None, "a job's script names the launcher of its scheduler"
     place = scheduler.rank_place(os.environ)
     os.environ.update(torch_variables(place, os.environ))
@@ -132,13 +133,9 @@ def devices(experiment: Experiment) -> float:
     one if it shares it.
     """
     kind = os.environ.get(RANKS)
-    cluster = experiment.cluster
-    served = experiment.generation.vllm_gpus
     if kind:
-        return launcher_class(kind).describe(cluster).devices
-    held = cluster.processes + served
-    share = gpu_trials()
-    return held if share == 1 else held / share
+        return float(load_entry(LAUNCHERS[kind]).describe(experiment.cluster).devices)
+    return (experiment.cluster.processes + experiment.generation.vllm_gpus) / gpu_trials()
 
 
 def has_gpu() -> bool:

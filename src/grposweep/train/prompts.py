@@ -11,8 +11,8 @@ from typing import Any
 
 from grporecipe.errors import UserError
 from grporecipe.files import Config, parse_json, read_bytes
-from grposweep.registries import TASKS
 from grposweep.schema import Experiment, Model
+from grposweep.schema.registries import TASKS
 from grposweep.storage.inputs import data_files
 from grposweep.train.hub import local_snapshot
 from grposweep.train.rewards import text_of

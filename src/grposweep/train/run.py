@@ -16,7 +16,14 @@ from types import FrameType
 from grporecipe.errors import ExitCode, ProgramFailed, UserError, refuse_mistakes
 from grporecipe.redaction import redact
 from grposweep.process import STOP_SIGNALS
-from grposweep.registries import OWN_TRAINERS, TRAIN_PROGRAM, is_external, is_opaque, runs_trl
+from grposweep.process.variables import leave_job, refused_variables
+from grposweep.schema.registries import (
+    OWN_TRAINERS,
+    TRAIN_PROGRAM,
+    is_external,
+    is_opaque,
+    runs_trl,
+)
 from grposweep.storage import paths
 from grposweep.storage.records import read_metrics
 from grposweep.storage.results import (
@@ -34,7 +41,6 @@ from grposweep.train.records import (
     find_objective,
 )
 from grposweep.train.tracker import with_intervals
-from grposweep.variables import leave_job, refused_variables
 
 # of a traceback, kept in result.json
 LAST_LINES = 15

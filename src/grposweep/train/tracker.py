@@ -1,9 +1,9 @@
 """Trackers: where runs are shown besides metrics.jsonl. One that cannot start is an error; one that
 fails later warns.
 
-A new tracker that TRL writes (``report_to``) is a line in ``grposweep.registries.TRACKERS``, with
-its project and offline mode in `ReportTo.start`. Any other tracker is a class here. CONTRIBUTING.md
-lists all places.
+A new tracker that TRL writes (``report_to``) is a line in
+``grposweep.schema.registries.TRACKERS``, with its project and offline mode in `ReportTo.start`. Any
+other tracker is a class here. CONTRIBUTING.md lists all places.
 """
 
 import hashlib
@@ -22,7 +22,7 @@ from grporecipe.model.planning import Plan
 from grporecipe.terminal import short_names
 from grposweep import schema
 from grposweep.config.validate import check_choice
-from grposweep.registries import TRACKERS
+from grposweep.schema.registries import TRACKERS
 from grposweep.storage import paths
 from grposweep.storage.completions import KeptCompletion, read_completions
 from grposweep.storage.records import TrialRecord

@@ -24,8 +24,8 @@ from grporecipe.model.planning import build_plan
 from grposweep.config.precision import no_bfloat16, read_precision
 from grposweep.config.to_setting import read_setting
 from grposweep.config.validate import check_packages
-from grposweep.registries import ranks_follow
 from grposweep.schema import Model
+from grposweep.schema.registries import ranks_follow
 from grposweep.schema.running import KEEPS_LAST, KEEPS_MODEL
 from grposweep.storage import paths
 from grposweep.storage.checkpoints import (

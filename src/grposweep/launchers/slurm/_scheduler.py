@@ -7,12 +7,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from grporecipe.errors import UserError
-from grposweep.launchers.base import LauncherUnreachable, RankPlace, Scheduler, Scripts, SweepJob
+from grposweep.launchers.base import LauncherUnreachable, Scheduler, Scripts, SweepJob
 from grposweep.launchers.slurm import _commands as commands
 from grposweep.launchers.slurm._commands import JobInfo
 from grposweep.launchers.slurm._script import build_job_name, submit_command, write_script
 from grposweep.launchers.slurm._sweep_jobs import CONTROLLER, hands_over, write_controller
 from grposweep.process import SOURCE
+from grposweep.process.variables import RankPlace
 from grposweep.schema import Cluster, Experiment
 from grposweep.storage import paths
 from grposweep.storage.provenance import snapshot_code

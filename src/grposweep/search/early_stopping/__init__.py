@@ -3,15 +3,15 @@ promoted.
 
 The terms are those of Ray Tune's TrialScheduler. Every answer is a pure function of the learning
 curves it is given, so a sweep and ``benchmarks/curves/replay.py`` call the same classes. A new
-policy is a class in a file of this package and a line in ``grposweep.registries.POLICIES``.
+policy is a class in a file of this package and a line in ``grposweep.schema.registries.POLICIES``.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from grposweep.registries import POLICIES, SAMPLERS
 from grposweep.schema import AUTO
+from grposweep.schema.registries import POLICIES, SAMPLERS
 from grposweep.search.curves import Curve, State
 
 __all__ = [

@@ -1,5 +1,5 @@
 """Tasks: prompts and their answers, one file each. A new task also takes a line in
-``grposweep.registries.TASKS``.
+``grposweep.schema.registries.TASKS``.
 
 A task is a function from the configuration to training and held-out rows: dictionaries with
 ``prompt``, ``answer`` and all else that a reward reads. What tasks share happens here: limits, chat
@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 from grporecipe.errors import UserError, refuse_mistakes
 from grporecipe.terminal import count as count_text
 from grporecipe.terminal import first_of
-from grposweep.registries import TASKS
 from grposweep.schema import Task
+from grposweep.schema.registries import TASKS
 from grposweep.train.tasks._readers import MOST_NAMED, Row, numbered
 from grposweep.train.tasks.conversations import (
     as_turns,

@@ -9,6 +9,12 @@ is in ``os.environ`` of accelerate 1.15 (``utils/environment.py``, ``state.py``,
 
 import re
 from collections.abc import Iterable, Mapping, MutableMapping
+from dataclasses import dataclass
+
+# the variable that tells an attempt how many trials share its GPU
+GPU_TRIALS = "GRPOSWEEP_GPU_TRIALS"
+# names the launcher whose `Scheduler.rank_place` a rank must ask for its place
+RANKS = "GRPOSWEEP_RANKS"
 
 # Set by torchrun and other launchers for torch.distributed. The launcher of a trial sets its own.
 OF_RANKS = frozenset(
@@ -31,6 +37,24 @@ _INSTEAD = {
     "ONEDNN_DEFAULT_FPMATH_MODE": "Unset it, and set model.dtype",
     "DNNL_DEFAULT_FPMATH_MODE": "Unset it, and set model.dtype",
 }
+
+
+@dataclass(frozen=True)
+class RankPlace:
+    """The place of a rank in its job; ``rank``, ``local_rank`` and ``ranks`` as torch.distributed
+    counts them.
+
+    ``address`` is that of the first rank's node. ``port`` is the first of three that no other job
+    of a node takes: for the ranks, for a vLLM server, and for the weights sent to it. ``restarts``
+    is how often the launcher has restarted the job.
+    """
+
+    rank: int
+    local_rank: int
+    ranks: int
+    address: str
+    port: int
+    restarts: int = 0
 
 
 def is_of_a_job(name: str) -> bool:

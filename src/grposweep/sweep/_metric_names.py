@@ -14,8 +14,8 @@ from pathlib import Path
 
 from grporecipe.errors import UserError
 from grporecipe.files import read_own_yaml, read_text
-from grposweep.registries import OWN_TRAINERS, is_external, runs_trl
 from grposweep.schema import Experiment
+from grposweep.schema.registries import OWN_TRAINERS, is_external, runs_trl
 from grposweep.storage.inputs import code_files
 
 ALWAYS = frozenset(read_own_yaml(__file__, "metric_names.yaml"))

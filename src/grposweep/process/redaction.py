@@ -142,7 +142,7 @@ def redact_own_output() -> None:
     after them.
     """
     with signals_blocked(*STEP_SIGNALS):
-        command = [sys.executable, *python_flags(), "-m", "grposweep.redaction"]
+        command = [sys.executable, *python_flags(), "-m", "grposweep.process.redaction"]
         redactor = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
     # a pipe
     assert redactor.stdin is not None

@@ -13,9 +13,9 @@ from grporecipe.frameworks import open_r1
 from grporecipe.frameworks.ms_swift import keys as ms_swift
 from grposweep.config.compose import open_session
 from grposweep.config.evaluation import is_of_reward
-from grposweep.config.metric_names import check_metrics, known_names
 from grposweep.config.points import Points
 from grposweep.schema import Experiment
+from grposweep.sweep._metric_names import check_metrics, known_names
 
 Made = Callable[..., Experiment]
 OWN = "task.rewards=[rewards.py:right]"

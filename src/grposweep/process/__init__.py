@@ -27,12 +27,12 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 # the folder on sys.path that holds the packages
-SOURCE = Path(__file__).resolve().parents[1]
+SOURCE = Path(__file__).resolve().parents[2]
 OWN_PACKAGES = ("grporecipe", "grposweep")
 # of a checkout, with conf/, sweeps/ and src/
 PROJECT = SOURCE.parent
 # a wheel carries a copy
-CONF = PROJECT / "conf" if (PROJECT / "conf").is_dir() else Path(__file__).parent / "conf"
+CONF = PROJECT / "conf" if (PROJECT / "conf").is_dir() else Path(__file__).parents[1] / "conf"
 CONFIG_DIR, CONFIG_NAME, CONFIG_PATH = (
     ("--config-dir", "-cd"),
     ("--config-name", "-cn"),
@@ -304,7 +304,7 @@ def inherited(code: Path = SOURCE) -> dict[str, str]:
     a surrounding job.
     """
     # this module also runs as a script without the package
-    from grposweep.variables import is_of_a_job
+    from grposweep.process.variables import is_of_a_job
 
     # An empty part, as in PYTHONPATH=$PYTHONPATH:more, would be the working directory.
     given = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
