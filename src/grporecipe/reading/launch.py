@@ -136,7 +136,7 @@ class LaunchParser:
         self.override = re.compile(rf"\+{{0,2}}~?(?:{'|'.join(sections)})\.\S*=")
 
     def find(
-        self, text: str, path: str | None = None, read: Reader | None = None
+        self, text: str, path: str | None = None, read: Reader = lambda *_: None
     ) -> list[LaunchCommand]:
         """Return the launches of a script that may be trainings, in order, with their options.
 

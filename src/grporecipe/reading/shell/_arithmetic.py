@@ -7,13 +7,21 @@ import operator
 import re
 from collections.abc import Callable
 
+
+def _quotient(a: int, b: int) -> int:
+    """Return a quotient as bash rounds it: towards zero."""
+    quotient = abs(a) // abs(b)
+    if (a < 0) != (b < 0):
+        quotient = -quotient
+    return quotient
+
+
 OPERATORS: dict[type[ast.operator], Callable[[int, int], int]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
     ast.Mult: operator.mul,
-    # bash rounds towards zero
-    ast.FloorDiv: lambda a, b: abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1),
-    ast.Mod: lambda a, b: a - b * (abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)),
+    ast.FloorDiv: _quotient,
+    ast.Mod: lambda a, b: a - b * _quotient(a, b),
 }
 COMPARISONS: dict[str, Callable[[int, int], bool]] = {
     "==": operator.eq,
@@ -33,12 +41,17 @@ def calculate(text: str) -> int | None:
     """
     if len(text) > LONGEST or "//" in text:
         return None
-    if choice := re.fullmatch(r"([^?:]+)\?([^?:]+):([^?:]+)", text):
-        is_true = holds(choice[1])
-        return None if is_true is None else calculate(choice[2] if is_true else choice[3])
+    match = re.fullmatch(r"([^?:]+)\?([^?:]+):([^?:]+)", text)
+    if match:
+        is_true = holds(match[1])
+        if is_true is None:
+            return None
+        return calculate(match[3 - is_true])
     if re.search(r"[<>=!]=?", text):
         is_true = holds(text)
-        return None if is_true is None else int(is_true)
+        if is_true is None:
+            return None
+        return int(is_true)
     try:
         return _value(ast.parse(text.strip().replace("/", "//"), mode="eval").body)
     except (SyntaxError, ArithmeticError, ValueError, RecursionError):
@@ -51,18 +64,24 @@ def holds(text: str) -> bool | None:
     if match:
         left = calculate(match[1])
         right = calculate(match[3])
-        return None if left is None or right is None else COMPARISONS[match[2]](left, right)
+        if left is None or right is None:
+            return None
+        return COMPARISONS[match[2]](left, right)
     if re.search(r"[<>=!&|]", text):
         return None
     value = calculate(text)
-    return None if value is None else value != 0
+    if value is None:
+        return None
+    return value != 0
 
 
 def _value(node: ast.expr) -> int:
     if isinstance(node, ast.Constant) and type(node.value) is int:
         return node.value
-    if isinstance(node, ast.UnaryOp) and isinstance(node.op, (ast.USub, ast.UAdd)):
-        return -_value(node.operand) if isinstance(node.op, ast.USub) else _value(node.operand)
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        return -_value(node.operand)
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.UAdd):
+        return _value(node.operand)
     if isinstance(node, ast.BinOp) and type(node.op) in OPERATORS:
         return OPERATORS[type(node.op)](_value(node.left), _value(node.right))
     raise ValueError(ast.dump(node))

@@ -13,7 +13,7 @@ from functools import partial
 
 from grporecipe.errors import UserError
 from grporecipe.model.values import CommandLine, Word
-from grporecipe.reading.shell._builtins import BUILTINS, Builtins, judge_double
+from grporecipe.reading.shell._builtins import BUILTINS, Builtins, judge_double, opposite
 from grporecipe.reading.shell._programs import handed_on, input_of, printed, reads_script
 from grporecipe.reading.shell._syntax import (
     Case,
@@ -31,9 +31,11 @@ from grporecipe.reading.shell._syntax import (
 from grporecipe.reading.shell._words import (
     ASSIGNMENT,
     Scope,
+    Value,
     Values,
     glob,
     is_known,
+    marked_texts,
     plain,
     unknown,
 )
@@ -88,7 +90,7 @@ def parse_script(
     text: str,
     values: Values | None = None,
     path: str | None = None,
-    read: Reader | None = None,
+    read: Reader = lambda *_: None,
     opens: bool = False,
 ) -> list[Command]:
     """Return the simple commands of a script in order, with the variables that it assigns expanded.
@@ -108,9 +110,7 @@ def parse_script(
             f"it has more than {LONGEST_SHELL // 2**10} KiB, so it is no launch script."
         )
     try:
-        shell = _Shell(Scope(values if values is not None else {}, path=path), read)
-        shell.opens = opens
-        return shell.script(text)
+        return _Shell(Scope(values or {}, path=path), read, opens).script(text)
     except RecursionError:
         raise UserError("its brackets are nested too deep, so it is no launch script.") from None
 
@@ -118,18 +118,17 @@ def parse_script(
 class _Shell(Builtins):
     """The state of a script as it is read: variables, functions, and the commands found so far."""
 
-    # whether conditions that are false are read as well
-    opens = False
-
-    def __init__(self, scope: Scope, read: Reader | None) -> None:
+    def __init__(self, scope: Scope, read: Reader, opens: bool) -> None:
         super().__init__(scope)
         self.read = read
+        # whether conditions that are false are read as well
+        self.opens = opens
         scope.substitute = partial(printed, scope)
         self.commands: list[Command] = []
         # the body, and whether it is from another file
         self.functions: dict[str, tuple[list[Node], bool]] = {}
         self.called: set[str] = set()
-        self.locals: list[dict[str, str | CommandLine | None]] = []
+        self.locals: list[dict[str, Value | None]] = []
         self.steps, self.rounds, self.depth = 0, 1, 0
         # of all words, if the text is not in the script itself
         self.line = 0
@@ -184,12 +183,16 @@ class _Shell(Builtins):
                 return judge_double(node.text, self.scope, node.line)
             case Chain():
                 return self._chain(node)
+            case Group(is_subshell=True):
+                return self._subshell(node.body)
             case Group():
-                return self._subshell(node.body) if node.is_subshell else self.run(node.body)
+                return self.run(node.body)
             case If():
                 return self._if(node)
+            case Loop(name="", words=None):
+                return self._while(node)
             case Loop():
-                return self._for(node) if node.words is not None or node.name else self._while(node)
+                return self._for(node)
             case Case():
                 return self._case(node)
             case Function():
@@ -200,9 +203,7 @@ class _Shell(Builtins):
         before = self.snapshot()
         functions = dict(self.functions)
         status = self.run(body)
-        self.functions = functions | {
-            name: node for name, node in self.functions.items() if name not in functions
-        }
+        self.functions |= functions
         self.ended = ""
         self.restore(before)
         return status
@@ -215,7 +216,8 @@ class _Shell(Builtins):
                 continue
             if joint in ("", "|") or status is not None or (joint == "&&" and is_program):
                 status = self._run(part)
-                status = not status if negated and status is not None else status
+                if negated:
+                    status = opposite(status)
             else:
                 self.branch([partial(self._run, part)], may_skip=True)
                 status = None
@@ -232,41 +234,40 @@ class _Shell(Builtins):
             status = self.run(condition)
             if self.ended:
                 return None
-            status = None if self.opens and status is False else status
             if status is True:
                 last = body
                 break
-            if status is None:
+            if status is None or self.opens:
                 possible.append(body)
         else:
             last = node.otherwise
         if not possible:
             return self.run(last)
-        bodies = (*possible, last)
-        self.branch([partial(self.run, body) for body in bodies], may_skip=False)
+        possible.append(last)
+        self.branch([partial(self.run, body) for body in possible], may_skip=False)
         return None
 
     def _for(self, node: Loop) -> bool | None:
-        words = self.scope.arguments
+        items = self.scope.arguments
         if node.words is not None:
-            words = [word for raw in node.words for word in self.scope.words(raw)]
+            items = self.scope.expand(node.words)
         since = len(self.escaped)
         if (
-            words is None
-            or any(word.unknown for word in words)
-            or len(words) * self.rounds > MOST_ROUNDS
+            items is None
+            or any(item.unknown for item in items)
+            or len(items) * self.rounds > MOST_ROUNDS
         ):
             if node.name:
                 self.scope.doubt(node.name)
             self.branch([partial(self._round, node.body)], may_skip=True)
             self.absorb(since)
             return None
-        self.rounds *= max(len(words), 1)
-        for word in words:
-            self.scope.keep(node.name, word.marked)
+        self.rounds *= max(len(items), 1)
+        for item in items:
+            self.scope.keep(node.name, item.marked)
             if self._round(node.body):
                 break
-        self.rounds //= max(len(words), 1)
+        self.rounds //= max(len(items), 1)
         self.absorb(since)
         return True
 
@@ -274,18 +275,19 @@ class _Shell(Builtins):
         """Read a loop's body once; return whether the loop is left."""
         self.run(body)
         left = self.ended not in ("", "continue")
-        self.ended = "" if self.ended in ("break", "continue") else self.ended
+        if self.ended in ("break", "continue"):
+            self.ended = ""
         return left
 
     def _while(self, node: Loop) -> bool | None:
         since = len(self.escaped)
-        is_endless = all(
-            isinstance(part, Simple) and [word.text for word in part.words] in ([":"], ["true"])
-            for part in node.condition
-        )
-        for _ in range(1 if is_endless else MOST_ROUNDS):
+        rounds = MOST_ROUNDS
+        if all(map(_is_true, node.condition)):
+            rounds = 1
+        for _ in range(rounds):
             status = self.run(node.condition)
-            status = not status if node.until and status is not None else status
+            if node.until:
+                status = opposite(status)
             if status is None:
                 self.branch([partial(self._round, node.body)], may_skip=True)
             if status is not True or self.ended or self._round(node.body):
@@ -315,70 +317,75 @@ class _Shell(Builtins):
         return None
 
     def _simple(self, node: Simple) -> bool | None:
-        at = 0
-        while at < len(node.words) and ASSIGNMENT.fullmatch(node.words[at].text):
-            at += 1
-        before = None
-        # assignments before a command are valid for it only
-        if at < len(node.words):
-            before = {name: self.scope.values.get(name) for name in _names(node.words[:at])}
-        for raw in node.words[:at]:
-            self._assign(raw)
-        status = self._command(node.words[at:], node) if before is not None else True
-        for name, value in (before or {}).items():
-            self.scope.keep(name, value)
-        return status
+        before: dict[str, Value | None] = {}
+        for at, raw in enumerate(node.words):
+            name = self._assign(raw, before)
+            if not name:
+                status = self._command(node.words[at:], node)
+                # assignments before a command are valid for it only
+                for name, value in before.items():
+                    self.scope.keep(name, value)
+                return status
+        return True
 
-    def _assign(self, raw: Raw) -> None:
+    def _assign(self, raw: Raw, before: dict[str, Value | None]) -> str:
+        """Assign a variable, and store its value before; return its name. Return an empty text for
+        a word that is no assignment.
+        """
         match = ASSIGNMENT.fullmatch(raw.text)
-        # the callers matched it
-        assert match is not None
-        name, more, right = match.groups()
+        if match is None:
+            return ""
+        name, index, more, right = match.groups()
         old = self.scope.values.get(name)
-        value: str | CommandLine
-        if raw.text[len(name) : len(name) + 1] == "[":
-            value = unknown(f"${{{name}[@]}}")
-        elif right.startswith("("):
-            value = self.scope.array(Raw(right, raw.line))
-            if more and isinstance(old, list):
-                value = [*old, *value]
-            elif more and old:
-                value = unknown(f"${{{name}[@]}}")
-        else:
+        before.setdefault(name, old)
+        # of an element of an array
+        value: Value = unknown(f"${{{name}[@]}}")
+        if right.startswith("(") and not index:
+            array = self.scope.array(Raw(right, raw.line))
+            if not more or not old:
+                value = array
+            elif isinstance(old, list):
+                value = [*old, *array]
+        elif not index:
             value = self.scope.text(Raw(right, raw.line))
-            if more:
-                value = old + value if isinstance(old, str) else unknown(f"${name}")
+            if more and isinstance(old, str):
+                value = old + value
+            elif more:
+                value = unknown(f"${name}")
         self.scope.keep(name, value)
+        return name
 
-    def _command(self, raws: list[Raw], node: Simple) -> bool | None:
-        name = raws[0].text
-        if name in ASSIGNERS:
-            return self._declare(name, raws[1:])
-        words = [word for raw in raws for word in self.scope.words(raw)]
-        if not words:
-            return True
+    def _command(self, words: list[Raw], node: Simple) -> bool | None:
         name = words[0].text
+        if name in ASSIGNERS:
+            return self._declare(name, words[1:])
+        fields = self.scope.expand(words)
+        if not fields:
+            return True
+        name = fields[0].text
+        arguments = fields[1:]
         if name in self.functions and self.depth < DEEPEST:
-            return self._call(name, words[1:], words[0].line)
-        if name in ("eval", "source", "."):
-            return self._eval(words[1:]) if name == "eval" else self._source(words[1:])
-        if builtin := BUILTINS.get(name):
-            return builtin(self, words[1:], node)
-        self._record(words[1:] if name in ("exec", "builtin") else words, node)
+            return self._call(name, arguments, fields[0].line)
+        if name == "eval":
+            return self._eval(arguments)
+        if name in ("source", "."):
+            return self._source(arguments)
+        if name in BUILTINS:
+            return BUILTINS[name](self, arguments, node)
+        if name in ("exec", "builtin"):
+            fields = arguments
+        self._record(fields, node)
         return None
 
-    def _declare(self, name: str, raws: list[Raw]) -> bool:
-        is_map = any(raw.text.startswith("-") and "A" in raw.text for raw in raws)
-        for raw in raws:
-            if not ASSIGNMENT.fullmatch(raw.text):
-                continue
-            (variable,) = _names([raw])
-            if self.locals and name != "export":
-                self.locals[-1].setdefault(variable, self.scope.values.get(variable))
-            if is_map:
-                self.scope.keep(variable, unknown(f"${{{variable}[@]}}"))
-            else:
-                self._assign(raw)
+    def _declare(self, command: str, words: list[Raw]) -> bool:
+        is_map = any(raw.text.startswith("-") and "A" in raw.text for raw in words)
+        before: dict[str, Value | None] = {}
+        if self.locals and command != "export":
+            before = self.locals[-1]
+        for raw in words:
+            name = self._assign(raw, before)
+            if name and is_map:
+                self.scope.keep(name, unknown(f"${{{name}[@]}}"))
         return True
 
     def _call(self, name: str, arguments: CommandLine, line: int) -> bool | None:
@@ -386,8 +393,11 @@ class _Shell(Builtins):
         self.called.add(name)
         body, is_foreign = self.functions[name]
         kept = self.scope.arguments, self.line, self.silent, len(self.escaped)
-        self.scope.arguments = arguments if line else None
-        self.line = self.line or (line if is_foreign else 0)
+        self.scope.arguments = arguments
+        if not line:
+            self.scope.arguments = None
+        if is_foreign:
+            self.line = self.line or line
         self.locals.append({})
         self.depth += 1
         status = self.run(body)
@@ -398,10 +408,10 @@ class _Shell(Builtins):
         self.scope.arguments, self.line, self.silent = kept[:3]
         return status
 
-    def _record(self, words: CommandLine, node: Simple) -> None:
+    def _record(self, fields: CommandLine, node: Simple) -> None:
         """Record a command, or read the script that it passes to another shell."""
-        inner = handed_on(words, self._other)
-        if inner is None and node.input is not None and words and reads_script(words):
+        inner = handed_on(fields, self._other)
+        if inner is None and node.input is not None and reads_script(fields):
             text = input_of(self.scope, node)
             inner = [Word(text, node.input.line, marked=text, span=text.count("\n"))]
         if inner is not None and self.depth < DEEPEST:
@@ -410,11 +420,11 @@ class _Shell(Builtins):
                 self.scope.path, self.scope.arguments = inner[1].marked, inner[2:]
             self._inner(inner[0], self._subshell)
             self.scope.path, self.scope.arguments = kept
-        elif words and not self.silent:
+        elif fields and not self.silent:
             if self.line:
-                words = [Word(word.text, self.line, word.unknown) for word in words]
+                fields = [Word(field.text, self.line, field.unknown) for field in fields]
             self.commands.append(
-                Command(words, dict(self.scope.values), self.scope.folder, self.aside, node.lost)
+                Command(fields, dict(self.scope.values), self.scope.folder, self.aside, node.lost)
             )
 
     def _inner(self, word: Word, run: Callable[[list[Node]], bool | None]) -> bool | None:
@@ -428,25 +438,24 @@ class _Shell(Builtins):
         self.line = kept
         return status
 
-    def _eval(self, words: CommandLine) -> bool | None:
-        if not words or self.depth >= DEEPEST:
+    def _eval(self, arguments: CommandLine) -> bool | None:
+        if not arguments or self.depth >= DEEPEST:
             return None
-        text = " ".join(word.marked for word in words)
-        span = sum(word.span for word in words)
-        return self._inner(Word(text, words[0].line, marked=text, span=span), self.run)
+        text = " ".join(marked_texts(arguments))
+        span = sum(argument.span for argument in arguments)
+        return self._inner(Word(text, arguments[0].line, marked=text, span=span), self.run)
 
     def _other(self, name: str) -> str | None:
         """Return the text of another script, unless this one is another already."""
-        is_own = not self.line and not self.silent
-        return self.read(name, self.scope.folder) if self.read and is_own else None
+        if self.line or self.silent:
+            return None
+        return self.read(name, self.scope.folder)
 
-    def _source(self, words: CommandLine) -> bool | None:
-        text = (
-            self.read(words[0].text, self.scope.folder)
-            if self.read and words and not words[0].unknown
-            else None
-        )
-        if text is None or self.depth >= DEEPEST or len(text) > LONGEST_SHELL:
+    def _source(self, arguments: CommandLine) -> bool | None:
+        if not arguments or arguments[0].unknown or self.depth >= DEEPEST:
+            return None
+        text = self.read(arguments[0].text, self.scope.folder)
+        if text is None or len(text) > LONGEST_SHELL:
             return None
         kept = self.silent
         self.silent = True
@@ -463,5 +472,6 @@ def _nodes(text: str) -> list[Node]:
     return SyntaxReader(plain(text.replace("\r\n", "\n"))).script()
 
 
-def _names(raws: list[Raw]) -> list[str]:
-    return [match[1] for raw in raws if (match := ASSIGNMENT.fullmatch(raw.text))]
+def _is_true(node: Node) -> bool:
+    """Return whether a command is ``:`` or ``true``."""
+    return isinstance(node, Simple) and [raw.text for raw in node.words] in ([":"], ["true"])

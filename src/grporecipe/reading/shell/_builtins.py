@@ -1,31 +1,35 @@
 """Model the state of a shell, its built-in commands, and conditions (``[ ... ]``, ``test``, ``[[
 ... ]]``).
 
-A built-in takes its words and returns its status. A condition is True, False, or None if only a
+A built-in takes its arguments and returns its status. A condition is True, False, or None if only a
 running shell knows.
 """
 
 import re
-from collections.abc import Callable
+from collections import ChainMap
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from grporecipe.model.values import CommandLine, Word
+from grporecipe.model.values import CommandLine
 from grporecipe.reading.shell._programs import input_of
 from grporecipe.reading.shell._syntax import Raw, Simple, skip
 from grporecipe.reading.shell._words import (
     Scope,
+    Value,
     Values,
     calculate_in,
     finished,
     glob,
     is_known,
     joined_path,
+    known_or,
+    marked_texts,
     plain_part,
     unknown,
 )
 
-Snapshot = tuple[Values, list[Word] | None, str]
+Snapshot = tuple[Values, CommandLine | None, str]
 
 
 class State:
@@ -53,7 +57,7 @@ class State:
         unknown afterwards.
         """
         before = self.snapshot()
-        states = [before] if may_skip else []
+        states = [before] * may_skip
         last = ""
         for body in bodies:
             self.restore(before)
@@ -70,49 +74,50 @@ class State:
             self.ended = last
 
     def _merge(self, states: list[Snapshot]) -> None:
-        names = dict.fromkeys(name for state in states for name in state[0])
-        for name in names:
-            values = [state[0].get(name) for state in states]
-            same = values[0] if _all_same(values) else None
-            self.scope.keep(name, _merged(name, values) if same is None else same)
-        arguments = [state[1] for state in states]
-        folders = {state[2] for state in states}
-        self.scope.arguments = arguments[0] if _all_same(arguments) else None
-        self.scope.folder = folders.pop() if len(folders) == 1 else ""
+        variables, arguments, folders = zip(*states, strict=True)
+        for name in ChainMap(*variables):
+            self.scope.keep(name, _merged(name, [values.get(name) for values in variables]))
+        self.scope.arguments = None
+        if _all_same(arguments):
+            self.scope.arguments = arguments[0]
+        self.scope.folder = ""
+        if _all_same(folders):
+            self.scope.folder = folders[0]
 
     def absorb(self, since: int, *ends: str) -> None:
         """Merge the branches that left a loop or function early."""
-        self.ended = "" if self.ended in ends else self.ended
+        if self.ended in ends:
+            self.ended = ""
         states = self.escaped[since:]
         self.escaped = self.escaped[:since]
         if states:
             self._merge([self.snapshot(), *states])
 
 
-def _all_same(values: list) -> bool:  # type: ignore[type-arg]  # of any type
+def _all_same(values: Sequence[object]) -> bool:
     return all(value == values[0] for value in values[1:])
 
 
-def _merged(name: str, values: "list[str | list[Word] | None]") -> "str | list[Word]":
-    """Return a variable that differs between branches: only the common prefix is known."""
-    texts = [x for x in values if isinstance(x, str)]
-    lists = [x for x in values if isinstance(x, list)]
+def _merged(name: str, values: list[Value | None]) -> Value | None:
+    """Return a variable after branches: if it differs between them, only the common prefix is
+    known.
+    """
+    if _all_same(values):
+        return values[0]
+    texts = [value for value in values if isinstance(value, str)]
+    lists = [value for value in values if isinstance(value, list)]
     if len(lists) == len(values):
         first = min(lists, key=len)
-        if first and all(_texts(value[: len(first)]) == _texts(first) for value in lists):
-            rest = unknown(f"${{{name}[@]}}")
-            return [*first, Word(f"${{{name}[@]}}", first[-1].line, True, rest)]
+        start = marked_texts(first)
+        if first and all(marked_texts(value[: len(first)]) == start for value in lists):
+            return [*first, finished(unknown(f"${{{name}[@]}}"), first[-1].line)]
     elif len(texts) == len(values):
-        start = min(texts, key=len)
-        if start.strip() and all(
-            value[: len(start) + 1].rstrip() == start.rstrip() for value in texts
+        text = min(texts, key=len)
+        if text.strip() and all(
+            value[: len(text) + 1].rstrip() == text.rstrip() for value in texts
         ):
-            return f"{start} {unknown('$' + name)}"
+            return f"{text} {unknown('$' + name)}"
     return unknown(f"${name}")
-
-
-def _texts(words: CommandLine) -> list[str]:
-    return [word.marked for word in words]
 
 
 NUMBERS: dict[str, Callable[[int, int], bool]] = {
@@ -123,7 +128,6 @@ NUMBERS: dict[str, Callable[[int, int], bool]] = {
     "-gt": lambda a, b: a > b,
     "-ge": lambda a, b: a >= b,
 }
-SAME = ("=", "==", "!=")
 
 
 @dataclass
@@ -135,12 +139,10 @@ class Operand:
     is_pattern: bool = False
 
 
-def judge_words(words: CommandLine) -> bool | None:
-    """Evaluate ``[ ... ]`` or ``test ...``, given without name and bracket."""
-    names = {"-a": "&&", "-o": "||", "(": "(", ")": ")", "!": "!"}
-    return _Condition(
-        [Operand(names.get(word.text, word.marked), word.text in names) for word in words]
-    ).judge()
+# the operators of ``test``, as ``[[ ]]`` has them
+OPERATORS = {"-a": "&&", "-o": "||", "(": "(", ")": ")", "!": "!"}
+# what ends a word of ``[[ ]]``: a blank or an operator
+_BREAK = re.compile(r"\s|&&|\|\||[()]")
 
 
 def judge_double(text: str, scope: Scope, line: int) -> bool | None:
@@ -148,25 +150,18 @@ def judge_double(text: str, scope: Scope, line: int) -> bool | None:
     operands = []
     at = 0
     while at < len(text):
-        if text[at].isspace():
-            at += 1
-            continue
-        operator = next((sign for sign in ("&&", "||", "(", ")") if text.startswith(sign, at)), "")
-        end = at + len(operator)
-        while (
-            not operator and end < len(text) and not text[end].isspace() and text[end] not in "()"
-        ):
-            if text.startswith(("&&", "||"), end):
-                break
+        sign = _BREAK.match(text, at)
+        end = at
+        if sign:
+            end = sign.end()
+        while not sign and end < len(text) and not _BREAK.match(text, end):
             end = skip(text, end)
         raw = text[at:end]
-        is_operator = bool(operator) or raw == "!"
-        operands.append(
-            Operand(
-                raw if is_operator else scope.text(Raw(raw, line)), is_operator, _is_pattern(raw)
-            )
-        )
-        at = max(end, at + 1)
+        at = end
+        if raw in OPERATORS.values():
+            operands.append(Operand(raw, is_operator=True))
+        elif not raw.isspace():
+            operands.append(Operand(scope.text(Raw(raw, line)), is_pattern=_is_pattern(raw)))
     return _Condition(operands).judge()
 
 
@@ -185,12 +180,12 @@ class _Condition:
     def judge(self) -> bool | None:
         """Return the truth value of the whole condition."""
         value = self._any()
-        return value if self.at == len(self.operands) else None
+        if self.at < len(self.operands):
+            return None
+        return value
 
     def _next(self, sign: str) -> bool:
-        is_next = self.at < len(self.operands) and self.operands[self.at] == Operand(
-            sign, is_operator=True
-        )
+        is_next = self.operands[self.at : self.at + 1] == [Operand(sign, is_operator=True)]
         self.at += is_next
         return is_next
 
@@ -203,13 +198,12 @@ class _Condition:
     def _all(self) -> bool | None:
         value = self._one()
         while self._next("&&"):
-            value = both(value, self._one())
+            value = opposite(either(opposite(value), opposite(self._one())))
         return value
 
     def _one(self) -> bool | None:
         if self._next("!"):
-            value = self._one()
-            return None if value is None else not value
+            return opposite(self._one())
         if self._next("("):
             value = self._any()
             self._next(")")
@@ -223,46 +217,56 @@ class _Condition:
 
 def either(a: bool | None, b: bool | None) -> bool | None:
     """Return ``a or b``."""
-    return True if a or b else None if a is None or b is None else False
+    if a or b:
+        return True
+    if a is None or b is None:
+        return None
+    return False
 
 
-def both(a: bool | None, b: bool | None) -> bool | None:
-    """Return ``a and b``."""
-    return False if a is False or b is False else None if a is None or b is None else True
+def opposite(value: bool | None) -> bool | None:
+    """Return ``not value``."""
+    if value is None:
+        return None
+    return not value
 
 
-def _primary(words: list[Operand]) -> bool | None:
-    match words:
+def _primary(operands: list[Operand]) -> bool | None:
+    match operands:
         case []:
             return False
         case [only]:
             return _is_set(only.text)
-        case [Operand(text="-z" | "-n") as sign, value]:
-            is_set = _is_set(value.text)
-            return is_set if sign.text == "-n" or is_set is None else not is_set
-        case [left, Operand(text=sign), right] if sign in SAME:
-            return _same(left, right, sign)
+        case [Operand(text="-z"), value]:
+            return opposite(_is_set(value.text))
+        case [Operand(text="-n"), value]:
+            return _is_set(value.text)
+        case [left, Operand(text="!="), right]:
+            return opposite(_same(left, right))
+        case [left, Operand(text="=" | "=="), right]:
+            return _same(left, right)
         case [left, Operand(text=sign), right] if sign in NUMBERS:
-            numbers = [word.text.strip() for word in (left, right)]
+            numbers = [left.text.strip(), right.text.strip()]
             if all(re.fullmatch(r"-?\d{1,18}", number) for number in numbers):
                 return NUMBERS[sign](int(numbers[0]), int(numbers[1]))
     # a file's existence, a regular expression: only a running shell knows
     return None
 
 
-def _same(left: Operand, right: Operand, sign: str) -> bool | None:
+def _same(left: Operand, right: Operand) -> bool | None:
     if not is_known(left.text) or not is_known(right.text):
         return None
-    is_same = (
-        bool(glob(right.text).fullmatch(left.text)) if right.is_pattern else left.text == right.text
-    )
-    return is_same == (sign != "!=")
+    if right.is_pattern:
+        return glob(right.text).fullmatch(left.text) is not None
+    return left.text == right.text
 
 
 def _is_set(text: str) -> bool | None:
     if plain_part(text):
         return True
-    return False if is_known(text) else None
+    if is_known(text):
+        return False
+    return None
 
 
 _ARITHMETIC = r"(?s)\s*([A-Za-z_]\w*)\s*(\+\+|--|[-+*/%]?=(?!=))(.*)"
@@ -276,84 +280,102 @@ class Builtins(State):
         match = re.fullmatch(_ARITHMETIC, text)
         if not match:
             value = calculate_in(self.scope, text)
-            return None if value is None else value != 0
+            if value is None:
+                return None
+            return value != 0
         name, sign, right = match.groups()
-        right = "1" if sign in ("++", "--") else right
-        value = calculate_in(self.scope, right if sign == "=" else f"{name} {sign[0]} ({right})")
-        self.scope.keep(name, unknown(f"${name}") if value is None else str(value))
+        if sign in ("++", "--"):
+            right = "1"
+        if sign != "=":
+            right = f"{name} {sign[0]} ({right})"
+        self.scope.keep(name, known_or(calculate_in(self.scope, right), f"${name}"))
         return None
 
-    def set_arguments(self, words: CommandLine, _: Simple) -> bool:
+    def set_arguments(self, arguments: CommandLine, _: Simple) -> bool:
         """Apply ``set -- WORDS``, which sets the arguments."""
-        at = next((n for n, word in enumerate(words) if word.text == "--"), None)
-        if at is not None:
-            self.scope.arguments = (
-                None if any(word.unknown for word in words[at:]) else words[at + 1 :]
-            )
+        for n, argument in enumerate(arguments):
+            if argument.text == "--":
+                self.scope.arguments = arguments[n + 1 :]
+                if any(each.unknown for each in arguments[n:]):
+                    self.scope.arguments = None
+                break
         return True
 
-    def shift(self, words: CommandLine, _: Simple) -> bool:
+    def shift(self, arguments: CommandLine, _: Simple) -> bool:
         """Drop the first arguments."""
         if self.scope.arguments is not None:
-            count = int(words[0].text) if words and words[0].text.isdigit() else 1
+            count = 1
+            if arguments and arguments[0].text.isdigit():
+                count = int(arguments[0].text)
             self.scope.arguments = self.scope.arguments[count:]
         return True
 
-    def read_input(self, words: CommandLine, node: Simple) -> None:
+    def read_input(self, arguments: CommandLine, node: Simple) -> None:
         """Apply ``read``. Only the text of a here document or here string is known."""
-        names = [word.text for word in words if re.fullmatch(r"[A-Za-z_]\w*", word.text)]
-        flags = "".join(word.text for word in words if word.text.startswith("-"))
+        texts = [argument.text for argument in arguments]
+        names = [text for text in texts if re.fullmatch(r"[A-Za-z_]\w*", text)]
+        flags = "".join(text for text in texts if text.startswith("-"))
         for name in names:
             self.scope.doubt(name)
         if node.input is None or not names:
             return
         text = input_of(self.scope, node)
+        name = names[-1]
         between = self.scope.values.get("IFS", " ")
         if "a" in flags and between in (" ", ","):
-            pieces = text.split("," if between == "," else None)
-            marked = [finished(piece.strip("\n"), node.line) for piece in pieces]
-            self.scope.keep(
-                names[-1],
-                marked if is_known(text) else unknown(f"${{{names[-1]}[@]}}"),
-            )
+            pieces = text.split()
+            if between == ",":
+                pieces = text.split(",")
+            self.scope.keep(name, [finished(piece.strip("\n"), node.line) for piece in pieces])
+            if not is_known(text):
+                self.scope.keep(name, unknown(f"${{{name}[@]}}"))
         elif "d" in flags:
-            self.scope.keep(names[-1], text.strip(" \t\n"))
+            self.scope.keep(name, text.strip(" \t\n"))
         elif len(names) == 1 and "\n" not in text.strip():
-            self.scope.keep(names[0], text.strip())
+            self.scope.keep(name, text.strip())
 
-    def unset(self, words: CommandLine, _: Simple) -> bool:
+    def unset(self, arguments: CommandLine, _: Simple) -> bool:
         """Forget variables."""
-        for word in words:
-            self.scope.keep(word.text, None)
+        for argument in arguments:
+            self.scope.keep(argument.text, None)
         return True
 
-    def cd(self, words: CommandLine, _: Simple) -> None:
-        """Change the working directory."""
-        names = [word.marked for word in words if not word.text.startswith("-")]
-        self.scope.folder = joined_path(self.scope.folder, names[0]) if names else ""
+    def cd(self, arguments: CommandLine, _: Simple) -> None:
+        """Change the working directory: to the home, which is unknown, if none is named."""
+        names = [each.marked for each in arguments if not each.text.startswith("-")]
+        self.scope.folder = joined_path(self.scope.folder, [*names, "~"][0])
 
-    def test(self, words: CommandLine, _: Simple) -> bool | None:
-        """Evaluate ``[ ... ]``."""
-        return judge_words(words[:-1] if words and words[-1].text == "]" else words)
+    def test(self, arguments: CommandLine, _: Simple) -> bool | None:
+        """Evaluate ``[ ... ]`` or ``test ...``."""
+        if arguments and arguments[-1].text == "]":
+            arguments = arguments[:-1]
+        operands = []
+        for each in arguments:
+            operator = OPERATORS.get(each.text)
+            operands.append(Operand(operator or each.marked, operator is not None))
+        return _Condition(operands).judge()
 
-    def getopts(self, words: CommandLine, _: Simple) -> None:
+    def getopts(self, arguments: CommandLine, _: Simple) -> None:
         """Apply ``getopts``, whose option is known only to a running shell."""
-        for name in (*(word.text for word in words[1:2]), "OPTARG"):
-            self.scope.doubt(name)
+        for argument in arguments[1:2]:
+            self.scope.doubt(argument.text)
+        self.scope.doubt("OPTARG")
 
     def popd(self, *_: object) -> None:
         """Apply ``popd``. The working directory is unknown afterwards."""
         self.scope.folder = ""
 
-    def end(self, words: CommandLine, _: Simple, how: str) -> bool | None:
+    def end(self, arguments: CommandLine, _: Simple, how: str) -> bool | None:
         """Apply ``exit``, ``return``, ``break`` or ``continue``."""
         self.ended = how
-        return None if words and words[0].unknown else not words or words[0].text == "0"
+        if arguments and arguments[0].unknown:
+            return None
+        return not arguments or arguments[0].text == "0"
 
-    def let(self, words: CommandLine, _: Simple) -> None:
-        """Apply ``let``: each word is an arithmetic expression."""
-        for word in words:
-            self.arithmetic(word.text)
+    def let(self, arguments: CommandLine, _: Simple) -> None:
+        """Apply ``let``: each argument is an arithmetic expression."""
+        for argument in arguments:
+            self.arithmetic(argument.text)
 
 
 BUILTINS: dict[str, Callable[[Builtins, CommandLine, Simple], bool | None]] = {

@@ -12,76 +12,85 @@ from pathlib import PurePosixPath
 
 from grporecipe.model.values import CommandLine, Word
 from grporecipe.reading.shell._syntax import Chain, Raw, Simple, SyntaxReader
-from grporecipe.reading.shell._words import Scope, Values, is_known, joined_path
+from grporecipe.reading.shell._words import Scope, Values, is_known, joined_path, marked_texts
 
 SHELLS = frozenset({"bash", "sh", "zsh", "dash", "ksh"})
 TMUX_KEYS = frozenset({"Enter", "C-m", "ENTER", "KPEnter"})
 
 
-def handed_on(words: CommandLine, read: Callable[[str], str | None]) -> CommandLine | None:
+def handed_on(fields: CommandLine, read: Callable[[str], str | None]) -> CommandLine | None:
     """Return the script that a command passes to another shell (``bash -c``, tmux, Slurm's wrap),
     and its arguments.
 
     ``read`` returns the text of a file of the checkout. Only one that gets arguments is read: the
     others are recipes themselves.
     """
-    name = PurePosixPath(words[0].text).name if words else ""
+    names = [PurePosixPath(field.text).name for field in fields]
+    name = "".join(names[:1])
     if name in ("echo", "printf", "cat"):
         return None
-    for n, word in enumerate(words[:-1]):
-        if PurePosixPath(word.text).name in SHELLS:
-            options = n + 1
-            while options < len(words) - 1 and words[options].text.startswith("-"):
-                if re.fullmatch(r"-[a-z]*c", words[options].text):
-                    return words[options + 1 :]
-                options += 1
-            if options < len(words) - 1 and (text := read(words[options].text)):
-                return [Word(text, word.line, marked=text), *words[options:]]
-    if name == "tmux":
-        return _typed(words)
+    for n, field in enumerate(fields[:-1]):
+        if names[n] in SHELLS:
+            at = n + 1
+            while at < len(fields) - 1 and fields[at].text.startswith("-"):
+                if re.fullmatch(r"-[a-z]*c", fields[at].text):
+                    return fields[at + 1 :]
+                at += 1
+            text = None
+            if at < len(fields) - 1:
+                text = read(fields[at].text)
+            if text:
+                return [Word(text, field.line, marked=text), *fields[at:]]
+    if name == "tmux" and fields[1:]:
+        return _typed(fields)
     if name == "sbatch":
-        for n, word in enumerate(words):
-            option, equals, script = word.marked.partition("=")
+        for n, field in enumerate(fields):
+            option, equals, script = field.marked.partition("=")
+            if option == "--wrap" and equals:
+                return [replace(field, marked=script)]
             if option == "--wrap":
-                return [replace(word, marked=script)] if equals else words[n + 1 : n + 2] or None
-    if name == "ray" and words[1:2] and words[1].text == "job" and _is_script(words[-1]):
-        return words[-1:]
-    if name in ("ssh", "su") and len(words) > 2 and " " in words[-1].text.strip():
-        return words[-1:]
+                return fields[n + 1 : n + 2] or None
+    if name == "ray" and fields[1:] and fields[1].text == "job" and _is_script(fields[-1]):
+        return fields[-1:]
+    if name in ("ssh", "su") and len(fields) > 2 and " " in fields[-1].text.strip():
+        return fields[-1:]
     return None
 
 
-def _is_script(word: Word) -> bool:
-    """Return whether a word that a job consists of is a whole command line, as of a quoted
+def _is_script(field: Word) -> bool:
+    """Return whether a field that a job consists of is a whole command line, as of a quoted
     variable.
     """
-    first, _, rest = word.text.strip().partition(" ")
+    first, _, rest = field.text.strip().partition(" ")
     return bool(rest) and "=" not in first and not first.startswith(("-", "{"))
 
 
-def _typed(words: CommandLine) -> CommandLine | None:
+def _typed(fields: CommandLine) -> CommandLine | None:
     """Return the text that tmux types into a shell or starts in a window."""
     typed = []
     skips = False
-    for word in words[2:]:
-        if skips or word.text.startswith("-") or word.text in TMUX_KEYS:
-            skips = not skips and re.fullmatch(r"-[tsncxyF]", word.text) is not None
+    for field in fields[2:]:
+        if skips or field.text.startswith("-") or field.text in TMUX_KEYS:
+            skips = not skips and re.fullmatch(r"-[tsncxyF]", field.text) is not None
         else:
-            typed.append(word)
-    if (
-        words[1].text not in ("send-keys", "send", "new-session", "new", "new-window", "neww")
-        or not typed
-    ):
+            typed.append(field)
+    texts = marked_texts(typed)
+    if fields[1].text in ("send-keys", "send"):
+        text = "".join(texts)
+    elif fields[1].text in ("new-session", "new", "new-window", "neww"):
+        text = "".join(texts[-1:])
+    else:
         return None
-    text = "".join(word.marked for word in typed) if "send" in words[1].text else typed[-1].marked
-    return [Word(text, typed[0].line, marked=text, span=typed[0].span)] if " " in text else None
+    if " " not in text:
+        return None
+    return [Word(text, typed[0].line, marked=text, span=typed[0].span)]
 
 
-def reads_script(words: CommandLine) -> bool:
+def reads_script(fields: CommandLine) -> bool:
     """Return whether a command runs its standard input: a shell or sbatch without the name of a
     script.
     """
-    names = [PurePosixPath(word.text).name for word in words if not word.text.startswith("-")]
+    names = [PurePosixPath(field.text).name for field in fields if not field.text.startswith("-")]
     return bool(names) and (names[-1] in SHELLS or names[0] in ("sbatch", "ssh"))
 
 
@@ -97,32 +106,36 @@ def printed(scope: Scope, text: str, line: int) -> str | None:
     """Return the output of commands in ``$( )`` that only handle text: dirname, basename, echo and
     the like.
     """
-    if counted := re.fullmatch(COUNTED, text):
-        value = scope.text(Raw(counted[1], line))
-        return str(value.count(",") + 1) if is_known(value) else None
+    if match := re.fullmatch(COUNTED, text):
+        value = scope.text(Raw(match[1], line))
+        if not is_known(value):
+            return None
+        return str(value.count(",") + 1)
     folder = scope.folder
     lines: list[str] = []
     for node in SyntaxReader(text, line).script():
-        parts = node.parts if isinstance(node, Chain) else [("", False, node)]
+        parts = [("", False, node)]
+        if isinstance(node, Chain):
+            parts = node.parts
         for joint, negated, part in parts:
             if joint not in ("", "&&") or negated or not isinstance(part, Simple) or not part.words:
                 return None
-            words = [word for raw in part.words for word in scope.words(raw)]
-            output = _prints(scope, words, part)
+            fields = scope.expand(part.words)
+            output = _prints(scope, fields, part)
             if output is None:
                 scope.folder = folder
                 return None
-            if words[0].text not in ("cd", "pushd"):
+            if fields[0].text not in ("cd", "pushd"):
                 lines.append(output)
     scope.folder = folder
     return "\n".join(lines)
 
 
-def _prints(scope: Scope, words: CommandLine, node: Simple) -> str | None:
-    names = [word.marked for word in words[1:] if not re.fullmatch(r"-\w+|--", word.text)]
-    if not words or (any(word.unknown for word in words) and words[0].text != "echo"):
+def _prints(scope: Scope, fields: CommandLine, node: Simple) -> str | None:
+    names = [field.marked for field in fields[1:] if not re.fullmatch(r"-\w+|--", field.text)]
+    if not fields or (any(field.unknown for field in fields) and fields[0].text != "echo"):
         return None
-    match words[0].text, names:
+    match fields[0].text, names:
         case (("cd" | "pushd"), [path]):
             scope.folder = joined_path(scope.folder, path)
             return scope.folder or None
@@ -134,8 +147,8 @@ def _prints(scope: Scope, words: CommandLine, node: Simple) -> str | None:
             return PurePosixPath(path).name.removesuffix("".join(ends[:1]))
         case (("realpath" | "readlink"), [path]):
             return joined_path(scope.folder, path) or None
-        case "echo", _ if words[1:2] != [] and not words[1].text.startswith("-"):
-            return " ".join(word.marked for word in words[1:])
+        case "echo", _ if fields[1:] and not fields[1].text.startswith("-"):
+            return " ".join(marked_texts(fields[1:]))
         case "cat", [] if node.input is not None:
             return input_of(scope, node)
     return None
@@ -147,7 +160,9 @@ def input_of(scope: Scope, node: Simple) -> str:
     assert node.input is not None
     if node.is_string:
         return scope.text(node.input)
-    return node.input.text if node.is_literal else scope.document(node.input)
+    if node.is_literal:
+        return node.input.text
+    return scope.document(node.input)
 
 
 _OPTION = r"(?m)^#SBATCH[ \t]+(--[\w-]+|-\w)[= \t]?[ \t]*([^\s#]+)"
@@ -163,8 +178,8 @@ def slurm_variables(text: str) -> Values:
     for name, value in re.findall(_OPTION, text):
         if name in ("--nodes", "-N") and value.isdigit():
             variables |= {"SLURM_JOB_NUM_NODES": value, "SLURM_NNODES": value}
-        elif name in _GPUS and (gpus := re.fullmatch(_GPUS[name], value)):
-            variables["SLURM_GPUS_ON_NODE"] = gpus[1]
+        elif match := re.fullmatch(_GPUS.get(name, r"(?!)"), value):
+            variables["SLURM_GPUS_ON_NODE"] = match[1]
             if name == "--gpus-per-node":
-                variables["SLURM_GPUS_PER_NODE"] = gpus[1]
+                variables["SLURM_GPUS_PER_NODE"] = match[1]
     return variables

@@ -104,24 +104,35 @@ REDIRECTION = re.compile(r"(?:\d*|\{\w+\})(?:>>|>&|<&|&>>|&>|>\||>|<>|<<<|<(?!<)
 HEREDOC = re.compile(r"\d*<<(-?)[ \t]*(['\"]?)([^\s'\"\\;&|()<>]+)\2")
 NAME = re.compile(r"[A-Za-z_]\w*")
 FUNCTION = re.compile(r"([^\s;&|()<>$`'\"=]+)[ \t]*\([ \t]*\)")
+RESERVED = re.compile(r"(?:[A-Za-z]+|[{}!]|\[\[)(?![^\s;&|()<>])")
 ARRAY = r"[A-Za-z_]\w*\+?=$"
 BLANKS = " \t\r"
 ENDS = frozenset(" \t\r\n;&|()<>")
 
 
-def closing(text: str, at: int) -> int:
+def closing(text: str, at: int, has_comments: bool = False) -> int:
     """Return the position after the bracket that closes the one at ``at``. Quotes and brackets
-    inside are skipped.
+    inside are skipped, and the comments of an array, which may have quotes and brackets.
     """
     opening = text[at]
     wanted = {"(": ")", "{": "}", "[": "]"}[opening]
     at += 1
-    while at < len(text):
-        char = text[at]
-        if char == wanted:
-            return at + 1
-        at = closing(text, at) if char == opening else skip(text, at)
-    return len(text)
+    while at < len(text) and text[at] != wanted:
+        if has_comments and text[at] == "#" and text[at - 1] in " \t\r\n(":
+            at = _find(text, "\n", at)
+        elif text[at] == opening:
+            at = closing(text, at)
+        else:
+            at = skip(text, at)
+    return min(at + 1, len(text))
+
+
+def _find(text: str, sign: str, at: int) -> int:
+    """Return the position of a sign, or the end of the text."""
+    found = text.find(sign, at)
+    if found < 0:
+        return len(text)
+    return found
 
 
 def skip(text: str, at: int) -> int:
@@ -130,12 +141,14 @@ def skip(text: str, at: int) -> int:
     if char == "\\":
         return min(at + 2, len(text))
     if char in "'`" or char == OPEN:
-        end = text.find(CLOSE if char == OPEN else char, at + 1)
-        return len(text) if end < 0 else end + 1
+        return min(_find(text, char.replace(OPEN, CLOSE), at + 1) + 1, len(text))
     if char == '"':
         at += 1
         while at < len(text) and text[at] != '"':
-            at = at + 1 if text[at] == "'" else skip(text, at)
+            if text[at] == "'":
+                at += 1
+            else:
+                at = skip(text, at)
         return min(at + 1, len(text))
     if char == "$" and text[at + 1 : at + 2] in ("(", "{", "["):
         return closing(text, at + 1)
@@ -187,18 +200,14 @@ class SyntaxReader:
             elif self.text.startswith("\\\n", self.at):
                 self._move(2)
             elif self.text[self.at] == "#":
-                end = self.text.find("\n", self.at)
-                self.at = len(self.text) if end < 0 else end
+                self.at = _find(self.text, "\n", self.at)
             else:
                 return True
         return False
 
     def _operator(self) -> str:
-        return (
-            next((sign for sign in OPERATORS if self.text.startswith(sign, self.at)), "")
-            if self._blank()
-            else ""
-        )
+        self._blank()
+        return next((sign for sign in OPERATORS if self.text.startswith(sign, self.at)), "")
 
     def _newlines(self) -> None:
         """Skip the separators of commands."""
@@ -209,10 +218,11 @@ class SyntaxReader:
 
     def _peek(self) -> str:
         """Return the next word, which may be a reserved one."""
-        if not self._blank():
+        self._blank()
+        match = RESERVED.match(self.text, self.at)
+        if match is None:
             return ""
-        match = re.compile(r"(?:[A-Za-z]+|[{}!]|\[\[)(?![^\s;&|()<>])").match(self.text, self.at)
-        return match[0] if match else ""
+        return match[0]
 
     def _take(self, word: str) -> bool:
         if self._peek() != word:
@@ -247,9 +257,12 @@ class SyntaxReader:
             parts.append((joint, negated, self._pipeline()))
             joint = self._operator()
             if joint not in ("&&", "||"):
-                return parts[0][2] if len(parts) == 1 and not parts[0][1] else Chain(parts)
+                break
             self._move(2)
             self._newlines()
+        if len(parts) > 1 or negated:
+            return Chain(parts)
+        return parts[0][2]
 
     def _pipeline(self) -> Node:
         parts = [self._command()]
@@ -257,11 +270,9 @@ class SyntaxReader:
             self._move(len(self._operator()))
             self._newlines()
             parts.append(self._command())
-        return (
-            parts[0]
-            if len(parts) == 1
-            else Chain([("|", False, Group([part], is_subshell=True)) for part in parts])
-        )
+        if len(parts) == 1:
+            return parts[0]
+        return Chain([("|", False, Group([part], is_subshell=True)) for part in parts])
 
     def _command(self) -> Node:
         """Return one command with its redirections."""
@@ -300,7 +311,7 @@ class SyntaxReader:
                 self._take("}")
                 return Group(body)
             case "function":
-                name = self._word().text if self._blank() and not self._operator() else ""
+                name = self._operand().text
                 if self._operator() == "(":
                     self._move(1)
                     self._close(")")
@@ -309,7 +320,9 @@ class SyntaxReader:
 
     def _body(self) -> list[Node]:
         self._newlines()
-        return [self._command()] if self._blank() else []
+        if not self._blank():
+            return []
+        return [self._command()]
 
     def _close(self, bracket: str) -> None:
         if self._blank() and self.text[self.at] == bracket:
@@ -350,18 +363,20 @@ class SyntaxReader:
 
     def _do(self) -> list[Node]:
         self._newlines()
-        is_braced = self._take("{")
-        if not is_braced:
+        end = "done"
+        if self._take("{"):
+            end = "}"
+        else:
             self._take("do")
-        body = self._list({"}"} if is_braced else {"done"})
-        self._take("}" if is_braced else "done")
+        body = self._list({end})
+        self._take(end)
         return body
 
     def _for(self) -> Loop:
         if self._blank() and self.text.startswith("((", self.at):
             self._arithmetic()
             return Loop(self._do(), words=[Raw("$", self.line)])
-        name = self._word().text if self._blank() and not self._operator() else ""
+        name = self._operand().text
         self._newlines()
         words = None
         if self._take("in"):
@@ -371,7 +386,7 @@ class SyntaxReader:
         return Loop(self._do(), name, words)
 
     def _case(self) -> Case:
-        word = self._word() if self._blank() and not self._operator() else Raw("", self.line)
+        word = self._operand()
         self._newlines()
         self._take("in")
         arms = []
@@ -411,13 +426,12 @@ class SyntaxReader:
                 self.pending.append((command, match[3], bool(match[1])))
             elif match := REDIRECTION.match(self.text, self.at):
                 self._move(len(match[0]))
-                if self._blank() and not self._operator():
-                    target = self._word()
-                    if match[0] == "<<<":
-                        command.input = target
-                        command.is_string = True
-                    elif target.text.startswith("--"):
-                        command.lost = target.line
+                target = self._operand()
+                if match[0] == "<<<" and target.text:
+                    command.input = target
+                    command.is_string = True
+                elif target.text.startswith("--"):
+                    command.lost = target.line
             elif self._operator() or (not command.line and self.text[self.at] not in "<>"):
                 return
             else:
@@ -425,6 +439,12 @@ class SyntaxReader:
                 command.words.append(self._word())
                 if self.at == start:
                     return
+
+    def _operand(self) -> Raw:
+        """Return the next word; an empty one in front of an operator."""
+        if self._operator():
+            return Raw("", self.line)
+        return self._word()
 
     def _word(self) -> Raw:
         """Return the source text of one word; an array includes its brackets."""
@@ -435,7 +455,7 @@ class SyntaxReader:
             if char in "<>" and self.text.startswith("(", self.at + 1):
                 self._move(closing(self.text, self.at + 1) - self.at)
             elif char == "(" and re.match(ARRAY, self.text[start : self.at][-200:]):
-                self._move(self._array_end() - self.at)
+                self._move(closing(self.text, self.at, has_comments=True) - self.at)
                 break
             elif char in ENDS:
                 if self.at == start:
@@ -446,24 +466,14 @@ class SyntaxReader:
                 self._move(skip(self.text, self.at) - self.at)
         return Raw(self.text[start : self.at], line)
 
-    def _array_end(self) -> int:
-        """Return the position after an array, whose comments may have quotes and brackets."""
-        at = self.at + 1
-        while at < len(self.text) and self.text[at] != ")":
-            if self.text[at] == "#" and self.text[at - 1] in " \t\r\n(":
-                end = self.text.find("\n", at)
-                at = len(self.text) if end < 0 else end
-            else:
-                at = closing(self.text, at) if self.text[at] == "(" else skip(self.text, at)
-        return min(at + 1, len(self.text))
-
     def _heredocs(self) -> None:
         for command, end, is_indented in self.pending:
-            tabs = r"\t*" if is_indented else ""
-            match = re.compile(rf"^{tabs}{re.escape(end)}$\n?", re.MULTILINE).search(
-                self.text, self.at
-            )
-            text = self.text[self.at : match.start() if match else len(self.text)]
-            command.input = Raw(re.sub(r"(?m)^\t+", "", text) if is_indented else text, self.line)
-            self._move((match.end() if match else len(self.text)) - self.at)
+            tabs = r"\t*" * is_indented
+            last_line = rf"(?m)^{tabs}{re.escape(end)}$\n?"
+            text, *rest = re.split(last_line, self.text[self.at :], maxsplit=1)
+            count = len(self.text) - self.at - sum(map(len, rest))
+            if is_indented:
+                text = re.sub(r"(?m)^\t+", "", text)
+            command.input = Raw(text, self.line)
+            self._move(count)
         self.pending = []

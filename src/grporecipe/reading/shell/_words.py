@@ -5,7 +5,7 @@ text between two marks, so that the text around them stays known.
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
@@ -21,7 +21,7 @@ LONGEST_VALUE = 10_000
 LONGEST_PATTERN = 500
 # characters of all expansions together: A=$A$A doubles with every line
 MOST_EXPANDED = 2**22
-ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(?:\[[^]]*\])?(\+?)=(.*)", re.DOTALL)
+ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\[[^]]*\])?(\+?)=(.*)", re.DOTALL)
 _VARIABLE = re.compile(r"[A-Za-z_]\w*|[0-9]|[@*#?$!-]")
 _BRACED = r"(?s)\$\{([A-Za-z_]\w*|\d+|[@*])(\[(?:[^]]*)\])?(.*)\}"
 _BRACES = (
@@ -32,7 +32,9 @@ _PIECE = f"(?:{OPEN}[^{CLOSE}]*{CLOSE}|[^ \t\n])+"
 _MARKED = f"{OPEN}[^{CLOSE}]*{CLOSE}?"
 
 
-Values = dict[str, "str | list[Word]"]
+# a variable: a text, or an array
+Value = str | CommandLine
+Values = dict[str, Value]
 
 
 def unknown(raw: str) -> str:
@@ -55,8 +57,17 @@ def finished(marked: str, line: int, span: int = 0) -> Word:
     return Word(plain(marked), line, not is_known(marked), marked, span)
 
 
-def _length(value: "str | list[Word]") -> int:
-    return sum(len(word.text) + 1 for word in value) if isinstance(value, list) else len(value)
+def _length(value: Value) -> int:
+    if isinstance(value, list):
+        return sum(len(word.text) + 1 for word in value)
+    return len(value)
+
+
+def known_or(value: object, raw: str) -> str:
+    """Return a value as text; None is unknown, with this source text."""
+    if value is None:
+        return unknown(raw)
+    return str(value)
 
 
 @dataclass
@@ -76,47 +87,52 @@ class Scope:
     # characters
     expanded: int = 0
 
-    def keep(self, name: str, value: "str | list[Word] | None") -> None:
+    def keep(self, name: str, value: Value | None) -> None:
         """Store a variable; None removes it. One that is too long becomes unknown, and no more than
         a maximum number are stored.
         """
         if value is None:
             self.values.pop(name, None)
         elif name in self.values or len(self.values) < MOST_VARIABLES:
-            is_long = _length(value) > LONGEST_VALUE
-            self.values[name] = unknown(f"${name}") if is_long else value
+            if _length(value) > LONGEST_VALUE:
+                value = unknown(f"${name}")
+            self.values[name] = value
 
     def doubt(self, name: str) -> None:
         """Make a variable unknown."""
         self.keep(name, unknown(f"${name}"))
 
-    def look_up(self, name: str) -> "str | list[Word] | None":
+    def look_up(self, name: str) -> Value | None:
         """Return a variable's value; None if it is not set."""
-        if name in ("@", "*"):
-            return self.arguments
-        if name == "#":
-            return None if self.arguments is None else str(len(self.arguments))
         if name == "0" or (name == "BASH_SOURCE" and self.path):
             return self.path
         if name == "PWD" and self.folder:
             return self.folder
-        if name.isdigit():
-            is_given = self.arguments is not None and 0 < int(name) <= len(self.arguments)
-            return self.arguments[int(name) - 1].marked if is_given and self.arguments else None
-        return self.values.get(name)
+        if not name.isdigit() and name not in "@*#":
+            return self.values.get(name)
+        if self.arguments is None or name in "@*":
+            return self.arguments
+        if name == "#":
+            return str(len(self.arguments))
+        for argument in self.arguments[: int(name)][int(name) - 1 :]:
+            return argument.marked
+        return None
 
-    def words(self, raw: Raw) -> CommandLine:
-        """Return the fields that a command's word is split into."""
-        braces = re.fullmatch(_BRACES, raw.text)
-        if braces is None:
-            return Fields(self, at_home(raw), splits=True).read()
-        return [
-            finished(f"{braces[1]}{item}{braces[3]}", raw.line) for item in _alternatives(braces[2])
-        ]
+    def expand(self, words: Iterable[Raw]) -> CommandLine:
+        """Return the fields that words of a command are split into."""
+        fields: CommandLine = []
+        for raw in words:
+            braces = re.fullmatch(_BRACES, raw.text)
+            if braces is None:
+                fields += Fields(self, raw, splits=True).read()
+                continue
+            for item in _alternatives(braces[2]):
+                fields.append(finished(f"{braces[1]}{item}{braces[3]}", raw.line))
+        return fields
 
     def text(self, raw: Raw) -> str:
         """Return a word as one text with marks, as in an assignment."""
-        return " ".join(word.marked for word in Fields(self, at_home(raw), splits=False).read())
+        return " ".join(marked_texts(Fields(self, raw, splits=False).read()))
 
     def document(self, raw: Raw) -> str:
         """Return a here document as one text with marks."""
@@ -126,14 +142,10 @@ class Scope:
 
     def array(self, raw: Raw) -> CommandLine:
         """Return the elements of ``( ... )``."""
-        inner = raw.text[1:-1] if raw.text.endswith(")") else raw.text[1:]
-        items: CommandLine = []
-        for word in SyntaxReader(inner, raw.line).array():
-            item = re.match(r"\[[^]]*\]=", word.text)
-            items += self.words(Raw(word.text[item.end() :], word.line) if item else word)
-        return items
+        words = SyntaxReader(raw.text[1:].removesuffix(")"), raw.line).array()
+        return self.expand(Raw(re.sub(r"^\[[^]]*\]=", "", word.text), word.line) for word in words)
 
-    def spend(self, value: "str | list[Word]") -> None:
+    def spend(self, value: Value) -> None:
         """Count the characters of expanded variables.
 
         Raises UserError if there are more than any launch has.
@@ -146,12 +158,9 @@ class Scope:
             )
 
 
-def at_home(raw: Raw) -> Raw:
-    """Return a word with the tilde that bash expands at its start as ``$HOME``, which only a
-    running shell knows.
-    """
-    is_home = raw.text == "~" or raw.text.startswith("~/")
-    return Raw(f"${{HOME}}{raw.text[1:]}", raw.line) if is_home else raw
+def marked_texts(fields: Iterable[Word]) -> list[str]:
+    """Return the texts of fields, with marks."""
+    return [field.marked for field in fields]
 
 
 def _alternatives(text: str) -> list[str]:
@@ -161,8 +170,10 @@ def _alternatives(text: str) -> list[str]:
         return text.split(",")
     start = int(first)
     end = int(last)
-    step = 1 if end >= start else -1
-    return [str(number) for number in range(start, end + step, step)]
+    numbers = range(start, end + 1)
+    if end < start:
+        numbers = range(start, end - 1, -1)
+    return list(map(str, numbers))
 
 
 class Fields:
@@ -170,7 +181,7 @@ class Fields:
 
     def __init__(self, scope: Scope, raw: Raw, splits: bool) -> None:
         self.scope, self.raw, self.splits = scope, raw, splits
-        self.words: CommandLine = []
+        self.fields: CommandLine = []
         self.current: str | None = None
         # an element of an array has its own line
         self.line = raw.line
@@ -178,17 +189,19 @@ class Fields:
         self.is_quoted = False
 
     def read(self) -> CommandLine:
-        """Return the fields."""
-        self.take(self.raw.text, quoted=False)
+        """Return the fields. Bash expands a tilde at the start as ``$HOME``, which only a running
+        shell knows.
+        """
+        self.take(re.sub(r"^~(?=/|\Z)", "${HOME}", self.raw.text), quoted=False)
         self._end()
-        return self.words
+        return self.fields
 
     def _add(self, text: str) -> None:
         self.current = (self.current or "") + text
 
     def _end(self) -> None:
         if self.current is not None:
-            self.words.append(finished(self.current, self.line, self.raw.text.count("\n")))
+            self.fields.append(finished(self.current, self.line, self.raw.text.count("\n")))
         self.current = None
         self.line = self.raw.line
 
@@ -208,13 +221,10 @@ class Fields:
                 self._add(char)
                 end = at + 1
             elif char == "'":
-                self._add(text[at + 1 : end].removesuffix("'") if end > at + 1 else "")
+                self._add(text[at + 1 : end].removesuffix("'"))
             elif char == '"':
                 self._add("")
-                inside = text[at + 1 : end]
-                self._quoted(
-                    inside.removesuffix('"') if end > at + 1 and text[end - 1] == '"' else inside
-                )
+                self._quoted(text[at + 1 : end].removesuffix('"'))
             elif char in "$`":
                 end = self._expand(text, at, quoted)
             else:
@@ -243,26 +253,21 @@ class Fields:
         self.is_quoted = quoted
         value, end = self._value(text, at)
         self.scope.spend(value)
-        if isinstance(value, list):
-            self._add_list(value, quoted)
-        elif quoted or not self.splits:
-            self._add(value)
-        else:
+        if isinstance(value, str):
             self._split(value)
-        return end
-
-    def _add_list(self, value: CommandLine, quoted: bool) -> None:
-        for n, word in enumerate(value):
+            return end
+        for n, element in enumerate(value):
             if n:
                 self._end()
-            self.line = word.line
-            if quoted or not self.splits:
-                self._add(word.marked)
-            else:
-                self._split(word.marked)
+            self.line = element.line
+            self._split(element.marked)
+        return end
 
     def _split(self, value: str) -> None:
-        """Take an unquoted value. Blanks in its known parts end a field."""
+        """Take a value. If it is not quoted, blanks in its known parts end a field."""
+        if self.is_quoted or not self.splits:
+            self._add(value)
+            return
         pieces = re.findall(_PIECE, value)
         if value[:1].isspace():
             self._end()
@@ -273,7 +278,7 @@ class Fields:
         if pieces and value[-1] in " \t\n":
             self._end()
 
-    def _value(self, text: str, at: int) -> "tuple[str | list[Word], int]":
+    def _value(self, text: str, at: int) -> tuple[Value, int]:
         if text[at] == "`" or text.startswith(("$(", "${", "$["), at):
             end = skip(text, at)
             raw = text[at:end]
@@ -284,60 +289,59 @@ class Fields:
                 return self._arithmetic(raw, raw[2:-1]), end
             if raw.startswith("${"):
                 return self._braced(raw), end
-            inside = raw[1:-1] if raw[0] == "`" else raw[2:-1]
+            # in backquotes, or in $( )
+            inside = raw.removeprefix("$")[1:-1]
             printed = self.scope.substitute(inside, self.raw.line)
-            return unknown(raw) if printed is None else printed.rstrip("\n"), end
+            return known_or(printed, raw).rstrip("\n"), end
         match = _VARIABLE.match(text, at + 1)
         if not match:
             return "$", at + 1
         name = match[0]
         value = self.scope.look_up(name)
-        if isinstance(value, list) and name not in ("@", "*"):
-            value = value[0].marked if value else ""
-        return (unknown(f"${name}") if value is None else value), match.end()
+        if isinstance(value, list):
+            if name in "@*":
+                return value, match.end()
+            value = first_of(value)
+        return known_or(value, f"${name}"), match.end()
 
     def _arithmetic(self, raw: str, inside: str) -> str:
-        value = calculate_in(self.scope, inside)
-        return unknown(raw) if value is None else str(value)
+        return known_or(calculate_in(self.scope, inside), raw)
 
-    def _braced(self, raw: str) -> "str | list[Word]":
+    def _braced(self, raw: str) -> Value:
         """Return the expansion of ``${NAME}``, with its index, default, cut or replacement."""
-        if length := re.fullmatch(r"\$\{#(\w+|@|\*)(\[[@*]\])?\}", raw):
-            return _length_of(
-                self.scope.look_up(length[1]), length[2] is not None or length[1] in "@*", raw
-            )
+        if match := re.fullmatch(r"\$\{#(\w+|@|\*)(\[[@*]\])?\}", raw):
+            is_array = match[2] is not None or match[1] in "@*"
+            return _length_of(self.scope.look_up(match[1]), is_array, raw)
         match = re.fullmatch(_BRACED, raw)
         if not match:
             return unknown(raw)
         name, index, operation = match.groups()
         value = self.scope.look_up(name)
         if isinstance(value, list):
-            index = "[@]" if name in ("@", "*") else index
-            if index in ("[@]", "[*]"):
-                if not value and (empty := re.match(r":?-", operation)):
-                    return self._word(operation[empty.end() :])
+            if index in ("[@]", "[*]") or name in "@*":
+                if not value and operation.startswith(("-", ":-")):
+                    return self._word(operation.removeprefix(":")[1:])
                 return _cut_list(value, operation, raw)
             at = calculate_in(self.scope, (index or "[0]")[1:-1])
-            value = (
-                value[at].marked
-                if at is not None and -len(value) <= at < len(value)
-                else unknown(raw)
-            )
+            if at is None or not -len(value) <= at < len(value):
+                value = unknown(raw)
+            else:
+                value = value[at].marked
         elif index not in (None, "[@]", "[*]", "[0]") and name != "BASH_SOURCE":
             return unknown(raw)
-        if default := re.match(r":?[-=+?]", operation):
-            return self._default(value, name, default[0], operation[default.end() :], raw)
-        if value is None:
-            return unknown(raw)
-        return value if not operation else self._changed(value, operation, raw)
+        if match := re.match(r":?[-=+?]", operation):
+            return self._default(value, name, match[0], operation[match.end() :], raw)
+        if operation and value is not None:
+            return self._changed(value, operation, raw)
+        return known_or(value, raw)
 
     def _default(self, value: str | None, name: str, sign: str, word: str, raw: str) -> str:
         is_set = value is not None and (value != "" or sign[0] != ":")
-        if value is not None and not is_known(value) and not plain_part(value):
+        if value and not plain_part(value):
             return unknown(raw)
-        if sign[-1] == "+":
-            return self._word(word) if is_set else ""
-        if is_set:
+        if sign[-1] == "+" and not is_set:
+            return ""
+        if is_set and sign[-1] != "+":
             return value or ""
         if sign[-1] == "?":
             return unknown(raw)
@@ -349,7 +353,7 @@ class Fields:
     def _word(self, text: str) -> str:
         # bash then leaves a tilde as it is
         if self.is_quoted:
-            text = text.replace("~", "\\~", 1) if text.startswith("~") else text
+            text = re.sub(r"^~", r"\~", text)
         return self.scope.text(Raw(text, self.raw.line))
 
     def _changed(self, value: str, operation: str, raw: str) -> str:
@@ -358,37 +362,41 @@ class Fields:
         """
         if not is_known(value) or len(value) > LONGEST_PATTERN:
             return unknown(raw)
-        if operation in (",,", "^^"):
-            return value.lower() if operation == ",," else value.upper()
-        if part := re.fullmatch(r":[ ]?(-?\d+)(?::(\d+))?", operation):
-            start = int(part[1])
-            rest = value[start if start >= 0 else max(len(value) + start, 0) :]
-            return rest[: int(part[2])] if part[2] else rest
-        if cut := re.match(r"%%|%|##|#|//|/", operation):
-            word = operation[cut.end() :]
+        if operation == ",,":
+            return value.lower()
+        if operation == "^^":
+            return value.upper()
+        if match := re.fullmatch(r":[ ]?(-?\d+)(?::(\d+))?", operation):
+            return value[int(match[1]) :][: int(match[2] or len(value))]
+        if match := re.match(r"%%|%|##|#|//|/", operation):
+            word = operation[match.end() :]
             new = ""
-            if cut[0][0] == "/":
-                parts = re.split(r"(?<!\\)/", word, maxsplit=1)
-                word = parts[0]
-                new = "".join(parts[1:])
+            if match[0][0] == "/":
+                word, *rest = re.split(r"(?<!\\)/", word, maxsplit=1)
+                new = "".join(rest)
             pattern = self._word(word)
             new = self._word(new)
             if is_known(pattern) and is_known(new):
-                return _replaced(value, cut[0], pattern, new)
+                return _replaced(value, match[0], pattern, new)
         return unknown(raw)
 
 
 def _replaced(value: str, operation: str, pattern: str, new: str) -> str:
-    matches = glob(pattern).fullmatch
     if operation[0] == "/":
-        regex = re.compile(glob(pattern).pattern)
-        return regex.sub(lambda _: new, value, count=operation == "/") if pattern else value
+        if not pattern:
+            return value
+        return re.sub(glob(pattern).pattern, lambda _: new, value, count=operation == "/")
+    matches = glob(pattern).fullmatch
     places = range(len(value) + 1)
-    if operation[0] == "%":
-        ends = [at for at in places if matches(value[at:])]
-        return value[: (max if operation == "%" else min)(ends)] if ends else value
-    starts = [at for at in places if matches(value[:at])]
-    return value[(min if operation == "#" else max)(starts) :] if starts else value
+    # where the shortest end and the longest beginning are found first
+    if operation in ("%", "##"):
+        places = places[::-1]
+    for at in places:
+        if operation[0] == "%" and matches(value[at:]):
+            return value[:at]
+        if operation[0] == "#" and matches(value[:at]):
+            return value[at:]
+    return value
 
 
 def glob(pattern: str) -> "re.Pattern[str]":
@@ -398,35 +406,45 @@ def glob(pattern: str) -> "re.Pattern[str]":
         if part[0] == "*":
             pieces.append("")
         elif part[0] == "[" and len(part) > 2:
-            pieces[-1] += "[^" + part[2:] if part[1] in "!^" else part
+            pieces[-1] += re.sub(r"^\[!", "[^", part)
+        elif part == "?":
+            pieces[-1] += "."
         else:
-            pieces[-1] += "." if part == "?" else re.escape(part)
+            pieces[-1] += re.escape(part)
     # Each piece but the last matches at its first position without backtracking, so many stars
     # still take one pass.
-    between = "".join(f"(?>.*?{piece})" for piece in pieces[1:-1])
+    for n in range(1, len(pieces) - 1):
+        pieces[n] = f"(?>.*?{pieces[n]})"
+    if len(pieces) > 1:
+        pieces[-1] = f".*{pieces[-1]}"
     try:
-        return re.compile(
-            pieces[0] + between + (f".*{pieces[-1]}" if len(pieces) > 1 else ""), re.DOTALL
-        )
+        return re.compile("".join(pieces), re.DOTALL)
     except re.error:
         # a range that ends before it starts
         return re.compile(re.escape(pattern))
 
 
-def _length_of(value: "str | list[Word] | None", is_array: bool, raw: str) -> str:
-    if isinstance(value, list):
-        counted = value if is_array else value[0].marked if value else ""
-        return unknown(raw) if any(word.unknown for word in value) else str(len(counted))
-    return (
-        str(len(value)) if value is not None and is_known(value) and not is_array else unknown(raw)
-    )
+def first_of(value: CommandLine) -> str:
+    """Return the first element of an array, which its name alone stands for."""
+    return "".join(marked_texts(value[:1]))
 
 
-def _cut_list(value: CommandLine, operation: str, raw: str) -> "str | list[Word]":
-    if part := re.fullmatch(r":(\d+)(?::(\d+))?", operation):
-        rest = value[int(part[1]) :]
-        return rest[: int(part[2])] if part[2] else rest
-    return value if not operation or re.match(r":?[-+]", operation) else unknown(raw)
+def _length_of(value: Value | None, is_array: bool, raw: str) -> str:
+    if isinstance(value, list) and not any(element.unknown for element in value):
+        if is_array:
+            return str(len(value))
+        return str(len(first_of(value)))
+    if isinstance(value, str) and is_known(value) and not is_array:
+        return str(len(value))
+    return unknown(raw)
+
+
+def _cut_list(value: CommandLine, operation: str, raw: str) -> Value:
+    if match := re.fullmatch(r":(\d+)(?::(\d+))?", operation):
+        return value[int(match[1]) :][: int(match[2] or len(value))]
+    if re.match(r":?[-+]|\Z", operation):
+        return value
+    return unknown(raw)
 
 
 def plain_part(text: str) -> str:
@@ -436,15 +454,18 @@ def plain_part(text: str) -> str:
 
 def calculate_in(scope: Scope, text: str) -> int | None:
     """Return the value of an arithmetic expression; None if it has an unknown variable."""
-    expanded = scope.text(Raw(text, 0)) if "$" in text or "`" in text else text
-    if not is_known(expanded):
+    if "$" in text or "`" in text:
+        text = scope.text(Raw(text, 0))
+    if not is_known(text):
         return None
 
     def value_of(match: "re.Match[str]") -> str:
         value = scope.look_up(match[0])
-        return str(value) if isinstance(value, str) and is_known(value) else match[0]
+        if isinstance(value, str) and is_known(value):
+            return value
+        return match[0]
 
-    return calculate(re.sub(r"\b[A-Za-z_]\w*", value_of, expanded))
+    return calculate(re.sub(r"\b[A-Za-z_]\w*", value_of, text))
 
 
 def joined_path(folder: str, name: str) -> str:
@@ -457,4 +478,4 @@ def joined_path(folder: str, name: str) -> str:
             parts.pop()
         else:
             parts.append(part)
-    return str(PurePosixPath(*parts)) if parts else "."
+    return str(PurePosixPath(*parts))
