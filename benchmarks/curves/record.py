@@ -1,4 +1,4 @@
-"""Record real learning curves: six tasks, trained by TRL in sweeps of our own.
+"""Record real learning curves: ten tasks, trained by TRL in sweeps of our own.
 
     python benchmarks/curves/record.py [FOLDER] [--only NAME,...] [--draw N]
 
@@ -9,17 +9,23 @@ finished trial to NAME.jsonl in this folder. Killed at any time, it continues wh
 ``ROUND`` points, 9 to 13 CPU seconds per curve; what is finished after each round is added to their
 files. ``sparse`` and ``gamed`` are 60 random points of a smaller space, first all with seed 0, then
 again with seed 1. If the folder is gone, ``--draw 4`` (5, ...) continues with other points.
+
+``wide``, ``adapters``, ``bonus`` and ``turns`` are 60 random points with four seeds each, 3 to 6 CPU
+seconds per curve. Each has a space of its own: a model that is twice as wide, LoRA adapters, two
+rewards of which one can be gamed, and conversations. In the order of the SHA-256 of their names the
+first two (``wide``, ``adapters``) are to develop rules. The last two (``bonus``, ``turns``) are kept
+apart: they are measured once, and no rule is chosen by them.
 """
 
 import argparse
 import json
-import random
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import zip_longest
+from itertools import permutations, zip_longest
 from pathlib import Path
+from random import Random
 from typing import Any
 
 from omegaconf import OmegaConf
@@ -66,12 +72,40 @@ WIDE = (
     "model.lora.r=0,16",
 )
 SMALL = (*RANDOM, "lr=tag(log,interval(2e-5,5e-3))")
+# a few seconds each: four seeds of all points within an hour or two
+SHORT = (
+    *TRAINING,
+    "search=random",
+    "search.stopping=none",
+    "search.guards=false",
+    "schedule.budget_completions=2560",
+    "schedule.checkpoints=0",
+    "task.eval_prompts=64",
+    "batch.per_device_eval_batch_size=256",
+)
 # of a random space
 SEEDS = (0, 1)
 # points
 ROUND = 8
 WIDE_ROUNDS = tuple((seed, points) for points in range(ROUND, 150 + 1, ROUND) for seed in SEEDS)
 SMALL_ROUNDS = tuple((seed, points) for seed in SEEDS for points in (*range(ROUND, 60, ROUND), 60))
+SHORT_ROUNDS = tuple((seed, 60) for seed in range(4))
+
+# the name of a parameter in the files -> its key
+COMMON = {
+    "lr": "lr",
+    "num_generations": "batch.num_generations",
+    "prompts_per_step": "batch.prompts_per_step",
+    "beta": "kl.beta",
+}
+# all but the loss are constant in the small one
+RANDOM_PARAMETERS = {
+    **COMMON,
+    "temperature": "generation.temperature",
+    "loss": "loss.loss_type",
+    "warmup": "optimizer.warmup_steps",
+    "lora": "model.lora.r",
+}
 
 
 @dataclass(frozen=True)
@@ -82,6 +116,7 @@ class Recording:
 
     name: str
     overrides: tuple[str, ...]
+    parameters: Mapping[str, str]
     rounds: tuple[tuple[int, int], ...] = ()
 
 
@@ -90,10 +125,12 @@ def recordings(folder: Path) -> list[Recording]:
     answers of the others.
     """
     tasks = {name: jsonl_task(folder, name) for name in ANSWERS}
+    grid = {**COMMON, "num_iterations": "batch.num_iterations"}
     return [
         Recording(
             "arithmetic",
             (*GRID, "lr=1e-4,3e-4,1e-3,2e-3,4e-3,1e-2", "batch.num_generations=4,8,16"),
+            grid,
         ),
         Recording(
             "successor",
@@ -103,12 +140,162 @@ def recordings(folder: Path) -> list[Recording]:
                 "batch.num_generations=4,16",
                 *tasks["successor"],
             ),
+            grid,
         ),
-        Recording("larger", (*WIDE, *tasks["larger"]), WIDE_ROUNDS),
-        Recording("copy", (*WIDE, *tasks["copy"]), WIDE_ROUNDS),
-        Recording("sparse", (*SMALL, *tasks["sparse"]), SMALL_ROUNDS),
-        Recording("gamed", (*SMALL, *tasks["gamed"]), SMALL_ROUNDS),
+        Recording("larger", (*WIDE, *tasks["larger"]), RANDOM_PARAMETERS, WIDE_ROUNDS),
+        Recording("copy", (*WIDE, *tasks["copy"]), RANDOM_PARAMETERS, WIDE_ROUNDS),
+        Recording("sparse", (*SMALL, *tasks["sparse"]), RANDOM_PARAMETERS, SMALL_ROUNDS),
+        Recording("gamed", (*SMALL, *tasks["gamed"]), RANDOM_PARAMETERS, SMALL_ROUNDS),
+        *short_recordings(folder),
     ]
+
+
+def short_recordings(folder: Path) -> list[Recording]:
+    """Return four recordings of short trainings, each with a space of its own."""
+    wide = Recording(
+        "wide",
+        (
+            *SHORT,
+            f"model.path={wide_model(folder)}",
+            *jsonl_task(folder, "successor"),
+            "lr=tag(log,interval(1e-4,1e-2))",
+            "batch.num_generations=4,8,16",
+            "kl=none,low,high",
+            "optimizer=adamw,adamw_cosine,adamw_linear",
+            "loss.scale_rewards=group,none",
+        ),
+        {
+            "lr": "lr",
+            "num_generations": "batch.num_generations",
+            "beta": "kl.beta",
+            "scheduler": "optimizer.lr_scheduler_type",
+            "scale_rewards": "loss.scale_rewards",
+        },
+        SHORT_ROUNDS,
+    )
+    adapters = Recording(
+        "adapters",
+        (
+            *SHORT,
+            *jsonl_task(folder, "second"),
+            "lr=tag(log,interval(1e-3,5e-2))",
+            "model.lora.r=2,8,32",
+            "model.lora.alpha=8,32",
+            "batch.num_generations=4,8,16",
+            "optimizer.warmup_steps=0,0.2",
+        ),
+        {
+            "lr": "lr",
+            "rank": "model.lora.r",
+            "alpha": "model.lora.alpha",
+            "num_generations": "batch.num_generations",
+            "warmup": "optimizer.warmup_steps",
+        },
+        SHORT_ROUNDS,
+    )
+    bonus = Recording(
+        "bonus",
+        (
+            *SHORT,
+            "task=arithmetic",
+            "task.eval_generations=4",
+            f"task.rewards=[exact,{REWARDS}:nines]",
+            "search.metric=eval_rewards/exact/mean",
+            "task.reward_weights=[1,0.2],[1,0.5],[1,1]",
+            "lr=tag(log,interval(1e-4,1e-2))",
+            "batch.num_generations=4,8,16",
+            "kl=none,high",
+        ),
+        {
+            "lr": "lr",
+            "bonus": "task.reward_weights[1]",
+            "num_generations": "batch.num_generations",
+            "beta": "kl.beta",
+        },
+        SHORT_ROUNDS,
+    )
+    turns = Recording(
+        "turns",
+        (
+            *SHORT,
+            "model=tiny_text",
+            *conversations(folder),
+            "lr=tag(log,interval(2e-4,1e-2))",
+            "batch.num_generations=4,8,16",
+            "loss=dapo,dr_grpo",
+            "optimizer.max_grad_norm=0.1,1",
+            "optimizer.warmup_steps=0,0.2",
+        ),
+        {
+            "lr": "lr",
+            "num_generations": "batch.num_generations",
+            "loss": "loss.loss_type",
+            "max_grad_norm": "optimizer.max_grad_norm",
+            "warmup": "optimizer.warmup_steps",
+        },
+        SHORT_ROUNDS,
+    )
+    return [wide, adapters, bonus, turns]
+
+
+def wide_model(folder: Path) -> Path:
+    """Return the folder of a model that is made as the tiny one, but twice as wide."""
+    target = folder / "wide_model"
+    if not target.exists():
+        # torch takes seconds to import
+        from grposweep.train import _tiny
+
+        _tiny.RECIPE["config"] |= {"hidden_size": 128, "intermediate_size": 256}
+        tokenizer = _tiny.build_tokenizer()
+        _tiny.warm_start(tokenizer).save_pretrained(target)
+        tokenizer.save_pretrained(target)
+    return target
+
+
+WORDS = (
+    "ash",
+    "bay",
+    "cod",
+    "eel",
+    "elm",
+    "emu",
+    "fig",
+    "fox",
+    "gnu",
+    "hen",
+    "ivy",
+    "jay",
+    "kid",
+    "lark",
+    "oak",
+    "owl",
+    "sea",
+)
+
+
+def conversations(folder: Path) -> tuple[str, ...]:
+    """Write conversations whose last turn asks for small or large letters; return the overrides
+    that name them.
+    """
+    path = folder / "turns_prompts.jsonl"
+    random = Random(7)
+    lines = []
+    for first, second in permutations(WORDS, 2):
+        size = random.choice(("small", "large"))
+        turns = [
+            {"role": "user", "content": first},
+            {"role": "assistant", "content": random.choice((first, first.upper()))},
+            {"role": "user", "content": f"{second} {size}"},
+        ]
+        lines.append(json.dumps({"prompt": turns, "answer": size}) + "\n")
+    random.shuffle(lines)
+    path.write_text("".join(lines))
+    return (
+        "task=jsonl",
+        f"task.path={path}",
+        f"task.rewards=[{REWARDS}:letters]",
+        "task.max_completion_length=6",
+    )
 
 
 # of ``12+34=``
@@ -119,6 +306,8 @@ ANSWERS: dict[str, Callable[[int, int], str]] = {
     "larger": lambda a, b: f"{max(a, b):02d}",
     # 12: rises late
     "copy": lambda a, _b: f"{a:02d}",
+    # 34, of another model
+    "second": lambda _a, b: f"{b:02d}",
     # 56: hardly any first answer is right, and a wrong one earns nothing
     "sparse": lambda a, b: str(a + b + 10),
     # 45: as rare, but a text of ones is worth half
@@ -132,7 +321,7 @@ def jsonl_task(folder: Path, name: str) -> tuple[str, ...]:
     """Write a task's prompts; return the overrides that name them."""
     path = folder / f"{name}_prompts.jsonl"
     pairs = [(a, b) for a in range(100) for b in range(100)]
-    random.Random(7).shuffle(pairs)
+    Random(7).shuffle(pairs)
     lines = (
         json.dumps({"prompt": f"{a:02d}+{b:02d}=", "answer": ANSWERS[name](a, b)}) for a, b in pairs
     )
@@ -150,25 +339,13 @@ def curve(item: Recording, trial: Path) -> dict[str, Any]:
     """One finished trial as a line: what was known at each evaluation after the start, as a sweep's
     controller reads it.
     """
-    result, config = (
-        json.loads((trial / "result.json").read_text()),
-        OmegaConf.load(trial / "config.yaml"),
-    )
-    reader = CurveReader(trial / "metrics.jsonl", "eval_reward")
+    result = json.loads((trial / "result.json").read_text())
+    config = OmegaConf.load(trial / "config.yaml")
+    reader = CurveReader(trial / "metrics.jsonl", config.search.metric)
     reader.update()
     return {
         "task": item.name,
-        "point": {
-            "lr": float(f"{config.lr:.6g}"),
-            "num_generations": config.batch.num_generations,
-            "prompts_per_step": config.batch.prompts_per_step,
-            "beta": config.kl.beta,
-            **(
-                random_point(config)
-                if item.rounds
-                else {"num_iterations": config.batch.num_iterations}
-            ),
-        },
+        "point": {name: label(config, name, key) for name, key in item.parameters.items()},
         "seed": config.seed,
         "start": None if reader.start is None else round(reader.start, 5),
         "steps": reader.steps,
@@ -180,21 +357,21 @@ def curve(item: Recording, trial: Path) -> dict[str, Any]:
     }
 
 
+def label(config: Any, name: str, key: str) -> Any:
+    """Return the value of a parameter as the files have it."""
+    value = OmegaConf.select(config, key)
+    if name == "lr":
+        return float(f"{value:.6g}")
+    if name == "temperature":
+        return round(value, 4)
+    if name == "lora":
+        return f"r{value}" if value else "full"
+    return value
+
+
 def rounded(value: float | None) -> float | None:
     """Four digits are more than the noise leaves."""
     return None if value is None else float(f"{value:.4g}")
-
-
-def random_point(config: Any) -> dict[str, Any]:
-    """Return the parameters that only the random spaces have; all but the loss are constant in the
-    small one.
-    """
-    return {
-        "temperature": round(config.generation.temperature, 4),
-        "loss": config.loss.loss_type,
-        "warmup": config.optimizer.warmup_steps,
-        "lora": f"r{config.model.lora.r}" if config.model.lora.enabled else "full",
-    }
 
 
 def sweeps(item: Recording, draw: int) -> Iterator[tuple[str, list[str]]]:

@@ -2,6 +2,7 @@
 right.
 """
 
+from string import ascii_lowercase, ascii_uppercase
 from typing import Any
 
 
@@ -26,3 +27,21 @@ def ones(completions: list[str], answer: list[str], **_: Any) -> list[float]:
             (completion.strip() for completion in completions), answer, strict=True
         )
     ]
+
+
+def nines(completions: list[str], **_: Any) -> list[float]:
+    """Return the share of nines: a second reward that any prompt earns alike."""
+    return [text.count("9") / max(len(text), 1) for text in completions]
+
+
+def letters(completions: list[Any], answer: list[str], **_: Any) -> list[float]:
+    """Return the share of small letters (ASCII) in each conversation's last turn, or of large ones
+    if these are asked for.
+    """
+    alphabets = {"small": ascii_lowercase, "large": ascii_uppercase}
+    shares = []
+    for turns, size in zip(completions, answer, strict=True):
+        text = turns[-1]["content"]
+        asked = sum(character in alphabets[size] for character in text)
+        shares.append(asked / max(len(text), 1))
+    return shares
