@@ -22,6 +22,8 @@ POLICIES = {
     "hyperband": Policy("tpe", "hyperband"),
     # successive halving (2, 2): the best half at evaluations 2, 4, 8, ...
     "halving": Policy("tpe", "halving"),
+    # of our own, with paused trials: see own_asha.py
+    "own_asha": Policy("tpe", "own_asha"),
     # hydra-optuna-sweeper: a batch is told when all of it has ended
     "hydra_batch_tpe": Policy("tpe", batch=8),
 }

@@ -7,9 +7,10 @@ from dataclasses import dataclass, replace
 from heapq import heappop, heappush
 
 from outcome import Outcome, draw_trainings
+from own_asha import OwnAsha
 from pool import Pool, Recorded
 
-from grposweep.search.early_stopping import Action, Curve, State, build_policy
+from grposweep.search.early_stopping import Action, Curve, State, StoppingPolicy, build_policy
 from grposweep.search.early_stopping.rank import RankPolicy
 from grposweep.search.sampler import ValidPoints
 from grposweep.search.study import SweepStudy
@@ -68,7 +69,9 @@ class Rehearsal:
         self.budget = budget
         self.over = False
         effort = 1.0 if policy.effort is None else policy.effort
-        self.stopping = build_policy(policy.stopping, effort)
+        self.stopping: StoppingPolicy = OwnAsha()
+        if policy.stopping != "own_asha":
+            self.stopping = build_policy(policy.stopping, effort)
         if budget is not None and isinstance(self.stopping, RankPolicy):
             self.stopping = RankPolicy(budget=lambda _: budget)
         self.trials: list[StartedTrial] = []

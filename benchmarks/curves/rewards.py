@@ -36,7 +36,7 @@ def nines(completions: list[str], **_: Any) -> list[float]:
 
 def letters(completions: list[Any], answer: list[str], **_: Any) -> list[float]:
     """Return the share of small letters (ASCII) in each conversation's last turn, or of large ones
-    if these are asked for.
+    if the prompt asks for these.
     """
     alphabets = {"small": ascii_lowercase, "large": ascii_uppercase}
     shares = []

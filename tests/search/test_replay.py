@@ -93,10 +93,10 @@ def test_with_a_budget_the_number_of_trials_is_free(recorded: Path) -> None:
     """Our policy starts more trials than plain TPE for the same completions, and none spends more
     than the budget.
     """
-    options = ("--budget", "3,5", "--policy", "default,tpe,halving", "--repeats", 2)
+    options = ("--budget", "3,5", "--policy", "default,tpe,halving,own_asha", "--repeats", 2)
     content = json.loads(replay(recorded, *options, "--format", "json").stdout)
     assert {name: set(rows) for name, rows in content.items()} == {
-        key: {"3", "5"} for key in ("default", "tpe", "halving")
+        key: {"3", "5"} for key in ("default", "tpe", "halving", "own_asha")
     }
     rows = [row for found in content.values() for row in found.values()]
     assert all(0 <= row["regret"] <= row["picked"] and 0 < row["cost"] <= 1 for row in rows)
