@@ -42,9 +42,7 @@ def recipes_of_script(path: Path, text: str, options: Options) -> list[Recipe]:
     framework is named, by its launch or by the script.
     """
     try:
-        starts = launch.LaunchParser(FRAMEWORKS.values()).find(
-            text, str(path), partial(_sourced, path)
-        )
+        starts = _launches(path, text)
     except UserError:
         refuse_launch(text)
         raise
@@ -53,39 +51,45 @@ def recipes_of_script(path: Path, text: str, options: Options) -> list[Recipe]:
     for start in starts[:MOST_LAUNCHES]:
         try:
             if options.framework == "auto":
-                refuse_launch(
-                    " ".join(["-m", start.launch.program, *(word.text for word in start.after)])
-                )
+                arguments = [argument.text for argument in start.after]
+                refuse_launch(" ".join(["-m", start.launch.program, *arguments]))
             recipe = _from_launch(path, start, text, options)
         except UserError as error:
             refused = refused or error
         else:
-            if not any(_is_same(recipe, other) for other in recipes):
+            if not any(_are_alike(recipe, other, SAME) for other in recipes):
                 recipes.append(recipe)
     if not recipes and refused is not None:
         raise refused
-    recipes[:1] = [replace(first, swept=_swept(first, recipes)) for first in recipes[:1]]
+    if len(recipes) >= FEWEST_SWEPT:
+        recipes[0] = replace(recipes[0], swept=_swept(recipes))
     return recipes
 
 
-def _swept(first: Recipe, recipes: list[Recipe]) -> tuple[str, ...]:
+def _launches(path: Path, text: str) -> list[launch.LaunchCommand]:
+    """Return the launches of a script. Raises UserError if there is none."""
+    parser = launch.LaunchParser(FRAMEWORKS.values())
+    return parser.find(text, str(path), partial(_sourced, path))
+
+
+def _swept(recipes: list[Recipe]) -> tuple[str, ...]:
     """Return the keys that make the launches of a script one sweep: few, and neither the model nor
     the data, which make stages or a comparison of models of it.
     """
+    first = recipes[0]
     keys: set[str] = set()
     for each in recipes:
-        both = {*each.config, *first.config}
+        if not _are_alike(each, first, ("framework", "processes", "unresolved")):
+            return ()
+        if each.launch.program != first.launch.program:
+            return ()
+        both = each.config.keys() | first.config.keys()
         keys |= {key for key in both if each.config.get(key) != first.config.get(key)}
     takes = FRAMEWORKS[first.framework].is_judged
     judged = sorted(key for key in keys if takes(key.lstrip("+"), first.version))
-    is_other = any(re.search(OTHER_SUBJECT, key) for key in keys)
-    is_sweep = len(recipes) >= FEWEST_SWEPT and len(judged) <= MOST_SWEPT and not is_other
-    is_one = all(_program(each) == _program(first) for each in recipes)
-    return tuple(judged) if is_sweep and is_one else ()
-
-
-def _program(recipe: Recipe) -> tuple[object, ...]:
-    return recipe.framework, recipe.launch.program, recipe.processes, recipe.unresolved
+    if len(judged) > MOST_SWEPT or any(re.search(OTHER_SUBJECT, key) for key in keys):
+        return ()
+    return tuple(judged)
 
 
 def read_launching(recipe: Path) -> LaunchedCode:
@@ -93,29 +97,31 @@ def read_launching(recipe: Path) -> LaunchedCode:
     and this recipe.
     """
     root = find_root(recipe)
-    for script, text in scripts_of(root) if root is not None else ():
+    if root is None:
+        return NO_CODE
+    for script, text in scripts_of(root):
         if recipe.name not in text:
             continue
         with suppress(UserError):
-            for start in launch.LaunchParser(FRAMEWORKS.values()).find(
-                text, str(script), partial(_sourced, script)
-            ):
-                if any(Path(name).name == recipe.name for name in _config_name(start)):
+            for start in _launches(script, text):
+                if Path(_config_name(start)).name == recipe.name:
                     return read_launched(start.launch.program, script, launch.python_path(start))
     return NO_CODE
 
 
-def _is_same(one: Recipe, other: Recipe) -> bool:
-    """Return whether two launches of a script are the same recipe."""
-    names = (
-        "framework",
-        "config",
-        "processes",
-        "unresolved",
-        "may_have_more",
-        "base",
-        "launch_fields",
-    )
+# fields of launches that are the same recipe
+SAME = (
+    "framework",
+    "config",
+    "processes",
+    "unresolved",
+    "may_have_more",
+    "base",
+    "launch_fields",
+)
+
+
+def _are_alike(one: Recipe, other: Recipe, names: tuple[str, ...]) -> bool:
     return all(getattr(one, name) == getattr(other, name) for name in names)
 
 
@@ -133,9 +139,8 @@ def _sourced(script: Path, name: str, folder: str) -> str | None:
 
 def _recognise_launch(config: Config, path: Path, start: launch.LaunchCommand, text: str) -> str:
     """Return the framework of a launch, by its keys and its program."""
-    named = [str(path), *_config_name(start)]
     try:
-        return recognise_recipe(config, named, [start.launch.program])
+        return recognise_recipe(config, [str(path), _config_name(start)], [start.launch.program])
     except NotARecipe:
         # its options may be in unknown arrays
         refuse_launch(text)
@@ -143,53 +148,55 @@ def _recognise_launch(config: Config, path: Path, start: launch.LaunchCommand, t
 
 
 def _from_launch(path: Path, start: launch.LaunchCommand, text: str, options: Options) -> Recipe:
-    if start.is_dotted if options.framework == "auto" else FRAMEWORKS[options.framework].is_dotted:
+    is_dotted = start.is_dotted
+    if options.framework != "auto":
+        is_dotted = FRAMEWORKS[options.framework].is_dotted
+    if is_dotted:
         return _from_overrides(path, start, text, options)
     flat = _config_of(start, path)
     base = flat.config
-    framework = options.framework
+    stated = {**base, **start.options}
+    program = start.launch.program
+    named = _config_name(start)
     paths = launch.python_path(start)
-    code = read_launched(start.launch.program, path, paths) if start.own is None else NO_CODE
+    code = NO_CODE
+    if start.own is None:
+        code = read_launched(program, path, paths)
+    framework = options.framework
     if framework == "auto" and launch.has_sign_of_grpo(start, code):
-        framework = detect_framework(
-            {**base, **start.options}, start.launch.program, str(path), *_config_name(start)
-        )
+        framework = detect_framework(stated, program, str(path), named)
     elif framework == "auto":
-        framework = _recognise_launch({**base, **start.options}, path, start, text)
-    if options.framework == "auto" and FRAMEWORKS[framework].is_dotted:
+        framework = _recognise_launch(stated, path, start, text)
+    table = FRAMEWORKS[framework]
+    if options.framework == "auto" and table.is_dotted:
         # maybe a profile
-        recognise_recipe({**base, **start.options}, [str(path)], [start.launch.program])
+        recognise_recipe(stated, [str(path)], [program])
+    follows_trl = table.traits.follows_trl
     places = find_folders(paths, path)
-    if (
-        code
-        and FRAMEWORKS[framework].traits.follows_trl
-        and uses_trl(Path(code.file), places) is False
-    ):
+    if code and follows_trl and uses_trl(Path(code.file), places) is False:
         raise NotARecipe(
-            f"{start.launch.program} has a trainer of its own: neither it nor what it imports "
-            "uses TRL."
+            f"{program} has a trainer of its own: neither it nor what it imports uses TRL."
         )
-    if start.own is None or FRAMEWORKS[framework].traits.follows_trl:
+    if start.own is None or follows_trl:
         _spell_out(start, framework, code)
     judged = options.find_version(
         framework, {**base, **start.options}, path, start.folder, code=code
     )
-    config = {
-        **base,
-        **launch.build_config(
-            start, judged.vendored or FRAMEWORKS[framework].takes(judged.version)
-        ),
-    }
-    start.environment = {
-        **given_environment(base, FRAMEWORKS[framework].environment_key),
-        **start.environment,
-    }
+    takes = judged.vendored or table.takes(judged.version)
+    config = {**base, **launch.build_config(start, takes)}
+    variables = base.get(table.environment_key)
+    if isinstance(variables, dict):
+        for name, value in variables.items():
+            start.environment.setdefault(str(name), str(value))
     processes, trouble, fields = _processes(start, path, config)
     if processes is not None and start.server_gpus and base.get("use_vllm") is True:
         processes = max(processes - start.server_gpus, 0) or None
-        trouble = "" if processes else "the only node is the vLLM server's"
+        if processes is None:
+            trouble = "the only node is the vLLM server's"
+    visible_gpus = launch.count_visible_gpus(start.environment)
     # a model on several GPUs is no DataParallel
-    is_spread = re.search(SPREAD, head_of(Path(code.file)))
+    if re.search(SPREAD, head_of(Path(code.file))):
+        visible_gpus = None
     unresolved = dict(start.unresolved)
     if trouble:
         unresolved["num_processes"] = trouble
@@ -209,9 +216,9 @@ def _from_launch(path: Path, start: launch.LaunchCommand, text: str, options: Op
         launch_fields=fields,
         launch=replace(
             start.launch,
-            config=next(iter(_config_name(start)), ""),
+            config=_config_name(start),
             accelerate=launch.accelerate_file(start) or "",
-            visible_gpus=None if is_spread else launch.count_visible_gpus(start.environment),
+            visible_gpus=visible_gpus,
         ),
         code=code,
     )
@@ -269,12 +276,11 @@ def _base_of(
     if "$" in given.base:
         given.may_have_more = True
         return NOTHING
-    fallback = None if lacks_file(script, given.base) else FRAMEWORKS[framework].base_config
-    own = (
-        fallback(given.base, options.find_version(framework, given.config, script).version)
-        if fallback
-        else None
-    )
+    base_config = FRAMEWORKS[framework].base_config
+    own = None
+    if base_config and not lacks_file(script, given.base):
+        version = options.find_version(framework, given.config, script).version
+        own = base_config(given.base, version)
     path = find_near(given.base, script, folder)
     if path is not None:
         try:
@@ -287,38 +293,29 @@ def _base_of(
     return FlatConfig(dict(own or {}), {}, ())
 
 
-def given_environment(config: Config, key: str) -> dict[str, str]:
-    """Return the environment variables under a recipe's key. Variables that are set already are
-    kept.
-    """
-    mapping = config.get(key)
-    return (
-        {str(name): str(value) for name, value in mapping.items()}
-        if isinstance(mapping, dict)
-        else {}
-    )
-
-
-def _config_name(start: launch.LaunchCommand) -> list[str]:
-    return list(start.options.get("config") or [])[:1]
+def _config_name(start: launch.LaunchCommand) -> str:
+    """Return the file that ``--config`` names; empty without one."""
+    return "".join(start.options.get("config", [])[:1])
 
 
 def _config_of(start: launch.LaunchCommand, script: Path) -> FlatConfig:
     """Return the YAML that ``--config`` names; empty if it is missing, and then its keys are
     unknown.
     """
-    names = _config_name(start)
-    if not names:
+    name = _config_name(start)
+    if not start.options.get("config"):
         return NOTHING
-    path = None if "config" in start.unresolved else find_near(names[0], script, start.folder)
+    path = None
+    if "config" not in start.unresolved:
+        path = find_near(name, script, start.folder)
     if path is None:
         start.may_have_more = True
-        start.unresolved["config"] = names[0]
+        start.unresolved["config"] = name
         return NOTHING
     try:
         return parse_yaml(load_text(path))
     except UserError as error:
-        raise UserError(f"--config {names[0]}: {error}") from None
+        raise UserError(f"--config {name}: {error}") from None
 
 
 def _processes(
@@ -333,7 +330,9 @@ def _processes(
     def find(named: str) -> Path | None:
         return find_near(named, script, start.folder)
 
-    stated = read_accelerate(name, find) if name else LauncherFile()
+    stated = LauncherFile()
+    if name:
+        stated = read_accelerate(name, find)
     fields = {**stated.fields, **read_keys(config, find)}
     if count is not None or trouble or name is None:
         return count, trouble, fields

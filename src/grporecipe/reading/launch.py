@@ -11,8 +11,8 @@ refuses ``+key`` for a key that exists.
 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -22,6 +22,7 @@ from grporecipe.model.framework import Command as OwnCommand
 from grporecipe.model.framework import Framework
 from grporecipe.model.recipe import Duplicate, KeySpec, LaunchContext, LaunchedCode
 from grporecipe.model.values import CommandLine, Word, convert
+from grporecipe.project.repository import head_of
 from grporecipe.reading.shell._bash import Command, Reader, parse_script
 from grporecipe.reading.shell._programs import slurm_variables
 from grporecipe.reading.shell._syntax import CLOSE, OPEN
@@ -91,9 +92,11 @@ GROUP_OPTIONS = GROUPS | {"max_completion_length", "beta", "use_vllm", "loss_typ
 
 def _handed_on(commands: Iterable[Command]) -> str:
     """Return a sentence that names the script to lint instead, if a script starts another one."""
-    words = (word.text for command in commands for word in command.words[:2])
-    name = next((text for text in words if text.endswith((".sh", ".slurm", ".sbatch"))), "")
-    return f" It runs {name[:120]}: lint that script." if name else ""
+    for command in commands:
+        for word in command.words[:2]:
+            if word.text.endswith((".sh", ".slurm", ".sbatch")):
+                return f" It runs {word.text[:120]}: lint that script."
+    return ""
 
 
 @dataclass
@@ -126,13 +129,12 @@ class LaunchParser:
     """Finds the launch in a script by the frameworks' commands and overrides."""
 
     def __init__(self, frameworks: Iterable[Framework]) -> None:
-        known = list(frameworks)
-        self.commands = {
-            name: command for framework in known for name, command in framework.commands.items()
-        }
-        self.expanders = [framework.expand for framework in known if framework.expand]
-        self.trainings = [framework.trainings for framework in known if framework.trainings]
-        sections = dict.fromkeys(name for framework in known for name in framework.sections)
+        self.frameworks = list(frameworks)
+        self.commands: dict[str, OwnCommand] = {}
+        sections: list[str] = []
+        for framework in self.frameworks:
+            self.commands |= framework.commands
+            sections += framework.sections
         self.override = re.compile(rf"\+{{0,2}}~?(?:{'|'.join(sections)})\.\S*=")
 
     def find(
@@ -153,11 +155,8 @@ class LaunchParser:
         if not starts:
             own = ", ".join(f"{name} {command.word}" for name, command in self.commands.items())
             raise UserError(
-                (
-                    f"no launch command found (accelerate launch, torchrun, {own}, deepspeed or "
-                    "python with a script)."
-                )
-                + _handed_on(commands)
+                f"no launch command found (accelerate launch, torchrun, {own}, deepspeed or "
+                f"python with a script).{_handed_on(commands)}"
             )
         for start in starts:
             _read_options(start)
@@ -169,36 +168,43 @@ class LaunchParser:
     def _starts(self, commands: list[Command]) -> list[LaunchCommand]:
         """Return every launch, in order."""
         launches = []
-        for command, following in zip(commands, [*commands, Command()][1:], strict=True):
+        for command, following in pairwise([*commands, Command()]):
             if re.fullmatch(NOT_STARTING, PurePosixPath(command.words[0].text).name):
                 continue
             cut = command.lost
-            for word in following.words[:1]:
-                # only an option, meant for the command before it
-                if word.text.startswith("--") or self.override.match(word.text):
-                    cut = word.line
-            expanded = (expand(command.words) for expand in self.expanders)
-            words, server_gpus = next(filter(None, expanded), (command.words, 0))
-            if start := self._start(words, cut):
-                start.server_gpus = server_gpus
-                start.environment = command.environment
-                start.folder = command.folder
-                start.aside = command.aside
-                start.launch = replace(start.launch, line=min(word.line for word in command.words))
-                start.is_dotted = any(
-                    self.override.match(word.text) for word in start.after
-                ) or any(training.search(start.launch.program) for training in self.trainings)
-                launches.append(start)
+            # only an option, meant for the command before it
+            if following.words and self._is_option(following.words[0]):
+                cut = following.words[0].line
+            fields, server_gpus = command.words, 0
+            for framework in self.frameworks:
+                if framework.expand:
+                    fields, server_gpus = framework.expand(fields) or (fields, server_gpus)
+            start = self._start(fields, cut)
+            if start is None:
+                continue
+            start.server_gpus = server_gpus
+            start.environment = command.environment
+            start.folder = command.folder
+            start.aside = command.aside
+            start.launch = replace(start.launch, line=min(field.line for field in command.words))
+            start.is_dotted = any(self.override.match(field.text) for field in start.after)
+            for framework in self.frameworks:
+                if framework.trainings and framework.trainings.search(start.launch.program):
+                    start.is_dotted = True
+            launches.append(start)
         return launches
 
-    def _start(self, words: CommandLine, cut: int | None) -> LaunchCommand | None:
-        """Return the launch in a command's words. Wrappers such as srun or nohup may come before
+    def _is_option(self, field: Word) -> bool:
+        return field.text.startswith("--") or self.override.match(field.text) is not None
+
+    def _start(self, fields: CommandLine, cut: int | None) -> LaunchCommand | None:
+        """Return the launch in a command's fields. Wrappers such as srun or nohup may come before
         the launcher.
         """
-        for n, word in enumerate(words):
-            name = PurePosixPath(word.text).name
-            rest = words[n + 1 :]
-            second = _second(words, n)
+        for n, each in enumerate(fields):
+            name = PurePosixPath(each.text).name
+            rest = fields[n + 1 :]
+            second = _second(fields, n)
             own = self.commands.get(name)
             if own is not None and own.word == second:
                 return LaunchCommand(
@@ -207,29 +213,31 @@ class LaunchParser:
             if name in LAUNCHERS and LAUNCHERS[name][1] in ("", second):
                 launcher, subcommand = LAUNCHERS[name]
                 return _launched(launcher, rest[bool(subcommand) :], cut)
-            if _is_python(name):
+            is_unknown = each.unknown and (second == "-m" or second.endswith(".py"))
+            if _is_python(name) or (is_unknown and "py" in each.text.lower()):
                 return _with_python("python", rest, cut)
-            if word.unknown and (second == "-m" or second.endswith(".py")):
-                return _with_python("python" if "py" in word.text.lower() else "", rest, cut)
+            if is_unknown:
+                return _with_python("", rest, cut)
             if name in RUNNERS and second == "run" and not _names_launcher(rest):
                 return _launched("python", rest[1:], cut)
-        if words[0].text.endswith(".py") and "/" in words[0].text:
-            return LaunchCommand(LaunchContext("python", words[0].text, cut), [], words[1:])
+        program = fields[0].text
+        if program.endswith(".py") and "/" in program:
+            return LaunchCommand(LaunchContext("python", program, cut), [], fields[1:])
         return None
 
     def _is_rival(self, start: LaunchCommand) -> bool:
         """Return whether the program's name shows that a launch is no GRPO training."""
         program = start.launch.program.lower()
         name = re.split("[./]", program.removesuffix(".py"))[-1]
-        for word in start.after[:1]:
-            # a command of the program
-            if word.text.isalpha():
-                name += f" {word.text}"
+        # a command of the program
+        if start.after and start.after[0].text.isalpha():
+            name += f" {start.after[0].text}"
         if start.own is not None or len(start.options.keys() & GROUP_OPTIONS) > 1:
             return False
+        rivals = RIVALS
         if start.is_dotted:
-            return re.search(DOTTED_RIVALS, name) is not None
-        return re.search(RIVALS, name) is not None
+            rivals = DOTTED_RIVALS
+        return re.search(rivals, name) is not None
 
 
 def has_sign_of_grpo(start: LaunchCommand, code: LaunchedCode) -> bool:
@@ -240,44 +248,35 @@ def has_sign_of_grpo(start: LaunchCommand, code: LaunchedCode) -> bool:
     # open_r1/$TASK.py
     if "$" in program:
         return re.search("open[_-]r1", program) is not None
-    return _names_grpo(code)
-
-
-def _names_grpo(code: LaunchedCode) -> bool:
-    """Return whether a Python file trains with TRL's GRPO classes, by its trainer's name or by its
-    text.
-    """
     if "GRPO" in code.trainer:
         return True
-    with suppress(OSError, ValueError), Path(code.file).open(encoding="utf-8") as file:
-        return (
-            re.search(r"\bGRPO(?:Trainer|Config)\b|\bGRPO\w*Trainer\b", file.read(LONGEST_PROGRAM))
-            is not None
-        )
-    return False
+    text = head_of(Path(code.file), LONGEST_PROGRAM)
+    return re.search(r"\bGRPO(?:Config|\w*Trainer)\b", text) is not None
 
 
-def _second(words: CommandLine, at: int) -> str:
-    return words[at + 1].text if at + 1 < len(words) else ""
+def _second(fields: CommandLine, at: int) -> str:
+    if at + 1 < len(fields):
+        return fields[at + 1].text
+    return ""
 
 
 def _with_python(launcher: str, rest: CommandLine, cut: int | None) -> LaunchCommand | None:
     """Return the launch of a python command: a module that is a launcher, another module, or a
     file.
     """
-    for n, word in enumerate(rest):
+    for n, argument in enumerate(rest):
         module = _second(rest, n)
-        if word.text == "-m" and module in MODULES:
+        if argument.text == "-m" and module in MODULES:
             return _launched(MODULES[module], rest[n + 2 :], cut)
-        if word.text == "-c":
+        if argument.text == "-c":
             return None
-        if not word.text.startswith("-"):
+        if not argument.text.startswith("-"):
             break
     return _launched(launcher, rest, cut)
 
 
-def _names_launcher(words: CommandLine) -> bool:
-    names = [PurePosixPath(word.text).name for word in words]
+def _names_launcher(fields: CommandLine) -> bool:
+    names = [PurePosixPath(field.text).name for field in fields]
     return any(name in LAUNCHERS or _is_python(name) for name in names)
 
 
@@ -285,26 +284,28 @@ def _is_python(name: str) -> bool:
     return name in ("python", "python3") or name.startswith("python3.")
 
 
-def _launched(launcher: str, words: CommandLine, cut: int | None) -> LaunchCommand | None:
+def _launched(launcher: str, arguments: CommandLine, cut: int | None) -> LaunchCommand | None:
     named = []
     # known only to a running shell
     hidden = []
     previous = ""
-    for n, word in enumerate(words):
-        if word.text.endswith(".py") or previous in ("-m", "--module"):
+    for n, argument in enumerate(arguments):
+        text = argument.text
+        if text.endswith(".py") or previous in ("-m", "--module"):
             named.append(n)
-        elif word.unknown and not word.text.startswith("-") and not previous.startswith("-"):
+        elif argument.unknown and not text.startswith("-") and not previous.startswith("-"):
             hidden.append(n)
-        previous = word.text
-    for at in [*named, *hidden][:1]:
-        context = LaunchContext(launcher, words[at].text, cut)
-        return LaunchCommand(context, words[:at], words[at + 1 :])
+        previous = text
+    for at in named or hidden:
+        context = LaunchContext(launcher, arguments[at].text, cut)
+        return LaunchCommand(context, arguments[:at], arguments[at + 1 :])
     return None
 
 
-def _option(text: str) -> tuple[str, str | None]:
-    name, equals, value = text.removeprefix("--").partition("=")
-    return name.replace("-", "_"), value if equals else None
+def _option(text: str) -> tuple[str, list[str]]:
+    """Return the name of an option, and its value if it is written behind an equals sign."""
+    name, *values = text.removeprefix("--").split("=", 1)
+    return name.replace("-", "_"), values
 
 
 def _read_options(start: LaunchCommand) -> None:
@@ -312,33 +313,29 @@ def _read_options(start: LaunchCommand) -> None:
     option.
     """
     name = ""
-    if (
-        start.own is not None
-        and start.own.takes_file
-        and start.after
-        and start.after[0].text.endswith(RECIPES)
-    ):
-        # the file takes the place of --config
-        start.options["config"] = [start.after[0].text]
-        if start.after[0].unknown:
-            start.unresolved["config"] = start.after[0].text
-    for word in start.after:
-        if word.text.startswith("--"):
-            name, value = _option(word.text)
-            start.options[name] = [] if value is None else [value]
-            start.lines[name] = word.line
+    takes_file = start.own is not None and start.own.takes_file
+    for argument in start.after[:1]:
+        if takes_file and argument.text.endswith(RECIPES):
+            # the file takes the place of --config
+            start.options["config"] = [argument.text]
+            if argument.unknown:
+                start.unresolved["config"] = argument.text
+    for argument in start.after:
+        text = argument.text
+        if text.startswith("--"):
+            name, start.options[name] = _option(text)
+            start.lines[name] = argument.line
             start.unresolved.pop(name, None)
-        elif word.unknown and (not name or start.options[name]):
+            text = text.partition("=")[2]
+        elif argument.unknown and (not name or start.options[name]):
             # "$@" and the like may hold options
-            start.unresolved[word.text] = word.text
-            start.may_have_more |= not re.fullmatch(ARGUMENTS, word.text)
+            start.unresolved[text] = text
+            start.may_have_more |= not re.fullmatch(ARGUMENTS, text)
             continue
         elif name:
-            start.options[name].append(word.text)
-        if word.unknown and name:
-            start.unresolved[name] = (
-                word.text.partition("=")[2] if word.text.startswith("--") else word.text
-            )
+            start.options[name].append(text)
+        if argument.unknown and name:
+            start.unresolved[name] = text
 
 
 def build_config(start: LaunchCommand, takes: Mapping[str, KeySpec]) -> Json:
@@ -349,10 +346,12 @@ def build_config(start: LaunchCommand, takes: Mapping[str, KeySpec]) -> Json:
         if name in ("config", "local_rank") or (passes_on and name in LAUNCHER_OPTIONS):
             continue
         positive = name.removeprefix("no_")
-        if name not in takes and positive in takes:
+        if name in takes:
+            config[name] = _value(values, takes[name].type)
+        elif positive in takes:
             config[positive] = False
         else:
-            config[name] = _value(values, takes[name].type if name in takes else "any")
+            config[name] = _value(values, "any")
     return config
 
 
@@ -364,13 +363,12 @@ def spell_out(start: LaunchCommand, tables: Sequence[Collection[str]], has_dashe
     ``has_dashes`` each key is also an option with dashes (HfArgumentParser), so ``--learning`` is a
     prefix of two options and ``--learning_r`` of one.
     """
-    for name in [
-        name
-        for name in start.options
-        if name != "config" and not any(name in table for table in tables)
-    ]:
-        matches = ([key for key in table if key.startswith(name)] for table in tables)
-        meant = next((keys for keys in matches if keys), [])
+    for name in list(start.options):
+        if name == "config" or any(name in table for table in tables):
+            continue
+        meant: list[str] = []
+        for table in tables:
+            meant = meant or [key for key in table if key.startswith(name)]
         is_one = len(meant) == 1 and not (has_dashes and "_" in meant[0] and "_" not in name)
         if is_one and meant[0] not in start.options:
             of_option: tuple[Json, ...] = (start.options, start.lines, start.unresolved)
@@ -387,7 +385,9 @@ def _value(values: list[str], kind: str) -> Any:
         return True
     text = " ".join(values)
     converted = convert(text, kind)
-    return converted.value if converted.trouble != "type" else text
+    if converted.trouble == "type":
+        return text
+    return converted.value
 
 
 def count_processes(start: LaunchCommand) -> tuple[int | None, str]:
@@ -398,35 +398,40 @@ def count_processes(start: LaunchCommand) -> tuple[int | None, str]:
         return None, "the launcher"
     if start.own is not None and start.own.counts == "environment":
         return _from_environment(start.environment)
-    option, times = PROCESSES[start.own.counts if start.own else start.launch.launcher]
+    launcher = start.launch.launcher
+    if start.own is not None:
+        launcher = start.own.counts
+    option, times = PROCESSES[launcher]
     given = _launcher_options(start)
     # accelerate commands/launch.py: simple_launcher
     if "cpu" in given and "mpirun_hostfile" not in given:
         return 1, ""
     if option not in given and given.get("include"):
-        return _included(given["include"] or "")
-    if option not in given:
-        # torchrun's default
-        return (1, "") if start.launch.launcher == "torchrun" else (None, "")
-    count = given[option] or ""
-    factor = given.get(times, "1") or ""
-    if count.isdigit() and factor.isdigit():
-        return int(count) * int(factor), ""
-    return None, count if not count.isdigit() else f"{times} {factor}"
+        return _included(given["include"])
+    # torchrun's default
+    if option not in given and start.launch.launcher == "torchrun":
+        return 1, ""
+    count = given.get(option, "")
+    factor = given.get(times, "1")
+    if not count.isdigit():
+        return None, count
+    if not factor.isdigit():
+        return None, f"{times} {factor}"
+    return int(count) * int(factor), ""
 
 
-def _launcher_options(start: LaunchCommand) -> dict[str, str | None]:
-    """Return the options before the program's name with their values, None for a flag."""
-    given: dict[str, str | None] = {}
+def _launcher_options(start: LaunchCommand) -> dict[str, str]:
+    """Return the options before the program's name with their values, which flags do not have."""
+    given: dict[str, list[str]] = {}
     name = ""
-    for word in start.before:
-        if word.text.startswith("--"):
-            name, given[name] = _option(word.text)
-        elif name and given[name] is None:
-            given[name] = word.text
+    for argument in start.before:
+        if argument.text.startswith("--"):
+            name, given[name] = _option(argument.text)
+        elif name and not given[name]:
+            given[name].append(argument.text)
         else:
             name = ""
-    return given
+    return {name: "".join(values) for name, values in given.items()}
 
 
 def _included(hosts: str) -> tuple[int | None, str]:
@@ -458,11 +463,9 @@ def count_visible_gpus(environment: Values) -> int | None:
     if not isinstance(shown, str):
         return None
     names = [name.strip() for name in shown.split(",") if name.strip()]
-    return (
-        len(names)
-        if all(name.isdigit() or name.startswith(("GPU-", "MIG-")) for name in names)
-        else None
-    )
+    if not all(name.isdigit() or name.startswith(("GPU-", "MIG-")) for name in names):
+        return None
+    return len(names)
 
 
 def python_path(start: LaunchCommand) -> list[str]:
@@ -470,7 +473,9 @@ def python_path(start: LaunchCommand) -> list[str]:
     shell knows is left out.
     """
     value = start.environment.get("PYTHONPATH")
-    names = re.sub(_UNKNOWN, "", value).split(":") if isinstance(value, str) else []
+    if not isinstance(value, str):
+        return []
+    names = re.sub(_UNKNOWN, "", value).split(":")
     return [str(PurePosixPath(start.folder, name)) for name in names if name]
 
 
@@ -510,40 +515,46 @@ def read_overrides(start: LaunchCommand) -> Overrides:
     """Return the overrides after the program's name, in order."""
     given = Overrides()
     options: dict[str, str] = {}
-    words = iter(start.after)
-    for word in words:
-        name, equals, value = word.text.partition("=")
-        if name in FILE_OPTIONS:
-            named = value if equals else getattr(next(words, None), "text", "")
-            options[FILE_OPTIONS[name]] = named
+    # a file option whose value is the next argument
+    option = ""
+    for argument in start.after:
+        name, equals, value = argument.text.partition("=")
+        if option:
+            options[option] = argument.text
+            option = ""
+        elif name in FILE_OPTIONS and equals:
+            options[FILE_OPTIONS[name]] = value
+        elif name in FILE_OPTIONS:
+            option = FILE_OPTIONS[name]
+            options[option] = ""
         elif name == "config":
             given.base = value
         else:
-            _take(given, word)
+            _take(given, argument)
     given.base = re.sub(_WORKING, "", given.base or _named(options))
     return given
 
 
-def _take(given: Overrides, word: Word) -> None:
-    override = parse_override(word.text)
+def _take(given: Overrides, argument: Word) -> None:
+    text = argument.text
+    override = parse_override(text)
     if override is None:
-        if word.unknown:
+        if argument.unknown:
             # "$@" and the like may hold overrides
-            given.unresolved[word.text] = word.text
-            given.may_have_more |= not re.fullmatch(ARGUMENTS, word.text)
+            given.unresolved[text] = text
+            given.may_have_more |= not re.fullmatch(ARGUMENTS, text)
         return
     key = override.sign + override.key
     for before in [known for known in given.config if known.lstrip("+") == override.key]:
-        if given.config[before] != override.value:
-            given.duplicates += (
-                Duplicate(override.key, given.lines[before], word.line, given.config[before]),
-            )
-        del given.config[before], given.lines[before]
-    given.config[key], given.lines[key] = override.value, word.line
-    given.raw[key] = word.text.partition("=")[2]
+        value = given.config.pop(before)
+        line = given.lines.pop(before)
+        if value != override.value:
+            given.duplicates += (Duplicate(override.key, line, argument.line, value),)
+    given.config[key], given.lines[key] = override.value, argument.line
+    given.raw[key] = text.partition("=")[2]
     given.unresolved.pop(key, None)
-    if word.unknown and "${" + "oc." not in word.text:
-        given.unresolved[key] = word.text.partition("=")[2]
+    if argument.unknown and "${oc." not in text:
+        given.unresolved[key] = given.raw[key]
 
 
 def _named(options: Mapping[str, str]) -> str:
@@ -554,5 +565,8 @@ def _named(options: Mapping[str, str]) -> str:
     folder = options.get("path") or options.get("folder", "")
     if not name:
         return ""
-    name = name if name.endswith((".yaml", ".yml")) else f"{name}.yaml"
-    return f"{folder.rstrip('/')}/{name}" if folder else name
+    if not name.endswith((".yaml", ".yml")):
+        name += ".yaml"
+    if folder:
+        name = f"{folder.rstrip('/')}/{name}"
+    return name
