@@ -53,9 +53,8 @@ class OnceLoader(ConfigLoaderImpl):
             self._composed = pickle.dumps(composed)
         config = cast(DictConfig, pickle.loads(self._composed))
         self._apply_overrides_to_config(mode, config)
-        own, others = (
-            [one for one in parsed if one.is_hydra_override() is is_own] for is_own in (True, False)
-        )
+        own = [one for one in parsed if one.is_hydra_override()]
+        others = [one for one in parsed if one not in own]
         config.hydra.overrides.hydra = [one.input_line for one in own]
         config.hydra.overrides.task = [one.input_line for one in others]
         job = config.hydra.job

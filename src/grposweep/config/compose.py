@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from difflib import get_close_matches
 from functools import cache
+from itertools import accumulate, chain
 from pathlib import Path
 from types import NoneType
 from typing import Any, cast, get_args, get_origin
@@ -68,18 +69,23 @@ NUMBER_KEYS = {
 
 def known_keys() -> list[str]:
     """Return every dotted key of the schema, including sections."""
-    parts = [path.split(".") for path, _ in keys_of()]
-    return list(
-        dict.fromkeys(
-            ".".join(names[:depth]) for names in parts for depth in range(1, len(names) + 1)
-        )
-    )
+    keys: dict[str, None] = {}
+    for path, _ in keys_of():
+        keys |= dict.fromkeys(accumulate(path.split("."), "{}.{}".format))
+    return list(keys)
+
+
+def keys_of_natives() -> dict[str, str]:
+    """Return the key from which each of these arguments of GRPOConfig follows."""
+    natives: dict[str, str] = {}
+    for key, names in keys_with("native").items():
+        natives |= dict.fromkeys(names.split(), key)
+    return natives
 
 
 def key_of_native(name: str) -> str | None:
     """Return the key for an argument of GRPOConfig; None for other names."""
-    natives = {name: own for own, names in keys_with("native").items() for name in names.split()}
-    natives |= {name: own for own, name in trl_arguments().items()}
+    natives = keys_of_natives() | {name: own for own, name in trl_arguments().items()}
     if name in natives:
         return natives[name]
     if name in keys_of_trl(TRL):
@@ -156,13 +162,8 @@ def override_text(value: Any) -> str:
         if value and plain and not NO_TEXT.fullmatch(value):
             return value
         # in Hydra's grammar a backslash escapes only before a quote, including the closing one
-        return (
-            '"'
-            + re.sub(
-                r'(\\*)("|\Z)', lambda match: match[1] * 2 + ('\\"' if match[2] else ""), value
-            )
-            + '"'
-        )
+        doubled = re.sub(r'(\\*)(?="|\Z)', r"\1\1", value)
+        return '"' + doubled.replace('"', '\\"') + '"'
     if isinstance(value, list):
         return "[" + ",".join(override_text(item) for item in value) + "]"
     if isinstance(value, dict):
@@ -330,7 +331,9 @@ def experiment_at(config: DictConfig, values: Config) -> Experiment:
             OmegaConf.update(config, name, value)
     except OmegaConfBaseException as error:
         raise UserError(explain_error(error)) from error
-    return resolved(config if OmegaConf.get_type(config) is Experiment else typed(config))
+    if OmegaConf.get_type(config) is not Experiment:
+        config = typed(config)
+    return resolved(config)
 
 
 def typed(config: DictConfig | Json) -> DictConfig:
@@ -584,7 +587,7 @@ def check_groups(overrides: Iterable[str], folders: Sequence[Path] = ()) -> None
     are conf/ and those of
     --config-dir, for every misspelt option and key together: Hydra names the first one only.
     """
-    refuse_mistakes(text for override in overrides for text in _mistakes(override, folders))
+    refuse_mistakes(chain.from_iterable(_mistakes(override, folders) for override in overrides))
 
 
 def _mistakes(override: str, folders: Sequence[Path]) -> Iterator[str]:
@@ -600,7 +603,7 @@ def _mistakes(override: str, folders: Sequence[Path]) -> Iterator[str]:
     elif is_group and re.fullmatch(_NO_OPTION, value):
         yield unknown_option(name, value, options(CONF, name))
     elif folders and is_group and is_word:
-        choices = sorted({option for folder in folders for option in options(folder, name)})
+        choices = sorted(set().union(*(options(folder, name) for folder in folders)))
         for word in value.split(","):
             if not any((folder / name / f"{word}.yaml").is_file() for folder in folders):
                 yield unknown_option(name, word, choices)
@@ -611,8 +614,8 @@ def _mistakes(override: str, folders: Sequence[Path]) -> Iterator[str]:
         and not name.startswith(("hydra.", *MAPPINGS))
     ):
         # The group of a base recipe is registered later.
-        groups = ("recipe", *(path.name for folder in folders for path in folder.glob("*")))
-        if key not in (*groups, *known_keys()):
+        is_option = key == "recipe" or any((folder / key).exists() for folder in folders)
+        if not is_option and key not in known_keys():
             yield unknown_key(key)
 
 

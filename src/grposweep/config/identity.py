@@ -135,10 +135,11 @@ def sizes(s: Setting) -> Json:
     rollout, uses of each.
     """
     completions = planning.completions_per_step(s)
+    prompts = None if completions is None else completions / s.num_generations
     return {
         "num_generations": s.num_generations,
         "num_iterations": s.num_iterations,
-        "prompts_per_step": None if completions is None else completions / s.num_generations,
+        "prompts_per_step": prompts,
         "prompts_per_rollout": planning.prompts_per_rollout(s),
     }
 

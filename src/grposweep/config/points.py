@@ -252,7 +252,8 @@ class Points:
         ).copy()
         OmegaConf.set_struct(config, False)
         hydra = config.pop("hydra", None)
-        return config, {**(hydra.runtime.choices if hydra else {}), **options}
+        choices = hydra.runtime.choices if hydra else {}
+        return config, {**choices, **options}
 
 
 def _plain(config: DictConfig) -> Json:

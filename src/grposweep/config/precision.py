@@ -44,7 +44,9 @@ def read_precision(model: Model) -> Precision:
     if model.dtype != AUTO:
         return Precision(model.dtype, model.mixed_precision or IMPLIED.get(model.dtype, "none"))
     mixed = model.mixed_precision or "bf16"
-    return Precision(COMPUTED.get(mixed, "float32") if model.lora.enabled else "float32", mixed)
+    if not model.lora.enabled:
+        return Precision("float32", mixed)
+    return Precision(COMPUTED.get(mixed, "float32"), mixed)
 
 
 def check_precision(model: Model, cluster: Cluster | None = None) -> None:

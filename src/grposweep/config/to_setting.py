@@ -141,10 +141,7 @@ def _recipe_fields(experiment: Experiment, fields: Json, base: Setting) -> Json:
     """Return an external trainer's fields: model, data and rewards from its recipe, evaluations
     unless set in grposweep.
     """
-    fields |= {
-        name: getattr(base, name)
-        for name in (*FROM_RECIPE, *(field for field in DERIVED if field != "auto"))
-    }
+    fields |= {name: getattr(base, name) for name in (*FROM_RECIPE, *DERIVED) if name != "auto"}
     if is_opaque(experiment.trainer):
         # what the command does with its GPUs is its own
         fields["processes"] = None
@@ -182,9 +179,8 @@ def read_runtime(experiment: Experiment) -> Runtime:
     """
     model = experiment.model
     trainer = experiment.trainer
-    offloads = frozenset(
-        OFFLOADED["all" if trainer.fsdp_config.get("cpu_offload") else trainer.offload]
-    )
+    offload = "all" if trainer.fsdp_config.get("cpu_offload") else trainer.offload
+    offloads = frozenset(OFFLOADED[offload])
     bits = BITS.get(model.quantization or "", 0)
     if not offloads and not bits and model.attn_implementation is None:
         return OF_TRL
@@ -295,12 +291,9 @@ def own_values(s: Setting) -> Json:
             keys[group][key] = value
     keys["batch"] |= _sizes(s)
     # they override epochs, as in TRL
-    steps = s.max_steps if s.max_steps is not None and s.max_steps > 0 else None
-    keys["schedule"] |= {
-        "max_steps": steps,
-        "epochs": s.epochs if steps is None else None,
-        "budget_completions": None,
-    }
+    has_steps = s.max_steps is not None and s.max_steps > 0
+    length = {"max_steps": s.max_steps} if has_steps else {"epochs": s.epochs}
+    keys["schedule"] |= {"max_steps": None, "epochs": None, "budget_completions": None, **length}
     keys["schedule"] |= {"evaluations": 0, "checkpoints": 0, "eval_at_start": False}
     return {name: keys[name] for name in ("lr", "seed", *NUMBERS) if name in keys}
 
@@ -310,10 +303,9 @@ def _sizes(s: Setting) -> Json:
     follows from them.
     """
     micro_steps = micro_steps_per_generation(s)
+    differs = micro_steps != s.gradient_accumulation_steps
     return {
-        "steps_per_generation": None
-        if micro_steps == s.gradient_accumulation_steps
-        else micro_steps,
+        "steps_per_generation": micro_steps if differs else None,
         "prompts_per_step": None,
         "max_per_device_train_batch_size": max(s.per_device_train_batch_size, 64),
     }

@@ -20,9 +20,10 @@ def known_part(s: Setting) -> Setting:
     Without the processes no number of completions is known, and without the length no number of
     steps.
     """
-    lost = {"processes", "generation_batch_size"} if s.unknown & SIZES else set()
-    # which comes before the others
-    lost |= LENGTH if "max_steps" in s.unknown else LENGTH & s.unknown
+    # max_steps comes before the others
+    lost = LENGTH if "max_steps" in s.unknown else LENGTH & s.unknown
+    if s.unknown & SIZES:
+        lost |= {"processes", "generation_batch_size"}
     return s.replace(dict.fromkeys(lost))
 
 
@@ -31,12 +32,13 @@ def plan_content(s: Setting) -> Json:
     knows them.
     """
     plan = planning.build_plan(known_part(s)).as_dict()
-    follow = (
-        {"steps_per_generation", "steps_per_rollout", "save_steps"} if s.unknown & SIZES else set()
-    )
-    follow |= {"evaluation_steps"} if "evaluations" in s.unknown else set()
-    plan |= dict.fromkeys(plan.keys() & (follow | s.unknown)) | {
-        "processes": None if "processes" in s.unknown else s.processes
-    }
-    memory = None if s.unknown & SIZES else memory_gib(s)
-    return {**plan, "memory_gib": memory}
+    lost = set(s.unknown)
+    memory = None
+    if s.unknown & SIZES:
+        lost |= {"steps_per_generation", "steps_per_rollout", "save_steps"}
+    else:
+        memory = memory_gib(s)
+    if "evaluations" in s.unknown:
+        lost.add("evaluation_steps")
+    plan["processes"] = s.processes
+    return {**plan, **dict.fromkeys(plan.keys() & lost), "memory_gib": memory}

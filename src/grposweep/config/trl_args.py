@@ -18,9 +18,9 @@ from grporecipe.model.releases import closest_keys, text
 from grporecipe.model.setting import TRL
 from grporecipe.model.values import convert
 from grporecipe.rules.helpers import show
-from grposweep.config.compose import known_keys
+from grposweep.config.compose import keys_of_natives, known_keys
 from grposweep.config.fields import NUMBERS, reaches
-from grposweep.schema import Experiment, Fake, Trainer, keys_with, trl_arguments
+from grposweep.schema import Experiment, Fake, Trainer, trl_arguments
 from grposweep.schema.registries import BASE, is_external, is_opaque, runs_trl
 
 # sections without keys of the trainer
@@ -75,7 +75,7 @@ def homes() -> Mapping[str, str]:
     """Return the grposweep key that sets each key of GRPOConfig."""
     own = (key for key in known_keys() if not key.startswith((*ELSEWHERE, "trainer.args")))
     same = {trl_arguments().get(key, key.rpartition(".")[2]): key for key in own}
-    derived = {name: key for key, names in keys_with("native").items() for name in names.split()}
+    derived = keys_of_natives()
     return {name: key for name, key in {**same, **derived}.items() if name in taken()}
 
 

@@ -52,7 +52,8 @@ class Job:
     @property
     def arguments(self) -> list[str]:
         """Return the arguments of ``python -m grposweep.train``."""
-        return [*(["serve"] if self.serves else []), str(self.folder.resolve())]
+        folder = str(self.folder.resolve())
+        return ["serve", folder] if self.serves else [folder]
 
 
 class EndState(StrEnum):

@@ -57,11 +57,8 @@ class DryRun(Launcher):
 
         That job then submits all others.
         """
-        real = [
-            f"cluster={self.rehearses}" if word == f"cluster={self.kind}" else word
-            for word in command
-        ]
-        shown = shlex.join(write(real))
+        real = {f"cluster={self.kind}": f"cluster={self.rehearses}"}
+        shown = shlex.join(write([real.get(word, word) for word in command]))
         return f"the controller's job, which submits the trials' jobs: {shown}"
 
     def poll(self, job_id: str) -> End | None:  # noqa: ARG002 - the contract's arguments

@@ -1,6 +1,7 @@
 """The memory of this machine's GPUs and the processes that hold it, as nvidia-smi lists them."""
 
 import os
+import re
 import subprocess
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -98,7 +99,9 @@ def find_holders(
     ours = sum(memory.held.values()) - sum(others.values())
     # In a container nvidia-smi may list no processes, or by ids that are not valid here.
     is_listed = not running or ours > 0 or any(map(exists, memory.held))
-    free = memory.free - (max(sum(running) - ours, 0.0) if is_listed else 0.0)
+    free = memory.free
+    if is_listed:
+        free -= max(sum(running) - ours, 0.0)
     tail = f"; it needs {needed:.3g} GiB, {max(free, 0.0):.3g} are free"
     if needed <= free:
         return None
@@ -110,9 +113,11 @@ def find_holders(
         return Holders(text + tail) if was_crowded_out else None
     listed = {pid: gib for pid, gib in others.items() if gib * MIB_OF_GIB > BUSY_MIB}
     unlisted = memory.used - ours - sum(others.values())
-    foreign = sum(listed.values()) + (unlisted if unlisted > BUSY_SHARE * memory.total else 0.0)
-    least = memory.total * (SMALL_SHARE if was_crowded_out else BUSY_SHARE)
-    if foreign <= least or not (was_crowded_out or needed <= free + foreign):
+    foreign = sum(listed.values())
+    if unlisted > BUSY_SHARE * memory.total:
+        foreign += unlisted
+    least = SMALL_SHARE if was_crowded_out else BUSY_SHARE
+    if foreign <= memory.total * least or not (was_crowded_out or needed <= free + foreign):
         return None
     return Holders(describe_holders(foreign, sorted(listed)) + tail, tuple(sorted(listed)))
 
@@ -144,10 +149,10 @@ def query(what: str) -> tuple[list[list[str]], str]:
         return [], getattr(error, "strerror", None) or f"no answer in {TIMEOUT_SECONDS:g} s"
     if done.returncode:
         output = f"{done.stdout} {done.stderr}"
-        return [], "" if NO_DEVICES in output else " ".join(output.split())[
-            :200
-        ] or f"exit code {done.returncode}"
-    rows = [[cell.strip() for cell in line.split(",")] for line in done.stdout.splitlines()]
+        if NO_DEVICES in output:
+            return [], ""
+        return [], " ".join(output.split())[:200] or f"exit code {done.returncode}"
+    rows = [re.split(r"\s*,\s*", line.strip()) for line in done.stdout.splitlines()]
     return [row for row in rows if len(row) == what.count(",") + 1], ""
 
 

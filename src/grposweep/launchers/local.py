@@ -141,13 +141,12 @@ def _free_gpus(setting: int | str) -> list[str]:
             ours[uuid] += mib(used)
         elif mib(used) > BUSY_MIB:
             processes[uuid].append(pid)
-    busy = {
-        index: f"process {', '.join(processes[uuid])}"
-        if uuid in processes
-        else f"{used} of {total} MiB are used"
-        for index, uuid, used, total in gpus
-        if uuid in processes or mib(used) - ours[uuid] > BUSY_SHARE * mib(total) > 0
-    }
+    busy = {}
+    for index, uuid, used, total in gpus:
+        if uuid in processes:
+            busy[index] = f"process {', '.join(processes[uuid])}"
+        elif mib(used) - ours[uuid] > BUSY_SHARE * mib(total) > 0:
+            busy[index] = f"{used} of {total} MiB are used"
     free = [index for index, *_ in gpus if index not in busy]
     if not busy:
         return free
@@ -283,7 +282,9 @@ class Local(Launcher):
         free = len(gpus) - experiment.generation.vllm_shared_gpus
         most = max(free // _gpus_of(experiment.cluster, experiment.generation), 1)
         slots = parallel or most
-        return cls(build_processes(experiment), gpus, min(slots, most) if gpus else slots, share)
+        if gpus:
+            slots = min(slots, most)
+        return cls(build_processes(experiment), gpus, slots, share)
 
     @classmethod
     def validate(cls, experiment: Experiment) -> None:
@@ -522,7 +523,7 @@ def build_processes(experiment: Experiment) -> SpawnedProcesses:
             "PYTHONOPTIMIZE=2 removes docstrings, and transformers cannot be imported without "
             "them. Set PYTHONOPTIMIZE=1, or unset it."
         )
-    preload = [*TRAINING, *(TRL if trains else [])]
+    preload = [*TRAINING, *TRL] if trains else [*TRAINING]
     code = Path(experiment.cluster.code or SOURCE)
     is_warm = (
         experiment.cluster.warm and (code / "grposweep" / "train" / "warm_server.py").is_file()

@@ -194,7 +194,8 @@ class ForkServer(SpawnedProcesses):
         problem = ""
         while not problem:
             has_ended = self._server.poll() is not None
-            for event in self._events(timeout=0.0 if has_ended else 60.0):
+            timeout = 0.0 if has_ended else 60.0
+            for event in self._events(timeout):
                 if "started" in event:
                     self._forked.add(int(event["started"]))
                     return int(event["started"])

@@ -155,9 +155,9 @@ def _copy_redacted(source: IO[bytes], target: int) -> None:
     redactor = StreamRedactor()
     while chunk := os.read(source.fileno(), CHUNK):
         rest += chunk
-        end = max(rest.rfind(b"\n"), rest.rfind(b"\r")) + 1 or (
-            len(rest) if len(rest) >= CHUNK else 0
-        )
+        end = max(rest.rfind(b"\n"), rest.rfind(b"\r")) + 1
+        if not end and len(rest) >= CHUNK:
+            end = len(rest)
         whole = rest[:end]
         rest = rest[end:]
         _write_redacted(target, whole, redactor)

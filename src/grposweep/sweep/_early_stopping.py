@@ -261,7 +261,9 @@ class EarlyStoppingMonitor:
         """Write the final places of paused trials: more trials have been compared since they
         paused.
         """
-        for number, rank in self.stopping.describe(self.curves()).items() if self.paused else ():
+        if not self.paused:
+            return
+        for number, rank in self.stopping.describe(self.curves()).items():
             trial = self.study.trials[number]
             self.folder.of(trial).request(ControlAction.PAUSE, rank)
 
@@ -376,4 +378,5 @@ class EarlyStoppingMonitor:
 
 
 def _state(trial: FrozenTrial, is_paused: bool) -> State:
-    return STATES.get(trial.state) or (State.PAUSED if is_paused else State.RUNNING)
+    running = State.PAUSED if is_paused else State.RUNNING
+    return STATES.get(trial.state, running)

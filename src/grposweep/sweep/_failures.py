@@ -86,16 +86,14 @@ FAILURE_OF_END: dict[str, Failure] = {
 @cache
 def _all_patterns(kinds: tuple[str, ...]) -> tuple[tuple[Failure, re.Pattern[str]], ...]:
     """Return the launchers' patterns before the general ones."""
-    launchers = (
-        (FAILURE_OF_END[state], text)
-        for kind in kinds
-        for state, text in launcher_class(kind).log_patterns
-    )
-    table = read_own_yaml(__file__, "failures.yaml").items()
-    general = (
-        (Failure(name), text.replace("<error>", _ERROR)) for name, texts in table for text in texts
-    )
-    return tuple((failure, re.compile(text)) for failure, text in (*launchers, *general))
+    patterns = []
+    for kind in kinds:
+        for state, text in launcher_class(kind).log_patterns:
+            patterns.append((FAILURE_OF_END[state], re.compile(text)))
+    for name, texts in read_own_yaml(__file__, "failures.yaml").items():
+        for text in texts:
+            patterns.append((Failure(name), re.compile(text.replace("<error>", _ERROR))))
+    return tuple(patterns)
 
 
 def read_log(lines: Iterable[str]) -> Iterator[Failure]:
@@ -223,14 +221,15 @@ def _tail(path: Path, start: int) -> list[str]:
         return []
     with opened as file:
         size = file.seek(0, 2)
-        # it was cut: all of it is new
-        start = start if start <= size else 0
+        if start > size:
+            # it was cut: all of it is new
+            start = 0
         begin = max(start, size - TAIL_BYTES)
         file.seek(begin)
         text = file.read().decode("utf-8", errors="replace")
     # progress bars return to the line's start
     lines = re.split("[\r\n]", text)
-    return lines[1 if begin > start else 0 :]
+    return lines[1:] if begin > start else lines
 
 
 # Causes that outrank what ended the job afterwards: a rank that ran out of memory leaves the others
@@ -246,15 +245,14 @@ _ROOTS = (
 )
 _TAKEN = (Failure.NODE_FAILURE, Failure.PREEMPTED)
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL)
-_KILLED = {code for number in _ENDING for code in (-number, 128 + number)}
+_KILLED = {-number for number in _ENDING} | {128 + number for number in _ENDING}
 
 
 def classify_failure(evidence: Evidence) -> Failure:
     """Return the class of a failed attempt."""
-    named = {
-        failure for log in (*evidence.logs.values(), [evidence.error]) for failure in read_log(log)
-    }
-    named |= {FAILURE_OF_END[evidence.state]} if evidence.state in FAILURE_OF_END else set()
+    named = set[Failure]().union(*map(read_log, (*evidence.logs.values(), [evidence.error])))
+    if evidence.state in FAILURE_OF_END:
+        named.add(FAILURE_OF_END[evidence.state])
     for failure in (*_ROOTS, *_TAKEN):
         if failure in named:
             return failure

@@ -56,8 +56,8 @@ def share_gpus(validated: ValidatedSpace, console: Console) -> Experiment:
             "the like, cluster.gpu_memory_gib=80, or a number of trials."
         )
     points = islice(validated.validity.valid_points(), ESTIMATED_POINTS)
-    settings = (validated.validator.validate(point).setting for point in points)
-    needs = [memory.high / GIB for setting in settings if (memory := estimate(setting)) is not None]
+    estimates = [estimate(validated.validator.validate(point).setting) for point in points]
+    needs = [memory.high / GIB for memory in estimates if memory is not None]
     if not needs:
         raise UserError(
             "cluster.trials_per_gpu=auto: the model's shape is not known, so its memory cannot be "

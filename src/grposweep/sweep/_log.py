@@ -75,7 +75,9 @@ def controller_log(sweep: Path, console: Console, verbose: bool) -> Iterator[Non
         set_aside(path)
     # delay: the file is opened by the first line, whose failure is then that line's.
     file = _LogFile(path, maxBytes=FILE_BYTES, backupCount=BACKUPS, encoding="utf-8", delay=True)
-    handlers: list[logging.Handler] = [file, *([_Terminal(console)] if verbose else [])]
+    handlers: list[logging.Handler] = [file]
+    if verbose:
+        handlers.append(_Terminal(console))
     level = logger.level
     propagate = logger.propagate
     logger.setLevel(logging.INFO)

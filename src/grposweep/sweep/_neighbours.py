@@ -114,15 +114,18 @@ def find_shortage(
     if oom is None:
         return _judge_now(read_now, owns)
     others = find_others(oom, owns) if is_alone or oom.own is not None else Held()
-    return Shortage(describe(oom, others), oom.needs if was_crowded_out(oom, others) else None)
+    needs = oom.needs if was_crowded_out(oom, others) else None
+    return Shortage(describe(oom, others), needs)
 
 
 def find_shortage_of_engine(texts: Iterable[str], read_now: Read, owns: Owns) -> Shortage | None:
     """Return why vLLM did not start for lack of memory, if others hold it; None for any other text,
     and if they do not.
     """
-    stated = next((match for text in texts if (match := re.search(_ENGINE, text))), None)
-    return None if stated is None else _judge_now(read_now, owns, float(stated[1]))
+    for text in texts:
+        if stated := re.search(_ENGINE, text):
+            return _judge_now(read_now, owns, float(stated[1]))
+    return None
 
 
 def _judge_now(read_now: Read, owns: Owns, needs: float | None = None) -> Shortage | None:
@@ -142,25 +145,24 @@ def _judge_now(read_now: Read, owns: Owns, needs: float | None = None) -> Shorta
 
 def read_out_of_memory(texts: Iterable[str]) -> OutOfMemory | None:
     """Return what the first message in these texts states; None if there is none."""
-    return next(
-        (_parse(text[asked.start() :]) for text in texts if (asked := re.search(_ASKED, text))),
-        None,
-    )
+    for text in texts:
+        if asked := re.search(_ASKED, text):
+            return _parse(text[asked.start() :], _gib(asked[1]))
+    return None
 
 
-def _parse(text: str) -> OutOfMemory:
-    stated = {
-        name: _gib(match[1])
-        for name, patterns in _STATED.items()
-        if (match := next(filter(None, (re.search(pattern, text) for pattern in patterns)), None))
-    }
+def _parse(text: str, asked: float) -> OutOfMemory:
+    stated = {}
+    for name, patterns in _STATED.items():
+        for pattern in patterns:
+            if name not in stated and (match := re.search(pattern, text)):
+                stated[name] = _gib(match[1])
     allocated = stated.pop("allocated", None)
     unallocated = stated.pop("unallocated", None)
     if allocated is not None and unallocated is not None:
         stated["reserved"] = allocated + unallocated
-    asked = re.search(_ASKED, text)
     held = {int(pid): _gib(size) for pid, size in re.findall(_PROCESS, text)}
-    return OutOfMemory(asked=_gib(asked[1]) if asked else None, held=held, **stated)
+    return OutOfMemory(asked=asked, held=held, **stated)
 
 
 def _gib(size: str) -> float:
@@ -190,9 +192,9 @@ def find_others(oom: OutOfMemory, owns: Owns) -> Held:
 
 def was_crowded_out(oom: OutOfMemory, others: Held) -> bool:
     """Return whether the process would have got what it asked for if others had held nothing."""
-    least = max(
-        BUSY_MIB / MIB_OF_GIB, SMALL_SHARE * (oom.total or 0.0) if others.processes else 0.0
-    )
+    least = BUSY_MIB / MIB_OF_GIB
+    if others.processes:
+        least = max(least, SMALL_SHARE * (oom.total or 0.0))
     if others.gib <= least or oom.asked is None or oom.free is None:
         return False
     mine = oom.reserved if oom.reserved is not None else oom.own

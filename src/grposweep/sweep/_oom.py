@@ -79,10 +79,9 @@ def record_oom(sweep: SweepFolder, trial: TrialFolder, verdict: ValidationResult
     """
     batch = apply_oom_fix(trial.path, verdict.experiment).batch
     size = batch.per_device_train_batch_size
-    sizes = {
-        **_sizes(verdict),
-        **({"per_device_train_batch_size": size} if isinstance(size, int) else {}),
-    }
+    sizes = _sizes(verdict)
+    if isinstance(size, int):
+        sizes["per_device_train_batch_size"] = size
     append_line(
         sweep.path / paths.MEMORY,
         {"trial": trial.number, "sizes": sizes, "same": _same(verdict.experiment)},

@@ -144,7 +144,8 @@ def _report(folder: TrialFolder, end: End) -> FailureReport:
         and not end.kind
     ):
         return result.failure
-    kind = end.kind or (f"signal {-end.code}" if end.code < 0 else f"exit code {end.code}")
+    by_itself = f"signal {-end.code}" if end.code < 0 else f"exit code {end.code}"
+    kind = end.kind or by_itself
     message = end.message or f"the attempt ended with {kind}"
     if end.code == -signal.SIGKILL and not end.message:
         message = (
@@ -251,11 +252,8 @@ class OutcomeRecorder:
             self._close(running.folder)
         elif stopped or running.killed:
             self._note_end(running, end)
-            logger.info(
-                "%s",
-                "stopped at a rollout boundary" if stopped else "ended by this controller",
-                extra=where,
-            )
+            how = "stopped at a rollout boundary" if stopped else "ended by this controller"
+            logger.info(how, extra=where)
         elif end.code == ExitCode.FINISHED and (value := running.folder.result.value) is not None:
             self._note_end(running, end)
             logger.info("finished: %s %.6g", self.search.metric, value, extra=where)

@@ -77,12 +77,11 @@ class SharedServer:
         lengths = [
             read_model_length(item, prepared.get(prepared_key(item), {})) for item in sharing
         ]
+        longest = None if None in lengths else max(map(int, filter(None, lengths)))
         generation = replace(
             first.generation,
             vllm_max_loras=_fit(sharing, launcher),
-            vllm_max_model_length=None
-            if None in lengths
-            else max(length or 0 for length in lengths),
+            vllm_max_model_length=longest,
         )
         rank = max(item.model.lora.r for item in sharing)
         model = replace(first.model, lora=replace(first.model.lora, r=rank))

@@ -39,7 +39,7 @@ def task_problems(experiments: Iterable[Experiment]) -> Iterator[str]:
             yield from _model_problems(experiment)
         if _prepares_here(experiment):
             yield from check_packages(experiment)
-        code = [problem for spec in task.rewards for problem in code_problems(spec)]
+        code = list(chain.from_iterable(map(code_problems, task.rewards)))
         yield from _data_problems(experiment, is_tried=not code and task not in tasks)
         yield from code
         models.add(model)

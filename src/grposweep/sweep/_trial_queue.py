@@ -4,7 +4,7 @@ then replicates.
 No point is started twice. Replicates of the leaders run on fresh seeds.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
@@ -199,11 +199,13 @@ class TrialQueue:
             return True
 
         if lists_points(self.sampler):
-            left = (p for p, name in self._frozen if name not in self._known)
-            agreeing: Iterator[Point] = (
-                p for p in left if all(p.get(name) == label for name, label in fixed.items())
-            )
-            return next(filter(is_new, agreeing), None)
+            for point, name in self._frozen:
+                is_open = name not in self._known and all(
+                    point.get(key) == label for key, label in fixed.items()
+                )
+                if is_open and is_new(point):
+                    return point
+            return None
         foreseen = {} if self.sampler == "random" else self.foreseen()
         return self.study.ask(
             ValidPoints(is_new, self._finite), self.sampler, self.search.seed, fixed, foreseen

@@ -260,8 +260,9 @@ def _labels(parameter: Parameter, past: ResolvedConfig) -> Sequence[Label]:
     if name == "batch.prompts_per_step":
         value = realised["prompts_per_step"]
     if isinstance(domain, Interval):
-        is_inside = isinstance(value, int | float) and domain.low <= value <= domain.high
-        return [int(value) if domain.integer else float(value)] if is_inside else []
+        if not isinstance(value, int | float) or not domain.low <= value <= domain.high:
+            return []
+        return [int(value)] if domain.integer else [float(value)]
     is_realised = name.startswith(("batch.", "cluster.")) and name.split(".")[1] not in realised
     if name in GROUPS or is_realised:
         return domain.labels

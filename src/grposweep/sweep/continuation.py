@@ -129,7 +129,7 @@ def continue_trial(
             f"Set --from {max(states, default='STEP')}{_listed(states)}."
         )
     if not branches:
-        given = [name for name in changed if name in {f"schedule.{length}" for length in LENGTHS}]
+        given = [name for name in changed if name.removeprefix("schedule.") in LENGTHS]
         if len(given) != 1:
             raise UserError(
                 f"{' '.join(given) or 'no length'}: a trial continues to the end of one longer "
@@ -190,10 +190,9 @@ def _choose(
     total = trial.result.total_steps or max(states, default=0) + 1
     steps = sorted(at for at in states if not branches or at < total)
     if not steps:
-        kept = "all" if branches else "last"
+        kept, left = ("all", " with steps left to train") if branches else ("last", "")
         raise UserError(
-            f"trial {trial.number} has no "
-            f"checkpoint{' with steps left to train' if branches else ''} "
+            f"trial {trial.number} has no checkpoint{left} "
             f"(trainer.keep={experiment.trainer.keep}), so it cannot continue. Train it again with "
             f"its checkpoints: grposweep rerun {shlex.quote(str(trial.path))} trainer.keep={kept}. "
             "Then continue that trial."

@@ -277,9 +277,8 @@ def _compared(
     text = f"recorded {before:.4f}, now {after:.4f} ({after - before:+.4f})"
     one, other = (read_provenance(folder.path) for folder in (trial, again))
     files = difference(*({"files": record.get("files")} for record in (one, other)))
-    differ = [*unlike, *([files] if files else [])]
-    if differ:
-        return f"{text} with {' '.join(differ)}"
+    if unlike or files:
+        return f"{text} with {' '.join(filter(None, [*unlike, files]))}"
     how = (
         f" with {' '.join(chosen)}, by which another evaluation of the training counts"
         if chosen

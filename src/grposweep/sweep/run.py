@@ -543,13 +543,17 @@ def _describe_left_out(controller: Controller) -> str:
 
 def _space_summary(controller: Controller) -> SpaceSummary:
     queue = controller.queue
-    points = queue.valid_points[:CHECKED_POINTS] if controller.study.space.parameters else [{}]
+    sampler = ""
+    points: Sequence[Point] = [{}]
+    if controller.study.space.parameters:
+        sampler = queue.sampler
+        points = queue.valid_points[:CHECKED_POINTS]
     return SpaceSummary(
         trials=queue.target,
         replicates=queue.planned - queue.target,
         recorded=controller.ended,
         at_once=min(controller.launcher.slots, max(queue.target, 1)),
-        sampler=queue.sampler if controller.study.space.parameters else "",
+        sampler=sampler,
         plan=_plan(controller, points),
         is_local=not controller.launcher.outlives,
         is_new=not controller.launcher.is_dry and not controller.study.started,

@@ -220,10 +220,8 @@ def choose_evaluations_of(
         and base.search.effort < 1
         and follows_effort(base.search.stopping)
     ):
-        trials = base.search.trials or (
-            validated.validity.valid if lists_points(validated.sampler) else DEFAULT_TRIALS
-        )
-        chosen = choose_evaluations(base.search.effort, trials, usual)
+        planned = validated.validity.valid if lists_points(validated.sampler) else DEFAULT_TRIALS
+        chosen = choose_evaluations(base.search.effort, base.search.trials or planned, usual)
     else:
         return []
     return [f"schedule.evaluations={chosen}"] if isinstance(chosen, int) and chosen != usual else []

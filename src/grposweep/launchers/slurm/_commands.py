@@ -139,8 +139,10 @@ def read_accounts(job_ids: list[str], name: str = "") -> dict[str, JobInfo]:
     done = _run(
         ["sacct", "--allocations", "--duplicates", "--noheader", "--parsable2", columns, *which]
     )
-    jobs = {}
-    for line in done.stdout.splitlines() if done.returncode == 0 else []:
+    jobs: dict[str, JobInfo] = {}
+    if done.returncode:
+        return jobs
+    for line in done.stdout.splitlines():
         job_id, state, status, nodes, called = (line.split("|", 4) + [""] * 4)[:5]
         # "CANCELLED by 1000"; a requeued job has a line for each run, the last one counts
         if _is_id(job_id) and state.strip():
@@ -226,10 +228,13 @@ def _refusal(reason: str, text: str, cluster: Cluster) -> str:
     for word, key, look in _REFUSED:
         if word in text.lower() and (getattr(cluster, key) is not None or key == "partition"):
             value = getattr(cluster, key)
-            is_service = value is not None and getattr(cluster, f"service_{key}", None) == value
-            name = f"cluster.{'service_' if is_service else ''}{key}"
+            name = f"cluster.{key}"
+            if value is None:
+                value = "null"
+            elif getattr(cluster, f"service_{key}", None) == value:
+                name = f"cluster.service_{key}"
             return (
-                f"{name}={'null' if value is None else value}: Slurm refuses the job ({reason}). "
+                f"{name}={value}: Slurm refuses the job ({reason}). "
                 f"Set another {name}; {look}. {_SCRIPT}"
             )
     return (

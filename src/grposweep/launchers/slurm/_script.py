@@ -118,14 +118,17 @@ def _server(job: Job) -> Json | None:
         return None
     own = f"{python_command(cluster)} -m grposweep.train serve {quoted(job.folder.resolve())}"
     command = generation.vllm_server_command
-    on_one_node = f" --gres={gres(cluster, cluster.gpus_per_node - gpus)}"
-    on_the_others = f' --nodes={cluster.nodes - 1} --exclude="$server_node"'
+    if command is not None:
+        own = f"bash -c {shlex.quote(command)}"
+    elsewhere = f' --nodes={cluster.nodes - 1} --exclude="$server_node"'
+    if cluster.nodes == 1:
+        elsewhere = f" --gres={gres(cluster, cluster.gpus_per_node - gpus)}"
     return {
         "gpus": gpus,
         "gres": gres(cluster, gpus),
         "cpus": gpus * cpus_per_task(cluster),
-        "elsewhere": on_one_node if cluster.nodes == 1 else on_the_others,
-        "command": own if command is None else f"bash -c {shlex.quote(command)}",
+        "elsewhere": elsewhere,
+        "command": own,
         "log": quoted(job.folder / paths.LOGS / "vllm.log"),
         "seconds": generation.vllm_server_timeout,
         "ended": ExitCode.SERVER_ENDED,
@@ -134,10 +137,11 @@ def _server(job: Job) -> Json | None:
 
 def sbatch_options(cluster: Cluster, name: str, starts_ranks: bool) -> list[str]:
     """Return the options of an attempt's job; ``cluster.extra`` comes last and wins."""
+    tasks = 1 if starts_ranks else ranks_per_node(cluster)
     options = [
         f"--job-name={name}",
         f"--nodes={cluster.nodes}",
-        f"--ntasks-per-node={1 if starts_ranks else ranks_per_node(cluster)}",
+        f"--ntasks-per-node={tasks}",
         f"--cpus-per-task={cpus_per_task(cluster, starts_ranks)}",
     ]
     if cluster.gpus_per_node:
@@ -158,14 +162,12 @@ def service_cluster(cluster: Cluster) -> Cluster:
     """Return the cluster as the jobs that do not train see it; a partition of their own knows
     neither QOS nor features.
     """
-    partition = cluster.service_partition
-    own = cluster.service_partition is not None
+    if cluster.service_partition is not None:
+        cluster = replace(cluster, partition=cluster.service_partition, qos=None, constraint=None)
     return replace(
         cluster,
-        partition=partition if own else cluster.partition,
         account=cluster.service_account or cluster.account,
-        qos=cluster.service_qos or (None if own else cluster.qos),
-        constraint=None if own else cluster.constraint,
+        qos=cluster.service_qos or cluster.qos,
     )
 
 
@@ -174,13 +176,9 @@ def service_options(cluster: Cluster, name: str, mem_gb: int | None = None) -> l
     user sets none.
     """
     memory = cluster.service_mem_gb or mem_gb
-    shape = [
-        f"--job-name={name}",
-        "--nodes=1",
-        "--ntasks=1",
-        "--cpus-per-task=1",
-        *([f"--mem={memory}G"] if memory else []),
-    ]
+    shape = [f"--job-name={name}", "--nodes=1", "--ntasks=1", "--cpus-per-task=1"]
+    if memory:
+        shape.append(f"--mem={memory}G")
     return [*shape, *shared_options(service_cluster(cluster))]
 
 
@@ -213,8 +211,8 @@ def keep_output(options: Sequence[str], folder: Path) -> list[str]:
     if not re.fullmatch(_PLAIN_PATH, str(path)) or not folder.is_dir():
         return list(options)
     path.touch()
-    kept = {NO_OUTPUT: (f"--output={path}", "--open-mode=append")}
-    return [word for option in options for word in kept.get(option, (option,))]
+    at = options.index(NO_OUTPUT)
+    return [*options[:at], f"--output={path}", "--open-mode=append", *options[at + 1 :]]
 
 
 def warn_seconds(cluster: Cluster) -> int:

@@ -300,7 +300,9 @@ def _check_shape(cluster: Cluster, generation: Generation) -> None:
     ranks = max(cluster.nodes * each - generation.vllm_gpus, 1)
     if cluster.processes == ranks:
         return
-    key = "gpus_per_node" if cluster.gpus_per_node else "tasks_per_node"
+    key, rank = "tasks_per_node", "task"
+    if cluster.gpus_per_node:
+        key, rank = "gpus_per_node", "GPU"
     served = (
         f", of which generation.vllm_gpus={generation.vllm_gpus} run the server"
         if generation.vllm_gpus
@@ -309,6 +311,6 @@ def _check_shape(cluster: Cluster, generation: Generation) -> None:
     raise UserError(
         f"cluster.processes={cluster.processes}: on Slurm this follows from "
         f"cluster.nodes={cluster.nodes} and cluster.{key}={each}, one rank per "
-        f"{'GPU' if cluster.gpus_per_node else 'task'}{served}, which makes {ranks}. Set those, "
+        f"{rank}{served}, which makes {ranks}. Set those, "
         "and leave cluster.processes out."
     )
