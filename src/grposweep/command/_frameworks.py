@@ -70,7 +70,9 @@ class OnRay:
         }
         if trial.checkpoint:
             keys |= {key: value or str(trial.checkpoint) for key, value in self.again.items()}
-        return keys | (dict(self.on_nodes) if place.nodes > 1 else {})
+        if place.nodes > 1:
+            keys |= self.on_nodes
+        return keys
 
     def environment(self, trial: Trial) -> dict[str, str]:
         """Return the variables that the command gets."""
@@ -90,10 +92,11 @@ class OnRay:
     def newest(self, output: Path, _: int) -> Path | None:
         """Return the newest complete checkpoint in an output folder."""
         tracker = output / self.tracker
-        noted = re.search(
-            _LAST_STEP, tracker.read_text(encoding="utf-8") if tracker.is_file() else ""
-        )
-        checkpoint = output / f"global_step_{noted[1] if noted else ''}"
+        if not tracker.is_file():
+            return None
+        noted = re.search(_LAST_STEP, tracker.read_text(encoding="utf-8"))
+        step = noted[1] if noted else ""
+        checkpoint = output / f"global_step_{step}"
         return checkpoint if checkpoint.is_dir() else None
 
 
@@ -110,14 +113,19 @@ class MsSwift:
 
     def words(self, keys: Config) -> list[str]:
         """Return the words that set these keys."""
-        stated = ((name, value) for name, value in keys.items() if value is not None)
-        return [word for name, value in stated for word in (f"--{name}", *words_of(value))]
+        words = list[str]()
+        for name, value in keys.items():
+            if value is not None:
+                words += [f"--{name}", *words_of(value)]
+        return words
 
     def keys_of(self, trial: Trial) -> Json:
         """Return the keys that follow from the trial's folder and its checkpoint."""
         # A new folder for each start would hide checkpoints and log.
-        own = {"add_version": False, self.output: str(trial.output)}
-        return own | ({"resume_from_checkpoint": str(trial.checkpoint)} if trial.checkpoint else {})
+        keys: Json = {"add_version": False, self.output: str(trial.output)}
+        if trial.checkpoint:
+            keys["resume_from_checkpoint"] = str(trial.checkpoint)
+        return keys
 
     def environment(self, trial: Trial) -> dict[str, str]:
         """Return the variables that the command gets."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 
 from grporecipe.files import finite_or_none, objects
@@ -37,8 +38,8 @@ class LogTail:
         content = self._content()
         new = content[len(self.seen) :] if content.startswith(self.seen) else content
         self.seen = content
-        entries = [entry for line in new.splitlines() for entry in self.entries_of(line)]
         first = -1 if self.resumed_at is None else self.resumed_at
+        entries = chain.from_iterable(map(self.entries_of, new.splitlines()))
         return [entry for entry in entries if entry.step > first]
 
     def _content(self) -> bytes:
@@ -75,8 +76,8 @@ def swift_entries(line: bytes) -> Iterator[Entry]:
     step = str(values.get(STEP, "")).partition("/")[0]
     if step.isdigit() and "train_runtime" not in values:
         numbers = {name: value for name, value in values.items() if isinstance(value, int | float)}
-        is_eval = any(name.startswith("eval_") for name in values)
-        yield Entry("eval" if is_eval else "train", int(step), numbers)
+        kind = "eval" if any(name.startswith("eval_") for name in values) else "train"
+        yield Entry(kind, int(step), numbers)
 
 
 def watch_states(output: Path) -> Callable[[], list[Entry]]:

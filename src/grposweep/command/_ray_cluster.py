@@ -71,12 +71,9 @@ def make_folder() -> Path:
     enough.
     """
     parent = tempfile.gettempdir()
-    name = Path(
-        tempfile.mkdtemp(
-            prefix="ray-",
-            dir=parent if len(parent) + len("/ray-12345678") <= LONGEST_PATH else "/tmp",
-        )
-    )
+    if len(parent) + len("/ray-12345678") > LONGEST_PATH:
+        parent = "/tmp"
+    name = Path(tempfile.mkdtemp(prefix="ray-", dir=parent))
     return name.resolve() if len(str(name.resolve())) <= LONGEST_PATH else name
 
 

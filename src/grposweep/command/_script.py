@@ -37,9 +37,9 @@ NO_COMMAND = (
 def build_script(trial: Trial) -> ExternalProgram:
     """Build the user's command with the options of this trial."""
     options = (read_json(trial.folder / paths.CHANGED) or {}).get("options", {})
-    environment = {ENTERS: str(trial.folder), **nodes_of_launch(trial.place)} | (
-        {RESUME: str(trial.checkpoint)} if trial.checkpoint else {}
-    )
+    environment = {ENTERS: str(trial.folder), **nodes_of_launch(trial.place)}
+    if trial.checkpoint:
+        environment[RESUME] = str(trial.checkpoint)
     command = (*SHELL, command_line(trial.trainer, options))
     return ExternalProgram(command, watch_states(trial.output), environment, reports=True)
 
@@ -50,11 +50,8 @@ def nodes_of_launch(context: NodeContext) -> dict[str, str]:
     torchrun reads its options from those that begin with PET_. Source: torch
     distributed/argparse_util.py.
     """
-    return {
-        f"{start}{name}": value
-        for name, value in meeting(context).items()
-        for start in ("", "PET_")
-    }
+    variables = meeting(context)
+    return variables | {f"PET_{name}": value for name, value in variables.items()}
 
 
 def command_line(trainer: Trainer, options: Config) -> str:
@@ -122,4 +119,6 @@ def words_of(value: Any) -> list[str]:
         return [str(item) for item in value]
     if isinstance(value, Mapping):
         return [json.dumps(value)]
-    return [str(value).lower() if isinstance(value, bool) else str(value)]
+    if isinstance(value, bool):
+        value = str(value).lower()
+    return [str(value)]

@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 
 from grporecipe.diagnose.readers import find_log, own_lines
@@ -92,12 +93,9 @@ def launch_line(trainer: Trainer, options: Config, trial: Trial) -> str:
     """
     again = (trainer.resume or "") if trial.checkpoint else ""
     command = trainer.command or ""
-    command = (
-        command.replace("{resume}", again)
-        if "{resume}" in command
-        else f"{command} {again}".strip()
-    )
-    filled = replace(trainer, command=command)
+    if "{resume}" not in command:
+        command = f"{command} {{resume}}"
+    filled = replace(trainer, command=command.replace("{resume}", again).strip())
     ours = {"output": trial.output, "checkpoint": trial.checkpoint or ""}
     filled_in = {name: value for name, value in ours.items() if name in placeholders(filled)}
     return command_line(filled, {**options, **filled_in})
@@ -221,10 +219,9 @@ def named_files(trainer: Trainer) -> list[Path]:
     except ValueError:
         # the shell may read it
         arguments = (trainer.command or "").split()
-    named = (
-        folder / part for word in arguments for part in (word, word.rpartition("=")[2]) if part
-    )
-    return [path for path in dict.fromkeys(named) if path.is_file()]
+    # also of --name=FILE
+    words = chain.from_iterable((word, word.rpartition("=")[2]) for word in arguments)
+    return [path for path in dict.fromkeys(map(folder.joinpath, words)) if path.is_file()]
 
 
 def newest_of(trainer: Trainer, output: Path) -> Path | None:
@@ -282,12 +279,10 @@ def _files(folder: Path, name: str) -> list[Path]:
     Links to one file count once.
     """
     path = folder / name
-    root = Path(path.anchor or ".")
-    matches = (
-        [path]
-        if path.exists()
-        else [*root.glob(str(path.relative_to(root) if path.anchor else path))]
-    )
+    matches = [path]
+    if not path.exists():
+        root = Path(path.anchor)
+        matches = list(root.glob(str(path.relative_to(root))))
     files: set[Path] = set()
     for match in matches:
         # a folder without a log yet
@@ -320,23 +315,21 @@ class MetricsTail:
     def __call__(self) -> list[Entry]:
         """Return the entries since the last call."""
         entries = []
+        key = self.step_key if self.expression is None else "step"
+        first = -1 if self.resumed_at is None else self.resumed_at
         for line in self._new():
-            step = to_number(line.get(self.step_key if self.expression is None else "step"))
             numbers = {name: to_number(value) for name, value in line.items()}
             values = {name: value for name, value in numbers.items() if value is not None}
-            if step is not None and step > (-1 if self.resumed_at is None else self.resumed_at):
-                entries.append(
-                    Entry(
-                        "",
-                        int(step),
-                        {n: v for n, v in values.items() if n not in (self.step_key, "step")},
-                    )
-                )
+            step = values.get(key)
+            if step is not None and step > first:
+                for name in (self.step_key, "step"):
+                    values.pop(name, None)
+                entries.append(Entry("", int(step), values))
         return entries
 
     def _new(self) -> list[Json]:
         """Return the lines since the last call, as they were parsed."""
-        return [line for file in self.find() for line in self._new_of(file)]
+        return list(chain.from_iterable(map(self._new_of, self.find())))
 
     def _new_of(self, file: Path) -> list[Json]:
         before, seen = self.known.get(file, (b"", 0))
@@ -353,4 +346,4 @@ class MetricsTail:
             text = data[: data.rfind(b"\n") + 1].decode("utf-8", errors="replace")
             lines = [_whole_numbers(match) for match in self.expression.finditer(text)]
         self.known[file] = data, len(lines)
-        return lines[seen if data.startswith(before) else 0 :]
+        return lines[seen:] if data.startswith(before) else lines

@@ -195,8 +195,10 @@ def ask(
 
 def _reason(run: _Run) -> str:
     """Return why a run has no answer."""
-    failed = next((answer["failed"] for answer in run.answers if "failed" in answer), "")
-    return redact(failed) or ("it took too long" if run.is_late else "it ended before its trainer")
+    for answer in run.answers:
+        if answer.get("failed"):
+            return redact(answer["failed"])
+    return "it took too long" if run.is_late else "it ended before its trainer"
 
 
 def _run(mode: str, question: _Question, limit: float) -> _Run:
@@ -209,9 +211,12 @@ def _run(mode: str, question: _Question, limit: float) -> _Run:
     log = place / "log"
     answers.mkdir()
     package = str(package_folder(place))
-    has_view = view.can_view(folder)
-    if has_view:
+    shell = [*SHELL, command]
+    kept, changes = "", None
+    if view.can_view(folder):
         view.make_view(place)
+        kept, changes = str(place / view.KEPT), place
+        shell = [*view.view_command(folder, place), *shell]
     elif mode == REAL:
         _announce(command, folder)
     asked = Question(
@@ -219,11 +224,11 @@ def _run(mode: str, question: _Question, limit: float) -> _Run:
         mode,
         question.processes or 1,
         str(folder),
-        str(place / view.KEPT) if has_view else "",
+        kept,
         str(question.sweeps),
         question.is_free,
     )
-    sweep = _make_sweep(question, place if has_view else None, answers)
+    sweep = _make_sweep(question, changes, answers)
     Path(package, "question.json").write_text(json.dumps(asdict(asked)), encoding="utf-8")
     path = os.pathsep.join([package, *foreign_path(environment)])
     own_path = {**os.environ, **environment}.get("PATH", os.defpath)
@@ -237,13 +242,14 @@ def _run(mode: str, question: _Question, limit: float) -> _Run:
         "WANDB_MODE": "disabled",
         MARK: mark,
         "SPT_NOENV": "1",
-        **({"CUDA_VISIBLE_DEVICES": ""} if mode == REAL else {}),
     }
+    if mode == REAL:
+        variables["CUDA_VISIBLE_DEVICES"] = ""
     guard = start_guard(mark, place)
     try:
         with log.open("wb") as output:
             process = subprocess.Popen(
-                [*(view.view_command(folder, place) if has_view else ()), *SHELL, command],
+                shell,
                 cwd=folder,
                 env=variables,
                 stdin=subprocess.DEVNULL,
@@ -368,7 +374,8 @@ def _find_lines(
     for name, text in launch_texts(command, folder):
         for number, line in enumerate(text.splitlines(), 1):
             if not line.lstrip().startswith("#") and pattern.search(line):
-                yield (f"{name}:{number}" if name else "the command"), line.strip()
+                location = f"{name}:{number}" if name else "the command"
+                yield location, line.strip()
 
 
 def _refuse_queues(command: str, folder: Path) -> None:
@@ -406,13 +413,10 @@ def _refuse_loss(question: _Question, run: _Run) -> None:
         return
     if shell := answer.get("shell"):
         pattern = re.compile(rf"(?:^|[\s;&|(`'\"]){shell}\s")
-        location = next(
-            (
-                f"{location} ({line})"
-                for location, line in _find_lines(question.command, question.folder, pattern)
-            ),
-            shell,
-        )
+        location = shell
+        for at, line in _find_lines(question.command, question.folder, pattern):
+            location = f"{at} ({line})"
+            break
     else:
         location = answer["line"] or "a program of it"
     what = (

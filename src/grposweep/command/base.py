@@ -87,13 +87,14 @@ class Base:
         """
         parsed = read_recipe(self.recipe)
         setting = in_completions(parsed.setting)
-        is_known = self.launch is not None or self.recipe.version_source.known
         changes: Json = {
             "given": frozenset(),
             "lines": {},
             "processes": self.processes,
-            "unknown": parsed.unknown | (set() if is_known else {"version"}),
+            "unknown": parsed.unknown,
         }
+        if self.launch is None and not self.recipe.version_source.known:
+            changes["unknown"] |= {"version"}
         if is_opaque(self.trainer):
             changes |= {"processes": None, "unknown": frozenset(ROWS) - {"max_steps"}}
         return setting.replace(changes)

@@ -231,7 +231,9 @@ def _assigned_later(experiment: Experiment) -> Iterator[str]:
     record = base.asked.record
     changed = point_keys(base.recipe, unchanged(experiment), read_setting(experiment))
     names = changed.keys() | (trainer.args.keys() - base.options.keys())
-    for name in names | ({"seed"} if experiment.search.seeds else set()):
+    if experiment.search.seeds:
+        names |= {"seed"}
+    for name in names:
         line = record["assigned"].get(name, "")
         if line and not _is_conditional(Path(trainer.workdir or "."), line):
             yield (

@@ -401,7 +401,9 @@ def _outcome(
             raise UserError(NEVER_REPORTED)
         reason = f"{NO_TRAINING}{error_line(_last_lines(attempt))}"
         is_hooked = (attempt.folder / paths.HOOKED).exists()
-        raise UserError(reason if is_hooked else f"{reason}. If it trains, {WITHOUT_HOOK}")
+        if not is_hooked:
+            reason = f"{reason}. If it trains, {WITHOUT_HOOK}"
+        raise UserError(reason)
     # Slurm sends SIGTERM to the program as well
     was_asked = watch.asked_at is not None or attempt.terminated
     stopped = callback.stopped if callback else was_asked and (code != 0 or not program.finishes)
@@ -459,9 +461,8 @@ def _early_end(attempt: Attempt, trial: Trial, callback: CallbackState | None) -
 def _stopped(attempt: Attempt, trial: Trial, step: int) -> Outcome:
     """Return a stop, with the checkpoint that a further attempt resumes from."""
     newest = _newest(trial, attempt.experiment.cluster.processes)
-    return Outcome(
-        True, step, checkpoint=str(newest.relative_to(attempt.folder)) if newest else None
-    )
+    checkpoint = str(newest.relative_to(attempt.folder)) if newest else None
+    return Outcome(True, step, checkpoint=checkpoint)
 
 
 def _newest(trial: Trial, ranks: int) -> Path | None:
@@ -498,7 +499,7 @@ def error_line(lines: Sequence[str]) -> str:
         errors = [line for line in last if "error" in line.lower()]
         return (errors or last or [""])[-1][:LONGEST_ERROR]
     rest = said[start + 1 :]
-    frames = [match for line in rest if (match := re.search(_FRAME, line))]
+    frames = list(filter(None, (re.search(_FRAME, line) for line in rest)))
     own = [frame for frame in frames if not re.search(_LIBRARY, frame[1])] or frames
     location = f" ({original_path(own[-1][1])}, line {own[-1][2]})" if own else ""
     # a frame is indented, and so are the lines of code in it
@@ -511,8 +512,7 @@ def without_report(lines: list[str]) -> list[str]:
     said.
     """
     recent = len(lines) - LONGEST_REPORT
-    start = next(
-        (n for n, line in enumerate(lines) if n >= recent and re.search(RANK_FAILED, line)),
-        len(lines),
-    )
-    return lines[:start]
+    for number, line in enumerate(lines):
+        if number >= recent and re.search(RANK_FAILED, line):
+            return lines[:number]
+    return lines

@@ -139,7 +139,9 @@ def write_program(
         noted, recipe = _of_launch(base.launch, trainer, unchanged(before), setting, named)
     elif not is_opaque(trainer):
         noted, recipe = _of_asked(base, unchanged(before), setting, named)
-    own = {*placeholders(trainer), *(base.options if base.launch is None else ())}
+    own = placeholders(trainer)
+    if base.launch is None:
+        own |= base.options.keys()
     noted["options"] = {name: value for name, value in options.items() if name in own}
     if not is_opaque(trainer):
         noted |= {"version": text(base.recipe.version), "processes": cluster.processes}

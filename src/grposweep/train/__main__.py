@@ -25,7 +25,8 @@ def main(arguments: list[str]) -> int:
     is_trial = len(arguments) == 1 and not arguments[0].startswith("-")
     # A trial keeps a request to stop until it can answer it: at a rollout boundary, with a
     # checkpoint.
-    signal.pthread_sigmask(signal.SIG_BLOCK if is_trial else signal.SIG_UNBLOCK, STOP_SIGNALS)
+    how = signal.SIG_BLOCK if is_trial else signal.SIG_UNBLOCK
+    signal.pthread_sigmask(how, STOP_SIGNALS)
     guard_output()
     # TRL imports MLflow, which would write to the user's folder
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")

@@ -53,40 +53,35 @@ class HeldOutEvaluation:
 
     def start(self) -> None:
         """Begin a new evaluation."""
-        self.active, self.prompts, self.texts, self.values = (
-            True,
-            [],
-            [],
-            [[] for _ in self.weights],
-        )
+        self.active = True
+        self.prompts = []
+        self.texts = []
+        self.values = [[] for _ in self.weights]
 
     def hear(self, prompts: list[Any], completions: list[Any], columns: Json) -> None:
         """Record the texts of one call."""
         if not self.active:
             return
         blank = [""] * len(prompts)
-        ids, answers, families = (
-            columns.get("completion_ids") or [()] * len(prompts),
-            columns.get("answer") or blank,
-            columns.get(self.family_column or "") or blank,
-        )
-        self.texts.append(
-            [
+        ids = columns.get("completion_ids") or [()] * len(prompts)
+        answers = columns.get("answer") or blank
+        families = columns.get(self.family_column or "") or blank
+        texts = []
+        for index, (prompt, completion) in enumerate(zip(prompts, completions, strict=True)):
+            if not isinstance(prompt, str):
+                prompt = "\n".join(str(turn["content"]) for turn in prompt)
+            last = ids[index][-1:]
+            texts.append(
                 Completion(
                     prompt_id=columns["prompt_id"][index],
-                    prompt=prompt
-                    if isinstance(prompt, str)
-                    else "\n".join(str(turn["content"]) for turn in prompt),
+                    prompt=prompt,
                     text=text_of(completion),
                     answer=str(answers[index]),
                     family=str(families[index]),
-                    truncated=bool(
-                        self.ends and len(ids[index]) and int(ids[index][-1]) not in self.ends
-                    ),
+                    truncated=bool(self.ends and len(last) and int(last[0]) not in self.ends),
                 )
-                for index, (prompt, completion) in enumerate(zip(prompts, completions, strict=True))
-            ]
-        )
+            )
+        self.texts.append(texts)
 
     def record(self, reward: int, prompt_ids: list[int], values: list[float | None]) -> None:
         """One call of one reward; the first reward's calls say which prompts they were."""
@@ -188,7 +183,9 @@ def mean_over_prompts(
     )
     grouped = PromptRewards("", list(measured.values()), groups)
     means = torch.tensor(grouped.by_family, dtype=torch.float64)
-    return mean, float(means.std(correction=1) / len(means) ** 0.5) if len(means) > 1 else None
+    if len(means) < 2:
+        return mean, None
+    return mean, float(means.std(correction=1) / len(means) ** 0.5)
 
 
 def group_prompts(completions: Sequence[Completion]) -> dict[int, int]:
@@ -210,15 +207,12 @@ def _number(named: Mapping[int, str]) -> dict[int, int]:
     """Return a number for each name, in the order of the prompts' ids; empty if all names
     differ.
     """
-    numbers = {
-        name: number
-        for number, name in enumerate(dict.fromkeys(named[prompt] for prompt in sorted(named)))
-    }
-    return (
-        {prompt: numbers[named[prompt]] for prompt in sorted(named)}
-        if len(numbers) < len(named)
-        else {}
-    )
+    numbers: dict[str, int] = {}
+    for prompt in sorted(named):
+        numbers.setdefault(named[prompt], len(numbers))
+    if len(numbers) == len(named):
+        return {}
+    return {prompt: numbers[named[prompt]] for prompt in sorted(named)}
 
 
 def rewards_by_prompt(
@@ -236,9 +230,9 @@ def rewards_by_prompt(
         ).values()
     )
     content = "\0".join([*(texts[prompt] for prompt in sorted(texts)), *map(str, families)])
-    return PromptRewards(
-        text_sha256(content)[:12], means, families, alike if len(set(alike)) > 1 else ()
-    )
+    if len(set(alike)) < 2:
+        alike = ()
+    return PromptRewards(text_sha256(content)[:12], means, families, alike)
 
 
 def judge(

@@ -114,7 +114,8 @@ def name_base_model(saved: Path, model: Model) -> None:
 
 def loading_options(model: Model) -> Json:
     """Return the arguments of from_pretrained. Null and false ones are left out."""
-    return {name: value for name in LOADING if (value := getattr(model, name))}
+    options = {name: getattr(model, name) for name in LOADING}
+    return {name: value for name, value in options.items() if value}
 
 
 def build_quantization(model: Model) -> BitsAndBytesConfig | None:

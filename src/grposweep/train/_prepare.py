@@ -121,7 +121,10 @@ def prepare_experiment(experiment: Experiment, progress: Progress) -> Json:
         notes += filter(
             None, [beyond_positions(experiment, entry), far_longer(loaded.tokenizer, prompts)]
         )
-    return {**entry, "hashes": hashes} | ({"notes": notes} if notes else {})
+    entry["hashes"] = hashes
+    if notes:
+        entry["notes"] = notes
+    return entry
 
 
 def find_model(experiment: Experiment, progress: Progress) -> "Loaded":

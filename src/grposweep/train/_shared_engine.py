@@ -109,7 +109,8 @@ class AdapterClient(VLLMClient):  # type: ignore[misc]  # trl is not typed
         self.model = self.next_name()
         self.version += 1
         self.load_newest()
-        unload(self.base_url, [before] if before else [])
+        if before:
+            unload(self.base_url, [before])
         for path in self.folder.iterdir():
             if path.name not in (before, self.model):
                 shutil.rmtree(path, ignore_errors=True)
@@ -191,7 +192,9 @@ class SharedEngine(VLLMGeneration):  # type: ignore[misc]  # trl is not typed
 
     def sync_weights(self) -> None:
         """Save the adapter on all ranks, and have the server load it under a new name."""
-        names = [self.vllm_client.next_name() if self.accelerator.is_main_process else ""]
+        names = [""]
+        if self.accelerator.is_main_process:
+            names = [self.vllm_client.next_name()]
         if self.accelerator.num_processes > 1:
             torch.distributed.broadcast_object_list(names, src=0)
         model = self.accelerator.unwrap_model(self.model)

@@ -128,7 +128,8 @@ def _make(target: Path, path: str, progress: Progress) -> None:
         tokenizer.save_pretrained(draft)
         # mkdtemp's 0700 would lock team mates out of a shared cache
         for made in (draft, *draft.iterdir()):
-            made.chmod(0o755 if made.is_dir() else 0o644)
+            mode = 0o755 if made.is_dir() else 0o644
+            made.chmod(mode)
         try:
             draft.rename(target)
         except OSError:

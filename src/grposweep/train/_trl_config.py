@@ -103,14 +103,15 @@ def course_arguments(attempt: Attempt) -> Json:
     """Return the course of the run. Evaluations and checkpoints are placed by our callback, at the
     plan's steps.
     """
-    evaluates = bool(attempt.plan.evaluation_steps)
     keep = attempt.experiment.trainer.keep
+    evaluations = {"eval_strategy": "no", "eval_steps": NEVER}
+    if attempt.plan.evaluation_steps:
+        # on, so that TRL checks the evaluation batch
+        evaluations = {"eval_strategy": "steps", "eval_steps": attempt.total}
     return {
         "output_dir": str(attempt.checkpoints),
         "max_steps": attempt.total,
-        # on, so that TRL checks the evaluation batch
-        "eval_strategy": "steps" if evaluates else "no",
-        "eval_steps": attempt.total if evaluates else NEVER,
+        **evaluations,
         "save_strategy": "no",
         "save_total_limit": None if keep == "all" else 1,
         "logging_steps": 1,
@@ -211,10 +212,11 @@ def deepspeed_config(stage: int, mixed: str = "bf16", offload: str = "none") -> 
     # torch's own AdamW steps on the CPU as well; DeepSpeed's would have to be compiled, and be
     # another optimizer.
     forced = {} if offload == "none" else {"zero_force_ds_cpu_optimizer": False}
+    half = "fp16" if mixed == "fp16" else "bf16"
     return {
         **forced,
         "zero_optimization": zero,
-        "fp16" if mixed == "fp16" else "bf16": {"enabled": "auto"},
+        half: {"enabled": "auto"},
         "gradient_clipping": "auto",
         "train_micro_batch_size_per_gpu": "auto",
         "gradient_accumulation_steps": "auto",

@@ -195,11 +195,11 @@ def server_address(generation: Generation, sweep: Path) -> Json:
     """
     if not generation.is_served:
         return {}
-    own = os.environ.get("GRPOSWEEP_VLLM_SERVER") or generation.vllm_server_base_url
+    address = os.environ.get("GRPOSWEEP_VLLM_SERVER") or generation.vllm_server_base_url
+    if generation.vllm_shared_gpus:
+        address = shared_address(generation, sweep)
     return {
-        "vllm_server_base_url": shared_address(generation, sweep)
-        if generation.vllm_shared_gpus
-        else own,
+        "vllm_server_base_url": address,
         "vllm_server_timeout": float(generation.vllm_server_timeout),
         # Two jobs on one node must not meet on the port over which weights are sent.
         "vllm_group_port": port_for_weights(),

@@ -7,11 +7,12 @@ no network.
 """
 
 import errno
+import fnmatch
 import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from fnmatch import fnmatch
+from itertools import chain
 from pathlib import Path
 from threading import Event, Thread
 
@@ -131,10 +132,10 @@ def explain_absence(model: Model, error: Exception) -> str:
             "Accept its licence there and run `hf auth login` (`huggingface-cli login` in older "
             "releases; or set HF_TOKEN), or set model.path to a local folder."
         )
+    reason = text.splitlines()[0] if text else type(error).__name__
     return (
         f"model.path={model.path} (revision {model.revision or 'main'}) is no folder here, not in "
-        "the hub's cache, and could not be had from the hub "
-        f"({text.splitlines()[0] if text else type(error).__name__}). Set model.path to a local "
+        f"the hub's cache, and could not be had from the hub ({reason}). Set model.path to a local "
         "folder, or HF_HOME to a cache that holds it, or correct the id, or allow network access."
     )
 
@@ -148,22 +149,17 @@ def _wanted_files(model: Model) -> dict[str, int]:
     info = HfApi().model_info(model.path, revision=model.revision or "main", files_metadata=True)
     sizes = {file.rfilename: file.size or 0 for file in info.siblings or ()}
     top = [name for name in sizes if "/" not in name]
-    weights = next(
-        (
-            names
-            for pattern in WEIGHTS
-            if (names := [name for name in top if fnmatch(name, pattern)])
-        ),
-        None,
-    )
-    if weights is None:
+    weights: list[str] = []
+    for pattern in WEIGHTS:
+        weights = weights or fnmatch.filter(top, pattern)
+    if not weights:
         raise UserError(
             f"model.path={model.path} (revision {model.revision or 'main'}) has no weights on the "
             "hub (*.safetensors or pytorch_model*.bin). Set model.path to a repository of "
             "transformers' format, or to a local folder."
         )
-    small = [name for name in top if any(fnmatch(name, pattern) for pattern in OTHER_FILES)]
-    nested = [name for name in sizes if name.startswith(tuple(f"{folder}/" for folder in FOLDERS))]
+    small = chain.from_iterable(fnmatch.filter(top, pattern) for pattern in OTHER_FILES)
+    nested = [name for name in sizes if name.partition("/")[0] in FOLDERS and name not in top]
     return {name: sizes[name] for name in dict.fromkeys([*small, *nested, *weights])}
 
 
@@ -231,7 +227,5 @@ def _is_complete(folder: Path) -> bool:
                 return False
             return all((folder / shard).exists() for shard in set(shards))
     # shards have an index
-    whole = (
-        path for pattern in WEIGHTS for path in folder.glob(pattern) if "-of-" not in path.name
-    )
-    return any(path.exists() for path in whole)
+    files = chain.from_iterable(map(folder.glob, WEIGHTS))
+    return any("-of-" not in path.name and path.exists() for path in files)

@@ -226,13 +226,13 @@ class FileTokenizer:
             template = next(
                 (each["template"] for each in template if each["name"] == "default"), None
             )
-        named = {name: value for name, value in config.items() if name.endswith("_token")}
-        tokens = {
-            name: value["content"] if isinstance(value, dict) else value
-            for name, value in named.items()
-        }
-        inner = Tokenizer.from_file(str(folder / "tokenizer.json"))
-        return cls(inner, file.read_text(encoding="utf-8") if file.is_file() else template, tokens)
+        tokens = {name: value for name, value in config.items() if name.endswith("_token")}
+        for name, value in tokens.items():
+            if isinstance(value, dict):
+                tokens[name] = value["content"]
+        if file.is_file():
+            template = file.read_text(encoding="utf-8")
+        return cls(Tokenizer.from_file(str(folder / "tokenizer.json")), template, tokens)
 
     def __call__(self, text: str) -> dict[str, list[int]]:
         """Return the ids of a text, as transformers' tokenizers do."""

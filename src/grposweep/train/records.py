@@ -11,6 +11,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
+from itertools import chain
 from math import ceil
 from pathlib import Path
 from typing import Any
@@ -222,10 +223,8 @@ def find_best(marked: list[Json], search: Search, metric: str) -> BestEvaluation
     first = means.index(max(means))
     noise = [as_number(line.get(f"{metric}_noise")) for line in evaluated]
     errors = [error for error in noise if error is not None]
-    return BestEvaluations(
-        evaluated[first : first + last],
-        optimism(values, errors, last) if len(errors) == len(evaluated) else None,
-    )
+    gain = optimism(values, errors, last) if len(errors) == len(evaluated) else None
+    return BestEvaluations(evaluated[first : first + last], gain)
 
 
 DRAWS = 1_000
@@ -268,10 +267,8 @@ def check_objective(lines: list[Json], metric: str, objective: Objective) -> Non
         raise FloatingPointError(
             f"{metric} was not a number in the last evaluation: the training diverged."
         )
-    names = sorted(
-        {name for line in lines for name, value in line.items() if isinstance(value, float)}
-        - set(TIMES)
-    )
+    reported = chain.from_iterable(line.items() for line in lines)
+    names = sorted({name for name, value in reported if isinstance(value, float)} - set(TIMES))
     if near := get_close_matches(metric, names, n=3, cutoff=0.7):
         raise UnknownMetricError(
             f"search.metric={metric}, but no evaluation reported it. Did you mean "
@@ -291,7 +288,7 @@ def check_objective(lines: list[Json], metric: str, objective: Objective) -> Non
 
 
 def _mean(values: list[Any]) -> float | None:
-    numbers = [number for value in values if (number := as_number(value)) is not None]
+    numbers = [number for number in map(as_number, values) if number is not None]
     return sum(numbers) / len(numbers) if numbers and len(numbers) == len(values) else None
 
 

@@ -133,11 +133,10 @@ class Reward:
         given = {"prompts": prompts, "completions": completions, **columns}
         # Editing in place must change nothing for the next reward. TRL's callables and its state
         # stay what they are.
-        arguments = {
-            name: deepcopy(value) if isinstance(value, list) else value
-            for name, value in given.items()
-            if self._names is None or name in self._names
-        }
+        arguments = {}
+        for name, value in given.items():
+            if self._names is None or name in self._names:
+                arguments[name] = deepcopy(value) if isinstance(value, list) else value
         self._check_columns(columns)
         try:
             values = self.function(**arguments)
@@ -195,10 +194,8 @@ class Reward:
         code = getattr(inspect.unwrap(self.function), "__code__", None)
         path, colon, name = self.spec.rpartition(":")
         spec = f"{original_path(path)}{colon}{name}" if path.endswith(".py") else self.spec
-        return (
-            f"task.rewards: {spec} "
-            f"({original_path(code.co_filename) if code else 'no source file'})"
-        )
+        source = original_path(code.co_filename) if code else "no source file"
+        return f"task.rewards: {spec} ({source})"
 
     def _given(self, columns: Config) -> str:
         return f"It gets prompts, completions, and the data's columns {', '.join(sorted(columns))}"
@@ -330,10 +327,11 @@ def early_problems(rewards: Sequence[str], forms: Sequence[Sequence[Config]]) ->
     Each of ``forms`` holds the same rows as they may reach a reward. A reward has to fail on all of
     them. What takes long, and columns that are no plain values, are left to preparation.
     """
-    columns = (value for row in chain(*forms) for name, value in row.items() if name != "prompt")
-    if BUILT_IN.keys() >= set(rewards) or not all(
-        isinstance(value, str | int | float | None) for value in columns
-    ):
+    columns = chain.from_iterable(row.items() for row in chain(*forms))
+    is_plain = all(
+        name == "prompt" or isinstance(value, str | int | float | None) for name, value in columns
+    )
+    if BUILT_IN.keys() >= set(rewards) or not is_plain:
         return
     processes = SpawnedProcesses()
     with TemporaryDirectory(prefix="grposweep-rewards-") as folder, closing(processes):
@@ -405,7 +403,7 @@ def load_reward(spec: str) -> Reward:
     """Load a built-in by name, ``package.module:function``, or ``path/to/file.py:function`` (from
     the working directory).
     """
-    return Reward(spec, BUILT_IN[spec] if spec in BUILT_IN else _load(spec))
+    return Reward(spec, BUILT_IN.get(spec) or _load(spec))
 
 
 def _load(spec: str) -> Callable[..., Any]:
@@ -423,10 +421,9 @@ def hidden_note(spec: str) -> str:
     it fails.
     """
     path, _, name = spec.rpartition(":")
-    return "".join(
-        f" {sentence}"
-        for sentence in hidden_files(f"{original_path(path)}:{name}" if path else spec)
-    )
+    if path:
+        spec = f"{original_path(path)}:{name}"
+    return "".join(f" {sentence}" for sentence in hidden_files(spec))
 
 
 def code_problems(spec: str) -> Iterator[str]:

@@ -294,6 +294,6 @@ def build_tracker(options: schema.Tracker, folder: Path, is_main: bool) -> Track
     """
     for key, value in (("tracker.kind", options.kind), ("tracker.mode", options.mode)):
         check_choice(key, value)
-    is_on = is_main and options.mode != "disabled"
-    tracker: Tracker = TRACKERS[options.kind if is_on else "none"](options, folder)
+    kind = options.kind if is_main and options.mode != "disabled" else "none"
+    tracker: Tracker = TRACKERS[kind](options, folder)
     return tracker

@@ -7,7 +7,7 @@ import random
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -95,14 +95,15 @@ def train(attempt: Attempt) -> Outcome:
     arguments = build_config(attempt, model)
     start_fsdp_loading(attempt.experiment)
     checkpoint = choose_checkpoint(attempt)
-    trainer = build_trainer(
-        attempt, model, data, arguments, resumed_at=0 if checkpoint is None else checkpoint.step
-    )
+    resumed_at, resumed_from = 0, None
+    if checkpoint is not None:
+        resumed_at, resumed_from = checkpoint.step, str(checkpoint.path)
+    trainer = build_trainer(attempt, model, data, arguments, resumed_at)
     check_is_sharded(attempt, trainer)
     allow_deepspeed_states(attempt.experiment.trainer.sharding)
     if checkpoint is None:
         trainer.args.eval_on_start = attempt.experiment.schedule.eval_at_start
-    trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint.path))
+    trainer.train(resume_from_checkpoint=resumed_from)
     outcome = finish(attempt, trainer)
     release_adapters(attempt, arguments)
     # no rank leaves while another still talks to it
@@ -277,7 +278,8 @@ class Trainer(GRPOTrainer):  # type: ignore[misc]  # trl is not typed
             # A resume goes back to the newest checkpoint: what was the best by then may become the
             # best again.
             newest = newest_checkpoint(attempt.checkpoints, attempt.ranks)
-            before = best_step_of(attempt, until=0 if newest is None else newest.step)
+            until = 0 if newest is None else newest.step
+            before = best_step_of(attempt, until)
             drop_best_models(attempt.checkpoints, keep={step, before})
 
     def _generate(self, *args: Any, **kwargs: Any) -> Any:
@@ -309,11 +311,10 @@ class Trainer(GRPOTrainer):  # type: ignore[misc]  # trl is not typed
         """Load the states; at the start of a continuation with the rates of its own
         configuration.
         """
-        with (
-            configured(self.optimizer, self.lr_scheduler)
-            if self._continues(checkpoint)
-            else nullcontext()
-        ):
+        kept: AbstractContextManager[None] = nullcontext()
+        if self._continues(checkpoint):
+            kept = configured(self.optimizer, self.lr_scheduler)
+        with kept:
             super()._load_optimizer_and_scheduler(checkpoint)
         if checkpoint is not None and self.args.sync_ref_model:
             load_reference(self.accelerator.unwrap_model(self.ref_model), Path(checkpoint))
@@ -481,9 +482,8 @@ def finish(attempt: Attempt, trainer: Trainer) -> Outcome:
     if attempt.is_main and checkpoint is None:
         drop_checkpoints(attempt.checkpoints, attempt.ranks)
     has_model = keep in KEEPS_MODEL or (at_best and (attempt.folder / "model").is_dir())
-    return Outcome(
-        stopped=False, step=step, model="model" if has_model else None, checkpoint=checkpoint
-    )
+    model = "model" if has_model else None
+    return Outcome(stopped=False, step=step, model=model, checkpoint=checkpoint)
 
 
 def best_step_of(attempt: Attempt, until: float = math.inf) -> int | None:

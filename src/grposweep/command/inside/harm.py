@@ -64,16 +64,15 @@ def changed_paths(question: Question, event: str, arguments: tuple[Any, ...]) ->
         return _moved(*arguments[:4])
     if event not in DELETIONS or isinstance(arguments[0], int):
         return []
-    return [
-        absolute(
-            arguments[0], arguments[1] if len(arguments) > 1 and event != "os.truncate" else None
-        )
-    ]
+    if event == "os.truncate":
+        return [absolute(arguments[0])]
+    return [absolute(*arguments[:2])]
 
 
 def _moved(old: Any, new: Any, old_folder: Any, new_folder: Any) -> list[str]:
-    target = absolute(new, new_folder)
-    return [absolute(old, old_folder), *([] if os.path.isdir(target) else [target])]  # noqa: PTH112 - a text
+    paths = [absolute(old, old_folder), absolute(new, new_folder)]
+    # into a folder nothing is overwritten
+    return paths[:1] if os.path.isdir(paths[1]) else paths  # noqa: PTH112 - a text
 
 
 def absolute(path: Any, folder: Any = None) -> str:
@@ -104,7 +103,9 @@ def find_loss(question: Question, paths: list[str], is_opened: bool = False) -> 
     of_sweeps = [path for path in paths if not is_opened and _is_of_sweeps(question, path)]
     # that were there before the question, and are in no folder for temporary files
     lost = [p for p in paths if not is_temporary(question, p) and _was_there(question, p)]
-    gone = of_sweeps or ([] if question.is_free else lost)
+    if question.is_free:
+        lost = []
+    gone = of_sweeps or lost
     if not gone:
         return {}
     return {"lost": ", ".join(shown(question, path) for path in gone), "sweeps": bool(of_sweeps)}

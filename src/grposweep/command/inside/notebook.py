@@ -23,9 +23,8 @@ if __name__ == "__main__":
             if "parameters" in cell["metadata"].get("tags", ())
         ]
         source = "\n".join(f"{name} = {parse_json(value)!r}" for name, _, value in pairs)
-        notebook["cells"].insert(
-            tagged[0] if tagged else 0, {"cell_type": "code", "metadata": {}, "source": source}
-        )
+        at, *_ = [*tagged, 0]
+        notebook["cells"].insert(at, {"cell_type": "code", "metadata": {}, "source": source})
     tree = read_source(json.dumps(notebook), is_notebook=True).tree
     sys.argv[:] = [path]
     names = {"__name__": "__main__", "display": print, "get_ipython": lambda: None}

@@ -135,12 +135,10 @@ class Answers:
             path = getattr(module, "__file__", None) or ""
             if not name.startswith(OURS) and record.is_users(path) and Path(path).is_file():
                 files.add(str(Path(path).absolute()))
-        overrides = {
-            name
-            for kind in type(trainer).__mro__
-            for name in OWN_BATCHES & vars(kind).keys()
-            if _replaces_parents(vars(kind)[name])
-        }
+        overrides = set()
+        for kind in type(trainer).__mro__:
+            own = {name: vars(kind)[name] for name in OWN_BATCHES & vars(kind).keys()}
+            overrides |= {name for name, method in own.items() if _replaces_parents(method)}
         description |= {
             "own_batches": sorted(overrides),
             "unsloth": "unsloth" in sys.modules,
@@ -368,7 +366,8 @@ def _run_on_stand_ins(answers: Answers, program: programs.Program) -> None:
         def __init__(self, *values: Any, **named: Any) -> None:
             passed = {**dict(zip(ORDER, values, strict=False)), **named}
             names = [kind.__name__ for kind in type(self).__mro__]
-            configs = _configurations("GRPOTrainer" if "GRPOTrainer" in names else "", passed)
+            name = "GRPOTrainer" if "GRPOTrainer" in names else ""
+            configs = _configurations(name, passed)
             for config in configs:
                 answers.describe(config, self, passed)
             if not configs:

@@ -72,7 +72,8 @@ def this_program() -> Program:
         elif word == "-m":
             module = next(arguments, "")
             rest = tuple(arguments)
-            return Program(rest[0] if module == NOTEBOOK else _file_of(module), module, rest)
+            file = rest[0] if module == NOTEBOOK else _file_of(module)
+            return Program(file, module, rest)
         elif word == "-c":
             return Program()
         elif not word.startswith("-"):

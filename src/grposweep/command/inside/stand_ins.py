@@ -151,8 +151,10 @@ class Thing(metaclass=AnyClass):
         if name == "from_pretrained" and isinstance(first := next(filter(None, loaded), None), str):
             return Thing.named(name, name_or_path=first)
         # get_peft_model(model, ...)
-        same = values[0] if values and isinstance(values[0], Thing) else named.get("model")
-        return Thing.named(name, **(_model_of(same) if isinstance(same, Thing) else {}))
+        for same in (*values[:1], named.get("model")):
+            if isinstance(same, Thing):
+                return Thing.named(name, **_model_of(same))
+        return Thing.named(name)
 
     def __iter__(self) -> Iterator[Any]:
         frame = sys._getframe(1)
@@ -160,12 +162,8 @@ class Thing(metaclass=AnyClass):
         at = frame.f_lasti
         # model, tokenizer = ...: as many as there are names
         unpacks = dis.opname[code[at]] == "UNPACK_SEQUENCE"
-        return iter(
-            [
-                Thing.named("", **_model_of(self))
-                for _ in range(code[at + 1] if unpacks else SIZE[0])
-            ]
-        )
+        size = code[at + 1] if unpacks else SIZE[0]
+        return iter([Thing.named("", **_model_of(self)) for _ in range(size)])
 
     def __repr__(self) -> str:
         return f"<unknown {SIZE[0]}>"

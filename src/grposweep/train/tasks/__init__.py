@@ -94,7 +94,8 @@ def split_rows(task: Task) -> tuple[list[Row], list[Row], tuple[str, ...]]:
 
 def bytes_of(paths: Iterable[Path]) -> int:
     """Return the bytes of files, and of those in folders."""
-    return sum(file.stat().st_size for path in paths for file in (path, *path.rglob("*")))
+    files = chain.from_iterable((path, *path.rglob("*")) for path in paths)
+    return sum(file.stat().st_size for file in files)
 
 
 def hash_rows(rows: "Dataset") -> str:
@@ -216,9 +217,9 @@ def mixed_columns(rows: Iterable[Row]) -> str:
     kinds: dict[str, set[str]] = {}
     for row in rows:
         for name, value in row.items():
-            kinds.setdefault(name, set()).update(
-                [type(value).__name__] if value is not None else []
-            )
+            types = kinds.setdefault(name, set())
+            if value is not None:
+                types.add(type(value).__name__)
     return ", ".join(
         f"{name} ({', '.join(sorted(types))})"
         for name, types in kinds.items()
@@ -275,11 +276,11 @@ def prompt_key(row: Row) -> str:
     them.
     """
     prompt = row["prompt"]
-    if isinstance(prompt, list):
-        return repr(
-            [
-                {n: v.strip() if isinstance(v, str) else v for n, v in turn.items()}
-                for turn in prompt
-            ]
-        )
-    return str(prompt).strip()
+    if not isinstance(prompt, list):
+        return str(prompt).strip()
+    turns = [{**turn} for turn in prompt]
+    for turn in turns:
+        for name, value in turn.items():
+            if isinstance(value, str):
+                turn[name] = value.strip()
+    return repr(turns)

@@ -34,8 +34,9 @@ def load_jsonl(task: Task) -> tuple[list[Row], list[Row], list[str]]:
     files = {"task.path": (path, task.train_split)}
     if task.eval_split is not None:
         other = Path(task.eval_split)
-        is_split = path.is_dir() and not other.exists()
-        files["task.eval_split"] = (path if is_split else other, task.eval_split)
+        if path.is_dir() and not other.exists():
+            other = path
+        files["task.eval_split"] = (other, task.eval_split)
     read = []
     problems = list[str]()
     for key, (path, split) in files.items():
@@ -45,11 +46,9 @@ def load_jsonl(task: Task) -> tuple[list[Row], list[Row], list[str]]:
         except UserError as error:
             problems += error.problems or [str(error)]
     refuse_mistakes(problems)
-    notes = [
-        note
-        for (path, _), rows in zip(files.values(), read, strict=True)
-        for note in conflicting_answers(rows, str(path))
-    ]
+    notes = list[str]()
+    for (path, _), rows in zip(files.values(), read, strict=True):
+        notes += conflicting_answers(rows, str(path))
     if task.eval_split is None:
         return *hold_out(read[0], task.eval_prompts, str(task.path)), notes
     return shuffled(read[0]), shuffled(read[1])[: task.eval_prompts], notes
