@@ -204,19 +204,19 @@ def _reason(run: _Run) -> str:
 def _run(mode: str, question: _Question, limit: float) -> _Run:
     """Run the command once and end it after its answers."""
     mark = os.urandom(16).hex()
-    place = Path(tempfile.gettempdir(), f"{MARKED_FOLDER}{mark}").resolve()
-    place.mkdir(mode=0o700)
+    scratch = Path(tempfile.gettempdir(), f"{MARKED_FOLDER}{mark}").resolve()
+    scratch.mkdir(mode=0o700)
     command, folder, environment = question.command, question.folder, question.environment
-    answers = place / "answers"
-    log = place / "log"
+    answers = scratch / "answers"
+    log = scratch / "log"
     answers.mkdir()
-    package = str(package_folder(place))
+    package = str(package_folder(scratch))
     shell = [*SHELL, command]
     kept, changes = "", None
     if view.can_view(folder):
-        view.make_view(place)
-        kept, changes = str(place / view.KEPT), place
-        shell = [*view.view_command(folder, place), *shell]
+        view.make_view(scratch)
+        kept, changes = str(scratch / view.KEPT), scratch
+        shell = [*view.view_command(folder, scratch), *shell]
     elif mode == REAL:
         _announce(command, folder)
     asked = Question(
@@ -232,8 +232,8 @@ def _run(mode: str, question: _Question, limit: float) -> _Run:
     Path(package, "question.json").write_text(json.dumps(asdict(asked)), encoding="utf-8")
     path = os.pathsep.join([package, *foreign_path(environment)])
     own_path = {**os.environ, **environment}.get("PATH", os.defpath)
-    _replace_programs(place / "bin", answers, package, own_path)
-    programs = os.pathsep.join([str(place / "bin"), own_path])
+    _replace_programs(scratch / "bin", answers, package, own_path)
+    programs = os.pathsep.join([str(scratch / "bin"), own_path])
     variables = {
         **os.environ,
         **environment,
@@ -245,7 +245,7 @@ def _run(mode: str, question: _Question, limit: float) -> _Run:
     }
     if mode == REAL:
         variables["CUDA_VISIBLE_DEVICES"] = ""
-    guard = start_guard(mark, place)
+    guard = start_guard(mark, scratch)
     try:
         with log.open("wb") as output:
             process = subprocess.Popen(
@@ -279,23 +279,23 @@ def _run(mode: str, question: _Question, limit: float) -> _Run:
     finally:
         kill_group(mark)
         _remove_made(answers)
-        view.open_folders(place)
+        view.open_folders(scratch)
         if guard.stdin is not None:
             guard.stdin.close()
         guard.wait()
 
 
-def _make_sweep(question: _Question, place: Path | None, answers: Path) -> Path | None:
+def _make_sweep(question: _Question, scratch: Path | None, answers: Path) -> Path | None:
     """Make a folder of a sweep, which a trial would find, in the view whose changes are in
-    ``place``; without one for real.
+    ``scratch``; without one for real.
 
     Return where it is, or None if the sweeps are not in the working folder.
     """
     if not question.sweeps.is_relative_to(question.folder):
         return None
     sweep = question.sweeps / _SWEEP
-    if place is not None:
-        made = view.changed_in(place, sweep.relative_to(question.folder))
+    if scratch is not None:
+        made = view.changed_in(scratch, sweep.relative_to(question.folder))
         made.mkdir(parents=True)
         return made
     new = [path for path in (sweep, *sweep.parents) if not path.exists()]

@@ -428,20 +428,20 @@ def hidden_note(spec: str) -> str:
 
 def code_problems(spec: str) -> Iterator[str]:
     """Say why a reward cannot be loaded, as far as its source tells without running it."""
-    place, colon, name = spec.rpartition(":")
+    source, colon, name = spec.rpartition(":")
     if spec in BUILT_IN:
         return
-    if not colon or not place or not name:
+    if not colon or not source or not name:
         yield (
             f"task.rewards holds {spec}, which is no built-in reward ({', '.join(BUILT_IN)}) and "
             f"names no function.{_suggestion(spec, BUILT_IN)} Set package.module:function or "
             "path/to/file.py:function."
         )
         return
-    if not place.endswith(".py"):
+    if not source.endswith(".py"):
         # installed, or found from the working directory when it is imported
         return
-    path = Path(place).resolve()
+    path = Path(source).resolve()
     if not path.is_file():
         yield (
             f"task.rewards holds {spec}: there is no file {path}. Set the path of one that exists."
@@ -451,7 +451,7 @@ def code_problems(spec: str) -> Iterator[str]:
         tree = ast.parse(path.read_bytes())
     except (SyntaxError, ValueError) as error:
         yield (
-            f"task.rewards holds {spec}, but importing {place} raised {type(error).__name__}: "
+            f"task.rewards holds {spec}, but importing {source} raised {type(error).__name__}: "
             f"{error}. Set a module that can be imported from the working directory."
         )
         return
@@ -461,14 +461,14 @@ def code_problems(spec: str) -> Iterator[str]:
         yield (
             f"task.rewards holds {spec}, a class, and a reward is a function or an object that "
             "can be called. Write "
-            f"{name.lower()} = {name}() in {place}, and set {place}:{name.lower()}."
+            f"{name.lower()} = {name}() in {source}, and set {source}:{name.lower()}."
         )
     names = _names_in(tree)
     if names is not None and name not in names:
         suggestion = (
             _suggestion(name, defined) or f" Set one of {', '.join(defined) or 'another file'}."
         )
-        yield f"task.rewards holds {spec}, but {place} has no function {name}.{suggestion}"
+        yield f"task.rewards holds {spec}, but {source} has no function {name}.{suggestion}"
 
 
 def _names_in(tree: ast.Module) -> set[str] | None:
@@ -491,11 +491,11 @@ def _suggestion(name: str, names: Iterable[str]) -> str:
     return f" Did you mean {near[0]}?" if near else ""
 
 
-def _load_module(spec: str, place: str) -> ModuleType:
+def _load_module(spec: str, source: str) -> ModuleType:
     try:
-        if not place.endswith(".py"):
-            return importlib.import_module(place)
-        path = Path(place).resolve()
+        if not source.endswith(".py"):
+            return importlib.import_module(source)
+        path = Path(source).resolve()
         module_spec = importlib.util.spec_from_file_location(f"grposweep_reward_{path.stem}", path)
         # a .py file always has a loader
         assert module_spec is not None
@@ -507,7 +507,7 @@ def _load_module(spec: str, place: str) -> ModuleType:
         # the user's module may raise anything while it is imported
         raise UserError(
             (
-                f"task.rewards holds {spec}, but importing {place} raised {type(error).__name__}: "
+                f"task.rewards holds {spec}, but importing {source} raised {type(error).__name__}: "
                 f"{error}."
             )
             + (
