@@ -153,13 +153,10 @@ def _write_outcome(attempt: Attempt, outcome: Outcome) -> int:
     seconds, gpu_seconds = (
         round(cost, 3) for cost in run_cost(attempt.folder, True, most=took, least=took)
     )
+    status = TrialStatus.STOPPED if outcome.stopped else TrialStatus.FINISHED
     result = TrialResult(
-        status=TrialStatus.STOPPED if outcome.stopped else TrialStatus.FINISHED,
+        status=status,
         attempt=attempt.number,
-        objective=objective.objective,
-        objective_se=objective.objective_se,
-        start=objective.start,
-        start_se=objective.start_se,
         step=outcome.step,
         total_steps=attempt.total,
         completions=attempt.completions_at(outcome.step),
@@ -168,9 +165,7 @@ def _write_outcome(attempt: Attempt, outcome: Outcome) -> int:
         gpu_seconds=gpu_seconds,
         model=outcome.model,
         checkpoint=outcome.checkpoint,
-        best_step=objective.best_step,
-        optimism=objective.optimism,
-        evaluated=objective.evaluated,
+        **vars(objective),
     )
     attempt.beat(outcome.step, force=True)
     result.write(attempt.folder)
