@@ -113,16 +113,16 @@ def diagnose(
     from grposweep.report.tables import LOG_COLUMNS, build_console
 
     wanted = parse_fail_on(fail_on)
-    recipe = (
-        Path(names[1])
-        if len(names) == 2 and Path(names[0]).exists() and Path(names[1]).is_file()
-        else None
-    )
-    if len(names) == 2 and Path(names[0]).is_file() and recipe is None:
-        raise UserError(
-            f"{names[1]}: there is no such file. Name the recipe of {names[0]}, or leave it out."
-        )
-    path = _log(names[:1] if recipe else names, outputs)
+    recipe = None
+    if len(names) == 2 and Path(names[0]).exists():
+        if Path(names[1]).is_file():
+            recipe = Path(names.pop())
+        elif Path(names[0]).is_file():
+            raise UserError(
+                f"{names[1]}: there is no such file. Name the recipe of {names[0]}, or leave it "
+                "out."
+            )
+    path = _log(names, outputs)
     console = build_console(LOG_COLUMNS)
     if watch and recipe:
         raise UserError(
@@ -162,23 +162,25 @@ def list_(
     Dry runs and sweeps of the fake trainer come last.
     """
     from grposweep.report.sweeps_list import read_sweeps, sweeps_table
-    from grposweep.report.tables import SCREEN_COLUMNS, build_console
+    from grposweep.report.tables import SCREEN_COLUMNS, build_console, print_lines
     from grposweep.report.view import SweepView
     from grposweep.storage.folders import find_sweeps, remembered
 
     here = folder or _outputs_of(config_dir)
-    is_elsewhere = folder is None and next(find_sweeps(here), None) is None
-    views, damaged = read_sweeps(here, *(remembered() if is_elsewhere else ()))
     console = build_console(SCREEN_COLUMNS)
-    by_place: dict[Path, list[SweepView]] = {}
-    for view in views:
-        by_place.setdefault(view.path.parent if is_elsewhere else here, []).append(view)
-    for place, those in by_place.items():
-        if is_elsewhere:
-            console.print(f"in {place}:", soft_wrap=True)
-        console.print(sweeps_table(those))
-    for reason in damaged:
-        console.print(reason, style="yellow", soft_wrap=True)
+    if folder or any(find_sweeps(here)):
+        views, damaged = read_sweeps(here)
+        if views:
+            console.print(sweeps_table(views))
+    else:
+        views, damaged = read_sweeps(here, *remembered())
+        by_place: dict[Path, list[SweepView]] = {}
+        for view in views:
+            by_place.setdefault(view.path.parent, []).append(view)
+        for place, those in by_place.items():
+            print_lines(console, f"in {place}:")
+            console.print(sweeps_table(those))
+    print_lines(console, *damaged, style="yellow")
 
 
 def _outputs_of(config_dir: Path | None) -> Path:
@@ -217,10 +219,10 @@ def report(
     """
     from grporecipe.terminal import count
     from grposweep.report.html_page import write_report
-    from grposweep.report.tables import SCREEN_COLUMNS, build_console
+    from grposweep.report.tables import SCREEN_COLUMNS, build_console, print_lines
     from grposweep.report.view import open_sweep
 
     view = open_sweep(sweep, outputs)
     path = write_report(view, output, offline)
     size = f"{path.stat().st_size / 1e6:.1f} MB, {count(len(view.trials), 'trial')}"
-    build_console(SCREEN_COLUMNS).print(f"{path} ({size})", soft_wrap=True)
+    print_lines(build_console(SCREEN_COLUMNS), f"{path} ({size})")

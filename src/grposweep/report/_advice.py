@@ -1,11 +1,12 @@
 """Say what to use, how sure that is, and what to try next."""
 
 import math
+import re
 import shlex
 import shutil
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from grporecipe.terminal import first_of, label_text, short, short_names
 from grposweep.config.evaluation import is_of_evaluation
 from grposweep.report._completions import warning
 from grposweep.report._ranking import RankedPoint
-from grposweep.report.trial_view import State, TrialView, name_trials
+from grposweep.report.trial_view import State, TrialView, grouped, name_trials
 from grposweep.report.view import BEST, SweepView
 from grposweep.schema import Experiment
 from grposweep.schema.registries import is_external, is_opaque
@@ -76,21 +77,24 @@ def advise(view: SweepView) -> Advice | None:
     best = view.leaderboard[0]
     limits = [*_measured(view), *_uncertainty(view), *_at_edges(view, best.first)]
     step = _next_step(view)
-    if not (doubt := warning(best.first)):
-        if verdict := find_no_winner(view):
-            value = best.gain.text if best.gain else best.text
-            return Advice(f"{verdict} {view.metric} {value}.", limits, [], step)
-        return Advice(_sentence(view, best), limits, list(_uses(view, best.first)), step)
-    sentence = (
-        f"Read its completions before you use {short(best.first.point)}: {view.metric} "
-        f"{best.value:.4f}, but {doubt}."
-    )
-    sound = next((point for point in view.leaderboard if not warning(point.first)), None)
-    uses = []
-    if sound is not None:
-        sentence += f" Without such a sign: {_sentence(view, sound)}"
-        uses = list(_uses(view, sound.first))
-    return Advice(sentence, limits, uses, step)
+    doubt = warning(best.first)
+    verdict = find_no_winner(view)
+    if verdict and not doubt:
+        value = best.gain.text if best.gain else best.text
+        return Advice(f"{verdict} {view.metric} {value}.", limits, [], step)
+    sentence = ""
+    if doubt:
+        sentence = (
+            f"Read its completions before you use {short(best.first.point)}: {view.metric} "
+            f"{best.value:.4f}, but {doubt}."
+        )
+    for point in view.leaderboard:
+        if not warning(point.first):
+            if doubt:
+                sentence += " Without such a sign: "
+            sentence += _sentence(view, point)
+            return Advice(sentence, limits, list(_uses(view, point.first)), step)
+    return Advice(sentence, limits, [], step)
 
 
 def tie_sentences(view: SweepView) -> list[str]:
@@ -101,10 +105,13 @@ def tie_sentences(view: SweepView) -> list[str]:
     """
     if not view.leaderboard or view.compares:
         return []
-    measured = _measured(view)
-    if verdict := find_no_winner(view):
-        return [*measured, verdict]
-    return [*measured, *_uncertainty(view)] if _is_open_on_one_seed(view) else measured
+    sentences = _measured(view)
+    verdict = find_no_winner(view)
+    if verdict:
+        sentences.append(verdict)
+    elif _is_open_on_one_seed(view):
+        sentences += _uncertainty(view)
+    return sentences
 
 
 def _is_open_on_one_seed(view: SweepView) -> bool:
@@ -142,28 +149,32 @@ def _changed_nothing(view: SweepView) -> list[str]:
     the last digit.
     """
     lines = []
-    for name in view.parameters if len(view.ranked) > 1 else ():
-        alike: dict[str, list[TrialView]] = {}
-        for trial in view.ranked:
-            others = {key: label for key, label in trial.point.items() if key != name}
-            alike.setdefault(repr((sorted(others.items()), trial.seed, trial.files)), []).append(
-                trial
-            )
-        groups = [
-            group
-            for group in alike.values()
-            if len({repr(trial.point.get(name)) for trial in group}) > 1
-        ]
+    for name in view.parameters:
+        groups = _differing_in(name, view.ranked)
         if name != "seed" and groups and all(map(_is_one_log, groups)):
-            named = name_trials([trial.number for trial in groups[0]])
             what_to_do = "Check that the training reads it."
             if _has_no_gradient(groups[0][0]):
                 what_to_do = NO_GRADIENT
             lines.append(
-                f"{name} changed nothing: {named} have the same rewards and gradients "
-                f"at every step, to the last digit. {what_to_do}"
+                f"{name} changed nothing: {name_trials(groups[0])} have the same rewards and "
+                f"gradients at every step, to the last digit. {what_to_do}"
             )
     return lines
+
+
+def _differing_in(name: str, trials: Iterable[TrialView]) -> list[list[TrialView]]:
+    """Return the groups of trials that differ in this parameter and in no other."""
+
+    def others(trial: TrialView) -> str:
+        labels = {key: label for key, label in trial.point.items() if key != name}
+        return repr((sorted(labels.items()), trial.seed, trial.files))
+
+    groups = []
+    for group in grouped(trials, others).values():
+        labels = {repr(trial.point.get(name)) for trial in group}
+        if len(labels) > 1:
+            groups.append(group)
+    return groups
 
 
 NO_GRADIENT = (
@@ -183,8 +194,8 @@ def _is_one_log(group: Sequence[TrialView]) -> bool:
     first, *rest = group
     if any(trial.objective != first.objective for trial in rest) or not first.lines:
         return False
-    wanted = [_logged(line) for line in first.lines]
-    return all([_logged(line) for line in trial.lines] == wanted for trial in rest)
+    wanted = [*map(_logged, first.lines)]
+    return all([*map(_logged, trial.lines)] == wanted for trial in rest)
 
 
 def _logged(line: Config) -> Json:
@@ -193,8 +204,7 @@ def _logged(line: Config) -> Json:
 
     The loss is left out: with some options another one is logged for the same gradients.
     """
-    kinds = ("reward", "grad_norm", "kl")
-    return {name: value for name, value in line.items() if any(kind in name for kind in kinds)}
+    return {name: line[name] for name in line if re.search("reward|grad_norm|kl", name)}
 
 
 def _measured_differently(view: SweepView) -> list[str]:
@@ -280,7 +290,7 @@ def find_no_winner(view: SweepView) -> str:
         verdict = f"the {points} points cannot be told apart{start}."
     if len(best.values) == 2:
         verdict += " Two seeds are too few for an interval."
-    return f"{'No winner' if points > 1 else 'No gain'}: {verdict}"
+    return f"No winner: {verdict}" if points > 1 else f"No gain: {verdict}"
 
 
 def _uses(view: SweepView, best: TrialView) -> Iterator[Step]:
@@ -309,9 +319,8 @@ def _uncertainty(view: SweepView) -> Iterator[str]:
     if view.tied:
         what = "on these seeds" if best.source == "seeds" else "on one seed"
         trials = [best.first, *(point.first for point in view.tied)]
-        named = name_trials([trial.number for trial in trials]).capitalize()
         close = "are tied" if best.half is None else "do not differ significantly"
-        yield f"{named} {close} {what}: {_spread(view, trials)}."
+        yield f"{name_trials(trials).capitalize()} {close} {what}: {_spread(view, trials)}."
     elif best.source != "seeds":
         yield "This is one seed. Another seed moves results by more than the interval says."
     is_single = len(best.seeds) == 1
@@ -369,9 +378,10 @@ def _at_edge(view: SweepView, best: TrialView) -> Iterator[tuple[str, str, bool]
         log = bool(entry.get("log")) and low > 0
         position: Callable[[float], float] = math.log if log else float
         share = (position(value) - position(low)) / (position(high) - position(low))
-        if EDGE < share < 1 - EDGE:
-            continue
-        yield name, "lower" if share <= EDGE else "upper", log
+        if share <= EDGE:
+            yield name, "lower", log
+        elif share >= 1 - EDGE:
+            yield name, "upper", log
 
 
 def _at_edges(view: SweepView, best: TrialView) -> Iterator[str]:
@@ -405,15 +415,19 @@ def _widen(view: SweepView, best: TrialView) -> Iterator[Step]:
     clear = [contrast for contrast in view.importance.contrasts if contrast.is_significant]
     for name, end, log in _at_edge(view, best):
         if any(one.parameter == name and one.holds(best.point[name]) for one in clear):
-            low, high = _wider(
-                float(view.ranges[name]["low"]), float(view.ranges[name]["high"]), end, log
-            )
+            low = float(view.ranges[name]["low"])
+            high = float(view.ranges[name]["high"])
+            span = high - low
+            if end == "lower":
+                new_end = low = low / FACTOR if log else low - span
+            else:
+                new_end = high = high * FACTOR if log else high + span
             interval = f"interval({low:g},{high:g})"
             if log:
                 interval = f"tag(log,{interval})"
             changes = {name: interval, "search.warm_start": view.name}
-            new_end = {name: low if end == "lower" else high}
-            yield from _propose(view, f"Widen the range of {name}", changes, values=new_end)
+            values = {name: new_end}
+            yield from _propose(view, f"Widen the range of {name}", changes, values=values)
 
 
 def _on_seeds(view: SweepView, best: RankedPoint, tied: Sequence[RankedPoint]) -> Iterator[Step]:
@@ -426,11 +440,11 @@ def _on_seeds(view: SweepView, best: RankedPoint, tied: Sequence[RankedPoint]) -
     if best.is_untrained:
         yield from _propose(view, "Evaluate what is trained", {"schedule.evaluations": "4"})
     elif best.source != "seeds" and "seed" not in view.parameters:
-        unclear = tied or find_no_winner(view)
-        reason = (
-            "Decide between them on fresh seeds" if unclear else "Confirm the winner on fresh seeds"
-        )
-        reason = reason if len(view.leaderboard) > 1 else "Repeat it on fresh seeds"
+        reason = "Confirm the winner on fresh seeds"
+        if len(view.leaderboard) == 1:
+            reason = "Repeat it on fresh seeds"
+        elif tied or find_no_winner(view):
+            reason = "Decide between them on fresh seeds"
         yield from _propose(view, reason, {"search.seeds": "5"}, keeps_name=True)
     elif find_no_winner(view) and best.is_fresh:
         more = str(max(5, 2 * len(best.values)))
@@ -453,15 +467,6 @@ def _more_trials(view: SweepView, best: RankedPoint) -> Iterator[Step]:
         yield from _propose(view, text, changes, keeps_name=True)
 
 
-def _wider(low: float, high: float, end: str, log: bool) -> tuple[float, float]:
-    below = low - (high - low)
-    above = high + (high - low)
-    if log:
-        below = low / FACTOR
-        above = high * FACTOR
-    return (below, high) if end == "lower" else (low, above)
-
-
 def _longer(view: SweepView) -> Iterator[Step]:
     """Yield the same sweep with twice the training."""
     # the command of a sweep that began with a trial's checkpoint takes no other schedule
@@ -469,7 +474,8 @@ def _longer(view: SweepView) -> Iterator[Step]:
     if "fork_of" in view.provenance or as_mapping(view.baseline.get("trainer")).get("metrics"):
         return
     for name, value in as_mapping(view.baseline.get("schedule")).items():
-        if name in LENGTHS and (length := as_number(value)):
+        length = as_number(value)
+        if name in LENGTHS and length:
             key = f"schedule.{name}"
             yield from _propose(view, "Train twice as long", {key: f"{2 * length:g}"})
 
@@ -530,10 +536,9 @@ def _command(view: SweepView, changes: Mapping[str, str], keeps_name: bool = Fal
         if name not in dropped and last.get(name, n) == n:
             kept.append(word)
     there = str(view.provenance.get("working_directory") or Path.cwd())
-    elsewhere = "" if Path(there) == Path.cwd() else f"cd {shlex.quote(there)} && "
-    return elsewhere + shlex.join(
-        [*_shortened(kept), *(f"{name}={value}" for name, value in changes.items())]
-    )
+    changed = [f"{name}={value}" for name, value in changes.items()]
+    command = shlex.join([*_shortened(kept), *changed])
+    return command if Path(there) == Path.cwd() else f"cd {shlex.quote(there)} && {command}"
 
 
 def _shortened(arguments: list[str]) -> list[str]:
@@ -551,11 +556,8 @@ def _is_edited(view: SweepView) -> bool:
     from grposweep.storage.inputs import Inputs, digest_of
 
     there = Path(str(view.provenance.get("working_directory") or ""))
-    recorded = [
-        (there / name, file.digest)
-        for name, file in Inputs.read(view.path).files.items()
-        if file.copied
-    ]
-    return any(
-        not path.exists() or digest_of(path)[: len(digest)] != digest for path, digest in recorded
-    )
+    for name, file in Inputs.read(view.path).files.items():
+        path = there / name
+        if file.copied and (not path.exists() or not digest_of(path).startswith(file.digest)):
+            return True
+    return False

@@ -11,8 +11,7 @@ from rich.text import Text
 
 from grporecipe.files import Config, Json, finite_or_none
 from grporecipe.terminal import count, one_line
-from grposweep.report.tables import formatted
-from grposweep.report.trial_view import TrialView
+from grposweep.report.trial_view import TrialView, formatted
 from grposweep.storage.completions import Evaluations, KeptCompletion, best_step, read_completions
 
 # completions of one trial on a terminal
@@ -87,7 +86,10 @@ class Signs:
 
     def _repetition(self) -> str:
         now, start = self.pair("distinct_ngrams")
-        if now is None or now > DISTINCT * (1 if start is None else min(start, 1)) or now > FEWER:
+        begun = 1.0
+        if start is not None:
+            begun = min(start, 1.0)
+        if now is None or now > DISTINCT * begun or now > FEWER:
             return ""
         before = formatted(" ({:.0%} before training)", start)
         return f"texts repeat themselves: {now:.0%} of their word triples are distinct{before}"
@@ -125,10 +127,12 @@ def signs(trial: TrialView) -> Signs:
     rows = [line for line in trial.lines if line.get("kind") == "eval" and "samples" in line]
     if not rows:
         return Signs({}, {})
-    start = rows[0] if rows[0]["step"] == 0 else {}
+    start: Config = {}
+    if rows[0]["step"] == 0:
+        start = rows[0]
     wanted = trial.result.best_step
     now = next((line for line in rows if line["step"] == wanted), rows[-1])
-    return Signs({} if now is start else now, start)
+    return Signs({}, start) if now is start else Signs(now, start)
 
 
 MEASURES = {
@@ -151,13 +155,14 @@ def measures(trial: TrialView) -> str:
         now, start = measured.pair(name)
         if now is not None:
             texts.append(f"{label} {now:.3g}" + formatted(" ({:.3g})", start))
-    step = measured.now.get("step", 0)
-    kl = [
-        value
-        for line in trial.lines
-        if line["step"] <= step and (value := finite_or_none(line.get("kl"))) is not None
-    ]
-    return ", ".join([*texts, *([f"KL to the reference {kl[-1]:.3g}"] if texts and kl else [])])
+    if not texts:
+        return ""
+    for line in reversed(trial.lines):
+        kl = finite_or_none(line.get("kl"))
+        if kl is not None and line["step"] <= measured.now["step"]:
+            texts.append(f"KL to the reference {kl:.3g}")
+            break
+    return ", ".join(texts)
 
 
 def warning(trial: TrialView) -> str:
@@ -196,19 +201,18 @@ def completions_screen(trial: TrialView) -> Iterator[RenderableType]:
     step = pairs[0][1].step
     yield Text(f"\nheld-out completions at step {step}", "bold")
     # the rest of `warning` is above it on the screen
-    if text := "; ".join(signs(trial).texts):
-        yield Text(text, "yellow")
-    if text := measures(trial):
-        yield Text(f"{text} (before training in brackets)", "dim")
+    found = "; ".join(signs(trial).texts)
+    if found:
+        yield Text(found, "yellow")
+    measured = measures(trial)
+    if measured:
+        yield Text(f"{measured} (before training in brackets)", "dim")
     for start, now in pairs[:SHOWN]:
         yield Text.assemble(("prompt   ", "dim"), _line(now.prompt))
-        if start is not None:
-            yield Text.assemble(
-                (f"{'start':8} ", "dim"), _line(start.completion), (_facts(start), "dim")
-            )
-        yield Text.assemble(
-            (f"{'step ' + str(step):8} ", "dim"), _line(now.completion), (_facts(now), "dim")
-        )
+        for title, kept in (("start", start), (f"step {step}", now)):
+            if kept is not None:
+                text = _line(kept.completion)
+                yield Text.assemble((f"{title:8} ", "dim"), text, (_facts(kept), "dim"))
 
 
 def first_difference(trial: TrialView, other: TrialView) -> Iterator[tuple[str, str, str]]:
@@ -235,17 +239,12 @@ def page_evaluations(trial: TrialView, most: int, maximize: bool) -> Json | None
     wanted = {min(completions), max(completions), step, best_step(completions, maximize)}
     others = [at for at in completions if at not in wanted]
     wanted |= set(others[:: max(1, -(-len(others) // max(most - len(wanted), 1)))])
-    return {
-        "at": step,
-        "evaluations": [
-            {
-                "step": at,
-                "value": completions[at][0].value,
-                "said": [_completion_row(kept) for kept in completions[at]],
-            }
-            for at in sorted(at for at in wanted if at is not None)
-        ],
-    }
+    evaluations = []
+    for at, group in completions.items():
+        if at in wanted:
+            said = [*map(_completion_row, group)]
+            evaluations.append({"step": at, "value": group[0].value, "said": said})
+    return {"at": step, "evaluations": evaluations}
 
 
 def _completion_row(kept: KeptCompletion) -> Json:
@@ -274,24 +273,23 @@ def _pairs(trial: TrialView) -> Sequence[tuple[KeptCompletion | None, KeptComple
     # the first of each prompt
     start = {kept.prompt: kept for kept in reversed(completions.get(0, ()))}
     step = _objective_step(trial, completions)
+    if step == 0:
+        start = {}
     now: dict[str, KeptCompletion] = {}
     for kept in sorted(completions[step], key=lambda kept: not kept.template):
         now.setdefault(kept.prompt, kept)
-    return [(start.get(prompt) if step else None, kept) for prompt, kept in now.items()]
+    return [(start.get(prompt), kept) for prompt, kept in now.items()]
 
 
 def _facts(kept: KeptCompletion) -> str:
     """Return reward and parts of a completion, and whether it was cut off, in brackets."""
-    facts = [f"reward {_number(kept.reward)}"]
+    parts = [("reward", kept.reward)]
     if len(kept.rewards) > 1:
-        facts += [f"{name} {_number(value)}" for name, value in kept.rewards.items()]
+        parts += kept.rewards.items()
+    facts = [f"{name} {formatted('{:.3g}', value) or 'none'}" for name, value in parts]
     if kept.truncated:
         facts.append("cut off")
     return f"  [{', '.join(facts)}]"
-
-
-def _number(value: float | None) -> str:
-    return "none" if value is None else f"{value:.3g}"
 
 
 def _line(text: str) -> str:

@@ -9,17 +9,10 @@ from rich.table import Table
 
 from grporecipe.files import Config
 from grporecipe.terminal import count, label_text, short_names
+from grposweep.report._completions import warning
 from grposweep.report._ranking import Importance
-from grposweep.report.tables import (
-    FOLD,
-    NUMBER,
-    RIGHT,
-    Styled,
-    build_table,
-    format_duration,
-    formatted,
-)
-from grposweep.report.trial_view import State, TrialView
+from grposweep.report.tables import FOLD, NUMBER, RIGHT, Styled, build_table, format_duration
+from grposweep.report.trial_view import State, TrialView, formatted
 from grposweep.report.view import SweepView
 from grposweep.search.analysis import Comparison, Contrast, Effect
 from grposweep.search.replication import Estimate, on_fresh_seeds
@@ -31,20 +24,24 @@ STATUS = {
     State.PRUNED: "stopped early",
     State.PAUSED: "paused",
 }
+# the column of the contents that a trial read
+FILES = ("files", NUMBER)
 
 
 def format_objective(trial: TrialView) -> str:
     """Format a finished trial's objective with its 95 % interval over prompts and the value before
     training.
     """
-    half = formatted(" ± {:.4f}", trial.half)
-    start = formatted(" (start {:.4f})", trial.start)
-    return f"{trial.objective:.4f}{half}{start}"
+    return _value(trial) + formatted(" (start {:.4f})", trial.start)
+
+
+def _value(trial: TrialView) -> str:
+    return f"{trial.objective:.4f}" + formatted(" ± {:.4f}", trial.half)
 
 
 def format_estimate(estimate: Estimate | None) -> str:
     """Format a mean with the number of its seeds."""
-    return "" if estimate is None else f"{estimate.mean:.4f} ({estimate.count})"
+    return f"{estimate.mean:.4f} ({estimate.count})" if estimate else ""
 
 
 def format_effect(effect: Effect) -> str:
@@ -69,34 +66,38 @@ def leaderboard(view: SweepView, limit: int = 10) -> Table:
     places = view.replication.places if view.replication else {}
     finished.sort(key=lambda trial: places.get(trial.number, (len(places), ""))[0])
     others = view.unfinished
-    starts = {f"{trial.start:.4f}" for trial in view.searched if trial.start is not None}
-    title = f"{view.metric}, {view.direction}d" + (
-        f"; before training {starts.pop()}" if len(starts) == 1 else ""
-    )
+    starts = {formatted("; before training {:.4f}", trial.start) for trial in view.searched} - {""}
+    title = f"{view.metric}, {view.direction}d"
+    if len(starts) == 1:
+        title += starts.pop()
     columns = list(_columns(view, finished))
+    titles = [column[:2] for column in columns]
     rows = []
     for trial in [*finished[:limit], *others[:limit]]:
         style = "dim" if trial.objective is None else ""
         if trial in finished[:1]:
             style = "bold"
         rows.append(Styled([cell(trial) for _, _, cell in columns], style))
-    lines = [
-        f"* trial {trial.number}: {text}" for trial in finished[:limit] if (text := _warning(trial))
-    ]
+    lines = []
+    for trial in finished[:limit]:
+        text = warning(trial)
+        if text:
+            lines.append(f"* trial {trial.number}: {text}")
     if finished and any(trial.state in (State.PRUNED, State.PAUSED) for trial in others):
         lines.append(
             "trials that are paused or were stopped early come after the finished ones, without "
             "a rank"
         )
-    if len(set(contents_read(view).values())) > 1:
+    if FILES in titles:
         lines.append(
             "files: trials with another number read other contents of reward or data files; do "
             "not compare them"
         )
-    if hidden := [*finished[limit:], *others[limit:]]:
+    hidden = [*finished[limit:], *others[limit:]]
+    if hidden:
         failed = sum(trial.state is State.FAILED for trial in hidden)
-        lines.append(f"and {len(hidden)} more" + (f", {failed} of them failed" if failed else ""))
-    titles = [(name, options) for name, options, _ in columns]
+        text = f"and {len(hidden)} more"
+        lines.append(f"{text}, {failed} of them failed" if failed else text)
     return build_table(titles, rows, "\n".join(lines), padding=(0, 1), title=title)
 
 
@@ -114,8 +115,9 @@ def _columns(
     yield f"{view.metric}{interval}", RIGHT, _result
     if any(seeds.values()):
         yield "on fresh seeds ± 95 %", FOLD, lambda trial: seeds.get(trial.number, "")
-    if len(set((read := contents_read(view)).values())) > 1:
-        yield "files", NUMBER, partial(_known, read)
+    read = contents_read(view)
+    if len(set(read.values())) > 1:
+        yield *FILES, partial(_known, read)
     labels: dict[str, dict[int, str]] = {}
     for trial in view.searched:
         for name, text in short_names(trial.point).items():
@@ -149,17 +151,9 @@ def _result(trial: TrialView) -> str:
     """Return a trial's objective with its 95 % interval over prompts, or how it ended and what it
     had reached.
     """
-    if trial.objective is not None:
-        half = formatted(" ± {:.4f}", trial.half)
-        return f"{trial.objective:.4f}{half}{'*' if _warning(trial) else ''}"
-    return outcome(trial) + formatted(" at {:.4f}", trial.reached)
-
-
-def _warning(trial: TrialView) -> str:
-    # only for tables of results
-    from grposweep.report._completions import warning
-
-    return warning(trial)
+    if trial.objective is None:
+        return outcome(trial) + formatted(" at {:.4f}", trial.reached)
+    return f"{_value(trial)}*" if warning(trial) else _value(trial)
 
 
 def _on_fresh_seeds(view: SweepView, number: int) -> str:
@@ -169,10 +163,12 @@ def _on_fresh_seeds(view: SweepView, number: int) -> str:
     ranking = view.replication
     if ranking is None or number not in ranking.places:
         return ""
-    candidate = next((runner for runner in ranking.alive if runner.number == number), None)
-    estimate = None if candidate is None else on_fresh_seeds(candidate)
     fate = ranking.places[number][1]
-    return fate if estimate is None else f"{estimate} ({estimate.count}) {fate}"
+    for candidate in ranking.alive:
+        estimate = on_fresh_seeds(candidate)
+        if candidate.number == number and estimate:
+            return f"{estimate} ({estimate.count}) {fate}"
+    return fate
 
 
 def effects_table(view: SweepView, comparison: Comparison) -> Table:

@@ -4,13 +4,13 @@ And rank its parameters by their contrasts. A trial that is paused or was stoppe
 what the finished ones gained after its share of the training.
 """
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from statistics import fmean
 
 from grporecipe.files import Config, finite_or_none
-from grposweep.report.trial_view import TrialView
+from grposweep.report.trial_view import TrialView, grouped
 from grposweep.schema import sign_of
 from grposweep.search.analysis import Contrast, Measured, find_contrasts, gain_after
 from grposweep.search.replication import CHANCE, EndedTrial, Ranking, Replication, estimate
@@ -107,7 +107,9 @@ class RankedPoint:
     @property
     def source(self) -> str:
         """What the interval is over: ``seeds``, or the evaluation ``prompts`` of a single trial."""
-        return "seeds" if len(self.values) > 1 else "" if self.seeds[0].error is None else "prompts"
+        if len(self.values) > 1:
+            return "seeds"
+        return "" if self.seeds[0].error is None else "prompts"
 
     @property
     def own(self) -> "RankedPoint":
@@ -120,18 +122,17 @@ class RankedPoint:
     def half(self) -> float | None:
         """Half of the 95 % interval; None if unknown."""
         samplings = [trial.sampling for trial in self.seeds]
-        return self._half(self.values, average(samplings) if len(samplings) > 1 else samplings[0])
+        sampling = samplings[0] if len(samplings) == 1 else average(samplings)
+        return self._half(self.values, sampling)
 
     def _half(self, values: Sequence[float], sampling: Sampling) -> float | None:
         """Return half of the interval that holds for the best of all points together
         (Bonferroni).
         """
         chance = CHANCE / self.among
-        return (
-            finite_or_none(estimate(values, chance, sampling).margin)
-            if len(values) > 1
-            else sampling.margin(chance)
-        )
+        if len(values) > 1:
+            return finite_or_none(estimate(values, chance, sampling).margin)
+        return sampling.margin(chance)
 
     @property
     def over(self) -> str:
@@ -148,7 +149,8 @@ class RankedPoint:
     def basis(self) -> str:
         """On which seeds the value was measured."""
         if self.source == "seeds":
-            return f"on {len(self.values)}{' fresh' if self.is_fresh else ''} seeds"
+            kind = "fresh seeds" if self.is_fresh else "seeds"
+            return f"on {len(self.values)} {kind}"
         return "on one fresh seed" if self.is_fresh else "in the search"
 
     @property
@@ -161,13 +163,12 @@ class RankedPoint:
         """The mean with its 95 % interval, what that is over, and the gain over the value before
         training.
         """
-        gain = (
-            "" if self.gain is None else f", {self.gain.difference:+.4f} from {self.gain.start:.4f}"
-        )
-        mixed = (
-            "; other trials read other contents of reward or data files" if self.is_mixed else ""
-        )
-        return f"{self.value:.4f} {self.interval}{gain}{mixed}"
+        text = f"{self.value:.4f} {self.interval}"
+        if self.gain is not None:
+            text += f", {self.gain.difference:+.4f} from {self.gain.start:.4f}"
+        if self.is_mixed:
+            text += "; other trials read other contents of reward or data files"
+        return text
 
     @property
     def interval(self) -> str:
@@ -190,9 +191,8 @@ class RankedPoint:
             return None
         sampled = average([trial.sampling for trial in self.seeds])
         before = average([trial.start_sampling for trial in self.seeds])
-        half = self._half(
-            [v - start for v, start in zip(self.values, starts, strict=True)], sampled.minus(before)
-        )
+        gains = [value - start for value, start in zip(self.values, starts, strict=True)]
+        half = self._half(gains, sampled.minus(before))
         if half is not None:
             half = sampled.cut(half, self.value)
         return Gain(self.value, fmean(starts), half, self.over)
@@ -211,27 +211,30 @@ def rank_points(
     order.
     """
     sign = sign_of(direction)
-    points: dict[Hashable, list[TrialView]] = {}
-    for trial in trials:
+    finished = [trial for trial in trials if trial.objective is not None]
+
+    def point_of(trial: TrialView) -> str:
+        labels = [(name, repr(of)) for name, of in trial.point.items() if name != "seed"]
         # repeats with other files are another point; fresh seeds follow their leader
-        if trial.objective is not None:
-            files = "" if ranking else trial.files
-            labels = [(name, repr(of)) for name, of in trial.point.items() if name != "seed"]
-            points.setdefault((*sorted(labels), files), []).append(trial)
+        files = "" if ranking else trial.files
+        return repr((sorted(labels), files))
+
+    points = grouped(finished, point_of).values()
     places = ranking.places if ranking else {}
-    among = 1 if ranking else max(len(points), 1)
-    is_mixed = len({trial.files for group in points.values() for trial in group}) > 1
+    among = 1 if ranking else len(points)
+    is_mixed = len({trial.files for trial in finished}) > 1
     ranked = []
-    for group in points.values():
+    for group in points:
         seen = [trial for trial in group if trial.is_replicate and ranking] or group
         counted = [trial for trial in seen if trial.files == seen[-1].files]
         fate = places.get(group[0].number, (0, ""))[1]
         ranked.append(RankedPoint(group, counted, FATES.get(fate, fate), among, sign, is_mixed))
-    last = len(places)
-    return sorted(
-        ranked,
-        key=lambda p: (places.get(p.first.number, (last, ""))[0], -sign * p.value, p.first.number),
-    )
+
+    def order(point: RankedPoint) -> tuple[float, ...]:
+        place = places.get(point.first.number, (len(places), ""))[0]
+        return place, -sign * point.value, point.first.number
+
+    return sorted(ranked, key=order)
 
 
 def replication_ranking(
@@ -243,14 +246,14 @@ def replication_ranking(
     if replication is None:
         return None
     sign = sign_of(direction)
-    ended = [trial for trial in trials if trial.state.is_over]
-    results = [None if trial.objective is None else sign * trial.objective for trial in ended]
-    return replication.ranking(
-        [
-            EndedTrial(t.number, value, t.attributes, t.sampling)
-            for t, value in zip(ended, results, strict=True)
-        ]
-    )
+    ended = []
+    for trial in trials:
+        if trial.state.is_over:
+            value = trial.objective
+            if value is not None:
+                value *= sign
+            ended.append(EndedTrial(trial.number, value, trial.attributes, trial.sampling))
+    return replication.ranking(ended)
 
 
 @dataclass(frozen=True)
@@ -303,6 +306,10 @@ def _curve(trial: TrialView, metric: str) -> list[tuple[float, float]]:
     one ends with its objective.
     """
     curve = trial.curve(metric)
-    ends = [] if trial.objective is None else [(1.0, trial.objective)]
-    total = curve[-1].step if curve and ends else trial.total
+    total = trial.total
+    ends = []
+    if trial.objective is not None:
+        ends.append((1.0, trial.objective))
+        if curve:
+            total = curve[-1].step
     return [(min(at.step / total, 1.0), at.value) for at in curve if total] + ends

@@ -30,23 +30,26 @@ def with_trained(config: Config, record: Config, folder: Path) -> Config:
     """
     got = as_mapping(record.get("values"))
     trainer = as_mapping(config.get("trainer"))
-    values = {name: value for name, value in got.items() if str(folder) not in str(value)}
     options = {
         name: value for name, value in as_mapping(trainer.get("args")).items() if name not in got
     }
-    changed = {name: part for name, part in config.items() if name not in OF_THE_BASE}
-    changed["trainer"] = {
-        **trainer,
-        "args": options | {name: values[name] for name in values.keys() - KEYS.keys()},
-    }
-    placed = {KEYS[name]: value for name, value in values.items() if name in KEYS}
-    placed |= {key: record.get(name) for key, name in OWN.items()}
     # others, such as a time, may differ between any two trials
-    placed |= {
+    of_rewards = {
         f"task.rewards.{name}": value
         for name, value in as_mapping(record.get("reward_values")).items()
         if value in options.values()
     }
+    placed = {}
+    for name, value in got.items():
+        if str(folder) in str(value):
+            continue
+        if name in KEYS:
+            placed[KEYS[name]] = value
+        else:
+            options[name] = value
+    placed |= {key: record.get(name) for key, name in OWN.items()} | of_rewards
+    changed = {name: part for name, part in config.items() if name not in OF_THE_BASE}
+    changed["trainer"] = {**trainer, "args": options}
     for key, value in placed.items():
         section, _, name = key.rpartition(".")
         if section:
@@ -57,17 +60,21 @@ def with_trained(config: Config, record: Config, folder: Path) -> Config:
 
 
 def trained_text(record: Config) -> str:
-    """Return what trained a trial: trainer and release, processes, model, rows and rewards."""
-    rows = record.get("train_rows")
-    held_out = record.get("eval_rows")
-    parts = [
-        f"{str(record.get('trainer')).rpartition('.')[2]} of TRL "
-        f"{as_mapping(record.get('versions')).get('trl') or '(unknown version)'}",
-        count(int(record.get("world_size") or 1), "process"),
-        f"model {record.get('model') or '(an object)'}"
-        + (" with an adapter" if record.get("peft") else ""),
-        "an unknown number of rows" if rows is None else count(rows, "row"),
-        *([] if held_out is None else [f"{held_out:,} held out"]),
-        f"rewards {', '.join(map(str, record.get('rewards') or ['none']))}",
-    ]
-    return ", ".join(parts)
+    """Return what trained a trial: trainer and release, processes, model, rows and rewards; empty
+    without a record.
+    """
+    if not record:
+        return ""
+    trainer = str(record.get("trainer")).rpartition(".")[2]
+    version = as_mapping(record.get("versions")).get("trl") or "(unknown version)"
+    model = record.get("model") or "(an object)"
+    if record.get("peft"):
+        model = f"{model} with an adapter"
+    rows = "an unknown number of rows"
+    if record.get("train_rows") is not None:
+        rows = count(record["train_rows"], "row")
+    if record.get("eval_rows") is not None:
+        rows += f", {record['eval_rows']:,} held out"
+    rewards = ", ".join(map(str, record.get("rewards") or ["none"]))
+    processes = count(int(record.get("world_size") or 1), "process")
+    return f"{trainer} of TRL {version}, {processes}, model {model}, {rows}, rewards {rewards}"

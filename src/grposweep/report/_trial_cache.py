@@ -7,7 +7,6 @@ has no row. Without rows the trials are read.
 
 import os
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 
 from grporecipe.files import Json, append_line, read_lines
@@ -59,12 +58,9 @@ def read_rows(sweep: Path) -> dict[str, Json]:
 
 def add_row(sweep: Path, view: TrialView, files: Stamps) -> None:
     """Append an ended trial. ``files`` were stamped before they were read."""
-    failure = view.result.failure
-    result = {**asdict(view.result), "failure": None if failure is None else failure.as_dict()}
     fields = {name: getattr(view, name) for name in FIELDS}
-    append_line(
-        sweep / paths.SUMMARY, {"trial": view.name, "files": files, **fields, "result": result}
-    )
+    row = {"trial": view.name, "files": files, **fields, "result": view.result.as_dict()}
+    append_line(sweep / paths.SUMMARY, row)
 
 
 def recall(folder: TrialFolder, row: Json) -> TrialView | None:

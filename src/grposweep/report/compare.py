@@ -7,7 +7,7 @@ chance (`_verdict.py`).
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
 from string import ascii_uppercase
 from typing import Any, NamedTuple
@@ -24,8 +24,8 @@ from grposweep.report._completions import first_difference
 from grposweep.report._leaderboard import format_objective
 from grposweep.report._ranking import RankedPoint
 from grposweep.report._verdict import compare_points
-from grposweep.report.tables import FOLD, Fitted, build_table, draw_curves
-from grposweep.report.trial_view import TrialView, axis_of
+from grposweep.report.tables import Fitted, draw_curves, folded_table
+from grposweep.report.trial_view import CurvePoint, TrialView, axis_of
 from grposweep.report.view import BEST, SweepView, find_names, read_sweep
 from grposweep.storage.provenance import difference
 from grposweep.storage.records import read_provenance
@@ -47,9 +47,12 @@ def differences(here: Config, there: Config) -> list[Difference]:
     """Return all dotted keys whose values differ, in the order of the first configuration."""
     left = flatten(here)
     right = flatten(there)
-    keys = [key for key in dict.fromkeys([*left, *right]) if key not in NAMING]
-    pairs = [Difference(key, left.get(key, ABSENT), right.get(key, ABSENT)) for key in keys]
-    return [pair for pair in pairs if pair.here != pair.there]
+    found = []
+    for key in dict.fromkeys([*left, *right]):
+        pair = Difference(key, left.get(key, ABSENT), right.get(key, ABSENT))
+        if key not in NAMING and pair.here != pair.there:
+            found.append(pair)
+    return found
 
 
 # side by side in 80 columns
@@ -142,21 +145,19 @@ def _provenance(side: Side) -> Json:
 def _heads(sides: Sequence[Side]) -> Iterator[RenderableType]:
     for side in sides:
         yield Text.assemble((f"{side.letter} ", "bold"), side.title, overflow="fold")
-        value = (
-            side.trial.state.label if side.trial.objective is None else format_objective(side.trial)
-        )
-        yield Text(f"  {side.view.metric} {value}{_over_seeds(side)}")
+        value = side.trial.state.label
+        if side.trial.objective is not None:
+            value = format_objective(side.trial)
+        if side.point and side.point.source == "seeds":
+            value += f"; {side.point.brief}"
+        yield Text(f"  {side.view.metric} {value}")
     first = sides[0]
     for side in sides[1:]:
-        if first.view.path != side.view.path and (
-            changes := difference(_provenance(first), _provenance(side))
-        ):
-            yield Text(f"  {side.letter} has other code or packages than A: {changes}", "yellow")
-
-
-def _over_seeds(side: Side) -> str:
-    point = side.point
-    return f"; {point.brief}" if point is not None and point.source == "seeds" else ""
+        if first.view.path != side.view.path:
+            changes = difference(_provenance(first), _provenance(side))
+            if changes:
+                text = f"  {side.letter} has other code or packages than A: {changes}"
+                yield Text(text, "yellow")
 
 
 def _settings(sides: Sequence[Side]) -> Iterator[RenderableType]:
@@ -164,45 +165,40 @@ def _settings(sides: Sequence[Side]) -> Iterator[RenderableType]:
     letters = [side.letter for side in sides]
     rows: dict[str, dict[str, str]] = {}
     for side in sides[1:]:
-        for key, here, there in differences(sides[0].trial.config, side.trial.config):
-            if ABSENT in (here, there):
-                # another version of grposweep had no such key
-                continue
+        for key, here, there in _stated_by_both(sides[0], side):
             if key in KEPT or not key.startswith(LEFT_OUT):
                 row = rows.setdefault(key, dict.fromkeys(letters, label_text(here)))
                 row[side.letter] = label_text(there)
     if not rows:
         yield Text("\nno setting differs that could change a number")
         return
-    columns = [(title, FOLD) for title in ("setting", *letters)]
     yield Text("")
-    yield build_table(columns, ((key, *row.values()) for key, row in rows.items()))
+    yield folded_table(["setting", *letters], [(key, *row.values()) for key, row in rows.items()])
 
 
 def _curves(sides: Sequence[Side]) -> Iterator[RenderableType]:
     metric = sides[0].view.metric
-    by_letter = {side.letter: side.trial.curve(metric) for side in sides}
-    curves = {
-        letter: [(point.completions, point.value) for point in points]
-        for letter, points in by_letter.items()
-    }
-    if any(curves.values()):
+    every: list[CurvePoint] = []
+    curves = {}
+    for side in sides:
+        points = side.trial.curve(metric)
+        curves[side.letter] = [(point.completions, point.value) for point in points]
+        every += points
+    if every:
         yield Text(f"{metric} (* where curves meet)", "bold")
-        yield Fitted(
-            partial(draw_curves, curves, axis=axis_of([*chain.from_iterable(by_letter.values())]))
-        )
+        yield Fitted(partial(draw_curves, curves, axis=axis_of(every)))
 
 
 def _completions(sides: Sequence[Side]) -> Iterator[RenderableType]:
     """Yield for each side the first completions that differ from those of A to the same held-out
     prompts.
     """
+    first = sides[0]
     for side in sides[1:]:
-        for prompt, ours, theirs in islice(
-            first_difference(sides[0].trial, side.trial), COMPLETIONS
-        ):
+        differing = first_difference(first.trial, side.trial)
+        for prompt, ours, theirs in islice(differing, COMPLETIONS):
             yield Text.assemble(("\nprompt ", "bold"), prompt)
-            yield Text(f"{sides[0].letter}      {ours}\n{side.letter}      {theirs}")
+            yield Text(f"{first.letter}      {ours}\n{side.letter}      {theirs}")
 
 
 def _verdicts(sides: Sequence[Side]) -> Iterator[RenderableType]:
@@ -251,14 +247,18 @@ def _chosen_among(first: Side, side: Side) -> int:
     return max(chosen, default=(0.0, 1))[1]
 
 
+def _stated_by_both(first: Side, side: Side) -> Iterator[Difference]:
+    """Yield the keys that differ; another version of grposweep may have no such key."""
+    for pair in differences(first.trial.config, side.trial.config):
+        if ABSENT not in (pair.here, pair.there):
+            yield pair
+
+
 def _measured_differently(first: Side, side: Side) -> str:
     """Return what makes the values of two sides no pure effect of training; empty if nothing
     does.
     """
-    pairs = differences(first.trial.config, side.trial.config)
-    keys = [
-        key for key, here, there in pairs if ABSENT not in (here, there) and is_of_evaluation(key)
-    ]
+    keys = [pair.key for pair in _stated_by_both(first, side) if is_of_evaluation(pair.key)]
     text = ""
     if keys:
         text = (

@@ -2,7 +2,7 @@
 
 import json
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from rich.text import Text
 
 from grporecipe.errors import UserError
-from grporecipe.files import Config, Json, parse_json, read_json, write_text
+from grporecipe.files import Json, parse_json, write_text
 from grporecipe.redaction import redact
 from grporecipe.terminal import comment, short, write_data
 from grposweep.report._advice import next_sentence, tie_sentences
@@ -19,9 +19,9 @@ from grposweep.report._completions import winner_warning
 from grposweep.report._leaderboard import format_objective
 from grposweep.report._ranking import RankedPoint
 from grposweep.report.run_output import model_line, replication_note
-from grposweep.report.tables import SCREEN_COLUMNS, build_console
+from grposweep.report.tables import SCREEN_COLUMNS, build_console, print_lines
 from grposweep.report.trial_view import TrialView
-from grposweep.report.view import SweepView
+from grposweep.report.view import SweepView, plain_text
 from grposweep.storage import paths
 from grposweep.storage.records import as_mapping
 
@@ -59,16 +59,15 @@ def show_best(view: SweepView, file: Path | None, form: str | None, force: bool 
     if best is None or point is None:
         status = shlex.join(["grposweep", "status", view.name])
         raise UserError(
-            f"{view.name} has no finished trial{'' if view.is_over else ' yet'}. See the state "
-            f"of its trials with: {status}"
+            f"{view.name} has no finished trial{view.yet}. See the state of its trials with: "
+            f"{status}"
         )
     if file is None and form is not None:
         write_data(write_winner(view, best, form, Path("best.yaml")))
         return
     console = build_console(SCREEN_COLUMNS)
     console.print(_screen(view, point), soft_wrap=True)
-    for line in (*filter(None, [best.at_best]), *winner_warning(best)):
-        console.print(line, style="yellow", soft_wrap=True)
+    print_lines(console, best.at_best, *winner_warning(best), style="yellow")
     if file is not None:
         form = form or default_form(best, file)
         text = write_winner(view, best, form, file)
@@ -79,9 +78,7 @@ def show_best(view: SweepView, file: Path | None, form: str | None, force: bool 
                     "or add --force."
                 )
             write_text(file, text)
-        console.print(
-            f"wrote {file} (--as {form}); its first lines say how to use it", soft_wrap=True
-        )
+        print_lines(console, f"wrote {file} (--as {form}); its first lines say how to use it")
 
 
 def default_form(best: TrialView, file: Path) -> str:
@@ -102,11 +99,11 @@ def write_winner(view: SweepView, best: TrialView, form: str, file: Path) -> str
     head = f"trial {best.number} of {view.name}, {view.metric} {view.places[best.number][1].brief}"
     if form == "command":
         return f"#!/bin/sh\n{comment(head)}{best.command}\n"
-    if form in ("recipe", "trl") and (record := read_json(best.path / paths.TRAINED_WITH)):
-        return _trained_with(best, record, [head, _how_to_use(view, best, record, file)])
-    if form == "recipe":
-        return _own_recipe(best, head)
-    return _hydra(best, head, file) if form == "hydra" else _recipe(view, best, head)
+    if form == "hydra":
+        return _hydra(best, head, file)
+    if best.trained:
+        return _trained_with(view, best, head, file)
+    return _own_recipe(best, head) if form == "recipe" else _recipe(view, best, head)
 
 
 def _screen(view: SweepView, point: RankedPoint) -> Text:
@@ -116,25 +113,19 @@ def _screen(view: SweepView, point: RankedPoint) -> Text:
     )
     if point.is_fresh:
         screen.append(f"in the search: {format_objective(best)}\n")
-    screen.append(f"{short(best.point)}\n")
     confirmed = replication_note(view)
-    for line in confirmed:
-        screen.append(f"{line}\n")
-    others = view.leaderboard[1:]
+    lines = [short(best.point), *confirmed]
     # fresh seeds do not rank by the value above
-    if others and not confirmed:
-        second = others[0].own
-        screen.append(
-            f"best of {len(others) + 1} points; second: trial {second.first.number}, "
-            f"{second.text}\n"
+    if len(view.leaderboard) > 1 and not confirmed:
+        second = view.leaderboard[1].own
+        lines.append(
+            f"best of {len(view.leaderboard)} points; second: trial {second.first.number}, "
+            f"{second.text}"
         )
-    for line in filter(None, (*tie_sentences(view), next_sentence(view))):
-        screen.append(f"{line}\n")
-    if line := model_line(view, best):
-        screen.append(f"{line}\n")
-    return screen.append(
-        f"folder: {best.path}\nrepeat it: grposweep rerun {shlex.quote(str(best.path))}"
-    )
+    lines += filter(None, (*tie_sentences(view), next_sentence(view), model_line(view, best)))
+    lines.append(f"folder: {best.path}")
+    lines.append(f"repeat it: grposweep rerun {shlex.quote(str(best.path))}")
+    return screen.append("\n".join(lines))
 
 
 def _own_recipe(best: TrialView, head: str) -> str:
@@ -149,13 +140,13 @@ def _own_recipe(best: TrialView, head: str) -> str:
     return comment(f"{head}; {best.path / 'program.sh'} launched it") + text
 
 
-def _how_to_use(view: SweepView, best: TrialView, record: Config, file: Path) -> str:
+def _how_to_use(view: SweepView, best: TrialView, file: Path) -> str:
     """Return the user's command with this file as its recipe, or what repeats a trial whose command
     reads none.
     """
-    arguments = [str(word) for word in record.get("command") or []]
+    arguments = [str(word) for word in best.trained.get("command") or []]
     recipes = [word for word in arguments if word.endswith((".yaml", ".yml"))]
-    if len(recipes) != 1 or record.get("world_size") != 1:
+    if len(recipes) != 1 or best.trained.get("world_size") != 1:
         command = f"grposweep rerun {shlex.quote(str(best.path))}"
         return (
             f"values for your own command. To train with them: {command}, or write a file "
@@ -166,30 +157,30 @@ def _how_to_use(view: SweepView, best: TrialView, record: Config, file: Path) ->
         or view.provenance.get("working_directory")
         or "."
     )
-    command = shlex.join(
-        [str(file.resolve()) if word == recipes[0] else word for word in arguments]
-    )
+    arguments[arguments.index(recipes[0])] = str(file.resolve())
+    command = shlex.join(arguments)
     return f"with the other keys of {recipes[0]} added: cd {shlex.quote(there)} && {command}"
 
 
-def _trained_with(best: TrialView, record: Config, head: Sequence[str]) -> str:
+def _trained_with(view: SweepView, best: TrialView, head: str, file: Path) -> str:
     """Return what the trainer of the user's command got, as a recipe of TRL. Model, data and
     rewards are the command's own.
     """
     import yaml
 
+    record = best.trained
     given = as_mapping(record.get("given"))
     omitted = [f"{name} {record.get(name)}" for name in ("model", "rewards") if record.get(name)]
     lines = [
-        *head,
+        head,
+        _how_to_use(view, best, file),
         f"what its trainer got (TRL {as_mapping(record.get('versions')).get('trl', '')}, "
         f"processes: {record.get('world_size')}); "
         f"{best.path / 'program.sh'} launched it",
         f"Not in it: model, data and rewards, which are the command's own ({'; '.join(omitted)}).",
     ]
-    return comment(*lines) + yaml.safe_dump(
-        {**given, "output_dir": f"output-{best.name}"}, sort_keys=False
-    )
+    text = yaml.safe_dump({**given, "output_dir": f"output-{best.name}"}, sort_keys=False)
+    return comment(*lines) + text
 
 
 def _own_output(best: TrialView, recipe: str) -> str:
@@ -291,12 +282,9 @@ def _omitted(task: "Task") -> str:
         for name, value in vars(task).items()
         if name in ALWAYS_NAMED or value != getattr(Task(), name)
     }
-    keys |= {"rewards": ",".join(task.rewards)}
-    shown = {
-        name: value if isinstance(value, str) else json.dumps(value) for name, value in keys.items()
-    }
-    source = ", ".join(f"task.{name}={json.dumps(text)[1:-1]}" for name, text in shown.items())
-    return f"Not in it: prompts and rewards (here {source})."
+    keys["rewards"] = ",".join(task.rewards)
+    source = [f"task.{name}={json.dumps(plain_text(value))[1:-1]}" for name, value in keys.items()]
+    return f"Not in it: prompts and rewards (here {', '.join(source)})."
 
 
 # Keys of a task that decide what TRL's script would read in another way, unless they have their
@@ -329,17 +317,12 @@ def _data_and_rewards(view: SweepView, task: "Task", setting: "Setting") -> Json
         # rewards get text here, and numbers there
         if not isinstance(parse_json(rows.readline()).get("answer"), str):
             return {}
-    held_out = setting.eval_prompts or 0
-    share = (
-        {"test_split_size": round(held_out / (held_out + setting.train_prompts), 4)}
-        if held_out
-        else {}
-    )
-    return {
-        "datasets": [{"path": "json", "data_files": str(data)}],
-        **share,
-        "reward_funcs": rewards,
-    }
+    recipe: Json = {"datasets": [{"path": "json", "data_files": str(data)}]}
+    held_out = setting.eval_prompts
+    if held_out:
+        recipe["test_split_size"] = round(held_out / (held_out + setting.train_prompts), 4)
+    recipe["reward_funcs"] = rewards
+    return recipe
 
 
 def _dotted(spec: str, there: Path) -> str:
@@ -350,8 +333,6 @@ def _dotted(spec: str, there: Path) -> str:
     if not module.endswith(".py"):
         return f"{module}.{name}"
     path = there / module
-    return (
-        ".".join((*path.relative_to(there).with_suffix("").parts, name))
-        if path.is_relative_to(there)
-        else ""
-    )
+    if not path.is_relative_to(there):
+        return ""
+    return ".".join((*path.relative_to(there).with_suffix("").parts, name))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from grporecipe.errors import UserError
 from grporecipe.files import Json
+from grposweep.report._leaderboard import contents_read
 from grposweep.report.rows import HISTORY, build_row, history_rows, trial_rows
 from grposweep.report.view import SweepView, open_sweep
 
@@ -39,7 +40,9 @@ class LoadedSweep:
         finished.
         """
         best = self.view.best
-        return None if best is None else build_row(self.view, best)
+        if best is None:
+            return None
+        return build_row(self.view, best, contents_read(self.view)[best.number])
 
     def __repr__(self) -> str:
         return (
@@ -52,7 +55,8 @@ def load_sweep(name: str | Path | None = None, outputs: str | Path = "outputs") 
 
     Raises UserError if there is no such sweep.
     """
-    return LoadedSweep(open_sweep(None if name is None else str(name), Path(outputs)))
+    named = None if name is None else str(name)
+    return LoadedSweep(open_sweep(named, Path(outputs)))
 
 
 def _frame(rows: list[Json], columns: Sequence[str]) -> "pandas.DataFrame":
@@ -63,4 +67,6 @@ def _frame(rows: list[Json], columns: Sequence[str]) -> "pandas.DataFrame":
         raise UserError(
             "Data frames need pandas, which is not installed. Run pip install pandas."
         ) from error
-    return pandas.DataFrame(rows, columns=None if rows else list(columns))
+    if not rows:
+        return pandas.DataFrame(columns=list(columns))
+    return pandas.DataFrame(rows)

@@ -30,8 +30,8 @@ from grposweep.report._leaderboard import (
 from grposweep.report._trained_with import trained_text
 from grposweep.report.export import winner_texts, writable
 from grposweep.report.status import seconds_left
-from grposweep.report.tables import format_duration, formatted
-from grposweep.report.trial_view import CurvePoint, State, TrialView
+from grposweep.report.tables import format_duration
+from grposweep.report.trial_view import CurvePoint, State, TrialView, formatted
 from grposweep.report.view import SweepView
 from grposweep.search.analysis import Effect
 from grposweep.storage.forks import ForkState
@@ -89,12 +89,14 @@ def write_report(view: SweepView, output: Path | None = None, offline: bool = Fa
     script = f"plotly-{version('plotly')}.min.js"
     path = view.path / NAME
     shared = view.path.parent / script
+    place = f"../{script}"
     if output is not None:
         path = output / NAME if output.is_dir() else output
         shared = path.parent / script
-    else:
-        script = f"../{script}"
-    text = render_report(view, "" if offline else script)
+        place = script
+    if offline:
+        place = ""
+    text = render_report(view, place)
     with writable(str(path), "Set --output to a file that can."):
         path.parent.mkdir(parents=True, exist_ok=True)
         write_text(path, text)
@@ -153,23 +155,21 @@ def _part(name: str) -> str:
 def page_content(view: SweepView) -> Json:
     """Return the template's variables."""
     advice = advise(view)
-    failed: dict[str, list[TrialView]] = {name: [] for name in view.failures()}
-    for trial in view.trials:
-        if trial.failure_class:
-            failed[trial.failure_class].append(trial)
+    texts = winner_texts(view) if advice and advice.uses else {}
+    failures = view.failures().items()
     return {
         "view": view,
         "written": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "cards": list(_cards(view)),
         "advice": advice,
-        "texts": winner_texts(view) if advice and advice.uses else {},
+        "texts": texts,
         "importance": view.importance,
-        "doubt": warning(view.best) if view.best else "",
+        "doubt": view.best and warning(view.best),
         "parameters": list(short_names(view.parameters).values()),
         "rows": list(_rows(view)),
         "states": [(state.value, state.label) for state in State if view.count(state)],
         "stopped": [trial for trial in view.unfinished if trial.state is State.PRUNED],
-        "failures": [(failure_label(name), trials) for name, trials in failed.items()],
+        "failures": [(failure_label(name), trials) for name, trials in failures],
         "costs": list(_costs(view)),
         "provenance": list(_provenance(view)),
         "packages": as_mapping(view.provenance.get("packages")),
@@ -196,8 +196,7 @@ def _cards(view: SweepView) -> Iterator[tuple[str, str, str]]:
     if remaining:
         left += f", about {format_duration(remaining)}"
     yield "trials", f"{view.ended:,} of {view.planned:,}", left
-    budget = view.progress.budget_hours
-    limit = "without a budget" if budget is None else f"of {budget:g}"
+    limit = formatted("of {:g}", view.progress.budget_hours) or "without a budget"
     yield view.hours_unit, f"{view.gpu_hours:.3g}", limit
     if view.invalid:
         rules = count(len(view.invalid), "rule")
@@ -212,13 +211,12 @@ def _rows(view: SweepView) -> Iterator[Json]:
     for rank, point in enumerate(view.leaderboard, 1):
         notes = [verdicts.get(trial.number, "") for trial in point.trials]
         note = point.fate or next(filter(None, notes), "")
-        half = point.own.half
         hours = sum(trial.gpu_hours for trial in point.trials)
         yield {
             **_cells(view, point.first, hours),
             "rank": rank,
             "worth": f"{point.value:.4f}",
-            "half": formatted("{:.4f}", half),
+            "half": formatted("{:.4f}", point.own.half),
             "source": point.source,
             "seeds": len(point.values),
             "key": point.value,
@@ -227,24 +225,23 @@ def _rows(view: SweepView) -> Iterator[Json]:
     fresh = [trial for trial in view.trials if trial.is_replicate and trial.objective is None]
     for trial in (*view.unfinished, *fresh):
         none = dict.fromkeys(("rank", "half", "source", "seeds", "key"), "")
-        none["worth"] = "-" if trial.reached is None else f"{trial.reached:.4f}"
+        none["worth"] = formatted("{:.4f}", trial.reached) or "-"
         yield {**_cells(view, trial, trial.gpu_hours), **none, "note": redact(trial.reason)}
 
 
 def _verdicts(view: SweepView) -> dict[int | None, str]:
     """Return the verdict of a one-factor comparison on each point, by trial number."""
-    comparison = view.comparison
-    if comparison is None:
-        return {}
-    verdicts: dict[int | None, str] = {comparison.baseline: "the baseline"}
-    for effect in comparison.effects:
-        verdicts[effect.trial] = effect.verdict
+    verdicts: dict[int | None, str] = {effect.trial: effect.verdict for effect in view.effects}
+    if view.comparison is not None:
+        verdicts[view.comparison.baseline] = "the baseline"
     return verdicts
 
 
 def _cells(view: SweepView, trial: TrialView, hours: float) -> Json:
-    values = map(trial.point.get, view.parameters)
-    labels = [("", "") if label is None else (label_text(label), label) for label in values]
+    labels = []
+    for name in view.parameters:
+        label = trial.point.get(name)
+        labels.append(("", "") if label is None else (label_text(label), label))
     return {
         "number": trial.number,
         "state": trial.state.value,
@@ -259,11 +256,10 @@ def _cells(view: SweepView, trial: TrialView, hours: float) -> Json:
 
 def _costs(view: SweepView) -> Iterator[tuple[str, int, float, float]]:
     """Yield for each state: the number of trials, their GPU hours, and their share in percent."""
-    whole = view.gpu_hours
     for state in State:
-        trials = [trial for trial in view.trials if trial.state is state]
+        trials = view.select(state)
         hours = math.fsum(trial.gpu_hours for trial in trials)
-        share = hours / whole if whole else 0.0
+        share = hours / (view.gpu_hours or 1.0)
         if trials:
             yield state, len(trials), hours, 100 * share
 
@@ -305,21 +301,24 @@ def page_data(view: SweepView) -> Json:
     parameters = [
         _parameter(view, name, text) for name, text in short_names(view.parameters).items()
     ]
-    counted = {trial.number for point in view.leaderboard for trial in point.counted}
+    counted: set[int] = set()
+    for point in view.leaderboard:
+        counted.update(trial.number for trial in point.counted)
     # trials log at the same steps, so each list is in the page once
     steps: dict[tuple[int, ...], int] = {}
     trials = []
+    drawn: set[str] = set()
     for trial in view.trials:
         place = {"rank": rank.get(trial.number), "counts": trial.number in counted}
-        trials.append({**_trial(trial, parameters, metrics, most, steps), **place})
-    drawn = {name for trial in trials for name in trial["curves"]}
-    effects = view.comparison.effects if view.comparison else ()
+        shown = {**_trial(trial, parameters, metrics, most, steps), **place}
+        drawn.update(shown["curves"])
+        trials.append(shown)
     return {
         "name": view.name,
         "hours": view.hours_unit,
         "metric": view.metric,
         "maximize": view.direction == "maximize",
-        "effects": list(map(_effect, effects)),
+        "effects": list(map(_effect, view.effects)),
         "parameters": parameters,
         "metrics": [name for name in metrics if name in drawn],
         "trials": trials,
@@ -351,16 +350,19 @@ def _parameter(view: SweepView, name: str, text: str) -> Json:
     numbers = [number for number in parsed if number is not None and math.isfinite(number)]
     is_number = len(numbers) == len(labels) and len(set(numbers)) > MOST_CATEGORIES
     is_log = is_number and min(numbers) > 0 and max(numbers) >= LOG_SPAN * min(numbers)
-    texts = [] if is_number else _in_order(labels, view.choices.get(name, []))
-    bounds = view.ranges.get(name, {})
-    ends = [as_number(bounds.get(end)) for end in ("low", "high")] if is_number else [None, None]
+    texts = []
+    bounds: Config = {}
+    if is_number:
+        bounds = view.ranges.get(name, {})
+    else:
+        texts = _in_order(labels, view.choices.get(name, []))
     return {
         "name": name,
         "short": text,
         "number": is_number,
         "log": is_log,
         "labels": texts,
-        "range": ends,
+        "range": [as_number(bounds.get("low")), as_number(bounds.get("high"))],
         "baseline": _label(_at(view.baseline, name), is_number),
     }
 
@@ -428,7 +430,7 @@ def _trial(
         "per_step": per_step,
         "curves": curves,
         "why": trial.reason,
-        "trained": trained_text(trial.trained) if trial.trained else "",
+        "trained": trained_text(trial.trained),
         "command": trial.command,
         "folder": trial.name,
     }
@@ -440,12 +442,10 @@ def _curve(
     """Return the place of its steps among ``steps_at``, its values, and standard errors (None
     unless every point has one).
     """
+    place = steps_at.setdefault(tuple(point.step for point in points), len(steps_at))
+    values = [_round(point.value) for point in points]
     errors = [_round(point.error) for point in points if point.error is not None]
-    return (
-        steps_at.setdefault(tuple(point.step for point in points), len(steps_at)),
-        [_round(point.value) for point in points],
-        errors if len(errors) == len(points) else None,
-    )
+    return place, values, errors if len(errors) == len(points) else None
 
 
 def _label(label: Any, is_number: bool) -> Any:

@@ -16,7 +16,8 @@ from grporecipe.memory.host import HostMemory
 from grporecipe.memory.parts import ASSUMED_PROMPT_TOKENS, find_prompt
 from grporecipe.model import planning
 from grporecipe.model.setting import Setting
-from grposweep.report.tables import FOLD, RIGHT, Column, Row, Styled, build_table
+from grposweep.report.tables import FOLD, NUMBER, RIGHT, Column, Row, Styled, build_table
+from grposweep.report.trial_view import formatted
 from grposweep.search.sampling import describe_shares
 
 TABLE: Json = read_own_yaml(__file__, "plan.yaml")
@@ -114,7 +115,8 @@ def _other_rollout(s: Setting) -> int | None:
 def _products_that_differ(s: Setting) -> Iterator[str]:
     """Yield each product of sizes that is not the number which the recipe sets, with both."""
     n = _Numbers(s)
-    if product := _other_rollout(s):
+    product = _other_rollout(s)
+    if product:
         yield (
             f"B W S = {n['B']} x {n['W']} x {n['S']} = {product:,} completions per rollout, "
             f"where {n['rollout']:,} are set"
@@ -134,7 +136,8 @@ def _lines_as_set(s: Setting) -> dict[str, tuple[str, str]]:
     lines = {}
     prompts = s.prompts_per_rollout is not None
     if _other_rollout(s):
-        lines["completions per rollout"] = ("as set", "{P} prompts x {G}" if prompts else "")
+        template = "{P} prompts x {G}" if prompts else ""
+        lines["completions per rollout"] = ("as set", template)
     if _step_differs(s):
         lines["completions per optimizer step"] = ("as set", "{P_step} prompts x {G}")
         lines["of these on each process"] = ("of a step / W", "{step} / {W}")
@@ -171,10 +174,11 @@ def _plan_rows(items: Sequence[tuple[str, Setting]], lines: Sequence[Json]) -> I
         if line["formula"] == "W" and all(data_ranks(s) == s.processes for _, s in items):
             # nothing is shared
             continue
-        cells = ["?" if value is None else _text(value) for value in values]
         formula, template = as_set.get(line["name"], (line["formula"], line.get("numbers", "")))
-        numbers = [template.format_map(_Numbers(first))] if len(items) == 1 else []
-        yield line["name"], *cells, formula, *numbers
+        cells = [*map(_text, values), formula]
+        if len(items) == 1:
+            cells.append(template.format_map(_Numbers(first)))
+        yield line["name"], *cells
 
 
 def notes(s: Setting) -> list[str]:
@@ -187,10 +191,9 @@ def notes(s: Setting) -> list[str]:
             f"The shortcut D G / (B W) x mu / A x E gives {float(short):,.1f} steps; in truth "
             f"there are {exact:,}: whole rollouts only, rounded up once an epoch."
         )
-    if differ := list(_products_that_differ(s)):
-        lines.append(
-            f"Sizes do not divide: {'; '.join(differ)}. The table has the numbers that are set."
-        )
+    differ = "; ".join(_products_that_differ(s))
+    if differ:
+        lines.append(f"Sizes do not divide: {differ}. The table has the numbers that are set.")
     if s.framework.unit == "prompts" and planning.steps_per_rollout(s) > 1:
         lines.append(
             f"{s.trainer}'s steps are rollouts: {s.key('max_steps')}, {s.key('save_steps')} and "
@@ -224,21 +227,19 @@ def memory_assumptions(s: Setting) -> list[str]:
     if s.processes is None:
         lines.append("Assumed: 1 training process. Their number is not stated; set --processes.")
     if find_prompt(s) is None:
-        sizes = [
-            memory.peak / GIB
-            for tokens in PROMPTS
-            if (memory := estimate(s.replace({"prompt_tokens": tokens})))
-        ]
-        few, many = PROMPTS
-        ends = (
-            f" With {few} tokens the peak is {sizes[0]:.1f} GiB, with {many:,} {sizes[1]:.1f} GiB."
-            if sizes
-            else ""
-        )
-        lines.append(
+        text = (
             f"Assumed: prompts of {ASSUMED_PROMPT_TOKENS} tokens. Their length is not known "
-            f"before they are counted.{ends}"
+            "before they are counted."
         )
+        few, many = PROMPTS
+        least = estimate(s.replace({"prompt_tokens": few}))
+        most = estimate(s.replace({"prompt_tokens": many}))
+        if least and most:
+            text += (
+                f" With {few} tokens the peak is {least.peak / GIB:.1f} GiB, with {many:,} "
+                f"{most.peak / GIB:.1f} GiB."
+            )
+        lines.append(text)
     if s.use_vllm and s.gpu_memory_gib is None and s.vllm_mode == "colocate":
         lines.append("Not included: vLLM's share of the GPU, because no GPU is named. Set --gpu.")
     return lines
@@ -272,9 +273,11 @@ def _value(s: Setting, name: str) -> Any:
 
 
 def _text(value: Any) -> str:
-    if isinstance(value, Fraction):
-        return f"{value.numerator:,}" if value.denominator == 1 else f"{value} = {float(value):.3g}"
-    return f"{value:,}" if isinstance(value, int) else str(value)
+    if value is None:
+        return "?"
+    if isinstance(value, Fraction) and value.denominator > 1:
+        return f"{value} = {float(value):.3g}"
+    return f"{int(value):,}" if isinstance(value, int | Fraction) else str(value)
 
 
 PHASES = {
@@ -357,15 +360,14 @@ def fit_table(s: Setting, fit: Fit) -> Table:
 def gpu_table(fits: Sequence[tuple[str, Fit]]) -> Table:
     """Every GPU of the table: whether the setting fits, and how far each size can go."""
     text = {"no_wrap": True}
-    number = {**RIGHT, "no_wrap": True}
     columns = (
         ("GPU", text),
-        ("GiB", number),
-        ("estimate", number),
+        ("GiB", NUMBER),
+        ("estimate", NUMBER),
         ("verdict", text),
         ("micro batch", RIGHT),
-        ("tokens", number),
-        ("generations", number),
+        ("tokens", NUMBER),
+        ("generations", NUMBER),
     )
     return build_table(columns, (_gpu_row(name, fit) for name, fit in fits))
 
@@ -377,4 +379,4 @@ def _gpu_row(name: str, fit: Fit) -> Row:
 
 
 def _text_memory(size: int | None) -> str:
-    return "none" if size is None else f"{size:,}"
+    return formatted("{:,}", size) or "none"

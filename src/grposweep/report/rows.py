@@ -36,20 +36,21 @@ def render_rows(view: SweepView, form: str, chosen: Sequence[str] = ()) -> str:
     Raises UserError for a column that there is not.
     """
     rows = trial_rows(view)
-    columns = (
-        list(rows[0])
-        if rows
-        else ["trial", "folder", "state", *REPEATS, *view.parameters, "objective", *AFTER]
-    )
-    chosen = [_whole_name(name, columns) for name in chosen]
-    if unknown := [name for name in chosen if name not in columns]:
+    columns = ["trial", "folder", "state", *REPEATS, *view.parameters, "objective", *AFTER]
+    if rows:
+        columns = list(rows[0])
+    names = [_whole_name(name, columns) for name in chosen]
+    unknown = [name for name in names if name not in columns]
+    if unknown:
         near = get_close_matches(unknown[0], columns, n=3) or columns[:12]
         raise UserError(
             f"--columns {','.join(unknown)}: there is no such column. Set some of "
             f"{', '.join(near)}."
         )
-    rows = [{name: row[name] for name in chosen or columns} for row in rows]
-    return json.dumps(rows, indent=1) + "\n" if form == "json" else _csv(rows, chosen or columns)
+    shown = []
+    for row in rows:
+        shown.append({name: row[name] for name in names or columns})
+    return json.dumps(shown, indent=1) + "\n" if form == "json" else _csv(shown, names or columns)
 
 
 def _whole_name(name: str, columns: Sequence[str]) -> str:
@@ -72,17 +73,20 @@ def trial_rows(view: SweepView) -> list[Json]:
 
     A metric that has the name of a column is left out; it is in the history.
     """
-    last = [
-        {name: value for row in read_metrics(trial.path) for name, value in row.metrics().items()}
-        for trial in view.trials
-    ]
-    missing = dict.fromkeys(sorted(set().union(*last)))
+    pairs = []
+    missing: Json = {}
     read = contents_read(view)
-    rows = [build_row(view, trial, read[trial.number]) for trial in view.trials]
-    return [{**row, **missing, **metrics, **row} for row, metrics in zip(rows, last, strict=True)]
+    for trial in view.trials:
+        last: Json = {}
+        for line in read_metrics(trial.path):
+            last |= line.metrics()
+        missing |= dict.fromkeys(last)
+        pairs.append((build_row(view, trial, read[trial.number]), last))
+    missing = dict(sorted(missing.items()))
+    return [{**row, **missing, **last, **row} for row, last in pairs]
 
 
-def build_row(view: SweepView, trial: TrialView, files: str | None = None) -> Json:
+def build_row(view: SweepView, trial: TrialView, files: str) -> Json:
     """Return one trial's columns; None (empty in CSV) for a missing value, such as an inactive
     parameter.
 
@@ -110,7 +114,7 @@ def build_row(view: SweepView, trial: TrialView, files: str | None = None) -> Js
         "completions": trial.result.completions,
         "seconds": round(trial.seconds, 3),
         "gpu_hours": round(trial.gpu_hours, 6),
-        "files": files or contents_read(view)[trial.number],
+        "files": files,
         "failure": trial.reason or None,
     }
 

@@ -14,14 +14,14 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from grporecipe.files import as_number, write_json
+from grporecipe.files import as_number, finite_or_none, write_json
 from grporecipe.terminal import count, redraws, short
 from grposweep.report._advice import find_no_winner, next_sentence, tie_sentences
 from grposweep.report._completions import winner_warning
 from grposweep.report._leaderboard import contrasts_table, effects_table, leaderboard, outcome
 from grposweep.report.status import seconds_left
-from grposweep.report.tables import build_grid, format_duration, formatted
-from grposweep.report.trial_view import State, TrialView, group_failures, name_trials
+from grposweep.report.tables import build_grid, format_duration, print_lines
+from grposweep.report.trial_view import State, TrialView, formatted, group_failures, name_trials
 from grposweep.report.view import SweepView
 from grposweep.search.replication import CHANCE, Estimate, on_fresh_seeds
 from grposweep.storage import paths
@@ -38,11 +38,9 @@ class LiveDisplay:
 
     def __init__(self, console: Console) -> None:
         self._console = console
-        self._live = (
-            Live(console=console, refresh_per_second=4, transient=True)
-            if redraws(console)
-            else None
-        )
+        self._live: Live | None = None
+        if redraws(console):
+            self._live = Live(console=console, refresh_per_second=4, transient=True)
         self._since = time.monotonic()
 
     def __enter__(self) -> "LiveDisplay":
@@ -71,7 +69,7 @@ class LiveDisplay:
 
 def live_screen(view: SweepView, elapsed: float, notice: str = "") -> Group:
     """Return the screen. ``elapsed``: seconds since the command started."""
-    active = [trial for trial in view.trials if trial.state in (State.RUNNING, State.QUEUED)]
+    active = view.select(State.RUNNING, State.QUEUED)
     rows = []
     for trial in active:
         waits = view.progress.waiting.get(str(trial.number), "")
@@ -82,15 +80,9 @@ def live_screen(view: SweepView, elapsed: float, notice: str = "") -> Group:
     if best is not None:
         where = f"trial {best.first.number}: {short(best.first.point)}"
         text = f"best so far: {best.brief} ({where})"
-    parts: list[RenderableType] = [
-        _head(view, active, elapsed),
-        Text(text),
-        Text(f"spent: {view.spent_text}"),
-        build_grid(rows),
-    ]
-    if notice:
-        parts.append(Text(notice, "yellow"))
-    return Group(*parts)
+    head = _head(view, active, elapsed)
+    notices = [Text(notice, "yellow")] if notice else []
+    return Group(head, Text(text), Text(f"spent: {view.spent_text}"), build_grid(rows), *notices)
 
 
 def _head(view: SweepView, active: list[TrialView], elapsed: float) -> Table:
@@ -103,7 +95,9 @@ def _head(view: SweepView, active: list[TrialView], elapsed: float) -> Table:
     if stopped:
         row.append(f"{stopped} stopped early")
     left = seconds_left(view)
-    until = "time left unknown yet" if left is None else f"{format_duration(left)} left"
+    until = "time left unknown yet"
+    if left is not None:
+        until = f"{format_duration(left)} left"
     row += [f"{view.invalid_count} invalid", f"{format_duration(elapsed)} elapsed", until]
     return build_grid([row])
 
@@ -123,10 +117,12 @@ def _progress(trial: TrialView, waits: str) -> tuple[RenderableType, str, str]:
     earlier attempt.
     """
     steps = f"{trial.step}/{trial.total}"
-    if waits:
-        return Text(waits, "yellow"), steps if trial.step else "", ""
-    bar = ProgressBar(total=max(trial.total, 1), completed=trial.step, width=20)
-    return bar, steps, formatted("reward {:.3f}", trial.last_reward)
+    if not waits:
+        bar = ProgressBar(total=max(trial.total, 1), completed=trial.step, width=20)
+        return bar, steps, formatted("reward {:.3f}", trial.last_reward)
+    if not trial.step:
+        steps = ""
+    return Text(waits, "yellow"), steps, ""
 
 
 @dataclass(frozen=True)
@@ -157,7 +153,7 @@ def trial_line(trial: TrialView, metric: str, alike: int | None = None) -> str:
     """
     point = short(trial.point)
     if trial.state is State.PRUNED:
-        reached = "" if trial.reached is None else f" at {metric} {trial.reached:.4f}"
+        reached = formatted(f" at {metric} {{:.4f}}", trial.reached)
         return f"trial {trial.number} stopped early{reached}: {trial.reason} {point}"
     if trial.objective is None:
         reason = trial.reason if alike is None else f"as trial {alike} did"
@@ -174,36 +170,25 @@ def print_results(console: Console, view: SweepView, end: RunEnd) -> None:
         console.print(effects_table(view, view.comparison))
     elif view.searched:
         console.print(leaderboard(view))
-    for line in filter(None, (*_winner(view), *tie_sentences(view), next_sentence(view))):
-        console.print(line, soft_wrap=True)
+    print_lines(console, *_winner(view), *tie_sentences(view), next_sentence(view))
     for line in winner_warning(view.best):
         console.print(line, style="yellow")
-    for line in filter(None, (model_line(view, view.best), longer_line(view, view.best))):
-        console.print(line, soft_wrap=True)
+    print_lines(console, model_line(view, view.best), longer_line(view, view.best))
     contrasts = view.importance.contrasts
     if any(contrast.is_significant for contrast in contrasts) and not view.compares:
         console.print(contrasts_table(view.importance, view.metric))
     failed = [trial for trial in view.searched if outcome(trial) == "failed"]
     if failed:
-        console.print(
-            f"{len(failed)} failed: {name_trials([trial.number for trial in failed])}",
-            style="yellow",
-        )
-        # not printed above
-        for line in group_failures(
-            trial for trial in failed if trial.failure_words not in end.reasons
-        ):
-            console.print(line, soft_wrap=True)
-        console.print(HOW_TO_RETRY, soft_wrap=True)
-    notes = [early_stopping_note(view, end.effort)]
+        console.print(f"{len(failed)} failed: {name_trials(failed)}", style="yellow")
+        unprinted = [trial for trial in failed if trial.failure_words not in end.reasons]
+        print_lines(console, *group_failures(unprinted), HOW_TO_RETRY)
+    print_lines(console, early_stopping_note(view, end.effort))
     if not end.is_spent:
-        notes.append(continue_note(view, end.budget))
-    for text in filter(None, notes):
-        console.print(text, soft_wrap=True)
+        print_lines(console, continue_note(view, end.budget))
     console.print(f"spent: {view.spent_text}")
     for text, style in _run_end(view, end):
         console.print(text, style=style)
-    console.print(f"results in {view.path}", soft_wrap=True)
+    print_lines(console, f"results in {view.path}")
 
 
 def _winner(view: SweepView) -> Iterator[str]:
@@ -229,7 +214,7 @@ def replication_note(view: SweepView) -> list[str]:
     """Return the result on fresh seeds in sentences; empty without replicates, and where nothing
     was chosen.
     """
-    ranking = None if view.compares else view.replication
+    ranking = view.race
     if ranking is None or not (ranking.alive or ranking.out):
         return []
     if ranking.wanted:
@@ -267,13 +252,9 @@ def early_stopping_note(view: SweepView, effort: float = 1.0) -> str:
         return ""
     kinds = ("finished", "paused", "stopped early", "failed", "unfinished")
     counts = ", ".join(f"{outcomes[name]} {name}" for name in kinds if outcomes[name])
-    guarded = [
-        trial
-        for trial in view.searched
-        if trial.state is State.PRUNED and trial.result.failure is not None
-    ]
-    flat = sum(trial.result.guard == "no_variance" for trial in guarded)
-    reasons = {"training had collapsed": len(guarded) - flat, "rewards never differed": flat}
+    guards = [t.result.guard for t in view.searched if t.state is State.PRUNED and t.result.failure]
+    flat = guards.count("no_variance")
+    reasons = {"training had collapsed": len(guards) - flat, "rewards never differed": flat}
     for reason, number in reasons.items():
         if number:
             its = "its" if number == 1 else "their"
@@ -291,11 +272,9 @@ def continue_note(view: SweepView, budget: str = "") -> str:
         return ""
     hours = [t.gpu_hours * (t.total - t.step) / t.step for t in resting if t.step and t.total]
     cost = f"about {sum(hours):.2g} {view.hours_unit} finish" if hours else "to finish"
-    change = (
-        f"a larger search.budget than {budget}, which starts further trials too"
-        if budget
-        else "search.effort=1"
-    )
+    change = "search.effort=1"
+    if budget:
+        change = f"a larger search.budget than {budget}, which starts further trials too"
     return f"{cost} the {count(len(resting), 'paused trial')}: run the same command with {change}"
 
 
@@ -368,12 +347,13 @@ def _spent_share(view: SweepView) -> float | None:
     """Return the completions generated as a share of those that finishing every started trial of
     the search takes.
     """
-    pairs = (
-        (t.result.completions, as_number(t.plan.get("total_completions"))) for t in view.searched
-    )
-    planned = [(done or 0.0, total) for done, total in pairs if total]
-    whole = sum(total for _, total in planned)
-    return sum(min(done, total) for done, total in planned) / whole if whole else None
+    spent = 0.0
+    whole = 0.0
+    for trial in view.searched:
+        total = as_number(trial.plan.get("total_completions")) or 0.0
+        spent += min(trial.result.completions or 0, total)
+        whole += total
+    return spent / whole if whole else None
 
 
 def _run_end(view: SweepView, end: RunEnd) -> Iterator[tuple[str, str]]:
@@ -403,22 +383,23 @@ def write_effects(view: SweepView) -> None:
     comparison = view.comparison
     if comparison is None:
         return
+    effects = [
+        {
+            "parameter": e.parameter,
+            "value": e.label,
+            "trial": e.trial,
+            "worth": _interval(e.estimate),
+            "effect": _interval(e.effect),
+            "verdict": e.verdict,
+        }
+        for e in comparison.effects
+    ]
     content = {
         "metric": view.metric,
         # of all the effects' intervals together
         "confidence": 1 - CHANCE,
         "baseline": {"trial": comparison.baseline, "worth": _interval(comparison.estimate)},
-        "effects": [
-            {
-                "parameter": e.parameter,
-                "value": e.label,
-                "trial": e.trial,
-                "worth": _interval(e.estimate),
-                "effect": _interval(e.effect),
-                "verdict": e.verdict,
-            }
-            for e in comparison.effects
-        ],
+        "effects": effects,
     }
     write_json(view.path / paths.EFFECTS, content)
 
@@ -427,5 +408,6 @@ def _interval(estimate: Estimate | None) -> dict[str, float | int | None] | None
     """Return an estimate as JSON; a single seed has no ends."""
     if estimate is None:
         return None
-    low, high = (estimate.low, estimate.high) if estimate.count > 1 else (None, None)
+    low = finite_or_none(estimate.low)
+    high = finite_or_none(estimate.high)
     return {"mean": estimate.mean, "low": low, "high": high, "seeds": estimate.count}

@@ -4,7 +4,7 @@ space.
 
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -23,7 +23,7 @@ from grposweep.config.evaluation import is_of_evaluation
 from grposweep.config.identity import sizes
 from grposweep.config.precision import read_precision
 from grposweep.config.trial_plan import known_part
-from grposweep.report.tables import FOLD, Row, build_table
+from grposweep.report.tables import FOLD, Row, build_table, print_lines
 from grposweep.report.view import InvalidPoints
 from grposweep.schema import Experiment
 from grposweep.schema.registries import runs_trl
@@ -58,8 +58,7 @@ def print_what_differs(console: Console, validity: SpaceValidity) -> None:
             f"{count(validity.valid, 'valid point')} are {count(left, 'different training')}. "
             "Points that are one training are one trial."
         )
-    for line in (*lines, *_describe_splits(validity)):
-        console.print(line, style="yellow", soft_wrap=True)
+    print_lines(console, *lines, *_describe_splits(validity), style="yellow")
 
 
 def _describe_splits(validity: SpaceValidity) -> Iterator[str]:
@@ -71,15 +70,18 @@ def _describe_splits(validity: SpaceValidity) -> Iterator[str]:
     names = {item.name for item in validator.space.parameters}
     if validity.is_sampled or not names.issuperset(SPLITS):
         return
-    trainings, batches = set(), set()
+    trainings: set[Hashable] = set()
+    batches: set[Hashable] = set()
     for point in validity.valid_points():
         s = validator.fields.setting(point)
         others = {name: label for name, label in point.items() if name not in SPLITS}
         batch = freeze({**others, **sizes(s)})
         split = (batch, s.per_device_train_batch_size, s.gradient_accumulation_steps)
-        has_part = s.loss_type == "bnpo" or (s.top_entropy_quantile or 1.0) < 1
         trainings.add(split)
-        batches.add(split if has_part else batch)
+        if s.loss_type == "bnpo" or (s.top_entropy_quantile or 1.0) < 1:
+            batches.add(split)
+        else:
+            batches.add(batch)
     if len(batches) < len(trainings):
         yield (
             f"{len(trainings) - len(batches):,} of {count(len(trainings), 'training')} have the "
@@ -94,14 +96,16 @@ def space_as_json(validity: SpaceValidity) -> Json:
     """
     counts = validity.by_rule()
     valid = validity.valid
+    points: int | None = validity.size
     if validity.ranges:
-        counts = {code: number for code, number in validity.ranges.items() if code}
-        valid = validity.ranges[""]
+        counts = {**validity.ranges}
+        valid = counts.pop("", 0)
+        points = None
     parameters = validity.validator.space.parameters
     rewarding = validity.validator.fields.rewarding
     dead = {name: lack for name, lack in validity.lacks.items() if lack.is_dead}
     return {
-        "points": None if validity.ranges else validity.size,
+        "points": points,
         "valid": valid,
         "invalid": counts,
         "dead": {name: f"{lack.why}. {lack.revived}." for name, lack in dead.items()},
@@ -125,8 +129,7 @@ def print_invalid_points(console: Console, validity: SpaceValidity) -> None:
     for name, labels in validity.valid_by_label().items():
         never += [f"{name}={label}" for label, (valid, _) in labels.items() if not valid]
     if never:
-        values = ", ".join(never)
-        console.print(f"never valid with the other parameters in this space: {values}")
+        console.print(f"never valid with the other parameters in this space: {', '.join(never)}")
 
 
 def _invalid_points(validity: SpaceValidity, code: str, number: int) -> InvalidPoints:
@@ -207,25 +210,21 @@ def print_space_summary(
     console.print(_size(summary, base))
     print_length(console, summary.settings)
     fewest = _fewest(base, prepared)
-    if fewer := _held_out(base, fewest):
-        console.print(fewer, soft_wrap=True)
+    print_lines(console, _held_out(base, fewest))
     # the points of a sweep over seeds are means
     has_seeds = len({one.seed for one in summary.settings}) > 1
-    chance = describe_chance(base, fewest["eval_prompts"])
-    if chance and summary.trials > 1 and not has_seeds:
-        console.print(chance, soft_wrap=True)
-    for note in dict.fromkeys(
-        note for entry in prepared.values() for note in entry.get("notes", ())
-    ):
-        console.print(note, style="yellow", soft_wrap=True, markup=False)
-    if summary.plan:
-        console.print(summary.plan, soft_wrap=True)
-    elif summary.effort < 1:
+    if summary.trials > 1 and not has_seeds:
+        print_lines(console, describe_chance(base, fewest["eval_prompts"]))
+    notes: list[str] = []
+    for entry in prepared.values():
+        notes += entry.get("notes", ())
+    print_lines(console, *dict.fromkeys(notes), style="yellow")
+    print_lines(console, summary.plan)
+    if summary.effort < 1 and not summary.plan:
         evaluations = base.schedule.evaluations or _stated_evaluations(summary.settings)
-        if evaluations and (
-            impossible := describe_least(summary.effort, summary.trials, evaluations)
-        ):
-            console.print(impossible, style="yellow", soft_wrap=True)
+        if evaluations:
+            impossible = describe_least(summary.effort, summary.trials, evaluations)
+            print_lines(console, impossible, style="yellow")
     warnings = {(p.code, p.message): p for p in problems if p.severity == "warning"}
     for (code, message), problem in islice(warnings.items(), SHOWN_WARNINGS):
         console.print(f"warning {code} {message}. {problem.broken.instead}", style="yellow")
@@ -252,9 +251,9 @@ def print_space_summary(
             f"(about {size})"
         )
     busy = summary.at_once * base.cluster.processes * base.cluster.threads
-    cores = (
-        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    )
+    cores = os.cpu_count() or 1
+    if hasattr(os, "sched_getaffinity"):
+        cores = len(os.sched_getaffinity(0))
     if summary.is_local and busy > cores:
         console.print(
             f"{busy} busy threads on {cores} cores: trials will slow each other down. Set less of "
@@ -264,9 +263,11 @@ def print_space_summary(
 
 
 def _size(summary: SpaceSummary, base: Experiment) -> str:
-    what = f"{count(summary.trials, 'trial')} ({summary.sampler})" if summary.sampler else "one run"
+    what = "one run"
     if summary.plan:
         what = summary.sampler
+    elif summary.sampler:
+        what = f"{count(summary.trials, 'trial')} ({summary.sampler})"
     if summary.replicates:
         what += f", then up to {summary.replicates} on fresh seeds"
     recorded = f", {summary.recorded} of them recorded already" if summary.recorded else ""
@@ -302,11 +303,9 @@ def _held_out(base: Experiment, fewest: Config) -> str:
         )
     if held_out >= wanted:
         return f"held out: {count(held_out, 'prompt')} (task.eval_prompts); {left}"
-    reason = (
-        "at most half of the data"
-        if base.task.eval_split is None
-        else f"all of {base.task.eval_split}"
-    )
+    reason = "at most half of the data"
+    if base.task.eval_split is not None:
+        reason = f"all of {base.task.eval_split}"
     return f"held out: {held_out} of task.eval_prompts={wanted} prompts ({reason}); {left}"
 
 
@@ -351,18 +350,17 @@ def estimate_bytes(experiment: Experiment, parameters: int, trials: int, slots: 
     """
     weight_bytes = 4 if read_precision(experiment.model).weights == "float32" else 2
     checkpoint = checkpoint_bytes(experiment, parameters)
-    at_best = (
-        parameters * weight_bytes
-        if experiment.search.at == "best" and experiment.trainer.keep != "none"
-        else 0
-    )
+    model = parameters * weight_bytes
+    at_best = 0
+    if experiment.search.at == "best" and experiment.trainer.keep != "none":
+        at_best = model
     # the next one is written before the last is deleted
     running = 2 * (checkpoint + at_best) * slots
     kept = {
         "none": 0,
         # a new winner is saved before the old one is deleted
-        "best": 2 * parameters * weight_bytes,
-        "best_checkpoint": checkpoint + 2 * parameters * weight_bytes,
+        "best": 2 * model,
+        "best_checkpoint": checkpoint + 2 * model,
         "last": (checkpoint + at_best) * trials,
         "all": (checkpoint * max(experiment.schedule.checkpoints, 1) + at_best) * trials,
     }[experiment.trainer.keep]
@@ -371,7 +369,9 @@ def estimate_bytes(experiment: Experiment, parameters: int, trials: int, slots: 
 
 def checkpoint_bytes(experiment: Experiment, parameters: int) -> int:
     """Return the bytes of one checkpoint: trained weights and the optimizer's moments."""
-    return (parameters // 100 if experiment.model.lora.enabled else parameters) * BYTES_TRAINED
+    if experiment.model.lora.enabled:
+        parameters //= 100
+    return parameters * BYTES_TRAINED
 
 
 def disk_report(needed: int, folder: Path, paused: int = 0) -> str:

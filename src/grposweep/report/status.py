@@ -1,7 +1,7 @@
 """Status of one sweep (screen and JSON) with its expected end and cost."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 
 from rich.console import Console, Group, RenderableType
@@ -9,13 +9,13 @@ from rich.padding import Padding
 from rich.progress_bar import ProgressBar
 from rich.text import Text
 
-from grporecipe.files import Json
+from grporecipe.files import Json, finite_or_none
 from grporecipe.terminal import count, short
 from grposweep.report._advice import tie_sentences
 from grposweep.report._completions import warning, winner_warning
 from grposweep.report._leaderboard import format_effect
-from grposweep.report.tables import build_grid, format_duration, formatted
-from grposweep.report.trial_view import State, TrialView, group_failures
+from grposweep.report.tables import build_grid, format_duration
+from grposweep.report.trial_view import State, TrialView, formatted, group_failures
 from grposweep.report.view import SweepReader, SweepView
 from grposweep.storage import paths
 from grposweep.storage.checkpoints import find_resume
@@ -63,7 +63,7 @@ def _start_of(view: SweepView) -> RenderableType | None:
     from grposweep.storage.forks import ForkState
 
     state = ForkState.parse(recorded)
-    return None if state is None else _line("from", str(state))
+    return _line("from", str(state)) if state else None
 
 
 def watch_status(reader: SweepReader, console: Console) -> None:
@@ -98,9 +98,9 @@ def status_json(view: SweepView) -> Json:
         "under_way": [_under_way(view, trial) for trial in view.trials if not trial.state.is_over],
         "pruned_by_rule": {rule.code: rule.count for rule in view.invalid},
         "stopped_early": [
-            {**_identity(t), "step": t.step, "reason": t.reason} for t in _in(view, State.PRUNED)
+            {**_identity(t), "step": t.step, "reason": t.reason} for t in view.select(State.PRUNED)
         ],
-        "failures": dict(view.failures()),
+        "failures": {name: len(trials) for name, trials in view.failures().items()},
         "damage": view.damage,
         "notice": view.progress.notice or None,
     }
@@ -130,13 +130,20 @@ def _effects_json(view: SweepView) -> list[Json]:
     """Return each change of one factor with its difference from the baseline and half of the
     interval (null: one seed).
     """
-    effects = view.comparison.effects if view.comparison else ()
-    return [
-        {"trial": e.trial, "parameter": e.parameter, "value": e.label, "verdict": e.verdict}
-        | {"effect": None if e.effect is None else e.effect.mean}
-        | {"half_interval_95": None if e.effect is None or e.effect.count < 2 else e.effect.margin}
-        for e in effects
-    ]
+    changes = []
+    for change in view.effects:
+        effect = change.effect
+        changes.append(
+            {
+                "trial": change.trial,
+                "parameter": change.parameter,
+                "value": change.label,
+                "verdict": change.verdict,
+                "effect": effect and effect.mean,
+                "half_interval_95": effect and finite_or_none(effect.margin),
+            }
+        )
+    return changes
 
 
 def _identity(trial: TrialView) -> Json:
@@ -159,37 +166,34 @@ def _under_way(view: SweepView, trial: TrialView) -> Json:
 def _progress(view: SweepView) -> RenderableType:
     bar = ProgressBar(total=max(view.planned, 1), completed=view.ended, width=40)
     row = (f"{'ended':8}", bar, f"{view.ended:,} of {count(view.planned, 'trial')}")
-    states = ", ".join(
-        f"{view.count(state):,} {state.label}" for state in SHOWN if view.count(state)
-    )
-    states = f"{len(view.trials):,} written, none launched" if view.is_dry else states
-    return Group(build_grid([row], gap=1), _line("trials", states or "none has been started yet"))
+    counts = [f"{view.count(state):,} {state.label}" for state in SHOWN if view.count(state)]
+    states = ", ".join(counts) or "none has been started yet"
+    if view.is_dry:
+        states = f"{len(view.trials):,} written, none launched"
+    return Group(build_grid([row], gap=1), _line("trials", states))
 
 
 def _best(view: SweepView) -> RenderableType:
     best = view.best_point
     if best is None:
-        return _line(
-            "best", "no trial has finished" if view.is_over else "no trial has finished yet"
-        )
+        return _line("best", f"no trial has finished{view.yet}")
     where = _line("", f"trial {best.first.number}: {short(best.first.point)}")
     doubts = (Text(line, "yellow") for line in winner_warning(best.first))
     # the command is in the report
     notes = filter(None, (best.first.at_best, *tie_sentences(view)[:1]))
-    lines = (Padding(Text(line), (0, 0, 0, 9)) for line in notes)
-    return Group(_line("best", best.text, "bold green"), where, *lines, *doubts)
+    return Group(_line("best", best.text, "bold green"), where, *_indented(notes, 9), *doubts)
 
 
 def _effects(view: SweepView) -> RenderableType | None:
     """Return each change of one factor with its effect."""
-    if view.comparison is None or not view.comparison.effects:
+    if not view.effects:
         return None
-    texts = [
-        f"{short({e.parameter: e.label})}: {format_effect(e)} {e.verdict}"
-        for e in view.comparison.effects
+    lines = [
+        Text(f"  {short({e.parameter: e.label})}: {format_effect(e)} {e.verdict}")
+        for e in view.effects
     ]
     title = f"on {view.metric} against the base configuration, ± 95 % all together"
-    return Group(_line("effects", title, "bold"), *(Text(f"  {text}") for text in texts))
+    return Group(_line("effects", title, "bold"), *lines)
 
 
 def _cost(view: SweepView) -> RenderableType:
@@ -203,7 +207,7 @@ def _cost(view: SweepView) -> RenderableType:
 
 
 def _running(view: SweepView) -> RenderableType | None:
-    running = _in(view, State.RUNNING)
+    running = view.select(State.RUNNING)
     if not running:
         return None
     head = Text(
@@ -236,51 +240,37 @@ def _others(view: SweepView) -> Iterator[RenderableType]:
     controller's notice.
     """
     waits = view.progress.waiting
-    yield from _trials(
-        "queued", _in(view, State.QUEUED), lambda t: waits.get(str(t.number)) or _last_end(t)
-    )
-    yield from _trials("paused", _in(view, State.PAUSED), lambda t: f"at step {t.step}: {t.reason}")
-    yield from _trials("stopped", _in(view, State.STOPPED), partial(_resumption, view))
+    yield from _trials(view, State.QUEUED, lambda t: waits.get(str(t.number)) or _last_end(t))
+    yield from _trials(view, State.PAUSED, lambda t: f"at step {t.step}: {t.reason}")
+    yield from _trials(view, State.STOPPED, partial(_resumption, view))
     if view.invalid:
-        of = f" of {view.progress.points:,}" if view.progress.points else ""
+        of = formatted(" of {:,}", view.progress.points or None)
         rows = [
             f"{rule.code} {count(rule.count, 'point')}: {rule.message}" for rule in view.invalid
         ]
-        yield _section(
-            "invalid",
-            f"{view.invalid_count:,}{of} points by {count(len(rows), 'rule')}, at no cost",
-            rows,
-        )
-    early = _in(view, State.PRUNED)
+        summary = f"{view.invalid_count:,}{of} points by {count(len(rows), 'rule')}, at no cost"
+        yield _section("invalid", summary, rows)
+    early = view.select(State.PRUNED)
     if early:
         rows = [f"trial {trial.number} at step {trial.step}: {trial.reason}" for trial in early]
         yield _section("stopped", f"{count(len(early), 'trial')} stopped early", rows)
-    failed = _in(view, State.FAILED)
+    failed = view.select(State.FAILED)
     if failed:
-        whole = [" ".join(text.split()) for text in group_failures(failed)]
-        # further lines are indented as the first
-        causes = (Padding(Text(text), (0, 0, 0, 2)) for text in whole[:MOST])
-        yield Group(
-            _line("failed", count(len(failed), "trial"), "red"), *causes, *_more(len(whole) - MOST)
-        )
+        causes = [" ".join(text.split()) for text in group_failures(failed)]
+        yield _whole("failed", count(len(failed), "trial"), causes, "red")
     if view.damage:
-        lines = (Padding(Text(line), (0, 0, 0, 2)) for line in view.damage[:MOST])
-        yield Group(
-            _line("damaged", count(len(view.damage), "file"), "yellow"),
-            *lines,
-            *_more(len(view.damage) - MOST),
-        )
+        yield _whole("damaged", count(len(view.damage), "file"), view.damage, "yellow")
     if view.progress.notice:
         yield _line("notice", view.progress.notice, "yellow")
 
 
 def _last_end(trial: TrialView) -> str:
     """Return how the last attempt of a queued trial ended."""
-    ended = [event for event in trial.attempts if event.event == AttemptEventKind.ENDED]
-    if not ended:
-        return f"attempt {trial.attempts[-1].attempt} starts" if trial.attempts else "not begun"
-    cause = f" ({failure_label(ended[-1].failure)})" if ended[-1].failure else ""
-    return f"attempt {ended[-1].attempt} ended{cause}, and the trial runs again"
+    for event in reversed(trial.attempts):
+        if event.event == AttemptEventKind.ENDED:
+            cause = f" ({failure_label(event.failure)})" if event.failure else ""
+            return f"attempt {event.attempt} ended{cause}, and the trial runs again"
+    return f"attempt {trial.attempts[-1].attempt} starts" if trial.attempts else "not begun"
 
 
 def _resumption(view: SweepView, trial: TrialView) -> str:
@@ -303,19 +293,33 @@ def _resumption(view: SweepView, trial: TrialView) -> str:
 
 
 def _trials(
-    title: str, trials: list[TrialView], say: Callable[[TrialView], str]
+    view: SweepView, state: State, say: Callable[[TrialView], str]
 ) -> Iterator[RenderableType]:
+    trials = view.select(state)
     if trials:
         lines = [f"trial {trial.number}: {say(trial)}  {short(trial.point)}" for trial in trials]
-        yield _section(title, count(len(trials), "trial"), lines)
+        yield _section(state.value, count(len(trials), "trial"), lines)
 
 
-def _section(title: str, summary: str, texts: list[str], style: str = "yellow") -> RenderableType:
+def _section(title: str, summary: str, texts: list[str]) -> RenderableType:
+    """Return the first lines below a title, each cut at the edge of the screen."""
     lines = [
         Text(f"  {' '.join(text.split())}", overflow="ellipsis", no_wrap=True)
         for text in texts[: MOST // 2]
     ]
-    return Group(_line(title, summary, style), *lines, *_more(len(texts) - MOST // 2))
+    return Group(_line(title, summary, "yellow"), *lines, *_more(len(texts) - MOST // 2))
+
+
+def _whole(title: str, summary: str, texts: list[str], style: str) -> RenderableType:
+    """Return the first texts below a title, each as a whole."""
+    shown = _indented(texts[:MOST], 2)
+    return Group(_line(title, summary, style), *shown, *_more(len(texts) - MOST))
+
+
+def _indented(texts: Iterable[str], columns: int) -> Iterator[RenderableType]:
+    """Yield texts whose further lines are indented as the first."""
+    for text in texts:
+        yield Padding(Text(text), (0, 0, 0, columns))
 
 
 def _line(title: str, text: str, style: str = "") -> Text:
@@ -328,10 +332,6 @@ def _more(number: int) -> list[Text]:
     return [Text(f"  and {number:,} more", "dim")] if number > 0 else []
 
 
-def _in(view: SweepView, state: State) -> list[TrialView]:
-    return [trial for trial in view.trials if trial.state is state]
-
-
 # ended trials whose mean time is expected of the next ones
 LATEST = 20
 
@@ -340,36 +340,24 @@ def seconds_left(view: SweepView) -> float | None:
     """Return the expected seconds to the end over parallel slots; None if unknown.
 
     Open trials times mean time, or with early stopping what is left of the share of all trials'
-    time that may be spent.
+    time that may be spent. The mean is that of the latest ended trials. Before one has ended, it is
+    the pace of the running ones.
     """
     left = view.planned - view.ended
     if not left:
         return 0.0
-    each = _seconds_each(view.trials)
-    if each is None:
+    ended = view.select(State.FINISHED, State.PRUNED)
+    running = view.select(State.RUNNING)
+    times = [trial.seconds for trial in ended[-LATEST:]]
+    if not times:
+        paced = [trial for trial in running if trial.step and trial.total]
+        times = [trial.seconds * trial.total / trial.step for trial in paced]
+    if not times:
         return None
-    running = [trial for trial in view.trials if trial.state is State.RUNNING]
-    share = view.progress.share
+    each = sum(times) / len(times)
     slots = max(min(view.progress.at_once or len(running), left), 1)
-    if share < 1:
-        return (
-            max(each * view.planned * share - sum(trial.seconds for trial in view.trials), 0.0)
-            / slots
-        )
+    if view.progress.share < 1:
+        whole = each * view.planned * view.progress.share
+        return max(whole - sum(trial.seconds for trial in view.trials), 0.0) / slots
     behind = sum(min(trial.seconds, each) for trial in running)
     return max(each * left - behind, 0.0) / slots
-
-
-def _seconds_each(trials: Sequence[TrialView]) -> float | None:
-    """Return the mean time of the latest ended trials; before one has ended, the pace of the
-    running ones.
-    """
-    times = [trial.seconds for trial in trials if trial.state in (State.FINISHED, State.PRUNED)][
-        -LATEST:
-    ]
-    times = times or [
-        trial.seconds * trial.total / trial.step
-        for trial in trials
-        if trial.state is State.RUNNING and trial.step and trial.total
-    ]
-    return sum(times) / len(times) if times else None

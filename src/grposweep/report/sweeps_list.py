@@ -23,9 +23,8 @@ def read_sweeps(*folders: Path) -> tuple[list[SweepView], list[str]]:
     """
     views = []
     damaged = []
-    for sweep in sorted(
-        chain.from_iterable(map(find_sweeps, folders)), key=lambda sweep: -last_change(sweep.path)
-    ):
+    sweeps = chain.from_iterable(map(find_sweeps, folders))
+    for sweep in sorted(sweeps, key=lambda sweep: -last_change(sweep.path)):
         try:
             views.append(read_sweep(sweep))
         except UserError as error:

@@ -4,6 +4,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, NamedTuple
 
 from rich import box
@@ -49,9 +50,10 @@ def build_console(columns: int | None = None) -> Console:
     return console
 
 
-def formatted(form: str, number: float | None) -> str:
-    """Return a number in a form such as ``± {:.4f}``; empty if there is none."""
-    return "" if number is None else form.format(number)
+def print_lines(console: Console, *lines: str, style: str = "") -> None:
+    """Print the lines that are not empty, without line breaks of ours: a command can be copied."""
+    for line in filter(None, lines):
+        console.print(line, style=style, soft_wrap=True)
 
 
 def format_duration(seconds: float | None) -> str:
@@ -109,6 +111,11 @@ def build_table(
     return _fill(table, rows)
 
 
+def folded_table(titles: Iterable[str], rows: Iterable[Row], **options: Any) -> Table:
+    """Return a table in which long cells continue on further lines."""
+    return build_table([(title, FOLD) for title in titles], rows, **options)
+
+
 def build_grid(rows: Iterable[Row], gap: int = 2, columns: Iterable[Config] = ()) -> Table:
     """Return rows without titles and lines, ``gap`` characters apart."""
     grid = Table.grid(padding=(0, gap))
@@ -154,11 +161,9 @@ class Fitted:
 def draw_curve(
     series: Series, width: int = 60, height: int = 8, axis: str = "completions"
 ) -> list[str]:
-    """Return a curve over ``axis`` in Braille dots as lines of text; none without points."""
-    if not series:
-        return []
-    axes = x, y = _range(point[0] for point in series), _range(point[1] for point in series)
-    letters = [[0] * width for _ in range(height)]
+    """Return a curve of at least one point over ``axis`` in Braille dots, as lines of text."""
+    x, y = _ranges(series)
+    letters = [[BRAILLE] * width for _ in range(height)]
     dots = [
         (round(_share(a, x) * (2 * width - 1)), round((1 - _share(b, y)) * (4 * height - 1)))
         for a, b in series
@@ -169,27 +174,21 @@ def draw_curve(
             column = round(a + (c - a) * step / steps)
             row = round(b + (d - b) * step / steps)
             letters[row // 4][column // 2] |= DOTS[row % 4][column % 2]
-    return _frame(
-        ["".join(chr(BRAILLE + bits) if bits else " " for bits in row) for row in letters],
-        width,
-        *axes,
-        axis,
-    )
+    rows = ["".join(map(chr, row)).replace(chr(BRAILLE), " ") for row in letters]
+    return _frame(rows, width, x, y, axis)
 
 
 def draw_curves(
     curves: Mapping[str, Series], width: int = 60, height: int = 10, axis: str = "completions"
 ) -> list[str]:
-    """Return curves over ``axis`` under their letters, interpolated linearly, as lines of text;
-    none without points.
+    """Return curves over ``axis`` under their letters, interpolated linearly, as lines of text.
+    One has a point at least.
     """
-    drawn = {letter: sorted(points) for letter, points in curves.items() if points}
-    if not drawn:
-        return []
-    x, y = (_range(point[axis] for points in drawn.values() for point in points) for axis in (0, 1))
+    x, y = _ranges([*chain.from_iterable(curves.values())])
     rows = [[" "] * width for _ in range(height)]
     span = y[1] - y[0] or 1.0
-    for letter, points in drawn.items():
+    for letter, series in curves.items():
+        points = sorted(series)
         for column in range(width):
             value = at(points, x[0] + (x[1] - x[0]) * column / max(width - 1, 1))
             if value is not None:
@@ -221,6 +220,7 @@ def _share(value: float, ends: tuple[float, float]) -> float:
     return (value - ends[0]) / (ends[1] - ends[0]) if ends[1] > ends[0] else 0.5
 
 
-def _range(values: Iterable[float]) -> tuple[float, float]:
-    numbers = list(values)
-    return min(numbers), max(numbers)
+def _ranges(points: Series) -> tuple[tuple[float, float], tuple[float, float]]:
+    """Return the least and the largest of both coordinates."""
+    x, y = zip(*points, strict=True)
+    return (min(x), max(x)), (min(y), max(y))

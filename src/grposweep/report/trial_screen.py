@@ -23,8 +23,8 @@ from grposweep.report.tables import (
     Fitted,
     Row,
     build_grid,
-    build_table,
     draw_curve,
+    folded_table,
     format_duration,
 )
 from grposweep.report.trial_view import State, TrialView, axis_of
@@ -58,7 +58,8 @@ def print_trial(console: Console, view: SweepView, trial: TrialView) -> None:
 
 def _facts(view: SweepView, trial: TrialView) -> Iterator[RenderableType]:
     more = "" if trial.role == "search" else f", role {trial.role}"
-    more += ", fake trainer" if view.is_fake else ""
+    if view.is_fake:
+        more += ", fake trainer"
     yield Text.assemble(
         (f"trial {trial.number}", "bold"), f" of {view.name}: {trial.state.label}{more}"
     )
@@ -69,14 +70,15 @@ def _fact_rows(view: SweepView, trial: TrialView) -> Iterator[Row]:
     yield "point", short(trial.point)
     if trial.number in view.places:
         rank, point = view.places[trial.number]
-        is_alone = point.counted == [trial]
-        yield view.metric, format_objective(trial) if is_alone else point.text
-        if not is_alone:
+        if point.counted == [trial]:
+            yield view.metric, format_objective(trial)
+        else:
+            yield view.metric, point.text
             yield "this trial", format_objective(trial)
         if trial.at_best:
             yield "", trial.at_best
         yield "rank", f"{rank} of {count(len(view.leaderboard), 'point')}"
-    for effect in view.comparison.effects if view.comparison else ():
+    for effect in view.effects:
         if effect.trial == trial.number:
             verdict = f"{format_effect(effect)}, {effect.verdict}"
             yield "effect", f"{verdict} (95 % with all other changes)"
@@ -100,17 +102,17 @@ def _attempts(trial: TrialView) -> Iterator[tuple[int, str]]:
             events.append(event.job_id or "")
         elif event.event == AttemptEventKind.ENDED:
             events.append(_end(event))
-    *_, last = (None, *trial.attempts)
-    if (
-        last
-        and last.event == AttemptEventKind.STARTED
-        and trial.state is State.STOPPED
-        and trial.result.attempt != last.attempt
-    ):
-        texts[last.attempt].append(
-            "its process ended without a result: kill -9, no memory left, or a reboot"
-        )
-    yield from ((number, ", ".join(events) or "announced") for number, events in texts.items())
+    for last in trial.attempts[-1:]:
+        if (
+            last.event == AttemptEventKind.STARTED
+            and trial.state is State.STOPPED
+            and trial.result.attempt != last.attempt
+        ):
+            texts[last.attempt].append(
+                "its process ended without a result: kill -9, no memory left, or a reboot"
+            )
+    for number, events in texts.items():
+        yield number, ", ".join(events) or "announced"
 
 
 def _end(event: AttemptEvent) -> str:
@@ -130,14 +132,9 @@ def _curve(view: SweepView, trial: TrialView) -> Iterator[RenderableType]:
     for metric in (view.metric, "reward"):
         points = trial.curve(metric)
         if len(points) > 1:
+            series = [(point.completions, point.value) for point in points]
             yield Text(f"\n{metric}", "bold")
-            yield Fitted(
-                partial(
-                    draw_curve,
-                    [(point.completions, point.value) for point in points],
-                    axis=axis_of(points),
-                )
-            )
+            yield Fitted(partial(draw_curve, series, axis=axis_of(points)))
             return
 
 
@@ -146,12 +143,10 @@ def _problems(view: SweepView, trial: TrialView) -> Iterator[RenderableType]:
     its configuration.
     """
     if trial.reason:
-        what = (
-            f"{failure_label(trial.failure_class)}: " if trial.failure_class else "stopped early: "
-        )
-        yield Text(f"\n{what}{trial.reason}", "red")
-        lines = trial.failure.last_lines
-        yield from (Text(f"  {line}", "dim") for line in lines[-LOG_LINES:])
+        what = failure_label(trial.failure_class) or "stopped early"
+        yield Text(f"\n{what}: {trial.reason}", "red")
+        for line in trial.failure.last_lines[-LOG_LINES:]:
+            yield Text(f"  {line}", "dim")
     for warning in (*filter(None, [trial.unmoved]), *_warnings(view, trial)):
         yield Text(f"\n{warning}", "yellow")
 
@@ -207,9 +202,8 @@ def _trained(trial: TrialView) -> Iterator[RenderableType]:
         default = label_text(defaults[name].default) if name in defaults else ""
         line = "the point" if name in entered else str(later.get(name, record.get("line")))
         rows.append((name, label_text(value), default, line))
-    titles = ("what its trainer got", "value", "TRL's default", "set by")
     yield Text("")
-    yield build_table([(title, FOLD) for title in titles], rows)
+    yield folded_table(("what its trainer got", "value", "TRL's default", "set by"), rows)
 
 
 def _compared(view: SweepView, trial: TrialView) -> Iterator[RenderableType]:
@@ -228,7 +222,7 @@ def _table(trial: TrialView, other: Config, name: str) -> Iterator[RenderableTyp
     if not differing:
         yield Text(f"\nits configuration is that of {name}")
         return
-    columns = ((column, FOLD) for column in ("key", f"trial {trial.number}", name))
-    rows = ((key, label_text(here), label_text(there)) for key, here, there in differing)
+    titles = ("key", f"trial {trial.number}", name)
+    rows = [(key, label_text(here), label_text(there)) for key, here, there in differing]
     yield Text("")
-    yield build_table(columns, rows, title=f"{count(len(differing), 'difference')} from {name}")
+    yield folded_table(titles, rows, title=f"{count(len(differing), 'difference')} from {name}")

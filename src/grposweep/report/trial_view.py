@@ -4,7 +4,7 @@ read on first use.
 
 import re
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
@@ -32,7 +32,14 @@ from grposweep.search.replication import CHANCE, CONFIRM
 from grposweep.search.sampling import Sampling, read_sampling, read_sampling_of_start
 from grposweep.storage import paths
 from grposweep.storage.folders import METRICS_TAIL_BYTES, TrialFolder
-from grposweep.storage.records import Action, AttemptEvent, Heartbeat, as_mapping, read_provenance
+from grposweep.storage.records import (
+    Action,
+    AttemptEvent,
+    Heartbeat,
+    TrialRecord,
+    as_mapping,
+    read_provenance,
+)
 from grposweep.storage.results import (
     FailureReport,
     TrialResult,
@@ -49,6 +56,12 @@ SILENT_SECONDS = 600.0
 EVAL_PROMPTS = r"(?m)^task:\n(?:  .*\n)*?  eval_prompts: (\d+)$"
 # trials that failed alike
 NAMED = 8
+
+
+def formatted(form: str, number: float | None) -> str:
+    """Return a number in a form such as ``± {:.4f}``; empty if there is none."""
+    return "" if number is None else form.format(number)
+
 
 # training lines that are held in memory, at least
 MOST_STEPS = 20_000
@@ -154,10 +167,8 @@ class TrialView:
         """
         if not (self.path.parent.parent / paths.INPUTS).exists():
             return ""
-        files = read_provenance(self.path).get("files")
-        return (
-            text_sha256(str(sorted(files.items())))[:8] if isinstance(files, dict) and files else ""
-        )
+        files = as_mapping(read_provenance(self.path).get("files"))
+        return text_sha256(str(sorted(files.items())))[:8] if files else ""
 
     @property
     def written(self) -> list[str]:
@@ -172,7 +183,9 @@ class TrialView:
     @property
     def error(self) -> float | None:
         """The objective's standard error over the evaluation prompts."""
-        error = None if self.objective is None else finite_or_none(self.result.objective_se)
+        if self.objective is None:
+            return None
+        error = finite_or_none(self.result.objective_se)
         return self.sampling.error if error == 0 else error
 
     @property
@@ -196,11 +209,9 @@ class TrialView:
     @property
     def reached(self) -> float | None:
         """The objective when the trial was paused or stopped early; None in any other state."""
-        return (
-            finite_or_none(self.result.objective)
-            if self.state in (State.PRUNED, State.PAUSED)
-            else None
-        )
+        if self.state not in (State.PRUNED, State.PAUSED):
+            return None
+        return finite_or_none(self.result.objective)
 
     @property
     def value(self) -> float | None:
@@ -213,14 +224,12 @@ class TrialView:
         past the best; else empty.
         """
         step = self.result.best_step
-        optimism = self.result.optimism
         if self.objective is None:
             return ""
         if step is None:
             return self.past_peak
-        noise = "not corrected: its noise is not known"
-        if optimism is not None:
-            noise = f"less {optimism:.4f}, the noise in a maximum"
+        noise = formatted("less {:.4f}, the noise in a maximum", self.result.optimism)
+        noise = noise or "not corrected: its noise is not known"
         return f"best evaluation, at step {step:,} ({noise})"
 
     @property
@@ -230,21 +239,21 @@ class TrialView:
         """
         search = as_mapping(self.config.get("search"))
         sign = sign_of(search.get("direction", ""))
-        points = [
-            point
-            for point in self.curve(str(search.get("metric") or "eval_reward"))
-            if point.step > 0
-        ]
-        if len(points) < LEAST_CURVE or any(point.error is None for point in points):
+        curve = self.curve(str(search.get("metric") or "eval_reward"))
+        points = [point for point in curve if point.step > 0]
+        if len(points) < LEAST_CURVE:
             return ""
         best = max(points, key=lambda point: sign * point.value)
-        if not all(
-            sign * (best.value - point.value) > (point.error or 0.0) for point in points[-2:]
-        ):
+        errors = [point.error for point in points]
+        if None in errors:
             return ""
+        for point in points[-2:]:
+            if sign * (best.value - point.value) <= (point.error or 0.0):
+                return ""
+        last = points[-1]
         return (
-            f"past its peak: {best.value:.4f} at step {best.step:,}, {points[-1].value:.4f} at "
-            f"step {points[-1].step:,}. search.at=best with another name keeps the best step's "
+            f"past its peak: {best.value:.4f} at step {best.step:,}, {last.value:.4f} at "
+            f"step {last.step:,}. search.at=best with another name keeps the best step's "
             "model; less the noise in a maximum, it is a fair value"
         )
 
@@ -300,8 +309,8 @@ class TrialView:
     @property
     def ended(self) -> float | None:
         """When its last run ended, in seconds since the epoch; None while it runs."""
-        ends = [run.end for run in read_runs(self.path)]
-        return ends[-1] if ends else None
+        last = read_runs(self.path)[-1:]
+        return last[0].end if last else None
 
     @cached_property
     def lines(self) -> Sequence[Config]:
@@ -331,12 +340,10 @@ class TrialView:
 
         Of more than ``most`` points these are evenly spread, with the first and the last.
         """
+        found: Iterable[Config] = self.lines
         # evaluations are few among the lines of the steps
-        found = (
-            read_lines(self.path / paths.METRICS, step=int, **{metric: int | float})
-            if metric.startswith("eval_")
-            else self.lines
-        )
+        if metric.startswith("eval_"):
+            found = read_lines(self.path / paths.METRICS, step=int, **{metric: int | float})
         lines = [
             line
             for line in found
@@ -359,8 +366,11 @@ class TrialView:
     def last_reward(self) -> float | None:
         """The latest training reward; reads only the end of metrics.jsonl."""
         tail = read_tail(self.path / paths.METRICS, METRICS_TAIL_BYTES).split(b"\n")
-        values = (finite_or_none(line.get("reward")) for line in objects(reversed(tail)))
-        return next((value for value in values if value is not None), None)
+        for line in objects(reversed(tail)):
+            reward = finite_or_none(line.get("reward"))
+            if reward is not None:
+                return reward
+        return None
 
     @cached_property
     def unmoved(self) -> str:
@@ -423,44 +433,58 @@ def group_failures(trials: Iterable[TrialView]) -> list[str]:
     """Return one line for trials that failed alike: their numbers, the failure class and the reason
     of the first.
     """
-    groups: dict[str, list[TrialView]] = {}
-    for trial in trials:
-        groups.setdefault(trial.failure_words, []).append(trial)
     lines = []
-    for first, *others in groups.values():
-        label = failure_label(first.failure_class)
-        reason = first.reason if first.reason.startswith(label) else f"{label}: {first.reason}"
-        lines.append(
-            f"{name_trials([first.number, *(trial.number for trial in others)])}: {reason}"
-        )
+    for alike in grouped(trials, lambda trial: trial.failure_words).values():
+        reason = alike[0].reason
+        label = failure_label(alike[0].failure_class)
+        if not reason.startswith(label):
+            reason = f"{label}: {reason}"
+        lines.append(f"{name_trials(alike)}: {reason}")
     return lines
 
 
-def name_trials(numbers: Sequence[int]) -> str:
+def grouped(
+    trials: Iterable[TrialView], key: Callable[[TrialView], str]
+) -> dict[str, list[TrialView]]:
+    """Return trials by a key, in the order of the first of each."""
+    groups: dict[str, list[TrialView]] = {}
+    for trial in trials:
+        groups.setdefault(key(trial), []).append(trial)
+    return groups
+
+
+def name_trials(trials: Sequence[TrialView]) -> str:
     """Return trials by their numbers: ``trials 3, 5, 8``; of many only the first ones."""
+    numbers = [trial.number for trial in trials]
     return f"trial{'s' * (len(numbers) > 1)} {first_of(numbers, NAMED)}"
 
 
 def read_trial(folder: TrialFolder, controller_lives: bool) -> TrialView:
     """Read one trial. ``controller_lives``: attempts on this machine may still be running."""
-    record = folder.record
+    record = folder.record or TrialRecord({}, {})
     result = folder.result
     state = _state(folder, result, controller_lives)
     beat = Heartbeat() if state.is_over else folder.heartbeat()
-    silent = _silence(folder.path) if state is State.RUNNING else 0.0
+    silent = 0.0
+    if state is State.RUNNING:
+        silent = _silence(folder.path)
     seconds, gpu_seconds = run_cost(folder.path, state is State.RUNNING and silent < SILENT_SECONDS)
-    point: Config = {} if record is None else record.point
-    attributes: Config = {} if record is None else record.attributes
+    step = result.step
+    if beat.step is not None:
+        step = beat.step
+    total = result.total_steps
+    if beat.total is not None:
+        total = beat.total
     return TrialView(
         path=folder.path,
         number=folder.number,
-        experiment=str(attributes.get("experiment", folder.head)),
-        point=point,
-        attributes=attributes,
+        experiment=str(record.attributes.get("experiment", folder.head)),
+        point=record.point,
+        attributes=record.attributes,
         state=state,
         result=result,
-        step=(result.step if beat.step is None else beat.step) or 0,
-        total=(result.total_steps if beat.total is None else beat.total) or 0,
+        step=step or 0,
+        total=total or 0,
         seconds=finite_or_none(seconds) or 0.0,
         gpu_seconds=finite_or_none(gpu_seconds) or 0.0,
         silent=silent,
@@ -487,12 +511,10 @@ def _state(folder: TrialFolder, result: TrialResult, controller_lives: bool) -> 
         if (begun.job_id or "local").startswith("local") and not controller_lives:
             # its attempt ended with the controller
             return State.STOPPED
-        last = read_runs(folder.path)[-1:]
-        return (
-            State.RUNNING
-            if last and last[0].end is None and last[0].attempt >= begun.number
-            else State.QUEUED
-        )
+        for run in read_runs(folder.path)[-1:]:
+            if run.end is None and run.attempt >= begun.number:
+                return State.RUNNING
+        return State.QUEUED
     if status is not TrialStatus.STOPPED:
         return State.QUEUED
     return State.PAUSED if folder.control.action == Action.PAUSE else State.STOPPED

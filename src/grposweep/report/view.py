@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -29,15 +30,15 @@ from grposweep.report._ranking import (
 )
 from grposweep.report._trial_cache import add_row, read_rows, recall, stamp_files
 from grposweep.report._verdict import compare_points
-from grposweep.report.trial_view import State, TrialView, read_trial
+from grposweep.report.trial_view import State, TrialView, formatted, grouped, read_trial
 from grposweep.schema import sign_of
-from grposweep.search.analysis import Comparison, compare_effects
+from grposweep.search.analysis import Comparison, Effect, compare_effects
 from grposweep.search.replication import Ranking, build_replication
 from grposweep.search.space import Direction
 from grposweep.storage import paths
 from grposweep.storage.damage import sweep_damage, trial_damage
 from grposweep.storage.folders import SweepFolder, TrialFolder, find_sweep, is_sweep, newest_sweep
-from grposweep.storage.records import SweepProgress, as_mapping
+from grposweep.storage.records import SweepProgress, as_list, as_mapping, objects_in
 
 # what names a trial of a sweep
 TRIAL = r"best|\d{1,5}|\d{4,}-[0-9a-f]{6}|[0-9a-f]{6,64}"
@@ -101,8 +102,7 @@ class SweepView:
     @property
     def overrides(self) -> list[str]:
         """The overrides that all trials share."""
-        overrides = self.settings.get("overrides")
-        return [str(text) for text in overrides] if isinstance(overrides, list) else []
+        return list(map(str, as_list(self.settings.get("overrides"))))
 
     @cached_property
     def provenance(self) -> Config:
@@ -123,10 +123,7 @@ class SweepView:
     @property
     def space(self) -> list[Config]:
         """The description of the space, an entry per parameter."""
-        space = self.settings.get("space")
-        if not isinstance(space, list):
-            return []
-        return [entry for entry in space if isinstance(entry, dict)]
+        return objects_in(self.settings.get("space"))
 
     @cached_property
     def parameters(self) -> list[str]:
@@ -150,12 +147,12 @@ class SweepView:
         """The numeric parameters with their bounds: ``low``, ``high``, and whether the scale is
         ``log``.
         """
-        numeric = {str(e.get("parameter")): e for e in self.space if "choices" not in e}
-        return {
-            name: e
-            for name, e in numeric.items()
-            if all(as_number(e.get(end)) is not None for end in ("low", "high"))
-        }
+        ranges = {}
+        for entry in self.space:
+            ends = (as_number(entry.get("low")), as_number(entry.get("high")))
+            if "choices" not in entry and None not in ends:
+                ranges[str(entry.get("parameter"))] = entry
+        return ranges
 
     @property
     def planned(self) -> int:
@@ -174,9 +171,7 @@ class SweepView:
     @property
     def resting(self) -> list[TrialView]:
         """The trials that stay paused because the effort is spent; a larger one continues them."""
-        if not self.progress.rests:
-            return []
-        return [trial for trial in self.trials if trial.state is State.PAUSED]
+        return self.select(State.PAUSED) if self.progress.rests else []
 
     @property
     def is_over(self) -> bool:
@@ -198,14 +193,10 @@ class SweepView:
             if not failed:
                 return "done"
             return f"done, {failed:,} failed" if self.leaderboard else "done, all failed"
-        moving = sum(
-            trial.is_open for trial in self.trials if trial.state in (State.RUNNING, State.QUEUED)
-        )
-        return (
-            f"{moving} running without a controller"
-            if moving
-            else f"not running, with {left:,} to go"
-        )
+        moving = sum(trial.is_open for trial in self.select(State.RUNNING, State.QUEUED))
+        if moving:
+            return f"{moving} running without a controller"
+        return f"not running, with {left:,} to go"
 
     @property
     def is_fake(self) -> bool:
@@ -244,7 +235,7 @@ class SweepView:
     @cached_property
     def leaderboard(self) -> list[RankedPoint]:
         """The points, best first. Points confirmed on fresh seeds come before all others."""
-        return rank_points(self.trials, self.direction, None if self.compares else self.replication)
+        return rank_points(self.trials, self.direction, self.race)
 
     @property
     def compares(self) -> bool:
@@ -256,18 +247,20 @@ class SweepView:
     @cached_property
     def replication(self) -> Ranking | None:
         """The ranking of points on several seeds; None if the sweep uses one seed."""
-        search = self._search
-        pairs = (
-            (self.progress.seeds, search.get("seeds")),
-            (self.progress.leaders, search.get("leaders")),
-        )
-        seeds, leaders = (
-            whole_or_none(asked) or 0 if decided is None else decided for decided, asked in pairs
-        )
-        replication = build_replication(
-            self.sampler, whole_or_none(self.baseline.get("seed")) or 0, seeds, leaders
-        )
+        seeds = self.progress.seeds
+        leaders = self.progress.leaders
+        if seeds is None:
+            seeds = whole_or_none(self._search.get("seeds"))
+        if leaders is None:
+            leaders = whole_or_none(self._search.get("leaders"))
+        base_seed = whole_or_none(self.baseline.get("seed"))
+        replication = build_replication(self.sampler, base_seed or 0, seeds or 0, leaders or 0)
         return replication_ranking(self.trials, self.direction, replication)
+
+    @property
+    def race(self) -> Ranking | None:
+        """The ranking on fresh seeds; None without one, and where nothing is chosen."""
+        return None if self.compares else self.replication
 
     @cached_property
     def comparison(self) -> Comparison | None:
@@ -278,17 +271,22 @@ class SweepView:
         return compare_effects(points, self.replication.alive, self.sign)
 
     @property
+    def effects(self) -> Sequence[Effect]:
+        """The effects of the comparison; none for other samplers."""
+        return self.comparison.effects if self.comparison else ()
+
+    @property
     def best_point(self) -> RankedPoint | None:
         """The best point: by its value on fresh seeds if leaders ran on some, otherwise by that of
         the search.
         """
-        return self.leaderboard[0] if self.leaderboard else None
+        return next(iter(self.leaderboard), None)
 
     @property
     def comparisons(self) -> int:
         """The comparisons from which that of the best point and another one is chosen."""
-        if self.replication is not None and not self.compares:
-            return self.replication.comparisons
+        if self.race is not None:
+            return self.race.comparisons
         points = len(self.leaderboard)
         return max(points * (points - 1) // 2, 1)
 
@@ -312,11 +310,11 @@ class SweepView:
     @cached_property
     def places(self) -> dict[int, tuple[int, RankedPoint]]:
         """The rank (from 1) and the point of each finished trial, by its number."""
-        return {
-            t.number: (rank, point)
-            for rank, point in enumerate(self.leaderboard, 1)
-            for t in point.trials
-        }
+        places = {}
+        for rank, point in enumerate(self.leaderboard, 1):
+            for trial in point.trials:
+                places[trial.number] = (rank, point)
+        return places
 
     @cached_property
     def gpu_hours(self) -> float:
@@ -326,10 +324,8 @@ class SweepView:
     @property
     def spent_text(self) -> str:
         """GPU hours so far, and of how many."""
-        budget = self.progress.budget_hours
-        return (
-            f"{self.gpu_hours:.3g}{'' if budget is None else f' of {budget:g}'} {self.hours_unit}"
-        )
+        budget = formatted(" of {:g}", self.progress.budget_hours)
+        return f"{self.gpu_hours:.3g}{budget} {self.hours_unit}"
 
     @cached_property
     def hours_unit(self) -> str:
@@ -337,7 +333,7 @@ class SweepView:
         hours.
         """
         runs = (read_lines(trial.path / paths.RUNS, attempt=int) for trial in self.trials)
-        first = next((line for lines in runs for line in lines), {})
+        first = next(chain.from_iterable(runs), {})
         is_cpu = first.get("gpu") is False and self.progress.budget_hours is None
         return "CPU hours" if is_cpu else "GPU hours"
 
@@ -351,13 +347,22 @@ class SweepView:
             rest, key=lambda t: (t.reached is None, -self.sign * (t.reached or 0.0), t.number)
         )
 
+    def select(self, *states: State) -> list[TrialView]:
+        """Return the trials that are in one of these states."""
+        return [trial for trial in self.trials if trial.state in states]
+
     def count(self, *states: State) -> int:
         """Return how many trials are in one of these states."""
-        return sum(self._states[state] for state in states)
+        return len(self.select(*states))
 
-    def failures(self) -> Counter[str]:
-        """Count the failed trials by failure class."""
-        return Counter(trial.failure_class for trial in self.trials if trial.state is State.FAILED)
+    @property
+    def yet(self) -> str:
+        """The word after what has not happened and still may; empty once the sweep is over."""
+        return "" if self.is_over else " yet"
+
+    def failures(self) -> dict[str, list[TrialView]]:
+        """Return the failed trials by failure class."""
+        return grouped(self.select(State.FAILED), lambda trial: trial.failure_class)
 
     def trial(self, wanted: str | int) -> TrialView:
         """Return a trial by its number, folder name or the head of its experiment id; the best one
@@ -369,8 +374,8 @@ class SweepView:
         if text == BEST:
             if self.best is None:
                 raise UserError(
-                    f"{self.name} has no finished trial{'' if self.is_over else ' yet'}, so "
-                    f"none is the best. {self._instead()}"
+                    f"{self.name} has no finished trial{self.yet}, so none is the best. "
+                    f"{self._instead()}"
                 )
             return self.best
         if text.isdecimal() and len(text) < 6:
@@ -381,10 +386,8 @@ class SweepView:
                 t for t in self.trials if head and (t.name == head or t.experiment.startswith(head))
             ]
         if len(trials) != 1:
-            raise UserError(
-                f"{text}: {self.name} has "
-                f"{'no such trial' if not trials else 'several such trials'}. {self._instead()}"
-            )
+            found = "several such trials" if trials else "no such trial"
+            raise UserError(f"{text}: {self.name} has {found}. {self._instead()}")
         return trials[0]
 
     @cached_property
@@ -392,13 +395,10 @@ class SweepView:
         """Return each invalid point with a problem of it; a point with several problems comes
         several times.
         """
-        lines = read_lines(self.path / paths.INVALID, point=dict, problems=list)
-        return [
-            (line["point"], problem)
-            for line in lines
-            for problem in line["problems"]
-            if isinstance(problem, dict)
-        ]
+        pairs = []
+        for line in read_lines(self.path / paths.INVALID, point=dict, problems=list):
+            pairs += [(line["point"], problem) for problem in objects_in(line["problems"])]
+        return pairs
 
     @cached_property
     def invalid_count(self) -> int:
@@ -416,29 +416,21 @@ class SweepView:
         """
         first: dict[str, tuple[Config, Config]] = {}
         counts: Counter[str] = Counter()
-        for point, problem in self.invalid_points:
-            code = str(problem.get("code"))
+        for pair in self.invalid_points:
+            code = str(pair[1].get("code"))
             counts[code] += 1
-            first.setdefault(code, (point, problem))
-        return [
-            InvalidPoints(
-                code,
-                number,
-                first[code][0],
-                str(first[code][1].get("message", "")),
-                _fixes(first[code][1]),
-            )
-            for code, number in counts.most_common()
-        ]
+            first.setdefault(code, pair)
+        rules = []
+        for code, number in counts.most_common():
+            point, problem = first[code]
+            message = str(problem.get("message", ""))
+            rules.append(InvalidPoints(code, number, point, message, _fixes(problem)))
+        return rules
 
     @cached_property
     def importance(self) -> Importance:
         """What decides about the objective, as far as the trials of the search tell."""
         return find_importance(self.searched, self.space, self.direction, self.metric)
-
-    @cached_property
-    def _states(self) -> Counter[State]:
-        return Counter(trial.state for trial in self.trials)
 
     @cached_property
     def damage(self) -> list[str]:
@@ -458,12 +450,11 @@ class SweepView:
             return "It has started none yet."
         first = self.trials[0].number
         last = self.trials[-1].number
-        ways = [f"its number ({first} to {last})", f"its folder's name ({self.trials[-1].name})"]
-        return (
-            f"Name one by {', '.join(ways)} or {BEST}."
-            if self.best
-            else f"Name one by {' or '.join(ways)}."
-        )
+        number = f"its number ({first} to {last})"
+        folder = f"its folder's name ({self.trials[-1].name})"
+        if self.best:
+            return f"Name one by {number}, {folder} or {BEST}."
+        return f"Name one by {number} or {folder}."
 
 
 @dataclass(frozen=True)
@@ -547,7 +538,8 @@ class SweepReader:
         if cached is not None and cached.settled:
             return cached.view
         if cached is None and name in self._rows:
-            if (recalled := recall(folder, self._rows[name])) is not None:
+            recalled = recall(folder, self._rows[name])
+            if recalled is not None:
                 self._known[name] = _Known(recalled, settled=True)
                 return recalled
             del self._rows[name]
@@ -584,7 +576,8 @@ def open_sweep(named: str | None, outputs: Path) -> SweepView:
     """Read the sweep that the user names: a name under ``outputs``, a path, or None for the newest
     there with results.
     """
-    return read_sweep(find_sweep(named, outputs) if named else newest_sweep(outputs))
+    sweep = find_sweep(named, outputs) if named else newest_sweep(outputs)
+    return read_sweep(sweep)
 
 
 def find_names(
@@ -656,12 +649,13 @@ def _controller(lease: Path) -> str:
 
 
 def _fixes(problem: Config) -> list[str]:
-    fixes = problem.get("fixes")
-    return [
-        " ".join(
-            f"{key}={value if isinstance(value, str) else json.dumps(value)}"
-            for key, value in fix.items()
-        )
-        for fix in (fixes if isinstance(fixes, list) else [])
-        if isinstance(fix, dict)
-    ]
+    fixes = []
+    for fix in objects_in(problem.get("fixes")):
+        words = [f"{key}={plain_text(value)}" for key, value in fix.items()]
+        fixes.append(" ".join(words))
+    return fixes
+
+
+def plain_text(value: Any) -> str:
+    """Return a text as it is, and any other value as JSON."""
+    return value if isinstance(value, str) else json.dumps(value)

@@ -72,6 +72,16 @@ def as_mapping(value: Any) -> Config:
     return value if isinstance(value, dict) else {}
 
 
+def as_list(value: Any) -> list[Any]:
+    """Return a JSON list as it is, and an empty one instead of anything else."""
+    return value if isinstance(value, list) else []
+
+
+def objects_in(value: Any) -> list[Config]:
+    """Return the objects of a JSON list; none of anything else."""
+    return [each for each in as_list(value) if isinstance(each, dict)]
+
+
 @dataclass(frozen=True)
 class Record:
     """A file of one JSON object. None and empty texts are not written."""

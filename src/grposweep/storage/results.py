@@ -180,12 +180,15 @@ class TrialResult(Record):
             known["evaluated"] = tuple(filter(None, map(count_or_none, steps)))
         return cls(**known, failure=FailureReport.parse(content.get("failure")))
 
+    def as_dict(self) -> Json:
+        """Return all fields as JSON."""
+        return {**asdict(self), "failure": self.failure and self.failure.as_dict()}
+
     def write(self, trial: Path) -> None:
         """Replace result.json in a trial's folder: for each status the keys that the format
         names.
         """
-        content = asdict(self)
-        content["failure"] = None if self.failure is None else self.failure.as_dict()
+        content = self.as_dict()
         if self.status is not TrialStatus.PRUNED:
             del content["reason"], content["guard"]
         if self.best_step is None:
