@@ -37,8 +37,10 @@ class SamplerView:
         self._begin()
 
     def _begin(self) -> None:
-        # Trials that may still change: number in the sweep's study -> in this copy.
-        self._open: dict[int, int] = {}
+        # the copies of trials that may still change, by number in the sweep's study
+        self._open: dict[int, FrozenTrial] = {}
+        # what they show; most are the same at the next request
+        self._shown: dict[int, tuple[FrozenTrial, float | None]] = {}
         # trials looked at
         self._seen = 0
         self._study = optuna.create_study(direction=self._direction)
@@ -56,18 +58,19 @@ class SamplerView:
         ):
             self._begin()
         for trial in trials[self._seen :]:
-            if trial.state != TrialState.FAIL and not (
-                is_replicate(trial) or trial.user_attrs.get("invalid")
-            ):
-                self._open[trial.number] = len(self._study.get_trials(deepcopy=False))
+            is_of_search = not (is_replicate(trial) or trial.user_attrs.get("invalid"))
+            if is_of_search and trial.state != TrialState.FAIL:
                 self._study.add_trial(trial)
+                self._open[trial.number] = self._study.get_trials(deepcopy=False)[-1]
         self._seen = len(trials)
-        copies = self._study.get_trials(deepcopy=False)
-        for number, copied in list(self._open.items()):
-            trial = trials[number]
-            _update_copy(copies[copied], trial, (predicted or {}).get(number))
-            if trial.state in (TrialState.COMPLETE, TrialState.FAIL):
-                del self._open[number]
+        values = predicted or {}
+        shown = {number: (trials[number], values.get(number)) for number in self._open}
+        for number, now in shown.items():
+            if now != self._shown.get(number):
+                _update_copy(self._open[number], *now)
+                if now[0].state in (TrialState.COMPLETE, TrialState.FAIL):
+                    del self._open[number]
+        self._shown = shown
         return self._study
 
 
@@ -75,18 +78,15 @@ def _update_copy(copied: FrozenTrial, trial: FrozenTrial, predicted: float | Non
     """Update a trial's copy in place as samplers should see it; Optuna lets no finished trial
     change.
     """
-    if trial.state == TrialState.COMPLETE:
-        copied.state = TrialState.COMPLETE
-        copied.values = trial.values
-    elif predicted is not None:
+    copied.state = trial.state
+    copied.values = trial.values
+    # what samplers know a stopped trial by
+    copied.intermediate_values = trial.intermediate_values
+    if trial.state == TrialState.PRUNED and not trial.intermediate_values:
+        copied.state = TrialState.FAIL
+    if predicted is not None and trial.state != TrialState.COMPLETE:
         copied.state = TrialState.COMPLETE
         copied.values = [predicted]
-    else:
-        is_copied = trial.state == TrialState.RUNNING or bool(trial.intermediate_values)
-        copied.state = trial.state if is_copied else TrialState.FAIL
-        copied.values = trial.values
-        # what samplers know a stopped trial by
-        copied.intermediate_values = trial.intermediate_values
 
 
 # invalid grid points kept in the study; all are in invalid.jsonl
@@ -187,7 +187,8 @@ class SweepStudy:
         ranking = self.ranking
         if ranking is not None and ranking.wanted:
             return {runner.number for runner in ranking.alive}
-        return set() if self.best is None else {self.best.number}
+        best = self.best
+        return set() if best is None else {best.number}
 
     def add(self, point: Point, attributes: Config) -> int:
         """Start a trial at a point, and return its number. Raises ValueError for a point outside
