@@ -95,9 +95,10 @@ def find_contrasts(
     effect of one in both. All together are significant by chance in at most 5 % of sweeps
     (`step_down`), also for the best of more than two values (Bonferroni).
     """
+    sign = 1 if maximize else -1
     sides = {}
     for name, parameter in parameters.items():
-        side = _split(parameter, trials, 1 if maximize else -1)
+        side = _split(parameter, trials, sign)
         if side is not None and name != "seed":
             sides[name] = side
     tests = [partial(_gain, name, *side[1:]) for name, side in sides.items()]
@@ -133,7 +134,8 @@ def _gain(
 
 def _sampled(one: Sequence[Measured], other: Sequence[Measured]) -> Sampling:
     """Return the sampling of the difference of two means."""
-    ours, theirs = (average([trial.sampling for trial in side]) for side in (one, other))
+    ours = average([trial.sampling for trial in one])
+    theirs = average([trial.sampling for trial in other])
     return ours.minus(theirs)
 
 
@@ -151,12 +153,11 @@ def _split(
     if len(parts) < 2:
         return None
     better, ours = max(parts.values(), key=lambda part: sign * _average(part[1]))
-    return (
-        better,
-        ours,
-        [t for part, members in parts.values() if part is not better for t in members],
-        len(parts),
-    )
+    rest = []
+    for part, members in parts.values():
+        if part is not better:
+            rest += members
+    return better, ours, rest, len(parts)
 
 
 def part_of(domain: Choice | Interval, label: Label) -> Choice | Interval | None:
@@ -169,9 +170,11 @@ def part_of(domain: Choice | Interval, label: Label) -> Choice | Interval | None
     scale = replace(domain, integer=False)
     if number is None:
         return None
-    bound = scale.at(0.5)
-    # No whole number is in both halves.
-    end, start = (math.floor(bound), math.floor(bound) + 1) if domain.integer else (bound, bound)
+    end = start = scale.at(0.5)
+    if domain.integer:
+        # No whole number is in both halves.
+        end = math.floor(end)
+        start = end + 1
     return replace(domain, high=end) if number < start else replace(domain, low=start)
 
 
@@ -243,8 +246,8 @@ def compare_effects(
     """
     by_trial = {candidate.number: candidate for candidate in candidates}
     measured = {n: found for n, found in by_trial.items() if found.values and not found.has_failed}
-    unchanged = [number for number, point in points.items() if number in by_trial and not point]
-    baseline = by_trial[unchanged[0]] if unchanged else None
+    unchanged = [by_trial[n] for n, point in points.items() if n in by_trial and not point]
+    baseline = unchanged[0] if unchanged else None
     gains: dict[int, Estimate] = {}
     if baseline:
         seeds = baseline.values.keys()

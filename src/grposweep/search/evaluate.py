@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import islice
+from itertools import chain, islice
 from random import Random
 from typing import NamedTuple
 
@@ -179,7 +179,8 @@ class SpaceValidity:
 
     def by_rule(self) -> dict[str, int]:
         """Return how many points each rule prunes by itself, most first."""
-        return dict(Counter(code for judged in self.judged for code in judged.codes).most_common())
+        codes = chain.from_iterable(judged.codes for judged in self.judged)
+        return dict(Counter(codes).most_common())
 
     def valid_by_label(self) -> dict[str, dict[Label, tuple[int, int]]]:
         """Return for each finite parameter and label how many of its points are valid, of how
@@ -214,14 +215,12 @@ class SpaceValidity:
         if self.is_sampled:
             tried = list(islice(self.valid_points(), TRIED))
             for combination in islice(space.assignments(names), MOST_LISTED):
-                if freeze(combination) not in points:
-                    changed = [
-                        {**point, **combination}
-                        for point in tried
-                        if combination.keys() <= point.keys()
-                    ]
-                    found = filter(self.validator.is_valid, changed)
-                    points |= {freeze(combination): point for point in islice(found, 1)}
+                for point in tried:
+                    changed = point | combination
+                    if freeze(combination) in points:
+                        break
+                    if changed.keys() == point.keys() and self.validator.is_valid(changed):
+                        points[freeze(combination)] = changed
         return [self.validator.validate(point).experiment for point in points.values()]
 
 
@@ -263,7 +262,8 @@ def _probes(space: Space, combination: Point) -> Iterator[Point]:
     def labels_of(parameter: Parameter) -> Sequence[Label]:
         if isinstance(parameter.domain, Interval):
             return [parameter.domain.at(share) for share in PROBES]
-        return [combination[parameter.name]]
+        # none for an inactive parameter
+        return [combination.get(parameter.name)]
 
     yield from space.combinations(labels_of)
 

@@ -5,6 +5,7 @@ CSV file.
 import csv
 import io
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ def list_points(space: Space, search: Search) -> Space:
     rows = _read_rows(search.points)
     refuse_mistakes(_mistakes(space, search, rows))
     parameters = []
-    for name in dict.fromkeys(name for row in rows for name in row):
+    for name in dict.fromkeys(chain.from_iterable(rows)):
         given = {freeze({name: label_of(row[name])}): row[name] for row in rows if name in row}
         values = tuple(given.values())
         parameters.append(Parameter(name, Choice(tuple(map(label_of, values)), values)))
@@ -74,7 +75,10 @@ def _read_rows(content: Any) -> list[Json]:
             f"{POINTS}={content}: each point is a mapping of keys to values. Write {EXAMPLE}, "
             "or name a CSV file."
         )
-    return [{str(name): value for name, value in flatten(row).items()} for row in rows]
+    points = []
+    for row in rows:
+        points.append({str(name): value for name, value in flatten(row).items()})
+    return points
 
 
 def _read_csv(path: Path) -> list[Json]:

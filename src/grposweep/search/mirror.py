@@ -191,11 +191,11 @@ def _end(study: optuna.Study, theirs: FrozenTrial, mine: FrozenTrial) -> None:
     for step, value in mine.intermediate_values.items():
         if step not in theirs.intermediate_values:
             live.report(value, step)
-    result: Json = (
-        {"values": mine.values} if mine.state == TrialState.COMPLETE else {"state": mine.state}
-    )
-    study.tell(theirs.number, **result)
+    if mine.state == TrialState.COMPLETE:
+        study.tell(theirs.number, mine.values)
+    else:
+        study.tell(theirs.number, state=mine.state)
 
 
 def _first_line(error: Exception) -> str:
-    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    return [*str(error).strip().splitlines(), type(error).__name__][0]

@@ -5,6 +5,7 @@
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
 from typing import Any
 
 from hydra.core.config_loader import ConfigLoader
@@ -38,7 +39,7 @@ def split_tokens(arguments: Iterable[str]) -> list[str]:
 
     Hydra reports a syntax error for it, but users type it.
     """
-    return [part for argument in arguments for part in _split(argument)]
+    return list(chain.from_iterable(map(_split, arguments)))
 
 
 def _split(argument: str) -> list[str]:
@@ -52,16 +53,13 @@ def _split(argument: str) -> list[str]:
             depth += 1
         elif letter in ")]}":
             depth -= 1
-        elif (
-            depth == 0
-            and "=" in argument[start:index]
-            and (match := _NEXT_PARAMETER.match(argument, index))
-        ):
-            if takes_text(argument[start:].partition("=")[0]) and match[1] not in known_keys():
-                # a sentence
-                continue
-            parts.append(argument[start:index])
-            start = index + 1
+        elif depth == 0 and "=" in argument[start:index]:
+            match = _NEXT_PARAMETER.match(argument, index)
+            is_text = match and takes_text(argument[start:].partition("=")[0])
+            # what follows is the next parameter, not a part of a sentence
+            if match and (not is_text or match[1] in known_keys()):
+                parts.append(argument[start:index])
+                start = index + 1
     return [*parts, argument[start:]]
 
 
@@ -103,8 +101,9 @@ def parse_space(
     _refuse_infinite([*typed, *(override for override, _ in entries)])
     parameters: list[Parameter] = []
     fixed: list[str] = []
+    single = None if keeps_single else fixed
     for override, when in entries:
-        _sort(override, when, parameters, None if keeps_single else fixed)
+        _sort(override, when, parameters, single)
     for override in typed:
         _sort(override, {}, parameters, fixed)
     try:
@@ -223,17 +222,20 @@ def _parse(parser: OverridesParser, argument: str) -> Override:
 
 def _numbers(value: Any) -> Iterator[float]:
     """Yield the floating-point numbers in a parsed value or sweep."""
+    items: Iterable[Any] = ()
     if isinstance(value, float):
         yield value
     elif isinstance(value, ChoiceSweep):
-        yield from _numbers(value.list)
+        items = value.list
     elif isinstance(value, IntervalSweep):
-        yield from _numbers([value.start, value.end])
+        items = (value.start, value.end)
     elif isinstance(value, RangeSweep):
-        yield from _numbers([value.start, value.stop, value.step])
-    elif isinstance(value, list | dict):
-        items = value.values() if isinstance(value, dict) else value
-        yield from (number for item in items for number in _numbers(item))
+        items = (value.start, value.stop, value.step)
+    elif isinstance(value, dict):
+        items = value.values()
+    elif isinstance(value, list):
+        items = value
+    yield from chain.from_iterable(map(_numbers, items))
 
 
 def _domain(override: Override) -> Choice | Interval:

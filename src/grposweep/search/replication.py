@@ -17,6 +17,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import product
 from statistics import fmean
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -56,7 +57,9 @@ class Estimate:
         return self.margin < abs(self.mean)
 
     def __str__(self) -> str:
-        return f"{self.mean:.4f}" + (f" ± {self.margin:.4f}" if math.isfinite(self.margin) else "")
+        if math.isinf(self.margin):
+            return f"{self.mean:.4f}"
+        return f"{self.mean:.4f} ± {self.margin:.4f}"
 
 
 def estimate(
@@ -117,14 +120,8 @@ def difference(
     of prompts does to both cancels too, as far as it is known by prompt.
     """
     shared = list(seeds) or sorted(one.values.keys() & other.values.keys())
-    sampled = [
-        average([point.samplings.get(seed, UNKNOWN) for seed in shared]) for point in (one, other)
-    ]
-    return estimate(
-        [one.values[seed] - other.values[seed] for seed in shared],
-        chance,
-        sampled[0].minus(sampled[1]),
-    )
+    differences = [one.values[seed] - other.values[seed] for seed in shared]
+    return estimate(differences, chance, one.sampling(shared).minus(other.sampling(shared)))
 
 
 # seeds: two tell hardly anything (t is 38 and more), and every look has its price
@@ -158,13 +155,16 @@ class Candidate:
 
     def mean(self, seeds: Iterable[int]) -> float:
         """Return its mean over these seeds."""
-        return estimate([self.values[seed] for seed in seeds]).mean
+        return fmean([self.values[seed] for seed in seeds])
+
+    def sampling(self, seeds: Iterable[int]) -> Sampling:
+        """Return the sampling of its mean over these seeds."""
+        return average([self.samplings.get(seed, UNKNOWN) for seed in seeds])
 
     @property
     def overall(self) -> Estimate:
         """Return its mean over all its seeds."""
-        sampled = average([self.samplings.get(seed, UNKNOWN) for seed in self.values])
-        return estimate(list(self.values.values()), sampling=sampled)
+        return estimate(list(self.values.values()), sampling=self.sampling(self.values))
 
 
 @dataclass(frozen=True)
@@ -195,11 +195,12 @@ class Ranking:
         """Return, by trial number, the place from 0 and the result: best, tied, unfinished, or why
         it is out.
         """
-        numbers = [runner.number for runner in self.alive]
-        fates = dict.fromkeys(numbers, "tied" if self.winner else "unfinished")
-        if self.winner:
-            fates[self.winner.number] = "best"
-        fates.update(self.out)
+        winner = self.winner
+        fate = "tied" if winner else "unfinished"
+        fates = {runner.number: fate for runner in self.alive}
+        if winner:
+            fates[winner.number] = "best"
+        fates |= self.out
         return {number: (rank, fate) for rank, (number, fate) in enumerate(fates.items())}
 
 
@@ -222,9 +223,9 @@ def race(runners: Sequence[Candidate], seeds: Sequence[int]) -> Ranking:
         }
         alive = [runner for runner in alive if not runner.has_failed]
         opened = seeds[:count]
-        wanted = [(r.number, seed) for seed in opened for r in alive if seed not in r.results]
+        wanted = _wanted(alive, opened)
         if wanted:
-            return Ranking(tuple(alive), out, tuple(wanted), comparisons)
+            return Ranking(tuple(alive), out, wanted, comparisons)
         # stable: of two equal ones the search's better
         alive.sort(key=lambda runner: -runner.mean(opened))
         # An interval errs at both ends, so it counts each pair once.
@@ -239,6 +240,12 @@ def race(runners: Sequence[Candidate], seeds: Sequence[int]) -> Ranking:
             # more seeds would change no decision
             break
     return Ranking(tuple(alive), out, comparisons=comparisons)
+
+
+def _wanted(runners: Sequence[Candidate], seeds: Sequence[int]) -> tuple[tuple[int, int], ...]:
+    """Return the runs that are missing, seed by seed."""
+    runs = product(seeds, runners)
+    return tuple([(r.number, seed) for seed, r in runs if seed not in r.results])
 
 
 def on_fresh_seeds(runner: Candidate) -> Estimate | None:
@@ -283,41 +290,33 @@ class Replication:
 
     def most(self, points: int) -> int:
         """Return the largest number of replicates."""
-        return len(self.seeds) * (points if self.leaders is None else min(points, self.leaders))
+        repeated = points if self.leaders is None else min(points, self.leaders)
+        return len(self.seeds) * repeated
 
     def ranking(self, ended: Sequence[EndedTrial]) -> Ranking:
         """Return the state of the race, given all trials that have ended."""
         ranked = []
-        replicates = []
+        # of each point, by seed
+        replicates: dict[int, dict[int, EndedTrial]] = {}
         for trial in ended:
-            if trial.attributes.get("role") == CONFIRM:
-                replicates.append(trial)
-            elif trial.value is not None:
-                ranked.append((-trial.value, trial.number, trial))
-        # of each leader, by seed
-        results: dict[int, dict[int, EndedTrial]] = {}
-        for _, number, trial in sorted(ranked)[: self.leaders]:
-            results[number] = {} if self.own is None else {self.own: trial}
-        for trial in replicates:
             of = trial.attributes.get("of")
             seed = trial.attributes.get("seed")
-            if isinstance(of, int) and isinstance(seed, int) and of in results:
-                results[of][seed] = trial
+            if trial.attributes.get("role") != CONFIRM:
+                if trial.value is not None:
+                    ranked.append((-trial.value, trial.number, trial))
+            elif isinstance(of, int) and isinstance(seed, int):
+                replicates.setdefault(of, {})[seed] = trial
         runners = []
-        for number, by_seed in results.items():
+        for _, number, trial in sorted(ranked)[: self.leaders]:
+            by_seed = {} if self.own is None else {self.own: trial}
+            by_seed |= replicates.get(number, {})
             values = {seed: trial.value for seed, trial in by_seed.items()}
             samplings = {seed: trial.sampling for seed, trial in by_seed.items()}
             runners.append(Candidate(number, values, samplings))
         if self.leaders is not None:
             return race(runners, self.seeds)
-        wanted = [
-            (runner.number, seed)
-            for seed in self.seeds
-            for runner in runners
-            if seed not in runner.results
-        ]
         best_first = sorted(runners, key=lambda runner: -runner.mean(runner.values))
-        return Ranking(tuple(best_first), wanted=tuple(wanted))
+        return Ranking(tuple(best_first), wanted=_wanted(runners, self.seeds))
 
 
 def build_replication(sampler: str, seed: int, seeds: int, leaders: int) -> Replication | None:

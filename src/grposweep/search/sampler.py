@@ -82,9 +82,10 @@ def candidates(
         sampler: BaseSampler = (SAMPLERS[sampler_name].build or build_random)(seed, common)
     for _ in range(DRAWS):
         yield _draw(study, space, distributions, sampler, fixed)
-    agreeing = [
-        p for p in finite if all(p[name] == label for name, label in fixed.items() if name in p)
-    ]
+    agreeing = []
+    for point in finite:
+        if all(point[name] == fixed[name] for name in fixed.keys() & point.keys()):
+            agreeing.append(point)
     random.shuffle(agreeing)
     for point in agreeing:
         yield _draw(study, space, distributions, sampler, {**point, **fixed})

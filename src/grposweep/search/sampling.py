@@ -81,15 +81,13 @@ class Sampling:
         with 64 to 256 prompts, and normal values the same as before. Rare successes of rewards of 0
         or 1 are no heavy tail: 5 % of 64 prompts need 1.3 times the width for 95 %, not 3.
         """
-        if (
-            0 < len(set(self.means)) <= FEW_VALUES * len(self.means)
-            and max(map(abs, self.means)) <= 1
-        ):
+        count = len(self.means)
+        if not count:
+            return 1.0
+        if len(set(self.means)) <= FEW_VALUES * count and max(map(abs, self.means)) <= 1:
             return 1 + FEW_HEAVY * max(self.largest - FEW_USUAL, 0.0)
         # The largest of n normal deviations is about the root of 2 ln n.
-        usual = (
-            max(USUAL_SHARE, 2 * math.log(len(self.means)) / len(self.means)) if self.means else 1.0
-        )
+        usual = max(USUAL_SHARE, 2 * math.log(count) / count)
         return 1 + HEAVY * max(self.largest - usual, 0.0)
 
     def margin(self, chance: float) -> float | None:
@@ -110,9 +108,7 @@ class Sampling:
         """Return the sampling of the difference of two results; on the same prompts it is paired by
         prompt.
         """
-        errors = [self.error, other.error]
-        apart = None if None in errors else math.hypot(*errors)  # type: ignore[arg-type]  # None is excluded
-        joined = _joint([self, other], apart, lambda pair: pair[0] - pair[1])
+        joined = _joint([self, other], 1, lambda pair: pair[0] - pair[1])
         return replace(joined, reach=self.reach + other.reach)
 
 
@@ -136,7 +132,8 @@ def student_p(freedom: int, distance: float) -> float:
     from scipy.special import ndtr, stdtr
 
     far = -abs(distance)
-    return 2 * float(ndtr(far) if freedom < 1 else stdtr(freedom, far))
+    tail = ndtr(far) if freedom < 1 else stdtr(freedom, far)
+    return 2 * float(tail)
 
 
 def describe_resolution(error: float, prompts: int) -> str:
@@ -163,20 +160,19 @@ UNKNOWN = Sampling()
 
 def average(samplings: Sequence[Sampling]) -> Sampling:
     """Return the sampling of the mean of at least one result."""
-    errors = [sampling.error for sampling in samplings if sampling.error is not None]
-    apart = math.hypot(*errors) / len(samplings) if len(errors) == len(samplings) else None
-    return _joint(samplings, apart, fmean)
+    return _joint(samplings, len(samplings), fmean)
 
 
 def _joint(
-    parts: Sequence[Sampling], apart: float | None, joined: Callable[[Sequence[float]], float]
+    parts: Sequence[Sampling], divisor: int, joined: Callable[[Sequence[float]], float]
 ) -> Sampling:
-    """Return the sampling of a result that is computed from others: prompt by prompt if all asked
-    the same prompts.
+    """Return the sampling of a sum of results, or of differences, over a divisor: prompt by prompt
+    if all asked the same prompts.
 
-    ``apart`` is its standard error as if the prompts differed. It counts too where no prompt
-    differs from another.
+    Otherwise, and where no prompt differs from another, the errors are those of different prompts.
     """
+    errors = [part.error for part in parts if part.error is not None]
+    apart = math.hypot(*errors) / divisor if len(errors) == len(parts) else None
     asked = {(part.prompts, len(part.means)) for part in parts}
     reach = max(part.reach for part in parts)
     if len(asked) > 1 or len(parts[0].means) < 2:

@@ -135,24 +135,17 @@ class Space:
         return prod(len(self.choices[name]) for name in point if name in self.choices)
 
     def combinations(
-        self,
-        labels_of: Callable[[Parameter], Sequence[Label] | None],
-        point: Point | None = None,
-        index: int = 0,
+        self, labels_of: Callable[[Parameter], Sequence[Label] | None]
     ) -> Iterator[Point]:
         """Yield every assignment of these labels to the active parameters; a parameter without
         labels (None) is left out.
         """
-        point = point or {}
-        if index == len(self.parameters):
-            yield dict(point)
-            return
-        parameter = self.parameters[index]
-        labels = labels_of(parameter) if parameter.is_active(point) else None
-        for extended in (
-            [point] if labels is None else [{**point, parameter.name: label} for label in labels]
-        ):
-            yield from self.combinations(labels_of, extended, index + 1)
+        points = iter([Point()])
+        for parameter in self.parameters:
+            labels = labels_of(parameter)
+            if labels is not None:
+                points = _extend(points, parameter, labels)
+        return points
 
     def draw(self, random: Random) -> Point:
         """Return a random point."""
@@ -187,11 +180,21 @@ class Space:
         """Return the space as the sweep's identity holds it: of listed points the keys, so that a
         longer list extends a sweep.
         """
-        return (
-            [{"parameter": p.name, "listed": True} for p in self.parameters]
-            if self.points
-            else self.describe()
-        )
+        if self.points:
+            return [{"parameter": p.name, "listed": True} for p in self.parameters]
+        return self.describe()
+
+
+def _extend(
+    points: Iterable[Point], parameter: Parameter, labels: Sequence[Label]
+) -> Iterator[Point]:
+    """Yield each point with each label of a parameter, which may be inactive there."""
+    for point in points:
+        if not parameter.is_active(point):
+            yield point
+            continue
+        for label in labels:
+            yield {**point, parameter.name: label}
 
 
 def read_space(description: Iterable[Mapping[str, Any]]) -> Space:

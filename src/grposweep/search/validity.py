@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain, product
 from typing import Any
 
 from grporecipe.errors import UserError, refuse_mistakes
@@ -82,9 +83,14 @@ class RuleInputs:
             for name in (self._whole.get(key), key):
                 if name in ranges and not others:
                     self._direct[field] = name
-        self._tables: dict[tuple[str, ...], dict[tuple[Any, ...], Json]] = {
-            self._table_of(field): {} for field in SOURCES
-        }
+        # the fields that depend on just these parameters; one whose value is a continuous
+        # parameter needs none
+        self._fields: dict[tuple[str, ...], list[str]] = {}
+        for field, names in self._parameters.items():
+            own_parameters = tuple(sorted(names - {self._direct.get(field)}))
+            self._fields.setdefault(own_parameters, []).append(field)
+        # their values, by labels
+        self._rows: dict[tuple[Any, ...], Json] = {}
 
     def _find_varying(self) -> set[str]:
         """Return the fields that follow from options of the user's command: no point's value is
@@ -103,14 +109,15 @@ class RuleInputs:
                 answers[str(value)] = Base.of(experiment).asked
                 fields |= self._changed(other).keys() | other.unknown
             self.notes += filter(None, [find_unseen(option.name, answers)])
-            if changed := find_rewarding(answers):
+            changed = find_rewarding(answers)
+            if changed:
                 self.rewarding[option.name] = f"rewards ({changed})"
         return fields
 
     def setting(self, point: Point) -> Setting:
         """Return the setting at a point, its ``auto`` sizes resolved."""
         fields: Json = {}
-        for parameters in self._tables:
+        for parameters in self._fields:
             fields |= self._row(parameters, point)
         for field, parameter in self._direct.items():
             if parameter in point:
@@ -151,45 +158,38 @@ class RuleInputs:
         """Return the fields that depend on just these parameters, composed once for each
         combination of their labels.
         """
-        table = self._tables[parameters]
         own = {name: point[name] for name in parameters if name in point}
-        key = tuple((name, value, type(value)) for name, value in own.items())
-        if key not in table:
+        labels = tuple((name, value, type(value)) for name, value in own.items())
+        key = parameters, labels
+        if key not in self._rows:
             experiment = self._points.experiment(self._space.values(own))
             fields = read_fields(experiment, self._prepared.get(prepared_key(experiment)))
-            table[key] = {
-                field: fields[field] for field in SOURCES if self._table_of(field) == parameters
-            }
-        return table[key]
-
-    def _table_of(self, field: str) -> tuple[str, ...]:
-        """Return the parameters of a field's table; a continuous parameter that is the field's
-        value needs none.
-        """
-        return tuple(sorted(self._parameters[field] - {self._direct.get(field)}))
+            self._rows[key] = {field: fields[field] for field in self._fields[parameters]}
+        return self._rows[key]
 
     def _depends(self, field: str) -> frozenset[str]:
         """Return all parameters that touch a field's keys, by themselves or through
         interpolations.
         """
-        return frozenset(
-            parameter.name
-            for parameter in self._space.parameters
-            for key in SOURCES[field]
-            if self._touches(parameter.name, key, set())
-        )
+        names = {parameter.name for parameter in self._space.parameters}
+        keys = set(SOURCES[field])
+        waiting = list(keys)
+        while waiting:
+            key = waiting.pop()
+            for path, references in self._references.items():
+                if _is_inside(path, key):
+                    waiting += references - keys
+                    keys |= references
+        if "*" in keys:
+            return frozenset(names)
+        pairs = product(names, keys)
+        touching = {name for name, key in pairs if _is_inside(name, key) or _is_inside(key, name)}
+        return frozenset(touching | names & {"debug"})
 
-    def _touches(self, parameter: str, key: str, seen: set[str]) -> bool:
-        is_inside = f"{key}.".startswith(f"{parameter}.") or f"{parameter}.".startswith(f"{key}.")
-        if is_inside or parameter == "debug" or key == "*":
-            return True
-        seen.add(key)
-        return any(
-            self._touches(parameter, ref, seen)
-            for path, refs in self._references.items()
-            if f"{path}.".startswith(f"{key}.")
-            for ref in refs - seen
-        )
+
+def _is_inside(path: str, key: str) -> bool:
+    """Return whether a path is a key or in its group."""
+    return f"{path}.".startswith(f"{key}.")
 
 
 def _referred(value: Any) -> set[str]:
@@ -277,11 +277,10 @@ def check_space(
     if options and not problems:
         # of a value, which is named below
         with suppress(UserError):
-            at = [
-                points.experiment({item.name: value}).trainer
-                for item in options
-                for value in checked_values(item)
-            ]
+            at = []
+            for item in options:
+                for value in checked_values(item):
+                    at.append(points.experiment({item.name: value}).trainer)
             between = [item.name for item in options if isinstance(item.domain, Interval)]
             ask_ahead(base.trainer, at, base.cluster, between, base.outputs)
     families = {code[:2] for code in REGISTRY}
@@ -364,12 +363,13 @@ class ValidationResult:
         """
         set_by = self.validator.fields.set_by
         lacks = {}
-        blamed = {field for problem in self.problems for field in problem.broken.fields}
+        blamed = set(chain.from_iterable(problem.broken.fields for problem in self.problems))
         for name in (*self.point, *self.validator.points.shared):
             field = set_by.get(name)
-            is_judged = name in self.point or field not in blamed
-            if field and is_judged and (lack := find_lack(self.setting, field)):
-                lacks[name] = lack
+            if field and (name in self.point or field not in blamed):
+                lack = find_lack(self.setting, field)
+                if lack:
+                    lacks[name] = lack
         return lacks
 
     @cached_property

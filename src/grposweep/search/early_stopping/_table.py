@@ -45,12 +45,13 @@ class Table:
         tied = values[-1] if values else 0.0
         if self.has_ties and values and curve.errors:
             tied += math.sqrt(2) * max(curve.errors[indexes[-1]] or 0.0, 0.0)
+        interval = curve.completions[0] if curve.completions else 0.0
         place = Place(
             curve.number,
             curve.state,
             curve.total,
             curve.done,
-            curve.completions[0] if curve.completions else 0.0,
+            interval,
             curve.share,
             len(values),
             values,

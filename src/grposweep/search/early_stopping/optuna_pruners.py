@@ -49,9 +49,8 @@ class MedianPolicy(_PrunerPolicy):
     def _prunes(self, curve: Curve, others: Sequence[Curve]) -> bool:
         finished = [other for other in others if other.state is State.FINISHED]
         values = _values_at(len(curve.held_out), finished)
-        if len(finished) < FEWEST_FINISHED or not values:
-            return False
-        return max(curve.held_out) < median(values)
+        is_known = len(finished) >= FEWEST_FINISHED and bool(values)
+        return is_known and max(curve.held_out) < median(values)
 
 
 class HalvingPolicy(_PrunerPolicy):
