@@ -10,15 +10,15 @@ LoRA's keys in a recipe); peft LoraConfig; unsloth FastLanguageModel (``from_pre
 import ast
 import random
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import islice, product
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from grporecipe.errors import NotARecipe, UserError
 from grporecipe.fields.memory import DTYPES
-from grporecipe.files import Config
+from grporecipe.files import Config, Json
 from grporecipe.model.framework import FRAMEWORKS, version_of
 from grporecipe.model.recipe import NO_CODE, KeySpec, LaunchedCode, Recipe, VersionSource
 from grporecipe.project.versions import Judged
@@ -36,6 +36,7 @@ from grporecipe.reading.python.source import (
     Names,
     Scope,
     Source,
+    keywords_of,
     last_name,
     name_of,
     place_of,
@@ -73,18 +74,18 @@ class PythonConfig:
 
     ``call`` creates it; ``spread`` is the first ``**words`` in it that may set any key. ``pinned``
     is the TRL release that a notebook installs, with its line. Line numbers of a notebook continue
-    from cell to cell (``cells``).
+    from cell to cell (``cells``). Two are equal if they mean the same at other lines.
     """
 
     config: Config
-    lines: Mapping[str, int]
+    lines: Mapping[str, int] = field(compare=False)
     unresolved: Mapping[str, str]
-    call: ast.Call
+    call: ast.Call = field(compare=False)
     framework: str
     processes: int | None = None
     pinned: tuple[str, int] | None = None
-    cells: tuple[Cell, ...] = ()
-    code: LaunchedCode = NO_CODE
+    cells: tuple[Cell, ...] = field(default=(), compare=False)
+    code: LaunchedCode = field(default=NO_CODE, compare=False)
     spread: str = ""
     # keys that are not in the call: of its trainer, model and LoRA, and set later
     elsewhere: frozenset[str] = frozenset()
@@ -124,10 +125,9 @@ def find_configs(path: Path, text: str) -> list[PythonConfig]:
         if "TrlParser" in text or "HfArgumentParser" in text:
             how = " Its parser reads it: lint the recipe or the script that launches it."
         raise NotARecipe(f"no {CONFIG}(...) of TRL here is given its values.{how}")
+    is_only = len(made) == 1
     try:
-        return [
-            _configure(path, source, names, call, scope, len(made) == 1) for call, scope in made
-        ]
+        return [_configure(path, source, names, call, scope, is_only) for call, scope in made]
     except RecursionError:
         raise UserError("it is nested too deeply to be followed.") from None
 
@@ -142,8 +142,9 @@ def recipes_of(path: Path, text: str, options: Options) -> list[Recipe]:
 
 def _recipe(path: Path, made: PythonConfig, options: Options) -> Recipe:
     """Return the recipe of a configuration."""
-    own = made.framework if made.framework in FRAMEWORKS else "trl"
-    framework = own if options.framework == "auto" else options.framework
+    framework = options.framework
+    if framework == "auto":
+        framework = made.framework
     if not FRAMEWORKS[framework].traits.follows_trl:
         raise UserError(
             f"it has TRL's GRPOConfig, which is not of {framework}. Leave --framework out."
@@ -157,23 +158,21 @@ def _recipe(path: Path, made: PythonConfig, options: Options) -> Recipe:
             declares = {**dict.fromkeys(UNSLOTH_KEYS, KeySpec("any", None)), **declares}
         code = replace(code, declares=declares, trainer="UnslothGRPOTrainer", own_trainer=patched)
     # what another call takes says nothing about the release
-    stated = {
-        key: [] if key in made.unresolved else value
-        for key, value in made.config.items()
-        if key not in made.elsewhere
-    }
+    stated = without(made.config, made.elsewhere)
+    for key in stated.keys() & made.unresolved.keys():
+        stated[key] = []
     judged = _installed(made, framework, options) or options.find_version(
         framework, stated, path, code=code
     )
     keys = FRAMEWORKS[framework].takes(judged.version)
     foreign = made.elsewhere - keys.keys()
     recipe = build_recipe(
-        {key: value for key, value in made.config.items() if key not in foreign},
+        without(made.config, foreign),
         replace(options, framework=framework, judged=judged),
         processes=made.processes,
         file=str(path),
         lines=made.lines,
-        unresolved={key: text for key, text in made.unresolved.items() if key not in foreign},
+        unresolved=without(made.unresolved, foreign),
         code=code,
         cells=made.cells,
         points=made.points,
@@ -183,6 +182,11 @@ def _recipe(path: Path, made: PythonConfig, options: Options) -> Recipe:
     rest = dict.fromkeys(keys.keys() - recipe.config.keys(), made.spread)
     # **words may set any key
     return replace(recipe, unresolved={**rest, **recipe.unresolved})
+
+
+def without(values: Config, keys: Container[str]) -> Json:
+    """Return the values without those of some keys."""
+    return {key: value for key, value in values.items() if key not in keys}
 
 
 def _installed(made: PythonConfig, framework: str, options: Options) -> Judged | None:
@@ -220,52 +224,49 @@ def _configure(
     if "*0" in slots:
         slots["output_dir"] = slots.pop("*0")
     owners = {place for place, value in names.assigned if value is call}
-    trainers = [
-        (one, at)
-        for one, at in names.calls
-        if last_name(one.func).endswith("Trainer")
-        and any(
-            word.arg == "args" and _is_given(word.value, call, owners, at) for word in one.keywords
-        )
-    ]
+    trainers = []
+    for trainer, at in names.calls:
+        given = keywords_of(trainer).get("args")
+        if last_name(trainer.func).endswith("Trainer") and _is_given(given, call, owners, at):
+            trainers.append((trainer, at))
     every = {**_read_elsewhere(names, trainers, is_only), **slots}
     # config.seed = 3, trainer.args.seed = 3: no call refuses such a key
     for owner in owners | {".args"}:
-        every |= {
-            key: Slot(UNKNOWN, node, node.lineno)
-            for key, node in names.attributes.get(owner, {}).items()
-        }
+        for key, node in names.attributes.get(owner, {}).items():
+            every[key] = Slot(UNKNOWN, node, node.lineno)
     own = fields_of(names, name_of(call.func))
     config = {key: spec.default for key, spec in own.items() if spec.default is not None}
-    unresolved = {words: words for words in unknown}
+    unresolved = dict(zip(unknown, unknown, strict=True))
     for key, slot in every.items():
         config[key] = slot.value
         if slot.value is UNKNOWN:
             config[key] = unresolved[key] = text_of(slot.node)
-    trainer, own_trainer = read_trainer(names)
+    name, own_trainer = read_trainer(names)
     no_evaluation = _first_without("eval_dataset", names, trainers)
     no_rewards = _first_without("reward_funcs", names, trainers, "environment_factory")
-    is_unsloth = any(origin.partition(".")[0] == "unsloth" for origin in names.imports.values())
+    framework = "trl"
+    if names.has_unsloth:
+        framework = "unsloth"
     return PythonConfig(
         config,
         {key: slot.line for key, slot in every.items()},
         unresolved,
         call,
-        "unsloth" if is_unsloth else "trl",
+        framework,
         _processes(source, names),
         _pin(source),
         source.cells,
         LaunchedCode(
             str(path),
             own,
-            trainer,
+            name,
             own_trainer,
             "stop",
             no_evaluation=no_evaluation,
             no_rewards=no_rewards,
             imports=names.of_trl,
         ),
-        unknown[0] if unknown else "",
+        "".join(unknown[:1]),
         frozenset(every.keys() - slots.keys()),
         _points(names, call, scope),
     )
@@ -276,8 +277,11 @@ def _points(names: Names, call: ast.Call, scope: Scope) -> list[list[Config]]:
     combination of suggested values, at both ends of its ranges. Of more than MOST_POINTS
     combinations, a sample, and an empty one for the others.
     """
-    searched = {id(made): _suggested(names, made, at) for made, at in names.calls}
-    searched = {made: values for made, values in searched.items() if values}
+    searched: dict[int, list[tuple[Any, Any]]] = {}
+    for made, at in names.calls:
+        values = _suggested(names, made, at)
+        if values:
+            searched[id(made)] = values
     combinations = [*islice(product(*searched.values()), MOST_POINTS + 1)]
     points: list[list[Config]] = []
     if len(combinations) > MOST_POINTS:
@@ -287,13 +291,12 @@ def _points(names: Names, call: ast.Call, scope: Scope) -> list[list[Config]]:
     fixed = _arguments(names, call, scope)[0]
     for combination in combinations:
         ends: list[Config] = []
-        for values in zip(*combination, strict=True):
-            names.forget(dict(zip(searched, values, strict=True)))
-            point = {
-                key: slot.value
-                for key, slot in _arguments(names, call, scope)[0].items()
-                if fixed[key].value is UNKNOWN and slot.value is not UNKNOWN
-            }
+        for returned in zip(*combination, strict=True):
+            names.forget(dict(zip(searched, returned, strict=True)))
+            point = {}
+            for key, slot in _arguments(names, call, scope)[0].items():
+                if fixed[key].value is UNKNOWN and slot.value is not UNKNOWN:
+                    point[key] = slot.value
             if point and point not in ends:
                 ends.append(point)
         if ends and ends not in points:
@@ -309,18 +312,19 @@ def _suggested(names: Names, call: ast.Call, scope: Scope) -> list[tuple[Any, An
     name = last_name(call.func)
     if not name.startswith("suggest_"):
         return []
-    given = _arguments(names, call, scope)[0]
-    words = ("*1", "*2", "choices", "low", "high")
-    step = given["step"].value if "step" in given else 1
+    given = {key: slot.value for key, slot in _arguments(names, call, scope)[0].items()}
+    stated = [given[key] for key in ("*1", "*2", "choices", "low", "high") if key in given]
     values: Sequence[Any] = ()
-    match [*(given[word].value for word in words if word in given), step]:
+    match [*stated, given.get("step", 1)]:
         case [list() as choices, _]:
             values = choices
         case [int() | float() as low, int() | float() as high, _] if name != "suggest_int":
             return [(low, high)]
         case [int() as low, int() as high, int() as step] if step > 0:
             values = range(low, high + 1, step)
-    return [] if values[MOST_POINTS:] else [(value, value) for value in values]
+    if values[MOST_POINTS:]:
+        return []
+    return [(value, value) for value in values]
 
 
 def _arguments(names: Names, call: ast.Call, scope: Scope) -> tuple[dict[str, Slot], list[str]]:
@@ -331,11 +335,12 @@ def _arguments(names: Names, call: ast.Call, scope: Scope) -> tuple[dict[str, Sl
     unknown = []
     for n, node in enumerate(call.args):
         slots[f"*{n}"] = Slot(names.value(node, scope), node, node.lineno)
-    for word in call.keywords:
-        if word.arg is not None:
-            slots[word.arg] = Slot(names.value(word.value, scope), word.value, word.lineno)
+    for keyword in call.keywords:
+        if keyword.arg is not None:
+            value = names.value(keyword.value, scope)
+            slots[keyword.arg] = Slot(value, keyword.value, keyword.lineno)
             continue
-        for key, node, at in names.entries(word.value, scope):
+        for key, node, at in names.entries(keyword.value, scope):
             if key is None:
                 unknown.append(f"**{text_of(node)}")
             else:
@@ -343,11 +348,13 @@ def _arguments(names: Names, call: ast.Call, scope: Scope) -> tuple[dict[str, Sl
     return slots, unknown
 
 
-def _is_given(node: ast.expr, call: ast.Call, owners: set[str], scope: Scope) -> bool:
+def _is_given(node: ast.expr | None, call: ast.Call, owners: set[str], scope: Scope) -> bool:
     """Return whether a trainer's ``args`` is this configuration."""
-    if isinstance(node, ast.Name):
-        return call in scope.bindings(node)
-    return node is call or place_of(node) in owners
+    if node is None:
+        return False
+    return call in scope.bindings(node) or (
+        not isinstance(node, ast.Name) and place_of(node) in owners
+    )
 
 
 def _read_elsewhere(
@@ -355,14 +362,10 @@ def _read_elsewhere(
 ) -> dict[str, Slot]:
     """Return the keys of a recipe that a configuration's trainer, model and LoRA set."""
     every = [made for made in names.calls if last_name(made[0].func).endswith("GRPOTrainer")]
-    if (
-        not trainers
-        and is_only
-        and len(every) == 1
-        and all(word.arg != "args" for word in every[0][0].keywords)
-    ):
-        trainers = every
-    if not trainers and not (is_only and not every):
+    if not trainers and is_only and len(every) < 2:
+        # the only trainer, if it does not name another configuration
+        trainers = [made for made in every if "args" not in keywords_of(made[0])]
+    if not trainers and (every or not is_only):
         return {}
     slots: dict[str, Slot] = {}
     for call, scope in names.calls:
@@ -375,11 +378,9 @@ def _read_elsewhere(
         elif name == "from_pretrained" and name_of(call.func).startswith("Fast"):
             model = given.get("model_name") or given.get("*0")
             loaded = {"model_name_or_path": model, "load_in_4bit": given.get("load_in_4bit")}
-            slots |= {
-                key: slot
-                for key, slot in loaded.items()
-                if slot is not None and slot.value is not UNKNOWN
-            }
+            for key, slot in loaded.items():
+                if slot is not None and slot.value is not UNKNOWN:
+                    slots[key] = slot
     if not trainers:
         return slots
     trainer, scope = trainers[0]
@@ -415,8 +416,10 @@ def _read_type(names: Names, model: Slot, scope: Scope) -> dict[str, Slot]:
     transformers chooses one: 4 takes float32, 5 that of the model's files.
     """
     loads = _call_of("from_pretrained", model, scope)
-    given = _arguments(names, loads, scope)[0] if loads is not None else {}
-    dtype = given.get("torch_dtype") or given.get("dtype") or model._replace(value=UNKNOWN)
+    dtype = model._replace(value=UNKNOWN)
+    if loads is not None:
+        given = _arguments(names, loads, scope)[0]
+        dtype = given.get("torch_dtype") or given.get("dtype") or dtype
     if isinstance(dtype.node, ast.Attribute) and name_of(dtype.node).startswith("torch."):
         dtype = dtype._replace(value=last_name(dtype.node))
     return dict.fromkeys(DTYPES, dtype)
@@ -430,24 +433,23 @@ def _first_without(
 
     Calls with ``**words`` or with more than the model by position may have it.
     """
+    lines = []
     for trainer, scope in trainers:
         given, unknown = _arguments(names, trainer, scope)
         is_given = any(name in given and given[name].value is not None for name in (word, other))
-        if (
-            is_given
-            or unknown
-            or "*1" in given
-            or any(isinstance(one, ast.Starred) for one in trainer.args)
-        ):
+        is_starred = any(isinstance(one, ast.Starred) for one in trainer.args)
+        if is_given or unknown or "*1" in given or is_starred:
             return None
-    return trainers[0][0].lineno if trainers else None
+        lines.append(trainer.lineno)
+    return next(iter(lines), None)
 
 
 def _read_lora(call: ast.Call, given: Mapping[str, Slot]) -> dict[str, Slot]:
-    settings = {
-        LORA[key]: slot for key, slot in given.items() if key in LORA and slot.value is not UNKNOWN
-    }
-    return {"use_peft": Slot(True, call, call.lineno), **settings}
+    slots = {"use_peft": Slot(True, call, call.lineno)}
+    for key, slot in given.items():
+        if key in LORA and slot.value is not UNKNOWN:
+            slots[LORA[key]] = slot
+    return slots
 
 
 def _processes(source: Source, names: Names) -> int | None:
@@ -460,7 +462,9 @@ def _processes(source: Source, names: Names) -> int | None:
                 case Slot(int(count)) if count > 0:
                     return count
             return None
-    return 1 if source.cells else None
+    if source.cells:
+        return 1
+    return None
 
 
 def _pin(source: Source) -> tuple[str, int] | None:

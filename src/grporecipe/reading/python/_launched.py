@@ -27,6 +27,7 @@ from grporecipe.project.repository import (
 )
 from grporecipe.reading.python.source import (
     Names,
+    keywords_of,
     last_name,
     name_of,
     option_names,
@@ -59,7 +60,9 @@ def read_launched(program: str, script: Path, paths: Sequence[str] = ()) -> Laun
     ``paths`` are the folders of PYTHONPATH.
     """
     path = find_program(program, script, paths)
-    return read_program(path) if path else NO_CODE
+    if path is None:
+        return NO_CODE
+    return read_program(path)
 
 
 def read_program(path: Path) -> LaunchedCode:
@@ -70,7 +73,7 @@ def read_program(path: Path) -> LaunchedCode:
     declares, is_whole = read_options(names, path)
     trainer, own_trainer = read_trainer(names)
     parsing = [call for call, _ in names.calls if last_name(call.func) in PARSERS]
-    parsed = chain.from_iterable(map(_parsed_classes, parsing))
+    classes = chain.from_iterable(map(_parsed_classes, parsing))
     makes_config = any(
         call.keywords and name_of(call.func).endswith("GRPOConfig") for call, _ in names.calls
     )
@@ -83,7 +86,7 @@ def read_program(path: Path) -> LaunchedCode:
         makes_config,
         declares_more=not is_whole,
         parsers=frozenset(last_name(call.func) for call in parsing),
-        classes=frozenset(last_name(node) for node in parsed if _is_library(names, node)),
+        classes=frozenset(node.id for node in classes if _is_library(names, node)),
         imports=names.of_trl,
     )
 
@@ -96,16 +99,23 @@ def read_nearest(recipe: Path) -> LaunchedCode:
     there are none.
     """
     root = find_root(recipe)
-    for folder in absolute(recipe).parents if root is not None else ():
+    if root is None:
+        return NO_CODE
+    for folder in absolute(recipe).parents:
         near = [file for file in sorted(folder.glob("*.py")) if "GRPOConfig" in head_of(file)]
         read = map(read_program, near)
         codes = [code for code in read if code.parsers & {"TrlParser", "HfArgumentParser"}]
         if codes:
-            fates = {code.other_keys for code in codes}
+            declares: dict[str, KeySpec] = {}
+            other_keys = codes[0].other_keys
+            for code in codes:
+                declares |= code.declares
+                if code.other_keys != other_keys:
+                    other_keys = ""
             return LaunchedCode(
                 codes[0].file,
-                {key: spec for code in codes for key, spec in code.declares.items()},
-                other_keys=codes[0].other_keys if len(fates) == 1 else "",
+                declares,
+                other_keys=other_keys,
                 declares_more=any(code.declares_more for code in codes),
             )
         if folder == root:
@@ -147,7 +157,11 @@ def find_patch(plugins: Any, file: Path) -> str:
     """Return which plug-in of a recipe replaces functions of a trainer; empty if none does."""
     for plugin in listed(plugins):
         path = find_program(str(plugin), file)
-        names = (read_file(path) if path is not None else None) or Names()
+        names = None
+        if path is not None:
+            names = read_file(path)
+        if names is None:
+            continue
         for owner in names.attributes:
             if names.imports.get(owner, "").partition(".")[0] in TRL_BASED:
                 return f"{Path(plugin).name} replaces functions of what it imports"
@@ -169,7 +183,9 @@ def uses_trl(path: Path, places: Sequence[Path]) -> bool | None:
     to load something else.
     """
     root = project_folder(path)
-    waiting, seen, computes, is_open, mentions = [path], set[Path](), False, False, False
+    waiting = [path]
+    seen = set[Path]()
+    computes = is_open = mentions = False
     while waiting:
         file = waiting.pop()
         if file in seen:
@@ -193,7 +209,9 @@ def uses_trl(path: Path, places: Sequence[Path]) -> bool | None:
             if files is None:
                 return None
             waiting += files
-    return False if computes and not (is_open and mentions) else None
+    if not computes or (is_open and mentions):
+        return None
+    return False
 
 
 def _may_be_grpo(module: str, names: tuple[str, ...]) -> bool:
@@ -210,7 +228,8 @@ def imports_of(tree: ast.AST) -> Iterator[tuple[int, str, tuple[str, ...]]]:
     """
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            yield from ((0, alias.name, ()) for alias in node.names)
+            for alias in node.names:
+                yield 0, alias.name, ()
         elif isinstance(node, ast.ImportFrom):
             yield node.level, node.module or "", tuple(alias.name for alias in node.names)
 
@@ -224,12 +243,12 @@ def _files_of(
     Empty for a package from elsewhere, None if the repository has the package and not the module.
     """
     parents = list(file.parents)
-    above = parents[: parents.index(roots[0]) + 1] if roots[0] in parents else parents[:1]
-    starts = (
-        parents[level - 1 : level]
-        if level
-        else [*roots[1:], *above, *(folder / "src" for folder in above)]
-    )
+    above = parents[:1]
+    if roots[0] in parents:
+        above = parents[: parents.index(roots[0]) + 1]
+    starts = [*roots[1:], *above, *(folder / "src" for folder in above)]
+    if level:
+        starts = parents[level - 1 : level]
     parts = [part for part in module.split(".") if part]
     for start in starts:
         whole = start.joinpath(*parts)
@@ -237,18 +256,18 @@ def _files_of(
             if len(parts) > 1 and (start / parts[0]).is_dir():
                 return None
             continue
-        packages = [start.joinpath(*parts[:n]) / "__init__.py" for n in range(1, len(parts) + 1)]
-        inside = [whole / f"{name}.py" for name in inner] + [
-            whole / name / "__init__.py" for name in inner
-        ]
-        return [path for path in (whole.with_suffix(".py"), *packages, *inside) if path.is_file()]
+        paths = [whole.with_suffix(".py")]
+        for n in range(1, len(parts) + 1):
+            paths.append(start.joinpath(*parts[:n], "__init__.py"))
+        paths += [whole / f"{name}.py" for name in inner]
+        paths += [whole / name / "__init__.py" for name in inner]
+        return list(filter(Path.is_file, paths))
     return []
 
 
-def read_options(names: Names, path: Path | None) -> tuple[dict[str, KeySpec], bool]:
-    """Return the options of a file's parsers, and whether these are all of them.
-
-    With ``path``, the place of the file, classes that it imports from its repository are read too.
+def read_options(names: Names, path: Path) -> tuple[dict[str, KeySpec], bool]:
+    """Return the options of a file's parsers, and whether these are all of them. Classes that it
+    imports from its repository are read too.
     """
     options: dict[str, KeySpec] = {}
     is_whole = has_parser = False
@@ -259,28 +278,19 @@ def read_options(names: Names, path: Path | None) -> tuple[dict[str, KeySpec], b
             is_whole = is_whole or not has_parser
         elif "Parser" in name or name == "cli":
             classes = _parsed_classes(call)
+            is_whole = has_parser = bool(classes)
             for node in classes:
                 options |= fields_of(names, node.id)
-                if (
-                    path is not None
-                    and node.id not in names.classes
-                    and not _is_library(names, node)
-                ):
+                if node.id not in names.classes and not _is_library(names, node):
+                    is_whole = False
                     options |= _imported_fields(names.origin(node), path)
-            is_whole = all(
-                node.id in names.classes or _is_library(names, node) for node in classes
-            ) and bool(classes)
-            has_parser = bool(classes)
     return options, is_whole
 
 
 def _parsed_classes(call: ast.Call) -> list[ast.Name]:
     """Return the classes whose fields a parser takes."""
-    types = [
-        *call.args[:1],
-        *(word.value for word in call.keywords if word.arg == "dataclass_types"),
-    ]
-    return [node for one in types for node in ast.walk(one) if isinstance(node, ast.Name)]
+    types = keywords_of(call).get("dataclass_types", ast.Tuple(call.args[:1]))
+    return [node for node in ast.walk(types) if isinstance(node, ast.Name)]
 
 
 def _imported_fields(origin: str, path: Path) -> dict[str, KeySpec]:
@@ -315,69 +325,84 @@ def fields_of(names: Names, name: str, steps: int = 0) -> dict[str, KeySpec]:
         if isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name):
             default = default_of(one.value)
             kind = _kind(one.annotation)
+            if default is None:
+                kind = kind.rstrip("?") + "?"
             if "ClassVar" not in text_of(one.annotation):
-                fields[one.target.id] = KeySpec(
-                    kind if default is not None else kind.rstrip("?") + "?", default
-                )
+                fields[one.target.id] = KeySpec(kind, default)
     return fields
 
 
 def default_of(node: ast.expr | None) -> Any:
     """Return a field's default if it is a literal, or None."""
     if isinstance(node, ast.Call):
-        words = {word.arg: word.value for word in node.keywords}
-        factory = words.get("default_factory")
-        if isinstance(factory, ast.Name) and factory.id in ("list", "dict"):
-            return [] if factory.id == "list" else {}
-        node = factory.body if isinstance(factory, ast.Lambda) else words.get("default")
+        keywords = keywords_of(node)
+        node = keywords.get("default")
+        match keywords.get("default_factory"):
+            case ast.Name(id="list"):
+                return []
+            case ast.Name(id="dict"):
+                return {}
+            case ast.Lambda(body=body):
+                node = body
+    if node is None:
+        return None
     try:
-        return None if node is None else ast.literal_eval(node)
+        return ast.literal_eval(node)
     except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
         return None
 
 
-def _kind(annotation: ast.expr | None) -> str:
+def _kind(annotation: ast.expr) -> str:
     """Return the name of a type in `KeySpec`."""
-    text = text_of(annotation) if annotation is not None else ""
-    kind = re.match(r"(?:\w+\.)?(?:Optional\[)?'?(int|float|bool|str|list|List)\b", text)
-    return (kind[1].lower() if kind else "any") + (
-        "?" if "Optional[" in text or "None" in text else ""
-    )
+    text = text_of(annotation)
+    match = re.match(r"(?:\w+\.)?(?:Optional\[)?'?(int|float|bool|str|list|List)\b", text)
+    kind = "any"
+    if match:
+        kind = match[1].lower()
+    if "Optional[" in text or "None" in text:
+        kind += "?"
+    return kind
 
 
 def _read_option(call: ast.Call) -> dict[str, KeySpec]:
     """Return the options of ``add_argument("--key", type=int, default=1)``."""
-    words = {word.arg: word.value for word in call.keywords}
-    action = words.get("action")
-    default = default_of(words.get("default"))
-    if action is not None or "is_flag" in words:
-        is_off = isinstance(action, ast.Constant) and action.value == "store_false"
-        spec = KeySpec("bool", is_off if default is None else default)
-    elif isinstance(nargs := words.get("nargs"), ast.Constant) and nargs.value != "?":
-        spec = KeySpec("list", default)
-    else:
-        kind = _kind(words.get("type", ast.Name("str")))
-        spec = KeySpec(kind if default is not None else f"{kind}?", default)
-    return dict.fromkeys(option_names(call, words), spec)
+    keywords = keywords_of(call)
+    action = keywords.get("action")
+    nargs = keywords.get("nargs")
+    default = default_of(keywords.get("default"))
+    kind = _kind(keywords.get("type", ast.Name("str")))
+    if action is not None or "is_flag" in keywords:
+        kind = "bool"
+        if default is None:
+            default = isinstance(action, ast.Constant) and action.value == "store_false"
+    elif isinstance(nargs, ast.Constant) and nargs.value != "?":
+        kind = "list"
+    elif default is None:
+        kind += "?"
+    return dict.fromkeys(option_names(call), KeySpec(kind, default))
 
 
 def _other_keys(names: Names) -> Literal["", "stop", "dropped"]:
     """Return what the parsers of a file do with unknown options; empty if they differ."""
-    outcomes: set[Literal["stop", "dropped"]] = set()
+    # whether each of them drops an option
+    drops: set[bool] = set()
     for call, _ in names.calls:
-        words = {word.arg: getattr(word.value, "value", None) for word in call.keywords}
+        values = {name: getattr(node, "value", None) for name, node in keywords_of(call).items()}
         match getattr(call.func, "attr", ""):
             case "parse_args_and_config" | "parse_args_into_dataclasses":
-                keeps = (
-                    words.get("return_remaining_strings") is True
-                    or words.get("fail_with_unknown_args") is False
+                drops.add(
+                    values.get("return_remaining_strings") is True
+                    or values.get("fail_with_unknown_args") is False
                 )
-                outcomes.add("dropped" if keeps else "stop")
             case "parse_dict" | "parse_yaml_file" | "parse_json_file":
-                outcomes.add("dropped" if words.get("allow_extra_keys") is True else "stop")
+                drops.add(values.get("allow_extra_keys") is True)
             case "parse_args" | "parse_known_args" as name:
-                outcomes.add("stop" if name == "parse_args" else "dropped")
-    return outcomes.pop() if len(outcomes) == 1 else ""
+                drops.add(name == "parse_known_args")
+    if drops == {True}:
+        return "dropped"
+    if drops == {False}:
+        return "stop"
+    return ""
 
 
 def read_trainer(names: Names) -> tuple[str, bool]:
@@ -385,10 +410,12 @@ def read_trainer(names: Names) -> tuple[str, bool]:
     comes first.
     """
     trainers = sorted(_trainers(names), key=lambda trainer: not trainer[1])
-    if trainers and any(origin.partition(".")[0] == "unsloth" for origin in names.imports.values()):
+    if not trainers:
+        return "", False
+    if names.has_unsloth:
         # its import replaces TRL's class
         return "UnslothGRPOTrainer", True
-    return trainers[0] if trainers else ("", False)
+    return trainers[0]
 
 
 def _trainers(names: Names) -> Iterator[tuple[str, bool]]:
@@ -403,40 +430,40 @@ def _trainers(names: Names) -> Iterator[tuple[str, bool]]:
     }
     places = {id(value): place for place, value in names.assigned}
     for call, scope in names.calls:
-        words = {word.arg for word in call.keywords}
+        keys = keywords_of(call).keys()
         name = last_name(call.func)
         if not (
-            words & REWARDS or name.endswith("GRPOTrainer") or {"args", "train_dataset"} <= words
+            keys & REWARDS or name.endswith("GRPOTrainer") or {"args", "train_dataset"} <= keys
         ):
             continue
         is_trained = places.get(id(call), "") in trained
         root = call.func
         while isinstance(root, ast.Subscript):
             root = root.value
-        values = [call.func, *(one for one in scope.bindings(root) if one is not None)]
         # Several classes may be assigned to a variable, or held by a dictionary.
-        classes = [
-            node
-            for one in values
-            for node in ast.walk(one)
-            if isinstance(node, (ast.Name, ast.Attribute))
-            and (name_of(node) in names.classes or names.origin(node))
-            and (_is_trainer(names, node) or (words & REWARDS and is_trained))
-        ]
-        for node in classes:
-            yield last_name(node), _has_own_batches(names, node)
-        if not classes and is_trained and not isinstance(call.func, ast.Name):
+        values = [call.func, *filter(None, scope.bindings(root))]
+        has_class = False
+        for node in chain.from_iterable(map(ast.walk, values)):
+            if (
+                isinstance(node, (ast.Name, ast.Attribute))
+                and (name_of(node) in names.classes or names.origin(node))
+                and (_is_trainer(names, node) or (keys & REWARDS and is_trained))
+            ):
+                has_class = True
+                yield last_name(node), _has_own_batches(names, node)
+        if not has_class and is_trained and not isinstance(call.func, ast.Name):
             # options.trainer_class(...)
             yield text_of(call.func), True
 
 
 def _is_trainer(names: Names, node: ast.expr, steps: int = 0) -> bool:
     """Return whether a class, or one that it derives from, is called a trainer."""
+    if last_name(node).endswith("Trainer"):
+        return True
     definition = names.classes.get(name_of(node))
-    bases = definition.bases if definition is not None and steps < MOST_BASES else []
-    return last_name(node).endswith("Trainer") or any(
-        _is_trainer(names, base, steps + 1) for base in bases
-    )
+    if definition is None or steps >= MOST_BASES:
+        return False
+    return any(_is_trainer(names, base, steps + 1) for base in definition.bases)
 
 
 def _has_own_batches(names: Names, node: ast.expr, steps: int = 0) -> bool:
@@ -456,13 +483,12 @@ def _has_own_batches(names: Names, node: ast.expr, steps: int = 0) -> bool:
 
 
 def _calls_super(function: ast.FunctionDef) -> bool:
-    calls = (
-        node.func.value
-        for node in ast.walk(function)
-        if isinstance(node, ast.Call)
-        and isinstance(node.func, ast.Attribute)
-        and node.func.attr == "__init__"
-    )
-    return any(
-        isinstance(one, ast.Call) and name_of(one.func) == "super" and not one.args for one in calls
-    )
+    for node in ast.walk(function):
+        match node:
+            case ast.Call(
+                func=ast.Attribute(
+                    value=ast.Call(func=ast.Name(id="super"), args=[]), attr="__init__"
+                )
+            ):
+                return True
+    return False

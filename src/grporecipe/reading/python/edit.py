@@ -15,7 +15,7 @@ from typing import Any
 from grporecipe.errors import UserError
 from grporecipe.files import Config, parse_json
 from grporecipe.model.values import without_none
-from grporecipe.reading.python._configs import PythonConfig, find_configs
+from grporecipe.reading.python._configs import PythonConfig, find_configs, without
 from grporecipe.reading.python.source import NOTEBOOK, code_cells
 
 # start, end, replacement
@@ -34,34 +34,31 @@ def edit_call(path: Path, text: str, index: int, change: Config) -> str | None:
     try:
         before = find_configs(path, text)
         made = before[index]
-        wanted = {key: value for key, value in made.config.items() if key not in change}
-        wanted |= without_none(change)
         edited = _edited(path, text, made, change)
         after = find_configs(path, edited)
     except (UserError, ValueError, RecursionError):
         return None
-    kept = [
-        replace(config, call=made.call, code=made.code, lines={}, cells=())
-        for config in (*before, *after)
-    ]
-    kept[index] = replace(kept[index], config=wanted)
-    return edited if kept[: len(before)] == kept[len(before) :] else None
+    before[index] = replace(made, config={**without(made.config, change), **without_none(change)})
+    if before != after:
+        return None
+    return edited
 
 
 def _edited(path: Path, text: str, made: PythonConfig, change: Config) -> str:
     """Return the text with the call changed. Raises ValueError for a value that is no literal."""
-    is_notebook = path.suffix == NOTEBOOK
-    source, first = text, 1
-    if is_notebook:
-        number, first = max(cell for cell in made.cells if cell.line <= made.call.lineno)
-        source = dict(code_cells(text))[number]
+    if path.suffix != NOTEBOOK:
+        return _with_edits(text, 1, made, change)
+    number, first = max(cell for cell in made.cells if cell.line <= made.call.lineno)
+    notebook = parse_json(text.removeprefix("\ufeff"))
+    source = dict(code_cells(text))[number]
+    notebook["cells"][number - 1]["source"] = _with_edits(source, first, made, change)
+    return json.dumps(notebook)
+
+
+def _with_edits(source: str, first: int, made: PythonConfig, change: Config) -> str:
     for start, end, instead in sorted(_edits(source, first, made, change), reverse=True):
         source = source[:start] + instead + source[end:]
-    if not is_notebook:
-        return source
-    notebook = parse_json(text.removeprefix("\ufeff"))
-    notebook["cells"][number - 1]["source"] = source
-    return json.dumps(notebook)
+    return source
 
 
 def _edits(source: str, first: int, made: PythonConfig, change: Config) -> Iterator[Edit]:
@@ -73,17 +70,18 @@ def _edits(source: str, first: int, made: PythonConfig, change: Config) -> Itera
 
     def at(line: int | None, column: int | None) -> int:
         start = starts[(line or first) - first]
-        return start + len(
-            source[start:].partition("\n")[0].encode()[:column].decode(errors="ignore")
-        )
+        line_text = source[start:].partition("\n")[0]
+        return start + len(line_text.encode()[:column].decode(errors="ignore"))
 
-    words = {word.arg: word for word in call.keywords if word.arg is not None}
-    gone = [key for key, value in change.items() if value is None and key in words]
+    keywords = {keyword.arg: keyword for keyword in call.keywords if keyword.arg is not None}
+    gone = [key for key, value in change.items() if value is None and key in keywords]
     new = [key for key, value in change.items() if value is not None and key not in made.config]
-    renamed = dict(zip(gone, new, strict=True)) if len(gone) == len(new) == 1 else {}
-    for key, word in words.items():
-        start = at(word.lineno, word.col_offset)
-        end = at(word.end_lineno, word.end_col_offset)
+    renamed: dict[str, str] = {}
+    if len(gone) == len(new) == 1:
+        renamed = {gone[0]: new[0]}
+    for key, keyword in keywords.items():
+        start = at(keyword.lineno, keyword.col_offset)
+        end = at(keyword.end_lineno, keyword.end_col_offset)
         name = renamed.get(key)
         if name is not None:
             yield start, start + len(key), name
@@ -91,24 +89,22 @@ def _edits(source: str, first: int, made: PythonConfig, change: Config) -> Itera
             yield _removed(source, start, end)
         value = change.get(name or key)
         if value is not None and value != made.config[key]:
-            ast.literal_eval(word.value)
-            value_start = at(word.value.lineno, word.value.col_offset)
+            ast.literal_eval(keyword.value)
+            value_start = at(keyword.value.lineno, keyword.value.col_offset)
             yield value_start, end, _render(value, source[value_start])
     added = [f"{key}={_render(change[key])}" for key in new if key not in renamed.values()]
     if added:
         arguments: list[ast.expr | ast.keyword] = [*call.args, *call.keywords]
-        last = max([at(each.end_lineno, each.end_col_offset) for each in arguments], default=None)
-        end = at(call.end_lineno, call.end_col_offset) - 1 if last is None else last
-        yield end, end, ", " * (last is not None) + ", ".join(added)
+        ends = [at(each.end_lineno, each.end_col_offset) for each in arguments]
+        end = max(ends, default=at(call.end_lineno, call.end_col_offset) - 1)
+        yield end, end, ", " * bool(ends) + ", ".join(added)
 
 
 def _render(value: Any, quote: str = '"') -> str:
     """Return a value as Python code, with the quotes of the old value."""
-    return (
-        json.dumps(value, ensure_ascii=False)
-        if isinstance(value, str) and quote != "'"
-        else repr(value)
-    )
+    if isinstance(value, str) and quote != "'":
+        return json.dumps(value, ensure_ascii=False)
+    return repr(value)
 
 
 def _removed(source: str, start: int, end: int) -> Edit:
@@ -116,7 +112,9 @@ def _removed(source: str, start: int, end: int) -> Edit:
     them.
     """
     comma = _COMMA.match(source, end)
-    after = comma.end() if comma else end
+    after = end
+    if comma:
+        after = comma.end()
     line_start = source.rfind("\n", 0, start) + 1
     line_end = _LINE_END.match(source, after)
     if line_end and not source[line_start:start].strip():

@@ -10,7 +10,7 @@ import operator
 import posixpath
 import re
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -65,17 +65,23 @@ def parse_python(text: str) -> ast.Module | None:
 def read_file(path: Path) -> "Names | None":
     """Return the names of a Python file; None if it cannot be read."""
     stamp = file_stamp(path)
-    return None if stamp is None else _read_names(path, *stamp)
+    if stamp is None:
+        return None
+    return _read_names(path, *stamp)
 
 
 @lru_cache(maxsize=64)
 def _read_names(path: Path, _: int, size: int) -> "Names | None":
+    text = ""
     try:
-        text = path.read_text(encoding="utf-8-sig") if size <= LARGEST_FILE else ""
+        if size <= LARGEST_FILE:
+            text = path.read_text(encoding="utf-8-sig")
     except (OSError, ValueError):
         return None
     tree = parse_python(text)
-    return None if tree is None else read_names(tree)
+    if tree is None:
+        return None
+    return read_names(tree)
 
 
 def read_source(text: str, is_notebook: bool) -> Source:
@@ -104,7 +110,9 @@ def _where(text: str) -> str:
     try:
         ast.parse(text)
     except SyntaxError as error:
-        return f" (line {error.lineno}: {error.msg})" if error.lineno else f" ({error.msg})"
+        if error.lineno:
+            return f" (line {error.lineno}: {error.msg})"
+        return f" ({error.msg})"
     except (ValueError, RecursionError, MemoryError):
         pass
     return ": it is nested too deeply, or has null bytes"
@@ -119,7 +127,9 @@ def code_cells(text: str) -> list[tuple[int, str]]:
         notebook = parse_json(text.removeprefix("\ufeff"))
     except ValueError as error:
         raise UserError(f"it is no notebook: {str(error)[:120]}.") from None
-    cells = notebook.get("cells") if isinstance(notebook, dict) else None
+    cells = None
+    if isinstance(notebook, dict):
+        cells = notebook.get("cells")
     if not isinstance(cells, list):
         raise UserError(
             "it is no notebook of format 4: it has no cells. Open and save it with Jupyter."
@@ -161,8 +171,10 @@ def _without_magics(source: str) -> str:
             lines.append("")
         elif assigned:
             lines.append(f"{assigned[1]}None")
+        elif magic:
+            lines.append(f"{magic[1]}pass")
         else:
-            lines.append(f"{magic[1]}pass" if magic else line)
+            lines.append(line)
         continues = bool(continues or magic or assigned) and line.rstrip().endswith("\\")
     return "\n".join(lines)
 
@@ -183,6 +195,8 @@ NUMBERS: dict[type, Callable[[Any, Any], Any]] = {
     ast.FloorDiv: operator.floordiv,
     ast.Mod: operator.mod,
 }
+# functions that join the parts of a path
+JOINS = ("os.path.join", "path.join")
 CHANGES = frozenset(
     {"update", "pop", "popitem", "setdefault", "clear", "append", "extend", "insert", "remove"}
 )
@@ -212,8 +226,11 @@ class Scope:
 
     def bindings(self, node: ast.expr) -> list[ast.expr | None]:
         """Return the expressions that a name is given, or the expression itself."""
-        scope = self.find(node.id) if isinstance(node, ast.Name) else None
-        return scope.names[node.id] if scope is not None and isinstance(node, ast.Name) else [node]
+        if isinstance(node, ast.Name):
+            scope = self.find(node.id)
+            if scope is not None:
+                return scope.names[node.id]
+        return [node]
 
 
 @dataclass
@@ -244,14 +261,21 @@ class Names:
         for _, scope in self.calls:
             scope.known.clear()
 
+    @property
+    def has_unsloth(self) -> bool:
+        """Return whether the file imports Unsloth."""
+        return any(origin.partition(".")[0] == "unsloth" for origin in self.imports.values())
+
     def origin(self, node: ast.expr) -> str:
         """Return the dotted name that an expression is imported as (``trl.GRPOConfig``); empty if
         it is not imported.
         """
         first, dot, rest = name_of(node).partition(".")
-        return self.imports[first] + dot + rest if first in self.imports else ""
+        if first not in self.imports:
+            return ""
+        return self.imports[first] + dot + rest
 
-    def value(self, node: ast.expr, scope: Scope, depth: int = 0) -> Any:
+    def value(self, node: ast.expr | None, scope: Scope, depth: int = 0) -> Any:
         """Return the value of an expression of literals, constants and argparse defaults, or
         UNKNOWN.
         """
@@ -270,45 +294,31 @@ class Names:
                 return self.returned[id(node)]
             case ast.Attribute(value=ast.Name(id=owner), attr=key) if self._is_parsed(owner, scope):
                 defaults = self.options.get(key, [None])
-                return (
-                    UNKNOWN
-                    if key in self.attributes.get(owner, {})
-                    else self._agreed(defaults, self.module, depth)
-                )
+                if key not in self.attributes.get(owner, {}):
+                    return self._agreed(defaults, self.module, depth)
             case ast.UnaryOp(op=ast.USub(), operand=operand):
                 number = inner(operand)
-                return -number if isinstance(number, (int, float)) else UNKNOWN
+                if isinstance(number, (int, float)):
+                    return -number
             case ast.BinOp(left=left, op=op, right=right) if type(op) in NUMBERS:
                 return _compute(op, inner(left), inner(right))
-            case ast.JoinedStr(values=values) if not any(map(_is_formatted, values)):
-                return _concatenate(
-                    [
-                        inner(
-                            getattr(one, "value", one)
-                            if isinstance(one, ast.FormattedValue)
-                            else one
-                        )
-                        for one in values
-                    ]
-                )
-            case ast.Call(func=function, args=args) if name_of(function) in (
-                "os.path.join",
-                "path.join",
-            ):
-                parts = [inner(one) for one in args]
-                return (
-                    posixpath.join(*parts)
-                    if parts and all(isinstance(one, str) for one in parts)
-                    else UNKNOWN
-                )
+            case ast.JoinedStr(values=parts):
+                return _concatenate([inner(part) for part in parts])
+            case ast.FormattedValue(value=shown, conversion=-1, format_spec=None):
+                return inner(shown)
+            case ast.Call(func=function, args=args) if args and name_of(function) in JOINS:
+                texts = [inner(one) for one in args]
+                if all(isinstance(text, str) for text in texts):
+                    return posixpath.join(*texts)
             case ast.List(elts=elements) | ast.Tuple(elts=elements):
                 items = [inner(one) for one in elements[:LONGEST]]
-                return UNKNOWN if any(one is UNKNOWN for one in items) else items
+                if UNKNOWN not in items:
+                    return items
             case ast.Dict() | ast.Call():
-                entries = list(self.entries(node, scope, depth + 1))
+                entries = self.entries(node, scope, depth + 1)
                 mapping = {key: self.value(one, at, depth + 1) for key, one, at in entries}
-                unknown = None in mapping or any(one is UNKNOWN for one in mapping.values())
-                return UNKNOWN if unknown else mapping
+                if None not in mapping and UNKNOWN not in mapping.values():
+                    return mapping
         return UNKNOWN
 
     def _constant(self, name: str, scope: Scope, depth: int) -> Any:
@@ -323,21 +333,20 @@ class Names:
         return binding.known[name]
 
     def _agreed(self, nodes: list[ast.expr | None], scope: Scope, depth: int) -> Any:
-        values = [UNKNOWN if node is None else self.value(node, scope, depth + 1) for node in nodes]
-        return (
-            values[0]
-            if all(type(one) is type(values[0]) and one == values[0] for one in values)
-            else UNKNOWN
-        )
+        values = [self.value(node, scope, depth + 1) for node in nodes]
+        if all(type(one) is type(values[0]) and one == values[0] for one in values):
+            return values[0]
+        return UNKNOWN
 
     def _is_parsed(self, name: str, scope: Scope) -> bool:
         """Return whether a name holds the options of argparse: given by ``parse_args()``, or a
         parameter ``args``.
         """
         binding = scope.find(name)
-        bound = binding.names[name] if binding else []
-        return bool(bound) and all(
-            name == "args" if one is None else _is_parse(one) for one in bound
+        if binding is None:
+            return False
+        return all(
+            _is_parse(one) or (one is None and name == "args") for one in binding.names[name]
         )
 
     def entries(
@@ -359,23 +368,21 @@ class Names:
                 for key, one in zip(keys, values, strict=True):
                     if key is None:
                         yield from self.entries(one, scope, depth + 1)
+                    elif isinstance(key, ast.Constant):
+                        yield str(key.value), one, scope
                     else:
-                        yield (
-                            (str(key.value) if isinstance(key, ast.Constant) else None),
-                            one,
-                            scope,
-                        )
-            case ast.Call(func=ast.Name(id="dict"), args=[], keywords=words):
-                for word in words:
-                    if word.arg is None:
-                        yield from self.entries(word.value, scope, depth + 1)
+                        yield None, one, scope
+            case ast.Call(func=ast.Name(id="dict"), args=[], keywords=keywords):
+                for keyword in keywords:
+                    if keyword.arg is None:
+                        yield from self.entries(keyword.value, scope, depth + 1)
                     else:
-                        yield word.arg, word.value, scope
+                        yield keyword.arg, keyword.value, scope
             case _:
                 yield None, node, scope
 
 
-def _is_parse(node: ast.expr) -> bool:
+def _is_parse(node: ast.expr | None) -> bool:
     """Return whether a call reads the command line (``parse_args()``, not ``parse_args(["--seed",
     "3"])``).
     """
@@ -383,12 +390,6 @@ def _is_parse(node: ast.expr) -> bool:
         isinstance(node, ast.Call)
         and last_name(node.func).endswith("parse_args")
         and not (node.args or node.keywords)
-    )
-
-
-def _is_formatted(part: ast.expr) -> bool:
-    return isinstance(part, ast.FormattedValue) and (
-        part.format_spec is not None or part.conversion != -1
     )
 
 
@@ -402,13 +403,16 @@ def _compute(op: ast.operator, left: Any, right: Any) -> Any:
         result = NUMBERS[type(op)](left, right)
     except ArithmeticError:
         return UNKNOWN
-    return result if abs(result) <= LARGEST else UNKNOWN
+    if abs(result) > LARGEST:
+        return UNKNOWN
+    return result
 
 
 def _concatenate(parts: list[Any]) -> Any:
-    is_literal = all(isinstance(part, (str, int, float)) for part in parts)
-    text = "".join(map(str, parts)) if is_literal else ""
-    return text if is_literal and len(text) <= LONGEST else UNKNOWN
+    text = "".join(map(str, parts))
+    if len(text) > LONGEST or not all(isinstance(part, (str, int, float)) for part in parts):
+        return UNKNOWN
+    return text
 
 
 def imports_of_trl(tree: ast.Module) -> tuple[tuple[str, int], ...]:
@@ -419,22 +423,16 @@ def imports_of_trl(tree: ast.Module) -> tuple[tuple[str, int], ...]:
     """
     imports: list[tuple[str, int]] = []
     for node in tree.body:
-        if isinstance(node, ast.Import):
-            imports += (
-                (alias.name, node.lineno) for alias in node.names if alias.name.startswith("trl.")
-            )
-        elif isinstance(node, ast.ImportFrom) and not node.level and node.module == "trl":
-            imports += (
-                (alias.name, node.lineno)
-                for alias in node.names
-                if not alias.name.startswith(("*", "__"))
-            )
-        elif (
-            isinstance(node, ast.ImportFrom)
-            and not node.level
-            and (node.module or "").startswith("trl.")
-        ):
-            imports.append((node.module or "", node.lineno))
+        match node:
+            case ast.Import(names=aliases):
+                names = [alias.name for alias in aliases if alias.name.startswith("trl.")]
+            case ast.ImportFrom(module="trl", level=0, names=aliases):
+                names = [alias.name for alias in aliases if not alias.name.startswith(("*", "__"))]
+            case ast.ImportFrom(module=str(module), level=0) if module.startswith("trl."):
+                names = [module]
+            case _:
+                names = []
+        imports += [(name, node.lineno) for name in names]
     return tuple(imports)
 
 
@@ -451,11 +449,10 @@ def read_names(tree: ast.Module) -> Names:
         inner = scope
         match node:
             case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.Lambda() | ast.ClassDef():
+                inner = Scope(scope, is_class=isinstance(node, ast.ClassDef))
                 # A method does not see the names of its class.
-                inner = Scope(
-                    scope.outer if scope.is_class else scope,
-                    is_class=isinstance(node, ast.ClassDef),
-                )
+                if scope.is_class:
+                    inner.outer = scope.outer
                 if not isinstance(node, ast.Lambda):
                     scope.bind(node.name)
                 if isinstance(node, ast.ClassDef):
@@ -464,26 +461,27 @@ def read_names(tree: ast.Module) -> Names:
                 scope.bind(name)
             case ast.Import(names=aliases):
                 for alias in aliases:
-                    whole = alias.name if alias.asname else alias.name.partition(".")[0]
-                    names.imports[alias.asname or whole] = whole
-                    scope.bind(alias.asname or whole)
+                    origin = alias.name
+                    if not alias.asname:
+                        origin = origin.partition(".")[0]
+                    names.imports[alias.asname or origin] = origin
+                    scope.bind(alias.asname or origin)
             case ast.ImportFrom(names=aliases):
                 for alias in aliases:
-                    names.imports[alias.asname or alias.name] = (
-                        f"{'.' * node.level}{node.module or ''}.{alias.name}"
-                    )
-                    scope.bind(alias.asname or alias.name)
+                    name = alias.asname or alias.name
+                    module = "." * node.level + (node.module or "")
+                    names.imports[name] = f"{module}.{alias.name}"
+                    scope.bind(name)
             case ast.Global(names=shared) | ast.Nonlocal(names=shared):
-                for name in shared:
-                    names.changed.add(name)
+                names.changed.update(shared)
             case ast.Assign(targets=targets, value=value):
                 for target in targets:
                     pairs = [(target, value)]
                     if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
-                        starred = any(
-                            isinstance(one, ast.Starred) for one in (*target.elts, *value.elts)
-                        )
-                        pairs = [] if starred else list(zip(target.elts, value.elts, strict=False))
+                        pairs = list(zip(target.elts, value.elts, strict=False))
+                        elements = (*target.elts, *value.elts)
+                        if any(isinstance(one, ast.Starred) for one in elements):
+                            pairs = []
                     _bind(names, scope, pairs, given)
             case (
                 ast.AnnAssign(target=target, value=ast.expr() as value)
@@ -510,8 +508,8 @@ def read_names(tree: ast.Module) -> Names:
                     for option, default in _defaults(node):
                         names.options.setdefault(option, []).append(default)
                 if last_name(node.func) == "set_defaults":
-                    for word in node.keywords:
-                        names.options.setdefault(word.arg or "", []).append(None)
+                    for keyword in node.keywords:
+                        names.options.setdefault(keyword.arg or "", []).append(None)
         stack += [(child, inner) for child in ast.iter_child_nodes(node)]
     names.calls.sort(key=lambda call: (call[0].lineno, call[0].col_offset))
     return names
@@ -536,32 +534,35 @@ def _bind(
             names.attributes.setdefault(place_of(target.value), {})[target.attr] = value
 
 
-def option_names(call: ast.Call, words: Mapping[str | None, ast.expr]) -> list[str]:
+def keywords_of(call: ast.Call) -> dict[str | None, ast.expr]:
+    """Return the arguments of a call by keyword; None for the last ``**keywords``."""
+    return {keyword.arg: keyword.value for keyword in call.keywords}
+
+
+def option_names(call: ast.Call) -> list[str]:
     """Return the names of ``add_argument("--key", dest=...)``, dashes as underscores."""
-    texts = [
-        node.value
-        for node in call.args
-        if isinstance(node, ast.Constant) and isinstance(node.value, str)
-    ]
-    names = [
-        text.removeprefix("--").partition("/")[0].replace("-", "_")
-        for text in texts
-        if text.startswith("--")
-    ]
-    dest = words.get("dest")
-    return [*names, str(dest.value)] if isinstance(dest, ast.Constant) else names
+    names = []
+    for node in call.args:
+        match node:
+            case ast.Constant(value=str(text)) if text.startswith("--"):
+                names.append(text.removeprefix("--").partition("/")[0].replace("-", "_"))
+    dest = keywords_of(call).get("dest")
+    if isinstance(dest, ast.Constant):
+        names.append(str(dest.value))
+    return names
 
 
 def _defaults(call: ast.Call) -> Iterator[tuple[str, ast.expr | None]]:
     """Yield each name of an option with the expression of its default; None if there is none, or if
     it is a switch.
     """
-    words = {word.arg: word.value for word in call.keywords}
-    default = words.get("default")
+    keywords = keywords_of(call)
+    default = keywords.get("default")
     is_stated_none = isinstance(default, ast.Constant) and default.value is None
-    is_none = is_stated_none or words.keys() & {"required", "action", None}
-    for name in option_names(call, words):
-        yield name, None if is_none else default
+    if is_stated_none or keywords.keys() & {"required", "action", None}:
+        default = None
+    for name in option_names(call):
+        yield name, default
 
 
 def name_of(node: ast.expr) -> str:
@@ -570,18 +571,18 @@ def name_of(node: ast.expr) -> str:
     while isinstance(node, ast.Attribute):
         parts.append(node.attr)
         node = node.value
-    return ".".join([node.id, *reversed(parts)]) if isinstance(node, ast.Name) else ""
+    if not isinstance(node, ast.Name):
+        return ""
+    return ".".join([node.id, *reversed(parts)])
 
 
 def last_name(node: ast.expr) -> str:
     """Return the last part of the name in an expression (``GRPOConfig``), or an empty text."""
-    return (
-        node.attr
-        if isinstance(node, ast.Attribute)
-        else node.id
-        if isinstance(node, ast.Name)
-        else ""
-    )
+    if isinstance(node, ast.Attribute):
+        return node.attr
+    if isinstance(node, ast.Name):
+        return node.id
+    return ""
 
 
 def place_of(node: ast.expr) -> str:

@@ -26,11 +26,16 @@ def with_types(own: KeySpecs, release: KeySpecs) -> KeyTable:
     table = KeyTable()
     for key, spec in own.items():
         released = release.get(key, spec)
-        default = list(spec.default) if isinstance(spec.default, tuple) else spec.default
+        kind, default = released
+        if isinstance(spec.default, tuple):
+            default = list(spec.default)
+        elif spec.default is not None:
+            default = spec.default
         # An annotation may be looser than what the trainer does with the value; a type of another
         # kind is the source's own.
-        kind = spec.type if _is_other(spec.type, released.type) else released.type
-        table[key] = KeySpec(kind, released.default if default is None else default)
+        if _is_other(spec.type, released.type):
+            kind = spec.type
+        table[key] = KeySpec(kind, default)
     return table
 
 
@@ -47,11 +52,12 @@ def code_of(folder: Path, files: Sequence[str]) -> dict[str, str]:
     """Return the code of a source's files by relative path, without whole lines of comments.
     ``files`` are patterns.
     """
-    paths = dict.fromkeys(path for pattern in files for path in sorted(folder.glob(pattern)))
-    return {
-        path.relative_to(folder).as_posix(): re.sub(COMMENT, "", head_of(path, LARGEST_SOURCE))
-        for path in paths
-    }
+    code = {}
+    for pattern in files:
+        for path in sorted(folder.glob(pattern)):
+            name = path.relative_to(folder).as_posix()
+            code[name] = re.sub(COMMENT, "", head_of(path, LARGEST_SOURCE))
+    return code
 
 
 def missing_checks(
@@ -64,12 +70,13 @@ def missing_checks(
     file that ends with ``anchor`` the source is not whole, so nothing is missing.
     """
     place = next((name for name in code if name.endswith(anchor)), "")
-    missing = [
-        name
-        for name, check in checks.items()
-        if not any(re.search(check, text) for text in code.values())
-    ]
-    return dict.fromkeys(sorted(missing), f"{place} does not check it") if place else {}
+    if not place:
+        return {}
+    missing = {}
+    for name, check in sorted(checks.items()):
+        if not any(re.search(check, text) for text in code.values()):
+            missing[name] = f"{place} does not check it"
+    return missing
 
 
 def fields_of_file(file: Path, name: str, steps: int = 0) -> dict[str, KeySpec]:
@@ -108,11 +115,9 @@ def nested_fields(
         # null.
         kinds = {node.id for node in ast.walk(one.annotation) if isinstance(node, ast.Name)}
         sections = sorted(kind for kind in kinds if kind in names.classes or kind in names.imports)
-        inner = [
-            field
-            for kind in sections
-            for field in nested_fields(file, kind, f"{above}{one.target.id}.", steps + 1)
-        ]
+        inner: list[tuple[str, KeySpec]] = []
+        for kind in sections:
+            inner += nested_fields(file, kind, f"{above}{one.target.id}.", steps + 1)
         yield from inner
         if not inner or name_of(one.annotation) not in sections:
             yield above + one.target.id, specs[one.target.id]
@@ -130,19 +135,19 @@ def _class(file: Path, name: str, steps: int = 0) -> tuple[Names, Path] | None:
     level = len(origin) - len(origin.lstrip("."))
     if not level or level > len(file.parents):
         return None
-    whole = (
-        file.parents[level - 1].joinpath(*module.split(".")) if module else file.parents[level - 1]
-    )
-    paths = (whole.with_suffix(".py"), whole / "__init__.py")
-    classes = (_class(path, name, steps + 1) for path in paths if path.is_file() and path != file)
-    return next((place for place in classes if place is not None), None)
+    whole = file.parents[level - 1].joinpath(*module.split("."))
+    for path in (whole.with_suffix(".py"), whole / "__init__.py"):
+        if path.is_file() and path != file:
+            place = _class(path, name, steps + 1)
+            if place is not None:
+                return place
+    return None
 
 
 def stated_version(folder: Path, files: Sequence[str]) -> Version | None:
     """Return the first version that one of these files states, or None."""
     for name in files:
-        path = folder / name
-        match = re.search(_VERSION, head_of(path).strip())
+        match = re.search(_VERSION, head_of(folder / name).strip())
         if match:
             return (int(match[1]), int(match[2]), int(match[3] or 0))
     return None
