@@ -74,7 +74,9 @@ def event_lines(data: bytes) -> Iterator[Json]:
             elif number == 5 and isinstance(content, bytes):
                 summary = content
         for number, content in _fields(summary):
-            if number == 1 and isinstance(content, bytes) and (scalar := _scalar(content)):
+            if number != 1 or not isinstance(content, bytes):
+                continue
+            if scalar := _scalar(content):
                 yield {"step": step, scalar[0]: scalar[1]}
 
 

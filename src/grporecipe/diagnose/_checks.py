@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import StrEnum
+from functools import partial
 from itertools import pairwise
 from statistics import fmean, median
 from typing import NamedTuple
@@ -115,22 +116,9 @@ def non_finite(name: str) -> Finder:
     return find
 
 
-def no_gain(falls: bool) -> Finder:
-    """Return a check for a reward whose interval excludes a large gain, or also a flat reward."""
-    return lambda evidence: _no_gain(evidence) if _has_fallen(evidence) == falls else None
-
-
-def _has_fallen(evidence: Evidence) -> bool:
-    trend = evidence.trend
-    scale = evidence.scale
-    return (
-        trend is not None and scale is not None and trend.high < 0 and trend.change < -FLAT * scale
-    )
-
-
-def _no_gain(evidence: Evidence) -> Sign | None:
-    """Return the change of a reward that has not risen. Return None if it has, or if it may still
-    rise.
+def no_gain(evidence: Evidence, falls: bool) -> Sign | None:
+    """Return the change of a reward that has fallen, or else has stayed flat. Return None if it has
+    risen, or if it may still rise.
     """
     trend, scale, log = evidence.trend, evidence.scale, evidence.log
     if (
@@ -142,6 +130,9 @@ def _no_gain(evidence: Evidence) -> Sign | None:
         or max(trend.high, evidence.early_gain()) >= FLAT * scale
         or _still_warming(evidence)
     ):
+        return None
+    has_fallen = trend.high < 0 and trend.change < -FLAT * scale
+    if has_fallen != falls:
         return None
     variant = "solved" if _is_high(evidence) else ""
     return Sign(
@@ -201,10 +192,14 @@ def best_earlier(evidence: Evidence) -> Sign | None:
 def few_groups(evidence: Evidence) -> Sign | None:
     """Look for groups whose rewards are all equal."""
     last = evidence.windows("zero_std")[-3:]
-    if len(last) < 3 or (share := fmean(window.mean for window in last)) < HALF:
+    if len(last) < 3:
+        return None
+    share = fmean(window.mean for window in last)
+    if share < HALF:
         return None
     is_note = share < NO_VARIANCE or evidence.risen or not evidence.stops
-    return Sign((last[0].first, last[-1].last), {"share": share}, "half" if is_note else "")
+    variant = "half" if is_note else ""
+    return Sign((last[0].first, last[-1].last), {"share": share}, variant)
 
 
 def entropy_down(evidence: Evidence) -> Sign | None:
@@ -293,7 +288,9 @@ def traded(evidence: Evidence) -> Sign | None:
             values |= {"fallen": shown, "top": top, "rest": means[-1]}
         elif means[-1] > means[0] + noise:
             values |= {"risen": shown, "first": means[0], "last": means[-1]}
-    return Sign((since, evidence.log.end), values) if len(values) == 6 else None
+    if len(values) < 6:
+        return None
+    return Sign((since, evidence.log.end), values)
 
 
 def kl_drift(evidence: Evidence) -> Sign | None:
@@ -301,7 +298,8 @@ def kl_drift(evidence: Evidence) -> Sign | None:
     windows = evidence.windows("kl")[-guards.TWICE :]
     if len(windows) < guards.TWICE or min(window.mean for window in windows) < KL_WARN:
         return None
-    return Sign(_ends(windows), {"kl": windows[-1].mean}, "rising" if evidence.risen else "")
+    variant = "rising" if evidence.risen else ""
+    return Sign(_ends(windows), {"kl": windows[-1].mean}, variant)
 
 
 def spikes(name: str, least: float) -> Finder:
@@ -368,7 +366,8 @@ def unmoved(evidence: Evidence) -> Sign | None:
 
 def no_update(evidence: Evidence) -> Sign | None:
     """Look for steps that have a gradient but changed no weight."""
-    rates, norms = (dict(evidence.log.series(name)) for name in ("learning_rate", "grad_norm"))
+    rates = dict(evidence.log.series("learning_rate"))
+    norms = dict(evidence.log.series("grad_norm"))
     sizes = [
         (step, size)
         for step, size in evidence.log.series("update_size")
@@ -399,7 +398,8 @@ def no_gradient(evidence: Evidence) -> Sign | None:
     shares = [equal[step] for step, _ in last if step in equal]
     if shares and min(shares) >= guards.ALL:
         return None
-    return Sign((last[0][0], last[-1][0]), {"count": len(last)}, "frozen" if shares else "")
+    variant = "frozen" if shares else ""
+    return Sign((last[0][0], last[-1][0]), {"count": len(last)}, variant)
 
 
 def clipped_gradient(evidence: Evidence) -> Sign | None:
@@ -416,7 +416,8 @@ def clipped_gradient(evidence: Evidence) -> Sign | None:
 def generation(evidence: Evidence) -> Sign | None:
     """Look for steps that spend most of their time on generation."""
     shares = evidence.log.values("generation_share") or list(_measured_shares(evidence.log))
-    if len(shares) < SOME_ROWS or (share := median(shares)) < GENERATION:
+    share = median(shares or [0.0])
+    if len(shares) < SOME_ROWS or share < GENERATION:
         return None
     return Sign(evidence.log.range, {"share": share})
 
@@ -433,7 +434,8 @@ def _measured_shares(log: Log) -> Iterator[float]:
 def loss(evidence: Evidence) -> Sign | None:
     """Look for a loss near 0."""
     values = [abs(value) for value in evidence.log.values("loss")]
-    if len(values) < 3 or (usual := median(values)) > NEAR_ZERO:
+    usual = median(values or [0.0])
+    if len(values) < 3 or usual > NEAR_ZERO:
         return None
     return Sign(evidence.log.range, {"median": usual})
 
@@ -458,8 +460,8 @@ FINDERS: dict[str, Finder] = {
     "below_start": below_start,
     "rate_too_high": rate_too_high,
     "best_step": best_earlier,
-    "flat": no_gain(falls=False),
-    "falling": no_gain(falls=True),
+    "flat": partial(no_gain, falls=False),
+    "falling": partial(no_gain, falls=True),
     "reward_traded": traded,
     "entropy_fall": entropy_down,
     "few_groups": few_groups,

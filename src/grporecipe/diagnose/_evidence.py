@@ -117,7 +117,7 @@ class Evidence:
             steps = [step for step, _ in self.evaluations]
             values = [value for _, value in self.evaluations]
             errors = dict(self.log.series("eval_se"))
-            step_errors = [errors.get(step, self._scatter(values)) for step in steps]
+            step_errors = [errors.get(step, _scatter(values)) for step in steps]
             start = self.start
         else:
             parts = self.windows("reward")
@@ -185,7 +185,9 @@ class Evidence:
     @cached_property
     def reward_functions(self) -> list[str]:
         """Return the names of the rewards of single functions."""
-        names = dict.fromkeys(name for row in self.log.rows.values() for name in row)
+        names: dict[str, float] = {}
+        for row in self.log.rows.values():
+            names |= row
         return [name for name in names if is_reward_function(name)]
 
     @cached_property
@@ -197,7 +199,7 @@ class Evidence:
         if spread:
             return median(spread)
         ranges = [value for _, value in self._ranges()]
-        return median(ranges) / 4 or None if ranges else None
+        return median(ranges or [0.0]) / 4 or None
 
     @cached_property
     def trend(self) -> Trend | None:
@@ -256,16 +258,17 @@ class Evidence:
             while at < len(values) and values[at][0] <= stop:
                 part.append(values[at][1])
                 at += 1
-            latest.append(fmean(part) if part else None)
+            mean = fmean(part) if part else None
+            latest.append(mean)
         return latest
 
-    @staticmethod
-    def _scatter(values: Sequence[float]) -> float:
-        """Estimate the standard error of an evaluation from the differences of neighbours (von
-        Neumann 1941).
-        """
-        steps = [(b - a) ** 2 for a, b in pairwise(values)]
-        return math.sqrt(median(steps) / 2) if steps else 0.0
+
+def _scatter(values: Sequence[float]) -> float:
+    """Estimate the standard error of an evaluation from the differences of neighbours (von Neumann
+    1941).
+    """
+    steps = [(b - a) ** 2 for a, b in pairwise(values)]
+    return math.sqrt(median(steps or [0.0]) / 2)
 
 
 def _window(values: Sequence[tuple[int, float]]) -> Window:

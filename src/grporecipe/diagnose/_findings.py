@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Literal
 
-from grporecipe.diagnose._checks import FINDERS, SOME_ROWS, Level
+from grporecipe.diagnose._checks import FINDERS, SOME_ROWS, Level, Sign
 from grporecipe.diagnose._evidence import Evidence
 from grporecipe.diagnose._log import Log
 from grporecipe.files import Config, read_own_yaml
@@ -96,20 +96,26 @@ def diagnose(log: Log) -> Diagnosis:
             continue
         if lacking:
             missing[check.name] = ", ".join(MISSING.get(name, name) for name in lacking)
-        elif not _is_excused(check, evidence) and (sign := FINDERS[check.name](evidence)):
-            row = replace(check, **check.variants.get(sign.variant, {}))
-            findings[check.name] = Finding(
-                check.name,
-                Level(row.level),
-                row.text,
-                row.evidence.format(log=evidence, steps=sign.steps, **sign.values),
-                row.advice,
-                sign.steps,
-                {name: value for name, value in sign.values.items() if not isinstance(value, str)},
-            )
+        elif not _is_excused(check, evidence):
+            sign = FINDERS[check.name](evidence)
+            if sign is not None:
+                findings[check.name] = _describe(check, sign, evidence)
     _leave_out(findings)
     ordered = sorted(findings.values(), key=lambda finding: LEVELS.index(finding.level))
     return Diagnosis(log, ordered, missing)
+
+
+def _describe(check: Check, sign: Sign, evidence: Evidence) -> Finding:
+    row = replace(check, **check.variants.get(sign.variant, {}))
+    return Finding(
+        check.name,
+        Level(row.level),
+        row.text,
+        row.evidence.format(log=evidence, steps=sign.steps, **sign.values),
+        row.advice,
+        sign.steps,
+        {name: value for name, value in sign.values.items() if not isinstance(value, str)},
+    )
 
 
 def _leave_out(findings: dict[str, Finding]) -> None:
@@ -118,8 +124,9 @@ def _leave_out(findings: dict[str, Finding]) -> None:
     """
     broken = [findings[name].steps[0] for name in NOT_A_NUMBER if name in findings]
     for check in load_checks():
-        if (finding := findings.get(check.name)) is None:
+        if check.name not in findings:
             continue
+        finding = findings[check.name]
         worse = LEVELS[: LEVELS.index(finding.level) + 1]
         causes = {other.name for other in findings.values() if other.level in worse}
         if causes & collapses():

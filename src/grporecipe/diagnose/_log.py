@@ -102,4 +102,4 @@ class Log:
 
     def has(self, *names: str) -> bool:
         """Return whether each of these metrics has a value."""
-        return all(any(name in row for row in self.rows.values()) for name in names)
+        return all(any(self.every(name)) for name in names)

@@ -55,27 +55,27 @@ def _convert_kl(log: Log, recipe: Recipe) -> None:
     log.converted = f"KL is actor/kl_loss x {factor}"
 
 
-def _kl_factor(recipe: Recipe) -> Fraction:
+def _kl_factor(recipe: Recipe) -> Fraction | int:
     """Return the KL in nats of a logged 1; 0 if the sizes are unknown or do not divide."""
     if not VERL_PARTS <= recipe.version < VERL_NATS:
-        return Fraction(1)
+        return 1
     setting, unknown = read_recipe(recipe)
     if recipe.may_have_more or unknown & VERL_SIZES:
-        return Fraction(0)
+        return 0
     if setting.engine != "fsdp":
-        return Fraction(1)
+        return 1
 
     step = planning.stated_completions_per_step(setting)
     rollout = planning.completions_per_rollout(setting)
     if not step or not rollout or planning.completions_per_step(setting) != step:
-        return Fraction(0)
+        return 0
     updates = Fraction(setting.num_iterations * rollout, step)
     if updates < 1 or updates.denominator > 1:
-        return Fraction(0)
+        return 0
     if recipe.version >= VERL_SUMS:
         return 1 / updates
     # the number of micro-batches of dynamic batching depends on the completions
-    return Fraction(0 if setting.dynamic_batching else setting.gradient_accumulation_steps)
+    return 0 if setting.dynamic_batching else setting.gradient_accumulation_steps
 
 
 def _weigh(log: Log, recipe: Recipe) -> None:

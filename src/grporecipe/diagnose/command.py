@@ -133,10 +133,13 @@ def settings_of(path: Path, recipe: Recipe) -> dict[str, str]:
         keys: Json = {}
         for field in check.changes.split():
             keys |= spell_keys({field: getattr(setting, field)}, recipe, setting) or {}
-        lines = {key: f"line {line}" if (line := recipe.line(key)) else "default" for key in keys}
-        said = {key: f"={label_text(value)}" for key, value in keys.items() if value is not None}
-        words = ", ".join(f"{key}{said.get(key, ' not set')} ({lines[key]})" for key in keys)
-        texts[check.name] = f"{path}: {words}" if words else ""
+        words = []
+        for key, value in keys.items():
+            said = " not set" if value is None else f"={label_text(value)}"
+            place = f"line {recipe.lines[key]}" if key in recipe.lines else "default"
+            words.append(f"{key}{said} ({place})")
+        if words:
+            texts[check.name] = f"{path}: {', '.join(words)}"
     return texts
 
 
@@ -184,6 +187,7 @@ def _missing(diagnosis: Diagnosis) -> str:
 def diagnosis_json(diagnosis: Diagnosis, settings: Mapping[str, str]) -> Json:
     """Return a diagnosis as JSON for scripts; ``settings`` as for `show_diagnosis`."""
     log = diagnosis.log
+    steps = [log.steps[0], log.end] if log.steps else None
     findings = []
     for finding in diagnosis.findings:
         shown = asdict(finding)
@@ -193,7 +197,7 @@ def diagnosis_json(diagnosis: Diagnosis, settings: Mapping[str, str]) -> Json:
     return {
         "log": log.path,
         "format": log.format,
-        "steps": [log.steps[0], log.end] if log.steps else None,
+        "steps": steps,
         "total": log.total,
         "healthy": diagnosis.healthy,
         "findings": findings,

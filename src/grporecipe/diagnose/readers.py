@@ -35,7 +35,7 @@ MOST_NESTED = 8
 Line = Json
 _COLOUR = r"\x1b\[[0-9;]*[A-Za-z]"
 # "(TaskRunner pid=123, ip=10.0.0.1) "
-_RAY = r"\s*\(\w[^)]{0,200}\)\s?"
+_RAY = r"^\s*\(\w[^)]{0,200}\)\s?"
 _DICT = r"\{['\"][^{}]*\}"
 _PAIR = r"""['"]([^'"]+)['"]\s*:\s*(?:'([^']*)'|"([^"]*)"|(?:np\.\w+\()?([-+\w.]+))"""
 _PROGRESS = r"(\d{1,9})/(\d{1,9}) \[[^\]]{0,80}(?:it/s|s/it)"
@@ -139,7 +139,8 @@ def _bytes(file: Path) -> bytes:
 def _read_text(file: Path, text: str) -> Log:
     """Read a text log in the format that yields the most metrics."""
     start = text.lstrip()[:1]
-    if start in ("{", "[") and (whole := _whole(text)) is not None:
+    whole = _whole(text) if start in ("{", "[") else None
+    if whole is not None:
         return _from_json(file, whole)
     # an incomplete checkpoint: its writer was killed
     if start == "{" and '"log_history"' in text:
@@ -191,11 +192,11 @@ def flatten(line: Config, prefix: str = "", depth: int = MOST_NESTED) -> Line:
     flat: Line = {}
     for key, value in line.items():
         name = key if not prefix else f"{prefix}/{key}"
-        if isinstance(value, dict):
-            inner = "" if key == "data" and not prefix else name
-            flat.update(flatten(value, inner, depth - 1) if depth else {})
-        else:
+        if not isinstance(value, dict):
             flat[name] = value
+        elif depth:
+            inner = "" if key == "data" and not prefix else name
+            flat |= flatten(value, inner, depth - 1)
     return flat
 
 
@@ -219,10 +220,12 @@ def _dicts(lines: Iterable[str]) -> Iterator[Line]:
     step = total = planned = None
     finished = False
     for line in lines:
-        if "Total optimization" in line and (match := re.search(_STEPS, line)):
-            planned = int(match[1].replace(",", "") or 0)
+        length = re.search(_STEPS, line) if "Total optimization" in line else None
+        if length:
+            planned = int(length[1].replace(",", "") or 0)
         at = 0
-        for match in re.finditer(_DICT, line) if "{" in line else ():
+        dicts = re.finditer(_DICT, line) if "{" in line else ()
+        for match in dicts:
             step, total = _progress(line[at : match.start()], step, total, planned)
             at = match.end()
             pairs = {p[0]: p[1] or p[2] or p[3] for p in re.findall(_PAIR, match[0])}
@@ -230,7 +233,8 @@ def _dicts(lines: Iterable[str]) -> Iterator[Line]:
             if translate(pairs):
                 entries.append((pairs, step))
         step, total = _progress(line[at:], step, total, planned)
-    yield from _numbered(entries, total, planned if finished else None)
+    whole = planned if finished else None
+    yield from _numbered(entries, total, whole)
 
 
 def _numbered(
@@ -264,7 +268,7 @@ def _progress(
     if "it/s" not in text and "s/it" not in text:
         return step, total
     for done, of in re.findall(_PROGRESS, text):
-        if int(of) == planned if planned else total is None or int(of) >= total:
+        if int(of) == (planned or max(total or 0, int(of))):
             step = int(done)
             total = int(of)
     return step, total
@@ -273,7 +277,10 @@ def _progress(
 def _verl(lines: Iterable[str]) -> Iterator[Line]:
     """Read verl's console: ``step:12 - actor/pg_loss:0.01 - ...``."""
     for line in lines:
-        if "step:" in line and (start := re.search(_VERL, plain := re.sub(_COLOUR, "", line))):
+        if "step:" not in line:
+            continue
+        plain = re.sub(_COLOUR, "", line)
+        if start := re.search(_VERL, plain):
             pairs = (part.strip().rpartition(":") for part in plain[start.end() :].split(" - "))
             yield {
                 "step": int(start[1]),
@@ -310,7 +317,9 @@ def _prime_rl(lines: Iterable[str]) -> Iterator[Line]:
     August 2026.
     """
     for line in lines:
-        if "Step " in line and (match := re.search(_PRIME_RL, re.sub(_COLOUR, "", line))):
+        if "Step " not in line:
+            continue
+        if match := re.search(_PRIME_RL, re.sub(_COLOUR, "", line)):
             named: Line = {"step": int(match[1])}
             for part in match[2].split("|"):
                 if pair := re.fullmatch(_PRIME_RL_PAIR, part.strip()):
@@ -325,21 +334,22 @@ def _easyr1(lines: Iterable[str]) -> Iterator[Line]:
     for line in lines:
         if block is None and "Step " not in line:
             continue
-        plain = re.sub(_COLOUR, "", line)
-        plain = plain[worker.end() :] if (worker := re.match(_RAY, plain)) else plain
+        plain = re.sub(_RAY, "", re.sub(_COLOUR, "", line))
         if start := re.fullmatch(_EASYR1, plain):
             if block:
                 yield block
             block = {"step": int(start[1])}
             stack = []
-        elif block is not None and (pair := re.fullmatch(_YAML, plain)):
+            continue
+        pair = re.fullmatch(_YAML, plain)
+        if block is not None and pair:
             indent = len(pair[1])
             stack = [entry for entry in stack if entry[0] < indent]
             name = "/".join([*(key for _, key in stack), pair[2]])
-            if pair[3] is None and len(stack) < MOST_NESTED:
-                stack.append((indent, pair[2]))
-            elif pair[3] is not None:
+            if pair[3] is not None:
                 block[name] = pair[3]
+            elif len(stack) < MOST_NESTED:
+                stack.append((indent, pair[2]))
     if block:
         yield block
 
@@ -376,7 +386,8 @@ def own_lines(file: Path, data: bytes) -> Iterator[Line]:
         yield from _binary.event_lines(data)
     else:
         lines = data[: data.rfind(b"\n") + 1].decode("utf-8", errors="replace").splitlines()
-        yield from _rows(lines) if file.suffix == ".csv" else _json_lines(lines)
+        read = _rows if file.suffix == ".csv" else _json_lines
+        yield from read(lines)
 
 
 # The function that reads a file's metrics, by the name of its format.
