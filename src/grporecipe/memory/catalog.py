@@ -27,7 +27,8 @@ def memory_of(name: str, key: str) -> float:
 
     Raises UserError for an unknown GPU; ``key`` is the key that names it.
     """
-    if (stated := re.fullmatch(SIZE, name.strip())) and 0 < float(stated[1]) < MOST_GIB:
+    stated = re.fullmatch(SIZE, name.strip())
+    if stated and 0 < float(stated[1]) < MOST_GIB:
         return float(stated[1])
     by_name = {_plain(model): gib for model, gib in GPUS.items()}
     gib = by_name.get(_plain(ALIASES.get(_plain(name), name)))
@@ -63,8 +64,12 @@ WORDS = r"[-_.](?:bnb[-_.]?)?(?:nf4|int4|4bit|awq|gptq|int8|8bit|fp8)"
 def known_models() -> dict[str, Architecture]:
     """Return the known shapes by prefix of a model's name, in lower case."""
     rows = parse_json(Path(__file__).with_name("models.json").read_text(encoding="utf-8"))
-    shapes = ((row["names"], read_config(row["config"])) for row in rows)
-    return {name: shape for names, shape in shapes if shape is not None for name in names}
+    models: dict[str, Architecture] = {}
+    for row in rows:
+        shape = read_config(row["config"])
+        if shape is not None:
+            models |= dict.fromkeys(row["names"], shape)
+    return models
 
 
 def find_model(name: str) -> Architecture | None:
@@ -100,15 +105,16 @@ def _by_name(last: str) -> Architecture | None:
 def _read_folder(folder: Path) -> Architecture | None:
     """Return the shape in a folder's config.json; None if it cannot be read."""
     try:
-        config = read_json(folder / "config.json")
-    except (OSError, ValueError):
+        return read_config(read_json(folder / "config.json") or {})
+    except OSError:
         return None
-    return None if config is None else read_config(config)
 
 
 def find_bits(name: str) -> int:
     """Return the bits of a model's quantized weights by its name; 0 if the name does not state
     them.
     """
-    words = re.findall(WORDS, name.lower())
-    return 0 if not words else 8 if any("8" in word for word in words) else 4
+    words = "".join(re.findall(WORDS, name.lower()))
+    if not words:
+        return 0
+    return 8 if "8" in words else 4

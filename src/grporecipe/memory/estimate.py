@@ -115,11 +115,9 @@ class Memory:
     @cached_property
     def low(self) -> float:
         """Return the lower end of the peak in bytes: a GPU with less is too small."""
-        return (
-            self._bound(0, -1)
-            if self.shorter is None
-            else build_memory(self.shorter, self.factors).low
-        )
+        if self.shorter is not None:
+            return build_memory(self.shorter, self.factors).low
+        return self._bound(0, -1)
 
     @cached_property
     def high(self) -> float:
@@ -156,7 +154,7 @@ def memory_gib(s: Setting) -> dict[str, float] | None:
     return None if memory is None else memory.as_gib()
 
 
-def build_memory(n: Need, factors: Mapping[str, float] | None) -> Memory:
+def build_memory(n: Need, factors: Mapping[str, float]) -> Memory:
     """Compute the memory of a need.
 
     With accumulation, gradients exist from the first micro-batch on. Otherwise only those of the
@@ -173,32 +171,37 @@ def build_memory(n: Need, factors: Mapping[str, float] | None) -> Memory:
     generation = find_generation(n)
     engine = n.engine_share * (n.gpu_gib or 0.0) * GIB
     gathered = _gathered(n)
+    sent = {"gathered": _gathered_whole(n, gathered)}
     halves = find_halves(n)
     kept = states.gradients if n.accumulates or n.processes > 1 else _head_weight(n)
     # Autocast's copies are kept until the forward pass ends; those of frozen weights are not.
     cached = halves if n.lora is None else halves / n.model.layers
-    largest = max(head, passing, cached if n.checkpoints else 0)
+    largest = max(head, passing)
+    if n.checkpoints:
+        largest = max(largest, cached)
+    backward = {
+        "gradients": kept,
+        "activations": saved + largest,
+        "logits": 0.0,
+        "gathered": gathered,
+    }
+    if head == largest:
+        backward |= {"activations": saved, "logits": head}
     moving = {
         "load": {},
-        "generation": {
-            "generation": generation,
-            "gathered": 0.0 if n.uses_vllm else _gathered_whole(n, gathered),
-        },
+        "generation": {"generation": generation, **sent},
         "scoring": {
-            "activations": find_scoring(n) + cached,
+            "activations": n.tokens_of(n.scored) * parts.passing_forward(n) + cached,
             "logits": _scored_logits(n),
             "gathered": gathered,
         },
-        "backward": {
-            "gradients": kept,
-            "activations": saved + (0.0 if head == largest else largest),
-            "logits": head if head == largest else 0.0,
-            "gathered": gathered,
-        },
+        "backward": backward,
         "step": {"gradients": states.gradients + states.stepping},
     }
+    if n.uses_vllm:
+        moving["generation"] = {"generation": generation}
     if n.uses_vllm and n.engine_share:
-        moving["sync"] = {"gathered": _gathered_whole(n, gathered)}
+        moving["sync"] = sent
     return Memory(
         weights=states.weights,
         gradients=states.gradients,
@@ -210,7 +213,7 @@ def build_memory(n: Need, factors: Mapping[str, float] | None) -> Memory:
         parts={
             name: _with_what_stays(n, states, name, sizes, engine) for name, sizes in moving.items()
         },
-        factors=factors or {},
+        factors=factors,
         shorter=_shortened(n),
     )
 
@@ -230,11 +233,9 @@ def _shortened(n: Need) -> Need | None:
     ):
         tokens = max(int(n.length * FEWEST_TOKENS), 1)
         return replace(n, runtime=replace(runtime, mean_tokens=tokens), is_limit=False)
-    return (
-        replace(n, prompt=max(int(n.prompt * FEWEST_TOKENS), 1), is_limit=False)
-        if n.is_limit
-        else None
-    )
+    if n.is_limit:
+        return replace(n, prompt=max(int(n.prompt * FEWEST_TOKENS), 1), is_limit=False)
+    return None
 
 
 # the parts that each phase brings back from main memory
@@ -252,16 +253,13 @@ def _with_what_stays(
     """Add to a phase's parts the states on the GPU, vLLM's share, the context and the memory lost
     to fragmentation.
     """
-    stays = {
+    sizes = {
         "weights": states.weights,
         "reference": states.reference,
         "optimizer": states.optimizer,
     }
     used = () if n.runtime.computes_offloaded else USES.get(phase, ())
-    sizes = {
-        name: 0.0 if n.is_offloaded(name) and name not in used else size
-        for name, size in stays.items()
-    }
+    sizes |= dict.fromkeys(n.runtime.offloads.difference(used), 0.0)
     if phase == "load":
         sizes |= {"weights": states.weights, "optimizer": 0.0}
     # in other phases they are counted with the gradients
@@ -273,20 +271,25 @@ def _with_what_stays(
         or (phase == "sync" and n.runtime.wakes_whole)
         or not n.engine_sleeps
     )
-    if phase == "sync" and not awake:
-        # its cache is allocated later
-        engine = n.model.weights * HALF / n.engine_ranks
-    captured = engine and awake and not n.runtime.eager and phase != "sync"
     sizes |= {
         **moving,
         "gradients": moving.get("gradients", 0.0) + buckets,
-        "engine": engine if awake or phase == "sync" else 0.0,
-        "asleep": asleep if engine and not awake and phase != "sync" else 0.0,
-        "graphs": GRAPHS if captured else 0.0,
+        "engine": engine,
+        "asleep": 0.0,
+        "graphs": 0.0,
         "context": CONTEXT,
-        "communication": COMMUNICATION * groups if n.processes > 1 else 0.0,
+        "communication": 0.0,
         "fragmentation": sum(moving.values()) * FRAGMENTATION,
     }
+    if phase == "sync" and not awake:
+        # its cache is allocated later
+        sizes["engine"] = n.model.weights * HALF / n.engine_ranks
+    elif phase != "sync" and engine and not awake:
+        sizes |= {"engine": 0.0, "asleep": asleep}
+    elif phase != "sync" and engine and not n.runtime.eager:
+        sizes["graphs"] = GRAPHS
+    if n.processes > 1:
+        sizes["communication"] = COMMUNICATION * groups
     return {name: size for name, size in sizes.items() if size}
 
 
@@ -300,11 +303,8 @@ def find_activations(n: Need) -> tuple[float, float]:
     """
     model = n.model
     width = n.width
-    flash = n.runtime.flash
-    packs = n.runtime.packs
-    saved = parts.saved_by_layer(model, width, n.length, n.lora, n.compute, flash, casts=not packs)
-    layer: float = n.tokens * saved
-    if not packs and n.lora is not None and n.compute < FLOAT:
+    layer: float = n.tokens * parts.saved_by_layer(n)
+    if not n.runtime.packs and n.lora is not None and n.compute < FLOAT:
         # autocast's copies of float32 adapters, saved for the backward pass
         layer += n.trained * n.compute / model.layers
     # for the gradient of the head
@@ -313,8 +313,11 @@ def find_activations(n: Need) -> tuple[float, float]:
     last_and_tower = last + _tower(n)
     matrix = model.hidden * model.intermediate * max(model.experts, 1)
     # The gradient of the largest matrix, or a quantized one in half precision.
-    dense = matrix * width if n.lora is None else matrix * HALF if n.runtime.weight_bits else 0
-    passing = n.tokens * parts.passing_backward(model, width) + dense
+    dense = matrix * HALF if n.runtime.weight_bits else 0
+    if n.lora is None:
+        dense = matrix * width
+    # per token the gradients of two widths of the MLP and two hidden widths (measured)
+    passing = n.tokens * 2 * (model.computed_width + model.hidden) * width + dense
     halves = find_halves(n)
     if not n.checkpoints:
         return model.layers * layer + last_and_tower + halves, passing
@@ -343,9 +346,9 @@ def _logit_width(n: Need) -> int:
     """Return bytes per logit: accelerate converts outputs to float32, except DeepSpeed's
     (accelerator.py prepare_model).
     """
-    return (
-        HALF if n.runtime.head == "packed" or (n.sharding in ZERO and n.compute == HALF) else FLOAT
-    )
+    if n.runtime.head == "packed" or (n.sharding in ZERO and n.compute == HALF):
+        return HALF
+    return FLOAT
 
 
 def _logit_bytes(n: Need) -> int:
@@ -363,11 +366,6 @@ def _head_tokens(n: Need, sequences: int) -> int:
     """
     all_tokens = n.runtime.head == "packed" or n.model.vision_layers > 0
     return n.tokens_of(sequences) if all_tokens else sequences * n.completion
-
-
-def find_scoring(n: Need) -> float:
-    """Return the bytes that one layer holds in a forward pass without gradients."""
-    return n.tokens_of(n.scored) * parts.passing_forward(n.model, n.width)
 
 
 def _scored_logits(n: Need) -> float:
@@ -394,10 +392,9 @@ def find_generation(n: Need) -> float:
     if n.rollout == 0:
         return 0.0
     model = n.model
-    width = n.width
-    cache = n.rollout * n.length * parts.cached(model, width)
-    logits = n.rollout * model.vocabulary * sampled_bytes(width, n.is_filtered, n.is_nucleus)
-    prefill = n.rollout * n.prompt * parts.passing_forward(model, width)
+    cache = n.rollout * n.length * 2 * model.layers * model.kv_width * n.width
+    logits = n.rollout * model.vocabulary * sampled_bytes(n.width, n.is_filtered, n.is_nucleus)
+    prefill = n.rollout * n.prompt * parts.passing_forward(n)
     return cache + max(cache / model.layers + logits, prefill)
 
 
@@ -409,7 +406,7 @@ def sampled_bytes(width: int, is_filtered: bool, is_nucleus: bool) -> int:
     probabilities, their sums, and a mask). Source: transformers generation/utils.py _sample,
     logits_process.py.
     """
-    return width + 2 * FLOAT + (FLOAT if is_filtered else 0) + (18 if is_nucleus else 0)
+    return width + FLOAT * (2 + is_filtered) + 18 * is_nucleus
 
 
 def _tile(n: Need, completions: int) -> float:
@@ -437,9 +434,9 @@ def _gathered_whole(n: Need, gathered: float) -> float:
     """Return the bytes of weights gathered to generate, or to send them to vLLM."""
     if n.sharding != "zero3":
         return gathered
-    return (
-        n.model.weights if n.lora is not None or not n.uses_vllm else n.model.head_parameters
-    ) * n.width
+    if n.uses_vllm and n.lora is None:
+        return n.model.head_parameters * n.width
+    return n.model.weights * n.width
 
 
 def _gathered(n: Need) -> float:

@@ -58,7 +58,9 @@ class Fit:
         """Return the verdict of the interval: fits, may fit, or does not fit. If vLLM does not
         start, it does not fit.
         """
-        return VERDICTS[judge(self.low, self.high, self.gib) if self.starts else False]
+        if not self.starts:
+            return VERDICTS[False]
+        return VERDICTS[judge(self.low, self.high, self.gib)]
 
     def as_dict(self) -> Json:
         """Return the fields, whether it fits, and the verdict of the interval."""
@@ -69,7 +71,9 @@ class Fit:
 
 def judge(low: float, high: float, limit: float) -> bool | None:
     """Return whether a peak fits a limit; None if the limit is inside its interval."""
-    return True if high <= limit else False if low > limit else None
+    if low <= limit < high:
+        return None
+    return high <= limit
 
 
 def fit(s: Setting, gib: float) -> Fit:
@@ -80,14 +84,11 @@ def fit(s: Setting, gib: float) -> Fit:
     def fits(change: Json) -> bool:
         return _memory(s.replace(change)).peak <= gib * GIB
 
-    shortest, longest = (
-        (memory, memory)
-        if find_prompt(s)
-        else (_memory(s.replace({"prompt_tokens": n})) for n in PROMPTS)
-    )
-    engine = find_engine(s)
+    shortest = longest = memory
+    if not find_prompt(s):
+        shortest, longest = (_memory(s.replace({"prompt_tokens": n})) for n in PROMPTS)
     group = max(s.num_generations // gcd(s.num_generations, max(s.processes or 1, 1)), 1)
-    return Fit(
+    found = Fit(
         gib=gib,
         peak=memory.peak / GIB,
         low=shortest.low / GIB,
@@ -98,8 +99,14 @@ def fit(s: Setting, gib: float) -> Fit:
         generations=_largest(
             lambda n: fits(with_generations(s, n * group)), MOST_GENERATIONS // group, group
         ),
-        engine_share=None if engine is None else round(engine.share / GIB, 2),
-        engine_needs=None if engine is None else round(engine.needed / GIB, 2),
+    )
+    engine = find_engine(s)
+    if engine is None:
+        return found
+    return replace(
+        found,
+        engine_share=round(engine.share / GIB, 2),
+        engine_needs=round(engine.needed / GIB, 2),
     )
 
 
@@ -230,5 +237,8 @@ def _largest(fits: Callable[[int], bool], most: int, unit: int = 1) -> int | Non
     high = most + 1
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle)
+        if fits(middle):
+            low = middle
+        else:
+            high = middle
     return low * unit

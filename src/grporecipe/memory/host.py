@@ -62,23 +62,23 @@ def find_host_memory(s: Setting) -> HostMemory | None:
     need = read_need(s)
     if need is None or s.processes is None:
         return None
-    ranks = min(s.processes, s.gpus_per_node or (8 if s.processes >= 8 else s.processes))
+    ranks = min(s.processes, s.gpus_per_node or 8)
     states = find_states(need)
     kept = {"weights": states.weights, "optimizer": states.optimizer, "reference": states.reference}
-    offloaded = sum(size for part, size in kept.items() if need.is_offloaded(part))
+    offloaded = sum(size for part, size in kept.items() if part in need.runtime.offloads)
     # ZeRO-Offload copies gradients there too
     if need.runtime.computes_offloaded:
         offloaded += states.gradients
     sleeps = need.engine_sleeps and need.engine_share
     asleep = need.model.weights * HALF / need.engine_ranks if sleeps else 0.0
     is_colocated = s.use_vllm and s.vllm_mode == "colocate"
+    has_swap = is_colocated and s.framework.follows_trl and s.version < (0, 20, 0)
+    swap = ranks * SWAP if has_swap else 0.0
     return HostMemory(
         loading=_loading(s, need, ranks),
         offloaded=ranks * offloaded,
         asleep=ranks * asleep,
-        swap=ranks * SWAP
-        if is_colocated and s.framework.follows_trl and s.version < (0, 20, 0)
-        else 0.0,
+        swap=swap,
         processes=ranks * (PROCESS + WORKER),
     )
 
@@ -93,7 +93,7 @@ def _loading(s: Setting, n: Need, ranks: int) -> float:
     width = FLOAT if n.sharding == "fsdp" else n.stored
     models = 2 if n.has_reference else 1
     if n.sharding == "zero3":
-        return models * n.model.weights * width / n.shards * ranks
+        return models * n.model.weights * width / n.processes * ranks
     loading = ranks if n.sharding not in WEIGHTS_SHARDED or loads_on_every_rank(s) else 1
     if n.runtime.head == "packed":
         loading = 1

@@ -167,24 +167,18 @@ class Need:
         )
         return ceil(sequences * tokens / self.sequence_ranks)
 
-    def is_offloaded(self, part: str) -> bool:
-        """Return whether a part is in main memory while it is not used."""
-        return part in self.runtime.offloads
-
-    @property
-    def shards(self) -> int:
-        """Return the number of ranks that a sharded part is divided among."""
-        return max(self.processes, 1)
-
     @property
     def trained(self) -> int:
         """Return the number of trained parameters."""
-        model = self.model
-        return (
-            model.weights
-            if self.lora is None
-            else model.adapters(self.lora.rank, self.lora.targets)
-        )
+        if self.lora is None:
+            return self.model.weights
+        return self.model.adapters(self.lora.rank, self.lora.targets)
+
+    @property
+    def whole(self) -> int:
+        """Return the bytes of all weights, not quantized."""
+        width = self.stored if self.sharding == "fsdp" else self.width
+        return self.model.weights * width
 
     @property
     def frozen(self) -> float:
@@ -195,7 +189,7 @@ class Need:
             return 0.0
         bits = self.runtime.weight_bits
         if not bits:
-            return self.model.weights * (self.stored if self.sharding == "fsdp" else self.width)
+            return self.whole
         matrices = self.model.layers * self.model.layer_parameters
         return matrices * (bits + QUANTIZED_BITS) / 8 + (self.model.weights - matrices) * HALF
 
@@ -232,26 +226,33 @@ def read_need(s: Setting) -> Need | None:
     width = HALF if s.autocast_dtype and s.sharding in {*ZERO, "fsdp"} else stored
     # verl and EasyR1 evaluate in the engine, without a forward pass of the model.
     evaluated = s.per_device_eval_batch_size if s.evaluates and not s.runtime.packs else 0
-    colocated = s.use_vllm and s.vllm_mode == "colocate"
+    compute = HALF if s.autocast_dtype else width
+    lora = Lora(s.lora_rank, s.lora_targets) if s.lora else None
+    loads_reference = s.beta != 0 if s.loads_reference is None else s.loads_reference
+    rollout = max(s.per_device_train_batch_size * micro_steps, evaluated)
+    engine_share = 0.0
+    if s.use_vllm:
+        rollout = 0
+    if s.use_vllm and s.vllm_mode == "colocate":
+        engine_share = s.vllm_gpu_memory_utilization or 0.3
     return Need(
         model=model,
         width=width,
-        compute=HALF if s.autocast_dtype else width,
+        compute=compute,
         batch=s.per_device_train_batch_size,
-        rollout=0 if s.use_vllm else max(s.per_device_train_batch_size * micro_steps, evaluated),
+        rollout=rollout,
         scored=max(s.experience_batch_size or s.per_device_train_batch_size, evaluated),
         prompt=find_prompt(s) or ASSUMED_PROMPT_TOKENS,
         completion=s.max_completion_length,
-        processes=s.processes or 1,
+        processes=max(s.processes or 1, 1),
         accumulates=s.gradient_accumulation_steps > 1,
         checkpoints=s.gradient_checkpointing,
-        has_reference=(s.beta != 0 if s.loads_reference is None else s.loads_reference)
-        and not s.lora,
+        has_reference=loads_reference and not s.lora,
         optim=s.optim or "adamw_torch",
         sharding=s.sharding,
-        lora=Lora(s.lora_rank, s.lora_targets) if s.lora else None,
+        lora=lora,
         uses_vllm=s.use_vllm,
-        engine_share=(s.vllm_gpu_memory_utilization or 0.3) if colocated else 0.0,
+        engine_share=engine_share,
         engine_sleeps=s.vllm_enable_sleep_mode,
         is_filtered=s.temperature != 1 or bool(s.top_k),
         is_nucleus=s.top_p is not None and s.top_p < 1,
@@ -286,12 +287,11 @@ class States:
 
 def find_states(n: Need) -> States:
     """Return the states of one rank."""
-    whole = n.model.weights * (n.stored if n.sharding == "fsdp" else n.width)
     frozen = n.frozen
-    parts = n.shards if n.sharding in WEIGHTS_SHARDED else 1
+    parts = n.processes if n.sharding in WEIGHTS_SHARDED else 1
     # verl and EasyR1 load the reference in half precision (fsdp_workers.py: float32 for the actor
     # only).
-    held = whole if n.runtime.upcasts else n.model.weights * HALF
+    held = n.whole if n.runtime.upcasts else n.model.weights * HALF
     reference = held / parts if n.has_reference else 0
     if n.sharding in ZERO:
         return _zero(n, frozen, reference)
@@ -319,10 +319,12 @@ def _zero(n: Need, frozen: float, reference: float) -> States:
     """Return DeepSpeed's states: 12 bytes per trained parameter for the optimizer, divided, and
     float32 gradients that step.
     """
-    parts = n.shards
+    parts = n.processes
     mine = n.trained * n.trained_width
     bucket = min(BUCKET, n.trained) * n.trained_width
-    weights = (frozen + mine) / (parts if n.sharding == "zero3" else 1)
+    weights = frozen + mine
+    if n.sharding == "zero3":
+        weights /= parts
     gradients = mine if n.sharding == "zero1" else mine / parts
     optimizer = n.trained * (FLOAT / parts) + _moments(n.optim, n.trained, FLOAT) / parts
     return States(
@@ -338,8 +340,11 @@ def _moments(optim: str, parameters: int, width: int) -> float:
     init_state. Paged states count as if they stayed on the GPU.
     """
     first = optim.removeprefix("paged_").split("_")[0]
-    bytes_ = 1 if "8bit" in optim else FLOAT if _is_bitsandbytes(optim) else width
-    return MOMENTS.get(first, 2.0) * parameters * bytes_
+    if _is_bitsandbytes(optim):
+        width = FLOAT
+    if "8bit" in optim:
+        width = 1
+    return MOMENTS.get(first, 2.0) * parameters * width
 
 
 def _is_bitsandbytes(optim: str) -> bool:
@@ -365,43 +370,28 @@ def _kept_whole(n: Need) -> float:
 # cache.
 
 
-def saved_by_layer(
-    a: Architecture,
-    width: int,
-    length: int,
-    lora: Lora | None,
-    compute: int | None,
-    flash: bool,
-    casts: bool,
-) -> int:
-    """Return bytes per token that one layer's forward pass saves; ``width`` bytes per element,
-    ``length`` tokens per sequence.
+def saved_by_layer(n: Need) -> int:
+    """Return bytes per token that one layer's forward pass saves.
 
     These are norms; queries, keys, values, their attention with a log-sum-exp per head, and the
-    mask's row for the token; gate, its activation and up; the inputs of the linear modules.
-    ``compute`` is the bytes of an element of all but the norms if autocast makes them smaller than
-    the weights'. Autocast then copies a shared input for each of its modules.
+    mask's row for the token; gate, its activation and up; the inputs of the linear modules. All but
+    the norms have elements of ``compute`` bytes if autocast makes them smaller than the weights'.
+    Autocast then copies a shared input for each of its modules.
     """
-    compute = compute or width
-    kind = a.kind
-    norms = kind.norms * (saved_by_norm(a, a.hidden, width, lora) + FLOAT)
-    if kind.query_key_norms:
-        norms += saved_by_norm(a, a.query_width + a.kv_width, compute, lora) + FLOAT * (
-            a.heads + a.kv_heads
-        )
-    # a single head is repeated as a view
-    repeated = a.query_width if a.kv_heads > 1 else a.kv_width
-    attention = 2 * (a.query_width + repeated) * compute + FLOAT * a.heads + length * compute
-    if flash:
-        attention = 2 * (a.query_width + a.kv_width) * compute + FLOAT * a.heads
-    copies = 3 * a.hidden * compute if compute < width and lora is None else 0
-    return (
-        norms
-        + attention
-        + 3 * a.computed_width * compute
-        + _inputs(a, compute, lora, casts)
-        + copies
-    )
+    a = n.model
+    compute = n.compute
+    norms = a.kind.norms * (saved_by_norm(a, a.hidden, n.width, n.lora) + FLOAT)
+    if a.kind.query_key_norms:
+        norms += saved_by_norm(a, a.query_width + a.kv_width, compute, n.lora)
+        norms += FLOAT * (a.heads + a.kv_heads)
+    attention = 2 * (a.query_width + a.kv_width) * compute + FLOAT * a.heads
+    if not n.runtime.flash:
+        attention += n.length * compute
+        # a single head is repeated as a view
+        if a.kv_heads > 1:
+            attention += 2 * (a.query_width - a.kv_width) * compute
+    copies = 3 * a.hidden * compute if compute < n.width and n.lora is None else 0
+    return norms + attention + 3 * a.computed_width * compute + _inputs(n) + copies
 
 
 def saved_by_norm(a: Architecture, elements: int, width: int, lora: Lora | None) -> int:
@@ -412,17 +402,22 @@ def saved_by_norm(a: Architecture, elements: int, width: int, lora: Lora | None)
     """
     if lora is not None:
         return elements * FLOAT
-    return elements * (FLOAT + (FLOAT if a.kind.keeps_float_norm else width))
+    if a.kind.keeps_float_norm:
+        width = FLOAT
+    return elements * (FLOAT + width)
 
 
-def _inputs(a: Architecture, width: int, lora: Lora | None, casts: bool) -> int:
+def _inputs(n: Need) -> int:
     """Return bytes that linear modules keep for their weights' gradients, without the attention
     that o_proj reads.
 
     A frozen module keeps nothing. Its adapter keeps its ``rank`` values and the input: one copy for
-    modules that share it, but in half precision one each (``casts``), because peft casts to the
-    adapter's float32 and autocast back. Source: peft tuners/lora/layer.py Linear.forward.
+    modules that share it, but in half precision one each unless sequences are packed, because peft
+    casts to the adapter's float32 and autocast back. Source: peft tuners/lora/layer.py
+    Linear.forward.
     """
+    a = n.model
+    lora = n.lora
     elements = {
         "q_proj": a.hidden,
         "o_proj": 0,
@@ -430,36 +425,22 @@ def _inputs(a: Architecture, width: int, lora: Lora | None, casts: bool) -> int:
         "down_proj": a.computed_width,
     }
     if lora is None:
-        return sum(elements.values()) * width
+        return sum(elements.values()) * n.compute
     modules = {name: inputs for name, (inputs, _) in a.linear().items() if lora.has(name)}
-    if width < FLOAT and casts:
+    if n.compute < FLOAT and not n.runtime.packs:
         kept = sum(modules.values())
     else:
-        kept = sum(elements[group[0]] for group in INPUTS if any(name in modules for name in group))
-    return (kept + lora.rank * len(modules)) * width
+        kept = sum(elements[group[0]] for group in INPUTS if not modules.keys().isdisjoint(group))
+    return (kept + lora.rank * len(modules)) * n.compute
 
 
-def passing_forward(a: Architecture, width: int) -> int:
+def passing_forward(n: Need) -> int:
     """Return bytes per token while one layer runs without gradients: three widths of the MLP at
     once, or attention's.
     """
-    mlp = 3 * a.computed_width * width
-    attention = 5 * a.query_width * width
-    return max(mlp, attention) + a.hidden * (2 * width + FLOAT)
-
-
-def passing_backward(a: Architecture, width: int) -> int:
-    """Return bytes per token of gradients that pass through one layer: two MLP widths, two hidden
-    widths (measured).
-    """
-    return 2 * (a.computed_width + a.hidden) * width
-
-
-def cached(a: Architecture, width: int) -> int:
-    """Return bytes per token in the key-value cache of all layers. Source: transformers
-    cache_utils.py DynamicLayer.
-    """
-    return 2 * a.layers * a.kv_width * width
+    a = n.model
+    largest = max(3 * a.computed_width, 5 * a.query_width)
+    return largest * n.width + a.hidden * (2 * n.width + FLOAT)
 
 
 def saved_by_tower(a: Architecture, tokens: int, width: int, checkpoints: bool) -> float:
