@@ -61,7 +61,7 @@ def test_a_nested_yaml_is_its_dotted_keys(tmp_path: Path) -> None:
     recipe = load_recipe(path, Options())
     assert recipe.framework == "easyr1"
     assert recipe.config == DOTTED
-    assert (recipe.line("worker.rollout.n"), recipe.line("worker.actor.global_batch_size")) == (
+    assert (recipe.lines["worker.rollout.n"], recipe.lines["worker.actor.global_batch_size"]) == (
         6,
         4,
     )

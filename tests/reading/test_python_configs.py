@@ -80,7 +80,7 @@ def test_each_configuration_of_a_file_is_a_recipe_with_its_lines(tmp_path: Path)
     )
     first, second = load_recipes(tmp_path / "train.py", Options())
     assert (first.config, first.lines) == ({"beta": 1, "seed": 2}, {"beta": 2, "seed": 3})
-    assert (second.config, second.line("seed")) == ({"seed": 3}, 4)
+    assert (second.config, second.lines["seed"]) == ({"seed": 3}, 4)
     assert load_recipe(tmp_path / "train.py", Options()).config == first.config
 
 

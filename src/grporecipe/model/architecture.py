@@ -107,11 +107,8 @@ class Architecture:
 
     def _layer(self, experts: int) -> int:
         kind, queries, keys = self.kind, self.query_width, self.kv_width
-        sizes = self.linear()
-        attention = sum(
-            wide * narrow for name, (wide, narrow) in sizes.items() if name in LINEAR[:4]
-        )
-        mlp = sum(wide * narrow for name, (wide, narrow) in sizes.items() if name in LINEAR[4:])
+        attention = 2 * self.hidden * (queries + keys)
+        mlp = 3 * self.hidden * self.intermediate
         inside = {"": 0, "head": 2 * self.head_dim, "width": queries + keys}[kind.query_key_norms]
         biases = queries + 2 * keys if kind.has_bias else 0
         return (
@@ -133,7 +130,8 @@ class Architecture:
     @property
     def embeddings(self) -> int:
         """Return the parameters of the embedding, and of the head if it is not tied."""
-        return self.head_parameters * (1 if self.tied_embeddings else 2)
+        matrices = 1 if self.tied_embeddings else 2
+        return self.head_parameters * matrices
 
     def count(self) -> int:
         """Count all weights: layers, embedding, final norm, head, vision tower."""
@@ -185,10 +183,13 @@ def read_config(config: Config) -> Architecture | None:
     if kind not in load_kinds():
         return None
     experts = _size(text, "num_experts") or _size(text, "num_local_experts")
-    width = _size(text, "moe_intermediate_size") if experts else 0
-    layers, hidden, heads = (
-        _size(text, name) for name in ("num_hidden_layers", "hidden_size", "num_attention_heads")
-    )
+    width = active = 0
+    if experts:
+        width = _size(text, "moe_intermediate_size")
+        active = _size(text, "num_experts_per_tok")
+    layers = _size(text, "num_hidden_layers")
+    hidden = _size(text, "hidden_size")
+    heads = _size(text, "num_attention_heads")
     vocabulary = _size(text, "vocab_size")
     intermediate = width or _size(text, "intermediate_size")
     if min(layers, hidden, heads, vocabulary, intermediate) < 1:
@@ -208,7 +209,7 @@ def read_config(config: Config) -> Architecture | None:
         parameters=_size(config, "parameters"),
         positions=_size(text, "max_position_embeddings"),
         experts=experts,
-        active_experts=_size(text, "num_experts_per_tok") if experts else 0,
+        active_experts=active,
         **_vision(kind, config, hidden),
     )
 
@@ -216,11 +217,9 @@ def read_config(config: Config) -> Architecture | None:
 def _size(config: Config, name: str) -> int:
     """Return a size from a config.json; 0 if it has none."""
     value = config.get(name)
-    return (
-        value
-        if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 40
-        else 0
-    )
+    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 40:
+        return value
+    return 0
 
 
 def _vision(kind: str, config: Config, hidden: int) -> dict[str, int]:

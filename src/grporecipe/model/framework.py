@@ -60,9 +60,9 @@ class Values:
         or unreadable value.
         """
         converted = convert(resolve(self.values, key), f"{kind}?")
-        return (
-            default if converted.value is None or converted.trouble == "type" else converted.value
-        )
+        if converted.value is None or converted.trouble == "type":
+            return default
+        return converted.value
 
     def whole(self, key: str, default: int = 0) -> int:
         """Return a count."""
@@ -313,12 +313,9 @@ class Framework:
         inside its mapping.
         """
         keys = {row.key_at(version) for row in self.fields if row.judged}
-        inside = (
-            set()
-            if self.is_dotted
-            else {name.partition(".")[0] for name in keys} | self.renamed.keys()
-        )
-        return key in keys | inside
+        if not self.is_dotted:
+            keys |= {name.partition(".")[0] for name in keys} | self.renamed.keys()
+        return key in keys
 
 
 class Frameworks(Mapping[str, Framework]):
@@ -377,11 +374,9 @@ def version_of(name: str, wanted: str | None = None) -> Version:
     framework = find_framework(name)
     if wanted is None:
         return framework.version
-    return (
-        framework.parse_version(wanted)
-        if framework.parse_version
-        else _own_version(wanted, framework)
-    )
+    if framework.parse_version:
+        return framework.parse_version(wanted)
+    return _own_version(wanted, framework)
 
 
 def _own_version(text: str, framework: Framework) -> Version:

@@ -157,10 +157,9 @@ def unmoved(rows: Iterable[Config], total: int | None = None) -> str:
     enough = min(SOME_STEPS, max(FIRST * total, FEW_STEPS)) if total else SOME_STEPS
     if count < FEW_STEPS or (NO_SIGNAL in causes and count < SOME_STEPS and step < enough):
         return ""
-    listed = ", ".join(
-        f"{cause} ({number} of them)" if len(causes) > 1 else cause
-        for cause, number in causes.items()
-    )
+    listed = ", ".join(f"{cause} ({number} of them)" for cause, number in causes.items())
+    if len(causes) == 1:
+        (listed,) = causes
     return f"no weight can have changed in the {count} logged steps to {step:,}: {listed}"
 
 
@@ -173,11 +172,9 @@ def _idle(row: Config) -> str:
         return "the learning rate was 0"
     if row.get("grad_norm") == 0 or (row.get("zero_std") == 1 and row.get("grad_norm") is None):
         return NO_SIGNAL if row.get("zero_std") == 1 else "the gradient was 0"
-    return (
-        "there was a gradient, and the weights stayed the same"
-        if row.get("update_size") == 0
-        else ""
-    )
+    if row.get("update_size") == 0:
+        return "there was a gradient, and the weights stayed the same"
+    return ""
 
 
 GUARDS: dict[str, Callable[[RewardCurve], str]] = {

@@ -24,6 +24,8 @@ STEPS = (
 _FUNCTION = r"rewards?/(?!overall|mean$|std|min$|max$)[^/]+(/mean)?"
 # verl's, one for each data source
 _VALIDATION = r"val-core/.+/mean@\d+|val/test_score/.+"
+# ms-swift's step and the last one
+_OF = r"(\d{1,12})/(\d{1,12})"
 # verl printed three decimals until 0.2, too few for a learning rate
 _ROUNDED = r"0\.00+"
 # this project logs NaN as null
@@ -55,13 +57,14 @@ def translate(line: Mapping[str, object]) -> dict[str, float]:
                 continue
             if number is not None and rank < ranked.get(ours, (rank + 1, 0.0))[0]:
                 ranked[ours] = (rank, number)
-        elif (
-            is_reward_function(name.removeprefix("eval_"))
-            and (number := to_number(value)) is not None
-        ):
-            ranked[name] = (0, number)
-        elif re.fullmatch(_VALIDATION, name) and (number := to_number(value)) is not None:
-            validation.append(number)
+        elif is_reward_function(name.removeprefix("eval_")):
+            number = to_number(value)
+            if number is not None:
+                ranked[name] = (0, number)
+        elif re.fullmatch(_VALIDATION, name):
+            number = to_number(value)
+            if number is not None:
+                validation.append(number)
     values = {ours: number for ours, (_, number) in ranked.items()}
     if validation:
         values.setdefault("eval_reward", sum(validation) / len(validation))
@@ -79,7 +82,8 @@ def step_of(line: Mapping[str, object]) -> tuple[int | None, int | None]:
     """
     for name in ("train/global_step", *STEPS):
         value = line.get(name)
-        if isinstance(value, str) and (pair := re.fullmatch(r"(\d{1,12})/(\d{1,12})", value)):
+        pair = re.fullmatch(_OF, value) if isinstance(value, str) else None
+        if pair:
             return int(pair[1]), int(pair[2])
         number = to_number(value)
         if number is not None and 0 <= number < MOST_STEPS:

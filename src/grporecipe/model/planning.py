@@ -162,12 +162,10 @@ def spread(total: int, count: int, multiple: int = 1) -> tuple[int, ...]:
     ``multiple``, the last at the end.
     """
     marks = {max(round(total * i / count / multiple), 1) * multiple for i in range(1, count)}
-    return tuple(
-        sorted(
-            {mark for mark in marks if mark < total}
-            | ({total} if count > 0 and total > 0 else set())
-        )
-    )
+    marks = {mark for mark in marks if mark < total}
+    if count > 0 and total > 0:
+        marks.add(total)
+    return tuple(sorted(marks))
 
 
 def stated_interval(steps: float | None, total: int | None) -> int | None:
@@ -259,6 +257,7 @@ class Plan:
 def build_plan(s: Setting) -> Plan:
     """Compute all numbers of a valid setting whose ``auto`` sizes are solved."""
     step = stated_completions_per_step(s)
+    prompts = None if step is None else step / s.num_generations
     total = total_steps(s)
     return Plan(
         processes=s.processes,
@@ -269,7 +268,7 @@ def build_plan(s: Setting) -> Plan:
         completions_per_rollout=completions_per_rollout(s),
         prompts_per_rollout=prompts_per_rollout(s),
         completions_per_step=step,
-        prompts_per_step=None if step is None else step / s.num_generations,
+        prompts_per_step=prompts,
         steps_per_rollout=float(steps_per_rollout(s)),
         rollouts_per_epoch=rollouts_per_epoch(s),
         dropped_prompts=dropped_prompts(s),

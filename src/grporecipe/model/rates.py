@@ -67,11 +67,16 @@ def rates_for(s: Setting) -> Rates:
     by alpha / rank.
     """
     if s.lora:
-        return ADAPTERS.times(_shape(s) * ALPHA / s.lora_alpha if s.lora_alpha > 0 else _shape(s))
+        factor = _shape(s)
+        if s.lora_alpha > 0:
+            factor = factor * ALPHA / s.lora_alpha
+        return ADAPTERS.times(factor)
     rounds = rounds_updates(s)
     half = FULL.times(HALF)
     # Where the type is not known, the smaller rate is usual and the larger one is possible.
-    return half if rounds else FULL if rounds is False else FULL._replace(most=half.most)
+    if rounds is None:
+        return FULL._replace(most=half.most)
+    return half if rounds else FULL
 
 
 def _shape(s: Setting) -> float:

@@ -196,17 +196,13 @@ class Recipe:
                 *self.config.items(),
                 *((each.key, each.first_value) for each in self.duplicates),
             ]
-            secrets = {secret for key, value in values for secret in secrets_in(key, value)}
+            secrets = set[str]().union(*(secrets_in(key, value) for key, value in values))
             self.derived["secrets"] = sorted(secrets, key=len, reverse=True)
         for secret in self.derived["secrets"]:
             text = text.replace(secret, SHOWN)
             if len(secret) > SHORTENED:
                 text = re.sub(rf"{re.escape(secret[:SHORTENED])}\S*", SHOWN, text)
         return text
-
-    def line(self, key: str) -> int | None:
-        """Return the line that sets a key, from 1; None if the recipe has no lines."""
-        return self.lines.get(key)
 
     @property
     def stated(self) -> Json:

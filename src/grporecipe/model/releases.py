@@ -23,11 +23,14 @@ class KeyTable(dict[str, KeySpec]):
         return {name: key.default for name, key in self.items()}
 
     @cached_property
-    def sections(self) -> frozenset[str]:
+    def sections(self) -> set[str]:
         """The sections of dotted keys."""
-        return frozenset(
-            name[:at] for name in self for at, letter in enumerate(name) if letter == "."
-        )
+        sections = set[str]()
+        for name in self:
+            section = name
+            while section := section.rpartition(".")[0]:
+                sections.add(section)
+        return sections
 
     @cached_property
     def below(self) -> dict[str, list[str]]:
@@ -79,7 +82,10 @@ def is_taken(key: str, takes: Mapping[str, KeySpec]) -> bool:
     """Return whether a key exists, names a section, or is inside a mapping with free keys (empty by
     default).
     """
-    if key in takes or key in (takes if isinstance(takes, KeyTable) else KeyTable(takes)).sections:
+    if key in takes:
+        return True
+    table = takes if isinstance(takes, KeyTable) else KeyTable(takes)
+    if key in table.sections:
         return True
     parts = key.split(".")
     above = (".".join(parts[:n]) for n in range(1, len(parts)))
@@ -93,7 +99,8 @@ def key_span(changes: Sequence[Sequence[Any]] | None) -> tuple[Version, Version 
     if changes is None:
         return None
     last = changes[-1]
-    return parse_release(changes[0][0]), parse_release(last[0]) if len(last) == 1 else None
+    removed = parse_release(last[0]) if len(last) == 1 else None
+    return parse_release(changes[0][0]), removed
 
 
 @cache

@@ -48,19 +48,12 @@ class FrameworkTraits:
     @cached_property
     def labels(self) -> frozenset[str]:
         """The name and the traits, which the ``of`` of a rule names one or more of."""
-        flags = {
-            "follows TRL": self.follows_trl,
-            "extends TRL": self.follows_trl or self.extends_trl,
-        }
-        return frozenset(
-            {
-                "every",
-                self.name,
-                self.unit,
-                self.syntax,
-                *(name for name, is_so in flags.items() if is_so),
-            }
-        )
+        labels = {"every", self.name, self.unit, self.syntax}
+        if self.follows_trl:
+            labels.add("follows TRL")
+        if self.follows_trl or self.extends_trl:
+            labels.add("extends TRL")
+        return frozenset(labels)
 
 
 TRL_FRAMEWORK = FrameworkTraits("trl", "TRL", follows_trl=True)

@@ -5,7 +5,6 @@ text; omegaconf 2.3 _utils.py (its YAML loader takes ``1e-6`` for a number), ome
 from_dotlist.
 """
 
-import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -23,7 +22,7 @@ Names = tuple[str, ...]
 LOADER: Any = yaml_loader()
 TRUE = frozenset({"yes", "true", "t", "y", "1"})
 FALSE = frozenset({"no", "false", "f", "n", "0"})
-# a float is no exact whole number above it; no size or step count comes near
+# a float is no exact whole number above it; no size or step count comes near, and NaN is not below
 LARGEST = 2**53
 PLAIN = {"int": int, "float": float, "bool": bool}
 
@@ -50,18 +49,20 @@ class Value(NamedTuple):
 def convert(value: Any, kind: str) -> Value:
     """Convert a YAML or JSON value to a key's type; ``kind`` as in `KeySpec`."""
     base = kind.rstrip("?")
-    if value is None:
-        return Value(None, "" if kind.endswith("?") or base not in PLAIN else "type")
-    if base not in PLAIN:
+    if base not in PLAIN or (value is None and kind.endswith("?")):
         return Value(value)
+    if value is None:
+        return Value(None, "type")
     if isinstance(value, str):
         return _string(value.strip(), base)
     if base == "bool":
-        return Value(bool(value), "" if isinstance(value, int) and value in (0, 1) else "type")
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not _is_usable(value):
+        trouble = "" if isinstance(value, int) and value in (0, 1) else "type"
+        return Value(bool(value), trouble)
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not is_number or not abs(value) <= LARGEST:
         return Value(None, "type")
-    if base == "int":
-        return Value(int(value), "" if isinstance(value, int) else "type")
+    if base == "int" and isinstance(value, float):
+        return Value(int(value), "type")
     # argparse and TRL keep an int for a float
     return Value(value)
 
@@ -74,16 +75,7 @@ def _string(text: str, base: str) -> Value:
         number = int(text) if base == "int" else float(text)
     except ValueError:
         return Value(None, "type")
-    return Value(number, "string") if _is_usable(number) else Value(None, "type")
-
-
-def _is_usable(number: float) -> bool:
-    """Return whether a number is finite and small enough for exact arithmetic."""
-    return (
-        abs(number) <= LARGEST
-        if isinstance(number, int)
-        else math.isfinite(number) and abs(number) <= LARGEST
-    )
+    return Value(number, "string") if abs(number) <= LARGEST else Value(None, "type")
 
 
 _REFERENCE = r"\$\{(?:oc\.select:)?([\w.]+)(?:\s*,\s*([^{}]*))?\}"
@@ -100,10 +92,10 @@ class NestedLoader(LOADER):  # type: ignore[misc]  # PyYAML's, with or without l
     """PyYAML's safe loader with OmegaConf's definition of a number."""
 
 
-NestedLoader.yaml_implicit_resolvers = {
-    start: [(tag, regexp) for tag, regexp in pairs if tag != "tag:yaml.org,2002:timestamp"]
-    for start, pairs in LOADER.yaml_implicit_resolvers.items()
-}
+NestedLoader.yaml_implicit_resolvers = {}
+for _start, _pairs in LOADER.yaml_implicit_resolvers.items():
+    _kept = [pair for pair in _pairs if pair[0] != "tag:yaml.org,2002:timestamp"]
+    NestedLoader.yaml_implicit_resolvers[_start] = _kept
 
 
 NestedLoader.add_implicit_resolver(
@@ -179,7 +171,10 @@ _SIZE = r"(?<![A-Za-z0-9.])(\d+(?:\.\d+)?)([BbMm])(?![A-Za-z0-9])"
 def model_size(name: str) -> int | None:
     """Return the number of weights in a model's name (``Qwen2.5-7B-Instruct``)."""
     size = re.search(_SIZE, name.rsplit("/", 1)[-1])
-    return int(float(size[1]) * (1e9 if size[2] in "Bb" else 1e6)) if size else None
+    if size is None:
+        return None
+    unit = 1e9 if size[2] in "Bb" else 1e6
+    return int(float(size[1]) * unit)
 
 
 @dataclass
