@@ -38,11 +38,14 @@ def _prompts_per_step(s: Setting) -> float | None:
     if only_tries(s) or s.num_generations < 1 or not judgeable(s):
         return None
     completions = planning.completions_per_step(s)
-    return (
-        None
-        if completions is None
-        else min(completions / s.num_generations, s.prompts_per_rollout or completions)
-    )
+    if completions is None:
+        return None
+    return min(completions / s.num_generations, s.prompts_per_rollout or completions)
+
+
+def _in_words(prompts: float) -> str:
+    plural = "" if prompts == 1 else "s"
+    return f"{prompts:g} prompt{plural}"
 
 
 def _is_as_reported(s: Setting) -> bool:
@@ -68,19 +71,21 @@ def a_step_has_several_prompts(s: Setting) -> Violation | None:
     recipes are judged, not grposweep experiments.
     """
     prompts = _prompts_per_step(s) if s.given else None
-    if prompts is None or prompts > (FEW_PROMPTS if _is_as_reported(s) else VERY_FEW_PROMPTS):
+    few = FEW_PROMPTS if _is_as_reported(s) else VERY_FEW_PROMPTS
+    if prompts is None or prompts > few:
         return None
-    name = "gradient_accumulation_steps" if s.prompts_per_rollout is None else "prompts_per_step"
-    if s.prompts_per_rollout is not None and s.prompts_per_rollout < (s.prompts_per_step or 0):
+    name = "prompts_per_step"
+    advice = "Take"
+    if s.prompts_per_rollout is None:
+        name = "gradient_accumulation_steps"
+        advice = "Accumulate"
+    elif s.prompts_per_rollout < (s.prompts_per_step or 0):
         name = "prompts_per_rollout"
     return Violation(
-        what=named(s, (name,)),
-        why=f"an optimizer step averages over {prompts:g} prompt{'' if prompts == 1 else 's'} only",
-        instead=(
-            f"{'Accumulate' if s.prompts_per_rollout is None else 'Take'} more; 32 prompts "
-            "per step and above are common."
-        ),
-        fields=(name, "num_generations"),
+        named(s, (name,)),
+        f"an optimizer step averages over {_in_words(prompts)} only",
+        f"{advice} more; 32 prompts per step and above are common.",
+        (name, "num_generations"),
     )
 
 
@@ -148,15 +153,15 @@ def the_learning_rate_is_not_timid(s: Setting) -> Finding:
     if not LARGE_MODEL <= (s.parameters or 0) <= LARGEST_REPORTED or rounds_updates(s):
         return None
     rates = rates_for(s)
-    most = TIMID_LORA if s.lora else rates.usual if _is_as_reported(s) else TIMID
+    most = rates.usual if _is_as_reported(s) else TIMID
+    if s.lora:
+        most = TIMID_LORA
     if not 0 < s.learning_rate <= min(most, rates.advised):
         return None
     prompts = _prompts_per_step(s)
     if not s.lora and (prompts is None or prompts > FEW_PROMPTS):
         return None
-    step = (
-        "" if prompts is None else f" and {prompts:g} prompt{'' if prompts == 1 else 's'} per step"
-    )
+    step = "" if prompts is None else f" and {_in_words(prompts)} per step"
     warmup = "" if s.warmup_steps else " with warmup"
     return {"model": _model(s), "step": step, "rate": rates.advised, "warmup": warmup}
 
@@ -184,11 +189,8 @@ def a_steep_start_has_warmup(s: Setting) -> Finding:
     if not s.framework.follows_trl:
         return {"how": ""}
     # transformers before 5, which TRL takes since 1.0, refuses a share as a number of steps.
-    return {
-        "how": f": {s.key('warmup_steps')}=0.05"
-        if s.version >= (1, 0, 0)
-        else ": warmup_ratio=0.05"
-    }
+    key = s.key("warmup_steps") if s.version >= (1, 0, 0) else "warmup_ratio"
+    return {"how": f": {key}=0.05"}
 
 
 @rule(
@@ -280,7 +282,9 @@ def thoughts_fit_in_a_completion(recipe: Recipe) -> Iterator[Violation]:
     s = reading.setting
     name = _model_name(s)
     is_hybrid = bool(re.fullmatch(HYBRID, name)) and not recipe.in_python
-    short = SHORT_OF_HYBRIDS if is_hybrid else SHORT if re.search(THINKER, name) else 0
+    short = SHORT if re.search(THINKER, name) else 0
+    if is_hybrid:
+        short = SHORT_OF_HYBRIDS
     if (
         s.max_completion_length >= short
         or {"max_completion_length", "model_name_or_path"} & reading.unknown
@@ -388,7 +392,9 @@ def _stated_count(recipe: Recipe, field: str) -> tuple[str, int]:
     """Return the key of a count and its value; 0 if the recipe does not state it."""
     key = FRAMEWORKS[recipe.framework].keys_at(recipe.version).get(field, "")
     values = values_of(recipe)
-    return key, values.whole(key) if key in values.given and key not in values.bad else 0
+    if key in values.given and key not in values.bad:
+        return key, values.whole(key)
+    return key, 0
 
 
 MANY_PASSES = 8
@@ -460,7 +466,8 @@ def adapters_are_in_the_mlp_too(s: Setting) -> Finding:
 def _model(s: Setting) -> str:
     """Return the model in words."""
     assert s.parameters is not None
-    return f"{'LoRA on ' if s.lora else ''}a {s.parameters / 1e9:.2g} B model"
+    model = f"a {s.parameters / 1e9:.2g} B model"
+    return f"LoRA on {model}" if s.lora else model
 
 
 @recipe_rule("GA212", "note", of=EVERY)

@@ -96,20 +96,24 @@ def whole_groups(s: Setting) -> Finding:
     """
     if s.processes is None or s.processes < 1 or s.num_generations < 1 or s.version < COMPLETIONS:
         return None
-    total = (
-        s.generation_batch_size if s.version >= ROLLOUTS else None
-    ) or s.processes * per_process(s)
+    total = s.processes * per_process(s)
+    if s.version >= ROLLOUTS:
+        total = s.generation_batch_size or total
     if total < 1 or total % s.num_generations == 0 or s.unsolved & planning.TRAIN_SIZES:
         return None
     return {"total": total, "made_of": _made_of(s)}
+
+
+def processes(s: Setting) -> str:
+    """Return the noun after the number of processes."""
+    return "process" if s.processes == 1 else "processes"
 
 
 def _made_of(s: Setting) -> str:
     """Describe what must hold whole groups, and its factors."""
     if s.generation_batch_size is not None and s.version >= ROLLOUTS:
         return f"a rollout ({s.key('generation_batch_size')}={s.generation_batch_size})"
-    processes = f"{s.processes} {'process' if s.processes == 1 else 'processes'}"
-    words = f"{processes} x {s.per_device_train_batch_size} per device"
+    words = f"{s.processes} {processes(s)} x {s.per_device_train_batch_size} per device"
     if s.version < ACCUMULATED:
         return f"a micro-step ({words}; before TRL 0.17 accumulation does not count)"
     return f"a rollout ({words} x {planning.micro_steps_per_generation(s)} micro-steps)"
@@ -193,13 +197,14 @@ def the_rollout_is_sized_once(s: Setting) -> Violation | None:
         s.generation_batch_size
         == (s.processes or 0) * s.per_device_train_batch_size * s.steps_per_generation
     )
+    same = frozenset(names) if agree else frozenset[str]()
     return Violation(
-        what=named(s, names),
-        why="both size the rollout, and TRL refuses the two together even if they agree",
-        instead=f"Leave {s.key('generation_batch_size')} out.",
-        fields=names,
-        suggestions=({"generation_batch_size": None}, {"steps_per_generation": None}),
-        without_effect=frozenset(names) if agree else frozenset(),
+        named(s, names),
+        "both size the rollout, and TRL refuses the two together even if they agree",
+        f"Leave {s.key('generation_batch_size')} out.",
+        names,
+        ({"generation_batch_size": None}, {"steps_per_generation": None}),
+        same,
     )
 
 
@@ -265,7 +270,8 @@ def _counting(name: str) -> tuple[Change, ...]:
     """
     if name == "max_completion_length":
         return each(name, (256,))
-    return each(name, [None, *range(1, 65)] if name in SIZES[4:] else range(1, 65))
+    counts = each(name, range(1, 65))
+    return ({name: None}, *counts) if name in SIZES[4:] else counts
 
 
 COUNTS_SOMETHING = "a training step needs it, so it must be at least 1"
@@ -364,16 +370,16 @@ def auto_finds_a_size(s: Setting) -> Violation | None:
         )
     prompts = s.prompts_per_step
     wanted = prompts * s.num_generations
-    near = [n for step in range(1, 65) for n in (prompts + step, prompts - step) if n >= 1]
+    near: list[int] = []
+    for step in range(1, 65):
+        near += (prompts + step, prompts - step)
     return Violation(
-        what=f"{s.key('prompts_per_step')}={prompts}",
-        why=(
-            f"{wanted} completions per step cannot be split over {s.processes} processes in the "
-            "sizes left to choose"
-        ),
-        instead=f"Choose prompts_per_step x num_generations as a multiple of {s.processes}.",
-        fields=("prompts_per_step", "processes"),
-        suggestions=each("prompts_per_step", near),
+        f"{s.key('prompts_per_step')}={prompts}",
+        f"{wanted} completions per step cannot be split over {s.processes} processes in the sizes "
+        "left to choose",
+        f"Choose prompts_per_step x num_generations as a multiple of {s.processes}.",
+        ("prompts_per_step", "processes"),
+        each("prompts_per_step", (n for n in near if n >= 1)),
     )
 
 
@@ -400,17 +406,18 @@ def batches_are_not_split(s: Setting) -> bool:
     return s.split_batches
 
 
-def _misread(s: Setting) -> int | None:
-    """Return the rollout that TRL 0.18.0-0.19.0 accept although it is not a multiple of B W; None
+def _misread(s: Setting) -> dict[str, int]:
+    """Return what TRL 0.18.0-0.19.0 take of a rollout that is not a multiple of B W, and B W; empty
     if nothing is misread.
     """
     total = s.generation_batch_size
     size = s.per_device_train_batch_size
     if total is None or s.processes is None or not ROLLOUTS <= s.version < PRECEDENCE_FIXED:
-        return None
+        return {}
     if s.steps_per_generation is not None or min(total, size, s.processes) < 1 or total % size:
-        return None
-    return total if total % (size * s.processes) else None
+        return {}
+    unit = size * s.processes
+    return {"taken": total // unit * unit, "unit": unit} if total % unit else {}
 
 
 @rule(
@@ -429,14 +436,8 @@ def a_rollout_fills_a_micro_step(s: Setting) -> Finding:
     S = generation_batch_size // (B W) is 0 there; from 0.19.1 on the configuration is refused
     (GB106).
     """
-    total = _misread(s)
-    if (
-        total is None
-        or s.processes is None
-        or total >= (unit := s.per_device_train_batch_size * s.processes)
-    ):
-        return None
-    return {"unit": unit}
+    misread = _misread(s)
+    return None if misread.get("taken") else {**misread}
 
 
 @rule(
@@ -457,11 +458,5 @@ def a_rollout_is_not_misread(s: Setting) -> Finding:
     the same recipe is refused: "generation_batch_size (8) must be divisible by the global batch
     size (7)."
     """
-    total = _misread(s)
-    if (
-        total is None
-        or s.processes is None
-        or total < (unit := s.per_device_train_batch_size * s.processes)
-    ):
-        return None
-    return {"taken": total // unit * unit, "unit": unit}
+    misread = _misread(s)
+    return {**misread} if misread.get("taken") else None

@@ -6,8 +6,7 @@ A file of rules registers them when it is imported. This module imports all of t
 file needs no further line.
 """
 
-from collections.abc import Collection, Iterable
-from functools import reduce
+from collections.abc import Collection, Iterable, Iterator
 from importlib import import_module
 from pathlib import Path
 
@@ -78,9 +77,7 @@ def check(
     is_stated = setting.processes is not None
     # it is judged below
     asked = chosen if is_stated else [rule for rule in chosen if rule.code != UNSTATED]
-    stated = [
-        Problem(rule, setting, violation) for rule in asked if (violation := rule.find(setting))
-    ]
+    stated = list(find_problems(asked, setting))
     if is_stated:
         return stated
     codes = {problem.code for problem in stated}
@@ -88,6 +85,14 @@ def check(
         problem for problem in _judge_unstated(setting, chosen) if problem.code not in codes
     ]
     return sorted(stated + unstated, key=lambda problem: problem.code)
+
+
+def find_problems(chosen: Iterable[Rule], s: Setting, note: str = "") -> Iterator[Problem]:
+    """Yield the problems of a setting by some rules."""
+    for each in chosen:
+        answer = each.find(s)
+        if answer:
+            yield Problem(each, s, answer, note)
 
 
 def recipe_rules(recipe: Recipe) -> tuple[RecipeRule, ...]:
@@ -126,11 +131,7 @@ def _judge_unstated(s: Setting, chosen: tuple[Rule, ...]) -> list[Problem]:
     if mask == NO_COUNT:
         one = s.replace({"processes": 1})
         note = f"; and no number of processes from 1 to {MOST_PROCESSES} would do"
-        return [
-            Problem(rule, one, violation, note)
-            for rule in chosen
-            if rule.counts and (violation := rule.find(one))
-        ]
+        return list(find_problems([rule for rule in chosen if rule.counts], one, note))
     some = _name_those_that_work(codes, mask)
     return [Problem(rule, s, some) for rule in chosen if some is not None and rule.code == UNSTATED]
 
@@ -139,14 +140,14 @@ def _refusing(s: Setting, chosen: Iterable[Rule]) -> tuple[list[str], int]:
     """Return the rules that refuse some number of processes, and a mask of the numbers that all
     rules accept.
     """
-    refusing = [
-        (rule.code, mask)
-        for rule in chosen
-        if rule.counts and (mask := rule.counts(s)) != ALL_COUNTS
-    ]
-    return [code for code, _ in refusing], reduce(
-        lambda mask, other: mask & other[1], refusing, ALL_COUNTS
-    )
+    refusing = []
+    accepted = ALL_COUNTS
+    for each in chosen:
+        mask = each.counts(s) if each.counts else ALL_COUNTS
+        if mask != ALL_COUNTS:
+            refusing.append(each.code)
+            accepted &= mask
+    return refusing, accepted
 
 
 def _name_those_that_work(refusing: list[str], mask: int) -> Violation | None:

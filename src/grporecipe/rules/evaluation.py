@@ -33,11 +33,9 @@ def evaluation_group(s: Setting) -> int:
     """Return completions per held-out prompt. ``num_generations_eval`` counts since TRL 0.26; 0
     means unset.
     """
-    return (
-        (s.num_generations_eval or s.num_generations)
-        if s.version >= OWN_GROUPS
-        else s.num_generations
-    )
+    if s.version >= OWN_GROUPS:
+        return s.num_generations_eval or s.num_generations
+    return s.num_generations
 
 
 def _checked_group(s: Setting) -> int:
@@ -173,9 +171,10 @@ def held_out_prompts_are_all_scored(s: Setting) -> Finding:
         return None
     group = evaluation_group(s)
     batch = s.per_device_eval_batch_size * s.processes
-    if min(s.eval_prompts, group, batch) < 1 or not (left := s.eval_prompts * group % batch):
+    if min(s.eval_prompts, group, batch) < 1:
         return None
-    return {"lost": -(-left // group)}
+    left = s.eval_prompts * group % batch
+    return {"lost": -(-left // group)} if left else None
 
 
 @rule(
@@ -205,8 +204,14 @@ def evaluation_takes_less_than_training(s: Setting) -> Finding:
     standard error than fewer prompts sampled several times. Judged only if the model's size is
     known, because tiny models generate fast.
     """
-    parameters = s.parameters or (s.architecture.weights if s.architecture else 0)
-    if parameters < LARGE_MODEL or not judgeable(s) or min(s.num_generations, s.num_iterations) < 1:
+    parameters = s.parameters
+    if s.architecture:
+        parameters = parameters or s.architecture.weights
+    if (
+        (parameters or 0) < LARGE_MODEL
+        or not judgeable(s)
+        or min(s.num_generations, s.num_iterations) < 1
+    ):
         return None
     share = planning.evaluation_share(s)
     if share is None or share <= MOST_EVALUATION:

@@ -16,10 +16,10 @@ from grporecipe.model import planning
 from grporecipe.model.setting import FrameworkTraits, Setting
 from grporecipe.model.values import Names
 from grporecipe.rules.batch import ROLLOUTS, per_process
-from grporecipe.rules.check import Problem, check, errors
+from grporecipe.rules.check import Problem, check, errors, find_problems
 from grporecipe.rules.evaluation import OWN_GROUPS_CHECKED, evaluation_group
-from grporecipe.rules.helpers import FARTHEST, members
-from grporecipe.rules.registry import ALL_COUNTS, Change, Rule, choose, shown
+from grporecipe.rules.helpers import FARTHEST, members, show
+from grporecipe.rules.registry import ALL_COUNTS, Change, Rule, choose
 
 MOST_FIXES = 3
 # of a LoRA that is switched on
@@ -59,9 +59,7 @@ class Fix:
 
     def __str__(self) -> str:
         """Return the change as a user types it."""
-        return " ".join(
-            f"{key}={'null' if value is None else shown(value)}" for key, value in self.keys
-        )
+        return " ".join(f"{key}={show(value)}" for key, value in self.keys)
 
 
 def find_fixes(
@@ -75,22 +73,19 @@ def find_fixes(
 
     ``has_keys`` returns whether a recipe can state a change.
     """
-    if problem.severity != "error":
+    if not problem.is_error:
         return []
     verifier = _Verifier(s, problem, tuple(ignore))
     fixes: list[Fix] = []
     for kind in candidates(s, problem):
-        # a fix that contains another one adds nothing
-        found = [set(fix.change) for fix in fixes]
-        fresh = (
-            change for change in kind if not any(less <= set(change.items()) for less in found)
-        )
-        change = next(
-            (change for change in fresh if verifier.accepts(change) and has_keys(change)), None
-        )
-        if change is not None:
-            keys = tuple((s.key(name), _spell(s, name, value)) for name, value in change.items())
-            fixes.append(Fix(tuple(change.items()), keys, is_safe(s, change, problem)))
+        for change in kind:
+            items = tuple(change.items())
+            # a fix that contains another one adds nothing
+            is_fresh = all(not set(items).issuperset(fix.change) for fix in fixes)
+            if is_fresh and verifier.accepts(change) and has_keys(change):
+                keys = tuple((s.key(name), _spell(s, name, value)) for name, value in items)
+                fixes.append(Fix(items, keys, is_safe(s, change, problem)))
+                break
         if len(fixes) == MOST_FIXES:
             break
     return fixes
@@ -119,7 +114,8 @@ def candidates(s: Setting, problem: Problem) -> Iterator[Iterable[Change]]:
     if problem.code in TRAIN_BATCH:
         # Any multiple of G fits, so no single size is further away than one group; too few data
         # need less.
-        yield _hardware_sizes(s, reach=0 if problem.code == "GS104" else max(s.num_generations, 2))
+        reach = 0 if problem.code == "GS104" else max(s.num_generations, 2)
+        yield _hardware_sizes(s, reach)
         yield ({"num_generations": n} for n in _nearest(s.num_generations, MOST_GENERATIONS, 2))
     elif problem.code in EVAL_BATCH:
         size = s.per_device_eval_batch_size
@@ -231,23 +227,18 @@ def _within(value: int, most: int, least: int = 1) -> range:
 
 def _by_distance(s: Setting, changes: Iterable[Change]) -> list[Change]:
     """Sort changes by their distance in completions per optimizer step, then per rollout."""
-    size, accumulation, processes = (
-        s.per_device_train_batch_size,
-        s.gradient_accumulation_steps,
-        s.processes or 1,
-    )
-    step = size * accumulation * processes
+    processes = s.processes or 1
+    step = s.per_device_train_batch_size * s.gradient_accumulation_steps * processes
     rollout = s.generation_batch_size or per_process(s) * processes
+    now = {name: getattr(s, name) for name in HARDWARE}
 
     def distance(change: Change) -> tuple[int, int]:
-        b = change.get("per_device_train_batch_size", size)
-        a = change.get("gradient_accumulation_steps", accumulation)
-        rows = change.get("generation_batch_size", s.generation_batch_size)
-        rows = (
-            rows
-            or b * (change.get("steps_per_generation", s.steps_per_generation) or a) * processes
-        )
-        return abs(a * b * processes - step), abs(rows - rollout)
+        after = now | change
+        micro_step = after["per_device_train_batch_size"] * processes
+        accumulation = after["gradient_accumulation_steps"]
+        steps = after["steps_per_generation"] or accumulation
+        rows = after["generation_batch_size"] or micro_step * steps
+        return abs(accumulation * micro_step - step), abs(rows - rollout)
 
     return sorted(changes, key=distance)
 
@@ -293,9 +284,8 @@ class _Verifier:
         if after.processes is None or self._s.processes is None:
             yield from errors(check(after, self._ignore))
             return
-        for rule in _affected(_touched(after, change), self._ignore, after.framework):
-            if violation := rule.find(after):
-                yield Problem(rule, after, violation)
+        affected = _affected(_touched(after, change), self._ignore, after.framework)
+        yield from find_problems(affected, after)
 
 
 def _touched(s: Setting, change: Change) -> frozenset[str]:

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Iterator, Sized
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import lru_cache, partial
-from itertools import islice
 from typing import Any
 
 from grporecipe.model.effect import describe_lack, find_lack
@@ -25,17 +24,18 @@ MOST = 24
 # Conditions: each is a rule's `find`.
 
 
-def one_of(name: str, allowed: Iterable[str] | Callable[[Setting], Iterable[str]]) -> Find:
+def one_of(name: str, allowed: Callable[[Setting], Names], since: tuple[int, int] = (0, 0)) -> Find:
     """Build the condition that a field holds one of these words. An empty set of words means that
-    it is not checked.
+    it is not checked, nor is it before the release ``since``.
     """
 
     def find(s: Setting) -> Violation | None:
-        words = tuple(allowed(s) if callable(allowed) else allowed)
+        words = allowed(s)
         value = getattr(s, name)
-        newest = NEWEST.get("trl" if s.framework.follows_trl else s.framework.name, s.version)
+        trainer = "trl" if s.framework.follows_trl else s.framework.name
+        newest = NEWEST.get(trainer, s.version)
         # a newer release may have more
-        if not words or value in words or s.version > newest:
+        if not words or value in words or not since <= s.version <= newest:
             return None
         # Another word means another objective: the probable spelling is suggested first, and alone.
         near = get_close_matches(str(value).lower().replace("-", "_"), words, n=1, cutoff=0.75)
@@ -135,8 +135,12 @@ def near(value: int, accepts: Callable[[int], bool], least: int = 1) -> list[int
     """Return other numbers that satisfy a condition, nearest first; of equally near ones the
     smaller first.
     """
-    outward = (n for far in range(1, FARTHEST) for n in (value - far, value + far))
-    return list(islice((n for n in outward if n >= least and accepts(n)), MOST))
+    found: list[int] = []
+    for far in range(1, FARTHEST):
+        found += [n for n in (value - far, value + far) if n >= least and accepts(n)]
+        if len(found) >= MOST:
+            break
+    return found[:MOST]
 
 
 @dataclass(frozen=True)
@@ -188,8 +192,10 @@ def show(value: Any) -> str:
     """Return a recipe's value as YAML on one line, shortened."""
     if value is None:
         return "null"
-    if isinstance(value, (dict, list)):
-        return "{...}" if isinstance(value, dict) else "[...]"
+    if isinstance(value, dict):
+        return "{...}"
+    if isinstance(value, list):
+        return "[...]"
     return cut(shown(value))
 
 
@@ -201,7 +207,9 @@ def of_key(key: str, value: Any, why: str, instead: str, *changes: Change) -> Vi
 def cut(text: str) -> str:
     """Return one line of at most 40 characters, without control characters."""
     if not text.isprintable():
-        text = "".join(char if char.isprintable() else " " for char in text)
+        for char in text:
+            if not char.isprintable():
+                text = text.replace(char, " ")
     return text if len(text) <= 40 else text[:37] + "..."
 
 

@@ -13,6 +13,7 @@ without a safe fix. Findings that are true for every release (`Violation.certain
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
+from itertools import chain
 from pathlib import Path
 
 from grporecipe.fields.recipes import read_recipe
@@ -170,7 +171,8 @@ def the_memory_for_a_named_gpu_is_estimated(recipe: Recipe) -> Iterator[Violatio
             "Name a model that is known (docs/explanation/memory.md) or a folder with a "
             "config.json, or leave --gpu out."
         )
-        yield Violation(what, why, instead, (key,) if name else ())
+        fields = (key,) if name else ()
+        yield Violation(what, why, instead, fields)
 
 
 # Keys that name a file; EasyR1's has the function behind a colon, ms-swift's holds several.
@@ -202,12 +204,9 @@ def named_files_exist(recipe: Recipe) -> Iterator[Violation]:
     for key, value in named:
         name = value.partition(":")[0].removeprefix("./") if isinstance(value, str) else ""
         if name and recipe.file and lacks_file(Path(recipe.file), name):
-            yield Violation(
-                f"{key}: {show(name)}",
-                "the repository has this folder, but no file of that name",
-                "Correct the path.",
-                (key,) if key in recipe.config else (),
-            )
+            why = "the repository has this folder, but no file of that name"
+            fields = (key,) if key in recipe.config else ()
+            yield Violation(f"{key}: {show(name)}", why, "Correct the path.", fields)
 
 
 WANTED = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "a word"}
@@ -380,11 +379,9 @@ def find_violations(rule: RecipeRule, recipe: Recipe) -> list[Violation]:
     # with a conflict the pinned release is not the one that trains
     is_open = not source.known or bool(source.conflict)
     violations = [broken for broken in violations if broken.certain or not is_open]
-    return [
-        broken
-        for broken in violations
-        if not (source.kind == "newer" and _may_be_new(broken, recipe))
-    ]
+    if source.kind != "newer":
+        return violations
+    return [broken for broken in violations if not _may_be_new(broken, recipe)]
 
 
 def _may_be_new(broken: Violation, recipe: Recipe) -> bool:
@@ -466,12 +463,10 @@ def the_version_of_the_keys_is_known(recipe: Recipe) -> Iterator[Violation]:
     if source.known and source.kind != "newer":
         return
     traits = FRAMEWORKS[recipe.framework].traits
-    judged = [
-        broken
-        for rule in choose_for_recipes(traits)
-        if rule.by_release
-        for broken in rule.judge(recipe)
-    ]
+    judged: list[Violation] = []
+    for rule in choose_for_recipes(traits):
+        if rule.by_release:
+            judged += rule.judge(recipe)
     if source.kind == "newer":
         yield from _left_to_newer(
             [broken for broken in judged if _may_be_new(broken, recipe)], recipe
@@ -480,7 +475,7 @@ def the_version_of_the_keys_is_known(recipe: Recipe) -> Iterator[Violation]:
     # What they find if the assumed version is the one that trains.
     uncertain = [broken for broken in judged if not broken.certain]
     if uncertain:
-        keys = tuple(dict.fromkeys(key for broken in uncertain for key in broken.fields))
+        keys = tuple(dict.fromkeys(_fields(uncertain)))
         label = traits.name_of(text(recipe.version))
         silent = (
             f"{source.where} states no release ({source.text})"
@@ -512,7 +507,7 @@ def _left_to_newer(violations: list[Violation], recipe: Recipe) -> Iterator[Viol
     """Yield one finding for all that a stated release, newer than those known, may take."""
     if violations:
         framework = FRAMEWORKS[recipe.framework]
-        keys = tuple(key for broken in violations for key in broken.fields)
+        keys = tuple(_fields(violations))
         newest = text(framework.known_releases[-1])
         it = it_or_them(violations)
         stated = f"{recipe.version_source.where} states {text(recipe.version)}"
@@ -521,13 +516,13 @@ def _left_to_newer(violations: list[Violation], recipe: Recipe) -> Iterator[Viol
             "judged"
         )
         is_typo = any(broken.certain and not broken.may_be_new for broken in violations)
-        yield Violation(
-            violations[0].what if len(violations) == 1 else _named(keys),
-            why,
-            f"Look {it} up in that release.",
-            keys,
-            severity="warning" if is_typo else None,
-        )
+        severity: Severity | None = "warning" if is_typo else None
+        what = violations[0].what if len(violations) == 1 else _named(keys)
+        yield Violation(what, why, f"Look {it} up in that release.", keys, severity=severity)
+
+
+def _fields(violations: list[Violation]) -> Iterator[str]:
+    return chain.from_iterable(broken.fields for broken in violations)
 
 
 @recipe_rule("GV111", "warning", of=EVERY)
@@ -579,9 +574,7 @@ def _near(violations: list[Violation]) -> dict[str, str]:
             ):
                 (old,) = broken.fields
                 section = old.rpartition(".")[0]
-                near.setdefault(
-                    old, f" ({new[0].removeprefix(f'{section}.') if section else new[0]}?)"
-                )
+                near.setdefault(old, f" ({new[0].removeprefix(f'{section}.')}?)")
     return near
 
 

@@ -280,7 +280,8 @@ def syncing_has_an_effect(s: Setting) -> Finding:
     """
     if not s.sync_ref_model or s.version >= SYNC_CHECKED or (s.beta != 0 and not s.lora):
         return None
-    return {"reason": f"{s.key('beta')}=0" if s.beta == 0 else "LoRA"}
+    reason = f"{s.key('beta')}=0" if s.beta == 0 else "LoRA"
+    return {"reason": reason}
 
 
 @rule(
@@ -310,10 +311,12 @@ PLACES = ("kl_placement", "beta", "kl_reward_coefficient")
 
 def coefficients(s: Setting) -> list[tuple[str, float]]:
     """Return the coefficients that have an effect, by field."""
-    in_loss = [("beta", s.beta)] if s.kl_placement in IN_LOSS else []
-    return in_loss + (
-        [("kl_reward_coefficient", s.kl_reward_coefficient)] if s.kl_placement in IN_REWARD else []
-    )
+    used = []
+    if s.kl_placement in IN_LOSS:
+        used.append(("beta", s.beta))
+    if s.kl_placement in IN_REWARD:
+        used.append(("kl_reward_coefficient", s.kl_reward_coefficient))
+    return used
 
 
 @rule(

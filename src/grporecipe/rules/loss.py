@@ -51,6 +51,11 @@ rule(
     """,
 )(lambda _: None)
 
+
+def _scales(s: Setting) -> Names:
+    return SCALES if s.version >= SCALE_NAMED else ("group", "none")
+
+
 rule(
     "GL102",
     "error",
@@ -63,7 +68,7 @@ rule(
     'group', or 'none'." Before 0.22 the key is a boolean (here group or none). ms-swift 4.6.0 also
     has gdpo, and its parser refuses other words.
     """,
-)(one_of("scale_rewards", lambda s: SCALES if s.version >= SCALE_NAMED else ("group", "none")))
+)(one_of("scale_rewards", _scales))
 
 rule(
     "GL103",
@@ -76,7 +81,7 @@ rule(
     TRL 1.16 at the first step: "Unknown importance sampling level: foo. Possible values are 'token'
     and 'sequence'."
     """,
-)(one_of("importance_sampling_level", lambda s: LEVELS if s.version >= LEVEL_ADDED else ()))
+)(one_of("importance_sampling_level", lambda _: LEVELS, LEVEL_ADDED))
 
 
 @rule(
@@ -107,12 +112,7 @@ rule(
     TRL 1.16 at the first step: "Invalid multi_objective_aggregation: foo. Must be
     'sum_then_normalize' or 'normalize_then_sum'."
     """,
-)(
-    one_of(
-        "multi_objective_aggregation",
-        lambda s: AGGREGATIONS if s.version >= AGGREGATION_ADDED else (),
-    )
-)
+)(one_of("multi_objective_aggregation", lambda _: AGGREGATIONS, AGGREGATION_ADDED))
 
 
 @rule(
@@ -165,11 +165,7 @@ def vespo_corrects_by_token(s: Setting) -> bool:
 
 
 def _corrections(s: Setting) -> Names:
-    return (
-        CORRECTIONS
-        if s.use_vllm and s.vllm_importance_sampling_correction and s.version >= CORRECTION_NAMED
-        else ()
-    )
+    return CORRECTIONS if s.use_vllm and s.vllm_importance_sampling_correction else ()
 
 
 rule(
@@ -187,7 +183,7 @@ rule(
 
     TRL 1.16 at the first step, after a rollout: "Unknown vLLM importance sampling level: foo."
     """,
-)(one_of("vllm_importance_sampling_mode", _corrections))
+)(one_of("vllm_importance_sampling_mode", _corrections, CORRECTION_NAMED))
 
 CLIPS = ("vllm_importance_sampling_clip_min", "vllm_importance_sampling_clip_max")
 
@@ -295,16 +291,16 @@ def cispo_has_its_own_bound(s: Setting) -> Finding:
     So with the default every token weighs 0.2, and with DAPO's value 0.28. Measured with trl 1.16:
     gradient norm 0.29 instead of 1.49 with 5.0, the value of ScaleRL (arXiv 2510.13786).
     """
-    bound = s.epsilon if s.epsilon_high is None else s.epsilon_high
+    key = s.key("epsilon_high")
+    bound = s.epsilon_high
+    unset = ""
+    if bound is None:
+        unset = f"without {key} "
+        key = s.key("epsilon")
+        bound = s.epsilon
     if s.loss_type != "cispo" or bound >= 1:
         return None
-    name = "epsilon" if s.epsilon_high is None else "epsilon_high"
-    return {
-        "unset": "without {epsilon_high} ".format(epsilon_high=s.key("epsilon_high"))
-        if s.epsilon_high is None
-        else "",
-        "bound": f"{s.key(name)}={bound:g}",
-    }
+    return {"unset": unset, "bound": f"{key}={bound:g}"}
 
 
 @rule(
@@ -357,9 +353,10 @@ def _idle(s: Setting) -> Iterator[tuple[str, str]]:
     for name in CLIPPING:
         value = getattr(s, name)
         is_set = name in s.given if s.given else value != USUAL_CLIP
-        lack = find_lack(s, name) if is_set and value is not None else ""
-        if lack:
-            yield name, lack
+        if is_set and value is not None:
+            lack = find_lack(s, name)
+            if lack:
+                yield name, lack
 
 
 @rule("GL204", "warning", (*MOVES_READS, "given", "loss_type", *CLIPPING), of=TRL_LIKE)
@@ -437,7 +434,9 @@ def the_loss_has_its_level(s: Setting) -> Finding:
     TRL 1.16 warns for both.
     """
     meant = {"luspo": "sequence", "vespo": "token"}.get(s.loss_type)
-    return {"meant": meant} if meant is not None and s.importance_sampling_level != meant else None
+    if meant in (None, s.importance_sampling_level):
+        return None
+    return {"meant": meant}
 
 
 # these do not clip at 1 - epsilon and 1 + epsilon_high
@@ -452,22 +451,18 @@ CLIP_READS = (
 )
 OF_SEQUENCES = 0.01
 OF_TOKENS = 1.0
+# the values of the DAPO paper
+DAPO = {"epsilon": 0.2, "epsilon_high": 0.28}
 
 
 def _steps_per_rollout(s: Setting) -> float:
     """Return the optimizer steps that use one rollout; 1 if the sizes are unknown."""
-    if s.prompts_per_rollout is not None:
-        return (
-            s.num_iterations * s.prompts_per_rollout / s.prompts_per_step
-            if s.prompts_per_step
-            else 1.0
-        )
+    if s.prompts_per_rollout is not None and s.prompts_per_step:
+        return s.num_iterations * s.prompts_per_rollout / s.prompts_per_step
     is_known = s.generation_batch_size is None or judgeable(s)
-    return (
-        float(planning.steps_per_rollout(s))
-        if is_known and s.gradient_accumulation_steps >= 1
-        else 1.0
-    )
+    if s.prompts_per_rollout is None and is_known and s.gradient_accumulation_steps >= 1:
+        return float(planning.steps_per_rollout(s))
+    return 1.0
 
 
 @rule(
@@ -517,7 +512,7 @@ def the_clip_of_sequences_is_narrow(s: Setting) -> Finding:
         "Set {name}={usual} (DAPO: 0.2 and 0.28), or the cispo loss, whose {epsilon_high} "
         "is such a bound."
     ),
-    to=lambda s: ({name: 0.28 if name == "epsilon_high" else 0.2} for name in _wide(s)),
+    to=lambda s: ({name: DAPO[name]} for name in _wide(s)),
 )
 def stale_samples_are_clipped(s: Setting) -> Finding:
     """A clipped loss whose clip is too wide to act, though each rollout is used for several steps.
@@ -528,29 +523,27 @@ def stale_samples_are_clipped(s: Setting) -> Finding:
     bounds the ratio in TRL and ms-swift, so it is enough there.
     """
     steps = _steps_per_rollout(s)
-    names = _wide(s)
-    if not names or steps <= 1:
+    wide = _wide(s)
+    if not wide or steps <= 1:
         return None
-    name = names[0]
-    value = s.epsilon if name == "epsilon" else s.epsilon_high
-    assert value is not None
+    name = next(iter(wide))
     return {
-        "set": named(s, names),
-        "bound": 1 + value,
+        "set": named(s, wide),
+        "bound": 1 + wide[name],
         "steps": steps,
         "name": s.key(name),
-        "usual": 0.28 if name == "epsilon_high" else 0.2,
+        "usual": DAPO[name],
     }
 
 
-def _wide(s: Setting) -> list[str]:
+def _wide(s: Setting) -> dict[str, float]:
     """Return the clip options of a token-level clipped loss that are too wide to clip."""
     if s.loss_type not in CLIPPED or s.importance_sampling_level != "token":
-        return []
+        return {}
     if s.delta is not None and s.prompts_per_rollout is None:
-        return []
-    values = {"epsilon_high": s.epsilon_high, "epsilon": s.epsilon}
-    return [name for name, value in values.items() if value is not None and value >= OF_TOKENS]
+        return {}
+    values = {"epsilon_high": s.epsilon_high or 0.0, "epsilon": s.epsilon}
+    return {name: value for name, value in values.items() if value >= OF_TOKENS}
 
 
 CORRECTED = (

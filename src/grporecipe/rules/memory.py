@@ -5,6 +5,7 @@ Source: grporecipe.memory, whose formulas name theirs (trl 1.16, transformers 5.
 """
 
 from collections.abc import Iterator
+from itertools import product
 
 from grporecipe.files import Json
 from grporecipe.memory.catalog import has_bfloat16
@@ -13,6 +14,7 @@ from grporecipe.memory.host import HOST_READS, find_host_memory, loads_on_every_
 from grporecipe.memory.parts import ASSUMED_PROMPT_TOKENS, FLOAT, READS, find_prompt
 from grporecipe.model.planning import realise
 from grporecipe.model.setting import EVERY, Setting
+from grporecipe.rules.helpers import each
 from grporecipe.rules.registry import ALL_COUNTS, Finding, by_trial, rule
 
 FEWEST_GENERATIONS = 2
@@ -94,15 +96,12 @@ def _suggest_shares(s: Setting) -> Iterator[Json]:
     own = (find_prompt(s) or ASSUMED_PROMPT_TOKENS) + s.max_completion_length
     if s.vllm_max_model_length is None and s.version >= OWN_LENGTH and own < engine.tokens:
         yield {"vllm_max_model_length": own}
-    shares = (n / 20 for n in range(1, 19))
-    yield from (
-        {"vllm_gpu_memory_utilization": n}
-        for n in shares
-        if n * GIB * (s.gpu_memory_gib or 0) > engine.share
-    )
-    yield from (
-        {"vllm_tensor_parallel_size": n} for n in (2, 4, 8) if n > s.vllm_tensor_parallel_size
-    )
+    for n in range(1, 19):
+        share = n / 20
+        if share * GIB * (s.gpu_memory_gib or 0) > engine.share:
+            yield {"vllm_gpu_memory_utilization": share}
+    larger = [n for n in (2, 4, 8) if n > s.vllm_tensor_parallel_size]
+    yield from each("vllm_tensor_parallel_size", larger)
 
 
 @rule(
@@ -292,7 +291,8 @@ def the_gpu_computes_in_bfloat16(s: Setting) -> Finding:
         or "bfloat16" not in (s.weights_dtype, s.autocast_dtype)
     ):
         return None
-    return {"under": "" if s.weights_dtype == "bfloat16" else " under bfloat16 autocast"}
+    under = "" if s.weights_dtype == "bfloat16" else " under bfloat16 autocast"
+    return {"under": under}
 
 
 def _known(s: Setting) -> Memory | None:
@@ -331,8 +331,7 @@ def _changes(s: Setting) -> Iterator[Json]:
     micro-batches alone keep it.
     """
     if s.framework.unit == "prompts":
-        smaller = _divisors(s.per_device_train_batch_size)
-        yield from ({"per_device_train_batch_size": n} for n in smaller)
+        yield from each("per_device_train_batch_size", _divisors(s.per_device_train_batch_size))
         return
     sizes = list(_smaller(s))
     shares = list(_smaller_shares(s))
@@ -343,32 +342,30 @@ def _changes(s: Setting) -> Iterator[Json]:
         others.append({"lora": True})
     yield from sizes
     yield from shares
-    yield from ({**size, **share} for share in shares for size in sizes)
+    yield from (size | share for share, size in product(shares, sizes))
     yield from _shorter_rollouts(s)
     yield from others
-    yield from ({**size, **change} for change in others for size in sizes)
+    yield from (size | change for change, size in product(others, sizes))
     if len(others) > 1:
-        yield from ({**size, **others[0], **others[1]} for size in sizes)
+        yield from (size | others[0] | others[1] for size in sizes)
     if s.sharding == "none" and (s.processes or 1) > 1:
-        yield from ({"sharding": sharding} for sharding in ("zero2", "fsdp", "zero3"))
-        yield from ({**size, "gradient_checkpointing": True, "sharding": "fsdp"} for size in sizes)
-    yield from (
-        {"num_generations": n} for n in range(s.num_generations - 1, FEWEST_GENERATIONS - 1, -1)
-    )
+        yield from each("sharding", ("zero2", "fsdp", "zero3"))
+        yield from (size | {"gradient_checkpointing": True, "sharding": "fsdp"} for size in sizes)
+    fewer = range(s.num_generations - 1, FEWEST_GENERATIONS - 1, -1)
+    yield from each("num_generations", fewer)
 
 
 def _smaller_shares(s: Setting) -> Iterator[Json]:
     """Yield smaller shares of a GPU for a vLLM inside training, the largest first, in which it
     still starts.
     """
-    if s.vllm_mode == "colocate" and (engine := find_engine(s)) is not None:
-        whole = (s.gpu_memory_gib or 0) * GIB
-        shares = (n / 20 for n in range(18, 0, -1))
-        yield from (
-            {"vllm_gpu_memory_utilization": n}
-            for n in shares
-            if engine.needed <= n * whole < engine.share
-        )
+    engine = find_engine(s)
+    if engine is None or s.vllm_mode != "colocate":
+        return
+    for n in range(18, 0, -1):
+        share = n / 20
+        if engine.needed <= share * (s.gpu_memory_gib or 0) * GIB < engine.share:
+            yield {"vllm_gpu_memory_utilization": share}
 
 
 def _smaller(s: Setting) -> Iterator[Json]:
@@ -378,7 +375,7 @@ def _smaller(s: Setting) -> Iterator[Json]:
     size = s.per_device_train_batch_size
     accumulation = s.gradient_accumulation_steps
     if "per_device_train_batch_size" in s.auto:
-        yield from ({"max_per_device_train_batch_size": n} for n in range(size - 1, 0, -1))
+        yield from each("max_per_device_train_batch_size", range(size - 1, 0, -1))
         return
     for n in _divisors(size):
         change = {"per_device_train_batch_size": n}
@@ -399,7 +396,7 @@ def _shorter_rollouts(s: Setting) -> Iterator[Json]:
         and s.steps_per_generation in (None, accumulation)
         and s.generation_batch_size is None
     ):
-        yield from ({"steps_per_generation": n} for n in _divisors(accumulation))
+        yield from each("steps_per_generation", _divisors(accumulation))
 
 
 def _divisors(size: int) -> Iterator[int]:

@@ -124,33 +124,31 @@ class Texts:
 
     def describe(self, s: Setting, facts: Mapping[str, object]) -> Violation:
         """Fill in the templates for a setting."""
-        words = Words(s, facts)
+        words = Words(facts, s=s)
+        changes = self.to(s) if callable(self.to) else self.to
         return Violation(
             (self.what or f"{{{self.blames[0]}=}}").format_map(words),
             self.why.format_map(words),
             self.instead.format_map(words),
             self.blames,
-            self.to(s) if callable(self.to) else self.to,
+            changes,
             frozenset(self.harmless),
         )
 
 
-class Words(dict[str, object]):
-    """The names that a template may use: facts of the violation, and keys and values of fields."""
-
-    def __init__(self, s: Setting, facts: Mapping[str, object]) -> None:
-        super().__init__(facts, s=s)
-        self._s = s
+class Words(dict[str, Any]):
+    """The names that a template may use: facts of the violation, the setting ``s``, and keys and
+    values of its fields.
+    """
 
     def __missing__(self, name: str) -> str:
-        s = self._s
+        s: Setting = self["s"]
         if name == "trainer":
             return s.trainer
-        return (
-            s.key(name)
-            if not name.endswith("=")
-            else f"{s.key(name[:-1])}={shown(getattr(s, name[:-1]))}"
-        )
+        if name.endswith("="):
+            name = name[:-1]
+            return f"{s.key(name)}={shown(getattr(s, name))}"
+        return s.key(name)
 
 
 def shown(value: object) -> str:
@@ -224,7 +222,8 @@ class Rule(Documented):
         if isinstance(answer, Violation):
             return answer
         assert self.texts is not None
-        return self.texts.describe(s, answer if isinstance(answer, Mapping) else {})
+        facts = answer if isinstance(answer, Mapping) else {}
+        return self.texts.describe(s, facts)
 
 
 @dataclass(frozen=True)
@@ -299,6 +298,7 @@ def _remember(judge: Find, reads: Iterable[str]) -> Counts:
     return lambda s: mask(tuple(getattr(s, name) for name in names))
 
 
+D = TypeVar("D", bound=Documented)
 REGISTRY: dict[str, Rule] = {}
 # by code: frameworks that judge a rule in another way
 VARIANTS: dict[str, list[tuple[frozenset[str], Any]]] = {}
@@ -358,11 +358,14 @@ def variant(code: str, of: frozenset[str], condition: "Find | RecipeJudge") -> N
     choose_for_recipes.cache_clear()
 
 
-def _own_condition(code: str, framework: FrameworkTraits) -> Any:
-    """Return a framework's own condition for a rule, or None."""
-    return next(
-        (own for of, own in VARIANTS.get(code, ()) if not of.isdisjoint(framework.labels)), None
-    )
+def _of_framework(rule: D, condition: str, framework: FrameworkTraits) -> D:
+    """Return a rule with the framework's own condition, if it has one; ``condition`` is its
+    name.
+    """
+    for of, own in VARIANTS.get(rule.code, ()):
+        if not of.isdisjoint(framework.labels):
+            return replace(rule, **{condition: own})
+    return rule
 
 
 @lru_cache(maxsize=256)
@@ -384,8 +387,7 @@ def choose(
         and code not in ignore
         and code[:2] not in ignore
     )
-    own = ((rule, _own_condition(rule.code, framework)) for rule in chosen)
-    return tuple(replace(rule, find=find) if find else rule for rule, find in own)
+    return tuple(_of_framework(rule, "find", framework) for rule in chosen)
 
 
 RecipeJudge = Callable[[Recipe], Iterable[Violation]]
@@ -438,8 +440,7 @@ def recipe_rule(
 def choose_for_recipes(framework: FrameworkTraits) -> tuple[RecipeRule, ...]:
     """Return the recipe rules of a framework, by code."""
     rules = (rule for _, rule in sorted(RECIPE_RULES.items()) if rule.holds_for(framework))
-    own = ((rule, _own_condition(rule.code, framework)) for rule in rules)
-    return tuple(replace(rule, judge=judge) if judge else rule for rule, judge in own)
+    return tuple(_of_framework(rule, "judge", framework) for rule in rules)
 
 
 def errors(problems: Iterable[Problem]) -> list[Problem]:

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from grporecipe.model import planning
 from grporecipe.model.planning import shared
 from grporecipe.model.setting import IN_PROMPTS, Setting
-from grporecipe.rules.batch import COUNTS_SOMETHING, SIZES, judgeable
+from grporecipe.rules.batch import COUNTS_SOMETHING, SIZES, judgeable, processes
 from grporecipe.rules.helpers import each, named, near, no_field
 from grporecipe.rules.registry import Change, Finding, Violation, rule
 
@@ -45,7 +45,7 @@ GROUPED = ("grpo", "rloo", "grpo_passk", "grpo_vectorized", "rloo_vectorized", "
 
 def ranks(s: Setting) -> int | None:
     """Return R; None if it is unknown or no rank is left."""
-    return None if s.processes is None or s.processes < 1 else s.processes // shared(s) or None
+    return max(s.processes or 0, 0) // shared(s) or None
 
 
 def is_sized(s: Setting) -> bool:
@@ -81,9 +81,8 @@ def per_rank(s: Setting) -> int:
 
 def on_ranks(s: Setting) -> str:
     """Describe the processes, if some of them share their data."""
-    return f"{s.processes} processes" + (
-        f" / {shared(s)} that share a sequence or a model" if shared(s) > 1 else ""
-    )
+    words = f"{s.processes} processes"
+    return f"{words} / {shared(s)} that share a sequence or a model" if shared(s) > 1 else words
 
 
 rule(
@@ -135,11 +134,9 @@ def find_lone_completion(s: Setting, consequence: str) -> Finding:
     """Find a group of one completion if the estimator compares within groups, and describe the
     consequence.
     """
-    return (
-        {"consequence": consequence}
-        if s.num_generations == 1 and s.advantage_estimator in GROUPED
-        else None
-    )
+    if s.num_generations == 1 and s.advantage_estimator in GROUPED:
+        return {"consequence": consequence}
+    return None
 
 
 @rule(
@@ -249,12 +246,10 @@ def the_first_rollout_is_learned_from(s: Setting) -> Finding:
     # so short a training tests the program
     if not total or steps / total < NOTICEABLE or total <= 2 * steps:
         return None
-    return {
-        "share": min(steps / total, 1.0),
-        "wasted": f"all {steps:g} optimizer steps of the first rollout are"
-        if steps > 1
-        else "the first rollout is",
-    }
+    wasted = "the first rollout is"
+    if steps > 1:
+        wasted = f"all {steps:g} optimizer steps of the first rollout are"
+    return {"share": min(steps / total, 1.0), "wasted": wasted}
 
 
 @rule(
@@ -285,7 +280,7 @@ def engines_share_all_processes(s: Setting) -> Finding:
         or s.processes % size == 0
     ):
         return None
-    return {"count": "process" if s.processes == 1 else "processes"}
+    return {"count": processes(s)}
 
 
 def _divisors(s: Setting, *names: str) -> Iterator[Change]:

@@ -5,10 +5,12 @@ Sources: transformers 5.23 trainer.py and training_args.py, trl 1.16 trainer/uti
 and trainer/grpo_config.py.
 """
 
+from itertools import combinations
+
 from grporecipe.model import planning
 from grporecipe.model.setting import EVERY, TRL_LIKE, Setting
 from grporecipe.rules.batch import LARGE_MODEL, SIZES, USES, judgeable
-from grporecipe.rules.helpers import named
+from grporecipe.rules.helpers import each, named
 from grporecipe.rules.registry import Finding, Violation, rule
 
 LENGTHS = ("budget_completions", "max_steps", "epochs")
@@ -46,13 +48,14 @@ def one_length(s: Setting) -> Violation | None:
             fields=LENGTHS,
             suggestions=({"budget_completions": 6400},),
         )
-    others = [{other: None for other in given if other != name} for name in reversed(given)]
+    # each leaves one of them
+    others = map(dict.fromkeys, combinations(given, len(given) - 1))
     return Violation(
-        what=named(s, given),
-        why=f"a run has one length, and these are {len(given)}",
-        instead="Choose the matching option (schedule=completions, steps or epochs).",
-        fields=tuple(given),
-        suggestions=tuple(others),
+        named(s, given),
+        f"a run has one length, and these are {len(given)}",
+        "Choose the matching option (schedule=completions, steps or epochs).",
+        tuple(given),
+        tuple(others),
     )
 
 
@@ -116,14 +119,13 @@ def the_length_is_positive(s: Setting) -> Violation | None:
         value = getattr(s, name)
         is_evaluation = name == "max_steps" and value == 0 and s.framework.syntax == "dotted"
         if value is not None and value <= 0 and not is_evaluation:
+            values = (None, 1) if s.given and name == "max_steps" else (1,)
             return Violation(
-                what=named(s, (name,)),
-                why="a run without a step trains nothing",
-                instead=f"Set {s.key(name)} above 0.",
-                fields=(name,),
-                suggestions=({name: None}, {name: 1})
-                if s.given and name == "max_steps"
-                else ({name: 1},),
+                named(s, (name,)),
+                "a run without a step trains nothing",
+                f"Set {s.key(name)} above 0.",
+                (name,),
+                each(name, values),
             )
     return None
 
@@ -331,9 +333,10 @@ def one_length_counts(s: Setting) -> Finding:
         or not {"max_steps", "epochs"} <= s.given
     ):
         return None
-    return {
-        "overridden": f"{s.key('epochs')}={s.epochs:g}" if s.epochs is not None else s.key("epochs")
-    }
+    overridden = s.key("epochs")
+    if s.epochs is not None:
+        overridden = f"{overridden}={s.epochs:g}"
+    return {"overridden": overridden}
 
 
 @rule(
