@@ -163,8 +163,10 @@ def derive_kl(values: Values, _: Config) -> Fields:
             "beta": reward["kl_reward_coefficient"],
             "kl_estimator": reward["kl_reward_estimator"],
         }
-    place = "loss" if in_loss else "reward"
-    return {"kl_placement": place, "loads_reference": True, **(loss if in_loss else reward)}
+    fields = {"kl_placement": "reward", **reward}
+    if in_loss:
+        fields = {"kl_placement": "loss", **loss}
+    return {"loads_reference": True, **fields}
 
 
 def _estimator(word: str) -> str:
@@ -177,12 +179,18 @@ def derive_loss(values: Values, _: Config) -> Fields:
     """
     word = values.word(f"{ACTOR}.loss_type", "default")
     average = values.word(f"{ACTOR}.loss_avg_mode", "token")
-    return {
-        "loss_type": "grpo" if word in LOSSES and average == "seq" else LOSSES.get(word, word),
-        "importance_sampling_level": "sequence" if word.startswith("gspo") else "token",
+    fields: Fields = {
+        "loss_type": LOSSES.get(word, word),
+        "importance_sampling_level": "token",
         "scale_rewards": "group",
-        **({"delta": None} if values.recipe.version < ALGORITHM_KL else {}),
     }
+    if word in LOSSES and average == "seq":
+        fields["loss_type"] = "grpo"
+    if word.startswith("gspo"):
+        fields["importance_sampling_level"] = "sequence"
+    if values.recipe.version < ALGORITHM_KL:
+        fields["delta"] = None
+    return fields
 
 
 def derive_length(values: Values, fields: Config) -> Fields:
@@ -190,23 +198,19 @@ def derive_length(values: Values, fields: Config) -> Fields:
     steps are set.
     """
     steps = values.get(f"{ACTOR}.optim.lr_warmup_steps", "int")
-    is_overridden = (
-        fields["max_steps"] is not None
-        and not {"trainer.total_epochs", "trainer.total_episodes"} & values.given
-    )
-    return {
-        "warmup_steps": float(steps)
-        if steps is not None
-        else values.number(f"{ACTOR}.optim.lr_warmup_ratio"),
-        "epochs": None if is_overridden else fields["epochs"],
+    states_epochs = {"trainer.total_epochs", "trainer.total_episodes"} & values.given
+    length: Fields = {
+        "warmup_steps": values.number(f"{ACTOR}.optim.lr_warmup_ratio"),
         "parameters": model_size(fields["model_name_or_path"] or ""),
-        # A fork whose workers ask a server has no engine of its own, whose limit would count.
-        **(
-            {"max_batched_tokens": None}
-            if any(key.startswith(f"{ROLLOUT}.server_url") for key in values.given)
-            else {}
-        ),
     }
+    if steps is not None:
+        length["warmup_steps"] = float(steps)
+    if fields["max_steps"] is not None and not states_epochs:
+        length["epochs"] = None
+    # A fork whose workers ask a server has no engine of its own, whose limit would count.
+    if any(key.startswith(f"{ROLLOUT}.server_url") for key in values.given):
+        length["max_batched_tokens"] = None
+    return length
 
 
 DERIVED = (

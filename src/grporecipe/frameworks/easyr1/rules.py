@@ -18,7 +18,7 @@ from grporecipe.model.recipe import Recipe
 from grporecipe.model.releases import is_taken, text
 from grporecipe.model.setting import Setting
 from grporecipe.rules.helpers import named, other_sizes, show
-from grporecipe.rules.keys import find_dead_keys, find_mistyped, find_unknown_words, unknown
+from grporecipe.rules.keys import find_dead_keys, find_unknown_words, unknown
 from grporecipe.rules.kl import find_idle_reference, has_no_horizon
 from grporecipe.rules.registry import Finding, Violation, recipe_rule, rule, variant
 from grporecipe.rules.rollout_batch import (
@@ -430,10 +430,9 @@ def _instead(recipe: Recipe, new: str | None) -> str:
     """Name the key that replaced an unknown one, with its value."""
     if new is None:
         return ""
-    return (
-        f", and {new}{'=' + show(recipe.config[new]) if new in recipe.config else ''} took "
-        "its place"
-    )
+    if new in recipe.config:
+        new = f"{new}={show(recipe.config[new])}"
+    return f", and {new} took its place"
 
 
 @recipe_rule("GV302", "warning", of=EASYR1)
@@ -510,6 +509,5 @@ def _dead_keys(recipe: Recipe) -> Iterator[Violation]:
         )
 
 
-variant("GV303", EASYR1, lambda recipe: find_mistyped(recipe, known_keys(recipe)))
 variant("GV305", EASYR1, _unknown_words)
 variant("GK310", EASYR1, _dead_keys)

@@ -40,6 +40,5 @@ def read_source(folder: Path, _: Recipe) -> Vendored:
     own = dict(nested_fields(folder / "verl/trainer/config.py", "PPOConfig"))
     version = nearest_release(own, easyr1.known, easyr1.releases())
     unchecked = missing_checks(code_of(folder, CHECKED_IN), CHECKS, "ray_trainer.py")
-    return Vendored(
-        with_types(own, easyr1.known(version)) if own else None, version, unchecked=unchecked
-    )
+    keys = with_types(own, easyr1.known(version)) if own else None
+    return Vendored(keys, version, unchecked=unchecked)

@@ -27,10 +27,10 @@ def _two_precisions(v: Values) -> bool:
     """Return whether fp16 and bf16 are both on: base_args/model_args.py _init_mixed_precision
     derives what is not set.
     """
-    fp16 = v["fp16"]
-    bf16 = v["bf16"]
-    fp16 = v["torch_dtype"] in ("float16", "float32") if fp16 is None else fp16
-    return bool(fp16 and (v["torch_dtype"] == "bfloat16" if bf16 is None else bf16))
+    dtype = v["torch_dtype"]
+    fp16 = dtype in ("float16", "float32") if v["fp16"] is None else v["fp16"]
+    bf16 = dtype == "bfloat16" if v["bf16"] is None else v["bf16"]
+    return bool(fp16 and bf16)
 
 
 def _another_length_wins(v: Values) -> bool:
@@ -65,7 +65,11 @@ def _applies(when: str | Config | list[Config], values: Values) -> bool:
     """Return whether the values are one of the cases of a conflict."""
     if isinstance(when, str):
         return CASES[when](values)
-    return any(all(meets(values[key], test) for key, test in case.items()) for case in listed(when))
+    return any(_meets_all(case, values) for case in listed(when))
+
+
+def _meets_all(case: Config, values: Values) -> bool:
+    return all(meets(values[key], test) for key, test in case.items())
 
 
 @recipe_rule("GV505", "error", of=MS_SWIFT)

@@ -97,14 +97,15 @@ def read_value(value: Any, kind: str) -> Value:
     whole number.
     """
     if kind.startswith("list"):
-        return Value(listed(value), "" if value not in ([], None) else "type")
+        trouble = "type" if value in ([], None) else ""
+        return Value(listed(value), trouble)
     if isinstance(value, list):
         return Value(None, "type") if len(value) != 1 else read_value(value[0], kind)
     if value is None:
         return Value(None, "type")
     text = json.dumps(value) if isinstance(value, dict) else str(value)
     converted = convert(text, kind.rstrip("?"))
-    return Value(converted.value, "" if converted.trouble == "string" else converted.trouble)
+    return Value(converted.value) if converted.trouble == "string" else converted
 
 
 ANYTHING = KeySpec("any", None)
@@ -128,19 +129,19 @@ def keys_of_recipe(recipe: Recipe) -> KeyTable:
     are allowed.
     """
     takes = known(recipe.version)
-    return (
-        KeyTable({**dict.fromkeys(recipe.config, ANYTHING), **takes})
-        if is_megatron(recipe)
-        else takes
-    )
+    if is_megatron(recipe):
+        return KeyTable({**dict.fromkeys(recipe.config, ANYTHING), **takes})
+    return takes
 
 
 def read_numbers(config: Config) -> Fields:
     """Return the numbers for sizes and schedule. An unreadable value is replaced by its default."""
     numbers: Fields = {**COUNTS, **NUMBERS}
     for name in numbers.keys() & config.keys():
-        value = read_value(config[name], "int" if name in COUNTS else "float")
-        numbers[name] = numbers[name] if value.trouble else value.value
+        kind = "int" if name in COUNTS else "float"
+        value = read_value(config[name], kind)
+        if not value.trouble:
+            numbers[name] = value.value
     return numbers
 
 
@@ -158,7 +159,11 @@ def completions(v: Config) -> int:
     """Return the completions of a rollout, as given or from its number of optimizer steps."""
     total = v["generation_batch_size"]
     steps = v["steps_per_generation"]
-    return int(v["global_batch_size"] * (1 if steps is None else steps) if total is None else total)
+    if total is None:
+        total = v["global_batch_size"]
+        if steps is not None:
+            total *= steps
+    return int(total)
 
 
 def megatron_fields(config: Config, processes: int | None) -> Fields:
@@ -178,9 +183,13 @@ def megatron_fields(config: Config, processes: int | None) -> Fields:
         "generation_batch_size": rollout,
         "steps_per_generation": accumulation * max(rollout // max(step, 1), 1),
         "max_steps": v["train_iters"],
-        "epochs": None if v["train_iters"] else v["num_train_epochs"],
+        "epochs": v["num_train_epochs"],
         "warmup_steps": v["lr_warmup_fraction"] or float(v["lr_warmup_iters"]),
         "evaluates": False,
         "eval_strategy": "no",
     }
-    return fields | ({"learning_rate": v["lr"]} if v["lr"] is not None else {})
+    if v["train_iters"]:
+        fields["epochs"] = None
+    if v["lr"] is not None:
+        fields["learning_rate"] = v["lr"]
+    return fields

@@ -83,13 +83,9 @@ def _life(name: str, version: Version) -> str:
     if lifetime is None:
         return ""
     first, last = lifetime
-    return (
-        f": it came with {text(first)}"
-        if version < first
-        else f": {text(last)} removed it"
-        if last
-        else ""
-    )
+    if version < first:
+        return f": it came with {text(first)}"
+    return f": {text(last)} removed it" if last else ""
 
 
 def _near(name: str, takes: Mapping[str, KeySpec]) -> list[str]:
@@ -132,7 +128,8 @@ def _trouble(
     if converted.trouble:
         whole = isinstance(value, float) and value.is_integer() and kind.startswith("int")
         wanted = WANTED.get(kind.rstrip("?"), "one value")
-        return f"{name} is {wanted}", ({name: int(value)},) if whole else ()
+        changes = ({name: int(value)},) if whole else ()
+        return f"{name} is {wanted}", changes
     allowed = keys.choices(name, version)
     if allowed and str(converted.value) not in allowed:
         near = closest_keys(str(converted.value), allowed)
@@ -167,7 +164,10 @@ def the_sizes_of_megatron_are_whole(recipe: Recipe) -> Iterator[Violation]:
         yield Violation(f"sizes {sizes}", why, "Set each to 1 or more.", ("global_batch_size",))
         return
     ranks = keys.data_ranks(v, recipe.processes)
-    for fields, why in (*_of_a_rollout(v), *(_of_the_ranks(v, ranks) if ranks else ())):
+    broken = list(_of_a_rollout(v))
+    if ranks:
+        broken += _of_the_ranks(v, ranks)
+    for fields, why in broken:
         what = ", ".join(f"{name}={v[name]}" for name in fields if v[name] is not None)
         yield Violation(what, why, "Choose sizes that divide.", fields)
 

@@ -38,7 +38,7 @@ from grporecipe.model.framework import (
 from grporecipe.model.recipe import Recipe
 from grporecipe.model.releases import KeyTable
 from grporecipe.model.setting import Version
-from grporecipe.model.values import Fields, model_size, read_mapping
+from grporecipe.model.values import Fields, listed, model_size, read_mapping
 
 # sft_args.py _init_override
 FULL_RATE, TUNER_RATE = 1e-5, 1e-4
@@ -51,7 +51,11 @@ RENAMED = {"train_type": "tuner_type", "rlhf_beta": "beta"}
 
 def _listed(value: Any) -> list[Any]:
     """Return the values of a key that takes a single one in older releases."""
-    return value if isinstance(value, list) else [] if value is None else [value]
+    return [] if value is None else listed(value)
+
+
+def _tuner(is_on: bool) -> str:
+    return "lora" if is_on else "full"
 
 
 # the rows that need code; the others and the order are in names.yaml
@@ -62,7 +66,7 @@ OF_CODE = (
         "tuner_type",
         RELEASE,
         read=lambda tuner: tuner != "full",
-        write=lambda is_on: "lora" if is_on else "full",
+        write=_tuner,
         plain=False,
     ),
     Field(
@@ -103,12 +107,9 @@ OF_CODE = (
 OWN = table_of(TABLES["fields"], OF_CODE)
 # Of the keys that affect the training, those that are TRL's: every recipe states them. Others only
 # if they are not the default.
+OTHERWISE = {"use_bias_correction_kl", *(row.name for row in OWN)}
 FIELDS = (
-    *(
-        Field(name, name, RELEASE, always=True)
-        for name in trl.ALWAYS
-        if name not in {row.name for row in OWN} | {"use_bias_correction_kl"}
-    ),
+    *(Field(name, name, RELEASE, always=True) for name in trl.ALWAYS if name not in OTHERWISE),
     *OWN,
 )
 
@@ -177,7 +178,8 @@ def derive_schedule(values: Values, _: Config) -> Fields:
     """
     keys = values.stated
     has_steps = trl.read_steps(keys.get("max_steps")) is not None
-    epochs = keys.get("num_train_epochs", None if has_steps else 3.0)
+    usual = None if has_steps else 3.0
+    epochs = keys.get("num_train_epochs", usual)
     fields: Fields = {"epochs": epochs}
     if keys.get("max_epochs"):
         most = float(keys["max_epochs"])
@@ -213,12 +215,14 @@ def derive_loss(collected: Values, _: Config) -> Fields:
     mode = values.get("rollout_importance_sampling_mode")
     fields: Fields = {
         "loss_type": " ".join(map(str, losses)),
-        "scale_rewards": "none" if losses == ["real"] else scaling,
+        "scale_rewards": scaling,
         "kl_placement": "none",
         "loads_reference": beta != 0,
         "rewards": _count_rewards(values),
         "vllm_importance_sampling_correction": mode is not None,
     }
+    if losses == ["real"]:
+        fields["scale_rewards"] = "none"
     if beta != 0:
         fields["kl_placement"] = "reward" if in_reward else "loss"
     if in_reward:
@@ -265,11 +269,15 @@ def derive_data(collected: Values, fields: Config) -> Fields:
         "eval_strategy": "no",
         "evaluates": False,
         "eval_steps": None,
-        "save_steps": every if fields["save_strategy"] == "steps" else None,
+        "save_steps": None,
         "train_prompts": rows,
         "eval_prompts": None,
-        "dataset_name": str(datasets[0]) if len(datasets) == 1 else None,
+        "dataset_name": None,
     }
+    if fields["save_strategy"] == "steps":
+        data["save_steps"] = every
+    if len(datasets) == 1:
+        data["dataset_name"] = str(datasets[0])
     if strategy != "no" and (ratio or own or values.get("eval_dataset")):
         data |= {"eval_strategy": strategy, "evaluates": True, "eval_prompts": held_out}
         if strategy == "steps":
@@ -314,11 +322,15 @@ def derive_launch(values: Values, fields: Config) -> Fields:
     return {"processes": processes, "visible_gpus": recipe.launch.visible_gpus, **megatron}
 
 
+def _change_split(value: Any, *_: Any) -> Fields | None:
+    return None if value else {"accelerator_config": None}
+
+
 DERIVED = (derive_rollout, derive_schedule, derive_loss, derive_data, derive_launch)
 
 SPECIAL: dict[str, NativeChange] = {
     "evaluates": trl.change_evaluates,
     "evaluations": lambda _, __, s, ___: trl.evaluation(s),
-    "split_batches": lambda value, *_: None if value else {"accelerator_config": None},
+    "split_batches": _change_split,
     "warmup_steps": warmup_change("warmup_steps", "warmup_ratio", in_steps=True),
 }

@@ -25,9 +25,9 @@ LEVELS = ("token", "sequence", "sequence_token")
 WINDOWED = ("cispo", "dapo", "fipo")
 KL = ("beta", "kl_placement", "kl_reward_coefficient")
 
-variant("GL101", MS_SWIFT, one_of("loss_type", LOSSES))
-variant("GL102", MS_SWIFT, one_of("scale_rewards", SCALES))
-variant("GL103", MS_SWIFT, one_of("importance_sampling_level", LEVELS))
+variant("GL101", MS_SWIFT, one_of("loss_type", lambda _: LOSSES))
+variant("GL102", MS_SWIFT, one_of("scale_rewards", lambda _: SCALES))
+variant("GL103", MS_SWIFT, one_of("importance_sampling_level", lambda _: LEVELS))
 
 
 def coefficient(s: Setting) -> float:
@@ -97,20 +97,17 @@ EVALUATION = (
 )
 
 
-def _sizes_of_evaluation(s: Setting) -> tuple[int, int, int] | None:
-    """Return held-out prompts, completions per prompt and per evaluation batch; None if unknown or
-    invalid.
+def _sizes_of_evaluation(s: Setting) -> tuple[int, int, int]:
+    """Return held-out prompts, completions per prompt and per evaluation batch; 1 for each if
+    unknown or invalid, which breaks no rule.
     """
-    if (
-        not s.evaluates
-        or not s.eval_prompts
-        or not s.processes
-        or "per_device_eval_batch_size" in s.unsolved
-    ):
-        return None
+    prompts = s.eval_prompts or 0
     group = evaluation_group(s)
-    batch = s.per_device_eval_batch_size * s.processes
-    return None if min(group, batch, s.eval_prompts) < 1 else (s.eval_prompts, group, batch)
+    batch = s.per_device_eval_batch_size * (s.processes or 0)
+    is_known = s.evaluates and "per_device_eval_batch_size" not in s.unsolved
+    if is_known and min(group, batch, prompts) >= 1:
+        return prompts, group, batch
+    return 1, 1, 1
 
 
 @rule(
@@ -130,10 +127,9 @@ def held_out_prompts_fill_a_batch(s: Setting) -> Finding:
     rlhf_trainers/grpo_trainer.py, after the model is loaded: "eval_dataset size 1 is smaller than
     total_eval_batch_size 4."
     """
-    if (sizes := _sizes_of_evaluation(s)) is None:
-        return None
-    prompts, group, batch = sizes
-    return {"needed": batch // group} if prompts < batch // group else None
+    prompts, group, batch = _sizes_of_evaluation(s)
+    needed = batch // group
+    return {"needed": needed} if prompts < needed else None
 
 
 @rule(
@@ -151,15 +147,12 @@ def held_out_prompts_are_whole_batches(s: Setting) -> Finding:
 
     rlhf_trainers/arguments.py GRPOConfig.__post_init__.
     """
-    if (sizes := _sizes_of_evaluation(s)) is None:
+    prompts, group, batch = _sizes_of_evaluation(s)
+    completions = prompts * group
+    left = completions % batch
+    if not left or prompts < batch // group:
         return None
-    prompts, group, batch = sizes
-    left = prompts * group % batch
-    return (
-        {"lost": -(-left // group), "completions": prompts * group}
-        if left and prompts >= batch // group
-        else None
-    )
+    return {"lost": -(-left // group), "completions": completions}
 
 
 @rule(
@@ -183,8 +176,10 @@ def syncing_has_a_reference(s: Setting) -> Finding:
     """
     if not s.sync_ref_model or (coefficient(s) != 0 and not s.lora):
         return None
-    adapter = "an adapter, under which the reference is the base model,"
-    return {"reason": f"{s.key('beta')}=0" if coefficient(s) == 0 else adapter}
+    reason = "an adapter, under which the reference is the base model,"
+    if coefficient(s) == 0:
+        reason = f"{s.key('beta')}=0"
+    return {"reason": reason}
 
 
 @rule(

@@ -77,13 +77,11 @@ def known(version: Version) -> KeyTable:
 @cache
 def choices(key: str) -> Names:
     """Return the words that a key takes in any release, those of the newest one first."""
-    words = (
-        word
-        for change in reversed(table()["choices"][key])
-        if len(change) > 1
-        for word in change[1]
-    )
-    return tuple(dict.fromkeys(words))
+    words: dict[str, None] = {}
+    for change in reversed(table()["choices"][key]):
+        if len(change) > 1:
+            words |= dict.fromkeys(change[1])
+    return tuple(words)
 
 
 @cache
@@ -165,7 +163,7 @@ def instead(key: str, config: Config, takes: Mapping[str, KeySpec]) -> Replaceme
             type(value) is type(other) and value == other for other in dropped["harmless"]
         )
         return Replacement(dropped["why"], {key: None}, safe=is_harmless)
-    return Replacement("", {key: None} if value is None else None, safe=value is None)
+    return Replacement("", {key: None}, safe=True) if value is None else Replacement()
 
 
 def _warmup(ratio: Any, config: Config) -> Replacement:
@@ -178,8 +176,6 @@ def _warmup(ratio: Any, config: Config) -> Replacement:
         return Replacement("warmup_steps replaced it", {"warmup_ratio": None}, safe=True)
     why = "warmup_steps below 1 is a share of all steps"
     is_share = isinstance(ratio, (int, float)) and 0 < ratio < 1
-    return (
-        Replacement(why, {"warmup_ratio": None, "warmup_steps": ratio}, safe=True)
-        if is_share
-        else Replacement(why)
-    )
+    if is_share:
+        return Replacement(why, {"warmup_ratio": None, "warmup_steps": ratio}, safe=True)
+    return Replacement(why)

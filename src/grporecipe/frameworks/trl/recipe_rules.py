@@ -22,7 +22,7 @@ from grporecipe.model.framework import known_keys
 from grporecipe.model.recipe import KeySpec, KeySpecs, Recipe
 from grporecipe.model.releases import closest_keys, text
 from grporecipe.model.setting import TRL_FAMILY, Version
-from grporecipe.model.values import Fields, convert, listed, read_mapping
+from grporecipe.model.values import Fields, Value, convert, listed, read_mapping
 from grporecipe.project.repository import find_repository
 from grporecipe.rules.helpers import cut, of_key, one_of, set_to, show
 from grporecipe.rules.keys import ambiguous
@@ -150,6 +150,7 @@ def numbers_are_numbers(recipe: Recipe) -> Iterator[Violation]:
     """
     takes = taken(recipe)
     is_read_by_own = recipe.in_python or not recipe.file or recipe.code.reads_recipes
+    severity: Severity = "warning" if is_read_by_own else "note"
     for key, value in recipe.stated.items():
         if isinstance(value, str) and key in takes:
             converted = convert(value, takes[key].type)
@@ -172,7 +173,7 @@ def numbers_are_numbers(recipe: Recipe) -> Iterator[Violation]:
                     (key,),
                     ({key: converted.value},),
                     frozenset({key}),
-                    severity="warning" if is_read_by_own else "note",
+                    severity=severity,
                 )
 
 
@@ -195,7 +196,9 @@ def values_have_their_type(recipe: Recipe) -> Iterator[Violation]:
     for key, value in recipe.stated.items():
         if key in UNREAD and not _is_read(key, recipe.config):
             continue
-        if key in CHOSEN and (wrong := _wrong_choice(key, value)) is not None:
+        wrong = _wrong_choice(key, value) if key in CHOSEN else None
+        converted = convert(value, takes[key].type) if key in takes else Value(value)
+        if wrong is not None:
             yield wrong
         elif (
             key in LISTS
@@ -209,7 +212,7 @@ def values_have_their_type(recipe: Recipe) -> Iterator[Violation]:
             )
         elif key == "env" and not isinstance(value, dict):
             yield _mistyped(key, value, "a mapping of environment variables", None)
-        elif key in takes and (converted := convert(value, takes[key].type)).trouble == "type":
+        elif converted.trouble == "type":
             yield _mistyped(
                 key, value, WANTED[takes[key].type.rstrip("?")], _round(key, value, converted.value)
             )
@@ -244,9 +247,8 @@ def _wrong_choice(key: str, value: Any) -> Violation | None:
     near = closest_keys(str(unknown[0]), choices)
     advice = f"Did you mean {' or '.join(near)}?" if near else f"Set one of {', '.join(choices)}."
     change = ({key: near[0]},) if near and not isinstance(value, list) else ()
-    why = (
-        f"{'TRL' if key in UNREAD or key.endswith('dtype') else 'transformers'} has no such choice"
-    )
+    owner = "TRL" if key in UNREAD or key.endswith("dtype") else "transformers"
+    why = f"{owner} has no such choice"
     return Violation(
         f"{key}={show(unknown[0])}", why, advice, (key,), change, certain=True, may_be_new=True
     )
@@ -304,7 +306,8 @@ def transformers_takes_the_values(recipe: Recipe) -> Iterator[Violation]:
         key = f"{use}_steps"
         strategy = f"{use}_strategy"
         every = values.get(key)
-        is_read = recipe.config.get(strategy, "no" if use == "eval" else "steps") == "steps"
+        usual = "no" if use == "eval" else "steps"
+        is_read = recipe.config.get(strategy, usual) == "steps"
         if isinstance(every, bool) or not isinstance(every, (int, float)) or not is_read:
             continue
         if every == 0 and use == "logging":
@@ -488,15 +491,10 @@ def keys_exist_in_this_version(recipe: Recipe) -> Iterator[Violation]:
         if way.why and change == {key: None}:
             why = f"{why}; {way.why}"
             advice = "Remove it."
-        safe = frozenset(change) if change and way.safe else frozenset()
+        changes = (change,) if change else ()
+        safe = frozenset(change) if change and way.safe else frozenset[str]()
         yield Violation(
-            set_to(recipe.config, key),
-            why,
-            advice,
-            (str(key),),
-            (change,) if change else (),
-            without_effect=safe,
-            severity=end.severity,
+            set_to(recipe.config, key), why, advice, (str(key),), changes, safe, end.severity
         )
 
 
@@ -512,7 +510,8 @@ def keys_are_known(recipe: Recipe) -> Iterator[Violation]:
         for key, near in _strangers(recipe):
             if recipe.code.reads_recipes and (not recipe.launch or key not in recipe.lines):
                 continue
-            if (short := ambiguous(recipe, key, takes)) is not None:
+            short = ambiguous(recipe, key, takes)
+            if short is not None:
                 yield short
                 continue
             end = fate(recipe, str(key))
@@ -522,7 +521,8 @@ def keys_are_known(recipe: Recipe) -> Iterator[Violation]:
             is_known = recipe.version_source.known or _is_typo_in_every_release(
                 near, recipe.config[key], takes
             )
-            yield _stranger(recipe, key, near, end.text, end.severity if is_known else "warning")
+            severity = end.severity if is_known else "warning"
+            yield _stranger(recipe, key, near, end.text, severity)
 
 
 @recipe_rule("GV108", "note")
@@ -633,7 +633,9 @@ def imports_exist_in_this_version(recipe: Recipe) -> Iterator[Violation]:
     """
     code = recipe.code
     version = recipe.version
-    for name, line in code.imports if recipe.version_source.kind in STATED else ():
+    if recipe.version_source.kind not in STATED:
+        return
+    for name, line in code.imports:
         lived = keys.span_of_import(name)
         if lived is not None and lived[0] <= version and (lived[1] is None or version < lived[1]):
             continue
@@ -693,8 +695,7 @@ def _is_typo_in_every_release(near: list[str], value: Any, takes: KeySpecs) -> b
     """Return whether the nearest key has always existed and can hold the value: a fork's
     ``dataset_configs`` is a list.
     """
-    first, last = (keys.span(near[0]) if near else None) or (None, None)
-    if first != keys.releases()[0] or last is not None:
+    if not near or keys.span(near[0]) != (keys.releases()[0], None):
         return False
     return not isinstance(value, (list, dict)) or takes[near[0]].type.rstrip("?") in ("any", "list")
 
@@ -727,6 +728,7 @@ def _when(key: str, recipe: Recipe) -> str:
     first, last = releases
     if recipe.version < first:
         return f"it came with TRL {text(first)}, after {now}"
-    return f"{now} (transformers {keys.transformers(recipe.version)}) has no such key" + (
-        f"; TRL {text(last)} removed it" if last and last < recipe.version else ""
-    )
+    words = f"{now} (transformers {keys.transformers(recipe.version)}) has no such key"
+    if last and last < recipe.version:
+        return f"{words}; TRL {text(last)} removed it"
+    return words

@@ -21,7 +21,7 @@ from grporecipe.model.planning import save_every, total_steps
 from grporecipe.model.recipe import KeySpec, KeySpecs, Recipe
 from grporecipe.model.releases import KeyTable
 from grporecipe.model.setting import ROWS, Setting, Version
-from grporecipe.model.values import Fields, Value, convert, model_size, read_mapping
+from grporecipe.model.values import Fields, Value, convert, model_size, read_mapping, without_none
 
 # Renamed keys are read under their new name, so that the arithmetic is the one the author meant.
 # GV101 reports them.
@@ -129,6 +129,15 @@ def _inside(name: str, word: str) -> Field:
     return Field(name, f"parallelism_config.{word}", derive=size)
 
 
+def _length(weights: Any) -> int | None:
+    return len(weights) if isinstance(weights, list) else None
+
+
+def _as_json(kwargs: Any) -> str | None:
+    mapping = read_mapping(kwargs)
+    return json.dumps(mapping, sort_keys=True) if mapping else None
+
+
 # Keys that affect the training, in the order of a recipe. Every other key is written only if it is
 # not the default.
 ALWAYS: Sequence[str] = NAMES["always"]
@@ -191,7 +200,7 @@ CONVERTED = (
         RELEASE,
         fixable=False,
         plain=False,
-        read=lambda weights: len(weights) if isinstance(weights, list) else None,
+        read=_length,
         # a setting holds their number
         write=lambda _: None,
     ),
@@ -201,9 +210,7 @@ CONVERTED = (
         RELEASE,
         judged=False,
         write=json.loads,
-        read=lambda kwargs: (
-            json.dumps(read_mapping(kwargs), sort_keys=True) if read_mapping(kwargs) else None
-        ),
+        read=_as_json,
     ),
     Field(
         "gradient_checkpointing",
@@ -241,16 +248,11 @@ def _by_release(row: Field) -> Field:
     return replace(row, key=key, before=before)
 
 
-FIELDS = tuple(
-    _by_release(row)
-    for row in (
-        *(Field(name, name, RELEASE, always=True) for name in ALWAYS),
-        *CONVERTED,
-        *(
-            Field(name, name, RELEASE, judged=ROWS[name].judged)
-            for name in sorted(SAME - {*ALWAYS} - {row.name for row in CONVERTED})
-        ),
-    )
+OTHERS = sorted(SAME.difference(ALWAYS, (row.name for row in CONVERTED)))
+FIELDS = (
+    *(_by_release(Field(name, name, RELEASE, always=True)) for name in ALWAYS),
+    *map(_by_release, CONVERTED),
+    *(_by_release(Field(name, name, RELEASE, judged=ROWS[name].judged)) for name in OTHERS),
 )
 
 
@@ -283,8 +285,9 @@ def _convert(value: Any, kind: str) -> Value:
 
 def unstated(values: Config, version: Version) -> Fields:
     """Return the behaviour of releases that do not have a key yet."""
+    loss = "bnpo" if version >= (0, 16, 0) else "grpo"
     before = {
-        "loss_type": "bnpo" if version >= (0, 16, 0) else "grpo",
+        "loss_type": loss,
         "use_bias_correction_kl": None,
         # its own process, or up to 0.15 its own GPU
         "vllm_mode": "server",
@@ -403,10 +406,8 @@ def _schedule(s: Setting, takes: KeySpecs) -> Fields:
     """Return the run's length and its learning rate's schedule."""
     if 0 < s.warmup_steps < 1 and takes["warmup_steps"].type == "int":
         return {**length_and_rate(s), "warmup_ratio": s.warmup_steps}
-    return {
-        **length_and_rate(s),
-        "warmup_steps": int(s.warmup_steps) if s.warmup_steps >= 1 else s.warmup_steps or 0,
-    }
+    warmup = _steps(s.warmup_steps) or 0
+    return {**length_and_rate(s), "warmup_steps": warmup}
 
 
 def length_and_rate(s: Setting) -> Fields:
@@ -416,7 +417,11 @@ def length_and_rate(s: Setting) -> Fields:
     steps = (
         s.max_steps if s.budget_completions is None and not s.ends_with_epochs else total_steps(s)
     )
-    length = {"max_steps": steps} if steps else {"num_train_epochs": s.epochs} if s.epochs else {}
+    length: Fields = {}
+    if steps:
+        length = {"max_steps": steps}
+    elif s.epochs:
+        length = {"num_train_epochs": s.epochs}
     if s.minimum_learning_rate_ratio and s.lr_scheduler_type == "cosine":
         ratio = {"min_lr_rate": s.minimum_learning_rate_ratio}
         return {**length, "lr_scheduler_type": "cosine_with_min_lr", "lr_scheduler_kwargs": ratio}
@@ -430,7 +435,7 @@ def evaluation(s: Setting, names: tuple[str, ...] = ("per_device_eval_batch_size
     """
     if not s.evaluates or s.eval_strategy == "no":
         return {"eval_strategy": "no"}
-    sizes = {name: size for name in names if (size := getattr(s, name)) is not None}
+    sizes = without_none({name: getattr(s, name) for name in names})
     total = total_steps(s)
     if s.evaluations and total:
         return {"eval_strategy": "steps", "eval_steps": max(total // s.evaluations, 1), **sizes}
@@ -456,7 +461,8 @@ def _model(s: Setting, takes: KeySpecs) -> Fields:
     native: Fields = {}
     # TRL's weights are float32 unless a recipe sets another type
     if s.weights_dtype == "bfloat16":
-        native["dtype" if "dtype" in takes else "torch_dtype"] = "bfloat16"
+        key = "dtype" if "dtype" in takes else "torch_dtype"
+        native[key] = "bfloat16"
     if s.lora:
         alpha = s.lora_alpha
         # a whole number is the form of keys
@@ -470,7 +476,9 @@ def _model(s: Setting, takes: KeySpecs) -> Fields:
         }
         if s.lora_targets:
             native["lora_target_modules"] = list(s.lora_targets)
-    return native | ({"parallelism_config": large} if large else {})
+    if large:
+        native["parallelism_config"] = large
+    return native
 
 
 def _steps(every: float) -> float:

@@ -49,6 +49,5 @@ def read_source(folder: Path, _: Recipe) -> Vendored:
     )
     known = keys.known(version)
     unchecked = missing_checks(code_of(folder, (CONFIG, TRAINER)), CHECKS, TRAINER)
-    return Vendored(
-        KeyTable({**known, **with_types(own, known)}) if own else None, version, unchecked=unchecked
-    )
+    table = KeyTable({**known, **with_types(own, known)}) if own else None
+    return Vendored(table, version, unchecked=unchecked)

@@ -92,8 +92,11 @@ def _absent(recipe: Recipe, key: str, keys: KeyTable) -> Iterator[Violation]:
         # a file may have keys that code reads by name, or that its own program reads
         return
     near = nearest(plain, keys, value)
-    violation = unknown(recipe, key, near, "verl reads no such key" if is_file else HYDRA_STOPS)
-    yield replace(violation, severity="warning") if is_file else violation
+    if is_file:
+        violation = unknown(recipe, key, near, "verl reads no such key")
+        yield replace(violation, severity="warning")
+    else:
+        yield unknown(recipe, key, near, HYDRA_STOPS)
 
 
 def _above(key: str) -> Iterator[str]:
@@ -276,7 +279,8 @@ def _words(recipe: Recipe) -> Mapping[str, Names]:
     """Return the choices of the keys that are used. Some are used only if a switch is on."""
     values = values_of(recipe)
     off = {key for key, switch in SWITCHES.items() if not values.flag(switch)}
-    off |= set() if kl_places(values)[1] else {"algorithm.kl_ctrl.type"}
+    if not kl_places(values)[1]:
+        off.add("algorithm.kl_ctrl.type")
     return {key: allowed for key, allowed in words(recipe).items() if key not in off}
 
 

@@ -14,6 +14,7 @@ trainer/config/algorithm.py (rollout_is_threshold); hydra 1.3 _internal/config_l
 
 from collections.abc import Iterator, Mapping
 from functools import cache, partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -71,14 +72,13 @@ def known(version: Version = VERSION, engine: str = "dp") -> KeyTable:
 @cache
 def _histories(engine: str) -> dict[str, list[list[Any]]]:
     """Return the history of each key, with its section as prefix and with its type."""
-    return {
-        f"{section}.{name}".lstrip("."): [
-            [change[0], *(part for default in change[1:] for part in spec_of(default))]
-            for change in changes
-        ]
-        for section, keys in load_table(__package__)[engine].items()
-        for name, changes in keys.items()
-    }
+    histories = {}
+    for section, keys in load_table(__package__)[engine].items():
+        for name, changes in keys.items():
+            # a change without a default removed the key
+            history = [[change[0], *chain(*map(spec_of, change[1:]))] for change in changes]
+            histories[f"{section}.{name}".lstrip(".")] = history
+    return histories
 
 
 def spec_of(default: Any) -> KeySpec:
@@ -99,16 +99,18 @@ def engine_of(recipe: Recipe) -> str:
     one.
     """
     if "engine" not in recipe.derived:
-        config = recipe.config
-        named = f"{config.get('model_engine')} {config.get(f'{ACTOR}.strategy')} {recipe.base}"
-        keys = [key.lstrip("+") for key in config]
-        engines = (
-            each
-            for each in ENGINES
-            if each in named or any(key.startswith(f"{ACTOR}.{each}.") for key in keys)
-        )
-        recipe.derived["engine"] = next(engines, "dp")
+        recipe.derived["engine"] = _find_engine(recipe)
     return str(recipe.derived["engine"])
+
+
+def _find_engine(recipe: Recipe) -> str:
+    config = recipe.config
+    named = f"{config.get('model_engine')} {config.get(f'{ACTOR}.strategy')} {recipe.base}"
+    keys = [key.lstrip("+") for key in config]
+    for engine in ENGINES:
+        if engine in named or any(key.startswith(f"{ACTOR}.{engine}.") for key in keys):
+            return engine
+    return "dp"
 
 
 def known_keys(recipe: Recipe) -> KeyTable:
@@ -181,9 +183,11 @@ def words(recipe: Recipe) -> dict[str, tuple[str, ...]]:
     for key, by_release in _CHOICES["added"].items():
         allowed: list[str] = []
         for release, added in by_release.items():
-            allowed += added if parse_release(release) <= recipe.version else []
+            if parse_release(release) <= recipe.version:
+                allowed += added
         for release, removed in _CHOICES["removed"].get(key, {}).items():
-            allowed += removed if recipe.version < parse_release(release) else []
+            if recipe.version < parse_release(release):
+                allowed += removed
         choices[key] = tuple(allowed)
     own = REGISTRIES if recipe.vendored is not None or not is_own_trainer(recipe) else frozenset()
     engine = (

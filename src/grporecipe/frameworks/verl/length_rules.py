@@ -21,7 +21,7 @@ from grporecipe.model.framework import Values
 from grporecipe.model.recipe import Recipe
 from grporecipe.model.setting import Version
 from grporecipe.rules.helpers import of_key, show
-from grporecipe.rules.registry import Violation, recipe_rule
+from grporecipe.rules.registry import Severity, Violation, recipe_rule
 
 LENGTHS = ("data.max_prompt_length", "data.max_response_length")
 PREFILL = ("max_num_batched_tokens", "enable_chunked_prefill", "max_model_len", "mode", "name")
@@ -36,7 +36,8 @@ def _limits(values: Values) -> Iterator[tuple[str, str]]:
     policy and reference.
     """
     yield DYNAMIC, TOKENS
-    for place in (verl.ROLLOUT, verl.REF) if any(kl_places(values)) else (verl.ROLLOUT,):
+    places = (verl.ROLLOUT, verl.REF) if any(kl_places(values)) else (verl.ROLLOUT,)
+    for place in places:
         yield f"{place}.log_prob_use_dynamic_bsz", f"{place}.log_prob_max_token_len_per_gpu"
 
 
@@ -75,18 +76,18 @@ def a_sequence_fits_a_micro_batch(recipe: Recipe) -> Iterator[Violation]:
             continue
         seen.add(limit)
         by = f" x {shared} ranks that share a sequence" if shared > 1 else ""
-        stop = (
-            "the first step stops"
-            if recipe.version < ONE_ENGINE
-            else "the first longer sample stops the run"
-        )
+        stop = "the first step stops"
+        severity: Severity | None = None
+        if recipe.version >= ONE_ENGINE:
+            stop = "the first longer sample stops the run"
+            severity = "warning"
         yield Violation(
             f"{key}={limit}",
             f"{limit}{by} tokens do not hold a prompt and a response ({size}), and {stop}",
             f"Set {key}={enough} or more.",
             (key, *LENGTHS),
             ({key: enough},),
-            severity=None if recipe.version < ONE_ENGINE else "warning",
+            severity=severity,
         )
 
 

@@ -39,6 +39,11 @@ from grporecipe.model.recipe import Recipe
 from grporecipe.model.values import Fields, model_size
 from grporecipe.project.repository import LARGEST_SOURCE, find_program, head_of
 
+
+def _scaling(is_scaled: bool) -> str:
+    return "group" if is_scaled else "none"
+
+
 # the rows that need code; the others and the order are in fields.yaml
 OWN = (
     Field(
@@ -46,7 +51,7 @@ OWN = (
         "algorithm.norm_adv_by_std_in_grpo",
         "bool",
         True,
-        read=lambda is_scaled: "group" if is_scaled else "none",
+        read=_scaling,
         write=lambda scaling: scaling != "none",
     ),
     Field("kl_estimator", f"{ACTOR}.kl_loss_type", write=estimator_word),
@@ -268,7 +273,9 @@ def has_reward_switch(values: Values) -> bool:
 def kl_places(values: Values) -> tuple[bool, bool]:
     """Return whether KL is in the loss, and whether it is in the reward."""
     in_loss = values.flag(f"{ACTOR}.use_kl_loss")
-    return in_loss, values.flag(REWARD_SWITCH) if has_reward_switch(values) else not in_loss
+    if has_reward_switch(values):
+        return in_loss, values.flag(REWARD_SWITCH)
+    return in_loss, not in_loss
 
 
 def derive_kl(values: Values, _: Config) -> Fields:
@@ -301,25 +308,24 @@ def derive_loss(values: Values, _: Config) -> Fields:
     """Return the loss in TRL's terms. For verl's plain loss mode, the way of averaging decides."""
     mode = values.word(f"{ACTOR}.policy_loss.loss_mode", "vanilla")
     average = values.word(f"{ACTOR}.loss_agg_mode", "token-mean")
-    is_plain = mode in ("vanilla", "gspo")
-    return {
-        "loss_type": AVERAGES.get(average, average) if is_plain else mode,
-        "importance_sampling_level": "sequence" if mode == "gspo" else "token",
-    }
+    loss = AVERAGES.get(average, average) if mode in ("vanilla", "gspo") else mode
+    level = "sequence" if mode == "gspo" else "token"
+    return {"loss_type": loss, "importance_sampling_level": level}
 
 
 def derive_length(values: Values, fields: Config) -> Fields:
     """Return model, data and schedule, if the recipe names them."""
     path = fields["model_name_or_path"] if f"{MODEL}.path" in values.given else ""
-    steps = values.number(f"{OPTIM}.lr_warmup_steps", -1)
-    ratio = values.number(f"{OPTIM}.lr_warmup_steps_ratio")
+    warmup = values.number(f"{OPTIM}.lr_warmup_steps", -1)
+    if warmup <= 0:
+        warmup = values.number(f"{OPTIM}.lr_warmup_steps_ratio")
     is_megatron = engine_of(values.recipe) == "megatron"
     schedule = f"{OPTIM}.lr_decay_style" if is_megatron else f"{OPTIM}.lr_scheduler_type"
     older = values.word(f"{OPTIM}.warmup_style")
     length: Fields = {
         "model_name_or_path": path or None,
         "parameters": model_size(path),
-        "warmup_steps": steps if steps > 0 else ratio,
+        "warmup_steps": warmup,
         "ends_with_epochs": True,
         "lr_scheduler_type": older or values.word(schedule, "constant"),
     }

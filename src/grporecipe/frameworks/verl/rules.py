@@ -44,14 +44,15 @@ LOGGED = ("experience_batch_size", "reference_batch_size")
 # from that check, splits batches by one engine without a rest, and pads them.
 HOLDS_STEP, EXEMPTS, ONE_ENGINE, PADS = (0, 3, 0), (0, 6, 0), (0, 8, 0), (0, 9, 0)
 
-# Before 0.4 KL that is not in the loss is in the reward, so the advice would only move it.
-variant(
-    "GK306",
-    VERL,
-    lambda s: (
-        find_idle_reference(s, f"{s.key('kl_placement')}=false") if s.version >= (0, 4) else None
-    ),
-)
+
+def _idle_reference(s: Setting) -> Violation | None:
+    # before, KL that is not in the loss is in the reward, so the advice would only move it
+    if s.version < (0, 4):
+        return None
+    return find_idle_reference(s, f"{s.key('kl_placement')}=false")
+
+
+variant("GK306", VERL, _idle_reference)
 variant(
     "GB302",
     VERL,
@@ -216,20 +217,25 @@ def log_probabilities_are_whole_micro_batches(s: Setting) -> Violation | None:
     step = s.prompts_per_step or 1
     # after verl has filled the last step
     count = ceil(prompts / step) * per_rank(s)
-    sizes = {name: getattr(s, name) or 0 for name in (LOGGED if s.loads_reference else LOGGED[:1])}
+    logged = LOGGED if s.loads_reference else LOGGED[:1]
+    sizes = {name: getattr(s, name) or 0 for name in logged}
     broken = tuple(name for name, size in sizes.items() if size > 0 and count % size)
     if not broken:
         return None
     filled = f", filled to {prompts + -prompts % step}," if prompts % step else ""
     fitting = near(sizes[broken[0]], lambda size: count % size == 0)
+    they_do = "they do"
+    divisors = "divisors"
+    if len(broken) == 1:
+        they_do = "it does"
+        divisors = "a divisor"
     return Violation(
-        what=named(s, broken),
-        why=f"{'it does' if len(broken) == 1 else 'they do'} not divide the {count} completions "
-        "of a rollout on each data rank "
+        named(s, broken),
+        f"{they_do} not divide the {count} completions of a rollout on each data rank "
         f"({prompts} prompts{filled} x {s.num_generations} / {ranks(s)})",
-        instead=f"Choose {'a divisor' if len(broken) == 1 else 'divisors'} of {count}.",
-        fields=(*broken, "prompts_per_rollout", "num_generations", "processes"),
-        suggestions=tuple(dict.fromkeys(broken, size) for size in fitting),
+        f"Choose {divisors} of {count}.",
+        (*broken, "prompts_per_rollout", "num_generations", "processes"),
+        tuple(dict.fromkeys(broken, size) for size in fitting),
     )
 
 
@@ -257,10 +263,8 @@ def no_step_is_padded(s: Setting) -> Finding:
     # the last: GB402
     if not is_sized(s) or is_whole_steps(s) or (prompts < step and not s.dynamic_batching):
         return None
-    return {
-        "padding": -prompts % step,
-        "are": "are padding" if s.version >= PADS else "are missing",
-    }
+    are = "are padding" if s.version >= PADS else "are missing"
+    return {"padding": -prompts % step, "are": are}
 
 
 @rule(
@@ -384,8 +388,10 @@ def _micro_batches(values: Values) -> Iterator[tuple[str, int | None, int | None
     """
     if values.flag(DYNAMIC):
         return
-    has_reference = any(kl_places(values))
-    for name in (MICRO, *SIZES_LOGGED) if has_reference else (MICRO, SIZES_LOGGED[0]):
+    names = [MICRO, *SIZES_LOGGED]
+    if not any(kl_places(values)):
+        names.pop()
+    for name in names:
         if values.bad.isdisjoint({name, f"{name}_per_gpu"}):
             yield name, values.get(name, "int"), values.get(f"{name}_per_gpu", "int")
 

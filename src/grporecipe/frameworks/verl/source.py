@@ -92,9 +92,13 @@ class Composer:
         entries = flat.config.get("defaults") or []
         for name, option in _overridden(entries):
             self.choices.setdefault(name, option)
-        for entry in entries if "_self_" in entries else [*entries, "_self_"]:
+        if package:
+            content = nest({package: content})
+        if "_self_" not in entries:
+            entries = [*entries, "_self_"]
+        for entry in entries:
             if entry == "_self_":
-                merge(self.composed, nest({package: content}) if package else content)
+                merge(self.composed, content)
             else:
                 self._follow(entry, own, package)
 
@@ -113,7 +117,8 @@ class Composer:
             return
         option = self.choices.get(name, option)
         into = _join(package, at or inner.strip("./").replace("/", "."))
-        for one in option if isinstance(option, list) else [option or ""]:
+        options = option if isinstance(option, list) else [option or ""]
+        for one in options:
             self.chosen[inner] = chosen = re.sub(
                 _CHOICE, lambda match: self.chosen.get(match[1], match[0]), str(one)
             )
@@ -222,19 +227,13 @@ def _evidence(folder: Path) -> tuple[dict[str, str], dict[str, str]]:
     that it does not have.
     """
     texts = code_of(folder, CHECKED_IN)
-    repeats = (
-        (name, match[1]) for name, text in texts.items() for match in re.finditer(_REPEATED, text)
-    )
-    other = next(((name, key) for name, key in repeats if key not in (GROUP, OF_VALIDATION)), None)
-    alone = next((name for name, text in texts.items() if re.search(_ALONE, text)), None)
-    place = (
-        f"{other[0]} sizes groups by {other[1]}"
-        if other
-        else f"{alone} wants it to be 1"
-        if alone
-        else ""
-    )
-    assumed = {GROUP: place} if place else {}
+    places = []
+    for name, text in texts.items():
+        keys = [key for key in re.findall(_REPEATED, text) if key not in (GROUP, OF_VALIDATION)]
+        places += [f"{name} sizes groups by {key}" for key in keys]
+    alone = [name for name, text in texts.items() if re.search(_ALONE, text)]
+    places += [f"{name} wants it to be 1" for name in alone]
+    assumed = {GROUP: places[0]} if places else {}
     return assumed, missing_checks(texts, CHECKS, "ray_trainer.py")
 
 
@@ -268,12 +267,9 @@ def find_main(folder: Path, recipe: Recipe) -> Main | None:
         return None
     configured, name = stated or ("config", "")
     named = Path(recipe.base.removesuffix(".yaml")) if recipe.base else Path(name)
-    places = [
-        file.parent / (named.parent if len(named.parts) > 1 else configured),
-        file.parent / configured,
-        named.parent,
-        folder / named.parent,
-    ]
+    places = [file.parent / configured, named.parent, folder / named.parent]
+    if len(named.parts) > 1:
+        places.insert(0, file.parent / named.parent)
     place = next((place for place in places if (place / f"{named.name}.yaml").is_file()), places[0])
     return Main(place, named.name) if named.name else None
 
@@ -293,12 +289,10 @@ def _decorated(text: str) -> tuple[str, str] | None:
     tree = parse_python(text)
     if tree is None:
         return None
-    calls = [
-        call
-        for node in ast.walk(tree)
-        if isinstance(node, ast.FunctionDef)
-        for call in node.decorator_list
-    ]
+    calls: list[ast.expr] = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef):
+            calls += node.decorator_list
     for call in calls:
         if isinstance(call, ast.Call) and ast.unparse(call.func).endswith("main"):
             given = {
