@@ -116,9 +116,7 @@ def test_a_notebook_counts_cells_and_is_one_process(tmp_path: Path) -> None:
     )
     recipe = load_recipe(path, Options())
     assert (recipe.config, recipe.processes) == ({"num_generations": 8}, 1)
-    line = recipe.line("num_generations")
-    assert line is not None
-    assert recipe.place(line) == (5, 6)
+    assert recipe.place(recipe.lines["num_generations"]) == (5, 6)
 
 
 @pytest.mark.parametrize(
