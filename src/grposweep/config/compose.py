@@ -474,11 +474,9 @@ def escape(value: Any) -> Any:
         return {name: escape(item) for name, item in value.items()}
     if isinstance(value, list):
         return [escape(item) for item in value]
-    return (
-        re.sub(r"(\\*)\$\{", r"\1\1\\${", value)
-        if isinstance(value, str) and "${" in value
-        else value
-    )
+    if isinstance(value, str) and "${" in value:
+        return re.sub(r"(\\*)\$\{", r"\1\1\\${", value)
+    return value
 
 
 def render_experiment(experiment: Experiment) -> str:
@@ -641,11 +639,9 @@ class Session:
         """Return the parameters of a sweep file, if the overrides name one."""
         shared = [override for override in overrides if override.startswith("sweeps=")]
         params = OmegaConf.to_container(self.compose(shared).hydra.sweeper.params)
-        return (
-            {str(name): content for name, content in params.items()}
-            if isinstance(params, dict)
-            else {}
-        )
+        if isinstance(params, dict):
+            return {str(name): content for name, content in params.items()}
+        return {}
 
 
 # the configuration in conf/ that includes all others

@@ -51,11 +51,9 @@ def resolve_auto(s: Setting) -> Setting:
     if s.framework.unit != "prompts":
         return solved
     counted, is_exact = in_prompts(solved.replace({"data_processes": solved.processes}))
-    return (
-        counted
-        if is_exact
-        else counted.replace({"unsolved": counted.unsolved | {"prompts_per_rollout"}})
-    )
+    if is_exact:
+        return counted
+    return counted.replace({"unsolved": counted.unsolved | {"prompts_per_rollout"}})
 
 
 def base_setting(experiment: Experiment) -> Setting:
@@ -64,11 +62,9 @@ def base_setting(experiment: Experiment) -> Setting:
     """
     if not is_external(experiment.trainer):
         cluster = experiment.cluster
-        return (
-            OF_TASKS
-            if ranks_follow(cluster.kind) and cluster.nodes == 1 and not cluster.gpus_per_node
-            else PLAIN
-        )
+        if ranks_follow(cluster.kind) and cluster.nodes == 1 and not cluster.gpus_per_node:
+            return OF_TASKS
+        return PLAIN
     base: Setting = BASE.load().of(experiment).setting
     own = {name: key for name, key in KEYS.items() if name not in FROM_RECIPE}
     return base.replace({"keys": {**base.keys, **own}})

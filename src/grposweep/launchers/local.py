@@ -452,9 +452,9 @@ class Local(Launcher):
 
     def _show(self, gpus: list[int]) -> dict[str, str]:
         """Return the variables that show a process these GPUs; none on a machine without."""
-        return (
-            {VISIBLE: ",".join(self._gpus[index] for index in gpus), **gpu_order()} if gpus else {}
-        )
+        if gpus:
+            return {VISIBLE: ",".join(self._gpus[index] for index in gpus), **gpu_order()}
+        return {}
 
     def poll(self, job_id: str) -> End | None:
         """Return the worst end of all ranks once all have ended. A rank that crashes ends the
@@ -528,11 +528,9 @@ def build_processes(experiment: Experiment) -> SpawnedProcesses:
     is_warm = (
         experiment.cluster.warm and (code / "grposweep" / "train" / "warm_server.py").is_file()
     )
-    return (
-        ForkServer(preload, code, experiment.cluster.environment)
-        if is_warm
-        else SpawnedProcesses(code)
-    )
+    if is_warm:
+        return ForkServer(preload, code, experiment.cluster.environment)
+    return SpawnedProcesses(code)
 
 
 def _gpus_of(cluster: Cluster, generation: Generation) -> int:

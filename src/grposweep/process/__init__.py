@@ -293,11 +293,9 @@ def python_flags(code: Path = SOURCE) -> tuple[str, ...]:
     older code, which does not add the user's folders to the path itself, gets none.
     """
     inputs = code / "grposweep" / "storage" / "inputs.py"
-    return (
-        ("-P",)
-        if code == SOURCE or (inputs.is_file() and b"def search_path(" in inputs.read_bytes())
-        else ()
-    )
+    if code == SOURCE or (inputs.is_file() and b"def search_path(" in inputs.read_bytes()):
+        return ("-P",)
+    return ()
 
 
 def inherited(code: Path = SOURCE) -> dict[str, str]:

@@ -72,9 +72,9 @@ def suggest_search_key(key: str, value: object) -> str:
     if key == "search.stopping" and value in SAMPLERS:
         return f" {value} is a sampler: set search={value}."
     is_policy = key in ("search", "search.sampler") and value in POLICIES
-    return (
-        f" {value} is an early-stopping policy: set search.stopping={value}." if is_policy else ""
-    )
+    if is_policy:
+        return f" {value} is an early-stopping policy: set search.stopping={value}."
+    return ""
 
 
 @dataclass(frozen=True)

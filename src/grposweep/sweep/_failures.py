@@ -157,11 +157,9 @@ def _read_line(line: str, frames: Sequence[tuple[str, str]]) -> Failure | None:
             and re.search(_LIBRARY, file)
             and re.fullmatch(_BEGINNING, function)
         )
-        return (
-            Failure.BAD_CONFIGURATION
-            if re.search(_CONFIGURATION, file) or is_early
-            else Failure.CRASH
-        )
+        if re.search(_CONFIGURATION, file) or is_early:
+            return Failure.BAD_CONFIGURATION
+        return Failure.CRASH
     return Failure.CRASH if re.match(_OTHER_CRASHES, line) else None
 
 

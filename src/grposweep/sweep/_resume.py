@@ -150,11 +150,9 @@ def _attempts(trial: TrialFolder, kind: AttemptEventKind) -> set[int]:
 
 def _names(path: Path) -> set[str]:
     """Return the names in a folder, without drafts."""
-    return (
-        {item.name for item in path.iterdir() if not is_draft(item.name)}
-        if path.exists()
-        else set()
-    )
+    if path.exists():
+        return {item.name for item in path.iterdir() if not is_draft(item.name)}
+    return set()
 
 
 def _recognise(

@@ -292,8 +292,6 @@ def compare_metrics(one: TrialFolder, other: TrialFolder) -> str:
     where = first_difference(
         *(read_lines(folder.path / paths.METRICS, step=int) for folder in (one, other))
     )
-    return (
-        "every number of metrics.jsonl is the same"
-        if where is None
-        else f"first difference: {where}"
-    )
+    if where is None:
+        return "every number of metrics.jsonl is the same"
+    return f"first difference: {where}"

@@ -89,11 +89,9 @@ def _cure(trial: TrialFolder, verdict: ValidationResult, before: Config, now: Co
         return None
     recorded = _relevant(load_experiment(config))
     present = _relevant(verdict.experiment)
-    return (
-        "its configuration has changed"
-        if _is_same(trial, verdict) and recorded != present
-        else None
-    )
+    if _is_same(trial, verdict) and recorded != present:
+        return "its configuration has changed"
+    return None
 
 
 def _relevant(experiment: Experiment) -> Experiment:

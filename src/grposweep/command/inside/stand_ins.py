@@ -133,11 +133,9 @@ class Thing(metaclass=AnyClass):
             raise AttributeError(name)
         if name in ("num_processes", "world_size"):
             return processes()
-        return (
-            0
-            if name in ("process_index", "local_process_index", "local_rank", "rank")
-            else Thing.named(name)
-        )
+        if name in ("process_index", "local_process_index", "local_rank", "rank"):
+            return 0
+        return Thing.named(name)
 
     def __call__(self, *values: Any, **named: Any) -> Any:
         name = vars(self).get("__name__", "")

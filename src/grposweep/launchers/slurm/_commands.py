@@ -165,11 +165,9 @@ def _entry(line: str) -> JobInfo | None:
         fields.append(line[at : at + width].strip())
         at += width
     job_id, state, status, reason, nodes, name = fields
-    return (
-        JobInfo(job_id, state, wait_status(status), reason, name, nodes)
-        if _is_id(job_id) and state
-        else None
-    )
+    if _is_id(job_id) and state:
+        return JobInfo(job_id, state, wait_status(status), reason, name, nodes)
+    return None
 
 
 def wait_status(text: str) -> int:
