@@ -130,14 +130,11 @@ def unknown_option(group: str, value: str, available: list[str]) -> str:
         )
     near = get_close_matches(value, available, n=1, cutoff=0.6)
     meant = f" Did you mean {group}={near[0]}?" if near else ""
-    parameter = (
-        f" To set a number use {NUMBER_KEYS[group]}." if group in NUMBER_KEYS and not near else ""
-    )
-    meant = (
-        f" A sweep compares several: -m {group}={value.strip('[]')}."
-        if value.startswith("[")
-        else meant
-    )
+    parameter = ""
+    if group in NUMBER_KEYS and not near:
+        parameter = f" To set a number use {NUMBER_KEYS[group]}."
+    if value.startswith("["):
+        meant = f" A sweep compares several: -m {group}={value.strip('[]')}."
     hint = suggest_search_key(group, value) or f"{meant}{parameter}"
     return (
         f"{group}={value}: {group} has no option {value!r}; its options are "
@@ -197,11 +194,8 @@ def malformed(argument: str, error: Exception) -> str:
     plain = unicodedata.normalize("NFKC", argument)
     if odd and plain.isascii():
         return f"{argument!r}: {odd[0]!r} is a full-width character. Write {shlex.quote(plain)}."
-    reason = (
-        f"it does not expect {(odd or ' ')[0]!r} there"
-        if reason.startswith("LexerNoViable")
-        else reason
-    )
+    if reason.startswith("LexerNoViable"):
+        reason = f"it does not expect {(odd or ' ')[0]!r} there"
     return (
         f"{argument!r} is not an override that Hydra understands ({reason}). Write key=value, "
         "key=a,b,c for a sweep, "

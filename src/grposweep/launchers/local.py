@@ -419,9 +419,10 @@ class Local(Launcher):
                 "are free"
             )
         free = self._free - self._held_by_others(job, count)
-        taken = (
-            choose_gpus(sorted(free), count) if self.share == 1 else [least_used(self._gpus, free)]
-        )
+        if self.share == 1:
+            taken = choose_gpus(sorted(free), count)
+        else:
+            taken = [least_used(self._gpus, free)]
         self._free.difference_update(taken)
         return taken
 

@@ -348,11 +348,9 @@ class Controller:
         """
         verdict = self.validator.validate(running.point, running.seed)
         lead = self.launcher.describe(verdict.experiment.cluster).warning_seconds
-        seconds = (
-            rollout_seconds(running.folder, boundary_steps(verdict.setting))
-            if lead is not None
-            else 0.0
-        )
+        seconds: float | None = 0.0
+        if lead is not None:
+            seconds = rollout_seconds(running.folder, boundary_steps(verdict.setting))
         if seconds is None:
             # known later
             return

@@ -107,9 +107,8 @@ def _message(folder: SweepFolder, code: int) -> str:
     if code == ExitCode.BAD_INPUT and error.exists():
         return error.read_text(encoding="utf-8").strip()
     log = folder.path / paths.PREPARE_FOLDER / "log"
-    tail = (
-        log.read_text(encoding="utf-8", errors="replace").splitlines()[-3:] if log.exists() else []
-    )
+    text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
+    tail = text.splitlines()[-3:]
     return (
         f"preparing model and data failed (exit code {code}): {' / '.join(tail)}. Its whole "
         f"output is in {log}."
@@ -206,11 +205,9 @@ def check_recorded(folder: SweepFolder, study: SweepStudy, validator: Validator)
         if recorded not in _identities(verdict, there):
             point = " ".join(f"{name}={label}" for name, label in trial.params.items())
             config = there.path / paths.CONFIG
-            keys = (
-                changed_keys(escape(asdict(load_experiment(config))), verdict.experiment)
-                if config.exists()
-                else []
-            )
+            keys = list[str]()
+            if config.exists():
+                keys = changed_keys(escape(asdict(load_experiment(config))), verdict.experiment)
             raise UserError(
                 f"trial {trial.number} ({point}) was recorded with other values than the same "
                 f"options have now{listed(keys)}, and results of both must not be mixed. Restore "

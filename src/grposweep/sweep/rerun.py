@@ -196,11 +196,9 @@ def name_of(kind: str, trial: TrialFolder, space: Space, base: Experiment) -> st
     rerun = RERUN.search(sweep.name)
     while (outer := RERUN.search(sweep.name[: rerun.start()] if rerun else "")) is not None:
         rerun = outer
-    name = (
-        f"{sweep.name[: rerun.start()]}-{int(rerun[1])}-{end}"
-        if rerun
-        else f"{sweep.name}-{trial.number}-{end}"
-    )
+    name = f"{sweep.name}-{trial.number}-{end}"
+    if rerun:
+        name = f"{sweep.name[: rerun.start()]}-{int(rerun[1])}-{end}"
     return longer if name == sweep.name else name
 
 
@@ -279,11 +277,9 @@ def _compared(
     files = difference(*({"files": record.get("files")} for record in (one, other)))
     if unlike or files:
         return f"{text} with {' '.join(filter(None, [*unlike, files]))}"
-    how = (
-        f" with {' '.join(chosen)}, by which another evaluation of the training counts"
-        if chosen
-        else ""
-    )
+    how = ""
+    if chosen:
+        how = f" with {' '.join(chosen)}, by which another evaluation of the training counts"
     return f"{text}{how}: {compare_metrics(trial, again)}"
 
 

@@ -144,11 +144,9 @@ def check_rendering(experiment: Experiment, tokenizer: Any, prompts: Iterable[An
         by_roles.setdefault(tuple(turn["role"] for turn in prompt), prompt)
     for roles, prompt in by_roles.items():
         shown = f"a conversation of {', '.join(roles)}"
-        cure = (
-            "task.system_prompt=null"
-            if experiment.task.system_prompt
-            else "prompts with other roles"
-        )
+        cure = "prompts with other roles"
+        if experiment.task.system_prompt:
+            cure = "task.system_prompt=null"
         try:
             rendered = render_prompt(
                 tokenizer, prompt, experiment.model.chat_template_kwargs, tokenize=False

@@ -303,11 +303,9 @@ def _check_shape(cluster: Cluster, generation: Generation) -> None:
     key, rank = "tasks_per_node", "task"
     if cluster.gpus_per_node:
         key, rank = "gpus_per_node", "GPU"
-    served = (
-        f", of which generation.vllm_gpus={generation.vllm_gpus} run the server"
-        if generation.vllm_gpus
-        else ""
-    )
+    served = ""
+    if generation.vllm_gpus:
+        served = f", of which generation.vllm_gpus={generation.vllm_gpus} run the server"
     raise UserError(
         f"cluster.processes={cluster.processes}: on Slurm this follows from "
         f"cluster.nodes={cluster.nodes} and cluster.{key}={each}, one rank per "
