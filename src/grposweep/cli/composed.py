@@ -83,7 +83,7 @@ def composer(loader: ConfigLoader, name: str | None) -> Compose:
 
 def _run(space: Space, points: Points, overrides: list[str], choices: Config) -> int:
     space = list_points(space, points.base.search)
-    searched = {parameter.name for parameter in space.parameters}
+    searched = set(space.names)
     # a trial's exported configuration is the option of both
     hint = "-".join(
         dict.fromkeys(str(choices[group]) for group in ("model", "task") if group not in searched)

@@ -67,7 +67,7 @@ def _describe_splits(validity: SpaceValidity) -> Iterator[str]:
     is learned.
     """
     validator = validity.validator
-    names = {item.name for item in validator.space.parameters}
+    names = set(validator.space.names)
     if validity.is_sampled or not names.issuperset(SPLITS):
         return
     trainings: set[Hashable] = set()

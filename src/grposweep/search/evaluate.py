@@ -126,7 +126,7 @@ class SpaceValidity:
         """Return the parameters that change nothing at some valid points, and the shared keys that
         change nothing at any.
         """
-        names = [parameter.name for parameter in self.validator.space.parameters]
+        names = self.validator.space.names
         found = {}
         for name in (*names, *self.validator.points.shared):
             active = sum(name in valid.point or name not in names for valid in self._valid)
@@ -141,8 +141,8 @@ class SpaceValidity:
     def is_dead(self) -> bool:
         """Return whether no parameter changes anything at any valid point."""
         dead = {name for name, lack in self.lacks.items() if lack.is_dead}
-        names = {parameter.name for parameter in self.validator.space.parameters}
-        return bool(names) and names <= dead
+        names = self.validator.space.names
+        return bool(names) and dead.issuperset(names)
 
     def describe_lacks(self) -> list[str]:
         """Return a line for each key that changes nothing, with what would revive it."""
@@ -207,7 +207,7 @@ class SpaceValidity:
         valid points and, of a sampled space, for those not drawn.
         """
         space = self.validator.space
-        names = {p.name for p in space.parameters if p.name.split(".")[0] in sections}
+        names = {name for name in space.names if name.split(".")[0] in sections}
         most = None if names else 1
         points = {}
         for point in islice(self.valid_points(), most):

@@ -95,6 +95,11 @@ class Space:
     points: tuple[Point, ...] = ()
 
     @cached_property
+    def names(self) -> list[str]:
+        """Return the names of all parameters."""
+        return [parameter.name for parameter in self.parameters]
+
+    @cached_property
     def is_finite(self) -> bool:
         """Return whether every parameter has a list of values."""
         return all(isinstance(parameter.domain, Choice) for parameter in self.parameters)

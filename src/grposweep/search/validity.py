@@ -171,7 +171,7 @@ class RuleInputs:
         """Return all parameters that touch a field's keys, by themselves or through
         interpolations.
         """
-        names = {parameter.name for parameter in self._space.parameters}
+        names = set(self._space.names)
         keys = set(SOURCES[field])
         waiting = list(keys)
         while waiting:
@@ -271,7 +271,7 @@ def check_space(
     # The base is whole only with one of the values that are searched.
     needed = {name: values[-1] for name, values in space.choices.items() if name in NEEDED}
     base = points.experiment(needed) if needed else points.base
-    problems = find_base_mistakes(base, {*names, *(item.name for item in space.parameters)}, trains)
+    problems = find_base_mistakes(base, {*names, *space.names}, trains)
     asked = OPTIONS if is_asked(base) else ()
     options = [item for item in space.parameters if item.name.startswith(asked)]
     if options and not problems:
