@@ -7,6 +7,7 @@ plan, and estimate memory.
 from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from enum import Enum
+from itertools import chain
 from pathlib import Path
 from typing import Any, TypedDict, cast
 
@@ -69,7 +70,7 @@ class Linted:
     @property
     def problems(self) -> tuple[Diagnostic, ...]:
         """Return every problem, with code, message, keys, line and fixes."""
-        return tuple(problem for result in self.recipes for problem in result.diagnostics)
+        return tuple(chain.from_iterable(result.diagnostics for result in self.recipes))
 
     @property
     def errors(self) -> tuple[Diagnostic, ...]:
@@ -186,11 +187,8 @@ def _recipes(source: Any, options: Options) -> list[Recipe]:
             f"framework {options.framework!r}: grposweep reads {', '.join(sorted(FRAMEWORKS))}."
         )
     if isinstance(source, (str, Path)):
-        return [
-            recipe
-            for target in find_targets([Path(source)])
-            for recipe in _recipes_of(target, options)
-        ]
+        targets = find_targets([Path(source)])
+        return list(chain.from_iterable(_recipes_of(target, options) for target in targets))
     if isinstance(source, Mapping):
         return [build_recipe({str(key): value for key, value in source.items()}, options)]
     if is_dataclass(source) and not isinstance(source, type):
@@ -223,21 +221,27 @@ def _stated(args: Any) -> Json:
     subclass adds.
     """
     classes = [one for one in type(args).__mro__ if one.__module__.partition(".")[0] in LIBRARIES]
-    known = {field.name for one in classes if is_dataclass(one) for field in fields(one)}
+    known: set[str] = set()
+    for one in filter(is_dataclass, classes):
+        known.update(field.name for field in fields(one))
     stated: Json = {}
     for field in fields(args):
-        value = getattr(args, field.name, None)
-        value = value.value if isinstance(value, Enum) else value
-        default = field.default_factory() if field.default_factory is not MISSING else field.default
-        default = default.value if isinstance(default, Enum) else default
+        value = _plain(getattr(args, field.name, None))
+        default = field.default
+        if field.default_factory is not MISSING:
+            default = field.default_factory()
         if (
             field.init
             and (not known or field.name in known)
             and isinstance(value, (*PLAIN, list, dict))
-            and value != default
+            and value != _plain(default)
         ):
             stated[field.name] = value
     if classes and stated.get("steps_per_generation") is not None:
         # TRL derives one from the other, and refuses both
         stated.pop("generation_batch_size", None)
     return stated
+
+
+def _plain(value: Any) -> Any:
+    return value.value if isinstance(value, Enum) else value

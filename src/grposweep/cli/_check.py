@@ -41,12 +41,13 @@ def check_command(
     trainer = Trainer(kind="command", command=command)
     base = Base(trainer, processes or 1)
     # a framework's launch is read as lint reads it
-    recipe, hidden = base.launch, set[str]()
+    recipe, hidden = base.launch, ""
     if recipe is None:
+        out = sys.stdout if style == "text" else sys.stderr
         for line in _describe(base.asked, default_values(trainer)):
-            say(line, sys.stdout if style == "text" else sys.stderr)
+            say(line, out)
         # it says what is unknown
-        recipe, hidden = recipe_of(base.asked), {UNRESOLVED}
+        recipe, hidden = recipe_of(base.asked), UNRESOLVED
     file = Path(os.path.relpath(recipe.file or "."))
     recipe = replace(recipe, file=str(file))
     try:
@@ -55,7 +56,7 @@ def check_command(
         # a notebook's cells, a file that is gone
         text = ""
     result = lint_recipe(recipe, selection)
-    shown = tuple(problem for problem in result.diagnostics if problem.code not in hidden)
+    shown = tuple(problem for problem in result.diagnostics if problem.code != hidden)
     judged = FixedFile(
         JudgedText(text, (replace(result, diagnostics=shown),), off=selection.ignore), text
     )
@@ -79,7 +80,11 @@ def recipe_of(asked: Asked) -> Recipe:
     # fields of a class that the program derives
     own = {name: KeySpec("any", None) for name in record["given"] if name not in takes}
     own_trainer = record["base"] is None or bool(record["own_batches"])
-    no_evaluation = None if record["evaluates"] is not False else _place(record["trainer_line"])[1]
+    trainer = record["trainer"].rpartition(".")[2] if own_trainer else record["base"]
+    source = VersionSource("asked", "installed") if stated else NOT_STATED
+    no_evaluation = None
+    if record["evaluates"] is False:
+        _, no_evaluation = _place(record["trainer_line"])
     lines = {name: _place(record["assigned"].get(name, record["line"])) for name in record["given"]}
     return Recipe(
         framework,
@@ -90,11 +95,11 @@ def recipe_of(asked: Asked) -> Recipe:
         file=file,
         lines={name: at for name, (where, at) in lines.items() if where == file and at},
         unresolved=dict.fromkeys(record["unknown"], ""),
-        version_source=VersionSource("asked", "installed") if stated else NOT_STATED,
+        version_source=source,
         code=LaunchedCode(
             file,
             own,
-            trainer=record["trainer"].rpartition(".")[2] if own_trainer else record["base"],
+            trainer=trainer,
             own_trainer=own_trainer,
             other_keys="stop",
             no_evaluation=no_evaluation,
@@ -104,7 +109,9 @@ def recipe_of(asked: Asked) -> Recipe:
 
 def _place(line: str) -> tuple[str, int | None]:
     file, _, number = line.rpartition(":")
-    return file, int(number) if number.isdigit() else None
+    if not number.isdigit():
+        return file, None
+    return file, int(number)
 
 
 def _describe(asked: Asked, filled: Config) -> Iterable[str]:

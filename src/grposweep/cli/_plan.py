@@ -7,6 +7,7 @@ import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -44,7 +45,7 @@ from grposweep.report.plan import (
     plan_table,
     savings_line,
 )
-from grposweep.report.tables import RIGHT, Styled, build_console, build_table
+from grposweep.report.tables import RIGHT, Row, Styled, build_console, build_table, print_lines
 
 
 def show_plan(
@@ -66,7 +67,8 @@ def show_plan(
             print(json.dumps({"file": name or None, "plan": shown}))
     else:
         _print_plans(build_console(), named)
-    return int(any(problem.is_error for _, setting in named for problem in check(setting)))
+    problems = chain.from_iterable(check(setting) for _, setting in named)
+    return int(any(problem.is_error for problem in problems))
 
 
 def show_fit(
@@ -80,10 +82,9 @@ def show_fit(
     """Print how large each size can be on one GPU, or on each known GPU. Return 1 if it fits on
     none.
     """
-    are_overrides = all("=" in item for item in items)
-    (name, setting), *others = _settings(
-        items if are_overrides else items[:1], options, gpu_gib, config_dir
-    )
+    if not all("=" in item for item in items):
+        items = items[:1]
+    (name, setting), *others = _settings(items, options, gpu_gib, config_dir)
     if others:
         raise UserError(
             f"{items[0]}: it has {1 + len(others)} recipes, such as {name}. Give a file with one."
@@ -96,11 +97,14 @@ def show_fit(
             "docs/explanation/memory.md or a folder with a config.json."
         )
     gpu = None
+    fits = []
     if setting.gpu_memory_gib is None:
         fits = fit_gpus(setting)
+        table = gpu_table(fits)
     else:
         gpu = fit(setting, setting.gpu_memory_gib)
         fits = [(gpu_name, gpu)]
+        table = fit_table(setting, gpu)
     savings = find_savings(setting)
     host = find_host_memory(setting)
     if as_json:
@@ -112,7 +116,7 @@ def show_fit(
             print(json.dumps({"gpu": name or None, **fitted.as_dict(), **more}))
     else:
         console = build_console()
-        console.print(gpu_table(fits) if gpu is None else fit_table(setting, gpu))
+        console.print(table)
         if gpu is not None:
             console.print(f"It {gpu.verdict}: {gpu.low:.1f} to {gpu.high:.1f} of {gpu.gib:g} GiB.")
             if not gpu.starts:
@@ -126,8 +130,7 @@ def show_fit(
             if problem.is_error or problem.code == UNSTATED:
                 console.print(f"{problem.code} {render_problem(setting, problem)}", style="red")
         bars = memory_bars(memory, setting.gpu_memory_gib, console.width, has_range=gpu is None)
-        console.print(bars)
-        for line in filter(None, (savings_line(savings), host_line(host))):
+        for line in filter(None, (bars, savings_line(savings), host_line(host))):
             console.print(line)
         _print_assumptions(console, setting)
     return int(all(fitted.verdict == VERDICTS[False] for _, fitted in fits))
@@ -148,7 +151,9 @@ def _settings(
             f"{' '.join(items)}: files and overrides cannot be combined. Name recipes, or "
             "key=value overrides."
         )
-    named = [pair for name in files for pair in _of_file(name, options)]
+    named: list[tuple[str, Setting]] = []
+    for name in files:
+        named += _of_file(name, options)
     named = named or [("", _of_overrides(items, options, config_dir))]
     if gpu_gib is not None:
         named = [(name, setting.replace({"gpu_memory_gib": gpu_gib})) for name, setting in named]
@@ -226,9 +231,8 @@ def show_space(
         valid = list(validity.valid_points())
         some = Random(0).sample(valid, min(len(valid), SAMPLED))
         print_length(console, map(validator.fields.setting, some))
-        chance = describe_chance(points.base, points.base.task.eval_prompts)
-        if chance and validity.valid > 1 and "seed" not in space.choices:
-            console.print(chance, soft_wrap=True)
+        if validity.valid > 1 and "seed" not in space.choices:
+            print_lines(console, describe_chance(points.base, points.base.task.eval_prompts))
         if validity.invalid:
             print_invalid(console, validity)
             console.print(_label_table(validity.valid_by_label()))
@@ -248,7 +252,10 @@ def _of_file(name: str, options: Options) -> list[tuple[str, Setting]]:
             )
         for version in dict.fromkeys(map(describe_version, recipes)):
             say(f"{name}: read as {version}", sys.stderr)
-        return [pair for recipe in recipes for pair in _of_recipe(name, recipe, len(recipes) > 1)]
+        named: list[tuple[str, Setting]] = []
+        for recipe in recipes:
+            named += _of_recipe(name, recipe, len(recipes) > 1)
+        return named
     except UserError as error:
         raise UserError(f"{name}: {error}") from error
 
@@ -298,9 +305,11 @@ def _of_overrides(overrides: Sequence[str], options: Options, config_dir: Path |
     with open_session(config_dir) as session:
         points = Points(session.compose, list(overrides))
         base = points.base
-        counted = {} if options.train_prompts is None else {"train_prompts": options.train_prompts}
-        if runs_trl(base.trainer) and (longest := count_local(base)) is not None:
-            counted["longest_prompt"] = longest
+        counted: dict[str, int | None] = {}
+        if options.train_prompts is not None:
+            counted["train_prompts"] = options.train_prompts
+        if runs_trl(base.trainer):
+            counted["longest_prompt"] = count_local(base)
         setting = read_setting(base, counted)
         for line in validate_points(Validator(Space(), points)).describe_lacks():
             say(line, sys.stderr)
@@ -329,10 +338,10 @@ def _label_table(by_label: Mapping[str, Mapping[Any, tuple[int, int]]]) -> Table
     """Return a table of parameter values with their shares of valid points. Values that are never
     valid are yellow.
     """
-    rows = []
+    rows: list[Row] = []
     for parameter, labels in by_label.items():
         for label, (good, whole) in labels.items():
-            note = "" if good else "never valid with the other parameters in this space"
-            cells = (parameter, str(label), f"{good:,} of {whole:,}", note)
-            rows.append(Styled(cells, "" if good else "yellow"))
+            cells = (parameter, str(label), f"{good:,} of {whole:,}")
+            never = (*cells, "never valid with the other parameters in this space")
+            rows.append(cells if good else Styled(never, "yellow"))
     return build_table(("parameter", "value", ("valid points", RIGHT), ""), rows)

@@ -51,7 +51,7 @@ TEXTS = (
     "trainer.checkpoints",
 )
 # these flags show the controller's log on the terminal
-VERBOSE = ("-v", "--verbose")
+VERBOSE = {"-v": "verbose=true", "--verbose": "verbose=true"}
 # By error: what the user can change about a file that cannot be written. Other errors are shown in
 # full.
 DISK_ERRORS = {
@@ -87,10 +87,8 @@ def command(main: Callable[[], None]) -> None:
             return
         if COMPLETION.isdisjoint(arguments):
             _refuse_slips(arguments)
-        arguments = [bracket_points(_as_text(word)) for word in arguments]
-        tokens = [
-            "verbose=true" if token in VERBOSE else token for token in split_tokens(arguments)
-        ] + launched
+        words = split_tokens(bracket_points(_as_text(word)) for word in arguments)
+        tokens = [VERBOSE.get(word, word) for word in words] + launched
         _name_repeated(tokens)
         # argparse wants flags first
         sys.argv[1:] = sorted(_own_conf(_showing_base(tokens)), key=_is_override)
@@ -141,18 +139,18 @@ def split_command(arguments: list[str]) -> tuple[list[str], list[str]]:
             "-- is the last word: your own launch command belongs behind it, such as -- bash "
             "launch.sh"
         )
-    kind = [] if any(override_name(word) == "trainer" for word in before) else ["trainer=command"]
     # one word is a whole command line, such as 'CUDA_VISIBLE_DEVICES=0 python train.py'
-    return before, [
-        *kind,
-        f"trainer.command={override_text(launch[0] if len(launch) == 1 else shlex.join(launch))}",
-    ]
+    line = launch[0] if len(launch) == 1 else shlex.join(launch)
+    overrides = [f"trainer.command={override_text(line)}"]
+    if "trainer" not in map(override_name, before):
+        overrides.insert(0, "trainer=command")
+    return before, overrides
 
 
 def _refuse_slips(arguments: list[str]) -> None:
     """Raise UserError for words that are no overrides, with what they mean."""
     for at, word in enumerate(arguments):
-        before = arguments[at - 1] if at else ""
+        before = "".join(arguments[:at][-1:])
         after = "".join(arguments[at + 1 : at + 2])
         if word.startswith("--") and word.partition("=")[0] not in FLAGS:
             name, _, value = word[2:].partition("=")
@@ -298,8 +296,7 @@ def _refuse_parts_of_hydra(arguments: list[str]) -> None:
         # Hydra takes any value
         if name in ("hydra.launcher", "hydra.sweeper"):
             name = name.replace(".", "/", 1)
-        part = next(
-            (part for part in REPLACED if name == part or name.startswith(f"{part}.")), None
-        )
-        if part is not None and argument.lstrip("+") != "hydra/sweeper=grposweep":
-            raise UserError(f"{argument}: {REPLACED[part]}")
+        for part, why in REPLACED.items():
+            is_part = name == part or name.startswith(f"{part}.")
+            if is_part and argument.lstrip("+") != "hydra/sweeper=grposweep":
+                raise UserError(f"{argument}: {why}")

@@ -35,15 +35,18 @@ def run_single(config: DictConfig) -> int:
     overrides = cast(list[str], OmegaConf.to_container(hydra.overrides.task))
     compose = composer(GlobalHydra.instance().config_loader(), hydra.job.config_name)
     given = {override.split("=")[0] for override in overrides}
+
+    def composed(wanted: list[str]) -> DictConfig:
+        return config if wanted == overrides else compose(wanted)
+
     try:
-        if searched := [key for key in hydra.sweeper.params or () if key not in given]:
+        searched = [key for key in hydra.sweeper.params or () if key not in given]
+        if searched:
             raise UserError(
                 f"hydra.sweeper.params: a single run searches no {', '.join(searched)}. Add -m, or "
                 "set hydra.mode: MULTIRUN in the sweep file."
             )
-        points = Points(
-            lambda wanted: config if wanted == overrides else compose(wanted), overrides
-        )
+        points = Points(composed, overrides)
         return _run(Space(), points, overrides, dict(hydra.runtime.choices))
     except UserError as error:
         say(f"error: {error}", sys.stderr)
@@ -83,19 +86,15 @@ def composer(loader: ConfigLoader, name: str | None) -> Compose:
 
 def _run(space: Space, points: Points, overrides: list[str], choices: Config) -> int:
     space = list_points(space, points.base.search)
-    searched = set(space.names)
+    named = [str(choices[group]) for group in ("model", "task") if group not in space.names]
     # a trial's exported configuration is the option of both
-    hint = "-".join(
-        dict.fromkeys(str(choices[group]) for group in ("model", "task") if group not in searched)
-    )
+    hint = "-".join(dict.fromkeys(named))
     trainer = points.base.trainer
     # model and task are the program's
     if is_external(trainer):
         arguments = (trainer.command or trainer.kind).split()
-        named = [
-            Path(word).stem for word in arguments if word.endswith((".py", ".sh", ".yaml", ".yml"))
-        ]
-        hint = "-".join(named) or trainer.kind
+        files = [word for word in arguments if word.endswith((".py", ".sh", ".yaml", ".yml"))]
+        hint = "-".join(Path(file).stem for file in files) or trainer.kind
     study = Path(str(choices.get("sweeps") or "")).name
     validated = validate_sweep(space, points, overrides)
     # optuna, numpy and rich: 0.5 s that a refusal should not pay

@@ -13,6 +13,7 @@ from grporecipe.files import Json, append_line, read_lines
 from grposweep.report.trial_view import State, TrialView
 from grposweep.storage import paths
 from grposweep.storage.folders import TrialFolder
+from grposweep.storage.records import read_fields
 from grposweep.storage.results import TrialResult
 
 # provenance.json holds a copy of trial.json
@@ -69,18 +70,12 @@ def recall(folder: TrialFolder, row: Json) -> TrialView | None:
         return None
     try:
         return TrialView(
-            path=folder.path,
-            number=folder.number,
-            experiment=str(row["experiment"]),
-            point=dict(row["point"]),
-            attributes=dict(row["attributes"]),
+            folder.path,
+            folder.number,
             state=State(row["state"]),
             result=TrialResult.parse(row["result"]),
-            step=int(row["step"]),
-            total=int(row["total"]),
-            seconds=float(row["seconds"]),
-            gpu_seconds=float(row["gpu_seconds"]),
             is_recalled=True,
+            **read_fields(TrialView, row),
         )
-    except (KeyError, TypeError, ValueError, OverflowError):
+    except (KeyError, TypeError, ValueError):
         return None

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable
 from datetime import datetime
-from itertools import chain
 from pathlib import Path
 
 from rich.table import Table
@@ -12,7 +11,7 @@ from grporecipe.errors import UserError
 from grporecipe.terminal import short
 from grposweep.report.tables import FOLD, NUMBER, Row, build_table
 from grposweep.report.view import SweepView, read_sweep
-from grposweep.storage.folders import find_sweeps, last_change
+from grposweep.storage.folders import last_change, latest_sweeps
 
 
 def read_sweeps(*folders: Path) -> tuple[list[SweepView], list[str]]:
@@ -23,8 +22,7 @@ def read_sweeps(*folders: Path) -> tuple[list[SweepView], list[str]]:
     """
     views = []
     damaged = []
-    sweeps = chain.from_iterable(map(find_sweeps, folders))
-    for sweep in sorted(sweeps, key=lambda sweep: -last_change(sweep.path)):
+    for sweep in latest_sweeps(*folders):
         try:
             views.append(read_sweep(sweep))
         except UserError as error:

@@ -16,6 +16,7 @@ import zipfile
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from enum import Enum
+from itertools import chain
 from pathlib import Path
 
 from grporecipe.files import parse_json, read_bytes
@@ -76,10 +77,8 @@ def find_resume(folder: Path, ranks: int) -> tuple[int, str]:
 
 def complete_checkpoints(folder: Path, ranks: int) -> list[Checkpoint]:
     """Return the complete checkpoints, by step."""
-    complete = [
-        each for each in _all(folder) if examine_checkpoint(each, ranks).state is State.COMPLETE
-    ]
-    return sorted(complete, key=lambda each: each.step)
+    every = sorted(_all(folder), key=lambda each: each.step)
+    return [each for each in every if examine_checkpoint(each, ranks).state is State.COMPLETE]
 
 
 def keep_copy(checkpoint: Path, folder: Path) -> Path:
@@ -169,11 +168,10 @@ def examine_checkpoint(checkpoint: Checkpoint, ranks: int) -> Finding:
     path = checkpoint.path
     if (path / FAKE).is_file():
         return Finding(State.COMPLETE)
-    lacks = next(
-        (lacks for marks, lacks in KINDS.items() if any(any(path.glob(mark)) for mark in marks)),
-        None,
-    )
-    if lacks is None:
+    kinds = [
+        lacks for marks, lacks in KINDS.items() if any(chain.from_iterable(map(path.glob, marks)))
+    ]
+    if not kinds:
         return Finding(State.UNKNOWN, "it holds no optimizer state of a known kind")
     written = {file.name for file in path.glob("rng_state*.pth")}
     wanted = {"rng_state.pth"} if ranks == 1 else {f"rng_state_{rank}.pth" for rank in range(ranks)}
@@ -181,14 +179,12 @@ def examine_checkpoint(checkpoint: Checkpoint, ranks: int) -> Finding:
         return Finding(
             State.UNKNOWN, f"it was written by {len(written)} rank(s), and this trial has {ranks}"
         )
-    lacking = [*lacks(path, ranks), *_torn(path, *sorted(wanted))]
+    lacking = [*kinds[0](path, ranks), *_torn(path, *sorted(wanted))]
     if _step(path) != checkpoint.step:
         lacking.append("trainer_state.json")
-    return (
-        Finding(State.TORN, f"{', '.join(lacking)}: missing or cut off")
-        if lacking
-        else Finding(State.COMPLETE)
-    )
+    if lacking:
+        return Finding(State.TORN, f"{', '.join(lacking)}: missing or cut off")
+    return Finding(State.COMPLETE)
 
 
 def _replicated(path: Path, ranks: int) -> Iterator[str]:  # noqa: ARG001 - every kind takes the number of ranks
@@ -215,11 +211,10 @@ def _deepspeed(path: Path, ranks: int) -> Iterator[str]:
         return
     yield from _of_each_rank(path, f"{tag}/*_optim_states.pt", ranks)
     own = f"{tag}/zero_pp_rank_*_model_states.pt"
-    yield from (
-        _of_each_rank(path, own, ranks)
-        if any(path.glob(own))
-        else _torn(path, f"{tag}/mp_rank_00_model_states.pt")
-    )
+    if any(path.glob(own)):
+        yield from _of_each_rank(path, own, ranks)
+    else:
+        yield from _torn(path, f"{tag}/mp_rank_00_model_states.pt")
 
 
 def _fsdp_sharded(path: Path, ranks: int) -> Iterator[str]:  # noqa: ARG001 - every kind takes the number of ranks
@@ -231,7 +226,9 @@ def _fsdp_sharded(path: Path, ranks: int) -> Iterator[str]:  # noqa: ARG001 - ev
         shards = _shards(path / part / ".metadata")
         if not shards:
             yield f"{part}/.metadata"
-        yield from (f"{part}/{name}" for name in shards if not (path / part / name).is_file())
+        for name in shards:
+            if not (path / part / name).is_file():
+                yield f"{part}/{name}"
 
 
 # Layouts of the training state: patterns of which one marks a folder, and what names its files that
@@ -261,7 +258,9 @@ def _torn(path: Path, *names: str) -> Iterator[str]:
     """Name the files that torch.save did not finish: it writes zip files, whose directory is their
     end.
     """
-    yield from (name for name in names if not zipfile.is_zipfile(path / name))
+    for name in names:
+        if not zipfile.is_zipfile(path / name):
+            yield name
 
 
 def _of_each_rank(path: Path, pattern: str, ranks: int) -> Iterator[str]:
@@ -279,26 +278,23 @@ def _shards(metadata: Path) -> list[str]:
     it. Empty if it is torn.
     """
     try:
-        names = {
-            argument
-            for _, argument, _ in pickletools.genops(metadata.read_bytes())
-            if isinstance(argument, str)
-        }
+        arguments = {str(word) for _, word, _ in pickletools.genops(metadata.read_bytes())}
     except (OSError, ValueError):
         # pickletools raises ValueError for a pickle without its end
         return []
-    return sorted(name for name in names if name.endswith(".distcp"))
+    return sorted(name for name in arguments if name.endswith(".distcp"))
 
 
 def _rename(checkpoint: Checkpoint, reason: str) -> None:
     """Rename a checkpoint so that no program takes it for `checkpoint-N`. Report it in the log and
     in a file next to it.
     """
-    names = (
-        f"{BROKEN}{checkpoint.path.name}{again}"
-        for again in ("", *(f"-{count}" for count in range(2, 1000)))
-    )
-    target = next(path for name in names if not (path := checkpoint.path.with_name(name)).exists())
+    name = f"{BROKEN}{checkpoint.path.name}"
+    target = checkpoint.path.with_name(name)
+    number = 1
+    while target.exists():
+        number += 1
+        target = checkpoint.path.with_name(f"{name}-{number}")
     checkpoint.path.rename(target)
     text = (
         f"{checkpoint.path.name} cannot be resumed from and was renamed to {target.name}: {reason}."

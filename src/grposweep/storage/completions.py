@@ -15,9 +15,17 @@ from pathlib import Path
 from statistics import fmean
 from typing import Self
 
-from grporecipe.files import Config, append_line, finite_or_none, read_lines, text_or, write_text
+from grporecipe.files import (
+    Config,
+    Json,
+    append_line,
+    finite_or_none,
+    read_lines,
+    text_or,
+    write_text,
+)
 from grposweep.storage import paths
-from grposweep.storage.records import as_mapping, read_fields
+from grposweep.storage.records import as_list, as_mapping, read_fields
 
 # of one evaluation
 EVALUATION_BYTES = 32 * 1024
@@ -93,28 +101,24 @@ def keep_completions(
     """Add one evaluation to the file. It replaces an earlier one of the same step."""
     if completions:
         kept = read_completions(trial) | {completions[0].step: fit_texts(completions)}
-        _write(trial, thin_evaluations({step: kept[step] for step in sorted(kept)}, maximize))
+        thinned = thin_evaluations(dict(sorted(kept.items())), maximize)
+        write_text(trial / paths.COMPLETIONS, "".join(map(_text, thinned.values())))
 
 
 def rewind_completions(trial: Path, step: int | None) -> None:
     """Drop evaluations after a checkpoint's step (None: all), because they will run again."""
-    if (trial / paths.COMPLETIONS).exists():
-        evaluations = {} if step is None else read_completions(trial)
-        _write(
-            trial, {at: kept for at, kept in evaluations.items() if step is not None and at <= step}
-        )
-    if (trial / paths.PROMPT_REWARDS).exists():
-        rewind_lines(trial / paths.PROMPT_REWARDS, step)
+    for name in (paths.COMPLETIONS, paths.PROMPT_REWARDS):
+        if (trial / name).exists():
+            rewind_lines(trial / name, step)
 
 
 def rewind_lines(path: Path, step: int | None) -> None:
     """Drop a file's lines after a checkpoint's step (None: all)."""
-    kept = (
-        []
-        if step is None
-        else [line for line in read_lines(path, step=int) if line["step"] <= step]
-    )
-    write_text(path, "".join(json.dumps(line) + "\n" for line in kept))
+    kept = []
+    for line in read_lines(path, step=int):
+        if step is not None and line["step"] <= step:
+            kept.append(json.dumps(line) + "\n")
+    write_text(path, "".join(kept))
 
 
 def fit_texts(completions: Sequence[KeptCompletion]) -> list[KeptCompletion]:
@@ -131,7 +135,7 @@ def fit_texts(completions: Sequence[KeptCompletion]) -> list[KeptCompletion]:
             )
             for kept in completions
         ]
-        if longest <= SHORTEST or sum(len(kept.line()) for kept in fitted) <= EVALUATION_BYTES:
+        if longest <= SHORTEST or len(_text(fitted)) <= EVALUATION_BYTES:
             return fitted
         longest //= 2
 
@@ -163,7 +167,7 @@ def thin_evaluations(evaluations: Evaluations, maximize: bool) -> Evaluations:
     nearest neighbours.
     """
     left = dict(evaluations)
-    sizes = {step: sum(len(kept.line()) for kept in group) for step, group in left.items()}
+    sizes = {step: len(_text(group)) for step, group in left.items()}
     while sum(sizes[step] for step in left) > TRIAL_BYTES:
         steps = list(left)
         best = best_step(left, maximize)
@@ -178,11 +182,8 @@ def thin_evaluations(evaluations: Evaluations, maximize: bool) -> Evaluations:
     return left
 
 
-def _write(trial: Path, evaluations: Evaluations) -> None:
-    write_text(
-        trial / paths.COMPLETIONS,
-        "".join(kept.line() for group in evaluations.values() for kept in group),
-    )
+def _text(completions: Sequence[KeptCompletion]) -> str:
+    return "".join(kept.line() for kept in completions)
 
 
 @dataclass(frozen=True)
@@ -221,8 +222,7 @@ class PromptRewards:
     def parse(cls, record: object) -> Self:
         """Return the rewards of a JSON object; empty for anything else."""
         content = as_mapping(record)
-        listed = content.get("means")
-        means = [finite_or_none(value) for value in listed] if isinstance(listed, list) else []
+        means = [finite_or_none(value) for value in as_list(content.get("means"))]
         known = [value for value in means if value is not None]
         if not known or len(known) < len(means):
             return cls()
@@ -232,25 +232,19 @@ class PromptRewards:
 
 def _groups(listed: object, prompts: int) -> tuple[int, ...]:
     """Return the numbers of a JSON list for so many prompts; empty for anything else."""
-    groups = (
-        tuple(each for each in listed if isinstance(each, int)) if isinstance(listed, list) else ()
-    )
+    groups = tuple(each for each in as_list(listed) if isinstance(each, int))
     return groups if len(groups) == prompts else ()
 
 
 def append_prompt_rewards(trial: Path, step: int, rewards: PromptRewards) -> None:
     """Append the evaluation after so many optimizer steps."""
-    line = {
-        "step": step,
-        "prompts": rewards.prompts,
-        "means": [round(value, 6) for value in rewards.means],
-    }
-    groups = {
-        name: list(of)
-        for name, of in (("families", rewards.families), ("alike", rewards.alike))
-        if of
-    }
-    append_line(trial / paths.PROMPT_REWARDS, line | groups)
+    means = [round(value, 6) for value in rewards.means]
+    line: Json = {"step": step, "prompts": rewards.prompts, "means": means}
+    if rewards.families:
+        line["families"] = rewards.families
+    if rewards.alike:
+        line["alike"] = rewards.alike
+    append_line(trial / paths.PROMPT_REWARDS, line)
 
 
 def read_prompt_rewards(trial: Path, steps: Sequence[int]) -> PromptRewards:
@@ -264,5 +258,5 @@ def read_prompt_rewards(trial: Path, steps: Sequence[int]) -> PromptRewards:
     rewards = [lines.get(step, PromptRewards()) for step in steps]
     if len({(one.prompts, len(one.means)) for one in rewards}) != 1:
         return PromptRewards()
-    means = tuple(fmean(values) for values in zip(*(one.means for one in rewards), strict=True))
-    return replace(rewards[0], means=means)
+    columns = zip(*[one.means for one in rewards], strict=True)
+    return replace(rewards[0], means=tuple(map(fmean, columns)))

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from grporecipe.files import objects, parse_json, read_bytes, read_lines, read_text, text_sha256
+from grporecipe.files import objects, parse_json, read_bytes, read_text, text_sha256
 from grposweep.storage import paths
 from grposweep.storage.folders import SweepFolder, TrialFolder
 from grposweep.storage.records import AttemptEvent, AttemptEventKind, TrialRecord, read_metrics
@@ -32,10 +32,9 @@ def sweep_damage(sweep: SweepFolder) -> Iterator[str]:
     """Yield a line for each problem of the sweep's own files, and for trials with two folders or a
     link as their folder.
     """
-    prepared = sweep.path / paths.PREPARED
-    what = object_damage(prepared)
+    what = object_damage(sweep.path / paths.PREPARED)
     if what:
-        yield f"{prepared.name} {what}, so it is skipped; the sweep's command prepares again"
+        yield f"{paths.PREPARED} {what}, so it is skipped; the sweep's command prepares again"
     trials = list(sweep.trials())
     folders = Counter(trial.number for trial in trials)
     for number in sorted(number for number, found in folders.items() if found > 1):
@@ -108,16 +107,14 @@ def lines_damage(path: Path) -> str:
             f"has conflict marks of git in line {line}, so that line is skipped, and others "
             "may stand there twice"
         )
-    torn = [
-        number
-        for number, line in enumerate(text.split(b"\n"), 1)
-        if line and not list(objects([line]))
-    ]
+    torn = []
+    for number, content in enumerate(text.split(b"\n"), 1):
+        if content and not list(objects([content])):
+            torn.append(number)
     if torn:
-        return (
-            f"has {len(torn)} torn line{'s' * (len(torn) > 1)} (line {_first(torn)}), "
-            "skipped by every reader"
-        )
+        plural = "s" * (len(torn) > 1)
+        lines = f"{len(torn)} torn line{plural} (line {_first(torn)})"
+        return f"has {lines}, skipped by every reader"
     return ""
 
 
@@ -126,7 +123,8 @@ def _line(text: bytes, offset: int) -> int:
 
 
 def _first(numbers: list[int]) -> str:
-    return ", ".join(map(str, numbers[:5])) + (", ..." if len(numbers) > 5 else "")
+    more = ", ..." if len(numbers) > 5 else ""
+    return ", ".join(map(str, numbers[:5])) + more
 
 
 def _record_damage(trial: TrialFolder) -> Iterator[str]:
@@ -193,9 +191,8 @@ def _missing_runs(trial: TrialFolder) -> Iterator[str]:
     if result.seconds is None:
         return
     lost = result.seconds - run_cost(trial.path)[0]
-    if lost > UNNOTED_SECONDS or result.attempt not in [
-        run.attempt for run in read_runs(trial.path)
-    ]:
+    noted = {run.attempt for run in read_runs(trial.path)}
+    if lost > UNNOTED_SECONDS or result.attempt not in noted:
         yield (
             f"{trial.path.name}/{paths.RUNS} lacks runs of {max(lost, 0):.0f} s; they are "
             "missing in the cost of the trial"
@@ -206,11 +203,12 @@ def _curve_damage(trial: TrialFolder, logs_steps: bool) -> Iterator[str]:
     """Yield a line for steps that metrics.jsonl has twice, and for a curve that ends before its
     trial.
     """
-    steps = Counter(
-        (str(line.get("kind")), line["step"])
-        for line in read_lines(trial.path / paths.METRICS, step=int)
-    )
-    twice = sorted({step for (_, step), found in steps.items() if found > 1})
+    last = 0
+    steps: Counter[tuple[int, str]] = Counter()
+    for row in read_metrics(trial.path):
+        last = max(last, row.step)
+        steps[row.step, str(row.line.get("kind"))] += 1
+    twice = sorted({step for (step, _), found in steps.items() if found > 1})
     where = f"{trial.path.name}/{paths.METRICS}"
     if twice:
         yield (
@@ -218,7 +216,6 @@ def _curve_damage(trial: TrialFolder, logs_steps: bool) -> Iterator[str]:
             f"{_first(twice)} twice"
         )
     result = trial.result
-    last = max((row.step for row in read_metrics(trial.path)), default=0)
     is_cut = last < (result.step or 0) and (logs_steps or not last)
     if result.status is TrialStatus.FINISHED and is_cut:
         yield (

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -130,9 +131,8 @@ class TrialFolder(Folder):
         """Return the number of the next attempt, from 0; a job that was restarted has used
         several.
         """
-        used = [event.attempt for event in self.attempts()] + [
-            run.attempt for run in read_runs(self.path)
-        ]
+        used = [event.attempt for event in self.attempts()]
+        used += [run.attempt for run in read_runs(self.path)]
         return max(used, default=-1) + 1
 
     def open_attempt(self) -> OpenAttempt | None:
@@ -150,8 +150,10 @@ class TrialFolder(Folder):
         """Return the nodes of the last attempt if its failure should be retried on other nodes;
         empty otherwise.
         """
-        ended = [event for event in self.attempts() if event.event == AttemptEventKind.ENDED]
-        return ended[-1].nodes or "" if ended and ended[-1].step == "elsewhere" else ""
+        for event in reversed(self.attempts()):
+            if event.event == AttemptEventKind.ENDED:
+                return event.nodes or "" if event.step == "elsewhere" else ""
+        return ""
 
     def note_attempt(self, attempt: int, event: AttemptEventKind, **content: Any) -> None:
         """Append one event of an attempt."""
@@ -172,11 +174,10 @@ class TrialFolder(Folder):
         """
         begun = self.open_attempt()
         result = self.result
-        is_over = result.is_final or self.control.ends_trial
-        if begun is None or (
-            not is_over and (-1 if result.attempt is None else result.attempt) < begun.number
-        ):
-            # no attempt, or one without a result yet
+        if begun is None:
+            return
+        has_result = result.attempt is not None and result.attempt >= begun.number
+        if not (has_result or result.is_final or self.control.ends_trial):
             return
         failure = self.failure
         ended = AttemptEventKind.ENDED
@@ -341,14 +342,13 @@ def newest_sweep(outputs: Path, reruns: bool = True, written: bool = False) -> S
 
     Raises UserError if there is none.
     """
-    sweeps = [
-        folder for folder in find_sweeps(outputs) if reruns or not RERUN.search(folder.path.name)
-    ]
+    sweeps = [one for one in latest_sweeps(outputs) if reruns or not RERUN.search(one.path.name)]
     if not sweeps:
         raise UserError(f"no sweep in {outputs.resolve()}. {_instead(outputs)}")
-    sweeps.sort(key=lambda folder: -last_change(folder.path))
-    meant = (one for one in sweeps if not (one.is_fake or (one.is_only_written and not written)))
-    return next(meant, sweeps[0])
+    for sweep in sweeps:
+        if not (sweep.is_fake or (sweep.is_only_written and not written)):
+            return sweep
+    return sweeps[0]
 
 
 SET_CACHE = "Set GRPOSWEEP_CACHE=... in the environment to a folder of your own."
@@ -412,6 +412,12 @@ def find_sweeps(folder: Path) -> Iterator[SweepFolder]:
         folders[:] = sorted(name for name in folders if not name.startswith("."))
 
 
+def latest_sweeps(*folders: Path) -> list[SweepFolder]:
+    """Return the sweeps in and below these folders, the one that changed last first."""
+    sweeps = chain.from_iterable(map(find_sweeps, folders))
+    return sorted(sweeps, key=lambda sweep: -last_change(sweep.path))
+
+
 def last_change(sweep: Path) -> float:
     """Return when a sweep began or its study last changed: clock time in seconds, from the dates of
     files.
@@ -439,15 +445,12 @@ def _unreadable(path: Path) -> str:
 
 
 def _instead(outputs: Path, named: str = "") -> str:
-    names = [
-        folder.path.name
-        for folder in sorted(find_sweeps(outputs), key=lambda f: -last_change(f.path))
-    ]
-    near = get_close_matches(named, names, n=1, cutoff=0.5)
-    if near:
-        return f"Did you mean {near[0]}?"
+    names = [sweep.path.name for sweep in latest_sweeps(outputs)]
+    for near in get_close_matches(named, names, n=1, cutoff=0.5):
+        return f"Did you mean {near}?"
     if names:
         return f"Name one of {first_of(names, 5)}, or a path."
-    if elsewhere := [path for folder in remembered() if named and is_sweep(path := folder / named)]:
-        return f"Name it by its path: {elsewhere[0]}"
+    for folder in remembered():
+        if named and is_sweep(folder / named):
+            return f"Name it by its path: {folder / named}"
     return "Name a sweep's folder by its path, or see 'grposweep list'."

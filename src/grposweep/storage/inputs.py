@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from grporecipe.errors import UserError
-from grporecipe.files import absolute, text_or
+from grporecipe.files import absolute, text_or, text_sha256
 from grposweep.process import OWN_PACKAGES
 from grposweep.schema import Experiment, Task, Trainer
 from grposweep.storage import paths
@@ -85,12 +85,10 @@ class Inputs(Record):
         """Return the files that both records name with different content. A hash of samples is not
         compared with a whole one.
         """
-        both = [name for name in self.files if name in now.files]
-        pairs = [(name, self.files[name].digest, now.files[name].digest) for name in both]
         return [
-            n
-            for n, old, new in pairs
-            if old != new and old.startswith(SAMPLED) == new.startswith(SAMPLED)
+            name
+            for name, file in self.files.items()
+            if name in now.files and _is_changed(file.digest, now.files[name].digest)
         ]
 
     def keep(self, sweep: Path, path_of: Callable[[str], str] = str) -> "Inputs":
@@ -102,9 +100,7 @@ class Inputs(Record):
         chosen = [name for name, file in self.files.items() if file.copied]
         if not chosen:
             return replace(self, copies=None)
-        state = hashlib.sha256(
-            repr([(name, self.files[name].digest) for name in sorted(chosen)]).encode()
-        ).hexdigest()
+        state = text_sha256(repr([(name, self.files[name].digest) for name in sorted(chosen)]))
         target = sweep / paths.INPUTS_FOLDER / state[:12]
         if not target.exists():
             with drafted(target) as draft:
@@ -128,6 +124,11 @@ def drafted(target: Path) -> Iterator[Path]:
     draft.chmod(0o755)
     yield draft
     draft.rename(target)
+
+
+def _is_changed(old: str, new: str) -> bool:
+    """Return whether two hashes differ; one of samples is not compared with a whole one."""
+    return old != new and old.startswith(SAMPLED) == new.startswith(SAMPLED)
 
 
 _COPY = rf".*/{paths.INPUTS_FOLDER}/[0-9a-f]{{12}}(?=/)"
@@ -194,13 +195,11 @@ def code_files(specs: Sequence[str]) -> list[Path]:
     for spec in specs:
         place = spec.rpartition(":")[0]
         last = user_folders([spec])
-        named = (
-            [Path(place)]
-            if place.endswith(".py")
-            else _module_files(place, given, last)
-            if place
-            else []
-        )
+        named = []
+        if place.endswith(".py"):
+            named = [Path(place)]
+        elif place:
+            named = _module_files(place, given, last)
         files += _with_imports([path for path in named if path.is_file()], given, last)
     return files
 
@@ -255,18 +254,16 @@ def _module_files(module: str, roots: Sequence[Path], last: Sequence[Path]) -> l
     top = module.partition(".")[0]
     if top in sys.builtin_module_names or top in OWN_PACKAGES:
         return []
-    for root in (*roots, *(last if _is_unknown(top, last) else ())):
+    searched = [*roots]
+    if _is_unknown(top, last):
+        searched += last
+    for root in searched:
         if (root / f"{top}.py").is_file():
             return [root / f"{top}.py"]
         package = root / top
-        if not package.is_dir() or not (
-            (package / "__init__.py").is_file() or _is_unknown(top, roots)
-        ):
-            # an installed package takes precedence over a folder without __init__.py
-            continue
-        return [
-            path for path, _ in zip(sorted(package.rglob("*.py")), range(MOST_FILES), strict=False)
-        ]
+        # an installed package takes precedence over a folder without __init__.py
+        if package.is_dir() and ((package / "__init__.py").is_file() or _is_unknown(top, roots)):
+            return sorted(package.rglob("*.py"))[:MOST_FILES]
     return []
 
 
@@ -278,10 +275,12 @@ def _is_unknown(top: str, folders: Sequence[Path]) -> bool:
         spec = find_spec(top)
     except (ImportError, ValueError):
         return True
-    places = [] if spec is None else [spec.origin, *(spec.submodule_search_locations or ())]
-    return spec is None or any(
-        folder in Path(place).parents[:2] for folder in folders for place in places if place
-    )
+    if spec is None:
+        return True
+    for place in filter(None, (spec.origin, *(spec.submodule_search_locations or ()))):
+        if not set(folders).isdisjoint(Path(place).parents[:2]):
+            return True
+    return False
 
 
 def hidden_files(spec: str) -> Iterator[str]:
@@ -292,12 +291,10 @@ def hidden_files(spec: str) -> Iterator[str]:
     folders = user_folders([spec])
     modules = _imports(Path(path)) if path.endswith(".py") and Path(path).is_file() else {path}
     for top in sorted({module.partition(".")[0] for module in modules} - {""}):
-        file = next(
-            (folder / f"{top}.py" for folder in folders if (folder / f"{top}.py").is_file()), None
-        )
-        if file is not None and (top in sys.stdlib_module_names or not _is_unknown(top, folders)):
+        files = [folder / f"{top}.py" for folder in folders if (folder / f"{top}.py").is_file()]
+        if files and (top in sys.stdlib_module_names or not _is_unknown(top, folders)):
             yield (
-                f"{_name(file)} is not used: 'import {top}' finds the installed package of "
+                f"{_name(files[0])} is not used: 'import {top}' finds the installed package of "
                 "that name. Rename the file."
             )
 
@@ -306,8 +303,7 @@ def digest_of(path: Path) -> str:
     """Return the hash of a file or folder; of a large file, the hash of its size and samples."""
     if path.is_dir():
         digest = hashlib.sha256()
-        files = [item for item in sorted(path.rglob("*")) if item.is_file()]
-        names = [item.relative_to(path) for item in files]
+        names = [item.relative_to(path) for item in sorted(path.rglob("*")) if item.is_file()]
         shown = [name for name in names if not re.search(_HIDDEN, f"/{name}")]
         for name in shown[:MOST_FILES]:
             digest.update(f"{name}\0{digest_of(path / name)}\0".encode())
@@ -353,7 +349,8 @@ class TrialInputs:
     def of_sweep(cls, sweep: Path) -> Self:
         """Return the inputs of a sweep's new trials."""
         recorded = Inputs.read(sweep)
-        return cls(sweep / recorded.copies if recorded.copies else None, recorded.digests)
+        copies = sweep / recorded.copies if recorded.copies else None
+        return cls(copies, recorded.digests)
 
     def over(self, now: Inputs) -> Inputs:
         """Return the recorded files with their recorded content, and those of ``now`` that were not
@@ -378,16 +375,16 @@ class TrialInputs:
         return name if copy is None else str(copy)
 
     def _copy(self, name: str) -> Path | None:
-        copy = None if self.copies is None else self.copies / Path(name).resolve().relative_to("/")
-        return copy if copy is not None and copy.is_file() else None
+        if self.copies is None:
+            return None
+        copy = self.copies / Path(name).resolve().relative_to("/")
+        return copy if copy.is_file() else None
 
     def task(self, task: Task) -> Task:
         """Return the task with its files replaced by their copies."""
         rewards = [self._code(spec) for spec in task.rewards]
         path = task.path and self.path(task.path)
-        held_out = task.eval_split
-        if held_out:
-            held_out = self.path(held_out)
+        held_out = task.eval_split and self.path(task.eval_split)
         return replace(task, path=path, eval_split=held_out, rewards=rewards)
 
     def _code(self, spec: str) -> str:
@@ -396,19 +393,19 @@ class TrialInputs:
 
     def roots(self, given: Iterable[str]) -> list[str]:
         """Return the copies of folders on the import path."""
-        copies = (
-            [self.copies / Path(root or ".").resolve().relative_to("/") for root in given]
-            if self.copies
-            else []
-        )
+        if self.copies is None:
+            return []
+        copies = [self.copies / Path(root or ".").resolve().relative_to("/") for root in given]
         return [str(copy) for copy in copies if copy.is_dir()]
 
     def search_path(self, given: Sequence[str], task: Task) -> list[str]:
         """Return an import path that ends with the folders of the task's code. The copy of a folder
         comes before it.
         """
-        wanted = dict.fromkeys([*given, *map(str, user_folders(task.rewards))])
-        return [place for root in wanted for place in (*self.roots([root]), root)]
+        places = []
+        for root in dict.fromkeys([*given, *map(str, user_folders(task.rewards))]):
+            places += [*self.roots([root]), root]
+        return places
 
     def check(self) -> None:
         """Raise UserError if a file without a copy changed since it was recorded."""
@@ -417,7 +414,7 @@ class TrialInputs:
             if self._copy(name) is not None or not path.exists():
                 continue
             now = digest_of(path)[:16]
-            if now != digest and now.startswith(SAMPLED) == digest.startswith(SAMPLED):
+            if _is_changed(digest, now):
                 raise UserError(
                     f"{name} has changed since the sweep recorded it (then {digest[:8]}, now "
                     f"{now[:8]}), and the sweep has no copy of it. Restore it, or give the sweep's "

@@ -15,17 +15,17 @@ import subprocess
 import sys
 from collections.abc import Iterable
 from importlib.metadata import PackageNotFoundError, version
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 
 from grporecipe import __version__
-from grporecipe.files import Config, Json, append_line, file_digest
+from grporecipe.files import Config, Json, append_line, file_digest, text_sha256
 from grporecipe.redaction import redact
 from grporecipe.terminal import say
 from grposweep.process import CONFIG_FLAGS, OWN_PACKAGES, PROJECT, SOURCE
 from grposweep.storage import paths
 from grposweep.storage.inputs import Inputs, drafted
-from grposweep.storage.records import as_mapping
+from grposweep.storage.records import as_list, as_mapping
 
 # a large checkout on a slow disk answers sooner
 GIT_SECONDS = 10.0
@@ -82,16 +82,19 @@ def collect_provenance(inputs: Inputs) -> Json:
     folder.
     """
     commit = _git("rev-parse", "HEAD")
-    diff = None if commit is None else _git("diff", "HEAD")
+    diff = commit and _git("diff", "HEAD")
     # `grposweep run` hides its first word from Hydra
     is_own = Path(sys.argv[0]).name in ("grposweep", "__main__.py")
     started_as = ["-m", "grposweep", "run", *sys.argv[1:]] if is_own else sys.argv
-    constraints = PROJECT / "constraints.txt"
+    flags: list[str] = []
+    for flag, value in pairwise(sys.argv):
+        if flag in CONFIG_FLAGS:
+            flags += (flag, value)
     return {
         "grposweep": __version__,
         "git_sha": commit,
-        "git_diff": None if diff is None else redact(diff),
-        "constraints_sha256": file_digest(constraints),
+        "git_diff": diff and redact(diff),
+        "constraints_sha256": file_digest(PROJECT / "constraints.txt"),
         "packages": package_versions(),
         "files": inputs.digests,
         "copies": inputs.copies or "",
@@ -101,9 +104,7 @@ def collect_provenance(inputs: Inputs) -> Json:
         "hostname": socket.gethostname(),
         "working_directory": str(Path.cwd()),
         "command": redact(shlex.join([Path(sys.executable).name, *started_as])),
-        "configuration": [
-            word for pair in pairwise(sys.argv) if pair[0] in CONFIG_FLAGS for word in pair
-        ],
+        "configuration": flags,
     }
 
 
@@ -127,8 +128,7 @@ def repeated_by(recorded: Config, command: str, *arguments: object) -> Json:
 
 def configuration_of(recorded: Config) -> list[str]:
     """Return Hydra's flags, with their values, that chose the configuration of a recorded sweep."""
-    overrides = recorded.get("configuration")
-    return [str(word) for word in overrides] if isinstance(overrides, list) else []
+    return list(map(str, as_list(recorded.get("configuration"))))
 
 
 _VARIABLES = (
@@ -144,11 +144,11 @@ def environment_digest() -> str:
     named = sorted(
         (name, value) for name, value in os.environ.items() if re.fullmatch(_VARIABLES, name)
     )
-    files = [Path(os.path.expandvars(name)).expanduser() for name in _LOGINS]
-    stats = [
-        (path.stat().st_size, path.stat().st_mtime_ns) if path.is_file() else None for path in files
-    ]
-    return hashlib.sha256(repr((named, stats)).encode()).hexdigest()[:16]
+    stats: list[tuple[int, int] | None] = []
+    for name in _LOGINS:
+        path = Path(os.path.expandvars(name)).expanduser()
+        stats.append((path.stat().st_size, path.stat().st_mtime_ns) if path.is_file() else None)
+    return text_sha256(repr((named, stats)))[:16]
 
 
 def package_versions() -> dict[str, str]:
@@ -240,7 +240,7 @@ def is_present_code(snapshot: Path) -> bool:
 
 def _source() -> tuple[list[Path], str]:
     """Return the packages' files, and a short hash of their names and contents."""
-    every = (path for package in OWN_PACKAGES for path in (SOURCE / package).rglob("*"))
+    every = chain.from_iterable((SOURCE / package).rglob("*") for package in OWN_PACKAGES)
     files = sorted(path for path in every if path.is_file() and path.suffix not in (".pyc", ".new"))
     digest = hashlib.sha256()
     for path in files:

@@ -35,9 +35,9 @@ _READ: dict[Any, Callable[[Any], Any]] = {
     float: as_number,
     float | None: as_number,
     str: lambda value: text_or(value) or None,
-    str | None: lambda value: value if isinstance(value, str) else None,
-    **dict.fromkeys((bool, bool | None), lambda value: value if isinstance(value, bool) else None),
-    Json: lambda value: _object(value, object),
+    str | None: lambda value: _typed(value, str),
+    **dict.fromkeys((bool, bool | None), lambda value: _typed(value, bool)),
+    **dict.fromkeys((Json, Config), lambda value: _object(value, object)),
     **dict.fromkeys(
         (Mapping[str, str], Mapping[str, str] | None), lambda value: _object(value, str)
     ),
@@ -45,6 +45,11 @@ _READ: dict[Any, Callable[[Any], Any]] = {
         (Mapping[str, int], Mapping[str, int] | None), lambda value: _object(value, int)
     ),
 }
+
+
+def _typed(value: Any, kind: type) -> Any:
+    """Return a value of a type; None for any other value."""
+    return value if isinstance(value, kind) else None
 
 
 def _object(value: Any, kind: type) -> Json | None:
@@ -316,11 +321,9 @@ class OomFix(Record):
 def apply_oom_fix(trial: Path, experiment: "Experiment") -> "Experiment":
     """Return the experiment with the trial's out-of-memory fix applied."""
     fix = OomFix.find(trial)
-    return (
-        experiment
-        if fix is None
-        else replace(experiment, batch=replace(experiment.batch, **fix.batch))
-    )
+    if fix is None:
+        return experiment
+    return replace(experiment, batch=replace(experiment.batch, **fix.batch))
 
 
 @dataclass(frozen=True)

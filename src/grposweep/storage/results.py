@@ -24,7 +24,7 @@ from grporecipe.files import (
     write_json,
 )
 from grposweep.storage import paths
-from grposweep.storage.records import Record, as_mapping, read_fields
+from grposweep.storage.records import Record, as_list, as_mapping, read_fields
 
 
 class Failure(StrEnum):
@@ -67,11 +67,8 @@ def same_words(failure: str, message: str) -> str:
     """Return a failure's message without numbers, addresses, paths and values, so that equal
     failures compare equal.
     """
-    text = re.sub(
-        r"(?<==)[\w.+-]+|0x[0-9a-fA-F]+|(?:/[\w.@+-]+)+|\d[\d.,:e+-]*",
-        "#",
-        message.splitlines()[0] if message else "",
-    )
+    first = next(iter(message.splitlines()), "")
+    text = re.sub(r"(?<==)[\w.+-]+|0x[0-9a-fA-F]+|(?:/[\w.@+-]+)+|\d[\d.,:e+-]*", "#", first)
     return f"{failure}: {' '.join(text.split())[:200]}"
 
 
@@ -112,9 +109,9 @@ class FailureReport:
         """Return the report in a result's ``failure``; None if there is none."""
         if not isinstance(content, Mapping):
             return None
-        lines = content["last_lines"] if isinstance(content.get("last_lines"), list) else []
+        lines = tuple(map(str, as_list(content.get("last_lines"))))
         named = {**content, "name": content.get("class"), "step": content.get("then")}
-        return cls(**read_fields(cls, named), last_lines=tuple(map(str, lines)))
+        return cls(**read_fields(cls, named), last_lines=lines)
 
     def as_dict(self) -> Json:
         """Return the known fields under the names of result.json."""
@@ -173,12 +170,11 @@ class TrialResult(Record):
         content = as_mapping(content)
         known = read_fields(cls, content)
         status = content.get("status")
-        steps = content.get("evaluated")
         if isinstance(status, str) and status in set(TrialStatus):
             known["status"] = TrialStatus(status)
-        if isinstance(steps, list):
-            known["evaluated"] = tuple(filter(None, map(count_or_none, steps)))
-        return cls(**known, failure=FailureReport.parse(content.get("failure")))
+        evaluated = tuple(filter(None, map(count_or_none, as_list(content.get("evaluated")))))
+        failure = FailureReport.parse(content.get("failure"))
+        return cls(**known, failure=failure, evaluated=evaluated)
 
     def as_dict(self) -> Json:
         """Return all fields as JSON."""
@@ -279,26 +275,22 @@ def start_run(
     """
     before = read_runs(folder)
     if before and before[-1].end is None:
-        append_line(
-            folder / paths.RUNS,
-            {"event": "end", "attempt": before[-1].attempt, "time": _last_sign(folder, before[-1])},
-        )
-    line = {
-        "event": "start",
-        "attempt": attempt,
-        "time": time.time(),
-        "devices": devices,
-        "restarts": restarts,
-    }
-    append_line(folder / paths.RUNS, line | ({} if gpu is None else {"gpu": gpu}))
+        _note_run(folder, "end", before[-1].attempt, _last_sign(folder, before[-1]))
+    known: Json = {"devices": devices, "restarts": restarts}
+    if gpu is not None:
+        known["gpu"] = gpu
+    _note_run(folder, "start", attempt, time.time(), **known)
 
 
 def end_run(folder: Path, attempt: int, seconds: float | None = None) -> None:
     """Note that a run ends now, and its seconds by a monotonic clock, if known."""
-    length = {} if seconds is None else {"seconds": round(seconds, 3)}
-    append_line(
-        folder / paths.RUNS, {"event": "end", "attempt": attempt, "time": time.time(), **length}
-    )
+    known = {} if seconds is None else {"seconds": round(seconds, 3)}
+    _note_run(folder, "end", attempt, time.time(), **known)
+
+
+def _note_run(folder: Path, event: str, attempt: int, at: float, **known: float) -> None:
+    line = {"event": event, "attempt": attempt, "time": at, **known}
+    append_line(folder / paths.RUNS, line)
 
 
 def read_runs(folder: Path) -> list[RunRecord]:
@@ -310,10 +302,11 @@ def read_runs(folder: Path) -> list[RunRecord]:
             restarts = whole_or_none(line.get("restarts"))
             runs.append(RunRecord(line["attempt"], devices or 0, restarts or 0, line["time"]))
         elif runs and runs[-1].end is None:
+            end = line["time"]
             seconds = as_number(line.get("seconds"))
-            runs[-1] = replace(
-                runs[-1], end=line["time"] if seconds is None else runs[-1].start + seconds
-            )
+            if seconds is not None:
+                end = runs[-1].start + seconds
+            runs[-1] = replace(runs[-1], end=end)
     return runs
 
 
