@@ -24,7 +24,6 @@ from grporecipe.linting.output import (
     Total,
     place_of,
     render_fix,
-    writable,
 )
 from grporecipe.model.recipe import Recipe
 from grporecipe.reading.python.source import NOTEBOOK, code_cells
@@ -43,12 +42,16 @@ def _relative(path: Path) -> str:
     """
     whole = absolute(path)
     here = Path.cwd()
-    return (whole.relative_to(here) if whole.is_relative_to(here) else path).as_posix()
+    if whole.is_relative_to(here):
+        path = whole.relative_to(here)
+    return path.as_posix()
 
 
 def _in_words(diagnostic: Diagnostic, recipe: Recipe) -> str:
     fixes = ", or ".join(render_fix(fix, recipe) for fix in diagnostic.fixes)
-    return f"{diagnostic.message} Fix: {fixes}." if fixes else diagnostic.message
+    if not fixes:
+        return diagnostic.message
+    return f"{diagnostic.message} Fix: {fixes}."
 
 
 class GithubReport(Report):
@@ -68,17 +71,18 @@ class GithubReport(Report):
     def _say(self, severity: str, path: Path, place: str, title: str, message: str) -> None:
         name = _relative(path)
         line = place.removeprefix(":")
+        properties = f"title={_escape(f'grposweep ({title})')},file={_escape(name)}"
         # GitHub knows no cells
-        where = f",line={line}" if line.isdigit() else ""
-        properties = f"title={_escape(f'grposweep ({title})')},file={_escape(name)}{where}"
-        level = "notice" if severity == "note" else severity
+        if line.isdigit():
+            properties += f",line={line}"
+        level = severity.replace("note", "notice")
         command = f"::{level} {properties}::{_escape(f'{name}{place}: {title} {message}', '')}"
-        self._out.write(writable(command, self._out) + "\n")
+        self._screen.say(command)
 
 
 def _escape(text: str, more: str = ":,") -> str:
     """Escape as GitHub requires: in a property also ``:`` and ``,``."""
-    return "".join(f"%{ord(char):02X}" if char in f"%\r\n{more}" else char for char in text)
+    return re.sub(f"[%\r\n{more}]", lambda char: f"%{ord(char[0]):02X}", text)
 
 
 class SarifReport(Report):
@@ -142,7 +146,9 @@ def _location(path: Path, place: str = "") -> Json:
     if line.isdigit():
         physical["region"] = {"startLine": int(line)}
     location: Json = {"physicalLocation": physical}
-    return location if line.isdigit() or not line else {**location, "message": {"text": line}}
+    if line and not line.isdigit():
+        location["message"] = {"text": line}
+    return location
 
 
 class DiffReport(Report):
@@ -159,13 +165,13 @@ class DiffReport(Report):
             self._show(name, *texts)
 
     def _show(self, name: str, before: str, after: str) -> None:
-        old, new = (re.findall(LINE, text) for text in (before, after))
-        out = self._out
+        old, new = re.findall(LINE, before), re.findall(LINE, after)
         for line in unified_diff(old, new, name, name):
-            text = line.removesuffix("\n")
-            end = "\n" if line.endswith("\n") else "\n\\ No newline at end of file\n"
             # a line with a secret is no patch, which is safer than to print it
-            text = redact(text)
+            text = redact(line.removesuffix("\n"))
             # patch needs the exact text
-            shown = one_line(text.expandtabs(4)) if out.isatty() else text
-            out.write(writable(self._screen.paint(shown, *STYLES.get(line[0], ())), out) + end)
+            if self._out.isatty():
+                text = one_line(text.expandtabs(4))
+            self._screen.say(self._screen.paint(text, *STYLES.get(line[0], ())))
+            if not line.endswith("\n"):
+                self._out.write("\\ No newline at end of file\n")

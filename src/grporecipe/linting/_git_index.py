@@ -49,8 +49,11 @@ def _names(index: bytes) -> list[str]:
         end = index.index(b"\0", start)
         name = kept + index[start:end]
         names.append(name.decode("utf-8", "surrogateescape"))
-        # of 8 bytes, with one to eight zeros behind the path
-        at = end + 1 if version == 4 else at + (end - at + 8) // 8 * 8
+        if version == 4:
+            at = end + 1
+        else:
+            # of 8 bytes, with one to eight zeros behind the path
+            at += (end - at + 8) // 8 * 8
     return names
 
 

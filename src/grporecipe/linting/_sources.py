@@ -19,22 +19,21 @@ def sources_of(recipe: Recipe, setting: Setting, fields: Iterable[str]) -> dict[
     that the repository states), or ``documented`` (a stock default). Fields without a key are
     computed from these. No error rests on an unknown value.
     """
-    return sources_of_keys(
-        recipe, sorted({setting.keys[name] for name in fields if name in setting.keys})
-    )
+    keys = {setting.keys[name] for name in fields if name in setting.keys}
+    return sources_of_keys(recipe, sorted(keys))
 
 
 def sources_of_keys(recipe: Recipe, keys: Iterable[str]) -> dict[str, str]:
     """Return the source of each native key; see `sources_of`."""
     given = values_of(recipe).given
-    default = (
-        "read"
-        if recipe.vendored is not None or recipe.version_source.kind in OF_CODE
-        else "documented"
-    )
+    default = "documented"
+    if recipe.vendored is not None or recipe.version_source.kind in OF_CODE:
+        default = "read"
     sources = {}
     for key in keys:
-        line = recipe.lines.get(key)
-        is_stated = key in given or key in recipe.config
-        sources[key] = (f"stated on line {line}" if line else "stated") if is_stated else default
+        sources[key] = default
+        if key in given or key in recipe.config:
+            sources[key] = "stated"
+            if recipe.lines.get(key):
+                sources[key] += f" on line {recipe.lines[key]}"
     return sources

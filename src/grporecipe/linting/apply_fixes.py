@@ -1,8 +1,10 @@
 """Write fixes into a recipe file, if the recipe improves and no other key changes."""
 
+import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -57,35 +59,34 @@ def fix_file(
     """Apply all allowed fixes, one at a time, each judged before the next. Write the file once."""
     original = load_text(path)
     judged = first = judge_text(path, original, options, selection)
-    is_script = path.suffix in SHELLS or (original.startswith("#!") and path.suffix not in PYTHON)
-    if is_script or (write and path.suffix in PYTHON):
-        wanted = any(problem.fixes for result in judged.results for problem in result.diagnostics)
-        what = (
-            "shell scripts are not rewritten: change"
-            if is_script
-            else "Python is not rewritten: see --diff, and change"
-        )
-        return FixedFile(judged, original, note=f"{what} these by hand" if wanted else "")
+    what = ""
+    if path.suffix in PYTHON and write:
+        what = "Python is not rewritten: see --diff, and change these by hand"
+    elif path.suffix in SHELLS or (original.startswith("#!") and path.suffix not in PYTHON):
+        what = "shell scripts are not rewritten: change these by hand"
+    if what:
+        diagnostics = chain.from_iterable(result.diagnostics for result in judged.results)
+        if not any(problem.fixes for problem in diagnostics):
+            what = ""
+        return FixedFile(judged, original, note=what)
     # an edit must not change the version that judges the next fix
     if len(judged.results) == 1:
         recipe = judged.results[0].recipe
-        options = replace(
-            options,
-            judged=Judged(
-                recipe.version,
-                recipe.version_source,
-                recipe.vendored,
-                recipe.assumed,
-                recipe.unchecked,
-            ),
+        version = Judged(
+            recipe.version,
+            recipe.version_source,
+            recipe.vendored,
+            recipe.assumed,
+            recipe.unchecked,
         )
+        options = replace(options, judged=version)
     changes: list[str] = []
     for _ in range(MOST_ROUNDS):
         step = _step(path, judged, options, selection, unsafe)
         if step is None:
             break
-        judged, words = step
-        changes.append(words)
+        judged, change = step
+        changes.append(change)
     if write and judged.text != original:
         target = path.resolve()
         folder = project_folder(path).resolve()
@@ -134,38 +135,37 @@ def _edit_recipe(path: Path, judged: JudgedText, number: int, change: Config) ->
         from grporecipe.reading.python.edit import edit_call
 
         return edit_call(path, judged.text, number, change)
-    return edit(
-        judged.text, change, nested=judged.results[number].setting.framework.syntax == "dotted"
-    )
+    is_dotted = judged.results[number].setting.framework.syntax == "dotted"
+    return edit(judged.text, change, nested=is_dotted)
 
 
 def _is_better(before: JudgedText, after: JudgedText, code: str) -> bool:
     """Return whether one problem of this code is gone and no code has more errors."""
-    old, new = (
-        Counter(diagnostic.code for result in judged.results for diagnostic in result.diagnostics)
-        for judged in (before, after)
-    )
-    errors = {
-        problem.code
-        for result in after.results
-        for problem in result.diagnostics
-        if problem.is_error
-    }
-    return new[code] < old[code] and all(new[other] <= old[other] for other in errors)
+    old, new = Counter[str](), Counter[str]()
+    for result in before.results:
+        old.update(problem.code for problem in result.diagnostics)
+    for result in after.results:
+        new.update(problem.code for problem in result.diagnostics)
+    for result in after.results:
+        for problem in result.diagnostics:
+            if problem.is_error and new[problem.code] > old[problem.code]:
+                return False
+    return new[code] < old[code]
 
 
 def render_change(change: Config, in_python: bool = False) -> str:
     """Return a change as the user types it: ``old removed, key: value``, in Python
     ``key=value``.
     """
-
-    def stated(key: str, value: Any) -> str:
-        value = masked(key, value)
-        return f"{key}={value!r}" if in_python else f"{key}: {render_value(value)}"
-
-    return ", ".join(
-        f"{key} removed" if value is None else stated(key, value) for key, value in change.items()
-    )
+    stated = []
+    for key, value in change.items():
+        if value is None:
+            stated.append(f"{key} removed")
+        elif in_python:
+            stated.append(f"{key}={masked(key, value)!r}")
+        else:
+            stated.append(f"{key}: {render_value(masked(key, value))}")
+    return ", ".join(stated)
 
 
 def _write(path: Path, original: str, text: str) -> None:
@@ -203,8 +203,13 @@ def edit(text: str, change: Config, nested: bool = False) -> str | None:
                 is_same = (
                     value is not None and old_value == value and type(old_value) is type(value)
                 )
-                edited = _set(edited, new.split(".") if nested else [new], value, nested, is_same)
-        return bom + edited if edited is not None and read(edited).config == wanted else None
+                path = [new]
+                if nested:
+                    path = new.split(".")
+                edited = _set(edited, path, value, nested, is_same)
+        if edited is None or read(edited).config != wanted:
+            return None
+        return bom + edited
     except (UserError, RecursionError):
         # comparing a mapping that contains itself does not end
         return None
@@ -215,35 +220,34 @@ def _moves(before: Config, change: Config, nested: bool) -> list[tuple[str, str,
     keeps the comment.
     """
     gone = [key for key, value in change.items() if value is None and key in before]
-    new = [key for key, value in change.items() if value is not None and key not in before]
+    new = [key for key in without_none(change) if key not in before]
+    moves = []
     if len(gone) == len(new) == 1 and not nested:
-        rest = [
-            (key, key, value)
-            for key, value in change.items()
-            if key in before and value is not None
-        ]
-        return [(gone[0], new[0], change[new[0]]), *rest]
-    return [
-        (key, key, value) for key, value in change.items() if value is not None or key in before
-    ]
+        moves = [(gone[0], new[0], change[new[0]])]
+        change = {key: value for key, value in change.items() if key not in (gone[0], new[0])}
+    for key, value in change.items():
+        if value is not None or key in before:
+            moves.append((key, key, value))
+    return moves
 
 
 def _root(text: str) -> yaml.MappingNode | None:
     # the slow loader, because its marks count characters
     node = yaml.compose(text, yaml.SafeLoader)
-    return node if isinstance(node, yaml.MappingNode) else None
+    if isinstance(node, yaml.MappingNode):
+        return node
+    return None
 
 
-def _entries(section: yaml.MappingNode | None, name: str) -> list[Entry]:
-    return (
-        []
-        if section is None
-        else [(key, value) for key, value in section.value if str(key.value) == name]
-    )
+def _entries(section: yaml.MappingNode, name: str) -> list[Entry]:
+    return [(key, value) for key, value in section.value if str(key.value) == name]
 
 
 def _rename(text: str, old: str, new: str) -> str | None:
-    entries = _entries(_root(text), old)
+    root = _root(text)
+    if root is None:
+        return None
+    entries = _entries(root, old)
     if len(entries) != 1:
         return None
     key, _ = entries[0]
@@ -263,10 +267,16 @@ def _set(text: str, path: list[str], value: Any, nested: bool, is_same: bool) ->
             return None
         section = inner[-1][1]
         rest = rest[1:]
-    entries = _entries(section, rest[0]) if len(rest) == 1 else []
-    superfluous = [] if nested else entries[:-1]
-    if entries and value is None:
-        superfluous = entries[-1:] if nested else entries
+    entries: list[Entry] = []
+    if len(rest) == 1:
+        entries = _entries(section, rest[0])
+    superfluous: list[Entry] = []
+    if value is None and nested:
+        superfluous = entries[-1:]
+    elif value is None:
+        superfluous = entries
+    elif not nested:
+        superfluous = entries[:-1]
     # from the end, so that earlier marks stay valid
     for entry in reversed(superfluous):
         shorter = _without(text, section, entry)
@@ -283,7 +293,7 @@ def _set(text: str, path: list[str], value: Any, nested: bool, is_same: bool) ->
         return text
     old = entries[-1][1]
     # an empty value
-    gap = " " if old.start_mark.index == old.end_mark.index else ""
+    gap = " " * (old.start_mark.index == old.end_mark.index)
     return text[: old.start_mark.index] + gap + render_value(value) + text[_end(old) :]
 
 
@@ -293,7 +303,9 @@ def _end(node: yaml.Node) -> int:
     """
     if isinstance(node, yaml.CollectionNode) and not node.flow_style and node.value:
         last = node.value[-1]
-        return _end(last[1] if isinstance(last, tuple) else last)
+        if isinstance(last, tuple):
+            last = last[1]
+        return _end(last)
     return int(node.end_mark.index)
 
 
@@ -305,7 +317,9 @@ def _line_end(text: str, entry: Entry) -> int:
         # a block scalar ends where the next key starts
         end -= 1
     newline = text.find("\n", end)
-    return len(text) if newline < 0 else newline + 1
+    if newline < 0:
+        return len(text)
+    return newline + 1
 
 
 def _without(text: str, section: yaml.MappingNode, entry: Entry) -> str | None:
@@ -313,14 +327,11 @@ def _without(text: str, section: yaml.MappingNode, entry: Entry) -> str | None:
     at = entry[0].start_mark.index
     start = text.rfind("\n", 0, at) + 1
     end = _line_end(text, entry)
-    shared = any(
-        start <= key.start_mark.index < end for key, _ in section.value if key is not entry[0]
-    )
-    return (
-        None
-        if shared or section.flow_style or text[start:at].strip(" \t")
-        else text[:start] + text[end:]
-    )
+    starts = [key.start_mark.index for key, _ in section.value if key is not entry[0]]
+    is_shared = any(start <= other < end for other in starts)
+    if is_shared or section.flow_style or text[start:at].strip(" \t"):
+        return None
+    return text[:start] + text[end:]
 
 
 def _append(
@@ -329,30 +340,38 @@ def _append(
     """Add lines after a section's last entry at its indentation; in a flat file at the end."""
     if nested and (section.flow_style or not section.value):
         return None
-    end = _line_end(text, section.value[-1]) if nested else len(text)
-    indent = section.value[0][0].start_mark.column if nested else 0
-    newline = "\r\n" if "\r\n" in text else "\n"
+    end, indent = len(text), 0
+    if nested:
+        end = _line_end(text, section.value[-1])
+        indent = section.value[0][0].start_mark.column
+    newline = "\n"
+    if "\r\n" in text:
+        newline = "\r\n"
+    before = text[:end]
+    if before and not before.endswith("\n"):
+        before += newline
     lines = [" " * (indent + depth * STEP) + f"{name}:" for depth, name in enumerate(path)]
-    gap = "" if not text[:end] or text[:end].endswith("\n") else newline
-    return text[:end] + gap + newline.join(lines) + f" {render_value(value)}{newline}" + text[end:]
+    return before + newline.join(lines) + f" {render_value(value)}{newline}" + text[end:]
 
 
 def render_value(value: Any) -> str:
     """Return a value as YAML 1.1 reads it back: floats with a dot, quotes around words that would
     otherwise change meaning.
     """
-    if value is None or isinstance(value, bool):
-        return "null" if value is None else str(value).lower()
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
     if isinstance(value, float):
-        text = repr(value)
-        mantissa, e, exponent = text.partition("e")
-        return text if not e or "." in mantissa else f"{mantissa}.0e{exponent}"
+        return re.sub(r"^([^.e]+)e", r"\1.0e", repr(value))
     if isinstance(value, str):
-        plain = (
-            value.translate(PLAIN).isalnum() and value.isascii() and yaml.safe_load(value) == value
-        )
-        return value if plain else _dump(value, default_style='"')
-    return _dump(value, default_flow_style=True) if isinstance(value, (list, dict)) else str(value)
+        is_word = value.translate(PLAIN).isalnum() and value.isascii()
+        if is_word and yaml.safe_load(value) == value:
+            return value
+        return _dump(value, default_style='"')
+    if isinstance(value, (list, dict)):
+        return _dump(value, default_flow_style=True)
+    return str(value)
 
 
 def _dump(value: Any, **style: Any) -> str:

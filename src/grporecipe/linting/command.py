@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TextIO
 
@@ -61,17 +62,14 @@ def find_targets(paths: Iterable[Path]) -> Iterator[Target]:
 
 def _walk(top: Path) -> Iterator[Path]:
     above = _folders_to_root(top)
-    specs = dict(spec for folder in above for spec in _ignored_in(folder))
+    specs = dict(chain.from_iterable(map(_ignored_in, above)))
     tracked = tracked_paths(above[-1])
     for folder, folders, files in os.walk(top):
         here = Path(folder)
         specs.update(_ignored_in(here))
-        searched = (name for name in folders if _is_searched(here, name))
-        folders[:] = sorted(
-            name for name in searched if not _is_ignored(here / name, specs, tracked)
-        )
-        for name in sorted(files):
-            path = here / name
+        paths = [here / name for name in sorted(folders) if _is_searched(here, name)]
+        folders[:] = [path.name for path in paths if not _is_ignored(path, specs, tracked)]
+        for path in [here / name for name in sorted(files)]:
             if (
                 path.suffix in SUFFIXES
                 and path.is_file()
@@ -129,14 +127,13 @@ def _is_ignored(path: Path, specs: dict[Path, "GitIgnoreSpec"], tracked: frozens
     tracks is never ignored.
     """
     whole = absolute(path)
-    ending = "/" if path.is_dir() else ""
     if whole in tracked:
         return False
+    ending = "/" * path.is_dir()
     for folder in whole.parents:
         if folder in specs:
-            verdict = (
-                specs[folder].check_file(whole.relative_to(folder).as_posix() + ending).include
-            )
+            name = whole.relative_to(folder).as_posix() + ending
+            verdict = specs[folder].check_file(name).include
             if verdict is not None:
                 return verdict
     return False
@@ -193,8 +190,10 @@ def lint_files(
             continue
         if in_folder:
             root = find_root(path)
+            inner = path
             # a folder above the repository is none of its tests
-            inner = absolute(path).relative_to(root) if root is not None else path
+            if root is not None:
+                inner = absolute(path).relative_to(root)
             if not TESTS.isdisjoint(inner.parts):
                 fixed = _only(fixed, lambda _, problem: problem.is_error)
             fixed = _told_once(fixed, root, told)
@@ -206,20 +205,21 @@ def lint_files(
     out.flush()
     if total.unusable:
         return ExitCode.BAD_INPUT
-    failed = total.changed if lint_options.diff else not all(result.ok for result in total.results)
-    return ExitCode.FAILED if failed else ExitCode.FINISHED
+    has_failed = not all(result.ok for result in total.results)
+    if lint_options.diff:
+        has_failed = total.changed > 0
+    if has_failed:
+        return ExitCode.FAILED
+    return ExitCode.FINISHED
 
 
 def _only(fixed: FixedFile, keeps: Callable[[LintResult, Diagnostic], bool]) -> FixedFile:
     """Return a judged file with some of its problems."""
-    results = tuple(
-        replace(
-            result,
-            diagnostics=tuple(problem for problem in result.diagnostics if keeps(result, problem)),
-        )
-        for result in fixed.judged.results
-    )
-    return replace(fixed, judged=replace(fixed.judged, results=results))
+    results = []
+    for result in fixed.judged.results:
+        kept = tuple(problem for problem in result.diagnostics if keeps(result, problem))
+        results.append(replace(result, diagnostics=kept))
+    return replace(fixed, judged=replace(fixed.judged, results=tuple(results)))
 
 
 SET_IN = " (It is set in "
@@ -234,7 +234,9 @@ def _told_once(
 
     def is_new(result: LintResult, problem: Diagnostic) -> bool:
         message, _, place = problem.message.partition(SET_IN)
-        named = place.removesuffix(".)") or ("" if result.recipe.launch else result.recipe.file)
+        named = place.removesuffix(".)")
+        if not named and not result.recipe.launch:
+            named = result.recipe.file
         shown_by = Path(named).name
         # no line of the script sets it, so each of its launches has it
         if not named and problem.line is None:
@@ -287,8 +289,14 @@ def open_report(lint_options: LintOptions, out: TextIO) -> output.Report:
         from grporecipe.linting._formats import DiffReport
 
         return DiffReport(screen)
-    if lint_options.format in ("github", "sarif"):
-        from grporecipe.linting._formats import GithubReport, SarifReport
+    if lint_options.format == "github":
+        from grporecipe.linting._formats import GithubReport
 
-        return SarifReport(screen) if lint_options.format == "sarif" else GithubReport(screen)
-    return output.JsonReport(screen) if lint_options.format == "json" else output.TextReport(screen)
+        return GithubReport(screen)
+    if lint_options.format == "sarif":
+        from grporecipe.linting._formats import SarifReport
+
+        return SarifReport(screen)
+    if lint_options.format == "json":
+        return output.JsonReport(screen)
+    return output.TextReport(screen)

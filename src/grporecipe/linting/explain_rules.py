@@ -39,7 +39,9 @@ class RuleExample(NamedTuple):
 def find_example(code: str) -> RuleExample | None:
     """Return the example of a rule, or None if it has none, as a rule that a user adds."""
     example = read_own_yaml(rules.__file__, JUDGED).get(code)
-    return RuleExample(**example) if example else None
+    if example is None:
+        return None
+    return RuleExample(**example)
 
 
 class Part(NamedTuple):
@@ -54,14 +56,15 @@ def parts_of(rule: Rule | RecipeRule) -> list[Part]:
     """Return what a rule checks, why that fails, an example and its fix."""
     checks, _, why = rule.explanation.partition("\n\n")
     example = find_example(rule.code)
-    parts = [
-        Part("What it checks", checks),
-        Part("Why it fails", why or (example.reason if example else "")),
-    ]
+    parts = []
     if example is not None:
+        why = why or example.reason
         blocks = ((example.language, example.source), ("text", example.finding))
-        parts.append(Part("Example", example.about, blocks))
-        parts.append(Part("Fix", "", (("diff", example.change),)))
+        parts = [
+            Part("Example", example.about, blocks),
+            Part("Fix", "", (("diff", example.change),)),
+        ]
+    parts = [Part("What it checks", checks), Part("Why it fails", why), *parts]
     return [part for part in parts if part.prose or part.blocks]
 
 
@@ -72,7 +75,8 @@ def explain_rules(words: Sequence[str], out: TextIO) -> None:
     Raises UserError if there is none.
     """
     wanted = " ".join(words).strip()
-    if (code := wanted.upper()) in RULES:
+    code = wanted.upper()
+    if code in RULES:
         _explain_rule(RULES[code], Screen(out))
         return
     codes = [name for name in RULES if name.startswith(code)] or [
@@ -84,14 +88,10 @@ def explain_rules(words: Sequence[str], out: TextIO) -> None:
             f"{', '.join(FAMILIES)}; see grposweep rules."
         )
     for family, title in FAMILIES.items():
-        members = [
-            rule
-            for name, rule in sorted(RULES.items())
-            if name in codes and name.startswith(family)
-        ]
+        members = [name for name in sorted(codes) if name.startswith(family)]
         if members:
             out.write(f"{family}  {title}\n")
-        for rule in members:
+        for rule in map(RULES.__getitem__, members):
             head = f"  {rule.code}  {rule.severity:<7}  "
             line = _on_terminal(_first_line(rule))
             out.write(
@@ -105,8 +105,10 @@ def _has(code: str, words: Sequence[str]) -> bool:
     that begins as each of these.
     """
     rule = RULES[code]
-    reads = rule.reads if isinstance(rule, Rule) else ()
-    text = " ".join([FAMILIES[code[:2]], rule.title, _first_line(rule), *reads])
+    texts = [FAMILIES[code[:2]], rule.title, _first_line(rule)]
+    if isinstance(rule, Rule):
+        texts += rule.reads
+    text = " ".join(texts)
     return all(re.search(rf"(?<![^\W_]){re.escape(word)}", text, re.IGNORECASE) for word in words)
 
 
@@ -115,7 +117,7 @@ def _explain_rule(rule: Rule | RecipeRule, screen: Screen) -> None:
     screen.say(f"{rule.code} ({rule.severity}): {rule.title}")
     for part in parts_of(rule):
         screen.say(f"\n{screen.paint(part.heading, BOLD)}")
-        for paragraph in part.prose.split("\n\n") if part.prose else ():
+        for paragraph in filter(None, part.prose.split("\n\n")):
             screen.wrap(" ".join(_on_terminal(paragraph).split()), "  ")
         for number, (_, text) in enumerate(part.blocks):
             if number or part.prose:

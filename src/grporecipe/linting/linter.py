@@ -22,7 +22,7 @@ from grporecipe.model.framework import FRAMEWORKS, ParsedRecipe
 from grporecipe.model.recipe import Recipe
 from grporecipe.model.releases import text
 from grporecipe.model.setting import Setting, Version
-from grporecipe.model.values import Names
+from grporecipe.model.values import Names, without_none
 from grporecipe.project.repository import is_overridden
 from grporecipe.project.settings import settings_for
 from grporecipe.reading.load import Options, parse_recipes, shown_text
@@ -92,6 +92,11 @@ class Diagnostic:
         """Return whether it is an error."""
         return self.severity == "error"
 
+    @property
+    def is_of_keys(self) -> bool:
+        """Return whether it is about keys and their values, not about the training."""
+        return self.code.startswith("GV")
+
 
 @dataclass(frozen=True)
 class LintResult:
@@ -104,11 +109,9 @@ class LintResult:
 
     def __repr__(self) -> str:
         """Return framework, file and codes, because setting and plan have a hundred fields."""
-        codes = (
-            ", ".join(f"{problem.code} {problem.severity}" for problem in self.diagnostics)
-            or "no problems"
-        )
-        return f"<LintResult {self.recipe.file or self.recipe.framework}: {codes}>"
+        codes = ", ".join(f"{problem.code} {problem.severity}" for problem in self.diagnostics)
+        name = self.recipe.file or self.recipe.framework
+        return f"<LintResult {name}: {codes or 'no problems'}>"
 
     @property
     def ok(self) -> bool:
@@ -136,18 +139,22 @@ def select_rules(select: Iterable[str] = (), ignore: Iterable[str] = ()) -> Rule
 
 
 def _codes(items: Iterable[str]) -> Names:
-    codes = {**REGISTRY, **RECIPE_RULES}
     chosen = set[str]()
     for wanted in re.findall(SEPARATE, ",".join(items).upper()):
-        meant = [code for code in codes if code.startswith(wanted)]
+        meant = codes_like(wanted)
         if not meant:
-            families = ", ".join(sorted({code[:2] for code in codes}))
+            families = ", ".join(sorted({code[:2] for code in codes_like("")}))
             raise UserError(
                 f"{wanted}: no rule or family of this name. Families are {families}; see "
                 "grposweep rules."
             )
         chosen.update(meant)
     return tuple(sorted(chosen))
+
+
+def codes_like(start: str) -> list[str]:
+    """Return the codes of all rules that begin like this."""
+    return [code for code in (*REGISTRY, *RECIPE_RULES) if code.startswith(start)]
 
 
 EVERYTHING = RuleSelection()
@@ -189,57 +196,55 @@ def lint_recipe(
                 _of_recipe(reading, recipe, rule, violation, with_fixes) for violation in broken
             ]
     if recipe.is_configuration and framework.is_dotted:
-        diagnostics = [
-            each
-            for each in diagnostics
-            if each.code.startswith("GV") or not _is_overridden(each, recipe)
-        ]
+        diagnostics = [each for each in diagnostics if not _is_overridden(each, recipe)]
     diagnostics += _of_points(recipe, selection, {each.code for each in diagnostics})
-    key = framework.only_evaluates
     # no optimizer step: advice on training says nothing
-    if key and values_of(recipe).flag(key):
-        diagnostics = [
-            problem for problem in diagnostics if problem.is_error or problem.code.startswith("GV")
-        ]
+    if framework.only_evaluates and values_of(recipe).flag(framework.only_evaluates):
+        diagnostics = [each for each in diagnostics if each.is_error or each.is_of_keys]
     if _holds_defaults(recipe):
-        diagnostics = [
-            problem for problem in diagnostics if problem.is_error and problem.code.startswith("GV")
-        ]
-    diagnostics = _without_idle_advice(diagnostics, setting)
-    if recipe.replaced:
-        diagnostics = [_doubted(problem, recipe.replaced) for problem in diagnostics]
-    diagnostics = [
-        replace(problem, message=recipe.without_secrets(problem.message)) for problem in diagnostics
-    ]
-    diagnostics.sort(key=lambda diagnostic: (diagnostic.line or 0, diagnostic.code))
+        diagnostics = [each for each in diagnostics if each.is_error and each.is_of_keys]
+    shown = [_worded(each, recipe) for each in _without_idle_advice(diagnostics, setting)]
+    shown.sort(key=lambda each: (each.line or 0, each.code))
     unknown = reading.unknown | unknown_sizes(recipe, reading)
-    return LintResult(recipe, setting, tuple(diagnostics), plan_numbers(setting, unknown))
+    return LintResult(recipe, setting, tuple(shown), plan_numbers(setting, unknown))
 
 
 def _of_points(recipe: Recipe, selection: RuleSelection, seen: set[str]) -> Iterator[Diagnostic]:
     """Yield the errors of combinations that an Optuna script tries, with their number, and what
     else is found in all of them. Of a range it has to hold at both ends.
     """
-    found: dict[str, list[tuple[Config, Diagnostic]]] = {}
+    found: dict[str, Diagnostic] = {}
+    places: dict[str, list[Config]] = {}
     for ends in recipe.points:
         at_ends = [_at_point(recipe, selection, point) for point in ends]
         for code in set.intersection(*map(set, at_ends)) - seen:
-            found.setdefault(code, []).append((ends[0], at_ends[0][code]))
+            found.setdefault(code, at_ends[0][code])
+            places.setdefault(code, []).append(ends[0])
     points = [ends[0] for ends in recipe.points if ends[0]]
-    sample = " (a sample)" if [{}] in recipe.points else ""
-    for code, cases in found.items():
-        first = cases[0][1]
+    for code, first in found.items():
+        in_all = len(places[code]) == len(recipe.points)
+        if not first.is_error:
+            if in_all:
+                yield first
+            continue
         keys = [key for key in points[0] if key in first.keys]
-        every = {str([point.get(key) for key in keys]) for point in points}
-        bad = {str([point.get(key) for key in keys]) for point, _ in cases}
-        in_all = len(cases) == len(recipe.points)
-        if first.is_error:
-            count = f"{len(bad)} of {len(every)} combinations of {' and '.join(keys)}{sample}"
-            message = f"{count} cannot work: {code} {first.message}"
-            severity: Severity = "error" if in_all else "note"
-            yield replace(first, severity=severity, message=message)
-        elif in_all:
-            yield first
+        bad = _count_different(places[code], keys)
+        count = f"{bad} of {_count_different(points, keys)} combinations of {' and '.join(keys)}"
+        if [{}] in recipe.points:
+            count += " (a sample)"
+        message = f"{count} cannot work: {code} {first.message}"
+        severity: Severity = "note"
+        if in_all:
+            severity = "error"
+        yield replace(first, severity=severity, message=message)
+
+
+def _count_different(points: Sequence[Config], keys: Sequence[str]) -> int:
+    """Return how many points differ in the values of these keys."""
+    different = set()
+    for point in points:
+        different.add(str([point.get(key) for key in keys]))
+    return len(different)
 
 
 def _at_point(recipe: Recipe, selection: RuleSelection, point: Config) -> dict[str, Diagnostic]:
@@ -253,19 +258,24 @@ def _at_point(recipe: Recipe, selection: RuleSelection, point: Config) -> dict[s
     }
 
 
-def _doubted(problem: Diagnostic, why: str) -> Diagnostic:
-    """Return an error that rests on the code of a release as a note, because other code runs."""
-    if not problem.is_error or problem.code in OF_ANY_TRAINER:
-        return problem
-    message = f"{problem.message} Not an error here, because {why}."
-    return replace(problem, severity="note", message=message, fixes=())
+def _worded(problem: Diagnostic, recipe: Recipe) -> Diagnostic:
+    """Return a problem without secrets. An error that rests on the code of a release is a note if
+    other code runs.
+    """
+    if recipe.replaced and problem.is_error and problem.code not in OF_ANY_TRAINER:
+        message = f"{problem.message} Not an error here, because {recipe.replaced}."
+        problem = replace(problem, severity="note", message=message, fixes=())
+    return replace(problem, message=recipe.without_secrets(problem.message))
 
 
 def _without_idle_advice(diagnostics: list[Diagnostic], setting: Setting) -> list[Diagnostic]:
     """Leave out advice (GA) on a quantity that an error is about: its numbers mean nothing until
     that is corrected.
     """
-    wrong = {key for problem in diagnostics if problem.is_error for key in problem.keys}
+    wrong = set[str]()
+    for problem in diagnostics:
+        if problem.is_error:
+            wrong.update(problem.keys)
     kept = []
     for problem in diagnostics:
         rests_on = {*problem.keys}
@@ -285,13 +295,9 @@ def _problems(
     if is_part:
         given = reading.setting.given
         unset = FRAMEWORKS[reading.setting.framework.name].by_name.keys() - given
-        problems = [
-            problem
-            for problem in problems
-            if {*problem.broken.fields} <= given
-            and (problem.is_error or not problem.rule.reads & unset)
-        ]
-    return [problem for problem in problems if not problem.rule.reads & reading.unknown]
+        problems = [each for each in problems if {*each.broken.fields} <= given]
+        problems = [each for each in problems if each.is_error or not each.rule.reads & unset]
+    return [each for each in problems if not each.rule.reads & reading.unknown]
 
 
 def _not_judged(
@@ -306,15 +312,13 @@ def _not_judged(
     for key, place in recipe.assumed.items():
         fields = fields_behind(FRAMEWORKS[recipe.framework], recipe, {key})
         codes = [each.code for each in found if each.rule.reads & fields]
+        need = "need" + "s" * (len(codes) == 1)
         if codes:
-            need = "needs" if len(codes) == 1 else "need"
-            yield Diagnostic(
-                "GV106",
-                "note",
-                f"not judged: {', '.join(codes)} {need} {key}, but {place}.",
-                (key,),
-            )
-    yield from (_unchecked(recipe, each.code) for each in found if each.code in recipe.unchecked)
+            message = f"not judged: {', '.join(codes)} {need} {key}, but {place}."
+            yield Diagnostic("GV106", "note", message, (key,))
+    for each in found:
+        if each.code in recipe.unchecked:
+            yield _unchecked(recipe, each.code)
 
 
 def _unchecked(recipe: Recipe, code: str) -> Diagnostic:
@@ -323,7 +327,7 @@ def _unchecked(recipe: Recipe, code: str) -> Diagnostic:
 
 def _is_overridden(problem: Diagnostic, recipe: Recipe) -> bool:
     values = {key: recipe.config[key] for key in problem.keys if key in recipe.config}
-    return is_overridden(Path(recipe.file), values)
+    return not problem.is_of_keys and is_overridden(Path(recipe.file), values)
 
 
 def _is_declared(problem: Problem, recipe: Recipe) -> bool:
@@ -332,9 +336,8 @@ def _is_declared(problem: Problem, recipe: Recipe) -> bool:
     """
     s = problem.setting
     fields = problem.broken.fields
-    return s.given.isdisjoint(fields) and any(
-        s.key(name) in recipe.code.declares for name in fields
-    )
+    declares = recipe.code.declares
+    return s.given.isdisjoint(fields) and not declares.keys().isdisjoint(map(s.key, fields))
 
 
 def _of_setting(
@@ -345,62 +348,74 @@ def _of_setting(
     def native(change: Change) -> Json | None:
         return spell_keys(dict(change), recipe, setting)
 
-    solved = (
-        find_fixes(setting, problem, selection.ignore, lambda change: bool(native(change)))
-        if with_fixes
-        else ()
-    )
-    for fix in solved:
-        change = native(dict(fix.change))
-        # Two changes of a setting may change the same key of the recipe.
-        if change and all(change != other.change for other in fixes):
-            fixes.append(Fix(change, fix.safe))
+    if with_fixes:
+        solved = find_fixes(setting, problem, selection.ignore, lambda change: bool(native(change)))
+        for fix in solved:
+            change = native(dict(fix.change))
+            # Two changes of a setting may change the same key of the recipe.
+            if change and all(change != other.change for other in fixes):
+                fixes.append(Fix(change, fix.safe))
     fields = problem.broken.fields
-    blamed = [
-        name for name in fields if name in setting.given or getattr(setting, name) is not None
-    ]
-    keys = tuple(dict.fromkeys(setting.key(name) for name in blamed))
-    line = next((setting.lines[name] for name in fields if name in setting.lines), None)
+    blamed: dict[str, None] = {}
+    for name in fields:
+        if name in setting.given or getattr(setting, name) is not None:
+            blamed[setting.key(name)] = None
+    keys = tuple(blamed)
+    line = _first_line(setting.lines, fields)
     message = _message(problem.broken, bool(fixes)) + _where(recipe, keys, line)
-    others = accepting_releases(recipe, problem.rule) if problem.severity != "note" else []
+    others: Sequence[Version] = ()
     severity = problem.severity
+    if severity != "note":
+        others = accepting_releases(recipe, problem.rule)
     if others:
-        severity = "warning" if problem.is_error else "note"
+        severity = "note"
+        if problem.is_error:
+            severity = "warning"
         fixes = [replace(fix, safe=False) for fix in fixes]
         message += _guess(recipe, others)
     elif problem.code in OF_DEFAULTS and not recipe.version_source.known:
         severity = "note"
-    is_certain = problem.is_error and not others
-    sources = sources_of(recipe, setting, problem.rule.reads) if is_certain else {}
+    sources: dict[str, str] = {}
+    if problem.is_error and not others:
+        sources = sources_of(recipe, setting, problem.rule.reads)
     return Diagnostic(problem.code, severity, message, keys, line, tuple(fixes), sources)
+
+
+def _first_line(lines: Mapping[str, int], names: Iterable[str]) -> int | None:
+    """Return the line of the first of these that has one."""
+    return next((lines[name] for name in names if name in lines), None)
 
 
 def _of_recipe(
     reading: ParsedRecipe, recipe: Recipe, rule: RecipeRule, broken: Violation, with_fixes: bool
 ) -> Diagnostic:
     fixes: list[Fix] = []
-    for change in broken.suggestions if with_fixes else ():
-        if all(change != fix.change for fix in fixes) and is_valid_fix(
-            recipe, reading, rule, change
-        ):
+    for change in broken.suggestions:
+        is_new = with_fixes and all(change != fix.change for fix in fixes)
+        if is_new and is_valid_fix(recipe, reading, rule, change):
             fixes.append(Fix(change, broken.without_effect >= change.keys()))
-    line = next((recipe.lines[key] for key in broken.fields if key in recipe.lines), None)
+    line = _first_line(recipe.lines, broken.fields)
     if rule.code == "GV107":
         line = recipe.launch.cut_line
     message = _message(broken, bool(fixes)) + _where(recipe, broken.fields, line)
     severity = broken.severity or rule.severity
-    other = release_without(recipe, rule, broken) if severity == "error" else None
-    if other is not None:
-        severity = "warning"
-        message = message + _guess(recipe, [other])
-    sources = sources_of_keys(recipe, broken.fields) if severity == "error" else {}
+    sources: dict[str, str] = {}
+    if severity == "error":
+        other = release_without(recipe, rule, broken)
+        if other is None:
+            sources = sources_of_keys(recipe, broken.fields)
+        else:
+            severity = "warning"
+            message += _guess(recipe, [other])
     return Diagnostic(rule.code, severity, message, broken.fields, line, tuple(fixes[:3]), sources)
 
 
 def _guess(recipe: Recipe, others: Sequence[Version]) -> str:
     first = text(others[0])
     last = text(others[-1])
-    which = f"{first} allows" if first == last else f"{first} to {last} allow"
+    which = f"{first} to {last} allow"
+    if first == last:
+        which = f"{first} allows"
     return f" ({text(recipe.version)} is assumed; {which} it.)"
 
 
@@ -449,7 +464,9 @@ def _holds_defaults(recipe: Recipe) -> bool:
 def _message(broken: Violation, has_repairs: bool) -> str:
     """Return the message: the setting, the reason, and advice if no verified change exists."""
     problem = f"{broken.what}: {broken.why}."
-    return problem if has_repairs else f"{problem} {broken.instead}"
+    if has_repairs:
+        return problem
+    return f"{problem} {broken.instead}"
 
 
 def _where(recipe: Recipe, keys: Names, line: int | None) -> str:
@@ -479,18 +496,16 @@ def _errors_about(recipe: Recipe, keys: set[str]) -> set[str]:
     codes = set()
     for rule in recipe_rules(recipe):
         if rule.code.startswith(("GB", "GT")) and rule.severity == "error":
-            for broken in find_violations(rule, recipe):
-                if not keys.isdisjoint(broken.fields):
-                    codes.add(rule.code)
+            violations = find_violations(rule, recipe)
+            if not all(keys.isdisjoint(broken.fields) for broken in violations):
+                codes.add(rule.code)
     return codes
 
 
 def changed(recipe: Recipe, change: Config) -> Recipe:
     """Return the recipe after a change of keys."""
     config = {key: value for key, value in recipe.config.items() if key not in change}
-    config |= {
-        key: value for key, value in change.items() if value is not None and key != "processes"
-    }
+    config |= without_none({**change, "processes": None})
     twice = tuple(item for item in recipe.duplicates if item.key not in change)
     return replace(
         recipe, config=config, processes=change.get("processes", recipe.processes), duplicates=twice
@@ -503,8 +518,10 @@ STATED_SIZES = {"prompts_per_rollout", "prompts_per_step", "num_generations"}
 
 def unknown_sizes(recipe: Recipe, reading: ParsedRecipe) -> frozenset[str]:
     """Return the sizes that a plan needs and that only the run knows."""
-    unset = STATED_SIZES - reading.setting.given
-    return reading.unknown & STEP_SIZES | (unset if _is_part(recipe) else frozenset())
+    unknown = reading.unknown & STEP_SIZES
+    if _is_part(recipe):
+        unknown |= STATED_SIZES - reading.setting.given
+    return unknown
 
 
 def plan_numbers(s: Setting, unknown: frozenset[str] = frozenset()) -> Json:
@@ -542,13 +559,13 @@ def plan_numbers(s: Setting, unknown: frozenset[str] = frozenset()) -> Json:
 
 def _plain(number: float) -> float:
     """Return 7 instead of 7.0."""
-    return int(number) if number.is_integer() else number
+    if number.is_integer():
+        return int(number)
+    return number
 
 
 NAME = "grposweep:"
 COMMENT = rf"#\s*{NAME}\s*ignore(-file)?(?![\w-])(?:\s*\[([^\]]*)\])?"
-# a prefix of every code
-ALL = ("",)
 
 
 @dataclass(frozen=True)
@@ -569,8 +586,8 @@ class Comment:
             return False
         if self.reach is None:
             return True
-        lines = [diagnostic.line, *(result.recipe.lines.get(key) for key in diagnostic.keys)]
-        return any(line in self.reach for line in lines if line is not None)
+        lines = [diagnostic.line, *map(result.recipe.lines.get, diagnostic.keys)]
+        return any(line in self.reach for line in lines)
 
 
 def read_comments(text: str, show: Callable[[], str]) -> tuple[Comment, ...]:
@@ -583,9 +600,14 @@ def read_comments(text: str, show: Callable[[], str]) -> tuple[Comment, ...]:
     comments = []
     for number, line in enumerate(lines, 1):
         if match := re.search(COMMENT, line):
-            codes = ALL if match[2] is None else tuple(re.findall(SEPARATE, match[2].upper()))
-            reach = None if match[1] else _reach(lines, number, not line[: match.start()].strip())
-            comments.append(Comment(number, codes, reach))
+            # a prefix of every code
+            codes = [""]
+            if match[2] is not None:
+                codes = re.findall(SEPARATE, match[2].upper())
+            reach = None
+            if not match[1]:
+                reach = _reach(lines, number, not line[: match.start()].strip())
+            comments.append(Comment(number, tuple(codes), reach))
     return tuple(comments)
 
 
@@ -606,23 +628,20 @@ def _reach(lines: Sequence[str], number: int, is_alone: bool) -> range:
 
 def unknown_codes(comments: Sequence[Comment]) -> list[tuple[int, str]]:
     """Return line and text of each code that is neither a rule nor a family."""
-    codes = (*REGISTRY, *RECIPE_RULES)
     unknown = []
     for comment in comments:
         for code in comment.codes:
-            if not any(name.startswith(code) for name in codes):
+            if not codes_like(code):
                 unknown.append((comment.line, code))
     return unknown
 
 
 def silence(result: LintResult, comments: Sequence[Comment]) -> LintResult:
     """Return a result without the problems that comments switch off."""
-    kept = tuple(
-        problem
-        for problem in result.diagnostics
-        if not any(comment.covers(result, problem) for comment in comments)
-    )
-    return replace(result, diagnostics=kept)
+    kept = list(result.diagnostics)
+    for comment in comments:
+        kept = [problem for problem in kept if not comment.covers(result, problem)]
+    return replace(result, diagnostics=tuple(kept))
 
 
 @dataclass(frozen=True)
@@ -643,13 +662,15 @@ class JudgedText:
 def judge_text(path: Path, text: str, options: Options, selection: RuleSelection) -> JudgedText:
     """Judge the recipes in a text that is, or will be, the content of this file."""
     selection = select_for(path, selection)
-    results = [lint_recipe(recipe, selection) for recipe in parse_recipes(path, text, options)]
+    recipes = parse_recipes(path, text, options)
     comments = read_comments(text, lambda: shown_text(path, text))
-    kept = tuple(silence(result, comments) for result in results)
-    silenced = sum(len(result.diagnostics) for result in results) - sum(
-        len(result.diagnostics) for result in kept
-    )
-    return JudgedText(text, kept, silenced, unknown_codes(comments), selection.ignore)
+    results = []
+    silenced = 0
+    for recipe in recipes:
+        result = lint_recipe(recipe, selection)
+        results.append(silence(result, comments))
+        silenced += len(result.diagnostics) - len(results[-1].diagnostics)
+    return JudgedText(text, tuple(results), silenced, unknown_codes(comments), selection.ignore)
 
 
 def select_for(path: Path, selection: RuleSelection) -> RuleSelection:

@@ -7,11 +7,12 @@ import shlex
 import shutil
 import textwrap
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
 
+from grporecipe.files import Json
 from grporecipe.linting.apply_fixes import FixedFile, render_change, render_value
 from grporecipe.linting.linter import Diagnostic, Fix, LintResult
 from grporecipe.model.framework import FRAMEWORKS
@@ -45,13 +46,15 @@ class Screen:
     def __init__(self, out: TextIO, no_color: bool = False):
         self.out = out
         self.colours = not no_color and (out.isatty() or bool(os.environ.get("FORCE_COLOR")))
-        self.width = (
-            min(max(shutil.get_terminal_size((80, 24)).columns, 40), 120) if out.isatty() else 80
-        )
+        self.width = 80
+        if out.isatty():
+            self.width = min(max(shutil.get_terminal_size((80, 24)).columns, 40), 120)
 
     def paint(self, text: str, *styles: str) -> str:
         """Return the text styled on a terminal, plain elsewhere."""
-        return f"{''.join(styles)}{text}{PLAIN}" if self.colours else text
+        if not self.colours:
+            return text
+        return f"{''.join(styles)}{text}{PLAIN}"
 
     def say(self, text: str = "") -> None:
         """Print one line."""
@@ -62,15 +65,19 @@ class Screen:
 
         Further lines begin with ``indent``; None puts them under the first word.
         """
+        if indent is None:
+            indent = " " * len(head)
         lines = textwrap.fill(
             text,
             self.width,
             initial_indent=head,
-            subsequent_indent=" " * len(head) if indent is None else indent,
+            subsequent_indent=indent,
             break_on_hyphens=False,
             break_long_words=False,
         )
-        self.say(self.paint(lines, *styles) if styles else lines)
+        if styles:
+            lines = self.paint(lines, *styles)
+        self.say(lines)
 
 
 def show_file(screen: Screen, fixed: FixedFile, lines: Sequence[str]) -> None:
@@ -102,7 +109,9 @@ def is_written(recipe: Recipe) -> bool:
 
 def start_of(recipe: Recipe, fixed: FixedFile) -> int | None:
     """Return the first line of a recipe if its file has several recipes."""
-    return min(recipe.lines.values(), default=None) if len(fixed.judged.results) > 1 else None
+    if len(fixed.judged.results) == 1:
+        return None
+    return min(recipe.lines.values(), default=None)
 
 
 def place_of(recipe: Recipe, line: int | None) -> str:
@@ -112,7 +121,9 @@ def place_of(recipe: Recipe, line: int | None) -> str:
     if not line:
         return ""
     cell, inside = recipe.place(line)
-    return f":{inside}" if cell is None else f":cell {cell}:{inside}"
+    if cell is None:
+        return f":{inside}"
+    return f":cell {cell}:{inside}"
 
 
 def show_diagnostic(
@@ -126,27 +137,28 @@ def show_diagnostic(
         screen.wrap(one_line(diagnostic.message), head, DIM, indent="")
         _show_fixes(screen, diagnostic, recipe)
         return
-    colour = RED if diagnostic.is_error else YELLOW
-    screen.say(
-        f"{screen.paint(place, BOLD)} "
-        f"{screen.paint(f'{diagnostic.code} {diagnostic.severity}', colour)}"
-    )
+    colour = YELLOW
+    if diagnostic.is_error:
+        colour = RED
+    verdict = screen.paint(f"{diagnostic.code} {diagnostic.severity}", colour)
+    screen.say(f"{screen.paint(place, BOLD)} {verdict}")
     if diagnostic.line and diagnostic.line <= len(lines):
         number = f"{place.rstrip(':').rpartition(':')[2]:>4} | "
         source = recipe.without_secrets(redact(one_line(lines[diagnostic.line - 1].expandtabs(4))))
         room = screen.width - len(INDENT) - len(number)
-        shown = source if len(source) <= room else source[: room - 3] + "..."
-        screen.say(f"{INDENT}{screen.paint(number + shown, DIM)}")
+        if len(source) > room:
+            source = source[: room - 3] + "..."
+        screen.say(f"{INDENT}{screen.paint(number + source, DIM)}")
     screen.wrap(one_line(diagnostic.message))
     _show_fixes(screen, diagnostic, recipe)
 
 
 def _show_fixes(screen: Screen, diagnostic: Diagnostic, recipe: Recipe) -> None:
-    for n, fix in enumerate(diagnostic.fixes):
+    head = "fix"
+    for fix in diagnostic.fixes:
         mark = " (safe)" * (fix.safe and is_written(recipe))
-        screen.wrap(
-            one_line(render_fix(fix, recipe)), f"{INDENT}{'fix' if n == 0 else ' or'}{mark}: "
-        )
+        screen.wrap(one_line(render_fix(fix, recipe)), f"{INDENT}{head}{mark}: ")
+        head = " or"
 
 
 def render_fix(fix: Fix, recipe: Recipe) -> str:
@@ -169,11 +181,17 @@ def _as_word(key: str, value: Any, recipe: Recipe) -> str:
     value = masked(key, value)
     if recipe.launch.config and key in recipe.config and key not in recipe.lines:
         return render_change({key: value})
-    words = [one if isinstance(one, str) else render_value(one) for one in listed(value)]
-    if FRAMEWORKS[recipe.framework].is_dotted:
-        text = f"[{','.join(words)}]" if isinstance(value, list) else words[0]
-        return f"{key}={shlex.quote(text)}"
-    return f"--{key} {' '.join(map(shlex.quote, words))}"
+    texts = []
+    for item in listed(value):
+        if not isinstance(item, str):
+            item = render_value(item)
+        texts.append(item)
+    if not FRAMEWORKS[recipe.framework].is_dotted:
+        return f"--{key} {' '.join(map(shlex.quote, texts))}"
+    text = ",".join(texts)
+    if isinstance(value, list):
+        text = f"[{text}]"
+    return f"{key}={shlex.quote(text)}"
 
 
 @dataclass
@@ -194,18 +212,17 @@ class Total:
     in_folders: bool = False
     off: set[str] = field(default_factory=set)
 
-    @property
-    def diagnostics(self) -> list[Diagnostic]:
-        """Return all problems."""
-        return [problem for result in self.results for problem in result.diagnostics]
-
 
 def show_total(screen: Screen, total: Total) -> None:
     """Print the closing line, the releases that judged, and the rules that were off."""
-    counts = Counter(problem.severity for problem in total.diagnostics)
-    colour = YELLOW if counts["warning"] else GREEN
+    counts = Counter[Severity]()
+    for result in total.results:
+        counts.update(problem.severity for problem in result.diagnostics)
+    colour = GREEN
     if counts["error"] or total.unusable:
         colour = RED
+    elif counts["warning"]:
+        colour = YELLOW
     if not (total.files or total.unusable or total.in_folders):
         screen.say("no recipe to judge in these folders")
     screen.say(screen.paint("; ".join(_closing_parts(total, counts)), colour))
@@ -215,12 +232,12 @@ def show_total(screen: Screen, total: Total) -> None:
         screen.wrap(f"switched off: {', '.join(sorted(total.off))}", "")
     if total.in_folders:
         others = len(total.skipped) - len(total.unjudged)
-        why = f" (no GRPO recipes{_other_programs(total)})" if others else ""
-        screen.say(
-            f"{count(len(total.results), 'recipe')} judged, {count(others, 'file')} skipped{why}"
-        )
+        line = f"{count(len(total.results), 'recipe')} judged, {count(others, 'file')} skipped"
+        if others:
+            line += f" (no GRPO recipes{_other_programs(total)})"
+        screen.say(line)
     if total.unjudged:
-        named = first_of([one_line(name) for name in total.unjudged], MOST_NAMED)
+        named = first_of(list(map(one_line, total.unjudged)), MOST_NAMED)
         screen.wrap(f"not judged (name one to see why): {named}", "")
 
 
@@ -237,11 +254,11 @@ def _closing_parts(total: Total, counts: Counter[Severity]) -> list[str]:
         parts.append(f"{total.unusable} could not be judged")
     if total.changed:
         parts.append(f"{count(total.changed, 'fix')} written")
-    of_files = (result for result in total.results if is_written(result.recipe))
-    safe, unsafe = _fixable(problem for result in of_files for problem in result.diagnostics)
-    if safe:
-        more = f" ({unsafe} more with --unsafe-fixes)" if unsafe else ""
-        parts.append(f"{safe} fixable with --fix{more}")
+    safe, unsafe = _fixable(total)
+    if safe and unsafe:
+        parts.append(f"{safe} fixable with --fix ({unsafe} more with --unsafe-fixes)")
+    elif safe:
+        parts.append(f"{safe} fixable with --fix")
     elif unsafe:
         parts.append(f"{unsafe} fixable by --fix --unsafe-fixes (changes training)")
     if total.silenced:
@@ -251,9 +268,9 @@ def _closing_parts(total: Total, counts: Counter[Severity]) -> list[str]:
 
 def _other_programs(total: Total) -> str:
     """Return how many skipped files are recipes of programs that lint does not read, by program."""
-    names = Counter(
-        name for reason in total.skipped.values() for name in re.findall(OTHER, reason)[:1]
-    )
+    names = Counter[str]()
+    for reason in total.skipped.values():
+        names.update(re.findall(OTHER, reason)[:1])
     return "".join(f"; {name}, which is not read: {number}" for name, number in names.most_common())
 
 
@@ -280,13 +297,8 @@ class TextReport(Report):
     """Prints each problem with its line and its fixes, and a closing line."""
 
     def add(self, path: Path, fixed: FixedFile) -> None:
-        lines = (
-            shown_text(path, fixed.judged.text)
-            .removeprefix("\ufeff")
-            .replace("\r\n", "\n")
-            .split("\n")
-        )
-        show_file(self._screen, fixed, lines)
+        text = shown_text(path, fixed.judged.text).removeprefix("\ufeff")
+        show_file(self._screen, fixed, text.replace("\r\n", "\n").split("\n"))
 
     def close(self, total: Total) -> None:
         show_total(self._screen, total)
@@ -318,20 +330,24 @@ def _files_by_version(total: Total) -> dict[str, list[str]]:
         if not result.diagnostics and result.recipe.version_source not in (BY_DEFAULT, BY_CALLER):
             files = by_version.setdefault(describe_version(result.recipe), [])
             name = result.recipe.file or "-"
-            files += [] if name in files else [name]
+            if name not in files:
+                files.append(name)
     return by_version
 
 
-def _fixable(diagnostics: Iterable[Diagnostic]) -> tuple[int, int]:
+def _fixable(total: Total) -> tuple[int, int]:
     """Count problems with a fix that may be written into a file: safe ones, and those with unsafe
     fixes only.
     """
-    written = [
-        [fix for fix in diagnostic.fixes if "processes" not in fix.change]
-        for diagnostic in diagnostics
-    ]
-    safe = sum(any(fix.safe for fix in fixes) for fixes in written)
-    return safe, sum(bool(fixes) for fixes in written) - safe
+    safe = unsafe = 0
+    for result in total.results:
+        if not is_written(result.recipe):
+            continue
+        for problem in result.diagnostics:
+            are_safe = {fix.safe for fix in problem.fixes if "processes" not in fix.change}
+            safe += True in are_safe
+            unsafe += are_safe == {False}
+    return safe, unsafe
 
 
 def writable(text: str, out: TextIO) -> str:
@@ -350,39 +366,42 @@ def render_result(result: LintResult, start: int | None = None) -> str:
     the file has several.
     """
     recipe = result.recipe
-    return _encode(
-        {
-            "file": recipe.file or None,
-            "framework": recipe.framework,
-            "version": {"release": text(recipe.version), **recipe.version_source._asdict()},
-            "processes": result.setting.processes,
-            "ok": result.ok,
-            "plan": result.plan,
-            "problems": [
-                {
-                    name: getattr(problem, name)
-                    for name in ("code", "severity", "message", "keys", "line")
-                }
-                | {
-                    "fixes": [
-                        {key: as_json(masked(key, value)) for key, value in fix.change.items()}
-                        for fix in problem.fixes
-                    ]
-                }
-                | {"safe": [fix.safe for fix in problem.fixes]}
-                | ({"sources": dict(problem.sources)} if problem.is_error else {})
-                | _cell(recipe, problem.line)
-                for problem in result.diagnostics
-            ],
-            **({} if start is None else {"line": start}),
-        }
-    )
+    line = {
+        "file": recipe.file or None,
+        "framework": recipe.framework,
+        "version": {"release": text(recipe.version), **recipe.version_source._asdict()},
+        "processes": result.setting.processes,
+        "ok": result.ok,
+        "plan": result.plan,
+        "problems": [_problem_as_json(problem, recipe) for problem in result.diagnostics],
+    }
+    if start is not None:
+        line["line"] = start
+    return _encode(line)
 
 
-def _cell(recipe: Recipe, line: int | None) -> dict[str, int]:
-    """Return the cell of a notebook and the line within it; empty for other files."""
-    cell, inside = recipe.place(line) if line else (None, 0)
-    return {} if cell is None else {"cell": cell, "line": inside}
+def _problem_as_json(problem: Diagnostic, recipe: Recipe) -> Json:
+    """Return a problem; of a notebook also its cell, and the line within that."""
+    shown: Json = {
+        "code": problem.code,
+        "severity": problem.severity,
+        "message": problem.message,
+        "keys": problem.keys,
+        "line": problem.line,
+        "fixes": [_change_as_json(fix) for fix in problem.fixes],
+        "safe": [fix.safe for fix in problem.fixes],
+    }
+    if problem.is_error:
+        shown["sources"] = dict(problem.sources)
+    if problem.line:
+        cell, inside = recipe.place(problem.line)
+        if cell is not None:
+            shown |= {"cell": cell, "line": inside}
+    return shown
+
+
+def _change_as_json(fix: Fix) -> Json:
+    return {key: as_json(masked(key, value)) for key, value in fix.change.items()}
 
 
 def as_json(value: Any) -> Any:
