@@ -95,7 +95,9 @@ def _scalar(data: bytes) -> tuple[str, float] | None:
                 (v for n, v in _fields(content) if n in (4, 5) and isinstance(v, bytes)), b""
             )
             value = struct.unpack("<f", packed)[0] if value is None and len(packed) == 4 else value
-    return (tag, value) if value is not None else None
+    if value is not None:
+        return (tag, value)
+    return None
 
 
 def _fields(data: bytes) -> Iterator[tuple[int, int | float | bytes]]:

@@ -361,7 +361,9 @@ def unmoved(evidence: Evidence) -> Sign | None:
     equal = dict(evidence.signal("zero_std"))
     rows = ({**log.rows[step], "step": step, "zero_std": equal.get(step)} for step in log.steps)
     text = guards.unmoved(rows, log.total)
-    return Sign(log.range, {"text": text, "count": len(log.steps)}) if text else None
+    if text:
+        return Sign(log.range, {"text": text, "count": len(log.steps)})
+    return None
 
 
 def no_update(evidence: Evidence) -> Sign | None:

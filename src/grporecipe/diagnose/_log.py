@@ -81,7 +81,9 @@ class Log:
     @property
     def end(self) -> int:
         """Return the last step of training."""
-        return self.steps[-1] if self.steps else 0
+        if self.steps:
+            return self.steps[-1]
+        return 0
 
     @property
     def range(self) -> tuple[int, int]:

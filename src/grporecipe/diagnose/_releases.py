@@ -75,7 +75,9 @@ def _kl_factor(recipe: Recipe) -> Fraction | int:
     if recipe.version >= VERL_SUMS:
         return 1 / updates
     # the number of micro-batches of dynamic batching depends on the completions
-    return 0 if setting.dynamic_batching else setting.gradient_accumulation_steps
+    if setting.dynamic_batching:
+        return 0
+    return setting.gradient_accumulation_steps
 
 
 def _weigh(log: Log, recipe: Recipe) -> None:

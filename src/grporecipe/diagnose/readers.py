@@ -412,4 +412,6 @@ def _weights(file: Path) -> str | None:
         dtype = value["model"]["dtype"]
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    return dtype if isinstance(dtype, str) and dtype != "auto" else None
+    if isinstance(dtype, str) and dtype != "auto":
+        return dtype
+    return None

@@ -84,7 +84,9 @@ def peak_line(memory: Memory, seen_gib: float) -> Json:
 
 def _shared_file() -> Path | None:
     name = os.environ.get(VARIABLE)
-    return Path(name) if name else None
+    if name:
+        return Path(name)
+    return None
 
 
 def _place(s: Setting) -> Json:

@@ -145,13 +145,17 @@ class Memory:
 def estimate(s: Setting) -> Memory | None:
     """Estimate the memory of one rank; None if the model's shape is unknown."""
     need = read_need(s)
-    return None if need is None else build_memory(need, dict(s.memory_factors))
+    if need is None:
+        return None
+    return build_memory(need, dict(s.memory_factors))
 
 
 def memory_gib(s: Setting) -> dict[str, float] | None:
     """Return the parts and the peak of one rank in GiB; None if the model's shape is unknown."""
     memory = estimate(s)
-    return None if memory is None else memory.as_gib()
+    if memory is None:
+        return None
+    return memory.as_gib()
 
 
 def build_memory(n: Need, factors: Mapping[str, float]) -> Memory:
@@ -418,7 +422,9 @@ def _tile(n: Need, completions: int) -> float:
 
 def _head_weight(n: Need) -> float:
     """Return the bytes of the head's gradient, which is computed first."""
-    return n.model.head_parameters * n.width if n.lora is None else 0
+    if n.lora is None:
+        return n.model.head_parameters * n.width
+    return 0
 
 
 def find_halves(n: Need) -> float:
@@ -427,7 +433,9 @@ def find_halves(n: Need) -> float:
 
     Source: torch ATen/autocast_mode.cpp cached_cast: of float32 leaves that need a gradient.
     """
-    return n.model.layers * n.model.layer_parameters * n.compute if n.compute < n.width else 0.0
+    if n.compute < n.width:
+        return n.model.layers * n.model.layer_parameters * n.compute
+    return 0.0
 
 
 def _gathered_whole(n: Need, gathered: float) -> float:

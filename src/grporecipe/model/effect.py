@@ -46,7 +46,9 @@ def find_lack(s: Setting, name: str) -> str:
     for alternative in row.needs.split(" or "):
         lacks.append([need for need in alternative.split() if not _holds(s, need)])
     least = min(reversed(lacks), key=len)
-    return least[0] if least and s.keys.get(least[0], "") != s.key(name) else ""
+    if least and s.keys.get(least[0], "") != s.key(name):
+        return least[0]
+    return ""
 
 
 def describe_lack(s: Setting, need: str) -> tuple[str, str]:

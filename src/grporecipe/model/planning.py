@@ -48,13 +48,17 @@ def completions_per_rollout(s: Setting) -> int | None:
     if s.generation_batch_size is not None:
         return s.generation_batch_size
     micro_step = completions_per_micro_step(s)
-    return None if micro_step is None else micro_step * micro_steps_per_generation(s)
+    if micro_step is None:
+        return None
+    return micro_step * micro_steps_per_generation(s)
 
 
 def completions_per_step(s: Setting) -> int | None:
     """Return B W A: the completions that one optimizer step averages over."""
     micro_step = completions_per_micro_step(s)
-    return None if micro_step is None else micro_step * s.gradient_accumulation_steps
+    if micro_step is None:
+        return None
+    return micro_step * s.gradient_accumulation_steps
 
 
 def stated_completions_per_step(s: Setting) -> int | None:
@@ -103,7 +107,9 @@ def dropped_prompts(s: Setting) -> int | None:
 def steps_per_epoch(s: Setting) -> int | None:
     """Return max(ceil(N mu S / A), 1) optimizer steps. The last step of an epoch may be short."""
     rollouts = rollouts_per_epoch(s)
-    return None if rollouts is None else max(ceil(rollouts * steps_per_rollout(s)), 1)
+    if rollouts is None:
+        return None
+    return max(ceil(rollouts * steps_per_rollout(s)), 1)
 
 
 def budget_steps(s: Setting) -> int | None:
@@ -174,7 +180,9 @@ def stated_interval(steps: float | None, total: int | None) -> int | None:
         return None
     if steps >= 1:
         return int(steps)
-    return ceil(total * steps) if total else None
+    if total:
+        return ceil(total * steps)
+    return None
 
 
 def evaluate_every(s: Setting) -> int | None:
@@ -223,7 +231,9 @@ def evaluation_share(s: Setting) -> float | None:
     """Return the share of evaluations in all generated completions, from 0 to 1."""
     trained = total_completions(s)
     evaluated = evaluated_completions(s)
-    return evaluated / (trained + evaluated) if trained and evaluated else None
+    if trained and evaluated:
+        return evaluated / (trained + evaluated)
+    return None
 
 
 @dataclass(frozen=True)

@@ -56,10 +56,14 @@ def rounds_updates(s: Setting) -> bool | None:
         return False
     if s.sharding == "none":
         may_be_sharded = s.framework.follows_trl and bool(s.given) and s.processes != 1
-        return None if may_be_sharded else True
+        if may_be_sharded:
+            return None
+        return True
     if s.sharding != "fsdp" or s.runtime.upcasts:
         return False
-    return None if s.framework.name == "easyr1" else True
+    if s.framework.name == "easyr1":
+        return None
+    return True
 
 
 def rates_for(s: Setting) -> Rates:

@@ -149,7 +149,9 @@ def resolve(values: Config, key: str) -> Any:
     for _ in range(MOST_REFERENCES):
         match = re.fullmatch(_REFERENCE, value) if isinstance(value, str) else None
         if match is None:
-            return None if isinstance(value, str) and "${" in value else value
+            if isinstance(value, str) and "${" in value:
+                return None
+            return value
         target = values.get(match[1])
         value = parse_value(match[2]) if target is None and match[2] is not None else target
     return None
@@ -162,7 +164,9 @@ def read_mapping(value: Any) -> Config:
             value = parse_json(value)
         except ValueError:
             return {}
-    return value if isinstance(value, dict) else {}
+    if isinstance(value, dict):
+        return value
+    return {}
 
 
 _SIZE = r"(?<![A-Za-z0-9.])(\d+(?:\.\d+)?)([BbMm])(?![A-Za-z0-9])"

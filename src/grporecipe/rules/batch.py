@@ -179,7 +179,9 @@ def a_rollout_is_whole_micro_steps(s: Setting) -> Finding:
     if min(total, size, s.processes) < 1:
         return None
     unit = size * s.processes if s.version >= PRECEDENCE_FIXED else size
-    return {"unit": size * s.processes} if total % unit else None
+    if total % unit:
+        return {"unit": size * s.processes}
+    return None
 
 
 @rule("GB107", "error", SIZES, every_count)
@@ -324,9 +326,9 @@ def prompts_per_step_agrees(s: Setting) -> Finding:
     if s.prompts_per_step is None or s.auto & planning.TRAIN_SIZES or not judgeable(s):
         return None
     step = planning.completions_per_step(s)
-    return (
-        None if step is None or step == s.prompts_per_step * s.num_generations else {"step": step}
-    )
+    if step is None or step == s.prompts_per_step * s.num_generations:
+        return None
+    return {"step": step}
 
 
 def _solvable_counts(s: Setting) -> int:
@@ -358,15 +360,13 @@ def auto_finds_a_size(s: Setting) -> Violation | None:
     ):
         return None
     if not s.prompts_per_step or s.prompts_per_step < 1:
+        key = s.key("prompts_per_step")
         return Violation(
-            what=f"{s.key('per_device_train_batch_size')}=auto",
-            why=(
-                f"{s.key('prompts_per_step')} is {s.prompts_per_step}, so there is nothing to "
-                "solve for"
-            ),
-            instead=f"Set {s.key('prompts_per_step')}=8, say, or a size in place of auto.",
-            fields=("prompts_per_step",),
-            suggestions=({"prompts_per_step": 8},),
+            f"{s.key('per_device_train_batch_size')}=auto",
+            f"{key} is {s.prompts_per_step}, so there is nothing to solve for",
+            f"Set {key}=8, say, or a size in place of auto.",
+            ("prompts_per_step",),
+            ({"prompts_per_step": 8},),
         )
     prompts = s.prompts_per_step
     wanted = prompts * s.num_generations
@@ -417,7 +417,9 @@ def _misread(s: Setting) -> dict[str, int]:
     if s.steps_per_generation is not None or min(total, size, s.processes) < 1 or total % size:
         return {}
     unit = size * s.processes
-    return {"taken": total // unit * unit, "unit": unit} if total % unit else {}
+    if total % unit:
+        return {"taken": total // unit * unit, "unit": unit}
+    return {}
 
 
 @rule(
@@ -437,7 +439,9 @@ def a_rollout_fills_a_micro_step(s: Setting) -> Finding:
     (GB106).
     """
     misread = _misread(s)
-    return None if misread.get("taken") else {**misread}
+    if misread.get("taken"):
+        return None
+    return {**misread}
 
 
 @rule(
@@ -459,4 +463,6 @@ def a_rollout_is_not_misread(s: Setting) -> Finding:
     size (7)."
     """
     misread = _misread(s)
-    return {**misread} if misread.get("taken") else None
+    if misread.get("taken"):
+        return {**misread}
+    return None

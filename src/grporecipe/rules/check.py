@@ -155,8 +155,8 @@ def _name_those_that_work(refusing: list[str], mask: int) -> Violation | None:
     if mask in (ALL_COUNTS, NO_COUNT):
         return None
     return Violation(
-        what="the number of training processes is unknown",
-        why=f"{describe_counts(mask)} work; others break {' and '.join(refusing)}",
-        instead="Pass --processes N.",
-        fields=("processes",),
+        "the number of training processes is unknown",
+        f"{describe_counts(mask)} work; others break {' and '.join(refusing)}",
+        "Pass --processes N.",
+        ("processes",),
     )

@@ -48,7 +48,9 @@ def _checked_group(s: Setting) -> int:
 def _missed_group(s: Setting) -> int:
     """Return the group that this version should check but does not; 0 for none."""
     missed = UNCHECKED <= s.version < RECHECKED or OWN_GROUPS <= s.version < OWN_GROUPS_CHECKED
-    return evaluation_group(s) if missed else 0
+    if missed:
+        return evaluation_group(s)
+    return 0
 
 
 def _torn(s: Setting, group: int) -> Finding:
@@ -174,7 +176,9 @@ def held_out_prompts_are_all_scored(s: Setting) -> Finding:
     if min(s.eval_prompts, group, batch) < 1:
         return None
     left = s.eval_prompts * group % batch
-    return {"lost": -(-left // group)} if left else None
+    if left:
+        return {"lost": -(-left // group)}
+    return None
 
 
 @rule(
@@ -242,4 +246,6 @@ def a_last_evaluation_would_work(s: Setting) -> Finding:
         return None
     group = evaluation_group(s)
     total = s.per_device_eval_batch_size * s.processes
-    return {"total": total, "group": group} if min(group, total) >= 1 and total % group else None
+    if min(group, total) >= 1 and total % group:
+        return {"total": total, "group": group}
+    return None

@@ -18,7 +18,7 @@ from grporecipe.model.values import Names
 from grporecipe.rules.batch import ROLLOUTS, per_process
 from grporecipe.rules.check import Problem, check, errors, find_problems
 from grporecipe.rules.evaluation import OWN_GROUPS_CHECKED, evaluation_group
-from grporecipe.rules.helpers import FARTHEST, members, show
+from grporecipe.rules.helpers import FARTHEST, members, nearest_first, show
 from grporecipe.rules.registry import ALL_COUNTS, Change, Rule, choose
 
 MOST_FIXES = 3
@@ -150,7 +150,7 @@ def _processes(s: Setting, problem: Problem) -> Iterator[Change]:
     mask = accepts(s)
     # if all work, processes are not the problem
     works = [n for n in members(mask) if n != now and mask != ALL_COUNTS]
-    return ({"processes": n} for n in sorted(works, key=lambda n: (abs(n - now), n)))
+    return ({"processes": n} for n in nearest_first(works, now))
 
 
 def _hardware_sizes(s: Setting, reach: int) -> Iterator[Change]:
@@ -211,9 +211,7 @@ def _nearest(value: int, most: int, least: int) -> list[int]:
     """Return other values in [least, most], nearest first; of equally near ones the smaller
     first.
     """
-    return sorted(
-        (n for n in _within(value, most, least) if n != value), key=lambda n: (abs(n - value), n)
-    )
+    return nearest_first((n for n in _within(value, most, least) if n != value), value)
 
 
 def _within(value: int, most: int, least: int = 1) -> range:
@@ -281,7 +279,7 @@ class _Verifier:
 
     def _broken(self, after: Setting, change: Change) -> Iterator[Problem]:
         """Return the errors that a change may have left or caused."""
-        if after.processes is None or self._s.processes is None:
+        if after.processes is None:
             yield from errors(check(after, self._ignore))
             return
         affected = _affected(_touched(after, change), self._ignore, after.framework)

@@ -8,6 +8,7 @@ from difflib import get_close_matches
 from functools import lru_cache, partial
 from typing import Any
 
+from grporecipe.files import Config
 from grporecipe.model.effect import describe_lack, find_lack
 from grporecipe.model.setting import Setting
 from grporecipe.model.values import Names
@@ -131,6 +132,11 @@ def each(name: str, values: Iterable[Any]) -> tuple[Change, ...]:
     return tuple({name: value} for value in values)
 
 
+def nearest_first(numbers: Iterable[int], value: int) -> list[int]:
+    """Sort numbers by their distance from a value; of equally near ones the smaller comes first."""
+    return sorted(numbers, key=lambda n: (abs(n - value), n))
+
+
 def near(value: int, accepts: Callable[[int], bool], least: int = 1) -> list[int]:
     """Return other numbers that satisfy a condition, nearest first; of equally near ones the
     smaller first.
@@ -199,9 +205,22 @@ def show(value: Any) -> str:
     return cut(shown(value))
 
 
-def of_key(key: str, value: Any, why: str, instead: str, *changes: Change) -> Violation:
+def of_key(
+    key: str, value: Any, why: str, instead: str, *changes: Change, **more: Any
+) -> Violation:
     """Describe the value of one key of a recipe, with changes that may repair it."""
-    return Violation(f"{key}={show(value)}", why, instead, (key,), changes)
+    return Violation(f"{key}={show(value)}", why, instead, (key,), changes, **more)
+
+
+def did_you_mean(near: list[str], otherwise: str = "Remove it.") -> str:
+    """Return advice on a key or a word that does not exist, with those that may be meant."""
+    return f"Did you mean {' or '.join(near)}?" if near else otherwise
+
+
+def misnamed(config: Config, key: Any, near: list[str], why: str, **more: Any) -> Violation:
+    """Describe a key that does not exist, with a change to the nearest one that may be meant."""
+    changes = tuple({str(key): None, new: config[key]} for new in near[:1] if new not in config)
+    return Violation(set_to(config, key), why, did_you_mean(near), (str(key),), changes, **more)
 
 
 def cut(text: str) -> str:

@@ -24,7 +24,7 @@ from grporecipe.model.releases import text
 from grporecipe.model.setting import DOTTED, EVERY, Version
 from grporecipe.model.values import Names, convert, listed
 from grporecipe.project.repository import lacks_file, registers
-from grporecipe.rules.helpers import NO_COUNT, cut, it_or_them, show
+from grporecipe.rules.helpers import NO_COUNT, cut, did_you_mean, it_or_them, set_to, show
 from grporecipe.rules.registry import (
     Change,
     RecipeRule,
@@ -215,18 +215,15 @@ WANTED = {"int": "a whole number", "float": "a number", "bool": "true or false",
 def unknown(recipe: Recipe, key: str, near: list[str], why: str, safe: bool = False) -> Violation:
     """Describe a key that does not exist, with the keys that it may mean."""
     value = recipe.config[key]
-    other = near[0] if near else ""
-    advice = f"Did you mean {' or '.join(near)}?" if near else "Remove it."
-    if other and other in recipe.config:
-        advice = (
-            f"{other} replaced it, and is set to {show(recipe.config[other])}. Remove the old key."
-        )
-        changes: tuple[Change, ...] = ({key: None}, {key: None, other: value})
-    else:
-        changes = ({key: None, other: value},) if other else ()
-    harmless = frozenset(changes[0]) if changes and safe else frozenset()
+    advice = did_you_mean(near)
+    changes: list[Change] = [{key: None, other: value} for other in near[:1]]
+    if near and near[0] in recipe.config:
+        now = show(recipe.config[near[0]])
+        advice = f"{near[0]} replaced it, and is set to {now}. Remove the old key."
+        changes.insert(0, {key: None})
+    harmless = frozenset(changes[0]) if changes and safe else frozenset[str]()
     return Violation(
-        f"{cut(key)}={show(value)}", f"unknown key: {why}", advice, (key,), changes, harmless
+        set_to(recipe.config, key), f"unknown key: {why}", advice, (key,), changes, harmless
     )
 
 
@@ -244,11 +241,14 @@ def ambiguous(recipe: Recipe, key: str, takes: KeySpecs) -> Violation | None:
         return None
     why = f"argparse stops (ambiguous option), because it may mean {first_of(meant, 3)}"
     value = recipe.config[key]
-    changes = tuple(
-        {key: None, name: value} for name in get_close_matches(key, meant, 1, 0.8) if name in takes
-    )
+    near = [name for name in get_close_matches(key, meant, 1, 0.8) if name in takes]
     return Violation(
-        f"{cut(key)}={show(value)}", why, "Write the whole name.", (key,), changes, certain=True
+        set_to(recipe.config, key),
+        why,
+        "Write the whole name.",
+        (key,),
+        tuple({key: None, name: value} for name in near),
+        certain=True,
     )
 
 
@@ -517,7 +517,7 @@ def _left_to_newer(violations: list[Violation], recipe: Recipe) -> Iterator[Viol
         )
         is_typo = any(broken.certain and not broken.may_be_new for broken in violations)
         severity: Severity | None = "warning" if is_typo else None
-        what = violations[0].what if len(violations) == 1 else _named(keys)
+        what = violations[0].what if len(violations) == 1 else _named(keys, {})
         yield Violation(what, why, f"Look {it} up in that release.", keys, severity=severity)
 
 
@@ -545,7 +545,7 @@ def the_pinned_version_takes_the_keys(recipe: Recipe) -> Iterator[Violation]:
             advice = (
                 f"Change the pin or the keys. Judged by {now}; --framework-version states another."
             )
-        yield Violation(_named(keys), f"{pins}; {why}", advice, keys)
+        yield Violation(_named(keys, {}), f"{pins}; {why}", advice, keys)
 
 
 def _never_taken(key: str, recipe: Recipe) -> bool:
@@ -578,7 +578,8 @@ def _near(violations: list[Violation]) -> dict[str, str]:
     return near
 
 
-def _named(keys: Names, near: Mapping[str, str] | None = None) -> str:
+def _named(keys: Names, hints: Mapping[str, str]) -> str:
     # for a single key the reason has the hint
-    hints = near if near and len(keys) > 1 else {}
+    if len(keys) == 1:
+        hints = {}
     return first_of([cut(key) + hints.get(key, "") for key in keys], MOST_NAMED)

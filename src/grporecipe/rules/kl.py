@@ -118,11 +118,11 @@ def syncing_has_a_rhythm(s: Setting) -> Violation | None:
         return None
     name = "ref_model_sync_steps" if s.ref_model_sync_steps < 1 else "ref_model_mixup_alpha"
     return Violation(
-        what=named(s, (name,)),
-        why="the reference moves by a share in (0, 1], every 1 or more optimizer steps",
-        instead=f"Set {s.key(name)}={DEFAULTS[name]}, the default.",
-        fields=(name,),
-        suggestions=({name: DEFAULTS[name]},),
+        named(s, (name,)),
+        "the reference moves by a share in (0, 1], every 1 or more optimizer steps",
+        f"Set {s.key(name)}={DEFAULTS[name]}, the default.",
+        (name,),
+        ({name: DEFAULTS[name]},),
     )
 
 
@@ -143,7 +143,9 @@ def the_coefficient_is_not_negative(s: Setting) -> Finding:
     """A negative KL coefficient rewards divergence from the reference; TRL 1.16 accepts it
     silently.
     """
-    return {"positive": -s.beta} if s.beta < 0 else None
+    if s.beta < 0:
+        return {"positive": -s.beta}
+    return None
 
 
 @rule(
@@ -163,7 +165,9 @@ def syncing_happens_at_all(s: Setting) -> Finding:
         return None
     total = planning.total_steps(s)
     is_late = total is not None and s.ref_model_sync_steps >= 1 and total < s.ref_model_sync_steps
-    return {"total": total} if is_late else None
+    if is_late:
+        return {"total": total}
+    return None
 
 
 @rule(
@@ -381,14 +385,12 @@ def the_estimator_works(s: Setting) -> Violation | None:
     for name, places in (("kl_estimator", IN_LOSS), ("kl_reward_estimator", IN_REWARD)):
         if s.kl_placement in places and getattr(s, name) == "full":
             return Violation(
-                what=f"{s.key(name)}=full",
-                why=(
-                    f"{s.trainer} fails at the first step: it has log-probabilities of tokens, "
-                    "not logits"
-                ),
-                instead=f"Set {s.key(name)}=low_var_kl.",
-                fields=(name, "kl_placement"),
-                suggestions=({name: "k3"},),
+                f"{s.key(name)}=full",
+                f"{s.trainer} fails at the first step: it has log-probabilities of tokens, not "
+                "logits",
+                f"Set {s.key(name)}=low_var_kl.",
+                (name, "kl_placement"),
+                ({name: "k3"},),
             )
     return None
 
@@ -455,13 +457,10 @@ def find_idle_reference(s: Setting, off: str) -> Violation | None:
     if not s.loads_reference or not used or any(value != 0 for _, value in used):
         return None
     return Violation(
-        what=" and ".join(f"{s.key(name)}=0" for name, _ in used),
-        why=(
-            "KL has no effect, but the reference model is still loaded and computes "
-            "log-probabilities"
-        ),
-        instead=f"Set {off}, or a coefficient above 0.",
-        fields=tuple(name for name, _ in used),
+        " and ".join(f"{s.key(name)}=0" for name, _ in used),
+        "KL has no effect, but the reference model is still loaded and computes log-probabilities",
+        f"Set {off}, or a coefficient above 0.",
+        tuple(name for name, _ in used),
     )
 
 

@@ -165,7 +165,9 @@ def vespo_corrects_by_token(s: Setting) -> bool:
 
 
 def _corrections(s: Setting) -> Names:
-    return CORRECTIONS if s.use_vllm and s.vllm_importance_sampling_correction else ()
+    if s.use_vllm and s.vllm_importance_sampling_correction:
+        return CORRECTIONS
+    return ()
 
 
 rule(
@@ -619,7 +621,9 @@ def completions_fit_the_model_length(s: Setting) -> Finding:
     generates = s.use_vllm or s.framework.unit == "prompts"
     room = s.vllm_max_model_length - s.max_completion_length
     is_short = 0 < s.vllm_max_model_length < needed and room < USUAL_PROMPT
-    return {"needed": needed} if generates and is_short else None
+    if generates and is_short:
+        return {"needed": needed}
+    return None
 
 
 @rule(

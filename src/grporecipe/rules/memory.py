@@ -9,12 +9,12 @@ from itertools import product
 
 from grporecipe.files import Json
 from grporecipe.memory.catalog import has_bfloat16
-from grporecipe.memory.estimate import ENGINE, GIB, OWN_LENGTH, Memory, estimate, find_engine
+from grporecipe.memory.estimate import ENGINE, GIB, OWN_LENGTH, estimate, find_engine
 from grporecipe.memory.host import HOST_READS, find_host_memory, loads_on_every_rank
 from grporecipe.memory.parts import ASSUMED_PROMPT_TOKENS, FLOAT, READS, find_prompt
 from grporecipe.model.planning import realise
 from grporecipe.model.setting import EVERY, Setting
-from grporecipe.rules.helpers import each
+from grporecipe.rules.helpers import each, named
 from grporecipe.rules.registry import ALL_COUNTS, Finding, by_trial, rule
 
 FEWEST_GENERATIONS = 2
@@ -79,11 +79,7 @@ def a_point_fits_the_gpu(s: Setting) -> Finding:
     come in the order in which they cost least: smaller micro-batches at the same effective batch, a
     smaller share for vLLM, gradient checkpointing, LoRA, sharding, and fewer generations last.
     """
-    memory = _known(s)
-    limit = (s.gpu_memory_gib or 0) * GIB
-    if memory is None or memory.peak <= limit or memory.low <= limit:
-        return None
-    return {"what": _what(s), "needed": _needs(memory), "shared": _shared(s)}
+    return _find_excess(s, is_certain=True)
 
 
 def _suggest_shares(s: Setting) -> Iterator[Json]:
@@ -155,11 +151,7 @@ def a_point_leaves_some_memory_free(s: Setting) -> Finding:
 
     The interval adds up the possible error of each part (docs/explanation/memory.md).
     """
-    memory = _known(s)
-    limit = (s.gpu_memory_gib or 0) * GIB
-    if memory is None or memory.high <= limit or (memory.peak > limit and memory.low > limit):
-        return None
-    return {"what": _what(s), "needed": _needs(memory), "shared": _shared(s)}
+    return _find_excess(s, is_certain=False)
 
 
 @rule(
@@ -295,35 +287,34 @@ def the_gpu_computes_in_bfloat16(s: Setting) -> Finding:
     return {"under": under}
 
 
-def _known(s: Setting) -> Memory | None:
-    """Return the estimate if the GPU and the number of processes are known."""
-    if s.gpu_memory_gib is None or s.architecture is None or s.processes is None:
+def _find_excess(s: Setting, is_certain: bool) -> Finding:
+    """Describe a point whose peak exceeds the GPU by its estimate's lower end, or may exceed it.
+
+    None if it does not, or if the GPU, the model or the number of processes is unknown.
+    """
+    if s.gpu_memory_gib is None or s.processes is None:
         return None
-    return estimate(s)
-
-
-def _what(s: Setting) -> str:
+    memory = estimate(s)
+    limit = s.gpu_memory_gib * GIB
+    if memory is None or (memory.peak > limit and memory.low > limit) != is_certain:
+        return None
+    if memory.high <= limit:
+        return None
     known = find_prompt(s)
-    prompt = f"{ASSUMED_PROMPT_TOKENS} (assumed)" if known is None else str(known)
-    size = "per_device_train_batch_size"
-    length = "max_completion_length"
-    return (
-        f"{s.key(size)}={getattr(s, size)} with {s.key(length)}={getattr(s, length)} and "
-        f"prompts of {prompt} tokens"
-    )
-
-
-def _needs(memory: Memory) -> str:
+    prompt = f"{ASSUMED_PROMPT_TOKENS} (assumed)" if known is None else known
+    sizes = named(s, ("per_device_train_batch_size",))
+    length = named(s, ("max_completion_length",))
     low = memory.low / GIB
     high = memory.high / GIB
-    return (
-        f"needs about {memory.peak / GIB:.1f} GiB, between {low:.1f} and {high:.1f} "
-        f"({memory.peak_phase})"
-    )
-
-
-def _shared(s: Setting) -> str:
-    return f" for each of the {s.gpu_trials} trials that share it" if s.gpu_trials > 1 else ""
+    shared = ""
+    if s.gpu_trials > 1:
+        shared = f" for each of the {s.gpu_trials} trials that share it"
+    return {
+        "what": f"{sizes} with {length} and prompts of {prompt} tokens",
+        "needed": f"needs about {memory.peak / GIB:.1f} GiB, between {low:.1f} and {high:.1f} "
+        f"({memory.peak_phase})",
+        "shared": shared,
+    }
 
 
 def _changes(s: Setting) -> Iterator[Json]:

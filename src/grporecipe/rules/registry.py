@@ -215,7 +215,9 @@ class Rule(Documented):
     def judge(self, s: Setting) -> Violation | None:
         """Return how a setting breaks the rule; None if it does not."""
         answer = self.find(s)
-        return self.describe(s, answer) if answer else None
+        if answer:
+            return self.describe(s, answer)
+        return None
 
     def describe(self, s: Setting, answer: Found) -> Violation:
         """Describe what `find` found."""
@@ -279,7 +281,9 @@ def by_trial(setting: Setting, judge: Callable[[Setting], object]) -> int:
     unstated, tried, mask = object.__new__(_Unstated), setting.replace({}), 0
     unstated.__dict__.update(setting.__dict__)
     with suppress(LookupError):
-        return 0 if judge(unstated) else ALL_COUNTS
+        if judge(unstated):
+            return 0
+        return ALL_COUNTS
     for at in range(MOST_PROCESSES):
         # one setting for all: copies would take most of the time
         tried.__dict__["processes"] = at + 1

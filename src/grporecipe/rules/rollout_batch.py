@@ -59,6 +59,11 @@ def is_sized(s: Setting) -> bool:
     return all(size is not None and size > 0 for size in sizes)
 
 
+def is_shared(s: Setting) -> bool:
+    """Return whether all sizes and the data ranks are known."""
+    return is_sized(s) and ranks(s) is not None
+
+
 def is_whole_steps(s: Setting) -> bool:
     """Return whether P is a multiple of p."""
     return (s.prompts_per_rollout or 0) % (s.prompts_per_step or 1) == 0
@@ -305,11 +310,11 @@ def sequences_share_all_processes(s: Setting) -> Violation | None:
         return None
     names = [name for name in SHARED if getattr(s, name) > 1]
     return Violation(
-        what=named(s, names),
-        why=f"the {s.processes} processes cannot be cut into groups of {shared(s)}",
-        instead=f"Choose sizes whose product divides {s.processes}.",
-        fields=(*names, "processes"),
-        suggestions=_divisors(s, *names),
+        named(s, names),
+        f"the {s.processes} processes cannot be cut into groups of {shared(s)}",
+        f"Choose sizes whose product divides {s.processes}.",
+        (*names, "processes"),
+        _divisors(s, *names),
     )
 
 

@@ -39,14 +39,12 @@ def one_length(s: Setting) -> Violation | None:
         return None
     if not given:
         return Violation(
-            what="schedule",
-            why=(
-                "neither a budget in completions, nor steps, nor epochs are set, so the run has "
-                "no length"
-            ),
-            instead="Choose schedule=completions, schedule=steps or schedule=epochs.",
-            fields=LENGTHS,
-            suggestions=({"budget_completions": 6400},),
+            "schedule",
+            "neither a budget in completions, nor steps, nor epochs are set, so the run has no "
+            "length",
+            "Choose schedule=completions, schedule=steps or schedule=epochs.",
+            LENGTHS,
+            ({"budget_completions": 6400},),
         )
     # each leaves one of them
     others = map(dict.fromkeys, combinations(given, len(given) - 1))
@@ -83,7 +81,9 @@ def the_learning_rate_keeps_the_model(s: Setting) -> Finding:
     runs take 1e-7 to 1e-3, adapters included. Judged for AdamW, which every framework takes unless
     another optimizer is set.
     """
-    return {"largest": LARGEST_RATE} if _is_adam(s) and s.learning_rate > IMPOSSIBLE_RATE else None
+    if _is_adam(s) and s.learning_rate > IMPOSSIBLE_RATE:
+        return {"largest": LARGEST_RATE}
+    return None
 
 
 @rule(
@@ -100,7 +100,9 @@ def the_learning_rate_is_one_of_a_language_model(s: Setting) -> Finding:
     weights may need it.
     """
     is_high = _is_adam(s) and LARGEST_RATE < s.learning_rate <= IMPOSSIBLE_RATE
-    return {"largest": LARGEST_RATE} if is_high else None
+    if is_high:
+        return {"largest": LARGEST_RATE}
+    return None
 
 
 def _is_adam(s: Setting) -> bool:
@@ -146,18 +148,18 @@ def the_budget_holds_a_step(s: Setting) -> Finding:
 
     A grposweep schedule: steps = floor(budget / (B W S)) mu S / A.
     """
-    if (
-        not s.budget_completions
-        or s.max_steps is not None
-        or s.num_iterations < 1
-        or not judgeable(s)
-    ):
+    steps = _bought_steps(s)
+    if steps is None or steps >= 1 or (s.budget_completions or 0) < 1:
         return None
-    steps = planning.budget_steps(s)
-    rollout = planning.completions_per_rollout(s)
-    if s.budget_completions < 0 or steps is None or rollout is None or steps >= 1:
-        return None
-    return {"needed": _needed(s), "rollout": rollout}
+    return {"needed": _needed(s), "rollout": planning.completions_per_rollout(s)}
+
+
+def _bought_steps(s: Setting) -> int | None:
+    """Return the optimizer steps of a budget; None if they are unknown, or steps are set."""
+    is_known = s.max_steps is None and s.num_iterations > 0 and judgeable(s)
+    if is_known:
+        return planning.budget_steps(s)
+    return None
 
 
 @rule(
@@ -177,19 +179,10 @@ def the_budget_moves_a_real_model(s: Setting) -> Finding:
     The default budget is made for the tiny model. verl's published runs of 0.5 B to 72 B models on
     GSM8K and MATH take 116 and 117 optimizer steps.
     """
-    if (
-        s.parameters is None
-        or s.parameters < LARGE_MODEL
-        or s.max_steps is not None
-        or not s.budget_completions
-    ):
+    steps = _bought_steps(s)
+    if steps is None or not 1 <= steps < FEW_STEPS or (s.parameters or 0) < LARGE_MODEL:
         return None
-    steps = planning.budget_steps(s) if judgeable(s) and s.num_iterations > 0 else None
-    return (
-        {"steps": steps, "enough": _needed(s, FEW_STEPS)}
-        if steps is not None and 1 <= steps < FEW_STEPS
-        else None
-    )
+    return {"steps": steps, "enough": _needed(s, FEW_STEPS)}
 
 
 def _needed(s: Setting, steps: int = 1) -> int:
@@ -293,7 +286,9 @@ def steps_end_on_rollouts(s: Setting) -> Finding:
         return None
     micro = planning.micro_steps_per_generation(s) * s.num_iterations
     accumulation = s.gradient_accumulation_steps
-    return {"micro": micro} if micro % accumulation and accumulation % micro else None
+    if micro % accumulation and accumulation % micro:
+        return {"micro": micro}
+    return None
 
 
 @rule(
@@ -310,7 +305,9 @@ def warmup_ends(s: Setting) -> Finding:
     if not judgeable(s) or s.num_iterations < 1 or s.warmup_steps < 1:
         return None
     total = planning.total_steps(s)
-    return {"total": total} if total and s.warmup_steps >= total else None
+    if total and s.warmup_steps >= total:
+        return {"total": total}
+    return None
 
 
 @rule(
@@ -438,11 +435,11 @@ def the_best_checkpoint_was_evaluated(s: Setting) -> Violation | None:
     else:
         return None
     return Violation(
-        what=f"{s.key('load_best_model_at_end')}=true",
-        why=why,
-        instead="Evaluate at every checkpoint.",
-        fields=BEST,
-        suggestions=(change, {"load_best_model_at_end": False}),
+        f"{s.key('load_best_model_at_end')}=true",
+        why,
+        "Evaluate at every checkpoint.",
+        BEST,
+        (change, {"load_best_model_at_end": False}),
     )
 
 
@@ -478,4 +475,6 @@ def checkpoints_end_on_rollouts(s: Setting) -> Finding:
     if not judgeable(s) or s.num_iterations < 1:
         return None
     every = planning.boundary_steps(s)
-    return {"every": every} if every > 1 and s.save_steps % every else None
+    if every > 1 and s.save_steps % every:
+        return {"every": every}
+    return None

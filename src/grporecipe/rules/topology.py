@@ -13,6 +13,7 @@ from grporecipe.rules.helpers import (
     every_count,
     it_or_them,
     named,
+    nearest_first,
     no_field,
 )
 from grporecipe.rules.registry import Change, Finding, Violation, rule
@@ -100,9 +101,7 @@ rule(
     divides_the_processes(
         "vllm_tensor_parallel_size",
         is_checked=_colocates,
-        suggest=lambda size, processes: sorted(
-            range(1, processes + 1), key=lambda n: (abs(n - size), n)
-        ),
+        suggest=lambda size, processes: nearest_first(range(1, processes + 1), size),
     )
 )
 
@@ -306,7 +305,9 @@ def a_dense_model_has_one_engine(s: Setting) -> Finding:
         or size < 1
     ):
         return None
-    return {"engines": s.server_gpus // size} if s.server_gpus > size else None
+    if s.server_gpus > size:
+        return {"engines": s.server_gpus // size}
+    return None
 
 
 @rule(

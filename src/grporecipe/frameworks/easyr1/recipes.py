@@ -127,7 +127,9 @@ def example(version: Version = VERSION) -> Config:
 
 def base_config(name: str, version: Version) -> Config | None:
     """Return EasyR1's own example if the name is its path; None for other names."""
-    return example(version) if name.removeprefix("./") == EXAMPLE else None
+    if name.removeprefix("./") == EXAMPLE:
+        return example(version)
+    return None
 
 
 # EasyR1's losses under TRL's names; its token mean is taken over all ranks.
@@ -225,7 +227,9 @@ DERIVED = (
 def _placed(value: Any, _: Recipe, s: Setting, __: Config) -> Fields | None:
     if value == "none" and s.version >= ALGORITHM_KL:
         return {"algorithm.disable_kl": True}
-    return {s.key("kl_placement"): value == "loss"} if value in ("loss", "reward") else None
+    if value in ("loss", "reward"):
+        return {s.key("kl_placement"): value == "loss"}
+    return None
 
 
 SPECIAL: dict[str, NativeChange] = {

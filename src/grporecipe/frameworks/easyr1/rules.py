@@ -17,7 +17,7 @@ from grporecipe.model.planning import shared
 from grporecipe.model.recipe import Recipe
 from grporecipe.model.releases import is_taken, text
 from grporecipe.model.setting import Setting
-from grporecipe.rules.helpers import named, other_sizes, show
+from grporecipe.rules.helpers import named, of_key, other_sizes, show
 from grporecipe.rules.keys import find_dead_keys, find_unknown_words, unknown
 from grporecipe.rules.kl import find_idle_reference, has_no_horizon
 from grporecipe.rules.registry import Finding, Violation, recipe_rule, rule, variant
@@ -25,6 +25,7 @@ from grporecipe.rules.rollout_batch import (
     SIZED,
     SPLIT,
     find_lone_completion,
+    is_shared,
     is_sized,
     is_unfilled,
     is_whole_steps,
@@ -144,7 +145,7 @@ def a_rank_has_whole_micro_batches(s: Setting) -> Finding:
     divisible by the micro batch size." With sequences shared by two processes there are half as
     many data ranks, so g is twice as large.
     """
-    if not is_sized(s) or ranks(s) is None or per_rank(s) < 1 or _micro_fits(s):
+    if not is_shared(s) or per_rank(s) < 1 or _micro_fits(s):
         return None
     return {"per_rank": per_rank(s), "on_ranks": on_ranks(s)}
 
@@ -173,11 +174,11 @@ def offloading_does_not_accumulate(s: Setting) -> Finding:
     EasyR1: "actor cannot use FSDP's CPU offload when gradient accumulation is enabled." Its
     ``offload.offload_params`` is another switch, which supports it.
     """
-    if not s.offloads_parameters or not is_sized(s) or ranks(s) is None:
+    if not s.offloads_parameters or not is_shared(s):
         return None
-    return (
-        {"per_rank": per_rank(s)} if per_rank(s) not in (0, s.per_device_train_batch_size) else None
-    )
+    if per_rank(s) in (0, s.per_device_train_batch_size):
+        return None
+    return {"per_rank": per_rank(s)}
 
 
 def _chunks(s: Setting) -> bool:
@@ -200,14 +201,12 @@ def every_process_generates_alike(s: Setting) -> Violation | None:
     if getattr(s, name) % s.processes == 0:
         name = "prompts_per_rollout"
     return Violation(
-        what=named(s, (name,)),
-        why=(
-            f"the {s.processes} processes generate equal parts of it, and it is not a multiple "
-            f"of {s.processes}"
-        ),
-        instead=f"Choose a multiple of {s.processes}.",
-        fields=(name, "processes"),
-        suggestions=other_sizes(name, accepts=_chunks)(s),
+        named(s, (name,)),
+        f"the {s.processes} processes generate equal parts of it, and it is not a multiple of "
+        f"{s.processes}",
+        f"Choose a multiple of {s.processes}.",
+        (name, "processes"),
+        other_sizes(name, accepts=_chunks)(s),
     )
 
 
@@ -220,7 +219,7 @@ def _is_split(s: Setting) -> bool:
     """Whether sizes, processes and ranks allow EasyR1 to reach the split of a rollout into
     steps.
     """
-    return is_sized(s) and ranks(s) is not None and per_rank(s) >= 1 and is_whole_steps(s)
+    return is_shared(s) and per_rank(s) >= 1 and is_whole_steps(s)
 
 
 def _splits(s: Setting) -> bool:
@@ -356,7 +355,9 @@ def a_sequence_fits_the_engine(s: Setting) -> Finding:
     response_length."
     """
     is_short = s.max_batched_tokens is not None and s.max_batched_tokens < _longest(s)
-    return {"longest": _longest(s)} if is_short else None
+    if is_short:
+        return {"longest": _longest(s)}
+    return None
 
 
 def _longest(s: Setting) -> int:
@@ -453,9 +454,8 @@ def easyr1_keeps_what_is_set(recipe: Recipe) -> Iterator[Violation]:
         if other:
             why = f"EasyR1 overwrites it with {other}={show(now)}"
             advice = f"Set {other} instead."
-        yield Violation(
-            f"{key}={show(value)}", why, advice, (key,), ({key: None},), frozenset({key})
-        )
+        change = {key: None}
+        yield of_key(key, value, why, advice, change, without_effect=frozenset(change))
 
 
 @recipe_rule("GV304", "warning", of=EASYR1)
@@ -468,9 +468,9 @@ def a_configuration_of_easyr1_is_named(recipe: Recipe) -> Iterator[Violation]:
     """
     if not recipe.base and recipe.launch.program:
         yield Violation(
-            what="config= is not given",
-            why="EasyR1 then uses the defaults of its classes, not those of examples/config.yaml",
-            instead="Start the overrides with config=examples/config.yaml.",
+            "config= is not given",
+            "EasyR1 then uses the defaults of its classes, not those of examples/config.yaml",
+            "Start the overrides with config=examples/config.yaml.",
         )
 
 

@@ -14,7 +14,7 @@ from grporecipe.frameworks.ms_swift.rules import MS_SWIFT
 from grporecipe.model.conditions import meets
 from grporecipe.model.recipe import Recipe
 from grporecipe.model.values import listed
-from grporecipe.rules.helpers import show
+from grporecipe.rules.helpers import of_key, show
 from grporecipe.rules.registry import Violation, recipe_rule
 
 # in a complete command line; a YAML file may leave them to it
@@ -109,15 +109,9 @@ def the_keys_are_of_this_method(recipe: Recipe) -> Iterator[Violation]:
         if method := methods.get(name):
             meant = meant_by.get(name)
             advice = f"GRPO's key is {meant}." if meant else "Leave it out."
+            why = f"it is a key of rlhf_type {method}, and GRPO does not read it"
             change = {str(key): None}
-            yield Violation(
-                f"{key}={show(value)}",
-                f"it is a key of rlhf_type {method}, and GRPO does not read it",
-                advice,
-                (str(key),),
-                (change,),
-                without_effect=frozenset(change),
-            )
+            yield of_key(str(key), value, why, advice, change, without_effect=frozenset(change))
 
 
 def _broken(recipe: Recipe, kind: str) -> Iterator[Violation]:

@@ -67,7 +67,9 @@ def known(version: Version = VERSION) -> KeyTable:
 def choices(name: str, version: Version = VERSION) -> tuple[str, ...]:
     """Return the choices of a key; empty if any value is allowed."""
     entry = _entries(version)[name]
-    return tuple(entry[2]) if len(entry) > 2 else ()
+    if len(entry) > 2:
+        return tuple(entry[2])
+    return ()
 
 
 @lru_cache(maxsize=1024)
@@ -76,7 +78,9 @@ def span(name: str) -> tuple[Version, Version | None] | None:
     never existed.
     """
     if name not in table()["earlier"]:
-        return (releases()[0], None) if name in table()["keys"] else None
+        if name in table()["keys"]:
+            return (releases()[0], None)
+        return None
     return key_span(table()["earlier"][name])
 
 

@@ -19,7 +19,7 @@ from grporecipe.model.recipe import KeySpec, Recipe
 from grporecipe.model.releases import closest_keys, text
 from grporecipe.model.setting import Version
 from grporecipe.model.values import Names
-from grporecipe.rules.helpers import of_key, set_to
+from grporecipe.rules.helpers import misnamed, of_key
 from grporecipe.rules.registry import Violation, recipe_rule
 
 # Names of keys in older releases and in other libraries.
@@ -41,24 +41,19 @@ def ms_swift_knows_the_keys(recipe: Recipe) -> Iterator[Violation]:
     if recipe.config.get("ignore_args_error") in (True, "true") or keys.is_megatron(recipe):
         return
     takes = known_keys(recipe)
-    for key, value in recipe.config.items():
+    for key in recipe.config:
         name = keys.spelled(str(key), recipe.version)
         if name in takes or name == keys.ENVIRONMENT:
             continue
         near = _near(name, takes)
-        advice = f"Did you mean {' or '.join(near)}?" if near else "Remove it."
         why = f"ms-swift {text(recipe.version)} takes no such key{_life(name, recipe.version)}"
-        changes = tuple(
-            {str(key): None, new: value} for new in near[:1] if new not in recipe.config
-        )
-        same = frozenset(changes[0]) if changes and name in SAME_VALUE else frozenset[str]()
-        yield Violation(
-            set_to(recipe.config, key),
+        same = {str(key), *near} if name in SAME_VALUE else ()
+        yield misnamed(
+            recipe.config,
+            key,
+            near,
             why,
-            advice,
-            (str(key),),
-            changes,
-            without_effect=same,
+            without_effect=frozenset(same),
             certain=_is_typo(name, near),
         )
 
@@ -85,7 +80,9 @@ def _life(name: str, version: Version) -> str:
     first, last = lifetime
     if version < first:
         return f": it came with {text(first)}"
-    return f": {text(last)} removed it" if last else ""
+    if last:
+        return f": {text(last)} removed it"
+    return ""
 
 
 def _near(name: str, takes: Mapping[str, KeySpec]) -> list[str]:

@@ -51,7 +51,9 @@ RENAMED = {"train_type": "tuner_type", "rlhf_beta": "beta"}
 
 def _listed(value: Any) -> list[Any]:
     """Return the values of a key that takes a single one in older releases."""
-    return [] if value is None else listed(value)
+    if value is None:
+        return []
+    return listed(value)
 
 
 def _tuner(is_on: bool) -> str:
@@ -155,7 +157,9 @@ def keys_of(values: Values) -> dict[str, str]:
     """Return the keys that differ in this recipe: a warmup as a share, and Megatron's keys."""
     if share := trl.keys_of(values):
         return share
-    return MEGATRON_KEYS if is_megatron(values.recipe) else {}
+    if is_megatron(values.recipe):
+        return MEGATRON_KEYS
+    return {}
 
 
 def derive_rollout(values: Values, _: Config) -> Fields:
@@ -323,7 +327,9 @@ def derive_launch(values: Values, fields: Config) -> Fields:
 
 
 def _change_split(value: Any, *_: Any) -> Fields | None:
-    return None if value else {"accelerator_config": None}
+    if value:
+        return None
+    return {"accelerator_config": None}
 
 
 DERIVED = (derive_rollout, derive_schedule, derive_loss, derive_data, derive_launch)

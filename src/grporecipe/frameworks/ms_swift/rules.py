@@ -129,7 +129,9 @@ def held_out_prompts_fill_a_batch(s: Setting) -> Finding:
     """
     prompts, group, batch = _sizes_of_evaluation(s)
     needed = batch // group
-    return {"needed": needed} if prompts < needed else None
+    if prompts < needed:
+        return {"needed": needed}
+    return None
 
 
 @rule(
@@ -201,7 +203,9 @@ def the_coefficient_was_meant_in_ms_swift(s: Setting) -> Finding:
     """
     if not s.given or {"beta", "kl_reward_coefficient"} & s.given or s.lora or only_tries(s):
         return None
-    return {"taken": coefficient(s)} if coefficient(s) != 0 else None
+    if coefficient(s) != 0:
+        return {"taken": coefficient(s)}
+    return None
 
 
 @rule(
@@ -271,7 +275,9 @@ def the_loss_is_normalised_by_its_step(s: Setting) -> Finding:
         return None
     steps = planning.micro_steps_per_generation(s)
     accumulation = s.gradient_accumulation_steps
-    return {"steps": steps, "accumulation": accumulation} if steps > accumulation else None
+    if steps > accumulation:
+        return {"steps": steps, "accumulation": accumulation}
+    return None
 
 
 @rule(
@@ -379,13 +385,11 @@ def vllm_has_a_named_place(s: Setting) -> Violation | None:
     else:
         return None
     return Violation(
-        what=what,
-        why=why,
-        instead=(
-            f"Set {s.key('use_vllm')}=true and {s.key('vllm_mode')}=colocate, or leave both out."
-        ),
-        fields=("use_vllm", "vllm_mode", "vllm_server_host"),
-        suggestions=changes,
+        what,
+        why,
+        f"Set {s.key('use_vllm')}=true and {s.key('vllm_mode')}=colocate, or leave both out.",
+        ("use_vllm", "vllm_mode", "vllm_server_host"),
+        changes,
     )
 
 

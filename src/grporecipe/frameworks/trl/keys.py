@@ -88,7 +88,9 @@ def choices(key: str) -> Names:
 def losses(version: Version) -> Names:
     """Return the losses of a release; empty before it had the key."""
     change = change_at(table()["choices"]["loss_type"], version)
-    return tuple(change[1]) if len(change) > 1 else ()
+    if len(change) > 1:
+        return tuple(change[1])
+    return ()
 
 
 OF_ASYNC = frozenset(["max_inflight_tasks", "max_staleness", "queue_maxsize", "weight_sync_steps"])

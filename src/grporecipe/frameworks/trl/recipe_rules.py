@@ -24,7 +24,7 @@ from grporecipe.model.releases import closest_keys, text
 from grporecipe.model.setting import TRL_FAMILY, Version
 from grporecipe.model.values import Fields, Value, convert, listed, read_mapping
 from grporecipe.project.repository import find_repository
-from grporecipe.rules.helpers import cut, of_key, one_of, set_to, show
+from grporecipe.rules.helpers import cut, did_you_mean, each, misnamed, of_key, one_of, set_to, show
 from grporecipe.rules.keys import ambiguous
 from grporecipe.rules.registry import Severity, Violation, recipe_rule, variant
 from grporecipe.terminal import first_of
@@ -245,13 +245,12 @@ def _wrong_choice(key: str, value: Any) -> Violation | None:
     if not unknown:
         return None
     near = closest_keys(str(unknown[0]), choices)
-    advice = f"Did you mean {' or '.join(near)}?" if near else f"Set one of {', '.join(choices)}."
-    change = ({key: near[0]},) if near and not isinstance(value, list) else ()
+    advice = did_you_mean(near, f"Set one of {', '.join(choices)}.")
+    words = [] if isinstance(value, list) else near[:1]
+    changes = each(key, words)
     owner = "TRL" if key in UNREAD or key.endswith("dtype") else "transformers"
     why = f"{owner} has no such choice"
-    return Violation(
-        f"{key}={show(unknown[0])}", why, advice, (key,), change, certain=True, may_be_new=True
-    )
+    return of_key(key, unknown[0], why, advice, *changes, certain=True, may_be_new=True)
 
 
 @recipe_rule("GV113", "error")
@@ -311,11 +310,10 @@ def transformers_takes_the_values(recipe: Recipe) -> Iterator[Violation]:
         if isinstance(every, bool) or not isinstance(every, (int, float)) or not is_read:
             continue
         if every == 0 and use == "logging":
-            yield _refused(
-                key, every, "the frequency of logging is not 0", ({key: 1}, {strategy: "no"})
-            )
+            why = "the frequency of logging is not 0"
+            yield _refused(key, every, why, {key: 1}, {strategy: "no"})
         elif every > 1 and every != int(every):
-            yield _refused(key, every, "a number of steps above 1 is whole", ({key: round(every)},))
+            yield _refused(key, every, "a number of steps above 1 is whole", {key: round(every)})
     workers = recipe.config.get("dataloader_num_workers", 0)
     if (
         values.get("dataloader_prefetch_factor") is not None
@@ -324,32 +322,25 @@ def transformers_takes_the_values(recipe: Recipe) -> Iterator[Violation]:
     ):
         why = "only other processes load data ahead, and dataloader_num_workers is 0"
         key = "dataloader_prefetch_factor"
-        yield _refused(key, values[key], why, ({key: None}, {"dataloader_num_workers": 1}))
-    count = values.get("torch_empty_cache_steps")
+        yield _refused(key, values[key], why, {key: None}, {"dataloader_num_workers": 1})
+    key = "torch_empty_cache_steps"
+    count = values.get(key)
     if isinstance(count, int) and count < 1:
-        yield _refused(
-            "torch_empty_cache_steps",
-            count,
-            "it is at least 1",
-            ({"torch_empty_cache_steps": None},),
-        )
+        yield _refused(key, count, "it is at least 1", {key: None})
     for key, known in (
         ("fsdp", keys.choices("fsdp")),
         ("debug", {"underflow_overflow", "tpu_metrics_debug"}),
     ):
-        words = values[key].split() if isinstance(values.get(key), str) else values.get(key)
-        chosen = words if isinstance(words, list) else []
-        wrong = [word for word in chosen if isinstance(word, str) and word not in known]
-        if wrong and str(values[key]).lower() not in ("true", "false", ""):
-            yield _refused(key, values[key], f"its words are {', '.join(sorted(known))}", ())
-    inside = values.get("accelerator_config")
-    strange = (
-        sorted(map(str, inside.keys() - {*keys.choices("accelerator_config")}))
-        if isinstance(inside, dict)
-        else []
-    )
+        value = values.get(key)
+        words = value.split() if isinstance(value, str) else listed(value)
+        wrong = [word for word in words if isinstance(word, str) and word not in known]
+        if wrong and str(value).lower() not in ("true", "false", ""):
+            yield _refused(key, value, f"its words are {', '.join(sorted(known))}")
+    key = "accelerator_config"
+    inside = values.get(key)
+    strange = inside.keys() - {*keys.choices(key)} if isinstance(inside, dict) else ()
     if strange:
-        yield _refused("accelerator_config", inside, f"it has no key {', '.join(strange)}", ())
+        yield _refused(key, inside, f"it has no key {', '.join(sorted(map(str, strange)))}")
 
 
 # before, log-probabilities came from the model's own logits
@@ -392,9 +383,8 @@ def trl_takes_the_values(recipe: Recipe) -> Iterator[Violation]:
             f"{cut(str(values['model_name_or_path']))} is dense, so it has no auxiliary loss "
             "to weigh"
         )
-        yield _refused(
-            "router_aux_loss_coef", coefficient, why, ({"router_aux_loss_coef": None},), "TRL"
-        )
+        key = "router_aux_loss_coef"
+        yield _refused(key, coefficient, why, {key: None}, by="TRL")
     kernel = read_mapping(values.get("liger_kernel_config"))
     if (
         is_fused
@@ -402,13 +392,8 @@ def trl_takes_the_values(recipe: Recipe) -> Iterator[Violation]:
         and kernel.get("fused_linear_cross_entropy")
     ):
         why = "Liger's fused cross-entropy replaces the forward pass that TRL itself patches"
-        yield _refused(
-            "liger_kernel_config",
-            "fused_linear_cross_entropy",
-            why,
-            ({"liger_kernel_config": None},),
-            "TRL",
-        )
+        key = "liger_kernel_config"
+        yield _refused(key, "fused_linear_cross_entropy", why, {key: None}, by="TRL")
     accelerator = read_mapping(values.get("accelerator_config"))
     if (
         recipe.version >= STREAMS
@@ -416,22 +401,18 @@ def trl_takes_the_values(recipe: Recipe) -> Iterator[Violation]:
         and accelerator.get("dispatch_batches")
     ):
         why = "streamed data need dispatch_batches=false"
-        yield _refused(
-            "accelerator_config", "dispatch_batches", why, ({"accelerator_config": None},), "TRL"
-        )
+        key = "accelerator_config"
+        yield _refused(key, "dispatch_batches", why, {key: None}, by="TRL")
 
 
 def _refused(
-    key: str, value: Any, why: str, changes: tuple[Fields, ...], by: str = "transformers"
+    key: str, value: Any, why: str, *changes: Fields, by: str = "transformers"
 ) -> Violation:
-    change = changes[0] if changes else {}
-    advice = (
-        f"Set {' and '.join(f'{name}={show(new)}' for name, new in change.items())}."
-        if change
-        else "Correct it."
-    )
-    if change == {key: None}:
+    advice = "Correct it."
+    if changes[:1] == ({key: None},):
         advice = "Remove it."
+    elif changes:
+        advice = f"Set {' and '.join(set_to(changes[0], name) for name in changes[0])}."
     return of_key(key, value, f"{by} stops at start: {why}", advice, *changes)
 
 
@@ -666,11 +647,9 @@ def mixtures_are_well_formed(recipe: Recipe) -> Iterator[Violation]:
     Source: open-r1 src/open_r1/configs.py ScriptArguments.__post_init__.
     """
     mixture = recipe.config.get("dataset_mixture")
-    trouble = (
-        open_r1.mixture_trouble(mixture)
-        if recipe.framework == "open-r1" and mixture is not None
-        else None
-    )
+    if recipe.framework != "open-r1" or mixture is None:
+        return
+    trouble = open_r1.mixture_trouble(mixture)
     if trouble:
         key = "dataset_mixture"
         why = f"Open-R1 refuses it: {trouble}"
@@ -703,20 +682,10 @@ def _is_typo_in_every_release(near: list[str], value: Any, takes: KeySpecs) -> b
 def _stranger(
     recipe: Recipe, key: str, near: list[str], why: str, severity: Severity | None = None
 ) -> Violation:
-    value = recipe.config[key]
-    advice = f"Did you mean {' or '.join(near)}?" if near else "Remove it."
-    changes = tuple({key: None, name: value} for name in near[:1] if name not in recipe.config)
     # a name from habit may be a script's own key
     is_typo = bool(near) and key not in HABITS
-    return Violation(
-        set_to(recipe.config, key),
-        f"unknown key: {why}",
-        advice,
-        (str(key),),
-        changes,
-        severity=severity,
-        certain=is_typo,
-    )
+    why = f"unknown key: {why}"
+    return misnamed(recipe.config, key, near, why, severity=severity, certain=is_typo)
 
 
 def _when(key: str, recipe: Recipe) -> str:

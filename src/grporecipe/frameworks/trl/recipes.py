@@ -61,7 +61,9 @@ def read_strategy(value: Any) -> str:
 
 def read_steps(count: int | None) -> int | None:
     """Return a number of steps; -1 means unset."""
-    return count if count is not None and count >= 0 else None
+    if count is not None and count >= 0:
+        return count
+    return None
 
 
 def _epochs(values: Values) -> Any:
@@ -69,12 +71,16 @@ def _epochs(values: Values) -> Any:
     epochs = values.stated.get("num_train_epochs", ABSENT)
     if read_steps(values.stated.get("max_steps")) is None:
         return epochs
-    return None if epochs is ABSENT or (epochs or 0) <= 0 else epochs
+    if epochs is ABSENT or (epochs or 0) <= 0:
+        return None
+    return epochs
 
 
 def _save_steps(values: Values) -> Any:
     is_other = read_strategy(values.stated.get("save_strategy", "steps")) != "steps"
-    return None if is_other else values.stated.get("save_steps", ABSENT)
+    if is_other:
+        return None
+    return values.stated.get("save_steps", ABSENT)
 
 
 def _warmup(values: Values) -> Any:
@@ -91,7 +97,9 @@ def _warmup(values: Values) -> Any:
         2,
     )
     if steps is not None and steps < 1 and has_ratio:
-        return 0 if steps >= 0 else steps
+        if steps >= 0:
+            return 0
+        return steps
     return ABSENT if steps is None else steps
 
 
@@ -130,12 +138,16 @@ def _inside(name: str, word: str) -> Field:
 
 
 def _length(weights: Any) -> int | None:
-    return len(weights) if isinstance(weights, list) else None
+    if isinstance(weights, list):
+        return len(weights)
+    return None
 
 
 def _as_json(kwargs: Any) -> str | None:
     mapping = read_mapping(kwargs)
-    return json.dumps(mapping, sort_keys=True) if mapping else None
+    if mapping:
+        return json.dumps(mapping, sort_keys=True)
+    return None
 
 
 # Keys that affect the training, in the order of a recipe. Every other key is written only if it is
@@ -280,7 +292,7 @@ def _readable(framework: Framework, version: Version) -> KeyTable:
 def _convert(value: Any, kind: str) -> Value:
     """Convert a value as `convert` does, but accept 8.0 for a count, which GV104 reports."""
     converted = convert(value, kind)
-    return converted if converted.value is None or not converted.trouble else Value(converted.value)
+    return converted if converted.value is None else Value(converted.value)
 
 
 def unstated(values: Config, version: Version) -> Fields:
@@ -301,7 +313,9 @@ def unstated(values: Config, version: Version) -> Fields:
 def keys_of(values: Values) -> dict[str, str]:
     """Return the key of the warmup if it is a share and no steps are set, which win."""
     is_share = values.stated.get("warmup_ratio") and not values.stated.get("warmup_steps")
-    return {"warmup_steps": "warmup_ratio"} if is_share else {}
+    if is_share:
+        return {"warmup_steps": "warmup_ratio"}
+    return {}
 
 
 def derive_launch(values: Values, fields: Config) -> Fields:
@@ -328,7 +342,9 @@ def change_evaluates(value: Any, *_: Any) -> Fields | None:
     """Return the change of keys that switches evaluation off. None for on, because no single key
     states the data.
     """
-    return None if value else {"eval_strategy": "no"}
+    if value:
+        return None
+    return {"eval_strategy": "no"}
 
 
 def _change_inside(row: Field) -> NativeChange:
@@ -448,7 +464,9 @@ def saving(s: Setting) -> Fields:
     every = save_every(s.replace({"save_steps": None})) if s.checkpoints else s.save_steps
     if s.save_strategy not in (None, "steps"):
         return {"save_strategy": s.save_strategy}
-    return {} if every is None else {"save_strategy": "steps", "save_steps": _steps(every)}
+    if every is None:
+        return {}
+    return {"save_strategy": "steps", "save_steps": _steps(every)}
 
 
 def _model(s: Setting, takes: KeySpecs) -> Fields:

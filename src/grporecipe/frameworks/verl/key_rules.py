@@ -15,7 +15,7 @@ from grporecipe.fields.reading import values_of
 from grporecipe.frameworks.verl import keys as verl
 from grporecipe.frameworks.verl.keys import ALSO_WORDS, SWITCHES, refusals, unread, words
 from grporecipe.frameworks.verl.recipes import FIELDS, has_reward_switch, kl_places, refills
-from grporecipe.frameworks.verl.rules import VERL
+from grporecipe.frameworks.verl.rules import FETCH, VERL
 from grporecipe.model.recipe import Recipe
 from grporecipe.model.releases import KeyTable
 from grporecipe.model.setting import Setting
@@ -25,7 +25,6 @@ from grporecipe.rules.helpers import cut, of_key, show, unset
 from grporecipe.rules.keys import find_dead_keys, find_mistyped, find_unknown_words, unknown
 from grporecipe.rules.registry import Severity, Violation, recipe_rule, variant
 
-FETCH = "data.gen_batch_size"
 COUNTS = {
     field.name
     for field in fields(Setting)
@@ -59,13 +58,10 @@ def keys_of_verl_exist(recipe: Recipe) -> Iterator[Violation]:
         if key == plain or plain in keys or plain.startswith("ray_kwargs"):
             continue
         if near := _misspelled(plain, keys):
-            yield Violation(
-                f"{key}={show(value)}",
-                f"the + adds a key that nothing reads, one letter from {near}",
-                f"Write {near}, without the +.",
-                (key,),
-                ({key: None, near: value},),
-                severity="warning",
+            why = f"the + adds a key that nothing reads, one letter from {near}"
+            change = {key: None, near: value}
+            yield of_key(
+                key, value, why, f"Write {near}, without the +.", change, severity="warning"
             )
 
 
@@ -79,14 +75,9 @@ def _absent(recipe: Recipe, key: str, keys: KeyTable) -> Iterator[Violation]:
         if is_file:
             return
         empty = "an empty mapping" if keys.defaults[above] == {} else "null"
-        yield Violation(
-            f"{key}={show(value)}",
-            f"{above} is {empty}, and Hydra adds a key to it only with a +",
-            f"Write +{key}.",
-            (key,),
-            ({key: None, f"+{key}": value},),
-            frozenset({key, f"+{key}"}),
-        )
+        why = f"{above} is {empty}, and Hydra adds a key to it only with a +"
+        change = {key: None, f"+{key}": value}
+        yield of_key(key, value, why, f"Write +{key}.", change, without_effect=frozenset(change))
         return
     if is_file and not _misspelled(plain, keys):
         # a file may have keys that code reads by name, or that its own program reads
@@ -128,20 +119,13 @@ def keys_of_verl_are_not_added_twice(recipe: Recipe) -> Iterator[Violation]:
         return
     for refused in refusals(recipe, verl.known_keys(recipe)):
         if refused.finds == "there":
-            key, plain, value = (
-                refused.written,
-                refused.written.lstrip("+"),
-                recipe.config[refused.written],
-            )
+            key = refused.written
+            plain = key.lstrip("+")
+            value = recipe.config[key]
             why = "the + adds a key, and verl's configuration has this one already, so Hydra stops"
-            yield Violation(
-                f"{key}={show(value)}",
-                why,
-                f"Write {plain} without the +.",
-                (key,),
-                ({key: None, plain: value},),
-                without_effect=frozenset({key, plain}),
-            )
+            advice = f"Write {plain} without the +."
+            change = {key: None, plain: value}
+            yield of_key(key, value, why, advice, change, without_effect=frozenset(change))
 
 
 # Characters that Hydra's lexer refuses outside quotes. A comma, brackets and braces have their own

@@ -190,10 +190,14 @@ def _own_program(recipe: Recipe) -> str:
     if path is not None and recipe.version < PROGRAM_VALIDATES:
         trainer = path.with_name("ray_trainer.py")
         text = head_of(trainer, LARGEST_SOURCE)
-        return program if text and not re.search(HOLDS_A_STEP, text) else ""
+        if text and not re.search(HOLDS_A_STEP, text):
+            return program
+        return ""
     text = head_of(path) if path is not None else ""
     validates = any(word in text for word in ("validate_config", "main_ppo import", "run_ppo("))
-    return program if "RayPPOTrainer" in text and not validates else ""
+    if "RayPPOTrainer" in text and not validates:
+        return program
+    return ""
 
 
 def _fully_asynchronous(values: Values) -> int:
@@ -355,7 +359,9 @@ DERIVED = (
 
 def _placed(value: Any, recipe: Recipe, *_: Any) -> Fields | None:
     if not has_reward_switch(values_of(recipe)):
-        return {f"{ACTOR}.use_kl_loss": value == "loss"} if value in ("loss", "reward") else None
+        if value in ("loss", "reward"):
+            return {f"{ACTOR}.use_kl_loss": value == "loss"}
+        return None
     return {
         f"{ACTOR}.use_kl_loss": value in ("loss", "both"),
         REWARD_SWITCH: value in ("reward", "both"),

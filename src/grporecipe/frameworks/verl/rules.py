@@ -28,6 +28,7 @@ from grporecipe.rules.rollout_batch import (
     SIZED,
     SPLIT,
     find_lone_completion,
+    is_shared,
     is_sized,
     is_whole_steps,
     on_ranks,
@@ -95,7 +96,7 @@ def a_rollout_is_shared_alike(s: Setting) -> Finding:
     batch size (8)".
     """
     is_exempt = s.dynamic_batching and s.version >= EXEMPTS
-    if is_exempt or not is_sized(s) or ranks(s) is None or _shared_alike(s):
+    if is_exempt or not is_shared(s) or _shared_alike(s):
         return None
     made_of = (
         f"({ranks(s)} data ranks x {s.per_device_train_batch_size})"
@@ -152,7 +153,7 @@ def a_step_is_shared_alike(s: Setting) -> Finding:
     mini_batch_size={p G} and self.engine.get_data_parallel_size()={R}". Before 0.8 a rank's step is
     silently rounded down.
     """
-    if s.version < ONE_ENGINE or not is_sized(s) or ranks(s) is None or _step_splits(s):
+    if s.version < ONE_ENGINE or not is_shared(s) or _step_splits(s):
         return None
     return {"completions": step_completions(s), "ranks": ranks(s), "on_ranks": on_ranks(s)}
 
@@ -185,13 +186,7 @@ def a_step_of_a_rank_is_whole_micro_batches(s: Setting) -> Finding:
     micro_batch_size_per_gpu". Before 0.8 when the workers are set up: "normalized
     ppo_mini_batch_size 6 should be divisible by ppo_micro_batch_size_per_gpu 4".
     """
-    if (
-        s.dynamic_batching
-        or not is_sized(s)
-        or ranks(s) is None
-        or not _step_is_split(s)
-        or _micro_fits(s)
-    ):
+    if s.dynamic_batching or not is_shared(s) or not _step_is_split(s) or _micro_fits(s):
         return None
     return {"per_rank": per_rank(s), "ranks": ranks(s)}
 
@@ -205,13 +200,7 @@ def log_probabilities_are_whole_micro_batches(s: Setting) -> Violation | None:
     must be divisible by force_group_size * micro_batch_size_per_gpu". Before 0.8 the last
     micro-batch may be smaller.
     """
-    if (
-        s.version < ONE_ENGINE
-        or s.dynamic_batching
-        or not is_sized(s)
-        or ranks(s) is None
-        or not _step_splits(s)
-    ):
+    if s.version < ONE_ENGINE or s.dynamic_batching or not is_shared(s) or not _step_splits(s):
         return None
     prompts = s.prompts_per_rollout or 0
     step = s.prompts_per_step or 1
@@ -294,7 +283,9 @@ def the_steps_fit_into_the_epochs(s: Setting) -> Finding:
     ):
         return None
     total = planning.total_steps(s)
-    return {"total": total} if total is not None and total < s.max_steps else None
+    if total is not None and total < s.max_steps:
+        return {"total": total}
+    return None
 
 
 @rule(

@@ -250,7 +250,9 @@ def _keys(folder: Path, main: Main | None, choices: Mapping[str, str]) -> KeyTab
 def _version(folder: Path) -> Version | None:
     # 0.8.0.dev may be as 0.7
     match = re.fullmatch(_VERSION, head_of(folder / "verl" / "version" / "version").strip())
-    return (int(match[1]), int(match[2]), int(match[3] or 0)) if match else None
+    if match:
+        return (int(match[1]), int(match[2]), int(match[3] or 0))
+    return None
 
 
 def find_main(folder: Path, recipe: Recipe) -> Main | None:
@@ -261,7 +263,9 @@ def find_main(folder: Path, recipe: Recipe) -> Main | None:
     file = next((path for path in _programs(folder, program, recipe) if path.is_file()), None)
     if file is None:
         own = Path(recipe.base).stem or "ppo_trainer"
-        return Main(folder / CONFIG, own) if program.endswith(OWN_PROGRAMS) else None
+        if program.endswith(OWN_PROGRAMS):
+            return Main(folder / CONFIG, own)
+        return None
     stated = _decorated(head_of(file, LARGEST_SOURCE))
     if stated is None and not recipe.base:
         return None
@@ -271,7 +275,9 @@ def find_main(folder: Path, recipe: Recipe) -> Main | None:
     if len(named.parts) > 1:
         places.insert(0, file.parent / named.parent)
     place = next((place for place in places if (place / f"{named.name}.yaml").is_file()), places[0])
-    return Main(place, named.name) if named.name else None
+    if named.name:
+        return Main(place, named.name)
+    return None
 
 
 def _programs(folder: Path, program: str, recipe: Recipe) -> Iterator[Path]:
