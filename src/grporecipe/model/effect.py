@@ -64,16 +64,16 @@ def describe_lack(s: Setting, need: str) -> tuple[str, str]:
     if key == s.keys.get("lora_rank"):
         value = s.lora_rank
     shown = "null" if value is None else str(value).lower()
-    why = f"nothing reads it while {key} is {shown}"
+    reason = f"nothing reads it while {key} is {shown}"
     if sign == "=":
-        return why, f"Set {key}={wanted.replace('None', 'null')}"
+        return reason, f"Set {key}={wanted.replace('None', 'null')}"
     if sign == "!=":
-        return why, f"Set another {key}"
+        return reason, f"Set another {key}"
     if sign == "<":
-        return why, f"Set {key} below {wanted}"
+        return reason, f"Set {key} below {wanted}"
     if not isinstance(value, bool) and isinstance(value, int | float):
-        return why, f"Set {key} above 0"
-    return why, f"Set {key}=true"
+        return reason, f"Set {key} above 0"
+    return reason, f"Set {key}=true"
 
 
 def _holds(s: Setting, need: str) -> bool:

@@ -298,13 +298,13 @@ def thoughts_fit_in_a_completion(recipe: Recipe) -> Iterator[Violation]:
         if is_hybrid
         else ""
     )
-    why = (
+    reason = (
         f"{name} thinks before it answers, mostly for longer than this, and a completion that "
         "is cut has no answer"
     )
     yield Violation(
         f"{key}={s.max_completion_length}",
-        why,
+        reason,
         f"Set {key}={USUAL}, as DeepScaleR does{off}.",
         (key, s.key("model_name_or_path")),
         ({key: USUAL},),
@@ -381,11 +381,11 @@ def groups_tell_right_from_wrong(recipe: Recipe) -> Iterator[Violation]:
     key, count = _stated_count(recipe, "num_generations")
     if names and BINARY.issuperset(names) and SMALLEST_GROUP <= count <= SMALL_GROUP:
         least = 100 * 2 * 0.5**count
-        why = (
+        reason = (
             f"with rewards of 0 or 1 at least {least:.0f} % of such groups are all right or "
             "all wrong, and teach nothing"
         )
-        yield of_key(key, count, why, f"Set {key}=8, or take more prompts per step.")
+        yield of_key(key, count, reason, f"Set {key}=8, or take more prompts per step.")
 
 
 def _stated_count(recipe: Recipe, field: str) -> tuple[str, int]:
@@ -412,8 +412,8 @@ def a_rollout_is_used_a_few_times(recipe: Recipe) -> Iterator[Violation]:
     """
     key, count = _stated_count(recipe, "num_iterations")
     if count >= MANY_PASSES and not recipe.code.own_trainer:
-        why = f"runs with {count} passes over each rollout are reported to collapse"
-        yield of_key(key, count, why, "Set 1 or 2.", {key: 1}, {key: 2})
+        reason = f"runs with {count} passes over each rollout are reported to collapse"
+        yield of_key(key, count, reason, "Set 1 or 2.", {key: 1}, {key: 2})
 
 
 ATTENTION = frozenset(

@@ -46,12 +46,7 @@ AUTO_FIND_REFUSED = (1, 9)
 
 def judgeable(s: Setting) -> bool:
     """Return whether all sizes are known and at least one. Other rules report what is not."""
-    if (
-        s.processes is None
-        or s.processes < 1
-        or s.per_device_train_batch_size < 1
-        or s.gradient_accumulation_steps < 1
-    ):
+    if min(s.processes or 0, s.per_device_train_batch_size, s.gradient_accumulation_steps) < 1:
         return False
     return planning.micro_steps_per_generation(s) >= 1 and not s.unsolved & planning.TRAIN_SIZES
 
@@ -104,7 +99,7 @@ def whole_groups(s: Setting) -> Finding:
     return {"total": total, "made_of": _made_of(s)}
 
 
-def processes(s: Setting) -> str:
+def process_noun(s: Setting) -> str:
     """Return the noun after the number of processes."""
     return "process" if s.processes == 1 else "processes"
 
@@ -113,7 +108,7 @@ def _made_of(s: Setting) -> str:
     """Describe what must hold whole groups, and its factors."""
     if s.generation_batch_size is not None and s.version >= ROLLOUTS:
         return f"a rollout ({s.key('generation_batch_size')}={s.generation_batch_size})"
-    words = f"{s.processes} {processes(s)} x {s.per_device_train_batch_size} per device"
+    words = f"{s.processes} {process_noun(s)} x {s.per_device_train_batch_size} per device"
     if s.version < ACCUMULATED:
         return f"a micro-step ({words}; before TRL 0.17 accumulation does not count)"
     return f"a rollout ({words} x {planning.micro_steps_per_generation(s)} micro-steps)"
@@ -167,21 +162,16 @@ def a_rollout_is_whole_micro_steps(s: Setting) -> Finding:
     to 0.19.0 compute ``generation_batch_size % B * W``, which is 0 whenever B divides it: GB201 and
     GB110 describe what happens there.
     """
-    total = s.generation_batch_size
+    total = s.generation_batch_size or 0
     size = s.per_device_train_batch_size
-    if (
-        total is None
-        or s.steps_per_generation is not None
-        or s.processes is None
-        or s.version < ROLLOUTS
-    ):
+    processes = s.processes or 0
+    if s.steps_per_generation is not None or s.version < ROLLOUTS:
         return None
-    if min(total, size, s.processes) < 1:
+    if min(total, size, processes) < 1:
         return None
-    unit = size * s.processes if s.version >= PRECEDENCE_FIXED else size
-    if total % unit:
-        return {"unit": size * s.processes}
-    return None
+    unit = size * processes
+    checked = unit if s.version >= PRECEDENCE_FIXED else size
+    return {"unit": unit} if total % checked else None
 
 
 @rule("GB107", "error", SIZES, every_count)
@@ -352,12 +342,7 @@ def auto_finds_a_size(s: Setting) -> Violation | None:
     A grposweep feature: the planner keeps prompts_per_step x num_generations exactly and splits it
     over the processes.
     """
-    if (
-        not s.unsolved & planning.TRAIN_SIZES
-        or s.processes is None
-        or s.processes < 1
-        or s.num_generations < 1
-    ):
+    if not s.unsolved & planning.TRAIN_SIZES or min(s.processes or 0, s.num_generations) < 1:
         return None
     if not s.prompts_per_step or s.prompts_per_step < 1:
         key = s.key("prompts_per_step")
@@ -406,20 +391,19 @@ def batches_are_not_split(s: Setting) -> bool:
     return s.split_batches
 
 
-def _misread(s: Setting) -> dict[str, int]:
-    """Return what TRL 0.18.0-0.19.0 take of a rollout that is not a multiple of B W, and B W; empty
+def _misread(s: Setting) -> Finding:
+    """Return what TRL 0.18.0-0.19.0 take of a rollout that is not a multiple of B W, and B W; None
     if nothing is misread.
     """
-    total = s.generation_batch_size
+    total = s.generation_batch_size or 0
     size = s.per_device_train_batch_size
-    if total is None or s.processes is None or not ROLLOUTS <= s.version < PRECEDENCE_FIXED:
-        return {}
-    if s.steps_per_generation is not None or min(total, size, s.processes) < 1 or total % size:
-        return {}
-    unit = size * s.processes
-    if total % unit:
-        return {"taken": total // unit * unit, "unit": unit}
-    return {}
+    processes = s.processes or 0
+    if s.steps_per_generation is not None or not ROLLOUTS <= s.version < PRECEDENCE_FIXED:
+        return None
+    if min(total, size, processes) < 1 or total % size:
+        return None
+    unit = size * processes
+    return {"taken": total // unit * unit, "unit": unit} if total % unit else None
 
 
 @rule(
@@ -439,9 +423,7 @@ def a_rollout_fills_a_micro_step(s: Setting) -> Finding:
     (GB106).
     """
     misread = _misread(s)
-    if misread.get("taken"):
-        return None
-    return {**misread}
+    return None if misread and misread["taken"] else misread
 
 
 @rule(
@@ -463,6 +445,4 @@ def a_rollout_is_not_misread(s: Setting) -> Finding:
     size (7)."
     """
     misread = _misread(s)
-    if misread.get("taken"):
-        return {**misread}
-    return None
+    return misread if misread and misread["taken"] else None

@@ -58,21 +58,17 @@ def _torn(s: Setting, group: int) -> Finding:
     or are unknown.
     """
     size = s.per_device_eval_batch_size
-    if (
-        not s.evaluates
-        or "per_device_eval_batch_size" in s.unsolved
-        or min(group, size) < 1
-        or s.processes is None
-        or s.processes < 1
-        or size * s.processes % group == 0
-    ):
+    processes = s.processes or 0
+    if not s.evaluates or "per_device_eval_batch_size" in s.unsolved:
         return None
-    return {"total": size * s.processes, "group": group}
+    if min(group, size, processes) < 1 or size * processes % group == 0:
+        return None
+    return {"total": size * processes, "group": group}
 
 
 def _whole(code: str, of: frozenset[str], consequence: str = "") -> Callable[[F], F]:
     """Register a rule that an evaluation batch holds whole groups."""
-    why = (
+    reason = (
         "{s.processes} x {s.per_device_eval_batch_size} = {total} completions are not whole "
         "groups of {group}"
     )
@@ -83,7 +79,7 @@ def _whole(code: str, of: frozenset[str], consequence: str = "") -> Callable[[F]
         "by trial",
         of=of,
         blames=("per_device_eval_batch_size", "num_generations_eval"),
-        why=why + consequence,
+        why=reason + consequence,
         instead="Choose a size whose product with the processes is a multiple of {group}.",
     )
 

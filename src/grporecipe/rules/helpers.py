@@ -54,7 +54,7 @@ def one_of(name: str, allowed: Callable[[Setting], Names], since: tuple[int, int
 def no_field(
     names: Iterable[str],
     is_wrong: Callable[[Setting, str, Any], bool],
-    why: str,
+    reason: str,
     instead: str,
     to: Callable[[str], Iterable[Change]],
 ) -> Find:
@@ -71,7 +71,7 @@ def no_field(
             if value is not None and is_wrong(s, name, value):
                 return Violation(
                     named(s, (name,)),
-                    why,
+                    reason,
                     instead.format(s.key(name)),
                     (name,),
                     to(name),
@@ -94,10 +94,8 @@ def divides_the_processes(
 
     def find(s: Setting) -> Violation | None:
         size = getattr(s, name)
-        processes = s.processes
-        if processes is None or processes < 1 or size < 1:
-            return None
-        if not is_checked(s) or processes % size == 0:
+        processes = s.processes or 0
+        if min(size, processes) < 1 or not is_checked(s) or processes % size == 0:
             return None
         return Violation(
             named(s, (name,)),
@@ -118,8 +116,8 @@ def unread(*names: str) -> Find:
         idle = [name for name, lack in lacks.items() if lack]
         if not idle:
             return None
-        why, revived = describe_lack(s, lacks[idle[0]])
-        return Violation(named(s, idle), why, f"{revived}, or leave it out.", tuple(idle))
+        reason, revived = describe_lack(s, lacks[idle[0]])
+        return Violation(named(s, idle), reason, f"{revived}, or leave it out.", tuple(idle))
 
     return find
 
@@ -187,11 +185,11 @@ def it_or_them(names: Sized) -> str:
     return "it" if len(names) == 1 else "them"
 
 
-def unset(key: str, why: str, *values: Any) -> Violation:
+def unset(key: str, reason: str, *values: Any) -> Violation:
     """Describe a key of a recipe that is not set, with values that may repair it."""
     advice = f"Set {key}={show(values[0])}."
     changes = tuple({key: value} for value in values)
-    return Violation(f"{key} is not set", why, advice, (key,), changes)
+    return Violation(f"{key} is not set", reason, advice, (key,), changes)
 
 
 def show(value: Any) -> str:
@@ -206,10 +204,10 @@ def show(value: Any) -> str:
 
 
 def of_key(
-    key: str, value: Any, why: str, instead: str, *changes: Change, **more: Any
+    key: str, value: Any, reason: str, instead: str, *changes: Change, **more: Any
 ) -> Violation:
     """Describe the value of one key of a recipe, with changes that may repair it."""
-    return Violation(f"{key}={show(value)}", why, instead, (key,), changes, **more)
+    return Violation(f"{key}={show(value)}", reason, instead, (key,), changes, **more)
 
 
 def did_you_mean(near: list[str], otherwise: str = "Remove it.") -> str:
@@ -217,10 +215,10 @@ def did_you_mean(near: list[str], otherwise: str = "Remove it.") -> str:
     return f"Did you mean {' or '.join(near)}?" if near else otherwise
 
 
-def misnamed(config: Config, key: Any, near: list[str], why: str, **more: Any) -> Violation:
+def misnamed(config: Config, key: Any, near: list[str], reason: str, **more: Any) -> Violation:
     """Describe a key that does not exist, with a change to the nearest one that may be meant."""
     changes = tuple({str(key): None, new: config[key]} for new in near[:1] if new not in config)
-    return Violation(set_to(config, key), why, did_you_mean(near), (str(key),), changes, **more)
+    return Violation(set_to(config, key), reason, did_you_mean(near), (str(key),), changes, **more)
 
 
 def cut(text: str) -> str:

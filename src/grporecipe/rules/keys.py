@@ -80,27 +80,29 @@ def shell_values_are_known(recipe: Recipe) -> Iterator[Violation]:
         if any(key in ends[0] for ends in recipe.points):
             continue
         if key == "config":
-            why = "the recipe that the script names was not found, so its keys were not checked"
-            yield Violation(f"{key}: {show(value)}", why, "Lint that recipe itself.", (key,))
+            reason = "the recipe that the script names was not found, so its keys were not checked"
+            yield Violation(f"{key}: {show(value)}", reason, "Lint that recipe itself.", (key,))
         elif key == value and not _matters(recipe, key):
             if key not in CALLED_WITH:
-                why = (
+                reason = (
                     "the script alone does not determine the options that it adds, so the "
                     "rest was checked without them"
                 )
                 yield Violation(
-                    key, why, "Write them into the command to have them checked.", (key,)
+                    key, reason, "Write them into the command to have them checked.", (key,)
                 )
         elif value not in recipe.unresolved and (key == "num_processes" or _matters(recipe, key)):
             unknown.append(key)
     if unknown:
         shown = first_of([f"{key}: {show(recipe.unresolved[key])}" for key in unknown], 4)
         it = it_or_them(unknown)
-        why = f"the file alone does not determine {it}, so nothing that depends on {it} was checked"
+        reason = (
+            f"the file alone does not determine {it}, so nothing that depends on {it} was checked"
+        )
         flag = ", or lint with --processes" if "num_processes" in unknown else ""
         is_trl = FRAMEWORKS[recipe.framework].traits.follows_trl
         ask = " Or ask its trainer: grposweep check -- COMMAND." if is_trl else ""
-        yield Violation(shown, why, f"Assign {it} in the file{flag}.{ask}", tuple(unknown))
+        yield Violation(shown, reason, f"Assign {it} in the file{flag}.{ask}", tuple(unknown))
 
 
 MODELS = frozenset(
@@ -133,7 +135,7 @@ def the_launch_is_whole(recipe: Recipe) -> Iterator[Violation]:
     uses its defaults for them.
     """
     if recipe.launch.cut_line is not None:
-        why = (
+        reason = (
             "the command ended before them (a comment, or a blank after the backslash), or < and "
             "> of a placeholder redirect, so they are never passed"
         )
@@ -141,7 +143,7 @@ def the_launch_is_whole(recipe: Recipe) -> Iterator[Violation]:
             "Move the comment above the command, end each line but the last with a backslash, and "
             "replace the placeholder."
         )
-        yield Violation(f"the options from line {recipe.launch.cut_line} on", why, instead)
+        yield Violation(f"the options from line {recipe.launch.cut_line} on", reason, instead)
 
 
 @recipe_rule("GM203", "warning", of=EVERY)
@@ -162,17 +164,17 @@ def the_memory_for_a_named_gpu_is_estimated(recipe: Recipe) -> Iterator[Violatio
     if setting.architecture is not None:
         return
     if FRAMEWORKS[recipe.framework].memory is None or (name and find_model(name)):
-        why = f"the memory of this recipe of {setting.trainer} is not estimated"
+        reason = f"the memory of this recipe of {setting.trainer} is not estimated"
         instead = "Leave --gpu out."
-        yield Violation(what, why, instead)
+        yield Violation(what, reason, instead)
     else:
-        why = f"the shape of {key}={name} is not known" if name else "no model is named"
+        reason = f"the shape of {key}={name} is not known" if name else "no model is named"
         instead = (
             "Name a model that is known (docs/explanation/memory.md) or a folder with a "
             "config.json, or leave --gpu out."
         )
         fields = (key,) if name else ()
-        yield Violation(what, why, instead, fields)
+        yield Violation(what, reason, instead, fields)
 
 
 # Keys that name a file; EasyR1's has the function behind a colon, ms-swift's holds several.
@@ -204,15 +206,17 @@ def named_files_exist(recipe: Recipe) -> Iterator[Violation]:
     for key, value in named:
         name = value.partition(":")[0].removeprefix("./") if isinstance(value, str) else ""
         if name and recipe.file and lacks_file(Path(recipe.file), name):
-            why = "the repository has this folder, but no file of that name"
+            reason = "the repository has this folder, but no file of that name"
             fields = (key,) if key in recipe.config else ()
-            yield Violation(f"{key}: {show(name)}", why, "Correct the path.", fields)
+            yield Violation(f"{key}: {show(name)}", reason, "Correct the path.", fields)
 
 
 WANTED = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "a word"}
 
 
-def unknown(recipe: Recipe, key: str, near: list[str], why: str, safe: bool = False) -> Violation:
+def unknown(
+    recipe: Recipe, key: str, near: list[str], reason: str, safe: bool = False
+) -> Violation:
     """Describe a key that does not exist, with the keys that it may mean."""
     value = recipe.config[key]
     advice = did_you_mean(near)
@@ -223,7 +227,7 @@ def unknown(recipe: Recipe, key: str, near: list[str], why: str, safe: bool = Fa
         changes.insert(0, {key: None})
     harmless = frozenset(changes[0]) if changes and safe else frozenset[str]()
     return Violation(
-        set_to(recipe.config, key), f"unknown key: {why}", advice, (key,), changes, harmless
+        set_to(recipe.config, key), f"unknown key: {reason}", advice, (key,), changes, harmless
     )
 
 
@@ -239,12 +243,12 @@ def ambiguous(recipe: Recipe, key: str, takes: KeySpecs) -> Violation | None:
     meant = [name for name in options if name.startswith(key)]
     if len(meant) < 2:
         return None
-    why = f"argparse stops (ambiguous option), because it may mean {first_of(meant, 3)}"
+    reason = f"argparse stops (ambiguous option), because it may mean {first_of(meant, 3)}"
     value = recipe.config[key]
     near = [name for name in get_close_matches(key, meant, 1, 0.8) if name in takes]
     return Violation(
         set_to(recipe.config, key),
-        why,
+        reason,
         "Write the whole name.",
         (key,),
         tuple({key: None, name: value} for name in near),
@@ -315,13 +319,13 @@ def find_unknown_words(recipe: Recipe, words: Mapping[str, Sequence[str]]) -> It
         ):
             continue
         near = get_close_matches(str(value).lower(), allowed, n=1, cutoff=0.6)
-        why = f"{trainer} knows {first_of(allowed, 6)}"
+        reason = f"{trainer} knows {first_of(allowed, 6)}"
         # A misspelt word is wrong in every release. Another one may be that of a fork, if the
         # version is unknown.
         is_typo = bool(get_close_matches(str(value).lower(), allowed, n=1, cutoff=0.75))
         yield Violation(
             f"{key}={show(value)}",
-            why,
+            reason,
             f"Set {key} to one of them.",
             (written,),
             ({written: (near or list(allowed))[0]},),
@@ -344,7 +348,7 @@ def kl_keys_are_read(_: Recipe) -> tuple[Violation, ...]:
     return ()
 
 
-def find_dead_keys(recipe: Recipe, dead: Names, why: str) -> Iterator[Violation]:
+def find_dead_keys(recipe: Recipe, dead: Names, reason: str) -> Iterator[Violation]:
     """Find keys that have no effect and are set to another value than the default, which says
     nothing.
     """
@@ -358,7 +362,7 @@ def find_dead_keys(recipe: Recipe, dead: Names, why: str) -> Iterator[Violation]
         words = " and ".join(f"{key}={show(recipe.config[key])}" for key in named)
         yield Violation(
             words,
-            f"nothing reads {it_or_them(named)}, because {why}",
+            f"nothing reads {it_or_them(named)}, because {reason}",
             "Remove the keys without effect, or switch on their KL term.",
             tuple(named),
         )
@@ -482,24 +486,24 @@ def the_version_of_the_keys_is_known(recipe: Recipe) -> Iterator[Violation]:
             if source.where
             else "nothing states the version"
         )
-        why = f"{label} is assumed, because {silent} and no known release takes all keys"
+        reason = f"{label} is assumed, because {silent} and no known release takes all keys"
         instead = (
             "State the version that trains: --framework-version, or framework-version in "
             ".grposweep.toml."
         )
         near = _near(uncertain)
         if len(uncertain) == 1 and keys and _never_taken(keys[0], recipe):
-            why = (
+            reason = (
                 f"no {traits.display_name} release has this key{near.get(keys[0], '')}, and "
                 f"{silent}"
             )
         elif len(uncertain) == 1:
-            why = f"{uncertain[0].why}; {why}"
+            reason = f"{uncertain[0].why}; {reason}"
         severity: Severity | None = (
             "warning" if any(_never_taken(key, recipe) for key in near) else None
         )
         yield Violation(
-            _named(keys, near) or uncertain[0].what, why, instead, keys, severity=severity
+            _named(keys, near) or uncertain[0].what, reason, instead, keys, severity=severity
         )
 
 
@@ -511,14 +515,14 @@ def _left_to_newer(violations: list[Violation], recipe: Recipe) -> Iterator[Viol
         newest = text(framework.known_releases[-1])
         it = it_or_them(violations)
         stated = f"{recipe.version_source.where} states {text(recipe.version)}"
-        why = (
+        reason = (
             f"no {framework.traits.display_name} up to {newest} takes {it}, but {stated}: not "
             "judged"
         )
         is_typo = any(broken.certain and not broken.may_be_new for broken in violations)
         severity: Severity | None = "warning" if is_typo else None
         what = violations[0].what if len(violations) == 1 else _named(keys, {})
-        yield Violation(what, why, f"Look {it} up in that release.", keys, severity=severity)
+        yield Violation(what, reason, f"Look {it} up in that release.", keys, severity=severity)
 
 
 def _fields(violations: list[Violation]) -> Iterator[str]:
@@ -537,15 +541,15 @@ def the_pinned_version_takes_the_keys(recipe: Recipe) -> Iterator[Violation]:
     if keys:
         pins = f"{source.where} pins {source.text}, which does not take {it_or_them(keys)}"
         if source.kind == "pinned":
-            why = "no known release takes all keys"
+            reason = "no known release takes all keys"
             advice = "Change the keys, or lint with --framework-version."
         else:
             now = text(recipe.version)
-            why = f"the newest release that takes all keys is {now}"
+            reason = f"the newest release that takes all keys is {now}"
             advice = (
                 f"Change the pin or the keys. Judged by {now}; --framework-version states another."
             )
-        yield Violation(_named(keys, {}), f"{pins}; {why}", advice, keys)
+        yield Violation(_named(keys, {}), f"{pins}; {reason}", advice, keys)
 
 
 def _never_taken(key: str, recipe: Recipe) -> bool:

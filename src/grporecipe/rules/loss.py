@@ -390,10 +390,10 @@ def the_clip_can_act(s: Setting) -> Violation | None:
     names = [name for name, lack in _idle(s) if lack == MOVES and getattr(s, name) != USUAL_CLIP]
     if not names or s.loss_type == "cispo":
         return None
-    why, revived = describe_lack(s, MOVES)
+    reason, revived = describe_lack(s, MOVES)
     return Violation(
         named(s, names),
-        why,
+        reason,
         f"{revived}, or leave the clipping at its default.",
         ("num_iterations", *names),
     )
@@ -774,7 +774,7 @@ def sampling_and_decay_are_in_range(s: Setting) -> Violation | None:
     }
     if not wrong:
         return None
-    why = "; ".join(f"{s.key(name)} is {RANGES[name].words}" for name in wrong)
+    reason = "; ".join(f"{s.key(name)} is {RANGES[name].words}" for name in wrong)
     usual = {name: RANGES[name].usual for name in wrong}
     advice = " ".join(f"Set {s.key(name)}={value:g}." for name, value in usual.items())
-    return Violation(named(s, wrong), why, advice, tuple(wrong), (usual,))
+    return Violation(named(s, wrong), reason, advice, tuple(wrong), (usual,))

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from grporecipe.model import planning
 from grporecipe.model.planning import shared
 from grporecipe.model.setting import IN_PROMPTS, Setting
-from grporecipe.rules.batch import COUNTS_SOMETHING, SIZES, judgeable, processes
+from grporecipe.rules.batch import COUNTS_SOMETHING, SIZES, judgeable, process_noun
 from grporecipe.rules.helpers import each, named, near, no_field
 from grporecipe.rules.registry import Change, Finding, Violation, rule
 
@@ -207,17 +207,12 @@ def most_prompts_are_used(s: Setting) -> Finding:
     """Every epoch leaves out the D mod P prompts that fill no rollout; reported from a tenth of the
     data.
     """
-    prompts = s.prompts_per_rollout
-    known = s.train_prompts
-    if (
-        prompts is None
-        or known is None
-        or prompts < 1
-        or known < prompts
-        or known % prompts * 10 < known
-    ):
+    prompts = s.prompts_per_rollout or 0
+    known = s.train_prompts or 0
+    if not 1 <= prompts <= known:
         return None
-    return {"lost": known % prompts, "share": known % prompts / known}
+    lost = known % prompts
+    return {"lost": lost, "share": lost / known} if lost * 10 >= known else None
 
 
 # share of a training
@@ -277,15 +272,10 @@ def engines_share_all_processes(s: Setting) -> Finding:
     needs ``tensor_parallel_size`` 1.
     """
     size = s.vllm_tensor_parallel_size
-    if (
-        s.prompts_per_rollout is None
-        or s.processes is None
-        or s.processes < 1
-        or size < 1
-        or s.processes % size == 0
-    ):
+    count = s.processes or 0
+    if s.prompts_per_rollout is None or min(count, size) < 1 or count % size == 0:
         return None
-    return {"count": processes(s)}
+    return {"count": process_noun(s)}
 
 
 def _divisors(s: Setting, *names: str) -> Iterator[Change]:
@@ -301,12 +291,8 @@ def sequences_share_all_processes(s: Setting) -> Violation | None:
     verl with Megatron at start: "n_gpus (8) must be divisible by model_parallel_size (3) times
     context_parallel_size (1)"; otherwise both fail when they create the device mesh.
     """
-    if (
-        s.prompts_per_rollout is None
-        or s.processes is None
-        or s.processes < 1
-        or s.processes % shared(s) == 0
-    ):
+    count = s.processes or 0
+    if s.prompts_per_rollout is None or count < 1 or count % shared(s) == 0:
         return None
     names = [name for name in SHARED if getattr(s, name) > 1]
     return Violation(

@@ -219,7 +219,7 @@ def the_learning_rate_is_positive(s: Setting) -> Violation | None:
     A rate of 0 trains nothing: an error in grposweep experiments, a warning in recipes (GS207).
     """
     if s.learning_rate < 0 or (s.learning_rate == 0 and not s.given):
-        name, value, why = (
+        name, value, reason = (
             "learning_rate",
             s.learning_rate,
             "the optimizer needs a learning rate above 0",
@@ -227,11 +227,16 @@ def the_learning_rate_is_positive(s: Setting) -> Violation | None:
         # a sign too many
         meant = -value if 0 < -value < 1 else 1e-6
     elif s.warmup_steps < 0:
-        name, value, why, meant = "warmup_steps", s.warmup_steps, "warmup cannot be negative", 0.0
+        name, value, reason, meant = (
+            "warmup_steps",
+            s.warmup_steps,
+            "warmup cannot be negative",
+            0.0,
+        )
     else:
         return None
     key = s.key(name)
-    return Violation(f"{key}={value:g}", why, f"Set {key}={meant:g}.", (name,), ({name: meant},))
+    return Violation(f"{key}={value:g}", reason, f"Set {key}={meant:g}.", (name,), ({name: meant},))
 
 
 @rule(
@@ -323,12 +328,7 @@ def one_length_counts(s: Setting) -> Finding:
     """With ``max_steps`` above 0 transformers ignores the epochs; a recipe that gives both may mean
     either.
     """
-    if (
-        not s.given
-        or s.max_steps is None
-        or s.max_steps < 1
-        or not {"max_steps", "epochs"} <= s.given
-    ):
+    if (s.max_steps or 0) < 1 or not {"max_steps", "epochs"} <= s.given:
         return None
     overridden = s.key("epochs")
     if s.epochs is not None:
@@ -353,15 +353,14 @@ def few_prompts_are_dropped(s: Setting) -> Finding:
     P = B W S / G prompts make a rollout, and an epoch has floor(D / P) of them.
     ``dataloader_drop_last`` changes nothing. Measured with trl 1.16 on 60 random configurations.
     """
-    if s.train_prompts is None or s.train_prompts < 1 or not judgeable(s):
+    known = s.train_prompts or 0
+    prompts = planning.prompts_per_rollout(s) if judgeable(s) else None
+    if not prompts or known < prompts:
         return None
-    prompts = planning.prompts_per_rollout(s)
-    if not prompts or s.train_prompts < prompts:
+    dropped = known % prompts
+    if dropped * LEAST_DROPPED < known:
         return None
-    dropped = s.train_prompts % prompts
-    if dropped * LEAST_DROPPED < s.train_prompts:
-        return None
-    return {"dropped": dropped, "share": dropped / s.train_prompts, "prompts": prompts}
+    return {"dropped": dropped, "share": dropped / known, "prompts": prompts}
 
 
 @rule(
@@ -416,7 +415,7 @@ def the_best_checkpoint_was_evaluated(s: Setting) -> Violation | None:
     if not s.load_best_model_at_end or s.save_strategy in (None, "best") or s.eval_strategy is None:
         return None
     if s.eval_strategy != s.save_strategy:
-        why = (
+        reason = (
             f"checkpoints are kept by {s.save_strategy} and evaluated by {s.eval_strategy}, "
             "which must be the same"
         )
@@ -427,7 +426,7 @@ def the_best_checkpoint_was_evaluated(s: Setting) -> Violation | None:
         and s.eval_steps
         and _is_off(s.save_steps, s.eval_steps)
     ):
-        why = (
+        reason = (
             f"{s.key('save_steps')}={s.save_steps:g} is no multiple of "
             f"{s.key('eval_steps')}={s.eval_steps:g}"
         )
@@ -436,7 +435,7 @@ def the_best_checkpoint_was_evaluated(s: Setting) -> Violation | None:
         return None
     return Violation(
         f"{s.key('load_best_model_at_end')}=true",
-        why,
+        reason,
         "Evaluate at every checkpoint.",
         BEST,
         (change, {"load_best_model_at_end": False}),

@@ -326,13 +326,13 @@ def vllm_reads_its_options(s: Setting) -> Violation | None:
     if not names or not has_place:
         return None
     it = it_or_them(names)
-    why = f"{s.key('vllm_mode')}={s.vllm_mode} does not read {it}"
+    reason = f"{s.key('vllm_mode')}={s.vllm_mode} does not read {it}"
     if s.version < MODE_CHECKED:
-        why = f"TRL 0.16 and 0.17 generate on a vLLM server alone, and do not read {it}"
+        reason = f"TRL 0.16 and 0.17 generate on a vLLM server alone, and do not read {it}"
     instead = "Leave it out."
     if s.vllm_mode == "server":
         instead = "Give it to the server's own command, trl vllm-serve."
-    return Violation(named(s, names), why, instead, ("vllm_mode", *names))
+    return Violation(named(s, names), reason, instead, ("vllm_mode", *names))
 
 
 @rule(

@@ -195,11 +195,12 @@ def every_process_generates_alike(s: Setting) -> Violation | None:
     EasyR1 at the first rollout: "only support equal chunk. Got size of DataProto {n} and chunk
     {W}."
     """
-    if not is_sized(s) or s.processes is None or s.processes < 1 or _chunks(s):
+    processes = s.processes or 0
+    if not is_sized(s) or processes < 1 or _chunks(s):
         return None
-    name = "prompts_per_rollout" if s.prompts_per_generation is None else "prompts_per_generation"
-    if getattr(s, name) % s.processes == 0:
-        name = "prompts_per_rollout"
+    name = "prompts_per_rollout"
+    if (s.prompts_per_generation or 0) % processes:
+        name = "prompts_per_generation"
     return Violation(
         named(s, (name,)),
         f"the {s.processes} processes generate equal parts of it, and it is not a multiple of "
@@ -411,8 +412,8 @@ def keys_of_easyr1_exist(recipe: Recipe) -> Iterator[Violation]:
             continue
         new = SUCCESSORS.get(key)
         near_keys = [new] if new is not None and new in keys else nearest(key, keys)
-        why = f"{_when(key, recipe)}{_instead(recipe, new)}; EasyR1 refuses it"
-        yield unknown(recipe, key, near_keys, why, safe=key in easyr1.RENAMED)
+        reason = f"{_when(key, recipe)}{_instead(recipe, new)}; EasyR1 refuses it"
+        yield unknown(recipe, key, near_keys, reason, safe=key in easyr1.RENAMED)
 
 
 def _when(key: str, recipe: Recipe) -> str:
@@ -449,13 +450,13 @@ def easyr1_keeps_what_is_set(recipe: Recipe) -> Iterator[Violation]:
             continue
         other = easyr1.OVERWRITTEN.get(key, "")
         now = recipe.config.get(other, keys[other].default) if other in keys else None
-        why = "EasyR1 computes it and ignores what is set"
+        reason = "EasyR1 computes it and ignores what is set"
         advice = "Remove it."
         if other:
-            why = f"EasyR1 overwrites it with {other}={show(now)}"
+            reason = f"EasyR1 overwrites it with {other}={show(now)}"
             advice = f"Set {other} instead."
         change = {key: None}
-        yield of_key(key, value, why, advice, change, without_effect=frozenset(change))
+        yield of_key(key, value, reason, advice, change, without_effect=frozenset(change))
 
 
 @recipe_rule("GV304", "warning", of=EASYR1)

@@ -109,9 +109,9 @@ def the_keys_are_of_this_method(recipe: Recipe) -> Iterator[Violation]:
         if method := methods.get(name):
             meant = meant_by.get(name)
             advice = f"GRPO's key is {meant}." if meant else "Leave it out."
-            why = f"it is a key of rlhf_type {method}, and GRPO does not read it"
+            reason = f"it is a key of rlhf_type {method}, and GRPO does not read it"
             change = {str(key): None}
-            yield of_key(str(key), value, why, advice, change, without_effect=frozenset(change))
+            yield of_key(str(key), value, reason, advice, change, without_effect=frozenset(change))
 
 
 def _broken(recipe: Recipe, kind: str) -> Iterator[Violation]:

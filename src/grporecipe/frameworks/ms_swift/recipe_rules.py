@@ -46,13 +46,13 @@ def ms_swift_knows_the_keys(recipe: Recipe) -> Iterator[Violation]:
         if name in takes or name == keys.ENVIRONMENT:
             continue
         near = _near(name, takes)
-        why = f"ms-swift {text(recipe.version)} takes no such key{_life(name, recipe.version)}"
+        reason = f"ms-swift {text(recipe.version)} takes no such key{_life(name, recipe.version)}"
         same = {str(key), *near} if name in SAME_VALUE else ()
         yield misnamed(
             recipe.config,
             key,
             near,
-            why,
+            reason,
             without_effect=frozenset(same),
             certain=_is_typo(name, near),
         )
@@ -109,8 +109,8 @@ def ms_swift_reads_the_values(recipe: Recipe) -> Iterator[Violation]:
             continue
         trouble = _trouble(name, value, takes[name].type, recipe.version)
         if trouble:
-            why, changes = trouble
-            yield of_key(str(key), value, why, f"Leave {key} out for its default.", *changes)
+            reason, changes = trouble
+            yield of_key(str(key), value, reason, f"Leave {key} out for its default.", *changes)
 
 
 def _trouble(
@@ -154,19 +154,19 @@ def the_sizes_of_megatron_are_whole(recipe: Recipe) -> Iterator[Violation]:
         keys.completions(v),
     )
     if min(sizes) < 1:
-        why = (
+        reason = (
             "micro_batch_size, global_batch_size, num_generations and the completions per "
             "rollout must each be at least 1"
         )
-        yield Violation(f"sizes {sizes}", why, "Set each to 1 or more.", ("global_batch_size",))
+        yield Violation(f"sizes {sizes}", reason, "Set each to 1 or more.", ("global_batch_size",))
         return
     ranks = keys.data_ranks(v, recipe.processes)
     broken = list(_of_a_rollout(v))
     if ranks:
         broken += _of_the_ranks(v, ranks)
-    for fields, why in broken:
+    for fields, reason in broken:
         what = ", ".join(f"{name}={v[name]}" for name in fields if v[name] is not None)
-        yield Violation(what, why, "Choose sizes that divide.", fields)
+        yield Violation(what, reason, "Choose sizes that divide.", fields)
 
 
 def _of_a_rollout(v: Config) -> Iterator[tuple[Names, str]]:
@@ -177,8 +177,8 @@ def _of_a_rollout(v: Config) -> Iterator[tuple[Names, str]]:
             f"a rollout of {rollout} is not whole steps of {step}",
         )
     elif steps is not None and rollout != step * steps:
-        why = f"{steps} steps of {step} are not {rollout} completions"
-        yield ("generation_batch_size", "steps_per_generation"), why
+        reason = f"{steps} steps of {step} are not {rollout} completions"
+        yield ("generation_batch_size", "steps_per_generation"), reason
 
 
 def _of_the_ranks(v: Config, ranks: int) -> Iterator[tuple[Names, str]]:
@@ -188,14 +188,14 @@ def _of_the_ranks(v: Config, ranks: int) -> Iterator[tuple[Names, str]]:
         keys.completions(v) // v["num_generations"],
     )
     if step % (micro * ranks):
-        why = f"a step of {step} is not whole micro-batches of {ranks} x {micro}"
-        yield ("global_batch_size", "micro_batch_size"), why
+        reason = f"a step of {step} is not whole micro-batches of {ranks} x {micro}"
+        yield ("global_batch_size", "micro_batch_size"), reason
     if prompts % ranks:
-        why = f"{prompts} prompts per rollout do not divide among {ranks} data ranks"
-        yield ("num_generations", "global_batch_size"), why
+        reason = f"{prompts} prompts per rollout do not divide among {ranks} data ranks"
+        yield ("num_generations", "global_batch_size"), reason
     elif (prompts // ranks) % micro:
-        why = f"{prompts // ranks} prompts a data rank are not a multiple of the micro-batch"
-        yield ("micro_batch_size", "global_batch_size", "num_generations"), why
+        reason = f"{prompts // ranks} prompts a data rank are not a multiple of the micro-batch"
+        yield ("micro_batch_size", "global_batch_size", "num_generations"), reason
 
 
 @recipe_rule("GB504", "error", of=MS_SWIFT)
@@ -208,9 +208,9 @@ def megatron_trains_each_rollout_once(recipe: Recipe) -> Iterator[Violation]:
     if not keys.is_megatron(recipe):
         return
     if keys.read_numbers(recipe.config)["num_iterations"] > 1:
-        why = "Megatron GRPO uses each rollout once"
-        yield Violation("num_iterations above 1", why, "Leave it out.", ("num_iterations",))
+        reason = "Megatron GRPO uses each rollout once"
+        yield Violation("num_iterations above 1", reason, "Leave it out.", ("num_iterations",))
     for name in ("sync_ref_model", "async_generate"):
         if recipe.config.get(name) in (True, "true", "True"):
-            why = "Megatron GRPO does not have it"
-            yield of_key(name, True, why, "Leave it out.", {name: None})
+            reason = "Megatron GRPO does not have it"
+            yield of_key(name, True, reason, "Leave it out.", {name: None})

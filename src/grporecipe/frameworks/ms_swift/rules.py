@@ -5,6 +5,8 @@ Source: ms-swift 4.6.0; each rule names its file. Rules that it shares with TRL 
 families' files.
 """
 
+from math import prod
+
 from grporecipe.frameworks.ms_swift.keys import PLACE_IS_CHECKED, TAKES_ALL_FOR_TAUGHT
 from grporecipe.model import planning
 from grporecipe.model.setting import Setting
@@ -54,12 +56,10 @@ def the_two_sizes_of_a_rollout_agree(s: Setting) -> Finding:
     rlhf_trainers/args_mixin.py: "generation_batch_size (16) must equal per_device_train_batch_size
     * world_size * steps_per_generation = 32." TRL refuses the two together in any case.
     """
-    total = s.generation_batch_size
-    steps = s.steps_per_generation
-    if total is None or steps is None or s.processes is None or s.data_processes is not None:
-        return None
-    made = s.per_device_train_batch_size * s.processes * steps
-    if total == made or min(total, steps, s.per_device_train_batch_size, s.processes) < 1:
+    total = s.generation_batch_size or 0
+    factors = (s.per_device_train_batch_size, s.processes or 0, s.steps_per_generation or 0)
+    made = prod(factors)
+    if total == made or min(total, *factors) < 1 or s.data_processes is not None:
         return None
     return {"made": made}
 
@@ -372,21 +372,21 @@ def vllm_has_a_named_place(s: Setting) -> Violation | None:
         return None
     if s.use_vllm and not s.vllm_mode:
         what = f"{s.key('use_vllm')}=true"
-        why = f"{s.key('vllm_mode')} is not set, and has no default"
+        reason = f"{s.key('vllm_mode')} is not set, and has no default"
         changes: tuple[dict[str, object], ...] = ({"vllm_mode": "colocate"}, {"use_vllm": False})
     elif s.vllm_mode and not s.use_vllm:
         what = f"{s.key('vllm_mode')}={s.vllm_mode}"
-        why = f"{s.key('use_vllm')} is false, and ms-swift refuses the mode"
+        reason = f"{s.key('use_vllm')} is false, and ms-swift refuses the mode"
         changes = ({"vllm_mode": ""}, {"use_vllm": True})
     elif s.vllm_mode == "server" and not (s.vllm_server_host or s.vllm_server_base_url):
         what = f"{s.key('vllm_mode')}=server"
-        why = "the server has no address"
+        reason = "the server has no address"
         changes = ({"vllm_server_host": "127.0.0.1"}, {"vllm_mode": "colocate"})
     else:
         return None
     return Violation(
         what,
-        why,
+        reason,
         f"Set {s.key('use_vllm')}=true and {s.key('vllm_mode')}=colocate, or leave both out.",
         ("use_vllm", "vllm_mode", "vllm_server_host"),
         changes,

@@ -144,7 +144,7 @@ class Replacement(NamedTuple):
     stays the same.
     """
 
-    why: str = ""
+    reason: str = ""
     change: Json | None = None
     safe: bool = False
 
@@ -176,8 +176,8 @@ def _warmup(ratio: Any, config: Config) -> Replacement:
     steps = config.get("warmup_steps")
     if not ratio or steps:
         return Replacement("warmup_steps replaced it", {"warmup_ratio": None}, safe=True)
-    why = "warmup_steps below 1 is a share of all steps"
+    reason = "warmup_steps below 1 is a share of all steps"
     is_share = isinstance(ratio, (int, float)) and 0 < ratio < 1
     if is_share:
-        return Replacement(why, {"warmup_ratio": None, "warmup_steps": ratio}, safe=True)
-    return Replacement(why)
+        return Replacement(reason, {"warmup_ratio": None, "warmup_steps": ratio}, safe=True)
+    return Replacement(reason)

@@ -156,19 +156,19 @@ def numbers_are_numbers(recipe: Recipe) -> Iterator[Violation]:
             converted = convert(value, takes[key].type)
             if converted.trouble == "string":
                 is_quoted = recipe.in_python or recipe.file.endswith(".json")
-                why = (
+                reason = (
                     f"YAML reads it as text; TRL's parser makes {show(converted.value)} of it, a "
                     "script of your own may not"
                 )
                 if recipe.in_python:
-                    why = "it is text, and GRPOConfig() does not convert it"
+                    reason = "it is text, and GRPOConfig() does not convert it"
                 elif is_quoted:
-                    why = why.removeprefix("YAML reads it as text; ")
+                    reason = reason.removeprefix("YAML reads it as text; ")
                 if is_quoted or value == show(converted.value):
                     value = f'"{value}"'
                 yield Violation(
                     f"{key}: {show(value)}",
-                    why,
+                    reason,
                     f"Write {key}: {show(converted.value)}.",
                     (key,),
                     ({key: converted.value},),
@@ -249,8 +249,8 @@ def _wrong_choice(key: str, value: Any) -> Violation | None:
     words = [] if isinstance(value, list) else near[:1]
     changes = each(key, words)
     owner = "TRL" if key in UNREAD or key.endswith("dtype") else "transformers"
-    why = f"{owner} has no such choice"
-    return of_key(key, unknown[0], why, advice, *changes, certain=True, may_be_new=True)
+    reason = f"{owner} has no such choice"
+    return of_key(key, unknown[0], reason, advice, *changes, certain=True, may_be_new=True)
 
 
 @recipe_rule("GV113", "error")
@@ -310,8 +310,8 @@ def transformers_takes_the_values(recipe: Recipe) -> Iterator[Violation]:
         if isinstance(every, bool) or not isinstance(every, (int, float)) or not is_read:
             continue
         if every == 0 and use == "logging":
-            why = "the frequency of logging is not 0"
-            yield _refused(key, every, why, {key: 1}, {strategy: "no"})
+            reason = "the frequency of logging is not 0"
+            yield _refused(key, every, reason, {key: 1}, {strategy: "no"})
         elif every > 1 and every != int(every):
             yield _refused(key, every, "a number of steps above 1 is whole", {key: round(every)})
     workers = recipe.config.get("dataloader_num_workers", 0)
@@ -320,9 +320,9 @@ def transformers_takes_the_values(recipe: Recipe) -> Iterator[Violation]:
         and workers == 0
         and not recipe.may_have_more
     ):
-        why = "only other processes load data ahead, and dataloader_num_workers is 0"
+        reason = "only other processes load data ahead, and dataloader_num_workers is 0"
         key = "dataloader_prefetch_factor"
-        yield _refused(key, values[key], why, {key: None}, {"dataloader_num_workers": 1})
+        yield _refused(key, values[key], reason, {key: None}, {"dataloader_num_workers": 1})
     key = "torch_empty_cache_steps"
     count = values.get(key)
     if isinstance(count, int) and count < 1:
@@ -364,12 +364,15 @@ def trl_takes_the_values(recipe: Recipe) -> Iterator[Violation]:
     is_fused = recipe.version >= NO_ADAPTED_HEAD
     targets = values.get("lora_target_modules")
     if is_fused and values.get("use_peft") is True and "lm_head" in listed(targets):
-        why = (
+        reason = (
             "TRL computes log-probabilities from the weights of lm_head, so an adapter on it "
             "is refused"
         )
         yield Violation(
-            "lora_target_modules has lm_head", why, "Leave lm_head out.", ("lora_target_modules",)
+            "lora_target_modules has lm_head",
+            reason,
+            "Leave lm_head out.",
+            ("lora_target_modules",),
         )
     coefficient = values.get("router_aux_loss_coef")
     model = find_model(str(values.get("model_name_or_path")))
@@ -379,48 +382,48 @@ def trl_takes_the_values(recipe: Recipe) -> Iterator[Violation]:
         and model is not None
         and not model.experts
     ):
-        why = (
+        reason = (
             f"{cut(str(values['model_name_or_path']))} is dense, so it has no auxiliary loss "
             "to weigh"
         )
         key = "router_aux_loss_coef"
-        yield _refused(key, coefficient, why, {key: None}, by="TRL")
+        yield _refused(key, coefficient, reason, {key: None}, by="TRL")
     kernel = read_mapping(values.get("liger_kernel_config"))
     if (
         is_fused
         and values.get("use_liger_kernel") is True
         and kernel.get("fused_linear_cross_entropy")
     ):
-        why = "Liger's fused cross-entropy replaces the forward pass that TRL itself patches"
+        reason = "Liger's fused cross-entropy replaces the forward pass that TRL itself patches"
         key = "liger_kernel_config"
-        yield _refused(key, "fused_linear_cross_entropy", why, {key: None}, by="TRL")
+        yield _refused(key, "fused_linear_cross_entropy", reason, {key: None}, by="TRL")
     accelerator = read_mapping(values.get("accelerator_config"))
     if (
         recipe.version >= STREAMS
         and values.get("dataset_streaming") is True
         and accelerator.get("dispatch_batches")
     ):
-        why = "streamed data need dispatch_batches=false"
+        reason = "streamed data need dispatch_batches=false"
         key = "accelerator_config"
-        yield _refused(key, "dispatch_batches", why, {key: None}, by="TRL")
+        yield _refused(key, "dispatch_batches", reason, {key: None}, by="TRL")
 
 
 def _refused(
-    key: str, value: Any, why: str, *changes: Fields, by: str = "transformers"
+    key: str, value: Any, reason: str, *changes: Fields, by: str = "transformers"
 ) -> Violation:
     advice = "Correct it."
     if changes[:1] == ({key: None},):
         advice = "Remove it."
     elif changes:
         advice = f"Set {' and '.join(set_to(changes[0], name) for name in changes[0])}."
-    return of_key(key, value, f"{by} stops at start: {why}", advice, *changes)
+    return of_key(key, value, f"{by} stops at start: {reason}", advice, *changes)
 
 
 def _mistyped(key: str, value: Any, wanted: str, change: Config | None) -> Violation:
     suggestions = (dict(change),) if change else ()
     if isinstance(value, float) and not isfinite(value):
-        why = "it is not a finite number, so every weight that it affects becomes NaN"
-        return Violation(f"{key}={value}", why, "Write a number such as 1.0e-6.", (key,))
+        reason = "it is not a finite number, so every weight that it affects becomes NaN"
+        return Violation(f"{key}={value}", reason, "Write a number such as 1.0e-6.", (key,))
     # 8.0 is shown with its point, which is what is wrong
     shown = value if isinstance(value, float) else show(value)
     return Violation(
@@ -464,18 +467,20 @@ def keys_exist_in_this_version(recipe: Recipe) -> Iterator[Violation]:
         way = instead(key, recipe.config, takes)
         end = fate(recipe, str(key))
         change = way.change
-        why = f"{_when(str(key), recipe)}; {end.text}"
+        reason = f"{_when(str(key), recipe)}; {end.text}"
         advice = (
-            f"Instead: {way.why}." if way.why else "Remove it, or lint for a release that takes it."
+            f"Instead: {way.reason}."
+            if way.reason
+            else "Remove it, or lint for a release that takes it."
         )
         # a fix that only removes a key needs an explanation
-        if way.why and change == {key: None}:
-            why = f"{why}; {way.why}"
+        if way.reason and change == {key: None}:
+            reason = f"{reason}; {way.reason}"
             advice = "Remove it."
         changes = (change,) if change else ()
         safe = frozenset(change) if change and way.safe else frozenset[str]()
         yield Violation(
-            set_to(recipe.config, key), why, advice, (str(key),), changes, safe, end.severity
+            set_to(recipe.config, key), reason, advice, (str(key),), changes, safe, end.severity
         )
 
 
@@ -520,8 +525,8 @@ def own_scripts_may_have_own_keys(recipe: Recipe) -> Iterator[Violation]:
     typos = [key for key, near in few if near and not recipe.config.keys() & {*near}]
     for key, near in strangers:
         if key in typos:
-            why = f"TRL has no such key; fine if {launch.program} takes it"
-            yield _stranger(recipe, key, near, why, severity="warning")
+            reason = f"TRL has no such key; fine if {launch.program} takes it"
+            yield _stranger(recipe, key, near, reason, severity="warning")
     others = tuple(str(key) for key, _ in strangers if key not in typos)
     if others:
         shown = first_of([*map(cut, others)], 8)
@@ -542,17 +547,17 @@ def batches_are_those_of_trl(recipe: Recipe) -> Iterator[Violation]:
     """
     if has_own_batches(recipe):
         name = recipe.code.trainer or "AsyncGRPOTrainer"
-        why = (
+        reason = (
             "it makes batches in its own way, so TRL's rules on their sizes were not applied, "
             "and there is no plan"
         )
         if keys.is_async(recipe):
-            why = (
+            reason = (
                 "it generates while it trains and makes batches in its own way, so nothing "
                 "else was judged"
             )
         instead = f"Read in {name} how it makes batches."
-        yield Violation(f"{name} trains", why, instead, ("per_device_train_batch_size",))
+        yield Violation(f"{name} trains", reason, instead, ("per_device_train_batch_size",))
 
 
 @recipe_rule("GE104", "error")
@@ -570,11 +575,11 @@ def evaluation_has_data(recipe: Recipe) -> Iterator[Violation]:
         return
     strategy = recipe.stated.get(key)
     if strategy in ("steps", "epoch"):
-        why = (
+        reason = (
             f"GRPOTrainer(...) on line {code.no_evaluation} gets no eval_dataset, so "
             "transformers stops at start"
         )
-        yield of_key(key, strategy, why, "Pass eval_dataset.", {key: "no"})
+        yield of_key(key, strategy, reason, "Pass eval_dataset.", {key: "no"})
 
 
 @recipe_rule("GV115", "error")
@@ -587,13 +592,13 @@ def rewards_are_given(recipe: Recipe) -> Iterator[Violation]:
     """
     code = recipe.code
     if code.no_rewards is not None and code.trainer == "GRPOTrainer" and not code.own_trainer:
-        why = (
+        reason = (
             f"GRPOTrainer(...) on line {code.no_rewards} gets no reward_funcs, so TRL stops "
             "at start"
         )
         yield Violation(
             "no rewards",
-            why,
+            reason,
             "Pass reward_funcs, a function or a list of functions.",
             ("reward_funcs",),
         )
@@ -629,12 +634,12 @@ def imports_exist_in_this_version(recipe: Recipe) -> Iterator[Violation]:
                 if version < lived[0]
                 else f"{text(lived[1] or version)} removed it"
             )
-        why = (
+        reason = (
             f"line {line} of {file} ends with an ImportError in TRL {text(version)}, because {when}"
         )
         yield Violation(
             what,
-            why,
+            reason,
             "Import it from where this release has it, or state the release that trains.",
             (name,),
         )
@@ -652,8 +657,8 @@ def mixtures_are_well_formed(recipe: Recipe) -> Iterator[Violation]:
     trouble = open_r1.mixture_trouble(mixture)
     if trouble:
         key = "dataset_mixture"
-        why = f"Open-R1 refuses it: {trouble}"
-        yield Violation(key, why, "See its README for an example.", (key,))
+        reason = f"Open-R1 refuses it: {trouble}"
+        yield Violation(key, reason, "See its README for an example.", (key,))
 
 
 def _strangers(recipe: Recipe) -> Iterator[tuple[str, list[str]]]:
@@ -680,12 +685,12 @@ def _is_typo_in_every_release(near: list[str], value: Any, takes: KeySpecs) -> b
 
 
 def _stranger(
-    recipe: Recipe, key: str, near: list[str], why: str, severity: Severity | None = None
+    recipe: Recipe, key: str, near: list[str], reason: str, severity: Severity | None = None
 ) -> Violation:
     # a name from habit may be a script's own key
     is_typo = bool(near) and key not in HABITS
-    why = f"unknown key: {why}"
-    return misnamed(recipe.config, key, near, why, severity=severity, certain=is_typo)
+    reason = f"unknown key: {reason}"
+    return misnamed(recipe.config, key, near, reason, severity=severity, certain=is_typo)
 
 
 def _when(key: str, recipe: Recipe) -> str:

@@ -117,8 +117,8 @@ def a_mini_batch_fits_a_rollout(recipe: Recipe) -> Iterator[Violation]:
     rollout = planning.completions_per_rollout(read_table(FRAMEWORK, recipe).setting)
     if rollout is not None and size > rollout:
         key = "unsloth_grpo_mini_batch"
-        why = f"a rollout has {rollout} completions, and Unsloth stops"
-        yield of_key(key, size, why, f"Set at most {rollout}.", {key: rollout})
+        reason = f"a rollout has {rollout} completions, and Unsloth stops"
+        yield of_key(key, size, reason, f"Set at most {rollout}.", {key: rollout})
 
 
 def _dropped(judge: RecipeJudge) -> RecipeJudge:
@@ -128,8 +128,8 @@ def _dropped(judge: RecipeJudge) -> RecipeJudge:
 
     def dropped(recipe: Recipe) -> Iterator[Violation]:
         for broken in judge(recipe):
-            why = f"{broken.why}; recent releases of Unsloth drop it and continue"
-            yield replace(broken, why=why, severity="warning")
+            reason = f"{broken.why}; recent releases of Unsloth drop it and continue"
+            yield replace(broken, why=reason, severity="warning")
 
     return dropped
 

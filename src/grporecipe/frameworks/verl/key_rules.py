@@ -50,18 +50,18 @@ def keys_of_verl_exist(recipe: Recipe) -> Iterator[Violation]:
             yield from _absent(recipe, refused.written, keys)
         elif refused.finds == "shape":
             key = refused.written
-            why = "Hydra does not replace a mapping by a list, or a list by a mapping"
+            reason = "Hydra does not replace a mapping by a list, or a list by a mapping"
             advice = "Write it in the shape of its default."
-            yield of_key(key, recipe.config[key], why, advice)
+            yield of_key(key, recipe.config[key], reason, advice)
     for key, value in recipe.config.items():
         plain = key.lstrip("+")
         if key == plain or plain in keys or plain.startswith("ray_kwargs"):
             continue
         if near := _misspelled(plain, keys):
-            why = f"the + adds a key that nothing reads, one letter from {near}"
+            reason = f"the + adds a key that nothing reads, one letter from {near}"
             change = {key: None, near: value}
             yield of_key(
-                key, value, why, f"Write {near}, without the +.", change, severity="warning"
+                key, value, reason, f"Write {near}, without the +.", change, severity="warning"
             )
 
 
@@ -75,9 +75,9 @@ def _absent(recipe: Recipe, key: str, keys: KeyTable) -> Iterator[Violation]:
         if is_file:
             return
         empty = "an empty mapping" if keys.defaults[above] == {} else "null"
-        why = f"{above} is {empty}, and Hydra adds a key to it only with a +"
+        reason = f"{above} is {empty}, and Hydra adds a key to it only with a +"
         change = {key: None, f"+{key}": value}
-        yield of_key(key, value, why, f"Write +{key}.", change, without_effect=frozenset(change))
+        yield of_key(key, value, reason, f"Write +{key}.", change, without_effect=frozenset(change))
         return
     if is_file and not _misspelled(plain, keys):
         # a file may have keys that code reads by name, or that its own program reads
@@ -122,10 +122,12 @@ def keys_of_verl_are_not_added_twice(recipe: Recipe) -> Iterator[Violation]:
             key = refused.written
             plain = key.lstrip("+")
             value = recipe.config[key]
-            why = "the + adds a key, and verl's configuration has this one already, so Hydra stops"
+            reason = (
+                "the + adds a key, and verl's configuration has this one already, so Hydra stops"
+            )
             advice = f"Write {plain} without the +."
             change = {key: None, plain: value}
-            yield of_key(key, value, why, advice, change, without_effect=frozenset(change))
+            yield of_key(key, value, reason, advice, change, without_effect=frozenset(change))
 
 
 # Characters that Hydra's lexer refuses outside quotes. A comma, brackets and braces have their own
@@ -145,9 +147,9 @@ def overrides_can_be_parsed(recipe: Recipe) -> Iterator[Violation]:
     """
     for key, value in recipe.launch.raw.items():
         if IN_BRACES.fullmatch(value):
-            why = "Hydra's grammar has only key: value in braces, so it stops"
+            reason = "Hydra's grammar has only key: value in braces, so it stops"
             yield Violation(
-                f"{key}={cut(value)}", why, "Replace the placeholder by your value.", (key,)
+                f"{key}={cut(value)}", reason, "Replace the placeholder by your value.", (key,)
             )
             continue
         match = (
@@ -161,8 +163,8 @@ def overrides_can_be_parsed(recipe: Recipe) -> Iterator[Violation]:
                 advice = "Write $HOME instead of ~."
             elif re.search(PLACEHOLDER, value):
                 advice = "Replace the placeholder by your value."
-            why = f"Hydra's grammar has no {match[1]} outside quotes, so it stops"
-            yield Violation(f"{key}={cut(value)}", why, advice, (key,))
+            reason = f"Hydra's grammar has no {match[1]} outside quotes, so it stops"
+            yield Violation(f"{key}={cut(value)}", reason, advice, (key,))
 
 
 @recipe_rule("GV403", "warning", of=VERL)
@@ -197,8 +199,8 @@ def verl_reads_what_is_set(recipe: Recipe) -> Iterator[Violation]:
             )
     size = recipe.config.get(FETCH)
     if size not in (None, 1) and verl.is_v1(recipe) and refills(values_of(recipe)):
-        why = "verl overwrites it with 1, because it replaces groups one by one"
-        yield of_key(FETCH, size, why, "Leave it out.")
+        reason = "verl overwrites it with 1, because it replaces groups one by one"
+        yield of_key(FETCH, size, reason, "Leave it out.")
 
 
 @recipe_rule("GV404", "error", of=VERL, by_release=True)
@@ -217,8 +219,8 @@ def an_engine_of_verl_is_named(recipe: Recipe) -> Iterator[Violation]:
         and default in (None, "???")
         and key not in {written.lstrip("+") for written in recipe.config}
     ):
-        why = "it has no default, so verl stops"
-        yield unset(key, why, "vllm")
+        reason = "it has no default, so verl stops"
+        yield unset(key, reason, "vllm")
 
 
 @recipe_rule("GV405", "note", of=VERL)
@@ -229,9 +231,9 @@ def a_configuration_of_verl_is_found(recipe: Recipe) -> Iterator[Violation]:
     Its keys were not judged.
     """
     if verl.is_missing_base(recipe):
-        why = "no such file from here or from the script's folders, so its keys were not judged"
+        reason = "no such file from here or from the script's folders, so its keys were not judged"
         yield Violation(
-            f"--config-name {recipe.base}", why, "Lint in the folder from which it can be found."
+            f"--config-name {recipe.base}", reason, "Lint in the folder from which it can be found."
         )
 
 
@@ -309,7 +311,7 @@ def _dead_keys(recipe: Recipe) -> Iterator[Violation]:
     values = values_of(recipe)
     place = kl_places(values)
     if place in DEAD and verl.is_own_trainer(recipe):
-        dead, why, coefficient = DEAD[place]
+        dead, reason, coefficient = DEAD[place]
         switch = (
             "algorithm.use_kl_in_reward is false; "
             if place == (True, False) and has_reward_switch(values)
@@ -324,7 +326,7 @@ def _dead_keys(recipe: Recipe) -> Iterator[Violation]:
         ):
             # all that the recipe says of KL is that it is off
             return
-        yield from find_dead_keys(recipe, named, switch + why + amount)
+        yield from find_dead_keys(recipe, named, switch + reason + amount)
 
 
 variant("GV303", VERL, _mistyped)

@@ -51,15 +51,18 @@ AGENTS = (f"{ROLLOUT}.n_agent", "env.rollout.n")
 releases = partial(releases_of, __package__)
 
 
+def spans() -> dict[str, list[str]]:
+    """Return the releases that have each engine."""
+    return dict(load_table(__package__)["engines"])
+
+
 @cache
 def known(version: Version = VERSION, engine: str = "dp") -> KeyTable:
     """Return the keys of a release with an engine: ``dp`` (FSDP), ``megatron``, ``veomni``,
     ``torchtitan``, ``mindspeed``.
     """
     table = keys_at_release(_histories("dp"), version)
-    # the releases that have each engine
-    spans = load_table(__package__)["engines"]
-    if engine != "dp" and version >= parse_release(spans[engine][0]):
+    if engine != "dp" and version >= parse_release(spans()[engine][0]):
         own = _histories(engine)
         table = KeyTable((name, key) for name, key in table.items() if name not in own)
         table.update(keys_at_release(own, version))

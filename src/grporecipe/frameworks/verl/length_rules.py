@@ -128,7 +128,7 @@ class Refused(NamedTuple):
     since: Version
     key: str
     value: Any
-    why: str
+    reason: str
     new: Any
 
 
@@ -144,7 +144,7 @@ def the_engine_takes_its_sizes(recipe: Recipe) -> Iterator[Violation]:
     for row in _refused(values):
         if recipe.version >= row.since and row.key in values.given and row.key not in values.bad:
             advice = f"Set {row.key}={show(row.new)}."
-            yield of_key(row.key, row.value, row.why, advice, {row.key: row.new})
+            yield of_key(row.key, row.value, row.reason, advice, {row.key: row.new})
 
 
 def _refused(values: Values) -> Iterator[Refused]:
@@ -157,8 +157,8 @@ def _refused(values: Values) -> Iterator[Refused]:
     )
     stages, experts, tensor, data = (f"{verl.ROLLOUT}.{each}" for each in names)
     if values.whole(stages, 1) > 1 and name in ("vllm", "sglang", "trtllm"):
-        why = f"verl's {name} rollouts have no pipeline parallelism, and stop at start"
-        yield Refused((0, 6, 0), stages, values.whole(stages), why, 1)
+        reason = f"verl's {name} rollouts have no pipeline parallelism, and stop at start"
+        yield Refused((0, 6, 0), stages, values.whole(stages), reason, 1)
     whole = values.whole(tensor, 1) * values.whole(data, 1)
     if (
         values.whole(experts, 1) > 1
@@ -166,13 +166,13 @@ def _refused(values: Values) -> Iterator[Refused]:
         and name != "trtllm"
         and not values.bad & {tensor, data}
     ):
-        why = f"verl asserts that it is {tensor} x {data}, {whole}"
-        yield Refused((0, 6, 0), experts, values.whole(experts), why, whole)
+        reason = f"verl asserts that it is {tensor} x {data}, {whole}"
+        yield Refused((0, 6, 0), experts, values.whole(experts), reason, whole)
     apart = f"{verl.ROLLOUT}.disaggregation.enabled"
     if values.flag(apart) and name not in ("", "vllm", "sglang"):
-        why = f"prefill and decoding are apart in vllm and sglang only, and the engine is {name}"
-        yield Refused((0, 9, 0), apart, True, why, False)
+        reason = f"prefill and decoding are apart in vllm and sglang only, and the engine is {name}"
+        yield Refused((0, 9, 0), apart, True, reason, False)
     rank = f"{verl.MODEL}.lora_rank"
     if values.whole(rank) > LARGEST_RANK and name == "vllm":
-        why = f"vLLM takes adapters up to rank {LARGEST_RANK}, and verl stops"
-        yield Refused((0, 6, 1), rank, values.whole(rank), why, LARGEST_RANK)
+        reason = f"vLLM takes adapters up to rank {LARGEST_RANK}, and verl stops"
+        yield Refused((0, 6, 1), rank, values.whole(rank), reason, LARGEST_RANK)

@@ -411,8 +411,8 @@ def micro_batches_have_a_size(recipe: Recipe) -> Iterator[Violation]:
     for name, whole, own in _micro_batches(values):
         key = f"{name}_per_gpu"
         if whole is None and own is None and not (name != MICRO and is_part):
-            why = "it has no default, and without dynamic micro-batches verl stops at start"
-            yield unset(key, why, size, 1)
+            reason = "it has no default, and without dynamic micro-batches verl stops at start"
+            yield unset(key, reason, size, 1)
 
 
 @recipe_rule("GB409", "error", of=VERL)
@@ -426,10 +426,10 @@ def micro_batches_have_one_size(recipe: Recipe) -> Iterator[Violation]:
         return
     for name, whole, own in _micro_batches(values_of(recipe)):
         if whole is not None and own is not None:
-            why = "both size the same micro-batch, and verl refuses the two together"
+            reason = "both size the same micro-batch, and verl refuses the two together"
             yield Violation(
                 f"{name}={whole} and {name}_per_gpu={own}",
-                why,
+                reason,
                 f"Leave {name} out.",
                 (name, f"{name}_per_gpu"),
                 ({name: None},),
@@ -450,13 +450,13 @@ def micro_batches_are_sized_per_gpu(recipe: Recipe) -> Iterator[Violation]:
     for name, whole, own in _micro_batches(values):
         if whole is not None and own is None and name in recipe.config:
             size = max(whole // max(_gpus(recipe, values), 1), 1)
-            why = (
+            reason = (
                 "verl no longer reads it: it passes validation, and the workers stop with an "
                 "AssertionError"
             )
             own_key = f"{name}_per_gpu"
             changes = {name: None, own_key: size}
-            yield of_key(name, whole, why, f"Set {own_key}={size} instead.", changes)
+            yield of_key(name, whole, reason, f"Set {own_key}={size} instead.", changes)
 
 
 @recipe_rule("GB410", "error", of=VERL)
@@ -480,8 +480,8 @@ def deprecated_micro_batches_divide_a_step(recipe: Recipe) -> Iterator[Violation
     if size * shared < gpus:
         split = f", {shared} to a sequence" if shared > 1 else ""
         reasons.append(f"it is shared by {gpus} GPUs{split}")
-    for why in reasons:
-        yield of_key(MICRO, size, why, f"Set {MICRO}_per_gpu instead.")
+    for reason in reasons:
+        yield of_key(MICRO, size, reason, f"Set {MICRO}_per_gpu instead.")
 
 
 @recipe_rule("GB411", "error", of=VERL)
@@ -496,9 +496,9 @@ def one_kind_of_micro_batch(recipe: Recipe) -> Iterator[Violation]:
     update = values.flag(DYNAMIC)
     logged = values.get(name, "bool")
     if logged is not None and logged != update and verl.sizes_per_gpu_only(verl.known_keys(recipe)):
-        why = f"{DYNAMIC}={str(update).lower()}, and the workers assert that the two agree"
+        reason = f"{DYNAMIC}={str(update).lower()}, and the workers assert that the two agree"
         instead = f"Leave {name} out: it follows."
-        yield of_key(name, logged, why, instead, {name: None})
+        yield of_key(name, logged, reason, instead, {name: None})
 
 
 @recipe_rule("GB412", "error", of=VERL)
@@ -516,8 +516,8 @@ def asynchronous_steps_are_whole(recipe: Recipe) -> Iterator[Violation]:
     is_asynchronous = values.word("trainer.v1.trainer_mode", "sync") == "separate_async"
     whole = steps * step
     if is_asynchronous and prompts != whole and verl.is_v1(recipe):
-        why = f"this trainer takes {steps} steps of {step} prompts per rollout, {whole} in all"
-        yield of_key(PROMPTS, prompts, why, f"Set {PROMPTS}={whole}.", {PROMPTS: whole})
+        reason = f"this trainer takes {steps} steps of {step} prompts per rollout, {whole} in all"
+        yield of_key(PROMPTS, prompts, reason, f"Set {PROMPTS}={whole}.", {PROMPTS: whole})
 
 
 @recipe_rule("GT401", "error", of=VERL)
