@@ -162,7 +162,7 @@ def _is_high(evidence: Evidence) -> bool:
 def below_start(evidence: Evidence) -> Sign | None:
     """Look for evaluations that are worse than the one before training."""
     curve = evidence.curve
-    start = evidence.begun
+    start = curve.begun
     now = max(curve.held_out[-guards.TWICE :])
     if start - now <= max(BELOW_ERRORS * evidence.noise, DROP * abs(start)):
         return None
@@ -228,7 +228,7 @@ def rate_too_high(evidence: Evidence) -> Sign | None:
     if len(fast) < guards.TWICE or not evidence.lost:
         return None
     step, value = fast[0]
-    top = max(curve.held_out[evidence.best], evidence.begun)
+    top = max(curve.held_out[evidence.best], curve.begun)
     return Sign(
         (step, evidence.log.end),
         {

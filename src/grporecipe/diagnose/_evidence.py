@@ -166,15 +166,10 @@ class Evidence:
         """Return whether the reward has not risen, or has lost much of its gain."""
         if not self.risen:
             return True
-        top = max(self.curve.held_out[self.best], self.begun)
+        begun = self.curve.begun
+        top = max(self.curve.held_out[self.best], begun)
         now = fmean(self.curve.held_out[-TWICE:])
-        return top - now > max(2 * self.noise, LOST * (top - self.begun))
-
-    @property
-    def begun(self) -> float:
-        """Return the reward before training, or the curve's first point."""
-        start = self.curve.start
-        return self.curve.held_out[0] if start is None else start
+        return top - now > max(2 * self.noise, LOST * (top - begun))
 
     @property
     def fate(self) -> str:

@@ -148,12 +148,16 @@ def show_diagnosis(diagnosis: Diagnosis, settings: Mapping[str, str]) -> Group:
     finding's advice changes.
     """
     log = diagnosis.log
-    of = f" of {log.total:,}" if log.total else ""
-    numbered = ", lines numbered" if log.counted else ""
-    skipped = f", {log.skipped} damaged lines skipped" if log.skipped else ""
-    converted = f", {log.converted}" if log.converted else ""
-    head = f"{log.format}, {len(log.steps):,} logged steps to {log.end:,}{of}{numbered}{skipped}"
-    parts: list[RenderableType] = [Text(log.path, "bold", overflow="fold"), Text(head + converted)]
+    head = f"{log.format}, {len(log.steps):,} logged steps to {log.end:,}"
+    if log.total:
+        head += f" of {log.total:,}"
+    if log.counted:
+        head += ", lines numbered"
+    if log.skipped:
+        head += f", {log.skipped} damaged lines skipped"
+    if log.converted:
+        head += f", {log.converted}"
+    parts: list[RenderableType] = [Text(log.path, "bold", overflow="fold"), Text(head)]
     if diagnosis.healthy:
         parts.append(Text("no problem found", "bold green"))
     for finding in diagnosis.findings:
@@ -187,7 +191,7 @@ def _missing(diagnosis: Diagnosis) -> str:
 def diagnosis_json(diagnosis: Diagnosis, settings: Mapping[str, str]) -> Json:
     """Return a diagnosis as JSON for scripts; ``settings`` as for `show_diagnosis`."""
     log = diagnosis.log
-    steps = [log.steps[0], log.end] if log.steps else None
+    steps = log.range if log.steps else None
     findings = []
     for finding in diagnosis.findings:
         shown = asdict(finding)

@@ -458,7 +458,7 @@ def _gathered(n: Need) -> float:
         return 0
     embeddings = 2 if n.sharding == "fsdp" and not n.model.tied_embeddings else 1
     # the next one is fetched ahead
-    layers = 2 if n.processes > 1 else 1
+    layers = min(n.processes, 2)
     return (embeddings * n.model.head_parameters + layers * n.model.layer_parameters) * n.width
 
 
@@ -498,7 +498,7 @@ def find_engine(s: Setting) -> Engine | None:
         s.vllm_mode != "colocate" and s.weights_dtype == "float32" and s.autocast_dtype is None
     )
     width = FLOAT if is_float else HALF
-    tokens = find_longest_sequence(s)
+    tokens = find_longest_sequence(s, model.positions)
     layers = -(-model.layers // model.kind.full_every)
     heads = max(model.kv_heads / size, 1)
     return Engine(
@@ -509,13 +509,10 @@ def find_engine(s: Setting) -> Engine | None:
     )
 
 
-def find_longest_sequence(s: Setting) -> int:
+def find_longest_sequence(s: Setting, positions: int) -> int:
     """Return vLLM's longest sequence in tokens: as set, as TRL derives it, or the model's
-    maximum.
+    ``positions`` if they are known.
     """
-    prompt = find_prompt(s)
-    positions = s.architecture.positions if s.architecture else 0
-    own = (prompt or ASSUMED_PROMPT_TOKENS) + s.max_completion_length
     if s.vllm_max_model_length is not None:
         return s.vllm_max_model_length
     # EasyR1 and verl pass prompt and response length to vLLM
@@ -523,4 +520,6 @@ def find_longest_sequence(s: Setting) -> int:
     is_derived = s.framework.unit == "prompts" or (
         s.version < OWN_LENGTH and s.max_prompt_length is not None
     )
-    return own if is_derived or not positions else positions
+    if is_derived or not positions:
+        return (find_prompt(s) or ASSUMED_PROMPT_TOKENS) + s.max_completion_length
+    return positions

@@ -91,7 +91,7 @@ def _loading(s: Setting, n: Need, ranks: int) -> float:
     weights.
     """
     width = FLOAT if n.sharding == "fsdp" else n.stored
-    models = 2 if n.has_reference else 1
+    models = 1 + n.has_reference
     if n.sharding == "zero3":
         return models * n.model.weights * width / n.processes * ranks
     loading = ranks if n.sharding not in WEIGHTS_SHARDED or loads_on_every_rank(s) else 1

@@ -306,7 +306,7 @@ def find_states(n: Need) -> States:
             mine,
         )
     mine = n.trained * n.trained_width
-    copies = 2 if n.processes > 1 else 1
+    copies = min(n.processes, 2)
     # square roots of all second moments at once
     stepping = mine if n.optim == "adamw_torch" else 0
     optimizer = _moments(n.optim, n.trained, n.trained_width) + _kept_whole(n)

@@ -59,6 +59,11 @@ class RewardCurve:
     errors: Sequence[float | None] = ()
     signals: Mapping[str, Sequence[float | None]] = field(default_factory=dict)
 
+    @property
+    def begun(self) -> float:
+        """Return the reward before training, or the first one."""
+        return self.held_out[0] if self.start is None else self.start
+
 
 def non_finite(curve: RewardCurve) -> str:
     """No training step since the last evaluation had a finite loss; it never becomes finite
@@ -209,9 +214,8 @@ def has_risen(curve: RewardCurve) -> bool:
     """Return whether the held-out reward is above its start by more than noise; above its first
     value if there is no start.
     """
-    begun = curve.start if curve.start is not None else curve.held_out[0]
     error = next((error for error in reversed(curve.errors) if error is not None), 0.0)
-    return curve.held_out[-1] - begun > STANDARD_ERRORS * error
+    return curve.held_out[-1] - curve.begun > STANDARD_ERRORS * error
 
 
 def _reward(curve: RewardCurve) -> str:

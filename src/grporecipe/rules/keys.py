@@ -10,7 +10,7 @@ version. Findings on keys are uncertain if the version is unknown, so they becom
 without a safe fix. Findings that are true for every release (`Violation.certain`) stay errors.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 from itertools import chain
@@ -267,19 +267,13 @@ def dotted_values_have_their_type(recipe: Recipe) -> Iterator[Violation]:
     yield from find_mistyped(recipe, known_keys(recipe))
 
 
-def find_mistyped(
-    recipe: Recipe,
-    takes: KeySpecs,
-    adjust: Callable[[str, str], str] = lambda _, kind: kind,
-) -> Iterator[Violation]:
-    """Find values that are not of their key's type. ``adjust`` returns the effective key and type
-    for those of the table.
-    """
+def find_mistyped(recipe: Recipe, takes: KeySpecs) -> Iterator[Violation]:
+    """Find values that are not of their key's type."""
     for written, value in recipe.stated.items():
         key = written.lstrip("+")
         if key not in takes or (isinstance(value, str) and "${" in value):
             continue
-        kind = adjust(key, takes[key].type.removeprefix("auto "))
+        kind = takes[key].type.removeprefix("auto ")
         converted = convert(value, kind)
         if converted.trouble == "type" or (kind == "str" and isinstance(value, (list, dict))):
             changes = ({written: converted.value},) if converted.value is not None else ()
@@ -412,8 +406,9 @@ def accepting_releases(recipe: Recipe, rule: Rule) -> list[Version]:
 
     possible: Sequence[Version]
     if rule.severity != "error":
-        is_guess = rule.code in OF_DEFAULTS and recipe.version_source.kind == "keys"
-        possible = fitting_releases(recipe) if is_guess else ()
+        if rule.code not in OF_DEFAULTS or recipe.version_source.kind != "keys":
+            return []
+        possible = fitting_releases(recipe)
     elif recipe.version_source.kind == "range":
         possible = allowed_releases(recipe)
     elif recipe.version_source.known and not recipe.version_source.conflict:

@@ -119,6 +119,7 @@ def _broken(recipe: Recipe, kind: str) -> Iterator[Violation]:
         return
     values, given = _values(recipe)
     unknown = {spelled(str(key), recipe.version) for key in recipe.unresolved}
+    given |= unknown
     for conflict in CONFLICTS[kind]:
         keys = conflict["keys"]
         if recipe.version < tuple(conflict.get("since", ())):
@@ -137,7 +138,7 @@ def _broken(recipe: Recipe, kind: str) -> Iterator[Violation]:
 
 def _values(recipe: Recipe) -> tuple[Values, set[str]]:
     """Return every key as ms-swift reads it, with defaults for unset and unreadable keys, and the
-    keys that are set.
+    keys that are set and readable.
     """
     takes = known(recipe.version)
     given = set[str]()
@@ -153,4 +154,4 @@ def _values(recipe: Recipe) -> tuple[Values, set[str]]:
                 given.add(name)
     if "loss_type" not in given:
         values["loss_type"] = ["grpo"]
-    return values, given | {spelled(str(key), recipe.version) for key in recipe.unresolved}
+    return values, given

@@ -320,13 +320,10 @@ def keys_of(values: Values) -> dict[str, str]:
 
 def derive_launch(values: Values, fields: Config) -> Fields:
     """Return the processes, if only the recipe states them, and the GPUs that one process sees."""
-    processes = (
-        values.stated.get("num_processes") if fields["processes"] is None else fields["processes"]
-    )
-    return {
-        "processes": processes,
-        "visible_gpus": values.recipe.launch.visible_gpus,
-    }
+    processes = fields["processes"]
+    if processes is None:
+        processes = values.stated.get("num_processes")
+    return {"processes": processes, "visible_gpus": values.recipe.launch.visible_gpus}
 
 
 def change_warmup(value: Any, _: Recipe, s: Setting, __: Config) -> Fields:

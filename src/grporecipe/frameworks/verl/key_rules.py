@@ -16,7 +16,7 @@ from grporecipe.frameworks.verl import keys as verl
 from grporecipe.frameworks.verl.keys import ALSO_WORDS, SWITCHES, refusals, unread, words
 from grporecipe.frameworks.verl.recipes import FIELDS, has_reward_switch, kl_places, refills
 from grporecipe.frameworks.verl.rules import FETCH, VERL
-from grporecipe.model.recipe import Recipe
+from grporecipe.model.recipe import KeySpec, Recipe
 from grporecipe.model.releases import KeyTable
 from grporecipe.model.setting import Setting
 from grporecipe.model.values import Names
@@ -243,22 +243,21 @@ def _mistyped(recipe: Recipe) -> Iterator[Violation]:
     """
     # keys of a fork have types that only its code knows
     own = verl.known(recipe.version, verl.engine_of(recipe))
-    keys = KeyTable({key: spec for key, spec in verl.known_keys(recipe).items() if key in own})
-    broken = find_mistyped(recipe, keys, _looser)
-    yield from (
-        violation
-        for violation in broken
-        if not isinstance(recipe.config[violation.fields[0]], bool)
-    )
+    keys = {key: _looser(key, spec) for key, spec in verl.known_keys(recipe).items() if key in own}
+    for violation in find_mistyped(recipe, keys):
+        if not isinstance(recipe.config[violation.fields[0]], bool):
+            yield violation
 
 
-def _looser(key: str, kind: str) -> str:
+def _looser(key: str, spec: KeySpec) -> KeySpec:
     """Return the type that a key must have. Some whole defaults of verl may be fractions, so only
     counts must be whole.
     """
     if key in ALSO_WORDS:
-        return "any"
-    return "float?" if kind == "int?" and key not in WHOLE else kind
+        return spec._replace(type="any")
+    if spec.type == "int?" and key not in WHOLE:
+        return spec._replace(type="float?")
+    return spec
 
 
 def _words(recipe: Recipe) -> Mapping[str, Names]:

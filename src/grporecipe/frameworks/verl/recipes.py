@@ -187,17 +187,16 @@ def _own_program(recipe: Recipe) -> str:
         return ""
     program = recipe.launch.program
     path = find_program(program, Path(recipe.file))
-    if path is not None and recipe.version < PROGRAM_VALIDATES:
-        trainer = path.with_name("ray_trainer.py")
-        text = head_of(trainer, LARGEST_SOURCE)
-        if text and not re.search(HOLDS_A_STEP, text):
-            return program
+    if path is None:
         return ""
-    text = head_of(path) if path is not None else ""
-    validates = any(word in text for word in ("validate_config", "main_ppo import", "run_ppo("))
-    if "RayPPOTrainer" in text and not validates:
-        return program
-    return ""
+    if recipe.version < PROGRAM_VALIDATES:
+        text = head_of(path.with_name("ray_trainer.py"), LARGEST_SOURCE)
+        is_own = text and not re.search(HOLDS_A_STEP, text)
+    else:
+        text = head_of(path)
+        validates = any(word in text for word in ("validate_config", "main_ppo import", "run_ppo("))
+        is_own = "RayPPOTrainer" in text and not validates
+    return program if is_own else ""
 
 
 def _fully_asynchronous(values: Values) -> int:

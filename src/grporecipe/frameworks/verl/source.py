@@ -148,11 +148,10 @@ _parse = lru_cache(maxsize=MOST_FILES)(parse_nested)
 def _overridden(entries: list[Any]) -> Iterator[tuple[str, str]]:
     """Yield the groups whose option a defaults list changes, at any level."""
     for entry in entries:
-        written, option = (
-            next(iter(entry.items()), ("", "")) if isinstance(entry, dict) else ("", "")
-        )
-        if str(written).startswith("override "):
-            yield str(written).split()[-1].lstrip("/"), str(option)
+        options = entry if isinstance(entry, dict) else {}
+        for written, option in options.items():
+            if str(written).startswith("override "):
+                yield str(written).split()[-1].lstrip("/"), str(option)
 
 
 def _join(package: str, name: str) -> str:
