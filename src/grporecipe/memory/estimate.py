@@ -177,9 +177,13 @@ def build_memory(n: Need, factors: Mapping[str, float]) -> Memory:
     gathered = _gathered(n)
     sent = {"gathered": _gathered_whole(n, gathered)}
     halves = find_halves(n)
-    kept = states.gradients if n.accumulates or n.processes > 1 else _head_weight(n)
+    kept = _head_weight(n)
+    if n.accumulates or n.processes > 1:
+        kept = states.gradients
     # Autocast's copies are kept until the forward pass ends; those of frozen weights are not.
-    cached = halves if n.lora is None else halves / n.model.layers
+    cached = halves
+    if n.lora is not None:
+        cached /= n.model.layers
     largest = max(head, passing)
     if n.checkpoints:
         largest = max(largest, cached)

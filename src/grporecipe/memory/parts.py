@@ -162,9 +162,9 @@ class Need:
             return sequences * self.length
         if runtime.tokens_per_batch is not None:
             return max(runtime.tokens_per_batch, ceil(self.length / self.sequence_ranks))
-        tokens = (
-            self.length if runtime.fills else min(runtime.mean_tokens or self.length, self.length)
-        )
+        tokens = self.length
+        if runtime.mean_tokens and not runtime.fills:
+            tokens = min(runtime.mean_tokens, tokens)
         return ceil(sequences * tokens / self.sequence_ranks)
 
     @property
@@ -289,10 +289,12 @@ def find_states(n: Need) -> States:
     """Return the states of one rank."""
     frozen = n.frozen
     parts = n.processes if n.sharding in WEIGHTS_SHARDED else 1
-    # verl and EasyR1 load the reference in half precision (fsdp_workers.py: float32 for the actor
-    # only).
-    held = n.whole if n.runtime.upcasts else n.model.weights * HALF
-    reference = held / parts if n.has_reference else 0
+    reference = 0.0
+    if n.has_reference:
+        # verl and EasyR1 load the reference in half precision (fsdp_workers.py: float32 for the
+        # actor only).
+        held = n.whole if n.runtime.upcasts else n.model.weights * HALF
+        reference = held / parts
     if n.sharding in ZERO:
         return _zero(n, frozen, reference)
     if n.sharding == "fsdp":
@@ -390,8 +392,10 @@ def saved_by_layer(n: Need) -> int:
         # a single head is repeated as a view
         if a.kv_heads > 1:
             attention += 2 * (a.query_width - a.kv_width) * compute
-    copies = 3 * a.hidden * compute if compute < n.width and n.lora is None else 0
-    return norms + attention + 3 * a.computed_width * compute + _inputs(n) + copies
+    saved = norms + attention + 3 * a.computed_width * compute + _inputs(n)
+    if compute < n.width and n.lora is None:
+        saved += 3 * a.hidden * compute
+    return saved
 
 
 def saved_by_norm(a: Architecture, elements: int, width: int, lora: Lora | None) -> int:

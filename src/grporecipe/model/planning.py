@@ -133,8 +133,10 @@ def total_steps(s: Setting) -> int | None:
     if s.max_steps is not None and not s.ends_with_epochs:
         return s.max_steps
     steps = steps_per_epoch(s)
-    whole = None if s.epochs is None or steps is None else ceil(s.epochs * steps)
-    return min((steps for steps in (whole, s.max_steps) if steps is not None), default=None)
+    if s.epochs is None or steps is None:
+        return s.max_steps
+    whole = ceil(s.epochs * steps)
+    return whole if s.max_steps is None else min(whole, s.max_steps)
 
 
 def total_completions(s: Setting) -> int | None:

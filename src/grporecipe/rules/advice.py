@@ -70,7 +70,9 @@ def a_step_has_several_prompts(s: Setting) -> Violation | None:
     completions, DAPO 512 prompts. Agents of smaller models train with 4 to 8 by choice. Only
     recipes are judged, not grposweep experiments.
     """
-    prompts = _prompts_per_step(s) if s.given else None
+    if not s.given:
+        return None
+    prompts = _prompts_per_step(s)
     few = FEW_PROMPTS if _is_as_reported(s) else VERY_FEW_PROMPTS
     if prompts is None or prompts > few:
         return None
@@ -293,11 +295,9 @@ def thoughts_fit_in_a_completion(recipe: Recipe) -> Iterator[Violation]:
     if _says_how_to_think(recipe):
         return
     key = s.key("max_completion_length")
-    off = (
-        ", or switch thinking off in the chat template (enable_thinking: false)"
-        if is_hybrid
-        else ""
-    )
+    off = ""
+    if is_hybrid:
+        off = ", or switch thinking off in the chat template (enable_thinking: false)"
     reason = (
         f"{name} thinks before it answers, mostly for longer than this, and a completion that "
         "is cut has no answer"

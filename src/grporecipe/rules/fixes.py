@@ -102,7 +102,9 @@ def render_problem(s: Setting, problem: Problem, ignore: Collection[str] = ()) -
     is a fix).
     """
     fixes = find_fixes(s, problem, ignore)
-    advice = f"Set {', or '.join(str(fix) for fix in fixes)}." if fixes else problem.broken.instead
+    advice = problem.broken.instead
+    if fixes:
+        advice = f"Set {', or '.join(map(str, fixes))}."
     return f"{problem.message}. {advice}"
 
 

@@ -100,9 +100,10 @@ def shell_values_are_known(recipe: Recipe) -> Iterator[Violation]:
             f"the file alone does not determine {it}, so nothing that depends on {it} was checked"
         )
         flag = ", or lint with --processes" if "num_processes" in unknown else ""
-        is_trl = FRAMEWORKS[recipe.framework].traits.follows_trl
-        ask = " Or ask its trainer: grposweep check -- COMMAND." if is_trl else ""
-        yield Violation(shown, reason, f"Assign {it} in the file{flag}.{ask}", tuple(unknown))
+        advice = f"Assign {it} in the file{flag}."
+        if FRAMEWORKS[recipe.framework].traits.follows_trl:
+            advice += " Or ask its trainer: grposweep check -- COMMAND."
+        yield Violation(shown, reason, advice, tuple(unknown))
 
 
 MODELS = frozenset(
@@ -476,11 +477,9 @@ def the_version_of_the_keys_is_known(recipe: Recipe) -> Iterator[Violation]:
     if uncertain:
         keys = tuple(dict.fromkeys(_fields(uncertain)))
         label = traits.name_of(text(recipe.version))
-        silent = (
-            f"{source.where} states no release ({source.text})"
-            if source.where
-            else "nothing states the version"
-        )
+        silent = "nothing states the version"
+        if source.where:
+            silent = f"{source.where} states no release ({source.text})"
         reason = f"{label} is assumed, because {silent} and no known release takes all keys"
         instead = (
             "State the version that trains: --framework-version, or framework-version in "

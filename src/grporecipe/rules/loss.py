@@ -659,13 +659,11 @@ def the_ratio_is_of_all_tokens(s: Setting) -> Finding:
     if not names or not is_on:
         return None
     length = s.max_completion_length
-    multiplies = s.vllm_importance_sampling_mode.startswith("sequence_")
-    product = (
-        f"; {s.key('vllm_importance_sampling_mode')}={s.vllm_importance_sampling_mode} multiplies "
-        f"them: 0.99 per token is {0.99 ** max(length, 0):.1g} after {length} tokens"
-        if multiplies
-        else ""
-    )
+    product = ""
+    if s.vllm_importance_sampling_mode.startswith("sequence_"):
+        mode = named(s, ("vllm_importance_sampling_mode",))
+        left = 0.99 ** max(length, 0)
+        product = f"; {mode} multiplies them: 0.99 per token is {left:.1g} after {length} tokens"
     return {"set": named(s, names), "product": product}
 
 

@@ -202,11 +202,9 @@ def a_vllm_server_has_its_gpus(s: Setting) -> Finding:
         )
     elif s.server_gpus >= s.gpus_per_node:
         reason = f"the job has {s.gpus_per_node} GPUs, so none is left to train"
-    advice = (
-        f"Set {s.key('server_gpus')}={' or '.join(map(str, fitting))}."
-        if fitting
-        else "Give the job other GPUs."
-    )
+    advice = "Give the job other GPUs."
+    if fitting:
+        advice = f"Set {s.key('server_gpus')}={' or '.join(map(str, fitting))}."
     return {"reason": reason, "advice": advice}
 
 

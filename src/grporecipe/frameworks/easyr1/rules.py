@@ -449,10 +449,10 @@ def easyr1_keeps_what_is_set(recipe: Recipe) -> Iterator[Violation]:
         if key not in keys or not keys[key].type.startswith("auto"):
             continue
         other = easyr1.OVERWRITTEN.get(key, "")
-        now = recipe.config.get(other, keys[other].default) if other in keys else None
         reason = "EasyR1 computes it and ignores what is set"
         advice = "Remove it."
         if other:
+            now = recipe.config.get(other, keys[other].default)
             reason = f"EasyR1 overwrites it with {other}={show(now)}"
             advice = f"Set {other} instead."
         change = {key: None}
@@ -479,17 +479,12 @@ def _unknown_words(recipe: Recipe) -> Iterator[Violation]:
     """Find choices that EasyR1 does not know. The source in a repository may have others: there
     only misspellings count.
     """
-    own = (
-        {"algorithm.adv_estimator", "worker.actor.loss_type"}
-        if recipe.vendored is not None
-        else set()
-    )
-    words = {key: allowed for key, allowed in easyr1.CHOICES.items() if key not in own}
-    yield from (
-        problem
-        for problem in find_unknown_words(recipe, words)
-        if recipe.vendored is None or problem.certain
-    )
+    words = dict(easyr1.CHOICES)
+    if recipe.vendored is not None:
+        del words["algorithm.adv_estimator"], words["worker.actor.loss_type"]
+    for problem in find_unknown_words(recipe, words):
+        if recipe.vendored is None or problem.certain:
+            yield problem
 
 
 def _dead_keys(recipe: Recipe) -> Iterator[Violation]:

@@ -187,10 +187,13 @@ def derive_schedule(values: Values, _: Config) -> Fields:
     fields: Fields = {"epochs": epochs}
     if keys.get("max_epochs"):
         most = float(keys["max_epochs"])
-        fields["epochs"] = most if has_steps else min(epochs, most)
-        fields["ends_with_epochs"] = True
+        fields |= {"epochs": most, "ends_with_epochs": True}
+        if not has_steps:
+            fields["epochs"] = min(epochs, most)
     if "learning_rate" not in keys:
-        fields["learning_rate"] = FULL_RATE if keys.get("tuner_type") == "full" else TUNER_RATE
+        fields["learning_rate"] = TUNER_RATE
+        if keys.get("tuner_type") == "full":
+            fields["learning_rate"] = FULL_RATE
     return fields | {"warmup_steps": keys.get("warmup_steps") or keys.get("warmup_ratio") or 0.0}
 
 
@@ -322,8 +325,10 @@ def derive_launch(values: Values, fields: Config) -> Fields:
     processes = fields["processes"]
     if processes is None:
         processes = processes_of(recipe.config.get(ENVIRONMENT))
-    megatron = megatron_fields(recipe.config, processes) if is_megatron(recipe) else {}
-    return {"processes": processes, "visible_gpus": recipe.launch.visible_gpus, **megatron}
+    launch = {"processes": processes, "visible_gpus": recipe.launch.visible_gpus}
+    if is_megatron(recipe):
+        launch |= megatron_fields(recipe.config, processes)
+    return launch
 
 
 def _change_split(value: Any, *_: Any) -> Fields | None:

@@ -104,10 +104,8 @@ def fate(recipe: Recipe, key: str) -> Fate:
         program = launch.program or recipe.code.file
         return Fate(f"TRL's parser refuses it; fine if {program} takes it", "warning")
     if launch.launcher == "trl" or "trl.scripts.grpo" in launch.program.replace("/", "."):
-        drops = (
-            SCRIPT_DROPS <= version < SCRIPT_CHECKS_FLAGS if is_flag else version >= SCRIPT_DROPS
-        )
-        if drops:
+        checks = is_flag and version >= SCRIPT_CHECKS_FLAGS
+        if version >= SCRIPT_DROPS and not checks:
             return Fate("trl.scripts.grpo drops it silently, so it is lost", "warning")
     if not is_flag and version < PARSER_STOPS:
         return Fate(
@@ -628,12 +626,10 @@ def imports_exist_in_this_version(recipe: Recipe) -> Iterator[Violation]:
         what = f"import {name}" if name.startswith("trl.") else f"from trl import {name}"
         file = PurePosixPath(code.file).name
         when = f"no release up to {text(keys.releases()[-1])} has it"
-        if lived is not None:
-            when = (
-                f"it came with {text(lived[0])}"
-                if version < lived[0]
-                else f"{text(lived[1] or version)} removed it"
-            )
+        if lived is not None and version < lived[0]:
+            when = f"it came with {text(lived[0])}"
+        elif lived is not None:
+            when = f"{text(lived[1] or version)} removed it"
         reason = (
             f"line {line} of {file} ends with an ImportError in TRL {text(version)}, because {when}"
         )

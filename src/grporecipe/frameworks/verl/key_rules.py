@@ -152,12 +152,9 @@ def overrides_can_be_parsed(recipe: Recipe) -> Iterator[Violation]:
                 f"{key}={cut(value)}", reason, "Replace the placeholder by your value.", (key,)
             )
             continue
-        match = (
-            None
-            if key in recipe.unresolved or re.search(STRUCTURED, value)
-            else re.match(NO_WORD, value)
-        )
-        if match:
+        if key in recipe.unresolved or re.search(STRUCTURED, value):
+            continue
+        if match := re.match(NO_WORD, value):
             advice = f"Write \"{key}='{cut(value)}'\"."
             if match[1] == "~":
                 advice = "Write $HOME instead of ~."
@@ -311,12 +308,10 @@ def _dead_keys(recipe: Recipe) -> Iterator[Violation]:
     place = kl_places(values)
     if place in DEAD and verl.is_own_trainer(recipe):
         dead, reason, coefficient = DEAD[place]
-        switch = (
-            "algorithm.use_kl_in_reward is false; "
-            if place == (True, False) and has_reward_switch(values)
-            else ""
-        )
-        amount = f"{coefficient}={values.number(coefficient):g}" if coefficient else ""
+        if place == (True, False) and has_reward_switch(values):
+            reason = f"algorithm.use_kl_in_reward is false; {reason}"
+        if coefficient:
+            reason = f"{reason}{coefficient}={values.number(coefficient):g}"
         # Scripts copy a coefficient of 0 with the switch that is off: both say that KL is not
         # there.
         named = tuple(key for key in dead if not key.endswith("coef") or values.number(key))
@@ -325,7 +320,7 @@ def _dead_keys(recipe: Recipe) -> Iterator[Violation]:
         ):
             # all that the recipe says of KL is that it is off
             return
-        yield from find_dead_keys(recipe, named, switch + reason + amount)
+        yield from find_dead_keys(recipe, named, reason)
 
 
 variant("GV303", VERL, _mistyped)

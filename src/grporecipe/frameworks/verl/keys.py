@@ -117,10 +117,10 @@ def known_keys(recipe: Recipe) -> KeyTable:
     """Return the keys that a recipe may set: of the source in its repository, else of its release
     and engine.
     """
+    if isinstance(recipe.vendored, KeyTable):
+        return recipe.vendored
     if recipe.vendored is not None:
-        return (
-            recipe.vendored if isinstance(recipe.vendored, KeyTable) else KeyTable(recipe.vendored)
-        )
+        return KeyTable(recipe.vendored)
     return known(recipe.version, engine_of(recipe))
 
 
@@ -189,11 +189,12 @@ def words(recipe: Recipe) -> dict[str, tuple[str, ...]]:
             if recipe.version < parse_release(release):
                 allowed += removed
         choices[key] = tuple(allowed)
-    own = REGISTRIES if recipe.vendored is not None or not is_own_trainer(recipe) else frozenset()
-    engine = (
-        {f"{OPTIM}.lr_scheduler_type"} if engine_of(recipe) not in ("dp", "megatron") else set()
-    )
-    return {key: allowed for key, allowed in choices.items() if key not in own | engine}
+    own = set[str]()
+    if recipe.vendored is not None or not is_own_trainer(recipe):
+        own |= REGISTRIES
+    if engine_of(recipe) not in ("dp", "megatron"):
+        own.add(f"{OPTIM}.lr_scheduler_type")
+    return {key: allowed for key, allowed in choices.items() if key not in own}
 
 
 def unread(keys: KeyTable) -> dict[str, str]:

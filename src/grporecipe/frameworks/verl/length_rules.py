@@ -121,13 +121,12 @@ def a_sequence_fits_a_prefill(recipe: Recipe) -> Iterator[Violation]:
 
 
 class Refused(NamedTuple):
-    """A size that the rollout engine refuses: the first release that checks it, key, value, reason,
-    and the value to set instead.
+    """A size that the rollout engine refuses: the first release that checks it, key, reason, and
+    the value to set instead.
     """
 
     since: Version
     key: str
-    value: Any
     reason: str
     new: Any
 
@@ -144,7 +143,8 @@ def the_engine_takes_its_sizes(recipe: Recipe) -> Iterator[Violation]:
     for row in _refused(values):
         if recipe.version >= row.since and row.key in values.given and row.key not in values.bad:
             advice = f"Set {row.key}={show(row.new)}."
-            yield of_key(row.key, row.value, row.reason, advice, {row.key: row.new})
+            value = values.get(row.key)
+            yield of_key(row.key, value, row.reason, advice, {row.key: row.new})
 
 
 def _refused(values: Values) -> Iterator[Refused]:
@@ -158,7 +158,7 @@ def _refused(values: Values) -> Iterator[Refused]:
     stages, experts, tensor, data = (f"{verl.ROLLOUT}.{each}" for each in names)
     if values.whole(stages, 1) > 1 and name in ("vllm", "sglang", "trtllm"):
         reason = f"verl's {name} rollouts have no pipeline parallelism, and stop at start"
-        yield Refused((0, 6, 0), stages, values.whole(stages), reason, 1)
+        yield Refused((0, 6, 0), stages, reason, 1)
     whole = values.whole(tensor, 1) * values.whole(data, 1)
     if (
         values.whole(experts, 1) > 1
@@ -167,12 +167,12 @@ def _refused(values: Values) -> Iterator[Refused]:
         and not values.bad & {tensor, data}
     ):
         reason = f"verl asserts that it is {tensor} x {data}, {whole}"
-        yield Refused((0, 6, 0), experts, values.whole(experts), reason, whole)
+        yield Refused((0, 6, 0), experts, reason, whole)
     apart = f"{verl.ROLLOUT}.disaggregation.enabled"
     if values.flag(apart) and name not in ("", "vllm", "sglang"):
         reason = f"prefill and decoding are apart in vllm and sglang only, and the engine is {name}"
-        yield Refused((0, 9, 0), apart, True, reason, False)
+        yield Refused((0, 9, 0), apart, reason, False)
     rank = f"{verl.MODEL}.lora_rank"
     if values.whole(rank) > LARGEST_RANK and name == "vllm":
         reason = f"vLLM takes adapters up to rank {LARGEST_RANK}, and verl stops"
-        yield Refused((0, 6, 1), rank, values.whole(rank), reason, LARGEST_RANK)
+        yield Refused((0, 6, 1), rank, reason, LARGEST_RANK)

@@ -286,9 +286,8 @@ def derive_kl(values: Values, _: Config) -> Fields:
     even with coefficient 0.
     """
     in_loss, in_reward = kl_places(values)
-    place = "reward" if in_reward else "none"
-    if in_loss:
-        place = "both" if in_reward else "loss"
+    places = {(True, True): "both", (True, False): "loss", (False, True): "reward"}
+    place = places.get((in_loss, in_reward), "none")
     loads = place != "none" and is_own_trainer(values.recipe)
     fields: Fields = {"kl_placement": place, "loads_reference": loads}
     if in_loss:
@@ -311,19 +310,25 @@ def derive_loss(values: Values, _: Config) -> Fields:
     """Return the loss in TRL's terms. For verl's plain loss mode, the way of averaging decides."""
     mode = values.word(f"{ACTOR}.policy_loss.loss_mode", "vanilla")
     average = values.word(f"{ACTOR}.loss_agg_mode", "token-mean")
-    loss = AVERAGES.get(average, average) if mode in ("vanilla", "gspo") else mode
-    level = "sequence" if mode == "gspo" else "token"
-    return {"loss_type": loss, "importance_sampling_level": level}
+    fields = {"loss_type": mode, "importance_sampling_level": "token"}
+    if mode in ("vanilla", "gspo"):
+        fields["loss_type"] = AVERAGES.get(average, average)
+    if mode == "gspo":
+        fields["importance_sampling_level"] = "sequence"
+    return fields
 
 
 def derive_length(values: Values, fields: Config) -> Fields:
     """Return model, data and schedule, if the recipe names them."""
-    path = fields["model_name_or_path"] if f"{MODEL}.path" in values.given else ""
+    path = ""
+    if f"{MODEL}.path" in values.given:
+        path = fields["model_name_or_path"]
     warmup = values.number(f"{OPTIM}.lr_warmup_steps", -1)
     if warmup <= 0:
         warmup = values.number(f"{OPTIM}.lr_warmup_steps_ratio")
-    is_megatron = engine_of(values.recipe) == "megatron"
-    schedule = f"{OPTIM}.lr_decay_style" if is_megatron else f"{OPTIM}.lr_scheduler_type"
+    schedule = f"{OPTIM}.lr_scheduler_type"
+    if engine_of(values.recipe) == "megatron":
+        schedule = f"{OPTIM}.lr_decay_style"
     older = values.word(f"{OPTIM}.warmup_style")
     length: Fields = {
         "model_name_or_path": path or None,

@@ -65,11 +65,9 @@ def _unit(s: Setting) -> int:
     """Return the unit of a rollout's completions: the number of processes, or Megatron's data ranks
     times m.
     """
-    return (
-        (ranks(s) or 1) * s.per_device_train_batch_size
-        if s.engine == "megatron"
-        else s.processes or 1
-    )
+    if s.engine == "megatron":
+        return (ranks(s) or 1) * s.per_device_train_batch_size
+    return s.processes or 1
 
 
 def _shared_alike(s: Setting) -> bool:
@@ -98,11 +96,9 @@ def a_rollout_is_shared_alike(s: Setting) -> Finding:
     is_exempt = s.dynamic_batching and s.version >= EXEMPTS
     if is_exempt or not is_shared(s) or _shared_alike(s):
         return None
-    made_of = (
-        f"({ranks(s)} data ranks x {s.per_device_train_batch_size})"
-        if s.engine == "megatron"
-        else "processes"
-    )
+    made_of = "processes"
+    if s.engine == "megatron":
+        made_of = f"({ranks(s)} data ranks x {s.per_device_train_batch_size})"
     return {"completions": rollout_completions(s), "unit": _unit(s), "made_of": made_of}
 
 

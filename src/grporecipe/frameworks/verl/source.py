@@ -170,9 +170,9 @@ def merge(into: Fields, other: Config) -> None:
 
 
 def _copy(value: Any) -> Any:
-    return (
-        {key: _copy(inner) for key, inner in value.items()} if isinstance(value, Mapping) else value
-    )
+    if isinstance(value, Mapping):
+        return {key: _copy(inner) for key, inner in value.items()}
+    return value
 
 
 def read_source(folder: Path, recipe: Recipe) -> Vendored:
@@ -190,13 +190,11 @@ def read_source(folder: Path, recipe: Recipe) -> Vendored:
     }
     keys = _keys(folder, find_main(folder, recipe), choices)
     version = _version(folder)
-    if version is None:
-        own = keys if keys is not None else _keys(folder, Main(folder / CONFIG, "ppo_trainer"), {})
-        version = (
-            None
-            if own is None
-            else nearest_release(own, partial(known, engine=engine_of(recipe)), releases())
-        )
+    own = keys
+    if version is None and own is None:
+        own = _keys(folder, Main(folder / CONFIG, "ppo_trainer"), {})
+    if version is None and own is not None:
+        version = nearest_release(own, partial(known, engine=engine_of(recipe)), releases())
     return Vendored(keys, version, *_evidence(folder))
 
 
