@@ -51,12 +51,16 @@ def refuse_mistakes(problems: Iterable[str]) -> None:
     it shows the first ones.
     """
     wrong = list(dict.fromkeys(problems))
-    if wrong:
-        more = [f"and {len(wrong) - MOST_SHOWN} more"] if len(wrong) > MOST_SHOWN + 1 else []
-        shown = [f"{len(wrong)} keys cannot work:", *(wrong[:MOST_SHOWN] if more else wrong), *more]
-        error = UserError(wrong[0] if len(wrong) == 1 else "\n- ".join(shown))
-        error.problems = wrong
-        raise error
+    if not wrong:
+        return
+    shown = wrong
+    if len(wrong) > MOST_SHOWN + 1:
+        shown = [*wrong[:MOST_SHOWN], f"and {len(wrong) - MOST_SHOWN} more"]
+    if len(wrong) > 1:
+        shown = [f"{len(wrong)} keys cannot work:", *shown]
+    error = UserError("\n- ".join(shown))
+    error.problems = wrong
+    raise error
 
 
 class UnknownMetricError(UserError):
@@ -89,9 +93,14 @@ class ProgramFailed(Exception):
     """
 
     def __init__(self, code: int, last_lines: list[str], error: str = "") -> None:
-        self.kind = f"signal {-code}" if code < 0 else f"exit code {code}"
+        self.kind = f"exit code {code}"
+        if code < 0:
+            self.kind = f"signal {-code}"
         self.last_lines = last_lines
-        super().__init__(f"the program ended with {self.kind}" + (f": {error}" if error else ""))
+        message = f"the program ended with {self.kind}"
+        if error:
+            message += f": {error}"
+        super().__init__(message)
 
 
 # what the extra [sweep] installs

@@ -14,7 +14,7 @@ import shutil
 import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
-from itertools import accumulate
+from itertools import accumulate, chain
 from pathlib import Path
 from types import UnionType
 from typing import Any, BinaryIO
@@ -56,7 +56,9 @@ def absolute(path: str | Path) -> Path:
     whole = Path(path).absolute()
     if ".." not in whole.parts:
         return whole
-    return whole.resolve() if whole.name == ".." else whole.parent.resolve() / whole.name
+    if whole.name == "..":
+        return whole.resolve()
+    return whole.parent.resolve() / whole.name
 
 
 def open_file(path: Path, buffering: int = -1) -> BinaryIO:
@@ -191,7 +193,9 @@ def parse_yaml(text: str, loader_class: Any = None) -> Any:
         node = yaml.compose(text, loader_class)
         if "*" in text and count_yaml_values(node, {}) > MOST_YAML_VALUES:
             raise ValueError(f"it has more than {MOST_YAML_VALUES:,} values")
-        return None if node is None else loader_class("").construct_document(node)
+        if node is None:
+            return None
+        return loader_class("").construct_document(node)
     except (yaml.YAMLError, TypeError, AttributeError, RecursionError, OverflowError) as error:
         raise ValueError(" ".join(str(error).split())) from error
 
@@ -211,7 +215,7 @@ def is_deep_yaml(text: str) -> bool:
     import yaml
 
     indent = max(map(len, re.findall(r"^ +", text, re.MULTILINE)), default=0)
-    if indent + sum(text.count(sign) for sign in "[{-?") <= DEEPEST:
+    if indent + sum(map(text.count, "[{-?")) <= DEEPEST:
         return False
     depth = 0
     try:
@@ -234,22 +238,18 @@ def count_yaml_values(node: Any, counted: dict[int, int]) -> int:
     """
     import yaml
 
-    if node is None or isinstance(node, yaml.ScalarNode):
-        if (
-            node is not None
-            and node.tag == "tag:yaml.org,2002:int"
-            and len(node.value) > LONGEST_NUMBER
-        ):
+    if node is None:
+        return 1
+    if isinstance(node, yaml.ScalarNode):
+        if node.tag == "tag:yaml.org,2002:int" and len(node.value) > LONGEST_NUMBER:
             raise ValueError(f"a number of {len(node.value):,} characters")
         return 1
     if id(node) not in counted:
         # a node may contain itself
         counted[id(node)] = 1
-        below = (
-            [part for pair in node.value for part in pair]
-            if isinstance(node, yaml.MappingNode)
-            else node.value
-        )
+        below = node.value
+        if isinstance(node, yaml.MappingNode):
+            below = chain.from_iterable(node.value)
         counted[id(node)] = 1 + sum(count_yaml_values(part, counted) for part in below)
     return counted[id(node)]
 
@@ -296,7 +296,9 @@ def read_json(path: Path) -> dict[str, Any] | None:
         value = parse_json(read_bytes(path))
     except (FileNotFoundError, ValueError):
         return None
-    return value if isinstance(value, dict) else None
+    if isinstance(value, dict):
+        return value
+    return None
 
 
 def no_link(path: str, flags: int) -> int:
@@ -313,7 +315,8 @@ def append_line(path: Path, value: dict[str, Any]) -> None:
     with open(path, "ab+", buffering=0, opener=no_link) as file:
         if file.tell() > 0:
             file.seek(-1, os.SEEK_END)
-            data = data if file.read(1) == b"\n" else b"\n" + data
+            if file.read(1) != b"\n":
+                data = b"\n" + data
         # a full disk may take only a part: then the next write raises
         while data:
             data = data[file.write(data) :]
@@ -376,18 +379,24 @@ def as_number(value: object) -> float | None:
 
 def text_or(value: Any) -> str:
     """Return a JSON string; empty for any other value."""
-    return value if isinstance(value, str) else ""
+    if isinstance(value, str):
+        return value
+    return ""
 
 
 def whole_or_none(value: Any) -> int | None:
     """Return a JSON integer; None for any other value."""
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    return None
 
 
 def count_or_none(value: Any) -> int | None:
     """Return a finite JSON number as an integer; None for any other value."""
     number = finite_or_none(value)
-    return None if number is None else int(number)
+    if number is None:
+        return None
+    return int(number)
 
 
 def finite_or_none(value: Any) -> float | None:
@@ -395,7 +404,9 @@ def finite_or_none(value: Any) -> float | None:
     value.
     """
     number = value if type(value) is float else as_number(value)
-    return number if number is not None and abs(number) <= LARGEST_NUMBER else None
+    if number is None or not abs(number) <= LARGEST_NUMBER:
+        return None
+    return number
 
 
 def yaml_loader() -> Any:

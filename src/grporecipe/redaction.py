@@ -46,11 +46,7 @@ def _kind(name: str) -> str:
     an empty text.
     """
     own = name.rpartition(".")[2]
-    words = [
-        word
-        for word in re.split(r"[^A-Z0-9]+", re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).upper())
-        if word
-    ]
+    words = re.findall(r"[A-Z0-9]+", re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).upper())
     if any(re.fullmatch(_OTHER, word) for word in words):
         return ""
     if re.search(_SECRET, "_".join(words)):
@@ -59,12 +55,10 @@ def _kind(name: str) -> str:
         return ""
     if own.isupper() and ("TOKEN" in words or own.endswith(_ENDS)):
         return "sure"
-    has_one = (
-        "TOKEN" in words
-        or not {"KEY", "PAT"}.isdisjoint(words[1:])
-        or "_".join(words[-2:]) == _WANDB
-    )
-    return "likely" if has_one else ""
+    has_one = "TOKEN" in words or not {"KEY", "PAT"}.isdisjoint(words[1:])
+    if has_one or "_".join(words[-2:]) == _WANDB:
+        return "likely"
+    return ""
 
 
 def is_secret(name: str, value: str) -> bool:
@@ -75,14 +69,13 @@ def is_secret(name: str, value: str) -> bool:
     if not kind or value.lower() in _NO_SECRETS or re.search(r"[$`]", value):
         return False
     is_variable = name.rpartition(".")[2].isupper()
+    if kind == "sure" and is_variable:
+        return len(value) >= 3
     if kind == "sure":
-        return len(value) >= (3 if is_variable else 4) and (
-            is_variable or not re.search(r"[(\[{<]", value)
-        )
-    is_key = (
-        re.fullmatch(r"[\w+/=.~:-]{8,}" if is_variable else r"[\w+/=.~:-]{12,}", value) is not None
-    )
-    return is_key and (is_variable or _is_mixed(value))
+        return len(value) >= 4 and not re.search(r"[(\[{<]", value)
+    if not re.fullmatch(r"[\w+/=.~:-]{8,}", value):
+        return False
+    return is_variable or (len(value) >= SHORTEST and _is_mixed(value))
 
 
 def _is_mixed(value: str) -> bool:
@@ -117,11 +110,10 @@ def secrets_in(key: str, value: Any) -> Iterator[str]:
         if not isinstance(inner, Mapping | list | tuple) or id(inner) in seen:
             continue
         seen.add(id(inner))
-        waiting += (
-            [(str(k), v) for k, v in inner.items()]
-            if isinstance(inner, Mapping)
-            else [(name, v) for v in inner]
-        )
+        if isinstance(inner, Mapping):
+            waiting += [(str(key), item) for key, item in inner.items()]
+        else:
+            waiting += [(name, item) for item in inner]
 
 
 def masked(key: str, value: Any, depth: int = 0) -> Any:
@@ -136,7 +128,9 @@ def masked(key: str, value: Any, depth: int = 0) -> Any:
         return type(value)(masked(key, inner, depth + 1) for inner in value)
     if not isinstance(value, str):
         return value
-    return SHOWN if is_secret(key, value) else redact(value)
+    if is_secret(key, value):
+        return SHOWN
+    return redact(value)
 
 
 # Tokens that the services issue.
@@ -182,7 +176,9 @@ def redact(text: str) -> str:
     text = re.sub(_HEADER, rf"\g<1>{SHOWN}", text)
     text = re.sub(_URL, rf"\g<1>{SHOWN}", text)
     text = re.sub(_WEBHOOK, rf"\g<1>{SHOWN}", text)
-    return re.sub(_TOKEN, SHOWN, _redact_named(text) if re.search(_HINT, text) else text)
+    if re.search(_HINT, text):
+        text = _redact_named(text)
+    return re.sub(_TOKEN, SHOWN, text)
 
 
 def _redact_named(text: str) -> str:
@@ -190,10 +186,11 @@ def _redact_named(text: str) -> str:
     parts = []
     end = 0
     for match in re.finditer(_NAME, text):
-        value = _VALUE.match(text, match.end()) if match.start() >= end else None
-        if value is not None and is_secret(
-            match[1] or match[2], (inner := value[value.lastindex or 0])
-        ):
-            parts += [text[end : value.start()], value[0].replace(inner, SHOWN)]
+        value = _VALUE.match(text, match.end())
+        if match.start() < end or value is None:
+            continue
+        secret = value[value.lastindex or 0]
+        if is_secret(match[1] or match[2], secret):
+            parts += [text[end : value.start()], value[0].replace(secret, SHOWN)]
             end = value.end()
     return "".join([*parts, text[end:]])

@@ -25,7 +25,9 @@ class Lazy:
 
 def load_entry(entry: Any) -> Any:
     """Return a registered function or class, imported if it is `Lazy`."""
-    return entry.load() if isinstance(entry, Lazy) else entry
+    if isinstance(entry, Lazy):
+        return entry.load()
+    return entry
 
 
 # name on command lines: the Framework; the last that fits a recipe is detected

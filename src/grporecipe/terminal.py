@@ -6,6 +6,7 @@ import codecs
 import logging
 import os
 import sys
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from io import TextIOWrapper
 from math import inf
@@ -18,18 +19,19 @@ if TYPE_CHECKING:
 
 # a sweep's log has it too
 logger = logging.getLogger("grposweep.terminal")
+# Unicode's own control characters are direction overrides, line and paragraph separators, and
+# surrogates.
 _STEERING = {
     code: repr(chr(code))[1:-1]
-    for code in (*range(32), *range(127, 160))
-    if chr(code) not in "\n\t"
+    for code in (
+        *range(9),
+        *range(11, 32),
+        *range(127, 160),
+        *range(0x2028, 0x202F),
+        *range(0x2066, 0x206A),
+        *range(0xD800, 0xE000),
+    )
 }
-# Unicode's own control characters: direction overrides, line and paragraph separators, and
-# surrogates.
-_STEERING |= {
-    code: f"\\u{code:04x}"
-    for code in (*range(0x202A, 0x202F), *range(0x2066, 0x206A), 0x2028, 0x2029)
-}
-_STEERING |= {code: f"\\u{code:04x}" for code in range(0xD800, 0xE000)}
 
 
 # how a stream that is not of Unicode writes a character that it lacks
@@ -74,7 +76,9 @@ def open_streams() -> None:
 
 def printable(text: str) -> str:
     """Return the text with control characters escaped. Line ends and tabs stay."""
-    return text if text.isprintable() else text.translate(_STEERING)
+    if text.isprintable():
+        return text
+    return text.translate(_STEERING)
 
 
 def one_line(text: str) -> str:
@@ -96,7 +100,9 @@ def say(text: str, out: TextIO | None = None) -> None:
 
 def write_data(text: str) -> None:
     """Write a file's content to standard output, unchanged unless that is a terminal."""
-    sys.stdout.write(printable(text) if sys.stdout.isatty() else text)
+    if sys.stdout.isatty():
+        text = printable(text)
+    sys.stdout.write(text)
 
 
 class Screen:
@@ -175,29 +181,35 @@ def short_names(parameters: Iterable[str]) -> dict[str, str]:
     """Map each parameter to its last word, or to its whole name if two parameters share that
     word.
     """
-    names = list(parameters)
-    last = [name.rsplit(".", 1)[-1] for name in names]
-    return {
-        name: word if last.count(word) == 1 else name
-        for name, word in zip(names, last, strict=True)
-    }
+    last = {name: name.rsplit(".", 1)[-1] for name in parameters}
+    counts = Counter(last.values())
+    for name, word in last.items():
+        if counts[word] > 1:
+            last[name] = name
+    return last
 
 
 def label_text(label: Any) -> str:
     """Return a label as tables show it."""
-    return f"{label:.3g}" if isinstance(label, float) else str(label)
+    if isinstance(label, float):
+        return f"{label:.3g}"
+    return str(label)
 
 
 def first_of(names: Sequence[object], most: int) -> str:
     """Return the first of these, and how many follow: a, b and 3 more."""
-    more = f" and {len(names) - most:,} more" if len(names) > most else ""
-    return ", ".join(map(str, names[:most])) + more
+    shown = ", ".join(map(str, names[:most]))
+    if len(names) > most:
+        shown += f" and {len(names) - most:,} more"
+    return shown
 
 
 def count(number: int, noun: str) -> str:
     """Return a number with its noun: 1 trial, 2 trials, 2 processes."""
+    if number == 1:
+        return f"1 {noun}"
     ending = "es" if noun.endswith(("s", "x")) else "s"
-    return f"1 {noun}" if number == 1 else f"{number:,} {noun}{ending}"
+    return f"{number:,} {noun}{ending}"
 
 
 class Progress:
@@ -210,7 +222,9 @@ class Progress:
 
     def __init__(self, err: TextIO) -> None:
         self._err, self._files, self._is_shown = err, 0, False
-        self._next = monotonic() + self.AFTER if err.isatty() else inf
+        self._next = inf
+        if err.isatty():
+            self._next = monotonic() + self.AFTER
 
     def step(self, path: object) -> None:
         """Count a file."""

@@ -35,9 +35,13 @@ NODES = (1, 2, 4, 8)
 
 def frequency(name: str, key: str) -> Field:
     """Return the row of a frequency in rollouts; -1 is never."""
-    return Field(
-        name, key, "int", -1, read=lambda every: every if every > 0 else None, rollouts=True
-    )
+
+    def read(every: int) -> int | None:
+        if every > 0:
+            return every
+        return None
+
+    return Field(name, key, "int", -1, read=read, rollouts=True)
 
 
 def clip(key: str, default: float) -> Field:
@@ -46,21 +50,22 @@ def clip(key: str, default: float) -> Field:
     """
 
     def read(value: float) -> float | None:
-        return None if value >= NEVER_CLIPPED else value
+        if value >= NEVER_CLIPPED:
+            return None
+        return value
 
     return Field("delta", key, "float", default, read=read)
 
 
 def unless(name: str, key: str, default: float) -> Field:
     """Return the row of an option that is written if it differs from the frameworks' default."""
-    return Field(
-        name,
-        key,
-        "float",
-        default,
-        write=lambda value: None if value == default else value,
-        judged=False,
-    )
+
+    def write(value: float) -> float | None:
+        if value == default:
+            return None
+        return value
+
+    return Field(name, key, "float", default, write=write, judged=False)
 
 
 def top_k(key: str) -> Field:
@@ -77,21 +82,18 @@ def estimator_word(name: Any) -> Any:
 
 def derive_processes(values: Values, fields: Config) -> Fields:
     """Return the number of GPUs, as given or as in the recipe; None if it cannot be read."""
-    gpus = values.whole("trainer.nnodes", 1) * values.whole("trainer.n_gpus_per_node", 8)
-    unread = values.bad & {"trainer.nnodes", "trainer.n_gpus_per_node"}
-    stated = fields["processes"]
-    return {"processes": stated if stated is not None else None if unread else gpus}
+    processes = fields["processes"]
+    if processes is None and values.bad.isdisjoint(("trainer.nnodes", "trainer.n_gpus_per_node")):
+        processes = values.whole("trainer.nnodes", 1) * values.whole("trainer.n_gpus_per_node", 8)
+    return {"processes": processes}
 
 
 def read_betas(rates: Any) -> dict[str, float | None]:
     """Return Adam's two rates by field; None for a value that is no pair of numbers."""
-    known = (
-        isinstance(rates, (list, tuple))
-        and len(rates) == 2
-        and all(isinstance(r, (int, float)) for r in rates)
-    )
-    first, second = map(float, rates) if known else (None, None)
-    return {"adam_beta1": first, "adam_beta2": second}
+    match rates:
+        case [int() | float() as first, int() | float() as second]:
+            return {"adam_beta1": float(first), "adam_beta2": float(second)}
+    return {"adam_beta1": None, "adam_beta2": None}
 
 
 def derive_shared(betas: str) -> Callable[[Values, Config], Fields]:
@@ -122,13 +124,16 @@ def change_gpus(processes: Any, recipe: Recipe, _: Setting, __: Config) -> Field
         return {"processes": processes}
     nodes = max(values_of(recipe).whole("trainer.nnodes", 1), 1)
     each, rest = divmod(processes, nodes)
-    return None if rest or each not in NODES else {"trainer.n_gpus_per_node": each}
+    if rest or each not in NODES:
+        return None
+    return {"trainer.n_gpus_per_node": each}
 
 
 def key_of_gpus(values: Values) -> dict[str, str]:
     """Return the key of the number of GPUs, for a recipe that sets only the number of nodes."""
-    only_nodes = "trainer.n_gpus_per_node" not in values.given and "trainer.nnodes" in values.given
-    return {"processes": "trainer.nnodes"} if only_nodes else {}
+    if "trainer.n_gpus_per_node" in values.given or "trainer.nnodes" not in values.given:
+        return {}
+    return {"processes": "trainer.nnodes"}
 
 
 def nearest(key: str, takes: Mapping[str, KeySpec], value: Any = None) -> list[str]:
@@ -138,21 +143,27 @@ def nearest(key: str, takes: Mapping[str, KeySpec], value: Any = None) -> list[s
     They have the key's sections in their path and can hold its value.
     """
     *sections, word = key.split(".")
-    below = (takes if isinstance(takes, KeyTable) else KeyTable(takes)).below
+    if not isinstance(takes, KeyTable):
+        takes = KeyTable(takes)
     wanted = set(sections)
     by_word = dict[str, list[str]]()
-    for name in min((below.get(section, []) for section in sections), key=len, default=list(takes)):
+    candidates = [takes.below.get(section, []) for section in sections]
+    for name in min(candidates, key=len, default=list(takes)):
         *inside, last = name.split(".")
         if wanted.issubset(inside):
             by_word.setdefault(last, []).append(name)
-    if same := [name for name in by_word.get(word, ()) if _holds(takes[name], value)]:
+    same = [name for name in by_word.get(word, ()) if _holds(takes[name], value)]
+    if same:
         # those with most of the key's own sections come first
         parts = {*sections, word}
         return sorted(same, key=lambda name: (-len(parts & set(name.split("."))), len(name)))[:2]
-    similar = _spelled_alike(word, tuple(by_word))
-    alike = ([name for name in by_word[near] if _holds(takes[name], value)] for near in similar)
-    # the shortest path of each
-    return [min(reversed(names), key=len) for names in alike if names][:2]
+    alike = []
+    for near in _spelled_alike(word, tuple(by_word)):
+        names = [name for name in reversed(by_word[near]) if _holds(takes[name], value)]
+        # the shortest path
+        if names:
+            alike.append(min(names, key=len))
+    return alike[:2]
 
 
 def _holds(spec: KeySpec, value: Any) -> bool:

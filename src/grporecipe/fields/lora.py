@@ -10,7 +10,7 @@ import re
 from typing import Any
 
 from grporecipe.model.framework import Field
-from grporecipe.model.values import Names
+from grporecipe.model.values import Names, listed
 
 # Source: peft utils/constants.py TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING.
 
@@ -38,10 +38,19 @@ def as_modules(value: Any) -> Names:
     """
     if isinstance(value, str) and (match := re.fullmatch(_ALTERNATIVES, value)):
         return tuple(match[1].split("|"))
-    return tuple(map(str, value)) if isinstance(value, list) else (str(value),) if value else ()
+    return tuple(map(str, _items(value)))
 
 
 def one_name(value: Any) -> str | None:
     """Return the data set that a key names; None for several, which a setting cannot hold."""
-    names = value if isinstance(value, list) else [value] if value else []
-    return str(names[0]) if len(names) == 1 else None
+    names = _items(value)
+    if len(names) != 1:
+        return None
+    return str(names[0])
+
+
+def _items(value: Any) -> list[Any]:
+    """Return the items of a list, or one value; none of an empty one."""
+    if not value:
+        return []
+    return listed(value)

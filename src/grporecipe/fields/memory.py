@@ -7,7 +7,7 @@ fsdp_workers.py; ms-swift 4.6 arguments, rlhf_trainers/grpo_trainer.py.
 """
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 from grporecipe.fields.lora import PEFT_TARGETS
 from grporecipe.fields.reading import values_of
@@ -26,6 +26,8 @@ VERL_LORA = (0, 4, 0)
 STAGES = ("zero3", "zero2", "zero1")
 # of one image token of Qwen2-VL and Qwen2.5-VL
 PIXELS = 28 * 28
+
+Head = Literal["tiles", "whole", "packed"]
 
 # the key of TRL and ms-swift for the type of the weights, in some release
 DTYPES = ("dtype", "torch_dtype")
@@ -76,11 +78,15 @@ def read_trl(values: Values, s: Setting, is_unsloth: bool = False) -> Fields:
     config = values.recipe.config
     stated = {**read_mapping(config.get("model_init_kwargs")), **config}
     weights = next((stated[key] for key in DTYPES if stated.get(key)), "float32")
-    key = "torch_dtype" if "torch_dtype" in config else "dtype"
+    key = "dtype"
+    if "torch_dtype" in config:
+        key = "torch_dtype"
     has_bf16 = config.get("bf16", s.version >= (0, 19, 0)) is not False
     has_tiles = s.version >= TILES or s.use_liger_kernel or is_unsloth
     checkpoints = config.get("gradient_checkpointing", s.version >= (0, 22, 0))
-    bits = _bits(config, is_unsloth) if s.lora else 0
+    bits = 0
+    if s.lora:
+        bits = _bits(config, is_unsloth)
     fields: Fields = {
         "weights_dtype": "float32",
         "autocast_dtype": None,
@@ -88,7 +94,7 @@ def read_trl(values: Values, s: Setting, is_unsloth: bool = False) -> Fields:
         "keys": {**s.keys, "weights_dtype": key},
         "sharding": _sharding(config.get("deepspeed"), s),
         "runtime": Runtime(
-            head="tiles" if has_tiles else "whole",
+            head=_head(has_tiles),
             flash="flash" in str(config.get("attn_implementation")),
             **_offload(config.get("deepspeed")),
             weight_bits=bits,
@@ -106,7 +112,9 @@ def read_ms_swift(values: Values, s: Setting) -> Fields:
     logits as in TRL 0.x.
     """
     stage = values.word("deepspeed")
-    bits = str(values.get("quant_bits") or 0)
+    bits = 0
+    if s.lora and str(values.get("quant_bits")) in ("4", "8"):
+        bits = int(values.get("quant_bits"))
     offload = _offload(stage)
     if not offload:
         names = {"weights": "offload_model", "optimizer": "offload_optimizer"}
@@ -120,10 +128,10 @@ def read_ms_swift(values: Values, s: Setting) -> Fields:
         "keys": {**s.keys, "weights_dtype": "torch_dtype"},
         "sharding": _sharding(stage, s),
         "runtime": Runtime(
-            head="tiles" if values.flag("use_liger_kernel") else "whole",
+            head=_head(values.flag("use_liger_kernel")),
             flash="flash" in values.word("attn_impl"),
             packs=values.flag("padding_free"),
-            weight_bits=int(bits) if bits in ("4", "8") and s.lora else 0,
+            weight_bits=bits,
             **offload,
         ),
     }
@@ -135,21 +143,22 @@ def read_verl(values: Values, s: Setting) -> Fields | None:
     model = "actor_rollout_ref.model"
     if s.engine not in (None, "dp", "fsdp", "fsdp2"):
         return None
-    tokens = values.get(f"{actor}.ppo_max_token_len_per_gpu", "int") if s.dynamic_batching else None
-    is_fused = values.flag(f"{model}.use_fused_kernels")
+    tokens = None
+    if s.dynamic_batching:
+        tokens = values.get(f"{actor}.ppo_max_token_len_per_gpu", "int")
     return {
-        **_fsdp(s, values.word(f"{actor}.fsdp_config.model_dtype", "fp32") or "fp32"),
+        **_fsdp(s, values.word(f"{actor}.fsdp_config.model_dtype")),
         "keys": {**s.keys, "weights_dtype": f"{actor}.fsdp_config.model_dtype"},
         "gradient_checkpointing": values.flag(f"{model}.enable_gradient_checkpointing", True),
         "vllm_enable_sleep_mode": values.flag("actor_rollout_ref.rollout.free_cache_engine", True),
         "runtime": Runtime(
-            head="tiles" if is_fused else "packed",
+            head=_head(values.flag(f"{model}.use_fused_kernels"), "packed"),
             flash=True,
             packs=s.removes_padding,
             upcasts=False,
             has_entropy_loss=s.version < VERL_LORA or bool(s.entropy_coef),
             tokens_per_batch=tokens,
-            saved_hidden=2 if s.lora else 1,
+            saved_hidden=1 + s.lora,
             wakes_whole=s.version < VERL_LORA,
             eager=values.flag("actor_rollout_ref.rollout.enforce_eager"),
             offloads=_named(
@@ -167,10 +176,9 @@ def read_easyr1(values: Values, s: Setting) -> Fields:
     its sequences.
     """
     actor = "worker.actor"
-    is_half = values.word(f"{actor}.fsdp.torch_dtype") in HALF
     pixels = values.whole("data.max_pixels")
     return {
-        **_fsdp(s, "bf16" if is_half else "fp32"),
+        **_fsdp(s, values.word(f"{actor}.fsdp.torch_dtype")),
         "gradient_checkpointing": values.flag(f"{actor}.model.enable_gradient_checkpointing", True),
         "vllm_enable_sleep_mode": True,
         "runtime": Runtime(
@@ -179,7 +187,7 @@ def read_easyr1(values: Values, s: Setting) -> Fields:
             packs=values.flag(f"{actor}.padding_free", True),
             upcasts=False,
             fills=s.dynamic_batching,
-            saved_hidden=2 if s.lora else 1,
+            saved_hidden=1 + s.lora,
             image_tokens=pixels // PIXELS,
             eager=values.flag("worker.rollout.enforce_eager"),
             offloads=_named(
@@ -196,13 +204,22 @@ def _fsdp(s: Setting, dtype: str) -> Fields:
     """Return the fields of a trainer that shards by FSDP with mixed precision; its shards have the
     type of the model.
     """
-    weights, computed = ("bfloat16", None) if dtype in HALF else ("float32", "bfloat16")
-    return {
+    fields: Fields = {
         "sharding": "fsdp",
-        "weights_dtype": weights,
-        "autocast_dtype": computed,
+        "weights_dtype": "float32",
+        "autocast_dtype": "bfloat16",
         "evaluates": s.evaluates,
     }
+    if dtype in HALF:
+        fields |= {"weights_dtype": "bfloat16", "autocast_dtype": None}
+    return fields
+
+
+def _head(has_tiles: bool, other: Head = "whole") -> Head:
+    """Return how the logits are computed: in tiles, or in another way."""
+    if has_tiles:
+        return "tiles"
+    return other
 
 
 def _sharding(named: Any, s: Setting) -> str:
@@ -233,4 +250,6 @@ def _bits(config: Config, default: bool) -> int:
     """Return the bits of bitsandbytes' weights; 0 without quantization."""
     if config.get("load_in_8bit") is True:
         return 8
-    return 4 if config.get("load_in_4bit", default) is True else 0
+    if config.get("load_in_4bit", default) is True:
+        return 4
+    return 0

@@ -49,26 +49,26 @@ def collect(framework: Framework, recipe: Recipe) -> Values:
     key has no default.
     """
     takes = framework.known_keys(recipe)
-    renamed = framework.renamed
+    if not isinstance(takes, KeyTable):
+        takes = KeyTable(takes)
+    # older names that the release does not take
+    renamed = {old: new for old, new in framework.renamed.items() if old not in takes}
     given: Fields = {}
     for written, value in recipe.config.items():
         key = written.lstrip("+")
         if key.startswith("~"):
             given[key[1:]] = None
-            continue
-        name = renamed.get(key, key) if key not in takes else key
-        if name != key and name in recipe.config:
-            # the newer name wins
-            continue
-        given[name] = value
+        # the newer name wins
+        elif key not in renamed or renamed[key] not in recipe.config:
+            given[renamed.get(key, key)] = value
     unknown = (key.lstrip("+") for key in recipe.unresolved)
-    unresolved = frozenset(key if key in takes else renamed.get(key, key) for key in unknown)
-    stated = {name: value for name, value in given.items() if name not in unresolved}
-    bad = unresolved | {
-        name for name, value in given.items() if name in takes and not _fits(value, takes[name])
-    }
-    defaults = takes.defaults if isinstance(takes, KeyTable) else KeyTable(takes).defaults
-    return Values(recipe, ChainMap(stated, defaults), stated, frozenset(given), bad, recipe.lines)
+    bad = {renamed.get(key, key) for key in unknown}
+    stated = {name: value for name, value in given.items() if name not in bad}
+    for name, value in given.items():
+        if name in takes and not _fits(value, takes[name]):
+            bad.add(name)
+    values = ChainMap(stated, takes.defaults)
+    return Values(recipe, values, stated, frozenset(given), frozenset(bad), recipe.lines)
 
 
 def _fits(value: Any, key: KeySpec) -> bool:
@@ -97,7 +97,9 @@ def collect_converted(
     bad = {spell(str(key)) for key in recipe.unresolved}
     for written, value in recipe.config.items():
         key = spell(str(written))
-        name = renamed.get(key, key) if value is not None else key
+        name = key
+        if value is not None:
+            name = renamed.get(key, key)
         spec = takes.get(name) or takes.get(key)
         if spec is None or (name != key and recipe.config.get(name) is not None):
             # nothing reads it, or the newer name wins
@@ -128,19 +130,24 @@ def read_rows(framework: Framework, values: Values, keys: Mapping[str, str]) -> 
     fields = {}
     by_key, deriving, typed = _sorted_rows(framework)
     for key in by_key.keys() & values.stated.keys():
-        value = values.stated[key]
         for row in by_key[key]:
+            value = values.stated[key]
             if row.read is not None:
-                fields[row.name] = row.read(value)
-            else:
-                fields[row.name] = str(value) if row.name in WORDS and value is not None else value
+                value = row.read(value)
+            elif row.name in WORDS and value is not None:
+                value = str(value)
+            fields[row.name] = value
     for row, derive in deriving:
-        if (value := derive(values)) is not ABSENT:
+        value = derive(values)
+        if value is not ABSENT:
             fields[row.name] = value
     for row in typed:
         value = values.get(keys[row.name], row.type.rstrip("?"), row.default)
-        value = CASTS[row.type](value) if row.type in CASTS else value
-        fields[row.name] = value if row.read is None else row.read(value)
+        if row.type in CASTS:
+            value = CASTS[row.type](value)
+        if row.read is not None:
+            value = row.read(value)
+        fields[row.name] = value
     return fields
 
 
@@ -152,31 +159,29 @@ def _sorted_rows(
     ``derive``, rows with a type.
     """
     by_key: dict[str, list[Field]] = {}
+    deriving = []
+    typed = []
     for row in framework.fields:
+        if row.derive is not None:
+            deriving.append((row, row.derive))
         if row.type == RELEASE:
             by_key.setdefault(row.key, []).append(row)
-    deriving = [(row, row.derive) for row in framework.fields if row.derive is not None]
-    return (
-        by_key,
-        deriving,
-        [row for row in framework.fields if row.type not in ("", RELEASE) and row.name],
-    )
+        elif row.type and row.name:
+            typed.append(row)
+    return by_key, deriving, typed
 
 
 @lru_cache(maxsize=128)
 def release_defaults(framework: Framework, version: Version) -> Config:
     """Return the fields of an empty recipe, for a framework whose rows follow the release."""
-    return (
-        {}
-        if framework.unstated is None
-        else _fields_unstated(framework, version, framework.takes(version))
-    )
+    return _fields_unstated(framework, version, framework.takes(version))
 
 
 def _fields_unstated(
     framework: Framework, version: Version, takes: Mapping[str, KeySpec]
 ) -> Config:
-    assert framework.unstated is not None
+    if framework.unstated is None:
+        return {}
     values = {
         name: key.default
         for name, key in takes.items()
@@ -197,28 +202,27 @@ def read_table(framework: Framework, recipe: Recipe) -> ParsedRecipe:
     """
     reading = _read(framework, recipe)
     keys = {*values_of(recipe).bad, *recipe.assumed, *_dropped(framework, recipe)}
-    return (
-        reading._replace(unknown=reading.unknown | fields_behind(framework, recipe, keys))
-        if keys
-        else reading
-    )
+    if not keys:
+        return reading
+    return reading._replace(unknown=reading.unknown | fields_behind(framework, recipe, keys))
 
 
 def fields_behind(framework: Framework, recipe: Recipe, keys: Set[str]) -> frozenset[str]:
     """Return the fields of a recipe's setting that depend on keys: they differ between readings
     with other values of these.
     """
-    values = (recipe, *(_with_values(framework, recipe, keys, which) for which in range(3)))
-    settings = [_read(framework, each).setting for each in values]
-    differing = {
-        each.name
-        for each in fields_of(Setting)
-        if each.compare and len({repr(getattr(s, each.name)) for s in settings}) > 1
-    }
+    stated = _read(framework, recipe).setting
+    differing = set[str]()
+    for which in range(3):
+        other = _read(framework, _with_values(framework, recipe, keys, which)).setting
+        for each in fields_of(Setting):
+            values = getattr(stated, each.name), getattr(other, each.name)
+            if each.compare and repr(values[0]) != repr(values[1]):
+                differing.add(each.name)
     # Without a number of processes, rules judge all numbers.
-    return frozenset(
-        differing - {"given", *({"processes"} if settings[0].processes is None else ())}
-    )
+    if stated.processes is None:
+        differing.discard("processes")
+    return frozenset(differing - {"given"})
 
 
 def _dropped(framework: Framework, recipe: Recipe) -> Set[str]:
@@ -227,12 +231,14 @@ def _dropped(framework: Framework, recipe: Recipe) -> Set[str]:
     """
     if recipe.vendored is None:
         return frozenset()
-    rows = {row.key_at(recipe.version) for row in framework.fields if row.type not in ("", RELEASE)}
-    return (
-        (rows & framework.takes(recipe.version).keys())
-        - recipe.vendored.keys()
-        - values_of(recipe).given
-    )
+    keys = _typed_keys(framework, recipe).keys() & framework.takes(recipe.version).keys()
+    return keys - recipe.vendored.keys() - values_of(recipe).given
+
+
+def _typed_keys(framework: Framework, recipe: Recipe) -> dict[str, str]:
+    """Return the types of the keys whose rows do not follow the release."""
+    rows = [row for row in framework.fields if row.type not in ("", RELEASE)]
+    return {row.key_at(recipe.version): row.type for row in rows}
 
 
 def with_other_values(framework: Framework, recipe: Recipe) -> list[Recipe]:
@@ -242,11 +248,9 @@ def with_other_values(framework: Framework, recipe: Recipe) -> list[Recipe]:
     takes = framework.known_keys(recipe)
     hidden = {*(key.lstrip("+") for key in recipe.unresolved), *recipe.assumed}
     keys = hidden & takes.keys()
-    return (
-        [_with_values(framework, recipe, keys, which) for which in range(len(SAMPLES["int"]))]
-        if keys
-        else []
-    )
+    if not keys:
+        return []
+    return [_with_values(framework, recipe, keys, which) for which in range(len(SAMPLES["int"]))]
 
 
 # Values of each type. The first three differ, so that a field that follows from a key differs from
@@ -263,30 +267,31 @@ SAMPLES = {
 def _with_values(framework: Framework, recipe: Recipe, keys: Set[str], which: int) -> Recipe:
     """Return the recipe with other values of these keys."""
     takes = framework.known_keys(recipe)
-    rows = {
-        row.key_at(recipe.version): row.type
-        for row in framework.fields
-        if row.type not in ("", RELEASE)
-    }
+    types = _typed_keys(framework, recipe)
     written = {key.lstrip("+"): key for key in recipe.config}
     config = dict(recipe.config)
     for key in keys:
-        kind = rows.get(key) or (takes[key].type if key in takes else "any")
-        sample = SAMPLES.get(
-            kind.removeprefix("auto ").rstrip("?"), (None, "another", "other", None)
-        )[which]
-        config[written.get(key, key)] = sample
+        kind = "any"
+        if key in types:
+            kind = types[key]
+        elif key in takes:
+            kind = takes[key].type
+        kind = kind.removeprefix("auto ").rstrip("?")
+        samples = SAMPLES.get(kind, (None, "another", "other", None))
+        config[written.get(key, key)] = samples[which]
     return replace(recipe, config=config, unresolved={}, assumed={})
 
 
 def _read(framework: Framework, recipe: Recipe) -> ParsedRecipe:
     values = values_of(recipe)
     keys = framework.keys_at(recipe.version)
-    own = framework.keys_of(values) if framework.keys_of else {}
+    own: Mapping[str, str] = {}
+    if framework.keys_of:
+        own = framework.keys_of(values)
     keys |= own
     stated = read_rows(framework, values, keys)
     defaults = release_defaults(framework, recipe.version)
-    if recipe.vendored is not None and framework.unstated is not None:
+    if recipe.vendored is not None:
         defaults = _fields_unstated(framework, recipe.version, recipe.vendored)
     fields = {**defaults, **stated}
     fields.setdefault("processes", None)
@@ -297,7 +302,8 @@ def _read(framework: Framework, recipe: Recipe) -> ParsedRecipe:
     if "sharding" in recipe.launch_fields:
         fields["sharding"] = recipe.launch_fields["sharding"]
     unstated = {row.name for row, _ in _sorted_rows(framework)[1] if stated.get(row.name) is None}
-    fields = fields if framework.unstated else _completed(fields)
+    if not framework.unstated:
+        fields = _completed(fields)
     held = _holders(framework, recipe.version, tuple(own.items()))
     return _build_setting(framework, values, keys, held, fields, unstated)
 
@@ -307,8 +313,10 @@ def _completed(fields: Fields) -> Fields:
     if "parameters" not in fields:
         fields["parameters"] = model_size(str(fields.get("model_name_or_path") or ""))
     for name, steps in (("eval_strategy", "eval_steps"), ("save_strategy", "save_steps")):
-        if steps in fields:
-            fields.setdefault(name, "no" if fields[steps] is None else "steps")
+        if fields.get(steps) is not None:
+            fields.setdefault(name, "steps")
+        elif steps in fields:
+            fields.setdefault(name, "no")
     fields.setdefault("evaluates", fields.get("eval_steps") is not None)
     return fields
 
@@ -328,43 +336,46 @@ def _build_setting(
     ``unstated`` are fields that the recipe does not state, although it sets their key.
     """
     recipe = values.recipe
-    lines = values.lines
-    counted = _counted(framework)
-    given = {
-        name: key for key in values.given for name in held.get(key, ()) if name not in unstated
-    }
+    given = set[str]()
+    lines: dict[str, int] = {}
+    for key in values.given:
+        for name in held.get(key, ()):
+            if name not in unstated:
+                given.add(name)
+                if key in values.lines:
+                    lines[name] = values.lines[key]
+    counts = {name: fields[name] for name in _counted(framework) & fields.keys()}
     setting = _blank(framework, recipe.version).replace(
         {
             "launcher": recipe.launch.launcher or None,
             # never empty, which would mean an experiment of this project
             "given": frozenset(("framework", *given)),
             "keys": keys,
-            "lines": {name: lines[key] for name, key in given.items() if key in lines}
-            if lines
-            else {},
+            "lines": lines,
             "train_prompts": recipe.train_prompts,
-            **({name: fields[name] for name in fields.keys() - counted} if counted else fields),
+            **{name: value for name, value in fields.items() if name not in counts},
         }
     )
     if framework.traits.unit == "prompts":
         setting = planning.resize(setting)
-    if counted:
-        each = rollout_steps(setting) if setting.gradient_accumulation_steps > 0 else 1.0
-        counts = {name: fields[name] for name in counted & fields.keys()}
-        whole = {
-            name: ceil(count * each)
-            for name, count in counts.items()
-            if count is not None and abs(count) >= 1
-        }
-        setting = setting.replace({**counts, **whole})
+    if counts:
+        each = 1.0
+        if setting.gradient_accumulation_steps > 0:
+            each = rollout_steps(setting)
+        for name, count in counts.items():
+            if count is not None and abs(count) >= 1:
+                counts[name] = ceil(count * each)
+        setting = setting.replace(counts)
     if not values.bad and not recipe.may_have_more:
         return ParsedRecipe(setting)
-    unknown = {name for key in values.bad for name in held.get(key, ())}
-    unknown |= {name for name, row in framework.by_name.items() if values.bad & row.also}
+    unknown = {name for name, row in framework.by_name.items() if values.bad & row.also}
+    for key in values.bad:
+        unknown.update(held.get(key, ()))
     # unset keys may be set by words known only to a running shell
     if recipe.may_have_more:
-        unknown |= {"given", *(name for name in framework.by_name if name not in given)}
-        unknown -= {"processes"} if recipe.processes is not None else set()
+        unknown |= {"given", *framework.by_name} - given
+        if recipe.processes is not None:
+            unknown.discard("processes")
     return ParsedRecipe(setting, frozenset(unknown))
 
 
@@ -389,13 +400,15 @@ def _holders(
     """
     keys = framework.keys_at(version)
     if not framework.is_dotted:
-        # the name of an option may have dots
         takes = framework.takes(version)
-        keys = {name: key if key in takes else key.partition(".")[0] for name, key in keys.items()}
+        for name, key in keys.items():
+            # the name of an option may have dots
+            if key not in takes:
+                keys[name] = key.partition(".")[0]
     holders: dict[str, Names] = {}
     # the values of a recipe are read under the present names
-    present = {row.name: row.key for row in framework.fields if row.before and row.name}
-    for name, key in (*{**keys, **dict(own)}.items(), *present.items()):
+    present = [(row.name, row.key) for row in framework.fields if row.before and row.name]
+    for name, key in (*{**keys, **dict(own)}.items(), *present):
         if name not in holders.get(key, ()):
             holders[key] = (*holders.get(key, ()), name)
     return holders

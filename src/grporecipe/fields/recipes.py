@@ -15,8 +15,9 @@ def read_recipe(recipe: Recipe) -> ParsedRecipe:
     """
     parsed = read_table(FRAMEWORKS[recipe.framework], recipe)
     if recipe.gpu_gib is None:
-        is_unknown = not recipe.unresolved.keys().isdisjoint(DTYPES)
-        unknown = parsed.unknown | ({"weights_dtype"} if is_unknown else set())
+        unknown = parsed.unknown
+        if not recipe.unresolved.keys().isdisjoint(DTYPES):
+            unknown |= {"weights_dtype"}
         return parsed._replace(setting=describe_types(recipe, parsed.setting), unknown=unknown)
 
     setting = describe(recipe, parsed.setting).replace(

@@ -23,10 +23,12 @@ def render_keys(framework: Framework, keys: Config) -> str:
     """Return native keys as the text of a recipe. Dotted keys are written on top of the framework's
     defaults.
     """
-    if not framework.is_dotted:
-        return yaml.safe_dump(dict(keys), sort_keys=False, allow_unicode=True)
-    defaults = {"defaults": list(framework.config_defaults)} if framework.config_defaults else {}
-    return yaml.safe_dump({**defaults, **nest(keys)}, sort_keys=False, allow_unicode=True)
+    written = dict(keys)
+    if framework.is_dotted:
+        written = nest(keys)
+    if framework.is_dotted and framework.config_defaults:
+        written = {"defaults": list(framework.config_defaults), **written}
+    return yaml.safe_dump(written, sort_keys=False, allow_unicode=True)
 
 
 def to_native(framework: Framework, change: Config, recipe: Recipe, s: Setting) -> Fields | None:
@@ -45,10 +47,10 @@ def to_native(framework: Framework, change: Config, recipe: Recipe, s: Setting) 
             keys = {"processes": value}
         elif row is None or not row.fixable:
             keys = None
-        elif row.rollouts and value is not None and value >= 1:
-            keys = {s.key(name): row.native(in_rollouts(s, value))}
         else:
-            keys = {s.key(name): row.native(value) if row.type or row.write else value}
+            if row.rollouts and value is not None and value >= 1:
+                value = in_rollouts(s, value)
+            keys = {s.key(name): row.native(value)}
         if keys is None:
             return None
         native |= keys
@@ -61,10 +63,13 @@ def _spelled(key: str, config: Config, renamed: Mapping[str, str]) -> str:
     """Return a dotted key in the recipe's form: with the sign of its override, or under an older
     name.
     """
-    signed = next((written for written in config if written.lstrip("+") == key), None)
-    return signed or next(
-        (old for old, new in renamed.items() if new == key and old in config), key
-    )
+    for written in config:
+        if written.lstrip("+") == key:
+            return written
+    for old, new in renamed.items():
+        if new == key and old in config:
+            return old
+    return key
 
 
 def warmup_change(steps: str, share: str, in_steps: bool = False) -> NativeChange:
@@ -73,10 +78,14 @@ def warmup_change(steps: str, share: str, in_steps: bool = False) -> NativeChang
     """
 
     def change(value: Any, recipe: Recipe, s: Setting, _: Config) -> Fields:
-        count = int(value) if in_steps else in_rollouts(s, value)
-        (key, number), other = ((steps, count), share) if value >= 1 else ((share, value), steps)
-        written = {name.lstrip("+") for name in recipe.config}
-        return {key: number, other: None} if other in written else {key: number}
+        key, other = share, steps
+        if value >= 1:
+            key, other = steps, share
+            value = int(value) if in_steps else in_rollouts(s, value)
+        keys: Fields = {key: value}
+        if other in {name.lstrip("+") for name in recipe.config}:
+            keys[other] = None
+        return keys
 
     return change
 

@@ -88,7 +88,9 @@ def _release(text: str) -> Version:
 def find_pins(file: Path, package: str) -> tuple[Pin, ...]:
     """Return a file's requirements of a package, those with a version first."""
     stamp = file_stamp(file)
-    return () if stamp is None else _find_pins(file, package, *stamp)
+    if stamp is None:
+        return ()
+    return _find_pins(file, package, *stamp)
 
 
 @lru_cache(maxsize=512)
@@ -167,11 +169,17 @@ def _clause(sign: str, version: str) -> str:
     is_prefix = "*" in version
     plain = ".".join(parts)
     if sign in ("^", "~") or (sign == "~=" and len(parts) == 1):
-        held = 2 if sign == "~" or (sign == "^" and parts[0] == "0") else 1
+        held = 1
+        if sign == "~" or (sign == "^" and parts[0] == "0"):
+            held = 2
         return f">={plain},=={'.'.join([*parts, '0'][:held])}.*"
-    if sign in ("=", "===", "=="):
-        return f"=={plain}.*" if is_prefix or (sign == "=" and len(parts) < 3) else f"=={plain}"
-    return f"!={plain}.*" if sign == "!=" and is_prefix else sign + plain
+    if sign == "=" and len(parts) < 3:
+        is_prefix = True
+    if sign in ("=", "==="):
+        sign = "=="
+    if sign in ("==", "!=") and is_prefix:
+        plain += ".*"
+    return sign + plain
 
 
 def _short(text: str) -> str:
@@ -182,8 +190,7 @@ def _expanded(text: str) -> list[str]:
     """Return the lines without comments, and with the variables that a Dockerfile sets by ARG and
     ENV.
     """
-    lines = [line for line in text.splitlines() if not line.lstrip().startswith("#")]
-    lines = [re.sub(r"\s#.*", "", line) for line in lines]
+    lines = [re.sub(r"(^|\s)#.*", "", line) for line in text.splitlines()]
     values = dict(re.findall(_VARIABLE, "\n".join(lines)))
     used = [line for line in lines if not re.match(r"\s*(?:ARG|ENV|export)\s", line)]
     return [
@@ -201,11 +208,8 @@ def _literals(text: str) -> list[str]:
         tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return []
-    return [
-        node.value
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Constant) and isinstance(node.value, str)
-    ]
+    values = [node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)]
+    return [value for value in values if isinstance(value, str)]
 
 
 def _of_toml(file: Path, text: str, package: str) -> Iterator[Pin]:
@@ -238,7 +242,9 @@ def _of_entry(file: Path, key: str, value: Any) -> Iterator[Pin]:
     """Yield the requirements in an entry: ``trl = "^0.15"``, ``{version = "0.15.2"}``, ``{git =
     ..., tag = "v0.14.0"}``.
     """
-    entry = value if isinstance(value, dict) else {"version": value}
+    entry = value
+    if not isinstance(value, dict):
+        entry = {"version": value}
     version = entry.get("version")
     ref = entry.get("tag") or entry.get("rev") or entry.get("branch") or "main"
     if isinstance(version, str) and re.fullmatch(rf"{_BLANK}\(?{_CLAUSES}\)?{_BLANK}", version):

@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice, product
+from operator import eq
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -62,7 +63,9 @@ class Repository:
 def find_repository(file: Path) -> Repository | None:
     """Return the repository of a file, or None."""
     root = find_root(file)
-    return None if root is None else walk(root)
+    if root is None:
+        return None
+    return walk(root)
 
 
 def find_root(file: Path) -> Path | None:
@@ -104,7 +107,9 @@ def _working_folders(script: Path) -> list[Path]:
     """
     root = project_folder(script)
     above = list(absolute(script).parents)
-    levels = above.index(root) + 1 if root in above else UPWARD
+    levels = UPWARD
+    if root in above:
+        levels = above.index(root) + 1
     return [Path.cwd(), *above[:levels]]
 
 
@@ -135,10 +140,13 @@ def find_program(program: str, script: Path, paths: Sequence[str] = ()) -> Path 
         return _first_file(start / name for start, name in product(starts, names))
     if Path(program).is_absolute() and Path(program).is_file():
         return Path(program)
-    parts = [part for part in Path(program).parts if part not in (".", "..", "/")]
-    unknown = [n for n, part in enumerate(parts) if "$" in part]
-    # $SCRIPT_DIR/train.py
-    parts = parts[unknown[-1] + 1 :] if unknown else parts
+    parts: list[str] = []
+    for part in Path(program).parts:
+        # $SCRIPT_DIR/train.py
+        if "$" in part:
+            parts.clear()
+        elif part not in (".", "..", "/"):
+            parts.append(part)
     wanted = Path(*parts)
     found = _first_file(folder / wanted for folder in folders)
     if found is None and parts:
@@ -273,10 +281,8 @@ def set_by_program(file: Path, program: str) -> dict[str, str]:
     root = find_root(file)
     if root is None:
         return {}
-    if program:
-        paths = [find_program(program, file)]
-    else:
-        paths = []
+    paths = [find_program(program, file)]
+    if not program:
         for folder in absolute(file).parents[1:]:
             if folder.is_relative_to(root):
                 paths += sorted(folder.glob("*.py"))
@@ -297,8 +303,10 @@ def lacks_file(file: Path, name: str) -> bool:
     ``name`` is a literal path. The repository has its folder, below its root or a folder above
     ``file``, but no file of that name anywhere, and ``file`` does not write it.
     """
-    repository = find_repository(file) if re.fullmatch(LITERAL, name) and ".." not in name else None
-    if repository is None or not repository.folders[0].joinpath(".git").exists():
+    if ".." in name or not re.fullmatch(LITERAL, name):
+        return False
+    repository = find_repository(file)
+    if repository is None or not (repository.root / ".git").exists():
         return False
     wanted = PurePosixPath(name)
     above = [folder for folder in absolute(file).parents if folder.is_relative_to(repository.root)]
@@ -323,17 +331,15 @@ def _nearest_file(places: Iterable[Path], script: Path, is_bare: bool) -> Path |
     shared = absolute(script).parts
     if is_bare and len(files) > 1:
         return None
-    return max(
-        files,
-        key=lambda path: sum(a == b for a, b in zip(path.parts, shared, strict=False)),
-        default=None,
-    )
+    return max(files, key=lambda path: sum(map(eq, path.parts, shared)), default=None)
 
 
 @lru_cache(maxsize=32)
 def walk(root: Path) -> Repository:
     """Return the files and folders below a folder, by a walk with limits."""
-    folders, requirements, level = [root], list[Path](), [root]
+    folders = [root]
+    level = [root]
+    requirements: list[Path] = []
     for _ in range(DEEPEST):
         below: list[Path] = []
         for folder in level:

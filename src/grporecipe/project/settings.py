@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from grporecipe.errors import BadSettings
-from grporecipe.files import Config, absolute, file_stamp
+from grporecipe.files import Config, absolute, file_stamp, whole_or_none
 from grporecipe.model.values import Names
 from grporecipe.registries import FRAMEWORKS
 
@@ -80,11 +80,14 @@ def settings_for(path: Path) -> ProjectSettings:
 
 
 def _merged(base: ProjectSettings, over: ProjectSettings) -> ProjectSettings:
+    versions = over.versions
+    if "" not in versions:
+        versions = {**base.versions, **versions}
     return replace(
         base,
         framework=over.framework or base.framework,
-        versions={**({} if "" in over.versions else base.versions), **over.versions},
-        processes=base.processes if over.processes is None else over.processes,
+        versions=versions,
+        processes=over.processes or base.processes,
         select=over.select or base.select,
         ignore=(*base.ignore, *over.ignore),
     )
@@ -93,16 +96,20 @@ def _merged(base: ProjectSettings, over: ProjectSettings) -> ProjectSettings:
 def _nearest(folder: Path) -> ProjectSettings:
     for file in _places(folder):
         stamp = file_stamp(file)
-        settings = None if stamp is None else _read(file, *stamp)
-        if settings is not None:
-            return settings
+        if stamp is not None:
+            settings = _read(file, *stamp)
+            if settings is not None:
+                return settings
     return NONE
 
 
 @lru_cache(maxsize=1024)
 def _places(folder: Path) -> tuple[Path, ...]:
     above = (folder, *list(folder.parents)[:MOST_FOLDERS])
-    return tuple(each / name for each in above for name in (OWN_FILE, SHARED_FILE))
+    places: list[Path] = []
+    for each in above:
+        places += each / OWN_FILE, each / SHARED_FILE
+    return tuple(places)
 
 
 @lru_cache(maxsize=256)
@@ -136,7 +143,9 @@ def _read(file: Path, _: int, size: int) -> ProjectSettings | None:
 
 
 def _parse(table: Config, where: str, is_override: bool = False) -> ProjectSettings:
-    keys = [key for key in KEYS if not (is_override and key == OVERRIDES)]
+    keys: Names = KEYS
+    if is_override:
+        keys = KEYS[:-1]
     for key in table:
         if key not in keys:
             raise BadSettings(
@@ -147,18 +156,15 @@ def _parse(table: Config, where: str, is_override: bool = False) -> ProjectSetti
     processes = table.get("processes")
     if framework is not None and framework not in FRAMEWORKS:
         raise BadSettings(f"{where}: framework = {framework!r}: grposweep reads {READ}.")
-    if processes is not None and (
-        isinstance(processes, bool) or not isinstance(processes, int) or processes < 1
-    ):
+    if processes is not None and (whole_or_none(processes) or 0) < 1:
         raise BadSettings(
             f"{where}: processes = {processes!r}: it must be a whole number of at least 1. Set "
             "processes = 8, for example."
         )
-    select, ignore = (_codes(table.get(key, []), key, where) for key in ("select", "ignore"))
+    select = _codes(table.get("select", []), "select", where)
+    ignore = _codes(table.get("ignore", []), "ignore", where)
     entries = table.get(OVERRIDES, {})
-    if not isinstance(entries, dict) or not all(
-        isinstance(entry, dict) for entry in entries.values()
-    ):
+    if not _holds_only(entries, dict):
         raise BadSettings(
             f"{where}: {OVERRIDES} must hold a table for each pattern. Write "
             f'[{OVERRIDES}."old/*.yaml"].'
@@ -176,11 +182,16 @@ def _codes(value: Any, key: str, where: str) -> Names:
     return tuple(value)
 
 
+def _holds_only(table: Any, kind: type) -> bool:
+    """Return whether this is a table with values of one type."""
+    return isinstance(table, dict) and all(isinstance(value, kind) for value in table.values())
+
+
 def _versions(value: Any, where: str) -> dict[str, str]:
-    versions = {"": value} if isinstance(value, str) else value
-    if not isinstance(versions, dict) or not all(
-        isinstance(version, str) for version in versions.values()
-    ):
+    versions: dict[str, str] = value
+    if isinstance(value, str):
+        versions = {"": value}
+    if not _holds_only(versions, str):
         raise BadSettings(
             f'{where}: framework-version must be text or a table of texts. Write "0.18.0", or '
             '{ trl = "0.18.0" }.'

@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
+from itertools import product
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -94,8 +95,7 @@ def find_replacement(name: str, file: Path) -> str:
     if repository is None:
         return ""
     for package in FRAMEWORKS[name].packages:
-        nearest = next(_nearest_pins(repository, (package,), file), [])
-        for pin in nearest:
+        for pin in next(_nearest_pins(repository, (package,), file), []):
             if pin.is_fork:
                 return f"{pin.file.name} installs {pin.text}"
         for path, script in scripts_of(repository.root):
@@ -142,22 +142,22 @@ def _stated(framework: Framework, version: Version, source: VersionSource) -> Ju
 
 def _of_pin(framework: Framework, probe: Recipe, file: Path) -> Judged | None:
     """Return the version of the nearest requirement. In a range, the recipe's keys decide."""
-    repository = find_repository(file) if framework.packages else None
+    if not framework.packages:
+        return None
+    repository = find_repository(file)
     if repository is None:
         return None
-    releases = framework.known_releases
     root = repository.root
-    roots = _vendored_in(root, framework.vendor.marker) if framework.vendor else ()
-    own = next((folder for folder in roots if absolute(file).is_relative_to(folder)), None)
+    own: Path | None = None
+    for folder in _vendored_in(root, framework):
+        if own is None and absolute(file).is_relative_to(folder):
+            own = folder
     for pins in _nearest_pins(repository, framework.packages, file):
         if own is not None and all(pin.file.is_relative_to(own) for pin in pins):
             # the framework's own repository, where requirements have other purposes
             return None
-        judged = [
-            verdict
-            for pin in pins
-            if (verdict := _judge_pin(framework, probe, pin, releases, root)) is not None
-        ]
+        verdicts = [_judge_pin(framework, probe, pin, root) for pin in pins]
+        judged = [verdict for verdict in verdicts if verdict is not None]
         if judged:
             return min(judged, key=lambda verdict: len(verdict.source.conflict))
         if any(pin.is_open for pin in pins):
@@ -170,11 +170,13 @@ def _of_source(framework: Framework, probe: Recipe, file: Path) -> Judged | None
     """Return the keys of the framework's own source in the repository, of the nearest one if there
     are several.
     """
-    repository = find_repository(file) if framework.vendor is not None else None
-    if framework.vendor is None or repository is None:
+    if framework.vendor is None:
+        return None
+    repository = find_repository(file)
+    if repository is None:
         return None
     folder = absolute(file).parent
-    roots = _vendored_in(repository.root, framework.vendor.marker)
+    roots = _vendored_in(repository.root, framework)
     stated: Judged | None = None
     for root in sorted(roots, key=lambda root: -_shared_parts(folder, root)):
         vendored = framework.vendor.read(root, probe)
@@ -189,8 +191,9 @@ def _of_source(framework: Framework, probe: Recipe, file: Path) -> Judged | None
                 vendored.assumed,
                 vendored.unchecked,
             )
-            is_above = folder.is_relative_to(root)
-            return judged if is_above or _runs(framework, probe, judged) else None
+            if folder.is_relative_to(root) or _runs(framework, probe, judged):
+                return judged
+            return None
         if (
             stated is None
             and vendored.version is not None
@@ -211,11 +214,13 @@ def _runs(framework: Framework, probe: Recipe, judged: Judged) -> bool:
 
 
 @lru_cache(maxsize=128)
-def _vendored_in(root: Path, marker: str) -> tuple[Path, ...]:
+def _vendored_in(root: Path, framework: Framework) -> tuple[Path, ...]:
     """Return the folders of a repository that contain a framework's own source."""
-    repository = walk(root)
+    if framework.vendor is None:
+        return ()
+    marker = framework.vendor.marker
     name = Path(marker).parts[0]
-    parents = dict.fromkeys(folder.parent for folder in repository.folders if folder.name == name)
+    parents = [folder.parent for folder in walk(root).folders if folder.name == name]
     return tuple(parent for parent in parents if any(parent.glob(marker)))
 
 
@@ -232,24 +237,27 @@ def _nearest_pins(
         distance = len(folder.parts) - shared, len(path.parent.parts) - shared
         by_distance.setdefault(distance, []).append(path)
     for _, files in sorted(by_distance.items()):
-        pins = [pin for path in files for package in packages for pin in find_pins(path, package)]
+        pins: list[Pin] = []
+        for path, package in product(files, packages):
+            pins += find_pins(path, package)
         if pins:
             yield pins
 
 
 def _shared_parts(one: Path, other: Path) -> int:
-    pairs = zip(one.parts, other.parts, strict=False)
-    return next(
-        (n for n, (a, b) in enumerate(pairs) if a != b), min(len(one.parts), len(other.parts))
-    )
+    shared = 0
+    for a, b in zip(one.parts, other.parts, strict=False):
+        if a != b:
+            break
+        shared += 1
+    return shared
 
 
-def _judge_pin(
-    framework: Framework, probe: Recipe, pin: Pin, releases: Sequence[Version], root: Path
-) -> Judged | None:
+def _judge_pin(framework: Framework, probe: Recipe, pin: Pin, root: Path) -> Judged | None:
     """Return the release that a requirement names, or the newest of its range if the whole range
     takes the same keys.
     """
+    releases = framework.known_releases
     where = pin.file.relative_to(root).as_posix()
     source = VersionSource("pinned", where, pin.text)
     exact = pin.exact
@@ -263,9 +271,10 @@ def _judge_pin(
     allowed = [release for release in releases if pin.allows(release)]
     if not pin.specifier or not allowed:
         return None
-    misfitting = {misfits(replace(probe, version=release)) for release in allowed}
-    if len(misfitting) == 1:
-        return Judged(allowed[-1], source._replace(kind="range") if len(allowed) > 1 else source)
+    if len(allowed) > 1:
+        source = source._replace(kind="range")
+    if len({misfits(replace(probe, version=release)) for release in allowed}) == 1:
+        return Judged(allowed[-1], source)
     judged = _by_keys(framework, probe, allowed)
     stated = f"{pin.text}; {judged.source.text}".strip("; ")
     return judged._replace(source=judged.source._replace(where=where, text=stated))
@@ -312,7 +321,7 @@ def _misfits_by_release(
         types: object = release
         if not (framework.is_dotted or framework.key_table):
             takes = framework.takes(release)
-            types = tuple(takes[key].type if key in takes else None for key in recipe.config)
+            types = tuple((key, takes[key].type) for key in recipe.config if key in takes)
         if types not in by_types:
             by_types[types] = misfits(replace(recipe, version=release))
         by_release[release] = by_types[types]
@@ -349,8 +358,15 @@ def _judge_by_pin(
         return Judged(pinned, source)
     if not fits:
         return Judged(pinned, source._replace(conflict=elsewhere))
-    version = framework.version if framework.version in fits else fits[-1]
+    version = _preferred(framework, fits)
     return Judged(version, source._replace(kind="keys", conflict=elsewhere))
+
+
+def _preferred(framework: Framework, releases: Sequence[Version]) -> Version:
+    """Return the default release if it is among these, else the newest."""
+    if framework.version in releases:
+        return framework.version
+    return releases[-1]
 
 
 def _by_keys(framework: Framework, probe: Recipe, releases: Sequence[Version]) -> Judged:
@@ -362,18 +378,18 @@ def _by_keys(framework: Framework, probe: Recipe, releases: Sequence[Version]) -
     by_release = _misfits_by_release(probe, releases)
     fewest = min(map(len, by_release.values()))
     best = [release for release, unknown in by_release.items() if len(unknown) == fewest]
-    version = framework.version if framework.version in best else best[-1]
+    version = _preferred(framework, best)
     # A value that no release takes, of a key that this release has, is wrong in any case and says
     # nothing about the version.
     wrong = frozenset.intersection(*by_release.values()) & framework.takes(version).keys()
     rest = by_release[version] - wrong
     if all(is_typo(key, framework, replace(probe, version=version)) for key in rest):
-        span = (
-            f"only {text(best[0])} accepts"
-            if len(best) == 1
-            else f"{text(best[0])} to {text(best[-1])} accept"
-        )
-        which = f"all but {count(len(rest), 'key')}" if rest else "all keys"
+        span = f"{text(best[0])} to {text(best[-1])} accept"
+        if len(best) == 1:
+            span = f"only {text(best[0])} accepts"
+        which = "all keys"
+        if rest:
+            which = f"all but {count(len(rest), 'key')}"
         return Judged(version, VersionSource("keys", "the keys", f"{span} {which}"))
     return Judged(version, VersionSource())
 

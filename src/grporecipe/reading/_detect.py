@@ -1,6 +1,7 @@
 """Find out which framework a configuration, a file or a launch belongs to."""
 
 from collections.abc import Iterable
+from typing import Any
 
 from grporecipe.files import Config
 from grporecipe.model.framework import FRAMEWORKS, Framework
@@ -36,16 +37,13 @@ def recognise_recipe(
     name = detect_framework(config, *programs, *paths)
     framework = FRAMEWORKS[name]
     if framework.is_dotted:
-        sections = {str(key).lstrip("+~").partition(".")[0] for key in config}
-        named = sections & {*framework.sections}
+        named = sections_of(config) & {*framework.sections}
         # a folder may be named like a framework, and a program in it have other options
         is_named = name == _by_paths(programs) and (named or not config)
         if name != _by_keys(config) and not is_named and len(named) < 2:
             signs.refuse_without_sign(config)
         if "defaults" not in config and not _by_paths(programs):
-            signs.refuse_own_sections(
-                config, {key.partition(".")[0] for key in framework.takes(framework.version)}
-            )
+            signs.refuse_own_sections(config, sections_of(framework.takes(framework.version)))
     elif framework.traits.follows_trl:
         signs.refuse_without_sign(config, programs)
         if not programs and framework.is_familiar:
@@ -57,27 +55,29 @@ def recognise_recipe(
 
 def by_words(config: Config) -> str:
     """Return the framework whose words a recipe has for a key; empty if there is none."""
+    for framework in _latest_first():
+        for key, words in framework.words.items():
+            value = config.get(key)
+            if isinstance(value, list) and value and words.issuperset(map(str, value)):
+                return framework.name
+    return ""
 
-    def has(framework: Framework) -> bool:
-        listed = ((config.get(key), words) for key, words in framework.words.items())
-        return any(
-            isinstance(value, list) and bool(value) and words.issuperset(map(str, value))
-            for value, words in listed
-        )
 
-    return next((each.name for each in _latest_first() if has(each)), "")
+def sections_of(config: Iterable[Any]) -> set[str]:
+    """Return the first words of dotted keys, without the signs of overrides."""
+    return {str(key).lstrip("+~").partition(".")[0] for key in config}
 
 
 def _by_keys(config: Config) -> str:
-    words = {str(key).lstrip("+~").split(".", 1)[0] for key in config} | {
-        str(key) for key in config
-    }
+    words = sections_of(config) | set(map(str, config))
     return next((each.name for each in _latest_first() if not each.keys.isdisjoint(words)), "")
 
 
 def _by_paths(paths: Iterable[str]) -> str:
-    known = [(each.name, each.programs) for each in _latest_first() if each.programs]
-    return next((name for name, programs in known if any(map(programs.search, paths))), "")
+    for framework in _latest_first():
+        if framework.programs and any(map(framework.programs.search, paths)):
+            return framework.name
+    return ""
 
 
 def _latest_first() -> list[Framework]:

@@ -91,12 +91,10 @@ def build_recipe(
     """
     framework = options.framework
     # a small object made by a program is for TRL unless its keys show another framework
-    if framework == "auto":
-        framework = (
-            detect_framework(config, *paths)
-            if len(config) <= FEW_KEYS
-            else recognise_recipe(config, paths)
-        )
+    if framework == "auto" and len(config) <= FEW_KEYS:
+        framework = detect_framework(config, *paths)
+    elif framework == "auto":
+        framework = recognise_recipe(config, paths)
     processes = more.pop("processes", None)
     if options.processes is not None:
         processes = options.processes
@@ -104,9 +102,11 @@ def build_recipe(
         config = flatten(config)
     if len(config) > MOST_KEYS:
         raise UserError(f"it has {len(config):,} keys, so it is not a recipe.")
-    path = Path(more["file"]) if "file" in more else None
-    if processes is None and path is not None:
-        processes = settings_for(path).processes
+    path = None
+    if "file" in more:
+        path = Path(more["file"])
+        if processes is None:
+            processes = settings_for(path).processes
     launch = more.get("launch", NO_LAUNCH)
     judged = options.find_version(
         framework,
@@ -151,11 +151,15 @@ def find_near(name: str, file: Path, folder: str = "") -> Path | None:
     folder or a folder above.
     """
     own, *above = list(absolute(file).parents)[:5]
-    places = [Path(folder)] if folder else []
+    places = [own, Path(), *above]
+    if folder:
+        places = [Path(folder), *places]
     try:
-        # of an absolute name, the file itself
-        paths = (place / name for place in (*places, own, Path(), *above))
-        return next((path for path in paths if path.is_file()), None)
+        for place in places:
+            # of an absolute name, the file itself
+            if (place / name).is_file():
+                return place / name
     except (OSError, ValueError):
         # a name that no file can have
-        return None
+        pass
+    return None

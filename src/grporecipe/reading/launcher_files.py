@@ -14,21 +14,20 @@ from pathlib import Path
 from typing import Any
 
 from grporecipe.errors import UserError
-from grporecipe.files import Config, Json, parse_json
+from grporecipe.files import Config, Json, parse_json, whole_or_none
 from grporecipe.reading.yaml_text import parse_yaml
 
 # bytes; real files have one or two kilobytes
 LARGEST = 2**18
-# How accelerate's configurations in TRL shard the model, by name. single_gpu has one process, the
-# others have 8.
+# accelerate's configurations in TRL: their processes, and how they shard the model
 SHIPPED = {
-    "fsdp1": "fsdp",
-    "fsdp2": "fsdp",
-    "multi_gpu": "none",
-    "single_gpu": "none",
-    "zero1": "zero1",
-    "zero2": "zero2",
-    "zero3": "zero3",
+    "fsdp1": (8, "fsdp"),
+    "fsdp2": (8, "fsdp"),
+    "multi_gpu": (8, "none"),
+    "single_gpu": (1, "none"),
+    "zero1": (8, "zero1"),
+    "zero2": (8, "zero2"),
+    "zero3": (8, "zero3"),
 }
 STAGES = {"0": "none", "1": "zero1", "2": "zero2", "3": "zero3"}
 WORDS = {
@@ -38,6 +37,8 @@ WORDS = {
     "zero3_offload": "zero3",
 }
 FSDP = {"NO_SHARD": "none", "3": "none", "SHARD_GRAD_OP": "zero2", "2": "zero2"}
+# of transformers' own key; full_shard is the default
+FSDP_WORDS = {"no_shard": "none", "shard_grad_op": "zero2"}
 DTYPES = {"bf16": "bfloat16", "fp16": "float16"}
 _STAGE = r"zero[-_]?([0-3])(?![0-9])"
 
@@ -60,15 +61,16 @@ Find = Callable[[str], Path | None]
 def read_accelerate(name: str, find: Find) -> LauncherFile:
     """Read an accelerate configuration: one of TRL's by its name, or a file."""
     if name in SHIPPED:
-        return LauncherFile(1 if name == "single_gpu" else 8, {"sharding": SHIPPED[name]})
+        processes, sharding = SHIPPED[name]
+        return LauncherFile(processes, {"sharding": sharding})
     config = _mapping(find(name))
     trouble = f"{name} (the accelerate configuration was not found, or states none)"
     if config is None:
         # the file is missing, but its name has the stage
         return LauncherFile(None, _named_stage(name), trouble)
     fields = _fields_of_accelerate(config, find)
-    count = config.get("num_processes")
-    if isinstance(count, int) and not isinstance(count, bool) and count > 0:
+    count = whole_or_none(config.get("num_processes"))
+    if count is not None and count > 0:
         return LauncherFile(count, fields)
     return LauncherFile(None, fields, trouble)
 
@@ -76,14 +78,17 @@ def read_accelerate(name: str, find: Find) -> LauncherFile:
 def _named_stage(name: str) -> Json:
     """Return the sharding that a file's name states; empty if it states none."""
     stage = re.search(_STAGE, Path(name).name)
-    return {"sharding": STAGES[stage[1]]} if stage else {}
+    if stage is None:
+        return {}
+    return {"sharding": STAGES[stage[1]]}
 
 
 def _fields_of_accelerate(config: Config, find: Find) -> Json:
     kind = str(config.get("distributed_type", "NO")).upper()
     fields: Json = {"sharding": "none"}
     inside = config.get(f"{kind.lower()}_config")
-    inside = inside if isinstance(inside, Mapping) else {}
+    if not isinstance(inside, Mapping):
+        inside = {}
     if kind == "DEEPSPEED":
         stage = str(inside.get("zero_stage", ""))
         if stage in STAGES:
@@ -94,23 +99,31 @@ def _fields_of_accelerate(config: Config, find: Find) -> Json:
         strategy = str(inside.get("fsdp_sharding_strategy", "FULL_SHARD")).upper()
         fields = {"sharding": FSDP.get(strategy, "fsdp")}
     dtype = DTYPES.get(str(config.get("mixed_precision", "no")))
-    return fields | ({"autocast_dtype": dtype} if dtype else {})
+    if dtype:
+        fields["autocast_dtype"] = dtype
+    return fields
 
 
 def read_deepspeed(value: Any, find: Find) -> Json:
     """Return the fields of the setting behind a ``deepspeed`` key: a name of ms-swift's, a JSON
     object, or a file.
     """
-    if isinstance(value, str) and value in WORDS:
-        return {"sharding": WORDS[value]}
-    config = value if isinstance(value, Mapping) else None
+    config = value
     if isinstance(value, str):
+        if value in WORDS:
+            return {"sharding": WORDS[value]}
         config = _parsed(value) if value.lstrip().startswith("{") else _mapping(find(value))
-    if config is None:
-        return _named_stage(value) if isinstance(value, str) else {}
+        if config is None:
+            return _named_stage(value)
+    if not isinstance(config, Mapping):
+        return {}
     zero = config.get("zero_optimization")
-    stage = str(zero.get("stage", 0)) if isinstance(zero, Mapping) else "0"
-    return {"sharding": STAGES[stage]} if stage in STAGES else {}
+    stage = "0"
+    if isinstance(zero, Mapping):
+        stage = str(zero.get("stage", 0))
+    if stage not in STAGES:
+        return {}
+    return {"sharding": STAGES[stage]}
 
 
 def read_keys(config: Config, find: Find) -> Json:
@@ -118,21 +131,14 @@ def read_keys(config: Config, find: Find) -> Json:
     if config.get("deepspeed"):
         return read_deepspeed(config["deepspeed"], find)
     words = config.get("fsdp")
-    if words:
-        words = (
-            words
-            if isinstance(words, str)
-            else " ".join(map(str, words))
-            if isinstance(words, list)
-            else "full_shard"
-        )
-        chosen = {"no_shard": "none", "shard_grad_op": "zero2"}
-        return {
-            "sharding": next(
-                (chosen[word] for word in str(words).split() if word in chosen), "fsdp"
-            )
-        }
-    return {}
+    if not words:
+        return {}
+    if isinstance(words, list):
+        words = " ".join(map(str, words))
+    for word in str(words).split():
+        if word in FSDP_WORDS:
+            return {"sharding": FSDP_WORDS[word]}
+    return {"sharding": "fsdp"}
 
 
 def _mapping(path: Path | None) -> Config | None:
@@ -147,7 +153,11 @@ def _mapping(path: Path | None) -> Config | None:
 
 def _parsed(text: str) -> Config | None:
     try:
-        content = parse_json(text) if text.lstrip().startswith("{") else parse_yaml(text).config
+        if not text.lstrip().startswith("{"):
+            return parse_yaml(text).config
+        content = parse_json(text)
     except (UserError, ValueError):
         return None
-    return content if isinstance(content, Mapping) else None
+    if isinstance(content, dict):
+        return content
+    return None

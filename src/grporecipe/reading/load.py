@@ -45,8 +45,9 @@ def load_recipe(path: Path, options: Options) -> Recipe:
     recipe = parse_recipe(path, load_text(path), options)
     named = recipe.unresolved.get("config")
     if named is not None:
-        missing = "no such file from here or from the script's folders"
-        why = "only a running shell knows this file" if "$" in named else missing
+        why = "no such file from here or from the script's folders"
+        if "$" in named:
+            why = "only a running shell knows this file"
         raise UserError(f"--config {named}: {why}. Name the recipe itself.")
     return recipe
 
@@ -61,7 +62,9 @@ def stated_processes(path: Path) -> int | None:
     except UserError:
         return None
     is_stated = bool(recipe.processes) or "processes" in setting.given
-    return setting.processes if is_stated and (setting.processes or 1) > 1 else None
+    if is_stated and (setting.processes or 1) > 1:
+        return setting.processes
+    return None
 
 
 def load_recipes(path: Path, options: Options) -> list[Recipe]:
@@ -99,7 +102,9 @@ def parse_recipe(path: Path, text: str, options: Options) -> Recipe:
     launch in a script.
     """
     recipes = parse_recipes(path, text, options)
-    return recipes[0] if path.suffix in PYTHON else recipes[-1]
+    if path.suffix in PYTHON:
+        return recipes[0]
+    return recipes[-1]
 
 
 def _parse_mapping(path: Path, text: str, options: Options) -> Recipe:
@@ -107,20 +112,15 @@ def _parse_mapping(path: Path, text: str, options: Options) -> Recipe:
     if path.suffix == ".toml":
         refuse_toml(text)
     flat = parse_yaml(text)
-    framework = (
-        recognise_recipe(flat.config, [str(path)])
-        if options.framework == "auto"
-        else options.framework
-    )
-    if (
-        options.framework == "auto"
-        and framework == next(iter(FRAMEWORKS))
-        and find_root(path) is None
-    ):
-        framework = by_words(flat.config) or framework
+    framework = options.framework
+    if framework == "auto":
+        framework = recognise_recipe(flat.config, [str(path)])
+        if framework == next(iter(FRAMEWORKS)) and find_root(path) is None:
+            framework = by_words(flat.config) or framework
     if path.suffix == ".json":
         _refuse_bad_json(text)
-    flat = parse_nested(text) if FRAMEWORKS[framework].is_dotted else flat
+    if FRAMEWORKS[framework].is_dotted:
+        flat = parse_nested(text)
     return _from_yaml(path, flat, replace(options, framework=framework))
 
 
@@ -139,8 +139,9 @@ def _refuse_bad_json(text: str) -> None:
 
 def _of_project(path: Path, options: Options) -> Options:
     """Return the options. If no framework is given, take it from the project's settings."""
-    framework = settings_for(path).framework if options.framework == "auto" else None
-    return options if framework is None else replace(options, framework=framework)
+    if options.framework != "auto":
+        return options
+    return replace(options, framework=settings_for(path).framework or "auto")
 
 
 def _from_yaml(path: Path, flat: FlatConfig, options: Options) -> Recipe:

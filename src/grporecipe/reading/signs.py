@@ -53,7 +53,9 @@ def refuse_others(config: Config) -> None:
     words = _words(config)
     for signature in SIGNATURES:
         if _stand_together(signature.keys, words):
-            article = "an" if signature.name[0].lower() in "aeo" else "a"
+            article = "a"
+            if signature.name[0].lower() in "aeo":
+                article = "an"
             raise NotARecipe(
                 f"this is {article} {signature.name} configuration, which grposweep does not read."
             )
@@ -81,16 +83,15 @@ def refuse_without_sign(config: Config, programs: Iterable[str] = ()) -> None:
         return
     kinds = [kind for kind, keys in KINDS.items() if _stand_together(keys, words)]
     kinds += [kind for kind, keys in OTHERS.items() if keys & words and TRAINS & words]
-    advice = "Name the recipe, and --processes." if kinds[:1] == [LAUNCHER] else ""
+    if kinds[:1] == [LAUNCHER]:
+        raise NotARecipe(f"it is {LAUNCHER}, not a GRPO recipe. Name the recipe, and --processes.")
     if kinds:
-        raise NotARecipe(f"it is {kinds[0]}, not a GRPO recipe. {advice}".rstrip())
-    inside = sorted(
-        word for word in words if word.partition(".")[2] in GROUPS and not word.startswith("*")
-    )
-    if inside:
-        raise NotARecipe(
-            f"its keys are in sections ({inside[0]}) that only the script that reads them knows."
-        )
+        raise NotARecipe(f"it is {kinds[0]}, not a GRPO recipe.")
+    for word in sorted(words):
+        if word.partition(".")[2] in GROUPS and not word.startswith("*"):
+            raise NotARecipe(
+                f"its keys are in sections ({word}) that only the script that reads them knows."
+            )
     raise NotARecipe(
         f"nothing identifies it as a GRPO recipe (such as {EXAMPLES}). "
         "Name its framework with --framework if it is one."
@@ -109,12 +110,11 @@ def is_named(program: str, config: Config) -> bool:
 
 def has_sign(config: Config) -> bool:
     """Return whether flat keys include one of a GRPO training, possibly misspelled."""
-    words = {str(key) for key in config}
+    words = set(map(str, config))
     loss = config.get("loss_type")
-    if (
-        words & GROUPS
-        or str(loss[0] if isinstance(loss, list) and loss else loss) in _FILE["losses"]
-    ):
+    if isinstance(loss, list) and loss:
+        loss = loss[0]
+    if words & GROUPS or str(loss) in _FILE["losses"]:
         return True
     if any(words & keys for keys in OTHERS.values()):
         return False
@@ -134,7 +134,7 @@ def refuse_own_keys(config: Config, is_known: Callable[[str], bool]) -> None:
     """Raise NotARecipe if half of the keys belong to no framework, or some that are sections. It is
     for a script of its own.
     """
-    own = [str(key) for key in config if not is_known(str(key))]
+    own = [key for key in map(str, config) if not is_known(key)]
     has_sections = any(isinstance(config[key], dict) for key in own if key in config)
     if len(own) > max((len(config) - 1) // 2, MOST_OWN) or (has_sections and len(own) > 2):
         raise NotARecipe(
@@ -158,16 +158,11 @@ def refuse_own_sections(config: Config, known: Container[str]) -> None:
 
 def refuse_launch(text: str) -> None:
     """Raise NotARecipe for a script or a command line that starts an unsupported framework."""
-    lines = (
-        line for line in text.replace("\\\n", " ").splitlines() if not line.lstrip().startswith("#")
-    )
-    command = "\n".join(lines)
-    name = next(
-        (row.name for row in SIGNATURES if row.launch.search(command)),
-        "",
-    )
-    if name:
-        raise NotARecipe(f"it launches {name}, which grposweep does not read.")
+    lines = text.replace("\\\n", " ").splitlines()
+    command = "\n".join(line for line in lines if not line.lstrip().startswith("#"))
+    for signature in SIGNATURES:
+        if signature.launch.search(command):
+            raise NotARecipe(f"it launches {signature.name}, which grposweep does not read.")
 
 
 def _words(config: Config) -> set[str]:
@@ -178,18 +173,12 @@ def _words(config: Config) -> set[str]:
     for key, value in config.items():
         name = str(key).lstrip("+~")
         first, _, second = name.partition(".")
-        inner = [str(below) for below in value] if isinstance(value, Mapping) else []
-        words |= {
-            name,
-            first,
-            *(f"{name}.{below}" for below in inner),
-            *(f"*.{below}" for below in inner),
-        }
-        words |= (
-            {f"{first}.{second.partition('.')[0]}", f"*.{second.rpartition('.')[2]}"}
-            if second
-            else set()
-        )
+        words |= {name, first}
+        if second:
+            words |= {f"{first}.{second.partition('.')[0]}", f"*.{second.rpartition('.')[2]}"}
+        if isinstance(value, Mapping):
+            for below in value:
+                words |= {f"{name}.{below}", f"*.{below}"}
     return words
 
 

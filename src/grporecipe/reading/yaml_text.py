@@ -49,7 +49,9 @@ def parse_with(text: str, loader_class: Any, read: Callable[[Any, Any], FlatConf
         if node is None:
             raise UserError("it is empty: a recipe is a YAML mapping of keys to values.")
         if not isinstance(node, yaml.MappingNode):
-            kind = "a list" if isinstance(node, yaml.SequenceNode) else "a single value"
+            kind = "a single value"
+            if isinstance(node, yaml.SequenceNode):
+                kind = "a list"
             raise UserError(f"it is YAML, but {kind} and not a mapping of keys to values.")
         if count_yaml_values(node, {}) > MOST_VALUES:
             raise UserError(f"it has more than {MOST_VALUES:,} values, so it is no recipe.")
@@ -155,7 +157,7 @@ def parse_override(word: str) -> Override | None:
     match = re.fullmatch(OVERRIDE, word)
     if match is None or (match[3] is None and match[1] != "~"):
         return None
-    is_text = match[3] is not None and IN_BRACES.fullmatch(match[3])
-    return Override(
-        match[1] or "", match[2], match[3] if match[3] is None or is_text else parse_value(match[3])
-    )
+    value = match[3]
+    if value is not None and not IN_BRACES.fullmatch(value):
+        value = parse_value(value)
+    return Override(match[1] or "", match[2], value)
