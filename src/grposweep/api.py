@@ -75,17 +75,20 @@ class Linted:
     @property
     def errors(self) -> tuple[Diagnostic, ...]:
         """Return the problems that make training fail."""
-        return tuple(problem for problem in self.problems if problem.is_error)
+        return self._of("error")
 
     @property
     def warnings(self) -> tuple[Diagnostic, ...]:
         """Return the problems that do not stop the training."""
-        return tuple(problem for problem in self.problems if problem.severity == "warning")
+        return self._of("warning")
 
     @property
     def notes(self) -> tuple[Diagnostic, ...]:
         """Return what was not checked, and what is without effect by choice."""
-        return tuple(problem for problem in self.problems if problem.severity == "note")
+        return self._of("note")
+
+    def _of(self, severity: str) -> tuple[Diagnostic, ...]:
+        return tuple(problem for problem in self.problems if problem.severity == severity)
 
     @property
     def ok(self) -> bool:

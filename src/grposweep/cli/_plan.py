@@ -224,7 +224,7 @@ def show_space(
             refuse_mistakes(validity.describe_lacks())
         if as_json:
             print(json.dumps(space_as_json(validity)))
-            return 0 if validity.valid else 1
+            return int(not validity.valid)
         console = build_console()
         console.print(validity.describe())
         print_what_differs(console, validity)
@@ -236,7 +236,7 @@ def show_space(
         if validity.invalid:
             print_invalid(console, validity)
             console.print(_label_table(validity.valid_by_label()))
-    return 0 if validity.valid else 1
+    return int(not validity.valid)
 
 
 def _of_file(name: str, options: Options) -> list[tuple[str, Setting]]:
@@ -342,6 +342,9 @@ def _label_table(by_label: Mapping[str, Mapping[Any, tuple[int, int]]]) -> Table
     for parameter, labels in by_label.items():
         for label, (good, whole) in labels.items():
             cells = (parameter, str(label), f"{good:,} of {whole:,}")
-            never = (*cells, "never valid with the other parameters in this space")
-            rows.append(cells if good else Styled(never, "yellow"))
+            if good:
+                rows.append(cells)
+            else:
+                never = "never valid with the other parameters in this space"
+                rows.append(Styled((*cells, never), "yellow"))
     return build_table(("parameter", "value", ("valid points", RIGHT), ""), rows)

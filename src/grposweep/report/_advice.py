@@ -471,7 +471,7 @@ def _longer(view: SweepView) -> Iterator[Step]:
     """Yield the same sweep with twice the training."""
     # the command of a sweep that began with a trial's checkpoint takes no other schedule
     # nor does a program of which nothing is known but where it writes its metrics
-    if "fork_of" in view.provenance or as_mapping(view.baseline.get("trainer")).get("metrics"):
+    if "fork_of" in view.provenance or view.trainer.get("metrics"):
         return
     for name, value in as_mapping(view.baseline.get("schedule")).items():
         length = as_number(value)

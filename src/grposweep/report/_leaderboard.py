@@ -97,7 +97,9 @@ def leaderboard(view: SweepView, limit: int = 10) -> Table:
     if hidden:
         failed = sum(trial.state is State.FAILED for trial in hidden)
         text = f"and {len(hidden)} more"
-        lines.append(f"{text}, {failed} of them failed" if failed else text)
+        if failed:
+            text += f", {failed} of them failed"
+        lines.append(text)
     return build_table(titles, rows, "\n".join(lines), padding=(0, 1), title=title)
 
 

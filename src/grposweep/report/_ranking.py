@@ -10,7 +10,7 @@ from functools import cached_property
 from statistics import fmean
 
 from grporecipe.files import Config, finite_or_none
-from grposweep.report.trial_view import TrialView, grouped
+from grposweep.report.trial_view import TrialView, formatted, grouped
 from grposweep.schema import sign_of
 from grposweep.search.analysis import Contrast, Measured, find_contrasts, gain_after
 from grposweep.search.replication import CHANCE, EndedTrial, Ranking, Replication, estimate
@@ -88,16 +88,21 @@ class RankedPoint:
         )
 
     @cached_property
-    def seeds(self) -> list[TrialView]:
+    def by_seed(self) -> dict[object, TrialView]:
         """One trial of each seed that counts: the latest, because repeats of one seed are no
         further evidence.
         """
-        return list({trial.seed: trial for trial in self.counted}.values())
+        return {trial.seed: trial for trial in self.counted}
+
+    @property
+    def seeds(self) -> list[TrialView]:
+        """The trials of `by_seed`."""
+        return list(self.by_seed.values())
 
     @cached_property
     def values(self) -> list[float]:
         """The objectives that count, one for each seed."""
-        return [trial.objective or 0.0 for trial in self.seeds]
+        return values_of(self.seeds)
 
     @cached_property
     def value(self) -> float:
@@ -121,8 +126,8 @@ class RankedPoint:
     @cached_property
     def half(self) -> float | None:
         """Half of the 95 % interval; None if unknown."""
-        samplings = [trial.sampling for trial in self.seeds]
-        sampling = samplings[0] if len(samplings) == 1 else average(samplings)
+        first, *others = self.seeds
+        sampling = sampling_of(self.seeds) if others else first.sampling
         return self._half(self.values, sampling)
 
     def _half(self, values: Sequence[float], sampling: Sampling) -> float | None:
@@ -189,7 +194,7 @@ class RankedPoint:
         starts = [trial.start for trial in self.seeds if trial.start is not None]
         if len(starts) < len(self.seeds) or self.is_untrained:
             return None
-        sampled = average([trial.sampling for trial in self.seeds])
+        sampled = sampling_of(self.seeds)
         before = average([trial.start_sampling for trial in self.seeds])
         gains = [value - start for value, start in zip(self.values, starts, strict=True)]
         half = self._half(gains, sampled.minus(before))
@@ -198,8 +203,18 @@ class RankedPoint:
         return Gain(self.value, fmean(starts), half, self.over)
 
 
+def values_of(trials: Iterable[TrialView]) -> list[float]:
+    """Return the objectives of finished trials."""
+    return [trial.objective or 0.0 for trial in trials]
+
+
+def sampling_of(trials: Iterable[TrialView]) -> Sampling:
+    """Return the sampling of the mean of trials."""
+    return average([trial.sampling for trial in trials])
+
+
 def _interval(half: float | None, over: str) -> str:
-    return "(interval unknown)" if half is None else f"± {half:.4f} (95 % over {over})"
+    return formatted(f"± {{:.4f}} (95 % over {over})", half) or "(interval unknown)"
 
 
 def rank_points(
@@ -284,7 +299,9 @@ def find_importance(
     inside = [trial for trial in trials if set(trial.point) <= set(parameters)]
     finished = [trial for trial in inside if trial.objective is not None]
     unfinished = [trial for trial in inside if trial.reached is not None]
-    curves = [_curve(trial, metric) for trial in finished] if unfinished else []
+    curves = []
+    if unfinished:
+        curves = [_curve(trial, metric) for trial in finished]
     gains: dict[float, float] = {}
     known = []
     for trial in (*finished, *unfinished):

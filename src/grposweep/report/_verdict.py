@@ -1,15 +1,13 @@
 """Decide whether two points differ by more than chance. Every command asks this one test."""
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean, variance
 
 from grporecipe.files import finite_or_none
-from grposweep.report._ranking import RankedPoint
-from grposweep.report.trial_view import TrialView
+from grposweep.report._ranking import RankedPoint, sampling_of, values_of
 from grposweep.search.replication import CHANCE, margin_of
-from grposweep.search.sampling import Sampling, average, student_p
+from grposweep.search.sampling import student_p
 
 # smaller p-values are not meaningful
 LEAST = 1e-6
@@ -52,28 +50,26 @@ def compare_points(first: RankedPoint, other: RankedPoint, among: int = 1) -> Ve
     comparisons from which this one was chosen by its results; p and the interval hold for all of
     them (Bonferroni).
     """
-    left = {trial.seed: trial for trial in first.seeds}
-    right = {trial.seed: trial for trial in other.seeds}
-    shared = [seed for seed in left if seed in right]
+    shared = [seed for seed in first.by_seed if seed in other.by_seed]
     squared = 0.0
     freedom = 0
     if len(shared) > 1:
-        ours = [left[seed] for seed in shared]
-        theirs = [right[seed] for seed in shared]
-        pairs = zip(_values(ours), _values(theirs), strict=True)
+        ours = [first.by_seed[seed] for seed in shared]
+        theirs = [other.by_seed[seed] for seed in shared]
+        pairs = zip(values_of(ours), values_of(theirs), strict=True)
         squared = variance([there - here for here, there in pairs]) / len(shared)
         freedom = len(shared) - 1
         test = f"t-test, paired over {len(shared)} seeds"
     else:
-        ours = list(left.values())
-        theirs = list(right.values())
+        ours = first.seeds
+        theirs = other.seeds
         freedom = min(len(ours), len(theirs)) - 1
         if freedom:
-            squared = sum(variance(_values(side)) / len(side) for side in (ours, theirs))
+            squared = variance(first.values) / len(ours) + variance(other.values) / len(theirs)
         test = f"t-test over {len(ours)} and {len(theirs)} seeds"
 
-    sampling = _sampling(theirs).minus(_sampling(ours))
-    difference = fmean(_values(theirs)) - fmean(_values(ours))
+    sampling = sampling_of(theirs).minus(sampling_of(ours))
+    difference = fmean(values_of(theirs)) - fmean(values_of(ours))
     if not freedom:
         test = "z-test from the evaluations' standard errors"
         if sampling.means:
@@ -92,11 +88,3 @@ def compare_points(first: RankedPoint, other: RankedPoint, among: int = 1) -> Ve
         chances.append(student_p(freedom, difference / math.sqrt(squared)))
     adjusted = [min(chance * among, 1.0) for chance in chances if chance is not None]
     return Verdict(difference, half, max(adjusted, default=None), test)
-
-
-def _values(trials: Sequence[TrialView]) -> list[float]:
-    return [trial.objective or 0.0 for trial in trials]
-
-
-def _sampling(trials: Sequence[TrialView]) -> Sampling:
-    return average([trial.sampling for trial in trials])

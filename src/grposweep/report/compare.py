@@ -113,26 +113,22 @@ def compare_all(named: Sequence[str], outputs: Path) -> Group:
             "trials. Name them: grposweep compare lr_batch 3 7."
         )
     sides = []
+    by_path: dict[Path, str] = {}
     for letter, (folder, trial) in zip(ascii_uppercase, names, strict=False):
         view = read_sweep(folder)
-        sides.append(Side(letter, view, view.trial(trial or BEST), is_best=trial in ("", BEST)))
-    _refuse_same(sides, [f"{folder.path.name}/{trial}".rstrip("/") for folder, trial in names])
+        found = view.trial(trial or BEST)
+        name = f"{folder.path.name}/{trial}".rstrip("/")
+        path = found.path.resolve()
+        if path in by_path:
+            raise UserError(
+                f"{by_path[path]} and {name} name the same trial ({view.name}, trial "
+                f"{found.number}), so nothing can differ. Name another trial or sweep."
+            )
+        by_path[path] = name
+        sides.append(Side(letter, view, found, is_best=trial in ("", BEST)))
     return Group(
         *_heads(sides), *_settings(sides), *_curves(sides), *_completions(sides), *_verdicts(sides)
     )
-
-
-def _refuse_same(sides: Sequence[Side], named: Sequence[str]) -> None:
-    """Raise UserError if two names stand for one trial."""
-    names: dict[Path, str] = {}
-    for side, name in zip(sides, named, strict=True):
-        trial = side.trial.path.resolve()
-        if trial in names:
-            raise UserError(
-                f"{names[trial]} and {name} name the same trial ({side.view.name}, trial "
-                f"{side.trial.number}), so nothing can differ. Name another trial or sweep."
-            )
-        names[trial] = name
 
 
 def _provenance(side: Side) -> Json:

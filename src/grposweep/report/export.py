@@ -124,7 +124,7 @@ def _screen(view: SweepView, point: RankedPoint) -> Text:
         )
     lines += filter(None, (*tie_sentences(view), next_sentence(view), model_line(view, best)))
     lines.append(f"folder: {best.path}")
-    lines.append(f"repeat it: grposweep rerun {shlex.quote(str(best.path))}")
+    lines.append(f"repeat it: {best.rerun}")
     return screen.append("\n".join(lines))
 
 
@@ -147,9 +147,8 @@ def _how_to_use(view: SweepView, best: TrialView, file: Path) -> str:
     arguments = [str(word) for word in best.trained.get("command") or []]
     recipes = [word for word in arguments if word.endswith((".yaml", ".yml"))]
     if len(recipes) != 1 or best.trained.get("world_size") != 1:
-        command = f"grposweep rerun {shlex.quote(str(best.path))}"
         return (
-            f"values for your own command. To train with them: {command}, or write a file "
+            f"values for your own command. To train with them: {best.rerun}, or write a file "
             "that runs with --as hydra"
         )
     there = str(

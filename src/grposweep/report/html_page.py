@@ -241,7 +241,9 @@ def _cells(view: SweepView, trial: TrialView, hours: float) -> Json:
     labels = []
     for name in view.parameters:
         label = trial.point.get(name)
-        labels.append(("", "") if label is None else (label_text(label), label))
+        if label is None:
+            label = ""
+        labels.append((label_text(label), label))
     return {
         "number": trial.number,
         "state": trial.state.value,
@@ -445,7 +447,9 @@ def _curve(
     place = steps_at.setdefault(tuple(point.step for point in points), len(steps_at))
     values = [_round(point.value) for point in points]
     errors = [_round(point.error) for point in points if point.error is not None]
-    return place, values, errors if len(errors) == len(points) else None
+    if len(errors) < len(points):
+        return place, values, None
+    return place, values, errors
 
 
 def _label(label: Any, is_number: bool) -> Any:

@@ -50,7 +50,9 @@ def render_rows(view: SweepView, form: str, chosen: Sequence[str] = ()) -> str:
     shown = []
     for row in rows:
         shown.append({name: row[name] for name in names or columns})
-    return json.dumps(shown, indent=1) + "\n" if form == "json" else _csv(shown, names or columns)
+    if form == "json":
+        return json.dumps(shown, indent=1) + "\n"
+    return _csv(shown, names or columns)
 
 
 def _whole_name(name: str, columns: Sequence[str]) -> str:

@@ -25,7 +25,6 @@ from grposweep.report.trial_view import State, TrialView, formatted, group_failu
 from grposweep.report.view import SweepView
 from grposweep.search.replication import CHANCE, Estimate, on_fresh_seeds
 from grposweep.storage import paths
-from grposweep.storage.records import as_mapping
 
 HOW_TO_RETRY = (
     "correct the cause and give the same command again: it retries trials whose files, "
@@ -38,28 +37,22 @@ class LiveDisplay:
 
     def __init__(self, console: Console) -> None:
         self._console = console
-        self._live: Live | None = None
-        if redraws(console):
-            self._live = Live(console=console, refresh_per_second=4, transient=True)
+        # there is a terminal to draw on
+        self.is_live = redraws(console)
+        self._live = Live(console=console, refresh_per_second=4, transient=True)
         self._since = time.monotonic()
 
     def __enter__(self) -> "LiveDisplay":
-        if self._live is not None:
+        if self.is_live:
             self._live.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._live is not None:
-            self._live.stop()
-
-    @property
-    def is_live(self) -> bool:
-        """Return whether there is a terminal to draw on."""
-        return self._live is not None
+        self._live.stop()
 
     def show(self, view: SweepView, notice: str = "") -> None:
         """Replace what is on the screen."""
-        if self._live is not None:
+        if self.is_live:
             self._live.update(live_screen(view, time.monotonic() - self._since, notice))
 
     def say(self, line: str) -> None:
@@ -94,10 +87,8 @@ def _head(view: SweepView, active: list[TrialView], elapsed: float) -> Table:
     stopped = view.count(State.PRUNED)
     if stopped:
         row.append(f"{stopped} stopped early")
-    left = seconds_left(view)
-    until = "time left unknown yet"
-    if left is not None:
-        until = f"{format_duration(left)} left"
+    left = format_duration(seconds_left(view))
+    until = f"{left} left" if left else "time left unknown yet"
     row += [f"{view.invalid_count} invalid", f"{format_duration(elapsed)} elapsed", until]
     return build_grid([row])
 
@@ -289,9 +280,8 @@ def model_line(view: SweepView, trial: TrialView | None) -> str:
     """
     if trial is None:
         return ""
-    trainer = as_mapping(view.baseline.get("trainer"))
     # of a program of which only its metrics are known
-    is_opaque = trainer.get("metrics") is not None
+    is_opaque = view.trainer.get("metrics") is not None
     repeats = [other for other in view.trials if other.attributes.get("of") == trial.number]
     for trained in (trial, *repeats):
         model = trained.path / paths.MODEL
@@ -308,27 +298,28 @@ def model_line(view: SweepView, trial: TrialView | None) -> str:
         return text
     if view.is_fake:
         return "fake trainer: these numbers are made up, and nothing was trained"
-    from grposweep.schema.registries import runs_trl
-    from grposweep.schema.running import KEEPS_MODEL, Trainer
+    from grposweep.schema.running import KEEPS_MODEL
 
-    kind = str(trainer.get("kind"))
-    if not runs_trl(Trainer(kind=kind)) or trainer.get("keep") not in KEEPS_MODEL:
+    if not _runs_trl(view) or view.trainer.get("keep") not in KEEPS_MODEL:
         return ""
-    again = f"grposweep rerun {shlex.quote(str(trial.path))}"
     return (
-        f"its model is gone (trainer.keep=best keeps the leading trial's). Train it again: {again}"
+        "its model is gone (trainer.keep=best keeps the leading trial's). Train it again: "
+        f"{trial.rerun}"
     )
+
+
+def _runs_trl(view: SweepView) -> bool:
+    from grposweep.schema import Trainer
+    from grposweep.schema.registries import runs_trl
+
+    return runs_trl(Trainer(kind=str(view.trainer.get("kind"))))
 
 
 def longer_line(view: SweepView, trial: TrialView | None) -> str:
     """Return the command that trains the winner longer, or how to keep the checkpoint that it
     needs; empty if neither works.
     """
-    from grposweep.schema import Trainer
-    from grposweep.schema.registries import runs_trl
-
-    kind = str(as_mapping(view.baseline.get("trainer")).get("kind"))
-    if trial is None or not runs_trl(Trainer(kind=kind)):
+    if trial is None or not _runs_trl(view):
         return ""
     checkpoints = trial.path / paths.CHECKPOINTS
     if trial.total and (checkpoints / f"checkpoint-{trial.total}").is_dir():

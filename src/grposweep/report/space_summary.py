@@ -270,12 +270,12 @@ def _size(summary: SpaceSummary, base: Experiment) -> str:
         what = f"{count(summary.trials, 'trial')} ({summary.sampler})"
     if summary.replicates:
         what += f", then up to {summary.replicates} on fresh seeds"
-    recorded = f", {summary.recorded} of them recorded already" if summary.recorded else ""
-    server = ", one vLLM server for all" if base.generation.vllm_shared_gpus else ""
-    return (
-        f"{what}{recorded}, {summary.at_once} at once, "
-        f"{count(base.cluster.processes, 'process')} each{server}"
-    )
+    if summary.recorded:
+        what += f", {summary.recorded} of them recorded already"
+    what += f", {summary.at_once} at once, {count(base.cluster.processes, 'process')} each"
+    if base.generation.vllm_shared_gpus:
+        what += ", one vLLM server for all"
+    return what
 
 
 def _fewest(base: Experiment, prepared: Config) -> Config:
@@ -312,10 +312,9 @@ def _held_out(base: Experiment, fewest: Config) -> str:
 def _stated_evaluations(settings: Sequence[Setting]) -> int:
     """Return how often a command's own recipe evaluates; 0 if it does not say it in steps."""
     for setting in settings:
-        steps = total_steps(setting) or 0
         every = setting.eval_steps or 0
         if every >= 1:
-            return int(steps / every)
+            return int((total_steps(setting) or 0) / every)
     return 0
 
 

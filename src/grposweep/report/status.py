@@ -40,30 +40,28 @@ MOST = 8
 
 def status_screen(view: SweepView) -> Group:
     """Return the whole screen, 80 columns wide."""
-    parts = (
-        _start_of(view),
-        _progress(view),
-        _best(view),
-        _effects(view),
-        _cost(view),
-        _running(view),
-        *_others(view),
-    )
     return Group(
         _line(f"{view.name}:", view.progress_text, "bold"),
-        *(part for part in parts if part is not None),
+        *_start_of(view),
+        _progress(view),
+        _best(view),
+        *_effects(view),
+        _cost(view),
+        *_running(view),
+        *_others(view),
     )
 
 
-def _start_of(view: SweepView) -> RenderableType | None:
-    """Return the checkpoint from which a continuation's trials started."""
+def _start_of(view: SweepView) -> Iterator[RenderableType]:
+    """Yield the checkpoint from which a continuation's trials started."""
     recorded = view.provenance.get("fork_of")
     if recorded is None:
-        return None
+        return
     from grposweep.storage.forks import ForkState
 
     state = ForkState.parse(recorded)
-    return _line("from", str(state)) if state else None
+    if state is not None:
+        yield _line("from", str(state))
 
 
 def watch_status(reader: SweepReader, console: Console) -> None:
@@ -184,16 +182,14 @@ def _best(view: SweepView) -> RenderableType:
     return Group(_line("best", best.text, "bold green"), where, *_indented(notes, 9), *doubts)
 
 
-def _effects(view: SweepView) -> RenderableType | None:
-    """Return each change of one factor with its effect."""
-    if not view.effects:
-        return None
-    lines = [
-        Text(f"  {short({e.parameter: e.label})}: {format_effect(e)} {e.verdict}")
-        for e in view.effects
-    ]
-    title = f"on {view.metric} against the base configuration, ± 95 % all together"
-    return Group(_line("effects", title, "bold"), *lines)
+def _effects(view: SweepView) -> Iterator[RenderableType]:
+    """Yield each change of one factor with its effect."""
+    if view.effects:
+        title = f"on {view.metric} against the base configuration, ± 95 % all together"
+        yield _line("effects", title, "bold")
+    for effect in view.effects:
+        name = short({effect.parameter: effect.label})
+        yield Text(f"  {name}: {format_effect(effect)} {effect.verdict}")
 
 
 def _cost(view: SweepView) -> RenderableType:
@@ -206,19 +202,16 @@ def _cost(view: SweepView) -> RenderableType:
     return _line("spent", spent)
 
 
-def _running(view: SweepView) -> RenderableType | None:
+def _running(view: SweepView) -> Iterator[RenderableType]:
     running = view.select(State.RUNNING)
-    if not running:
-        return None
-    head = Text(
-        f"{'running':8} {'step':>13} {'reward':>7} {view.hours_unit[:5]:>7} {'time':>9}", "dim"
-    )
-    lines = []
+    if running:
+        titles = f"{'running':8} {'step':>13} {'reward':>7} {view.hours_unit[:5]:>7} {'time':>9}"
+        yield Text(titles, "dim")
     for trial in running[:MOST]:
-        lines.append(_running_line(trial))
+        yield _running_line(trial)
         if trial.unmoved:
-            lines.append(Text(f"    {trial.unmoved}", "yellow"))
-    return Group(head, *lines, *_more(len(running) - MOST))
+            yield Text(f"    {trial.unmoved}", "yellow")
+    yield from _more(len(running) - MOST)
 
 
 def _running_line(trial: TrialView) -> Text:
@@ -279,17 +272,17 @@ def _resumption(view: SweepView, trial: TrialView) -> str:
     """
     from grposweep.schema.registries import OWN_TRAINERS
 
-    trainer = as_mapping(view.baseline.get("trainer"))
-    is_ours = trainer.get("kind") in OWN_TRAINERS and not trainer.get("fork")
-    if not is_ours:
+    if view.trainer.get("kind") not in OWN_TRAINERS or view.trainer.get("fork"):
         return f"at step {trial.step}; resumes with the sweep"
     ranks = as_mapping(view.baseline.get("cluster")).get("processes") or 1
     step, why = find_resume(trial.path / paths.CHECKPOINTS, int(ranks))
+    how = f"resumes with the sweep from step {step}"
     if not step:
+        how = "starts over with the sweep"
         why = why or "it has no checkpoint"
-        return f"at step {trial.step}; starts over with the sweep, because {why}"
-    reason = f", because {why}" if why else ""
-    return f"at step {trial.step}; resumes with the sweep from step {step}{reason}"
+    if why:
+        how += f", because {why}"
+    return f"at step {trial.step}; {how}"
 
 
 def _trials(

@@ -32,7 +32,9 @@ class SafeConsole(Console):
     ) -> Iterator[Segment]:
         """Yield the segments of what is shown, their control characters as text."""
         for text, style, control in super().render(renderable, options):
-            yield Segment(text if control else printable(text), style, control)
+            if not control:
+                text = printable(text)
+            yield Segment(text, style, control)
 
 
 def build_console(columns: int | None = None) -> Console:
@@ -127,9 +129,12 @@ def build_grid(rows: Iterable[Row], gap: int = 2, columns: Iterable[Config] = ()
 def _fill(table: Table, rows: Iterable[Row]) -> Table:
     for row in rows:
         cells, style = row if isinstance(row, Styled) else (row, "")
-        shown = (Text(cell) if isinstance(cell, str) else cell for cell in cells)
-        table.add_row(*shown, style=style)
+        table.add_row(*map(_as_it_is, cells), style=style)
     return table
+
+
+def _as_it_is(cell: RenderableType) -> RenderableType:
+    return Text(cell) if isinstance(cell, str) else cell
 
 
 BRAILLE = 0x2800

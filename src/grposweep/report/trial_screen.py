@@ -27,7 +27,7 @@ from grposweep.report.tables import (
     folded_table,
     format_duration,
 )
-from grposweep.report.trial_view import State, TrialView, axis_of
+from grposweep.report.trial_view import State, TrialView, axis_of, formatted
 from grposweep.report.view import SweepView
 from grposweep.storage import paths
 from grposweep.storage.records import AttemptEvent, AttemptEventKind, as_mapping
@@ -84,8 +84,7 @@ def _fact_rows(view: SweepView, trial: TrialView) -> Iterator[Row]:
             yield "effect", f"{verdict} (95 % with all other changes)"
     if trial.trained:
         yield "trained with", trained_text(trial.trained)
-    of = f" of {trial.total:,}" if trial.total else ""
-    yield "steps", f"{trial.step:,}{of}"
+    yield "steps", f"{trial.step:,}" + formatted(" of {:,}", trial.total or None)
     spent = format_duration(trial.seconds) or "nothing yet"
     yield "cost", f"{spent}, {trial.gpu_hours:.3g} {view.hours_unit}"
     for number, text in _attempts(trial):

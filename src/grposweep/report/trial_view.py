@@ -3,6 +3,7 @@ read on first use.
 """
 
 import re
+import shlex
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -420,6 +421,11 @@ class TrialView:
         """The shell command that repeats the trial as a single run; empty without command.sh."""
         # a value's own lines may begin with # too
         return re.sub(r"\A(?:#.*\n)+", "", self._text(paths.COMMAND, errors="replace")).strip()
+
+    @property
+    def rerun(self) -> str:
+        """The command that trains it again, as a sweep of its own."""
+        return f"grposweep rerun {shlex.quote(str(self.path))}"
 
     def _text(self, name: str, errors: str = "strict") -> str:
         """Return the text of one of its files; empty if that cannot be read."""

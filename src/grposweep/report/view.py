@@ -107,18 +107,21 @@ class SweepView:
     @cached_property
     def provenance(self) -> Config:
         """Code, packages and machine at the sweep's start, and the latest command that ran it."""
-        recorded = as_mapping(self.settings.get("provenance"))
-        commands = list(read_lines(self.path / paths.COMMANDS, command=str, working_directory=str))
-        if not commands:
-            return recorded
-        latest = commands[-1]
-        working = latest["working_directory"]
-        return {**recorded, "command": latest["command"], "working_directory": working}
+        known = {**as_mapping(self.settings.get("provenance"))}
+        for line in read_lines(self.path / paths.COMMANDS, command=str, working_directory=str):
+            known["command"] = line["command"]
+            known["working_directory"] = line["working_directory"]
+        return known
 
     @property
     def baseline(self) -> Config:
         """The base configuration; empty if it is not recorded."""
         return as_mapping(self.settings.get("baseline"))
+
+    @property
+    def trainer(self) -> Config:
+        """The base configuration's trainer."""
+        return as_mapping(self.baseline.get("trainer"))
 
     @property
     def space(self) -> list[Config]:
@@ -201,7 +204,7 @@ class SweepView:
     @property
     def is_fake(self) -> bool:
         """Whether the fake trainer made the results."""
-        return as_mapping(self.baseline.get("trainer")).get("kind") == "fake"
+        return self.trainer.get("kind") == "fake"
 
     @cached_property
     def is_dry(self) -> bool:
@@ -305,7 +308,7 @@ class SweepView:
     @property
     def best(self) -> TrialView | None:
         """The trial that found the best point."""
-        return None if self.best_point is None else self.best_point.first
+        return self.best_point.first if self.best_point else None
 
     @cached_property
     def places(self) -> dict[int, tuple[int, RankedPoint]]:

@@ -13,10 +13,11 @@ import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from importlib.metadata import PackageNotFoundError, version
 from itertools import chain, pairwise
 from pathlib import Path
+from typing import Any
 
 from grporecipe import __version__
 from grporecipe.files import Config, Json, append_line, file_digest, text_sha256
@@ -147,7 +148,8 @@ def environment_digest() -> str:
     stats: list[tuple[int, int] | None] = []
     for name in _LOGINS:
         path = Path(os.path.expandvars(name)).expanduser()
-        stats.append((path.stat().st_size, path.stat().st_mtime_ns) if path.is_file() else None)
+        stat = path.stat() if path.is_file() else None
+        stats.append(stat and (stat.st_size, stat.st_mtime_ns))
     return text_sha256(repr((named, stats)))[:16]
 
 
@@ -171,16 +173,22 @@ def difference(before: Config, now: Config) -> str | None:
         parts.append(f"code {str(before.get('git_sha'))[:7]} -> {str(now.get('git_sha'))[:7]}")
     elif before.get("git_diff") != now.get("git_diff"):
         parts.append("uncommitted changes to the code")
-    old, new = (as_mapping(record.get("packages")) for record in (before, now))
-    parts += [f"{name} {old.get(name)} -> {new.get(name)}" for name in _unlike(old, new)]
-    old, new = (as_mapping(record.get("files")) for record in (before, now))
-    # A file in only one of them usually means another working directory, not a change.
-    parts += [f"{path} has changed" for path in _unlike(old, new) if path in old and path in new]
+    for name, old, new in _unlike(before, now, "packages"):
+        parts.append(f"{name} {old} -> {new}")
+    for path, old, new in _unlike(before, now, "files"):
+        # A file in only one of them usually means another working directory, not a change.
+        if None not in (old, new):
+            parts.append(f"{path} has changed")
     return ", ".join(parts) or None
 
 
-def _unlike(old: Config, new: Config) -> list[str]:
-    return [name for name in sorted({*old, *new}, key=str) if old.get(name) != new.get(name)]
+def _unlike(before: Config, now: Config, part: str) -> Iterator[tuple[str, Any, Any]]:
+    """Yield the names in a part of two provenances whose values differ, with both values."""
+    old = as_mapping(before.get(part))
+    new = as_mapping(now.get(part))
+    for name in sorted({*old, *new}, key=str):
+        if old.get(name) != new.get(name):
+            yield name, old.get(name), new.get(name)
 
 
 def _git(*arguments: str) -> str | None:

@@ -68,7 +68,11 @@ def read_fields(record: Any, content: Config) -> Json:
     """Return the plain fields of a record class that a JSON object holds with their type; the
     others keep their defaults.
     """
-    values = {name: read(content.get(name)) for name, read in _readers(record).items()}
+    return known({name: read(content.get(name)) for name, read in _readers(record).items()})
+
+
+def known(values: Config) -> Json:
+    """Return the values that are not None."""
     return {name: value for name, value in values.items() if value is not None}
 
 
@@ -161,15 +165,13 @@ class AttemptEvent:
     @classmethod
     def parse(cls, line: Config) -> Self:
         """Return the event of a line that has an integer ``attempt``."""
-        code = whole_or_none(line.get("code"))
-        known = {**read_fields(cls, line), "attempt": line["attempt"], "code": code}
-        return cls(**known)
+        fields = read_fields(cls, line)
+        fields |= {"attempt": line["attempt"], "code": whole_or_none(line.get("code"))}
+        return cls(**fields)
 
     def append(self, trial: Path) -> None:
         """Append the event to a trial's attempts.jsonl."""
-        append_line(
-            trial / paths.ATTEMPTS, {name: v for name, v in vars(self).items() if v is not None}
-        )
+        append_line(trial / paths.ATTEMPTS, known(vars(self)))
 
 
 def read_attempts(trial: Path) -> list[AttemptEvent]:
@@ -358,8 +360,10 @@ class SweepProgress(Record):
     def parse(cls, content: Any) -> Self:
         """Return the progress in a JSON object; counts are not negative."""
         values = read_fields(cls, as_mapping(content))
-        counts = {name for name, value in values.items() if isinstance(value, int) and value < 0}
-        return cls(**{name: value for name, value in values.items() if name not in counts})
+        for name, value in [*values.items()]:
+            if isinstance(value, int) and value < 0:
+                del values[name]
+        return cls(**values)
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from grporecipe.files import (
     write_json,
 )
 from grposweep.storage import paths
-from grposweep.storage.records import Record, as_list, as_mapping, read_fields
+from grposweep.storage.records import Record, as_list, as_mapping, known, read_fields
 
 
 class Failure(StrEnum):
@@ -116,14 +116,16 @@ class FailureReport:
     def as_dict(self) -> Json:
         """Return the known fields under the names of result.json."""
         content = {
+            "kind": self.kind,
+            "message": self.message,
+            "last_lines": list(self.last_lines),
             "class": self.name,
             "then": self.step,
             "again": self.again,
             "nodes": self.nodes,
             "needs_gib": self.needs_gib,
         }
-        head = {"kind": self.kind, "message": self.message, "last_lines": list(self.last_lines)}
-        return {**head, **{name: value for name, value in content.items() if value is not None}}
+        return known(content)
 
 
 NO_NUMBER = FailureReport("no_number", "it finished without a number as its objective")
@@ -168,13 +170,13 @@ class TrialResult(Record):
     def parse(cls, content: Any) -> Self:
         """Return the result of a JSON object; values of the wrong type are left out."""
         content = as_mapping(content)
-        known = read_fields(cls, content)
+        fields = read_fields(cls, content)
         status = content.get("status")
         if isinstance(status, str) and status in set(TrialStatus):
-            known["status"] = TrialStatus(status)
+            fields["status"] = TrialStatus(status)
         evaluated = tuple(filter(None, map(count_or_none, as_list(content.get("evaluated")))))
         failure = FailureReport.parse(content.get("failure"))
-        return cls(**known, failure=failure, evaluated=evaluated)
+        return cls(**fields, failure=failure, evaluated=evaluated)
 
     def as_dict(self) -> Json:
         """Return all fields as JSON."""
@@ -276,21 +278,20 @@ def start_run(
     before = read_runs(folder)
     if before and before[-1].end is None:
         _note_run(folder, "end", before[-1].attempt, _last_sign(folder, before[-1]))
-    known: Json = {"devices": devices, "restarts": restarts}
-    if gpu is not None:
-        known["gpu"] = gpu
-    _note_run(folder, "start", attempt, time.time(), **known)
+    more = {"devices": devices, "restarts": restarts, "gpu": gpu}
+    _note_run(folder, "start", attempt, time.time(), **more)
 
 
 def end_run(folder: Path, attempt: int, seconds: float | None = None) -> None:
     """Note that a run ends now, and its seconds by a monotonic clock, if known."""
-    known = {} if seconds is None else {"seconds": round(seconds, 3)}
-    _note_run(folder, "end", attempt, time.time(), **known)
+    if seconds is not None:
+        seconds = round(seconds, 3)
+    _note_run(folder, "end", attempt, time.time(), seconds=seconds)
 
 
-def _note_run(folder: Path, event: str, attempt: int, at: float, **known: float) -> None:
-    line = {"event": event, "attempt": attempt, "time": at, **known}
-    append_line(folder / paths.RUNS, line)
+def _note_run(folder: Path, event: str, attempt: int, at: float, **more: float | None) -> None:
+    line = {"event": event, "attempt": attempt, "time": at, **more}
+    append_line(folder / paths.RUNS, known(line))
 
 
 def read_runs(folder: Path) -> list[RunRecord]:
