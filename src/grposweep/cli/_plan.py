@@ -154,10 +154,12 @@ def _settings(
     named: list[tuple[str, Setting]] = []
     for name in files:
         named += _of_file(name, options)
-    named = named or [("", _of_overrides(items, options, config_dir))]
-    if gpu_gib is not None:
-        named = [(name, setting.replace({"gpu_memory_gib": gpu_gib})) for name, setting in named]
-    return [(name, calibrate(setting)) for name, setting in named]
+    settings = []
+    for name, setting in named or [("", _of_overrides(items, options, config_dir))]:
+        if gpu_gib is not None:
+            setting = setting.replace({"gpu_memory_gib": gpu_gib})
+        settings.append((name, calibrate(setting)))
+    return settings
 
 
 def training_processes(processes: int | None, gpus: int | None, server_gpus: int) -> int | None:

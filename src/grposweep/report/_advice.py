@@ -454,14 +454,9 @@ def _on_seeds(view: SweepView, best: RankedPoint, tied: Sequence[RankedPoint]) -
 
 def _more_trials(view: SweepView, best: RankedPoint) -> Iterator[Step]:
     """Yield the search with twice as many trials, if its best one was among the last."""
-    finished = [trial.number for trial in view.searched if trial.objective is not None]
-    before = sum(number < best.first.number for number in finished)
-    if (
-        best.first.number in finished
-        and before >= LATE * len(finished)
-        and view.ranges
-        and view.is_over
-    ):
+    before = sum(trial.number < best.first.number for trial in view.finished)
+    is_late = best.first in view.finished and before >= LATE * len(view.finished)
+    if is_late and view.ranges and view.is_over:
         text = "Continue the search: the best trial was among the last"
         changes = {"search.trials": str(2 * len(view.searched))}
         yield from _propose(view, text, changes, keeps_name=True)

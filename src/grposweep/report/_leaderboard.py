@@ -61,7 +61,7 @@ def leaderboard(view: SweepView, limit: int = 10) -> Table:
     """Return the finished trials, best first, then those without an objective; at most ``limit`` of
     each.
     """
-    finished = [trial for trial in view.ranked if not trial.is_replicate]
+    finished = view.finished
     # of the trials that have run on fresh seeds
     places = view.replication.places if view.replication else {}
     finished.sort(key=lambda trial: places.get(trial.number, (len(places), ""))[0])

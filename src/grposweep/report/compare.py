@@ -90,7 +90,7 @@ class Side:
     @property
     def searched(self) -> int:
         """How many finished trials the best was chosen from."""
-        return sum(not trial.is_replicate for trial in self.view.ranked)
+        return len(self.view.finished)
 
     @property
     def title(self) -> str:

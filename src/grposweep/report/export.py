@@ -207,13 +207,8 @@ def _hydra(best: TrialView, head: str, file: Path) -> str:
     register_schema()
     experiment = load_experiment(best.path / paths.CONFIG)
     content = {name: value for name, value in asdict(experiment).items() if name not in OF_SWEEP}
-    search = experiment.search
-    content["search"] = {
-        "metric": search.metric,
-        "direction": search.direction,
-        "last": search.last,
-        "at": search.at,
-    }
+    kept = ("metric", "direction", "last", "at")
+    content["search"] = {name: getattr(experiment.search, name) for name in kept}
     text = OmegaConf.to_yaml(follow(OmegaConf.create(content)))
     folder = str(file.resolve().parent)
     command = ["python", *run_command(), "--config-dir", folder, "--config-name", file.stem]

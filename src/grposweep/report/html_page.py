@@ -182,7 +182,7 @@ def _cards(view: SweepView) -> Iterator[tuple[str, str, str]]:
     """Yield each card: title, figure, and the line under it."""
     best = view.best_point
     if best is not None:
-        text = f"{best.interval}, trial {best.first.number}: {short(best.first.point)}"
+        text = f"{best.interval}, {best.first.title}"
         if best.first.at_best:
             text += f"; {best.first.at_best}"
         yield "best", f"{best.value:.4f}", text

@@ -71,8 +71,7 @@ def live_screen(view: SweepView, elapsed: float, notice: str = "") -> Group:
     best = view.best_point
     text = "no trial has finished yet"
     if best is not None:
-        where = f"trial {best.first.number}: {short(best.first.point)}"
-        text = f"best so far: {best.brief} ({where})"
+        text = f"best so far: {best.brief} ({best.first.title})"
     head = _head(view, active, elapsed)
     notices = [Text(notice, "yellow")] if notice else []
     return Group(head, Text(text), Text(f"spent: {view.spent_text}"), build_grid(rows), *notices)

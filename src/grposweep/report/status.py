@@ -175,7 +175,7 @@ def _best(view: SweepView) -> RenderableType:
     best = view.best_point
     if best is None:
         return _line("best", f"no trial has finished{view.yet}")
-    where = _line("", f"trial {best.first.number}: {short(best.first.point)}")
+    where = _line("", best.first.title)
     doubts = (Text(line, "yellow") for line in winner_warning(best.first))
     # the command is in the report
     notes = filter(None, (best.first.at_best, *tie_sentences(view)[:1]))

@@ -27,7 +27,7 @@ from grporecipe.files import (
 )
 from grporecipe.model.guards import unmoved
 from grporecipe.model.metrics import translate
-from grporecipe.terminal import first_of
+from grporecipe.terminal import first_of, short
 from grposweep.schema import sign_of
 from grposweep.search.replication import CHANCE, CONFIRM
 from grposweep.search.sampling import Sampling, read_sampling, read_sampling_of_start
@@ -145,6 +145,11 @@ class TrialView:
     def name(self) -> str:
         """Its folder's name."""
         return self.path.name
+
+    @property
+    def title(self) -> str:
+        """Its number and point: ``trial 3: lr=0.001``."""
+        return f"trial {self.number}: {short(self.point)}"
 
     @property
     def role(self) -> str:

@@ -235,6 +235,11 @@ class SweepView:
             finished, key=lambda trial: (-self.sign * (trial.objective or 0.0), trial.number)
         )
 
+    @property
+    def finished(self) -> list[TrialView]:
+        """Those of `ranked` that are no replicates."""
+        return [trial for trial in self.ranked if not trial.is_replicate]
+
     @cached_property
     def leaderboard(self) -> list[RankedPoint]:
         """The points, best first. Points confirmed on fresh seeds come before all others."""
@@ -410,7 +415,7 @@ class SweepView:
         valid = self.progress.valid
         if points is not None and valid is not None:
             return points - valid
-        return sum(1 for _ in read_lines(self.path / paths.INVALID, point=dict, problems=list))
+        return len(list(read_lines(self.path / paths.INVALID, point=dict, problems=list)))
 
     @cached_property
     def invalid(self) -> list[InvalidPoints]:

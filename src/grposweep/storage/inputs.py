@@ -162,8 +162,10 @@ def find_inputs(
             read_in_place.append(model)
         code += code_files(task.rewards)
         read_in_place += asked(trainer)
-    texts = (path.read_text(encoding="utf-8", errors="replace") for path in {*code})
-    is_movable = not any(re.search(_OWN_PLACE, text) for text in texts)
+    is_movable = True
+    for path in {*code}:
+        if re.search(_OWN_PLACE, path.read_text(encoding="utf-8", errors="replace")):
+            is_movable = False
     copied = {path: _is_small(path) for path in data}
     copied |= dict.fromkeys(read_in_place, False)
     copied |= {path: is_movable and _is_small(path) for path in code}
@@ -208,8 +210,11 @@ def user_folders(specs: Iterable[str]) -> list[Path]:
     """Return the folders that are searched last for what a task's code imports: those of its files,
     and the working directory.
     """
-    modules = [spec.rpartition(":")[0] for spec in specs]
-    folders = [absolute(name).parent for name in modules if name.endswith(".py")]
+    folders = []
+    for spec in specs:
+        module = spec.rpartition(":")[0]
+        if module.endswith(".py"):
+            folders.append(absolute(module).parent)
     return list(dict.fromkeys([*folders, Path.cwd()]))
 
 
