@@ -120,8 +120,9 @@ def describe(launch: Recipe) -> Json:
     defaults = READS[launch.framework].takes(launch.version)
     lists = {}
     for key in row.lists:
-        own = launch.config.get(key, defaults[key].default if key in defaults else None)
-        lists[key] = own if isinstance(own, list) else [own] if own else []
+        default = defaults[key].default if key in defaults else None
+        own = launch.config.get(key, default) or []
+        lists[key] = own if isinstance(own, list) else [own]
     program = row.program or launch.launch.program
     return {"framework": launch.framework, "program": program, "lists": lists}
 

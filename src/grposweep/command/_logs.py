@@ -58,7 +58,9 @@ def rollout_entries(line: bytes, factor: float) -> Iterator[Entry]:
     step = round((finite_or_none(content.pop("step", None)) or 0) * factor)
     data = content.get("data")
     # EasyR1 nests what it calls val/reward_score
-    leaves = flatten(data if isinstance(data, dict) else content, "/")
+    if isinstance(data, dict):
+        content = data
+    leaves = flatten(content, "/")
     values = {name: value for name, value in leaves.items() if isinstance(value, int | float)}
     measured = {name: value for name, value in values.items() if name.startswith("val")}
     trained = {name: value for name, value in values.items() if name not in measured}

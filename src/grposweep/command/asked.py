@@ -277,11 +277,12 @@ def asked_recipe(trainer: Trainer, asked: Asked, processes: int) -> Recipe:
     options = own_options(trainer, asked)
     entered = {name: value for name, value in trainer.args.items() if name not in options}
     unknown = {name: "depends on data" for name in record["unknown"] if name not in entered}
+    source = VersionSource("asked", "installed") if version else NOT_STATED
     return Recipe(
         "trl",
         version or TRL,
         {**record["given"], **entered},
         processes,
         unresolved=unknown,
-        version_source=VersionSource("asked", "installed") if version else NOT_STATED,
+        version_source=source,
     )

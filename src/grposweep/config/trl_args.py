@@ -121,7 +121,7 @@ def _check_own_key(experiment: Experiment, name: str, value: Any) -> str:
 
     The options of the command itself are judged by the command when it is asked.
     """
-    home = homes().get(name, "outputs" if name == "output_dir" else "")
+    home = {"output_dir": "outputs", **homes()}.get(name, "")
     if home.startswith((*NUMBERS, "lr", "seed", "outputs")) and reaches(home):
         return f"grposweep has its own key for this. Set {home} instead."
     if name not in known(TRL) or name in BASE.load().of(experiment).options:

@@ -102,11 +102,11 @@ def find_mistakes(experiment: Experiment) -> list[str]:
 
 def _wrong_values(experiment: Experiment) -> dict[str, str]:
     """Return a message for each key whose value is wrong by itself."""
-    return {
-        key: message
-        for key, _ in keys_of()
-        for message in check_value(key, value_at(experiment, key))
-    }
+    wrong = {}
+    for key, _ in keys_of():
+        for message in check_value(key, value_at(experiment, key)):
+            wrong[key] = message
+    return wrong
 
 
 def find_base_mistakes(base: Experiment, names: Collection[str], trains: bool) -> list[str]:

@@ -493,7 +493,9 @@ class Local(Launcher):
                 EndState.OUT_OF_MEMORY,
                 "killed (signal 9) while the kernel ended processes because memory ran out",
             )
-        return End(first_crash if first_crash is not None else max(codes))
+        if first_crash is None:
+            return End(max(codes))
+        return End(first_crash)
 
     def cancel(self, job_id: str) -> None:
         """Kill every process of an attempt that still runs, and its children."""

@@ -23,6 +23,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from functools import cached_property, partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -255,7 +256,7 @@ class ForkServer(SpawnedProcesses):
         if readable:
             self._buffer += os.read(self._server.stdout.fileno(), 65536)
         *lines, self._buffer = self._buffer.split(b"\n")
-        events = [event for line in lines for event in self._read(line)]
+        events = list(chain.from_iterable(map(self._read, lines)))
         for event in events:
             if "started" in event:
                 self._ended.pop(event["started"], None)

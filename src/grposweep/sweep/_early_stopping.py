@@ -142,7 +142,9 @@ class CurveReader:
             self.signals.setdefault(name, []).append(signal)
         self.steps.append(step)
         attempt = line.get("attempt")
-        self.attempts.append(attempt if isinstance(attempt, int) else 0)
+        if not isinstance(attempt, int):
+            attempt = 0
+        self.attempts.append(attempt)
         # unknown: the axis is steps
         self.completions.append(as_number(line.get("completions")) or float(step))
         self.held_out.append(self._sign * value)

@@ -81,9 +81,10 @@ def known_names(experiment: Experiment) -> frozenset[str] | None:
     recorded = _trl_names() if is_known else frozenset()
     if not recorded or not rewards or any(map(_logs_its_own, rewards)):
         return None
-    names = {
-        re.sub(_OF_A_REWARD, spec.rpartition(":")[2], name) for name in recorded for spec in rewards
-    }
+    names = set[str]()
+    for spec in rewards:
+        function = spec.rpartition(":")[2]
+        names |= {re.sub(_OF_A_REWARD, function, name) for name in recorded}
     return frozenset(ALWAYS | names | {f"eval_{name}" for name in names})
 
 

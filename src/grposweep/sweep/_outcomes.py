@@ -56,10 +56,11 @@ def decide_retry(
     """
     folder = running.folder
     events = folder.attempts()
-    intent = next(
-        (event for event in reversed(events) if event.event == AttemptEventKind.INTENT), None
-    )
-    evidence = read_evidence(folder.path, end, not running.hangs, intent.logs if intent else None)
+    intents = [event for event in events if event.event == AttemptEventKind.INTENT]
+    logs, attempt = None, 0
+    if intents:
+        logs, attempt = intents[-1].logs, intents[-1].attempt
+    evidence = read_evidence(folder.path, end, not running.hangs, logs)
     failure = classify_failure(evidence)
     report = _report(folder, end)
     reopened = max(
@@ -94,9 +95,7 @@ def decide_retry(
         step = Step.FAIL
     else:
         step = next_step([*past, failure], verdict.experiment.cluster.requeue_limit)
-        if step is Step.HEAL and not _apply_heal(
-            folder, verdict, failure, intent.attempt if intent else 0
-        ):
+        if step is Step.HEAL and not _apply_heal(folder, verdict, failure, attempt):
             step = Step.FAIL
     return failure, replace(
         report,
@@ -123,7 +122,9 @@ def _find_shortage(
     # that controller.
     is_program = is_external(verdict.experiment.trainer)
     owns = partial(launcher.gpus.owns, ended=running.end is None or is_program)
-    texts = (evidence.error, *(line for log in evidence.logs.values() for line in reversed(log)))
+    texts = [evidence.error]
+    for log in evidence.logs.values():
+        texts += reversed(log)
     read_now = partial(launcher.gpus.memory, running.job_id)
     if failure is not Failure.GPU_MEMORY:
         return find_shortage_of_engine(texts, read_now, owns)
@@ -351,7 +352,8 @@ class OutcomeRecorder:
     ) -> None:
         """End a trial finally. The same failure in several trials in a row also stops the sweep."""
         self.report_to_study(folder)
-        self.endings.append(None if failure is None else (failure, same_words(failure, message)))
+        ending = None if failure is None else (failure, same_words(failure, message))
+        self.endings.append(ending)
         if is_epidemic(self.endings):
             self._halt(f"the last trials all failed alike ({message})")
         elif kind == UnknownMetricError.kind and self.study.best is None:

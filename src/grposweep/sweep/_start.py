@@ -8,7 +8,7 @@ from functools import cache, partial
 from itertools import islice
 from typing import cast
 
-from optuna.trial import TrialState
+from optuna.trial import FrozenTrial, TrialState
 from rich.console import Console
 from rich.progress import Progress
 
@@ -157,7 +157,8 @@ def build_controller(
     # an earlier controller may have died before it did this
     outcomes.keep_best()
     budget = None if base.search.budget is None else Budget.parse(base.search.budget)
-    spending = Spending(folder, study, None if budget is None else budget.hours)
+    hours = None if budget is None else budget.hours
+    spending = Spending(folder, study, hours)
     effort = choose_effort(base.search.effort, space.sampler)
     if is_opaque(base.trainer) and not stops_early(base):
         # no trial is paused
@@ -197,7 +198,10 @@ def check_recorded(folder: SweepFolder, study: SweepStudy, validator: Validator)
     trained = [
         trial for trial in study.started if trial.state in (TrialState.COMPLETE, TrialState.PRUNED)
     ]
-    last = {item: trial for trial in trained for item in trial.params.items() if item[0] in GROUPS}
+    last: dict[tuple[str, object], FrozenTrial] = {}
+    for trial in trained:
+        options = {name: label for name, label in trial.params.items() if name in GROUPS}
+        last |= dict.fromkeys(options.items(), trial)
     for trial in [*unfinished, *last.values()]:
         verdict = validator.validate(dict(trial.params), trial.user_attrs.get("seed"))
         recorded = str(trial.user_attrs["experiment"])

@@ -119,6 +119,9 @@ def measure(completions: Sequence[Completion]) -> Measured:
     similar = [c for c in _spread(completions, COMPARED) if c.text.strip()]
     grams = [_triples(completion.text) for completion in similar]
     total = max(len(completions), 1)
+    if number < NOTABLE * total:
+        top = ""
+    marked = [c for c in completions if re.search(_MARKER, c.text[:LONGEST])]
     return Measured(
         {
             "samples": float(len(completions)),
@@ -128,13 +131,10 @@ def measure(completions: Sequence[Completion]) -> Measured:
             "similarity_within": _similarity(similar, grams, operator.eq),
             "similarity_across": _similarity(similar, grams, operator.ne),
             "foreign_script_share": sum(map(_is_foreign, completions)) / total,
-            "marker_share": sum(
-                re.search(_MARKER, c.text[:LONGEST]) is not None for c in completions
-            )
-            / total,
+            "marker_share": len(marked) / total,
         },
         keys,
-        top if number >= NOTABLE * total else "",
+        top,
     )
 
 

@@ -83,7 +83,11 @@ class AdapterClient(VLLMClient):  # type: ignore[misc]  # trl is not typed
         answers = [answer for answer in answered if not isinstance(answer, Exception)]
         if len(answers) < len(answered):
             raise next(answer for answer in answered if isinstance(answer, Exception))
-        return {name: [row for answer in answers for row in answer[name]] for name in answers[0]}
+        rows: dict[str, list[Any]] = {name: [] for name in answers[0]}
+        for answer in answers:
+            for name, values in rows.items():
+                values += answer[name]
+        return rows
 
     def load_newest(self) -> None:
         """Wait until the server answers, and load the newest version if it does not have it, also

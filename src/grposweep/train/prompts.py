@@ -125,9 +125,11 @@ def without_template(experiment: Experiment) -> str:
 
 def read_tokenizer(model: Model) -> "FileTokenizer | None":
     """Return the tokenizer of a folder here or in the hub's cache; None without its files."""
-    folder = Path(model.path)
+    folder: Path | None = Path(model.path)
     try:
-        return FileTokenizer.read(folder if folder.is_dir() else local_snapshot(model))
+        if not Path(model.path).is_dir():
+            folder = local_snapshot(model)
+        return FileTokenizer.read(folder)
     except Exception:  # noqa: BLE001 - files of any content; preparation names what is wrong with them
         return None
 

@@ -244,9 +244,9 @@ def try_rewards(rewards: Iterable[Reward], rows: Sequence[Config]) -> list[str]:
     """
     notes = []
     chat = not isinstance(rows[0]["prompt"], str)
-    completions = [
-        [{"role": "assistant", "content": row["answer"]}] if chat else row["answer"] for row in rows
-    ]
+    completions = [row["answer"] for row in rows]
+    if chat:
+        completions = [[{"role": "assistant", "content": answer}] for answer in completions]
     columns = {name: [row.get(name) for row in rows] for name in rows[0] if name != "prompt"}
     extras = {
         "completion_ids": [[0]] * len(rows),

@@ -208,17 +208,10 @@ def _log_table(run: "wandb.Run", step: int, completions: Sequence[KeptCompletion
     import wandb
 
     names = list(completions[0].rewards) if completions else []
-    rows = [
-        [
-            step,
-            kept.prompt,
-            kept.completion,
-            kept.reward,
-            *(kept.rewards.get(name) for name in names),
-            kept.truncated,
-        ]
-        for kept in completions
-    ]
+    rows = []
+    for kept in completions:
+        rewards = map(kept.rewards.get, names)
+        rows.append([step, kept.prompt, kept.completion, kept.reward, *rewards, kept.truncated])
     columns = [
         "step",
         "prompt",

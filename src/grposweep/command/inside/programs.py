@@ -164,8 +164,13 @@ def replace_launcher(program: Program, question: Question) -> None:
     rest = [word.text for word in start.after]
     if start.own is not None:
         rest = without(rest, launch.LAUNCHER_OPTIONS)
-    is_file = script.endswith(".py")
-    if not may_train(Program(str(Path(script).absolute()) if is_file else _file_of(script))):
+    words = [script]
+    if script.endswith(".py"):
+        file = str(Path(script).absolute())
+    else:
+        file = _file_of(script)
+        words = ["-m", script]
+    if not may_train(Program(file)):
         return
     count = launch.count_processes(start)[0] or _of_accelerate(
         launch.accelerate_file(start), start.launch.launcher
@@ -177,10 +182,11 @@ def replace_launcher(program: Program, question: Question) -> None:
     ):
         # where torchrun looks for it
         count *= int(os.environ.get("PET_NNODES", "1"))
-    Path(question.answers, "processes_stated" if count else "processes_assumed").touch()
+    note = "processes_stated" if count else "processes_assumed"
+    Path(question.answers, note).touch()
     ranks = str(count or question.processes)
     os.environ |= {"WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks, "RANK": "0", "LOCAL_RANK": "0"}
-    os.execv(sys.executable, [sys.executable, *([] if is_file else ["-m"]), script, *rest])
+    os.execv(sys.executable, [sys.executable, *words, *rest])
 
 
 def _replace_kernel(program: Program) -> None:

@@ -140,6 +140,10 @@ def describe(config: Any, trainer: Any, passed: Mapping[str, Any]) -> dict[str, 
     rewards = passed.get("reward_funcs") or []
     rewards = rewards if isinstance(rewards, (list, tuple)) else [rewards]
     named = [_reward(reward) for reward in rewards]
+    read: dict[str, Any] = {}
+    for name, given in named:
+        shown = _public(given).items()
+        read |= {f"{name}.{key}": value for key, value in shown if value != plain(values.get(key))}
     train, evaluation = (_rows(passed.get(name)) for name in ("train_dataset", "eval_dataset"))
     return {
         "trainer": _qualified(type(trainer)),
@@ -156,12 +160,7 @@ def describe(config: Any, trainer: Any, passed: Mapping[str, Any]) -> dict[str, 
         "unknown": [],
         "model": _model(passed.get("model")),
         "rewards": [name for name, _ in named],
-        "reward_values": {
-            f"{name}.{key}": value
-            for name, read in named
-            for key, value in _public(read).items()
-            if value != plain(values.get(key))
-        },
+        "reward_values": read,
         "train_rows": train,
         "eval_rows": evaluation,
         "evaluates": passed.get("eval_dataset") is not None,
@@ -318,5 +317,8 @@ def _names_in(code: Any) -> list[str]:
     """
     names = [*getattr(code, "co_names", ()), *getattr(code, "co_freevars", ())]
     for part in getattr(code, "co_consts", ()):
-        names += [part] if isinstance(part, str) else _names_in(part)
+        if isinstance(part, str):
+            names.append(part)
+        else:
+            names += _names_in(part)
     return names

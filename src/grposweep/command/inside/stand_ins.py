@@ -258,7 +258,9 @@ class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
                 raise ModuleNotFoundError(f"No module named {name!r}", name=name)
         elif not _is_hidden_in_trl(name):
             return None
-        imported.add(name if name.startswith("trl.") else top)
+        if name.startswith("trl."):
+            top = name
+        imported.add(top)
         return ModuleSpec(name, self, is_package=True)
 
     def create_module(self, spec: ModuleSpec) -> types.ModuleType:

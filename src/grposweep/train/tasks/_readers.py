@@ -86,7 +86,10 @@ def load_split(folder: Path, key: str, split: str) -> list[Row]:
     chosen = [file for file in files if file.name.startswith(split)]
     if not chosen and split == "train":
         chosen = [file for file in files if not file.name.startswith(HELD_OUT)]
-    return [row for file in chosen for row in load_rows(file, key)]
+    rows = list[Row]()
+    for file in chosen:
+        rows += load_rows(file, key)
+    return rows
 
 
 def _read_text(path: Path, key: str) -> str:

@@ -4,6 +4,7 @@ Sums asked in words, for a language model.
 """
 
 import random
+from itertools import product
 
 from grporecipe.errors import UserError
 from grposweep.schema import Task
@@ -22,7 +23,7 @@ WARM_START_PAIRS = 5000
 
 def pairs() -> list[tuple[int, int]]:
     """All pairs of numbers below 100, in a fixed order."""
-    order = [(a, b) for a in range(100) for b in range(100)]
+    order = list(product(range(100), range(100)))
     random.Random(20).shuffle(order)
     return order
 
@@ -40,8 +41,7 @@ def load_questions(task: Task) -> tuple[list[Row], list[Row]]:
     rows = shuffled(
         [
             {"prompt": asked.format(a, b), "answer": str(a + b)}
-            for a in range(2, 40)
-            for b in range(2, 40)
+            for a, b in product(range(2, 40), range(2, 40))
         ]
     )
     return hold_out(rows, task.eval_prompts, "task=questions")
